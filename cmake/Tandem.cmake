@@ -1,0 +1,67 @@
+# Build rules shared by every folder. A folder names its dependencies; its sources are what lies in it.
+
+# The flags every target of ours is built with.
+add_library(tandem_flags INTERFACE)
+target_compile_options(tandem_flags INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers
+  -ffp-contract=off -fno-strict-aliasing $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+target_include_directories(tandem_flags INTERFACE ${CMAKE_SOURCE_DIR})
+if(TANDEM_SANITIZE)
+  target_compile_options(tandem_flags INTERFACE -fsanitize=${TANDEM_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(tandem_flags INTERFACE -fsanitize=${TANDEM_SANITIZE})
+endif()
+if(TANDEM_FUZZ)
+  target_compile_options(tandem_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+# tandem_library(base DEPS absl::status ...): a library `tandem_base`, alias `tandem::base`, of every
+# .cc file in this folder except main.cc. Folders below it are listed with SUBDIRS.
+function(tandem_library name)
+  cmake_parse_arguments(ARG "" "" "DEPS;SUBDIRS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS *.cc *.h)
+  foreach(sub ${ARG_SUBDIRS})
+    file(GLOB more CONFIGURE_DEPENDS ${sub}/*.cc ${sub}/*.h)
+    list(APPEND sources ${more})
+  endforeach()
+  list(FILTER sources EXCLUDE REGEX "main\\.cc$")
+  set(compiled ${sources})
+  list(FILTER compiled INCLUDE REGEX "\\.cc$")
+  if(compiled)
+    add_library(tandem_${name} STATIC ${sources})
+    target_link_libraries(tandem_${name} PUBLIC tandem_flags ${ARG_DEPS})
+  else()
+    add_library(tandem_${name} INTERFACE)
+    target_link_libraries(tandem_${name} INTERFACE tandem_flags ${ARG_DEPS})
+  endif()
+  add_library(tandem::${name} ALIAS tandem_${name})
+endfunction()
+
+# tandem_binary(tandem-router DEPS ...): an executable from this folder's main.cc.
+function(tandem_binary name)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  add_executable(${name} main.cc)
+  target_link_libraries(${name} PRIVATE tandem_flags ${ARG_DEPS})
+endfunction()
+
+# tandem_test(unit_base DEPS ...): one gtest executable of every *_test.cc in this folder; each TEST is
+# a ctest test of its own. TIMEOUT in seconds (default 120); LABELS as ctest's.
+function(tandem_test name)
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "DEPS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS *_test.cc)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE tandem_flags tandem::testing GTest::gmock GTest::gtest_main ${ARG_DEPS})
+  target_compile_definitions(${name} PRIVATE TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+    TANDEM_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  set(serial "")
+  if(ARG_SERIAL)
+    set(serial RUN_SERIAL TRUE)
+  endif()
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ${serial})
+endfunction()

@@ -1,0 +1,99 @@
+// A bounded multi-producer, multi-consumer queue: how threads of a process talk.
+// Thread safety: all methods may be called from any thread.
+// Invariants: size() <= capacity; after Close() nothing is accepted and Pop drains what is left.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace tandem {
+
+template <typename T>
+class BoundedQueue {
+ public:
+  // REQUIRES: capacity > 0.
+  explicit BoundedQueue(size_t capacity) : capacity_(capacity) {}
+
+  // Adds `item` unless the queue is full or closed; says whether it did. Never blocks.
+  bool TryPush(T item) {
+    absl::MutexLock lock(&mutex_);
+    if (closed_ || items_.size() >= capacity_) {
+      if (!closed_) ++refused_count_;
+      return false;
+    }
+    items_.push_back(std::move(item));
+    return true;
+  }
+
+  // Waits for room; false when the queue was closed first.
+  bool Push(T item) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &BoundedQueue::HasRoomOrClosed));
+    if (closed_) return false;
+    items_.push_back(std::move(item));
+    return true;
+  }
+
+  // Takes the oldest item, waiting at most `timeout`; nullopt on timeout or when closed and empty.
+  std::optional<T> Pop(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(this, &BoundedQueue::HasItemOrClosed), timeout);
+    if (items_.empty()) return std::nullopt;
+    T item = std::move(items_.front());
+    items_.pop_front();
+    return item;
+  }
+
+  // Takes everything, waiting at most `timeout` for the first item.
+  std::vector<T> PopAll(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(this, &BoundedQueue::HasItemOrClosed), timeout);
+    std::vector<T> all(std::make_move_iterator(items_.begin()),
+                       std::make_move_iterator(items_.end()));
+    items_.clear();
+    return all;
+  }
+
+  void Close() {
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+  }
+
+  bool closed() const {
+    absl::MutexLock lock(&mutex_);
+    return closed_;
+  }
+  size_t size() const {
+    absl::MutexLock lock(&mutex_);
+    return items_.size();
+  }
+  size_t capacity() const { return capacity_; }
+  // How often TryPush met a full queue: the metric of this bound.
+  uint64_t refused_count() const {
+    absl::MutexLock lock(&mutex_);
+    return refused_count_;
+  }
+
+ private:
+  bool HasRoomOrClosed() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return closed_ || items_.size() < capacity_;
+  }
+  bool HasItemOrClosed() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return closed_ || !items_.empty();
+  }
+
+  const size_t capacity_;
+  mutable absl::Mutex mutex_;
+  std::deque<T> items_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t refused_count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace tandem

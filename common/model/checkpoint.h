@@ -1,0 +1,121 @@
+// A checkpoint on disk: its configuration, its tensors by role, and its tokenizer's and chat
+// template's raw material. GGUF v3 files and Hugging Face directories (safetensors, single or
+// sharded) present themselves alike; tensors are memory-mapped and dequantised row by row on
+// demand.
+//
+// Canonical form: whatever the file's convention, callers see matrices as [out_features,
+// in_features], row-major; q and k rows in Hugging Face's (half-split, "NeoX") RoPE order: GGUF's
+// llama-architecture q/k rows, stored for the interleaved convention, are read un-permuted; RMSNorm
+// weights multiply as they are (Gemma's
+// "+1" is folded in).
+// Thread safety: const methods from any thread.
+// Errors: kInvalidArgument for a file that is not a checkpoint or misses something (named, with
+// offset and expected size where one applies); kUnimplemented for an architecture or tensor type
+// not supported, naming it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/model/model_config.h"
+
+namespace tandem::model {
+
+enum class TensorType { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K };
+absl::string_view TensorTypeName(TensorType type);
+
+// What a tensor is for. Roles without a layer: kTokenEmbedding, kOutput (absent when tied),
+// kFinalNorm.
+enum class TensorRole {
+  kTokenEmbedding,     // [vocab, hidden]
+  kOutput,             // [vocab, hidden]
+  kFinalNorm,          // [hidden]
+  kAttentionNorm,      // [hidden], before attention
+  kPostAttentionNorm,  // [hidden], sandwich only: after o, before the residual is added
+  kFfnNorm,            // [hidden], before the FFN
+  kPostFfnNorm,        // [hidden], sandwich only
+  kQ,
+  kK,
+  kV,  // [heads * head_dim, hidden]
+  kQBias,
+  kKBias,
+  kVBias,
+  kQNorm,
+  kKNorm,  // [head_dim]
+  kO,      // [hidden, heads * head_dim]
+  kOBias,
+  kGate,
+  kUp,    // [ffn, hidden]
+  kDown,  // [hidden, ffn]
+};
+absl::string_view TensorRoleName(TensorRole role);
+
+// A tensor as it lies in the mapped file.
+struct StoredTensor {
+  std::string name;  // in the file
+  TensorType type = TensorType::kF32;
+  int64_t rows = 0;  // 1 for vectors
+  int64_t columns = 0;
+  // Raw bytes, `rows` rows of row_bytes each, in *file* order; row i of the canonical matrix is
+  // file row row_permutation(i) (identity unless permuted_head_rows > 0).
+  const std::byte* data = nullptr;
+  int64_t row_bytes = 0;
+  int64_t permuted_head_rows = 0;  // head_dim when rows are in interleaved RoPE order, else 0
+  bool add_one = false;            // Gemma norm of a Hugging Face checkpoint
+};
+
+// Reads canonical rows [row_begin, row_begin + row_count) as fp32 into `out` [row_count * columns].
+// REQUIRES: the range lies within the tensor and `out` has exactly that size.
+void ReadRows(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
+              absl::Span<float> out);
+
+// A tokenizer's raw material: either GGUF's tokenizer.ggml.* metadata or a tokenizer.json's text.
+struct TokenizerSource {
+  std::string tokenizer_json;         // Hugging Face; empty for GGUF
+  std::string tokenizer_config_json;  // Hugging Face; may be empty
+  // GGUF:
+  std::string gguf_model;  // "gpt2" (byte-level BPE) or "llama" (SentencePiece)
+  std::string gguf_pre;    // "smollm", "llama-bpe", "qwen2", "default", ...
+  std::vector<std::string> tokens;
+  std::vector<float> scores;  // SentencePiece; may be empty
+  std::vector<int32_t>
+      token_types;  // ggml: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
+  std::vector<std::string> merges;  // "left right", byte-level text
+  std::optional<int32_t> bos_token_id, eos_token_id, eot_token_id, unknown_token_id,
+      padding_token_id;
+  std::optional<bool> add_bos, add_eos, add_space_prefix;
+};
+
+class Checkpoint {
+ public:
+  virtual ~Checkpoint() = default;
+
+  // `path`: a .gguf file or a directory with config.json. Maps it, checks every tensor's bounds,
+  // and that every role the architecture needs is present with the expected shape.
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const TokenizerSource& tokenizer() const = 0;
+  // The chat template's Jinja source; empty when the checkpoint brings none.
+  virtual const std::string& chat_template() const = 0;
+  // Tokens that end an answer, ascending (eos, end of turn, generation_config's list).
+  virtual const std::vector<int32_t>& stop_token_ids() const = 0;
+  // The tensor of `role` in `layer` (-1 for roles without one); nullptr when the architecture has
+  // none.
+  virtual const StoredTensor* Find(TensorRole role, int layer) const = 0;
+  // 16 hex digits over configuration, tensor names, types, shapes and contents' checksum sample:
+  // equal for equal checkpoints, part of every block hash's salt.
+  virtual const std::string& fingerprint() const = 0;
+};
+
+}  // namespace tandem::model
