@@ -1,0 +1,27 @@
+// The CPU engine: a checkpoint's forward pass on the CPU kernels, weights packed at load.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/engine/engine.h"
+#include "common/model/checkpoint.h"
+
+namespace tandem::engine {
+
+struct CpuEngineOptions {
+  int threads = 0;               // compute threads; 0 = one per core this process may use
+  std::string isa = "auto";      // "auto", "avx512", "avx2" or "ref"
+  std::string kv_type = "bf16";  // "bf16" or "f32"
+  int block_tokens = 32;         // divides 256
+  int64_t context_tokens = 0;    // 0 = the checkpoint's; else at most that
+};
+
+// Loads (dequantises and packs) the weights with all threads. `checkpoint` may go away afterwards.
+// Errors: kInvalidArgument for options out of range or an ISA class this CPU lacks (names what it
+// has).
+absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& checkpoint,
+                                                     const CpuEngineOptions& options);
+
+}  // namespace tandem::engine

@@ -1,0 +1,95 @@
+// The engine: turns a batch of sequence slices into KV in blocks and sampled tokens.
+//
+// One Step serves prompt chunks, single-token decode rows and any mixture. The engine keeps no
+// sequences: a slice carries all that decides its result, so inserting a sequence that came from
+// elsewhere needs nothing but its blocks, and a leg can be replayed anywhere. The scheduler that
+// calls Step owns all bookkeeping.
+//
+// Contract (idea 1 of the architecture): a slice's KV bytes and sampled token are a function of its
+// tokens and sampling parameters alone, bit for bit: not of the other slices, the chunking, the
+// thread count or the block ids.
+//
+// Thread safety: Step and AllocateKv are called by one thread, the engine thread; spec() and
+// arena() by any. Owner: the node process (or the simulator).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/kv/block_arena.h"
+#include "common/kv/block_layout.h"
+#include "common/request/sampling_params.h"
+
+namespace tandem::engine {
+
+struct EngineSpec {
+  std::string model_name;
+  std::string model_fingerprint;  // 16 hex digits
+  std::string numerics_id;  // backend, ISA class, kernel version, weight type, KV type, block size
+  int32_t vocab_size = 0;
+  int32_t context_tokens = 0;
+  kv::BlockLayout layout;
+};
+
+// One sequence's part of a step.
+struct SequenceSlice {
+  // The sequence so far: prompt, then generated tokens. Rows [num_computed, num_computed + num_new)
+  // are computed.
+  absl::Span<const TokenId> tokens;
+  int64_t num_computed = 0;  // tokens whose KV already lies in `blocks`
+  int64_t num_new = 0;       // >= 1
+  // Block table covering at least num_computed + num_new tokens.
+  absl::Span<const BlockId> blocks;
+  // Sample the token after the last one. REQUIRES: num_computed + num_new == tokens.size().
+  bool sample = false;
+  int64_t prompt_tokens =
+      0;  // tokens before this index are prompt: penalties tell them from output
+  int32_t sequence_index = 0;
+  const request::SamplingParams* sampling = nullptr;  // REQUIRES: set when `sample`
+};
+
+struct TopLogprob {
+  TokenId token = 0;
+  float logprob = 0;  // natural logarithm, raw distribution
+};
+
+struct SampledToken {
+  TokenId token = 0;
+  float logprob = 0;                     // 0 unless asked for
+  std::vector<TopLogprob> top_logprobs;  // most likely first; ties by lower token id
+};
+
+class Engine {
+ public:
+  // Called on the engine thread when a layer's KV of all rows of the running step is written.
+  using LayerDone = absl::FunctionRef<void(int layer)>;
+
+  virtual ~Engine() = default;
+
+  virtual const EngineSpec& spec() const = 0;
+
+  // Bytes that one step of at most `max_batch_tokens` rows needs beside weights and KV, measured by
+  // a profiling run.
+  virtual absl::StatusOr<int64_t> ProfileStepBytes(int64_t max_batch_tokens) = 0;
+  // Sets the KV cache up. Called once, before Step.
+  virtual absl::Status AllocateKv(int64_t num_blocks) = 0;
+  // REQUIRES: AllocateKv succeeded.
+  virtual kv::BlockArena& arena() = 0;
+
+  // Computes all slices. Returns one token for each slice with `sample`, in slice order. The rows
+  // of one step may not exceed what ProfileStepBytes was asked for. Two slices never write the same
+  // block. Errors: kInvalidArgument for a slice that breaks its REQUIRES or a token id outside the
+  // vocabulary (nothing is computed); kDataLoss from the hash engine when a block does not hold
+  // what its tokens say.
+  virtual absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
+                                                         LayerDone layer_done) = 0;
+};
+
+}  // namespace tandem::engine

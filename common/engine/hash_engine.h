@@ -1,0 +1,41 @@
+// The hash engine: no weights; KV bytes are hashes of the tokens they stand for.
+//
+// For token i: h_i = H(h_{i-1}, token_i, salt), h_{-1} = H(salt); layer l stores mix(h_i, l)
+// repeated to fill the token's bytes. A step reads h_{start-1} back from the block table to
+// continue, and a sampling step reads every layer of every token of the sequence back, checks that
+// it is what that layer must hold given layer 0, folds the lot and derives the next token from the
+// fold, the seed (temperature > 0) and the position. A lost, stale, swapped, torn or foreign block
+// therefore changes the stream.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/engine/engine.h"
+
+namespace tandem::engine {
+
+struct HashEngineOptions {
+  int32_t num_layers = 4;
+  int32_t block_tokens = 16;
+  int64_t kv_bytes_per_token_layer = 64;  // multiple of 8, >= 8
+  int32_t vocab_size = 259;  // 256 bytes + specials; generated tokens are printable ASCII bytes
+  int32_t context_tokens = 32768;
+  // Simulated time of a step, spent waiting: step + per row. 0 = none.
+  absl::Duration step_time;
+  absl::Duration row_time;
+  // One generated token in this many is the end-of-sequence token (258); 0 = never.
+  int64_t eos_every = 0;
+};
+
+absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& options);
+
+// The stream the hash engine must produce, computed from tokens alone without any blocks: the
+// oracle of tests.
+TokenId HashEngineNextToken(const HashEngineOptions& options, absl::Span<const TokenId> tokens,
+                            const request::SamplingParams& sampling, int32_t sequence_index);
+
+}  // namespace tandem::engine

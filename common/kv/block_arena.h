@@ -1,0 +1,41 @@
+// The memory of one instance's KV cache: one mapped region per layer. Knows where a block lies, not
+// who owns it. Thread safety: const methods from any thread; who may touch a block's bytes is
+// decided by its lease. Owner: the engine.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/kv/block_layout.h"
+
+namespace tandem::kv {
+
+class BlockArena {
+ public:
+  // Maps num_layers regions of num_blocks * layer_block_bytes, zero-filled on first touch.
+  // Errors: kInvalidArgument for sizes <= 0, kResourceExhausted when the system refuses the memory.
+  static absl::StatusOr<std::unique_ptr<BlockArena>> Create(const BlockLayout& layout,
+                                                            int64_t num_blocks);
+  ~BlockArena();
+  BlockArena(const BlockArena&) = delete;
+  BlockArena& operator=(const BlockArena&) = delete;
+
+  const BlockLayout& layout() const { return layout_; }
+  int64_t num_blocks() const { return num_blocks_; }
+  // One block of one layer, layer_block_bytes long. REQUIRES: both in range.
+  absl::Span<std::byte> Block(int layer, BlockId block) const;
+  // The whole region of a layer, for kernels that index blocks themselves.
+  std::byte* LayerRegion(int layer) const;
+
+ private:
+  BlockArena(const BlockLayout& layout, int64_t num_blocks);
+  const BlockLayout layout_;
+  const int64_t num_blocks_;
+  std::vector<std::byte*> regions_;  // [num_layers]
+};
+
+}  // namespace tandem::kv
