@@ -1,0 +1,73 @@
+// The part of a node that decides: a state machine fed by routers' commands, the KV plane's events,
+// finished engine steps and time, answering with events for routers, commands for the KV plane and
+// the next engine step. Prefill and decode nodes are two implementations; NodeRuntime (threads,
+// gRPC, UCX) and the simulator drive both. No thread, clock, socket or random device inside. Thread
+// safety: none; the engine thread (or the simulator) makes every call.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/engine/engine.h"
+#include "common/transfer/handoff.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::node {
+
+// One connection of one router; a router that reconnects gets a new key.
+using RouterKey = StrongId<struct RouterKeyTag, uint64_t>;
+
+// What a core wants done. Order within each vector matters; the vectors are independent.
+struct NodeActions {
+  std::vector<std::pair<RouterKey, v1::NodeEvent>> events;
+  std::vector<v1::NodeEvent> broadcast;  // to every router: blocks stored and removed, draining
+  std::vector<transfer::TransferCommand> transfer;
+  bool empty() const { return events.empty() && broadcast.empty() && transfer.empty(); }
+};
+
+class NodeCore {
+ public:
+  virtual ~NodeCore() = default;
+
+  virtual v1::NodeRole role() const = 0;
+
+  virtual void OnRouterJoined(RouterKey router, absl::Time now) = 0;
+  // The router is gone: its legs are aborted (its leases end within one lease time).
+  virtual void OnRouterLost(RouterKey router, absl::Time now) = 0;
+  // Never fails: a bad command is answered with Refused or LegFailed.
+  virtual void OnCommand(RouterKey router, const v1::NodeCommand& command, absl::Time now) = 0;
+  virtual void OnTransfer(const transfer::TransferEvent& event, absl::Time now) = 0;
+  // Deadlines. At least every 50 ms.
+  virtual void OnTick(absl::Time now) = 0;
+
+  // The next step's slices, empty when there is nothing to compute. The spans stay valid until
+  // OnStepDone, which must follow before the next PlanStep; other calls may come in between (an
+  // abort takes effect at OnStepDone).
+  virtual absl::Span<const engine::SequenceSlice> PlanStep(absl::Time now) = 0;
+  // During the step, on the engine thread: a layer's KV is written. Only appends to actions.
+  virtual void OnLayerDone(int layer) = 0;
+  // `result`: one token per sampling slice, or why the step failed (its legs then fail, the node
+  // goes on).
+  virtual void OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
+                          absl::Time now) = 0;
+
+  // Everything since the last call.
+  virtual NodeActions TakeActions() = 0;
+
+  virtual v1::NodeLoad load() const = 0;
+  virtual v1::NodeCounters counters() const = 0;
+  // Hashes (16 bytes each) of the full blocks held, parents first: for Registration.
+  virtual std::vector<std::string> CachedBlocks() const = 0;
+
+  // Refuse new legs from now on; running ones go on.
+  virtual void BeginDrain(absl::Time now) = 0;
+  // No leg, lease, export or quarantined block is left.
+  virtual bool idle() const = 0;
+};
+
+}  // namespace tandem::node

@@ -1,0 +1,107 @@
+#include "common/rpc/convert.h"
+
+#include <algorithm>
+
+namespace tandem::rpc {
+
+request::SamplingParams FromWire(const v1::SamplingParams& wire) {
+  request::SamplingParams params;
+  if (wire.has_temperature()) params.temperature = wire.temperature();
+  if (wire.has_top_k()) params.top_k = wire.top_k() == -1 ? 0 : wire.top_k();
+  if (wire.has_top_p()) params.top_p = wire.top_p();
+  if (wire.has_min_p()) params.min_p = wire.min_p();
+  if (wire.has_repetition_penalty()) params.repetition_penalty = wire.repetition_penalty();
+  if (wire.has_presence_penalty()) params.presence_penalty = wire.presence_penalty();
+  if (wire.has_frequency_penalty()) params.frequency_penalty = wire.frequency_penalty();
+  params.seed = wire.seed();
+  for (const auto& [token, bias] : wire.logit_bias()) params.logit_bias.emplace_back(token, bias);
+  // A protobuf map has no order; the value's order must not depend on it.
+  std::sort(params.logit_bias.begin(), params.logit_bias.end());
+  params.allowed_token_ids.assign(wire.allowed_token_ids().begin(), wire.allowed_token_ids().end());
+  std::sort(params.allowed_token_ids.begin(), params.allowed_token_ids.end());
+  if (wire.has_logprobs()) params.logprobs = wire.logprobs();
+  return params;
+}
+
+request::StopParams FromWire(const v1::StopParams& wire) {
+  request::StopParams params;
+  params.max_tokens = wire.max_tokens();
+  params.min_tokens = wire.min_tokens();
+  params.stop.assign(wire.stop().begin(), wire.stop().end());
+  params.stop_token_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
+  std::sort(params.stop_token_ids.begin(), params.stop_token_ids.end());
+  params.ignore_eos = wire.ignore_eos();
+  params.include_stop_str_in_output = wire.include_stop_str_in_output();
+  return params;
+}
+
+v1::SamplingParams ToWire(const request::SamplingParams& params) {
+  v1::SamplingParams wire;
+  wire.set_temperature(params.temperature);
+  wire.set_top_k(params.top_k);
+  wire.set_top_p(params.top_p);
+  wire.set_min_p(params.min_p);
+  wire.set_repetition_penalty(params.repetition_penalty);
+  wire.set_presence_penalty(params.presence_penalty);
+  wire.set_frequency_penalty(params.frequency_penalty);
+  wire.set_seed(params.seed);
+  for (const auto& [token, bias] : params.logit_bias) (*wire.mutable_logit_bias())[token] = bias;
+  for (const TokenId token : params.allowed_token_ids) wire.add_allowed_token_ids(token);
+  if (params.logprobs.has_value()) wire.set_logprobs(*params.logprobs);
+  return wire;
+}
+
+v1::StopParams ToWire(const request::StopParams& params) {
+  v1::StopParams wire;
+  wire.set_max_tokens(params.max_tokens);
+  wire.set_min_tokens(params.min_tokens);
+  for (const std::string& stop : params.stop) wire.add_stop(stop);
+  for (const TokenId token : params.stop_token_ids) wire.add_stop_token_ids(token);
+  wire.set_ignore_eos(params.ignore_eos);
+  wire.set_include_stop_str_in_output(params.include_stop_str_in_output);
+  return wire;
+}
+
+v1::FinishReason ToWire(request::FinishReason reason) {
+  switch (reason) {
+    case request::FinishReason::kNone:
+      return v1::FINISH_REASON_UNSPECIFIED;
+    case request::FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case request::FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case request::FinishReason::kAborted:
+      return v1::FINISH_REASON_ABORTED;
+    case request::FinishReason::kError:
+      return v1::FINISH_REASON_ERROR;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+request::FinishReason FromWire(v1::FinishReason reason) {
+  switch (reason) {
+    case v1::FINISH_REASON_STOP:
+      return request::FinishReason::kStop;
+    case v1::FINISH_REASON_LENGTH:
+      return request::FinishReason::kLength;
+    case v1::FINISH_REASON_ABORTED:
+      return request::FinishReason::kAborted;
+    case v1::FINISH_REASON_ERROR:
+      return request::FinishReason::kError;
+    default:
+      return request::FinishReason::kNone;
+  }
+}
+
+v1::StatusProto ToWire(const absl::Status& status) {
+  v1::StatusProto wire;
+  wire.set_code(static_cast<int>(status.code()));
+  wire.set_message(std::string(status.message()));
+  return wire;
+}
+
+absl::Status FromWire(const v1::StatusProto& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
+}
+
+}  // namespace tandem::rpc

@@ -1,0 +1,76 @@
+// The seam under the KV plane: moves frames (header + scattered payload) between processes. The
+// receiver decides where a payload lands, after checking its header. Versions: UCX (shared memory,
+// TCP), in-process, and the simulator's virtual network. Thread safety: all methods but Wake() are
+// called by one thread, the transfer thread; listener calls and completions run inside Progress()
+// on that thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/transfer/handoff.h"
+#include "tandem/v1/kv.pb.h"
+
+namespace tandem::transfer {
+
+// A connection to or from a peer. Never reused within a transport.
+using PeerId = StrongId<struct PeerIdTag, uint64_t>;
+
+// Where a payload goes: pieces in payload order; their sizes add up to the payload's.
+using ScatterList = std::vector<absl::Span<std::byte>>;
+using GatherList = std::vector<absl::Span<const std::byte>>;
+
+class KvTransport {
+ public:
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    // A frame arrived from `from`, which can be answered with Send. For frames with a payload:
+    // where it may land (its bytes are untouched until then), or nullopt to discard it. Frames
+    // without one: the result is ignored. `receive_id` names this payload in OnPayload.
+    virtual std::optional<ScatterList> OnFrame(PeerId from, const v1::KvFrame& frame,
+                                               size_t payload_bytes, uint64_t receive_id) = 0;
+    // A payload that was given a place has landed whole, or failed (its place may hold any bytes).
+    // Exactly once per accepted payload; before it, the place must stay mapped.
+    virtual void OnPayload(uint64_t receive_id, const absl::Status& status) = 0;
+    // The connection is gone; sends in flight have completed with an error before this call.
+    virtual void OnPeerLost(PeerId peer, const absl::Status& status) = 0;
+  };
+
+  virtual ~KvTransport() = default;
+
+  virtual void SetListener(Listener* listener) = 0;
+  // Opaque bytes by which others reach this transport.
+  virtual const std::string& address() const = 0;
+  // Starts connecting; errors arrive as OnPeerLost. Connecting twice to one address gives one
+  // PeerId.
+  virtual absl::StatusOr<PeerId> Connect(const PeerAddress& peer) = 0;
+  // Closes; OnPeerLost is not called. Sends in flight complete first, with kCancelled where they
+  // did not finish.
+  virtual void Disconnect(PeerId peer) = 0;
+  // Sends header and payload; the payload's bytes must stay unchanged until `done` runs. Frames to
+  // one peer arrive in order of sending only where the transport says so: receivers must not rely
+  // on it.
+  virtual void Send(PeerId peer, const v1::KvFrame& frame, GatherList payload,
+                    absl::AnyInvocable<void(const absl::Status&)> done) = 0;
+  // "shm", "tcp", "inproc"; "unknown" before the connection is up.
+  virtual std::string TransportName(PeerId peer) const = 0;
+
+  // Moves things on; says whether anything happened.
+  virtual bool Progress() = 0;
+  // Blocks until something may have happened, Wake() was called or `timeout` passed.
+  virtual void Wait(absl::Duration timeout) = 0;
+  // Ends a Wait. Any thread.
+  virtual void Wake() = 0;
+};
+
+}  // namespace tandem::transfer

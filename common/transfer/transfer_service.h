@@ -1,0 +1,53 @@
+// The transfer thread: owns the transport (a UCX worker) and the HandoffEndpoint, runs them, and
+// exchanges commands and events with the engine thread. Spins briefly, then sleeps on the
+// transport's event descriptor. Thread safety: Submit and counters from any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/kv/block_arena.h"
+#include "common/transfer/handoff_endpoint.h"
+#include "common/transfer/kv_transport.h"
+
+namespace tandem::transfer {
+
+struct UcxOptions {
+  // "auto" (shared memory on one host, else TCP), "shm" or "tcp".
+  std::string transports = "auto";
+  std::string host;  // names this machine; peers with an equal host are expected on shared memory
+};
+// kUnavailable with UCX's words when no usable transport is found.
+absl::StatusOr<std::unique_ptr<KvTransport>> NewUcxTransport(const UcxOptions& options);
+
+// Transports that find each other in one process by address.
+std::unique_ptr<KvTransport> NewInProcessTransport();
+
+struct TransferServiceOptions {
+  HandoffOptions handoff;
+  int64_t command_queue_max =
+      65536;  // commands wait here; a full queue fails the request that met it
+  absl::Duration spin = absl::Microseconds(20);
+};
+
+class TransferService {
+ public:
+  using EventSink = absl::AnyInvocable<void(TransferEvent)>;  // called on the transfer thread
+
+  // Starts the thread. `arena` outlives the service.
+  static absl::StatusOr<std::unique_ptr<TransferService>> Create(
+      const TransferServiceOptions& options, std::unique_ptr<KvTransport> transport,
+      kv::BlockArena& arena, EventSink sink);
+  // Stops the thread; open leases and exports end without events.
+  virtual ~TransferService() = default;
+
+  // kResourceExhausted when the queue is full: the command was not taken.
+  virtual absl::Status Submit(TransferCommand command) = 0;
+  virtual const std::string& address() const = 0;
+  virtual TransferCounters counters() const = 0;
+};
+
+}  // namespace tandem::transfer

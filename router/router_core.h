@@ -1,0 +1,137 @@
+// The router's decisions as one state machine: membership, prefix index, placement, and every
+// request's life over its two legs. Fed by clients' submissions, nodes' messages and time; answers
+// with commands for nodes and events for clients. No thread, clock, socket or random device inside
+// (Random is a seam).
+//
+// One request:
+//   Submit ─▶ Queued ─place(P, D)─▶ Reserving ─Reserved─▶ Prefilling ─first token─▶ Installing
+//   ─Installed─▶ Generating ─▶ Done
+//                ▲                      │ Refused: next best D, else back to the queue     │
+//                └── decode lost: prompt + delivered tokens, next attempt ◀────────────────┴────
+//                Aborted / Failed
+//   prefill lost: NewEpoch to D, Prefill to another P, same lease. Local prefill (short or cached
+//   prompt, no prefill nodes): Reserving → Generating.
+//
+// Thread safety: none; the router thread (or the simulator) makes every call.
+// Invariants: a client sees each token index once, in order, and exactly one Done or Failed; every
+// request has a deadline in every state; the index and the queues are bounded.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/request/sampling_params.h"
+#include "common/runtime/random.h"
+#include "tandem/v1/client.pb.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::router {
+
+// One stream of one node; a node that reconnects gets a new key.
+using NodeKey = StrongId<struct NodeKeyTag, uint64_t>;
+
+// What nodes must serve to join: this router's model.
+struct ModelIdentity {
+  std::string name;
+  std::string fingerprint;
+  int32_t vocab_size = 0;
+  int32_t context_tokens = 0;
+};
+
+struct RouterOptions {
+  std::string router_id;
+  std::string version;
+  int32_t local_prefill_tokens_max = 64;  // uncached prompt tokens a decode node computes itself
+  absl::Duration heartbeat_interval = absl::Seconds(1);
+  absl::Duration node_lost_after = absl::Seconds(4);  // nothing heard
+  absl::Duration lease_time = absl::Seconds(10);
+  absl::Duration queue_deadline =
+      absl::Seconds(60);  // Queued longer: kUnavailable or kResourceExhausted
+  absl::Duration prefill_deadline = absl::Seconds(120);
+  absl::Duration token_deadline =
+      absl::Seconds(60);     // generating without any token: the decode leg is retried
+  int attempts_max = 4;      // placements of one request
+  int64_t queue_max = 8192;  // requests waiting for placement; more: kResourceExhausted
+  int64_t requests_max = 65536;
+  int64_t index_blocks_max =
+      4 << 20;  // prefix index entries; least recently used nodes' entries go first
+};
+
+// A validated, tokenized request.
+struct RequestInput {
+  RequestId id;
+  std::vector<TokenId> prompt;       // not empty
+  request::SamplingParams sampling;  // seed set
+  request::StopParams
+      stop;  // max_tokens set; stop strings are matched by the caller, who then calls Finish
+  std::vector<TokenId> eos_token_ids;
+  std::string cache_salt;
+  int32_t sequence_index = 0;
+};
+
+// Next tokens of the answer, in order, each index exactly once.
+struct TokensReady {
+  std::vector<v1::GeneratedToken> tokens;
+};
+// The answer is complete. `usage`, `route` and `timing` are final.
+struct RequestDone {
+  request::FinishReason reason = request::FinishReason::kNone;
+  v1::Usage usage;
+  v1::Route route;
+  v1::Timing timing;
+};
+struct RequestFailed {
+  absl::Status status;
+};
+using ClientEvent = std::variant<TokensReady, RequestDone, RequestFailed>;
+
+struct RouterActions {
+  std::vector<std::pair<NodeKey, v1::NodeCommand>> commands;
+  std::vector<std::pair<RequestId, ClientEvent>> client_events;
+  std::vector<std::pair<NodeKey, absl::Status>> disconnects;  // streams to end, with the reason
+};
+
+class RouterCore {
+ public:
+  // `random` outlives the core.
+  static std::unique_ptr<RouterCore> Create(const RouterOptions& options,
+                                            const ModelIdentity& model, Random& random);
+  virtual ~RouterCore() = default;
+
+  // kAlreadyExists for a running id; kResourceExhausted when full; kInvalidArgument when no node
+  // could ever hold the request (names the largest); kUnavailable naming the missing kind of node
+  // when there is none to place on and none joined within the queue deadline (arrives as
+  // RequestFailed).
+  virtual absl::Status Submit(RequestInput input, absl::Time now) = 0;
+  // Ends a request: the client is gone or aborted it (kAborted), or its stop string appeared
+  // (kStop). Both legs are aborted; RequestDone with `reason` follows. Unknown ids are ignored:
+  // idempotent.
+  virtual void Finish(const RequestId& id, request::FinishReason reason, absl::Time now) = 0;
+
+  // kFailedPrecondition when the model or numerics id differs (both named); kInvalidArgument for a
+  // bad registration. A newer incarnation of a known node id replaces the older stream (a
+  // disconnect action).
+  virtual absl::StatusOr<v1::Welcome> NodeJoined(NodeKey key, const v1::Registration& registration,
+                                                 absl::Time now) = 0;
+  // Anything after the registration.
+  virtual void OnNodeMessage(NodeKey key, const v1::NodeMessage& message, absl::Time now) = 0;
+  virtual void NodeLost(NodeKey key, const absl::Status& why, absl::Time now) = 0;
+  // Deadlines, heartbeat loss, queue retries. At least every 50 ms.
+  virtual void OnTick(absl::Time now) = 0;
+
+  virtual RouterActions TakeActions() = 0;
+  virtual v1::GetStatusResponse GetStatus(absl::Time now) const = 0;
+  // Of the fleet; empty while no node has joined.
+  virtual std::string numerics_id() const = 0;
+  virtual int64_t requests_running() const = 0;
+};
+
+}  // namespace tandem::router
