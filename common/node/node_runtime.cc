@@ -1,0 +1,246 @@
+#include "common/node/node_runtime.h"
+
+#include <atomic>
+#include <utility>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/bounded_queue.h"
+#include "common/base/status_macros.h"
+#include "common/node/router_links.h"
+#include "common/runtime/clock.h"
+#include "common/runtime/thread.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::node {
+namespace {
+
+// How often deadlines are looked at when nothing else happens.
+constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
+
+struct DrainRequest {};
+using InboxItem =
+    std::variant<LinkConnected, LinkMessage, LinkLost, transfer::TransferEvent, DrainRequest>;
+
+class NodeRuntimeImpl final : public NodeRuntime {
+ public:
+  NodeRuntimeImpl(const NodeRuntimeOptions& options, std::unique_ptr<NodeCore> core,
+                  std::unique_ptr<engine::Engine> engine)
+      : options_(options),
+        core_(std::move(core)),
+        engine_(std::move(engine)),
+        inbox_(options.inbox_max) {}
+
+  ~NodeRuntimeImpl() override {
+    // Closing the inbox lets its writers go on without blocking; its reader uses links and transfer
+    // to the end.
+    heartbeat_stop_.Close();
+    heartbeat_thread_.Join();
+    inbox_.Close();
+    engine_thread_.Join();
+    links_.reset();
+    transfer_.reset();
+  }
+
+  absl::Status StartThreads(std::unique_ptr<transfer::KvTransport> transport) {
+    ASSIGN_OR_RETURN(transfer_,
+                     transfer::TransferService::Create(
+                         options_.transfer, std::move(transport), engine_->arena(),
+                         [this](transfer::TransferEvent event) { inbox_.Push(std::move(event)); }));
+    last_progress_ = absl::ToUnixMillis(RealClock().Now());
+    links_ = RouterLinks::Create(options_.routers, [this](LinkEvent event) {
+      std::visit([this](auto& e) { inbox_.Push(std::move(e)); }, event);
+    });
+    PublishLoad();
+    engine_thread_ = Thread("engine", [this] { RunEngine(); });
+    heartbeat_thread_ = Thread("heartbeat", [this] { RunHeartbeat(); });
+    return absl::OkStatus();
+  }
+
+  bool Drain(absl::Duration timeout) override {
+    draining_ = true;
+    inbox_.Push(DrainRequest{});
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&drained_), timeout);
+  }
+
+  bool live() const override {
+    if (!busy_) return true;
+    const absl::Time last = absl::FromUnixMillis(last_progress_);
+    return RealClock().Now() - last < options_.progress_deadline;
+  }
+  bool ready() const override { return !draining_ && links_->welcomed_count() > 0; }
+  absl::Status refused() const override { return links_->refused(); }
+
+ private:
+  // ---- engine thread
+  // ----------------------------------------------------------------------------------
+
+  void RunEngine() {
+    absl::Time next_tick = RealClock().Now();
+    bool worked = false;
+    while (true) {
+      for (InboxItem& item : inbox_.PopAll(worked ? absl::ZeroDuration() : kTickInterval)) {
+        std::visit([this](auto& event) { On(event); }, item);
+      }
+      if (inbox_.closed()) return;
+      const absl::Time now = RealClock().Now();
+      if (now >= next_tick) {
+        core_->OnTick(now);
+        next_tick = now + kTickInterval;
+      }
+      Dispatch();
+      worked = RunStep();
+      PublishLoad();
+    }
+  }
+
+  bool RunStep() {
+    const absl::Span<const engine::SequenceSlice> slices = core_->PlanStep(RealClock().Now());
+    if (slices.empty()) {
+      busy_ = false;
+      return false;
+    }
+    if (!busy_.exchange(true)) last_progress_ = absl::ToUnixMillis(RealClock().Now());
+    auto result = engine_->Step(slices, [this](int layer) {
+      core_->OnLayerDone(layer);
+      Dispatch();
+    });
+    if (!result.ok()) {
+      Log(LogLevel::kError, "engine step failed", {{"error", result.status().ToString()}});
+    }
+    const absl::Time now = RealClock().Now();
+    core_->OnStepDone(result, now);
+    last_progress_ = absl::ToUnixMillis(now);
+    Dispatch();
+    return true;
+  }
+
+  void On(LinkConnected& event) {
+    v1::NodeMessage message;
+    v1::Registration& registration = *message.mutable_registration();
+    const engine::EngineSpec& spec = engine_->spec();
+    registration.set_node_id(options_.node_id.value());
+    registration.set_incarnation(options_.incarnation.value());
+    registration.set_role(core_->role());
+    registration.set_model_name(spec.model_name);
+    registration.set_model_fingerprint(spec.model_fingerprint);
+    registration.set_numerics_id(spec.numerics_id);
+    registration.set_context_tokens(spec.context_tokens);
+    registration.set_vocab_size(spec.vocab_size);
+    registration.set_block_tokens(spec.layout.block_tokens);
+    registration.set_num_blocks(engine_->arena().num_blocks());
+    registration.set_kv_bytes_per_block(spec.layout.block_bytes());
+    registration.set_transfer_address(transfer_->address());
+    registration.set_host(options_.host);
+    registration.set_version(options_.version);
+    registration.set_max_sequences(options_.max_sequences);
+    for (std::string& hash : core_->CachedBlocks()) registration.add_cached_blocks(std::move(hash));
+    *message.mutable_load() = core_->load();
+    // What the snapshot holds must not be told again as an event, nor events before it be lost.
+    Dispatch();
+    core_->OnRouterJoined(event.router, RealClock().Now());
+    links_->Send(event.router, std::move(message));
+  }
+  void On(LinkMessage& event) {
+    const absl::Time now = RealClock().Now();
+    for (const v1::NodeCommand& command : event.message.commands()) {
+      core_->OnCommand(event.router, command, now);
+    }
+  }
+  void On(LinkLost& event) { core_->OnRouterLost(event.router, RealClock().Now()); }
+  void On(transfer::TransferEvent& event) { core_->OnTransfer(event, RealClock().Now()); }
+  void On(DrainRequest&) { core_->BeginDrain(RealClock().Now()); }
+
+  void Dispatch() {
+    NodeActions actions = core_->TakeActions();
+    if (actions.empty()) return;
+    for (transfer::TransferCommand& command : actions.transfer) {
+      if (absl::Status status = transfer_->Submit(std::move(command)); !status.ok()) {
+        // The export or lease ends by its deadline; the router then tries elsewhere.
+        Log(LogLevel::kError, "transfer queue full", {{"error", status.ToString()}});
+      }
+    }
+    absl::flat_hash_map<RouterKey, v1::NodeMessage> messages;
+    for (v1::NodeEvent& event : actions.broadcast) {
+      for (const RouterKey router : links_->open()) {
+        *messages[router].add_events() = event;
+      }
+    }
+    for (auto& [router, event] : actions.events) {
+      *messages[router].add_events() = std::move(event);
+    }
+    const v1::NodeLoad load = core_->load();
+    for (auto& [router, message] : messages) {
+      *message.mutable_load() = load;
+      links_->Send(router, std::move(message));
+    }
+  }
+
+  void PublishLoad() {
+    const transfer::TransferCounters transfer = transfer_->counters();
+    absl::MutexLock lock(&mutex_);
+    load_ = core_->load();
+    counters_ = core_->counters();
+    counters_.set_kv_bytes_sent(transfer.bytes_sent);
+    counters_.set_kv_bytes_received(transfer.bytes_received);
+    counters_.set_kv_frames_rejected(transfer.frames_rejected);
+    if (draining_) drained_ = core_->idle();
+  }
+
+  // ---- heartbeat thread
+  // -------------------------------------------------------------------------------
+
+  void RunHeartbeat() {
+    absl::Time next_heartbeat = RealClock().Now();
+    while (!heartbeat_stop_.closed()) {
+      const absl::Time now = RealClock().Now();
+      links_->Tick(now);
+      if (now >= next_heartbeat) {
+        next_heartbeat = now + options_.heartbeat_interval;
+        v1::NodeMessage message;
+        {
+          absl::MutexLock lock(&mutex_);
+          *message.mutable_load() = load_;
+          *message.mutable_counters() = counters_;
+        }
+        links_->Broadcast(message);
+      }
+      heartbeat_stop_.Pop(absl::Milliseconds(50));
+    }
+  }
+
+  const NodeRuntimeOptions options_;
+  const std::unique_ptr<NodeCore> core_;          // engine thread
+  const std::unique_ptr<engine::Engine> engine_;  // engine thread
+  BoundedQueue<InboxItem> inbox_;
+  BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
+  std::unique_ptr<transfer::TransferService> transfer_;
+  std::unique_ptr<RouterLinks> links_;
+
+  std::atomic<bool> busy_{false};
+  std::atomic<bool> draining_{false};
+  std::atomic<int64_t> last_progress_{0};  // Unix milliseconds
+  mutable absl::Mutex mutex_;
+  v1::NodeLoad load_ ABSL_GUARDED_BY(mutex_);
+  v1::NodeCounters counters_ ABSL_GUARDED_BY(mutex_);
+  bool drained_ ABSL_GUARDED_BY(mutex_) = false;
+
+  Thread engine_thread_;
+  Thread heartbeat_thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NodeRuntime>> NodeRuntime::Start(
+    const NodeRuntimeOptions& options, std::unique_ptr<NodeCore> core,
+    std::unique_ptr<engine::Engine> engine, std::unique_ptr<transfer::KvTransport> transport) {
+  auto runtime = std::make_unique<NodeRuntimeImpl>(options, std::move(core), std::move(engine));
+  RETURN_IF_ERROR(runtime->StartThreads(std::move(transport)));
+  return runtime;
+}
+
+}  // namespace tandem::node

@@ -1,0 +1,55 @@
+// The shell around a NodeCore: threads, gRPC, the KV plane and the engine.
+//   engine thread      owns the core and the engine: inbox → core → step → actions
+//   transfer thread    TransferService
+//   heartbeat thread   reconnects to routers, sends load, watches progress; never waits for the
+//   engine gRPC threads       parse, hand over
+// Thread safety: public methods from any thread; Start and the destructor by the owner.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/engine/engine.h"
+#include "common/node/node_core.h"
+#include "common/transfer/transfer_service.h"
+
+namespace tandem::node {
+
+struct NodeRuntimeOptions {
+  NodeId node_id;
+  Incarnation incarnation;
+  std::string host;  // equal for processes that share memory
+  std::string version;
+  std::vector<std::string> routers;  // host:port of each router's fleet service
+  int32_t max_sequences = 0;         // as registered
+  absl::Duration heartbeat_interval = absl::Seconds(1);
+  // With work at hand and no engine step finished for this long the node is not live.
+  absl::Duration progress_deadline = absl::Seconds(120);
+  int64_t inbox_max = 65536;
+  transfer::TransferServiceOptions transfer;
+};
+
+class NodeRuntime {
+ public:
+  // `engine` has its KV allocated. Starts all threads; routers are joined in the background.
+  static absl::StatusOr<std::unique_ptr<NodeRuntime>> Start(
+      const NodeRuntimeOptions& options, std::unique_ptr<NodeCore> core,
+      std::unique_ptr<engine::Engine> engine, std::unique_ptr<transfer::KvTransport> transport);
+  // Stops all threads; legs still running end without events.
+  virtual ~NodeRuntime() = default;
+
+  // Refuses new legs and waits until the node is idle, at most `timeout`. True when idle.
+  virtual bool Drain(absl::Duration timeout) = 0;
+  // Progress: an engine step finished recently, or there is nothing to do.
+  virtual bool live() const = 0;
+  // At least one router accepted this node and it is not draining.
+  virtual bool ready() const = 0;
+  // Why a router refused this node for good (another model, another numerics id); OK otherwise.
+  virtual absl::Status refused() const = 0;
+};
+
+}  // namespace tandem::node

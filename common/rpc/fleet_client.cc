@@ -1,0 +1,174 @@
+#include "common/rpc/fleet_client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/rpc/outbox.h"
+#include "common/rpc/status.h"
+#include "tandem/v1/fleet.grpc.pb.h"
+
+namespace tandem::rpc {
+namespace {
+
+constexpr absl::Duration kBackoffMin = absl::Milliseconds(100);
+constexpr absl::Duration kBackoffMax = absl::Seconds(2);
+// A router that does not read for this many messages is dropped and must rejoin.
+constexpr size_t kOutboxMax = 65536;
+
+class FleetClientImpl;
+
+// One connection, owned by the client until gRPC's OnDone.
+class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterMessage> {
+ public:
+  // From here on writes may be queued; they travel after Start.
+  Stream(FleetClientImpl& owner, uint64_t connection, v1::Fleet::Stub& stub)
+      : owner_(owner), connection_(connection), outbox_(kOutboxMax) {
+    stub.async()->Join(&context_, this);
+    AddHold();  // writes start outside of reactions
+  }
+
+  void Start() {
+    StartRead(&incoming_);
+    StartCall();
+  }
+  void Send(v1::NodeMessage message) {
+    message.set_sequence_number(++sequence_number_);
+    if (outbox_.Add(std::move(message))) {
+      StartWrite(outbox_.current());
+    } else if (outbox_.overflowed()) {
+      context_.TryCancel();
+    }
+  }
+  void Cancel() { context_.TryCancel(); }
+  uint64_t connection() const { return connection_; }
+
+  void OnReadInitialMetadataDone(bool) override {}
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override {
+    if (!ok) {
+      outbox_.Close();
+    } else if (outbox_.Written()) {
+      StartWrite(outbox_.current());
+    }
+  }
+  void OnDone(const grpc::Status& status) override;
+
+ private:
+  FleetClientImpl& owner_;
+  const uint64_t connection_;
+  grpc::ClientContext context_;
+  v1::RouterMessage incoming_;
+  Outbox<v1::NodeMessage> outbox_;
+  uint64_t sequence_number_ = 0;  // guarded by the owner's mutex
+};
+
+class FleetClientImpl final : public FleetClient {
+ public:
+  FleetClientImpl(const std::string& address, Listener& listener)
+      : address_(address), listener_(listener) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(64 << 20);
+    // Heartbeats of this stream must not wait behind another stream's channel.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    stub_ = v1::Fleet::NewStub(channel_);
+  }
+
+  ~FleetClientImpl() override {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    if (stream_ != nullptr) stream_->Cancel();
+    mutex_.Await(absl::Condition(this, &FleetClientImpl::NoStream));
+  }
+
+  const std::string& router_address() const override { return address_; }
+
+  void Tick(absl::Time now) override {
+    Stream* starting = nullptr;
+    uint64_t connection = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_ || stream_ != nullptr || now < next_attempt_) return;
+      next_attempt_ = now + backoff_;
+      backoff_ = std::min(2 * backoff_, kBackoffMax);
+      connection = ++connections_;
+      stream_ = std::make_unique<Stream>(*this, connection, *stub_);
+      starting = stream_.get();
+    }
+    // In this order OnDisconnected cannot overtake OnConnected.
+    listener_.OnConnected(*this, connection);
+    starting->Start();
+  }
+
+  void Send(uint64_t connection, v1::NodeMessage message) override {
+    absl::MutexLock lock(&mutex_);
+    if (stream_ != nullptr && stream_->connection() == connection)
+      stream_->Send(std::move(message));
+  }
+
+  void Disconnect(uint64_t connection) override {
+    absl::MutexLock lock(&mutex_);
+    if (stream_ != nullptr && stream_->connection() == connection) stream_->Cancel();
+  }
+
+  void Received(uint64_t connection, v1::RouterMessage message) {
+    {
+      absl::MutexLock lock(&mutex_);
+      backoff_ = kBackoffMin;
+    }
+    listener_.OnMessage(*this, connection, std::move(message));
+  }
+
+  void Ended(uint64_t connection, const absl::Status& status) {
+    listener_.OnDisconnected(*this, connection, status);
+    absl::MutexLock lock(&mutex_);
+    stream_.reset();
+  }
+
+ private:
+  bool NoStream() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr; }
+
+  const std::string address_;
+  Listener& listener_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Fleet::Stub> stub_;
+  absl::Mutex mutex_;
+  std::unique_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
+  uint64_t connections_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time next_attempt_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Duration backoff_ ABSL_GUARDED_BY(mutex_) = kBackoffMin;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+void Stream::OnReadDone(bool ok) {
+  if (!ok) {
+    outbox_.Close();
+    RemoveHold();
+    return;
+  }
+  owner_.Received(connection_, std::move(incoming_));
+  incoming_.Clear();
+  StartRead(&incoming_);
+}
+
+void Stream::OnDone(const grpc::Status& status) {
+  owner_.Ended(connection_, status.ok() ? absl::UnavailableError("the router closed the stream")
+                                        : FromGrpc(status));
+  // This object is gone now.
+}
+
+}  // namespace
+
+std::unique_ptr<FleetClient> FleetClient::Create(const std::string& router_address,
+                                                 Listener& listener) {
+  return std::make_unique<FleetClientImpl>(router_address, listener);
+}
+
+}  // namespace tandem::rpc

@@ -1,0 +1,61 @@
+#include "common/rpc/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace tandem::rpc {
+
+namespace {
+
+// Prompts of a long context as token ids stay well below this.
+constexpr int kReceiveBytesMax = 64 << 20;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address,
+                                                      const std::vector<grpc::Service*>& services) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon + 1 == address.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("listen address '", address, "': expected host:port"));
+  }
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  auto server = std::unique_ptr<Server>(new Server());
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &server->port_);
+  // Without this two processes share one port and each answers some of the calls.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(kReceiveBytesMax);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  server->server_ = builder.BuildAndStart();
+  if (server->server_ == nullptr || server->port_ == 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", address, ": is the port in use, or the host not this machine's?"));
+  }
+  server->address_ = absl::StrCat(address.substr(0, colon), ":", server->port_);
+  server->SetHealth("ready", false);
+  return server;
+}
+
+Server::~Server() { Shutdown(absl::ZeroDuration()); }
+
+void Server::SetHealth(const std::string& service, bool serving) {
+  if (auto* health = server_->GetHealthCheckService(); health != nullptr) {
+    health->SetServingStatus(service, serving);
+  }
+}
+
+void Server::Shutdown(absl::Duration grace) {
+  if (stopped_ || server_ == nullptr) return;
+  stopped_ = true;
+  server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+  server_->Wait();
+}
+
+}  // namespace tandem::rpc
