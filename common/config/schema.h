@@ -133,16 +133,27 @@ class Schema {
   std::string Markdown() const;
 
  private:
-  struct ArgumentReader;
+  // A flag read from the command line, applied after the file and the environment.
+  struct PendingFlag {
+    Field* field;
+    std::string text;
+    std::string detail;
+  };
+  struct CommandLine {
+    Parsed parsed;
+    std::string file;
+    std::vector<PendingFlag> flags;
+  };
 
   void Register(Field field);
   Field* Find(absl::string_view normalised_name);
   absl::Status Assign(Field& field, absl::string_view text, Origin origin,
                       const std::string& detail);
-  absl::Status ApplyFile(const std::string& path);
+  absl::Status ApplyFile(const std::string& path);  // yaml_source.cc
   absl::Status ApplyEnvironment(const std::map<std::string, std::string>& env);
-  absl::StatusOr<Parsed> ReadArguments(const std::vector<std::string>& args, bool apply,
-                                       std::string* file);
+  absl::StatusOr<CommandLine> ReadArguments(const std::vector<std::string>& args);
+  absl::Status ReadFlag(const std::vector<std::string>& args, size_t* index, CommandLine* line);
+  std::vector<std::string> FieldNames() const;
   absl::Status CheckRequired() const;
 
   std::string program_;
