@@ -1,0 +1,124 @@
+// Completion scripts for bash and zsh.
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "common/config/schema.h"
+
+namespace tandem::config {
+namespace {
+
+// "up" for the schema of "tandem up", "" for the binary's own.
+std::string Subcommand(absl::string_view binary, const Schema& schema) {
+  const std::string& program = schema.program();
+  if (program.size() <= binary.size() + 1 || !absl::StartsWith(program, binary)) return "";
+  return program.substr(binary.size() + 1);
+}
+
+std::string FunctionName(absl::string_view binary) {
+  return absl::StrCat("_", absl::StrReplaceAll(binary, {{"-", "_"}}));
+}
+
+std::vector<std::string> Flags(const Schema& schema) {
+  std::vector<std::string> flags;
+  for (const Schema::Field& field : schema.fields()) {
+    flags.push_back(absl::StrCat("--", field.name));
+    if (field.is_bool) flags.push_back(absl::StrCat("--no-", field.name));
+  }
+  for (const char* built_in : {"--config", "--print-config", "--help", "--version"}) {
+    flags.push_back(built_in);
+  }
+  return flags;
+}
+
+std::vector<std::string> Subcommands(absl::string_view binary,
+                                     absl::Span<const Schema* const> schemas) {
+  std::vector<std::string> names;
+  for (const Schema* schema : schemas) {
+    std::string name = Subcommand(binary, *schema);
+    if (!name.empty()) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+// Inside single quotes of a shell word, in a _arguments specification.
+std::string ZshText(absl::string_view text) {
+  return absl::StrReplaceAll(text, {{"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});
+}
+
+std::string ZshSpec(const Schema::Field& field) {
+  const std::string help = ZshText(field.help);
+  if (field.is_bool) {
+    return absl::StrCat("'--", field.name, "[", help, "]' '--no-", field.name, "[", help, "]'");
+  }
+  const std::string values =
+      field.choices.empty() ? "_files" : absl::StrCat("(", absl::StrJoin(field.choices, " "), ")");
+  return absl::StrCat("'--", field.name, "=[", help, "]:", field.type, ":", values, "'");
+}
+
+}  // namespace
+
+std::string BashCompletion(absl::string_view binary, absl::Span<const Schema* const> schemas) {
+  const std::string function = FunctionName(binary);
+  const std::vector<std::string> subcommands = Subcommands(binary, schemas);
+  std::string out = absl::StrCat(function, "() {\n  local current=${COMP_WORDS[COMP_CWORD]}\n",
+                                 "  local previous=${COMP_WORDS[COMP_CWORD-1]}\n");
+  absl::StrAppend(&out,
+                  "  if [[ $previous == = ]]; then previous=${COMP_WORDS[COMP_CWORD-2]}; fi\n",
+                  "  if [[ $current == = ]]; then current=; fi\n", "  local flags= choices=\n");
+  if (!subcommands.empty()) {
+    absl::StrAppend(&out, "  if (( COMP_CWORD == 1 )); then\n    COMPREPLY=($(compgen -W '",
+                    absl::StrJoin(subcommands, " "), "' -- \"$current\"))\n    return\n  fi\n");
+  }
+  absl::StrAppend(&out, "  case ${COMP_WORDS[1]} in\n");
+  // The subcommands' branches first: the binary's own matches every word.
+  for (const bool own : {false, true}) {
+    for (const Schema* schema : schemas) {
+      const std::string name = Subcommand(binary, *schema);
+      if (name.empty() != own) continue;
+      absl::StrAppend(&out, "    ", own ? "*" : name, ")\n      flags='",
+                      absl::StrJoin(Flags(*schema), " "), "'\n      case $previous in\n");
+      for (const Schema::Field& field : schema->fields()) {
+        if (field.choices.empty()) continue;
+        absl::StrAppend(&out, "        --", field.name, ") choices='",
+                        absl::StrJoin(field.choices, " "), "' ;;\n");
+      }
+      absl::StrAppend(&out, "      esac ;;\n");
+    }
+  }
+  absl::StrAppend(&out, "  esac\n  if [[ -n $choices ]]; then\n",
+                  "    COMPREPLY=($(compgen -W \"$choices\" -- \"$current\"))\n",
+                  "  elif [[ $current == -* ]]; then\n",
+                  "    COMPREPLY=($(compgen -W \"$flags\" -- \"$current\"))\n",
+                  "  else\n    COMPREPLY=($(compgen -f -- \"$current\"))\n  fi\n}\n",
+                  "complete -o filenames -F ", function, " ", binary, "\n");
+  return out;
+}
+
+std::string ZshCompletion(absl::string_view binary, absl::Span<const Schema* const> schemas) {
+  const std::string function = FunctionName(binary);
+  const std::vector<std::string> subcommands = Subcommands(binary, schemas);
+  std::string out = absl::StrCat("#compdef ", binary, "\n\n", function, "() {\n");
+  if (!subcommands.empty()) {
+    absl::StrAppend(&out, "  if (( CURRENT == 2 )); then\n    compadd -- ",
+                    absl::StrJoin(subcommands, " "), "\n    return\n  fi\n");
+  }
+  absl::StrAppend(&out, "  case $words[2] in\n");
+  for (const bool own : {false, true}) {
+    for (const Schema* schema : schemas) {
+      const std::string name = Subcommand(binary, *schema);
+      if (name.empty() != own) continue;
+      absl::StrAppend(&out, "    ", own ? "*" : name, ")\n      _arguments");
+      for (const Schema::Field& field : schema->fields()) {
+        absl::StrAppend(&out, " \\\n        ", ZshSpec(field));
+      }
+      absl::StrAppend(&out,
+                      " \\\n        '--config=[YAML file]:file:_files' '--print-config' "
+                      "'--help' '--version' '*:file:_files' ;;\n");
+    }
+  }
+  absl::StrAppend(&out, "  esac\n}\n\nif [[ $funcstack[1] == ", function, " ]]; then\n  ", function,
+                  " \"$@\"\nelse\n  compdef ", function, " ", binary, "\nfi\n");
+  return out;
+}
+
+}  // namespace tandem::config

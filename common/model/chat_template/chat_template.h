@@ -1,0 +1,75 @@
+// A checkpoint's chat template: the Jinja program that turns a conversation into the prompt text
+// the model was trained on. Renders what Python's jinja2 renders when configured as Hugging Face
+// transformers configures it (immutable sandbox, trim_blocks, lstrip_blocks, loop controls, JSON
+// without HTML escapes, `generation` blocks).
+//
+// A template is a program from a file somebody downloaded, run on text somebody sent: it can reach
+// nothing but its variables, and steps, nesting and output are bounded by TemplateLimits.
+//
+// Not supported, refused by Parse: include, import, extends, block, recursive loops, translations.
+// Times are formatted in UTC.
+// Thread safety: const methods from any thread. Owner: the model's tokenizer front end.
+// Errors: kInvalidArgument with the template's line for bad syntax, a failing operation, a limit,
+// or raise_exception (whose message is kept word for word).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace tandem::model {
+
+namespace chat_template {
+struct Template;
+}
+
+// Bounds of one template and one rendering. The defaults are far above what published templates
+// need for a full context: a million-character conversation takes under a million steps.
+struct TemplateLimits {
+  int64_t source_bytes_max = int64_t{1} << 20;
+  // Nested expressions and statements in the source.
+  int32_t parse_depth_max = 100;
+  // Nested evaluations, macro calls included.
+  int32_t evaluation_depth_max = 400;
+  // Lists within lists, in the input and in what the template builds.
+  int32_t value_depth_max = 200;
+  // One for an operation, plus one for every 16 bytes or list element it produces.
+  int64_t steps_max = 20'000'000;
+  // Of the rendering, and of any single text on the way to it.
+  int64_t output_bytes_max = int64_t{64} << 20;
+};
+
+class ChatTemplate {
+ public:
+  // What a rendering may depend on. Names bound: messages, tools, documents (none when null),
+  // add_generation_prompt, bos_token, eos_token and the members of `extra`, which win.
+  struct RenderInput {
+    nlohmann::ordered_json messages;   // array of {"role": …, "content": …, …}
+    nlohmann::ordered_json tools;      // null or an array
+    nlohmann::ordered_json documents;  // null or an array
+    bool add_generation_prompt = true;
+    std::string bos_token;
+    std::string eos_token;
+    absl::Time now;                // what strftime_now reads
+    nlohmann::ordered_json extra;  // null or an object, e.g. {"enable_thinking": false}
+  };
+
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(absl::string_view source,
+                                                             const TemplateLimits& limits = {});
+  ~ChatTemplate();
+
+  absl::StatusOr<std::string> Render(const RenderInput& input) const;
+
+ private:
+  ChatTemplate(std::unique_ptr<chat_template::Template> parsed, const TemplateLimits& limits);
+
+  const std::unique_ptr<chat_template::Template> template_;
+  const TemplateLimits limits_;
+};
+
+}  // namespace tandem::model
