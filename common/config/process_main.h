@@ -1,0 +1,28 @@
+// What every main does around its work: parse, print help or the effective configuration, block
+// signals, run, report an error.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/config/schema.h"
+#include "common/runtime/stop_signal.h"
+
+namespace tandem::config {
+
+// Exit codes of all binaries.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;  // the work failed
+inline constexpr int kExitUsage = 2;   // bad flags, environment or configuration file
+
+// Parses `args` with `schema` (which fills its struct), then calls `run`. Errors go to standard
+// error as
+// `<program>: <message>`.
+int RunProcess(Schema& schema, const std::vector<std::string>& args,
+               const std::map<std::string, std::string>& env,
+               const std::function<absl::Status(StopSignal& stop)>& run);
+
+}  // namespace tandem::config

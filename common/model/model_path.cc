@@ -1,0 +1,52 @@
+#include "common/model/model_path.h"
+
+#include <filesystem>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem::model {
+namespace {
+
+struct KnownModel {
+  absl::string_view name;
+  absl::string_view file;
+};
+constexpr KnownModel kKnownModels[] = {
+    {"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"},
+    {"gemma3", "gemma-3-270m-q4_k_m.gguf"},
+};
+
+std::string Lookup(const std::map<std::string, std::string>& env, const std::string& name) {
+  const auto found = env.find(name);
+  return found == env.end() ? "" : found->second;
+}
+
+std::string ModelsFolder(const std::map<std::string, std::string>& env) {
+  if (std::string folder = Lookup(env, "TANDEM_MODELS"); !folder.empty()) return folder;
+  if (std::string cache = Lookup(env, "XDG_CACHE_HOME"); !cache.empty()) {
+    return absl::StrCat(cache, "/tandem/models");
+  }
+  return absl::StrCat(Lookup(env, "HOME"), "/.cache/tandem/models");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ResolveModelPath(const std::string& name_or_path,
+                                             const std::map<std::string, std::string>& env) {
+  std::error_code ignored;
+  for (const KnownModel& known : kKnownModels) {
+    if (known.name != name_or_path) continue;
+    const std::string path = absl::StrCat(ModelsFolder(env), "/", known.file);
+    if (std::filesystem::exists(path, ignored)) return path;
+    return absl::NotFoundError(absl::StrCat("model ", name_or_path, " is not at ", path,
+                                            ": fetch it with scripts/fetch_model.py ",
+                                            name_or_path));
+  }
+  if (std::filesystem::exists(name_or_path, ignored)) return name_or_path;
+  return absl::NotFoundError(
+      absl::StrCat("model '", name_or_path,
+                   "': no such file or directory, and not a known name (smollm2, gemma3)"));
+}
+
+}  // namespace tandem::model

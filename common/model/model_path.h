@@ -1,0 +1,20 @@
+// Where a model named on a command line lies.
+// Thread safety: pure function over the file system.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem::model {
+
+// `name_or_path`: a path to a .gguf file or a directory, or one of the names that
+// scripts/fetch_model.py knows (smollm2, gemma3), looked up in the models folder: TANDEM_MODELS of
+// `env`, else XDG_CACHE_HOME/tandem/models, else HOME/.cache/tandem/models. Errors: kNotFound
+// naming what was looked for, where, and how to fetch it.
+absl::StatusOr<std::string> ResolveModelPath(const std::string& name_or_path,
+                                             const std::map<std::string, std::string>& env);
+
+}  // namespace tandem::model

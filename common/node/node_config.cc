@@ -1,0 +1,68 @@
+#include "common/node/node_config.h"
+
+namespace tandem::node {
+
+void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
+  schema.Add("id", &config.id,
+             "Name of this node, unique in the fleet; default: role and process id.",
+             {.group = "Identity"});
+  schema.Add("routers", &config.routers, "Fleet addresses of all routers to join, host:port.",
+             {.group = "Network"});
+  schema.Add("health", &config.health,
+             "Address of the gRPC health service: \"\" is liveness, \"ready\" readiness; port 0 "
+             "picks one.",
+             {.group = "Network"});
+  schema.Add(
+      "transport", &config.transport,
+      "How KV blocks travel: shared memory on one host and TCP otherwise (auto), or one of them.",
+      {.group = "Network", .choices = {"auto", "shm", "tcp"}});
+  schema.Add(
+      "host", &config.host,
+      "Names the machine: nodes with equal names expect shared memory; default: the host name.",
+      {.group = "Network"});
+  schema.Add("fleet-secret-file", &config.fleet_secret_file,
+             "File whose contents key the KV plane's auth tags; equal on all nodes.",
+             {.group = "Network"});
+  schema.Add("model", &config.model, "A known model's name, a .gguf file or a checkpoint folder.",
+             {.group = "Model"});
+  schema.Add("engine", &config.engine, "cpu computes the model; hash needs none (for tests).",
+             {.group = "Model", .choices = {"cpu", "hash"}});
+  schema.Add("isa", &config.isa, "Instruction-set class of the CPU kernels.",
+             {.group = "Model", .choices = {"auto", "avx512", "avx2", "ref"}});
+  schema.Add("threads", &config.threads, "Compute threads; 0 = one per core this process may use.",
+             {.min = 0, .max = 1024, .group = "Model"});
+  schema.Add("context-tokens", &config.context_tokens, "Longest sequence; 0 = the model's.",
+             {.min = 0, .unit = "tokens", .group = "Model"});
+  schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
+             {.group = "KV cache", .choices = {"bf16", "f32"}});
+  schema.Add("block-tokens", &config.block_tokens, "Tokens of a KV block; divides 256.",
+             {.min = 8, .max = 256, .unit = "tokens", .group = "KV cache"});
+  schema.Add("kv-blocks", &config.kv_blocks,
+             "KV blocks of this node; 0 = from a profiling run and kv-memory-fraction.",
+             {.min = 0, .unit = "blocks", .group = "KV cache"});
+  schema.Add("kv-memory-fraction", &config.kv_memory_fraction,
+             "Share of the memory available after loading the model that becomes KV cache.",
+             {.min = 0.001, .max = 0.95, .group = "KV cache"});
+  schema.Add(
+      "max-batch-tokens", &config.max_batch_tokens,
+      "Rows of one engine step: prompts are cut into chunks of what decode rows leave of it.",
+      {.min = 1, .max = 65536, .unit = "tokens", .group = "Scheduling"});
+  schema.Add("max-sequences", &config.max_sequences, "Sequences that may run together.",
+             {.min = 1, .max = 65536, .unit = "sequences", .group = "Scheduling"});
+  schema.Add("drain-timeout", &config.drain_timeout,
+             "After SIGTERM, how long running work may go on.", {.group = "Lifecycle"});
+  schema.Add("progress-deadline", &config.progress_deadline,
+             "With work at hand and no engine step for this long the node reports not live.",
+             {.group = "Lifecycle"});
+  schema.Add("hash-step-time", &config.hash_step_time, "Hash engine: simulated time of a step.",
+             {.group = "Hash engine"});
+  schema.Add("hash-row-time", &config.hash_row_time, "Hash engine: simulated time of a row.",
+             {.group = "Hash engine"});
+  schema.Add("hash-eos-every", &config.hash_eos_every,
+             "Hash engine: one token in this many ends the answer; 0 = none does.",
+             {.min = 0, .group = "Hash engine"});
+  schema.Add("log-level", &config.log_level, "Least important lines to log.",
+             {.group = "Lifecycle", .choices = {"debug", "info", "warning", "error"}});
+}
+
+}  // namespace tandem::node

@@ -1,0 +1,190 @@
+#include "common/node/node_process.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/config/process_main.h"
+#include "common/engine/cpu_engine.h"
+#include "common/engine/hash_engine.h"
+#include "common/model/model_path.h"
+#include "common/node/memory.h"
+#include "common/rpc/server.h"
+#include "common/runtime/random.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::node {
+namespace {
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
+}
+
+absl::StatusOr<std::string> ReadSecret(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    return absl::NotFoundError(absl::StrCat("fleet-secret-file ", path, ": cannot be read"));
+  std::string secret((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  secret = std::string(absl::StripAsciiWhitespace(secret));
+  if (secret.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("fleet-secret-file ", path, ": is empty"));
+  }
+  return secret;
+}
+
+absl::StatusOr<std::unique_ptr<engine::Engine>> NewEngine(
+    const NodeConfig& config, const std::map<std::string, std::string>& env) {
+  if (config.engine == "hash") {
+    engine::HashEngineOptions options;
+    options.block_tokens = config.block_tokens;
+    options.step_time = config.hash_step_time;
+    options.row_time = config.hash_row_time;
+    options.eos_every = config.hash_eos_every;
+    return engine::NewHashEngine(options);
+  }
+  ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(config.model, env));
+  Log(LogLevel::kInfo, "loading model", {{"path", path}});
+  ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
+                   model::Checkpoint::Open(path));
+  engine::CpuEngineOptions options;
+  options.threads = config.threads;
+  options.isa = config.isa;
+  options.kv_type = config.kv_type;
+  options.block_tokens = config.block_tokens;
+  options.context_tokens = config.context_tokens;
+  return engine::NewCpuEngine(*checkpoint, options);
+}
+
+// The number of KV blocks: as configured, or what the memory fraction holds after a profiling run.
+absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& engine) {
+  if (config.kv_blocks > 0) return config.kv_blocks;
+  const engine::EngineSpec& spec = engine.spec();
+  ASSIGN_OR_RETURN(const int64_t step_bytes, engine.ProfileStepBytes(config.max_batch_tokens));
+  ASSIGN_OR_RETURN(const int64_t available_bytes, AvailableMemoryBytes());
+  const auto budget =
+      static_cast<int64_t>(config.kv_memory_fraction * available_bytes) - step_bytes;
+  const int64_t fitting = budget / spec.layout.block_bytes();
+  // More than every sequence at full length can never be used.
+  const int64_t usable = spec.layout.BlocksFor(spec.context_tokens) * config.max_sequences;
+  const int64_t blocks = std::min(fitting, usable);
+  Log(LogLevel::kInfo, "sized KV cache",
+      {{"available_bytes", available_bytes},
+       {"step_bytes", step_bytes},
+       {"block_bytes", spec.layout.block_bytes()},
+       {"blocks", blocks}});
+  if (blocks < 2) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "kv-memory-fraction ", config.kv_memory_fraction, " of ", available_bytes,
+        " bytes available holds ", fitting, " KV blocks of ", spec.layout.block_bytes(),
+        " bytes beside ", step_bytes, " bytes for a step; expected at least 2"));
+  }
+  return blocks;
+}
+
+class NodeProcessImpl final : public NodeProcess {
+ public:
+  NodeProcessImpl(std::string id, absl::Duration drain_timeout)
+      : id_(std::move(id)), drain_timeout_(drain_timeout) {}
+  ~NodeProcessImpl() override {
+    if (server_ != nullptr) server_->Shutdown(absl::ZeroDuration());
+  }
+
+  absl::Status Init(const NodeConfig& config, const NodeKind& kind,
+                    const std::map<std::string, std::string>& env,
+                    std::unique_ptr<transfer::KvTransport> transport) {
+    // The port first: a taken one is then known before a model is loaded.
+    ASSIGN_OR_RETURN(server_, rpc::Server::Start(config.health, {}));
+    NodeRuntimeOptions options;
+    ASSIGN_OR_RETURN(options.transfer.handoff.fleet_secret, ReadSecret(config.fleet_secret_file));
+    ASSIGN_OR_RETURN(std::unique_ptr<engine::Engine> engine, NewEngine(config, env));
+    ASSIGN_OR_RETURN(const int64_t num_blocks, ChooseBlocks(config, *engine));
+    RETURN_IF_ERROR(engine->AllocateKv(num_blocks));
+    options.node_id = NodeId(id_);
+    options.incarnation = Incarnation(NewSystemRandom()->Next());
+    options.host = config.host.empty() ? HostName() : config.host;
+    options.version = std::string(kVersion);
+    options.routers = config.routers;
+    options.max_sequences = config.max_sequences;
+    options.progress_deadline = config.progress_deadline;
+    options.transfer.handoff.incarnation = options.incarnation;
+    if (transport == nullptr) {
+      ASSIGN_OR_RETURN(transport, transfer::NewUcxTransport({config.transport, options.host}));
+    }
+    std::unique_ptr<NodeCore> core = kind.new_core(config, engine->spec(), num_blocks);
+    const engine::EngineSpec spec = engine->spec();
+    ASSIGN_OR_RETURN(runtime_, NodeRuntime::Start(options, std::move(core), std::move(engine),
+                                                  std::move(transport)));
+    Log(LogLevel::kInfo, "node started",
+        {{"node_id", id_},
+         {"model", spec.model_name},
+         {"numerics_id", spec.numerics_id},
+         {"kv_blocks", num_blocks},
+         {"health", server_->address()}});
+    return absl::OkStatus();
+  }
+
+  absl::Status Watch() override {
+    server_->SetHealth("", runtime_->live());
+    server_->SetHealth("ready", runtime_->ready());
+    return runtime_->ready() ? absl::OkStatus() : runtime_->refused();
+  }
+
+  bool Drain() override {
+    server_->SetHealth("ready", false);
+    Log(LogLevel::kInfo, "draining", {{"timeout", absl::FormatDuration(drain_timeout_)}});
+    const bool idle = runtime_->Drain(drain_timeout_);
+    Log(idle ? LogLevel::kInfo : LogLevel::kWarning, "drained", {{"idle", idle ? "yes" : "no"}});
+    return idle;
+  }
+
+  const std::string& id() const override { return id_; }
+
+ private:
+  const std::string id_;
+  const absl::Duration drain_timeout_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<NodeRuntime> runtime_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NodeProcess>> NodeProcess::Start(
+    const NodeConfig& config, const NodeKind& kind, const std::map<std::string, std::string>& env,
+    std::unique_ptr<transfer::KvTransport> transport) {
+  std::string id = config.id.empty() ? absl::StrCat(kind.role, "-", getpid()) : config.id;
+  auto process = std::make_unique<NodeProcessImpl>(std::move(id), config.drain_timeout);
+  RETURN_IF_ERROR(process->Init(config, kind, env, std::move(transport)));
+  return process;
+}
+
+int NodeMain(int argc, char** argv, const NodeKind& kind) {
+  NodeConfig config;
+  config::Schema schema(kind.program, kind.purpose);
+  RegisterNodeConfig(schema, config);
+  const auto env = config::Environment();
+  return config::RunProcess(
+      schema, {argv + 1, argv + argc}, env, [&](StopSignal& stop) -> absl::Status {
+        SetLogProcessName(config.id);
+        ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(config.log_level));
+        SetLogLevel(level);
+        ASSIGN_OR_RETURN(const auto process, NodeProcess::Start(config, kind, env, nullptr));
+        while (stop.Wait(absl::Milliseconds(500)) == 0) {
+          RETURN_IF_ERROR(process->Watch());
+        }
+        stop.Restore();
+        process->Drain();
+        return absl::OkStatus();
+      });
+}
+
+}  // namespace tandem::node

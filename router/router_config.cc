@@ -1,0 +1,47 @@
+#include "router/router_config.h"
+
+namespace tandem::router {
+
+void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
+  schema.Add("id", &config.id, "Name of this router.", {.group = "Identity"});
+  schema.Add("grpc", &config.grpc, "Address for clients, host:port; port 0 picks one.",
+             {.group = "Network"});
+  schema.Add("fleet", &config.fleet, "Address where nodes join, host:port; port 0 picks one.",
+             {.group = "Network"});
+  schema.Add("model", &config.model,
+             "The model served: a known name, a .gguf file or a checkpoint folder.",
+             {.group = "Model"});
+  schema.Add("engine", &config.engine, "What the nodes run: cpu (a model) or hash (none).",
+             {.group = "Model", .choices = {"cpu", "hash"}});
+  schema.Add("local-prefill-tokens", &config.core.local_prefill_tokens_max,
+             "A decode node computes prompts itself whose uncached part is at most this long.",
+             {.min = 0, .unit = "tokens", .group = "Placement"});
+  schema.Add("attempts", &config.core.attempts_max, "Placements of one request before it fails.",
+             {.min = 1, .max = 100, .group = "Placement"});
+  schema.Add("index-blocks", &config.core.index_blocks_max, "Bound of the prefix index.",
+             {.min = 1, .unit = "blocks", .group = "Placement"});
+  schema.Add("queue-max", &config.core.queue_max,
+             "Requests that may wait for a place; more are refused.",
+             {.min = 0, .unit = "requests", .group = "Admission"});
+  schema.Add("requests-max", &config.core.requests_max, "Requests in all.",
+             {.min = 1, .unit = "requests", .group = "Admission"});
+  schema.Add("queue-deadline", &config.core.queue_deadline,
+             "How long a request may wait for a place.", {.group = "Deadlines"});
+  schema.Add("prefill-deadline", &config.core.prefill_deadline,
+             "From placement to an installed prompt.", {.group = "Deadlines"});
+  schema.Add("token-deadline", &config.core.token_deadline,
+             "Between two tokens; then the answer goes on elsewhere.", {.group = "Deadlines"});
+  schema.Add("heartbeat-interval", &config.core.heartbeat_interval, "How often nodes report.",
+             {.group = "Deadlines"});
+  schema.Add("node-lost-after", &config.core.node_lost_after,
+             "A node silent for this long is taken for dead.", {.group = "Deadlines"});
+  schema.Add("lease-time", &config.core.lease_time,
+             "How long a lease outlives the last sign of its router, sender or client.",
+             {.group = "Deadlines"});
+  schema.Add("drain-timeout", &config.drain_timeout,
+             "After SIGTERM, how long running requests may go on.", {.group = "Lifecycle"});
+  schema.Add("log-level", &config.log_level, "Least important lines to log.",
+             {.group = "Lifecycle", .choices = {"debug", "info", "warning", "error"}});
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,27 @@
+// Configuration of the router process. Fields, ranges and help texts: RegisterRouterConfig.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "common/config/schema.h"
+#include "router/router_core.h"
+
+namespace tandem::router {
+
+struct RouterConfig {
+  std::string id = "router-0";
+  std::string grpc = "127.0.0.1:50051";
+  std::string fleet = "127.0.0.1:50052";
+  std::string model = "smollm2";
+  std::string engine = "cpu";
+  RouterOptions core;  // its fields are registered one by one
+  absl::Duration drain_timeout = absl::Seconds(30);
+  std::string log_level = "info";
+};
+
+// `config` outlives `schema`.
+void RegisterRouterConfig(config::Schema& schema, RouterConfig& config);
+
+}  // namespace tandem::router

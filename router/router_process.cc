@@ -1,0 +1,62 @@
+#include "router/router_process.h"
+
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/config/process_main.h"
+#include "common/model/model_path.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::router {
+namespace {
+
+absl::StatusOr<std::unique_ptr<ModelAssets>> LoadAssets(
+    const RouterConfig& config, const std::map<std::string, std::string>& env) {
+  if (config.engine == "hash") return ModelAssets::ForHashEngine();
+  ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(config.model, env));
+  return ModelAssets::Load(path);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
+    const RouterConfig& config, const std::map<std::string, std::string>& env) {
+  ASSIGN_OR_RETURN(std::unique_ptr<ModelAssets> assets, LoadAssets(config, env));
+  RouterServerOptions options;
+  options.grpc_address = config.grpc;
+  options.fleet_address = config.fleet;
+  options.core = config.core;
+  options.core.router_id = config.id;
+  options.core.version = std::string(kVersion);
+  const ModelIdentity identity = assets->identity;
+  ASSIGN_OR_RETURN(auto server, RouterServer::Start(options, std::move(assets)));
+  Log(LogLevel::kInfo, "router started",
+      {{"router_id", config.id},
+       {"model", identity.name},
+       {"fingerprint", identity.fingerprint},
+       {"grpc", server->grpc_address()},
+       {"fleet", server->fleet_address()}});
+  return server;
+}
+
+int RouterMain(int argc, char** argv) {
+  RouterConfig config;
+  config::Schema schema("tandem-router",
+                        "Places requests on prefill and decode nodes and streams their answers.");
+  RegisterRouterConfig(schema, config);
+  const auto env = config::Environment();
+  return config::RunProcess(
+      schema, {argv + 1, argv + argc}, env, [&](StopSignal& stop) -> absl::Status {
+        SetLogProcessName(config.id);
+        ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(config.log_level));
+        SetLogLevel(level);
+        ASSIGN_OR_RETURN(const auto server, StartRouter(config, env));
+        while (stop.Wait(absl::Milliseconds(500)) == 0) server->Watch();
+        stop.Restore();
+        server->Drain(config.drain_timeout);
+        return absl::OkStatus();
+      });
+}
+
+}  // namespace tandem::router

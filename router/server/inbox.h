@@ -1,0 +1,48 @@
+// What reaches the router thread: from clients' calls, nodes' streams and other threads of the
+// process.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "common/base/bounded_queue.h"
+#include "router/router_core.h"
+
+namespace tandem::router {
+
+class GenerateSession;
+
+struct SubmitRequest {
+  RequestInput input;
+  std::shared_ptr<GenerateSession> session;
+};
+// A client is gone, or its answer ended by the client side's own judgement.
+struct SessionEnded {
+  RequestId id;
+  std::shared_ptr<GenerateSession> session;
+  request::FinishReason reason = request::FinishReason::kAborted;
+};
+struct NodeRegistered {
+  NodeKey node;
+  v1::Registration registration;
+};
+struct NodeSpoke {
+  NodeKey node;
+  v1::NodeMessage message;
+};
+struct NodeGone {
+  NodeKey node;
+  absl::Status why;
+};
+// Runs on the router thread, with the core: for GetStatus, Abort and the like. Must not block.
+struct Query {
+  std::function<void(RouterCore&, absl::Time now)> run;
+};
+
+using InboxItem =
+    std::variant<SubmitRequest, SessionEnded, NodeRegistered, NodeSpoke, NodeGone, Query>;
+using Inbox = BoundedQueue<InboxItem>;
+
+}  // namespace tandem::router

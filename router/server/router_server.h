@@ -1,0 +1,40 @@
+// The shell around a RouterCore: one router thread, the clients' service, the nodes' service.
+//   router thread   owns the core: inbox → core → commands to node streams, events to client
+//   sessions gRPC threads    parse, tokenize, hand over; write what sessions queue
+// Thread safety: public methods from any thread; Start and the destructor by the owner.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "router/model_assets.h"
+#include "router/router_core.h"
+
+namespace tandem::router {
+
+struct RouterServerOptions {
+  std::string grpc_address = "127.0.0.1:50051";   // clients
+  std::string fleet_address = "127.0.0.1:50052";  // nodes
+  RouterOptions core;
+  int64_t inbox_max = 65536;
+};
+
+class RouterServer {
+ public:
+  // kUnavailable naming the address that cannot be bound.
+  static absl::StatusOr<std::unique_ptr<RouterServer>> Start(const RouterServerOptions& options,
+                                                             std::unique_ptr<ModelAssets> assets);
+  // Ends all streams and threads.
+  virtual ~RouterServer() = default;
+
+  virtual const std::string& grpc_address() const = 0;
+  virtual const std::string& fleet_address() const = 0;
+  // Refreshes readiness: serving means a decode node is ready. Call every second or so.
+  virtual void Watch() = 0;
+  // Refuses new requests and waits for running ones, at most `timeout`. True when none was cut off.
+  virtual bool Drain(absl::Duration timeout) = 0;
+};
+
+}  // namespace tandem::router
