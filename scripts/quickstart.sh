@@ -56,8 +56,8 @@ parse_arguments() {
     esac
   done
   case "$model" in
-    smollm2) : "${prompt:=What is the capital of France?}" ;;
-    gemma3) : "${prompt:=The capital of France is}" ;;
+    smollm2) prompt_flag=--chat && : "${prompt:=What is the capital of France?}" ;;
+    gemma3) prompt_flag=--prompt && : "${prompt:=The capital of France is}" ;;
     *) fail "--model is '$model', expected smollm2 or gemma3" ;;
   esac
   [[ "$prefill" =~ ^[0-9]+$ ]] || fail "--prefill is '$prefill', expected a number from 0"
@@ -101,8 +101,7 @@ start_cluster() {
       [ "$SECONDS" -lt "$deadline" ] || fail "not ready after $ready_seconds_max s; see $log"
       say "still starting ..."
     else
-      tail -n 20 "$log" >&2
-      fail "the cluster ended before it was ready; its last lines are above, all of them in $log"
+      fail "the cluster ended before it was ready"
     fi
   done
   say "$part"
@@ -136,18 +135,23 @@ stop_cluster() {
 on_exit() {
   local status=$?
   trap '' INT TERM HUP
+  [ -z "$asking" ] || kill -TERM "$asking" 2>/dev/null || true
   stop_cluster || [ "$status" -ne 0 ] || status=1
   [ -z "$scratch" ] || rm -rf "$scratch"
   exit "$status"
 }
 
 ask() {
-  local flag=--chat
-  [ "$model" = gemma3 ] && flag=--prompt
+  local status=0
   say "asking: $prompt"
   echo
-  "$root/build/bin/tandem" generate --router "$grpc" "$flag" "$prompt" --temperature 0 \
-    --max-tokens 128 --summary
+  # In the background, because bash acts on signals at once only while it waits.
+  "$root/build/bin/tandem" generate --router "$grpc" "$prompt_flag" "$prompt" --temperature 0 \
+    --max-tokens 128 --summary </dev/null &
+  asking=$!
+  wait "$asking" || status=$?
+  asking=""
+  [ "$status" -eq 0 ] || fail "the request failed; the cluster's log is $log"
   echo
 }
 
@@ -166,11 +170,11 @@ offer_chat() {
 serve_until_stopped() {
   cat <<TEXT
 The cluster is up; Ctrl-C stops it. From another terminal, in $root:
-  build/bin/tandem chat --router $grpc
-  build/bin/tandem generate --router $grpc --chat "Why is the sky blue?" --summary
+  build/bin/tandem generate --router $grpc $prompt_flag "${prompt}" --summary
   build/bin/tandem status --router $grpc
 Its log: $log
 TEXT
+  [ "$model" = gemma3 ] || echo "Or talk to it: build/bin/tandem chat --router $grpc"
   offer_chat
   local status=0
   wait "$cluster" || status=$?
@@ -180,7 +184,7 @@ TEXT
 
 main() {
   parse_arguments "$@"
-  cluster="" reader="" scratch="" log=""
+  cluster="" asking="" reader="" scratch="" log=""
   trap on_exit EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
