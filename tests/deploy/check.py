@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Goal: what deploy/ says is valid for the tools that read it and true of the programs it runs.
+
+Usage: check.py CHECK --source DIR --build DIR
+
+  kustomize   base and overlays build, and the Kubernetes schemas accept every object (strictly)
+  dockerfile  hadolint accepts the Dockerfile
+  yaml        yamllint accepts every YAML file of deploy/
+  shell       shellcheck accepts every shell script
+  flags       every flag, configuration key and environment variable that the manifests use exists
+              in the programs, and every port is one they were told to open
+  checker     this file finds the mistakes that it is there to find
+
+Exit status 0: fine; 1: a mistake; 77: a tool is missing (a mistake when CI=true).
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import flags as flag_check
+import tools
+
+OVERLAYS = ("base", "overlays/two-by-three")
+
+# The oldest that deploy/kustomize/README.md promises, and the newest that the validator knows.
+KUBERNETES_VERSIONS = ("1.30", "1.37.0")
+
+
+def run(command, **options):
+    return subprocess.run(
+        [str(part) for part in command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def passes(command):
+    result = run(command)
+    if result.returncode != 0:
+        print(result.stdout)
+    return result.returncode == 0
+
+
+def build_overlay(context, folder):
+    """The objects that `kubectl kustomize` makes of a folder."""
+    kubectl = tools.kubectl(context.build)
+    result = subprocess.run(
+        [str(kubectl), "kustomize", str(folder)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0 or result.stderr:
+        raise SystemExit(f"kubectl kustomize {folder}:\n{result.stderr}")
+    return result.stdout
+
+
+def validate(context, text, name):
+    """Whether every object of the YAML stream has only fields that Kubernetes knows."""
+    validator = tools.program("kubernetes-validate")
+    path = context.build / "tests" / f"deploy-{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return all(
+        [passes([validator, "--strict", "-k", version, path]) for version in KUBERNETES_VERSIONS]
+    )
+
+
+def check_kustomize(context):
+    good = True
+    for overlay in OVERLAYS:
+        text = build_overlay(context, context.source / "deploy/kustomize" / overlay)
+        good &= validate(context, text, overlay.replace("/", "-"))
+    return good
+
+
+def check_dockerfile(context):
+    hadolint = tools.program("hadolint")
+    config = context.source / ".hadolint.yaml"
+    return passes([hadolint, "--config", config, context.source / "deploy/docker/Dockerfile"])
+
+
+def check_yaml(context):
+    yamllint = tools.program("yamllint")
+    config = context.source / ".yamllint.yaml"
+    return passes([yamllint, "--strict", "-c", config, context.source / "deploy"])
+
+
+def check_shell(context):
+    scripts = sorted((context.source / "scripts").glob("*.sh"))
+    scripts.append(context.source / ".ci/run")
+    return passes([tools.program("shellcheck"), *scripts])
+
+
+def check_flags(context):
+    yaml = tools.module("yaml")
+    programs = {
+        name: flag_check.ProgramFlags.of_binary(name, tools.built(context.build, name))
+        for name in flag_check.PROGRAMS
+    }
+    mistakes = []
+    for overlay in OVERLAYS:
+        text = build_overlay(context, context.source / "deploy/kustomize" / overlay)
+        for mistake in flag_check.mistakes(list(yaml.safe_load_all(text)), programs, yaml):
+            mistakes.append(f"{overlay}: {mistake}")
+    print("\n".join(mistakes))
+    return not mistakes
+
+
+def check_checker(context):
+    """Plants a mistake of each kind in the true manifests and expects each to be found."""
+    yaml = tools.module("yaml")
+    text = build_overlay(context, context.source / "deploy/kustomize/base")
+    good = True
+    if validate(context, text.replace("periodSeconds:", "periodSecond:"), "planted"):
+        print("an unknown field of a probe was accepted")
+        good = False
+    plants = (
+        ("kv-blocks:", "kv-blokcs:", "kv-blokcs"),
+        ("- --config", "- --confg", "--confg"),
+        ("TANDEM_DECODE_NODE_ID", "TANDEM_DECODE_NODE_IDD", "TANDEM_DECODE_NODE_IDD"),
+        ("port: 50061", "port: 50069", "50069"),
+    )
+    programs = flag_check.example_programs(list(yaml.safe_load_all(text)), yaml)
+    true_mistakes = flag_check.mistakes(list(yaml.safe_load_all(text)), programs, yaml)
+    if true_mistakes:
+        print("found in manifests without a planted mistake:", *true_mistakes, sep="\n  ")
+        good = False
+    for before, after, expected in plants:
+        if before not in text:
+            print(f"{before!r} is not in the manifests any more: plant another mistake")
+            good = False
+        objects = list(yaml.safe_load_all(text.replace(before, after)))
+        found = flag_check.mistakes(objects, programs, yaml)
+        if not any(expected in mistake for mistake in found):
+            print(f"planted {after!r}, found only {found}")
+            good = False
+    return good
+
+
+def main():
+    checks = {
+        "kustomize": check_kustomize,
+        "dockerfile": check_dockerfile,
+        "yaml": check_yaml,
+        "shell": check_shell,
+        "flags": check_flags,
+        "checker": check_checker,
+    }
+    parser = argparse.ArgumentParser()
+    parser.add_argument("check", choices=checks)
+    parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("--build", type=Path, required=True)
+    context = parser.parse_args()
+    tools.use_test_python(sys.argv)
+    try:
+        return 0 if checks[context.check](context) else 1
+    except tools.Missing as missing:
+        print(f"SKIPPED: {missing}; scripts/test.sh installs what tests need")
+        return 1 if os.environ.get("CI") == "true" else 77
+
+
+if __name__ == "__main__":
+    sys.exit(main())
