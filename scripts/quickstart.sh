@@ -56,8 +56,8 @@ parse_arguments() {
     esac
   done
   case "$model" in
-    smollm2) prompt_flag=--chat && : "${prompt:=What is the capital of France?}" ;;
-    gemma3) prompt_flag=--prompt && : "${prompt:=The capital of France is}" ;;
+    smollm2) request=("--chat=${prompt:=What is the capital of France?}") ;;
+    gemma3) request=("${prompt:=The capital of France is}") ;;
     *) fail "--model is '$model', expected smollm2 or gemma3" ;;
   esac
   [[ "$prefill" =~ ^[0-9]+$ ]] || fail "--prefill is '$prefill', expected a number from 0"
@@ -146,7 +146,7 @@ ask() {
   say "asking: $prompt"
   echo
   # In the background, because bash acts on signals at once only while it waits.
-  "$root/build/bin/tandem" generate --router "$grpc" "$prompt_flag" "$prompt" --temperature 0 \
+  "$root/build/bin/tandem" generate --router "$grpc" "${request[@]}" --temperature 0 \
     --max-tokens 128 --summary </dev/null &
   asking=$!
   wait "$asking" || status=$?
@@ -170,7 +170,7 @@ offer_chat() {
 serve_until_stopped() {
   cat <<TEXT
 The cluster is up; Ctrl-C stops it. From another terminal, in $root:
-  build/bin/tandem generate --router $grpc $prompt_flag "${prompt}" --summary
+  build/bin/tandem generate --router $grpc $(printf '%q ' "${request[@]}")--summary
   build/bin/tandem status --router $grpc
 Its log: $log
 TEXT
