@@ -18,8 +18,8 @@ struct RmsNormArgs {
   float eps = 1e-5f;
   float* y = nullptr;  // [rows][y_stride]; y == x (in place) is allowed
   int64_t y_stride = 0;
-  // When set, x + y·1 semantics of a post-norm residual: residual[row] += norm(x[row]) instead of
-  // writing y (then y is unused). [rows][y_stride]; must not overlap x.
+  // When set, the norm is added here (residual += norm(x), a post-norm) and y is not written.
+  // [rows][y_stride]; does not overlap x.
   float* residual = nullptr;
 };
 using RmsNormFn = void (*)(const RmsNormArgs& args, const ParallelFor& parallel);

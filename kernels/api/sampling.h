@@ -2,11 +2,11 @@
 // (seed, sequence index, position). No random state lives anywhere.
 //
 // Order: logit bias, allowed tokens, penalties, temperature, min-p, top-k, top-p, then Gumbel-max:
-// the token is argmax(logit/T + g) over what is left, g = −log(−log u), with u from Philox4x32-10
-// under key (seed, sequence index) and counter (position, token id / 4), word token id % 4.
+// the token is argmax(logit/T + g) over what is left, g = -log(-log u), with u from Philox4x32-10
+// keyed by (seed, sequence index) and counted by (position, token id / 4), word token id % 4.
 // Temperature 0 is plain argmax. Ties go to the lower id everywhere. Logprobs are of the raw
-// distribution, before bias, penalties and temperature. A NaN logit counts as −∞; when no token is
-// left the result's token is −1.
+// distribution, before bias, penalties and temperature. A NaN logit counts as minus infinity; when
+// no token is left the result's token is -1.
 #pragma once
 
 #include <cstddef>
@@ -66,8 +66,9 @@ using SampleFn = SamplingResult (*)(const SamplingArgs& args);
 
 size_t SamplingScratchBytes(int32_t vocab_size);
 
-// The generator: ten rounds of Philox4x32 (Salmon et al., SC 2011). The 64-bit key of a draw mixes
-// the seed and the sequence index; see philox.h for how.
+// The generator: ten rounds of Philox4x32 (Salmon et al., SC 2011). A draw's key is the seed's low
+// and high word; its counter is (token id / 4, position, sequence index, 0), so that no two draws
+// of any two requests with different seeds or indices share a block.
 struct PhiloxBlock {
   uint32_t word[4];
 };
