@@ -4,7 +4,7 @@
 // Numerics: reduces over absolute partitions of 256 tokens. For each (row, head, partition): scores
 // in fp32 (head_dim ascending, q scaled first), m = max, p = exp(s − m), l = Σ p in 16 lanes and a
 // fixed tree, o = Σ p·v with tokens ascending; entries outside the row's range take no part at all.
-// Partitions merge in ascending order with one merge function .
+// Partitions merge in ascending order with one merge function.
 // So a row has the same bits as a prompt row and as a generated one, wherever the prompt was cut,
 // wherever its blocks lie, and whatever block size is used.
 #pragma once
