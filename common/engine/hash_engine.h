@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/engine/engine.h"
+#include "common/runtime/waiter.h"
 
 namespace tandem::engine {
 
@@ -31,7 +32,11 @@ struct HashEngineOptions {
   int64_t eos_every = 0;
 };
 
-absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& options);
+// `waiter` outlives the engine and spends the simulated time. Of the sampling parameters only
+// temperature, seed, allowed_token_ids and logprobs (made-up numbers) have an effect.
+// Errors: kInvalidArgument for options out of range.
+absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& options,
+                                                      Waiter& waiter = RealWaiter());
 
 // The stream the hash engine must produce, computed from tokens alone without any blocks: the
 // oracle of tests.

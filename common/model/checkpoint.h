@@ -9,9 +9,9 @@
 // weights multiply as they are (Gemma's
 // "+1" is folded in).
 // Thread safety: const methods from any thread.
-// Errors: kInvalidArgument for a file that is not a checkpoint or misses something (named, with
-// offset and expected size where one applies); kUnimplemented for an architecture or tensor type
-// not supported, naming it.
+// Errors: kNotFound for a path where nothing is; kInvalidArgument for a file that is not a
+// checkpoint or misses something (named, with offset and expected size where one applies);
+// kUnimplemented for an architecture or tensor type not supported, naming it.
 #pragma once
 
 #include <cstddef>
@@ -66,12 +66,13 @@ struct StoredTensor {
   TensorType type = TensorType::kF32;
   int64_t rows = 0;  // 1 for vectors
   int64_t columns = 0;
-  // Raw bytes, `rows` rows of row_bytes each, in *file* order; row i of the canonical matrix is
-  // file row row_permutation(i) (identity unless permuted_head_rows > 0).
+  // Raw bytes, `rows` rows of row_bytes each, in *file* order, at any alignment. When
+  // permuted_head_rows = d > 0, canonical row h * d + p * d/2 + i (head h, half p) is file row
+  // h * d + 2 * i + p; for a bias the same holds for its elements.
   const std::byte* data = nullptr;
   int64_t row_bytes = 0;
   int64_t permuted_head_rows = 0;  // head_dim when rows are in interleaved RoPE order, else 0
-  bool add_one = false;            // Gemma norm of a Hugging Face checkpoint
+  bool add_one = false;            // Gemma norm of a Hugging Face checkpoint: 1 is added on reading
 };
 
 // Reads canonical rows [row_begin, row_begin + row_count) as fp32 into `out` [row_count * columns].
@@ -100,8 +101,9 @@ class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
 
-  // `path`: a .gguf file or a directory with config.json. Maps it, checks every tensor's bounds,
-  // and that every role the architecture needs is present with the expected shape.
+  // `path`: a GGUF file or a directory with config.json. Maps it, checks every tensor's bounds,
+  // that every role the architecture needs is present with the expected shape, and that no tensor
+  // is left over (a feature this description does not know).
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
 
   virtual const ModelConfig& config() const = 0;

@@ -11,18 +11,20 @@ namespace tandem::model {
 
 enum class Activation { kSiluMul, kGeluTanhMul };
 
-// How RoPE's angles are scaled by the checkpoint (kernels take the finished tables; see RopeTable
-// below).
+// How RoPE's angles are scaled by the checkpoint. Kernels take finished tables, whose frequencies
+// RopeInverseFrequencies (rope_frequencies.h) derives from this.
 struct RopeScaling {
-  enum class Kind { kNone, kLinear, kLlama3, kYarn };
+  // kFactors: the checkpoint brings a divisor for each frequency (a Llama 3 GGUF does).
+  enum class Kind { kNone, kLinear, kLlama3, kYarn, kFactors };
   Kind kind = Kind::kNone;
   double factor = 1.0;
-  double low_freq_factor = 1.0;   // llama3
-  double high_freq_factor = 4.0;  // llama3
-  int64_t original_context = 0;   // llama3, yarn; tokens
-  double attention_factor = 1.0;  // yarn: multiplies cos and sin
-  double beta_fast = 32.0;        // yarn
-  double beta_slow = 1.0;         // yarn
+  double low_freq_factor = 1.0;          // llama3
+  double high_freq_factor = 4.0;         // llama3
+  int64_t original_context = 0;          // llama3, yarn; tokens
+  double attention_factor = 1.0;         // yarn: multiplies cos and sin
+  double beta_fast = 32.0;               // yarn
+  double beta_slow = 1.0;                // yarn
+  std::vector<float> frequency_factors;  // kFactors: [head_dim / 2]
 };
 
 // What differs from layer to layer.

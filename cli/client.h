@@ -1,0 +1,34 @@
+// A client of one router, for the commands. Synchronous.
+// Thread safety: any thread; one Generate at a time per ClientContext.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::cli {
+
+class Client {
+ public:
+  // `router`: host:port. Connects lazily; kUnavailable by the first call names the address.
+  static std::unique_ptr<Client> Create(const std::string& router);
+  virtual ~Client() = default;
+
+  // Streams an answer; `on_part` sees every message in order and ends the call by returning false
+  // (the answer is then cancelled and OK is returned).
+  virtual absl::Status Generate(
+      const v1::GenerateRequest& request,
+      const std::function<bool(const v1::GenerateResponse&)>& on_part) = 0;
+  virtual absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request) = 0;
+  virtual absl::StatusOr<v1::DetokenizeResponse> Detokenize(
+      const v1::DetokenizeRequest& request) = 0;
+  virtual absl::StatusOr<v1::GetModelResponse> GetModel() = 0;
+  virtual absl::StatusOr<v1::GetStatusResponse> GetStatus(absl::Duration timeout) = 0;
+};
+
+}  // namespace tandem::cli

@@ -1,0 +1,128 @@
+#include "cli/cluster_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::cli {
+
+void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
+  schema.Add("model", &config.model, "A known model's name, a .gguf file or a checkpoint folder.",
+             {.group = "Cluster"});
+  schema.Add("engine", &config.engine, "cpu computes the model; hash needs none (for tests).",
+             {.group = "Cluster", .choices = {"cpu", "hash"}});
+  schema.Add("prefill", &config.prefill, "Prefill nodes; 0 = decode nodes prefill too.",
+             {.min = 0, .max = 64, .group = "Cluster"});
+  schema.Add("decode", &config.decode, "Decode nodes.", {.min = 1, .max = 64, .group = "Cluster"});
+  schema.Add("routers", &config.routers, "Routers; all nodes join all of them.",
+             {.min = 1, .max = 16, .group = "Cluster"});
+  schema.Add("grpc", &config.grpc, "Where the first router serves clients, host:port.",
+             {.group = "Cluster"});
+  schema.Add("single-process", &config.single_process, "All roles as threads of this process.",
+             {.group = "Cluster"});
+  schema.Add("threads", &config.threads,
+             "Compute threads of each node; 0 = this machine's cores shared among the nodes.",
+             {.min = 0, .max = 1024, .group = "Nodes"});
+  schema.Add("transport", &config.transport, "How KV blocks travel between processes.",
+             {.group = "Nodes", .choices = {"auto", "shm", "tcp"}});
+  schema.Add("isa", &config.isa, "Instruction-set class of the CPU kernels.",
+             {.group = "Nodes", .choices = {"auto", "avx512", "avx2", "ref"}});
+  schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
+             {.group = "Nodes", .choices = {"bf16", "f32"}});
+  schema.Add("block-tokens", &config.block_tokens, "Tokens of a KV block; divides 256.",
+             {.min = 8, .max = 256, .unit = "tokens", .group = "Nodes"});
+  schema.Add("kv-blocks", &config.kv_blocks,
+             "KV blocks of each node; 0 = from the memory fraction.",
+             {.min = 0, .unit = "blocks", .group = "Nodes"});
+  schema.Add("kv-memory-fraction", &config.kv_memory_fraction,
+             "Share of the available memory that becomes KV cache, all nodes together.",
+             {.min = 0.001, .max = 0.95, .group = "Nodes"});
+  schema.Add("max-batch-tokens", &config.max_batch_tokens, "Rows of one engine step.",
+             {.min = 1, .max = 65536, .unit = "tokens", .group = "Nodes"});
+  schema.Add("max-sequences", &config.max_sequences, "Sequences of one node that may run together.",
+             {.min = 1, .max = 65536, .unit = "sequences", .group = "Nodes"});
+  schema.Add("local-prefill-tokens", &config.local_prefill_tokens,
+             "Decode nodes compute prompts themselves whose uncached part is at most this long.",
+             {.min = 0, .unit = "tokens", .group = "Nodes"});
+  schema.Add("hash-step-time", &config.hash_step_time, "Hash engine: simulated time of a step.",
+             {.group = "Hash engine"});
+  schema.Add("hash-row-time", &config.hash_row_time, "Hash engine: simulated time of a row.",
+             {.group = "Hash engine"});
+  schema.Add("hash-eos-every", &config.hash_eos_every,
+             "Hash engine: one token in this many ends the answer; 0 = none does.",
+             {.min = 0, .group = "Hash engine"});
+  schema.Add("ready-timeout", &config.ready_timeout, "How long starting may take.",
+             {.group = "Lifecycle"});
+  schema.Add("drain-timeout", &config.drain_timeout,
+             "How long running requests may go on at the end.", {.group = "Lifecycle"});
+  schema.Add("log-level", &config.log_level, "Least important lines to log.",
+             {.group = "Lifecycle", .choices = {"debug", "info", "warning", "error"}});
+  schema.Add("quiet", &config.quiet, "Leave the processes' logs out.", {.group = "Lifecycle"});
+}
+
+router::RouterConfig PlanRouter(const UpConfig& up, int index) {
+  router::RouterConfig config;
+  config.id = absl::StrCat("router-", index);
+  const std::string host = up.grpc.substr(0, up.grpc.rfind(':'));
+  config.grpc = index == 0 ? up.grpc : absl::StrCat(host, ":0");
+  config.fleet = "127.0.0.1:0";
+  config.model = up.model;
+  config.engine = up.engine;
+  config.core.local_prefill_tokens_max = up.local_prefill_tokens;
+  config.drain_timeout = up.drain_timeout;
+  config.log_level = up.log_level;
+  return config;
+}
+
+node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index, int cores,
+                          const std::vector<std::string>& fleet_addresses) {
+  const int nodes = up.prefill + up.decode;
+  node::NodeConfig config;
+  config.id = absl::StrCat(role, "-", index);
+  config.routers = fleet_addresses;
+  config.model = up.model;
+  config.engine = up.engine;
+  config.isa = up.isa;
+  config.threads = up.threads > 0 ? up.threads : std::max(1, cores / nodes);
+  config.kv_type = up.kv_type;
+  config.block_tokens = up.block_tokens;
+  config.kv_blocks = up.kv_blocks;
+  config.kv_memory_fraction = std::max(0.001, up.kv_memory_fraction / nodes);
+  config.max_batch_tokens = up.max_batch_tokens;
+  config.max_sequences = up.max_sequences;
+  config.transport = up.transport;
+  config.drain_timeout = up.drain_timeout;
+  config.hash_step_time = up.hash_step_time;
+  config.hash_row_time = up.hash_row_time;
+  config.hash_eos_every = up.hash_eos_every;
+  config.log_level = up.log_level;
+  return config;
+}
+
+namespace {
+
+std::vector<std::string> FieldsAsFlags(const config::Schema& schema) {
+  std::vector<std::string> flags;
+  for (const config::Schema::Field& field : schema.fields()) {
+    flags.push_back(absl::StrCat("--", field.name, "=", field.get()));
+  }
+  return flags;
+}
+
+}  // namespace
+
+std::vector<std::string> ToFlags(const router::RouterConfig& config) {
+  router::RouterConfig copy = config;
+  config::Schema schema("tandem-router", "");
+  router::RegisterRouterConfig(schema, copy);
+  return FieldsAsFlags(schema);
+}
+
+std::vector<std::string> ToFlags(const node::NodeConfig& config) {
+  node::NodeConfig copy = config;
+  config::Schema schema("tandem-node", "");
+  node::RegisterNodeConfig(schema, copy);
+  return FieldsAsFlags(schema);
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,57 @@
+// What `tandem up` starts: the configuration of every process, derived from a few flags.
+// Thread safety: values and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/config/schema.h"
+#include "common/node/node_config.h"
+#include "router/router_config.h"
+
+namespace tandem::cli {
+
+struct UpConfig {
+  std::string model = "smollm2";
+  std::string engine = "cpu";
+  int32_t prefill = 1;
+  int32_t decode = 1;
+  int32_t routers = 1;
+  std::string grpc = "127.0.0.1:50051";
+  bool single_process = false;
+  int32_t threads = 0;
+  std::string transport = "auto";
+  std::string isa = "auto";
+  std::string kv_type = "bf16";
+  int32_t block_tokens = 32;
+  int64_t kv_blocks = 0;
+  double kv_memory_fraction = 0.5;
+  int64_t max_batch_tokens = 512;
+  int32_t max_sequences = 64;
+  int32_t local_prefill_tokens = 64;
+  absl::Duration hash_step_time;
+  absl::Duration hash_row_time;
+  int64_t hash_eos_every = 0;
+  absl::Duration ready_timeout = absl::Seconds(120);
+  absl::Duration drain_timeout = absl::Seconds(30);
+  std::string log_level = "info";
+  bool quiet = false;
+};
+
+void RegisterUpConfig(config::Schema& schema, UpConfig& config);
+
+// Router `index` of the cluster: the first listens where `grpc` says, the others on ports of their
+// own.
+router::RouterConfig PlanRouter(const UpConfig& up, int index);
+// Node `index` of its kind. `cores` of this machine are shared between all nodes; so is the KV
+// memory.
+node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index, int cores,
+                          const std::vector<std::string>& fleet_addresses);
+
+// The configuration as flags for a process of its own.
+std::vector<std::string> ToFlags(const router::RouterConfig& config);
+std::vector<std::string> ToFlags(const node::NodeConfig& config);
+
+}  // namespace tandem::cli

@@ -1,0 +1,33 @@
+// The commands of `tandem`. Each registers its flags in a schema (also read by help and completion)
+// and runs.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/config/schema.h"
+
+namespace tandem::cli {
+
+using Environment = std::map<std::string, std::string>;
+
+class Command {
+ public:
+  virtual ~Command() = default;
+  virtual config::Schema& schema() = 0;
+  // `args` without the command's name. Returns the exit code.
+  virtual int Run(const std::vector<std::string>& args, const Environment& env) = 0;
+};
+
+std::unique_ptr<Command> NewUpCommand();
+std::unique_ptr<Command> NewGenerateCommand();
+std::unique_ptr<Command> NewChatCommand();
+std::unique_ptr<Command> NewTokenizeCommand();
+std::unique_ptr<Command> NewStatusCommand();
+
+// The whole main: finds the command, or answers help, version and completion.
+int TandemMain(const std::vector<std::string>& args, const Environment& env);
+
+}  // namespace tandem::cli

@@ -1,0 +1,137 @@
+#include <google/protobuf/util/json_util.h>
+
+#include <cstdio>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "cli/client.h"
+#include "cli/commands.h"
+#include "cli/parse.h"
+#include "cli/sampling_flags.h"
+#include "common/config/process_main.h"
+
+namespace tandem::cli {
+namespace {
+
+class GenerateCommand final : public Command {
+ public:
+  GenerateCommand() : schema_("tandem generate", "Streams the answer to one prompt.") {
+    schema_.Add("router", &router_, "Address of a router.", {.group = "Request"});
+    schema_.Add("chat", &chat_, "A user's message, put through the model's chat template.",
+                {.group = "Request"});
+    schema_.Add("system", &system_, "System message before --chat.", {.group = "Request"});
+    schema_.Add("tokens", &tokens_, "The prompt as token ids.", {.group = "Request"});
+    schema_.Add("request-id", &request_id_, "Name of the request; default: drawn by the router.",
+                {.group = "Request"});
+    schema_.Add("cache-salt", &cache_salt_, "Prefixes are shared only under equal salts.",
+                {.group = "Request"});
+    schema_.Add("logprobs", &logprobs_,
+                "Top log-probabilities of every token, with --json; -1 = none.",
+                {.min = -1, .max = 20, .group = "Request"});
+    RegisterSamplingFlags(schema_, sampling_);
+    schema_.Add("summary", &summary_, "Where and how the answer was served, on standard error.",
+                {.group = "Output"});
+    schema_.Add("json", &json_, "One JSON object per streamed message instead of text.",
+                {.group = "Output"});
+    schema_.AllowPositionals("PROMPT (- reads standard input)", 1);
+  }
+
+  config::Schema& schema() override { return schema_; }
+
+  int Run(const std::vector<std::string>& args, const Environment& env) override {
+    std::vector<std::string> positionals;
+    if (auto code = ParseArguments(schema_, args, env, &positionals)) return *code;
+    v1::GenerateRequest request;
+    if (absl::Status status = Build(positionals, request); !status.ok()) {
+      ReportError(schema_, status);
+      return config::kExitUsage;
+    }
+    v1::Finished finished;
+    bool ended_with_newline = true;
+    const absl::Status status =
+        Client::Create(router_)->Generate(request, [&](const v1::GenerateResponse& part) {
+          if (part.has_finished()) finished = part.finished();
+          if (json_) {
+            PrintJson(part);
+          } else if (part.has_delta() && !part.delta().text().empty()) {
+            const std::string& text = part.delta().text();
+            std::fwrite(text.data(), 1, text.size(), stdout);
+            std::fflush(stdout);
+            ended_with_newline = text.back() == '\n';
+          }
+          return true;
+        });
+    if (!json_ && !ended_with_newline) std::fputc('\n', stdout);
+    std::fflush(stdout);
+    if (!status.ok()) return ReportError(schema_, status);
+    if (summary_) std::fputs(FormatSummary(finished).c_str(), stderr);
+    return config::kExitOk;
+  }
+
+ private:
+  absl::Status Build(const std::vector<std::string>& positionals, v1::GenerateRequest& request) {
+    const int given =
+        (positionals.empty() ? 0 : 1) + (chat_.empty() ? 0 : 1) + (tokens_.empty() ? 0 : 1);
+    if (given != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected one of PROMPT, --chat and --tokens, got ", given));
+    }
+    if (!positionals.empty()) {
+      request.set_text(positionals[0] == "-" ? ReadStandardInput() : positionals[0]);
+    } else if (!chat_.empty()) {
+      if (!system_.empty()) {
+        v1::ChatMessage& message = *request.mutable_chat()->add_messages();
+        message.set_role("system");
+        message.set_content(system_);
+      }
+      v1::ChatMessage& message = *request.mutable_chat()->add_messages();
+      message.set_role("user");
+      message.set_content(chat_ == "-" ? ReadStandardInput() : chat_);
+    } else {
+      for (const std::string& token : tokens_) {
+        int32_t id = 0;
+        if (!absl::SimpleAtoi(token, &id)) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("--tokens: '", token, "' is not a token id"));
+        }
+        request.mutable_tokens()->add_ids(id);
+      }
+    }
+    request.set_request_id(request_id_);
+    request.set_cache_salt(cache_salt_);
+    request.set_return_token_ids(json_);
+    ApplySamplingFlags(sampling_, request);
+    if (logprobs_ >= 0) request.mutable_sampling()->set_logprobs(logprobs_);
+    return absl::OkStatus();
+  }
+
+  static void PrintJson(const v1::GenerateResponse& part);
+
+  config::Schema schema_;
+  std::string router_ = "127.0.0.1:50051";
+  std::string chat_;
+  std::string system_;
+  std::vector<std::string> tokens_;
+  std::string request_id_;
+  std::string cache_salt_;
+  int32_t logprobs_ = -1;
+  SamplingFlags sampling_;
+  bool summary_ = false;
+  bool json_ = false;
+};
+
+void GenerateCommand::PrintJson(const v1::GenerateResponse& part) {
+  std::string line;
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  if (google::protobuf::util::MessageToJsonString(part, &line, options).ok()) {
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Command> NewGenerateCommand() { return std::make_unique<GenerateCommand>(); }
+
+}  // namespace tandem::cli

@@ -1,0 +1,6 @@
+// tandem: the command line of a cluster.
+#include "cli/commands.h"
+
+int main(int argc, char** argv) {
+  return tandem::cli::TandemMain({argv + 1, argv + argc}, tandem::config::Environment());
+}

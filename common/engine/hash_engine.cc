@@ -1,0 +1,230 @@
+#include "common/engine/hash_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/engine/slice_check.h"
+
+namespace tandem::engine {
+namespace {
+
+constexpr uint64_t kSalt = 0x74616e64656d6b76;    // "tandemkv"
+constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;  // 2^64 / the golden ratio
+constexpr TokenId kEosToken = 258;
+constexpr TokenId kFirstPrintable = 32, kPrintableCount = 95;
+
+// SplitMix64's finalizer: a bijection in which every input bit moves every output bit.
+uint64_t Scramble(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+uint64_t Combine(uint64_t a, uint64_t b) { return Scramble(Scramble(a + kGolden) ^ b); }
+
+uint64_t StartHash() { return Scramble(kSalt); }
+uint64_t NextHash(uint64_t previous, TokenId token) {
+  return Combine(previous ^ kSalt, static_cast<uint64_t>(token) + 1);
+}
+// What layer `layer` stores for a token whose hash is `hash`; layer 0 stores the hash itself.
+uint64_t LayerWord(uint64_t hash, int layer) {
+  return layer == 0 ? hash : Scramble(hash + kGolden * static_cast<uint64_t>(layer));
+}
+
+SampledToken Choose(const HashEngineOptions& options, uint64_t fold, int64_t position,
+                    const request::SamplingParams& sampling, int32_t sequence_index) {
+  uint64_t draw = Combine(fold, static_cast<uint64_t>(position));
+  if (sampling.temperature > 0) {
+    draw = Combine(Combine(draw, sampling.seed), static_cast<uint64_t>(sequence_index));
+  }
+  SampledToken sampled;
+  const uint64_t high = draw >> 32;
+  if (!sampling.allowed_token_ids.empty()) {
+    sampled.token = sampling.allowed_token_ids[high % sampling.allowed_token_ids.size()];
+  } else if (options.eos_every > 0 && draw % static_cast<uint64_t>(options.eos_every) == 0) {
+    sampled.token = kEosToken;
+  } else {
+    sampled.token = kFirstPrintable + static_cast<TokenId>(high % kPrintableCount);
+  }
+  if (sampling.logprobs.has_value()) {
+    sampled.logprob = -static_cast<float>(draw & 0xff) / 256;
+    for (int i = 0; i < *sampling.logprobs; ++i) {
+      sampled.top_logprobs.push_back({.token = (sampled.token + i) % options.vocab_size,
+                                      .logprob = sampled.logprob - static_cast<float>(i)});
+    }
+  }
+  return sampled;
+}
+
+class HashEngine : public Engine {
+ public:
+  HashEngine(const HashEngineOptions& options, EngineSpec spec, Waiter& waiter)
+      : options_(options),
+        spec_(std::move(spec)),
+        words_per_token_(options.kv_bytes_per_token_layer / 8),
+        waiter_(waiter) {}
+
+  const EngineSpec& spec() const override { return spec_; }
+
+  absl::StatusOr<int64_t> ProfileStepBytes(int64_t max_batch_tokens) override {
+    return max_batch_tokens * static_cast<int64_t>(sizeof(uint64_t));
+  }
+
+  absl::Status AllocateKv(int64_t num_blocks) override {
+    ASSIGN_OR_RETURN(arena_, kv::BlockArena::Create(spec_.layout, num_blocks));
+    return absl::OkStatus();
+  }
+
+  kv::BlockArena& arena() override { return *arena_; }
+
+  absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
+                                                 LayerDone layer_done) override {
+    TANDEM_CHECK(arena_ != nullptr, "Step before AllocateKv");
+    RETURN_IF_ERROR(CheckSlices(slices, spec_, arena_->num_blocks()));
+    HashRows(slices);
+    waiter_.Wait(options_.step_time + options_.row_time * static_cast<double>(hashes_.size()));
+    for (int layer = 0; layer < options_.num_layers; ++layer) {
+      WriteLayer(slices, layer);
+      layer_done(layer);
+    }
+    std::vector<SampledToken> sampled;
+    for (const SequenceSlice& slice : slices) {
+      if (!slice.sample) continue;
+      ASSIGN_OR_RETURN(const uint64_t fold, Fold(slice));
+      sampled.push_back(Choose(options_, fold, static_cast<int64_t>(slice.tokens.size()),
+                               *slice.sampling, slice.sequence_index));
+    }
+    return sampled;
+  }
+
+ private:
+  // The bytes of one token in one layer: words_per_token_ words.
+  std::byte* TokenBytes(const SequenceSlice& slice, int layer, int64_t token) const {
+    const int32_t block_tokens = spec_.layout.block_tokens;
+    return arena_->Block(layer, slice.blocks[token / block_tokens]).data() +
+           (token % block_tokens) * words_per_token_ * 8;
+  }
+  uint64_t ReadWord(const std::byte* bytes, int64_t word) const {
+    uint64_t value;
+    std::memcpy(&value, bytes + word * 8, sizeof(value));
+    return value;
+  }
+
+  // hashes_ = the hashes of all new rows, slice after slice, continuing from what the blocks hold.
+  void HashRows(absl::Span<const SequenceSlice> slices) {
+    hashes_.clear();
+    for (const SequenceSlice& slice : slices) {
+      uint64_t hash = slice.num_computed == 0
+                          ? StartHash()
+                          : ReadWord(TokenBytes(slice, 0, slice.num_computed - 1), 0);
+      for (int64_t i = 0; i < slice.num_new; ++i) {
+        hash = NextHash(hash, slice.tokens[slice.num_computed + i]);
+        hashes_.push_back(hash);
+      }
+    }
+  }
+
+  void WriteLayer(absl::Span<const SequenceSlice> slices, int layer) {
+    size_t row = 0;
+    for (const SequenceSlice& slice : slices) {
+      for (int64_t i = 0; i < slice.num_new; ++i) {
+        const uint64_t word = LayerWord(hashes_[row++], layer);
+        std::byte* bytes = TokenBytes(slice, layer, slice.num_computed + i);
+        for (int64_t w = 0; w < words_per_token_; ++w) {
+          std::memcpy(bytes + w * 8, &word, sizeof(word));
+        }
+      }
+    }
+  }
+
+  // Everything the sequence's blocks hold, in one number. kDataLoss when a layer does not match
+  // layer 0 or a token's words differ among themselves.
+  absl::StatusOr<uint64_t> Fold(const SequenceSlice& slice) const {
+    uint64_t fold = StartHash();
+    for (int64_t i = 0; i < static_cast<int64_t>(slice.tokens.size()); ++i) {
+      const uint64_t hash = ReadWord(TokenBytes(slice, 0, i), 0);
+      fold = Combine(fold, hash);
+      for (int layer = 0; layer < options_.num_layers; ++layer) {
+        const uint64_t expected = LayerWord(hash, layer);
+        const std::byte* bytes = TokenBytes(slice, layer, i);
+        uint64_t wrong_bits = 0;
+        for (int64_t w = 0; w < words_per_token_; ++w) wrong_bits |= ReadWord(bytes, w) ^ expected;
+        if (wrong_bits != 0) [[unlikely]] {
+          return absl::DataLossError(
+              absl::StrFormat("block %d: layer %d of token %d does not hold what layer 0 says",
+                              slice.blocks[i / spec_.layout.block_tokens].value(), layer, i));
+        }
+      }
+    }
+    return fold;
+  }
+
+  const HashEngineOptions options_;
+  const EngineSpec spec_;
+  const int64_t words_per_token_;
+  Waiter& waiter_;
+  std::unique_ptr<kv::BlockArena> arena_;
+  std::vector<uint64_t> hashes_;  // of the running step's rows
+};
+
+absl::Status CheckOptions(const HashEngineOptions& options) {
+  if (options.num_layers < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_layers: ", options.num_layers, ", expected >= 1"));
+  }
+  if (options.block_tokens < 1 || 256 % options.block_tokens != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("block_tokens: ", options.block_tokens, ", expected a divisor of 256"));
+  }
+  if (options.kv_bytes_per_token_layer < 8 || options.kv_bytes_per_token_layer % 8 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv_bytes_per_token_layer: ", options.kv_bytes_per_token_layer,
+                     ", expected a positive multiple of 8"));
+  }
+  if (options.vocab_size <= kEosToken) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("vocab_size: ", options.vocab_size, ", expected > ", kEosToken));
+  }
+  if (options.context_tokens < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("context_tokens: ", options.context_tokens, ", expected >= 1"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& options,
+                                                      Waiter& waiter) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  EngineSpec spec;
+  spec.model_name = "hash";
+  spec.model_fingerprint =
+      absl::StrFormat("%016x", Combine(Combine(kSalt, static_cast<uint64_t>(options.vocab_size)),
+                                       static_cast<uint64_t>(options.eos_every)));
+  spec.numerics_id = absl::StrCat("hash1-l", options.num_layers, "-b", options.block_tokens, "-kv",
+                                  options.kv_bytes_per_token_layer);
+  spec.vocab_size = options.vocab_size;
+  spec.context_tokens = options.context_tokens;
+  spec.layout = {.num_layers = options.num_layers,
+                 .block_tokens = options.block_tokens,
+                 .layer_block_bytes = options.block_tokens * options.kv_bytes_per_token_layer};
+  return std::make_unique<HashEngine>(options, std::move(spec), waiter);
+}
+
+TokenId HashEngineNextToken(const HashEngineOptions& options, absl::Span<const TokenId> tokens,
+                            const request::SamplingParams& sampling, int32_t sequence_index) {
+  uint64_t hash = StartHash(), fold = StartHash();
+  for (const TokenId token : tokens) {
+    hash = NextHash(hash, token);
+    fold = Combine(fold, hash);
+  }
+  return Choose(options, fold, static_cast<int64_t>(tokens.size()), sampling, sequence_index).token;
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,67 @@
+#include "common/engine/slice_check.h"
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::engine {
+namespace {
+
+absl::Status CheckSlice(const SequenceSlice& slice, const EngineSpec& spec, int64_t num_blocks) {
+  const int64_t size = static_cast<int64_t>(slice.tokens.size());
+  const int64_t end = slice.num_computed + slice.num_new;
+  if (slice.num_computed < 0 || slice.num_new < 1 || end > size) {
+    return absl::InvalidArgumentError(absl::StrCat("rows [", slice.num_computed, ", ", end,
+                                                   "), expected a part of its ", size, " tokens"));
+  }
+  if (end > spec.context_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(end, " tokens, expected at most the context of ", spec.context_tokens));
+  }
+  const int64_t needed = spec.layout.BlocksFor(end);
+  if (static_cast<int64_t>(slice.blocks.size()) < needed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(slice.blocks.size(), " blocks, expected ", needed, " for ", end, " tokens"));
+  }
+  for (int64_t i = 0; i < needed; ++i) {
+    if (slice.blocks[i].value() < 0 || slice.blocks[i].value() >= num_blocks) {
+      return absl::InvalidArgumentError(absl::StrCat("block ", slice.blocks[i].value(),
+                                                     ", expected one in [0, ", num_blocks, ")"));
+    }
+  }
+  for (int64_t i = slice.num_computed; i < end; ++i) {
+    if (slice.tokens[i] < 0 || slice.tokens[i] >= spec.vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "token ", slice.tokens[i], " at ", i, ", expected one in [0, ", spec.vocab_size, ")"));
+    }
+  }
+  if (slice.sample && (slice.sampling == nullptr || end != size)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("samples after row ", end, " of ", size,
+                     slice.sampling == nullptr ? " without sampling parameters" : " tokens"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckSlices(absl::Span<const SequenceSlice> slices, const EngineSpec& spec,
+                         int64_t num_blocks) {
+  absl::flat_hash_set<BlockId> written;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const SequenceSlice& slice = slices[i];
+    if (absl::Status status = CheckSlice(slice, spec, num_blocks); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("slice ", i, ": ", status.message()));
+    }
+    const int64_t last = (slice.num_computed + slice.num_new - 1) / spec.layout.block_tokens;
+    for (int64_t b = slice.num_computed / spec.layout.block_tokens; b <= last; ++b) {
+      if (!written.insert(slice.blocks[b]).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("slice ", i, ": block ", slice.blocks[b].value(), " is written twice"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::engine

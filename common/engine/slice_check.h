@@ -1,0 +1,19 @@
+// What every engine checks before a step touches memory.
+// Thread safety: a pure function.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/engine/engine.h"
+
+namespace tandem::engine {
+
+// kInvalidArgument naming the slice and what it breaks of SequenceSlice's REQUIRES: ranges, block
+// table length, block ids against `num_blocks`, new token ids against the vocabulary, two slices
+// that write one block.
+absl::Status CheckSlices(absl::Span<const SequenceSlice> slices, const EngineSpec& spec,
+                         int64_t num_blocks);
+
+}  // namespace tandem::engine

@@ -1,0 +1,162 @@
+#include "common/model/checkpoint.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/model/dequantize.h"
+#include "common/model/loaded_checkpoint.h"
+
+namespace tandem::model {
+namespace {
+
+// Kernels walk heads in vectors of 16 lanes; the largest published head_dim is 256.
+constexpr int32_t kHeadDimMultiple = 16;
+constexpr int32_t kHeadDimMax = 512;
+// Bounds that keep every product of two figures far from 2^63; real models stay below a tenth.
+constexpr int32_t kWidthMax = 1 << 22;
+constexpr int32_t kVocabularyMax = 1 << 24;
+
+// The file row (or bias element) that holds canonical row `row`; see StoredTensor.
+int64_t FileRow(const StoredTensor& tensor, int64_t row) {
+  const int64_t head_rows = tensor.permuted_head_rows;
+  if (head_rows == 0) return row;
+  const int64_t half = head_rows / 2;
+  const int64_t within = row % head_rows;
+  return row - within + 2 * (within % half) + within / half;
+}
+
+absl::Status InRange(absl::string_view what, int64_t value, int64_t max) {
+  if (value >= 1 && value <= max) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, " is ", value, ", 1 to ", max, " expected"));
+}
+
+absl::Status Positive(absl::string_view what, double value) {
+  if (std::isfinite(value) && value > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " is ", value, ", a finite number above 0 expected"));
+}
+
+absl::Status ValidateLayer(const LayerConfig& layer, int32_t head_dim) {
+  RETURN_IF_ERROR(Positive("rope theta", layer.rope_theta));
+  if (layer.sliding_window < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sliding window is ", layer.sliding_window, ", 0 or more expected"));
+  }
+  const RopeScaling& scaling = layer.rope_scaling;
+  if (scaling.kind == RopeScaling::Kind::kNone) return absl::OkStatus();
+  if (scaling.kind == RopeScaling::Kind::kFactors) {
+    if (scaling.frequency_factors.size() != static_cast<size_t>(head_dim) / 2) {
+      return absl::InvalidArgumentError(absl::StrCat(scaling.frequency_factors.size(),
+                                                     " rope frequency factors, ", head_dim / 2,
+                                                     " expected"));
+    }
+    for (const float factor : scaling.frequency_factors) {
+      RETURN_IF_ERROR(Positive("a rope frequency factor", factor));
+    }
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(Positive("rope scaling factor", scaling.factor));
+  if (scaling.kind == RopeScaling::Kind::kLinear) return absl::OkStatus();
+  RETURN_IF_ERROR(
+      Positive("rope scaling's original context", static_cast<double>(scaling.original_context)));
+  if (scaling.kind == RopeScaling::Kind::kLlama3) {
+    RETURN_IF_ERROR(Positive("rope scaling's low_freq_factor", scaling.low_freq_factor));
+    return Positive("rope scaling's high_freq_factor - low_freq_factor",
+                    scaling.high_freq_factor - scaling.low_freq_factor);
+  }
+  RETURN_IF_ERROR(Positive("rope scaling's attention factor", scaling.attention_factor));
+  RETURN_IF_ERROR(Positive("rope scaling's beta_fast", scaling.beta_fast));
+  RETURN_IF_ERROR(Positive("rope scaling's beta_slow", scaling.beta_slow));
+  // YaRN's ramp takes the logarithm of theta as a divisor.
+  return Positive("rope theta - 1", layer.rope_theta - 1);
+}
+
+}  // namespace
+
+void ReadRows(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
+              absl::Span<float> out) {
+  TANDEM_CHECK(row_begin >= 0 && row_count >= 0 && row_begin <= tensor.rows - row_count, "tensor ",
+               tensor.name, ": rows ", row_begin, " + ", row_count, " of ", tensor.rows);
+  TANDEM_CHECK(static_cast<int64_t>(out.size()) == row_count * tensor.columns, "tensor ",
+               tensor.name, ": ", out.size(), " floats for ", row_count, " rows");
+  const bool is_permuted_vector = tensor.rows == 1 && tensor.permuted_head_rows > 0;
+  for (int64_t i = 0; i < row_count; ++i) {
+    const int64_t row = is_permuted_vector ? 0 : FileRow(tensor, row_begin + i);
+    DequantizeRow(tensor.type, tensor.data + row * tensor.row_bytes, tensor.columns,
+                  out.data() + i * tensor.columns);
+  }
+  if (is_permuted_vector && row_count == 1) {
+    const std::vector<float> stored(out.begin(), out.end());
+    for (int64_t i = 0; i < tensor.columns; ++i) {
+      out[static_cast<size_t>(i)] = stored[static_cast<size_t>(FileRow(tensor, i))];
+    }
+  }
+  if (tensor.add_one) {
+    for (float& value : out) value += 1.0f;
+  }
+}
+
+absl::Status ValidateConfig(const ModelConfig& config) {
+  RETURN_IF_ERROR(InRange("the number of layers", config.num_layers, kLayersMax));
+  RETURN_IF_ERROR(InRange("the hidden size", config.hidden_size, kWidthMax));
+  RETURN_IF_ERROR(InRange("the number of heads", config.num_heads, kWidthMax));
+  RETURN_IF_ERROR(InRange("the number of KV heads", config.num_kv_heads, config.num_heads));
+  RETURN_IF_ERROR(InRange("the FFN size", config.ffn_size, kWidthMax));
+  RETURN_IF_ERROR(InRange("the vocabulary size", config.vocab_size, kVocabularyMax));
+  RETURN_IF_ERROR(InRange("the context length", config.context_tokens, 1 << 30));
+  if (config.num_heads % config.num_kv_heads != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(config.num_heads, " heads cannot share ",
+                                                   config.num_kv_heads, " KV heads evenly"));
+  }
+  if (config.head_dim < 1 || config.head_dim > kHeadDimMax ||
+      config.head_dim % kHeadDimMultiple != 0) {
+    return absl::UnimplementedError(absl::StrCat("head_dim ", config.head_dim, "; multiples of ",
+                                                 kHeadDimMultiple, " up to ", kHeadDimMax,
+                                                 " are supported"));
+  }
+  RETURN_IF_ERROR(Positive("the RMSNorm epsilon", config.rms_norm_eps));
+  RETURN_IF_ERROR(Positive("the embedding scale", config.embedding_scale));
+  RETURN_IF_ERROR(Positive("the attention scale", config.attention_scale));
+  TANDEM_CHECK(config.layers.size() == static_cast<size_t>(config.num_layers), "layers");
+  for (const LayerConfig& layer : config.layers) {
+    RETURN_IF_ERROR(ValidateLayer(layer, config.head_dim));
+  }
+  return absl::OkStatus();
+}
+
+bool IsTurnEnd(absl::string_view token) {
+  for (const absl::string_view name : {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>"}) {
+    if (token == name) return true;
+  }
+  return false;
+}
+
+LoadedCheckpoint::LoadedCheckpoint(Parts parts)
+    : parts_(std::move(parts)), fingerprint_(Fingerprint(parts_.config, parts_.tensors.tensors())) {
+  std::vector<int32_t>& ids = parts_.stop_token_ids;
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+}
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+    return OpenHuggingFaceCheckpoint(path);
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
+  absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = OpenGgufCheckpoint(std::move(file));
+  if (!checkpoint.ok()) {
+    return absl::Status(checkpoint.status().code(),
+                        absl::StrCat(path, ": ", checkpoint.status().message()));
+  }
+  return checkpoint;
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,34 @@
+// The element formats of checkpoint tensors and their conversion to fp32, bit for bit as ggml
+// defines them. Thread safety: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+#include "common/model/checkpoint.h"
+
+namespace tandem::model {
+
+// Quantised rows are runs of blocks; a row never shares a block with its neighbour.
+struct TensorTypeLayout {
+  absl::string_view name;
+  int64_t block_elements = 1;
+  int64_t block_bytes = 0;
+};
+const TensorTypeLayout& LayoutOf(TensorType type);
+
+// ggml's numbering, as found in GGUF files; nullopt for a type that is not supported.
+std::optional<TensorType> TensorTypeFromGgml(uint32_t ggml_type);
+// The name of any ggml type, supported or not; "unknown" for numbers never assigned.
+absl::string_view GgmlTypeName(uint32_t ggml_type);
+
+// fp32 value of an IEEE half given by its bits.
+float HalfToFloat(uint16_t half);
+
+// Writes `columns` values of one row. REQUIRES: columns is a multiple of the type's
+// block_elements; `data` holds columns / block_elements blocks (any alignment).
+void DequantizeRow(TensorType type, const std::byte* data, int64_t columns, float* out);
+
+}  // namespace tandem::model

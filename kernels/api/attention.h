@@ -1,0 +1,49 @@
+// Causal grouped-query attention over the paged cache: ONE operator for prompt and generated rows.
+//
+// Row at position t attends to positions (t − sliding_window, t] (all of [0, t] without a window).
+// Numerics: reduces over absolute partitions of 256 tokens. For each (row, head, partition): scores
+// in fp32 (head_dim ascending, q scaled first), m = max, p = exp(s − m), l = Σ p in 16 lanes and a
+// fixed tree, o = Σ p·v with tokens ascending; entries outside the row's range take no part at all.
+// Partitions merge in ascending order with one merge function.
+// So a row has the same bits as a prompt row and as a generated one, wherever the prompt was cut,
+// wherever its blocks lie, and whatever block size is used.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/api/kv_cache.h"
+#include "kernels/api/parallel.h"
+
+namespace tandem::kernels {
+
+inline constexpr int32_t kPartitionTokens = 256;
+
+struct AttentionArgs {
+  const float* q = nullptr;  // [rows][q_stride], num_heads · head_dim used
+  int64_t q_stride = 0;
+  int32_t num_heads =
+      0;            // a multiple of num_kv_heads; head h reads KV head h / (heads per KV head)
+  float scale = 0;  // multiplies q·k
+  int32_t sliding_window = 0;               // tokens a row may look back, itself included; 0 = all
+  KvLayer layer;                            // K and V of these rows are already written
+  const SequenceRows* sequences = nullptr;  // [num_sequences]
+  int32_t num_sequences = 0;
+  float* out = nullptr;  // [rows][out_stride], num_heads · head_dim written
+  int64_t out_stride = 0;
+  void* scratch = nullptr;  // [AttentionScratchBytes(...)], 64-byte boundary
+  size_t scratch_bytes = 0;
+};
+using AttentionFn = void (*)(const AttentionArgs& args, const ParallelFor& parallel);
+
+// The largest call a scratch area must serve.
+struct AttentionLimits {
+  int32_t num_heads = 0;
+  KvShape kv;
+  int32_t max_rows = 0;
+  int32_t max_context_tokens = 0;  // highest position + 1
+  int32_t num_workers = 1;
+};
+size_t AttentionScratchBytes(const AttentionLimits& limits);
+
+}  // namespace tandem::kernels

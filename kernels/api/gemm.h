@@ -1,0 +1,65 @@
+// y[m, n] = Σ_k x[m, k] · w[n, k] (+ bias[n]) (+ y[m, n]): every projection of the model.
+//
+// The weights are packed once, into a layout that belongs to the backend: callers know its size in
+// bytes and nothing else, so tiles for matrix units and quantised weights need no change in
+// callers. Numerics: fp32 accumulation from 0 with k ascending, then + bias, then + residual. A
+// row's bits depend on that row and the weights only, not on `rows`, on threads or on blocking.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/api/parallel.h"
+
+namespace tandem::kernels {
+
+// How packed weights are stored. kBf16 rounds each weight to nearest even when packing and widens
+// it exactly when computing: half the bytes of kF32, for bandwidth-bound decoding.
+enum class WeightType { kF32, kBf16 };
+
+// The shape of w: `n` output features by `k` input features.
+struct MatrixShape {
+  int64_t n = 0;
+  int64_t k = 0;
+  WeightType type = WeightType::kF32;
+};
+
+// Weights in a backend's packed layout. Borrows `data`, which must come from the same backend's
+// pack_rows and lie on a 64-byte boundary.
+struct PackedMatrix {
+  MatrixShape shape;
+  const void* data = nullptr;
+};
+
+// Bytes of the packed form of `shape`.
+using PackedBytesFn = size_t (*)(const MatrixShape& shape);
+
+// Some rows of w on their way into the packed form.
+struct PackRowsArgs {
+  MatrixShape shape;
+  int64_t first_row = 0;
+  int64_t num_rows = 0;         // first_row + num_rows <= shape.n
+  const float* rows = nullptr;  // [num_rows][shape.k]
+  void* packed = nullptr;       // [PackedBytes(shape)], 64-byte boundary
+};
+// Packs them. Any split of [0, n) into ranges, in any order, gives the same bytes; disjoint ranges
+// may be packed by different threads at once. The range with the last row also fills the padding.
+using PackRowsFn = void (*)(const PackRowsArgs& args);
+
+struct GemmArgs {
+  const float* x = nullptr;  // [rows][x_stride], shape.k used
+  int64_t x_stride = 0;      // floats between rows
+  int64_t rows = 0;          // may be 0
+  PackedMatrix w;
+  const float* bias = nullptr;  // [shape.n] or nullptr
+  bool add_to_y = false;        // residual: adds to what y holds instead of replacing it
+  float* y = nullptr;           // [rows][y_stride], shape.n written; does not overlap x
+  int64_t y_stride = 0;         // floats between rows
+  void* scratch = nullptr;      // [GemmScratchBytes(rows, shape.k)], 64-byte boundary
+};
+using GemmFn = void (*)(const GemmArgs& args, const ParallelFor& parallel);
+
+// Scratch for one call with up to `rows` rows of `k` features; enough for any fewer of both.
+size_t GemmScratchBytes(int64_t rows, int64_t k);
+
+}  // namespace tandem::kernels

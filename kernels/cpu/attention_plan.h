@@ -1,0 +1,61 @@
+// How attention cuts its work, shared by the kernel and by the size of its scratch. Plain
+// arithmetic, no instruction set. Nothing here changes a result bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/api/attention.h"
+
+namespace tandem::kernels {
+namespace {
+
+// Query vectors (row, head) of one KV head that one task carries through the partitions together:
+// four blocks of twelve, so that K and V of a partition are widened and read from L2 once for each
+// twelve.
+constexpr int64_t kTaskVectors = 48;
+// Partitions become tasks of their own while there are fewer tasks a worker than this.
+constexpr int64_t kTasksPerWorker = 4;
+// Floats beside `head_dim` in the record of one partition of one query vector: m, l, padding.
+constexpr int64_t kRecordExtra = 16;
+
+// Rows of one sequence that one task handles for one KV head.
+struct RowBlock {
+  int32_t sequence;
+  int32_t first_row;  // within the sequence
+  int32_t num_rows;
+  int32_t first_partition;
+  int32_t end_partition;
+  int32_t first_task;    // when partitions are split
+  int64_t first_record;  // of its partials, in units of one (partition, row, head)
+};
+
+struct AttentionPlan {
+  int64_t heads_per_kv = 0;
+  int64_t rows_per_block = 0;
+  int64_t block_list_bytes = 0;
+  int64_t worker_floats = 0;
+  int64_t record_floats = 0;
+};
+
+inline int64_t RoundUpTo64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+inline AttentionPlan PlanAttention(int32_t num_heads, const KvShape& kv, int64_t max_rows) {
+  AttentionPlan plan;
+  plan.heads_per_kv = num_heads / kv.num_kv_heads;
+  const int64_t rows = kTaskVectors / plan.heads_per_kv;
+  plan.rows_per_block = rows < 1 ? 1 : rows;
+  const int64_t vectors = plan.rows_per_block * plan.heads_per_kv;
+  plan.block_list_bytes = RoundUpTo64(max_rows * static_cast<int64_t>(sizeof(RowBlock)));
+  plan.worker_floats = RoundUpTo64(vectors * (2 * kv.head_dim + 2) * 4) / 4;
+  plan.record_floats = kv.head_dim + kRecordExtra;
+  return plan;
+}
+
+// Whether so few (row block, KV head) tasks are to be split by partitions.
+inline bool SplitsPartitions(int64_t tasks, int num_workers) {
+  return num_workers > 1 && tasks < kTasksPerWorker * num_workers;
+}
+
+}  // namespace
+}  // namespace tandem::kernels

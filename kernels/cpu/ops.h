@@ -1,0 +1,21 @@
+// The operators of one instruction-set class, as its table names them.
+#pragma once
+
+#include "kernels/api/backend.h"
+
+namespace tandem::kernels::TANDEM_ISA {
+
+size_t PackedBytes(const MatrixShape& shape);
+void PackRows(const PackRowsArgs& args);
+void Gemm(const GemmArgs& args, const ParallelFor& parallel);
+void RmsNorm(const RmsNormArgs& args, const ParallelFor& parallel);
+void Rope(const RopeArgs& args, const ParallelFor& parallel);
+void GatedActivation(const GatedActivationArgs& args, const ParallelFor& parallel);
+void AddInto(const float* x, float* y, int64_t size, const ParallelFor& parallel);
+void ScaleBy(float* x, float factor, int64_t size, const ParallelFor& parallel);
+void KvWrite(const KvWriteArgs& args, const ParallelFor& parallel);
+void KvRead(const KvReadArgs& args);
+void Attention(const AttentionArgs& args, const ParallelFor& parallel);
+SamplingResult Sample(const SamplingArgs& args);
+
+}  // namespace tandem::kernels::TANDEM_ISA

@@ -1,0 +1,32 @@
+// The inner body of attention: a block of query vectors against one partition of 256 tokens.
+#pragma once
+
+#include "kernels/api/attention.h"
+#include "kernels/cpu/fma_block.h"
+#include "kernels/cpu/kv_view.h"
+#include "kernels/cpu/softmax_merge.h"
+
+namespace tandem::kernels::TANDEM_ISA {
+
+// Up to kMaxBlockRows query vectors of one sequence and KV head, and what one partition gives them.
+struct PartitionGroup {
+  int32_t size;
+  const float* q;  // [head_dim][size], scaled
+  const KvLayer* layer;
+  const int32_t* block_table;
+  int32_t kv_head;
+  int32_t first_token;           // of the partition
+  int32_t begin[kMaxBlockRows];  // tokens [begin, end) of the partition each vector attends to
+  int32_t end[kMaxBlockRows];
+  float* m;  // [size] results; l = 0 for a vector whose range is empty, its m and o then undefined
+  float* l;  // [size]
+  float* o;  // [size][head_dim]
+};
+
+TANDEM_INLINE int32_t ClampToPartition(int32_t token) {
+  return token < 0 ? 0 : (token > kPartitionTokens ? kPartitionTokens : token);
+}
+
+void RunPartitionGroup(const PartitionGroup& group);
+
+}  // namespace tandem::kernels::TANDEM_ISA

@@ -1,0 +1,146 @@
+// Operators on rows: RMSNorm, RoPE, gated activations, residual add, scale. All are bound by bytes;
+// rows (or ranges of elements) go to threads in pieces large enough to pay for the hand-over.
+#include <cmath>
+
+#include "kernels/api/require.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/vec_math.h"
+
+namespace tandem::kernels::TANDEM_ISA {
+namespace {
+
+constexpr int64_t kLanes = 16;
+// Elements worth a task of their own: about 4 µs of work at L2 speed.
+constexpr int64_t kTaskElements = 16384;
+
+// Calls fn(begin, end) over [0, count), in tasks of at least kTaskElements elements.
+template <typename Fn>
+TANDEM_INLINE void OverRanges(int64_t count, int64_t elements_each, const ParallelFor& parallel,
+                              const Fn& fn) {
+  const int64_t size = elements_each >= kTaskElements ? 1 : kTaskElements / elements_each;
+  const int64_t tasks = (count + size - 1) / size;
+  parallel(tasks, [&](int64_t task, int) {
+    const int64_t end = (task + 1) * size;
+    fn(task * size, end < count ? end : count);
+  });
+}
+
+float SumOfSquares(const float* x, int64_t size) {
+  V16 sum = Zero();
+  for (int64_t i = 0; i < size; i += kLanes) {
+    V16 value = LoadMasked(LaneRange(0, size - i), x + i);
+    sum = Fma(value, value, sum);
+  }
+  return ReduceAdd(sum);
+}
+
+void NormVector(const RmsNormArgs& args, const float* x, float* y, float* residual) {
+  const float mean = SumOfSquares(x, args.size) / static_cast<float>(args.size);
+  const V16 factor = Set1(1.0f / std::sqrt(mean + args.eps));
+  for (int64_t i = 0; i < args.size; i += kLanes) {
+    Mask16 mask = LaneRange(0, args.size - i);
+    V16 value = Mul(Mul(LoadMasked(mask, x + i), factor), LoadMasked(mask, args.weight + i));
+    if (residual == nullptr) {
+      StoreMasked(mask, y + i, value);
+    } else {
+      StoreMasked(mask, residual + i, Add(LoadMasked(mask, residual + i), value));
+    }
+  }
+}
+
+void RopeHead(float* x, const float* cos, const float* sin, int64_t half) {
+  for (int64_t i = 0; i < half; i += kLanes) {
+    Mask16 mask = LaneRange(0, half - i);
+    V16 first = LoadMasked(mask, x + i), second = LoadMasked(mask, x + half + i);
+    V16 c = LoadMasked(mask, cos + i), s = LoadMasked(mask, sin + i);
+    StoreMasked(mask, x + i, Sub(Mul(first, c), Mul(second, s)));
+    StoreMasked(mask, x + half + i, Add(Mul(second, c), Mul(first, s)));
+  }
+}
+
+template <GateActivation kActivation>
+TANDEM_INLINE V16 Activate(V16 g) {
+  if constexpr (kActivation == GateActivation::kSilu) return Mul(g, Sigmoid(g));
+  // 0.5·(1 + tanh z) = sigmoid(2z), without the cancellation of 1 + tanh.
+  constexpr float kTwiceSqrt2OverPi = 1.5957691216057308f;
+  V16 cubic = Fma(Mul(Mul(g, g), g), Set1(0.044715f), g);
+  return Mul(g, Sigmoid(Mul(cubic, Set1(kTwiceSqrt2OverPi))));
+}
+
+template <GateActivation kActivation>
+void ActivateRow(const GatedActivationArgs& args, int64_t row) {
+  const float* gate = args.gate + row * args.gate_stride;
+  const float* up = args.up + row * args.up_stride;
+  float* y = args.y + row * args.y_stride;
+  for (int64_t i = 0; i < args.size; i += kLanes) {
+    Mask16 mask = LaneRange(0, args.size - i);
+    V16 g = LoadMasked(mask, gate + i), u = LoadMasked(mask, up + i);
+    StoreMasked(mask, y + i, Mul(Activate<kActivation>(g), u));
+  }
+}
+
+}  // namespace
+
+void RmsNorm(const RmsNormArgs& args, const ParallelFor& parallel) {
+  KERNEL_REQUIRE(args.size > 0 && args.groups > 0 && args.x_stride >= args.groups * args.size);
+  KERNEL_REQUIRE(args.y != nullptr || args.residual != nullptr);
+  KERNEL_REQUIRE(args.y_stride >= args.groups * args.size);
+  OverRanges(args.rows * args.groups, args.size, parallel, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / args.groups, offset = i % args.groups * args.size;
+      const int64_t out = row * args.y_stride + offset;
+      NormVector(args, args.x + row * args.x_stride + offset,
+                 args.y == nullptr ? nullptr : args.y + out,
+                 args.residual == nullptr ? nullptr : args.residual + out);
+    }
+  });
+}
+
+void Rope(const RopeArgs& args, const ParallelFor& parallel) {
+  KERNEL_REQUIRE(args.head_dim > 0 && args.head_dim % 2 == 0);
+  KERNEL_REQUIRE(args.x_stride >= static_cast<int64_t>(args.num_heads) * args.head_dim);
+  const int64_t half = args.head_dim / 2;
+  OverRanges(args.rows, static_cast<int64_t>(args.num_heads) * args.head_dim, parallel,
+             [&](int64_t begin, int64_t end) {
+               for (int64_t row = begin; row < end; ++row) {
+                 const int64_t angles = args.positions[row] * half;
+                 for (int32_t head = 0; head < args.num_heads; ++head) {
+                   RopeHead(args.x + row * args.x_stride + head * args.head_dim, args.cos + angles,
+                            args.sin + angles, half);
+                 }
+               }
+             });
+}
+
+void GatedActivation(const GatedActivationArgs& args, const ParallelFor& parallel) {
+  KERNEL_REQUIRE(args.size > 0);
+  OverRanges(args.rows, args.size, parallel, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      if (args.activation == GateActivation::kSilu) {
+        ActivateRow<GateActivation::kSilu>(args, row);
+      } else {
+        ActivateRow<GateActivation::kGeluTanh>(args, row);
+      }
+    }
+  });
+}
+
+void AddInto(const float* x, float* y, int64_t size, const ParallelFor& parallel) {
+  OverRanges(size, 1, parallel, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += kLanes) {
+      Mask16 mask = LaneRange(0, end - i);
+      StoreMasked(mask, y + i, Add(LoadMasked(mask, y + i), LoadMasked(mask, x + i)));
+    }
+  });
+}
+
+void ScaleBy(float* x, float factor, int64_t size, const ParallelFor& parallel) {
+  OverRanges(size, 1, parallel, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += kLanes) {
+      Mask16 mask = LaneRange(0, end - i);
+      StoreMasked(mask, x + i, Mul(LoadMasked(mask, x + i), Set1(factor)));
+    }
+  });
+}
+
+}  // namespace tandem::kernels::TANDEM_ISA

@@ -1,0 +1,42 @@
+// The merge of two softmax partials, the only one there is: of partitions in one kernel, of split
+// decoding, of partitions computed elsewhere.
+//   m' = max(m1, m2);  l' = l1·e^(m1−m') + l2·e^(m2−m');  o' = o1·e^(m1−m') + o2·e^(m2−m')
+#pragma once
+
+#include "kernels/cpu/vec_math.h"
+
+namespace tandem::kernels::TANDEM_ISA {
+
+// (m, l, o) of one query vector over some tokens. l = 0 means no tokens at all.
+struct SoftmaxState {
+  float* m;
+  float* l;
+  float* o;  // [head_dim]
+};
+
+// into = merge(into, part), in this order. Merging nothing changes nothing.
+TANDEM_INLINE void MergeSoftmax(const SoftmaxState& into, const SoftmaxState& part,
+                                int32_t head_dim) {
+  if (*part.l == 0) return;
+  if (*into.l == 0) {
+    *into.m = *part.m;
+    *into.l = *part.l;
+    for (int32_t d = 0; d < head_dim; d += 16) Store(into.o + d, Load(part.o + d));
+    return;
+  }
+  const float m = *into.m > *part.m ? *into.m : *part.m;
+  const V16 old_factor = Exp(Set1(*into.m - m)), new_factor = Exp(Set1(*part.m - m));
+  *into.m = m;
+  *into.l = First(Fma(Set1(*into.l), old_factor, Mul(Set1(*part.l), new_factor)));
+  for (int32_t d = 0; d < head_dim; d += 16) {
+    Store(into.o + d, Fma(Load(into.o + d), old_factor, Mul(Load(part.o + d), new_factor)));
+  }
+}
+
+// out = o / l.
+TANDEM_INLINE void FinishSoftmax(const SoftmaxState& state, int32_t head_dim, float* out) {
+  const V16 l = Set1(*state.l);
+  for (int32_t d = 0; d < head_dim; d += 16) Store(out + d, Div(Load(state.o + d), l));
+}
+
+}  // namespace tandem::kernels::TANDEM_ISA

@@ -1,0 +1,29 @@
+// The table of this instruction-set class.
+#include "kernels/cpu/ops.h"
+
+namespace tandem::kernels::TANDEM_ISA {
+
+extern constexpr Backend kBackend = {
+#if defined(__AVX512F__)
+    .isa = IsaClass::kAvx512,
+    .name = "cpu-avx512",
+#else
+    .isa = IsaClass::kAvx2,
+    .name = "cpu-avx2",
+#endif
+    .numerics = "cpu-fp32x16-v1",
+    .packed_bytes = PackedBytes,
+    .pack_rows = PackRows,
+    .gemm = Gemm,
+    .rms_norm = RmsNorm,
+    .rope = Rope,
+    .gated_activation = GatedActivation,
+    .add = AddInto,
+    .scale = ScaleBy,
+    .kv_write = KvWrite,
+    .kv_read = KvRead,
+    .attention = Attention,
+    .sample = Sample,
+};
+
+}  // namespace tandem::kernels::TANDEM_ISA

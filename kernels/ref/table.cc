@@ -1,0 +1,24 @@
+// The reference backend's table.
+#include "kernels/ref/ops.h"
+
+namespace tandem::kernels::ref {
+
+extern constexpr Backend kBackend = {
+    .isa = IsaClass::kRef,
+    .name = "ref",
+    .numerics = "ref-double-v1",
+    .packed_bytes = PackedBytes,
+    .pack_rows = PackRows,
+    .gemm = Gemm,
+    .rms_norm = RmsNorm,
+    .rope = Rope,
+    .gated_activation = GatedActivation,
+    .add = AddInto,
+    .scale = ScaleBy,
+    .kv_write = KvWrite,
+    .kv_read = KvRead,
+    .attention = Attention,
+    .sample = Sample,
+};
+
+}  // namespace tandem::kernels::ref

@@ -1,0 +1,202 @@
+// Goal: paged attention equals the double-precision softmax within a derived bound, and a row's
+// bits depend on its own sequence alone: however the prompt is cut into chunks, whether the row is
+// prompt or generated, beside which other sequences, on how many threads, in which physical blocks,
+// at which block size and in which class. Unwritten cache is NaN, so reading a token too many
+// shows.
+#include "paged_batch.h"
+
+namespace tandem::kernels {
+namespace {
+
+class AttentionTest : public ClassTest {
+ protected:
+  AttentionShape RandomShape() {
+    const int32_t head_dims[] = {16, 64, 80, 128, 256};
+    const int32_t blocks[] = {16, 32, 64, 256};
+    AttentionShape shape;
+    shape.kv.num_kv_heads = static_cast<int32_t>(Uniform(1, 3));
+    shape.kv.head_dim = head_dims[Uniform(0, 4)];
+    shape.kv.block_tokens = blocks[Uniform(0, 3)];
+    shape.kv.type = Uniform(0, 1) == 0 ? KvType::kF32 : KvType::kBf16;
+    shape.num_heads = shape.kv.num_kv_heads * static_cast<int32_t>(Uniform(1, 5));
+    const int64_t window = Uniform(0, 2);
+    shape.sliding_window = static_cast<int32_t>(window == 0 ? 0 : Uniform(1, 600));
+    return shape;
+  }
+
+  SequenceData RandomSequence(const AttentionShape& shape, int32_t length) {
+    const size_t tokens = static_cast<size_t>(length);
+    const size_t kv_size = static_cast<size_t>(shape.kv.num_kv_heads * shape.kv.head_dim);
+    SequenceData data;
+    data.length = length;
+    data.q = Normal(tokens * static_cast<size_t>(shape.num_heads * shape.kv.head_dim), 2.0f);
+    data.k = Normal(tokens * kv_size);
+    data.v = Normal(tokens * kv_size);
+    return data;
+  }
+
+  // All rows of one sequence in one call of its own.
+  Floats RunAlone(const AttentionShape& shape, const std::vector<SequenceData>& data) {
+    PagedCache cache(shape.kv, {data[0].length}, &generator_);
+    return RunBatch(*backend_, shape, data, {{0, 0, data[0].length}}, &cache, {});
+  }
+
+  // One sequence in consecutive chunks of random length at most `longest`.
+  Floats RunChunked(const AttentionShape& shape, const std::vector<SequenceData>& data,
+                    int32_t longest, const ParallelFor& parallel) {
+    PagedCache cache(shape.kv, {data[0].length}, &generator_);
+    const size_t row_size = static_cast<size_t>(shape.num_heads * shape.kv.head_dim);
+    Floats all(static_cast<size_t>(data[0].length) * row_size);
+    for (int32_t begin = 0; begin < data[0].length;) {
+      const int32_t end =
+          std::min<int32_t>(data[0].length, begin + static_cast<int32_t>(Uniform(1, longest)));
+      const Floats out = RunBatch(*backend_, shape, data, {{0, begin, end}}, &cache, parallel);
+      std::memcpy(all.data() + static_cast<size_t>(begin) * row_size, out.data(), out.size() * 4);
+      begin = end;
+    }
+    return all;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, AttentionTest, kCpuClasses, ClassName);
+
+std::string Describe(const AttentionShape& shape, int32_t length) {
+  return "heads " + std::to_string(shape.num_heads) + "/" + std::to_string(shape.kv.num_kv_heads) +
+         " of " + std::to_string(shape.kv.head_dim) + ", blocks of " +
+         std::to_string(shape.kv.block_tokens) + ", window " +
+         std::to_string(shape.sliding_window) + ", " + std::to_string(length) + " tokens";
+}
+
+TEST_P(AttentionTest, AgreesWithDouble) {
+  for (int trial = 0; trial < 12; ++trial) {
+    const AttentionShape shape = RandomShape();
+    std::vector<SequenceData> data;
+    data.push_back(RandomSequence(shape, static_cast<int32_t>(Uniform(1, 700))));
+    const Floats mine = RunAlone(shape, data);
+    PagedCache cache(shape.kv, {data[0].length}, &generator_);
+    const Floats expected = RunBatch(ref_, shape, data, {{0, 0, data[0].length}}, &cache, {});
+    // A score errs by at most head_dim units of Σ|q·k|·scale, of the order of |q||k| ≤
+    // 4·head_dim·scale here; p errs relatively by that, and o is a mean of values below 6.
+    const double score_error = (shape.kv.head_dim + 8) * kUnit * 4 * std::sqrt(shape.kv.head_dim);
+    const double bound = 6 * (2 * score_error + 300 * kUnit);
+    for (size_t i = 0; i < mine.size(); ++i) {
+      ASSERT_NEAR(mine[i], expected[i], bound) << Describe(shape, data[0].length) << " at " << i;
+    }
+  }
+}
+
+TEST_P(AttentionTest, EveryChunkingGivesTheSameBits) {
+  for (int trial = 0; trial < 8; ++trial) {
+    const AttentionShape shape = RandomShape();
+    std::vector<SequenceData> data;
+    data.push_back(RandomSequence(shape, static_cast<int32_t>(Uniform(300, 900))));
+    const Floats expected = RunAlone(shape, data);
+    Threads three(3);
+    for (int32_t longest : {1, 20, 300}) {
+      ExpectSameBits(
+          RunChunked(shape, data, longest, {}), expected,
+          "chunks of up to " + std::to_string(longest) + ", " + Describe(shape, data[0].length));
+    }
+    ExpectSameBits(RunChunked(shape, data, 90, three.parallel()), expected, "chunks, 3 threads");
+  }
+}
+
+TEST_P(AttentionTest, NeighboursDoNotChangeBits) {
+  for (int trial = 0; trial < 6; ++trial) {
+    const AttentionShape shape = RandomShape();
+    std::vector<SequenceData> data;
+    std::vector<int32_t> lengths;
+    const size_t count = static_cast<size_t>(Uniform(2, 24));
+    for (size_t s = 0; s < count; ++s) {
+      lengths.push_back(static_cast<int32_t>(Uniform(1, 500)));
+      data.push_back(RandomSequence(shape, lengths.back()));
+    }
+    // Fill everything but a last piece of each, then run all the last pieces as one mixed batch.
+    PagedCache cache(shape.kv, lengths, &generator_);
+    std::vector<Chunk> heads, tails;
+    for (size_t s = 0; s < count; ++s) {
+      const int32_t cut =
+          static_cast<int32_t>(Uniform(0, 1) == 0 ? lengths[s] - 1 : Uniform(0, lengths[s] - 1));
+      heads.push_back({s, 0, cut});
+      tails.push_back({s, cut, lengths[s]});
+    }
+    std::shuffle(tails.begin(), tails.end(), generator_);
+    RunBatch(*backend_, shape, data, heads, &cache, {});
+    Threads two(2);
+    const Floats batch = RunBatch(*backend_, shape, data, tails, &cache, two.parallel());
+    const size_t row_size = static_cast<size_t>(shape.num_heads * shape.kv.head_dim);
+    size_t row = 0;
+    for (const Chunk& tail : tails) {
+      std::vector<SequenceData> alone(1);
+      alone[0].length = data[tail.sequence].length;
+      for (auto member : {&SequenceData::q, &SequenceData::k, &SequenceData::v}) {
+        const Floats& from = data[tail.sequence].*member;
+        alone[0].*member = Floats(from.size());
+        std::memcpy((alone[0].*member).data(), from.data(), from.size() * 4);
+      }
+      const Floats expected = RunAlone(shape, alone);
+      const size_t rows = static_cast<size_t>(tail.end - tail.begin);
+      ExpectSameBits(
+          batch.data() + row * row_size,
+          expected.data() + static_cast<size_t>(tail.begin) * row_size, rows * row_size,
+          "sequence " + std::to_string(tail.sequence) + ", " + Describe(shape, alone[0].length));
+      row += rows;
+    }
+  }
+}
+
+TEST_P(AttentionTest, ThreadsAndSplitPartitionsDoNotChangeBits) {
+  for (int trial = 0; trial < 6; ++trial) {
+    const AttentionShape shape = RandomShape();
+    std::vector<SequenceData> data;
+    const int32_t length = static_cast<int32_t>(Uniform(1100, 1600));
+    data.push_back(RandomSequence(shape, length));
+    PagedCache cache(shape.kv, {length}, &generator_);
+    RunBatch(*backend_, shape, data, {{0, 0, length - 1}}, &cache, {});
+    // The last row alone on several threads takes the split path, on one the whole path.
+    const std::vector<Chunk> last = {{0, length - 1, length}};
+    const Floats expected = RunBatch(*backend_, shape, data, last, &cache, {});
+    for (int count : {2, 3, 16}) {
+      Threads threads(count);
+      ExpectSameBits(RunBatch(*backend_, shape, data, last, &cache, threads.parallel()), expected,
+                     std::to_string(count) + " threads, " + Describe(shape, length));
+    }
+  }
+}
+
+TEST_P(AttentionTest, PlacementBlockSizeAndClassDoNotChangeBits) {
+  for (int trial = 0; trial < 6; ++trial) {
+    AttentionShape shape = RandomShape();
+    std::vector<SequenceData> data;
+    data.push_back(RandomSequence(shape, static_cast<int32_t>(Uniform(200, 700))));
+    const Floats expected = RunAlone(shape, data);
+    ExpectSameBits(RunAlone(shape, data), expected, "other physical blocks");
+    for (int32_t block_tokens : {16, 32, 128, 256}) {
+      shape.kv.block_tokens = block_tokens;
+      ExpectSameBits(RunAlone(shape, data), expected, "blocks of " + std::to_string(block_tokens));
+    }
+    const Backend* mine = backend_;
+    if ((backend_ = FindBackend(IsaClass::kAvx2)) != nullptr) {
+      ExpectSameBits(RunAlone(shape, data), expected, "avx2 against this class");
+    }
+    backend_ = mine;
+  }
+}
+
+TEST_P(AttentionTest, BlocksBehindTheWindowAreNeverRead) {
+  AttentionShape shape;
+  shape.kv = {1, 64, 16, KvType::kBf16};
+  shape.num_heads = 4;
+  shape.sliding_window = 100;
+  std::vector<SequenceData> data;
+  data.push_back(RandomSequence(shape, 600));
+  const Floats expected = RunAlone(shape, data);
+  PagedCache cache(shape.kv, {600}, &generator_);
+  RunBatch(*backend_, shape, data, {{0, 0, 590}}, &cache, {});
+  // Row 590 looks back to token 491: table entries before its block become nonsense.
+  for (size_t b = 0; b < 491 / 16; ++b) cache.table(0)[b] = -1000000;
+  const Floats tail = RunBatch(*backend_, shape, data, {{0, 590, 600}}, &cache, {});
+  ExpectSameBits(tail.data(), expected.data() + 590 * 256, tail.size(), "rows 590 to 599");
+}
+
+}  // namespace
+}  // namespace tandem::kernels

@@ -1,0 +1,51 @@
+// Goal: dispatch finds what the processor has, names are parsed, and no code of a wide class can be
+// reached from baseline code: its objects define no symbol that the linker may share.
+#include <cstdio>
+
+#include "kernel_fixture.h"
+
+namespace tandem::kernels {
+namespace {
+
+TEST(Backend, TablesAreComplete) {
+  for (IsaClass isa : {IsaClass::kRef, IsaClass::kAvx2, IsaClass::kAvx512}) {
+    const Backend* backend = FindBackend(isa);
+    if (backend == nullptr) continue;
+    EXPECT_EQ(backend->isa, isa);
+    EXPECT_TRUE(backend->packed_bytes && backend->pack_rows && backend->gemm && backend->rms_norm);
+    EXPECT_TRUE(backend->rope && backend->gated_activation && backend->add && backend->scale);
+    EXPECT_TRUE(backend->kv_write && backend->kv_read && backend->attention && backend->sample);
+  }
+  EXPECT_NE(FindBackend(IsaClass::kRef), nullptr);
+  EXPECT_GE(static_cast<int>(BestBackend().isa), static_cast<int>(IsaClass::kRef));
+}
+
+TEST(Backend, ParsesClassNames) {
+  IsaClass isa = IsaClass::kRef;
+  EXPECT_TRUE(ParseIsaClass("avx512", &isa));
+  EXPECT_EQ(isa, IsaClass::kAvx512);
+  EXPECT_TRUE(ParseIsaClass("ref", &isa));
+  EXPECT_EQ(isa, IsaClass::kRef);
+  EXPECT_FALSE(ParseIsaClass("sse", &isa));
+}
+
+TEST(Backend, WideClassesShareNoCodeWithBaseline) {
+  const std::string command = std::string("nm -C ") + TANDEM_BINARY_DIR +
+                              "/kernels/CMakeFiles/tandem_kernels_avx*.dir/cpu/*.o 2>/dev/null";
+  FILE* pipe = popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  char line[4096];
+  int symbols = 0;
+  while (std::fgets(line, sizeof(line), pipe) != nullptr) {
+    ++symbols;
+    // "address W name": a weak function, of which the linker keeps any one definition.
+    char kind = 0;
+    if (std::sscanf(line, "%*x %c", &kind) != 1) continue;
+    EXPECT_TRUE(kind != 'W' && kind != 'V' && kind != 'u') << line;
+  }
+  pclose(pipe);
+  if (symbols == 0) GTEST_SKIP() << "nm is not installed or the class was not built";
+}
+
+}  // namespace
+}  // namespace tandem::kernels

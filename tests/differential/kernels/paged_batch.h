@@ -1,0 +1,113 @@
+// A layer's paged cache and a batch of sequences over it, for the attention tests: K and V are kept
+// per sequence and position, written into blocks at random places of a poisoned region.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernel_fixture.h"
+
+namespace tandem::kernels {
+
+struct AttentionShape {
+  KvShape kv;
+  int32_t num_heads = 0;
+  int32_t sliding_window = 0;
+};
+
+// One sequence's inputs for every position of it.
+struct SequenceData {
+  int32_t length = 0;
+  Floats q{0}, k{0}, v{0};  // [length][heads · head_dim]
+};
+
+// Rows [begin, end) of a sequence in one call.
+struct Chunk {
+  size_t sequence = 0;
+  int32_t begin = 0, end = 0;
+};
+
+class PagedCache {
+ public:
+  // Blocks for sequences of `lengths`, in an order drawn from `generator`, with unused ones
+  // between.
+  PagedCache(const KvShape& shape, const std::vector<int32_t>& lengths, std::mt19937_64* generator)
+      : shape_(shape), region_(0) {
+    int32_t blocks = 0;
+    for (int32_t length : lengths) blocks += length / shape.block_tokens + 1;
+    std::vector<int32_t> order(static_cast<size_t>(blocks + 7));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), *generator);
+    region_ = Floats(order.size() * KvBlockBytes(shape) / sizeof(float));
+    size_t next = 0;
+    for (int32_t length : lengths) {
+      tables_.emplace_back();
+      for (int32_t b = 0; b <= length / shape.block_tokens; ++b) {
+        tables_.back().push_back(order[next++]);
+      }
+    }
+  }
+
+  KvLayer layer() { return {shape_, region_.data(), static_cast<int64_t>(KvBlockBytes(shape_))}; }
+  std::vector<int32_t>& table(size_t sequence) { return tables_[sequence]; }
+
+ private:
+  KvShape shape_;
+  Floats region_;
+  std::vector<std::vector<int32_t>> tables_;
+};
+
+// Writes the chunks' K and V and attends with their rows, as one batch; returns
+// [rows][heads·head_dim] in the chunks' order. Scratch and output start poisoned.
+inline Floats RunBatch(const Backend& backend, const AttentionShape& shape,
+                       const std::vector<SequenceData>& data, const std::vector<Chunk>& chunks,
+                       PagedCache* cache, const ParallelFor& parallel) {
+  const size_t q_size = static_cast<size_t>(shape.num_heads) * shape.kv.head_dim;
+  const size_t kv_size = static_cast<size_t>(shape.kv.num_kv_heads) * shape.kv.head_dim;
+  std::vector<SequenceRows> sequences;
+  int32_t rows = 0, context = 0;
+  for (const Chunk& chunk : chunks) {
+    sequences.push_back(
+        {cache->table(chunk.sequence).data(), rows, chunk.end - chunk.begin, chunk.begin});
+    rows += chunk.end - chunk.begin;
+    context = std::max(context, chunk.end);
+  }
+  Floats q(rows * q_size), k(rows * kv_size), v(rows * kv_size), out(rows * q_size);
+  size_t row = 0;
+  for (const Chunk& chunk : chunks) {
+    const SequenceData& from = data[chunk.sequence];
+    const size_t begin = static_cast<size_t>(chunk.begin);
+    const size_t count = static_cast<size_t>(chunk.end - chunk.begin);
+    std::memcpy(q.data() + row * q_size, from.q.data() + begin * q_size, count * q_size * 4);
+    std::memcpy(k.data() + row * kv_size, from.k.data() + begin * kv_size, count * kv_size * 4);
+    std::memcpy(v.data() + row * kv_size, from.v.data() + begin * kv_size, count * kv_size * 4);
+    row += count;
+  }
+  KvWriteArgs write;
+  write.k = k.data();
+  write.v = v.data();
+  write.k_stride = write.v_stride = static_cast<int64_t>(kv_size);
+  write.layer = cache->layer();
+  write.sequences = sequences.data();
+  write.num_sequences = static_cast<int32_t>(sequences.size());
+  backend.kv_write(write, parallel);
+  const size_t scratch_bytes = AttentionScratchBytes(
+      {shape.num_heads, shape.kv, std::max(rows, 1), context, parallel.num_workers});
+  Floats scratch(scratch_bytes / sizeof(float));
+  AttentionArgs args;
+  args.q = q.data();
+  args.q_stride = args.out_stride = static_cast<int64_t>(q_size);
+  args.num_heads = shape.num_heads;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(shape.kv.head_dim));
+  args.sliding_window = shape.sliding_window;
+  args.layer = cache->layer();
+  args.sequences = sequences.data();
+  args.num_sequences = static_cast<int32_t>(sequences.size());
+  args.out = out.data();
+  args.scratch = scratch.data();
+  args.scratch_bytes = scratch_bytes;
+  backend.attention(args, parallel);
+  return out;
+}
+
+}  // namespace tandem::kernels
