@@ -22,11 +22,21 @@ class Outbox {
   // waits, or was dropped because the box is closed or full (overflowed() tells).
   bool Add(Message message) {
     absl::MutexLock lock(&mutex_);
-    if (closed_) return false;
+    if (closed_ || last_) return false;
     if (waiting_.size() >= capacity_) {
       overflowed_ = true;
       return false;
     }
+    waiting_.push_back(std::move(message));
+    return StartNext();
+  }
+
+  // Like Add for the message after which nothing comes: accepted beyond the capacity; drained()
+  // follows it.
+  bool AddLast(Message message) {
+    absl::MutexLock lock(&mutex_);
+    if (closed_) return false;
+    last_ = true;
     waiting_.push_back(std::move(message));
     return StartNext();
   }
@@ -48,6 +58,11 @@ class Outbox {
 
   // The message being written: stable until Written.
   const Message* current() const { return &current_; }
+  // The last message was written.
+  bool drained() const {
+    absl::MutexLock lock(&mutex_);
+    return last_ && !writing_ && waiting_.empty();
+  }
   bool overflowed() const {
     absl::MutexLock lock(&mutex_);
     return overflowed_;
@@ -72,6 +87,7 @@ class Outbox {
   Message current_;  // owned by the writer between Add/Written returning true and Written
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool last_ ABSL_GUARDED_BY(mutex_) = false;
   bool overflowed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

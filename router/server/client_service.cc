@@ -1,0 +1,113 @@
+#include "router/server/client_service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/rpc/status.h"
+#include "common/runtime/clock.h"
+#include "router/server/generate_session.h"
+
+namespace tandem::router {
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* ClientService::Generate(
+    grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
+  const std::string drawn_id = absl::StrFormat("r-%016x", random_.Next());
+  if (draining_) {
+    auto session = std::make_shared<GenerateSession>(assets_, inbox_);
+    session->Fail(absl::UnavailableError("this router is draining; ask another"));
+    return session->Keep();
+  }
+  return GenerateSession::Start(*request, random_.Next(), drawn_id, RealClock().Now(), assets_,
+                                inbox_)
+      ->Keep();
+}
+
+grpc::ServerUnaryReactor* ClientService::Ask(grpc::CallbackServerContext* context,
+                                             std::function<void(RouterCore&, absl::Time)> fill) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const bool queued =
+      inbox_.TryPush(Query{[reactor, fill = std::move(fill)](RouterCore& core, absl::Time now) {
+        fill(core, now);
+        reactor->Finish(grpc::Status::OK);
+      }});
+  if (!queued) {
+    reactor->Finish(
+        rpc::ToGrpc(absl::ResourceExhaustedError("the router's inbox is full or closed")));
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClientService::Abort(grpc::CallbackServerContext* context,
+                                               const v1::AbortRequest* request,
+                                               v1::AbortResponse*) {
+  return Ask(context, [id = RequestId(request->request_id())](RouterCore& core, absl::Time now) {
+    core.Finish(id, request::FinishReason::kAborted, now);
+  });
+}
+
+grpc::ServerUnaryReactor* ClientService::Tokenize(grpc::CallbackServerContext* context,
+                                                  const v1::TokenizeRequest* request,
+                                                  v1::TokenizeResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  model::Tokenizer::EncodeOptions options;
+  options.add_special_tokens = !request->no_special_tokens();
+  std::string text = request->text();
+  if (request->has_chat()) {
+    absl::StatusOr<std::string> rendered = assets_.RenderChat(request->chat(), RealClock().Now());
+    if (!rendered.ok()) {
+      reactor->Finish(rpc::ToGrpc(rendered.status()));
+      return reactor;
+    }
+    text = *std::move(rendered);
+    options.add_special_tokens = false;  // the template wrote them
+  }
+  for (const TokenId id : assets_.tokenizer->Encode(text, options)) response->add_ids(id);
+  response->set_rendered(text);
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClientService::Detokenize(grpc::CallbackServerContext* context,
+                                                    const v1::DetokenizeRequest* request,
+                                                    v1::DetokenizeResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto& ids = request->ids();
+  const auto bad = std::find_if(ids.begin(), ids.end(), [this](int32_t id) {
+    return id < 0 || id >= assets_.identity.vocab_size;
+  });
+  if (bad != ids.end()) {
+    reactor->Finish(rpc::ToGrpc(absl::InvalidArgumentError(
+        absl::StrCat("ids: token ", *bad, " at index ", bad - ids.begin(),
+                     " is outside the vocabulary of ", assets_.identity.vocab_size))));
+    return reactor;
+  }
+  response->set_text(assets_.tokenizer->Decode(std::vector<TokenId>(ids.begin(), ids.end()),
+                                               !request->keep_special_tokens()));
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClientService::GetModel(grpc::CallbackServerContext* context,
+                                                  const v1::GetModelRequest*,
+                                                  v1::GetModelResponse* response) {
+  response->set_name(assets_.identity.name);
+  response->set_architecture(assets_.architecture);
+  response->set_fingerprint(assets_.identity.fingerprint);
+  response->set_context_tokens(assets_.identity.context_tokens);
+  response->set_vocab_size(assets_.identity.vocab_size);
+  for (const TokenId id : assets_.eos_token_ids) response->add_stop_token_ids(id);
+  return Ask(context, [response](RouterCore& core, absl::Time) {
+    response->set_numerics_id(core.numerics_id());
+  });
+}
+
+grpc::ServerUnaryReactor* ClientService::GetStatus(grpc::CallbackServerContext* context,
+                                                   const v1::GetStatusRequest*,
+                                                   v1::GetStatusResponse* response) {
+  return Ask(context,
+             [response](RouterCore& core, absl::Time now) { *response = core.GetStatus(now); });
+}
+
+}  // namespace tandem::router

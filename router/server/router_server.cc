@@ -1,0 +1,198 @@
+#include "router/server/router_server.h"
+
+#include <atomic>
+#include <utility>
+#include <variant>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/server.h"
+#include "common/runtime/clock.h"
+#include "common/runtime/thread.h"
+#include "common/telemetry/log.h"
+#include "router/server/client_service.h"
+#include "router/server/fleet_service.h"
+#include "router/server/generate_session.h"
+
+namespace tandem::router {
+namespace {
+
+// How often deadlines are looked at when nothing else happens.
+constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
+
+class RouterServerImpl final : public RouterServer {
+ public:
+  RouterServerImpl(const RouterServerOptions& options, std::unique_ptr<ModelAssets> assets)
+      : assets_(std::move(assets)),
+        random_(NewSystemRandom()),
+        core_(RouterCore::Create(options.core, assets_->identity, *random_)),
+        inbox_(options.inbox_max),
+        fleet_service_(inbox_),
+        client_service_(*assets_, inbox_, *random_) {}
+
+  ~RouterServerImpl() override {
+    client_service_.BeginDrain();
+    fleet_service_.DisconnectAll(absl::UnavailableError("the router is shutting down"));
+    // Calls still open are cancelled; the router thread goes on until the last of them is over.
+    if (client_server_ != nullptr) client_server_->Shutdown(absl::ZeroDuration());
+    if (fleet_server_ != nullptr) fleet_server_->Shutdown(absl::ZeroDuration());
+    inbox_.Close();
+    thread_.Join();
+  }
+
+  absl::Status StartServing(const RouterServerOptions& options) {
+    ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_}));
+    ASSIGN_OR_RETURN(client_server_, rpc::Server::Start(options.grpc_address, {&client_service_}));
+    thread_ = Thread("router", [this] { Run(); });
+    return absl::OkStatus();
+  }
+
+  const std::string& grpc_address() const override { return client_server_->address(); }
+  const std::string& fleet_address() const override { return fleet_server_->address(); }
+
+  void Watch() override {
+    client_server_->SetHealth("", true);
+    client_server_->SetHealth("ready", decode_ready_ && !draining_);
+  }
+
+  bool Drain(absl::Duration timeout) override {
+    Log(LogLevel::kInfo, "draining", {{"timeout", absl::FormatDuration(timeout)}});
+    draining_ = true;
+    client_service_.BeginDrain();
+    Watch();
+    absl::MutexLock lock(&mutex_);
+    const bool idle =
+        mutex_.AwaitWithTimeout(absl::Condition(this, &RouterServerImpl::Idle), timeout);
+    Log(idle ? LogLevel::kInfo : LogLevel::kWarning, "drained", {{"idle", idle ? "yes" : "no"}});
+    return idle;
+  }
+
+ private:
+  bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requests_running_ == 0; }
+
+  // ---- router thread
+  // ----------------------------------------------------------------------------------
+
+  void Run() {
+    absl::Time next_tick = RealClock().Now();
+    while (true) {
+      std::vector<InboxItem> items = inbox_.PopAll(kTickInterval);
+      const absl::Time now = RealClock().Now();
+      for (InboxItem& item : items) {
+        std::visit([this, now](auto& event) { On(event, now); }, item);
+      }
+      if (now >= next_tick) {
+        core_->OnTick(now);
+        decode_ready_ = HasReadyDecodeNode(now);
+        next_tick = now + kTickInterval;
+      }
+      Dispatch(now);
+      {
+        absl::MutexLock lock(&mutex_);
+        requests_running_ = core_->requests_running();
+      }
+      if (items.empty() && inbox_.closed()) return;
+    }
+  }
+
+  void On(SubmitRequest& event, absl::Time now) {
+    const RequestId id = event.input.id;
+    if (absl::Status status = core_->Submit(std::move(event.input), now); !status.ok()) {
+      event.session->Fail(status);
+      return;
+    }
+    event.session->Accepted();
+    sessions_[id] = std::move(event.session);
+  }
+  void On(SessionEnded& event, absl::Time now) {
+    // Another call may have tried the same id and been refused: its end is not the request's.
+    const auto found = sessions_.find(event.id);
+    if (found != sessions_.end() && found->second == event.session) {
+      core_->Finish(event.id, event.reason, now);
+    }
+  }
+  void On(NodeRegistered& event, absl::Time now) {
+    absl::StatusOr<v1::Welcome> welcome = core_->NodeJoined(event.node, event.registration, now);
+    if (!welcome.ok()) {
+      Log(LogLevel::kWarning, "node refused",
+          {{"node_id", event.registration.node_id()}, {"why", welcome.status().message()}});
+      fleet_service_.Disconnect(event.node, welcome.status());
+      return;
+    }
+    Log(LogLevel::kInfo, "node joined",
+        {{"node_id", event.registration.node_id()}, {"blocks", event.registration.num_blocks()}});
+    v1::RouterMessage message;
+    *message.mutable_welcome() = *std::move(welcome);
+    fleet_service_.Send(event.node, std::move(message));
+  }
+  void On(NodeSpoke& event, absl::Time now) {
+    core_->OnNodeMessage(event.node, event.message, now);
+  }
+  void On(NodeGone& event, absl::Time now) { core_->NodeLost(event.node, event.why, now); }
+  void On(Query& event, absl::Time now) { event.run(*core_, now); }
+
+  void Dispatch(absl::Time now) {
+    // Finishing a request gives new actions: go on until none is left.
+    while (true) {
+      RouterActions actions = core_->TakeActions();
+      if (actions.commands.empty() && actions.client_events.empty() && actions.disconnects.empty())
+        return;
+      SendCommands(actions);
+      for (auto& [id, event] : actions.client_events) Deliver(id, event, now);
+      for (auto& [node, why] : actions.disconnects) fleet_service_.Disconnect(node, why);
+    }
+  }
+
+  void SendCommands(RouterActions& actions) {
+    absl::flat_hash_map<NodeKey, v1::RouterMessage> messages;
+    for (auto& [node, command] : actions.commands) {
+      *messages[node].add_commands() = std::move(command);
+    }
+    for (auto& [node, message] : messages) fleet_service_.Send(node, std::move(message));
+  }
+
+  void Deliver(const RequestId& id, const ClientEvent& event, absl::Time now) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    const request::FinishReason end = found->second->OnEvent(event);
+    if (!std::holds_alternative<TokensReady>(event)) {
+      sessions_.erase(found);
+    } else if (end != request::FinishReason::kNone) {
+      core_->Finish(id, end, now);
+    }
+  }
+
+  bool HasReadyDecodeNode(absl::Time now) const {
+    for (const v1::NodeStatus& node : core_->GetStatus(now).nodes()) {
+      if (node.role() == "decode" && node.state() == "ready") return true;
+    }
+    return false;
+  }
+
+  const std::unique_ptr<ModelAssets> assets_;
+  const std::unique_ptr<Random> random_;
+  const std::unique_ptr<RouterCore> core_;  // router thread
+  Inbox inbox_;
+  FleetService fleet_service_;
+  ClientService client_service_;
+  std::unique_ptr<rpc::Server> client_server_;
+  std::unique_ptr<rpc::Server> fleet_server_;
+  absl::flat_hash_map<RequestId, std::shared_ptr<GenerateSession>> sessions_;  // router thread
+  std::atomic<bool> decode_ready_{false};
+  std::atomic<bool> draining_{false};
+  absl::Mutex mutex_;
+  int64_t requests_running_ ABSL_GUARDED_BY(mutex_) = 0;
+  Thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(
+    const RouterServerOptions& options, std::unique_ptr<ModelAssets> assets) {
+  auto server = std::make_unique<RouterServerImpl>(options, std::move(assets));
+  RETURN_IF_ERROR(server->StartServing(options));
+  return server;
+}
+
+}  // namespace tandem::router
