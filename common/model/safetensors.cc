@@ -126,15 +126,15 @@ absl::StatusOr<std::vector<FileTensor>> ParseSafetensors(absl::Span<const std::b
   std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
     return std::make_pair(a.begin, a.end) < std::make_pair(b.begin, b.end);
   });
-  std::vector<FileTensor> tensors;
-  for (size_t i = 0; i < placed.size(); ++i) {
-    if (i > 0 && placed[i].begin < placed[i - 1].end) {
+  for (size_t i = 1; i < placed.size(); ++i) {
+    if (placed[i].begin < placed[i - 1].end) {
       return absl::InvalidArgumentError(absl::StrCat(
           "tensor ", placed[i].tensor.name, " at data offset ", placed[i].begin,
           " overlaps tensor ", placed[i - 1].tensor.name, ", which ends at ", placed[i - 1].end));
     }
-    tensors.push_back(std::move(placed[i].tensor));
   }
+  std::vector<FileTensor> tensors;
+  for (Placed& tensor : placed) tensors.push_back(std::move(tensor.tensor));
   return tensors;
 }
 

@@ -106,6 +106,9 @@ struct LeaseFailed {
   LeaseId lease;
   Epoch epoch;
   absl::Status status;
+  // Blocks from the lease's first ordinal on that are verified in all layers: a new sender need not
+  // send them (receives that still drain are not counted).
+  int32_t verified_blocks = 0;
 };
 // No receive can touch the lease's blocks any more.
 struct LeaseDrained {

@@ -26,6 +26,10 @@ struct HandoffOptions {
   int checksum_retries_max = 1;                   // NACKs of one range before the epoch fails
   absl::Duration nack_after =
       absl::Milliseconds(200);  // FIN seen, data missing this long: ask again
+  // A receive or send that must end (its lease is draining, its export dead) and did not within
+  // this time is ended by dropping the connection: the peer hangs.
+  absl::Duration drain_after = absl::Seconds(1);
+  int nack_rounds_max = 64;  // NACKs one export answers before it fails
   int64_t leases_max = 4096;
   int64_t exports_max = 4096;
   int64_t remembered_acks_max = 4096;  // installed leases whose repeated FIN is still acknowledged

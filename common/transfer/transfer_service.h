@@ -11,20 +11,11 @@
 #include "absl/status/statusor.h"
 #include "common/kv/block_arena.h"
 #include "common/transfer/handoff_endpoint.h"
+#include "common/transfer/in_process_transport.h"
 #include "common/transfer/kv_transport.h"
+#include "common/transfer/ucx_transport.h"
 
 namespace tandem::transfer {
-
-struct UcxOptions {
-  // "auto" (shared memory on one host, else TCP), "shm" or "tcp".
-  std::string transports = "auto";
-  std::string host;  // names this machine; peers with an equal host are expected on shared memory
-};
-// kUnavailable with UCX's words when no usable transport is found.
-absl::StatusOr<std::unique_ptr<KvTransport>> NewUcxTransport(const UcxOptions& options);
-
-// Transports that find each other in one process by address.
-std::unique_ptr<KvTransport> NewInProcessTransport();
 
 struct TransferServiceOptions {
   HandoffOptions handoff;

@@ -1,0 +1,94 @@
+#include "common/transfer/handoff_context.h"
+
+#include <string>
+#include <utility>
+
+#include "common/telemetry/log.h"
+
+namespace tandem::transfer {
+namespace {
+
+// Answers to frames of peers are bounded by this, whatever the peers send.
+constexpr int64_t kControlSendsInFlightMax = 4096;
+constexpr size_t kAbortReasonBytesMax = 200;
+
+}  // namespace
+
+ScatterList HandoffContext::Pieces(const BlockRange& range, absl::Span<const BlockId> blocks,
+                                   int32_t first_ordinal) const {
+  ScatterList pieces;
+  pieces.reserve(range.cells());
+  for (int32_t layer = range.first_layer; layer < range.first_layer + range.layer_count; ++layer) {
+    for (int32_t i = 0; i < range.ordinal_count; ++i) {
+      const absl::Span<std::byte> cell =
+          arena.Block(layer, blocks[range.first_ordinal - first_ordinal + i]);
+      // Neighbouring blocks often lie side by side: one piece instead of many.
+      if (!pieces.empty() && pieces.back().data() + pieces.back().size() == cell.data()) {
+        pieces.back() = absl::MakeSpan(pieces.back().data(), pieces.back().size() + cell.size());
+      } else {
+        pieces.push_back(cell);
+      }
+    }
+  }
+  return pieces;
+}
+
+v1::KvFrame HandoffContext::Header(Incarnation receiver, LeaseId lease, Epoch epoch) const {
+  v1::KvFrame frame;
+  frame.set_sender_incarnation(options.incarnation.value());
+  frame.set_receiver_incarnation(receiver.value());
+  frame.set_lease_id(lease.value());
+  frame.set_epoch(epoch.value());
+  return frame;
+}
+
+void HandoffContext::SendControl(PeerId peer, v1::KvFrame frame) {
+  if (control_sends_in_flight_ >= kControlSendsInFlightMax) return;
+  ++control_sends_in_flight_;
+  ++counters.frames_sent;
+  auth.Sign(frame);
+  transport.Send(peer, frame, {},
+                 [weak = std::weak_ptr<HandoffContext*>(alive_)](const absl::Status&) {
+                   if (const auto alive = weak.lock()) --(*alive)->control_sends_in_flight_;
+                 });
+}
+
+void HandoffContext::SendAbort(PeerId peer, v1::KvFrame header, absl::string_view reason,
+                               bool from_receiver) {
+  header.mutable_abort()->set_reason(std::string(reason.substr(0, kAbortReasonBytesMax)));
+  header.mutable_abort()->set_from_receiver(from_receiver);
+  SendControl(peer, std::move(header));
+}
+
+void HandoffContext::SendData(PeerId peer, v1::KvFrame frame, GatherList payload,
+                              absl::AnyInvocable<void(const absl::Status&)> done) {
+  ++counters.frames_sent;
+  ++counters.sends_in_flight;
+  auth.Sign(frame);
+  transport.Send(peer, frame, std::move(payload),
+                 [weak = std::weak_ptr<HandoffContext*>(alive_),
+                  done = std::move(done)](const absl::Status& status) mutable {
+                   const auto alive = weak.lock();
+                   if (alive == nullptr) return;
+                   --(*alive)->counters.sends_in_flight;
+                   done(status);
+                 });
+}
+
+void HandoffContext::Reject(PeerId from, const v1::KvFrame& frame, const absl::Status& why) {
+  ++counters.frames_rejected;
+  if (now < next_reject_log_) {
+    ++rejects_unlogged_;
+    return;
+  }
+  Log(LogLevel::kWarning, "KV frame rejected",
+      {{"peer", from.value()},
+       {"lease", frame.lease_id()},
+       {"epoch", frame.epoch()},
+       {"reason", why.message()},
+       {"unlogged_before", rejects_unlogged_}});
+  next_reject_log_ = now + absl::Seconds(1);
+  rejects_unlogged_ = 0;
+}
+
+}  // namespace tandem::transfer

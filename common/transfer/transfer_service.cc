@@ -1,0 +1,130 @@
+#include "common/transfer/transfer_service.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/bounded_queue.h"
+#include "common/runtime/clock.h"
+
+namespace tandem::transfer {
+namespace {
+
+// Deadlines are met within this even when nothing arrives.
+constexpr absl::Duration kTickEvery = absl::Milliseconds(20);
+
+class TransferServiceImpl final : public TransferService {
+ public:
+  TransferServiceImpl(const TransferServiceOptions& options, std::unique_ptr<KvTransport> transport,
+                      kv::BlockArena& arena, EventSink sink)
+      : options_(options),
+        transport_(std::move(transport)),
+        address_(transport_->address()),
+        commands_(static_cast<size_t>(options.command_queue_max)),
+        endpoint_(HandoffEndpoint::Create(options.handoff, arena, *transport_)),
+        sink_(std::move(sink)),
+        thread_([this] { Run(); }) {}
+
+  ~TransferServiceImpl() override {
+    stopping_.store(true);
+    transport_->Wake();
+    thread_.join();
+    // The transport goes first of what can touch the arena; the endpoint ignores its completions.
+    endpoint_.reset();
+    transport_.reset();
+  }
+
+  absl::Status Submit(TransferCommand command) override {
+    if (!commands_.TryPush(std::move(command))) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("transfer: ", commands_.capacity(), " commands are waiting"));
+    }
+    // A wake-up is a system call; the thread needs it only when it sleeps or is about to.
+    if (sleeping_.load()) transport_->Wake();
+    return absl::OkStatus();
+  }
+
+  const std::string& address() const override { return address_; }
+
+  TransferCounters counters() const override {
+    absl::MutexLock lock(&mutex_);
+    return counters_;
+  }
+
+ private:
+  void Run() {
+    absl::Time idle_since = RealClock().Now();
+    while (!stopping_.load()) {
+      const absl::Time now = RealClock().Now();
+      if (Step(now)) {
+        idle_since = now;
+        continue;
+      }
+      if (now - idle_since < options_.spin) continue;
+      // Announce the sleep, then look once more: a command pushed before the announcement was seen
+      // is found here, a later one wakes.
+      sleeping_.store(true);
+      if (commands_.size() == 0 && !stopping_.load()) transport_->Wait(kTickEvery);
+      sleeping_.store(false);
+    }
+  }
+
+  bool Step(absl::Time now) {
+    bool moved = false;
+    for (const TransferCommand& command : commands_.PopAll(absl::ZeroDuration())) {
+      endpoint_->Handle(command, now);
+      moved = true;
+    }
+    endpoint_->Tick(now);
+    moved = transport_->Progress() || moved;
+    for (TransferEvent& event : endpoint_->TakeEvents()) {
+      sink_(std::move(event));
+      moved = true;
+    }
+    if (moved || counters_stale_) {
+      absl::MutexLock lock(&mutex_);
+      counters_ = endpoint_->counters();
+      counters_stale_ = moved;
+    }
+    return moved;
+  }
+
+  const TransferServiceOptions options_;
+  std::unique_ptr<KvTransport> transport_;
+  const std::string address_;
+  BoundedQueue<TransferCommand> commands_;
+  std::unique_ptr<HandoffEndpoint> endpoint_;
+  EventSink sink_;
+  bool counters_stale_ = true;
+  mutable absl::Mutex mutex_;
+  TransferCounters counters_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> sleeping_{false};
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TransferService>> TransferService::Create(
+    const TransferServiceOptions& options, std::unique_ptr<KvTransport> transport,
+    kv::BlockArena& arena, EventSink sink) {
+  if (options.command_queue_max <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("command_queue_max is ", options.command_queue_max, ", expected > 0"));
+  }
+  if (options.handoff.frame_bytes_min <= 0 ||
+      options.handoff.frame_bytes_max < options.handoff.frame_bytes_min) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("frame sizes are ", options.handoff.frame_bytes_min, " to ",
+                     options.handoff.frame_bytes_max, " bytes, expected 0 < min <= max"));
+  }
+  return std::make_unique<TransferServiceImpl>(options, std::move(transport), arena,
+                                               std::move(sink));
+}
+
+}  // namespace tandem::transfer
