@@ -59,7 +59,7 @@ class BlockPool {
   // One owner less; the last one leaves a sealed block cached and another free.
   void Unref(BlockId block);
   // Marks a used block full and immutable under `hash`. If another block already has the hash, this
-  // one stays unsealed (its owner goes on using it; it is freed at Unref).
+  // one stays unsealed (its owner goes on using it; it is freed at Unref). REQUIRES: one reference.
   void Seal(BlockId block, const BlockHash& hash);
   bool IsSealed(BlockId block) const;
 
@@ -70,8 +70,8 @@ class BlockPool {
   Counts counts() const;
   // Everything since the last call; stored and removed of one block cancel out.
   BlockEvents DrainEvents();
-  // Hashes of all sealed blocks, parents before children where both are here: the snapshot for a
-  // new router.
+  // Hashes of all sealed blocks in the order they were sealed: the snapshot for a new router. A
+  // parent comes before its children unless it was evicted and sealed again.
   std::vector<BlockHash> SealedHashes() const;
 
  private:
@@ -84,6 +84,11 @@ class BlockPool {
     uint64_t sealed_order = 0;
     std::list<BlockId>::iterator lru;  // valid while cached
   };
+  // A hash became findable here, or ceased to be.
+  struct Change {
+    BlockHash hash;
+    bool stored = false;
+  };
   Block& At(BlockId block);
   const Block& At(BlockId block) const;
   void Evict(BlockId block);
@@ -92,7 +97,7 @@ class BlockPool {
   std::vector<BlockId> free_;  // used as a stack
   std::list<BlockId> lru_;     // cached blocks, least recently used first
   absl::flat_hash_map<BlockHash, BlockId> by_hash_;
-  BlockEvents events_;
+  std::vector<Change> changes_;  // since DrainEvents
   int64_t used_ = 0, quarantined_ = 0;
   uint64_t next_sealed_order_ = 1;
 };

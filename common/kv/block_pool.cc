@@ -1,0 +1,182 @@
+#include "common/kv/block_pool.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+
+namespace tandem::kv {
+
+BlockPool::BlockPool(int64_t num_blocks) : blocks_(num_blocks) {
+  free_.reserve(num_blocks);
+  for (int64_t i = num_blocks - 1; i >= 0; --i) free_.push_back(BlockId(static_cast<int32_t>(i)));
+}
+
+BlockPool::Block& BlockPool::At(BlockId block) {
+  TANDEM_CHECK(block.value() >= 0 && block.value() < static_cast<int64_t>(blocks_.size()), "block ",
+               block.value(), " of ", blocks_.size());
+  return blocks_[block.value()];
+}
+
+const BlockPool::Block& BlockPool::At(BlockId block) const {
+  return const_cast<BlockPool*>(this)->At(block);
+}
+
+void BlockPool::Evict(BlockId block) {
+  Block& b = At(block);
+  TANDEM_CHECK(b.state == State::kCached, "block ", block.value(), " evicted while not cached");
+  lru_.erase(b.lru);
+  by_hash_.erase(b.hash);
+  changes_.push_back({.hash = b.hash, .stored = false});
+  b = Block();
+  free_.push_back(block);
+}
+
+absl::StatusOr<std::vector<BlockId>> BlockPool::Allocate(int64_t count) {
+  TANDEM_CHECK(count >= 0, "count ", count);
+  const int64_t available = static_cast<int64_t>(free_.size() + lru_.size());
+  if (count > available) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("KV pool: ", count, " blocks asked for, ", available, " of ", blocks_.size(),
+                     " available (", used_, " used, ", quarantined_, " quarantined)"));
+  }
+  std::vector<BlockId> allocated;
+  allocated.reserve(count);
+  for (int64_t i = 0; i < count; ++i) {
+    if (free_.empty()) Evict(lru_.front());
+    const BlockId block = free_.back();
+    free_.pop_back();
+    Block& b = At(block);
+    TANDEM_CHECK(b.state == State::kFree && !b.sealed && b.references == 0, "block ", block.value(),
+                 " on the free list is not free");
+    b.state = State::kUsed;
+    b.references = 1;
+    ++used_;
+    allocated.push_back(block);
+  }
+  return allocated;
+}
+
+std::vector<BlockId> BlockPool::Match(absl::Span<const BlockHash> hashes) {
+  std::vector<BlockId> matched;
+  for (const BlockHash& hash : hashes) {
+    const auto it = by_hash_.find(hash);
+    if (it == by_hash_.end()) break;
+    Block& b = At(it->second);
+    if (b.state == State::kCached) {
+      lru_.erase(b.lru);
+      b.state = State::kUsed;
+      ++used_;
+    }
+    ++b.references;
+    matched.push_back(it->second);
+  }
+  return matched;
+}
+
+int64_t BlockPool::MatchLength(absl::Span<const BlockHash> hashes) const {
+  int64_t length = 0;
+  while (length < static_cast<int64_t>(hashes.size()) && by_hash_.contains(hashes[length])) {
+    ++length;
+  }
+  return length;
+}
+
+void BlockPool::Ref(BlockId block) {
+  Block& b = At(block);
+  TANDEM_CHECK(b.state == State::kUsed && b.sealed, "block ", block.value(),
+               " shared while not used and sealed");
+  ++b.references;
+}
+
+void BlockPool::Unref(BlockId block) {
+  Block& b = At(block);
+  TANDEM_CHECK(b.state == State::kUsed && b.references > 0, "block ", block.value(),
+               " released by one who does not own it");
+  if (--b.references > 0) return;
+  --used_;
+  if (b.sealed) {
+    b.state = State::kCached;
+    b.lru = lru_.insert(lru_.end(), block);
+  } else {
+    b = Block();
+    free_.push_back(block);
+  }
+}
+
+void BlockPool::Seal(BlockId block, const BlockHash& hash) {
+  Block& b = At(block);
+  TANDEM_CHECK(b.state == State::kUsed && !b.sealed && b.references == 1, "block ", block.value(),
+               " sealed twice or while not used");
+  if (!by_hash_.try_emplace(hash, block).second) return;
+  b.sealed = true;
+  b.hash = hash;
+  b.sealed_order = next_sealed_order_++;
+  changes_.push_back({.hash = hash, .stored = true});
+}
+
+bool BlockPool::IsSealed(BlockId block) const { return At(block).sealed; }
+
+void BlockPool::Quarantine(BlockId block) {
+  Block& b = At(block);
+  TANDEM_CHECK(b.state == State::kUsed && !b.sealed && b.references == 1, "block ", block.value(),
+               " quarantined while shared, sealed or not used");
+  b.state = State::kQuarantined;
+  b.references = 0;
+  --used_;
+  ++quarantined_;
+}
+
+void BlockPool::EndQuarantine(BlockId block) {
+  Block& b = At(block);
+  TANDEM_CHECK(b.state == State::kQuarantined, "block ", block.value(), " is not quarantined");
+  b = Block();
+  --quarantined_;
+  free_.push_back(block);
+}
+
+BlockPool::Counts BlockPool::counts() const {
+  const Counts counts{.total = static_cast<int64_t>(blocks_.size()),
+                      .free = static_cast<int64_t>(free_.size()),
+                      .cached = static_cast<int64_t>(lru_.size()),
+                      .used = used_,
+                      .quarantined = quarantined_};
+  TANDEM_CHECK(counts.free + counts.cached + counts.used + counts.quarantined == counts.total,
+               "free ", counts.free, " cached ", counts.cached, " used ", counts.used,
+               " quarantined ", counts.quarantined, " total ", counts.total);
+  return counts;
+}
+
+BlockEvents BlockPool::DrainEvents() {
+  // One hash's changes alternate, so its first and last one tell the net effect: equal kinds are
+  // that kind, different kinds are nothing.
+  absl::flat_hash_map<BlockHash, bool> first_stored;
+  absl::flat_hash_map<BlockHash, size_t> last;
+  for (size_t i = 0; i < changes_.size(); ++i) {
+    first_stored.try_emplace(changes_[i].hash, changes_[i].stored);
+    last[changes_[i].hash] = i;
+  }
+  BlockEvents events;
+  for (size_t i = 0; i < changes_.size(); ++i) {
+    const Change& change = changes_[i];
+    if (last[change.hash] != i || first_stored[change.hash] != change.stored) continue;
+    (change.stored ? events.stored : events.removed).push_back(change.hash);
+  }
+  changes_.clear();
+  return events;
+}
+
+std::vector<BlockHash> BlockPool::SealedHashes() const {
+  std::vector<const Block*> sealed;
+  for (const Block& b : blocks_) {
+    if (b.sealed) sealed.push_back(&b);
+  }
+  std::sort(sealed.begin(), sealed.end(),
+            [](const Block* a, const Block* b) { return a->sealed_order < b->sealed_order; });
+  std::vector<BlockHash> hashes;
+  hashes.reserve(sealed.size());
+  for (const Block* b : sealed) hashes.push_back(b->hash);
+  return hashes;
+}
+
+}  // namespace tandem::kv
