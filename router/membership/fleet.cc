@@ -134,6 +134,41 @@ void Fleet::OnLoad(Node& node, const v1::NodeLoad& load) {
   node.blocks_unreported = 0;
 }
 
+void Fleet::DecodePlaced(NodeKey key, int64_t blocks) {
+  Node* node = Find(key);
+  if (node == nullptr) return;
+  ++node->legs;
+  node->blocks_unconfirmed += blocks;
+}
+
+void Fleet::DecodeReserved(NodeKey key, int64_t blocks) {
+  Node* node = Find(key);
+  if (node == nullptr) return;
+  node->blocks_unconfirmed -= blocks;
+  node->blocks_unreported += blocks;
+}
+
+void Fleet::DecodeEnded(NodeKey key, int64_t blocks_unconfirmed) {
+  Node* node = Find(key);
+  if (node == nullptr) return;
+  --node->legs;
+  node->blocks_unconfirmed -= blocks_unconfirmed;
+}
+
+void Fleet::PrefillPlaced(NodeKey key, int64_t tokens) {
+  if (Node* node = Find(key); node != nullptr) {
+    ++node->legs;
+    node->prefill_tokens_ahead += tokens;
+  }
+}
+
+void Fleet::PrefillEnded(NodeKey key, int64_t tokens) {
+  if (Node* node = Find(key); node != nullptr) {
+    --node->legs;
+    node->prefill_tokens_ahead -= tokens;
+  }
+}
+
 std::vector<NodeKey> Fleet::Silent(absl::Time now, absl::Duration lost_after) const {
   std::vector<NodeKey> silent;
   for (const auto& [id, node] : by_id_)

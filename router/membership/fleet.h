@@ -101,6 +101,13 @@ class Fleet {
 
   // A load report: what was confirmed before it is in it.
   void OnLoad(Node& node, const v1::NodeLoad& load);
+  // This router's own legs, for `Node`'s in-flight figures. Nodes that have left are ignored.
+  void DecodePlaced(NodeKey key, int64_t blocks);
+  void DecodeReserved(NodeKey key, int64_t blocks);
+  void DecodeEnded(NodeKey key, int64_t blocks_unconfirmed);
+  void PrefillPlaced(NodeKey key, int64_t tokens);
+  void PrefillEnded(NodeKey key, int64_t tokens);
+
   // Nodes not heard of for longer than `lost_after`, oldest id first.
   std::vector<NodeKey> Silent(absl::Time now, absl::Duration lost_after) const;
 
