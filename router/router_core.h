@@ -55,14 +55,19 @@ struct RouterOptions {
   absl::Duration lease_time = absl::Seconds(10);
   absl::Duration queue_deadline =
       absl::Seconds(60);  // Queued longer: kUnavailable or kResourceExhausted
-  absl::Duration prefill_deadline = absl::Seconds(120);
+  absl::Duration no_node_deadline =
+      absl::Seconds(5);  // Queued while no decode node has ever joined: kUnavailable
+  absl::Duration reserve_deadline = absl::Seconds(10);   // Run without Reserved or Refused
+  absl::Duration prefill_deadline = absl::Seconds(120);  // Reserved to the first token, installed
   absl::Duration token_deadline =
       absl::Seconds(60);     // generating without any token: the decode leg is retried
   int attempts_max = 4;      // placements of one request
   int64_t queue_max = 8192;  // requests waiting for placement; more: kResourceExhausted
   int64_t requests_max = 65536;
+  int64_t nodes_max = 4096;
   int64_t index_blocks_max =
       4 << 20;  // prefix index entries; least recently used nodes' entries go first
+  bool pick_power_of_two = false;  // place by the better of two random pairs instead of the best
 };
 
 // A validated, tokenized request.
@@ -75,6 +80,9 @@ struct RequestInput {
   std::vector<TokenId> eos_token_ids;
   std::string cache_salt;
   int32_t sequence_index = 0;
+  // False when max_tokens is only the default, "up to the context": it is then lowered to what the
+  // largest decode node can hold instead of refusing the request.
+  bool max_tokens_given = true;
 };
 
 // Next tokens of the answer, in order, each index exactly once.

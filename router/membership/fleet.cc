@@ -1,0 +1,197 @@
+#include "router/membership/fleet.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "router/membership/registration.h"
+
+namespace tandem::router {
+namespace {
+
+v1::NodeStatus StatusOf(const Node& node) {
+  v1::NodeStatus status;
+  status.set_node_id(node.id.value());
+  status.set_role(RoleName(node.role));
+  status.set_state(node.draining ? "draining" : "ready");
+  *status.mutable_load() = node.load;
+  *status.mutable_counters() = node.counters;
+  status.set_transport(node.transport);
+  status.set_incarnation(node.incarnation.value());
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<NodeKey>> Fleet::CheckJoin(
+    NodeKey key, const v1::Registration& registration) const {
+  RETURN_IF_ERROR(CheckRegistration(registration, model_));
+  const std::string& id = registration.node_id();
+  if (by_key_.contains(key))
+    return absl::InvalidArgumentError(
+        absl::StrCat("stream ", key.value(), " of node ", id, " has registered already"));
+  std::optional<NodeKey> replaced;
+  if (const auto it = by_id_.find(NodeId(id)); it != by_id_.end()) {
+    const uint64_t connected = it->second->incarnation.value();
+    if (registration.incarnation() < connected)
+      return absl::FailedPreconditionError(
+          absl::StrCat("node ", id, ": incarnation ", registration.incarnation(), " is older than ",
+                       connected, ", which is connected"));
+    replaced = it->second->key;
+  }
+  const int64_t others = size() - (replaced.has_value() ? 1 : 0);
+  if (others >= nodes_max_)
+    return absl::ResourceExhaustedError(
+        absl::StrCat("node ", id, ": this router has ", others, " nodes, at most ", nodes_max_));
+  if (others == 0) return replaced;
+  if (registration.numerics_id() != numerics_id_)
+    return absl::FailedPreconditionError(absl::StrCat("node ", id, " has numerics id ",
+                                                      registration.numerics_id(),
+                                                      ", the fleet has ", numerics_id_));
+  if (registration.block_tokens() != block_tokens_)
+    return absl::FailedPreconditionError(absl::StrCat("node ", id, " has blocks of ",
+                                                      registration.block_tokens(),
+                                                      " tokens, the fleet has ", block_tokens_));
+  return replaced;
+}
+
+Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time now) {
+  const NodeId id(registration.node_id());
+  TANDEM_CHECK(!by_key_.contains(key) && !by_id_.contains(id), "node ", id.value());
+  if (empty()) {
+    numerics_id_ = registration.numerics_id();
+    block_tokens_ = registration.block_tokens();
+    ++generation_;
+  }
+  auto node = std::make_unique<Node>();
+  node->key = key;
+  node->slot = TakeSlot();
+  node->id = id;
+  node->incarnation = Incarnation(registration.incarnation());
+  node->role = registration.role();
+  node->host = registration.host();
+  node->transfer_address = registration.transfer_address();
+  node->context_tokens = registration.context_tokens();
+  node->block_tokens = registration.block_tokens();
+  node->num_blocks = registration.num_blocks();
+  node->max_sequences = registration.max_sequences();
+  node->last_heard = now;
+  node->load.set_blocks_total(node->num_blocks);
+  node->load.set_blocks_free(node->num_blocks);
+  if (node->role == v1::NODE_ROLE_DECODE) decode_node_seen_ = true;
+  lost_.erase(std::remove_if(lost_.begin(), lost_.end(),
+                             [&](const LostNode& l) { return l.status.node_id() == id.value(); }),
+              lost_.end());
+  by_id_[id] = node.get();
+  return *(by_key_[key] = std::move(node));
+}
+
+void Fleet::Remove(NodeKey key) {
+  const auto it = by_key_.find(key);
+  if (it == by_key_.end()) return;
+  const Node& node = *it->second;
+  LostNode lost{StatusOf(node), node.last_heard};
+  lost.status.set_state("lost");
+  lost_.push_back(std::move(lost));
+  if (lost_.size() > kLostNodesKept) lost_.pop_front();
+  free_slots_.push_back(node.slot);
+  by_id_.erase(node.id);
+  by_key_.erase(it);
+  if (empty()) {
+    numerics_id_.clear();
+    block_tokens_ = 0;
+    ++generation_;
+  }
+}
+
+NodeSlot Fleet::TakeSlot() {
+  if (free_slots_.empty()) return next_slot_++;
+  const NodeSlot slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
+}
+
+Node* Fleet::Find(NodeKey key) {
+  const auto it = by_key_.find(key);
+  return it == by_key_.end() ? nullptr : it->second.get();
+}
+
+const Node* Fleet::Find(NodeKey key) const {
+  const auto it = by_key_.find(key);
+  return it == by_key_.end() ? nullptr : it->second.get();
+}
+
+std::vector<const Node*> Fleet::nodes() const {
+  std::vector<const Node*> all;
+  all.reserve(by_id_.size());
+  for (const auto& [id, node] : by_id_) all.push_back(node);
+  return all;
+}
+
+void Fleet::OnLoad(Node& node, const v1::NodeLoad& load) {
+  node.load = load;
+  node.blocks_unreported = 0;
+}
+
+void Fleet::DecodePlaced(NodeKey key, int64_t blocks) {
+  Node* node = Find(key);
+  if (node == nullptr) return;
+  ++node->legs;
+  node->blocks_unconfirmed += blocks;
+}
+
+void Fleet::DecodeReserved(NodeKey key, int64_t blocks) {
+  Node* node = Find(key);
+  if (node == nullptr) return;
+  node->blocks_unconfirmed -= blocks;
+  node->blocks_unreported += blocks;
+}
+
+void Fleet::DecodeEnded(NodeKey key, int64_t blocks_unconfirmed) {
+  Node* node = Find(key);
+  if (node == nullptr) return;
+  --node->legs;
+  node->blocks_unconfirmed -= blocks_unconfirmed;
+}
+
+void Fleet::PrefillPlaced(NodeKey key, int64_t tokens) {
+  if (Node* node = Find(key); node != nullptr) {
+    ++node->legs;
+    node->prefill_tokens_ahead += tokens;
+  }
+}
+
+void Fleet::PrefillEnded(NodeKey key, int64_t tokens) {
+  if (Node* node = Find(key); node != nullptr) {
+    --node->legs;
+    node->prefill_tokens_ahead -= tokens;
+  }
+}
+
+std::vector<NodeKey> Fleet::Silent(absl::Time now, absl::Duration lost_after) const {
+  std::vector<NodeKey> silent;
+  for (const auto& [id, node] : by_id_)
+    if (now - node->last_heard > lost_after) silent.push_back(node->key);
+  return silent;
+}
+
+int64_t Fleet::decode_capacity_tokens() const {
+  int64_t capacity = 0;
+  for (const auto& [id, node] : by_id_)
+    if (node->role == v1::NODE_ROLE_DECODE) capacity = std::max(capacity, node->capacity_tokens());
+  return capacity;
+}
+
+void Fleet::FillStatus(absl::Time now, v1::GetStatusResponse& status) const {
+  for (const auto& [id, node] : by_id_) {
+    v1::NodeStatus& out = *status.add_nodes() = StatusOf(*node);
+    out.set_last_heard_ms(absl::ToDoubleMilliseconds(now - node->last_heard));
+  }
+  for (const LostNode& lost : lost_) {
+    v1::NodeStatus& out = *status.add_nodes() = lost.status;
+    out.set_last_heard_ms(absl::ToDoubleMilliseconds(now - lost.last_heard));
+  }
+}
+
+}  // namespace tandem::router

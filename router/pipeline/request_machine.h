@@ -1,0 +1,178 @@
+// One request's life over its two legs: router_core.h's diagram. The core feeds it events that name
+// its request; it answers with commands and client events in the shared RouterActions.
+//
+//   kQueued ─Place─▶ kReserving ─Reserved─▶ kPrefilling ─first token─▶ kInstalling ─Installed─▶
+//     ▲                 │    └─ computes locally ──────────────────────────────────▶ kGenerating ─▶
+//     kDone └── Refused, decode leg lost, failed or late (at most attempts_max placements) ──┘
+//   In kPrefilling and kInstalling a prefill leg that is lost, refused, failed or late is replaced:
+//   NewEpoch to the decode node, Prefill to another node, the same lease.
+//
+// Thread safety: none; the router thread owns it through the core.
+// Invariants: one RequestDone or RequestFailed, after which the machine ignores everything; no leg
+// outlives the machine (both are aborted or have ended); each state has a deadline(); nodes'
+// in-flight figures are given back exactly once.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/kv/block_hash.h"
+#include "router/membership/fleet.h"
+#include "router/membership/prefix_index.h"
+#include "router/pipeline/request_report.h"
+#include "router/pipeline/token_stream.h"
+#include "router/policy/pair_placement.h"
+#include "router/router_core.h"
+
+namespace tandem::router {
+
+struct RouterCounters {
+  int64_t requests_finished = 0, requests_failed = 0;
+  int64_t duplicate_tokens = 0, diverged_tokens = 0;
+};
+
+// What all requests share; owned by the core, outlives the machines.
+struct RequestContext {
+  const RouterOptions& options;
+  const ModelIdentity& model;
+  Fleet& fleet;
+  PrefixIndex& index;
+  const PairPlacement& placement;
+  RouterActions& actions;
+  RouterCounters& counters;
+};
+
+class RequestMachine {
+ public:
+  // How long a request leaves out a node that failed it: long enough for a restart to show as a
+  // lost stream. (A refusal only means "full now" and is remembered for less.)
+  static constexpr absl::Duration kFailureMemory = absl::Seconds(1);
+
+  enum class State { kQueued, kReserving, kPrefilling, kInstalling, kGenerating, kDone };
+
+  RequestMachine(RequestInput input, RequestContext context, absl::Time now);
+  RequestMachine(const RequestMachine&) = delete;
+  RequestMachine& operator=(const RequestMachine&) = delete;
+
+  // Places a queued request; what is in the way when it stays queued. REQUIRES: kQueued.
+  std::optional<NoPlace> Place(absl::Time now);
+  // Events of nodes; those of legs that are not this request's current ones are ignored.
+  void OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Time now);
+  void OnTokens(NodeKey node, const v1::TokensGenerated::Step& step, absl::Time now);
+  // REQUIRES: the node has left the fleet.
+  void OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now);
+  void OnDeadline(absl::Time now);
+  void Finish(request::FinishReason reason, absl::Time now);
+  // Emits what the events since the last call amount to: at most one TokensReady, then the end.
+  // Call after each batch of events, so that statistics that share a message with the last token
+  // count.
+  void Settle(absl::Time now);
+
+  State state() const { return state_; }
+  bool done() const { return state_ == State::kDone; }
+  absl::Time deadline() const;
+  absl::Duration waited(absl::Time now) const { return now - queued_since_; }
+  const RequestInput& input() const { return input_; }
+
+ private:
+  struct DecodeLeg {
+    NodeKey node;
+    std::string node_id;
+    uint32_t attempt = 0;
+    bool live = false;      // the node may hold something for it
+    bool reserved = false;  // Reserved came
+    bool computes_locally = false;
+    bool installed = false;
+    int64_t blocks = 0;  // in the fleet's unconfirmed figure until Reserved
+    uint64_t lease = 0;
+    uint32_t epoch = 0;
+    int64_t cached_tokens = 0;
+  };
+  struct PrefillLeg {
+    NodeKey node;
+    std::string node_id;
+    uint32_t attempt = 0;   // 0 = planned only
+    bool live = false;      // the node may hold something for it
+    bool counted = false;   // `tokens` are in the fleet's figure
+    bool finished = false;  // PrefillFinished came
+    int64_t tokens = 0;     // it has to compute
+    int tries = 0;          // of this decode placement
+  };
+
+  bool IsDecode(NodeKey node, const v1::Leg& leg) const;
+  bool IsPrefill(NodeKey node, const v1::Leg& leg) const;
+  v1::Leg MakeLeg(uint32_t attempt) const;
+  v1::SequenceSpec MakeSequence() const;
+  void Send(NodeKey node, v1::NodeCommand command);
+  void SendAbort(NodeKey node, uint32_t attempt, absl::string_view reason);
+
+  void ExtendSequence();
+  PlacementRequest MakePlacementRequest(absl::Time now);
+  void Run(const Placement& placement, absl::Time now);
+  void PlanPrefill(NodeKey node, int64_t cached_tokens);
+  // The planned node if it still takes work, else another; false when there is none.
+  bool StartPrefill(absl::Time now);
+  void SendPrefill(absl::Time now);
+
+  void OnReserved(const v1::Reserved& reserved, absl::Time now);
+  void OnDecodeRefused(const v1::Refused& refused, absl::Time now);
+  void OnInstalled(const v1::Installed& installed, absl::Time now);
+  void OnLegFinished(const v1::LegFinished& finished, absl::Time now);
+  void OnDecodeFailed(const v1::LegFailed& failed, absl::Time now);
+  void OnPrefillFailed(const absl::Status& why, absl::Time now);
+  // An error means that the leg that sent it must be given up.
+  absl::Status Offer(const v1::GeneratedToken& token, bool count_duplicate, absl::Time now);
+  void GiveUpDecode(const absl::Status& why, absl::Time now);
+  void CheckEnd(bool decode_leg_ends_itself);
+
+  bool AwaitsPrefill() const {
+    return state_ == State::kPrefilling || state_ == State::kInstalling;
+  }
+  // Another prefill node for the same lease, or another placement.
+  void RetryPrefill(const absl::Status& why, absl::Time now);
+  // Both legs end; back to the queue.
+  void Replace(const absl::Status& why, absl::Time now);
+  // One more attempt; false (and the request fails) when that is too many.
+  bool CountAttempt(const absl::Status& why);
+  void EndDecodeLeg(absl::string_view abort_reason);
+  void EndPrefillLeg(absl::string_view abort_reason);
+  void ReleasePrefillTokens();
+  void MarkFailed(NodeKey node, absl::Time until);
+  void Fail(absl::Status status);
+  absl::Status QueueDeadlineStatus() const;
+  void LogRetry(absl::string_view what, const std::string& node, const absl::Status& why) const;
+
+  RequestInput input_;
+  RequestContext context_;
+  State state_ = State::kQueued;
+  TokenStream tokens_;
+  RequestSteps steps_;
+  RequestReport report_;
+  DecodeLeg decode_;
+  PrefillLeg prefill_;
+
+  std::vector<TokenId> sequence_;  // of the current placement: prompt, then delivered tokens
+  int32_t base_ = 0;               // how many of them are delivered tokens
+  std::vector<kv::BlockHash> hashes_;
+  uint64_t hashes_generation_ = 0;  // 0 = none yet
+  std::string numerics_id_;         // of the fleet that delivered the first token
+
+  uint32_t last_attempt_ = 0;  // number of the last leg, of either kind
+  int32_t attempts_ = 1;
+  int refusals_ = 0;
+  std::optional<NoPlace> in_the_way_;
+  absl::Time queued_since_;
+  absl::Time state_deadline_ = absl::InfiniteFuture();
+  std::vector<std::pair<NodeKey, absl::Time>> failed_;  // until when each is left out
+
+  request::FinishReason ending_ = request::FinishReason::kNone;  // set: Settle emits RequestDone
+  absl::Status failure_;  // not OK: Settle emits RequestFailed
+};
+
+}  // namespace tandem::router

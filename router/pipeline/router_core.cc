@@ -1,0 +1,343 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
+#include "router/membership/registration.h"
+#include "router/pipeline/router_core_impl.h"
+
+namespace tandem::router {
+namespace {
+
+// A younger request may pass requests that found no room, but few, and none that has waited long.
+constexpr int kPassedMax = 8;
+constexpr int kVisitedMax = 256;  // per walk, those that fit nowhere included
+constexpr absl::Duration kFirstInLineAfter = absl::Seconds(1);
+
+}  // namespace
+
+std::unique_ptr<RouterCore> RouterCore::Create(const RouterOptions& options,
+                                               const ModelIdentity& model, Random& random) {
+  return std::make_unique<RouterCoreImpl>(options, model, random);
+}
+
+RouterCoreImpl::RouterCoreImpl(const RouterOptions& options, const ModelIdentity& model,
+                               Random& random)
+    : options_(options),
+      model_(model),
+      random_(random),
+      fleet_(model, options.nodes_max),
+      index_(options.index_blocks_max),
+      placement_({.local_prefill_tokens_max = options.local_prefill_tokens_max,
+                  .pick_power_of_two = options.pick_power_of_two},
+                 fleet_, index_, random_),
+      incarnation_(random.Next()) {}
+
+void RouterCoreImpl::NoteTime(absl::Time now) {
+  if (!started_.has_value()) started_ = now;
+}
+
+// ---- clients
+
+absl::Status RouterCoreImpl::CheckAdmission(const RequestInput& input) const {
+  const std::string& id = input.id.value();
+  if (id.empty() || input.prompt.empty() || input.stop.max_tokens < 1)
+    return absl::InvalidArgumentError(absl::StrCat(
+        "request \"", id, "\": prompt of ", input.prompt.size(), " tokens and max_tokens ",
+        input.stop.max_tokens, ", expected an id and at least 1 of each"));
+  if (by_id_.contains(id))
+    return absl::AlreadyExistsError(absl::StrCat("request ", id, " is running"));
+  if (requests_running() >= options_.requests_max)
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this router runs ", requests_running(), " requests, its bound"));
+  const auto prompt = static_cast<int64_t>(input.prompt.size());
+  // A default max_tokens shrinks to what fits; one token must.
+  const int64_t needed = prompt + (input.max_tokens_given ? int64_t{input.stop.max_tokens} : 1);
+  if (needed > model_.context_tokens)
+    return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
+                                                   " tokens, the model's context is ",
+                                                   model_.context_tokens));
+  const int64_t capacity = fleet_.decode_capacity_tokens();
+  if (capacity > 0 && needed > capacity)
+    return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
+                                                   " tokens of KV, the largest decode node holds ",
+                                                   capacity));
+  return absl::OkStatus();
+}
+
+absl::Status RouterCoreImpl::Submit(RequestInput input, absl::Time now) {
+  NoteTime(now);
+  RETURN_IF_ERROR(CheckAdmission(input));
+  const Serial serial = ++last_serial_;
+  by_id_[input.id.value()] = serial;
+  requests_[serial] = std::make_unique<RequestMachine>(
+      std::move(input),
+      RequestContext{options_, model_, fleet_, index_, placement_, actions_, counters_}, now);
+  queue_.insert(serial);
+  PlaceQueued(now);
+  if (queue_.contains(serial) && requests_queued() > options_.queue_max) {
+    Remove(serial);
+    return absl::ResourceExhaustedError(
+        absl::StrCat(options_.queue_max, " requests wait for placement, the queue's bound"));
+  }
+  Settle(serial, now);
+  return absl::OkStatus();
+}
+
+void RouterCoreImpl::Finish(const RequestId& id, request::FinishReason reason, absl::Time now) {
+  NoteTime(now);
+  Serial serial = 0;
+  RequestMachine* machine = FindRequest(id.value(), serial);
+  if (machine == nullptr) return;
+  machine->Finish(reason, now);
+  Settle(serial, now);
+  PlaceQueued(now);
+}
+
+// ---- nodes
+
+absl::StatusOr<v1::Welcome> RouterCoreImpl::NodeJoined(NodeKey key,
+                                                       const v1::Registration& registration,
+                                                       absl::Time now) {
+  NoteTime(now);
+  ASSIGN_OR_RETURN(const std::vector<kv::BlockHash> hashes,
+                   ParseBlockHashes(registration.cached_blocks()));
+  ASSIGN_OR_RETURN(const std::optional<NodeKey> replaced, fleet_.CheckJoin(key, registration));
+  if (replaced.has_value())
+    Disconnect(*replaced,
+               absl::UnavailableError(
+                   absl::StrCat("node ", registration.node_id(), " opened a newer stream")),
+               now);
+  const Node& node = fleet_.Join(key, registration, now);
+  index_.AddNode(node.slot, node.num_blocks);
+  index_.Store(node.slot, hashes);
+  Log(LogLevel::kInfo, "node joined",
+      {{"node_id", node.id.value()},
+       {"role", RoleName(node.role)},
+       {"blocks", node.num_blocks},
+       {"cached_blocks", hashes.size()}});
+  PlaceQueued(now);
+
+  v1::Welcome welcome;
+  welcome.set_router_id(options_.router_id);
+  welcome.set_router_incarnation(incarnation_);
+  welcome.set_heartbeat_interval_s(absl::ToDoubleSeconds(options_.heartbeat_interval));
+  welcome.set_lease_time_s(absl::ToDoubleSeconds(options_.lease_time));
+  return welcome;
+}
+
+absl::Status RouterCoreImpl::CheckSequenceNumber(Node& node, const v1::NodeMessage& message) const {
+  // The registration is number 1 and comes through NodeJoined. 0 = the stream is not numbered.
+  const uint64_t number = message.sequence_number();
+  if (number == 0) return absl::OkStatus();
+  const uint64_t expected = node.last_sequence_number + 1;
+  if (node.last_sequence_number != 0 && number != expected)
+    return absl::DataLossError(
+        absl::StrCat("node ", node.id.value(), ": message ", number, " came, expected ", expected));
+  node.last_sequence_number = number;
+  return absl::OkStatus();
+}
+
+void RouterCoreImpl::OnNodeMessage(NodeKey key, const v1::NodeMessage& message, absl::Time now) {
+  NoteTime(now);
+  Node* node = fleet_.Find(key);
+  if (node == nullptr) return;
+  node->last_heard = now;
+  absl::Status status = CheckSequenceNumber(*node, message);
+  if (status.ok() && message.has_registration())
+    status = absl::InvalidArgumentError(
+        absl::StrCat("node ", node->id.value(), " registered twice on one stream"));
+  for (const v1::NodeEvent& event : message.events()) {
+    if (!status.ok()) break;
+    if (event.has_blocks_stored() || event.has_blocks_removed())
+      status = OnBlocks(*node, event);
+    else
+      OnNodeEvent(*node, event, now);
+  }
+  if (status.ok()) {
+    // After the events: the report includes what they say.
+    if (message.has_load()) fleet_.OnLoad(*node, message.load());
+    if (message.has_counters()) node->counters = message.counters();
+  }
+  SettleTouched(now);
+  if (!status.ok()) Disconnect(key, status, now);
+  PlaceQueued(now);
+}
+
+absl::Status RouterCoreImpl::OnBlocks(Node& node, const v1::NodeEvent& event) {
+  const bool stored = event.has_blocks_stored();
+  const auto hashes =
+      ParseBlockHashes(stored ? event.blocks_stored().hashes() : event.blocks_removed().hashes());
+  if (!hashes.ok())
+    return absl::InvalidArgumentError(
+        absl::StrCat("node ", node.id.value(), ": ", hashes.status().message()));
+  if (stored)
+    index_.Store(node.slot, *hashes);
+  else
+    index_.Remove(node.slot, *hashes);
+  return absl::OkStatus();
+}
+
+template <typename Event>
+void RouterCoreImpl::Dispatch(NodeKey key, const v1::NodeEvent& event, const Event& body,
+                              absl::Time now) {
+  Serial serial = 0;
+  RequestMachine* machine = FindRequest(body.leg().request_id(), serial);
+  if (machine == nullptr) return;
+  machine->OnEvent(key, event, now);
+  touched_.push_back(serial);
+}
+
+void RouterCoreImpl::OnNodeEvent(Node& node, const v1::NodeEvent& event, absl::Time now) {
+  switch (event.event_case()) {
+    case v1::NodeEvent::kReserved:
+      return Dispatch(node.key, event, event.reserved(), now);
+    case v1::NodeEvent::kRefused:
+      return Dispatch(node.key, event, event.refused(), now);
+    case v1::NodeEvent::kPrefillFinished:
+      return Dispatch(node.key, event, event.prefill_finished(), now);
+    case v1::NodeEvent::kInstalled:
+      return Dispatch(node.key, event, event.installed(), now);
+    case v1::NodeEvent::kLegFinished:
+      return Dispatch(node.key, event, event.leg_finished(), now);
+    case v1::NodeEvent::kLegFailed:
+      return Dispatch(node.key, event, event.leg_failed(), now);
+    case v1::NodeEvent::kTokens:
+      for (const v1::TokensGenerated::Step& step : event.tokens().steps()) {
+        Serial serial = 0;
+        RequestMachine* machine = FindRequest(step.leg().request_id(), serial);
+        if (machine == nullptr) continue;
+        machine->OnTokens(node.key, step, now);
+        touched_.push_back(serial);
+      }
+      return;
+    case v1::NodeEvent::kDraining:
+      node.draining = true;
+      Log(LogLevel::kInfo, "node drains", {{"node_id", node.id.value()}});
+      return;
+    default:
+      return;
+  }
+}
+
+void RouterCoreImpl::Disconnect(NodeKey key, const absl::Status& why, absl::Time now) {
+  actions_.disconnects.emplace_back(key, why);
+  NodeLost(key, why, now);
+}
+
+void RouterCoreImpl::NodeLost(NodeKey key, const absl::Status& why, absl::Time now) {
+  NoteTime(now);
+  const Node* node = fleet_.Find(key);
+  if (node == nullptr) return;
+  const std::string id = node->id.value();
+  Log(LogLevel::kWarning, "node lost", {{"node_id", id}, {"why", why.ToString()}});
+  index_.DropNode(node->slot);
+  fleet_.Remove(key);
+  // Commands already waiting for its stream would be sent to nobody.
+  auto& commands = actions_.commands;
+  commands.erase(std::remove_if(commands.begin(), commands.end(),
+                                [&](const auto& command) { return command.first == key; }),
+                 commands.end());
+  const absl::Status lost =
+      absl::UnavailableError(absl::StrCat("node ", id, " was lost: ", why.message()));
+  std::vector<Serial> running;
+  for (auto& [serial, machine] : requests_) {
+    machine->OnNodeLost(key, lost, now);
+    running.push_back(serial);
+  }
+  for (const Serial serial : running) Settle(serial, now);
+  PlaceQueued(now);
+}
+
+// ---- time
+
+void RouterCoreImpl::OnTick(absl::Time now) {
+  NoteTime(now);
+  for (const NodeKey key : fleet_.Silent(now, options_.node_lost_after))
+    Disconnect(
+        key,
+        absl::UnavailableError(absl::StrCat(
+            "nothing was heard for ", absl::FormatDuration(now - fleet_.Find(key)->last_heard))),
+        now);
+  for (const Serial serial : deadlines_.PopDue(now)) {
+    const auto it = requests_.find(serial);
+    if (it == requests_.end()) continue;
+    it->second->OnDeadline(now);
+    Settle(serial, now);
+  }
+  PlaceQueued(now);
+}
+
+// ---- bookkeeping
+
+RequestMachine* RouterCoreImpl::FindRequest(const std::string& request_id, Serial& serial) {
+  const auto it = by_id_.find(request_id);
+  if (it == by_id_.end()) return nullptr;
+  serial = it->second;
+  return requests_.at(serial).get();
+}
+
+void RouterCoreImpl::SettleTouched(absl::Time now) {
+  for (const Serial serial : touched_) Settle(serial, now);
+  touched_.clear();
+}
+
+void RouterCoreImpl::Settle(Serial serial, absl::Time now) {
+  const auto it = requests_.find(serial);
+  if (it == requests_.end()) return;
+  RequestMachine& machine = *it->second;
+  machine.Settle(now);
+  if (machine.done()) return Remove(serial);
+  if (machine.state() == RequestMachine::State::kQueued) queue_.insert(serial);
+  deadlines_.Set(serial, machine.deadline());
+}
+
+void RouterCoreImpl::Remove(Serial serial) {
+  const auto it = requests_.find(serial);
+  by_id_.erase(it->second->input().id.value());
+  queue_.erase(serial);
+  deadlines_.Erase(serial);
+  requests_.erase(it);
+}
+
+void RouterCoreImpl::PlaceQueued(absl::Time now) {
+  int passed = 0, visited = 0;
+  for (auto it = queue_.begin(); it != queue_.end() && visited < kVisitedMax; ++visited) {
+    const Serial serial = *it;
+    RequestMachine& machine = *requests_.at(serial);
+    const std::optional<NoPlace> in_the_way = machine.Place(now);
+    if (!in_the_way.has_value()) {
+      queue_.erase(serial);
+      Settle(serial, now);
+      it = queue_.upper_bound(serial);
+      continue;
+    }
+    if (*in_the_way == NoPlace::kNoDecodeNode) return;
+    // One that no node present can hold does not hold up others.
+    if (*in_the_way == NoPlace::kNoRoom &&
+        (machine.waited(now) > kFirstInLineAfter || ++passed >= kPassedMax))
+      return;
+    ++it;
+  }
+}
+
+v1::GetStatusResponse RouterCoreImpl::GetStatus(absl::Time now) const {
+  v1::GetStatusResponse status;
+  status.set_router_id(options_.router_id);
+  status.set_version(options_.version);
+  status.set_uptime_s(absl::ToDoubleSeconds(now - started_.value_or(now)));
+  fleet_.FillStatus(now, status);
+  v1::RouterStatus& router = *status.mutable_router();
+  router.set_requests_running(requests_running());
+  router.set_requests_queued(requests_queued());
+  router.set_requests_finished(counters_.requests_finished);
+  router.set_requests_failed(counters_.requests_failed);
+  router.set_index_blocks(index_.hashes());
+  router.set_duplicate_tokens(counters_.duplicate_tokens);
+  router.set_diverged_tokens(counters_.diverged_tokens);
+  return status;
+}
+
+RouterActions RouterCoreImpl::TakeActions() { return std::exchange(actions_, {}); }
+
+}  // namespace tandem::router

@@ -1,0 +1,84 @@
+// RouterCore's implementation: owns the fleet, the index and the request machines, hands each event
+// to the machine it names, and retries the queue when room may have appeared.
+// Thread safety: none, as RouterCore.
+// Invariants: requests, their ids, their deadlines and the queue name the same requests; commands
+// go to joined nodes only.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "router/membership/fleet.h"
+#include "router/membership/prefix_index.h"
+#include "router/pipeline/deadline_queue.h"
+#include "router/pipeline/request_machine.h"
+#include "router/policy/pair_placement.h"
+#include "router/router_core.h"
+
+namespace tandem::router {
+
+class RouterCoreImpl final : public RouterCore {
+ public:
+  RouterCoreImpl(const RouterOptions& options, const ModelIdentity& model, Random& random);
+
+  absl::Status Submit(RequestInput input, absl::Time now) override;
+  void Finish(const RequestId& id, request::FinishReason reason, absl::Time now) override;
+  absl::StatusOr<v1::Welcome> NodeJoined(NodeKey key, const v1::Registration& registration,
+                                         absl::Time now) override;
+  void OnNodeMessage(NodeKey key, const v1::NodeMessage& message, absl::Time now) override;
+  void NodeLost(NodeKey key, const absl::Status& why, absl::Time now) override;
+  void OnTick(absl::Time now) override;
+  RouterActions TakeActions() override;
+  v1::GetStatusResponse GetStatus(absl::Time now) const override;
+  std::string numerics_id() const override { return fleet_.numerics_id(); }
+  int64_t requests_running() const override { return static_cast<int64_t>(requests_.size()); }
+
+  const Fleet& fleet() const { return fleet_; }
+  const PrefixIndex& index() const { return index_; }
+  int64_t requests_queued() const { return static_cast<int64_t>(queue_.size()); }
+  int64_t deadlines() const { return static_cast<int64_t>(deadlines_.size()); }
+
+ private:
+  // Requests in order of admission: every walk over them is reproducible.
+  using Serial = uint64_t;
+
+  absl::Status CheckAdmission(const RequestInput& input) const;
+  absl::Status CheckSequenceNumber(Node& node, const v1::NodeMessage& message) const;
+  RequestMachine* FindRequest(const std::string& request_id, Serial& serial);
+  // After events: emits the machine's outcome, then files it where its state belongs.
+  void Settle(Serial serial, absl::Time now);
+  void SettleTouched(absl::Time now);
+  void OnNodeEvent(Node& node, const v1::NodeEvent& event, absl::Time now);
+  template <typename Event>
+  void Dispatch(NodeKey key, const v1::NodeEvent& event, const Event& body, absl::Time now);
+  absl::Status OnBlocks(Node& node, const v1::NodeEvent& event);
+  void Disconnect(NodeKey key, const absl::Status& why, absl::Time now);
+  void PlaceQueued(absl::Time now);
+  void Remove(Serial serial);
+  void NoteTime(absl::Time now);
+
+  const RouterOptions options_;
+  const ModelIdentity model_;
+  Random& random_;
+  Fleet fleet_;
+  PrefixIndex index_;
+  PairPlacement placement_;
+  RouterActions actions_;
+  RouterCounters counters_;
+  const uint64_t incarnation_;
+  std::optional<absl::Time> started_;
+
+  Serial last_serial_ = 0;
+  absl::btree_map<Serial, std::unique_ptr<RequestMachine>> requests_;
+  absl::flat_hash_map<std::string, Serial> by_id_;
+  absl::btree_set<Serial> queue_;  // kQueued, oldest first
+  DeadlineQueue deadlines_;
+  std::vector<Serial> touched_;  // by the message being handled
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,64 @@
+// Turns what several legs say about one answer into each token once and in order, and knows when
+// the answer ends by token or by length.
+//
+//   index == next        delivered, and what was waiting behind it
+//   index <  next        dropped; it must be what was delivered, or the legs have diverged
+//   index >  next        waits, at most kWaitingMax of them
+//
+// Thread safety: none. Invariants: delivered() only grows, and not after finish() is set.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/request/sampling_params.h"
+#include "tandem/v1/common.pb.h"
+
+namespace tandem::router {
+
+class TokenStream {
+ public:
+  static constexpr size_t kWaitingMax = 64;
+
+  struct Outcome {
+    int32_t delivered = 0;
+    bool duplicate = false;
+    bool diverged = false;  // a duplicate that names another token
+  };
+
+  // `stop` and `eos_token_ids` outlive this; max_tokens may still be lowered before the first
+  // token.
+  TokenStream(const request::StopParams& stop, const std::vector<TokenId>& eos_token_ids,
+              int32_t vocab_size)
+      : stop_(stop), eos_token_ids_(eos_token_ids), vocab_size_(vocab_size) {}
+
+  // kDataLoss when the leg cannot be right: a token outside the vocabulary, a negative index, or
+  // too many tokens ahead. After finish() everything is ignored.
+  absl::StatusOr<Outcome> Offer(const v1::GeneratedToken& token);
+  // Forgets tokens ahead of a gap: they came from a leg that was given up.
+  void DropWaiting() { waiting_.clear(); }
+
+  const std::vector<TokenId>& delivered() const { return delivered_; }
+  size_t waiting() const { return waiting_.size(); }
+  // kNone until a delivered token ends the answer.
+  request::FinishReason finish() const { return finish_; }
+  // Delivered since the last call.
+  std::vector<v1::GeneratedToken> TakeReady();
+
+ private:
+  void Deliver(const v1::GeneratedToken& token);
+
+  const request::StopParams& stop_;
+  const std::vector<TokenId>& eos_token_ids_;
+  const int32_t vocab_size_;
+  std::vector<TokenId> delivered_;
+  std::vector<v1::GeneratedToken> ready_;
+  std::map<int32_t, v1::GeneratedToken> waiting_;
+  request::FinishReason finish_ = request::FinishReason::kNone;
+};
+
+}  // namespace tandem::router

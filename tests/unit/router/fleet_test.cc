@@ -1,0 +1,193 @@
+// Goal: only nodes that serve the same model with the same numerics join, each error names both
+// values, and what a node carries is its report plus what the report cannot show yet.
+#include "router/membership/fleet.h"
+
+#include <functional>
+
+#include "router/membership/registration.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/unit/router/fixtures.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+const absl::Time kStart = absl::FromUnixSeconds(1000);
+
+TEST(Registration, RefusesEachBadFieldNamingIt) {
+  struct Case {
+    std::function<void(v1::Registration&)> spoil;
+    absl::StatusCode code;
+    std::vector<std::string> names;
+  };
+  const std::vector<Case> cases = {
+      {[](auto& r) { r.clear_node_id(); }, absl::StatusCode::kInvalidArgument, {"node_id"}},
+      {[](auto& r) { r.set_node_id(std::string(129, 'x')); },
+       absl::StatusCode::kInvalidArgument,
+       {"node_id", "129", "128"}},
+      {[](auto& r) { r.clear_role(); }, absl::StatusCode::kInvalidArgument, {"role is 0"}},
+      {[](auto& r) { r.set_block_tokens(0); },
+       absl::StatusCode::kInvalidArgument,
+       {"block_tokens is 0"}},
+      {[](auto& r) { r.set_num_blocks(-1); },
+       absl::StatusCode::kInvalidArgument,
+       {"num_blocks is -1"}},
+      {[](auto& r) { r.set_context_tokens(0); },
+       absl::StatusCode::kInvalidArgument,
+       {"context_tokens is 0"}},
+      {[](auto& r) { r.set_max_sequences(-3); },
+       absl::StatusCode::kInvalidArgument,
+       {"max_sequences is -3"}},
+      {[](auto& r) { r.clear_numerics_id(); }, absl::StatusCode::kInvalidArgument, {"numerics_id"}},
+      {[](auto& r) { r.set_model_name("llama"); },
+       absl::StatusCode::kFailedPrecondition,
+       {"llama", "toy"}},
+      {[](auto& r) { r.set_model_fingerprint("beef"); },
+       absl::StatusCode::kFailedPrecondition,
+       {"beef", "f00d"}},
+      {[](auto& r) { r.set_vocab_size(7); },
+       absl::StatusCode::kFailedPrecondition,
+       {"vocab_size 7", "1000"}},
+  };
+  EXPECT_OK(CheckRegistration(TestRegistration("d0", v1::NODE_ROLE_DECODE), TestModel()));
+  for (const Case& c : cases) {
+    v1::Registration registration = TestRegistration("d0", v1::NODE_ROLE_DECODE);
+    c.spoil(registration);
+    const absl::Status status = CheckRegistration(registration, TestModel());
+    EXPECT_EQ(status.code(), c.code) << status;
+    for (const std::string& name : c.names)
+      EXPECT_THAT(std::string(status.message()), HasSubstr(name));
+  }
+}
+
+TEST(Registration, BlockHashesMustHave16Bytes) {
+  v1::BlocksStored stored;
+  stored.add_hashes(std::string(16, 'a'));
+  stored.add_hashes("short");
+  EXPECT_THAT(ParseBlockHashes(stored.hashes()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("block hash 1 of 2")));
+  stored.mutable_hashes()->RemoveLast();
+  ASSERT_OK_AND_ASSIGN(const auto hashes, ParseBlockHashes(stored.hashes()));
+  EXPECT_EQ(hashes[0].ToBytes(), std::string(16, 'a'));
+}
+
+class FleetTest : public ::testing::Test {
+ protected:
+  // Joins as the router core does: replaced streams are removed first.
+  absl::Status Join(uint64_t key, const v1::Registration& registration) {
+    auto replaced = fleet_.CheckJoin(NodeKey(key), registration);
+    if (!replaced.ok()) return replaced.status();
+    if (replaced->has_value()) fleet_.Remove(**replaced);
+    fleet_.Join(NodeKey(key), registration, kStart);
+    return absl::OkStatus();
+  }
+  Fleet fleet_{TestModel(), 3};
+};
+
+TEST_F(FleetTest, FirstNodeFixesNumericsAndBlockSizeWhileAnyNodeIsThere) {
+  EXPECT_EQ(fleet_.numerics_id(), "");
+  ASSERT_OK(Join(1, TestRegistration("d0", v1::NODE_ROLE_DECODE)));
+  EXPECT_EQ(fleet_.numerics_id(), "n1");
+  v1::Registration other = TestRegistration("p0", v1::NODE_ROLE_PREFILL);
+  other.set_numerics_id("n2");
+  EXPECT_THAT(Join(2, other), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                       AllOf(HasSubstr("n2"), HasSubstr("n1"))));
+  v1::Registration blocks = TestRegistration("p0", v1::NODE_ROLE_PREFILL);
+  blocks.set_block_tokens(32);
+  EXPECT_THAT(Join(2, blocks), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                        AllOf(HasSubstr("32"), HasSubstr("4"))));
+  const uint64_t generation = fleet_.generation();
+  fleet_.Remove(NodeKey(1));
+  EXPECT_EQ(fleet_.numerics_id(), "");
+  ASSERT_OK(Join(2, other));
+  EXPECT_EQ(fleet_.numerics_id(), "n2");
+  EXPECT_NE(fleet_.generation(), generation);
+}
+
+TEST_F(FleetTest, TheOnlyNodeMayComeBackWithOtherNumerics) {
+  ASSERT_OK(Join(1, TestRegistration("d0", v1::NODE_ROLE_DECODE)));
+  v1::Registration again = TestRegistration("d0", v1::NODE_ROLE_DECODE, 2);
+  again.set_numerics_id("n2");
+  ASSERT_OK(Join(2, again));
+  EXPECT_EQ(fleet_.numerics_id(), "n2");
+  EXPECT_EQ(fleet_.Find(NodeKey(1)), nullptr);
+}
+
+TEST_F(FleetTest, OlderIncarnationsAndReusedKeysAreRefused) {
+  ASSERT_OK(Join(1, TestRegistration("d0", v1::NODE_ROLE_DECODE, 5)));
+  EXPECT_THAT(Join(2, TestRegistration("d0", v1::NODE_ROLE_DECODE, 4)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("incarnation 4"), HasSubstr("5"))));
+  EXPECT_THAT(Join(1, TestRegistration("d1", v1::NODE_ROLE_DECODE)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("registered already")));
+  ASSERT_OK(Join(2, TestRegistration("d0", v1::NODE_ROLE_DECODE, 5)));  // the same process again
+  EXPECT_EQ(fleet_.size(), 1);
+}
+
+TEST_F(FleetTest, IsBoundedAndReusesSlots) {
+  for (int i = 0; i < 3; ++i)
+    ASSERT_OK(Join(i + 1, TestRegistration(absl::StrCat("d", i), v1::NODE_ROLE_DECODE)));
+  EXPECT_THAT(Join(9, TestRegistration("d9", v1::NODE_ROLE_DECODE)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 3")));
+  const NodeSlot slot = fleet_.Find(NodeKey(2))->slot;
+  fleet_.Remove(NodeKey(2));
+  ASSERT_OK(Join(10, TestRegistration("d9", v1::NODE_ROLE_DECODE)));
+  EXPECT_EQ(fleet_.Find(NodeKey(10))->slot, slot);
+}
+
+TEST_F(FleetTest, LoadIsTheReportPlusWhatItCannotShowYet) {
+  ASSERT_OK(Join(1, TestRegistration("d0", v1::NODE_ROLE_DECODE)));
+  Node& node = *fleet_.Find(NodeKey(1));
+  EXPECT_EQ(node.blocks_available(), 100);
+  node.blocks_unconfirmed = 10;
+  node.blocks_unreported = 5;
+  node.legs = 4;
+  EXPECT_EQ(node.blocks_available(), 85);
+  EXPECT_EQ(node.sequences(), 4);
+  v1::NodeLoad load;
+  load.set_blocks_free(50);
+  load.set_blocks_cached(30);
+  load.set_sequences_running(6);
+  fleet_.OnLoad(node, load);
+  EXPECT_EQ(node.blocks_available(), 70);  // the unconfirmed ones are still to come
+  EXPECT_EQ(node.sequences(), 6);
+  EXPECT_EQ(node.capacity_tokens(), 400);
+}
+
+TEST_F(FleetTest, SilentAndLostNodesShowInStatus) {
+  ASSERT_OK(Join(1, TestRegistration("d0", v1::NODE_ROLE_DECODE, 7)));
+  ASSERT_OK(Join(2, TestRegistration("p0", v1::NODE_ROLE_PREFILL)));
+  fleet_.Find(NodeKey(2))->last_heard = kStart + absl::Seconds(3);
+  fleet_.Find(NodeKey(2))->draining = true;
+  EXPECT_TRUE(fleet_.Silent(kStart + absl::Seconds(4), absl::Seconds(4)).empty());
+  EXPECT_EQ(fleet_.Silent(kStart + absl::Seconds(5), absl::Seconds(4)),
+            std::vector<NodeKey>{NodeKey(1)});
+  fleet_.Remove(NodeKey(1));
+  v1::GetStatusResponse status;
+  fleet_.FillStatus(kStart + absl::Seconds(6), status);
+  ASSERT_EQ(status.nodes_size(), 2);
+  EXPECT_EQ(status.nodes(0).node_id(), "p0");
+  EXPECT_EQ(status.nodes(0).role(), "prefill");
+  EXPECT_EQ(status.nodes(0).state(), "draining");
+  EXPECT_EQ(status.nodes(0).last_heard_ms(), 3000);
+  EXPECT_EQ(status.nodes(1).node_id(), "d0");
+  EXPECT_EQ(status.nodes(1).state(), "lost");
+  EXPECT_EQ(status.nodes(1).last_heard_ms(), 6000);
+  ASSERT_OK(Join(3, TestRegistration("d0", v1::NODE_ROLE_DECODE, 8)));
+  status.Clear();
+  fleet_.FillStatus(kStart, status);
+  EXPECT_EQ(status.nodes_size(), 2);  // no longer remembered as lost
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_OK(Join(100 + i, TestRegistration(absl::StrCat("x", i), v1::NODE_ROLE_DECODE)));
+    fleet_.Remove(NodeKey(100 + i));
+  }
+  status.Clear();
+  fleet_.FillStatus(kStart, status);
+  EXPECT_EQ(status.nodes_size(), 2 + static_cast<int>(Fleet::kLostNodesKept));
+}
+
+}  // namespace
+}  // namespace tandem::router

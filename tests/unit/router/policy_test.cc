@@ -1,0 +1,246 @@
+// Goal: each filter, scorer and picker decides as its table says, and pairs are chosen together.
+#include <memory>
+
+#include "router/policy/accepts_work_filter.h"
+#include "router/policy/capacity_filter.h"
+#include "router/policy/free_blocks_scorer.h"
+#include "router/policy/free_room_filter.h"
+#include "router/policy/load_scorer.h"
+#include "router/policy/pair_placement.h"
+#include "router/policy/picker.h"
+#include "router/policy/prefix_affinity_scorer.h"
+#include "router/policy/recent_failure_filter.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/unit/router/fixtures.h"
+
+namespace tandem::router {
+namespace {
+
+const absl::Time kNow = absl::FromUnixSeconds(1000);
+
+// A decode node of 100 blocks of 4 tokens, 16 sequences at most.
+Node TestNode() {
+  Node node;
+  node.key = NodeKey(7);
+  node.role = v1::NODE_ROLE_DECODE;
+  node.context_tokens = 300;
+  node.block_tokens = 4;
+  node.num_blocks = 100;
+  node.max_sequences = 16;
+  node.load.set_blocks_free(100);
+  return node;
+}
+
+LegNeeds Needs(int64_t prompt, int64_t total) {
+  LegNeeds needs;
+  needs.prompt_tokens = prompt;
+  needs.tokens_total = total;
+  needs.now = kNow;
+  return needs;
+}
+
+TEST(AcceptsWorkFilter, Table) {
+  Node node = TestNode();
+  LegNeeds needs = Needs(10, 20);
+  EXPECT_TRUE(AcceptsWork(needs, {&node, 0}));
+  needs.role = v1::NODE_ROLE_PREFILL;
+  EXPECT_FALSE(AcceptsWork(needs, {&node, 0}));
+  node.role = v1::NODE_ROLE_PREFILL;
+  EXPECT_TRUE(AcceptsWork(needs, {&node, 0}));
+  node.draining = true;
+  EXPECT_FALSE(AcceptsWork(needs, {&node, 0}));
+}
+
+TEST(CapacityFilter, Table) {
+  Node node = TestNode();
+  EXPECT_TRUE(CouldEverFit(Needs(10, 300), {&node, 0}));
+  EXPECT_FALSE(CouldEverFit(Needs(10, 301), {&node, 0}));  // the context
+  node.context_tokens = 1000;
+  EXPECT_TRUE(CouldEverFit(Needs(10, 400), {&node, 0}));
+  EXPECT_FALSE(CouldEverFit(Needs(10, 401), {&node, 0}));  // the pool
+  node.load.set_blocks_free(0);
+  EXPECT_TRUE(CouldEverFit(Needs(10, 400), {&node, 0}));  // full now is not never
+}
+
+TEST(FreeRoomFilter, Table) {
+  struct Case {
+    int64_t free, cached, unconfirmed, prompt, prefix;
+    int64_t running;
+    bool fits;
+  };
+  for (const Case& c : std::vector<Case>{
+           {3, 0, 0, 11, 0, 0, true},   // 11 + 1 tokens are 3 blocks
+           {3, 0, 0, 12, 0, 0, false},  // 12 + 1 are 4
+           {1, 2, 0, 11, 0, 0, true},   // cached blocks can be reclaimed
+           {3, 0, 1, 11, 0, 0, false},  // one is promised to another leg
+           {3, 0, 0, 19, 8, 0, true},   // 5 blocks, 2 of them here already
+           {3, 0, 0, 11, 0, 15, true},
+           {3, 0, 0, 11, 0, 16, false},  // no sequence slot
+       }) {
+    Node node = TestNode();
+    node.load.set_blocks_free(c.free);
+    node.load.set_blocks_cached(c.cached);
+    node.load.set_sequences_running(c.running);
+    node.blocks_unconfirmed = c.unconfirmed;
+    EXPECT_EQ(HasFreeRoom(Needs(c.prompt, c.prompt + 1), {&node, c.prefix}), c.fits)
+        << c.free << " " << c.cached << " " << c.prompt << " " << c.prefix << " " << c.running;
+  }
+}
+
+TEST(RecentFailureFilter, Table) {
+  const Node node = TestNode();
+  LegNeeds needs = Needs(10, 20);
+  EXPECT_TRUE(DidNotJustFail(needs, {&node, 0}));
+  std::vector<std::pair<NodeKey, absl::Time>> failed = {{NodeKey(3), kNow + absl::Seconds(9)},
+                                                        {NodeKey(7), kNow + absl::Seconds(1)}};
+  needs.failed = &failed;
+  EXPECT_FALSE(DidNotJustFail(needs, {&node, 0}));
+  needs.now = kNow + absl::Seconds(1);
+  EXPECT_TRUE(DidNotJustFail(needs, {&node, 0}));
+}
+
+TEST(Scorers, Table) {
+  Node node = TestNode();
+  EXPECT_EQ(PrefixAffinity(Needs(10, 20), {&node, 0}), 0.0);
+  EXPECT_EQ(PrefixAffinity(Needs(10, 20), {&node, 5}), 0.5);
+  EXPECT_EQ(PrefixAffinity(Needs(10, 20), {&node, 99}), 1.0);
+  EXPECT_EQ(PrefixAffinity(Needs(0, 20), {&node, 0}), 0.0);
+
+  EXPECT_EQ(FreeBlocks(Needs(10, 20), {&node, 0}), 1.0);
+  node.load.set_blocks_free(20);
+  node.load.set_blocks_cached(10);
+  EXPECT_EQ(FreeBlocks(Needs(10, 20), {&node, 0}), 0.3);
+  node.blocks_unconfirmed = 50;
+  EXPECT_EQ(FreeBlocks(Needs(10, 20), {&node, 0}), 0.0);
+
+  EXPECT_EQ(ShortQueue(Needs(10, 20), {&node, 0}), 1.0);
+  node.load.set_sequences_waiting(4);
+  EXPECT_EQ(ShortQueue(Needs(10, 20), {&node, 0}), 0.75);
+  node.load.set_sequences_waiting(99);
+  EXPECT_EQ(ShortQueue(Needs(10, 20), {&node, 0}), 0.0);
+  node.max_sequences = 0;
+  node.load.set_sequences_waiting(16);
+  EXPECT_EQ(ShortQueue(Needs(10, 20), {&node, 0}), 0.5);
+
+  LegNeeds prefill = Needs(10, 10);
+  prefill.role = v1::NODE_ROLE_PREFILL;
+  EXPECT_EQ(ShortQueue(prefill, {&node, 0}), 1.0);
+  node.load.set_prefill_tokens_waiting(2048);
+  EXPECT_EQ(ShortQueue(prefill, {&node, 0}), 0.5);
+  node.prefill_tokens_ahead = 6144;
+  EXPECT_EQ(ShortQueue(prefill, {&node, 0}), 0.25);
+}
+
+TEST(Pickers, MaxTakesTheFirstOfTheBest) {
+  EXPECT_EQ(PickMax({0.25}), 0u);
+  EXPECT_EQ(PickMax({0.25, 0.75, 0.5, 0.75}), 1u);
+}
+
+TEST(Pickers, OfTwoNeverTakesTheWorstAndUsesAllOthers) {
+  auto random = NewSeededRandom(3);
+  std::vector<int> picked(4);
+  for (int i = 0; i < 1000; ++i) ++picked[PickOfTwo({0.5, 0.1, 0.9, 0.7}, *random)];
+  EXPECT_EQ(picked[1], 0);  // loses against each other one
+  EXPECT_GT(picked[0], 100);
+  EXPECT_GT(picked[3], 200);
+  EXPECT_GT(picked[2], 400);
+  EXPECT_EQ(PickOfTwo({0.5}, *random), 0u);
+}
+
+class PairPlacementTest : public ::testing::Test {
+ protected:
+  Node& Add(uint64_t key, const std::string& id, v1::NodeRole role) {
+    Node& node = fleet_.Join(NodeKey(key), TestRegistration(id, role), kNow);
+    index_.AddNode(node.slot, 1000);
+    return node;
+  }
+  std::optional<NoPlace> Place(int prompt, int total) {
+    const auto tokens = Tokens(prompt);
+    hashes_ = HashesOf(tokens);
+    return PairPlacement({.local_prefill_tokens_max = 8}, fleet_, index_, *random_)
+        .Place({prompt, total, hashes_, kNow, &failed_}, placement_);
+  }
+  Fleet fleet_{TestModel(), 100};
+  PrefixIndex index_{100000};
+  std::unique_ptr<Random> random_ = NewSeededRandom(1);
+  std::vector<kv::BlockHash> hashes_;
+  std::vector<std::pair<NodeKey, absl::Time>> failed_;
+  Placement placement_;
+};
+
+TEST_F(PairPlacementTest, SaysWhyNot) {
+  EXPECT_EQ(Place(40, 60), NoPlace::kNoDecodeNode);
+  Add(1, "p0", v1::NODE_ROLE_PREFILL);
+  EXPECT_EQ(Place(40, 60), NoPlace::kNoDecodeNode);
+  Node& decode = Add(2, "d0", v1::NODE_ROLE_DECODE);
+  EXPECT_EQ(Place(40, 60), std::nullopt);
+  EXPECT_EQ(Place(40, 401), NoPlace::kNeverFits);
+  failed_ = {{NodeKey(2), kNow + absl::Seconds(1)}};
+  EXPECT_EQ(Place(40, 60), NoPlace::kNoRoom);
+  failed_.clear();
+  decode.load.set_blocks_free(2);
+  EXPECT_EQ(Place(40, 60), NoPlace::kNoRoom);
+  decode.draining = true;
+  EXPECT_EQ(Place(40, 60), NoPlace::kNoDecodeNode);
+}
+
+TEST_F(PairPlacementTest, TiesGoToTheLowerIdAndInterleavedModeHasNoPrefillNode) {
+  Add(1, "d1", v1::NODE_ROLE_DECODE);
+  Add(2, "d0", v1::NODE_ROLE_DECODE);
+  ASSERT_EQ(Place(40, 60), std::nullopt);
+  EXPECT_EQ(placement_.decode, NodeKey(2));
+  EXPECT_FALSE(placement_.prefill.has_value());
+}
+
+TEST_F(PairPlacementTest, PrefixesAndLoadDecideBothLegs) {
+  Add(1, "d0", v1::NODE_ROLE_DECODE);
+  Node& d1 = Add(2, "d1", v1::NODE_ROLE_DECODE);
+  Node& p0 = Add(3, "p0", v1::NODE_ROLE_PREFILL);
+  Node& p1 = Add(4, "p1", v1::NODE_ROLE_PREFILL);
+  const auto hashes = HashesOf(Tokens(40));
+  index_.Store(d1.slot, absl::MakeConstSpan(hashes).subspan(0, 5));
+  index_.Store(p1.slot, hashes);
+  ASSERT_EQ(Place(40, 60), std::nullopt);
+  EXPECT_EQ(placement_.decode, NodeKey(2));
+  EXPECT_EQ(placement_.decode_cached_tokens, 20);
+  EXPECT_EQ(placement_.prefill, NodeKey(4));
+  EXPECT_EQ(placement_.prefill_cached_tokens, 39);  // the last token is always computed
+  p1.prefill_tokens_ahead = 1000;
+  d1.legs = 15;
+  ASSERT_EQ(Place(40, 60), std::nullopt);
+  EXPECT_EQ(placement_.decode, NodeKey(1));
+  EXPECT_EQ(placement_.prefill, NodeKey(4));  // its prefix still outweighs an empty queue
+  index_.Remove(p1.slot, hashes);
+  ASSERT_EQ(Place(40, 60), std::nullopt);
+  EXPECT_EQ(placement_.prefill, NodeKey(3));
+  p0.draining = true;
+  failed_ = {{NodeKey(4), kNow + absl::Seconds(1)}};
+  ASSERT_EQ(Place(40, 60), std::nullopt);
+  EXPECT_FALSE(placement_.prefill.has_value());
+}
+
+TEST_F(PairPlacementTest, APairThatSharesMemoryWinsATie) {
+  Add(1, "d0", v1::NODE_ROLE_DECODE);
+  Add(2, "d1", v1::NODE_ROLE_DECODE).host = "here";
+  Add(3, "p0", v1::NODE_ROLE_PREFILL);
+  Add(4, "p1", v1::NODE_ROLE_PREFILL).host = "here";
+  ASSERT_EQ(Place(40, 60), std::nullopt);
+  EXPECT_EQ(placement_.decode, NodeKey(2));
+  EXPECT_EQ(placement_.prefill, NodeKey(4));
+}
+
+TEST_F(PairPlacementTest, AReplacementPrefillNodeIsNotTheOneThatFailed) {
+  Add(1, "d0", v1::NODE_ROLE_DECODE);
+  Add(3, "p0", v1::NODE_ROLE_PREFILL);
+  Add(4, "p1", v1::NODE_ROLE_PREFILL);
+  failed_ = {{NodeKey(3), kNow + absl::Seconds(1)}};
+  const PairPlacement placer({.local_prefill_tokens_max = 8}, fleet_, index_, *random_);
+  const PlacementRequest request{40, 60, {}, kNow, &failed_};
+  EXPECT_EQ(placer.PlacePrefill(request, NodeKey(1))->node, NodeKey(4));
+  failed_.push_back({NodeKey(4), kNow + absl::Seconds(1)});
+  EXPECT_FALSE(placer.PlacePrefill(request, NodeKey(1)).has_value());
+  EXPECT_FALSE(placer.PlacePrefill(request, NodeKey(99)).has_value());
+}
+
+}  // namespace
+}  // namespace tandem::router
