@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/engine/slice_check.h"
+#include "common/model/hash_model.h"
 
 namespace tandem::engine {
 namespace {
@@ -203,12 +204,10 @@ absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& o
                                                       Waiter& waiter) {
   RETURN_IF_ERROR(CheckOptions(options));
   EngineSpec spec;
-  spec.model_name = "hash";
-  spec.model_fingerprint =
-      absl::StrFormat("%016x", Combine(Combine(kSalt, static_cast<uint64_t>(options.vocab_size)),
-                                       static_cast<uint64_t>(options.eos_every)));
+  spec.model_name = std::string(model::kHashModelName);
+  spec.model_fingerprint = std::string(model::kHashModelFingerprint);
   spec.numerics_id = absl::StrCat("hash1-l", options.num_layers, "-b", options.block_tokens, "-kv",
-                                  options.kv_bytes_per_token_layer);
+                                  options.kv_bytes_per_token_layer, "-eos", options.eos_every);
   spec.vocab_size = options.vocab_size;
   spec.context_tokens = options.context_tokens;
   spec.layout = {.num_layers = options.num_layers,

@@ -1,0 +1,115 @@
+#include "common/node/node_ledger.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/convert.h"
+
+namespace tandem::node {
+
+absl::StatusOr<absl::Duration> ParseDeadline(double seconds) {
+  if (!(seconds > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("deadline_s: ", seconds, ", expected seconds > 0"));
+  }
+  return absl::Seconds(seconds);
+}
+
+void TokenBatch::Add(RouterKey router, const v1::Leg& leg, v1::GeneratedToken token) {
+  v1::TokensGenerated::Step& step = *events_[router].mutable_tokens()->add_steps();
+  *step.mutable_leg() = leg;
+  *step.add_tokens() = std::move(token);
+}
+
+void NodeLedger::Send(RouterKey router, v1::NodeEvent event) {
+  actions_.events.emplace_back(router, std::move(event));
+}
+
+void NodeLedger::Send(TokenBatch batch) {
+  for (auto& [router, event] : batch.events_) Send(router, std::move(event));
+}
+
+void NodeLedger::Refuse(RouterKey router, const v1::Leg& leg, const absl::Status& status) {
+  v1::NodeEvent event;
+  *event.mutable_refused()->mutable_leg() = leg;
+  *event.mutable_refused()->mutable_status() = rpc::ToWire(status);
+  Send(router, std::move(event));
+}
+
+void NodeLedger::FailLeg(RouterKey router, const v1::Leg& leg, const absl::Status& status,
+                         bool sender_side) {
+  v1::NodeEvent event;
+  v1::LegFailed& failed = *event.mutable_leg_failed();
+  *failed.mutable_leg() = leg;
+  *failed.mutable_status() = rpc::ToWire(status);
+  failed.set_sender_side(sender_side);
+  Send(router, std::move(event));
+}
+
+void NodeLedger::Transfer(transfer::TransferCommand command) {
+  actions_.transfer.push_back(std::move(command));
+}
+
+void NodeLedger::BeginDrain() {
+  if (draining_) return;
+  draining_ = true;
+  v1::NodeEvent event;
+  event.mutable_draining();
+  actions_.broadcast.push_back(std::move(event));
+}
+
+void NodeLedger::CountPrompt(const v1::TokensBySource& tokens) {
+  v1::TokensBySource& sum = *counters_.mutable_prompt_tokens();
+  sum.set_computed(sum.computed() + tokens.computed());
+  sum.set_received(sum.received() + tokens.received());
+  sum.set_cached(sum.cached() + tokens.cached());
+  counters_.set_prompt_tokens_total(counters_.prompt_tokens_total() + tokens.computed() +
+                                    tokens.received() + tokens.cached());
+}
+
+v1::NodeCounters NodeLedger::CountersWith(const SequenceScheduler& scheduler) const {
+  v1::NodeCounters counters = counters_;
+  counters.set_preemptions(scheduler.preemption_count());
+  return counters;
+}
+
+NodeActions NodeLedger::Take(SequenceScheduler& scheduler) {
+  const kv::BlockEvents blocks = scheduler.DrainBlockEvents();
+  if (!blocks.removed.empty()) {
+    v1::NodeEvent event;
+    for (const kv::BlockHash& hash : blocks.removed) {
+      event.mutable_blocks_removed()->add_hashes(hash.ToBytes());
+    }
+    actions_.broadcast.push_back(std::move(event));
+  }
+  if (!blocks.stored.empty()) {
+    v1::NodeEvent event;
+    for (const kv::BlockHash& hash : blocks.stored) {
+      event.mutable_blocks_stored()->add_hashes(hash.ToBytes());
+    }
+    actions_.broadcast.push_back(std::move(event));
+  }
+  return std::exchange(actions_, {});
+}
+
+v1::NodeLoad LoadOf(const SequenceScheduler& scheduler) {
+  const kv::BlockPool::Counts counts = scheduler.block_counts();
+  v1::NodeLoad load;
+  load.set_blocks_total(counts.total);
+  load.set_blocks_free(counts.free);
+  load.set_blocks_cached(counts.cached);
+  load.set_blocks_used(counts.used);
+  load.set_blocks_quarantined(counts.quarantined);
+  load.set_sequences_running(scheduler.running_count());
+  load.set_sequences_waiting(scheduler.waiting_count());
+  load.set_prefill_tokens_waiting(scheduler.prefill_tokens_waiting());
+  return load;
+}
+
+std::vector<std::string> CachedBlocksOf(const SequenceScheduler& scheduler) {
+  std::vector<std::string> hashes;
+  for (const kv::BlockHash& hash : scheduler.SealedHashes()) hashes.push_back(hash.ToBytes());
+  return hashes;
+}
+
+}  // namespace tandem::node

@@ -1,0 +1,78 @@
+// What both kinds of core keep beside their legs: actions not yet taken, counters, whether the node
+// drains. Thread safety: none; owned by a core.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/node/node_core.h"
+#include "common/node/sequence_scheduler.h"
+
+namespace tandem::node {
+
+// A leg's name without its attempt: one router's one sequence.
+struct LegKey {
+  RouterKey router;
+  std::string request_id;
+  int32_t sequence_index = 0;
+
+  LegKey(RouterKey from, const v1::Leg& leg)
+      : router(from), request_id(leg.request_id()), sequence_index(leg.sequence_index()) {}
+  friend bool operator<(const LegKey& a, const LegKey& b) {
+    return std::tie(a.router, a.request_id, a.sequence_index) <
+           std::tie(b.router, b.request_id, b.sequence_index);
+  }
+};
+
+// A deadline as routers give it: seconds from now. kInvalidArgument unless it is positive.
+absl::StatusOr<absl::Duration> ParseDeadline(double seconds);
+
+// The tokens of one engine step: one event for each router.
+class TokenBatch {
+ public:
+  void Add(RouterKey router, const v1::Leg& leg, v1::GeneratedToken token);
+  bool empty() const { return events_.empty(); }
+
+ private:
+  friend class NodeLedger;
+  std::map<RouterKey, v1::NodeEvent> events_;
+};
+
+class NodeLedger {
+ public:
+  void Send(RouterKey router, v1::NodeEvent event);
+  void Send(TokenBatch batch);
+  void Refuse(RouterKey router, const v1::Leg& leg, const absl::Status& status);
+  void FailLeg(RouterKey router, const v1::Leg& leg, const absl::Status& status, bool sender_side);
+  void Transfer(transfer::TransferCommand command);
+  // Tells all routers, once, that the node takes no new work.
+  void BeginDrain();
+  bool draining() const { return draining_; }
+
+  // Counts a prompt whose KV is complete.
+  void CountPrompt(const v1::TokensBySource& tokens);
+  v1::NodeCounters& counters() { return counters_; }
+  // With what the scheduler counts.
+  v1::NodeCounters CountersWith(const SequenceScheduler& scheduler) const;
+
+  // All actions since the last call, and what became of cached blocks.
+  NodeActions Take(SequenceScheduler& scheduler);
+
+ private:
+  NodeActions actions_;
+  v1::NodeCounters counters_;
+  bool draining_ = false;
+};
+
+// The scheduler's part of a load report.
+v1::NodeLoad LoadOf(const SequenceScheduler& scheduler);
+std::vector<std::string> CachedBlocksOf(const SequenceScheduler& scheduler);
+
+}  // namespace tandem::node

@@ -1,0 +1,70 @@
+#include "common/node/sequence.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/convert.h"
+
+namespace tandem::node {
+
+absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_t sequence_index,
+                                            const engine::EngineSpec& spec) {
+  SequenceInput input;
+  if (wire.prompt().empty()) return absl::InvalidArgumentError("prompt: is empty");
+  if (wire.prompt_size() >= spec.context_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("prompt: ", wire.prompt_size(),
+                                                   " tokens, expected less than the context of ",
+                                                   spec.context_tokens));
+  }
+  for (int i = 0; i < wire.prompt_size(); ++i) {
+    if (wire.prompt(i) < 0 || wire.prompt(i) >= spec.vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat("prompt[", i, "]: token ", wire.prompt(i),
+                                                     ", expected one in [0, ", spec.vocab_size,
+                                                     ")"));
+    }
+  }
+  if (wire.delivered_tokens() < 0 || wire.delivered_tokens() >= wire.prompt_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("delivered_tokens: ", wire.delivered_tokens(),
+                                                   ", expected one in [0, ", wire.prompt_size(),
+                                                   ")"));
+  }
+  input.sampling = rpc::FromWire(wire.sampling());
+  RETURN_IF_ERROR(request::Validate(input.sampling, spec.vocab_size));
+  input.stop = rpc::FromWire(wire.stop());
+  RETURN_IF_ERROR(request::Validate(input.stop, spec.vocab_size));
+  if (wire.delivered_tokens() >= input.stop.max_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("delivered_tokens: ", wire.delivered_tokens(),
+                     ", expected less than max_tokens = ", input.stop.max_tokens));
+  }
+  input.prompt.assign(wire.prompt().begin(), wire.prompt().end());
+  input.delivered_tokens = wire.delivered_tokens();
+  input.eos_token_ids.assign(wire.eos_token_ids().begin(), wire.eos_token_ids().end());
+  input.cache_salt = wire.cache_salt();
+  input.sequence_index = sequence_index;
+  return input;
+}
+
+int64_t MaxTokens(const SequenceInput& input, int32_t context_tokens) {
+  const int64_t full =
+      static_cast<int64_t>(input.prompt.size()) - input.delivered_tokens + input.stop.max_tokens;
+  return std::min<int64_t>(full, context_tokens);
+}
+
+v1::GeneratedToken ToWire(const engine::SampledToken& sampled, int32_t index) {
+  v1::GeneratedToken wire;
+  wire.set_token_id(sampled.token);
+  wire.set_index(index);
+  wire.set_logprob(sampled.logprob);
+  int32_t rank = 0;
+  for (const engine::TopLogprob& top : sampled.top_logprobs) {
+    v1::TokenLogprob& out = *wire.add_top_logprobs();
+    out.set_token_id(top.token);
+    out.set_logprob(top.logprob);
+    out.set_rank(++rank);
+  }
+  return wire;
+}
+
+}  // namespace tandem::node

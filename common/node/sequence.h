@@ -1,0 +1,68 @@
+// One sequence on one node: what decides its tokens, and where its KV lies.
+// Thread safety: values; the scheduler owns and changes them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/engine/engine.h"
+#include "common/kv/block_hash.h"
+#include "common/request/sampling_params.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::node {
+
+// A sequence on this node. Ids rise with arrival: a lower id came first.
+using SequenceId = StrongId<struct SequenceIdTag, uint64_t>;
+
+// What a router asks for.
+struct SequenceInput {
+  std::vector<TokenId> prompt;   // prompt, then tokens already delivered to the client
+  int32_t delivered_tokens = 0;  // how many of `prompt`'s tail are generated tokens
+  request::SamplingParams sampling;
+  request::StopParams stop;
+  std::vector<TokenId> eos_token_ids;
+  std::string cache_salt;
+  int32_t sequence_index = 0;
+};
+
+// kInvalidArgument naming the field, its value and what the model `spec` allows.
+absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_t sequence_index,
+                                            const engine::EngineSpec& spec);
+
+// Tokens the sequence can ever have: until max_tokens or the model's context.
+int64_t MaxTokens(const SequenceInput& input, int32_t context_tokens);
+
+v1::GeneratedToken ToWire(const engine::SampledToken& sampled, int32_t index);
+
+// Where a sequence stands. Its blocks are held from Admit to Release, except while it waits after
+// a preemption.
+enum class SequencePhase {
+  kHeld,     // blocks reserved, nothing to compute (yet): its KV is on the way
+  kWaiting,  // to be computed once a slot is free
+  kRunning,  // in the batch
+  kParked,   // nothing more to compute; blocks pinned for sending
+};
+
+struct Sequence {
+  SequenceId id;
+  SequenceInput input;          // `prompt` has moved into `tokens`
+  std::vector<TokenId> tokens;  // prompt, then generated
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt, found in the prefix cache on admission
+  kv::BlockHash salt;
+  std::vector<kv::BlockHash> hashes;  // of the full blocks of `tokens`, as far as needed
+  std::vector<BlockId> blocks;        // by ordinal
+  int64_t num_computed = 0;           // tokens whose KV lies in `blocks`
+  int64_t num_sealed = 0;             // leading blocks that were offered to the prefix cache
+  SequencePhase phase = SequencePhase::kHeld;
+  bool in_step = false;   // a slice of the running step
+  bool released = false;  // goes away once the running step is done
+
+  int64_t remaining() const { return static_cast<int64_t>(tokens.size()) - num_computed; }
+};
+
+}  // namespace tandem::node

@@ -1,0 +1,343 @@
+#include "common/node/sequence_scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+
+namespace tandem::node {
+namespace {
+
+SchedulerOptions Clamped(SchedulerOptions options) {
+  TANDEM_CHECK(options.max_batch_tokens > 0 && options.max_sequences > 0 && options.num_blocks > 0,
+               "max_batch_tokens ", options.max_batch_tokens, " max_sequences ",
+               options.max_sequences, " num_blocks ", options.num_blocks);
+  // Every running sequence gets a row of every step.
+  options.max_sequences =
+      static_cast<int32_t>(std::min<int64_t>(options.max_sequences, options.max_batch_tokens));
+  return options;
+}
+
+}  // namespace
+
+SequenceScheduler::SequenceScheduler(const SchedulerOptions& options)
+    : options_(Clamped(options)), pool_(options.num_blocks) {}
+
+Sequence& SequenceScheduler::At(SequenceId id) {
+  const auto it = sequences_.find(id);
+  TANDEM_CHECK(it != sequences_.end() && !it->second->released, "sequence ", id.value(),
+               " is not here");
+  return *it->second;
+}
+
+const Sequence& SequenceScheduler::Get(SequenceId id) const {
+  return const_cast<SequenceScheduler*>(this)->At(id);
+}
+
+// ---- admission and release
+
+absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool generates) {
+  const kv::BlockLayout& layout = options_.spec.layout;
+  const int64_t prompt_tokens = static_cast<int64_t>(input.prompt.size());
+  const int64_t prompt_blocks = layout.BlocksFor(prompt_tokens);
+  // The last token's own KV is never needed.
+  const int64_t blocks_max =
+      generates ? layout.BlocksFor(MaxTokens(input, options_.spec.context_tokens) - 1)
+                : prompt_blocks;
+  if (blocks_max > options_.num_blocks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sequence of ", prompt_tokens, " prompt tokens and at most ", input.stop.max_tokens,
+        " generated ones needs ", blocks_max, " KV blocks, this node has ", options_.num_blocks));
+  }
+  if (size() >= options_.max_sequences + options_.max_waiting) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("slots: ", size(), " sequences are here, expected at most ",
+                     options_.max_sequences + options_.max_waiting));
+  }
+  if (starved_) {
+    return absl::ResourceExhaustedError("KV pool: running sequences wait for blocks");
+  }
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = SequenceId(next_id_);
+  sequence->tokens = std::move(input.prompt);
+  sequence->prompt_tokens = prompt_tokens;
+  sequence->salt =
+      kv::SaltHash(options_.spec.model_fingerprint, options_.spec.numerics_id, input.cache_salt);
+  sequence->input = std::move(input);
+  if (!AcquireBlocks(*sequence, std::min(prompt_blocks + (generates ? 1 : 0), blocks_max))) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("KV pool: ", prompt_blocks, " blocks are needed, ", pool_.counts().available(),
+                     " of ", options_.num_blocks, " are available"));
+  }
+  sequence->cached_tokens = sequence->num_computed;
+  ++next_id_;
+  const SequenceId id = sequence->id;
+  sequences_.emplace(id, std::move(sequence));
+  return id;
+}
+
+// Fills an empty block table with `count` blocks, from the prefix cache as far as it goes; all or
+// nothing. At least the last token is left to compute.
+bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
+  TANDEM_CHECK(sequence.blocks.empty() && sequence.num_computed == 0);
+  ExtendHashes(sequence);
+  const int64_t block_tokens = options_.spec.layout.block_tokens;
+  const int64_t matchable = (static_cast<int64_t>(sequence.tokens.size()) - 1) / block_tokens;
+  const auto hashes = absl::MakeConstSpan(sequence.hashes).subspan(0, matchable);
+  std::vector<BlockId> blocks = pool_.Match(hashes);
+  const int64_t matched = static_cast<int64_t>(blocks.size());
+  const auto fresh = pool_.Allocate(count - matched);
+  sequence.blocks = std::move(blocks);
+  if (!fresh.ok()) {
+    ReturnBlocks(sequence);
+    return false;
+  }
+  sequence.blocks.insert(sequence.blocks.end(), fresh->begin(), fresh->end());
+  sequence.num_computed = matched * block_tokens;
+  sequence.num_sealed = matched;
+  return true;
+}
+
+// Leaves first, so that a prefix outlives what follows it in the cache.
+void SequenceScheduler::ReturnBlocks(Sequence& sequence) {
+  for (auto it = sequence.blocks.rbegin(); it != sequence.blocks.rend(); ++it) pool_.Unref(*it);
+  sequence.blocks.clear();
+  sequence.num_computed = 0;
+  sequence.num_sealed = 0;
+}
+
+void SequenceScheduler::ExtendHashes(Sequence& sequence) {
+  const size_t block_tokens = options_.spec.layout.block_tokens;
+  const auto tokens = absl::MakeConstSpan(sequence.tokens);
+  if (sequence.hashes.empty()) {
+    sequence.hashes = kv::HashBlocks(sequence.salt, tokens, static_cast<int>(block_tokens));
+    return;
+  }
+  while ((sequence.hashes.size() + 1) * block_tokens <= tokens.size()) {
+    const size_t begin = sequence.hashes.size() * block_tokens;
+    sequence.hashes.push_back(
+        kv::NextBlockHash(sequence.hashes.back(), tokens.subspan(begin, block_tokens)));
+  }
+}
+
+void SequenceScheduler::SealComputed(Sequence& sequence) {
+  const int64_t full = sequence.num_computed / options_.spec.layout.block_tokens;
+  if (sequence.num_sealed >= full) return;
+  ExtendHashes(sequence);
+  for (; sequence.num_sealed < full; ++sequence.num_sealed) {
+    pool_.Seal(sequence.blocks[sequence.num_sealed], sequence.hashes[sequence.num_sealed]);
+  }
+}
+
+void SequenceScheduler::Schedule(SequenceId id) {
+  Sequence& sequence = At(id);
+  TANDEM_CHECK(sequence.phase == SequencePhase::kHeld, "sequence ", id.value());
+  sequence.phase = SequencePhase::kWaiting;
+  waiting_.emplace(id, &sequence);
+}
+
+void SequenceScheduler::MarkReceived(SequenceId id) {
+  Sequence& sequence = At(id);
+  TANDEM_CHECK(sequence.phase == SequencePhase::kHeld, "sequence ", id.value());
+  sequence.num_computed = sequence.prompt_tokens;
+  SealComputed(sequence);
+  Schedule(id);
+}
+
+void SequenceScheduler::AppendToken(SequenceId id, TokenId token) {
+  Sequence& sequence = At(id);
+  TANDEM_CHECK(sequence.remaining() == 0, "sequence ", id.value(), " has ", sequence.remaining(),
+               " tokens to compute before another");
+  sequence.tokens.push_back(token);
+}
+
+void SequenceScheduler::LeaveQueues(Sequence& sequence) {
+  waiting_.erase(sequence.id);
+  running_.erase(sequence.id);
+}
+
+void SequenceScheduler::Park(SequenceId id) {
+  Sequence& sequence = At(id);
+  LeaveQueues(sequence);
+  sequence.phase = SequencePhase::kParked;
+}
+
+void SequenceScheduler::Release(SequenceId id) {
+  Sequence& sequence = At(id);
+  LeaveQueues(sequence);
+  sequence.released = true;
+  if (!sequence.in_step) Erase(sequence);
+}
+
+void SequenceScheduler::Erase(Sequence& sequence) {
+  ReturnBlocks(sequence);
+  sequences_.erase(sequence.id);
+}
+
+std::vector<BlockId> SequenceScheduler::ReleaseQuarantining(SequenceId id, int64_t first_ordinal,
+                                                            int64_t count) {
+  Sequence& sequence = At(id);
+  TANDEM_CHECK(sequence.phase == SequencePhase::kHeld && first_ordinal >= 0 && count >= 0 &&
+                   first_ordinal + count <= static_cast<int64_t>(sequence.blocks.size()),
+               "sequence ", id.value(), " ordinals from ", first_ordinal, " count ", count);
+  const auto begin = sequence.blocks.begin() + first_ordinal;
+  std::vector<BlockId> quarantined(begin, begin + count);
+  for (const BlockId block : quarantined) pool_.Quarantine(block);
+  sequence.blocks.erase(begin, begin + count);
+  Erase(sequence);
+  return quarantined;
+}
+
+void SequenceScheduler::EndQuarantine(absl::Span<const BlockId> blocks) {
+  for (const BlockId block : blocks) pool_.EndQuarantine(block);
+}
+
+// ---- steps
+
+absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
+  TANDEM_CHECK(planned_.empty(), "PlanStep before FinishStep of the step before");
+  slices_.clear();
+  starved_ = false;
+  FillRunning();
+  int64_t rows = options_.max_batch_tokens;
+  // Growing may preempt younger sequences: they are behind the iterator.
+  for (auto it = running_.begin(); it != running_.end(); ++it) {
+    Sequence& sequence = *it->second;
+    if (sequence.remaining() != 1 || !Grow(sequence)) continue;
+    AddSlice(sequence, 1);
+    --rows;
+  }
+  for (const auto& [id, sequence] : running_) {
+    if (rows == 0) break;
+    if (sequence->remaining() <= 1) continue;
+    const int64_t chunk = std::min(sequence->remaining(), rows);
+    AddSlice(*sequence, chunk);
+    rows -= chunk;
+  }
+  return slices_;
+}
+
+// Moves waiting sequences into free slots in order of arrival; a preempted one needs its blocks
+// first, and holds up those behind it until it has them.
+void SequenceScheduler::FillRunning() {
+  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_sequences) {
+    Sequence& sequence = *waiting_.begin()->second;
+    if (sequence.blocks.empty()) {
+      const int64_t needed =
+          options_.spec.layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
+      while (!AcquireBlocks(sequence, needed)) {
+        // With sequences running there will be blocks when one of them ends.
+        if (running_.empty() && PreemptYoungest(sequence.id)) continue;
+        starved_ = true;
+        return;
+      }
+    }
+    waiting_.erase(waiting_.begin());
+    sequence.phase = SequencePhase::kRunning;
+    running_.emplace(sequence.id, &sequence);
+  }
+  for (const auto& [id, sequence] : waiting_) starved_ |= sequence->blocks.empty();
+}
+
+// Makes room for the KV of all tokens; false when the sequence must stand still for this step.
+bool SequenceScheduler::Grow(Sequence& sequence) {
+  const int64_t needed =
+      options_.spec.layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
+  while (static_cast<int64_t>(sequence.blocks.size()) < needed) {
+    const auto block = pool_.Allocate(1);
+    if (block.ok()) {
+      sequence.blocks.push_back(block->front());
+      continue;
+    }
+    starved_ = true;
+    // Blocks that nobody computing holds (leases, quarantine) come back by their deadlines.
+    if (!PreemptYoungest(sequence.id)) return false;
+  }
+  return true;
+}
+
+bool SequenceScheduler::PreemptYoungest(SequenceId behind) {
+  Sequence* youngest = nullptr;
+  for (const ById* queue : {&waiting_, &running_}) {
+    for (auto it = queue->rbegin(); it != queue->rend() && behind < it->first; ++it) {
+      if (it->second->blocks.empty()) continue;
+      if (youngest == nullptr || youngest->id < it->first) youngest = it->second;
+      break;
+    }
+  }
+  if (youngest == nullptr) return false;
+  Preempt(*youngest);
+  return true;
+}
+
+void SequenceScheduler::Preempt(Sequence& sequence) {
+  TANDEM_CHECK(!sequence.in_step, "sequence ", sequence.id.value());
+  ReturnBlocks(sequence);
+  LeaveQueues(sequence);
+  sequence.phase = SequencePhase::kWaiting;
+  waiting_.emplace(sequence.id, &sequence);
+  ++preemption_count_;
+}
+
+void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows) {
+  const bool sample = num_rows == sequence.remaining();
+  slices_.push_back({.tokens = sequence.tokens,
+                     .num_computed = sequence.num_computed,
+                     .num_new = num_rows,
+                     .blocks = sequence.blocks,
+                     .sample = sample,
+                     .prompt_tokens = sequence.prompt_tokens - sequence.input.delivered_tokens,
+                     .sequence_index = sequence.input.sequence_index,
+                     .sampling = &sequence.input.sampling});
+  planned_.push_back({.id = sequence.id,
+                      .first_row = sequence.num_computed,
+                      .num_rows = num_rows,
+                      .sample = sample});
+  sequence.in_step = true;
+}
+
+StepResult SequenceScheduler::FinishStep(
+    const absl::StatusOr<std::vector<engine::SampledToken>>& result) {
+  const auto sampling = std::count_if(planned_.begin(), planned_.end(),
+                                      [](const PlannedSlice& slice) { return slice.sample; });
+  StepResult step{.status = result.status()};
+  if (result.ok() && static_cast<int64_t>(result->size()) != sampling) {
+    step.status = absl::InternalError(
+        absl::StrCat("engine returned ", result->size(), " tokens, expected ", sampling));
+  }
+  size_t next_token = 0;
+  for (const PlannedSlice& slice : planned_) {
+    const auto it = sequences_.find(slice.id);
+    TANDEM_CHECK(it != sequences_.end(), "sequence ", slice.id.value(), " left during its step");
+    Sequence& sequence = *it->second;
+    sequence.in_step = false;
+    StepOutcome outcome{.id = slice.id};
+    if (step.status.ok()) {
+      sequence.num_computed += slice.num_rows;
+      SealComputed(sequence);
+      outcome.sampled = slice.sample;
+      if (slice.sample) outcome.token = (*result)[next_token++];
+    }
+    if (sequence.released) {
+      Erase(sequence);
+    } else if (sequence.phase == SequencePhase::kRunning) {
+      step.outcomes.push_back(std::move(outcome));
+    }
+  }
+  planned_.clear();
+  slices_.clear();
+  return step;
+}
+
+int64_t SequenceScheduler::prefill_tokens_waiting() const {
+  int64_t tokens = 0;
+  for (const ById* queue : {&waiting_, &running_}) {
+    for (const auto& [id, sequence] : *queue) {
+      if (sequence->remaining() > 1) tokens += sequence->remaining();
+    }
+  }
+  return tokens;
+}
+
+}  // namespace tandem::node

@@ -1,0 +1,202 @@
+#include "decode_node/decode_core.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/rpc/convert.h"
+
+namespace tandem::decode_node {
+
+// ---- commands, deadlines, ends of legs
+
+void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) {
+  switch (command.command_case()) {
+    case v1::NodeCommand::kRun:
+      return Run(router, command.run(), now);
+    case v1::NodeCommand::kNewEpoch:
+      return NewEpoch(router, command.new_epoch(), now);
+    case v1::NodeCommand::kAbort:
+      return Abort(router, command.abort());
+    case v1::NodeCommand::kPrefill:
+      return ledger_.Refuse(router, command.prefill().leg(),
+                            absl::InvalidArgumentError("Prefill: this is a decode node"));
+    case v1::NodeCommand::COMMAND_NOT_SET:
+      return;
+  }
+}
+
+void DecodeCore::OnRouterLost(node::RouterKey router, absl::Time) {
+  for (auto it = legs_.begin(); it != legs_.end();) {
+    const auto leg = it++;
+    if (leg->first.router == router) End(leg, "router lost");
+  }
+}
+
+void DecodeCore::OnTick(absl::Time now) {
+  for (auto it = legs_.begin(); it != legs_.end();) {
+    const auto leg = it++;
+    if (leg->second.phase == Phase::kGenerating || leg->second.deadline > now) continue;
+    if (leg->second.phase == Phase::kReceiving) {
+      ledger_.counters().set_leases_expired(ledger_.counters().leases_expired() + 1);
+    }
+    ledger_.FailLeg(leg->first.router, leg->second.wire,
+                    absl::DeadlineExceededError(absl::StrCat(
+                        "no first token within ", absl::FormatDuration(leg->second.time_allowed))),
+                    /*sender_side=*/false);
+    End(leg, "deadline");
+  }
+}
+
+void DecodeCore::End(Legs::iterator it, const std::string& reason) {
+  const Leg& leg = it->second;
+  by_sequence_.erase(leg.sequence);
+  if (leg.phase == Phase::kReceiving) {
+    by_lease_.erase(leg.lease);
+    draining_leases_.emplace(leg.lease, scheduler_.ReleaseQuarantining(
+                                            leg.sequence, leg.first_ordinal, leg.lease_blocks));
+    ledger_.Transfer(transfer::CloseLease{.lease = leg.lease, .reason = reason});
+  } else {
+    scheduler_.Release(leg.sequence);
+  }
+  legs_.erase(it);
+}
+
+// ---- the KV plane
+
+void DecodeCore::OnTransfer(const transfer::TransferEvent& event, absl::Time now) {
+  std::visit([&](const auto& e) { On(e, now); }, event);
+}
+
+// An older epoch's sender may have delivered everything just before its successor was announced:
+// that is as good, the blocks' contents are decided by the tokens.
+void DecodeCore::On(const transfer::LeaseInstalled& event, absl::Time) {
+  const auto found = by_lease_.find(event.lease);
+  if (found == by_lease_.end()) return;  // being closed: LeaseDrained follows
+  const Legs::iterator it = found->second;
+  Leg& leg = it->second;
+  const v1::GeneratedToken& first = event.first_token;
+  if (first.index() != leg.output_tokens || first.token_id() < 0 ||
+      first.token_id() >= scheduler_.spec().vocab_size) {
+    ledger_.FailLeg(it->first.router, leg.wire,
+                    absl::DataLossError(absl::StrCat(
+                        "lease ", event.lease.value(), ": first token ", first.token_id(), " at ",
+                        first.index(), ", expected one in [0, ", scheduler_.spec().vocab_size,
+                        ") at ", leg.output_tokens)),
+                    /*sender_side=*/false);
+    return End(it, "first token out of range");
+  }
+  by_lease_.erase(found);
+  leg.phase = Phase::kGenerating;
+  scheduler_.MarkReceived(leg.sequence);
+  const node::Sequence& sequence = scheduler_.Get(leg.sequence);
+  v1::TokensBySource tokens;
+  tokens.set_cached(sequence.cached_tokens);
+  tokens.set_received(sequence.prompt_tokens - sequence.cached_tokens);
+  SendInstalled(*it, tokens, &event);
+  ledger_.counters().set_kv_bytes_received(ledger_.counters().kv_bytes_received() +
+                                           event.bytes_received);
+  const request::FinishReason reason = Append(leg, first.token_id());
+  if (reason != request::FinishReason::kNone) Finish(it, reason);
+}
+
+void DecodeCore::On(const transfer::LeaseFailed& event, absl::Time) {
+  const auto found = by_lease_.find(event.lease);
+  if (found == by_lease_.end() || event.epoch != found->second->second.epoch) return;
+  ledger_.FailLeg(found->second->first.router, found->second->second.wire, event.status,
+                  /*sender_side=*/true);
+}
+
+void DecodeCore::On(const transfer::LeaseDrained& event, absl::Time) {
+  const auto found = draining_leases_.find(event.lease);
+  if (found == draining_leases_.end()) return;
+  scheduler_.EndQuarantine(found->second);
+  draining_leases_.erase(found);
+}
+
+// ---- generating
+
+absl::Span<const engine::SequenceSlice> DecodeCore::PlanStep(absl::Time) {
+  return scheduler_.PlanStep();
+}
+
+void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
+                            absl::Time) {
+  const node::StepResult step = scheduler_.FinishStep(result);
+  ledger_.counters().set_steps(ledger_.counters().steps() + 1);
+  node::TokenBatch tokens;
+  std::vector<std::pair<Legs::iterator, request::FinishReason>> finished;
+  for (const node::StepOutcome& outcome : step.outcomes) {
+    const auto found = by_sequence_.find(outcome.id);
+    TANDEM_CHECK(found != by_sequence_.end(), "sequence ", outcome.id.value(), " has no leg");
+    const Legs::iterator it = found->second;
+    Leg& leg = it->second;
+    if (!step.status.ok()) {
+      ledger_.FailLeg(it->first.router, leg.wire, step.status, /*sender_side=*/false);
+      End(it, "step failed");
+      continue;
+    }
+    if (!outcome.sampled) continue;
+    if (leg.phase == Phase::kComputing) {
+      leg.phase = Phase::kGenerating;
+      const node::Sequence& sequence = scheduler_.Get(leg.sequence);
+      v1::TokensBySource sources;
+      sources.set_cached(sequence.cached_tokens);
+      sources.set_computed(sequence.prompt_tokens - sequence.cached_tokens);
+      SendInstalled(*it, sources, nullptr);
+    }
+    tokens.Add(it->first.router, leg.wire, node::ToWire(outcome.token, leg.output_tokens));
+    ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);
+    const request::FinishReason reason = Append(leg, outcome.token.token);
+    if (reason != request::FinishReason::kNone) finished.emplace_back(it, reason);
+  }
+  ledger_.Send(std::move(tokens));
+  for (const auto& [it, reason] : finished) Finish(it, reason);
+}
+
+void DecodeCore::SendInstalled(const Legs::value_type& leg, const v1::TokensBySource& tokens,
+                               const transfer::LeaseInstalled* received) {
+  ledger_.CountPrompt(tokens);
+  v1::NodeEvent event;
+  v1::Installed& installed = *event.mutable_installed();
+  *installed.mutable_leg() = leg.second.wire;
+  *installed.mutable_tokens() = tokens;
+  if (received != nullptr) {
+    installed.set_kv_bytes_received(received->bytes_received);
+    installed.set_kv_transfer_ms(absl::ToDoubleMilliseconds(received->transfer_time));
+    installed.set_transport(received->transport);
+    *installed.mutable_first_token() = received->first_token;
+  }
+  ledger_.Send(leg.first.router, std::move(event));
+}
+
+request::FinishReason DecodeCore::Append(Leg& leg, TokenId token) {
+  scheduler_.AppendToken(leg.sequence, token);
+  ++leg.output_tokens;
+  const node::Sequence& sequence = scheduler_.Get(leg.sequence);
+  const request::FinishReason reason = request::CheckStop(
+      sequence.input.stop, sequence.input.eos_token_ids, token, leg.output_tokens);
+  if (reason != request::FinishReason::kNone) return reason;
+  return static_cast<int64_t>(sequence.tokens.size()) >= scheduler_.spec().context_tokens
+             ? request::FinishReason::kLength
+             : request::FinishReason::kNone;
+}
+
+void DecodeCore::Finish(Legs::iterator it, request::FinishReason reason) {
+  v1::NodeEvent event;
+  v1::LegFinished& finished = *event.mutable_leg_finished();
+  *finished.mutable_leg() = it->second.wire;
+  finished.set_reason(rpc::ToWire(reason));
+  finished.set_output_tokens(it->second.output_tokens);
+  ledger_.Send(it->first.router, std::move(event));
+  End(it, "finished");
+}
+
+v1::NodeLoad DecodeCore::load() const {
+  v1::NodeLoad load = node::LoadOf(scheduler_);
+  load.set_leases(static_cast<int64_t>(by_lease_.size() + draining_leases_.size()));
+  return load;
+}
+
+}  // namespace tandem::decode_node

@@ -1,0 +1,100 @@
+// The decode node's decisions: reserves room for a sequence, has its prompt's KV delivered (or
+// computes it, when little is missing), and generates in a continuous batch.
+//
+//   Run ─▶ Refused
+//       ─▶ Reserved ─▶ Receiving ─LeaseInstalled─▶ Generating ─stop, length─▶ LegFinished
+//       │                 │  ▲ LeaseFailed: LegFailed{sender_side}, waits for NewEpoch
+//       └─▶ Computing ────┼──┴── first token sampled ──▶ Generating
+//                         └─ abort, deadline, router lost ─▶ gone; a lease's blocks stay
+//                         quarantined
+//                            until LeaseDrained
+//
+// Thread safety: none; the engine thread (or the simulator) makes every call.
+// Invariants: each leg holds one sequence of the scheduler; a Receiving leg has exactly one open
+// lease; a lease's blocks are never released while the KV plane may write them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/node/node_core.h"
+#include "common/node/node_ledger.h"
+#include "common/node/sequence_scheduler.h"
+
+namespace tandem::decode_node {
+
+class DecodeCore final : public node::NodeCore {
+ public:
+  // REQUIRES: positive num_blocks, max_batch_tokens and max_sequences.
+  explicit DecodeCore(const node::SchedulerOptions& options) : scheduler_(options) {}
+
+  v1::NodeRole role() const override { return v1::NODE_ROLE_DECODE; }
+  void OnRouterJoined(node::RouterKey, absl::Time) override {}
+  void OnRouterLost(node::RouterKey router, absl::Time now) override;
+  void OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) override;
+  void OnTransfer(const transfer::TransferEvent& event, absl::Time now) override;
+  void OnTick(absl::Time now) override;
+  absl::Span<const engine::SequenceSlice> PlanStep(absl::Time now) override;
+  void OnLayerDone(int) override {}
+  void OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
+                  absl::Time now) override;
+  node::NodeActions TakeActions() override { return ledger_.Take(scheduler_); }
+  v1::NodeLoad load() const override;
+  v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
+  std::vector<std::string> CachedBlocks() const override {
+    return node::CachedBlocksOf(scheduler_);
+  }
+  void BeginDrain(absl::Time) override { ledger_.BeginDrain(); }
+  bool idle() const override { return scheduler_.size() == 0 && draining_leases_.empty(); }
+
+ private:
+  using SequenceId = node::SequenceId;
+  enum class Phase { kReceiving, kComputing, kGenerating };
+  struct Leg {
+    v1::Leg wire;
+    Phase phase = Phase::kReceiving;
+    SequenceId sequence;
+    int32_t output_tokens = 0;  // of the answer so far, delivered ones included
+    absl::Duration time_allowed;
+    absl::Time deadline;  // for the first token; later than that there is none
+    LeaseId lease;        // while receiving
+    Epoch epoch;
+    int64_t first_ordinal = 0;  // of the lease's blocks
+    int64_t lease_blocks = 0;
+  };
+  using Legs = std::map<node::LegKey, Leg>;
+
+  // One command each: ops/.
+  void Run(node::RouterKey router, const v1::Run& run, absl::Time now);
+  void NewEpoch(node::RouterKey router, const v1::NewEpoch& command, absl::Time now);
+  void Abort(node::RouterKey router, const v1::AbortLeg& command);
+
+  void Reserve(Legs::iterator leg, int64_t local_prefill_tokens_max);
+  // Gives up all a leg holds and forgets it.
+  void End(Legs::iterator leg, const std::string& reason);
+
+  void On(const transfer::LeaseInstalled& event, absl::Time now);
+  void On(const transfer::LeaseFailed& event, absl::Time now);
+  void On(const transfer::LeaseDrained& event, absl::Time now);
+  void On(const transfer::ExportDone&, absl::Time) {}
+  void On(const transfer::ExportFailed&, absl::Time) {}
+
+  void SendInstalled(const Legs::value_type& leg, const v1::TokensBySource& tokens,
+                     const transfer::LeaseInstalled* received);
+  // Appends an answer's next token; says whether and why it was the last.
+  request::FinishReason Append(Leg& leg, TokenId token);
+  void Finish(Legs::iterator leg, request::FinishReason reason);
+
+  node::SequenceScheduler scheduler_;
+  node::NodeLedger ledger_;
+  Legs legs_;
+  std::map<SequenceId, Legs::iterator> by_sequence_;
+  std::map<LeaseId, Legs::iterator> by_lease_;
+  std::map<LeaseId, std::vector<BlockId>> draining_leases_;  // quarantined blocks
+  uint64_t next_lease_ = 1;
+};
+
+}  // namespace tandem::decode_node

@@ -1,0 +1,178 @@
+#include "prefill_node/prefill_core.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+
+namespace tandem::prefill_node {
+
+// ---- commands, deadlines, ends of legs
+
+void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& command,
+                            absl::Time now) {
+  switch (command.command_case()) {
+    case v1::NodeCommand::kPrefill:
+      return Prefill(router, command.prefill(), now);
+    case v1::NodeCommand::kAbort:
+      return Abort(router, command.abort());
+    case v1::NodeCommand::kRun:
+      return ledger_.Refuse(router, command.run().leg(),
+                            absl::InvalidArgumentError("Run: this is a prefill node"));
+    case v1::NodeCommand::kNewEpoch:
+      return ledger_.FailLeg(router, command.new_epoch().leg(),
+                             absl::InvalidArgumentError("NewEpoch: this is a prefill node"),
+                             /*sender_side=*/true);
+    case v1::NodeCommand::COMMAND_NOT_SET:
+      return;
+  }
+}
+
+void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
+  for (auto it = legs_.begin(); it != legs_.end();) {
+    const auto leg = it++;
+    if (leg->first.router == router) Abandon(leg->second, "router lost");
+  }
+}
+
+void PrefillCore::OnTick(absl::Time now) {
+  for (auto it = legs_.begin(); it != legs_.end();) {
+    const auto leg = it++;
+    const Export& exported = leg->second->second;
+    if (exported.deadline > now) continue;
+    Fail(leg->second,
+         absl::DeadlineExceededError(absl::StrCat("prompt not delivered within ",
+                                                  absl::FormatDuration(exported.time_allowed))));
+  }
+}
+
+void PrefillCore::Fail(Exports::iterator it, const absl::Status& status) {
+  ledger_.FailLeg(it->second.owner->router, it->second.wire, status, /*sender_side=*/true);
+  Abandon(it, std::string(status.message()));
+}
+
+void PrefillCore::Abandon(Exports::iterator it, const std::string& reason) {
+  TANDEM_CHECK(it->second.owner.has_value(), "export ", it->first.value(), " abandoned twice");
+  legs_.erase(*it->second.owner);
+  it->second.owner.reset();
+  scheduler_.Park(it->second.sequence);
+  ledger_.Transfer(transfer::CancelExport{.export_id = it->first, .reason = reason});
+}
+
+// ---- the KV plane
+
+void PrefillCore::OnTransfer(const transfer::TransferEvent& event, absl::Time) {
+  std::visit([&](const auto& e) { On(e); }, event);
+}
+
+void PrefillCore::On(const transfer::ExportDone& event) {
+  const auto it = exports_.find(event.export_id);
+  if (it == exports_.end()) return;
+  ledger_.counters().set_kv_bytes_sent(ledger_.counters().kv_bytes_sent() + event.bytes_sent);
+  EndExport(it);
+}
+
+void PrefillCore::On(const transfer::ExportFailed& event) {
+  const auto it = exports_.find(event.export_id);
+  if (it == exports_.end()) return;
+  if (it->second.owner.has_value()) {
+    ledger_.FailLeg(it->second.owner->router, it->second.wire, event.status,
+                    /*sender_side=*/true);
+  }
+  EndExport(it);
+}
+
+// No send is in flight: the blocks may be reused.
+void PrefillCore::EndExport(Exports::iterator it) {
+  if (it->second.owner.has_value()) legs_.erase(*it->second.owner);
+  by_sequence_.erase(it->second.sequence);
+  scheduler_.Release(it->second.sequence);
+  exports_.erase(it);
+}
+
+// ---- computing
+
+absl::Span<const engine::SequenceSlice> PrefillCore::PlanStep(absl::Time) {
+  const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
+  PlanPushes();
+  return slices;
+}
+
+// A block is complete when its last row is computed; the prompt's last block when the prompt is.
+void PrefillCore::PlanPushes() {
+  pushes_.clear();
+  const kv::BlockLayout& layout = scheduler_.spec().layout;
+  for (const node::PlannedSlice& slice : scheduler_.planned()) {
+    const auto it = by_sequence_.at(slice.id);
+    const int64_t end = slice.first_row + slice.num_rows;
+    const int64_t first = std::max(slice.first_row / layout.block_tokens, it->second.first_ordinal);
+    const int64_t last = slice.sample ? layout.BlocksFor(end) : end / layout.block_tokens;
+    if (first >= last) continue;
+    pushes_.push_back({.export_id = it->first,
+                       .first_ordinal = static_cast<int32_t>(first),
+                       .ordinal_count = static_cast<int32_t>(last - first)});
+  }
+}
+
+void PrefillCore::OnLayerDone(int layer) {
+  for (const Push& push : pushes_) {
+    const auto it = exports_.find(push.export_id);
+    if (it == exports_.end() || !it->second.owner.has_value()) continue;
+    ledger_.Transfer(transfer::PushRange{.export_id = push.export_id,
+                                         .first_ordinal = push.first_ordinal,
+                                         .ordinal_count = push.ordinal_count,
+                                         .first_layer = layer,
+                                         .layer_count = 1});
+  }
+}
+
+void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
+                             absl::Time) {
+  const node::StepResult step = scheduler_.FinishStep(result);
+  ledger_.counters().set_steps(ledger_.counters().steps() + 1);
+  pushes_.clear();
+  node::TokenBatch tokens;
+  std::vector<std::pair<node::RouterKey, v1::NodeEvent>> finished;
+  for (const node::StepOutcome& outcome : step.outcomes) {
+    const auto found = by_sequence_.find(outcome.id);
+    TANDEM_CHECK(found != by_sequence_.end(), "sequence ", outcome.id.value(), " has no export");
+    if (!step.status.ok()) {
+      Fail(found->second, step.status);
+    } else if (outcome.sampled) {
+      finished.push_back(Finish(found->second, outcome.token, tokens));
+    }
+  }
+  ledger_.Send(std::move(tokens));
+  for (auto& [router, event] : finished) ledger_.Send(router, std::move(event));
+}
+
+// The whole prompt is computed and its last blocks are on their way.
+std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator it,
+                                                              const engine::SampledToken& token,
+                                                              node::TokenBatch& tokens) {
+  const Export& exported = it->second;
+  const node::RouterKey router = exported.owner->router;
+  const node::Sequence& sequence = scheduler_.Get(exported.sequence);
+  const v1::GeneratedToken first = node::ToWire(token, sequence.input.delivered_tokens);
+  tokens.Add(router, exported.wire, first);
+  ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);
+  ledger_.Transfer(transfer::FinishExport{.export_id = it->first, .first_token = first});
+  v1::NodeEvent event;
+  v1::PrefillFinished& finished = *event.mutable_prefill_finished();
+  *finished.mutable_leg() = exported.wire;
+  finished.mutable_tokens()->set_cached(sequence.cached_tokens);
+  finished.mutable_tokens()->set_computed(sequence.prompt_tokens - sequence.cached_tokens);
+  ledger_.CountPrompt(finished.tokens());
+  scheduler_.Park(exported.sequence);
+  return {router, std::move(event)};
+}
+
+v1::NodeLoad PrefillCore::load() const {
+  v1::NodeLoad load = node::LoadOf(scheduler_);
+  load.set_exports(static_cast<int64_t>(exports_.size()));
+  return load;
+}
+
+}  // namespace tandem::prefill_node

@@ -1,0 +1,104 @@
+// The prefill node's decisions: computes prompts in chunks, pushes each layer's blocks to the
+// decode node as soon as they are complete, samples the first token.
+//
+//   Prefill ─▶ Refused
+//           ─▶ Computing ─prompt's last row─▶ Pushed ─ExportDone─▶ gone (blocks stay as cache)
+//                  └── abort, deadline, router lost, step failed ──▶ Abandoned
+//                                        ExportFailed ends any phase ─▶ gone
+//
+// Blocks are pinned until ExportDone or ExportFailed, whatever becomes of the leg; a pushed or
+// abandoned prompt takes no slot of the batch.
+//
+// Thread safety: none; the engine thread (or the simulator) makes every call.
+// Invariants: each sequence of the scheduler belongs to exactly one export; an export without an
+// owner has been cancelled; each ordinal and layer is pushed at most once.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/node/node_core.h"
+#include "common/node/node_ledger.h"
+#include "common/node/sequence_scheduler.h"
+
+namespace tandem::prefill_node {
+
+class PrefillCore final : public node::NodeCore {
+ public:
+  // REQUIRES: positive num_blocks, max_batch_tokens and max_sequences.
+  explicit PrefillCore(const node::SchedulerOptions& options) : scheduler_(options) {}
+
+  v1::NodeRole role() const override { return v1::NODE_ROLE_PREFILL; }
+  void OnRouterJoined(node::RouterKey, absl::Time) override {}
+  void OnRouterLost(node::RouterKey router, absl::Time now) override;
+  void OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) override;
+  void OnTransfer(const transfer::TransferEvent& event, absl::Time now) override;
+  void OnTick(absl::Time now) override;
+  absl::Span<const engine::SequenceSlice> PlanStep(absl::Time now) override;
+  void OnLayerDone(int layer) override;
+  void OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
+                  absl::Time now) override;
+  node::NodeActions TakeActions() override { return ledger_.Take(scheduler_); }
+  v1::NodeLoad load() const override;
+  v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
+  std::vector<std::string> CachedBlocks() const override {
+    return node::CachedBlocksOf(scheduler_);
+  }
+  void BeginDrain(absl::Time) override { ledger_.BeginDrain(); }
+  bool idle() const override { return scheduler_.size() == 0 && exports_.empty(); }
+
+ private:
+  using SequenceId = node::SequenceId;
+  using ExportId = transfer::ExportId;
+  struct Export {
+    std::optional<node::LegKey> owner;  // nullopt once abandoned
+    v1::Leg wire;
+    Epoch epoch;
+    SequenceId sequence;
+    int64_t first_ordinal = 0;  // what the receiver lacks starts here
+    absl::Duration time_allowed;
+    absl::Time deadline;
+  };
+  using Exports = std::map<ExportId, Export>;
+  // Blocks that the running step completes.
+  struct Push {
+    ExportId export_id;
+    int32_t first_ordinal = 0, ordinal_count = 0;
+  };
+
+  // One command each: ops/.
+  void Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time now);
+  void Abort(node::RouterKey router, const v1::AbortLeg& command);
+
+  void Open(Exports::iterator it, const v1::Prefill& command);
+  // Forgets the leg, stops computing, cancels the export; its blocks stay until ExportFailed.
+  void Abandon(Exports::iterator it, const std::string& reason);
+  void Fail(Exports::iterator it, const absl::Status& status);
+  // Adds the first token to `tokens`; returns what the router is told after it.
+  std::pair<node::RouterKey, v1::NodeEvent> Finish(Exports::iterator it,
+                                                   const engine::SampledToken& token,
+                                                   node::TokenBatch& tokens);
+  void EndExport(Exports::iterator it);
+  void PlanPushes();
+
+  void On(const transfer::ExportDone& event);
+  void On(const transfer::ExportFailed& event);
+  void On(const transfer::LeaseInstalled&) {}
+  void On(const transfer::LeaseFailed&) {}
+  void On(const transfer::LeaseDrained&) {}
+
+  node::SequenceScheduler scheduler_;
+  node::NodeLedger ledger_;
+  Exports exports_;
+  std::map<node::LegKey, Exports::iterator> legs_;
+  std::map<SequenceId, Exports::iterator> by_sequence_;
+  std::vector<Push> pushes_;  // of the running step
+  uint64_t next_export_ = 1;
+};
+
+}  // namespace tandem::prefill_node

@@ -1,0 +1,10 @@
+// What makes a process a prefill node.
+#pragma once
+
+#include "common/node/node_process.h"
+
+namespace tandem::prefill_node {
+
+node::NodeKind PrefillKind();
+
+}  // namespace tandem::prefill_node
