@@ -13,12 +13,14 @@ std::unique_ptr<VirtualTransport> VirtualNetwork::NewTransport(const std::string
 
 void VirtualNetwork::Transmit(Packet packet, absl::AnyInvocable<void(const absl::Status&)> done) {
   ++frames_sent_;
-  const absl::Duration wire = absl::Seconds(static_cast<double>(packet.payload.size()) / faults_.bytes_per_second);
+  const absl::Duration wire =
+      absl::Seconds(static_cast<double>(packet.payload.size()) / faults_.bytes_per_second);
   const auto deliver = [this](const Packet& p) {
     const auto found = transports_.find(p.to);
     if (found != transports_.end()) found->second->Deliver(p);
   };
-  if (faults_.corrupt_one_in != 0 && !packet.payload.empty() && world_.Chance(faults_.corrupt_one_in)) {
+  if (faults_.corrupt_one_in != 0 && !packet.payload.empty() &&
+      world_.Chance(faults_.corrupt_one_in)) {
     packet.payload[world_.random().Below(packet.payload.size())] ^= 0x20;
   }
   if (world_.Chance(faults_.drop_one_in)) {
@@ -26,7 +28,8 @@ void VirtualNetwork::Transmit(Packet packet, absl::AnyInvocable<void(const absl:
   } else {
     const int copies = world_.Chance(faults_.duplicate_one_in) ? 2 : 1;
     for (int i = 0; i < copies; ++i) {
-      world_.After(wire + world_.RandomDelay(faults_.delay_max), [deliver, packet] { deliver(packet); });
+      world_.After(wire + world_.RandomDelay(faults_.delay_max),
+                   [deliver, packet] { deliver(packet); });
     }
   }
   world_.After(wire, [this, from = packet.from, done = std::move(done)]() mutable {
@@ -60,7 +63,8 @@ void VirtualTransport::Disconnect(transfer::PeerId peer) {
   addresses_.erase(found);
 }
 
-void VirtualTransport::Send(transfer::PeerId peer, const v1::KvFrame& frame, transfer::GatherList payload,
+void VirtualTransport::Send(transfer::PeerId peer, const v1::KvFrame& frame,
+                            transfer::GatherList payload,
                             absl::AnyInvocable<void(const absl::Status&)> done) {
   VirtualNetwork::Packet packet;
   packet.from = address_;
@@ -68,13 +72,15 @@ void VirtualTransport::Send(transfer::PeerId peer, const v1::KvFrame& frame, tra
   for (const absl::Span<const std::byte> piece : payload) {
     packet.payload.append(reinterpret_cast<const char*>(piece.data()), piece.size());
   }
-  if (const auto found = addresses_.find(peer); found != addresses_.end()) packet.to = found->second;
+  if (const auto found = addresses_.find(peer); found != addresses_.end())
+    packet.to = found->second;
   network_.Transmit(std::move(packet), std::move(done));
 }
 
 void VirtualTransport::Deliver(const VirtualNetwork::Packet& packet) {
   const uint64_t receive_id = next_receive_++;
-  const auto place = listener_->OnFrame(PeerOf(packet.from), packet.frame, packet.payload.size(), receive_id);
+  const auto place =
+      listener_->OnFrame(PeerOf(packet.from), packet.frame, packet.payload.size(), receive_id);
   if (place.has_value() && !packet.payload.empty()) {
     const char* source = packet.payload.data();
     for (const absl::Span<std::byte> piece : *place) {

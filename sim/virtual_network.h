@@ -1,5 +1,5 @@
-// A network of KvTransports in virtual time, with faults: delay (and so reordering), loss, duplication, corruption.
-// Thread safety: none.
+// A network of KvTransports in virtual time, with faults: delay (and so reordering), loss,
+// duplication, corruption. Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct NetworkFaults {
   absl::Duration delay_max = absl::Microseconds(200);  // uniform, each frame on its own
   uint64_t drop_one_in = 0;                            // 0 = never
   uint64_t duplicate_one_in = 0;
-  uint64_t corrupt_one_in = 0;                         // one payload byte flipped
+  uint64_t corrupt_one_in = 0;  // one payload byte flipped
   double bytes_per_second = 5e9;
 };
 
@@ -26,7 +26,8 @@ class VirtualNetwork {
  public:
   VirtualNetwork(World& world, const NetworkFaults& faults) : world_(world), faults_(faults) {}
 
-  // A transport reachable under `address`; the caller owns it, the network and the world outlive it.
+  // A transport reachable under `address`; the caller owns it, the network and the world outlive
+  // it.
   std::unique_ptr<VirtualTransport> NewTransport(const std::string& address);
   NetworkFaults& faults() { return faults_; }
   int64_t frames_sent() const { return frames_sent_; }
@@ -66,7 +67,9 @@ class VirtualTransport final : public transfer::KvTransport {
   void Wake() override {}
 
   // Called after anything reached the listener, so that the owner can act on it.
-  void SetOnActivity(absl::AnyInvocable<void()> on_activity) { on_activity_ = std::move(on_activity); }
+  void SetOnActivity(absl::AnyInvocable<void()> on_activity) {
+    on_activity_ = std::move(on_activity);
+  }
 
  private:
   friend class VirtualNetwork;

@@ -1,6 +1,6 @@
-// Virtual time: a queue of events, run in order of time and, at one time, of scheduling. One seed decides all that
-// is random, so a run repeats exactly.
-// Thread safety: none; a simulation is one thread.
+// Virtual time: a queue of events, run in order of time and, at one time, of scheduling. One seed
+// decides all that is random, so a run repeats exactly. Thread safety: none; a simulation is one
+// thread.
 #pragma once
 
 #include <cstdint>
