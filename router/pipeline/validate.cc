@@ -1,0 +1,82 @@
+#include "router/pipeline/validate.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/convert.h"
+
+namespace tandem::router {
+namespace {
+
+absl::Status CheckLength(absl::string_view field, const std::string& value, size_t bytes_max) {
+  if (value.size() <= bytes_max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", value.size(), " bytes, expected at most ", bytes_max));
+}
+
+absl::Status CheckPrompt(const std::vector<TokenId>& prompt, const ModelIdentity& model) {
+  if (prompt.empty()) return absl::InvalidArgumentError("prompt: empty, expected at least 1 token");
+  if (prompt.size() >= static_cast<size_t>(model.context_tokens))
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt: ", prompt.size(),
+                     " tokens leave no room for an answer, the context "
+                     "of ",
+                     model.name, " is ", model.context_tokens, " tokens"));
+  for (size_t i = 0; i < prompt.size(); ++i)
+    if (prompt[i] < 0 || prompt[i] >= model.vocab_size)
+      return absl::InvalidArgumentError(absl::StrCat(
+          "prompt: token ", i, " is ", prompt[i], ", expected one in [0, ", model.vocab_size, ")"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIdentity& model) {
+  RETURN_IF_ERROR(CheckLength("request_id", request.request_id(), kRequestIdBytesMax));
+  RETURN_IF_ERROR(CheckLength("cache_salt", request.cache_salt(), kCacheSaltBytesMax));
+  if (!request.model().empty() && request.model() != model.name)
+    return absl::NotFoundError(absl::StrCat("model: \"", request.model(),
+                                            "\" is not served here, this router serves \"",
+                                            model.name, "\""));
+  if (request.has_n() && request.n() < 1)
+    return absl::InvalidArgumentError(absl::StrCat("n: ", request.n(), ", expected 1"));
+  if (request.n() > 1)
+    return absl::UnimplementedError(
+        absl::StrCat("n: ", request.n(), ", only 1 answer a request is served"));
+  if (request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET)
+    return absl::InvalidArgumentError("prompt: missing, expected text, chat or tokens");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
+                                             std::vector<TokenId> prompt,
+                                             const ModelIdentity& model,
+                                             const std::vector<TokenId>& eos_token_ids,
+                                             Random& random) {
+  RETURN_IF_ERROR(ValidateEnvelope(request, model));
+  RETURN_IF_ERROR(CheckPrompt(prompt, model));
+  RequestInput input;
+  input.sampling = rpc::FromWire(request.sampling());
+  input.stop = rpc::FromWire(request.stop());
+  const int32_t room = model.context_tokens - static_cast<int32_t>(prompt.size());
+  input.max_tokens_given = request.stop().has_max_tokens();
+  if (!input.max_tokens_given) input.stop.max_tokens = room;
+  RETURN_IF_ERROR(request::Validate(input.sampling, model.vocab_size));
+  RETURN_IF_ERROR(request::Validate(input.stop, model.vocab_size));
+  if (input.stop.max_tokens > room)
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_tokens: ", input.stop.max_tokens, " after a prompt of ", prompt.size(),
+                     " tokens, the context of ", model.name, " is ", model.context_tokens));
+  if (!request.sampling().has_seed()) input.sampling.seed = random.Next();
+  input.id = RequestId(request.request_id().empty()
+                           ? absl::StrFormat("r-%016x%016x", random.Next(), random.Next())
+                           : request.request_id());
+  input.prompt = std::move(prompt);
+  input.eos_token_ids = eos_token_ids;
+  input.cache_salt = request.cache_salt();
+  return input;
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,34 @@
+// From the wire to an admissible request: every field checked, every default filled in.
+// Thread safety: pure functions (the Random is the caller's).
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/runtime/random.h"
+#include "router/router_core.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::router {
+
+inline constexpr size_t kRequestIdBytesMax = 128;
+inline constexpr size_t kCacheSaltBytesMax = 1024;
+
+// What can be checked before the prompt is tokenized: request_id, model, n, cache_salt, and that a
+// prompt is given. kInvalidArgument names the field; kNotFound names both models; kUnimplemented
+// for n > 1.
+absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIdentity& model);
+
+// The whole request; `prompt` is its prompt in token ids, however it was given. Draws a request id
+// and a seed where the client gave none. Errors as above, and kInvalidArgument for an empty prompt,
+// unknown token ids, a prompt that leaves no room in the context, max_tokens beyond it, or a
+// parameter out of its range: each names the value and what was expected.
+absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
+                                             std::vector<TokenId> prompt,
+                                             const ModelIdentity& model,
+                                             const std::vector<TokenId>& eos_token_ids,
+                                             Random& random);
+
+}  // namespace tandem::router

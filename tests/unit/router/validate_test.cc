@@ -1,0 +1,112 @@
+// Goal: every field of a request is checked with an error that names it, the value and what was
+// expected; defaults are filled in.
+#include "router/pipeline/validate.h"
+
+#include <functional>
+
+#include "tests/testing/status_matchers.h"
+#include "tests/unit/router/fixtures.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::GenerateRequest TestRequest() {
+  v1::GenerateRequest request;
+  request.set_request_id("r-1");
+  request.mutable_tokens()->add_ids(1);
+  return request;
+}
+
+TEST(ValidateRequest, FillsDefaults) {
+  auto random = NewSeededRandom(1);
+  v1::GenerateRequest request = TestRequest();
+  request.clear_request_id();
+  request.set_cache_salt("tenant");
+  ASSERT_OK_AND_ASSIGN(const RequestInput input,
+                       ValidateRequest(request, Tokens(30), TestModel(), {2}, *random));
+  EXPECT_EQ(input.id.value().size(), 34u);
+  EXPECT_EQ(input.stop.max_tokens, 370);
+  EXPECT_FALSE(input.max_tokens_given);
+  EXPECT_EQ(input.eos_token_ids, std::vector<TokenId>{2});
+  EXPECT_EQ(input.cache_salt, "tenant");
+  ASSERT_OK_AND_ASSIGN(const RequestInput again,
+                       ValidateRequest(request, Tokens(30), TestModel(), {2}, *random));
+  EXPECT_NE(input.id, again.id);
+  EXPECT_NE(input.sampling.seed, again.sampling.seed);
+}
+
+TEST(ValidateRequest, KeepsWhatWasGiven) {
+  auto random = NewSeededRandom(1);
+  v1::GenerateRequest request = TestRequest();
+  request.set_model("toy");
+  request.set_n(1);
+  request.mutable_sampling()->set_seed(0);
+  request.mutable_sampling()->set_logprobs(20);
+  request.mutable_stop()->set_max_tokens(370);
+  ASSERT_OK_AND_ASSIGN(const RequestInput input,
+                       ValidateRequest(request, Tokens(30), TestModel(), {2}, *random));
+  EXPECT_EQ(input.id.value(), "r-1");
+  EXPECT_EQ(input.sampling.seed, 0u);
+  EXPECT_EQ(input.stop.max_tokens, 370);
+  EXPECT_TRUE(input.max_tokens_given);
+  EXPECT_EQ(input.prompt, Tokens(30));
+}
+
+TEST(ValidateRequest, NamesWhatIsWrong) {
+  struct Case {
+    std::function<void(v1::GenerateRequest&)> spoil;
+    absl::StatusCode code;
+    std::vector<std::string> names;
+    std::vector<TokenId> prompt = Tokens(30);
+  };
+  const auto kBad = absl::StatusCode::kInvalidArgument;
+  const auto nothing = [](v1::GenerateRequest&) {};
+  const std::vector<Case> cases = {
+      {[](auto& r) { r.set_request_id(std::string(129, 'x')); },
+       kBad,
+       {"request_id", "129", "128"}},
+      {[](auto& r) { r.set_cache_salt(std::string(1025, 'x')); }, kBad, {"cache_salt", "1025"}},
+      {[](auto& r) { r.set_model("gpt"); }, absl::StatusCode::kNotFound, {"gpt", "toy"}},
+      {[](auto& r) { r.set_n(0); }, kBad, {"n: 0"}},
+      {[](auto& r) { r.set_n(2); }, absl::StatusCode::kUnimplemented, {"n: 2"}},
+      {[](auto& r) { r.clear_prompt(); }, kBad, {"prompt: missing"}},
+      {nothing, kBad, {"prompt: empty"}, {}},
+      {nothing, kBad, {"prompt: 400 tokens", "context", "is 400"}, Tokens(400)},
+      {nothing, kBad, {"token 1 is 1000", "[0, 1000)"}, {5, 1000}},
+      {nothing, kBad, {"token 0 is -1"}, {-1}},
+      {[](auto& r) { r.mutable_stop()->set_max_tokens(371); },
+       kBad,
+       {"max_tokens: 371", "30", "400"}},
+      {[](auto& r) { r.mutable_stop()->set_max_tokens(0); }, kBad, {"max_tokens: 0"}},
+      {[](auto& r) { r.mutable_stop()->add_stop(""); }, kBad, {"stop[0]: 0 bytes"}},
+      {[](auto& r) { r.mutable_stop()->add_stop(std::string(1025, 'x')); },
+       kBad,
+       {"stop[0]: 1025"}},
+      {[](auto& r) {
+         for (int i = 0; i < 65; ++i) r.mutable_stop()->add_stop("x");
+       },
+       kBad,
+       {"stop: 65 strings"}},
+      {[](auto& r) { r.mutable_stop()->add_stop_token_ids(1000); },
+       kBad,
+       {"stop_token_ids", "1000"}},
+      {[](auto& r) { r.mutable_sampling()->set_temperature(-1); }, kBad, {"temperature: -1"}},
+      {[](auto& r) { r.mutable_sampling()->set_top_p(0); }, kBad, {"top_p: 0"}},
+      {[](auto& r) { r.mutable_sampling()->set_logprobs(21); }, kBad, {"logprobs: 21", "20"}},
+  };
+  auto random = NewSeededRandom(1);
+  for (const Case& c : cases) {
+    v1::GenerateRequest request = TestRequest();
+    c.spoil(request);
+    const absl::Status status =
+        ValidateRequest(request, c.prompt, TestModel(), {2}, *random).status();
+    EXPECT_EQ(status.code(), c.code) << status << " for " << c.names[0];
+    for (const std::string& name : c.names)
+      EXPECT_THAT(std::string(status.message()), HasSubstr(name));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::router
