@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/rpc/status.h"
 #include "common/runtime/clock.h"
 #include "router/server/generate_session.h"
@@ -13,15 +12,12 @@ namespace tandem::router {
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* ClientService::Generate(
     grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
-  const std::string drawn_id = absl::StrFormat("r-%016x", random_.Next());
   if (draining_) {
     auto session = std::make_shared<GenerateSession>(assets_, inbox_);
     session->Fail(absl::UnavailableError("this router is draining; ask another"));
     return session->Keep();
   }
-  return GenerateSession::Start(*request, random_.Next(), drawn_id, RealClock().Now(), assets_,
-                                inbox_)
-      ->Keep();
+  return GenerateSession::Start(*request, RealClock().Now(), assets_, inbox_, random_)->Keep();
 }
 
 grpc::ServerUnaryReactor* ClientService::Ask(grpc::CallbackServerContext* context,

@@ -44,12 +44,11 @@ absl::StatusOr<std::vector<TokenId>> PromptTokens(const v1::GenerateRequest& req
 }  // namespace
 
 std::shared_ptr<GenerateSession> GenerateSession::Start(const v1::GenerateRequest& request,
-                                                        uint64_t drawn_seed,
-                                                        const std::string& drawn_id, absl::Time now,
-                                                        const ModelAssets& assets, Inbox& inbox) {
+                                                        absl::Time now, const ModelAssets& assets,
+                                                        Inbox& inbox, Random& random) {
   auto session = std::make_shared<GenerateSession>(assets, inbox);
   RequestInput input;
-  absl::Status status = session->Prepare(request, drawn_seed, drawn_id, now, input);
+  absl::Status status = session->Prepare(request, now, random, input);
   if (status.ok() && !inbox.TryPush(SubmitRequest{std::move(input), session})) {
     status = absl::ResourceExhaustedError("the router's inbox is full: try again");
   }
@@ -57,12 +56,12 @@ std::shared_ptr<GenerateSession> GenerateSession::Start(const v1::GenerateReques
   return session;
 }
 
-absl::Status GenerateSession::Prepare(const v1::GenerateRequest& request, uint64_t drawn_seed,
-                                      const std::string& drawn_id, absl::Time now,
-                                      RequestInput& input) {
+absl::Status GenerateSession::Prepare(const v1::GenerateRequest& request, absl::Time now,
+                                      Random& random, RequestInput& input) {
+  RETURN_IF_ERROR(ValidateEnvelope(request, assets_.identity));
   ASSIGN_OR_RETURN(std::vector<TokenId> prompt, PromptTokens(request, assets_, now));
   ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets_.identity,
-                                          assets_.eos_token_ids, drawn_id, drawn_seed));
+                                          assets_.eos_token_ids, random));
   id_ = input.id;
   return_tokens_ = request.return_token_ids() || input.sampling.logprobs.has_value();
   started_.set_request_id(id_.value());
@@ -73,7 +72,7 @@ absl::Status GenerateSession::Prepare(const v1::GenerateRequest& request, uint64
     for (const TokenId token : input.prompt) started_.add_prompt_token_ids(token);
   }
   assembler_ = std::make_unique<AnswerAssembler>(
-      input.stop, input.eos_token_ids, std::make_unique<AnswerDetokenizer>(*assets_.tokenizer));
+      std::make_unique<AnswerDetokenizer>(*assets_.tokenizer), input.stop, input.eos_token_ids);
   return absl::OkStatus();
 }
 
@@ -111,6 +110,7 @@ void GenerateSession::SendTokens(const TokensReady& event) {
   for (const v1::GeneratedToken& token : event.tokens) {
     if (assembler_->stopped())
       break;  // computed before the stop string was seen: not part of the answer
+    ++output_tokens_;
     delta.mutable_text()->append(assembler_->Append(token.token_id()));
     if (return_tokens_) *delta.add_tokens() = token;
   }
@@ -118,7 +118,7 @@ void GenerateSession::SendTokens(const TokensReady& event) {
 }
 
 void GenerateSession::SendFinished(const RequestDone& event) {
-  if (std::string rest = assembler_->Finish(); !rest.empty()) {
+  if (std::string rest = assembler_->Flush(); !rest.empty()) {
     v1::GenerateResponse response;
     response.mutable_delta()->set_text(std::move(rest));
     Write(std::move(response));
@@ -126,10 +126,9 @@ void GenerateSession::SendFinished(const RequestDone& event) {
   v1::GenerateResponse response;
   v1::Finished& finished = *response.mutable_finished();
   finished.set_reason(rpc::ToWire(event.reason));
-  finished.set_stop_string(assembler_->stop_string());
+  finished.set_stop_string(std::string(assembler_->stop_string()));
   *finished.mutable_usage() = event.usage;
-  finished.mutable_usage()->set_output_tokens(
-      std::min(event.usage.output_tokens(), assembler_->output_tokens()));
+  finished.mutable_usage()->set_output_tokens(output_tokens_);
   *finished.mutable_route() = event.route;
   *finished.mutable_timing() = event.timing;
   over_ = true;

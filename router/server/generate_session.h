@@ -25,10 +25,9 @@ class GenerateSession final : public grpc::ServerWriteReactor<v1::GenerateRespon
  public:
   // Validates, tokenizes and submits `request`, on the calling (gRPC) thread. Errors end the call
   // with their status. `inbox` and `assets` outlive the session.
-  static std::shared_ptr<GenerateSession> Start(const v1::GenerateRequest& request,
-                                                uint64_t drawn_seed, const std::string& drawn_id,
-                                                absl::Time now, const ModelAssets& assets,
-                                                Inbox& inbox);
+  static std::shared_ptr<GenerateSession> Start(const v1::GenerateRequest& request, absl::Time now,
+                                                const ModelAssets& assets, Inbox& inbox,
+                                                Random& random);
 
   GenerateSession(const ModelAssets& assets, Inbox& inbox)
       : assets_(assets), inbox_(inbox), outbox_(kOutboxMax) {}
@@ -55,8 +54,8 @@ class GenerateSession final : public grpc::ServerWriteReactor<v1::GenerateRespon
   // Messages a client may leave unread before its request, and it alone, is ended.
   static constexpr size_t kOutboxMax = 16384;
 
-  absl::Status Prepare(const v1::GenerateRequest& request, uint64_t drawn_seed,
-                       const std::string& drawn_id, absl::Time now, RequestInput& input);
+  absl::Status Prepare(const v1::GenerateRequest& request, absl::Time now, Random& random,
+                       RequestInput& input);
   void SendTokens(const TokensReady& event);
   void SendFinished(const RequestDone& event);
   void Write(v1::GenerateResponse response);
@@ -71,6 +70,7 @@ class GenerateSession final : public grpc::ServerWriteReactor<v1::GenerateRespon
   v1::Started started_;
   bool return_tokens_ = false;
   std::unique_ptr<AnswerAssembler> assembler_;  // router thread
+  int32_t output_tokens_ = 0;                   // router thread; in the answer, after stop strings
   rpc::Outbox<v1::GenerateResponse> outbox_;
   std::atomic<bool> ending_{false};
   std::atomic<bool> finished_{false};
