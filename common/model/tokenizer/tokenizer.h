@@ -43,6 +43,7 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
+  // REQUIRES: text is below 2 GiB.
   std::vector<TokenId> Encode(absl::string_view text, EncodeOptions options) const;
   std::vector<TokenId> Encode(absl::string_view text) const {
     return Encode(text, EncodeOptions());
