@@ -107,7 +107,7 @@ void BpeModel::MergeShort(absl::string_view word, std::vector<BpeSymbol>* symbol
     s[best].end = s[best + 1].end;
     s[best].num_chars = static_cast<uint16_t>(s[best].num_chars + s[best + 1].num_chars);
     std::copy(s.begin() + best + 2, s.begin() + n, s.begin() + best + 1);
-    std::copy(merges + best + 2, merges + n - 1, merges + best + 1);
+    if (best + 2 < n) std::copy(merges + best + 2, merges + n - 1, merges + best + 1);
     --n;
     if (best > 0) merges[best - 1] = Find<kByScore>(word, s[best - 1], s[best]);
     if (best + 1 < n) merges[best] = Find<kByScore>(word, s[best], s[best + 1]);

@@ -100,25 +100,33 @@ INSTANTIATE_TEST_SUITE_P(Families, TinyVocabulary,
                                            "metaspace"),
                          [](const auto& info) { return std::string(info.param); });
 
-// A real model's tokenizer, or a visible skip.
-#define LOAD_OR_SKIP(tokenizer, file)                                          \
-  const std::optional<std::string> path = FindModel(file);                     \
-  if (!path.has_value()) GTEST_SKIP() << file << " is not in the model cache"; \
-  const TokenizerSource source = GgufMetadata(*path).ReadTokenizer();          \
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(source))
+// A real model's tokenizer; nullptr when its file is not in the model cache.
+std::unique_ptr<Tokenizer> LoadModel(absl::string_view file) {
+  const std::optional<std::string> path = FindModel(file);
+  if (!path.has_value()) return nullptr;
+  auto checkpoint = Checkpoint::Open(*path);
+  EXPECT_OK(checkpoint);
+  if (!checkpoint.ok()) return nullptr;
+  auto tokenizer = Tokenizer::Create((*checkpoint)->tokenizer());
+  EXPECT_OK(tokenizer);
+  return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
+}
 
 TEST(RealVocabulary, SmolLm2EqualsHuggingFace) {
-  LOAD_OR_SKIP(tokenizer, "SmolLM2-135M-Instruct.Q4_1.gguf");
+  const auto tokenizer = LoadModel("SmolLM2-135M-Instruct.Q4_1.gguf");
+  if (tokenizer == nullptr) GTEST_SKIP() << "not in the model cache";
   CheckGolden(*tokenizer, "smollm2.golden.gz");
 }
 
 TEST(RealVocabulary, Gemma3EqualsHuggingFace) {
-  LOAD_OR_SKIP(tokenizer, "gemma-3-270m-q4_k_m.gguf");
+  const auto tokenizer = LoadModel("gemma-3-270m-q4_k_m.gguf");
+  if (tokenizer == nullptr) GTEST_SKIP() << "not in the model cache";
   CheckGolden(*tokenizer, "gemma3.golden.gz");
 }
 
 TEST(RealVocabulary, SmolLm2ChatPrompt) {
-  LOAD_OR_SKIP(tokenizer, "SmolLM2-135M-Instruct.Q4_1.gguf");
+  const auto tokenizer = LoadModel("SmolLM2-135M-Instruct.Q4_1.gguf");
+  if (tokenizer == nullptr) GTEST_SKIP() << "not in the model cache";
   const std::vector<TokenId> ids = tokenizer->Encode(
       "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
       "<|im_end|>\n<|im_start|>user\nWhat is the capital of France?<|im_end|>\n"
