@@ -1,0 +1,65 @@
+// What one Encode call needs for itself: a word cache and buffers. Calls borrow it from a pool, so
+// that caches stay warm and no lock is held while encoding.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "common/model/tokenizer/bpe_model.h"
+#include "common/model/tokenizer/word_cache.h"
+
+namespace tandem::model::tokenizer_internal {
+
+// Scratches kept at rest: more calls at a time than this allocate one each and drop it again.
+inline constexpr size_t kWordCachesMax = 16;
+// A scratch that one huge text has grown beyond this is dropped, not kept.
+inline constexpr size_t kScratchBytesMax = size_t{4} << 20;
+
+struct EncodeScratch {
+  WordCache cache;
+  BpeScratch bpe;
+  std::string normalized[2];
+  std::deque<std::string> arena;
+  std::vector<absl::string_view> words;
+
+  size_t BufferBytes() const {
+    return bpe.symbols.capacity() * sizeof(BpeSymbol) + bpe.heap.capacity() * sizeof(uint64_t) +
+           normalized[0].capacity() + normalized[1].capacity() +
+           words.capacity() * sizeof(absl::string_view);
+  }
+};
+
+// Thread safety: all methods from any thread.
+class EncodeScratchPool {
+ public:
+  std::unique_ptr<EncodeScratch> Take() {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!free_.empty()) {
+        std::unique_ptr<EncodeScratch> scratch = std::move(free_.back());
+        free_.pop_back();
+        return scratch;
+      }
+    }
+    return std::make_unique<EncodeScratch>();
+  }
+
+  void Return(std::unique_ptr<EncodeScratch> scratch) {
+    scratch->arena.clear();
+    scratch->words.clear();
+    if (scratch->BufferBytes() > kScratchBytesMax) return;
+    absl::MutexLock lock(&mutex_);
+    if (free_.size() < kWordCachesMax) free_.push_back(std::move(scratch));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<std::unique_ptr<EncodeScratch>> free_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tandem::model::tokenizer_internal

@@ -1,0 +1,22 @@
+// What pre-tokenisers ask of a code point: letter, number, white space. The table is our own, not
+// the system's ICU, so that a text has the same tokens on every machine.
+// Thread safety: pure functions over a constant table.
+#pragma once
+
+#include <cstdint>
+
+namespace tandem::model::tokenizer_internal {
+
+// Classes exclude one another, so one comparison decides.
+enum UnicodeClass : uint8_t {
+  kOther = 0,
+  kLetter = 1,  // \p{L}
+  kNumber = 2,  // \p{N}
+  kSpace = 3,   // \s
+  // Numbers of a newer Unicode than the patterns': the Digits pre-tokeniser knows them, \p{N} not.
+  kDigitsOnly = 4,
+};
+
+UnicodeClass ClassOf(char32_t code_point);
+
+}  // namespace tandem::model::tokenizer_internal
