@@ -37,7 +37,7 @@ struct SamplingArgs {
   float temperature = 1.0f;  // ≥ 0
   int32_t top_k = 0;         // 0 = off
   float top_p = 1.0f;        // (0, 1]; 1 = off
-  float min_p = 0.0f;        // [0, 1); 0 = off
+  float min_p = 0.0f;        // [0, 1]; 0 = off
   const TokenBias* biases = nullptr;
   int32_t num_biases = 0;
   // Bit i % 32 of word i / 32 says whether token i may be chosen; nullptr = all may.

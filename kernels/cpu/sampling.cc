@@ -225,7 +225,7 @@ int32_t Filter(const SamplingArgs& args, const float* work, uint64_t* keys, uint
 
 SamplingResult Sample(const SamplingArgs& args) {
   KERNEL_REQUIRE(args.vocab_size > 0 && args.scratch != nullptr);
-  KERNEL_REQUIRE(args.temperature >= 0 && args.top_p > 0 && args.min_p >= 0 && args.min_p < 1);
+  KERNEL_REQUIRE(args.temperature >= 0 && args.top_p > 0 && args.min_p >= 0 && args.min_p <= 1);
   KERNEL_REQUIRE(args.repetition_penalty > 0 && args.num_top_logprobs <= args.vocab_size);
   const int64_t padded = (static_cast<int64_t>(args.vocab_size) + kLanes - 1) / kLanes * kLanes;
   float* work = static_cast<float*>(args.scratch);

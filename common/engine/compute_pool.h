@@ -1,0 +1,56 @@
+// The compute threads of one engine: fork and join for kernels.
+//
+// Between the forks of a step workers spin, for a step has hundreds of forks some microseconds
+// apart; after kSpin without work they sleep, so an idle engine costs nothing. Thread safety: one
+// ParallelFor call at a time, by the thread that owns the pool. Invariants: a job's fields change
+// only when every task of the job before is claimed and finished.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "common/runtime/thread.h"
+#include "kernels/api/parallel.h"
+
+namespace tandem::engine {
+
+class ComputePool {
+ public:
+  // `num_threads` ≥ 1, the calling thread being one of them.
+  explicit ComputePool(int num_threads);
+  ~ComputePool();
+  ComputePool(const ComputePool&) = delete;
+  ComputePool& operator=(const ComputePool&) = delete;
+
+  int num_threads() const { return num_threads_; }
+  kernels::ParallelFor parallel();
+
+ private:
+  static void Run(void* self, int64_t num_tasks, kernels::ParallelFor::Body body,
+                  const void* context);
+  void RunJob(uint32_t num_tasks, kernels::ParallelFor::Body body, const void* context);
+  void WorkerLoop(int worker);
+  // Waits until the job number differs from `seen` and returns it.
+  uint32_t AwaitJob(uint32_t seen) const;
+  // Claims and runs tasks of the current job until none is left.
+  void RunTasks(int worker);
+
+  const int num_threads_;
+  // The current job, to be trusted by a worker that has claimed one of its tasks.
+  std::atomic<kernels::ParallelFor::Body> body_{nullptr};
+  std::atomic<const void*> context_{nullptr};
+  std::atomic<uint32_t> num_tasks_{0};
+  // Job number in the upper half, unclaimed tasks in the lower: a claim is one compare-and-swap,
+  // so a worker that comes late can never take a task of another job.
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<uint32_t> finished_{0};
+  alignas(64) std::atomic<uint32_t> job_{0};  // workers wait on it
+  std::atomic<bool> stopping_{false};
+  std::vector<Thread> threads_;
+};
+
+// The processors this process may run on.
+int AvailableProcessors();
+
+}  // namespace tandem::engine

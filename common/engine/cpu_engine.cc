@@ -1,0 +1,265 @@
+#include "common/engine/cpu_engine.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/engine/compute_pool.h"
+#include "common/engine/forward_pass.h"
+#include "common/engine/model_weights.h"
+#include "common/engine/slice_check.h"
+#include "common/engine/token_sampler.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::engine {
+namespace {
+
+// More compute threads than any machine this is meant for.
+constexpr int kThreadsMax = 1024;
+
+// The classes this processor has, for messages: "avx512, avx2, ref".
+std::string AvailableClasses() {
+  std::string names;
+  for (const auto& [isa, name] : {std::pair(kernels::IsaClass::kAvx512, "avx512, "),
+                                  std::pair(kernels::IsaClass::kAvx2, "avx2, ")}) {
+    if (kernels::FindBackend(isa) != nullptr) absl::StrAppend(&names, name);
+  }
+  return names + "ref";
+}
+
+absl::StatusOr<const kernels::Backend*> SelectBackend(const std::string& name) {
+  if (name == "auto") return &kernels::BestBackend();
+  kernels::IsaClass isa = kernels::IsaClass::kRef;
+  if (!kernels::ParseIsaClass(name.c_str(), &isa)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("isa is \"", name, "\", expected auto, avx512, avx2 or ref"));
+  }
+  if (const kernels::Backend* backend = kernels::FindBackend(isa)) return backend;
+  return absl::InvalidArgumentError(
+      absl::StrCat("isa is \"", name, "\", but this processor has only ", AvailableClasses()));
+}
+
+absl::StatusOr<kernels::KvType> ParseKvType(const std::string& name) {
+  if (name == "bf16") return kernels::KvType::kBf16;
+  if (name == "f32") return kernels::KvType::kF32;
+  return absl::InvalidArgumentError(
+      absl::StrCat("kv_type is \"", name, "\", expected bf16 or f32"));
+}
+
+absl::Status CheckOptions(const model::ModelConfig& config, const CpuEngineOptions& options) {
+  if (options.threads < 0 || options.threads > kThreadsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads is ", options.threads, ", expected 0 to ", kThreadsMax));
+  }
+  const int block = options.block_tokens;
+  if (block < 16 || block % 16 != 0 || kernels::kPartitionTokens % block != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("block_tokens is ", block, ", expected 16, 32, 64, 128 or 256"));
+  }
+  if (options.context_tokens < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("context_tokens is ", options.context_tokens, ", expected 0 or more"));
+  }
+  if (config.head_dim % 16 != 0 || config.head_dim > 256) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the checkpoint's heads have ", config.head_dim,
+                     " dimensions, expected a multiple of 16, at most 256"));
+  }
+  return absl::OkStatus();
+}
+
+class CpuEngine : public Engine {
+ public:
+  struct Parts {
+    EngineSpec spec;
+    model::ModelConfig config;
+    kernels::KvShape kv;
+    const kernels::Backend* backend;
+    std::unique_ptr<ComputePool> pool;
+    std::unique_ptr<ModelWeights> weights;
+  };
+  explicit CpuEngine(Parts parts)
+      : spec_(std::move(parts.spec)),
+        backend_(*parts.backend),
+        pool_(std::move(parts.pool)),
+        weights_(std::move(parts.weights)),
+        pass_({std::move(parts.config), parts.kv, spec_.context_tokens}, *weights_, backend_,
+              pool_->parallel()) {}
+
+  const EngineSpec& spec() const override { return spec_; }
+
+  absl::StatusOr<int64_t> ProfileStepBytes(int64_t max_batch_tokens) override {
+    if (max_batch_tokens < 1 || max_batch_tokens > spec_.context_tokens * kBatchContextsMax) {
+      return absl::InvalidArgumentError(absl::StrCat("max_batch_tokens is ", max_batch_tokens,
+                                                     ", expected 1 to ",
+                                                     spec_.context_tokens * kBatchContextsMax));
+    }
+    RETURN_IF_ERROR(RunProfile(max_batch_tokens));
+    // Everything a step touches is allocated here, once: the largest step needs no more.
+    return pass_.Reserve(max_batch_tokens, std::min(max_batch_tokens, kLogitRowsReserved)) +
+           ReserveSampling();
+  }
+
+  absl::Status AllocateKv(int64_t num_blocks) override {
+    TANDEM_CHECK(arena_ == nullptr, "AllocateKv is called once");
+    ASSIGN_OR_RETURN(arena_, kv::BlockArena::Create(spec_.layout, num_blocks));
+    return absl::OkStatus();
+  }
+
+  kv::BlockArena& arena() override {
+    TANDEM_CHECK(arena_ != nullptr, "arena before AllocateKv");
+    return *arena_;
+  }
+
+  absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
+                                                 LayerDone layer_done) override {
+    return StepIn(*arena_, slices, layer_done);
+  }
+
+ private:
+  // Rows that sample in the step that is profiled; steps with more grow the logits then.
+  static constexpr int64_t kLogitRowsReserved = 64;
+  // A batch may hold this many full contexts.
+  static constexpr int64_t kBatchContextsMax = 64;
+
+  static ForwardBatch MakeBatch(absl::Span<const SequenceSlice> slices);
+  absl::StatusOr<std::vector<SampledToken>> StepIn(const kv::BlockArena& arena,
+                                                   absl::Span<const SequenceSlice> slices,
+                                                   LayerDone layer_done);
+  absl::StatusOr<std::vector<SampledToken>> SampleAll(absl::Span<const SequenceSlice> slices);
+  absl::Status RunProfile(int64_t max_batch_tokens);
+  int64_t ReserveSampling();
+
+  const EngineSpec spec_;
+  const kernels::Backend& backend_;
+  const std::unique_ptr<ComputePool> pool_;
+  const std::unique_ptr<ModelWeights> weights_;
+  ForwardPass pass_;
+  std::unique_ptr<kv::BlockArena> arena_;
+  std::vector<AlignedBuffer> sampling_scratch_;  // [threads]
+};
+
+ForwardBatch CpuEngine::MakeBatch(absl::Span<const SequenceSlice> slices) {
+  ForwardBatch batch;
+  for (const SequenceSlice& slice : slices) {
+    const int64_t end = slice.num_computed + slice.num_new;
+    std::vector<int32_t>& table = batch.tables.emplace_back();
+    for (BlockId block : slice.blocks) table.push_back(block.value());
+    kernels::SequenceRows& rows = batch.sequences.emplace_back();
+    rows.block_table = table.data();  // moving the vector keeps its storage
+    rows.first_row = static_cast<int32_t>(batch.tokens.size());
+    rows.num_rows = static_cast<int32_t>(slice.num_new);
+    rows.first_position = static_cast<int32_t>(slice.num_computed);
+    for (int64_t i = slice.num_computed; i < end; ++i) {
+      batch.tokens.push_back(slice.tokens[static_cast<size_t>(i)]);
+      batch.positions.push_back(static_cast<int32_t>(i));
+    }
+    if (slice.sample) batch.logit_rows.push_back(static_cast<int32_t>(batch.tokens.size()) - 1);
+  }
+  return batch;
+}
+
+absl::StatusOr<std::vector<SampledToken>> CpuEngine::StepIn(const kv::BlockArena& arena,
+                                                            absl::Span<const SequenceSlice> slices,
+                                                            LayerDone layer_done) {
+  RETURN_IF_ERROR(CheckSlices(slices, spec_, arena.num_blocks()));
+  if (slices.empty()) return std::vector<SampledToken>();
+  pass_.Run(MakeBatch(slices), arena, layer_done);
+  return SampleAll(slices);
+}
+
+absl::StatusOr<std::vector<SampledToken>> CpuEngine::SampleAll(
+    absl::Span<const SequenceSlice> slices) {
+  std::vector<const SequenceSlice*> sampling;
+  for (const SequenceSlice& slice : slices) {
+    if (slice.sample) sampling.push_back(&slice);
+  }
+  ReserveSampling();
+  std::vector<absl::StatusOr<SampledToken>> results(sampling.size(), SampledToken());
+  pool_->parallel()(static_cast<int64_t>(sampling.size()), [&](int64_t i, int worker) {
+    const size_t index = static_cast<size_t>(i);
+    results[index] = SampleToken(*sampling[index], pass_.Logits(index), backend_,
+                                 sampling_scratch_[static_cast<size_t>(worker)].data());
+  });
+  std::vector<SampledToken> tokens;
+  for (absl::StatusOr<SampledToken>& result : results) {
+    RETURN_IF_ERROR(result.status());
+    tokens.push_back(*std::move(result));
+  }
+  return tokens;
+}
+
+// Runs one step of that size, or as much of it as one context holds, over blocks of its own.
+absl::Status CpuEngine::RunProfile(int64_t max_batch_tokens) {
+  // Enough rows for every kernel to take its widest path; more would only lengthen start-up.
+  constexpr int64_t kProfileRows = 64;
+  const int64_t rows = std::min({max_batch_tokens, int64_t{spec_.context_tokens}, kProfileRows});
+  const int64_t num_blocks = spec_.layout.BlocksFor(rows);
+  ASSIGN_OR_RETURN(std::unique_ptr<kv::BlockArena> arena,
+                   kv::BlockArena::Create(spec_.layout, num_blocks));
+  std::vector<BlockId> blocks;
+  for (int64_t i = 0; i < num_blocks; ++i) blocks.emplace_back(static_cast<int32_t>(i));
+  const std::vector<TokenId> tokens(static_cast<size_t>(rows), 0);
+  request::SamplingParams sampling;
+  SequenceSlice slice;
+  slice.tokens = tokens;
+  slice.num_new = rows;
+  slice.blocks = blocks;
+  slice.sample = true;
+  slice.sampling = &sampling;
+  return StepIn(*arena, absl::MakeConstSpan(&slice, 1), [](int) {}).status();
+}
+
+int64_t CpuEngine::ReserveSampling() {
+  int64_t bytes = 0;
+  while (sampling_scratch_.size() < static_cast<size_t>(pool_->num_threads())) {
+    sampling_scratch_.emplace_back(kernels::SamplingScratchBytes(spec_.vocab_size));
+  }
+  for (const AlignedBuffer& buffer : sampling_scratch_) {
+    bytes += static_cast<int64_t>(buffer.bytes());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& checkpoint,
+                                                     const CpuEngineOptions& options) {
+  const model::ModelConfig& config = checkpoint.config();
+  RETURN_IF_ERROR(CheckOptions(config, options));
+  CpuEngine::Parts parts;
+  ASSIGN_OR_RETURN(parts.backend, SelectBackend(options.isa));
+  ASSIGN_OR_RETURN(const kernels::KvType kv_type, ParseKvType(options.kv_type));
+  parts.config = config;
+  parts.kv = {config.num_kv_heads, config.head_dim, options.block_tokens, kv_type};
+  const int threads = options.threads == 0 ? AvailableProcessors() : options.threads;
+  parts.pool = std::make_unique<ComputePool>(threads);
+  parts.weights =
+      std::make_unique<ModelWeights>(checkpoint, *parts.backend, parts.pool->parallel());
+
+  EngineSpec& spec = parts.spec;
+  spec.model_name = config.name;
+  spec.model_fingerprint = checkpoint.fingerprint();
+  spec.numerics_id = absl::StrCat(parts.backend->numerics, "-w", parts.weights->TypeNames(), "-kv",
+                                  options.kv_type, "-b", options.block_tokens);
+  spec.vocab_size = config.vocab_size;
+  spec.context_tokens =
+      options.context_tokens == 0
+          ? config.context_tokens
+          : static_cast<int32_t>(std::min<int64_t>(options.context_tokens, config.context_tokens));
+  spec.layout.num_layers = config.num_layers;
+  spec.layout.block_tokens = options.block_tokens;
+  spec.layout.layer_block_bytes = static_cast<int64_t>(kernels::KvBlockBytes(parts.kv));
+  Log(LogLevel::kInfo, "model loaded",
+      {{"model", spec.model_name},
+       {"backend", parts.backend->name},
+       {"threads", threads},
+       {"weights_bytes", parts.weights->bytes()},
+       {"numerics_id", spec.numerics_id}});
+  return std::unique_ptr<Engine>(new CpuEngine(std::move(parts)));
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,147 @@
+#include "common/engine/model_weights.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/check.h"
+
+namespace tandem::engine {
+namespace {
+
+using model::StoredTensor;
+using model::TensorRole;
+
+// Rows that one task dequantises and packs: whole panels of 16, small enough to stay in L2.
+constexpr int64_t kRowsPerTask = 64;
+
+// Rows of one stored tensor bound for a place in a packed matrix.
+struct PackJob {
+  const StoredTensor* tensor;
+  int64_t first_row;  // in the tensor
+  int64_t num_rows;
+  const Projection* projection;
+  void* packed;
+  int64_t packed_row;  // of first_row
+};
+
+// Gathers what must be packed, then packs it with all threads.
+class WeightLoader {
+ public:
+  WeightLoader(const model::Checkpoint& checkpoint, const kernels::Backend& backend)
+      : checkpoint_(checkpoint), backend_(backend) {}
+
+  // A vector, or an empty one where the architecture has none.
+  std::vector<float> Vector(TensorRole role, int layer) const {
+    const StoredTensor* tensor = checkpoint_.Find(role, layer);
+    if (tensor == nullptr) return {};
+    std::vector<float> values(static_cast<size_t>(tensor->rows * tensor->columns));
+    model::ReadRows(*tensor, 0, tensor->rows, absl::MakeSpan(values));
+    return values;
+  }
+
+  // Plans the fusion of `roles`, rows one after another, into `projection`, whose address must
+  // stay.
+  void Plan(std::initializer_list<TensorRole> roles, int layer, Projection* projection) {
+    bool all_bf16 = true;
+    for (TensorRole role : roles) {
+      const StoredTensor* tensor = checkpoint_.Find(role, layer);
+      TANDEM_CHECK(tensor != nullptr, model::TensorRoleName(role), " of layer ", layer);
+      all_bf16 = all_bf16 && tensor->type == model::TensorType::kBF16;
+      projection->shape.n += tensor->rows;
+      projection->shape.k = tensor->columns;
+    }
+    projection->shape.type = all_bf16 ? kernels::WeightType::kBf16 : kernels::WeightType::kF32;
+    projection->packed = AlignedBuffer(backend_.packed_bytes(projection->shape));
+    int64_t packed_row = 0;
+    for (TensorRole role : roles) {
+      const StoredTensor* tensor = checkpoint_.Find(role, layer);
+      for (int64_t row = 0; row < tensor->rows; row += kRowsPerTask) {
+        const int64_t rows = std::min(kRowsPerTask, tensor->rows - row);
+        jobs_.push_back({tensor, row, rows, projection, projection->packed.data(), packed_row});
+        packed_row += rows;
+      }
+    }
+  }
+
+  void Pack(const kernels::ParallelFor& parallel) const {
+    parallel(static_cast<int64_t>(jobs_.size()), [this](int64_t task, int) {
+      const PackJob& job = jobs_[static_cast<size_t>(task)];
+      std::vector<float> rows(static_cast<size_t>(job.num_rows * job.tensor->columns));
+      model::ReadRows(*job.tensor, job.first_row, job.num_rows, absl::MakeSpan(rows));
+      backend_.pack_rows(
+          {job.projection->shape, job.packed_row, job.num_rows, rows.data(), job.packed});
+    });
+  }
+
+ private:
+  const model::Checkpoint& checkpoint_;
+  const kernels::Backend& backend_;
+  std::vector<PackJob> jobs_;
+};
+
+void PlanLayer(const model::ModelConfig& config, int layer, WeightLoader* loader,
+               LayerWeights* weights) {
+  weights->attention_norm = loader->Vector(TensorRole::kAttentionNorm, layer);
+  weights->post_attention_norm = loader->Vector(TensorRole::kPostAttentionNorm, layer);
+  weights->ffn_norm = loader->Vector(TensorRole::kFfnNorm, layer);
+  weights->post_ffn_norm = loader->Vector(TensorRole::kPostFfnNorm, layer);
+  weights->q_norm = loader->Vector(TensorRole::kQNorm, layer);
+  weights->k_norm = loader->Vector(TensorRole::kKNorm, layer);
+  loader->Plan({TensorRole::kQ, TensorRole::kK, TensorRole::kV}, layer, &weights->qkv);
+  loader->Plan({TensorRole::kO}, layer, &weights->o);
+  loader->Plan({TensorRole::kGate, TensorRole::kUp}, layer, &weights->gate_up);
+  loader->Plan({TensorRole::kDown}, layer, &weights->down);
+  weights->o.bias = loader->Vector(TensorRole::kOBias, layer);
+  if (!config.attention_bias) return;
+  for (TensorRole role : {TensorRole::kQBias, TensorRole::kKBias, TensorRole::kVBias}) {
+    const std::vector<float> bias = loader->Vector(role, layer);
+    weights->qkv.bias.insert(weights->qkv.bias.end(), bias.begin(), bias.end());
+  }
+}
+
+}  // namespace
+
+ModelWeights::ModelWeights(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
+                           const kernels::ParallelFor& parallel) {
+  const model::ModelConfig& config = checkpoint.config();
+  WeightLoader loader(checkpoint, backend);
+  layers_.resize(static_cast<size_t>(config.num_layers));
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    PlanLayer(config, layer, &loader, &layers_[static_cast<size_t>(layer)]);
+  }
+  final_norm_ = loader.Vector(TensorRole::kFinalNorm, -1);
+  loader.Plan({config.tied_embeddings ? TensorRole::kTokenEmbedding : TensorRole::kOutput}, -1,
+              &output_);
+  loader.Pack(parallel);
+  embedding_ = *checkpoint.Find(TensorRole::kTokenEmbedding, -1);
+  embedding_bytes_.assign(embedding_.data,
+                          embedding_.data + embedding_.rows * embedding_.row_bytes);
+  embedding_.data = embedding_bytes_.data();
+}
+
+void ModelWeights::ReadEmbedding(TokenId token, absl::Span<float> out) const {
+  model::ReadRows(embedding_, token, 1, out);
+}
+
+std::string ModelWeights::TypeNames() const {
+  bool any_f32 = output_.shape.type == kernels::WeightType::kF32;
+  bool any_bf16 = !any_f32;
+  for (const LayerWeights& layer : layers_) {
+    for (const Projection* p : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      (p->shape.type == kernels::WeightType::kF32 ? any_f32 : any_bf16) = true;
+    }
+  }
+  return any_f32 && any_bf16 ? "bf16+f32" : (any_f32 ? "f32" : "bf16");
+}
+
+int64_t ModelWeights::bytes() const {
+  size_t bytes = output_.packed.bytes() + embedding_bytes_.size();
+  for (const LayerWeights& layer : layers_) {
+    for (const Projection* p : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      bytes += p->packed.bytes();
+    }
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace tandem::engine

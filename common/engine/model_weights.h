@@ -1,0 +1,64 @@
+// A checkpoint's weights in the form the kernels want: matrices packed, projections that share
+// their input fused, norms in fp32. Loaded with all compute threads, each dequantising and packing
+// ranges of rows on its own. Weights stored as bf16 stay bf16 (exact); everything else is packed as
+// fp32. Thread safety: const after loading. Owner: the engine.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/engine/aligned_buffer.h"
+#include "common/model/checkpoint.h"
+#include "kernels/api/backend.h"
+
+namespace tandem::engine {
+
+// One packed matrix and the bias that belongs to it.
+struct Projection {
+  kernels::MatrixShape shape;
+  AlignedBuffer packed;
+  std::vector<float> bias;  // [shape.n] or empty
+
+  kernels::PackedMatrix matrix() const { return {shape, packed.data()}; }
+  const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
+};
+
+struct LayerWeights {
+  std::vector<float> attention_norm;       // [hidden]
+  std::vector<float> post_attention_norm;  // [hidden] or empty
+  std::vector<float> ffn_norm;             // [hidden]
+  std::vector<float> post_ffn_norm;        // [hidden] or empty
+  std::vector<float> q_norm, k_norm;       // [head_dim] or empty
+  Projection qkv;                          // [(heads + 2 kv_heads) * head_dim, hidden]: q, k, v
+  Projection o;                            // [hidden, heads * head_dim]
+  Projection gate_up;                      // [2 ffn, hidden]: gate, up
+  Projection down;                         // [hidden, ffn]
+};
+
+class ModelWeights {
+ public:
+  // `checkpoint` may go away afterwards.
+  ModelWeights(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
+               const kernels::ParallelFor& parallel);
+
+  const std::vector<LayerWeights>& layers() const { return layers_; }
+  const std::vector<float>& final_norm() const { return final_norm_; }
+  const Projection& output() const { return output_; }
+  // The token's embedding, dequantised from its stored row. REQUIRES: a token of the vocabulary,
+  // `out` of hidden size.
+  void ReadEmbedding(TokenId token, absl::Span<float> out) const;
+  // Distinct weight types, for the numerics id: "f32", "bf16" or "bf16+f32".
+  std::string TypeNames() const;
+  int64_t bytes() const;
+
+ private:
+  std::vector<LayerWeights> layers_;
+  std::vector<float> final_norm_;
+  Projection output_;
+  std::vector<std::byte> embedding_bytes_;
+  model::StoredTensor embedding_;  // its data points into embedding_bytes_
+};
+
+}  // namespace tandem::engine

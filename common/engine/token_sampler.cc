@@ -1,0 +1,94 @@
+#include "common/engine/token_sampler.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem::engine {
+namespace {
+
+// Nearest float that is positive and finite, for parameters that must stay so.
+float PositiveFloat(double value) {
+  return static_cast<float>(std::clamp(value, double{std::numeric_limits<float>::min()},
+                                       double{std::numeric_limits<float>::max()}));
+}
+
+// How often each distinct token occurred, by token: ascending, so that equal histories give equal
+// arguments.
+std::vector<kernels::TokenCount> CountTokens(const SequenceSlice& slice, size_t vocab_size) {
+  absl::flat_hash_map<TokenId, kernels::TokenCount> counts;
+  for (size_t i = 0; i < slice.tokens.size(); ++i) {
+    const TokenId token = slice.tokens[i];
+    if (token < 0 || static_cast<size_t>(token) >= vocab_size) continue;
+    kernels::TokenCount& count = counts[token];
+    count.token = token;
+    ++(static_cast<int64_t>(i) < slice.prompt_tokens ? count.prompt_count : count.output_count);
+  }
+  std::vector<kernels::TokenCount> sorted;
+  for (const auto& [token, count] : counts) sorted.push_back(count);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto& a, const auto& b) { return a.token < b.token; });
+  return sorted;
+}
+
+std::vector<uint32_t> AllowedMask(const std::vector<TokenId>& tokens, size_t vocab_size) {
+  std::vector<uint32_t> mask(vocab_size / 32 + 1);
+  for (TokenId token : tokens) mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
+  return mask;
+}
+
+}  // namespace
+
+absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<const float> logits,
+                                         const kernels::Backend& backend, void* scratch) {
+  const request::SamplingParams& params = *slice.sampling;
+  std::vector<kernels::TokenBias> biases;
+  for (const auto& [token, bias] : params.logit_bias) biases.push_back({token, bias});
+  std::vector<kernels::TokenCount> counts;
+  if (params.has_penalties()) counts = CountTokens(slice, logits.size());
+  std::vector<uint32_t> allowed;
+  if (!params.allowed_token_ids.empty()) {
+    allowed = AllowedMask(params.allowed_token_ids, logits.size());
+  }
+  const size_t num_top = static_cast<size_t>(params.logprobs.value_or(0));
+  std::vector<kernels::TokenLogprob> top(std::min(num_top, logits.size()));
+
+  kernels::SamplingArgs args;
+  args.logits = logits.data();
+  args.vocab_size = static_cast<int32_t>(logits.size());
+  args.temperature = static_cast<float>(params.temperature);
+  args.top_k = params.top_k;
+  args.top_p = PositiveFloat(params.top_p);
+  args.min_p = static_cast<float>(params.min_p);
+  args.biases = biases.data();
+  args.num_biases = static_cast<int32_t>(biases.size());
+  args.allowed_tokens = allowed.empty() ? nullptr : allowed.data();
+  args.repetition_penalty = PositiveFloat(params.repetition_penalty);
+  args.presence_penalty = static_cast<float>(params.presence_penalty);
+  args.frequency_penalty = static_cast<float>(params.frequency_penalty);
+  args.counts = counts.data();
+  args.num_counts = static_cast<int32_t>(counts.size());
+  args.seed = params.seed;
+  args.sequence_index = static_cast<uint32_t>(slice.sequence_index);
+  args.position = static_cast<uint32_t>(slice.tokens.size());
+  args.want_logprob = params.logprobs.has_value();
+  args.num_top_logprobs = static_cast<int32_t>(top.size());
+  args.top_logprobs = top.data();
+  args.scratch = scratch;
+  const kernels::SamplingResult result = backend.sample(args);
+  if (result.token < 0) {
+    return absl::InternalError(absl::StrCat("no token can be chosen at position ", args.position,
+                                            ": every logit is NaN, minus infinity or not allowed"));
+  }
+  SampledToken sampled;
+  sampled.token = result.token;
+  sampled.logprob = result.logprob;
+  for (const kernels::TokenLogprob& entry : top) {
+    sampled.top_logprobs.push_back({entry.token, entry.logprob});
+  }
+  return sampled;
+}
+
+}  // namespace tandem::engine
