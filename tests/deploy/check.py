@@ -9,6 +9,7 @@ Usage: check.py CHECK --source DIR --build DIR
   shell       shellcheck accepts every shell script
   flags       every flag, configuration key and environment variable that the manifests use exists
               in the programs, and every port is one they were told to open
+  libraries   the runtime image installs every shared library that the programs need
   checker     this file finds the mistakes that it is there to find
 
 Exit status 0: fine; 1: a mistake; 77: a tool is missing (a mistake when CI=true).
@@ -21,6 +22,7 @@ import sys
 from pathlib import Path
 
 import flags as flag_check
+import image_packages
 import tools
 
 OVERLAYS = ("base", "overlays/two-by-three")
@@ -115,6 +117,18 @@ def check_flags(context):
     return not mistakes
 
 
+def check_libraries(context):
+    dockerfile = (context.source / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
+    installed = image_packages.installed_by(dockerfile)
+    good = True
+    for name in flag_check.PROGRAMS + ("tandem",):
+        for library, package in image_packages.needed_by(tools.built(context.build, name)):
+            if package not in installed:
+                print(f"{name} needs {library} of {package}: not in the Dockerfile's runtime stage")
+                good = False
+    return good
+
+
 def check_checker(context):
     """Plants a mistake of each kind in the true manifests and expects each to be found."""
     yaml = tools.module("yaml")
@@ -153,6 +167,7 @@ def main():
         "yaml": check_yaml,
         "shell": check_shell,
         "flags": check_flags,
+        "libraries": check_libraries,
         "checker": check_checker,
     }
     parser = argparse.ArgumentParser()
