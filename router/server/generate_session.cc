@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/tokenizer/streaming_detokenizer.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/status.h"
 #include "router/pipeline/validate.h"
 
