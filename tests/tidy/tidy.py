@@ -149,13 +149,14 @@ def check_functions(path, code):
             line += 1
         elif c == "{":
             if function is None:
-                head = code[start:i]
+                head = re.sub(r"^\s*(?:public|private|protected)\s*:", "", code[start:i])
                 is_scope = bool(NOT_FUNCTIONS.search(head)) or not head.strip()
                 if not is_scope and ")" in head:
                     # The head's first line is where a reader sees the function begin.
                     first = line - head.lstrip().count("\n")
                     name = re.search(r"([\w:~]+|operator\S+)\s*\(", head)
-                    function = (len(stack), first, name.group(1) if name else "?")
+                    has_initialisers = bool(re.search(r"\)\s*(?:noexcept\s*)?:(?!:)", head))
+                    function = (len(stack), first, name.group(1) if name else "?", has_initialisers)
                 stack.append(is_scope)
             else:
                 stack.append(False)
@@ -164,7 +165,7 @@ def check_functions(path, code):
             if stack:
                 stack.pop()
             # `b_{2} {` and `b_{2}, c_(3) {`: a member initialiser ended, not the function.
-            initialiser = re.match(r"\s*[,{]", code[i + 1:i + 200])
+            initialiser = function is not None and function[3] and re.match(r"\s*[,{]", code[i + 1:i + 200])
             if function is not None and len(stack) == function[0] and not initialiser:
                 length = line - function[1] + 1
                 if length > FUNCTION_LINES:
