@@ -1,8 +1,9 @@
 #include "common/node/node_config.h"
 
 namespace tandem::node {
+namespace {
 
-void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
+void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
   schema.Add("id", &config.id,
              "Name of this node, unique in the fleet; default: role and process id.",
              {.group = "Identity"});
@@ -23,6 +24,12 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
   schema.Add("fleet-secret-file", &config.fleet_secret_file,
              "File whose contents key the KV plane's auth tags; equal on all nodes.",
              {.group = "Network"});
+}
+
+}  // namespace
+
+void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
+  RegisterIdentityAndNetwork(schema, config);
   schema.Add("model", &config.model, "A known model's name, a .gguf file or a checkpoint folder.",
              {.group = "Model"});
   schema.Add("engine", &config.engine, "cpu computes the model; hash needs none (for tests).",

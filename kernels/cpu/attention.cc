@@ -8,8 +8,8 @@
 //   records
 //     (m, l, o) go to scratch and are merged in the same ascending order by a second round.
 // Bound by FMAs for prompts, by bytes of K and V for generation.
-// Measured on a Zen 4 EPYC, one thread, 512 rows at the end of 2048 tokens: AVX-512 78-101 GFLOP/s of
-// 117, AVX2 70-93.
+// Measured on a Zen 4 EPYC, one thread, 512 rows at the end of 2048 tokens: AVX-512 78-101 GFLOP/s
+// of 117, AVX2 70-93.
 #include "kernels/api/attention.h"
 
 #include "kernels/api/require.h"

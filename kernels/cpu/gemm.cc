@@ -5,8 +5,8 @@
 // R ≤ 12 (AVX2: 6) rows, [rows/R][K][R]: broadcasts then read one stream whatever the row stride.
 // A task takes a chunk of rows whose packed x stays in L2 and a range of panels; each panel group
 // is read once from memory for each chunk. Bound by bytes of w up to about 8 rows, by FMAs above.
-// Measured on a Zen 4 EPYC, one thread, peak 117 GFLOP/s: AVX-512 104-115 for 64 rows and more, AVX2
-// 87-110; one row reads fp32 weights from memory at 27 GB/s, bf16 at 20-31.
+// Measured on a Zen 4 EPYC, one thread, peak 117 GFLOP/s: AVX-512 104-115 for 64 rows and more,
+// AVX2 87-110; one row reads fp32 weights from memory at 27 GB/s, bf16 at 20-31.
 #include "kernels/api/gemm.h"
 
 #include "kernels/api/require.h"

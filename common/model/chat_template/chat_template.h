@@ -33,7 +33,7 @@ struct Template;
 struct TemplateLimits {
   int64_t source_bytes_max = int64_t{1} << 20;
   // Nested expressions and statements in the source.
-  int32_t parse_depth_max = 100;
+  int32_t parse_depth_max = 300;
   // Nested evaluations, macro calls included.
   int32_t evaluation_depth_max = 400;
   // Lists within lists, in the input and in what the template builds.

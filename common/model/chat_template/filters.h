@@ -1,0 +1,63 @@
+// The tables of what a template can call: filters, tests, methods of values and global functions.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/model/chat_template/runtime.h"
+#include "common/model/chat_template/value.h"
+
+namespace tandem::model::chat_template {
+
+// `input | name(arguments)`.
+struct Filter {
+  absl::string_view name;
+  absl::StatusOr<Value> (*apply)(Runtime& runtime, const Value& input, const Arguments& arguments);
+};
+// `input is name(arguments)`.
+struct Test {
+  absl::string_view name;
+  absl::StatusOr<bool> (*apply)(Runtime& runtime, const Value& input, const Arguments& arguments);
+};
+// `self.name(arguments)`.
+struct Method {
+  absl::string_view name;
+  absl::StatusOr<Value> (*apply)(Runtime& runtime, const Value& self, const Arguments& arguments);
+};
+// `name(arguments)`.
+struct Global {
+  absl::string_view name;
+  absl::StatusOr<Value> (*apply)(Runtime& runtime, const Arguments& arguments);
+};
+
+// Null when there is none of that name.
+const Filter* FindFilter(absl::string_view name);
+const Test* FindTest(absl::string_view name);
+const Method* FindMethod(const Value& self, absl::string_view name);
+const Global* FindGlobal(absl::string_view name);
+absl::Span<const Global> Globals();
+
+// Whether Python has such an attribute but the sandbox refuses it: what would change a value, and
+// the interpreter's own.
+bool IsUnsafeAttribute(const Value& self, absl::string_view name);
+
+// The filters by what they work on; FindFilter looks through all.
+absl::Span<const Filter> TextFilters();
+absl::Span<const Filter> SequenceFilters();
+absl::Span<const Filter> SelectionFilters();
+absl::Span<const Filter> ValueFilters();
+
+// `value` with its case folded if it is a text: the sort key of case-insensitive filters.
+Value IgnoreCase(const Value& value);
+// The part of `item` that the path `attribute` ("a.b", "0" or an integer) names.
+absl::StatusOr<Value> AttributePath(const Value& item, const Value& attribute);
+// str.replace; `count` < 0 means all.
+struct Replacement {
+  std::string from;
+  std::string to;
+  int64_t count = -1;
+};
+absl::StatusOr<Value> ReplaceText(Runtime& runtime, const std::string& text,
+                                  const Replacement& replacement);
+
+}  // namespace tandem::model::chat_template

@@ -1,0 +1,196 @@
+// Filters that read their input as text.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/status_macros.h"
+#include "common/model/chat_template/filters.h"
+#include "common/model/chat_template/operators.h"
+#include "common/model/chat_template/text.h"
+
+namespace tandem::model::chat_template {
+namespace {
+
+using Result = absl::StatusOr<Value>;
+
+Result Trim(Runtime&, const Value& input, const Arguments& arguments) {
+  ASSIGN_OR_RETURN(const Bound bound, Bound::Make("trim", arguments, {"chars"}));
+  const Value* chars = bound.Get(0);
+  if (chars == nullptr || chars->is_none()) return Value(Strip(input.Str(), {}));
+  if (!chars->is_text()) return Expected("trim", "a text of characters", *chars);
+  return Value(Strip(input.Str(), {.characters = &chars->text()}));
+}
+
+Result UpperFilter(Runtime&, const Value& input, const Arguments&) {
+  return Value(Upper(input.Str()));
+}
+Result LowerFilter(Runtime&, const Value& input, const Arguments&) {
+  return Value(Lower(input.Str()));
+}
+Result TitleFilter(Runtime&, const Value& input, const Arguments&) {
+  return Value(JinjaTitle(input.Str()));
+}
+Result CapitalizeFilter(Runtime&, const Value& input, const Arguments&) {
+  return Value(Capitalize(input.Str()));
+}
+
+Result Replace(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  ASSIGN_OR_RETURN(const Bound bound, Bound::Make("replace", arguments, {"old", "new", "count"}));
+  ASSIGN_OR_RETURN(const Value from, bound.Required(0));
+  ASSIGN_OR_RETURN(const Value to, bound.Required(1));
+  int64_t count = -1;
+  if (bound.Get(2) != nullptr && !bound.Get(2)->is_none()) {
+    ASSIGN_OR_RETURN(count, bound.Int(2, -1));
+  }
+  return ReplaceText(runtime, input.Str(), {from.Str(), to.Str(), count});
+}
+
+Result Indent(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  ASSIGN_OR_RETURN(const Bound bound,
+                   Bound::Make("indent", arguments, {"width", "first", "blank"}));
+  if (!input.is_text()) return Expected("indent", "a text", input);
+  std::string indention(4, ' ');
+  if (bound.Get(0) != nullptr && bound.Get(0)->is_text()) {
+    indention = bound.Get(0)->text();
+  } else {
+    ASSIGN_OR_RETURN(const int64_t width, bound.Int(0, 4));
+    RETURN_IF_ERROR(runtime.CheckBytes(width));
+    indention.assign(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
+  }
+  const bool blank = bound.Flag(2, false);
+  const std::string text = absl::StrCat(input.text(), "\n");
+  std::string out = bound.Flag(1, false) ? indention : "";
+  bool first = true;
+  for (const absl::string_view line : SplitLines(text)) {
+    if (!first) out.push_back('\n');
+    if (!first && (blank || !line.empty())) out += indention;
+    absl::StrAppend(&out, line);
+    first = false;
+    RETURN_IF_ERROR(runtime.CheckBytes(static_cast<int64_t>(out.size())));
+  }
+  return Value(std::move(out));
+}
+
+Result Center(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  ASSIGN_OR_RETURN(const Bound bound, Bound::Make("center", arguments, {"width"}));
+  ASSIGN_OR_RETURN(const int64_t width, bound.Int(0, 80));
+  RETURN_IF_ERROR(runtime.CheckBytes(width));
+  const std::string text = input.Str();
+  const int64_t missing = width - CodePointCount(text);
+  if (missing <= 0) return Value(text);
+  // Where the odd space goes is CPython's choice.
+  const int64_t left = missing / 2 + (missing & width & 1);
+  return Value(absl::StrCat(std::string(static_cast<size_t>(left), ' '), text,
+                            std::string(static_cast<size_t>(missing - left), ' ')));
+}
+
+Result Escape(Runtime& runtime, const Value& input, const Arguments&) {
+  const std::string text = input.Str();
+  RETURN_IF_ERROR(runtime.CheckBytes(static_cast<int64_t>(text.size()) * 5));
+  return Value(absl::StrReplaceAll(
+      text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"'", "&#39;"}, {"\"", "&#34;"}}));
+}
+
+Result Format(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  Value values = Value::MakeTuple(arguments.positional);
+  if (!arguments.named.empty()) {
+    if (!arguments.positional.empty()) {
+      return absl::InvalidArgumentError("format: expected positional or named arguments, not both");
+    }
+    Dict dict;
+    for (const auto& [name, value] : arguments.named) dict.Set(Value(name), value);
+    values = Value(std::move(dict));
+  }
+  ASSIGN_OR_RETURN(std::string text, PercentFormat(runtime, input.Str(), values));
+  return Value(std::move(text));
+}
+
+Result Truncate(Runtime&, const Value& input, const Arguments& arguments) {
+  ASSIGN_OR_RETURN(const Bound bound,
+                   Bound::Make("truncate", arguments, {"length", "killwords", "end", "leeway"}));
+  if (!input.is_text()) return Expected("truncate", "a text", input);
+  ASSIGN_OR_RETURN(const int64_t length, bound.Int(0, 255));
+  ASSIGN_OR_RETURN(const std::string end, bound.Text(2, "..."));
+  ASSIGN_OR_RETURN(const int64_t leeway, bound.Int(3, 5));
+  const auto points = CodePoints(input.text());
+  const int64_t end_length = CodePointCount(end);
+  if (length < end_length || leeway < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("truncate: expected a length of at least ", end_length, " and a leeway >= 0"));
+  }
+  if (static_cast<int64_t>(points.size()) <= length + leeway) return input;
+  const auto kept = static_cast<size_t>(length - end_length);
+  std::string text;
+  for (size_t i = 0; i < kept; ++i) absl::StrAppend(&text, points[i]);
+  if (!bound.Flag(1, false)) text.resize(std::min(text.rfind(' '), text.size()));
+  return Value(text + end);
+}
+
+Result WordCount(Runtime&, const Value& input, const Arguments&) {
+  int64_t count = 0;
+  bool in_word = false;
+  for (const absl::string_view point : CodePoints(input.Str())) {
+    const bool space = IsSpace(DecodeCodePoint(point));
+    if (!space && !in_word) ++count;
+    in_word = !space;
+  }
+  return Value::MakeInteger(count);
+}
+
+Result StringFilter(Runtime&, const Value& input, const Arguments&) { return Value(input.Str()); }
+
+// Nothing is escaped on output, so "safe" has nothing to do.
+Result Safe(Runtime&, const Value& input, const Arguments&) { return Value(input.Str()); }
+
+constexpr Filter kFilters[] = {
+    {"trim", Trim},
+    {"upper", UpperFilter},
+    {"lower", LowerFilter},
+    {"title", TitleFilter},
+    {"capitalize", CapitalizeFilter},
+    {"replace", Replace},
+    {"indent", Indent},
+    {"center", Center},
+    {"escape", Escape},
+    {"e", Escape},
+    {"format", Format},
+    {"truncate", Truncate},
+    {"wordcount", WordCount},
+    {"string", StringFilter},
+    {"safe", Safe},
+};
+
+}  // namespace
+
+absl::Span<const Filter> TextFilters() { return kFilters; }
+
+absl::StatusOr<Value> ReplaceText(Runtime& runtime, const std::string& text,
+                                  const Replacement& replacement) {
+  std::string out;
+  absl::string_view rest = text;
+  int64_t left = replacement.count < 0 ? INT64_MAX : replacement.count;
+  if (replacement.from.empty()) {
+    // Between every two code points, and at both ends.
+    for (; left > 0; --left) {
+      RETURN_IF_ERROR(runtime.CheckBytes(static_cast<int64_t>(out.size() + replacement.to.size())));
+      out += replacement.to;
+      if (rest.empty()) break;
+      const size_t bytes = CodePointBytes(rest);
+      absl::StrAppend(&out, rest.substr(0, bytes));
+      rest.remove_prefix(bytes);
+    }
+    return Value(absl::StrCat(out, rest));
+  }
+  for (; left > 0; --left) {
+    const size_t at = FindText(rest, replacement.from);
+    if (at == std::string::npos) break;
+    RETURN_IF_ERROR(
+        runtime.CheckBytes(static_cast<int64_t>(out.size() + at + replacement.to.size())));
+    absl::StrAppend(&out, rest.substr(0, at));
+    out += replacement.to;
+    rest.remove_prefix(at + replacement.from.size());
+  }
+  return Value(absl::StrCat(out, rest));
+}
+
+}  // namespace tandem::model::chat_template

@@ -1,0 +1,48 @@
+// Text as Python sees it: sequences of code points, here held as UTF-8. A byte that is no part of
+// valid UTF-8 counts as one code point of its own and passes through unchanged.
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace tandem::model::chat_template {
+
+// Bytes of the code point that starts `text`. REQUIRES: !text.empty().
+size_t CodePointBytes(absl::string_view text);
+// Its value; invalid bytes give 0xDC00 + byte, as Python's surrogateescape does.
+char32_t DecodeCodePoint(absl::string_view text);
+void AppendCodePoint(char32_t code_point, std::string* out);
+
+int64_t CodePointCount(absl::string_view text);
+std::vector<absl::string_view> CodePoints(absl::string_view text);
+
+bool IsSpace(char32_t code_point);  // str.isspace's notion
+// Removes white space (str.strip()) or any code point in `characters` from the ends chosen.
+struct StripOptions {
+  bool left = true;
+  bool right = true;
+  const std::string* characters = nullptr;
+};
+absl::string_view Strip(absl::string_view text, const StripOptions& options);
+
+std::string Upper(absl::string_view text);
+std::string Lower(absl::string_view text);
+std::string Capitalize(absl::string_view text);   // first upper, the rest lower
+std::string PythonTitle(absl::string_view text);  // str.title()
+std::string JinjaTitle(absl::string_view text);   // the `title` filter
+
+// str.splitlines().
+std::vector<absl::string_view> SplitLines(absl::string_view text);
+// Position of `needle` at or after `from`, npos when absent; linear in `text`.
+size_t FindText(absl::string_view text, absl::string_view needle, size_t from = 0);
+
+// repr() of a text, quotes included.
+std::string ReprText(absl::string_view text);
+// repr() of a number.
+std::string ReprDouble(double value);
+
+}  // namespace tandem::model::chat_template
