@@ -9,8 +9,7 @@
 namespace tandem::model::tokenizer_internal {
 namespace {
 
-// Words of up to this many symbols scan for the best pair; measured break-even with the heap is
-// between 30 and 60.
+// Words of up to this many symbols scan for the best pair, which needs no heap.
 constexpr size_t kShortWordSymbols = 40;
 // Longer left parts go first among merges of one score; beyond this they count as equal.
 constexpr uint32_t kTieCharsMax = 255;

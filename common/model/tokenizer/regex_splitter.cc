@@ -13,7 +13,7 @@
 namespace tandem::model::tokenizer_internal {
 namespace {
 
-// Bounds on one match: backtracking steps (PCRE2's default is ten million, which takes a second)
+// Bounds on one match: backtracking steps (a tenth of PCRE2's default)
 // and the JIT's stack, beyond which the interpreter takes over.
 constexpr uint32_t kMatchLimit = 1'000'000;
 constexpr size_t kJitStackBytesMin = size_t{128} << 10;

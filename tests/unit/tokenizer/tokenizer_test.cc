@@ -183,7 +183,8 @@ TEST(Scores, TiesGiveTheSameMergesAsWrittenOut) {
   }
 }
 
-// The slowest word measured takes 0.25 s a megabyte; a quadratic algorithm takes minutes.
+// The slowest word of the benchmark takes about half a second a megabyte; a quadratic algorithm
+// takes minutes.
 TEST(Tokenizer, MegabyteWordsAreNotQuadratic) {
   for (const char* name : {"gpt2", "llama3", "llama2", "split"}) {
     const auto tokenizer = Load(name);
