@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "common/model/tokenizer/utf8.h"
 
 namespace tandem::model::tokenizer_internal {
 namespace {
 
-// Words of up to this many symbols scan for the best pair; measured break-even with the heap is
-// between 30 and 60.
+// Words of up to this many symbols scan for the best pair, which needs no heap.
 constexpr size_t kShortWordSymbols = 40;
 // Longer left parts go first among merges of one score; beyond this they count as equal.
 constexpr uint32_t kTieCharsMax = 255;
@@ -25,11 +25,20 @@ void BpeModel::SetOptions(const Options& options) {
   }
 }
 
+void BpeModel::SetRanks(std::vector<uint32_t> ranks) {
+  ranks_ = std::move(ranks);
+  for (TokenId id = 0; id < static_cast<TokenId>(ranks_.size()); ++id) {
+    if (ranks_[id] == kNoMerge) continue;
+    const auto bytes = static_cast<uint32_t>(tokens_.Text(id).size());
+    made_bytes_max_ = std::max(made_bytes_max_, bytes);
+  }
+}
+
 template <bool kByScore>
 BpeModel::Merge BpeModel::Find(absl::string_view word, const BpeSymbol& left,
                                const BpeSymbol& right) const {
   if constexpr (kByScore) {
-    if (!left.mergeable || !right.mergeable) return {};
+    if (!left.mergeable || !right.mergeable || right.end - left.begin > made_bytes_max_) return {};
     const TokenId id = tokens_.Find(word.substr(left.begin, right.end - left.begin));
     if (id == kNoToken || ranks_[id] == kNoMerge) return {};
     const uint32_t tie = kTieCharsMax - std::min<uint32_t>(left.num_chars, kTieCharsMax);
@@ -127,12 +136,16 @@ void BpeModel::MergeLong(absl::string_view word, BpeScratch* scratch) const {
   for (int32_t i = 0; i < n; ++i) {
     s[i].previous = i - 1;
     s[i].next = i + 1 < n ? i + 1 : -1;
-    s[i].key = i + 1 < n ? Find<kByScore>(word, s[i], s[i + 1]).key : kNoMerge;
+    const Merge merge = i + 1 < n ? Find<kByScore>(word, s[i], s[i + 1]) : Merge();
+    s[i].key = merge.key;
+    s[i].merged = merge.id;
     if (s[i].key != kNoMerge) heap.push_back(entry(s[i].key, i));
   }
   std::make_heap(heap.begin(), heap.end(), std::greater<>());
   const auto update = [&](int32_t i) {
-    s[i].key = s[i].next == -1 ? kNoMerge : Find<kByScore>(word, s[i], s[s[i].next]).key;
+    const Merge merge = s[i].next == -1 ? Merge() : Find<kByScore>(word, s[i], s[s[i].next]);
+    s[i].key = merge.key;
+    s[i].merged = merge.id;
     if (s[i].key == kNoMerge) return;
     heap.push_back(entry(s[i].key, i));
     std::push_heap(heap.begin(), heap.end(), std::greater<>());
@@ -146,7 +159,7 @@ void BpeModel::MergeLong(absl::string_view word, BpeScratch* scratch) const {
     // A pair that changed since it was pushed has another key: one key at one place is one text.
     if (left.dead || left.key != top >> 32) continue;
     BpeSymbol& right = s[left.next];
-    left.id = Find<kByScore>(word, left, right).id;
+    left.id = left.merged;
     left.end = right.end;
     left.num_chars = static_cast<uint16_t>(
         std::min<uint32_t>(uint32_t{left.num_chars} + right.num_chars, 0xFFFF));

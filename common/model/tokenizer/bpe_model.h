@@ -22,9 +22,11 @@
 
 namespace tandem::model::tokenizer_internal {
 
-// A piece of the word, in a doubly linked list. `key` orders its pair with the next symbol.
+// A piece of the word, in a doubly linked list. `key` orders its pair with the next symbol, which
+// would make `merged`.
 struct BpeSymbol {
   TokenId id;
+  TokenId merged;
   uint32_t key;
   uint32_t begin;
   uint32_t end;
@@ -67,7 +69,7 @@ class BpeModel {
   void SetMerges(PairTable merges) { pairs_ = std::move(merges); }
   // Merges by score: ranks[id] is the rank of a merge that makes token `id`, kNoMerge for a token
   // that no merge makes nor uses. REQUIRES: one rank per id of tokens().
-  void SetRanks(std::vector<uint32_t> ranks) { ranks_ = std::move(ranks); }
+  void SetRanks(std::vector<uint32_t> ranks);
 
   // Appends the ids of `word`. REQUIRES: well-formed UTF-8 unless byte_level.
   void Encode(absl::string_view word, BpeScratch* scratch, std::vector<TokenId>* out) const;
@@ -91,6 +93,7 @@ class BpeModel {
   Options options_;
   PairTable pairs_;
   std::vector<uint32_t> ranks_;  // empty: merges by pair
+  uint32_t made_bytes_max_ = 0;  // the longest token that a merge by score makes
   std::array<TokenId, 256> single_byte_ids_;
 };
 

@@ -13,9 +13,10 @@
 namespace tandem::model::tokenizer_internal {
 namespace {
 
-// Bounds on one match: backtracking steps (PCRE2's default is ten million, which takes a second)
+// Bounds on one match: backtracking steps (a tenth of PCRE2's default)
 // and the JIT's stack, beyond which the interpreter takes over.
 constexpr uint32_t kMatchLimit = 1'000'000;
+constexpr size_t kJitStackBytesMin = size_t{128} << 10;
 constexpr size_t kJitStackBytesMax = size_t{1} << 20;
 
 constexpr absl::string_view kWhiteSpace =
@@ -88,10 +89,8 @@ void RegexSplitter::Find(absl::string_view text, std::vector<SplitSpan>* spans) 
       pcre2_match_data_create_from_pattern_8(code_.get(), nullptr));
   const std::unique_ptr<pcre2_match_context_8, MatchDeleter> context(
       pcre2_match_context_create_8(nullptr));
-  const std::unique_ptr<pcre2_jit_stack_8, MatchDeleter> stack(
-      pcre2_jit_stack_create_8(32 * 1024, kJitStackBytesMax, nullptr));
+  std::unique_ptr<pcre2_jit_stack_8, MatchDeleter> stack;
   pcre2_set_match_limit_8(context.get(), kMatchLimit);
-  pcre2_jit_stack_assign_8(context.get(), nullptr, stack.get());
   size_t position = 0;
   while (position < text.size()) {
     const auto match = [&](uint32_t options) {
@@ -99,6 +98,11 @@ void RegexSplitter::Find(absl::string_view text, std::vector<SplitSpan>* spans) 
                            position, PCRE2_NO_UTF_CHECK | options, data.get(), context.get());
     };
     int result = match(0);
+    if (result == PCRE2_ERROR_JIT_STACKLIMIT && stack == nullptr) {
+      stack.reset(pcre2_jit_stack_create_8(kJitStackBytesMin, kJitStackBytesMax, nullptr));
+      pcre2_jit_stack_assign_8(context.get(), nullptr, stack.get());
+      result = match(0);
+    }
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);
     if (result < 0) break;
     const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer_8(data.get());

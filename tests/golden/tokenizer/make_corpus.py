@@ -10,7 +10,8 @@ usage: make_corpus.py OUT_DIR [NAME=MODEL.gguf ...]     needs: tokenizers, gguf,
                           Encode with neither special tokens added nor parsed; then full ids of every
                           50th line; then ids with the crc32 of their decoding, with special tokens
                           and without
-Everything follows from SEED. Lines are bytes: some are not UTF-8; the oracle sees them with U+FFFD in
+The lines follow from SEED. Training may break ties differently from run to run, so a vocabulary and its
+golden file are always replaced together. Lines are bytes: some are not UTF-8; the oracle sees them with U+FFFD in
 place of what is ill-formed (errors="replace").
 """
 import gzip

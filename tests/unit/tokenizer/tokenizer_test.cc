@@ -1,0 +1,278 @@
+// Goal: what the golden test cannot show: streamed text equals whole text whatever the ids; BPE
+// equals a naive implementation and stays near linear on megabyte words; scores give the merges
+// they imply, ties included; invalid input is refused with what was wrong; one tokenizer serves
+// many threads.
+#include "common/model/tokenizer/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "common/model/tokenizer/streaming_detokenizer.h"
+#include "common/model/tokenizer/utf8.h"
+#include "tests/golden/tokenizer/golden_files.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::model {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
+
+TokenizerSource TinySource(absl::string_view name) {
+  TokenizerSource source;
+  source.tokenizer_json = ReadGzip(GoldenPath(absl::StrCat("tiny_", name, ".json.gz")));
+  return source;
+}
+
+std::unique_ptr<Tokenizer> Load(absl::string_view name) {
+  auto tokenizer = Tokenizer::Create(TinySource(name));
+  EXPECT_OK(tokenizer);
+  return *std::move(tokenizer);
+}
+
+// A SentencePiece vocabulary over "ab" and the mark, whose bytes are complete.
+TokenizerSource ScoredSource(std::vector<std::pair<std::string, float>> pieces) {
+  TokenizerSource source;
+  source.gguf_model = "llama";
+  source.add_bos = false;
+  source.add_space_prefix = false;
+  for (int byte = 0; byte < 256; ++byte) {
+    constexpr char kHex[] = "0123456789ABCDEF";
+    source.tokens.push_back(std::string("<0x") + kHex[byte / 16] + kHex[byte % 16] + ">");
+    source.scores.push_back(0);
+    source.token_types.push_back(6);
+  }
+  for (const auto& [text, score] : pieces) {
+    source.tokens.push_back(text);
+    source.scores.push_back(score);
+    source.token_types.push_back(1);
+  }
+  return source;
+}
+
+std::vector<std::string> Pieces(const Tokenizer& tokenizer, absl::string_view text) {
+  std::vector<std::string> pieces;
+  for (const TokenId id : tokenizer.Encode(text)) pieces.push_back(tokenizer.TokenBytes(id));
+  return pieces;
+}
+
+class Streaming : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Streaming, PiecesAreWholeCharactersAndJoinToDecode) {
+  const auto tokenizer = Load(GetParam());
+  constexpr uint32_t kSeed = 11;
+  std::mt19937 random(kSeed);
+  SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<TokenId> ids(random() % 20);
+    // Early ids, where bytes and control tokens are, half of the time; some out of range.
+    const int32_t limit = round % 2 ? 300 : tokenizer->vocab_size() + 3;
+    for (TokenId& id : ids) id = static_cast<TokenId>(random() % limit) - (round % 7 == 0);
+    const bool skip = random() % 2;
+    StreamingDetokenizer stream(tokenizer.get(), {.skip_special_tokens = skip});
+    std::string joined;
+    for (const TokenId id : ids) {
+      const std::string piece = stream.Append(id);
+      ASSERT_TRUE(tokenizer_internal::IsValidUtf8(piece));
+      joined += piece;
+    }
+    joined += stream.Flush();
+    ASSERT_EQ(joined, tokenizer->Decode(ids, skip)) << "round " << round;
+    ASSERT_EQ(stream.Flush(), "");
+  }
+}
+
+// For byte-level vocabularies the text is, by definition, the tokens' bytes read as UTF-8.
+TEST_P(Streaming, ByteLevelTextIsTheBytesOfTheTokens) {
+  const auto tokenizer = Load(GetParam());
+  if (!tokenizer->FindToken("Ġ").has_value()) GTEST_SKIP() << "not byte-level";
+  std::mt19937 random(13);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<TokenId> ids(random() % 12);
+    std::string bytes, expected;
+    for (TokenId& id : ids) {
+      id = static_cast<TokenId>(random() % 400);
+      bytes += tokenizer->TokenBytes(id);
+    }
+    tokenizer_internal::AppendLossyUtf8(bytes, &expected);
+    ASSERT_EQ(tokenizer->Decode(ids, false), expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Streaming,
+                         ::testing::Values("gpt2", "llama3", "llama2", "metaspace"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(Streaming, ACharacterInPartsComesOutOnceWhole) {
+  const auto tokenizer = Load("gpt2");
+  StreamingDetokenizer stream(tokenizer.get());
+  const std::string emoji = "\xF0\x9F\xAB\xA0";
+  std::vector<std::string> pieces;
+  for (const char byte : emoji) {
+    for (TokenId id = 0; id < tokenizer->vocab_size(); ++id) {
+      if (tokenizer->TokenBytes(id) == std::string(1, byte)) {
+        pieces.push_back(stream.Append(id));
+        break;
+      }
+    }
+  }
+  EXPECT_THAT(pieces, ::testing::ElementsAre("", "", "", emoji));
+  EXPECT_EQ(stream.Flush(), "");
+}
+
+// Text that encodes and decodes comes back, whatever it is, where the vocabulary has all bytes.
+TEST(Tokenizer, TextSurvivesTheRoundTrip) {
+  const auto tokenizer = Load("gpt2");
+  for (const std::string& line : ReadCorpus()) {
+    std::string text;
+    tokenizer_internal::AppendLossyUtf8(line, &text);
+    ASSERT_EQ(tokenizer->Decode(tokenizer->Encode(line), false), text);
+  }
+}
+
+TEST(Tokenizer, SpecialTextIsTextUnlessParsed) {
+  const auto tokenizer = Load("gpt2");
+  const TokenId end = *tokenizer->FindToken("<|im_end|>");
+  EXPECT_TRUE(tokenizer->IsSpecial(end));
+  EXPECT_THAT(tokenizer->Encode("a<|im_end|>"), ::testing::Contains(end));
+  const auto plain = tokenizer->Encode("a<|im_end|>", {.parse_special = false});
+  EXPECT_THAT(plain, ::testing::Not(::testing::Contains(end)));
+  EXPECT_EQ(tokenizer->Decode(plain, true), "a<|im_end|>");
+  EXPECT_EQ(tokenizer->Decode({end}, true), "");
+  EXPECT_EQ(tokenizer->Decode({end}, false), "<|im_end|>");
+}
+
+TEST(Tokenizer, AddsBosAndEosOnlyWhenAsked) {
+  const auto tokenizer = Load("llama2");
+  const auto ids = tokenizer->Encode("hi");
+  EXPECT_EQ(ids.front(), 1);
+  EXPECT_EQ(ids.back(), 2);
+  EXPECT_EQ(tokenizer->Encode("", {.add_special_tokens = false}).size(), 0u);
+  EXPECT_THAT(tokenizer->Encode(""), ::testing::ElementsAre(1, 2));
+}
+
+TEST(Scores, BetterScoresMergeFirst) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto tokenizer,
+      Tokenizer::Create(ScoredSource(
+          {{"a", -9}, {"b", -9.5}, {"\u2581", -8}, {"ab", -2}, {"ba", -1}, {"bab", -3}})));
+  // "ba" goes before both "ab"s.
+  EXPECT_THAT(Pieces(*tokenizer, "abab"), ::testing::ElementsAre("a", "bab"));
+  EXPECT_THAT(Pieces(*tokenizer, "bab ab"), ::testing::ElementsAre("bab", " ", "ab"));
+}
+
+// Merges of one score follow the longer left side. The vocabularies differ only in whether a tie
+// exists anywhere, which decides how merges are looked up.
+TEST(Scores, TiesGiveTheSameMergesAsWrittenOut) {
+  std::vector<std::pair<std::string, float>> pieces = {
+      {"a", -20},  {"b", -21}, {"c", -22},  {"\u2581", -23}, {"ab", -1},  {"bc", -2},
+      {"abc", -3}, {"ca", -4}, {"cab", -5}, {"aa", -6},      {"aab", -7}, {"\u2581a", -8}};
+  ASSERT_OK_AND_ASSIGN(const auto by_score, Tokenizer::Create(ScoredSource(pieces)));
+  pieces.emplace_back("zz", -1);  // never met; shares a score
+  ASSERT_OK_AND_ASSIGN(const auto by_pair, Tokenizer::Create(ScoredSource(pieces)));
+  std::mt19937 random(17);
+  for (int round = 0; round < 5000; ++round) {
+    std::string text(random() % 90, ' ');
+    for (char& c : text) c = "abc "[random() % 4];
+    ASSERT_EQ(by_score->Encode(text), by_pair->Encode(text)) << text;
+  }
+}
+
+// The slowest word of the benchmark takes about half a second a megabyte; a quadratic algorithm
+// takes minutes.
+TEST(Tokenizer, MegabyteWordsAreNotQuadratic) {
+  for (const char* name : {"gpt2", "llama3", "llama2", "split"}) {
+    const auto tokenizer = Load(name);
+    for (const std::string unit : {"a", " ", "\n", "ab", "1", "中", "=", "'", "\xff"}) {
+      std::string text;
+      while (text.size() < (1 << 18)) text += unit;
+      const absl::Time start = absl::Now();
+      const auto ids = tokenizer->Encode(text);
+      EXPECT_LT(absl::Now() - start, absl::Seconds(20)) << name << " " << unit;
+      EXPECT_FALSE(ids.empty());
+    }
+  }
+}
+
+TEST(Tokenizer, ManyThreadsGetTheSameIds) {
+  const auto tokenizer = Load("qwen2");
+  const std::vector<std::string> lines = ReadCorpus();
+  constexpr size_t kThreads = 20, kLines = 600;  // more threads than kept caches
+  const auto reference = Load("qwen2");
+  std::vector<std::vector<TokenId>> expected;
+  for (size_t i = 0; i < kLines; ++i) expected.push_back(reference->Encode(lines[i]));
+  std::vector<int> differences(kThreads, 0);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (size_t i = 0; i < kLines; ++i) {
+        const size_t line = (i * 7 + t * 31) % kLines;
+        differences[t] += tokenizer->Encode(lines[line]) != expected[line];
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(differences, ::testing::Each(0));
+}
+
+// Replaces `from` by `to` in a sound tokenizer.json and expects the error.
+void ExpectRefused(absl::string_view from, absl::string_view to, absl::StatusCode code,
+                   absl::string_view message) {
+  TokenizerSource source = TinySource("gpt2");
+  const std::string before = source.tokenizer_json;
+  source.tokenizer_json = absl::StrReplaceAll(before, {{from, to}});
+  ASSERT_NE(source.tokenizer_json, before) << from;
+  EXPECT_THAT(Tokenizer::Create(source), StatusIs(code, HasSubstr(std::string(message))));
+}
+
+TEST(Refused, JsonThatIsWrongOrUnsupported) {
+  const auto kUnimplemented = absl::StatusCode::kUnimplemented;
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  ExpectRefused(R"("type":"BPE")", R"("type":"Unigram")", kUnimplemented, "Unigram");
+  ExpectRefused(R"("normalizer":null)", R"("normalizer":{"type":"Lowercase"})", kUnimplemented,
+                "normalizer \"Lowercase\"");
+  ExpectRefused(R"("pre_tokenizer":{"type":"ByteLevel")",
+                R"("pre_tokenizer":{"type":"Punctuation")", kUnimplemented,
+                "pre_tokenizer \"Punctuation\"");
+  ExpectRefused(R"("decoder":{"type":"ByteLevel")", R"("decoder":{"type":"WordPiece")",
+                kUnimplemented, "decoder");
+  ExpectRefused(R"("merges":[)", R"("merges":[["qqq","a"],)", kInvalid, "qqq");
+  ExpectRefused(R"("merges":[)", R"("merges":[7,)", kInvalid, "merge 0");
+  ExpectRefused(R"("vocab":{)", R"("vocab":{"zzzz":-1,)", kInvalid, "model.vocab zzzz");
+  ExpectRefused(R"("vocab":{)", R"("vocab":{"zzzz":5,)", kInvalid, "id 5 has two tokens");
+  ExpectRefused(R"("unk_token":null)", R"("unk_token":"<nope>")", kInvalid, "<nope>");
+  ExpectRefused(R"("dropout":null)", R"("dropout":0.1)", kUnimplemented, "dropout");
+}
+
+TEST(Refused, GgufThatIsWrongOrUnsupported) {
+  TokenizerSource source = ScoredSource({{"a", -1}});
+  source.gguf_model = "rwkv";
+  EXPECT_THAT(Tokenizer::Create(source),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("rwkv")));
+  source.gguf_model = "gpt2";
+  source.gguf_pre = "tekken";
+  EXPECT_THAT(Tokenizer::Create(source),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("tekken")));
+  source.gguf_pre = "gpt2";
+  source.merges = {"a q"};
+  EXPECT_THAT(Tokenizer::Create(source),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("merge 0")));
+  source = ScoredSource({{"a", -1}});
+  source.scores.pop_back();
+  EXPECT_THAT(Tokenizer::Create(source),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("scores has 256")));
+  source = ScoredSource({{"a", -1}});
+  source.eos_token_id = 9999;
+  EXPECT_THAT(Tokenizer::Create(source),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("eos_token_id is 9999")));
+  EXPECT_THAT(Tokenizer::Create(TokenizerSource()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tokens has 0")));
+}
+
+}  // namespace
+}  // namespace tandem::model
