@@ -156,7 +156,7 @@ TEST_P(TransferTest, SenderKilledMidTransfer) {
   OpenLease(receiver, first);
   Export(*sender, receiver, first);
   AwaitData(receiver);
-  sender->process.Signal(SIGKILL);
+  sender->process.Kill();
   // Well before the lease's deadline: the loss of the peer is seen.
   const std::string failed = receiver.process.ReadLine("failed 1 1", absl::Seconds(20));
   EXPECT_TRUE(absl::StrContains(failed, "UNAVAILABLE")) << failed;
@@ -178,7 +178,8 @@ TEST_P(TransferTest, ReceiverKilledMidTransfer) {
   const HandOff hand_off{.count = kBlocks, .deadline_ms = 60'000};
   OpenLease(*receiver, hand_off);
   Export(sender, *receiver, hand_off);
-  receiver->process.Signal(SIGKILL);
+  AwaitData(*receiver);
+  receiver->process.Kill();
   const std::string failed = sender.process.ReadLine("exportfailed 1", absl::Seconds(20));
   EXPECT_TRUE(absl::StrContains(failed, "UNAVAILABLE")) << failed;
   // The sender goes on serving others.
