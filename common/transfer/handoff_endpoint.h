@@ -32,7 +32,8 @@ struct HandoffOptions {
   int nack_rounds_max = 64;  // NACKs one export answers before it fails
   int64_t leases_max = 4096;
   int64_t exports_max = 4096;
-  int64_t remembered_acks_max = 4096;  // installed leases whose repeated FIN is still acknowledged
+  // Leases that ended and whose late frames are still answered (a repeated FIN with ACK or ABORT).
+  int64_t remembered_acks_max = 4096;
 };
 
 class HandoffEndpoint : public KvTransport::Listener {

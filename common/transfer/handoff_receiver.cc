@@ -105,6 +105,9 @@ void HandoffReceiver::Fail(Lease& lease, const absl::Status& status) {
 
 void HandoffReceiver::RejectUnknown(PeerId from, const v1::KvFrame& frame) {
   context_.Reject(from, frame, absl::NotFoundError("no such lease"));
+  // The core's OpenLease may be on its way here: DATA of a lease that never was is only dropped.
+  // FIN comes last and asks for an answer.
+  if (!frame.has_fin() && !ended_.contains(LeaseId(frame.lease_id()))) return;
   context_.SendAbort(from,
                      context_.Header(Incarnation(frame.sender_incarnation()),
                                      LeaseId(frame.lease_id()), Epoch(frame.epoch())),
@@ -174,8 +177,7 @@ absl::Status HandoffReceiver::CheckData(const Lease& lease, const v1::KvData& da
 
 std::optional<ScatterList> HandoffReceiver::OnData(PeerId from, const v1::KvFrame& frame,
                                                    size_t payload_bytes, uint64_t receive_id) {
-  const auto installed = installed_.find(LeaseId(frame.lease_id()));
-  if (installed != installed_.end() && installed->second.value() == frame.epoch()) {
+  if (WasInstalled(frame)) {
     context_.Reject(from, frame, absl::AlreadyExistsError("the lease is installed"));
     return std::nullopt;
   }
@@ -271,11 +273,9 @@ void HandoffReceiver::OnChecksumFailure(Lease& lease, const BlockRange& range) {
 }
 
 void HandoffReceiver::OnFin(PeerId from, const v1::KvFrame& frame) {
-  const LeaseId id(frame.lease_id());
-  const auto installed = installed_.find(id);
-  if (installed != installed_.end() && installed->second.value() == frame.epoch()) {
-    v1::KvFrame ack =
-        context_.Header(Incarnation(frame.sender_incarnation()), id, Epoch(frame.epoch()));
+  if (WasInstalled(frame)) {
+    v1::KvFrame ack = context_.Header(Incarnation(frame.sender_incarnation()),
+                                      LeaseId(frame.lease_id()), Epoch(frame.epoch()));
     ack.mutable_ack();
     context_.SendControl(from, std::move(ack));
     return;
@@ -343,28 +343,28 @@ void HandoffReceiver::InstallIfComplete(Lease& lease) {
                      .bytes_received = lease.bytes_received,
                      .transfer_time = context_.now - lease.first_frame_at,
                      .transport = context_.transport.TransportName(*lease.sender)});
-  RememberInstalled(lease);
-  Forget(lease.id);
+  Forget(lease, lease.epoch);
 }
 
 void HandoffReceiver::DrainIfIdle(Lease& lease) {
   if (lease.receives_in_flight > 0) return;
   context_.events.push_back(LeaseDrained{.lease = lease.id});
-  Forget(lease.id);
+  Forget(lease, std::nullopt);
 }
 
-void HandoffReceiver::RememberInstalled(const Lease& lease) {
-  if (installed_.insert_or_assign(lease.id, lease.epoch).second) {
-    installed_order_.push_back(lease.id);
-  }
-  while (static_cast<int64_t>(installed_order_.size()) > context_.options.remembered_acks_max) {
-    installed_.erase(installed_order_.front());
-    installed_order_.pop_front();
-  }
+bool HandoffReceiver::WasInstalled(const v1::KvFrame& frame) const {
+  const auto it = ended_.find(LeaseId(frame.lease_id()));
+  return it != ended_.end() && it->second.has_value() && it->second->value() == frame.epoch();
 }
 
-void HandoffReceiver::Forget(LeaseId lease) {
-  leases_.erase(lease);
+void HandoffReceiver::Forget(const Lease& lease, std::optional<Epoch> installed) {
+  const LeaseId id = lease.id;
+  if (ended_.insert_or_assign(id, installed).second) ended_order_.push_back(id);
+  while (static_cast<int64_t>(ended_order_.size()) > context_.options.remembered_acks_max) {
+    ended_.erase(ended_order_.front());
+    ended_order_.pop_front();
+  }
+  leases_.erase(id);
   context_.counters.leases_open = static_cast<int64_t>(leases_.size());
 }
 

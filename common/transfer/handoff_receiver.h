@@ -99,16 +99,18 @@ class HandoffReceiver {
   void NackMissing(Lease& lease);
   void InstallIfComplete(Lease& lease);
   void DrainIfIdle(Lease& lease);
-  void RememberInstalled(const Lease& lease);
-  void Forget(LeaseId lease);
+  bool WasInstalled(const v1::KvFrame& frame) const;
+  // Ends a lease, remembering how.
+  void Forget(const Lease& lease, std::optional<Epoch> installed);
 
   HandoffContext& context_;
   // Ordered, so that a simulated run with the same seed repeats exactly.
   absl::btree_map<LeaseId, std::unique_ptr<Lease>> leases_;
   absl::btree_map<uint64_t, Receive> receives_;
-  // Installed leases whose FIN may be repeated, oldest first.
-  std::deque<LeaseId> installed_order_;
-  absl::flat_hash_map<LeaseId, Epoch> installed_;
+  // Leases that ended, oldest first, with the epoch that installed them or none when they were
+  // closed: a repeated FIN of an installed one is acknowledged, a sender of a closed one told.
+  std::deque<LeaseId> ended_order_;
+  absl::flat_hash_map<LeaseId, std::optional<Epoch>> ended_;
 };
 
 }  // namespace tandem::transfer

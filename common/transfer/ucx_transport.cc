@@ -15,6 +15,7 @@ namespace {
 
 // Endpoints cost memory and file descriptors; greetings beyond this are dropped.
 constexpr size_t kPeersMax = 4096;
+constexpr int kProgressBatch = 16;
 // How long a transport that ends waits for UCX to give its requests back.
 constexpr absl::Duration kShutdownMax = absl::Seconds(1);
 
@@ -256,7 +257,8 @@ bool UcxTransport::Reap() {
 
 bool UcxTransport::Progress() {
   bool moved = false;
-  while (ucp_worker_progress(worker_->handle()) != 0) {
+  // Bounded, so that commands and deadlines are not kept waiting by a busy peer.
+  for (int i = 0; i < kProgressBatch && ucp_worker_progress(worker_->handle()) != 0; ++i) {
     moved = true;
     if (!finished_sends_.empty() || peers_changed_) break;
   }

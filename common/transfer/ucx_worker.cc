@@ -37,17 +37,18 @@ uint64_t TakeNumber(absl::string_view& bytes) {
 
 // Settings that the protocol relies on; keys without UCX's "UCX_" prefix.
 std::vector<std::pair<std::string, std::string>> Settings(const std::string& tls) {
-  return {
+  std::vector<std::pair<std::string, std::string>> settings = {
       {"TLS", tls},
-      // With peer error handling UCX refuses shared memory unless told otherwise, and falls to TCP
-      // between processes of one host.
-      {"POSIX_ERROR_HANDLING", "y"},
-      {"SYSV_ERROR_HANDLING", "y"},
       // A killed process is seen after this time on shared memory (TCP sees it at once).
       {"KEEPALIVE_INTERVAL", "500ms"},
       // Rendezvous by active messages: no peer writes into this process by itself, not even late.
       {"RNDV_SCHEME", "am"},
   };
+  // With peer error handling UCX refuses shared memory unless told otherwise, and falls to TCP
+  // between processes of one host. In the environment this is UCX_POSIX_ERROR_HANDLING;
+  // ucp_config_modify knows it by the key that shared memory transports have in common.
+  if (absl::StrContains(tls, "posix")) settings.emplace_back("MM_ERROR_HANDLING", "y");
+  return settings;
 }
 
 }  // namespace
@@ -96,8 +97,8 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const std::string& 
 
 absl::Status UcxWorker::Init(const std::string& transports) {
   std::string tls;
-  if (transports == "auto") tls = "posix,sysv,tcp";
-  if (transports == "shm") tls = "posix,sysv";
+  if (transports == "auto") tls = "posix,tcp";
+  if (transports == "shm") tls = "posix";
   if (transports == "tcp") tls = "tcp";
   if (tls.empty()) {
     return absl::InvalidArgumentError(

@@ -44,7 +44,7 @@ class ChildProcess {
   }
   ~ChildProcess() {
     if (pid_ > 0) Signal(SIGKILL);
-    ::close(in_);
+    if (in_ >= 0) ::close(in_);
     ::close(out_);
     if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
   }
@@ -53,6 +53,12 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
   void Signal(int signal) const { ::kill(pid_, signal); }
+  // kill -9, and the end of the process: one that nobody waited for still looks alive in /proc.
+  void Kill() {
+    Signal(SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
 
   void Write(const std::string& line) {
     const std::string bytes = line + "\n";

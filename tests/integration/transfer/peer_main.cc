@@ -8,7 +8,7 @@
 //   raise ID EPOCH DEADLINE_MS
 //   close ID
 //   export ID ADDRESS_HEX INCARNATION LEASE EPOCH FIRST_BLOCK COUNT DEADLINE_MS
-//   counters                             → "counters REJECTED LEASES EXPORTS RECEIVES"
+//   counters                             → "counters BYTES_RECEIVED LEASES EXPORTS RECEIVES"
 // Events are printed as they come: installed, failed, drained, done, exportfailed.
 #include <unistd.h>
 
@@ -94,7 +94,7 @@ class Peer {
     } else if (verb == "counters") {
       const TransferCounters counters = service_.counters();
       std::ostringstream out;
-      out << "counters " << counters.frames_rejected << " " << counters.leases_open << " "
+      out << "counters " << counters.bytes_received << " " << counters.leases_open << " "
           << counters.exports_open << " " << counters.receives_in_flight;
       Print(out.str());
     }
