@@ -362,9 +362,26 @@ class Cluster {
     });
     ASSERT_OK(result.status());
     if (faults) PlantFaults();
-    if (faults && Chance(scenario_.fail_step_every)) result = absl::InternalError("planted");
+    if (faults && Chance(scenario_.fail_step_every)) {
+      result = absl::InternalError("planted");
+      SpoilRows(slices, engine.arena());
+    }
     core.OnStepDone(result, now_);
     Collect();
+  }
+
+  // A failed step may have written anything where its rows belong.
+  void SpoilRows(absl::Span<const engine::SequenceSlice> slices, kv::BlockArena& arena) {
+    const int64_t token_bytes = arena.layout().layer_block_bytes / options_.block_tokens;
+    for (const engine::SequenceSlice& slice : slices) {
+      for (int64_t row = slice.num_computed; row < slice.num_computed + slice.num_new; ++row) {
+        for (int layer = 0; layer < options_.num_layers; ++layer) {
+          const BlockId block = slice.blocks[row / options_.block_tokens];
+          std::memset(arena.Block(layer, block).data() + row % options_.block_tokens * token_bytes,
+                      0xee, token_bytes);
+        }
+      }
+    }
   }
 
   void ExpectBaseline() {
@@ -467,6 +484,12 @@ TEST(Cluster, AbortsAtAnyPointFreeEverything) {
 
 TEST(Cluster, LostSendersAreReplacedUnderTheNextEpoch) {
   RunSeeds({.lateness = 5, .lose_export_every = 15, .lose_lease_every = 15}, [](Cluster& cluster) {
+    for (const Client& c : cluster.clients()) EXPECT_EQ(c.state, Client::kDone);
+  });
+}
+
+TEST(Cluster, FailedStepsLeaveNothingBehind) {
+  RunSeeds({.lateness = 2, .fail_step_every = 12}, [](Cluster& cluster) {
     for (const Client& c : cluster.clients()) EXPECT_EQ(c.state, Client::kDone);
   });
 }

@@ -252,6 +252,7 @@ TEST_F(DecodeCoreTest, FailedSendersAreReplacedUnderANewEpoch) {
   node::NodeActions actions = Send(failed);
   ASSERT_THAT(actions.events, SizeIs(1));
   EXPECT_TRUE(actions.events[0].second.leg_failed().sender_side());
+  EXPECT_EQ(actions.events[0].second.leg_failed().epoch(), 1u);
 
   now_ += absl::Seconds(4);
   actions = Send(NewEpoch("a", 1, 2));

@@ -187,7 +187,7 @@ TEST_F(PrefillCoreTest, AnAbortDuringAStepStopsPushingAndPinsUntilTheExportEnds)
   EXPECT_TRUE(core_->idle());
 }
 
-TEST_F(PrefillCoreTest, FailuresAreTheSendersFault) {
+TEST_F(PrefillCoreTest, FailuresSayWhetherTheLeaseStands) {
   // The export fails.
   Send(Prefill("a", 20));
   node::NodeActions actions =
@@ -203,6 +203,8 @@ TEST_F(PrefillCoreTest, FailuresAreTheSendersFault) {
   core_->OnStepDone(absl::InternalError("engine"), now_);
   actions = core_->TakeActions();
   EXPECT_EQ(actions.events.at(0).second.leg_failed().status().message(), "engine");
+  EXPECT_FALSE(actions.events.at(0).second.leg_failed().sender_side())
+      << "pushed bytes are in doubt";
   EXPECT_TRUE(std::holds_alternative<transfer::CancelExport>(actions.transfer.at(0)));
   EXPECT_THAT(core_->PlanStep(now_), IsEmpty());
   Send(transfer::ExportFailed{transfer::ExportId(2), absl::CancelledError("x")});
