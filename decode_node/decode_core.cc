@@ -104,8 +104,10 @@ void DecodeCore::On(const transfer::LeaseInstalled& event, absl::Time) {
 void DecodeCore::On(const transfer::LeaseFailed& event, absl::Time) {
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end() || event.epoch != found->second->second.epoch) return;
-  ledger_.FailLeg(found->second->first.router, found->second->second.wire, event.status,
-                  /*sender_side=*/true);
+  v1::NodeEvent failed = node::FailedEvent(found->second->second.wire, event.status,
+                                           /*sender_side=*/true);
+  failed.mutable_leg_failed()->set_epoch(event.epoch.value());
+  ledger_.Send(found->second->first.router, std::move(failed));
 }
 
 void DecodeCore::On(const transfer::LeaseDrained& event, absl::Time) {

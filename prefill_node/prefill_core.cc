@@ -44,12 +44,13 @@ void PrefillCore::OnTick(absl::Time now) {
     if (exported.deadline > now) continue;
     Fail(leg->second,
          absl::DeadlineExceededError(absl::StrCat("prompt not delivered within ",
-                                                  absl::FormatDuration(exported.time_allowed))));
+                                                  absl::FormatDuration(exported.time_allowed))),
+         /*lease_stands=*/true);
   }
 }
 
-void PrefillCore::Fail(Exports::iterator it, const absl::Status& status) {
-  ledger_.FailLeg(it->second.owner->router, it->second.wire, status, /*sender_side=*/true);
+void PrefillCore::Fail(Exports::iterator it, const absl::Status& status, bool lease_stands) {
+  ledger_.FailLeg(it->second.owner->router, it->second.wire, status, lease_stands);
   Abandon(it, std::string(status.message()));
 }
 
@@ -139,7 +140,8 @@ void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledTok
     const auto found = by_sequence_.find(outcome.id);
     TANDEM_CHECK(found != by_sequence_.end(), "sequence ", outcome.id.value(), " has no export");
     if (!step.status.ok()) {
-      Fail(found->second, step.status);
+      // Layers of the failed step are on their way: what the receiver verified may be wrong.
+      Fail(found->second, step.status, /*lease_stands=*/false);
     } else if (outcome.sampled) {
       finished.push_back(Finish(found->second, outcome.token, tokens));
     }

@@ -78,7 +78,8 @@ class PrefillCore final : public node::NodeCore {
   void Open(Exports::iterator it, const v1::Prefill& command);
   // Forgets the leg, stops computing, cancels the export; its blocks stay until ExportFailed.
   void Abandon(Exports::iterator it, const std::string& reason);
-  void Fail(Exports::iterator it, const absl::Status& status);
+  // `lease_stands`: nothing that was pushed is in doubt, another sender may go on.
+  void Fail(Exports::iterator it, const absl::Status& status, bool lease_stands);
   // Adds the first token to `tokens`; returns what the router is told after it.
   std::pair<node::RouterKey, v1::NodeEvent> Finish(Exports::iterator it,
                                                    const engine::SampledToken& token,

@@ -15,6 +15,15 @@ absl::StatusOr<absl::Duration> ParseDeadline(double seconds) {
   return absl::Seconds(seconds);
 }
 
+v1::NodeEvent FailedEvent(const v1::Leg& leg, const absl::Status& status, bool sender_side) {
+  v1::NodeEvent event;
+  v1::LegFailed& failed = *event.mutable_leg_failed();
+  *failed.mutable_leg() = leg;
+  *failed.mutable_status() = rpc::ToWire(status);
+  failed.set_sender_side(sender_side);
+  return event;
+}
+
 void TokenBatch::Add(RouterKey router, const v1::Leg& leg, v1::GeneratedToken token) {
   v1::TokensGenerated::Step& step = *events_[router].mutable_tokens()->add_steps();
   *step.mutable_leg() = leg;
@@ -38,12 +47,7 @@ void NodeLedger::Refuse(RouterKey router, const v1::Leg& leg, const absl::Status
 
 void NodeLedger::FailLeg(RouterKey router, const v1::Leg& leg, const absl::Status& status,
                          bool sender_side) {
-  v1::NodeEvent event;
-  v1::LegFailed& failed = *event.mutable_leg_failed();
-  *failed.mutable_leg() = leg;
-  *failed.mutable_status() = rpc::ToWire(status);
-  failed.set_sender_side(sender_side);
-  Send(router, std::move(event));
+  Send(router, FailedEvent(leg, status, sender_side));
 }
 
 void NodeLedger::Transfer(transfer::TransferCommand command) {

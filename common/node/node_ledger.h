@@ -34,6 +34,8 @@ struct LegKey {
 // A deadline as routers give it: seconds from now. kInvalidArgument unless it is positive.
 absl::StatusOr<absl::Duration> ParseDeadline(double seconds);
 
+v1::NodeEvent FailedEvent(const v1::Leg& leg, const absl::Status& status, bool sender_side);
+
 // The tokens of one engine step: one event for each router.
 class TokenBatch {
  public:

@@ -1,0 +1,344 @@
+// Goal: the decode core answers each command and event of its contract as documented: what is
+// refused and why, who computes, what the KV plane is told, how epochs, attempts, deadlines and
+// aborts end, and where blocks are meanwhile.
+#include "decode_node/decode_core.h"
+
+#include <cmath>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/engine/hash_engine.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::decode_node {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+const node::RouterKey kRouter(7);
+constexpr int kBlocks = 8, kBlockTokens = 16;
+
+class DecodeCoreTest : public ::testing::Test {
+ protected:
+  DecodeCoreTest() {
+    engine::HashEngineOptions options;
+    options.block_tokens = kBlockTokens;
+    options.context_tokens = 200;
+    engine_ = *engine::NewHashEngine(options);
+    EXPECT_OK(engine_->AllocateKv(kBlocks));
+    core_ = std::make_unique<DecodeCore>(node::SchedulerOptions{.spec = engine_->spec(),
+                                                                .num_blocks = kBlocks,
+                                                                .max_batch_tokens = 64,
+                                                                .max_sequences = 2,
+                                                                .max_waiting = 2});
+  }
+
+  static v1::NodeCommand Run(const std::string& id, int prompt_tokens, int local_max = 0,
+                             uint32_t attempt = 1) {
+    v1::NodeCommand command;
+    v1::Run& run = *command.mutable_run();
+    run.mutable_leg()->set_request_id(id);
+    run.mutable_leg()->set_attempt(attempt);
+    for (int i = 0; i < prompt_tokens; ++i) run.mutable_sequence()->add_prompt(i);
+    run.mutable_sequence()->mutable_stop()->set_max_tokens(3);
+    run.mutable_sequence()->mutable_sampling()->set_seed(1);
+    run.set_local_prefill_tokens_max(local_max);
+    run.set_deadline_s(5);
+    return command;
+  }
+  static v1::NodeCommand Abort(const std::string& id, uint32_t attempt = 1) {
+    v1::NodeCommand command;
+    command.mutable_abort()->mutable_leg()->set_request_id(id);
+    command.mutable_abort()->mutable_leg()->set_attempt(attempt);
+    return command;
+  }
+  static v1::NodeCommand NewEpoch(const std::string& id, uint64_t lease, uint32_t epoch) {
+    v1::NodeCommand command;
+    command.mutable_new_epoch()->mutable_leg()->set_request_id(id);
+    command.mutable_new_epoch()->mutable_leg()->set_attempt(1);
+    command.mutable_new_epoch()->set_lease_id(lease);
+    command.mutable_new_epoch()->set_epoch(epoch);
+    return command;
+  }
+  static transfer::LeaseInstalled Installed(uint64_t lease, TokenId token, int32_t index = 0) {
+    transfer::LeaseInstalled installed{.lease = LeaseId(lease), .epoch = Epoch(1)};
+    installed.first_token.set_token_id(token);
+    installed.first_token.set_index(index);
+    installed.bytes_received = 1000;
+    installed.transport = "fake";
+    return installed;
+  }
+
+  node::NodeActions Send(const v1::NodeCommand& command) {
+    core_->OnCommand(kRouter, command, now_);
+    return core_->TakeActions();
+  }
+  node::NodeActions Send(const transfer::TransferEvent& event) {
+    core_->OnTransfer(event, now_);
+    return core_->TakeActions();
+  }
+  node::NodeActions Step() {
+    const auto slices = core_->PlanStep(now_);
+    if (slices.empty()) return core_->TakeActions();
+    core_->OnStepDone(engine_->Step(slices, [](int) {}), now_);
+    return core_->TakeActions();
+  }
+  static absl::Status Refusal(const node::NodeActions& actions) {
+    if (actions.events.size() != 1 || !actions.events[0].second.has_refused()) {
+      return absl::UnknownError("not refused");
+    }
+    const v1::StatusProto& status = actions.events[0].second.refused().status();
+    return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
+  }
+  int64_t used() const { return core_->load().blocks_used(); }
+
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<DecodeCore> core_;
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+};
+
+TEST_F(DecodeCoreTest, RefusesWhatCannotBeTakenOnAndHoldsNothing) {
+  const auto refused = [&](v1::NodeCommand command, absl::StatusCode code, const char* what) {
+    EXPECT_THAT(Refusal(Send(command)), testing::StatusIs(code, HasSubstr(what)));
+    EXPECT_TRUE(core_->idle());
+    EXPECT_EQ(used(), 0);
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  refused(Run("a", 0), kInvalid, "prompt: is empty");
+  refused(Run("a", 200), kInvalid, "context of 200");
+  refused(Run("a", 127), kInvalid, "needs 9 KV blocks, this node has 8");
+  v1::NodeCommand command = Run("a", 4);
+  command.mutable_run()->mutable_sequence()->set_prompt(2, 259);
+  refused(command, kInvalid, "prompt[2]: token 259");
+  command = Run("a", 4);
+  command.mutable_run()->mutable_sequence()->mutable_sampling()->set_top_p(2);
+  refused(command, kInvalid, "top_p");
+  command = Run("a", 4);
+  command.mutable_run()->mutable_sequence()->mutable_stop()->clear_max_tokens();
+  refused(command, kInvalid, "max_tokens");
+  command = Run("a", 4);
+  command.mutable_run()->mutable_sequence()->set_delivered_tokens(3);
+  refused(command, kInvalid, "delivered_tokens: 3, expected less than max_tokens");
+  command = Run("a", 4);
+  command.mutable_run()->set_deadline_s(std::nan(""));
+  refused(command, kInvalid, "deadline_s");
+  refused(Run("a", 4, -2), kInvalid, "local_prefill_tokens_max: -2");
+  command.mutable_prefill()->mutable_leg()->set_request_id("a");
+  refused(command, kInvalid, "this is a decode node");
+}
+
+TEST_F(DecodeCoreTest, RefusesForNowWithoutBlocksOrSlotsAndWhileDraining) {
+  constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+  Send(Run("a", 80));  // 5 blocks and one to grow into
+  EXPECT_THAT(Refusal(Send(Run("b", 33))),
+              testing::StatusIs(kExhausted, HasSubstr("3 blocks are needed, 2 of 8")));
+  Send(Abort("a"));
+  Send(transfer::LeaseDrained{LeaseId(1)});
+  for (const char* id : {"c", "d", "e", "f"}) Send(Run(id, 2));
+  EXPECT_THAT(Refusal(Send(Run("g", 2))), testing::StatusIs(kExhausted, HasSubstr("slots: 4")));
+  core_->BeginDrain(now_);
+  core_->BeginDrain(now_);
+  const node::NodeActions actions = core_->TakeActions();
+  ASSERT_THAT(actions.broadcast, SizeIs(1));
+  EXPECT_TRUE(actions.broadcast[0].has_draining());
+  EXPECT_THAT(Refusal(Send(Run("h", 2))),
+              testing::StatusIs(absl::StatusCode::kUnavailable, "draining"));
+}
+
+TEST_F(DecodeCoreTest, ShortPromptsAreComputedHereAndCachedPrefixesCount) {
+  node::NodeActions actions = Send(Run("a", 40, /*local_max=*/40));
+  ASSERT_THAT(actions.events, SizeIs(1));
+  EXPECT_TRUE(actions.events[0].second.reserved().computes_locally());
+  EXPECT_THAT(actions.transfer, IsEmpty());
+
+  actions = Step();  // Installed, then the token; two blocks became findable
+  ASSERT_THAT(actions.events, SizeIs(2));
+  const v1::Installed& installed = actions.events[0].second.installed();
+  EXPECT_EQ(installed.tokens().computed(), 40);
+  EXPECT_FALSE(installed.has_first_token());
+  EXPECT_EQ(actions.events[1].second.tokens().steps(0).tokens(0).index(), 0);
+  ASSERT_THAT(actions.broadcast, SizeIs(1));
+  EXPECT_EQ(actions.broadcast[0].blocks_stored().hashes_size(), 2);
+  Step();
+  actions = Step();  // the third token is the last
+  ASSERT_THAT(actions.events, SizeIs(2));
+  EXPECT_EQ(actions.events[1].second.leg_finished().reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(actions.events[1].second.leg_finished().output_tokens(), 3);
+  EXPECT_TRUE(core_->idle());
+
+  // 40 tokens again: 32 are cached, 8 are not.
+  actions = Send(Run("b", 40, /*local_max=*/7));
+  EXPECT_EQ(actions.events[0].second.reserved().cached_tokens(), 32);
+  EXPECT_FALSE(actions.events[0].second.reserved().computes_locally());
+  ASSERT_THAT(actions.transfer, SizeIs(1));
+  const auto& open = std::get<transfer::OpenLease>(actions.transfer[0]);
+  EXPECT_EQ(open.first_ordinal, 2);
+  EXPECT_THAT(open.blocks, SizeIs(1));
+  EXPECT_EQ(open.deadline, now_ + absl::Seconds(5));
+  // A prompt that is cached whole still has its last token computed.
+  actions = Send(Run("c", 32, /*local_max=*/16));
+  EXPECT_EQ(actions.events[0].second.reserved().cached_tokens(), 16);
+  EXPECT_TRUE(actions.events[0].second.reserved().computes_locally());
+}
+
+TEST_F(DecodeCoreTest, InstalledSequencesGenerateAfterTheFirstToken) {
+  Send(Run("a", 20));
+  node::NodeActions actions = Send(Installed(1, 65));
+  ASSERT_THAT(actions.events, SizeIs(1));
+  const v1::Installed& installed = actions.events[0].second.installed();
+  EXPECT_EQ(installed.tokens().received(), 20);
+  EXPECT_EQ(installed.first_token().token_id(), 65);
+  EXPECT_EQ(installed.kv_bytes_received(), 1000);
+  EXPECT_EQ(installed.transport(), "fake");
+  EXPECT_EQ(core_->load().leases(), 0);
+  const auto slices = core_->PlanStep(now_);
+  ASSERT_THAT(slices, SizeIs(1));
+  EXPECT_EQ(slices[0].num_computed, 20);
+  EXPECT_EQ(slices[0].num_new, 1);
+  EXPECT_EQ(slices[0].tokens.back(), 65);
+  core_->OnStepDone(std::vector<engine::SampledToken>{{.token = 66}}, now_);
+  actions = core_->TakeActions();
+  EXPECT_EQ(actions.events[0].second.tokens().steps(0).tokens(0).index(), 1);
+}
+
+TEST_F(DecodeCoreTest, AFirstTokenMayBeTheLast) {
+  v1::NodeCommand command = Run("a", 20);
+  command.mutable_run()->mutable_sequence()->add_eos_token_ids(65);
+  Send(command);
+  const node::NodeActions actions = Send(Installed(1, 65));
+  ASSERT_THAT(actions.events, SizeIs(2));
+  EXPECT_EQ(actions.events[1].second.leg_finished().reason(), v1::FINISH_REASON_STOP);
+  EXPECT_TRUE(core_->idle());
+}
+
+TEST_F(DecodeCoreTest, AFirstTokenThatCannotBeIsDataLoss) {
+  for (const auto& event : {Installed(1, 259), Installed(2, 65, /*index=*/1)}) {
+    Send(Run("a", 20));
+    const node::NodeActions actions = Send(event);
+    ASSERT_THAT(actions.events, SizeIs(1));
+    const v1::LegFailed& failed = actions.events[0].second.leg_failed();
+    EXPECT_EQ(failed.status().code(), static_cast<int>(absl::StatusCode::kDataLoss));
+    EXPECT_FALSE(failed.sender_side());
+    Send(transfer::LeaseDrained{event.lease});
+    EXPECT_TRUE(core_->idle());
+  }
+}
+
+TEST_F(DecodeCoreTest, AbortedLeasesStayQuarantinedUntilDrained) {
+  Send(Run("a", 47));  // 3 blocks and one to grow into
+  EXPECT_EQ(used(), 4);
+  node::NodeActions actions = Send(Abort("a"));
+  ASSERT_THAT(actions.transfer, SizeIs(1));
+  EXPECT_EQ(std::get<transfer::CloseLease>(actions.transfer[0]).lease, LeaseId(1));
+  EXPECT_EQ(used(), 0);
+  EXPECT_EQ(core_->load().blocks_quarantined(), 3);
+  EXPECT_FALSE(core_->idle());
+  // Whatever comes now changes nothing.
+  EXPECT_TRUE(Send(Abort("a")).empty());
+  EXPECT_TRUE(Send(Installed(1, 65)).empty());
+  EXPECT_EQ(core_->load().blocks_quarantined(), 3);
+  EXPECT_TRUE(Send(transfer::LeaseDrained{LeaseId(1)}).empty());
+  EXPECT_TRUE(Send(transfer::LeaseDrained{LeaseId(1)}).empty());
+  EXPECT_EQ(core_->load().blocks_free(), kBlocks);
+  EXPECT_TRUE(core_->idle());
+}
+
+TEST_F(DecodeCoreTest, FailedSendersAreReplacedUnderANewEpoch) {
+  Send(Run("a", 20));
+  const transfer::LeaseFailed failed{LeaseId(1), Epoch(1), absl::UnavailableError("gone")};
+  node::NodeActions actions = Send(failed);
+  ASSERT_THAT(actions.events, SizeIs(1));
+  EXPECT_TRUE(actions.events[0].second.leg_failed().sender_side());
+  EXPECT_EQ(actions.events[0].second.leg_failed().epoch(), 1u);
+
+  now_ += absl::Seconds(4);
+  actions = Send(NewEpoch("a", 1, 2));
+  ASSERT_THAT(actions.transfer, SizeIs(1));
+  const auto& raise = std::get<transfer::RaiseEpoch>(actions.transfer[0]);
+  EXPECT_EQ(raise.epoch, Epoch(2));
+  EXPECT_EQ(raise.deadline, now_ + absl::Seconds(5));
+  EXPECT_TRUE(Send(failed).empty()) << "epoch 1's failure is stale news";
+  actions = Send(NewEpoch("a", 1, 2));  // not newer
+  EXPECT_EQ(actions.events.at(0).second.leg_failed().status().code(),
+            static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  actions = Send(NewEpoch("b", 9, 2));
+  EXPECT_EQ(actions.events.at(0).second.leg_failed().status().code(),
+            static_cast<int>(absl::StatusCode::kNotFound));
+  EXPECT_THAT(Send(Installed(1, 65)).events, SizeIs(1));
+}
+
+TEST_F(DecodeCoreTest, LeasesExpireWithoutTraffic) {
+  Send(Run("a", 20));
+  now_ += absl::Seconds(5) - absl::Milliseconds(1);
+  core_->OnTick(now_);
+  EXPECT_TRUE(core_->TakeActions().empty());
+  now_ += absl::Milliseconds(1);
+  core_->OnTick(now_);
+  const node::NodeActions actions = core_->TakeActions();
+  ASSERT_THAT(actions.events, SizeIs(1));
+  const v1::LegFailed& failed = actions.events[0].second.leg_failed();
+  EXPECT_EQ(failed.status().code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_FALSE(failed.sender_side());
+  EXPECT_TRUE(std::holds_alternative<transfer::CloseLease>(actions.transfer.at(0)));
+  EXPECT_EQ(core_->counters().leases_expired(), 1);
+}
+
+TEST_F(DecodeCoreTest, OlderAttemptsAreIgnoredNewerOnesReplace) {
+  Send(Run("a", 20, 0, /*attempt=*/3));
+  EXPECT_TRUE(Send(Run("a", 20, 0, 2)).empty());
+  EXPECT_TRUE(Send(Run("a", 20, 0, 3)).empty());
+  EXPECT_TRUE(Send(Abort("a", 2)).empty());
+  const node::NodeActions actions = Send(Run("a", 20, 0, 4));
+  ASSERT_THAT(actions.transfer, SizeIs(2));
+  EXPECT_EQ(std::get<transfer::CloseLease>(actions.transfer[0]).lease, LeaseId(1));
+  EXPECT_EQ(std::get<transfer::OpenLease>(actions.transfer[1]).lease, LeaseId(2));
+  EXPECT_EQ(actions.events.at(0).second.reserved().leg().attempt(), 4u);
+}
+
+TEST_F(DecodeCoreTest, OneStepIsOneTokenEventPerRouter) {
+  Send(Run("a", 4, -1));
+  Send(Run("b", 5, -1));
+  const node::NodeActions actions = Step();
+  ASSERT_THAT(actions.events, SizeIs(3));  // two Installed, one for both tokens
+  EXPECT_EQ(actions.events[2].second.tokens().steps_size(), 2);
+}
+
+TEST_F(DecodeCoreTest, AFailedStepFailsItsLegsAndTheNodeGoesOn) {
+  Send(Run("a", 4, -1));
+  ASSERT_THAT(core_->PlanStep(now_), SizeIs(1));
+  core_->OnStepDone(absl::DataLossError("block 3"), now_);
+  const node::NodeActions actions = core_->TakeActions();
+  ASSERT_THAT(actions.events, SizeIs(1));
+  EXPECT_EQ(actions.events[0].second.leg_failed().status().message(), "block 3");
+  EXPECT_TRUE(core_->idle());
+  EXPECT_THAT(core_->CachedBlocks(), IsEmpty());
+  Send(Run("b", 4, -1));
+  EXPECT_THAT(Step().events, SizeIs(2));
+}
+
+TEST_F(DecodeCoreTest, AnAbortDuringAStepTakesEffectAfterIt) {
+  Send(Run("a", 20, -1));
+  const auto slices = core_->PlanStep(now_);
+  Send(Abort("a"));
+  EXPECT_EQ(used(), 2) << "the engine still writes these blocks";
+  EXPECT_FALSE(core_->idle());
+  core_->OnStepDone(engine_->Step(slices, [](int) {}), now_);
+  EXPECT_THAT(core_->TakeActions().events, IsEmpty());
+  EXPECT_EQ(used(), 0);
+  EXPECT_TRUE(core_->idle());
+}
+
+TEST_F(DecodeCoreTest, ALostRoutersLegsEndAndOthersStay) {
+  Send(Run("a", 20));
+  core_->OnCommand(node::RouterKey(8), Run("a", 30, -1), now_);
+  core_->TakeActions();
+  core_->OnRouterLost(kRouter, now_);
+  EXPECT_EQ(core_->load().blocks_quarantined(), 2);
+  EXPECT_EQ(core_->load().sequences_waiting(), 1);
+}
+
+}  // namespace
+}  // namespace tandem::decode_node

@@ -1,0 +1,260 @@
+// Goal: the prefill core pushes each block and layer once, as soon as it is final, and nothing the
+// receiver has; samples the first token at the prompt's end; keeps blocks pinned until the export
+// has ended, whatever becomes of the leg.
+#include "prefill_node/prefill_core.h"
+
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "common/engine/hash_engine.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::prefill_node {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+const node::RouterKey kRouter(7);
+constexpr int kBlocks = 8, kBlockTokens = 16, kLayers = 4;
+
+using OrdinalLayer = std::pair<int32_t, int32_t>;
+
+class PrefillCoreTest : public ::testing::Test {
+ protected:
+  PrefillCoreTest() {
+    engine_ = *engine::NewHashEngine({.num_layers = kLayers, .block_tokens = kBlockTokens});
+    EXPECT_OK(engine_->AllocateKv(kBlocks));
+    core_ = std::make_unique<PrefillCore>(node::SchedulerOptions{.spec = engine_->spec(),
+                                                                 .num_blocks = kBlocks,
+                                                                 .max_batch_tokens = 24,
+                                                                 .max_sequences = 2});
+  }
+
+  static v1::NodeCommand Prefill(const std::string& id, int prompt_tokens, int first_ordinal = 0,
+                                 uint32_t attempt = 1, uint32_t epoch = 1) {
+    v1::NodeCommand command;
+    v1::Prefill& prefill = *command.mutable_prefill();
+    prefill.mutable_leg()->set_request_id(id);
+    prefill.mutable_leg()->set_attempt(attempt);
+    for (int i = 0; i < prompt_tokens; ++i) prefill.mutable_sequence()->add_prompt(i);
+    prefill.mutable_sequence()->mutable_stop()->set_max_tokens(9);
+    prefill.mutable_sequence()->set_delivered_tokens(2);
+    prefill.set_lease_id(31);
+    prefill.set_epoch(epoch);
+    prefill.set_first_ordinal(first_ordinal);
+    prefill.set_receiver_node_id("decode-0");
+    prefill.set_receiver_incarnation(55);
+    prefill.set_receiver_address("addr");
+    prefill.set_receiver_host("box");
+    prefill.set_deadline_s(5);
+    return command;
+  }
+  node::NodeActions Send(const v1::NodeCommand& command) {
+    core_->OnCommand(kRouter, command, now_);
+    return core_->TakeActions();
+  }
+  node::NodeActions Send(const transfer::TransferEvent& event) {
+    core_->OnTransfer(event, now_);
+    return core_->TakeActions();
+  }
+  node::NodeActions Abort(const std::string& id) {
+    v1::NodeCommand command;
+    command.mutable_abort()->mutable_leg()->set_request_id(id);
+    command.mutable_abort()->mutable_leg()->set_attempt(1);
+    return Send(command);
+  }
+  // One step; `during` runs after the second layer.
+  template <typename During>
+  node::NodeActions Step(During during) {
+    const auto slices = core_->PlanStep(now_);
+    if (slices.empty()) return core_->TakeActions();
+    const auto result = engine_->Step(slices, [&](int layer) {
+      core_->OnLayerDone(layer);
+      if (layer == 1) during();
+    });
+    core_->OnStepDone(result, now_);
+    return core_->TakeActions();
+  }
+  node::NodeActions Step() {
+    return Step([] {});
+  }
+  static std::vector<OrdinalLayer> Pushed(const node::NodeActions& actions) {
+    std::vector<OrdinalLayer> pushed;
+    for (const auto& command : actions.transfer) {
+      const auto* push = std::get_if<transfer::PushRange>(&command);
+      if (push == nullptr) continue;
+      for (int l = 0; l < push->layer_count; ++l) {
+        for (int o = 0; o < push->ordinal_count; ++o) {
+          pushed.emplace_back(push->first_ordinal + o, push->first_layer + l);
+        }
+      }
+    }
+    return pushed;
+  }
+
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<PrefillCore> core_;
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+};
+
+TEST_F(PrefillCoreTest, PushesLayerByLayerWhatEachChunkCompletes) {
+  node::NodeActions actions = Send(Prefill("a", 40));
+  ASSERT_THAT(actions.transfer, SizeIs(1));
+  const auto& open = std::get<transfer::OpenExport>(actions.transfer[0]);
+  EXPECT_EQ(open.peer.node, NodeId("decode-0"));
+  EXPECT_EQ(open.peer.incarnation, Incarnation(55));
+  EXPECT_EQ(open.peer.transport_address, "addr");
+  EXPECT_EQ(open.peer.host, "box");
+  EXPECT_EQ(open.lease, LeaseId(31));
+  EXPECT_THAT(open.blocks, SizeIs(3));
+  EXPECT_EQ(open.deadline, now_ + absl::Seconds(5));
+
+  actions = Step();  // rows 0..23: block 0 is complete
+  EXPECT_EQ(Pushed(actions), (std::vector<OrdinalLayer>{{0, 0}, {0, 1}, {0, 2}, {0, 3}}));
+  EXPECT_THAT(actions.events, IsEmpty());
+
+  actions = Step();  // rows 24..39: block 1, and block 2 as far as the prompt goes
+  EXPECT_EQ(Pushed(actions), (std::vector<OrdinalLayer>{
+                                 {1, 0}, {2, 0}, {1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 3}, {2, 3}}));
+  const auto& finish = std::get<transfer::FinishExport>(actions.transfer.back());
+  ASSERT_THAT(actions.events, SizeIs(2));
+  const v1::GeneratedToken& token = actions.events[0].second.tokens().steps(0).tokens(0);
+  EXPECT_EQ(token.index(), 2) << "two tokens were delivered before";
+  EXPECT_EQ(finish.first_token.token_id(), token.token_id());
+  EXPECT_EQ(actions.events[1].second.prefill_finished().tokens().computed(), 40);
+
+  // The slot is free, the blocks are pinned until the receiver has them.
+  EXPECT_EQ(core_->load().sequences_running(), 0);
+  EXPECT_EQ(core_->load().exports(), 1);
+  EXPECT_EQ(core_->load().blocks_used(), 3);
+  EXPECT_TRUE(Send(transfer::ExportDone{transfer::ExportId(1), 123}).events.empty());
+  EXPECT_EQ(core_->load().blocks_cached(), 2);
+  EXPECT_EQ(core_->load().blocks_used(), 0);
+  EXPECT_EQ(core_->counters().kv_bytes_sent(), 123);
+  EXPECT_TRUE(core_->idle());
+}
+
+TEST_F(PrefillCoreTest, CachedBlocksAreSentAtOnceAndTheReceiversOwnNever) {
+  Send(Prefill("a", 64));
+  while (core_->load().sequences_running() + core_->load().sequences_waiting() > 0) Step();
+  Send(transfer::ExportDone{transfer::ExportId(1), 1});
+
+  // Blocks 0..2 are cached here (the last token must be computed), block 0 is there already.
+  node::NodeActions actions = Send(Prefill("b", 64, /*first_ordinal=*/1));
+  std::vector<OrdinalLayer> pushed = Pushed(actions);
+  EXPECT_THAT(pushed, SizeIs(2 * kLayers));
+  actions = Step();
+  for (const OrdinalLayer& p : Pushed(actions)) pushed.push_back(p);
+  EXPECT_THAT(pushed, SizeIs(3 * kLayers));
+  EXPECT_THAT(std::set<OrdinalLayer>(pushed.begin(), pushed.end()), SizeIs(3 * kLayers));
+  for (const OrdinalLayer& p : pushed) EXPECT_GE(p.first, 1);
+  const v1::TokensBySource& tokens = actions.events[1].second.prefill_finished().tokens();
+  EXPECT_EQ(tokens.cached(), 48);
+  EXPECT_EQ(tokens.computed(), 16);
+
+  // The receiver has more than this node: its blocks are computed here but not sent.
+  v1::NodeCommand command = Prefill("c", 40, /*first_ordinal=*/2);
+  command.mutable_prefill()->mutable_sequence()->set_cache_salt("other");
+  pushed = Pushed(Send(command));
+  for (int i = 0; i < 2; ++i) {
+    for (const OrdinalLayer& p : Pushed(Step())) pushed.push_back(p);
+  }
+  EXPECT_EQ(pushed, (std::vector<OrdinalLayer>{{2, 0}, {2, 1}, {2, 2}, {2, 3}}));
+}
+
+TEST_F(PrefillCoreTest, AnAbortDuringAStepStopsPushingAndPinsUntilTheExportEnds) {
+  Send(Prefill("a", 20));
+  std::vector<transfer::TransferCommand> commands;
+  const auto keep = [&](node::NodeActions actions) {
+    for (auto& command : actions.transfer) commands.push_back(std::move(command));
+    EXPECT_THAT(actions.events, IsEmpty());
+  };
+  keep(Step([&] { keep(Abort("a")); }));
+  // Layers 0 and 1 were pushed, then the export was cancelled, then nothing more.
+  ASSERT_THAT(commands, SizeIs(3));
+  EXPECT_TRUE(std::holds_alternative<transfer::CancelExport>(commands.back()));
+  EXPECT_TRUE(Abort("a").empty());
+  EXPECT_EQ(core_->load().blocks_used(), 2);
+  EXPECT_FALSE(core_->idle());
+  EXPECT_THAT(Send(transfer::ExportFailed{transfer::ExportId(1), absl::CancelledError("x")}).events,
+              IsEmpty());
+  EXPECT_EQ(core_->load().blocks_used(), 0);
+  EXPECT_TRUE(core_->idle());
+}
+
+TEST_F(PrefillCoreTest, FailuresSayWhetherTheLeaseStands) {
+  // The export fails.
+  Send(Prefill("a", 20));
+  node::NodeActions actions =
+      Send(transfer::ExportFailed{transfer::ExportId(1), absl::UnavailableError("peer lost")});
+  ASSERT_THAT(actions.events, SizeIs(1));
+  EXPECT_TRUE(actions.events[0].second.leg_failed().sender_side());
+  EXPECT_EQ(actions.events[0].second.leg_failed().status().message(), "peer lost");
+  EXPECT_TRUE(core_->idle());
+
+  // The step fails: the export is cancelled.
+  Send(Prefill("b", 20));
+  core_->PlanStep(now_);
+  core_->OnStepDone(absl::InternalError("engine"), now_);
+  actions = core_->TakeActions();
+  EXPECT_EQ(actions.events.at(0).second.leg_failed().status().message(), "engine");
+  EXPECT_FALSE(actions.events.at(0).second.leg_failed().sender_side())
+      << "pushed bytes are in doubt";
+  EXPECT_TRUE(std::holds_alternative<transfer::CancelExport>(actions.transfer.at(0)));
+  EXPECT_THAT(core_->PlanStep(now_), IsEmpty());
+  Send(transfer::ExportFailed{transfer::ExportId(2), absl::CancelledError("x")});
+
+  // The deadline passes, without traffic.
+  Send(Prefill("c", 20));
+  now_ += absl::Seconds(5);
+  core_->OnTick(now_);
+  core_->OnTick(now_);
+  actions = core_->TakeActions();
+  ASSERT_THAT(actions.events, SizeIs(1));
+  EXPECT_EQ(actions.events[0].second.leg_failed().status().code(),
+            static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(actions.transfer, SizeIs(1));
+  EXPECT_EQ(core_->load().blocks_used(), 2);
+}
+
+TEST_F(PrefillCoreTest, RefusesWhatCannotBeTakenOn) {
+  const auto refused = [&](const v1::NodeCommand& command, absl::StatusCode code,
+                           const char* what) {
+    const node::NodeActions actions = Send(command);
+    ASSERT_THAT(actions.events, SizeIs(1));
+    const v1::StatusProto& status = actions.events[0].second.refused().status();
+    EXPECT_EQ(status.code(), static_cast<int>(code)) << status.message();
+    EXPECT_THAT(status.message(), HasSubstr(what));
+    EXPECT_THAT(actions.transfer, IsEmpty());
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  refused(Prefill("a", 20, 2), kInvalid, "first_ordinal: 2, expected one in [0, 2)");
+  refused(Prefill("a", 20, -1), kInvalid, "first_ordinal: -1");
+  refused(Prefill("a", 129), kInvalid, "needs 9 KV blocks, this node has 8");
+  v1::NodeCommand run;
+  run.mutable_run()->mutable_leg()->set_request_id("a");
+  refused(run, kInvalid, "this is a prefill node");
+  EXPECT_TRUE(core_->idle());
+  Send(Prefill("b", 100));
+  refused(Prefill("c", 20), absl::StatusCode::kResourceExhausted, "2 blocks are needed, 1 of 8");
+  core_->BeginDrain(now_);
+  core_->TakeActions();
+  refused(Prefill("d", 4), absl::StatusCode::kUnavailable, "draining");
+}
+
+TEST_F(PrefillCoreTest, ANewerEpochOfTheSameLegReplacesTheExport) {
+  Send(Prefill("a", 20));
+  EXPECT_TRUE(Send(Prefill("a", 20)).empty()) << "the same command twice";
+  const node::NodeActions actions = Send(Prefill("a", 20, 0, /*attempt=*/1, /*epoch=*/2));
+  ASSERT_THAT(actions.transfer, SizeIs(2));
+  EXPECT_EQ(std::get<transfer::CancelExport>(actions.transfer[0]).export_id, transfer::ExportId(1));
+  EXPECT_EQ(std::get<transfer::OpenExport>(actions.transfer[1]).epoch, Epoch(2));
+}
+
+}  // namespace
+}  // namespace tandem::prefill_node

@@ -1,0 +1,152 @@
+// Goal: the scheduler's plans follow from arrival alone: decode rows first, then chunks of prompts
+// in order within the budget, slots in order, the youngest preempted first and recomputed before
+// those behind it.
+#include "common/node/sequence_scheduler.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/engine/hash_engine.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::node {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class SequenceSchedulerTest : public ::testing::Test {
+ protected:
+  static SchedulerOptions Options(int64_t blocks, int64_t batch_tokens, int32_t sequences) {
+    return {.spec = (*engine::NewHashEngine({.context_tokens = 1024}))->spec(),
+            .num_blocks = blocks,
+            .max_batch_tokens = batch_tokens,
+            .max_sequences = sequences};
+  }
+  // A prompt that shares no prefix with another one's.
+  static SequenceInput Input(int number, int prompt_tokens, int max_tokens = 50) {
+    SequenceInput input;
+    input.prompt.assign(prompt_tokens, number);
+    input.stop.max_tokens = max_tokens;
+    return input;
+  }
+  static SequenceId Add(SequenceScheduler& scheduler, const SequenceInput& input) {
+    const auto id = scheduler.Admit(input, /*generates=*/true);
+    EXPECT_OK(id.status());
+    scheduler.Schedule(*id);
+    return *id;
+  }
+  // (sequence, first row, rows, sample) of the next step.
+  struct Row {
+    uint64_t id;
+    int64_t first, count;
+    bool sample;
+    bool operator==(const Row&) const = default;
+  };
+  static std::vector<Row> Plan(SequenceScheduler& scheduler) {
+    scheduler.PlanStep();
+    std::vector<Row> rows;
+    for (const PlannedSlice& s : scheduler.planned()) {
+      rows.push_back({s.id.value(), s.first_row, s.num_rows, s.sample});
+    }
+    return rows;
+  }
+  static void Finish(SequenceScheduler& scheduler) {
+    const auto sampling = std::count_if(scheduler.planned().begin(), scheduler.planned().end(),
+                                        [](const PlannedSlice& slice) { return slice.sample; });
+    const StepResult step =
+        scheduler.FinishStep(std::vector<engine::SampledToken>(sampling, {.token = 65}));
+    EXPECT_OK(step.status);
+    for (const StepOutcome& outcome : step.outcomes) {
+      if (outcome.sampled) scheduler.AppendToken(outcome.id, outcome.token.token);
+    }
+  }
+};
+
+TEST_F(SequenceSchedulerTest, DecodeRowsFirstThenPromptsInOrderWithinTheBudget) {
+  SequenceScheduler scheduler(Options(64, 10, 3));
+  Add(scheduler, Input(1, 4));
+  EXPECT_EQ(Plan(scheduler), (std::vector<Row>{{1, 0, 4, true}}));
+  Finish(scheduler);
+  for (const int tokens : {15, 7, 3}) Add(scheduler, Input(tokens, tokens));
+  EXPECT_EQ(scheduler.prefill_tokens_waiting(), 25);
+  // Sequence 4 has to wait for one of three slots.
+  EXPECT_EQ(Plan(scheduler), (std::vector<Row>{{1, 4, 1, true}, {2, 0, 9, false}}));
+  Finish(scheduler);
+  EXPECT_EQ(Plan(scheduler),
+            (std::vector<Row>{{1, 5, 1, true}, {2, 9, 6, true}, {3, 0, 3, false}}));
+  scheduler.Release(SequenceId(1));  // takes effect when the step is done
+  EXPECT_EQ(scheduler.size(), 4);
+  Finish(scheduler);
+  EXPECT_EQ(scheduler.size(), 3);
+  EXPECT_EQ(Plan(scheduler),
+            (std::vector<Row>{{2, 15, 1, true}, {3, 3, 4, true}, {4, 0, 3, true}}));
+  Finish(scheduler);
+}
+
+TEST_F(SequenceSchedulerTest, TheYoungestIsPreemptedAndComesBackBeforeAnythingNew) {
+  SequenceScheduler scheduler(Options(4, 100, 8));
+  Add(scheduler, Input(1, 16, 33));  // two blocks now, three in the end
+  Add(scheduler, Input(2, 16, 17));  // two blocks
+  Plan(scheduler);
+  Finish(scheduler);
+  int64_t rows_of_second = 0;
+  while (scheduler.preemption_count() == 0) {
+    rows_of_second = scheduler.Get(SequenceId(2)).num_computed;
+    const std::vector<Row> rows = Plan(scheduler);
+    ASSERT_FALSE(rows.empty());
+    if (scheduler.preemption_count() == 0) {
+      ASSERT_EQ(rows.size(), 2u);
+    }
+    Finish(scheduler);
+  }
+  EXPECT_EQ(rows_of_second, 32);
+  EXPECT_EQ(scheduler.Get(SequenceId(1)).tokens.size(), 34u);
+  EXPECT_EQ(scheduler.Get(SequenceId(2)).tokens.size(), 33u);
+  EXPECT_THAT(scheduler.Get(SequenceId(2)).blocks, IsEmpty());
+  EXPECT_EQ(scheduler.waiting_count(), 1);
+  EXPECT_THAT(
+      scheduler.Admit(Input(3, 1, 1), true),
+      testing::StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("wait for blocks")));
+  scheduler.Release(SequenceId(1));
+  // Its first block survived in the cache, the second was evicted: rows 16..32 again, then a
+  // sample.
+  EXPECT_EQ(Plan(scheduler), (std::vector<Row>{{2, 16, 17, true}}));
+  Finish(scheduler);
+  EXPECT_EQ(scheduler.Get(SequenceId(2)).tokens.size(), 34u);
+  EXPECT_OK(scheduler.Admit(Input(3, 1, 1), true));
+}
+
+TEST_F(SequenceSchedulerTest, AWrongNumberOfTokensFailsTheStepAndSealsNothing) {
+  SequenceScheduler scheduler(Options(8, 100, 8));
+  Add(scheduler, Input(1, 40));
+  Plan(scheduler);
+  const StepResult step = scheduler.FinishStep(std::vector<engine::SampledToken>{});
+  EXPECT_THAT(step.status, testing::StatusIs(absl::StatusCode::kInternal,
+                                             HasSubstr("returned 0 tokens, expected 1")));
+  EXPECT_EQ(step.outcomes.size(), 1u);
+  EXPECT_THAT(scheduler.SealedHashes(), IsEmpty());
+  scheduler.Release(SequenceId(1));
+  EXPECT_EQ(scheduler.block_counts().free, 8);
+}
+
+TEST_F(SequenceSchedulerTest, SequencesWithEqualPrefixesShareBlocks) {
+  SequenceScheduler scheduler(Options(8, 100, 8));
+  Add(scheduler, Input(1, 40));
+  Plan(scheduler);
+  Finish(scheduler);
+  const SequenceId second = Add(scheduler, Input(1, 40));
+  EXPECT_EQ(scheduler.Get(second).cached_tokens, 32);
+  EXPECT_EQ(scheduler.Get(second).blocks[1], scheduler.Get(SequenceId(1)).blocks[1]);
+  EXPECT_NE(scheduler.Get(second).blocks[2], scheduler.Get(SequenceId(1)).blocks[2]);
+  scheduler.Release(SequenceId(1));
+  EXPECT_EQ(scheduler.block_counts().cached, 0) << "the second one still holds them";
+  scheduler.Release(second);
+  EXPECT_EQ(scheduler.block_counts().cached, 2);
+  SequenceInput other_tenant = Input(1, 40);
+  other_tenant.cache_salt = "other";
+  EXPECT_EQ(scheduler.Get(Add(scheduler, other_tenant)).cached_tokens, 0);
+}
+
+}  // namespace
+}  // namespace tandem::node
