@@ -1,0 +1,536 @@
+// Goal: one request over scripted nodes takes every transition of the diagram: both legs, local
+// prefill, refusals, losses, failures and deadlines in each state; the client sees each token once,
+// in order, and one end; nothing stays on any node's books.
+#include "common/telemetry/log.h"
+#include "tests/unit/router/core_harness.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kD0 = 1, kD1 = 2, kP0 = 3, kP1 = 4;
+
+class RequestTest : public ::testing::Test {
+ protected:
+  RequestTest() { SetLogLevel(LogLevel::kError); }
+  void JoinAll() {
+    h_.JoinDecode(kD0, "d0");
+    h_.JoinDecode(kD1, "d1");
+    h_.JoinPrefill(kP0, "p0");
+    h_.JoinPrefill(kP1, "p1");
+  }
+  // Brings request "r" to each state; legs are those of d0 and p0.
+  void ToReserving() {
+    ASSERT_OK(h_.Submit("r"));
+    d_ = h_.NextRun(kD0).leg();
+  }
+  void ToPrefilling() {
+    ToReserving();
+    h_.Say(kD0, {Reserved(d_)});
+    p_ = h_.NextPrefill(kP0).leg();
+  }
+  void ToInstalling() {
+    ToPrefilling();
+    h_.Say(kP0, {Generated(p_, {0}), PrefillFinished(p_, 100, 0)});
+  }
+  void ToGenerating() {
+    ToInstalling();
+    h_.Say(kD0, {Installed(d_, 0)});
+    h_.Say(kD0, {Generated(d_, {1, 2})});
+  }
+  // A retried placement on `key` runs to its end without a prefill node's help.
+  void FinishLocally(uint64_t key, int from, int to) {
+    const v1::Run run = h_.NextRun(key);
+    EXPECT_EQ(run.sequence().delivered_tokens(), from);
+    ASSERT_EQ(run.sequence().prompt_size(), 100 + from);
+    for (int i = 0; i < from; ++i) EXPECT_EQ(run.sequence().prompt(100 + i), 500 + i);
+    h_.Say(key, {Reserved(run.leg(), 0, true)});
+    std::vector<int> rest;
+    for (int i = from; i < to; ++i) rest.push_back(i);
+    h_.Say(key, {Installed(run.leg(), -1), Generated(run.leg(), rest)});
+    ExpectDone(to);
+  }
+  void ExpectDone(int tokens) {
+    ClientView& client = h_.client("r");
+    ASSERT_TRUE(client.done.has_value()) << client.failure;
+    ASSERT_EQ(client.tokens.size(), static_cast<size_t>(tokens));
+    for (int i = 0; i < tokens; ++i) EXPECT_EQ(client.tokens[i], 500 + i);
+    EXPECT_EQ(client.done->reason, request::FinishReason::kLength);
+    h_.ExpectEmpty();
+  }
+
+  CoreHarness h_;
+  v1::Leg d_, p_;
+};
+
+TEST_F(RequestTest, BothLegsToTheEnd) {
+  JoinAll();
+  ASSERT_OK(h_.Submit("r"));
+  h_.Advance(absl::Milliseconds(5));
+  const v1::Run run = h_.NextRun(kD0);
+  EXPECT_EQ(run.local_prefill_tokens_max(), 64);
+  EXPECT_EQ(run.sequence().prompt_size(), 100);
+  EXPECT_EQ(run.sequence().stop().max_tokens(), 10);
+  h_.Say(kD0, {Reserved(run.leg(), 8)});
+  const v1::Prefill prefill = h_.NextPrefill(kP0);
+  EXPECT_EQ(prefill.lease_id(), 77u);
+  EXPECT_EQ(prefill.epoch(), 1u);
+  EXPECT_EQ(prefill.first_ordinal(), 2);
+  EXPECT_EQ(prefill.receiver_node_id(), "d0");
+  EXPECT_EQ(prefill.receiver_incarnation(), 1u);
+  EXPECT_EQ(prefill.receiver_address(), "address of d0");
+  EXPECT_EQ(prefill.receiver_host(), "host of d0");
+  EXPECT_NE(prefill.leg().attempt(), run.leg().attempt());
+  h_.Advance(absl::Milliseconds(20));
+  h_.Say(kP0, {Generated(prefill.leg(), {0}), PrefillFinished(prefill.leg(), 60, 40)});
+  EXPECT_THAT(h_.client("r").tokens, ElementsAre(500));  // before the transfer is over
+  h_.Advance(absl::Milliseconds(3));
+  h_.Say(kD0, {Installed(run.leg(), 0, 92, 8)});
+  EXPECT_THAT(h_.client("r").tokens, ElementsAre(500));
+  EXPECT_EQ(h_.status().duplicate_tokens(), 0);
+  h_.Say(kD0, {Generated(run.leg(), {1, 2, 3})});
+  h_.Advance(absl::Milliseconds(2));
+  h_.Say(kD0, {Generated(run.leg(), {4, 5, 6, 7, 8, 9}),
+               LegFinished(run.leg(), v1::FINISH_REASON_LENGTH, 10)});
+  ExpectDone(10);
+  EXPECT_TRUE(h_.Quiet(kD0));  // it knows that it is done
+  EXPECT_TRUE(h_.Quiet(kP0));
+  const RequestDone& done = *h_.client("r").done;
+  EXPECT_EQ(done.usage.prompt_tokens(), 100);
+  EXPECT_EQ(done.usage.output_tokens(), 10);
+  EXPECT_EQ(done.usage.cached_tokens(), 40);
+  EXPECT_EQ(done.route.prefill_node(), "p0");
+  EXPECT_EQ(done.route.decode_node(), "d0");
+  EXPECT_EQ(done.route.attempts(), 1);
+  EXPECT_EQ(done.route.prefill_tokens().computed(), 60);
+  EXPECT_EQ(done.route.decode_tokens().received(), 92);
+  EXPECT_EQ(done.route.kv_bytes_moved(), 4096);
+  EXPECT_EQ(done.route.transport(), "shm");
+  EXPECT_DOUBLE_EQ(done.timing.queue_ms(), 0);
+  EXPECT_DOUBLE_EQ(done.timing.reserve_ms(), 5);
+  EXPECT_DOUBLE_EQ(done.timing.prefill_ms(), 20);
+  EXPECT_DOUBLE_EQ(done.timing.first_token_ms(), 25);
+  EXPECT_DOUBLE_EQ(done.timing.install_ms(), 3);
+  EXPECT_DOUBLE_EQ(done.timing.total_ms(), 30);
+  EXPECT_EQ(h_.core().GetStatus(h_.now()).nodes(0).transport(), "shm");
+}
+
+TEST_F(RequestTest, InstalledsFirstTokenIsDeliveredWhenItComesFirst) {
+  JoinAll();
+  ToPrefilling();
+  h_.Say(kD0, {Installed(d_, 0), Generated(d_, {1})});
+  EXPECT_THAT(h_.client("r").tokens, ElementsAre(500, 501));
+  h_.Say(kP0, {Generated(p_, {0}), PrefillFinished(p_, 100, 0)});  // late: dropped
+  EXPECT_THAT(h_.client("r").tokens, ElementsAre(500, 501));
+  h_.Say(kD0, {Generated(d_, {2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+  EXPECT_EQ(h_.client("r").done->route.prefill_tokens().computed(), 100);
+}
+
+TEST_F(RequestTest, OutOfOrderTokensWaitDuplicatesAreDroppedDivergenceIsCounted) {
+  JoinAll();
+  ToGenerating();
+  h_.Say(kD0, {Generated(d_, {5, 4})});
+  EXPECT_THAT(h_.client("r").tokens, ElementsAre(500, 501, 502));
+  h_.Say(kD0, {Generated(d_, {2, 3})});
+  EXPECT_THAT(h_.client("r").tokens, ElementsAre(500, 501, 502, 503, 504, 505));
+  EXPECT_EQ(h_.status().duplicate_tokens(), 1);
+  EXPECT_EQ(h_.status().diverged_tokens(), 0);
+  h_.Say(kD0, {GeneratedToken(d_, 1, 7)});
+  EXPECT_EQ(h_.status().duplicate_tokens(), 2);
+  EXPECT_EQ(h_.status().diverged_tokens(), 1);
+  h_.Say(kD0, {Generated(d_, {6, 7, 8, 9})});
+  ExpectDone(10);
+}
+
+TEST_F(RequestTest, LocalPrefillSkipsThePrefillNode) {
+  JoinAll();
+  ToReserving();
+  EXPECT_GT(h_.core().fleet().Find(NodeKey(kP0))->prefill_tokens_ahead, 0);  // planned
+  h_.Say(kD0, {Reserved(d_, 60, true)});
+  EXPECT_EQ(h_.core().fleet().Find(NodeKey(kP0))->prefill_tokens_ahead, 0);
+  EXPECT_TRUE(h_.Quiet(kP0));
+  v1::NodeEvent installed = Installed(d_, -1, 0, 60);
+  installed.mutable_installed()->mutable_tokens()->set_computed(40);
+  h_.Say(kD0, {installed, Generated(d_, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+  EXPECT_EQ(h_.client("r").done->usage.cached_tokens(), 60);
+  EXPECT_EQ(h_.client("r").done->route.prefill_node(), "");
+}
+
+TEST_F(RequestTest, WithoutPrefillNodesTheDecodeNodeAlwaysComputes) {
+  h_.JoinDecode(kD0, "d0");
+  ASSERT_OK(h_.Submit("r"));
+  EXPECT_EQ(h_.NextRun(kD0).local_prefill_tokens_max(), -1);
+}
+
+TEST_F(RequestTest, EosOrLengthOnTheFirstTokenEndsAtOnceAndAbortsTheLease) {
+  JoinAll();
+  ToPrefilling();
+  h_.Say(kP0, {GeneratedToken(p_, 0, 999), PrefillFinished(p_, 70, 30)});
+  const ClientView& client = h_.client("r");
+  ASSERT_TRUE(client.done.has_value());
+  EXPECT_THAT(client.tokens, ElementsAre(999));
+  EXPECT_EQ(client.done->reason, request::FinishReason::kStop);
+  EXPECT_EQ(client.done->usage.cached_tokens(), 30);  // from the same message as the last token
+  h_.ExpectAbort(kD0, d_.attempt());
+  h_.ExpectEmpty();
+}
+
+TEST_F(RequestTest, TheDecodeLegsOwnEndCounts) {
+  JoinAll();
+  ToGenerating();
+  h_.Say(kD0, {LegFinished(d_, v1::FINISH_REASON_STOP, 3)});
+  ASSERT_TRUE(h_.client("r").done.has_value());
+  EXPECT_EQ(h_.client("r").done->reason, request::FinishReason::kStop);
+  EXPECT_EQ(h_.client("r").done->usage.output_tokens(), 3);
+  EXPECT_TRUE(h_.Quiet(kD0));
+  h_.ExpectEmpty();
+}
+
+TEST_F(RequestTest, AnEndThatLeavesTokensOutIsAFailure) {
+  for (const bool gap : {false, true}) {
+    CoreHarness h;
+    h.JoinDecode(kD0, "d0");
+    h.JoinDecode(kD1, "d1");
+    ASSERT_OK(h.Submit("r"));
+    const v1::Leg leg = h.NextRun(kD0).leg();
+    h.Say(kD0, {Reserved(leg, 0, true),
+                Generated(leg, gap ? std::vector<int>{0, 2} : std::vector<int>{0}),
+                LegFinished(leg, v1::FINISH_REASON_STOP, gap ? 1 : 2)});
+    EXPECT_FALSE(h.client("r").done.has_value());
+    h.ExpectAbort(kD0, leg.attempt());
+    EXPECT_EQ(h.NextRun(kD1).sequence().delivered_tokens(), 1);
+  }
+}
+
+// ---- prefill leg
+
+class PrefillFailure : public RequestTest, public ::testing::WithParamInterface<int> {
+ protected:
+  // Each way a prefill leg can end badly.
+  void Fail(uint64_t key, const v1::Leg& leg) {
+    switch (GetParam()) {
+      case 0:
+        h_.Lose(key);
+        break;
+      case 1:
+        h_.Say(key, {LegFailed(leg, true)});
+        break;
+      case 2:
+        h_.Say(key, {Refused(leg, absl::StatusCode::kResourceExhausted)});
+        break;
+      case 3:
+        h_.Say(kD0, {LegFailed(d_, true, 1)});
+        break;
+      case 4:
+        for (int i = 0; i < 121; ++i) {  // nodes are alive, the leg is not
+          for (const uint64_t node : {kD0, kD1, kP0, kP1}) h_.Say(node, {});
+          h_.Advance(absl::Seconds(1));
+        }
+        break;
+      case 5:
+        h_.Say(key, {GeneratedToken(leg, 3, 5)});  // not the token it was asked for
+        break;
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ways, PrefillFailure, ::testing::Range(0, 6));
+
+TEST_P(PrefillFailure, AnotherNodeFillsTheSameLeaseUnderTheNextEpoch) {
+  JoinAll();
+  ToPrefilling();
+  Fail(kP0, p_);
+  const v1::NodeCommand epoch = h_.Next(kD0);
+  ASSERT_TRUE(epoch.has_new_epoch()) << epoch.ShortDebugString();
+  EXPECT_EQ(epoch.new_epoch().leg().attempt(), d_.attempt());
+  EXPECT_EQ(epoch.new_epoch().lease_id(), 77u);
+  EXPECT_EQ(epoch.new_epoch().epoch(), 2u);
+  const v1::Prefill again = h_.NextPrefill(kP1);
+  EXPECT_EQ(again.epoch(), 2u);
+  EXPECT_EQ(again.lease_id(), 77u);
+  EXPECT_GT(again.leg().attempt(), p_.attempt());
+  // The old sender and the old epoch have no say any more.
+  h_.Say(kP0, {Generated(p_, {0}), LegFailed(p_, true), PrefillFinished(p_, 1, 1)});
+  h_.Say(kD0, {LegFailed(d_, true, 1)});
+  EXPECT_TRUE(h_.Quiet(kD0));
+  EXPECT_TRUE(h_.Quiet(kP1));
+  EXPECT_TRUE(h_.client("r").tokens.empty());
+  h_.Say(kP1, {Generated(again.leg(), {0}), PrefillFinished(again.leg(), 100, 0)});
+  h_.Say(kD0, {Installed(d_, 0), Generated(d_, {1, 2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+  EXPECT_EQ(h_.client("r").done->route.attempts(), 2);
+  EXPECT_EQ(h_.client("r").done->route.prefill_node(), "p1");
+}
+
+TEST_P(PrefillFailure, AfterTheFirstTokenTheRepeatedOneIsDropped) {
+  JoinAll();
+  ToPrefilling();
+  h_.Say(kP0, {Generated(p_, {0})});
+  Fail(kP0, p_);
+  EXPECT_TRUE(h_.Next(kD0).has_new_epoch());
+  const v1::Prefill again = h_.NextPrefill(kP1);
+  EXPECT_EQ(again.sequence().prompt_size(), 100);  // as the lease was reserved for
+  EXPECT_EQ(again.sequence().delivered_tokens(), 0);
+  h_.Say(kP1, {Generated(again.leg(), {0})});
+  EXPECT_EQ(h_.status().duplicate_tokens(), 1);
+  h_.Say(kD0, {Installed(d_, 0), Generated(d_, {1, 2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+}
+
+TEST_P(PrefillFailure, WithoutAnotherNodeTheDecodeNodeComputesUnderANewAttempt) {
+  h_.JoinDecode(kD0, "d0");
+  h_.JoinPrefill(kP0, "p0");
+  ToPrefilling();
+  Fail(kP0, p_);
+  h_.ExpectAbort(kD0, d_.attempt());
+  const v1::NodeCommand command = h_.Next(kD0);
+  ASSERT_TRUE(command.has_run());
+  EXPECT_EQ(command.run().local_prefill_tokens_max(), -1);
+  EXPECT_GT(command.run().leg().attempt(), d_.attempt());
+}
+
+TEST_F(RequestTest, APlannedPrefillNodeThatIsLostOrDrainsIsReplacedBeforeItIsAsked) {
+  JoinAll();
+  ToReserving();
+  h_.Lose(kP0);
+  h_.Say(kD0, {Reserved(d_)});
+  h_.NextPrefill(kP1);
+  h_.Finish("r", request::FinishReason::kAborted);
+  h_.ExpectEmpty();
+}
+
+TEST_F(RequestTest, WhenThePlannedPrefillNodeWasTheOnlyOneTheRequestIsPlacedAgain) {
+  h_.JoinDecode(kD0, "d0");
+  h_.JoinPrefill(kP0, "p0");
+  ToReserving();
+  h_.Say(kP0, {Drains()});
+  h_.Say(kD0, {Reserved(d_)});
+  h_.ExpectAbort(kD0, d_.attempt());
+  EXPECT_EQ(h_.NextRun(kD0).local_prefill_tokens_max(), -1);
+}
+
+TEST_F(RequestTest, AnEarlierSenderMayStillFillTheLease) {
+  JoinAll();
+  ToPrefilling();
+  h_.Say(kP0, {LegFailed(p_, true)});
+  EXPECT_TRUE(h_.Next(kD0).has_new_epoch());
+  const v1::Leg second = h_.NextPrefill(kP1).leg();
+  h_.Say(kD0, {Installed(d_, 0)});  // sent before NewEpoch arrived
+  h_.ExpectAbort(kP1, second.attempt());
+  h_.Say(kD0, {Generated(d_, {1, 2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+}
+
+TEST_F(RequestTest, PrefillNodeLostAfterInstalledDoesNotMatter) {
+  JoinAll();
+  ToGenerating();
+  h_.Lose(kP0);
+  EXPECT_TRUE(h_.Quiet(kD0));
+  h_.Say(kD0, {Generated(d_, {3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+  EXPECT_EQ(h_.client("r").done->route.attempts(), 1);
+}
+
+// ---- decode leg
+
+TEST_F(RequestTest, DecodeLostWhileReserving) {
+  JoinAll();
+  ToReserving();
+  h_.Lose(kD0);
+  FinishLocally(kD1, 0, 10);
+}
+
+TEST_F(RequestTest, DecodeLostWhilePrefillingAbortsThePrefillLeg) {
+  JoinAll();
+  ToPrefilling();
+  h_.Lose(kD0);
+  h_.ExpectAbort(kP0, p_.attempt());
+  FinishLocally(kD1, 0, 10);
+}
+
+TEST_F(RequestTest, DecodeLostWhileInstallingGoesOnAfterTheFirstToken) {
+  JoinAll();
+  ToInstalling();
+  h_.Lose(kD0);
+  h_.ExpectAbort(kP0, p_.attempt());
+  FinishLocally(kD1, 1, 10);
+}
+
+TEST_F(RequestTest, DecodeLostWhileGeneratingGoesOnAfterWhatWasDelivered) {
+  JoinAll();
+  ToGenerating();
+  h_.Lose(kD0);
+  EXPECT_TRUE(h_.Quiet(kP0));  // its leg had ended
+  FinishLocally(kD1, 3, 10);
+  EXPECT_EQ(h_.client("r").done->route.attempts(), 2);
+  EXPECT_EQ(h_.client("r").done->route.decode_node(), "d1");
+  EXPECT_EQ(h_.client("r").done->usage.prompt_tokens(), 100);
+  EXPECT_EQ(h_.status().duplicate_tokens(), 0);
+}
+
+TEST_F(RequestTest, DecodeLegFailsWhileGeneratingAndItsLateEventsAreIgnored) {
+  JoinAll();
+  ToGenerating();
+  h_.Say(kD0, {Generated(d_, {4}), LegFailed(d_, false)});  // 4 waited for 3 and is forgotten
+  h_.Say(kD0, {Generated(d_, {3, 4, 5}), LegFinished(d_, v1::FINISH_REASON_LENGTH, 10)});
+  EXPECT_THAT(h_.client("r").tokens, ElementsAre(500, 501, 502));
+  FinishLocally(kD1, 3, 10);
+}
+
+TEST_F(RequestTest, ARetriedPlacementMayUseAPrefillNodeAgain) {
+  JoinAll();
+  ToGenerating();
+  h_.Lose(kD0);
+  const v1::Run run = h_.NextRun(kD1);
+  h_.Say(kD1, {Reserved(run.leg())});
+  const v1::Prefill prefill = h_.NextPrefill(kP0);
+  EXPECT_EQ(prefill.sequence().delivered_tokens(), 3);
+  h_.Say(kP0, {Generated(prefill.leg(), {3})});
+  EXPECT_EQ(h_.client("r").tokens.size(), 4u);
+  h_.Say(kD1, {Installed(run.leg(), 3), Generated(run.leg(), {4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+}
+
+TEST_F(RequestTest, RefusedForRoomTriesTheNextBestThenWaitsWithBackoff) {
+  JoinAll();
+  ToReserving();
+  h_.Say(kD0, {Refused(d_, absl::StatusCode::kResourceExhausted)});
+  const v1::Leg second = h_.NextRun(kD1).leg();
+  h_.Say(kD1, {Refused(second, absl::StatusCode::kResourceExhausted)});
+  EXPECT_EQ(h_.core().requests_queued(), 1);
+  EXPECT_TRUE(h_.Quiet(kD0));
+  h_.Advance(absl::Milliseconds(50));  // the first backoff is 20 ms
+  FinishLocally(kD0, 0, 10);
+  EXPECT_EQ(h_.client("r").done->route.attempts(), 1);  // refusals are not failures
+}
+
+TEST_F(RequestTest, RefusedAsInvalidFails) {
+  JoinAll();
+  ToReserving();
+  h_.Say(kD0, {Refused(d_, absl::StatusCode::kInvalidArgument)});
+  EXPECT_THAT(h_.client("r").failure, testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                                        HasSubstr("refused by the test")));
+  h_.ExpectEmpty();
+}
+
+TEST_F(RequestTest, RefusedForAnotherReasonCountsAsAnAttempt) {
+  JoinAll();
+  ToReserving();
+  h_.Say(kD0, {Refused(d_, absl::StatusCode::kUnavailable)});
+  FinishLocally(kD1, 0, 10);
+  EXPECT_EQ(h_.client("r").done->route.attempts(), 2);
+}
+
+TEST_F(RequestTest, GivesUpAfterAttemptsMax) {
+  h_.JoinDecode(kD0, "d0");
+  h_.JoinDecode(kD1, "d1");
+  ASSERT_OK(h_.Submit("r"));
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    const uint64_t key = attempt % 2 == 0 ? kD0 : kD1;  // who did not just fail is next
+    h_.Advance(absl::Seconds(2));                       // failures are forgotten
+    const v1::Leg leg = h_.NextRun(key).leg();
+    h_.Say(kD0, {});
+    h_.Say(kD1, {});
+    h_.Say(key, {LegFailed(leg, false)});
+  }
+  EXPECT_THAT(h_.client("r").failure,
+              testing::StatusIs(
+                  absl::StatusCode::kUnavailable,
+                  ::testing::AllOf(HasSubstr("4 attempts"), HasSubstr("failed by the test"))));
+  h_.ExpectEmpty();
+}
+
+TEST_F(RequestTest, HostileTokensFailTheLegNotTheRouter) {
+  h_.JoinDecode(kD0, "d0");
+  h_.JoinDecode(kD1, "d1");
+  ToReserving();
+  h_.Say(kD0, {Reserved(d_, 1 << 30, true), GeneratedToken(d_, 0, 100000)});
+  h_.ExpectAbort(kD0, d_.attempt());
+  const v1::Leg second = h_.NextRun(kD1).leg();
+  std::vector<int> ahead;
+  for (int i = 1; i < 200; ++i) ahead.push_back(i);
+  h_.Say(kD1, {Reserved(second, -5, true), Generated(second, ahead)});
+  h_.ExpectAbort(kD1, second.attempt());
+  EXPECT_TRUE(h_.client("r").tokens.empty());
+}
+
+TEST_F(RequestTest, EventsOutOfStateOrOfOthersAreIgnored) {
+  JoinAll();
+  ToReserving();
+  v1::Leg unknown = d_, other_sequence = d_;
+  unknown.set_request_id("nobody");
+  other_sequence.set_sequence_index(3);
+  h_.Say(kD0, {Generated(d_, {0}), Installed(d_, 0), Reserved(unknown), Reserved(other_sequence)});
+  h_.Say(kD1, {Reserved(d_)});  // not the node it was placed on
+  EXPECT_TRUE(h_.client("r").tokens.empty());
+  EXPECT_TRUE(h_.Quiet(kP0));
+  h_.Say(kD0, {Reserved(d_), Reserved(d_)});
+  p_ = h_.NextPrefill(kP0).leg();
+  EXPECT_TRUE(h_.Quiet(kP0));
+  EXPECT_TRUE(h_.Quiet(kP1));
+}
+
+// ---- ends from outside
+
+class CancelTest : public RequestTest, public ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(States, CancelTest, ::testing::Range(0, 5));
+
+TEST_P(CancelTest, EndsBothLegsInEveryStateOnce) {
+  if (GetParam() == 0) {
+    ASSERT_OK(h_.Submit("r"));  // no node: queued
+  } else {
+    JoinAll();
+    if (GetParam() == 1) ToReserving();
+    if (GetParam() == 2) ToPrefilling();
+    if (GetParam() == 3) ToInstalling();
+    if (GetParam() == 4) ToGenerating();
+  }
+  h_.Finish("r", request::FinishReason::kAborted);
+  ASSERT_TRUE(h_.client("r").done.has_value());
+  EXPECT_EQ(h_.client("r").done->reason, request::FinishReason::kAborted);
+  if (GetParam() >= 1) h_.ExpectAbort(kD0, d_.attempt());
+  if (GetParam() == 2 || GetParam() == 3) h_.ExpectAbort(kP0, p_.attempt());
+  EXPECT_TRUE(h_.Quiet(kD0));
+  EXPECT_TRUE(h_.Quiet(kP0));
+  h_.ExpectEmpty();
+  h_.Finish("r", request::FinishReason::kStop);  // idempotent
+  EXPECT_EQ(h_.client("r").ends, 1);
+  if (GetParam() >= 1) h_.Say(kD0, {Reserved(d_), Generated(d_, {0, 1, 2, 3}), Installed(d_, 0)});
+  EXPECT_EQ(h_.client("r").ends, 1);
+}
+
+TEST_F(RequestTest, AStopStringEndsWithStop) {
+  JoinAll();
+  ToGenerating();
+  h_.Finish("r", request::FinishReason::kStop);
+  EXPECT_EQ(h_.client("r").done->reason, request::FinishReason::kStop);
+  h_.ExpectAbort(kD0, d_.attempt());
+}
+
+TEST_F(RequestTest, DeadlinesOfReservingAndGeneratingMoveTheRequest) {
+  JoinAll();
+  ToReserving();
+  const auto alive = [&](int seconds) {
+    for (int i = 0; i < seconds; ++i) {
+      for (const uint64_t node : {kD0, kD1, kP0, kP1}) h_.Say(node, {});
+      h_.Advance(absl::Seconds(1));
+    }
+  };
+  alive(11);
+  h_.ExpectAbort(kD0, d_.attempt());
+  const v1::Leg second = h_.NextRun(kD1).leg();
+  h_.Say(kD1, {Reserved(second, 0, true), Generated(second, {0, 1})});
+  alive(50);
+  h_.Say(kD1, {Generated(second, {2})});  // progress renews the deadline
+  alive(50);
+  EXPECT_TRUE(h_.Quiet(kD1));
+  alive(12);
+  h_.ExpectAbort(kD1, second.attempt());
+  FinishLocally(kD0, 3, 10);
+}
+
+}  // namespace
+}  // namespace tandem::router
