@@ -1,4 +1,7 @@
 // Goal: real checkpoints give transformers' greedy answers. Skips where a model was not fetched.
+#include <cmath>
+
+#include "nlohmann/json.hpp"
 #include "tests/golden/cpu_engine/engine_driver.h"
 
 namespace tandem::engine {
@@ -54,6 +57,57 @@ TEST(RealModel, SmolLm2NamesTheCapitalOfFrance) {
     text += Plain(checkpoint->tokenizer().tokens[static_cast<size_t>(token)]);
   }
   EXPECT_EQ(text, "The capital of France is Paris.<|im_end|>");
+}
+
+// Compares with a file of make_real_goldens.py: top logprobs after the prompt and in its middle,
+// and greedy tokens as long as the reference's top two are further apart than rounding can move
+// them.
+void ExpectGoldens(const std::string& model_path, const std::string& golden_name) {
+  const auto goldens = nlohmann::json::parse(
+      testing::ReadFileOrEmpty(testing::GoldenPath("cpu_engine/real/" + golden_name)), nullptr,
+      false);
+  ASSERT_TRUE(goldens.is_array()) << golden_name;
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<model::Checkpoint> checkpoint,
+                       model::Checkpoint::Open(model_path));
+  CpuEngineOptions options;
+  options.kv_type = "f32";
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Engine> engine, NewCpuEngine(*checkpoint, options));
+  ASSERT_OK(engine->AllocateKv(32));
+  // fp32 on both sides; errors of some 1e-4 accumulate over the layers.
+  constexpr double kTolerance = 5e-3;
+  for (const auto& golden : goldens) {
+    const auto ids = golden["ids"].get<std::vector<TokenId>>();
+    DrivenSequence sequence;
+    sequence.sampling.temperature = 0;
+    sequence.sampling.logprobs = 5;
+    sequence.blocks = TakeBlocks(engine->spec(), 0, static_cast<int64_t>(ids.size()) + 32);
+    SampledToken sampled;
+    for (const auto& top : golden["top"]) {
+      sequence.tokens.assign(ids.begin(), ids.begin() + top["position"].get<int64_t>() + 1);
+      ASSERT_OK_AND_ASSIGN(sampled, ComputeRest(engine.get(), &sequence, 256));
+      const auto expected = top["logprobs"].get<std::vector<double>>();
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_NEAR(sampled.top_logprobs[i].logprob, expected[i], kTolerance);
+      }
+    }
+    const auto greedy = golden["greedy"].get<std::vector<TokenId>>();
+    const auto margins = golden["margins"].get<std::vector<double>>();
+    for (size_t i = 0; i < greedy.size() && margins[i] > 2 * kTolerance; ++i) {
+      ASSERT_EQ(sampled.token, greedy[i]) << "token " << i << " after " << ids.size();
+      sequence.tokens.push_back(sampled.token);
+      ASSERT_OK_AND_ASSIGN(sampled, ComputeRest(engine.get(), &sequence, 256));
+    }
+  }
+}
+
+TEST(RealModel, SmolLm2AgreesWithTransformers) {
+  TANDEM_FIND_MODEL_OR_SKIP(path, testing::kSmolLm2File);
+  ExpectGoldens(path, "smollm2.json");
+}
+
+TEST(RealModel, Gemma3AgreesWithTransformers) {
+  TANDEM_FIND_MODEL_OR_SKIP(path, testing::kGemma3File);
+  ExpectGoldens(path, "gemma3.json");
 }
 
 // A prompt of several attention partitions; tiny checkpoints have contexts of one.
