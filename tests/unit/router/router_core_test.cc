@@ -1,6 +1,9 @@
 // Goal: the router as a whole: admission, the queue and its bounds, membership, loss, draining,
 // index and status; and a random walk over all events that must keep the promises of router_core.h.
 #include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "common/telemetry/log.h"
 #include "tests/unit/router/core_harness.h"
@@ -320,7 +323,9 @@ class Walk {
     Peer& peer = peers_[Below(peers_.size())];
     const uint64_t action = Below(100);
     if (action < 12) {
-      (void)h_.Submit(absl::StrCat("r", ++last_request_), 1 + Below(120), 1 + Below(12));
+      const std::string id = absl::StrCat("r", ++last_request_);
+      prompt_tokens_[id] = static_cast<int>(1 + Below(120));
+      h_.Submit(id, prompt_tokens_[id], static_cast<int>(1 + Below(12))).IgnoreError();
     } else if (action < 15) {
       h_.Finish(absl::StrCat("r", 1 + Below(last_request_ + 1)),
                 Below(2) == 0 ? request::FinishReason::kStop : request::FinishReason::kAborted);
@@ -351,6 +356,7 @@ class Walk {
   void Act(Peer& peer) {
     auto& inbox = h_.commands()[peer.key];
     while (!inbox.empty()) {
+      CheckCommand(inbox.front());
       if (inbox.front().has_run() || inbox.front().has_prefill())
         peer.seen.push_back(inbox.front());
       inbox.pop_front();
@@ -383,11 +389,42 @@ class Walk {
     return Generated(leg, {at, at + 1});
   }
 
-  // Everyone leaves; what still runs must end by its deadlines.
+  // A placement carries what the client has, a prefill the sequence of its lease, under new
+  // numbers.
+  void CheckCommand(const v1::NodeCommand& command) {
+    const v1::Leg leg = LegOf(command);
+    const std::string& id = leg.request_id();
+    if (command.has_run() || command.has_prefill()) {
+      EXPECT_TRUE(attempts_.insert({id, leg.attempt()}).second) << command.ShortDebugString();
+      const v1::SequenceSpec& sequence =
+          command.has_run() ? command.run().sequence() : command.prefill().sequence();
+      const int prompt = prompt_tokens_.at(id);
+      ASSERT_EQ(sequence.prompt_size(), prompt + sequence.delivered_tokens());
+      ASSERT_LE(static_cast<size_t>(sequence.delivered_tokens()), h_.client(id).tokens.size());
+      for (int i = 0; i < prompt; ++i) ASSERT_EQ(sequence.prompt(i), i + 1);
+      for (int i = 0; i < sequence.delivered_tokens(); ++i)
+        ASSERT_EQ(sequence.prompt(prompt + i), 500 + i);
+    }
+    if (command.has_new_epoch()) {
+      EXPECT_GT(command.new_epoch().epoch(), 1u);
+      EXPECT_TRUE(epochs_.insert({{id, leg.attempt()}, command.new_epoch().epoch()}).second);
+    }
+  }
+
+  // The clients leave, and no node may have anything left on its books; then everyone does.
   void Wind() {
+    for (uint64_t r = 1; r <= last_request_; r += 2)
+      h_.Finish(absl::StrCat("r", r), request::FinishReason::kAborted);
+    for (int i = 0; i < 70; ++i) {  // the others end by their deadlines
+      for (Peer& peer : peers_)
+        if (peer.key != 0) h_.Say(peer.key, {});
+      h_.Advance(absl::Seconds(1));
+    }
+    for (uint64_t r = 1; r <= last_request_; ++r)
+      h_.Finish(absl::StrCat("r", r), request::FinishReason::kAborted);
+    h_.ExpectEmpty();
     for (Peer& peer : peers_)
       if (peer.key != 0) h_.Lose(peer.key);
-    for (int i = 0; i < 70; ++i) h_.Advance(absl::Seconds(1));
   }
 
   void Check() {
@@ -418,6 +455,9 @@ class Walk {
                               {0, "p0", v1::NODE_ROLE_PREFILL},
                               {0, "p1", v1::NODE_ROLE_PREFILL}};
   uint64_t last_key_ = 0, incarnation_ = 0, last_request_ = 0;
+  std::map<std::string, int> prompt_tokens_;
+  std::set<std::pair<std::string, uint32_t>> attempts_;
+  std::set<std::pair<std::pair<std::string, uint32_t>, uint32_t>> epochs_;
 };
 
 TEST_F(CoreTest, RandomWalksKeepThePromises) {
