@@ -3,9 +3,7 @@
 # The flags every target of ours is built with.
 add_library(tandem_flags INTERFACE)
 target_compile_options(tandem_flags INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers
-  -ffp-contract=off -fno-strict-aliasing
-  # g++ 12 sees uninitialised reads in protobuf's moved-from messages and absl's optionals where there are none.
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized> $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+  -ffp-contract=off -fno-strict-aliasing $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
 target_include_directories(tandem_flags INTERFACE ${CMAKE_SOURCE_DIR})
 if(TANDEM_SANITIZE)
   target_compile_options(tandem_flags INTERFACE -fsanitize=${TANDEM_SANITIZE} -fno-omit-frame-pointer)

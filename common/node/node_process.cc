@@ -18,7 +18,7 @@
 #include "common/model/model_path.h"
 #include "common/node/memory.h"
 #include "common/rpc/server.h"
-#include "common/runtime/random.h"
+#include "common/runtime/clock.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::node {
@@ -110,7 +110,8 @@ class NodeProcessImpl final : public NodeProcess {
     ASSIGN_OR_RETURN(const int64_t num_blocks, ChooseBlocks(config, *engine));
     RETURN_IF_ERROR(engine->AllocateKv(num_blocks));
     options.node_id = NodeId(id_);
-    options.incarnation = Incarnation(NewSystemRandom()->Next());
+    // Rises from start to start, which tells a restarted node from a stream that lags behind.
+    options.incarnation = Incarnation(static_cast<uint64_t>(absl::ToUnixMicros(RealClock().Now())));
     options.host = config.host.empty() ? HostName() : config.host;
     options.version = std::string(kVersion);
     options.routers = config.routers;

@@ -164,7 +164,8 @@ class RouterServerImpl final : public RouterServer {
   }
 
   bool HasReadyDecodeNode(absl::Time now) const {
-    for (const v1::NodeStatus& node : core_->GetStatus(now).nodes()) {
+    const v1::GetStatusResponse status = core_->GetStatus(now);
+    for (const v1::NodeStatus& node : status.nodes()) {
       if (node.role() == "decode" && node.state() == "ready") return true;
     }
     return false;
