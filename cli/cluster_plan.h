@@ -30,7 +30,7 @@ struct UpConfig {
   double kv_memory_fraction = 0.5;
   int64_t max_batch_tokens = 512;
   int32_t max_sequences = 64;
-  int32_t local_prefill_tokens = 64;
+  int32_t local_prefill_tokens = 32;
   absl::Duration hash_step_time;
   absl::Duration hash_row_time;
   int64_t hash_eos_every = 0;

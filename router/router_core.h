@@ -49,7 +49,7 @@ struct ModelIdentity {
 struct RouterOptions {
   std::string router_id;
   std::string version;
-  int32_t local_prefill_tokens_max = 64;  // uncached prompt tokens a decode node computes itself
+  int32_t local_prefill_tokens_max = 32;  // uncached prompt tokens a decode node computes itself
   absl::Duration heartbeat_interval = absl::Seconds(1);
   absl::Duration node_lost_after = absl::Seconds(4);  // nothing heard
   absl::Duration lease_time = absl::Seconds(10);
