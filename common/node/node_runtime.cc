@@ -1,6 +1,7 @@
 #include "common/node/node_runtime.h"
 
 #include <atomic>
+#include <deque>
 #include <utility>
 #include <variant>
 
@@ -157,13 +158,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
 
   void Dispatch() {
     NodeActions actions = core_->TakeActions();
-    if (actions.empty()) return;
+    if (actions.empty()) return SubmitBacklog();
     for (transfer::TransferCommand& command : actions.transfer) {
-      if (absl::Status status = transfer_->Submit(std::move(command)); !status.ok()) {
-        // The export or lease ends by its deadline; the router then tries elsewhere.
-        Log(LogLevel::kError, "transfer queue full", {{"error", status.ToString()}});
-      }
+      transfer_backlog_.push_back(std::move(command));
     }
+    SubmitBacklog();
     absl::flat_hash_map<RouterKey, v1::NodeMessage> messages;
     for (v1::NodeEvent& event : actions.broadcast) {
       for (const RouterKey router : links_->open()) {
@@ -177,6 +176,16 @@ class NodeRuntimeImpl final : public NodeRuntime {
     for (auto& [router, message] : messages) {
       *message.mutable_load() = load;
       links_->Send(router, std::move(message));
+    }
+  }
+
+  // Every command must reach the KV plane, or a lease would never drain: what a full queue refuses
+  // waits here, in order. Bounded by the commands of the leases and exports that the pool has
+  // blocks for.
+  void SubmitBacklog() {
+    while (!transfer_backlog_.empty()) {
+      if (!transfer_->Submit(transfer_backlog_.front()).ok()) return;
+      transfer_backlog_.pop_front();
     }
   }
 
@@ -214,8 +223,9 @@ class NodeRuntimeImpl final : public NodeRuntime {
   }
 
   const NodeRuntimeOptions options_;
-  const std::unique_ptr<NodeCore> core_;          // engine thread
-  const std::unique_ptr<engine::Engine> engine_;  // engine thread
+  const std::unique_ptr<NodeCore> core_;                    // engine thread
+  const std::unique_ptr<engine::Engine> engine_;            // engine thread
+  std::deque<transfer::TransferCommand> transfer_backlog_;  // engine thread
   BoundedQueue<InboxItem> inbox_;
   BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
   std::unique_ptr<transfer::TransferService> transfer_;

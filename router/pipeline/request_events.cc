@@ -67,7 +67,7 @@ void RequestMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Tim
       if (IsDecode(node, failed.leg()))
         OnDecodeFailed(failed, now);
       else if (IsPrefill(node, failed.leg()))
-        OnPrefillFailed(FailureOf(failed.status()), now);
+        OnPrefillLegFailed(failed, now);
       break;
     }
     default:
@@ -233,6 +233,16 @@ void RequestMachine::OnDecodeFailed(const v1::LegFailed& failed, absl::Time now)
   }
   EndDecodeLeg("");
   GiveUpDecode(why, now);
+}
+
+void RequestMachine::OnPrefillLegFailed(const v1::LegFailed& failed, absl::Time now) {
+  const absl::Status why = FailureOf(failed.status());
+  if (failed.sender_side()) return OnPrefillFailed(why, now);
+  // The step that computed the blocks failed: what the receiver holds, verified or not, is not to
+  // be trusted.
+  if (!prefill_.live || !AwaitsPrefill()) return;
+  MarkFailed(prefill_.node, now + kFailureMemory);
+  Replace(why, now);
 }
 
 void RequestMachine::OnPrefillFailed(const absl::Status& why, absl::Time now) {

@@ -125,6 +125,7 @@ class RequestMachine {
   void OnInstalled(const v1::Installed& installed, absl::Time now);
   void OnLegFinished(const v1::LegFinished& finished, absl::Time now);
   void OnDecodeFailed(const v1::LegFailed& failed, absl::Time now);
+  void OnPrefillLegFailed(const v1::LegFailed& failed, absl::Time now);
   void OnPrefillFailed(const absl::Status& why, absl::Time now);
   // An error means that the leg that sent it must be given up.
   absl::Status Offer(const v1::GeneratedToken& token, bool count_duplicate, absl::Time now);

@@ -122,7 +122,7 @@ class TestCluster {
     lines_.push_back(line);
     absl::StrAppend(&log_tail_, line, "\n");
     if (log_tail_.size() > 4000) log_tail_.erase(0, log_tail_.size() - 4000);
-    constexpr absl::string_view kMarker = "gRPC on ";
+    const std::string kMarker = "gRPC on ";
     if (absl::StartsWith(line, "ready: ")) {
       const size_t begin = line.find(kMarker) + kMarker.size();
       address_ = line.substr(begin, line.find(';', begin) - begin);

@@ -292,6 +292,16 @@ TEST_P(PrefillFailure, WithoutAnotherNodeTheDecodeNodeComputesUnderANewAttempt) 
   EXPECT_GT(command.run().leg().attempt(), d_.attempt());
 }
 
+TEST_F(RequestTest, AfterAFailedPrefillStepTheLeaseIsGivenUpToo) {
+  JoinAll();
+  ToPrefilling();
+  h_.Say(kP0, {LegFailed(p_, false)});
+  h_.ExpectAbort(kP0, p_.attempt());
+  h_.ExpectAbort(kD0, d_.attempt());
+  const v1::Leg again = h_.NextRun(kD0).leg();
+  EXPECT_GT(again.attempt(), d_.attempt());
+}
+
 TEST_F(RequestTest, APlannedPrefillNodeThatIsLostOrDrainsIsReplacedBeforeItIsAsked) {
   JoinAll();
   ToReserving();
