@@ -17,7 +17,7 @@ namespace {
 
 using ::tandem::testing::ChildProcess;
 
-constexpr absl::Duration kPatience = absl::Seconds(15);
+constexpr absl::Duration kPatience = absl::Seconds(40);
 
 struct Node {
   Node(const std::string& transports, int layers, int64_t layer_block_bytes, int blocks,
