@@ -16,6 +16,8 @@ namespace {
 // Endpoints cost memory and file descriptors; greetings beyond this are dropped.
 constexpr size_t kPeersMax = 4096;
 constexpr int kProgressBatch = 16;
+// UCX 1.13 skips its keepalive on all but every 32nd call of ucp_worker_progress.
+constexpr int kCallsToKeepalive = 32;
 // How long a transport that ends waits for UCX to give its requests back.
 constexpr absl::Duration kShutdownMax = absl::Seconds(1);
 
@@ -257,8 +259,15 @@ bool UcxTransport::Reap() {
 
 bool UcxTransport::Progress() {
   bool moved = false;
-  // Bounded, so that commands and deadlines are not kept waiting by a busy peer.
-  for (int i = 0; i < kProgressBatch && ucp_worker_progress(worker_->handle()) != 0; ++i) {
+  // After a sleep UCX is called more often than it has work: it looks for dead peers on every 32nd
+  // call only. Bounded, so that commands and deadlines are not kept waiting by a busy peer.
+  int idle_calls_left = std::exchange(waited_, false) ? kCallsToKeepalive : 1;
+  for (int i = 0; i < kProgressBatch && idle_calls_left > 0;) {
+    if (ucp_worker_progress(worker_->handle()) == 0) {
+      --idle_calls_left;
+      continue;
+    }
+    ++i;
     moved = true;
     if (!finished_sends_.empty() || peers_changed_) break;
   }
@@ -267,6 +276,7 @@ bool UcxTransport::Progress() {
 
 void UcxTransport::Wait(absl::Duration timeout) {
   if (!finished_sends_.empty()) return;
+  waited_ = true;
   worker_->Wait(peers_changed_ ? std::min(timeout, absl::Milliseconds(1)) : timeout);
 }
 

@@ -124,6 +124,7 @@ class UcxTransport final : public KvTransport {
   absl::flat_hash_map<uint64_t, Peer*> by_origin_;
   std::vector<std::unique_ptr<SendRequest>> finished_sends_;
   bool peers_changed_ = false;
+  bool waited_ = false;  // since the last Progress
 };
 
 }  // namespace tandem::transfer
