@@ -70,7 +70,7 @@ TEST_F(RequestTest, BothLegsToTheEnd) {
   ASSERT_OK(h_.Submit("r"));
   h_.Advance(absl::Milliseconds(5));
   const v1::Run run = h_.NextRun(kD0);
-  EXPECT_EQ(run.local_prefill_tokens_max(), 64);
+  EXPECT_EQ(run.local_prefill_tokens_max(), 32);
   EXPECT_EQ(run.sequence().prompt_size(), 100);
   EXPECT_EQ(run.sequence().stop().max_tokens(), 10);
   h_.Say(kD0, {Reserved(run.leg(), 8)});
@@ -298,7 +298,7 @@ TEST_F(RequestTest, AfterAFailedPrefillStepTheLeaseIsGivenUpToo) {
   h_.Say(kP0, {LegFailed(p_, false)});
   h_.ExpectAbort(kP0, p_.attempt());
   h_.ExpectAbort(kD0, d_.attempt());
-  const v1::Leg again = h_.NextRun(kD0).leg();
+  const v1::Leg again = h_.NextRun(kD1).leg();
   EXPECT_GT(again.attempt(), d_.attempt());
 }
 
