@@ -27,6 +27,9 @@ std::unique_ptr<Command> NewChatCommand();
 std::unique_ptr<Command> NewTokenizeCommand();
 std::unique_ptr<Command> NewStatusCommand();
 
+// docs/CONFIG.md: the flags of all programs and commands.
+std::string ConfigMarkdown();
+
 // The whole main: finds the command, or answers help, version and completion.
 int TandemMain(const std::vector<std::string>& args, const Environment& env);
 

@@ -1,0 +1,73 @@
+// Goal: what the command line derives is right: plans of clusters, flags handed on, generated
+// documents, summaries.
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include "cli/cluster_plan.h"
+#include "cli/commands.h"
+#include "cli/parse.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ConfigDocs, TheCommittedDocumentIsWhatTheStructsSay) {
+  std::ifstream file(TANDEM_SOURCE_DIR "/docs/CONFIG.md");
+  const std::string committed((std::istreambuf_iterator<char>(file)),
+                              std::istreambuf_iterator<char>());
+  EXPECT_EQ(committed, ConfigMarkdown()) << "regenerate with: tandem config-docs > docs/CONFIG.md";
+}
+
+TEST(ClusterPlan, NodesShareCoresAndMemory) {
+  UpConfig up;
+  up.prefill = 1;
+  up.decode = 3;
+  const node::NodeConfig node = PlanNode(up, "decode", 2, 8, {"127.0.0.1:1"});
+  EXPECT_EQ(node.id, "decode-2");
+  EXPECT_EQ(node.threads, 2);
+  EXPECT_DOUBLE_EQ(node.kv_memory_fraction, up.kv_memory_fraction / 4);
+  EXPECT_EQ(PlanNode(up, "decode", 0, 2, {}).threads, 1);
+  up.threads = 5;
+  EXPECT_EQ(PlanNode(up, "decode", 0, 2, {}).threads, 5);
+}
+
+TEST(ClusterPlan, OnlyTheFirstRouterTakesTheGivenPort) {
+  UpConfig up;
+  up.grpc = "0.0.0.0:50051";
+  EXPECT_EQ(PlanRouter(up, 0).grpc, "0.0.0.0:50051");
+  EXPECT_EQ(PlanRouter(up, 1).grpc, "0.0.0.0:0");
+}
+
+TEST(ClusterPlan, FlagsSurviveTheirProcess) {
+  UpConfig up;
+  up.engine = "hash";
+  up.hash_step_time = absl::Milliseconds(3);
+  const node::NodeConfig planned = PlanNode(up, "prefill", 0, 2, {"127.0.0.1:7", "127.0.0.1:8"});
+  node::NodeConfig parsed;
+  config::Schema schema("tandem-prefill-node", "");
+  node::RegisterNodeConfig(schema, parsed);
+  ASSERT_OK(schema.Parse({.args = ToFlags(planned), .env = {}, .file = ""}).status());
+  EXPECT_EQ(ToFlags(parsed), ToFlags(planned));
+  EXPECT_EQ(parsed.routers, planned.routers);
+  EXPECT_EQ(parsed.hash_step_time, absl::Milliseconds(3));
+}
+
+TEST(Summary, NamesNodesTokensAndTransport) {
+  v1::Finished finished;
+  finished.mutable_route()->set_prefill_node("prefill-7");
+  finished.mutable_route()->set_decode_node("decode-3");
+  finished.mutable_route()->set_kv_bytes_moved(2 << 20);
+  finished.mutable_route()->set_transport("shm");
+  finished.mutable_usage()->set_output_tokens(8);
+  const std::string text = FormatSummary(finished);
+  EXPECT_THAT(text, HasSubstr("prefill-7"));
+  EXPECT_THAT(text, HasSubstr("decode-3"));
+  EXPECT_THAT(text, HasSubstr("2.00 MiB over shm"));
+  EXPECT_THAT(text, HasSubstr("8 output"));
+}
+
+}  // namespace
+}  // namespace tandem::cli
