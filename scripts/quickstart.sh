@@ -95,7 +95,7 @@ start_cluster() {
     part+=$line
     if [ "$status" -eq 0 ]; then
       echo "$part" >>"$log"
-      [[ "$part" == ready* ]] && break
+      [[ "$part" == "ready: "* ]] && break
       part=""
     elif [ "$status" -gt 128 ]; then
       [ "$SECONDS" -lt "$deadline" ] || fail "not ready after $ready_seconds_max s; see $log"

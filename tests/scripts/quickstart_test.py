@@ -25,7 +25,8 @@ if sys.argv[1] == "up":
         sys.exit("cannot start: the reason")
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     print("router-0 | starting", *sys.argv[1:], flush=True)
-    print("ready", flush=True)
+    print("ready-timeout=2m (default)", flush=True)
+    print("ready: all", flush=True)
     for line in range(20000):  # more than a pipe holds
         print("router-0 | line", line, flush=True)
     got = signal.sigwait({signal.SIGINT, signal.SIGTERM})
