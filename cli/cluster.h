@@ -18,6 +18,8 @@ class Cluster {
   virtual ~Cluster() = default;
   // Where the first router serves clients; empty until it does.
   virtual std::string grpc_address() const = 0;
+  // Where every router does, comma-separated.
+  virtual std::string grpc_addresses() const = 0;
   // Moves starting and supervision on; call every 50 ms or so. An error means that the cluster
   // cannot go on (it names the process and why).
   virtual absl::Status Watch(absl::Time now) = 0;

@@ -7,6 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -55,6 +56,15 @@ class ProcessCluster final : public Cluster {
     absl::MutexLock lock(&mutex_);
     const auto found = announcements_.find("router-0");
     return found == announcements_.end() ? "" : found->second.grpc;
+  }
+
+  std::string grpc_addresses() const override {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::string> addresses;
+    for (const auto& [name, announcement] : announcements_) {
+      if (!announcement.grpc.empty()) addresses.push_back(announcement.grpc);
+    }
+    return absl::StrJoin(addresses, ", ");
   }
 
   absl::Status Watch(absl::Time now) override {

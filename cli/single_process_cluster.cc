@@ -1,6 +1,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "cli/cluster.h"
 #include "common/base/status_macros.h"
 #include "common/node/node_process.h"
@@ -34,6 +35,12 @@ class SingleProcessCluster final : public Cluster {
   }
 
   std::string grpc_address() const override { return routers_[0]->grpc_address(); }
+
+  std::string grpc_addresses() const override {
+    std::vector<std::string> addresses;
+    for (const auto& router : routers_) addresses.push_back(router->grpc_address());
+    return absl::StrJoin(addresses, ", ");
+  }
 
   absl::Status Watch(absl::Time) override {
     for (auto& router : routers_) router->Watch();

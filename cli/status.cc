@@ -32,6 +32,12 @@ std::string FormatStatus(const v1::GetStatusResponse& status) {
         load.leases(), load.exports(), node.counters().generated_tokens(),
         node.counters().kv_bytes_sent() / 1e6, node.counters().kv_bytes_received() / 1e6);
   }
+  if (!status.links().empty()) absl::StrAppend(&text, "\nLINK\n");
+  for (const v1::LinkStatus& link : status.links()) {
+    absl::StrAppendFormat(&text, "%s -> %s over %s: %d hand-offs, %.1f MB, the last in %.1f ms\n",
+                          link.from_node(), link.to_node(), link.transport(), link.handoffs(),
+                          link.kv_bytes() / 1e6, link.last_transfer_ms());
+  }
   if (status.nodes().empty()) absl::StrAppend(&text, "(no node has joined)\n");
   return text;
 }

@@ -54,7 +54,7 @@ class UpCommand final : public Command {
       if (ready) {
         std::printf(
             "ready: %d router(s), %d prefill and %d decode node(s); gRPC on %s; Ctrl-C drains\n",
-            up_.routers, up_.prefill, up_.decode, cluster->grpc_address().c_str());
+            up_.routers, up_.prefill, up_.decode, cluster->grpc_addresses().c_str());
         std::fflush(stdout);
       } else if (now > deadline) {
         return absl::DeadlineExceededError(absl::StrCat("the cluster was not ready within ",

@@ -96,6 +96,7 @@ void Fleet::Remove(NodeKey key) {
   lost_.push_back(std::move(lost));
   if (lost_.size() > kLostNodesKept) lost_.pop_front();
   free_slots_.push_back(node.slot);
+  for (auto& [other_key, other] : by_key_) other->links_in.erase(node.id);
   by_id_.erase(node.id);
   by_key_.erase(it);
   if (empty()) {
@@ -183,8 +184,22 @@ int64_t Fleet::decode_capacity_tokens() const {
   return capacity;
 }
 
+void Fleet::HandedOff(NodeKey from, NodeKey to, const v1::Installed& installed) {
+  const Node* sender = Find(from);
+  Node* receiver = Find(to);
+  if (sender == nullptr || receiver == nullptr) return;
+  v1::LinkStatus& link = receiver->links_in[sender->id];
+  link.set_from_node(sender->id.value());
+  link.set_to_node(receiver->id.value());
+  link.set_transport(installed.transport());
+  link.set_handoffs(link.handoffs() + 1);
+  link.set_kv_bytes(link.kv_bytes() + installed.kv_bytes_received());
+  link.set_last_transfer_ms(installed.kv_transfer_ms());
+}
+
 void Fleet::FillStatus(absl::Time now, v1::GetStatusResponse& status) const {
   for (const auto& [id, node] : by_id_) {
+    for (const auto& [sender, link] : node->links_in) *status.add_links() = link;
     v1::NodeStatus& out = *status.add_nodes() = StatusOf(*node);
     out.set_last_heard_ms(absl::ToDoubleMilliseconds(now - node->last_heard));
   }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +50,7 @@ struct Node {
   std::string transport;  // of the last hand-off; empty before
   v1::NodeLoad load;      // as last reported; an empty pool before
   v1::NodeCounters counters;
+  std::map<NodeId, v1::LinkStatus> links_in;  // by sender; only senders that are joined
 
   // This router's own legs on the node.
   int64_t legs = 0;
@@ -120,6 +122,8 @@ class Fleet {
   int64_t decode_capacity_tokens() const;
   bool decode_node_seen() const { return decode_node_seen_; }
 
+  // A hand-off from one node to another was installed.
+  void HandedOff(NodeKey from, NodeKey to, const v1::Installed& installed);
   void FillStatus(absl::Time now, v1::GetStatusResponse& status) const;
 
  private:

@@ -122,6 +122,9 @@ void RequestMachine::OnInstalled(const v1::Installed& installed, absl::Time now)
   if (Node* node = context_.fleet.Find(prefill_.node);
       node && prefill_.live && !installed.transport().empty())
     node->transport = installed.transport();
+  if (prefill_.live && !installed.transport().empty()) {
+    context_.fleet.HandedOff(prefill_.node, decode_.node, installed);
+  }
   // An earlier sender may have won after all; the last one is then computing for nobody. A single
   // sender has ended: its blocks are acknowledged, and its PrefillFinished is sent or on its way.
   EndPrefillLeg(prefill_.tries > 1 && !prefill_.finished ? "another sender filled the lease" : "");

@@ -125,7 +125,7 @@ class TestCluster {
     const std::string kMarker = "gRPC on ";
     if (absl::StartsWith(line, "ready: ")) {
       const size_t begin = line.find(kMarker) + kMarker.size();
-      address_ = line.substr(begin, line.find(';', begin) - begin);
+      address_ = line.substr(begin, line.find_first_of(",;", begin) - begin);
     } else if (absl::StartsWith(line, "tandem up: ")) {
       failed_ = true;
     }
