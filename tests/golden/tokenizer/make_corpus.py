@@ -350,4 +350,5 @@ def main():
         write_golden(f"{out}/{name}.golden", loaders[name](path), lines)
 
 
-main()
+if __name__ == "__main__":
+    main()
