@@ -33,7 +33,7 @@ MAGIC = 0x31474454
 POSITIONS = 20000
 TOP = 8
 ANSWER_TOKENS = 64
-BATCH = 10
+BATCH = 24
 # Characters of a document, in turn: from one KV partition of 256 tokens to beyond a window of 512.
 DOCUMENT_CHARACTERS = (500, 1000, 1600, 2400, 4200)
 LICENSES = ("Apache-2.0", "GPL-3", "MPL-2.0")

@@ -1,0 +1,146 @@
+// Goal: on real checkpoints the CPU engine says what transformers says in fp32 on the dequantised
+// weights, with the cache in bf16 (the default) and in fp32: the same greedy answers wherever the
+// reference's choice is clearer than a derived tolerance, the same most likely token at 99 % of all
+// positions of varied text, and nearly the same distributions.
+//
+// By default the documents' first 2,000 positions are compared; TANDEM_GOLDEN_POSITIONS=20000 takes
+// all of them. The goldens are made by scripts/make_goldens/real_models.py.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "absl/strings/numbers.h"
+#include "common/engine/cpu_engine.h"
+#include "common/model/tokenizer/tokenizer.h"
+#include "tests/golden/real_models/agreement.h"
+#include "tests/golden/real_models/document_scorer.h"
+#include "tests/golden/real_models/greedy_batch.h"
+#include "tests/golden/real_models/reference.h"
+#include "tests/testing/models.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::testing {
+namespace {
+
+constexpr double kTopShareMin = 0.99;
+constexpr double kKlMeanMax = 1e-3;
+constexpr double kComparedShareMin = 0.6;
+
+struct Case {
+  const char* name;
+  const char* model;  // of the golden
+  const char* file;
+  const char* kv_type;
+  double gap_tolerance;
+};
+
+int64_t PositionsToCompare() {
+  int64_t positions = 2000;
+  if (const char* text = std::getenv("TANDEM_GOLDEN_POSITIONS"); text != nullptr) {
+    TANDEM_CHECK(absl::SimpleAtoi(text, &positions) && positions >= 1000,
+                 "TANDEM_GOLDEN_POSITIONS is \"", text, "\", expected 1000 or more");
+  }
+  return positions;
+}
+
+class RealModel : public ::testing::TestWithParam<Case> {};
+
+TEST_P(RealModel, DistributionsAgree) {
+  TANDEM_FIND_MODEL_OR_SKIP(path, GetParam().file);
+  const Reference reference = ReadReference(GetParam().model);
+  const kernels::KvType kv_type =
+      GetParam().kv_type == std::string("f32") ? kernels::KvType::kF32 : kernels::KvType::kBf16;
+  ASSERT_OK_AND_ASSIGN(const auto scorer, DocumentScorer::Create(path, kv_type));
+  const int64_t wanted = PositionsToCompare();
+  Agreement total;
+  for (const ReferenceDocument& document : reference.documents) {
+    if (total.positions >= wanted) break;
+    const auto size =
+        std::min<size_t>(document.tokens.size(), static_cast<size_t>(wanted - total.positions));
+    scorer->Score(absl::MakeConstSpan(document.tokens).subspan(0, size), [&](const auto& piece) {
+      std::vector<PositionAgreement> agreements(piece.rows);
+      scorer->parallel()(static_cast<int64_t>(piece.rows), [&](int64_t i, int) {
+        const auto row = static_cast<size_t>(i);
+        agreements[row] = Compare(document, piece.begin + row, piece.row(row));
+      });
+      for (const PositionAgreement& agreement : agreements) total.Add(agreement);
+    });
+  }
+  std::printf(
+      "%s: %lld positions, top-1 %.3f %%, mean KL %.3g, error of the top-two gap rms %.3g max "
+      "%.3g\n",
+      GetParam().name, static_cast<long long>(total.positions), 100 * total.TopShare(),
+      total.KlMean(), total.GapErrorRms(), total.gap_error_max);
+  EXPECT_EQ(total.positions, std::min<int64_t>(wanted, 20000));
+  EXPECT_GE(total.TopShare(), kTopShareMin);
+  EXPECT_LE(total.KlMean(), kKlMeanMax);
+  EXPECT_LE(total.gap_error_max, GetParam().gap_tolerance);
+}
+
+TEST_P(RealModel, GreedyAnswersAgree) {
+  TANDEM_FIND_MODEL_OR_SKIP(path, GetParam().file);
+  const std::vector<ReferenceAnswer> references = ReadReference(GetParam().model).answers;
+  ASSERT_EQ(references.size(), 50u);
+  ASSERT_OK_AND_ASSIGN(const auto checkpoint, model::Checkpoint::Open(path));
+  engine::CpuEngineOptions options;
+  options.kv_type = GetParam().kv_type;
+  ASSERT_OK_AND_ASSIGN(const auto engine, engine::NewCpuEngine(*checkpoint, options));
+  std::vector<std::vector<TokenId>> prompts;
+  size_t tokens = 0;
+  for (const ReferenceAnswer& reference : references) {
+    prompts.push_back(reference.prompt);
+    tokens += reference.answer.size();
+  }
+  ASSERT_OK_AND_ASSIGN(const auto batch, GreedyBatch::Create(engine.get(), std::move(prompts)));
+  std::vector<size_t> compared(references.size());
+  size_t whole = 0, compared_tokens = 0;
+  ASSERT_OK(batch->Run([&](size_t sequence, TokenId token) {
+    const ReferenceAnswer& reference = references[sequence];
+    const size_t at = compared[sequence];
+    if (token != reference.answer[at]) {
+      EXPECT_LE(reference.gaps[at], GetParam().gap_tolerance)
+          << "prompt " << sequence << ", token " << at << ": chose " << token << ", expected "
+          << reference.answer[at];
+      return false;  // what follows has another context
+    }
+    ++compared_tokens;
+    if (++compared[sequence] < reference.answer.size()) return true;
+    ++whole;
+    return false;
+  }));
+  std::printf("%s: %zu of %zu answers equal to their end, %zu of %zu tokens compared\n",
+              GetParam().name, whole, references.size(), compared_tokens, tokens);
+  EXPECT_GE(static_cast<double>(compared_tokens), kComparedShareMin * static_cast<double>(tokens));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, RealModel,
+    ::testing::Values(Case{"SmolLm2KvBf16", "smollm2", kSmolLm2File, "bf16", 0.3},
+                      Case{"SmolLm2KvF32", "smollm2", kSmolLm2File, "f32", 1e-3},
+                      Case{"Gemma3KvBf16", "gemma3", kGemma3File, "bf16", 0.3},
+                      Case{"Gemma3KvF32", "gemma3", kGemma3File, "f32", 1e-3}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(SmolLm2, AnswersTheChatPrompt) {
+  TANDEM_FIND_MODEL_OR_SKIP(path, kSmolLm2File);
+  ASSERT_OK_AND_ASSIGN(const auto checkpoint, model::Checkpoint::Open(path));
+  ASSERT_OK_AND_ASSIGN(const auto tokenizer, model::Tokenizer::Create(checkpoint->tokenizer()));
+  const std::vector<TokenId> prompt = tokenizer->Encode(
+      "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
+      "<|im_end|>\n<|im_start|>user\nWhat is the capital of France?<|im_end|>\n"
+      "<|im_start|>assistant\n");
+  ASSERT_EQ(prompt.size(), 37u);
+  ASSERT_OK_AND_ASSIGN(const auto engine, engine::NewCpuEngine(*checkpoint, {}));
+  ASSERT_OK_AND_ASSIGN(const auto batch, GreedyBatch::Create(engine.get(), {prompt}));
+  const std::vector<int32_t>& stops = checkpoint->stop_token_ids();
+  std::vector<TokenId> answer;
+  ASSERT_OK(batch->Run([&](size_t, TokenId token) {
+    answer.push_back(token);
+    return answer.size() < 32 && std::find(stops.begin(), stops.end(), token) == stops.end();
+  }));
+  EXPECT_EQ(tokenizer->Decode(answer, false), "The capital of France is Paris.<|im_end|>");
+}
+
+}  // namespace
+}  // namespace tandem::testing
