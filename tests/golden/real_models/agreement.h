@@ -19,20 +19,27 @@ struct PositionAgreement {
   double kl = 0;
   // Error of the difference of the reference's two largest logits: what decides a greedy choice.
   double gap_error = 0;
+  double logit_variance = 0;  // of our logits over the vocabulary
 };
 
 // `logits`: [vocabulary].
 inline PositionAgreement Compare(const ReferenceDocument& document, size_t position,
                                  absl::Span<const float> logits) {
   const auto largest = std::max_element(logits.begin(), logits.end());  // the first of equals
-  double sum = 0;
-  for (float logit : logits) sum += std::exp(logit - *largest);
-  const double log_sum = *largest + std::log(sum);
+  double exp_sum = 0, sum = 0, square_sum = 0;
+  for (float logit : logits) {
+    exp_sum += std::exp(logit - *largest);
+    sum += logit;
+    square_sum += double{logit} * logit;
+  }
+  const double log_sum = *largest + std::log(exp_sum);
 
   const absl::Span<const TokenId> tokens = document.TopTokens(position);
   const absl::Span<const float> logprobs = document.TopLogprobs(position);
   const auto logit = [&](size_t i) { return double{logits[static_cast<size_t>(tokens[i])]}; };
   PositionAgreement agreement;
+  const double mean = sum / static_cast<double>(logits.size());
+  agreement.logit_variance = square_sum / static_cast<double>(logits.size()) - mean * mean;
   agreement.same_top = largest - logits.begin() == tokens[0];
   double rest = 1, our_rest = 1;
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -57,6 +64,7 @@ struct Agreement {
   double kl_sum = 0;
   double gap_error_square_sum = 0;
   double gap_error_max = 0;
+  double logit_variance_sum = 0;
 
   void Add(const PositionAgreement& position) {
     ++positions;
@@ -64,12 +72,15 @@ struct Agreement {
     kl_sum += position.kl;
     gap_error_square_sum += position.gap_error * position.gap_error;
     gap_error_max = std::max(gap_error_max, position.gap_error);
+    logit_variance_sum += position.logit_variance;
   }
   double TopShare() const { return static_cast<double>(same_top) / static_cast<double>(positions); }
   double KlMean() const { return kl_sum / static_cast<double>(positions); }
-  double GapErrorRms() const {
-    return std::sqrt(gap_error_square_sum / static_cast<double>(positions));
-  }
+  double GapErrorRms() const { return RootMean(gap_error_square_sum); }
+  double LogitDeviation() const { return RootMean(logit_variance_sum); }
+
+ private:
+  double RootMean(double sum) const { return std::sqrt(sum / static_cast<double>(positions)); }
 };
 
 }  // namespace tandem::testing

@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/engine/compute_pool.h"
 #include "common/engine/forward_pass.h"
