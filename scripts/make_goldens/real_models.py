@@ -5,7 +5,7 @@
   real_models.py smollm2 MODEL.gguf   tests/golden/real_models/smollm2.golden.gz
   real_models.py gemma3 MODEL.gguf    tests/golden/real_models/gemma3.golden.gz
 
-Needs torch, transformers, accelerate, gguf and tokenizers, and an hour's patience at most.
+Needs torch, transformers, accelerate, gguf and tokenizers, and some minutes for each model.
 A golden is gzip over little-endian words of 32 bits:
   MAGIC
   number of prompts;   each: tokens, their ids; answer's tokens, their ids, and as fp32 the gap between
