@@ -133,7 +133,8 @@ void RegisterModel(const std::string& name, const std::string& path,
     return;
   }
   // Benchmarks run after this returns and until the process ends.
-  const auto* source = new TokenizerSource((*checkpoint)->tokenizer());
+  const TokenizerSource* source =
+      std::make_unique<TokenizerSource>((*checkpoint)->tokenizer()).release();
   auto tokenizer = Tokenizer::Create(*source);
   if (!tokenizer.ok()) {
     std::cerr << "skipped " << path << ": " << tokenizer.status() << "\n";

@@ -1,5 +1,4 @@
-// Goal: the router as a whole: admission, the queue and its bounds, membership, loss, draining,
-// index and status; and a random walk over all events that must keep the promises of router_core.h.
+// Goal: the router as a whole: admission, queue, membership, loss, drain, status; and a random walk.
 #include <algorithm>
 #include <map>
 #include <set>

@@ -1,0 +1,145 @@
+// Goal: every way a prefill leg can fail moves the request to another sender under the same lease,
+// or gives the lease up, without the client noticing.
+#include "tests/unit/router/request_fixture.h"
+
+namespace tandem::router {
+namespace {
+
+class PrefillFailure : public RequestTest, public ::testing::WithParamInterface<int> {
+ protected:
+  // Each way a prefill leg can end badly.
+  void Fail(uint64_t key, const v1::Leg& leg) {
+    switch (GetParam()) {
+      case 0:
+        h_.Lose(key);
+        break;
+      case 1:
+        h_.Say(key, {LegFailed(leg, true)});
+        break;
+      case 2:
+        h_.Say(key, {Refused(leg, absl::StatusCode::kResourceExhausted)});
+        break;
+      case 3:
+        h_.Say(kD0, {LegFailed(d_, true, 1)});
+        break;
+      case 4:
+        for (int i = 0; i < 121; ++i) {  // nodes are alive, the leg is not
+          for (const uint64_t node : {kD0, kD1, kP0, kP1}) h_.Say(node, {});
+          h_.Advance(absl::Seconds(1));
+        }
+        break;
+      case 5:
+        h_.Say(key, {GeneratedToken(leg, 3, 5)});  // not the token it was asked for
+        break;
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ways, PrefillFailure, ::testing::Range(0, 6));
+
+TEST_P(PrefillFailure, AnotherNodeFillsTheSameLeaseUnderTheNextEpoch) {
+  JoinAll();
+  ToPrefilling();
+  Fail(kP0, p_);
+  const v1::NodeCommand epoch = h_.Next(kD0);
+  ASSERT_TRUE(epoch.has_new_epoch()) << epoch.ShortDebugString();
+  EXPECT_EQ(epoch.new_epoch().leg().attempt(), d_.attempt());
+  EXPECT_EQ(epoch.new_epoch().lease_id(), 77u);
+  EXPECT_EQ(epoch.new_epoch().epoch(), 2u);
+  const v1::Prefill again = h_.NextPrefill(kP1);
+  EXPECT_EQ(again.epoch(), 2u);
+  EXPECT_EQ(again.lease_id(), 77u);
+  EXPECT_GT(again.leg().attempt(), p_.attempt());
+  // The old sender and the old epoch have no say any more.
+  h_.Say(kP0, {Generated(p_, {0}), LegFailed(p_, true), PrefillFinished(p_, 1, 1)});
+  h_.Say(kD0, {LegFailed(d_, true, 1)});
+  EXPECT_TRUE(h_.Quiet(kD0));
+  EXPECT_TRUE(h_.Quiet(kP1));
+  EXPECT_TRUE(h_.client("r").tokens.empty());
+  h_.Say(kP1, {Generated(again.leg(), {0}), PrefillFinished(again.leg(), 100, 0)});
+  h_.Say(kD0, {Installed(d_, 0), Generated(d_, {1, 2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+  EXPECT_EQ(h_.client("r").done->route.attempts(), 2);
+  EXPECT_EQ(h_.client("r").done->route.prefill_node(), "p1");
+}
+
+TEST_P(PrefillFailure, AfterTheFirstTokenTheRepeatedOneIsDropped) {
+  JoinAll();
+  ToPrefilling();
+  h_.Say(kP0, {Generated(p_, {0})});
+  Fail(kP0, p_);
+  EXPECT_TRUE(h_.Next(kD0).has_new_epoch());
+  const v1::Prefill again = h_.NextPrefill(kP1);
+  EXPECT_EQ(again.sequence().prompt_size(), 100);  // as the lease was reserved for
+  EXPECT_EQ(again.sequence().delivered_tokens(), 0);
+  h_.Say(kP1, {Generated(again.leg(), {0})});
+  EXPECT_EQ(h_.status().duplicate_tokens(), 1);
+  h_.Say(kD0, {Installed(d_, 0), Generated(d_, {1, 2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+}
+
+TEST_P(PrefillFailure, WithoutAnotherNodeTheDecodeNodeComputesUnderANewAttempt) {
+  h_.JoinDecode(kD0, "d0");
+  h_.JoinPrefill(kP0, "p0");
+  ToPrefilling();
+  Fail(kP0, p_);
+  h_.ExpectAbort(kD0, d_.attempt());
+  const v1::NodeCommand command = h_.Next(kD0);
+  ASSERT_TRUE(command.has_run());
+  EXPECT_EQ(command.run().local_prefill_tokens_max(), -1);
+  EXPECT_GT(command.run().leg().attempt(), d_.attempt());
+}
+
+TEST_F(RequestTest, AfterAFailedPrefillStepTheLeaseIsGivenUpToo) {
+  JoinAll();
+  ToPrefilling();
+  h_.Say(kP0, {LegFailed(p_, false)});
+  h_.ExpectAbort(kP0, p_.attempt());
+  h_.ExpectAbort(kD0, d_.attempt());
+  const v1::Leg again = h_.NextRun(kD1).leg();
+  EXPECT_GT(again.attempt(), d_.attempt());
+}
+
+TEST_F(RequestTest, APlannedPrefillNodeThatIsLostOrDrainsIsReplacedBeforeItIsAsked) {
+  JoinAll();
+  ToReserving();
+  h_.Lose(kP0);
+  h_.Say(kD0, {Reserved(d_)});
+  h_.NextPrefill(kP1);
+  h_.Finish("r", request::FinishReason::kAborted);
+  h_.ExpectEmpty();
+}
+
+TEST_F(RequestTest, WhenThePlannedPrefillNodeWasTheOnlyOneTheRequestIsPlacedAgain) {
+  h_.JoinDecode(kD0, "d0");
+  h_.JoinPrefill(kP0, "p0");
+  ToReserving();
+  h_.Say(kP0, {Drains()});
+  h_.Say(kD0, {Reserved(d_)});
+  h_.ExpectAbort(kD0, d_.attempt());
+  EXPECT_EQ(h_.NextRun(kD0).local_prefill_tokens_max(), -1);
+}
+
+TEST_F(RequestTest, AnEarlierSenderMayStillFillTheLease) {
+  JoinAll();
+  ToPrefilling();
+  h_.Say(kP0, {LegFailed(p_, true)});
+  EXPECT_TRUE(h_.Next(kD0).has_new_epoch());
+  const v1::Leg second = h_.NextPrefill(kP1).leg();
+  h_.Say(kD0, {Installed(d_, 0)});  // sent before NewEpoch arrived
+  h_.ExpectAbort(kP1, second.attempt());
+  h_.Say(kD0, {Generated(d_, {1, 2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+}
+
+TEST_F(RequestTest, PrefillNodeLostAfterInstalledDoesNotMatter) {
+  JoinAll();
+  ToGenerating();
+  h_.Lose(kP0);
+  EXPECT_TRUE(h_.Quiet(kD0));
+  h_.Say(kD0, {Generated(d_, {3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+  EXPECT_EQ(h_.client("r").done->route.attempts(), 1);
+}
+
+}  // namespace
+}  // namespace tandem::router
