@@ -162,10 +162,11 @@ void GenerateSession::OnWriteDone(bool ok) {
   }
   if (outbox_.Written()) {
     StartWrite(outbox_.current());
+  } else if (outbox_.closed()) {
+    // First: a client that goes while its last message is written has ended the call already.
+    FinishOnce();
   } else if (outbox_.drained()) {
     End(absl::OkStatus());
-  } else if (outbox_.closed()) {
-    FinishOnce();
   }
 }
 
