@@ -29,8 +29,9 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
              {.group = "Nodes", .choices = {"auto", "avx512", "avx2", "ref"}});
   schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
              {.group = "Nodes", .choices = {"bf16", "f32"}});
-  schema.Add("block-tokens", &config.block_tokens, "Tokens of a KV block; divides 256.",
-             {.min = 8, .max = 256, .unit = "tokens", .group = "Nodes"});
+  schema.Add(
+      "block-tokens", &config.block_tokens, "Tokens of a KV block.",
+      {.unit = "tokens", .group = "Nodes", .choices = {"8", "16", "32", "64", "128", "256"}});
   schema.Add("kv-blocks", &config.kv_blocks,
              "KV blocks of each node; 0 = from the memory fraction.",
              {.min = 0, .unit = "blocks", .group = "Nodes"});

@@ -109,7 +109,7 @@ int TandemMain(const std::vector<std::string>& args, const Environment& env) {
     std::fputs(Help(commands).c_str(), stderr);
     return config::kExitUsage;
   }
-  std::vector<std::string> names;
+  std::vector<std::string> names = {"completion", "help", "version"};
   for (const auto& [known, command] : commands) names.push_back(known);
   const std::string nearest = config::Nearest(name, names);
   std::fprintf(stderr, "tandem: unknown command '%s'%s; `tandem help` lists all\n", name.c_str(),

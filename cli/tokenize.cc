@@ -31,7 +31,12 @@ class TokenizeCommand final : public Command {
       return config::kExitUsage;
     }
     const std::string text = positionals[0] == "-" ? ReadStandardInput() : positionals[0];
-    const absl::StatusOr<std::string> output = decode_ ? Decode(text) : Encode(text);
+    v1::DetokenizeRequest ids;
+    if (absl::Status status = decode_ ? ParseIds(text, ids) : absl::OkStatus(); !status.ok()) {
+      ReportError(schema_, status);
+      return config::kExitUsage;
+    }
+    const absl::StatusOr<std::string> output = decode_ ? Decode(ids) : Encode(text);
     if (!output.ok()) return ReportError(schema_, output.status());
     std::printf("%s\n", output->c_str());
     return config::kExitOk;
@@ -52,8 +57,7 @@ class TokenizeCommand final : public Command {
     return absl::StrJoin(response->ids(), ",");
   }
 
-  absl::StatusOr<std::string> Decode(const std::string& text) {
-    v1::DetokenizeRequest request;
+  static absl::Status ParseIds(const std::string& text, v1::DetokenizeRequest& request) {
     request.set_keep_special_tokens(true);
     for (const absl::string_view part :
          absl::StrSplit(text, absl::ByAnyChar(", \n"), absl::SkipEmpty())) {
@@ -63,6 +67,10 @@ class TokenizeCommand final : public Command {
       }
       request.add_ids(id);
     }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Decode(const v1::DetokenizeRequest& request) {
     const auto response = Client::Create(router_)->Detokenize(request);
     if (!response.ok()) return response.status();
     return response->text();

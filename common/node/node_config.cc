@@ -42,8 +42,9 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
              {.min = 0, .unit = "tokens", .group = "Model"});
   schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
              {.group = "KV cache", .choices = {"bf16", "f32"}});
-  schema.Add("block-tokens", &config.block_tokens, "Tokens of a KV block; divides 256.",
-             {.min = 8, .max = 256, .unit = "tokens", .group = "KV cache"});
+  schema.Add(
+      "block-tokens", &config.block_tokens, "Tokens of a KV block.",
+      {.unit = "tokens", .group = "KV cache", .choices = {"8", "16", "32", "64", "128", "256"}});
   schema.Add("kv-blocks", &config.kv_blocks,
              "KV blocks of this node; 0 = from a profiling run and kv-memory-fraction.",
              {.min = 0, .unit = "blocks", .group = "KV cache"});

@@ -9,9 +9,15 @@
 
 namespace tandem::rpc {
 
+// gRPC carries the message as metadata, three bytes for one that is not ASCII, of which clients
+// take 8 KiB in all; a longer one would reach them as an error about metadata.
+inline constexpr size_t kStatusMessageBytesMax = 2048;
+
 inline grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+  std::string message(status.message().substr(0, kStatusMessageBytesMax));
+  if (message.size() < status.message().size()) message += " ...";
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), message);
 }
 
 inline absl::Status FromGrpc(const grpc::Status& status) {

@@ -4,20 +4,25 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/status.h"
 #include "common/runtime/clock.h"
 #include "router/server/generate_session.h"
+#include "router/server/parse_request.h"
 
 namespace tandem::router {
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* ClientService::Generate(
-    grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
-  if (draining_) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(grpc::CallbackServerContext*,
+                                                                    const grpc::ByteBuffer* bytes) {
+  v1::GenerateRequest request;
+  absl::Status status = ParseRequest(*bytes, request);
+  if (draining_) status = absl::UnavailableError("this router is draining; ask another");
+  if (!status.ok()) {
     auto session = std::make_shared<GenerateSession>(assets_, inbox_);
-    session->Fail(absl::UnavailableError("this router is draining; ask another"));
+    session->Fail(status);
     return session->Keep();
   }
-  return GenerateSession::Start(*request, RealClock().Now(), assets_, inbox_, random_)->Keep();
+  return GenerateSession::Start(request, RealClock().Now(), assets_, inbox_, random_)->Keep();
 }
 
 grpc::ServerUnaryReactor* ClientService::Ask(grpc::CallbackServerContext* context,
@@ -36,32 +41,44 @@ grpc::ServerUnaryReactor* ClientService::Ask(grpc::CallbackServerContext* contex
 }
 
 grpc::ServerUnaryReactor* ClientService::Abort(grpc::CallbackServerContext* context,
-                                               const v1::AbortRequest* request,
-                                               v1::AbortResponse*) {
-  return Ask(context, [id = RequestId(request->request_id())](RouterCore& core, absl::Time now) {
+                                               const grpc::ByteBuffer* bytes,
+                                               grpc::ByteBuffer* response) {
+  v1::AbortRequest request;
+  if (absl::Status status = ParseRequest(*bytes, request); !status.ok()) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(rpc::ToGrpc(status));
+    return reactor;
+  }
+  *response = SerializeResponse(v1::AbortResponse());
+  return Ask(context, [id = RequestId(request.request_id())](RouterCore& core, absl::Time now) {
     core.Finish(id, request::FinishReason::kAborted, now);
   });
 }
 
-grpc::ServerUnaryReactor* ClientService::Tokenize(grpc::CallbackServerContext* context,
-                                                  const v1::TokenizeRequest* request,
-                                                  v1::TokenizeResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+absl::Status ClientService::FillTokens(const v1::TokenizeRequest& request,
+                                       v1::TokenizeResponse& response) const {
   model::Tokenizer::EncodeOptions options;
-  options.add_special_tokens = !request->no_special_tokens();
-  std::string text = request->text();
-  if (request->has_chat()) {
-    absl::StatusOr<std::string> rendered = assets_.RenderChat(request->chat(), RealClock().Now());
-    if (!rendered.ok()) {
-      reactor->Finish(rpc::ToGrpc(rendered.status()));
-      return reactor;
-    }
-    text = *std::move(rendered);
+  options.add_special_tokens = !request.no_special_tokens();
+  std::string text = request.text();
+  if (request.has_chat()) {
+    ASSIGN_OR_RETURN(text, assets_.RenderChat(request.chat(), RealClock().Now()));
     options.add_special_tokens = false;  // the template wrote them
   }
-  for (const TokenId id : assets_.tokenizer->Encode(text, options)) response->add_ids(id);
-  response->set_rendered(text);
-  reactor->Finish(grpc::Status::OK);
+  for (const TokenId id : assets_.tokenizer->Encode(text, options)) response.add_ids(id);
+  response.set_rendered(text);
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* ClientService::Tokenize(grpc::CallbackServerContext* context,
+                                                  const grpc::ByteBuffer* bytes,
+                                                  grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  v1::TokenizeRequest request;
+  v1::TokenizeResponse tokens;
+  absl::Status status = ParseRequest(*bytes, request);
+  if (status.ok()) status = FillTokens(request, tokens);
+  if (status.ok()) *response = SerializeResponse(tokens);
+  reactor->Finish(rpc::ToGrpc(status));
   return reactor;
 }
 

@@ -1,4 +1,5 @@
-// The service clients call. Parses, tokenizes and hands over; decides nothing.
+// The service clients call. Parses, tokenizes and hands over; decides nothing. Calls whose requests
+// carry text are taken as bytes, so that text which is not UTF-8 gets an answer that says so.
 // Thread safety: service methods by gRPC.
 #pragma once
 
@@ -12,7 +13,12 @@
 
 namespace tandem::router {
 
-class ClientService final : public v1::Tandem::CallbackService {
+using ClientServiceBase = v1::Tandem::WithRawCallbackMethod_Generate<
+    v1::Tandem::WithRawCallbackMethod_Abort<v1::Tandem::WithRawCallbackMethod_Tokenize<
+        v1::Tandem::WithCallbackMethod_Detokenize<v1::Tandem::WithCallbackMethod_GetModel<
+            v1::Tandem::WithCallbackMethod_GetStatus<v1::Tandem::Service>>>>>>;
+
+class ClientService final : public ClientServiceBase {
  public:
   // All references outlive the service; `random` is thread-safe.
   ClientService(const ModelAssets& assets, Inbox& inbox, Random& random)
@@ -21,14 +27,14 @@ class ClientService final : public v1::Tandem::CallbackService {
   // From now on Generate is refused with kUnavailable.
   void BeginDrain() { draining_ = true; }
 
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
-                                  const v1::AbortRequest* request,
-                                  v1::AbortResponse* response) override;
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
-                                     const v1::TokenizeRequest* request,
-                                     v1::TokenizeResponse* response) override;
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
                                        const v1::DetokenizeRequest* request,
                                        v1::DetokenizeResponse* response) override;
@@ -40,6 +46,7 @@ class ClientService final : public v1::Tandem::CallbackService {
                                       v1::GetStatusResponse* response) override;
 
  private:
+  absl::Status FillTokens(const v1::TokenizeRequest& request, v1::TokenizeResponse& response) const;
   // Runs `fill` on the router thread, then ends the call.
   grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context,
                                 std::function<void(RouterCore&, absl::Time)> fill);

@@ -10,6 +10,7 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/status.h"
 #include "router/pipeline/validate.h"
+#include "router/server/parse_request.h"
 
 namespace tandem::router {
 namespace {
@@ -133,7 +134,7 @@ void GenerateSession::SendFinished(const RequestDone& event) {
   *finished.mutable_route() = event.route;
   *finished.mutable_timing() = event.timing;
   over_ = true;
-  if (outbox_.AddLast(std::move(response))) StartWrite(outbox_.current());
+  if (outbox_.AddLast(std::move(response))) WriteCurrent();
 }
 
 void GenerateSession::Fail(const absl::Status& status) {
@@ -142,7 +143,12 @@ void GenerateSession::Fail(const absl::Status& status) {
 }
 
 void GenerateSession::Write(v1::GenerateResponse response) {
-  if (outbox_.Add(std::move(response))) StartWrite(outbox_.current());
+  if (outbox_.Add(std::move(response))) WriteCurrent();
+}
+
+void GenerateSession::WriteCurrent() {
+  writing_ = SerializeResponse(*outbox_.current());
+  StartWrite(&writing_);
 }
 
 void GenerateSession::End(const absl::Status& status) {
@@ -161,11 +167,12 @@ void GenerateSession::OnWriteDone(bool ok) {
     End(absl::CancelledError("the client is gone"));
   }
   if (outbox_.Written()) {
-    StartWrite(outbox_.current());
+    WriteCurrent();
+  } else if (outbox_.closed()) {
+    // First: a client that goes while its last message is written has ended the call already.
+    FinishOnce();
   } else if (outbox_.drained()) {
     End(absl::OkStatus());
-  } else if (outbox_.closed()) {
-    FinishOnce();
   }
 }
 

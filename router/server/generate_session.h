@@ -20,7 +20,7 @@
 
 namespace tandem::router {
 
-class GenerateSession final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
+class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                               public std::enable_shared_from_this<GenerateSession> {
  public:
   // Validates, tokenizes and submits `request`, on the calling (gRPC) thread. Errors end the call
@@ -59,6 +59,8 @@ class GenerateSession final : public grpc::ServerWriteReactor<v1::GenerateRespon
   void SendTokens(const TokensReady& event);
   void SendFinished(const RequestDone& event);
   void Write(v1::GenerateResponse response);
+  // Serializes and writes the outbox's current message.
+  void WriteCurrent();
   // The first caller decides the call's status.
   void End(const absl::Status& status);
   void FinishOnce();
@@ -72,6 +74,7 @@ class GenerateSession final : public grpc::ServerWriteReactor<v1::GenerateRespon
   std::unique_ptr<AnswerAssembler> assembler_;  // router thread
   int32_t output_tokens_ = 0;                   // router thread; in the answer, after stop strings
   rpc::Outbox<v1::GenerateResponse> outbox_;
+  grpc::ByteBuffer writing_;  // the current message's bytes; owned like it
   std::atomic<bool> ending_{false};
   std::atomic<bool> finished_{false};
   std::atomic<bool> over_{false};  // the client has its end; a cancel changes nothing
