@@ -1,5 +1,6 @@
 """Which Debian packages a program's shared libraries come from, and which the image installs."""
 
+import functools
 import os
 import re
 import subprocess
@@ -30,8 +31,9 @@ def installed_by(dockerfile):
     """Packages that the last stage's apt-get names, and all that they depend on."""
     require_debian_12()
     stage = dockerfile[dockerfile.rindex("\nFROM ") :]
-    names = re.search(r"--no-install-recommends((?:\s*\\?\s*[a-z0-9][a-z0-9+.-]*)+)", stage).group(1)
-    waiting = set(re.findall(r"[a-z0-9][a-z0-9+.-]*", names))
+    # The words after the flag, up to the next command.
+    command = stage.split("--no-install-recommends", 1)[1].split("&&", 1)[0]
+    waiting = {word for word in command.replace("\\", " ").split() if not word.startswith("-")}
     closure = set(ESSENTIAL)
     while waiting:
         closure |= waiting
@@ -40,13 +42,18 @@ def installed_by(dockerfile):
     return closure
 
 
+@functools.lru_cache(maxsize=None)
+def owner_of(where):
+    # Debian's merged /usr: dpkg may know the file under /lib or /usr/lib.
+    tail = "/".join(where.rsplit("/", 2)[-2:])
+    owner = output_of(["dpkg-query", "-S", f"*/{tail}"]).split("\n")[0]
+    return owner.split(":")[0].split(",")[0] or f"no package ({where})"
+
+
 def needed_by(path):
     """(library, package) of every shared library that a program loads."""
     found = re.findall(r"^\s*(\S+) => (\S+)", output_of(["ldd", str(path)]), re.MULTILINE)
     if not found:
         raise SystemExit(f"ldd {path}: no shared library")
     for library, where in found:
-        # Debian's merged /usr: dpkg may know the file under /lib or /usr/lib.
-        tail = "/".join(where.rsplit("/", 2)[-2:])
-        owner = output_of(["dpkg-query", "-S", f"*/{tail}"]).split("\n")[0]
-        yield library, owner.split(":")[0].split(",")[0] or f"no package ({where})"
+        yield library, owner_of(where)

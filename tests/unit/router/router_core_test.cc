@@ -1,5 +1,4 @@
-// Goal: the router as a whole: admission, queue, membership, loss, drain, status; and a random
-// walk.
+// Goal: the router as a whole: admission, queue, members, loss, drain, status; and a random walk.
 #include <algorithm>
 #include <map>
 #include <set>
