@@ -1,3 +1,5 @@
+#include <google/protobuf/stubs/logging.h>
+
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -87,6 +89,8 @@ int Complete(const CommandMap& commands, const std::vector<std::string>& args) {
 }  // namespace
 
 int TandemMain(const std::vector<std::string>& args, const Environment& env) {
+  // Text that is not UTF-8 is the router's to refuse, in better words.
+  google::protobuf::SetLogHandler(nullptr);
   const CommandMap commands = AllCommands();
   const std::string name = args.empty() ? "" : args[0];
   if (name == "version" || name == "--version") {

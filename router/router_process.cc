@@ -1,5 +1,7 @@
 #include "router/router_process.h"
 
+#include <google/protobuf/stubs/logging.h>
+
 #include <utility>
 
 #include "common/base/status_macros.h"
@@ -41,6 +43,9 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
 }
 
 int RouterMain(int argc, char** argv) {
+  // Requests that do not parse are answered with the reason; a client cannot fill the log with
+  // them.
+  google::protobuf::SetLogHandler(nullptr);
   RouterConfig config;
   config::Schema schema("tandem-router",
                         "Places requests on prefill and decode nodes and streams their answers.");

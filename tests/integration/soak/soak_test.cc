@@ -3,6 +3,7 @@
 // or threads than after a warm-up, resident memory is flat, and no stream was wrong.
 #include <gmock/gmock.h>
 
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
@@ -173,9 +174,18 @@ class Load {
   Totals totals_;
 };
 
-TEST(Soak, TenThousandRequestsLeaveNothingBehind) {
-  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--prefill=2",
-                                                         "--decode=2", "--kv-blocks=512"}));
+struct Shape {
+  std::string name;
+  std::vector<std::string> flags;
+};
+void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.name; }
+
+class Soak : public ::testing::TestWithParam<Shape> {};
+
+TEST_P(Soak, TenThousandRequestsLeaveNothingBehind) {
+  std::vector<std::string> flags = GetParam().flags;
+  flags.insert(flags.end(), {"--engine=hash", "--prefill=2", "--decode=2"});
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start(flags));
   const uint64_t seed = std::random_device()();
   std::printf("seed %lu\n", static_cast<unsigned long>(seed));
   Load load(cluster->address(), seed);
@@ -216,6 +226,15 @@ TEST(Soak, TenThousandRequestsLeaveNothingBehind) {
   // A call that never ended would hold this up.
   EXPECT_EQ(cluster->Stop(), "exit code 0");
 }
+
+// Roomy: shared memory, and blocks for all that run at once. Starved: TCP, and blocks for three of
+// them, so that requests wait, are refused and evict each other's cached prefixes.
+INSTANTIATE_TEST_SUITE_P(Shapes, Soak,
+                         ::testing::Values(Shape{"Roomy", {"--kv-blocks=512"}},
+                                           Shape{"Starved",
+                                                 {"--kv-blocks=40", "--transport=tcp",
+                                                  "--max-batch-tokens=64"}}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace tandem::testing
