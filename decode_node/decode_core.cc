@@ -169,6 +169,7 @@ void DecodeCore::SendInstalled(const Legs::value_type& leg, const v1::TokensBySo
     installed.set_kv_transfer_ms(absl::ToDoubleMilliseconds(received->transfer_time));
     installed.set_transport(received->transport);
     *installed.mutable_first_token() = received->first_token;
+    *installed.mutable_prefill_tokens() = received->tokens;
   }
   ledger_.Send(leg.first.router, std::move(event));
 }

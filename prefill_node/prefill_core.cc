@@ -160,13 +160,14 @@ std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator 
   const v1::GeneratedToken first = node::ToWire(token, sequence.input.delivered_tokens);
   tokens.Add(router, exported.wire, first);
   ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);
-  ledger_.Transfer(transfer::FinishExport{.export_id = it->first, .first_token = first});
   v1::NodeEvent event;
   v1::PrefillFinished& finished = *event.mutable_prefill_finished();
   *finished.mutable_leg() = exported.wire;
   finished.mutable_tokens()->set_cached(sequence.cached_tokens);
   finished.mutable_tokens()->set_computed(sequence.prompt_tokens - sequence.cached_tokens);
   ledger_.CountPrompt(finished.tokens());
+  ledger_.Transfer(transfer::FinishExport{
+      .export_id = it->first, .first_token = first, .tokens = finished.tokens()});
   scheduler_.Park(exported.sequence);
   return {router, std::move(event)};
 }

@@ -77,6 +77,7 @@ struct PushRange {
 struct FinishExport {
   ExportId export_id;
   v1::GeneratedToken first_token;
+  v1::TokensBySource tokens;  // how the sender came by the prompt's KV
 };
 // Gives an export up; ExportFailed(kCancelled) follows once no send is in flight.
 struct CancelExport {
@@ -96,6 +97,7 @@ struct LeaseInstalled {
   LeaseId lease;
   Epoch epoch;
   v1::GeneratedToken first_token;
+  v1::TokensBySource tokens;  // how the sender came by the prompt's KV
   int64_t bytes_received = 0;
   absl::Duration transfer_time;  // first frame to all verified
   std::string transport;         // "shm", "tcp", "inproc"

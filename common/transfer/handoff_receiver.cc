@@ -340,6 +340,7 @@ void HandoffReceiver::InstallIfComplete(Lease& lease) {
       LeaseInstalled{.lease = lease.id,
                      .epoch = lease.epoch,
                      .first_token = lease.fin->first_token(),
+                     .tokens = lease.fin->tokens(),
                      .bytes_received = lease.bytes_received,
                      .transfer_time = context_.now - lease.first_frame_at,
                      .transport = context_.transport.TransportName(*lease.sender)});

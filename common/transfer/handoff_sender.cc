@@ -129,6 +129,7 @@ void HandoffSender::Handle(const FinishExport& command) {
     return;
   }
   exported->first_token = command.first_token;
+  exported->tokens = command.tokens;
   QueueReady(*exported, /*all=*/true);
   Pump(*exported);
 }
@@ -207,6 +208,7 @@ void HandoffSender::SendFin(Export& exported) {
       context_.Header(exported.open.peer.incarnation, exported.open.lease, exported.open.epoch);
   frame.mutable_fin()->set_data_frames(exported.data_frames);
   *frame.mutable_fin()->mutable_first_token() = *exported.first_token;
+  *frame.mutable_fin()->mutable_tokens() = exported.tokens;
   context_.SendControl(exported.peer, std::move(frame));
   exported.fin_sent = true;
   exported.repeat_fin_at = context_.now + kFinRepeatFactor * context_.options.nack_after;

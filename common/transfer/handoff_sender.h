@@ -61,6 +61,7 @@ class HandoffSender {
     uint32_t data_frames = 0;  // repeats not counted
     int nack_rounds = 0;
     std::optional<v1::GeneratedToken> first_token;  // set by FinishExport
+    v1::TokensBySource tokens;                      // likewise
     absl::Time first_push_at = absl::InfiniteFuture();
     absl::Time repeat_fin_at = absl::InfiniteFuture();
     bool fin_sent = false;

@@ -72,6 +72,8 @@ void RequestReport::OnPrefillFinished(const v1::TokensBySource& tokens) {
 void RequestReport::OnInstalled(const v1::Installed& installed) {
   decode_known_ = true;
   *route_.mutable_decode_tokens() = installed.tokens();
+  if (prefilled_remotely_ && !prefill_known_ && installed.has_prefill_tokens())
+    OnPrefillFinished(installed.prefill_tokens());
   route_.set_kv_bytes_moved(installed.kv_bytes_received());
   route_.set_kv_transfer_ms(installed.kv_transfer_ms());
   route_.set_transport(installed.transport());

