@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/runtime/clock.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/ucx_transport_impl.h"
 
@@ -139,7 +140,8 @@ void UcxTransport::LandEager(uint64_t receive_id, const ScatterList& place,
     std::memcpy(piece.data(), from, piece.size());
     from += piece.size();
   }
-  listener_->OnPayload(receive_id, absl::OkStatus());
+  listener_->OnPayload(receive_id, absl::OkStatus(),
+                       {.began = round_began_, .landed = RealClock().Now()});
 }
 
 void UcxTransport::LandRendezvous(Peer& peer, uint64_t receive_id, const ScatterList& place,
@@ -149,6 +151,7 @@ void UcxTransport::LandRendezvous(Peer& peer, uint64_t receive_id, const Scatter
   request->peer = &peer;
   request->over_lane = message.lane_of != nullptr;
   request->id = receive_id;
+  request->began = RealClock().Now();
   for (const absl::Span<std::byte> piece : place) {
     request->pieces.push_back({piece.data(), piece.size()});
     request->bytes += piece.size();
@@ -194,7 +197,10 @@ void UcxTransport::FinishReceive(std::unique_ptr<ReceiveRequest> request,
                                  const absl::Status& status) {
   --request->peer->receives_in_flight;
   if (request->peer->lost) peers_changed_ = true;
-  if (listener_ != nullptr) listener_->OnPayload(request->id, status);
+  if (listener_ != nullptr) {
+    listener_->OnPayload(request->id, status,
+                         {.began = request->began, .landed = RealClock().Now()});
+  }
 }
 
 }  // namespace tandem::transfer

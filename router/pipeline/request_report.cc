@@ -74,6 +74,7 @@ void RequestReport::OnInstalled(const v1::Installed& installed) {
   *route_.mutable_decode_tokens() = installed.tokens();
   route_.set_kv_bytes_moved(installed.kv_bytes_received());
   route_.set_kv_transfer_ms(installed.kv_transfer_ms());
+  route_.set_kv_receive_ms(installed.kv_receive_ms());
   route_.set_transport(installed.transport());
 }
 

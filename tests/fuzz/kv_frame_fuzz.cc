@@ -1,10 +1,13 @@
 // Goal: no bytes of a peer crash a node's KV plane or make it hand out memory outside of a lease.
 // Input: frames, each as one length byte and that many bytes of a serialized KvFrame; they are
 // signed and addressed to this node, so that the checks behind the tag are reached.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "common/transfer/frame_auth.h"
 #include "common/transfer/handoff_endpoint.h"
@@ -72,7 +75,7 @@ void Run(const uint8_t* data, size_t size) {
           place_bytes += piece.size();
         }
         if (place_bytes != payload_bytes) std::abort();
-        endpoint->OnPayload(receive_id, absl::OkStatus());
+        endpoint->OnPayload(receive_id, absl::OkStatus(), {.began = now, .landed = now});
       }
       ++receive_id;
     }
