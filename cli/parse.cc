@@ -77,11 +77,13 @@ std::string FormatSummary(const v1::Finished& finished) {
   absl::StrAppend(&text, "\n");
   if (route.kv_bytes_moved() > 0) {
     const double mib = route.kv_bytes_moved() / 1048576.0;
-    absl::StrAppendFormat(&text, "  KV moved     %.2f MiB over %s in %.2f ms", mib,
-                          route.transport(), route.kv_transfer_ms());
-    if (route.kv_transfer_ms() > 0) {
-      absl::StrAppendFormat(&text, " (%.2f GB/s)",
-                            route.kv_bytes_moved() / route.kv_transfer_ms() / 1e6);
+    absl::StrAppendFormat(&text, "  KV moved     %.2f MiB over %s", mib, route.transport());
+    if (route.kv_receive_ms() > 0) {
+      absl::StrAppendFormat(&text, " at %.1f GB/s",
+                            route.kv_bytes_moved() / route.kv_receive_ms() / 1e6);
+    }
+    if (timing.prefill_ms() > 0) {
+      absl::StrAppendFormat(&text, ", behind %.0f ms of prefill", timing.prefill_ms());
     }
     absl::StrAppend(&text, "\n");
   } else {

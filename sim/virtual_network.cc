@@ -11,10 +11,13 @@ std::unique_ptr<VirtualTransport> VirtualNetwork::NewTransport(const std::string
   return std::make_unique<VirtualTransport>(*this, address);
 }
 
+absl::Duration VirtualNetwork::WireTime(const Packet& packet) const {
+  return absl::Seconds(static_cast<double>(packet.payload.size()) / faults_.bytes_per_second);
+}
+
 void VirtualNetwork::Transmit(Packet packet, absl::AnyInvocable<void(const absl::Status&)> done) {
   ++frames_sent_;
-  const absl::Duration wire =
-      absl::Seconds(static_cast<double>(packet.payload.size()) / faults_.bytes_per_second);
+  const absl::Duration wire = WireTime(packet);
   const auto deliver = [this](const Packet& p) {
     const auto found = transports_.find(p.to);
     if (found != transports_.end()) found->second->Deliver(p);
@@ -87,7 +90,9 @@ void VirtualTransport::Deliver(const VirtualNetwork::Packet& packet) {
       std::memcpy(piece.data(), source, piece.size());
       source += piece.size();
     }
-    listener_->OnPayload(receive_id, absl::OkStatus());
+    const absl::Time now = network_.world_.now();
+    listener_->OnPayload(receive_id, absl::OkStatus(),
+                         {.began = now - network_.WireTime(packet), .landed = now});
   }
   if (on_activity_) on_activity_();
 }

@@ -40,6 +40,7 @@ class VirtualNetwork {
     v1::KvFrame frame;
     std::string payload;
   };
+  absl::Duration WireTime(const Packet& packet) const;
   void Transmit(Packet packet, absl::AnyInvocable<void(const absl::Status&)> done);
 
   World& world_;

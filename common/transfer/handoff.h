@@ -99,8 +99,10 @@ struct LeaseInstalled {
   v1::GeneratedToken first_token;
   v1::TokensBySource tokens;  // how the sender came by the prompt's KV
   int64_t bytes_received = 0;
-  absl::Duration transfer_time;  // first frame to all verified
-  std::string transport;         // "shm", "tcp", "inproc"
+  absl::Duration transfer_time;  // first frame to all verified; the sender may compute meanwhile
+  // Of it, while at least one payload was being received: what the wire's rate is measured by.
+  absl::Duration receive_time;
+  std::string transport;  // "shm", "tcp", "inproc"
 };
 // The current epoch's sender failed (abort, lost, deadline, repeated checksum failure). The lease
 // stays reserved until RaiseEpoch or CloseLease. Sent at most once per epoch.

@@ -72,8 +72,9 @@ class HandoffEndpointImpl final : public HandoffEndpoint {
     return std::nullopt;
   }
 
-  void OnPayload(uint64_t receive_id, const absl::Status& status) override {
-    receiver_.OnPayload(receive_id, status);
+  void OnPayload(uint64_t receive_id, const absl::Status& status,
+                 const ReceiveInterval& interval) override {
+    receiver_.OnPayload(receive_id, status, interval);
   }
 
   void OnPeerLost(PeerId peer, const absl::Status& status) override {

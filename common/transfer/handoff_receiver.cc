@@ -207,7 +207,8 @@ std::optional<ScatterList> HandoffReceiver::OnData(PeerId from, const v1::KvFram
   return context_.Pieces(*range, lease->blocks, lease->first_ordinal);
 }
 
-void HandoffReceiver::OnPayload(uint64_t receive_id, const absl::Status& status) {
+void HandoffReceiver::OnPayload(uint64_t receive_id, const absl::Status& status,
+                                const ReceiveInterval& interval) {
   const auto it = receives_.find(receive_id);
   TANDEM_CHECK(it != receives_.end(), "payload of unknown receive ", receive_id);
   const Receive receive = it->second;
@@ -219,7 +220,7 @@ void HandoffReceiver::OnPayload(uint64_t receive_id, const absl::Status& status)
   Lease& lease = *found->second;
   --lease.receives_in_flight;
   if (status.ok() && !lease.draining && receive.epoch == lease.epoch) {
-    OnLanded(lease, receive);
+    OnLanded(lease, receive, interval);
   } else {
     lease.cells.Set(receive.range, CellState::kEmpty);
   }
@@ -231,7 +232,8 @@ void HandoffReceiver::OnPayload(uint64_t receive_id, const absl::Status& status)
   }
 }
 
-void HandoffReceiver::OnLanded(Lease& lease, const Receive& receive) {
+void HandoffReceiver::OnLanded(Lease& lease, const Receive& receive,
+                               const ReceiveInterval& interval) {
   const ScatterList pieces = context_.Pieces(receive.range, lease.blocks, lease.first_ordinal);
   if (PayloadChecksum(GatherList(pieces.begin(), pieces.end())) != receive.checksum) {
     ++context_.counters.checksum_failures;
@@ -243,6 +245,7 @@ void HandoffReceiver::OnLanded(Lease& lease, const Receive& receive) {
   lease.cells.Set(receive.range, CellState::kFilled);
   const int64_t bytes = receive.range.cells() * context_.layer_block_bytes();
   lease.bytes_received += bytes;
+  lease.receiving.Add(interval.began, interval.landed);
   context_.counters.bytes_received += bytes;
 }
 
@@ -343,6 +346,7 @@ void HandoffReceiver::InstallIfComplete(Lease& lease) {
                      .tokens = lease.fin->tokens(),
                      .bytes_received = lease.bytes_received,
                      .transfer_time = context_.now - lease.first_frame_at,
+                     .receive_time = lease.receiving.total(),
                      .transport = context_.transport.TransportName(*lease.sender)});
   Forget(lease, lease.epoch);
 }

@@ -17,6 +17,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "common/transfer/block_range.h"
+#include "common/transfer/busy_time.h"
 #include "common/transfer/handoff_context.h"
 
 namespace tandem::transfer {
@@ -34,7 +35,7 @@ class HandoffReceiver {
                                     uint64_t receive_id);
   void OnFin(PeerId from, const v1::KvFrame& frame);
   void OnAbort(PeerId from, const v1::KvFrame& frame);
-  void OnPayload(uint64_t receive_id, const absl::Status& status);
+  void OnPayload(uint64_t receive_id, const absl::Status& status, const ReceiveInterval& interval);
   void OnPeerLost(PeerId peer, const absl::Status& status);
 
   // Deadlines and NACK timers. Appends peers that hold up a drain for too long.
@@ -58,7 +59,8 @@ class HandoffReceiver {
     CellMap cells;
     int32_t receives_in_flight = 0;
     bool draining = false;
-    int64_t bytes_received = 0;
+    int64_t bytes_received = 0;  // verified
+    BusyTime receiving;          // those bytes
     absl::Time first_frame_at = absl::InfiniteFuture();
 
     // Of the current epoch only; StartEpoch clears them.
@@ -92,7 +94,7 @@ class HandoffReceiver {
   void HurryReceives(const Lease& lease);
   void AbortSender(const Lease& lease, absl::string_view reason);
   void Fail(Lease& lease, const absl::Status& status);
-  void OnLanded(Lease& lease, const Receive& receive);
+  void OnLanded(Lease& lease, const Receive& receive, const ReceiveInterval& interval);
   void OnChecksumFailure(Lease& lease, const BlockRange& range);
   void SendNack(Lease& lease, absl::Span<const BlockRange> ranges);
   // Asks for what is missing when all frames were seen or the time for it has come.

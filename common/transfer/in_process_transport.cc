@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
+#include "common/runtime/clock.h"
 
 namespace tandem::transfer {
 namespace {
@@ -263,8 +264,10 @@ class InProcessTransport final : public KvTransport {
     std::optional<ScatterList> place;
     if (listener_ != nullptr) place = listener_->OnFrame(from, arrived.frame, bytes, receive_id);
     if (bytes > 0 && place.has_value()) {
+      const absl::Time began = RealClock().Now();
       Copy(arrived.payload, *place);
-      listener_->OnPayload(receive_id, absl::OkStatus());
+      listener_->OnPayload(receive_id, absl::OkStatus(),
+                           {.began = began, .landed = RealClock().Now()});
     }
     absl::MutexLock lock(&network_.mutex);
     --arrived.sender->borrowed;

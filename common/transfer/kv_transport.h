@@ -29,6 +29,13 @@ using PeerId = StrongId<struct PeerIdTag, uint64_t>;
 using ScatterList = std::vector<absl::Span<std::byte>>;
 using GatherList = std::vector<absl::Span<const std::byte>>;
 
+// When a payload was on its way into its place. Began: its header was seen; where payload and
+// header come together, the transport began to take them in. Waiting for the sender to compute is
+// not in it.
+struct ReceiveInterval {
+  absl::Time began, landed;
+};
+
 class KvTransport {
  public:
   class Listener {
@@ -41,7 +48,9 @@ class KvTransport {
                                                size_t payload_bytes, uint64_t receive_id) = 0;
     // A payload that was given a place has landed whole, or failed (its place may hold any bytes).
     // Exactly once per accepted payload; before it, the place must stay mapped.
-    virtual void OnPayload(uint64_t receive_id, const absl::Status& status) = 0;
+    // `landed` does not go back from call to call.
+    virtual void OnPayload(uint64_t receive_id, const absl::Status& status,
+                           const ReceiveInterval& interval) = 0;
     // The connection is gone; sends in flight have completed with an error before this call.
     virtual void OnPeerLost(PeerId peer, const absl::Status& status) = 0;
   };

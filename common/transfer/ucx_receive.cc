@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/runtime/clock.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/ucx_transport_impl.h"
 
@@ -12,7 +13,8 @@ namespace tandem::transfer {
 namespace {
 
 // kind | origin | connection
-constexpr size_t kPrefixBytes = 1 + 2 * sizeof(uint64_t);
+constexpr size_t kConnectionAt = 1 + sizeof(uint64_t);
+constexpr size_t kPrefixBytes = kConnectionAt + sizeof(uint64_t);
 // Messages dropped between two log lines.
 constexpr int64_t kLogEveryDrops = 1000;
 
@@ -28,19 +30,6 @@ uint64_t NumberAt(absl::string_view bytes, size_t offset) {
 
 }  // namespace
 
-absl::Status UcxTransport::Start() {
-  ucp_am_handler_param_t param = {};
-  param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
-                     UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  param.id = static_cast<unsigned>(MessageKind::kFrame);
-  param.flags = UCP_AM_FLAG_WHOLE_MSG;
-  param.cb = &UcxTransport::OnMessage;
-  param.arg = this;
-  const ucs_status_t status = ucp_worker_set_am_recv_handler(worker_->handle(), &param);
-  if (status != UCS_OK) return UcxError("ucp_worker_set_am_recv_handler", status);
-  return absl::OkStatus();
-}
-
 std::string UcxTransport::MessageHeader(MessageKind kind, uint64_t connection,
                                         absl::string_view rest) const {
   std::string header(1, static_cast<char>(kind));
@@ -50,11 +39,32 @@ std::string UcxTransport::MessageHeader(MessageKind kind, uint64_t connection,
   return header;
 }
 
-ucs_status_t UcxTransport::OnMessage(void* self, const void* header, size_t header_bytes,
-                                     void* data, size_t data_bytes,
-                                     const ucp_am_recv_param_t* param) {
-  return static_cast<UcxTransport*>(self)->Receive(
-      absl::string_view(static_cast<const char*>(header), header_bytes), data, data_bytes, param);
+// Returning UCS_OK without a receive drops the payload, wherever it is.
+ucs_status_t UcxTransport::OnControlMessage(void* transport, const void* header,
+                                            size_t header_bytes, void* data, size_t data_bytes,
+                                            const ucp_am_recv_param_t* param) {
+  UcxTransport& self = *static_cast<UcxTransport*>(transport);
+  self.Receive({.worker = self.control_.get(),
+                .lane_of = nullptr,
+                .header = absl::string_view(static_cast<const char*>(header), header_bytes),
+                .data = data,
+                .data_bytes = data_bytes,
+                .rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0});
+  return UCS_OK;
+}
+
+ucs_status_t UcxTransport::OnLaneMessage(void* peer, const void* header, size_t header_bytes,
+                                         void* data, size_t data_bytes,
+                                         const ucp_am_recv_param_t* param) {
+  Peer& lane_of = *static_cast<Peer*>(peer);
+  lane_of.transport->Receive(
+      {.worker = lane_of.lane->worker.get(),
+       .lane_of = &lane_of,
+       .header = absl::string_view(static_cast<const char*>(header), header_bytes),
+       .data = data,
+       .data_bytes = data_bytes,
+       .rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0});
+  return UCS_OK;
 }
 
 void UcxTransport::DropMessage(absl::string_view why) {
@@ -62,92 +72,86 @@ void UcxTransport::DropMessage(absl::string_view why) {
   Log(LogLevel::kWarning, "KV message dropped", {{"reason", why}, {"dropped", dropped_messages_}});
 }
 
-// Returning UCS_OK without a receive drops the payload, wherever it is.
-ucs_status_t UcxTransport::Receive(absl::string_view header, void* data, size_t data_bytes,
-                                   const ucp_am_recv_param_t* param) {
-  if (header.size() < kPrefixBytes) {
+void UcxTransport::Receive(const Message& message) {
+  if (message.header.size() < kPrefixBytes) {
     DropMessage("header too short");
-    return UCS_OK;
-  }
-  const uint64_t origin = NumberAt(header, 1);
-  const uint64_t connection = NumberAt(header, 1 + sizeof(uint64_t));
-  const absl::string_view rest = header.substr(kPrefixBytes);
-  const auto kind = static_cast<MessageKind>(header[0]);
-  if (kind == MessageKind::kHello) {
-    OnHello(origin, connection, rest);
-    return UCS_OK;
-  }
-  const auto it = by_origin_.find(origin);
-  if (it == by_origin_.end()) {
-    DropMessage("from a peer that did not greet, or is gone");
-    return UCS_OK;
-  }
-  if (kind == MessageKind::kFrame) return ReceiveFrame(*it->second, rest, data, data_bytes, param);
-  if (kind == MessageKind::kBye) {
-    Lose(*it->second, absl::UnavailableError("the peer closed the connection"), /*silent=*/false);
-    return UCS_OK;
-  }
-  DropMessage("unknown kind of message");
-  return UCS_OK;
-}
-
-void UcxTransport::OnHello(uint64_t origin, uint64_t connection, absl::string_view address) {
-  const absl::StatusOr<UcxAddress> parsed = UcxAddress::Parse(address);
-  if (!parsed.ok() || parsed->origin != origin || origin == origin_ || connection == 0) {
-    DropMessage("a greeting that is damaged");
     return;
   }
-  if (const auto it = by_origin_.find(origin); it != by_origin_.end()) {
-    Peer& known = *it->second;
-    if (known.remote_connection == 0) known.remote_connection = connection;
-    if (known.remote_connection == connection) return;
-    Lose(known, absl::UnavailableError("the peer connected anew"), /*silent=*/false);
+  const auto kind = static_cast<MessageKind>(message.header[0]);
+  const uint64_t origin = NumberAt(message.header, 1);
+  if (kind == MessageKind::kHello && message.lane_of == nullptr) {
+    OnHello(origin, NumberAt(message.header, kConnectionAt), message.header.substr(kPrefixBytes));
+    return;
   }
-  Peer* peer = AddPeer(*parsed);
-  peer->remote_connection = connection;
-  const absl::Status opened = OpenEndpoint(*peer);
-  if (!opened.ok()) Lose(*peer, opened, /*silent=*/true);
+  const auto it = by_origin_.find(origin);
+  if (it == by_origin_.end() || (message.lane_of != nullptr && message.lane_of != it->second)) {
+    DropMessage("from a peer that did not greet, or is gone");
+    return;
+  }
+  if (kind == MessageKind::kFrame) {
+    ReceiveFrame(*it->second, message);
+  } else {
+    ReceiveGreeting(kind, *it->second, message);
+  }
 }
 
-ucs_status_t UcxTransport::ReceiveFrame(Peer& peer, absl::string_view frame_bytes, void* data,
-                                        size_t data_bytes, const ucp_am_recv_param_t* param) {
+void UcxTransport::ReceiveGreeting(MessageKind kind, Peer& peer, const Message& message) {
+  const uint64_t connection = NumberAt(message.header, kConnectionAt);
+  // Of a connection that was given up since.
+  if (connection != peer.connection && connection != peer.remote_connection) return;
+  if (kind == MessageKind::kReady) {
+    if (peer.state == Peer::State::kWelcomed) OnReady(peer, message.lane_of != nullptr);
+  } else if (kind == MessageKind::kWelcome && message.lane_of == nullptr) {
+    OnWelcome(peer, connection, message.header.substr(kPrefixBytes));
+  } else if (kind == MessageKind::kBye && message.lane_of == nullptr) {
+    Lose(peer, absl::UnavailableError("the peer closed the connection"), /*silent=*/false);
+  } else {
+    DropMessage("unknown kind of message");
+  }
+}
+
+void UcxTransport::ReceiveFrame(Peer& peer, const Message& message) {
+  const absl::string_view frame_bytes = message.header.substr(kPrefixBytes);
   v1::KvFrame frame;
   if (!frame.ParseFromArray(frame_bytes.data(), static_cast<int>(frame_bytes.size()))) {
     DropMessage("a frame that does not parse");
-    return UCS_OK;
+    return;
   }
-  if (listener_ == nullptr) return UCS_OK;
+  if (listener_ == nullptr) return;
   const uint64_t receive_id = next_receive_++;
   const std::optional<ScatterList> place =
-      listener_->OnFrame(peer.id, frame, data_bytes, receive_id);
-  if (data_bytes == 0 || !place.has_value()) return UCS_OK;
+      listener_->OnFrame(peer.id, frame, message.data_bytes, receive_id);
+  if (message.data_bytes == 0 || !place.has_value()) return;
   size_t place_bytes = 0;
   for (const absl::Span<std::byte> piece : *place) place_bytes += piece.size();
-  TANDEM_CHECK(place_bytes == data_bytes, "a payload of ", data_bytes, " bytes was given ",
-               place_bytes);
-  if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
-    LandRendezvous(peer, receive_id, *place, data);
+  TANDEM_CHECK(place_bytes == message.data_bytes, "a payload of ", message.data_bytes,
+               " bytes was given ", place_bytes);
+  if (message.rendezvous) {
+    LandRendezvous(peer, receive_id, *place, message);
   } else {
-    LandEager(receive_id, *place, data);
+    LandEager(receive_id, *place, message);
   }
-  return UCS_OK;
 }
 
-void UcxTransport::LandEager(uint64_t receive_id, const ScatterList& place, const void* data) {
-  const std::byte* from = static_cast<const std::byte*>(data);
+void UcxTransport::LandEager(uint64_t receive_id, const ScatterList& place,
+                             const Message& message) {
+  const std::byte* from = static_cast<const std::byte*>(message.data);
   for (const absl::Span<std::byte> piece : place) {
     std::memcpy(piece.data(), from, piece.size());
     from += piece.size();
   }
-  listener_->OnPayload(receive_id, absl::OkStatus());
+  listener_->OnPayload(receive_id, absl::OkStatus(),
+                       {.began = round_began_, .landed = RealClock().Now()});
 }
 
 void UcxTransport::LandRendezvous(Peer& peer, uint64_t receive_id, const ScatterList& place,
-                                  void* data) {
+                                  const Message& message) {
   auto request = std::make_unique<ReceiveRequest>();
   request->transport = this;
   request->peer = &peer;
+  request->over_lane = message.lane_of != nullptr;
   request->id = receive_id;
+  request->began = RealClock().Now();
   for (const absl::Span<std::byte> piece : place) {
     request->pieces.push_back({piece.data(), piece.size()});
     request->bytes += piece.size();
@@ -166,27 +170,37 @@ void UcxTransport::LandRendezvous(Peer& peer, uint64_t receive_id, const Scatter
     count = request->pieces.size();
   }
   ++peer.receives_in_flight;
+  if (request->over_lane) peer.lane->receives.insert(request.get());
   ReceiveRequest* in_flight = request.release();  // OnReceiveDone takes it back
   const ucs_status_ptr_t result =
-      ucp_am_recv_data_nbx(worker_->handle(), data, buffer, count, &param);
+      ucp_am_recv_data_nbx(message.worker->handle(), message.data, buffer, count, &param);
   if (UCS_PTR_IS_PTR(result)) return;
   OnReceiveDone(nullptr, UCS_PTR_STATUS(result), in_flight->bytes, in_flight);
 }
 
 void UcxTransport::OnReceiveDone(void* request, ucs_status_t status, size_t bytes,
                                  void* user_data) {
-  const std::unique_ptr<ReceiveRequest> receive(static_cast<ReceiveRequest*>(user_data));
+  std::unique_ptr<ReceiveRequest> receive(static_cast<ReceiveRequest*>(user_data));
   if (request != nullptr) ucp_request_free(request);
   UcxTransport* transport = receive->transport;
-  --receive->peer->receives_in_flight;
-  if (receive->peer->lost) transport->peers_changed_ = true;
+  if (receive->over_lane) receive->peer->lane->receives.erase(receive.get());
   absl::Status result;
   if (status != UCS_OK) {
     result = UcxError("receive", status);
   } else if (bytes != receive->bytes) {
     result = absl::DataLossError(absl::StrCat("received ", bytes, " bytes of ", receive->bytes));
   }
-  if (transport->listener_ != nullptr) transport->listener_->OnPayload(receive->id, result);
+  transport->FinishReceive(std::move(receive), result);
+}
+
+void UcxTransport::FinishReceive(std::unique_ptr<ReceiveRequest> request,
+                                 const absl::Status& status) {
+  --request->peer->receives_in_flight;
+  if (request->peer->lost) peers_changed_ = true;
+  if (listener_ != nullptr) {
+    listener_->OnPayload(request->id, status,
+                         {.began = request->began, .landed = RealClock().Now()});
+  }
 }
 
 }  // namespace tandem::transfer

@@ -1,8 +1,9 @@
 // The KvTransport over UCX: active messages in shared memory between processes of one host, over
 // TCP between hosts. No remote memory access: UCX's context has no RMA feature and rendezvous
 // copies through active messages, so that every byte lands by this process's own hand inside
-// Progress(). Thread safety: as KvTransport; may be created on another thread than the one that
-// uses it.
+// Progress(). A pair of processes shares no queue with any other process, so a peer that dies at
+// any instruction takes nobody's connection along. Thread safety: as KvTransport; may be created on
+// another thread than the one that uses it.
 #pragma once
 
 #include <memory>
@@ -14,7 +15,8 @@
 namespace tandem::transfer {
 
 struct UcxOptions {
-  // "auto" (shared memory on one host, else TCP), "shm" or "tcp".
+  // "auto" (shared memory on one host, else TCP), "shm" or "tcp". Shared memory connections are
+  // arranged over TCP, so a TCP network (the loopback device is enough) is needed in any case.
   std::string transports = "auto";
   std::string host;  // names this machine; peers with an equal host are expected on shared memory
 };

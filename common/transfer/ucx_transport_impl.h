@@ -1,14 +1,26 @@
 // The inside of the UCX transport: its peers and the requests in UCX's hands.
 //
-// Greetings. A transport knows its peers by `origin`, a number each draws at its start and puts
-// before every frame. Who connects sends HELLO first: its address and the connection's number; the
-// other side makes an endpoint of its own to that address, with an error handler, so that both
-// sides notice a loss. BYE ends a connection on purpose. A HELLO with a new number from a known
-// origin means that the peer gave the old connection up.
+// Control and lanes. The control worker speaks TCP. Frames between processes of one host go over a
+// lane: a worker for shared memory on each side that only this one peer writes to. One worker for
+// all would not do: its peers write into one queue, where a peer that is killed between taking a
+// slot and filling it leaves a slot that never fills, and no message behind it is ever seen. A lane
+// goes with its peer.
 //
-// Invariants: UCX calls back only inside ucp_worker_progress; a request's memory lives until its
-// callback; OnPeerLost comes after all of the peer's sends and receives have completed.
-// Thread safety: none; one thread at a time but for Wake().
+// Greetings. A transport knows its peers by `origin`, a number each draws at its start and puts
+// before every message. Who connects sends HELLO first: its address and the connection's number;
+// the other side makes an endpoint of its own to that address, with an error handler, so that both
+// sides notice a loss. BYE ends a connection on purpose. A HELLO with a new number from a known
+// origin means that the peer gave the old connection up. To set up a lane:
+//
+//   HELLO with A's lane ─control─▶  B opens a lane to it
+//   A opens a lane too  ◀─control─ WELCOME with B's lane, or without: then frames go over TCP
+//   READY ─────────────────lane──▶  frames may go both ways (over control: A fell back to TCP)
+//
+// Frames sent before that wait here. When both sides greet at once, the smaller origin's counts.
+//
+// Invariants: UCX calls back only inside ucp_worker_progress and ucp_worker_destroy; a request's
+// memory lives until its callback; OnPeerLost comes after all of the peer's sends and receives have
+// completed. Thread safety: none; one thread at a time but for Wake().
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -20,9 +32,11 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/runtime/random.h"
+#include "common/transfer/ucx_address.h"
 #include "common/transfer/ucx_transport.h"
 #include "common/transfer/ucx_worker.h"
 
@@ -32,8 +46,8 @@ class UcxTransport final : public KvTransport {
  public:
   using Done = absl::AnyInvocable<void(const absl::Status&)>;
 
-  UcxTransport(const UcxOptions& options, std::unique_ptr<UcxWorker> worker);
-  // Registers the message handlers. Call once.
+  explicit UcxTransport(const UcxOptions& options);
+  // Finds the transports and begins to listen. Call once, before everything else.
   absl::Status Start();
   ~UcxTransport() override;
 
@@ -45,30 +59,45 @@ class UcxTransport final : public KvTransport {
   std::string TransportName(PeerId peer) const override;
   bool Progress() override;
   void Wait(absl::Duration timeout) override;
-  void Wake() override { worker_->Wake(); }
+  void Wake() override { wake_event_->Wake(); }
 
  private:
-  enum class MessageKind : uint8_t { kHello = 1, kBye = 2, kFrame = 3 };
+  enum class MessageKind : uint8_t { kHello = 1, kBye = 2, kFrame = 3, kWelcome = 4, kReady = 5 };
 
+  struct SendRequest;
+  struct ReceiveRequest;
+  struct Lane {
+    std::unique_ptr<UcxWorker> worker;
+    UcxEndpoint endpoint;
+    // In UCX's hands, to be ended here when UCX does not.
+    absl::flat_hash_set<SendRequest*> sends;
+    absl::flat_hash_set<ReceiveRequest*> receives;
+  };
   struct Peer {
-    UcxTransport* transport = nullptr;  // for UCX's error callback
+    // kGreeted: this side's HELLO offered a lane. kWelcomed: this side's WELCOME did.
+    enum class State { kGreeted, kWelcomed, kOpen };
+
+    UcxTransport* transport = nullptr;  // for UCX's callbacks
     PeerId id;
     UcxAddress address;
     uint64_t connection = 0;         // of the greeting sent by this side, 0 when none was
     uint64_t remote_connection = 0;  // of the greeting last seen from the other side
-    ucp_ep_h endpoint = nullptr;
-    ucs_status_ptr_t closing = nullptr;  // UCX's close request
-    bool closed = false;                 // the close request completed
-    bool lost = false;                   // no longer usable; ends when nothing is in flight
-    bool silent = false;                 // ended by Disconnect: no OnPeerLost
+    State state = State::kOpen;
+    UcxEndpoint control;
+    std::unique_ptr<Lane> lane;
+    bool over_lane = false;                             // once open: frames go over the lane
+    std::vector<std::unique_ptr<SendRequest>> waiting;  // until it is open
+    bool lost = false;  // no longer usable; ends when nothing is in flight
+    absl::Time lost_at;
+    bool silent = false;  // ended by Disconnect: no OnPeerLost
     absl::Status why;
     int64_t sends_in_flight = 0;
     int64_t receives_in_flight = 0;
-    mutable std::string transport_name = "unknown";
   };
   struct SendRequest {
     UcxTransport* transport = nullptr;
     Peer* peer = nullptr;  // null when it was gone already
+    bool over_lane = false;
     std::string header;
     std::vector<ucp_dt_iov_t> pieces;
     Done done;
@@ -77,51 +106,85 @@ class UcxTransport final : public KvTransport {
   struct ReceiveRequest {
     UcxTransport* transport = nullptr;
     Peer* peer = nullptr;
+    bool over_lane = false;
     uint64_t id = 0;
+    absl::Time began;
     std::vector<ucp_dt_iov_t> pieces;
     size_t bytes = 0;
   };
+  // A message as UCX hands it over.
+  struct Message {
+    UcxWorker* worker = nullptr;
+    Peer* lane_of = nullptr;  // null: it came over control
+    absl::string_view header;
+    void* data = nullptr;
+    size_t data_bytes = 0;
+    bool rendezvous = false;  // the payload is still with the sender
+  };
 
-  static ucs_status_t OnMessage(void* self, const void* header, size_t header_bytes, void* data,
-                                size_t data_bytes, const ucp_am_recv_param_t* param);
+  static ucs_status_t OnControlMessage(void* transport, const void* header, size_t header_bytes,
+                                       void* data, size_t data_bytes,
+                                       const ucp_am_recv_param_t* param);
+  static ucs_status_t OnLaneMessage(void* peer, const void* header, size_t header_bytes, void* data,
+                                    size_t data_bytes, const ucp_am_recv_param_t* param);
   static void OnSendDone(void* request, ucs_status_t status, void* user_data);
   static void OnReceiveDone(void* request, ucs_status_t status, size_t bytes, void* user_data);
   static void OnEndpointError(void* peer, ucp_ep_h endpoint, ucs_status_t status);
 
-  // ucx_transport.cc: peers and sending
+  // ucx_connect.cc: greetings, lanes and endings
   Peer* AddPeer(const UcxAddress& address);
-  absl::Status OpenEndpoint(Peer& peer);
-  void Greet(Peer& peer, MessageKind kind);
-  void StartSend(std::unique_ptr<SendRequest> request);
+  absl::Status AddLane(Peer& peer);
+  absl::Status OpenLane(Peer& peer, const std::string& lane_address);
+  bool SharesMemory(const UcxAddress& address) const;
+  bool MayUseTcp(const UcxAddress& address) const;
+  void Greet(Peer& peer, MessageKind kind, bool offer_lane = false);
+  void OnHello(uint64_t origin, uint64_t connection, absl::string_view address);
+  void Accept(Peer& peer, const std::string& lane_address);
+  void OnWelcome(Peer& peer, uint64_t connection, absl::string_view address);
+  void OnReady(Peer& peer, bool over_lane);
   void Lose(Peer& peer, const absl::Status& why, bool silent);
-  // Moves endings on: opens endpoints for greetings seen, closes lost ones, runs completions.
+  // Whether nothing of the lane is in flight any more; ends what UCX does not end in time.
+  bool EndLane(Peer& peer);
+  void DestroyLane(Peer& peer);
+  // Moves endings on: closes lost endpoints, runs completions, ends peers with nothing in flight.
   bool Reap();
+
+  // ucx_transport.cc: sending and progress
+  void StartSend(std::unique_ptr<SendRequest> request, bool over_lane);
+  void FinishSend(std::unique_ptr<SendRequest> request, const absl::Status& status);
   bool RunCompletions();
-  void LogTransport(const Peer& peer) const;
+  bool ProgressWorker(UcxWorker& worker, int idle_calls_max);
 
   // ucx_receive.cc
   std::string MessageHeader(MessageKind kind, uint64_t connection, absl::string_view rest) const;
-  ucs_status_t Receive(absl::string_view header, void* data, size_t data_bytes,
-                       const ucp_am_recv_param_t* param);
-  void OnHello(uint64_t origin, uint64_t connection, absl::string_view address);
-  ucs_status_t ReceiveFrame(Peer& peer, absl::string_view frame_bytes, void* data,
-                            size_t data_bytes, const ucp_am_recv_param_t* param);
-  void LandEager(uint64_t receive_id, const ScatterList& place, const void* data);
-  void LandRendezvous(Peer& peer, uint64_t receive_id, const ScatterList& place, void* data);
+  void Receive(const Message& message);
+  void ReceiveGreeting(MessageKind kind, Peer& peer, const Message& message);
+  void ReceiveFrame(Peer& peer, const Message& message);
+  void LandEager(uint64_t receive_id, const ScatterList& place, const Message& message);
+  void LandRendezvous(Peer& peer, uint64_t receive_id, const ScatterList& place,
+                      const Message& message);
+  void FinishReceive(std::unique_ptr<ReceiveRequest> request, const absl::Status& status);
   void DropMessage(absl::string_view why);
 
   const UcxOptions options_;
-  const std::unique_ptr<UcxWorker> worker_;
   const std::unique_ptr<Random> random_;
   const uint64_t origin_;
+  std::unique_ptr<WakeEvent> wake_event_;
+  std::unique_ptr<UcxContext> tcp_context_;
+  std::unique_ptr<UcxContext> shm_context_;  // null when shared memory is not wanted or not there
+  std::unique_ptr<UcxWorker> control_;
+  UcxAddress own_address_;
   std::string address_;
+  size_t header_bytes_max_ = 0;  // of the transport that takes least
   Listener* listener_ = nullptr;
   uint64_t next_peer_ = 1;
   uint64_t next_receive_ = 1;
   int64_t dropped_messages_ = 0;
-  // All peers whose end is not complete, and those of them that frames may come from.
+  absl::Time round_began_ = absl::InfinitePast();  // this call of Progress
+  // All peers whose end is not complete, and those of them that messages may come from.
   absl::btree_map<PeerId, std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<uint64_t, Peer*> by_origin_;
+  std::vector<Peer*> lanes_;  // peers that have a lane, whose worker is progressed
   std::vector<std::unique_ptr<SendRequest>> finished_sends_;
   bool peers_changed_ = false;
   bool waited_ = false;  // since the last Progress

@@ -1,15 +1,16 @@
-// A UCX context with one worker, configured for the KV plane, and the small wire format around it:
-// addresses and greetings. Everything the process's environment says about UCX still applies to
-// what is not set here (UCX_NET_DEVICES, UCX_LOG_LEVEL). Thread safety: none; one thread at a time.
-// Owner: UcxTransport.
+// UCX's objects with owners, configured for the KV plane: a context (the choice of transports), its
+// workers (each receives through queues of its own) and their endpoints. Everything the process's
+// environment says about UCX still applies to what is not set here (UCX_NET_DEVICES,
+// UCX_LOG_LEVEL). Thread safety: none; one thread at a time, but for WakeEvent::Wake. Owner:
+// UcxTransport.
 #pragma once
 
-#include <sys/types.h>
 #include <ucp/api/ucp.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,47 +22,89 @@ namespace tandem::transfer {
 // UCX's words for a failed call.
 absl::Status UcxError(absl::string_view what, ucs_status_t status);
 
-// How others reach a transport. The checksum keeps damaged addresses away from UCX, which trusts
-// what it unpacks.
-struct UcxAddress {
-  uint64_t origin = 0;  // drawn by the transport at its start
-  std::string host;
-  std::string worker_address;
+class UcxContext {
+ public:
+  // `tls`: UCX's name of the one transport to use, "tcp" or "posix".
+  static absl::StatusOr<std::unique_ptr<UcxContext>> Create(const std::string& tls);
+  ~UcxContext();
+  UcxContext(const UcxContext&) = delete;
+  UcxContext& operator=(const UcxContext&) = delete;
 
-  std::string Serialize() const;
-  // kInvalidArgument for anything Serialize() did not write.
-  static absl::StatusOr<UcxAddress> Parse(absl::string_view bytes);
+  ucp_context_h handle() const { return context_; }
+
+ private:
+  UcxContext() = default;
+  ucp_context_h context_ = nullptr;
 };
 
 class UcxWorker {
  public:
-  // `transports`: as UcxOptions.
-  static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(const std::string& transports);
+  // `context` outlives the worker.
+  static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(UcxContext& context);
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
 
+  // Active messages of `id` arrive, whole, at `on_message` with `arg`.
+  absl::Status Handle(unsigned id, ucp_am_recv_callback_t on_message, void* arg);
+
   ucp_worker_h handle() const { return worker_; }
   const std::string& address() const { return address_; }
   size_t header_bytes_max() const { return header_bytes_max_; }
-  // Until there may be something to progress, Wake() or `timeout`.
-  void Wait(absl::Duration timeout);
-  // Any thread.
-  void Wake();
+  // UCX's own descriptor; readable when there is something to progress, once armed.
+  int fd() const { return fd_; }
+  // False when something happened since the last progress, so that there is nothing to wait for.
+  bool Arm() { return ucp_worker_arm(worker_) == UCS_OK; }
 
  private:
   UcxWorker() = default;
-  absl::Status Init(const std::string& transports);
+  absl::Status Init(UcxContext& context);
 
-  ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
-  int worker_fd_ = -1;  // UCX's own, not to be closed
-  int wake_fd_ = -1;
+  int fd_ = -1;
   size_t header_bytes_max_ = 0;
   std::string address_;
 };
 
-// "shm", "tcp" or, before the endpoint is up, "unknown".
-std::string UcxTransportName(ucp_ep_h endpoint);
+// A worker's endpoint to another worker. Ends by StartClose and, some progress later, Closed.
+class UcxEndpoint {
+ public:
+  UcxEndpoint() = default;
+  UcxEndpoint(const UcxEndpoint&) = delete;
+  UcxEndpoint& operator=(const UcxEndpoint&) = delete;
+
+  // `on_error` gets `arg` when the other side is gone. Call once. kUnavailable when UCX cannot
+  // reach the address.
+  absl::Status Open(UcxWorker& worker, const std::string& address, ucp_err_handler_cb_t on_error,
+                    void* arg);
+  bool open() const { return handle_ != nullptr; }
+  ucp_ep_h handle() const { return handle_; }
+  // Gives up what is in flight: its callbacks run with an error. Call again as often as you like.
+  void StartClose();
+  // Whether UCX has let go of it; true for one that never was open.
+  bool Closed();
+
+ private:
+  ucp_ep_h handle_ = nullptr;
+  ucs_status_ptr_t closing_ = nullptr;  // UCX's close request
+};
+
+// Sleeps on workers' descriptors.
+class WakeEvent {
+ public:
+  static absl::StatusOr<std::unique_ptr<WakeEvent>> Create();
+  ~WakeEvent();
+  WakeEvent(const WakeEvent&) = delete;
+  WakeEvent& operator=(const WakeEvent&) = delete;
+
+  // Until one of the armed workers' descriptors is readable, Wake() or `timeout`.
+  void Wait(const std::vector<int>& fds, absl::Duration timeout);
+  // Any thread.
+  void Wake();
+
+ private:
+  explicit WakeEvent(int fd) : fd_(fd) {}
+  const int fd_;
+};
 
 }  // namespace tandem::transfer

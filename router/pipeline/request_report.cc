@@ -76,6 +76,7 @@ void RequestReport::OnInstalled(const v1::Installed& installed) {
     OnPrefillFinished(installed.prefill_tokens());
   route_.set_kv_bytes_moved(installed.kv_bytes_received());
   route_.set_kv_transfer_ms(installed.kv_transfer_ms());
+  route_.set_kv_receive_ms(installed.kv_receive_ms());
   route_.set_transport(installed.transport());
 }
 

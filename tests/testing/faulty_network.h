@@ -50,7 +50,7 @@ class FaultyNetwork {
     std::vector<std::byte> copy;
   };
   struct Landing {
-    int64_t due = 0;
+    int64_t began = 0, due = 0;
     Transport* from = nullptr;
     Transport* to = nullptr;
     uint64_t receive_id = 0;
@@ -66,6 +66,11 @@ class FaultyNetwork {
            (faults_.delay_steps_max > 0
                 ? static_cast<int64_t>(random_->Below(faults_.delay_steps_max))
                 : 0);
+  }
+  // A step is a millisecond to those who want times.
+  transfer::ReceiveInterval Interval(const Landing& landing) const {
+    return {.began = absl::UnixEpoch() + absl::Milliseconds(landing.began),
+            .landed = absl::UnixEpoch() + absl::Milliseconds(step_)};
   }
   void Arrive(Flight flight);
   void Land(Landing landing);
@@ -208,7 +213,8 @@ inline void FaultyNetwork::Arrive(Flight flight) {
   if (Chance(faults_.damage_payload)) {
     flight.copy[random_->Below(bytes)] ^= std::byte{0x40};
   }
-  landings_.push_back({.due = Delay(),
+  landings_.push_back({.began = step_,
+                       .due = Delay(),
                        .from = flight.from,
                        .to = flight.to,
                        .receive_id = id,
@@ -224,7 +230,7 @@ inline void FaultyNetwork::Land(Landing landing) {
     offset += piece.size();
   }
   TANDEM_CHECK(offset == landing.bytes.size());
-  landing.to->listener_->OnPayload(landing.receive_id, absl::OkStatus());
+  landing.to->listener_->OnPayload(landing.receive_id, absl::OkStatus(), Interval(landing));
 }
 
 inline void FaultyNetwork::Break(Transport& a, Transport& b) {
@@ -253,7 +259,8 @@ inline void FaultyNetwork::Break(Transport& a, Transport& b) {
     if (flight.done) flight.done(absl::CancelledError("broken"));
   }
   for (Landing& landing : torn) {
-    landing.to->listener_->OnPayload(landing.receive_id, absl::CancelledError("broken"));
+    landing.to->listener_->OnPayload(landing.receive_id, absl::CancelledError("broken"),
+                                     Interval(landing));
   }
   a.Lose(&b);
   b.Lose(&a);

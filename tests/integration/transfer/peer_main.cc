@@ -40,7 +40,8 @@ void PrintEvent(const TransferEvent& event) {
   if (const auto* installed = std::get_if<LeaseInstalled>(&event)) {
     out << "installed " << installed->lease << " " << installed->epoch << " "
         << installed->bytes_received << " " << installed->first_token.token_id() << " "
-        << installed->transport;
+        << installed->transport << " " << absl::ToInt64Microseconds(installed->transfer_time) << " "
+        << absl::ToInt64Microseconds(installed->receive_time);
   } else if (const auto* failed = std::get_if<LeaseFailed>(&event)) {
     out << "failed " << failed->lease << " " << failed->epoch << " " << failed->status.ToString();
   } else if (const auto* drained = std::get_if<LeaseDrained>(&event)) {

@@ -68,6 +68,8 @@ class DecodeCoreTest : public ::testing::Test {
     installed.first_token.set_token_id(token);
     installed.first_token.set_index(index);
     installed.bytes_received = 1000;
+    installed.transfer_time = absl::Milliseconds(40);
+    installed.receive_time = absl::Milliseconds(3);
     installed.transport = "fake";
     return installed;
   }
@@ -192,6 +194,8 @@ TEST_F(DecodeCoreTest, InstalledSequencesGenerateAfterTheFirstToken) {
   EXPECT_EQ(installed.tokens().received(), 20);
   EXPECT_EQ(installed.first_token().token_id(), 65);
   EXPECT_EQ(installed.kv_bytes_received(), 1000);
+  EXPECT_EQ(installed.kv_transfer_ms(), 40);
+  EXPECT_EQ(installed.kv_receive_ms(), 3);
   EXPECT_EQ(installed.transport(), "fake");
   EXPECT_EQ(core_->load().leases(), 0);
   const auto slices = core_->PlanStep(now_);

@@ -169,6 +169,7 @@ class FakeKvPlane {
                                                    .first_token = *exported.first_token,
                                                    .bytes_received = bytes,
                                                    .transfer_time = absl::Milliseconds(2),
+                                                   .receive_time = absl::Milliseconds(1),
                                                    .transport = "fake"});
     to_sender.push_back(transfer::ExportDone{.export_id = id, .bytes_sent = bytes});
     leases_.erase(lease);

@@ -243,6 +243,7 @@ inline v1::NodeEvent Installed(const v1::Leg& leg, int first_index, int received
   installed.mutable_tokens()->set_cached(cached);
   installed.set_kv_bytes_received(4096);
   installed.set_kv_transfer_ms(2.5);
+  installed.set_kv_receive_ms(0.5);
   installed.set_transport("shm");
   if (first_index >= 0) *installed.mutable_first_token() = Token(first_index, 500 + first_index);
   return event;

@@ -51,6 +51,8 @@ TEST_F(RequestTest, BothLegsToTheEnd) {
   EXPECT_EQ(done.route.prefill_tokens().computed(), 60);
   EXPECT_EQ(done.route.decode_tokens().received(), 92);
   EXPECT_EQ(done.route.kv_bytes_moved(), 4096);
+  EXPECT_EQ(done.route.kv_transfer_ms(), 2.5);
+  EXPECT_EQ(done.route.kv_receive_ms(), 0.5);
   EXPECT_EQ(done.route.transport(), "shm");
   EXPECT_DOUBLE_EQ(done.timing.queue_ms(), 0);
   EXPECT_DOUBLE_EQ(done.timing.reserve_ms(), 5);

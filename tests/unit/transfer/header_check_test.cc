@@ -7,8 +7,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "common/transfer/busy_time.h"
 #include "common/transfer/frame_auth.h"
 #include "common/transfer/handoff_endpoint.h"
 
@@ -94,11 +96,12 @@ class HeaderCheckTest : public ::testing::Test {
                               bytes < 0 ? static_cast<size_t>(frame.data().payload_bytes()) : bytes,
                               next_receive_++);
   }
-  void Land(const ScatterList& place, std::byte value) {
+  void Land(const ScatterList& place, std::byte value, absl::Time began = absl::UnixEpoch(),
+            absl::Time landed = absl::UnixEpoch()) {
     for (const absl::Span<std::byte> piece : place) {
       std::memset(piece.data(), static_cast<int>(value), piece.size());
     }
-    endpoint_->OnPayload(next_receive_ - 1, absl::OkStatus());
+    endpoint_->OnPayload(next_receive_ - 1, absl::OkStatus(), {.began = began, .landed = landed});
   }
   void ExpectRejected(const std::function<void(v1::KvFrame&)>& change) {
     v1::KvFrame frame = Data();
@@ -224,7 +227,7 @@ TEST_F(HeaderCheckTest, ClosedLeaseDrainsFirst) {
   rest.mutable_data()->set_payload_bytes(kLayers * kCellBytes);
   const uint64_t landing = next_receive_ - 1;
   EXPECT_FALSE(Offer(rest).has_value()) << "a closed lease took more";
-  endpoint_->OnPayload(landing, absl::OkStatus());
+  endpoint_->OnPayload(landing, absl::OkStatus(), {.began = now_, .landed = now_});
   const auto events = endpoint_->TakeEvents();
   ASSERT_EQ(events.size(), 1u);
   EXPECT_TRUE(std::holds_alternative<LeaseDrained>(events[0]));
@@ -264,6 +267,45 @@ TEST_F(HeaderCheckTest, RepeatedFinOfAnInstalledLeaseIsAcknowledged) {
   const auto events = endpoint_->TakeEvents();
   ASSERT_EQ(events.size(), 1u);
   EXPECT_TRUE(std::holds_alternative<LeaseInstalled>(events[0]));
+}
+
+// Goal: the receive time holds what was spent receiving, once, and not the pauses between.
+TEST_F(HeaderCheckTest, ReceiveTimeLeavesOutTheSendersPauses) {
+  const absl::Time start = absl::UnixEpoch();
+  const std::vector<std::pair<int, int>> landings_ms = {{0, 3}, {2, 4}, {200, 205}};
+  for (int i = 0; i < 3; ++i) {
+    v1::KvFrame frame = Data();
+    frame.mutable_data()->set_first_ordinal(4 + i);
+    frame.mutable_data()->set_ordinal_count(1);
+    frame.mutable_data()->set_payload_bytes(kLayers * kCellBytes);
+    frame.mutable_data()->set_payload_checksum(ChecksumOf(std::byte{4}, kLayers * kCellBytes));
+    const auto place = Offer(frame);
+    ASSERT_TRUE(place.has_value());
+    Land(*place, std::byte{4}, start + absl::Milliseconds(landings_ms[i].first),
+         start + absl::Milliseconds(landings_ms[i].second));
+  }
+  v1::KvFrame fin = Data();
+  fin.mutable_fin()->set_data_frames(3);
+  Offer(fin, kPeer, 0);
+  const auto events = endpoint_->TakeEvents();
+  ASSERT_EQ(events.size(), 1u);
+  ASSERT_TRUE(std::holds_alternative<LeaseInstalled>(events[0]));
+  EXPECT_EQ(std::get<LeaseInstalled>(events[0]).receive_time, absl::Milliseconds(9));
+}
+
+TEST(BusyTimeTest, CountsOverlapsOnce) {
+  const auto at = [](int s) { return absl::UnixEpoch() + absl::Seconds(s); };
+  BusyTime busy;
+  busy.Add(at(5), at(6));
+  busy.Add(at(8), at(9));
+  EXPECT_EQ(busy.total(), absl::Seconds(2));
+  busy.Add(at(8), at(10));  // grows the last one
+  EXPECT_EQ(busy.total(), absl::Seconds(3));
+  busy.Add(at(0), at(12));  // swallows all
+  EXPECT_EQ(busy.total(), absl::Seconds(12));
+  busy.Add(at(12), at(12));
+  busy.Add(at(20), at(21));
+  EXPECT_EQ(busy.total(), absl::Seconds(13));
 }
 
 // The sending side: the export of lease 9 at peer 8, of two blocks; only layer 0 is pushed.

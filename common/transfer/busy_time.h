@@ -1,0 +1,32 @@
+// How long at least one of several overlapping things was going on: the sum of a union of time
+// intervals. Memory: one entry for each gap. Thread safety: none.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace tandem::transfer {
+
+class BusyTime {
+ public:
+  // REQUIRES: began <= ended, and `ended` is not before that of an earlier call.
+  void Add(absl::Time began, absl::Time ended) {
+    while (!stretches_.empty() && began <= stretches_.back().second) {
+      began = std::min(began, stretches_.back().first);
+      total_ -= stretches_.back().second - stretches_.back().first;
+      stretches_.pop_back();
+    }
+    stretches_.emplace_back(began, ended);
+    total_ += ended - began;
+  }
+  absl::Duration total() const { return total_; }
+
+ private:
+  std::vector<std::pair<absl::Time, absl::Time>> stretches_;  // apart, in order
+  absl::Duration total_;
+};
+
+}  // namespace tandem::transfer
