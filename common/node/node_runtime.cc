@@ -95,6 +95,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
       }
       Dispatch();
       worked = RunStep();
+      AnnounceFreedRoom();
       PublishLoad();
     }
   }
@@ -173,10 +174,22 @@ class NodeRuntimeImpl final : public NodeRuntime {
       *messages[router].add_events() = std::move(event);
     }
     const v1::NodeLoad load = core_->load();
+    if (!messages.empty()) announced_used_ = load.blocks_used();
     for (auto& [router, message] : messages) {
       *message.mutable_load() = load;
       links_->Send(router, std::move(message));
     }
+  }
+
+  // Blocks that an abort freed answer with no event; routers would place around them until the next
+  // heartbeat.
+  void AnnounceFreedRoom() {
+    const v1::NodeLoad load = core_->load();
+    if (load.blocks_used() >= announced_used_) return;
+    announced_used_ = load.blocks_used();
+    v1::NodeMessage message;
+    *message.mutable_load() = load;
+    links_->Broadcast(message);
   }
 
   // Every command must reach the KV plane, or a lease would never drain: what a full queue refuses
@@ -226,6 +239,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   const std::unique_ptr<NodeCore> core_;                    // engine thread
   const std::unique_ptr<engine::Engine> engine_;            // engine thread
   std::deque<transfer::TransferCommand> transfer_backlog_;  // engine thread
+  int64_t announced_used_ = 0;                              // engine thread; as routers last heard
   BoundedQueue<InboxItem> inbox_;
   BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
   std::unique_ptr<transfer::TransferService> transfer_;

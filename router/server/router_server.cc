@@ -120,8 +120,6 @@ class RouterServerImpl final : public RouterServer {
       fleet_service_.Disconnect(event.node, welcome.status());
       return;
     }
-    Log(LogLevel::kInfo, "node joined",
-        {{"node_id", event.registration.node_id()}, {"blocks", event.registration.num_blocks()}});
     v1::RouterMessage message;
     *message.mutable_welcome() = *std::move(welcome);
     fleet_service_.Send(event.node, std::move(message));
