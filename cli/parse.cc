@@ -79,8 +79,11 @@ std::string FormatSummary(const v1::Finished& finished) {
     const double mib = route.kv_bytes_moved() / 1048576.0;
     absl::StrAppendFormat(&text, "  KV moved     %.2f MiB over %s", mib, route.transport());
     if (route.kv_receive_ms() > 0) {
-      absl::StrAppendFormat(&text, " at %.1f GB/s",
-                            route.kv_bytes_moved() / route.kv_receive_ms() / 1e6);
+      // Small hand-offs are mostly wake-up latency: megabytes a second say more of them than 0.0
+      // GB/s.
+      const double mb_per_s = route.kv_bytes_moved() / route.kv_receive_ms() / 1e3;
+      absl::StrAppend(&text, mb_per_s < 1000 ? absl::StrFormat(" at %.0f MB/s", mb_per_s)
+                                             : absl::StrFormat(" at %.1f GB/s", mb_per_s / 1e3));
     }
     if (timing.prefill_ms() > 0) {
       absl::StrAppendFormat(&text, ", behind %.0f ms of prefill", timing.prefill_ms());

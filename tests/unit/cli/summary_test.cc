@@ -30,6 +30,12 @@ TEST(SummaryTest, RateIsTheWires) {
       HasSubstr("  KV moved     4.00 MiB over shm at 2.1 GB/s, behind 218 ms of prefill\n"));
 }
 
+TEST(SummaryTest, SlowRatesAreInMegabytes) {
+  v1::Finished finished = MovedRequest();
+  finished.mutable_route()->set_kv_receive_ms(100);
+  EXPECT_THAT(FormatSummary(finished), HasSubstr(" over shm at 42 MB/s, behind"));
+}
+
 TEST(SummaryTest, WithoutTimesNoRateIsClaimed) {
   v1::Finished finished = MovedRequest();
   finished.mutable_route()->set_kv_receive_ms(0);
