@@ -25,7 +25,7 @@ struct ModelAssets {
 
   // From a checkpoint on disk.
   static absl::StatusOr<std::unique_ptr<ModelAssets>> Load(const std::string& checkpoint_path);
-  // For hash-engine clusters: bytes as tokens. `spec`-like values must equal the nodes'.
+  // For hash-engine clusters: bytes as tokens, the identity that their nodes register.
   static absl::StatusOr<std::unique_ptr<ModelAssets>> ForHashEngine();
 
   // The conversation as prompt text. kInvalidArgument when the template refuses it or there is

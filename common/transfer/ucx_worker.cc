@@ -31,8 +31,8 @@ std::vector<std::pair<std::string, std::string>> Settings(const std::string& tls
   if (tls == "posix") settings.emplace_back("MM_ERROR_HANDLING", "y");
   // When a connection is reset in the middle of a zero-copy send, UCX 1.13's TCP completes it twice
   // and ends this process by an assertion (1 of 14 kills of a receiver). Copied sends have no
-  // completion to be run twice. In segments of 256 KiB instead of 8 they are no slower: 1.2 to 1.5
-  // GB/s against 0.9 to 1.2 on two loaded cores.
+  // completion to be run twice; segments of 256 KiB instead of 8 make up for the copy
+  // (docs/PERFORMANCE.md has the rate).
   if (tls == "tcp") {
     settings.emplace_back("ZCOPY_THRESH", "inf");
     settings.emplace_back("TX_SEG_SIZE", "256kb");
