@@ -31,6 +31,24 @@ absl::Status CheckPrompt(const std::vector<TokenId>& prompt, const ModelIdentity
   return absl::OkStatus();
 }
 
+// Asked for, but not served by this build: refusing beats ignoring.
+absl::Status CheckServed(const v1::GenerateRequest& request) {
+  const auto refuse = [](absl::string_view field) {
+    return absl::UnimplementedError(absl::StrCat(field, ": not served by this router"));
+  };
+  if (request.has_best_of()) return refuse("best_of");
+  if (request.has_beam_search()) return refuse("beam_search");
+  if (request.has_guided()) return refuse("guided");
+  if (request.has_prompt_logprobs()) return refuse("prompt_logprobs");
+  if (request.echo()) return refuse("echo");
+  if (request.keep_special_tokens()) return refuse("keep_special_tokens");
+  if (request.priority() != 0) return refuse("priority");
+  if (request.has_deadline_s()) return refuse("deadline_s");
+  if (request.resume_from_token() != 0) return refuse("resume_from_token");
+  if (request.bad_words_size() > 0) return refuse("bad_words");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIdentity& model) {
@@ -45,6 +63,7 @@ absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIde
   if (request.n() > 1)
     return absl::UnimplementedError(
         absl::StrCat("n: ", request.n(), ", only 1 answer a request is served"));
+  RETURN_IF_ERROR(CheckServed(request));
   if (request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET)
     return absl::InvalidArgumentError("prompt: missing, expected text, chat or tokens");
   return absl::OkStatus();
