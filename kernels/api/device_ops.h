@@ -77,6 +77,8 @@ struct DeviceGemmArgs {
   const float* bias = nullptr;  // [n] or nullptr
   bool add_to_y = false;
   float* y = nullptr;  // [rows][n]
+  // Of the device: how many blocks fill it. Decides the tile, and so speed, but no bit.
+  int32_t multiprocessors = 1;
 };
 
 // Part of attention that one warp (or block) computes: see attention_schedule.h.

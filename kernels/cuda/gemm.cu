@@ -15,9 +15,6 @@
 namespace tandem::kernels::TANDEM_SIMT {
 namespace {
 
-// How many blocks a launch is thought to need to fill a GPU; only speed depends on it.
-constexpr int kMultiprocessors = 132;
-
 template <gemm::Tile kTile>
 struct GemmKernel {
   using Params = DeviceGemmArgs;
@@ -143,7 +140,7 @@ void LaunchTile(const DeviceGemmArgs& args, DeviceStream& stream) {
 
 void Gemm(const DeviceGemmArgs& args, DeviceStream& stream) {
   KERNEL_REQUIRE(args.k % 8 == 0);
-  const gemm::Tile& tile = gemm::ChooseTile(args.rows, args.n, kMultiprocessors);
+  const gemm::Tile& tile = gemm::ChooseTile(args.rows, args.n, args.multiprocessors);
   if (&tile == &gemm::kSmallTile) {
     LaunchTile<gemm::kSmallTile>(args, stream);
   } else if (&tile == &gemm::kMediumTile) {
