@@ -21,6 +21,11 @@ namespace tandem::kernels {
 // A bf16 value as stored.
 using Bf16Bits = uint16_t;
 
+// Head sizes that attention and RoPE have kernels for.
+constexpr bool IsDeviceHeadDim(int32_t head_dim) {
+  return head_dim == 16 || head_dim == 32 || head_dim == 64 || head_dim == 128 || head_dim == 256;
+}
+
 struct DeviceEmbedArgs {
   const int32_t* tokens = nullptr;  // [rows]
   const Bf16Bits* table = nullptr;  // [vocab][size]
@@ -112,7 +117,7 @@ struct DeviceAttentionArgs {
   int32_t num_heads = 0;
   float scale = 0;
   int32_t sliding_window = 0;  // 0 = all
-  KvLayer layer;               // head_dim 64, 128 or 256; bf16
+  KvLayer layer;               // a device head_dim; bf16
   const int32_t* tables = nullptr;
   const AttentionItem* narrow_items = nullptr;
   const AttentionItem* wide_items = nullptr;

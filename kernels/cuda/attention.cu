@@ -282,7 +282,9 @@ void Attention(const DeviceAttentionArgs& args, DeviceStream& stream) {
   AttentionParams params = {args, 0};
   while (1 << params.block_shift < shape.block_tokens) ++params.block_shift;
   KERNEL_REQUIRE(1 << params.block_shift == shape.block_tokens);
-  KERNEL_REQUIRE(shape.head_dim == 64 || shape.head_dim == 128 || shape.head_dim == 256);
+  KERNEL_REQUIRE(IsDeviceHeadDim(shape.head_dim));
+  if (shape.head_dim == 16) LaunchAttention<16>(params, stream);
+  if (shape.head_dim == 32) LaunchAttention<32>(params, stream);
   if (shape.head_dim == 64) LaunchAttention<64>(params, stream);
   if (shape.head_dim == 128) LaunchAttention<128>(params, stream);
   if (shape.head_dim == 256) LaunchAttention<256>(params, stream);

@@ -50,6 +50,15 @@ struct RopeKvKernel {
     }
   }
 
+  // Heads of at most 32 elements, one in each lane: the other of a pair is half a head away.
+  TANDEM_KERNEL void RotateAcross(float x[kElements], int half, const float* cos,
+                                  const float* sin) {
+    const float other = ShuffleXor(x[0], half);
+    const int i = LaneIndex() % half;
+    const float sine = LaneIndex() < half ? -sin[i] : sin[i];
+    x[0] = Add(Mul(x[0], cos[i]), Mul(other, sine));
+  }
+
   // Where the head's result goes; nullptr when this row writes none.
   TANDEM_KERNEL Bf16Bits* Destination(const Params& p, int64_t row, int head) {
     const KvShape& shape = p.layer.shape;
@@ -83,6 +92,7 @@ struct RopeKvKernel {
       const float* weight = head < p.num_heads ? p.q_norm : p.k_norm;
       if (weight != nullptr) Normalise(x, head_dim, weight, p.eps);
       const int64_t angle = int64_t{p.positions[row]} * (head_dim / 2);
+      if (head_dim < 64) RotateAcross(x, head_dim / 2, p.cos + angle, p.sin + angle);
       if (head_dim == 64) Rotate<1>(x, p.cos + angle, p.sin + angle);
       if (head_dim == 128) Rotate<2>(x, p.cos + angle, p.sin + angle);
       if (head_dim == 256) Rotate<4>(x, p.cos + angle, p.sin + angle);
@@ -101,7 +111,7 @@ struct RopeKvKernel {
 
 void RopeKv(const DeviceRopeKvArgs& args, DeviceStream& stream) {
   const int head_dim = args.layer.shape.head_dim;
-  KERNEL_REQUIRE(head_dim == 64 || head_dim == 128 || head_dim == 256);
+  KERNEL_REQUIRE(IsDeviceHeadDim(head_dim));
   const int heads = args.num_heads + 2 * args.layer.shape.num_kv_heads;
   Launch<RopeKvKernel>({.x = args.rows,
                         .y = (heads + kHeadsPerBlock - 1) / kHeadsPerBlock,

@@ -10,8 +10,8 @@ namespace tandem::kernels::TANDEM_SIMT {
 // chunks.
 template <int kRowChunks>
 TANDEM_BOTH constexpr int SwizzledOffset(int row, int chunk) {
-  static_assert(kRowChunks % 8 == 0);
-  return (row * kRowChunks + (chunk ^ (row & 7))) * 16;
+  constexpr int kMask = kRowChunks < 8 ? kRowChunks - 1 : 7;
+  return (row * kRowChunks + (chunk ^ (row & kMask))) * 16;
 }
 
 }  // namespace tandem::kernels::TANDEM_SIMT
