@@ -11,9 +11,9 @@
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
+#include "router/server/answer_session.h"
 #include "router/server/client_service.h"
 #include "router/server/fleet_service.h"
-#include "router/server/generate_session.h"
 
 namespace tandem::router {
 namespace {
@@ -177,7 +177,7 @@ class RouterServerImpl final : public RouterServer {
   ClientService client_service_;
   std::unique_ptr<rpc::Server> client_server_;
   std::unique_ptr<rpc::Server> fleet_server_;
-  absl::flat_hash_map<RequestId, std::shared_ptr<GenerateSession>> sessions_;  // router thread
+  absl::flat_hash_map<RequestId, std::shared_ptr<AnswerSession>> sessions_;  // router thread
   std::atomic<bool> decode_ready_{false};
   std::atomic<bool> draining_{false};
   absl::Mutex mutex_;
