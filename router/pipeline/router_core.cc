@@ -5,11 +5,11 @@
 #include "common/telemetry/log.h"
 #include "router/membership/registration.h"
 #include "router/pipeline/router_core_impl.h"
+#include "router/pipeline/validate.h"
 
 namespace tandem::router {
 namespace {
 
-constexpr int32_t kSequencesMax = 1024;  // what a client may ask for is bounded before
 // A younger request may pass requests that found no room, but few, and none that has waited long.
 constexpr int kPassedMax = 8;
 constexpr int kVisitedMax = 256;  // per walk, those that fit nowhere included

@@ -6,6 +6,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/tokenizer/streaming_detokenizer.h"
 #include "common/rpc/convert.h"
+#include "router/pipeline/bad_words.h"
 #include "router/pipeline/validate.h"
 
 namespace tandem::router {
@@ -13,7 +14,8 @@ namespace {
 
 class AnswerDetokenizer final : public Detokenizer {
  public:
-  explicit AnswerDetokenizer(const model::Tokenizer& tokenizer) : detokenizer_(&tokenizer) {}
+  AnswerDetokenizer(const model::Tokenizer& tokenizer, bool keep_special_tokens)
+      : detokenizer_(&tokenizer, {.skip_special_tokens = !keep_special_tokens}) {}
   std::string Append(TokenId token) override { return detokenizer_.Append(token); }
   std::string Flush() override { return detokenizer_.Flush(); }
 
@@ -61,7 +63,6 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, absl::Ti
   ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets.identity,
                                           assets.eos_token_ids, deps_.random));
   id_ = input.id;
-  return_tokens_ = request.return_token_ids() || input.sampling.logprobs.has_value();
   started_.set_request_id(id_.value());
   started_.set_model(assets.identity.name);
   started_.set_seed(input.sampling.seed);
@@ -69,9 +70,36 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, absl::Ti
   if (request.return_prompt_token_ids()) {
     for (const TokenId token : input.prompt) started_.add_prompt_token_ids(token);
   }
-  answers_.emplace_back().assembler = std::make_unique<AnswerAssembler>(
-      std::make_unique<AnswerDetokenizer>(*assets.tokenizer), input.stop, input.eos_token_ids);
-  return absl::OkStatus();
+  return PrepareAnswers(request, input);
+}
+
+absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
+                                           RequestInput& input) {
+  const model::Tokenizer& tokenizer = *deps_.assets.tokenizer;
+  AnswerOptions options;
+  options.sequences = input.sequences;
+  options.n = request.has_n() ? request.n() : 1;
+  options.return_logprobs = request.sampling().has_logprobs();
+  options.return_tokens = request.return_token_ids() || options.return_logprobs;
+  options.resume_from_token = request.resume_from_token();
+  if (request.echo())
+    options.echo = request.has_text()
+                       ? request.text()
+                       : tokenizer.Decode(input.prompt, !request.keep_special_tokens());
+  // The best are chosen by it.
+  if (options.n < options.sequences && !options.return_logprobs) input.sampling.logprobs = 0;
+  const bool keep_special_tokens = request.keep_special_tokens();
+  answers_ = std::make_unique<AnswerGroup>(std::move(options), [&] {
+    return std::make_unique<AnswerAssembler>(
+        std::make_unique<AnswerDetokenizer>(tokenizer, keep_special_tokens), input.stop,
+        input.eos_token_ids);
+  });
+  const auto encode = [&](absl::string_view text) {
+    return tokenizer.Encode(text, {.add_special_tokens = false});
+  };
+  AddBadWords({request.bad_words().begin(), request.bad_words().end()}, encode,
+              input.sampling.bad_words);
+  return request::Validate(input.sampling, deps_.assets.identity.vocab_size);
 }
 
 void AnswerSession::Cancel() {
@@ -86,53 +114,30 @@ void AnswerSession::Accepted() {
 }
 
 request::FinishReason AnswerSession::OnEvent(const ClientEvent& event) {
-  Answer& answer = answers_[0];
   if (const auto* failed = std::get_if<RequestFailed>(&event)) {
     Fail(failed->status);
-  } else if (const auto* done = std::get_if<RequestDone>(&event)) {
-    SendFinished(answer, *done);
+    return request::FinishReason::kNone;
+  }
+  if (const auto* done = std::get_if<RequestDone>(&event)) {
+    if (done->last) over_ = true;
+    SendAll(answers_->OnDone(*done), done->last);
+    if (done->last) End(absl::OkStatus());
+  } else if (const auto* scored = std::get_if<PromptScored>(&event)) {
+    SendAll(answers_->OnScores(*scored), false);
   } else {
-    SendTokens(answer, std::get<TokensReady>(event));
-    if (answer.assembler->stopped()) return request::FinishReason::kStop;
-    if (overflowed_) {
-      Fail(absl::ResourceExhaustedError(
-          "the client left more unread than is kept for it: request ended"));
-      return request::FinishReason::kAborted;
-    }
+    const auto& tokens = std::get<TokensReady>(event);
+    SendAll(answers_->OnTokens(tokens), false);
+    if (answers_->stopped(tokens.sequence_index)) return request::FinishReason::kStop;
   }
-  return request::FinishReason::kNone;
+  if (!overflowed_ || sink_ == nullptr) return request::FinishReason::kNone;
+  Fail(absl::ResourceExhaustedError(
+      "the client left more unread than is kept for it: request ended"));
+  return request::FinishReason::kAborted;
 }
 
-void AnswerSession::SendTokens(Answer& answer, const TokensReady& event) {
-  v1::GenerateResponse part;
-  v1::Delta& delta = *part.mutable_delta();
-  for (const v1::GeneratedToken& token : event.tokens) {
-    if (answer.assembler->stopped())
-      break;  // computed before the stop string was seen: not part of the answer
-    ++answer.output_tokens;
-    delta.mutable_text()->append(answer.assembler->Append(token.token_id()));
-    if (return_tokens_) *delta.add_tokens() = token;
-  }
-  if (!delta.text().empty() || delta.tokens_size() > 0) Send(std::move(part));
-}
-
-void AnswerSession::SendFinished(Answer& answer, const RequestDone& event) {
-  if (std::string rest = answer.assembler->Flush(); !rest.empty()) {
-    v1::GenerateResponse part;
-    part.mutable_delta()->set_text(std::move(rest));
-    Send(std::move(part));
-  }
-  v1::GenerateResponse part;
-  v1::Finished& finished = *part.mutable_finished();
-  finished.set_reason(rpc::ToWire(event.reason));
-  finished.set_stop_string(std::string(answer.assembler->stop_string()));
-  *finished.mutable_usage() = event.usage;
-  finished.mutable_usage()->set_output_tokens(answer.output_tokens);
-  *finished.mutable_route() = event.route;
-  *finished.mutable_timing() = event.timing;
-  over_ = true;
-  Send(std::move(part), true);
-  End(absl::OkStatus());
+void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
+  for (size_t i = 0; i < parts.size(); ++i)
+    Send(std::move(parts[i]), last && i + 1 == parts.size());
 }
 
 void AnswerSession::Fail(const absl::Status& status) {
