@@ -25,6 +25,8 @@ using kernels::DeviceBuffer;
 constexpr int32_t kGraphRowsMax = 256;
 // Rows that sample in the step that is profiled; steps with more grow the logits then.
 constexpr int32_t kLogitRowsReserved = 64;
+// Prompt rows scored at a time: the logits of a whole prompt would be larger than the model.
+constexpr int32_t kScoredRows = 32;
 // Block tables that are reserved for sequences of full length.
 constexpr int64_t kFullTablesReserved = 16;
 
@@ -71,6 +73,7 @@ class DeviceEngine final : public Engine {
     kernels::KvShape kv;
     DeviceEngineOptions options;
     std::unique_ptr<kernels::Device> device;
+    int64_t free_bytes_at_start = 0;
     std::unique_ptr<kernels::DeviceStream> stream;
     std::unique_ptr<kernels::DeviceEvent> step_done;
     std::vector<std::unique_ptr<kernels::DeviceEvent>> layer_written;  // [num_layers]
@@ -114,7 +117,9 @@ class DeviceEngine final : public Engine {
     const int64_t total = parts_.device->properties().memory_bytes;
     const auto allowed =
         static_cast<int64_t>(parts_.options.memory_fraction * static_cast<double>(total));
-    return std::optional<int64_t>(allowed - (total - free_bytes));
+    // Other processes' memory is not ours to count, but what they left is all there is.
+    const int64_t own = std::max<int64_t>(0, parts_.free_bytes_at_start - free_bytes);
+    return std::optional<int64_t>(std::min(allowed - own, free_bytes));
   }
 
   absl::Status AllocateKv(int64_t num_blocks) override {
@@ -138,12 +143,13 @@ class DeviceEngine final : public Engine {
     const int32_t padded_rows = as_graph ? BucketOf(needs.rows) : needs.rows;
     needs.rows = padded_rows;
     if (as_graph) needs.logit_rows = padded_rows;
+    if (HasPromptScores(slices)) needs.logit_rows = std::max(needs.logit_rows, kScoredRows);
     RETURN_IF_ERROR(Reserve(needs));
     batch_.Fill(slices, padded_rows, *parts_.stream);
     if (as_graph) {
       RETURN_IF_ERROR(EnqueueGraph(padded_rows));
     } else {
-      EnqueueRows();
+      EnqueueRows(HasPromptScores(slices));
     }
     const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
     parts_.stream->CopyOut(logits_.data(), pass_.logits(),
@@ -151,7 +157,9 @@ class DeviceEngine final : public Engine {
     parts_.stream->Record(*parts_.step_done);
     RETURN_IF_ERROR(FinishLayers(slices, as_graph, layer_done));
     RETURN_IF_ERROR(parts_.stream->Synchronize());
-    return SampleAll(slices);
+    ASSIGN_OR_RETURN(std::vector<SampledToken> sampled, SampleAll(slices));
+    RETURN_IF_ERROR(ScorePrompts(slices));
+    return sampled;
   }
 
  private:
@@ -175,13 +183,18 @@ class DeviceEngine final : public Engine {
       return false;
     }
     return std::all_of(slices.begin(), slices.end(), [](const SequenceSlice& slice) {
-      return slice.num_new == 1 && slice.sample;
+      return slice.num_new == 1 && slice.sample && slice.prompt_scores == nullptr;
     });
   }
 
-  void EnqueueRows() {
+  static bool HasPromptScores(absl::Span<const SequenceSlice> slices) {
+    return std::any_of(slices.begin(), slices.end(),
+                       [](const SequenceSlice& slice) { return slice.prompt_scores != nullptr; });
+  }
+
+  void EnqueueRows(bool logits_later) {
     pass_.Enqueue(
-        batch_, {batch_.rows(), batch_.num_logit_rows(), false},
+        batch_, {batch_.rows(), batch_.num_logit_rows(), false, logits_later},
         [this](int layer) { return kv_->Region(layer); },
         [this](int layer) {
           parts_.stream->Record(*parts_.layer_written[static_cast<size_t>(layer)]);
@@ -247,6 +260,53 @@ class DeviceEngine final : public Engine {
     return tokens;
   }
 
+  // Appends to the slices' prompt_scores, a few rows' logits at a time.
+  absl::Status ScorePrompts(absl::Span<const SequenceSlice> slices) {
+    int64_t first_row = 0;  // of the slice, in the batch
+    for (const SequenceSlice& slice : slices) {
+      const int64_t end = std::min(slice.num_computed + slice.num_new, slice.prompt_tokens - 1);
+      for (int64_t begin = slice.num_computed; slice.prompt_scores != nullptr && begin < end;
+           begin += kScoredRows) {
+        const int64_t count = std::min(int64_t{kScoredRows}, end - begin);
+        RETURN_IF_ERROR(ScoreRows(slice, begin, {first_row + begin - slice.num_computed, count}));
+      }
+      first_row += slice.num_new;
+    }
+    return absl::OkStatus();
+  }
+
+  // Rows of the batch.
+  struct RowRange {
+    int64_t first, count;
+  };
+  // Scores tokens [begin + 1, begin + 1 + rows.count) of the slice.
+  absl::Status ScoreRows(const SequenceSlice& slice, int64_t begin, const RowRange& rows) {
+    if (scored_rows_.bytes() == 0) {
+      ASSIGN_OR_RETURN(scored_rows_, parts_.device->Allocate(DeviceBuffer::Kind::kDevice,
+                                                             kScoredRows * sizeof(int32_t)));
+    }
+    std::vector<int32_t> indices;
+    for (int64_t i = 0; i < rows.count; ++i) {
+      indices.push_back(static_cast<int32_t>(rows.first + i));
+    }
+    const size_t vocab = static_cast<size_t>(spec_.vocab_size);
+    kernels::DeviceStream& stream = *parts_.stream;
+    stream.CopyIn(scored_rows_.data(), indices.data(), indices.size() * sizeof(int32_t));
+    pass_.EnqueueLogits(scored_rows_.as<int32_t>(), static_cast<int32_t>(indices.size()));
+    stream.CopyOut(logits_.data(), pass_.logits(), indices.size() * vocab * sizeof(float));
+    RETURN_IF_ERROR(stream.Synchronize());
+    const size_t scored = slice.prompt_scores->size();
+    slice.prompt_scores->resize(scored + indices.size());
+    parts_.pool->parallel()(rows.count, [&](int64_t i, int worker) {
+      const size_t index = static_cast<size_t>(i);
+      (*slice.prompt_scores)[scored + index] =
+          ScoreToken(slice.tokens[static_cast<size_t>(begin + i + 1)], slice.prompt_logprobs,
+                     absl::MakeConstSpan(logits_.as<float>() + index * vocab, vocab), sampler_,
+                     sampling_scratch_[static_cast<size_t>(worker)].data());
+    });
+    return absl::OkStatus();
+  }
+
   // Runs one step over blocks of its own, so that the first one asked for finds all kernels loaded.
   absl::Status RunProfile(int64_t max_batch_tokens) {
     constexpr int64_t kProfileRows = 64;
@@ -278,7 +338,8 @@ class DeviceEngine final : public Engine {
   const kernels::Backend& sampler_;
   std::vector<AlignedBuffer> sampling_scratch_;  // [threads]
   int64_t step_bytes_ = 0;
-  kernels::DeviceBuffer logits_;  // pinned, [logit_rows][vocab]
+  kernels::DeviceBuffer logits_;       // pinned, [logit_rows][vocab]
+  kernels::DeviceBuffer scored_rows_;  // [kScoredRows], once prompts are scored
   std::unique_ptr<DeviceKv> kv_;
   bool warm_ = false;
   std::map<int32_t, std::unique_ptr<kernels::DeviceGraph>> graphs_;  // by bucket
@@ -318,6 +379,7 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
   parts.kv = {parts.config.num_kv_heads, parts.config.head_dim, options.block_tokens,
               kernels::KvType::kBf16};
   parts.spec = MakeSpec(checkpoint, parts.kv, options, *parts.device);
+  ASSIGN_OR_RETURN(parts.free_bytes_at_start, parts.device->FreeBytes());
   ASSIGN_OR_RETURN(parts.stream, parts.device->NewStream());
   ASSIGN_OR_RETURN(parts.step_done, parts.device->NewEvent());
   for (int layer = 0; layer < parts.config.num_layers; ++layer) {

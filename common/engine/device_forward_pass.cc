@@ -89,11 +89,11 @@ void DeviceForwardPass::Enqueue(const DeviceBatch& batch, const Extent& extent,
     ComputeKv(batch, extent.rows, layer, region(layer));
     layer_done(layer);
     // Nobody reads what the last layer makes of rows that do not sample.
-    if (layer + 1 == num_layers && extent.logit_rows == 0) return;
+    if (layer + 1 == num_layers && extent.logit_rows == 0 && !extent.logits_later) return;
     Attend(batch, extent, layer, region(layer));
     FeedForward(extent.rows, layer);
   }
-  ComputeLogits(batch, extent.logit_rows);
+  EnqueueLogits(batch.logit_rows(), extent.logit_rows);
 }
 
 kernels::KvLayer DeviceForwardPass::KvOf(char* region) const {
@@ -198,17 +198,18 @@ void DeviceForwardPass::AddToResidual(const DeviceBuffer& input, int32_t rows,
   ops_.rms_norm(args, stream_);
 }
 
-void DeviceForwardPass::ComputeLogits(const DeviceBatch& batch, int32_t logit_rows) {
+void DeviceForwardPass::EnqueueLogits(const int32_t* rows, int32_t count) {
+  if (count == 0) return;
   kernels::DeviceRmsNormArgs args;
   args.x = x_.as<float>();
   args.weight = weights_.final_norm.as<float>();
-  args.gather = batch.logit_rows();
+  args.gather = rows;
   args.eps = options_.config.rms_norm_eps;
-  args.rows = logit_rows;
+  args.rows = count;
   args.size = options_.config.hidden_size;
   args.y = final_.as<kernels::Bf16Bits>();
   ops_.rms_norm(args, stream_);
-  Multiply({&final_, logit_rows, &weights_.output_matrix(), false, &logits_});
+  Multiply({&final_, count, &weights_.output_matrix(), false, &logits_});
 }
 
 }  // namespace tandem::engine

@@ -37,6 +37,7 @@ class DeviceForwardPass {
     int32_t rows = 0;
     int32_t logit_rows = 0;
     bool decode_launch = false;  // launch for any batch of `rows` one-token rows, not for this one
+    bool logits_later = false;   // EnqueueLogits follows: compute the last layer in any case
   };
   // `region(layer)` is a layer's KV in device memory; `layer_done(layer)` is called when what
   // writes it is enqueued. REQUIRES: reserved.
@@ -44,7 +45,11 @@ class DeviceForwardPass {
                absl::FunctionRef<char*(int layer)> region,
                absl::FunctionRef<void(int layer)> layer_done);
 
-  // [logit_rows][vocab] in device memory, of the batch's logit rows in order.
+  // The logits of `count` rows of the last pass that was enqueued, named by `rows` in device
+  // memory. REQUIRES: count ≤ the reserved logit rows.
+  void EnqueueLogits(const int32_t* rows, int32_t count);
+
+  // [logit_rows][vocab] in device memory, of the last rows whose logits were enqueued.
   const float* logits() const { return logits_.as<float>(); }
 
   // The distinct sliding windows of the layers, for DeviceBatch; layers use them by index.
@@ -63,7 +68,6 @@ class DeviceForwardPass {
   void ComputeKv(const DeviceBatch& batch, int32_t rows, int layer, char* region);
   void Attend(const DeviceBatch& batch, const Extent& extent, int layer, char* region);
   void FeedForward(int32_t rows, int layer);
-  void ComputeLogits(const DeviceBatch& batch, int32_t logit_rows);
   // x += w·input, through the sandwich norm `post_norm` where there is one.
   void AddToResidual(const kernels::DeviceBuffer& input, int32_t rows, const DeviceMatrix& w,
                      const kernels::DeviceBuffer& post_norm);

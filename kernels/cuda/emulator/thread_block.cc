@@ -1,12 +1,11 @@
 #include "kernels/cuda/emulator/thread_block.h"
 
-#include <ucontext.h>
-
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "kernels/api/require.h"
+#include "kernels/cuda/emulator/fiber.h"
 #include "kernels/cuda/emulator/simt_host.h"
 
 namespace tandem::kernels::emulated {
@@ -21,7 +20,7 @@ constexpr int kPoison = 0xff;
 enum class State { kRunnable, kAtWarpBarrier, kAtBlockBarrier, kDone };
 
 struct Fiber {
-  ucontext_t context;
+  FiberContext context;
   std::unique_ptr<char[]> stack;
   Thread thread;
   State state = State::kDone;
@@ -40,9 +39,11 @@ class BlockRunner {
   BlockRunner(const Grid& grid, uint64_t seed, void (*body)(const void*), const void* context)
       : grid_(grid), random_(seed), body_(body), context_(context), fibers_(grid.threads) {
     KERNEL_REQUIRE(grid.threads > 0 && grid.threads % 32 == 0 && grid.threads <= 1024);
-    shared_.reset(new char[grid.shared_bytes + 128]);
+    shared_ = std::make_unique_for_overwrite<char[]>(grid.shared_bytes + 128);
     exchange_.resize(static_cast<size_t>(grid.threads / 32) * 2 * 32 * kExchangeBytes);
-    for (Fiber& fiber : fibers_) fiber.stack.reset(new char[kStackBytes]);
+    for (Fiber& fiber : fibers_) {
+      fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    }
   }
 
   void Run(int x, int y) {
@@ -74,7 +75,7 @@ class BlockRunner {
     if (std::all_of(fibers_.begin() + first, fibers_.begin() + end, waits)) {
       for (size_t i = first; i < end; ++i) fibers_[i].state = State::kRunnable;
     }
-    swapcontext(&self.context, &scheduler_);
+    self.context.SwitchTo(scheduler_);
   }
 
  private:
@@ -83,16 +84,12 @@ class BlockRunner {
     runner.body_(runner.context_);
     Fiber& self = runner.fibers_[runner.current_];
     self.state = State::kDone;
-    swapcontext(&self.context, &runner.scheduler_);
+    self.context.SwitchTo(runner.scheduler_);
   }
 
   void Prepare(int index) {
     Fiber& fiber = fibers_[static_cast<size_t>(index)];
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, &BlockRunner::Enter, 0);
+    fiber.context.Prepare(fiber.stack.get(), kStackBytes, &BlockRunner::Enter);
     fiber.thread = Thread();
     fiber.thread.index = index;
     fiber.thread.block = &block_;
@@ -111,7 +108,7 @@ class BlockRunner {
       if (fiber.state == State::kRunnable) {
         moved = true;
         current_ = static_cast<size_t>(index);
-        swapcontext(&scheduler_, &fiber.context);
+        scheduler_.SwitchTo(fiber.context);
       }
       done += fiber.state == State::kDone ? 1 : 0;
     }
@@ -130,7 +127,7 @@ class BlockRunner {
   std::unique_ptr<char[]> shared_;
   std::vector<char> exchange_;
   Block block_;
-  ucontext_t scheduler_;
+  FiberContext scheduler_;
   size_t current_ = 0;
 };
 

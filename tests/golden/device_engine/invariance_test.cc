@@ -185,6 +185,36 @@ TEST_P(DeviceInvarianceTest, BlocksContinueOnAnotherEngine) {
   }
 }
 
+TEST_P(DeviceInvarianceTest, PromptScoresDoNotDependOnChunks) {
+  DrivenSequence request = NewRequest();
+  while (request.prompt_tokens < 40) request = NewRequest();
+  std::vector<float> expected;
+  for (int64_t chunk : {1000, 9}) {
+    DrivenSequence run = request;
+    run.blocks = RandomBlocks(request, 3);
+    std::vector<SampledToken> scores;
+    while (run.computed < run.prompt_tokens) {
+      SequenceSlice slice = SliceOf(run, std::min(chunk, run.prompt_tokens - run.computed));
+      slice.prompt_scores = &scores;
+      slice.prompt_logprobs = 2;
+      ASSERT_OK(engine_->Step(absl::MakeConstSpan(&slice, 1), [](int) {}).status());
+      run.computed += slice.num_new;
+    }
+    ASSERT_EQ(static_cast<int64_t>(scores.size()), request.prompt_tokens - 1);
+    std::vector<float> logprobs;
+    for (size_t i = 0; i < scores.size(); ++i) {
+      EXPECT_EQ(scores[i].token, request.tokens[i + 1]);
+      EXPECT_LE(scores[i].logprob, 0.0f);
+      logprobs.push_back(scores[i].logprob);
+      for (const TopLogprob& top : scores[i].top_logprobs) logprobs.push_back(top.logprob);
+    }
+    if (expected.empty()) expected = logprobs;
+    ASSERT_EQ(logprobs.size(), expected.size());
+    EXPECT_EQ(std::memcmp(logprobs.data(), expected.data(), expected.size() * sizeof(float)), 0)
+        << "chunks of " << chunk;
+  }
+}
+
 TEST_P(DeviceInvarianceTest, ProfilingAndBadOptionsAreAnswered) {
   auto engine = NewEngineOn(kind_, *checkpoint_, {.threads = 1, .block_tokens = 16});
   ASSERT_OK(engine.status());
