@@ -6,6 +6,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/tokenizer/streaming_detokenizer.h"
 #include "common/rpc/convert.h"
+#include "common/runtime/clock.h"
 #include "router/pipeline/validate.h"
 
 namespace tandem::router {
@@ -61,6 +62,7 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, absl::Ti
   ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets.identity,
                                           assets.eos_token_ids, deps_.random));
   id_ = input.id;
+  submitted_ = now;
   return_tokens_ = request.return_token_ids() || input.sampling.logprobs.has_value();
   started_.set_request_id(id_.value());
   started_.set_model(assets.identity.name);
@@ -103,7 +105,16 @@ request::FinishReason AnswerSession::OnEvent(const ClientEvent& event) {
   return request::FinishReason::kNone;
 }
 
+void AnswerSession::Measure(int64_t tokens) {
+  const absl::Time now = RealClock().Now();
+  const bool first = last_tokens_ == absl::InfinitePast();
+  if (first) deps_.metrics.OnFirstToken(now - submitted_);
+  deps_.metrics.OnTokens(tokens, first ? absl::ZeroDuration() : now - last_tokens_);
+  last_tokens_ = now;
+}
+
 void AnswerSession::SendTokens(Answer& answer, const TokensReady& event) {
+  if (!event.tokens.empty()) Measure(static_cast<int64_t>(event.tokens.size()));
   v1::GenerateResponse part;
   v1::Delta& delta = *part.mutable_delta();
   for (const v1::GeneratedToken& token : event.tokens) {
@@ -131,12 +142,14 @@ void AnswerSession::SendFinished(Answer& answer, const RequestDone& event) {
   *finished.mutable_route() = event.route;
   *finished.mutable_timing() = event.timing;
   over_ = true;
+  deps_.metrics.OnFinished(finished, RealClock().Now() - submitted_);
   Send(std::move(part), true);
   End(absl::OkStatus());
 }
 
 void AnswerSession::Fail(const absl::Status& status) {
   over_ = true;
+  if (sink_ != nullptr) deps_.metrics.OnFailed();
   End(status);
 }
 

@@ -20,6 +20,7 @@
 #include "router/model_assets.h"
 #include "router/pipeline/answer_assembler.h"
 #include "router/server/inbox.h"
+#include "router/server/request_metrics.h"
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::router {
@@ -42,7 +43,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   struct Deps {
     const ModelAssets& assets;
     Inbox& inbox;
-    Random& random;
+    Random& random;  // thread-safe
+    RequestMetrics& metrics;
   };
 
   // Validates, tokenizes and submits `request` on the calling thread. An error means that the sink
@@ -74,6 +76,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   };
 
   absl::Status Prepare(const v1::GenerateRequest& request, absl::Time now, RequestInput& input);
+  void Measure(int64_t tokens);
   void SendTokens(Answer& answer, const TokensReady& event);
   void SendFinished(Answer& answer, const RequestDone& event);
   void Send(v1::GenerateResponse part, bool last = false);
@@ -82,6 +85,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   const Deps deps_;
   std::shared_ptr<AnswerSink> sink_;  // router thread once started; null after the end
   RequestId id_;
+  absl::Time submitted_, last_tokens_ = absl::InfinitePast();
   v1::Started started_;
   bool return_tokens_ = false;
   std::vector<Answer> answers_;    // by sequence index
