@@ -18,6 +18,13 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
              {.min = 1, .max = 16, .group = "Cluster"});
   schema.Add("grpc", &config.grpc, "Where the first router serves clients, host:port.",
              {.group = "Cluster"});
+  schema.Add("http", &config.http,
+             "Where the first router serves the OpenAI-compatible HTTP API, port or host:port; "
+             "empty = nowhere.",
+             {.group = "Cluster"});
+  schema.Add("api-keys", &config.api_keys,
+             "File of hashed keys that HTTP clients must have one of; empty = none needed.",
+             {.group = "Cluster"});
   schema.Add("single-process", &config.single_process, "All roles as threads of this process.",
              {.group = "Cluster"});
   schema.Add("threads", &config.threads,
@@ -67,6 +74,8 @@ router::RouterConfig PlanRouter(const UpConfig& up, int index) {
   const std::string host = up.grpc.substr(0, up.grpc.rfind(':'));
   config.grpc = index == 0 ? up.grpc : absl::StrCat(host, ":0");
   config.fleet = "127.0.0.1:0";
+  config.http = index == 0 || up.http.empty() ? up.http : "0";
+  config.api_keys = up.api_keys;
   config.model = up.model;
   config.engine = up.engine;
   config.core.local_prefill_tokens_max = up.local_prefill_tokens;

@@ -6,6 +6,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/tokenizer/streaming_detokenizer.h"
 #include "common/rpc/convert.h"
+#include "common/runtime/clock.h"
 #include "router/pipeline/bad_words.h"
 #include "router/pipeline/validate.h"
 
@@ -63,6 +64,7 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, absl::Ti
   ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets.identity,
                                           assets.eos_token_ids, deps_.random));
   id_ = input.id;
+  submitted_ = now;
   started_.set_request_id(id_.value());
   started_.set_model(assets.identity.name);
   started_.set_seed(input.sampling.seed);
@@ -126,6 +128,7 @@ request::FinishReason AnswerSession::OnEvent(const ClientEvent& event) {
     SendAll(answers_->OnScores(*scored), false);
   } else {
     const auto& tokens = std::get<TokensReady>(event);
+    Measure(tokens);
     SendAll(answers_->OnTokens(tokens), false);
     if (answers_->stopped(tokens.sequence_index)) return request::FinishReason::kStop;
   }
@@ -135,13 +138,27 @@ request::FinishReason AnswerSession::OnEvent(const ClientEvent& event) {
   return request::FinishReason::kAborted;
 }
 
+void AnswerSession::Measure(const TokensReady& event) {
+  if (event.tokens.empty()) return;
+  const absl::Time now = RealClock().Now();
+  if (last_tokens_.empty()) deps_.metrics.OnFirstToken(now - submitted_);
+  const auto [last, first] = last_tokens_.try_emplace(event.sequence_index, now);
+  deps_.metrics.OnTokens(static_cast<int64_t>(event.tokens.size()),
+                         first ? absl::ZeroDuration() : now - last->second);
+  last->second = now;
+}
+
 void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
-  for (size_t i = 0; i < parts.size(); ++i)
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].has_finished())
+      deps_.metrics.OnFinished(parts[i].finished(), RealClock().Now() - submitted_);
     Send(std::move(parts[i]), last && i + 1 == parts.size());
+  }
 }
 
 void AnswerSession::Fail(const absl::Status& status) {
   over_ = true;
+  if (sink_ != nullptr) deps_.metrics.OnFailed();
   End(status);
 }
 

@@ -18,7 +18,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(grpc::Callba
   absl::Status status = ParseRequest(*bytes, request);
   if (draining_) status = absl::UnavailableError("this router is draining; ask another");
   if (!status.ok()) return GenerateSession::Refuse(status);
-  return GenerateSession::Start(request, RealClock().Now(), {assets_, inbox_, random_});
+  return GenerateSession::Start(request, RealClock().Now(), deps_);
 }
 
 grpc::ServerUnaryReactor* ClientService::Ask(grpc::CallbackServerContext* context,
