@@ -9,6 +9,10 @@ namespace tandem::cli {
 void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
   schema.Add("model", &config.model, "A known model's name, a .gguf file or a checkpoint folder.",
              {.group = "Cluster"});
+  schema.Add("served-model-name", &config.served_model_name,
+             "Names that clients may call the model by; the first is what they are told. Default: "
+             "`model`, without folder and ending.",
+             {.group = "Cluster"});
   schema.Add("engine", &config.engine, "cpu computes the model; hash needs none (for tests).",
              {.group = "Cluster", .choices = {"cpu", "hash"}});
   schema.Add("prefill", &config.prefill, "Prefill nodes; 0 = decode nodes prefill too.",
@@ -77,6 +81,7 @@ router::RouterConfig PlanRouter(const UpConfig& up, int index) {
   config.http = index == 0 || up.http.empty() ? up.http : "0";
   config.api_keys = up.api_keys;
   config.model = up.model;
+  config.served_model_name = up.served_model_name;
   config.engine = up.engine;
   config.core.local_prefill_tokens_max = up.local_prefill_tokens;
   config.drain_timeout = up.drain_timeout;

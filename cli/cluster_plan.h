@@ -15,6 +15,7 @@ namespace tandem::cli {
 
 struct UpConfig {
   std::string model = "smollm2";
+  std::vector<std::string> served_model_name;
   std::string engine = "cpu";
   int32_t prefill = 1;
   int32_t decode = 1;
