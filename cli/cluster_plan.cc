@@ -25,18 +25,11 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
              {.min = 0, .max = 1024, .group = "Nodes"});
   schema.Add("transport", &config.transport, "How KV blocks travel between processes.",
              {.group = "Nodes", .choices = {"auto", "shm", "tcp"}});
-  schema.Add("isa", &config.isa, "Instruction-set class of the CPU kernels.",
-             {.group = "Nodes", .choices = {"auto", "avx512bf16", "avx512", "avx2", "ref"}});
   schema.Add(
-      "numerics", &config.numerics,
-      "portable: the same bits on AVX2 and AVX-512 machines, for mixed fleets; auto: the fastest "
-      "class's.",
-      {.group = "Nodes", .choices = {"auto", "portable"}});
-  schema.Add(
-      "weights", &config.weights,
-      "Type that weights are kept in; auto: bf16 where the class multiplies bf16 pairs, else f32 "
-      "(bf16 where stored so).",
-      {.group = "Nodes", .choices = {"auto", "bf16", "f32"}});
+      "isa", &config.isa,
+      "Instruction-set class of the CPU kernels; portable: the fastest of those with equal "
+      "bits on AVX2 and AVX-512 machines.",
+      {.group = "Nodes", .choices = {"auto", "portable", "avx512bf16", "avx512", "avx2", "ref"}});
   schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
              {.group = "Nodes", .choices = {"bf16", "f32"}});
   schema.Add(
@@ -93,9 +86,8 @@ node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index
   config.routers = fleet_addresses;
   config.model = up.model;
   config.engine = up.engine;
-  config.isa = up.isa;
-  config.numerics = up.numerics;
-  config.weights = up.weights;
+  config.isa = up.isa == "portable" ? "auto" : up.isa;
+  config.numerics = up.isa == "portable" ? "portable" : "auto";
   config.threads = up.threads > 0 ? up.threads : std::max(1, cores / nodes);
   config.kv_type = up.kv_type;
   config.block_tokens = up.block_tokens;

@@ -38,6 +38,9 @@ struct Backend {
   KvReadFn kv_read = nullptr;
   AttentionFn attention = nullptr;
   SampleFn sample = nullptr;
+  // Measures, in about a millisecond, the multiply-adds that one thread does a second at most, in
+  // the type that kBf16 weights are multiplied in. nullptr: unknown.
+  double (*peak_rate)() = nullptr;
 };
 
 // What avx2 and avx512 share.

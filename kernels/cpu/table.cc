@@ -30,6 +30,7 @@ extern constexpr Backend kBackend = {
     .kv_read = KvRead,
     .attention = Attention,
     .sample = Sample,
+    .peak_rate = PeakRate,
 };
 
 }  // namespace tandem::kernels::TANDEM_ISA
