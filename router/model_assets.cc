@@ -41,10 +41,6 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::ForHashEngine() {
 
 absl::StatusOr<std::string> ModelAssets::RenderChat(const v1::ChatMessages& chat,
                                                     absl::Time now) const {
-  if (chat_template == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "chat: model ", identity.name, " brings no chat template; send text or tokens instead"));
-  }
   if (chat.messages().empty()) {
     return absl::InvalidArgumentError("chat.messages: expected at least one message, got none");
   }
@@ -60,6 +56,15 @@ absl::StatusOr<std::string> ModelAssets::RenderChat(const v1::ChatMessages& chat
     }
   }
   input.add_generation_prompt = !chat.no_generation_prompt();
+  return RenderChat(std::move(input), now);
+}
+
+absl::StatusOr<std::string> ModelAssets::RenderChat(model::ChatTemplate::RenderInput input,
+                                                    absl::Time now) const {
+  if (chat_template == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "chat: model ", identity.name, " brings no chat template; send text or tokens instead"));
+  }
   const auto text_of = [this](std::optional<TokenId> id) {
     return id.has_value() ? tokenizer->TokenBytes(*id) : std::string();
   };

@@ -31,6 +31,10 @@ struct ModelAssets {
   // The conversation as prompt text. kInvalidArgument when the template refuses it or there is
   // none.
   absl::StatusOr<std::string> RenderChat(const v1::ChatMessages& chat, absl::Time now) const;
+  // The same of messages, tools and template parameters that a front end has read; the rest of
+  // `input` is filled in.
+  absl::StatusOr<std::string> RenderChat(model::ChatTemplate::RenderInput input,
+                                         absl::Time now) const;
 };
 
 }  // namespace tandem::router

@@ -8,6 +8,14 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
              {.group = "Network"});
   schema.Add("fleet", &config.fleet, "Address where nodes join, host:port; port 0 picks one.",
              {.group = "Network"});
+  schema.Add("http", &config.http,
+             "Address of the OpenAI-compatible HTTP API, port or host:port; empty = none.",
+             {.group = "Network"});
+  schema.Add("http-threads", &config.http_threads, "Threads that serve HTTP.",
+             {.min = 1, .max = 64, .group = "Network"});
+  schema.Add("api-keys", &config.api_keys,
+             "File of hashed keys that HTTP clients must have one of; empty = none needed.",
+             {.group = "Network"});
   schema.Add("model", &config.model,
              "The model served: a known name, a .gguf file or a checkpoint folder.",
              {.group = "Model"});

@@ -14,6 +14,9 @@ struct RouterConfig {
   std::string id = "router-0";
   std::string grpc = "127.0.0.1:50051";
   std::string fleet = "127.0.0.1:50052";
+  std::string http;  // empty = not served
+  int32_t http_threads = 2;
+  std::string api_keys;
   std::string model = "smollm2";
   std::string engine = "cpu";
   RouterOptions core;  // its fields are registered one by one

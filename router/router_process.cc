@@ -9,6 +9,7 @@
 #include "common/config/process_main.h"
 #include "common/model/model_path.h"
 #include "common/telemetry/log.h"
+#include "router/http/http_server.h"
 
 namespace tandem::router {
 namespace {
@@ -28,6 +29,11 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   RouterServerOptions options;
   options.grpc_address = config.grpc;
   options.fleet_address = config.fleet;
+  if (!config.http.empty()) {
+    ASSIGN_OR_RETURN(options.http_address, ParseHttpAddress(config.http));
+  }
+  options.http_threads = config.http_threads;
+  options.api_keys = config.api_keys;
   options.core = config.core;
   options.core.router_id = config.id;
   options.core.version = std::string(kVersion);
@@ -38,7 +44,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
        {"model", identity.name},
        {"fingerprint", identity.fingerprint},
        {"grpc", server->grpc_address()},
-       {"fleet", server->fleet_address()}});
+       {"fleet", server->fleet_address()},
+       {"http", server->http_address().empty() ? "off" : server->http_address()}});
   return server;
 }
 
