@@ -37,7 +37,12 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
   schema.Add("transport", &config.transport, "How KV blocks travel between processes.",
              {.group = "Nodes", .choices = {"auto", "shm", "tcp"}});
   schema.Add("isa", &config.isa, "Instruction-set class of the CPU kernels.",
-             {.group = "Nodes", .choices = {"auto", "avx512", "avx2", "ref"}});
+             {.group = "Nodes", .choices = {"auto", "avx512bf16", "avx512", "avx2", "ref"}});
+  schema.Add("numerics", &config.numerics,
+             "portable: the same bits on AVX2 and AVX-512 machines; auto: the fastest class's.",
+             {.group = "Nodes", .choices = {"auto", "portable"}});
+  schema.Add("weights", &config.weights, "Type that weights are kept in.",
+             {.group = "Nodes", .choices = {"auto", "bf16", "f32"}});
   schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
              {.group = "Nodes", .choices = {"bf16", "f32"}});
   schema.Add(
@@ -98,6 +103,8 @@ node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index
   config.model = up.model;
   config.engine = up.engine;
   config.isa = up.isa;
+  config.numerics = up.numerics;
+  config.weights = up.weights;
   config.threads = up.threads > 0 ? up.threads : std::max(1, cores / nodes);
   config.kv_type = up.kv_type;
   config.block_tokens = up.block_tokens;

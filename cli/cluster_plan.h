@@ -27,6 +27,8 @@ struct UpConfig {
   int32_t threads = 0;
   std::string transport = "auto";
   std::string isa = "auto";
+  std::string numerics = "auto";
+  std::string weights = "auto";
   std::string kv_type = "bf16";
   int32_t block_tokens = 32;
   int64_t kv_blocks = 0;

@@ -18,6 +18,8 @@ struct NodeConfig {
   std::string model = "smollm2";
   std::string engine = "cpu";
   std::string isa = "auto";
+  std::string numerics = "auto";
+  std::string weights = "auto";
   int32_t threads = 0;
   std::string kv_type = "bf16";
   int32_t block_tokens = 32;
