@@ -24,6 +24,7 @@ CommandMap AllCommands() {
   commands["chat"] = NewChatCommand();
   commands["tokenize"] = NewTokenizeCommand();
   commands["status"] = NewStatusCommand();
+  commands["bench"] = NewBenchCommand();
   return commands;
 }
 

@@ -39,7 +39,17 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
              "Where the cpu engine's model runs: this host's processor, or its first CUDA device.",
              {.group = "Model", .choices = {"cpu", "cuda"}});
   schema.Add("isa", &config.isa, "Instruction-set class of the CPU kernels.",
-             {.group = "Model", .choices = {"auto", "avx512", "avx2", "ref"}});
+             {.group = "Model", .choices = {"auto", "avx512bf16", "avx512", "avx2", "ref"}});
+  schema.Add(
+      "numerics", &config.numerics,
+      "portable: the same bits on AVX2 and AVX-512 machines, for mixed fleets; auto: the fastest "
+      "class's.",
+      {.group = "Model", .choices = {"auto", "portable"}});
+  schema.Add(
+      "weights", &config.weights,
+      "Type that weights are kept in; auto: bf16 where the class multiplies bf16 pairs, else f32 "
+      "(bf16 where stored so).",
+      {.group = "Model", .choices = {"auto", "bf16", "f32"}});
   schema.Add("threads", &config.threads, "Compute threads; 0 = one per core this process may use.",
              {.min = 0, .max = 1024, .group = "Model"});
   schema.Add("context-tokens", &config.context_tokens, "Longest sequence; 0 = the model's.",

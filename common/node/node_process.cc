@@ -74,6 +74,8 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewEngine(
   engine::CpuEngineOptions options;
   options.threads = config.threads;
   options.isa = config.isa;
+  options.numerics = config.numerics;
+  options.weights = config.weights;
   options.kv_type = config.kv_type;
   options.block_tokens = config.block_tokens;
   options.context_tokens = config.context_tokens;

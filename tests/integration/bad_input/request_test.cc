@@ -112,9 +112,9 @@ TEST_F(RequestErrors, EnvelopeOfTheRequest) {
       {[](R& r) { r.set_model(std::string(100'000, 'm')); },
        StatusCode::kNotFound,
        {"model", "mm"}},
-      {[](R& r) { r.set_n(2); }, StatusCode::kUnimplemented, {"n: 2", "only 1"}},
-      {[](R& r) { r.set_n(0); }, bad, {"n: 0", "expected 1"}},
-      {[](R& r) { r.set_n(-4); }, bad, {"n: -4", "expected 1"}},
+      {[](R& r) { r.set_n(129); }, bad, {"n: 129", "128"}},
+      {[](R& r) { r.set_n(0); }, bad, {"n: 0", "expected one in [1, 128]"}},
+      {[](R& r) { r.set_n(-4); }, bad, {"n: -4", "expected one in [1, 128]"}},
       {[](R& r) { r.set_request_id(std::string(129, 'i')); },
        bad,
        {"request_id", "129 bytes", "at most 128"}},
@@ -160,6 +160,10 @@ TEST_F(RequestErrors, PromptsThatAreTooLong) {
       {[](R& r) { r.set_text(std::string(1 << 20, 'a')); },
        bad,
        {"prompt", "1048576 tokens", "context", "32768"}},
+      // So long that it is refused before it is tokenized.
+      {[](R& r) { r.set_text(std::string(3 << 20, 'a')); },
+       bad,
+       {"prompt", "3145728 bytes", "context", "32768"}},
       // Within it, beyond every node's 64 blocks of 32 tokens.
       {[](R& r) { r = TokensRequest(3000, 1); },
        bad,
