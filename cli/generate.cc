@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/client.h"
 #include "cli/commands.h"
+#include "cli/guided_flags.h"
 #include "cli/parse.h"
 #include "cli/sampling_flags.h"
 #include "common/config/process_main.h"
@@ -29,6 +30,7 @@ class GenerateCommand final : public Command {
                 "Top log-probabilities of every token, with --json; -1 = none.",
                 {.min = -1, .max = 20, .group = "Request"});
     RegisterSamplingFlags(schema_, sampling_);
+    RegisterGuidedFlags(schema_, guided_);
     schema_.Add("summary", &summary_, "Where and how the answer was served, on standard error.",
                 {.group = "Output"});
     schema_.Add("json", &json_, "One JSON object per streamed message instead of text.",
@@ -101,6 +103,7 @@ class GenerateCommand final : public Command {
     request.set_cache_salt(cache_salt_);
     request.set_return_token_ids(json_);
     ApplySamplingFlags(sampling_, request);
+    if (absl::Status status = ApplyGuidedFlags(guided_, request); !status.ok()) return status;
     if (logprobs_ >= 0) request.mutable_sampling()->set_logprobs(logprobs_);
     return absl::OkStatus();
   }
@@ -116,6 +119,7 @@ class GenerateCommand final : public Command {
   std::string cache_salt_;
   int32_t logprobs_ = -1;
   SamplingFlags sampling_;
+  GuidedFlags guided_;
   bool summary_ = false;
   bool json_ = false;
 };

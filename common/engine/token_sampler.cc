@@ -42,6 +42,15 @@ TokenMask AllowedMask(absl::Span<const TokenId> tokens, size_t vocab_size) {
   return mask;
 }
 
+// Keeps what `other` allows too.
+void Narrow(absl::Span<const uint32_t> other, TokenMask& mask) {
+  if (mask.empty()) {
+    mask.assign(other.begin(), other.end());
+    return;
+  }
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] &= i < other.size() ? other[i] : 0;
+}
+
 void Ban(absl::Span<const TokenId> tokens, size_t vocab_size, TokenMask& mask) {
   if (mask.empty()) mask.assign(vocab_size / 32 + 1, ~0u);
   for (const TokenId token : tokens) {
@@ -63,7 +72,9 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   if (!params.allowed_token_ids.empty()) {
     allowed = AllowedMask(params.allowed_token_ids, logits.size());
   }
-  const auto output = slice.tokens.subspan(std::min<size_t>(slice.prompt_tokens, slice.tokens.size()));
+  if (!slice.allowed.empty()) Narrow(slice.allowed, allowed);
+  const auto output =
+      slice.tokens.subspan(std::min<size_t>(slice.prompt_tokens, slice.tokens.size()));
   const std::vector<TokenId> banned =
       request::BannedTokens(params, slice.stop, slice.eos_token_ids, output);
   TokenMask unbanned;

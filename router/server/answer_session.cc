@@ -3,6 +3,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/tokenizer/streaming_detokenizer.h"
 #include "common/rpc/convert.h"
@@ -62,6 +63,11 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, absl::Ti
   ASSIGN_OR_RETURN(std::vector<TokenId> prompt, PromptTokens(request, assets, now));
   ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets.identity,
                                           assets.eos_token_ids, deps_.random));
+  if (input.guided.any()) {
+    const absl::Status checked = assets.constraints->Check(input.guided);
+    if (!checked.ok())
+      return absl::Status(checked.code(), absl::StrCat("guided: ", checked.message()));
+  }
   id_ = input.id;
   started_.set_request_id(id_.value());
   started_.set_model(assets.identity.name);

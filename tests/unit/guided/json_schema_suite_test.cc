@@ -6,7 +6,6 @@
 #include <cmath>
 #include <fstream>
 #include <iostream>
-#include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -36,8 +35,8 @@ std::vector<std::string> Spellings(const ordered_json& value) {
   if (!value.is_structured()) return {value.dump()};
   std::vector<std::pair<std::string, std::vector<std::string>>> members;
   for (const auto& [key, member] : value.items()) {
-    members.push_back({value.is_object() ? ordered_json(key).dump() + ": " : "",
-                       Spellings(member)});
+    members.push_back(
+        {value.is_object() ? ordered_json(key).dump() + ": " : "", Spellings(member)});
   }
   std::vector<size_t> order(members.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -66,10 +65,36 @@ bool AcceptsInstance(const Acceptor& acceptor, const ordered_json& instance) {
                      [&](const std::string& text) { return acceptor.Accepts(text); });
 }
 
-// Instances that are valid and never generated, by why. docs/GUIDED.md says the same.
+// Valid instances that are never generated; docs/GUIDED.md says the same.
 bool NeverGenerated(const std::string& from, const ordered_json& instance) {
-  static_cast<void>(from);
-  static_cast<void>(instance);
+  // The suite reads `format` as an annotation there: its strings have other forms.
+  if (absl::StartsWith(from, "format: ")) return instance.is_string();
+  // Read as doubles that have no exact decimal form.
+  if (instance.is_number_float() && std::abs(instance.get<double>()) > 9e15) return true;
+  if (!instance.is_string()) return false;
+  const std::string text = instance;
+  const auto in = [&](const char* format) {
+    return absl::StartsWith(from, std::string("optional/format/") + format);
+  };
+  if (in("time") || in("date-time")) {  // leap seconds, lower case
+    return absl::StrContains(text, ":60") || absl::StrContains(text, "z");
+  }
+  if (in("email")) return text[0] == '"' || absl::StrContains(text, "[");
+  if (in("ipv6")) return absl::StrContains(text, ".");
+  if (in("uri")) return absl::StrContains(text, "[");
+  return false;
+}
+
+// The message has "KEYWORD: " for a keyword that the schema has somewhere.
+bool NamesKeyword(const std::string& message, const ordered_json& schema) {
+  if (!schema.is_structured()) return false;
+  for (const auto& [key, value] : schema.items()) {
+    if (schema.is_object() &&
+        (absl::StrContains(message, key + ": ") || absl::StrContains(message, key + " \""))) {
+      return true;
+    }
+    if (NamesKeyword(message, value)) return true;
+  }
   return false;
 }
 
@@ -77,7 +102,6 @@ TEST(JsonSchemaSuite, AcceptsTheValidRefusesTheInvalidNamesWhatIsUnsupported) {
   std::ifstream in(testing::GoldenPath("guided/json_schema_suite.jsonl"));
   ASSERT_TRUE(in.good());
   int compiled = 0, refused = 0, cases = 0;
-  std::map<std::string, int> reasons;
   for (std::string line; std::getline(in, line);) {
     const ordered_json group = ordered_json::parse(line);
     const std::string from = group["from"];
@@ -87,19 +111,19 @@ TEST(JsonSchemaSuite, AcceptsTheValidRefusesTheInvalidNamesWhatIsUnsupported) {
     if (!acceptor.ok()) {
       ++refused;
       const std::string message(acceptor.status().message());
-      ++reasons[message.substr(0, message.find(": ", 15))];
-      std::cout << from << " -> " << message << "\n";
       if (absl::StrContains(message, "nothing can satisfy")) {
         EXPECT_TRUE(group["valid"].empty());
         cases += static_cast<int>(group["invalid"].size());
+      } else {
+        EXPECT_TRUE(NamesKeyword(message, group["schema"])) << message;
       }
       continue;
     }
     ++compiled;
     for (const ordered_json& instance : group["valid"]) {
       ++cases;
-      if (NeverGenerated(from, instance)) continue;
-      EXPECT_TRUE(AcceptsInstance(*acceptor, instance)) << "valid: " << instance;
+      EXPECT_NE(AcceptsInstance(*acceptor, instance), NeverGenerated(from, instance))
+          << "valid: " << instance;
     }
     for (const ordered_json& instance : group["invalid"]) {
       ++cases;
@@ -109,6 +133,7 @@ TEST(JsonSchemaSuite, AcceptsTheValidRefusesTheInvalidNamesWhatIsUnsupported) {
   std::cout << compiled << " schemas compiled, " << refused << " refused, " << cases
             << " instances checked\n";
   EXPECT_GE(compiled, 200);
+  EXPECT_GE(cases, 1000);
 }
 
 }  // namespace
