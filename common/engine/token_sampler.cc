@@ -51,6 +51,17 @@ void Narrow(absl::Span<const uint32_t> other, TokenMask& mask) {
   for (size_t i = 0; i < mask.size(); ++i) mask[i] &= i < other.size() ? other[i] : 0;
 }
 
+// The one token that `mask` allows, or -1.
+TokenId OnlyToken(const TokenMask& mask) {
+  TokenId only = -1;
+  for (size_t i = 0; i < mask.size(); ++i) {
+    if (mask[i] == 0) continue;
+    if (only >= 0 || (mask[i] & (mask[i] - 1)) != 0) return -1;
+    only = static_cast<TokenId>(i * 32) + __builtin_ctz(mask[i]);
+  }
+  return only;
+}
+
 void Ban(absl::Span<const TokenId> tokens, size_t vocab_size, TokenMask& mask) {
   if (mask.empty()) mask.assign(vocab_size / 32 + 1, ~0u);
   for (const TokenId token : tokens) {
@@ -81,6 +92,11 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   if (!banned.empty()) {
     unbanned = allowed;
     Ban(banned, logits.size(), allowed);
+  }
+  if (!slice.allowed.empty() && !params.logprobs.has_value()) {
+    // A constraint often leaves no choice; then there is nothing to draw.
+    const TokenId only = OnlyToken(allowed);
+    if (only >= 0) return SampledToken{.token = only};
   }
   const size_t num_top = static_cast<size_t>(params.logprobs.value_or(0));
   std::vector<kernels::TokenLogprob> top(std::min(num_top, logits.size()));

@@ -53,9 +53,11 @@ std::optional<std::string> FindPath(const Json& at, const Json* wanted, const st
 
 void FindAnchors(const Json& at, absl::flat_hash_map<std::string, const Json*>& anchors) {
   if (at.is_object()) {
-    const auto anchor = at.find("$anchor");
-    if (anchor != at.end() && anchor->is_string()) {
-      anchors.emplace(anchor->get<std::string>(), &at);
+    for (const char* keyword : {"$anchor", "$dynamicAnchor"}) {
+      const auto anchor = at.find(keyword);
+      if (anchor != at.end() && anchor->is_string()) {
+        anchors.emplace(anchor->get<std::string>(), &at);
+      }
     }
   }
   if (!at.is_structured()) return;

@@ -53,14 +53,17 @@ def use_test_python():
 
 
 def suite(source):
+    """The suite's schemas, without those whose patterns Python's re reads in another way than ECMA-262."""
     with open(source / "tests/golden/guided/json_schema_suite.jsonl", encoding="utf-8") as lines:
-        return [json.loads(line)["schema"] for line in lines]
+        groups = [json.loads(line) for line in lines]
+    return [group["schema"] for group in groups if not group["from"].startswith("optional/ecmascript-regex")]
 
 
 def main():
     use_test_python()
     try:
         import jsonschema
+        checked = jsonschema.FormatChecker(formats=("date", "email", "ipv4", "ipv6", "uuid"))
     except ImportError:
         print("SKIPPED: the Python package jsonschema is not installed; scripts/test.sh installs it")
         return SKIPPED
@@ -86,7 +89,7 @@ def main():
                 print("refused:", json.dumps(schema), result["error"])
             continue
         cut += result["cut"]
-        validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
+        validator = jsonschema.Draft202012Validator(schema, format_checker=checked)
         for answer in result["answers"]:
             try:
                 validator.validate(json.loads(answer))

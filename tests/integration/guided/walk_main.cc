@@ -6,7 +6,7 @@
 #include <iostream>
 #include <random>
 
-#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/guided/compile.h"
 #include "common/guided/constraint.h"
 #include "nlohmann/json.hpp"
@@ -44,7 +44,7 @@ class Walker {
       const TokenId token = Choose(*allowed, step);
       if (!matcher.Advance(token).ok()) std::exit(1);
       if (token == kEnd) return true;
-      text += vocabulary_->TokenBytes(token);
+      absl::StrAppend(&text, vocabulary_->TokenBytes(token));
     }
     return false;
   }

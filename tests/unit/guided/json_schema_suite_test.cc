@@ -70,7 +70,9 @@ bool NeverGenerated(const std::string& from, const ordered_json& instance) {
   // The suite reads `format` as an annotation there: its strings have other forms.
   if (absl::StartsWith(from, "format: ")) return instance.is_string();
   // Read as doubles that have no exact decimal form.
-  if (instance.is_number_float() && std::abs(instance.get<double>()) > 9e15) return true;
+  if (instance.is_number_float() && std::abs(instance.get<double>()) > 9e15) {
+    return from != "optional/bignum: number";
+  }
   if (!instance.is_string()) return false;
   const std::string text = instance;
   const auto in = [&](const char* format) {
