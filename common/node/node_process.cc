@@ -15,7 +15,11 @@
 #include "common/config/process_main.h"
 #include "common/engine/cpu_engine.h"
 #include "common/engine/hash_engine.h"
+#include "common/guided/constraint_cache.h"
+#include "common/guided/vocabulary.h"
+#include "common/model/byte_vocabulary.h"
 #include "common/model/model_path.h"
+#include "common/model/tokenizer/tokenizer.h"
 #include "common/node/memory.h"
 #include "common/rpc/server.h"
 #include "common/runtime/clock.h"
@@ -42,15 +46,35 @@ absl::StatusOr<std::string> ReadSecret(const std::string& path) {
   return secret;
 }
 
-absl::StatusOr<std::unique_ptr<engine::Engine>> NewEngine(
-    const NodeConfig& config, const std::map<std::string, std::string>& env) {
+// What a checkpoint, or its stand-in, becomes on a node.
+struct LoadedModel {
+  std::unique_ptr<engine::Engine> engine;
+  // Shared by the core and the threads that parse commands.
+  std::shared_ptr<guided::ConstraintCache> constraints;
+};
+
+absl::StatusOr<std::shared_ptr<guided::ConstraintCache>> NewConstraints(
+    const model::TokenizerSource& source, const std::vector<TokenId>& eos_token_ids,
+    const engine::EngineSpec& spec) {
+  ASSIGN_OR_RETURN(const auto tokenizer, model::Tokenizer::Create(source));
+  return std::make_shared<guided::ConstraintCache>(
+      guided::Vocabulary::FromTokenizer(*tokenizer, spec.vocab_size, eos_token_ids));
+}
+
+absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config,
+                                      const std::map<std::string, std::string>& env) {
+  LoadedModel loaded;
   if (config.engine == "hash") {
     engine::HashEngineOptions options;
     options.block_tokens = config.block_tokens;
     options.step_time = config.hash_step_time;
     options.row_time = config.hash_row_time;
     options.eos_every = config.hash_eos_every;
-    return engine::NewHashEngine(options);
+    ASSIGN_OR_RETURN(loaded.engine, engine::NewHashEngine(options));
+    ASSIGN_OR_RETURN(
+        loaded.constraints,
+        NewConstraints(model::ByteVocabulary(), {model::kByteEndToken}, loaded.engine->spec()));
+    return loaded;
   }
   ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(config.model, env));
   Log(LogLevel::kInfo, "loading model", {{"path", path}});
@@ -64,7 +88,11 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewEngine(
   options.kv_type = config.kv_type;
   options.block_tokens = config.block_tokens;
   options.context_tokens = config.context_tokens;
-  return engine::NewCpuEngine(*checkpoint, options);
+  ASSIGN_OR_RETURN(loaded.engine, engine::NewCpuEngine(*checkpoint, options));
+  ASSIGN_OR_RETURN(
+      loaded.constraints,
+      NewConstraints(checkpoint->tokenizer(), checkpoint->stop_token_ids(), loaded.engine->spec()));
+  return loaded;
 }
 
 // The number of KV blocks: as configured, or what the memory fraction holds after a profiling run.
@@ -108,7 +136,8 @@ class NodeProcessImpl final : public NodeProcess {
     ASSIGN_OR_RETURN(server_, rpc::Server::Start(config.health, {}));
     NodeRuntimeOptions options;
     ASSIGN_OR_RETURN(options.transfer.handoff.fleet_secret, ReadSecret(config.fleet_secret_file));
-    ASSIGN_OR_RETURN(std::unique_ptr<engine::Engine> engine, NewEngine(config, env));
+    ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(config, env));
+    std::unique_ptr<engine::Engine> engine = std::move(loaded.engine);
     ASSIGN_OR_RETURN(const int64_t num_blocks, ChooseBlocks(config, *engine));
     RETURN_IF_ERROR(engine->AllocateKv(num_blocks));
     options.node_id = NodeId(id_);
@@ -123,7 +152,8 @@ class NodeProcessImpl final : public NodeProcess {
     if (transport == nullptr) {
       ASSIGN_OR_RETURN(transport, transfer::NewUcxTransport({config.transport, options.host}));
     }
-    std::unique_ptr<NodeCore> core = kind.new_core(config, engine->spec(), num_blocks);
+    std::unique_ptr<NodeCore> core =
+        kind.new_core(config, engine->spec(), num_blocks, std::move(loaded.constraints));
     const engine::EngineSpec spec = engine->spec();
     ASSIGN_OR_RETURN(runtime_, NodeRuntime::Start(options, std::move(core), std::move(engine),
                                                   std::move(transport)));
