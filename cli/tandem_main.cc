@@ -23,6 +23,7 @@ CommandMap AllCommands() {
   commands["chat"] = NewChatCommand();
   commands["tokenize"] = NewTokenizeCommand();
   commands["status"] = NewStatusCommand();
+  commands["sim"] = NewSimCommand();
   return commands;
 }
 

@@ -338,6 +338,15 @@ v1::GetStatusResponse RouterCoreImpl::GetStatus(absl::Time now) const {
   return status;
 }
 
+std::array<int64_t, 5> RouterCoreImpl::requests_by_state() const {
+  std::array<int64_t, 5> counts = {};
+  for (const auto& [serial, machine] : requests_) {
+    const auto state = static_cast<size_t>(machine->state());
+    if (state < counts.size()) ++counts[state];
+  }
+  return counts;
+}
+
 RouterActions RouterCoreImpl::TakeActions() { return std::exchange(actions_, {}); }
 
 }  // namespace tandem::router

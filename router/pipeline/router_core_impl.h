@@ -5,6 +5,7 @@
 // go to joined nodes only.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,6 +43,8 @@ class RouterCoreImpl final : public RouterCore {
   const PrefixIndex& index() const { return index_; }
   int64_t requests_queued() const { return static_cast<int64_t>(queue_.size()); }
   int64_t deadlines() const { return static_cast<int64_t>(deadlines_.size()); }
+  // How many requests are in each RequestMachine::State, kDone left out.
+  std::array<int64_t, 5> requests_by_state() const;
 
  private:
   // Requests in order of admission: every walk over them is reproducible.

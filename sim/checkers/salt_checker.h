@@ -1,0 +1,40 @@
+// A prefix is reused only where a sequence of the same cache salt left it: what one process says
+// it found in its cache is compared with what it was ever given. Thread safety: none.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "sim/violations.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::sim {
+
+class SaltChecker {
+ public:
+  // `oracle_of`: the whole answer of a request, since generated tokens are cached too.
+  SaltChecker(RunLog& log, std::string node,
+              std::function<std::vector<TokenId>(const std::string& request_id)> whole_sequence)
+      : log_(log), node_(std::move(node)), whole_sequence_(std::move(whole_sequence)) {}
+
+  // Before the command reaches the core.
+  void OnCommand(const v1::NodeCommand& command);
+  // What the node answers.
+  void OnEvent(const v1::NodeEvent& event);
+
+ private:
+  void Check(const v1::Leg& leg, int64_t cached_tokens);
+
+  RunLog& log_;
+  const std::string node_;
+  const std::function<std::vector<TokenId>(const std::string&)> whole_sequence_;
+  // Requests this process was given, by salt, in order of coming.
+  std::map<std::string, std::vector<std::string>> served_;
+  std::map<std::string, std::string> salt_of_;
+};
+
+}  // namespace tandem::sim
