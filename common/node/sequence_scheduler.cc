@@ -200,6 +200,7 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   slices_.clear();
   starved_ = false;
   FillRunning();
+  if (PlanSuspect()) return slices_;
   int64_t rows = options_.max_batch_tokens;
   // Growing may preempt younger sequences: they are behind the iterator.
   for (auto it = running_.begin(); it != running_.end(); ++it) {
@@ -297,6 +298,30 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows) {
   sequence.in_step = true;
 }
 
+bool SequenceScheduler::PlanSuspect() {
+  while (!suspects_.empty()) {
+    const auto it = running_.find(suspects_.back());
+    suspects_.pop_back();
+    if (it == running_.end()) continue;
+    Sequence& sequence = *it->second;
+    if (sequence.remaining() == 1 && !Grow(sequence)) continue;
+    AddSlice(sequence, std::min(sequence.remaining(), options_.max_batch_tokens));
+    return true;
+  }
+  return false;
+}
+
+void SequenceScheduler::OnStepFailed(const absl::Status& status) {
+  if (options_.retry_alone && planned_.size() > 1) {
+    for (auto slice = planned_.rbegin(); slice != planned_.rend(); ++slice)
+      suspects_.push_back(slice->id);
+    return;
+  }
+  if (status.code() != absl::StatusCode::kDataLoss) return;
+  for (const PlannedSlice& slice : planned_)
+    for (const BlockId block : sequences_.at(slice.id)->blocks) pool_.Forget(block);
+}
+
 StepResult SequenceScheduler::FinishStep(
     const absl::StatusOr<std::vector<engine::SampledToken>>& result) {
   const auto sampling = std::count_if(planned_.begin(), planned_.end(),
@@ -306,6 +331,8 @@ StepResult SequenceScheduler::FinishStep(
     step.status = absl::InternalError(
         absl::StrCat("engine returned ", result->size(), " tokens, expected ", sampling));
   }
+  if (!step.status.ok()) OnStepFailed(step.status);
+  const bool tried_again = !suspects_.empty() && planned_.size() > 1 && !step.status.ok();
   size_t next_token = 0;
   for (const PlannedSlice& slice : planned_) {
     const auto it = sequences_.find(slice.id);
@@ -321,7 +348,7 @@ StepResult SequenceScheduler::FinishStep(
     }
     if (sequence.released) {
       Erase(sequence);
-    } else if (sequence.phase == SequencePhase::kRunning) {
+    } else if (sequence.phase == SequencePhase::kRunning && !tried_again) {
       step.outcomes.push_back(std::move(outcome));
     }
   }
