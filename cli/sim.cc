@@ -40,7 +40,8 @@ absl::StatusOr<sim::Schedule> ReadSchedule(const std::string& path) {
 class SimCommand final : public Command {
  public:
   SimCommand() : schema_("tandem sim", "Runs the cluster's state machines in virtual time.") {
-    schema_.Add("seed", &seed_, "The schedule to run; with --swarm the first of them (0 draws one).");
+    schema_.Add("seed", &seed_,
+                "The schedule to run; with --swarm the first of them (0 draws one).");
     schema_.Add("swarm", &swarm_, "How many schedules to run, seed after seed.", {.min = 0});
     schema_.Add("minutes", &minutes_, "Runs swarms for this long, of fresh seeds.",
                 {.min = 0, .unit = "minutes"});

@@ -122,7 +122,8 @@ void ControlStream::Cut() {
 
 void ControlStream::OnRouterCrash() {
   const uint64_t connection = std::exchange(router_connection_, 0);
-  if (connection != 0) Send(to_node_, router_, node_, [this, connection] { EndAtNode(connection); });
+  if (connection != 0)
+    Send(to_node_, router_, node_, [this, connection] { EndAtNode(connection); });
 }
 
 void ControlStream::OnNodeCrash() {

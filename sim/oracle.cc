@@ -5,7 +5,11 @@
 
 namespace tandem::sim {
 
-constexpr TokenId kEos = 258;
+namespace {
+
+constexpr TokenId kEos = 258;  // the hash engine's
+
+}  // namespace
 
 engine::HashEngineOptions EngineOptions(const Topology& topology) {
   engine::HashEngineOptions options;

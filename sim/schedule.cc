@@ -14,8 +14,8 @@ namespace tandem::sim {
 namespace {
 
 constexpr absl::string_view kFaultNames[kFaultKinds] = {
-    "crash",       "pause",     "slow",          "partition",     "one-way",
-    "slow-link",   "cut",       "lose-frames",   "double-frames", "corrupt-frames",
+    "crash",        "pause",         "slow",        "partition",     "one-way",
+    "slow-link",    "cut",           "lose-frames", "double-frames", "corrupt-frames",
     "delay-frames", "corrupt-block", "drain"};
 
 // Each field of a record with its name: what printing and parsing share.
@@ -115,7 +115,7 @@ class Drawer {
     t.bytes_in_flight = OneIn(2) ? 256 : 8192;
     t.step_us = Between(100, 2000);
     t.control_us = Between(20, 600);
-    t.kv_us = Between(10, 600);
+    t.kv_us = OneIn(4) ? Between(1000, 8000) : Between(10, 600);
     t.kv_bytes_per_second = OneIn(3) ? 300'000 : 50'000'000;
     t.hop_us = OneIn(3) ? 0 : Between(5, 300);
     t.rendezvous = OneIn(4) ? 0 : 1;
@@ -158,6 +158,12 @@ class Drawer {
     if (kind == FaultKind::kCorruptBlock || kind == FaultKind::kDrain ||
         kind == FaultKind::kSlowLink)
       f.target = Between(t.routers, t.processes() - 1);
+    // A sender that lives on after its router gave it up is the hardest peer of a receiver.
+    const bool senders = t.prefill_nodes > 0 && OneIn(2);
+    if (senders && kind == FaultKind::kCutStream)
+      f.other = Between(t.routers, t.routers + t.prefill_nodes - 1);
+    if (senders && (kind == FaultKind::kPause || kind == FaultKind::kSlow))
+      f.target = Between(t.routers, t.routers + t.prefill_nodes - 1);
     if (f.other == f.target) f.other = (f.target + 1) % t.processes();
     switch (kind) {
       case FaultKind::kSlow:
@@ -188,6 +194,20 @@ class Drawer {
 
 absl::string_view FaultName(FaultKind kind) { return kFaultNames[static_cast<int>(kind)]; }
 
+namespace {
+
+// Anywhere; or soon after a request came or another fault began, when more is under way.
+int64_t DrawFaultTime(Drawer& draw, const Schedule& schedule, int64_t span_us) {
+  const int64_t way = draw.Between(0, 2);
+  if (way == 0 && !schedule.faults.empty())
+    return schedule.faults.back().at_us + draw.Between(0, 3'000);
+  if (way != 1) return draw.Between(20'000, 40'000 + span_us);
+  const auto last = static_cast<int64_t>(schedule.requests.size()) - 1;
+  return schedule.requests[draw.Between(0, last)].at_us + draw.Between(100, 8'000);
+}
+
+}  // namespace
+
 Schedule DrawSchedule(uint64_t seed) {
   Drawer draw(seed ^ 0x7363686564756c65);  // "schedule": apart from the run's own draws
   Schedule schedule;
@@ -199,7 +219,8 @@ Schedule DrawSchedule(uint64_t seed) {
   const int64_t families = draw.Between(1, 3);
   const int64_t requests = draw.OneIn(4) ? draw.Between(1, 4) : draw.Between(4, 14);
   for (int64_t i = 0; i < requests; ++i)
-    schedule.requests.push_back(draw.DrawRequest(t, draw.Between(20'000, 20'000 + span_us), families));
+    schedule.requests.push_back(
+        draw.DrawRequest(t, draw.Between(20'000, 20'000 + span_us), families));
 
   // Which kinds occur is drawn first: a mixture of all would hide what some do alone.
   std::vector<FaultKind> kinds;
@@ -208,7 +229,7 @@ Schedule DrawSchedule(uint64_t seed) {
   const int64_t faults = kinds.empty() ? 0 : draw.Between(1, 7);
   for (int64_t i = 0; i < faults; ++i) {
     const FaultKind kind = kinds[draw.Between(0, static_cast<int64_t>(kinds.size()) - 1)];
-    schedule.faults.push_back(draw.DrawFault(t, kind, draw.Between(20'000, 40'000 + span_us)));
+    schedule.faults.push_back(draw.DrawFault(t, kind, DrawFaultTime(draw, schedule, span_us)));
   }
   const auto by_time = [](const auto& a, const auto& b) { return a.at_us < b.at_us; };
   std::stable_sort(schedule.requests.begin(), schedule.requests.end(), by_time);
@@ -234,7 +255,8 @@ namespace {
 absl::Status ParseLine(const std::vector<std::string>& words, Schedule& schedule) {
   std::map<std::string, std::string> values;
   for (size_t i = 1; i < words.size(); ++i) {
-    const std::pair<std::string, std::string> pair = absl::StrSplit(words[i], absl::MaxSplits('=', 1));
+    const std::pair<std::string, std::string> pair =
+        absl::StrSplit(words[i], absl::MaxSplits('=', 1));
     values.insert(pair);
   }
   if (words[0] == "schedule") {
@@ -252,8 +274,8 @@ absl::Status ParseLine(const std::vector<std::string>& words, Schedule& schedule
     fault.kind = static_cast<FaultKind>(name - std::begin(kFaultNames));
     RETURN_IF_ERROR(ParseFields(values, fault));
   } else {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "\"", words[0], "\", expected schedule, topology, request or fault"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", words[0], "\", expected schedule, topology, request or fault"));
   }
   return absl::OkStatus();
 }

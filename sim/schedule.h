@@ -48,7 +48,7 @@ struct SimRequest {
   int64_t own_tokens = 1;     // of the prompt: this request's own
   int64_t own_seed = 0;
   int64_t max_tokens = 1;
-  int64_t sampled = 0;    // 1: temperature 1; 0: greedy
+  int64_t sampled = 0;  // 1: temperature 1; 0: greedy
   int64_t seed = 0;
   int64_t salt = 0;       // which tenant's cache salt
   int64_t cancel_us = 0;  // after submission the client goes away; 0 = it stays
@@ -68,11 +68,11 @@ struct Topology {
   int64_t control_us = 300;        // a control message takes up to this
   int64_t kv_us = 200;             // a KV frame takes up to this beside its bytes
   int64_t kv_bytes_per_second = 100'000'000;
-  int64_t hop_us = 50;            // between a node's engine and transfer threads, up to this
-  int64_t rendezvous = 1;         // payloads travel apart from their headers, from memory
-  int64_t hold_frames = 0;        // a partition holds frames back instead of losing them
-  int64_t reuse_addresses = 0;    // a restarted process is reached where its predecessor was
-  int64_t clock_skew_us = 0;      // clocks differ by up to this
+  int64_t hop_us = 50;          // between a node's engine and transfer threads, up to this
+  int64_t rendezvous = 1;       // payloads travel apart from their headers, from memory
+  int64_t hold_frames = 0;      // a partition holds frames back instead of losing them
+  int64_t reuse_addresses = 0;  // a restarted process is reached where its predecessor was
+  int64_t clock_skew_us = 0;    // clocks differ by up to this
   int64_t processes() const { return routers + prefill_nodes + decode_nodes; }
 };
 

@@ -43,14 +43,15 @@ void SimClients::Ask(Client& client) {
   client.last_news = world_.now();
   client.checker->OnAsked();
   const uint64_t asked = ++client.asked;
-  if (log_.timeline()) log_.Note(-1, absl::StrCat(client.input.id.value(), " asks ", router.name()));
+  if (log_.timeline())
+    log_.Note(-1, absl::StrCat(client.input.id.value(), " asks ", router.name()));
   router.Post(absl::Microseconds(50), [this, &client, &router, asked] {
     if (client.settled || client.asked != asked) return;
     const absl::Status status = router.Submit(client.input);
     if (status.ok() || client.asked != asked) return;
     if (status.code() == absl::StatusCode::kInvalidArgument)
-      log_.Violate("stream", absl::StrCat(client.input.id.value(), " was refused: ",
-                                          status.ToString()));
+      log_.Violate("stream",
+                   absl::StrCat(client.input.id.value(), " was refused: ", status.ToString()));
     AskLater(client, kRetryDelay, /*elsewhere=*/false);
   });
 }
@@ -61,13 +62,11 @@ void SimClients::Cancel(Client& client) {
   ++counts_.cancelled;
   if (log_.timeline()) log_.Note(-1, absl::StrCat(client.input.id.value(), " goes away"));
   SimRouter& router = *routers_[client.router];
-  if (client.asking) router.Post(absl::Microseconds(50), [&router, id = client.input.id] {
-      router.Finish(id);
-    });
+  if (client.asking)
+    router.Post(absl::Microseconds(50), [&router, id = client.input.id] { router.Finish(id); });
 }
 
-void SimClients::OnEvent(SimRouter& router, const RequestId& id,
-                         const router::ClientEvent& event) {
+void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::ClientEvent& event) {
   int index = 0;
   if (!absl::SimpleAtoi(absl::string_view(id.value()).substr(1), &index)) return;
   Client& client = *clients_[index];
@@ -88,8 +87,7 @@ void SimClients::OnEvent(SimRouter& router, const RequestId& id,
   } else {
     const absl::Status& status = std::get<router::RequestFailed>(event).status;
     client.checker->OnFailed(status);
-    if (log_.timeline())
-      log_.Note(-1, absl::StrCat(id.value(), " failed: ", status.ToString()));
+    if (log_.timeline()) log_.Note(-1, absl::StrCat(id.value(), " failed: ", status.ToString()));
     ++counts_.failed;
     AskLater(client, kRetryDelay, /*elsewhere=*/true);
   }
@@ -106,8 +104,7 @@ void SimClients::Tick() {
     if (!client->asking || client->settled || world_.now() - client->last_news < kPatience)
       continue;
     SimRouter& router = *routers_[client->router];
-    router.Post(absl::Microseconds(50),
-                [&router, id = client->input.id] { router.Finish(id); });
+    router.Post(absl::Microseconds(50), [&router, id = client->input.id] { router.Finish(id); });
     AskLater(*client, kRetryDelay, /*elsewhere=*/true);
   }
 }

@@ -41,8 +41,7 @@ std::string Describe(const v1::NodeEvent& event) {
     return absl::StrCat("refused ", leg(event.refused().leg()), ": ",
                         event.refused().status().message());
   if (event.has_installed()) return absl::StrCat("installed ", leg(event.installed().leg()));
-  if (event.has_leg_finished())
-    return absl::StrCat("finished ", leg(event.leg_finished().leg()));
+  if (event.has_leg_finished()) return absl::StrCat("finished ", leg(event.leg_finished().leg()));
   if (event.has_leg_failed())
     return absl::StrCat("failed ", leg(event.leg_failed().leg()), ": ",
                         event.leg_failed().status().message());

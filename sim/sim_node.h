@@ -43,6 +43,7 @@ class SimNode final : public Process {
   HandoffStates handoff_states() const { return ownership_->states(); }
   // As by SIGTERM. The process ends when it is idle, or after a while.
   void BeginDrain();
+  bool draining() const { return drain_ends_.has_value(); }
   // Flips a bit of one of its KV blocks.
   void CorruptBlock();
 

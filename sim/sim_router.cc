@@ -76,8 +76,7 @@ void SimRouter::OnStreamEnded(ControlStream& stream, uint64_t) {
 void SimRouter::Pump() {
   router::RouterActions actions = core_->TakeActions();
   std::map<router::NodeKey, v1::RouterMessage> messages;
-  for (auto& [key, command] : actions.commands)
-    *messages[key].add_commands() = std::move(command);
+  for (auto& [key, command] : actions.commands) *messages[key].add_commands() = std::move(command);
   for (auto& [key, message] : messages) {
     const auto found = streams_.find(key);
     if (found != streams_.end()) found->second->ToNode(std::move(message));

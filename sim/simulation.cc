@@ -94,8 +94,7 @@ Simulation::Simulation(const Schedule& schedule, bool timeline)
   for (const auto& node : nodes_) node->Start();
   for (const SimRequest& request : schedule_.requests)
     clients_.Add(request, EngineOptions(schedule_.topology));
-  for (const Fault& fault : schedule_.faults)
-    After(fault.at_us, [this, &fault] { Inject(fault); });
+  for (const Fault& fault : schedule_.faults) After(fault.at_us, [this, &fault] { Inject(fault); });
   TickClients();
 }
 
@@ -121,9 +120,10 @@ void Simulation::AddProcesses() {
   }
   clients_.SetRouters(std::move(routers));
   const auto add = [&](v1::NodeRole role, const std::string& name) {
-    SimNodeOptions node{.role = role, .topology = t, .whole_sequence = [this](const std::string& r) {
-                          return clients_.WholeSequence(r);
-                        }};
+    SimNodeOptions node{
+        .role = role, .topology = t, .whole_sequence = [this](const std::string& r) {
+          return clients_.WholeSequence(r);
+        }};
     nodes_.push_back(
         std::make_unique<SimNode>(world_, network_, id++, name, ClockOffset(), node, log_));
   };
@@ -132,8 +132,8 @@ void Simulation::AddProcesses() {
 }
 
 void Simulation::AddStreams() {
-  const ControlStream::Options options{
-      .delay_max = absl::Microseconds(schedule_.topology.control_us)};
+  const ControlStream::Options options{.delay_max =
+                                           absl::Microseconds(schedule_.topology.control_us)};
   for (const auto& router : routers_) {
     for (const auto& node : nodes_) {
       streams_.push_back(
@@ -153,7 +153,8 @@ void Simulation::TickClients() {
 
 void Simulation::Inject(const Fault& fault) {
   Cover(fault);
-  if (log_.timeline()) log_.Note(static_cast<int>(fault.target), absl::StrCat("FAULT ", ToText(fault)));
+  if (log_.timeline())
+    log_.Note(static_cast<int>(fault.target), absl::StrCat("FAULT ", ToText(fault)));
   switch (fault.kind) {
     case FaultKind::kPartition:
       return BlockFor(fault, /*both_ways=*/true);
@@ -207,6 +208,8 @@ void Simulation::InjectProcessFault(const Fault& fault, Process& process) {
   After(until, [this, &fault, &process] {
     if (fault.kind == FaultKind::kSlow) process.SetSlowness(1);
     if (fault.kind == FaultKind::kPause) process.Resume();
+    SimNode* drained = NodeAt(fault.target);
+    if (drained != nullptr && drained->alive() && drained->draining()) process.Crash();
     if (!process.alive()) {
       if (log_.timeline()) log_.Note(process.id(), "starts again");
       process.Start();
@@ -243,7 +246,8 @@ void Simulation::Cover(const Fault& fault) {
     const auto states = router->core().requests_by_state();
     for (size_t i = 0; i < 5; ++i) row[i] += states[i] > 0 ? 1 : 0;
   }
-  const bool network = fault.kind >= FaultKind::kLoseFrames && fault.kind <= FaultKind::kDelayFrames;
+  const bool network =
+      fault.kind >= FaultKind::kLoseFrames && fault.kind <= FaultKind::kDelayFrames;
   for (const auto& node : nodes_) {
     if (!node->alive()) continue;
     if (!network && node->id() != fault.target && node->id() != fault.other) continue;
@@ -260,9 +264,15 @@ void Simulation::CheckQuiet() {
   for (const auto& node : nodes_)
     if (node->alive())
       CheckNodeQuiet(node->name(), node->core(), node->endpoint().counters(), log_);
-  for (const auto& router : routers_)
-    if (router->alive())
-      CheckRouterQuiet(router->name(), router->core(), router->Now(), log_);
+  std::vector<const node::NodeCore*> all;
+  for (const auto& node : nodes_)
+    if (node->alive()) all.push_back(&node->core());
+  for (const auto& router : routers_) {
+    if (!router->alive()) continue;
+    CheckRouterQuiet(router->name(), router->core(), router->Now(), log_);
+    if (router->core().fleet().size() == static_cast<int64_t>(all.size()))
+      CheckIndex(router->name(), router->core(), all, log_);
+  }
 }
 
 SimReport Simulation::Run() {
@@ -270,8 +280,8 @@ SimReport Simulation::Run() {
   int64_t last_us = 0;
   for (const SimRequest& request : schedule_.requests) last_us = std::max(last_us, request.at_us);
   for (const Fault& fault : schedule_.faults)
-    last_us = std::max(last_us, fault.at_us + fault.lasts_us +
-                                    (fault.kind == FaultKind::kDrain ? 600'000 : 0));
+    last_us = std::max(
+        last_us, fault.at_us + fault.lasts_us + (fault.kind == FaultKind::kDrain ? 600'000 : 0));
   const absl::Time last = start + absl::Microseconds(last_us);
   world_.RunUntil(last);
   while (!clients_.AllSettled() && world_.now() < last + kProgressBound)

@@ -17,9 +17,9 @@ namespace tandem::sim {
 
 // The states of requests, leases and exports: columns of the coverage table.
 inline constexpr std::array<absl::string_view, 12> kMachineStates = {
-    "queued",   "reserving", "prefilling", "installing", "generating", "lease:reserved",
-    "lease:filling", "lease:draining", "export:planned", "export:pushing", "export:finished",
-    "export:cancelled"};
+    "queued",         "reserving",      "prefilling",      "installing",
+    "generating",     "lease:reserved", "lease:filling",   "lease:draining",
+    "export:planned", "export:pushing", "export:finished", "export:cancelled"};
 // How often a fault of each kind began while some machine was in each state. Requests are those of
 // all routers; leases and exports those of the process that is hit, or of all for a fault of the
 // network.

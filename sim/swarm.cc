@@ -26,8 +26,7 @@ void Merge(const Schedule& schedule, const SimReport& run, SwarmReport& total) {
   for (size_t fault = 0; fault < run.coverage.size(); ++fault)
     for (size_t state = 0; state < kMachineStates.size(); ++state)
       total.coverage[fault][state] += run.coverage[fault][state];
-  if (!run.violations.empty())
-    total.failures.push_back({schedule.seed, run.violations.front()});
+  if (!run.violations.empty()) total.failures.push_back({schedule.seed, run.violations.front()});
 }
 
 bool Fails(const Schedule& schedule, const std::string& checker) {
@@ -69,7 +68,8 @@ SwarmReport RunSwarm(const SwarmOptions& options) {
       const SimReport run = RunSchedule(schedule);
       absl::MutexLock lock(&mutex);
       Merge(schedule, run, total);
-      if (static_cast<int64_t>(total.failures.size()) >= options.failures_max) next = options.schedules;
+      if (static_cast<int64_t>(total.failures.size()) >= options.failures_max)
+        next = options.schedules;
     }
   };
   std::vector<Thread> threads;
@@ -100,7 +100,8 @@ std::string ToText(const SwarmReport& report) {
 
 std::string CoverageTable(const Coverage& coverage) {
   std::string table = absl::StrFormat("%-15s", "fault");
-  for (const absl::string_view state : kMachineStates) absl::StrAppendFormat(&table, " %16s", state);
+  for (const absl::string_view state : kMachineStates)
+    absl::StrAppendFormat(&table, " %16s", state);
   table += "\n";
   for (int kind = 0; kind < kFaultKinds; ++kind) {
     absl::StrAppendFormat(&table, "%-15s", FaultName(static_cast<FaultKind>(kind)));

@@ -1,10 +1,10 @@
 // A run for the eye: as text and as a picture.
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/match.h"
 #include "sim/swarm.h"
 
 namespace tandem::sim {
@@ -17,7 +17,8 @@ std::string LaneName(const SimReport& report, int lane) {
 }
 
 std::string Escaped(absl::string_view text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
+  return absl::StrReplaceAll(text,
+                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
 }
 
 }  // namespace
@@ -51,7 +52,8 @@ std::string TimelineSvg(const Schedule& schedule, const SimReport& report) {
     absl::StrAppendFormat(&svg,
                           "<text x=\"10\" y=\"%d\">%s</text><line x1=\"%d\" x2=\"%d\" y1=\"%d\" "
                           "y2=\"%d\" stroke=\"#bbb\"/>\n",
-                          y(lane) + 4, LaneName(report, lane), kLeft, kWidth - 20, y(lane), y(lane));
+                          y(lane) + 4, LaneName(report, lane), kLeft, kWidth - 20, y(lane),
+                          y(lane));
   for (const Fault& fault : schedule.faults)
     absl::StrAppendFormat(&svg,
                           "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"20\" fill=\"#e33\" "
@@ -60,10 +62,11 @@ std::string TimelineSvg(const Schedule& schedule, const SimReport& report) {
                           std::max(2.0, x(fault.at_us + fault.lasts_us) - x(fault.at_us)),
                           Escaped(ToText(fault)));
   for (const TimelineEntry& entry : report.timeline) {
-    const bool bad = absl::StrContains(entry.text, "FAULT") ||
-                     absl::StrContains(entry.text, "VIOLATION");
+    const bool bad =
+        absl::StrContains(entry.text, "FAULT") || absl::StrContains(entry.text, "VIOLATION");
     absl::StrAppendFormat(
-        &svg, "<circle cx=\"%.1f\" cy=\"%d\" r=\"3\" fill=\"%s\"><title>%.3f ms %s</title></circle>\n",
+        &svg,
+        "<circle cx=\"%.1f\" cy=\"%d\" r=\"3\" fill=\"%s\"><title>%.3f ms %s</title></circle>\n",
         x(entry.at_us), y(entry.lane), bad ? "#d00" : "#27c",
         static_cast<double>(entry.at_us) / 1e3, Escaped(entry.text));
   }

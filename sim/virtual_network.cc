@@ -52,8 +52,9 @@ void VirtualNetwork::Transmit(PacketRef packet) {
     world_.After(world_.RandomDelay(options_.delay_max + faults_.delay_max),
                  [this, twin] { Arrive(twin); });
   }
-  const absl::Duration wire =
-      options_.rendezvous ? absl::ZeroDuration() : WireTime(packet->from, packet->to, packet->bytes);
+  const absl::Duration wire = options_.rendezvous
+                                  ? absl::ZeroDuration()
+                                  : WireTime(packet->from, packet->to, packet->bytes);
   if (world_.Chance(faults_.lose_one_in)) {
     packet->sender->PostSent(packet->send_id, absl::OkStatus());
     return;
@@ -229,7 +230,8 @@ void VirtualTransport::OnHeader(const VirtualNetwork::PacketRef& packet) {
   const uint64_t receive_id = next_receive_++;
   std::optional<transfer::ScatterList> place;
   if (listener_ != nullptr)
-    place = listener_->OnFrame(PeerOf(packet->connection), packet->frame, packet->bytes, receive_id);
+    place =
+        listener_->OnFrame(PeerOf(packet->connection), packet->frame, packet->bytes, receive_id);
   if (packet->bytes == 0 || !place.has_value()) {
     packet->sender->PostSent(packet->send_id, absl::OkStatus());
     return Activity();
@@ -253,7 +255,7 @@ void VirtualTransport::Land(uint64_t receive_id) {
       process->Post(absl::ZeroDuration(), [this, receive_id] { Land(receive_id); });
   };
   if (network_.MeetPartition(packet, again)) return;
-  if (observer_ != nullptr) observer_->OnLanding(receive_id);
+  if (observer_ != nullptr) observer_->OnLanding(receive_id, !packet->corrupt);
   std::string bytes = packet->copy;
   if (!packet->copied) {
     for (const absl::Span<const std::byte> piece : packet->memory)
@@ -276,7 +278,7 @@ void VirtualTransport::EndReceive(uint64_t receive_id, const absl::Status& statu
   if (!status.ok() && network_.world_.Chance(2)) {
     // Half of the payload had come: the place holds anything.
     for (const absl::Span<std::byte> piece : found->second.place) {
-      if (observer_ != nullptr) observer_->OnLanding(receive_id);
+      if (observer_ != nullptr) observer_->OnLanding(receive_id, false);
       std::memset(piece.data(), 0x5a, piece.size() / 2);
     }
   }

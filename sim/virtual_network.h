@@ -22,7 +22,8 @@ class LandingObserver {
  public:
   virtual ~LandingObserver() = default;
   virtual void OnAdmitted(const v1::KvFrame& frame, uint64_t receive_id) = 0;
-  virtual void OnLanding(uint64_t receive_id) = 0;
+  // `intact`: the bytes are those that were sent.
+  virtual void OnLanding(uint64_t receive_id, bool intact) = 0;
   virtual void OnReceiveEnded(uint64_t receive_id) = 0;
 };
 

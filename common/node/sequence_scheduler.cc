@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/mutation.h"
 
 namespace tandem::node {
 namespace {
@@ -62,8 +63,8 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   sequence->id = SequenceId(next_id_);
   sequence->tokens = std::move(input.prompt);
   sequence->prompt_tokens = prompt_tokens;
-  sequence->salt =
-      kv::SaltHash(options_.spec.model_fingerprint, options_.spec.numerics_id, input.cache_salt);
+  sequence->salt = kv::SaltHash(options_.spec.model_fingerprint, options_.spec.numerics_id,
+                                TANDEM_MUTATED(kSaltIgnored) ? std::string() : input.cache_salt);
   sequence->input = std::move(input);
   if (!AcquireBlocks(*sequence, std::min(prompt_blocks + (generates ? 1 : 0), blocks_max))) {
     return absl::ResourceExhaustedError(
@@ -317,7 +318,7 @@ void SequenceScheduler::OnStepFailed(const absl::Status& status) {
       suspects_.push_back(slice->id);
     return;
   }
-  if (status.code() != absl::StatusCode::kDataLoss) return;
+  if (status.code() != absl::StatusCode::kDataLoss || TANDEM_MUTATED(kForgetSkipped)) return;
   for (const PlannedSlice& slice : planned_)
     for (const BlockId block : sequences_.at(slice.id)->blocks) pool_.Forget(block);
 }

@@ -90,6 +90,9 @@ void OwnershipChecker::OnEmitted(const transfer::TransferEvent& event) {
   const auto found = leases_.find(ended);
   if (found == leases_.end()) return;
   found->second.ended = true;
+  if (std::holds_alternative<transfer::LeaseInstalled>(event) && !found->second.damaged.empty())
+    Violate(absl::StrCat("lease ", ended.value(), " was installed with ",
+                         found->second.damaged.size(), " damaged block layers"));
   for (const auto& [id, receive] : receives_)
     if (receive.lease == ended)
       Violate(absl::StrCat("lease ", ended.value(), " ended with receive ", id, " in flight"));
@@ -151,14 +154,21 @@ void OwnershipChecker::OnAdmitted(const v1::KvFrame& frame, uint64_t receive_id)
   receives_[receive_id] = receive;
 }
 
-void OwnershipChecker::OnLanding(uint64_t receive_id) {
+void OwnershipChecker::OnLanding(uint64_t receive_id, bool intact) {
   const auto receive = receives_.find(receive_id);
   if (receive == receives_.end()) return Violate("bytes landed for a receive that is over");
   const auto found = leases_.find(receive->second.lease);
   if (found == leases_.end() || found->second.ended)
-    return Violate(absl::StrCat("bytes landed in blocks of lease ",
-                                receive->second.lease.value(), ", which has ended"));
+    return Violate(absl::StrCat("bytes landed in blocks of lease ", receive->second.lease.value(),
+                                ", which has ended"));
   found->second.landed = true;
+  const Receive& r = receive->second;
+  for (int32_t ordinal = r.first_ordinal; ordinal < r.first_ordinal + r.ordinal_count; ++ordinal)
+    for (int32_t layer = r.first_layer; layer < r.first_layer + r.layer_count; ++layer)
+      if (intact)
+        found->second.damaged.erase({ordinal, layer});
+      else
+        found->second.damaged.insert({ordinal, layer});
 }
 
 void OwnershipChecker::OnReceiveEnded(uint64_t receive_id) { receives_.erase(receive_id); }
@@ -178,8 +188,7 @@ void OwnershipChecker::OnStep(absl::Span<const engine::SequenceSlice> slices) {
   std::set<BlockId> written;
   for (const engine::SequenceSlice& slice : slices) {
     const int64_t first_written = slice.num_computed / block_tokens_;
-    const int64_t end =
-        (slice.num_computed + slice.num_new + block_tokens_ - 1) / block_tokens_;
+    const int64_t end = (slice.num_computed + slice.num_new + block_tokens_ - 1) / block_tokens_;
     for (int64_t i = 0; i < end; ++i) {
       const BlockId block = slice.blocks[i];
       if (const auto lease = leased_.find(block); lease != leased_.end())
@@ -191,8 +200,8 @@ void OwnershipChecker::OnStep(absl::Span<const engine::SequenceSlice> slices) {
 }
 
 void OwnershipChecker::OnLoad(const v1::NodeLoad& load) {
-  const int64_t sum = load.blocks_free() + load.blocks_cached() + load.blocks_used() +
-                      load.blocks_quarantined();
+  const int64_t sum =
+      load.blocks_free() + load.blocks_cached() + load.blocks_used() + load.blocks_quarantined();
   if (sum != load.blocks_total())
     Violate(absl::StrCat("free, cached, used and quarantined blocks are ", sum, " of ",
                          load.blocks_total()));

@@ -44,7 +44,7 @@ class OwnershipChecker final : public LandingObserver {
   void OnLoad(const v1::NodeLoad& load);
 
   void OnAdmitted(const v1::KvFrame& frame, uint64_t receive_id) override;
-  void OnLanding(uint64_t receive_id) override;
+  void OnLanding(uint64_t receive_id, bool intact) override;
   void OnReceiveEnded(uint64_t receive_id) override;
 
   HandoffStates states() const;
@@ -53,10 +53,11 @@ class OwnershipChecker final : public LandingObserver {
   struct Lease {
     int32_t first_ordinal = 0;
     std::vector<BlockId> blocks;
-    Epoch epoch;  // as handled
+    Epoch epoch;           // as handled
     bool closing = false;  // as issued
     bool open = false, closed = false, ended = false;
     bool landed = false;
+    std::set<std::pair<int32_t, int32_t>> damaged;  // (ordinal, layer) holding what was not sent
   };
   struct Export {
     int32_t first_ordinal = 0;

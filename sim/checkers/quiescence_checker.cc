@@ -37,9 +37,9 @@ void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
   if (!core.idle()) log.Violate("quiescence", absl::StrCat(name, " is not idle"));
   const v1::NodeCounters counters = core.counters();
   const v1::TokensBySource& prompt = counters.prompt_tokens();
-  zeroes.Expect("prompt tokens without a source",
-                counters.prompt_tokens_total() - prompt.computed() - prompt.received() -
-                    prompt.cached());
+  zeroes.Expect(
+      "prompt tokens without a source",
+      counters.prompt_tokens_total() - prompt.computed() - prompt.received() - prompt.cached());
 }
 
 void CheckRouterQuiet(const std::string& name, const router::RouterCoreImpl& core, absl::Time now,
@@ -56,6 +56,16 @@ void CheckRouterQuiet(const std::string& name, const router::RouterCoreImpl& cor
     zeroes.Expect(absl::StrCat("prefill tokens ahead on ", id), node->prefill_tokens_ahead);
   }
   zeroes.Expect("diverged tokens", core.GetStatus(now).router().diverged_tokens());
+}
+
+void CheckIndex(const std::string& name, const router::RouterCoreImpl& core,
+                const std::vector<const node::NodeCore*>& nodes, RunLog& log) {
+  int64_t held = 0;
+  for (const node::NodeCore* node : nodes)
+    held += static_cast<int64_t>(node->CachedBlocks().size());
+  if (held != core.index().entries())
+    log.Violate("index", absl::StrCat(name, ": the prefix index has ", core.index().entries(),
+                                      " entries, its nodes hold ", held, " blocks"));
 }
 
 }  // namespace tandem::sim

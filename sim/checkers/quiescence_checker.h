@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "common/node/node_core.h"
 #include "common/transfer/handoff.h"
@@ -15,5 +16,10 @@ void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
                     const transfer::TransferCounters& transfer, RunLog& log);
 void CheckRouterQuiet(const std::string& name, const router::RouterCoreImpl& core, absl::Time now,
                       RunLog& log);
+
+// The router's index names what its nodes hold, no more and no less. REQUIRES: `nodes` are all that
+// it has joined, and nothing is under way.
+void CheckIndex(const std::string& name, const router::RouterCoreImpl& core,
+                const std::vector<const node::NodeCore*>& nodes, RunLog& log);
 
 }  // namespace tandem::sim

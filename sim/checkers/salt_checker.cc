@@ -10,9 +10,7 @@ void SaltChecker::OnCommand(const v1::NodeCommand& command) {
   const v1::Leg& leg = run ? command.run().leg() : command.prefill().leg();
   const v1::SequenceSpec& sequence = run ? command.run().sequence() : command.prefill().sequence();
   salt_of_[leg.request_id()] = sequence.cache_salt();
-  std::vector<std::string>& served = served_[sequence.cache_salt()];
-  if (std::find(served.begin(), served.end(), leg.request_id()) == served.end())
-    served.push_back(leg.request_id());
+  ++served_[sequence.cache_salt()][leg.request_id()];
 }
 
 void SaltChecker::OnEvent(const v1::NodeEvent& event) {
@@ -25,7 +23,8 @@ void SaltChecker::OnEvent(const v1::NodeEvent& event) {
 void SaltChecker::Check(const v1::Leg& leg, int64_t cached_tokens) {
   if (cached_tokens == 0) return;
   const std::vector<TokenId> mine = whole_sequence_(leg.request_id());
-  for (const std::string& other : served_[salt_of_[leg.request_id()]]) {
+  for (const auto& [other, times] : served_[salt_of_[leg.request_id()]]) {
+    if (other == leg.request_id() && times == 1) continue;  // it cannot have left anything yet
     const std::vector<TokenId> theirs = whole_sequence_(other);
     if (static_cast<int64_t>(theirs.size()) >= cached_tokens &&
         static_cast<int64_t>(mine.size()) >= cached_tokens &&

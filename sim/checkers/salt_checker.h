@@ -32,8 +32,8 @@ class SaltChecker {
   RunLog& log_;
   const std::string node_;
   const std::function<std::vector<TokenId>(const std::string&)> whole_sequence_;
-  // Requests this process was given, by salt, in order of coming.
-  std::map<std::string, std::vector<std::string>> served_;
+  // Requests this process was given, by salt, and how often.
+  std::map<std::string, std::map<std::string, int>> served_;
   std::map<std::string, std::string> salt_of_;
 };
 

@@ -9,8 +9,7 @@ void StreamChecker::OnToken(int32_t index, TokenId token) {
   if (index >= static_cast<int32_t>(oracle_.tokens.size()))
     return Violate(absl::StrCat("token ", index, " of an answer of ", oracle_.tokens.size()));
   if (token != oracle_.tokens[index])
-    Violate(absl::StrCat("token ", index, " is ", token, ", the oracle's ",
-                         oracle_.tokens[index]));
+    Violate(absl::StrCat("token ", index, " is ", token, ", the oracle's ", oracle_.tokens[index]));
   ++next_;
 }
 
