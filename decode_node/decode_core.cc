@@ -142,6 +142,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
       End(it, "step failed");
       continue;
     }
+    ledger_.SendScores(it->first.router, leg.wire, outcome);
     if (!outcome.sampled) continue;
     if (leg.phase == Phase::kComputing) {
       leg.phase = Phase::kGenerating;

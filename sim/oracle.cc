@@ -33,15 +33,19 @@ router::RequestInput ToInput(const SimRequest& request, int index) {
   input.sampling.seed = static_cast<uint64_t>(request.seed);
   input.stop.max_tokens = static_cast<int32_t>(request.max_tokens);
   input.eos_token_ids = {kEos};
+  input.sequences = static_cast<int32_t>(request.answers);
+  input.priority = static_cast<int32_t>(request.priority);
   if (request.salt != 0) input.cache_salt = absl::StrCat("tenant-", request.salt);
   return input;
 }
 
-OracleAnswer Oracle(const engine::HashEngineOptions& engine, const router::RequestInput& input) {
+OracleAnswer Oracle(const engine::HashEngineOptions& engine, const router::RequestInput& input,
+                    int32_t sequence_index) {
   OracleAnswer answer;
   std::vector<TokenId> tokens = input.prompt;
   while (answer.reason == request::FinishReason::kNone) {
-    const TokenId next = engine::HashEngineNextToken(engine, tokens, input.sampling, 0);
+    const TokenId next =
+        engine::HashEngineNextToken(engine, tokens, input.sampling, sequence_index);
     tokens.push_back(next);
     answer.tokens.push_back(next);
     answer.reason = request::CheckStop(input.stop, input.eos_token_ids, next,

@@ -19,6 +19,8 @@ struct OracleAnswer {
 engine::HashEngineOptions EngineOptions(const Topology& topology);
 // The `index`th request of a schedule, as a router takes it.
 router::RequestInput ToInput(const SimRequest& request, int index);
-OracleAnswer Oracle(const engine::HashEngineOptions& engine, const router::RequestInput& input);
+// Of one of its sequences.
+OracleAnswer Oracle(const engine::HashEngineOptions& engine, const router::RequestInput& input,
+                    int32_t sequence_index);
 
 }  // namespace tandem::sim

@@ -54,6 +54,8 @@ void VisitFields(SimRequest& r, Visit visit) {
   visit("sampled", r.sampled);
   visit("seed", r.seed);
   visit("salt", r.salt);
+  visit("answers", r.answers);
+  visit("priority", r.priority);
   visit("cancel_us", r.cancel_us);
 }
 template <typename Visit>
@@ -142,6 +144,8 @@ class Drawer {
     r.sampled = OneIn(2) ? 1 : 0;
     r.seed = Between(0, 1 << 30);
     r.salt = OneIn(3) ? Between(1, 2) : 0;
+    r.answers = OneIn(5) ? Between(2, 4) : 1;
+    r.priority = OneIn(4) ? Between(-1, 1) : 0;
     r.cancel_us = OneIn(6) ? Between(1, 40'000) : 0;
     return r;
   }
@@ -289,7 +293,7 @@ absl::Status CheckSchedule(const Schedule& s) {
     return absl::InvalidArgumentError("topology: a figure is out of its range");
   for (const SimRequest& r : s.requests)
     if (r.own_tokens < 1 || r.shared_tokens < 0 || r.max_tokens < 1 || r.router < 0 ||
-        r.router >= t.routers)
+        r.answers < 1 || r.answers > 64 || r.router >= t.routers)
       return absl::InvalidArgumentError("request: a figure is out of its range");
   for (const Fault& f : s.faults)
     if (f.target < 0 || f.target >= t.processes() || f.other < 0 || f.other >= t.processes())

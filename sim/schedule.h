@@ -50,7 +50,9 @@ struct SimRequest {
   int64_t max_tokens = 1;
   int64_t sampled = 0;  // 1: temperature 1; 0: greedy
   int64_t seed = 0;
-  int64_t salt = 0;       // which tenant's cache salt
+  int64_t salt = 0;     // which tenant's cache salt
+  int64_t answers = 1;  // n
+  int64_t priority = 0;
   int64_t cancel_us = 0;  // after submission the client goes away; 0 = it stays
 };
 

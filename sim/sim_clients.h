@@ -32,16 +32,16 @@ class SimClients {
 
   bool AllSettled() const;
   std::vector<std::string> Unsettled() const;
-  // Prompt and whole answer.
-  std::vector<TokenId> WholeSequence(const std::string& request_id) const;
+  // Prompt and whole answer of each sequence.
+  std::vector<std::vector<TokenId>> WholeSequences(const std::string& request_id) const;
   const ClientCounts& counts() const { return counts_; }
 
  private:
   struct Client {
     router::RequestInput input;
-    std::unique_ptr<StreamChecker> checker;
-    int router = 0;      // asked, or to be asked next
-    uint64_t asked = 0;  // how often: tells late news from new ones
+    std::vector<StreamChecker> checkers;  // by sequence index
+    int router = 0;                       // asked, or to be asked next
+    uint64_t asked = 0;                   // how often: tells late news from new ones
     bool asking = false;
     bool settled = false;
     absl::Time last_news;

@@ -79,7 +79,7 @@ void SimNode::OnStart() {
   handoff.drain_after = absl::Milliseconds(150);
   endpoint_ = transfer::HandoffEndpoint::Create(handoff, engine_->arena(), *transport_);
   ownership_.emplace(log_, name(), t.block_tokens);
-  salt_.emplace(log_, name(), options_.whole_sequence);
+  salt_.emplace(log_, name(), options_.whole_sequences);
   transport_->SetObserver(&*ownership_);
   transport_->SetOnActivity([this] { FromPlane(); });
   MakeCore();

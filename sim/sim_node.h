@@ -26,7 +26,7 @@ namespace tandem::sim {
 struct SimNodeOptions {
   v1::NodeRole role = v1::NODE_ROLE_DECODE;
   Topology topology;
-  std::function<std::vector<TokenId>(const std::string& request_id)> whole_sequence;
+  std::function<std::vector<std::vector<TokenId>>(const std::string& request_id)> whole_sequences;
 };
 
 class SimNode final : public Process {

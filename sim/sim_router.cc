@@ -26,7 +26,8 @@ void SimRouter::OnCrash() {
 void SimRouter::Tick() {
   core_->OnTick(Now());
   Pump();
-  CheckRouterBounds(name(), *core_, options_.requests_max, options_.core.index_blocks_max, log_);
+  CheckRouterBounds(name(), *core_, options_.requests_max, options_.sequences_max,
+                    options_.core.index_blocks_max, log_);
   Post(kTickInterval, [this] { Tick(); });
 }
 

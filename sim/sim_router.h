@@ -17,7 +17,7 @@ namespace tandem::sim {
 struct SimRouterOptions {
   router::RouterOptions core;
   router::ModelIdentity model;
-  int64_t requests_max = 0;  // that the checkers allow
+  int64_t requests_max = 0, sequences_max = 0;  // that the checkers allow
 };
 
 class SimRouter final : public Process {

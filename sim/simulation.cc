@@ -108,6 +108,7 @@ void Simulation::AddProcesses() {
                   .vocab_size = engine.vocab_size,
                   .context_tokens = engine.context_tokens};
   router.requests_max = static_cast<int64_t>(schedule_.requests.size());
+  for (const SimRequest& request : schedule_.requests) router.sequences_max += request.answers;
   int id = 0;
   std::vector<SimRouter*> routers;
   for (int i = 0; i < t.routers; ++i) {
@@ -121,8 +122,8 @@ void Simulation::AddProcesses() {
   clients_.SetRouters(std::move(routers));
   const auto add = [&](v1::NodeRole role, const std::string& name) {
     SimNodeOptions node{
-        .role = role, .topology = t, .whole_sequence = [this](const std::string& r) {
-          return clients_.WholeSequence(r);
+        .role = role, .topology = t, .whole_sequences = [this](const std::string& r) {
+          return clients_.WholeSequences(r);
         }};
     nodes_.push_back(
         std::make_unique<SimNode>(world_, network_, id++, name, ClockOffset(), node, log_));

@@ -122,6 +122,8 @@ class CpuEngine : public Engine {
  private:
   // Rows that sample in the step that is profiled; steps with more grow the logits then.
   static constexpr int64_t kLogitRowsReserved = 64;
+  // Prompt rows scored at a time.
+  static constexpr int64_t kScoredRows = 32;
   // A batch may hold this many full contexts.
   static constexpr int64_t kBatchContextsMax = 64;
 
@@ -130,6 +132,7 @@ class CpuEngine : public Engine {
                                                    absl::Span<const SequenceSlice> slices,
                                                    LayerDone layer_done);
   absl::StatusOr<std::vector<SampledToken>> SampleAll(absl::Span<const SequenceSlice> slices);
+  void ScorePrompts(absl::Span<const SequenceSlice> slices);
   absl::Status RunProfile(int64_t max_batch_tokens);
   int64_t ReserveSampling();
 
@@ -158,6 +161,7 @@ ForwardBatch CpuEngine::MakeBatch(absl::Span<const SequenceSlice> slices) {
       batch.positions.push_back(static_cast<int32_t>(i));
     }
     if (slice.sample) batch.logit_rows.push_back(static_cast<int32_t>(batch.tokens.size()) - 1);
+    batch.logits_later |= slice.prompt_scores != nullptr;
   }
   return batch;
 }
@@ -168,7 +172,33 @@ absl::StatusOr<std::vector<SampledToken>> CpuEngine::StepIn(const kv::BlockArena
   RETURN_IF_ERROR(CheckSlices(slices, spec_, arena.num_blocks()));
   if (slices.empty()) return std::vector<SampledToken>();
   pass_.Run(MakeBatch(slices), arena, layer_done);
-  return SampleAll(slices);
+  ASSIGN_OR_RETURN(std::vector<SampledToken> sampled, SampleAll(slices));
+  ScorePrompts(slices);
+  return sampled;
+}
+
+// A few rows' logits at a time: those of a whole prompt would be larger than the model.
+void CpuEngine::ScorePrompts(absl::Span<const SequenceSlice> slices) {
+  int64_t first_row = 0;  // of the slice, in the batch
+  for (const SequenceSlice& slice : slices) {
+    const int64_t end = std::min(slice.num_computed + slice.num_new, slice.prompt_tokens - 1);
+    for (int64_t begin = slice.num_computed; slice.prompt_scores != nullptr && begin < end;
+         begin += kScoredRows) {
+      std::vector<int32_t> rows;
+      for (int64_t i = begin; i < std::min(end, begin + kScoredRows); ++i)
+        rows.push_back(static_cast<int32_t>(first_row + i - slice.num_computed));
+      pass_.ComputeLogits(rows);
+      const size_t scored = slice.prompt_scores->size();
+      slice.prompt_scores->resize(scored + rows.size());
+      pool_->parallel()(static_cast<int64_t>(rows.size()), [&](int64_t i, int worker) {
+        (*slice.prompt_scores)[scored + static_cast<size_t>(i)] =
+            ScoreToken(slice.tokens[static_cast<size_t>(begin + i + 1)], slice.prompt_logprobs,
+                       pass_.Logits(static_cast<size_t>(i)), backend_,
+                       sampling_scratch_[static_cast<size_t>(worker)].data());
+      });
+    }
+    first_row += slice.num_new;
+  }
 }
 
 absl::StatusOr<std::vector<SampledToken>> CpuEngine::SampleAll(

@@ -38,6 +38,17 @@ struct EngineSpec {
   kv::BlockLayout layout;
 };
 
+struct TopLogprob {
+  TokenId token = 0;
+  float logprob = 0;  // natural logarithm, raw distribution
+};
+
+struct SampledToken {
+  TokenId token = 0;
+  float logprob = 0;                     // 0 unless asked for
+  std::vector<TopLogprob> top_logprobs;  // most likely first; ties by lower token id
+};
+
 // One sequence's part of a step.
 struct SequenceSlice {
   // The sequence so far: prompt, then generated tokens. Rows [num_computed, num_computed + num_new)
@@ -53,17 +64,14 @@ struct SequenceSlice {
       0;  // tokens before this index are prompt: penalties tell them from output
   int32_t sequence_index = 0;
   const request::SamplingParams* sampling = nullptr;  // REQUIRES: set when `sample`
-};
-
-struct TopLogprob {
-  TokenId token = 0;
-  float logprob = 0;  // natural logarithm, raw distribution
-};
-
-struct SampledToken {
-  TokenId token = 0;
-  float logprob = 0;                     // 0 unless asked for
-  std::vector<TopLogprob> top_logprobs;  // most likely first; ties by lower token id
+  // What may not be chosen before min_tokens; nullptr and empty = nothing.
+  const request::StopParams* stop = nullptr;
+  absl::Span<const TokenId> eos_token_ids;
+  // Score prompt tokens as their predecessors' rows are computed: for each new row i with i + 1 <
+  // prompt_tokens, the log-probability of token i + 1 and this many top ones is appended to
+  // `prompt_scores`. Raw distribution; bit for bit the same for any chunking.
+  int32_t prompt_logprobs = 0;
+  std::vector<SampledToken>* prompt_scores = nullptr;  // nullptr = not asked for
 };
 
 class Engine {

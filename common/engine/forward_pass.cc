@@ -63,11 +63,11 @@ void ForwardPass::Run(const ForwardBatch& batch, const kv::BlockArena& arena,
     ComputeKv(batch, layer, kv);
     layer_done(layer);
     // Nobody reads what the last layer makes of rows that do not sample.
-    if (layer + 1 == num_layers && batch.logit_rows.empty()) return;
+    if (layer + 1 == num_layers && batch.logit_rows.empty() && !batch.logits_later) return;
     Attend(batch, layer, kv);
     FeedForward(rows, layer);
   }
-  ComputeLogits(batch);
+  if (!batch.logit_rows.empty()) ComputeLogits(batch.logit_rows);
 }
 
 absl::Span<const float> ForwardPass::Logits(size_t index) const {
@@ -163,14 +163,14 @@ void ForwardPass::FeedForward(int64_t rows, int layer) {
   AddToResidual(gate_up_.floats(), 2 * ffn, rows, w.down, w.post_ffn_norm);
 }
 
-void ForwardPass::ComputeLogits(const ForwardBatch& batch) {
-  // The wanted rows move to the front of the normed rows; ascending, so none is overwritten early.
-  const int64_t rows = static_cast<int64_t>(batch.logit_rows.size());
-  for (int64_t i = 0; i < rows; ++i) {
-    Normalise(x_.floats() + batch.logit_rows[static_cast<size_t>(i)] * hidden_, 1,
-              weights_.final_norm(), h_.floats() + i * hidden_);
+void ForwardPass::ComputeLogits(absl::Span<const int32_t> rows) {
+  const int64_t count = static_cast<int64_t>(rows.size());
+  Reserve(reserved_rows_, count);
+  for (int64_t i = 0; i < count; ++i) {
+    Normalise(x_.floats() + rows[static_cast<size_t>(i)] * hidden_, 1, weights_.final_norm(),
+              h_.floats() + i * hidden_);
   }
-  Multiply({h_.floats(), hidden_, rows, &weights_.output(), false, logits_.floats()});
+  Multiply({h_.floats(), hidden_, count, &weights_.output(), false, logits_.floats()});
 }
 
 void ForwardPass::Multiply(const Product& product) {

@@ -28,6 +28,7 @@ struct ForwardBatch {
   std::vector<std::vector<int32_t>> tables;      // block tables the sequences point into
   std::vector<kernels::SequenceRows> sequences;  // with a pointer into `tables`
   std::vector<int32_t> logit_rows;               // rows whose logits are wanted, ascending
+  bool logits_later = false;                     // ComputeLogits will be called for others
 };
 
 class ForwardPass {
@@ -49,6 +50,9 @@ class ForwardPass {
   void Run(const ForwardBatch& batch, const kv::BlockArena& arena,
            absl::FunctionRef<void(int layer)> layer_done);
   absl::Span<const float> Logits(size_t index) const;
+  // Logits of other rows of the last batch, which had `logits_later`: Logits(i) is now the row of
+  // rows[i]. `rows` ascend. A row's are the same whichever it is computed with.
+  void ComputeLogits(absl::Span<const int32_t> rows);
 
  private:
   kernels::KvLayer KvOf(const kv::BlockArena& arena, int layer) const;
@@ -56,7 +60,6 @@ class ForwardPass {
   void ComputeKv(const ForwardBatch& batch, int layer, const kernels::KvLayer& kv);
   void Attend(const ForwardBatch& batch, int layer, const kernels::KvLayer& kv);
   void FeedForward(int64_t rows, int layer);
-  void ComputeLogits(const ForwardBatch& batch);
 
   // y = x·w (+ bias); with `add`, y += it.
   struct Product {

@@ -30,7 +30,7 @@ absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_
                                                    ")"));
   }
   input.sampling = rpc::FromWire(wire.sampling());
-  RETURN_IF_ERROR(request::Validate(input.sampling, spec.vocab_size));
+  RETURN_IF_ERROR(request::Validate(input.sampling, spec.vocab_size, request::kLogprobsOfNodesMax));
   input.stop = rpc::FromWire(wire.stop());
   RETURN_IF_ERROR(request::Validate(input.stop, spec.vocab_size));
   if (wire.delivered_tokens() >= input.stop.max_tokens) {
@@ -43,6 +43,15 @@ absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_
   input.eos_token_ids.assign(wire.eos_token_ids().begin(), wire.eos_token_ids().end());
   input.cache_salt = wire.cache_salt();
   input.sequence_index = sequence_index;
+  input.priority = wire.priority();
+  if (wire.has_prompt_logprobs()) {
+    if (wire.prompt_logprobs() < 0 || wire.prompt_logprobs() > request::kLogprobsMax) {
+      return absl::InvalidArgumentError(absl::StrCat("prompt_logprobs: ", wire.prompt_logprobs(),
+                                                     ", expected one in [0, ",
+                                                     request::kLogprobsMax, "]"));
+    }
+    input.prompt_logprobs = wire.prompt_logprobs();
+  }
   return input;
 }
 

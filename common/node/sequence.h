@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,6 +29,8 @@ struct SequenceInput {
   std::vector<TokenId> eos_token_ids;
   std::string cache_salt;
   int32_t sequence_index = 0;
+  int32_t priority = 0;                    // lower is computed earlier
+  std::optional<int32_t> prompt_logprobs;  // top ones of each prompt token, if they are asked for
 };
 
 // kInvalidArgument naming the field, its value and what the model `spec` allows.
@@ -58,10 +62,20 @@ struct Sequence {
   std::vector<BlockId> blocks;        // by ordinal
   int64_t num_computed = 0;           // tokens whose KV lies in `blocks`
   int64_t num_sealed = 0;             // leading blocks that were offered to the prefix cache
+  // Prompt tokens scored: of tokens 1 to num_scored. Rows before it need not be computed again.
+  int64_t num_scored = 0;
+  std::vector<engine::SampledToken> step_scores;  // by the running step
   SequencePhase phase = SequencePhase::kHeld;
   bool in_step = false;   // a slice of the running step
   bool released = false;  // goes away once the running step is done
 
+  // Who comes first: the lower priority, then the earlier.
+  std::pair<int32_t, SequenceId> order() const { return {input.priority, id}; }
+  // Prompt tokens still to be scored.
+  int64_t unscored() const {
+    if (!input.prompt_logprobs.has_value()) return 0;
+    return prompt_tokens - input.delivered_tokens - 1 - num_scored;
+  }
   int64_t remaining() const { return static_cast<int64_t>(tokens.size()) - num_computed; }
 };
 

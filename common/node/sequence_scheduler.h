@@ -5,14 +5,13 @@
 //              └─MarkReceived─▶│  ▲                   │
 //                              │  └──── preempted ────┘        Release works in every phase.
 //
-// A step holds first one row for each running sequence that generates, oldest first, then chunks of
-// prompts, oldest first, up to max_batch_tokens rows. Arrival decides everything (a lower
+// A step holds first one row for each running sequence that generates, then chunks of prompts, up to
+// max_batch_tokens rows. Priority and arrival decide everything (of equal priority, a lower
 // SequenceId came first), so equal histories give equal plans.
 //
-// When a generating sequence needs a block and none is available, the youngest sequence behind it
-// gives up all of its blocks and waits to be computed again from its tokens (preemption by
-// recompute: the stream does not change). The oldest is never preempted, so there is progress.
-// While a sequence waits or stands still for want of blocks nobody new is admitted.
+// When a generating sequence needs a block and none is available, the last sequence behind it gives
+// up all of its blocks and waits to be computed again from its tokens (preemption by recompute: the
+// stream does not change). The first is never preempted, so there is progress. While a sequence waits or stands still for want of blocks nobody new is admitted.
 //
 // Thread safety: none; the engine thread owns it.
 // Invariants: every block reference of the pool belongs to exactly one sequence's table; blocks are
@@ -23,6 +22,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -57,6 +57,9 @@ struct StepOutcome {
   SequenceId id;
   bool sampled = false;
   engine::SampledToken token;  // if sampled; not yet appended
+  // Scores of prompt tokens first_scored, first_scored + 1, ...; each token's once.
+  std::vector<engine::SampledToken> prompt_scores;
+  int64_t first_scored = 0;
 };
 
 struct StepResult {
@@ -112,7 +115,8 @@ class SequenceScheduler {
   const engine::EngineSpec& spec() const { return options_.spec; }
 
  private:
-  using ById = std::map<SequenceId, Sequence*>;
+  using Order = std::pair<int32_t, SequenceId>;  // Sequence::order
+  using Queue = std::map<Order, Sequence*>;
 
   Sequence& At(SequenceId id);
   bool AcquireBlocks(Sequence& sequence, int64_t count);
@@ -123,8 +127,9 @@ class SequenceScheduler {
   void Erase(Sequence& sequence);
   void FillRunning();
   bool Grow(Sequence& sequence);
-  bool PreemptYoungest(SequenceId behind);
+  bool PreemptLast(const Order& behind);
   void Preempt(Sequence& sequence);
+  static void TakeScores(Sequence& sequence, int64_t first_row, StepOutcome& outcome);
   void AddSlice(Sequence& sequence, int64_t num_rows);
   // Plans the next sequence of a failed step alone; false when there is none (any more).
   bool PlanSuspect();
@@ -133,7 +138,7 @@ class SequenceScheduler {
   const SchedulerOptions options_;
   kv::BlockPool pool_;
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;
-  ById waiting_, running_;
+  Queue waiting_, running_;
   std::vector<engine::SequenceSlice> slices_;
   std::vector<PlannedSlice> planned_;
   std::vector<SequenceId> suspects_;  // of a failed step, to be tried alone, last first

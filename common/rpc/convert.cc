@@ -20,6 +20,8 @@ request::SamplingParams FromWire(const v1::SamplingParams& wire) {
   params.allowed_token_ids.assign(wire.allowed_token_ids().begin(), wire.allowed_token_ids().end());
   std::sort(params.allowed_token_ids.begin(), params.allowed_token_ids.end());
   if (wire.has_logprobs()) params.logprobs = wire.logprobs();
+  for (const v1::TokenIds& word : wire.bad_words())
+    params.bad_words.emplace_back(word.ids().begin(), word.ids().end());
   return params;
 }
 
@@ -48,6 +50,8 @@ v1::SamplingParams ToWire(const request::SamplingParams& params) {
   for (const auto& [token, bias] : params.logit_bias) (*wire.mutable_logit_bias())[token] = bias;
   for (const TokenId token : params.allowed_token_ids) wire.add_allowed_token_ids(token);
   if (params.logprobs.has_value()) wire.set_logprobs(*params.logprobs);
+  for (const std::vector<TokenId>& word : params.bad_words)
+    wire.add_bad_words()->mutable_ids()->Add(word.begin(), word.end());
   return wire;
 }
 

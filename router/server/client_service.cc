@@ -17,12 +17,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(grpc::Callba
   v1::GenerateRequest request;
   absl::Status status = ParseRequest(*bytes, request);
   if (draining_) status = absl::UnavailableError("this router is draining; ask another");
-  if (!status.ok()) {
-    auto session = std::make_shared<GenerateSession>(assets_, inbox_);
-    session->Fail(status);
-    return session->Keep();
-  }
-  return GenerateSession::Start(request, RealClock().Now(), assets_, inbox_, random_)->Keep();
+  if (!status.ok()) return GenerateSession::Refuse(status);
+  return GenerateSession::Start(request, RealClock().Now(), {assets_, inbox_, random_});
 }
 
 grpc::ServerUnaryReactor* ClientService::Ask(grpc::CallbackServerContext* context,

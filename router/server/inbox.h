@@ -12,16 +12,16 @@
 
 namespace tandem::router {
 
-class GenerateSession;
+class AnswerSession;
 
 struct SubmitRequest {
   RequestInput input;
-  std::shared_ptr<GenerateSession> session;
+  std::shared_ptr<AnswerSession> session;
 };
 // A client is gone, or its answer ended by the client side's own judgement.
 struct SessionEnded {
   RequestId id;
-  std::shared_ptr<GenerateSession> session;
+  std::shared_ptr<AnswerSession> session;
   request::FinishReason reason = request::FinishReason::kAborted;
 };
 struct NodeRegistered {

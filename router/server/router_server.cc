@@ -11,9 +11,9 @@
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
+#include "router/server/answer_session.h"
 #include "router/server/client_service.h"
 #include "router/server/fleet_service.h"
-#include "router/server/generate_session.h"
 
 namespace tandem::router {
 namespace {
@@ -154,8 +154,11 @@ class RouterServerImpl final : public RouterServer {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
     const request::FinishReason end = found->second->OnEvent(event);
-    if (!std::holds_alternative<TokensReady>(event)) {
+    const auto* done = std::get_if<RequestDone>(&event);
+    if (std::holds_alternative<RequestFailed>(event) || (done != nullptr && done->last)) {
       sessions_.erase(found);
+    } else if (end == request::FinishReason::kStop) {
+      core_->FinishSequence(id, std::get<TokensReady>(event).sequence_index, end, now);
     } else if (end != request::FinishReason::kNone) {
       core_->Finish(id, end, now);
     }
@@ -177,7 +180,7 @@ class RouterServerImpl final : public RouterServer {
   ClientService client_service_;
   std::unique_ptr<rpc::Server> client_server_;
   std::unique_ptr<rpc::Server> fleet_server_;
-  absl::flat_hash_map<RequestId, std::shared_ptr<GenerateSession>> sessions_;  // router thread
+  absl::flat_hash_map<RequestId, std::shared_ptr<AnswerSession>> sessions_;  // router thread
   std::atomic<bool> decode_ready_{false};
   std::atomic<bool> draining_{false};
   absl::Mutex mutex_;

@@ -29,14 +29,15 @@ inline void CheckNodeBounds(const std::string& name, const Topology& topology,
 }
 
 inline void CheckRouterBounds(const std::string& name, const router::RouterCoreImpl& core,
-                              int64_t requests, int64_t index_blocks_max, RunLog& log) {
+                              int64_t requests, int64_t sequences, int64_t index_blocks_max,
+                              RunLog& log) {
   const auto expect = [&](absl::string_view what, int64_t figure, int64_t bound) {
     if (figure > bound)
       log.Violate("bounds", absl::StrCat(name, ": ", what, " = ", figure, ", at most ", bound));
   };
   expect("requests", core.requests_running(), requests);
-  expect("requests queued", core.requests_queued(), core.requests_running());
-  expect("deadlines", core.deadlines(), core.requests_running());
+  expect("sequences queued", core.requests_queued(), sequences);
+  expect("deadlines", core.deadlines(), sequences);
   expect("index entries", core.index().hashes(), index_blocks_max);
 }
 

@@ -22,14 +22,14 @@ void SaltChecker::OnEvent(const v1::NodeEvent& event) {
 
 void SaltChecker::Check(const v1::Leg& leg, int64_t cached_tokens) {
   if (cached_tokens == 0) return;
-  const std::vector<TokenId> mine = whole_sequence_(leg.request_id());
+  const std::vector<TokenId> mine = whole_sequences_(leg.request_id()).at(leg.sequence_index());
   for (const auto& [other, times] : served_[salt_of_[leg.request_id()]]) {
     if (other == leg.request_id() && times == 1) continue;  // it cannot have left anything yet
-    const std::vector<TokenId> theirs = whole_sequence_(other);
-    if (static_cast<int64_t>(theirs.size()) >= cached_tokens &&
-        static_cast<int64_t>(mine.size()) >= cached_tokens &&
-        std::equal(mine.begin(), mine.begin() + cached_tokens, theirs.begin()))
-      return;
+    for (const std::vector<TokenId>& theirs : whole_sequences_(other))
+      if (static_cast<int64_t>(theirs.size()) >= cached_tokens &&
+          static_cast<int64_t>(mine.size()) >= cached_tokens &&
+          std::equal(mine.begin(), mine.begin() + cached_tokens, theirs.begin()))
+        return;
   }
   log_.Violate("salt", absl::StrCat(node_, ": ", leg.request_id(), " found ", cached_tokens,
                                     " tokens cached that no request of its tenant left here"));

@@ -16,10 +16,12 @@ namespace tandem::sim {
 
 class SaltChecker {
  public:
-  // `oracle_of`: the whole answer of a request, since generated tokens are cached too.
+  // `whole_sequences`: prompt and answer of each sequence of a request, since generated tokens are
+  // cached too.
   SaltChecker(RunLog& log, std::string node,
-              std::function<std::vector<TokenId>(const std::string& request_id)> whole_sequence)
-      : log_(log), node_(std::move(node)), whole_sequence_(std::move(whole_sequence)) {}
+              std::function<std::vector<std::vector<TokenId>>(const std::string& request_id)>
+                  whole_sequences)
+      : log_(log), node_(std::move(node)), whole_sequences_(std::move(whole_sequences)) {}
 
   // Before the command reaches the core.
   void OnCommand(const v1::NodeCommand& command);
@@ -31,7 +33,7 @@ class SaltChecker {
 
   RunLog& log_;
   const std::string node_;
-  const std::function<std::vector<TokenId>(const std::string&)> whole_sequence_;
+  const std::function<std::vector<std::vector<TokenId>>(const std::string&)> whole_sequences_;
   // Requests this process was given, by salt, and how often.
   std::map<std::string, std::map<std::string, int>> served_;
   std::map<std::string, std::string> salt_of_;

@@ -1,0 +1,158 @@
+#include "router/server/answer_session.h"
+
+#include <utility>
+#include <variant>
+
+#include "common/base/status_macros.h"
+#include "common/model/tokenizer/streaming_detokenizer.h"
+#include "common/rpc/convert.h"
+#include "router/pipeline/bad_words.h"
+#include "router/pipeline/validate.h"
+
+namespace tandem::router {
+namespace {
+
+class AnswerDetokenizer final : public Detokenizer {
+ public:
+  AnswerDetokenizer(const model::Tokenizer& tokenizer, bool keep_special_tokens)
+      : detokenizer_(&tokenizer, {.skip_special_tokens = !keep_special_tokens}) {}
+  std::string Append(TokenId token) override { return detokenizer_.Append(token); }
+  std::string Flush() override { return detokenizer_.Flush(); }
+
+ private:
+  model::StreamingDetokenizer detokenizer_;
+};
+
+absl::StatusOr<std::vector<TokenId>> PromptTokens(const v1::GenerateRequest& request,
+                                                  const ModelAssets& assets, absl::Time now) {
+  switch (request.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      return assets.tokenizer->Encode(request.text());
+    case v1::GenerateRequest::kChat: {
+      ASSIGN_OR_RETURN(const std::string text, assets.RenderChat(request.chat(), now));
+      // The template wrote the special tokens.
+      return assets.tokenizer->Encode(text, {.add_special_tokens = false, .parse_special = true});
+    }
+    case v1::GenerateRequest::kTokens:
+      return std::vector<TokenId>(request.tokens().ids().begin(), request.tokens().ids().end());
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("prompt: expected one of text, chat and tokens, got none");
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<AnswerSession>> AnswerSession::Start(
+    const v1::GenerateRequest& request, absl::Time now, const Deps& deps,
+    std::shared_ptr<AnswerSink> sink) {
+  auto session = std::make_shared<AnswerSession>(deps, std::move(sink));
+  RequestInput input;
+  RETURN_IF_ERROR(session->Prepare(request, now, input));
+  if (!deps.inbox.TryPush(SubmitRequest{std::move(input), session})) {
+    return absl::ResourceExhaustedError("the router's inbox is full: try again");
+  }
+  return session;
+}
+
+absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, absl::Time now,
+                                    RequestInput& input) {
+  const ModelAssets& assets = deps_.assets;
+  RETURN_IF_ERROR(ValidateEnvelope(request, assets.identity));
+  ASSIGN_OR_RETURN(std::vector<TokenId> prompt, PromptTokens(request, assets, now));
+  ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets.identity,
+                                          assets.eos_token_ids, deps_.random));
+  id_ = input.id;
+  started_.set_request_id(id_.value());
+  started_.set_model(assets.identity.name);
+  started_.set_seed(input.sampling.seed);
+  started_.set_prompt_tokens(static_cast<int32_t>(input.prompt.size()));
+  if (request.return_prompt_token_ids()) {
+    for (const TokenId token : input.prompt) started_.add_prompt_token_ids(token);
+  }
+  return PrepareAnswers(request, input);
+}
+
+absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
+                                           RequestInput& input) {
+  const model::Tokenizer& tokenizer = *deps_.assets.tokenizer;
+  AnswerOptions options;
+  options.sequences = input.sequences;
+  options.n = request.has_n() ? request.n() : 1;
+  options.return_logprobs = request.sampling().has_logprobs();
+  options.return_tokens = request.return_token_ids() || options.return_logprobs;
+  options.resume_from_token = request.resume_from_token();
+  if (request.echo())
+    options.echo = request.has_text()
+                       ? request.text()
+                       : tokenizer.Decode(input.prompt, !request.keep_special_tokens());
+  // The best are chosen by it.
+  if (options.n < options.sequences && !options.return_logprobs) input.sampling.logprobs = 0;
+  const bool keep_special_tokens = request.keep_special_tokens();
+  answers_ = std::make_unique<AnswerGroup>(std::move(options), [&] {
+    return std::make_unique<AnswerAssembler>(
+        std::make_unique<AnswerDetokenizer>(tokenizer, keep_special_tokens), input.stop,
+        input.eos_token_ids);
+  });
+  const auto encode = [&](absl::string_view text) {
+    return tokenizer.Encode(text, {.add_special_tokens = false});
+  };
+  AddBadWords({request.bad_words().begin(), request.bad_words().end()}, encode,
+              input.sampling.bad_words);
+  return request::Validate(input.sampling, deps_.assets.identity.vocab_size);
+}
+
+void AnswerSession::Cancel() {
+  // A push onto a closed inbox fails: the router is going down and ends all requests itself.
+  if (!over_.exchange(true)) deps_.inbox.Push(SessionEnded{id_, shared_from_this()});
+}
+
+void AnswerSession::Accepted() {
+  v1::GenerateResponse part;
+  *part.mutable_started() = started_;
+  Send(std::move(part));
+}
+
+request::FinishReason AnswerSession::OnEvent(const ClientEvent& event) {
+  if (const auto* failed = std::get_if<RequestFailed>(&event)) {
+    Fail(failed->status);
+    return request::FinishReason::kNone;
+  }
+  if (const auto* done = std::get_if<RequestDone>(&event)) {
+    if (done->last) over_ = true;
+    SendAll(answers_->OnDone(*done), done->last);
+    if (done->last) End(absl::OkStatus());
+  } else if (const auto* scored = std::get_if<PromptScored>(&event)) {
+    SendAll(answers_->OnScores(*scored), false);
+  } else {
+    const auto& tokens = std::get<TokensReady>(event);
+    SendAll(answers_->OnTokens(tokens), false);
+    if (answers_->stopped(tokens.sequence_index)) return request::FinishReason::kStop;
+  }
+  if (!overflowed_ || sink_ == nullptr) return request::FinishReason::kNone;
+  Fail(absl::ResourceExhaustedError(
+      "the client left more unread than is kept for it: request ended"));
+  return request::FinishReason::kAborted;
+}
+
+void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
+  for (size_t i = 0; i < parts.size(); ++i)
+    Send(std::move(parts[i]), last && i + 1 == parts.size());
+}
+
+void AnswerSession::Fail(const absl::Status& status) {
+  over_ = true;
+  End(status);
+}
+
+void AnswerSession::Send(v1::GenerateResponse part, bool last) {
+  if (sink_ != nullptr && !sink_->OnPart(std::move(part), last)) overflowed_ = true;
+}
+
+void AnswerSession::End(const absl::Status& status) {
+  if (sink_ == nullptr) return;
+  sink_->OnEnd(status);
+  sink_ = nullptr;
+}
+
+}  // namespace tandem::router

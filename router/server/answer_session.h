@@ -1,0 +1,84 @@
+// One request from whichever front end: checks it, tokenizes it, hands it to the router thread, and
+// turns what the core answers into the parts its client sees. A front end only carries those parts,
+// so the same request gets the same stream over every protocol.
+//
+//   Start ─▶ (Submit) ─▶ Accepted ─▶ OnEvent… ─▶ the sink's OnEnd
+//
+// A request may have several answers (sequences), each with text, end and stop string of its own;
+// the stream ends with the last of them.
+//
+// Thread safety: Start and Cancel from any thread; the rest on the router thread. Lifetime: shared
+// between the front end and the router thread; the session lets go of its sink at the end.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "router/model_assets.h"
+#include "router/pipeline/answer_group.h"
+#include "router/server/inbox.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::router {
+
+// Where a session's parts go: a front end's side of one request. Called on the router thread, so it
+// must not block; OnEnd also on the thread that called Start.
+class AnswerSink {
+ public:
+  virtual ~AnswerSink() = default;
+  // Takes the next part; nothing but OnEnd(OK) follows one that is `last`. False: its client has
+  // left too much unread, the request (and it alone) is ended.
+  virtual bool OnPart(v1::GenerateResponse part, bool last) = 0;
+  // Exactly once, after every part; not OK when the answer is incomplete.
+  virtual void OnEnd(const absl::Status& status) = 0;
+};
+
+class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
+ public:
+  // What sessions need of their router; all outlive them.
+  struct Deps {
+    const ModelAssets& assets;
+    Inbox& inbox;
+    Random& random;
+  };
+
+  // Validates, tokenizes and submits `request` on the calling thread. An error means that the sink
+  // was not and will not be called.
+  static absl::StatusOr<std::shared_ptr<AnswerSession>> Start(const v1::GenerateRequest& request,
+                                                              absl::Time now, const Deps& deps,
+                                                              std::shared_ptr<AnswerSink> sink);
+
+  AnswerSession(const Deps& deps, std::shared_ptr<AnswerSink> sink)
+      : deps_(deps), sink_(std::move(sink)) {}
+
+  // The client is gone: both legs end. Idempotent; nothing happens once the client has its end.
+  void Cancel();
+
+  // ---- router thread
+  // The request was taken on: tells the client.
+  void Accepted();
+  // What should end because of this event: its sequence (kStop, a stop string), the whole request
+  // (kAborted, a client that does not read), or nothing (kNone).
+  request::FinishReason OnEvent(const ClientEvent& event);
+  // Ends the stream with an error.
+  void Fail(const absl::Status& status);
+
+ private:
+  absl::Status Prepare(const v1::GenerateRequest& request, absl::Time now, RequestInput& input);
+  absl::Status PrepareAnswers(const v1::GenerateRequest& request, RequestInput& input);
+  void SendAll(AnswerGroup::Parts parts, bool last);
+  void Send(v1::GenerateResponse part, bool last = false);
+  void End(const absl::Status& status);
+
+  const Deps deps_;
+  std::shared_ptr<AnswerSink> sink_;  // router thread once started; null after the end
+  RequestId id_;
+  v1::Started started_;
+  std::unique_ptr<AnswerGroup> answers_;
+  bool overflowed_ = false;        // a part was not taken
+  std::atomic<bool> over_{false};  // the client has its end; a cancel changes nothing
+};
+
+}  // namespace tandem::router
