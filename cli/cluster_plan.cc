@@ -36,6 +36,11 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
              {.min = 0, .max = 1024, .group = "Nodes"});
   schema.Add("transport", &config.transport, "How KV blocks travel between processes.",
              {.group = "Nodes", .choices = {"auto", "shm", "tcp"}});
+  schema.Add("device", &config.device, "Where nodes run the model: cpu, or the first CUDA device.",
+             {.group = "Nodes", .choices = {"cpu", "cuda"}});
+  schema.Add("gpu-memory-fraction", &config.gpu_memory_fraction,
+             "With device cuda: share of the GPU's memory for all nodes together.",
+             {.min = 0.01, .max = 1.0, .group = "Nodes"});
   schema.Add("isa", &config.isa, "Instruction-set class of the CPU kernels.",
              {.group = "Nodes", .choices = {"auto", "avx512bf16", "avx512", "avx2", "ref"}});
   schema.Add("numerics", &config.numerics,
@@ -102,6 +107,8 @@ node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index
   config.routers = fleet_addresses;
   config.model = up.model;
   config.engine = up.engine;
+  config.device = up.device;
+  config.gpu_memory_fraction = std::max(0.01, up.gpu_memory_fraction / nodes);
   config.isa = up.isa;
   config.numerics = up.numerics;
   config.weights = up.weights;
