@@ -35,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/request/guided_params.h"
 #include "common/request/sampling_params.h"
 #include "common/runtime/random.h"
 #include "tandem/v1/client.pb.h"
@@ -96,9 +97,10 @@ struct RequestInput {
       stop;  // max_tokens set; stop strings are matched by the caller, who then calls Finish
   std::vector<TokenId> eos_token_ids;
   std::string cache_salt;
-  int32_t sequence_index = 0;  // of the first sequence
-  int32_t sequences = 1;       // answers, indices from sequence_index up
-  int32_t priority = 0;        // lower is placed and computed earlier
+  request::GuidedParams guided;  // what the answer must look like; compiles
+  int32_t sequence_index = 0;    // of the first sequence
+  int32_t sequences = 1;         // answers, indices from sequence_index up
+  int32_t priority = 0;          // lower is placed and computed earlier
   // The whole answer must be out by then, counted from Submit.
   absl::Duration answer_deadline = absl::InfiniteDuration();
   // Report the prompt's own log-probabilities, each with this many top ones.

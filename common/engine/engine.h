@@ -65,6 +65,9 @@ struct SequenceSlice {
       0;  // tokens before this index are prompt: penalties tell them from output
   int32_t sequence_index = 0;
   const request::SamplingParams* sampling = nullptr;  // REQUIRES: set when `sample`
+  // Bit i % 32 of word i / 32 says whether token i may be chosen: vocab_size / 32 + 1 words; empty
+  // = all may. Not empty whatever sampling->allowed_token_ids leaves of it.
+  absl::Span<const uint32_t> allowed;
   // What may not be chosen before min_tokens; nullptr and empty = nothing.
   const request::StopParams* stop = nullptr;
   absl::Span<const TokenId> eos_token_ids;

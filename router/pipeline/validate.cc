@@ -38,7 +38,6 @@ absl::Status CheckServed(const v1::GenerateRequest& request) {
     return absl::UnimplementedError(absl::StrCat(field, ": not served by this router"));
   };
   if (request.has_beam_search()) return refuse("beam_search");
-  if (request.has_guided()) return refuse("guided");
   return absl::OkStatus();
 }
 
@@ -122,6 +121,13 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
   input.prompt = std::move(prompt);
   input.eos_token_ids = eos_token_ids;
   input.cache_salt = request.cache_salt();
+  if (request.has_guided()) {
+    input.guided = rpc::FromWire(request.guided());
+    if (!input.guided.any())
+      return absl::InvalidArgumentError(
+          "guided: no constraint is given, expected json_schema, json_object, regex, choice or "
+          "grammar");
+  }
   input.sequences = request.has_best_of() ? request.best_of() : request.has_n() ? request.n() : 1;
   input.priority = request.priority();
   if (request.has_deadline_s()) input.answer_deadline = absl::Seconds(request.deadline_s());

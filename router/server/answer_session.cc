@@ -75,6 +75,11 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, absl::Ti
   ASSIGN_OR_RETURN(std::vector<TokenId> prompt, PromptTokens(request, assets, now));
   ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets.identity,
                                           assets.eos_token_ids, deps_.random));
+  if (input.guided.any()) {
+    const absl::Status checked = assets.constraints->Check(input.guided);
+    if (!checked.ok())
+      return absl::Status(checked.code(), absl::StrCat("guided: ", checked.message()));
+  }
   id_ = input.id;
   submitted_ = now;
   started_.set_request_id(id_.value());
