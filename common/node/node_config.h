@@ -17,6 +17,8 @@ struct NodeConfig {
   std::string health = "127.0.0.1:0";
   std::string model = "smollm2";
   std::string engine = "cpu";
+  std::string device = "cpu";
+  double gpu_memory_fraction = 0.9;
   std::string isa = "auto";
   std::string numerics = "auto";
   std::string weights = "auto";

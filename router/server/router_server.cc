@@ -30,7 +30,7 @@ class RouterServerImpl final : public RouterServer {
       : assets_(std::move(assets)),
         random_(NewSystemRandom()),
         core_(RouterCore::Create(options.core, assets_->identity, *random_)),
-        metrics_(assets_->identity.name),
+        metrics_(assets_->identity.served_name()),
         inbox_(options.inbox_max),
         fleet_service_(inbox_),
         client_service_(SessionDeps()) {}
