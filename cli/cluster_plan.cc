@@ -6,6 +6,25 @@
 
 namespace tandem::cli {
 
+namespace {
+
+void RegisterEngineFlags(config::Schema& schema, UpConfig& config) {
+  schema.Add("isa", &config.isa, "Instruction-set class of the CPU kernels.",
+             {.group = "Nodes", .choices = {"auto", "avx512bf16", "avx512", "avx2", "ref"}});
+  schema.Add("numerics", &config.numerics,
+             "portable: the same bits on AVX2 and AVX-512 machines; auto: the fastest class's.",
+             {.group = "Nodes", .choices = {"auto", "portable"}});
+  schema.Add("weights", &config.weights, "Type that weights are kept in.",
+             {.group = "Nodes", .choices = {"auto", "bf16", "f32"}});
+  schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
+             {.group = "Nodes", .choices = {"bf16", "f32"}});
+  schema.Add(
+      "block-tokens", &config.block_tokens, "Tokens of a KV block.",
+      {.unit = "tokens", .group = "Nodes", .choices = {"8", "16", "32", "64", "128", "256"}});
+}
+
+}  // namespace
+
 void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
   schema.Add("model", &config.model, "A known model's name, a .gguf file or a checkpoint folder.",
              {.group = "Cluster"});
@@ -41,18 +60,7 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
   schema.Add("gpu-memory-fraction", &config.gpu_memory_fraction,
              "With device cuda: share of the GPU's memory for all nodes together.",
              {.min = 0.01, .max = 1.0, .group = "Nodes"});
-  schema.Add("isa", &config.isa, "Instruction-set class of the CPU kernels.",
-             {.group = "Nodes", .choices = {"auto", "avx512bf16", "avx512", "avx2", "ref"}});
-  schema.Add("numerics", &config.numerics,
-             "portable: the same bits on AVX2 and AVX-512 machines; auto: the fastest class's.",
-             {.group = "Nodes", .choices = {"auto", "portable"}});
-  schema.Add("weights", &config.weights, "Type that weights are kept in.",
-             {.group = "Nodes", .choices = {"auto", "bf16", "f32"}});
-  schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
-             {.group = "Nodes", .choices = {"bf16", "f32"}});
-  schema.Add(
-      "block-tokens", &config.block_tokens, "Tokens of a KV block.",
-      {.unit = "tokens", .group = "Nodes", .choices = {"8", "16", "32", "64", "128", "256"}});
+  RegisterEngineFlags(schema, config);
   schema.Add("kv-blocks", &config.kv_blocks,
              "KV blocks of each node; 0 = from the memory fraction.",
              {.min = 0, .unit = "blocks", .group = "Nodes"});
