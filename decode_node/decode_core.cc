@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/mutation.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/convert.h"
 
 namespace tandem::decode_node {
@@ -100,8 +101,9 @@ void DecodeCore::On(const transfer::LeaseInstalled& event, absl::Time) {
   SendInstalled(*it, tokens, &event);
   ledger_.counters().set_kv_bytes_received(ledger_.counters().kv_bytes_received() +
                                            event.bytes_received);
-  const request::FinishReason reason = Append(leg, first.token_id());
-  if (reason != request::FinishReason::kNone) Finish(it, reason);
+  const auto reason = Append(leg, first.token_id());
+  if (!reason.ok()) return FailAndEnd(it, reason.status(), "first token breaks the constraint");
+  if (*reason != request::FinishReason::kNone) Finish(it, *reason);
 }
 
 void DecodeCore::On(const transfer::LeaseFailed& event, absl::Time) {
@@ -138,8 +140,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     const Legs::iterator it = found->second;
     Leg& leg = it->second;
     if (!step.status.ok()) {
-      ledger_.FailLeg(it->first.router, leg.wire, step.status, /*sender_side=*/false);
-      End(it, "step failed");
+      FailAndEnd(it, step.status, "step failed");
       continue;
     }
     ledger_.SendScores(it->first.router, leg.wire, outcome);
@@ -154,8 +155,12 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     }
     tokens.Add(it->first.router, leg.wire, node::ToWire(outcome.token, leg.output_tokens));
     ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);
-    const request::FinishReason reason = Append(leg, outcome.token.token);
-    if (reason != request::FinishReason::kNone) finished.emplace_back(it, reason);
+    const auto reason = Append(leg, outcome.token.token);
+    if (!reason.ok()) {
+      FailAndEnd(it, reason.status(), "constraint");
+    } else if (*reason != request::FinishReason::kNone) {
+      finished.emplace_back(it, *reason);
+    }
   }
   ledger_.Send(std::move(tokens));
   for (const auto& [it, reason] : finished) Finish(it, reason);
@@ -179,9 +184,11 @@ void DecodeCore::SendInstalled(const Legs::value_type& leg, const v1::TokensBySo
   ledger_.Send(leg.first.router, std::move(event));
 }
 
-request::FinishReason DecodeCore::Append(Leg& leg, TokenId token) {
+absl::StatusOr<request::FinishReason> DecodeCore::Append(Leg& leg, TokenId token) {
   scheduler_.AppendToken(leg.sequence, token);
   ++leg.output_tokens;
+  ASSIGN_OR_RETURN(const bool whole, scheduler_.AdvanceConstraint(leg.sequence, token));
+  if (whole) return request::FinishReason::kStop;
   const node::Sequence& sequence = scheduler_.Get(leg.sequence);
   const request::FinishReason reason = request::CheckStop(
       sequence.input.stop, sequence.input.eos_token_ids, token, leg.output_tokens);
@@ -189,6 +196,12 @@ request::FinishReason DecodeCore::Append(Leg& leg, TokenId token) {
   return static_cast<int64_t>(sequence.tokens.size()) >= scheduler_.spec().context_tokens
              ? request::FinishReason::kLength
              : request::FinishReason::kNone;
+}
+
+void DecodeCore::FailAndEnd(Legs::iterator it, const absl::Status& status,
+                            const std::string& reason) {
+  ledger_.FailLeg(it->first.router, it->second.wire, status, /*sender_side=*/false);
+  End(it, reason);
 }
 
 void DecodeCore::Finish(Legs::iterator it, request::FinishReason reason) {

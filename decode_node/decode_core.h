@@ -85,8 +85,10 @@ class DecodeCore final : public node::NodeCore {
 
   void SendInstalled(const Legs::value_type& leg, const v1::TokensBySource& tokens,
                      const transfer::LeaseInstalled* received);
-  // Appends an answer's next token; says whether and why it was the last.
-  request::FinishReason Append(Leg& leg, TokenId token);
+  // Appends an answer's next token; says whether and why it was the last. Errors: as
+  // SequenceScheduler::AdvanceConstraint.
+  absl::StatusOr<request::FinishReason> Append(Leg& leg, TokenId token);
+  void FailAndEnd(Legs::iterator leg, const absl::Status& status, const std::string& reason);
   void Finish(Legs::iterator leg, request::FinishReason reason);
 
   node::SequenceScheduler scheduler_;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/mutation.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::node {
 namespace {
@@ -156,6 +157,15 @@ void SequenceScheduler::AppendToken(SequenceId id, TokenId token) {
   sequence.tokens.push_back(token);
 }
 
+absl::StatusOr<bool> SequenceScheduler::AdvanceConstraint(SequenceId id, TokenId token) {
+  SequenceInput& input = At(id).input;
+  if (!input.matcher.has_value()) return false;
+  RETURN_IF_ERROR(input.matcher->Advance(token));
+  if (input.matcher->ended() || input.matcher->complete()) return true;
+  RETURN_IF_ERROR(CheckNextToken(input));
+  return false;
+}
+
 void SequenceScheduler::LeaveQueues(Sequence& sequence) {
   waiting_.erase(sequence.order());
   running_.erase(sequence.order());
@@ -287,6 +297,8 @@ void SequenceScheduler::Preempt(Sequence& sequence) {
 
 void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows) {
   const bool sample = num_rows == sequence.remaining();
+  SequenceInput& input = sequence.input;
+  const bool guided = sample && input.matcher.has_value();
   slices_.push_back({.tokens = sequence.tokens,
                      .num_computed = sequence.num_computed,
                      .num_new = num_rows,
@@ -295,8 +307,11 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows) {
                      .prompt_tokens = sequence.prompt_tokens - sequence.input.delivered_tokens,
                      .sequence_index = sequence.input.sequence_index,
                      .sampling = &sequence.input.sampling,
-                     .stop = &sequence.input.stop,
-                     .eos_token_ids = sequence.input.eos_token_ids,
+                     // Checked when the token before was read.
+                     .allowed = guided ? *input.matcher->Allowed() : absl::Span<const uint32_t>(),
+                     .stop = &input.stop,
+                     // A constraint's mask says itself when the answer may end.
+                     .eos_token_ids = guided ? absl::Span<const TokenId>() : input.eos_token_ids,
                      .prompt_logprobs = sequence.input.prompt_logprobs.value_or(0),
                      .prompt_scores = sequence.unscored() > 0 ? &sequence.step_scores : nullptr});
   planned_.push_back({.id = sequence.id,

@@ -5,13 +5,14 @@
 //              └─MarkReceived─▶│  ▲                   │
 //                              │  └──── preempted ────┘        Release works in every phase.
 //
-// A step holds first one row for each running sequence that generates, then chunks of prompts, up to
-// max_batch_tokens rows. Priority and arrival decide everything (of equal priority, a lower
+// A step holds first one row for each running sequence that generates, then chunks of prompts, up
+// to max_batch_tokens rows. Priority and arrival decide everything (of equal priority, a lower
 // SequenceId came first), so equal histories give equal plans.
 //
 // When a generating sequence needs a block and none is available, the last sequence behind it gives
 // up all of its blocks and waits to be computed again from its tokens (preemption by recompute: the
-// stream does not change). The first is never preempted, so there is progress. While a sequence waits or stands still for want of blocks nobody new is admitted.
+// stream does not change). The first is never preempted, so there is progress. While a sequence
+// waits or stands still for want of blocks nobody new is admitted.
 //
 // Thread safety: none; the engine thread owns it.
 // Invariants: every block reference of the pool belongs to exactly one sequence's table; blocks are
@@ -40,6 +41,9 @@ struct SchedulerOptions {
   int64_t max_batch_tokens = 512;  // rows of one step
   int32_t max_sequences = 64;      // in the running batch; at most max_batch_tokens are used
   int64_t max_waiting = 1024;      // admitted beyond that
+  // Of the node's vocabulary, shared with the threads that parse commands; null = sequences with a
+  // constraint are refused.
+  std::shared_ptr<guided::ConstraintCache> constraints;
   // After a failed step each of its sequences is tried alone, so that only the one at fault fails.
   // Not for nodes that send rows away while a step runs: they would send them twice.
   bool retry_alone = false;
@@ -86,6 +90,10 @@ class SequenceScheduler {
   void MarkReceived(SequenceId id);
   // REQUIRES: all of its tokens are computed.
   void AppendToken(SequenceId id, TokenId token);
+  // Whether `token` makes an answer whole that has a constraint; false without one. Call for each
+  // output token. kInvalidArgument when the constraint forbids it; as CheckNextToken when none can
+  // follow.
+  absl::StatusOr<bool> AdvanceConstraint(SequenceId id, TokenId token);
   // Stops computing it, keeps its blocks.
   void Park(SequenceId id);
   // Gives its blocks back; full computed ones stay as prefix cache.
@@ -113,6 +121,7 @@ class SequenceScheduler {
   int64_t prefill_tokens_waiting() const;
   int64_t preemption_count() const { return preemption_count_; }
   const engine::EngineSpec& spec() const { return options_.spec; }
+  guided::ConstraintCache* constraints() const { return options_.constraints.get(); }
 
  private:
   using Order = std::pair<int32_t, SequenceId>;  // Sequence::order

@@ -245,6 +245,10 @@ void HandoffReceiver::OnLanded(Lease& lease, const Receive& receive,
   }
   // A failed epoch's verified bytes are kept too: its successor need not send them.
   lease.cells.Set(receive.range, CellState::kFilled);
+  for (int32_t i = 0; i < receive.range.ordinal_count; ++i) {
+    const int32_t ordinal = receive.range.first_ordinal + i;
+    context_.arena.MarkArrived(lease.blocks[static_cast<size_t>(ordinal - lease.first_ordinal)]);
+  }
   const int64_t bytes = receive.range.cells() * context_.layer_block_bytes();
   lease.bytes_received += bytes;
   lease.receiving.Add(interval.began, interval.landed);

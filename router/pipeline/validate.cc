@@ -38,7 +38,6 @@ absl::Status CheckServed(const v1::GenerateRequest& request) {
     return absl::UnimplementedError(absl::StrCat(field, ": not served by this router"));
   };
   if (request.has_beam_search()) return refuse("beam_search");
-  if (request.has_guided()) return refuse("guided");
   return absl::OkStatus();
 }
 
@@ -59,11 +58,11 @@ absl::Status CheckAnswers(const v1::GenerateRequest& request) {
           absl::StrCat("best_of: ", request.best_of(), ", expected at least n = ", n));
   }
   if (request.has_prompt_logprobs())
-    RETURN_IF_ERROR(CheckBetween("prompt_logprobs", request.prompt_logprobs(), 0,
-                                 request::kLogprobsMax));
+    RETURN_IF_ERROR(
+        CheckBetween("prompt_logprobs", request.prompt_logprobs(), 0, request::kLogprobsMax));
   if (request.has_deadline_s() && !(request.deadline_s() > 0 && request.deadline_s() < 1e9))
-    return absl::InvalidArgumentError(absl::StrCat("deadline_s: ", request.deadline_s(),
-                                                   ", expected a number of seconds > 0"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("deadline_s: ", request.deadline_s(), ", expected a number of seconds > 0"));
   RETURN_IF_ERROR(CheckBetween("resume_from_token", request.resume_from_token(), 0,
                                std::numeric_limits<int32_t>::max()));
   const bool greedy = request.sampling().has_temperature() && request.sampling().temperature() == 0;
@@ -85,10 +84,10 @@ absl::Status CheckAnswers(const v1::GenerateRequest& request) {
 absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIdentity& model) {
   RETURN_IF_ERROR(CheckLength("request_id", request.request_id(), kRequestIdBytesMax));
   RETURN_IF_ERROR(CheckLength("cache_salt", request.cache_salt(), kCacheSaltBytesMax));
-  if (!request.model().empty() && request.model() != model.name)
+  if (!request.model().empty() && !model.Serves(request.model()))
     return absl::NotFoundError(absl::StrCat("model: \"", request.model(),
                                             "\" is not served here, this router serves \"",
-                                            model.name, "\""));
+                                            model.served_name(), "\""));
   RETURN_IF_ERROR(CheckAnswers(request));
   RETURN_IF_ERROR(CheckServed(request));
   if (request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET)
@@ -122,6 +121,13 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
   input.prompt = std::move(prompt);
   input.eos_token_ids = eos_token_ids;
   input.cache_salt = request.cache_salt();
+  if (request.has_guided()) {
+    input.guided = rpc::FromWire(request.guided());
+    if (!input.guided.any())
+      return absl::InvalidArgumentError(
+          "guided: no constraint is given, expected json_schema, json_object, regex, choice or "
+          "grammar");
+  }
   input.sequences = request.has_best_of() ? request.best_of() : request.has_n() ? request.n() : 1;
   input.priority = request.priority();
   if (request.has_deadline_s()) input.answer_deadline = absl::Seconds(request.deadline_s());
