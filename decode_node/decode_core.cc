@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/mutation.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/convert.h"
 
@@ -29,6 +30,7 @@ void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comman
 }
 
 void DecodeCore::OnRouterLost(node::RouterKey router, absl::Time) {
+  if (TANDEM_MUTATED(kRouterLossIgnored)) return;
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     if (leg->first.router == router) End(leg, "router lost");
@@ -55,8 +57,9 @@ void DecodeCore::End(Legs::iterator it, const std::string& reason) {
   by_sequence_.erase(leg.sequence);
   if (leg.phase == Phase::kReceiving) {
     by_lease_.erase(leg.lease);
-    draining_leases_.emplace(leg.lease, scheduler_.ReleaseQuarantining(
-                                            leg.sequence, leg.first_ordinal, leg.lease_blocks));
+    std::vector<BlockId>& blocks = draining_leases_[leg.lease];
+    blocks = scheduler_.ReleaseQuarantining(leg.sequence, leg.first_ordinal, leg.lease_blocks);
+    if (TANDEM_MUTATED(kQuarantineSkipped)) scheduler_.EndQuarantine(std::exchange(blocks, {}));
     ledger_.Transfer(transfer::CloseLease{.lease = leg.lease, .reason = reason});
   } else {
     scheduler_.Release(leg.sequence);
@@ -115,7 +118,7 @@ void DecodeCore::On(const transfer::LeaseFailed& event, absl::Time) {
 void DecodeCore::On(const transfer::LeaseDrained& event, absl::Time) {
   const auto found = draining_leases_.find(event.lease);
   if (found == draining_leases_.end()) return;
-  scheduler_.EndQuarantine(found->second);
+  if (!TANDEM_MUTATED(kReleaseLost)) scheduler_.EndQuarantine(found->second);
   draining_leases_.erase(found);
 }
 

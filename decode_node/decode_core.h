@@ -29,7 +29,8 @@ namespace tandem::decode_node {
 class DecodeCore final : public node::NodeCore {
  public:
   // REQUIRES: positive num_blocks, max_batch_tokens and max_sequences.
-  explicit DecodeCore(const node::SchedulerOptions& options) : scheduler_(options) {}
+  explicit DecodeCore(node::SchedulerOptions options)
+      : scheduler_((options.retry_alone = true, options)) {}
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_DECODE; }
   void OnRouterJoined(node::RouterKey, absl::Time) override {}

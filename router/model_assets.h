@@ -27,6 +27,10 @@ struct ModelAssets {
       std::make_unique<guided::ConstraintChecker>();
   std::unique_ptr<model::ChatTemplate> chat_template;  // null when the model has none
 
+  // No text of more bytes makes a prompt that the context has room for, so it need not be tokenized
+  // to be refused.
+  int64_t prompt_bytes_max = 0;
+
   // From a checkpoint on disk.
   static absl::StatusOr<std::unique_ptr<ModelAssets>> Load(const std::string& checkpoint_path);
   // For hash-engine clusters: bytes as tokens, the identity that their nodes register.
@@ -35,6 +39,10 @@ struct ModelAssets {
   // The conversation as prompt text. kInvalidArgument when the template refuses it or there is
   // none.
   absl::StatusOr<std::string> RenderChat(const v1::ChatMessages& chat, absl::Time now) const;
+  // The same of messages, tools and template parameters that a front end has read; the rest of
+  // `input` is filled in.
+  absl::StatusOr<std::string> RenderChat(model::ChatTemplate::RenderInput input,
+                                         absl::Time now) const;
 };
 
 }  // namespace tandem::router

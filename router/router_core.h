@@ -22,6 +22,7 @@
 // state; the index and the queues are bounded.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -47,10 +48,20 @@ using NodeKey = StrongId<struct NodeKeyTag, uint64_t>;
 
 // What nodes must serve to join: this router's model.
 struct ModelIdentity {
-  std::string name;
+  std::string name;  // the checkpoint's own
   std::string fingerprint;
   int32_t vocab_size = 0;
   int32_t context_tokens = 0;
+  // What clients may call it beside its own name; the first is what they are told.
+  std::vector<std::string> served_names;
+
+  const std::string& served_name() const {
+    return served_names.empty() ? name : served_names.front();
+  }
+  bool Serves(const std::string& asked) const {
+    return asked == name ||
+           std::find(served_names.begin(), served_names.end(), asked) != served_names.end();
+  }
 };
 
 struct RouterOptions {

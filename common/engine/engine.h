@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,11 @@ class Engine {
   // Bytes that one step of at most `max_batch_tokens` rows needs beside weights and KV, measured by
   // a profiling run.
   virtual absl::StatusOr<int64_t> ProfileStepBytes(int64_t max_batch_tokens) = 0;
+  // After the profiling run: bytes of the engine's own device that may become KV cache, or nullopt
+  // for an engine whose KV lies in host memory.
+  virtual absl::StatusOr<std::optional<int64_t>> DeviceKvBytes() {
+    return std::optional<int64_t>();
+  }
   // Sets the KV cache up. Called once, before Step.
   virtual absl::Status AllocateKv(int64_t num_blocks) = 0;
   // REQUIRES: AllocateKv succeeded.

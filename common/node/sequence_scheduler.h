@@ -44,6 +44,9 @@ struct SchedulerOptions {
   // Of the node's vocabulary, shared with the threads that parse commands; null = sequences with a
   // constraint are refused.
   std::shared_ptr<guided::ConstraintCache> constraints;
+  // After a failed step each of its sequences is tried alone, so that only the one at fault fails.
+  // Not for nodes that send rows away while a step runs: they would send them twice.
+  bool retry_alone = false;
 };
 
 // A slice of the running step.
@@ -104,7 +107,8 @@ class SequenceScheduler {
   absl::Span<const engine::SequenceSlice> PlanStep();
   absl::Span<const PlannedSlice> planned() const { return planned_; }
   // On an engine's error, or a wrong number of tokens (kInternal), nothing was computed and nothing
-  // is sealed.
+  // is sealed; after kDataLoss the sequences' blocks are no longer found as prefixes. With
+  // retry_alone the failure of a step of several sequences has no outcomes: they are tried again.
   StepResult FinishStep(const absl::StatusOr<std::vector<engine::SampledToken>>& result);
 
   kv::BlockPool::Counts block_counts() const { return pool_.counts(); }
@@ -136,6 +140,9 @@ class SequenceScheduler {
   void Preempt(Sequence& sequence);
   static void TakeScores(Sequence& sequence, int64_t first_row, StepOutcome& outcome);
   void AddSlice(Sequence& sequence, int64_t num_rows);
+  // Plans the next sequence of a failed step alone; false when there is none (any more).
+  bool PlanSuspect();
+  void OnStepFailed(const absl::Status& status);
 
   const SchedulerOptions options_;
   kv::BlockPool pool_;
@@ -143,6 +150,7 @@ class SequenceScheduler {
   Queue waiting_, running_;
   std::vector<engine::SequenceSlice> slices_;
   std::vector<PlannedSlice> planned_;
+  std::vector<SequenceId> suspects_;  // of a failed step, to be tried alone, last first
   uint64_t next_id_ = 1;
   bool starved_ = false;  // a sequence waits or stands still for want of blocks
   int64_t preemption_count_ = 0;

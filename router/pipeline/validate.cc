@@ -84,10 +84,10 @@ absl::Status CheckAnswers(const v1::GenerateRequest& request) {
 absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIdentity& model) {
   RETURN_IF_ERROR(CheckLength("request_id", request.request_id(), kRequestIdBytesMax));
   RETURN_IF_ERROR(CheckLength("cache_salt", request.cache_salt(), kCacheSaltBytesMax));
-  if (!request.model().empty() && request.model() != model.name)
+  if (!request.model().empty() && !model.Serves(request.model()))
     return absl::NotFoundError(absl::StrCat("model: \"", request.model(),
                                             "\" is not served here, this router serves \"",
-                                            model.name, "\""));
+                                            model.served_name(), "\""));
   RETURN_IF_ERROR(CheckAnswers(request));
   RETURN_IF_ERROR(CheckServed(request));
   if (request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET)
