@@ -15,7 +15,10 @@ namespace tandem::cli {
 
 struct UpConfig {
   std::string model = "smollm2";
+  std::vector<std::string> served_model_name;
   std::string engine = "cpu";
+  std::string device = "cpu";
+  double gpu_memory_fraction = 0.9;
   int32_t prefill = 1;
   int32_t decode = 1;
   int32_t routers = 1;
@@ -26,6 +29,8 @@ struct UpConfig {
   int32_t threads = 0;
   std::string transport = "auto";
   std::string isa = "auto";
+  std::string numerics = "auto";
+  std::string weights = "auto";
   std::string kv_type = "bf16";
   int32_t block_tokens = 32;
   int64_t kv_blocks = 0;

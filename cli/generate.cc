@@ -1,13 +1,17 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <cstdio>
+#include <map>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cli/client.h"
 #include "cli/commands.h"
+#include "cli/guided_flags.h"
 #include "cli/parse.h"
 #include "cli/sampling_flags.h"
+#include "cli/sequence_flags.h"
+#include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 
 namespace tandem::cli {
@@ -29,6 +33,8 @@ class GenerateCommand final : public Command {
                 "Top log-probabilities of every token, with --json; -1 = none.",
                 {.min = -1, .max = 20, .group = "Request"});
     RegisterSamplingFlags(schema_, sampling_);
+    RegisterSequenceFlags(schema_, sequences_);
+    RegisterGuidedFlags(schema_, guided_);
     schema_.Add("summary", &summary_, "Where and how the answer was served, on standard error.",
                 {.group = "Output"});
     schema_.Add("json", &json_, "One JSON object per streamed message instead of text.",
@@ -50,9 +56,12 @@ class GenerateCommand final : public Command {
     bool ended_with_newline = true;
     const absl::Status status =
         Client::Create(router_)->Generate(request, [&](const v1::GenerateResponse& part) {
-          if (part.has_finished()) finished = part.finished();
+          if (part.finished().sequence_index() == 0 && part.has_finished())
+            finished = part.finished();
           if (json_) {
             PrintJson(part);
+          } else if (sequences_.n > 1) {
+            PrintWhenWhole(part);
           } else if (part.has_delta() && !part.delta().text().empty()) {
             const std::string& text = part.delta().text();
             std::fwrite(text.data(), 1, text.size(), stdout);
@@ -101,8 +110,19 @@ class GenerateCommand final : public Command {
     request.set_cache_salt(cache_salt_);
     request.set_return_token_ids(json_);
     ApplySamplingFlags(sampling_, request);
+    RETURN_IF_ERROR(ApplySequenceFlags(sequences_, request));
+    RETURN_IF_ERROR(ApplyGuidedFlags(guided_, request));
     if (logprobs_ >= 0) request.mutable_sampling()->set_logprobs(logprobs_);
     return absl::OkStatus();
+  }
+
+  // Answers that come side by side are printed one after the other, each once it is complete.
+  void PrintWhenWhole(const v1::GenerateResponse& part) {
+    texts_[part.delta().sequence_index()] += part.delta().text();
+    if (!part.has_finished()) return;
+    const int32_t index = part.finished().sequence_index();
+    std::printf("[%d] %s\n", index, texts_[index].c_str());
+    std::fflush(stdout);
   }
 
   static void PrintJson(const v1::GenerateResponse& part);
@@ -116,6 +136,9 @@ class GenerateCommand final : public Command {
   std::string cache_salt_;
   int32_t logprobs_ = -1;
   SamplingFlags sampling_;
+  SequenceFlags sequences_;
+  std::map<int32_t, std::string> texts_;  // by sequence index
+  GuidedFlags guided_;
   bool summary_ = false;
   bool json_ = false;
 };

@@ -19,6 +19,10 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add("model", &config.model,
              "The model served: a known name, a .gguf file or a checkpoint folder.",
              {.group = "Model"});
+  schema.Add("served-model-name", &config.served_model_name,
+             "Names that clients may call the model by; the first is what they are told. Default: "
+             "`model`, without folder and ending.",
+             {.group = "Model"});
   schema.Add("engine", &config.engine, "What the nodes run: cpu (a model) or hash (none).",
              {.group = "Model", .choices = {"cpu", "hash"}});
   schema.Add("local-prefill-tokens", &config.core.local_prefill_tokens_max,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "common/config/schema.h"
@@ -18,6 +19,7 @@ struct RouterConfig {
   int32_t http_threads = 2;
   std::string api_keys;
   std::string model = "smollm2";
+  std::vector<std::string> served_model_name;  // empty = as `model` says
   std::string engine = "cpu";
   RouterOptions core;  // its fields are registered one by one
   absl::Duration drain_timeout = absl::Seconds(30);

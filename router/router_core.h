@@ -12,13 +12,20 @@
 //   prefill lost: NewEpoch to D, Prefill to another P, same lease. Local prefill (short or cached
 //   prompt, no prefill nodes): Reserving → Generating.
 //
+// A request of several sequences is one such life each, under one id: the lowest running sequence
+// leads, the others wait until its prompt is installed and then follow it to its decode node, where
+// the prompt's full blocks are shared (docs/adr/0006-sequences-follow-their-leader.md).
+//
 // Thread safety: none; the router thread (or the simulator) makes every call.
-// Invariants: a client sees each token index once, in order, and exactly one Done or Failed; every
-// request has a deadline in every state; the index and the queues are bounded.
+// Invariants: a client sees each token index of each sequence once, in order, and for each sequence
+// exactly one Done, or for the whole request one Failed; every request has a deadline in every
+// state; the index and the queues are bounded.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -28,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/request/guided_params.h"
 #include "common/request/sampling_params.h"
 #include "common/runtime/random.h"
 #include "tandem/v1/client.pb.h"
@@ -40,10 +48,20 @@ using NodeKey = StrongId<struct NodeKeyTag, uint64_t>;
 
 // What nodes must serve to join: this router's model.
 struct ModelIdentity {
-  std::string name;
+  std::string name;  // the checkpoint's own
   std::string fingerprint;
   int32_t vocab_size = 0;
   int32_t context_tokens = 0;
+  // What clients may call it beside its own name; the first is what they are told.
+  std::vector<std::string> served_names;
+
+  const std::string& served_name() const {
+    return served_names.empty() ? name : served_names.front();
+  }
+  bool Serves(const std::string& asked) const {
+    return asked == name ||
+           std::find(served_names.begin(), served_names.end(), asked) != served_names.end();
+  }
 };
 
 struct RouterOptions {
@@ -79,27 +97,44 @@ struct RequestInput {
       stop;  // max_tokens set; stop strings are matched by the caller, who then calls Finish
   std::vector<TokenId> eos_token_ids;
   std::string cache_salt;
-  int32_t sequence_index = 0;
+  request::GuidedParams guided;  // what the answer must look like; compiles
+  int32_t sequence_index = 0;    // of the first sequence
+  int32_t sequences = 1;         // answers, indices from sequence_index up
+  int32_t priority = 0;          // lower is placed and computed earlier
+  // The whole answer must be out by then, counted from Submit.
+  absl::Duration answer_deadline = absl::InfiniteDuration();
+  // Report the prompt's own log-probabilities, each with this many top ones.
+  std::optional<int32_t> prompt_logprobs;
   // False when max_tokens is only the default, "up to the context": it is then lowered to what the
   // largest decode node can hold instead of refusing the request.
   bool max_tokens_given = true;
 };
 
-// Next tokens of the answer, in order, each index exactly once.
-struct TokensReady {
+// Log-probabilities of the prompt's tokens from the second on; before any TokensReady, if asked
+// for.
+struct PromptScored {
   std::vector<v1::GeneratedToken> tokens;
 };
-// The answer is complete. `usage`, `route` and `timing` are final.
+// Next tokens of one sequence, in order, each index exactly once.
+struct TokensReady {
+  int32_t sequence_index = 0;
+  std::vector<v1::GeneratedToken> tokens;
+};
+// One sequence is complete. `usage`, `route` and `timing` are final; the prompt is in the usage of
+// the first sequence alone.
 struct RequestDone {
+  int32_t sequence_index = 0;
+  bool last = true;  // of the request: nothing follows
   request::FinishReason reason = request::FinishReason::kNone;
   v1::Usage usage;
   v1::Route route;
   v1::Timing timing;
 };
+// The request failed as a whole; nothing follows.
 struct RequestFailed {
   absl::Status status;
 };
-using ClientEvent = std::variant<TokensReady, RequestDone, RequestFailed>;
+using ClientEvent = std::variant<TokensReady, RequestDone, RequestFailed, PromptScored>;
 
 struct RouterActions {
   std::vector<std::pair<NodeKey, v1::NodeCommand>> commands;
@@ -119,10 +154,12 @@ class RouterCore {
   // when there is none to place on and none joined within the queue deadline (arrives as
   // RequestFailed).
   virtual absl::Status Submit(RequestInput input, absl::Time now) = 0;
-  // Ends a request: the client is gone or aborted it (kAborted), or its stop string appeared
-  // (kStop). Both legs are aborted; RequestDone with `reason` follows. Unknown ids are ignored:
-  // idempotent.
+  // Ends a request: the client is gone or aborted it. All legs are aborted; a RequestDone with
+  // `reason` follows for each running sequence. Unknown ids are ignored: idempotent.
   virtual void Finish(const RequestId& id, request::FinishReason reason, absl::Time now) = 0;
+  // Ends one sequence: its stop string appeared (kStop). Otherwise as Finish.
+  virtual void FinishSequence(const RequestId& id, int32_t sequence_index,
+                              request::FinishReason reason, absl::Time now) = 0;
 
   // kFailedPrecondition when the model or numerics id differs (both named); kInvalidArgument for a
   // bad registration. A newer incarnation of a known node id replaces the older stream (a

@@ -37,29 +37,61 @@ uint64_t LayerWord(uint64_t hash, int layer) {
   return layer == 0 ? hash : Scramble(hash + kGolden * static_cast<uint64_t>(layer));
 }
 
+// The tokens that a slice's mask and allowed_token_ids leave, ascending; empty = all. As without a
+// mask, printable bytes and the end come before others.
+std::vector<TokenId> Candidates(const SequenceSlice& slice) {
+  const std::vector<TokenId>& listed = slice.sampling->allowed_token_ids;
+  if (slice.allowed.empty()) return listed;
+  std::vector<TokenId> all, usual;
+  for (TokenId token = 0; token < static_cast<TokenId>(slice.allowed.size() * 32); ++token) {
+    if (((slice.allowed[token / 32] >> (token % 32)) & 1) == 0) continue;
+    if (!listed.empty() && !std::binary_search(listed.begin(), listed.end(), token)) continue;
+    all.push_back(token);
+    const bool printable = token >= kFirstPrintable && token < kFirstPrintable + kPrintableCount;
+    if (printable || token == kEosToken) usual.push_back(token);
+  }
+  return usual.empty() ? all : usual;
+}
+
+// `candidates`: what may be chosen; empty = everything.
+TokenId TokenOfDraw(const HashEngineOptions& options, absl::Span<const TokenId> candidates,
+                    uint64_t draw) {
+  const uint64_t high = draw >> 32;
+  if (!candidates.empty()) return candidates[high % candidates.size()];
+  if (options.eos_every > 0 && draw % static_cast<uint64_t>(options.eos_every) == 0)
+    return kEosToken;
+  return kFirstPrintable + static_cast<TokenId>(high % kPrintableCount);
+}
+
+// What a draw says of its token and of `num_top` others.
+SampledToken WithLogprobs(const HashEngineOptions& options, TokenId token, uint64_t draw,
+                          int num_top) {
+  SampledToken sampled;
+  sampled.token = token;
+  sampled.logprob = -static_cast<float>(draw & 0xff) / 256;
+  for (int i = 0; i < num_top; ++i) {
+    sampled.top_logprobs.push_back({.token = (token + i) % options.vocab_size,
+                                    .logprob = sampled.logprob - static_cast<float>(i)});
+  }
+  return sampled;
+}
+
+// `banned` is ascending.
 SampledToken Choose(const HashEngineOptions& options, uint64_t fold, int64_t position,
-                    const request::SamplingParams& sampling, int32_t sequence_index) {
+                    const request::SamplingParams& sampling, int32_t sequence_index,
+                    absl::Span<const TokenId> candidates, absl::Span<const TokenId> banned) {
+  constexpr int kRedrawsMax = 1000;  // then there is, as good as surely, nothing else to choose
   uint64_t draw = Combine(fold, static_cast<uint64_t>(position));
   if (sampling.temperature > 0) {
     draw = Combine(Combine(draw, sampling.seed), static_cast<uint64_t>(sequence_index));
   }
-  SampledToken sampled;
-  const uint64_t high = draw >> 32;
-  if (!sampling.allowed_token_ids.empty()) {
-    sampled.token = sampling.allowed_token_ids[high % sampling.allowed_token_ids.size()];
-  } else if (options.eos_every > 0 && draw % static_cast<uint64_t>(options.eos_every) == 0) {
-    sampled.token = kEosToken;
-  } else {
-    sampled.token = kFirstPrintable + static_cast<TokenId>(high % kPrintableCount);
+  TokenId token = TokenOfDraw(options, candidates, draw);
+  for (uint64_t redraw = 1; redraw <= kRedrawsMax; ++redraw) {
+    if (!std::binary_search(banned.begin(), banned.end(), token)) break;
+    token = TokenOfDraw(options, candidates, Combine(draw, redraw));
   }
-  if (sampling.logprobs.has_value()) {
-    sampled.logprob = -static_cast<float>(draw & 0xff) / 256;
-    for (int i = 0; i < *sampling.logprobs; ++i) {
-      sampled.top_logprobs.push_back({.token = (sampled.token + i) % options.vocab_size,
-                                      .logprob = sampled.logprob - static_cast<float>(i)});
-    }
-  }
-  return sampled;
+  if (!sampling.logprobs.has_value()) return {.token = token};
+  return WithLogprobs(options, token, draw, *sampling.logprobs);
 }
 
 class HashEngine : public Engine {
@@ -94,16 +126,32 @@ class HashEngine : public Engine {
       layer_done(layer);
     }
     std::vector<SampledToken> sampled;
+    size_t row = 0;
     for (const SequenceSlice& slice : slices) {
+      if (slice.prompt_scores != nullptr)
+        ScorePrompt(slice, absl::MakeConstSpan(hashes_).subspan(row));
+      row += static_cast<size_t>(slice.num_new);
       if (!slice.sample) continue;
       ASSIGN_OR_RETURN(const uint64_t fold, Fold(slice));
+      const size_t prompt = std::min(static_cast<size_t>(slice.prompt_tokens), slice.tokens.size());
+      const std::vector<TokenId> banned = request::BannedTokens(
+          *slice.sampling, slice.stop, slice.eos_token_ids, slice.tokens.subspan(prompt));
       sampled.push_back(Choose(options_, fold, static_cast<int64_t>(slice.tokens.size()),
-                               *slice.sampling, slice.sequence_index));
+                               *slice.sampling, slice.sequence_index, Candidates(slice), banned));
     }
     return sampled;
   }
 
  private:
+  // `hashes`: of the slice's rows, and more.
+  void ScorePrompt(const SequenceSlice& slice, absl::Span<const uint64_t> hashes) const {
+    const int64_t end = std::min(slice.num_computed + slice.num_new, slice.prompt_tokens - 1);
+    for (int64_t i = slice.num_computed; i < end; ++i) {
+      const TokenId next = slice.tokens[i + 1];
+      slice.prompt_scores->push_back(WithLogprobs(
+          options_, next, NextHash(hashes[i - slice.num_computed], next), slice.prompt_logprobs));
+    }
+  }
   // The bytes of one token in one layer: words_per_token_ words.
   std::byte* TokenBytes(const SequenceSlice& slice, int layer, int64_t token) const {
     const int32_t block_tokens = spec_.layout.block_tokens;
@@ -223,7 +271,9 @@ TokenId HashEngineNextToken(const HashEngineOptions& options, absl::Span<const T
     hash = NextHash(hash, token);
     fold = Combine(fold, hash);
   }
-  return Choose(options, fold, static_cast<int64_t>(tokens.size()), sampling, sequence_index).token;
+  return Choose(options, fold, static_cast<int64_t>(tokens.size()), sampling, sequence_index,
+                sampling.allowed_token_ids, {})
+      .token;
 }
 
 }  // namespace tandem::engine

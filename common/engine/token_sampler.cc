@@ -33,10 +33,41 @@ std::vector<kernels::TokenCount> CountTokens(const SequenceSlice& slice, size_t 
   return sorted;
 }
 
-std::vector<uint32_t> AllowedMask(const std::vector<TokenId>& tokens, size_t vocab_size) {
-  std::vector<uint32_t> mask(vocab_size / 32 + 1);
-  for (TokenId token : tokens) mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
+// Bit i says whether token i may be chosen; empty = all may.
+using TokenMask = std::vector<uint32_t>;
+
+TokenMask AllowedMask(absl::Span<const TokenId> tokens, size_t vocab_size) {
+  TokenMask mask(vocab_size / 32 + 1);
+  for (const TokenId token : tokens) mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
   return mask;
+}
+
+// Keeps what `other` allows too.
+void Narrow(absl::Span<const uint32_t> other, TokenMask& mask) {
+  if (mask.empty()) {
+    mask.assign(other.begin(), other.end());
+    return;
+  }
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] &= i < other.size() ? other[i] : 0;
+}
+
+// The one token that `mask` allows, or -1.
+TokenId OnlyToken(const TokenMask& mask) {
+  TokenId only = -1;
+  for (size_t i = 0; i < mask.size(); ++i) {
+    if (mask[i] == 0) continue;
+    if (only >= 0 || (mask[i] & (mask[i] - 1)) != 0) return -1;
+    only = static_cast<TokenId>(i * 32) + __builtin_ctz(mask[i]);
+  }
+  return only;
+}
+
+void Ban(absl::Span<const TokenId> tokens, size_t vocab_size, TokenMask& mask) {
+  if (mask.empty()) mask.assign(vocab_size / 32 + 1, ~0u);
+  for (const TokenId token : tokens) {
+    if (token < 0 || static_cast<size_t>(token) >= vocab_size) continue;
+    mask[static_cast<size_t>(token) / 32] &= ~(1u << (token % 32));
+  }
 }
 
 }  // namespace
@@ -48,9 +79,24 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   for (const auto& [token, bias] : params.logit_bias) biases.push_back({token, bias});
   std::vector<kernels::TokenCount> counts;
   if (params.has_penalties()) counts = CountTokens(slice, logits.size());
-  std::vector<uint32_t> allowed;
+  TokenMask allowed;
   if (!params.allowed_token_ids.empty()) {
     allowed = AllowedMask(params.allowed_token_ids, logits.size());
+  }
+  if (!slice.allowed.empty()) Narrow(slice.allowed, allowed);
+  const auto output =
+      slice.tokens.subspan(std::min<size_t>(slice.prompt_tokens, slice.tokens.size()));
+  const std::vector<TokenId> banned =
+      request::BannedTokens(params, slice.stop, slice.eos_token_ids, output);
+  TokenMask unbanned;
+  if (!banned.empty()) {
+    unbanned = allowed;
+    Ban(banned, logits.size(), allowed);
+  }
+  if (!slice.allowed.empty() && !params.logprobs.has_value()) {
+    // A constraint often leaves no choice; then there is nothing to draw.
+    const TokenId only = OnlyToken(allowed);
+    if (only >= 0) return SampledToken{.token = only};
   }
   const size_t num_top = static_cast<size_t>(params.logprobs.value_or(0));
   std::vector<kernels::TokenLogprob> top(std::min(num_top, logits.size()));
@@ -77,7 +123,13 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   args.num_top_logprobs = static_cast<int32_t>(top.size());
   args.top_logprobs = top.data();
   args.scratch = scratch;
-  const kernels::SamplingResult result = backend.sample(args);
+  kernels::SamplingResult result = backend.sample(args);
+  if (result.token < 0 && !banned.empty()) {
+    // Bans left nothing to choose. What is allowed outranks them: an answer that goes on beats a
+    // step that fails for everyone in it.
+    args.allowed_tokens = unbanned.empty() ? nullptr : unbanned.data();
+    result = backend.sample(args);
+  }
   if (result.token < 0) {
     return absl::InternalError(absl::StrCat("no token can be chosen at position ", args.position,
                                             ": every logit is NaN, minus infinity or not allowed"));
@@ -89,6 +141,30 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
     sampled.top_logprobs.push_back({entry.token, entry.logprob});
   }
   return sampled;
+}
+
+SampledToken ScoreToken(TokenId token, int32_t num_top, absl::Span<const float> logits,
+                        const kernels::Backend& backend, void* scratch) {
+  std::vector<kernels::TokenLogprob> top(std::min<size_t>(num_top, logits.size()));
+  // A greedy choice among one: its log-probability is of the raw distribution.
+  const TokenMask only = AllowedMask(absl::MakeConstSpan(&token, 1), logits.size());
+  kernels::SamplingArgs args;
+  args.logits = logits.data();
+  args.vocab_size = static_cast<int32_t>(logits.size());
+  args.temperature = 0;
+  args.allowed_tokens = only.data();
+  args.want_logprob = true;
+  args.num_top_logprobs = static_cast<int32_t>(top.size());
+  args.top_logprobs = top.data();
+  args.scratch = scratch;
+  const kernels::SamplingResult result = backend.sample(args);
+  SampledToken scored;
+  scored.token = token;
+  scored.logprob = result.token < 0 ? -std::numeric_limits<float>::infinity() : result.logprob;
+  for (const kernels::TokenLogprob& entry : top) {
+    scored.top_logprobs.push_back({entry.token, entry.logprob});
+  }
+  return scored;
 }
 
 }  // namespace tandem::engine

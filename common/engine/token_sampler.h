@@ -15,4 +15,8 @@ namespace tandem::engine {
 absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<const float> logits,
                                          const kernels::Backend& backend, void* scratch);
 
+// The raw log-probability of `token` in `logits`, and the `num_top` highest ones.
+SampledToken ScoreToken(TokenId token, int32_t num_top, absl::Span<const float> logits,
+                        const kernels::Backend& backend, void* scratch);
+
 }  // namespace tandem::engine

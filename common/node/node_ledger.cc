@@ -38,6 +38,17 @@ void NodeLedger::Send(TokenBatch batch) {
   for (auto& [router, event] : batch.events_) Send(router, std::move(event));
 }
 
+void NodeLedger::SendScores(RouterKey router, const v1::Leg& leg, const StepOutcome& outcome) {
+  if (outcome.prompt_scores.empty()) return;
+  v1::NodeEvent event;
+  v1::PromptScored& scored = *event.mutable_prompt_scored();
+  *scored.mutable_leg() = leg;
+  scored.set_first_index(static_cast<int32_t>(outcome.first_scored));
+  for (const engine::SampledToken& token : outcome.prompt_scores)
+    *scored.add_tokens() = ToWire(token, 0);
+  Send(router, std::move(event));
+}
+
 void NodeLedger::Refuse(RouterKey router, const v1::Leg& leg, const absl::Status& status) {
   v1::NodeEvent event;
   *event.mutable_refused()->mutable_leg() = leg;

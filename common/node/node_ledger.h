@@ -51,6 +51,8 @@ class NodeLedger {
  public:
   void Send(RouterKey router, v1::NodeEvent event);
   void Send(TokenBatch batch);
+  // What a step found out about a leg's prompt; before the leg's tokens.
+  void SendScores(RouterKey router, const v1::Leg& leg, const StepOutcome& outcome);
   void Refuse(RouterKey router, const v1::Leg& leg, const absl::Status& status);
   void FailLeg(RouterKey router, const v1::Leg& leg, const absl::Status& status, bool sender_side);
   void Transfer(transfer::TransferCommand command);

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/engine/engine.h"
+#include "common/guided/constraint.h"
+#include "common/guided/constraint_cache.h"
 #include "common/kv/block_hash.h"
 #include "common/request/sampling_params.h"
 #include "tandem/v1/fleet.pb.h"
@@ -27,11 +31,21 @@ struct SequenceInput {
   std::vector<TokenId> eos_token_ids;
   std::string cache_salt;
   int32_t sequence_index = 0;
+  int32_t priority = 0;                    // lower is computed earlier
+  std::optional<guided::Matcher> matcher;  // where the answer stands in its constraint, if any
+  std::optional<int32_t> prompt_logprobs;  // top ones of each prompt token, if they are asked for
 };
 
-// kInvalidArgument naming the field, its value and what the model `spec` allows.
+// kInvalidArgument naming the field, its value and what the model `spec` allows. A constraint on
+// the answer is compiled by `constraints` (which may be null: then such a sequence is refused) and
+// has read the delivered tokens.
 absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_t sequence_index,
-                                            const engine::EngineSpec& spec);
+                                            const engine::EngineSpec& spec,
+                                            guided::ConstraintCache* constraints);
+
+// Whether some token may come next: kFailedPrecondition when the constraint and allowed_token_ids
+// leave none, kResourceExhausted as guided::Matcher::Allowed.
+absl::Status CheckNextToken(SequenceInput& input);
 
 // Tokens the sequence can ever have: until max_tokens or the model's context.
 int64_t MaxTokens(const SequenceInput& input, int32_t context_tokens);
@@ -58,10 +72,20 @@ struct Sequence {
   std::vector<BlockId> blocks;        // by ordinal
   int64_t num_computed = 0;           // tokens whose KV lies in `blocks`
   int64_t num_sealed = 0;             // leading blocks that were offered to the prefix cache
+  // Prompt tokens scored: of tokens 1 to num_scored. Rows before it need not be computed again.
+  int64_t num_scored = 0;
+  std::vector<engine::SampledToken> step_scores;  // by the running step
   SequencePhase phase = SequencePhase::kHeld;
   bool in_step = false;   // a slice of the running step
   bool released = false;  // goes away once the running step is done
 
+  // Who comes first: the lower priority, then the earlier.
+  std::pair<int32_t, SequenceId> order() const { return {input.priority, id}; }
+  // Prompt tokens still to be scored.
+  int64_t unscored() const {
+    if (!input.prompt_logprobs.has_value()) return 0;
+    return prompt_tokens - input.delivered_tokens - 1 - num_scored;
+  }
   int64_t remaining() const { return static_cast<int64_t>(tokens.size()) - num_computed; }
 };
 

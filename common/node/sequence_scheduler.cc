@@ -1,10 +1,13 @@
 #include "common/node/sequence_scheduler.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/mutation.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::node {
 namespace {
@@ -62,8 +65,8 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   sequence->id = SequenceId(next_id_);
   sequence->tokens = std::move(input.prompt);
   sequence->prompt_tokens = prompt_tokens;
-  sequence->salt =
-      kv::SaltHash(options_.spec.model_fingerprint, options_.spec.numerics_id, input.cache_salt);
+  sequence->salt = kv::SaltHash(options_.spec.model_fingerprint, options_.spec.numerics_id,
+                                TANDEM_MUTATED(kSaltIgnored) ? std::string() : input.cache_salt);
   sequence->input = std::move(input);
   if (!AcquireBlocks(*sequence, std::min(prompt_blocks + (generates ? 1 : 0), blocks_max))) {
     return absl::ResourceExhaustedError(
@@ -83,7 +86,9 @@ bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
   TANDEM_CHECK(sequence.blocks.empty() && sequence.num_computed == 0);
   ExtendHashes(sequence);
   const int64_t block_tokens = options_.spec.layout.block_tokens;
-  const int64_t matchable = (static_cast<int64_t>(sequence.tokens.size()) - 1) / block_tokens;
+  int64_t matchable = (static_cast<int64_t>(sequence.tokens.size()) - 1) / block_tokens;
+  // A cached block has KV, no logits: rows that are to be scored are computed.
+  if (sequence.unscored() > 0) matchable = std::min(matchable, sequence.num_scored / block_tokens);
   const auto hashes = absl::MakeConstSpan(sequence.hashes).subspan(0, matchable);
   std::vector<BlockId> blocks = pool_.Match(hashes);
   const int64_t matched = static_cast<int64_t>(blocks.size());
@@ -134,7 +139,7 @@ void SequenceScheduler::Schedule(SequenceId id) {
   Sequence& sequence = At(id);
   TANDEM_CHECK(sequence.phase == SequencePhase::kHeld, "sequence ", id.value());
   sequence.phase = SequencePhase::kWaiting;
-  waiting_.emplace(id, &sequence);
+  waiting_.emplace(sequence.order(), &sequence);
 }
 
 void SequenceScheduler::MarkReceived(SequenceId id) {
@@ -152,9 +157,18 @@ void SequenceScheduler::AppendToken(SequenceId id, TokenId token) {
   sequence.tokens.push_back(token);
 }
 
+absl::StatusOr<bool> SequenceScheduler::AdvanceConstraint(SequenceId id, TokenId token) {
+  SequenceInput& input = At(id).input;
+  if (!input.matcher.has_value()) return false;
+  RETURN_IF_ERROR(input.matcher->Advance(token));
+  if (input.matcher->ended() || input.matcher->complete()) return true;
+  RETURN_IF_ERROR(CheckNextToken(input));
+  return false;
+}
+
 void SequenceScheduler::LeaveQueues(Sequence& sequence) {
-  waiting_.erase(sequence.id);
-  running_.erase(sequence.id);
+  waiting_.erase(sequence.order());
+  running_.erase(sequence.order());
 }
 
 void SequenceScheduler::Park(SequenceId id) {
@@ -200,8 +214,9 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   slices_.clear();
   starved_ = false;
   FillRunning();
+  if (PlanSuspect()) return slices_;
   int64_t rows = options_.max_batch_tokens;
-  // Growing may preempt younger sequences: they are behind the iterator.
+  // Growing may preempt later sequences: they are behind the iterator.
   for (auto it = running_.begin(); it != running_.end(); ++it) {
     Sequence& sequence = *it->second;
     if (sequence.remaining() != 1 || !Grow(sequence)) continue;
@@ -218,7 +233,7 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   return slices_;
 }
 
-// Moves waiting sequences into free slots in order of arrival; a preempted one needs its blocks
+// Moves waiting sequences into free slots in order; a preempted one needs its blocks
 // first, and holds up those behind it until it has them.
 void SequenceScheduler::FillRunning() {
   while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_sequences) {
@@ -228,14 +243,14 @@ void SequenceScheduler::FillRunning() {
           options_.spec.layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
       while (!AcquireBlocks(sequence, needed)) {
         // With sequences running there will be blocks when one of them ends.
-        if (running_.empty() && PreemptYoungest(sequence.id)) continue;
+        if (running_.empty() && PreemptLast(sequence.order())) continue;
         starved_ = true;
         return;
       }
     }
     waiting_.erase(waiting_.begin());
     sequence.phase = SequencePhase::kRunning;
-    running_.emplace(sequence.id, &sequence);
+    running_.emplace(sequence.order(), &sequence);
   }
   for (const auto& [id, sequence] : waiting_) starved_ |= sequence->blocks.empty();
 }
@@ -252,22 +267,22 @@ bool SequenceScheduler::Grow(Sequence& sequence) {
     }
     starved_ = true;
     // Blocks that nobody computing holds (leases, quarantine) come back by their deadlines.
-    if (!PreemptYoungest(sequence.id)) return false;
+    if (!PreemptLast(sequence.order())) return false;
   }
   return true;
 }
 
-bool SequenceScheduler::PreemptYoungest(SequenceId behind) {
-  Sequence* youngest = nullptr;
-  for (const ById* queue : {&waiting_, &running_}) {
+bool SequenceScheduler::PreemptLast(const Order& behind) {
+  Sequence* last = nullptr;
+  for (const Queue* queue : {&waiting_, &running_}) {
     for (auto it = queue->rbegin(); it != queue->rend() && behind < it->first; ++it) {
       if (it->second->blocks.empty()) continue;
-      if (youngest == nullptr || youngest->id < it->first) youngest = it->second;
+      if (last == nullptr || last->order() < it->first) last = it->second;
       break;
     }
   }
-  if (youngest == nullptr) return false;
-  Preempt(*youngest);
+  if (last == nullptr) return false;
+  Preempt(*last);
   return true;
 }
 
@@ -276,12 +291,14 @@ void SequenceScheduler::Preempt(Sequence& sequence) {
   ReturnBlocks(sequence);
   LeaveQueues(sequence);
   sequence.phase = SequencePhase::kWaiting;
-  waiting_.emplace(sequence.id, &sequence);
+  waiting_.emplace(sequence.order(), &sequence);
   ++preemption_count_;
 }
 
 void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows) {
   const bool sample = num_rows == sequence.remaining();
+  SequenceInput& input = sequence.input;
+  const bool guided = sample && input.matcher.has_value();
   slices_.push_back({.tokens = sequence.tokens,
                      .num_computed = sequence.num_computed,
                      .num_new = num_rows,
@@ -289,12 +306,54 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows) {
                      .sample = sample,
                      .prompt_tokens = sequence.prompt_tokens - sequence.input.delivered_tokens,
                      .sequence_index = sequence.input.sequence_index,
-                     .sampling = &sequence.input.sampling});
+                     .sampling = &sequence.input.sampling,
+                     // Checked when the token before was read.
+                     .allowed = guided ? *input.matcher->Allowed() : absl::Span<const uint32_t>(),
+                     .stop = &input.stop,
+                     // A constraint's mask says itself when the answer may end.
+                     .eos_token_ids = guided ? absl::Span<const TokenId>() : input.eos_token_ids,
+                     .prompt_logprobs = sequence.input.prompt_logprobs.value_or(0),
+                     .prompt_scores = sequence.unscored() > 0 ? &sequence.step_scores : nullptr});
   planned_.push_back({.id = sequence.id,
                       .first_row = sequence.num_computed,
                       .num_rows = num_rows,
                       .sample = sample});
   sequence.in_step = true;
+}
+
+bool SequenceScheduler::PlanSuspect() {
+  while (!suspects_.empty()) {
+    const auto it = sequences_.find(suspects_.back());
+    suspects_.pop_back();
+    if (it == sequences_.end() || it->second->phase != SequencePhase::kRunning) continue;
+    Sequence& sequence = *it->second;
+    if (sequence.remaining() == 1 && !Grow(sequence)) continue;
+    AddSlice(sequence, std::min(sequence.remaining(), options_.max_batch_tokens));
+    return true;
+  }
+  return false;
+}
+
+void SequenceScheduler::OnStepFailed(const absl::Status& status) {
+  if (options_.retry_alone && planned_.size() > 1) {
+    for (auto slice = planned_.rbegin(); slice != planned_.rend(); ++slice)
+      suspects_.push_back(slice->id);
+    return;
+  }
+  if (status.code() != absl::StatusCode::kDataLoss || TANDEM_MUTATED(kForgetSkipped)) return;
+  for (const PlannedSlice& slice : planned_)
+    for (const BlockId block : sequences_.at(slice.id)->blocks) pool_.Forget(block);
+}
+
+// Rows computed again after a preemption are scored again, and reported once.
+void SequenceScheduler::TakeScores(Sequence& sequence, int64_t first_row, StepOutcome& outcome) {
+  std::vector<engine::SampledToken>& scores = sequence.step_scores;
+  if (scores.empty()) return;
+  const int64_t known = std::min<int64_t>(sequence.num_scored - first_row, scores.size());
+  outcome.first_scored = sequence.num_scored + 1;
+  outcome.prompt_scores.assign(std::make_move_iterator(scores.begin() + known),
+                               std::make_move_iterator(scores.end()));
+  sequence.num_scored += static_cast<int64_t>(outcome.prompt_scores.size());
 }
 
 StepResult SequenceScheduler::FinishStep(
@@ -306,6 +365,8 @@ StepResult SequenceScheduler::FinishStep(
     step.status = absl::InternalError(
         absl::StrCat("engine returned ", result->size(), " tokens, expected ", sampling));
   }
+  if (!step.status.ok()) OnStepFailed(step.status);
+  const bool tried_again = !suspects_.empty() && planned_.size() > 1 && !step.status.ok();
   size_t next_token = 0;
   for (const PlannedSlice& slice : planned_) {
     const auto it = sequences_.find(slice.id);
@@ -318,10 +379,12 @@ StepResult SequenceScheduler::FinishStep(
       SealComputed(sequence);
       outcome.sampled = slice.sample;
       if (slice.sample) outcome.token = (*result)[next_token++];
+      TakeScores(sequence, slice.first_row, outcome);
     }
+    sequence.step_scores.clear();
     if (sequence.released) {
       Erase(sequence);
-    } else if (sequence.phase == SequencePhase::kRunning) {
+    } else if (sequence.phase == SequencePhase::kRunning && !tried_again) {
       step.outcomes.push_back(std::move(outcome));
     }
   }
@@ -332,7 +395,7 @@ StepResult SequenceScheduler::FinishStep(
 
 int64_t SequenceScheduler::prefill_tokens_waiting() const {
   int64_t tokens = 0;
-  for (const ById* queue : {&waiting_, &running_}) {
+  for (const Queue* queue : {&waiting_, &running_}) {
     for (const auto& [id, sequence] : *queue) {
       if (sequence->remaining() > 1) tokens += sequence->remaining();
     }

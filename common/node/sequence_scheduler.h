@@ -5,14 +5,14 @@
 //              └─MarkReceived─▶│  ▲                   │
 //                              │  └──── preempted ────┘        Release works in every phase.
 //
-// A step holds first one row for each running sequence that generates, oldest first, then chunks of
-// prompts, oldest first, up to max_batch_tokens rows. Arrival decides everything (a lower
+// A step holds first one row for each running sequence that generates, then chunks of prompts, up
+// to max_batch_tokens rows. Priority and arrival decide everything (of equal priority, a lower
 // SequenceId came first), so equal histories give equal plans.
 //
-// When a generating sequence needs a block and none is available, the youngest sequence behind it
-// gives up all of its blocks and waits to be computed again from its tokens (preemption by
-// recompute: the stream does not change). The oldest is never preempted, so there is progress.
-// While a sequence waits or stands still for want of blocks nobody new is admitted.
+// When a generating sequence needs a block and none is available, the last sequence behind it gives
+// up all of its blocks and waits to be computed again from its tokens (preemption by recompute: the
+// stream does not change). The first is never preempted, so there is progress. While a sequence
+// waits or stands still for want of blocks nobody new is admitted.
 //
 // Thread safety: none; the engine thread owns it.
 // Invariants: every block reference of the pool belongs to exactly one sequence's table; blocks are
@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,6 +41,12 @@ struct SchedulerOptions {
   int64_t max_batch_tokens = 512;  // rows of one step
   int32_t max_sequences = 64;      // in the running batch; at most max_batch_tokens are used
   int64_t max_waiting = 1024;      // admitted beyond that
+  // Of the node's vocabulary, shared with the threads that parse commands; null = sequences with a
+  // constraint are refused.
+  std::shared_ptr<guided::ConstraintCache> constraints;
+  // After a failed step each of its sequences is tried alone, so that only the one at fault fails.
+  // Not for nodes that send rows away while a step runs: they would send them twice.
+  bool retry_alone = false;
 };
 
 // A slice of the running step.
@@ -54,6 +61,9 @@ struct StepOutcome {
   SequenceId id;
   bool sampled = false;
   engine::SampledToken token;  // if sampled; not yet appended
+  // Scores of prompt tokens first_scored, first_scored + 1, ...; each token's once.
+  std::vector<engine::SampledToken> prompt_scores;
+  int64_t first_scored = 0;
 };
 
 struct StepResult {
@@ -80,6 +90,10 @@ class SequenceScheduler {
   void MarkReceived(SequenceId id);
   // REQUIRES: all of its tokens are computed.
   void AppendToken(SequenceId id, TokenId token);
+  // Whether `token` makes an answer whole that has a constraint; false without one. Call for each
+  // output token. kInvalidArgument when the constraint forbids it; as CheckNextToken when none can
+  // follow.
+  absl::StatusOr<bool> AdvanceConstraint(SequenceId id, TokenId token);
   // Stops computing it, keeps its blocks.
   void Park(SequenceId id);
   // Gives its blocks back; full computed ones stay as prefix cache.
@@ -93,7 +107,8 @@ class SequenceScheduler {
   absl::Span<const engine::SequenceSlice> PlanStep();
   absl::Span<const PlannedSlice> planned() const { return planned_; }
   // On an engine's error, or a wrong number of tokens (kInternal), nothing was computed and nothing
-  // is sealed.
+  // is sealed; after kDataLoss the sequences' blocks are no longer found as prefixes. With
+  // retry_alone the failure of a step of several sequences has no outcomes: they are tried again.
   StepResult FinishStep(const absl::StatusOr<std::vector<engine::SampledToken>>& result);
 
   kv::BlockPool::Counts block_counts() const { return pool_.counts(); }
@@ -106,9 +121,11 @@ class SequenceScheduler {
   int64_t prefill_tokens_waiting() const;
   int64_t preemption_count() const { return preemption_count_; }
   const engine::EngineSpec& spec() const { return options_.spec; }
+  guided::ConstraintCache* constraints() const { return options_.constraints.get(); }
 
  private:
-  using ById = std::map<SequenceId, Sequence*>;
+  using Order = std::pair<int32_t, SequenceId>;  // Sequence::order
+  using Queue = std::map<Order, Sequence*>;
 
   Sequence& At(SequenceId id);
   bool AcquireBlocks(Sequence& sequence, int64_t count);
@@ -119,16 +136,21 @@ class SequenceScheduler {
   void Erase(Sequence& sequence);
   void FillRunning();
   bool Grow(Sequence& sequence);
-  bool PreemptYoungest(SequenceId behind);
+  bool PreemptLast(const Order& behind);
   void Preempt(Sequence& sequence);
+  static void TakeScores(Sequence& sequence, int64_t first_row, StepOutcome& outcome);
   void AddSlice(Sequence& sequence, int64_t num_rows);
+  // Plans the next sequence of a failed step alone; false when there is none (any more).
+  bool PlanSuspect();
+  void OnStepFailed(const absl::Status& status);
 
   const SchedulerOptions options_;
   kv::BlockPool pool_;
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;
-  ById waiting_, running_;
+  Queue waiting_, running_;
   std::vector<engine::SequenceSlice> slices_;
   std::vector<PlannedSlice> planned_;
+  std::vector<SequenceId> suspects_;  // of a failed step, to be tried alone, last first
   uint64_t next_id_ = 1;
   bool starved_ = false;  // a sequence waits or stands still for want of blocks
   int64_t preemption_count_ = 0;

@@ -11,9 +11,10 @@
 namespace tandem::request {
 namespace {
 
-constexpr int kLogprobsMax = 20;
 constexpr double kPenaltyMax = 2.0;   // presence and frequency, as OpenAI's API bounds them
 constexpr float kLogitBiasMax = 100;  // likewise
+constexpr size_t kBadWordsMax = 1024;      // token sequences
+constexpr size_t kBadWordTokensMax = 64;  // of each
 constexpr size_t kStopStringsMax = 64;
 constexpr size_t kStopStringBytesMax = 1024;
 
@@ -51,7 +52,7 @@ absl::Status CheckTokens(absl::string_view field, absl::Span<const TokenId> toke
 
 }  // namespace
 
-absl::Status Validate(const SamplingParams& params, int32_t vocab_size) {
+absl::Status Validate(const SamplingParams& params, int32_t vocab_size, int32_t logprobs_max) {
   constexpr double kAny = 1e30;
   RETURN_IF_ERROR(CheckRange("temperature", params.temperature, {0.0, kAny}));
   if (params.top_k < 0) {
@@ -77,9 +78,24 @@ absl::Status Validate(const SamplingParams& params, int32_t vocab_size) {
     }
   }
   RETURN_IF_ERROR(CheckTokens("allowed_token_ids", params.allowed_token_ids, vocab_size));
-  if (params.logprobs.has_value() && (*params.logprobs < 0 || *params.logprobs > kLogprobsMax)) {
+  if (params.bad_words.size() > kBadWordsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("bad_words: ", params.bad_words.size(),
+                                                   " token sequences, expected at most ",
+                                                   kBadWordsMax));
+  }
+  for (size_t i = 0; i < params.bad_words.size(); ++i) {
+    const std::vector<TokenId>& word = params.bad_words[i];
+    if (word.empty() || word.size() > kBadWordTokensMax) {
+      return absl::InvalidArgumentError(absl::StrCat("bad_words[", i, "]: ", word.size(),
+                                                     " tokens, expected 1 to ", kBadWordTokensMax));
+    }
+    for (const TokenId token : word) {
+      RETURN_IF_ERROR(CheckToken(absl::StrCat("bad_words[", i, "]"), token, vocab_size));
+    }
+  }
+  if (params.logprobs.has_value() && (*params.logprobs < 0 || *params.logprobs > logprobs_max)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("logprobs: ", *params.logprobs, ", expected one in [0, ", kLogprobsMax, "]"));
+        absl::StrCat("logprobs: ", *params.logprobs, ", expected one in [0, ", logprobs_max, "]"));
   }
   return absl::OkStatus();
 }
@@ -105,6 +121,26 @@ absl::Status Validate(const StopParams& params, int32_t vocab_size) {
     }
   }
   return CheckTokens("stop_token_ids", params.stop_token_ids, vocab_size);
+}
+
+std::vector<TokenId> BannedTokens(const SamplingParams& params, const StopParams* stop,
+                                  absl::Span<const TokenId> eos_token_ids,
+                                  absl::Span<const TokenId> output) {
+  std::vector<TokenId> banned;
+  for (const std::vector<TokenId>& word : params.bad_words) {
+    const size_t before = word.size() - 1;
+    if (before > output.size()) continue;
+    if (!std::equal(word.begin(), word.end() - 1, output.end() - before)) continue;
+    banned.push_back(word.back());
+  }
+  // min_tokens others come before one that stops, as in vLLM and transformers.
+  if (stop != nullptr && static_cast<int64_t>(output.size()) < stop->min_tokens) {
+    banned.insert(banned.end(), stop->stop_token_ids.begin(), stop->stop_token_ids.end());
+    if (!stop->ignore_eos) banned.insert(banned.end(), eos_token_ids.begin(), eos_token_ids.end());
+  }
+  std::sort(banned.begin(), banned.end());
+  banned.erase(std::unique(banned.begin(), banned.end()), banned.end());
+  return banned;
 }
 
 FinishReason CheckStop(const StopParams& params, const std::vector<TokenId>& eos_token_ids,

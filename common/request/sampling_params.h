@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/base/ids.h"
 
 namespace tandem::request {
@@ -25,6 +26,8 @@ struct SamplingParams {
   uint64_t seed = 0;
   std::vector<std::pair<TokenId, float>> logit_bias;  // ascending by token
   std::vector<TokenId> allowed_token_ids;             // ascending; empty = all
+  // A sequence's last token is not allowed after its others, among generated tokens.
+  std::vector<std::vector<TokenId>> bad_words;
   std::optional<int32_t> logprobs;                    // 0..20 top ones beside the chosen token's
 
   bool has_penalties() const {
@@ -41,10 +44,23 @@ struct StopParams {
   bool include_stop_str_in_output = false;
 };
 
+// Top log-probabilities of a token: what clients may ask for, and what routers may ask of nodes (beam
+// search needs twice its width).
+inline constexpr int32_t kLogprobsMax = 20;
+inline constexpr int32_t kLogprobsOfNodesMax = 256;
+
 // kInvalidArgument naming the field, its value and what was expected. `vocab_size` bounds token
 // ids.
-absl::Status Validate(const SamplingParams& params, int32_t vocab_size);
+absl::Status Validate(const SamplingParams& params, int32_t vocab_size,
+                      int32_t logprobs_max = kLogprobsMax);
 absl::Status Validate(const StopParams& params, int32_t vocab_size);
+
+// Tokens that may not come next, ascending: the last ones of bad words that `output` (the tokens
+// generated so far) leads up to, and what would stop the answer before min_tokens. `stop` may be
+// nullptr.
+std::vector<TokenId> BannedTokens(const SamplingParams& params, const StopParams* stop,
+                                  absl::Span<const TokenId> eos_token_ids,
+                                  absl::Span<const TokenId> output);
 
 enum class FinishReason { kNone, kStop, kLength, kAborted, kError };
 

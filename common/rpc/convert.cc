@@ -20,6 +20,8 @@ request::SamplingParams FromWire(const v1::SamplingParams& wire) {
   params.allowed_token_ids.assign(wire.allowed_token_ids().begin(), wire.allowed_token_ids().end());
   std::sort(params.allowed_token_ids.begin(), params.allowed_token_ids.end());
   if (wire.has_logprobs()) params.logprobs = wire.logprobs();
+  for (const v1::TokenIds& word : wire.bad_words())
+    params.bad_words.emplace_back(word.ids().begin(), word.ids().end());
   return params;
 }
 
@@ -48,6 +50,8 @@ v1::SamplingParams ToWire(const request::SamplingParams& params) {
   for (const auto& [token, bias] : params.logit_bias) (*wire.mutable_logit_bias())[token] = bias;
   for (const TokenId token : params.allowed_token_ids) wire.add_allowed_token_ids(token);
   if (params.logprobs.has_value()) wire.set_logprobs(*params.logprobs);
+  for (const std::vector<TokenId>& word : params.bad_words)
+    wire.add_bad_words()->mutable_ids()->Add(word.begin(), word.end());
   return wire;
 }
 
@@ -59,6 +63,52 @@ v1::StopParams ToWire(const request::StopParams& params) {
   for (const TokenId token : params.stop_token_ids) wire.add_stop_token_ids(token);
   wire.set_ignore_eos(params.ignore_eos);
   wire.set_include_stop_str_in_output(params.include_stop_str_in_output);
+  return wire;
+}
+
+request::GuidedParams FromWire(const v1::GuidedDecoding& wire) {
+  using Kind = request::GuidedParams::Kind;
+  switch (wire.constraint_case()) {
+    case v1::GuidedDecoding::kJsonSchema:
+      return {.kind = Kind::kJsonSchema, .text = wire.json_schema()};
+    case v1::GuidedDecoding::kJsonObject:
+      if (!wire.json_object()) break;
+      return {.kind = Kind::kJsonObject};
+    case v1::GuidedDecoding::kRegex:
+      return {.kind = Kind::kRegex, .text = wire.regex()};
+    case v1::GuidedDecoding::kChoice:
+      return {.kind = Kind::kChoice,
+              .choices = {wire.choice().options().begin(), wire.choice().options().end()}};
+    case v1::GuidedDecoding::kGrammar:
+      return {.kind = Kind::kGrammar, .text = wire.grammar()};
+    case v1::GuidedDecoding::CONSTRAINT_NOT_SET:
+      break;
+  }
+  return {};
+}
+
+v1::GuidedDecoding ToWire(const request::GuidedParams& params) {
+  using Kind = request::GuidedParams::Kind;
+  v1::GuidedDecoding wire;
+  switch (params.kind) {
+    case Kind::kJsonSchema:
+      wire.set_json_schema(params.text);
+      break;
+    case Kind::kJsonObject:
+      wire.set_json_object(true);
+      break;
+    case Kind::kRegex:
+      wire.set_regex(params.text);
+      break;
+    case Kind::kChoice:
+      wire.mutable_choice()->mutable_options()->Add(params.choices.begin(), params.choices.end());
+      break;
+    case Kind::kGrammar:
+      wire.set_grammar(params.text);
+      break;
+    case Kind::kNone:
+      break;
+  }
   return wire;
 }
 

@@ -176,7 +176,7 @@ void FrontEnd::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   const ModelIdentity& model = deps_.session.assets.identity;
   const std::string& given_id = api.requests[0].request_id();
   options.head = {given_id.empty() ? NewId(id_prefix) : given_id, absl::ToUnixSeconds(call.now),
-                  model.name, model.fingerprint};
+                  model.served_name(), model.fingerprint};
   if (api.requests.size() == 1) api.requests[0].set_request_id(options.head.id);
   options.headers = {{"x-request-id", call.request_id}};
   if (call.key != nullptr) {
@@ -191,8 +191,9 @@ void FrontEnd::Generate(Call& call, ApiRequest api, const char* id_prefix) {
 
 Json FrontEnd::ModelJson() const {
   const ModelIdentity& model = deps_.session.assets.identity;
-  return {{"id", model.name},     {"object", "model"},  {"created", started_s_},
-          {"owned_by", "tandem"}, {"root", model.name}, {"max_model_len", model.context_tokens}};
+  return {{"id", model.served_name()}, {"object", "model"},
+          {"created", started_s_},     {"owned_by", "tandem"},
+          {"root", model.name},        {"max_model_len", model.context_tokens}};
 }
 
 void FrontEnd::Models(Call& call) {
@@ -200,11 +201,11 @@ void FrontEnd::Models(Call& call) {
     return Reply(call, JsonReply({{"object", "list"}, {"data", Json::array({ModelJson()})}}));
   }
   const std::string name = call.request.path.substr(sizeof(kModelsPath));
-  const std::string& served = deps_.session.assets.identity.name;
-  if (name == served) return Reply(call, JsonReply(ModelJson()));
-  Reply(call, ErrorReply(
-                  404, absl::StrCat("model: \"", name,
-                                    "\" is not served here, this router serves \"", served, "\"")));
+  const ModelIdentity& model = deps_.session.assets.identity;
+  if (model.Serves(name)) return Reply(call, JsonReply(ModelJson()));
+  Reply(call, ErrorReply(404, absl::StrCat("model: \"", name,
+                                           "\" is not served here, this router serves \"",
+                                           model.served_name(), "\"")));
 }
 
 absl::StatusOr<Json> FrontEnd::TokenizeJson(const Call& call) const {

@@ -56,6 +56,10 @@ void RequestMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Tim
         report_.OnPrefillFinished(event.prefill_finished().tokens());
       }
       break;
+    case v1::NodeEvent::kPromptScored:
+      if (const v1::Leg& leg = event.prompt_scored().leg(); IsDecode(node, leg) || IsPrefill(node, leg))
+        OnPromptScored(event.prompt_scored());
+      break;
     case v1::NodeEvent::kInstalled:
       if (IsDecode(node, event.installed().leg())) OnInstalled(event.installed(), now);
       break;
@@ -110,6 +114,17 @@ void RequestMachine::OnDecodeRefused(const v1::Refused& refused, absl::Time now)
   MarkFailed(decode_.node, now + (full ? RefusalBackoff(refusals_++) : kFailureMemory));
   if (!full && !CountAttempt(why)) return;
   state_ = State::kQueued;  // queued_since_ stays: refusals cannot go on for ever
+}
+
+// A part that is known already comes from a retried leg, and is the same.
+void RequestMachine::OnPromptScored(const v1::PromptScored& scored) {
+  if (!prompt_scores_.has_value()) return;
+  int64_t index = scored.first_index();
+  for (const v1::GeneratedToken& token : scored.tokens()) {
+    if (index++ != static_cast<int64_t>(prompt_scores_->size()) + 1 || scores_complete()) continue;
+    prompt_scores_->push_back(token);
+    prompt_scores_->back().set_index(0);
+  }
 }
 
 void RequestMachine::OnInstalled(const v1::Installed& installed, absl::Time now) {
@@ -259,6 +274,12 @@ void RequestMachine::OnNodeLost(NodeKey node, const absl::Status& why, absl::Tim
     Replace(why, now);
   } else if (prefill_.node == node && prefill_.live && AwaitsPrefill()) {
     RetryPrefill(why, now);
+  } else if (prefill_.node == node && prefill_.attempt != 0 && AwaitsScores()) {
+    // The prompt's KV has arrived, its scores were still to come.
+    if (ending_ == request::FinishReason::kNone)
+      Replace(why, now);
+    else
+      Fail(why);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "router/pipeline/request_machine.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -13,18 +14,27 @@ namespace tandem::router {
 RequestMachine::RequestMachine(RequestInput input, RequestContext context, absl::Time now)
     : input_(std::move(input)),
       context_(context),
+      answer_deadline_(now + input_.answer_deadline),
       tokens_(input_.stop, input_.eos_token_ids, context.model.vocab_size),
       sequence_(input_.prompt),
       queued_since_(now) {
   steps_.submitted = now;
+  if (input_.prompt_logprobs.has_value()) prompt_scores_.emplace();
 }
 
 absl::Time RequestMachine::deadline() const {
-  if (state_ != State::kQueued) return state_deadline_;
+  if (held_) return answer_deadline_;  // the sequence it waits for has the others
+  if (state_ != State::kQueued) return std::min(state_deadline_, answer_deadline_);
   const bool none_yet = !context_.fleet.decode_node_seen();
-  return queued_since_ +
-         (none_yet ? std::min(context_.options.no_node_deadline, context_.options.queue_deadline)
-                   : context_.options.queue_deadline);
+  const absl::Duration limit =
+      none_yet ? std::min(context_.options.no_node_deadline, context_.options.queue_deadline)
+               : context_.options.queue_deadline;
+  return std::min(queued_since_ + limit, answer_deadline_);
+}
+
+void RequestMachine::Unhold(absl::Time now) {
+  held_ = false;
+  queued_since_ = now;
 }
 
 // ---- commands
@@ -46,6 +56,9 @@ v1::SequenceSpec RequestMachine::MakeSequence() const {
   spec.mutable_stop()->clear_stop();  // stop strings are matched at the router
   spec.mutable_eos_token_ids()->Add(input_.eos_token_ids.begin(), input_.eos_token_ids.end());
   spec.set_cache_salt(input_.cache_salt);
+  if (input_.guided.any()) *spec.mutable_guided() = rpc::ToWire(input_.guided);
+  spec.set_priority(input_.priority);
+  if (AwaitsScores()) spec.set_prompt_logprobs(*input_.prompt_logprobs);
   return spec;
 }
 
@@ -89,7 +102,7 @@ PlacementRequest RequestMachine::MakePlacementRequest(absl::Time now) {
   return request;
 }
 
-std::optional<NoPlace> RequestMachine::Place(absl::Time now) {
+std::optional<NoPlace> RequestMachine::Place(std::optional<NodeKey> beside, absl::Time now) {
   TANDEM_CHECK(state_ == State::kQueued, "request ", input_.id.value());
   Fleet& fleet = context_.fleet;
   // A running placement's sequence is what both its legs were sent; only here may it grow.
@@ -109,7 +122,10 @@ std::optional<NoPlace> RequestMachine::Place(absl::Time now) {
           static_cast<int32_t>(std::min<int64_t>(input_.stop.max_tokens, room));
   }
   Placement placement;
-  in_the_way_ = context_.placement.Place(MakePlacementRequest(now), placement);
+  const PlacementRequest request = MakePlacementRequest(now);
+  in_the_way_.reset();
+  if (!beside.has_value() || !context_.placement.PlaceBeside(request, *beside, placement))
+    in_the_way_ = context_.placement.Place(request, placement);
   if (!in_the_way_.has_value()) Run(placement, now);
   return in_the_way_;
 }
@@ -134,8 +150,7 @@ void RequestMachine::Run(const Placement& placement, absl::Time now) {
   v1::Run& run = *command.mutable_run();
   *run.mutable_leg() = MakeLeg(decode_.attempt);
   *run.mutable_sequence() = MakeSequence();
-  run.set_local_prefill_tokens_max(
-      placement.prefill.has_value() ? context_.options.local_prefill_tokens_max : -1);
+  run.set_local_prefill_tokens_max(placement.local_prefill_tokens_max);
   run.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
   Send(decode_.node, std::move(command));
 
@@ -284,16 +299,18 @@ void RequestMachine::EndPrefillLeg(absl::string_view abort_reason) {
   prefill_.live = false;
 }
 
-void RequestMachine::Finish(request::FinishReason reason, absl::Time now) {
+void RequestMachine::Finish(request::FinishReason reason) {
   if (done()) return;
-  if (ending_ == request::FinishReason::kNone && failure_.ok()) {
+  // An answer that only waits for its prompt's scores can still be aborted.
+  const bool open = ending_ == request::FinishReason::kNone ||
+                    reason == request::FinishReason::kAborted;
+  if (open && failure_.ok()) {
     ending_ = reason;
     const absl::string_view why =
         reason == request::FinishReason::kStop ? "the answer is complete" : "aborted";
     EndPrefillLeg(why);
     EndDecodeLeg(why);
   }
-  Settle(now);
 }
 
 void RequestMachine::Fail(absl::Status status) {
@@ -304,7 +321,10 @@ void RequestMachine::Fail(absl::Status status) {
 
 void RequestMachine::OnDeadline(absl::Time now) {
   const RouterOptions& options = context_.options;
+  if (ending_ != request::FinishReason::kNone && AwaitsScores() && now >= deadline())
+    return Fail(absl::UnavailableError("the prompt's log-probabilities did not arrive"));
   if (done() || now < deadline()) return;
+  if (now >= answer_deadline_) return Fail(AnswerDeadlineStatus());
   const auto late = [&](absl::string_view what, absl::Duration limit) {
     return absl::DeadlineExceededError(absl::StrCat("decode node ", decode_.node_id, ": ", what,
                                                     " within ", absl::FormatDuration(limit)));
@@ -335,6 +355,13 @@ void RequestMachine::OnDeadline(absl::Time now) {
   }
 }
 
+absl::Status RequestMachine::AnswerDeadlineStatus() const {
+  return absl::DeadlineExceededError(
+      absl::StrCat("the answer was not complete within its ",
+                   absl::FormatDuration(input_.answer_deadline), ": ", tokens_.delivered().size(),
+                   " of at most ", input_.stop.max_tokens, " tokens are out"));
+}
+
 absl::Status RequestMachine::QueueDeadlineStatus() const {
   const int64_t total =
       static_cast<int64_t>(input_.prompt.size()) + int64_t{input_.stop.max_tokens};
@@ -357,28 +384,32 @@ absl::Status RequestMachine::QueueDeadlineStatus() const {
                                                    " prompt tokens within ", limit));
 }
 
-void RequestMachine::Settle(absl::Time now) {
-  if (done()) return;
-  RouterActions& actions = context_.actions;
-  if (std::vector<v1::GeneratedToken> ready = tokens_.TakeReady(); !ready.empty())
-    actions.client_events.emplace_back(input_.id, TokensReady{std::move(ready)});
+RequestMachine::Outcome RequestMachine::Settle(absl::Time now) {
+  Outcome outcome;
+  if (done()) return outcome;
   if (!failure_.ok()) {
-    ++context_.counters.requests_failed;
-    Log(LogLevel::kWarning, "request failed",
-        {{"request_id", input_.id.value()}, {"why", failure_.ToString()}});
-    actions.client_events.emplace_back(input_.id, RequestFailed{failure_});
+    outcome.failure = failure_;
     state_ = State::kDone;
-  } else if (ending_ != request::FinishReason::kNone) {
-    ++context_.counters.requests_finished;
-    RequestDone done;
-    done.reason = ending_;
-    done.usage = report_.Usage(static_cast<int32_t>(input_.prompt.size()),
-                               static_cast<int32_t>(tokens_.delivered().size()));
-    done.route = report_.Route(attempts_);
-    done.timing = steps_.Timing(now);
-    actions.client_events.emplace_back(input_.id, std::move(done));
-    state_ = State::kDone;
+    return outcome;
   }
+  if (AwaitsScores()) {
+    // The client gets them before any token, or neither.
+    if (ending_ != request::FinishReason::kAborted) return outcome;
+  } else {
+    if (prompt_scores_.has_value() && !std::exchange(prompt_scores_given_, true))
+      outcome.prompt_scores = *prompt_scores_;
+    outcome.tokens = tokens_.TakeReady();
+  }
+  if (ending_ == request::FinishReason::kNone) return outcome;
+  RequestDone& done = outcome.done.emplace();
+  done.sequence_index = input_.sequence_index;
+  done.reason = ending_;
+  done.usage = report_.Usage(static_cast<int32_t>(input_.prompt.size()),
+                             static_cast<int32_t>(tokens_.delivered().size()));
+  done.route = report_.Route(attempts_);
+  done.timing = steps_.Timing(now);
+  state_ = State::kDone;
+  return outcome;
 }
 
 }  // namespace tandem::router

@@ -8,7 +8,8 @@
 //   NewEpoch to the decode node, Prefill to another node, the same lease.
 //
 // Thread safety: none; the router thread owns it through the core.
-// Invariants: one RequestDone or RequestFailed, after which the machine ignores everything; no leg
+// A request of several sequences has one machine for each.
+// Invariants: one done or failed outcome, after which the machine ignores everything; no leg
 // outlives the machine (both are aborted or have ended); each state has a deadline(); nodes'
 // in-flight figures are given back exactly once.
 #pragma once
@@ -60,25 +61,40 @@ class RequestMachine {
   RequestMachine(const RequestMachine&) = delete;
   RequestMachine& operator=(const RequestMachine&) = delete;
 
-  // Places a queued request; what is in the way when it stays queued. REQUIRES: kQueued.
-  std::optional<NoPlace> Place(absl::Time now);
+  // What the events since the last call amount to.
+  struct Outcome {
+    std::optional<std::vector<v1::GeneratedToken>> prompt_scores;  // all of them, once
+    std::vector<v1::GeneratedToken> tokens;
+    std::optional<RequestDone> done;
+    absl::Status failure;
+  };
+
+  // Places a queued request; what is in the way when it stays queued. `beside`: the decode node
+  // that holds this prompt for another sequence of the request, preferred. REQUIRES: kQueued.
+  std::optional<NoPlace> Place(std::optional<NodeKey> beside, absl::Time now);
+  // REQUIRES: kQueued. A held request is not placed, and its time in the queue does not run.
+  void Hold() { held_ = true; }
+  void Unhold(absl::Time now);
   // Events of nodes; those of legs that are not this request's current ones are ignored.
   void OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Time now);
   void OnTokens(NodeKey node, const v1::TokensGenerated::Step& step, absl::Time now);
   // REQUIRES: the node has left the fleet.
   void OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now);
   void OnDeadline(absl::Time now);
-  void Finish(request::FinishReason reason, absl::Time now);
-  // Emits what the events since the last call amount to: at most one TokensReady, then the end.
+  void Finish(request::FinishReason reason);
   // Call after each batch of events, so that statistics that share a message with the last token
-  // count.
-  void Settle(absl::Time now);
+  // count. `done` or a failure comes once, and is the last.
+  Outcome Settle(absl::Time now);
 
   State state() const { return state_; }
   bool done() const { return state_ == State::kDone; }
   absl::Time deadline() const;
   absl::Duration waited(absl::Time now) const { return now - queued_since_; }
   const RequestInput& input() const { return input_; }
+  // The decode node on which the current placement's prompt lies whole; also after the end.
+  std::optional<NodeKey> home() const {
+    return decode_.installed ? std::optional<NodeKey>(decode_.node) : std::nullopt;
+  }
 
  private:
   struct DecodeLeg {
@@ -112,6 +128,10 @@ class RequestMachine {
   void Send(NodeKey node, v1::NodeCommand command);
   void SendAbort(NodeKey node, uint32_t attempt, absl::string_view reason);
 
+  // The prompt's scores were asked for and are not complete.
+  bool AwaitsScores() const { return prompt_scores_.has_value() && !scores_complete(); }
+  bool scores_complete() const { return prompt_scores_->size() + 1 >= input_.prompt.size(); }
+  void OnPromptScored(const v1::PromptScored& scored);
   void ExtendSequence();
   PlacementRequest MakePlacementRequest(absl::Time now);
   void Run(const Placement& placement, absl::Time now);
@@ -147,10 +167,16 @@ class RequestMachine {
   void MarkFailed(NodeKey node, absl::Time until);
   void Fail(absl::Status status);
   absl::Status QueueDeadlineStatus() const;
+  absl::Status AnswerDeadlineStatus() const;
   void LogRetry(absl::string_view what, const std::string& node, const absl::Status& why) const;
 
   RequestInput input_;
   RequestContext context_;
+  const absl::Time answer_deadline_;
+  bool held_ = false;
+  // Of tokens 1, 2, ... of the prompt, so far; nullopt unless asked for.
+  std::optional<std::vector<v1::GeneratedToken>> prompt_scores_;
+  bool prompt_scores_given_ = false;
   State state_ = State::kQueued;
   TokenStream tokens_;
   RequestSteps steps_;

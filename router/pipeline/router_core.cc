@@ -5,6 +5,7 @@
 #include "common/telemetry/log.h"
 #include "router/membership/registration.h"
 #include "router/pipeline/router_core_impl.h"
+#include "router/pipeline/validate.h"
 
 namespace tandem::router {
 namespace {
@@ -45,12 +46,15 @@ absl::Status RouterCoreImpl::CheckAdmission(const RequestInput& input) const {
     return absl::InvalidArgumentError(absl::StrCat(
         "request \"", id, "\": prompt of ", input.prompt.size(), " tokens and max_tokens ",
         input.stop.max_tokens, ", expected an id and at least 1 of each"));
-  if (by_id_.contains(id))
+  if (groups_.contains(id))
     return absl::AlreadyExistsError(absl::StrCat("request ", id, " is running"));
   if (requests_running() >= options_.requests_max)
     return absl::ResourceExhaustedError(
         absl::StrCat("this router runs ", requests_running(), " requests, its bound"));
   const auto prompt = static_cast<int64_t>(input.prompt.size());
+  if (input.sequences < 1 || input.sequences > kSequencesMax)
+    return absl::InvalidArgumentError(absl::StrCat("request ", id, ": ", input.sequences,
+                                                   " sequences, expected 1 to ", kSequencesMax));
   // A default max_tokens shrinks to what fits; one token must.
   const int64_t needed = prompt + (input.max_tokens_given ? int64_t{input.stop.max_tokens} : 1);
   if (needed > model_.context_tokens)
@@ -68,28 +72,47 @@ absl::Status RouterCoreImpl::CheckAdmission(const RequestInput& input) const {
 absl::Status RouterCoreImpl::Submit(RequestInput input, absl::Time now) {
   NoteTime(now);
   RETURN_IF_ERROR(CheckAdmission(input));
-  const Serial serial = ++last_serial_;
-  by_id_[input.id.value()] = serial;
-  requests_[serial] = std::make_unique<RequestMachine>(
-      std::move(input),
-      RequestContext{options_, model_, fleet_, index_, placement_, actions_, counters_}, now);
-  queue_.insert(serial);
+  std::unique_ptr<RequestGroup>& group = groups_[input.id.value()];
+  group = std::make_unique<RequestGroup>();
+  group->id = input.id;
+  group->first_index = input.sequence_index;
+  for (int32_t i = 1; i < input.sequences; ++i) {
+    RequestInput follower = input;
+    follower.sequence_index += i;
+    follower.prompt_logprobs.reset();  // the leader's are everyone's
+    if (i == 1) AddSequence(*group, input, now);
+    AddSequence(*group, std::move(follower), now);
+  }
+  if (input.sequences == 1) AddSequence(*group, std::move(input), now);
+  const std::vector<Serial> serials = group->by_index;
+  for (const Serial serial : serials) File(serial);
   PlaceQueued(now);
-  if (queue_.contains(serial) && requests_queued() > options_.queue_max) {
-    Remove(serial);
+  if (IsQueued(serials.front()) && requests_queued() > options_.queue_max) {
+    for (const Serial serial : serials) Remove(serial);
     return absl::ResourceExhaustedError(
         absl::StrCat(options_.queue_max, " requests wait for placement, the queue's bound"));
   }
-  Settle(serial, now);
+  for (const Serial serial : serials) Settle(serial, now);
   return absl::OkStatus();
 }
 
 void RouterCoreImpl::Finish(const RequestId& id, request::FinishReason reason, absl::Time now) {
   NoteTime(now);
-  Serial serial = 0;
-  RequestMachine* machine = FindRequest(id.value(), serial);
-  if (machine == nullptr) return;
-  machine->Finish(reason, now);
+  const auto found = groups_.find(id.value());
+  if (found == groups_.end()) return;
+  const std::vector<Serial> live(found->second->live.begin(), found->second->live.end());
+  for (const Serial serial : live) sequences_.at(serial).machine->Finish(reason);
+  for (const Serial serial : live) Settle(serial, now);
+  PlaceQueued(now);
+}
+
+void RouterCoreImpl::FinishSequence(const RequestId& id, int32_t sequence_index,
+                                    request::FinishReason reason, absl::Time now) {
+  NoteTime(now);
+  const auto found = groups_.find(id.value());
+  const Serial serial = found == groups_.end() ? 0 : found->second->Find(sequence_index);
+  if (serial == 0) return;
+  sequences_.at(serial).machine->Finish(reason);
   Settle(serial, now);
   PlaceQueued(now);
 }
@@ -182,7 +205,7 @@ template <typename Event>
 void RouterCoreImpl::Dispatch(NodeKey key, const v1::NodeEvent& event, const Event& body,
                               absl::Time now) {
   Serial serial = 0;
-  RequestMachine* machine = FindRequest(body.leg().request_id(), serial);
+  RequestMachine* machine = FindSequence(body.leg(), serial);
   if (machine == nullptr) return;
   machine->OnEvent(key, event, now);
   touched_.push_back(serial);
@@ -196,6 +219,8 @@ void RouterCoreImpl::OnNodeEvent(Node& node, const v1::NodeEvent& event, absl::T
       return Dispatch(node.key, event, event.refused(), now);
     case v1::NodeEvent::kPrefillFinished:
       return Dispatch(node.key, event, event.prefill_finished(), now);
+    case v1::NodeEvent::kPromptScored:
+      return Dispatch(node.key, event, event.prompt_scored(), now);
     case v1::NodeEvent::kInstalled:
       return Dispatch(node.key, event, event.installed(), now);
     case v1::NodeEvent::kLegFinished:
@@ -205,7 +230,7 @@ void RouterCoreImpl::OnNodeEvent(Node& node, const v1::NodeEvent& event, absl::T
     case v1::NodeEvent::kTokens:
       for (const v1::TokensGenerated::Step& step : event.tokens().steps()) {
         Serial serial = 0;
-        RequestMachine* machine = FindRequest(step.leg().request_id(), serial);
+        RequestMachine* machine = FindSequence(step.leg(), serial);
         if (machine == nullptr) continue;
         machine->OnTokens(node.key, step, now);
         touched_.push_back(serial);
@@ -241,8 +266,8 @@ void RouterCoreImpl::NodeLost(NodeKey key, const absl::Status& why, absl::Time n
   const absl::Status lost =
       absl::UnavailableError(absl::StrCat("node ", id, " was lost: ", why.message()));
   std::vector<Serial> running;
-  for (auto& [serial, machine] : requests_) {
-    machine->OnNodeLost(key, lost, now);
+  for (auto& [serial, sequence] : sequences_) {
+    sequence.machine->OnNodeLost(key, lost, now);
     running.push_back(serial);
   }
   for (const Serial serial : running) Settle(serial, now);
@@ -260,56 +285,25 @@ void RouterCoreImpl::OnTick(absl::Time now) {
             "nothing was heard for ", absl::FormatDuration(now - fleet_.Find(key)->last_heard))),
         now);
   for (const Serial serial : deadlines_.PopDue(now)) {
-    const auto it = requests_.find(serial);
-    if (it == requests_.end()) continue;
-    it->second->OnDeadline(now);
+    const auto it = sequences_.find(serial);
+    if (it == sequences_.end()) continue;
+    it->second.machine->OnDeadline(now);
     Settle(serial, now);
   }
   PlaceQueued(now);
 }
 
-// ---- bookkeeping
-
-RequestMachine* RouterCoreImpl::FindRequest(const std::string& request_id, Serial& serial) {
-  const auto it = by_id_.find(request_id);
-  if (it == by_id_.end()) return nullptr;
-  serial = it->second;
-  return requests_.at(serial).get();
-}
-
-void RouterCoreImpl::SettleTouched(absl::Time now) {
-  for (const Serial serial : touched_) Settle(serial, now);
-  touched_.clear();
-}
-
-void RouterCoreImpl::Settle(Serial serial, absl::Time now) {
-  const auto it = requests_.find(serial);
-  if (it == requests_.end()) return;
-  RequestMachine& machine = *it->second;
-  machine.Settle(now);
-  if (machine.done()) return Remove(serial);
-  if (machine.state() == RequestMachine::State::kQueued) queue_.insert(serial);
-  deadlines_.Set(serial, machine.deadline());
-}
-
-void RouterCoreImpl::Remove(Serial serial) {
-  const auto it = requests_.find(serial);
-  by_id_.erase(it->second->input().id.value());
-  queue_.erase(serial);
-  deadlines_.Erase(serial);
-  requests_.erase(it);
-}
-
 void RouterCoreImpl::PlaceQueued(absl::Time now) {
   int passed = 0, visited = 0;
   for (auto it = queue_.begin(); it != queue_.end() && visited < kVisitedMax; ++visited) {
-    const Serial serial = *it;
-    RequestMachine& machine = *requests_.at(serial);
-    const std::optional<NoPlace> in_the_way = machine.Place(now);
+    const std::pair<int32_t, Serial> place = *it;
+    const Sequence& sequence = sequences_.at(place.second);
+    RequestMachine& machine = *sequence.machine;
+    const std::optional<NoPlace> in_the_way = machine.Place(BesideOf(sequence), now);
     if (!in_the_way.has_value()) {
-      queue_.erase(serial);
-      Settle(serial, now);
-      it = queue_.upper_bound(serial);
+      queue_.erase(place);
+      Settle(place.second, now);
+      it = queue_.upper_bound(place);
       continue;
     }
     if (*in_the_way == NoPlace::kNoDecodeNode) return;
@@ -336,6 +330,15 @@ v1::GetStatusResponse RouterCoreImpl::GetStatus(absl::Time now) const {
   router.set_duplicate_tokens(counters_.duplicate_tokens);
   router.set_diverged_tokens(counters_.diverged_tokens);
   return status;
+}
+
+std::array<int64_t, 5> RouterCoreImpl::requests_by_state() const {
+  std::array<int64_t, 5> counts = {};
+  for (const auto& [serial, sequence] : sequences_) {
+    const auto state = static_cast<size_t>(sequence.machine->state());
+    if (state < counts.size()) ++counts[state];
+  }
+  return counts;
 }
 
 RouterActions RouterCoreImpl::TakeActions() { return std::exchange(actions_, {}); }

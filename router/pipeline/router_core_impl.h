@@ -1,13 +1,15 @@
 // RouterCore's implementation: owns the fleet, the index and the request machines, hands each event
 // to the machine it names, and retries the queue when room may have appeared.
 // Thread safety: none, as RouterCore.
-// Invariants: requests, their ids, their deadlines and the queue name the same requests; commands
-// go to joined nodes only.
+// Invariants: sequences, their groups, their deadlines and the queue name the same requests; a
+// sequence that is kQueued is in the queue or held; commands go to joined nodes only.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -16,6 +18,7 @@
 #include "router/membership/fleet.h"
 #include "router/membership/prefix_index.h"
 #include "router/pipeline/deadline_queue.h"
+#include "router/pipeline/request_group.h"
 #include "router/pipeline/request_machine.h"
 #include "router/policy/pair_placement.h"
 #include "router/router_core.h"
@@ -28,6 +31,8 @@ class RouterCoreImpl final : public RouterCore {
 
   absl::Status Submit(RequestInput input, absl::Time now) override;
   void Finish(const RequestId& id, request::FinishReason reason, absl::Time now) override;
+  void FinishSequence(const RequestId& id, int32_t sequence_index, request::FinishReason reason,
+                      absl::Time now) override;
   absl::StatusOr<v1::Welcome> NodeJoined(NodeKey key, const v1::Registration& registration,
                                          absl::Time now) override;
   void OnNodeMessage(NodeKey key, const v1::NodeMessage& message, absl::Time now) override;
@@ -36,22 +41,38 @@ class RouterCoreImpl final : public RouterCore {
   RouterActions TakeActions() override;
   v1::GetStatusResponse GetStatus(absl::Time now) const override;
   std::string numerics_id() const override { return fleet_.numerics_id(); }
-  int64_t requests_running() const override { return static_cast<int64_t>(requests_.size()); }
+  int64_t requests_running() const override { return static_cast<int64_t>(groups_.size()); }
 
   const Fleet& fleet() const { return fleet_; }
   const PrefixIndex& index() const { return index_; }
   int64_t requests_queued() const { return static_cast<int64_t>(queue_.size()); }
   int64_t deadlines() const { return static_cast<int64_t>(deadlines_.size()); }
+  // How many sequences are in each RequestMachine::State, kDone left out.
+  std::array<int64_t, 5> requests_by_state() const;
 
  private:
-  // Requests in order of admission: every walk over them is reproducible.
-  using Serial = uint64_t;
+  // One sequence of a request.
+  struct Sequence {
+    std::unique_ptr<RequestMachine> machine;
+    RequestGroup* group = nullptr;
+  };
 
   absl::Status CheckAdmission(const RequestInput& input) const;
   absl::Status CheckSequenceNumber(Node& node, const v1::NodeMessage& message) const;
-  RequestMachine* FindRequest(const std::string& request_id, Serial& serial);
-  // After events: emits the machine's outcome, then files it where its state belongs.
+  RequestMachine* FindSequence(const v1::Leg& leg, Serial& serial);
+  // ---- groups: request_groups.cc
+  Serial AddSequence(RequestGroup& group, RequestInput input, absl::Time now);
+  // After events: emits the sequence's outcome, then files it where its state belongs.
   void Settle(Serial serial, absl::Time now);
+  void Emit(const RequestGroup& group, RequestMachine::Outcome& outcome, int32_t sequence_index);
+  // A queued sequence waits for room, or for its leader.
+  void File(Serial serial);
+  bool IsQueued(Serial serial) const;
+  // A held sequence need not wait for its leader any more.
+  void Release(RequestGroup& group, Serial serial, absl::Time now);
+  void FailGroup(RequestGroup& group, const absl::Status& why);
+  // Where a sequence of a group should be placed.
+  std::optional<NodeKey> BesideOf(const Sequence& sequence) const;
   void SettleTouched(absl::Time now);
   void OnNodeEvent(Node& node, const v1::NodeEvent& event, absl::Time now);
   template <typename Event>
@@ -59,6 +80,7 @@ class RouterCoreImpl final : public RouterCore {
   absl::Status OnBlocks(Node& node, const v1::NodeEvent& event);
   void Disconnect(NodeKey key, const absl::Status& why, absl::Time now);
   void PlaceQueued(absl::Time now);
+  // Forgets the sequence, and the request with its last one.
   void Remove(Serial serial);
   void NoteTime(absl::Time now);
 
@@ -74,9 +96,9 @@ class RouterCoreImpl final : public RouterCore {
   std::optional<absl::Time> started_;
 
   Serial last_serial_ = 0;
-  absl::btree_map<Serial, std::unique_ptr<RequestMachine>> requests_;
-  absl::flat_hash_map<std::string, Serial> by_id_;
-  absl::btree_set<Serial> queue_;  // kQueued, oldest first
+  absl::btree_map<Serial, Sequence> sequences_;
+  absl::flat_hash_map<std::string, std::unique_ptr<RequestGroup>> groups_;  // by request id
+  absl::btree_set<std::pair<int32_t, Serial>> queue_;  // by priority, then oldest first
   DeadlineQueue deadlines_;
   std::vector<Serial> touched_;  // by the message being handled
 };

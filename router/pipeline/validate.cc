@@ -1,5 +1,6 @@
 #include "router/pipeline/validate.h"
 
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,16 +37,45 @@ absl::Status CheckServed(const v1::GenerateRequest& request) {
   const auto refuse = [](absl::string_view field) {
     return absl::UnimplementedError(absl::StrCat(field, ": not served by this router"));
   };
-  if (request.has_best_of()) return refuse("best_of");
   if (request.has_beam_search()) return refuse("beam_search");
-  if (request.has_guided()) return refuse("guided");
-  if (request.has_prompt_logprobs()) return refuse("prompt_logprobs");
-  if (request.echo()) return refuse("echo");
-  if (request.keep_special_tokens()) return refuse("keep_special_tokens");
-  if (request.priority() != 0) return refuse("priority");
-  if (request.has_deadline_s()) return refuse("deadline_s");
-  if (request.resume_from_token() != 0) return refuse("resume_from_token");
-  if (request.bad_words_size() > 0) return refuse("bad_words");
+  return absl::OkStatus();
+}
+
+absl::Status CheckBetween(absl::string_view field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", value, ", expected one in [", low, ", ", high, "]"));
+}
+
+// How many answers, and what of them is returned.
+absl::Status CheckAnswers(const v1::GenerateRequest& request) {
+  const int32_t n = request.has_n() ? request.n() : 1;
+  RETURN_IF_ERROR(CheckBetween("n", n, 1, kSequencesMax));
+  if (request.has_best_of()) {
+    RETURN_IF_ERROR(CheckBetween("best_of", request.best_of(), 1, kSequencesMax));
+    if (request.best_of() < n)
+      return absl::InvalidArgumentError(
+          absl::StrCat("best_of: ", request.best_of(), ", expected at least n = ", n));
+  }
+  if (request.has_prompt_logprobs())
+    RETURN_IF_ERROR(
+        CheckBetween("prompt_logprobs", request.prompt_logprobs(), 0, request::kLogprobsMax));
+  if (request.has_deadline_s() && !(request.deadline_s() > 0 && request.deadline_s() < 1e9))
+    return absl::InvalidArgumentError(
+        absl::StrCat("deadline_s: ", request.deadline_s(), ", expected a number of seconds > 0"));
+  RETURN_IF_ERROR(CheckBetween("resume_from_token", request.resume_from_token(), 0,
+                               std::numeric_limits<int32_t>::max()));
+  const bool greedy = request.sampling().has_temperature() && request.sampling().temperature() == 0;
+  if (request.resume_from_token() > 0 && !greedy && !request.sampling().has_seed())
+    return absl::InvalidArgumentError(
+        "resume_from_token: without sampling.seed, expected the one that Started told");
+  if (request.bad_words_size() > kBadWordTextsMax)
+    return absl::InvalidArgumentError(absl::StrCat("bad_words: ", request.bad_words_size(),
+                                                   " texts, expected at most ", kBadWordTextsMax));
+  for (int i = 0; i < request.bad_words_size(); ++i)
+    RETURN_IF_ERROR(CheckBetween(absl::StrCat("bad_words[", i, "]: bytes"),
+                                 static_cast<int64_t>(request.bad_words(i).size()), 1,
+                                 kBadWordBytesMax));
   return absl::OkStatus();
 }
 
@@ -54,15 +84,11 @@ absl::Status CheckServed(const v1::GenerateRequest& request) {
 absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIdentity& model) {
   RETURN_IF_ERROR(CheckLength("request_id", request.request_id(), kRequestIdBytesMax));
   RETURN_IF_ERROR(CheckLength("cache_salt", request.cache_salt(), kCacheSaltBytesMax));
-  if (!request.model().empty() && request.model() != model.name)
+  if (!request.model().empty() && !model.Serves(request.model()))
     return absl::NotFoundError(absl::StrCat("model: \"", request.model(),
                                             "\" is not served here, this router serves \"",
-                                            model.name, "\""));
-  if (request.has_n() && request.n() < 1)
-    return absl::InvalidArgumentError(absl::StrCat("n: ", request.n(), ", expected 1"));
-  if (request.n() > 1)
-    return absl::UnimplementedError(
-        absl::StrCat("n: ", request.n(), ", only 1 answer a request is served"));
+                                            model.served_name(), "\""));
+  RETURN_IF_ERROR(CheckAnswers(request));
   RETURN_IF_ERROR(CheckServed(request));
   if (request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET)
     return absl::InvalidArgumentError("prompt: missing, expected text, chat or tokens");
@@ -95,6 +121,17 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
   input.prompt = std::move(prompt);
   input.eos_token_ids = eos_token_ids;
   input.cache_salt = request.cache_salt();
+  if (request.has_guided()) {
+    input.guided = rpc::FromWire(request.guided());
+    if (!input.guided.any())
+      return absl::InvalidArgumentError(
+          "guided: no constraint is given, expected json_schema, json_object, regex, choice or "
+          "grammar");
+  }
+  input.sequences = request.has_best_of() ? request.best_of() : request.has_n() ? request.n() : 1;
+  input.priority = request.priority();
+  if (request.has_deadline_s()) input.answer_deadline = absl::Seconds(request.deadline_s());
+  if (request.has_prompt_logprobs()) input.prompt_logprobs = request.prompt_logprobs();
   return input;
 }
 

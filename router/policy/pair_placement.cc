@@ -100,8 +100,26 @@ std::optional<NoPlace> PairPlacement::Place(const PlacementRequest& request,
   if (const size_t p = prefill_of[picked]; p != prefills.size()) {
     placement.prefill = prefills[p].candidate.node->key;
     placement.prefill_cached_tokens = prefills[p].candidate.cached_tokens;
+    placement.local_prefill_tokens_max = options_.local_prefill_tokens_max;
   }
   return std::nullopt;
+}
+
+bool PairPlacement::PlaceBeside(const PlacementRequest& request, NodeKey decode,
+                                Placement& placement) const {
+  const Node* node = fleet_.Find(decode);
+  if (node == nullptr) return false;
+  const int64_t full_blocks = (request.prompt_tokens - 1) / node->block_tokens;
+  const Candidate candidate{node, full_blocks * node->block_tokens};
+  if (!decode_policy_.Allows(NeedsOf(request, v1::NODE_ROLE_DECODE), candidate)) return false;
+  placement = {};
+  placement.decode = decode;
+  placement.decode_cached_tokens = candidate.cached_tokens;
+  // Not the prefix after all: then a prefill node, if there is one.
+  if (PlacePrefill(request, decode).has_value())
+    placement.local_prefill_tokens_max =
+        std::max(options_.local_prefill_tokens_max, node->block_tokens);
+  return true;
 }
 
 std::optional<PairPlacement::PrefillPlace> PairPlacement::PlacePrefill(

@@ -37,6 +37,8 @@ struct Placement {
   // Absent: the decode node computes the prompt, whatever its length.
   std::optional<NodeKey> prefill;
   int64_t prefill_cached_tokens = 0;
+  // Run's: uncached tokens that the decode node computes itself; -1 = all.
+  int32_t local_prefill_tokens_max = -1;
 };
 
 // Why a request could not be placed now.
@@ -58,6 +60,9 @@ class PairPlacement {
 
   // On success fills `placement` and returns nullopt.
   std::optional<NoPlace> Place(const PlacementRequest& request, Placement& placement) const;
+  // On this decode node or not at all: it holds the prompt's full blocks, and computes the partial
+  // one itself. False when it has left, takes no work, or has no room.
+  bool PlaceBeside(const PlacementRequest& request, NodeKey decode, Placement& placement) const;
   // A prefill node for a decode leg already placed on `decode`; nullopt when none can take it.
   struct PrefillPlace {
     NodeKey node;

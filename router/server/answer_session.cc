@@ -3,10 +3,12 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/tokenizer/streaming_detokenizer.h"
 #include "common/rpc/convert.h"
 #include "common/runtime/clock.h"
+#include "router/pipeline/bad_words.h"
 #include "router/pipeline/validate.h"
 
 namespace tandem::router {
@@ -14,7 +16,8 @@ namespace {
 
 class AnswerDetokenizer final : public Detokenizer {
  public:
-  explicit AnswerDetokenizer(const model::Tokenizer& tokenizer) : detokenizer_(&tokenizer) {}
+  AnswerDetokenizer(const model::Tokenizer& tokenizer, bool keep_special_tokens)
+      : detokenizer_(&tokenizer, {.skip_special_tokens = !keep_special_tokens}) {}
   std::string Append(TokenId token) override { return detokenizer_.Append(token); }
   std::string Flush() override { return detokenizer_.Flush(); }
 
@@ -22,13 +25,24 @@ class AnswerDetokenizer final : public Detokenizer {
   model::StreamingDetokenizer detokenizer_;
 };
 
+absl::Status CheckPromptBytes(const std::string& text, const ModelAssets& assets) {
+  const auto bytes = static_cast<int64_t>(text.size());
+  if (bytes <= assets.prompt_bytes_max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("prompt: ", bytes, " bytes, more than any prompt of ",
+                   assets.identity.context_tokens, " tokens has, the context of ",
+                   assets.identity.served_name(), " (at most ", assets.prompt_bytes_max, ")"));
+}
+
 absl::StatusOr<std::vector<TokenId>> PromptTokens(const v1::GenerateRequest& request,
                                                   const ModelAssets& assets, absl::Time now) {
   switch (request.prompt_case()) {
     case v1::GenerateRequest::kText:
+      RETURN_IF_ERROR(CheckPromptBytes(request.text(), assets));
       return assets.tokenizer->Encode(request.text());
     case v1::GenerateRequest::kChat: {
       ASSIGN_OR_RETURN(const std::string text, assets.RenderChat(request.chat(), now));
+      RETURN_IF_ERROR(CheckPromptBytes(text, assets));
       // The template wrote the special tokens.
       return assets.tokenizer->Encode(text, {.add_special_tokens = false, .parse_special = true});
     }
@@ -61,19 +75,50 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, absl::Ti
   ASSIGN_OR_RETURN(std::vector<TokenId> prompt, PromptTokens(request, assets, now));
   ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets.identity,
                                           assets.eos_token_ids, deps_.random));
+  if (input.guided.any()) {
+    const absl::Status checked = assets.constraints->Check(input.guided);
+    if (!checked.ok())
+      return absl::Status(checked.code(), absl::StrCat("guided: ", checked.message()));
+  }
   id_ = input.id;
   submitted_ = now;
-  return_tokens_ = request.return_token_ids() || input.sampling.logprobs.has_value();
   started_.set_request_id(id_.value());
-  started_.set_model(assets.identity.name);
+  started_.set_model(assets.identity.served_name());
   started_.set_seed(input.sampling.seed);
   started_.set_prompt_tokens(static_cast<int32_t>(input.prompt.size()));
   if (request.return_prompt_token_ids()) {
     for (const TokenId token : input.prompt) started_.add_prompt_token_ids(token);
   }
-  answers_.emplace_back().assembler = std::make_unique<AnswerAssembler>(
-      std::make_unique<AnswerDetokenizer>(*assets.tokenizer), input.stop, input.eos_token_ids);
-  return absl::OkStatus();
+  return PrepareAnswers(request, input);
+}
+
+absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
+                                           RequestInput& input) {
+  const model::Tokenizer& tokenizer = *deps_.assets.tokenizer;
+  AnswerOptions options;
+  options.sequences = input.sequences;
+  options.n = request.has_n() ? request.n() : 1;
+  options.return_logprobs = request.sampling().has_logprobs();
+  options.return_tokens = request.return_token_ids() || options.return_logprobs;
+  options.resume_from_token = request.resume_from_token();
+  if (request.echo())
+    options.echo = request.has_text()
+                       ? request.text()
+                       : tokenizer.Decode(input.prompt, !request.keep_special_tokens());
+  // The best are chosen by it.
+  if (options.n < options.sequences && !options.return_logprobs) input.sampling.logprobs = 0;
+  const bool keep_special_tokens = request.keep_special_tokens();
+  answers_ = std::make_unique<AnswerGroup>(std::move(options), [&] {
+    return std::make_unique<AnswerAssembler>(
+        std::make_unique<AnswerDetokenizer>(tokenizer, keep_special_tokens), input.stop,
+        input.eos_token_ids);
+  });
+  const auto encode = [&](absl::string_view text) {
+    return tokenizer.Encode(text, {.add_special_tokens = false});
+  };
+  AddBadWords({request.bad_words().begin(), request.bad_words().end()}, encode,
+              input.sampling.bad_words);
+  return request::Validate(input.sampling, deps_.assets.identity.vocab_size);
 }
 
 void AnswerSession::Cancel() {
@@ -88,63 +133,44 @@ void AnswerSession::Accepted() {
 }
 
 request::FinishReason AnswerSession::OnEvent(const ClientEvent& event) {
-  Answer& answer = answers_[0];
   if (const auto* failed = std::get_if<RequestFailed>(&event)) {
     Fail(failed->status);
-  } else if (const auto* done = std::get_if<RequestDone>(&event)) {
-    SendFinished(answer, *done);
+    return request::FinishReason::kNone;
+  }
+  if (const auto* done = std::get_if<RequestDone>(&event)) {
+    if (done->last) over_ = true;
+    SendAll(answers_->OnDone(*done), done->last);
+    if (done->last) End(absl::OkStatus());
+  } else if (const auto* scored = std::get_if<PromptScored>(&event)) {
+    SendAll(answers_->OnScores(*scored), false);
   } else {
-    SendTokens(answer, std::get<TokensReady>(event));
-    if (answer.assembler->stopped()) return request::FinishReason::kStop;
-    if (overflowed_) {
-      Fail(absl::ResourceExhaustedError(
-          "the client left more unread than is kept for it: request ended"));
-      return request::FinishReason::kAborted;
-    }
+    const auto& tokens = std::get<TokensReady>(event);
+    Measure(tokens);
+    SendAll(answers_->OnTokens(tokens), false);
+    if (answers_->stopped(tokens.sequence_index)) return request::FinishReason::kStop;
   }
-  return request::FinishReason::kNone;
+  if (!overflowed_ || sink_ == nullptr) return request::FinishReason::kNone;
+  Fail(absl::ResourceExhaustedError(
+      "the client left more unread than is kept for it: request ended"));
+  return request::FinishReason::kAborted;
 }
 
-void AnswerSession::Measure(int64_t tokens) {
+void AnswerSession::Measure(const TokensReady& event) {
+  if (event.tokens.empty()) return;
   const absl::Time now = RealClock().Now();
-  const bool first = last_tokens_ == absl::InfinitePast();
-  if (first) deps_.metrics.OnFirstToken(now - submitted_);
-  deps_.metrics.OnTokens(tokens, first ? absl::ZeroDuration() : now - last_tokens_);
-  last_tokens_ = now;
+  if (last_tokens_.empty()) deps_.metrics.OnFirstToken(now - submitted_);
+  const auto [last, first] = last_tokens_.try_emplace(event.sequence_index, now);
+  deps_.metrics.OnTokens(static_cast<int64_t>(event.tokens.size()),
+                         first ? absl::ZeroDuration() : now - last->second);
+  last->second = now;
 }
 
-void AnswerSession::SendTokens(Answer& answer, const TokensReady& event) {
-  if (!event.tokens.empty()) Measure(static_cast<int64_t>(event.tokens.size()));
-  v1::GenerateResponse part;
-  v1::Delta& delta = *part.mutable_delta();
-  for (const v1::GeneratedToken& token : event.tokens) {
-    if (answer.assembler->stopped())
-      break;  // computed before the stop string was seen: not part of the answer
-    ++answer.output_tokens;
-    delta.mutable_text()->append(answer.assembler->Append(token.token_id()));
-    if (return_tokens_) *delta.add_tokens() = token;
+void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].has_finished())
+      deps_.metrics.OnFinished(parts[i].finished(), RealClock().Now() - submitted_);
+    Send(std::move(parts[i]), last && i + 1 == parts.size());
   }
-  if (!delta.text().empty() || delta.tokens_size() > 0) Send(std::move(part));
-}
-
-void AnswerSession::SendFinished(Answer& answer, const RequestDone& event) {
-  if (std::string rest = answer.assembler->Flush(); !rest.empty()) {
-    v1::GenerateResponse part;
-    part.mutable_delta()->set_text(std::move(rest));
-    Send(std::move(part));
-  }
-  v1::GenerateResponse part;
-  v1::Finished& finished = *part.mutable_finished();
-  finished.set_reason(rpc::ToWire(event.reason));
-  finished.set_stop_string(std::string(answer.assembler->stop_string()));
-  *finished.mutable_usage() = event.usage;
-  finished.mutable_usage()->set_output_tokens(answer.output_tokens);
-  *finished.mutable_route() = event.route;
-  *finished.mutable_timing() = event.timing;
-  over_ = true;
-  deps_.metrics.OnFinished(finished, RealClock().Now() - submitted_);
-  Send(std::move(part), true);
-  End(absl::OkStatus());
 }
 
 void AnswerSession::Fail(const absl::Status& status) {

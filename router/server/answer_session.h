@@ -13,12 +13,12 @@
 
 #include <atomic>
 #include <memory>
-#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "router/model_assets.h"
-#include "router/pipeline/answer_assembler.h"
+#include "router/pipeline/answer_group.h"
 #include "router/server/inbox.h"
 #include "router/server/request_metrics.h"
 #include "tandem/v1/client.pb.h"
@@ -62,33 +62,27 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   // ---- router thread
   // The request was taken on: tells the client.
   void Accepted();
-  // What the request should end with because of this event (a stop string, a client that does not
-  // read), or kNone.
+  // What should end because of this event: its sequence (kStop, a stop string), the whole request
+  // (kAborted, a client that does not read), or nothing (kNone).
   request::FinishReason OnEvent(const ClientEvent& event);
   // Ends the stream with an error.
   void Fail(const absl::Status& status);
 
  private:
-  // One answer of the request.
-  struct Answer {
-    std::unique_ptr<AnswerAssembler> assembler;
-    int32_t output_tokens = 0;  // in the answer, after stop strings
-  };
-
   absl::Status Prepare(const v1::GenerateRequest& request, absl::Time now, RequestInput& input);
-  void Measure(int64_t tokens);
-  void SendTokens(Answer& answer, const TokensReady& event);
-  void SendFinished(Answer& answer, const RequestDone& event);
+  absl::Status PrepareAnswers(const v1::GenerateRequest& request, RequestInput& input);
+  void Measure(const TokensReady& event);
+  void SendAll(AnswerGroup::Parts parts, bool last);
   void Send(v1::GenerateResponse part, bool last = false);
   void End(const absl::Status& status);
 
   const Deps deps_;
   std::shared_ptr<AnswerSink> sink_;  // router thread once started; null after the end
   RequestId id_;
-  absl::Time submitted_, last_tokens_ = absl::InfinitePast();
+  absl::Time submitted_;
+  absl::flat_hash_map<int32_t, absl::Time> last_tokens_;  // of each sequence; router thread
   v1::Started started_;
-  bool return_tokens_ = false;
-  std::vector<Answer> answers_;    // by sequence index
+  std::unique_ptr<AnswerGroup> answers_;
   bool overflowed_ = false;        // a part was not taken
   std::atomic<bool> over_{false};  // the client has its end; a cancel changes nothing
 };

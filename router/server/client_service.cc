@@ -101,7 +101,7 @@ grpc::ServerUnaryReactor* ClientService::Detokenize(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* ClientService::GetModel(grpc::CallbackServerContext* context,
                                                   const v1::GetModelRequest*,
                                                   v1::GetModelResponse* response) {
-  response->set_name(assets_.identity.name);
+  response->set_name(assets_.identity.served_name());
   response->set_architecture(assets_.architecture);
   response->set_fingerprint(assets_.identity.fingerprint);
   response->set_context_tokens(assets_.identity.context_tokens);

@@ -30,7 +30,7 @@ class RouterServerImpl final : public RouterServer {
       : assets_(std::move(assets)),
         random_(NewSystemRandom()),
         core_(RouterCore::Create(options.core, assets_->identity, *random_)),
-        metrics_(assets_->identity.name),
+        metrics_(assets_->identity.served_name()),
         inbox_(options.inbox_max),
         fleet_service_(inbox_),
         client_service_(SessionDeps()) {}
@@ -177,8 +177,11 @@ class RouterServerImpl final : public RouterServer {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
     const request::FinishReason end = found->second->OnEvent(event);
-    if (!std::holds_alternative<TokensReady>(event)) {
+    const auto* done = std::get_if<RequestDone>(&event);
+    if (std::holds_alternative<RequestFailed>(event) || (done != nullptr && done->last)) {
       sessions_.erase(found);
+    } else if (end == request::FinishReason::kStop) {
+      core_->FinishSequence(id, std::get<TokensReady>(event).sequence_index, end, now);
     } else if (end != request::FinishReason::kNone) {
       core_->Finish(id, end, now);
     }

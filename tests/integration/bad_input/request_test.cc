@@ -1,6 +1,7 @@
 // Goal: every request that cannot be served gets a status whose code is right and whose message
 // names the field, the value and what was expected; it costs nobody else anything: the cluster
 // answers an ordinary request afterwards and holds nothing.
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <tuple>
@@ -112,9 +113,28 @@ TEST_F(RequestErrors, EnvelopeOfTheRequest) {
       {[](R& r) { r.set_model(std::string(100'000, 'm')); },
        StatusCode::kNotFound,
        {"model", "mm"}},
-      {[](R& r) { r.set_n(2); }, StatusCode::kUnimplemented, {"n: 2", "only 1"}},
-      {[](R& r) { r.set_n(0); }, bad, {"n: 0", "expected 1"}},
-      {[](R& r) { r.set_n(-4); }, bad, {"n: -4", "expected 1"}},
+      {[](R& r) { r.set_n(129); }, bad, {"n: 129", "128"}},
+      {[](R& r) { r.set_n(3), r.set_best_of(2); }, bad, {"best_of: 2", "n = 3"}},
+      {[](R& r) { r.set_best_of(0); }, bad, {"best_of: 0"}},
+      {[](R& r) { r.set_prompt_logprobs(21); }, bad, {"prompt_logprobs: 21", "20"}},
+      {[](R& r) { r.set_deadline_s(0); }, bad, {"deadline_s: 0"}},
+      {[](R& r) { r.set_deadline_s(std::nan("")); }, bad, {"deadline_s: nan"}},
+      {[](R& r) { r.set_resume_from_token(-1); }, bad, {"resume_from_token: -1"}},
+      {[](R& r) {
+         r.set_resume_from_token(3);
+         r.mutable_sampling()->clear_seed();
+         r.mutable_sampling()->set_temperature(1);
+       },
+       bad,
+       {"resume_from_token", "seed"}},
+      {[](R& r) { r.add_bad_words(""); }, bad, {"bad_words[0]"}},
+      {[](R& r) {
+         for (int i = 0; i < 257; ++i) r.add_bad_words("x");
+       },
+       bad,
+       {"bad_words: 257"}},
+      {[](R& r) { r.set_n(0); }, bad, {"n: 0", "[1, 128]"}},
+      {[](R& r) { r.set_n(-4); }, bad, {"n: -4", "[1, 128]"}},
       {[](R& r) { r.set_request_id(std::string(129, 'i')); },
        bad,
        {"request_id", "129 bytes", "at most 128"}},
@@ -160,6 +180,10 @@ TEST_F(RequestErrors, PromptsThatAreTooLong) {
       {[](R& r) { r.set_text(std::string(1 << 20, 'a')); },
        bad,
        {"prompt", "1048576 tokens", "context", "32768"}},
+      // So long that it is refused before it is tokenized.
+      {[](R& r) { r.set_text(std::string(3 << 20, 'a')); },
+       bad,
+       {"prompt", "3145728 bytes", "context", "32768"}},
       // Within it, beyond every node's 64 blocks of 32 tokens.
       {[](R& r) { r = TokensRequest(3000, 1); },
        bad,

@@ -70,7 +70,7 @@ TEST(ValidateRequest, NamesWhatIsWrong) {
       {[](auto& r) { r.set_cache_salt(std::string(1025, 'x')); }, kBad, {"cache_salt", "1025"}},
       {[](auto& r) { r.set_model("gpt"); }, absl::StatusCode::kNotFound, {"gpt", "toy"}},
       {[](auto& r) { r.set_n(0); }, kBad, {"n: 0"}},
-      {[](auto& r) { r.set_n(2); }, absl::StatusCode::kUnimplemented, {"n: 2"}},
+      {[](auto& r) { r.set_n(129); }, kBad, {"n: 129", "128"}},
       {[](auto& r) { r.clear_prompt(); }, kBad, {"prompt: missing"}},
       {nothing, kBad, {"prompt: empty"}, {}},
       {nothing, kBad, {"prompt: 400 tokens", "context", "is 400"}, Tokens(400)},

@@ -1,0 +1,120 @@
+#include "router/pipeline/answer_group.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/rpc/convert.h"
+
+namespace tandem::router {
+
+AnswerGroup::AnswerGroup(AnswerOptions options, const NewAssembler& new_assembler)
+    : options_(std::move(options)), answers_(static_cast<size_t>(options_.sequences)) {
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    answers_[i].assembler = new_assembler();
+    answers_[i].kept.set_sequence_index(static_cast<int32_t>(i));
+  }
+}
+
+AnswerGroup::Answer& AnswerGroup::At(int32_t sequence_index) {
+  TANDEM_CHECK(sequence_index >= 0 && sequence_index < static_cast<int32_t>(answers_.size()),
+               "sequence ", sequence_index, " of ", answers_.size());
+  return answers_[static_cast<size_t>(sequence_index)];
+}
+
+bool AnswerGroup::stopped(int32_t sequence_index) const {
+  return answers_[static_cast<size_t>(sequence_index)].assembler->stopped();
+}
+
+v1::GeneratedToken AnswerGroup::Shown(const v1::GeneratedToken& token) const {
+  v1::GeneratedToken shown = token;
+  if (!options_.return_logprobs) shown.clear_logprob();
+  return shown;
+}
+
+AnswerGroup::Parts AnswerGroup::OnScores(const PromptScored& event) {
+  // Clients take messages of 4 MiB by default; this many tokens with 20 top ones each have 0.4.
+  constexpr size_t kTokensOfPart = 1024;
+  Parts parts(1 + (event.tokens.size() - (event.tokens.empty() ? 0 : 1)) / kTokensOfPart);
+  for (v1::GenerateResponse& part : parts) part.mutable_prompt_logprobs();
+  for (size_t i = 0; i < event.tokens.size(); ++i)
+    *parts[i / kTokensOfPart].mutable_prompt_logprobs()->add_tokens() = event.tokens[i];
+  return parts;
+}
+
+AnswerGroup::Parts AnswerGroup::OnTokens(const TokensReady& event) {
+  Answer& answer = At(event.sequence_index);
+  v1::Delta delta;
+  delta.set_sequence_index(event.sequence_index);
+  for (const v1::GeneratedToken& token : event.tokens) {
+    // Computed before the stop string was seen: not part of the answer.
+    if (answer.assembler->stopped()) break;
+    ++answer.output_tokens;
+    answer.logprob_sum += static_cast<double>(token.logprob());
+    std::string text = answer.assembler->Append(token.token_id());
+    if (token.index() < options_.resume_from_token) continue;
+    delta.mutable_text()->append(text);
+    if (options_.return_tokens) *delta.add_tokens() = Shown(token);
+  }
+  Parts parts;
+  Give(answer, std::move(delta), parts);
+  return parts;
+}
+
+void AnswerGroup::Give(Answer& answer, v1::Delta delta, Parts& parts) {
+  if (!std::exchange(answer.begun, true) && options_.resume_from_token == 0)
+    delta.set_text(options_.echo + delta.text());
+  if (delta.text().empty() && delta.tokens_size() == 0) return;
+  if (!keeps()) {
+    *parts.emplace_back().mutable_delta() = std::move(delta);
+    return;
+  }
+  answer.kept.mutable_text()->append(delta.text());
+  for (v1::GeneratedToken& token : *delta.mutable_tokens())
+    *answer.kept.add_tokens() = std::move(token);
+}
+
+AnswerGroup::Parts AnswerGroup::OnDone(const RequestDone& event) {
+  Answer& answer = At(event.sequence_index);
+  Parts parts;
+  v1::Delta rest;
+  rest.set_sequence_index(event.sequence_index);
+  rest.set_text(answer.assembler->Flush());
+  Give(answer, std::move(rest), parts);
+  v1::Finished& finished = answer.finished;
+  finished.set_sequence_index(event.sequence_index);
+  finished.set_reason(rpc::ToWire(event.reason));
+  finished.set_stop_string(std::string(answer.assembler->stop_string()));
+  *finished.mutable_usage() = event.usage;
+  finished.mutable_usage()->set_output_tokens(answer.output_tokens);
+  *finished.mutable_route() = event.route;
+  *finished.mutable_timing() = event.timing;
+  if (!keeps()) {
+    *parts.emplace_back().mutable_finished() = finished;
+    return parts;
+  }
+  return event.last ? GiveBest() : parts;
+}
+
+AnswerGroup::Parts AnswerGroup::GiveBest() {
+  std::vector<size_t> order(answers_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return answers_[a].logprob_sum > answers_[b].logprob_sum;
+  });
+  const v1::Usage prompt = answers_[0].finished.usage();
+  Parts parts;
+  for (int32_t rank = 0; rank < options_.n; ++rank) {
+    Answer& answer = answers_[order[static_cast<size_t>(rank)]];
+    answer.kept.set_sequence_index(rank);
+    answer.finished.set_sequence_index(rank);
+    answer.finished.mutable_usage()->set_prompt_tokens(rank == 0 ? prompt.prompt_tokens() : 0);
+    answer.finished.mutable_usage()->set_cached_tokens(rank == 0 ? prompt.cached_tokens() : 0);
+    *parts.emplace_back().mutable_delta() = std::move(answer.kept);
+    *parts.emplace_back().mutable_finished() = answer.finished;
+  }
+  return parts;
+}
+
+}  // namespace tandem::router

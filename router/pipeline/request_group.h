@@ -1,0 +1,36 @@
+// The sequences of one request: which of them run, and which wait for the leader's prompt.
+// Thread safety: none; the router thread owns it through the core.
+// Invariants: held ⊆ live; the leader, the lowest live serial, is never held; by_index names
+// exactly the live ones.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "common/base/ids.h"
+#include "router/router_core.h"
+
+namespace tandem::router {
+
+// Names one sequence of one request; rises with admission, so that every walk is reproducible.
+using Serial = uint64_t;
+
+struct RequestGroup {
+  RequestId id;
+  int32_t first_index = 0;         // the sequences' indices are first_index, first_index + 1, ...
+  std::vector<Serial> by_index;    // [sequence index - first_index]; 0 = not running (any more)
+  absl::btree_set<Serial> live;    // running or queued
+  absl::btree_set<Serial> held;    // wait until the leader's prompt is installed
+  std::optional<NodeKey> home;     // the decode node where it was, last
+
+  Serial leader() const { return *live.begin(); }
+  // 0 when there is none.
+  Serial Find(int32_t sequence_index) const {
+    const int64_t at = int64_t{sequence_index} - first_index;
+    return at >= 0 && at < static_cast<int64_t>(by_index.size()) ? by_index[at] : 0;
+  }
+};
+
+}  // namespace tandem::router

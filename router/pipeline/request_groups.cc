@@ -1,0 +1,129 @@
+// The sequences of a request as one: who leads, who waits, and how they end together.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/telemetry/log.h"
+#include "router/pipeline/router_core_impl.h"
+
+namespace tandem::router {
+
+RequestMachine* RouterCoreImpl::FindSequence(const v1::Leg& leg, Serial& serial) {
+  const auto it = groups_.find(leg.request_id());
+  serial = it == groups_.end() ? 0 : it->second->Find(leg.sequence_index());
+  return serial == 0 ? nullptr : sequences_.at(serial).machine.get();
+}
+
+Serial RouterCoreImpl::AddSequence(RequestGroup& group, RequestInput input, absl::Time now) {
+  const Serial serial = ++last_serial_;
+  sequences_[serial] = {
+      std::make_unique<RequestMachine>(
+          std::move(input),
+          RequestContext{options_, model_, fleet_, index_, placement_, actions_, counters_}, now),
+      &group};
+  group.by_index.push_back(serial);
+  group.live.insert(serial);
+  return serial;
+}
+
+void RouterCoreImpl::SettleTouched(absl::Time now) {
+  for (const Serial serial : touched_) Settle(serial, now);
+  touched_.clear();
+}
+
+void RouterCoreImpl::Settle(Serial serial, absl::Time now) {
+  const auto it = sequences_.find(serial);
+  if (it == sequences_.end()) return;
+  RequestMachine& machine = *it->second.machine;
+  RequestGroup& group = *it->second.group;
+  const bool leads = group.leader() == serial;
+  RequestMachine::Outcome outcome = machine.Settle(now);
+  if (!outcome.failure.ok()) return FailGroup(group, outcome.failure);
+  Emit(group, outcome, machine.input().sequence_index);
+  if (leads && machine.home().has_value()) {
+    group.home = machine.home();
+    while (!group.held.empty()) Release(group, *group.held.begin(), now);
+  }
+  if (machine.done()) {
+    const bool last = group.live.size() == 1;
+    Remove(serial);
+    if (!last && group.held.contains(group.leader())) Release(group, group.leader(), now);
+    return;
+  }
+  if (machine.state() == RequestMachine::State::kQueued) File(serial);
+  deadlines_.Set(serial, machine.deadline());
+}
+
+void RouterCoreImpl::Emit(const RequestGroup& group, RequestMachine::Outcome& outcome,
+                          int32_t sequence_index) {
+  auto& events = actions_.client_events;
+  if (outcome.prompt_scores.has_value())
+    events.emplace_back(group.id, PromptScored{*std::move(outcome.prompt_scores)});
+  if (!outcome.tokens.empty())
+    events.emplace_back(group.id, TokensReady{sequence_index, std::move(outcome.tokens)});
+  if (!outcome.done.has_value()) return;
+  RequestDone& done = *outcome.done;
+  done.last = group.live.size() == 1;
+  if (sequence_index != group.first_index) {
+    done.usage.set_prompt_tokens(0);
+    done.usage.set_cached_tokens(0);
+  }
+  if (done.last) ++counters_.requests_finished;
+  events.emplace_back(group.id, std::move(done));
+}
+
+bool RouterCoreImpl::IsQueued(Serial serial) const {
+  return queue_.contains({sequences_.at(serial).machine->input().priority, serial});
+}
+
+void RouterCoreImpl::File(Serial serial) {
+  const Sequence& sequence = sequences_.at(serial);
+  RequestGroup& group = *sequence.group;
+  if (IsQueued(serial) || group.held.contains(serial)) return;
+  const bool waits =
+      serial != group.leader() && !sequences_.at(group.leader()).machine->home().has_value();
+  if (waits) {
+    sequence.machine->Hold();
+    group.held.insert(serial);
+  } else {
+    queue_.insert({sequence.machine->input().priority, serial});
+  }
+}
+
+void RouterCoreImpl::Release(RequestGroup& group, Serial serial, absl::Time now) {
+  RequestMachine& machine = *sequences_.at(serial).machine;
+  group.held.erase(serial);
+  machine.Unhold(now);
+  queue_.insert({machine.input().priority, serial});
+  deadlines_.Set(serial, machine.deadline());
+}
+
+std::optional<NodeKey> RouterCoreImpl::BesideOf(const Sequence& sequence) const {
+  if (sequence.group->by_index.size() == 1) return std::nullopt;
+  return sequence.group->home;
+}
+
+void RouterCoreImpl::FailGroup(RequestGroup& group, const absl::Status& why) {
+  ++counters_.requests_failed;
+  Log(LogLevel::kWarning, "request failed",
+      {{"request_id", group.id.value()}, {"why", why.ToString()}});
+  actions_.client_events.emplace_back(group.id, RequestFailed{why});
+  const std::vector<Serial> live(group.live.begin(), group.live.end());
+  for (const Serial serial : live) {
+    sequences_.at(serial).machine->Finish(request::FinishReason::kAborted);
+    Remove(serial);
+  }
+}
+
+void RouterCoreImpl::Remove(Serial serial) {
+  const auto it = sequences_.find(serial);
+  RequestGroup& group = *it->second.group;
+  queue_.erase({it->second.machine->input().priority, serial});
+  deadlines_.Erase(serial);
+  group.held.erase(serial);
+  group.live.erase(serial);
+  group.by_index[it->second.machine->input().sequence_index - group.first_index] = 0;
+  sequences_.erase(it);
+  if (group.live.empty()) groups_.erase(group.id.value());
+}
+
+}  // namespace tandem::router
