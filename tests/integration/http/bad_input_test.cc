@@ -84,6 +84,16 @@ TEST_F(BadHttp, CompletionBodies) {
       {std::string("{\"prompt\":\"a\0b\"}", 16), 400, "prompt", "not valid JSON"},
       {R"({"prompt":"x","metadata":)" + deep + "}", 400, "metadata" + Repeated("[0]", 63),
        "nested deeper"},
+  };
+  for (const Bad& bad : table) {
+    SCOPED_TRACE(bad.body.substr(0, 200));
+    ExpectError(Ask(http(), PostOf("/v1/completions", bad.body)), bad);
+  }
+  ExpectServes();
+}
+
+TEST_F(BadHttp, CompletionValues) {
+  const std::vector<Bad> table = {
       {R"({"prompt":"x","temperature":1e400})", 400, "temperature", "overflow"},
       {R"({"prompt":"x","temperature":-0.5})", 400, "temperature", "-0.5"},
       {R"({"prompt":"x","temperature":"hot"})", 400, "temperature", "expected a number"},
