@@ -76,6 +76,13 @@ struct RouterOptions {
   bool pick_power_of_two = false;  // place by the better of two random pairs instead of the best
 };
 
+// Beam search instead of sampling: router/pipeline/beam_search.h.
+struct BeamParams {
+  int32_t width = 1;
+  double length_penalty = 1.0;
+  bool early_stopping = false;
+};
+
 // A validated, tokenized request.
 struct RequestInput {
   RequestId id;
@@ -92,12 +99,18 @@ struct RequestInput {
   absl::Duration answer_deadline = absl::InfiniteDuration();
   // Report the prompt's own log-probabilities, each with this many top ones.
   std::optional<int32_t> prompt_logprobs;
+  std::optional<BeamParams> beams;  // `sequences` of the best are the answers
+  // Not done before the prompt lies on the decode node, however short the answer: others share it.
+  bool installs_prompt = false;
+  uint32_t attempts_before =
+      0;  // legs of this name that are over; new ones are numbered from there
   // False when max_tokens is only the default, "up to the context": it is then lowered to what the
   // largest decode node can hold instead of refusing the request.
   bool max_tokens_given = true;
 };
 
-// Log-probabilities of the prompt's tokens from the second on; before any TokensReady, if asked for.
+// Log-probabilities of the prompt's tokens from the second on; before any TokensReady, if asked
+// for.
 struct PromptScored {
   std::vector<v1::GeneratedToken> tokens;
 };

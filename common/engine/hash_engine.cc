@@ -112,7 +112,8 @@ class HashEngine : public Engine {
     std::vector<SampledToken> sampled;
     size_t row = 0;
     for (const SequenceSlice& slice : slices) {
-      if (slice.prompt_scores != nullptr) ScorePrompt(slice, absl::MakeConstSpan(hashes_).subspan(row));
+      if (slice.prompt_scores != nullptr)
+        ScorePrompt(slice, absl::MakeConstSpan(hashes_).subspan(row));
       row += static_cast<size_t>(slice.num_new);
       if (!slice.sample) continue;
       ASSIGN_OR_RETURN(const uint64_t fold, Fold(slice));
@@ -131,9 +132,8 @@ class HashEngine : public Engine {
     const int64_t end = std::min(slice.num_computed + slice.num_new, slice.prompt_tokens - 1);
     for (int64_t i = slice.num_computed; i < end; ++i) {
       const TokenId next = slice.tokens[i + 1];
-      slice.prompt_scores->push_back(
-          WithLogprobs(options_, next, NextHash(hashes[i - slice.num_computed], next),
-                       slice.prompt_logprobs));
+      slice.prompt_scores->push_back(WithLogprobs(
+          options_, next, NextHash(hashes[i - slice.num_computed], next), slice.prompt_logprobs));
     }
   }
   // The bytes of one token in one layer: words_per_token_ words.

@@ -63,7 +63,8 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   if (!params.allowed_token_ids.empty()) {
     allowed = AllowedMask(params.allowed_token_ids, logits.size());
   }
-  const auto output = slice.tokens.subspan(std::min<size_t>(slice.prompt_tokens, slice.tokens.size()));
+  const auto output =
+      slice.tokens.subspan(std::min<size_t>(slice.prompt_tokens, slice.tokens.size()));
   const std::vector<TokenId> banned =
       request::BannedTokens(params, slice.stop, slice.eos_token_ids, output);
   TokenMask unbanned;

@@ -5,13 +5,14 @@
 //              └─MarkReceived─▶│  ▲                   │
 //                              │  └──── preempted ────┘        Release works in every phase.
 //
-// A step holds first one row for each running sequence that generates, then chunks of prompts, up to
-// max_batch_tokens rows. Priority and arrival decide everything (of equal priority, a lower
+// A step holds first one row for each running sequence that generates, then chunks of prompts, up
+// to max_batch_tokens rows. Priority and arrival decide everything (of equal priority, a lower
 // SequenceId came first), so equal histories give equal plans.
 //
 // When a generating sequence needs a block and none is available, the last sequence behind it gives
 // up all of its blocks and waits to be computed again from its tokens (preemption by recompute: the
-// stream does not change). The first is never preempted, so there is progress. While a sequence waits or stands still for want of blocks nobody new is admitted.
+// stream does not change). The first is never preempted, so there is progress. While a sequence
+// waits or stands still for want of blocks nobody new is admitted.
 //
 // Thread safety: none; the engine thread owns it.
 // Invariants: every block reference of the pool belongs to exactly one sequence's table; blocks are

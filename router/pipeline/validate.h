@@ -16,6 +16,8 @@ namespace tandem::router {
 inline constexpr size_t kRequestIdBytesMax = 128;
 inline constexpr size_t kCacheSaltBytesMax = 1024;
 inline constexpr int32_t kSequencesMax = 128;  // n, best_of: as OpenAI's API bounds them
+inline constexpr int32_t kBeamWidthMax = 64;
+inline constexpr int32_t kBeamTokensMax = 65535;
 inline constexpr int kBadWordTextsMax = 256;
 inline constexpr int64_t kBadWordBytesMax = 256;
 
