@@ -39,13 +39,13 @@ grpc::Status ToGrpcWithDetails(const absl::Status& status) {
   error.set_code(plain.error_code());
   error.set_message(plain.error_message().substr(0, kDetailBytesMax));
   if (absl::IsInvalidArgument(status)) {
-    const absl::string_view message = plain.error_message();
+    const std::string message = plain.error_message();
     const absl::string_view field = FieldOf(message);
     if (field.empty()) return plain;
     v1::BadRequest bad;
     v1::BadRequest::FieldViolation& violation = *bad.add_field_violations();
     violation.set_field(std::string(field));
-    violation.set_description(std::string(message.substr(field.size() + 2, kDetailBytesMax)));
+    violation.set_description(message.substr(field.size() + 2, kDetailBytesMax));
     AddDetail("BadRequest", bad, error);
   } else if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) {
     v1::RetryInfo retry;
