@@ -9,6 +9,10 @@ namespace tandem::cli {
 void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
   schema.Add("model", &config.model, "A known model's name, a .gguf file or a checkpoint folder.",
              {.group = "Cluster"});
+  schema.Add("served-model-name", &config.served_model_name,
+             "Names that clients may call the model by; the first is what they are told. Default: "
+             "`model`, without folder and ending.",
+             {.group = "Cluster"});
   schema.Add("engine", &config.engine, "cpu computes the model; hash needs none (for tests).",
              {.group = "Cluster", .choices = {"cpu", "hash"}});
   schema.Add("prefill", &config.prefill, "Prefill nodes; 0 = decode nodes prefill too.",
@@ -18,6 +22,13 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
              {.min = 1, .max = 16, .group = "Cluster"});
   schema.Add("grpc", &config.grpc, "Where the first router serves clients, host:port.",
              {.group = "Cluster"});
+  schema.Add("http", &config.http,
+             "Where the first router serves the OpenAI-compatible HTTP API, port or host:port; "
+             "empty = nowhere.",
+             {.group = "Cluster"});
+  schema.Add("api-keys", &config.api_keys,
+             "File of hashed keys that HTTP clients must have one of; empty = none needed.",
+             {.group = "Cluster"});
   schema.Add("single-process", &config.single_process, "All roles as threads of this process.",
              {.group = "Cluster"});
   schema.Add("threads", &config.threads,
@@ -25,8 +36,18 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
              {.min = 0, .max = 1024, .group = "Nodes"});
   schema.Add("transport", &config.transport, "How KV blocks travel between processes.",
              {.group = "Nodes", .choices = {"auto", "shm", "tcp"}});
+  schema.Add("device", &config.device, "Where nodes run the model: cpu, or the first CUDA device.",
+             {.group = "Nodes", .choices = {"cpu", "cuda"}});
+  schema.Add("gpu-memory-fraction", &config.gpu_memory_fraction,
+             "With device cuda: share of the GPU's memory for all nodes together.",
+             {.min = 0.01, .max = 1.0, .group = "Nodes"});
   schema.Add("isa", &config.isa, "Instruction-set class of the CPU kernels.",
-             {.group = "Nodes", .choices = {"auto", "avx512", "avx2", "ref"}});
+             {.group = "Nodes", .choices = {"auto", "avx512bf16", "avx512", "avx2", "ref"}});
+  schema.Add("numerics", &config.numerics,
+             "portable: the same bits on AVX2 and AVX-512 machines; auto: the fastest class's.",
+             {.group = "Nodes", .choices = {"auto", "portable"}});
+  schema.Add("weights", &config.weights, "Type that weights are kept in.",
+             {.group = "Nodes", .choices = {"auto", "bf16", "f32"}});
   schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
              {.group = "Nodes", .choices = {"bf16", "f32"}});
   schema.Add(
@@ -67,7 +88,10 @@ router::RouterConfig PlanRouter(const UpConfig& up, int index) {
   const std::string host = up.grpc.substr(0, up.grpc.rfind(':'));
   config.grpc = index == 0 ? up.grpc : absl::StrCat(host, ":0");
   config.fleet = "127.0.0.1:0";
+  config.http = index == 0 || up.http.empty() ? up.http : "0";
+  config.api_keys = up.api_keys;
   config.model = up.model;
+  config.served_model_name = up.served_model_name;
   config.engine = up.engine;
   config.core.local_prefill_tokens_max = up.local_prefill_tokens;
   config.drain_timeout = up.drain_timeout;
@@ -83,7 +107,11 @@ node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index
   config.routers = fleet_addresses;
   config.model = up.model;
   config.engine = up.engine;
+  config.device = up.device;
+  config.gpu_memory_fraction = std::max(0.01, up.gpu_memory_fraction / nodes);
   config.isa = up.isa;
+  config.numerics = up.numerics;
+  config.weights = up.weights;
   config.threads = up.threads > 0 ? up.threads : std::max(1, cores / nodes);
   config.kv_type = up.kv_type;
   config.block_tokens = up.block_tokens;

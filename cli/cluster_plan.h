@@ -15,15 +15,22 @@ namespace tandem::cli {
 
 struct UpConfig {
   std::string model = "smollm2";
+  std::vector<std::string> served_model_name;
   std::string engine = "cpu";
+  std::string device = "cpu";
+  double gpu_memory_fraction = 0.9;
   int32_t prefill = 1;
   int32_t decode = 1;
   int32_t routers = 1;
   std::string grpc = "127.0.0.1:50051";
+  std::string http = "8000";
+  std::string api_keys;
   bool single_process = false;
   int32_t threads = 0;
   std::string transport = "auto";
   std::string isa = "auto";
+  std::string numerics = "auto";
+  std::string weights = "auto";
   std::string kv_type = "bf16";
   int32_t block_tokens = 32;
   int64_t kv_blocks = 0;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/client.h"
 #include "cli/commands.h"
+#include "cli/guided_flags.h"
 #include "cli/parse.h"
 #include "cli/sampling_flags.h"
 #include "cli/sequence_flags.h"
@@ -33,6 +34,7 @@ class GenerateCommand final : public Command {
                 {.min = -1, .max = 20, .group = "Request"});
     RegisterSamplingFlags(schema_, sampling_);
     RegisterSequenceFlags(schema_, sequences_);
+    RegisterGuidedFlags(schema_, guided_);
     schema_.Add("summary", &summary_, "Where and how the answer was served, on standard error.",
                 {.group = "Output"});
     schema_.Add("json", &json_, "One JSON object per streamed message instead of text.",
@@ -109,6 +111,7 @@ class GenerateCommand final : public Command {
     request.set_return_token_ids(json_);
     ApplySamplingFlags(sampling_, request);
     RETURN_IF_ERROR(ApplySequenceFlags(sequences_, request));
+    RETURN_IF_ERROR(ApplyGuidedFlags(guided_, request));
     if (logprobs_ >= 0) request.mutable_sampling()->set_logprobs(logprobs_);
     return absl::OkStatus();
   }
@@ -135,6 +138,7 @@ class GenerateCommand final : public Command {
   SamplingFlags sampling_;
   SequenceFlags sequences_;
   std::map<int32_t, std::string> texts_;  // by sequence index
+  GuidedFlags guided_;
   bool summary_ = false;
   bool json_ = false;
 };

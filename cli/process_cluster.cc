@@ -35,8 +35,8 @@ std::string FieldOf(absl::string_view line, absl::string_view key) {
 // What a process said when it started.
 struct Announcement {
   bool started = false;
-  std::string grpc, fleet;  // routers
-  std::string last_line;    // explains a process that ended
+  std::string grpc, fleet, http;  // routers; http empty when it serves none
+  std::string last_line;          // explains a process that ended
 };
 
 class ProcessCluster final : public Cluster {
@@ -63,6 +63,15 @@ class ProcessCluster final : public Cluster {
     std::vector<std::string> addresses;
     for (const auto& [name, announcement] : announcements_) {
       if (!announcement.grpc.empty()) addresses.push_back(announcement.grpc);
+    }
+    return absl::StrJoin(addresses, ", ");
+  }
+
+  std::string http_addresses() const override {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::string> addresses;
+    for (const auto& [name, announcement] : announcements_) {
+      if (!announcement.http.empty()) addresses.push_back(announcement.http);
     }
     return absl::StrJoin(addresses, ", ");
   }
@@ -131,6 +140,9 @@ class ProcessCluster final : public Cluster {
         // A router that is started again must be found where it was.
         process.flags.push_back(absl::StrCat("--fleet=", announcement.fleet));
         process.flags.push_back(absl::StrCat("--grpc=", announcement.grpc));
+        if (!announcement.http.empty()) {
+          process.flags.push_back(absl::StrCat("--http=", announcement.http));
+        }
       }
     }
     for (int i = 0; i < up_.prefill; ++i) {
@@ -173,6 +185,8 @@ class ProcessCluster final : public Cluster {
       announcement.started = true;
       announcement.grpc = FieldOf(line, "grpc");
       announcement.fleet = FieldOf(line, "fleet");
+      announcement.http = FieldOf(line, "http");
+      if (announcement.http == "off") announcement.http.clear();
     } else if (absl::StrContains(line, " node started ")) {
       announcement.started = true;
     }

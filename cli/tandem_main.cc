@@ -8,6 +8,7 @@
 #include "common/base/version.h"
 #include "common/config/process_main.h"
 #include "decode_node/decode_kind.h"
+#include "kernels/api/device.h"
 #include "prefill_node/prefill_kind.h"
 #include "router/router_config.h"
 
@@ -23,6 +24,8 @@ CommandMap AllCommands() {
   commands["chat"] = NewChatCommand();
   commands["tokenize"] = NewTokenizeCommand();
   commands["status"] = NewStatusCommand();
+  commands["bench"] = NewBenchCommand();
+  commands["sim"] = NewSimCommand();
   return commands;
 }
 
@@ -94,7 +97,8 @@ int TandemMain(const std::vector<std::string>& args, const Environment& env) {
   const CommandMap commands = AllCommands();
   const std::string name = args.empty() ? "" : args[0];
   if (name == "version" || name == "--version") {
-    std::printf("tandem %s\n", std::string(kVersion).c_str());
+    std::printf("tandem %s\nCUDA: %s\n", std::string(kVersion).c_str(),
+                kernels::DescribeCuda().c_str());
     return config::kExitOk;
   }
   if (name == "help" || name == "--help" || name == "-h") {

@@ -53,8 +53,11 @@ class UpCommand final : public Command {
       ready = IsReady(*cluster);
       if (ready) {
         std::printf(
-            "ready: %d router(s), %d prefill and %d decode node(s); gRPC on %s; Ctrl-C drains\n",
-            up_.routers, up_.prefill, up_.decode, cluster->grpc_addresses().c_str());
+            "ready: %d router(s), %d prefill and %d decode node(s); gRPC on %s%s%s; Ctrl-C "
+            "drains\n",
+            up_.routers, up_.prefill, up_.decode, cluster->grpc_addresses().c_str(),
+            cluster->http_addresses().empty() ? "" : "; HTTP on ",
+            cluster->http_addresses().c_str());
         std::fflush(stdout);
       } else if (now > deadline) {
         return absl::DeadlineExceededError(absl::StrCat("the cluster was not ready within ",

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/mutation.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/convert.h"
 
 namespace tandem::decode_node {
@@ -28,6 +30,7 @@ void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comman
 }
 
 void DecodeCore::OnRouterLost(node::RouterKey router, absl::Time) {
+  if (TANDEM_MUTATED(kRouterLossIgnored)) return;
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     if (leg->first.router == router) End(leg, "router lost");
@@ -54,8 +57,9 @@ void DecodeCore::End(Legs::iterator it, const std::string& reason) {
   by_sequence_.erase(leg.sequence);
   if (leg.phase == Phase::kReceiving) {
     by_lease_.erase(leg.lease);
-    draining_leases_.emplace(leg.lease, scheduler_.ReleaseQuarantining(
-                                            leg.sequence, leg.first_ordinal, leg.lease_blocks));
+    std::vector<BlockId>& blocks = draining_leases_[leg.lease];
+    blocks = scheduler_.ReleaseQuarantining(leg.sequence, leg.first_ordinal, leg.lease_blocks);
+    if (TANDEM_MUTATED(kQuarantineSkipped)) scheduler_.EndQuarantine(std::exchange(blocks, {}));
     ledger_.Transfer(transfer::CloseLease{.lease = leg.lease, .reason = reason});
   } else {
     scheduler_.Release(leg.sequence);
@@ -97,8 +101,9 @@ void DecodeCore::On(const transfer::LeaseInstalled& event, absl::Time) {
   SendInstalled(*it, tokens, &event);
   ledger_.counters().set_kv_bytes_received(ledger_.counters().kv_bytes_received() +
                                            event.bytes_received);
-  const request::FinishReason reason = Append(leg, first.token_id());
-  if (reason != request::FinishReason::kNone) Finish(it, reason);
+  const auto reason = Append(leg, first.token_id());
+  if (!reason.ok()) return FailAndEnd(it, reason.status(), "first token breaks the constraint");
+  if (*reason != request::FinishReason::kNone) Finish(it, *reason);
 }
 
 void DecodeCore::On(const transfer::LeaseFailed& event, absl::Time) {
@@ -113,7 +118,7 @@ void DecodeCore::On(const transfer::LeaseFailed& event, absl::Time) {
 void DecodeCore::On(const transfer::LeaseDrained& event, absl::Time) {
   const auto found = draining_leases_.find(event.lease);
   if (found == draining_leases_.end()) return;
-  scheduler_.EndQuarantine(found->second);
+  if (!TANDEM_MUTATED(kReleaseLost)) scheduler_.EndQuarantine(found->second);
   draining_leases_.erase(found);
 }
 
@@ -135,8 +140,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     const Legs::iterator it = found->second;
     Leg& leg = it->second;
     if (!step.status.ok()) {
-      ledger_.FailLeg(it->first.router, leg.wire, step.status, /*sender_side=*/false);
-      End(it, "step failed");
+      FailAndEnd(it, step.status, "step failed");
       continue;
     }
     ledger_.SendScores(it->first.router, leg.wire, outcome);
@@ -151,8 +155,12 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     }
     tokens.Add(it->first.router, leg.wire, node::ToWire(outcome.token, leg.output_tokens));
     ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);
-    const request::FinishReason reason = Append(leg, outcome.token.token);
-    if (reason != request::FinishReason::kNone) finished.emplace_back(it, reason);
+    const auto reason = Append(leg, outcome.token.token);
+    if (!reason.ok()) {
+      FailAndEnd(it, reason.status(), "constraint");
+    } else if (*reason != request::FinishReason::kNone) {
+      finished.emplace_back(it, *reason);
+    }
   }
   ledger_.Send(std::move(tokens));
   for (const auto& [it, reason] : finished) Finish(it, reason);
@@ -176,9 +184,11 @@ void DecodeCore::SendInstalled(const Legs::value_type& leg, const v1::TokensBySo
   ledger_.Send(leg.first.router, std::move(event));
 }
 
-request::FinishReason DecodeCore::Append(Leg& leg, TokenId token) {
+absl::StatusOr<request::FinishReason> DecodeCore::Append(Leg& leg, TokenId token) {
   scheduler_.AppendToken(leg.sequence, token);
   ++leg.output_tokens;
+  ASSIGN_OR_RETURN(const bool whole, scheduler_.AdvanceConstraint(leg.sequence, token));
+  if (whole) return request::FinishReason::kStop;
   const node::Sequence& sequence = scheduler_.Get(leg.sequence);
   const request::FinishReason reason = request::CheckStop(
       sequence.input.stop, sequence.input.eos_token_ids, token, leg.output_tokens);
@@ -186,6 +196,12 @@ request::FinishReason DecodeCore::Append(Leg& leg, TokenId token) {
   return static_cast<int64_t>(sequence.tokens.size()) >= scheduler_.spec().context_tokens
              ? request::FinishReason::kLength
              : request::FinishReason::kNone;
+}
+
+void DecodeCore::FailAndEnd(Legs::iterator it, const absl::Status& status,
+                            const std::string& reason) {
+  ledger_.FailLeg(it->first.router, it->second.wire, status, /*sender_side=*/false);
+  End(it, reason);
 }
 
 void DecodeCore::Finish(Legs::iterator it, request::FinishReason reason) {

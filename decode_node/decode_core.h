@@ -29,7 +29,8 @@ namespace tandem::decode_node {
 class DecodeCore final : public node::NodeCore {
  public:
   // REQUIRES: positive num_blocks, max_batch_tokens and max_sequences.
-  explicit DecodeCore(const node::SchedulerOptions& options) : scheduler_(options) {}
+  explicit DecodeCore(node::SchedulerOptions options)
+      : scheduler_((options.retry_alone = true, options)) {}
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_DECODE; }
   void OnRouterJoined(node::RouterKey, absl::Time) override {}
@@ -84,8 +85,10 @@ class DecodeCore final : public node::NodeCore {
 
   void SendInstalled(const Legs::value_type& leg, const v1::TokensBySource& tokens,
                      const transfer::LeaseInstalled* received);
-  // Appends an answer's next token; says whether and why it was the last.
-  request::FinishReason Append(Leg& leg, TokenId token);
+  // Appends an answer's next token; says whether and why it was the last. Errors: as
+  // SequenceScheduler::AdvanceConstraint.
+  absl::StatusOr<request::FinishReason> Append(Leg& leg, TokenId token);
+  void FailAndEnd(Legs::iterator leg, const absl::Status& status, const std::string& reason);
   void Finish(Legs::iterator leg, request::FinishReason reason);
 
   node::SequenceScheduler scheduler_;

@@ -8,7 +8,7 @@
 namespace tandem::kernels {
 
 size_t GemmScratchBytes(int64_t rows, int64_t k) {
-  return rows <= 1 ? 64 : static_cast<size_t>(RoundUpTo64(rows * k * 4));
+  return static_cast<size_t>(RoundUpTo64(rows * k * 4));
 }
 
 size_t KvSlabBytes(const KvShape& shape) {

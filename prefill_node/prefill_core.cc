@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/mutation.h"
 
 namespace tandem::prefill_node {
 
@@ -147,7 +148,9 @@ void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledTok
     const Export& exported = found->second->second;
     ledger_.SendScores(exported.owner->router, exported.wire, outcome);
     if (outcome.sampled) {
-      finished.push_back(Finish(found->second, outcome.token, tokens));
+      const Exports::iterator it = found->second;
+      finished.push_back(Finish(it, outcome.token, tokens));
+      if (TANDEM_MUTATED(kExportUnpinnedEarly)) EndExport(it);
     }
   }
   ledger_.Send(std::move(tokens));

@@ -1,5 +1,6 @@
 #include "router/model_assets.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -10,6 +11,19 @@
 #include "common/model/hash_model.h"
 
 namespace tandem::router {
+namespace {
+
+// Normalisation shortens a text at most this much.
+constexpr int64_t kNormalisationMax = 4;
+
+int64_t PromptBytesMax(const ModelAssets& assets) {
+  size_t longest = 1;
+  for (TokenId id = 0; id < assets.identity.vocab_size; ++id)
+    longest = std::max(longest, assets.tokenizer->TokenBytes(id).size());
+  return kNormalisationMax * assets.identity.context_tokens * static_cast<int64_t>(longest);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::Load(const std::string& checkpoint_path) {
   ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
@@ -24,6 +38,7 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::Load(const std::string
     ASSIGN_OR_RETURN(assets->chat_template,
                      model::ChatTemplate::Parse(checkpoint->chat_template()));
   }
+  assets->prompt_bytes_max = PromptBytesMax(*assets);
   return assets;
 }
 
@@ -36,15 +51,12 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::ForHashEngine() {
   ASSIGN_OR_RETURN(assets->tokenizer, model::Tokenizer::Create(model::ByteVocabulary()));
   ASSIGN_OR_RETURN(assets->chat_template,
                    model::ChatTemplate::Parse(model::ByteVocabularyChatTemplate()));
+  assets->prompt_bytes_max = PromptBytesMax(*assets);
   return assets;
 }
 
 absl::StatusOr<std::string> ModelAssets::RenderChat(const v1::ChatMessages& chat,
                                                     absl::Time now) const {
-  if (chat_template == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "chat: model ", identity.name, " brings no chat template; send text or tokens instead"));
-  }
   if (chat.messages().empty()) {
     return absl::InvalidArgumentError("chat.messages: expected at least one message, got none");
   }
@@ -60,6 +72,15 @@ absl::StatusOr<std::string> ModelAssets::RenderChat(const v1::ChatMessages& chat
     }
   }
   input.add_generation_prompt = !chat.no_generation_prompt();
+  return RenderChat(std::move(input), now);
+}
+
+absl::StatusOr<std::string> ModelAssets::RenderChat(model::ChatTemplate::RenderInput input,
+                                                    absl::Time now) const {
+  if (chat_template == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "chat: model ", identity.name, " brings no chat template; send text or tokens instead"));
+  }
   const auto text_of = [this](std::optional<TokenId> id) {
     return id.has_value() ? tokenizer->TokenBytes(*id) : std::string();
   };

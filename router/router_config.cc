@@ -8,8 +8,20 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
              {.group = "Network"});
   schema.Add("fleet", &config.fleet, "Address where nodes join, host:port; port 0 picks one.",
              {.group = "Network"});
+  schema.Add("http", &config.http,
+             "Address of the OpenAI-compatible HTTP API, port or host:port; empty = none.",
+             {.group = "Network"});
+  schema.Add("http-threads", &config.http_threads, "Threads that serve HTTP.",
+             {.min = 1, .max = 64, .group = "Network"});
+  schema.Add("api-keys", &config.api_keys,
+             "File of hashed keys that HTTP clients must have one of; empty = none needed.",
+             {.group = "Network"});
   schema.Add("model", &config.model,
              "The model served: a known name, a .gguf file or a checkpoint folder.",
+             {.group = "Model"});
+  schema.Add("served-model-name", &config.served_model_name,
+             "Names that clients may call the model by; the first is what they are told. Default: "
+             "`model`, without folder and ending.",
              {.group = "Model"});
   schema.Add("engine", &config.engine, "What the nodes run: cpu (a model) or hash (none).",
              {.group = "Model", .choices = {"cpu", "hash"}});

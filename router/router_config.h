@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "common/config/schema.h"
@@ -14,7 +15,11 @@ struct RouterConfig {
   std::string id = "router-0";
   std::string grpc = "127.0.0.1:50051";
   std::string fleet = "127.0.0.1:50052";
+  std::string http;  // empty = not served
+  int32_t http_threads = 2;
+  std::string api_keys;
   std::string model = "smollm2";
+  std::vector<std::string> served_model_name;  // empty = as `model` says
   std::string engine = "cpu";
   RouterOptions core;  // its fields are registered one by one
   absl::Duration drain_timeout = absl::Seconds(30);

@@ -22,6 +22,7 @@
 // state; the index and the queues are bounded.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -34,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/request/guided_params.h"
 #include "common/request/sampling_params.h"
 #include "common/runtime/random.h"
 #include "tandem/v1/client.pb.h"
@@ -46,10 +48,20 @@ using NodeKey = StrongId<struct NodeKeyTag, uint64_t>;
 
 // What nodes must serve to join: this router's model.
 struct ModelIdentity {
-  std::string name;
+  std::string name;  // the checkpoint's own
   std::string fingerprint;
   int32_t vocab_size = 0;
   int32_t context_tokens = 0;
+  // What clients may call it beside its own name; the first is what they are told.
+  std::vector<std::string> served_names;
+
+  const std::string& served_name() const {
+    return served_names.empty() ? name : served_names.front();
+  }
+  bool Serves(const std::string& asked) const {
+    return asked == name ||
+           std::find(served_names.begin(), served_names.end(), asked) != served_names.end();
+  }
 };
 
 struct RouterOptions {
@@ -92,9 +104,10 @@ struct RequestInput {
       stop;  // max_tokens set; stop strings are matched by the caller, who then calls Finish
   std::vector<TokenId> eos_token_ids;
   std::string cache_salt;
-  int32_t sequence_index = 0;  // of the first sequence
-  int32_t sequences = 1;       // answers, indices from sequence_index up
-  int32_t priority = 0;        // lower is placed and computed earlier
+  request::GuidedParams guided;  // what the answer must look like; compiles
+  int32_t sequence_index = 0;    // of the first sequence
+  int32_t sequences = 1;         // answers, indices from sequence_index up
+  int32_t priority = 0;          // lower is placed and computed earlier
   // The whole answer must be out by then, counted from Submit.
   absl::Duration answer_deadline = absl::InfiniteDuration();
   // Report the prompt's own log-probabilities, each with this many top ones.

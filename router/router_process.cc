@@ -2,6 +2,8 @@
 
 #include <google/protobuf/stubs/logging.h>
 
+#include <filesystem>
+#include <string>
 #include <utility>
 
 #include "common/base/status_macros.h"
@@ -9,15 +11,25 @@
 #include "common/config/process_main.h"
 #include "common/model/model_path.h"
 #include "common/telemetry/log.h"
+#include "router/http/http_server.h"
 
 namespace tandem::router {
 namespace {
+
+// The file's or folder's name when `model` is a path, else `model`.
+std::string ShownName(const std::string& model) {
+  const std::filesystem::path path(model);
+  const std::filesystem::path last = path.has_filename() ? path : path.parent_path();
+  return last.extension() == ".gguf" ? last.stem().string() : last.filename().string();
+}
 
 absl::StatusOr<std::unique_ptr<ModelAssets>> LoadAssets(
     const RouterConfig& config, const std::map<std::string, std::string>& env) {
   if (config.engine == "hash") return ModelAssets::ForHashEngine();
   ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(config.model, env));
-  return ModelAssets::Load(path);
+  ASSIGN_OR_RETURN(auto assets, ModelAssets::Load(path));
+  assets->identity.served_names = {ShownName(config.model)};
+  return assets;
 }
 
 }  // namespace
@@ -25,9 +37,15 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> LoadAssets(
 absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
     const RouterConfig& config, const std::map<std::string, std::string>& env) {
   ASSIGN_OR_RETURN(std::unique_ptr<ModelAssets> assets, LoadAssets(config, env));
+  if (!config.served_model_name.empty()) assets->identity.served_names = config.served_model_name;
   RouterServerOptions options;
   options.grpc_address = config.grpc;
   options.fleet_address = config.fleet;
+  if (!config.http.empty()) {
+    ASSIGN_OR_RETURN(options.http_address, ParseHttpAddress(config.http));
+  }
+  options.http_threads = config.http_threads;
+  options.api_keys = config.api_keys;
   options.core = config.core;
   options.core.router_id = config.id;
   options.core.version = std::string(kVersion);
@@ -38,7 +56,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
        {"model", identity.name},
        {"fingerprint", identity.fingerprint},
        {"grpc", server->grpc_address()},
-       {"fleet", server->fleet_address()}});
+       {"fleet", server->fleet_address()},
+       {"http", server->http_address().empty() ? "off" : server->http_address()}});
   return server;
 }
 

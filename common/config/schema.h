@@ -38,7 +38,7 @@
 namespace tandem::config {
 
 // A configuration that needs more fields than this is two configurations.
-inline constexpr size_t kMaxFields = 25;
+inline constexpr size_t kMaxFields = 32;
 
 // Limits and documentation of one field; every member is optional.
 template <typename T>

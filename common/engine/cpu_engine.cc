@@ -20,26 +20,49 @@ namespace {
 // More compute threads than any machine this is meant for.
 constexpr int kThreadsMax = 1024;
 
-// The classes this processor has, for messages: "avx512, avx2, ref".
+// The classes this processor has, for messages: "avx512bf16, avx512, avx2, ref".
 std::string AvailableClasses() {
   std::string names;
-  for (const auto& [isa, name] : {std::pair(kernels::IsaClass::kAvx512, "avx512, "),
+  for (const auto& [isa, name] : {std::pair(kernels::IsaClass::kAvx512Bf16, "avx512bf16, "),
+                                  std::pair(kernels::IsaClass::kAvx512, "avx512, "),
                                   std::pair(kernels::IsaClass::kAvx2, "avx2, ")}) {
     if (kernels::FindBackend(isa) != nullptr) absl::StrAppend(&names, name);
   }
   return names + "ref";
 }
 
-absl::StatusOr<const kernels::Backend*> SelectBackend(const std::string& name) {
-  if (name == "auto") return &kernels::BestBackend();
+absl::StatusOr<const kernels::Backend*> SelectBackend(const CpuEngineOptions& options) {
+  const std::string& name = options.isa;
+  const bool portable = options.numerics == "portable" || options.weights == "f32";
+  if (options.numerics != "auto" && options.numerics != "portable") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("numerics is \"", options.numerics, "\", expected auto or portable"));
+  }
+  if (name == "auto") return &(portable ? kernels::BestPortableBackend() : kernels::BestBackend());
   kernels::IsaClass isa = kernels::IsaClass::kRef;
   if (!kernels::ParseIsaClass(name.c_str(), &isa)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("isa is \"", name, "\", expected auto, avx512, avx2 or ref"));
+        absl::StrCat("isa is \"", name, "\", expected auto, avx512bf16, avx512, avx2 or ref"));
   }
-  if (const kernels::Backend* backend = kernels::FindBackend(isa)) return backend;
+  const kernels::Backend* backend = kernels::FindBackend(isa);
+  if (backend == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("isa is \"", name, "\", but this processor has only ", AvailableClasses()));
+  }
+  if (options.numerics == "portable" &&
+      std::string(backend->numerics) != kernels::kPortableNumerics) {
+    return absl::InvalidArgumentError(absl::StrCat("numerics is \"portable\", which isa \"", name,
+                                                   "\" does not have: expected avx512 or avx2"));
+  }
+  return backend;
+}
+
+absl::StatusOr<WeightFormat> ParseWeights(const std::string& name) {
+  if (name == "auto") return WeightFormat::kAuto;
+  if (name == "f32") return WeightFormat::kF32;
+  if (name == "bf16") return WeightFormat::kBf16;
   return absl::InvalidArgumentError(
-      absl::StrCat("isa is \"", name, "\", but this processor has only ", AvailableClasses()));
+      absl::StrCat("weights is \"", name, "\", expected auto, bf16 or f32"));
 }
 
 absl::StatusOr<kernels::KvType> ParseKvType(const std::string& name) {
@@ -62,6 +85,11 @@ absl::Status CheckOptions(const model::ModelConfig& config, const CpuEngineOptio
   if (options.context_tokens < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("context_tokens is ", options.context_tokens, ", expected 0 or more"));
+  }
+  if (config.hidden_size % 2 != 0 || config.ffn_size % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("the checkpoint's hidden size is ",
+                                                   config.hidden_size, " and its ffn size ",
+                                                   config.ffn_size, ", expected even numbers"));
   }
   if (config.head_dim % 16 != 0 || config.head_dim > 256) {
     return absl::InvalidArgumentError(
@@ -261,14 +289,15 @@ absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& ch
   const model::ModelConfig& config = checkpoint.config();
   RETURN_IF_ERROR(CheckOptions(config, options));
   CpuEngine::Parts parts;
-  ASSIGN_OR_RETURN(parts.backend, SelectBackend(options.isa));
+  ASSIGN_OR_RETURN(parts.backend, SelectBackend(options));
+  ASSIGN_OR_RETURN(const WeightFormat weights, ParseWeights(options.weights));
   ASSIGN_OR_RETURN(const kernels::KvType kv_type, ParseKvType(options.kv_type));
   parts.config = config;
   parts.kv = {config.num_kv_heads, config.head_dim, options.block_tokens, kv_type};
   const int threads = options.threads == 0 ? AvailableProcessors() : options.threads;
   parts.pool = std::make_unique<ComputePool>(threads);
   parts.weights =
-      std::make_unique<ModelWeights>(checkpoint, *parts.backend, parts.pool->parallel());
+      std::make_unique<ModelWeights>(checkpoint, *parts.backend, parts.pool->parallel(), weights);
 
   EngineSpec& spec = parts.spec;
   spec.model_name = config.name;

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,9 @@ struct SequenceSlice {
       0;  // tokens before this index are prompt: penalties tell them from output
   int32_t sequence_index = 0;
   const request::SamplingParams* sampling = nullptr;  // REQUIRES: set when `sample`
+  // Bit i % 32 of word i / 32 says whether token i may be chosen: vocab_size / 32 + 1 words; empty
+  // = all may. Not empty whatever sampling->allowed_token_ids leaves of it.
+  absl::Span<const uint32_t> allowed;
   // What may not be chosen before min_tokens; nullptr and empty = nothing.
   const request::StopParams* stop = nullptr;
   absl::Span<const TokenId> eos_token_ids;
@@ -86,6 +90,11 @@ class Engine {
   // Bytes that one step of at most `max_batch_tokens` rows needs beside weights and KV, measured by
   // a profiling run.
   virtual absl::StatusOr<int64_t> ProfileStepBytes(int64_t max_batch_tokens) = 0;
+  // After the profiling run: bytes of the engine's own device that may become KV cache, or nullopt
+  // for an engine whose KV lies in host memory.
+  virtual absl::StatusOr<std::optional<int64_t>> DeviceKvBytes() {
+    return std::optional<int64_t>();
+  }
   // Sets the KV cache up. Called once, before Step.
   virtual absl::Status AllocateKv(int64_t num_blocks) = 0;
   // REQUIRES: AllocateKv succeeded.

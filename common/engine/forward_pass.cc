@@ -8,6 +8,16 @@
 
 namespace tandem::engine {
 
+namespace {
+
+// Strides of activations in elements of 2 or 4 bytes. Rows whose distance is a multiple of 2 KiB
+// compete for the same few places in a cache: those get 64 bytes more.
+int64_t PaddedStride(int64_t size, bool bf16) {
+  return bf16 && size % 1024 == 0 ? size + 32 : size;
+}
+
+}  // namespace
+
 ForwardPass::ForwardPass(Options options, const ModelWeights& weights,
                          const kernels::Backend& backend, const kernels::ParallelFor& parallel)
     : options_(std::move(options)),
@@ -18,7 +28,12 @@ ForwardPass::ForwardPass(Options options, const ModelWeights& weights,
       hidden_(options_.config.hidden_size),
       q_size_(int64_t{options_.config.num_heads} * options_.config.head_dim),
       kv_size_(int64_t{options_.config.num_kv_heads} * options_.config.head_dim),
-      qkv_size_(q_size_ + 2 * kv_size_) {}
+      qkv_size_(q_size_ + 2 * kv_size_),
+      h_stride_(PaddedStride(hidden_, weights.dot_products())),
+      attention_stride_(PaddedStride(q_size_, weights.dot_products())),
+      gated_stride_(weights.dot_products()
+                        ? PaddedStride(weights.layers()[0].gate_up.shape.n / 2, true)
+                        : 2 * int64_t{options_.config.ffn_size}) {}
 
 int64_t ForwardPass::Reserve(int64_t rows, int64_t logit_rows) {
   const model::ModelConfig& config = options_.config;
@@ -30,13 +45,14 @@ int64_t ForwardPass::Reserve(int64_t rows, int64_t logit_rows) {
   };
   if (rows > reserved_rows_) {
     grow(&x_, rows, hidden_);
-    grow(&h_, rows, hidden_);
+    // Activations in bf16 take half of what is reserved here for them.
+    grow(&h_, rows, h_stride_);
     grow(&qkv_, rows, qkv_size_);
-    grow(&attention_, rows, q_size_);
-    grow(&gate_up_, rows, 2 * int64_t{config.ffn_size});
+    grow(&attention_, rows, attention_stride_);
+    grow(&gate_up_, rows, gated_stride_);
     if (config.sandwich_norms) grow(&projected_, rows, hidden_);
     const int64_t widest = std::max({hidden_, q_size_, int64_t{config.ffn_size}});
-    gemm_scratch_ = AlignedBuffer(kernels::GemmScratchBytes(rows, widest));
+    grow(&gemm_scratch_, 1, static_cast<int64_t>(kernels::GemmScratchBytes(rows, widest)) / 4);
     attention_scratch_ = AlignedBuffer(kernels::AttentionScratchBytes(
         {config.num_heads, options_.kv, static_cast<int32_t>(rows),
          static_cast<int32_t>(options_.context_tokens), parallel_.num_workers}));
@@ -93,11 +109,11 @@ void ForwardPass::ComputeKv(const ForwardBatch& batch, int layer, const kernels:
   const model::ModelConfig& config = options_.config;
   const LayerWeights& w = weights_.layers()[static_cast<size_t>(layer)];
   const int64_t rows = static_cast<int64_t>(batch.tokens.size());
-  Normalise(x_.floats(), rows, w.attention_norm, h_.floats());
+  Normalise(0, 0, rows, w.attention_norm);
   float* q = qkv_.floats();
   float* k = q + q_size_;
   float* v = k + kv_size_;
-  Multiply({h_.floats(), hidden_, rows, &w.qkv, false, q});
+  Multiply({{h_.data(), h_stride_}, rows, &w.qkv, false, q});
   if (!w.q_norm.empty()) NormaliseHeads(q, rows, config.num_heads, w.q_norm);
   if (!w.k_norm.empty()) NormaliseHeads(k, rows, config.num_kv_heads, w.k_norm);
   const RopeTable& table = rope_.ForLayer(layer);
@@ -135,48 +151,85 @@ void ForwardPass::Attend(const ForwardBatch& batch, int layer, const kernels::Kv
   args.layer = kv;
   args.sequences = batch.sequences.data();
   args.num_sequences = static_cast<int32_t>(batch.sequences.size());
-  args.out = attention_.floats();
-  args.out_stride = q_size_;
+  if (weights_.dot_products()) {
+    args.out_bf16 = static_cast<uint16_t*>(attention_.data());
+  } else {
+    args.out = attention_.floats();
+  }
+  args.out_stride = attention_stride_;
   args.scratch = attention_scratch_.data();
   args.scratch_bytes = attention_scratch_.bytes();
   backend_.attention(args, parallel_);
-  AddToResidual(attention_.floats(), q_size_, static_cast<int64_t>(batch.tokens.size()), w.o,
-                w.post_attention_norm);
+  AddToResidual({attention_.data(), attention_stride_}, static_cast<int64_t>(batch.tokens.size()),
+                w.o, w.post_attention_norm);
 }
 
 void ForwardPass::FeedForward(int64_t rows, int layer) {
-  const int64_t ffn = options_.config.ffn_size;
   const LayerWeights& w = weights_.layers()[static_cast<size_t>(layer)];
-  Normalise(x_.floats(), rows, w.ffn_norm, h_.floats());
-  Multiply({h_.floats(), hidden_, rows, &w.gate_up, false, gate_up_.floats()});
+  Normalise(0, 0, rows, w.ffn_norm);
+  if (weights_.dot_products()) {
+    MultiplyGated(rows, w.gate_up);
+  } else {
+    ActivateGated(rows, w.gate_up);
+  }
+  AddToResidual({gate_up_.data(), gated_stride_}, rows, w.down, w.post_ffn_norm);
+}
+
+// gate_up = act(h·gate) · (h·up), in one product.
+void ForwardPass::MultiplyGated(int64_t rows, const Projection& gate_up) {
+  kernels::GemmArgs args;
+  SetInput({h_.data(), h_stride_}, &args);
+  args.rows = rows;
+  args.w = gate_up.matrix();
+  args.gated_bf16 = static_cast<uint16_t*>(gate_up_.data());
+  args.activation = Activation();
+  args.y_stride = gated_stride_;
+  args.scratch = gemm_scratch_.data();
+  backend_.gemm(args, parallel_);
+}
+
+// The same in two operators, in place of gate.
+void ForwardPass::ActivateGated(int64_t rows, const Projection& gate_up) {
+  const int64_t ffn = options_.config.ffn_size;
+  Multiply({{h_.data(), h_stride_}, rows, &gate_up, false, gate_up_.floats()});
   kernels::GatedActivationArgs args;
-  args.activation = options_.config.activation == model::Activation::kSiluMul
-                        ? kernels::GateActivation::kSilu
-                        : kernels::GateActivation::kGeluTanh;
+  args.activation = Activation();
   args.gate = gate_up_.floats();
   args.up = gate_up_.floats() + ffn;
   args.y = gate_up_.floats();
-  args.gate_stride = args.up_stride = args.y_stride = 2 * ffn;
+  args.gate_stride = args.up_stride = args.y_stride = gated_stride_;
   args.rows = rows;
   args.size = ffn;
   backend_.gated_activation(args, parallel_);
-  AddToResidual(gate_up_.floats(), 2 * ffn, rows, w.down, w.post_ffn_norm);
+}
+
+kernels::GateActivation ForwardPass::Activation() const {
+  return options_.config.activation == model::Activation::kSiluMul
+             ? kernels::GateActivation::kSilu
+             : kernels::GateActivation::kGeluTanh;
 }
 
 void ForwardPass::ComputeLogits(absl::Span<const int32_t> rows) {
   const int64_t count = static_cast<int64_t>(rows.size());
   Reserve(reserved_rows_, count);
   for (int64_t i = 0; i < count; ++i) {
-    Normalise(x_.floats() + rows[static_cast<size_t>(i)] * hidden_, 1, weights_.final_norm(),
-              h_.floats() + i * hidden_);
+    Normalise(rows[static_cast<size_t>(i)], i, 1, weights_.final_norm());
   }
-  Multiply({h_.floats(), hidden_, count, &weights_.output(), false, logits_.floats()});
+  Multiply({{h_.data(), h_stride_}, count, &weights_.output(), false, logits_.floats()});
+}
+
+void ForwardPass::SetInput(const Activations& x, kernels::GemmArgs* args) const {
+  if (weights_.dot_products()) {
+    args->x_bf16 = static_cast<const uint16_t*>(x.data);
+  } else {
+    args->x = static_cast<const float*>(x.data);
+  }
+  args->x_stride = x.stride;
 }
 
 void ForwardPass::Multiply(const Product& product) {
   kernels::GemmArgs args;
-  args.x = product.x;
-  args.x_stride = product.x_stride;
+  SetInput(product.x, &args);
   args.rows = product.rows;
   args.w = product.w->matrix();
   args.bias = product.w->bias_or_null();
@@ -187,13 +240,13 @@ void ForwardPass::Multiply(const Product& product) {
   backend_.gemm(args, parallel_);
 }
 
-void ForwardPass::AddToResidual(const float* input, int64_t input_stride, int64_t rows,
-                                const Projection& w, const std::vector<float>& post_norm) {
+void ForwardPass::AddToResidual(const Activations& input, int64_t rows, const Projection& w,
+                                const std::vector<float>& post_norm) {
   if (post_norm.empty()) {
-    Multiply({input, input_stride, rows, &w, true, x_.floats()});
+    Multiply({input, rows, &w, true, x_.floats()});
     return;
   }
-  Multiply({input, input_stride, rows, &w, false, projected_.floats()});
+  Multiply({input, rows, &w, false, projected_.floats()});
   kernels::RmsNormArgs args;
   args.x = projected_.floats();
   args.x_stride = args.y_stride = args.size = hidden_;
@@ -204,15 +257,20 @@ void ForwardPass::AddToResidual(const float* input, int64_t input_stride, int64_
   backend_.rms_norm(args, parallel_);
 }
 
-void ForwardPass::Normalise(const float* x, int64_t rows, const std::vector<float>& weight,
-                            float* y) {
+void ForwardPass::Normalise(int64_t first_row, int64_t to_row, int64_t rows,
+                            const std::vector<float>& weight) {
   kernels::RmsNormArgs args;
-  args.x = x;
-  args.x_stride = args.y_stride = args.size = hidden_;
+  args.x = x_.floats() + first_row * hidden_;
+  args.x_stride = args.size = hidden_;
   args.rows = rows;
   args.weight = weight.data();
   args.eps = options_.config.rms_norm_eps;
-  args.y = y;
+  args.y_stride = h_stride_;
+  if (weights_.dot_products()) {
+    args.y_bf16 = static_cast<uint16_t*>(h_.data()) + to_row * h_stride_;
+  } else {
+    args.y = h_.floats() + to_row * h_stride_;
+  }
   backend_.rms_norm(args, parallel_);
 }
 

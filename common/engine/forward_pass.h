@@ -61,20 +61,29 @@ class ForwardPass {
   void Attend(const ForwardBatch& batch, int layer, const kernels::KvLayer& kv);
   void FeedForward(int64_t rows, int layer);
 
+  // Rows of what enters a product: bf16 where weights_.dot_products(), else fp32.
+  struct Activations {
+    void* data;
+    int64_t stride;  // elements
+  };
   // y = x·w (+ bias); with `add`, y += it.
   struct Product {
-    const float* x;
-    int64_t x_stride;
+    Activations x;
     int64_t rows;
     const Projection* w;
     bool add;
     float* y;
   };
   void Multiply(const Product& product);
+  void SetInput(const Activations& x, kernels::GemmArgs* args) const;
   // x += w·input, through the sandwich norm `post_norm` where there is one.
-  void AddToResidual(const float* input, int64_t input_stride, int64_t rows, const Projection& w,
+  void AddToResidual(const Activations& input, int64_t rows, const Projection& w,
                      const std::vector<float>& post_norm);
-  void Normalise(const float* x, int64_t rows, const std::vector<float>& weight, float* y);
+  // Norms rows of the residual stream from `first_row` on into rows of h from `to_row` on.
+  void Normalise(int64_t first_row, int64_t to_row, int64_t rows, const std::vector<float>& weight);
+  kernels::GateActivation Activation() const;
+  void MultiplyGated(int64_t rows, const Projection& gate_up);
+  void ActivateGated(int64_t rows, const Projection& gate_up);
   void NormaliseHeads(float* x, int64_t rows, int64_t heads, const std::vector<float>& weight);
 
   const Options options_;
@@ -86,14 +95,17 @@ class ForwardPass {
   const int64_t q_size_;    // heads * head_dim
   const int64_t kv_size_;   // kv_heads * head_dim
   const int64_t qkv_size_;  // q_size + 2 kv_size
+  const int64_t h_stride_;  // strides of activations, see PaddedStride
+  const int64_t attention_stride_;
+  const int64_t gated_stride_;
 
   int64_t reserved_rows_ = 0;
   int64_t reserved_logit_rows_ = 0;
   AlignedBuffer x_;          // [rows][hidden], the residual stream
-  AlignedBuffer h_;          // [rows][hidden], normed
+  AlignedBuffer h_;          // [rows][hidden], normed: activations
   AlignedBuffer qkv_;        // [rows][qkv_size]
-  AlignedBuffer attention_;  // [rows][q_size]
-  AlignedBuffer gate_up_;    // [rows][2 ffn]
+  AlignedBuffer attention_;  // [rows][q_size]: activations
+  AlignedBuffer gate_up_;    // [rows][2 ffn]; with dot products [rows][ffn], gated: activations
   AlignedBuffer projected_;  // [rows][hidden], sandwich norms only
   AlignedBuffer logits_;     // [logit_rows][vocab]
   AlignedBuffer gemm_scratch_;

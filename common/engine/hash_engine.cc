@@ -37,11 +37,27 @@ uint64_t LayerWord(uint64_t hash, int layer) {
   return layer == 0 ? hash : Scramble(hash + kGolden * static_cast<uint64_t>(layer));
 }
 
-TokenId TokenOfDraw(const HashEngineOptions& options, const request::SamplingParams& sampling,
+// The tokens that a slice's mask and allowed_token_ids leave, ascending; empty = all. As without a
+// mask, printable bytes and the end come before others.
+std::vector<TokenId> Candidates(const SequenceSlice& slice) {
+  const std::vector<TokenId>& listed = slice.sampling->allowed_token_ids;
+  if (slice.allowed.empty()) return listed;
+  std::vector<TokenId> all, usual;
+  for (TokenId token = 0; token < static_cast<TokenId>(slice.allowed.size() * 32); ++token) {
+    if (((slice.allowed[token / 32] >> (token % 32)) & 1) == 0) continue;
+    if (!listed.empty() && !std::binary_search(listed.begin(), listed.end(), token)) continue;
+    all.push_back(token);
+    const bool printable = token >= kFirstPrintable && token < kFirstPrintable + kPrintableCount;
+    if (printable || token == kEosToken) usual.push_back(token);
+  }
+  return usual.empty() ? all : usual;
+}
+
+// `candidates`: what may be chosen; empty = everything.
+TokenId TokenOfDraw(const HashEngineOptions& options, absl::Span<const TokenId> candidates,
                     uint64_t draw) {
   const uint64_t high = draw >> 32;
-  if (!sampling.allowed_token_ids.empty())
-    return sampling.allowed_token_ids[high % sampling.allowed_token_ids.size()];
+  if (!candidates.empty()) return candidates[high % candidates.size()];
   if (options.eos_every > 0 && draw % static_cast<uint64_t>(options.eos_every) == 0)
     return kEosToken;
   return kFirstPrintable + static_cast<TokenId>(high % kPrintableCount);
@@ -63,16 +79,16 @@ SampledToken WithLogprobs(const HashEngineOptions& options, TokenId token, uint6
 // `banned` is ascending.
 SampledToken Choose(const HashEngineOptions& options, uint64_t fold, int64_t position,
                     const request::SamplingParams& sampling, int32_t sequence_index,
-                    absl::Span<const TokenId> banned) {
+                    absl::Span<const TokenId> candidates, absl::Span<const TokenId> banned) {
   constexpr int kRedrawsMax = 1000;  // then there is, as good as surely, nothing else to choose
   uint64_t draw = Combine(fold, static_cast<uint64_t>(position));
   if (sampling.temperature > 0) {
     draw = Combine(Combine(draw, sampling.seed), static_cast<uint64_t>(sequence_index));
   }
-  TokenId token = TokenOfDraw(options, sampling, draw);
+  TokenId token = TokenOfDraw(options, candidates, draw);
   for (uint64_t redraw = 1; redraw <= kRedrawsMax; ++redraw) {
     if (!std::binary_search(banned.begin(), banned.end(), token)) break;
-    token = TokenOfDraw(options, sampling, Combine(draw, redraw));
+    token = TokenOfDraw(options, candidates, Combine(draw, redraw));
   }
   if (!sampling.logprobs.has_value()) return {.token = token};
   return WithLogprobs(options, token, draw, *sampling.logprobs);
@@ -121,7 +137,7 @@ class HashEngine : public Engine {
       const std::vector<TokenId> banned = request::BannedTokens(
           *slice.sampling, slice.stop, slice.eos_token_ids, slice.tokens.subspan(prompt));
       sampled.push_back(Choose(options_, fold, static_cast<int64_t>(slice.tokens.size()),
-                               *slice.sampling, slice.sequence_index, banned));
+                               *slice.sampling, slice.sequence_index, Candidates(slice), banned));
     }
     return sampled;
   }
@@ -255,7 +271,8 @@ TokenId HashEngineNextToken(const HashEngineOptions& options, absl::Span<const T
     hash = NextHash(hash, token);
     fold = Combine(fold, hash);
   }
-  return Choose(options, fold, static_cast<int64_t>(tokens.size()), sampling, sequence_index, {})
+  return Choose(options, fold, static_cast<int64_t>(tokens.size()), sampling, sequence_index,
+                sampling.allowed_token_ids, {})
       .token;
 }
 

@@ -33,8 +33,8 @@ struct HashEngineOptions {
 };
 
 // `waiter` outlives the engine and spends the simulated time. Of the sampling parameters only
-// temperature, seed, allowed_token_ids and logprobs (made-up numbers) have an effect.
-// Errors: kInvalidArgument for options out of range.
+// temperature, seed, allowed_token_ids, a slice's mask and logprobs (made-up numbers) have an
+// effect. Errors: kInvalidArgument for options out of range.
 absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& options,
                                                       Waiter& waiter = RealWaiter());
 

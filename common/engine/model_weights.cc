@@ -14,10 +14,13 @@ using model::TensorRole;
 // Rows that one task dequantises and packs: whole panels of 16, small enough to stay in L2.
 constexpr int64_t kRowsPerTask = 64;
 
+// Rows of gate, then as many of up: half the panel of a dot product's weights.
+constexpr int64_t kInterleave = 16;
+
 // Rows of one stored tensor bound for a place in a packed matrix.
 struct PackJob {
-  const StoredTensor* tensor;
-  int64_t first_row;  // in the tensor
+  const StoredTensor* tensor;  // nullptr: zero rows
+  int64_t first_row;           // in the tensor
   int64_t num_rows;
   const Projection* projection;
   void* packed;
@@ -27,8 +30,9 @@ struct PackJob {
 // Gathers what must be packed, then packs it with all threads.
 class WeightLoader {
  public:
-  WeightLoader(const model::Checkpoint& checkpoint, const kernels::Backend& backend)
-      : checkpoint_(checkpoint), backend_(backend) {}
+  WeightLoader(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
+               WeightFormat format)
+      : checkpoint_(checkpoint), backend_(backend), format_(format) {}
 
   // A vector, or an empty one where the architecture has none.
   std::vector<float> Vector(TensorRole role, int layer) const {
@@ -44,21 +48,39 @@ class WeightLoader {
   void Plan(std::initializer_list<TensorRole> roles, int layer, Projection* projection) {
     bool all_bf16 = true;
     for (TensorRole role : roles) {
-      const StoredTensor* tensor = checkpoint_.Find(role, layer);
-      TANDEM_CHECK(tensor != nullptr, model::TensorRoleName(role), " of layer ", layer);
-      all_bf16 = all_bf16 && tensor->type == model::TensorType::kBF16;
-      projection->shape.n += tensor->rows;
-      projection->shape.k = tensor->columns;
+      const StoredTensor& tensor = Find(role, layer);
+      all_bf16 = all_bf16 && tensor.type == model::TensorType::kBF16;
+      projection->shape.n += tensor.rows;
+      projection->shape.k = tensor.columns;
     }
-    projection->shape.type = all_bf16 ? kernels::WeightType::kBf16 : kernels::WeightType::kF32;
-    projection->packed = AlignedBuffer(backend_.packed_bytes(projection->shape));
+    Allocate(all_bf16, projection);
     int64_t packed_row = 0;
     for (TensorRole role : roles) {
-      const StoredTensor* tensor = checkpoint_.Find(role, layer);
-      for (int64_t row = 0; row < tensor->rows; row += kRowsPerTask) {
-        const int64_t rows = std::min(kRowsPerTask, tensor->rows - row);
-        jobs_.push_back({tensor, row, rows, projection, projection->packed.data(), packed_row});
-        packed_row += rows;
+      const StoredTensor& tensor = Find(role, layer);
+      PlanRows({&tensor, 0, tensor.rows, projection, projection->packed.data(), packed_row});
+      packed_row += tensor.rows;
+    }
+  }
+
+  // Plans gate and up in turns of kInterleave rows.
+  void PlanInterleaved(int layer, Projection* projection) {
+    const StoredTensor& gate = Find(TensorRole::kGate, layer);
+    const StoredTensor& up = Find(TensorRole::kUp, layer);
+    const int64_t turns = (gate.rows + kInterleave - 1) / kInterleave;
+    projection->shape.n = 2 * turns * kInterleave;
+    projection->shape.k = gate.columns;
+    Allocate(true, projection);
+    int64_t packed_row = 0;
+    for (int64_t turn = 0; turn < turns; ++turn) {
+      for (const StoredTensor* tensor : {&gate, &up}) {
+        const int64_t row = turn * kInterleave;
+        const int64_t rows = std::min(kInterleave, tensor->rows - row);
+        void* packed = projection->packed.data();
+        jobs_.push_back({tensor, row, rows, projection, packed, packed_row});
+        if (rows < kInterleave) {
+          jobs_.push_back({nullptr, 0, kInterleave - rows, projection, packed, packed_row + rows});
+        }
+        packed_row += kInterleave;
       }
     }
   }
@@ -66,21 +88,44 @@ class WeightLoader {
   void Pack(const kernels::ParallelFor& parallel) const {
     parallel(static_cast<int64_t>(jobs_.size()), [this](int64_t task, int) {
       const PackJob& job = jobs_[static_cast<size_t>(task)];
-      std::vector<float> rows(static_cast<size_t>(job.num_rows * job.tensor->columns));
-      model::ReadRows(*job.tensor, job.first_row, job.num_rows, absl::MakeSpan(rows));
+      std::vector<float> rows(static_cast<size_t>(job.num_rows * job.projection->shape.k));
+      if (job.tensor != nullptr) {
+        model::ReadRows(*job.tensor, job.first_row, job.num_rows, absl::MakeSpan(rows));
+      }
       backend_.pack_rows(
           {job.projection->shape, job.packed_row, job.num_rows, rows.data(), job.packed});
     });
   }
 
  private:
+  const StoredTensor& Find(TensorRole role, int layer) const {
+    const StoredTensor* tensor = checkpoint_.Find(role, layer);
+    TANDEM_CHECK(tensor != nullptr, model::TensorRoleName(role), " of layer ", layer);
+    return *tensor;
+  }
+  void Allocate(bool stored_bf16, Projection* projection) const {
+    const bool bf16 = format_ == WeightFormat::kBf16 ||
+                      (format_ == WeightFormat::kAuto && (stored_bf16 || backend_.dot_products));
+    projection->shape.type = bf16 ? kernels::WeightType::kBf16 : kernels::WeightType::kF32;
+    projection->packed = AlignedBuffer(backend_.packed_bytes(projection->shape));
+  }
+  void PlanRows(PackJob job) {
+    for (int64_t left = job.num_rows; left > 0; left -= job.num_rows) {
+      job.num_rows = std::min(kRowsPerTask, left);
+      jobs_.push_back(job);
+      job.first_row += job.num_rows;
+      job.packed_row += job.num_rows;
+    }
+  }
+
   const model::Checkpoint& checkpoint_;
   const kernels::Backend& backend_;
+  const WeightFormat format_;
   std::vector<PackJob> jobs_;
 };
 
 void PlanLayer(const model::ModelConfig& config, int layer, WeightLoader* loader,
-               LayerWeights* weights) {
+               LayerWeights* weights, bool interleave) {
   weights->attention_norm = loader->Vector(TensorRole::kAttentionNorm, layer);
   weights->post_attention_norm = loader->Vector(TensorRole::kPostAttentionNorm, layer);
   weights->ffn_norm = loader->Vector(TensorRole::kFfnNorm, layer);
@@ -89,7 +134,11 @@ void PlanLayer(const model::ModelConfig& config, int layer, WeightLoader* loader
   weights->k_norm = loader->Vector(TensorRole::kKNorm, layer);
   loader->Plan({TensorRole::kQ, TensorRole::kK, TensorRole::kV}, layer, &weights->qkv);
   loader->Plan({TensorRole::kO}, layer, &weights->o);
-  loader->Plan({TensorRole::kGate, TensorRole::kUp}, layer, &weights->gate_up);
+  if (interleave) {
+    loader->PlanInterleaved(layer, &weights->gate_up);
+  } else {
+    loader->Plan({TensorRole::kGate, TensorRole::kUp}, layer, &weights->gate_up);
+  }
   loader->Plan({TensorRole::kDown}, layer, &weights->down);
   weights->o.bias = loader->Vector(TensorRole::kOBias, layer);
   if (!config.attention_bias) return;
@@ -102,12 +151,13 @@ void PlanLayer(const model::ModelConfig& config, int layer, WeightLoader* loader
 }  // namespace
 
 ModelWeights::ModelWeights(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
-                           const kernels::ParallelFor& parallel) {
+                           const kernels::ParallelFor& parallel, WeightFormat format)
+    : dot_products_(backend.dot_products && format != WeightFormat::kF32) {
   const model::ModelConfig& config = checkpoint.config();
-  WeightLoader loader(checkpoint, backend);
+  WeightLoader loader(checkpoint, backend, format);
   layers_.resize(static_cast<size_t>(config.num_layers));
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    PlanLayer(config, layer, &loader, &layers_[static_cast<size_t>(layer)]);
+    PlanLayer(config, layer, &loader, &layers_[static_cast<size_t>(layer)], dot_products_);
   }
   final_norm_ = loader.Vector(TensorRole::kFinalNorm, -1);
   loader.Plan({config.tied_embeddings ? TensorRole::kTokenEmbedding : TensorRole::kOutput}, -1,

@@ -1,7 +1,6 @@
 // A checkpoint's weights in the form the kernels want: matrices packed, projections that share
 // their input fused, norms in fp32. Loaded with all compute threads, each dequantising and packing
-// ranges of rows on its own. Weights stored as bf16 stay bf16 (exact); everything else is packed as
-// fp32. Thread safety: const after loading. Owner: the engine.
+// ranges of rows on its own. Thread safety: const after loading. Owner: the engine.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +13,10 @@
 #include "kernels/api/backend.h"
 
 namespace tandem::engine {
+
+// How weights are kept. kAuto: bf16 where the backend multiplies bf16 pairs; elsewhere weights
+// stored as bf16 stay bf16 (exact) and everything else becomes fp32.
+enum class WeightFormat { kAuto, kF32, kBf16 };
 
 // One packed matrix and the bias that belongs to it.
 struct Projection {
@@ -33,15 +36,19 @@ struct LayerWeights {
   std::vector<float> q_norm, k_norm;       // [head_dim] or empty
   Projection qkv;                          // [(heads + 2 kv_heads) * head_dim, hidden]: q, k, v
   Projection o;                            // [hidden, heads * head_dim]
-  Projection gate_up;                      // [2 ffn, hidden]: gate, up
-  Projection down;                         // [hidden, ffn]
+  Projection gate_up;  // [2 ffn, hidden]: gate, up; interleaved if dot_products()
+  Projection down;     // [hidden, ffn]
 };
 
 class ModelWeights {
  public:
   // `checkpoint` may go away afterwards.
   ModelWeights(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
-               const kernels::ParallelFor& parallel);
+               const kernels::ParallelFor& parallel, WeightFormat format = WeightFormat::kAuto);
+
+  // Every product takes bf16 activations, and gate_up has 16 rows of gate, 16 of up and so on, both
+  // padded with zero rows to a multiple of 16: GemmArgs::gated_bf16.
+  bool dot_products() const { return dot_products_; }
 
   const std::vector<LayerWeights>& layers() const { return layers_; }
   const std::vector<float>& final_norm() const { return final_norm_; }
@@ -54,6 +61,7 @@ class ModelWeights {
   int64_t bytes() const;
 
  private:
+  bool dot_products_ = false;
   std::vector<LayerWeights> layers_;
   std::vector<float> final_norm_;
   Projection output_;

@@ -42,6 +42,26 @@ TokenMask AllowedMask(absl::Span<const TokenId> tokens, size_t vocab_size) {
   return mask;
 }
 
+// Keeps what `other` allows too.
+void Narrow(absl::Span<const uint32_t> other, TokenMask& mask) {
+  if (mask.empty()) {
+    mask.assign(other.begin(), other.end());
+    return;
+  }
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] &= i < other.size() ? other[i] : 0;
+}
+
+// The one token that `mask` allows, or -1.
+TokenId OnlyToken(const TokenMask& mask) {
+  TokenId only = -1;
+  for (size_t i = 0; i < mask.size(); ++i) {
+    if (mask[i] == 0) continue;
+    if (only >= 0 || (mask[i] & (mask[i] - 1)) != 0) return -1;
+    only = static_cast<TokenId>(i * 32) + __builtin_ctz(mask[i]);
+  }
+  return only;
+}
+
 void Ban(absl::Span<const TokenId> tokens, size_t vocab_size, TokenMask& mask) {
   if (mask.empty()) mask.assign(vocab_size / 32 + 1, ~0u);
   for (const TokenId token : tokens) {
@@ -63,6 +83,7 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   if (!params.allowed_token_ids.empty()) {
     allowed = AllowedMask(params.allowed_token_ids, logits.size());
   }
+  if (!slice.allowed.empty()) Narrow(slice.allowed, allowed);
   const auto output =
       slice.tokens.subspan(std::min<size_t>(slice.prompt_tokens, slice.tokens.size()));
   const std::vector<TokenId> banned =
@@ -71,6 +92,11 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   if (!banned.empty()) {
     unbanned = allowed;
     Ban(banned, logits.size(), allowed);
+  }
+  if (!slice.allowed.empty() && !params.logprobs.has_value()) {
+    // A constraint often leaves no choice; then there is nothing to draw.
+    const TokenId only = OnlyToken(allowed);
+    if (only >= 0) return SampledToken{.token = only};
   }
   const size_t num_top = static_cast<size_t>(params.logprobs.value_or(0));
   std::vector<kernels::TokenLogprob> top(std::min(num_top, logits.size()));

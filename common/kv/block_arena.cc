@@ -12,7 +12,9 @@
 namespace tandem::kv {
 
 BlockArena::BlockArena(const BlockLayout& layout, int64_t num_blocks)
-    : layout_(layout), num_blocks_(num_blocks) {}
+    : layout_(layout),
+      num_blocks_(num_blocks),
+      arrived_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(num_blocks))) {}
 
 absl::StatusOr<std::unique_ptr<BlockArena>> BlockArena::Create(const BlockLayout& layout,
                                                                int64_t num_blocks) {
@@ -62,6 +64,17 @@ std::byte* BlockArena::LayerRegion(int layer) const {
   TANDEM_CHECK(layer >= 0 && layer < layout_.num_layers, "layer ", layer, " of ",
                layout_.num_layers);
   return regions_[layer];
+}
+
+void BlockArena::MarkArrived(BlockId block) const {
+  TANDEM_CHECK(block.value() >= 0 && block.value() < num_blocks_, "block ", block.value(), " of ",
+               num_blocks_);
+  arrived_[static_cast<size_t>(block.value())].store(true, std::memory_order_release);
+}
+
+bool BlockArena::TakeArrived(BlockId block) const {
+  std::atomic<bool>& arrived = arrived_[static_cast<size_t>(block.value())];
+  return arrived.load(std::memory_order_acquire) && arrived.exchange(false);
 }
 
 }  // namespace tandem::kv

@@ -1,8 +1,11 @@
 // The memory of one instance's KV cache: one mapped region per layer. Knows where a block lies, not
-// who owns it. Thread safety: const methods from any thread; who may touch a block's bytes is
-// decided by its lease. Owner: the engine.
+// who owns it. For an engine whose KV lies on a device this is the host's side, through which
+// blocks travel: arrived blocks are marked, so that the engine fetches them before it looks at
+// them. Thread safety: const methods from any thread; who may touch a block's bytes is decided by
+// its lease. Owner: the engine.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -31,11 +34,18 @@ class BlockArena {
   // The whole region of a layer, for kernels that index blocks themselves.
   std::byte* LayerRegion(int layer) const;
 
+  // Bytes of `block` came from another node. REQUIRES: in range.
+  void MarkArrived(BlockId block) const;
+  // Whether the block was marked since the last call. What was written before the mark is seen
+  // after.
+  bool TakeArrived(BlockId block) const;
+
  private:
   BlockArena(const BlockLayout& layout, int64_t num_blocks);
   const BlockLayout layout_;
   const int64_t num_blocks_;
-  std::vector<std::byte*> regions_;  // [num_layers]
+  std::vector<std::byte*> regions_;               // [num_layers]
+  std::unique_ptr<std::atomic<bool>[]> arrived_;  // [num_blocks]
 };
 
 }  // namespace tandem::kv

@@ -95,7 +95,7 @@ void BlockPool::Unref(BlockId block) {
                " released by one who does not own it");
   if (--b.references > 0) return;
   --used_;
-  if (b.sealed) {
+  if (b.sealed && !b.forgotten) {
     b.state = State::kCached;
     b.lru = lru_.insert(lru_.end(), block);
   } else {
@@ -113,6 +113,15 @@ void BlockPool::Seal(BlockId block, const BlockHash& hash) {
   b.hash = hash;
   b.sealed_order = next_sealed_order_++;
   changes_.push_back({.hash = hash, .stored = true});
+}
+
+void BlockPool::Forget(BlockId block) {
+  Block& b = At(block);
+  TANDEM_CHECK(b.state == State::kUsed, "block ", block.value(), " forgotten while not used");
+  if (!b.sealed || b.forgotten) return;
+  b.forgotten = true;
+  by_hash_.erase(b.hash);
+  changes_.push_back({.hash = b.hash, .stored = false});
 }
 
 bool BlockPool::IsSealed(BlockId block) const { return At(block).sealed; }
@@ -169,7 +178,7 @@ BlockEvents BlockPool::DrainEvents() {
 std::vector<BlockHash> BlockPool::SealedHashes() const {
   std::vector<const Block*> sealed;
   for (const Block& b : blocks_) {
-    if (b.sealed) sealed.push_back(&b);
+    if (b.sealed && !b.forgotten) sealed.push_back(&b);
   }
   std::sort(sealed.begin(), sealed.end(),
             [](const Block* a, const Block* b) { return a->sealed_order < b->sealed_order; });

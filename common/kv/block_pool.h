@@ -62,6 +62,9 @@ class BlockPool {
   // one stays unsealed (its owner goes on using it; it is freed at Unref). REQUIRES: one reference.
   void Seal(BlockId block, const BlockHash& hash);
   bool IsSealed(BlockId block) const;
+  // What a sealed block holds turned out to be wrong: nobody finds it any more, and its last owner
+  // leaves it free instead of cached. Other blocks: no effect. REQUIRES: used.
+  void Forget(BlockId block);
 
   // Takes the only reference of an unsealed block away without making it allocatable.
   void Quarantine(BlockId block);
@@ -79,6 +82,7 @@ class BlockPool {
   struct Block {
     State state = State::kFree;
     bool sealed = false;
+    bool forgotten = false;  // sealed, but its hash no longer names it
     int32_t references = 0;
     BlockHash hash;
     uint64_t sealed_order = 0;

@@ -32,10 +32,24 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
   RegisterIdentityAndNetwork(schema, config);
   schema.Add("model", &config.model, "A known model's name, a .gguf file or a checkpoint folder.",
              {.group = "Model"});
-  schema.Add("engine", &config.engine, "cpu computes the model; hash needs none (for tests).",
+  schema.Add("engine", &config.engine,
+             "cpu computes the model (on the device named by device); hash needs none (for tests).",
              {.group = "Model", .choices = {"cpu", "hash"}});
+  schema.Add("device", &config.device,
+             "Where the cpu engine's model runs: this host's processor, or its first CUDA device.",
+             {.group = "Model", .choices = {"cpu", "cuda"}});
   schema.Add("isa", &config.isa, "Instruction-set class of the CPU kernels.",
-             {.group = "Model", .choices = {"auto", "avx512", "avx2", "ref"}});
+             {.group = "Model", .choices = {"auto", "avx512bf16", "avx512", "avx2", "ref"}});
+  schema.Add(
+      "numerics", &config.numerics,
+      "portable: the same bits on AVX2 and AVX-512 machines, for mixed fleets; auto: the fastest "
+      "class's.",
+      {.group = "Model", .choices = {"auto", "portable"}});
+  schema.Add(
+      "weights", &config.weights,
+      "Type that weights are kept in; auto: bf16 where the class multiplies bf16 pairs, else f32 "
+      "(bf16 where stored so).",
+      {.group = "Model", .choices = {"auto", "bf16", "f32"}});
   schema.Add("threads", &config.threads, "Compute threads; 0 = one per core this process may use.",
              {.min = 0, .max = 1024, .group = "Model"});
   schema.Add("context-tokens", &config.context_tokens, "Longest sequence; 0 = the model's.",
@@ -51,6 +65,9 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
   schema.Add("kv-memory-fraction", &config.kv_memory_fraction,
              "Share of the memory available after loading the model that becomes KV cache.",
              {.min = 0.001, .max = 0.95, .group = "KV cache"});
+  schema.Add("gpu-memory-fraction", &config.gpu_memory_fraction,
+             "With device cuda: share of the GPU's memory that weights, buffers and KV may fill.",
+             {.min = 0.01, .max = 1.0, .group = "KV cache"});
   schema.Add(
       "max-batch-tokens", &config.max_batch_tokens,
       "Rows of one engine step: prompts are cut into chunks of what decode rows leave of it.",

@@ -17,7 +17,11 @@ struct NodeConfig {
   std::string health = "127.0.0.1:0";
   std::string model = "smollm2";
   std::string engine = "cpu";
+  std::string device = "cpu";
+  double gpu_memory_fraction = 0.9;
   std::string isa = "auto";
+  std::string numerics = "auto";
+  std::string weights = "auto";
   int32_t threads = 0;
   std::string kv_type = "bf16";
   int32_t block_tokens = 32;

@@ -14,8 +14,13 @@
 #include "common/base/version.h"
 #include "common/config/process_main.h"
 #include "common/engine/cpu_engine.h"
+#include "common/engine/device_engine.h"
 #include "common/engine/hash_engine.h"
+#include "common/guided/constraint_cache.h"
+#include "common/guided/vocabulary.h"
+#include "common/model/byte_vocabulary.h"
 #include "common/model/model_path.h"
+#include "common/model/tokenizer/tokenizer.h"
 #include "common/node/memory.h"
 #include "common/rpc/server.h"
 #include "common/runtime/clock.h"
@@ -42,27 +47,72 @@ absl::StatusOr<std::string> ReadSecret(const std::string& path) {
   return secret;
 }
 
-absl::StatusOr<std::unique_ptr<engine::Engine>> NewEngine(
-    const NodeConfig& config, const std::map<std::string, std::string>& env) {
+// What a checkpoint, or its stand-in, becomes on a node.
+struct LoadedModel {
+  std::unique_ptr<engine::Engine> engine;
+  // Shared by the core and the threads that parse commands.
+  std::shared_ptr<guided::ConstraintCache> constraints;
+};
+
+absl::StatusOr<std::shared_ptr<guided::ConstraintCache>> NewConstraints(
+    const model::TokenizerSource& source, const std::vector<TokenId>& eos_token_ids,
+    const engine::EngineSpec& spec) {
+  ASSIGN_OR_RETURN(const auto tokenizer, model::Tokenizer::Create(source));
+  return std::make_shared<guided::ConstraintCache>(
+      guided::Vocabulary::FromTokenizer(*tokenizer, spec.vocab_size, eos_token_ids));
+}
+
+// `sends_kv`: other nodes fetch KV from this one.
+absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
+    const NodeConfig& config, bool sends_kv, const model::Checkpoint& checkpoint) {
+  if (config.device == "cuda") {
+    if (config.kv_type != "bf16") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("kv-type is ", config.kv_type, ", but device cuda keeps KV in bf16 only"));
+    }
+    engine::DeviceEngineOptions options;
+    options.threads = config.threads;
+    options.block_tokens = config.block_tokens;
+    options.context_tokens = config.context_tokens;
+    options.memory_fraction = config.gpu_memory_fraction;
+    options.mirror_written_kv = sends_kv;
+    return engine::NewCudaEngine(checkpoint, options);
+  }
+  engine::CpuEngineOptions options;
+  options.threads = config.threads;
+  options.isa = config.isa;
+  options.numerics = config.numerics;
+  options.weights = config.weights;
+  options.kv_type = config.kv_type;
+  options.block_tokens = config.block_tokens;
+  options.context_tokens = config.context_tokens;
+  return engine::NewCpuEngine(checkpoint, options);
+}
+
+absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config, bool sends_kv,
+                                      const std::map<std::string, std::string>& env) {
+  LoadedModel loaded;
   if (config.engine == "hash") {
     engine::HashEngineOptions options;
     options.block_tokens = config.block_tokens;
     options.step_time = config.hash_step_time;
     options.row_time = config.hash_row_time;
     options.eos_every = config.hash_eos_every;
-    return engine::NewHashEngine(options);
+    ASSIGN_OR_RETURN(loaded.engine, engine::NewHashEngine(options));
+    ASSIGN_OR_RETURN(
+        loaded.constraints,
+        NewConstraints(model::ByteVocabulary(), {model::kByteEndToken}, loaded.engine->spec()));
+    return loaded;
   }
   ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(config.model, env));
   Log(LogLevel::kInfo, "loading model", {{"path", path}});
   ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
                    model::Checkpoint::Open(path));
-  engine::CpuEngineOptions options;
-  options.threads = config.threads;
-  options.isa = config.isa;
-  options.kv_type = config.kv_type;
-  options.block_tokens = config.block_tokens;
-  options.context_tokens = config.context_tokens;
-  return engine::NewCpuEngine(*checkpoint, options);
+  ASSIGN_OR_RETURN(loaded.engine, NewModelEngine(config, sends_kv, *checkpoint));
+  ASSIGN_OR_RETURN(
+      loaded.constraints,
+      NewConstraints(checkpoint->tokenizer(), checkpoint->stop_token_ids(), loaded.engine->spec()));
+  return loaded;
 }
 
 // The number of KV blocks: as configured, or what the memory fraction holds after a profiling run.
@@ -70,9 +120,15 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
   if (config.kv_blocks > 0) return config.kv_blocks;
   const engine::EngineSpec& spec = engine.spec();
   ASSIGN_OR_RETURN(const int64_t step_bytes, engine.ProfileStepBytes(config.max_batch_tokens));
-  ASSIGN_OR_RETURN(const int64_t available_bytes, AvailableMemoryBytes());
+  ASSIGN_OR_RETURN(const std::optional<int64_t> device_bytes, engine.DeviceKvBytes());
+  ASSIGN_OR_RETURN(const int64_t available_bytes, device_bytes.has_value()
+                                                      ? absl::StatusOr<int64_t>(*device_bytes)
+                                                      : AvailableMemoryBytes());
+  // A device's buffers for a step are allocated by now.
   const auto budget =
-      static_cast<int64_t>(config.kv_memory_fraction * available_bytes) - step_bytes;
+      device_bytes.has_value()
+          ? available_bytes
+          : static_cast<int64_t>(config.kv_memory_fraction * available_bytes) - step_bytes;
   const int64_t fitting = budget / spec.layout.block_bytes();
   // More than every sequence at full length can never be used.
   const int64_t usable = spec.layout.BlocksFor(spec.context_tokens) * config.max_sequences;
@@ -84,9 +140,12 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
        {"blocks", blocks}});
   if (blocks < 2) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "kv-memory-fraction ", config.kv_memory_fraction, " of ", available_bytes,
-        " bytes available holds ", fitting, " KV blocks of ", spec.layout.block_bytes(),
-        " bytes beside ", step_bytes, " bytes for a step; expected at least 2"));
+        device_bytes.has_value()
+            ? absl::StrCat("gpu-memory-fraction ", config.gpu_memory_fraction, " leaves ")
+            : absl::StrCat("kv-memory-fraction ", config.kv_memory_fraction, " of "),
+        available_bytes, " bytes available holds ", fitting, " KV blocks of ",
+        spec.layout.block_bytes(), " bytes beside ", step_bytes,
+        " bytes for a step; expected at least 2"));
   }
   return blocks;
 }
@@ -106,7 +165,8 @@ class NodeProcessImpl final : public NodeProcess {
     ASSIGN_OR_RETURN(server_, rpc::Server::Start(config.health, {}));
     NodeRuntimeOptions options;
     ASSIGN_OR_RETURN(options.transfer.handoff.fleet_secret, ReadSecret(config.fleet_secret_file));
-    ASSIGN_OR_RETURN(std::unique_ptr<engine::Engine> engine, NewEngine(config, env));
+    ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(config, kind.role == "prefill", env));
+    std::unique_ptr<engine::Engine> engine = std::move(loaded.engine);
     ASSIGN_OR_RETURN(const int64_t num_blocks, ChooseBlocks(config, *engine));
     RETURN_IF_ERROR(engine->AllocateKv(num_blocks));
     options.node_id = NodeId(id_);
@@ -121,7 +181,8 @@ class NodeProcessImpl final : public NodeProcess {
     if (transport == nullptr) {
       ASSIGN_OR_RETURN(transport, transfer::NewUcxTransport({config.transport, options.host}));
     }
-    std::unique_ptr<NodeCore> core = kind.new_core(config, engine->spec(), num_blocks);
+    std::unique_ptr<NodeCore> core =
+        kind.new_core(config, engine->spec(), num_blocks, std::move(loaded.constraints));
     const engine::EngineSpec spec = engine->spec();
     ASSIGN_OR_RETURN(runtime_, NodeRuntime::Start(options, std::move(core), std::move(engine),
                                                   std::move(transport)));

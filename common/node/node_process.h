@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/engine.h"
+#include "common/guided/constraint_cache.h"
 #include "common/node/node_config.h"
 #include "common/node/node_core.h"
 #include "common/node/node_runtime.h"
@@ -20,7 +21,8 @@ struct NodeKind {
   std::string purpose;  // one line for --help
   std::string role;     // "prefill": the default id's first part
   std::function<std::unique_ptr<NodeCore>(const NodeConfig& config, const engine::EngineSpec& spec,
-                                          int64_t num_blocks)>
+                                          int64_t num_blocks,
+                                          std::shared_ptr<guided::ConstraintCache> constraints)>
       new_core;
 };
 

@@ -7,9 +7,43 @@
 #include "common/rpc/convert.h"
 
 namespace tandem::node {
+namespace {
+
+// Where the answer stands in its constraint after the delivered tokens.
+absl::Status FollowConstraint(const v1::SequenceSpec& wire, guided::ConstraintCache* constraints,
+                              SequenceInput& input) {
+  const request::GuidedParams params = rpc::FromWire(wire.guided());
+  if (!params.any()) return absl::InvalidArgumentError("guided: no constraint is given");
+  if (constraints == nullptr) {
+    return absl::UnimplementedError("guided: this node has no vocabulary to guide");
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<guided::Constraint> constraint, constraints->Get(params));
+  input.matcher.emplace(std::move(constraint),
+                        guided::Matcher::EndRules{.eos_token_ids = input.eos_token_ids,
+                                                  .min_tokens = input.stop.min_tokens,
+                                                  .ignore_eos = input.stop.ignore_eos});
+  const auto delivered =
+      absl::MakeConstSpan(input.prompt).last(static_cast<size_t>(input.delivered_tokens));
+  for (const TokenId token : delivered) RETURN_IF_ERROR(input.matcher->Advance(token));
+  return CheckNextToken(input);
+}
+
+}  // namespace
+
+absl::Status CheckNextToken(SequenceInput& input) {
+  ASSIGN_OR_RETURN(const absl::Span<const uint32_t> allowed, input.matcher->Allowed());
+  const std::vector<TokenId>& listed = input.sampling.allowed_token_ids;
+  const auto both = [&](TokenId token) {
+    return ((allowed[static_cast<size_t>(token) / 32] >> (token % 32)) & 1) != 0;
+  };
+  if (listed.empty() || std::any_of(listed.begin(), listed.end(), both)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "guided: none of allowed_token_ids fits the constraint here");
+}
 
 absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_t sequence_index,
-                                            const engine::EngineSpec& spec) {
+                                            const engine::EngineSpec& spec,
+                                            guided::ConstraintCache* constraints) {
   SequenceInput input;
   if (wire.prompt().empty()) return absl::InvalidArgumentError("prompt: is empty");
   if (wire.prompt_size() >= spec.context_tokens) {
@@ -52,6 +86,7 @@ absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_
     }
     input.prompt_logprobs = wire.prompt_logprobs();
   }
+  if (wire.has_guided()) RETURN_IF_ERROR(FollowConstraint(wire, constraints, input));
   return input;
 }
 

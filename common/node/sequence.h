@@ -11,6 +11,8 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/engine/engine.h"
+#include "common/guided/constraint.h"
+#include "common/guided/constraint_cache.h"
 #include "common/kv/block_hash.h"
 #include "common/request/sampling_params.h"
 #include "tandem/v1/fleet.pb.h"
@@ -30,12 +32,20 @@ struct SequenceInput {
   std::string cache_salt;
   int32_t sequence_index = 0;
   int32_t priority = 0;                    // lower is computed earlier
+  std::optional<guided::Matcher> matcher;  // where the answer stands in its constraint, if any
   std::optional<int32_t> prompt_logprobs;  // top ones of each prompt token, if they are asked for
 };
 
-// kInvalidArgument naming the field, its value and what the model `spec` allows.
+// kInvalidArgument naming the field, its value and what the model `spec` allows. A constraint on
+// the answer is compiled by `constraints` (which may be null: then such a sequence is refused) and
+// has read the delivered tokens.
 absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_t sequence_index,
-                                            const engine::EngineSpec& spec);
+                                            const engine::EngineSpec& spec,
+                                            guided::ConstraintCache* constraints);
+
+// Whether some token may come next: kFailedPrecondition when the constraint and allowed_token_ids
+// leave none, kResourceExhausted as guided::Matcher::Allowed.
+absl::Status CheckNextToken(SequenceInput& input);
 
 // Tokens the sequence can ever have: until max_tokens or the model's context.
 int64_t MaxTokens(const SequenceInput& input, int32_t context_tokens);

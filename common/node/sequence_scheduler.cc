@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/mutation.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::node {
 namespace {
@@ -63,8 +65,8 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   sequence->id = SequenceId(next_id_);
   sequence->tokens = std::move(input.prompt);
   sequence->prompt_tokens = prompt_tokens;
-  sequence->salt =
-      kv::SaltHash(options_.spec.model_fingerprint, options_.spec.numerics_id, input.cache_salt);
+  sequence->salt = kv::SaltHash(options_.spec.model_fingerprint, options_.spec.numerics_id,
+                                TANDEM_MUTATED(kSaltIgnored) ? std::string() : input.cache_salt);
   sequence->input = std::move(input);
   if (!AcquireBlocks(*sequence, std::min(prompt_blocks + (generates ? 1 : 0), blocks_max))) {
     return absl::ResourceExhaustedError(
@@ -155,6 +157,15 @@ void SequenceScheduler::AppendToken(SequenceId id, TokenId token) {
   sequence.tokens.push_back(token);
 }
 
+absl::StatusOr<bool> SequenceScheduler::AdvanceConstraint(SequenceId id, TokenId token) {
+  SequenceInput& input = At(id).input;
+  if (!input.matcher.has_value()) return false;
+  RETURN_IF_ERROR(input.matcher->Advance(token));
+  if (input.matcher->ended() || input.matcher->complete()) return true;
+  RETURN_IF_ERROR(CheckNextToken(input));
+  return false;
+}
+
 void SequenceScheduler::LeaveQueues(Sequence& sequence) {
   waiting_.erase(sequence.order());
   running_.erase(sequence.order());
@@ -203,6 +214,7 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   slices_.clear();
   starved_ = false;
   FillRunning();
+  if (PlanSuspect()) return slices_;
   int64_t rows = options_.max_batch_tokens;
   // Growing may preempt later sequences: they are behind the iterator.
   for (auto it = running_.begin(); it != running_.end(); ++it) {
@@ -285,6 +297,8 @@ void SequenceScheduler::Preempt(Sequence& sequence) {
 
 void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows) {
   const bool sample = num_rows == sequence.remaining();
+  SequenceInput& input = sequence.input;
+  const bool guided = sample && input.matcher.has_value();
   slices_.push_back({.tokens = sequence.tokens,
                      .num_computed = sequence.num_computed,
                      .num_new = num_rows,
@@ -293,8 +307,11 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows) {
                      .prompt_tokens = sequence.prompt_tokens - sequence.input.delivered_tokens,
                      .sequence_index = sequence.input.sequence_index,
                      .sampling = &sequence.input.sampling,
-                     .stop = &sequence.input.stop,
-                     .eos_token_ids = sequence.input.eos_token_ids,
+                     // Checked when the token before was read.
+                     .allowed = guided ? *input.matcher->Allowed() : absl::Span<const uint32_t>(),
+                     .stop = &input.stop,
+                     // A constraint's mask says itself when the answer may end.
+                     .eos_token_ids = guided ? absl::Span<const TokenId>() : input.eos_token_ids,
                      .prompt_logprobs = sequence.input.prompt_logprobs.value_or(0),
                      .prompt_scores = sequence.unscored() > 0 ? &sequence.step_scores : nullptr});
   planned_.push_back({.id = sequence.id,
@@ -302,6 +319,30 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows) {
                       .num_rows = num_rows,
                       .sample = sample});
   sequence.in_step = true;
+}
+
+bool SequenceScheduler::PlanSuspect() {
+  while (!suspects_.empty()) {
+    const auto it = sequences_.find(suspects_.back());
+    suspects_.pop_back();
+    if (it == sequences_.end() || it->second->phase != SequencePhase::kRunning) continue;
+    Sequence& sequence = *it->second;
+    if (sequence.remaining() == 1 && !Grow(sequence)) continue;
+    AddSlice(sequence, std::min(sequence.remaining(), options_.max_batch_tokens));
+    return true;
+  }
+  return false;
+}
+
+void SequenceScheduler::OnStepFailed(const absl::Status& status) {
+  if (options_.retry_alone && planned_.size() > 1) {
+    for (auto slice = planned_.rbegin(); slice != planned_.rend(); ++slice)
+      suspects_.push_back(slice->id);
+    return;
+  }
+  if (status.code() != absl::StatusCode::kDataLoss || TANDEM_MUTATED(kForgetSkipped)) return;
+  for (const PlannedSlice& slice : planned_)
+    for (const BlockId block : sequences_.at(slice.id)->blocks) pool_.Forget(block);
 }
 
 // Rows computed again after a preemption are scored again, and reported once.
@@ -324,6 +365,8 @@ StepResult SequenceScheduler::FinishStep(
     step.status = absl::InternalError(
         absl::StrCat("engine returned ", result->size(), " tokens, expected ", sampling));
   }
+  if (!step.status.ok()) OnStepFailed(step.status);
+  const bool tried_again = !suspects_.empty() && planned_.size() > 1 && !step.status.ok();
   size_t next_token = 0;
   for (const PlannedSlice& slice : planned_) {
     const auto it = sequences_.find(slice.id);
@@ -341,7 +384,7 @@ StepResult SequenceScheduler::FinishStep(
     sequence.step_scores.clear();
     if (sequence.released) {
       Erase(sequence);
-    } else if (sequence.phase == SequencePhase::kRunning) {
+    } else if (sequence.phase == SequencePhase::kRunning && !tried_again) {
       step.outcomes.push_back(std::move(outcome));
     }
   }

@@ -41,6 +41,12 @@ struct SchedulerOptions {
   int64_t max_batch_tokens = 512;  // rows of one step
   int32_t max_sequences = 64;      // in the running batch; at most max_batch_tokens are used
   int64_t max_waiting = 1024;      // admitted beyond that
+  // Of the node's vocabulary, shared with the threads that parse commands; null = sequences with a
+  // constraint are refused.
+  std::shared_ptr<guided::ConstraintCache> constraints;
+  // After a failed step each of its sequences is tried alone, so that only the one at fault fails.
+  // Not for nodes that send rows away while a step runs: they would send them twice.
+  bool retry_alone = false;
 };
 
 // A slice of the running step.
@@ -84,6 +90,10 @@ class SequenceScheduler {
   void MarkReceived(SequenceId id);
   // REQUIRES: all of its tokens are computed.
   void AppendToken(SequenceId id, TokenId token);
+  // Whether `token` makes an answer whole that has a constraint; false without one. Call for each
+  // output token. kInvalidArgument when the constraint forbids it; as CheckNextToken when none can
+  // follow.
+  absl::StatusOr<bool> AdvanceConstraint(SequenceId id, TokenId token);
   // Stops computing it, keeps its blocks.
   void Park(SequenceId id);
   // Gives its blocks back; full computed ones stay as prefix cache.
@@ -97,7 +107,8 @@ class SequenceScheduler {
   absl::Span<const engine::SequenceSlice> PlanStep();
   absl::Span<const PlannedSlice> planned() const { return planned_; }
   // On an engine's error, or a wrong number of tokens (kInternal), nothing was computed and nothing
-  // is sealed.
+  // is sealed; after kDataLoss the sequences' blocks are no longer found as prefixes. With
+  // retry_alone the failure of a step of several sequences has no outcomes: they are tried again.
   StepResult FinishStep(const absl::StatusOr<std::vector<engine::SampledToken>>& result);
 
   kv::BlockPool::Counts block_counts() const { return pool_.counts(); }
@@ -110,6 +121,7 @@ class SequenceScheduler {
   int64_t prefill_tokens_waiting() const;
   int64_t preemption_count() const { return preemption_count_; }
   const engine::EngineSpec& spec() const { return options_.spec; }
+  guided::ConstraintCache* constraints() const { return options_.constraints.get(); }
 
  private:
   using Order = std::pair<int32_t, SequenceId>;  // Sequence::order
@@ -128,6 +140,9 @@ class SequenceScheduler {
   void Preempt(Sequence& sequence);
   static void TakeScores(Sequence& sequence, int64_t first_row, StepOutcome& outcome);
   void AddSlice(Sequence& sequence, int64_t num_rows);
+  // Plans the next sequence of a failed step alone; false when there is none (any more).
+  bool PlanSuspect();
+  void OnStepFailed(const absl::Status& status);
 
   const SchedulerOptions options_;
   kv::BlockPool pool_;
@@ -135,6 +150,7 @@ class SequenceScheduler {
   Queue waiting_, running_;
   std::vector<engine::SequenceSlice> slices_;
   std::vector<PlannedSlice> planned_;
+  std::vector<SequenceId> suspects_;  // of a failed step, to be tried alone, last first
   uint64_t next_id_ = 1;
   bool starved_ = false;  // a sequence waits or stands still for want of blocks
   int64_t preemption_count_ = 0;

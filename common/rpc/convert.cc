@@ -66,6 +66,52 @@ v1::StopParams ToWire(const request::StopParams& params) {
   return wire;
 }
 
+request::GuidedParams FromWire(const v1::GuidedDecoding& wire) {
+  using Kind = request::GuidedParams::Kind;
+  switch (wire.constraint_case()) {
+    case v1::GuidedDecoding::kJsonSchema:
+      return {.kind = Kind::kJsonSchema, .text = wire.json_schema()};
+    case v1::GuidedDecoding::kJsonObject:
+      if (!wire.json_object()) break;
+      return {.kind = Kind::kJsonObject};
+    case v1::GuidedDecoding::kRegex:
+      return {.kind = Kind::kRegex, .text = wire.regex()};
+    case v1::GuidedDecoding::kChoice:
+      return {.kind = Kind::kChoice,
+              .choices = {wire.choice().options().begin(), wire.choice().options().end()}};
+    case v1::GuidedDecoding::kGrammar:
+      return {.kind = Kind::kGrammar, .text = wire.grammar()};
+    case v1::GuidedDecoding::CONSTRAINT_NOT_SET:
+      break;
+  }
+  return {};
+}
+
+v1::GuidedDecoding ToWire(const request::GuidedParams& params) {
+  using Kind = request::GuidedParams::Kind;
+  v1::GuidedDecoding wire;
+  switch (params.kind) {
+    case Kind::kJsonSchema:
+      wire.set_json_schema(params.text);
+      break;
+    case Kind::kJsonObject:
+      wire.set_json_object(true);
+      break;
+    case Kind::kRegex:
+      wire.set_regex(params.text);
+      break;
+    case Kind::kChoice:
+      wire.mutable_choice()->mutable_options()->Add(params.choices.begin(), params.choices.end());
+      break;
+    case Kind::kGrammar:
+      wire.set_grammar(params.text);
+      break;
+    case Kind::kNone:
+      break;
+  }
+  return wire;
+}
+
 v1::FinishReason ToWire(request::FinishReason reason) {
   switch (reason) {
     case request::FinishReason::kNone:

@@ -22,7 +22,8 @@ void DecodeCore::Run(node::RouterKey router, const v1::Run& run, absl::Time now)
   }
   const auto time_allowed = node::ParseDeadline(run.deadline_s());
   if (!time_allowed.ok()) return refuse(time_allowed.status());
-  auto input = node::ParseSequence(run.sequence(), run.leg().sequence_index(), scheduler_.spec());
+  auto input = node::ParseSequence(run.sequence(), run.leg().sequence_index(), scheduler_.spec(),
+                                   scheduler_.constraints());
   if (!input.ok()) return refuse(input.status());
   const auto sequence = scheduler_.Admit(*std::move(input), /*generates=*/true);
   if (!sequence.ok()) return refuse(sequence.status());

@@ -31,7 +31,8 @@ struct AttentionArgs {
   int32_t num_sequences = 0;
   float* out = nullptr;  // [rows][out_stride], num_heads · head_dim written
   int64_t out_stride = 0;
-  void* scratch = nullptr;  // [AttentionScratchBytes(...)], 64-byte boundary
+  uint16_t* out_bf16 = nullptr;  // instead of `out`, rounded to nearest even
+  void* scratch = nullptr;       // [AttentionScratchBytes(...)], 64-byte boundary
   size_t scratch_bytes = 0;
 };
 using AttentionFn = void (*)(const AttentionArgs& args, const ParallelFor& parallel);

@@ -1,7 +1,9 @@
 // A backend: every operator as a function pointer, and the choice among backends at run time.
 //
-// `ref` is the oracle: plain loops, double accumulation. The `cpu` classes share one numerics: FP32
-// FMA in a fixed order of 16 lanes gives the same bits on AVX2 and on AVX-512, so their nodes mix.
+// `ref` is the oracle: plain loops, double accumulation. The classes avx2 and avx512 share one
+// portable numerics: FP32 FMA in a fixed order of 16 lanes gives the same bits on both, so their
+// nodes mix. avx512bf16 computes products of bf16 weights and of a bf16 cache with `vdpbf16ps`: a
+// numerics of its own, twice as fast where the processor has a full-rate unit for it.
 // Thread safety: backends are constants.
 #pragma once
 
@@ -15,12 +17,14 @@
 
 namespace tandem::kernels {
 
-enum class IsaClass { kRef, kAvx2, kAvx512 };
+enum class IsaClass { kRef, kAvx2, kAvx512, kAvx512Bf16 };
 
 struct Backend {
   IsaClass isa = IsaClass::kRef;
-  const char* name = "";      // "ref", "cpu-avx2", "cpu-avx512"
+  const char* name = "";      // "ref", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16"
   const char* numerics = "";  // equal strings promise equal bits, e.g. "cpu-fp32x16-v1"
+  // Products with kBf16 weights round x to bf16, and operators take and give bf16 activations.
+  bool dot_products = false;
 
   PackedBytesFn packed_bytes = nullptr;
   PackRowsFn pack_rows = nullptr;
@@ -34,13 +38,22 @@ struct Backend {
   KvReadFn kv_read = nullptr;
   AttentionFn attention = nullptr;
   SampleFn sample = nullptr;
+  // Measures, in about a millisecond, the multiply-adds that one thread does a second at most, in
+  // the type that kBf16 weights are multiplied in. nullptr: unknown.
+  double (*peak_rate)() = nullptr;
 };
+
+// What avx2 and avx512 share.
+inline constexpr const char* kPortableNumerics = "cpu-fp32x16-v1";
 
 // The backend of a class, or nullptr when this processor (or operating system) lacks its features.
 const Backend* FindBackend(IsaClass isa);
-// The fastest class this processor has; `ref` where it has not even AVX2 and FMA.
+// The fastest class this processor has, by its features and, for avx512bf16, by a measurement of
+// about a millisecond: there are processors whose `vdpbf16ps` is slower than two FMAs.
 const Backend& BestBackend();
-// "ref", "avx2" or "avx512"; false when `name` is none of them.
+// The fastest class of the portable numerics; `ref` where there is not even AVX2 and FMA.
+const Backend& BestPortableBackend();
+// "ref", "avx2", "avx512" or "avx512bf16"; false when `name` is none of them.
 bool ParseIsaClass(const char* name, IsaClass* isa);
 
 }  // namespace tandem::kernels

@@ -9,12 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/api/elementwise.h"
 #include "kernels/api/parallel.h"
 
 namespace tandem::kernels {
 
-// How packed weights are stored. kBf16 rounds each weight to nearest even when packing and widens
-// it exactly when computing: half the bytes of kF32, for bandwidth-bound decoding.
+// How packed weights are stored. kBf16 rounds each weight to nearest even when packing. Portable
+// classes widen it exactly when computing; classes with Backend::dot_products also round x to bf16
+// and multiply pairs along k in one instruction.
 enum class WeightType { kF32, kBf16 };
 
 // The shape of w: `n` output features by `k` input features.
@@ -48,14 +50,22 @@ using PackRowsFn = void (*)(const PackRowsArgs& args);
 
 struct GemmArgs {
   const float* x = nullptr;  // [rows][x_stride], shape.k used
-  int64_t x_stride = 0;      // floats between rows
-  int64_t rows = 0;          // may be 0
+  // x already rounded to bf16, instead of `x`. REQUIRES: Backend::dot_products, kBf16 weights, an
+  // even k.
+  const uint16_t* x_bf16 = nullptr;
+  int64_t x_stride = 0;  // elements between rows
+  int64_t rows = 0;      // may be 0
   PackedMatrix w;
   const float* bias = nullptr;  // [shape.n] or nullptr
   bool add_to_y = false;        // residual: adds to what y holds instead of replacing it
   float* y = nullptr;           // [rows][y_stride], shape.n written; does not overlap x
-  int64_t y_stride = 0;         // floats between rows
-  void* scratch = nullptr;      // [GemmScratchBytes(rows, shape.k)], 64-byte boundary
+  int64_t y_stride = 0;         // elements between rows
+  // When set, w's rows are 16 of a gate, 16 of an up projection, 16 of gate, and so on; then
+  // act(gate)·up is rounded to bf16 into here, [rows][y_stride] with shape.n / 2 written, and there
+  // is neither y nor bias. REQUIRES: x_bf16, shape.n a multiple of 32.
+  uint16_t* gated_bf16 = nullptr;
+  GateActivation activation = GateActivation::kSilu;
+  void* scratch = nullptr;  // [GemmScratchBytes(rows, shape.k)], 64-byte boundary
 };
 using GemmFn = void (*)(const GemmArgs& args, const ParallelFor& parallel);
 

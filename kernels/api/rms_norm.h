@@ -18,6 +18,7 @@ struct RmsNormArgs {
   float eps = 1e-5f;
   float* y = nullptr;  // [rows][y_stride]; y == x (in place) is allowed
   int64_t y_stride = 0;
+  uint16_t* y_bf16 = nullptr;  // instead of y, rounded to nearest even
   // When set, the norm is added here (residual += norm(x), a post-norm) and y is not written.
   // [rows][y_stride]; does not overlap x.
   float* residual = nullptr;

@@ -14,6 +14,7 @@
 
 #include "kernels/api/require.h"
 #include "kernels/cpu/attention_plan.h"
+#include "kernels/cpu/gemm_dot.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/partition_pass.h"
 
@@ -64,7 +65,31 @@ TANDEM_INLINE int64_t NumGroups(int64_t count) {
   return (count + kMaxBlockRows - 1) / kMaxBlockRows;
 }
 
-// Copies the scaled q of every group as [head_dim][group size].
+// Whether this call runs on dot products.
+TANDEM_INLINE bool UsesDot(const AttentionArgs& args) {
+  return kHasDotProducts && args.layer.shape.type == KvType::kBf16;
+}
+
+struct PairsShape {
+  int32_t head_dim;
+  int64_t step;  // between pairs
+};
+
+// Rounds the pairs of one query vector, scaled with log2 e, and scatters them.
+TANDEM_INLINE void PackPairs([[maybe_unused]] const float* q, [[maybe_unused]] float scale,
+                             const PairsShape& shape, uint32_t* out) {
+  alignas(64) uint32_t pairs[128] = {};
+#if defined(__AVX512BF16__)
+  const V16 factor = Set1(scale * kLog2E);
+  for (int32_t d = 0; d < shape.head_dim; d += 16) {
+    StoreBf16(reinterpret_cast<uint16_t*>(pairs) + d, Mul(Load(q + d), factor));
+  }
+#endif
+  for (int32_t i = 0; i < shape.head_dim / 2; ++i) out[i * shape.step] = pairs[i];
+}
+
+// Copies the scaled q of every group as [head_dim][group size], or as bf16 pairs,
+// [head_dim / 2][group size].
 void PackQueries(const Vectors& vectors, float* packed) {
   const AttentionArgs& args = *vectors.call->args;
   const int32_t head_dim = args.layer.shape.head_dim;
@@ -75,7 +100,11 @@ void PackQueries(const Vectors& vectors, float* packed) {
     for (int64_t r = 0; r < size; ++r) {
       const float* q =
           args.q + vectors.Row(begin + r) * args.q_stride + vectors.HeadOffset(begin + r);
-      for (int32_t d = 0; d < head_dim; ++d) out[d * size + r] = q[d] * args.scale;
+      if (!UsesDot(args)) {
+        for (int32_t d = 0; d < head_dim; ++d) out[d * size + r] = q[d] * args.scale;
+      } else {
+        PackPairs(q, args.scale, {head_dim, size}, reinterpret_cast<uint32_t*>(out) + r);
+      }
     }
   }
 }
@@ -95,6 +124,7 @@ TANDEM_INLINE void RunPartition(const Vectors& vectors, const float* packed_q, i
     PartitionGroup group = {};
     group.size = static_cast<int32_t>(count * (g + 1) / groups - begin);
     group.q = packed_q + begin * head_dim;
+    group.q_pairs = group.q;
     group.layer = &args.layer;
     group.block_table = args.sequences[vectors.block->sequence].block_table;
     group.kv_head = vectors.kv_head;
@@ -107,11 +137,41 @@ TANDEM_INLINE void RunPartition(const Vectors& vectors, const float* packed_q, i
     group.m = m;
     group.l = l;
     group.o = o;
+#if defined(__AVX512BF16__)
+    UsesDot(args) ? RunPartitionGroupDot(group) : RunPartitionGroup(group);
+#else
     RunPartitionGroup(group);
+#endif
     for (int32_t r = 0; r < group.size; ++r) {
       sink(begin + r, SoftmaxState{m + r, l + r, o + r * head_dim});
     }
   }
+}
+
+// The merge and the end of a row's softmax, as the call's type of cache has them.
+TANDEM_INLINE void Merge(const AttentionArgs& args, const SoftmaxState& into,
+                         const SoftmaxState& part) {
+#if defined(__AVX512BF16__)
+  if (UsesDot(args)) {
+    MergeSoftmax<BinaryExponential>(into, part, args.layer.shape.head_dim);
+    return;
+  }
+#endif
+  MergeSoftmax<NaturalExponential>(into, part, args.layer.shape.head_dim);
+}
+
+TANDEM_INLINE void Finish(const Vectors& vectors, int64_t j, const SoftmaxState& state) {
+  const AttentionArgs& args = *vectors.call->args;
+  const int64_t at = vectors.Row(j) * args.out_stride + vectors.HeadOffset(j);
+#if defined(__AVX512BF16__)
+  if (args.out_bf16 != nullptr) {
+    FinishSoftmax(state, args.layer.shape.head_dim,
+                  [&](int32_t d, V16 value) { StoreBf16(args.out_bf16 + at + d, value); });
+    return;
+  }
+#endif
+  FinishSoftmax(state, args.layer.shape.head_dim,
+                [&](int32_t d, V16 value) { Store(args.out + at + d, value); });
 }
 
 // One task: all partitions of its vectors, merged as they come.
@@ -128,12 +188,11 @@ void RunWhole(const Call& call, const RowBlock& block, int32_t kv_head, int work
   for (int64_t j = 0; j < count; ++j) l[j] = 0;
   for (int32_t p = block.first_partition; p < block.end_partition; ++p) {
     RunPartition(vectors, q, p, [&](int64_t j, const SoftmaxState& part) {
-      MergeSoftmax({m + j, l + j, o + j * head_dim}, part, head_dim);
+      Merge(args, {m + j, l + j, o + j * head_dim}, part);
     });
   }
   for (int64_t j = 0; j < count; ++j) {
-    FinishSoftmax({m + j, l + j, o + j * head_dim}, head_dim,
-                  args.out + vectors.Row(j) * args.out_stride + vectors.HeadOffset(j));
+    Finish(vectors, j, {m + j, l + j, o + j * head_dim});
   }
 }
 
@@ -158,28 +217,24 @@ void RunSplit(const Call& call, int64_t task, int worker) {
   const int32_t within = static_cast<int32_t>(task) - block.first_task;
   const Vectors vectors = {&call, &block, within % kv_heads};
   const int32_t partition = block.first_partition + within / kv_heads;
-  const int32_t head_dim = call.args->layer.shape.head_dim;
   float* q = call.workers + worker * call.plan.worker_floats;
   PackQueries(vectors, q);
   RunPartition(vectors, q, partition, [&](int64_t j, const SoftmaxState& part) {
     const SoftmaxState record = Record(call, vectors, partition, j);
     *record.l = 0;
-    MergeSoftmax(record, part, head_dim);
+    Merge(*call.args, record, part);
   });
 }
 
 // Second round of a split call: merges the records of one block and KV head.
 void MergeRecords(const Call& call, const RowBlock& block, int32_t kv_head) {
-  const AttentionArgs& args = *call.args;
-  const int32_t head_dim = args.layer.shape.head_dim;
   const Vectors vectors = {&call, &block, kv_head};
   for (int64_t j = 0; j < vectors.count(); ++j) {
     const SoftmaxState total = Record(call, vectors, block.first_partition, j);
     for (int32_t p = block.first_partition + 1; p < block.end_partition; ++p) {
-      MergeSoftmax(total, Record(call, vectors, p, j), head_dim);
+      Merge(*call.args, total, Record(call, vectors, p, j));
     }
-    FinishSoftmax(total, head_dim,
-                  args.out + vectors.Row(j) * args.out_stride + vectors.HeadOffset(j));
+    Finish(vectors, j, total);
   }
 }
 
@@ -214,6 +269,7 @@ void RequireArgs(const AttentionArgs& args) {
   RequireKvLayer(args.layer);
   KERNEL_REQUIRE(args.num_heads > 0 && args.num_heads % args.layer.shape.num_kv_heads == 0);
   const int64_t row_size = static_cast<int64_t>(args.num_heads) * args.layer.shape.head_dim;
+  KERNEL_REQUIRE(kHasDotProducts || args.out_bf16 == nullptr);
   KERNEL_REQUIRE(args.q_stride >= row_size && args.out_stride >= row_size);
   KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(args.scratch) % 64 == 0);
 }

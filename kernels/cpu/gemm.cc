@@ -11,6 +11,7 @@
 
 #include "kernels/api/require.h"
 #include "kernels/cpu/fma_block.h"
+#include "kernels/cpu/gemm_dot.h"
 #include "kernels/cpu/ops.h"
 
 namespace tandem::kernels::TANDEM_ISA {
@@ -174,6 +175,9 @@ void PackRowsAs(const PackRowsArgs& args) {
 }  // namespace
 
 size_t PackedBytes(const MatrixShape& shape) {
+  if constexpr (kHasDotProducts) {
+    if (shape.type == WeightType::kBf16) return DotPackedBytes(shape);
+  }
   const int64_t element = shape.type == WeightType::kF32 ? sizeof(float) : sizeof(Bf16);
   return static_cast<size_t>(CeilDiv(shape.n, kLanes) * kLanes * shape.k * element);
 }
@@ -184,6 +188,8 @@ void PackRows(const PackRowsArgs& args) {
   if (args.num_rows == 0) return;
   if (args.shape.type == WeightType::kF32) {
     PackRowsAs<float>(args);
+  } else if constexpr (kHasDotProducts) {
+    DotPackRows(args);
   } else {
     PackRowsAs<Bf16>(args);
   }
@@ -192,9 +198,17 @@ void PackRows(const PackRowsArgs& args) {
 void Gemm(const GemmArgs& args, const ParallelFor& parallel) {
   const MatrixShape& shape = args.w.shape;
   KERNEL_REQUIRE(args.rows >= 0 && shape.n > 0 && shape.k > 0);
-  KERNEL_REQUIRE(args.x_stride >= shape.k && args.y_stride >= shape.n);
-  KERNEL_REQUIRE(args.rows <= 1 || args.scratch != nullptr);
+  KERNEL_REQUIRE(args.x_stride >= shape.k);
+  KERNEL_REQUIRE(args.y_stride >= (args.gated_bf16 == nullptr ? shape.n : shape.n / 2));
   if (args.rows == 0) return;
+  if constexpr (kHasDotProducts) {
+    if (shape.type == WeightType::kBf16) {
+      DotGemm(args, parallel);
+      return;
+    }
+  }
+  KERNEL_REQUIRE(args.x_bf16 == nullptr && args.gated_bf16 == nullptr);
+  KERNEL_REQUIRE(args.rows <= 1 || args.scratch != nullptr);
   const RowBlocks blocks = {args.rows, CeilDiv(args.rows, kMaxBlockRows)};
   const float* packed_x = args.x;
   if (args.rows > 1) {

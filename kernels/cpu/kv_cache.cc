@@ -2,15 +2,34 @@
 //
 // Element order inside a slab: K [block_tokens/16][head_dim][16], so that scores of 16 tokens are
 // one FMA chain over head_dim; V [block_tokens][head_dim], so that outputs are one chain over
-// tokens.
+// tokens. A bf16 cache of a class with dot products keeps pairs: K
+// [block_tokens/16][head_dim/2][16] [2], pairs along head_dim; V [block_tokens/2][head_dim][2],
+// pairs of tokens.
 #include "kernels/api/kv_cache.h"
 
 #include "kernels/api/require.h"
+#include "kernels/cpu/gemm_dot.h"
 #include "kernels/cpu/kv_view.h"
 #include "kernels/cpu/ops.h"
 
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
+
+// Where element d of a token lies, from its tile of K or its (pair of) V.
+template <typename T>
+constexpr bool kPairs = kHasDotProducts && sizeof(T) == sizeof(Bf16);
+template <typename T>
+TANDEM_INLINE int64_t KeyOffset(int32_t token, int32_t d) {
+  return kPairs<T> ? (d / 2 * 16 + token % 16) * 2 + d % 2 : d * 16 + token % 16;
+}
+template <typename T>
+TANDEM_INLINE int64_t ValueOffset(int32_t token, int32_t d) {
+  return kPairs<T> ? d * 2 + token % 2 : d;
+}
+template <typename T>
+TANDEM_INLINE int32_t ValueToken(int32_t token) {
+  return kPairs<T> ? token & ~1 : token;
+}
 
 template <typename T>
 void WriteToken(const KvWriteArgs& args, const SequenceRows& sequence, int32_t index) {
@@ -23,11 +42,11 @@ void WriteToken(const KvWriteArgs& args, const SequenceRows& sequence, int32_t i
   for (int32_t head = 0; head < args.layer.shape.num_kv_heads; ++head) {
     const float* k = args.k + row * args.k_stride + head * head_dim;
     const float* v = args.v + row * args.v_stride + head * head_dim;
-    T* k_out = view.KeyTile(block, head, token / 16) + token % 16;
-    T* v_out = view.Value(block, head, token);
+    T* k_out = view.KeyTile(block, head, token / 16);
+    T* v_out = view.Value(block, head, ValueToken<T>(token));
     for (int32_t d = 0; d < head_dim; ++d) {
-      k_out[d * 16] = RoundTo(k[d], static_cast<const T*>(nullptr));
-      v_out[d] = RoundTo(v[d], static_cast<const T*>(nullptr));
+      k_out[KeyOffset<T>(token, d)] = RoundTo(k[d], static_cast<const T*>(nullptr));
+      v_out[ValueOffset<T>(token, d)] = RoundTo(v[d], static_cast<const T*>(nullptr));
     }
   }
 }
@@ -36,9 +55,11 @@ template <typename T>
 void ReadToken(const KvReadArgs& args) {
   const KvView<T> view(args.layer);
   for (int32_t d = 0; d < args.layer.shape.head_dim; ++d) {
-    args.out[d] = args.value ? Widen(view.Value(args.block, args.kv_head, args.token)[d])
-                             : Widen(view.KeyTile(args.block, args.kv_head,
-                                                  args.token / 16)[d * 16 + args.token % 16]);
+    args.out[d] = args.value
+                      ? Widen(view.Value(args.block, args.kv_head,
+                                         ValueToken<T>(args.token))[ValueOffset<T>(args.token, d)])
+                      : Widen(view.KeyTile(args.block, args.kv_head,
+                                           args.token / 16)[KeyOffset<T>(args.token, d)]);
   }
 }
 

@@ -37,7 +37,8 @@ struct KvView {
   TANDEM_INLINE T* KeyTile(int32_t block, int32_t head, int32_t tile) const {
     return Slab(block, head, 0) + static_cast<int64_t>(tile) * head_dim * 16;
   }
-  // V of a token of a block: [head_dim].
+  // V of a token of a block: [head_dim]. With pairs, the V of an even token is that of its pair:
+  // [head_dim][2].
   TANDEM_INLINE T* Value(int32_t block, int32_t head, int32_t token) const {
     return Slab(block, head, 1) + static_cast<int64_t>(token) * head_dim;
   }

@@ -17,5 +17,6 @@ void KvWrite(const KvWriteArgs& args, const ParallelFor& parallel);
 void KvRead(const KvReadArgs& args);
 void Attention(const AttentionArgs& args, const ParallelFor& parallel);
 SamplingResult Sample(const SamplingArgs& args);
+double PeakRate();
 
 }  // namespace tandem::kernels::TANDEM_ISA

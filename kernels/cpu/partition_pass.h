@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/api/attention.h"
+#include "kernels/cpu/dot.h"
 #include "kernels/cpu/fma_block.h"
 #include "kernels/cpu/kv_view.h"
 #include "kernels/cpu/softmax_merge.h"
@@ -12,6 +13,8 @@ namespace tandem::kernels::TANDEM_ISA {
 struct PartitionGroup {
   int32_t size;
   const float* q;  // [head_dim][size], scaled
+  const void*
+      q_pairs;  // or bf16 pairs [head_dim / 2][size], scaled with log2 e: RunPartitionGroupDot
   const KvLayer* layer;
   const int32_t* block_table;
   int32_t kv_head;
@@ -28,5 +31,10 @@ TANDEM_INLINE int32_t ClampToPartition(int32_t token) {
 }
 
 void RunPartitionGroup(const PartitionGroup& group);
+// For a bf16 cache in classes with dot products. m is then a base-2 logarithm.
+void RunPartitionGroupDot(const PartitionGroup& group);
+
+// Groups this small belong to generation, which waits for memory: K and V are prefetched.
+inline constexpr int kStreamingRows = 6;
 
 }  // namespace tandem::kernels::TANDEM_ISA

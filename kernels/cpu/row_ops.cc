@@ -3,8 +3,10 @@
 #include <cmath>
 
 #include "kernels/api/require.h"
+#include "kernels/cpu/activate.h"
+#include "kernels/cpu/dot.h"
+#include "kernels/cpu/gemm_dot.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/vec_math.h"
 
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
@@ -34,18 +36,39 @@ float SumOfSquares(const float* x, int64_t size) {
   return ReduceAdd(sum);
 }
 
-void NormVector(const RmsNormArgs& args, const float* x, float* y, float* residual) {
+// Norms the vector at x; `store(i, mask, value)` takes the elements from i on.
+template <typename Store>
+TANDEM_INLINE void NormVector(const RmsNormArgs& args, const float* x, const Store& store) {
   const float mean = SumOfSquares(x, args.size) / static_cast<float>(args.size);
   const V16 factor = Set1(1.0f / std::sqrt(mean + args.eps));
   for (int64_t i = 0; i < args.size; i += kLanes) {
     Mask16 mask = LaneRange(0, args.size - i);
-    V16 value = Mul(Mul(LoadMasked(mask, x + i), factor), LoadMasked(mask, args.weight + i));
-    if (residual == nullptr) {
-      StoreMasked(mask, y + i, value);
-    } else {
-      StoreMasked(mask, residual + i, Add(LoadMasked(mask, residual + i), value));
-    }
+    store(i, mask, Mul(Mul(LoadMasked(mask, x + i), factor), LoadMasked(mask, args.weight + i)));
   }
+}
+
+// Vector `i` of all rows and groups.
+void NormOne(const RmsNormArgs& args, int64_t i) {
+  const int64_t row = i / args.groups, offset = i % args.groups * args.size;
+  const int64_t out = row * args.y_stride + offset;
+  const float* x = args.x + row * args.x_stride + offset;
+#if defined(__AVX512BF16__)
+  if (args.y_bf16 != nullptr) {
+    NormVector(args, x, [y = args.y_bf16 + out](int64_t at, Mask16 mask, V16 value) {
+      StoreBf16Masked(mask, y + at, value);
+    });
+    return;
+  }
+#endif
+  if (args.residual != nullptr) {
+    NormVector(args, x, [y = args.residual + out](int64_t at, Mask16 mask, V16 value) {
+      StoreMasked(mask, y + at, Add(LoadMasked(mask, y + at), value));
+    });
+    return;
+  }
+  NormVector(args, x, [y = args.y + out](int64_t at, Mask16 mask, V16 value) {
+    StoreMasked(mask, y + at, value);
+  });
 }
 
 void RopeHead(float* x, const float* cos, const float* sin, int64_t half) {
@@ -56,15 +79,6 @@ void RopeHead(float* x, const float* cos, const float* sin, int64_t half) {
     StoreMasked(mask, x + i, Sub(Mul(first, c), Mul(second, s)));
     StoreMasked(mask, x + half + i, Add(Mul(second, c), Mul(first, s)));
   }
-}
-
-template <GateActivation kActivation>
-TANDEM_INLINE V16 Activate(V16 g) {
-  if constexpr (kActivation == GateActivation::kSilu) return Mul(g, Sigmoid(g));
-  // 0.5·(1 + tanh z) = sigmoid(2z), without the cancellation of 1 + tanh.
-  constexpr float kTwiceSqrt2OverPi = 1.5957691216057308f;
-  V16 cubic = Fma(Mul(Mul(g, g), g), Set1(0.044715f), g);
-  return Mul(g, Sigmoid(Mul(cubic, Set1(kTwiceSqrt2OverPi))));
 }
 
 template <GateActivation kActivation>
@@ -83,16 +97,11 @@ void ActivateRow(const GatedActivationArgs& args, int64_t row) {
 
 void RmsNorm(const RmsNormArgs& args, const ParallelFor& parallel) {
   KERNEL_REQUIRE(args.size > 0 && args.groups > 0 && args.x_stride >= args.groups * args.size);
-  KERNEL_REQUIRE(args.y != nullptr || args.residual != nullptr);
+  KERNEL_REQUIRE((args.y != nullptr) + (args.residual != nullptr) + (args.y_bf16 != nullptr) == 1);
+  KERNEL_REQUIRE(kHasDotProducts || args.y_bf16 == nullptr);
   KERNEL_REQUIRE(args.y_stride >= args.groups * args.size);
   OverRanges(args.rows * args.groups, args.size, parallel, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = i / args.groups, offset = i % args.groups * args.size;
-      const int64_t out = row * args.y_stride + offset;
-      NormVector(args, args.x + row * args.x_stride + offset,
-                 args.y == nullptr ? nullptr : args.y + out,
-                 args.residual == nullptr ? nullptr : args.residual + out);
-    }
+    for (int64_t i = begin; i < end; ++i) NormOne(args, i);
   });
 }
 

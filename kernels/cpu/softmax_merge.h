@@ -3,9 +3,19 @@
 //   m' = max(m1, m2);  l' = l1·e^(m1−m') + l2·e^(m2−m');  o' = o1·e^(m1−m') + o2·e^(m2−m')
 #pragma once
 
-#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/dot.h"
 
 namespace tandem::kernels::TANDEM_ISA {
+
+// The exponential that made the partials: e^x, or 2^x where scores carry log2 e.
+struct NaturalExponential {
+  TANDEM_INLINE V16 operator()(V16 x) const { return Exp(x); }
+};
+#if defined(__AVX512BF16__)
+struct BinaryExponential {
+  TANDEM_INLINE V16 operator()(V16 x) const { return Exp2(x); }
+};
+#endif
 
 // (m, l, o) of one query vector over some tokens. l = 0 means no tokens at all.
 struct SoftmaxState {
@@ -15,6 +25,7 @@ struct SoftmaxState {
 };
 
 // into = merge(into, part), in this order. Merging nothing changes nothing.
+template <typename Exponential>
 TANDEM_INLINE void MergeSoftmax(const SoftmaxState& into, const SoftmaxState& part,
                                 int32_t head_dim) {
   if (*part.l == 0) return;
@@ -25,7 +36,8 @@ TANDEM_INLINE void MergeSoftmax(const SoftmaxState& into, const SoftmaxState& pa
     return;
   }
   const float m = *into.m > *part.m ? *into.m : *part.m;
-  const V16 old_factor = Exp(Set1(*into.m - m)), new_factor = Exp(Set1(*part.m - m));
+  const V16 old_factor = Exponential()(Set1(*into.m - m));
+  const V16 new_factor = Exponential()(Set1(*part.m - m));
   *into.m = m;
   *into.l = First(Fma(Set1(*into.l), old_factor, Mul(Set1(*part.l), new_factor)));
   for (int32_t d = 0; d < head_dim; d += 16) {
@@ -33,10 +45,12 @@ TANDEM_INLINE void MergeSoftmax(const SoftmaxState& into, const SoftmaxState& pa
   }
 }
 
-// out = o / l.
-TANDEM_INLINE void FinishSoftmax(const SoftmaxState& state, int32_t head_dim, float* out) {
+// out = o / l; `store(d, value)` takes the elements from d on.
+template <typename StoreFn>
+TANDEM_INLINE void FinishSoftmax(const SoftmaxState& state, int32_t head_dim,
+                                 const StoreFn& store) {
   const V16 l = Set1(*state.l);
-  for (int32_t d = 0; d < head_dim; d += 16) Store(out + d, Div(Load(state.o + d), l));
+  for (int32_t d = 0; d < head_dim; d += 16) store(d, Div(Load(state.o + d), l));
 }
 
 }  // namespace tandem::kernels::TANDEM_ISA

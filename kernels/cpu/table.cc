@@ -4,14 +4,20 @@
 namespace tandem::kernels::TANDEM_ISA {
 
 extern constexpr Backend kBackend = {
-#if defined(__AVX512F__)
+#if defined(__AVX512BF16__)
+    .isa = IsaClass::kAvx512Bf16,
+    .name = "cpu-avx512bf16",
+    .numerics = "cpu-bf16dot-v1",
+    .dot_products = true,
+#elif defined(__AVX512F__)
     .isa = IsaClass::kAvx512,
     .name = "cpu-avx512",
+    .numerics = kPortableNumerics,
 #else
     .isa = IsaClass::kAvx2,
     .name = "cpu-avx2",
+    .numerics = kPortableNumerics,
 #endif
-    .numerics = "cpu-fp32x16-v1",
     .packed_bytes = PackedBytes,
     .pack_rows = PackRows,
     .gemm = Gemm,
@@ -24,6 +30,7 @@ extern constexpr Backend kBackend = {
     .kv_read = KvRead,
     .attention = Attention,
     .sample = Sample,
+    .peak_rate = PeakRate,
 };
 
 }  // namespace tandem::kernels::TANDEM_ISA

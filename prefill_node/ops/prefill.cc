@@ -24,8 +24,8 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
   if (ledger_.draining()) return refuse(absl::UnavailableError("draining"));
   const auto time_allowed = node::ParseDeadline(command.deadline_s());
   if (!time_allowed.ok()) return refuse(time_allowed.status());
-  auto input =
-      node::ParseSequence(command.sequence(), command.leg().sequence_index(), scheduler_.spec());
+  auto input = node::ParseSequence(command.sequence(), command.leg().sequence_index(),
+                                   scheduler_.spec(), scheduler_.constraints());
   if (!input.ok()) return refuse(input.status());
   const int64_t blocks =
       scheduler_.spec().layout.BlocksFor(static_cast<int64_t>(input->prompt.size()));

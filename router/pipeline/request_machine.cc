@@ -57,6 +57,7 @@ v1::SequenceSpec RequestMachine::MakeSequence() const {
   spec.mutable_stop()->clear_stop();  // stop strings are matched at the router
   spec.mutable_eos_token_ids()->Add(input_.eos_token_ids.begin(), input_.eos_token_ids.end());
   spec.set_cache_salt(input_.cache_salt);
+  if (input_.guided.any()) *spec.mutable_guided() = rpc::ToWire(input_.guided);
   spec.set_priority(input_.priority);
   if (AwaitsScores()) spec.set_prompt_logprobs(*input_.prompt_logprobs);
   return spec;

@@ -329,6 +329,15 @@ v1::GetStatusResponse RouterCoreImpl::GetStatus(absl::Time now) const {
   return status;
 }
 
+std::array<int64_t, 5> RouterCoreImpl::requests_by_state() const {
+  std::array<int64_t, 5> counts = {};
+  for (const auto& [serial, sequence] : sequences_) {
+    const auto state = static_cast<size_t>(sequence.machine->state());
+    if (state < counts.size()) ++counts[state];
+  }
+  return counts;
+}
+
 RouterActions RouterCoreImpl::TakeActions() { return std::exchange(actions_, {}); }
 
 }  // namespace tandem::router

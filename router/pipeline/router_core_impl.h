@@ -5,6 +5,7 @@
 // sequence that is kQueued is in the queue or held; commands go to joined nodes only.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,8 @@ class RouterCoreImpl final : public RouterCore {
   const PrefixIndex& index() const { return index_; }
   int64_t requests_queued() const { return static_cast<int64_t>(queue_.size()); }
   int64_t deadlines() const { return static_cast<int64_t>(deadlines_.size()); }
+  // How many sequences are in each RequestMachine::State, kDone left out.
+  std::array<int64_t, 5> requests_by_state() const;
 
  private:
   // One sequence of a request.

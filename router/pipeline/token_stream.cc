@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/mutation.h"
 
 namespace tandem::router {
 
@@ -17,6 +18,7 @@ absl::StatusOr<TokenStream::Outcome> TokenStream::Offer(const v1::GeneratedToken
   if (token.index() < next) {
     outcome.duplicate = true;
     outcome.diverged = delivered_[token.index()] != token.token_id();
+    if (TANDEM_MUTATED(kDoubleDelivery)) ready_.push_back(token);
     return outcome;
   }
   if (token.index() > next) {

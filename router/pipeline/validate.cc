@@ -33,15 +33,6 @@ absl::Status CheckPrompt(const std::vector<TokenId>& prompt, const ModelIdentity
   return absl::OkStatus();
 }
 
-// Asked for, but not served by this build: refusing beats ignoring.
-absl::Status CheckServed(const v1::GenerateRequest& request) {
-  const auto refuse = [](absl::string_view field) {
-    return absl::UnimplementedError(absl::StrCat(field, ": not served by this router"));
-  };
-  if (request.has_guided()) return refuse("guided");
-  return absl::OkStatus();
-}
-
 absl::Status CheckBetween(absl::string_view field, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -116,13 +107,12 @@ absl::Status CheckAnswers(const v1::GenerateRequest& request) {
 absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIdentity& model) {
   RETURN_IF_ERROR(CheckLength("request_id", request.request_id(), kRequestIdBytesMax));
   RETURN_IF_ERROR(CheckLength("cache_salt", request.cache_salt(), kCacheSaltBytesMax));
-  if (!request.model().empty() && request.model() != model.name)
+  if (!request.model().empty() && !model.Serves(request.model()))
     return absl::NotFoundError(absl::StrCat("model: \"", request.model(),
                                             "\" is not served here, this router serves \"",
-                                            model.name, "\""));
+                                            model.served_name(), "\""));
   RETURN_IF_ERROR(CheckAnswers(request));
   RETURN_IF_ERROR(CheckBeams(request));
-  RETURN_IF_ERROR(CheckServed(request));
   if (request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET)
     return absl::InvalidArgumentError("prompt: missing, expected text, chat or tokens");
   return absl::OkStatus();
@@ -158,6 +148,13 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
   input.prompt = std::move(prompt);
   input.eos_token_ids = eos_token_ids;
   input.cache_salt = request.cache_salt();
+  if (request.has_guided()) {
+    input.guided = rpc::FromWire(request.guided());
+    if (!input.guided.any())
+      return absl::InvalidArgumentError(
+          "guided: no constraint is given, expected json_schema, json_object, regex, choice or "
+          "grammar");
+  }
   input.sequences = request.has_best_of() ? request.best_of() : request.has_n() ? request.n() : 1;
   input.priority = request.priority();
   if (request.has_beam_search()) {

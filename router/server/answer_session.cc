@@ -3,9 +3,11 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/tokenizer/streaming_detokenizer.h"
 #include "common/rpc/convert.h"
+#include "common/runtime/clock.h"
 #include "router/pipeline/bad_words.h"
 #include "router/pipeline/validate.h"
 
@@ -23,13 +25,24 @@ class AnswerDetokenizer final : public Detokenizer {
   model::StreamingDetokenizer detokenizer_;
 };
 
+absl::Status CheckPromptBytes(const std::string& text, const ModelAssets& assets) {
+  const auto bytes = static_cast<int64_t>(text.size());
+  if (bytes <= assets.prompt_bytes_max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("prompt: ", bytes, " bytes, more than any prompt of ",
+                   assets.identity.context_tokens, " tokens has, the context of ",
+                   assets.identity.served_name(), " (at most ", assets.prompt_bytes_max, ")"));
+}
+
 absl::StatusOr<std::vector<TokenId>> PromptTokens(const v1::GenerateRequest& request,
                                                   const ModelAssets& assets, absl::Time now) {
   switch (request.prompt_case()) {
     case v1::GenerateRequest::kText:
+      RETURN_IF_ERROR(CheckPromptBytes(request.text(), assets));
       return assets.tokenizer->Encode(request.text());
     case v1::GenerateRequest::kChat: {
       ASSIGN_OR_RETURN(const std::string text, assets.RenderChat(request.chat(), now));
+      RETURN_IF_ERROR(CheckPromptBytes(text, assets));
       // The template wrote the special tokens.
       return assets.tokenizer->Encode(text, {.add_special_tokens = false, .parse_special = true});
     }
@@ -62,9 +75,15 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, absl::Ti
   ASSIGN_OR_RETURN(std::vector<TokenId> prompt, PromptTokens(request, assets, now));
   ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets.identity,
                                           assets.eos_token_ids, deps_.random));
+  if (input.guided.any()) {
+    const absl::Status checked = assets.constraints->Check(input.guided);
+    if (!checked.ok())
+      return absl::Status(checked.code(), absl::StrCat("guided: ", checked.message()));
+  }
   id_ = input.id;
+  submitted_ = now;
   started_.set_request_id(id_.value());
-  started_.set_model(assets.identity.name);
+  started_.set_model(assets.identity.served_name());
   started_.set_seed(input.sampling.seed);
   started_.set_prompt_tokens(static_cast<int32_t>(input.prompt.size()));
   if (request.return_prompt_token_ids()) {
@@ -126,6 +145,7 @@ request::FinishReason AnswerSession::OnEvent(const ClientEvent& event) {
     SendAll(answers_->OnScores(*scored), false);
   } else {
     const auto& tokens = std::get<TokensReady>(event);
+    Measure(tokens);
     SendAll(answers_->OnTokens(tokens), false);
     if (answers_->stopped(tokens.sequence_index)) return request::FinishReason::kStop;
   }
@@ -135,13 +155,27 @@ request::FinishReason AnswerSession::OnEvent(const ClientEvent& event) {
   return request::FinishReason::kAborted;
 }
 
+void AnswerSession::Measure(const TokensReady& event) {
+  if (event.tokens.empty()) return;
+  const absl::Time now = RealClock().Now();
+  if (last_tokens_.empty()) deps_.metrics.OnFirstToken(now - submitted_);
+  const auto [last, first] = last_tokens_.try_emplace(event.sequence_index, now);
+  deps_.metrics.OnTokens(static_cast<int64_t>(event.tokens.size()),
+                         first ? absl::ZeroDuration() : now - last->second);
+  last->second = now;
+}
+
 void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
-  for (size_t i = 0; i < parts.size(); ++i)
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].has_finished())
+      deps_.metrics.OnFinished(parts[i].finished(), RealClock().Now() - submitted_);
     Send(std::move(parts[i]), last && i + 1 == parts.size());
+  }
 }
 
 void AnswerSession::Fail(const absl::Status& status) {
   over_ = true;
+  if (sink_ != nullptr) deps_.metrics.OnFailed();
   End(status);
 }
 

@@ -14,11 +14,13 @@
 #include <atomic>
 #include <memory>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "router/model_assets.h"
 #include "router/pipeline/answer_group.h"
 #include "router/server/inbox.h"
+#include "router/server/request_metrics.h"
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::router {
@@ -41,7 +43,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   struct Deps {
     const ModelAssets& assets;
     Inbox& inbox;
-    Random& random;
+    Random& random;  // thread-safe
+    RequestMetrics& metrics;
   };
 
   // Validates, tokenizes and submits `request` on the calling thread. An error means that the sink
@@ -68,6 +71,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
  private:
   absl::Status Prepare(const v1::GenerateRequest& request, absl::Time now, RequestInput& input);
   absl::Status PrepareAnswers(const v1::GenerateRequest& request, RequestInput& input);
+  void Measure(const TokensReady& event);
   void SendAll(AnswerGroup::Parts parts, bool last);
   void Send(v1::GenerateResponse part, bool last = false);
   void End(const absl::Status& status);
@@ -75,6 +79,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   const Deps deps_;
   std::shared_ptr<AnswerSink> sink_;  // router thread once started; null after the end
   RequestId id_;
+  absl::Time submitted_;
+  absl::flat_hash_map<int32_t, absl::Time> last_tokens_;  // of each sequence; router thread
   v1::Started started_;
   std::unique_ptr<AnswerGroup> answers_;
   bool overflowed_ = false;        // a part was not taken

@@ -18,7 +18,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(grpc::Callba
   absl::Status status = ParseRequest(*bytes, request);
   if (draining_) status = absl::UnavailableError("this router is draining; ask another");
   if (!status.ok()) return GenerateSession::Refuse(status);
-  return GenerateSession::Start(request, RealClock().Now(), {assets_, inbox_, random_});
+  return GenerateSession::Start(request, RealClock().Now(), deps_);
 }
 
 grpc::ServerUnaryReactor* ClientService::Ask(grpc::CallbackServerContext* context,
@@ -101,7 +101,7 @@ grpc::ServerUnaryReactor* ClientService::Detokenize(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* ClientService::GetModel(grpc::CallbackServerContext* context,
                                                   const v1::GetModelRequest*,
                                                   v1::GetModelResponse* response) {
-  response->set_name(assets_.identity.name);
+  response->set_name(assets_.identity.served_name());
   response->set_architecture(assets_.architecture);
   response->set_fingerprint(assets_.identity.fingerprint);
   response->set_context_tokens(assets_.identity.context_tokens);

@@ -6,9 +6,7 @@
 #include <atomic>
 #include <memory>
 
-#include "common/runtime/random.h"
-#include "router/model_assets.h"
-#include "router/server/inbox.h"
+#include "router/server/answer_session.h"
 #include "tandem/v1/client.grpc.pb.h"
 
 namespace tandem::router {
@@ -20,9 +18,8 @@ using ClientServiceBase = v1::Tandem::WithRawCallbackMethod_Generate<
 
 class ClientService final : public ClientServiceBase {
  public:
-  // All references outlive the service; `random` is thread-safe.
-  ClientService(const ModelAssets& assets, Inbox& inbox, Random& random)
-      : assets_(assets), inbox_(inbox), random_(random) {}
+  explicit ClientService(const AnswerSession::Deps& deps)
+      : deps_(deps), assets_(deps.assets), inbox_(deps.inbox) {}
 
   // From now on Generate is refused with kUnavailable.
   void BeginDrain() { draining_ = true; }
@@ -51,9 +48,9 @@ class ClientService final : public ClientServiceBase {
   grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context,
                                 std::function<void(RouterCore&, absl::Time)> fill);
 
+  const AnswerSession::Deps deps_;
   const ModelAssets& assets_;
   Inbox& inbox_;
-  Random& random_;
   std::atomic<bool> draining_{false};
 };
 

@@ -11,6 +11,7 @@
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
+#include "router/http/front_end.h"
 #include "router/server/answer_session.h"
 #include "router/server/client_service.h"
 #include "router/server/fleet_service.h"
@@ -20,6 +21,8 @@ namespace {
 
 // How often deadlines are looked at when nothing else happens.
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
+// How long the ends of complete answers may take to be written while draining.
+constexpr absl::Duration kLastWrites = absl::Seconds(2);
 
 class RouterServerImpl final : public RouterServer {
  public:
@@ -27,14 +30,16 @@ class RouterServerImpl final : public RouterServer {
       : assets_(std::move(assets)),
         random_(NewSystemRandom()),
         core_(RouterCore::Create(options.core, assets_->identity, *random_)),
+        metrics_(assets_->identity.served_name()),
         inbox_(options.inbox_max),
         fleet_service_(inbox_),
-        client_service_(*assets_, inbox_, *random_) {}
+        client_service_(SessionDeps()) {}
 
   ~RouterServerImpl() override {
     client_service_.BeginDrain();
     fleet_service_.DisconnectAll(absl::UnavailableError("the router is shutting down"));
     // Calls still open are cancelled; the router thread goes on until the last of them is over.
+    if (front_end_ != nullptr) front_end_->Stop();
     if (client_server_ != nullptr) client_server_->Shutdown(absl::ZeroDuration());
     if (fleet_server_ != nullptr) fleet_server_->Shutdown(absl::ZeroDuration());
     inbox_.Close();
@@ -44,12 +49,25 @@ class RouterServerImpl final : public RouterServer {
   absl::Status StartServing(const RouterServerOptions& options) {
     ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_}));
     ASSIGN_OR_RETURN(client_server_, rpc::Server::Start(options.grpc_address, {&client_service_}));
+    if (!options.http_address.empty()) {
+      FrontEndOptions http;
+      http.server.address = options.http_address;
+      http.server.threads = options.http_threads;
+      http.api_keys = options.api_keys;
+      ASSIGN_OR_RETURN(
+          front_end_,
+          FrontEnd::Start(http, {SessionDeps(), [this] { return decode_ready_ && !draining_; }}));
+    }
     thread_ = Thread("router", [this] { Run(); });
     return absl::OkStatus();
   }
 
   const std::string& grpc_address() const override { return client_server_->address(); }
   const std::string& fleet_address() const override { return fleet_server_->address(); }
+
+  std::string http_address() const override {
+    return front_end_ == nullptr ? "" : front_end_->address();
+  }
 
   void Watch() override {
     client_server_->SetHealth("", true);
@@ -60,15 +78,20 @@ class RouterServerImpl final : public RouterServer {
     Log(LogLevel::kInfo, "draining", {{"timeout", absl::FormatDuration(timeout)}});
     draining_ = true;
     client_service_.BeginDrain();
+    if (front_end_ != nullptr) front_end_->BeginDrain();
     Watch();
-    absl::MutexLock lock(&mutex_);
-    const bool idle =
-        mutex_.AwaitWithTimeout(absl::Condition(this, &RouterServerImpl::Idle), timeout);
+    bool idle = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      idle = mutex_.AwaitWithTimeout(absl::Condition(this, &RouterServerImpl::Idle), timeout);
+    }
+    if (front_end_ != nullptr) front_end_->FinishDrain(kLastWrites);
     Log(idle ? LogLevel::kInfo : LogLevel::kWarning, "drained", {{"idle", idle ? "yes" : "no"}});
     return idle;
   }
 
  private:
+  AnswerSession::Deps SessionDeps() { return {*assets_, inbox_, *random_, metrics_}; }
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requests_running_ == 0; }
 
   // ---- router thread
@@ -175,6 +198,9 @@ class RouterServerImpl final : public RouterServer {
   const std::unique_ptr<ModelAssets> assets_;
   const std::unique_ptr<Random> random_;
   const std::unique_ptr<RouterCore> core_;  // router thread
+  RequestMetrics metrics_;
+  // Before what may hold its exchanges: destroyed after it.
+  std::unique_ptr<FrontEnd> front_end_;
   Inbox inbox_;
   FleetService fleet_service_;
   ClientService client_service_;

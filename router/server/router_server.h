@@ -1,6 +1,7 @@
 // The shell around a RouterCore: one router thread, the clients' service, the nodes' service.
 //   router thread   owns the core: inbox → core → commands to node streams, events to client
 //   sessions gRPC threads    parse, tokenize, hand over; write what sessions queue
+//   HTTP threads    the same for HTTP (router/http/)
 // Thread safety: public methods from any thread; Start and the destructor by the owner.
 #pragma once
 
@@ -17,6 +18,10 @@ namespace tandem::router {
 struct RouterServerOptions {
   std::string grpc_address = "127.0.0.1:50051";   // clients
   std::string fleet_address = "127.0.0.1:50052";  // nodes
+  // The OpenAI-compatible HTTP API, host:port; empty = none.
+  std::string http_address;
+  int http_threads = 2;
+  std::string api_keys;  // a file, see router/http/api_keys.h; empty = anybody may ask over HTTP
   RouterOptions core;
   int64_t inbox_max = 65536;
 };
@@ -31,6 +36,8 @@ class RouterServer {
 
   virtual const std::string& grpc_address() const = 0;
   virtual const std::string& fleet_address() const = 0;
+  // Empty when HTTP is not served.
+  virtual std::string http_address() const = 0;
   // Refreshes readiness: serving means a decode node is ready. Call every second or so.
   virtual void Watch() = 0;
   // Refuses new requests and waits for running ones, at most `timeout`. True when none was cut off.

@@ -114,6 +114,7 @@ std::vector<NamedText> MakeTexts(const char* english_file) {
   }
   const std::vector<std::string> letters = absl::StrSplit("abcdefghijklmnopqrstuvwxyz", "");
   return {{"english", english.empty() ? MakeEnglish() : english},
+          {"common_letters", RandomWord(absl::StrSplit("e t a o i n s r", ' '))},
           {"one_letter", Repeat("a")},
           {"spaces", Repeat(" ")},
           {"newlines", Repeat("\n")},

@@ -58,7 +58,7 @@ class TestCluster {
   // `flags` of `tandem up`. Waits until it is ready; an error carries its last log lines.
   static absl::StatusOr<std::unique_ptr<TestCluster>> Start(std::vector<std::string> flags) {
     auto cluster = std::unique_ptr<TestCluster>(new TestCluster());
-    flags.insert(flags.begin(), {"up", "--grpc=127.0.0.1:0"});
+    flags.insert(flags.begin(), {"up", "--grpc=127.0.0.1:0", "--http=0"});
     auto child = cli::ChildProcess::Start(
         "tandem", absl::StrCat(TANDEM_BINARY_DIR, "/bin/tandem"), flags,
         [raw = cluster.get()](const std::string& line) { raw->OnLine(line); });

@@ -19,7 +19,7 @@ FOLDERS = ("kernels", "common", "prefill_node", "decode_node", "router", "sim", 
 FILE_LINES = 500
 FUNCTION_LINES = 60
 
-COMMON = ("runtime", "telemetry", "config", "model", "kv", "request", "engine", "parallel", "rpc", "transfer",
+COMMON = ("runtime", "telemetry", "config", "model", "kv", "request", "guided", "engine", "parallel", "rpc", "transfer",
           "lending", "node")
 # Which folders each folder may include, besides itself and common/base.
 ALLOWED = {
@@ -30,6 +30,7 @@ ALLOWED = {
     "model": ["runtime", "telemetry"],
     "kv": ["runtime", "telemetry"],
     "request": ["runtime", "telemetry", "kv"],
+    "guided": ["runtime", "telemetry", "model", "request"],
     "engine": ["runtime", "telemetry", "request", "kv", "model", "parallel", "kernels/api"],
     "parallel": ["runtime", "telemetry", "kernels/api"],
     "rpc": ["runtime", "telemetry", "request", "proto"],
@@ -39,7 +40,7 @@ ALLOWED = {
     "node": [name for name in COMMON if name != "node"] + ["kernels/api", "proto"],
     "prefill_node": [*COMMON, "proto"],
     "decode_node": [*COMMON, "proto"],
-    "router": ["config", "model", "kv", "request", "rpc", "telemetry", "runtime", "lending", "proto"],
+    "router": ["config", "model", "kv", "request", "guided", "rpc", "telemetry", "runtime", "lending", "proto"],
     "kernels/api": [],
     "kernels/ref": ["kernels/api", "kernels"],
     "kernels/cpu": ["kernels/api", "kernels"],

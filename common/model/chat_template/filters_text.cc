@@ -129,7 +129,8 @@ Result Truncate(Runtime&, const Value& input, const Arguments& arguments) {
 Result WordCount(Runtime&, const Value& input, const Arguments&) {
   int64_t count = 0;
   bool in_word = false;
-  for (const absl::string_view point : CodePoints(input.Str())) {
+  const std::string text = input.Str();
+  for (const absl::string_view point : CodePoints(text)) {
     const bool space = IsSpace(DecodeCodePoint(point));
     if (!space && !in_word) ++count;
     in_word = !space;

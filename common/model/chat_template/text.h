@@ -18,7 +18,9 @@ char32_t DecodeCodePoint(absl::string_view text);
 void AppendCodePoint(char32_t code_point, std::string* out);
 
 int64_t CodePointCount(absl::string_view text);
+// Views into `text`, which must outlive them: a temporary is refused.
 std::vector<absl::string_view> CodePoints(absl::string_view text);
+std::vector<absl::string_view> CodePoints(std::string&& text) = delete;
 
 bool IsSpace(char32_t code_point);  // str.isspace's notion
 // Removes white space (str.strip()) or any code point in `characters` from the ends chosen.
@@ -35,8 +37,9 @@ std::string Capitalize(absl::string_view text);   // first upper, the rest lower
 std::string PythonTitle(absl::string_view text);  // str.title()
 std::string JinjaTitle(absl::string_view text);   // the `title` filter
 
-// str.splitlines().
+// str.splitlines(): views into `text`, which must outlive them.
 std::vector<absl::string_view> SplitLines(absl::string_view text);
+std::vector<absl::string_view> SplitLines(std::string&& text) = delete;
 // Position of `needle` at or after `from`, npos when absent; linear in `text`.
 size_t FindText(absl::string_view text, absl::string_view needle, size_t from = 0);
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "common/model/tokenizer/utf8.h"
 
 namespace tandem::model::tokenizer_internal {
@@ -11,6 +12,8 @@ namespace {
 
 // Words of up to this many symbols scan for the best pair, which needs no heap.
 constexpr size_t kShortWordSymbols = 40;
+// What a window of a long word has: its symbols and heap stay in a core's first caches.
+constexpr size_t kWindowSymbols = 512;
 // Longer left parts go first among merges of one score; beyond this they count as equal.
 constexpr uint32_t kTieCharsMax = 255;
 
@@ -27,10 +30,12 @@ void BpeModel::SetOptions(const Options& options) {
 
 void BpeModel::SetRanks(std::vector<uint32_t> ranks) {
   ranks_ = std::move(ranks);
+  joins_.Enable();
   for (TokenId id = 0; id < static_cast<TokenId>(ranks_.size()); ++id) {
     if (ranks_[id] == kNoMerge) continue;
     const auto bytes = static_cast<uint32_t>(tokens_.Text(id).size());
     made_bytes_max_ = std::max(made_bytes_max_, bytes);
+    joins_.Note(tokens_.Text(id));
   }
 }
 
@@ -100,9 +105,21 @@ void BpeModel::Split(absl::string_view word, std::vector<BpeSymbol>* symbols) co
   if (unknown.id != kNoToken) symbols->push_back(unknown);
 }
 
+size_t BpeModel::EndOfPart(absl::string_view word, const std::vector<BpeSymbol>& symbols,
+                           size_t begin) const {
+  size_t end = begin + 1;
+  for (; end < symbols.size(); ++end) {
+    const BpeSymbol& left = symbols[end - 1];
+    const BpeSymbol& right = symbols[end];
+    // The unknown token stands for other texts than its own.
+    if (left.id == options_.unknown_id || right.id == options_.unknown_id) continue;
+    if (!joins_.MayJoin(word[left.end - 1], word[right.begin])) break;
+  }
+  return end;
+}
+
 template <bool kByScore>
-void BpeModel::MergeShort(absl::string_view word, std::vector<BpeSymbol>* symbols) const {
-  std::vector<BpeSymbol>& s = *symbols;
+void BpeModel::MergeShort(absl::string_view word, absl::Span<BpeSymbol> s) const {
   Merge merges[kShortWordSymbols];
   size_t n = s.size();
   for (size_t i = 0; i + 1 < n; ++i) merges[i] = Find<kByScore>(word, s[i], s[i + 1]);
@@ -121,13 +138,13 @@ void BpeModel::MergeShort(absl::string_view word, std::vector<BpeSymbol>* symbol
     if (best > 0) merges[best - 1] = Find<kByScore>(word, s[best - 1], s[best]);
     if (best + 1 < n) merges[best] = Find<kByScore>(word, s[best], s[best + 1]);
   }
-  s.resize(n);
+  for (; n < s.size(); ++n) s[n].dead = true;
 }
 
 template <bool kByScore>
-void BpeModel::MergeLong(absl::string_view word, BpeScratch* scratch) const {
-  std::vector<BpeSymbol>& s = scratch->symbols;
-  std::vector<uint64_t>& heap = scratch->heap;
+void BpeModel::MergeLong(absl::string_view word, absl::Span<BpeSymbol> s,
+                         std::vector<uint64_t>* heap_scratch) const {
+  std::vector<uint64_t>& heap = *heap_scratch;
   heap.clear();
   const auto n = static_cast<int32_t>(s.size());
   const auto entry = [](uint32_t key, int32_t index) {
@@ -171,6 +188,42 @@ void BpeModel::MergeLong(absl::string_view word, BpeScratch* scratch) const {
   }
 }
 
+void BpeModel::MergePart(absl::string_view word, absl::Span<BpeSymbol> part,
+                         std::vector<uint64_t>* heap) const {
+  if (part.size() < 2) return;
+  const bool by_score = !ranks_.empty();
+  if (part.size() <= kShortWordSymbols) {
+    by_score ? MergeShort<true>(word, part) : MergeShort<false>(word, part);
+  } else {
+    by_score ? MergeLong<true>(word, part, heap) : MergeLong<false>(word, part, heap);
+  }
+}
+
+bool BpeModel::EncodeWindows(absl::string_view word, absl::Span<BpeSymbol> part,
+                             BpeScratch* scratch, std::vector<TokenId>* out) const {
+  const auto collect = [](absl::Span<const BpeSymbol> merged, uint32_t offset, BpePieces* pieces) {
+    pieces->clear();
+    for (const BpeSymbol& symbol : merged) {
+      if (!symbol.dead) pieces->push_back({symbol.id, offset + symbol.begin, offset + symbol.end});
+    }
+  };
+  const auto encode = [&](uint32_t begin, uint32_t end, BpePieces* pieces) {
+    const absl::string_view text = word.substr(begin, end - begin);
+    Split(text, &scratch->seam_symbols);
+    MergePart(text, absl::MakeSpan(scratch->seam_symbols), &scratch->heap);
+    collect(scratch->seam_symbols, begin, pieces);
+  };
+  WindowJoin join(encode);
+  for (size_t begin = 0; begin < part.size(); begin += kWindowSymbols) {
+    const auto window = part.subspan(begin, kWindowSymbols);
+    MergePart(word, window, &scratch->heap);
+    collect(window, 0, &scratch->window);
+    if (!join.Append(scratch->window)) return false;
+  }
+  for (const BpePiece& piece : join.pieces()) out->push_back(piece.id);
+  return true;
+}
+
 void BpeModel::Encode(absl::string_view word, BpeScratch* scratch,
                       std::vector<TokenId>* out) const {
   if (options_.ignore_merges) {
@@ -180,15 +233,21 @@ void BpeModel::Encode(absl::string_view word, BpeScratch* scratch,
     }
   }
   Split(word, &scratch->symbols);
-  const bool by_score = !ranks_.empty();
-  if (scratch->symbols.size() <= kShortWordSymbols) {
-    by_score ? MergeShort<true>(word, &scratch->symbols)
-             : MergeShort<false>(word, &scratch->symbols);
-  } else {
-    by_score ? MergeLong<true>(word, scratch) : MergeLong<false>(word, scratch);
-  }
-  for (const BpeSymbol& symbol : scratch->symbols) {
-    if (!symbol.dead) out->push_back(symbol.id);
+  std::vector<BpeSymbol>& symbols = scratch->symbols;
+  for (size_t begin = 0, end = 0; begin < symbols.size(); begin = end) {
+    end = EndOfPart(word, symbols, begin);
+    const auto part = absl::MakeSpan(symbols).subspan(begin, end - begin);
+    const bool has_unknown = absl::c_any_of(
+        part, [&](const BpeSymbol& symbol) { return symbol.id == options_.unknown_id; });
+    if (part.size() > 2 * kWindowSymbols && !has_unknown) {
+      const std::vector<BpeSymbol> spare(part.begin(), part.end());
+      if (EncodeWindows(word, part, scratch, out)) continue;
+      std::copy(spare.begin(), spare.end(), part.begin());
+    }
+    MergePart(word, part, &scratch->heap);
+    for (const BpeSymbol& symbol : part) {
+      if (!symbol.dead) out->push_back(symbol.id);
+    }
   }
 }
 

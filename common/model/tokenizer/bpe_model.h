@@ -1,6 +1,7 @@
 // Byte-pair encoding of one word: the word's characters are symbols; of all adjacent pairs that
 // have a merge, the one of lowest rank (leftmost among equals) is joined, until none has. Short
-// words scan an array; long ones use a linked list and a heap, so the cost is n log n.
+// words scan an array; long ones use a linked list and a heap, so the cost is n log n. A word is
+// first cut where no merge can reach across (join_table.h).
 //
 // Merges come either as a table of pairs (tokenizer.json, GGUF merges), or are implied by scores
 // (SentencePiece): a pair merges when its text is a token, better scores first, which is looked up
@@ -16,9 +17,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/model/tokenizer/join_table.h"
 #include "common/model/tokenizer/pair_table.h"
 #include "common/model/tokenizer/token_table.h"
+#include "common/model/tokenizer/window_join.h"
 
 namespace tandem::model::tokenizer_internal {
 
@@ -39,6 +43,8 @@ struct BpeSymbol {
 
 struct BpeScratch {
   std::vector<BpeSymbol> symbols;
+  std::vector<BpeSymbol> seam_symbols;
+  BpePieces window;
   std::vector<uint64_t> heap;  // key << 32 | symbol index, smallest first
 };
 
@@ -65,8 +71,11 @@ class BpeModel {
   void SetOptions(const Options& options);
   const Options& options() const { return options_; }
 
-  // Merges by pair; the index is the rank.
-  void SetMerges(PairTable merges) { pairs_ = std::move(merges); }
+  // Merges by pair. `joins` has what they make noted, or is not enabled.
+  void SetMerges(PairTable merges, JoinTable joins) {
+    pairs_ = std::move(merges);
+    joins_ = std::move(joins);
+  }
   // Merges by score: ranks[id] is the rank of a merge that makes token `id`, kNoMerge for a token
   // that no merge makes nor uses. REQUIRES: one rank per id of tokens().
   void SetRanks(std::vector<uint32_t> ranks);
@@ -81,10 +90,21 @@ class BpeModel {
   };
   template <bool kByScore>
   Merge Find(absl::string_view word, const BpeSymbol& left, const BpeSymbol& right) const;
+  // Merges one part of the word; what was joined to its left neighbour is dead afterwards.
+  void MergePart(absl::string_view word, absl::Span<BpeSymbol> part,
+                 std::vector<uint64_t>* heap) const;
+  // Appends the ids of a long part, encoded by windows; false when that does not work out, and then
+  // `part` is spoilt.
+  bool EncodeWindows(absl::string_view word, absl::Span<BpeSymbol> part, BpeScratch* scratch,
+                     std::vector<TokenId>* out) const;
   template <bool kByScore>
-  void MergeShort(absl::string_view word, std::vector<BpeSymbol>* symbols) const;
+  void MergeShort(absl::string_view word, absl::Span<BpeSymbol> part) const;
   template <bool kByScore>
-  void MergeLong(absl::string_view word, BpeScratch* scratch) const;
+  void MergeLong(absl::string_view word, absl::Span<BpeSymbol> part,
+                 std::vector<uint64_t>* heap) const;
+  // Where the part that starts with symbol `begin` ends.
+  size_t EndOfPart(absl::string_view word, const std::vector<BpeSymbol>& symbols,
+                   size_t begin) const;
   void Split(absl::string_view word, std::vector<BpeSymbol>* symbols) const;
   bool SplitToBytes(absl::string_view character, uint32_t begin,
                     std::vector<BpeSymbol>* symbols) const;
@@ -92,6 +112,7 @@ class BpeModel {
   TokenTable tokens_;
   Options options_;
   PairTable pairs_;
+  JoinTable joins_;
   std::vector<uint32_t> ranks_;  // empty: merges by pair
   uint32_t made_bytes_max_ = 0;  // the longest token that a merge by score makes
   std::array<TokenId, 256> single_byte_ids_;

@@ -110,7 +110,13 @@ void MergesBuilder::Finish(MarkCuts* cuts) {
   if (cuts->enabled) {
     for (const TokenId id : made_) NoteMarks(model_->tokens().Text(id), cuts);
   }
-  model_->SetMerges(std::move(pairs_));
+  JoinTable joins;
+  // A merge of bytes' spellings makes a text that is not in the input.
+  if (!merges_bytes_) {
+    joins.Enable();
+    for (const TokenId id : made_) joins.Note(model_->tokens().Text(id));
+  }
+  model_->SetMerges(std::move(pairs_), std::move(joins));
 }
 
 void NoteMarks(absl::string_view text, MarkCuts* cuts) {

@@ -8,7 +8,7 @@ namespace tandem::kernels {
 namespace {
 
 TEST(Backend, TablesAreComplete) {
-  for (IsaClass isa : {IsaClass::kRef, IsaClass::kAvx2, IsaClass::kAvx512}) {
+  for (IsaClass isa : {IsaClass::kRef, IsaClass::kAvx2, IsaClass::kAvx512, IsaClass::kAvx512Bf16}) {
     const Backend* backend = FindBackend(isa);
     if (backend == nullptr) continue;
     EXPECT_EQ(backend->isa, isa);
@@ -17,7 +17,8 @@ TEST(Backend, TablesAreComplete) {
     EXPECT_TRUE(backend->kv_write && backend->kv_read && backend->attention && backend->sample);
   }
   EXPECT_NE(FindBackend(IsaClass::kRef), nullptr);
-  EXPECT_GE(static_cast<int>(BestBackend().isa), static_cast<int>(IsaClass::kRef));
+  EXPECT_FALSE(BestPortableBackend().dot_products);
+  EXPECT_TRUE(BestBackend().dot_products || &BestBackend() == &BestPortableBackend());
 }
 
 TEST(Backend, ParsesClassNames) {
@@ -26,7 +27,15 @@ TEST(Backend, ParsesClassNames) {
   EXPECT_EQ(isa, IsaClass::kAvx512);
   EXPECT_TRUE(ParseIsaClass("ref", &isa));
   EXPECT_EQ(isa, IsaClass::kRef);
+  EXPECT_TRUE(ParseIsaClass("avx512bf16", &isa));
+  EXPECT_EQ(isa, IsaClass::kAvx512Bf16);
   EXPECT_FALSE(ParseIsaClass("sse", &isa));
+}
+
+// A node that chose another class at each start could not rejoin its fleet.
+TEST(Backend, TheBestClassIsTheSameAtEveryStart) {
+  const Backend* first = &BestBackend();
+  for (int start = 0; start < 50; ++start) EXPECT_EQ(&BestBackend(), first) << "start " << start;
 }
 
 TEST(Backend, WideClassesShareNoCodeWithBaseline) {

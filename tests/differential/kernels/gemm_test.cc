@@ -76,14 +76,18 @@ TEST_P(GemmTest, AgreesWithDouble) {
     const Floats expected = Multiply(ref_, reference, problem, {});
     for (int64_t m = 0; m < rows; ++m) {
       for (int64_t n = 0; n < shape.n; ++n) {
-        // Each of k + 2 roundings is at most one unit of the sum of magnitudes.
+        // Each of k + 2 roundings is at most one unit of the sum of magnitudes; where x is rounded
+        // to bf16, so is each product.
         double magnitude = 2 + std::abs(expected[static_cast<size_t>(m * shape.n + n)]);
         for (int64_t k = 0; k < shape.k; ++k) {
           magnitude += std::abs(problem.x[static_cast<size_t>(m * x_stride + k)] *
                                 weights[static_cast<size_t>(n * shape.k + k)]);
         }
         const size_t i = static_cast<size_t>(m * shape.n + n);
-        ASSERT_NEAR(y[i], expected[i], static_cast<double>(shape.k + 3) * kUnit * magnitude)
+        const bool rounds_x = backend_->dot_products && shape.type == WeightType::kBf16;
+        const double units =
+            static_cast<double>(shape.k + 3) * kUnit + (rounds_x ? 1.01 * kBf16Unit : 0);
+        ASSERT_NEAR(y[i], expected[i], units * magnitude)
             << "rows " << rows << " n " << shape.n << " k " << shape.k << " at " << m << "," << n;
       }
     }
@@ -110,7 +114,8 @@ TEST_P(GemmTest, RowAloneEqualsRowAmongOthers) {
 
 TEST_P(GemmTest, ThreadsDoNotChangeBits) {
   for (int64_t rows : {1, 3, 65, 300}) {
-    const MatrixShape shape = {Uniform(100, 700), Uniform(100, 700), WeightType::kF32};
+    const MatrixShape shape = {Uniform(100, 700), Uniform(100, 700),
+                               Uniform(0, 1) == 0 ? WeightType::kF32 : WeightType::kBf16};
     const Weights w =
         Pack(*backend_, shape, Normal(static_cast<size_t>(shape.n * shape.k)), &generator_);
     Problem problem = {rows, Normal(static_cast<size_t>(rows * shape.k)), shape.k};
@@ -119,6 +124,101 @@ TEST_P(GemmTest, ThreadsDoNotChangeBits) {
       Threads threads(count);
       ExpectSameBits(Multiply(*backend_, w, problem, threads.parallel()), expected,
                      std::to_string(count) + " threads");
+    }
+  }
+}
+
+// bf16 x and w as the dot product classes take them, and the fused gate.
+class DotGemmTest : public ClassTest {
+ protected:
+  void SetUp() override {
+    ClassTest::SetUp();
+    if (backend_ != nullptr && !backend_->dot_products) GTEST_SKIP() << "no dot products";
+  }
+
+  // `rows` rows of `k` bf16, kRowGap apart beyond k.
+  std::vector<uint16_t> RandomRows(int64_t rows, int64_t k) {
+    const Floats values = Normal(static_cast<size_t>(rows * (k + kRowGap)));
+    std::vector<uint16_t> bits;
+    for (size_t i = 0; i < values.size(); ++i) bits.push_back(ToBits(values[i]));
+    return bits;
+  }
+  static uint16_t ToBits(float x) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, &x, sizeof(bits));
+    return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+  }
+  static float FromBits(uint16_t x) {
+    const uint32_t bits = static_cast<uint32_t>(x) << 16;
+    float out = 0;
+    std::memcpy(&out, &bits, sizeof(out));
+    return out;
+  }
+  std::vector<uint16_t> RunGated(const Weights& w, const std::vector<uint16_t>& x, int64_t rows,
+                                 GateActivation activation, const ParallelFor& parallel) {
+    std::vector<uint16_t> y(static_cast<size_t>(rows * w.shape.n / 2), 0xffff);
+    GemmArgs args;
+    args.x_bf16 = x.data();
+    args.x_stride = w.shape.k + kRowGap;
+    args.rows = rows;
+    args.w = w.view();
+    args.gated_bf16 = y.data();
+    args.activation = activation;
+    args.y_stride = w.shape.n / 2;
+    backend_->gemm(args, parallel);
+    return y;
+  }
+
+  static constexpr int64_t kRowGap = 6;
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, DotGemmTest, kCpuClasses, ClassName);
+
+TEST_P(DotGemmTest, RoundedInputGivesTheBitsOfFp32Input) {
+  for (int64_t rows : {1, 5, 13, 77, 200}) {
+    const MatrixShape shape = {Uniform(1, 200), 2 * Uniform(1, 400), WeightType::kBf16};
+    const Weights w =
+        Pack(*backend_, shape, Normal(static_cast<size_t>(shape.n * shape.k)), &generator_);
+    const std::vector<uint16_t> x = RandomRows(rows, shape.k);
+    Problem wide = {rows, Floats(x.size()), shape.k + kRowGap};
+    for (size_t i = 0; i < x.size(); ++i) wide.x[i] = FromBits(x[i]);
+    const Floats expected = Multiply(*backend_, w, wide, {});
+    Floats y(expected.size());
+    GemmArgs args;
+    args.x_bf16 = x.data();
+    args.x_stride = shape.k + kRowGap;
+    args.rows = rows;
+    args.w = w.view();
+    args.y = y.data();
+    args.y_stride = shape.n;
+    Threads two(2);
+    backend_->gemm(args, two.parallel());
+    ExpectSameBits(y, expected, std::to_string(rows) + " rows");
+  }
+}
+
+TEST_P(DotGemmTest, FusedGateEqualsProductThenActivation) {
+  for (GateActivation activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {
+    for (int64_t rows : {1, 7, 90}) {
+      const int64_t half = 16 * Uniform(1, 12);
+      const MatrixShape shape = {2 * half, 2 * Uniform(1, 300), WeightType::kBf16};
+      const Weights w =
+          Pack(*backend_, shape, Normal(static_cast<size_t>(shape.n * shape.k), 0.1f), &generator_);
+      const std::vector<uint16_t> x = RandomRows(rows, shape.k);
+      Problem wide = {rows, Floats(x.size()), shape.k + kRowGap};
+      for (size_t i = 0; i < x.size(); ++i) wide.x[i] = FromBits(x[i]);
+      const Floats product = Multiply(*backend_, w, wide, {});
+      Threads three(3);
+      const auto fused = RunGated(w, x, rows, activation, three.parallel());
+      EXPECT_EQ(fused, RunGated(w, x, rows, activation, {})) << "threads change bits";
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t i = 0; i < half; ++i) {
+          const float* gate = product.data() + row * shape.n + i / 16 * 32 + i % 16;
+          float y = 0;
+          backend_->gated_activation({activation, gate, 1, gate + 16, 1, 1, 1, &y, 1}, {});
+          ASSERT_EQ(fused[static_cast<size_t>(row * half + i)], ToBits(y))
+              << "row " << row << " at " << i;
+        }
+      }
     }
   }
 }

@@ -22,6 +22,8 @@ namespace tandem::kernels {
 
 // Half an ulp of 1: the largest relative error of one fp32 rounding.
 inline constexpr double kUnit = 0x1p-24;
+// The same for bf16.
+inline constexpr double kBf16Unit = 0x1p-9;
 
 // `size` floats on a 64-byte boundary, all bits set until written: NaN as fp32 and as two bf16.
 class Floats {
@@ -83,9 +85,20 @@ class ClassTest : public KernelTest, public ::testing::WithParamInterface<IsaCla
 };
 
 inline std::string ClassName(const ::testing::TestParamInfo<IsaClass>& info) {
+  if (info.param == IsaClass::kAvx512Bf16) return "Avx512Bf16";
   return info.param == IsaClass::kAvx512 ? "Avx512" : "Avx2";
 }
-inline const auto kCpuClasses = ::testing::Values(IsaClass::kAvx2, IsaClass::kAvx512);
+inline const auto kCpuClasses =
+    ::testing::Values(IsaClass::kAvx2, IsaClass::kAvx512, IsaClass::kAvx512Bf16);
+
+// A value rounded to bf16, to nearest even, and widened again.
+inline float RoundedToBf16(float x) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &x, sizeof(bits));
+  bits = (bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u;
+  std::memcpy(&x, &bits, sizeof(bits));
+  return x;
+}
 
 // Threads of its own for one call; tasks are handed out in an order that differs from run to run.
 class Threads {

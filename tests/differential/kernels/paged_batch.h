@@ -61,7 +61,8 @@ class PagedCache {
 // [rows][heads·head_dim] in the chunks' order. Scratch and output start poisoned.
 inline Floats RunBatch(const Backend& backend, const AttentionShape& shape,
                        const std::vector<SequenceData>& data, const std::vector<Chunk>& chunks,
-                       PagedCache* cache, const ParallelFor& parallel) {
+                       PagedCache* cache, const ParallelFor& parallel,
+                       uint16_t* out_bf16 = nullptr) {
   const size_t q_size = static_cast<size_t>(shape.num_heads) * shape.kv.head_dim;
   const size_t kv_size = static_cast<size_t>(shape.kv.num_kv_heads) * shape.kv.head_dim;
   std::vector<SequenceRows> sequences;
@@ -103,7 +104,8 @@ inline Floats RunBatch(const Backend& backend, const AttentionShape& shape,
   args.layer = cache->layer();
   args.sequences = sequences.data();
   args.num_sequences = static_cast<int32_t>(sequences.size());
-  args.out = out.data();
+  args.out = out_bf16 == nullptr ? out.data() : nullptr;
+  args.out_bf16 = out_bf16;
   args.scratch = scratch.data();
   args.scratch_bytes = scratch_bytes;
   backend.attention(args, parallel);

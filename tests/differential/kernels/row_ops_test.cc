@@ -86,6 +86,33 @@ TEST_P(RowOpsTest, RmsNormRowAloneEqualsRowAmongOthers) {
   }
 }
 
+TEST_P(RowOpsTest, RmsNormRoundsWhereAskedTo) {
+  if (!backend_->dot_products) GTEST_SKIP() << "no dot products";
+  const int64_t rows = 9, size = 333, stride = size + 5;
+  const Floats x = Normal(static_cast<size_t>(rows * stride));
+  const Floats weight = Normal(static_cast<size_t>(size));
+  Floats y(static_cast<size_t>(rows * stride));
+  std::vector<uint16_t> rounded(static_cast<size_t>(rows * stride), 0xabcd);
+  RmsNormArgs args;
+  args.x = x.data();
+  args.x_stride = args.y_stride = stride;
+  args.rows = rows;
+  args.size = size;
+  args.weight = weight.data();
+  args.y = y.data();
+  backend_->rms_norm(args, {});
+  args.y = nullptr;
+  args.y_bf16 = rounded.data();
+  backend_->rms_norm(args, {});
+  for (int64_t i = 0; i < rows * stride; ++i) {
+    const float as_float = RoundedToBf16(y[static_cast<size_t>(i)]);
+    uint32_t bits = 0;
+    std::memcpy(&bits, &as_float, sizeof(bits));
+    const bool padding = i % stride >= size;
+    ASSERT_EQ(rounded[static_cast<size_t>(i)], padding ? 0xabcdu : bits >> 16) << "at " << i;
+  }
+}
+
 TEST_P(RowOpsTest, Rope) {
   for (int64_t head_dim : {2, 32, 64, 80, 128, 256}) {
     const int64_t rows = Uniform(1, 50), heads = Uniform(1, 9), positions = 97;

@@ -35,14 +35,20 @@ void ExpectSame(const Answer& actual, const Answer& expected, const std::string&
       << what << ": logprob bits differ";
 }
 
-class InvarianceTest : public ::testing::TestWithParam<const char*> {
+// Checkpoint and instruction-set class.
+class InvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   void SetUp() override {
     seed_ = std::random_device()();
     random_.seed(seed_);
     std::cout << "seed " << seed_ << "\n";
-    ASSERT_OK_AND_ASSIGN(checkpoint_, model::Checkpoint::Open(
-                                          testing::GoldenPath(std::string("tiny/") + GetParam())));
+    isa_ = std::get<1>(GetParam());
+    kernels::IsaClass isa = kernels::IsaClass::kRef;
+    ASSERT_TRUE(kernels::ParseIsaClass(isa_.c_str(), &isa));
+    backend_ = kernels::FindBackend(isa);
+    if (backend_ == nullptr) GTEST_SKIP() << "this processor lacks " << isa_;
+    ASSERT_OK_AND_ASSIGN(checkpoint_, model::Checkpoint::Open(testing::GoldenPath(
+                                          std::string("tiny/") + std::get<0>(GetParam()))));
     engine_ = NewEngine({.threads = 1});
     for (int i = 0; i < 10; ++i) requests_.push_back(NewRequest());
     for (const DrivenSequence& request : requests_) {
@@ -50,7 +56,9 @@ class InvarianceTest : public ::testing::TestWithParam<const char*> {
     }
   }
 
+  // Of the parameter's class unless `options` name one.
   std::unique_ptr<Engine> NewEngine(CpuEngineOptions options) {
+    if (options.isa == "auto") options.isa = isa_;
     auto engine = NewCpuEngine(*checkpoint_, options);
     EXPECT_OK(engine.status());
     EXPECT_OK((*engine)->AllocateKv(kBlocks));
@@ -129,12 +137,19 @@ class InvarianceTest : public ::testing::TestWithParam<const char*> {
   uint64_t seed_ = 0;
   std::mt19937_64 random_;
   std::unique_ptr<model::Checkpoint> checkpoint_;
+  std::string isa_;
+  const kernels::Backend* backend_ = nullptr;
   std::unique_ptr<Engine> engine_;
   std::vector<DrivenSequence> requests_;
   std::vector<Answer> expected_;
 };
-INSTANTIATE_TEST_SUITE_P(Tiny, InvarianceTest, ::testing::Values("smollm2", "qwen3_yarn", "gemma3"),
-                         [](const auto& param) { return std::string(param.param); });
+INSTANTIATE_TEST_SUITE_P(Tiny, InvarianceTest,
+                         ::testing::Combine(::testing::Values("smollm2", "qwen3_yarn", "gemma3"),
+                                            ::testing::Values("avx2", "avx512", "avx512bf16")),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param);
+                         });
 
 TEST_P(InvarianceTest, ChunksAndBlocksDoNotChangeTheAnswer) {
   for (size_t i = 0; i < requests_.size(); ++i) {
@@ -157,12 +172,11 @@ TEST_P(InvarianceTest, BatchAndThreadsDoNotChangeTheAnswer) {
 }
 
 TEST_P(InvarianceTest, ClassAndBlockSizeDoNotChangeTheAnswer) {
-  if (kernels::FindBackend(kernels::IsaClass::kAvx2) == nullptr) {
-    GTEST_SKIP() << "this processor lacks AVX2";
-  }
+  // The portable classes agree to the bit; another numerics has none to agree with.
+  const bool portable = std::string(backend_->numerics) == kernels::kPortableNumerics;
   for (int block_tokens : {16, 64, 256}) {
     const std::unique_ptr<Engine> engine =
-        NewEngine({.threads = 2, .isa = "avx2", .block_tokens = block_tokens});
+        NewEngine({.threads = 2, .isa = portable ? "avx2" : isa_, .block_tokens = block_tokens});
     for (size_t i = 0; i < requests_.size(); ++i) {
       ExpectSame(RunAlone(engine.get(), requests_[i], 100), expected_[i],
                  "request " + std::to_string(i) + ", blocks of " + std::to_string(block_tokens));
@@ -229,6 +243,10 @@ TEST_P(InvarianceTest, RefusesBadOptionsAndSlicesByName) {
   };
   EXPECT_THAT(message({.threads = -1}), ::testing::HasSubstr("threads is -1"));
   EXPECT_THAT(message({.isa = "sse"}), ::testing::HasSubstr("isa is \"sse\""));
+  EXPECT_THAT(message({.numerics = "fast"}), ::testing::HasSubstr("numerics is \"fast\""));
+  EXPECT_THAT(message({.weights = "int2"}), ::testing::HasSubstr("weights is \"int2\""));
+  EXPECT_THAT(message({.isa = "ref", .numerics = "portable"}),
+              ::testing::HasSubstr("isa \"ref\" does not have"));
   EXPECT_THAT(message({.kv_type = "int3"}), ::testing::HasSubstr("kv_type is \"int3\""));
   EXPECT_THAT(message({.block_tokens = 48}), ::testing::HasSubstr("block_tokens is 48"));
   DrivenSequence request = requests_[0];

@@ -28,10 +28,11 @@ class DocumentScorer {
   static constexpr int kBlockTokens = 32;
 
   static absl::StatusOr<std::unique_ptr<DocumentScorer>> Create(const std::string& path,
-                                                                kernels::KvType kv_type) {
+                                                                kernels::KvType kv_type,
+                                                                const kernels::Backend& backend) {
     ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
                      model::Checkpoint::Open(path));
-    std::unique_ptr<DocumentScorer> scorer(new DocumentScorer(*checkpoint, kv_type));
+    std::unique_ptr<DocumentScorer> scorer(new DocumentScorer(*checkpoint, kv_type, backend));
     kv::BlockLayout layout;
     layout.num_layers = checkpoint->config().num_layers;
     layout.block_tokens = kBlockTokens;
@@ -61,14 +62,14 @@ class DocumentScorer {
   }
 
  private:
-  DocumentScorer(const model::Checkpoint& checkpoint, kernels::KvType kv_type)
+  DocumentScorer(const model::Checkpoint& checkpoint, kernels::KvType kv_type,
+                 const kernels::Backend& backend)
       : shape_{checkpoint.config().num_kv_heads, checkpoint.config().head_dim, kBlockTokens,
                kv_type},
         pool_(engine::AvailableProcessors()),
         parallel_(pool_.parallel()),
-        weights_(checkpoint, kernels::BestBackend(), parallel_),
-        pass_({checkpoint.config(), shape_, kTokensMax}, weights_, kernels::BestBackend(),
-              parallel_) {}
+        weights_(checkpoint, backend, parallel_),
+        pass_({checkpoint.config(), shape_, kTokensMax}, weights_, backend, parallel_) {}
 
   static engine::ForwardBatch MakeBatch(absl::Span<const TokenId> tokens, int64_t begin,
                                         int64_t rows) {

@@ -188,6 +188,10 @@ TEST_F(RequestErrors, PromptsThatAreTooLong) {
       {[](R& r) { r.set_text(std::string(1 << 20, 'a')); },
        bad,
        {"prompt", "1048576 tokens", "context", "32768"}},
+      // So long that it is refused before it is tokenized.
+      {[](R& r) { r.set_text(std::string(3 << 20, 'a')); },
+       bad,
+       {"prompt", "3145728 bytes", "context", "32768"}},
       // Within it, beyond every node's 64 blocks of 32 tokens.
       {[](R& r) { r = TokensRequest(3000, 1); },
        bad,

@@ -277,5 +277,25 @@ TEST(BlockPool, AgreesWithTheNaiveModelUnderRandomOperations) {
   std::cout << "seeds " << base << ".." << base + 39 << "\n";
 }
 
+TEST(BlockPool, AForgottenBlockIsFoundByNobodyAndFreedAtItsEnd) {
+  BlockPool pool(4);
+  const BlockHash hash = HashBlocks(SaltHash("model", "numerics", ""), {1, 2}, 2)[0];
+  const BlockId wrong = (*pool.Allocate(1))[0];
+  pool.Seal(wrong, hash);
+  ASSERT_EQ(pool.Match({hash}).size(), 1u);  // a second owner
+  pool.DrainEvents();
+  pool.Forget(wrong);
+  EXPECT_EQ(pool.DrainEvents().removed, std::vector<BlockHash>{hash});
+  EXPECT_EQ(pool.MatchLength({hash}), 0);
+  EXPECT_TRUE(pool.SealedHashes().empty());
+  const BlockId right = (*pool.Allocate(1))[0];
+  pool.Seal(right, hash);
+  EXPECT_EQ(pool.MatchLength({hash}), 1);
+  pool.Unref(wrong);
+  pool.Unref(wrong);
+  EXPECT_EQ(pool.counts().free, 3);
+  EXPECT_EQ(pool.MatchLength({hash}), 1) << "the right one stays";
+}
+
 }  // namespace
 }  // namespace tandem::kv

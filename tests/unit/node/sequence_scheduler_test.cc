@@ -130,6 +130,34 @@ TEST_F(SequenceSchedulerTest, AWrongNumberOfTokensFailsTheStepAndSealsNothing) {
   EXPECT_EQ(scheduler.block_counts().free, 8);
 }
 
+TEST_F(SequenceSchedulerTest, OnlyTheSequenceAtFaultFailsWhenAStepDoes) {
+  SchedulerOptions options = Options(16, 100, 8);
+  options.retry_alone = true;
+  SequenceScheduler scheduler(options);
+  for (const int number : {1, 2, 3}) Add(scheduler, Input(number, 20));
+  Plan(scheduler);
+  Finish(scheduler);
+  ASSERT_EQ(Plan(scheduler).size(), 3u);
+  EXPECT_THAT(scheduler.FinishStep(absl::DataLossError("block 3")).outcomes, IsEmpty());
+  EXPECT_EQ(scheduler.SealedHashes().size(), 3u) << "nobody is known to be wrong yet";
+  for (const uint64_t id : {1, 2, 3}) {
+    EXPECT_EQ(Plan(scheduler), (std::vector<Row>{{id, 20, 1, true}}));
+    if (id != 2) {
+      Finish(scheduler);
+      continue;
+    }
+    const StepResult step = scheduler.FinishStep(absl::DataLossError("block 3"));
+    ASSERT_EQ(step.outcomes.size(), 1u);
+    EXPECT_EQ(step.outcomes[0].id, SequenceId(2));
+    scheduler.Release(SequenceId(2));
+  }
+  EXPECT_EQ(Plan(scheduler), (std::vector<Row>{{1, 21, 1, true}, {3, 21, 1, true}}));
+  Finish(scheduler);
+  EXPECT_EQ(scheduler.SealedHashes().size(), 2u);
+  EXPECT_EQ(scheduler.Get(Add(scheduler, Input(2, 20))).cached_tokens, 0)
+      << "what was wrong must not be found again";
+}
+
 TEST_F(SequenceSchedulerTest, SequencesWithEqualPrefixesShareBlocks) {
   SequenceScheduler scheduler(Options(8, 100, 8));
   Add(scheduler, Input(1, 40));

@@ -1,0 +1,95 @@
+// A step's inputs on the device: tokens, positions, cache slots, block tables and the attention
+// schedule, packed in pinned host memory and sent by one copy. Every array keeps its device address
+// from step to step, so that a captured graph reads the next step's.
+// Thread safety: one thread. Owner: the device forward pass.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/engine/engine.h"
+#include "kernels/api/attention_schedule.h"
+#include "kernels/api/device.h"
+#include "kernels/api/device_ops.h"
+
+namespace tandem::engine {
+
+// What a step may hold at most.
+struct DeviceBatchLimits {
+  int32_t rows = 0;
+  int32_t logit_rows = 0;
+  int32_t table_entries = 0;  // of all sequences' block tables
+};
+
+struct DeviceBatchOptions {
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t block_tokens = 0;
+  int32_t multiprocessors = 0;
+  std::vector<int32_t> windows;  // the distinct sliding windows of the model's layers
+};
+
+class DeviceBatch {
+ public:
+  explicit DeviceBatch(DeviceBatchOptions options) : options_(std::move(options)) {}
+
+  // Makes room; addresses change when it grows. Errors: the device's.
+  absl::Status Reserve(const DeviceBatchLimits& limits, kernels::Device& device);
+  // What `slices` need.
+  static DeviceBatchLimits Needs(absl::Span<const SequenceSlice> slices);
+  bool Fits(const DeviceBatchLimits& limits) const;
+  const DeviceBatchLimits& limits() const { return limits_; }
+  int64_t bytes() const { return static_cast<int64_t>(device_.bytes()); }
+
+  // Packs `slices` and enqueues the copy. Rows from the last to `padded_rows` are padding: token 0,
+  // no cache slot. The previous step's copy must be done. REQUIRES: Fits.
+  void Fill(absl::Span<const SequenceSlice> slices, int32_t padded_rows,
+            kernels::DeviceStream& stream);
+
+  int32_t rows() const { return rows_; }  // without padding
+  int32_t num_logit_rows() const { return num_logit_rows_; }
+
+  const int32_t* tokens() const { return at<int32_t>(tokens_); }
+  const int32_t* positions() const { return at<int32_t>(positions_); }
+  const int64_t* slots() const { return at<int64_t>(slots_); }
+  const int32_t* logit_rows() const { return at<int32_t>(logit_rows_); }
+  // Sets the schedule's fields of `args` for windows[index]; counts as on the device, `launch` as
+  // many blocks as this step needs.
+  void SetSchedule(size_t index, kernels::DeviceAttentionArgs* args) const;
+  // `launch` for any step of `rows` rows of one token each.
+  kernels::AttentionCounts DecodeLaunch(int32_t rows) const;
+
+  // Tile partitions that the record area holds.
+  static constexpr int32_t kRecordsMax = 1024;
+
+ private:
+  // Where the arrays of one window's schedule lie.
+  struct ScheduleSection {
+    size_t counts = 0, narrow = 0, wide = 0, merges = 0;
+    kernels::AttentionCounts current;
+  };
+
+  template <typename T>
+  const T* at(size_t offset) const {
+    return reinterpret_cast<const T*>(device_.data() + offset);
+  }
+  template <typename T>
+  T* host(size_t offset) {
+    return reinterpret_cast<T*>(host_.data() + offset);
+  }
+  int32_t ItemsWanted() const;
+  void FillRows(absl::Span<const SequenceSlice> slices, int32_t padded_rows);
+  void FillSchedules(const std::vector<kernels::AttentionSequence>& sequences);
+
+  const DeviceBatchOptions options_;
+  DeviceBatchLimits limits_;
+  kernels::DeviceBuffer host_, device_;
+  size_t tokens_ = 0, positions_ = 0, slots_ = 0, logit_rows_ = 0, tables_ = 0;
+  std::vector<ScheduleSection> schedules_;  // [windows]
+  int32_t rows_ = 0;
+  int32_t num_logit_rows_ = 0;
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,71 @@
+// The KV cache on a device, and its host side through which blocks travel between nodes.
+//
+// The device's regions have the arena's layout. What a step writes can be mirrored to the arena,
+// layer by layer while later layers compute; blocks that arrived from elsewhere are fetched before
+// a step looks at them. Both ways go through two pinned buffers that take turns. The arena's memory
+// is mapped, not pinned: it grows only with the blocks that travelled.
+// Thread safety: the engine thread. Owner: the device engine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/engine.h"
+#include "common/kv/block_arena.h"
+#include "kernels/api/device.h"
+
+namespace tandem::engine {
+
+class DeviceKv {
+ public:
+  // Errors: kResourceExhausted when the device or the host refuses the memory.
+  static absl::StatusOr<std::unique_ptr<DeviceKv>> Create(const kv::BlockLayout& layout,
+                                                          int64_t num_blocks,
+                                                          kernels::Device& device);
+
+  kv::BlockArena& arena() { return *arena_; }
+  // A layer's region in device memory.
+  char* Region(int layer) const { return regions_[static_cast<size_t>(layer)].data(); }
+
+  // Sends to the device what arrived in blocks that `slices` look at; blocks that a slice writes
+  // from their first token on are its own, whatever arrived there before. Returns when all is
+  // there.
+  absl::Status FetchArrived(absl::Span<const SequenceSlice> slices);
+
+  // Blocks that `slices` write, ascending.
+  std::vector<BlockId> WrittenBlocks(absl::Span<const SequenceSlice> slices) const;
+  // Copies one layer of `blocks` to the arena once `ready` is reached; returns when it is there.
+  absl::Status Mirror(int layer, absl::Span<const BlockId> blocks, kernels::DeviceEvent& ready);
+
+ private:
+  // A run of consecutive blocks of one layer.
+  struct Run {
+    int layer;
+    int64_t first_block;
+    int64_t num_blocks;
+  };
+  static constexpr size_t kStages = 2;
+  struct Stage {
+    kernels::DeviceBuffer memory;
+    std::unique_ptr<kernels::DeviceEvent> done;
+  };
+
+  DeviceKv() = default;
+  // Consecutive ones together, none longer than a stage holds. REQUIRES: ascending.
+  std::vector<Run> RunsOf(int layer, absl::Span<const BlockId> blocks) const;
+  std::byte* HostBytes(const Run& run) const;
+  char* DeviceBytes(const Run& run) const;
+  size_t Bytes(const Run& run) const;
+  absl::Status Send(absl::Span<const Run> runs);
+
+  std::unique_ptr<kv::BlockArena> arena_;
+  std::vector<kernels::DeviceBuffer> regions_;  // [num_layers]
+  std::unique_ptr<kernels::DeviceStream> copies_;
+  Stage stages_[kStages];
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,396 @@
+#include "common/guided/char_dfa.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/tokenizer/utf8.h"
+
+namespace tandem::guided {
+namespace {
+
+absl::Status TooLarge(size_t states) {
+  return absl::ResourceExhaustedError(absl::StrCat("regex: needs more than ", states, " states"));
+}
+
+// An automaton with empty moves; some of them only pass at the start or at the end of the text.
+class CharNfa {
+ public:
+  enum class When : uint8_t { kAlways, kAtBegin, kAtEnd };
+  struct Move {
+    int32_t target;
+    When when;
+  };
+  struct State {
+    std::vector<Move> moves;
+    int32_t set = -1;  // index of the set that leads to `next`
+    int32_t next = -1;
+  };
+
+  int32_t NewState() {
+    states_.emplace_back();
+    return static_cast<int32_t>(states_.size()) - 1;
+  }
+  void AddMove(int32_t from, int32_t to, When when = When::kAlways) {
+    states_[from].moves.push_back({to, when});
+  }
+  // Consumes one code point of `set`; returns where that leads.
+  int32_t AddSet(int32_t from, const CharSet& set) {
+    const int32_t at = NewState(), next = NewState();
+    AddMove(from, at);
+    states_[at].set = static_cast<int32_t>(sets_.size());
+    states_[at].next = next;
+    sets_.push_back(set);
+    return next;
+  }
+
+  absl::StatusOr<int32_t> Add(int32_t from, const RegexNode& node) {
+    using Kind = RegexNode::Kind;
+    if (states_.size() > kNfaStatesMax || ++added_ > 4 * kNfaStatesMax) {
+      return TooLarge(kNfaStatesMax);
+    }
+    switch (node.kind) {
+      case Kind::kEmpty:
+        return from;
+      case Kind::kSet:
+        return AddSet(from, node.set);
+      case Kind::kSequence:
+        for (const RegexNode& child : node.children) {
+          ASSIGN_OR_RETURN(from, Add(from, child));
+        }
+        return from;
+      case Kind::kAlternatives: {
+        const int32_t end = NewState();
+        for (const RegexNode& child : node.children) {
+          const int32_t begin = NewState();
+          AddMove(from, begin);
+          ASSIGN_OR_RETURN(const int32_t done, Add(begin, child));
+          AddMove(done, end);
+        }
+        return end;
+      }
+      case Kind::kRepeat:
+        return AddRepeat(from, node);
+      case Kind::kBegin:
+      case Kind::kEnd: {
+        const int32_t end = NewState();
+        AddMove(from, end, node.kind == Kind::kBegin ? When::kAtBegin : When::kAtEnd);
+        return end;
+      }
+    }
+    return from;
+  }
+
+  // Every state that `from` leads to without consuming, sorted.
+  std::vector<int32_t> Closure(std::vector<int32_t> from, bool at_begin, bool at_end) const {
+    std::vector<int32_t> todo = from;
+    std::vector<bool>& seen = seen_;
+    seen.resize(states_.size());
+    for (const int32_t state : from) seen[state] = true;
+    while (!todo.empty()) {
+      const int32_t state = todo.back();
+      todo.pop_back();
+      for (const Move& move : states_[state].moves) {
+        if ((move.when == When::kAtBegin && !at_begin) || (move.when == When::kAtEnd && !at_end) ||
+            seen[move.target]) {
+          continue;
+        }
+        seen[move.target] = true;
+        from.push_back(move.target);
+        todo.push_back(move.target);
+      }
+    }
+    for (const int32_t state : from) seen[state] = false;
+    std::sort(from.begin(), from.end());
+    return from;
+  }
+
+  const std::vector<State>& states() const { return states_; }
+  const std::vector<CharSet>& sets() const { return sets_; }
+
+ private:
+  absl::StatusOr<int32_t> AddRepeat(int32_t from, const RegexNode& node) {
+    const RegexNode& child = node.children[0];
+    for (int32_t i = 0; i < node.min; ++i) {
+      ASSIGN_OR_RETURN(from, Add(from, child));
+      if (child.kind == RegexNode::Kind::kEmpty) break;
+    }
+    const int32_t end = NewState();
+    if (node.max == kUnbounded) {
+      const int32_t loop = NewState();
+      AddMove(from, loop);
+      AddMove(loop, end);
+      ASSIGN_OR_RETURN(const int32_t done, Add(loop, child));
+      AddMove(done, loop);
+      return end;
+    }
+    AddMove(from, end);
+    for (int32_t i = node.min; i < node.max; ++i) {
+      const int32_t begin = NewState();
+      AddMove(from, begin);
+      ASSIGN_OR_RETURN(from, Add(begin, child));
+      AddMove(from, end);
+      if (states_.size() > kNfaStatesMax) return TooLarge(kNfaStatesMax);
+    }
+    return end;
+  }
+
+  std::vector<State> states_;
+  std::vector<CharSet> sets_;
+  size_t added_ = 0;  // nodes, also those without states of their own
+  mutable std::vector<bool> seen_;
+};
+
+// Intervals of code points that none of `sets` tells apart, grouped by the sets they belong to.
+struct Alphabet {
+  std::vector<CharSet> letters;                  // disjoint
+  std::vector<std::vector<int32_t>> letters_of;  // by set
+
+  explicit Alphabet(const std::vector<CharSet>& sets) : letters_of(sets.size()) {
+    std::map<uint32_t, std::vector<std::pair<int32_t, bool>>> events;
+    for (size_t i = 0; i < sets.size(); ++i) {
+      for (const CharRange& range : sets[i].ranges()) {
+        events[range.low].push_back({static_cast<int32_t>(i), true});
+        events[range.high + 1].push_back({static_cast<int32_t>(i), false});
+      }
+    }
+    std::map<std::vector<int32_t>, std::vector<CharRange>> groups;
+    std::vector<int32_t> inside;  // sorted
+    for (auto it = events.begin(); it != events.end(); ++it) {
+      for (const auto& [set, enters] : it->second) {
+        const auto at = std::lower_bound(inside.begin(), inside.end(), set);
+        enters ? static_cast<void>(inside.insert(at, set)) : static_cast<void>(inside.erase(at));
+      }
+      const auto next = std::next(it);
+      if (!inside.empty() && next != events.end()) {
+        groups[inside].push_back({it->first, next->first - 1});
+      }
+    }
+    for (const auto& [members, ranges] : groups) {
+      for (const int32_t set : members) {
+        letters_of[set].push_back(static_cast<int32_t>(letters.size()));
+      }
+      letters.push_back(CharSet(ranges));
+    }
+  }
+};
+
+// Subset construction.
+class Determinizer {
+ public:
+  Determinizer(const CharNfa& nfa, int32_t accept)
+      : nfa_(nfa), accept_(accept), alphabet_(Distinct(nfa.sets())) {}
+
+  absl::StatusOr<CharDfa> Run(int32_t start) {
+    StateOf(nfa_.Closure({start}, /*at_begin=*/true, /*at_end=*/false), /*at_begin=*/true);
+    size_t work = 0;
+    for (size_t i = 0; i < subsets_.size(); ++i) {
+      if (subsets_.size() > kDfaStatesMax || work > 40 * kNfaStatesMax) {
+        return TooLarge(kDfaStatesMax);
+      }
+      std::map<int32_t, std::vector<int32_t>> targets;  // by letter
+      for (const int32_t member : subsets_[i]) {
+        const CharNfa::State& state = nfa_.states()[member];
+        if (state.set < 0) continue;
+        for (const int32_t letter : alphabet_.letters_of[distinct_[state.set]]) {
+          targets[letter].push_back(state.next);
+          ++work;
+        }
+      }
+      std::map<int32_t, std::vector<CharRange>> edges;  // by target
+      for (auto& [letter, next] : targets) {
+        std::sort(next.begin(), next.end());
+        next.erase(std::unique(next.begin(), next.end()), next.end());
+        auto subset = nfa_.Closure(std::move(next), false, false);
+        work += subset.size();
+        auto& ranges = edges[StateOf(std::move(subset), false)];
+        const auto& more = alphabet_.letters[letter].ranges();
+        ranges.insert(ranges.end(), more.begin(), more.end());
+      }
+      for (auto& [target, ranges] : edges) {
+        dfa_.states[i].edges.push_back({CharSet(std::move(ranges)), target});
+      }
+    }
+    return std::move(dfa_);
+  }
+
+ private:
+  // Patterns repeat few different sets: the alphabet is made of those.
+  std::vector<CharSet> Distinct(const std::vector<CharSet>& sets) {
+    std::vector<CharSet> kept;
+    absl::flat_hash_map<std::string, int32_t> index;
+    for (const CharSet& set : sets) {
+      std::string key;
+      for (const CharRange& range : set.ranges())
+        absl::StrAppend(&key, range.low, "-", range.high, ",");
+      const auto [it, fresh] = index.emplace(key, static_cast<int32_t>(kept.size()));
+      if (fresh) kept.push_back(set);
+      distinct_.push_back(it->second);
+    }
+    return kept;
+  }
+
+  int32_t StateOf(std::vector<int32_t> subset, bool at_begin) {
+    const auto [it, fresh] = index_.emplace(subset, static_cast<int32_t>(subsets_.size()));
+    if (fresh) {
+      const auto at_end = nfa_.Closure(subset, at_begin, /*at_end=*/true);
+      CharDfa::State state;
+      state.accept = std::binary_search(at_end.begin(), at_end.end(), accept_);
+      dfa_.states.push_back(std::move(state));
+      subsets_.push_back(std::move(subset));
+    }
+    return it->second;
+  }
+
+  const CharNfa& nfa_;
+  const int32_t accept_;
+  std::vector<int32_t> distinct_;
+  const Alphabet alphabet_;
+  CharDfa dfa_;
+  std::vector<std::vector<int32_t>> subsets_;
+  absl::flat_hash_map<std::vector<int32_t>, int32_t> index_;
+};
+
+}  // namespace
+
+bool CharDfa::Matches(absl::string_view utf8) const {
+  if (states.empty()) return false;
+  int32_t state = 0;
+  for (size_t i = 0; i < utf8.size();) {
+    int length = 0;
+    const uint32_t c = model::tokenizer_internal::DecodeUtf8(utf8.data() + i, &length);
+    i += static_cast<size_t>(length);
+    int32_t next = kDead;
+    for (const Edge& edge : states[state].edges) {
+      if (edge.set.Contains(c)) next = edge.target;
+    }
+    if (next == kDead) return false;
+    state = next;
+  }
+  return states[state].accept;
+}
+
+bool CharDfa::Empty() const {
+  if (states.empty()) return true;
+  std::vector<bool> seen(states.size());
+  std::vector<int32_t> todo = {0};
+  seen[0] = true;
+  while (!todo.empty()) {
+    const State& state = states[todo.back()];
+    todo.pop_back();
+    if (state.accept) return false;
+    for (const Edge& edge : state.edges) {
+      if (!seen[edge.target]) todo.push_back(edge.target);
+      seen[edge.target] = true;
+    }
+  }
+  return true;
+}
+
+absl::StatusOr<CharDfa> CompileRegex(const RegexNode& regex, RegexMode mode) {
+  CharNfa nfa;
+  const int32_t start = nfa.NewState();
+  int32_t at = start;
+  if (mode == RegexMode::kContains) {
+    const int32_t any = nfa.AddSet(start, CharSet::All());
+    at = nfa.NewState();
+    nfa.AddMove(start, at);
+    nfa.AddMove(any, start);
+  }
+  ASSIGN_OR_RETURN(const int32_t matched, nfa.Add(at, regex));
+  const int32_t accept = nfa.NewState();
+  nfa.AddMove(matched, accept, CharNfa::When::kAtEnd);
+  if (mode == RegexMode::kContains) {
+    const int32_t rest = nfa.NewState();
+    nfa.AddMove(matched, rest);
+    nfa.AddMove(nfa.AddSet(rest, CharSet::All()), rest);
+    nfa.AddMove(rest, accept, CharNfa::When::kAtEnd);
+  }
+  return Determinizer(nfa, accept).Run(start);
+}
+
+absl::StatusOr<CharDfa> Intersect(const CharDfa& a, const CharDfa& b) {
+  CharDfa both;
+  if (a.states.empty() || b.states.empty()) return both;
+  std::vector<std::pair<int32_t, int32_t>> pairs = {{0, 0}};
+  absl::flat_hash_map<std::pair<int32_t, int32_t>, int32_t> index = {{{0, 0}, 0}};
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    if (pairs.size() > kDfaStatesMax) return TooLarge(kDfaStatesMax);
+    const CharDfa::State& left = a.states[pairs[i].first];
+    const CharDfa::State& right = b.states[pairs[i].second];
+    CharDfa::State state{.accept = left.accept && right.accept};
+    for (const CharDfa::Edge& x : left.edges) {
+      for (const CharDfa::Edge& y : right.edges) {
+        CharSet set = x.set.Intersection(y.set);
+        if (set.empty()) continue;
+        const std::pair<int32_t, int32_t> next(x.target, y.target);
+        const auto [it, fresh] = index.emplace(next, static_cast<int32_t>(pairs.size()));
+        if (fresh) pairs.push_back(next);
+        state.edges.push_back({std::move(set), it->second});
+      }
+    }
+    both.states.push_back(std::move(state));
+  }
+  return both;
+}
+
+CharDfa Complement(const CharDfa& dfa) {
+  CharDfa all = dfa;
+  if (all.states.empty()) all.states.emplace_back();
+  const auto sink = static_cast<int32_t>(all.states.size());
+  for (CharDfa::State& state : all.states) {
+    state.accept = !state.accept;
+    CharSet covered;
+    for (const CharDfa::Edge& edge : state.edges) covered = covered.Union(edge.set);
+    CharSet rest = covered.Complement();
+    if (!rest.empty()) state.edges.push_back({std::move(rest), sink});
+  }
+  all.states.push_back({.accept = true, .edges = {{CharSet::All(), sink}}});
+  return all;
+}
+
+CharDfa WordsDfa(absl::Span<const std::string> words) {
+  std::vector<std::map<uint32_t, int32_t>> nodes(1);
+  std::vector<bool> ends(1);
+  for (const std::string& word : words) {
+    int32_t at = 0;
+    for (size_t i = 0; i < word.size();) {
+      int length = 0;
+      const uint32_t c = model::tokenizer_internal::DecodeUtf8(word.data() + i, &length);
+      i += static_cast<size_t>(length);
+      const auto [it, fresh] = nodes[at].emplace(c, static_cast<int32_t>(nodes.size()));
+      at = it->second;
+      if (fresh) {
+        nodes.emplace_back();
+        ends.push_back(false);
+      }
+    }
+    ends[at] = true;
+  }
+  CharDfa dfa;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    CharDfa::State state{.accept = ends[i]};
+    for (const auto& [c, target] : nodes[i]) state.edges.push_back({CharSet::Of(c, c), target});
+    dfa.states.push_back(std::move(state));
+  }
+  return dfa;
+}
+
+absl::StatusOr<CharDfa> LengthDfa(int64_t min, int64_t max) {
+  const int64_t last = max == kUnbounded ? min : max;
+  if (last > static_cast<int64_t>(kDfaStatesMax)) return TooLarge(kDfaStatesMax);
+  CharDfa dfa;
+  if (max != kUnbounded && max < min) return dfa;
+  for (int64_t i = 0; i <= last; ++i) {
+    CharDfa::State state{.accept = i >= min};
+    const int64_t next = i < last ? i + 1 : max == kUnbounded ? i : -1;
+    if (next >= 0) state.edges.push_back({CharSet::All(), static_cast<int32_t>(next)});
+    dfa.states.push_back(std::move(state));
+  }
+  return dfa;
+}
+
+}  // namespace tandem::guided

@@ -1,0 +1,42 @@
+// Sets of Unicode code points as sorted intervals. Surrogates (U+D800 to U+DFFF) are in no set: no
+// UTF-8 text holds them. Thread safety: values.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace tandem::guided {
+
+inline constexpr uint32_t kCodePointMax = 0x10FFFF;
+
+struct CharRange {
+  uint32_t low = 0, high = 0;  // inclusive
+  friend bool operator==(const CharRange& a, const CharRange& b) {
+    return a.low == b.low && a.high == b.high;
+  }
+};
+
+class CharSet {
+ public:
+  CharSet() = default;
+  explicit CharSet(std::vector<CharRange> ranges);  // any order, may overlap
+  static CharSet Of(uint32_t low, uint32_t high) { return CharSet({{low, high}}); }
+  static CharSet All() { return Of(0, kCodePointMax); }
+
+  CharSet Complement() const;
+  CharSet Union(const CharSet& other) const;
+  CharSet Intersection(const CharSet& other) const;
+  // Adds the other case of every ASCII letter.
+  CharSet FoldAsciiCase() const;
+
+  bool Contains(uint32_t code_point) const;
+  bool empty() const { return ranges_.empty(); }
+  // Ascending, disjoint, never adjacent.
+  const std::vector<CharRange>& ranges() const { return ranges_; }
+  friend bool operator==(const CharSet& a, const CharSet& b) { return a.ranges_ == b.ranges_; }
+
+ private:
+  std::vector<CharRange> ranges_;
+};
+
+}  // namespace tandem::guided

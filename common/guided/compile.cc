@@ -1,0 +1,76 @@
+#include "common/guided/compile.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/guided/char_dfa.h"
+#include "common/guided/regex.h"
+#include "common/model/tokenizer/utf8.h"
+
+namespace tandem::guided {
+namespace {
+
+using Kind = request::GuidedParams::Kind;
+
+absl::StatusOr<RuleId> AddRoot(const request::GuidedParams& params, GrammarBuilder& builder) {
+  switch (params.kind) {
+    case Kind::kJsonSchema:
+      return AddJsonSchema(params.text, builder);
+    case Kind::kJsonObject:
+      return AddJsonSchema(R"({"type": "object"})", builder);
+    case Kind::kRegex:
+      return AddRegex(params.text, builder);
+    case Kind::kChoice:
+      return AddChoice(params.choices, builder);
+    case Kind::kGrammar:
+      return AddGbnf(params.text, builder);
+    case Kind::kNone:
+      break;
+  }
+  return absl::InvalidArgumentError("no constraint is given");
+}
+
+}  // namespace
+
+absl::StatusOr<Program> Compile(const request::GuidedParams& params, int token_bytes_max) {
+  if (params.text.size() > kSourceBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("constraint of ", params.text.size(),
+                                                   " bytes, expected at most ", kSourceBytesMax));
+  }
+  GrammarBuilder builder;
+  ASSIGN_OR_RETURN(const RuleId root, AddRoot(params, builder));
+  return Lower(builder, root, token_bytes_max);
+}
+
+absl::StatusOr<RuleId> AddRegex(absl::string_view pattern, GrammarBuilder& builder) {
+  ASSIGN_OR_RETURN(const RegexNode regex, ParseRegex(pattern));
+  ASSIGN_OR_RETURN(const CharDfa dfa, CompileRegex(regex, RegexMode::kWhole));
+  const RuleId rule = builder.NewRule("regex");
+  builder.Automaton(builder.start(rule), dfa, GrammarBuilder::Spelling::kPlain, builder.end(rule));
+  return rule;
+}
+
+absl::StatusOr<RuleId> AddChoice(const std::vector<std::string>& choices, GrammarBuilder& builder) {
+  if (choices.empty() || choices.size() > kChoicesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("choice: ", choices.size(), " options, expected 1 to ", kChoicesMax));
+  }
+  size_t bytes = 0;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    bytes += choices[i].size();
+    if (choices[i].empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("choice: option ", i, " is empty"));
+    }
+    if (!model::tokenizer_internal::IsValidUtf8(choices[i])) {
+      return absl::InvalidArgumentError(absl::StrCat("choice: option ", i, " is not UTF-8"));
+    }
+  }
+  if (bytes > kSourceBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("choice: ", bytes, " bytes in all, expected at most ", kSourceBytesMax));
+  }
+  const RuleId rule = builder.NewRule("choice");
+  builder.Words(builder.start(rule), choices, builder.end(rule));
+  return rule;
+}
+
+}  // namespace tandem::guided

@@ -1,0 +1,203 @@
+#include "common/guided/constraint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::guided {
+
+Constraint::Constraint(Program program, std::shared_ptr<const Vocabulary> vocabulary)
+    : program_(std::move(program)),
+      vocabulary_(std::move(vocabulary)),
+      graph_(std::make_shared<StateGraph>(program_)) {}
+
+Constraint::Place Constraint::Start() {
+  absl::MutexLock lock(&mutex_);
+  return {graph_, graph_->start()};
+}
+
+void Constraint::Refresh(Place& place) {
+  if (graph_->bytes() > kGraphBytesKept) {
+    graph_ = std::make_shared<StateGraph>(program_);
+    masks_.clear();
+    uses_.clear();
+  }
+  if (place.graph == graph_) return;
+  place.config = graph_->Import(place.graph->Key(place.config));
+  place.graph = graph_;
+}
+
+bool Constraint::Advance(Place& place, absl::string_view bytes) {
+  absl::MutexLock lock(&mutex_);
+  Refresh(place);
+  ConfigId config = place.config;
+  for (const char byte : bytes) config = graph_->Step(config, static_cast<uint8_t>(byte));
+  if (config == kDeadConfig) return false;
+  place.config = config;
+  return true;
+}
+
+absl::StatusOr<std::shared_ptr<const TokenMask>> Constraint::Mask(Place& place) {
+  absl::MutexLock lock(&mutex_);
+  Refresh(place);
+  const ConfigId config = graph_->Representative(place.config);
+  if (const auto it = masks_.find(config); it != masks_.end()) {
+    uses_.splice(uses_.begin(), uses_, it->second.use);
+    return it->second.mask;
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<const TokenMask> mask, ComputeMask(*graph_, config));
+  Keep(config, mask);
+  return mask;
+}
+
+void Constraint::Keep(ConfigId config, std::shared_ptr<const TokenMask> mask) {
+  const size_t kept_max = std::max<size_t>(8, kMaskBytesMax / (4 * vocabulary_->mask_words()));
+  while (masks_.size() >= kept_max) {
+    masks_.erase(uses_.back());
+    uses_.pop_back();
+  }
+  uses_.push_front(config);
+  masks_.emplace(config, KeptMask{std::move(mask), uses_.begin()});
+}
+
+// A depth-first walk over the trie; a subtree whose first byte is forbidden is skipped.
+absl::StatusOr<std::shared_ptr<const TokenMask>> Constraint::ComputeMask(StateGraph& graph,
+                                                                         ConfigId config) const {
+  auto mask = std::make_shared<TokenMask>();
+  mask->words.resize(vocabulary_->mask_words());
+  const absl::Span<const Vocabulary::Node> nodes = vocabulary_->nodes();
+  const uint64_t work_before = graph.work();
+  // configs[d]: after d bytes. ends[d]: where the subtree of the d-th byte ends.
+  std::vector<ConfigId> configs(static_cast<size_t>(vocabulary_->token_bytes_max()) + 1);
+  std::vector<uint32_t> ends(configs.size(), static_cast<uint32_t>(nodes.size()));
+  configs[0] = config;
+  size_t depth = 0;
+  for (uint32_t i = 0; i < nodes.size();) {
+    while (depth > 0 && i >= ends[depth]) --depth;
+    const ConfigId next = graph.Step(configs[depth], nodes[i].byte);
+    if (next == kDeadConfig) {
+      i = nodes[i].after_subtree;
+      continue;
+    }
+    if (graph.work() - work_before > kMaskWorkMax || graph.bytes() > kGraphBytesMax) {
+      return absl::ResourceExhaustedError(
+          "guided: the constraint is too ambiguous: following it takes too much work or memory");
+    }
+    for (const TokenId token : vocabulary_->TokensAt(i)) {
+      mask->words[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
+      if (mask->count++ == 0 || token < mask->first) mask->first = token;
+    }
+    ++depth;
+    configs[depth] = next;
+    ends[depth] = nodes[i].after_subtree;
+    ++i;
+  }
+  return mask;
+}
+
+bool Constraint::MayEnd(const Place& place) {
+  absl::MutexLock lock(&mutex_);
+  return place.graph->MayEnd(place.config);
+}
+
+bool Constraint::CanContinue(const Place& place) {
+  absl::MutexLock lock(&mutex_);
+  return place.graph->CanContinue(place.config);
+}
+
+std::string Constraint::ForcedBytes(Place place, size_t bytes_max) {
+  absl::MutexLock lock(&mutex_);
+  Refresh(place);
+  std::string forced;
+  ConfigId config = place.config;
+  while (forced.size() < bytes_max && !graph_->MayEnd(config)) {
+    ConfigId only = kDeadConfig;
+    int choices = 0;
+    char byte = 0;
+    for (int b = 0; b < 256 && choices < 2; ++b) {
+      const ConfigId next = graph_->Step(config, static_cast<uint8_t>(b));
+      if (next == kDeadConfig) continue;
+      only = next;
+      byte = static_cast<char>(b);
+      ++choices;
+    }
+    if (choices != 1) break;
+    forced.push_back(byte);
+    config = only;
+  }
+  return forced;
+}
+
+size_t Constraint::bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return program_.states.size() * sizeof(Program::State) +
+         program_.bytes.size() * sizeof(ByteEdge) + program_.calls.size() * sizeof(CallEdge) +
+         graph_->bytes() + masks_.size() * vocabulary_->mask_words() * 4;
+}
+
+Matcher::Matcher(std::shared_ptr<Constraint> constraint, EndRules rules)
+    : constraint_(std::move(constraint)), rules_(std::move(rules)), place_(constraint_->Start()) {}
+
+bool Matcher::IsEnd(TokenId token) const {
+  return std::find(rules_.eos_token_ids.begin(), rules_.eos_token_ids.end(), token) !=
+         rules_.eos_token_ids.end();
+}
+
+absl::Status Matcher::Advance(TokenId token) {
+  const auto refuse = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("guided: token ", token, " as output ", tokens_, " ", why));
+  };
+  if (ended_) return refuse("follows the token that ended the answer");
+  if (IsEnd(token)) {
+    if (!may_end()) return refuse("ends the answer before the constraint is satisfied");
+    ended_ = true;
+  } else {
+    const absl::string_view bytes = constraint_->vocabulary().TokenBytes(token);
+    if (bytes.empty() || !constraint_->Advance(place_, bytes)) {
+      return refuse(absl::StrCat("(\"", absl::CHexEscape(bytes), "\") breaks the constraint"));
+    }
+  }
+  ++tokens_;
+  mask_known_ = false;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Span<const uint32_t>> Matcher::Allowed() {
+  if (mask_known_) return absl::MakeConstSpan(mask_->words);
+  ASSIGN_OR_RETURN(mask_, constraint_->Mask(place_));
+  const bool ends_allowed = !rules_.ignore_eos && tokens_ + 1 >= rules_.min_tokens;
+  if (may_end() && !rules_.eos_token_ids.empty() && (ends_allowed || mask_->count == 0)) {
+    auto with_ends = std::make_shared<TokenMask>(*mask_);
+    for (const TokenId token : rules_.eos_token_ids) {
+      if (token < 0 || token >= constraint_->vocabulary().size()) continue;
+      with_ends->words[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
+      if (with_ends->count++ == 0 || token < with_ends->first) with_ends->first = token;
+    }
+    mask_ = std::move(with_ends);
+  }
+  if (mask_->count == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "guided: after ", tokens_, " tokens no token of the vocabulary fits the constraint"));
+  }
+  mask_known_ = true;
+  return absl::MakeConstSpan(mask_->words);
+}
+
+bool Matcher::complete() { return may_end() && !constraint_->CanContinue(place_); }
+bool Matcher::may_end() { return constraint_->MayEnd(place_); }
+
+std::string Matcher::ForcedBytes(size_t bytes_max) {
+  return constraint_->ForcedBytes(place_, bytes_max);
+}
+
+absl::StatusOr<TokenId> Matcher::ForcedToken() {
+  ASSIGN_OR_RETURN(const auto allowed, Allowed());
+  static_cast<void>(allowed);
+  return mask_->count == 1 ? mask_->first : -1;
+}
+
+}  // namespace tandem::guided

@@ -1,0 +1,54 @@
+#include "common/guided/constraint_cache.h"
+
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "common/guided/compile.h"
+
+namespace tandem::guided {
+
+absl::StatusOr<std::shared_ptr<Constraint>> ConstraintCache::Get(
+    const request::GuidedParams& params) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (const auto it = index_.find(params); it != index_.end()) {
+      kept_.splice(kept_.begin(), kept_, it->second);
+      return it->second->second;
+    }
+  }
+  ASSIGN_OR_RETURN(Program program, Compile(params, vocabulary_->token_bytes_max()));
+  auto constraint = std::make_shared<Constraint>(std::move(program), vocabulary_);
+  absl::MutexLock lock(&mutex_);
+  if (const auto it = index_.find(params); it != index_.end()) return it->second->second;
+  kept_.emplace_front(params, constraint);
+  index_.emplace(params, kept_.begin());
+  DropOld();
+  return constraint;
+}
+
+void ConstraintCache::DropOld() {
+  size_t bytes = 0, count = 0;
+  for (auto it = kept_.begin(); it != kept_.end();) {
+    bytes += it->second->bytes();
+    if (++count == 1 || (count <= kConstraintsMax && bytes <= kBytesMax)) {
+      ++it;
+      continue;
+    }
+    index_.erase(it->first);
+    it = kept_.erase(it);
+  }
+}
+
+absl::Status ConstraintChecker::Check(const request::GuidedParams& params) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (const auto it = verdicts_.find(params); it != verdicts_.end()) return it->second;
+  }
+  const absl::Status verdict = Compile(params, /*token_bytes_max=*/0).status();
+  absl::MutexLock lock(&mutex_);
+  if (verdicts_.size() >= kVerdictsMax) verdicts_.clear();
+  verdicts_.emplace(params, verdict);
+  return verdict;
+}
+
+}  // namespace tandem::guided

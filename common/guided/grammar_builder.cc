@@ -1,0 +1,199 @@
+#include "common/guided/grammar_builder.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/model/tokenizer/utf8.h"
+
+namespace tandem::guided {
+namespace {
+
+using model::tokenizer_internal::AppendUtf8;
+
+// Splits [low, high] where the length of UTF-8 changes, then where a prefix of it does, so that
+// every piece is a product of byte ranges.
+void AddUtf8(GrammarBuilder& builder, StateId from, uint32_t low, uint32_t high, StateId to) {
+  for (const uint32_t limit : {0x7Fu, 0x7FFu, 0xFFFFu}) {
+    if (low <= limit && high > limit) {
+      AddUtf8(builder, from, low, limit, to);
+      AddUtf8(builder, from, limit + 1, high, to);
+      return;
+    }
+  }
+  const int length = high < 0x80 ? 1 : high < 0x800 ? 2 : high < 0x10000 ? 3 : 4;
+  for (int i = 1; i < length; ++i) {
+    const uint32_t mask = (1u << (6 * i)) - 1;
+    if ((low & ~mask) == (high & ~mask)) continue;
+    if ((low & mask) != 0) {
+      AddUtf8(builder, from, low, low | mask, to);
+      AddUtf8(builder, from, (low | mask) + 1, high, to);
+      return;
+    }
+    if ((high & mask) != mask) {
+      AddUtf8(builder, from, low, (high & ~mask) - 1, to);
+      AddUtf8(builder, from, high & ~mask, high, to);
+      return;
+    }
+  }
+  std::string first, last;
+  AppendUtf8(low, &first);
+  AppendUtf8(high, &last);
+  for (size_t i = 0; i < first.size(); ++i) {
+    const StateId next = i + 1 == first.size() ? to : builder.NewState();
+    builder.Bytes(from, static_cast<uint8_t>(first[i]), static_cast<uint8_t>(last[i]), next);
+    from = next;
+  }
+}
+
+// The two-character escape of a code point that may not stand for itself; 0 when it has none.
+char ShortEscape(uint32_t c) {
+  switch (c) {
+    case '"':
+      return '"';
+    case '\\':
+      return '\\';
+    case '\b':
+      return 'b';
+    case '\f':
+      return 'f';
+    case '\n':
+      return 'n';
+    case '\r':
+      return 'r';
+    case '\t':
+      return 't';
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
+RuleId GrammarBuilder::NewRule(std::string name) {
+  const StateId start = NewState();
+  rules_.push_back({std::move(name), start, NewState()});
+  return static_cast<RuleId>(rules_.size()) - 1;
+}
+
+StateId GrammarBuilder::NewState() {
+  if (moves_.size() >= kGrammarStatesMax) {
+    full_ = true;
+    return 0;
+  }
+  moves_.emplace_back();
+  return static_cast<StateId>(moves_.size()) - 1;
+}
+
+void GrammarBuilder::Add(StateId from, const Move& move) {
+  if (num_moves_ >= kGrammarEdgesMax) full_ = true;
+  if (full_) return;
+  moves_[from].push_back(move);
+  ++num_moves_;
+}
+
+absl::Status GrammarBuilder::status() const {
+  if (!full_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("the constraint needs more than ",
+                                                   kGrammarStatesMax, " states or ",
+                                                   kGrammarEdgesMax, " edges"));
+}
+
+void GrammarBuilder::Empty(StateId from, StateId to) {
+  Add(from, {.kind = Move::Kind::kEmpty, .target = to});
+}
+void GrammarBuilder::Bytes(StateId from, uint8_t low, uint8_t high, StateId to) {
+  Add(from, {.kind = Move::Kind::kBytes, .low = low, .high = high, .target = to});
+}
+void GrammarBuilder::Call(StateId from, RuleId rule, StateId to) {
+  Add(from, {.kind = Move::Kind::kCall, .rule = rule, .target = to});
+}
+
+StateId GrammarBuilder::Literal(StateId from, absl::string_view bytes) {
+  for (const char byte : bytes) {
+    const StateId next = NewState();
+    Bytes(from, static_cast<uint8_t>(byte), static_cast<uint8_t>(byte), next);
+    from = next;
+  }
+  return from;
+}
+
+StateId GrammarBuilder::Called(StateId from, RuleId rule) {
+  const StateId next = NewState();
+  Call(from, rule, next);
+  return next;
+}
+
+void GrammarBuilder::CodePoint(StateId from, const CharSet& set, StateId to) {
+  for (const CharRange& range : set.ranges()) AddUtf8(*this, from, range.low, range.high, to);
+}
+
+void GrammarBuilder::Words(StateId from, std::vector<std::string> words, StateId to) {
+  std::sort(words.begin(), words.end());
+  words.erase(std::unique(words.begin(), words.end()), words.end());
+  std::vector<StateId> path = {from};  // of the word before, by bytes matched
+  absl::string_view before;
+  for (const std::string& word : words) {
+    size_t shared = 0;
+    while (shared < std::min(before.size(), word.size()) && before[shared] == word[shared]) {
+      ++shared;
+    }
+    path.resize(shared + 1);
+    for (size_t i = shared; i < word.size(); ++i) {
+      path.push_back(Literal(path.back(), absl::string_view(word).substr(i, 1)));
+    }
+    Empty(path.back(), to);
+    before = word;
+  }
+}
+
+void GrammarBuilder::Spell(StateId from, const CharSet& set, Spelling spelling, StateId to) {
+  if (spelling == Spelling::kPlain) return CodePoint(from, set, to);
+  const CharSet escaped({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
+  CodePoint(from, set.Intersection(escaped.Complement()), to);
+  const CharSet to_escape = set.Intersection(escaped);
+  if (to_escape.empty()) return;
+  for (const CharRange& range : to_escape.ranges()) {
+    for (uint32_t c = range.low; c <= range.high; ++c) {
+      const char escape = ShortEscape(c);
+      const char hex[] = "0123456789abcdef";
+      const std::string spelled = escape != 0
+                                      ? std::string{'\\', escape}
+                                      : std::string{'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]};
+      Empty(Literal(from, spelled), to);
+    }
+  }
+}
+
+void GrammarBuilder::Automaton(StateId from, const CharDfa& dfa, Spelling spelling, StateId to) {
+  if (dfa.states.empty()) return;
+  std::vector<StateId> states(dfa.states.size());
+  for (StateId& state : states) state = NewState();
+  Empty(from, states[0]);
+  // Many edges carry few different sets to few targets: each pair is spelled once.
+  std::vector<CharSet> sets;
+  std::map<std::pair<size_t, StateId>, StateId> shared;
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (dfa.states[i].accept) Empty(states[i], to);
+    for (const CharDfa::Edge& edge : dfa.states[i].edges) {
+      const StateId target = states[static_cast<size_t>(edge.target)];
+      if (edge.set.ranges().size() == 1 && edge.set.ranges()[0].high < 0x80) {
+        Spell(states[i], edge.set, spelling, target);
+        continue;
+      }
+      const auto known = std::find(sets.begin(), sets.end(), edge.set);
+      const auto set = static_cast<size_t>(known - sets.begin());
+      if (known == sets.end()) sets.push_back(edge.set);
+      const auto [it, fresh] = shared.emplace(std::pair(set, target), 0);
+      if (fresh) {
+        it->second = NewState();
+        Spell(it->second, edge.set, spelling, target);
+      }
+      Empty(states[i], it->second);
+      if (full_) return;
+    }
+  }
+}
+
+}  // namespace tandem::guided

@@ -1,0 +1,168 @@
+#include "common/guided/json_schema/document.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace tandem::guided::json_schema {
+namespace {
+
+constexpr int kDepthMax = 200;
+
+// How deep brackets outside of strings nest; read before a recursive parser sees the text.
+int BracketDepth(absl::string_view text) {
+  int depth = 0, deepest = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+std::optional<std::string> FindPath(const Json& at, const Json* wanted, const std::string& path) {
+  if (&at == wanted) return path;
+  if (at.is_object()) {
+    for (const auto& [key, value] : at.items()) {
+      const std::string escaped = absl::StrReplaceAll(key, {{"~", "~0"}, {"/", "~1"}});
+      auto found = FindPath(value, wanted, absl::StrCat(path, "/", escaped));
+      if (found.has_value()) return found;
+    }
+  } else if (at.is_array()) {
+    for (size_t i = 0; i < at.size(); ++i) {
+      auto found = FindPath(at[i], wanted, absl::StrCat(path, "/", i));
+      if (found.has_value()) return found;
+    }
+  }
+  return std::nullopt;
+}
+
+void FindAnchors(const Json& at, absl::flat_hash_map<std::string, const Json*>& anchors) {
+  if (at.is_object()) {
+    for (const char* keyword : {"$anchor", "$dynamicAnchor"}) {
+      const auto anchor = at.find(keyword);
+      if (anchor != at.end() && anchor->is_string()) {
+        anchors.emplace(anchor->get<std::string>(), &at);
+      }
+    }
+  }
+  if (!at.is_structured()) return;
+  for (const auto& [key, value] : at.items()) {
+    if (key != "enum" && key != "const" && key != "examples" && key != "default") {
+      FindAnchors(value, anchors);
+    }
+  }
+}
+
+// Percent-escapes of a URI's fragment.
+std::string Unescape(absl::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    uint32_t byte = 0;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        absl::SimpleHexAtoi(text.substr(i + 1, 2), &byte)) {
+      out.push_back(static_cast<char>(byte));
+      i += 2;
+    } else {
+      out.push_back(text[i]);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+bool Equal(const Json& a, const Json& b) {
+  if (a.is_object() && b.is_object()) {
+    if (a.size() != b.size()) return false;
+    for (const auto& [key, value] : a.items()) {
+      const auto other = b.find(key);
+      if (other == b.end() || !Equal(value, *other)) return false;
+    }
+    return true;
+  }
+  if (a.is_array() && b.is_array()) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), Equal);
+  }
+  return a == b;
+}
+
+absl::StatusOr<std::unique_ptr<Document>> Document::Parse(absl::string_view text) {
+  if (BracketDepth(text) > kDepthMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("json_schema: nests deeper than ", kDepthMax, " levels"));
+  }
+  auto document = std::make_unique<Document>();
+  document->root_ = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  const Json& root = document->root_;
+  if (root.is_discarded()) return absl::InvalidArgumentError("json_schema: is not valid JSON");
+  if (!root.is_object() && !root.is_boolean()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("json_schema: expected an object, got ", root.type_name()));
+  }
+  if (root.is_object()) {
+    const auto id = root.find("$id");
+    if (id != root.end() && id->is_string()) {
+      document->id_ = std::string(absl::StripSuffix(id->get<std::string>(), "#"));
+    }
+  }
+  FindAnchors(root, document->anchors_);
+  return document;
+}
+
+absl::StatusOr<const Json*> Document::Resolve(const std::string& reference) const {
+  const auto unknown = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("json_schema: $ref \"", reference, "\": ", why));
+  };
+  absl::string_view rest = reference;
+  if (!id_.empty()) absl::ConsumePrefix(&rest, id_);
+  if (!rest.empty() && !absl::ConsumePrefix(&rest, "#")) {
+    return unknown("only references within the document (#...) are supported");
+  }
+  if (rest.empty()) return &root_;
+  const std::string fragment = Unescape(rest);
+  if (fragment[0] != '/') {
+    const auto anchor = anchors_.find(fragment);
+    return anchor == anchors_.end() ? absl::StatusOr<const Json*>(unknown("no such $anchor"))
+                                    : anchor->second;
+  }
+  const Json* at = &root_;
+  for (const absl::string_view part : absl::StrSplit(fragment.substr(1), '/')) {
+    const std::string key = absl::StrReplaceAll(part, {{"~1", "/"}, {"~0", "~"}});
+    size_t index = 0;
+    if (at->is_object() && at->contains(key)) {
+      at = &(*at)[key];
+    } else if (at->is_array() && absl::SimpleAtoi(key, &index) && index < at->size()) {
+      at = &(*at)[index];
+    } else {
+      return unknown(absl::StrCat("there is no \"", key, "\""));
+    }
+  }
+  return at;
+}
+
+std::string Document::PathOf(const Json& node) const {
+  return FindPath(root_, &node, "#").value_or("#");
+}
+
+absl::Status Document::Error(const Json& schema, absl::string_view keyword,
+                             absl::string_view what) const {
+  return absl::InvalidArgumentError(
+      absl::StrCat("json_schema: ", PathOf(schema), ": ", keyword, ": ", what));
+}
+
+}  // namespace tandem::guided::json_schema

@@ -1,0 +1,82 @@
+// A schema without references and combinations: what one alternative demands of a value, type by
+// type. Keywords of several schemas that must all hold are merged into one.
+// Thread safety: values.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/guided/char_dfa.h"
+#include "common/guided/json_schema/document.h"
+#include "common/guided/json_schema/number_range.h"
+
+namespace tandem::guided::json_schema {
+
+enum Types : uint8_t {
+  kNull = 1,
+  kBoolean = 2,
+  kObject = 4,
+  kArray = 8,
+  kString = 16,
+  kInteger = 32,
+  kFraction = 64,  // numbers that are not integers
+  kNumber = kInteger | kFraction,
+  kAnyType = 127,
+};
+
+// Shared by all uses of one pattern or format.
+using SharedDfa = std::shared_ptr<const CharDfa>;
+
+// One schema's properties, patternProperties and additionalProperties: which of its schemas a
+// property must satisfy is decided within the layer.
+struct ObjectLayer {
+  struct Pattern {
+    std::string text;
+    SharedDfa dfa;
+    const Json* schema = nullptr;
+  };
+  const Json* properties = nullptr;  // may be null
+  std::vector<Pattern> patterns;
+  const Json* additional = nullptr;  // null: anything
+
+  // What a property of this name must satisfy, appended to `out`.
+  void SchemasFor(const std::string& name, Conjunction& out) const;
+};
+
+// One schema's prefixItems and items.
+struct ArrayLayer {
+  std::vector<const Json*> prefix;
+  const Json* items = nullptr;  // null: anything
+
+  const Json* SchemaFor(size_t index) const {
+    return index < prefix.size() ? prefix[index] : items;
+  }
+};
+
+struct CountRange {
+  int64_t min = 0, max = kUnbounded;
+  void Narrow(const CountRange& other);
+  bool Contains(int64_t count) const { return count >= min && (max == kUnbounded || count <= max); }
+};
+
+struct Flat {
+  uint8_t types = kAnyType;
+  std::optional<std::vector<Json>> values;  // enum and const
+  NumberRange numbers;
+  CountRange length;             // of strings, in code points
+  std::vector<SharedDfa> texts;  // patterns and formats of strings
+  CountRange items;
+  std::vector<ArrayLayer> arrays;
+  CountRange num_properties;
+  std::vector<ObjectLayer> objects;
+  std::vector<std::string> required;  // no duplicates
+  std::vector<const Json*> property_names;
+
+  // Keeps what satisfies both.
+  void Narrow(const Flat& other);
+};
+
+}  // namespace tandem::guided::json_schema

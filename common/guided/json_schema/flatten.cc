@@ -1,0 +1,238 @@
+#include "common/guided/json_schema/flatten.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::guided::json_schema {
+namespace {
+
+constexpr size_t kWorkMax = 200000;  // schemas looked at
+constexpr int kDisjointDepthMax = 4;
+
+bool IsTrue(const Json& schema) { return schema.is_boolean() && schema.get<bool>(); }
+
+}  // namespace
+
+absl::StatusOr<std::vector<Flat>> Flattener::Flatten(const Conjunction& schemas) {
+  std::vector<Flat> alternatives(1);
+  for (const Json* schema : schemas) RETURN_IF_ERROR(Add(*schema, 0, alternatives));
+  const auto impossible = [](const Flat& flat) {
+    return flat.types == 0 || (flat.values.has_value() && flat.values->empty());
+  };
+  alternatives.erase(std::remove_if(alternatives.begin(), alternatives.end(), impossible),
+                     alternatives.end());
+  return alternatives;
+}
+
+absl::Status Flattener::Add(const Json& schema, int depth, std::vector<Flat>& alternatives) {
+  if (IsTrue(schema)) return absl::OkStatus();
+  if (schema.is_boolean()) {
+    alternatives.clear();
+    return absl::OkStatus();
+  }
+  if (!schema.is_object()) {
+    return document_.Error(schema, schema.type_name(), "expected a schema: an object or a boolean");
+  }
+  if (depth > kReferenceDepthMax) {
+    return document_.Error(schema, "$ref", "refers to itself without end, or nests too deep");
+  }
+  if (++work_ > kWorkMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("json_schema: combining it takes more than ", kWorkMax, " steps"));
+  }
+  ASSIGN_OR_RETURN(const Flat own, Own(schema));
+  for (Flat& flat : alternatives) flat.Narrow(own);
+  if (const auto reference = schema.find("$ref"); reference != schema.end()) {
+    if (!reference->is_string()) return document_.Error(schema, "$ref", "expected a string");
+    ASSIGN_OR_RETURN(const Json* target, document_.Resolve(reference->get<std::string>()));
+    RETURN_IF_ERROR(Add(*target, depth + 1, alternatives));
+  }
+  return AddCombinations(schema, depth, alternatives);
+}
+
+absl::Status Flattener::AddCombinations(const Json& schema, int depth,
+                                        std::vector<Flat>& alternatives) {
+  for (const std::string keyword : {"allOf", "anyOf", "oneOf"}) {
+    const auto found = schema.find(keyword);
+    if (found == schema.end()) continue;
+    if (!found->is_array() || found->empty()) {
+      return document_.Error(schema, keyword, "expected an array of schemas");
+    }
+    if (keyword == "allOf") {
+      for (const Json& branch : *found) RETURN_IF_ERROR(Add(branch, depth + 1, alternatives));
+    } else {
+      ASSIGN_OR_RETURN(alternatives, Branches(schema, keyword, depth, alternatives));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Flat>> Flattener::Branches(const Json& schema,
+                                                      const std::string& keyword, int depth,
+                                                      const std::vector<Flat>& alternatives) {
+  std::vector<std::vector<Flat>> branches;
+  for (const Json& branch : schema.at(keyword)) {
+    std::vector<Flat> narrowed = alternatives;
+    RETURN_IF_ERROR(Add(branch, depth + 1, narrowed));
+    branches.push_back(std::move(narrowed));
+  }
+  std::vector<Flat> all;
+  for (size_t i = 0; i < branches.size(); ++i) {
+    for (size_t j = 0; keyword == "oneOf" && j < i; ++j) {
+      for (const Flat& a : branches[i]) {
+        for (const Flat& b : branches[j]) {
+          ASSIGN_OR_RETURN(const bool disjoint, Disjoint(a, b, 0));
+          if (disjoint) continue;
+          return document_.Error(schema, "oneOf",
+                                 absl::StrCat("alternatives ", j, " and ", i,
+                                              " may both hold, which is not supported: "
+                                              "use anyOf, or tell them apart by type, const or "
+                                              "enum"));
+        }
+      }
+    }
+    for (Flat& flat : branches[i]) all.push_back(std::move(flat));
+    // What was moved from is compared with no more: later branches look at `all`'s copies.
+    branches[i].assign(all.end() - static_cast<int64_t>(branches[i].size()), all.end());
+    if (all.size() > kAlternativesMax) {
+      return absl::ResourceExhaustedError(absl::StrCat("json_schema: ", document_.PathOf(schema),
+                                                       ": ", keyword, ": more than ",
+                                                       kAlternativesMax, " alternatives"));
+    }
+  }
+  return all;
+}
+
+// True only when no value satisfies both: what cannot be shown counts as overlapping.
+absl::StatusOr<bool> Flattener::Disjoint(const Flat& a, const Flat& b, int depth) {
+  const uint8_t types = a.types & b.types;
+  if (types == 0) return true;
+  for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+    if (!one->values.has_value()) continue;
+    bool shared = false;
+    for (const Json& value : *one->values) {
+      ASSIGN_OR_RETURN(const bool in_one, Validates(*one, value));
+      if (!in_one) continue;
+      ASSIGN_OR_RETURN(const bool in_other, Validates(*other, value));
+      shared = shared || in_other;
+    }
+    return !shared;
+  }
+  if ((types & ~(kNumber | kString | kObject)) != 0) return false;
+  if ((types & kNumber) != 0) {
+    NumberRange range = a.numbers;
+    range.Narrow(b.numbers);
+    ASSIGN_OR_RETURN(const CharDfa dfa, NumberDfa(range, (types & kFraction) == 0));
+    if (!dfa.Empty()) return false;
+  }
+  if ((types & kString) != 0) {
+    ASSIGN_OR_RETURN(CharDfa dfa, LengthDfa(std::max(a.length.min, b.length.min), kUnbounded));
+    for (const Flat* flat : {&a, &b}) {
+      ASSIGN_OR_RETURN(const CharDfa length, LengthDfa(flat->length.min, flat->length.max));
+      ASSIGN_OR_RETURN(dfa, Intersect(dfa, length));
+      for (const SharedDfa& text : flat->texts) {
+        ASSIGN_OR_RETURN(dfa, Intersect(dfa, *text));
+      }
+    }
+    if (!dfa.Empty()) return false;
+  }
+  return (types & kObject) == 0 ? absl::StatusOr<bool>(true) : ObjectsDisjoint(a, b, depth);
+}
+
+// Objects are told apart by a property that one requires and that cannot suit both.
+absl::StatusOr<bool> Flattener::ObjectsDisjoint(const Flat& a, const Flat& b, int depth) {
+  if (depth >= kDisjointDepthMax) return false;
+  std::vector<std::string> names = a.required;
+  names.insert(names.end(), b.required.begin(), b.required.end());
+  for (const std::string& name : names) {
+    Conjunction in_a, in_b;
+    for (const ObjectLayer& layer : a.objects) layer.SchemasFor(name, in_a);
+    for (const ObjectLayer& layer : b.objects) layer.SchemasFor(name, in_b);
+    ASSIGN_OR_RETURN(const std::vector<Flat> flats_a, Flatten(in_a));
+    ASSIGN_OR_RETURN(const std::vector<Flat> flats_b, Flatten(in_b));
+    bool disjoint = true;
+    for (const Flat& x : flats_a) {
+      for (const Flat& y : flats_b) {
+        ASSIGN_OR_RETURN(const bool apart, Disjoint(x, y, depth + 1));
+        disjoint = disjoint && apart;
+      }
+    }
+    if (disjoint) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<bool> Flattener::Validates(const Conjunction& schemas, const Json& value) {
+  ASSIGN_OR_RETURN(const std::vector<Flat> alternatives, Flatten(schemas));
+  for (const Flat& flat : alternatives) {
+    ASSIGN_OR_RETURN(const bool valid, Validates(flat, value));
+    if (valid) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<bool> Flattener::Validates(const Flat& flat, const Json& value) {
+  uint8_t type = value.is_null()      ? kNull
+                 : value.is_boolean() ? kBoolean
+                 : value.is_object()  ? kObject
+                 : value.is_array()   ? kArray
+                 : value.is_string()  ? kString
+                                      : kFraction;
+  Decimal number;
+  if (value.is_number()) {
+    ASSIGN_OR_RETURN(number, ToDecimal(value));
+    if (number.fraction.empty()) type = kInteger;
+  }
+  if ((flat.types & type) == 0) return false;
+  if (flat.values.has_value() &&
+      std::none_of(flat.values->begin(), flat.values->end(),
+                   [&](const Json& candidate) { return Equal(candidate, value); })) {
+    return false;
+  }
+  if (value.is_number()) return flat.numbers.Admits(number);
+  if (value.is_string()) {
+    const std::string& text = value.get_ref<const std::string&>();
+    const auto length =
+        std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+    return flat.length.Contains(length) &&
+           std::all_of(flat.texts.begin(), flat.texts.end(),
+                       [&](const SharedDfa& dfa) { return dfa->Matches(text); });
+  }
+  if (value.is_array()) return ValidatesArray(flat, value);
+  if (value.is_object()) return ValidatesObject(flat, value);
+  return true;
+}
+
+absl::StatusOr<bool> Flattener::ValidatesArray(const Flat& flat, const Json& value) {
+  if (!flat.items.Contains(static_cast<int64_t>(value.size()))) return false;
+  for (const ArrayLayer& layer : flat.arrays) {
+    for (size_t i = 0; i < value.size(); ++i) {
+      const Json* schema = layer.SchemaFor(i);
+      if (schema == nullptr) continue;
+      ASSIGN_OR_RETURN(const bool valid, Validates(Conjunction{schema}, value[i]));
+      if (!valid) return false;
+    }
+  }
+  return true;
+}
+
+absl::StatusOr<bool> Flattener::ValidatesObject(const Flat& flat, const Json& value) {
+  if (!flat.num_properties.Contains(static_cast<int64_t>(value.size()))) return false;
+  for (const std::string& name : flat.required) {
+    if (!value.contains(name)) return false;
+  }
+  for (const auto& [name, member] : value.items()) {
+    Conjunction schemas;
+    for (const ObjectLayer& layer : flat.objects) layer.SchemasFor(name, schemas);
+    ASSIGN_OR_RETURN(const bool valid, Validates(schemas, member));
+    if (!valid) return false;
+    ASSIGN_OR_RETURN(const bool named, Validates(flat.property_names, Json(name)));
+    if (!named) return false;
+  }
+  return true;
+}
+
+}  // namespace tandem::guided::json_schema

@@ -1,0 +1,281 @@
+#include "common/guided/json_schema/generator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/guided/compile.h"
+
+namespace tandem::guided::json_schema {
+namespace {
+
+constexpr int kIndentMax = 40;  // white space after a line break
+
+CharSet HexDigits() { return CharSet({{'0', '9'}, {'a', 'f'}, {'A', 'F'}}); }
+
+}  // namespace
+
+absl::StatusOr<RuleId> Generator::Generate(const Conjunction& schemas) {
+  ASSIGN_OR_RETURN(const RuleId root, RuleFor(schemas));
+  while (!todo_.empty()) {
+    const auto [conjunction, rule] = std::move(todo_.back());
+    todo_.pop_back();
+    ASSIGN_OR_RETURN(const std::vector<Flat> alternatives, flattener_.Flatten(conjunction));
+    for (const Flat& flat : alternatives) {
+      RETURN_IF_ERROR(AddFlat(builder_.start(rule), flat, builder_.end(rule)));
+    }
+    RETURN_IF_ERROR(builder_.status());
+  }
+  return root;
+}
+
+absl::StatusOr<RuleId> Generator::RuleFor(Conjunction schemas) {
+  std::sort(schemas.begin(), schemas.end());
+  schemas.erase(std::unique(schemas.begin(), schemas.end()), schemas.end());
+  const auto [it, fresh] = rules_.emplace(schemas, -1);
+  if (!fresh) return it->second;
+  if (rules_.size() > kRulesMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("json_schema: needs more than ", kRulesMax, " rules"));
+  }
+  it->second =
+      builder_.NewRule(schemas.empty() ? "any value" : flattener_.document().PathOf(*schemas[0]));
+  todo_.push_back({schemas, it->second});
+  return it->second;
+}
+
+absl::Status Generator::AddFlat(StateId from, const Flat& flat, StateId to) {
+  if (flat.values.has_value()) {
+    for (const Json& value : *flat.values) {
+      ASSIGN_OR_RETURN(const bool valid, flattener_.Validates(flat, value));
+      if (valid) AddLiteralValue(from, value, to);
+    }
+    return absl::OkStatus();
+  }
+  if ((flat.types & kNull) != 0) builder_.Empty(builder_.Literal(from, "null"), to);
+  if ((flat.types & kBoolean) != 0) builder_.Words(from, {"true", "false"}, to);
+  if ((flat.types & kString) != 0) RETURN_IF_ERROR(AddString(from, flat, to));
+  if ((flat.types & kNumber) != 0) RETURN_IF_ERROR(AddNumber(from, flat, to));
+  if ((flat.types & kArray) != 0) RETURN_IF_ERROR(AddArray(from, flat, to));
+  if ((flat.types & kObject) != 0) RETURN_IF_ERROR(AddObject(from, flat, to));
+  return absl::OkStatus();
+}
+
+// ---- strings
+
+// One code point as a JSON string may spell it, escapes included; surrogates in pairs only.
+void Generator::AddJsonCharacter(StateId from, StateId to) {
+  const CharSet special({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
+  builder_.CodePoint(from, special.Complement(), to);
+  const StateId escape = builder_.Literal(from, "\\");
+  builder_.CodePoint(escape,
+                     CharSet({{'"', '"'},
+                              {'\\', '\\'},
+                              {'/', '/'},
+                              {'b', 'b'},
+                              {'f', 'f'},
+                              {'n', 'n'},
+                              {'r', 'r'},
+                              {'t', 't'}}),
+                     to);
+  const StateId unicode = builder_.Literal(escape, "u");
+  const auto hex = [&](StateId at, const CharSet& digits) {
+    const StateId next = builder_.NewState();
+    builder_.CodePoint(at, digits, next);
+    return next;
+  };
+  const CharSet d({{'d', 'd'}, {'D', 'D'}});
+  const CharSet not_d = HexDigits().Intersection(d.Complement());
+  const StateId plain = builder_.NewState();  // two digits to come
+  builder_.CodePoint(hex(unicode, not_d), HexDigits(), plain);
+  const StateId after_d = hex(unicode, d);
+  builder_.CodePoint(after_d, CharSet::Of('0', '7'), plain);
+  builder_.CodePoint(hex(plain, HexDigits()), HexDigits(), to);
+  StateId pair = hex(after_d, CharSet({{'8', '9'}, {'a', 'b'}, {'A', 'B'}}));
+  pair = builder_.Literal(hex(hex(pair, HexDigits()), HexDigits()), "\\u");
+  pair = hex(hex(pair, d), CharSet({{'c', 'f'}, {'C', 'F'}}));
+  builder_.CodePoint(hex(pair, HexDigits()), HexDigits(), to);
+}
+
+RuleId Generator::JsonCharacter() {
+  const auto [it, fresh] = shared_.emplace("character", -1);
+  if (fresh) {
+    it->second = builder_.NewRule("character");
+    AddJsonCharacter(builder_.start(it->second), builder_.end(it->second));
+  }
+  return it->second;
+}
+
+RuleId Generator::FreeString() {
+  const auto [it, fresh] = shared_.emplace("string", -1);
+  if (fresh) {
+    it->second = builder_.NewRule("string");
+    const StateId inside = builder_.Literal(builder_.start(it->second), "\"");
+    AddJsonCharacter(inside, inside);
+    builder_.Bytes(inside, '"', '"', builder_.end(it->second));
+  }
+  return it->second;
+}
+
+absl::Status Generator::AddString(StateId from, const Flat& flat, StateId to) {
+  const CountRange& length = flat.length;
+  if (length.max != kUnbounded && length.max < length.min) return absl::OkStatus();
+  if (flat.texts.empty() && length.min == 0 && length.max == kUnbounded) {
+    builder_.Call(from, FreeString(), to);
+    return absl::OkStatus();
+  }
+  StateId at = builder_.Literal(from, "\"");
+  const StateId end = builder_.NewState();
+  builder_.Bytes(end, '"', '"', to);
+  if (!flat.texts.empty()) {
+    ASSIGN_OR_RETURN(CharDfa dfa, LengthDfa(length.min, length.max));
+    for (const SharedDfa& text : flat.texts) {
+      ASSIGN_OR_RETURN(dfa, Intersect(dfa, *text));
+    }
+    builder_.Automaton(at, dfa, GrammarBuilder::Spelling::kJsonString, end);
+    return absl::OkStatus();
+  }
+  const RuleId character = JsonCharacter();
+  for (int64_t i = 0; i < length.min; ++i) at = builder_.Called(at, character);
+  builder_.Empty(at, end);
+  if (length.max == kUnbounded) {
+    builder_.Call(at, character, at);
+    return absl::OkStatus();
+  }
+  for (int64_t i = length.min; i < length.max; ++i) {
+    at = builder_.Called(at, character);
+    builder_.Empty(at, end);
+  }
+  return absl::OkStatus();
+}
+
+void Generator::AddQuoted(StateId from, const std::string& text, StateId to) {
+  const StateId end = builder_.NewState();
+  builder_.Automaton(builder_.Literal(from, "\""), WordsDfa({text}),
+                     GrammarBuilder::Spelling::kJsonString, end);
+  builder_.Bytes(end, '"', '"', to);
+}
+
+// ---- numbers
+
+RuleId Generator::FreeNumber(bool integers_only) {
+  const auto [it, fresh] = shared_.emplace(integers_only ? "integer" : "number", -1);
+  if (!fresh) return it->second;
+  // Bounded, so that what is read back is finite.
+  const auto rule = AddRegex(integers_only ? "0|-?[1-9][0-9]{0,63}"
+                                           : "-?(0|[1-9][0-9]{0,63})(\\.[0-9]{1,63})?"
+                                             "([eE][+-]?[0-9]{1,2})?",
+                             builder_);
+  it->second = *rule;
+  return it->second;
+}
+
+absl::Status Generator::AddNumber(StateId from, const Flat& flat, StateId to) {
+  const bool integers_only = (flat.types & kFraction) == 0;
+  if (flat.numbers.Unbounded()) {
+    builder_.Call(from, FreeNumber(integers_only), to);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const CharDfa dfa, NumberDfa(flat.numbers, integers_only));
+  builder_.Automaton(from, dfa, GrammarBuilder::Spelling::kPlain, to);
+  return absl::OkStatus();
+}
+
+// ---- arrays, and values given whole
+
+RuleId Generator::WhiteSpace() {
+  const auto [it, fresh] = shared_.emplace("white space", -1);
+  if (!fresh) return it->second;
+  const RuleId rule = it->second = builder_.NewRule("white space");
+  const StateId end = builder_.end(rule);
+  builder_.Empty(builder_.start(rule), end);
+  builder_.Bytes(builder_.start(rule), ' ', ' ', end);
+  StateId at = builder_.Literal(builder_.start(rule), "\n");
+  for (int i = 0; i < kIndentMax; ++i) {
+    builder_.Empty(at, end);
+    const StateId next = builder_.NewState();
+    builder_.Bytes(at, ' ', ' ', next);
+    builder_.Bytes(at, '\t', '\t', next);
+    at = next;
+  }
+  builder_.Empty(at, end);
+  return rule;
+}
+
+absl::Status Generator::AddArray(StateId from, const Flat& flat, StateId to) {
+  const CountRange& count = flat.items;
+  if (count.max != kUnbounded && count.max < count.min) return absl::OkStatus();
+  size_t prefix = 0;
+  for (const ArrayLayer& layer : flat.arrays) prefix = std::max(prefix, layer.prefix.size());
+  const auto item_rule = [&](size_t index) -> absl::StatusOr<RuleId> {
+    Conjunction schemas;
+    for (const ArrayLayer& layer : flat.arrays) {
+      if (const Json* schema = layer.SchemaFor(index); schema != nullptr) schemas.push_back(schema);
+    }
+    return RuleFor(std::move(schemas));
+  };
+  const auto distinct = std::max<int64_t>(static_cast<int64_t>(prefix), count.min);
+  const int64_t last = count.max == kUnbounded ? distinct : count.max;
+  const StateId close = builder_.NewState();
+  builder_.Bytes(close, ']', ']', to);
+  StateId at = Spaced(builder_.Literal(from, "["));
+  if (count.min == 0) builder_.Empty(at, close);
+  for (int64_t i = 0; i < last; ++i) {
+    ASSIGN_OR_RETURN(const RuleId item, item_rule(static_cast<size_t>(i)));
+    at = builder_.Called(i == 0 ? at : Spaced(builder_.Literal(at, ",")), item);
+    if (i + 1 >= count.min) builder_.Empty(Spaced(at), close);
+  }
+  if (count.max != kUnbounded) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const RuleId item, item_rule(prefix));
+  if (last == 0) {
+    at = builder_.Called(at, item);
+    builder_.Empty(Spaced(at), close);
+  }
+  builder_.Call(Spaced(builder_.Literal(at, ",")), item, at);
+  return absl::OkStatus();
+}
+
+void Generator::AddLiteralValue(StateId from, const Json& value, StateId to) {
+  if (value.is_string()) return AddQuoted(from, value.get<std::string>(), to);
+  if (value.is_structured()) {
+    const bool object = value.is_object();
+    StateId at = Spaced(builder_.Literal(from, object ? "{" : "["));
+    bool first = true;
+    for (const auto& [key, member] : value.items()) {
+      if (!first) at = Spaced(builder_.Literal(at, ","));
+      first = false;
+      if (object) {
+        const StateId named = builder_.NewState();
+        AddQuoted(at, key, named);
+        at = Spaced(builder_.Literal(named, ":"));
+      }
+      const StateId next = builder_.NewState();
+      AddLiteralValue(at, member, next);
+      at = next;
+    }
+    if (!first) at = Spaced(at);
+    builder_.Empty(builder_.Literal(at, object ? "}" : "]"), to);
+    return;
+  }
+  std::string text = value.dump();
+  if (value.is_number_float()) {
+    const auto decimal = ToDecimal(value);
+    if (decimal.ok() && decimal->fraction.empty()) {
+      text = absl::StrCat(decimal->negative ? "-" : "", decimal->whole);
+    }
+  }
+  builder_.Empty(builder_.Literal(from, text), to);
+}
+
+}  // namespace tandem::guided::json_schema
+
+namespace tandem::guided {
+
+absl::StatusOr<RuleId> AddJsonSchema(absl::string_view schema, GrammarBuilder& builder) {
+  ASSIGN_OR_RETURN(const auto document, json_schema::Document::Parse(schema));
+  json_schema::Flattener flattener(*document);
+  return json_schema::Generator(flattener, builder).Generate({&document->root()});
+}
+
+}  // namespace tandem::guided

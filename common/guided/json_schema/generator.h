@@ -1,0 +1,74 @@
+// Writes the rules of JSON values that satisfy schemas.
+//
+// Of the many spellings of a value these are generated: members in the order of `properties`, then
+// required ones that it does not name, then others; white space none, one space or a line break
+// with indentation, and only after { [ , : and before } ]; whole numbers without fraction; strings
+// that a pattern, a length with a pattern, an enum or a key constrains with the shortest escapes.
+// Thread safety: by one thread.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/guided/grammar_builder.h"
+#include "common/guided/json_schema/flatten.h"
+
+namespace tandem::guided::json_schema {
+
+inline constexpr size_t kRulesMax = 20000;
+inline constexpr size_t kPropertiesMax = 2000;
+inline constexpr size_t kPatternsMax = 6;  // different patternProperties that one object may have
+
+class Generator {
+ public:
+  // Both outlive it.
+  Generator(Flattener& flattener, GrammarBuilder& builder)
+      : flattener_(flattener), builder_(builder) {}
+
+  // The rule of values that satisfy all of `schemas`, and all rules that it needs.
+  absl::StatusOr<RuleId> Generate(const Conjunction& schemas);
+
+ private:
+  // A rule that may still be without a body: recursion ends here.
+  absl::StatusOr<RuleId> RuleFor(Conjunction schemas);
+  absl::Status AddFlat(StateId from, const Flat& flat, StateId to);
+  absl::Status AddString(StateId from, const Flat& flat, StateId to);
+  absl::Status AddNumber(StateId from, const Flat& flat, StateId to);
+  absl::Status AddArray(StateId from, const Flat& flat, StateId to);
+  void AddLiteralValue(StateId from, const Json& value, StateId to);
+
+  RuleId WhiteSpace();  // around brackets and after commas
+  RuleId JsonCharacter();
+  RuleId FreeString();
+  RuleId FreeNumber(bool integers_only);
+  void AddJsonCharacter(StateId from, StateId to);
+  void AddQuoted(StateId from, const std::string& text, StateId to);
+  // After a bracket or comma / before a bracket, if the text goes on in another line.
+  StateId Spaced(StateId from) { return builder_.Called(from, WhiteSpace()); }
+
+  // object_rules.cc
+  struct Member;
+  absl::Status AddObject(StateId from, const Flat& flat, StateId to);
+  absl::StatusOr<std::vector<Member>> NamedMembers(const Flat& flat, const CharDfa* names);
+  absl::StatusOr<std::vector<RuleId>> OtherMembers(const Flat& flat,
+                                                   const std::vector<Member>& named,
+                                                   const CharDfa* names);
+  absl::Status CheckCounts(const Flat& flat, const std::vector<Member>& named, bool others) const;
+  void AddMembers(StateId from, const Flat& flat, const std::vector<Member>& named,
+                  const std::vector<RuleId>& others, StateId to);
+  void MemberStep(StateId from, int64_t before, const std::vector<RuleId>& rules, StateId to);
+  absl::StatusOr<RuleId> MemberRule(RuleId key, const Conjunction& schemas);
+  // The strings that satisfy `schemas`.
+  absl::StatusOr<CharDfa> Strings(const Conjunction& schemas);
+
+  Flattener& flattener_;
+  GrammarBuilder& builder_;
+  std::map<Conjunction, RuleId> rules_;
+  std::vector<std::pair<Conjunction, RuleId>> todo_;
+  std::map<std::string, RuleId> shared_;
+};
+
+}  // namespace tandem::guided::json_schema

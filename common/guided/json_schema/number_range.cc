@@ -1,0 +1,219 @@
+#include "common/guided/json_schema/number_range.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::guided::json_schema {
+namespace {
+
+constexpr int kExponentMax = 40;
+
+int Sign(int value) { return (value > 0) - (value < 0); }
+
+int CompareMagnitudes(const Decimal& a, const Decimal& b) {
+  if (a.whole.size() != b.whole.size()) return a.whole.size() < b.whole.size() ? -1 : 1;
+  if (const int whole = a.whole.compare(b.whole); whole != 0) return Sign(whole);
+  return Sign(a.fraction.compare(b.fraction));
+}
+
+// The numerals that a bound admits. Reads sign, digits, point and digits one by one, and knows
+// after each how the magnitude so far compares with the bound's.
+class BoundAutomaton {
+ public:
+  explicit BoundAutomaton(const NumberBound& bound) : bound_(bound), value_(bound.value) {}
+
+  CharDfa Build() {
+    IdOf(State{});
+    for (size_t i = 0; i < order_.size(); ++i) {
+      const State state = order_[i];
+      dfa_.states[i].accept = Accepts(state);
+      if (state.part == kStart) AddEdge(i, '-', Negative());
+      if (state.part == kWhole) AddEdge(i, '.', Point(state));
+      for (char digit = '0'; digit <= '9'; ++digit) AddEdge(i, digit, Digit(state, digit));
+    }
+    return std::move(dfa_);
+  }
+
+ private:
+  enum Part : uint8_t { kStart, kSigned, kWhole, kPoint, kFraction };
+  struct State {
+    Part part = kStart;
+    bool negative = false;
+    int read = 0;   // digits of the part, as far as they matter
+    int order = 0;  // of the digits read against the bound's: -1, 0, 1
+    auto Key() const { return std::tuple(part, negative, read, order); }
+  };
+
+  State Negative() const { return {.part = kSigned, .negative = true}; }
+  State Point(const State& state) const {
+    return {.part = kPoint, .negative = state.negative, .order = WholeOrder(state)};
+  }
+  int WholeOrder(const State& state) const {
+    const int length = static_cast<int>(value_.whole.size());
+    return state.read != length ? (state.read < length ? -1 : 1) : state.order;
+  }
+
+  State Digit(State state, char digit) const {
+    if (state.part == kStart || state.part == kSigned) state.part = kWhole;
+    if (state.part == kPoint) state.part = kFraction;
+    const std::string& digits = state.part == kWhole ? value_.whole : value_.fraction;
+    const auto at = static_cast<size_t>(state.read);
+    if (state.part == kWhole) {
+      if (at < digits.size() && state.order == 0) state.order = Sign(digit - digits[at]);
+      state.read = std::min(state.read + 1, static_cast<int>(digits.size()) + 1);
+    } else if (state.order == 0) {
+      state.order = Sign(digit - (at < digits.size() ? digits[at] : '0'));
+      state.read = std::min(state.read + 1, static_cast<int>(digits.size()));
+      if (state.order != 0) state.read = 0;
+    }
+    return state;
+  }
+
+  bool Accepts(const State& state) const {
+    if (state.part != kWhole && state.part != kFraction) return false;
+    int order = state.part == kWhole ? WholeOrder(state) : state.order;
+    // What the bound has more of, digits after the point, is more than nothing.
+    const size_t read = state.part == kFraction ? static_cast<size_t>(state.read) : 0;
+    if (order == 0 && read < value_.fraction.size()) order = -1;
+    if (state.negative != value_.negative && !(value_.IsZero() && order == 0)) {
+      order = state.negative ? -1 : 1;
+    } else if (state.negative) {
+      order = -order;
+    }
+    if (order == 0) return !bound_.exclusive;
+    return bound_.is_minimum ? order > 0 : order < 0;
+  }
+
+  int32_t IdOf(const State& state) {
+    const auto [it, fresh] = ids_.emplace(state.Key(), static_cast<int32_t>(order_.size()));
+    if (fresh) {
+      order_.push_back(state);
+      dfa_.states.emplace_back();
+    }
+    return it->second;
+  }
+
+  void AddEdge(size_t from, char symbol, const State& to) {
+    const int32_t target = IdOf(to);
+    const auto c = static_cast<uint32_t>(symbol);
+    dfa_.states[from].edges.push_back({CharSet::Of(c, c), target});
+  }
+
+  const NumberBound& bound_;
+  const Decimal& value_;
+  CharDfa dfa_;
+  std::vector<State> order_;
+  std::map<std::tuple<Part, bool, int, int>, int32_t> ids_;
+};
+
+// Integers that `divisor` divides.
+CharDfa MultipleDfa(int64_t divisor) {
+  CharDfa dfa;
+  dfa.states.resize(static_cast<size_t>(divisor) + 2);  // start, signed, then remainders
+  for (size_t i = 0; i < dfa.states.size(); ++i) {
+    const int64_t remainder = i < 2 ? 0 : static_cast<int64_t>(i) - 2;
+    dfa.states[i].accept = i == 2;
+    if (i == 0) dfa.states[i].edges.push_back({CharSet::Of('-', '-'), 1});
+    for (int64_t digit = 0; digit < 10; ++digit) {
+      const auto c = static_cast<uint32_t>('0' + digit);
+      dfa.states[i].edges.push_back(
+          {CharSet::Of(c, c), static_cast<int32_t>((remainder * 10 + digit) % divisor + 2)});
+    }
+  }
+  return dfa;
+}
+
+}  // namespace
+
+absl::StatusOr<Decimal> ToDecimal(const Json& number) {
+  std::string text = number.dump();
+  Decimal decimal;
+  decimal.negative = !text.empty() && text[0] == '-';
+  if (decimal.negative) text.erase(0, 1);
+  int exponent = 0;
+  if (const size_t e = text.find_first_of("eE"); e != std::string::npos) {
+    if (!absl::SimpleAtoi(absl::StripPrefix(text.substr(e + 1), "+"), &exponent) ||
+        std::abs(exponent) > kExponentMax) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          number.dump(), ": expected a number between 1e-", kExponentMax, " and 1e", kExponentMax));
+    }
+    text.resize(e);
+  }
+  size_t point = text.find('.');
+  std::string digits = text;
+  if (point == std::string::npos) {
+    point = text.size();
+  } else {
+    digits.erase(point, 1);
+  }
+  int64_t whole_digits = static_cast<int64_t>(point) + exponent;
+  if (whole_digits <= 0) {
+    digits.insert(0, static_cast<size_t>(1 - whole_digits), '0');
+    whole_digits = 1;
+  }
+  while (static_cast<int64_t>(digits.size()) < whole_digits) digits.push_back('0');
+  decimal.whole = digits.substr(0, static_cast<size_t>(whole_digits));
+  decimal.fraction = digits.substr(static_cast<size_t>(whole_digits));
+  decimal.whole.erase(0, std::min(decimal.whole.find_first_not_of('0'), decimal.whole.size() - 1));
+  decimal.fraction.erase(decimal.fraction.find_last_not_of('0') + 1);
+  if (decimal.IsZero()) decimal.negative = false;
+  return decimal;
+}
+
+int Compare(const Decimal& a, const Decimal& b) {
+  if (a.negative != b.negative) return a.negative ? -1 : 1;
+  return a.negative ? -CompareMagnitudes(a, b) : CompareMagnitudes(a, b);
+}
+
+bool NumberBound::Admits(const Decimal& number) const {
+  const int order = Compare(number, value);
+  if (order == 0) return !exclusive;
+  return is_minimum ? order > 0 : order < 0;
+}
+
+bool NumberRange::Admits(const Decimal& number) const {
+  for (const NumberBound& bound : bounds) {
+    if (!bound.Admits(number)) return false;
+  }
+  for (const int64_t divisor : multiples) {
+    if (!number.fraction.empty()) return false;
+    int64_t remainder = 0;
+    for (const char digit : number.whole) remainder = (remainder * 10 + (digit - '0')) % divisor;
+    if (remainder != 0) return false;
+  }
+  return true;
+}
+
+void NumberRange::Narrow(const NumberRange& other) {
+  bounds.insert(bounds.end(), other.bounds.begin(), other.bounds.end());
+  multiples.insert(multiples.end(), other.multiples.begin(), other.multiples.end());
+}
+
+absl::StatusOr<CharDfa> NumberDfa(const NumberRange& range, bool integers_only) {
+  const bool whole = integers_only || !range.multiples.empty();
+  // Bounded digits keep numbers within what readers hold; counting them and remainders both would
+  // take too many states.
+  const char* numerals = !range.multiples.empty() ? "0|-?[1-9][0-9]*"
+                         : whole                  ? "0|-?[1-9][0-9]{0,44}"
+                                                  : "-?(0|[1-9][0-9]{0,44})(\\.[0-9]{1,44})?";
+  ASSIGN_OR_RETURN(const RegexNode shape, ParseRegex(numerals));
+  ASSIGN_OR_RETURN(CharDfa dfa, CompileRegex(shape, RegexMode::kWhole));
+  for (const NumberBound& bound : range.bounds) {
+    ASSIGN_OR_RETURN(dfa, Intersect(dfa, BoundAutomaton(bound).Build()));
+  }
+  for (const int64_t divisor : range.multiples) {
+    ASSIGN_OR_RETURN(dfa, Intersect(dfa, MultipleDfa(divisor)));
+  }
+  return dfa;
+}
+
+}  // namespace tandem::guided::json_schema

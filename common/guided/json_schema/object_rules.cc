@@ -1,0 +1,225 @@
+// Rules of objects: which members, in which order, how many.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/guided/json_schema/generator.h"
+
+namespace tandem::guided::json_schema {
+
+struct Generator::Member {
+  std::string name;
+  bool required = false;
+  RuleId rule = -1;  // "name": value
+};
+
+absl::Status Generator::AddObject(StateId from, const Flat& flat, StateId to) {
+  std::optional<CharDfa> names;
+  if (!flat.property_names.empty()) {
+    ASSIGN_OR_RETURN(names, Strings(flat.property_names));
+  }
+  const CharDfa* const allowed = names.has_value() ? &*names : nullptr;
+  ASSIGN_OR_RETURN(const std::vector<Member> named, NamedMembers(flat, allowed));
+  for (const std::string& required : flat.required) {
+    const bool possible = std::any_of(
+        named.begin(), named.end(), [&](const Member& member) { return member.name == required; });
+    if (!possible) return absl::OkStatus();  // no object satisfies this alternative
+  }
+  ASSIGN_OR_RETURN(const std::vector<RuleId> others, OtherMembers(flat, named, allowed));
+  RETURN_IF_ERROR(CheckCounts(flat, named, !others.empty()));
+  AddMembers(from, flat, named, others, to);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RuleId> Generator::MemberRule(RuleId key, const Conjunction& schemas) {
+  ASSIGN_OR_RETURN(const RuleId value, RuleFor(schemas));
+  const RuleId rule = builder_.NewRule("member");
+  const StateId colon = builder_.Literal(builder_.Called(builder_.start(rule), key), ":");
+  const StateId spaced = builder_.NewState();
+  builder_.Empty(colon, spaced);
+  builder_.Bytes(colon, ' ', ' ', spaced);
+  builder_.Call(spaced, value, builder_.end(rule));
+  return rule;
+}
+
+// Those of `properties` in its order, then the required ones that it does not name.
+absl::StatusOr<std::vector<Generator::Member>> Generator::NamedMembers(const Flat& flat,
+                                                                       const CharDfa* allowed) {
+  std::vector<std::string> order;
+  std::set<std::string> seen;
+  for (const ObjectLayer& layer : flat.objects) {
+    if (layer.properties == nullptr) continue;
+    for (const auto& [name, schema] : layer.properties->items()) {
+      if (seen.insert(name).second) order.push_back(name);
+    }
+  }
+  for (const std::string& name : flat.required) {
+    if (seen.insert(name).second) order.push_back(name);
+  }
+  if (order.size() > kPropertiesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("json_schema: properties: ", order.size(),
+                                                     ", expected at most ", kPropertiesMax));
+  }
+  std::vector<Member> members;
+  for (const std::string& name : order) {
+    if (allowed != nullptr && !allowed->Matches(name)) continue;
+    Conjunction schemas;
+    for (const ObjectLayer& layer : flat.objects) layer.SchemasFor(name, schemas);
+    const RuleId key = builder_.NewRule("key");
+    AddQuoted(builder_.start(key), name, builder_.end(key));
+    ASSIGN_OR_RETURN(const RuleId rule, MemberRule(key, schemas));
+    const bool required =
+        std::find(flat.required.begin(), flat.required.end(), name) != flat.required.end();
+    members.push_back({name, required, rule});
+  }
+  return members;
+}
+
+// Members with other names, sorted by the patterns that their names match: one rule for each set
+// of patterns. None when no schema allows any.
+absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
+                                                            const std::vector<Member>& named,
+                                                            const CharDfa* allowed) {
+  std::map<std::string, SharedDfa> patterns;
+  std::set<std::string> names;
+  for (const ObjectLayer& layer : flat.objects) {
+    for (const ObjectLayer::Pattern& pattern : layer.patterns) {
+      patterns.emplace(pattern.text, pattern.dfa);
+    }
+    if (layer.properties == nullptr) continue;
+    for (const auto& [name, schema] : layer.properties->items()) names.insert(name);
+  }
+  for (const Member& member : named) names.insert(member.name);
+  if (patterns.size() > kPatternsMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("json_schema: patternProperties: ", patterns.size(),
+                     " patterns on one object, expected at most ", kPatternsMax));
+  }
+  CharDfa free = Complement(WordsDfa(std::vector<std::string>(names.begin(), names.end())));
+  if (allowed != nullptr) {
+    ASSIGN_OR_RETURN(free, Intersect(free, *allowed));
+  }
+  std::vector<RuleId> rules;
+  for (size_t subset = 0; subset < size_t{1} << patterns.size(); ++subset) {
+    CharDfa keys = free;
+    std::set<std::string> matched;
+    size_t bit = 0;
+    for (const auto& [text, dfa] : patterns) {
+      const bool matches = ((subset >> bit++) & 1) != 0;
+      if (matches) matched.insert(text);
+      ASSIGN_OR_RETURN(keys, Intersect(keys, matches ? *dfa : Complement(*dfa)));
+    }
+    Conjunction schemas;
+    for (const ObjectLayer& layer : flat.objects) {
+      bool any = false;
+      for (const ObjectLayer::Pattern& pattern : layer.patterns) {
+        if (matched.count(pattern.text) == 0) continue;
+        schemas.push_back(pattern.schema);
+        any = true;
+      }
+      if (!any && layer.additional != nullptr) schemas.push_back(layer.additional);
+    }
+    const bool none = std::any_of(schemas.begin(), schemas.end(), [](const Json* schema) {
+      return schema->is_boolean() && !schema->get<bool>();
+    });
+    if (none || keys.Empty()) continue;
+    RuleId key = FreeString();
+    if (!names.empty() || !patterns.empty() || allowed != nullptr) {
+      key = builder_.NewRule("key");
+      const StateId end = builder_.NewState();
+      builder_.Automaton(builder_.Literal(builder_.start(key), "\""), keys,
+                         GrammarBuilder::Spelling::kJsonString, end);
+      builder_.Bytes(end, '"', '"', builder_.end(key));
+    }
+    ASSIGN_OR_RETURN(const RuleId rule, MemberRule(key, schemas));
+    rules.push_back(rule);
+  }
+  return rules;
+}
+
+// Nothing keeps other members from repeating a name, so they cannot be counted on for a minimum.
+absl::Status Generator::CheckCounts(const Flat& flat, const std::vector<Member>& named,
+                                    bool others) const {
+  const auto required = std::count_if(named.begin(), named.end(),
+                                      [](const Member& member) { return member.required; });
+  if (others && flat.num_properties.min > std::max<int64_t>(1, required)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("json_schema: minProperties: ", flat.num_properties.min,
+                     " is not supported where names are not listed in properties"));
+  }
+  const int64_t cap = std::max<int64_t>({1, flat.num_properties.min, flat.num_properties.max});
+  if (static_cast<int64_t>(named.size()) * cap > static_cast<int64_t>(kGrammarStatesMax) / 4) {
+    return absl::ResourceExhaustedError(
+        "json_schema: maxProperties: too many combinations of properties and counts");
+  }
+  return absl::OkStatus();
+}
+
+// `before` members stand before one of `rules`.
+void Generator::MemberStep(StateId from, int64_t before, const std::vector<RuleId>& rules,
+                           StateId to) {
+  if (before > 0) from = Spaced(builder_.Literal(from, ","));
+  for (const RuleId rule : rules) builder_.Call(from, rule, to);
+}
+
+// A grid: how many of the named members were passed, and how many members were written (as far as
+// counts matter: one tells whether a comma is due).
+void Generator::AddMembers(StateId from, const Flat& flat, const std::vector<Member>& named,
+                           const std::vector<RuleId>& others, StateId to) {
+  const CountRange& counts = flat.num_properties;
+  const bool bounded = counts.max != kUnbounded;
+  const int64_t cap = bounded ? counts.max : std::max<int64_t>(1, counts.min);
+  const auto columns =
+      static_cast<size_t>(std::min<int64_t>(
+          cap, bounded && others.empty() ? static_cast<int64_t>(named.size()) : cap)) +
+      1;
+  std::vector<StateId> row(columns);
+  for (StateId& state : row) state = builder_.NewState();
+  builder_.Empty(Spaced(builder_.Literal(from, "{")), row[0]);
+  const auto written = [&](size_t column) { return std::min(column + 1, columns - 1); };
+  for (const Member& member : named) {
+    std::vector<StateId> next(columns);
+    for (StateId& state : next) state = builder_.NewState();
+    for (size_t c = 0; c < columns; ++c) {
+      if (!bounded || c + 1 < columns) {
+        MemberStep(row[c], static_cast<int64_t>(c), {member.rule}, next[written(c)]);
+      }
+      if (!member.required) builder_.Empty(row[c], next[c]);
+    }
+    row = std::move(next);
+  }
+  const StateId close = builder_.NewState();
+  builder_.Bytes(close, '}', '}', to);
+  for (size_t c = 0; c < columns; ++c) {
+    if (!others.empty() && (!bounded || c + 1 < columns)) {
+      MemberStep(row[c], static_cast<int64_t>(c), others, row[written(c)]);
+    }
+    if (static_cast<int64_t>(c) >= counts.min) {
+      builder_.Empty(c == 0 ? row[c] : Spaced(row[c]), close);
+    }
+  }
+}
+
+absl::StatusOr<CharDfa> Generator::Strings(const Conjunction& schemas) {
+  ASSIGN_OR_RETURN(const std::vector<Flat> alternatives, flattener_.Flatten(schemas));
+  CharDfa none = Complement(CharDfa());  // of what no alternative allows: so far everything
+  for (const Flat& flat : alternatives) {
+    if ((flat.types & kString) == 0) continue;
+    ASSIGN_OR_RETURN(CharDfa dfa, LengthDfa(flat.length.min, flat.length.max));
+    for (const SharedDfa& text : flat.texts) {
+      ASSIGN_OR_RETURN(dfa, Intersect(dfa, *text));
+    }
+    if (flat.values.has_value()) {
+      std::vector<std::string> words;
+      for (const Json& value : *flat.values) {
+        if (value.is_string()) words.push_back(value.get<std::string>());
+      }
+      ASSIGN_OR_RETURN(dfa, Intersect(dfa, WordsDfa(words)));
+    }
+    ASSIGN_OR_RETURN(none, Intersect(none, Complement(dfa)));
+  }
+  return Complement(none);
+}
+
+}  // namespace tandem::guided::json_schema

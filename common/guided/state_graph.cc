@@ -1,0 +1,142 @@
+#include "common/guided/state_graph.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "common/guided/grammar_builder.h"
+
+namespace tandem::guided {
+namespace {
+
+// Words of all stacks of one configuration.
+constexpr size_t kConfigWordsMax = 32768;
+
+}  // namespace
+
+StateGraph::StateGraph(const Program& program) : program_(program) {
+  configs_.emplace_back();  // kDeadConfig
+  configs_[kDeadConfig].next = std::make_unique<std::array<ConfigId, 256>>();
+  configs_[kDeadConfig].representative = kDeadConfig;
+  start_ = Close({{program.start}});
+}
+
+std::vector<StateGraph::Thread> StateGraph::Threads(absl::Span<const uint32_t> key) {
+  std::vector<Thread> threads;
+  for (size_t i = 0; i < key.size(); i += key[i] + 1) {
+    threads.emplace_back(key.begin() + i + 1, key.begin() + i + 1 + key[i]);
+  }
+  return threads;
+}
+
+std::vector<uint32_t> StateGraph::ToKey(std::vector<Thread> threads) {
+  std::sort(threads.begin(), threads.end());
+  threads.erase(std::unique(threads.begin(), threads.end()), threads.end());
+  std::vector<uint32_t> key;
+  for (const Thread& thread : threads) {
+    key.push_back(static_cast<uint32_t>(thread.size()));
+    key.insert(key.end(), thread.begin(), thread.end());
+  }
+  return key;
+}
+
+// Every state that a thread stands in or returns to can still reach its end within the nesting.
+bool StateGraph::Fits(const Thread& thread) const {
+  return thread.size() - 1 + program_.states[thread.back()].height <= size_t{kNestingMax};
+}
+
+ConfigId StateGraph::Close(std::vector<Thread> threads) {
+  absl::flat_hash_set<Thread> seen(threads.begin(), threads.end());
+  std::vector<Thread> todo(seen.begin(), seen.end());
+  std::vector<Thread> kept;  // those that consume a byte next, or end the text
+  size_t words = 0;
+  const auto add = [&](Thread thread) {
+    if (!Fits(thread)) return;
+    if (seen.insert(thread).second) todo.push_back(std::move(thread));
+  };
+  while (!todo.empty()) {
+    Thread thread = std::move(todo.back());
+    todo.pop_back();
+    work_ += thread.size() + 8;
+    const StateId top = thread.back();
+    const Program::State& state = program_.states[top];
+    if (state.bytes_begin != state.bytes_end || (state.accept && thread.size() == 1)) {
+      words += thread.size() + 1;
+      kept.push_back(thread);
+      if (kept.size() > kThreadsMax || words > kConfigWordsMax) return kDeadConfig;
+    }
+    if (seen.size() > 8 * kThreadsMax) return kDeadConfig;
+    if (state.accept && thread.size() > 1) add(Thread(thread.begin(), thread.end() - 1));
+    for (const CallEdge& call : program_.CallsOf(top)) {
+      Thread called = thread;
+      called.back() = call.after;
+      if (program_.states[call.after].only_accept) {
+        called.pop_back();
+      } else if (!Fits(called)) {
+        continue;
+      }
+      called.push_back(call.callee);
+      add(std::move(called));
+    }
+  }
+  return Intern(ToKey(std::move(kept)));
+}
+
+ConfigId StateGraph::Intern(std::vector<uint32_t> key) {
+  if (key.empty()) return kDeadConfig;
+  const auto [it, fresh] = index_.emplace(key, static_cast<ConfigId>(configs_.size()));
+  if (!fresh) return it->second;
+  Config config;
+  for (size_t i = 0; i < key.size(); i += key[i] + 1) {
+    const Program::State& state = program_.states[key[i + key[i]]];
+    config.may_end = config.may_end || (key[i] == 1 && state.accept);
+    config.can_continue = config.can_continue || state.bytes_begin != state.bytes_end;
+  }
+  bytes_ += 2 * key.size() * sizeof(uint32_t) + sizeof(Config) + 64;
+  config.key = std::move(key);
+  configs_.push_back(std::move(config));
+  return it->second;
+}
+
+ConfigId StateGraph::Import(absl::Span<const uint32_t> key) {
+  return Intern(std::vector<uint32_t>(key.begin(), key.end()));
+}
+
+ConfigId StateGraph::FindStep(ConfigId from, uint8_t byte) {
+  std::vector<Thread> moved;
+  const std::vector<uint32_t>& key = configs_[from].key;
+  work_ += key.size() + 16;
+  for (size_t i = 0; i < key.size(); i += key[i] + 1) {
+    const auto begin = key.begin() + static_cast<int64_t>(i) + 1;
+    const auto end = begin + key[i];
+    for (const ByteEdge& edge : program_.BytesOf(*(end - 1))) {
+      if (byte < edge.low || byte > edge.high) continue;
+      Thread thread(begin, end);
+      thread.back() = edge.target;
+      if (Fits(thread)) moved.push_back(std::move(thread));
+    }
+  }
+  const ConfigId target = moved.empty() ? kDeadConfig : Close(std::move(moved));
+  auto& next = configs_[from].next;
+  if (next == nullptr) {
+    next = std::make_unique<std::array<ConfigId, 256>>();
+    next->fill(kUnknown);
+    bytes_ += sizeof(*next);
+  }
+  (*next)[byte] = target;
+  return target;
+}
+
+ConfigId StateGraph::Representative(ConfigId id) {
+  if (configs_[id].representative != kUnknown) return configs_[id].representative;
+  std::vector<Thread> threads = Threads(configs_[id].key);
+  for (Thread& thread : threads) {
+    for (uint32_t& state : thread) state = program_.states[state].alias;
+  }
+  const ConfigId representative = Intern(ToKey(std::move(threads)));
+  configs_[representative].representative = representative;
+  configs_[id].representative = representative;
+  return representative;
+}
+
+}  // namespace tandem::guided

@@ -1,0 +1,81 @@
+// The configurations of a Program that texts lead to, found as they are needed and remembered: a
+// deterministic automaton, built lazily. Equal configurations have equal ids, so a step that was
+// made once is one table look-up.
+//
+// A configuration with more than kThreadsMax threads counts as leading nowhere: texts that need
+// that much ambiguity are not generated. So do frames beyond kNestingMax.
+// Thread safety: none; its owner locks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "common/guided/program.h"
+
+namespace tandem::guided {
+
+using ConfigId = uint32_t;
+inline constexpr ConfigId kDeadConfig = 0;
+inline constexpr size_t kThreadsMax = 1024;
+
+class StateGraph {
+ public:
+  // `program` outlives the graph.
+  explicit StateGraph(const Program& program);
+
+  ConfigId start() const { return start_; }
+  // Where a byte leads; kDeadConfig when the constraint forbids it.
+  ConfigId Step(ConfigId from, uint8_t byte) {
+    const auto& next = configs_[from].next;
+    if (next != nullptr && (*next)[byte] != kUnknown) return (*next)[byte];
+    return FindStep(from, byte);
+  }
+  // What was read so far satisfies the constraint.
+  bool MayEnd(ConfigId id) const { return configs_[id].may_end; }
+  // Some byte may follow.
+  bool CanContinue(ConfigId id) const { return configs_[id].can_continue; }
+  // A configuration that allows the same tokens; often shared by many.
+  ConfigId Representative(ConfigId id);
+
+  // The same configuration in another graph of the same program.
+  absl::Span<const uint32_t> Key(ConfigId id) const { return configs_[id].key; }
+  ConfigId Import(absl::Span<const uint32_t> key);
+
+  size_t size() const { return configs_.size(); }
+  size_t bytes() const { return bytes_; }
+  // Counts what steps cost, to bound what hostile grammars cost.
+  uint64_t work() const { return work_; }
+
+ private:
+  static constexpr ConfigId kUnknown = ~ConfigId{0};
+  // A stack of return states, and the state on top.
+  using Thread = std::vector<uint32_t>;
+  struct Config {
+    std::vector<uint32_t> key;  // its threads, sorted: length, then states
+    bool may_end = false, can_continue = false;
+    ConfigId representative = kUnknown;
+    std::unique_ptr<std::array<ConfigId, 256>> next;
+  };
+
+  ConfigId FindStep(ConfigId from, uint8_t byte);
+  // The configuration of `threads` and all that they reach without a byte.
+  ConfigId Close(std::vector<Thread> threads);
+  ConfigId Intern(std::vector<uint32_t> key);
+  bool Fits(const Thread& thread) const;
+  static std::vector<Thread> Threads(absl::Span<const uint32_t> key);
+  static std::vector<uint32_t> ToKey(std::vector<Thread> threads);
+
+  const Program& program_;
+  std::deque<Config> configs_;
+  absl::flat_hash_map<std::vector<uint32_t>, ConfigId> index_;
+  ConfigId start_ = kDeadConfig;
+  size_t bytes_ = 0;
+  uint64_t work_ = 0;
+};
+
+}  // namespace tandem::guided

@@ -1,0 +1,139 @@
+// An accelerator as the engine sees it: memory, streams, events, graphs. One seam with two
+// versions: CUDA, and the emulated device of the tests, which runs the same kernels on the host.
+//
+// Errors name the call that failed, its device's words for why, and what was asked for. A stream
+// remembers the first failure of anything enqueued on it; Synchronize and status() report it.
+// Thread safety: a Device from any thread; a Stream, its graphs and events by one thread at a time.
+// Owner: the engine; streams, buffers, events and graphs must go before their device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace tandem::kernels {
+
+struct DeviceOps;
+class Device;
+
+struct DeviceProperties {
+  std::string name;  // "NVIDIA H200"
+  int compute_major = 0, compute_minor = 0;
+  int multiprocessors = 0;
+  int64_t memory_bytes = 0;
+  int64_t l2_bytes = 0;
+  int64_t shared_bytes_per_block_max = 0;
+};
+
+// Device memory, or host memory that the device can copy from and to while the host computes.
+class DeviceBuffer {
+ public:
+  enum class Kind { kDevice, kPinnedHost };
+
+  DeviceBuffer() = default;
+  DeviceBuffer(Device* device, Kind kind, void* data, size_t bytes)
+      : device_(device), kind_(kind), data_(data), bytes_(bytes) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(kind_, other.kind_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~DeviceBuffer();
+
+  char* data() const { return static_cast<char*>(data_); }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  Device* device_ = nullptr;
+  Kind kind_ = Kind::kDevice;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// What was captured from a stream, ready to run again with one call.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+};
+
+// A point in a stream's work.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  // Blocks the host until the point is reached.
+  virtual absl::Status Synchronize() = 0;
+  // Milliseconds from `start` to this event. REQUIRES: both were reached.
+  virtual absl::StatusOr<float> MillisecondsSince(DeviceEvent& start) = 0;
+};
+
+// Work in order. Enqueueing never fails visibly: see status().
+class DeviceStream {
+ public:
+  virtual ~DeviceStream() = default;
+
+  // Memory on either side stays unchanged until the copy is done. Host memory that is not pinned
+  // makes the call wait.
+  virtual void CopyIn(void* device, const void* host, size_t bytes) = 0;
+  virtual void CopyOut(void* host, const void* device, size_t bytes) = 0;
+  virtual void CopyWithin(void* to, const void* from, size_t bytes) = 0;
+  virtual void Fill(void* device, int byte, size_t bytes) = 0;
+
+  virtual void Record(DeviceEvent& event) = 0;
+  virtual void Wait(DeviceEvent& event) = 0;
+
+  // Captures what `enqueue` enqueues here instead of running it. `enqueue` may not allocate or
+  // synchronise.
+  virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> Capture(
+      absl::FunctionRef<void()> enqueue) = 0;
+  virtual void Launch(DeviceGraph& graph) = 0;
+
+  virtual absl::Status Synchronize() = 0;
+  // The first failure of a call on this stream; kept until the stream goes.
+  virtual const absl::Status& status() const = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const DeviceProperties& properties() const = 0;
+  // The kernels of this device; every stream they get must be this device's.
+  virtual const DeviceOps& ops() const = 0;
+  virtual absl::StatusOr<int64_t> FreeBytes() = 0;
+  // Contents are undefined. Errors: kResourceExhausted when the device refuses the memory.
+  virtual absl::StatusOr<DeviceBuffer> Allocate(DeviceBuffer::Kind kind, size_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() = 0;
+  virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() = 0;
+
+ private:
+  friend class DeviceBuffer;
+  virtual void Free(DeviceBuffer::Kind kind, void* data) = 0;
+};
+
+inline DeviceBuffer::~DeviceBuffer() {
+  if (data_ != nullptr) device_->Free(kind_, data_);
+}
+
+// What this build and this host offer of CUDA, in words a user can act on: "built without CUDA",
+// "built with CUDA 13.0; no device: no NVIDIA driver found", "built with CUDA 13.0; 1 device: …".
+std::string DescribeCuda();
+// The number of CUDA devices that can be used; 0 without CUDA, a driver or a device.
+int CountCudaDevices();
+// Errors: kUnimplemented in a build without CUDA, kUnavailable without a driver or device (says
+// which), kInvalidArgument for an ordinal beyond the devices there are.
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal);
+
+}  // namespace tandem::kernels

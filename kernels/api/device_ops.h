@@ -1,0 +1,182 @@
+// Every operator of an accelerator, as a function that enqueues on a stream. All pointers are
+// device memory unless a comment says otherwise; sizes travel with the call, so that a captured
+// graph replays with new contents of the same buffers.
+//
+// Numerics: bf16 weights, cache and matrix operands; fp32 accumulators, norms, residual stream and
+// logits. A row's bits depend on that row, the weights and its own cache only (docs/NUMERICS.md).
+// Thread safety: constants. Errors: the stream's status.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/api/attention.h"
+#include "kernels/api/device.h"
+#include "kernels/api/elementwise.h"
+#include "kernels/api/kv_cache.h"
+#include "kernels/api/sampling.h"
+
+namespace tandem::kernels {
+
+// A bf16 value as stored.
+using Bf16Bits = uint16_t;
+
+// Head sizes that attention and RoPE have kernels for.
+constexpr bool IsDeviceHeadDim(int32_t head_dim) {
+  return head_dim == 16 || head_dim == 32 || head_dim == 64 || head_dim == 128 || head_dim == 256;
+}
+
+struct DeviceEmbedArgs {
+  const int32_t* tokens = nullptr;  // [rows]
+  const Bf16Bits* table = nullptr;  // [vocab][size]
+  float scale = 1.0f;
+  int32_t rows = 0;
+  int32_t size = 0;
+  float* y = nullptr;  // [rows][size]
+};
+
+struct DeviceRmsNormArgs {
+  const float* x = nullptr;         // [rows][size]
+  const float* weight = nullptr;    // [size]
+  const int32_t* gather = nullptr;  // [rows]: row of x that becomes row i; nullptr: row i
+  float eps = 1e-5f;
+  int32_t rows = 0;
+  int32_t size = 0;
+  Bf16Bits* y = nullptr;      // [rows][size], or nullptr
+  float* residual = nullptr;  // [rows][size]: residual += norm(x) (a post-norm), or nullptr
+};
+
+// The projections of a layer on their way into attention: QK-norm, RoPE, rounding to bf16, K and V
+// into the paged cache (vLLM's reshape_and_cache).
+struct DeviceRopeKvArgs {
+  const float* qkv = nullptr;  // [rows][(num_heads + 2 num_kv_heads) · head_dim]: q, k, v
+  int32_t rows = 0;
+  int32_t num_heads = 0;
+  const float* q_norm = nullptr;  // [head_dim] or nullptr
+  const float* k_norm = nullptr;
+  float eps = 1e-5f;
+  const int32_t* positions = nullptr;  // [rows]
+  const float* cos = nullptr;          // [positions][head_dim / 2]
+  const float* sin = nullptr;
+  // [rows] block · block_tokens + token within it; negative: this row only pads the batch.
+  const int64_t* slots = nullptr;
+  KvLayer layer;          // shape.type is kBf16
+  Bf16Bits* q = nullptr;  // [rows][num_heads · head_dim]
+};
+
+struct DeviceGatedArgs {
+  GateActivation activation = GateActivation::kSilu;
+  const float* gate_up = nullptr;  // [rows][2 · size]: gate, up
+  int32_t rows = 0;
+  int32_t size = 0;
+  Bf16Bits* y = nullptr;  // [rows][size]
+};
+
+// y[m, n] = Σ_k x[m, k] · w[n, k] (+ bias[n]) (+ y[m, n]).
+struct DeviceGemmArgs {
+  const Bf16Bits* x = nullptr;  // [rows][k], 16-byte boundary
+  const Bf16Bits* w = nullptr;  // [n][k], 16-byte boundary
+  int32_t rows = 0;
+  int32_t n = 0;
+  int32_t k = 0;                // a multiple of 8
+  const float* bias = nullptr;  // [n] or nullptr
+  bool add_to_y = false;
+  float* y = nullptr;  // [rows][n]
+  // Of the device: how many blocks fill it. Decides the tile, and so speed, but no bit.
+  int32_t multiprocessors = 1;
+};
+
+// Part of attention that one warp (or block) computes: see attention_schedule.h.
+struct AttentionItem {
+  int32_t first_row = 0;        // of the sequence's rows in the batch
+  int32_t num_rows = 0;         // of the sequence in the batch
+  int32_t first_position = 0;   // of first_row
+  int32_t first_vector = 0;     // packed query vectors [first_vector, …) of the sequence's rows
+  int32_t table_offset = 0;     // of the sequence's block table in `tables`
+  int32_t first_partition = 0;  // partitions of 256 tokens [first, end)
+  int32_t end_partition = 0;
+  int32_t first_record = -1;  // of first_partition's partial result; −1: the item is whole
+};
+// A tile whose partitions were split among items, to be merged in index order.
+struct AttentionMerge {
+  int32_t first_row = 0;
+  int32_t num_rows = 0;
+  int32_t first_vector = 0;
+  int32_t first_record = 0;
+  int32_t num_partitions = 0;
+};
+// How many of each there are, in device memory: a captured graph reads it anew each time.
+struct AttentionCounts {
+  int32_t narrow_items = 0;  // tiles of 16 query vectors, a warp each
+  int32_t wide_items = 0;    // tiles of 64 query vectors, a block each
+  int32_t merges = 0;
+};
+
+struct DeviceAttentionArgs {
+  const Bf16Bits* q = nullptr;  // [rows][num_heads · head_dim]
+  int32_t num_heads = 0;
+  float scale = 0;
+  int32_t sliding_window = 0;  // 0 = all
+  KvLayer layer;               // a device head_dim; bf16
+  const int32_t* tables = nullptr;
+  const AttentionItem* narrow_items = nullptr;
+  const AttentionItem* wide_items = nullptr;
+  const AttentionMerge* merges = nullptr;
+  const AttentionCounts* counts = nullptr;
+  // Host-side bounds of the counts: how many blocks to launch. 0: the kernel is not launched.
+  AttentionCounts launch;
+  float* records = nullptr;  // [records][num_kv_heads][16][head_dim + 2], for split tiles
+  Bf16Bits* out = nullptr;   // [rows][num_heads · head_dim]
+};
+
+// vLLM's copy_blocks: block pairs[i].to becomes a copy of block pairs[i].from.
+struct BlockPair {
+  int32_t from = 0;
+  int32_t to = 0;
+};
+struct DeviceCopyBlocksArgs {
+  char* base = nullptr;  // of a layer's region
+  int64_t block_bytes = 0;
+  const BlockPair* pairs = nullptr;  // [num_pairs]; no block is both read and written
+  int32_t num_pairs = 0;
+};
+
+// One row's sampling, pointers to device memory. Meaning as in kernels/api/sampling.h.
+struct DeviceSampleRow {
+  float temperature = 1.0f;
+  int32_t top_k = 0;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f, presence_penalty = 0.0f, frequency_penalty = 0.0f;
+  int32_t num_biases = 0, num_counts = 0;
+  const TokenBias* biases = nullptr;
+  const TokenCount* counts = nullptr;
+  const uint32_t* allowed_tokens = nullptr;
+  uint64_t seed = 0;
+  uint32_t sequence_index = 0, position = 0;
+  int32_t want_logprob = 0;
+  int32_t num_top_logprobs = 0;
+  TokenLogprob* top_logprobs = nullptr;
+};
+struct DeviceSampleArgs {
+  const float* logits = nullptr;  // [rows][vocab_size]
+  int32_t vocab_size = 0;
+  int32_t rows = 0;
+  const DeviceSampleRow* parameters = nullptr;  // [rows]
+  float* work = nullptr;                        // [rows][vocab_size]
+  SamplingResult* results = nullptr;            // [rows]
+};
+
+struct DeviceOps {
+  const char* numerics = "";  // equal strings promise equal bits on equal GPUs
+  void (*embed)(const DeviceEmbedArgs& args, DeviceStream& stream) = nullptr;
+  void (*rms_norm)(const DeviceRmsNormArgs& args, DeviceStream& stream) = nullptr;
+  void (*rope_kv)(const DeviceRopeKvArgs& args, DeviceStream& stream) = nullptr;
+  void (*gated)(const DeviceGatedArgs& args, DeviceStream& stream) = nullptr;
+  void (*gemm)(const DeviceGemmArgs& args, DeviceStream& stream) = nullptr;
+  void (*attention)(const DeviceAttentionArgs& args, DeviceStream& stream) = nullptr;
+  void (*copy_blocks)(const DeviceCopyBlocksArgs& args, DeviceStream& stream) = nullptr;
+  void (*sample)(const DeviceSampleArgs& args, DeviceStream& stream) = nullptr;
+};
+
+}  // namespace tandem::kernels

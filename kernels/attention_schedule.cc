@@ -1,0 +1,106 @@
+#include "kernels/api/attention_schedule.h"
+
+#include <algorithm>
+
+namespace tandem::kernels {
+namespace {
+
+// The partitions that any row of a tile looks at.
+struct PartitionRange {
+  int32_t first, end;
+};
+
+PartitionRange PartitionsOf(const AttentionSequence& sequence, int32_t first_row, int32_t end_row,
+                            int32_t sliding_window) {
+  const int32_t lowest = sequence.first_position + first_row;
+  const int32_t highest = sequence.first_position + end_row - 1;
+  const int32_t begin = sliding_window > 0 ? std::max(0, lowest + 1 - sliding_window) : 0;
+  return {begin / kPartitionTokens, highest / kPartitionTokens + 1};
+}
+
+class Scheduler {
+ public:
+  Scheduler(const AttentionScheduleOptions& options,
+            const std::vector<AttentionSequence>& sequences)
+      : options_(options),
+        heads_per_kv_(options.num_heads / options.num_kv_heads),
+        sequences_(sequences) {}
+
+  AttentionSchedule Run() {
+    int64_t narrow_partitions = 0;
+    for (const AttentionSequence& sequence : sequences_) {
+      if (!IsNarrow(sequence)) continue;
+      const PartitionRange range =
+          PartitionsOf(sequence, 0, sequence.num_rows, options_.sliding_window);
+      narrow_partitions += range.end - range.first;
+    }
+    const int64_t wanted = std::max(1, options_.items_wanted);
+    longest_item_ = std::max<int64_t>(1, (narrow_partitions + wanted - 1) / wanted);
+    for (const AttentionSequence& sequence : sequences_) AddSequence(sequence);
+    return std::move(schedule_);
+  }
+
+ private:
+  bool IsNarrow(const AttentionSequence& sequence) const {
+    return int64_t{sequence.num_rows} * heads_per_kv_ <= kNarrowVectors;
+  }
+
+  void AddSequence(const AttentionSequence& sequence) {
+    if (sequence.num_rows == 0) return;
+    const int32_t vectors = sequence.num_rows * heads_per_kv_;
+    const int32_t tile = IsNarrow(sequence) ? kNarrowVectors : kWideVectors;
+    for (int32_t first = 0; first < vectors; first += tile) {
+      const int32_t last = std::min(first + tile, vectors) - 1;
+      const PartitionRange range = PartitionsOf(sequence, first / heads_per_kv_,
+                                                last / heads_per_kv_ + 1, options_.sliding_window);
+      AttentionItem item;
+      item.first_row = sequence.first_row;
+      item.num_rows = sequence.num_rows;
+      item.first_position = sequence.first_position;
+      item.first_vector = first;
+      item.table_offset = sequence.table_offset;
+      item.first_partition = range.first;
+      item.end_partition = range.end;
+      if (IsNarrow(sequence)) {
+        AddNarrow(item);
+      } else {
+        schedule_.wide_items.push_back(item);
+      }
+    }
+  }
+
+  void AddNarrow(AttentionItem item) {
+    const int32_t partitions = item.end_partition - item.first_partition;
+    if (partitions <= longest_item_ || next_record_ + partitions > options_.records_max) {
+      schedule_.narrow_items.push_back(item);
+      return;
+    }
+    schedule_.merges.push_back(
+        {item.first_row, item.num_rows, item.first_vector, next_record_, partitions});
+    const int32_t end = item.end_partition;
+    while (item.first_partition < end) {
+      item.end_partition =
+          static_cast<int32_t>(std::min<int64_t>(end, item.first_partition + longest_item_));
+      item.first_record = next_record_;
+      schedule_.narrow_items.push_back(item);
+      next_record_ += item.end_partition - item.first_partition;
+      item.first_partition = item.end_partition;
+    }
+  }
+
+  const AttentionScheduleOptions options_;
+  const int32_t heads_per_kv_;
+  const std::vector<AttentionSequence>& sequences_;
+  AttentionSchedule schedule_;
+  int64_t longest_item_ = 1;  // partitions of a split tile's item
+  int32_t next_record_ = 0;
+};
+
+}  // namespace
+
+AttentionSchedule ScheduleAttention(const AttentionScheduleOptions& options,
+                                    const std::vector<AttentionSequence>& sequences) {
+  return Scheduler(options, sequences).Run();
+}
+
+}  // namespace tandem::kernels

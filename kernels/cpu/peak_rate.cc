@@ -1,0 +1,81 @@
+// What one thread multiplies a second at most, and whether `vdpbf16ps` beats FMA here. Zen 4 issues
+// one a cycle, twice the products of an FMA; the Xeons of the Sapphire Rapids generation take it
+// apart into so many steps that FMAs win twice over. The ratios, 2 and ½, are far enough from 1 for
+// a measurement of a millisecond on a busy machine.
+#include <time.h>
+
+#include "kernels/cpu/dot.h"
+#include "kernels/cpu/ops.h"
+
+namespace tandem::kernels::TANDEM_ISA {
+namespace {
+
+// Enough for two operations a cycle of four cycles' latency, and for AVX2's sixteen registers.
+constexpr int kChains = kHas32Registers ? 12 : 6;
+constexpr int kSteps = 2000;
+constexpr int kTrials = 9;
+
+double Seconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+// Sixteen lanes stay in registers between steps.
+TANDEM_INLINE void Keep(V16& x) {
+#if defined(__AVX512F__)
+  asm volatile("" : "+v"(x.v));
+#else
+  asm volatile("" : "+x"(x.low), "+x"(x.high));
+#endif
+}
+
+// The shortest time of one step of one chain.
+template <typename Operation>
+TANDEM_INLINE double TimeOf(const Operation& operation) {
+  double best = 1e9;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    V16 chains[kChains];
+    for (V16& chain : chains) chain = Zero();
+    const double start = Seconds();
+    for (int step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 12
+      for (V16& chain : chains) {
+        chain = operation(chain);
+        Keep(chain);
+      }
+    }
+    const double time = (Seconds() - start) / (kChains * kSteps);
+    best = time < best ? time : best;
+  }
+  return best;
+}
+
+double TimeOfFma() {
+  const V16 one = Set1(1.0f);
+  return TimeOf([&](V16 sum) { return Fma(one, one, sum); });
+}
+
+}  // namespace
+
+#if defined(__AVX512BF16__)
+
+namespace {
+
+double TimeOfDot() {
+  const Pairs16 pairs = BroadcastPair("\0\0\0");
+  return TimeOf([&](V16 sum) { return Dot(pairs, pairs, sum); });
+}
+
+}  // namespace
+
+double PeakRate() { return 32 / TimeOfDot(); }
+bool DotProductsAreFaster() { return 32 / TimeOfDot() > 16 / TimeOfFma(); }
+
+#else
+
+double PeakRate() { return 16 / TimeOfFma(); }
+
+#endif
+
+}  // namespace tandem::kernels::TANDEM_ISA

@@ -1,0 +1,2 @@
+// The kernels of attention.cu, compiled for the emulator.
+#include "kernels/cuda/attention.cu"

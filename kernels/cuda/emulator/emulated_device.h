@@ -1,0 +1,35 @@
+// The emulated device: host memory, streams that run at once, graphs that replay closures, and
+// kernels run by the thread block emulator. For tests; slow by design.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "kernels/api/device.h"
+#include "kernels/cuda/emulator/thread_block.h"
+
+namespace tandem::kernels::emulated {
+
+using LaunchShape = Grid;
+
+// Runs, or records while capturing.
+void Enqueue(DeviceStream& stream, std::function<void(uint64_t seed)> work);
+
+template <typename Kernel>
+void Launch(const LaunchShape& shape, const typename Kernel::Params& params, DeviceStream& stream) {
+  if (shape.x == 0 || shape.y == 0) return;
+  Enqueue(stream, [shape, params](uint64_t seed) {
+    RunGrid(
+        shape, seed,
+        [](const void* context) {
+          Kernel::Run(*static_cast<const typename Kernel::Params*>(context));
+        },
+        &params);
+  });
+}
+
+// A device whose threads, and blocks, run in orders drawn from `seed`.
+std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed);
+
+}  // namespace tandem::kernels::emulated

@@ -1,0 +1,2 @@
+// The kernels of gemm.cu, compiled for the emulator.
+#include "kernels/cuda/gemm.cu"

@@ -1,0 +1,2 @@
+// The kernels of sampling.cu, compiled for the emulator.
+#include "kernels/cuda/sampling.cu"

@@ -1,0 +1,94 @@
+// The host's version of simt.h: each function as the PTX manual describes the instruction, executed
+// by an emulated thread block. Included through simt.h only.
+//
+// Stricter than a GPU on purpose: shared memory starts as NaNs, asynchronous copies land as late as
+// the waits allow, threads run in an order drawn anew at every barrier, and a barrier that part of
+// a warp or block never reaches ends the process.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cuda/emulator/thread_block.h"
+
+#define TANDEM_SIMT emulated
+#define TANDEM_DEVICE inline
+#define TANDEM_BOTH
+#define TANDEM_KERNEL static inline
+
+namespace tandem::kernels::emulated {
+
+inline int ThreadIndex() { return CurrentThread().index; }
+inline int BlockThreads() { return CurrentThread().block->num_threads; }
+inline int BlockX() { return CurrentThread().block->x; }
+inline int BlockY() { return CurrentThread().block->y; }
+inline int GridX() { return CurrentThread().block->grid_x; }
+inline char* SharedMemory() { return CurrentThread().block->shared; }
+
+inline void SyncThreads() { BlockBarrier(); }
+inline void SyncWarp() { WarpBarrier(); }
+
+template <typename T>
+T ShuffleXorOf(T x, int mask) {
+  const WarpExchange<T> exchange(x);
+  return exchange.of((ThreadIndex() % 32) ^ mask);
+}
+inline float ShuffleXor(float x, int mask) { return ShuffleXorOf(x, mask); }
+inline uint64_t ShuffleXor(uint64_t x, int mask) { return ShuffleXorOf(x, mask); }
+
+// Threads of a block take turns, so a plain addition is atomic.
+inline void SharedAdd(uint64_t* dst, uint64_t x) { *dst += x; }
+
+inline float BitsToFloat(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+inline uint32_t FloatToBits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+inline uint32_t RoundToBf16(float x) {
+  const uint32_t bits = FloatToBits(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fffu;  // the GPU's one NaN
+  return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+}
+inline uint32_t PackBf16(float low, float high) {
+  return RoundToBf16(low) | RoundToBf16(high) << 16;
+}
+
+inline float Exp2(float x) { return std::exp2(x); }
+inline float Exp(float x) { return std::exp(x); }
+inline float Log(float x) { return std::log(x); }
+inline float Log1p(float x) { return std::log1p(x); }
+inline float Tanh(float x) { return std::tanh(x); }
+inline float Sqrt(float x) { return std::sqrt(x); }
+inline float Max(float a, float b) { return std::fmax(a, b); }
+inline float Min(float a, float b) { return std::fmin(a, b); }
+inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
+inline float Mul(float a, float b) { return a * b; }
+inline float Add(float a, float b) { return a + b; }
+
+inline void CopyAsync16(void* shared, const void* global, bool valid) {
+  CurrentThread().copies.Start(shared, global, valid);
+}
+inline void CommitCopies() { CurrentThread().copies.Commit(); }
+template <int kPending>
+void WaitCopies() {
+  CurrentThread().copies.Wait(kPending);
+}
+
+struct Halves {
+  uint16_t of[8];
+};
+// What lane `lane` gets of matrix `matrix`: elements (row lane/4, columns 2·(lane%4) and the next),
+// or of its transpose.
+void LoadMatrix4(uint32_t out[4], const void* row);
+void LoadMatrix4Transposed(uint32_t out[4], const void* row);
+void Mma(float d[4], const uint32_t a[4], const uint32_t b[2]);
+
+}  // namespace tandem::kernels::emulated

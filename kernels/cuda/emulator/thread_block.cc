@@ -1,0 +1,216 @@
+#include "kernels/cuda/emulator/thread_block.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "kernels/api/require.h"
+#include "kernels/cuda/emulator/fiber.h"
+#include "kernels/cuda/emulator/simt_host.h"
+
+namespace tandem::kernels::emulated {
+namespace {
+
+// Deep enough for kernels' register arrays, which live on the stack here, with a sanitizer's
+// redzones.
+constexpr size_t kStackBytes = 256 << 10;
+// What memory holds before anything is written: NaN as fp32 and as two bf16.
+constexpr int kPoison = 0xff;
+
+enum class State { kRunnable, kAtWarpBarrier, kAtBlockBarrier, kDone };
+
+struct Fiber {
+  FiberContext context;
+  std::unique_ptr<char[]> stack;
+  Thread thread;
+  State state = State::kDone;
+};
+
+// splitmix64: orders threads and blocks.
+uint64_t NextRandom(uint64_t* state) {
+  uint64_t z = (*state += 0x9E3779B97F4A7C15u);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+class BlockRunner {
+ public:
+  BlockRunner(const Grid& grid, uint64_t seed, void (*body)(const void*), const void* context)
+      : grid_(grid), random_(seed), body_(body), context_(context), fibers_(grid.threads) {
+    KERNEL_REQUIRE(grid.threads > 0 && grid.threads % 32 == 0 && grid.threads <= 1024);
+    shared_ = std::make_unique_for_overwrite<char[]>(grid.shared_bytes + 128);
+    exchange_.resize(static_cast<size_t>(grid.threads / 32) * 2 * 32 * kExchangeBytes);
+    for (Fiber& fiber : fibers_) {
+      fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    }
+  }
+
+  void Run(int x, int y) {
+    char* aligned = shared_.get() + (128 - reinterpret_cast<uintptr_t>(shared_.get()) % 128) % 128;
+    block_ = {x, y, grid_.x, grid_.threads, aligned};
+    std::memset(aligned, kPoison, grid_.shared_bytes);
+    for (int i = 0; i < grid_.threads; ++i) Prepare(i);
+    const BlockRunner* outer = std::exchange(running_, this);
+    std::vector<int> order(fibers_.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+    for (size_t done = 0; done < fibers_.size();) done = RunRound(&order);
+    running_ = const_cast<BlockRunner*>(outer);
+    for (const Fiber& fiber : fibers_) KERNEL_REQUIRE(fiber.thread.copies.empty());
+  }
+
+  static BlockRunner& running() { return *running_; }
+  Thread& current() { return fibers_[current_].thread; }
+  char* ExchangeAreaOf(int turn) {
+    const size_t area = static_cast<size_t>(current().index / 32 * 2 + turn);
+    return exchange_.data() + area * 32 * kExchangeBytes;
+  }
+
+  void Arrive(State state) {
+    Fiber& self = fibers_[current_];
+    self.state = state;
+    const size_t first = state == State::kAtWarpBarrier ? current_ / 32 * 32 : 0;
+    const size_t end = state == State::kAtWarpBarrier ? first + 32 : fibers_.size();
+    const auto waits = [state](const Fiber& fiber) { return fiber.state == state; };
+    if (std::all_of(fibers_.begin() + first, fibers_.begin() + end, waits)) {
+      for (size_t i = first; i < end; ++i) fibers_[i].state = State::kRunnable;
+    }
+    self.context.SwitchTo(scheduler_);
+  }
+
+ private:
+  static void Enter() {
+    BlockRunner& runner = running();
+    runner.body_(runner.context_);
+    Fiber& self = runner.fibers_[runner.current_];
+    self.state = State::kDone;
+    self.context.SwitchTo(runner.scheduler_);
+  }
+
+  void Prepare(int index) {
+    Fiber& fiber = fibers_[static_cast<size_t>(index)];
+    fiber.context.Prepare(fiber.stack.get(), kStackBytes, &BlockRunner::Enter);
+    fiber.thread = Thread();
+    fiber.thread.index = index;
+    fiber.thread.block = &block_;
+    fiber.state = State::kRunnable;
+  }
+
+  // Lets every runnable thread run to its next barrier, in a new order; returns how many are done.
+  size_t RunRound(std::vector<int>* order) {
+    for (size_t i = order->size() - 1; i > 0; --i) {
+      std::swap((*order)[i], (*order)[NextRandom(&random_) % (i + 1)]);
+    }
+    bool moved = false;
+    size_t done = 0;
+    for (const int index : *order) {
+      Fiber& fiber = fibers_[static_cast<size_t>(index)];
+      if (fiber.state == State::kRunnable) {
+        moved = true;
+        current_ = static_cast<size_t>(index);
+        scheduler_.SwitchTo(fiber.context);
+      }
+      done += fiber.state == State::kDone ? 1 : 0;
+    }
+    // Otherwise some threads wait at a barrier that the others passed by.
+    KERNEL_REQUIRE(moved);
+    return done;
+  }
+
+  static thread_local BlockRunner* running_;
+
+  const Grid grid_;
+  uint64_t random_;
+  void (*const body_)(const void*);
+  const void* const context_;
+  std::vector<Fiber> fibers_;
+  std::unique_ptr<char[]> shared_;
+  std::vector<char> exchange_;
+  Block block_;
+  FiberContext scheduler_;
+  size_t current_ = 0;
+};
+
+thread_local BlockRunner* BlockRunner::running_ = nullptr;
+
+}  // namespace
+
+void AsyncCopies::Wait(size_t pending) {
+  while (groups_.size() > pending) {
+    for (const Copy& copy : groups_.front()) {
+      if (copy.valid) {
+        std::memcpy(copy.shared, copy.global, 16);
+      } else {
+        std::memset(copy.shared, 0, 16);
+      }
+    }
+    groups_.erase(groups_.begin());
+  }
+}
+
+Thread& CurrentThread() { return BlockRunner::running().current(); }
+void BlockBarrier() { BlockRunner::running().Arrive(State::kAtBlockBarrier); }
+void WarpBarrier() { BlockRunner::running().Arrive(State::kAtWarpBarrier); }
+char* ExchangeArea(int turn) { return BlockRunner::running().ExchangeAreaOf(turn); }
+
+void RunGrid(const Grid& grid, uint64_t seed, void (*body)(const void* context),
+             const void* context) {
+  BlockRunner runner(grid, seed, body, context);
+  std::vector<std::pair<int, int>> blocks;
+  for (int y = 0; y < grid.y; ++y) {
+    for (int x = 0; x < grid.x; ++x) blocks.emplace_back(x, y);
+  }
+  for (size_t i = blocks.size(); i > 1; --i) {
+    std::swap(blocks[i - 1], blocks[NextRandom(&seed) % i]);
+  }
+  for (const auto& [x, y] : blocks) runner.Run(x, y);
+}
+
+// ---- matrix instructions (PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix")
+
+namespace {
+
+void LoadMatrices(uint32_t out[4], const void* row, bool transposed) {
+  Halves mine;
+  KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(row) % 16 == 0);
+  std::memcpy(&mine, row, sizeof(mine));
+  const WarpExchange<Halves> rows(mine);
+  const int lane = ThreadIndex() % 32;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    uint32_t halves[2];
+    for (int i = 0; i < 2; ++i) {
+      const int r = lane / 4, c = lane % 4 * 2 + i;
+      halves[i] = transposed ? rows.of(matrix * 8 + c).of[r] : rows.of(matrix * 8 + r).of[c];
+    }
+    out[matrix] = halves[0] | halves[1] << 16;
+  }
+}
+
+struct Fragments {
+  uint32_t a[4];
+  uint32_t b[2];
+};
+float Element(uint32_t word, int half) { return BitsToFloat((word >> (16 * half)) << 16); }
+
+}  // namespace
+
+void LoadMatrix4(uint32_t out[4], const void* row) { LoadMatrices(out, row, false); }
+void LoadMatrix4Transposed(uint32_t out[4], const void* row) { LoadMatrices(out, row, true); }
+
+void Mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+  const WarpExchange<Fragments> warp({{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
+  const int lane = ThreadIndex() % 32;
+  for (int i = 0; i < 4; ++i) {
+    // d[i] is row lane/4 (+ 8 for i ≥ 2), column 2·(lane%4) + i%2.
+    const int row = lane / 4, column = lane % 4 * 2 + i % 2;
+    for (int k = 0; k < 16; ++k) {
+      const Fragments from_a = warp.of(row * 4 + k % 8 / 2);
+      const Fragments from_b = warp.of(column * 4 + k % 8 / 2);
+      const float x = Element(from_a.a[i / 2 + k / 8 * 2], k % 2);
+      const float w = Element(from_b.b[k / 8], k % 2);
+      d[i] += x * w;
+    }
+  }
+}
+
+}  // namespace tandem::kernels::emulated

@@ -1,0 +1,92 @@
+// One emulated thread block: every GPU thread is a fiber, and barriers decide which may run.
+//
+// Thread safety: a host thread runs one block at a time; CurrentThread() is per host thread.
+// Owner: RunGrid.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace tandem::kernels::emulated {
+
+// A thread's asynchronous 16-byte copies. They land when a wait demands it, and not earlier.
+class AsyncCopies {
+ public:
+  void Start(void* shared, const void* global, bool valid) {
+    open_.push_back({shared, global, valid});
+  }
+  void Commit() {
+    groups_.push_back(std::move(open_));
+    open_.clear();
+  }
+  void Wait(size_t pending);
+  bool empty() const { return open_.empty() && groups_.empty(); }
+
+ private:
+  struct Copy {
+    void* shared;
+    const void* global;
+    bool valid;
+  };
+  std::vector<Copy> open_;
+  std::vector<std::vector<Copy>> groups_;  // oldest first
+};
+
+struct Block {
+  int x = 0, y = 0;
+  int grid_x = 1;
+  int num_threads = 0;
+  char* shared = nullptr;
+};
+
+inline constexpr size_t kExchangeBytes = 32;
+
+struct Thread {
+  int index = 0;
+  Block* block = nullptr;
+  AsyncCopies copies;
+  int exchange_turn = 0;  // which of its warp's two exchange areas comes next
+};
+
+// The emulated thread that runs now. REQUIRES: inside RunGrid.
+Thread& CurrentThread();
+void BlockBarrier();
+void WarpBarrier();
+// Area `turn` of this thread's warp, [32][kExchangeBytes].
+char* ExchangeArea(int turn);
+
+// Shows one value of each lane to all lanes of the warp. Two areas take turns: a lane can be at
+// most one exchange ahead of another, so that one barrier is enough.
+template <typename T>
+class WarpExchange {
+ public:
+  explicit WarpExchange(const T& mine) {
+    static_assert(sizeof(T) <= kExchangeBytes);
+    Thread& thread = CurrentThread();
+    area_ = ExchangeArea(thread.exchange_turn);
+    thread.exchange_turn ^= 1;
+    std::memcpy(area_ + thread.index % 32 * kExchangeBytes, &mine, sizeof(T));
+    WarpBarrier();
+  }
+  T of(int lane) const {
+    T value;
+    std::memcpy(&value, area_ + lane * kExchangeBytes, sizeof(T));
+    return value;
+  }
+
+ private:
+  char* area_;
+};
+
+struct Grid {
+  int x = 1, y = 1;
+  int threads = 0;  // a multiple of 32
+  size_t shared_bytes = 0;
+};
+// Runs `body(context)` once for each thread of each block, blocks in an order drawn from `seed`.
+void RunGrid(const Grid& grid, uint64_t seed, void (*body)(const void* context),
+             const void* context);
+
+}  // namespace tandem::kernels::emulated

@@ -1,0 +1,18 @@
+// The launchers behind DeviceOps, once for each version of simt.h.
+#pragma once
+
+#include "kernels/api/device_ops.h"
+#include "kernels/cuda/device/simt.h"
+
+namespace tandem::kernels::TANDEM_SIMT {
+
+void Embed(const DeviceEmbedArgs& args, DeviceStream& stream);
+void RmsNorm(const DeviceRmsNormArgs& args, DeviceStream& stream);
+void RopeKv(const DeviceRopeKvArgs& args, DeviceStream& stream);
+void Gated(const DeviceGatedArgs& args, DeviceStream& stream);
+void CopyBlocks(const DeviceCopyBlocksArgs& args, DeviceStream& stream);
+void Gemm(const DeviceGemmArgs& args, DeviceStream& stream);
+void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
+void Sample(const DeviceSampleArgs& args, DeviceStream& stream);
+
+}  // namespace tandem::kernels::TANDEM_SIMT

@@ -1,0 +1,189 @@
+#include "router/http/answer_format.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "router/http/logprobs_json.h"
+
+namespace tandem::router {
+
+AnswerFormat::AnswerFormat(ApiRequest api, AnswerHead head, const model::Tokenizer& tokenizer)
+    : api_(std::move(api)),
+      head_(std::move(head)),
+      tokenizer_(tokenizer),
+      prompts_(api_.requests.size()),
+      choices_(api_.requests.size() * static_cast<size_t>(api_.n)) {
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    choices_[i].prompt = i / static_cast<size_t>(api_.n);
+  }
+}
+
+void AnswerFormat::Add(size_t prompt, const v1::GenerateResponse& part, std::string* events) {
+  Prompt& its_prompt = prompts_[prompt];
+  const size_t first = prompt * static_cast<size_t>(api_.n);
+  const auto index_of = [&](int32_t sequence) { return first + static_cast<size_t>(sequence); };
+  switch (part.part_case()) {
+    case v1::GenerateResponse::kStarted: {
+      its_prompt.tokens = part.started().prompt_tokens();
+      const auto& ids = part.started().prompt_token_ids();
+      its_prompt.token_ids.assign(ids.begin(), ids.end());
+      for (int32_t i = 0; i < api_.n; ++i) OnStarted(index_of(i), events);
+      break;
+    }
+    case v1::GenerateResponse::kPromptLogprobs:
+      its_prompt.logprobs =
+          PromptLogprobsJson({tokenizer_, api_.tokens_as_ids}, part.prompt_logprobs().tokens());
+      for (int32_t i = 0; i < api_.n; ++i) OnPromptLogprobs(index_of(i), part.prompt_logprobs());
+      break;
+    case v1::GenerateResponse::kDelta: {
+      if (part.delta().sequence_index() >= api_.n) break;
+      const size_t index = index_of(part.delta().sequence_index());
+      for (const auto& token : part.delta().tokens()) {
+        choices_[index].token_ids.push_back(token.token_id());
+      }
+      OnDelta(index, part.delta(), events);
+      break;
+    }
+    case v1::GenerateResponse::kFinished: {
+      const v1::Finished& finished = part.finished();
+      if (finished.sequence_index() >= api_.n) break;
+      const size_t index = index_of(finished.sequence_index());
+      choices_[index].finished = finished;
+      choices_[index].ended = true;
+      its_prompt.cached_tokens = finished.usage().cached_tokens();
+      usage_.completion_tokens += finished.usage().output_tokens();
+      OnFinished(index, events);
+      break;
+    }
+    case v1::GenerateResponse::PART_NOT_SET:
+      break;
+  }
+  if (part.part_case() != v1::GenerateResponse::kDelta) {
+    usage_.prompt_tokens = usage_.cached_tokens = 0;
+    for (const Prompt& one : prompts_) {
+      usage_.prompt_tokens += one.tokens;
+      usage_.cached_tokens += one.cached_tokens;
+    }
+  }
+}
+
+Json AnswerFormat::UsageJson(const UsageTotals& usage) const {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+}
+
+UsageTotals AnswerFormat::UsageSoFar() const {
+  UsageTotals usage = usage_;
+  usage.completion_tokens = 0;
+  for (const Choice& choice : choices_) {
+    usage.completion_tokens += static_cast<int64_t>(choice.token_ids.size());
+  }
+  return usage;
+}
+
+// Where the time went and who served it, one element a prompt.
+Json AnswerFormat::TimingJson() const {
+  Json list = Json::array();
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    const v1::Finished& finished = choices_[i * static_cast<size_t>(api_.n)].finished;
+    const v1::Timing& timing = finished.timing();
+    const v1::Route& route = finished.route();
+    const auto sources = [](const v1::TokensBySource& tokens) -> Json {
+      return {{"computed", tokens.computed()},
+              {"received", tokens.received()},
+              {"cached", tokens.cached()}};
+    };
+    list.push_back({{"queue_ms", timing.queue_ms()},
+                    {"reserve_ms", timing.reserve_ms()},
+                    {"prefill_ms", timing.prefill_ms()},
+                    {"first_token_ms", timing.first_token_ms()},
+                    {"install_ms", timing.install_ms()},
+                    {"total_ms", timing.total_ms()},
+                    {"prefill_node", route.prefill_node()},
+                    {"decode_node", route.decode_node()},
+                    {"attempts", route.attempts()},
+                    {"prefill_tokens", sources(route.prefill_tokens())},
+                    {"decode_tokens", sources(route.decode_tokens())},
+                    {"kv_bytes_moved", route.kv_bytes_moved()},
+                    {"kv_transfer_ms", route.kv_transfer_ms()},
+                    {"transport", route.transport()}});
+  }
+  return list;
+}
+
+void AnswerFormat::AppendEvent(absl::string_view choice_members, std::string& events) const {
+  absl::StrAppend(&events, "data: {\"id\":");
+  AppendJsonString(head_.id, events);
+  absl::StrAppend(&events, ",\"object\":\"", chunk_name(), "\",\"created\":", head_.created_s,
+                  ",\"model\":");
+  AppendJsonString(head_.model, events);
+  absl::StrAppend(&events, ",\"choices\":[{", choice_members, "}]");
+  if (api_.continuous_usage) {
+    absl::StrAppend(&events, ",\"usage\":", JsonText(UsageJson(UsageSoFar())));
+  } else if (api_.include_usage) {
+    absl::StrAppend(&events, ",\"usage\":null");
+  }
+  absl::StrAppend(&events, "}\n\n");
+}
+
+void AnswerFormat::EndEvents(std::string& events) const {
+  if (api_.include_usage || api_.timing) {
+    Json object = {{"id", head_.id},
+                   {"object", chunk_name()},
+                   {"created", head_.created_s},
+                   {"model", head_.model},
+                   {"choices", Json::array()}};
+    if (api_.include_usage) object["usage"] = UsageJson(usage_);
+    if (api_.timing) object["timing"] = TimingJson();
+    absl::StrAppend(&events, "data: ", JsonText(object), "\n\n");
+  }
+  absl::StrAppend(&events, "data: [DONE]\n\n");
+}
+
+std::string AnswerFormat::Whole() const {
+  Json choices = Json::array();
+  for (size_t i = 0; i < choices_.size(); ++i) choices.push_back(ChoiceJson(i));
+  Json object = {{"id", head_.id},
+                 {"object", object_name()},
+                 {"created", head_.created_s},
+                 {"model", head_.model},
+                 {"system_fingerprint", head_.fingerprint},
+                 {"choices", std::move(choices)},
+                 {"usage", UsageJson(usage_)}};
+  if (api_.kind == ApiKind::kChat && !prompts_[0].logprobs.is_null()) {
+    object["prompt_logprobs"] = prompts_[0].logprobs;
+  }
+  if (api_.kind == ApiKind::kChat && api_.return_token_ids) {
+    object["prompt_token_ids"] = prompts_[0].token_ids;
+  }
+  if (api_.timing) object["timing"] = TimingJson();
+  return JsonText(object);
+}
+
+std::string AnswerFormat::FinishReasonText(v1::FinishReason reason) {
+  switch (reason) {
+    case v1::FINISH_REASON_STOP:
+      return "stop";
+    case v1::FINISH_REASON_LENGTH:
+      return "length";
+    case v1::FINISH_REASON_ABORTED:
+      return "abort";
+    default:
+      return "error";
+  }
+}
+
+Json AnswerFormat::StopReason(const Choice& choice) {
+  if (choice.finished.stop_string().empty()) return nullptr;
+  return choice.finished.stop_string();
+}
+
+Json AnswerFormat::TokenIdsJson(const v1::Delta& delta) {
+  Json ids = Json::array();
+  for (const auto& token : delta.tokens()) ids.push_back(token.token_id());
+  return ids;
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,100 @@
+// Writes a request's answer parts as OpenAI's API words them: server-sent events as they come, or
+// one object at the end. The completion and the chat endpoint are the two implementations. Thread
+// safety: none; its answer owns it, on the connection's I/O thread. Invariants: what a choice's
+// events say joined up is what the whole object would have said.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/model/tokenizer/tokenizer.h"
+#include "router/http/api_request.h"
+#include "router/http/json_body.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::router {
+
+// What every event and object of an answer says first.
+struct AnswerHead {
+  std::string id;
+  int64_t created_s = 0;  // Unix time
+  std::string model;
+  std::string fingerprint;
+};
+
+struct UsageTotals {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
+};
+
+class AnswerFormat {
+ public:
+  // `tokenizer` outlives the format.
+  AnswerFormat(ApiRequest api, AnswerHead head, const model::Tokenizer& tokenizer);
+  virtual ~AnswerFormat() = default;
+
+  // A part of prompt number `prompt`'s answer. With `events`, appends what the client is sent now.
+  void Add(size_t prompt, const v1::GenerateResponse& part, std::string* events);
+  // All parts are in: appends the stream's last events.
+  void EndEvents(std::string& events) const;
+  // All parts are in: the whole object.
+  std::string Whole() const;
+
+  const UsageTotals& usage() const { return usage_; }
+
+ protected:
+  // One choice of the answer, as far as it is known.
+  struct Choice {
+    size_t prompt = 0;
+    std::string text;
+    std::vector<int32_t> token_ids;
+    v1::Finished finished;
+    bool ended = false;
+  };
+  struct Prompt {
+    std::vector<int32_t> token_ids;
+    Json logprobs;  // vLLM's prompt_logprobs, if asked for
+    int32_t tokens = 0;
+    int64_t cached_tokens = 0;
+  };
+
+  // ---- what differs between the endpoints; `index` is the choice's
+  virtual const char* object_name() const = 0;
+  virtual const char* chunk_name() const = 0;
+  virtual void OnStarted(size_t index, std::string* events) = 0;
+  virtual void OnPromptLogprobs(size_t index, const v1::PromptLogprobs& logprobs) = 0;
+  virtual void OnDelta(size_t index, const v1::Delta& delta, std::string* events) = 0;
+  virtual void OnFinished(size_t index, std::string* events) = 0;
+  virtual Json ChoiceJson(size_t index) const = 0;
+
+  // Appends an event with one choice, whose members `choice_members` are JSON text.
+  void AppendEvent(absl::string_view choice_members, std::string& events) const;
+  // "stop", "length", …
+  static std::string FinishReasonText(v1::FinishReason reason);
+  // ,"stop_reason":… of a finished choice.
+  static Json StopReason(const Choice& choice);
+  // The token ids of a delta, where the client asked for them.
+  static Json TokenIdsJson(const v1::Delta& delta);
+
+  const ApiRequest api_;
+  const AnswerHead head_;
+  const model::Tokenizer& tokenizer_;
+  std::vector<Prompt> prompts_;
+  std::vector<Choice> choices_;  // n for each prompt
+
+ private:
+  Json UsageJson(const UsageTotals& usage) const;
+  Json TimingJson() const;
+  UsageTotals UsageSoFar() const;
+
+  UsageTotals usage_;
+};
+
+std::unique_ptr<AnswerFormat> NewCompletionFormat(ApiRequest api, AnswerHead head,
+                                                  const model::Tokenizer& tokenizer);
+std::unique_ptr<AnswerFormat> NewChatFormat(ApiRequest api, AnswerHead head,
+                                            const model::Tokenizer& tokenizer);
+
+}  // namespace tandem::router

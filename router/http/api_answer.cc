@@ -1,0 +1,166 @@
+#include "router/http/api_answer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "router/http/openai_error.h"
+
+namespace tandem::router {
+namespace {
+
+// One session's way into the answer it is a part of.
+class PromptSink final : public AnswerSink {
+ public:
+  PromptSink(std::shared_ptr<ApiAnswer> answer, size_t prompt)
+      : answer_(std::move(answer)), prompt_(prompt) {}
+  bool OnPart(v1::GenerateResponse part, bool) override {
+    return answer_->Offer(prompt_, std::move(part));
+  }
+  void OnEnd(const absl::Status& status) override { answer_->Ended(status); }
+
+ private:
+  const std::shared_ptr<ApiAnswer> answer_;  // until the session lets go of its sink
+  const size_t prompt_;
+};
+
+}  // namespace
+
+void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
+                      const AnswerSession::Deps& deps, Options options, absl::Time now) {
+  const model::Tokenizer& tokenizer = *deps.assets.tokenizer;
+  auto format = api.kind == ApiKind::kChat ? NewChatFormat(api, options.head, tokenizer)
+                                           : NewCompletionFormat(api, options.head, tokenizer);
+  auto answer =
+      std::make_shared<ApiAnswer>(exchange, api.stream, std::move(options), std::move(format));
+  exchange->Wait(answer);
+  answer->StartSessions(api, deps, now);
+}
+
+void ApiAnswer::StartSessions(const ApiRequest& api, const AnswerSession::Deps& deps,
+                              absl::Time now) {
+  for (size_t i = 0; i < api.requests.size(); ++i) {
+    auto session = AnswerSession::Start(api.requests[i], now, deps,
+                                        std::make_shared<PromptSink>(shared_from_this(), i));
+    if (!session.ok()) {
+      if (api.requests.size() == 1) return Fail(session.status());
+      // Which of the prompts it was.
+      return Fail(absl::Status(session.status().code(),
+                               absl::StrCat(session.status().message(), " (prompt ", i, ")")));
+    }
+    sessions_.push_back(*std::move(session));
+    ++running_;
+  }
+}
+
+bool ApiAnswer::MustWake() {
+  if (awake_ || gone_) return false;
+  awake_ = true;
+  return true;
+}
+
+void ApiAnswer::Wake() {
+  exchange_->Post([self = shared_from_this()] {
+    {
+      absl::MutexLock lock(&self->mutex_);
+      self->awake_ = false;
+    }
+    self->Drain();
+  });
+}
+
+bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse part) {
+  bool wake = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (gone_) return true;
+    if (items_.size() >= kPartsMax) return false;
+    items_.push_back({prompt, std::move(part)});
+    if (stream_ || items_.size() % kHeap == 0) wake = MustWake();
+  }
+  if (wake) Wake();
+  return true;
+}
+
+void ApiAnswer::Ended(const absl::Status& status) {
+  bool wake = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    ends_.push_back(status);
+    wake = MustWake();
+  }
+  if (wake) Wake();
+}
+
+void ApiAnswer::Drain() {
+  // Later, when what was written is out.
+  if (done_ || exchange_->writing()) return;
+  std::vector<Item> items;
+  std::vector<absl::Status> ends;
+  {
+    absl::MutexLock lock(&mutex_);
+    items.swap(items_);
+    ends.swap(ends_);
+  }
+  std::string events;
+  for (const Item& item : items) format_->Add(item.prompt, item.part, stream_ ? &events : nullptr);
+  if (stream_ && !items.empty() && !streaming_) {
+    streaming_ = true;
+    exchange_->BeginStream(NewReply("text/event-stream; charset=utf-8", std::move(events)));
+    events.clear();
+  }
+  for (const absl::Status& end : ends) {
+    --running_;
+    if (end.ok()) continue;
+    if (!events.empty()) exchange_->WriteStream(std::move(events));
+    return Fail(end);
+  }
+  if (running_ == 0) {
+    if (stream_) format_->EndEvents(events);
+  }
+  if (!events.empty()) exchange_->WriteStream(std::move(events));
+  if (running_ == 0) Complete();
+}
+
+void ApiAnswer::Complete() {
+  done_ = true;
+  if (options_.charge) options_.charge(format_->usage());
+  if (streaming_) {
+    exchange_->EndStream(true);
+  } else {
+    exchange_->Reply(NewReply("application/json", format_->Whole()));
+  }
+}
+
+void ApiAnswer::Fail(const absl::Status& status) {
+  done_ = true;
+  CancelSessions();
+  if (!streaming_) {
+    HttpReply reply = ErrorReply(status);
+    reply.headers.insert(reply.headers.end(), options_.headers.begin(), options_.headers.end());
+    return exchange_->Reply(std::move(reply));
+  }
+  exchange_->WriteStream(absl::StrCat("data: {\"error\":", ErrorJson(HttpStatusOf(status), status),
+                                      "}\n\ndata: [DONE]\n\n"));
+  exchange_->EndStream(true);
+}
+
+HttpReply ApiAnswer::NewReply(std::string content_type, std::string body) const {
+  return {200, std::move(content_type), std::move(body), options_.headers};
+}
+
+void ApiAnswer::OnGone() {
+  done_ = true;
+  CancelSessions();
+}
+
+void ApiAnswer::CancelSessions() {
+  {
+    absl::MutexLock lock(&mutex_);
+    gone_ = true;
+    items_.clear();
+  }
+  for (const auto& session : sessions_) session->Cancel();
+  sessions_.clear();
+}
+
+}  // namespace tandem::router

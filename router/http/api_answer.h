@@ -1,0 +1,88 @@
+// One completion or chat request while it is answered: starts a session for each of its prompts,
+// takes their parts from the router thread, and writes them to the client on its connection's I/O
+// thread, as events or as one object.
+//
+// While the client's socket is full, parts wait here, at most kPartsMax of them; then the session
+// is ended, as over gRPC. What has gathered goes out in one write.
+//
+// Thread safety: Offer and Ended from any thread, the rest on the I/O thread. Lifetime: shared by
+// the exchange (until the answer is complete or the client gone) and the sessions' sinks.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "router/http/answer_format.h"
+#include "router/http/http_exchange.h"
+#include "router/server/answer_session.h"
+
+namespace tandem::router {
+
+class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_this<ApiAnswer> {
+ public:
+  struct Options {
+    AnswerHead head;
+    HttpHeaders headers;                             // of the reply
+    std::function<void(const UsageTotals&)> charge;  // at the end of a complete answer; may be null
+  };
+
+  // Answers `api` over `exchange`, at once when it is refused.
+  static void Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
+                    const AnswerSession::Deps& deps, Options options, absl::Time now);
+
+  ApiAnswer(std::shared_ptr<HttpExchange> exchange, bool stream, Options options,
+            std::unique_ptr<AnswerFormat> format)
+      : exchange_(std::move(exchange)),
+        stream_(stream),
+        options_(std::move(options)),
+        format_(std::move(format)) {}
+
+  // A part of prompt number `prompt`. False: too many wait.
+  bool Offer(size_t prompt, v1::GenerateResponse part);
+  // The session of that prompt has ended.
+  void Ended(const absl::Status& status);
+
+  void OnGone() override;
+  void OnWritable() override { Drain(); }
+
+ private:
+  // Parts a client may leave unread before its request, and it alone, is ended.
+  static constexpr size_t kPartsMax = 16384;
+  // A whole object is not urgent: its parts are gathered in larger heaps.
+  static constexpr size_t kHeap = 1024;
+
+  struct Item {
+    size_t prompt = 0;
+    v1::GenerateResponse part;
+  };
+
+  void StartSessions(const ApiRequest& api, const AnswerSession::Deps& deps, absl::Time now);
+  // True: the caller posts a Drain.
+  bool MustWake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Wake();
+  void Drain();
+  void Complete();
+  void Fail(const absl::Status& status);
+  HttpReply NewReply(std::string content_type, std::string body) const;
+  void CancelSessions();
+
+  const std::shared_ptr<HttpExchange> exchange_;
+  const bool stream_;
+  const Options options_;
+  const std::unique_ptr<AnswerFormat> format_;
+  std::vector<std::shared_ptr<AnswerSession>> sessions_;
+  size_t running_ = 0;      // sessions without an end
+  bool streaming_ = false;  // the reply's head is out
+  bool done_ = false;       // replied, or the client is gone
+
+  absl::Mutex mutex_;
+  std::vector<Item> items_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::Status> ends_ ABSL_GUARDED_BY(mutex_);
+  bool awake_ ABSL_GUARDED_BY(mutex_) = false;  // a Drain is on its way
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;   // nothing is taken any more
+};
+
+}  // namespace tandem::router

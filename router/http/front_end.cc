@@ -1,0 +1,297 @@
+#include "router/http/front_end.h"
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/runtime/clock.h"
+#include "router/http/api_answer.h"
+#include "router/http/openai_error.h"
+
+namespace tandem::router {
+namespace {
+
+constexpr size_t kRequestIdBytesKept = 128;
+constexpr char kModelsPath[] = "/v1/models";
+
+// What a client calls its request, if that can stand in a header and a log; else empty.
+std::string GivenRequestId(const HttpRequest& request) {
+  const absl::string_view id = request.Header("x-request-id");
+  if (id.empty() || id.size() > kRequestIdBytesKept) return "";
+  for (const char c : id) {
+    if (!absl::ascii_isgraph(static_cast<unsigned char>(c))) return "";
+  }
+  return std::string(id);
+}
+
+bool IsJson(absl::string_view content_type) {
+  const absl::string_view type =
+      absl::StripAsciiWhitespace(content_type.substr(0, content_type.find(';')));
+  return type.empty() || absl::EqualsIgnoreCase(type, "application/json");
+}
+
+HttpReply JsonReply(const Json& json) { return {.body = JsonText(json)}; }
+
+}  // namespace
+
+const FrontEnd::Route FrontEnd::kRoutes[] = {
+    {"/v1/completions", true, true, &FrontEnd::Completions},
+    {"/v1/chat/completions", true, true, &FrontEnd::ChatCompletions},
+    {"/tokenize", true, true, &FrontEnd::Tokenize},
+    {"/detokenize", true, true, &FrontEnd::Detokenize},
+    {kModelsPath, false, true, &FrontEnd::Models},
+    {"/health", false, false, &FrontEnd::Health},
+    {"/live", false, false, &FrontEnd::Live},
+    {"/ready", false, false, &FrontEnd::Ready},
+    {"/version", false, false, &FrontEnd::Version},
+    {"/metrics", false, false, &FrontEnd::Metrics},
+};
+
+absl::StatusOr<std::unique_ptr<FrontEnd>> FrontEnd::Start(const FrontEndOptions& options,
+                                                          Deps deps) {
+  std::unique_ptr<ApiKeys> keys;
+  if (!options.api_keys.empty()) {
+    ASSIGN_OR_RETURN(keys, ApiKeys::Load(options.api_keys));
+  }
+  auto front_end = std::make_unique<FrontEnd>(std::move(deps), std::move(keys));
+  HttpConnection::Hooks hooks;
+  hooks.handle = [raw = front_end.get()](HttpRequest request,
+                                         std::shared_ptr<HttpExchange> exchange) {
+    raw->Handle(std::move(request), std::move(exchange));
+  };
+  hooks.fault = [](int status, const std::string& message) { return ErrorReply(status, message); };
+  ASSIGN_OR_RETURN(front_end->server_, HttpServer::Start(options.server, std::move(hooks)));
+  return front_end;
+}
+
+FrontEnd::FrontEnd(Deps deps, std::unique_ptr<ApiKeys> keys)
+    : deps_(std::move(deps)),
+      keys_(std::move(keys)),
+      started_s_(absl::ToUnixSeconds(RealClock().Now())) {}
+
+void FrontEnd::FinishDrain(absl::Duration timeout) {
+  server_->BeginDrain();
+  server_->AwaitIdle(timeout);
+}
+
+std::string FrontEnd::NewId(absl::string_view prefix) const {
+  Random& random = deps_.session.random;
+  return absl::StrFormat("%s%016x%016x", prefix, random.Next(), random.Next());
+}
+
+// ---- routing
+
+void FrontEnd::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  Call call;
+  call.request_id = GivenRequestId(request);
+  if (call.request_id.empty()) call.request_id = NewId("");
+  call.request = std::move(request);
+  call.exchange = std::move(exchange);
+  call.now = RealClock().Now();
+  const bool is_model = absl::StartsWith(call.request.path, absl::StrCat(kModelsPath, "/"));
+  const absl::string_view path = is_model ? kModelsPath : absl::string_view(call.request.path);
+  for (const Route& route : kRoutes) {
+    if (path == route.path) return Dispatch(route, call);
+  }
+  Reply(call, ErrorReply(404, absl::StrCat("no such path: ", call.request.path)));
+}
+
+void FrontEnd::Dispatch(const Route& route, Call& call) {
+  const std::string& method = call.request.method;
+  const bool right = route.post ? method == "POST" : method == "GET" || method == "HEAD";
+  if (!right) {
+    HttpReply reply = ErrorReply(405, absl::StrCat(call.request.path, ": ", method, ", expected ",
+                                                   route.post ? "POST" : "GET"));
+    reply.headers.emplace_back("allow", route.post ? "POST" : "GET, HEAD");
+    return Reply(call, std::move(reply));
+  }
+  if (route.protected_ && keys_ != nullptr) {
+    absl::StatusOr<ApiKeys::Key*> key =
+        keys_->Admit(call.request.Header("authorization"), call.now);
+    if (!key.ok()) return Reply(call, ErrorReply(key.status()));
+    call.key = *key;
+  }
+  if (route.post && !IsJson(call.request.Header("content-type"))) {
+    return Reply(call, ErrorReply(415, "content-type: expected application/json"));
+  }
+  (this->*route.handle)(call);
+}
+
+void FrontEnd::Reply(const Call& call, HttpReply reply) const {
+  reply.headers.emplace_back("x-request-id", call.request_id);
+  call.exchange->Reply(std::move(reply));
+}
+
+void FrontEnd::Ask(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make) {
+  // The reply is made on the router thread and sent on the connection's.
+  const auto run = [call, make = std::move(make)](RouterCore& core, absl::Time now) {
+    auto reply = std::make_shared<HttpReply>(make(core, now));
+    reply->headers.emplace_back("x-request-id", call.request_id);
+    call.exchange->Post([exchange = call.exchange, reply] { exchange->Reply(std::move(*reply)); });
+  };
+  if (!deps_.session.inbox.TryPush(Query{run})) {
+    Reply(call, ErrorReply(absl::UnavailableError("the router's inbox is full or closed")));
+  }
+}
+
+// ---- completions
+
+absl::StatusOr<Json> FrontEnd::Body(const Call& call) const {
+  return ParseJsonBody(call.request.body);
+}
+
+bool FrontEnd::Strict(const Call& call, const Json& body) const {
+  const absl::string_view header = call.request.Header("x-tandem-strict");
+  if (!header.empty()) return header == "1" || absl::EqualsIgnoreCase(header, "true");
+  const auto field = body.find("strict");
+  return field != body.end() && *field == true;
+}
+
+void FrontEnd::Completions(Call& call) {
+  const absl::StatusOr<Json> body = Body(call);
+  if (!body.ok()) return Reply(call, ErrorReply(body.status()));
+  absl::StatusOr<ApiRequest> api = ReadCompletion(*body, Strict(call, *body));
+  if (!api.ok()) return Reply(call, ErrorReply(api.status()));
+  Generate(call, *std::move(api), "cmpl-");
+}
+
+void FrontEnd::ChatCompletions(Call& call) {
+  const absl::StatusOr<Json> body = Body(call);
+  if (!body.ok()) return Reply(call, ErrorReply(body.status()));
+  absl::StatusOr<ApiRequest> api =
+      ReadChat(*body, deps_.session.assets, call.now, Strict(call, *body));
+  if (!api.ok()) return Reply(call, ErrorReply(api.status()));
+  Generate(call, *std::move(api), "chatcmpl-");
+}
+
+void FrontEnd::Generate(Call& call, ApiRequest api, const char* id_prefix) {
+  if (draining_) {
+    return Reply(call, ErrorReply(absl::UnavailableError("this router is draining; ask another")));
+  }
+  ApiAnswer::Options options;
+  const ModelIdentity& model = deps_.session.assets.identity;
+  const std::string& given_id = api.requests[0].request_id();
+  options.head = {given_id.empty() ? NewId(id_prefix) : given_id, absl::ToUnixSeconds(call.now),
+                  model.served_name(), model.fingerprint};
+  if (api.requests.size() == 1) api.requests[0].set_request_id(options.head.id);
+  options.headers = {{"x-request-id", call.request_id}};
+  if (call.key != nullptr) {
+    options.charge = [this, key = call.key](const UsageTotals& usage) {
+      keys_->Charge(key, usage.prompt_tokens + usage.completion_tokens, RealClock().Now());
+    };
+  }
+  ApiAnswer::Start(std::move(api), call.exchange, deps_.session, std::move(options), call.now);
+}
+
+// ---- models and tokens
+
+Json FrontEnd::ModelJson() const {
+  const ModelIdentity& model = deps_.session.assets.identity;
+  return {{"id", model.served_name()}, {"object", "model"},
+          {"created", started_s_},     {"owned_by", "tandem"},
+          {"root", model.name},        {"max_model_len", model.context_tokens}};
+}
+
+void FrontEnd::Models(Call& call) {
+  if (call.request.path == kModelsPath) {
+    return Reply(call, JsonReply({{"object", "list"}, {"data", Json::array({ModelJson()})}}));
+  }
+  const std::string name = call.request.path.substr(sizeof(kModelsPath));
+  const ModelIdentity& model = deps_.session.assets.identity;
+  if (model.Serves(name)) return Reply(call, JsonReply(ModelJson()));
+  Reply(call, ErrorReply(404, absl::StrCat("model: \"", name,
+                                           "\" is not served here, this router serves \"",
+                                           model.served_name(), "\"")));
+}
+
+absl::StatusOr<Json> FrontEnd::TokenizeJson(const Call& call) const {
+  ASSIGN_OR_RETURN(const Json body, Body(call));
+  const ModelAssets& assets = deps_.session.assets;
+  Fields fields(body);
+  fields.Ignore({"model", "strict"});
+  std::string text;
+  model::Tokenizer::EncodeOptions options;
+  if (fields.Any("messages") != nullptr) {
+    ASSIGN_OR_RETURN(text, RenderMessages(fields, assets, call.now, true));
+    options.add_special_tokens = fields.Bool("add_special_tokens").value_or(false);
+  } else {
+    const auto prompt = fields.String("prompt");
+    if (!prompt.has_value() && fields.status().ok()) fields.Fault("prompt", "a string");
+    text = prompt.value_or("");
+    options.add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
+  }
+  const bool strings = fields.Bool("return_token_strs").value_or(false);
+  RETURN_IF_ERROR(fields.Finish(Strict(call, body)));
+  Json ids = Json::array(), texts = Json::array();
+  for (const TokenId id : assets.tokenizer->Encode(text, options)) {
+    ids.push_back(id);
+    if (strings) texts.push_back(assets.tokenizer->Decode({id}, /*skip_special_tokens=*/false));
+  }
+  return Json{{"count", ids.size()},
+              {"max_model_len", assets.identity.context_tokens},
+              {"tokens", ids},
+              {"token_strs", strings ? texts : Json()}};
+}
+
+void FrontEnd::Tokenize(Call& call) {
+  const absl::StatusOr<Json> json = TokenizeJson(call);
+  Reply(call, json.ok() ? JsonReply(*json) : ErrorReply(json.status()));
+}
+
+absl::StatusOr<Json> FrontEnd::DetokenizeJson(const Call& call) const {
+  ASSIGN_OR_RETURN(const Json body, Body(call));
+  const ModelAssets& assets = deps_.session.assets;
+  Fields fields(body);
+  fields.Ignore({"model", "strict"});
+  if (fields.Any("tokens") == nullptr) fields.Fault("tokens", "a list of token ids");
+  std::vector<TokenId> ids;
+  for (const int32_t id : fields.TokenIds("tokens")) {
+    if (id >= assets.identity.vocab_size) {
+      fields.Keep(absl::InvalidArgumentError(
+          absl::StrCat("tokens: ", id, ", expected one in [0, ", assets.identity.vocab_size, ")")));
+    }
+    ids.push_back(id);
+  }
+  const bool skip = fields.Bool("skip_special_tokens").value_or(false);
+  RETURN_IF_ERROR(fields.Finish(Strict(call, body)));
+  return Json{{"prompt", assets.tokenizer->Decode(ids, skip)}};
+}
+
+void FrontEnd::Detokenize(Call& call) {
+  const absl::StatusOr<Json> json = DetokenizeJson(call);
+  Reply(call, json.ok() ? JsonReply(*json) : ErrorReply(json.status()));
+}
+
+// ---- the state of this router
+
+// Alive means that the router thread answers, not only that this one does.
+void FrontEnd::Live(Call& call) {
+  Ask(call, [](RouterCore&, absl::Time) { return JsonReply({{"status", "live"}}); });
+}
+
+void FrontEnd::Health(Call& call) {
+  Ask(call, [this](RouterCore&, absl::Time) {
+    if (deps_.ready()) return JsonReply({{"status", "ok"}});
+    return ErrorReply(
+        absl::UnavailableError("no decode node is ready, or this router is draining"));
+  });
+}
+
+void FrontEnd::Ready(Call& call) { Health(call); }
+
+void FrontEnd::Version(Call& call) { Reply(call, JsonReply({{"version", std::string(kVersion)}})); }
+
+void FrontEnd::Metrics(Call& call) {
+  Ask(call, [this](RouterCore& core, absl::Time now) {
+    HttpReply reply;
+    reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    reply.body = deps_.session.metrics.Text(core.GetStatus(now), server_->connections());
+    return reply;
+  });
+}
+
+}  // namespace tandem::router

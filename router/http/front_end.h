@@ -1,0 +1,99 @@
+// The OpenAI-compatible HTTP API of a router: authenticates, routes requests to their handlers, and
+// answers what needs no model. Completions go through the same AnswerSession as gRPC's Generate.
+//
+//   POST /v1/completions  /v1/chat/completions  /tokenize  /detokenize
+//   GET  /v1/models  /v1/models/NAME  /health  /live  /ready  /version  /metrics
+//
+// Thread safety: public methods from any thread; Start and the destructor by the owner.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "router/http/api_keys.h"
+#include "router/http/api_request.h"
+#include "router/http/http_server.h"
+#include "router/server/answer_session.h"
+#include "router/server/request_metrics.h"
+
+namespace tandem::router {
+
+struct FrontEndOptions {
+  HttpServerOptions server;
+  std::string api_keys;  // a file; empty = anybody may ask
+};
+
+class FrontEnd {
+ public:
+  // `ready`: whether requests can be served now. All that is referred to outlives the front end.
+  struct Deps {
+    AnswerSession::Deps session;
+    std::function<bool()> ready;
+  };
+
+  static absl::StatusOr<std::unique_ptr<FrontEnd>> Start(const FrontEndOptions& options, Deps deps);
+
+  FrontEnd(Deps deps, std::unique_ptr<ApiKeys> keys);
+
+  const std::string& address() const { return server_->address(); }
+  // From now on completions are refused with 503 and /ready says no.
+  void BeginDrain() { draining_ = true; }
+  // Waits until running answers are written and their connections closed, at most `timeout`.
+  void FinishDrain(absl::Duration timeout);
+  // Closes all connections and ends the threads. The object must live on until nothing on the
+  // router thread refers to its requests.
+  void Stop() { server_->Stop(); }
+
+ private:
+  // A request on its way to its answer.
+  struct Call {
+    HttpRequest request;
+    std::shared_ptr<HttpExchange> exchange;
+    std::string request_id;
+    absl::Time now;
+    ApiKeys::Key* key = nullptr;
+  };
+  struct Route {
+    const char* path;
+    bool post;        // else GET and HEAD
+    bool protected_;  // asks for an API key
+    void (FrontEnd::*handle)(Call&);
+  };
+  static const Route kRoutes[];
+
+  void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void Dispatch(const Route& route, Call& call);
+  void Reply(const Call& call, HttpReply reply) const;
+  // Runs `make` on the router thread and sends its reply.
+  void Ask(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make);
+
+  void Completions(Call& call);
+  void ChatCompletions(Call& call);
+  void Generate(Call& call, ApiRequest api, const char* id_prefix);
+  void Models(Call& call);
+  void Tokenize(Call& call);
+  void Detokenize(Call& call);
+  void Health(Call& call);
+  void Live(Call& call);
+  void Ready(Call& call);
+  void Version(Call& call);
+  void Metrics(Call& call);
+
+  absl::StatusOr<Json> Body(const Call& call) const;
+  bool Strict(const Call& call, const Json& body) const;
+  absl::StatusOr<Json> TokenizeJson(const Call& call) const;
+  absl::StatusOr<Json> DetokenizeJson(const Call& call) const;
+  Json ModelJson() const;
+  std::string NewId(absl::string_view prefix) const;
+
+  const Deps deps_;
+  const std::unique_ptr<ApiKeys> keys_;  // null: no key is asked for
+  const int64_t started_s_;
+  std::atomic<bool> draining_{false};
+  std::unique_ptr<HttpServer> server_;
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,46 @@
+// One HTTP request and one whole reply, free of any server library.
+// Thread safety: values.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace tandem::router {
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+  std::string method;   // "GET"
+  std::string path;     // the target up to a '?'
+  HttpHeaders headers;  // names in lower case, in the order they came
+  std::string body;
+  bool keep_alive = true;
+  bool chunked_allowed = true;  // HTTP/1.1: a reply of unknown length can be chunked
+
+  // The first value of a header (name in lower case); empty when absent.
+  absl::string_view Header(absl::string_view name) const {
+    for (const auto& [key, value] : headers) {
+      if (key == name) return value;
+    }
+    return "";
+  }
+};
+
+struct HttpReply {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  HttpHeaders headers;  // beside content-type, content-length and connection
+};
+
+// "Not Found" for 404.
+absl::string_view ReasonPhrase(int status);
+// Status line and headers of a reply whose body is `reply.body`.
+std::string ReplyHead(const HttpReply& reply, bool keep_alive);
+// The same for a body of unknown length: chunked, or ended by closing.
+std::string StreamHead(const HttpReply& reply, bool keep_alive, bool chunked);
+
+}  // namespace tandem::router

@@ -1,0 +1,182 @@
+#include "router/http/json_body.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem::router {
+namespace {
+
+// Objects with more members than this look names up in a set.
+constexpr size_t kScannedMembersMax = 32;
+
+// Builds a value from nlohmann's events. The path of open containers names the field at fault.
+class Builder {
+ public:
+  using number_integer_t = Json::number_integer_t;
+  using number_unsigned_t = Json::number_unsigned_t;
+  using number_float_t = Json::number_float_t;
+  using string_t = Json::string_t;
+  using binary_t = Json::binary_t;
+
+  explicit Builder(const JsonLimits& limits) : limits_(limits) {}
+
+  bool null() { return Add(nullptr); }
+  bool boolean(bool value) { return Add(value); }
+  bool number_integer(number_integer_t value) { return Add(value); }
+  bool number_unsigned(number_unsigned_t value) { return Add(value); }
+  bool number_float(number_float_t value, const string_t&) { return Add(value); }
+  bool string(string_t& value) { return Add(std::move(value)); }
+  bool binary(binary_t&) { return false; }
+  bool start_object(size_t) { return Open(Json::object()); }
+  bool start_array(size_t) { return Open(Json::array()); }
+  bool end_object() { return Close(); }
+  bool end_array() { return Close(); }
+
+  bool key(string_t& name) {
+    Frame& frame = open_.back();
+    if (!IsNew(frame, name)) {
+      fault_ = absl::StrCat(Join(Path(), name), ": given twice");
+      return false;
+    }
+    frame.key = std::move(name);
+    return true;
+  }
+
+  template <typename Exception>
+  bool parse_error(size_t position, const std::string&, const Exception& exception) {
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: …; last read: '…'"
+    absl::string_view what = exception.what();
+    const size_t bracket = what.find("] ");
+    if (bracket != absl::string_view::npos) what.remove_prefix(bracket + 2);
+    what = what.substr(0, what.find("; last read"));
+    const std::string path = Path();
+    fault_ = absl::StrCat(path.empty() ? "body" : path, ": not valid JSON at byte ", position, ": ",
+                          what);
+    return false;
+  }
+
+  const std::string& fault() const { return fault_; }
+  Json Take() { return std::move(root_); }
+
+ private:
+  struct Frame {
+    Json* container = nullptr;
+    std::string key;                         // of the member being read
+    absl::flat_hash_set<std::string> names;  // of a large object
+  };
+
+  static bool IsNew(Frame& frame, const std::string& name) {
+    const Json& object = *frame.container;
+    if (object.size() <= kScannedMembersMax) return !object.contains(name);
+    if (frame.names.empty()) {
+      for (const auto& [member, value] : object.items()) frame.names.insert(member);
+    }
+    return frame.names.insert(name).second;
+  }
+
+  static std::string Join(const std::string& path, absl::string_view name) {
+    return path.empty() ? std::string(name) : absl::StrCat(path, ".", name);
+  }
+
+  std::string Path() const {
+    std::string path;
+    for (const Frame& frame : open_) {
+      if (frame.container->is_array()) {
+        absl::StrAppend(&path, "[", frame.container->size(), "]");
+      } else if (!frame.key.empty()) {
+        path = Join(path, frame.key);
+      }
+    }
+    return path;
+  }
+
+  // Where the value went; null when a bound was hit.
+  Json* Place(Json value) {
+    if (++values_ > limits_.values_max) {
+      fault_ = absl::StrCat("body: more than ", limits_.values_max, " values");
+      return nullptr;
+    }
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    Frame& frame = open_.back();
+    if (frame.container->is_array()) {
+      frame.container->push_back(std::move(value));
+      return &frame.container->back();
+    }
+    // The name is new: no need to look for it again.
+    auto& members = frame.container->get_ref<Json::object_t&>();
+    using Members = Json::object_t::Container;
+    static_cast<Members&>(members).emplace_back(frame.key, std::move(value));
+    return &members.back().second;
+  }
+
+  bool Add(Json value) {
+    if (Place(std::move(value)) == nullptr) return false;
+    if (!open_.empty()) open_.back().key.clear();
+    return true;
+  }
+
+  bool Open(Json container) {
+    if (static_cast<int>(open_.size()) >= limits_.depth_max) {
+      fault_ = absl::StrCat(Path(), ": nested deeper than ", limits_.depth_max, " levels");
+      return false;
+    }
+    Json* placed = Place(std::move(container));
+    if (placed == nullptr) return false;
+    open_.emplace_back().container = placed;
+    return true;
+  }
+
+  bool Close() {
+    open_.pop_back();
+    if (!open_.empty()) open_.back().key.clear();
+    return true;
+  }
+
+  const JsonLimits limits_;
+  Json root_;
+  std::vector<Frame> open_;
+  int64_t values_ = 0;
+  std::string fault_;
+};
+
+}  // namespace
+
+absl::StatusOr<Json> ParseJsonBody(absl::string_view body, const JsonLimits& limits) {
+  if (body.empty()) return absl::InvalidArgumentError("body: empty, expected a JSON object");
+  Builder builder(limits);
+  if (!Json::sax_parse(body.begin(), body.end(), &builder)) {
+    return absl::InvalidArgumentError(builder.fault());
+  }
+  Json value = builder.Take();
+  if (!value.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("body: ", value.type_name(), ", expected a JSON object"));
+  }
+  return value;
+}
+
+std::string JsonText(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void AppendJsonString(absl::string_view text, std::string& out) {
+  // Most text needs no escape and then no library.
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x80 || byte < 0x20 || c == '"' || c == '\\' || byte == 0x7f) {
+      out += JsonText(Json(std::string(text)));
+      return;
+    }
+  }
+  out += '"';
+  out.append(text.data(), text.size());
+  out += '"';
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,57 @@
+// What a router measures of its requests, whichever front end they came from. Names in vLLM's form
+// stand beside ours where they mean the same, so that its dashboards and load generators work.
+// Thread safety: any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "common/request/sampling_params.h"
+#include "common/telemetry/metrics.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::router {
+
+class RequestMetrics {
+ public:
+  explicit RequestMetrics(const std::string& model);
+
+  void OnFirstToken(absl::Duration since_submit);
+  void OnTokens(int64_t tokens, absl::Duration since_last);
+  void OnFinished(const v1::Finished& finished, absl::Duration since_submit);
+  void OnFailed();
+
+  // The page for Prometheus: the above, and gauges from `status`.
+  std::string Text(const v1::GetStatusResponse& status, int64_t http_connections) const;
+
+ private:
+  struct Pair {
+    Counter* ours;
+    Counter* alias;
+    void Add(double value) const {
+      ours->Add(value);
+      alias->Add(value);
+    }
+  };
+  struct HistogramPair {
+    Histogram* ours;
+    Histogram* alias;
+    void Record(double value) const {
+      ours->Record(value);
+      alias->Record(value);
+    }
+  };
+
+  Pair CounterPair(const char* ours, const char* alias, const char* help, MetricLabels labels = {});
+  HistogramPair AddHistograms(const char* ours, const char* alias, const char* help,
+                              std::vector<double> bounds);
+
+  MetricRegistry registry_;
+  const MetricLabels model_label_;
+  Pair prompt_tokens_, output_tokens_, cached_tokens_, cache_queries_;
+  Pair stopped_, length_, aborted_, failed_;
+  HistogramPair first_token_s_, between_tokens_s_, total_s_, queue_s_, prompt_size_, output_size_;
+};
+
+}  // namespace tandem::router

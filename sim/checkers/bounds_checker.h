@@ -1,0 +1,44 @@
+// Memory stays bounded: what a process queues for others and keeps for itself. Thread safety: pure
+// functions.
+#pragma once
+
+#include <string>
+
+#include "common/transfer/handoff.h"
+#include "router/pipeline/router_core_impl.h"
+#include "sim/schedule.h"
+#include "sim/violations.h"
+
+namespace tandem::sim {
+
+// A sequence of n blocks has at most n leased, exported, sent and received at once; the pool bounds
+// their sum, and the KV plane's own limits bound the rest.
+inline void CheckNodeBounds(const std::string& name, const Topology& topology,
+                            const transfer::TransferCounters& transfer, RunLog& log) {
+  const int64_t cells = topology.blocks_per_node * 2;  // layers
+  const auto expect = [&](absl::string_view what, int64_t figure, int64_t bound) {
+    if (figure > bound)
+      log.Violate("bounds", absl::StrCat(name, ": ", what, " = ", figure, ", at most ", bound));
+  };
+  expect("leases open", transfer.leases_open, topology.blocks_per_node);
+  expect("receives in flight", transfer.receives_in_flight, cells);
+  // Blocks may be shared by the exports of several sequences of one prefix.
+  expect("exports open", transfer.exports_open, topology.max_sequences + 1024);
+  expect("sends in flight", transfer.sends_in_flight,
+         transfer.exports_open * (1 + topology.bytes_in_flight / (8 * topology.block_tokens)));
+}
+
+inline void CheckRouterBounds(const std::string& name, const router::RouterCoreImpl& core,
+                              int64_t requests, int64_t sequences, int64_t index_blocks_max,
+                              RunLog& log) {
+  const auto expect = [&](absl::string_view what, int64_t figure, int64_t bound) {
+    if (figure > bound)
+      log.Violate("bounds", absl::StrCat(name, ": ", what, " = ", figure, ", at most ", bound));
+  };
+  expect("requests", core.requests_running(), requests);
+  expect("sequences queued", core.requests_queued(), sequences);
+  expect("deadlines", core.deadlines(), sequences);
+  expect("index entries", core.index().hashes(), index_blocks_max);
+}
+
+}  // namespace tandem::sim

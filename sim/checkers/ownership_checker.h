@@ -1,0 +1,95 @@
+// One process's KV blocks have one owner each, and bytes of peers land only where its current
+// epoch's lease says. It listens where core, KV plane, transport and engine meet, and keeps its own
+// book of leases and exports:
+//   issued     the core's command leaves the engine thread: blocks change hands
+//   handled    the KV plane acts on it: epochs and closings hold from here on
+//   emitted    the KV plane's event leaves it: no byte may land any more
+//   delivered  the core gets the event: blocks change hands back
+// Thread safety: none.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/engine/engine.h"
+#include "common/transfer/handoff.h"
+#include "sim/violations.h"
+#include "sim/virtual_network.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::sim {
+
+// How many leases and exports are in each state.
+struct HandoffStates {
+  int64_t reserved = 0, filling = 0, draining = 0;
+  int64_t planned = 0, pushing = 0, finished = 0, cancelled = 0;
+};
+
+class OwnershipChecker final : public LandingObserver {
+ public:
+  OwnershipChecker(RunLog& log, std::string node, int64_t block_tokens)
+      : log_(log), node_(std::move(node)), block_tokens_(block_tokens) {}
+
+  void OnIssued(const transfer::TransferCommand& command);
+  void OnHandled(const transfer::TransferCommand& command);
+  void OnEmitted(const transfer::TransferEvent& event);
+  void OnDelivered(const transfer::TransferEvent& event);
+  // The slices of a step that is about to be computed.
+  void OnStep(absl::Span<const engine::SequenceSlice> slices);
+  void OnLoad(const v1::NodeLoad& load);
+
+  void OnAdmitted(const v1::KvFrame& frame, uint64_t receive_id) override;
+  void OnLanding(uint64_t receive_id, bool intact) override;
+  void OnReceiveEnded(uint64_t receive_id) override;
+
+  HandoffStates states() const;
+
+ private:
+  struct Lease {
+    int32_t first_ordinal = 0;
+    std::vector<BlockId> blocks;
+    Epoch epoch;           // as handled
+    bool closing = false;  // as issued
+    bool open = false, closed = false, ended = false;
+    bool landed = false;
+    std::set<std::pair<int32_t, int32_t>> damaged;  // (ordinal, layer) holding what was not sent
+  };
+  struct Export {
+    int32_t first_ordinal = 0;
+    std::vector<BlockId> blocks;
+    std::set<BlockId> pushed;
+    bool finished = false, cancelled = false;
+  };
+  struct Receive {
+    LeaseId lease;
+    int32_t first_ordinal = 0, ordinal_count = 0, first_layer = 0, layer_count = 0;
+    bool Overlaps(const Receive& other) const;
+  };
+
+  void Violate(std::string what) { log_.Violate("ownership", absl::StrCat(node_, ": ", what)); }
+  void CheckWritten(BlockId block, std::set<BlockId>& written);
+
+  void Issued(const transfer::OpenLease& command);
+  void Issued(const transfer::OpenExport& command);
+  void Issued(const transfer::PushRange& command);
+  void Issued(const transfer::FinishExport& command);
+  void Issued(const transfer::CancelExport& command);
+  void Issued(const transfer::CloseLease& command);
+  template <typename Other>
+  void Issued(const Other&) {}
+
+  RunLog& log_;
+  const std::string node_;
+  const int64_t block_tokens_;
+  std::map<LeaseId, Lease> leases_;
+  std::map<BlockId, LeaseId> leased_;
+  std::map<transfer::ExportId, Export> exports_;
+  std::map<uint64_t, Receive> receives_;
+};
+
+}  // namespace tandem::sim

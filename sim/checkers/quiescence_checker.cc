@@ -1,0 +1,71 @@
+#include "sim/checkers/quiescence_checker.h"
+
+namespace tandem::sim {
+namespace {
+
+class Zeroes {
+ public:
+  Zeroes(RunLog& log, const std::string& name) : log_(log), name_(name) {}
+  void Expect(absl::string_view what, int64_t figure) {
+    if (figure != 0)
+      log_.Violate("quiescence", absl::StrCat(name_, " still has ", what, " = ", figure));
+  }
+
+ private:
+  RunLog& log_;
+  const std::string& name_;
+};
+
+}  // namespace
+
+void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
+                    const transfer::TransferCounters& transfer, RunLog& log) {
+  Zeroes zeroes(log, name);
+  const v1::NodeLoad load = core.load();
+  zeroes.Expect("blocks_used", load.blocks_used());
+  zeroes.Expect("blocks_quarantined", load.blocks_quarantined());
+  zeroes.Expect("leases", load.leases());
+  zeroes.Expect("exports", load.exports());
+  zeroes.Expect("sequences_running", load.sequences_running());
+  zeroes.Expect("sequences_waiting", load.sequences_waiting());
+  zeroes.Expect("blocks neither free nor cached",
+                load.blocks_total() - load.blocks_free() - load.blocks_cached());
+  zeroes.Expect("leases_open", transfer.leases_open);
+  zeroes.Expect("exports_open", transfer.exports_open);
+  zeroes.Expect("sends_in_flight", transfer.sends_in_flight);
+  zeroes.Expect("receives_in_flight", transfer.receives_in_flight);
+  if (!core.idle()) log.Violate("quiescence", absl::StrCat(name, " is not idle"));
+  const v1::NodeCounters counters = core.counters();
+  const v1::TokensBySource& prompt = counters.prompt_tokens();
+  zeroes.Expect(
+      "prompt tokens without a source",
+      counters.prompt_tokens_total() - prompt.computed() - prompt.received() - prompt.cached());
+}
+
+void CheckRouterQuiet(const std::string& name, const router::RouterCoreImpl& core, absl::Time now,
+                      RunLog& log) {
+  Zeroes zeroes(log, name);
+  zeroes.Expect("requests_running", core.requests_running());
+  zeroes.Expect("requests_queued", core.requests_queued());
+  zeroes.Expect("deadlines", core.deadlines());
+  for (const router::Node* node : core.fleet().nodes()) {
+    const std::string& id = node->id.value();
+    zeroes.Expect(absl::StrCat("legs on ", id), node->legs);
+    zeroes.Expect(absl::StrCat("blocks unconfirmed on ", id), node->blocks_unconfirmed);
+    zeroes.Expect(absl::StrCat("blocks unreported on ", id), node->blocks_unreported);
+    zeroes.Expect(absl::StrCat("prefill tokens ahead on ", id), node->prefill_tokens_ahead);
+  }
+  zeroes.Expect("diverged tokens", core.GetStatus(now).router().diverged_tokens());
+}
+
+void CheckIndex(const std::string& name, const router::RouterCoreImpl& core,
+                const std::vector<const node::NodeCore*>& nodes, RunLog& log) {
+  int64_t held = 0;
+  for (const node::NodeCore* node : nodes)
+    held += static_cast<int64_t>(node->CachedBlocks().size());
+  if (held != core.index().entries())
+    log.Violate("index", absl::StrCat(name, ": the prefix index has ", core.index().entries(),
+                                      " entries, its nodes hold ", held, " blocks"));
+}
+
+}  // namespace tandem::sim

@@ -1,0 +1,38 @@
+#include "sim/checkers/salt_checker.h"
+
+#include <algorithm>
+
+namespace tandem::sim {
+
+void SaltChecker::OnCommand(const v1::NodeCommand& command) {
+  const bool run = command.has_run();
+  if (!run && !command.has_prefill()) return;
+  const v1::Leg& leg = run ? command.run().leg() : command.prefill().leg();
+  const v1::SequenceSpec& sequence = run ? command.run().sequence() : command.prefill().sequence();
+  salt_of_[leg.request_id()] = sequence.cache_salt();
+  ++served_[sequence.cache_salt()][leg.request_id()];
+}
+
+void SaltChecker::OnEvent(const v1::NodeEvent& event) {
+  if (event.has_reserved())
+    Check(event.reserved().leg(), event.reserved().cached_tokens());
+  else if (event.has_prefill_finished())
+    Check(event.prefill_finished().leg(), event.prefill_finished().tokens().cached());
+}
+
+void SaltChecker::Check(const v1::Leg& leg, int64_t cached_tokens) {
+  if (cached_tokens == 0) return;
+  const std::vector<TokenId> mine = whole_sequences_(leg.request_id()).at(leg.sequence_index());
+  for (const auto& [other, times] : served_[salt_of_[leg.request_id()]]) {
+    if (other == leg.request_id() && times == 1) continue;  // it cannot have left anything yet
+    for (const std::vector<TokenId>& theirs : whole_sequences_(other))
+      if (static_cast<int64_t>(theirs.size()) >= cached_tokens &&
+          static_cast<int64_t>(mine.size()) >= cached_tokens &&
+          std::equal(mine.begin(), mine.begin() + cached_tokens, theirs.begin()))
+        return;
+  }
+  log_.Violate("salt", absl::StrCat(node_, ": ", leg.request_id(), " found ", cached_tokens,
+                                    " tokens cached that no request of its tenant left here"));
+}
+
+}  // namespace tandem::sim

@@ -1,0 +1,42 @@
+// A prefix is reused only where a sequence of the same cache salt left it: what one process says
+// it found in its cache is compared with what it was ever given. Thread safety: none.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "sim/violations.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::sim {
+
+class SaltChecker {
+ public:
+  // `whole_sequences`: prompt and answer of each sequence of a request, since generated tokens are
+  // cached too.
+  SaltChecker(RunLog& log, std::string node,
+              std::function<std::vector<std::vector<TokenId>>(const std::string& request_id)>
+                  whole_sequences)
+      : log_(log), node_(std::move(node)), whole_sequences_(std::move(whole_sequences)) {}
+
+  // Before the command reaches the core.
+  void OnCommand(const v1::NodeCommand& command);
+  // What the node answers.
+  void OnEvent(const v1::NodeEvent& event);
+
+ private:
+  void Check(const v1::Leg& leg, int64_t cached_tokens);
+
+  RunLog& log_;
+  const std::string node_;
+  const std::function<std::vector<std::vector<TokenId>>(const std::string&)> whole_sequences_;
+  // Requests this process was given, by salt, and how often.
+  std::map<std::string, std::map<std::string, int>> served_;
+  std::map<std::string, std::string> salt_of_;
+};
+
+}  // namespace tandem::sim

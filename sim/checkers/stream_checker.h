@@ -1,0 +1,44 @@
+// No token lost, repeated, changed or reordered, and each stream ends exactly once: what one
+// client gets is compared with the oracle as it comes. A client that asks again (its router died)
+// starts over at the first token and must be told the same again.
+// Thread safety: none.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "sim/oracle.h"
+#include "sim/violations.h"
+
+namespace tandem::sim {
+
+class StreamChecker {
+ public:
+  StreamChecker(RunLog& log, std::string request_id, OracleAnswer oracle)
+      : log_(log), id_(std::move(request_id)), oracle_(std::move(oracle)) {}
+
+  // The client asks, the first time or again.
+  void OnAsked() {
+    next_ = 0;
+    ended_ = false;
+  }
+  void OnToken(int32_t index, TokenId token);
+  // The stream's regular end.
+  void OnDone(request::FinishReason reason, int32_t output_tokens_reported);
+  // `retryable`: the client may ask again.
+  void OnFailed(const absl::Status& status);
+
+  int32_t received() const { return next_; }
+  const OracleAnswer& oracle() const { return oracle_; }
+
+ private:
+  void Violate(std::string what) { log_.Violate("stream", absl::StrCat(id_, ": ", what)); }
+
+  RunLog& log_;
+  const std::string id_;
+  const OracleAnswer oracle_;
+  int32_t next_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace tandem::sim

@@ -1,0 +1,136 @@
+#include "sim/control_stream.h"
+
+#include <utility>
+
+#include "sim/sim_node.h"
+#include "sim/sim_router.h"
+
+namespace tandem::sim {
+namespace {
+
+constexpr absl::Duration kBackoff = absl::Milliseconds(30);
+constexpr absl::Duration kHoldStep = absl::Milliseconds(4);
+
+}  // namespace
+
+bool ControlStream::Joins(int router_id, int node_id) const {
+  return router_.id() == router_id && node_.id() == node_id;
+}
+
+bool ControlStream::Healthy() const {
+  return router_.alive() && !router_.paused() && !network_.Blocked(node_.id(), router_.id()) &&
+         !network_.Blocked(router_.id(), node_.id());
+}
+
+void ControlStream::Tick() {
+  const absl::Time now = world_.now();
+  if (node_connection_ == 0) {
+    if (now < next_attempt_ || !Healthy()) return;
+    next_attempt_ = now + kBackoff;
+    node_connection_ = router_connection_ = ++connections_;
+    last_answer_ = now;
+    number_ = 0;
+    router_.OnStreamOpened(*this, router_connection_);
+    node_.OnStreamOpened(*this);
+    return;
+  }
+  if (Healthy())
+    last_answer_ = now;
+  else if (now - last_answer_ > options_.keepalive)
+    CloseFromNode();
+}
+
+void ControlStream::Send(Channel& channel, Process& from, Process& to,
+                         absl::AnyInvocable<void()> deliver) {
+  channel.free_at =
+      std::max(channel.free_at, world_.now() + world_.RandomDelay(options_.delay_max));
+  channel.items.push_back({channel.free_at, std::move(deliver)});
+  if (!channel.scheduled) Drain(channel, from, to);
+}
+
+void ControlStream::Drain(Channel& channel, Process& from, Process& to) {
+  channel.scheduled = false;
+  const bool blocked = network_.Blocked(from.id(), to.id());
+  while (!blocked && !channel.items.empty() && channel.items.front().at <= world_.now()) {
+    auto deliver = std::move(channel.items.front().deliver);
+    channel.items.pop_front();
+    deliver();
+  }
+  if (channel.items.empty()) return;
+  channel.scheduled = true;
+  const absl::Duration wait = channel.items.front().at - world_.now();
+  world_.After(blocked ? kHoldStep : std::max(wait, absl::ZeroDuration()),
+               [this, &channel, &from, &to] { Drain(channel, from, to); });
+}
+
+void ControlStream::ToRouter(v1::NodeMessage message) {
+  if (node_connection_ == 0) return;
+  message.set_sequence_number(++number_);
+  Send(to_router_, node_, router_,
+       [this, connection = node_connection_, message = std::move(message)] {
+         router_.Post(absl::ZeroDuration(), [this, connection, message] {
+           if (connection == router_connection_) router_.OnNodeMessage(*this, message);
+         });
+       });
+}
+
+void ControlStream::ToNode(v1::RouterMessage message) {
+  if (router_connection_ == 0) return;
+  Send(to_node_, router_, node_,
+       [this, connection = router_connection_, message = std::move(message)] {
+         node_.Post(absl::ZeroDuration(), [this, connection, message] {
+           if (connection == node_connection_) node_.OnRouterMessage(*this, message);
+         });
+       });
+}
+
+void ControlStream::EndAtRouter(uint64_t connection) {
+  router_.Post(absl::ZeroDuration(), [this, connection] {
+    if (connection != router_connection_) return;
+    router_connection_ = 0;
+    router_.OnStreamEnded(*this, connection);
+  });
+}
+
+void ControlStream::EndAtNode(uint64_t connection) {
+  node_.Post(absl::ZeroDuration(), [this, connection] {
+    if (connection != node_connection_) return;
+    node_connection_ = 0;
+    next_attempt_ = world_.now() + kBackoff;
+    node_.OnStreamEnded(*this);
+  });
+}
+
+void ControlStream::CloseFromRouter() {
+  const uint64_t connection = std::exchange(router_connection_, 0);
+  if (connection == 0) return;
+  Send(to_node_, router_, node_, [this, connection] { EndAtNode(connection); });
+}
+
+void ControlStream::CloseFromNode() {
+  const uint64_t connection = std::exchange(node_connection_, 0);
+  if (connection == 0) return;
+  next_attempt_ = world_.now() + kBackoff;
+  node_.OnStreamEnded(*this);
+  Send(to_router_, node_, router_, [this, connection] { EndAtRouter(connection); });
+}
+
+void ControlStream::Cut() {
+  if (router_connection_ != 0) EndAtRouter(router_connection_);
+  if (node_connection_ != 0) EndAtNode(node_connection_);
+}
+
+void ControlStream::OnRouterCrash() {
+  const uint64_t connection = std::exchange(router_connection_, 0);
+  if (connection != 0)
+    Send(to_node_, router_, node_, [this, connection] { EndAtNode(connection); });
+}
+
+void ControlStream::OnNodeCrash() {
+  const uint64_t connection = std::exchange(node_connection_, 0);
+  next_attempt_ = world_.now() + kBackoff;
+  if (connection != 0)
+    Send(to_router_, node_, router_, [this, connection] { EndAtRouter(connection); });
+}
+
+}  // namespace tandem::sim

@@ -1,0 +1,78 @@
+// The control stream between one router and one node, as gRPC gives it: opened by the node, ordered
+// and reliable while it lasts, held up by a partition, ended for both ends when either closes it,
+// dies, or hears nothing for too long. Thread safety: none.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+
+#include "sim/process.h"
+#include "sim/virtual_network.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::sim {
+
+class SimNode;
+class SimRouter;
+
+class ControlStream {
+ public:
+  struct Options {
+    absl::Duration delay_max;
+    // A node that gets no answer to its pings for this long ends the stream.
+    absl::Duration keepalive = absl::Milliseconds(400);
+  };
+
+  ControlStream(World& world, VirtualNetwork& network, const Options& options, SimRouter& router,
+                SimNode& node)
+      : world_(world), network_(network), options_(options), router_(router), node_(node) {}
+
+  // From the node's tick: opens a stream when there is none and the backoff has passed.
+  void Tick();
+  // 0 when the node has no stream (any more).
+  uint64_t node_connection() const { return node_connection_; }
+  uint64_t router_connection() const { return router_connection_; }
+
+  // Whether it is the stream of these two processes.
+  bool Joins(int router_id, int node_id) const;
+
+  void ToRouter(v1::NodeMessage message);
+  void ToNode(v1::RouterMessage message);
+  // One end closes it; the other hears of it after what was sent before.
+  void CloseFromRouter();
+  void CloseFromNode();
+  void Cut();
+  void OnRouterCrash();
+  void OnNodeCrash();
+
+ private:
+  // One direction: messages in order, none while the direction is blocked.
+  struct Channel {
+    struct Item {
+      absl::Time at;
+      absl::AnyInvocable<void()> deliver;
+    };
+    std::deque<Item> items;
+    absl::Time free_at = absl::InfinitePast();
+    bool scheduled = false;
+  };
+  bool Healthy() const;
+  void Send(Channel& channel, Process& from, Process& to, absl::AnyInvocable<void()> deliver);
+  void Drain(Channel& channel, Process& from, Process& to);
+  void EndAtRouter(uint64_t connection);
+  void EndAtNode(uint64_t connection);
+
+  World& world_;
+  VirtualNetwork& network_;
+  const Options options_;
+  SimRouter& router_;
+  SimNode& node_;
+  uint64_t connections_ = 0;
+  uint64_t node_connection_ = 0, router_connection_ = 0;
+  uint64_t number_ = 0;  // of the node's messages on this stream
+  absl::Time last_answer_, next_attempt_ = absl::InfinitePast();
+  Channel to_router_, to_node_;
+};
+
+}  // namespace tandem::sim

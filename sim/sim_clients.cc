@@ -1,0 +1,135 @@
+#include "sim/sim_clients.h"
+
+#include <variant>
+
+#include "absl/strings/numbers.h"
+
+namespace tandem::sim {
+namespace {
+
+// A client that hears nothing for this long asks elsewhere.
+constexpr absl::Duration kPatience = absl::Seconds(3);
+constexpr absl::Duration kRetryDelay = absl::Milliseconds(40);
+
+}  // namespace
+
+void SimClients::Add(const SimRequest& request, const engine::HashEngineOptions& engine) {
+  auto client = std::make_unique<Client>();
+  client->input = ToInput(request, static_cast<int>(clients_.size()));
+  client->checker = std::make_unique<StreamChecker>(log_, client->input.id.value(),
+                                                    Oracle(engine, client->input));
+  client->router = static_cast<int>(request.router);
+  Client* raw = client.get();
+  clients_.push_back(std::move(client));
+  world_.After(absl::Microseconds(request.at_us), [this, raw] { Ask(*raw); });
+  if (request.cancel_us > 0)
+    world_.After(absl::Microseconds(request.at_us + request.cancel_us),
+                 [this, raw] { Cancel(*raw); });
+}
+
+void SimClients::AskLater(Client& client, absl::Duration delay, bool elsewhere) {
+  client.asking = false;
+  ++client.asked;
+  ++counts_.asked_again;
+  if (elsewhere) client.router = (client.router + 1) % static_cast<int>(routers_.size());
+  world_.After(delay + world_.RandomDelay(delay), [this, &client] { Ask(client); });
+}
+
+void SimClients::Ask(Client& client) {
+  if (client.settled || client.asking) return;
+  SimRouter& router = *routers_[client.router];
+  if (!router.alive()) return AskLater(client, kRetryDelay, /*elsewhere=*/true);
+  client.asking = true;
+  client.last_news = world_.now();
+  client.checker->OnAsked();
+  const uint64_t asked = ++client.asked;
+  if (log_.timeline())
+    log_.Note(-1, absl::StrCat(client.input.id.value(), " asks ", router.name()));
+  router.Post(absl::Microseconds(50), [this, &client, &router, asked] {
+    if (client.settled || client.asked != asked) return;
+    const absl::Status status = router.Submit(client.input);
+    if (status.ok() || client.asked != asked) return;
+    if (status.code() == absl::StatusCode::kInvalidArgument)
+      log_.Violate("stream",
+                   absl::StrCat(client.input.id.value(), " was refused: ", status.ToString()));
+    AskLater(client, kRetryDelay, /*elsewhere=*/false);
+  });
+}
+
+void SimClients::Cancel(Client& client) {
+  if (client.settled) return;
+  client.settled = true;
+  ++counts_.cancelled;
+  if (log_.timeline()) log_.Note(-1, absl::StrCat(client.input.id.value(), " goes away"));
+  SimRouter& router = *routers_[client.router];
+  if (client.asking)
+    router.Post(absl::Microseconds(50), [&router, id = client.input.id] { router.Finish(id); });
+}
+
+void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::ClientEvent& event) {
+  int index = 0;
+  if (!absl::SimpleAtoi(absl::string_view(id.value()).substr(1), &index)) return;
+  Client& client = *clients_[index];
+  // A client that left, or asks another router now, hears nothing of this one.
+  if (client.settled || !client.asking || routers_[client.router] != &router) return;
+  client.last_news = world_.now();
+  if (const auto* tokens = std::get_if<router::TokensReady>(&event)) {
+    for (const v1::GeneratedToken& token : tokens->tokens)
+      client.checker->OnToken(token.index(), token.token_id());
+  } else if (const auto* done = std::get_if<router::RequestDone>(&event)) {
+    client.checker->OnDone(done->reason, done->usage.output_tokens());
+    if (log_.timeline()) log_.Note(-1, absl::StrCat(id.value(), " is done"));
+    // Its own earlier asking was aborted: not this client's end.
+    if (done->reason == request::FinishReason::kAborted)
+      return AskLater(client, kRetryDelay, /*elsewhere=*/false);
+    client.settled = true;
+    ++counts_.done;
+  } else {
+    const absl::Status& status = std::get<router::RequestFailed>(event).status;
+    client.checker->OnFailed(status);
+    if (log_.timeline()) log_.Note(-1, absl::StrCat(id.value(), " failed: ", status.ToString()));
+    ++counts_.failed;
+    AskLater(client, kRetryDelay, /*elsewhere=*/true);
+  }
+}
+
+void SimClients::OnRouterCrash(const SimRouter& router) {
+  for (const auto& client : clients_)
+    if (client->asking && !client->settled && routers_[client->router] == &router)
+      AskLater(*client, kRetryDelay, /*elsewhere=*/true);
+}
+
+void SimClients::Tick() {
+  for (const auto& client : clients_) {
+    if (!client->asking || client->settled || world_.now() - client->last_news < kPatience)
+      continue;
+    SimRouter& router = *routers_[client->router];
+    router.Post(absl::Microseconds(50), [&router, id = client->input.id] { router.Finish(id); });
+    AskLater(*client, kRetryDelay, /*elsewhere=*/true);
+  }
+}
+
+bool SimClients::AllSettled() const {
+  for (const auto& client : clients_)
+    if (!client->settled) return false;
+  return true;
+}
+
+std::vector<std::string> SimClients::Unsettled() const {
+  std::vector<std::string> ids;
+  for (const auto& client : clients_)
+    if (!client->settled) ids.push_back(client->input.id.value());
+  return ids;
+}
+
+std::vector<TokenId> SimClients::WholeSequence(const std::string& request_id) const {
+  int index = 0;
+  if (!absl::SimpleAtoi(absl::string_view(request_id).substr(1), &index)) return {};
+  const Client& client = *clients_[index];
+  std::vector<TokenId> tokens = client.input.prompt;
+  const std::vector<TokenId>& answer = client.checker->oracle().tokens;
+  tokens.insert(tokens.end(), answer.begin(), answer.end());
+  return tokens;
+}
+
+}  // namespace tandem::sim

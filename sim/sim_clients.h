@@ -1,0 +1,60 @@
+// The clients of a simulated cluster: each asks for one answer, and asks again, by the same request
+// id, when its router died, hangs or could not serve it. Thread safety: none.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/checkers/stream_checker.h"
+#include "sim/sim_router.h"
+
+namespace tandem::sim {
+
+struct ClientCounts {
+  int64_t done = 0, cancelled = 0;
+  int64_t asked_again = 0;
+  int64_t failed = 0;  // RequestFailed events
+};
+
+class SimClients {
+ public:
+  SimClients(World& world, RunLog& log) : world_(world), log_(log) {}
+
+  // `routers` outlive the clients' last event.
+  void SetRouters(std::vector<SimRouter*> routers) { routers_ = std::move(routers); }
+  void Add(const SimRequest& request, const engine::HashEngineOptions& engine);
+
+  void OnEvent(SimRouter& router, const RequestId& id, const router::ClientEvent& event);
+  void OnRouterCrash(const SimRouter& router);
+  // Gives up waiting for routers that say nothing. Every 100 ms or so.
+  void Tick();
+
+  bool AllSettled() const;
+  std::vector<std::string> Unsettled() const;
+  // Prompt and whole answer of each sequence.
+  std::vector<std::vector<TokenId>> WholeSequences(const std::string& request_id) const;
+  const ClientCounts& counts() const { return counts_; }
+
+ private:
+  struct Client {
+    router::RequestInput input;
+    std::vector<StreamChecker> checkers;  // by sequence index
+    int router = 0;                       // asked, or to be asked next
+    uint64_t asked = 0;                   // how often: tells late news from new ones
+    bool asking = false;
+    bool settled = false;
+    absl::Time last_news;
+  };
+  void AskLater(Client& client, absl::Duration delay, bool elsewhere);
+  void Ask(Client& client);
+  void Cancel(Client& client);
+
+  World& world_;
+  RunLog& log_;
+  std::vector<SimRouter*> routers_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  ClientCounts counts_;
+};
+
+}  // namespace tandem::sim

@@ -1,0 +1,284 @@
+#include "sim/sim_node.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/engine/hash_engine.h"
+#include "decode_node/decode_core.h"
+#include "prefill_node/prefill_core.h"
+#include "sim/checkers/bounds_checker.h"
+#include "sim/oracle.h"
+
+namespace tandem::sim {
+namespace {
+
+constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
+constexpr absl::Duration kHeartbeatInterval = absl::Milliseconds(100);
+constexpr absl::Duration kDrainTimeout = absl::Milliseconds(500);
+
+// What a timeline shows of a router's message.
+std::string Describe(const v1::NodeCommand& command) {
+  const auto leg = [](const v1::Leg& l) { return absl::StrCat(l.request_id(), "#", l.attempt()); };
+  if (command.has_run()) return absl::StrCat("Run ", leg(command.run().leg()));
+  if (command.has_prefill())
+    return absl::StrCat("Prefill ", leg(command.prefill().leg()), " lease ",
+                        command.prefill().lease_id(), " epoch ", command.prefill().epoch(), " to ",
+                        command.prefill().receiver_node_id());
+  if (command.has_new_epoch())
+    return absl::StrCat("NewEpoch ", leg(command.new_epoch().leg()), " epoch ",
+                        command.new_epoch().epoch());
+  return absl::StrCat("Abort ", leg(command.abort().leg()), ": ", command.abort().reason());
+}
+
+std::string Describe(const v1::NodeEvent& event) {
+  const auto leg = [](const v1::Leg& l) { return absl::StrCat(l.request_id(), "#", l.attempt()); };
+  if (event.has_reserved())
+    return absl::StrCat("reserved ", leg(event.reserved().leg()), " lease ",
+                        event.reserved().lease_id(), " cached ", event.reserved().cached_tokens());
+  if (event.has_refused())
+    return absl::StrCat("refused ", leg(event.refused().leg()), ": ",
+                        event.refused().status().message());
+  if (event.has_installed()) return absl::StrCat("installed ", leg(event.installed().leg()));
+  if (event.has_leg_finished()) return absl::StrCat("finished ", leg(event.leg_finished().leg()));
+  if (event.has_leg_failed())
+    return absl::StrCat("failed ", leg(event.leg_failed().leg()), ": ",
+                        event.leg_failed().status().message());
+  if (event.has_prefill_finished())
+    return absl::StrCat("prefilled ", leg(event.prefill_finished().leg()));
+  return "";
+}
+
+}  // namespace
+
+SimNode::SimNode(World& world, VirtualNetwork& network, int id, std::string name,
+                 absl::Duration clock_offset, const SimNodeOptions& options, RunLog& log)
+    : Process(world, id, std::move(name), clock_offset),
+      network_(network),
+      options_(options),
+      log_(log) {}
+
+void SimNode::OnStart() {
+  const Topology& t = options_.topology;
+  incarnation_ = Incarnation(static_cast<uint64_t>(absl::ToUnixMicros(Now())));
+  auto engine = engine::NewHashEngine(EngineOptions(t));
+  TANDEM_CHECK(engine.ok(), engine.status().ToString());
+  engine_ = *std::move(engine);
+  TANDEM_CHECK(engine_->AllocateKv(t.blocks_per_node).ok());
+  const std::string address =
+      t.reuse_addresses != 0 ? name() : absl::StrCat(name(), "/", incarnation_.value());
+  transport_ = network_.NewTransport(*this, address);
+  const int64_t cell_bytes = 8 * t.block_tokens;
+  transfer::HandoffOptions handoff;
+  handoff.incarnation = incarnation_;
+  handoff.fleet_secret = "simulated";
+  handoff.frame_bytes_min = handoff.frame_bytes_max = t.frame_blocks * cell_bytes;
+  handoff.export_bytes_in_flight_max = t.bytes_in_flight;
+  handoff.nack_after = absl::Milliseconds(30);
+  handoff.drain_after = absl::Milliseconds(150);
+  endpoint_ = transfer::HandoffEndpoint::Create(handoff, engine_->arena(), *transport_);
+  ownership_.emplace(log_, name(), t.block_tokens);
+  salt_.emplace(log_, name(), options_.whole_sequences);
+  transport_->SetObserver(&*ownership_);
+  transport_->SetOnActivity([this] { FromPlane(); });
+  MakeCore();
+  Tick();
+}
+
+void SimNode::MakeCore() {
+  const Topology& t = options_.topology;
+  const node::SchedulerOptions scheduler{.spec = engine_->spec(),
+                                         .num_blocks = t.blocks_per_node,
+                                         .max_batch_tokens = t.max_batch_tokens,
+                                         .max_sequences = static_cast<int32_t>(t.max_sequences)};
+  if (options_.role == v1::NODE_ROLE_PREFILL)
+    core_ = std::make_unique<prefill_node::PrefillCore>(scheduler);
+  else
+    core_ = std::make_unique<decode_node::DecodeCore>(scheduler);
+  stepping_ = false;
+  to_plane_free_ = from_plane_free_ = next_heartbeat_ = world().now();
+  drain_ends_.reset();
+}
+
+void SimNode::OnCrash() {
+  for (ControlStream* stream : streams_) stream->OnNodeCrash();
+  routers_.clear();
+  core_.reset();
+  endpoint_.reset();
+  transport_.reset();
+  engine_.reset();
+}
+
+// ---- routers
+
+v1::NodeMessage SimNode::MakeRegistration() const {
+  const engine::EngineSpec& spec = engine_->spec();
+  v1::NodeMessage message;
+  v1::Registration& registration = *message.mutable_registration();
+  registration.set_node_id(name());
+  registration.set_incarnation(incarnation_.value());
+  registration.set_role(core_->role());
+  registration.set_model_name(spec.model_name);
+  registration.set_model_fingerprint(spec.model_fingerprint);
+  registration.set_numerics_id(spec.numerics_id);
+  registration.set_context_tokens(spec.context_tokens);
+  registration.set_vocab_size(spec.vocab_size);
+  registration.set_block_tokens(spec.layout.block_tokens);
+  registration.set_num_blocks(options_.topology.blocks_per_node);
+  registration.set_kv_bytes_per_block(spec.layout.block_bytes());
+  registration.set_transfer_address(transport_->address());
+  registration.set_host("simulated");
+  registration.set_max_sequences(static_cast<int32_t>(options_.topology.max_sequences));
+  for (std::string& hash : core_->CachedBlocks()) registration.add_cached_blocks(std::move(hash));
+  *message.mutable_load() = core_->load();
+  return message;
+}
+
+void SimNode::OnStreamOpened(ControlStream& stream) {
+  Pump();  // what the snapshot holds is not told again
+  const node::RouterKey key(next_router_++);
+  core_->OnRouterJoined(key, Now());
+  stream.ToRouter(MakeRegistration());
+  routers_[&stream] = key;
+}
+
+void SimNode::OnRouterMessage(ControlStream& stream, const v1::RouterMessage& message) {
+  const auto found = routers_.find(&stream);
+  if (found == routers_.end()) return;
+  for (const v1::NodeCommand& command : message.commands()) {
+    salt_->OnCommand(command);
+    if (log_.timeline()) log_.Note(id(), Describe(command));
+    core_->OnCommand(found->second, command, Now());
+  }
+  Pump();
+}
+
+void SimNode::OnStreamEnded(ControlStream& stream) {
+  const auto found = routers_.find(&stream);
+  if (found == routers_.end()) return;
+  const node::RouterKey key = found->second;
+  routers_.erase(found);
+  if (log_.timeline()) log_.Note(id(), "a router's stream ended");
+  core_->OnRouterLost(key, Now());
+  Pump();
+}
+
+void SimNode::BeginDrain() {
+  core_->BeginDrain(Now());
+  drain_ends_ = world().now() + kDrainTimeout;
+  Pump();
+}
+
+void SimNode::CorruptBlock() {
+  kv::BlockArena& arena = engine_->arena();
+  const BlockId block(static_cast<int32_t>(world().random().Below(arena.num_blocks())));
+  // Not layer 0: rows after a damaged one would be computed from it before anything is read back.
+  const absl::Span<std::byte> bytes = arena.Block(1, block);
+  bytes[world().random().Below(bytes.size())] ^= std::byte{0x10};
+}
+
+void SimNode::Tick() {
+  if (drain_ends_.has_value() && (core_->idle() || world().now() >= *drain_ends_)) {
+    if (log_.timeline()) log_.Note(id(), "drained: the process ends");
+    return Crash();
+  }
+  for (ControlStream* stream : streams_) stream->Tick();
+  core_->OnTick(Now());
+  endpoint_->Tick(Now());
+  FromPlane();
+  Pump();
+  ownership_->OnLoad(core_->load());
+  CheckNodeBounds(name(), options_.topology, endpoint_->counters(), log_);
+  if (world().now() >= next_heartbeat_) {
+    next_heartbeat_ = world().now() + kHeartbeatInterval;
+    v1::NodeMessage heartbeat;
+    *heartbeat.mutable_load() = core_->load();
+    *heartbeat.mutable_counters() = core_->counters();
+    for (ControlStream* stream : streams_)
+      if (routers_.count(stream) > 0) stream->ToRouter(heartbeat);
+  }
+  Post(kTickInterval * slowness(), [this] { Tick(); });
+}
+
+// ---- engine thread
+
+void SimNode::Pump() {
+  while (true) {
+    node::NodeActions actions = core_->TakeActions();
+    if (actions.empty()) break;
+    for (transfer::TransferCommand& command : actions.transfer) ToPlane(std::move(command));
+    SendEvents(actions);
+  }
+  StartStep();
+}
+
+void SimNode::SendEvents(node::NodeActions& actions) {
+  std::map<node::RouterKey, v1::NodeMessage> messages;
+  for (const v1::NodeEvent& event : actions.broadcast)
+    for (const auto& [stream, key] : routers_) *messages[key].add_events() = event;
+  for (auto& [router, event] : actions.events) {
+    salt_->OnEvent(event);
+    if (log_.timeline())
+      if (std::string text = Describe(event); !text.empty()) log_.Note(id(), std::move(text));
+    *messages[router].add_events() = std::move(event);
+  }
+  for (ControlStream* stream : streams_) {
+    const auto router = routers_.find(stream);
+    if (router == routers_.end()) continue;
+    const auto found = messages.find(router->second);
+    if (found == messages.end()) continue;
+    *found->second.mutable_load() = core_->load();
+    stream->ToRouter(std::move(found->second));
+  }
+}
+
+void SimNode::StartStep() {
+  if (stepping_) return;
+  step_ = core_->PlanStep(Now());
+  if (step_.empty()) return;
+  stepping_ = true;
+  const absl::Duration time =
+      world().RandomDelay(absl::Microseconds(options_.topology.step_us)) * slowness();
+  Post(time, [this] { FinishStep(); });
+}
+
+void SimNode::FinishStep() {
+  ownership_->OnStep(step_);
+  const auto result = engine_->Step(step_, [this](int layer) { core_->OnLayerDone(layer); });
+  if (log_.timeline() && !result.ok())
+    log_.Note(id(), absl::StrCat("step failed: ", result.status().message()));
+  stepping_ = false;
+  core_->OnStepDone(result, Now());
+  Pump();
+}
+
+// ---- transfer thread
+
+void SimNode::Hop(absl::Time& free_at, Action action) {
+  free_at = std::max(
+      free_at, world().now() + world().RandomDelay(absl::Microseconds(options_.topology.hop_us)));
+  Post(free_at - world().now(), std::move(action));
+}
+
+void SimNode::ToPlane(transfer::TransferCommand command) {
+  ownership_->OnIssued(command);
+  Hop(to_plane_free_, [this, command = std::move(command)] {
+    ownership_->OnHandled(command);
+    endpoint_->Handle(command, Now());
+    FromPlane();
+  });
+}
+
+void SimNode::FromPlane() {
+  for (transfer::TransferEvent& event : endpoint_->TakeEvents()) {
+    ownership_->OnEmitted(event);
+    Hop(from_plane_free_, [this, event = std::move(event)] {
+      ownership_->OnDelivered(event);
+      core_->OnTransfer(event, Now());
+      Pump();
+    });
+  }
+}
+
+}  // namespace tandem::sim

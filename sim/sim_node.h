@@ -1,0 +1,92 @@
+// A node in the simulator: the shipping core, KV plane and hash engine, joined as NodeRuntime joins
+// them. The engine thread and the transfer thread are apart by a delay in both directions.
+// Thread safety: none.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/engine/engine.h"
+#include "common/node/node_core.h"
+#include "common/transfer/handoff_endpoint.h"
+#include "sim/checkers/ownership_checker.h"
+#include "sim/checkers/salt_checker.h"
+#include "sim/control_stream.h"
+#include "sim/process.h"
+#include "sim/schedule.h"
+#include "sim/violations.h"
+#include "sim/virtual_network.h"
+
+namespace tandem::sim {
+
+struct SimNodeOptions {
+  v1::NodeRole role = v1::NODE_ROLE_DECODE;
+  Topology topology;
+  std::function<std::vector<std::vector<TokenId>>(const std::string& request_id)> whole_sequences;
+};
+
+class SimNode final : public Process {
+ public:
+  SimNode(World& world, VirtualNetwork& network, int id, std::string name,
+          absl::Duration clock_offset, const SimNodeOptions& options, RunLog& log);
+
+  // The stream outlives the node.
+  void AddStream(ControlStream& stream) { streams_.push_back(&stream); }
+
+  // REQUIRES: alive, for the next five.
+  const node::NodeCore& core() const { return *core_; }
+  const transfer::HandoffEndpoint& endpoint() const { return *endpoint_; }
+  HandoffStates handoff_states() const { return ownership_->states(); }
+  // As by SIGTERM. The process ends when it is idle, or after a while.
+  void BeginDrain();
+  bool draining() const { return drain_ends_.has_value(); }
+  // Flips a bit of one of its KV blocks.
+  void CorruptBlock();
+
+  void OnStreamOpened(ControlStream& stream);
+  void OnRouterMessage(ControlStream& stream, const v1::RouterMessage& message);
+  void OnStreamEnded(ControlStream& stream);
+
+ protected:
+  void OnStart() override;
+  void OnCrash() override;
+
+ private:
+  void MakeCore();
+  v1::NodeMessage MakeRegistration() const;
+  void Tick();
+  void Pump();
+  void SendEvents(node::NodeActions& actions);
+  // From the engine thread to the transfer thread and back, in order.
+  void ToPlane(transfer::TransferCommand command);
+  void FromPlane();
+  void Hop(absl::Time& free_at, Action action);
+  void StartStep();
+  void FinishStep();
+
+  VirtualNetwork& network_;
+  const SimNodeOptions options_;
+  RunLog& log_;
+  std::vector<ControlStream*> streams_;
+
+  // Of this life.
+  Incarnation incarnation_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<VirtualTransport> transport_;
+  std::unique_ptr<transfer::HandoffEndpoint> endpoint_;
+  std::unique_ptr<node::NodeCore> core_;
+  std::optional<OwnershipChecker> ownership_;
+  std::optional<SaltChecker> salt_;
+  std::map<ControlStream*, node::RouterKey> routers_;  // never walked: pointers have no order
+  uint64_t next_router_ = 1;
+  absl::Span<const engine::SequenceSlice> step_;
+  bool stepping_ = false;
+  absl::Time to_plane_free_, from_plane_free_, next_heartbeat_;
+  std::optional<absl::Time> drain_ends_;
+};
+
+}  // namespace tandem::sim

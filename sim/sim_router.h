@@ -1,0 +1,65 @@
+// A router in the simulator: the shipping RouterCore, its streams to nodes and its clients.
+// Thread safety: none.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "router/pipeline/router_core_impl.h"
+#include "sim/control_stream.h"
+#include "sim/process.h"
+#include "sim/violations.h"
+
+namespace tandem::sim {
+
+struct SimRouterOptions {
+  router::RouterOptions core;
+  router::ModelIdentity model;
+  int64_t requests_max = 0, sequences_max = 0;  // that the checkers allow
+};
+
+class SimRouter final : public Process {
+ public:
+  using ClientSink =
+      std::function<void(SimRouter& router, const RequestId& id, const router::ClientEvent& event)>;
+
+  SimRouter(World& world, int id, std::string name, absl::Duration clock_offset,
+            const SimRouterOptions& options, RunLog& log, ClientSink clients)
+      : Process(world, id, std::move(name), clock_offset),
+        options_(options),
+        log_(log),
+        clients_(std::move(clients)) {}
+
+  // The stream outlives the router.
+  void AddStream(ControlStream& stream) { all_streams_.push_back(&stream); }
+
+  // REQUIRES: alive, for the next two.
+  absl::Status Submit(router::RequestInput input);
+  void Finish(const RequestId& id);
+  const router::RouterCoreImpl& core() const { return *core_; }
+
+  void OnStreamOpened(ControlStream& stream, uint64_t connection);
+  void OnNodeMessage(ControlStream& stream, const v1::NodeMessage& message);
+  void OnStreamEnded(ControlStream& stream, uint64_t connection);
+
+ protected:
+  void OnStart() override;
+  void OnCrash() override;
+
+ private:
+  void Tick();
+  void Pump();
+
+  const SimRouterOptions options_;
+  RunLog& log_;
+  const ClientSink clients_;
+  std::vector<ControlStream*> all_streams_;
+  std::unique_ptr<router::RouterCoreImpl> core_;
+  std::map<ControlStream*, router::NodeKey> keys_;  // of the current connection
+  std::map<router::NodeKey, ControlStream*> streams_;
+  uint64_t next_key_ = 1;
+};
+
+}  // namespace tandem::sim

@@ -1,0 +1,314 @@
+#include "sim/simulation.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "common/model/hash_model.h"
+#include "sim/checkers/progress_checker.h"
+#include "sim/checkers/quiescence_checker.h"
+#include "sim/control_stream.h"
+#include "sim/oracle.h"
+#include "sim/sim_node.h"
+#include "sim/sim_router.h"
+#include "sim/virtual_network.h"
+
+namespace tandem::sim {
+namespace {
+
+constexpr absl::Duration kLeaseTime = absl::Milliseconds(600);
+
+router::RouterOptions CoreOptions(const Topology& topology) {
+  router::RouterOptions options;
+  options.router_id = "simulated";
+  options.local_prefill_tokens_max = static_cast<int32_t>(topology.local_prefill_tokens);
+  options.heartbeat_interval = absl::Milliseconds(100);
+  options.node_lost_after = absl::Milliseconds(400);
+  options.lease_time = kLeaseTime;
+  options.queue_deadline = absl::Seconds(3);
+  options.no_node_deadline = absl::Seconds(1);
+  options.reserve_deadline = absl::Milliseconds(400);
+  options.prefill_deadline = absl::Milliseconds(1500);
+  options.token_deadline = absl::Milliseconds(800);
+  return options;
+}
+
+class Simulation {
+ public:
+  Simulation(const Schedule& schedule, bool timeline);
+  SimReport Run();
+
+ private:
+  void AddProcesses();
+  void AddStreams();
+  void Inject(const Fault& fault);
+  void InjectProcessFault(const Fault& fault, Process& process);
+  void InjectFrameFault(const Fault& fault);
+  void BlockFor(const Fault& fault, bool both_ways);
+  void Cover(const Fault& fault);
+  void TickClients();
+  void CheckQuiet();
+  SimNode* NodeAt(int64_t id) {
+    const int64_t index = id - static_cast<int64_t>(routers_.size());
+    return index < 0 ? nullptr : nodes_[index].get();
+  }
+  Process& ProcessAt(int64_t id) {
+    if (SimNode* node = NodeAt(id); node != nullptr) return *node;
+    return *routers_[id];
+  }
+  void After(int64_t us, absl::AnyInvocable<void()> action) {
+    world_.After(absl::Microseconds(us), std::move(action));
+  }
+  absl::Duration ClockOffset() {
+    return world_.RandomDelay(absl::Microseconds(schedule_.topology.clock_skew_us));
+  }
+
+  const Schedule& schedule_;
+  World world_;
+  RunLog log_;
+  SimClients clients_;
+  VirtualNetwork network_;
+  std::vector<std::unique_ptr<SimRouter>> routers_;
+  std::vector<std::unique_ptr<SimNode>> nodes_;
+  std::vector<std::unique_ptr<ControlStream>> streams_;
+  Coverage coverage_ = {};
+};
+
+NetworkOptions NetworkOf(const Topology& t) {
+  return {.processes = static_cast<int>(t.processes()),
+          .delay_max = absl::Microseconds(t.kv_us),
+          .bytes_per_second = static_cast<double>(t.kv_bytes_per_second),
+          .rendezvous = t.rendezvous != 0,
+          .hold_when_blocked = t.hold_frames != 0};
+}
+
+Simulation::Simulation(const Schedule& schedule, bool timeline)
+    : schedule_(schedule),
+      world_(schedule.seed),
+      log_(world_, timeline),
+      clients_(world_, log_),
+      network_(world_, NetworkOf(schedule.topology)) {
+  AddProcesses();
+  AddStreams();
+  for (const auto& router : routers_) router->Start();
+  for (const auto& node : nodes_) node->Start();
+  for (const SimRequest& request : schedule_.requests)
+    clients_.Add(request, EngineOptions(schedule_.topology));
+  for (const Fault& fault : schedule_.faults) After(fault.at_us, [this, &fault] { Inject(fault); });
+  TickClients();
+}
+
+void Simulation::AddProcesses() {
+  const Topology& t = schedule_.topology;
+  const engine::HashEngineOptions engine = EngineOptions(t);
+  SimRouterOptions router;
+  router.core = CoreOptions(t);
+  router.model = {.name = std::string(model::kHashModelName),
+                  .fingerprint = std::string(model::kHashModelFingerprint),
+                  .vocab_size = engine.vocab_size,
+                  .context_tokens = engine.context_tokens};
+  router.requests_max = static_cast<int64_t>(schedule_.requests.size());
+  for (const SimRequest& request : schedule_.requests) router.sequences_max += request.answers;
+  int id = 0;
+  std::vector<SimRouter*> routers;
+  for (int i = 0; i < t.routers; ++i) {
+    routers_.push_back(std::make_unique<SimRouter>(
+        world_, id++, absl::StrCat("router-", i), ClockOffset(), router, log_,
+        [this](SimRouter& from, const RequestId& request, const router::ClientEvent& event) {
+          clients_.OnEvent(from, request, event);
+        }));
+    routers.push_back(routers_.back().get());
+  }
+  clients_.SetRouters(std::move(routers));
+  const auto add = [&](v1::NodeRole role, const std::string& name) {
+    SimNodeOptions node{
+        .role = role, .topology = t, .whole_sequences = [this](const std::string& r) {
+          return clients_.WholeSequences(r);
+        }};
+    nodes_.push_back(
+        std::make_unique<SimNode>(world_, network_, id++, name, ClockOffset(), node, log_));
+  };
+  for (int i = 0; i < t.prefill_nodes; ++i) add(v1::NODE_ROLE_PREFILL, absl::StrCat("prefill-", i));
+  for (int i = 0; i < t.decode_nodes; ++i) add(v1::NODE_ROLE_DECODE, absl::StrCat("decode-", i));
+}
+
+void Simulation::AddStreams() {
+  const ControlStream::Options options{.delay_max =
+                                           absl::Microseconds(schedule_.topology.control_us)};
+  for (const auto& router : routers_) {
+    for (const auto& node : nodes_) {
+      streams_.push_back(
+          std::make_unique<ControlStream>(world_, network_, options, *router, *node));
+      router->AddStream(*streams_.back());
+      node->AddStream(*streams_.back());
+    }
+  }
+}
+
+void Simulation::TickClients() {
+  clients_.Tick();
+  world_.After(absl::Milliseconds(100), [this] { TickClients(); });
+}
+
+// ---- faults
+
+void Simulation::Inject(const Fault& fault) {
+  Cover(fault);
+  if (log_.timeline())
+    log_.Note(static_cast<int>(fault.target), absl::StrCat("FAULT ", ToText(fault)));
+  switch (fault.kind) {
+    case FaultKind::kPartition:
+      return BlockFor(fault, /*both_ways=*/true);
+    case FaultKind::kOneWayPartition:
+      return BlockFor(fault, /*both_ways=*/false);
+    case FaultKind::kSlowLink: {
+      const int from = static_cast<int>(fault.target), to = static_cast<int>(fault.other);
+      network_.SetRate(from, to, static_cast<double>(std::max<int64_t>(1, fault.amount)));
+      return After(fault.lasts_us, [this, from, to] { network_.ResetRate(from, to); });
+    }
+    case FaultKind::kCutStream:
+      for (const auto& stream : streams_)
+        if (stream->Joins(static_cast<int>(fault.target), static_cast<int>(fault.other)))
+          stream->Cut();
+      return;
+    case FaultKind::kLoseFrames:
+    case FaultKind::kDuplicateFrames:
+    case FaultKind::kCorruptFrames:
+    case FaultKind::kDelayFrames:
+      return InjectFrameFault(fault);
+    default:
+      return InjectProcessFault(fault, ProcessAt(fault.target));
+  }
+}
+
+void Simulation::InjectProcessFault(const Fault& fault, Process& process) {
+  if (!process.alive()) return;
+  SimNode* node = NodeAt(fault.target);
+  switch (fault.kind) {
+    case FaultKind::kCrash:
+      process.Crash();
+      if (node == nullptr) clients_.OnRouterCrash(*routers_[fault.target]);
+      break;
+    case FaultKind::kPause:
+      process.Pause();
+      break;
+    case FaultKind::kSlow:
+      process.SetSlowness(std::max<int64_t>(1, fault.amount));
+      break;
+    case FaultKind::kDrain:
+      if (node != nullptr && !node->paused()) node->BeginDrain();
+      break;
+    case FaultKind::kCorruptBlock:
+      if (node != nullptr) node->CorruptBlock();
+      break;
+    default:
+      break;
+  }
+  // What a drain takes comes on top of the pause before the next start.
+  const int64_t until = fault.lasts_us + (fault.kind == FaultKind::kDrain ? 600'000 : 0);
+  After(until, [this, &fault, &process] {
+    if (fault.kind == FaultKind::kSlow) process.SetSlowness(1);
+    if (fault.kind == FaultKind::kPause) process.Resume();
+    SimNode* drained = NodeAt(fault.target);
+    if (drained != nullptr && drained->alive() && drained->draining()) process.Crash();
+    if (!process.alive()) {
+      if (log_.timeline()) log_.Note(process.id(), "starts again");
+      process.Start();
+    }
+  });
+}
+
+void Simulation::InjectFrameFault(const Fault& fault) {
+  const auto set = [this, kind = fault.kind](int64_t amount) {
+    FrameFaults& faults = network_.faults();
+    if (kind == FaultKind::kLoseFrames) faults.lose_one_in = amount;
+    if (kind == FaultKind::kDuplicateFrames) faults.duplicate_one_in = amount;
+    if (kind == FaultKind::kCorruptFrames) faults.corrupt_one_in = amount;
+    if (kind == FaultKind::kDelayFrames) faults.delay_max = absl::Microseconds(amount);
+  };
+  set(fault.amount);
+  After(fault.lasts_us, [set] { set(0); });
+}
+
+void Simulation::BlockFor(const Fault& fault, bool both_ways) {
+  const int a = static_cast<int>(fault.target), b = static_cast<int>(fault.other);
+  network_.Block(a, b);
+  if (both_ways) network_.Block(b, a);
+  After(fault.lasts_us, [this, a, b, both_ways] {
+    network_.Unblock(a, b);
+    if (both_ways) network_.Unblock(b, a);
+  });
+}
+
+void Simulation::Cover(const Fault& fault) {
+  auto& row = coverage_[static_cast<int>(fault.kind)];
+  for (const auto& router : routers_) {
+    if (!router->alive()) continue;
+    const auto states = router->core().requests_by_state();
+    for (size_t i = 0; i < 5; ++i) row[i] += states[i] > 0 ? 1 : 0;
+  }
+  const bool network =
+      fault.kind >= FaultKind::kLoseFrames && fault.kind <= FaultKind::kDelayFrames;
+  for (const auto& node : nodes_) {
+    if (!node->alive()) continue;
+    if (!network && node->id() != fault.target && node->id() != fault.other) continue;
+    const HandoffStates s = node->handoff_states();
+    const int64_t counts[] = {s.reserved, s.filling,  s.draining, s.planned,
+                              s.pushing,  s.finished, s.cancelled};
+    for (size_t i = 0; i < 7; ++i) row[5 + i] += counts[i] > 0 ? 1 : 0;
+  }
+}
+
+// ---- the run
+
+void Simulation::CheckQuiet() {
+  for (const auto& node : nodes_)
+    if (node->alive())
+      CheckNodeQuiet(node->name(), node->core(), node->endpoint().counters(), log_);
+  std::vector<const node::NodeCore*> all;
+  for (const auto& node : nodes_)
+    if (node->alive()) all.push_back(&node->core());
+  for (const auto& router : routers_) {
+    if (!router->alive()) continue;
+    CheckRouterQuiet(router->name(), router->core(), router->Now(), log_);
+    if (router->core().fleet().size() == static_cast<int64_t>(all.size()))
+      CheckIndex(router->name(), router->core(), all, log_);
+  }
+}
+
+SimReport Simulation::Run() {
+  const absl::Time start = world_.now();
+  int64_t last_us = 0;
+  for (const SimRequest& request : schedule_.requests) last_us = std::max(last_us, request.at_us);
+  for (const Fault& fault : schedule_.faults)
+    last_us = std::max(
+        last_us, fault.at_us + fault.lasts_us + (fault.kind == FaultKind::kDrain ? 600'000 : 0));
+  const absl::Time last = start + absl::Microseconds(last_us);
+  world_.RunUntil(last);
+  while (!clients_.AllSettled() && world_.now() < last + kProgressBound)
+    world_.RunUntil(world_.now() + absl::Milliseconds(5));
+  CheckProgress(clients_.Unsettled(), world_.now() - last, log_);
+  world_.RunUntil(world_.now() + kLeaseTime);
+  if (clients_.AllSettled()) CheckQuiet();
+  if (schedule_.faults.empty() && clients_.counts().failed > 0)
+    log_.Violate("progress", "a request failed without any fault");
+
+  SimReport report;
+  report.violations = log_.violations();
+  report.timeline = log_.TakeEntries();
+  for (const auto& router : routers_) report.lanes.push_back(router->name());
+  for (const auto& node : nodes_) report.lanes.push_back(node->name());
+  report.clients = clients_.counts();
+  report.coverage = coverage_;
+  report.events = world_.events_run();
+  report.virtual_us = log_.now_us();
+  return report;
+}
+
+}  // namespace
+
+SimReport RunSchedule(const Schedule& schedule, bool timeline) {
+  return Simulation(schedule, timeline).Run();
+}
+
+}  // namespace tandem::sim

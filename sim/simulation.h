@@ -1,0 +1,40 @@
+// Runs one schedule: builds the cluster in virtual time, lets the faults happen, waits until every
+// client is served and one lease time more, and reports what the checkers found. The cluster's
+// parts are the shipping state machines. One schedule always runs the same.
+// Thread safety: independent calls may run in parallel.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/schedule.h"
+#include "sim/sim_clients.h"
+#include "sim/violations.h"
+
+namespace tandem::sim {
+
+// The states of requests, leases and exports: columns of the coverage table.
+inline constexpr std::array<absl::string_view, 12> kMachineStates = {
+    "queued",         "reserving",      "prefilling",      "installing",
+    "generating",     "lease:reserved", "lease:filling",   "lease:draining",
+    "export:planned", "export:pushing", "export:finished", "export:cancelled"};
+// How often a fault of each kind began while some machine was in each state. Requests are those of
+// all routers; leases and exports those of the process that is hit, or of all for a fault of the
+// network.
+using Coverage = std::array<std::array<int64_t, kMachineStates.size()>, kFaultKinds>;
+
+struct SimReport {
+  std::vector<Violation> violations;
+  std::vector<TimelineEntry> timeline;
+  std::vector<std::string> lanes;  // names of the processes, by lane
+  ClientCounts clients;
+  Coverage coverage = {};
+  int64_t events = 0;
+  int64_t virtual_us = 0;
+};
+
+SimReport RunSchedule(const Schedule& schedule, bool timeline = false);
+
+}  // namespace tandem::sim

@@ -1,0 +1,49 @@
+// Many schedules, in parallel; and a failing one made smaller.
+// Thread safety: the functions may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "sim/simulation.h"
+
+namespace tandem::sim {
+
+struct SwarmOptions {
+  uint64_t first_seed = 1;  // seeds are first_seed, first_seed + 1, ...
+  int64_t schedules = 2000;
+  int threads = 1;
+  int64_t failures_max = 5;  // stops after this many
+};
+
+struct SwarmReport {
+  struct Failure {
+    uint64_t seed = 0;
+    Violation violation;  // the first
+  };
+  std::vector<Failure> failures;  // by seed
+  int64_t schedules = 0, events = 0, virtual_us = 0;
+  int64_t faults = 0, requests = 0;
+  ClientCounts clients;
+  Coverage coverage = {};
+  absl::Duration took;
+};
+
+SwarmReport RunSwarm(const SwarmOptions& options);
+// Rates, totals and failures in words.
+std::string ToText(const SwarmReport& report);
+// Rows are kinds of fault, columns states; a pair never hit is shown as "·".
+std::string CoverageTable(const Coverage& coverage);
+
+// The smallest schedule found, by leaving out requests and faults and shortening what is left, that
+// still breaks what `checker` checks. `runs` bounds the effort.
+Schedule Shrink(Schedule failing, const std::string& checker, int64_t runs);
+
+// The whole run in words, one line an event; or as a picture, one lane a process.
+std::string TimelineText(const Schedule& schedule, const SimReport& report);
+std::string TimelineSvg(const Schedule& schedule, const SimReport& report);
+
+}  // namespace tandem::sim

@@ -1,0 +1,243 @@
+// Goal: attention on the device is right (against softmax in double) and invariant: a row has the
+// same bits alone as a generated row, in a prompt of any chunking, beside other sequences, with its
+// partitions split among items or walked by one, at any place in the cache and with any block size;
+// places it may not look at are never used.
+#include <algorithm>
+#include <numeric>
+
+#include "device_fixture.h"
+#include "kernels/api/attention_schedule.h"
+
+namespace tandem::kernels {
+namespace {
+
+struct AttentionShape {
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t sliding_window = 0;
+  int32_t block_tokens = 32;
+};
+
+// One sequence's inputs by position: [length][heads · head_dim].
+struct SequenceData {
+  int32_t length = 0;
+  std::vector<Bf16Bits> q, k, v;
+};
+
+// Rows [begin, end) of a sequence.
+struct Chunk {
+  size_t sequence = 0;
+  int32_t begin = 0, end = 0;
+};
+
+class DeviceAttentionTest : public DeviceTest {
+ protected:
+  SequenceData RandomSequence(const AttentionShape& shape, int32_t length) {
+    const size_t rows = static_cast<size_t>(length);
+    return {length, NormalBf16(rows * shape.num_heads * shape.head_dim, 1.5f),
+            NormalBf16(rows * shape.num_kv_heads * shape.head_dim),
+            NormalBf16(rows * shape.num_kv_heads * shape.head_dim)};
+  }
+
+  // A cache with K and V of all sequences at random places, everything else NaN, and their tables;
+  // entries of blocks that `first_needed` says are out of sight are nonsense.
+  struct Cache {
+    std::vector<Bf16Bits> region;
+    std::vector<int32_t> tables;
+    std::vector<int32_t> table_offsets;
+  };
+  Cache MakeCache(const AttentionShape& shape, const std::vector<SequenceData>& data,
+                  const std::vector<Chunk>& chunks) {
+    const int32_t block_tokens = shape.block_tokens, head_dim = shape.head_dim;
+    int32_t blocks = 3;
+    for (const SequenceData& s : data) blocks += s.length / block_tokens + 1;
+    std::vector<int32_t> order(static_cast<size_t>(blocks));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), generator_);
+    Cache cache;
+    const size_t slab = static_cast<size_t>(block_tokens * head_dim);
+    const size_t block_size = static_cast<size_t>(shape.num_kv_heads) * 2 * slab;
+    cache.region.assign(order.size() * block_size, 0xffff);
+    size_t next = 0;
+    for (size_t i = 0; i < data.size(); ++i) {
+      cache.table_offsets.push_back(static_cast<int32_t>(cache.tables.size()));
+      int32_t lowest = 0, highest = 0;
+      for (const Chunk& chunk : chunks) {
+        if (chunk.sequence != i) continue;
+        lowest = shape.sliding_window > 0 ? std::max(0, chunk.begin + 1 - shape.sliding_window) : 0;
+        highest = chunk.end;
+      }
+      for (int32_t t = 0; t < data[i].length; ++t) {
+        if (t % block_tokens == 0) cache.tables.push_back(order[next++]);
+        if (t < lowest || t >= highest) continue;
+        for (int32_t h = 0; h < shape.num_kv_heads; ++h) {
+          Bf16Bits* k =
+              cache.region.data() + static_cast<size_t>(cache.tables.back()) * block_size +
+              static_cast<size_t>(h * 2) * slab + static_cast<size_t>(t % block_tokens * head_dim);
+          const size_t from = static_cast<size_t>((t * shape.num_kv_heads + h) * head_dim);
+          std::copy_n(data[i].k.begin() + from, head_dim, k);
+          std::copy_n(data[i].v.begin() + from, head_dim, k + slab);
+        }
+      }
+      for (int32_t b = 0; b < lowest / block_tokens; ++b) {
+        cache.tables[static_cast<size_t>(cache.table_offsets.back() + b)] = 1 << 28;
+      }
+    }
+    return cache;
+  }
+
+  // Attends with the chunks' rows as one batch; returns [rows][heads · head_dim] in their order.
+  std::vector<Bf16Bits> RunBatch(const AttentionShape& shape, const std::vector<SequenceData>& data,
+                                 const std::vector<Chunk>& chunks, int32_t items_wanted) {
+    const Cache cache = MakeCache(shape, data, chunks);
+    std::vector<Bf16Bits> q;
+    std::vector<AttentionSequence> sequences;
+    const int32_t row_size = shape.num_heads * shape.head_dim;
+    for (const Chunk& chunk : chunks) {
+      sequences.push_back({static_cast<int32_t>(q.size()) / row_size, chunk.end - chunk.begin,
+                           chunk.begin, cache.table_offsets[chunk.sequence]});
+      const auto& from = data[chunk.sequence].q;
+      q.insert(q.end(), from.begin() + chunk.begin * row_size, from.begin() + chunk.end * row_size);
+    }
+    const int32_t records_max = 64;
+    const AttentionSchedule schedule = ScheduleAttention(
+        {shape.num_heads, shape.num_kv_heads, shape.sliding_window, items_wanted, records_max},
+        sequences);
+    const AttentionCounts counts = {static_cast<int32_t>(schedule.narrow_items.size()),
+                                    static_cast<int32_t>(schedule.wide_items.size()),
+                                    static_cast<int32_t>(schedule.merges.size())};
+    const DeviceBuffer dq = Upload(q), region = Upload(cache.region), tables = Upload(cache.tables),
+                       narrow = Upload(schedule.narrow_items), wide = Upload(schedule.wide_items),
+                       merges = Upload(schedule.merges),
+                       dcounts = Upload(std::vector<AttentionCounts>{counts}),
+                       records = Poisoned(size_t{records_max} * shape.num_kv_heads * 16 *
+                                          (shape.head_dim + 2) * sizeof(float)),
+                       out = Poisoned(q.size() * sizeof(Bf16Bits));
+    DeviceAttentionArgs args;
+    args.q = dq.as<Bf16Bits>();
+    args.num_heads = shape.num_heads;
+    args.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+    args.sliding_window = shape.sliding_window;
+    args.layer.shape = {shape.num_kv_heads, shape.head_dim, shape.block_tokens, KvType::kBf16};
+    args.layer.base = region.data();
+    args.layer.block_stride_bytes =
+        int64_t{shape.num_kv_heads} * 2 * shape.block_tokens * shape.head_dim * 2;
+    args.tables = tables.as<int32_t>();
+    args.narrow_items = narrow.as<AttentionItem>();
+    args.wide_items = wide.as<AttentionItem>();
+    args.merges = merges.as<AttentionMerge>();
+    args.counts = dcounts.as<AttentionCounts>();
+    // Fewer blocks than items here, more there: the loop over items is persistent.
+    args.launch = {counts.narrow_items > 0 ? std::max(1, counts.narrow_items - 1) : 2,
+                   counts.wide_items, counts.merges + 1};
+    args.records = records.as<float>();
+    args.out = out.as<Bf16Bits>();
+    ops().attention(args, stream());
+    return Download<Bf16Bits>(out, q.size());
+  }
+
+  // One row and head in double.
+  std::vector<double> Expected(const AttentionShape& shape, const SequenceData& data, int32_t row,
+                               int32_t head) {
+    const int32_t dim = shape.head_dim;
+    const int32_t kv_head = head / (shape.num_heads / shape.num_kv_heads);
+    const int32_t begin =
+        shape.sliding_window > 0 ? std::max(0, row + 1 - shape.sliding_window) : 0;
+    const auto at = [dim](const std::vector<Bf16Bits>& x, int32_t index, int32_t d) {
+      return double{FromBf16(x[static_cast<size_t>(index * dim + d)])};
+    };
+    std::vector<double> scores, out(static_cast<size_t>(dim));
+    double most = -INFINITY, sum = 0;
+    for (int32_t t = begin; t <= row; ++t) {
+      double score = 0;
+      for (int32_t d = 0; d < dim; ++d) {
+        score += at(data.q, row * shape.num_heads + head, d) *
+                 at(data.k, t * shape.num_kv_heads + kv_head, d);
+      }
+      scores.push_back(score / std::sqrt(static_cast<double>(dim)));
+      most = std::max(most, scores.back());
+    }
+    for (int32_t t = begin; t <= row; ++t) {
+      const double p = std::exp(scores[static_cast<size_t>(t - begin)] - most);
+      sum += p;
+      for (int32_t d = 0; d < dim; ++d) {
+        out[static_cast<size_t>(d)] += p * at(data.v, t * shape.num_kv_heads + kv_head, d);
+      }
+    }
+    for (double& value : out) value /= sum;
+    return out;
+  }
+
+  void ExpectRight(const AttentionShape& shape, int32_t length, int32_t begin) {
+    const std::vector<SequenceData> data = {RandomSequence(shape, length)};
+    const std::vector<Bf16Bits> out = RunBatch(shape, data, {{0, begin, length}}, 4);
+    for (int32_t row : {begin, (begin + length) / 2, length - 1}) {
+      for (int32_t head = 0; head < shape.num_heads; ++head) {
+        const std::vector<double> expected = Expected(shape, data[0], row, head);
+        double error = 0, norm = 0;
+        for (int32_t d = 0; d < shape.head_dim; ++d) {
+          const size_t i =
+              static_cast<size_t>(((row - begin) * shape.num_heads + head) * shape.head_dim + d);
+          const double difference = FromBf16(out[i]) - expected[static_cast<size_t>(d)];
+          error += difference * difference;
+          norm += expected[static_cast<size_t>(d)] * expected[static_cast<size_t>(d)];
+        }
+        // p and the result are rounded to bf16; errors of p do not cancel where values do.
+        ASSERT_LE(std::sqrt(error), 3 * kBf16Unit * (std::sqrt(norm) + 1.0))
+            << "row " << row << " head " << head << " head_dim " << shape.head_dim;
+      }
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, DeviceAttentionTest, kDeviceKinds, DeviceName);
+
+TEST_P(DeviceAttentionTest, AgreesWithSoftmaxInDouble) {
+  ExpectRight({4, 2, 64}, 70, 0);
+  ExpectRight({3, 1, 64}, 300, 299);
+  ExpectRight({4, 1, 128}, 530, 527);
+  ExpectRight({2, 2, 256, 0, 16}, 41, 0);
+  ExpectRight({8, 1, 256}, 290, 289);
+  ExpectRight({4, 1, 64, 100}, 600, 570);
+}
+
+TEST_P(DeviceAttentionTest, PromptRowsAndGeneratedRowsHaveTheSameBits) {
+  for (const AttentionShape shape :
+       {AttentionShape{4, 2, 64}, AttentionShape{4, 1, 64, 90}, AttentionShape{2, 1, 256}}) {
+    const int32_t length = 560;
+    const std::vector<SequenceData> data = {RandomSequence(shape, length),
+                                            RandomSequence(shape, 37)};
+    const size_t row_size = static_cast<size_t>(shape.num_heads * shape.head_dim);
+    // A wide tile.
+    const std::vector<Bf16Bits> prompt = RunBatch(shape, data, {{0, 520, length}}, 1);
+    for (int32_t row : {520, 543, 559}) {
+      const Bf16Bits* expected = prompt.data() + static_cast<size_t>(row - 520) * row_size;
+      const std::string what =
+          "row " + std::to_string(row) + " of head_dim " + std::to_string(shape.head_dim);
+      // Alone, partitions in one item; split into three; beside another sequence.
+      for (int32_t items_wanted : {1, 8}) {
+        const auto alone = RunBatch(shape, data, {{0, row, row + 1}}, items_wanted);
+        ExpectSameBits(alone.data(), expected, row_size, what + " alone");
+      }
+      const auto beside = RunBatch(shape, data, {{1, 30, 37}, {0, row, row + 1}}, 8);
+      ExpectSameBits(beside.data() + 7 * row_size, expected, row_size, what + " beside others");
+    }
+    const auto chunk = RunBatch(shape, data, {{0, 541, 552}, {1, 0, 37}}, 3);
+    ExpectSameBits(chunk.data(), prompt.data() + 21 * row_size, 11 * row_size, "another chunk");
+  }
+}
+
+TEST_P(DeviceAttentionTest, BlockSizeAndPlaceDoNotMatter) {
+  AttentionShape shape = {4, 2, 64, 0, 32};
+  const std::vector<SequenceData> data = {RandomSequence(shape, 300)};
+  const std::vector<Bf16Bits> expected = RunBatch(shape, data, {{0, 280, 300}}, 1);
+  for (int32_t block_tokens : {16, 64, 256}) {
+    shape.block_tokens = block_tokens;
+    const auto actual = RunBatch(shape, data, {{0, 280, 300}}, 1);
+    ExpectSameBits(actual.data(), expected.data(), expected.size(),
+                   "blocks of " + std::to_string(block_tokens));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::kernels

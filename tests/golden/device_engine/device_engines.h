@@ -1,0 +1,31 @@
+// The devices that the device engine is tested on: the emulated one everywhere, CUDA where there is
+// one.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/engine/device_engine.h"
+#include "kernels/cuda/emulator/emulated_device.h"
+#include "tests/golden/cpu_engine/engine_driver.h"
+
+namespace tandem::engine {
+
+enum class DeviceKind { kEmulated, kCuda };
+
+inline std::string DeviceKindName(DeviceKind kind) {
+  return kind == DeviceKind::kEmulated ? "Emulated" : "Cuda";
+}
+// Whether to skip, saying so.
+inline bool DeviceIsMissing(DeviceKind kind) {
+  return kind == DeviceKind::kCuda && kernels::CountCudaDevices() == 0;
+}
+
+inline absl::StatusOr<std::unique_ptr<Engine>> NewEngineOn(DeviceKind kind,
+                                                           const model::Checkpoint& checkpoint,
+                                                           const DeviceEngineOptions& options) {
+  if (kind == DeviceKind::kCuda) return NewCudaEngine(checkpoint, options);
+  return NewDeviceEngine(checkpoint, options, kernels::emulated::NewEmulatedDevice(7));
+}
+
+}  // namespace tandem::engine

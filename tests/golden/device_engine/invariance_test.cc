@@ -1,0 +1,253 @@
+// Goal: idea 1 of the architecture on the device engine: tokens and logprob bits of a request do
+// not depend on the batch beside it, on chunk sizes, on block ids, on whether steps run as graphs,
+// or on the engine instance that computed its KV: blocks taken from one engine's arena and marked
+// arrived in another's continue the sequence to the bit.
+#include <cstring>
+#include <iostream>
+#include <random>
+
+#include "tests/golden/device_engine/device_engines.h"
+
+namespace tandem::engine {
+namespace {
+
+constexpr int64_t kBlocks = 128;
+constexpr int64_t kOutputTokens = 5;
+
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;
+
+  void Add(const SampledToken& sampled) {
+    tokens.push_back(sampled.token);
+    logprobs.push_back(sampled.logprob);
+    for (const TopLogprob& top : sampled.top_logprobs) logprobs.push_back(top.logprob);
+  }
+};
+
+void ExpectSame(const Answer& actual, const Answer& expected, const std::string& what) {
+  EXPECT_EQ(actual.tokens, expected.tokens) << what;
+  ASSERT_EQ(actual.logprobs.size(), expected.logprobs.size()) << what;
+  EXPECT_EQ(std::memcmp(actual.logprobs.data(), expected.logprobs.data(),
+                        actual.logprobs.size() * sizeof(float)),
+            0)
+      << what << ": logprob bits differ";
+}
+
+class DeviceInvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, DeviceKind>> {
+ protected:
+  void SetUp() override {
+    kind_ = std::get<1>(GetParam());
+    if (DeviceIsMissing(kind_)) GTEST_SKIP() << "needs a GPU: " << kernels::DescribeCuda();
+    seed_ = std::random_device()();
+    random_.seed(seed_);
+    std::cout << "seed " << seed_ << "\n";
+    const std::string path = testing::GoldenPath(std::string("tiny/") + std::get<0>(GetParam()));
+    ASSERT_OK_AND_ASSIGN(checkpoint_, model::Checkpoint::Open(path));
+    engine_ = NewEngine({});
+    ASSERT_NE(engine_, nullptr);
+    for (int i = 0; i < 3; ++i) requests_.push_back(NewRequest());
+    for (const DrivenSequence& request : requests_) {
+      expected_.push_back(RunAlone(engine_.get(), request, 1000));
+    }
+  }
+
+  std::unique_ptr<Engine> NewEngine(DeviceEngineOptions options) {
+    options.threads = 1;
+    options.block_tokens = 16;
+    auto engine = NewEngineOn(kind_, *checkpoint_, options);
+    EXPECT_OK(engine.status());
+    if (!engine.ok()) return nullptr;
+    EXPECT_OK((*engine)->AllocateKv(kBlocks));
+    return *std::move(engine);
+  }
+
+  DrivenSequence NewRequest() {
+    DrivenSequence request;
+    const int64_t longest = std::min<int64_t>(60, engine_->spec().context_tokens - kOutputTokens);
+    request.prompt_tokens = 1 + static_cast<int64_t>(random_() % longest);
+    for (int64_t i = 0; i < request.prompt_tokens; ++i) {
+      request.tokens.push_back(static_cast<TokenId>(random_() % 144));
+    }
+    request.sampling.temperature = random_() % 2 == 0 ? 0.0 : 0.9;
+    request.sampling.seed = random_();
+    request.sampling.logprobs = 3;
+    return request;
+  }
+
+  std::vector<BlockId> RandomBlocks(const DrivenSequence& request, int32_t first) {
+    std::vector<BlockId> blocks =
+        TakeBlocks(engine_->spec(), first, request.prompt_tokens + kOutputTokens);
+    std::shuffle(blocks.begin(), blocks.end(), random_);
+    return blocks;
+  }
+
+  Answer RunAlone(Engine* engine, DrivenSequence request, int64_t chunk) {
+    request.blocks = RandomBlocks(request, static_cast<int32_t>(random_() % 100));
+    return Continue(engine, &request, chunk, kOutputTokens);
+  }
+  Answer Continue(Engine* engine, DrivenSequence* request, int64_t chunk, int64_t outputs) {
+    Answer answer;
+    for (int64_t i = 0; i < outputs; ++i) {
+      auto sampled = ComputeRest(engine, request, chunk);
+      EXPECT_OK(sampled.status());
+      if (!sampled.ok()) return answer;
+      answer.Add(*sampled);
+      request->tokens.push_back(sampled->token);
+    }
+    return answer;
+  }
+
+  // All requests at once, each step a random chunk of each.
+  std::vector<Answer> RunTogether(Engine* engine) {
+    std::vector<DrivenSequence> running = requests_;
+    std::vector<Answer> answers(running.size());
+    int32_t next_block = 0;
+    for (DrivenSequence& request : running) {
+      request.blocks = RandomBlocks(request, next_block);
+      next_block += static_cast<int32_t>(request.blocks.size());
+    }
+    while (true) {
+      std::vector<size_t> chosen;
+      std::vector<SequenceSlice> slices;
+      for (size_t i = 0; i < running.size(); ++i) {
+        if (answers[i].tokens.size() == kOutputTokens) continue;
+        const int64_t left = static_cast<int64_t>(running[i].tokens.size()) - running[i].computed;
+        chosen.push_back(i);
+        slices.push_back(SliceOf(running[i], 1 + static_cast<int64_t>(random_() % left)));
+      }
+      if (slices.empty()) return answers;
+      auto sampled = engine->Step(slices, [](int) {});
+      EXPECT_OK(sampled.status());
+      if (!sampled.ok()) return answers;
+      size_t next = 0;
+      for (size_t i = 0; i < chosen.size(); ++i) {
+        DrivenSequence& request = running[chosen[i]];
+        request.computed += slices[i].num_new;
+        if (!slices[i].sample) continue;
+        answers[chosen[i]].Add((*sampled)[next]);
+        request.tokens.push_back((*sampled)[next++].token);
+      }
+    }
+  }
+
+  DeviceKind kind_ = DeviceKind::kEmulated;
+  uint64_t seed_ = 0;
+  std::mt19937_64 random_;
+  std::unique_ptr<model::Checkpoint> checkpoint_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<DrivenSequence> requests_;
+  std::vector<Answer> expected_;
+};
+
+TEST_P(DeviceInvarianceTest, BatchChunksAndGraphsDoNotMatter) {
+  for (bool use_graphs : {true, false}) {
+    const std::unique_ptr<Engine> engine =
+        NewEngine({.mirror_written_kv = false, .use_graphs = use_graphs});
+    const std::vector<Answer> together = RunTogether(engine.get());
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      ExpectSame(together[i], expected_[i], use_graphs ? "together, graphs" : "together");
+    }
+    ExpectSame(RunAlone(engine.get(), requests_[0], 7), expected_[0], "chunks of 7");
+  }
+}
+
+TEST_P(DeviceInvarianceTest, BlocksContinueOnAnotherEngine) {
+  const std::unique_ptr<Engine> receiver = NewEngine({.mirror_written_kv = false});
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    DrivenSequence request = requests_[i];
+    request.blocks = RandomBlocks(request, 0);
+    std::vector<int> layers;
+    const SequenceSlice prompt = SliceOf(request, request.prompt_tokens);
+    auto first =
+        engine_->Step(absl::MakeConstSpan(&prompt, 1), [&](int layer) { layers.push_back(layer); });
+    ASSERT_OK(first.status());
+    Answer answer;
+    answer.Add(first->at(0));
+    ASSERT_EQ(static_cast<int>(layers.size()), engine_->spec().layout.num_layers);
+    request.tokens.push_back(first->at(0).token);
+    request.computed = request.prompt_tokens;
+    // What a transport does: bytes from arena to arena, to other places.
+    DrivenSequence moved = request;
+    moved.blocks = RandomBlocks(request, 40);
+    for (int64_t b = 0; b < engine_->spec().layout.BlocksFor(request.prompt_tokens); ++b) {
+      for (int layer = 0; layer < engine_->spec().layout.num_layers; ++layer) {
+        const auto from = engine_->arena().Block(layer, request.blocks[static_cast<size_t>(b)]);
+        std::copy(from.begin(), from.end(),
+                  receiver->arena().Block(layer, moved.blocks[static_cast<size_t>(b)]).begin());
+      }
+      receiver->arena().MarkArrived(moved.blocks[static_cast<size_t>(b)]);
+    }
+    const Answer rest = Continue(receiver.get(), &moved, 1, kOutputTokens - 1);
+    answer.tokens.insert(answer.tokens.end(), rest.tokens.begin(), rest.tokens.end());
+    answer.logprobs.insert(answer.logprobs.end(), rest.logprobs.begin(), rest.logprobs.end());
+    ExpectSame(answer, expected_[i], "moved");
+  }
+}
+
+TEST_P(DeviceInvarianceTest, PromptScoresDoNotDependOnChunks) {
+  DrivenSequence request = NewRequest();
+  while (request.prompt_tokens < 40) request = NewRequest();
+  std::vector<float> expected;
+  for (int64_t chunk : {1000, 9}) {
+    DrivenSequence run = request;
+    run.blocks = RandomBlocks(request, 3);
+    std::vector<SampledToken> scores;
+    while (run.computed < run.prompt_tokens) {
+      SequenceSlice slice = SliceOf(run, std::min(chunk, run.prompt_tokens - run.computed));
+      slice.prompt_scores = &scores;
+      slice.prompt_logprobs = 2;
+      ASSERT_OK(engine_->Step(absl::MakeConstSpan(&slice, 1), [](int) {}).status());
+      run.computed += slice.num_new;
+    }
+    ASSERT_EQ(static_cast<int64_t>(scores.size()), request.prompt_tokens - 1);
+    std::vector<float> logprobs;
+    for (size_t i = 0; i < scores.size(); ++i) {
+      EXPECT_EQ(scores[i].token, request.tokens[i + 1]);
+      EXPECT_LE(scores[i].logprob, 0.0f);
+      logprobs.push_back(scores[i].logprob);
+      for (const TopLogprob& top : scores[i].top_logprobs) logprobs.push_back(top.logprob);
+    }
+    if (expected.empty()) expected = logprobs;
+    ASSERT_EQ(logprobs.size(), expected.size());
+    EXPECT_EQ(std::memcmp(logprobs.data(), expected.data(), expected.size() * sizeof(float)), 0)
+        << "chunks of " << chunk;
+  }
+}
+
+TEST_P(DeviceInvarianceTest, ProfilingAndBadOptionsAreAnswered) {
+  auto engine = NewEngineOn(kind_, *checkpoint_, {.threads = 1, .block_tokens = 16});
+  ASSERT_OK(engine.status());
+  ASSERT_OK_AND_ASSIGN(const int64_t bytes, (*engine)->ProfileStepBytes(40));
+  EXPECT_GT(bytes, 0);
+  ASSERT_OK_AND_ASSIGN(const auto kv_bytes, (*engine)->DeviceKvBytes());
+  EXPECT_TRUE(kv_bytes.has_value());
+  ASSERT_OK((*engine)->AllocateKv(kBlocks));
+  ExpectSame(RunAlone(engine->get(), requests_[1], 30), expected_[1], "after profiling");
+  for (const DeviceEngineOptions& bad :
+       {DeviceEngineOptions{.block_tokens = 8}, DeviceEngineOptions{.memory_fraction = 0},
+        DeviceEngineOptions{.context_tokens = -1}}) {
+    EXPECT_EQ(NewEngineOn(kind_, *checkpoint_, bad).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, DeviceInvarianceTest,
+    ::testing::Combine(::testing::Values("llama", "mistral"),
+                       ::testing::Values(DeviceKind::kEmulated, DeviceKind::kCuda)),
+    [](const ::testing::TestParamInfo<DeviceInvarianceTest::ParamType>& param) {
+      return std::string(std::get<0>(param.param)) + "_" + DeviceKindName(std::get<1>(param.param));
+    });
+
+TEST(CudaEngine, SaysWhyThereIsNone) {
+  if (kernels::CountCudaDevices() > 0) GTEST_SKIP() << "this host has a GPU";
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<model::Checkpoint> checkpoint,
+                       model::Checkpoint::Open(testing::GoldenPath("tiny/llama")));
+  const absl::Status status = NewCudaEngine(*checkpoint, {}).status();
+  EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsUnimplemented(status)) << status;
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("CUDA"));
+}
+
+}  // namespace
+}  // namespace tandem::engine

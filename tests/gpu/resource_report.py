@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""What the compiler made of the CUDA kernels, checked without a GPU.
+
+    resource_report.py [--cuobjdump PATH] [--table] OBJECT...
+
+For every kernel and architecture in the object files: registers, stack and local memory (spills), and the
+instructions its speed rests on. Fails when a kernel spills, uses a stack, or lacks what KERNELS expects of it; a
+kernel that no rule names fails too. Prints `SKIPPED: ...` and exits 77 without cuobjdump (PyPI:
+nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm; found in PATH or among Python's packages); under CI=true that fails.
+"""
+import argparse
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+SKIPPED = 77
+REGISTERS_MAX = 255
+# A kernel's name as its mangled symbol holds it, and the SASS instructions it must have: matrix products on bf16
+# tensor cores, operands by asynchronous 16-byte copies and matrix loads.
+TENSOR = ("HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128")
+KERNELS = {
+    "GemmKernel": TENSOR,
+    "AttentionKernel": (*TENSOR, "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"),
+    "AttentionMergeKernel": ("MUFU.EX2",),
+    "SampleKernel": ("ATOMS", "SHFL.BFLY"),
+    "RmsNormKernel": ("SHFL.BFLY",),
+    "RopeKvKernel": ("SHFL.BFLY", "F2FP.BF16"),
+    "CopyBlocksKernel": ("LDG.E.128", "STG.E.128"),
+    "GatedKernel": ("MUFU.EX2",),
+    "EmbedKernel": (),
+}
+
+
+@dataclasses.dataclass
+class Kernel:
+    arch: str
+    symbol: str
+    registers: int
+    stack: int
+    local: int
+    instructions: set
+
+    @property
+    def name(self):
+        """The longest known name in the symbol: one name may end in another."""
+        known = [name for name in KERNELS if f"{len(name)}{name}" in self.symbol]
+        return max(known, key=len) if known else None
+
+
+def find_tool(given):
+    """cuobjdump's path, or None."""
+    candidates = [given, shutil.which("cuobjdump")]
+    candidates += [path for folder in sys.path for path in pathlib.Path(folder or ".").glob("nvidia/*/bin/cuobjdump")]
+    # Tests run under the interpreter that CMake found; its virtual environment may be another one's.
+    candidates += [path for python in (shutil.which("python"), shutil.which("python3")) if python
+                   for path in pathlib.Path(python).parent.parent.glob("lib/*/site-packages/nvidia/*/bin/cuobjdump")]
+    found = next((str(path) for path in candidates if path), None)
+    if found:
+        # Packages unpack without the executable bit; nvdisasm lies beside cuobjdump, which looks for it in PATH.
+        for tool in pathlib.Path(found).parent.glob("*"):
+            if tool.name in ("cuobjdump", "nvdisasm") and not os.access(tool, os.X_OK):
+                tool.chmod(0o755)
+        os.environ["PATH"] = f"{pathlib.Path(found).parent}:{os.environ.get('PATH', '')}"
+    return found
+
+
+def parse_resources(text):
+    """{(arch, symbol): (registers, stack, local)} of cuobjdump --dump-resource-usage."""
+    found, arch, symbol = {}, None, None
+    for line in text.splitlines():
+        if match := re.match(r"\s*arch = (\S+)", line):
+            arch = match.group(1)
+        elif match := re.match(r"\s*Function (\S+):", line):
+            symbol = match.group(1)
+        elif match := re.match(r"\s*REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", line):
+            found[arch, symbol] = tuple(int(number) for number in match.groups())
+    return found
+
+
+def parse_instructions(text):
+    """{(arch, symbol): {instruction, ...}} of cuobjdump --dump-sass."""
+    found, arch, current = {}, None, None
+    for line in text.splitlines():
+        if match := re.match(r"\s*arch = (\S+)", line):
+            arch = match.group(1)
+        elif match := re.match(r"\s*Function : (\S+)", line):
+            current = found.setdefault((arch, match.group(1)), set())
+        elif current is not None and (match := re.match(
+                r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", line)):
+            current.add(match.group(1))
+    return found
+
+
+def check(kernel):
+    """What is wrong with one kernel."""
+    if kernel.name is None:
+        return [f"{kernel.symbol} ({kernel.arch}): no rule names this kernel: add it to KERNELS"]
+    where = f"{kernel.name} ({kernel.arch})"
+    problems = []
+    if kernel.stack or kernel.local:
+        problems.append(f"{where}: {kernel.stack} bytes of stack, {kernel.local} of local memory, expected 0: an array "
+                        "is indexed at run time or registers spill")
+    if kernel.registers > REGISTERS_MAX:
+        problems.append(f"{where}: {kernel.registers} registers, expected at most {REGISTERS_MAX}")
+    for wanted in KERNELS[kernel.name]:
+        if not any(instruction.startswith(wanted) for instruction in kernel.instructions):
+            problems.append(f"{where}: has no {wanted}")
+    return problems
+
+
+def read_kernels(tool, objects):
+    kernels = []
+    for path in objects:
+        def dump(flag, path=path):
+            result = subprocess.run([tool, flag, path], capture_output=True, text=True, check=False)
+            if result.returncode != 0:
+                sys.exit(f"{tool} {flag} {path}: {result.stderr.strip()}")
+            return result.stdout
+        resources, instructions = parse_resources(dump("--dump-resource-usage")), parse_instructions(dump("--dump-sass"))
+        for (arch, symbol), numbers in resources.items():
+            kernels.append(Kernel(arch, symbol, *numbers, instructions.get((arch, symbol), set())))
+    return kernels
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("objects", nargs="+")
+    parser.add_argument("--cuobjdump")
+    parser.add_argument("--table", action="store_true", help="print every kernel")
+    options = parser.parse_args()
+    tool = find_tool(options.cuobjdump)
+    if tool is None:
+        print("SKIPPED: cuobjdump is not installed (PyPI: nvidia-cuda-cuobjdump)")
+        return 1 if os.environ.get("CI") == "true" else SKIPPED
+    kernels = read_kernels(tool, options.objects)
+    problems = [problem for kernel in kernels for problem in check(kernel)]
+    missing = set(KERNELS) - {kernel.name for kernel in kernels}
+    problems += [f"{name}: no object file holds this kernel" for name in sorted(missing)]
+    if options.table:
+        for kernel in sorted(kernels, key=lambda k: (k.arch, k.symbol)):
+            print(f"{kernel.arch:8} {kernel.registers:4} registers {kernel.stack:3} stack {kernel.local:3} local  "
+                  f"{kernel.name or kernel.symbol}")
+    for problem in problems:
+        print(problem)
+    print(f"resource report: {len(kernels)} kernels, {len(problems)} problems")
+    return 1 if problems or not kernels else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

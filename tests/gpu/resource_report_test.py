@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Goal: the resource report sees spills, stacks, missing instructions and kernels without a rule."""
+import unittest
+
+import resource_report as report
+
+RESOURCES = """
+arch = sm_80
+Resource usage:
+ Function _ZN4cuda11KernelEntryINS_11EmbedKernelEEEv:
+  REG:20 STACK:0 SHARED:0 LOCAL:0 CONSTANT[0]:392 TEXTURE:0
+ Function _ZN4cuda11KernelEntryINS_16CopyBlocksKernelEEEv:
+  REG:34 STACK:16 SHARED:0 LOCAL:8 CONSTANT[0]:392 TEXTURE:0
+arch = sm_90
+ Function _ZN4cuda11KernelEntryINS_11EmbedKernelEEEv:
+  REG:22 STACK:0 SHARED:0 LOCAL:0 CONSTANT[0]:392 TEXTURE:0
+"""
+SASS = """
+arch = sm_80
+\tFunction : _ZN4cuda11KernelEntryINS_16CopyBlocksKernelEEEv
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+        /*0010*/              @!P0 LDG.E.128 R4, [R2.64] ;
+        /*0020*/              @P1 STG.E.64 [R2.64], R4 ;
+"""
+
+
+class ResourceReportTest(unittest.TestCase):
+    def test_reads_numbers_by_architecture(self):
+        found = report.parse_resources(RESOURCES)
+        self.assertEqual(found["sm_80", "_ZN4cuda11KernelEntryINS_16CopyBlocksKernelEEEv"], (34, 16, 8))
+        self.assertEqual(found["sm_90", "_ZN4cuda11KernelEntryINS_11EmbedKernelEEEv"], (22, 0, 0))
+        self.assertEqual(len(found), 3)
+
+    def test_reads_instructions_with_and_without_predicates(self):
+        (instructions,) = report.parse_instructions(SASS).values()
+        self.assertEqual(instructions, {"MOV", "LDG.E.128", "STG.E.64"})
+
+    def test_names_what_is_wrong(self):
+        symbol = "_ZN4cuda11KernelEntryINS_16CopyBlocksKernelEEEv"
+        instructions = report.parse_instructions(SASS)["sm_80", symbol]
+        problems = report.check(report.Kernel("sm_80", symbol, 34, 16, 8, instructions))
+        self.assertEqual(len(problems), 2)
+        self.assertIn("16 bytes of stack, 8 of local memory", problems[0])
+        self.assertIn("has no STG.E.128", problems[1])
+        self.assertIn("no rule names this kernel", report.check(report.Kernel("sm_80", "other", 1, 0, 0, set()))[0])
+        self.assertEqual(report.check(report.Kernel("sm_80", "INS_11EmbedKernelEE", 20, 0, 0, set())), [])
+        self.assertEqual(report.Kernel("", "INS_20AttentionMergeKernelILi64", 1, 0, 0, set()).name,
+                         "AttentionMergeKernel")
+
+
+if __name__ == "__main__":
+    unittest.main()
