@@ -14,7 +14,7 @@
 //
 // A request of several sequences is one such life each, under one id: the lowest running sequence
 // leads, the others wait until its prompt is installed and then follow it to its decode node, where
-// the prompt's full blocks are shared (docs/adr/0006-sequences-follow-their-leader.md).
+// the prompt's full blocks are shared (docs/adr/0009-sequences-follow-their-leader.md).
 //
 // Thread safety: none; the router thread (or the simulator) makes every call.
 // Invariants: a client sees each token index of each sequence once, in order, and for each sequence

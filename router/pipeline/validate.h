@@ -22,8 +22,7 @@ inline constexpr int kBadWordTextsMax = 256;
 inline constexpr int64_t kBadWordBytesMax = 256;
 
 // What can be checked before the prompt is tokenized: request_id, model, n, cache_salt, and that a
-// prompt is given. kInvalidArgument names the field; kNotFound names both models; kUnimplemented
-// names what this build does not serve.
+// prompt is given. kInvalidArgument names the field; kNotFound names both models.
 absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIdentity& model);
 
 // The whole request; `prompt` is its prompt in token ids, however it was given. Draws a request id
