@@ -6,31 +6,9 @@
 
 namespace tandem::cli {
 
-void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
-  schema.Add("model", &config.model, "A known model's name, a .gguf file or a checkpoint folder.",
-             {.group = "Cluster"});
-  schema.Add("served-model-name", &config.served_model_name,
-             "Names that clients may call the model by; the first is what they are told. Default: "
-             "`model`, without folder and ending.",
-             {.group = "Cluster"});
-  schema.Add("engine", &config.engine, "cpu computes the model; hash needs none (for tests).",
-             {.group = "Cluster", .choices = {"cpu", "hash"}});
-  schema.Add("prefill", &config.prefill, "Prefill nodes; 0 = decode nodes prefill too.",
-             {.min = 0, .max = 64, .group = "Cluster"});
-  schema.Add("decode", &config.decode, "Decode nodes.", {.min = 1, .max = 64, .group = "Cluster"});
-  schema.Add("routers", &config.routers, "Routers; all nodes join all of them.",
-             {.min = 1, .max = 16, .group = "Cluster"});
-  schema.Add("grpc", &config.grpc, "Where the first router serves clients, host:port.",
-             {.group = "Cluster"});
-  schema.Add("http", &config.http,
-             "Where the first router serves the OpenAI-compatible HTTP API, port or host:port; "
-             "empty = nowhere.",
-             {.group = "Cluster"});
-  schema.Add("api-keys", &config.api_keys,
-             "File of hashed keys that HTTP clients must have one of; empty = none needed.",
-             {.group = "Cluster"});
-  schema.Add("single-process", &config.single_process, "All roles as threads of this process.",
-             {.group = "Cluster"});
+namespace {
+
+void RegisterNodes(config::Schema& schema, UpConfig& config) {
   schema.Add("threads", &config.threads,
              "Compute threads of each node; 0 = this machine's cores shared among the nodes.",
              {.min = 0, .max = 1024, .group = "Nodes"});
@@ -66,6 +44,36 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
   schema.Add("local-prefill-tokens", &config.local_prefill_tokens,
              "Decode nodes compute prompts themselves whose uncached part is at most this long.",
              {.min = 0, .unit = "tokens", .group = "Nodes"});
+}
+
+}  // namespace
+
+void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
+  schema.Add("model", &config.model, "A known model's name, a .gguf file or a checkpoint folder.",
+             {.group = "Cluster"});
+  schema.Add("served-model-name", &config.served_model_name,
+             "Names that clients may call the model by; the first is what they are told. Default: "
+             "`model`, without folder and ending.",
+             {.group = "Cluster"});
+  schema.Add("engine", &config.engine, "cpu computes the model; hash needs none (for tests).",
+             {.group = "Cluster", .choices = {"cpu", "hash"}});
+  schema.Add("prefill", &config.prefill, "Prefill nodes; 0 = decode nodes prefill too.",
+             {.min = 0, .max = 64, .group = "Cluster"});
+  schema.Add("decode", &config.decode, "Decode nodes.", {.min = 1, .max = 64, .group = "Cluster"});
+  schema.Add("routers", &config.routers, "Routers; all nodes join all of them.",
+             {.min = 1, .max = 16, .group = "Cluster"});
+  schema.Add("grpc", &config.grpc, "Where the first router serves clients, host:port.",
+             {.group = "Cluster"});
+  schema.Add("http", &config.http,
+             "Where the first router serves the OpenAI-compatible HTTP API, port or host:port; "
+             "empty = nowhere.",
+             {.group = "Cluster"});
+  schema.Add("api-keys", &config.api_keys,
+             "File of hashed keys that HTTP clients must have one of; empty = none needed.",
+             {.group = "Cluster"});
+  schema.Add("single-process", &config.single_process, "All roles as threads of this process.",
+             {.group = "Cluster"});
+  RegisterNodes(schema, config);
   schema.Add("hash-step-time", &config.hash_step_time, "Hash engine: simulated time of a step.",
              {.group = "Hash engine"});
   schema.Add("hash-row-time", &config.hash_row_time, "Hash engine: simulated time of a row.",

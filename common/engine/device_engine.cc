@@ -89,7 +89,7 @@ class DeviceEngine final : public Engine {
                 DeviceForwardPass::Windows(parts_.config)}),
         pass_({parts_.config, parts_.kv, spec_.layout.layer_block_bytes}, *parts_.weights,
               *parts_.device, *parts_.stream),
-        sampler_(kernels::BestBackend()) {
+        sampler_(kernels::BestPortableBackend()) {
     for (int i = 0; i < parts_.pool->num_threads(); ++i) {
       sampling_scratch_.emplace_back(kernels::SamplingScratchBytes(spec_.vocab_size));
     }

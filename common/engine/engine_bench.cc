@@ -11,6 +11,7 @@
 #include "common/engine/aligned_buffer.h"
 #include "common/engine/compute_pool.h"
 #include "common/runtime/clock.h"
+#include "kernels/api/backend.h"
 
 namespace tandem::engine {
 namespace {

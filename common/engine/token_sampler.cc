@@ -36,7 +36,7 @@ std::vector<kernels::TokenCount> CountTokens(const SequenceSlice& slice, size_t 
 // Bit i says whether token i may be chosen; empty = all may.
 using TokenMask = std::vector<uint32_t>;
 
-TokenMask AllowedMask(absl::Span<const TokenId> tokens, size_t vocab_size) {
+TokenMask MaskOf(absl::Span<const TokenId> tokens, size_t vocab_size) {
   TokenMask mask(vocab_size / 32 + 1);
   for (const TokenId token : tokens) mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
   return mask;
@@ -49,6 +49,14 @@ void Narrow(absl::Span<const uint32_t> other, TokenMask& mask) {
     return;
   }
   for (size_t i = 0; i < mask.size(); ++i) mask[i] &= i < other.size() ? other[i] : 0;
+}
+
+// What allowed_token_ids and the slice's constraint leave.
+TokenMask AllowedMask(const SequenceSlice& slice, size_t vocab_size) {
+  const std::vector<TokenId>& listed = slice.sampling->allowed_token_ids;
+  TokenMask mask = listed.empty() ? TokenMask() : MaskOf(listed, vocab_size);
+  if (!slice.allowed.empty()) Narrow(slice.allowed, mask);
+  return mask;
 }
 
 // The one token that `mask` allows, or -1.
@@ -70,29 +78,12 @@ void Ban(absl::Span<const TokenId> tokens, size_t vocab_size, TokenMask& mask) {
   }
 }
 
-// What may come next.
-struct Choice {
-  TokenMask mask;
-  bool banned = false;  // `mask` lacks tokens that are only banned
-  TokenMask unbanned;   // with them
-};
-
-Choice ChoiceOf(const SequenceSlice& slice, size_t vocab_size) {
-  const request::SamplingParams& params = *slice.sampling;
-  Choice choice;
-  if (!params.allowed_token_ids.empty())
-    choice.mask = AllowedMask(params.allowed_token_ids, vocab_size);
-  if (!slice.allowed.empty()) Narrow(slice.allowed, choice.mask);
-  const auto output =
-      slice.tokens.subspan(std::min<size_t>(slice.prompt_tokens, slice.tokens.size()));
-  const std::vector<TokenId> banned =
-      request::BannedTokens(params, slice.stop, slice.eos_token_ids, output);
-  choice.banned = !banned.empty();
-  if (choice.banned) {
-    choice.unbanned = choice.mask;
-    Ban(banned, vocab_size, choice.mask);
+SampledToken ToSampled(TokenId token, float logprob, absl::Span<const kernels::TokenLogprob> top) {
+  SampledToken sampled{.token = token, .logprob = logprob};
+  for (const kernels::TokenLogprob& entry : top) {
+    sampled.top_logprobs.push_back({entry.token, entry.logprob});
   }
-  return choice;
+  return sampled;
 }
 
 }  // namespace
@@ -104,10 +95,19 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   for (const auto& [token, bias] : params.logit_bias) biases.push_back({token, bias});
   std::vector<kernels::TokenCount> counts;
   if (params.has_penalties()) counts = CountTokens(slice, logits.size());
-  Choice choice = ChoiceOf(slice, logits.size());
+  TokenMask allowed = AllowedMask(slice, logits.size());
+  const auto output =
+      slice.tokens.subspan(std::min<size_t>(slice.prompt_tokens, slice.tokens.size()));
+  const std::vector<TokenId> banned =
+      request::BannedTokens(params, slice.stop, slice.eos_token_ids, output);
+  TokenMask unbanned;
+  if (!banned.empty()) {
+    unbanned = allowed;
+    Ban(banned, logits.size(), allowed);
+  }
   if (!slice.allowed.empty() && !params.logprobs.has_value()) {
     // A constraint often leaves no choice; then there is nothing to draw.
-    const TokenId only = OnlyToken(choice.mask);
+    const TokenId only = OnlyToken(allowed);
     if (only >= 0) return SampledToken{.token = only};
   }
   const size_t num_top = static_cast<size_t>(params.logprobs.value_or(0));
@@ -122,7 +122,7 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   args.min_p = static_cast<float>(params.min_p);
   args.biases = biases.data();
   args.num_biases = static_cast<int32_t>(biases.size());
-  args.allowed_tokens = choice.mask.empty() ? nullptr : choice.mask.data();
+  args.allowed_tokens = allowed.empty() ? nullptr : allowed.data();
   args.repetition_penalty = PositiveFloat(params.repetition_penalty);
   args.presence_penalty = static_cast<float>(params.presence_penalty);
   args.frequency_penalty = static_cast<float>(params.frequency_penalty);
@@ -136,30 +136,24 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   args.top_logprobs = top.data();
   args.scratch = scratch;
   kernels::SamplingResult result = backend.sample(args);
-  if (result.token < 0 && choice.banned) {
+  if (result.token < 0 && !banned.empty()) {
     // Bans left nothing to choose. What is allowed outranks them: an answer that goes on beats a
     // step that fails for everyone in it.
-    args.allowed_tokens = choice.unbanned.empty() ? nullptr : choice.unbanned.data();
+    args.allowed_tokens = unbanned.empty() ? nullptr : unbanned.data();
     result = backend.sample(args);
   }
   if (result.token < 0) {
     return absl::InternalError(absl::StrCat("no token can be chosen at position ", args.position,
                                             ": every logit is NaN, minus infinity or not allowed"));
   }
-  SampledToken sampled;
-  sampled.token = result.token;
-  sampled.logprob = result.logprob;
-  for (const kernels::TokenLogprob& entry : top) {
-    sampled.top_logprobs.push_back({entry.token, entry.logprob});
-  }
-  return sampled;
+  return ToSampled(result.token, result.logprob, top);
 }
 
 SampledToken ScoreToken(TokenId token, int32_t num_top, absl::Span<const float> logits,
                         const kernels::Backend& backend, void* scratch) {
   std::vector<kernels::TokenLogprob> top(std::min<size_t>(num_top, logits.size()));
   // A greedy choice among one: its log-probability is of the raw distribution.
-  const TokenMask only = AllowedMask(absl::MakeConstSpan(&token, 1), logits.size());
+  const TokenMask only = MaskOf(absl::MakeConstSpan(&token, 1), logits.size());
   kernels::SamplingArgs args;
   args.logits = logits.data();
   args.vocab_size = static_cast<int32_t>(logits.size());
@@ -170,13 +164,8 @@ SampledToken ScoreToken(TokenId token, int32_t num_top, absl::Span<const float> 
   args.top_logprobs = top.data();
   args.scratch = scratch;
   const kernels::SamplingResult result = backend.sample(args);
-  SampledToken scored;
-  scored.token = token;
-  scored.logprob = result.token < 0 ? -std::numeric_limits<float>::infinity() : result.logprob;
-  for (const kernels::TokenLogprob& entry : top) {
-    scored.top_logprobs.push_back({entry.token, entry.logprob});
-  }
-  return scored;
+  return ToSampled(
+      token, result.token < 0 ? -std::numeric_limits<float>::infinity() : result.logprob, top);
 }
 
 }  // namespace tandem::engine

@@ -26,6 +26,16 @@ void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
              {.group = "Network"});
 }
 
+void RegisterHashEngine(config::Schema& schema, NodeConfig& config) {
+  schema.Add("hash-step-time", &config.hash_step_time, "Hash engine: simulated time of a step.",
+             {.group = "Hash engine"});
+  schema.Add("hash-row-time", &config.hash_row_time, "Hash engine: simulated time of a row.",
+             {.group = "Hash engine"});
+  schema.Add("hash-eos-every", &config.hash_eos_every,
+             "Hash engine: one token in this many ends the answer; 0 = none does.",
+             {.min = 0, .group = "Hash engine"});
+}
+
 }  // namespace
 
 void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
@@ -79,13 +89,7 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
   schema.Add("progress-deadline", &config.progress_deadline,
              "With work at hand and no engine step for this long the node reports not live.",
              {.group = "Lifecycle"});
-  schema.Add("hash-step-time", &config.hash_step_time, "Hash engine: simulated time of a step.",
-             {.group = "Hash engine"});
-  schema.Add("hash-row-time", &config.hash_row_time, "Hash engine: simulated time of a row.",
-             {.group = "Hash engine"});
-  schema.Add("hash-eos-every", &config.hash_eos_every,
-             "Hash engine: one token in this many ends the answer; 0 = none does.",
-             {.min = 0, .group = "Hash engine"});
+  RegisterHashEngine(schema, config);
   schema.Add("log-level", &config.log_level, "Least important lines to log.",
              {.group = "Lifecycle", .choices = {"debug", "info", "warning", "error"}});
 }
