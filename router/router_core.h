@@ -14,7 +14,7 @@
 //
 // A request of several sequences is one such life each, under one id: the lowest running sequence
 // leads, the others wait until its prompt is installed and then follow it to its decode node, where
-// the prompt's full blocks are shared (docs/adr/0006-sequences-follow-their-leader.md).
+// the prompt's full blocks are shared (docs/adr/0009-sequences-follow-their-leader.md).
 //
 // Thread safety: none; the router thread (or the simulator) makes every call.
 // Invariants: a client sees each token index of each sequence once, in order, and for each sequence
@@ -88,6 +88,13 @@ struct RouterOptions {
   bool pick_power_of_two = false;  // place by the better of two random pairs instead of the best
 };
 
+// Beam search instead of sampling: router/pipeline/beam_search.h.
+struct BeamParams {
+  int32_t width = 1;
+  double length_penalty = 1.0;
+  bool early_stopping = false;
+};
+
 // A validated, tokenized request.
 struct RequestInput {
   RequestId id;
@@ -105,6 +112,11 @@ struct RequestInput {
   absl::Duration answer_deadline = absl::InfiniteDuration();
   // Report the prompt's own log-probabilities, each with this many top ones.
   std::optional<int32_t> prompt_logprobs;
+  std::optional<BeamParams> beams;  // `sequences` of the best are the answers
+  // Not done before the prompt lies on the decode node, however short the answer: others share it.
+  bool installs_prompt = false;
+  uint32_t attempts_before =
+      0;  // legs of this name that are over; new ones are numbered from there
   // False when max_tokens is only the default, "up to the context": it is then lowered to what the
   // largest decode node can hold instead of refusing the request.
   bool max_tokens_given = true;

@@ -39,7 +39,7 @@ say() { printf '[%3d s] %s\n' "$SECONDS" "$*"; }
 
 # Sets the options from the command line.
 parse_arguments() {
-  model=smollm2 prompt="" prefill=1 decode=1 grpc="" serve=no
+  model=smollm2 prompt="" prefill=1 decode=1 grpc="" http=8000 serve=no
   while [ $# -gt 0 ]; do
     case "$1" in
       --model | --prompt | --prefill | --decode | --grpc)
@@ -68,6 +68,7 @@ port_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 # The default port, or a free one when another program (or another run of this one) has it.
 choose_address() {
+  ! port_taken 8000 || http=0
   [ -z "$grpc" ] || return 0
   grpc=127.0.0.1:50051
   port_taken 50051 || return 0
@@ -85,7 +86,7 @@ start_cluster() {
   # A process group of its own: Ctrl-C reaches this script, which then stops the cluster in order.
   set -m
   "$root/build/bin/tandem" up --model "$model" --prefill "$prefill" --decode "$decode" \
-    --routers 1 --engine cpu --grpc "$grpc" </dev/null >"$scratch/output" 2>&1 &
+    --routers 1 --engine cpu --grpc "$grpc" --http "$http" </dev/null >"$scratch/output" 2>&1 &
   cluster=$!
   set +m
   exec {output}<"$scratch/output"

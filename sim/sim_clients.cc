@@ -16,8 +16,9 @@ constexpr absl::Duration kRetryDelay = absl::Milliseconds(40);
 void SimClients::Add(const SimRequest& request, const engine::HashEngineOptions& engine) {
   auto client = std::make_unique<Client>();
   client->input = ToInput(request, static_cast<int>(clients_.size()));
-  client->checker = std::make_unique<StreamChecker>(log_, client->input.id.value(),
-                                                    Oracle(engine, client->input));
+  for (int i = 0; i < client->input.sequences; ++i)
+    client->checkers.emplace_back(log_, absl::StrCat(client->input.id.value(), "/", i),
+                                  Oracle(engine, client->input, i));
   client->router = static_cast<int>(request.router);
   Client* raw = client.get();
   clients_.push_back(std::move(client));
@@ -41,7 +42,7 @@ void SimClients::Ask(Client& client) {
   if (!router.alive()) return AskLater(client, kRetryDelay, /*elsewhere=*/true);
   client.asking = true;
   client.last_news = world_.now();
-  client.checker->OnAsked();
+  for (StreamChecker& checker : client.checkers) checker.OnAsked();
   const uint64_t asked = ++client.asked;
   if (log_.timeline())
     log_.Note(-1, absl::StrCat(client.input.id.value(), " asks ", router.name()));
@@ -75,18 +76,19 @@ void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::C
   client.last_news = world_.now();
   if (const auto* tokens = std::get_if<router::TokensReady>(&event)) {
     for (const v1::GeneratedToken& token : tokens->tokens)
-      client.checker->OnToken(token.index(), token.token_id());
+      client.checkers.at(tokens->sequence_index).OnToken(token.index(), token.token_id());
   } else if (const auto* done = std::get_if<router::RequestDone>(&event)) {
-    client.checker->OnDone(done->reason, done->usage.output_tokens());
+    client.checkers.at(done->sequence_index).OnDone(done->reason, done->usage.output_tokens());
+    if (!done->last) return;
     if (log_.timeline()) log_.Note(-1, absl::StrCat(id.value(), " is done"));
     // Its own earlier asking was aborted: not this client's end.
     if (done->reason == request::FinishReason::kAborted)
       return AskLater(client, kRetryDelay, /*elsewhere=*/false);
     client.settled = true;
     ++counts_.done;
-  } else {
-    const absl::Status& status = std::get<router::RequestFailed>(event).status;
-    client.checker->OnFailed(status);
+  } else if (const auto* failed = std::get_if<router::RequestFailed>(&event)) {
+    const absl::Status& status = failed->status;
+    for (StreamChecker& checker : client.checkers) checker.OnFailed(status);
     if (log_.timeline()) log_.Note(-1, absl::StrCat(id.value(), " failed: ", status.ToString()));
     ++counts_.failed;
     AskLater(client, kRetryDelay, /*elsewhere=*/true);
@@ -122,14 +124,17 @@ std::vector<std::string> SimClients::Unsettled() const {
   return ids;
 }
 
-std::vector<TokenId> SimClients::WholeSequence(const std::string& request_id) const {
+std::vector<std::vector<TokenId>> SimClients::WholeSequences(const std::string& request_id) const {
   int index = 0;
   if (!absl::SimpleAtoi(absl::string_view(request_id).substr(1), &index)) return {};
   const Client& client = *clients_[index];
-  std::vector<TokenId> tokens = client.input.prompt;
-  const std::vector<TokenId>& answer = client.checker->oracle().tokens;
-  tokens.insert(tokens.end(), answer.begin(), answer.end());
-  return tokens;
+  std::vector<std::vector<TokenId>> sequences;
+  for (const StreamChecker& checker : client.checkers) {
+    std::vector<TokenId>& tokens = sequences.emplace_back(client.input.prompt);
+    const std::vector<TokenId>& answer = checker.oracle().tokens;
+    tokens.insert(tokens.end(), answer.begin(), answer.end());
+  }
+  return sequences;
 }
 
 }  // namespace tandem::sim

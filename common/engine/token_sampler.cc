@@ -36,7 +36,7 @@ std::vector<kernels::TokenCount> CountTokens(const SequenceSlice& slice, size_t 
 // Bit i says whether token i may be chosen; empty = all may.
 using TokenMask = std::vector<uint32_t>;
 
-TokenMask AllowedMask(absl::Span<const TokenId> tokens, size_t vocab_size) {
+TokenMask MaskOf(absl::Span<const TokenId> tokens, size_t vocab_size) {
   TokenMask mask(vocab_size / 32 + 1);
   for (const TokenId token : tokens) mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
   return mask;
@@ -49,6 +49,14 @@ void Narrow(absl::Span<const uint32_t> other, TokenMask& mask) {
     return;
   }
   for (size_t i = 0; i < mask.size(); ++i) mask[i] &= i < other.size() ? other[i] : 0;
+}
+
+// What allowed_token_ids and the slice's constraint leave.
+TokenMask AllowedMask(const SequenceSlice& slice, size_t vocab_size) {
+  const std::vector<TokenId>& listed = slice.sampling->allowed_token_ids;
+  TokenMask mask = listed.empty() ? TokenMask() : MaskOf(listed, vocab_size);
+  if (!slice.allowed.empty()) Narrow(slice.allowed, mask);
+  return mask;
 }
 
 // The one token that `mask` allows, or -1.
@@ -70,6 +78,14 @@ void Ban(absl::Span<const TokenId> tokens, size_t vocab_size, TokenMask& mask) {
   }
 }
 
+SampledToken ToSampled(TokenId token, float logprob, absl::Span<const kernels::TokenLogprob> top) {
+  SampledToken sampled{.token = token, .logprob = logprob};
+  for (const kernels::TokenLogprob& entry : top) {
+    sampled.top_logprobs.push_back({entry.token, entry.logprob});
+  }
+  return sampled;
+}
+
 }  // namespace
 
 absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<const float> logits,
@@ -79,11 +95,7 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   for (const auto& [token, bias] : params.logit_bias) biases.push_back({token, bias});
   std::vector<kernels::TokenCount> counts;
   if (params.has_penalties()) counts = CountTokens(slice, logits.size());
-  TokenMask allowed;
-  if (!params.allowed_token_ids.empty()) {
-    allowed = AllowedMask(params.allowed_token_ids, logits.size());
-  }
-  if (!slice.allowed.empty()) Narrow(slice.allowed, allowed);
+  TokenMask allowed = AllowedMask(slice, logits.size());
   const auto output =
       slice.tokens.subspan(std::min<size_t>(slice.prompt_tokens, slice.tokens.size()));
   const std::vector<TokenId> banned =
@@ -134,20 +146,14 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
     return absl::InternalError(absl::StrCat("no token can be chosen at position ", args.position,
                                             ": every logit is NaN, minus infinity or not allowed"));
   }
-  SampledToken sampled;
-  sampled.token = result.token;
-  sampled.logprob = result.logprob;
-  for (const kernels::TokenLogprob& entry : top) {
-    sampled.top_logprobs.push_back({entry.token, entry.logprob});
-  }
-  return sampled;
+  return ToSampled(result.token, result.logprob, top);
 }
 
 SampledToken ScoreToken(TokenId token, int32_t num_top, absl::Span<const float> logits,
                         const kernels::Backend& backend, void* scratch) {
   std::vector<kernels::TokenLogprob> top(std::min<size_t>(num_top, logits.size()));
   // A greedy choice among one: its log-probability is of the raw distribution.
-  const TokenMask only = AllowedMask(absl::MakeConstSpan(&token, 1), logits.size());
+  const TokenMask only = MaskOf(absl::MakeConstSpan(&token, 1), logits.size());
   kernels::SamplingArgs args;
   args.logits = logits.data();
   args.vocab_size = static_cast<int32_t>(logits.size());
@@ -158,13 +164,8 @@ SampledToken ScoreToken(TokenId token, int32_t num_top, absl::Span<const float> 
   args.top_logprobs = top.data();
   args.scratch = scratch;
   const kernels::SamplingResult result = backend.sample(args);
-  SampledToken scored;
-  scored.token = token;
-  scored.logprob = result.token < 0 ? -std::numeric_limits<float>::infinity() : result.logprob;
-  for (const kernels::TokenLogprob& entry : top) {
-    scored.top_logprobs.push_back({entry.token, entry.logprob});
-  }
-  return scored;
+  return ToSampled(
+      token, result.token < 0 ? -std::numeric_limits<float>::infinity() : result.logprob, top);
 }
 
 }  // namespace tandem::engine

@@ -181,6 +181,7 @@ class NodeProcessImpl final : public NodeProcess {
     if (transport == nullptr) {
       ASSIGN_OR_RETURN(transport, transfer::NewUcxTransport({config.transport, options.host}));
     }
+    options.constraints = loaded.constraints;
     std::unique_ptr<NodeCore> core =
         kind.new_core(config, engine->spec(), num_blocks, std::move(loaded.constraints));
     const engine::EngineSpec spec = engine->spec();

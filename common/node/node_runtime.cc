@@ -12,6 +12,7 @@
 #include "common/base/bounded_queue.h"
 #include "common/base/status_macros.h"
 #include "common/node/router_links.h"
+#include "common/rpc/convert.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
@@ -53,6 +54,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
                          [this](transfer::TransferEvent event) { inbox_.Push(std::move(event)); }));
     last_progress_ = absl::ToUnixMillis(RealClock().Now());
     links_ = RouterLinks::Create(options_.routers, [this](LinkEvent event) {
+      if (const auto* message = std::get_if<LinkMessage>(&event)) CompileConstraints(*message);
       std::visit([this](auto& e) { inbox_.Push(std::move(e)); }, event);
     });
     PublishLoad();
@@ -77,6 +79,17 @@ class NodeRuntimeImpl final : public NodeRuntime {
   absl::Status refused() const override { return links_->refused(); }
 
  private:
+  // Errors are the core's to report: it meets them again.
+  void CompileConstraints(const LinkMessage& message) {
+    if (options_.constraints == nullptr) return;
+    for (const v1::NodeCommand& command : message.message.commands()) {
+      const v1::SequenceSpec& sequence =
+          command.has_run() ? command.run().sequence() : command.prefill().sequence();
+      const request::GuidedParams params = rpc::FromWire(sequence.guided());
+      if (params.any()) static_cast<void>(options_.constraints->Get(params).status());
+    }
+  }
+
   // ---- engine thread
   // ----------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/engine/engine.h"
+#include "common/guided/constraint_cache.h"
 #include "common/node/node_core.h"
 #include "common/transfer/transfer_service.h"
 
@@ -31,6 +32,9 @@ struct NodeRuntimeOptions {
   absl::Duration progress_deadline = absl::Seconds(120);
   int64_t inbox_max = 65536;
   transfer::TransferServiceOptions transfer;
+  // The core's too: constraints are compiled on the threads that receive commands, so that the
+  // engine thread finds them compiled. May be null.
+  std::shared_ptr<guided::ConstraintCache> constraints;
 };
 
 class NodeRuntime {

@@ -260,6 +260,11 @@ absl::StatusOr<ApiRequest> ReadChat(const Json& body, const ModelAssets& assets,
   ASSIGN_OR_RETURN(const std::string text, RenderMessages(fields, assets, now, !no_tools));
   const bool special = fields.Bool("add_special_tokens").value_or(false);
   RETURN_IF_ERROR(fields.Finish(strict));
+  if (static_cast<int64_t>(text.size()) > assets.prompt_bytes_max) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "messages: ", text.size(), " bytes as a prompt, more than the context of ",
+        assets.identity.served_name(), " holds (at most ", assets.prompt_bytes_max, ")"));
+  }
   // The template wrote the special tokens.
   const std::vector<TokenId> ids =
       assets.tokenizer->Encode(text, {.add_special_tokens = special, .parse_special = true});

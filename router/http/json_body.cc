@@ -47,10 +47,13 @@ class Builder {
 
   template <typename Exception>
   bool parse_error(size_t position, const std::string&, const Exception& exception) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: …; last read: '…'"
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while parsing
+    // value - what it is; last read: '…'"
     absl::string_view what = exception.what();
-    const size_t bracket = what.find("] ");
-    if (bracket != absl::string_view::npos) what.remove_prefix(bracket + 2);
+    for (const absl::string_view before : {"] ", " - "}) {
+      const size_t found = what.find(before);
+      if (found != absl::string_view::npos) what.remove_prefix(found + before.size());
+    }
     what = what.substr(0, what.find("; last read"));
     const std::string path = Path();
     fault_ = absl::StrCat(path.empty() ? "body" : path, ": not valid JSON at byte ", position, ": ",
@@ -85,7 +88,9 @@ class Builder {
     std::string path;
     for (const Frame& frame : open_) {
       if (frame.container->is_array()) {
-        absl::StrAppend(&path, "[", frame.container->size(), "]");
+        // An open element is in the list already.
+        const size_t open = &frame == &open_.back() ? 0 : 1;
+        absl::StrAppend(&path, "[", frame.container->size() - open, "]");
       } else if (!frame.key.empty()) {
         path = Join(path, frame.key);
       }

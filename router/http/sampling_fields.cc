@@ -27,6 +27,19 @@ void ReadLogitBias(Fields& fields, v1::SamplingParams& sampling) {
   }
 }
 
+// Any 64 bits, written with or without a sign.
+void ReadSeed(Fields& fields, v1::SamplingParams& sampling) {
+  const Json* seed = fields.Any("seed");
+  if (seed != nullptr && seed->is_number_unsigned()) {
+    return sampling.set_seed(seed->get<uint64_t>());
+  }
+  constexpr IntegerRange kAny = {std::numeric_limits<int64_t>::min(),
+                                 std::numeric_limits<int64_t>::max()};
+  if (const auto value = fields.Integer("seed", kAny)) {
+    sampling.set_seed(static_cast<uint64_t>(*value));
+  }
+}
+
 void ReadNumbers(Fields& fields, v1::SamplingParams& sampling) {
   if (const auto value = fields.Number("temperature")) sampling.set_temperature(*value);
   if (const auto value = fields.Number("top_p")) sampling.set_top_p(*value);
@@ -39,11 +52,7 @@ void ReadNumbers(Fields& fields, v1::SamplingParams& sampling) {
   if (const auto value = fields.Number("frequency_penalty")) {
     sampling.set_frequency_penalty(*value);
   }
-  constexpr IntegerRange kAny = {std::numeric_limits<int64_t>::min(),
-                                 std::numeric_limits<int64_t>::max()};
-  if (const auto value = fields.Integer("seed", kAny)) {
-    sampling.set_seed(static_cast<uint64_t>(*value));
-  }
+  ReadSeed(fields, sampling);
   ReadLogitBias(fields, sampling);
   for (const int32_t id : fields.TokenIds("allowed_token_ids")) {
     sampling.add_allowed_token_ids(id);
@@ -134,7 +143,7 @@ void ReadSampling(Fields& fields, ApiRequest& api, v1::GenerateRequest& request)
   fields.Unserved("truncate_prompt_tokens");
   fields.Unserved("logits_processors");
   // These say who asks, or where an answer is kept elsewhere: nothing here depends on them.
-  fields.Ignore({"user", "metadata", "store", "service_tier", "prompt_cache_key",
+  fields.Ignore({"strict", "user", "metadata", "store", "service_tier", "prompt_cache_key",
                  "safety_identifier", "spaces_between_special_tokens", "detokenize",
                  "guided_decoding_backend", "guided_whitespace_pattern"});
 }

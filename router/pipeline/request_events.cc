@@ -57,7 +57,8 @@ void RequestMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Tim
       }
       break;
     case v1::NodeEvent::kPromptScored:
-      if (const v1::Leg& leg = event.prompt_scored().leg(); IsDecode(node, leg) || IsPrefill(node, leg))
+      if (const v1::Leg& leg = event.prompt_scored().leg();
+          IsDecode(node, leg) || IsPrefill(node, leg))
         OnPromptScored(event.prompt_scored());
       break;
     case v1::NodeEvent::kInstalled:
@@ -216,6 +217,7 @@ void RequestMachine::GiveUpDecode(const absl::Status& why, absl::Time now) {
 void RequestMachine::CheckEnd(bool decode_leg_ends_itself) {
   if (tokens_.finish() == request::FinishReason::kNone || ending_ != request::FinishReason::kNone)
     return;
+  if (input_.installs_prompt && !decode_.installed) return;
   ending_ = tokens_.finish();
   EndPrefillLeg("the answer is complete");
   EndDecodeLeg(decode_leg_ends_itself ? "" : "the answer is complete");

@@ -5,17 +5,34 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "router/pipeline/beam_search.h"
 #include "router/router_core.h"
 
 namespace tandem::router {
 
 // Names one sequence of one request; rises with admission, so that every walk is reproducible.
 using Serial = uint64_t;
+
+// A request that is searched: its sequences are one step of its running beams.
+struct BeamRun {
+  BeamRun(RequestInput input, absl::Time now, BeamSearch beam_search)
+      : base(std::move(input)), submitted(now), search(std::move(beam_search)) {}
+
+  const RequestInput base;
+  const absl::Time submitted;
+  BeamSearch search;
+  uint32_t steps = 0;
+  RequestDone first;     // of the first step, which computed the prompt
+  bool aborted = false;  // no step follows
+};
 
 struct RequestGroup {
   RequestId id;
@@ -24,6 +41,7 @@ struct RequestGroup {
   absl::btree_set<Serial> live;    // running or queued
   absl::btree_set<Serial> held;    // wait until the leader's prompt is installed
   std::optional<NodeKey> home;     // the decode node where it was, last
+  std::unique_ptr<BeamRun> beams;  // null unless the request is searched
 
   Serial leader() const { return *live.begin(); }
   // 0 when there is none.

@@ -25,6 +25,18 @@ Serial RouterCoreImpl::AddSequence(RequestGroup& group, RequestInput input, absl
   return serial;
 }
 
+void RouterCoreImpl::AddSequences(RequestGroup& group, RequestInput input, absl::Time now) {
+  RequestInput leader = input;
+  leader.installs_prompt = input.sequences > 1;
+  AddSequence(group, std::move(leader), now);
+  for (int32_t i = 1; i < input.sequences; ++i) {
+    RequestInput follower = input;
+    follower.sequence_index += i;
+    follower.prompt_logprobs.reset();  // the leader's are everyone's
+    AddSequence(group, std::move(follower), now);
+  }
+}
+
 void RouterCoreImpl::SettleTouched(absl::Time now) {
   for (const Serial serial : touched_) Settle(serial, now);
   touched_.clear();
@@ -38,7 +50,10 @@ void RouterCoreImpl::Settle(Serial serial, absl::Time now) {
   const bool leads = group.leader() == serial;
   RequestMachine::Outcome outcome = machine.Settle(now);
   if (!outcome.failure.ok()) return FailGroup(group, outcome.failure);
-  Emit(group, outcome, machine.input().sequence_index);
+  if (group.beams != nullptr)
+    TakeStep(group, outcome, machine.input().sequence_index);
+  else
+    Emit(group, outcome, machine.input().sequence_index);
   if (leads && machine.home().has_value()) {
     group.home = machine.home();
     while (!group.held.empty()) Release(group, *group.held.begin(), now);
@@ -46,7 +61,9 @@ void RouterCoreImpl::Settle(Serial serial, absl::Time now) {
   if (machine.done()) {
     const bool last = group.live.size() == 1;
     Remove(serial);
-    if (!last && group.held.contains(group.leader())) Release(group, group.leader(), now);
+    if (last && group.beams != nullptr) return AdvanceSearch(group, now);
+    if (last) return DropGroup(group);
+    if (group.held.contains(group.leader())) Release(group, group.leader(), now);
     return;
   }
   if (machine.state() == RequestMachine::State::kQueued) File(serial);
@@ -72,15 +89,18 @@ void RouterCoreImpl::Emit(const RequestGroup& group, RequestMachine::Outcome& ou
 }
 
 bool RouterCoreImpl::IsQueued(Serial serial) const {
-  return queue_.contains({sequences_.at(serial).machine->input().priority, serial});
+  const auto it = sequences_.find(serial);
+  return it != sequences_.end() && queue_.contains({it->second.machine->input().priority, serial});
 }
 
 void RouterCoreImpl::File(Serial serial) {
   const Sequence& sequence = sequences_.at(serial);
   RequestGroup& group = *sequence.group;
   if (IsQueued(serial) || group.held.contains(serial)) return;
-  const bool waits =
-      serial != group.leader() && !sequences_.at(group.leader()).machine->home().has_value();
+  // Beams of later steps share blocks that lie there already.
+  const bool shared = group.beams != nullptr && group.home.has_value();
+  const bool waits = !shared && serial != group.leader() &&
+                     !sequences_.at(group.leader()).machine->home().has_value();
   if (waits) {
     sequence.machine->Hold();
     group.held.insert(serial);
@@ -98,7 +118,7 @@ void RouterCoreImpl::Release(RequestGroup& group, Serial serial, absl::Time now)
 }
 
 std::optional<NodeKey> RouterCoreImpl::BesideOf(const Sequence& sequence) const {
-  if (sequence.group->by_index.size() == 1) return std::nullopt;
+  if (sequence.group->by_index.size() == 1 && sequence.group->beams == nullptr) return std::nullopt;
   return sequence.group->home;
 }
 
@@ -110,8 +130,13 @@ void RouterCoreImpl::FailGroup(RequestGroup& group, const absl::Status& why) {
   const std::vector<Serial> live(group.live.begin(), group.live.end());
   for (const Serial serial : live) {
     sequences_.at(serial).machine->Finish(request::FinishReason::kAborted);
-    Remove(serial);
   }
+  DropGroup(group);
+}
+
+void RouterCoreImpl::DropGroup(RequestGroup& group) {
+  while (!group.live.empty()) Remove(group.leader());
+  groups_.erase(RequestId(group.id).value());
 }
 
 void RouterCoreImpl::Remove(Serial serial) {
@@ -123,7 +148,6 @@ void RouterCoreImpl::Remove(Serial serial) {
   group.live.erase(serial);
   group.by_index[it->second.machine->input().sequence_index - group.first_index] = 0;
   sequences_.erase(it);
-  if (group.live.empty()) groups_.erase(group.id.value());
 }
 
 }  // namespace tandem::router

@@ -19,6 +19,7 @@ RequestMachine::RequestMachine(RequestInput input, RequestContext context, absl:
       sequence_(input_.prompt),
       queued_since_(now) {
   steps_.submitted = now;
+  last_attempt_ = input_.attempts_before;
   if (input_.prompt_logprobs.has_value()) prompt_scores_.emplace();
 }
 
@@ -251,6 +252,10 @@ void RequestMachine::Replace(const absl::Status& why, absl::Time now) {
   LogRetry("request is placed again", decode_.node_id, why);
   EndPrefillLeg("the decode leg is gone");
   EndDecodeLeg("replaced");
+  if (tokens_.finish() != request::FinishReason::kNone) {
+    ending_ = tokens_.finish();  // only its prompt's place was still wanted
+    return;
+  }
   if (!CountAttempt(why)) return;
   state_ = State::kQueued;
   queued_since_ = now;
@@ -302,8 +307,8 @@ void RequestMachine::EndPrefillLeg(absl::string_view abort_reason) {
 void RequestMachine::Finish(request::FinishReason reason) {
   if (done()) return;
   // An answer that only waits for its prompt's scores can still be aborted.
-  const bool open = ending_ == request::FinishReason::kNone ||
-                    reason == request::FinishReason::kAborted;
+  const bool open =
+      ending_ == request::FinishReason::kNone || reason == request::FinishReason::kAborted;
   if (open && failure_.ok()) {
     ending_ = reason;
     const absl::string_view why =
@@ -356,10 +361,9 @@ void RequestMachine::OnDeadline(absl::Time now) {
 }
 
 absl::Status RequestMachine::AnswerDeadlineStatus() const {
-  return absl::DeadlineExceededError(
-      absl::StrCat("the answer was not complete within its ",
-                   absl::FormatDuration(input_.answer_deadline), ": ", tokens_.delivered().size(),
-                   " of at most ", input_.stop.max_tokens, " tokens are out"));
+  return absl::DeadlineExceededError(absl::StrCat(
+      "the answer was not complete within its ", absl::FormatDuration(input_.answer_deadline), ": ",
+      tokens_.delivered().size(), " of at most ", input_.stop.max_tokens, " tokens are out"));
 }
 
 absl::Status RequestMachine::QueueDeadlineStatus() const {

@@ -72,23 +72,20 @@ absl::Status RouterCoreImpl::CheckAdmission(const RequestInput& input) const {
 absl::Status RouterCoreImpl::Submit(RequestInput input, absl::Time now) {
   NoteTime(now);
   RETURN_IF_ERROR(CheckAdmission(input));
-  std::unique_ptr<RequestGroup>& group = groups_[input.id.value()];
-  group = std::make_unique<RequestGroup>();
+  RequestGroup* const group =
+      groups_.emplace(input.id.value(), std::make_unique<RequestGroup>()).first->second.get();
   group->id = input.id;
   group->first_index = input.sequence_index;
-  for (int32_t i = 1; i < input.sequences; ++i) {
-    RequestInput follower = input;
-    follower.sequence_index += i;
-    follower.prompt_logprobs.reset();  // the leader's are everyone's
-    if (i == 1) AddSequence(*group, input, now);
-    AddSequence(*group, std::move(follower), now);
+  if (input.beams.has_value()) {
+    StartSearch(*group, std::move(input), now);
+  } else {
+    AddSequences(*group, std::move(input), now);
   }
-  if (input.sequences == 1) AddSequence(*group, std::move(input), now);
   const std::vector<Serial> serials = group->by_index;
   for (const Serial serial : serials) File(serial);
   PlaceQueued(now);
   if (IsQueued(serials.front()) && requests_queued() > options_.queue_max) {
-    for (const Serial serial : serials) Remove(serial);
+    DropGroup(*group);
     return absl::ResourceExhaustedError(
         absl::StrCat(options_.queue_max, " requests wait for placement, the queue's bound"));
   }

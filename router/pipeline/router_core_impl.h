@@ -62,14 +62,23 @@ class RouterCoreImpl final : public RouterCore {
   RequestMachine* FindSequence(const v1::Leg& leg, Serial& serial);
   // ---- groups: request_groups.cc
   Serial AddSequence(RequestGroup& group, RequestInput input, absl::Time now);
+  void AddSequences(RequestGroup& group, RequestInput input, absl::Time now);
+  void StartSearch(RequestGroup& group, RequestInput input, absl::Time now);
+  void AddBeams(RequestGroup& group, absl::Time now);
+  // The running beams' step is complete.
+  void AdvanceSearch(RequestGroup& group, absl::Time now);
+  void EmitBeams(RequestGroup& group, absl::Time now);
   // After events: emits the sequence's outcome, then files it where its state belongs.
   void Settle(Serial serial, absl::Time now);
+  void TakeStep(RequestGroup& group, RequestMachine::Outcome& outcome, int32_t sequence_index);
   void Emit(const RequestGroup& group, RequestMachine::Outcome& outcome, int32_t sequence_index);
   // A queued sequence waits for room, or for its leader.
   void File(Serial serial);
   bool IsQueued(Serial serial) const;
   // A held sequence need not wait for its leader any more.
   void Release(RequestGroup& group, Serial serial, absl::Time now);
+  // Forgets the request; its sequences' legs have ended.
+  void DropGroup(RequestGroup& group);
   void FailGroup(RequestGroup& group, const absl::Status& why);
   // Where a sequence of a group should be placed.
   std::optional<NodeKey> BesideOf(const Sequence& sequence) const;
@@ -80,7 +89,7 @@ class RouterCoreImpl final : public RouterCore {
   absl::Status OnBlocks(Node& node, const v1::NodeEvent& event);
   void Disconnect(NodeKey key, const absl::Status& why, absl::Time now);
   void PlaceQueued(absl::Time now);
-  // Forgets the sequence, and the request with its last one.
+  // Forgets the sequence.
   void Remove(Serial serial);
   void NoteTime(absl::Time now);
 

@@ -1,5 +1,6 @@
 #include "router/pipeline/validate.h"
 
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -32,19 +33,41 @@ absl::Status CheckPrompt(const std::vector<TokenId>& prompt, const ModelIdentity
   return absl::OkStatus();
 }
 
-// Asked for, but not served by this build: refusing beats ignoring.
-absl::Status CheckServed(const v1::GenerateRequest& request) {
-  const auto refuse = [](absl::string_view field) {
-    return absl::UnimplementedError(absl::StrCat(field, ": not served by this router"));
-  };
-  if (request.has_beam_search()) return refuse("beam_search");
-  return absl::OkStatus();
-}
-
 absl::Status CheckBetween(absl::string_view field, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(field, ": ", value, ", expected one in [", low, ", ", high, "]"));
+}
+
+// Beam search takes the likeliest tokens of the model's own distribution.
+absl::Status CheckBeams(const v1::GenerateRequest& request) {
+  if (!request.has_beam_search()) return absl::OkStatus();
+  const v1::BeamSearch& beams = request.beam_search();
+  const request::SamplingParams sampling = rpc::FromWire(request.sampling());
+  RETURN_IF_ERROR(CheckBetween("beam_search.width", beams.width(), 1, kBeamWidthMax));
+  RETURN_IF_ERROR(CheckBetween("n", request.has_n() ? request.n() : 1, 1, beams.width()));
+  if (!std::isfinite(beams.length_penalty()) || std::abs(beams.length_penalty()) > 100)
+    return absl::InvalidArgumentError(
+        absl::StrCat("beam_search.length_penalty: ", beams.length_penalty(),
+                     ", expected a number in [-100, 100]"));
+  const std::pair<bool, absl::string_view> excluded[] = {
+      {request.sampling().has_temperature() && sampling.temperature != 0, "temperature"},
+      {sampling.top_k != 0, "top_k"},
+      {sampling.top_p != 1, "top_p"},
+      {sampling.min_p != 0, "min_p"},
+      {sampling.has_penalties(), "penalties"},
+      {!sampling.logit_bias.empty(), "logit_bias"},
+      {!sampling.allowed_token_ids.empty(), "allowed_token_ids"},
+      {!sampling.bad_words.empty() || request.bad_words_size() > 0, "bad_words"},
+      {request.stop().stop_size() > 0, "stop"},
+      {request.stop().stop_token_ids_size() > kBeamWidthMax, "so many stop_token_ids"},
+      {request.stop().min_tokens() > 0, "min_tokens"},
+      {request.has_best_of(), "best_of"},
+      {request.has_guided(), "guided"}};
+  for (const auto& [given, name] : excluded)
+    if (given)
+      return absl::InvalidArgumentError(absl::StrCat("beam_search: not together with ", name));
+  return absl::OkStatus();
 }
 
 // How many answers, and what of them is returned.
@@ -89,7 +112,7 @@ absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIde
                                             "\" is not served here, this router serves \"",
                                             model.served_name(), "\""));
   RETURN_IF_ERROR(CheckAnswers(request));
-  RETURN_IF_ERROR(CheckServed(request));
+  RETURN_IF_ERROR(CheckBeams(request));
   if (request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET)
     return absl::InvalidArgumentError("prompt: missing, expected text, chat or tokens");
   return absl::OkStatus();
@@ -114,6 +137,10 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
     return absl::InvalidArgumentError(
         absl::StrCat("max_tokens: ", input.stop.max_tokens, " after a prompt of ", prompt.size(),
                      " tokens, the context of ", model.name, " is ", model.context_tokens));
+  if (input.beams.has_value() && input.stop.max_tokens > kBeamTokensMax)
+    return absl::InvalidArgumentError(absl::StrCat("max_tokens: ", input.stop.max_tokens,
+                                                   ", expected at most ", kBeamTokensMax,
+                                                   " with beam_search"));
   if (!request.sampling().has_seed()) input.sampling.seed = random.Next();
   input.id = RequestId(request.request_id().empty()
                            ? absl::StrFormat("r-%016x%016x", random.Next(), random.Next())
@@ -130,6 +157,13 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
   }
   input.sequences = request.has_best_of() ? request.best_of() : request.has_n() ? request.n() : 1;
   input.priority = request.priority();
+  if (request.has_beam_search()) {
+    const v1::BeamSearch& beams = request.beam_search();
+    input.beams =
+        BeamParams{.width = beams.width(),
+                   .length_penalty = beams.has_length_penalty() ? beams.length_penalty() : 1.0,
+                   .early_stopping = beams.early_stopping()};
+  }
   if (request.has_deadline_s()) input.answer_deadline = absl::Seconds(request.deadline_s());
   if (request.has_prompt_logprobs()) input.prompt_logprobs = request.prompt_logprobs();
   return input;

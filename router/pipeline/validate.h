@@ -16,12 +16,13 @@ namespace tandem::router {
 inline constexpr size_t kRequestIdBytesMax = 128;
 inline constexpr size_t kCacheSaltBytesMax = 1024;
 inline constexpr int32_t kSequencesMax = 128;  // n, best_of: as OpenAI's API bounds them
+inline constexpr int32_t kBeamWidthMax = 64;
+inline constexpr int32_t kBeamTokensMax = 65535;
 inline constexpr int kBadWordTextsMax = 256;
 inline constexpr int64_t kBadWordBytesMax = 256;
 
 // What can be checked before the prompt is tokenized: request_id, model, n, cache_salt, and that a
-// prompt is given. kInvalidArgument names the field; kNotFound names both models; kUnimplemented
-// names what this build does not serve.
+// prompt is given. kInvalidArgument names the field; kNotFound names both models.
 absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIdentity& model);
 
 // The whole request; `prompt` is its prompt in token ids, however it was given. Draws a request id

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/status.h"
+#include "common/rpc/error_details.h"
 #include "common/runtime/clock.h"
 #include "router/server/generate_session.h"
 #include "router/server/parse_request.h"
@@ -30,8 +30,8 @@ grpc::ServerUnaryReactor* ClientService::Ask(grpc::CallbackServerContext* contex
         reactor->Finish(grpc::Status::OK);
       }});
   if (!queued) {
-    reactor->Finish(
-        rpc::ToGrpc(absl::ResourceExhaustedError("the router's inbox is full or closed")));
+    reactor->Finish(rpc::ToGrpcWithDetails(
+        absl::ResourceExhaustedError("the router's inbox is full or closed")));
   }
   return reactor;
 }
@@ -42,7 +42,7 @@ grpc::ServerUnaryReactor* ClientService::Abort(grpc::CallbackServerContext* cont
   v1::AbortRequest request;
   if (absl::Status status = ParseRequest(*bytes, request); !status.ok()) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(rpc::ToGrpc(status));
+    reactor->Finish(rpc::ToGrpcWithDetails(status));
     return reactor;
   }
   *response = SerializeResponse(v1::AbortResponse());
@@ -74,7 +74,7 @@ grpc::ServerUnaryReactor* ClientService::Tokenize(grpc::CallbackServerContext* c
   absl::Status status = ParseRequest(*bytes, request);
   if (status.ok()) status = FillTokens(request, tokens);
   if (status.ok()) *response = SerializeResponse(tokens);
-  reactor->Finish(rpc::ToGrpc(status));
+  reactor->Finish(rpc::ToGrpcWithDetails(status));
   return reactor;
 }
 
@@ -87,7 +87,7 @@ grpc::ServerUnaryReactor* ClientService::Detokenize(grpc::CallbackServerContext*
     return id < 0 || id >= assets_.identity.vocab_size;
   });
   if (bad != ids.end()) {
-    reactor->Finish(rpc::ToGrpc(absl::InvalidArgumentError(
+    reactor->Finish(rpc::ToGrpcWithDetails(absl::InvalidArgumentError(
         absl::StrCat("ids: token ", *bad, " at index ", bad - ids.begin(),
                      " is outside the vocabulary of ", assets_.identity.vocab_size))));
     return reactor;

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/rpc/status.h"
+#include "common/rpc/error_details.h"
 #include "router/server/parse_request.h"
 
 namespace tandem::router {
@@ -51,7 +51,7 @@ void GenerateSession::End(const absl::Status& status) {
 }
 
 void GenerateSession::FinishOnce() {
-  if (!finished_.exchange(true)) Finish(rpc::ToGrpc(end_status_));
+  if (!finished_.exchange(true)) Finish(rpc::ToGrpcWithDetails(end_status_));
 }
 
 void GenerateSession::OnWriteDone(bool ok) {

@@ -26,7 +26,6 @@ void StreamChecker::OnDone(request::FinishReason reason, int32_t output_tokens_r
 }
 
 void StreamChecker::OnFailed(const absl::Status& status) {
-  if (ended_) return Violate("failed after its end");
   ended_ = true;
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:

@@ -25,7 +25,7 @@ class StreamChecker {
   void OnToken(int32_t index, TokenId token);
   // The stream's regular end.
   void OnDone(request::FinishReason reason, int32_t output_tokens_reported);
-  // `retryable`: the client may ask again.
+  // Of the request as a whole; other sequences of it may have ended before.
   void OnFailed(const absl::Status& status);
 
   int32_t received() const { return next_; }

@@ -80,6 +80,8 @@ class TestCluster {
 
   cli::Client& client() { return *client_; }
   const std::string& address() const { return address_; }
+  // Where the first router serves HTTP.
+  const std::string& http_address() const { return http_address_; }
   // The pid in "node started"-style lines is not logged; processes are found by name under /proc by
   // tests that need it.
   pid_t pid() const { return child_->pid(); }
@@ -122,10 +124,13 @@ class TestCluster {
     lines_.push_back(line);
     absl::StrAppend(&log_tail_, line, "\n");
     if (log_tail_.size() > 4000) log_tail_.erase(0, log_tail_.size() - 4000);
-    const std::string kMarker = "gRPC on ";
     if (absl::StartsWith(line, "ready: ")) {
-      const size_t begin = line.find(kMarker) + kMarker.size();
-      address_ = line.substr(begin, line.find_first_of(",;", begin) - begin);
+      const auto first_after = [&line](const std::string& marker) {
+        const size_t begin = line.find(marker) + marker.size();
+        return line.substr(begin, line.find_first_of(",;", begin) - begin);
+      };
+      http_address_ = first_after("HTTP on ");
+      address_ = first_after("gRPC on ");
     } else if (absl::StartsWith(line, "tandem up: ")) {
       failed_ = true;
     }
@@ -134,7 +139,7 @@ class TestCluster {
   std::unique_ptr<cli::ChildProcess> child_;
   std::unique_ptr<cli::Client> client_;
   mutable absl::Mutex mutex_;
-  std::string address_;
+  std::string address_, http_address_;
   std::string log_tail_;
   std::vector<std::string> lines_;
   bool failed_ = false;

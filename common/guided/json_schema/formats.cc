@@ -45,11 +45,11 @@ std::string Ipv6() {
 }
 
 std::string Label() { return "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"; }
-std::string Hostname() { return absl::StrCat(Label(), "(?:\\.", Label(), "){0,30}"); }
+std::string Hostname() { return absl::StrCat(Label(), "(?:\\.", Label(), ")*"); }
 
 std::string Email() {
-  const std::string atom = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,64}";
-  return absl::StrCat(atom, "(?:\\.", atom, ")*@", Label(), "(?:\\.", Label(), "){0,10}");
+  const std::string atom = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+";
+  return absl::StrCat(atom, "(?:\\.", atom, ")*@", Label(), "(?:\\.", Label(), ")*");
 }
 
 // RFC 3986's shape: a scheme, then characters that a URI may hold.

@@ -116,6 +116,14 @@ TEST_F(RequestErrors, EnvelopeOfTheRequest) {
       {[](R& r) { r.set_n(129); }, bad, {"n: 129", "128"}},
       {[](R& r) { r.set_n(3), r.set_best_of(2); }, bad, {"best_of: 2", "n = 3"}},
       {[](R& r) { r.set_best_of(0); }, bad, {"best_of: 0"}},
+      {[](R& r) { r.mutable_beam_search(); }, bad, {"beam_search.width: 0", "64"}},
+      {[](R& r) {
+         r.mutable_beam_search()->set_width(4);
+         r.mutable_sampling()->set_temperature(0.5);
+       },
+       bad,
+       {"beam_search", "temperature"}},
+      {[](R& r) { r.mutable_beam_search()->set_width(4), r.set_n(5); }, bad, {"n: 5", "4]"}},
       {[](R& r) { r.set_prompt_logprobs(21); }, bad, {"prompt_logprobs: 21", "20"}},
       {[](R& r) { r.set_deadline_s(0); }, bad, {"deadline_s: 0"}},
       {[](R& r) { r.set_deadline_s(std::nan("")); }, bad, {"deadline_s: nan"}},

@@ -80,7 +80,7 @@ def main():
         print(run.stderr)
         return 1
     valid = refused = cut = failures = 0
-    for schema, line in zip(schemas, run.stdout.splitlines(), strict=True):
+    for schema, line in zip(schemas, run.stdout.rstrip("\n").split("\n"), strict=True):
         result = json.loads(line)
         if "error" in result:
             refused += 1

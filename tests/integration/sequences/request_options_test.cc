@@ -43,6 +43,7 @@ class RequestOptions : public ::testing::TestWithParam<const char*> {
 
   std::unique_ptr<TestCluster> cluster_;
   int salt_ = 0;
+  static inline std::map<std::string, std::string> seen_bits_;  // by topology
 };
 
 TEST_P(RequestOptions, BestOfReturnsTheLikeliest) {
@@ -62,8 +63,8 @@ TEST_P(RequestOptions, BestOfReturnsTheLikeliest) {
     double sum = 0;
     for (absl::string_view token : absl::StrSplit(answer.bits, " | ", absl::SkipEmpty())) {
       uint32_t raw = 0;
-      ASSERT_TRUE(absl::SimpleAtoi(token.substr(token.find(':') + 1,
-                                                token.find(' ') - token.find(':') - 1), &raw));
+      ASSERT_TRUE(absl::SimpleAtoi(
+          token.substr(token.find(':') + 1, token.find(' ') - token.find(':') - 1), &raw));
       float logprob = 0;
       std::memcpy(&logprob, &raw, sizeof(raw));
       sum += logprob;
@@ -140,7 +141,8 @@ TEST_P(RequestOptions, EchoPutsThePromptFirst) {
 TEST_P(RequestOptions, AResumedCallGoesOnWhereItBrokeOff) {
   v1::GenerateRequest request = Request(50, 30);
   // Tokens that are halves of characters: the text must not be cut inside one.
-  for (const int byte : {0xc3, 0xa4, 0xa9, 0x78}) request.mutable_sampling()->add_allowed_token_ids(byte);
+  for (const int byte : {0xc3, 0xa4, 0xa9, 0x78})
+    request.mutable_sampling()->add_allowed_token_ids(byte);
   request.mutable_stop()->add_stop("xxx\xc3\xa4");
   std::vector<std::string> texts;  // [i]: what came with tokens up to i
   std::string whole, bits;
@@ -186,7 +188,44 @@ TEST_P(RequestOptions, PromptScoresComeWholeWhateverIsCached) {
   EXPECT_EQ(none.prompt_scored, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Topologies, RequestOptions, ::testing::Values("--prefill=0", "--prefill=2"),
+// What the beams are is golden_generation's; here, that the steps of a search over nodes are those
+// of a search in one place: the likeliest first, every answer's tokens one after the other.
+TEST_P(RequestOptions, BeamSearchGivesItsBestAnswers) {
+  v1::GenerateRequest request = Request(100, 40);
+  request.mutable_sampling()->clear_seed();
+  request.mutable_beam_search()->set_width(3);
+  request.set_n(2);
+  const AnswersOf first = Ask(request), again = Ask(request);
+  ASSERT_OK(first.status);
+  ASSERT_EQ(first.by_index.size(), 2u);
+  EXPECT_EQ(first.Bits(), again.Bits());
+  for (const auto& [index, answer] : first.by_index) {
+    EXPECT_EQ(answer.tokens.size(), 40u);
+    EXPECT_EQ(answer.ends, 1);
+    EXPECT_EQ(answer.finished.usage().output_tokens(), 40);
+    EXPECT_EQ(answer.finished.usage().prompt_tokens(), index == 0 ? 100 : 0);
+    EXPECT_EQ(answer.finished.reason(), v1::FINISH_REASON_LENGTH);
+  }
+  request.mutable_beam_search()->set_width(1);
+  request.set_n(1);
+  const AnswersOf narrow = Ask(request);
+  ASSERT_OK(narrow.status);
+  EXPECT_EQ(narrow.by_index.at(0).tokens.size(), 40u);
+  seen_bits_[GetParam()] = first.Bits() + narrow.Bits();
+  for (const auto& [topology, bits] : seen_bits_) EXPECT_EQ(bits, seen_bits_.begin()->second);
+}
+
+TEST_P(RequestOptions, ACancelledSearchLeavesNothingBehind) {
+  v1::GenerateRequest request = Request(200, 4000);
+  request.mutable_sampling()->clear_seed();
+  request.mutable_beam_search()->set_width(4);
+  request.set_deadline_s(0.2);
+  const AnswersOf late = Ask(request);
+  EXPECT_EQ(late.status.code(), absl::StatusCode::kDeadlineExceeded) << late.status;
+}
+
+INSTANTIATE_TEST_SUITE_P(Topologies, RequestOptions,
+                         ::testing::Values("--prefill=0", "--prefill=2"),
                          [](const auto& info) { return info.index == 0 ? "Alone" : "Apart"; });
 
 }  // namespace

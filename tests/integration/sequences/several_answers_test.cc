@@ -78,17 +78,18 @@ TEST(SeveralAnswers, AreTheSameEverywhereAndMoveThePromptOnce) {
     std::vector<std::string> bits;
     for (const Shape& shape : kShapes) {
       SCOPED_TRACE(shape.name);
-      const v1::GenerateRequest request = RequestOf(shape, 4, "four");
+      const v1::GenerateRequest request = RequestOf(shape, 4, absl::StrCat("four ", shape.name));
       const AnswersOf four = AskAll(cluster->client(), request);
       ExpectOneWhole(four, request);
       bits.push_back(four.Bits());
-      const AnswersOf one = AskAll(cluster->client(), RequestOf(shape, 1, "one"));
+      const AnswersOf one = AskAll(cluster->client(), RequestOf(shape, 1, absl::StrCat("one ", shape.name)));
       ASSERT_OK(one.status);
       EXPECT_EQ(one.by_index.at(0).bits, four.by_index.at(0).bits);
-      EXPECT_EQ(one.KvBytes(), four.KvBytes());
+      // A single answer that ends with its first token needs no decode node.
+      if (shape.max_tokens > 1) EXPECT_EQ(one.KvBytes(), four.KvBytes());
       const bool moves = flags[0] == "--prefill=1" ||
                          (flags[1] == "--prefill=2" && shape.prompt_tokens > kLocalPrefillTokens);
-      EXPECT_EQ(one.KvBytes() > 0, moves);
+      EXPECT_EQ(four.KvBytes() > 0, moves);
     }
     if (reference.empty()) reference = bits;
     EXPECT_EQ(bits, reference);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "router/pipeline/router_core_impl.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/unit/router/fixtures.h"
@@ -145,6 +146,13 @@ class CoreHarness {
   }
 
  private:
+  // A request's first sequence is named as the request, the others "id#index".
+  static std::string ViewOf(const std::string& id, const ClientEvent& event) {
+    int32_t index = 0;
+    if (const auto* tokens = std::get_if<TokensReady>(&event)) index = tokens->sequence_index;
+    if (const auto* done = std::get_if<RequestDone>(&event)) index = done->sequence_index;
+    return index == 0 ? id : absl::StrCat(id, "#", index);
+  }
   void Take() {
     RouterActions actions = core_->TakeActions();
     for (auto& [key, command] : actions.commands) {
@@ -152,7 +160,7 @@ class CoreHarness {
       commands_[key.value()].push_back(std::move(command));
     }
     for (auto& [id, event] : actions.client_events) {
-      ClientView& client = clients_[id.value()];
+      ClientView& client = clients_[ViewOf(id.value(), event)];
       EXPECT_EQ(client.ends, 0) << "an event after the end of " << id;
       if (auto* tokens = std::get_if<TokensReady>(&event)) {
         EXPECT_FALSE(tokens->tokens.empty());

@@ -1,0 +1,49 @@
+// Goal: no bytes on a connection crash the search for requests in them, however they are split, nor
+// the mapping of what they carry to requests of ours.
+#include <cstddef>
+#include <cstdint>
+
+#include "router/http/api_request.h"
+#include "router/http/request_reader.h"
+
+namespace {
+
+using tandem::router::ApiRequest;
+using tandem::router::HttpRequest;
+using tandem::router::Json;
+using tandem::router::ModelAssets;
+using tandem::router::RequestReader;
+
+// Errors are fine; only crashes, leaks and hangs are findings.
+void Map(absl::string_view body) {
+  static const std::unique_ptr<ModelAssets> assets = ModelAssets::ForHashEngine().value();
+  const absl::StatusOr<Json> json = tandem::router::ParseJsonBody(body);
+  if (!json.ok()) return;
+  for (const bool strict : {false, true}) {
+    const absl::StatusOr<ApiRequest> completion = tandem::router::ReadCompletion(*json, strict);
+    const absl::StatusOr<ApiRequest> chat =
+        tandem::router::ReadChat(*json, *assets, absl::UnixEpoch(), strict);
+    [[maybe_unused]] const bool any = completion.ok() || chat.ok();
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
+  Map(bytes);
+  // The first byte chooses how the rest is split.
+  const size_t piece = size == 0 ? 1 : 1 + data[0] % 64;
+  RequestReader reader({.header_bytes_max = 4096, .body_bytes_max = 65536});
+  for (size_t at = 0; at < size; at += piece) {
+    reader.Append(bytes.substr(at, piece));
+    while (true) {
+      RequestReader::Result next = reader.Next();
+      reader.TakeContinue();
+      const auto* request = std::get_if<HttpRequest>(&next);
+      if (request == nullptr) break;
+      Map(request->body);
+    }
+  }
+  return 0;
+}

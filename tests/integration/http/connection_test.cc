@@ -1,0 +1,160 @@
+// Goal: connections behave: kept alive, pipelined in order, 100-continue, HTTP/1.0; a client that
+// leaves frees both legs at once, one that does not read is ended alone; keys and quotas hold.
+#include <gmock/gmock.h>
+
+#include <fstream>
+
+#include "tests/testing/http_client.h"
+#include "tests/testing/quiet_cluster.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_cluster.h"
+
+namespace tandem::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr absl::Duration kFreedWithin = absl::Seconds(15);
+
+std::string Endless(bool stream) {
+  nlohmann::json body = {{"prompt", std::string(300, 'p')},
+                         {"max_tokens", 4000},
+                         {"ignore_eos", true},
+                         {"stream", stream}};
+  return PostOf("/v1/completions", body.dump());
+}
+
+TEST(HttpConnections, AreKeptAndPipelined) {
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256"}));
+  HttpSocket socket(cluster->http_address());
+  // Three at once: answered in order, over one connection.
+  const auto ask = [](int tokens) {
+    return PostOf(
+        "/v1/completions",
+        nlohmann::json({{"prompt", "x"}, {"max_tokens", tokens}, {"ignore_eos", true}}).dump(),
+        absl::StrCat("x-request-id: number-", tokens, "\r\n"));
+  };
+  socket.Send(ask(7) + ask(3) + GetOf("/version") + ask(5));
+  for (const int tokens : {7, 3, 0, 5}) {
+    const HttpAnswer answer = socket.Read();
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    if (tokens == 0) {
+      EXPECT_TRUE(answer.Json().contains("version"));
+      continue;
+    }
+    EXPECT_EQ(answer.Json()["usage"]["completion_tokens"], tokens);
+    EXPECT_EQ(answer.Header("x-request-id"), absl::StrCat("number-", tokens));
+  }
+  // The body may wait for permission, and come in chunks.
+  socket.Send(
+      "POST /v1/completions HTTP/1.1\r\nexpect: 100-continue\r\n"
+      "transfer-encoding: chunked\r\n\r\n");
+  EXPECT_EQ(socket.Read().status, 100);
+  socket.Send("a\r\n{\"prompt\":\r\n14\r\n\"xyz\",\"max_tokens\":1\r\n1\r\n}\r\n0\r\n\r\n");
+  EXPECT_EQ(socket.Read().status, 200);
+  // HTTP/1.0 cannot take chunks: its stream ends with the connection.
+  HttpSocket old(cluster->http_address());
+  const std::string body = R"({"prompt":"x","max_tokens":3,"ignore_eos":true,"stream":true})";
+  old.Send(absl::StrCat("POST /v1/completions HTTP/1.0\r\ncontent-length: ", body.size(),
+                        "\r\n\r\n", body));
+  while (old.ReadSome()) {
+  }
+  EXPECT_THAT(old.buffer(), StartsWith("HTTP/1.1 200 OK"));
+  EXPECT_THAT(old.buffer(), ::testing::EndsWith("data: [DONE]\n\n"));
+  EXPECT_THAT(old.buffer(), ::testing::Not(HasSubstr("chunked")));
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+TEST(HttpConnections, ClientsThatLeaveFreeBothLegs) {
+  ASSERT_OK_AND_ASSIGN(auto cluster,
+                       TestCluster::Start({"--engine=hash", "--prefill=1", "--kv-blocks=256",
+                                           "--hash-step-time=5ms", "--local-prefill-tokens=0"}));
+  for (const bool stream : {true, false}) {
+    SCOPED_TRACE(stream);
+    HttpSocket socket(cluster->http_address());
+    ASSERT_TRUE(socket.Send(Endless(stream)));
+    if (stream) {
+      while (socket.buffer().find("finish_reason") == std::string::npos) {
+        ASSERT_TRUE(socket.ReadSome());
+      }
+    } else {
+      const auto missing = [](const v1::GetStatusResponse& status) -> std::string {
+        return status.router().requests_running() == 1 ? "" : "not running";
+      };
+      ASSERT_OK(AwaitStatus(cluster->client(), absl::Seconds(10), missing).status());
+    }
+    socket.Close();
+    EXPECT_OK(AwaitQuiet(cluster->client(), kFreedWithin).status());
+  }
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+TEST(HttpConnections, OneThatDoesNotReadHoldsNobodyUp) {
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=2048"}));
+  // Large events and small socket buffers: the stream cannot fit in the kernel's.
+  HttpSocket deaf(cluster->http_address());
+  const int small = 2048;
+  ::setsockopt(deaf.fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  const std::string body = nlohmann::json({{"prompt", "p"},
+                                           {"max_tokens", 30000},
+                                           {"ignore_eos", true},
+                                           {"logprobs", 20},
+                                           {"stream", true}})
+                               .dump();
+  ASSERT_TRUE(deaf.Send(PostOf("/v1/completions", body)));
+  // Its request ends by itself (16,384 parts are kept), while others are served.
+  for (int i = 0; i < 20; ++i) {
+    const HttpAnswer answer =
+        Ask(cluster->http_address(), PostOf("/v1/completions", R"({"prompt":"q","max_tokens":4})"));
+    EXPECT_EQ(answer.status, 200);
+  }
+  EXPECT_OK(AwaitQuiet(cluster->client(), absl::Seconds(60)).status());
+  // What it would have read: a stream that says why it ended.
+  while (deaf.ReadSome(2000)) {
+  }
+  EXPECT_THAT(deaf.buffer(), HasSubstr("left more unread"));
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+TEST(HttpConnections, KeysAndQuotas) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/api-keys-", ::getpid());
+  // printf %s secret-one | sha256sum; likewise secret-two.
+  std::ofstream(path) << "# who may ask\n"
+                         "one ea77193cc4e6f18656f3130e296203880c4b9b3772afc855211b82fdd46e9185\n"
+                         "two cebdf378f2d2bd60d3e3693349e8f20f329daf11a276f849996f0a6377e2155b "
+                         "requests_per_minute=2\n";
+  ASSERT_OK_AND_ASSIGN(
+      auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256", "--api-keys=" + path}));
+  const std::string body = R"({"prompt":"x","max_tokens":1})";
+  const HttpAnswer none = Ask(cluster->http_address(), PostOf("/v1/completions", body));
+  EXPECT_EQ(none.status, 401);
+  EXPECT_EQ(none.Json()["error"]["code"], "invalid_api_key");
+  const HttpAnswer wrong = Ask(cluster->http_address(),
+                               PostOf("/v1/completions", body, "authorization: Bearer nope\r\n"));
+  EXPECT_EQ(wrong.status, 401);
+  EXPECT_EQ(Ask(cluster->http_address(), GetOf("/v1/models")).status, 401);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(Ask(cluster->http_address(),
+                  PostOf("/v1/completions", body, "authorization: Bearer secret-one\r\n"))
+                  .status,
+              200);
+  }
+  for (int i = 0; i < 3; ++i) {
+    const HttpAnswer answer =
+        Ask(cluster->http_address(),
+            PostOf("/v1/completions", body, "authorization: bearer secret-two\r\n"));
+    EXPECT_EQ(answer.status, i < 2 ? 200 : 429) << answer.body;
+    if (i == 2) {
+      int seconds = 0;
+      EXPECT_TRUE(absl::SimpleAtoi(answer.Header("retry-after"), &seconds));
+      EXPECT_GE(seconds, 1);
+      EXPECT_LE(seconds, 30);
+    }
+  }
+  EXPECT_EQ(Ask(cluster->http_address(), GetOf("/health")).status, 200);
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+}  // namespace
+}  // namespace tandem::testing

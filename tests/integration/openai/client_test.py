@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""Goal: the official openai client, unmodified, gets what OpenAI's API promises from disaggregated clusters.
+
+    client_test.py --build DIR      [unittest arguments]
+
+Runs against the hash engine, and against the real model where it has been fetched.
+"""
+import argparse
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import unittest
+import urllib.request
+
+wanted = os.environ.get("TANDEM_TEST_PYTHON")
+if wanted and os.path.exists(wanted) and pathlib.Path(wanted).parent != pathlib.Path(sys.executable).parent:
+    os.execv(wanted, [wanted, "-B", *sys.argv])
+try:
+    import openai
+except ImportError:
+    print("SKIPPED: the Python package openai is not installed")
+    sys.exit(77)
+
+BUILD = None
+
+
+class Cluster:
+    """`tandem up` on ports of its own, until stop()."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen(
+            [f"{BUILD}/bin/tandem", "up", "--grpc=127.0.0.1:0", "--http=0", *flags],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True)
+        for line in self.process.stdout:
+            if line.startswith("ready: "):
+                self.address = line.split("HTTP on ")[1].split(";")[0].split(",")[0].strip()
+                return
+        raise RuntimeError("the cluster ended before it was ready")
+
+    def client(self, **options):
+        return openai.OpenAI(base_url=f"http://{self.address}/v1", api_key="none", max_retries=0, **options)
+
+    def get(self, path):
+        with urllib.request.urlopen(f"http://{self.address}{path}") as reply:
+            return reply.read().decode()
+
+    def post(self, path, body):
+        request = urllib.request.Request(f"http://{self.address}{path}", json.dumps(body).encode(),
+                                         {"content-type": "application/json"})
+        with urllib.request.urlopen(request) as reply:
+            return json.load(reply)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(timeout=60)
+        self.process.stdout.close()
+        return status
+
+
+class HashEngine(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster("--engine=hash", "--prefill=1", "--decode=1", "--kv-blocks=512",
+                              "--local-prefill-tokens=0")
+        cls.client = cls.cluster.client()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        assert cls.cluster.stop() == 0
+
+    def complete(self, **options):
+        options = {"model": "hash", "prompt": "Hello", "max_tokens": 8, "seed": 7, **options}
+        options.setdefault("extra_body", {}).setdefault("ignore_eos", True)
+        return self.client.completions.create(**options)
+
+    def test_models(self):
+        models = self.client.models.list().data
+        self.assertEqual([model.id for model in models], ["hash"])
+        self.assertEqual(self.client.models.retrieve("hash").owned_by, "tandem")
+        with self.assertRaises(openai.NotFoundError):
+            self.client.models.retrieve("other")
+
+    def test_completion_and_usage(self):
+        answer = self.complete()
+        self.assertEqual(answer.object, "text_completion")
+        self.assertEqual(answer.choices[0].finish_reason, "length")
+        self.assertEqual((answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens),
+                         (5, 8, 13))
+        again = self.complete()
+        self.assertEqual(again.choices[0].text, answer.choices[0].text)
+        long = "p" * 320
+        self.complete(prompt=long)
+        self.assertGreaterEqual(self.complete(prompt=long).usage.prompt_tokens_details.cached_tokens, 256)
+
+    def test_streams_join_to_the_whole_answer(self):
+        whole = self.complete(max_tokens=40)
+        chunks = list(self.complete(max_tokens=40, stream=True, stream_options={"include_usage": True}))
+        self.assertEqual("".join(c.choices[0].text for c in chunks if c.choices), whole.choices[0].text)
+        self.assertEqual([c.choices[0].finish_reason for c in chunks if c.choices][-1], "length")
+        self.assertEqual(chunks[-1].choices, [])
+        self.assertEqual(chunks[-1].usage.completion_tokens, 40)
+        self.assertTrue(all(c.usage is None for c in chunks[:-1]))
+
+    def test_prompts_in_four_forms(self):
+        text = self.complete(prompt="ab").choices[0].text
+        self.assertEqual(self.complete(prompt=[97, 98]).choices[0].text, text)
+        batch = self.complete(prompt=["xy", "ab"])
+        self.assertEqual([c.index for c in batch.choices], [0, 1])
+        self.assertEqual(batch.choices[1].text, text)
+        self.assertEqual(batch.usage.completion_tokens, 16)
+        self.assertEqual(self.complete(prompt=[[97, 98], [1]]).choices[0].text, text)
+
+    def test_n_choices_and_echo(self):
+        answer = self.complete(n=3, temperature=1.0)
+        self.assertEqual([c.index for c in answer.choices], [0, 1, 2])
+        self.assertEqual(len({c.text for c in answer.choices}), 3)
+        self.assertEqual(answer.usage.completion_tokens, 24)
+        streamed = ["", "", ""]
+        for chunk in self.complete(n=3, temperature=1.0, stream=True):
+            streamed[chunk.choices[0].index] += chunk.choices[0].text
+        self.assertEqual(streamed, [c.text for c in answer.choices])
+        self.assertEqual(self.complete(echo=True).choices[0].text, "Hello" + self.complete().choices[0].text)
+
+    def test_completion_logprobs(self):
+        logprobs = self.complete(logprobs=3).choices[0].logprobs
+        self.assertEqual(len(logprobs.tokens), 8)
+        self.assertEqual(len(logprobs.token_logprobs), 8)
+        self.assertEqual(logprobs.text_offset[0], 0)
+        for token, value, tops in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs):
+            self.assertEqual(tops[token], value)
+
+    def test_stop_strings_end_the_answer(self):
+        text = self.complete(max_tokens=30, temperature=0).choices[0].text
+        stop = text[10:12]
+        answer = self.complete(max_tokens=30, temperature=0, stop=[stop]).choices[0]
+        self.assertEqual(answer.finish_reason, "stop")
+        self.assertEqual(answer.text, text[:text.index(stop)])
+        kept = self.complete(max_tokens=30, temperature=0, stop=stop,
+                             extra_body={"include_stop_str_in_output": True}).choices[0]
+        self.assertEqual(kept.text, text[:text.index(stop)] + stop)
+
+    def test_tokens_may_be_limited(self):
+        only = [ord(c) for c in "abc"]
+        text = self.complete(max_tokens=20, extra_body={"allowed_token_ids": only, "ignore_eos": True})
+        self.assertLessEqual(set(text.choices[0].text), set("abc"))
+        biased = self.complete(max_tokens=5, temperature=0, logit_bias={str(ord("z")): 100})
+        self.assertEqual(biased.choices[0].text, "zzzzz")
+
+    def test_chat(self):
+        options = {"model": "hash", "messages": [{"role": "user", "content": "Hi"}], "max_completion_tokens": 6,
+                   "seed": 3, "logprobs": True, "top_logprobs": 2, "extra_body": {"ignore_eos": True}}
+        whole = self.client.chat.completions.create(**options)
+        self.assertEqual(whole.object, "chat.completion")
+        self.assertEqual(whole.choices[0].message.role, "assistant")
+        self.assertEqual(whole.usage.completion_tokens, 6)
+        content = whole.choices[0].logprobs.content
+        self.assertEqual(len(content), 6)
+        self.assertEqual(len(content[0].top_logprobs), 2)
+        chunks = list(self.client.chat.completions.create(stream=True, **options))
+        self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
+        self.assertEqual("".join(c.choices[0].delta.content or "" for c in chunks),
+                         whole.choices[0].message.content)
+        streamed = [one for c in chunks if c.choices[0].logprobs for one in c.choices[0].logprobs.content]
+        self.assertEqual([one.logprob for one in streamed], [one.logprob for one in content])
+
+    def test_guided_choice_and_json(self):
+        answer = self.complete(max_tokens=20, extra_body={"guided_choice": ["left", "right"]})
+        self.assertIn(answer.choices[0].text, ("left", "right"))
+        schema = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"],
+                  "additionalProperties": False}
+        answer = self.client.chat.completions.create(
+            model="hash", messages=[{"role": "user", "content": "?"}], max_tokens=400,
+            response_format={"type": "json_schema", "json_schema": {"name": "switch", "schema": schema}})
+        if answer.choices[0].finish_reason == "stop":
+            self.assertIn(json.loads(answer.choices[0].message.content)["on"], (True, False))
+
+    def test_named_tool(self):
+        tool = {"type": "function", "function": {"name": "flip", "parameters": {"enum": [{"x": 1}]}}}
+        answer = self.client.chat.completions.create(
+            model="hash", messages=[{"role": "user", "content": "?"}], max_tokens=60, tools=[tool],
+            tool_choice={"type": "function", "function": {"name": "flip"}})
+        call = answer.choices[0].message.tool_calls[0]
+        self.assertEqual(call.function.name, "flip")
+        self.assertEqual(json.loads(call.function.arguments), {"x": 1})
+
+    def test_errors_are_the_clients_own(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.complete(temperature=-1)
+        self.assertEqual(caught.exception.param, "temperature")
+        with self.assertRaises(openai.NotFoundError) as caught:
+            self.complete(model="other")
+        self.assertEqual(caught.exception.code, "model_not_found")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.complete(prompt="x" * 40000)
+        self.assertEqual(caught.exception.code, "context_length_exceeded")
+
+    def test_request_ids_and_timing(self):
+        raw = self.client.completions.with_raw_response.create(
+            model="hash", prompt="x", max_tokens=1, extra_headers={"x-request-id": "mine-1"},
+            extra_body={"timing": True})
+        self.assertEqual(raw.headers["x-request-id"], "mine-1")
+        timing = raw.parse().model_extra["timing"][0]
+        self.assertGreater(timing["total_ms"], 0)
+        self.assertEqual(timing["decode_node"], "decode-0")
+
+    def test_tokens_and_state(self):
+        tokens = self.cluster.post("/tokenize", {"model": "hash", "prompt": "hi"})
+        self.assertEqual((tokens["count"], tokens["tokens"]), (2, [104, 105]))
+        self.assertEqual(self.cluster.post("/detokenize", {"tokens": [104, 105]}), {"prompt": "hi"})
+        for path in ("/health", "/live", "/ready"):
+            self.cluster.get(path)
+        self.assertIn("version", json.loads(self.cluster.get("/version")))
+        metrics = self.cluster.get("/metrics")
+        for name in ("vllm:num_requests_running", "vllm:time_to_first_token_seconds_bucket",
+                     "tandem_node_blocks_used", "vllm:generation_tokens_total"):
+            self.assertIn(name, metrics)
+
+
+class RealModel(unittest.TestCase):
+    def test_chat_over_both_nodes(self):
+        folder = os.environ.get("TANDEM_MODELS") or os.path.expanduser("~/.cache/tandem/models")
+        if not os.path.exists(f"{folder}/SmolLM2-135M-Instruct.Q4_1.gguf"):
+            self.skipTest("the model smollm2 has not been fetched")
+        cluster = Cluster("--model=smollm2", "--prefill=1", "--decode=1", "--kv-blocks=64",
+                          "--local-prefill-tokens=0")
+        try:
+            with cluster.client() as client:
+                model = client.models.list().data[0].id
+                answer = client.chat.completions.create(
+                    model=model, temperature=0, max_tokens=24,
+                    messages=[{"role": "user", "content": "What is the capital of France?"}])
+                self.assertEqual(answer.choices[0].message.content, "The capital of France is Paris.")
+                self.assertEqual(answer.choices[0].finish_reason, "stop")
+                self.assertEqual(answer.usage.prompt_tokens, 37)
+        finally:
+            self.assertEqual(cluster.stop(), 0)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    known, rest = parser.parse_known_args()
+    BUILD = known.build
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

@@ -1,0 +1,162 @@
+// Goal: every parameter of OpenAI's API and of vLLM's lands in the field of our request that means
+// the same; what is refused names its field; unknown fields matter only to strict clients.
+#include "router/http/api_request.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::router {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+absl::StatusOr<ApiRequest> Completion(const std::string& body, bool strict = false) {
+  const absl::StatusOr<Json> json = ParseJsonBody(body);
+  if (!json.ok()) return json.status();
+  return ReadCompletion(*json, strict);
+}
+
+absl::StatusOr<ApiRequest> Chat(const std::string& members) {
+  static const std::unique_ptr<ModelAssets> assets = ModelAssets::ForHashEngine().value();
+  const absl::StatusOr<Json> json = ParseJsonBody(
+      R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":"u"}])" + members +
+      "}");
+  if (!json.ok()) return json.status();
+  return ReadChat(*json, *assets, absl::UnixEpoch(), false);
+}
+
+TEST(Completion, EverySamplingParameterIsMapped) {
+  ASSERT_OK_AND_ASSIGN(const ApiRequest api, Completion(R"({
+      "model":"m","prompt":"p","temperature":0.5,"top_p":0.9,"top_k":7,"min_p":0.1,
+      "repetition_penalty":1.2,"presence_penalty":0.3,"frequency_penalty":-0.4,"seed":-1,
+      "logit_bias":{"5":-1.5},"allowed_token_ids":[3,4],"logprobs":2,"max_tokens":9,"min_tokens":2,
+      "stop":["a","b"],"stop_token_ids":[8],"ignore_eos":true,"include_stop_str_in_output":true,
+      "n":2,"best_of":3,"skip_special_tokens":false,"bad_words":["w"],"priority":4,"deadline_s":2.5,
+      "cache_salt":"salt","return_token_ids":true,"prompt_logprobs":1,"user":"u","timing":true})"));
+  ASSERT_EQ(api.requests.size(), 1u);
+  const v1::GenerateRequest& request = api.requests[0];
+  EXPECT_EQ(request.model(), "m");
+  EXPECT_EQ(request.text(), "p");
+  const v1::SamplingParams& sampling = request.sampling();
+  EXPECT_EQ(sampling.temperature(), 0.5);
+  EXPECT_EQ(sampling.top_p(), 0.9);
+  EXPECT_EQ(sampling.top_k(), 7);
+  EXPECT_EQ(sampling.min_p(), 0.1);
+  EXPECT_EQ(sampling.repetition_penalty(), 1.2);
+  EXPECT_EQ(sampling.presence_penalty(), 0.3);
+  EXPECT_EQ(sampling.frequency_penalty(), -0.4);
+  EXPECT_EQ(sampling.seed(), ~uint64_t{0});
+  EXPECT_EQ(sampling.logit_bias().at(5), -1.5f);
+  EXPECT_THAT(sampling.allowed_token_ids(), ElementsAre(3, 4));
+  EXPECT_EQ(sampling.logprobs(), 2);
+  const v1::StopParams& stop = request.stop();
+  EXPECT_EQ(stop.max_tokens(), 9);
+  EXPECT_EQ(stop.min_tokens(), 2);
+  EXPECT_THAT(stop.stop(), ElementsAre("a", "b"));
+  EXPECT_THAT(stop.stop_token_ids(), ElementsAre(8));
+  EXPECT_TRUE(stop.ignore_eos());
+  EXPECT_TRUE(stop.include_stop_str_in_output());
+  EXPECT_EQ(request.n(), 2);
+  EXPECT_EQ(request.best_of(), 3);
+  EXPECT_TRUE(request.keep_special_tokens());
+  EXPECT_THAT(request.bad_words(), ElementsAre("w"));
+  EXPECT_EQ(request.priority(), 4);
+  EXPECT_EQ(request.deadline_s(), 2.5);
+  EXPECT_EQ(request.cache_salt(), "salt");
+  EXPECT_TRUE(request.return_token_ids());
+  EXPECT_EQ(request.prompt_logprobs(), 1);
+  EXPECT_TRUE(api.timing);
+}
+
+TEST(Completion, LeavesOutWhatWasNotSaid) {
+  ASSERT_OK_AND_ASSIGN(const ApiRequest api, Completion(R"({"prompt":"p","temperature":null})"));
+  const v1::GenerateRequest& request = api.requests[0];
+  EXPECT_FALSE(request.sampling().has_temperature());
+  EXPECT_FALSE(request.sampling().has_seed());
+  EXPECT_FALSE(request.has_n());
+  EXPECT_FALSE(request.has_guided());
+  EXPECT_EQ(request.stop().max_tokens(), 16);  // OpenAI's default
+}
+
+TEST(Completion, PromptsComeInFourForms) {
+  ASSERT_OK_AND_ASSIGN(ApiRequest api, Completion(R"({"prompt":[1,2]})"));
+  EXPECT_THAT(api.requests[0].tokens().ids(), ElementsAre(1, 2));
+  ASSERT_OK_AND_ASSIGN(api, Completion(R"({"prompt":["a","b"]})"));
+  ASSERT_EQ(api.requests.size(), 2u);
+  EXPECT_EQ(api.requests[1].text(), "b");
+  ASSERT_OK_AND_ASSIGN(api, Completion(R"({"prompt":[[1],[2,3]]})"));
+  EXPECT_THAT(api.requests[1].tokens().ids(), ElementsAre(2, 3));
+}
+
+TEST(Completion, ConstraintsBecomeGuidedDecoding) {
+  ASSERT_OK_AND_ASSIGN(ApiRequest api, Completion(R"({"prompt":"p","guided_regex":"a+"})"));
+  EXPECT_EQ(api.requests[0].guided().regex(), "a+");
+  ASSERT_OK_AND_ASSIGN(api, Completion(R"({"prompt":"p","guided_choice":["x","y"]})"));
+  EXPECT_THAT(api.requests[0].guided().choice().options(), ElementsAre("x", "y"));
+  ASSERT_OK_AND_ASSIGN(api, Completion(R"({"prompt":"p","guided_json":{"type":"object"}})"));
+  EXPECT_EQ(api.requests[0].guided().json_schema(), R"({"type":"object"})");
+  ASSERT_OK_AND_ASSIGN(api, Completion(R"({"prompt":"p","structured_outputs":{"grammar":"g"}})"));
+  EXPECT_EQ(api.requests[0].guided().grammar(), "g");
+  ASSERT_OK_AND_ASSIGN(api,
+                       Completion(R"({"prompt":"p","response_format":{"type":"json_object"}})"));
+  EXPECT_TRUE(api.requests[0].guided().json_object());
+  ASSERT_OK_AND_ASSIGN(api, Completion(R"({"prompt":"p","response_format":{"type":"json_schema",
+      "json_schema":{"name":"n","schema":{"type":"string"}}}})"));
+  EXPECT_EQ(api.requests[0].guided().json_schema(), R"({"type":"string"})");
+}
+
+TEST(Completion, BeamsReplaceSampling) {
+  ASSERT_OK_AND_ASSIGN(const ApiRequest api, Completion(R"({"prompt":"p","use_beam_search":true,
+      "n":2,"best_of":4,"length_penalty":0.5,"early_stopping":true})"));
+  const v1::BeamSearch& search = api.requests[0].beam_search();
+  EXPECT_EQ(search.width(), 4);
+  EXPECT_EQ(search.length_penalty(), 0.5);
+  EXPECT_TRUE(search.early_stopping());
+  EXPECT_EQ(api.requests[0].n(), 2);
+  EXPECT_FALSE(api.requests[0].has_best_of());
+}
+
+TEST(Completion, UnknownFieldsMatterToStrictClientsOnly) {
+  EXPECT_OK(Completion(R"({"prompt":"p","hot":1})"));
+  EXPECT_THAT(Completion(R"({"prompt":"p","hot":1})", true),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("hot: unknown field")));
+  EXPECT_OK(Completion(R"({"prompt":"p","user":"u","strict":true})", true));
+}
+
+TEST(Chat, RendersTheConversation) {
+  ASSERT_OK_AND_ASSIGN(const ApiRequest api, Chat(R"(,"max_tokens":5,"max_completion_tokens":3)"));
+  EXPECT_EQ(api.requests[0].stop().max_tokens(), 3);
+  const std::string expected =
+      "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n";
+  std::unique_ptr<ModelAssets> assets = ModelAssets::ForHashEngine().value();
+  const auto& wire = api.requests[0].tokens().ids();
+  const std::vector<TokenId> ids(wire.begin(), wire.end());
+  EXPECT_EQ(assets->tokenizer->Decode(ids, false), expected);
+}
+
+TEST(Chat, LogprobsAndTools) {
+  ASSERT_OK_AND_ASSIGN(ApiRequest api, Chat(R"(,"logprobs":true,"top_logprobs":4)"));
+  EXPECT_EQ(api.requests[0].sampling().logprobs(), 4);
+  EXPECT_EQ(api.tool_mode, ToolMode::kNone);
+  const std::string tools =
+      R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])";
+  ASSERT_OK_AND_ASSIGN(api, Chat(tools));
+  EXPECT_EQ(api.tool_mode, ToolMode::kAuto);
+  ASSERT_OK_AND_ASSIGN(api, Chat(tools + R"(,"tool_choice":"none")"));
+  EXPECT_EQ(api.tool_mode, ToolMode::kNone);
+  ASSERT_OK_AND_ASSIGN(
+      api, Chat(tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})"));
+  EXPECT_EQ(api.tool_mode, ToolMode::kNamed);
+  EXPECT_EQ(api.requests[0].guided().json_schema(), R"({"type":"object"})");
+  ASSERT_OK_AND_ASSIGN(api, Chat(tools + R"(,"tool_choice":"required")"));
+  EXPECT_EQ(api.tool_mode, ToolMode::kRequired);
+  EXPECT_THAT(api.requests[0].guided().json_schema(), HasSubstr(R"("enum":["f"])"));
+  EXPECT_THAT(Chat(tools + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tool_choice.function.name")));
+}
+
+}  // namespace
+}  // namespace tandem::router

@@ -1,0 +1,170 @@
+// Goal: the sequences of one request, at the router alone: the others wait for the first one's
+// prompt and follow it to its decode node; when that is lost, full or over they still end; they
+// fail, are aborted and meet their deadline as one.
+#include "tests/unit/router/request_fixture.h"
+
+namespace tandem::router {
+namespace {
+
+class SequencesTest : public RequestTest {
+ protected:
+  void SetUp() override { JoinAll(); }
+  void SubmitSequences(int sequences, int max_tokens = 10) {
+    RequestInput input = CoreHarness::Input("r", 100, max_tokens);
+    input.sequences = sequences;
+    ASSERT_OK(h_.Submit(std::move(input)));
+  }
+  // Brings the first sequence to where its prompt lies on d0.
+  void InstallLeader() {
+    leader_ = h_.NextRun(kD0).leg();
+    h_.Say(kD0, {Reserved(leader_)});
+    const v1::Leg prefill = h_.NextPrefill(kP0).leg();
+    h_.Say(kP0, {Generated(prefill, {0}), PrefillFinished(prefill, 100, 0)});
+    EXPECT_TRUE(h_.Quiet(kD0) && h_.Quiet(kD1)) << "the others do not wait";
+    h_.Say(kD0, {Installed(leader_, 0)});
+  }
+  v1::Leg ExpectRun(uint64_t key, int32_t index) {
+    const v1::Run run = h_.NextRun(key);
+    EXPECT_EQ(run.leg().sequence_index(), index);
+    return run.leg();
+  }
+  void ExpectDoneWith(const std::string& view, int tokens, bool last) {
+    ASSERT_TRUE(h_.client(view).done.has_value()) << view << " " << h_.client(view).failure;
+    EXPECT_EQ(static_cast<int>(h_.client(view).tokens.size()), tokens) << view;
+    EXPECT_EQ(h_.client(view).done->last, last) << view;
+    EXPECT_EQ(h_.client(view).done->usage.prompt_tokens(), view == "r" ? 100 : 0) << view;
+  }
+  static std::vector<int> Indices(int from, int to) {
+    std::vector<int> all;
+    for (int i = from; i < to; ++i) all.push_back(i);
+    return all;
+  }
+
+  v1::Leg leader_;
+};
+
+TEST_F(SequencesTest, FollowTheFirstToItsNode) {
+  SubmitSequences(3);
+  InstallLeader();
+  const v1::Run second = h_.NextRun(kD0);
+  EXPECT_EQ(second.leg().sequence_index(), 1);
+  // What the node lacks of the prompt is computed there: at most a block.
+  EXPECT_GE(second.local_prefill_tokens_max(), kBlockTokens);
+  const v1::Leg third = ExpectRun(kD0, 2);
+  for (const v1::Leg& leg : {second.leg(), third}) {
+    h_.Say(kD0, {Reserved(leg, 96, true)});
+    h_.Say(kD0, {Installed(leg, -1), Generated(leg, Indices(0, 10))});
+  }
+  EXPECT_TRUE(h_.Quiet(kP0) && h_.Quiet(kP1));
+  h_.Say(kD0, {Generated(leader_, Indices(1, 10))});
+  ExpectDoneWith("r#1", 10, false);
+  ExpectDoneWith("r#2", 10, false);
+  ExpectDoneWith("r", 10, true);
+  h_.ExpectEmpty();
+}
+
+TEST_F(SequencesTest, WaitForAFirstTokenThatIsAlsoTheLast) {
+  SubmitSequences(2, 1);
+  InstallLeader();
+  const v1::Leg second = ExpectRun(kD0, 1);
+  ExpectDoneWith("r", 1, false);
+  h_.Say(kD0, {Reserved(second, 96, true)});
+  h_.Say(kD0, {Installed(second, -1), Generated(second, {0})});
+  ExpectDoneWith("r#1", 1, true);
+  h_.ExpectEmpty();
+}
+
+TEST_F(SequencesTest, GoElsewhereTogetherWhenTheNodeIsLost) {
+  SubmitSequences(2);
+  InstallLeader();
+  const v1::Leg second = ExpectRun(kD0, 1);
+  h_.Say(kD0, {Reserved(second, 96, true)});
+  h_.Say(kD0, {Installed(second, -1), Generated(second, {0, 1})});
+  h_.Lose(kD0);
+  // Again the first leads and the second waits.
+  const v1::Leg again = ExpectRun(kD1, 0);
+  EXPECT_TRUE(h_.Quiet(kD1));
+  h_.Say(kD1, {Reserved(again, 0, true)});
+  EXPECT_TRUE(h_.Quiet(kD1));
+  h_.Say(kD1, {Installed(again, -1), Generated(again, Indices(1, 10))});
+  const v1::Run last = h_.NextRun(kD1);
+  EXPECT_EQ(last.leg().sequence_index(), 1);
+  EXPECT_EQ(last.sequence().delivered_tokens(), 2);
+  h_.Say(kD1, {Reserved(last.leg(), 96, true)});
+  h_.Say(kD1, {Installed(last.leg(), -1), Generated(last.leg(), Indices(2, 10))});
+  ExpectDoneWith("r", 10, false);
+  ExpectDoneWith("r#1", 10, true);
+  h_.ExpectEmpty();
+}
+
+TEST_F(SequencesTest, GoElsewhereWhenTheNodeIsFull) {
+  SubmitSequences(2);
+  InstallLeader();
+  const v1::Leg second = ExpectRun(kD0, 1);
+  h_.Say(kD0, {Refused(second, absl::StatusCode::kResourceExhausted)});
+  const v1::Leg elsewhere = ExpectRun(kD1, 1);
+  h_.Say(kD1, {Reserved(elsewhere, 0, true)});
+  h_.Say(kD1, {Installed(elsewhere, -1), Generated(elsewhere, Indices(0, 10))});
+  h_.Say(kD0, {Generated(leader_, Indices(1, 10))});
+  ExpectDoneWith("r", 10, true);
+  h_.ExpectEmpty();
+}
+
+TEST_F(SequencesTest, AreAbortedAsOneInEveryState) {
+  for (const bool installed : {false, true}) {
+    SubmitSequences(3);
+    if (installed) InstallLeader();
+    h_.Finish("r", request::FinishReason::kAborted);
+    for (const std::string view : {"r", "r#1", "r#2"}) {
+      EXPECT_EQ(h_.client(view).done->reason, request::FinishReason::kAborted);
+      h_.client(view) = {};
+    }
+    h_.ExpectEmpty();
+    h_.commands().clear();
+  }
+}
+
+TEST_F(SequencesTest, EndAloneByAStopString) {
+  SubmitSequences(2);
+  InstallLeader();
+  const v1::Leg second = ExpectRun(kD0, 1);
+  h_.core().FinishSequence(RequestId("r"), 0, request::FinishReason::kStop, h_.now());
+  h_.Say(kD0, {Reserved(second, 96, true)});
+  h_.Say(kD0, {Installed(second, -1), Generated(second, Indices(0, 10))});
+  EXPECT_EQ(h_.client("r").done->reason, request::FinishReason::kStop);
+  ExpectDoneWith("r#1", 10, true);
+  h_.ExpectEmpty();
+}
+
+TEST_F(SequencesTest, MeetTheirDeadlineAsOne) {
+  RequestInput input = CoreHarness::Input("r", 100, 10);
+  input.sequences = 2;
+  input.answer_deadline = absl::Seconds(2);
+  ASSERT_OK(h_.Submit(std::move(input)));
+  InstallLeader();
+  ExpectRun(kD0, 1);
+  h_.Advance(absl::Milliseconds(1900));
+  EXPECT_OK(h_.client("r").failure);
+  h_.Advance(absl::Milliseconds(200));
+  EXPECT_EQ(h_.client("r").failure.code(), absl::StatusCode::kDeadlineExceeded);
+  h_.ExpectEmpty();
+}
+
+TEST_F(SequencesTest, ALowerPriorityNumberIsPlacedFirst) {
+  CoreHarness h;
+  for (const auto& [id, priority] :
+       std::vector<std::pair<std::string, int>>{{"low", 5}, {"high", -5}, {"later", -5}}) {
+    RequestInput input = CoreHarness::Input(id, 100, 10);
+    input.priority = priority;
+    ASSERT_OK(h.Submit(std::move(input)));
+  }
+  h.JoinDecode(kD0, "d0");
+  EXPECT_EQ(h.NextRun(kD0).leg().request_id(), "high");
+  EXPECT_EQ(h.NextRun(kD0).leg().request_id(), "later");
+  const v1::Run low = h.NextRun(kD0);
+  EXPECT_EQ(low.leg().request_id(), "low");
+  EXPECT_EQ(low.sequence().priority(), 5);
+}
+
+}  // namespace
+}  // namespace tandem::router
