@@ -11,9 +11,10 @@ void RegisterSequenceFlags(config::Schema& schema, SequenceFlags& flags) {
   schema.Add("best-of", &flags.best_of,
              "Answers generated, of which the likeliest --n are given; 0 = as many as --n.",
              {.min = 0, .group = "Answers"});
-  schema.Add("beam-width", &flags.beam_width,
-             "Search for the likeliest answers with this many beams instead of sampling; 0 = sample.",
-             {.min = 0, .group = "Answers"});
+  schema.Add(
+      "beam-width", &flags.beam_width,
+      "Search for the likeliest answers with this many beams instead of sampling; 0 = sample.",
+      {.min = 0, .group = "Answers"});
   schema.Add("echo", &flags.echo, "The prompt's text before each answer.", {.group = "Answers"});
   schema.Add("params", &flags.params,
              "Anything else a GenerateRequest holds, as JSON, such as "

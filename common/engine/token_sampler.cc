@@ -86,6 +86,29 @@ SampledToken ToSampled(TokenId token, float logprob, absl::Span<const kernels::T
   return sampled;
 }
 
+// What may come next.
+struct Choice {
+  TokenMask mask;
+  bool banned = false;  // `mask` lacks tokens that are only banned
+  TokenMask unbanned;   // with them
+};
+
+Choice ChoiceOf(const SequenceSlice& slice, size_t vocab_size) {
+  const request::SamplingParams& params = *slice.sampling;
+  Choice choice;
+  choice.mask = AllowedMask(slice, vocab_size);
+  const auto output =
+      slice.tokens.subspan(std::min<size_t>(slice.prompt_tokens, slice.tokens.size()));
+  const std::vector<TokenId> banned =
+      request::BannedTokens(params, slice.stop, slice.eos_token_ids, output);
+  choice.banned = !banned.empty();
+  if (choice.banned) {
+    choice.unbanned = choice.mask;
+    Ban(banned, vocab_size, choice.mask);
+  }
+  return choice;
+}
+
 }  // namespace
 
 absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<const float> logits,
@@ -95,19 +118,10 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   for (const auto& [token, bias] : params.logit_bias) biases.push_back({token, bias});
   std::vector<kernels::TokenCount> counts;
   if (params.has_penalties()) counts = CountTokens(slice, logits.size());
-  TokenMask allowed = AllowedMask(slice, logits.size());
-  const auto output =
-      slice.tokens.subspan(std::min<size_t>(slice.prompt_tokens, slice.tokens.size()));
-  const std::vector<TokenId> banned =
-      request::BannedTokens(params, slice.stop, slice.eos_token_ids, output);
-  TokenMask unbanned;
-  if (!banned.empty()) {
-    unbanned = allowed;
-    Ban(banned, logits.size(), allowed);
-  }
+  Choice choice = ChoiceOf(slice, logits.size());
   if (!slice.allowed.empty() && !params.logprobs.has_value()) {
     // A constraint often leaves no choice; then there is nothing to draw.
-    const TokenId only = OnlyToken(allowed);
+    const TokenId only = OnlyToken(choice.mask);
     if (only >= 0) return SampledToken{.token = only};
   }
   const size_t num_top = static_cast<size_t>(params.logprobs.value_or(0));
@@ -122,7 +136,7 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   args.min_p = static_cast<float>(params.min_p);
   args.biases = biases.data();
   args.num_biases = static_cast<int32_t>(biases.size());
-  args.allowed_tokens = allowed.empty() ? nullptr : allowed.data();
+  args.allowed_tokens = choice.mask.empty() ? nullptr : choice.mask.data();
   args.repetition_penalty = PositiveFloat(params.repetition_penalty);
   args.presence_penalty = static_cast<float>(params.presence_penalty);
   args.frequency_penalty = static_cast<float>(params.frequency_penalty);
@@ -136,10 +150,10 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
   args.top_logprobs = top.data();
   args.scratch = scratch;
   kernels::SamplingResult result = backend.sample(args);
-  if (result.token < 0 && !banned.empty()) {
+  if (result.token < 0 && choice.banned) {
     // Bans left nothing to choose. What is allowed outranks them: an answer that goes on beats a
     // step that fails for everyone in it.
-    args.allowed_tokens = unbanned.empty() ? nullptr : unbanned.data();
+    args.allowed_tokens = choice.unbanned.empty() ? nullptr : choice.unbanned.data();
     result = backend.sample(args);
   }
   if (result.token < 0) {

@@ -11,9 +11,9 @@
 namespace tandem::request {
 namespace {
 
-constexpr double kPenaltyMax = 2.0;   // presence and frequency, as OpenAI's API bounds them
-constexpr float kLogitBiasMax = 100;  // likewise
-constexpr size_t kBadWordsMax = 1024;      // token sequences
+constexpr double kPenaltyMax = 2.0;       // presence and frequency, as OpenAI's API bounds them
+constexpr float kLogitBiasMax = 100;      // likewise
+constexpr size_t kBadWordsMax = 1024;     // token sequences
 constexpr size_t kBadWordTokensMax = 64;  // of each
 constexpr size_t kStopStringsMax = 64;
 constexpr size_t kStopStringBytesMax = 1024;

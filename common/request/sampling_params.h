@@ -28,7 +28,7 @@ struct SamplingParams {
   std::vector<TokenId> allowed_token_ids;             // ascending; empty = all
   // A sequence's last token is not allowed after its others, among generated tokens.
   std::vector<std::vector<TokenId>> bad_words;
-  std::optional<int32_t> logprobs;                    // 0..20 top ones beside the chosen token's
+  std::optional<int32_t> logprobs;  // 0..20 top ones beside the chosen token's
 
   bool has_penalties() const {
     return repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0;
@@ -44,8 +44,8 @@ struct StopParams {
   bool include_stop_str_in_output = false;
 };
 
-// Top log-probabilities of a token: what clients may ask for, and what routers may ask of nodes (beam
-// search needs twice its width).
+// Top log-probabilities of a token: what clients may ask for, and what routers may ask of nodes
+// (beam search needs twice its width).
 inline constexpr int32_t kLogprobsMax = 20;
 inline constexpr int32_t kLogprobsOfNodesMax = 256;
 

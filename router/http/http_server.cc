@@ -25,6 +25,8 @@ using boost::system::error_code;
 
 // Connections the kernel holds until they are accepted: bursts wait there instead of being lost.
 constexpr int kBacklog = 4096;
+// What the kernel holds of a reply that its client does not read; left alone it grows to megabytes.
+constexpr int kSendBufferBytes = 256 << 10;
 // After accept failed (no descriptors left): how long until the next try.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 
@@ -167,6 +169,7 @@ class HttpServerImpl final : public HttpServer {
     }
     error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
+    socket.set_option(boost::asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
     socket.non_blocking(true, ignored);
     auto connection = std::make_shared<HttpConnection>(worker.context, std::move(socket),
                                                        options_.limits, hooks_);

@@ -24,7 +24,7 @@ enum class DeviceKind { kEmulated, kCuda };
 
 // Half an ulp of 1 in fp32 and in bf16: the largest relative error of one rounding.
 inline constexpr double kUnit = 0x1p-24;
-inline constexpr double kBf16Unit = 0x1p-9;
+inline constexpr double kBf16Unit = 0x1p-8;
 
 inline Bf16Bits RoundToBf16(float x) {
   uint32_t bits = 0;

@@ -87,7 +87,7 @@ TEST_P(DeviceTinyLogitsTest, MatchTransformers) {
   ASSERT_OK(engine->AllocateKv(8));
   ASSERT_OK_AND_ASSIGN(const Agreement agreement, Compare(engine.get(), golden));
   std::cout << "rms error " << agreement.error << ", spread " << agreement.spread << "\n";
-  // Weights, operands, K, V and probabilities are each rounded to 2^-9 of themselves, several times
+  // Weights, operands, K, V and probabilities are each rounded to 2^-8 of themselves, several times
   // a layer. A wrong scale, window, order or table errs by as much as the logprobs spread.
   EXPECT_LT(agreement.error, 0.04 * agreement.spread) << path;
 }

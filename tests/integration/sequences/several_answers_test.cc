@@ -82,7 +82,8 @@ TEST(SeveralAnswers, AreTheSameEverywhereAndMoveThePromptOnce) {
       const AnswersOf four = AskAll(cluster->client(), request);
       ExpectOneWhole(four, request);
       bits.push_back(four.Bits());
-      const AnswersOf one = AskAll(cluster->client(), RequestOf(shape, 1, absl::StrCat("one ", shape.name)));
+      const AnswersOf one =
+          AskAll(cluster->client(), RequestOf(shape, 1, absl::StrCat("one ", shape.name)));
       ASSERT_OK(one.status);
       EXPECT_EQ(one.by_index.at(0).bits, four.by_index.at(0).bits);
       // A single answer that ends with its first token needs no decode node.
