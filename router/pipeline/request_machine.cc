@@ -226,6 +226,7 @@ bool RequestMachine::CountAttempt(const absl::Status& why) {
 }
 
 void RequestMachine::RetryPrefill(const absl::Status& why, absl::Time now) {
+  if (tokens_.finish() != request::FinishReason::kNone) return Replace(why, now);
   LogRetry("prefill leg is retried", prefill_.node_id, why);
   MarkFailed(prefill_.node, now + kFailureMemory);
   EndPrefillLeg("replaced");
@@ -249,6 +250,14 @@ void RequestMachine::RetryPrefill(const absl::Status& why, absl::Time now) {
 }
 
 void RequestMachine::Replace(const absl::Status& why, absl::Time now) {
+  // The answer was complete and only its prompt's KV was waited for, for the sequences beside it:
+  // nothing is left to place.
+  if (tokens_.finish() != request::FinishReason::kNone) {
+    ending_ = tokens_.finish();
+    EndPrefillLeg("the answer is complete");
+    EndDecodeLeg("the answer is complete");
+    return;
+  }
   LogRetry("request is placed again", decode_.node_id, why);
   EndPrefillLeg("the decode leg is gone");
   EndDecodeLeg("replaced");
