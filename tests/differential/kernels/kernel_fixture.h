@@ -22,8 +22,8 @@ namespace tandem::kernels {
 
 // Half an ulp of 1: the largest relative error of one fp32 rounding.
 inline constexpr double kUnit = 0x1p-24;
-// The same for bf16.
-inline constexpr double kBf16Unit = 0x1p-9;
+// The same for bf16, of eight significant bits.
+inline constexpr double kBf16Unit = 0x1p-8;
 
 // `size` floats on a 64-byte boundary, all bits set until written: NaN as fp32 and as two bf16.
 class Floats {
