@@ -87,7 +87,9 @@ TEST(SeveralAnswers, AreTheSameEverywhereAndMoveThePromptOnce) {
       ASSERT_OK(one.status);
       EXPECT_EQ(one.by_index.at(0).bits, four.by_index.at(0).bits);
       // A single answer that ends with its first token needs no decode node.
-      if (shape.max_tokens > 1) EXPECT_EQ(one.KvBytes(), four.KvBytes());
+      if (shape.max_tokens > 1) {
+        EXPECT_EQ(one.KvBytes(), four.KvBytes());
+      }
       const bool moves = flags[0] == "--prefill=1" ||
                          (flags[1] == "--prefill=2" && shape.prompt_tokens > kLocalPrefillTokens);
       EXPECT_EQ(four.KvBytes() > 0, moves);
