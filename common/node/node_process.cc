@@ -109,9 +109,14 @@ absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config, bool sends_kv,
   ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
                    model::Checkpoint::Open(path));
   ASSIGN_OR_RETURN(loaded.engine, NewModelEngine(config, sends_kv, *checkpoint));
-  ASSIGN_OR_RETURN(
-      loaded.constraints,
-      NewConstraints(checkpoint->tokenizer(), checkpoint->stop_token_ids(), loaded.engine->spec()));
+  auto constraints =
+      NewConstraints(checkpoint->tokenizer(), checkpoint->stop_token_ids(), loaded.engine->spec());
+  if (constraints.ok()) {
+    loaded.constraints = *std::move(constraints);
+  } else {
+    Log(LogLevel::kWarning, "no guided decoding: the checkpoint's tokenizer cannot be used",
+        {{"why", constraints.status().ToString()}});
+  }
   return loaded;
 }
 

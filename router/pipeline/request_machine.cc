@@ -261,10 +261,7 @@ void RequestMachine::Replace(const absl::Status& why, absl::Time now) {
   LogRetry("request is placed again", decode_.node_id, why);
   EndPrefillLeg("the decode leg is gone");
   EndDecodeLeg("replaced");
-  if (tokens_.finish() != request::FinishReason::kNone) {
-    ending_ = tokens_.finish();  // only its prompt's place was still wanted
-    return;
-  }
+  decode_.installed = false;  // the prompt lies nowhere for sure: see home()
   if (!CountAttempt(why)) return;
   state_ = State::kQueued;
   queued_since_ = now;

@@ -67,7 +67,7 @@ def container_mistakes(container, values, program):
     for key in values:
         if key not in program.flags:
             yield f"{program.name} has no configuration key {key}"
-    opened = {port_of(values[key]) for key in ("grpc", "fleet", "health") if key in values}
+    opened = {port_of(values[key]) for key in ("grpc", "fleet", "http", "health") if key in values}
     named = {port["containerPort"] for port in container.get("ports", ())}
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         named.add(container[probe]["grpc"]["port"])

@@ -56,7 +56,8 @@ def find_tool(given):
     candidates = [given, shutil.which("cuobjdump")]
     candidates += [path for folder in sys.path for path in pathlib.Path(folder or ".").glob("nvidia/*/bin/cuobjdump")]
     # Tests run under the interpreter that CMake found; its virtual environment may be another one's.
-    candidates += [path for python in (shutil.which("python"), shutil.which("python3")) if python
+    pythons = (os.environ.get("TANDEM_TEST_PYTHON"), shutil.which("python"), shutil.which("python3"))
+    candidates += [path for python in pythons if python
                    for path in pathlib.Path(python).parent.parent.glob("lib/*/site-packages/nvidia/*/bin/cuobjdump")]
     found = next((str(path) for path in candidates if path), None)
     if found:

@@ -57,6 +57,7 @@ TEST(BeamSearch, AgreesWithTransformers) {
   engine::CpuEngineOptions options;
   options.threads = kThreads;
   options.kv_type = "f32";
+  options.numerics = "portable";
   ASSERT_OK_AND_ASSIGN(const auto engine, engine::NewCpuEngine(*checkpoint, options));
   ASSERT_OK(engine->AllocateKv(16));
   const nlohmann::json goldens =

@@ -66,6 +66,8 @@ TEST_F(SequencesTest, FollowTheFirstToItsNode) {
 TEST_F(SequencesTest, WaitForAFirstTokenThatIsAlsoTheLast) {
   SubmitSequences(2, 1);
   InstallLeader();
+  // The prompt lies there, and that is all the first was still wanted for.
+  h_.ExpectAbort(kD0, leader_.attempt());
   const v1::Leg second = ExpectRun(kD0, 1);
   ExpectDoneWith("r", 1, false);
   h_.Say(kD0, {Reserved(second, 96, true)});
@@ -83,7 +85,7 @@ TEST_F(SequencesTest, GoElsewhereTogetherWhenTheNodeIsLost) {
   h_.Lose(kD0);
   // Again the first leads and the second waits.
   const v1::Leg again = ExpectRun(kD1, 0);
-  EXPECT_TRUE(h_.Quiet(kD1));
+  EXPECT_TRUE(h_.Quiet(kD1)) << h_.commands()[kD1].front().ShortDebugString();
   h_.Say(kD1, {Reserved(again, 0, true)});
   EXPECT_TRUE(h_.Quiet(kD1));
   h_.Say(kD1, {Installed(again, -1), Generated(again, Indices(1, 10))});
