@@ -63,9 +63,9 @@ ConfigId StateGraph::Close(std::vector<Thread> threads) {
     if (state.bytes_begin != state.bytes_end || (state.accept && thread.size() == 1)) {
       words += thread.size() + 1;
       kept.push_back(thread);
-      if (kept.size() > kThreadsMax || words > kConfigWordsMax) return kDeadConfig;
+      if (kept.size() > kThreadsMax || words > kConfigWordsMax) return Overflow();
     }
-    if (seen.size() > 8 * kThreadsMax) return kDeadConfig;
+    if (seen.size() > 8 * kThreadsMax) return Overflow();
     if (state.accept && thread.size() > 1) add(Thread(thread.begin(), thread.end() - 1));
     for (const CallEdge& call : program_.CallsOf(top)) {
       Thread called = thread;
@@ -80,6 +80,11 @@ ConfigId StateGraph::Close(std::vector<Thread> threads) {
     }
   }
   return Intern(ToKey(std::move(kept)));
+}
+
+ConfigId StateGraph::Overflow() {
+  ++overflows_;
+  return kDeadConfig;
 }
 
 ConfigId StateGraph::Intern(std::vector<uint32_t> key) {

@@ -50,6 +50,8 @@ class StateGraph {
   size_t bytes() const { return bytes_; }
   // Counts what steps cost, to bound what hostile grammars cost.
   uint64_t work() const { return work_; }
+  // Steps that led nowhere because the texts are more ambiguous than kThreadsMax allows.
+  int64_t overflows() const { return overflows_; }
 
  private:
   static constexpr ConfigId kUnknown = ~ConfigId{0};
@@ -65,6 +67,7 @@ class StateGraph {
   ConfigId FindStep(ConfigId from, uint8_t byte);
   // The configuration of `threads` and all that they reach without a byte.
   ConfigId Close(std::vector<Thread> threads);
+  ConfigId Overflow();
   ConfigId Intern(std::vector<uint32_t> key);
   bool Fits(const Thread& thread) const;
   static std::vector<Thread> Threads(absl::Span<const uint32_t> key);
@@ -76,6 +79,7 @@ class StateGraph {
   ConfigId start_ = kDeadConfig;
   size_t bytes_ = 0;
   uint64_t work_ = 0;
+  int64_t overflows_ = 0;
 };
 
 }  // namespace tandem::guided

@@ -1,6 +1,7 @@
 // Goal: a grammar accepts exactly the texts it derives. Random small grammars are checked against
 // every text up to a length, with a recogniser that follows the definition (spans of the text by
-// rule, to a fixed point); examples check the syntax, and each mistake is named.
+// rule, to a fixed point), save for those more ambiguous than the bound on threads, which may only
+// lose texts; examples check the syntax, and each mistake is named.
 #include <iostream>
 #include <random>
 #include <set>
@@ -79,7 +80,7 @@ TEST(Gbnf, AcceptsExactlyWhatRandomGrammarsDerive) {
   std::cout << "seed " << seed << "\n";
   std::mt19937_64 random(seed);
   const auto pick = [&](int count) { return static_cast<int>(random() % uint64_t(count)); };
-  int compiled = 0, accepted = 0, recursive = 0;
+  int compiled = 0, accepted = 0, recursive = 0, too_ambiguous = 0;
   for (int i = 0; i < 600; ++i) {
     Grammar grammar(static_cast<size_t>(1 + pick(3)));
     for (auto& alternatives : grammar) {
@@ -107,14 +108,21 @@ TEST(Gbnf, AcceptsExactlyWhatRandomGrammarsDerive) {
         std::string text;
         for (int k = 0; k < length; ++k) text.push_back((bits >> k) & 1 ? 'b' : 'a');
         const bool derives = Derives(grammar, text);
-        EXPECT_EQ(acceptor->Accepts(text), derives) << text;
+        const bool accepts = acceptor->Accepts(text);
+        if (acceptor->graph().overflows() == 0) {
+          EXPECT_EQ(accepts, derives) << text;
+        } else {
+          EXPECT_LE(accepts, derives) << text;
+        }
         accepted += derives ? 1 : 0;
       }
     }
+    too_ambiguous += acceptor->graph().overflows() > 0 ? 1 : 0;
   }
   std::cout << compiled << " grammars compiled, " << recursive << " left-recursive, " << accepted
-            << " texts accepted\n";
+            << " texts accepted, " << too_ambiguous << " grammars too ambiguous\n";
   EXPECT_GT(compiled, 150);
+  EXPECT_LE(too_ambiguous, 10);
   EXPECT_GT(accepted, 500);
 }
 
