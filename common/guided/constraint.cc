@@ -88,7 +88,7 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> Constraint::ComputeMask(StateGr
     }
     for (const TokenId token : vocabulary_->TokensAt(i)) {
       mask->words[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
-      if (mask->count++ == 0 || token < mask->first) mask->first = token;
+      ++mask->count;
     }
     ++depth;
     configs[depth] = next;
@@ -106,29 +106,6 @@ bool Constraint::MayEnd(const Place& place) {
 bool Constraint::CanContinue(const Place& place) {
   absl::MutexLock lock(&mutex_);
   return place.graph->CanContinue(place.config);
-}
-
-std::string Constraint::ForcedBytes(Place place, size_t bytes_max) {
-  absl::MutexLock lock(&mutex_);
-  Refresh(place);
-  std::string forced;
-  ConfigId config = place.config;
-  while (forced.size() < bytes_max && !graph_->MayEnd(config)) {
-    ConfigId only = kDeadConfig;
-    int choices = 0;
-    char byte = 0;
-    for (int b = 0; b < 256 && choices < 2; ++b) {
-      const ConfigId next = graph_->Step(config, static_cast<uint8_t>(b));
-      if (next == kDeadConfig) continue;
-      only = next;
-      byte = static_cast<char>(b);
-      ++choices;
-    }
-    if (choices != 1) break;
-    forced.push_back(byte);
-    config = only;
-  }
-  return forced;
 }
 
 size_t Constraint::bytes() const {
@@ -175,7 +152,7 @@ absl::StatusOr<absl::Span<const uint32_t>> Matcher::Allowed() {
     for (const TokenId token : rules_.eos_token_ids) {
       if (token < 0 || token >= constraint_->vocabulary().size()) continue;
       with_ends->words[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
-      if (with_ends->count++ == 0 || token < with_ends->first) with_ends->first = token;
+      ++with_ends->count;
     }
     mask_ = std::move(with_ends);
   }
@@ -189,15 +166,5 @@ absl::StatusOr<absl::Span<const uint32_t>> Matcher::Allowed() {
 
 bool Matcher::complete() { return may_end() && !constraint_->CanContinue(place_); }
 bool Matcher::may_end() { return constraint_->MayEnd(place_); }
-
-std::string Matcher::ForcedBytes(size_t bytes_max) {
-  return constraint_->ForcedBytes(place_, bytes_max);
-}
-
-absl::StatusOr<TokenId> Matcher::ForcedToken() {
-  ASSIGN_OR_RETURN(const auto allowed, Allowed());
-  static_cast<void>(allowed);
-  return mask_->count == 1 ? mask_->first : -1;
-}
 
 }  // namespace tandem::guided

@@ -28,7 +28,6 @@ namespace tandem::guided {
 struct TokenMask {
   std::vector<uint32_t> words;  // Vocabulary::mask_words()
   int32_t count = 0;            // tokens allowed
-  TokenId first = -1;           // the lowest of them
 };
 
 class Constraint {
@@ -57,8 +56,6 @@ class Constraint {
   absl::StatusOr<std::shared_ptr<const TokenMask>> Mask(Place& place);
   bool MayEnd(const Place& place);
   bool CanContinue(const Place& place);
-  // The bytes that must follow, as far as there is no choice; at most `bytes_max`.
-  std::string ForcedBytes(Place place, size_t bytes_max);
   size_t bytes() const;
 
  private:
@@ -108,10 +105,6 @@ class Matcher {
   bool may_end();
   // An end token was read.
   bool ended() const { return ended_; }
-  // The next bytes as far as the constraint leaves no choice.
-  std::string ForcedBytes(size_t bytes_max = 256);
-  // The only token allowed next, or -1.
-  absl::StatusOr<TokenId> ForcedToken();
 
  private:
   bool IsEnd(TokenId token) const;

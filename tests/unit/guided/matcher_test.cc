@@ -58,7 +58,8 @@ TEST(Matcher, AllowsTheEndExactlyWhenTheRulesSay) {
   Matcher endless(constraint, {.eos_token_ids = {kEnd}, .ignore_eos = true});
   Read(endless, "a");
   EXPECT_FALSE(Allows(endless, kEnd));
-  EXPECT_EQ(*endless.ForcedToken(), 'b');
+  EXPECT_TRUE(Allows(endless, 'b'));
+  EXPECT_FALSE(Allows(endless, 'a'));
   Read(endless, "b");
   EXPECT_TRUE(Allows(endless, kEnd));  // nothing else is left
   ASSERT_OK(endless.Advance(kEnd));
@@ -97,7 +98,6 @@ TEST(Matcher, ForgettingAndReplayingChangeNothing) {
       ASSERT_OK_AND_ASSIGN(const auto allowed, matcher.Allowed());
       ASSERT_OK_AND_ASSIGN(const auto again, replayed.Allowed());
       ASSERT_EQ(allowed, again);
-      EXPECT_EQ(matcher.ForcedBytes(), replayed.ForcedBytes());
       std::vector<TokenId> choices;
       for (TokenId t = 0; t <= kEnd; ++t) {
         if (Allows(matcher, t)) choices.push_back(t);
@@ -152,16 +152,6 @@ TEST(Matcher, CountsBeyondATokensReachShareAMask) {
     }
     EXPECT_LT(representatives.size(), 10u) << text;
   }
-}
-
-TEST(Matcher, ForcedBytesAreThoseWithoutAChoice) {
-  Matcher matcher(NewConstraint(Kind::kRegex, "(?:left|right)-handed(?:ness)?"), {});
-  EXPECT_EQ(matcher.ForcedBytes(), "");
-  Read(matcher, "l");
-  EXPECT_EQ(matcher.ForcedBytes(), "eft-handed");
-  EXPECT_EQ(matcher.ForcedBytes(4), "eft-");
-  Read(matcher, "eft-handed");
-  EXPECT_EQ(matcher.ForcedBytes(), "");  // it may end here
 }
 
 TEST(Matcher, HostileGrammarsEndInAnErrorOrWithinBounds) {
