@@ -10,6 +10,7 @@
 #include "common/engine/compute_pool.h"
 #include "common/engine/forward_pass.h"
 #include "common/engine/model_weights.h"
+#include "common/engine/profile_step.h"
 #include "common/engine/slice_check.h"
 #include "common/engine/token_sampler.h"
 #include "common/telemetry/log.h"
@@ -252,23 +253,10 @@ absl::StatusOr<std::vector<SampledToken>> CpuEngine::SampleAll(
 
 // Runs one step of that size, or as much of it as one context holds, over blocks of its own.
 absl::Status CpuEngine::RunProfile(int64_t max_batch_tokens) {
-  // Enough rows for every kernel to take its widest path; more would only lengthen start-up.
-  constexpr int64_t kProfileRows = 64;
-  const int64_t rows = std::min({max_batch_tokens, int64_t{spec_.context_tokens}, kProfileRows});
-  const int64_t num_blocks = spec_.layout.BlocksFor(rows);
+  const ProfileStep step(spec_, max_batch_tokens);
   ASSIGN_OR_RETURN(std::unique_ptr<kv::BlockArena> arena,
-                   kv::BlockArena::Create(spec_.layout, num_blocks));
-  std::vector<BlockId> blocks;
-  for (int64_t i = 0; i < num_blocks; ++i) blocks.emplace_back(static_cast<int32_t>(i));
-  const std::vector<TokenId> tokens(static_cast<size_t>(rows), 0);
-  request::SamplingParams sampling;
-  SequenceSlice slice;
-  slice.tokens = tokens;
-  slice.num_new = rows;
-  slice.blocks = blocks;
-  slice.sample = true;
-  slice.sampling = &sampling;
-  return StepIn(*arena, absl::MakeConstSpan(&slice, 1), [](int) {}).status();
+                   kv::BlockArena::Create(spec_.layout, step.num_blocks()));
+  return StepIn(*arena, step.slices(), [](int) {}).status();
 }
 
 int64_t CpuEngine::ReserveSampling() {

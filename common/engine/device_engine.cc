@@ -11,6 +11,7 @@
 #include "common/engine/compute_pool.h"
 #include "common/engine/device_forward_pass.h"
 #include "common/engine/device_kv.h"
+#include "common/engine/profile_step.h"
 #include "common/engine/slice_check.h"
 #include "common/engine/token_sampler.h"
 #include "common/telemetry/log.h"
@@ -309,21 +310,9 @@ class DeviceEngine final : public Engine {
 
   // Runs one step over blocks of its own, so that the first one asked for finds all kernels loaded.
   absl::Status RunProfile(int64_t max_batch_tokens) {
-    constexpr int64_t kProfileRows = 64;
-    const int64_t rows = std::min({max_batch_tokens, int64_t{spec_.context_tokens}, kProfileRows});
-    const int64_t num_blocks = spec_.layout.BlocksFor(rows);
-    RETURN_IF_ERROR(AllocateKv(num_blocks));
-    std::vector<BlockId> blocks;
-    for (int64_t i = 0; i < num_blocks; ++i) blocks.emplace_back(static_cast<int32_t>(i));
-    const std::vector<TokenId> tokens(static_cast<size_t>(rows), 0);
-    request::SamplingParams sampling;
-    SequenceSlice slice;
-    slice.tokens = tokens;
-    slice.num_new = rows;
-    slice.blocks = blocks;
-    slice.sample = true;
-    slice.sampling = &sampling;
-    const absl::Status status = Step(absl::MakeConstSpan(&slice, 1), [](int) {}).status();
+    const ProfileStep step(spec_, max_batch_tokens);
+    RETURN_IF_ERROR(AllocateKv(step.num_blocks()));
+    const absl::Status status = Step(step.slices(), [](int) {}).status();
     kv_.reset();
     graphs_.clear();
     return status;

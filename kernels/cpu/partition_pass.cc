@@ -129,17 +129,7 @@ template <int R, typename T>
 void RunGroup(const PartitionGroup& group) {
   alignas(64) float scores[R * kTokens];
   const Pass<T> pass = {group, KvView<T>(*group.layer), scores};
-  // The tokens any vector attends to, and those that all do.
-  int32_t any_begin = kTokens, any_end = 0, all_begin = 0, all_end = kTokens;
-  for (int32_t r = 0; r < R; ++r) {
-    const int32_t begin = group.begin[r], end = group.end[r];
-    group.l[r] = 0;
-    all_begin = begin > all_begin ? begin : all_begin;
-    all_end = end < all_end ? end : all_end;
-    if (begin >= end) continue;
-    any_begin = begin < any_begin ? begin : any_begin;
-    any_end = end > any_end ? end : any_end;
-  }
+  auto [any_begin, any_end, all_begin, all_end] = BeginGroup<R>(group);
   if (any_begin >= any_end) return;
   ScoreRange<R>(pass, any_begin / 16, (any_end + 15) / 16);
   for (int32_t r = 0; r < R; ++r) {

@@ -30,6 +30,27 @@ TANDEM_INLINE int32_t ClampToPartition(int32_t token) {
   return token < 0 ? 0 : (token > kPartitionTokens ? kPartitionTokens : token);
 }
 
+// The tokens of the partition that any vector of a group attends to, and those that all do.
+struct AttendedTokens {
+  int32_t any_begin = kPartitionTokens, any_end = 0, all_begin = 0, all_end = kPartitionTokens;
+};
+
+// Also sets l of every vector to 0.
+template <int R>
+TANDEM_INLINE AttendedTokens BeginGroup(const PartitionGroup& group) {
+  AttendedTokens t;
+  for (int32_t r = 0; r < R; ++r) {
+    const int32_t begin = group.begin[r], end = group.end[r];
+    group.l[r] = 0;
+    t.all_begin = begin > t.all_begin ? begin : t.all_begin;
+    t.all_end = end < t.all_end ? end : t.all_end;
+    if (begin >= end) continue;
+    t.any_begin = begin < t.any_begin ? begin : t.any_begin;
+    t.any_end = end > t.any_end ? end : t.any_end;
+  }
+  return t;
+}
+
 void RunPartitionGroup(const PartitionGroup& group);
 // For a bf16 cache in classes with dot products. m is then a base-2 logarithm.
 void RunPartitionGroupDot(const PartitionGroup& group);
