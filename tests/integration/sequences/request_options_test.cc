@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "common/model/byte_vocabulary.h"
 #include "tests/integration/sequences/answers.h"
 #include "tests/testing/quiet_cluster.h"
 #include "tests/testing/status_matchers.h"
@@ -14,8 +15,6 @@
 
 namespace tandem::testing {
 namespace {
-
-constexpr int kEos = 258;  // the hash engine's
 
 class RequestOptions : public ::testing::TestWithParam<const char*> {
  protected:
@@ -91,7 +90,7 @@ TEST_P(RequestOptions, NothingEndsAnAnswerBeforeMinTokens) {
     ASSERT_OK(held.status);
     const std::vector<int32_t>& tokens = held.by_index.at(0).tokens;
     EXPECT_GE(tokens.size(), 40u);
-    EXPECT_EQ(std::count(tokens.begin(), tokens.begin() + 40, kEos), 0);
+    EXPECT_EQ(std::count(tokens.begin(), tokens.begin() + 40, model::kByteEndToken), 0);
   }
   EXPECT_GT(short_ones, 0) << "nothing would have ended early: the test shows nothing";
 }
@@ -123,6 +122,18 @@ TEST_P(RequestOptions, BansThatLeaveNothingGiveWay) {
   const AnswersOf answers = Ask(request);
   ASSERT_OK(answers.status);
   EXPECT_EQ(answers.by_index.at(0).text, "xxxxx");
+}
+
+TEST_P(RequestOptions, SpecialTokensAreLeftOutUnlessKept) {
+  v1::GenerateRequest request = Request(40, 3);
+  request.mutable_sampling()->add_allowed_token_ids(model::kByteStartToken);
+  const AnswersOf plain = Ask(request);
+  ASSERT_OK(plain.status);
+  EXPECT_EQ(plain.by_index.at(0).text, "");
+  request.set_keep_special_tokens(true);
+  const AnswersOf kept = Ask(request);
+  ASSERT_OK(kept.status);
+  EXPECT_EQ(kept.by_index.at(0).text, "<|im_start|><|im_start|><|im_start|>");
 }
 
 TEST_P(RequestOptions, EchoPutsThePromptFirst) {

@@ -54,6 +54,21 @@ TEST(ValidateRequest, KeepsWhatWasGiven) {
   EXPECT_EQ(input.prompt, Tokens(30));
 }
 
+TEST(ValidateRequest, TakesTheServedNamesAndTheModelsOwn) {
+  ModelIdentity model = TestModel();
+  EXPECT_EQ(model.served_name(), "toy");
+  model.served_names = {"first", "second"};
+  EXPECT_EQ(model.served_name(), "first");
+  v1::GenerateRequest request = TestRequest();
+  for (const char* name : {"first", "second", "toy"}) {
+    request.set_model(name);
+    EXPECT_OK(ValidateEnvelope(request, model)) << name;
+  }
+  request.set_model("third");
+  EXPECT_THAT(std::string(ValidateEnvelope(request, model).message()),
+              HasSubstr("this router serves \"first\""));
+}
+
 TEST(ValidateRequest, NamesWhatIsWrong) {
   struct Case {
     std::function<void(v1::GenerateRequest&)> spoil;
