@@ -25,6 +25,7 @@ CommandMap AllCommands() {
   commands["tokenize"] = NewTokenizeCommand();
   commands["status"] = NewStatusCommand();
   commands["bench"] = NewBenchCommand();
+  commands["eval"] = NewEvalCommand();
   commands["sim"] = NewSimCommand();
   return commands;
 }

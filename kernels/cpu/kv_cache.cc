@@ -4,11 +4,12 @@
 // one FMA chain over head_dim; V [block_tokens][head_dim], so that outputs are one chain over
 // tokens. A bf16 cache of a class with dot products keeps pairs: K
 // [block_tokens/16][head_dim/2][16] [2], pairs along head_dim; V [block_tokens/2][head_dim][2],
-// pairs of tokens.
+// pairs of tokens. An int8 cache: int8_cache.h.
 #include "kernels/api/kv_cache.h"
 
 #include "kernels/api/require.h"
 #include "kernels/cpu/gemm_dot.h"
+#include "kernels/cpu/int8_cache.h"
 #include "kernels/cpu/kv_view.h"
 #include "kernels/cpu/ops.h"
 
@@ -92,6 +93,41 @@ void WriteToken(const KvWriteArgs& args, const SequenceRows& sequence, int32_t i
   }
 }
 
+void WriteInt8Token(const KvWriteArgs& args, const SequenceRows& sequence, int32_t index) {
+  const Int8View view(args.layer);
+  const int32_t position = sequence.first_position + index;
+  const int32_t block = sequence.block_table[position / view.block_tokens];
+  const int32_t token = position % view.block_tokens;
+  const int64_t row = static_cast<int64_t>(sequence.first_row) + index;
+  alignas(64) uint8_t bytes[256];
+  for (int32_t head = 0; head < args.layer.shape.num_kv_heads; ++head) {
+    const Int8Tile key = view.Tile(block, head, 0, token / 16);
+    const float* k = args.k + row * args.k_stride + head * view.head_dim;
+    key.scales[token % 16] = QuantiseHead(k, 1.0f, view.head_dim, bytes);
+    for (int32_t d = 0; d < view.head_dim; d += 4) {
+      uint32_t quad = 0;
+      __builtin_memcpy(&quad, bytes + d, 4);
+      quad ^= 0x80808080u;  // q + 128
+      __builtin_memcpy(key.bytes + view.KeyOffset(token, d), &quad, 4);
+    }
+    const Int8Tile value = view.Tile(block, head, 1, token / 16);
+    const float* v = args.v + row * args.v_stride + head * view.head_dim;
+    value.scales[token % 16] = QuantiseHead(v, 1.0f, view.head_dim, bytes);
+    uint8_t* out = value.bytes + view.ValueOffset(token, 0);
+    for (int32_t d = 0; d < view.head_dim; ++d) out[d * 2] = bytes[d];
+  }
+}
+
+void ReadInt8Token(const KvReadArgs& args) {
+  const Int8View view(args.layer);
+  const Int8Tile tile = view.Tile(args.block, args.kv_head, args.value ? 1 : 0, args.token / 16);
+  for (int32_t d = 0; d < view.head_dim; ++d) {
+    const uint8_t byte = args.value ? tile.bytes[view.ValueOffset(args.token, d)]
+                                    : tile.bytes[view.KeyOffset(args.token, d)] ^ 0x80;
+    args.out[d] = static_cast<float>(static_cast<int8_t>(byte)) * tile.scales[args.token % 16];
+  }
+}
+
 template <typename T>
 void ReadToken(const KvReadArgs& args) {
   const KvView<T> view(args.layer);
@@ -124,7 +160,9 @@ void KvWrite(const KvWriteArgs& args, const ParallelFor& parallel) {
         continue;
       }
       for (int32_t i = static_cast<int32_t>(skip); i < sequence.num_rows && left > 0; ++i, --left) {
-        if (args.layer.shape.type == KvType::kF32) {
+        if (args.layer.shape.type == KvType::kInt8) {
+          WriteInt8Token(args, sequence, i);
+        } else if (args.layer.shape.type == KvType::kF32) {
           WriteToken<float>(args, sequence, i);
         } else {
           WriteToken<Bf16>(args, sequence, i);
@@ -137,7 +175,9 @@ void KvWrite(const KvWriteArgs& args, const ParallelFor& parallel) {
 
 void KvRead(const KvReadArgs& args) {
   RequireKvLayer(args.layer);
-  if (args.layer.shape.type == KvType::kF32) {
+  if (args.layer.shape.type == KvType::kInt8) {
+    ReadInt8Token(args);
+  } else if (args.layer.shape.type == KvType::kF32) {
     ReadToken<float>(args);
   } else {
     ReadToken<Bf16>(args);

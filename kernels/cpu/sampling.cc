@@ -285,6 +285,24 @@ uint64_t TargetMass(float top_p, uint64_t total) {
   return static_cast<double>(target) < wanted || target == 0 ? target + 1 : target;
 }
 
+struct MassQuery {
+  int32_t vocab_size;
+  float max, least;  // of the logits that count
+  uint64_t target;
+};
+
+// A logit, `least` or above, whose tokens and those above it weigh `target` or more. Where few
+// tokens do, a look at them is cheap, so bounds are tried from above.
+float TopPBound(const float* work, const MassQuery& query) {
+  constexpr float kSpans[] = {2.0f, 4.0f, 6.0f, 9.0f, 13.0f, 18.0f};
+  for (const float span : kSpans) {
+    const float bound = query.max - span;
+    if (bound <= query.least) break;
+    if (TotalMass(work, query.vocab_size, query.max, bound) >= query.target) return bound;
+  }
+  return query.least;
+}
+
 // Applies min-p, top-k and top-p; the tokens left are keys[0, result).
 int32_t Filter(const SamplingArgs& args, const float* work, uint64_t* keys, uint64_t* masses) {
   const float max = MaxLogit(work, args.vocab_size);
@@ -300,19 +318,15 @@ int32_t Filter(const SamplingArgs& args, const float* work, uint64_t* keys, uint
     const uint64_t total = ComputeMasses(keys, count, max, masses);
     return SelectPrefix({keys, masses, count, TargetMass(args.top_p, total)});
   }
-  uint64_t total = 0;
+  uint64_t target = 0;
   if (args.top_p < 1.0f) {
-    total = TotalMass(work, args.vocab_size, max, least);
-    // All tokens below this mass together weigh less than half of 1 - top-p: none is needed.
-    const float spare = (1.0f - args.top_p) * static_cast<float>(total) * (0.5f * 0x1p-40f) /
-                        static_cast<float>(args.vocab_size);
-    const float bound = spare > 1e-30f ? max + First(Log(Set1(spare))) - 1e-3f : -kLargest;
-    least = least > bound ? least : bound;
+    target = TargetMass(args.top_p, TotalMass(work, args.vocab_size, max, least));
+    least = TopPBound(work, {args.vocab_size, max, least, target});
   }
   const int32_t count = CollectKeys(work, args.vocab_size, least, keys);
   if (args.top_p >= 1.0f) return count;
   ComputeMasses(keys, count, max, masses);
-  return SelectPrefix({keys, masses, count, TargetMass(args.top_p, total)});
+  return SelectPrefix({keys, masses, count, target});
 }
 
 }  // namespace
