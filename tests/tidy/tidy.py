@@ -52,8 +52,8 @@ ALLOWED = {
 # These may include everything except the named.
 EVERYTHING_BUT = {"sim": ["tests", "cli"], "cli": ["tests"], "tests": []}
 
-# Shells that own one of a node's named threads (docs/ARCHITECTURE.md, "Threads of a node").
-THREAD_FILES = ("common/transfer/transfer_service.cc",)
+# Shells that own one of a node's named threads (docs/ARCHITECTURE.md, "Threads of a node"), and what may hang.
+THREAD_FILES = ("common/transfer/transfer_service.cc", "kernels/cuda/nccl/nccl_links.cu")
 BANNED = [
     (r"(?<![\w.>])(?:std::)?(?:secure_)?getenv\s*\(|\benviron\b", "read the environment through common/config",
      ("common/config/", "tests/")),
