@@ -27,7 +27,7 @@ namespace {
 
 constexpr double kTopShareMin = 0.99;  // of positions
 constexpr double kKlMeanMax = 1e-3;
-constexpr double kInt8TopShareMin = 0.93;
+constexpr double kInt8TopShareMin = 0.89;
 constexpr double kInt8KlMeanMax = 2e-2;
 constexpr double kInt8ComparedShareMin = 0.25;
 constexpr double kComparedShareMin = 0.6;
