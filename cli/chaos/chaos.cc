@@ -76,10 +76,10 @@ class ChaosRun {
       findings_.namespaces = true;
       return absl::OkStatus();
     }
+    const std::string why = absl::StrCat("no network namespaces (", made.status().message(), ")");
     if (options_.network == "namespaces" || !absl::IsUnavailable(made.status()))
-      return made.status();
-    std::printf("no network namespaces (%s): faults of network and disk are left out\n",
-                std::string(made.status().message()).c_str());
+      return absl::Status(made.status().code(), why);
+    std::printf("%s: faults of network and disk are left out\n", why.c_str());
     return absl::OkStatus();
   }
 
@@ -182,8 +182,12 @@ class ChaosRun {
     return interrupted_ ? Interrupted() : absl::OkStatus();
   }
 
-  // One lease time after the last request, and the routers' next look, nothing is held.
+  // All are back soon, and one lease time later, and the routers' next look, nothing is held.
   void CheckBaseline() {
+    if (const absl::Status back = AwaitReady(); !back.ok()) {
+      findings_.leaks.push_back(std::string(back.message()));
+      return;
+    }
     const absl::Time deadline = absl::Now() + ChaosCluster::kLeaseTime + absl::Seconds(1);
     std::string held;
     while (!(held = cluster_->Holdings()).empty() && absl::Now() < deadline)
