@@ -58,7 +58,7 @@ struct Node {
   v1::NodeCounters counters;
   // Bound: one for each joined node.
   std::map<NodeId, v1::LinkStatus> links_in;  // by sender; only senders that are joined
-  std::map<NodeId, LinkTrouble> troubles_in;  // likewise
+  std::map<NodeId, LinkTrouble> troubles_in;
 
   // This router's own legs on the node.
   int64_t legs = 0;
