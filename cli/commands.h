@@ -28,6 +28,7 @@ std::unique_ptr<Command> NewTokenizeCommand();
 std::unique_ptr<Command> NewStatusCommand();
 std::unique_ptr<Command> NewBenchCommand();
 std::unique_ptr<Command> NewSimCommand();
+std::unique_ptr<Command> NewChaosCommand();
 
 // docs/CONFIG.md: the flags of all programs and commands.
 std::string ConfigMarkdown();

@@ -26,6 +26,7 @@ CommandMap AllCommands() {
   commands["status"] = NewStatusCommand();
   commands["bench"] = NewBenchCommand();
   commands["sim"] = NewSimCommand();
+  commands["chaos"] = NewChaosCommand();
   return commands;
 }
 

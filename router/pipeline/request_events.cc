@@ -248,8 +248,9 @@ void RequestMachine::OnDecodeFailed(const v1::LegFailed& failed, absl::Time now)
   const absl::Status why = FailureOf(failed.status());
   if (failed.sender_side() && decode_.reserved && !decode_.computes_locally) {
     if (!AwaitsPrefill()) return;
-    if (failed.epoch() == 0 || failed.epoch() == decode_.epoch) RetryPrefill(why, now);
-    return;
+    if (failed.epoch() != 0 && failed.epoch() != decode_.epoch) return;
+    context_.fleet.HandOffFailed(prefill_.node, decode_.node, now);
+    return RetryPrefill(why, now);
   }
   EndDecodeLeg("");
   GiveUpDecode(why, now);
@@ -257,7 +258,11 @@ void RequestMachine::OnDecodeFailed(const v1::LegFailed& failed, absl::Time now)
 
 void RequestMachine::OnPrefillLegFailed(const v1::LegFailed& failed, absl::Time now) {
   const absl::Status why = FailureOf(failed.status());
-  if (failed.sender_side()) return OnPrefillFailed(why, now);
+  if (failed.sender_side()) {
+    if (prefill_.live && AwaitsPrefill())
+      context_.fleet.HandOffFailed(prefill_.node, decode_.node, now);
+    return OnPrefillFailed(why, now);
+  }
   // The step that computed the blocks failed: what the receiver holds, verified or not, is not to
   // be trusted.
   if (!prefill_.live || !AwaitsPrefill()) return;

@@ -16,9 +16,10 @@ RequestMachine* RouterCoreImpl::FindSequence(const v1::Leg& leg, Serial& serial)
 Serial RouterCoreImpl::AddSequence(RequestGroup& group, RequestInput input, absl::Time now) {
   const Serial serial = ++last_serial_;
   sequences_[serial] = {
-      std::make_unique<RequestMachine>(
-          std::move(input),
-          RequestContext{options_, model_, fleet_, index_, placement_, actions_, counters_}, now),
+      std::make_unique<RequestMachine>(std::move(input),
+                                       RequestContext{options_, model_, fleet_, index_, placement_,
+                                                      actions_, counters_, retries_},
+                                       now),
       &group};
   group.by_index.push_back(serial);
   group.live.insert(serial);
