@@ -27,6 +27,7 @@ std::unique_ptr<Command> NewChatCommand();
 std::unique_ptr<Command> NewTokenizeCommand();
 std::unique_ptr<Command> NewStatusCommand();
 std::unique_ptr<Command> NewBenchCommand();
+std::unique_ptr<Command> NewBenchServeCommand();
 std::unique_ptr<Command> NewSimCommand();
 
 // docs/CONFIG.md: the flags of all programs and commands.
