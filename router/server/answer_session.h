@@ -80,6 +80,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   std::shared_ptr<AnswerSink> sink_;  // router thread once started; null after the end
   RequestId id_;
   absl::Time submitted_;
+  // Bound: kSequencesMax (128).
   absl::flat_hash_map<int32_t, absl::Time> last_tokens_;  // of each sequence; router thread
   v1::Started started_;
   std::unique_ptr<AnswerGroup> answers_;

@@ -206,6 +206,7 @@ class RouterServerImpl final : public RouterServer {
   ClientService client_service_;
   std::unique_ptr<rpc::Server> client_server_;
   std::unique_ptr<rpc::Server> fleet_server_;
+  // Bound: --requests-max.
   absl::flat_hash_map<RequestId, std::shared_ptr<AnswerSession>> sessions_;  // router thread
   std::atomic<bool> decode_ready_{false};
   std::atomic<bool> draining_{false};
