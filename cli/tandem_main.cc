@@ -24,6 +24,7 @@ CommandMap AllCommands() {
   commands["chat"] = NewChatCommand();
   commands["tokenize"] = NewTokenizeCommand();
   commands["status"] = NewStatusCommand();
+  commands["trace"] = NewTraceCommand();
   commands["bench"] = NewBenchCommand();
   commands["bench serve"] = NewBenchServeCommand();
   commands["sim"] = NewSimCommand();
