@@ -141,9 +141,10 @@ class BenchCommand final : public Command {
   int Run(const std::vector<std::string>& args, const Environment& env) override {
     std::vector<std::string> positionals;
     if (auto code = ParseArguments(schema_, args, env, &positionals)) return *code;
-    absl::Status status = positionals == std::vector<std::string>{"engine"}
-                              ? PlanShapes()
-                              : absl::InvalidArgumentError("expected what to measure: engine");
+    absl::Status status =
+        positionals == std::vector<std::string>{"engine"}
+            ? PlanShapes()
+            : absl::InvalidArgumentError("expected what to measure: engine or serve");
     if (!status.ok()) {
       ReportError(schema_, status);
       return config::kExitUsage;

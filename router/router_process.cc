@@ -46,6 +46,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   }
   options.http_threads = config.http_threads;
   options.api_keys = config.api_keys;
+  options.traces_max = config.traces;
   options.core = config.core;
   options.core.router_id = config.id;
   options.core.version = std::string(kVersion);

@@ -101,6 +101,8 @@ Json AnswerFormat::TimingJson() const {
                     {"first_token_ms", timing.first_token_ms()},
                     {"install_ms", timing.install_ms()},
                     {"total_ms", timing.total_ms()},
+                    {"gap_ms", timing.gap_ms()},
+                    {"gaps_dropped", timing.gaps_dropped()},
                     {"prefill_node", route.prefill_node()},
                     {"decode_node", route.decode_node()},
                     {"attempts", route.attempts()},

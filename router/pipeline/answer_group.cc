@@ -94,6 +94,7 @@ AnswerGroup::Parts AnswerGroup::OnDone(const RequestDone& event) {
   finished.mutable_usage()->set_output_tokens(answer.output_tokens);
   *finished.mutable_route() = event.route;
   *finished.mutable_timing() = event.timing;
+  if (!options_.return_gaps) finished.mutable_timing()->clear_gap_ms();
   if (!keeps()) {
     *parts.emplace_back().mutable_finished() = finished;
     return parts;

@@ -192,7 +192,7 @@ absl::Status RequestMachine::Offer(const v1::GeneratedToken& token, bool count_d
   const absl::StatusOr<TokenStream::Outcome> outcome = tokens_.Offer(token);
   if (!outcome.ok()) return outcome.status();
   if (outcome->delivered > 0) {
-    steps_.OnFirstToken(now);
+    steps_.OnToken(now);
     if (numerics_id_.empty()) numerics_id_ = context_.fleet.numerics_id();
   }
   if (outcome->duplicate && count_duplicate) ++context_.counters.duplicate_tokens;

@@ -100,6 +100,7 @@ absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
   options.n = request.has_n() ? request.n() : 1;
   options.return_logprobs = request.sampling().has_logprobs();
   options.return_tokens = request.return_token_ids() || options.return_logprobs;
+  options.return_gaps = request.return_gaps();
   options.resume_from_token = request.resume_from_token();
   if (request.echo())
     options.echo = request.has_text()
@@ -139,6 +140,7 @@ request::FinishReason AnswerSession::OnEvent(const ClientEvent& event) {
   }
   if (const auto* done = std::get_if<RequestDone>(&event)) {
     if (done->last) over_ = true;
+    deps_.traces.OnDone(id_.value(), submitted_, *done);
     SendAll(answers_->OnDone(*done), done->last);
     if (done->last) End(absl::OkStatus());
   } else if (const auto* scored = std::get_if<PromptScored>(&event)) {
@@ -175,7 +177,10 @@ void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
 
 void AnswerSession::Fail(const absl::Status& status) {
   over_ = true;
-  if (sink_ != nullptr) deps_.metrics.OnFailed();
+  if (sink_ != nullptr) {
+    deps_.metrics.OnFailed();
+    deps_.traces.OnFailed(id_.value(), submitted_, status);
+  }
   End(status);
 }
 

@@ -21,6 +21,7 @@
 #include "router/pipeline/answer_group.h"
 #include "router/server/inbox.h"
 #include "router/server/request_metrics.h"
+#include "router/server/trace_store.h"
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::router {
@@ -45,6 +46,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
     Inbox& inbox;
     Random& random;  // thread-safe
     RequestMetrics& metrics;
+    TraceStore& traces;
   };
 
   // Validates, tokenizes and submits `request` on the calling thread. An error means that the sink

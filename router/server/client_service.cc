@@ -119,4 +119,14 @@ grpc::ServerUnaryReactor* ClientService::GetStatus(grpc::CallbackServerContext* 
              [response](RouterCore& core, absl::Time now) { *response = core.GetStatus(now); });
 }
 
+grpc::ServerUnaryReactor* ClientService::GetTrace(grpc::CallbackServerContext* context,
+                                                  const v1::GetTraceRequest* request,
+                                                  v1::GetTraceResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::StatusOr<v1::RequestTrace> trace = deps_.traces.Find(request->request_id());
+  if (trace.ok()) *response->mutable_trace() = *std::move(trace);
+  reactor->Finish(rpc::ToGrpcWithDetails(trace.status()));
+  return reactor;
+}
+
 }  // namespace tandem::router

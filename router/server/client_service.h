@@ -11,10 +11,11 @@
 
 namespace tandem::router {
 
-using ClientServiceBase = v1::Tandem::WithRawCallbackMethod_Generate<
-    v1::Tandem::WithRawCallbackMethod_Abort<v1::Tandem::WithRawCallbackMethod_Tokenize<
-        v1::Tandem::WithCallbackMethod_Detokenize<v1::Tandem::WithCallbackMethod_GetModel<
-            v1::Tandem::WithCallbackMethod_GetStatus<v1::Tandem::Service>>>>>>;
+using ClientServiceBase =
+    v1::Tandem::WithRawCallbackMethod_Generate<v1::Tandem::WithRawCallbackMethod_Abort<
+        v1::Tandem::WithRawCallbackMethod_Tokenize<v1::Tandem::WithCallbackMethod_Detokenize<
+            v1::Tandem::WithCallbackMethod_GetModel<v1::Tandem::WithCallbackMethod_GetStatus<
+                v1::Tandem::WithCallbackMethod_GetTrace<v1::Tandem::Service>>>>>>>;
 
 class ClientService final : public ClientServiceBase {
  public:
@@ -41,6 +42,9 @@ class ClientService final : public ClientServiceBase {
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override;
+  grpc::ServerUnaryReactor* GetTrace(grpc::CallbackServerContext* context,
+                                     const v1::GetTraceRequest* request,
+                                     v1::GetTraceResponse* response) override;
 
  private:
   absl::Status FillTokens(const v1::TokenizeRequest& request, v1::TokenizeResponse& response) const;

@@ -31,6 +31,7 @@ class RouterServerImpl final : public RouterServer {
         random_(NewSystemRandom()),
         core_(RouterCore::Create(options.core, assets_->identity, *random_)),
         metrics_(assets_->identity.served_name()),
+        traces_(options.traces_max),
         inbox_(options.inbox_max),
         fleet_service_(inbox_),
         client_service_(SessionDeps()) {}
@@ -91,7 +92,7 @@ class RouterServerImpl final : public RouterServer {
   }
 
  private:
-  AnswerSession::Deps SessionDeps() { return {*assets_, inbox_, *random_, metrics_}; }
+  AnswerSession::Deps SessionDeps() { return {*assets_, inbox_, *random_, metrics_, traces_}; }
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requests_running_ == 0; }
 
   // ---- router thread
@@ -199,6 +200,7 @@ class RouterServerImpl final : public RouterServer {
   const std::unique_ptr<Random> random_;
   const std::unique_ptr<RouterCore> core_;  // router thread
   RequestMetrics metrics_;
+  TraceStore traces_;
   // Before what may hold its exchanges: destroyed after it.
   std::unique_ptr<FrontEnd> front_end_;
   Inbox inbox_;

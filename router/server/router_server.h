@@ -24,6 +24,7 @@ struct RouterServerOptions {
   std::string api_keys;  // a file, see router/http/api_keys.h; empty = anybody may ask over HTTP
   RouterOptions core;
   int64_t inbox_max = 65536;
+  int64_t traces_max = 1024;  // finished requests whose timing is kept for GetTrace
 };
 
 class RouterServer {

@@ -60,6 +60,7 @@ TEST_F(RequestTest, BothLegsToTheEnd) {
   EXPECT_DOUBLE_EQ(done.timing.first_token_ms(), 25);
   EXPECT_DOUBLE_EQ(done.timing.install_ms(), 3);
   EXPECT_DOUBLE_EQ(done.timing.total_ms(), 30);
+  EXPECT_THAT(done.timing.gap_ms(), ElementsAre(3, 0, 0, 2, 0, 0, 0, 0, 0));
   EXPECT_EQ(h_.core().GetStatus(h_.now()).nodes(0).transport(), "shm");
 }
 
