@@ -148,7 +148,7 @@ class RouterServerImpl final : public RouterServer {
     fleet_service_.Send(event.node, std::move(message));
   }
   void On(NodeSpoke& event, absl::Time now) {
-    core_->OnNodeMessage(event.node, event.message, now);
+    core_->OnNodeMessage(event.node, *event.message, now);
   }
   void On(NodeGone& event, absl::Time now) { core_->NodeLost(event.node, event.why, now); }
   void On(Query& event, absl::Time now) { event.run(*core_, now); }

@@ -44,6 +44,7 @@ struct BenchConfig {
   absl::Duration step_time = absl::Milliseconds(2);
   int32_t http_threads = 2;
   int32_t router_core = -1;
+  std::string router_binary = TANDEM_BINARY_DIR "/bin/tandem-router";
 };
 
 void Register(config::Schema& schema, BenchConfig& config) {
@@ -60,6 +61,7 @@ void Register(config::Schema& schema, BenchConfig& config) {
   schema.Add("step-time", &config.step_time, "Between an answer's tokens.");
   schema.Add("http-threads", &config.http_threads, "The router's.", {.min = 1, .max = 64});
   schema.Add("router-core", &config.router_core, "Pin the router to this core; -1 = none.");
+  schema.Add("router-binary", &config.router_binary, "The tandem-router measured.");
 }
 
 // The router's process, and where it serves.
@@ -73,7 +75,7 @@ class RouterProcess {
                                            : absl::StrCat("--model=", config.model));
     ASSIGN_OR_RETURN(router->child_,
                      cli::ChildProcess::Start(
-                         "router", absl::StrCat(TANDEM_BINARY_DIR, "/bin/tandem-router"), flags,
+                         "router", config.router_binary, flags,
                          [raw = router.get()](const std::string& line) { raw->OnLine(line); }));
     absl::MutexLock lock(&router->mutex_);
     router->mutex_.AwaitWithTimeout(
@@ -172,6 +174,9 @@ class Bodies {
   size_t prompt_bytes_ = 1;
 };
 
+// Open streams are measured, not tokens.
+constexpr absl::Duration kStreamStep = absl::Seconds(1);
+
 class Bench {
  public:
   explicit Bench(const BenchConfig& config) : config_(config) {}
@@ -181,9 +186,11 @@ class Bench {
     client_ = cli::Client::Create(router_->grpc);
     ASSIGN_OR_RETURN(v1::GetModelResponse model, client_->GetModel());
     model.set_name(router_->model);
-    nodes_ = ScriptedNodes::Start(router_->fleet, {.model = model, .step_time = config_.step_time});
+    nodes_ = ScriptedNodes::Start(
+        router_->fleet,
+        {.model = model, .step_time = config_.mode == "streams" ? kStreamStep : config_.step_time});
     bodies_ = std::make_unique<Bodies>(config_, model, *client_);
-    RETURN_IF_ERROR(Warm());
+    if (config_.mode != "streams") RETURN_IF_ERROR(Warm());
     if (config_.mode == "streams") return MeasureStreams();
     return config_.mode == "memory" ? MeasureMemory() : MeasureLoad();
   }
@@ -243,7 +250,7 @@ class Bench {
 
   absl::Status MeasureStreams() {
     const int64_t before = ResidentBytes(router_->pid());
-    constexpr int32_t kEndless = 5000;
+    constexpr int32_t kEndless = 1000;
     ASSIGN_OR_RETURN(const std::vector<int> sockets,
                      OpenStreams(
                          router_->http, [this](int64_t i) { return bodies_->Of(i, kEndless); },
