@@ -26,7 +26,7 @@ class PromptSink final : public AnswerSink {
 }  // namespace
 
 void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
-                      const AnswerSession::Deps& deps, Options options, absl::Time now) {
+                      const AnswerSession::Deps& deps, Options options, const Arrival& arrival) {
   const model::Tokenizer& tokenizer = *deps.assets.tokenizer;
   // The prompts are not kept while they are answered.
   std::vector<v1::GenerateRequest> requests = std::move(api.requests);
@@ -39,13 +39,13 @@ void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
   auto answer =
       std::make_shared<ApiAnswer>(exchange, stream, std::move(options), std::move(format));
   exchange->Wait(answer);
-  answer->StartSessions(requests, deps, now);
+  answer->StartSessions(requests, deps, arrival);
 }
 
 void ApiAnswer::StartSessions(const std::vector<v1::GenerateRequest>& requests,
-                              const AnswerSession::Deps& deps, absl::Time now) {
+                              const AnswerSession::Deps& deps, const Arrival& arrival) {
   for (size_t i = 0; i < requests.size(); ++i) {
-    auto session = AnswerSession::Start(requests[i], now, deps,
+    auto session = AnswerSession::Start(requests[i], arrival, deps,
                                         std::make_shared<PromptSink>(shared_from_this(), i));
     if (!session.ok()) {
       if (requests.size() == 1) return Fail(session.status(), "");
