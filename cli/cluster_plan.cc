@@ -13,7 +13,7 @@ void RegisterNodes(config::Schema& schema, UpConfig& config) {
              "Compute threads of each node; 0 = this machine's cores shared among the nodes.",
              {.min = 0, .max = 1024, .group = "Nodes"});
   schema.Add("transport", &config.transport, "How KV blocks travel between processes.",
-             {.group = "Nodes", .choices = {"auto", "shm", "tcp"}});
+             {.group = "Nodes", .choices = {"auto", "shm", "tcp", "nccl"}});
   schema.Add("device", &config.device, "Where nodes run the model: cpu, or the first CUDA device.",
              {.group = "Nodes", .choices = {"cpu", "cuda"}});
   schema.Add("gpu-memory-fraction", &config.gpu_memory_fraction,

@@ -93,9 +93,13 @@ class DecodeCore final : public node::NodeCore {
 
   node::SequenceScheduler scheduler_;
   node::NodeLedger ledger_;
+  // Bound: --max-sequences and 1,024 waiting.
   Legs legs_;
+  // Bound: one for each leg.
   std::map<SequenceId, Legs::iterator> by_sequence_;
+  // Bound: leases_max (4,096).
   std::map<LeaseId, Legs::iterator> by_lease_;
+  // Bound: the pool's blocks: each holds some.
   std::map<LeaseId, std::vector<BlockId>> draining_leases_;  // quarantined blocks
   uint64_t next_lease_ = 1;
 };

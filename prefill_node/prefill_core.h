@@ -95,9 +95,12 @@ class PrefillCore final : public node::NodeCore {
 
   node::SequenceScheduler scheduler_;
   node::NodeLedger ledger_;
+  // Bound: exports_max (4,096).
   Exports exports_;
+  // Bound: one for each export.
   std::map<node::LegKey, Exports::iterator> legs_;
   std::map<SequenceId, Exports::iterator> by_sequence_;
+  // Bound: the slices of one step.
   std::vector<Push> pushes_;  // of the running step
   uint64_t next_export_ = 1;
 };

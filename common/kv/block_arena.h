@@ -44,6 +44,7 @@ class BlockArena {
   BlockArena(const BlockLayout& layout, int64_t num_blocks);
   const BlockLayout layout_;
   const int64_t num_blocks_;
+  // Bound: the model's layers, fixed.
   std::vector<std::byte*> regions_;               // [num_layers]
   std::unique_ptr<std::atomic<bool>[]> arrived_;  // [num_blocks]
 };

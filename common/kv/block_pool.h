@@ -97,10 +97,13 @@ class BlockPool {
   const Block& At(BlockId block) const;
   void Evict(BlockId block);
 
+  // Bound: --kv-blocks, fixed.
   std::vector<Block> blocks_;
+  // Bound: --kv-blocks.
   std::vector<BlockId> free_;  // used as a stack
   std::list<BlockId> lru_;     // cached blocks, least recently used first
   absl::flat_hash_map<BlockHash, BlockId> by_hash_;
+  // Bound: what happened in one step, drained after it.
   std::vector<Change> changes_;  // since DrainEvents
   int64_t used_ = 0, quarantined_ = 0;
   uint64_t next_sealed_order_ = 1;

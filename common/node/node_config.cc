@@ -15,8 +15,9 @@ void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
              {.group = "Network"});
   schema.Add(
       "transport", &config.transport,
-      "How KV blocks travel: shared memory on one host and TCP otherwise (auto), or one of them.",
-      {.group = "Network", .choices = {"auto", "shm", "tcp"}});
+      "How KV blocks travel: shared memory on one host and TCP otherwise (auto), one of them, or "
+      "from GPU to GPU (nccl; needs device cuda, and takes auto where a link cannot be opened).",
+      {.group = "Network", .choices = {"auto", "shm", "tcp", "nccl"}});
   schema.Add(
       "host", &config.host,
       "Names the machine: nodes with equal names expect shared memory; default: the host name.",

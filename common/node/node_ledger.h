@@ -44,6 +44,7 @@ class TokenBatch {
 
  private:
   friend class NodeLedger;
+  // Bound: one for each router.
   std::map<RouterKey, v1::NodeEvent> events_;
 };
 

@@ -25,6 +25,9 @@
 #include "common/rpc/server.h"
 #include "common/runtime/clock.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/link_transport.h"
+#include "common/transfer/ucx_transport.h"
+#include "kernels/api/pair_link.h"
 
 namespace tandem::node {
 namespace {
@@ -155,6 +158,22 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
   return blocks;
 }
 
+absl::StatusOr<std::unique_ptr<transfer::KvTransport>> NewTransport(
+    const NodeConfig& config, const std::string& host, const transfer::HandoffOptions& handoff) {
+  if (config.transport != "nccl") return transfer::NewUcxTransport({config.transport, host});
+  if (config.device != "cuda") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "transport is nccl, which goes from GPU to GPU, but device is ", config.device));
+  }
+  // Payloads that are being copied to, sent, received and copied from at a time.
+  constexpr int kSlots = 4;
+  ASSIGN_OR_RETURN(auto links, kernels::OpenNcclLinks(0, kSlots, handoff.frame_bytes_max));
+  ASSIGN_OR_RETURN(auto other, transfer::NewUcxTransport({"auto", host}));
+  transfer::LinkOptions options;
+  options.fleet_secret = handoff.fleet_secret;
+  return transfer::NewLinkTransport(options, std::move(other), std::move(links));
+}
+
 class NodeProcessImpl final : public NodeProcess {
  public:
   NodeProcessImpl(std::string id, absl::Duration drain_timeout)
@@ -184,7 +203,7 @@ class NodeProcessImpl final : public NodeProcess {
     options.progress_deadline = config.progress_deadline;
     options.transfer.handoff.incarnation = options.incarnation;
     if (transport == nullptr) {
-      ASSIGN_OR_RETURN(transport, transfer::NewUcxTransport({config.transport, options.host}));
+      ASSIGN_OR_RETURN(transport, NewTransport(config, options.host, options.transfer.handoff));
     }
     options.constraints = loaded.constraints;
     std::unique_ptr<NodeCore> core =

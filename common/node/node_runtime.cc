@@ -249,8 +249,9 @@ class NodeRuntimeImpl final : public NodeRuntime {
   }
 
   const NodeRuntimeOptions options_;
-  const std::unique_ptr<NodeCore> core_;                    // engine thread
-  const std::unique_ptr<engine::Engine> engine_;            // engine thread
+  const std::unique_ptr<NodeCore> core_;          // engine thread
+  const std::unique_ptr<engine::Engine> engine_;  // engine thread
+  // Bound: the commands of the leases and exports that the pool has blocks for.
   std::deque<transfer::TransferCommand> transfer_backlog_;  // engine thread
   int64_t announced_used_ = 0;                              // engine thread; as routers last heard
   BoundedQueue<InboxItem> inbox_;

@@ -134,9 +134,11 @@ class RouterLinksImpl final : public RouterLinks, public rpc::FleetClient::Liste
 
   const std::function<void(LinkEvent)> sink_;
   mutable absl::Mutex mutex_;
+  // Bound: one for each address of --routers.
   absl::btree_map<RouterKey, Link> links_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_key_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);
+  // Bound: the addresses of --routers, fixed.
   std::vector<std::unique_ptr<rpc::FleetClient>> clients_;  // fixed after construction
 };
 

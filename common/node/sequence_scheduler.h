@@ -146,10 +146,14 @@ class SequenceScheduler {
 
   const SchedulerOptions options_;
   kv::BlockPool pool_;
+  // Bound: --max-sequences and 1,024 waiting.
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;
+  // Bound: the sequences.
   Queue waiting_, running_;
+  // Bound: --max-batch-tokens.
   std::vector<engine::SequenceSlice> slices_;
   std::vector<PlannedSlice> planned_;
+  // Bound: the slices of the failed step.
   std::vector<SequenceId> suspects_;  // of a failed step, to be tried alone, last first
   uint64_t next_id_ = 1;
   bool starved_ = false;  // a sequence waits or stands still for want of blocks

@@ -83,6 +83,7 @@ class Outbox {
 
   const size_t capacity_;
   mutable absl::Mutex mutex_;
+  // Bound: its capacity: 65,536 to a node or router, 16,384 to a client; then the stream ends.
   std::deque<Message> waiting_ ABSL_GUARDED_BY(mutex_);
   Message current_;  // owned by the writer between Add/Written returning true and Written
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -56,6 +56,7 @@ class CellMap {
     return static_cast<size_t>(layer) * ordinal_count_ + (ordinal - first_ordinal_);
   }
   const int32_t first_ordinal_, ordinal_count_, layer_count_;
+  // Bound: blocks × layers of one lease, fixed.
   std::vector<CellState> cells_;  // [layer_count][ordinal_count]
   int64_t filled_count_ = 0;
 };

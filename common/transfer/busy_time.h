@@ -25,6 +25,7 @@ class BusyTime {
   absl::Duration total() const { return total_; }
 
  private:
+  // Bound: the data frames of one lease.
   std::vector<std::pair<absl::Time, absl::Time>> stretches_;  // apart, in order
   absl::Duration total_;
 };

@@ -110,6 +110,7 @@ class HandoffEndpointImpl final : public HandoffEndpoint {
         }
         return;
       case v1::KvFrame::kData:
+      case v1::KvFrame::kLink:  // between transports that have links; this one's has none
       case v1::KvFrame::KIND_NOT_SET:
         break;
     }

@@ -70,6 +70,7 @@ class HandoffReceiver {
     int64_t data_frames_seen = 0;
     std::optional<v1::KvFin> fin;
     absl::Time nack_at = absl::InfiniteFuture();
+    // Bound: the cells of the lease.
     absl::flat_hash_map<int64_t, int> checksum_failures;  // by cell: ordinal and layer
   };
   // A payload on its way into a lease's blocks.
@@ -107,11 +108,15 @@ class HandoffReceiver {
 
   HandoffContext& context_;
   // Ordered, so that a simulated run with the same seed repeats exactly.
+  // Bound: leases_max (4,096).
   absl::btree_map<LeaseId, std::unique_ptr<Lease>> leases_;
+  // Bound: the cells of open leases: one that is arriving is not taken again.
   absl::btree_map<uint64_t, Receive> receives_;
   // Leases that ended, oldest first, with the epoch that installed them or none when they were
   // closed: a repeated FIN of an installed one is acknowledged, a sender of a closed one told.
+  // Bound: remembered_acks_max (4,096), then the oldest goes.
   std::deque<LeaseId> ended_order_;
+  // Bound: remembered_acks_max (4,096).
   absl::flat_hash_map<LeaseId, std::optional<Epoch>> ended_;
 };
 

@@ -54,6 +54,7 @@ class HandoffSender {
       BlockRange range;
       bool repeat = false;
     };
+    // Bound: the cells of the export.
     std::deque<QueuedFrame> queue;
     int64_t bytes_in_flight = 0;
     int64_t sends_in_flight = 0;
@@ -89,7 +90,9 @@ class HandoffSender {
 
   HandoffContext& context_;
   // Ordered, so that a simulated run with the same seed repeats exactly.
+  // Bound: exports_max (4,096).
   absl::btree_map<ExportId, std::unique_ptr<Export>> exports_;
+  // Bound: one for each export.
   absl::btree_map<FrameKey, ExportId> by_frame_;
 };
 

@@ -43,6 +43,7 @@ using Item = std::variant<ArrivedFrame, SendFinished, ConnectionClosed>;
 // One transport, as the others see it. Guarded by the network's mutex.
 struct Node {
   std::string address;
+  // Bound: the senders' bytes and control frames in flight.
   std::deque<Item> inbox;
   int64_t borrowed = 0;  // payloads of this node that another thread copies from just now
   bool woken = false;
@@ -56,7 +57,9 @@ struct Connection {
 
 struct InProcessNetwork::State {
   absl::Mutex mutex;
+  // Bound: the nodes of the process.
   std::map<std::string, Node*> nodes ABSL_GUARDED_BY(mutex);
+  // Bound: pairs of nodes.
   std::map<ConnectionId, Connection> connections ABSL_GUARDED_BY(mutex);
   uint64_t next_id ABSL_GUARDED_BY(mutex) = 1;
 
@@ -298,6 +301,7 @@ class InProcessTransport final : public KvTransport {
   Listener* listener_ = nullptr;
   uint64_t next_peer_ = 1;
   uint64_t next_receive_ = 1;
+  // Bound: the nodes of the process.
   absl::flat_hash_map<PeerId, ConnectionId> connection_of_;
   absl::flat_hash_map<ConnectionId, PeerId> peer_of_;
   absl::flat_hash_map<std::string, PeerId> by_address_;

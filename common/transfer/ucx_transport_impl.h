@@ -70,7 +70,9 @@ class UcxTransport final : public KvTransport {
     std::unique_ptr<UcxWorker> worker;
     UcxEndpoint endpoint;
     // In UCX's hands, to be ended here when UCX does not.
+    // Bound: the senders' bytes and control frames in flight.
     absl::flat_hash_set<SendRequest*> sends;
+    // Bound: the payloads of open leases.
     absl::flat_hash_set<ReceiveRequest*> receives;
   };
   struct Peer {
@@ -182,9 +184,12 @@ class UcxTransport final : public KvTransport {
   int64_t dropped_messages_ = 0;
   absl::Time round_began_ = absl::InfinitePast();  // this call of Progress
   // All peers whose end is not complete, and those of them that messages may come from.
+  // Bound: kPeersMax (4,096).
   absl::btree_map<PeerId, std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<uint64_t, Peer*> by_origin_;
+  // Bound: kLanesMax (64), others use the shared worker.
   std::vector<Peer*> lanes_;  // peers that have a lane, whose worker is progressed
+  // Bound: the sends in flight, emptied each round.
   std::vector<std::unique_ptr<SendRequest>> finished_sends_;
   bool peers_changed_ = false;
   bool waited_ = false;  // since the last Progress

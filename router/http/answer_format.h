@@ -81,7 +81,9 @@ class AnswerFormat {
   const ApiRequest api_;
   const AnswerHead head_;
   const model::Tokenizer& tokenizer_;
+  // Bound: kPromptsMax (1,024), fixed at construction.
   std::vector<Prompt> prompts_;
+  // Bound: n (128) for each prompt, fixed at construction.
   std::vector<Choice> choices_;  // n for each prompt
 
  private:

@@ -76,13 +76,16 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   const bool stream_;
   const Options options_;
   const std::unique_ptr<AnswerFormat> format_;
+  // Bound: one for each prompt, kPromptsMax (1,024).
   std::vector<std::shared_ptr<AnswerSession>> sessions_;
   size_t running_ = 0;      // sessions without an end
   bool streaming_ = false;  // the reply's head is out
   bool done_ = false;       // replied, or the client is gone
 
   absl::Mutex mutex_;
+  // Bound: kPartsMax (16,384) parts; then the answer is cancelled.
   std::vector<Item> items_ ABSL_GUARDED_BY(mutex_);
+  // Bound: one for each session.
   std::vector<absl::Status> ends_ ABSL_GUARDED_BY(mutex_);
   bool awake_ ABSL_GUARDED_BY(mutex_) = false;  // a Drain is on its way
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;   // nothing is taken any more

@@ -40,6 +40,7 @@ class ApiKeys {
 
   absl::Mutex mutex_;
   // By hash, in lower-case hex. A look-up's time tells at most hashes' beginnings.
+  // Bound: the lines of the keys file.
   absl::flat_hash_map<std::string, std::unique_ptr<Key>> keys_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -118,6 +118,7 @@ class ChatFormat final : public AnswerFormat {
     return object;
   }
 
+  // Bound: n (128), fixed at construction.
   std::vector<Message> messages_;
 };
 

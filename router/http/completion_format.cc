@@ -84,6 +84,7 @@ class CompletionFormat final : public AnswerFormat {
     return object;
   }
 
+  // Bound: one for each choice.
   std::vector<CompletionLogprobs> logprobs_;  // by choice; empty when not asked for
   std::vector<Json> whole_logprobs_;
 };

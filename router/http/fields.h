@@ -61,6 +61,7 @@ class Fields {
   const Json& object_;
   const std::string path_;
   absl::Status status_;
+  // Bound: the names that the reader asks for, a few dozen.
   absl::flat_hash_set<std::string> known_;
 };
 

@@ -44,6 +44,7 @@ struct Worker {
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work{
       context.get_executor()};
   PostBox box{context};
+  // Bound: connections_max (32,768) over all workers.
   absl::flat_hash_map<HttpConnection*, std::shared_ptr<HttpConnection>> connections;
   bool stopping = false;
   Thread thread;
@@ -199,6 +200,7 @@ class HttpServerImpl final : public HttpServer {
 
   const HttpServerOptions options_;
   HttpConnection::Hooks hooks_;
+  // Bound: fixed at start.
   std::vector<std::unique_ptr<Worker>> workers_;
   std::unique_ptr<tcp::acceptor> acceptor_;  // worker 0's thread
   std::unique_ptr<boost::asio::steady_timer> retry_;
@@ -206,6 +208,7 @@ class HttpServerImpl final : public HttpServer {
   bool stopped_ = false;  // the owner's
   std::string address_;
   mutable absl::Mutex mutex_;
+  // Bound: connections_max (32,768).
   absl::flat_hash_map<HttpConnection*, Worker*> owners_ ABSL_GUARDED_BY(mutex_);
   int64_t open_ ABSL_GUARDED_BY(mutex_) = 0;
 };

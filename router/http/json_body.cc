@@ -67,7 +67,8 @@ class Builder {
  private:
   struct Frame {
     Json* container = nullptr;
-    std::string key;                         // of the member being read
+    std::string key;  // of the member being read
+    // Bound: JsonLimits::values_max.
     absl::flat_hash_set<std::string> names;  // of a large object
   };
 
@@ -145,6 +146,7 @@ class Builder {
 
   const JsonLimits limits_;
   Json root_;
+  // Bound: JsonLimits::depth_max.
   std::vector<Frame> open_;
   int64_t values_ = 0;
   std::string fault_;

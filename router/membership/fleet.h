@@ -50,6 +50,7 @@ struct Node {
   std::string transport;  // of the last hand-off; empty before
   v1::NodeLoad load;      // as last reported; an empty pool before
   v1::NodeCounters counters;
+  // Bound: one for each joined node.
   std::map<NodeId, v1::LinkStatus> links_in;  // by sender; only senders that are joined
 
   // This router's own legs on the node.
@@ -135,6 +136,7 @@ class Fleet {
 
   const ModelIdentity model_;
   const int64_t nodes_max_;
+  // Bound: nodes_max (4,096).
   absl::flat_hash_map<NodeKey, std::unique_ptr<Node>> by_key_;
   absl::btree_map<NodeId, Node*> by_id_;
   std::vector<NodeSlot> free_slots_;
@@ -143,6 +145,7 @@ class Fleet {
   int32_t block_tokens_ = 0;
   uint64_t generation_ = 0;
   bool decode_node_seen_ = false;
+  // Bound: kLostNodesKept (64), then the oldest goes.
   std::deque<LostNode> lost_;  // oldest first
 };
 

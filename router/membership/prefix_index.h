@@ -58,6 +58,7 @@ class PrefixIndex {
     uint64_t last_used = 0;
     // Hashes in the order they were stored. May name hashes removed since (skipped when met) and
     // is compacted when more than half of it is stale.
+    // Bound: twice the entries of the node.
     std::deque<kv::BlockHash> log;
   };
 
@@ -72,7 +73,9 @@ class PrefixIndex {
   int64_t entries_ = 0;
   int64_t evicted_ = 0;
   uint64_t uses_ = 0;
+  // Bound: --index-blocks, then the oldest entries go.
   absl::flat_hash_map<kv::BlockHash, Holders> holders_;
+  // Bound: one for each joined node.
   absl::flat_hash_map<NodeSlot, NodeEntries> nodes_;
 };
 

@@ -68,6 +68,7 @@ class AnswerAssembler {
   const std::unique_ptr<Detokenizer> detokenizer_;
   const request::StopParams stop_;
   const std::vector<TokenId> eos_token_ids_;
+  // Bound: one for each stop string, 64.
   std::vector<Matcher> matchers_;  // as stop_.stop
   std::string held_;               // not yet given out
   int64_t tokens_ = 0;

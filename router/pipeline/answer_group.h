@@ -62,6 +62,7 @@ class AnswerGroup {
   Parts GiveBest();
 
   const AnswerOptions options_;
+  // Bound: kSequencesMax (128).
   std::vector<Answer> answers_;  // by sequence index
 };
 

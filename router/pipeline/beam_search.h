@@ -62,7 +62,9 @@ class BeamSearch {
   const int64_t max_tokens_;
   const std::vector<TokenId> stop_token_ids_;
   const int32_t logprobs_;
+  // Bound: kBeamWidthMax (64) each.
   std::vector<Beam> running_, complete_;
+  // Bound: kBeamWidthMax (64).
   std::vector<v1::GeneratedToken> offered_;  // by running beam
 };
 

@@ -44,6 +44,7 @@ class DeadlineQueue {
   size_t size() const { return times_.size(); }
 
  private:
+  // Bound: one for each running request.
   absl::btree_set<std::pair<absl::Time, uint64_t>> order_;
   absl::flat_hash_map<uint64_t, absl::Time> times_;
 };

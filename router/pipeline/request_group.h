@@ -38,8 +38,9 @@ struct BeamRun {
 struct RequestGroup {
   RequestId id;
   std::string trace_id;
-  int32_t first_index = 0;         // the sequences' indices are first_index, first_index + 1, ...
-  std::vector<Serial> by_index;    // [sequence index - first_index]; 0 = not running (any more)
+  int32_t first_index = 0;       // the sequences' indices are first_index, first_index + 1, ...
+  std::vector<Serial> by_index;  // [sequence index - first_index]; 0 = not running (any more)
+  // Bound: the sequences of the request, 128.
   absl::btree_set<Serial> live;    // running or queued
   absl::btree_set<Serial> held;    // wait until the leader's prompt is installed
   std::optional<NodeKey> home;     // the decode node where it was, last

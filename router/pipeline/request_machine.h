@@ -184,8 +184,10 @@ class RequestMachine {
   DecodeLeg decode_;
   PrefillLeg prefill_;
 
+  // Bound: the context.
   std::vector<TokenId> sequence_;  // of the current placement: prompt, then delivered tokens
   int32_t base_ = 0;               // how many of them are delivered tokens
+  // Bound: the context's blocks.
   std::vector<kv::BlockHash> hashes_;
   uint64_t hashes_generation_ = 0;  // 0 = none yet
   std::string numerics_id_;         // of the fleet that delivered the first token
@@ -196,6 +198,7 @@ class RequestMachine {
   std::optional<NoPlace> in_the_way_;
   absl::Time queued_since_;
   absl::Time state_deadline_ = absl::InfiniteFuture();
+  // Bound: one for each attempt within the time they are left out.
   std::vector<std::pair<NodeKey, absl::Time>> failed_;  // until when each is left out
 
   request::FinishReason ending_ = request::FinishReason::kNone;  // set: Settle emits RequestDone

@@ -105,10 +105,13 @@ class RouterCoreImpl final : public RouterCore {
   std::optional<absl::Time> started_;
 
   Serial last_serial_ = 0;
+  // Bound: --requests-max.
   absl::btree_map<Serial, Sequence> sequences_;
   absl::flat_hash_map<std::string, std::unique_ptr<RequestGroup>> groups_;  // by request id
+  // Bound: --queue-max.
   absl::btree_set<std::pair<int32_t, Serial>> queue_;  // by priority, then oldest first
   DeadlineQueue deadlines_;
+  // Bound: the sequences of one message, cleared after it.
   std::vector<Serial> touched_;  // by the message being handled
 };
 

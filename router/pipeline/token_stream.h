@@ -55,8 +55,11 @@ class TokenStream {
   const request::StopParams& stop_;
   const std::vector<TokenId>& eos_token_ids_;
   const int32_t vocab_size_;
+  // Bound: max_tokens.
   std::vector<TokenId> delivered_;
+  // Bound: what one message delivers.
   std::vector<v1::GeneratedToken> ready_;
+  // Bound: kWaitingMax (64), then the leg is given up.
   std::map<int32_t, v1::GeneratedToken> waiting_;
   request::FinishReason finish_ = request::FinishReason::kNone;
 };

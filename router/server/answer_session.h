@@ -93,6 +93,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   RequestId id_;
   absl::Time submitted_;
   bool resumes_ = false;
+  // Bound: kSequencesMax (128).
   absl::flat_hash_map<int32_t, absl::Time> last_tokens_;  // of each sequence; router thread
   v1::Started started_;
   std::unique_ptr<AnswerGroup> answers_;

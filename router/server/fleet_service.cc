@@ -59,10 +59,11 @@ class FleetService::Stream final
   }
   void OnCancel() override { End(absl::CancelledError("the node ended the stream")); }
   void OnDone() override {
-    owner_.inbox_.Push(
-        NodeGone{node_, end_status_.ok() ? absl::UnavailableError("the node left") : end_status_});
+    Inbox& inbox = owner_.inbox_;
+    NodeGone gone{node_, end_status_.ok() ? absl::UnavailableError("the node left") : end_status_};
     owner_.Ended(node_);
-    // This object is gone now.
+    // This object is gone now, and its place is free.
+    inbox.Push(std::move(gone));
   }
 
  private:
@@ -102,14 +103,20 @@ class RefusedStream final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::
 
 }  // namespace
 
-FleetService::FleetService(Inbox& inbox) : inbox_(inbox) {}
+FleetService::FleetService(Inbox& inbox, size_t streams_max)
+    : inbox_(inbox), streams_max_(streams_max) {}
 FleetService::~FleetService() = default;
 
 grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage>* FleetService::Join(
     grpc::CallbackServerContext*) {
   absl::MutexLock lock(&mutex_);
-  if (!closed_.ok()) {
-    auto refused = std::make_unique<RefusedStream>(closed_);
+  absl::Status status = closed_;
+  if (status.ok() && streams_.size() >= streams_max_) {
+    status = absl::ResourceExhaustedError(
+        absl::StrCat(streams_.size(), " nodes' streams are open, the limit is ", streams_max_));
+  }
+  if (!status.ok()) {
+    auto refused = std::make_unique<RefusedStream>(status);
     RefusedStream* reactor = refused.get();
     reactor->Keep(std::move(refused));
     return reactor;

@@ -14,8 +14,9 @@ namespace tandem::router {
 
 class FleetService final : public v1::Fleet::CallbackService {
  public:
-  // `inbox` outlives the service.
-  explicit FleetService(Inbox& inbox);
+  // `inbox` outlives the service. Streams beyond `streams_max` end with kResourceExhausted: peers
+  // need not register to hold one.
+  explicit FleetService(Inbox& inbox, size_t streams_max = 8192);
   ~FleetService() override;
 
   grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage>* Join(
@@ -33,7 +34,9 @@ class FleetService final : public v1::Fleet::CallbackService {
   void Ended(NodeKey node);
 
   Inbox& inbox_;
+  const size_t streams_max_;
   absl::Mutex mutex_;
+  // Bound: streams_max (8,192), then kResourceExhausted.
   absl::flat_hash_map<NodeKey, std::unique_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_key_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);

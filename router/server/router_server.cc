@@ -221,6 +221,7 @@ class RouterServerImpl final : public RouterServer {
   ClientService client_service_;
   std::unique_ptr<rpc::Server> client_server_;
   std::unique_ptr<rpc::Server> fleet_server_;
+  // Bound: --requests-max.
   absl::flat_hash_map<RequestId, std::shared_ptr<AnswerSession>> sessions_;  // router thread
   uint32_t takeovers_ = 0;                                                   // router thread
   std::atomic<bool> decode_ready_{false};

@@ -3,7 +3,7 @@
 
     tidy.py ROOT [--compile-commands FILE]
 
-Rules: include, file-size, function-size, banned-call, ifdef, guard, unfinished, format, not-built.
+Rules: include, file-size, function-size, banned-call, ifdef, guard, unfinished, bound, format, not-built.
 """
 import argparse
 import dataclasses
@@ -13,6 +13,8 @@ import re
 import shutil
 import subprocess
 import sys
+
+import bounds
 
 SOURCES = (".cc", ".h", ".cu", ".cuh")
 FOLDERS = ("kernels", "common", "prefill_node", "decode_node", "router", "sim", "cli", "tests")
@@ -50,8 +52,8 @@ ALLOWED = {
 # These may include everything except the named.
 EVERYTHING_BUT = {"sim": ["tests", "cli"], "cli": ["tests"], "tests": []}
 
-# Shells that own one of a node's named threads (docs/ARCHITECTURE.md, "Threads of a node").
-THREAD_FILES = ("common/transfer/transfer_service.cc",)
+# Shells that own one of a node's named threads (docs/ARCHITECTURE.md, "Threads of a node"), and what may hang.
+THREAD_FILES = ("common/transfer/transfer_service.cc", "kernels/cuda/nccl/nccl_links.cu")
 BANNED = [
     (r"(?<![\w.>])(?:std::)?(?:secure_)?getenv\s*\(|\benviron\b", "read the environment through common/config",
      ("common/config/", "tests/")),
@@ -215,6 +217,21 @@ def check_unfinished(path, text):
             yield Finding(path, number, "unfinished", f"`{match.group(1)}`: finish it or file it")
 
 
+def check_bounds(path, text):
+    for number, member, bound in bounds.containers(path, text):
+        if bound is None:
+            yield Finding(path, number, "bound", f"{member} states no bound: say `// Bound: ...` above it")
+
+
+def check_limits(root):
+    """The document's table is that of the sources."""
+    document = root / bounds.TABLE_FILE
+    if document.exists():
+        text = document.read_text(encoding="utf-8")
+        if bounds.with_table(text, bounds.table(root)) != text:
+            yield Finding(bounds.TABLE_FILE, 1, "bound", "write its table again: tests/tidy/bounds.py ROOT --write")
+
+
 def check_format(root, paths):
     """Findings of clang-format, or None when there is none to run."""
     tool = shutil.which("clang-format-14")
@@ -278,6 +295,8 @@ def check_tree(root, compile_commands=None, out=sys.stdout):
         findings += check_ifdefs(path, code)
         findings += check_guard(path, code)
         findings += check_unfinished(path, text)
+        findings += check_bounds(path, text)
+    findings += check_limits(root)
     formatted = check_format(root, paths) if paths else []
     if formatted is None:
         print("SKIPPED: format: clang-format-14 is not installed", file=out)

@@ -36,6 +36,31 @@ class TidyTest(unittest.TestCase):
         self.plant("common/kv/a.h", CLEAN)
         self.assertEqual(tidy.check_tree(self.root, out=io.StringIO()), [])
 
+    def test_bounds(self):
+        def kept(member, above=""):
+            text = f"#pragma once\n\nclass A {{\n  std::map<int, int> F();\n\n{above}  {member}\n}};\n"
+            return self.found("router/pipeline/a.h", text, "bound")
+        for member in ["std::map<int, std::vector<int>> a_;", "std::deque<int> a;", "std::vector<int> a_ ABSL_GUARDED_BY(m_);",
+                       "absl::flat_hash_set<std::string> a_ = {};", "std::vector<int> a_, b_;  // two"]:
+            self.assertEqual(kept(member), [6], member)
+            self.assertEqual(kept(member, "  // Bound: --max.\n"), [], member)
+            self.assertEqual(kept(member, "  // Bound: --max.\n  int before_;\n"), [], member)
+            self.assertEqual(kept(member, "  // Bound: --max.\n  int before_;\n\n"), [9], member)
+        for member in ["const std::vector<int> a_;", "const std::map<int, int>& a_;", "std::map<int, int>& a_;",
+                       "std::vector<int> a;", "std::map<int, int>::iterator a_;", "int a_;"]:
+            self.assertEqual(kept(member), [], member)
+        alias = "class A {\n  using All = std::map<int, int>;\n  All all_;\n};\nvoid F() {\n  std::map<int, int> a;\n}\n"
+        self.assertEqual(self.found("decode_node/a.cc", alias, "bound"), [3])
+        self.assertEqual(self.found("common/model/a.cc", alias, "bound"), [])
+
+    def test_the_table_of_bounds_is_current(self):
+        self.plant("common/kv/a.h", "#pragma once\nclass A {\n  // Bound: --max.\n  std::deque<int> a_;\n};\n")
+        marks = f"{tidy.bounds.BEGIN}\n{{}}{tidy.bounds.END}\n"
+        row = "| File | Container | Bound |\n|---|---|---|\n| common/kv/a.h | `a` | --max |\n"
+        self.assertEqual(self.found(tidy.bounds.TABLE_FILE, marks.format(row), "bound"), [])
+        self.assertEqual(self.found(tidy.bounds.TABLE_FILE, marks.format(""), "bound"), [1])
+        self.assertEqual(self.found(tidy.bounds.TABLE_FILE, "no marks\n", "bound"), [1])
+
     def test_includes(self):
         def edge(path, target):
             return self.found(path, f'#include <map>\n\n#include "{target}"\n', "include")

@@ -1,24 +1,29 @@
 // Goal: whatever the network and the cores do to hand-offs (drops, duplicates, reordering, damage,
 // broken connections, cancels, raised epochs, closed leases), every command is answered exactly
 // once, what is installed equals its source bit for bit, no byte lands in a block that is not
-// leased, no source block is read after its export ended, and nothing is left at the end. Seeds are
-// printed.
+// leased, no source block is read after its export ended, and nothing is left at the end; the same
+// when payloads travel by links that fail, stand still or never open. Seeds are printed.
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "common/transfer/handoff_endpoint.h"
+#include "common/transfer/link_transport.h"
 #include "tests/testing/faulty_network.h"
+#include "tests/testing/loopback_links.h"
 
 namespace tandem::transfer {
 namespace {
 
 using ::tandem::testing::Faults;
 using ::tandem::testing::FaultyNetwork;
+using ::tandem::testing::LinkFaults;
+using ::tandem::testing::LoopbackLinks;
 
 constexpr int kLayers = 3;
 constexpr int64_t kCellBytes = 64;
@@ -27,11 +32,31 @@ constexpr auto kFree = std::byte{0xFE};    // in blocks nobody owns
 constexpr auto kLeased = std::byte{0xAA};  // in blocks of a new lease
 constexpr auto kReused = std::byte{0x55};  // in source blocks whose export ended
 
+// The world's time.
+struct StepClock final : Clock {
+  absl::Time Now() const override { return now; }
+  absl::Time now = absl::UnixEpoch();
+};
+
 struct Side {
-  Side(FaultyNetwork& network, uint64_t incarnation_in) : incarnation(incarnation_in) {
+  // `links`: null when payloads take the network.
+  Side(FaultyNetwork& network, LoopbackLinks* links, const StepClock& clock,
+       uint64_t incarnation_in)
+      : incarnation(incarnation_in) {
     arena = *kv::BlockArena::Create(
         {.num_layers = kLayers, .block_tokens = 16, .layer_block_bytes = kCellBytes}, kBlocks);
-    transport = network.NewTransport();
+    auto faulty = network.NewTransport();
+    wire = faulty.get();
+    transport = std::move(faulty);
+    if (links != nullptr) {
+      LinkOptions link_options;
+      link_options.fleet_secret = "fleet";
+      link_options.open_within = absl::Milliseconds(60);
+      link_options.move_within = absl::Milliseconds(50);
+      link_options.clock = &clock;
+      transport =
+          NewLinkTransport(link_options, std::move(transport), links->NewEnd(3, 6 * kCellBytes));
+    }
     HandoffOptions options;
     options.incarnation = incarnation;
     options.fleet_secret = "fleet";
@@ -62,7 +87,8 @@ struct Side {
   }
   Incarnation incarnation;
   std::unique_ptr<kv::BlockArena> arena;
-  std::unique_ptr<FaultyNetwork::Transport> transport;
+  FaultyNetwork::Transport* wire = nullptr;
+  std::unique_ptr<KvTransport> transport;
   std::unique_ptr<HandoffEndpoint> endpoint;
   std::vector<BlockId> free;
 };
@@ -74,9 +100,13 @@ std::byte CellByte(uint64_t sequence, int ordinal, int layer, size_t i) {
 
 class World {
  public:
-  World(uint64_t seed, const Faults& faults)
+  World(uint64_t seed, const Faults& faults, const LinkFaults* link_faults)
       : network_(seed, faults), random_(NewSeededRandom(seed ^ 0x5EED)) {
-    for (int i = 0; i < 3; ++i) sides_.push_back(std::make_unique<Side>(network_, 100 + i));
+    if (link_faults != nullptr) links_.emplace(seed ^ 0x117C, *link_faults);
+    for (int i = 0; i < 3; ++i) {
+      sides_.push_back(std::make_unique<Side>(network_, links_.has_value() ? &*links_ : nullptr,
+                                              clock_, 100 + i));
+    }
   }
 
   void Run(int steps) {
@@ -87,10 +117,10 @@ class World {
     }
     // Peace: no new leases, a sound network, all deadlines pass.
     network_.set_faults({});
+    if (links_.has_value()) links_->set_faults({});
     for (auto& [id, lease] : leases_) lease.give_up = true;
-    for (int i = 0; i < 5000 && !(leases_.empty() && exports_.empty() && network_.idle()); ++i) {
-      Step();
-    }
+    for (int i = 0; i < 5000 && !Quiet(); ++i) Step();
+    by_link = links_.has_value() ? links_->delivered() : 0;
     EXPECT_TRUE(leases_.empty()) << leases_.size() << " leases never ended";
     EXPECT_TRUE(exports_.empty()) << exports_.size() << " exports never ended";
     for (const auto& side : sides_) {
@@ -104,6 +134,7 @@ class World {
     }
   }
   int installed = 0, drained = 0, exports_failed = 0;
+  int64_t by_link = 0;  // payloads
 
  private:
   struct LeaseRecord {
@@ -122,6 +153,13 @@ class World {
     bool finished = false;
   };
 
+  bool Quiet() const {
+    for (const auto& side : sides_) {
+      const TransferCounters counters = side->endpoint->counters();
+      if (counters.sends_in_flight + counters.receives_in_flight > 0) return false;
+    }
+    return leases_.empty() && exports_.empty() && network_.idle();
+  }
   Side& AnySide() { return *sides_[random_->Below(sides_.size())]; }
   std::vector<BlockId> Take(Side& side, size_t count) {
     std::vector<BlockId> blocks;
@@ -215,7 +253,7 @@ class World {
     }
     if (random_->Below(60) == 0) {
       const size_t a = random_->Below(3);
-      network_.Break(*sides_[a]->transport, *sides_[(a + 1) % 3]->transport);
+      network_.Break(*sides_[a]->wire, *sides_[(a + 1) % 3]->wire);
     }
   }
   template <typename Map>
@@ -239,6 +277,7 @@ class World {
 
   void Step() {
     now_ += absl::Milliseconds(1);
+    clock_.now = now_;
     for (auto& [id, exported] : exports_) {
       if (exported.finished || random_->Below(2) == 0) continue;
       if (!exported.pushes.empty()) {
@@ -253,6 +292,7 @@ class World {
     }
     network_.Step();
     for (const auto& side : sides_) {
+      side->transport->Progress();
       side->endpoint->Tick(now_);
       for (const TransferEvent& event : side->endpoint->TakeEvents()) {
         std::visit([&](const auto& typed) { On(*side, typed); }, event);
@@ -320,6 +360,8 @@ class World {
   absl::Time Soon() { return now_ + absl::Milliseconds(300 + random_->Below(300)); }
 
   FaultyNetwork network_;
+  std::optional<LoopbackLinks> links_;
+  StepClock clock_;
   std::unique_ptr<Random> random_;
   absl::Time now_ = absl::UnixEpoch();
   std::vector<std::unique_ptr<Side>> sides_;
@@ -328,23 +370,29 @@ class World {
   uint64_t next_id_ = 1;
 };
 
-void RunSeeds(const Faults& faults, uint64_t first_seed) {
+// Returns how many payloads came by links.
+int64_t RunSeeds(const Faults& faults, uint64_t first_seed,
+                 const LinkFaults* link_faults = nullptr) {
   int installed = 0, drained = 0, failed = 0;
+  int64_t by_link = 0;
   for (uint64_t seed = first_seed; seed < first_seed + 40; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    World world(seed, faults);
+    World world(seed, faults, link_faults);
     world.Run(1500);
     installed += world.installed;
     drained += world.drained;
     failed += world.exports_failed;
+    by_link += world.by_link;
     if (::testing::Test::HasFailure()) break;
   }
-  std::printf("seeds %llu..%llu: installed=%d drained=%d exports_failed=%d\n",
+  std::printf("seeds %llu..%llu: installed=%d drained=%d exports_failed=%d by_link=%lld\n",
               static_cast<unsigned long long>(first_seed),
-              static_cast<unsigned long long>(first_seed + 39), installed, drained, failed);
+              static_cast<unsigned long long>(first_seed + 39), installed, drained, failed,
+              static_cast<long long>(by_link));
   // The test would be empty if hardly anything got through, or hardly anything was disturbed.
   EXPECT_GT(installed, 400);
   EXPECT_GT(drained, 40);
+  return by_link;
 }
 
 TEST(HandoffRandomTest, SoundNetwork) { RunSeeds({.delay_steps_max = 0}, 1000); }
@@ -355,13 +403,30 @@ TEST(HandoffRandomTest, DropsAndDuplicates) {
 TEST(HandoffRandomTest, Damage) {
   RunSeeds({.damage_payload = 0.1, .damage_header = 0.05, .delay_steps_max = 10}, 4000);
 }
-TEST(HandoffRandomTest, Everything) {
-  RunSeeds({.drop = 0.05,
-            .duplicate = 0.1,
-            .damage_payload = 0.05,
-            .damage_header = 0.03,
-            .delay_steps_max = 60},
-           5000);
+constexpr Faults kEverything = {.drop = 0.05,
+                                .duplicate = 0.1,
+                                .damage_payload = 0.05,
+                                .damage_header = 0.03,
+                                .delay_steps_max = 60};
+TEST(HandoffRandomTest, Everything) { RunSeeds(kEverything, 5000); }
+
+TEST(HandoffRandomTest, SoundLinks) {
+  const LinkFaults faults = {.delay_steps_max = 4};
+  EXPECT_GT(RunSeeds({.delay_steps_max = 0}, 6000, &faults), 10'000);
+}
+TEST(HandoffRandomTest, LinksWithLateHeaders) {
+  const LinkFaults faults = {.delay_steps_max = 4};
+  EXPECT_GT(RunSeeds({.duplicate = 0.1, .delay_steps_max = 12}, 7000, &faults), 1000);
+}
+TEST(HandoffRandomTest, LinksThatFail) {
+  const LinkFaults faults = {
+      .refuse = 0.1, .never = 0.1, .fail = 0.002, .stall = 0.002, .delay_steps_max = 6};
+  EXPECT_GT(RunSeeds({.delay_steps_max = 4}, 8000, &faults), 1000);
+}
+TEST(HandoffRandomTest, LinksAndEverything) {
+  const LinkFaults faults = {
+      .refuse = 0.1, .never = 0.1, .fail = 0.001, .stall = 0.001, .delay_steps_max = 6};
+  EXPECT_GT(RunSeeds(kEverything, 9000, &faults), 100);
 }
 
 }  // namespace

@@ -1,0 +1,149 @@
+#include "common/transfer/link_sender.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::transfer {
+
+LinkSender::LinkSender(LinkContext& context, PeerId peer)
+    : context_(context),
+      peer_(peer),
+      number_(context.next_number++),
+      offered_(context.now()),
+      in_flight_(static_cast<size_t>(context.links->slots())) {
+  if (const absl::Status status = Offer(); !status.ok()) Fail(status);
+}
+
+absl::Status LinkSender::Offer() {
+  ASSIGN_OR_RETURN(std::string id, context_.links->NewId());
+  ASSIGN_OR_RETURN(link_, context_.links->Open(id, kernels::PairLinks::Side::kSender));
+  context_.SendAbout(peer_, number_, v1::KvLink::OFFER, /*from_receiver=*/false, std::move(id));
+  return absl::OkStatus();
+}
+
+bool LinkSender::busy() const {
+  if (link_ == nullptr) return false;
+  for (const std::optional<Payload>& payload : in_flight_) {
+    if (payload.has_value()) return true;
+  }
+  return !open_ || !waiting_.empty();
+}
+
+void LinkSender::Send(const v1::KvFrame& frame, GatherList payload, Done done) {
+  waiting_.push_back({frame, std::move(payload), std::move(done), absl::InfiniteFuture()});
+  Pump();
+}
+
+void LinkSender::OnFrame(const v1::KvLink& frame) {
+  if (frame.number() != number_ || link_ == nullptr) return;
+  switch (frame.kind()) {
+    case v1::KvLink::READY:
+      peer_ready_ = true;
+      return;
+    case v1::KvLink::CONSUMED:
+      if (frame.consumed() > next_ordinal_) {
+        return Fail(absl::DataLossError("the peer took out more than was sent"));
+      }
+      consumed_ = std::max(consumed_, frame.consumed());  // they may come out of order
+      return;
+    default:
+      return Fail(absl::UnavailableError("the peer closed the link"));
+  }
+}
+
+bool LinkSender::Progress() {
+  if (link_ == nullptr) return false;
+  const kernels::PairLink::State state = link_->Progress();
+  if (state == kernels::PairLink::State::kFailed) {
+    Fail(link_->status());
+    return true;
+  }
+  const absl::Time now = context_.now();
+  if (!open_) {
+    open_ = state == kernels::PairLink::State::kOpen && peer_ready_;
+    if (!open_ && now > offered_ + context_.options.open_within) {
+      Fail(absl::DeadlineExceededError(
+          absl::StrCat("not open within ", absl::FormatDuration(context_.options.open_within))));
+    }
+    return open_;
+  }
+  bool moved = false;
+  for (size_t slot = 0; slot < in_flight_.size(); ++slot) {
+    if (!in_flight_[slot].has_value()) continue;
+    if (link_->idle(static_cast<int>(slot))) {
+      Payload sent = *std::move(in_flight_[slot]);
+      in_flight_[slot].reset();
+      sent.done(absl::OkStatus());
+      if (link_ == nullptr) return true;  // ended by what `done` did
+      moved = true;
+    } else if (now > in_flight_[slot]->started + context_.options.move_within) {
+      Fail(absl::DeadlineExceededError("a payload stood still"));
+      return true;
+    }
+  }
+  // The receiver took nothing out for long although all slots are idle.
+  if (!waiting_.empty() && now > waiting_.front().started + context_.options.move_within) {
+    Fail(absl::DeadlineExceededError("the peer takes nothing out"));
+    return true;
+  }
+  Pump();
+  return moved;
+}
+
+void LinkSender::Pump() {
+  for (size_t slot = 0; slot < in_flight_.size() && !waiting_.empty(); ++slot) {
+    if (next_ordinal_ - consumed_ >= kLinkWindow) break;
+    if (in_flight_[slot].has_value()) continue;
+    Payload payload = std::move(waiting_.front());
+    waiting_.pop_front();
+    size_t bytes = 0;
+    for (const absl::Span<const std::byte> piece : payload.bytes) {
+      std::memcpy(link_->slot(static_cast<int>(slot)).data() + bytes, piece.data(), piece.size());
+      bytes += piece.size();
+    }
+    v1::KvFrame header = payload.frame;
+    header.mutable_via_link()->set_link(number_);
+    header.mutable_via_link()->set_ordinal(next_ordinal_++);
+    header.mutable_via_link()->set_bytes(bytes);
+    context_.other->Send(peer_, header, {}, [](const absl::Status&) {});
+    link_->Start(static_cast<int>(slot), bytes);
+    payload.started = context_.now();
+    in_flight_[slot] = std::move(payload);
+  }
+  if (!waiting_.empty() && waiting_.front().started == absl::InfiniteFuture()) {
+    waiting_.front().started = context_.now();
+  }
+}
+
+std::vector<LinkSender::Payload> LinkSender::TakeAll() {
+  std::vector<Payload> all;
+  for (std::optional<Payload>& payload : in_flight_) {
+    if (payload.has_value()) all.push_back(*std::exchange(payload, std::nullopt));
+  }
+  for (Payload& payload : std::exchange(waiting_, {})) all.push_back(std::move(payload));
+  return all;
+}
+
+void LinkSender::Fail(absl::Status why) {
+  open_ = false;
+  link_.reset();
+  Log(LogLevel::kWarning, "link failed",
+      {{"kind", context_.links->name()}, {"peer", peer_.value()}, {"reason", why.message()}});
+  context_.SendAbout(peer_, number_, v1::KvLink::CLOSED, /*from_receiver=*/false);
+  for (Payload& payload : TakeAll()) {
+    context_.other->Send(peer_, payload.frame, std::move(payload.bytes), std::move(payload.done));
+  }
+}
+
+void LinkSender::End(const absl::Status& status) {
+  open_ = false;
+  link_.reset();
+  for (Payload& payload : TakeAll()) payload.done(status);
+}
+
+}  // namespace tandem::transfer

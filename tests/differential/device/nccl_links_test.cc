@@ -1,0 +1,86 @@
+// Goal: NCCL's links carry payloads unchanged between two GPUs, end with the other side, and say
+// why there are none.
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/api/device.h"
+#include "kernels/api/pair_link.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::kernels {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr int kSlots = 3;
+constexpr size_t kSlotBytes = 1 << 20;
+
+// Moves both on until `done`; false after a minute or when one fails.
+bool MoveUntil(PairLink& a, PairLink& b, const std::function<bool()>& done) {
+  const absl::Time end = absl::Now() + absl::Minutes(1);
+  while (!done() && absl::Now() < end) {
+    if (a.Progress() == PairLink::State::kFailed) return false;
+    if (b.Progress() == PairLink::State::kFailed) return false;
+  }
+  return done();
+}
+
+TEST(NcclLinks, CarryPayloadsBetweenTwoGpus) {
+  if (CountCudaDevices() < 2) GTEST_SKIP() << "needs two GPUs: " << DescribeCuda();
+  ASSERT_OK_AND_ASSIGN(const auto senders, OpenNcclLinks(0, kSlots, kSlotBytes));
+  ASSERT_OK_AND_ASSIGN(const auto receivers, OpenNcclLinks(1, kSlots, kSlotBytes));
+  ASSERT_OK_AND_ASSIGN(const std::string id, senders->NewId());
+  ASSERT_OK_AND_ASSIGN(const auto sender, senders->Open(id, PairLinks::Side::kSender));
+  ASSERT_OK_AND_ASSIGN(const auto receiver, receivers->Open(id, PairLinks::Side::kReceiver));
+  ASSERT_TRUE(MoveUntil(*sender, *receiver,
+                        [&] {
+                          return sender->Progress() == PairLink::State::kOpen &&
+                                 receiver->Progress() == PairLink::State::kOpen;
+                        }))
+      << sender->status() << receiver->status();
+  std::mt19937_64 random(std::random_device{}());
+  for (int round = 0; round < 20; ++round) {
+    size_t bytes[kSlots];
+    for (int slot = 0; slot < kSlots; ++slot) {
+      bytes[slot] = 1 + random() % kSlotBytes;
+      for (std::byte& b : sender->slot(slot)) b = static_cast<std::byte>(random());
+      sender->Start(slot, bytes[slot]);
+      receiver->Start(slot, bytes[slot]);
+    }
+    ASSERT_TRUE(MoveUntil(*sender, *receiver,
+                          [&] {
+                            for (int slot = 0; slot < kSlots; ++slot) {
+                              if (!sender->idle(slot) || !receiver->idle(slot)) return false;
+                            }
+                            return true;
+                          }))
+        << sender->status() << receiver->status();
+    for (int slot = 0; slot < kSlots; ++slot) {
+      EXPECT_EQ(std::memcmp(sender->slot(slot).data(), receiver->slot(slot).data(), bytes[slot]),
+                0);
+    }
+  }
+}
+
+TEST(NcclLinks, RefuseAnIdThatIsNone) {
+  if (CountCudaDevices() < 1) GTEST_SKIP() << "needs a GPU: " << DescribeCuda();
+  ASSERT_OK_AND_ASSIGN(const auto links, OpenNcclLinks(0, kSlots, kSlotBytes));
+  const auto link = links->Open("short", PairLinks::Side::kReceiver);
+  EXPECT_EQ(link.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(link.status().message()), HasSubstr("5 bytes, expected 128"));
+}
+
+TEST(NcclLinks, SayWhyThereAreNone) {
+  if (CountCudaDevices() > 0) GTEST_SKIP() << "this host has a GPU";
+  const absl::Status status = OpenNcclLinks(0, kSlots, kSlotBytes).status();
+  EXPECT_THAT(std::string(status.message()),
+              AnyOf(HasSubstr("NCCL needs CUDA device 0"), HasSubstr("this build has no NCCL")));
+}
+
+}  // namespace
+}  // namespace tandem::kernels
