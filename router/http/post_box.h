@@ -48,10 +48,10 @@ class PostBox {
 
   boost::asio::io_context& context_;
   absl::Mutex mutex_;
-  // Bound (both): connections_max, times what waits for one connection: its answer wakes it once at
-  // a time, and asks the router thread one question at a time.
+  // Bound: connections_max; an answer wakes its connection once at a time.
   std::vector<Work> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Work> running_;  // the I/O thread's; its room is kept
+  // Bound: as waiting_, whose burst it was; the I/O thread's. Its room is kept.
+  std::vector<Work> running_;
 };
 
 }  // namespace tandem::router
