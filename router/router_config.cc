@@ -14,7 +14,7 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add("http-threads", &config.http_threads, "Threads that serve HTTP.",
              {.min = 1, .max = 64, .group = "Network"});
   schema.Add("api-keys", &config.api_keys,
-             "File of hashed keys that HTTP clients must have one of; empty = none needed.",
+             "File of hashed keys that clients must have one of; empty = none needed.",
              {.group = "Network"});
   schema.Add("model", &config.model,
              "The model served: a known name, a .gguf file or a checkpoint folder.",

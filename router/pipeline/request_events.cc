@@ -200,6 +200,7 @@ absl::Status RequestMachine::Offer(const v1::GeneratedToken& token, bool count_d
     ++context_.counters.diverged_tokens;
     Log(LogLevel::kError, "a leg disagrees with a delivered token",
         {{"request_id", input_.id.value()},
+         {input_.trace_id.empty() ? "" : "trace_id", input_.trace_id},
          {"decode_node", decode_.node_id},
          {"prefill_node", prefill_.node_id},
          {"index", token.index()},

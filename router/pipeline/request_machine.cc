@@ -288,6 +288,7 @@ void RequestMachine::LogRetry(absl::string_view what, const std::string& node,
                               const absl::Status& why) const {
   Log(LogLevel::kWarning, what,
       {{"request_id", input_.id.value()},
+       {input_.trace_id.empty() ? "" : "trace_id", input_.trace_id},
        {"node_id", node},
        {"attempt", attempts_},
        {"delivered_tokens", tokens_.delivered().size()},

@@ -57,22 +57,22 @@ absl::StatusOr<std::vector<TokenId>> PromptTokens(const v1::GenerateRequest& req
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<AnswerSession>> AnswerSession::Start(
-    const v1::GenerateRequest& request, absl::Time now, const Deps& deps,
+    const v1::GenerateRequest& request, const Arrival& arrival, const Deps& deps,
     std::shared_ptr<AnswerSink> sink) {
   auto session = std::make_shared<AnswerSession>(deps, std::move(sink));
   RequestInput input;
-  RETURN_IF_ERROR(session->Prepare(request, now, input));
+  RETURN_IF_ERROR(session->Prepare(request, arrival, input));
   if (!deps.inbox.TryPush(SubmitRequest{std::move(input), session})) {
     return absl::ResourceExhaustedError("the router's inbox is full: try again");
   }
   return session;
 }
 
-absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, absl::Time now,
+absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Arrival& arrival,
                                     RequestInput& input) {
   const ModelAssets& assets = deps_.assets;
   RETURN_IF_ERROR(ValidateEnvelope(request, assets.identity));
-  ASSIGN_OR_RETURN(std::vector<TokenId> prompt, PromptTokens(request, assets, now));
+  ASSIGN_OR_RETURN(std::vector<TokenId> prompt, PromptTokens(request, assets, arrival.at));
   ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets.identity,
                                           assets.eos_token_ids, deps_.random));
   if (input.guided.any()) {
@@ -81,7 +81,9 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, absl::Ti
       return absl::Status(checked.code(), absl::StrCat("guided: ", checked.message()));
   }
   id_ = input.id;
-  submitted_ = now;
+  submitted_ = arrival.at;
+  input.trace_id = arrival.trace_id;
+  resumes_ = request.resume_from_token() > 0;
   started_.set_request_id(id_.value());
   started_.set_model(assets.identity.served_name());
   started_.set_seed(input.sampling.seed);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 
+#include "router/http/api_keys.h"
 #include "router/server/answer_session.h"
 #include "tandem/v1/client.grpc.pb.h"
 
@@ -22,6 +23,8 @@ class ClientService final : public ClientServiceBase {
   explicit ClientService(const AnswerSession::Deps& deps)
       : deps_(deps), assets_(deps.assets), inbox_(deps.inbox) {}
 
+  // Calls ask for one of `keys`, as HTTP does; but not GetStatus, like /metrics. Before serving.
+  void RequireKeys(ApiKeys* keys) { keys_ = keys; }
   // From now on Generate is refused with kUnavailable.
   void BeginDrain() { draining_ = true; }
 
@@ -47,6 +50,8 @@ class ClientService final : public ClientServiceBase {
                                      v1::GetTraceResponse* response) override;
 
  private:
+  // The key of a call's metadata; null when none is asked for.
+  absl::StatusOr<ApiKeys::Key*> Admit(const grpc::CallbackServerContext& context) const;
   absl::Status FillTokens(const v1::TokenizeRequest& request, v1::TokenizeResponse& response) const;
   // Runs `fill` on the router thread, then ends the call.
   grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context,
@@ -55,6 +60,7 @@ class ClientService final : public ClientServiceBase {
   const AnswerSession::Deps deps_;
   const ModelAssets& assets_;
   Inbox& inbox_;
+  ApiKeys* keys_ = nullptr;
   std::atomic<bool> draining_{false};
 };
 
