@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/bench_report.h"
 #include "cli/commands.h"
 #include "cli/parse.h"
 #include "common/base/status_macros.h"
@@ -18,46 +19,6 @@ namespace {
 
 using engine::BenchReport;
 using engine::BenchResult;
-
-std::string ShapeName(const engine::BenchShape& shape) {
-  if (!shape.decode) return absl::StrCat("prefill ", shape.tokens);
-  return absl::StrCat("decode B=", shape.sequences, " ctx ", shape.context);
-}
-
-std::string FormatTable(const BenchReport& report) {
-  std::string text = absl::StrFormat(
-      "numerics %s\nroofs: %.1f GFLOP/s, %.1f GB/s, measured in this run\n\n%-24s %12s %12s %7s  "
-      "%s\n",
-      report.numerics_id, report.roofs.flops / 1e9, report.roofs.bytes_per_second / 1e9, "SHAPE",
-      "TOKENS/S", "ROOF", "RATIO", "BOUND BY");
-  for (const BenchResult& result : report.results) {
-    absl::StrAppendFormat(&text, "%-24s %12.1f %12.1f %6.1f%%  %s\n", ShapeName(result.shape),
-                          result.tokens_per_second, result.roof_tokens_per_second,
-                          100 * result.tokens_per_second / result.roof_tokens_per_second,
-                          result.bound);
-  }
-  return text;
-}
-
-std::string FormatJson(const BenchReport& report) {
-  std::string text = absl::StrFormat(
-      "{\"numerics_id\": \"%s\", \"roof_flops\": %.6g, \"roof_bytes_per_second\": %.6g, "
-      "\"results\": [",
-      report.numerics_id, report.roofs.flops, report.roofs.bytes_per_second);
-  for (size_t i = 0; i < report.results.size(); ++i) {
-    const BenchResult& result = report.results[i];
-    absl::StrAppendFormat(
-        &text,
-        "%s\n  {\"kind\": \"%s\", \"tokens\": %d, \"sequences\": %d, \"context\": %d, "
-        "\"tokens_per_second\": %.6g, \"roof_tokens_per_second\": %.6g, \"flops_per_token\": %.6g, "
-        "\"bytes_per_token\": %.6g, \"bound\": \"%s\"}",
-        i == 0 ? "" : ",", result.shape.decode ? "decode" : "prefill", result.shape.tokens,
-        result.shape.sequences, result.shape.context, result.tokens_per_second,
-        result.roof_tokens_per_second, result.flops_per_token, result.bytes_per_token,
-        result.bound);
-  }
-  return text + "\n]}\n";
-}
 
 // The roofline: FLOPs a second over FLOPs a byte, both logarithmic.
 class RooflinePicture {
@@ -112,7 +73,9 @@ class RooflinePicture {
 
 class BenchCommand final : public Command {
  public:
-  BenchCommand() : schema_("tandem bench", "Measures the CPU engine beside the machine's roofs.") {
+  BenchCommand()
+      : schema_("tandem bench",
+                "Measures the CPU engine, or its kernels one by one, beside the machine's roofs.") {
     schema_.Add("model", &model_, "A known model's name, a .gguf file or a checkpoint folder.");
     schema_.Add("threads", &options_.engine.threads, "Compute threads; 0 = one per core.",
                 {.min = 0, .max = 1024});
@@ -121,9 +84,9 @@ class BenchCommand final : public Command {
     schema_.Add("numerics", &options_.engine.numerics, "See tandem-decode-node.",
                 {.choices = {"auto", "portable"}});
     schema_.Add("weights", &options_.engine.weights, "Type that weights are kept in.",
-                {.choices = {"auto", "bf16", "f32"}});
+                {.choices = {"auto", "bf16", "int8", "f32"}});
     schema_.Add("kv-type", &options_.engine.kv_type, "Type of cached keys and values.",
-                {.choices = {"bf16", "f32"}});
+                {.choices = {"bf16", "int8", "f32"}});
     schema_.Add("prefill", &prefill_, "Prompt lengths to measure.", {.unit = "tokens"});
     schema_.Add("decode", &decode_, "Batch sizes to measure.", {.unit = "sequences"});
     schema_.Add("contexts", &contexts_, "Contexts to measure each batch size at.",
@@ -133,7 +96,7 @@ class BenchCommand final : public Command {
     schema_.Add("time", &options_.time_each, "About how long to measure each shape.");
     schema_.Add("json", &json_, "The figures as JSON.");
     schema_.Add("svg", &svg_, "A file to draw the roofline into.");
-    schema_.AllowPositionals("engine", 1);
+    schema_.AllowPositionals("engine|kernels", 1);
   }
 
   config::Schema& schema() override { return schema_; }
@@ -141,15 +104,17 @@ class BenchCommand final : public Command {
   int Run(const std::vector<std::string>& args, const Environment& env) override {
     std::vector<std::string> positionals;
     if (auto code = ParseArguments(schema_, args, env, &positionals)) return *code;
+    const bool kernels = positionals == std::vector<std::string>{"kernels"};
+    const bool engine = positionals == std::vector<std::string>{"engine"};
     absl::Status status =
-        positionals == std::vector<std::string>{"engine"}
+        engine || kernels
             ? PlanShapes()
-            : absl::InvalidArgumentError("expected what to measure: engine or serve");
+            : absl::InvalidArgumentError("expected what to measure: engine, kernels or serve");
     if (!status.ok()) {
       ReportError(schema_, status);
       return config::kExitUsage;
     }
-    status = Measure(env);
+    status = kernels ? MeasureKernels(env) : Measure(env);
     return status.ok() ? config::kExitOk : ReportError(schema_, status);
   }
 
@@ -176,6 +141,16 @@ class BenchCommand final : public Command {
         options_.shapes.push_back({.decode = true, .sequences = sequences, .context = context});
       }
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureKernels(const Environment& env) {
+    if (!svg_.empty()) return absl::InvalidArgumentError("--svg goes with `bench engine`");
+    ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(model_, env));
+    ASSIGN_OR_RETURN(const auto checkpoint, model::Checkpoint::Open(path));
+    ASSIGN_OR_RETURN(const engine::KernelReport report,
+                     engine::BenchKernels(*checkpoint, options_.engine, options_.time_each));
+    std::fputs((json_ ? FormatJson(report) : FormatTable(report)).c_str(), stdout);
     return absl::OkStatus();
   }
 

@@ -25,9 +25,9 @@ void RegisterNodes(config::Schema& schema, UpConfig& config) {
              "portable: the same bits on AVX2 and AVX-512 machines; auto: the fastest class's.",
              {.group = "Nodes", .choices = {"auto", "portable"}});
   schema.Add("weights", &config.weights, "Type that weights are kept in.",
-             {.group = "Nodes", .choices = {"auto", "bf16", "f32"}});
+             {.group = "Nodes", .choices = {"auto", "bf16", "int8", "f32"}});
   schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
-             {.group = "Nodes", .choices = {"bf16", "f32"}});
+             {.group = "Nodes", .choices = {"bf16", "int8", "f32"}});
   schema.Add(
       "block-tokens", &config.block_tokens, "Tokens of a KV block.",
       {.unit = "tokens", .group = "Nodes", .choices = {"8", "16", "32", "64", "128", "256"}});

@@ -29,6 +29,7 @@ std::unique_ptr<Command> NewStatusCommand();
 std::unique_ptr<Command> NewTraceCommand();
 std::unique_ptr<Command> NewBenchCommand();
 std::unique_ptr<Command> NewBenchServeCommand();
+std::unique_ptr<Command> NewEvalCommand();
 std::unique_ptr<Command> NewSimCommand();
 std::unique_ptr<Command> NewChaosCommand();
 

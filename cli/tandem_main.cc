@@ -27,6 +27,7 @@ CommandMap AllCommands() {
   commands["trace"] = NewTraceCommand();
   commands["bench"] = NewBenchCommand();
   commands["bench serve"] = NewBenchServeCommand();
+  commands["eval"] = NewEvalCommand();
   commands["sim"] = NewSimCommand();
   commands["chaos"] = NewChaosCommand();
   return commands;

@@ -8,10 +8,14 @@
 namespace tandem::kernels {
 
 size_t GemmScratchBytes(int64_t rows, int64_t k) {
-  return static_cast<size_t>(RoundUpTo64(rows * k * 4));
+  // fp32 rows, or bytes padded to whole quads beside a scale for each row.
+  return static_cast<size_t>(RoundUpTo64(rows * (k * 4 + 16)));
 }
 
 size_t KvSlabBytes(const KvShape& shape) {
+  if (shape.type == KvType::kInt8) {
+    return static_cast<size_t>(shape.block_tokens) * (static_cast<size_t>(shape.head_dim) + 4);
+  }
   const size_t element = shape.type == KvType::kF32 ? 4 : 2;
   return element * static_cast<size_t>(shape.block_tokens) * static_cast<size_t>(shape.head_dim);
 }

@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/engine/compute_pool.h"
+#include "common/engine/cpu_choices.h"
 #include "common/engine/forward_pass.h"
 #include "common/engine/model_weights.h"
 #include "common/engine/profile_step.h"
@@ -17,88 +18,6 @@
 
 namespace tandem::engine {
 namespace {
-
-// More compute threads than any machine this is meant for.
-constexpr int kThreadsMax = 1024;
-
-// The classes this processor has, for messages: "avx512bf16, avx512, avx2, ref".
-std::string AvailableClasses() {
-  std::string names;
-  for (const auto& [isa, name] : {std::pair(kernels::IsaClass::kAvx512Bf16, "avx512bf16, "),
-                                  std::pair(kernels::IsaClass::kAvx512, "avx512, "),
-                                  std::pair(kernels::IsaClass::kAvx2, "avx2, ")}) {
-    if (kernels::FindBackend(isa) != nullptr) absl::StrAppend(&names, name);
-  }
-  return names + "ref";
-}
-
-absl::StatusOr<const kernels::Backend*> SelectBackend(const CpuEngineOptions& options) {
-  const std::string& name = options.isa;
-  const bool portable = options.numerics == "portable" || options.weights == "f32";
-  if (options.numerics != "auto" && options.numerics != "portable") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("numerics is \"", options.numerics, "\", expected auto or portable"));
-  }
-  if (name == "auto") return &(portable ? kernels::BestPortableBackend() : kernels::BestBackend());
-  kernels::IsaClass isa = kernels::IsaClass::kRef;
-  if (!kernels::ParseIsaClass(name.c_str(), &isa)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("isa is \"", name, "\", expected auto, avx512bf16, avx512, avx2 or ref"));
-  }
-  const kernels::Backend* backend = kernels::FindBackend(isa);
-  if (backend == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("isa is \"", name, "\", but this processor has only ", AvailableClasses()));
-  }
-  if (options.numerics == "portable" &&
-      std::string(backend->numerics) != kernels::kPortableNumerics) {
-    return absl::InvalidArgumentError(absl::StrCat("numerics is \"portable\", which isa \"", name,
-                                                   "\" does not have: expected avx512 or avx2"));
-  }
-  return backend;
-}
-
-absl::StatusOr<WeightFormat> ParseWeights(const std::string& name) {
-  if (name == "auto") return WeightFormat::kAuto;
-  if (name == "f32") return WeightFormat::kF32;
-  if (name == "bf16") return WeightFormat::kBf16;
-  return absl::InvalidArgumentError(
-      absl::StrCat("weights is \"", name, "\", expected auto, bf16 or f32"));
-}
-
-absl::StatusOr<kernels::KvType> ParseKvType(const std::string& name) {
-  if (name == "bf16") return kernels::KvType::kBf16;
-  if (name == "f32") return kernels::KvType::kF32;
-  return absl::InvalidArgumentError(
-      absl::StrCat("kv_type is \"", name, "\", expected bf16 or f32"));
-}
-
-absl::Status CheckOptions(const model::ModelConfig& config, const CpuEngineOptions& options) {
-  if (options.threads < 0 || options.threads > kThreadsMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("threads is ", options.threads, ", expected 0 to ", kThreadsMax));
-  }
-  const int block = options.block_tokens;
-  if (block < 16 || block % 16 != 0 || kernels::kPartitionTokens % block != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("block_tokens is ", block, ", expected 16, 32, 64, 128 or 256"));
-  }
-  if (options.context_tokens < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("context_tokens is ", options.context_tokens, ", expected 0 or more"));
-  }
-  if (config.hidden_size % 2 != 0 || config.ffn_size % 2 != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("the checkpoint's hidden size is ",
-                                                   config.hidden_size, " and its ffn size ",
-                                                   config.ffn_size, ", expected even numbers"));
-  }
-  if (config.head_dim % 16 != 0 || config.head_dim > 256) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the checkpoint's heads have ", config.head_dim,
-                     " dimensions, expected a multiple of 16, at most 256"));
-  }
-  return absl::OkStatus();
-}
 
 class CpuEngine : public Engine {
  public:
@@ -275,22 +194,20 @@ int64_t CpuEngine::ReserveSampling() {
 absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& checkpoint,
                                                      const CpuEngineOptions& options) {
   const model::ModelConfig& config = checkpoint.config();
-  RETURN_IF_ERROR(CheckOptions(config, options));
+  ASSIGN_OR_RETURN(const CpuChoices choices, ChooseForCpu(config, options));
   CpuEngine::Parts parts;
-  ASSIGN_OR_RETURN(parts.backend, SelectBackend(options));
-  ASSIGN_OR_RETURN(const WeightFormat weights, ParseWeights(options.weights));
-  ASSIGN_OR_RETURN(const kernels::KvType kv_type, ParseKvType(options.kv_type));
+  parts.backend = choices.backend;
   parts.config = config;
-  parts.kv = {config.num_kv_heads, config.head_dim, options.block_tokens, kv_type};
+  parts.kv = choices.kv;
   const int threads = options.threads == 0 ? AvailableProcessors() : options.threads;
   parts.pool = std::make_unique<ComputePool>(threads);
-  parts.weights =
-      std::make_unique<ModelWeights>(checkpoint, *parts.backend, parts.pool->parallel(), weights);
+  parts.weights = std::make_unique<ModelWeights>(checkpoint, *parts.backend, parts.pool->parallel(),
+                                                 choices.weights);
 
   EngineSpec& spec = parts.spec;
   spec.model_name = config.name;
   spec.model_fingerprint = checkpoint.fingerprint();
-  spec.numerics_id = absl::StrCat(parts.backend->numerics, "-w", parts.weights->TypeNames(), "-kv",
+  spec.numerics_id = absl::StrCat(choices.numerics, "-w", parts.weights->TypeNames(), "-kv",
                                   options.kv_type, "-b", options.block_tokens);
   spec.vocab_size = config.vocab_size;
   spec.context_tokens =

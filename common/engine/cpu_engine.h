@@ -15,8 +15,8 @@ struct CpuEngineOptions {
   std::string isa = "auto";  // "auto", "avx512bf16", "avx512", "avx2" or "ref"
   // "auto": the fastest class's; "portable": the bits that avx512 and avx2 share, for mixed fleets.
   std::string numerics = "auto";
-  std::string weights = "auto";  // "auto", "bf16" or "f32" (portable classes when isa is auto)
-  std::string kv_type = "bf16";  // "bf16" or "f32"
+  std::string weights = "auto";  // "auto", "bf16", "int8" or "f32" (portable classes)
+  std::string kv_type = "bf16";  // "bf16", "int8" or "f32"
   int block_tokens = 32;         // divides 256
   int64_t context_tokens = 0;    // 0 = the checkpoint's; else at most that
 };

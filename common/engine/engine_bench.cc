@@ -1,74 +1,18 @@
 #include "common/engine/engine_bench.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/engine/aligned_buffer.h"
 #include "common/engine/compute_pool.h"
-#include "common/runtime/clock.h"
-#include "kernels/api/backend.h"
+#include "common/engine/cpu_choices.h"
 
 namespace tandem::engine {
 namespace {
 
 constexpr int kRepeatsMin = 3;
-// Larger than any cache, so that reading it is reading memory.
-constexpr size_t kReadBytes = size_t{512} << 20;
-
-double SecondsOf(absl::FunctionRef<void()> work) {
-  const absl::Time start = RealClock().Now();
-  work();
-  return absl::ToDoubleSeconds(RealClock().Now() - start);
-}
-
-// Bytes a second that all threads read together from memory.
-double ReadBandwidth(const kernels::ParallelFor& parallel) {
-  AlignedBuffer buffer(kReadBytes);
-  std::memset(buffer.data(), 1, kReadBytes);
-  constexpr int64_t kPieces = 256;
-  std::atomic<uint64_t> sink{0};
-  double best = 1e9;
-  for (int trial = 0; trial < 4; ++trial) {
-    best = std::min(best, SecondsOf([&] {
-                      parallel(kPieces, [&](int64_t piece, int) {
-                        const size_t words = kReadBytes / kPieces / sizeof(uint64_t);
-                        const uint64_t* data = static_cast<const uint64_t*>(buffer.data()) +
-                                               static_cast<size_t>(piece) * words;
-                        uint64_t sums[8] = {};
-                        for (size_t i = 0; i < words; i += 8) {
-                          for (size_t lane = 0; lane < 8; ++lane) sums[lane] ^= data[i + lane];
-                        }
-                        for (uint64_t sum : sums) sink.fetch_xor(sum, std::memory_order_relaxed);
-                      });
-                    }));
-  }
-  return static_cast<double>(kReadBytes) / best;
-}
-
-MachineRoofs MeasureRoofs(const CpuEngineOptions& options, const std::string& numerics_id) {
-  ComputePool pool(options.threads == 0 ? AvailableProcessors() : options.threads);
-  MachineRoofs roofs;
-  kernels::IsaClass isa = kernels::IsaClass::kRef;
-  const kernels::Backend* backend =
-      kernels::ParseIsaClass(options.isa.c_str(), &isa) ? kernels::FindBackend(isa) : nullptr;
-  if (backend == nullptr) backend = &kernels::BestBackend();
-  if (!absl::StartsWith(numerics_id, backend->numerics)) backend = &kernels::BestPortableBackend();
-  if (backend->peak_rate != nullptr) {
-    std::vector<double> rates(static_cast<size_t>(pool.num_threads()));
-    pool.parallel()(pool.num_threads(), [&](int64_t task, int) {
-      rates[static_cast<size_t>(task)] = 2 * backend->peak_rate();
-    });
-    for (double rate : rates) roofs.flops += rate;
-  }
-  roofs.bytes_per_second = ReadBandwidth(pool.parallel());
-  return roofs;
-}
-
 // What a shape costs, from the architecture.
 class CostModel {
  public:
@@ -76,7 +20,8 @@ class CostModel {
       : config_(config),
         kv_token_bytes_(static_cast<double>(spec.layout.layer_block_bytes) /
                         spec.layout.block_tokens),
-        weight_bytes_(absl::StrContains(spec.numerics_id, "-wbf16") ? 2 : 4) {
+        int8_(absl::StrContains(spec.numerics_id, "-wint8")),
+        weight_bytes_(int8_ ? 1 : (absl::StrContains(spec.numerics_id, "-wbf16") ? 2 : 4)) {
     const double q = 1.0 * config.num_heads * config.head_dim;
     const double kv = 1.0 * config.num_kv_heads * config.head_dim;
     layer_weights_ = config.hidden_size * (2 * q + 2 * kv + 3.0 * config.ffn_size);
@@ -109,9 +54,12 @@ class CostModel {
     }
     const double layers = config_.num_layers;
     const double weight_bytes = weight_bytes_ * (steps * layers * layer_weights_ + output_weights_);
-    const double flops = 2 * (tokens * layers * layer_weights_ + outputs * output_weights_) +
-                         4 * visible * config_.num_heads * config_.head_dim;
-    const double arithmetic_s = roofs.flops > 0 ? flops / roofs.flops : 0;
+    const double product_flops = 2 * (tokens * layers * layer_weights_ + outputs * output_weights_);
+    const double attention_flops = 4 * visible * config_.num_heads * config_.head_dim;
+    const double flops = product_flops + attention_flops;
+    const double product_rate = int8_ ? roofs.int8_flops : roofs.flops;
+    const double arithmetic_s =
+        roofs.flops > 0 ? product_flops / product_rate + attention_flops / roofs.flops : 0;
     const double memory_s = (weight_bytes + kv_bytes) / roofs.bytes_per_second;
     result->flops_per_token = flops / tokens;
     result->bytes_per_token = (weight_bytes + kv_bytes) / tokens;
@@ -124,6 +72,7 @@ class CostModel {
  private:
   const model::ModelConfig& config_;
   const double kv_token_bytes_;
+  const bool int8_;
   const double weight_bytes_;
   double layer_weights_ = 0, output_weights_ = 0;
 };
@@ -226,7 +175,9 @@ absl::StatusOr<BenchReport> BenchEngine(const model::Checkpoint& checkpoint,
   FillCache(engine.get(), num_blocks);
   BenchReport report;
   report.numerics_id = spec.numerics_id;
-  report.roofs = MeasureRoofs(options.engine, spec.numerics_id);
+  ComputePool pool(options.engine.threads == 0 ? AvailableProcessors() : options.engine.threads);
+  ASSIGN_OR_RETURN(const CpuChoices choices, ChooseForCpu(checkpoint.config(), options.engine));
+  report.roofs = MeasureRoofs(*choices.backend, pool);
   const CostModel costs(checkpoint.config(), spec);
   for (const BenchShape& shape : options.shapes) {
     BenchResult& result = report.results.emplace_back();

@@ -11,15 +11,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/engine/cpu_engine.h"
+#include "common/engine/machine_roofs.h"
 #include "common/model/checkpoint.h"
 
 namespace tandem::engine {
-
-// What all compute threads do together.
-struct MachineRoofs {
-  double flops = 0;             // floating-point operations a second, in the type of the products
-  double bytes_per_second = 0;  // read from memory
-};
 
 // One shape: a prompt of `tokens` in chunks, or one token each of `sequences` at `context`.
 struct BenchShape {

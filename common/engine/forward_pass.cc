@@ -31,9 +31,9 @@ ForwardPass::ForwardPass(Options options, const ModelWeights& weights,
       qkv_size_(q_size_ + 2 * kv_size_),
       h_stride_(PaddedStride(hidden_, weights.dot_products())),
       attention_stride_(PaddedStride(q_size_, weights.dot_products())),
-      gated_stride_(weights.dot_products()
-                        ? PaddedStride(weights.layers()[0].gate_up.shape.n / 2, true)
-                        : 2 * int64_t{options_.config.ffn_size}) {}
+      gated_stride_(weights.fused_gate() ? PaddedStride(weights.layers()[0].gate_up.shape.n / 2,
+                                                        weights.dot_products())
+                                         : 2 * int64_t{options_.config.ffn_size}) {}
 
 int64_t ForwardPass::Reserve(int64_t rows, int64_t logit_rows) {
   const model::ModelConfig& config = options_.config;
@@ -167,7 +167,7 @@ void ForwardPass::Attend(const ForwardBatch& batch, int layer, const kernels::Kv
 void ForwardPass::FeedForward(int64_t rows, int layer) {
   const LayerWeights& w = weights_.layers()[static_cast<size_t>(layer)];
   Normalise(0, 0, rows, w.ffn_norm);
-  if (weights_.dot_products()) {
+  if (weights_.fused_gate()) {
     MultiplyGated(rows, w.gate_up);
   } else {
     ActivateGated(rows, w.gate_up);
@@ -181,7 +181,11 @@ void ForwardPass::MultiplyGated(int64_t rows, const Projection& gate_up) {
   SetInput({h_.data(), h_stride_}, &args);
   args.rows = rows;
   args.w = gate_up.matrix();
-  args.gated_bf16 = static_cast<uint16_t*>(gate_up_.data());
+  if (weights_.dot_products()) {
+    args.gated_bf16 = static_cast<uint16_t*>(gate_up_.data());
+  } else {
+    args.gated = gate_up_.floats();
+  }
   args.activation = Activation();
   args.y_stride = gated_stride_;
   args.scratch = gemm_scratch_.data();

@@ -105,7 +105,7 @@ class ForwardPass {
   AlignedBuffer h_;          // [rows][hidden], normed: activations
   AlignedBuffer qkv_;        // [rows][qkv_size]
   AlignedBuffer attention_;  // [rows][q_size]: activations
-  AlignedBuffer gate_up_;    // [rows][2 ffn]; with dot products [rows][ffn], gated: activations
+  AlignedBuffer gate_up_;    // [rows][2 ffn]; with a fused gate [rows][ffn]: activations
   AlignedBuffer projected_;  // [rows][hidden], sandwich norms only
   AlignedBuffer logits_;     // [logit_rows][vocab]
   AlignedBuffer gemm_scratch_;

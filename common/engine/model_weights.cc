@@ -106,7 +106,9 @@ class WeightLoader {
   void Allocate(bool stored_bf16, Projection* projection) const {
     const bool bf16 = format_ == WeightFormat::kBf16 ||
                       (format_ == WeightFormat::kAuto && (stored_bf16 || backend_.dot_products));
-    projection->shape.type = bf16 ? kernels::WeightType::kBf16 : kernels::WeightType::kF32;
+    projection->shape.type = format_ == WeightFormat::kInt8 ? kernels::WeightType::kInt8
+                             : bf16                         ? kernels::WeightType::kBf16
+                                                            : kernels::WeightType::kF32;
     projection->packed = AlignedBuffer(backend_.packed_bytes(projection->shape));
   }
   void PlanRows(PackJob job) {
@@ -152,12 +154,14 @@ void PlanLayer(const model::ModelConfig& config, int layer, WeightLoader* loader
 
 ModelWeights::ModelWeights(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
                            const kernels::ParallelFor& parallel, WeightFormat format)
-    : dot_products_(backend.dot_products && format != WeightFormat::kF32) {
+    : dot_products_(backend.dot_products && format != WeightFormat::kF32 &&
+                    format != WeightFormat::kInt8),
+      fused_gate_(dot_products_ || format == WeightFormat::kInt8) {
   const model::ModelConfig& config = checkpoint.config();
   WeightLoader loader(checkpoint, backend, format);
   layers_.resize(static_cast<size_t>(config.num_layers));
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    PlanLayer(config, layer, &loader, &layers_[static_cast<size_t>(layer)], dot_products_);
+    PlanLayer(config, layer, &loader, &layers_[static_cast<size_t>(layer)], fused_gate_);
   }
   final_norm_ = loader.Vector(TensorRole::kFinalNorm, -1);
   loader.Plan({config.tied_embeddings ? TensorRole::kTokenEmbedding : TensorRole::kOutput}, -1,
@@ -174,6 +178,7 @@ void ModelWeights::ReadEmbedding(TokenId token, absl::Span<float> out) const {
 }
 
 std::string ModelWeights::TypeNames() const {
+  if (output_.shape.type == kernels::WeightType::kInt8) return "int8";
   bool any_f32 = output_.shape.type == kernels::WeightType::kF32;
   bool any_bf16 = !any_f32;
   for (const LayerWeights& layer : layers_) {

@@ -15,8 +15,9 @@
 namespace tandem::engine {
 
 // How weights are kept. kAuto: bf16 where the backend multiplies bf16 pairs; elsewhere weights
-// stored as bf16 stay bf16 (exact) and everything else becomes fp32.
-enum class WeightFormat { kAuto, kF32, kBf16 };
+// stored as bf16 stay bf16 (exact) and everything else becomes fp32. kInt8: see
+// kernels::WeightType.
+enum class WeightFormat { kAuto, kF32, kBf16, kInt8 };
 
 // One packed matrix and the bias that belongs to it.
 struct Projection {
@@ -36,8 +37,8 @@ struct LayerWeights {
   std::vector<float> q_norm, k_norm;       // [head_dim] or empty
   Projection qkv;                          // [(heads + 2 kv_heads) * head_dim, hidden]: q, k, v
   Projection o;                            // [hidden, heads * head_dim]
-  Projection gate_up;  // [2 ffn, hidden]: gate, up; interleaved if dot_products()
-  Projection down;     // [hidden, ffn]
+  Projection gate_up;                      // [2 ffn, hidden]: gate, up; interleaved if fused_gate()
+  Projection down;                         // [hidden, ffn]
 };
 
 class ModelWeights {
@@ -46,9 +47,11 @@ class ModelWeights {
   ModelWeights(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
                const kernels::ParallelFor& parallel, WeightFormat format = WeightFormat::kAuto);
 
-  // Every product takes bf16 activations, and gate_up has 16 rows of gate, 16 of up and so on, both
-  // padded with zero rows to a multiple of 16: GemmArgs::gated_bf16.
+  // Every product takes bf16 activations.
   bool dot_products() const { return dot_products_; }
+  // gate_up has 16 rows of gate, 16 of up and so on, both padded with zero rows to a multiple of
+  // 16: GemmArgs::gated_bf16, or GemmArgs::gated where there are no dot products.
+  bool fused_gate() const { return fused_gate_; }
 
   const std::vector<LayerWeights>& layers() const { return layers_; }
   const std::vector<float>& final_norm() const { return final_norm_; }
@@ -56,12 +59,13 @@ class ModelWeights {
   // The token's embedding, dequantised from its stored row. REQUIRES: a token of the vocabulary,
   // `out` of hidden size.
   void ReadEmbedding(TokenId token, absl::Span<float> out) const;
-  // Distinct weight types, for the numerics id: "f32", "bf16" or "bf16+f32".
+  // Distinct weight types, for the numerics id: "f32", "bf16", "bf16+f32" or "int8".
   std::string TypeNames() const;
   int64_t bytes() const;
 
  private:
   bool dot_products_ = false;
+  bool fused_gate_ = false;
   std::vector<LayerWeights> layers_;
   std::vector<float> final_norm_;
   Projection output_;

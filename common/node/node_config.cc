@@ -60,13 +60,13 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
       "weights", &config.weights,
       "Type that weights are kept in; auto: bf16 where the class multiplies bf16 pairs, else f32 "
       "(bf16 where stored so).",
-      {.group = "Model", .choices = {"auto", "bf16", "f32"}});
+      {.group = "Model", .choices = {"auto", "bf16", "int8", "f32"}});
   schema.Add("threads", &config.threads, "Compute threads; 0 = one per core this process may use.",
              {.min = 0, .max = 1024, .group = "Model"});
   schema.Add("context-tokens", &config.context_tokens, "Longest sequence; 0 = the model's.",
              {.min = 0, .unit = "tokens", .group = "Model"});
   schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
-             {.group = "KV cache", .choices = {"bf16", "f32"}});
+             {.group = "KV cache", .choices = {"bf16", "int8", "f32"}});
   schema.Add(
       "block-tokens", &config.block_tokens, "Tokens of a KV block.",
       {.unit = "tokens", .group = "KV cache", .choices = {"8", "16", "32", "64", "128", "256"}});

@@ -41,6 +41,7 @@ struct Backend {
   // Measures, in about a millisecond, the multiply-adds that one thread does a second at most, in
   // the type that kBf16 weights are multiplied in. nullptr: unknown.
   double (*peak_rate)() = nullptr;
+  double (*int8_peak_rate)() = nullptr;  // the same of products with kInt8 weights
 };
 
 // What avx2 and avx512 share.

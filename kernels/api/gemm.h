@@ -17,7 +17,11 @@ namespace tandem::kernels {
 // How packed weights are stored. kBf16 rounds each weight to nearest even when packing. Portable
 // classes widen it exactly when computing; classes with Backend::dot_products also round x to bf16
 // and multiply pairs along k in one instruction.
-enum class WeightType { kF32, kBf16 };
+//
+// kInt8 keeps a row of w as integers of [-127, 127] times max|w|/127, and rounds each row of x in
+// the same way; sums of their products are exact, so all classes give the same bits:
+// y = float(Σ qx·qw)·(sx·sw). x must be finite; what is not gives some number, the same everywhere.
+enum class WeightType { kF32, kBf16, kInt8 };
 
 // The shape of w: `n` output features by `k` input features.
 struct MatrixShape {
@@ -64,6 +68,7 @@ struct GemmArgs {
   // act(gate)·up is rounded to bf16 into here, [rows][y_stride] with shape.n / 2 written, and there
   // is neither y nor bias. REQUIRES: x_bf16, shape.n a multiple of 32.
   uint16_t* gated_bf16 = nullptr;
+  float* gated = nullptr;  // the same in fp32. REQUIRES: x, kInt8 weights
   GateActivation activation = GateActivation::kSilu;
   void* scratch = nullptr;  // [GemmScratchBytes(rows, shape.k)], 64-byte boundary
 };

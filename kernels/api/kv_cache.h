@@ -14,8 +14,10 @@
 
 namespace tandem::kernels {
 
-// The element type of the cache. Rounding is to nearest even.
-enum class KvType { kF32, kBf16 };
+// The element type of the cache. Rounding is to nearest even. kInt8 keeps each token's K and V of
+// each head as integers of [-127, 127] and an fp32 scale, its largest magnitude / 127; attention's
+// products with them are exact sums of integers, the same bits in every class.
+enum class KvType { kF32, kBf16, kInt8 };
 
 struct KvShape {
   int32_t num_kv_heads = 0;

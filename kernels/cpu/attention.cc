@@ -15,6 +15,7 @@
 #include "kernels/api/require.h"
 #include "kernels/cpu/attention_plan.h"
 #include "kernels/cpu/gemm_dot.h"
+#include "kernels/cpu/int8_cache.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/partition_pass.h"
 
@@ -88,8 +89,22 @@ TANDEM_INLINE void PackPairs([[maybe_unused]] const float* q, [[maybe_unused]] f
   for (int32_t i = 0; i < shape.head_dim / 2; ++i) out[i * shape.step] = pairs[i];
 }
 
+// Rounds one query vector, scaled, to int8 and scatters its quads, its scale and its correction.
+TANDEM_INLINE void PackQuads(const float* q, float scale, const PairsShape& shape, uint32_t* out) {
+  alignas(64) uint8_t bytes[256];
+  const float q_scale = QuantiseHead(q, scale, shape.head_dim, bytes);
+  int32_t sum = 0;
+  for (int32_t d = 0; d < shape.head_dim; ++d) sum += static_cast<int8_t>(bytes[d]);
+  const int32_t correction = -128 * sum;
+  for (int32_t i = 0; i < shape.head_dim / 4; ++i, out += shape.step) {
+    __builtin_memcpy(out, bytes + i * 4, 4);
+  }
+  __builtin_memcpy(out, &q_scale, 4);
+  __builtin_memcpy(out + shape.step, &correction, 4);
+}
+
 // Copies the scaled q of every group as [head_dim][group size], or as bf16 pairs,
-// [head_dim / 2][group size].
+// [head_dim / 2][group size], or as int8 (see RunPartitionGroupInt8).
 void PackQueries(const Vectors& vectors, float* packed) {
   const AttentionArgs& args = *vectors.call->args;
   const int32_t head_dim = args.layer.shape.head_dim;
@@ -100,13 +115,31 @@ void PackQueries(const Vectors& vectors, float* packed) {
     for (int64_t r = 0; r < size; ++r) {
       const float* q =
           args.q + vectors.Row(begin + r) * args.q_stride + vectors.HeadOffset(begin + r);
-      if (!UsesDot(args)) {
+      if (args.layer.shape.type == KvType::kInt8) {
+        PackQuads(q, args.scale, {head_dim, size}, reinterpret_cast<uint32_t*>(out) + r);
+      } else if (!UsesDot(args)) {
         for (int32_t d = 0; d < head_dim; ++d) out[d * size + r] = q[d] * args.scale;
       } else {
         PackPairs(q, args.scale, {head_dim, size}, reinterpret_cast<uint32_t*>(out) + r);
       }
     }
   }
+}
+
+// One partition, as the call's type of cache has it.
+TANDEM_INLINE void RunPass(const PartitionGroup& group) {
+  const KvType type = group.layer->shape.type;
+  if (type == KvType::kInt8) {
+    RunPartitionGroupInt8(group);
+    return;
+  }
+#if defined(__AVX512BF16__)
+  if (type == KvType::kBf16) {
+    RunPartitionGroupDot(group);
+    return;
+  }
+#endif
+  RunPartitionGroup(group);
 }
 
 // Runs all vectors through one partition; `sink(j, state)` takes each partial, nothing for a vector
@@ -137,11 +170,7 @@ TANDEM_INLINE void RunPartition(const Vectors& vectors, const float* packed_q, i
     group.m = m;
     group.l = l;
     group.o = o;
-#if defined(__AVX512BF16__)
-    UsesDot(args) ? RunPartitionGroupDot(group) : RunPartitionGroup(group);
-#else
-    RunPartitionGroup(group);
-#endif
+    RunPass(group);
     for (int32_t r = 0; r < group.size; ++r) {
       sink(begin + r, SoftmaxState{m + r, l + r, o + r * head_dim});
     }

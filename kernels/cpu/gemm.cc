@@ -12,6 +12,7 @@
 #include "kernels/api/require.h"
 #include "kernels/cpu/fma_block.h"
 #include "kernels/cpu/gemm_dot.h"
+#include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/ops.h"
 
 namespace tandem::kernels::TANDEM_ISA {
@@ -175,6 +176,7 @@ void PackRowsAs(const PackRowsArgs& args) {
 }  // namespace
 
 size_t PackedBytes(const MatrixShape& shape) {
+  if (shape.type == WeightType::kInt8) return Int8PackedBytes(shape);
   if constexpr (kHasDotProducts) {
     if (shape.type == WeightType::kBf16) return DotPackedBytes(shape);
   }
@@ -188,6 +190,8 @@ void PackRows(const PackRowsArgs& args) {
   if (args.num_rows == 0) return;
   if (args.shape.type == WeightType::kF32) {
     PackRowsAs<float>(args);
+  } else if (args.shape.type == WeightType::kInt8) {
+    Int8PackRows(args);
   } else if constexpr (kHasDotProducts) {
     DotPackRows(args);
   } else {
@@ -199,15 +203,20 @@ void Gemm(const GemmArgs& args, const ParallelFor& parallel) {
   const MatrixShape& shape = args.w.shape;
   KERNEL_REQUIRE(args.rows >= 0 && shape.n > 0 && shape.k > 0);
   KERNEL_REQUIRE(args.x_stride >= shape.k);
-  KERNEL_REQUIRE(args.y_stride >= (args.gated_bf16 == nullptr ? shape.n : shape.n / 2));
+  const bool gated = args.gated_bf16 != nullptr || args.gated != nullptr;
+  KERNEL_REQUIRE(args.y_stride >= (gated ? shape.n / 2 : shape.n));
   if (args.rows == 0) return;
+  if (shape.type == WeightType::kInt8) {
+    Int8Gemm(args, parallel);
+    return;
+  }
   if constexpr (kHasDotProducts) {
     if (shape.type == WeightType::kBf16) {
       DotGemm(args, parallel);
       return;
     }
   }
-  KERNEL_REQUIRE(args.x_bf16 == nullptr && args.gated_bf16 == nullptr);
+  KERNEL_REQUIRE(args.x_bf16 == nullptr && !gated);
   KERNEL_REQUIRE(args.rows <= 1 || args.scratch != nullptr);
   const RowBlocks blocks = {args.rows, CeilDiv(args.rows, kMaxBlockRows)};
   const float* packed_x = args.x;

@@ -18,5 +18,6 @@ void KvRead(const KvReadArgs& args);
 void Attention(const AttentionArgs& args, const ParallelFor& parallel);
 SamplingResult Sample(const SamplingArgs& args);
 double PeakRate();
+double Int8PeakRate();
 
 }  // namespace tandem::kernels::TANDEM_ISA

@@ -54,6 +54,9 @@ TANDEM_INLINE AttendedTokens BeginGroup(const PartitionGroup& group) {
 void RunPartitionGroup(const PartitionGroup& group);
 // For a bf16 cache in classes with dot products. m is then a base-2 logarithm.
 void RunPartitionGroupDot(const PartitionGroup& group);
+// For an int8 cache. q_pairs is then quads of signed bytes, [head_dim / 4][size], scaled and
+// rounded, then a scale and −128 times the sum of the bytes for each vector.
+void RunPartitionGroupInt8(const PartitionGroup& group);
 
 // Groups this small belong to generation, which waits for memory: K and V are prefetched.
 inline constexpr int kStreamingRows = 6;

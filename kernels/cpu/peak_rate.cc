@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "kernels/cpu/dot.h"
+#include "kernels/cpu/int8_dot.h"
 #include "kernels/cpu/ops.h"
 
 namespace tandem::kernels::TANDEM_ISA {
@@ -22,7 +23,8 @@ double Seconds() {
 }
 
 // Sixteen lanes stay in registers between steps.
-TANDEM_INLINE void Keep(V16& x) {
+template <typename Lanes>
+TANDEM_INLINE void Keep(Lanes& x) {
 #if defined(__AVX512F__)
   asm volatile("" : "+v"(x.v));
 #else
@@ -31,16 +33,16 @@ TANDEM_INLINE void Keep(V16& x) {
 }
 
 // The shortest time of one step of one chain.
-template <typename Operation>
+template <typename Lanes, typename Operation>
 TANDEM_INLINE double TimeOf(const Operation& operation) {
   double best = 1e9;
   for (int trial = 0; trial < kTrials; ++trial) {
-    V16 chains[kChains];
-    for (V16& chain : chains) chain = Zero();
+    Lanes chains[kChains];
+    for (Lanes& chain : chains) chain = Lanes{};
     const double start = Seconds();
     for (int step = 0; step < kSteps; ++step) {
 #pragma GCC unroll 12
-      for (V16& chain : chains) {
+      for (Lanes& chain : chains) {
         chain = operation(chain);
         Keep(chain);
       }
@@ -53,10 +55,15 @@ TANDEM_INLINE double TimeOf(const Operation& operation) {
 
 double TimeOfFma() {
   const V16 one = Set1(1.0f);
-  return TimeOf([&](V16 sum) { return Fma(one, one, sum); });
+  return TimeOf<V16>([&](V16 sum) { return Fma(one, one, sum); });
 }
 
 }  // namespace
+
+double Int8PeakRate() {
+  const U16 bytes = SetU1(0x01010101u);
+  return 64 / TimeOf<U16>([&](U16 sum) { return DotBytes(bytes, bytes, sum); });
+}
 
 #if defined(__AVX512BF16__)
 
@@ -64,7 +71,7 @@ namespace {
 
 double TimeOfDot() {
   const Pairs16 pairs = BroadcastPair("\0\0\0");
-  return TimeOf([&](V16 sum) { return Dot(pairs, pairs, sum); });
+  return TimeOf<V16>([&](V16 sum) { return Dot(pairs, pairs, sum); });
 }
 
 }  // namespace

@@ -116,7 +116,9 @@ void Adjust(const SamplingArgs& args, float* work) {
   }
   if (args.allowed_tokens != nullptr) ApplyAllowed(args.allowed_tokens, args.vocab_size, work);
   ApplyPenalties(args, work);
-  const V16 temperature = Set1(args.temperature == 0 ? 1.0f : args.temperature);
+  const bool divides = args.temperature != 0 && args.temperature != 1;
+  if (!divides && args.num_biases == 0 && args.num_counts == 0) return;
+  const V16 temperature = Set1(divides ? args.temperature : 1.0f);
   for (int32_t i = 0; i < args.vocab_size; i += kLanes) {
     Store(work + i, Clean(Div(Load(work + i), temperature)));
   }
@@ -146,22 +148,42 @@ TANDEM_INLINE void StoreIds(int32_t first, uint32_t* ids) {
 }
 
 int32_t Argmax(const float* work, int32_t vocab_size) {
-  Best best;
-  alignas(64) uint32_t ids[kLanes];
-  for (int32_t i = 0; i < vocab_size; i += kLanes) {
-    StoreIds(i, ids);
-    best.Take(ids, Load(work + i));
+  const float max = MaxLogit(work, vocab_size);
+  if (max == kMinusInfinity) return -1;
+  int32_t i = 0;
+  while (!Any(LessEqual(Set1(max), Load(work + i)))) i += kLanes;
+  while (work[i] != max) ++i;
+  return i;
+}
+
+// Tokens that are judged by their largest logit before each is looked at.
+constexpr int32_t kGroup = 64;
+
+// The largest logit of a group; `work` is padded to whole vectors only.
+TANDEM_INLINE float GroupMax(const float* work, int32_t first, int32_t vocab_size) {
+  V16 most = Load(work + first);
+  for (int32_t i = first + kLanes; i < first + kGroup && i < vocab_size; i += kLanes) {
+    most = Max(most, Load(work + i));
   }
-  return best.token;
+  return ReduceMax(most);
 }
 
 int32_t DrawFromAll(const SamplingArgs& args, const float* work) {
   const GumbelNoise noise(args.seed, args.sequence_index, args.position);
   Best best;
   alignas(64) uint32_t ids[kLanes];
-  for (int32_t i = 0; i < args.vocab_size; i += kLanes) {
+  const auto take = [&](int32_t i) {
     StoreIds(i, ids);
     best.Take(ids, Add(Load(work + i), noise.At(LoadU(ids))));
+  };
+  // The likeliest token sets a mark that the noise of few others can reach.
+  const int32_t likeliest = Argmax(work, args.vocab_size);
+  if (likeliest < 0) return -1;
+  take(likeliest / kLanes * kLanes);
+  for (int32_t first = 0; first < args.vocab_size; first += kGroup) {
+    const float max = GroupMax(work, first, args.vocab_size);
+    if (max == kMinusInfinity || !noise.MayReach(best.score, max, first)) continue;
+    for (int32_t i = first; i < first + kGroup && i < args.vocab_size; i += kLanes) take(i);
   }
   return best.token;
 }
@@ -199,26 +221,112 @@ uint64_t ComputeMasses(const uint64_t* keys, int32_t count, float max, uint64_t*
   return total;
 }
 
+// The sum of ComputeMasses over all tokens of at least `least`, 2^40 being the likeliest token's.
+uint64_t TotalMass(const float* work, int32_t vocab_size, float max, float least) {
+  // A mass is split into its upper and lower 20 bits, each exact in fp32; sums of so many vectors
+  // stay below 2^31.
+  constexpr int32_t kSpan = 1024 * kLanes;
+  const float negligible = max - 28.5f;  // e^-28.5 < 2^-41
+  const V16 bound = Set1(least > negligible ? least : negligible);
+  const auto floor = [](V16 x) {
+    const V16 nearest = RoundNearest(x);
+    return Sub(nearest, Select(Less(x, nearest), Set1(1.0f), Zero()));
+  };
+  uint64_t total = 0;
+  for (int32_t begin = 0; begin < vocab_size; begin += kSpan) {
+    U16 upper = SetU1(0), lower = SetU1(0);
+    for (int32_t i = begin; i < begin + kSpan && i < vocab_size; i += kLanes) {
+      const V16 x = Load(work + i);
+      const Mask16 counts = LessEqual(bound, x);
+      if (!Any(counts)) continue;
+      const V16 scaled = Mul(Select(counts, Exp(Sub(x, Set1(max))), Zero()), Set1(0x1p20f));
+      const V16 whole = floor(scaled);
+      upper = AddU(upper, ToInt(whole));
+      lower = AddU(lower, ToInt(floor(Mul(Sub(scaled, whole), Set1(0x1p20f)))));
+    }
+    alignas(64) uint32_t sums[2][kLanes];
+    StoreU(sums[0], upper);
+    StoreU(sums[1], lower);
+    for (int32_t j = 0; j < kLanes; ++j) {
+      total += (static_cast<uint64_t>(sums[0][j]) << 20) + sums[1][j];
+    }
+  }
+  return total;
+}
+
+// Keys of the tokens whose logit is at least `least`; their number.
+int32_t CollectKeys(const float* work, int32_t vocab_size, float least, uint64_t* keys) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < vocab_size; i += kLanes) {
+    if (!Any(LessEqual(Set1(least), Load(work + i)))) continue;
+    for (int32_t j = i; j < i + kLanes && j < vocab_size; ++j) {
+      if (work[j] >= least) keys[count++] = MakeKey(work[j], j);
+    }
+  }
+  return count;
+}
+
+// A logit that at least `k` tokens reach: the k-th largest of the groups' largest. `keys` is room.
+float TopKBound(const float* work, int32_t vocab_size, int32_t k, uint64_t* keys) {
+  const int32_t groups = (vocab_size + kGroup - 1) / kGroup;
+  if (k > groups / 2) return -kLargest;
+  for (int32_t g = 0; g < groups; ++g) {
+    keys[g] = MakeKey(GroupMax(work, g * kGroup, vocab_size), g);
+  }
+  SelectPrefix({keys, nullptr, groups, static_cast<uint64_t>(k)});
+  uint64_t last = 0;
+  for (int32_t i = 0; i < k; ++i) last = keys[i] > last ? keys[i] : last;
+  return LogitOfKey(last);
+}
+
+uint64_t TargetMass(float top_p, uint64_t total) {
+  const double wanted = static_cast<double>(top_p) * static_cast<double>(total);
+  const uint64_t target = static_cast<uint64_t>(wanted);
+  return static_cast<double>(target) < wanted || target == 0 ? target + 1 : target;
+}
+
+struct MassQuery {
+  int32_t vocab_size;
+  float max, least;  // of the logits that count
+  uint64_t target;
+};
+
+// A logit, `least` or above, whose tokens and those above it weigh `target` or more. Where few
+// tokens do, a look at them is cheap, so bounds are tried from above.
+float TopPBound(const float* work, const MassQuery& query) {
+  constexpr float kSpans[] = {2.0f, 4.0f, 6.0f, 9.0f, 13.0f, 18.0f};
+  for (const float span : kSpans) {
+    const float bound = query.max - span;
+    if (bound <= query.least) break;
+    if (TotalMass(work, query.vocab_size, query.max, bound) >= query.target) return bound;
+  }
+  return query.least;
+}
+
 // Applies min-p, top-k and top-p; the tokens left are keys[0, result).
 int32_t Filter(const SamplingArgs& args, const float* work, uint64_t* keys, uint64_t* masses) {
   const float max = MaxLogit(work, args.vocab_size);
   if (max == kMinusInfinity) return 0;
-  const float least = args.min_p > 0 ? max + First(Log(Set1(args.min_p))) : -kLargest;
-  int32_t count = 0;
-  for (int32_t i = 0; i < args.vocab_size; ++i) {
-    if (work[i] >= least) keys[count++] = MakeKey(work[i], i);
-  }
-  if (args.top_k > 0 && args.top_k < count) {
-    count = SelectPrefix({keys, nullptr, count, static_cast<uint64_t>(args.top_k)});
-  }
-  if (args.top_p < 1.0f) {
+  float least = args.min_p > 0 ? max + First(Log(Set1(args.min_p))) : -kLargest;
+  if (args.top_k > 0 && args.top_k < args.vocab_size) {
+    const float bound = TopKBound(work, args.vocab_size, args.top_k, keys);
+    int32_t count = CollectKeys(work, args.vocab_size, least > bound ? least : bound, keys);
+    if (args.top_k < count) {
+      count = SelectPrefix({keys, nullptr, count, static_cast<uint64_t>(args.top_k)});
+    }
+    if (args.top_p >= 1.0f) return count;
     const uint64_t total = ComputeMasses(keys, count, max, masses);
-    const double wanted = static_cast<double>(args.top_p) * static_cast<double>(total);
-    uint64_t target = static_cast<uint64_t>(wanted);
-    if (static_cast<double>(target) < wanted || target == 0) ++target;
-    count = SelectPrefix({keys, masses, count, target});
+    return SelectPrefix({keys, masses, count, TargetMass(args.top_p, total)});
   }
-  return count;
+  uint64_t target = 0;
+  if (args.top_p < 1.0f) {
+    target = TargetMass(args.top_p, TotalMass(work, args.vocab_size, max, least));
+    least = TopPBound(work, {args.vocab_size, max, least, target});
+  }
+  const int32_t count = CollectKeys(work, args.vocab_size, least, keys);
+  if (args.top_p >= 1.0f) return count;
+  ComputeMasses(keys, count, max, masses);
+  return SelectPrefix({keys, masses, count, target});
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ extern constexpr Backend kBackend = {
     .attention = Attention,
     .sample = Sample,
     .peak_rate = PeakRate,
+    .int8_peak_rate = Int8PeakRate,
 };
 
 }  // namespace tandem::kernels::TANDEM_ISA

@@ -144,6 +144,27 @@ TANDEM_INLINE U16 BitsOf(V16 a) {
 TANDEM_INLINE V16 FromBits(U16 a) {
   return {_mm256_castsi256_ps(a.low), _mm256_castsi256_ps(a.high)};
 }
+// The low byte of each lane.
+TANDEM_INLINE void StoreBytes(uint8_t* p, U16 a) {
+  const __m256i wanted = _mm256_set1_epi32(0xff);
+  // Halves interleave as 0 1 2 3, 8 9 10 11, 4 5 6 7, 12 13 14 15.
+  const __m256i words =
+      _mm256_packus_epi32(_mm256_and_si256(a.low, wanted), _mm256_and_si256(a.high, wanted));
+  const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(p),
+      _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
+}
+// The low halves of each lane. REQUIRES: lanes below 2^16.
+TANDEM_INLINE void StoreHalves(uint16_t* p, U16 a) {
+  const __m256i mixed = _mm256_packus_epi32(a.low, a.high);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(mixed, 0xd8));
+}
+// 32 signed bytes as 16-bit halves of lanes.
+TANDEM_INLINE U16 LoadInt8AsHalves(const uint8_t* p) {
+  return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
+}
 // For integral values within int32.
 TANDEM_INLINE U16 ToInt(V16 a) { return {_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)}; }
 TANDEM_INLINE V16 FromInt(U16 a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }

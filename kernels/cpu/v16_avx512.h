@@ -84,6 +84,18 @@ TANDEM_INLINE void MulWide(U16 a, uint32_t b, U16* low, U16* high) {
 }
 TANDEM_INLINE U16 BitsOf(V16 a) { return {_mm512_castps_si512(a.v)}; }
 TANDEM_INLINE V16 FromBits(U16 a) { return {_mm512_castsi512_ps(a.v)}; }
+// The low byte of each lane.
+TANDEM_INLINE void StoreBytes(uint8_t* p, U16 a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
+// The low halves of each lane.
+TANDEM_INLINE void StoreHalves(uint16_t* p, U16 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
+}
+// 32 signed bytes as 16-bit halves of lanes.
+TANDEM_INLINE U16 LoadInt8AsHalves(const uint8_t* p) {
+  return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
 // For integral values within int32.
 TANDEM_INLINE U16 ToInt(V16 a) { return {_mm512_cvtps_epi32(a.v)}; }
 TANDEM_INLINE V16 FromInt(U16 a) { return {_mm512_cvtepi32_ps(a.v)}; }

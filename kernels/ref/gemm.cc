@@ -1,4 +1,7 @@
-// y = x·wᵀ in double; weights stay row-major fp32, rounded to bf16 where the type says so.
+// y = x·wᵀ in double; weights stay row-major fp32, rounded to bf16 or int8 where the type says so.
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/ref/ops.h"
 
 namespace tandem::kernels::ref {
@@ -7,22 +10,60 @@ size_t PackedBytes(const MatrixShape& shape) {
   return static_cast<size_t>(shape.n) * static_cast<size_t>(shape.k) * sizeof(float);
 }
 
+namespace {
+
+float RoundWeight(WeightType type, float w, float most) {
+  if (type == WeightType::kBf16) return FromBf16(ToBf16(w));
+  if (type == WeightType::kF32 || most == 0) return w;
+  return std::nearbyint(w * (127.0f / most)) * (most / 127.0f);
+}
+
+}  // namespace
+
 void PackRows(const PackRowsArgs& args) {
-  float* packed = static_cast<float*>(args.packed) + args.first_row * args.shape.k;
-  for (int64_t i = 0; i < args.num_rows * args.shape.k; ++i) {
-    packed[i] = args.shape.type == WeightType::kF32 ? args.rows[i] : FromBf16(ToBf16(args.rows[i]));
+  const int64_t k = args.shape.k;
+  float* packed = static_cast<float*>(args.packed) + args.first_row * k;
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    const float* w = args.rows + row * k;
+    float most = 0;
+    for (int64_t i = 0; i < k; ++i) most = std::max(most, std::fabs(w[i]));
+    for (int64_t i = 0; i < k; ++i) {
+      packed[row * k + i] = RoundWeight(args.shape.type, w[i], most);
+    }
   }
 }
 
+namespace {
+
+double DotProduct(const GemmArgs& args, int64_t row, int64_t n) {
+  const int64_t k_count = args.w.shape.k;
+  const float* w = static_cast<const float*>(args.w.data) + n * k_count;
+  double sum = 0;
+  for (int64_t k = 0; k < k_count; ++k) {
+    sum += static_cast<double>(args.x[row * args.x_stride + k]) * w[k];
+  }
+  return sum;
+}
+
+// Sixteen rows of w are of the gate, sixteen of up, and so on.
+void GatedRow(const GemmArgs& args, int64_t row) {
+  for (int64_t i = 0; i < args.w.shape.n / 2; ++i) {
+    const int64_t gate = i / 16 * 32 + i % 16;
+    args.gated[row * args.y_stride + i] = static_cast<float>(
+        Activate(args.activation, DotProduct(args, row, gate)) * DotProduct(args, row, gate + 16));
+  }
+}
+
+}  // namespace
+
 void Gemm(const GemmArgs& args, const ParallelFor& parallel) {
-  const MatrixShape& shape = args.w.shape;
   parallel(args.rows, [&](int64_t row, int) {
-    for (int64_t n = 0; n < shape.n; ++n) {
-      const float* w = static_cast<const float*>(args.w.data) + n * shape.k;
-      double sum = 0;
-      for (int64_t k = 0; k < shape.k; ++k) {
-        sum += static_cast<double>(args.x[row * args.x_stride + k]) * w[k];
-      }
+    if (args.gated != nullptr) {
+      GatedRow(args, row);
+      return;
+    }
+    for (int64_t n = 0; n < args.w.shape.n; ++n) {
+      double sum = DotProduct(args, row, n);
       if (args.bias != nullptr) sum += args.bias[n];
       float& y = args.y[row * args.y_stride + n];
       y = static_cast<float>(args.add_to_y ? y + sum : sum);

@@ -1,4 +1,7 @@
-// The cache with both slabs as [block_tokens][head_dim].
+// The cache with both slabs as [block_tokens][head_dim]; int8 has each token's scale before it.
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/api/require.h"
 #include "kernels/ref/ops.h"
 
@@ -7,15 +10,29 @@ namespace {
 
 // Byte address of element 0 of a token's K or V.
 char* Address(const KvLayer& layer, const KvReadArgs& place) {
-  const size_t element = layer.shape.type == KvType::kF32 ? 4 : 2;
   const size_t slab = KvSlabBytes(layer.shape);
+  const size_t token_bytes = slab / static_cast<size_t>(layer.shape.block_tokens);
   return static_cast<char*>(layer.base) + place.block * layer.block_stride_bytes +
          (static_cast<size_t>(place.kv_head) * 2 + (place.value ? 1 : 0)) * slab +
-         static_cast<size_t>(place.token) * static_cast<size_t>(layer.shape.head_dim) * element;
+         static_cast<size_t>(place.token) * token_bytes;
+}
+
+void WriteInt8(const float* values, int32_t size, char* out) {
+  float most = 0;
+  for (int32_t d = 0; d < size; ++d) most = std::max(most, std::fabs(values[d]));
+  const float scale = most / 127.0f, factor = most > 1e-30f ? 127.0f / most : 0.0f;
+  std::memcpy(out, &scale, sizeof(scale));
+  for (int32_t d = 0; d < size; ++d) {
+    reinterpret_cast<int8_t*>(out)[4 + d] = static_cast<int8_t>(std::nearbyint(values[d] * factor));
+  }
 }
 
 void WriteVector(const KvLayer& layer, const KvReadArgs& place, const float* values) {
   char* out = Address(layer, place);
+  if (layer.shape.type == KvType::kInt8) {
+    WriteInt8(values, layer.shape.head_dim, out);
+    return;
+  }
   for (int32_t d = 0; d < layer.shape.head_dim; ++d) {
     if (layer.shape.type == KvType::kF32) {
       reinterpret_cast<float*>(out)[d] = values[d];
@@ -49,6 +66,14 @@ void KvWrite(const KvWriteArgs& args, const ParallelFor&) {
 
 void KvRead(const KvReadArgs& args) {
   const char* in = Address(args.layer, args);
+  if (args.layer.shape.type == KvType::kInt8) {
+    float scale = 0;
+    std::memcpy(&scale, in, sizeof(scale));
+    for (int32_t d = 0; d < args.layer.shape.head_dim; ++d) {
+      args.out[d] = static_cast<float>(reinterpret_cast<const int8_t*>(in)[4 + d]) * scale;
+    }
+    return;
+  }
   for (int32_t d = 0; d < args.layer.shape.head_dim; ++d) {
     args.out[d] = args.layer.shape.type == KvType::kF32
                       ? reinterpret_cast<const float*>(in)[d]

@@ -2,6 +2,7 @@
 // allocate; nothing about them is tuned, and their packed layouts are the plain row-major ones.
 #pragma once
 
+#include <cmath>
 #include <cstring>
 
 #include "kernels/api/backend.h"
@@ -20,6 +21,11 @@ void KvWrite(const KvWriteArgs& args, const ParallelFor& parallel);
 void KvRead(const KvReadArgs& args);
 void Attention(const AttentionArgs& args, const ParallelFor& parallel);
 SamplingResult Sample(const SamplingArgs& args);
+
+inline double Activate(GateActivation activation, double g) {
+  if (activation == GateActivation::kSilu) return g / (1.0 + std::exp(-g));
+  return 0.5 * g * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (g + 0.044715 * g * g * g)));
+}
 
 // The upper half of an fp32, rounded to nearest even; NaN stays NaN.
 inline uint16_t ToBf16(float x) {

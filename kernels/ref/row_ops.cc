@@ -20,11 +20,6 @@ void NormVector(const RmsNormArgs& args, const float* x, float* y, float* residu
   }
 }
 
-double Activate(GateActivation activation, double g) {
-  if (activation == GateActivation::kSilu) return g / (1.0 + std::exp(-g));
-  return 0.5 * g * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (g + 0.044715 * g * g * g)));
-}
-
 }  // namespace
 
 void RmsNorm(const RmsNormArgs& args, const ParallelFor& parallel) {

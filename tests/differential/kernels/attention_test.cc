@@ -17,7 +17,8 @@ class AttentionTest : public ClassTest {
     shape.kv.num_kv_heads = static_cast<int32_t>(Uniform(1, 3));
     shape.kv.head_dim = head_dims[Uniform(0, 4)];
     shape.kv.block_tokens = blocks[Uniform(0, 3)];
-    shape.kv.type = Uniform(0, 1) == 0 ? KvType::kF32 : KvType::kBf16;
+    constexpr KvType kTypes[] = {KvType::kF32, KvType::kBf16, KvType::kInt8};
+    shape.kv.type = kTypes[Uniform(0, 2)];
     shape.num_heads = shape.kv.num_kv_heads * static_cast<int32_t>(Uniform(1, 5));
     const int64_t window = Uniform(0, 2);
     shape.sliding_window = static_cast<int32_t>(window == 0 ? 0 : Uniform(1, 600));
@@ -33,6 +34,19 @@ class AttentionTest : public ClassTest {
     data.k = Normal(tokens * kv_size);
     data.v = Normal(tokens * kv_size);
     return data;
+  }
+
+  // Moves q onto the integers that an int8 cache's attention rounds it to, head by head.
+  static void RoundQueries(const AttentionShape& shape, SequenceData* data) {
+    const size_t size = static_cast<size_t>(shape.kv.head_dim);
+    for (size_t head = 0; head < data->q.size(); head += size) {
+      float most = 0;
+      for (size_t d = 0; d < size; ++d) most = std::max(most, std::fabs(data->q[head + d]));
+      for (size_t d = 0; d < size; ++d) {
+        float& x = data->q[head + d];
+        x = std::nearbyint(x * (127 / most)) * (most / 127);
+      }
+    }
   }
 
   // All rows of one sequence in one call of its own.
@@ -71,6 +85,7 @@ TEST_P(AttentionTest, AgreesWithDouble) {
     const AttentionShape shape = RandomShape();
     std::vector<SequenceData> data;
     data.push_back(RandomSequence(shape, static_cast<int32_t>(Uniform(1, 700))));
+    if (shape.kv.type == KvType::kInt8) RoundQueries(shape, &data[0]);
     const Floats mine = RunAlone(shape, data);
     PagedCache cache(shape.kv, {data[0].length}, &generator_);
     const Floats expected = RunBatch(ref_, shape, data, {{0, 0, data[0].length}}, &cache, {});
@@ -82,6 +97,11 @@ TEST_P(AttentionTest, AgreesWithDouble) {
       // q, of deviation 2, and p are rounded to bf16. A score, scaled to the deviation of q, is off
       // by one unit of it typically; six times that is not expected among these.
       bound += 6 * (2 * 6 * 2 * kBf16Unit / std::sqrt(3.0) + kBf16Unit);
+    }
+    if (shape.kv.type == KvType::kInt8) {
+      // Each of a partition's 256 products p·sv is off by half of 1/32767 of the largest, times at
+      // most 127; l is at least 1.
+      bound += 256 * 0.5 / 32767 * 6;
     }
     for (size_t i = 0; i < mine.size(); ++i) {
       ASSERT_NEAR(mine[i], expected[i], bound) << Describe(shape, data[0].length) << " at " << i;

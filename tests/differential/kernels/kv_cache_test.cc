@@ -18,16 +18,17 @@ std::vector<float> ReadBack(const Backend& backend, const KvLayer& layer,
 }
 
 TEST_P(KvCacheTest, WritesEveryTokenRoundedAndNothingElse) {
-  for (KvType type : {KvType::kF32, KvType::kBf16}) {
+  for (KvType type : {KvType::kF32, KvType::kBf16, KvType::kInt8}) {
     const KvShape shape = {2, 48, 32, type};
     const int32_t length = 75, size = 96;
     Floats k = Normal(length * size), v = Normal(length * size);
     k[3] = INFINITY;
     k[4] = NAN;
-    k[5] = 0x1.01p0f;  // halfway between two bf16: to even, down
-    k[6] = 0x1.03p0f;  // halfway: to even, up
-    k[7] = 1e-42f;     // subnormal
-    k[8] = 3.4e38f;    // rounds to infinity in bf16
+    k[5] = 0x1.01p0f;                               // halfway between two bf16: to even, down
+    k[6] = 0x1.03p0f;                               // halfway: to even, up
+    k[7] = 1e-42f;                                  // subnormal
+    k[8] = 3.4e38f;                                 // rounds to infinity in bf16
+    if (type == KvType::kInt8) k[3] = k[4] = 1.0f;  // a head of K must be finite there
     std::mt19937_64 same(seed_), order(seed_);
     PagedCache mine(shape, {length}, &same), reference(shape, {length}, &order);
     Threads three(3);

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "kernels/api/backend.h"
 #include "tests/golden/cpu_engine/engine_driver.h"
 
@@ -35,7 +36,8 @@ void ExpectSame(const Answer& actual, const Answer& expected, const std::string&
       << what << ": logprob bits differ";
 }
 
-// Checkpoint and instruction-set class.
+// Checkpoint and instruction-set class, with "_int8" behind it for int8 weights, "_int8kv8" for an
+// int8 cache too.
 class InvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   void SetUp() override {
@@ -43,6 +45,11 @@ class InvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, c
     random_.seed(seed_);
     std::cout << "seed " << seed_ << "\n";
     isa_ = std::get<1>(GetParam());
+    if (const size_t at = isa_.find("_int8"); at != std::string::npos) {
+      if (isa_.substr(at) == "_int8kv8") kv_type_ = "int8";
+      isa_.resize(at);
+      weights_ = "int8";
+    }
     kernels::IsaClass isa = kernels::IsaClass::kRef;
     ASSERT_TRUE(kernels::ParseIsaClass(isa_.c_str(), &isa));
     backend_ = kernels::FindBackend(isa);
@@ -59,6 +66,8 @@ class InvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, c
   // Of the parameter's class unless `options` name one.
   std::unique_ptr<Engine> NewEngine(CpuEngineOptions options) {
     if (options.isa == "auto") options.isa = isa_;
+    options.weights = weights_;
+    options.kv_type = kv_type_;
     auto engine = NewCpuEngine(*checkpoint_, options);
     EXPECT_OK(engine.status());
     EXPECT_OK((*engine)->AllocateKv(kBlocks));
@@ -138,6 +147,7 @@ class InvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, c
   std::mt19937_64 random_;
   std::unique_ptr<model::Checkpoint> checkpoint_;
   std::string isa_;
+  std::string weights_ = "auto", kv_type_ = "bf16";
   const kernels::Backend* backend_ = nullptr;
   std::unique_ptr<Engine> engine_;
   std::vector<DrivenSequence> requests_;
@@ -145,7 +155,10 @@ class InvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, c
 };
 INSTANTIATE_TEST_SUITE_P(Tiny, InvarianceTest,
                          ::testing::Combine(::testing::Values("smollm2", "qwen3_yarn", "gemma3"),
-                                            ::testing::Values("avx2", "avx512", "avx512bf16")),
+                                            ::testing::Values("avx2", "avx512", "avx512bf16",
+                                                              "avx512_int8", "avx512bf16_int8",
+                                                              "avx512_int8kv8",
+                                                              "avx512bf16_int8kv8")),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param);
@@ -173,7 +186,7 @@ TEST_P(InvarianceTest, BatchAndThreadsDoNotChangeTheAnswer) {
 
 TEST_P(InvarianceTest, ClassAndBlockSizeDoNotChangeTheAnswer) {
   // The portable classes agree to the bit; another numerics has none to agree with.
-  const bool portable = std::string(backend_->numerics) == kernels::kPortableNumerics;
+  const bool portable = absl::StartsWith(engine_->spec().numerics_id, kernels::kPortableNumerics);
   for (int block_tokens : {16, 64, 256}) {
     const std::unique_ptr<Engine> engine =
         NewEngine({.threads = 2, .isa = portable ? "avx2" : isa_, .block_tokens = block_tokens});
