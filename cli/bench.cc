@@ -109,7 +109,7 @@ class BenchCommand final : public Command {
     absl::Status status =
         engine || kernels
             ? PlanShapes()
-            : absl::InvalidArgumentError("expected what to measure: engine or kernels");
+            : absl::InvalidArgumentError("expected what to measure: engine, kernels or serve");
     if (!status.ok()) {
       ReportError(schema_, status);
       return config::kExitUsage;

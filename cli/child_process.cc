@@ -1,7 +1,9 @@
 #include "cli/child_process.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,8 +75,22 @@ class ChildProcessImpl final : public ChildProcess {
   Thread reader_;
 };
 
+// What a failed child says before it ends. Async-signal-safe.
+[[noreturn]] void Give(const char* message, size_t bytes) {
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, message, bytes);
+  _exit(127);
+}
+
+// /sys shows the devices of the namespace it was mounted in: a new one, in a mount namespace of the
+// child's own.
+bool EnterNetwork(int network) {
+  return setns(network, CLONE_NEWNET) == 0 && unshare(CLONE_NEWNS) == 0 &&
+         mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("sysfs", "/sys", "sysfs", 0, nullptr) == 0;
+}
+
 // In the child, between fork and exec: async-signal-safe calls only.
-[[noreturn]] void Exec(const char* binary, char* const* argv, int error_fd) {
+[[noreturn]] void Exec(const char* binary, char* const* argv, int error_fd, int network) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   sigset_t none;
@@ -84,17 +100,18 @@ class ChildProcessImpl final : public ChildProcess {
   dup2(error_fd, STDOUT_FILENO);
   const int null_fd = open("/dev/null", O_RDONLY);
   dup2(null_fd, STDIN_FILENO);
+  static const char not_entered[] = "cannot enter its network namespace\n";
+  if (network >= 0 && !EnterNetwork(network)) Give(not_entered, sizeof(not_entered) - 1);
   execv(binary, argv);
-  static const char message[] = "cannot be executed: is it built beside tandem?\n";
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, message, sizeof(message) - 1);
-  _exit(127);
+  static const char not_executed[] = "cannot be executed: is it built beside tandem?\n";
+  Give(not_executed, sizeof(not_executed) - 1);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
     const std::string& name, const std::string& binary, const std::vector<std::string>& args,
-    std::function<void(const std::string& line)> on_line) {
+    std::function<void(const std::string& line)> on_line, int network) {
   std::vector<std::string> words = {binary};
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
@@ -108,7 +125,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
     close(fds[1]);
     return absl::ErrnoToStatus(errno, "fork");
   }
-  if (pid == 0) Exec(binary.c_str(), argv.data(), fds[1]);
+  if (pid == 0) Exec(binary.c_str(), argv.data(), fds[1], network);
   close(fds[1]);
   return std::make_unique<ChildProcessImpl>(name, pid, fds[0], std::move(on_line));
 }

@@ -18,10 +18,11 @@ namespace tandem::cli {
 
 class ChildProcess {
  public:
-  // Runs `binary` with `args`; `on_line` gets each line of its standard error.
+  // Runs `binary` with `args`; `on_line` gets each line of its standard error. `network`: a
+  // descriptor of the network namespace to run in; -1 = this process's.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(
       const std::string& name, const std::string& binary, const std::vector<std::string>& args,
-      std::function<void(const std::string& line)> on_line);
+      std::function<void(const std::string& line)> on_line, int network = -1);
   // Kills (SIGKILL) and reaps what still runs.
   virtual ~ChildProcess() = default;
 

@@ -49,6 +49,14 @@ class ClientImpl final : public Client {
     return Call<v1::GetStatusResponse>(&v1::Tandem::Stub::GetStatus, v1::GetStatusRequest(),
                                        timeout);
   }
+  absl::StatusOr<v1::RequestTrace> GetTrace(const std::string& request_id) override {
+    v1::GetTraceRequest request;
+    request.set_request_id(request_id);
+    absl::StatusOr<v1::GetTraceResponse> response =
+        Call<v1::GetTraceResponse>(&v1::Tandem::Stub::GetTrace, request, kUnaryTimeout);
+    if (!response.ok()) return response.status();
+    return std::move(*response->mutable_trace());
+  }
 
  private:
   template <typename Response, typename Request>

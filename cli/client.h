@@ -29,6 +29,7 @@ class Client {
       const v1::DetokenizeRequest& request) = 0;
   virtual absl::StatusOr<v1::GetModelResponse> GetModel() = 0;
   virtual absl::StatusOr<v1::GetStatusResponse> GetStatus(absl::Duration timeout) = 0;
+  virtual absl::StatusOr<v1::RequestTrace> GetTrace(const std::string& request_id) = 0;
 };
 
 }  // namespace tandem::cli

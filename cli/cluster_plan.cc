@@ -69,7 +69,7 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
              "empty = nowhere.",
              {.group = "Cluster"});
   schema.Add("api-keys", &config.api_keys,
-             "File of hashed keys that HTTP clients must have one of; empty = none needed.",
+             "File of hashed keys that clients must have one of; empty = none needed.",
              {.group = "Cluster"});
   schema.Add("single-process", &config.single_process, "All roles as threads of this process.",
              {.group = "Cluster"});

@@ -26,9 +26,12 @@ std::unique_ptr<Command> NewGenerateCommand();
 std::unique_ptr<Command> NewChatCommand();
 std::unique_ptr<Command> NewTokenizeCommand();
 std::unique_ptr<Command> NewStatusCommand();
+std::unique_ptr<Command> NewTraceCommand();
 std::unique_ptr<Command> NewBenchCommand();
+std::unique_ptr<Command> NewBenchServeCommand();
 std::unique_ptr<Command> NewEvalCommand();
 std::unique_ptr<Command> NewSimCommand();
+std::unique_ptr<Command> NewChaosCommand();
 
 // docs/CONFIG.md: the flags of all programs and commands.
 std::string ConfigMarkdown();

@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cli/batch/batch_run.h"
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/guided_flags.h"
@@ -19,7 +20,8 @@ namespace {
 
 class GenerateCommand final : public Command {
  public:
-  GenerateCommand() : schema_("tandem generate", "Streams the answer to one prompt.") {
+  GenerateCommand()
+      : schema_("tandem generate", "Streams the answer to one prompt, or answers a file of them.") {
     schema_.Add("router", &router_, "Address of a router.", {.group = "Request"});
     schema_.Add("chat", &chat_, "A user's message, put through the model's chat template.",
                 {.group = "Request"});
@@ -39,6 +41,16 @@ class GenerateCommand final : public Command {
                 {.group = "Output"});
     schema_.Add("json", &json_, "One JSON object per streamed message instead of text.",
                 {.group = "Output"});
+    schema_.Add("batch", &batch_.input,
+                "A JSON Lines file of requests instead of one prompt: {\"custom_id\", \"body\"} as "
+                "OpenAI's batches, or {\"prompt\"} or {\"messages\"} with parameters.",
+                {.group = "Batch"});
+    schema_.Add("output", &batch_.output,
+                "Where a batch's answers go, a line each, in the order they end. Requests that "
+                "have their answer there are skipped.",
+                {.group = "Batch"});
+    schema_.Add("concurrency", &batch_.concurrency, "Requests of a batch under way at a time.",
+                {.min = 1, .max = 1024, .group = "Batch"});
     schema_.AllowPositionals("PROMPT (- reads standard input)", 1);
   }
 
@@ -48,10 +60,17 @@ class GenerateCommand final : public Command {
     std::vector<std::string> positionals;
     if (auto code = ParseArguments(schema_, args, env, &positionals)) return *code;
     v1::GenerateRequest request;
-    if (absl::Status status = Build(positionals, request); !status.ok()) {
-      ReportError(schema_, status);
+    const bool batch = !batch_.input.empty() || !batch_.output.empty();
+    const absl::Status built = batch ? BuildBatch(positionals) : Build(positionals, request);
+    if (!built.ok()) {
+      ReportError(schema_, built);
       return config::kExitUsage;
     }
+    return batch ? AnswerBatch() : AnswerOne(request);
+  }
+
+ private:
+  int AnswerOne(const v1::GenerateRequest& request) {
     v1::Finished finished;
     bool ended_with_newline = true;
     const absl::Status status =
@@ -77,7 +96,31 @@ class GenerateCommand final : public Command {
     return config::kExitOk;
   }
 
- private:
+  absl::Status BuildBatch(const std::vector<std::string>& positionals) {
+    if (batch_.input.empty() || batch_.output.empty()) {
+      return absl::InvalidArgumentError("--batch and --output go together");
+    }
+    if (!positionals.empty() || !chat_.empty() || !tokens_.empty() || !system_.empty() ||
+        !request_id_.empty()) {
+      return absl::InvalidArgumentError(
+          "a --batch has its own prompts, messages and names: expected none on the command line");
+    }
+    if (sequences_.n != 1 || sequences_.best_of > 1) {
+      return absl::InvalidArgumentError("--n: a line of a --batch has one answer");
+    }
+    return BuildParameters(batch_.defaults);
+  }
+
+  int AnswerBatch() {
+    batch_.defaults.set_return_token_ids(true);
+    const auto counts = RunBatch(batch_, *Client::Create(router_));
+    if (!counts.ok()) return ReportError(schema_, counts.status());
+    std::fprintf(stderr, "%ld lines: %ld answered, %ld answered before, %ld failed\n",
+                 static_cast<long>(counts->lines), static_cast<long>(counts->answered),
+                 static_cast<long>(counts->skipped), static_cast<long>(counts->failed));
+    return counts->failed == 0 ? config::kExitOk : config::kExitFailed;
+  }
+
   absl::Status Build(const std::vector<std::string>& positionals, v1::GenerateRequest& request) {
     const int given =
         (positionals.empty() ? 0 : 1) + (chat_.empty() ? 0 : 1) + (tokens_.empty() ? 0 : 1);
@@ -107,8 +150,12 @@ class GenerateCommand final : public Command {
       }
     }
     request.set_request_id(request_id_);
-    request.set_cache_salt(cache_salt_);
     request.set_return_token_ids(json_);
+    return BuildParameters(request);
+  }
+
+  absl::Status BuildParameters(v1::GenerateRequest& request) const {
+    request.set_cache_salt(cache_salt_);
     ApplySamplingFlags(sampling_, request);
     RETURN_IF_ERROR(ApplySequenceFlags(sequences_, request));
     RETURN_IF_ERROR(ApplyGuidedFlags(guided_, request));
@@ -139,6 +186,7 @@ class GenerateCommand final : public Command {
   SequenceFlags sequences_;
   std::map<int32_t, std::string> texts_;  // by sequence index
   GuidedFlags guided_;
+  BatchOptions batch_;
   bool summary_ = false;
   bool json_ = false;
 };

@@ -24,9 +24,12 @@ CommandMap AllCommands() {
   commands["chat"] = NewChatCommand();
   commands["tokenize"] = NewTokenizeCommand();
   commands["status"] = NewStatusCommand();
+  commands["trace"] = NewTraceCommand();
   commands["bench"] = NewBenchCommand();
+  commands["bench serve"] = NewBenchServeCommand();
   commands["eval"] = NewEvalCommand();
   commands["sim"] = NewSimCommand();
+  commands["chaos"] = NewChaosCommand();
   return commands;
 }
 
@@ -110,6 +113,10 @@ int TandemMain(const std::vector<std::string>& args, const Environment& env) {
   if (name == "config-docs") {
     std::fputs(ConfigMarkdown().c_str(), stdout);
     return config::kExitOk;
+  }
+  if (args.size() > 1) {
+    const auto nested = commands.find(absl::StrCat(name, " ", args[1]));
+    if (nested != commands.end()) return nested->second->Run({args.begin() + 2, args.end()}, env);
   }
   if (const auto found = commands.find(name); found != commands.end()) {
     return found->second->Run({args.begin() + 1, args.end()}, env);

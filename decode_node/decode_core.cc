@@ -37,6 +37,13 @@ void DecodeCore::OnRouterLost(node::RouterKey router, absl::Time) {
   }
 }
 
+void DecodeCore::HandOver(absl::Time) {
+  for (auto it = legs_.begin(); it != legs_.end();) {
+    const auto leg = it++;
+    FailAndEnd(leg, absl::UnavailableError("this node drains: go on elsewhere"), "handed over");
+  }
+}
+
 void DecodeCore::OnTick(absl::Time now) {
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;

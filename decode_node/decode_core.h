@@ -49,6 +49,7 @@ class DecodeCore final : public node::NodeCore {
     return node::CachedBlocksOf(scheduler_);
   }
   void BeginDrain(absl::Time) override { ledger_.BeginDrain(); }
+  void HandOver(absl::Time now) override;
   bool idle() const override { return scheduler_.size() == 0 && draining_leases_.empty(); }
 
  private:

@@ -50,6 +50,8 @@ class PrefillCore final : public node::NodeCore {
     return node::CachedBlocksOf(scheduler_);
   }
   void BeginDrain(absl::Time) override { ledger_.BeginDrain(); }
+  // A prompt is soon computed, and its blocks are here alone.
+  void HandOver(absl::Time) override {}
   bool idle() const override { return scheduler_.size() == 0 && exports_.empty(); }
 
  private:

@@ -14,7 +14,7 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add("http-threads", &config.http_threads, "Threads that serve HTTP.",
              {.min = 1, .max = 64, .group = "Network"});
   schema.Add("api-keys", &config.api_keys,
-             "File of hashed keys that HTTP clients must have one of; empty = none needed.",
+             "File of hashed keys that clients must have one of; empty = none needed.",
              {.group = "Network"});
   schema.Add("model", &config.model,
              "The model served: a known name, a .gguf file or a checkpoint folder.",
@@ -50,6 +50,9 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add("lease-time", &config.core.lease_time,
              "How long a lease outlives the last sign of its router, sender or client.",
              {.group = "Deadlines"});
+  schema.Add("traces", &config.traces,
+             "Finished requests whose timing is kept for `tandem trace`; 0 = none.",
+             {.min = 0, .max = 1000000, .unit = "requests", .group = "Lifecycle"});
   schema.Add("drain-timeout", &config.drain_timeout,
              "After SIGTERM, how long running requests may go on.", {.group = "Lifecycle"});
   schema.Add("log-level", &config.log_level, "Least important lines to log.",

@@ -116,7 +116,8 @@ struct RequestInput {
   // Not done before the prompt lies on the decode node, however short the answer: others share it.
   bool installs_prompt = false;
   uint32_t attempts_before =
-      0;  // legs of this name that are over; new ones are numbered from there
+      0;                 // legs of this name that are over; new ones are numbered from there
+  std::string trace_id;  // of the client's tracing, for log lines; may be empty
   // False when max_tokens is only the default, "up to the context": it is then lowered to what the
   // largest decode node can hold instead of refusing the request.
   bool max_tokens_given = true;

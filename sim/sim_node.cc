@@ -99,6 +99,7 @@ void SimNode::MakeCore() {
   stepping_ = false;
   to_plane_free_ = from_plane_free_ = next_heartbeat_ = world().now();
   drain_ends_.reset();
+  handed_over_ = false;
 }
 
 void SimNode::OnCrash() {
@@ -179,6 +180,12 @@ void SimNode::CorruptBlock() {
 }
 
 void SimNode::Tick() {
+  if (drain_ends_.has_value() && !handed_over_ &&
+      world().now() >= *drain_ends_ - kDrainTimeout / 2) {
+    handed_over_ = true;
+    core_->HandOver(Now());
+    Pump();
+  }
   if (drain_ends_.has_value() && (core_->idle() || world().now() >= *drain_ends_)) {
     if (log_.timeline()) log_.Note(id(), "drained: the process ends");
     return Crash();

@@ -87,6 +87,7 @@ class SimNode final : public Process {
   bool stepping_ = false;
   absl::Time to_plane_free_, from_plane_free_, next_heartbeat_;
   std::optional<absl::Time> drain_ends_;
+  bool handed_over_ = false;  // in this drain
 };
 
 }  // namespace tandem::sim

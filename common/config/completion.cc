@@ -1,4 +1,6 @@
 // Completion scripts for bash and zsh.
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -7,7 +9,7 @@
 namespace tandem::config {
 namespace {
 
-// "up" for the schema of "tandem up", "" for the binary's own.
+// "up" for the schema of "tandem up", "bench serve" for one a level below, "" for the binary's own.
 std::string Subcommand(absl::string_view binary, const Schema& schema) {
   const std::string& program = schema.program();
   if (program.size() <= binary.size() + 1 || !absl::StartsWith(program, binary)) return "";
@@ -30,14 +32,38 @@ std::vector<std::string> Flags(const Schema& schema) {
   return flags;
 }
 
+// The first words of all subcommands, each once.
 std::vector<std::string> Subcommands(absl::string_view binary,
                                      absl::Span<const Schema* const> schemas) {
   std::vector<std::string> names;
   for (const Schema* schema : schemas) {
     std::string name = Subcommand(binary, *schema);
-    if (!name.empty()) names.push_back(std::move(name));
+    name.resize(std::min(name.size(), name.find(' ')));
+    if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) {
+      names.push_back(std::move(name));
+    }
   }
   return names;
+}
+
+// The most specific names first, the binary's own, which matches every word, last.
+std::vector<const Schema*> BySpecificity(absl::string_view binary,
+                                         absl::Span<const Schema* const> schemas) {
+  std::vector<const Schema*> sorted(schemas.begin(), schemas.end());
+  const auto words = [&](const Schema* schema) {
+    const std::string name = Subcommand(binary, *schema);
+    return name.empty() ? 0 : 1 + std::count(name.begin(), name.end(), ' ');
+  };
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](const Schema* a, const Schema* b) { return words(a) > words(b); });
+  return sorted;
+}
+
+// A pattern for the first two words of a command line, joined by a space.
+std::string WordsPattern(const std::string& name) {
+  if (name.empty()) return "*";
+  return absl::StrContains(name, ' ') ? absl::StrReplaceAll(name, {{" ", "\\ "}})
+                                      : absl::StrCat(name, "\\ *");
 }
 
 // Inside single quotes of a shell word, in a _arguments specification.
@@ -69,21 +95,16 @@ std::string BashCompletion(absl::string_view binary, absl::Span<const Schema* co
     absl::StrAppend(&out, "  if (( COMP_CWORD == 1 )); then\n    COMPREPLY=($(compgen -W '",
                     absl::StrJoin(subcommands, " "), "' -- \"$current\"))\n    return\n  fi\n");
   }
-  absl::StrAppend(&out, "  case ${COMP_WORDS[1]} in\n");
-  // The subcommands' branches first: the binary's own matches every word.
-  for (const bool own : {false, true}) {
-    for (const Schema* schema : schemas) {
-      const std::string name = Subcommand(binary, *schema);
-      if (name.empty() != own) continue;
-      absl::StrAppend(&out, "    ", own ? "*" : name, ")\n      flags='",
-                      absl::StrJoin(Flags(*schema), " "), "'\n      case $previous in\n");
-      for (const Schema::Field& field : schema->fields()) {
-        if (field.choices.empty()) continue;
-        absl::StrAppend(&out, "        --", field.name, ") choices='",
-                        absl::StrJoin(field.choices, " "), "' ;;\n");
-      }
-      absl::StrAppend(&out, "      esac ;;\n");
+  absl::StrAppend(&out, "  case \"${COMP_WORDS[1]} ${COMP_WORDS[2]}\" in\n");
+  for (const Schema* schema : BySpecificity(binary, schemas)) {
+    absl::StrAppend(&out, "    ", WordsPattern(Subcommand(binary, *schema)), ")\n      flags='",
+                    absl::StrJoin(Flags(*schema), " "), "'\n      case $previous in\n");
+    for (const Schema::Field& field : schema->fields()) {
+      if (field.choices.empty()) continue;
+      absl::StrAppend(&out, "        --", field.name, ") choices='",
+                      absl::StrJoin(field.choices, " "), "' ;;\n");
     }
+    absl::StrAppend(&out, "      esac ;;\n");
   }
   absl::StrAppend(&out, "  esac\n  if [[ -n $choices ]]; then\n",
                   "    COMPREPLY=($(compgen -W \"$choices\" -- \"$current\"))\n",
@@ -102,19 +123,15 @@ std::string ZshCompletion(absl::string_view binary, absl::Span<const Schema* con
     absl::StrAppend(&out, "  if (( CURRENT == 2 )); then\n    compadd -- ",
                     absl::StrJoin(subcommands, " "), "\n    return\n  fi\n");
   }
-  absl::StrAppend(&out, "  case $words[2] in\n");
-  for (const bool own : {false, true}) {
-    for (const Schema* schema : schemas) {
-      const std::string name = Subcommand(binary, *schema);
-      if (name.empty() != own) continue;
-      absl::StrAppend(&out, "    ", own ? "*" : name, ")\n      _arguments");
-      for (const Schema::Field& field : schema->fields()) {
-        absl::StrAppend(&out, " \\\n        ", ZshSpec(field));
-      }
-      absl::StrAppend(&out,
-                      " \\\n        '--config=[YAML file]:file:_files' '--print-config' "
-                      "'--help' '--version' '*:file:_files' ;;\n");
+  absl::StrAppend(&out, "  case \"$words[2] $words[3]\" in\n");
+  for (const Schema* schema : BySpecificity(binary, schemas)) {
+    absl::StrAppend(&out, "    ", WordsPattern(Subcommand(binary, *schema)), ")\n      _arguments");
+    for (const Schema::Field& field : schema->fields()) {
+      absl::StrAppend(&out, " \\\n        ", ZshSpec(field));
     }
+    absl::StrAppend(&out,
+                    " \\\n        '--config=[YAML file]:file:_files' '--print-config' "
+                    "'--help' '--version' '*:file:_files' ;;\n");
   }
   absl::StrAppend(&out, "  esac\n}\n\nif [[ $funcstack[1] == ", function, " ]]; then\n  ", function,
                   " \"$@\"\nelse\n  compdef ", function, " ", binary, "\nfi\n");

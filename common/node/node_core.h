@@ -66,6 +66,9 @@ class NodeCore {
 
   // Refuse new legs from now on; running ones go on.
   virtual void BeginDrain(absl::Time now) = 0;
+  // Gives up legs that may still run for long, so that their routers place them elsewhere; after
+  // BeginDrain.
+  virtual void HandOver(absl::Time now) = 0;
   // No leg, lease, export or quarantined block is left.
   virtual bool idle() const = 0;
 };

@@ -1,5 +1,6 @@
 #include "common/node/node_runtime.h"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <utility>
@@ -22,10 +23,15 @@ namespace {
 
 // How often deadlines are looked at when nothing else happens.
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
+constexpr absl::Duration kHeartbeatMin = absl::Milliseconds(50);
+
+// Of a drain's time, what running work has to end by itself; the rest is for handing over.
+constexpr double kShareToFinish = 0.5;
 
 struct DrainRequest {};
-using InboxItem =
-    std::variant<LinkConnected, LinkMessage, LinkLost, transfer::TransferEvent, DrainRequest>;
+struct HandOverRequest {};
+using InboxItem = std::variant<LinkConnected, LinkMessage, LinkLost, transfer::TransferEvent,
+                               DrainRequest, HandOverRequest>;
 
 class NodeRuntimeImpl final : public NodeRuntime {
  public:
@@ -54,7 +60,10 @@ class NodeRuntimeImpl final : public NodeRuntime {
                          [this](transfer::TransferEvent event) { inbox_.Push(std::move(event)); }));
     last_progress_ = absl::ToUnixMillis(RealClock().Now());
     links_ = RouterLinks::Create(options_.routers, [this](LinkEvent event) {
-      if (const auto* message = std::get_if<LinkMessage>(&event)) CompileConstraints(*message);
+      if (const auto* message = std::get_if<LinkMessage>(&event)) {
+        CompileConstraints(*message);
+        NoteInterval(message->message);
+      }
       std::visit([this](auto& e) { inbox_.Push(std::move(e)); }, event);
     });
     PublishLoad();
@@ -66,8 +75,14 @@ class NodeRuntimeImpl final : public NodeRuntime {
   bool Drain(absl::Duration timeout) override {
     draining_ = true;
     inbox_.Push(DrainRequest{});
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&drained_), timeout * kShareToFinish))
+        return true;
+    }
+    inbox_.Push(HandOverRequest{});
     absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(&drained_), timeout);
+    return mutex_.AwaitWithTimeout(absl::Condition(&drained_), timeout * (1 - kShareToFinish));
   }
 
   bool live() const override {
@@ -88,6 +103,16 @@ class NodeRuntimeImpl final : public NodeRuntime {
       const request::GuidedParams params = rpc::FromWire(sequence.guided());
       if (params.any()) static_cast<void>(options_.constraints->Get(params).status());
     }
+  }
+
+  // Each router may be told more often than it asked for.
+  void NoteInterval(const v1::RouterMessage& message) {
+    const double asked_s = message.welcome().heartbeat_interval_s();
+    if (!message.has_welcome() || !(asked_s > 0)) return;
+    const absl::Duration asked = std::max(absl::Seconds(asked_s), kHeartbeatMin);
+    absl::MutexLock lock(&mutex_);
+    heartbeat_interval_ = heartbeat_asked_ ? std::min(heartbeat_interval_, asked) : asked;
+    heartbeat_asked_ = true;
   }
 
   // ---- engine thread
@@ -169,6 +194,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   void On(LinkLost& event) { core_->OnRouterLost(event.router, RealClock().Now()); }
   void On(transfer::TransferEvent& event) { core_->OnTransfer(event, RealClock().Now()); }
   void On(DrainRequest&) { core_->BeginDrain(RealClock().Now()); }
+  void On(HandOverRequest&) { core_->HandOver(RealClock().Now()); }
 
   void Dispatch() {
     NodeActions actions = core_->TakeActions();
@@ -187,19 +213,20 @@ class NodeRuntimeImpl final : public NodeRuntime {
       *messages[router].add_events() = std::move(event);
     }
     const v1::NodeLoad load = core_->load();
-    if (!messages.empty()) announced_used_ = load.blocks_used();
+    if (!messages.empty()) announced_held_ = HeldBy(load);
     for (auto& [router, message] : messages) {
       *message.mutable_load() = load;
       links_->Send(router, std::move(message));
     }
   }
 
-  // Blocks that an abort freed answer with no event; routers would place around them until the next
-  // heartbeat.
+  // What an abort frees, at once or when its lease has drained, answers with no event; routers
+  // would place around it until the next heartbeat.
   void AnnounceFreedRoom() {
     const v1::NodeLoad load = core_->load();
-    if (load.blocks_used() >= announced_used_) return;
-    announced_used_ = load.blocks_used();
+    const int64_t held = HeldBy(load);
+    if (held >= announced_held_) return;
+    announced_held_ = held;
     v1::NodeMessage message;
     *message.mutable_load() = load;
     links_->Broadcast(message);
@@ -213,6 +240,10 @@ class NodeRuntimeImpl final : public NodeRuntime {
       if (!transfer_->Submit(transfer_backlog_.front()).ok()) return;
       transfer_backlog_.pop_front();
     }
+  }
+
+  static int64_t HeldBy(const v1::NodeLoad& load) {
+    return load.blocks_used() + load.blocks_quarantined() + load.leases() + load.exports();
   }
 
   void PublishLoad() {
@@ -235,10 +266,10 @@ class NodeRuntimeImpl final : public NodeRuntime {
       const absl::Time now = RealClock().Now();
       links_->Tick(now);
       if (now >= next_heartbeat) {
-        next_heartbeat = now + options_.heartbeat_interval;
         v1::NodeMessage message;
         {
           absl::MutexLock lock(&mutex_);
+          next_heartbeat = now + heartbeat_interval_;
           *message.mutable_load() = load_;
           *message.mutable_counters() = counters_;
         }
@@ -253,7 +284,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   const std::unique_ptr<engine::Engine> engine_;  // engine thread
   // Bound: the commands of the leases and exports that the pool has blocks for.
   std::deque<transfer::TransferCommand> transfer_backlog_;  // engine thread
-  int64_t announced_used_ = 0;                              // engine thread; as routers last heard
+  int64_t announced_held_ = 0;                              // engine thread; as routers last heard
   BoundedQueue<InboxItem> inbox_;
   BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
   std::unique_ptr<transfer::TransferService> transfer_;
@@ -266,6 +297,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
   v1::NodeLoad load_ ABSL_GUARDED_BY(mutex_);
   v1::NodeCounters counters_ ABSL_GUARDED_BY(mutex_);
   bool drained_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Duration heartbeat_interval_ ABSL_GUARDED_BY(mutex_) = options_.heartbeat_interval;
+  bool heartbeat_asked_ ABSL_GUARDED_BY(mutex_) = false;
 
   Thread engine_thread_;
   Thread heartbeat_thread_;

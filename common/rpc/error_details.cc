@@ -3,6 +3,8 @@
 #include <google/protobuf/message.h>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "common/rpc/status.h"
 #include "tandem/v1/error_details.pb.h"
 
@@ -49,7 +51,12 @@ grpc::Status ToGrpcWithDetails(const absl::Status& status) {
     AddDetail("BadRequest", bad, error);
   } else if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) {
     v1::RetryInfo retry;
-    retry.mutable_retry_delay()->set_seconds(kRetryDelaySeconds);
+    const absl::optional<absl::Cord> given = status.GetPayload(kRetryAfterPayload);
+    int64_t seconds = kRetryDelaySeconds;
+    if (given.has_value() && !absl::SimpleAtoi(std::string(*given), &seconds)) {
+      seconds = kRetryDelaySeconds;
+    }
+    retry.mutable_retry_delay()->set_seconds(seconds);
     AddDetail("RetryInfo", retry, error);
   } else {
     return plain;

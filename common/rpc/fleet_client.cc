@@ -16,6 +16,10 @@ namespace {
 
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(100);
 constexpr absl::Duration kBackoffMax = absl::Seconds(2);
+// A router that hangs is noticed by pings, within less than a lease's default time; one that is
+// gone by its connection.
+constexpr int kPingEveryMs = 2000;
+constexpr int kPingTimeoutMs = 3000;
 // A router that does not read for this many messages is dropped and must rejoin.
 constexpr size_t kOutboxMax = 65536;
 
@@ -77,6 +81,9 @@ class FleetClientImpl final : public FleetClient {
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingEveryMs);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no bound: a router may be quiet
     channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
     stub_ = v1::Fleet::NewStub(channel_);
   }

@@ -14,6 +14,8 @@ namespace {
 
 // Prompts of a long context as token ids stay well below this.
 constexpr int kReceiveBytesMax = 64 << 20;
+// Peers that ping more often are sent away; nodes do so every two seconds.
+constexpr int kPingsEveryMs = 1000;
 
 }  // namespace
 
@@ -31,6 +33,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &server->port_);
   // Without this two processes share one port and each answers some of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingsEveryMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.SetMaxReceiveMessageSize(kReceiveBytesMax);
   for (grpc::Service* service : services) builder.RegisterService(service);
   server->server_ = builder.BuildAndStart();

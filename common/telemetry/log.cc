@@ -37,6 +37,7 @@ void Log(LogLevel level, absl::string_view message, std::initializer_list<LogFie
   if (!ProcessName().empty()) absl::StrAppend(&line, ProcessName(), " ");
   absl::StrAppend(&line, message);
   for (const LogField& field : fields) {
+    if (field.key.empty()) continue;
     absl::StrAppend(&line, " ", field.key, "=");
     if (NeedsQuotes(field.value)) {
       absl::StrAppend(&line, "\"", absl::Utf8SafeCEscape(field.value), "\"");

@@ -16,7 +16,7 @@ namespace tandem {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// One `key=value` pair; anything absl::StrCat takes is a value.
+// One `key=value` pair; anything absl::StrCat takes is a value. Without a key it is left out.
 struct LogField {
   LogField(absl::string_view key_in, const absl::AlphaNum& value_in)
       : key(key_in), value(value_in.Piece()) {}

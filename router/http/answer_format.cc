@@ -11,8 +11,8 @@ AnswerFormat::AnswerFormat(ApiRequest api, AnswerHead head, const model::Tokeniz
     : api_(std::move(api)),
       head_(std::move(head)),
       tokenizer_(tokenizer),
-      prompts_(api_.requests.size()),
-      choices_(api_.requests.size() * static_cast<size_t>(api_.n)) {
+      prompts_(api_.prompts),
+      choices_(api_.prompts * static_cast<size_t>(api_.n)) {
   for (size_t i = 0; i < choices_.size(); ++i) {
     choices_[i].prompt = i / static_cast<size_t>(api_.n);
   }
@@ -101,6 +101,8 @@ Json AnswerFormat::TimingJson() const {
                     {"first_token_ms", timing.first_token_ms()},
                     {"install_ms", timing.install_ms()},
                     {"total_ms", timing.total_ms()},
+                    {"gap_ms", timing.gap_ms()},
+                    {"gaps_dropped", timing.gaps_dropped()},
                     {"prefill_node", route.prefill_node()},
                     {"decode_node", route.decode_node()},
                     {"attempts", route.attempts()},
@@ -113,13 +115,16 @@ Json AnswerFormat::TimingJson() const {
   return list;
 }
 
-void AnswerFormat::AppendEvent(absl::string_view choice_members, std::string& events) const {
-  absl::StrAppend(&events, "data: {\"id\":");
-  AppendJsonString(head_.id, events);
-  absl::StrAppend(&events, ",\"object\":\"", chunk_name(), "\",\"created\":", head_.created_s,
-                  ",\"model\":");
-  AppendJsonString(head_.model, events);
-  absl::StrAppend(&events, ",\"choices\":[{", choice_members, "}]");
+void AnswerFormat::AppendEvent(absl::string_view choice_members, std::string& events) {
+  if (event_begin_.empty()) {
+    event_begin_ = "data: {\"id\":";
+    AppendJsonString(head_.id, event_begin_);
+    absl::StrAppend(&event_begin_, ",\"object\":\"", chunk_name(),
+                    "\",\"created\":", head_.created_s, ",\"model\":");
+    AppendJsonString(head_.model, event_begin_);
+    event_begin_ += ",\"choices\":[{";
+  }
+  absl::StrAppend(&events, event_begin_, choice_members, "}]");
   if (api_.continuous_usage) {
     absl::StrAppend(&events, ",\"usage\":", JsonText(UsageJson(UsageSoFar())));
   } else if (api_.include_usage) {

@@ -70,7 +70,7 @@ class AnswerFormat {
   virtual Json ChoiceJson(size_t index) const = 0;
 
   // Appends an event with one choice, whose members `choice_members` are JSON text.
-  void AppendEvent(absl::string_view choice_members, std::string& events) const;
+  void AppendEvent(absl::string_view choice_members, std::string& events);
   // "stop", "length", …
   static std::string FinishReasonText(v1::FinishReason reason);
   // ,"stop_reason":… of a finished choice.
@@ -91,6 +91,7 @@ class AnswerFormat {
   Json TimingJson() const;
   UsageTotals UsageSoFar() const;
 
+  std::string event_begin_;  // of every event, up to its choice; made with the first
   UsageTotals usage_;
 };
 

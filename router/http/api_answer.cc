@@ -26,26 +26,33 @@ class PromptSink final : public AnswerSink {
 }  // namespace
 
 void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
-                      const AnswerSession::Deps& deps, Options options, absl::Time now) {
+                      const AnswerSession::Deps& deps, Options options, const Arrival& arrival) {
   const model::Tokenizer& tokenizer = *deps.assets.tokenizer;
-  auto format = api.kind == ApiKind::kChat ? NewChatFormat(api, options.head, tokenizer)
-                                           : NewCompletionFormat(api, options.head, tokenizer);
+  // The prompts are not kept while they are answered.
+  std::vector<v1::GenerateRequest> requests = std::move(api.requests);
+  api.requests.clear();
+  api.prompts = requests.size();
+  const bool stream = api.stream;
+  auto format = api.kind == ApiKind::kChat
+                    ? NewChatFormat(std::move(api), options.head, tokenizer)
+                    : NewCompletionFormat(std::move(api), options.head, tokenizer);
   auto answer =
-      std::make_shared<ApiAnswer>(exchange, api.stream, std::move(options), std::move(format));
+      std::make_shared<ApiAnswer>(exchange, stream, std::move(options), std::move(format));
   exchange->Wait(answer);
-  answer->StartSessions(api, deps, now);
+  answer->StartSessions(requests, deps, arrival);
 }
 
-void ApiAnswer::StartSessions(const ApiRequest& api, const AnswerSession::Deps& deps,
-                              absl::Time now) {
-  for (size_t i = 0; i < api.requests.size(); ++i) {
-    auto session = AnswerSession::Start(api.requests[i], now, deps,
+void ApiAnswer::StartSessions(const std::vector<v1::GenerateRequest>& requests,
+                              const AnswerSession::Deps& deps, const Arrival& arrival) {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    auto session = AnswerSession::Start(requests[i], arrival, deps,
                                         std::make_shared<PromptSink>(shared_from_this(), i));
     if (!session.ok()) {
-      if (api.requests.size() == 1) return Fail(session.status());
+      if (requests.size() == 1) return Fail(session.status(), "");
       // Which of the prompts it was.
       return Fail(absl::Status(session.status().code(),
-                               absl::StrCat(session.status().message(), " (prompt ", i, ")")));
+                               absl::StrCat(session.status().message(), " (prompt ", i, ")")),
+                  "");
     }
     sessions_.push_back(*std::move(session));
     ++running_;
@@ -103,45 +110,43 @@ void ApiAnswer::Drain() {
   }
   std::string events;
   for (const Item& item : items) format_->Add(item.prompt, item.part, stream_ ? &events : nullptr);
-  if (stream_ && !items.empty() && !streaming_) {
-    streaming_ = true;
-    exchange_->BeginStream(NewReply("text/event-stream; charset=utf-8", std::move(events)));
-    events.clear();
-  }
   for (const absl::Status& end : ends) {
     --running_;
-    if (end.ok()) continue;
-    if (!events.empty()) exchange_->WriteStream(std::move(events));
-    return Fail(end);
+    if (!end.ok()) return Fail(end, std::move(events));
   }
-  if (running_ == 0) {
-    if (stream_) format_->EndEvents(events);
-  }
-  if (!events.empty()) exchange_->WriteStream(std::move(events));
-  if (running_ == 0) Complete();
+  if (running_ == 0) return Complete(std::move(events));
+  if (events.empty()) return;
+  if (streaming_) return exchange_->WriteStream(std::move(events));
+  BeginStream(std::move(events));
 }
 
-void ApiAnswer::Complete() {
+// The head waits for the first event: a request that fails before it gets a status of its own.
+void ApiAnswer::BeginStream(std::string events) {
+  streaming_ = true;
+  exchange_->BeginStream(NewReply("text/event-stream; charset=utf-8", std::move(events)));
+}
+
+void ApiAnswer::Complete(std::string events) {
   done_ = true;
   if (options_.charge) options_.charge(format_->usage());
-  if (streaming_) {
-    exchange_->EndStream(true);
-  } else {
-    exchange_->Reply(NewReply("application/json", format_->Whole()));
-  }
+  if (!stream_) return exchange_->Reply(NewReply("application/json", format_->Whole()));
+  format_->EndEvents(events);
+  if (!streaming_) BeginStream(std::exchange(events, ""));
+  exchange_->EndStream(true, std::move(events));
 }
 
-void ApiAnswer::Fail(const absl::Status& status) {
+void ApiAnswer::Fail(const absl::Status& status, std::string events) {
   done_ = true;
   CancelSessions();
+  if (!streaming_ && !events.empty()) BeginStream(std::exchange(events, ""));
   if (!streaming_) {
     HttpReply reply = ErrorReply(status);
     reply.headers.insert(reply.headers.end(), options_.headers.begin(), options_.headers.end());
     return exchange_->Reply(std::move(reply));
   }
-  exchange_->WriteStream(absl::StrCat("data: {\"error\":", ErrorJson(HttpStatusOf(status), status),
-                                      "}\n\ndata: [DONE]\n\n"));
-  exchange_->EndStream(true);
+  absl::StrAppend(&events, "data: {\"error\":", ErrorJson(HttpStatusOf(status), status),
+                  "}\n\ndata: [DONE]\n\n");
+  exchange_->EndStream(true, std::move(events));
 }
 
 HttpReply ApiAnswer::NewReply(std::string content_type, std::string body) const {

@@ -31,7 +31,7 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
 
   // Answers `api` over `exchange`, at once when it is refused.
   static void Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
-                    const AnswerSession::Deps& deps, Options options, absl::Time now);
+                    const AnswerSession::Deps& deps, Options options, const Arrival& arrival);
 
   ApiAnswer(std::shared_ptr<HttpExchange> exchange, bool stream, Options options,
             std::unique_ptr<AnswerFormat> format)
@@ -59,13 +59,16 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
     v1::GenerateResponse part;
   };
 
-  void StartSessions(const ApiRequest& api, const AnswerSession::Deps& deps, absl::Time now);
+  void StartSessions(const std::vector<v1::GenerateRequest>& requests,
+                     const AnswerSession::Deps& deps, const Arrival& arrival);
   // True: the caller posts a Drain.
   bool MustWake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Wake();
   void Drain();
-  void Complete();
-  void Fail(const absl::Status& status);
+  // `events`: what is still to be sent before the end.
+  void BeginStream(std::string events);
+  void Complete(std::string events);
+  void Fail(const absl::Status& status, std::string events);
   HttpReply NewReply(std::string content_type, std::string body) const;
   void CancelSessions();
 

@@ -1,5 +1,5 @@
-// Who may use the HTTP API, and how much. Keys are kept as SHA-256 hashes, so the file tells nobody
-// a key. One line a key:
+// Who may use a router, over HTTP and gRPC, and how much. Keys are kept as SHA-256 hashes, so the
+// file tells nobody a key. One line a key:
 //   NAME  SHA256-IN-HEX  [requests_per_minute=N]  [tokens_per_minute=N]      # comment
 // Quotas are token buckets of one minute's amount. Tokens are charged when an answer ends, so a
 // bucket may go below zero and then refuses until it has refilled.

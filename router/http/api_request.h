@@ -30,8 +30,9 @@ enum class ToolMode {
 struct ApiRequest {
   ApiKind kind = ApiKind::kCompletion;
   std::vector<v1::GenerateRequest> requests;  // one a prompt, in order
-  std::string model;                          // as the client named it
-  int32_t n = 1;                              // choices a prompt
+  size_t prompts = 0;  // how many there were, once `requests` have gone their way
+  std::string model;   // as the client named it
+  int32_t n = 1;       // choices a prompt
   bool stream = false;
   bool include_usage = false;     // a last chunk with the usage
   bool continuous_usage = false;  // the usage so far in every chunk

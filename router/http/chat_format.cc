@@ -87,7 +87,7 @@ class ChatFormat final : public AnswerFormat {
 
   void Event(size_t index, absl::string_view delta, absl::string_view logprobs,
              absl::string_view extra, std::string& events,
-             absl::string_view finish_reason = "null") const {
+             absl::string_view finish_reason = "null") {
     AppendEvent(absl::StrCat("\"index\":", index, ",\"delta\":", delta, ",\"logprobs\":", logprobs,
                              ",\"finish_reason\":", finish_reason, extra),
                 events);

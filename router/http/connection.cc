@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/runtime/clock.h"
 
 namespace tandem::router {
@@ -21,11 +20,11 @@ constexpr size_t kKeptBytesMax = 4096;
 
 }  // namespace
 
-HttpConnection::HttpConnection(boost::asio::io_context& context, TcpSocket socket,
-                               const ConnectionLimits& limits, const Hooks& hooks)
-    : context_(context),
+HttpConnection::HttpConnection(PostBox& box, TcpSocket socket, const ConnectionLimits& limits,
+                               const Hooks& hooks)
+    : box_(box),
       socket_(std::move(socket)),
-      timer_(context),
+      timer_(box.context()),
       limits_(limits),
       hooks_(hooks),
       reader_(limits.reader) {}
@@ -33,10 +32,6 @@ HttpConnection::HttpConnection(boost::asio::io_context& context, TcpSocket socke
 void HttpConnection::Start() {
   SetDeadline(limits_.idle_timeout);
   ReadMore();
-}
-
-void HttpConnection::Post(absl::AnyInvocable<void()> work) {
-  boost::asio::post(context_, std::move(work));
 }
 
 // ---- reading
@@ -131,24 +126,33 @@ void HttpConnection::BeginStream(const HttpReply& reply) {
   if (state_ != State::kAnswering) return;
   if (!chunked_) keep_alive_ = false;
   out_ += StreamHead(reply, keep_alive_, chunked_);
-  WriteStream(reply.body);
+  AddToStream(reply.body);
+  Flush();
 }
 
 void HttpConnection::WriteStream(std::string bytes) {
   if (state_ != State::kAnswering) return;
-  if (!chunked_ || bytes.empty()) return Write(std::move(bytes));
-  std::string chunk = absl::StrFormat("%x\r\n", bytes.size());
-  chunk += bytes;
-  chunk += "\r\n";
-  Write(std::move(chunk));
+  AddToStream(bytes);
+  Flush();
 }
 
-void HttpConnection::EndStream(bool complete) {
+void HttpConnection::AddToStream(absl::string_view bytes) {
+  if (bytes.empty()) return;
+  if (chunked_) {
+    absl::StrAppend(&out_, absl::Hex(bytes.size()), "\r\n", bytes, "\r\n");
+  } else {
+    absl::StrAppend(&out_, bytes);
+  }
+}
+
+void HttpConnection::EndStream(bool complete, std::string bytes) {
   if (state_ != State::kAnswering) return;
   pending_ = nullptr;
   reply_ended_ = true;
   if (!complete) keep_alive_ = false;
-  Write(chunked_ && complete ? "0\r\n\r\n" : "");
+  AddToStream(bytes);
+  if (chunked_ && complete) out_ += "0\r\n\r\n";
+  Flush();
 }
 
 void HttpConnection::Write(std::string bytes) {
@@ -157,6 +161,10 @@ void HttpConnection::Write(std::string bytes) {
   } else {
     out_ += bytes;
   }
+  Flush();
+}
+
+void HttpConnection::Flush() {
   if (writing_) return;
   if (out_.empty()) {
     if (reply_ended_ && !advancing_) ReplyDone();
@@ -174,7 +182,7 @@ void HttpConnection::Write(std::string bytes) {
   }
   if (error && error != boost::asio::error::would_block) {
     // The caller may be this connection's answer: it must not be told from within its own call.
-    boost::asio::post(context_, [self = shared_from_this()] { self->Close(); });
+    boost::asio::post(box_.context(), [self = shared_from_this()] { self->Close(); });
     return;
   }
   writing_ = true;
@@ -191,7 +199,7 @@ void HttpConnection::Write(std::string bytes) {
 
 void HttpConnection::OnWritten() {
   sending_.clear();
-  if (!out_.empty()) return Write("");
+  if (!out_.empty()) return Flush();
   if (state_ == State::kReading) {  // a "100 Continue" went out
     SetDeadline(limits_.request_timeout);
     return Advance();

@@ -19,6 +19,7 @@
 
 #include "absl/time/time.h"
 #include "router/http/http_exchange.h"
+#include "router/http/post_box.h"
 #include "router/http/request_reader.h"
 
 namespace tandem::router {
@@ -43,8 +44,8 @@ class HttpConnection final : public HttpExchange,
     std::function<void(HttpConnection*)> closed;
   };
 
-  // `hooks` and `limits` outlive the connection.
-  HttpConnection(boost::asio::io_context& context, TcpSocket socket, const ConnectionLimits& limits,
+  // All that is referred to outlives the connection. `box` is its I/O thread's.
+  HttpConnection(PostBox& box, TcpSocket socket, const ConnectionLimits& limits,
                  const Hooks& hooks);
 
   void Start();
@@ -53,12 +54,12 @@ class HttpConnection final : public HttpExchange,
   void Close();
 
   // ---- HttpExchange
-  void Post(absl::AnyInvocable<void()> work) override;
+  void Post(absl::AnyInvocable<void()> work) override { box_.Post(std::move(work)); }
   void Wait(std::shared_ptr<PendingAnswer> answer) override { pending_ = std::move(answer); }
   void Reply(HttpReply reply) override;
   void BeginStream(const HttpReply& reply) override;
   void WriteStream(std::string bytes) override;
-  void EndStream(bool complete) override;
+  void EndStream(bool complete, std::string bytes) override;
   bool writing() const override { return writing_; }
 
  private:
@@ -77,13 +78,16 @@ class HttpConnection final : public HttpExchange,
   void HandleOne();
   void Refuse(int status, const std::string& message);
   void Write(std::string bytes);
+  void AddToStream(absl::string_view bytes);
+  // Sends what is in out_, unless something is being sent.
+  void Flush();
   void OnWritten();
   void ReplyDone();
   void SetDeadline(absl::Duration from_now);
   void ArmTimer();
   void OnDeadline();
 
-  boost::asio::io_context& context_;
+  PostBox& box_;
   TcpSocket socket_;
   boost::asio::steady_timer timer_;
   const ConnectionLimits& limits_;

@@ -11,6 +11,7 @@
 #include "common/runtime/clock.h"
 #include "router/http/api_answer.h"
 #include "router/http/openai_error.h"
+#include "router/pipeline/trace_parent.h"
 
 namespace tandem::router {
 namespace {
@@ -53,11 +54,7 @@ const FrontEnd::Route FrontEnd::kRoutes[] = {
 
 absl::StatusOr<std::unique_ptr<FrontEnd>> FrontEnd::Start(const FrontEndOptions& options,
                                                           Deps deps) {
-  std::unique_ptr<ApiKeys> keys;
-  if (!options.api_keys.empty()) {
-    ASSIGN_OR_RETURN(keys, ApiKeys::Load(options.api_keys));
-  }
-  auto front_end = std::make_unique<FrontEnd>(std::move(deps), std::move(keys));
+  auto front_end = std::make_unique<FrontEnd>(std::move(deps));
   HttpConnection::Hooks hooks;
   hooks.handle = [raw = front_end.get()](HttpRequest request,
                                          std::shared_ptr<HttpExchange> exchange) {
@@ -68,10 +65,8 @@ absl::StatusOr<std::unique_ptr<FrontEnd>> FrontEnd::Start(const FrontEndOptions&
   return front_end;
 }
 
-FrontEnd::FrontEnd(Deps deps, std::unique_ptr<ApiKeys> keys)
-    : deps_(std::move(deps)),
-      keys_(std::move(keys)),
-      started_s_(absl::ToUnixSeconds(RealClock().Now())) {}
+FrontEnd::FrontEnd(Deps deps)
+    : deps_(std::move(deps)), started_s_(absl::ToUnixSeconds(RealClock().Now())) {}
 
 void FrontEnd::FinishDrain(absl::Duration timeout) {
   server_->BeginDrain();
@@ -89,6 +84,8 @@ void FrontEnd::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchang
   Call call;
   call.request_id = GivenRequestId(request);
   if (call.request_id.empty()) call.request_id = NewId("");
+  const absl::string_view traceparent = request.Header("traceparent");
+  if (!TraceIdOf(traceparent).empty()) call.traceparent = std::string(traceparent);
   call.request = std::move(request);
   call.exchange = std::move(exchange);
   call.now = RealClock().Now();
@@ -109,9 +106,9 @@ void FrontEnd::Dispatch(const Route& route, Call& call) {
     reply.headers.emplace_back("allow", route.post ? "POST" : "GET, HEAD");
     return Reply(call, std::move(reply));
   }
-  if (route.protected_ && keys_ != nullptr) {
+  if (route.protected_ && deps_.keys != nullptr) {
     absl::StatusOr<ApiKeys::Key*> key =
-        keys_->Admit(call.request.Header("authorization"), call.now);
+        deps_.keys->Admit(call.request.Header("authorization"), call.now);
     if (!key.ok()) return Reply(call, ErrorReply(key.status()));
     call.key = *key;
   }
@@ -122,8 +119,15 @@ void FrontEnd::Dispatch(const Route& route, Call& call) {
 }
 
 void FrontEnd::Reply(const Call& call, HttpReply reply) const {
-  reply.headers.emplace_back("x-request-id", call.request_id);
+  const HttpHeaders headers = HeadersOf(call);
+  reply.headers.insert(reply.headers.end(), headers.begin(), headers.end());
   call.exchange->Reply(std::move(reply));
+}
+
+HttpHeaders FrontEnd::HeadersOf(const Call& call) {
+  HttpHeaders headers = {{"x-request-id", call.request_id}};
+  if (!call.traceparent.empty()) headers.emplace_back("traceparent", call.traceparent);
+  return headers;
 }
 
 void FrontEnd::Ask(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make) {
@@ -178,13 +182,14 @@ void FrontEnd::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   options.head = {given_id.empty() ? NewId(id_prefix) : given_id, absl::ToUnixSeconds(call.now),
                   model.served_name(), model.fingerprint};
   if (api.requests.size() == 1) api.requests[0].set_request_id(options.head.id);
-  options.headers = {{"x-request-id", call.request_id}};
+  options.headers = HeadersOf(call);
   if (call.key != nullptr) {
     options.charge = [this, key = call.key](const UsageTotals& usage) {
-      keys_->Charge(key, usage.prompt_tokens + usage.completion_tokens, RealClock().Now());
+      deps_.keys->Charge(key, usage.prompt_tokens + usage.completion_tokens, RealClock().Now());
     };
   }
-  ApiAnswer::Start(std::move(api), call.exchange, deps_.session, std::move(options), call.now);
+  ApiAnswer::Start(std::move(api), call.exchange, deps_.session, std::move(options),
+                   {call.now, TraceIdOf(call.traceparent)});
 }
 
 // ---- models and tokens

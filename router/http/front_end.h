@@ -23,20 +23,21 @@ namespace tandem::router {
 
 struct FrontEndOptions {
   HttpServerOptions server;
-  std::string api_keys;  // a file; empty = anybody may ask
 };
 
 class FrontEnd {
  public:
-  // `ready`: whether requests can be served now. All that is referred to outlives the front end.
+  // `ready`: whether requests can be served now. `keys`: who may ask; null = anybody. All that is
+  // referred to outlives the front end.
   struct Deps {
     AnswerSession::Deps session;
     std::function<bool()> ready;
+    ApiKeys* keys = nullptr;
   };
 
   static absl::StatusOr<std::unique_ptr<FrontEnd>> Start(const FrontEndOptions& options, Deps deps);
 
-  FrontEnd(Deps deps, std::unique_ptr<ApiKeys> keys);
+  explicit FrontEnd(Deps deps);
 
   const std::string& address() const { return server_->address(); }
   // From now on completions are refused with 503 and /ready says no.
@@ -53,6 +54,7 @@ class FrontEnd {
     HttpRequest request;
     std::shared_ptr<HttpExchange> exchange;
     std::string request_id;
+    std::string traceparent;  // valid, or empty
     absl::Time now;
     ApiKeys::Key* key = nullptr;
   };
@@ -67,6 +69,8 @@ class FrontEnd {
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void Dispatch(const Route& route, Call& call);
   void Reply(const Call& call, HttpReply reply) const;
+  // x-request-id, and traceparent if one came.
+  static HttpHeaders HeadersOf(const Call& call);
   // Runs `make` on the router thread and sends its reply.
   void Ask(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make);
 
@@ -90,7 +94,6 @@ class FrontEnd {
   std::string NewId(absl::string_view prefix) const;
 
   const Deps deps_;
-  const std::unique_ptr<ApiKeys> keys_;  // null: no key is asked for
   const int64_t started_s_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<HttpServer> server_;

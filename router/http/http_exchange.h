@@ -36,8 +36,9 @@ class HttpExchange {
   virtual void BeginStream(const HttpReply& reply) = 0;
   // Bytes of the body. REQUIRES: BeginStream; not writing().
   virtual void WriteStream(std::string bytes) = 0;
-  // The stream's end; `complete` false closes the connection so that the client can tell.
-  virtual void EndStream(bool complete) = 0;
+  // The stream's last bytes and its end; `complete` false closes the connection so that the client
+  // can tell.
+  virtual void EndStream(bool complete, std::string bytes) = 0;
   // Earlier bytes are still on their way: hold yours back until OnWritable.
   virtual bool writing() const = 0;
 };

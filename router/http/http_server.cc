@@ -43,6 +43,7 @@ struct Worker {
   boost::asio::io_context context{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work{
       context.get_executor()};
+  PostBox box{context};
   // Bound: connections_max (32,768) over all workers.
   absl::flat_hash_map<HttpConnection*, std::shared_ptr<HttpConnection>> connections;
   bool stopping = false;
@@ -172,8 +173,8 @@ class HttpServerImpl final : public HttpServer {
     socket.set_option(tcp::no_delay(true), ignored);
     socket.set_option(boost::asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
     socket.non_blocking(true, ignored);
-    auto connection = std::make_shared<HttpConnection>(worker.context, std::move(socket),
-                                                       options_.limits, hooks_);
+    auto connection =
+        std::make_shared<HttpConnection>(worker.box, std::move(socket), options_.limits, hooks_);
     boost::asio::post(worker.context, [this, &worker, connection] {
       {
         absl::MutexLock lock(&mutex_);

@@ -173,16 +173,30 @@ std::string JsonText(const Json& value) {
 }
 
 void AppendJsonString(absl::string_view text, std::string& out) {
-  // Most text needs no escape and then no library.
+  // ASCII needs no library. The escapes are the library's, so that a text's bytes do not depend on
+  // what stands beside it.
+  const size_t begin = out.size();
+  out += '"';
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x80 || byte < 0x20 || c == '"' || c == '\\' || byte == 0x7f) {
+    if (byte >= 0x80) {
+      out.resize(begin);
       out += JsonText(Json(std::string(text)));
       return;
     }
+    if (byte >= 0x20 && c != '"' && c != '\\') {
+      out += c;
+      continue;
+    }
+    constexpr absl::string_view kNamed = "\"\\\b\f\n\r\t";
+    const size_t named = kNamed.find(c);
+    if (named != absl::string_view::npos) {
+      out += '\\';
+      out += "\"\\bfnrt"[named];
+    } else {
+      absl::StrAppend(&out, "\\u", absl::Hex(byte, absl::kZeroPad4));
+    }
   }
-  out += '"';
-  out.append(text.data(), text.size());
   out += '"';
 }
 

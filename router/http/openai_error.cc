@@ -4,12 +4,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "common/rpc/error_details.h"
 #include "router/http/json_body.h"
 
 namespace tandem::router {
 namespace {
 
-constexpr absl::string_view kRetryAfter = "tandem/retry-after";
 constexpr int64_t kRetryAfterDefault = 1;
 
 // Messages about a field begin with its name: "messages[0].role: …".
@@ -60,7 +60,7 @@ HttpReply Reply(int http_status, const absl::Status& status) {
   reply.status = http_status;
   reply.body = absl::StrCat("{\"error\":", ErrorJson(http_status, status), "}");
   if (http_status == 429 || http_status == 503) {
-    const absl::optional<absl::Cord> seconds = status.GetPayload(kRetryAfter);
+    const absl::optional<absl::Cord> seconds = status.GetPayload(rpc::kRetryAfterPayload);
     reply.headers.emplace_back("retry-after", seconds.has_value()
                                                   ? std::string(*seconds)
                                                   : absl::StrCat(kRetryAfterDefault));
@@ -116,7 +116,7 @@ HttpReply ErrorReply(int http_status, const std::string& message) {
 }
 
 absl::Status WithRetryAfter(absl::Status status, int64_t seconds) {
-  status.SetPayload(kRetryAfter, absl::Cord(absl::StrCat(seconds)));
+  status.SetPayload(rpc::kRetryAfterPayload, absl::Cord(absl::StrCat(seconds)));
   return status;
 }
 

@@ -137,6 +137,7 @@ void ReadSampling(Fields& fields, ApiRequest& api, v1::GenerateRequest& request)
   api.return_token_ids = fields.Bool("return_token_ids").value_or(false);
   api.tokens_as_ids = fields.Bool("return_tokens_as_token_ids").value_or(false);
   api.timing = fields.Bool("timing").value_or(false);
+  request.set_return_gaps(api.timing);
   // The usage so far counts tokens.
   request.set_return_token_ids(api.return_token_ids || api.continuous_usage);
   request.set_return_prompt_token_ids(api.return_token_ids);

@@ -5,10 +5,16 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
 #include "router/membership/registration.h"
 
 namespace tandem::router {
 namespace {
+
+// One failure may be one request's bad luck. Long enough for a link to come back, short enough to
+// notice that it did.
+constexpr int kFailuresToLeaveAlone = 2;
+constexpr absl::Duration kLeftAloneMin = absl::Seconds(1), kLeftAloneMax = absl::Seconds(16);
 
 v1::NodeStatus StatusOf(const Node& node) {
   v1::NodeStatus status;
@@ -96,7 +102,10 @@ void Fleet::Remove(NodeKey key) {
   lost_.push_back(std::move(lost));
   if (lost_.size() > kLostNodesKept) lost_.pop_front();
   free_slots_.push_back(node.slot);
-  for (auto& [other_key, other] : by_key_) other->links_in.erase(node.id);
+  for (auto& [other_key, other] : by_key_) {
+    other->links_in.erase(node.id);
+    other->troubles_in.erase(node.id);
+  }
   by_id_.erase(node.id);
   by_key_.erase(it);
   if (empty()) {
@@ -188,6 +197,7 @@ void Fleet::HandedOff(NodeKey from, NodeKey to, const v1::Installed& installed) 
   const Node* sender = Find(from);
   Node* receiver = Find(to);
   if (sender == nullptr || receiver == nullptr) return;
+  receiver->troubles_in.erase(sender->id);
   v1::LinkStatus& link = receiver->links_in[sender->id];
   link.set_from_node(sender->id.value());
   link.set_to_node(receiver->id.value());
@@ -195,6 +205,27 @@ void Fleet::HandedOff(NodeKey from, NodeKey to, const v1::Installed& installed) 
   link.set_handoffs(link.handoffs() + 1);
   link.set_kv_bytes(link.kv_bytes() + installed.kv_bytes_received());
   link.set_last_transfer_ms(installed.kv_transfer_ms());
+}
+
+void Fleet::HandOffFailed(NodeKey from, NodeKey to, absl::Time now) {
+  const Node* sender = Find(from);
+  Node* receiver = Find(to);
+  if (sender == nullptr || receiver == nullptr) return;
+  LinkTrouble& trouble = receiver->troubles_in[sender->id];
+  const int beyond = ++trouble.failures - kFailuresToLeaveAlone;
+  if (beyond < 0) return;
+  trouble.left_alone_until =
+      now + std::min(kLeftAloneMin * (1 << std::min(beyond, 10)), kLeftAloneMax);
+  Log(LogLevel::kWarning, "no hand-offs between two nodes for a while",
+      {{"from", sender->id.value()},
+       {"to", receiver->id.value()},
+       {"failures", trouble.failures},
+       {"for", absl::FormatDuration(trouble.left_alone_until - now)}});
+}
+
+bool Fleet::LeftAlone(const Node& from, const Node& to, absl::Time now) {
+  const auto trouble = to.troubles_in.find(from.id);
+  return trouble != to.troubles_in.end() && now < trouble->second.left_alone_until;
 }
 
 void Fleet::FillStatus(absl::Time now, v1::GetStatusResponse& status) const {

@@ -31,6 +31,12 @@ namespace tandem::router {
 // A node's index in the prefix index.
 using NodeSlot = uint16_t;
 
+// Hand-offs that failed in a row between two nodes that are both there.
+struct LinkTrouble {
+  int failures = 0;
+  absl::Time left_alone_until = absl::InfinitePast();
+};
+
 struct Node {
   NodeKey key;
   NodeSlot slot = 0;
@@ -52,6 +58,7 @@ struct Node {
   v1::NodeCounters counters;
   // Bound: one for each joined node.
   std::map<NodeId, v1::LinkStatus> links_in;  // by sender; only senders that are joined
+  std::map<NodeId, LinkTrouble> troubles_in;
 
   // This router's own legs on the node.
   int64_t legs = 0;
@@ -125,6 +132,11 @@ class Fleet {
 
   // A hand-off from one node to another was installed.
   void HandedOff(NodeKey from, NodeKey to, const v1::Installed& installed);
+  // One failed, though both nodes are there: after a few in a row the pair is left alone for a
+  // while, each time longer, until a hand-off succeeds.
+  void HandOffFailed(NodeKey from, NodeKey to, absl::Time now);
+  // Whether that while lasts.
+  static bool LeftAlone(const Node& from, const Node& to, absl::Time now);
   void FillStatus(absl::Time now, v1::GetStatusResponse& status) const;
 
  private:

@@ -40,6 +40,9 @@ void PrefixIndex::Remove(NodeSlot slot, absl::Span<const kv::BlockHash> hashes) 
   TANDEM_CHECK(it != nodes_.end(), "slot ", slot);
   for (const kv::BlockHash& hash : hashes)
     if (Erase(slot, hash)) --it->second.live;
+  // Nodes mostly remove what they stored first.
+  std::deque<kv::BlockHash>& log = it->second.log;
+  while (!log.empty() && !Holds(slot, log.front())) log.pop_front();
   Compact(slot, it->second);
 }
 

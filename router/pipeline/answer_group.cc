@@ -84,12 +84,17 @@ AnswerGroup::Parts AnswerGroup::OnDone(const RequestDone& event) {
   Give(answer, std::move(rest), parts);
   v1::Finished& finished = answer.finished;
   finished.set_sequence_index(event.sequence_index);
-  finished.set_reason(rpc::ToWire(event.reason));
+  // The stop string may be whole with the last token that max_tokens allows: then the node's end
+  // and the router's come in either order.
+  const bool stopped =
+      answer.assembler->stopped() && event.reason == request::FinishReason::kLength;
+  finished.set_reason(rpc::ToWire(stopped ? request::FinishReason::kStop : event.reason));
   finished.set_stop_string(std::string(answer.assembler->stop_string()));
   *finished.mutable_usage() = event.usage;
   finished.mutable_usage()->set_output_tokens(answer.output_tokens);
   *finished.mutable_route() = event.route;
   *finished.mutable_timing() = event.timing;
+  if (!options_.return_gaps) finished.mutable_timing()->clear_gap_ms();
   if (!keeps()) {
     *parts.emplace_back().mutable_finished() = finished;
     return parts;

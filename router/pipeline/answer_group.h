@@ -25,6 +25,7 @@ struct AnswerOptions {
   int32_t n = 1;
   bool return_tokens = false;
   bool return_logprobs = false;
+  bool return_gaps = false;       // in the timing
   std::string echo;               // text before each answer's own
   int32_t resume_from_token = 0;  // tokens before it, and their text, are not sent
 };

@@ -192,7 +192,7 @@ absl::Status RequestMachine::Offer(const v1::GeneratedToken& token, bool count_d
   const absl::StatusOr<TokenStream::Outcome> outcome = tokens_.Offer(token);
   if (!outcome.ok()) return outcome.status();
   if (outcome->delivered > 0) {
-    steps_.OnFirstToken(now);
+    steps_.OnToken(now);
     if (numerics_id_.empty()) numerics_id_ = context_.fleet.numerics_id();
   }
   if (outcome->duplicate && count_duplicate) ++context_.counters.duplicate_tokens;
@@ -200,6 +200,7 @@ absl::Status RequestMachine::Offer(const v1::GeneratedToken& token, bool count_d
     ++context_.counters.diverged_tokens;
     Log(LogLevel::kError, "a leg disagrees with a delivered token",
         {{"request_id", input_.id.value()},
+         {input_.trace_id.empty() ? "" : "trace_id", input_.trace_id},
          {"decode_node", decode_.node_id},
          {"prefill_node", prefill_.node_id},
          {"index", token.index()},
@@ -248,8 +249,9 @@ void RequestMachine::OnDecodeFailed(const v1::LegFailed& failed, absl::Time now)
   const absl::Status why = FailureOf(failed.status());
   if (failed.sender_side() && decode_.reserved && !decode_.computes_locally) {
     if (!AwaitsPrefill()) return;
-    if (failed.epoch() == 0 || failed.epoch() == decode_.epoch) RetryPrefill(why, now);
-    return;
+    if (failed.epoch() != 0 && failed.epoch() != decode_.epoch) return;
+    context_.fleet.HandOffFailed(prefill_.node, decode_.node, now);
+    return RetryPrefill(why, now);
   }
   EndDecodeLeg("");
   GiveUpDecode(why, now);
@@ -257,7 +259,11 @@ void RequestMachine::OnDecodeFailed(const v1::LegFailed& failed, absl::Time now)
 
 void RequestMachine::OnPrefillLegFailed(const v1::LegFailed& failed, absl::Time now) {
   const absl::Status why = FailureOf(failed.status());
-  if (failed.sender_side()) return OnPrefillFailed(why, now);
+  if (failed.sender_side()) {
+    if (prefill_.live && AwaitsPrefill())
+      context_.fleet.HandOffFailed(prefill_.node, decode_.node, now);
+    return OnPrefillFailed(why, now);
+  }
   // The step that computed the blocks failed: what the receiver holds, verified or not, is not to
   // be trusted.
   if (!prefill_.live || !AwaitsPrefill()) return;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct BeamRun {
 
 struct RequestGroup {
   RequestId id;
+  std::string trace_id;
   int32_t first_index = 0;       // the sequences' indices are first_index, first_index + 1, ...
   std::vector<Serial> by_index;  // [sequence index - first_index]; 0 = not running (any more)
   // Bound: the sequences of the request, 128.

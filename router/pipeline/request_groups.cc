@@ -16,9 +16,10 @@ RequestMachine* RouterCoreImpl::FindSequence(const v1::Leg& leg, Serial& serial)
 Serial RouterCoreImpl::AddSequence(RequestGroup& group, RequestInput input, absl::Time now) {
   const Serial serial = ++last_serial_;
   sequences_[serial] = {
-      std::make_unique<RequestMachine>(
-          std::move(input),
-          RequestContext{options_, model_, fleet_, index_, placement_, actions_, counters_}, now),
+      std::make_unique<RequestMachine>(std::move(input),
+                                       RequestContext{options_, model_, fleet_, index_, placement_,
+                                                      actions_, counters_, retries_},
+                                       now),
       &group};
   group.by_index.push_back(serial);
   group.live.insert(serial);
@@ -125,7 +126,9 @@ std::optional<NodeKey> RouterCoreImpl::BesideOf(const Sequence& sequence) const 
 void RouterCoreImpl::FailGroup(RequestGroup& group, const absl::Status& why) {
   ++counters_.requests_failed;
   Log(LogLevel::kWarning, "request failed",
-      {{"request_id", group.id.value()}, {"why", why.ToString()}});
+      {{"request_id", group.id.value()},
+       {group.trace_id.empty() ? "" : "trace_id", group.trace_id},
+       {"why", why.ToString()}});
   actions_.client_events.emplace_back(group.id, RequestFailed{why});
   const std::vector<Serial> live(group.live.begin(), group.live.end());
   for (const Serial serial : live) {

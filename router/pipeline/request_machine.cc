@@ -105,6 +105,7 @@ PlacementRequest RequestMachine::MakePlacementRequest(absl::Time now) {
 
 std::optional<NoPlace> RequestMachine::Place(std::optional<NodeKey> beside, absl::Time now) {
   TANDEM_CHECK(state_ == State::kQueued, "request ", input_.id.value());
+  if (now < not_before_) return NoPlace::kNotYet;
   Fleet& fleet = context_.fleet;
   // A running placement's sequence is what both its legs were sent; only here may it grow.
   ExtendSequence();
@@ -226,11 +227,13 @@ bool RequestMachine::CountAttempt(const absl::Status& why) {
 }
 
 void RequestMachine::RetryPrefill(const absl::Status& why, absl::Time now) {
-  if (tokens_.finish() != request::FinishReason::kNone) return Replace(why, now);
+  if (tokens_.finish() != request::FinishReason::kNone || !context_.retries.HasRoom(now))
+    return Replace(why, now);
   LogRetry("prefill leg is retried", prefill_.node_id, why);
   MarkFailed(prefill_.node, now + kFailureMemory);
   EndPrefillLeg("replaced");
   if (!CountAttempt(why)) return;
+  context_.retries.Take(/*retry=*/1, now);
   ++decode_.epoch;
   const auto place = context_.placement.PlacePrefill(MakePlacementRequest(now), decode_.node);
   if (!place.has_value()) {
@@ -259,10 +262,13 @@ void RequestMachine::Replace(const absl::Status& why, absl::Time now) {
     return;
   }
   LogRetry("request is placed again", decode_.node_id, why);
+  const Node* node = context_.fleet.Find(decode_.node);
+  const bool drains = node != nullptr && node->draining;
   EndPrefillLeg("the decode leg is gone");
   EndDecodeLeg("replaced");
   decode_.installed = false;  // the prompt lies nowhere for sure: see home()
-  if (!CountAttempt(why)) return;
+  if (!drains && !CountAttempt(why)) return;
+  not_before_ = now + context_.retries.Take(attempts_ - 1, now);
   state_ = State::kQueued;
   queued_since_ = now;
 }
@@ -282,6 +288,7 @@ void RequestMachine::LogRetry(absl::string_view what, const std::string& node,
                               const absl::Status& why) const {
   Log(LogLevel::kWarning, what,
       {{"request_id", input_.id.value()},
+       {input_.trace_id.empty() ? "" : "trace_id", input_.trace_id},
        {"node_id", node},
        {"attempt", attempts_},
        {"delivered_tokens", tokens_.delivered().size()},
@@ -351,6 +358,7 @@ void RequestMachine::OnDeadline(absl::Time now) {
     case State::kInstalling: {
       // A second late prefill under one lease: the receiver is the common part.
       const absl::Status why = late("the prompt's KV did not arrive", options.prefill_deadline);
+      context_.fleet.HandOffFailed(prefill_.node, decode_.node, now);
       if (prefill_.tries > 1) {
         GiveUpDecode(why, now);
       } else {
@@ -388,6 +396,7 @@ absl::Status RequestMachine::QueueDeadlineStatus() const {
           absl::StrCat("the request needs ", total, " tokens of KV, the largest decode node holds ",
                        context_.fleet.decode_capacity_tokens()));
     case NoPlace::kNoRoom:
+    case NoPlace::kNotYet:
       break;
   }
   return absl::ResourceExhaustedError(absl::StrCat("no decode node had room for ", sequence_.size(),

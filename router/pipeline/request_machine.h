@@ -29,6 +29,7 @@
 #include "router/pipeline/request_report.h"
 #include "router/pipeline/token_stream.h"
 #include "router/policy/pair_placement.h"
+#include "router/policy/retry_budget.h"
 #include "router/router_core.h"
 
 namespace tandem::router {
@@ -47,6 +48,7 @@ struct RequestContext {
   const PairPlacement& placement;
   RouterActions& actions;
   RouterCounters& counters;
+  RetryBudget& retries;
 };
 
 class RequestMachine {
@@ -157,7 +159,8 @@ class RequestMachine {
   }
   // Another prefill node for the same lease, or another placement.
   void RetryPrefill(const absl::Status& why, absl::Time now);
-  // Both legs end; back to the queue.
+  // Both legs end; back to the queue, for a while if retries are many. A node that drains gave the
+  // leg up on purpose: that is no attempt.
   void Replace(const absl::Status& why, absl::Time now);
   // One more attempt; false (and the request fails) when that is too many.
   bool CountAttempt(const absl::Status& why);
@@ -197,6 +200,7 @@ class RequestMachine {
   int refusals_ = 0;
   std::optional<NoPlace> in_the_way_;
   absl::Time queued_since_;
+  absl::Time not_before_ = absl::InfinitePast();  // placed again
   absl::Time state_deadline_ = absl::InfiniteFuture();
   // Bound: one for each attempt within the time they are left out.
   std::vector<std::pair<NodeKey, absl::Time>> failed_;  // until when each is left out

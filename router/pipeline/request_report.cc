@@ -23,8 +23,15 @@ void RequestSteps::OnReserved(absl::Time now) {
   if (!first_token.has_value()) reserved = now;
 }
 
-void RequestSteps::OnFirstToken(absl::Time now) {
-  if (!first_token.has_value()) first_token = now;
+void RequestSteps::OnToken(absl::Time now) {
+  if (!first_token.has_value()) {
+    first_token = now;
+  } else if (gaps_ms.size() < kTimingGapsMax) {
+    gaps_ms.push_back(static_cast<float>(absl::ToDoubleMilliseconds(now - last_token)));
+  } else {
+    ++gaps_dropped;
+  }
+  last_token = now;
 }
 
 void RequestSteps::OnInstalled(absl::Time now) {
@@ -39,6 +46,8 @@ v1::Timing RequestSteps::Timing(absl::Time done) const {
   timing.set_first_token_ms(MillisecondsBetween(submitted, first_token));
   timing.set_install_ms(MillisecondsBetween(first_token, installed));
   timing.set_total_ms(MillisecondsBetween(submitted, done));
+  timing.mutable_gap_ms()->Add(gaps_ms.begin(), gaps_ms.end());
+  timing.set_gaps_dropped(gaps_dropped);
   return timing;
 }
 

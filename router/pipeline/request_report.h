@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "tandem/v1/client.pb.h"
@@ -12,15 +13,23 @@
 
 namespace tandem::router {
 
+// Gaps between tokens that a request's timing holds; later ones are only counted.
+inline constexpr size_t kTimingGapsMax = 4096;
+
 // The steps of one request. A step that a retry repeats keeps its last time until the first token
 // is out; from then on only `installed` may still be set.
 struct RequestSteps {
   absl::Time submitted = absl::InfinitePast();
   std::optional<absl::Time> placed, reserved, first_token, installed;
+  // Bound: kTimingGapsMax.
+  std::vector<float> gaps_ms;
+  int32_t gaps_dropped = 0;
+  absl::Time last_token = absl::InfinitePast();
 
   void OnPlaced(absl::Time now);
   void OnReserved(absl::Time now);
-  void OnFirstToken(absl::Time now);
+  // A token came.
+  void OnToken(absl::Time now);
   void OnInstalled(absl::Time now);
   v1::Timing Timing(absl::Time done) const;
 };

@@ -75,6 +75,7 @@ absl::Status RouterCoreImpl::Submit(RequestInput input, absl::Time now) {
   RequestGroup* const group =
       groups_.emplace(input.id.value(), std::make_unique<RequestGroup>()).first->second.get();
   group->id = input.id;
+  group->trace_id = input.trace_id;
   group->first_index = input.sequence_index;
   if (input.beams.has_value()) {
     StartSearch(*group, std::move(input), now);

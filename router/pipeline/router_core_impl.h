@@ -21,6 +21,7 @@
 #include "router/pipeline/request_group.h"
 #include "router/pipeline/request_machine.h"
 #include "router/policy/pair_placement.h"
+#include "router/policy/retry_budget.h"
 #include "router/router_core.h"
 
 namespace tandem::router {
@@ -96,6 +97,7 @@ class RouterCoreImpl final : public RouterCore {
   const RouterOptions options_;
   const ModelIdentity model_;
   Random& random_;
+  RetryBudget retries_{random_};
   Fleet fleet_;
   PrefixIndex index_;
   PairPlacement placement_;

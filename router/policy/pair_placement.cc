@@ -85,6 +85,8 @@ std::optional<NoPlace> PairPlacement::Place(const PlacementRequest& request,
     size_t best = prefills.size();
     double best_worth = 0;
     for (size_t p = 0; p < prefills.size(); ++p) {
+      if (Fleet::LeftAlone(*prefills[p].candidate.node, *decode.candidate.node, request.now))
+        continue;
       const double worth = PrefillWorth(prefills[p], *decode.candidate.node);
       if (best != prefills.size() && worth <= best_worth) continue;
       best = p;
@@ -126,8 +128,14 @@ std::optional<PairPlacement::PrefillPlace> PairPlacement::PlacePrefill(
     const PlacementRequest& request, NodeKey decode) const {
   const Node* decode_node = fleet_.Find(decode);
   if (decode_node == nullptr) return std::nullopt;
-  const std::vector<Scored> prefills =
+  std::vector<Scored> prefills =
       Candidates(prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes);
+  prefills.erase(std::remove_if(prefills.begin(), prefills.end(),
+                                [&](const Scored& prefill) {
+                                  return Fleet::LeftAlone(*prefill.candidate.node, *decode_node,
+                                                          request.now);
+                                }),
+                 prefills.end());
   if (prefills.empty()) return std::nullopt;
   std::vector<double> scores;
   for (const Scored& prefill : prefills) scores.push_back(PrefillWorth(prefill, *decode_node));

@@ -3,6 +3,7 @@
 // prefix, or shares memory with an idle prefill node) wins over one that is merely emptier.
 //
 // Thread safety: none of its own; reads the fleet and the index.
+// A pair whose hand-offs fail is left out for a while (Fleet::HandOffFailed).
 // Interleaved mode: without a prefill node that could take the prompt, the decode node computes it.
 #pragma once
 
@@ -46,6 +47,7 @@ enum class NoPlace {
   kNoDecodeNode,  // none has joined, or all drain
   kNeverFits,     // no decode node could hold it even when empty
   kNoRoom,        // those that could are full, or just refused it
+  kNotYet,        // it failed just now and waits a little before it is tried again
 };
 
 class PairPlacement {

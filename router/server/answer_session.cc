@@ -57,22 +57,22 @@ absl::StatusOr<std::vector<TokenId>> PromptTokens(const v1::GenerateRequest& req
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<AnswerSession>> AnswerSession::Start(
-    const v1::GenerateRequest& request, absl::Time now, const Deps& deps,
+    const v1::GenerateRequest& request, const Arrival& arrival, const Deps& deps,
     std::shared_ptr<AnswerSink> sink) {
   auto session = std::make_shared<AnswerSession>(deps, std::move(sink));
   RequestInput input;
-  RETURN_IF_ERROR(session->Prepare(request, now, input));
+  RETURN_IF_ERROR(session->Prepare(request, arrival, input));
   if (!deps.inbox.TryPush(SubmitRequest{std::move(input), session})) {
     return absl::ResourceExhaustedError("the router's inbox is full: try again");
   }
   return session;
 }
 
-absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, absl::Time now,
+absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Arrival& arrival,
                                     RequestInput& input) {
   const ModelAssets& assets = deps_.assets;
   RETURN_IF_ERROR(ValidateEnvelope(request, assets.identity));
-  ASSIGN_OR_RETURN(std::vector<TokenId> prompt, PromptTokens(request, assets, now));
+  ASSIGN_OR_RETURN(std::vector<TokenId> prompt, PromptTokens(request, assets, arrival.at));
   ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets.identity,
                                           assets.eos_token_ids, deps_.random));
   if (input.guided.any()) {
@@ -81,7 +81,9 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, absl::Ti
       return absl::Status(checked.code(), absl::StrCat("guided: ", checked.message()));
   }
   id_ = input.id;
-  submitted_ = now;
+  submitted_ = arrival.at;
+  input.trace_id = arrival.trace_id;
+  resumes_ = request.resume_from_token() > 0;
   started_.set_request_id(id_.value());
   started_.set_model(assets.identity.served_name());
   started_.set_seed(input.sampling.seed);
@@ -100,6 +102,7 @@ absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
   options.n = request.has_n() ? request.n() : 1;
   options.return_logprobs = request.sampling().has_logprobs();
   options.return_tokens = request.return_token_ids() || options.return_logprobs;
+  options.return_gaps = request.return_gaps();
   options.resume_from_token = request.resume_from_token();
   if (request.echo())
     options.echo = request.has_text()
@@ -139,6 +142,7 @@ request::FinishReason AnswerSession::OnEvent(const ClientEvent& event) {
   }
   if (const auto* done = std::get_if<RequestDone>(&event)) {
     if (done->last) over_ = true;
+    deps_.traces.OnDone(id_.value(), submitted_, *done);
     SendAll(answers_->OnDone(*done), done->last);
     if (done->last) End(absl::OkStatus());
   } else if (const auto* scored = std::get_if<PromptScored>(&event)) {
@@ -175,7 +179,10 @@ void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
 
 void AnswerSession::Fail(const absl::Status& status) {
   over_ = true;
-  if (sink_ != nullptr) deps_.metrics.OnFailed();
+  if (sink_ != nullptr) {
+    deps_.metrics.OnFailed();
+    deps_.traces.OnFailed(id_.value(), submitted_, status);
+  }
   End(status);
 }
 

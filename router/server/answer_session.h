@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -21,6 +22,7 @@
 #include "router/pipeline/answer_group.h"
 #include "router/server/inbox.h"
 #include "router/server/request_metrics.h"
+#include "router/server/trace_store.h"
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::router {
@@ -37,6 +39,12 @@ class AnswerSink {
   virtual void OnEnd(const absl::Status& status) = 0;
 };
 
+// When a request came, and what its client's tracing calls it (32 hex digits, or empty).
+struct Arrival {
+  absl::Time at;
+  std::string trace_id;
+};
+
 class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
  public:
   // What sessions need of their router; all outlive them.
@@ -45,12 +53,14 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
     Inbox& inbox;
     Random& random;  // thread-safe
     RequestMetrics& metrics;
+    TraceStore& traces;
   };
 
   // Validates, tokenizes and submits `request` on the calling thread. An error means that the sink
   // was not and will not be called.
   static absl::StatusOr<std::shared_ptr<AnswerSession>> Start(const v1::GenerateRequest& request,
-                                                              absl::Time now, const Deps& deps,
+                                                              const Arrival& arrival,
+                                                              const Deps& deps,
                                                               std::shared_ptr<AnswerSink> sink);
 
   AnswerSession(const Deps& deps, std::shared_ptr<AnswerSink> sink)
@@ -58,6 +68,9 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
 
   // The client is gone: both legs end. Idempotent; nothing happens once the client has its end.
   void Cancel();
+
+  // The client has the beginning of this answer already, from a call that broke off.
+  bool resumes() const { return resumes_; }
 
   // ---- router thread
   // The request was taken on: tells the client.
@@ -69,7 +82,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   void Fail(const absl::Status& status);
 
  private:
-  absl::Status Prepare(const v1::GenerateRequest& request, absl::Time now, RequestInput& input);
+  absl::Status Prepare(const v1::GenerateRequest& request, const Arrival& arrival,
+                       RequestInput& input);
   absl::Status PrepareAnswers(const v1::GenerateRequest& request, RequestInput& input);
   void Measure(const TokensReady& event);
   void SendAll(AnswerGroup::Parts parts, bool last);
@@ -80,6 +94,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   std::shared_ptr<AnswerSink> sink_;  // router thread once started; null after the end
   RequestId id_;
   absl::Time submitted_;
+  bool resumes_ = false;
   // Bound: kSequencesMax (128).
   absl::flat_hash_map<int32_t, absl::Time> last_tokens_;  // of each sequence; router thread
   v1::Started started_;

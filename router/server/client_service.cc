@@ -7,18 +7,53 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/error_details.h"
 #include "common/runtime/clock.h"
+#include "router/pipeline/trace_parent.h"
 #include "router/server/generate_session.h"
 #include "router/server/parse_request.h"
 
 namespace tandem::router {
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(grpc::CallbackServerContext*,
-                                                                    const grpc::ByteBuffer* bytes) {
+namespace {
+
+// The first value of a call's metadata; empty when absent.
+std::string MetadataOf(const grpc::CallbackServerContext& context, const char* name) {
+  const auto found = context.client_metadata().find(name);
+  if (found == context.client_metadata().end()) return "";
+  return std::string(found->second.data(), found->second.size());
+}
+
+grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
+                                     const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpcWithDetails(status));
+  return reactor;
+}
+
+}  // namespace
+
+absl::StatusOr<ApiKeys::Key*> ClientService::Admit(
+    const grpc::CallbackServerContext& context) const {
+  if (keys_ == nullptr) return nullptr;
+  return keys_->Admit(MetadataOf(context, "authorization"), RealClock().Now());
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  const absl::StatusOr<ApiKeys::Key*> key = Admit(*context);
+  if (!key.ok()) return GenerateSession::Refuse(key.status());
   v1::GenerateRequest request;
   absl::Status status = ParseRequest(*bytes, request);
   if (draining_) status = absl::UnavailableError("this router is draining; ask another");
   if (!status.ok()) return GenerateSession::Refuse(status);
-  return GenerateSession::Start(request, RealClock().Now(), deps_);
+  std::function<void(int64_t)> charge;
+  if (*key != nullptr) {
+    charge = [keys = keys_, of = *key](int64_t tokens) {
+      keys->Charge(of, tokens, RealClock().Now());
+    };
+  }
+  return GenerateSession::Start(request,
+                                {RealClock().Now(), TraceIdOf(MetadataOf(*context, "traceparent"))},
+                                deps_, std::move(charge));
 }
 
 grpc::ServerUnaryReactor* ClientService::Ask(grpc::CallbackServerContext* context,
@@ -40,11 +75,9 @@ grpc::ServerUnaryReactor* ClientService::Abort(grpc::CallbackServerContext* cont
                                                const grpc::ByteBuffer* bytes,
                                                grpc::ByteBuffer* response) {
   v1::AbortRequest request;
-  if (absl::Status status = ParseRequest(*bytes, request); !status.ok()) {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(rpc::ToGrpcWithDetails(status));
-    return reactor;
-  }
+  absl::Status status = Admit(*context).status();
+  if (status.ok()) status = ParseRequest(*bytes, request);
+  if (!status.ok()) return FinishWith(context, status);
   *response = SerializeResponse(v1::AbortResponse());
   return Ask(context, [id = RequestId(request.request_id())](RouterCore& core, absl::Time now) {
     core.Finish(id, request::FinishReason::kAborted, now);
@@ -68,39 +101,37 @@ absl::Status ClientService::FillTokens(const v1::TokenizeRequest& request,
 grpc::ServerUnaryReactor* ClientService::Tokenize(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* bytes,
                                                   grpc::ByteBuffer* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   v1::TokenizeRequest request;
   v1::TokenizeResponse tokens;
-  absl::Status status = ParseRequest(*bytes, request);
+  absl::Status status = Admit(*context).status();
+  if (status.ok()) status = ParseRequest(*bytes, request);
   if (status.ok()) status = FillTokens(request, tokens);
   if (status.ok()) *response = SerializeResponse(tokens);
-  reactor->Finish(rpc::ToGrpcWithDetails(status));
-  return reactor;
+  return FinishWith(context, status);
 }
 
 grpc::ServerUnaryReactor* ClientService::Detokenize(grpc::CallbackServerContext* context,
                                                     const v1::DetokenizeRequest* request,
                                                     v1::DetokenizeResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (const auto key = Admit(*context); !key.ok()) return FinishWith(context, key.status());
   const auto& ids = request->ids();
   const auto bad = std::find_if(ids.begin(), ids.end(), [this](int32_t id) {
     return id < 0 || id >= assets_.identity.vocab_size;
   });
   if (bad != ids.end()) {
-    reactor->Finish(rpc::ToGrpcWithDetails(absl::InvalidArgumentError(
-        absl::StrCat("ids: token ", *bad, " at index ", bad - ids.begin(),
-                     " is outside the vocabulary of ", assets_.identity.vocab_size))));
-    return reactor;
+    return FinishWith(context, absl::InvalidArgumentError(absl::StrCat(
+                                   "ids: token ", *bad, " at index ", bad - ids.begin(),
+                                   " is outside the vocabulary of ", assets_.identity.vocab_size)));
   }
   response->set_text(assets_.tokenizer->Decode(std::vector<TokenId>(ids.begin(), ids.end()),
                                                !request->keep_special_tokens()));
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+  return FinishWith(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* ClientService::GetModel(grpc::CallbackServerContext* context,
                                                   const v1::GetModelRequest*,
                                                   v1::GetModelResponse* response) {
+  if (const auto key = Admit(*context); !key.ok()) return FinishWith(context, key.status());
   response->set_name(assets_.identity.served_name());
   response->set_architecture(assets_.architecture);
   response->set_fingerprint(assets_.identity.fingerprint);
@@ -117,6 +148,16 @@ grpc::ServerUnaryReactor* ClientService::GetStatus(grpc::CallbackServerContext* 
                                                    v1::GetStatusResponse* response) {
   return Ask(context,
              [response](RouterCore& core, absl::Time now) { *response = core.GetStatus(now); });
+}
+
+grpc::ServerUnaryReactor* ClientService::GetTrace(grpc::CallbackServerContext* context,
+                                                  const v1::GetTraceRequest* request,
+                                                  v1::GetTraceResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::StatusOr<v1::RequestTrace> trace = deps_.traces.Find(request->request_id());
+  if (trace.ok()) *response->mutable_trace() = *std::move(trace);
+  reactor->Finish(rpc::ToGrpcWithDetails(trace.status()));
+  return reactor;
 }
 
 }  // namespace tandem::router

@@ -6,21 +6,25 @@
 #include <atomic>
 #include <memory>
 
+#include "router/http/api_keys.h"
 #include "router/server/answer_session.h"
 #include "tandem/v1/client.grpc.pb.h"
 
 namespace tandem::router {
 
-using ClientServiceBase = v1::Tandem::WithRawCallbackMethod_Generate<
-    v1::Tandem::WithRawCallbackMethod_Abort<v1::Tandem::WithRawCallbackMethod_Tokenize<
-        v1::Tandem::WithCallbackMethod_Detokenize<v1::Tandem::WithCallbackMethod_GetModel<
-            v1::Tandem::WithCallbackMethod_GetStatus<v1::Tandem::Service>>>>>>;
+using ClientServiceBase =
+    v1::Tandem::WithRawCallbackMethod_Generate<v1::Tandem::WithRawCallbackMethod_Abort<
+        v1::Tandem::WithRawCallbackMethod_Tokenize<v1::Tandem::WithCallbackMethod_Detokenize<
+            v1::Tandem::WithCallbackMethod_GetModel<v1::Tandem::WithCallbackMethod_GetStatus<
+                v1::Tandem::WithCallbackMethod_GetTrace<v1::Tandem::Service>>>>>>>;
 
 class ClientService final : public ClientServiceBase {
  public:
   explicit ClientService(const AnswerSession::Deps& deps)
       : deps_(deps), assets_(deps.assets), inbox_(deps.inbox) {}
 
+  // Calls ask for one of `keys`, as HTTP does; but not GetStatus, like /metrics. Before serving.
+  void RequireKeys(ApiKeys* keys) { keys_ = keys; }
   // From now on Generate is refused with kUnavailable.
   void BeginDrain() { draining_ = true; }
 
@@ -41,8 +45,13 @@ class ClientService final : public ClientServiceBase {
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override;
+  grpc::ServerUnaryReactor* GetTrace(grpc::CallbackServerContext* context,
+                                     const v1::GetTraceRequest* request,
+                                     v1::GetTraceResponse* response) override;
 
  private:
+  // The key of a call's metadata; null when none is asked for.
+  absl::StatusOr<ApiKeys::Key*> Admit(const grpc::CallbackServerContext& context) const;
   absl::Status FillTokens(const v1::TokenizeRequest& request, v1::TokenizeResponse& response) const;
   // Runs `fill` on the router thread, then ends the call.
   grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context,
@@ -51,6 +60,7 @@ class ClientService final : public ClientServiceBase {
   const AnswerSession::Deps deps_;
   const ModelAssets& assets_;
   Inbox& inbox_;
+  ApiKeys* keys_ = nullptr;
   std::atomic<bool> draining_{false};
 };
 

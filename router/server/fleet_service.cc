@@ -19,7 +19,7 @@ class FleetService::Stream final
  public:
   Stream(FleetService& owner, NodeKey node) : owner_(owner), node_(node), outbox_(kOutboxMax) {}
 
-  void Start() { StartRead(&incoming_); }
+  void Start() { Read(); }
 
   void Send(v1::RouterMessage message) {
     message.set_sequence_number(++sequence_number_);
@@ -42,13 +42,12 @@ class FleetService::Stream final
       End(absl::OkStatus());
       return;
     }
-    if (incoming_.has_registration()) {
-      owner_.inbox_.Push(NodeRegistered{node_, std::move(*incoming_.mutable_registration())});
+    if (incoming_->has_registration()) {
+      owner_.inbox_.Push(NodeRegistered{node_, incoming_->registration()});
     } else {
-      owner_.inbox_.Push(NodeSpoke{node_, std::move(incoming_)});
+      owner_.inbox_.Push(NodeSpoke{node_, std::move(arena_), incoming_});
     }
-    incoming_.Clear();
-    StartRead(&incoming_);
+    Read();
   }
   void OnWriteDone(bool ok) override {
     if (!ok) End(absl::UnavailableError("the stream broke"));
@@ -68,13 +67,20 @@ class FleetService::Stream final
   }
 
  private:
+  void Read() {
+    arena_ = std::make_unique<google::protobuf::Arena>();
+    incoming_ = google::protobuf::Arena::CreateMessage<v1::NodeMessage>(arena_.get());
+    StartRead(incoming_);
+  }
+
   void FinishOnce() {
     if (!finished_.exchange(true)) Finish(rpc::ToGrpc(end_status_));
   }
 
   FleetService& owner_;
   const NodeKey node_;
-  v1::NodeMessage incoming_;
+  std::unique_ptr<google::protobuf::Arena> arena_;  // of the message being read
+  v1::NodeMessage* incoming_ = nullptr;
   rpc::Outbox<v1::RouterMessage> outbox_;
   uint64_t sequence_number_ = 0;  // guarded by the owner's mutex
   std::atomic<bool> ending_{false};

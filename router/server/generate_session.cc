@@ -7,12 +7,14 @@
 
 namespace tandem::router {
 
-GenerateSession* GenerateSession::Start(const v1::GenerateRequest& request, absl::Time now,
-                                        const AnswerSession::Deps& deps) {
+GenerateSession* GenerateSession::Start(const v1::GenerateRequest& request, const Arrival& arrival,
+                                        const AnswerSession::Deps& deps,
+                                        std::function<void(int64_t)> charge) {
   auto session = std::make_shared<GenerateSession>();
+  session->charge_ = std::move(charge);
   session->self_ = session;
   absl::StatusOr<std::shared_ptr<AnswerSession>> answer =
-      AnswerSession::Start(request, now, deps, session);
+      AnswerSession::Start(request, arrival, deps, session);
   // gRPC calls a reactor only after the method that made it has returned.
   if (answer.ok()) {
     session->answer_ = *std::move(answer);
@@ -30,6 +32,10 @@ GenerateSession* GenerateSession::Refuse(const absl::Status& status) {
 }
 
 bool GenerateSession::OnPart(v1::GenerateResponse part, bool last) {
+  if (charge_ != nullptr && part.has_finished()) {
+    const v1::Usage& usage = part.finished().usage();
+    charge_(int64_t{usage.prompt_tokens()} + usage.output_tokens());
+  }
   if (last ? outbox_.AddLast(std::move(part)) : outbox_.Add(std::move(part))) WriteCurrent();
   return !outbox_.overflowed();
 }

@@ -7,6 +7,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -19,10 +20,11 @@ class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                               public AnswerSink,
                               public std::enable_shared_from_this<GenerateSession> {
  public:
-  // The reactor of a call with `request`; gRPC keeps it until OnDone. Errors end the call with
-  // their status.
-  static GenerateSession* Start(const v1::GenerateRequest& request, absl::Time now,
-                                const AnswerSession::Deps& deps);
+  // The reactor of a call with `request`, whose tokens are counted by `charge` (may be null); gRPC
+  // keeps it until OnDone. Errors end the call with their status.
+  static GenerateSession* Start(const v1::GenerateRequest& request, const Arrival& arrival,
+                                const AnswerSession::Deps& deps,
+                                std::function<void(int64_t)> charge);
   // The reactor of a call that is refused.
   static GenerateSession* Refuse(const absl::Status& status);
 
@@ -49,6 +51,7 @@ class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   std::shared_ptr<GenerateSession> self_;  // held until OnDone
   std::shared_ptr<AnswerSession> answer_;  // set before gRPC may react; null when refused
+  std::function<void(int64_t)> charge_;
   rpc::Outbox<v1::GenerateResponse> outbox_;
   grpc::ByteBuffer writing_;  // the current message's bytes; owned like it
   std::atomic<bool> ending_{false};

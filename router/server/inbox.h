@@ -2,6 +2,8 @@
 // process.
 #pragma once
 
+#include <google/protobuf/arena.h>
+
 #include <functional>
 #include <memory>
 #include <variant>
@@ -28,9 +30,12 @@ struct NodeRegistered {
   NodeKey node;
   v1::Registration registration;
 };
+// The message lies in the arena: a step's tokens for hundreds of sequences are thousands of small
+// objects, made on one thread and ended on another.
 struct NodeSpoke {
   NodeKey node;
-  v1::NodeMessage message;
+  std::unique_ptr<google::protobuf::Arena> arena;
+  const v1::NodeMessage* message;
 };
 struct NodeGone {
   NodeKey node;

@@ -11,6 +11,7 @@
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
+#include "router/http/api_keys.h"
 #include "router/http/front_end.h"
 #include "router/server/answer_session.h"
 #include "router/server/client_service.h"
@@ -31,6 +32,7 @@ class RouterServerImpl final : public RouterServer {
         random_(NewSystemRandom()),
         core_(RouterCore::Create(options.core, assets_->identity, *random_)),
         metrics_(assets_->identity.served_name()),
+        traces_(options.traces_max),
         inbox_(options.inbox_max),
         fleet_service_(inbox_),
         client_service_(SessionDeps()) {}
@@ -47,16 +49,20 @@ class RouterServerImpl final : public RouterServer {
   }
 
   absl::Status StartServing(const RouterServerOptions& options) {
+    if (!options.api_keys.empty()) {
+      ASSIGN_OR_RETURN(keys_, ApiKeys::Load(options.api_keys));
+      client_service_.RequireKeys(keys_.get());
+    }
     ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_}));
     ASSIGN_OR_RETURN(client_server_, rpc::Server::Start(options.grpc_address, {&client_service_}));
     if (!options.http_address.empty()) {
       FrontEndOptions http;
       http.server.address = options.http_address;
       http.server.threads = options.http_threads;
-      http.api_keys = options.api_keys;
       ASSIGN_OR_RETURN(
           front_end_,
-          FrontEnd::Start(http, {SessionDeps(), [this] { return decode_ready_ && !draining_; }}));
+          FrontEnd::Start(
+              http, {SessionDeps(), [this] { return decode_ready_ && !draining_; }, keys_.get()}));
     }
     thread_ = Thread("router", [this] { Run(); });
     return absl::OkStatus();
@@ -91,7 +97,7 @@ class RouterServerImpl final : public RouterServer {
   }
 
  private:
-  AnswerSession::Deps SessionDeps() { return {*assets_, inbox_, *random_, metrics_}; }
+  AnswerSession::Deps SessionDeps() { return {*assets_, inbox_, *random_, metrics_, traces_}; }
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requests_running_ == 0; }
 
   // ---- router thread
@@ -121,12 +127,21 @@ class RouterServerImpl final : public RouterServer {
 
   void On(SubmitRequest& event, absl::Time now) {
     const RequestId id = event.input.id;
+    if (event.session->resumes() && sessions_.contains(id)) TakeOver(event.input, now);
     if (absl::Status status = core_->Submit(std::move(event.input), now); !status.ok()) {
       event.session->Fail(status);
       return;
     }
     event.session->Accepted();
     sessions_[id] = std::move(event.session);
+  }
+  // The client resumes an answer whose earlier call it has lost, before this router has: that call
+  // ends (aborted), and its legs' late events do not meet those of the new one.
+  void TakeOver(RequestInput& input, absl::Time now) {
+    constexpr uint32_t kAttemptsOfCall = 1024;  // above any --attempts, both legs' retries included
+    input.attempts_before = ++takeovers_ * kAttemptsOfCall;
+    core_->Finish(input.id, request::FinishReason::kAborted, now);
+    Dispatch(now);
   }
   void On(SessionEnded& event, absl::Time now) {
     // Another call may have tried the same id and been refused: its end is not the request's.
@@ -148,7 +163,7 @@ class RouterServerImpl final : public RouterServer {
     fleet_service_.Send(event.node, std::move(message));
   }
   void On(NodeSpoke& event, absl::Time now) {
-    core_->OnNodeMessage(event.node, event.message, now);
+    core_->OnNodeMessage(event.node, *event.message, now);
   }
   void On(NodeGone& event, absl::Time now) { core_->NodeLost(event.node, event.why, now); }
   void On(Query& event, absl::Time now) { event.run(*core_, now); }
@@ -199,6 +214,8 @@ class RouterServerImpl final : public RouterServer {
   const std::unique_ptr<Random> random_;
   const std::unique_ptr<RouterCore> core_;  // router thread
   RequestMetrics metrics_;
+  TraceStore traces_;
+  std::unique_ptr<ApiKeys> keys_;  // null: anybody may ask
   // Before what may hold its exchanges: destroyed after it.
   std::unique_ptr<FrontEnd> front_end_;
   Inbox inbox_;
@@ -208,6 +225,7 @@ class RouterServerImpl final : public RouterServer {
   std::unique_ptr<rpc::Server> fleet_server_;
   // Bound: --requests-max.
   absl::flat_hash_map<RequestId, std::shared_ptr<AnswerSession>> sessions_;  // router thread
+  uint32_t takeovers_ = 0;                                                   // router thread
   std::atomic<bool> decode_ready_{false};
   std::atomic<bool> draining_{false};
   absl::Mutex mutex_;

@@ -16,8 +16,11 @@ using ::testing::HasSubstr;
 
 const std::vector<std::vector<std::string>>& Programs() {
   static const std::vector<std::vector<std::string>> programs = {
-      {"tandem-router"},      {"tandem-prefill-node"}, {"tandem-decode-node"}, {"tandem", "up"},
-      {"tandem", "generate"}, {"tandem", "chat"},      {"tandem", "tokenize"}, {"tandem", "status"},
+      {"tandem-router"},      {"tandem-prefill-node"},
+      {"tandem-decode-node"}, {"tandem", "up"},
+      {"tandem", "generate"}, {"tandem", "chat"},
+      {"tandem", "tokenize"}, {"tandem", "status"},
+      {"tandem", "bench"},    {"tandem", "bench", "serve"},
   };
   return programs;
 }

@@ -18,6 +18,8 @@
 namespace tandem::testing {
 namespace {
 
+using ::testing::HasSubstr;
+
 v1::GenerateRequest RandomRequest(std::mt19937_64& random, const std::string& id) {
   v1::GenerateRequest request;
   request.set_request_id(id);
@@ -164,6 +166,66 @@ TEST_F(Failover, ARollingRestartFailsNothing) {
     nodes_[i] = StartNode(i < 2 ? "prefill" : "decode", names[i]);
     AwaitAnswers(10);
   }
+  Stop(*clients_[0]);
+}
+
+// Answers that take longer than the drain is given go on elsewhere before it ends; without that the
+// node would end busy.
+TEST_F(Failover, ADrainHandsLongAnswersOver) {
+  StartRouters(1);
+  for (const char* id : {"decode-0", "decode-1"}) {
+    auto node = RunningProgram::Start(
+        {"tandem-decode-node", "--engine=hash", absl::StrCat("--id=", id), "--routers=" + fleet_,
+         "--kv-blocks=1024", "--hash-step-time=20ms", "--drain-timeout=2s"});
+    ASSERT_OK(node.status());
+    nodes_.push_back(*std::move(node));
+    ASSERT_FALSE(nodes_.back()->AwaitLine("router_id=router-0").empty()) << nodes_.back()->log();
+  }
+  // 400 steps of 20 ms: eight seconds at least.
+  std::vector<std::thread> clients;
+  std::atomic<int> begun{0};
+  absl::Mutex mutex;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&, i] {
+      v1::GenerateRequest request;
+      request.mutable_tokens()->add_ids(i);
+      request.mutable_sampling()->set_temperature(0);
+      request.mutable_stop()->set_max_tokens(400);
+      request.set_return_token_ids(true);
+      std::vector<int32_t> tokens;
+      EXPECT_OK(clients_[0]->Generate(request, [&](const v1::GenerateResponse& part) {
+        if (tokens.empty() && part.delta().tokens_size() > 0) {
+          absl::MutexLock lock(&mutex);
+          ++begun;
+        }
+        for (const auto& token : part.delta().tokens()) tokens.push_back(token.token_id());
+        return true;
+      }));
+      EXPECT_EQ(tokens, Oracle(request));
+    });
+  }
+  {
+    const auto all_begun = [&] { return begun == 4; };
+    absl::MutexLock lock(&mutex);
+    EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&all_begun), absl::Seconds(60)));
+  }
+  nodes_[0]->Signal(SIGTERM);
+  EXPECT_EQ(nodes_[0]->AwaitEnd().value_or("goes on"), "exit code 0");
+  EXPECT_THAT(nodes_[0]->log(), HasSubstr("idle=yes"));
+  for (std::thread& client : clients) client.join();
+}
+
+// A stopped router's connections stay open: only pings show that nobody is behind them. What its
+// nodes hold for it ends then, whatever the deadlines of its requests are.
+TEST_F(Failover, NodesNoticeARouterThatHangs) {
+  StartRouters(1);
+  StartNodes();
+  StartLoad();
+  AwaitAnswers(10);
+  routers_[0]->Signal(SIGSTOP);
+  for (const auto& node : nodes_) EXPECT_THAT(node->AwaitLine("lost router"), HasSubstr("lost"));
+  routers_[0]->Signal(SIGCONT);
+  AwaitAnswers(10);
   Stop(*clients_[0]);
 }
 

@@ -137,7 +137,9 @@ class Cluster {
     for (Client& c : clients_) {
       if (c.state != Client::kQueued || !Chance(4)) continue;
       if (c.received.size() == c.expected.size()) {
-        // The last token had come before its leg failed: nothing is left to run.
+        // The last token had come before its leg failed: nothing is left to run. Its other leg may
+        // still hold a lease.
+        AbortBoth(c.leg);
         c.state = Client::kDone;
         continue;
       }

@@ -250,6 +250,27 @@ TEST_F(DecodeCoreTest, AbortedLeasesStayQuarantinedUntilDrained) {
   EXPECT_TRUE(core_->idle());
 }
 
+TEST_F(DecodeCoreTest, HandingOverGivesUpEveryLegAndKeepsQuarantines) {
+  Send(Run("a", 20));
+  Send(Installed(1, 65));
+  Send(Run("b", 20));
+  core_->BeginDrain(now_);
+  core_->TakeActions();
+  core_->HandOver(now_);
+  node::NodeActions actions = core_->TakeActions();
+  ASSERT_THAT(actions.events, SizeIs(2));
+  for (const auto& [router, event] : actions.events) {
+    EXPECT_EQ(event.leg_failed().status().code(), static_cast<int>(absl::StatusCode::kUnavailable));
+    EXPECT_FALSE(event.leg_failed().sender_side());
+  }
+  ASSERT_THAT(actions.transfer, SizeIs(1));
+  EXPECT_TRUE(std::holds_alternative<transfer::CloseLease>(actions.transfer[0]));
+  EXPECT_EQ(used(), 0);
+  EXPECT_FALSE(core_->idle()) << "a receive may still come";
+  Send(transfer::LeaseDrained{LeaseId(2)});
+  EXPECT_TRUE(core_->idle());
+}
+
 TEST_F(DecodeCoreTest, FailedSendersAreReplacedUnderANewEpoch) {
   Send(Run("a", 20));
   const transfer::LeaseFailed failed{LeaseId(1), Epoch(1), absl::UnavailableError("gone")};

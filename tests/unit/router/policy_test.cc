@@ -242,5 +242,38 @@ TEST_F(PairPlacementTest, AReplacementPrefillNodeIsNotTheOneThatFailed) {
   EXPECT_FALSE(placer.PlacePrefill(request, NodeKey(99)).has_value());
 }
 
+TEST_F(PairPlacementTest, APairWhoseHandOffsFailIsLeftAloneForAWhile) {
+  Add(1, "d0", v1::NODE_ROLE_DECODE);
+  Add(3, "p0", v1::NODE_ROLE_PREFILL);
+  Add(4, "p1", v1::NODE_ROLE_PREFILL);
+  const PairPlacement placer({.local_prefill_tokens_max = 8}, fleet_, index_, *random_);
+  const auto prefill_at = [&](absl::Time now) {
+    Placement placement;
+    EXPECT_FALSE(placer.Place({40, 60, {}, now, &failed_}, placement).has_value());
+    const auto beside = placer.PlacePrefill({40, 60, {}, now, &failed_}, NodeKey(1));
+    EXPECT_EQ(placement.prefill.has_value(), beside.has_value());
+    return placement.prefill.value_or(NodeKey(0));
+  };
+  fleet_.HandOffFailed(NodeKey(3), NodeKey(1), kNow);
+  EXPECT_EQ(prefill_at(kNow), NodeKey(3)) << "one failure may be bad luck";
+  fleet_.HandOffFailed(NodeKey(3), NodeKey(1), kNow);
+  EXPECT_EQ(prefill_at(kNow), NodeKey(4));
+  EXPECT_EQ(prefill_at(kNow + absl::Seconds(2)), NodeKey(3)) << "it is tried again";
+  // It fails again: longer. The other pair as well: the decode node computes.
+  for (int i = 0; i < 2; ++i) fleet_.HandOffFailed(NodeKey(4), NodeKey(1), kNow);
+  fleet_.HandOffFailed(NodeKey(3), NodeKey(1), kNow);
+  EXPECT_EQ(prefill_at(kNow), NodeKey(0));
+  EXPECT_EQ(prefill_at(kNow + absl::Milliseconds(1500)), NodeKey(4));
+  v1::Installed installed;
+  fleet_.HandedOff(NodeKey(3), NodeKey(1), installed);
+  EXPECT_EQ(prefill_at(kNow), NodeKey(3)) << "a hand-off succeeded";
+  // A node that joins anew begins anew.
+  for (int i = 0; i < 2; ++i) fleet_.HandOffFailed(NodeKey(3), NodeKey(1), kNow);
+  index_.DropNode(fleet_.Find(NodeKey(3))->slot);
+  fleet_.Remove(NodeKey(3));
+  Add(5, "p0", v1::NODE_ROLE_PREFILL);
+  EXPECT_EQ(prefill_at(kNow), NodeKey(5));
+}
+
 }  // namespace
 }  // namespace tandem::router

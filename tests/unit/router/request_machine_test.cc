@@ -60,6 +60,7 @@ TEST_F(RequestTest, BothLegsToTheEnd) {
   EXPECT_DOUBLE_EQ(done.timing.first_token_ms(), 25);
   EXPECT_DOUBLE_EQ(done.timing.install_ms(), 3);
   EXPECT_DOUBLE_EQ(done.timing.total_ms(), 30);
+  EXPECT_THAT(done.timing.gap_ms(), ElementsAre(3, 0, 0, 2, 0, 0, 0, 0, 0));
   EXPECT_EQ(h_.core().GetStatus(h_.now()).nodes(0).transport(), "shm");
 }
 
@@ -198,6 +199,33 @@ TEST_F(RequestTest, DecodeLegFailsWhileGeneratingAndItsLateEventsAreIgnored) {
   FinishLocally(kD1, 3, 10);
 }
 
+TEST_F(RequestTest, ALegThatADrainingNodeHandsOverIsNoAttempt) {
+  JoinAll();
+  ToGenerating();
+  v1::NodeEvent draining;
+  draining.mutable_draining();
+  h_.Say(kD0, {draining, LegFailed(d_, false)});
+  FinishLocally(kD1, 3, 10);
+  EXPECT_EQ(h_.client("r").done->route.attempts(), 1);
+}
+
+// The second retry waits, at most kBackoffMin, and holds up nobody else.
+TEST_F(RequestTest, LaterRetriesWait) {
+  JoinAll();
+  ToGenerating();
+  h_.Say(kD0, {LegFailed(d_, false)});
+  const v1::Leg second = h_.NextRun(kD1).leg();
+  h_.Advance(absl::Seconds(2));  // the first failure is forgotten
+  for (const uint64_t node : {kD0, kD1, kP0, kP1}) h_.Say(node, {});
+  h_.Say(kD1, {LegFailed(second, false)});
+  EXPECT_TRUE(h_.Quiet(kD0)) << "it waits";
+  ASSERT_OK(h_.Submit("other"));
+  const uint64_t others = h_.Quiet(kD0) ? kD1 : kD0;
+  EXPECT_EQ(h_.NextRun(others).leg().request_id(), "other");
+  h_.Advance(RetryBudget::kBackoffMin);
+  EXPECT_EQ(h_.NextRun(kD0).leg().request_id(), "r");
+}
+
 TEST_F(RequestTest, ARetriedPlacementMayUseAPrefillNodeAgain) {
   JoinAll();
   ToGenerating();
@@ -253,6 +281,7 @@ TEST_F(RequestTest, GivesUpAfterAttemptsMax) {
     h_.Say(kD0, {});
     h_.Say(kD1, {});
     h_.Say(key, {LegFailed(leg, false)});
+    h_.Advance(absl::Milliseconds(100));  // later retries wait a little
   }
   EXPECT_THAT(h_.client("r").failure,
               testing::StatusIs(

@@ -1,0 +1,229 @@
+#include "cli/batch/batch_lines.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
+#include "router/http/json_body.h"
+
+namespace tandem::cli {
+namespace {
+
+using router::Json;
+
+// Which part of a GenerateRequest a parameter of the same name is in.
+constexpr const char* kSamplingFields[] = {"temperature",
+                                           "top_k",
+                                           "top_p",
+                                           "min_p",
+                                           "repetition_penalty",
+                                           "presence_penalty",
+                                           "frequency_penalty",
+                                           "seed",
+                                           "logit_bias",
+                                           "allowed_token_ids"};
+constexpr const char* kStopFields[] = {"max_tokens", "min_tokens",
+                                       "stop",       "stop_token_ids",
+                                       "ignore_eos", "include_stop_str_in_output"};
+constexpr const char* kRequestFields[] = {"model",     "cache_salt", "priority",
+                                          "bad_words", "deadline_s", "echo"};
+// Say who asks, or how the answer should come; nothing here depends on them.
+constexpr const char* kIgnoredFields[] = {"custom_id", "user",           "metadata",
+                                          "stream",    "stream_options", "store"};
+
+template <size_t kCount>
+bool Contains(const char* const (&names)[kCount], absl::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+absl::Status Wrong(absl::string_view field, absl::string_view expected) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": expected ", expected));
+}
+
+absl::Status ReadPrompt(const Json& prompt, v1::GenerateRequest& request) {
+  if (prompt.is_string()) {
+    request.set_text(prompt.get<std::string>());
+    return absl::OkStatus();
+  }
+  if (!prompt.is_array() || prompt.empty()) return Wrong("prompt", "a text or token ids");
+  for (const Json& id : prompt) {
+    if (!id.is_number_integer() || id < 0 || id > INT32_MAX) {
+      return Wrong("prompt", "a text or token ids, one prompt a line");
+    }
+    request.mutable_tokens()->add_ids(id.get<int32_t>());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadMessages(const Json& messages, v1::GenerateRequest& request) {
+  if (!messages.is_array() || messages.empty()) return Wrong("messages", "a list of messages");
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Json& one = messages[i];
+    if (!one.is_object() || !one.contains("role") || !one["role"].is_string() ||
+        !one.contains("content") || !one["content"].is_string()) {
+      return Wrong(absl::StrCat("messages[", i, "]"), "a role and a content, both texts");
+    }
+    v1::ChatMessage& message = *request.mutable_chat()->add_messages();
+    message.set_role(one["role"].get<std::string>());
+    message.set_content(one["content"].get<std::string>());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadResponseFormat(const Json& format, v1::GenerateRequest& request) {
+  const std::string type =
+      format.is_object() && format.contains("type") && format["type"].is_string()
+          ? format["type"].get<std::string>()
+          : "";
+  if (type == "text") return absl::OkStatus();
+  if (type == "json_object") {
+    request.mutable_guided()->set_json_object(true);
+    return absl::OkStatus();
+  }
+  if (type == "json_schema" && format.contains("json_schema") &&
+      format["json_schema"].is_object() && format["json_schema"].contains("schema")) {
+    request.mutable_guided()->set_json_schema(router::JsonText(format["json_schema"]["schema"]));
+    return absl::OkStatus();
+  }
+  return Wrong("response_format", "type text, json_object or json_schema with a schema");
+}
+
+// Puts `name` into `wire`, the JSON of a GenerateRequest's parameters, or straight into `request`.
+absl::Status ReadField(const std::string& name, const Json& value, Json& wire,
+                       v1::GenerateRequest& request) {
+  if (value.is_null() || Contains(kIgnoredFields, name)) return absl::OkStatus();
+  if (name == "prompt") return ReadPrompt(value, request);
+  if (name == "messages") return ReadMessages(value, request);
+  if (name == "response_format") return ReadResponseFormat(value, request);
+  if (name == "n") return value == 1 ? absl::OkStatus() : Wrong("n", "1: a line has one answer");
+  if (name == "max_completion_tokens") {
+    wire["stop"]["max_tokens"] = value;
+  } else if (name == "stop") {
+    wire["stop"]["stop"] = value.is_string() ? Json::array({value}) : value;
+    request.mutable_stop()->clear_stop();
+  } else if (Contains(kSamplingFields, name)) {
+    wire["sampling"][name] = value;
+  } else if (Contains(kStopFields, name)) {
+    wire["stop"][name] = value;
+  } else if (Contains(kRequestFields, name)) {
+    wire[name] = value;
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": not served in a batch"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> NameOf(const Json& line, int64_t number) {
+  const auto name = line.find("custom_id");
+  if (name == line.end() || name->is_null()) return absl::StrCat("line-", number);
+  if (!name->is_string()) return Wrong("custom_id", "a text");
+  return name->get<std::string>();
+}
+
+absl::StatusOr<Json> BodyOf(const Json& line) {
+  if (!line.contains("body")) return line;
+  for (const auto& [name, value] : line.items()) {
+    if (name == "url" && value != "/v1/completions" && value != "/v1/chat/completions") {
+      return Wrong("url", "/v1/completions or /v1/chat/completions");
+    }
+    if (name != "url" && name != "custom_id" && name != "method" && name != "body") {
+      return Wrong(name, "custom_id, method, url and body alone beside a body");
+    }
+  }
+  if (!line["body"].is_object()) return Wrong("body", "a JSON object");
+  return line["body"];
+}
+
+}  // namespace
+
+absl::StatusOr<BatchRequest> ParseBatchLine(absl::string_view line, int64_t number,
+                                            const v1::GenerateRequest& defaults) {
+  ASSIGN_OR_RETURN(const Json json, router::ParseJsonBody(line));
+  BatchRequest batch;
+  batch.request = defaults;
+  ASSIGN_OR_RETURN(batch.custom_id, NameOf(json, number));
+  ASSIGN_OR_RETURN(const Json body, BodyOf(json));
+  Json wire = Json::object();
+  for (const auto& [name, value] : body.items()) {
+    RETURN_IF_ERROR(ReadField(name, value, wire, batch.request));
+  }
+  if (body.contains("prompt") == body.contains("messages")) {
+    return absl::InvalidArgumentError("expected one of prompt and messages");
+  }
+  v1::GenerateRequest parameters;
+  const auto parsed =
+      google::protobuf::util::JsonStringToMessage(router::JsonText(wire), &parameters);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(
+        std::string(parsed.message().data(), parsed.message().size()));
+  }
+  batch.request.MergeFrom(parameters);
+  return batch;
+}
+
+std::string BatchLineName(absl::string_view line, int64_t number) {
+  const Json json = Json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+  if (json.is_object() && json.contains("custom_id") && json["custom_id"].is_string()) {
+    return json["custom_id"].get<std::string>();
+  }
+  return absl::StrCat("line-", number);
+}
+
+std::string FormatBatchAnswer(absl::string_view custom_id, const BatchAnswer& answer) {
+  const v1::Usage& usage = answer.finished.usage();
+  const std::string reason = v1::FinishReason_Name(answer.finished.reason());
+  return router::JsonText(
+             {{"custom_id", std::string(custom_id)},
+              {"text", answer.text},
+              {"tokens", answer.tokens},
+              {"finish_reason", absl::AsciiStrToLower(absl::StripPrefix(reason, "FINISH_REASON_"))},
+              {"usage",
+               {{"prompt_tokens", usage.prompt_tokens()},
+                {"completion_tokens", usage.output_tokens()},
+                {"total_tokens", usage.prompt_tokens() + usage.output_tokens()},
+                {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens()}}}}}}) +
+         "\n";
+}
+
+std::string FormatBatchError(absl::string_view custom_id, int64_t number,
+                             const absl::Status& error) {
+  return router::JsonText({{"custom_id", std::string(custom_id)},
+                           {"line", number},
+                           {"error",
+                            {{"code", absl::StatusCodeToString(error.code())},
+                             {"message", std::string(error.message())}}}}) +
+         "\n";
+}
+
+absl::StatusOr<BatchOutput> ReadBatchOutput(absl::string_view text) {
+  BatchOutput output;
+  for (int64_t number = 1; !text.empty(); ++number) {
+    const size_t end = text.find('\n');
+    const absl::string_view line = text.substr(0, end);
+    text.remove_prefix(end == absl::string_view::npos ? text.size() : end + 1);
+    const Json json = Json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+    const bool ours = json.is_object() && json.contains("custom_id") &&
+                      json["custom_id"].is_string() &&
+                      (json.contains("text") || json.contains("error"));
+    if (!ours && end != absl::string_view::npos) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("line ", number, " is no answer of a batch; name another file"));
+    }
+    if (!ours || json.contains("error")) {
+      ++output.dropped;
+      continue;
+    }
+    output.answered.insert(json["custom_id"].get<std::string>());
+    absl::StrAppend(&output.kept, line, "\n");
+  }
+  return output;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,53 @@
+// The lines of a batch: requests in, answers out, and what an earlier run has answered.
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::cli {
+
+struct BatchRequest {
+  std::string custom_id;  // "line-N" when the line has none
+  v1::GenerateRequest request;
+};
+
+// Line `number` (from 1) of a batch: OpenAI's {"custom_id", "url", "body"}, or what would be its
+// body alone, with "custom_id" in it if it is to have a name: "prompt" (text or token ids) or
+// "messages", and parameters by OpenAI's and vLLM's names, which win over those of `defaults`.
+// kInvalidArgument names the field; a field that would change the answer and is not known is
+// refused.
+absl::StatusOr<BatchRequest> ParseBatchLine(absl::string_view line, int64_t number,
+                                            const v1::GenerateRequest& defaults);
+
+// The name of a line that ParseBatchLine refuses: its custom_id if it can be read, else "line-N".
+std::string BatchLineName(absl::string_view line, int64_t number);
+
+struct BatchAnswer {
+  std::string text;
+  std::vector<int32_t> tokens;
+  v1::Finished finished;
+};
+// Each ends with a newline.
+std::string FormatBatchAnswer(absl::string_view custom_id, const BatchAnswer& answer);
+std::string FormatBatchError(absl::string_view custom_id, int64_t number,
+                             const absl::Status& error);
+
+// What an earlier run left behind.
+struct BatchOutput {
+  absl::flat_hash_set<std::string> answered;
+  std::string kept;     // the answers, whole lines
+  int64_t dropped = 0;  // errors, and a last line that was not written to its end
+};
+// Answers are kept; errors are dropped, to be tried again, and so is a cut last line.
+// kFailedPrecondition names a line that no batch has written.
+absl::StatusOr<BatchOutput> ReadBatchOutput(absl::string_view text);
+
+}  // namespace tandem::cli

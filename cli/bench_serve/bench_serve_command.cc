@@ -1,0 +1,290 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/bench_serve/load_run.h"
+#include "cli/bench_serve/load_target.h"
+#include "cli/bench_serve/report.h"
+#include "cli/bench_serve/workload.h"
+#include "cli/commands.h"
+#include "cli/parse.h"
+#include "common/base/status_macros.h"
+#include "common/config/process_main.h"
+#include "common/runtime/stop_signal.h"
+
+namespace tandem::cli {
+namespace {
+
+// How many words a server is asked to tokenize to learn what a word comes to.
+constexpr int64_t kSampleWords = 256;
+
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+absl::Status WriteFile(const char* flag, const std::string& path, const std::string& text) {
+  if (path.empty()) return absl::OkStatus();
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  return file ? absl::OkStatus()
+              : absl::UnavailableError(absl::StrCat("--", flag, " ", path, ": cannot be written"));
+}
+
+class BenchServeCommand final : public Command {
+ public:
+  BenchServeCommand()
+      : schema_("tandem bench serve", "Puts a load on a serving cluster and measures it.") {
+    RegisterTarget();
+    RegisterLoad();
+    RegisterWorkload();
+    RegisterResults();
+  }
+
+  config::Schema& schema() override { return schema_; }
+
+  int Run(const std::vector<std::string>& args, const Environment& env) override {
+    if (auto code = ParseArguments(schema_, args, env, nullptr)) return *code;
+    if (absl::Status status = Plan(); !status.ok()) {
+      ReportError(schema_, status);
+      return config::kExitUsage;
+    }
+    const absl::Status status = Measure();
+    return status.ok() ? config::kExitOk : ReportError(schema_, status);
+  }
+
+ private:
+  void RegisterTarget() {
+    const std::string group = "Target";
+    schema_.Add("target", &target_,
+                "Server: http://HOST:PORT (OpenAI's /v1/completions, streamed) or grpc://HOST:PORT "
+                "(tandem.v1).",
+                {.group = group});
+    schema_.Add("model", &target_options_.model, "Model to ask for; empty = what the server has.",
+                {.group = group});
+    schema_.Add("api-key", &target_options_.api_key, "Key for HTTP servers that want one.",
+                {.group = group, .secret = true});
+    schema_.Add("timeout", &load_.timeout, "A request without its whole answer by then failed.",
+                {.min = absl::Milliseconds(1), .group = group});
+  }
+
+  void RegisterLoad() {
+    const std::string group = "Load";
+    schema_.Add("requests", &load_.requests, "Requests to send; 0 = as many as --duration holds.",
+                {.min = 0, .group = group});
+    schema_.Add("duration", &duration_, "No request begins later; 0 = no such end.",
+                {.min = absl::ZeroDuration(), .group = group});
+    schema_.Add("concurrency", &load_.concurrency,
+                "Closed loop: clients that each wait for their answer. Open loop (--rate): a bound "
+                "on requests under way. 0 = 8 and 60000.",
+                {.min = 0, .max = kInFlightMax, .unit = "requests", .group = group});
+    schema_.Add("rate", &arrivals_.rate, "Open loop: requests that arrive; 0 = closed loop.",
+                {.min = 0.0, .max = 1e6, .unit = "requests/s", .group = group});
+    schema_.AddEnum("arrivals", &arrivals_.kind, "Gaps between arrivals in the open loop.",
+                    {{"poisson", ArrivalKind::kPoisson},
+                     {"bursty", ArrivalKind::kBursty},
+                     {"even", ArrivalKind::kEven}},
+                    group);
+    schema_.Add("burstiness", &arrivals_.burstiness,
+                "Shape of the gamma gaps of bursty arrivals: below 1 clustered, 1 = poisson.",
+                {.min = 0.01, .max = 100.0, .group = group});
+    schema_.Add("warmup", &load_.warmup, "Requests before the measurement, not counted.",
+                {.min = 0, .group = group});
+  }
+
+  void RegisterWorkload() {
+    const std::string group = "Requests";
+    schema_.Add("prompt-tokens", &prompt_tokens_, "Length of prompts: 512, or a range 128..1024.",
+                {.group = group});
+    schema_.Add("output-tokens", &output_tokens_, "Length of answers, likewise.", {.group = group});
+    schema_.Add("lengths", &lengths_,
+                "given: the two above. sharegpt: lognormal lengths with the ShareGPT "
+                "conversations' means, 161 and 338 tokens; not those conversations.",
+                {.group = group, .choices = {"given", "sharegpt"}});
+    schema_.Add("prompts", &prompts_,
+                "A JSON Lines file of prompts instead, over and over: {\"prompt\": text or token "
+                "ids, \"max_tokens\": N}.",
+                {.group = group});
+    schema_.Add("prompt-form", &prompt_form_,
+                "tokens: prompts as token ids. text: words, as many as the server's /tokenize says "
+                "make the tokens (a word a token where it does not say).",
+                {.group = group, .choices = {"tokens", "text"}});
+    schema_.Add("token-ids", &token_ids_, "Ids that prompts are drawn from.", {.group = group});
+    schema_.Add("shared-prefix-tokens", &workload_.shared_prefix_tokens,
+                "Tokens at a prompt's start that it shares with others.",
+                {.min = 0, .max = 1 << 21, .unit = "tokens", .group = group});
+    schema_.Add("prefixes", &workload_.prefixes, "How many shared beginnings there are.",
+                {.min = 1, .max = 100000, .group = group});
+    schema_.Add("seed", &seed_, "Of prompts, lengths, arrivals and the requests' own seeds.",
+                {.min = 0, .group = group});
+    schema_.Add("temperature", &target_options_.temperature, "0 = greedy.",
+                {.min = 0.0, .group = group});
+    schema_.Add("ignore-eos", &target_options_.ignore_eos,
+                "Ask for answers of the full length whatever the model says.", {.group = group});
+  }
+
+  void RegisterResults() {
+    const std::string group = "Results";
+    schema_.Add("slo-ttft", &objectives_.ttft_ms, "Goodput: latest first token; 0 = any.",
+                {.min = 0.0, .unit = "ms", .group = group});
+    schema_.Add("slo-itl", &objectives_.itl_ms,
+                "Goodput: longest 99th percentile of a request's own gaps; 0 = any.",
+                {.min = 0.0, .unit = "ms", .group = group});
+    schema_.Add("slo-e2e", &objectives_.e2e_ms, "Goodput: latest whole answer; 0 = any.",
+                {.min = 0.0, .unit = "ms", .group = group});
+    schema_.Add("json", &json_, "A file for the result as JSON; - prints it instead of the table.",
+                {.group = group});
+    schema_.Add("csv", &csv_, "A file for a line a request.", {.group = group});
+    schema_.Add("html", &html_, "A file for one page with charts that needs nothing else.",
+                {.group = group});
+    schema_.Add("progress", &progress_, "A live line on a terminal.", {.group = group});
+  }
+
+  absl::Status Plan() {
+    ASSIGN_OR_RETURN(target_options_.address, ParseTarget(target_));
+    ASSIGN_OR_RETURN(workload_.prompt_tokens, ParseLengthRange("prompt-tokens", prompt_tokens_));
+    ASSIGN_OR_RETURN(workload_.output_tokens, ParseLengthRange("output-tokens", output_tokens_));
+    ASSIGN_OR_RETURN(workload_.token_ids, ParseLengthRange("token-ids", token_ids_));
+    if (load_.requests == 0 && duration_ == absl::ZeroDuration()) {
+      return absl::InvalidArgumentError("--requests=0 needs a --duration");
+    }
+    if (duration_ > absl::ZeroDuration()) load_.duration = duration_;
+    if (arrivals_.rate > 0) {
+      load_.arrivals = arrivals_;
+    } else if (load_.concurrency == 0) {
+      load_.concurrency = 8;
+    }
+    workload_.sharegpt_like = lengths_ == "sharegpt";
+    workload_.as_text = prompt_form_ == "text";
+    workload_.seed = load_.seed = static_cast<uint64_t>(seed_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Measure() {
+    RaiseDescriptorLimit();
+    ASSIGN_OR_RETURN(const std::unique_ptr<StopSignal> stop, StopSignal::Create());
+    boost::asio::io_context context(1);
+    ASSIGN_OR_RETURN(const std::unique_ptr<LoadTarget> target,
+                     target_options_.address.grpc ? NewGrpcTarget(target_options_, context)
+                                                  : NewHttpTarget(target_options_, context));
+    ASSIGN_OR_RETURN(const std::unique_ptr<Workload> workload, NewWorkload(*target));
+    const bool show = progress_ && isatty(STDERR_FILENO) != 0;
+    const LoadHooks hooks = {.should_stop = [&] { return stop->Wait(absl::ZeroDuration()) != 0; },
+                             .on_progress =
+                                 [&](const LoadProgress& progress) {
+                                   if (show) ShowProgress(progress);
+                                 }};
+    ASSIGN_OR_RETURN(LoadResult result, RunLoad(load_, context, *target, *workload, hooks));
+    if (show) std::fputs("\r\033[K", stderr);
+    LoadReport report;
+    report.settings = Settings(target->model());
+    report.open_loop = load_.arrivals.has_value();
+    report.interrupted = result.interrupted;
+    report.summary = Summarize(result.records, result.elapsed, objectives_);
+    report.records = std::move(result.records);
+    return Publish(report);
+  }
+
+  absl::StatusOr<std::unique_ptr<Workload>> NewWorkload(LoadTarget& target) {
+    if (!prompts_.empty()) {
+      std::ifstream file(prompts_, std::ios::binary);
+      const std::string text((std::istreambuf_iterator<char>(file)),
+                             std::istreambuf_iterator<char>());
+      if (!file) return absl::NotFoundError(absl::StrCat("--prompts ", prompts_, ": cannot read"));
+      absl::StatusOr<std::unique_ptr<Workload>> workload = NewFileWorkload(text, workload_);
+      if (workload.ok()) return workload;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--prompts ", prompts_, ": ", workload.status().message()));
+    }
+    if (workload_.as_text) {
+      const std::unique_ptr<Random> random = NewSeededRandom(workload_.seed);
+      const absl::StatusOr<int64_t> tokens = target.CountTokens(DrawWords(kSampleWords, *random));
+      if (tokens.ok() && *tokens > 0) {
+        workload_.tokens_per_word = static_cast<double>(*tokens) / kSampleWords;
+      }
+    }
+    return NewSyntheticWorkload(workload_);
+  }
+
+  static void ShowProgress(const LoadProgress& progress) {
+    const double seconds = absl::ToDoubleSeconds(progress.elapsed);
+    std::fprintf(stderr,
+                 "\r\033[K%6.1f s  %ld sent, %ld ended (%ld failed), %ld under way, %.1f "
+                 "requests/s, %.0f parts/s",
+                 seconds, static_cast<long>(progress.begun), static_cast<long>(progress.ended),
+                 static_cast<long>(progress.failed), static_cast<long>(progress.in_flight),
+                 seconds > 0 ? static_cast<double>(progress.ended) / seconds : 0,
+                 seconds > 0 ? static_cast<double>(progress.texts) / seconds : 0);
+    std::fflush(stderr);
+  }
+
+  std::vector<std::pair<std::string, std::string>> Settings(const std::string& model) const {
+    std::string load;
+    if (load_.arrivals.has_value()) {
+      static constexpr const char* kNames[] = {"even", "poisson", "bursty"};
+      load = absl::StrCat("open loop, ", arrivals_.rate, " requests/s, ",
+                          kNames[static_cast<int>(arrivals_.kind)]);
+      if (arrivals_.kind == ArrivalKind::kBursty) {
+        absl::StrAppend(&load, " (gamma of shape ", arrivals_.burstiness, ")");
+      }
+      if (load_.concurrency > 0) absl::StrAppend(&load, ", at most ", load_.concurrency);
+    } else {
+      load = absl::StrCat("closed loop, ", load_.concurrency, " clients");
+    }
+    std::string lengths = absl::StrCat(prompt_tokens_, " prompt, ", output_tokens_, " output");
+    if (workload_.sharegpt_like) lengths = "ShareGPT-like (lognormal, means 161 and 338)";
+    if (!prompts_.empty()) lengths = absl::StrCat("from ", prompts_);
+    if (workload_.shared_prefix_tokens > 0) {
+      absl::StrAppend(&lengths, "; ", workload_.shared_prefix_tokens, " shared by one of ",
+                      workload_.prefixes, " prefixes");
+    }
+    return {{"target", target_options_.address.text()},
+            {"model", model},
+            {"load", load},
+            {"tokens", lengths},
+            {"prompts as", prompts_.empty() ? prompt_form_ : "they are"},
+            {"seed", absl::StrCat(seed_)},
+            {"warm-up", absl::StrCat(load_.warmup, " requests")}};
+  }
+
+  absl::Status Publish(const LoadReport& report) {
+    const std::string json = FormatLoadJson(report);
+    std::fputs((json_ == "-" ? json : FormatLoadTable(report)).c_str(), stdout);
+    std::fflush(stdout);
+    RETURN_IF_ERROR(WriteFile("json", json_ == "-" ? "" : json_, json));
+    RETURN_IF_ERROR(WriteFile("csv", csv_, csv_.empty() ? "" : FormatLoadCsv(report.records)));
+    RETURN_IF_ERROR(WriteFile("html", html_, html_.empty() ? "" : FormatLoadHtml(report)));
+    if (report.summary.answered == 0 && !report.summary.errors.empty()) {
+      return absl::UnavailableError("no request was answered");
+    }
+    return absl::OkStatus();
+  }
+
+  config::Schema schema_;
+  std::string target_ = "http://127.0.0.1:8000";
+  TargetOptions target_options_;
+  LoadOptions load_ = {.concurrency = 0};
+  absl::Duration duration_;
+  ArrivalOptions arrivals_ = {.rate = 0};
+  WorkloadOptions workload_;
+  std::string prompt_tokens_ = "512", output_tokens_ = "64", token_ids_ = "33..126";
+  std::string lengths_ = "given", prompt_form_ = "tokens", prompts_;
+  int64_t seed_ = 1;
+  Objectives objectives_;
+  std::string json_, csv_, html_;
+  bool progress_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> NewBenchServeCommand() { return std::make_unique<BenchServeCommand>(); }
+
+}  // namespace tandem::cli

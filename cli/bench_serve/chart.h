@@ -1,0 +1,38 @@
+// Line and point charts as SVG text, without scripts: what HTML reports embed.
+// Thread safety: pure functions.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace tandem::cli {
+
+struct Series {
+  std::string name;
+  std::vector<std::pair<double, double>> points;  // by x
+};
+
+struct Chart {
+  std::string title;
+  std::string x_label;
+  std::string y_label;
+  std::vector<Series> series;
+  bool points_only = false;  // dots instead of a line
+};
+
+// A whole <svg> element, well-formed XML whatever the texts hold. Axes begin at zero. A series of
+// more points than kPointsMax is thinned evenly; values that are no finite numbers are left out.
+std::string DrawChart(const Chart& chart);
+inline constexpr size_t kPointsMax = 2000;
+
+// `text` for XML: & < > and quotes escaped, control characters and bytes that are not UTF-8
+// replaced.
+std::string XmlEscape(absl::string_view text);
+
+// The step of an axis to `most` with about `count` marks: 1, 2 or 5 times a power of ten.
+double AxisStep(double most, int count);
+
+}  // namespace tandem::cli

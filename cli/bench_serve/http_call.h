@@ -1,0 +1,39 @@
+// One streamed completion over HTTP, on connections that are kept alive between calls.
+// Thread safety: by the thread that runs the pool's io_context.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/http/message.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/bench_serve/load_target.h"
+
+namespace tandem::cli {
+
+struct HttpPeer {
+  std::vector<boost::asio::ip::tcp::endpoint> endpoints;
+  std::string host;     // as the Host header says it
+  std::string api_key;  // may be empty
+};
+
+// Connections that wait for their next request; it outlives the calls.
+struct HttpPool {
+  explicit HttpPool(boost::asio::io_context& io) : context(io) {}
+  boost::asio::io_context& context;
+  HttpPeer peer;
+  std::vector<boost::asio::ip::tcp::socket> idle;
+};
+
+using HttpRequestMessage = boost::beast::http::request<boost::beast::http::string_body>;
+HttpRequestMessage MakeHttpRequest(const HttpPeer& peer, boost::beast::http::verb method,
+                                   const std::string& path, std::string body);
+
+// Sends `request`. A kept connection that turns out to be closed is replaced by a fresh one once.
+std::shared_ptr<LoadCall> StartHttpCall(HttpPool& pool, HttpRequestMessage request,
+                                        AnswerObserver& observer);
+
+}  // namespace tandem::cli

@@ -1,0 +1,56 @@
+// Puts a load on a target: when to send what, how many at a time, when to end.
+// Thread safety: none; everything runs inside Run, on the calling thread.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cli/bench_serve/arrivals.h"
+#include "cli/bench_serve/load_target.h"
+#include "cli/bench_serve/statistics.h"
+#include "cli/bench_serve/workload.h"
+
+namespace tandem::cli {
+
+struct LoadOptions {
+  int64_t requests = 200;                              // 0 = as many as `duration` holds
+  absl::Duration duration = absl::InfiniteDuration();  // no request begins later
+  // Open loop: requests begin when they are due. Without it, each of `concurrency` clients sends
+  // its next request once its last is answered.
+  std::optional<ArrivalOptions> arrivals;
+  int64_t concurrency = 8;  // in the open loop a bound on what is under way; 0 = kInFlightMax
+  int64_t warmup = 0;       // requests before the measurement, not counted
+  absl::Duration timeout = absl::Seconds(300);
+  uint64_t seed = 1;
+};
+inline constexpr int64_t kInFlightMax = 60'000;
+// Gaps kept over a whole run; later ones are not in the ITL figures.
+inline constexpr int64_t kGapsMax = 50'000'000;
+
+struct LoadProgress {
+  absl::Duration elapsed;
+  int64_t begun = 0, ended = 0, failed = 0, in_flight = 0;
+  int64_t texts = 0;  // parts of answers that came
+};
+
+struct LoadHooks {
+  std::function<bool()> should_stop;                     // asked every tick
+  std::function<void(const LoadProgress&)> on_progress;  // every tick of the measurement
+};
+
+struct LoadResult {
+  std::vector<RequestRecord> records;
+  absl::Duration elapsed;
+  bool interrupted = false;
+};
+
+// Ends when all requests have; after should_stop said so, those under way are cancelled. An error
+// only when no request of the warm-up was answered.
+absl::StatusOr<LoadResult> RunLoad(const LoadOptions& options, boost::asio::io_context& context,
+                                   LoadTarget& target, Workload& workload, const LoadHooks& hooks);
+
+}  // namespace tandem::cli

@@ -1,0 +1,79 @@
+// What became of each request of a load, and what that comes to.
+// Thread safety: values. Times are counted from the beginning of the measurement.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace tandem::cli {
+
+// One request, as its client saw it.
+struct RequestRecord {
+  int64_t index = 0;
+  absl::Duration intended;  // when it should have begun; latencies count from here
+  absl::Duration sent;      // when it did
+  std::optional<absl::Duration> first_token;
+  absl::Duration ended;
+  std::vector<float> gaps_ms;  // between parts of the answer that carry text
+  int32_t prompt_tokens = 0;   // as the server counted, as are the next two
+  int32_t output_tokens = 0;
+  int32_t cached_tokens = 0;
+  std::string error;    // its kind, such as "HTTP 429"; empty = answered
+  std::string message;  // what the server or the system said
+  bool cancelled = false;
+
+  bool ok() const { return error.empty() && !cancelled; }
+  double ttft_ms() const;  // REQUIRES: first_token
+  double e2e_ms() const { return absl::ToDoubleMilliseconds(ended - intended); }
+  // Time for each token after the first; nullopt with fewer than two.
+  std::optional<double> tpot_ms() const;
+};
+
+struct Distribution {
+  int64_t count = 0;
+  double mean = 0, p50 = 0, p90 = 0, p99 = 0, max = 0;
+};
+
+// The value with `percent` of all at or below it (nearest rank). REQUIRES: `sorted` is, not empty.
+double Percentile(absl::Span<const double> sorted, double percent);
+// Of no values: all zero.
+Distribution Describe(std::vector<double> values);
+
+// What a request must keep to count as good, in milliseconds; 0 = anything.
+struct Objectives {
+  double ttft_ms = 0;
+  double itl_ms = 0;  // 99 % of the request's own gaps
+  double e2e_ms = 0;
+
+  bool any() const { return ttft_ms > 0 || itl_ms > 0 || e2e_ms > 0; }
+};
+bool Meets(const RequestRecord& record, const Objectives& objectives);
+
+struct LoadSummary {
+  double seconds = 0;
+  int64_t requests = 0;  // all that began
+  int64_t answered = 0;
+  int64_t cancelled = 0;                                            // by the end of the run
+  std::map<std::string, int64_t> errors;                            // by kind
+  std::map<std::string, std::string> error_messages;                // the first of each kind
+  int64_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;  // of answered requests
+  double requests_per_second = 0, output_tokens_per_second = 0, tokens_per_second = 0;
+  Distribution ttft, itl, tpot, e2e;  // milliseconds, of answered requests
+  Distribution lateness;              // sent - intended, of all
+  Objectives objectives;
+  int64_t good = 0;       // answered within the objectives
+  double goodput = 0;     // good requests a second
+  double good_share = 0;  // of answered and failed ones
+};
+
+// `elapsed`: from the first arrival to the end of the last request.
+LoadSummary Summarize(absl::Span<const RequestRecord> records, absl::Duration elapsed,
+                      const Objectives& objectives);
+
+}  // namespace tandem::cli

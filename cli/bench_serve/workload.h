@@ -1,0 +1,55 @@
+// The requests of a load, one after the other: drawn from a seed, or read from a file.
+// Thread safety: none; its owner's thread. Invariants: equal options give equal requests.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "cli/bench_serve/lengths.h"
+
+namespace tandem::cli {
+
+// One request. The prompt is text or token ids.
+struct LoadRequest {
+  int64_t index = 0;
+  std::string text;
+  std::vector<int32_t> tokens;
+  int32_t max_tokens = 1;
+  uint64_t seed = 0;
+};
+
+struct WorkloadOptions {
+  LengthRange prompt_tokens = {512, 512};
+  LengthRange output_tokens = {64, 64};
+  bool sharegpt_like = false;  // lengths from kShareGptPrompts and kShareGptAnswers instead
+  bool as_text = false;        // words instead of token ids
+  double tokens_per_word = 1;  // what a word comes to, with as_text
+  LengthRange token_ids = {33, 126};
+  int32_t shared_prefix_tokens = 0;  // tokens at the start that requests of one prefix share
+  int32_t prefixes = 1;
+  uint64_t seed = 1;
+};
+
+class Workload {
+ public:
+  virtual ~Workload() = default;
+  virtual LoadRequest Next() = 0;
+};
+
+// Every prompt is fresh but for its shared prefix; a prompt is at least one token longer than that.
+std::unique_ptr<Workload> NewSyntheticWorkload(const WorkloadOptions& options);
+
+// The text of `words` words drawn from `random`: what as_text prompts are made of, and what
+// tokens_per_word is measured on.
+std::string DrawWords(int64_t words, Random& random);
+
+// The lines of a JSON Lines file over and over: {"prompt": text or token ids, "max_tokens": N}, the
+// latter, when absent, from options.output_tokens. kInvalidArgument names the line.
+absl::StatusOr<std::unique_ptr<Workload>> NewFileWorkload(absl::string_view json_lines,
+                                                          const WorkloadOptions& options);
+
+}  // namespace tandem::cli

@@ -1,0 +1,61 @@
+// The processes of a chaos run: routers and nodes that are killed, stopped and started again.
+// Thread safety: by its owner; addresses from any thread once ready.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cli/chaos/fault_plan.h"
+#include "cli/chaos/namespaces.h"
+#include "cli/cluster_plan.h"
+
+namespace tandem::cli {
+
+class ChaosCluster {
+ public:
+  struct Options {
+    UpConfig up;           // engine, model, sizes
+    std::string binaries;  // the folder of the programs
+    std::string logs;      // a folder for the processes' logs; "" = not kept
+    int cores = 1;
+    // Null: on loopback. Process i of the topology is port i + 1. Outlives the cluster.
+    Namespaces* namespaces = nullptr;
+  };
+  // How long leases outlive their owners here: all is given back by then.
+  static constexpr absl::Duration kLeaseTime = absl::Seconds(5);
+
+  // Starts the routers, and when they serve the nodes.
+  static absl::StatusOr<std::unique_ptr<ChaosCluster>> Start(const Options& options);
+  // Kills and reaps what runs.
+  virtual ~ChaosCluster() = default;
+
+  // Every router has every node ready. Errors: a process that ended, and its last line.
+  virtual absl::StatusOr<bool> Ready() = 0;
+  virtual std::vector<std::string> router_addresses() const = 0;
+  virtual pid_t pid(int process) const = 0;  // 0 while it is down
+  virtual void Signal(int process, int signal) = 0;
+  // SIGKILL, and its end.
+  virtual void Kill(int process) = 0;
+  // REQUIRES: it is down.
+  virtual absl::Status StartAgain(int process) = 0;
+  // Processes that ended by themselves since the last call, each with how: they are down.
+  struct Ended {
+    int process;
+    std::string how;
+  };
+  virtual std::vector<Ended> TakeEnded() = 0;
+
+  // What routers and nodes hold for requests, in words; "" when nothing.
+  virtual std::string Holdings() = 0;
+  // Open descriptors of each process; 0 while it is down.
+  virtual std::vector<int64_t> OpenFiles() const = 0;
+};
+
+}  // namespace tandem::cli

@@ -1,0 +1,140 @@
+#include "cli/chaos/chaos_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tandem::cli {
+namespace {
+
+// A fault is felt for this long after its end: a process that starts again loads and joins.
+constexpr absl::Duration kAftermath = absl::Seconds(2);
+
+// Nearest rank; `values` ascending.
+double Percentile(const std::vector<double>& values, double share) {
+  if (values.empty()) return 0;
+  const auto rank = static_cast<size_t>(share * static_cast<double>(values.size()));
+  return values[std::min(rank, values.size() - 1)];
+}
+
+double MedianPauseMs(const std::vector<RequestRecord>& records) {
+  std::vector<double> pauses;
+  for (const RequestRecord& record : records)
+    pauses.push_back(absl::ToDoubleMilliseconds(record.pause()));
+  std::sort(pauses.begin(), pauses.end());
+  return Percentile(pauses, 0.5);
+}
+
+const ChaosFault* CauseOf(const RequestRecord& record, const std::vector<ChaosFault>& faults) {
+  const ChaosFault* nearest = nullptr;
+  for (const ChaosFault& fault : faults) {
+    if (fault.at > record.pause_to || fault.end() + kAftermath < record.pause_from) continue;
+    const auto distance = [&](const ChaosFault& f) {
+      return absl::AbsDuration(f.at - record.pause_from);
+    };
+    if (nearest == nullptr || distance(fault) < distance(*nearest)) nearest = &fault;
+  }
+  return nearest;
+}
+
+}  // namespace
+
+ChaosReport Summarize(const ChaosFindings& findings) {
+  ChaosReport report;
+  report.seed = findings.seed;
+  report.seconds = absl::ToDoubleSeconds(findings.ran);
+  report.namespaces = findings.namespaces;
+  report.leaks = findings.leaks;
+  report.crashes = findings.crashes;
+  report.calm_pause_ms = MedianPauseMs(findings.calm);
+  for (const ChaosFault& fault : findings.faults)
+    ++report.groups[GroupOf(fault, findings.topology)].faults;
+  std::map<std::string, std::vector<double>> added;
+  for (const RequestRecord& record : findings.requests) {
+    ++report.requests;
+    report.tokens += record.tokens;
+    report.asked_again += record.calls - 1;
+    const std::string said = absl::StrCat(record.id, ": ", record.what);
+    if (record.end == RequestRecord::End::kWhole) ++report.whole;
+    if (record.end == RequestRecord::End::kCancelled) ++report.cancelled;
+    if (record.end == RequestRecord::End::kMismatch) report.mismatches.push_back(said);
+    if (record.end == RequestRecord::End::kGivenUp) report.given_up.push_back(said);
+    if (!record.recovered()) continue;
+    ++report.recovered;
+    const ChaosFault* cause = CauseOf(record, findings.faults);
+    added[cause == nullptr ? "unknown" : GroupOf(*cause, findings.topology)].push_back(
+        std::max(0.0, absl::ToDoubleMilliseconds(record.pause()) - report.calm_pause_ms));
+  }
+  for (auto& [group, values] : added) {
+    std::sort(values.begin(), values.end());
+    report.groups[group].added = {.count = static_cast<int64_t>(values.size()),
+                                  .p50_ms = Percentile(values, 0.5),
+                                  .p99_ms = Percentile(values, 0.99),
+                                  .max_ms = values.back()};
+  }
+  return report;
+}
+
+std::string ToTable(const ChaosReport& report) {
+  std::string text = absl::StrFormat(
+      "\nseed %d, %.0f s, %s\n%d requests, %d tokens: %d whole, %d cancelled by their clients, %d "
+      "recovered; asked again %d times\nlongest pause of an undisturbed request, median: %.1f "
+      "ms\n\n"
+      "%-20s %7s %10s %29s\n%-20s %7s %10s %9s %9s %9s\n",
+      report.seed, report.seconds,
+      report.namespaces ? "each process in a network namespace of its own"
+                        : "on loopback, without faults of the network",
+      report.requests, report.tokens, report.whole, report.cancelled, report.recovered,
+      report.asked_again, report.calm_pause_ms, "", "", "", "added by recovery, ms", "FAULT",
+      "TIMES", "RECOVERED", "p50", "p99", "max");
+  for (const auto& [name, group] : report.groups) {
+    absl::StrAppendFormat(&text, "%-20s %7d %10d", name, group.faults, group.added.count);
+    if (group.added.count > 0)
+      absl::StrAppendFormat(&text, " %9.1f %9.1f %9.1f", group.added.p50_ms, group.added.p99_ms,
+                            group.added.max_ms);
+    absl::StrAppend(&text, "\n");
+  }
+  const auto list = [&](const char* what, const std::vector<std::string>& entries) {
+    constexpr size_t kShownMax = 20;
+    absl::StrAppendFormat(&text, "%-14s %d\n", what, entries.size());
+    for (size_t i = 0; i < std::min(entries.size(), kShownMax); ++i)
+      absl::StrAppend(&text, "  ", entries[i], "\n");
+  };
+  absl::StrAppend(&text, "\n");
+  list("mismatches", report.mismatches);
+  list("given up", report.given_up);
+  list("leaks", report.leaks);
+  list("crashes", report.crashes);
+  return text;
+}
+
+std::string ToJson(const ChaosReport& report) {
+  nlohmann::ordered_json json = {{"seed", report.seed},
+                                 {"seconds", report.seconds},
+                                 {"namespaces", report.namespaces},
+                                 {"requests", report.requests},
+                                 {"tokens", report.tokens},
+                                 {"whole", report.whole},
+                                 {"cancelled", report.cancelled},
+                                 {"recovered", report.recovered},
+                                 {"asked_again", report.asked_again},
+                                 {"calm_pause_ms", report.calm_pause_ms},
+                                 {"violations", report.violations()}};
+  json["faults"] = nlohmann::ordered_json::object();
+  for (const auto& [name, group] : report.groups)
+    json["faults"][name] = {{"times", group.faults},
+                            {"recovered", group.added.count},
+                            {"added_ms_p50", group.added.p50_ms},
+                            {"added_ms_p99", group.added.p99_ms},
+                            {"added_ms_max", group.added.max_ms}};
+  json["mismatches"] = report.mismatches;
+  json["given_up"] = report.given_up;
+  json["leaks"] = report.leaks;
+  json["crashes"] = report.crashes;
+  // Texts of clients may hold any byte.
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace tandem::cli

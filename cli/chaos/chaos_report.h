@@ -1,0 +1,77 @@
+// What a chaos run found: each request's fate, figures by kind of fault, broken promises.
+// Thread safety: values and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "cli/chaos/fault_plan.h"
+
+namespace tandem::cli {
+
+// One asking of one request, over all of its calls. Times are since the load began.
+struct RequestRecord {
+  enum class End { kWhole, kCancelled, kMismatch, kGivenUp };
+
+  std::string id;
+  End end = End::kWhole;
+  std::string what;  // kMismatch and kGivenUp: in words
+  int calls = 1;     // how often the client asked
+  int placements = 1;
+  int64_t tokens = 0;
+  // The longest time in which nothing came.
+  absl::Duration pause_from, pause_to;
+
+  // Something failed under it, and it went on.
+  bool recovered() const { return end == End::kWhole && (calls > 1 || placements > 1); }
+  absl::Duration pause() const { return pause_to - pause_from; }
+};
+
+struct ChaosFindings {
+  ChaosTopology topology;
+  uint64_t seed = 0;
+  absl::Duration ran;
+  bool namespaces = false;
+  std::vector<ChaosFault> faults;  // carried out
+  // Of the same requests, while nothing failed.
+  std::vector<RequestRecord> calm;
+  std::vector<RequestRecord> requests;
+  std::vector<std::string> leaks;    // held one lease time after the last request
+  std::vector<std::string> crashes;  // processes that ended on their own
+};
+
+struct ChaosReport {
+  struct Latency {
+    int64_t count = 0;
+    double p50_ms = 0, p99_ms = 0, max_ms = 0;
+  };
+  struct Group {
+    int64_t faults = 0;
+    Latency added;  // over the calm median pause, of the requests that recovered from it
+  };
+
+  uint64_t seed = 0;
+  double seconds = 0;
+  bool namespaces = false;
+  int64_t requests = 0, tokens = 0, whole = 0, cancelled = 0, recovered = 0;
+  int64_t asked_again = 0;  // calls beyond each request's first
+  double calm_pause_ms = 0;
+  std::map<std::string, Group> groups;  // by GroupOf; "unknown": recovered from none of them
+  std::vector<std::string> mismatches, given_up, leaks, crashes;
+
+  int64_t violations() const {
+    return static_cast<int64_t>(mismatches.size() + given_up.size() + leaks.size() +
+                                crashes.size());
+  }
+};
+
+// A pause is put down to the fault that began nearest to where the pause did, of those that were at
+// work, or just over, while it lasted.
+ChaosReport Summarize(const ChaosFindings& findings);
+std::string ToTable(const ChaosReport& report);
+std::string ToJson(const ChaosReport& report);
+
+}  // namespace tandem::cli

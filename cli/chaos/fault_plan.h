@@ -1,0 +1,70 @@
+// The faults of one chaos run, as data: what strikes whom, when and for how long. Drawn from a seed
+// before the cluster starts, printed, then carried out. Thread safety: values and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace tandem::cli {
+
+enum class ChaosFaultKind {
+  kKill,       // SIGKILL; started again when the fault ends
+  kPause,      // SIGSTOP, then SIGCONT
+  kPartition,  // no packet passes between victim and other
+  kSlowLink,   // packets between them pass at `amount` bytes a second
+  kLoss,       // `amount` of a thousand packets are lost
+  kDisk,       // the machines' shared memory files have no room
+  kMemory,     // the victim gets no more memory; started again if it dies of that
+};
+inline constexpr int kChaosFaultKinds = 7;
+absl::string_view ChaosFaultName(ChaosFaultKind kind);
+// kInvalidArgument names the text and the known kinds.
+absl::StatusOr<ChaosFaultKind> ParseChaosFault(absl::string_view name);
+// Needs control over the network between processes.
+bool IsNetworkFault(ChaosFaultKind kind);
+
+// Processes are numbered routers first, then prefill nodes, then decode nodes.
+struct ChaosTopology {
+  int routers = 2, prefill = 2, decode = 3;
+
+  int processes() const { return routers + prefill + decode; }
+  absl::string_view RoleOf(int process) const;  // "router", "prefill", "decode"
+  std::string NameOf(int process) const;        // "decode-1"
+};
+
+struct ChaosFault {
+  static constexpr int kEverybody = -1;
+
+  absl::Duration at, lasts;  // since the load began
+  ChaosFaultKind kind = ChaosFaultKind::kKill;
+  int victim = 0;
+  int other = kEverybody;  // network faults: at the far end of the link
+  bool one_way = false;    // partitions: only packets from the victim are lost
+  int64_t amount = 0;
+
+  absl::Duration end() const { return at + lasts; }
+};
+
+struct FaultPlanOptions {
+  uint64_t seed = 0;
+  ChaosTopology topology;
+  absl::Duration period = absl::Seconds(2), length = absl::Minutes(1);
+  std::vector<ChaosFaultKind> kinds;
+};
+
+// One fault each `period`, all over before `length`. At any time a router and a decode node are
+// neither killed, paused nor short of memory, so that requests can be served.
+// REQUIRES: kinds and topology not empty, period > 0.
+std::vector<ChaosFault> PlanFaults(const FaultPlanOptions& options);
+
+// "kill decode", "loss": what figures are kept for.
+std::string GroupOf(const ChaosFault& fault, const ChaosTopology& topology);
+// "    4.0s for  1.2s  partition decode-1 -> router-0".
+std::string ToText(const ChaosFault& fault, const ChaosTopology& topology);
+
+}  // namespace tandem::cli

@@ -1,0 +1,149 @@
+#include "cli/chaos/fault_runner.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tandem::cli {
+namespace {
+
+// What a process short of memory may still take, beyond what it has mapped.
+constexpr int64_t kSpareBytes = 64 << 10;
+
+// Bytes of address space that a process has mapped; 0 when it is gone.
+int64_t MappedBytes(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/statm"));
+  int64_t pages = 0;
+  file >> pages;
+  return file ? pages * 4096 : 0;
+}
+
+}  // namespace
+
+FaultRunner::FaultRunner(std::vector<ChaosFault> faults, const ChaosTopology& topology,
+                         ChaosCluster& cluster, Namespaces* namespaces)
+    : faults_(std::move(faults)), topology_(topology), cluster_(cluster), namespaces_(namespaces) {}
+
+void FaultRunner::Tick(absl::Duration since_begin) {
+  for (const ChaosCluster::Ended& ended : cluster_.TakeEnded()) OnEnded(ended, since_begin);
+  for (size_t i = 0; i < active_.size();) {
+    if (active_[i].end() > since_begin) {
+      ++i;
+      continue;
+    }
+    const ChaosFault ending = active_[i];
+    active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
+    End(ending);
+  }
+  while (next_ < faults_.size() && faults_[next_].at <= since_begin) {
+    ChaosFault fault = faults_[next_++];
+    fault.at = since_begin;
+    Begin(fault);
+  }
+}
+
+void FaultRunner::Begin(ChaosFault fault) {
+  std::printf("%s\n", ToText(fault, topology_).c_str());
+  std::fflush(stdout);
+  carried_out_.push_back(fault);
+  active_.push_back(fault);
+  switch (fault.kind) {
+    case ChaosFaultKind::kKill:
+      return cluster_.Kill(fault.victim);
+    case ChaosFaultKind::kPause:
+      return cluster_.Signal(fault.victim, SIGSTOP);
+    case ChaosFaultKind::kMemory:
+      return LimitMemory(fault.victim, true);
+    case ChaosFaultKind::kDisk:
+      if (const absl::Status filled = namespaces_->FillDisk(); !filled.ok())
+        crashes_.push_back(absl::StrCat("the disk cannot be filled: ", filled.ToString()));
+      return;
+    default:
+      return ApplyNetwork();
+  }
+}
+
+void FaultRunner::End(const ChaosFault& fault) {
+  switch (fault.kind) {
+    case ChaosFaultKind::kKill:
+      return StartDown(fault.victim);
+    case ChaosFaultKind::kPause:
+      return cluster_.Signal(fault.victim, SIGCONT);
+    case ChaosFaultKind::kMemory:
+      if (cluster_.pid(fault.victim) == 0) return StartDown(fault.victim);
+      return LimitMemory(fault.victim, false);
+    case ChaosFaultKind::kDisk:
+      return namespaces_->EmptyDisk();
+    default:
+      return ApplyNetwork();
+  }
+}
+
+void FaultRunner::OnEnded(const ChaosCluster::Ended& ended, absl::Duration now) {
+  for (const ChaosFault& fault : active_)
+    if (fault.kind == ChaosFaultKind::kMemory && fault.victim == ended.process) return;
+  if (starved_.count(ended.process) == 0)
+    crashes_.push_back(absl::StrFormat("%s ended with %s at %.1f s",
+                                       topology_.NameOf(ended.process), ended.how,
+                                       absl::ToDoubleSeconds(now)));
+  StartDown(ended.process);
+}
+
+void FaultRunner::StartDown(int process) {
+  starved_.erase(process);
+  if (const absl::Status started = cluster_.StartAgain(process); !started.ok())
+    crashes_.push_back(
+        absl::StrCat(topology_.NameOf(process), " cannot be started: ", started.ToString()));
+}
+
+void FaultRunner::LimitMemory(int process, bool limited) {
+  const pid_t pid = cluster_.pid(process);
+  const int64_t mapped = pid == 0 ? 0 : MappedBytes(pid);
+  if (mapped == 0) return;
+  if (limited) starved_.insert(process);
+  const rlim_t bytes = limited ? static_cast<rlim_t>(mapped + kSpareBytes) : RLIM_INFINITY;
+  const rlimit limit = {bytes, RLIM_INFINITY};
+  prlimit(pid, RLIMIT_AS, &limit, nullptr);
+}
+
+void FaultRunner::ApplyNetwork() {
+  const int ports = topology_.processes() + 1;  // port 0: the clients
+  std::vector<LinkCondition> links(static_cast<size_t>(ports) * static_cast<size_t>(ports));
+  const auto worsen = [&](int from, int to, const ChaosFault& fault) {
+    LinkCondition& link = links[static_cast<size_t>(from * ports + to)];
+    if (fault.kind == ChaosFaultKind::kPartition) link.cut = true;
+    if (fault.kind == ChaosFaultKind::kLoss)
+      link.lost_of_thousand = std::max(link.lost_of_thousand, fault.amount);
+    if (fault.kind == ChaosFaultKind::kSlowLink)
+      link.bytes_per_second =
+          link.bytes_per_second == 0 ? fault.amount : std::min(link.bytes_per_second, fault.amount);
+  };
+  for (const ChaosFault& fault : active_) {
+    if (!IsNetworkFault(fault.kind)) continue;
+    const int victim = fault.victim + 1;
+    for (int port = 0; port < ports; ++port) {
+      if (port == victim) continue;
+      if (fault.other != ChaosFault::kEverybody && port != fault.other + 1) continue;
+      worsen(victim, port, fault);
+      if (!fault.one_way) worsen(port, victim, fault);
+    }
+  }
+  for (int from = 0; from < ports; ++from)
+    for (int to = 0; to < ports; ++to)
+      if (from != to)
+        namespaces_->packets().Set(from, to, links[static_cast<size_t>(from * ports + to)]);
+}
+
+void FaultRunner::EndAll() {
+  for (const ChaosFault& fault : std::exchange(active_, {})) End(fault);
+  next_ = faults_.size();
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,47 @@
+// One request's answers as its client collects them over several calls, and what they are compared
+// with. Thread safety: values; none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::cli {
+
+struct SequenceAnswer {
+  std::string text;
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;  // until it is finished
+  std::string stop_string;
+};
+
+class AnswerCollector {
+ public:
+  // `answers`: the request's n. REQUIRES: the request asks for token ids.
+  explicit AnswerCollector(int answers) : answers_(static_cast<size_t>(answers)) {}
+
+  // A call begins, the first or one more; returns its resume_from_token. A single answer goes on
+  // from the tokens that came; several, which do not stand at one token, begin again.
+  int32_t Resume();
+  // kDataLoss when tokens are missing, repeated or follow an end.
+  absl::Status OnPart(const v1::GenerateResponse& part);
+
+  bool finished() const;
+  int64_t tokens() const;  // of all answers, so far
+  const std::vector<SequenceAnswer>& answers() const { return answers_; }
+
+ private:
+  std::vector<SequenceAnswer> answers_;
+  size_t text_with_tokens_ = 0;  // of a single answer's text: what came with its tokens
+};
+
+// How `got` differs from `expected`, in words; "" when it does not. With `whole` false `got` may
+// end early.
+std::string Difference(const std::vector<SequenceAnswer>& expected,
+                       const std::vector<SequenceAnswer>& got, bool whole);
+
+}  // namespace tandem::cli

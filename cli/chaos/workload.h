@@ -1,0 +1,30 @@
+// The requests of a chaos run, drawn from its seed. Thread safety: values and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/chaos/stream_check.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::cli {
+
+struct WorkloadOptions {
+  uint64_t seed = 0;
+  int requests = 128;
+  bool hash_engine = true;
+  int prompt_tokens_max = 500;
+  int output_tokens_max = 120;
+};
+
+// Greedy and sampled, with stop strings, log-probabilities and several answers; half of the prompts
+// begin with one of a few shared prefixes. No ids and no salts: those are each asking's own.
+std::vector<v1::GenerateRequest> DrawWorkload(const WorkloadOptions& options);
+
+// How answers differ from what the hash engine must give, computed from the prompt alone; "" when
+// they do not.
+std::string DifferenceFromHashEngine(const v1::GenerateRequest& request,
+                                     const std::vector<SequenceAnswer>& got);
+
+}  // namespace tandem::cli

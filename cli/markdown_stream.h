@@ -1,0 +1,36 @@
+// Shows a model's Markdown on a terminal while it comes, piece by piece.
+//   bold and headings in bold, `code` and fenced blocks in colour, their marks left out
+// What the text is shown as does not depend on how it was cut; styles never outlive their line (a
+// fenced block: its fence), so that a mark without its other half spoils little. Control characters
+// are left out: an answer cannot move the cursor or recolour the terminal.
+// Thread safety: none; by its owner.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace tandem::cli {
+
+class MarkdownStream {
+ public:
+  // What can be shown now that `text` has come; marks that may go on are held back.
+  std::string Append(absl::string_view text);
+  // The rest, with all styles ended. The stream may be used again.
+  std::string Flush();
+
+ private:
+  void Take(char c, std::string& out);
+  void EndRun(std::string& out);
+  void Style(std::string& out) const;
+
+  // Marks seen and not acted upon: a run of one of `*`, '`' or, at a line's start, '#'.
+  char run_ = 0;
+  int run_length_ = 0;
+  bool run_at_start_ = false;  // of its line
+  bool line_start_ = true;
+  bool bold_ = false, code_ = false, heading_ = false;
+  bool fence_ = false;
+};
+
+}  // namespace tandem::cli

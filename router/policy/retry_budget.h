@@ -1,0 +1,56 @@
+// How soon failed placements are tried again: at once while failures are few, later and spread out
+// when they are many, so that retries never amplify an outage. A token bucket for the whole router;
+// beyond it a retry reserves a token of the future and waits for it.
+// Thread safety: none; the router thread owns it.
+#pragma once
+
+#include <algorithm>
+
+#include "absl/time/time.h"
+#include "common/runtime/random.h"
+
+namespace tandem::router {
+
+class RetryBudget {
+ public:
+  // Retries at once: those of a few nodes' whole batches.
+  static constexpr double kBurst = 1024;
+  static constexpr double kPerSecond = 200;
+  // Before a request's second retry; doubles with each one after it.
+  static constexpr absl::Duration kBackoffMin = absl::Milliseconds(25);
+  static constexpr absl::Duration kBackoffMax = absl::Seconds(1);
+
+  explicit RetryBudget(Random& random) : random_(random) {}
+
+  // Whether a retry now would be within the budget.
+  bool HasRoom(absl::Time now) {
+    Refill(now);
+    return tokens_ >= 1;
+  }
+  // Takes a token for a request's `retry`th retry (1 = its first); how long it waits. Jitter
+  // spreads waits over half of their length.
+  absl::Duration Take(int retry, absl::Time now) {
+    Refill(now);
+    tokens_ -= 1;
+    absl::Duration wait;
+    if (tokens_ < 0) wait = absl::Seconds(1) * (-tokens_ / kPerSecond);
+    if (retry > 1)
+      wait = std::max(wait, std::min(kBackoffMin * (1 << std::min(retry - 2, 10)), kBackoffMax));
+    return wait * (0.5 + static_cast<double>(random_.Below(1001)) / 2000);
+  }
+
+ private:
+  void Refill(absl::Time now) {
+    if (now > last_) {
+      const double passed = last_ == absl::InfinitePast() ? 0 : absl::ToDoubleSeconds(now - last_);
+      tokens_ = std::min(kBurst, tokens_ + passed * kPerSecond);
+      last_ = now;
+    }
+  }
+
+  Random& random_;
+  double tokens_ = kBurst;  // negative: reserved ahead of time
+  absl::Time last_ = absl::InfinitePast();
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,259 @@
+// Goal: what clients of a whole cluster rely on beside plain answers: streams end whole when the
+// router drains, trace ids reach headers and logs, keys hold over gRPC as over HTTP, a lost call is
+// resumed at once under its own request id, and constraints hold for every one of several answers.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+
+#include <fstream>
+#include <regex>
+#include <set>
+
+#include "tandem/v1/client.grpc.pb.h"
+#include "tests/testing/http_client.h"
+#include "tests/testing/quiet_cluster.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_cluster.h"
+
+namespace tandem::testing {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+TEST(HttpFeatures, StreamsEndWholeWhenTheRouterDrains) {
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256",
+                                                         "--hash-step-time=10ms"}));
+  constexpr int kTokens = 60;
+  const std::string post = PostOf("/v1/completions", json({{"prompt", "p"},
+                                                           {"max_tokens", kTokens},
+                                                           {"ignore_eos", true},
+                                                           {"stream", true},
+                                                           {"return_token_ids", true}})
+                                                         .dump());
+  std::vector<std::unique_ptr<HttpSocket>> sockets;
+  for (int i = 0; i < 4; ++i) {
+    sockets.push_back(std::make_unique<HttpSocket>(cluster->http_address()));
+    ASSERT_TRUE(sockets.back()->Send(post));
+  }
+  for (const auto& socket : sockets) {
+    while (!absl::StrContains(socket->buffer(), "finish_reason")) ASSERT_TRUE(socket->ReadSome());
+  }
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+  for (const auto& socket : sockets) {
+    const HttpAnswer answer = socket->Read();
+    EXPECT_TRUE(answer.complete);
+    const std::vector<std::string> events = answer.Events();
+    ASSERT_GT(events.size(), 2u);
+    EXPECT_EQ(events.back(), "[DONE]");
+    size_t tokens = 0;
+    for (const std::string& event : events) {
+      if (event == "[DONE]") break;
+      const json choice = json::parse(event)["choices"][0];
+      tokens += choice.value("token_ids", json::array()).size();
+    }
+    EXPECT_EQ(tokens, static_cast<size_t>(kTokens));
+  }
+}
+
+TEST(HttpFeatures, TraceIdsReachHeadersAndLogs) {
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256",
+                                                         "--hash-step-time=20ms"}));
+  const std::string trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+  const std::string parent = "00-" + trace + "-00f067aa0ba902b7-01";
+  const std::string late =
+      json({{"prompt", "p"}, {"max_tokens", 2000}, {"ignore_eos", true}, {"deadline_s", 0.2}})
+          .dump();
+  const HttpAnswer answer = Ask(cluster->http_address(),
+                                PostOf("/v1/completions", late, "traceparent: " + parent + "\r\n"));
+  EXPECT_EQ(answer.status, 504) << answer.body;
+  EXPECT_EQ(answer.Header("traceparent"), parent);
+  const HttpAnswer none =
+      Ask(cluster->http_address(), GetOf("/version", "traceparent: 00-nothing\r\n"));
+  EXPECT_EQ(none.status, 200);
+  EXPECT_EQ(none.Header("traceparent"), "");
+
+  const auto stub = v1::Tandem::NewStub(
+      grpc::CreateChannel(cluster->address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  const std::string other = "00-" + std::string(31, '1') + "2-00f067aa0ba902b7-01";
+  context.AddMetadata("traceparent", other);
+  v1::GenerateRequest request;
+  request.set_text("p");
+  request.mutable_stop()->set_max_tokens(2000);
+  request.mutable_stop()->set_ignore_eos(true);
+  request.set_deadline_s(0.2);
+  const auto reader = stub->Generate(&context, request);
+  v1::GenerateResponse part;
+  while (reader->Read(&part)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+  EXPECT_EQ(cluster->LinesWith("trace_id=" + trace).size(), 1u);
+  EXPECT_EQ(cluster->LinesWith("trace_id=" + other.substr(3, 32)).size(), 1u);
+}
+
+TEST(HttpFeatures, KeysAndQuotasHoldOverGrpc) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/grpc-keys-", ::getpid());
+  // printf %s secret-one | sha256sum; likewise secret-two.
+  std::ofstream(path) << "one ea77193cc4e6f18656f3130e296203880c4b9b3772afc855211b82fdd46e9185\n"
+                         "two cebdf378f2d2bd60d3e3693349e8f20f329daf11a276f849996f0a6377e2155b "
+                         "tokens_per_minute=10\n";
+  ASSERT_OK_AND_ASSIGN(
+      auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256", "--api-keys=" + path}));
+  const auto stub = v1::Tandem::NewStub(
+      grpc::CreateChannel(cluster->address(), grpc::InsecureChannelCredentials()));
+  const auto generate = [&stub](const std::string& authorization) {
+    grpc::ClientContext context;
+    if (!authorization.empty()) context.AddMetadata("authorization", authorization);
+    v1::GenerateRequest request;
+    request.set_text("some text");
+    request.mutable_stop()->set_max_tokens(4);
+    request.mutable_stop()->set_ignore_eos(true);
+    const auto reader = stub->Generate(&context, request);
+    v1::GenerateResponse part;
+    while (reader->Read(&part)) {
+    }
+    return reader->Finish();
+  };
+  const grpc::Status none = generate("");
+  EXPECT_EQ(none.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_THAT(none.error_message(), HasSubstr("authorization"));
+  EXPECT_EQ(generate("Bearer nope").error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(generate("Bearer secret-one").ok());
+  // 9 prompt tokens and 4 more: the quota is used up by the first.
+  EXPECT_TRUE(generate("Bearer secret-two").ok());
+  const grpc::Status spent = generate("Bearer secret-two");
+  EXPECT_EQ(spent.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(spent.error_message(), HasSubstr("quota"));
+  EXPECT_FALSE(spent.error_details().empty());
+
+  grpc::ClientContext context;
+  v1::GetModelResponse model;
+  EXPECT_EQ(stub->GetModel(&context, {}, &model).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  // What /metrics tells is open.
+  EXPECT_OK(cluster->client().GetStatus(absl::Seconds(10)).status());
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+TEST(HttpFeatures, AResumedCallTakesThePlaceOfOneThatStillRuns) {
+  ASSERT_OK_AND_ASSIGN(auto cluster,
+                       TestCluster::Start({"--engine=hash", "--kv-blocks=256", "--prefill=1",
+                                           "--hash-step-time=5ms", "--local-prefill-tokens=0"}));
+  v1::GenerateRequest request;
+  request.set_text("a prompt of some length");
+  request.mutable_sampling()->set_seed(17);
+  request.mutable_stop()->set_max_tokens(120);
+  request.mutable_stop()->set_ignore_eos(true);
+  request.set_return_token_ids(true);
+  const Answer whole = cluster->Generate(request);
+  ASSERT_OK(whole.status);
+
+  request.set_request_id("mine");
+  constexpr int kHave = 20;
+  // Two lost calls after each other: the third goes on where the second left off.
+  std::vector<int32_t> tokens;
+  Answer second, third;
+  std::vector<v1::FinishReason> ends;
+  const auto run = [&](const auto& self, int from, int call) -> absl::Status {
+    v1::GenerateRequest mine = request;
+    mine.set_resume_from_token(from);
+    bool left = false;
+    return cli::Client::Create(cluster->address())
+        ->Generate(mine, [&](const v1::GenerateResponse& part) {
+          if (part.has_finished()) ends.push_back(part.finished().reason());
+          if (left) return true;  // the end of a call that was replaced
+          for (const auto& token : part.delta().tokens()) {
+            EXPECT_EQ(token.index(), static_cast<int>(tokens.size()));
+            tokens.push_back(token.token_id());
+          }
+          if (call == 2 || static_cast<int>(tokens.size()) < from + kHave) return true;
+          left = true;
+          if (call == 0) {
+            EXPECT_EQ(cluster->Generate(request).status.code(), absl::StatusCode::kAlreadyExists);
+          }
+          EXPECT_OK(self(self, static_cast<int>(tokens.size()), call + 1));
+          return true;
+        });
+  };
+  EXPECT_OK(run(run, 0, 0));
+  EXPECT_EQ(tokens, whole.tokens);
+  EXPECT_THAT(ends, ::testing::ElementsAre(v1::FINISH_REASON_LENGTH, v1::FINISH_REASON_ABORTED,
+                                           v1::FINISH_REASON_ABORTED));
+  EXPECT_OK(AwaitQuiet(cluster->client(), absl::Seconds(15)).status());
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+TEST(HttpFeatures, ConstraintsHoldForEachOfSeveralAnswers) {
+  std::set<std::vector<std::string>> seen;
+  for (const std::vector<std::string>& topology :
+       {std::vector<std::string>{"--single-process", "--prefill=0"},
+        std::vector<std::string>{"--prefill=1", "--decode=2", "--local-prefill-tokens=0"}}) {
+    std::vector<std::string> flags = topology;
+    flags.insert(flags.end(), {"--engine=hash", "--kv-blocks=256"});
+    ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start(flags));
+    const HttpAnswer answer =
+        Ask(cluster->http_address(), PostOf("/v1/completions", json({{"prompt", "several answers"},
+                                                                     {"n", 4},
+                                                                     {"seed", 5},
+                                                                     {"temperature", 1.0},
+                                                                     {"max_tokens", 20},
+                                                                     {"guided_regex", "[a-f]{8}"}})
+                                                                   .dump()));
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    std::vector<std::string> texts;
+    const json whole = answer.Json();
+    for (const json& choice : whole["choices"]) texts.push_back(choice["text"]);
+    ASSERT_EQ(texts.size(), 4u);
+    for (const std::string& text : texts) {
+      EXPECT_TRUE(std::regex_match(text, std::regex("[a-f]{8}"))) << text;
+    }
+    seen.insert(texts);
+    EXPECT_EQ(cluster->Stop(), "exit code 0");
+  }
+  EXPECT_EQ(seen.size(), 1u) << "topologies differ";
+}
+
+TEST(HttpFeatures, ToolChoiceDecidesTheFormOfTheAnswer) {
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256"}));
+  const auto tool = [](const char* name, const std::vector<std::string>& values) -> json {
+    return {{"type", "function"},
+            {"function",
+             {{"name", name},
+              {"parameters",
+               {{"type", "object"},
+                {"properties", {{"value", {{"enum", values}}}}},
+                {"required", {"value"}},
+                {"additionalProperties", false}}}}}};
+  };
+  json body = {{"messages", {{{"role", "user"}, {"content", "call one"}}}},
+               {"tools", {tool("first", {"x", "y"}), tool("second", {"z", "w"})}},
+               {"max_tokens", 400},
+               {"seed", 3}};
+  const auto ask = [&](const json& choice) {
+    body["tool_choice"] = choice;
+    const HttpAnswer answer =
+        Ask(cluster->http_address(), PostOf("/v1/chat/completions", body.dump()));
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return answer.Json()["choices"][0];
+  };
+  const json named = ask({{"type", "function"}, {"function", {{"name", "second"}}}});
+  ASSERT_EQ(named["message"]["tool_calls"].size(), 1u) << named;
+  const json call = named["message"]["tool_calls"][0]["function"];
+  EXPECT_EQ(call["name"], "second");
+  const json arguments = json::parse(call["arguments"].get<std::string>());
+  EXPECT_TRUE(arguments["value"] == "z" || arguments["value"] == "w") << arguments;
+
+  const json required = ask("required");
+  // As many calls as the tokens allow; those that are whole follow their own schemas.
+  for (const json& one : required["message"].value("tool_calls", json::array())) {
+    const json function = one["function"];
+    const json value = json::parse(function["arguments"].get<std::string>())["value"];
+    const bool first = function["name"] == "first";
+    EXPECT_TRUE(first ? value == "x" || value == "y" : value == "z" || value == "w") << function;
+  }
+  EXPECT_FALSE(required["message"].value("tool_calls", json::array()).empty()) << required;
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,92 @@
+// Goal: the timing of a request that real processes served reaches its client when it asks (gRPC
+// and HTTP), and `tandem trace` afterwards; gaps number the output tokens less one; the steps fit
+// into the whole; a name nobody knows gets a clear error.
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "tests/testing/http_client.h"
+#include "tests/testing/program_run.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_cluster.h"
+
+namespace tandem::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Trace : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_OK_AND_ASSIGN(cluster_, TestCluster::Start({"--engine=hash", "--prefill=1", "--decode=1",
+                                                       "--kv-blocks=2048"}));
+  }
+  v1::GenerateRequest Request(const std::string& id, int tokens) const {
+    v1::GenerateRequest request;
+    request.set_request_id(id);
+    request.set_text(std::string(300, 'x'));
+    request.mutable_stop()->set_max_tokens(tokens);
+    return request;
+  }
+  ProgramRun Ask(const std::string& id, const std::string& flag = "--svg=") const {
+    return RunProgram({"tandem", "trace", "--router=" + cluster_->address(), flag, id});
+  }
+
+  std::unique_ptr<TestCluster> cluster_;
+};
+
+TEST_F(Trace, ClientsThatAskGetGapsOverGrpc) {
+  v1::GenerateRequest request = Request("with", 9);
+  EXPECT_EQ(cluster_->Generate(request).finished.timing().gap_ms_size(), 0);
+  request.set_request_id("without");
+  request.set_return_gaps(true);
+  const Answer answer = cluster_->Generate(request);
+  ASSERT_OK(answer.status);
+  const v1::Timing& timing = answer.finished.timing();
+  ASSERT_EQ(timing.gap_ms_size(), 8);
+  const double gaps = std::accumulate(timing.gap_ms().begin(), timing.gap_ms().end(), 0.0);
+  EXPECT_LE(timing.first_token_ms() + gaps, timing.total_ms() + 0.01);
+  EXPECT_NEAR(timing.queue_ms() + timing.reserve_ms() + timing.prefill_ms(),
+              timing.first_token_ms(), 0.01);
+}
+
+TEST_F(Trace, ClientsThatAskGetGapsOverHttp) {
+  const HttpAnswer answer = testing::Ask(
+      cluster_->http_address(), PostOf("/v1/completions",
+                                       R"({"prompt": "abcdef", "max_tokens": 6, "ignore_eos": true,
+                              "timing": true})"));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const nlohmann::json json = answer.Json();
+  EXPECT_EQ(json["timing"][0]["gap_ms"].size(), 5u);
+  const ProgramRun run = Ask(json["id"].get<std::string>());
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("6 prompt tokens"));
+}
+
+TEST_F(Trace, TheCommandShowsAndDrawsAFinishedRequest) {
+  ASSERT_OK(cluster_->Generate(Request("my-request", 12)).status);
+  const std::string svg = ::testing::TempDir() + "/trace.svg";
+  const ProgramRun run = Ask("my-request", "--svg=" + svg);
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_THAT(run.output, AllOf(HasSubstr("request my-request"), HasSubstr("prefill-0 to decode-0"),
+                                HasSubstr("transfer"), HasSubstr("11 between tokens")));
+  std::ifstream file(svg);
+  const std::string picture((std::istreambuf_iterator<char>(file)),
+                            std::istreambuf_iterator<char>());
+  EXPECT_THAT(picture, AllOf(HasSubstr("my-request"), HasSubstr("</svg>")));
+}
+
+TEST_F(Trace, NamesNobodyKnowsAreRefused) {
+  const ProgramRun run = Ask("no-such-request");
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.output, HasSubstr("tandem trace: request_id: 'no-such-request' is not among the "
+                                    "last 1024 finished requests"));
+  EXPECT_EQ(RunProgram({"tandem", "trace"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,51 @@
+// Goal: why an answer ended does not depend on how its node's messages fall: a stop string that is
+// whole with the last token allowed ends the answer, not the length.
+#include "router/pipeline/answer_group.h"
+
+#include <gtest/gtest.h>
+
+namespace tandem::router {
+namespace {
+
+class ByteDetokenizer final : public Detokenizer {
+ public:
+  std::string Append(TokenId token) override { return std::string(1, static_cast<char>(token)); }
+  std::string Flush() override { return ""; }
+};
+
+// The reason that a client is told for the answer "abc" of three tokens at most, when its node said
+// `reason`.
+v1::FinishReason ReasonFor(const std::string& stop_string, request::FinishReason reason) {
+  request::StopParams stop;
+  stop.max_tokens = 3;
+  if (!stop_string.empty()) stop.stop = {stop_string};
+  AnswerGroup group({.sequences = 1, .n = 1}, [&] {
+    return std::make_unique<AnswerAssembler>(std::make_unique<ByteDetokenizer>(), stop,
+                                             std::vector<TokenId>{});
+  });
+  TokensReady tokens;
+  for (int i = 0; i < 3; ++i) {
+    v1::GeneratedToken token;
+    token.set_token_id('a' + i);
+    token.set_index(i);
+    tokens.tokens.push_back(token);
+  }
+  group.OnTokens(tokens);
+  RequestDone done;
+  done.reason = reason;
+  done.last = true;
+  for (const v1::GenerateResponse& part : group.OnDone(done))
+    if (part.has_finished()) return part.finished().reason();
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+TEST(AnswerGroup, AStopStringThatEndsWithTheLastTokenIsTheReason) {
+  EXPECT_EQ(ReasonFor("bc", request::FinishReason::kLength), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(ReasonFor("bc", request::FinishReason::kStop), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(ReasonFor("bd", request::FinishReason::kLength), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(ReasonFor("", request::FinishReason::kLength), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(ReasonFor("bc", request::FinishReason::kAborted), v1::FINISH_REASON_ABORTED);
+}
+
+}  // namespace
+}  // namespace tandem::router

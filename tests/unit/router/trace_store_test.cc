@@ -1,0 +1,96 @@
+// Goal: the store keeps the last finished requests and no more, each with all its sequences, and
+// never more gaps than its bound, whatever requests come; an unknown name is refused in words.
+#include "router/server/trace_store.h"
+
+#include <gmock/gmock.h>
+
+#include "absl/strings/str_cat.h"
+#include "router/pipeline/request_report.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::HasSubstr;
+
+const absl::Time kNow = absl::UnixEpoch() + absl::Seconds(100);
+
+RequestDone Done(int32_t sequence, int gaps) {
+  RequestDone done;
+  done.sequence_index = sequence;
+  done.reason = request::FinishReason::kLength;
+  for (int i = 0; i < gaps; ++i) done.timing.add_gap_ms(static_cast<float>(i));
+  return done;
+}
+
+TEST(TraceStore, TheOldestGoFirst) {
+  TraceStore store(3);
+  for (int i = 0; i < 10; ++i) store.OnDone(absl::StrCat("r", i), kNow, Done(0, 1));
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(store.Find(absl::StrCat("r", i)).ok(), i >= 7) << i;
+  const absl::Status unknown = store.Find("r0").status();
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("'r0' is not among the last 3"));
+}
+
+TEST(TraceStore, SequencesOfARequestStayTogether) {
+  TraceStore store(2);
+  store.OnDone("r", kNow, Done(0, 2));
+  store.OnDone("other", kNow, Done(0, 2));
+  store.OnDone("r", kNow, Done(1, 3));
+  ASSERT_OK_AND_ASSIGN(const v1::RequestTrace trace, store.Find("r"));
+  ASSERT_EQ(trace.sequences_size(), 2);
+  EXPECT_EQ(trace.sequences(1).sequence_index(), 1);
+  EXPECT_EQ(trace.sequences(1).reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(trace.sequences(1).timing().gap_ms_size(), 3);
+  EXPECT_DOUBLE_EQ(trace.submitted_s(), 100);
+}
+
+TEST(TraceStore, ALaterRequestTakesAnEarlierOnesName) {
+  TraceStore store(2);
+  store.OnDone("r", kNow, Done(0, 2));
+  store.OnDone("other", kNow, Done(0, 2));
+  store.OnFailed("r", kNow + absl::Seconds(1), absl::UnavailableError("no node"));
+  ASSERT_OK_AND_ASSIGN(const v1::RequestTrace trace, store.Find("r"));
+  EXPECT_EQ(trace.sequences_size(), 0);
+  EXPECT_EQ(trace.error(), "UNAVAILABLE: no node");
+  EXPECT_OK(store.Find("other").status());
+  store.OnDone("third", kNow, Done(0, 2));  // "other" is the oldest now
+  EXPECT_OK(store.Find("r").status());
+  EXPECT_FALSE(store.Find("other").ok());
+}
+
+TEST(TraceStore, GapsOfARequestAreBounded) {
+  TraceStore store(2);
+  for (int i = 0; i < 100; ++i) store.OnDone("r", kNow, Done(i, 100));
+  ASSERT_OK_AND_ASSIGN(const v1::RequestTrace trace, store.Find("r"));
+  size_t kept = 0, dropped = 0;
+  for (const v1::Finished& finished : trace.sequences()) {
+    kept += static_cast<size_t>(finished.timing().gap_ms_size());
+    dropped += static_cast<size_t>(finished.timing().gaps_dropped());
+  }
+  EXPECT_EQ(kept, kTimingGapsMax);
+  EXPECT_EQ(kept + dropped, 10'000u);
+}
+
+TEST(TraceStore, OfNoRequestsKeepsNone) {
+  TraceStore store(0);
+  store.OnDone("r", kNow, Done(0, 1));
+  store.OnFailed("s", kNow, absl::UnavailableError("x"));
+  EXPECT_FALSE(store.Find("r").ok());
+  EXPECT_FALSE(store.Find("s").ok());
+}
+
+TEST(RequestSteps, CountsGapsBeyondItsBound) {
+  RequestSteps steps;
+  steps.submitted = kNow;
+  for (size_t i = 0; i < kTimingGapsMax + 11; ++i) {
+    steps.OnToken(kNow + absl::Milliseconds(static_cast<int64_t>(i)));
+  }
+  const v1::Timing timing = steps.Timing(kNow + absl::Seconds(9));
+  EXPECT_EQ(timing.gap_ms_size(), static_cast<int>(kTimingGapsMax));
+  EXPECT_EQ(timing.gaps_dropped(), 10);
+  EXPECT_FLOAT_EQ(timing.gap_ms(7), 1);
+}
+
+}  // namespace
+}  // namespace tandem::router
