@@ -55,6 +55,7 @@ class ChatCommand final : public Command {
       if (line.empty()) continue;
       if (line == "/quit" || line == "/exit") break;
       const absl::Status status = line[0] == '/' ? HandleCommand(line) : Turn(line);
+      std::fflush(stdout);
       if (!status.ok()) return ReportError(schema_, status);
     }
     return config::kExitOk;

@@ -55,7 +55,7 @@ std::string Bar(const TraceStep& step, double total_ms) {
   std::string bar(kBarColumns, ' ');
   if (total_ms <= 0) return bar;
   const auto column = [&](double ms) {
-    return std::clamp(static_cast<int>(ms / total_ms * kBarColumns), 0, kBarColumns);
+    return static_cast<int>(std::clamp<double>(ms / total_ms * kBarColumns, 0, kBarColumns));
   };
   const int from = std::min(column(step.from_ms), kBarColumns - 1);
   const int to = std::max(column(step.from_ms + step.ms), from + 1);
