@@ -2,9 +2,11 @@
 // the mapping of what they carry to requests of ours.
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "router/http/api_request.h"
 #include "router/http/request_reader.h"
+#include "router/pipeline/trace_parent.h"
 
 namespace {
 
@@ -32,6 +34,7 @@ void Map(absl::string_view body) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
   Map(bytes);
+  [[maybe_unused]] const std::string trace = tandem::router::TraceIdOf(bytes);
   // The first byte chooses how the rest is split.
   const size_t piece = size == 0 ? 1 : 1 + data[0] % 64;
   RequestReader reader({.header_bytes_max = 4096, .body_bytes_max = 65536});

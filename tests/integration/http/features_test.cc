@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <fstream>
+#include <functional>
 #include <regex>
 #include <set>
 
@@ -88,8 +89,8 @@ TEST(HttpFeatures, TraceIdsReachHeadersAndLogs) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(cluster->Stop(), "exit code 0");
-  EXPECT_EQ(cluster->LinesWith("trace_id=" + trace).size(), 1u);
-  EXPECT_EQ(cluster->LinesWith("trace_id=" + other.substr(3, 32)).size(), 1u);
+  EXPECT_FALSE(cluster->LinesWith("trace_id=" + trace).empty());
+  EXPECT_FALSE(cluster->LinesWith("trace_id=" + other.substr(3, 32)).empty());
 }
 
 TEST(HttpFeatures, KeysAndQuotasHoldOverGrpc) {
@@ -137,49 +138,47 @@ TEST(HttpFeatures, KeysAndQuotasHoldOverGrpc) {
 
 TEST(HttpFeatures, AResumedCallTakesThePlaceOfOneThatStillRuns) {
   ASSERT_OK_AND_ASSIGN(auto cluster,
-                       TestCluster::Start({"--engine=hash", "--kv-blocks=256", "--prefill=1",
+                       TestCluster::Start({"--engine=hash", "--kv-blocks=1024", "--prefill=1",
                                            "--hash-step-time=5ms", "--local-prefill-tokens=0"}));
+  constexpr int kTokensOfCall = 20, kCalls = 3;
   v1::GenerateRequest request;
   request.set_text("a prompt of some length");
   request.mutable_sampling()->set_seed(17);
-  request.mutable_stop()->set_max_tokens(120);
+  request.mutable_stop()->set_max_tokens(kTokensOfCall * kCalls);
   request.mutable_stop()->set_ignore_eos(true);
   request.set_return_token_ids(true);
   const Answer whole = cluster->Generate(request);
   ASSERT_OK(whole.status);
 
+  // Each call is still running, unread, when the next one resumes what it gave.
   request.set_request_id("mine");
-  constexpr int kHave = 20;
-  // Two lost calls after each other: the third goes on where the second left off.
+  request.mutable_stop()->set_max_tokens(30000);
   std::vector<int32_t> tokens;
-  Answer second, third;
   std::vector<v1::FinishReason> ends;
-  const auto run = [&](const auto& self, int from, int call) -> absl::Status {
+  const std::function<absl::Status(int)> run = [&](int call) {
     v1::GenerateRequest mine = request;
-    mine.set_resume_from_token(from);
+    mine.set_resume_from_token(static_cast<int>(tokens.size()));
     bool left = false;
     return cli::Client::Create(cluster->address())
         ->Generate(mine, [&](const v1::GenerateResponse& part) {
           if (part.has_finished()) ends.push_back(part.finished().reason());
-          if (left) return true;  // the end of a call that was replaced
           for (const auto& token : part.delta().tokens()) {
+            if (left || static_cast<int>(tokens.size()) == kTokensOfCall * (call + 1)) break;
             EXPECT_EQ(token.index(), static_cast<int>(tokens.size()));
             tokens.push_back(token.token_id());
           }
-          if (call == 2 || static_cast<int>(tokens.size()) < from + kHave) return true;
+          if (left || static_cast<int>(tokens.size()) < kTokensOfCall * (call + 1)) return true;
           left = true;
-          if (call == 0) {
-            EXPECT_EQ(cluster->Generate(request).status.code(), absl::StatusCode::kAlreadyExists);
-          }
-          EXPECT_OK(self(self, static_cast<int>(tokens.size()), call + 1));
+          if (call + 1 == kCalls) return false;
+          EXPECT_EQ(cluster->Generate(request).status.code(), absl::StatusCode::kAlreadyExists);
+          EXPECT_OK(run(call + 1));
           return true;
         });
   };
-  EXPECT_OK(run(run, 0, 0));
+  EXPECT_OK(run(0));
   EXPECT_EQ(tokens, whole.tokens);
-  EXPECT_THAT(ends, ::testing::ElementsAre(v1::FINISH_REASON_LENGTH, v1::FINISH_REASON_ABORTED,
-                                           v1::FINISH_REASON_ABORTED));
-  EXPECT_OK(AwaitQuiet(cluster->client(), absl::Seconds(15)).status());
+  EXPECT_THAT(ends, ::testing::ElementsAre(v1::FINISH_REASON_ABORTED, v1::FINISH_REASON_ABORTED));
+  EXPECT_OK(AwaitQuiet(cluster->client(), absl::Seconds(60)).status());
   EXPECT_EQ(cluster->Stop(), "exit code 0");
 }
 
