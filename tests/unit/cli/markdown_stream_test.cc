@@ -16,7 +16,8 @@ namespace {
 // Styles in words: <b> bold, <c> code, <bc> both, <> none.
 std::string Shown(absl::string_view text) {
   MarkdownStream stream;
-  const std::string out = stream.Append(text) + stream.Flush();
+  std::string out = stream.Append(text);
+  out += stream.Flush();
   return absl::StrReplaceAll(out, {{"\033[0m\033[1m\033[36m", "<bc>"},
                                    {"\033[0m\033[1m", "<b>"},
                                    {"\033[0m\033[36m", "<c>"},
@@ -65,7 +66,8 @@ TEST(MarkdownStream, LooksTheSameHoweverItIsCut) {
       text += kAlphabet[random() % (sizeof kAlphabet - 1)];
     }
     MarkdownStream whole, cut;
-    const std::string expected = whole.Append(text) + whole.Flush();
+    std::string expected = whole.Append(text);
+    expected += whole.Flush();
     std::string got;
     for (size_t at = 0; at < text.size();) {
       const size_t size = 1 + random() % 3;
