@@ -76,6 +76,7 @@ class BenchCommand final : public Command {
   BenchCommand()
       : schema_("tandem bench",
                 "Measures the CPU engine, or its kernels one by one, beside the machine's roofs.") {
+    schema_.LeaveEnvironmentOf("tandem bench serve");
     schema_.Add("model", &model_, "A known model's name, a .gguf file or a checkpoint folder.");
     schema_.Add("threads", &options_.engine.threads, "Compute threads; 0 = one per core.",
                 {.min = 0, .max = 1024});

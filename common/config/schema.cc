@@ -102,9 +102,9 @@ std::vector<std::string> Schema::FieldNames() const {
   return names;
 }
 
-std::string Schema::EnvironmentPrefix() const {
-  return absl::StrCat(
-      absl::AsciiStrToUpper(absl::StrReplaceAll(program_, {{"-", "_"}, {" ", "_"}})), "_");
+std::string Schema::EnvironmentPrefixOf(absl::string_view program) {
+  return absl::StrCat(absl::AsciiStrToUpper(absl::StrReplaceAll(program, {{"-", "_"}, {" ", "_"}})),
+                      "_");
 }
 
 std::string Schema::EnvironmentName(const Field& field) const {
@@ -133,6 +133,11 @@ absl::Status Schema::ApplyEnvironment(const std::map<std::string, std::string>& 
   const bool owns_prefix = std::count(prefix.begin(), prefix.end(), '_') > 1;
   for (const auto& [name, value] : env) {
     if (!absl::StartsWith(name, prefix) || name == prefix + "CONFIG") continue;
+    if (std::any_of(below_.begin(), below_.end(), [&name = name](const std::string& below) {
+          return absl::StartsWith(name, below);
+        })) {
+      continue;
+    }
     const std::string suffix = name.substr(prefix.size());
     Field* field = nullptr;
     for (Field& candidate : fields_) {

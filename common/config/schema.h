@@ -116,13 +116,19 @@ class Schema {
     positional_count_max_ = count_max;
   }
 
+  // Leaves the variables of `command`, a command below this one ("tandem bench serve" below "tandem
+  // bench"), to it.
+  void LeaveEnvironmentOf(absl::string_view command) {
+    below_.push_back(EnvironmentPrefixOf(command));
+  }
+
   absl::StatusOr<Parsed> Parse(const Inputs& inputs);
 
   const std::string& program() const { return program_; }
   const std::string& purpose() const { return purpose_; }
   const std::vector<Field>& fields() const { return fields_; }
   // TANDEM_ROUTER_ for "tandem-router", TANDEM_UP_ for "tandem up".
-  std::string EnvironmentPrefix() const;
+  std::string EnvironmentPrefix() const { return EnvironmentPrefixOf(program_); }
   std::string EnvironmentName(const Field& field) const;
 
   // The --help text, wrapped at 100 columns, fields under their groups' headings.
@@ -145,6 +151,7 @@ class Schema {
     std::vector<PendingFlag> flags;
   };
 
+  static std::string EnvironmentPrefixOf(absl::string_view program);
   void Register(Field field);
   Field* Find(absl::string_view normalised_name);
   absl::Status Assign(Field& field, absl::string_view text, Origin origin,
@@ -160,6 +167,7 @@ class Schema {
   std::string purpose_;
   std::string positional_name_;
   size_t positional_count_max_ = 0;
+  std::vector<std::string> below_;  // prefixes
   std::vector<Field> fields_;
 };
 

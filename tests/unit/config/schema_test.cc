@@ -142,6 +142,8 @@ TEST(Schema, UnknownNamesAreAnsweredWithTheNearestKnownOne) {
               Fails(kBad,
                     "unknown environment variable TANDEM_ROUTER_QUEUE_LIMT; nearest known: "
                     "TANDEM_ROUTER_QUEUE_LIMIT"));
+  sample.schema.LeaveEnvironmentOf("tandem-router queue");
+  EXPECT_OK(sample.schema.Parse({.env = {{"TANDEM_ROUTER_QUEUE_LIMT", "1"}}}).status());
   const YamlFile file("seed: 1\ntimeuot: 3s\n");
   EXPECT_THAT(sample.schema.Parse({.file = file.path()}).status(),
               Fails(kBad, absl::StrCat("unknown key 'timeuot' (", file.path(),
