@@ -34,7 +34,9 @@ GenerateSession* GenerateSession::Refuse(const absl::Status& status) {
 bool GenerateSession::OnPart(v1::GenerateResponse part, bool last) {
   if (charge_ != nullptr && part.has_finished()) {
     const v1::Usage& usage = part.finished().usage();
-    charge_(int64_t{usage.prompt_tokens()} + usage.output_tokens());
+    // The answers of one request share its prompt.
+    const int64_t prompt_tokens = std::exchange(prompt_charged_, true) ? 0 : usage.prompt_tokens();
+    charge_(prompt_tokens + usage.output_tokens());
   }
   if (last ? outbox_.AddLast(std::move(part)) : outbox_.Add(std::move(part))) WriteCurrent();
   return !outbox_.overflowed();

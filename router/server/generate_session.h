@@ -51,7 +51,8 @@ class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   std::shared_ptr<GenerateSession> self_;  // held until OnDone
   std::shared_ptr<AnswerSession> answer_;  // set before gRPC may react; null when refused
-  std::function<void(int64_t)> charge_;
+  std::function<void(int64_t)> charge_;    // router thread, as the next
+  bool prompt_charged_ = false;
   rpc::Outbox<v1::GenerateResponse> outbox_;
   grpc::ByteBuffer writing_;  // the current message's bytes; owned like it
   std::atomic<bool> ending_{false};
