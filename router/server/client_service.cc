@@ -153,11 +153,10 @@ grpc::ServerUnaryReactor* ClientService::GetStatus(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* ClientService::GetTrace(grpc::CallbackServerContext* context,
                                                   const v1::GetTraceRequest* request,
                                                   v1::GetTraceResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (const auto key = Admit(*context); !key.ok()) return FinishWith(context, key.status());
   absl::StatusOr<v1::RequestTrace> trace = deps_.traces.Find(request->request_id());
   if (trace.ok()) *response->mutable_trace() = *std::move(trace);
-  reactor->Finish(rpc::ToGrpcWithDetails(trace.status()));
-  return reactor;
+  return FinishWith(context, trace.status());
 }
 
 }  // namespace tandem::router

@@ -95,19 +95,22 @@ TEST(HttpFeatures, TraceIdsReachHeadersAndLogs) {
 
 TEST(HttpFeatures, KeysAndQuotasHoldOverGrpc) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/grpc-keys-", ::getpid());
-  // printf %s secret-one | sha256sum; likewise secret-two.
+  // printf %s secret-one | sha256sum; likewise the others.
   std::ofstream(path) << "one ea77193cc4e6f18656f3130e296203880c4b9b3772afc855211b82fdd46e9185\n"
                          "two cebdf378f2d2bd60d3e3693349e8f20f329daf11a276f849996f0a6377e2155b "
-                         "tokens_per_minute=10\n";
+                         "tokens_per_minute=10\n"
+                         "three 2a32a097d0e385878ded206d7c22422ba962802dce9707796c3e10324a6b7478 "
+                         "tokens_per_minute=40\n";
   ASSERT_OK_AND_ASSIGN(
       auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256", "--api-keys=" + path}));
   const auto stub = v1::Tandem::NewStub(
       grpc::CreateChannel(cluster->address(), grpc::InsecureChannelCredentials()));
-  const auto generate = [&stub](const std::string& authorization) {
+  const auto generate = [&stub](const std::string& authorization, int n = 1) {
     grpc::ClientContext context;
     if (!authorization.empty()) context.AddMetadata("authorization", authorization);
     v1::GenerateRequest request;
     request.set_text("some text");
+    request.set_n(n);
     request.mutable_stop()->set_max_tokens(4);
     request.mutable_stop()->set_ignore_eos(true);
     const auto reader = stub->Generate(&context, request);
@@ -128,6 +131,15 @@ TEST(HttpFeatures, KeysAndQuotasHoldOverGrpc) {
   EXPECT_THAT(spent.error_message(), HasSubstr("quota"));
   EXPECT_FALSE(spent.error_details().empty());
 
+  // Four answers share their prompt: 25 tokens, not 52.
+  EXPECT_TRUE(generate("Bearer secret-three", 4).ok());
+  EXPECT_TRUE(generate("Bearer secret-three").ok());
+
+  // The command line's client sends the key it is given.
+  const auto client = cli::Client::Create(cluster->address(), "secret-one");
+  EXPECT_OK(client->GetModel().status());
+  EXPECT_EQ(client->GetTrace("none").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(cluster->client().GetTrace("none").status().code(), absl::StatusCode::kUnauthenticated);
   grpc::ClientContext context;
   v1::GetModelResponse model;
   EXPECT_EQ(stub->GetModel(&context, {}, &model).error_code(), grpc::StatusCode::UNAUTHENTICATED);
