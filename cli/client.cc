@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cli/api_key.h"
 #include "common/rpc/status.h"
 #include "tandem/v1/client.grpc.pb.h"
 
@@ -14,7 +15,8 @@ constexpr absl::Duration kUnaryTimeout = absl::Seconds(30);
 
 class ClientImpl final : public Client {
  public:
-  explicit ClientImpl(const std::string& router) : router_(router) {
+  ClientImpl(const std::string& router, const std::string& api_key)
+      : router_(router), api_key_(api_key) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(64 << 20);
     stub_ = v1::Tandem::NewStub(
@@ -24,6 +26,7 @@ class ClientImpl final : public Client {
   absl::Status Generate(const v1::GenerateRequest& request,
                         const std::function<bool(const v1::GenerateResponse&)>& on_part) override {
     grpc::ClientContext context;
+    AddApiKey(context, api_key_);
     const auto reader = stub_->Generate(&context, request);
     v1::GenerateResponse part;
     while (reader->Read(&part)) {
@@ -64,6 +67,7 @@ class ClientImpl final : public Client {
                                                                          const Request&, Response*),
                                 const Request& request, absl::Duration timeout) {
     grpc::ClientContext context;
+    AddApiKey(context, api_key_);
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
     Response response;
     const absl::Status status = Explain((stub_.get()->*method)(&context, request, &response));
@@ -78,14 +82,14 @@ class ClientImpl final : public Client {
     return absl::Status(plain.code(), absl::StrCat("router at ", router_, ": ", plain.message()));
   }
 
-  const std::string router_;
+  const std::string router_, api_key_;
   std::unique_ptr<v1::Tandem::Stub> stub_;
 };
 
 }  // namespace
 
-std::unique_ptr<Client> Client::Create(const std::string& router) {
-  return std::make_unique<ClientImpl>(router);
+std::unique_ptr<Client> Client::Create(const std::string& router, const std::string& api_key) {
+  return std::make_unique<ClientImpl>(router, api_key);
 }
 
 }  // namespace tandem::cli

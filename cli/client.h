@@ -16,7 +16,8 @@ namespace tandem::cli {
 class Client {
  public:
   // `router`: host:port. Connects lazily; kUnavailable by the first call names the address.
-  static std::unique_ptr<Client> Create(const std::string& router);
+  // `api_key`: sent with every call; empty = none.
+  static std::unique_ptr<Client> Create(const std::string& router, const std::string& api_key = "");
   virtual ~Client() = default;
 
   // Streams an answer; `on_part` sees every message in order and ends the call by returning false

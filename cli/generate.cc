@@ -23,6 +23,8 @@ class GenerateCommand final : public Command {
   GenerateCommand()
       : schema_("tandem generate", "Streams the answer to one prompt, or answers a file of them.") {
     schema_.Add("router", &router_, "Address of a router.", {.group = "Request"});
+    schema_.Add("api-key", &api_key_, "Key for routers that ask for one.",
+                {.group = "Request", .secret = true});
     schema_.Add("chat", &chat_, "A user's message, put through the model's chat template.",
                 {.group = "Request"});
     schema_.Add("system", &system_, "System message before --chat.", {.group = "Request"});
@@ -74,7 +76,7 @@ class GenerateCommand final : public Command {
     v1::Finished finished;
     bool ended_with_newline = true;
     const absl::Status status =
-        Client::Create(router_)->Generate(request, [&](const v1::GenerateResponse& part) {
+        Client::Create(router_, api_key_)->Generate(request, [&](const v1::GenerateResponse& part) {
           if (part.finished().sequence_index() == 0 && part.has_finished())
             finished = part.finished();
           if (json_) {
@@ -113,7 +115,7 @@ class GenerateCommand final : public Command {
 
   int AnswerBatch() {
     batch_.defaults.set_return_token_ids(true);
-    const auto counts = RunBatch(batch_, *Client::Create(router_));
+    const auto counts = RunBatch(batch_, *Client::Create(router_, api_key_));
     if (!counts.ok()) return ReportError(schema_, counts.status());
     std::fprintf(stderr, "%ld lines: %ld answered, %ld answered before, %ld failed\n",
                  static_cast<long>(counts->lines), static_cast<long>(counts->answered),
@@ -176,6 +178,7 @@ class GenerateCommand final : public Command {
 
   config::Schema schema_;
   std::string router_ = "127.0.0.1:50051";
+  std::string api_key_;
   std::string chat_;
   std::string system_;
   std::vector<std::string> tokens_;

@@ -16,6 +16,7 @@ class TokenizeCommand final : public Command {
  public:
   TokenizeCommand() : schema_("tandem tokenize", "Shows a text's token ids, or the text of ids.") {
     schema_.Add("router", &router_, "Address of a router.");
+    schema_.Add("api-key", &api_key_, "Key for routers that ask for one.", {.secret = true});
     schema_.Add("chat", &chat_, "Put the text through the chat template as a user's message.");
     schema_.Add("decode", &decode_, "The argument is a comma-separated list of token ids.");
     schema_.AllowPositionals("TEXT (- reads standard input)", 1);
@@ -52,7 +53,7 @@ class TokenizeCommand final : public Command {
     } else {
       request.set_text(text);
     }
-    const auto response = Client::Create(router_)->Tokenize(request);
+    const auto response = Client::Create(router_, api_key_)->Tokenize(request);
     if (!response.ok()) return response.status();
     return absl::StrJoin(response->ids(), ",");
   }
@@ -71,13 +72,14 @@ class TokenizeCommand final : public Command {
   }
 
   absl::StatusOr<std::string> Decode(const v1::DetokenizeRequest& request) {
-    const auto response = Client::Create(router_)->Detokenize(request);
+    const auto response = Client::Create(router_, api_key_)->Detokenize(request);
     if (!response.ok()) return response.status();
     return response->text();
   }
 
   config::Schema schema_;
   std::string router_ = "127.0.0.1:50051";
+  std::string api_key_;
   bool chat_ = false;
   bool decode_ = false;
 };

@@ -16,6 +16,7 @@ class TraceCommand final : public Command {
  public:
   TraceCommand() : schema_("tandem trace", "Shows where a finished request's time went.") {
     schema_.Add("router", &router_, "Address of the router that served it.");
+    schema_.Add("api-key", &api_key_, "Key for routers that ask for one.", {.secret = true});
     schema_.Add("svg", &svg_, "A file to draw the waterfall into.");
     schema_.AllowPositionals("REQUEST_ID", 1);
   }
@@ -37,7 +38,8 @@ class TraceCommand final : public Command {
 
  private:
   absl::Status Show(const std::string& request_id) {
-    ASSIGN_OR_RETURN(const v1::RequestTrace trace, Client::Create(router_)->GetTrace(request_id));
+    ASSIGN_OR_RETURN(const v1::RequestTrace trace,
+                     Client::Create(router_, api_key_)->GetTrace(request_id));
     std::fputs(FormatTrace(trace).c_str(), stdout);
     if (svg_.empty()) return absl::OkStatus();
     std::ofstream file(svg_, std::ios::binary);
@@ -49,6 +51,7 @@ class TraceCommand final : public Command {
 
   config::Schema schema_;
   std::string router_ = "127.0.0.1:50051";
+  std::string api_key_;
   std::string svg_;
 };
 

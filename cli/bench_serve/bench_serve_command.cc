@@ -70,7 +70,7 @@ class BenchServeCommand final : public Command {
                 {.group = group});
     schema_.Add("model", &target_options_.model, "Model to ask for; empty = what the server has.",
                 {.group = group});
-    schema_.Add("api-key", &target_options_.api_key, "Key for HTTP servers that want one.",
+    schema_.Add("api-key", &target_options_.api_key, "Key for servers that ask for one.",
                 {.group = group, .secret = true});
     schema_.Add("timeout", &load_.timeout, "A request without its whole answer by then failed.",
                 {.min = absl::Milliseconds(1), .group = group});

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cli/api_key.h"
 #include "cli/bench_serve/load_target.h"
 #include "cli/client.h"
 #include "common/base/status_macros.h"
@@ -21,7 +22,10 @@ class GrpcCall final : public LoadCall,
                        public grpc::ClientReadReactor<v1::GenerateResponse>,
                        public std::enable_shared_from_this<GrpcCall> {
  public:
-  GrpcCall(io_context& context, AnswerObserver& observer) : io_(context), observer_(observer) {}
+  GrpcCall(io_context& context, const std::string& api_key, AnswerObserver& observer)
+      : io_(context), observer_(observer) {
+    AddApiKey(context_, api_key);
+  }
 
   void Begin(v1::Tandem::Stub& stub, v1::GenerateRequest request) {
     self_ = shared_from_this();
@@ -80,7 +84,7 @@ class GrpcTarget final : public LoadTarget {
   GrpcTarget(const TargetOptions& options, io_context& context)
       : options_(options),
         address_(absl::StrCat(options.address.host, ":", options.address.port)),
-        client_(Client::Create(address_)),
+        client_(Client::Create(address_, options.api_key)),
         stub_(
             v1::Tandem::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()))),
         io_(context) {}
@@ -103,7 +107,7 @@ class GrpcTarget final : public LoadTarget {
     request.mutable_sampling()->set_seed(load.seed);
     request.mutable_stop()->set_max_tokens(load.max_tokens);
     request.mutable_stop()->set_ignore_eos(options_.ignore_eos);
-    auto call = std::make_shared<GrpcCall>(io_, observer);
+    auto call = std::make_shared<GrpcCall>(io_, options_.api_key, observer);
     call->Begin(*stub_, std::move(request));
     return call;
   }
