@@ -134,7 +134,8 @@ class World {
     }
   }
   int installed = 0, drained = 0, exports_failed = 0;
-  int64_t by_link = 0;  // payloads
+  int64_t by_link = 0;   // payloads
+  int64_t verified = 0;  // blocks that a next epoch found verified
 
  private:
   struct LeaseRecord {
@@ -144,6 +145,7 @@ class World {
     int first_ordinal = 0;
     std::vector<BlockId> blocks;
     bool closing = false, failed = false, give_up = false;
+    size_t verified = 0;  // blocks, as told when the epoch was raised
   };
   struct ExportRecord {
     Side* sender = nullptr;
@@ -246,7 +248,7 @@ class World {
 
   void Disturb() {
     if (!leases_.empty() && random_->Below(12) == 0) Close(Pick(leases_));
-    if (!leases_.empty() && random_->Below(12) == 0) Raise(Pick(leases_), 0);
+    if (!leases_.empty() && random_->Below(12) == 0) Raise(Pick(leases_));
     if (!exports_.empty() && random_->Below(12) == 0) {
       const ExportId id = Pick(exports_);
       exports_[id].sender->endpoint->Handle(CancelExport{id, "random cancel"}, now_);
@@ -266,13 +268,24 @@ class World {
     lease.closing = true;
     lease.receiver->endpoint->Handle(CloseLease{id, "random close"}, now_);
   }
-  void Raise(LeaseId id, int verified) {
+  void Raise(LeaseId id) {
     LeaseRecord& lease = leases_[id];
     if (lease.closing) return;
     lease.epoch = Epoch(lease.epoch.value() + 1);
     lease.failed = false;
     lease.receiver->endpoint->Handle(RaiseEpoch{id, lease.epoch, Soon()}, now_);
-    StartExport(id, verified);
+  }
+  // The first `blocks` blocks hold what was sent, whoever sent it.
+  void ExpectContent(const Side& side, const LeaseRecord& lease, size_t blocks) {
+    for (size_t b = 0; b < blocks; ++b) {
+      for (int layer = 0; layer < kLayers; ++layer) {
+        const absl::Span<std::byte> cell = side.arena->Block(layer, lease.blocks[b]);
+        for (size_t i = 0; i < cell.size(); ++i) {
+          ASSERT_EQ(cell[i],
+                    CellByte(lease.sequence, lease.first_ordinal + static_cast<int>(b), layer, i));
+        }
+      }
+    }
   }
 
   void Step() {
@@ -306,15 +319,7 @@ class World {
     const LeaseRecord& lease = it->second;
     ASSERT_EQ(lease.receiver, &side);
     EXPECT_EQ(event.epoch, lease.epoch) << "installed by a stale epoch";
-    for (size_t b = 0; b < lease.blocks.size(); ++b) {
-      for (int layer = 0; layer < kLayers; ++layer) {
-        const absl::Span<std::byte> cell = side.arena->Block(layer, lease.blocks[b]);
-        for (size_t i = 0; i < cell.size(); ++i) {
-          ASSERT_EQ(cell[i],
-                    CellByte(lease.sequence, lease.first_ordinal + static_cast<int>(b), layer, i));
-        }
-      }
-    }
+    ExpectContent(side, lease, lease.blocks.size());
     ++installed;
     if (lease.closing) {
       // The close raced with the installation; its LeaseDrained ends the record.
@@ -333,13 +338,30 @@ class World {
     if (lease.give_up || random_->Below(2) == 0) {
       Close(event.lease);
     } else {
-      Raise(event.lease, event.verified_blocks);
+      Raise(event.lease);
+    }
+  }
+  // Another sender goes on behind what is verified; or nobody does, and it stays as it is.
+  void On(Side& side, const EpochRaised& event) {
+    const auto it = leases_.find(event.lease);
+    ASSERT_NE(it, leases_.end()) << "raised after its end";
+    LeaseRecord& lease = it->second;
+    if (event.epoch != lease.epoch || lease.closing) return;
+    ASSERT_LE(event.verified_blocks, static_cast<int>(lease.blocks.size()));
+    lease.verified = static_cast<size_t>(event.verified_blocks);
+    verified += event.verified_blocks;
+    ExpectContent(side, lease, lease.verified);
+    if (random_->Below(4) == 0) {
+      Close(event.lease);
+    } else {
+      StartExport(event.lease, event.verified_blocks);
     }
   }
   void On(Side& side, const LeaseDrained& event) {
     const auto it = leases_.find(event.lease);
     ASSERT_NE(it, leases_.end()) << "drained twice";
     ASSERT_TRUE(it->second.closing) << "drained without a close";
+    ExpectContent(side, it->second, it->second.verified);
     Give(side, it->second.blocks);
     leases_.erase(it);
     ++drained;
@@ -374,7 +396,7 @@ class World {
 int64_t RunSeeds(const Faults& faults, uint64_t first_seed,
                  const LinkFaults* link_faults = nullptr) {
   int installed = 0, drained = 0, failed = 0;
-  int64_t by_link = 0;
+  int64_t by_link = 0, verified = 0;
   for (uint64_t seed = first_seed; seed < first_seed + 40; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     World world(seed, faults, link_faults);
@@ -383,6 +405,7 @@ int64_t RunSeeds(const Faults& faults, uint64_t first_seed,
     drained += world.drained;
     failed += world.exports_failed;
     by_link += world.by_link;
+    verified += world.verified;
     if (::testing::Test::HasFailure()) break;
   }
   std::printf("seeds %llu..%llu: installed=%d drained=%d exports_failed=%d by_link=%lld\n",
@@ -392,6 +415,7 @@ int64_t RunSeeds(const Faults& faults, uint64_t first_seed,
   // The test would be empty if hardly anything got through, or hardly anything was disturbed.
   EXPECT_GT(installed, 400);
   EXPECT_GT(drained, 40);
+  EXPECT_GT(verified, 40);
   return by_link;
 }
 
