@@ -32,7 +32,7 @@ class OddCommands {
         SetLeg(*command.mutable_new_epoch()->mutable_leg());
         command.mutable_new_epoch()->set_lease_id(Number(6));
         command.mutable_new_epoch()->set_epoch(static_cast<uint32_t>(Number(4)));
-        command.mutable_new_epoch()->set_local_prefill_tokens_max(Int(40) - 1);
+        command.mutable_new_epoch()->set_local_prefill_tokens_max(Int(40));
         break;
       case 7:
         SetLeg(*command.mutable_abort()->mutable_leg());
