@@ -175,6 +175,9 @@ class Driver {
     return std::string(random_.Below(16) == 0 ? random_.Below(40) : 16,
                        static_cast<char>('a' + random_.Below(20)));
   }
+  void AddHashes(google::protobuf::RepeatedPtrField<std::string>& hashes) {
+    for (uint64_t i = random_.Below(6); i > 0; --i) *hashes.Add() = Hash();
+  }
   void AddEvent(uint64_t key, v1::NodeEvent& event);
   void Take();
 
@@ -238,15 +241,9 @@ void Driver::AddEvent(uint64_t key, v1::NodeEvent& event) {
       event.mutable_leg_failed()->set_epoch(static_cast<uint32_t>(odd_.Number(3)));
       return;
     case 11:
-      for (uint64_t i = random_.Below(6); i > 0; --i) {
-        event.mutable_blocks_stored()->add_hashes(Hash());
-      }
-      return;
+      return AddHashes(*event.mutable_blocks_stored()->mutable_hashes());
     case 12:
-      for (uint64_t i = random_.Below(6); i > 0; --i) {
-        event.mutable_blocks_removed()->add_hashes(Hash());
-      }
-      return;
+      return AddHashes(*event.mutable_blocks_removed()->mutable_hashes());
     default:
       if (random_.Below(8) == 0) event.mutable_draining();
       return;
