@@ -183,6 +183,9 @@ class Driver {
     reserved.set_received_tokens(odd_.Int(60));
     reserved.set_computes_locally(random_.Below(2) == 0);
   }
+  void AddHashes(google::protobuf::RepeatedPtrField<std::string>& hashes) {
+    for (uint64_t i = random_.Below(6); i > 0; --i) *hashes.Add() = Hash();
+  }
   void AddEvent(uint64_t key, v1::NodeEvent& event);
   void Take();
 
@@ -239,15 +242,9 @@ void Driver::AddEvent(uint64_t key, v1::NodeEvent& event) {
       event.mutable_leg_failed()->set_epoch(static_cast<uint32_t>(odd_.Number(3)));
       return;
     case 11:
-      for (uint64_t i = random_.Below(6); i > 0; --i) {
-        event.mutable_blocks_stored()->add_hashes(Hash());
-      }
-      return;
+      return AddHashes(*event.mutable_blocks_stored()->mutable_hashes());
     case 12:
-      for (uint64_t i = random_.Below(6); i > 0; --i) {
-        event.mutable_blocks_removed()->add_hashes(Hash());
-      }
-      return;
+      return AddHashes(*event.mutable_blocks_removed()->mutable_hashes());
     default:
       if (random_.Below(8) == 0) event.mutable_draining();
       return;
