@@ -28,15 +28,15 @@ struct KvTasks {
 
 class KvStream {
  public:
-  explicit KvStream(const KvTasks* tasks) : tasks_(tasks), task_(-1) {}
+  TANDEM_INLINE explicit KvStream(const KvTasks* tasks) : tasks_(tasks), task_(-1) {}
 
   // The worker begins `task`.
-  void Begin(int64_t task) {
+  TANDEM_INLINE void Begin(int64_t task) {
     const bool guessed = task_ >= task && (task_ - task) % tasks_->stride == 0;
     if (!guessed) Open(task);
   }
   // What `task` reads below `token` and is not yet on its way: now it is.
-  void FetchBelow(int64_t task, int32_t token) {
+  TANDEM_INLINE void FetchBelow(int64_t task, int32_t token) {
     while (task_ == task && token_ < token && left_ > 0) {
       for (; left_ > 0; left_ -= 64, at_ += 64) _mm_prefetch(at_, _MM_HINT_T1);
       NextRun();
@@ -53,7 +53,7 @@ class KvStream {
   }
 
  private:
-  void Open(int64_t task) {
+  TANDEM_INLINE void Open(int64_t task) {
     left_ = 0;
     task_ = task;
     if (task >= tasks_->num_tasks) return;
@@ -73,13 +73,13 @@ class KvStream {
     SetRun();
   }
   // Tokens of the block at token_ that are read, from token_ on.
-  int32_t Wanted() const {
+  TANDEM_INLINE int32_t Wanted() const {
     const int32_t block_tokens = tasks_->args->layer.shape.block_tokens;
     const int32_t in_block = block_tokens - token_ % block_tokens;
     return in_block < end_token_ - token_ ? in_block : end_token_ - token_;
   }
   // A whole block's heads are one run of bytes; of a part, each head's K and V are one.
-  void SetRun() {
+  TANDEM_INLINE void SetRun() {
     const KvLayer& layer = tasks_->args->layer;
     const int32_t block_tokens = layer.shape.block_tokens, wanted = Wanted();
     const int64_t slab_bytes = static_cast<int64_t>(KvSlabBytes(layer.shape));
@@ -94,7 +94,7 @@ class KvStream {
     at_ += token_ % block_tokens / 16 * tile_bytes;
     left_ = wanted / 16 * tile_bytes;
   }
-  void NextRun() {
+  TANDEM_INLINE void NextRun() {
     const int32_t wanted = Wanted();
     const bool whole = wanted == tasks_->args->layer.shape.block_tokens;
     if (!whole && ++slab_ < heads_ * 2) {
