@@ -21,6 +21,7 @@ namespace {
 
 constexpr int64_t kLanes = 16;
 constexpr int64_t kPanel = 32;
+constexpr int64_t kPairBytes = kPanel * 4;  // a pair of k of a panel
 constexpr int64_t kRowsMax = 12;
 // Weights that pass through L2 again and again: about half of the 1 MB that a Zen 4 core has.
 constexpr int64_t kChunkBytes = 480 << 10;
@@ -34,13 +35,22 @@ constexpr int64_t kPrefetchBytes = 4096;
 TANDEM_INLINE int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 TANDEM_INLINE int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// What a tile fetches into the second cache while it reads its panel: `step` bytes from `first` on
+// for each pair of k; once the panel's first `turn` bytes are read, from `second` on.
+struct Ahead {
+  const char* first;
+  int64_t turn;
+  const char* second;
+  int64_t step;
+};
+
 // R rows by one panel, and its epilogue.
 struct Tile {
   const uint16_t* x;  // first row
   int64_t x_stride;
   const char* w;  // the panel
   int64_t pairs;
-  const char* prefetch;  // lines of this stream are fetched into L2 at the pace of w
+  Ahead ahead;
   const GemmArgs* args;
   int64_t row, column;  // of y
 };
@@ -83,19 +93,23 @@ void RunTile(const Tile& tile) {
   const char* x = reinterpret_cast<const char*>(tile.x);
   const int64_t stride = tile.x_stride * static_cast<int64_t>(sizeof(uint16_t));
   const char* const end = w + tile.pairs * kPanel * 4;
-  const int64_t ahead = tile.prefetch - tile.w;
-  for (; w < end; w += kPanel * 4, x += 4) {
-    const Pairs16 low = LoadPairs(w), high = LoadPairs(w + 64);
-    _mm_prefetch(w + ahead, _MM_HINT_T1);
-    _mm_prefetch(w + ahead + 64, _MM_HINT_T1);
-    const char* row = x;
+  const int64_t step = tile.ahead.step;
+  const char* ahead = tile.ahead.first;
+  for (const char* stop = w + tile.ahead.turn;; stop = end, ahead = tile.ahead.second) {
+    for (; w < stop; w += kPanel * 4, x += 4, ahead += step) {
+      const Pairs16 low = LoadPairs(w), high = LoadPairs(w + 64);
+      _mm_prefetch(ahead, _MM_HINT_T1);
+      _mm_prefetch(ahead + 64, _MM_HINT_T1);
+      const char* row = x;
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      const Pairs16 pair = BroadcastPair(row);
-      acc[r][0] = Dot(pair, low, acc[r][0]);
-      acc[r][1] = Dot(pair, high, acc[r][1]);
-      row += stride;
+      for (int r = 0; r < R; ++r) {
+        const Pairs16 pair = BroadcastPair(row);
+        acc[r][0] = Dot(pair, low, acc[r][0]);
+        acc[r][1] = Dot(pair, high, acc[r][1]);
+        row += stride;
+      }
     }
+    if (w == end) break;
   }
   if (tile.args->gated_bf16 == nullptr) {
     StoreSums<R>(tile, acc);
@@ -142,9 +156,30 @@ Plan MakePlan(const GemmArgs& args) {
   return plan;
 }
 
+// What block `block` fetches at panel `w`. With few rows that is the panel that its worker will
+// probably take next, `stride` further, in as many parts as there are blocks.
+TANDEM_INLINE Ahead AheadOf(const GemmArgs& args, const Plan& plan, const char* w, int64_t block,
+                            int stride) {
+  const int64_t bytes = plan.panel_bytes;
+  if (plan.task_panels > 1) return {w + kPrefetchBytes, bytes, nullptr, kPairBytes};
+  const char* last = static_cast<const char*>(args.w.data) + (plan.panels - 1) * bytes;
+  const char* next = w + stride * bytes;
+  if (next > last) next = last;
+  if (plan.row_blocks == 1) {
+    const int64_t turn = bytes > kPrefetchBytes ? bytes - kPrefetchBytes : 0;
+    return {w + kPrefetchBytes, turn, next, kPairBytes};
+  }
+  const int64_t step = CeilDiv(kPairBytes, plan.row_blocks);
+  return {next + bytes / kPairBytes * step * block, bytes, nullptr, step};
+}
+
 // Tasks of one range of panels follow each other, so that workers share it.
-void RunTask(const GemmArgs& args, const Plan& plan, const uint16_t* x, int64_t x_stride,
-             int64_t task) {
+struct Input {
+  const uint16_t* x;
+  int64_t x_stride;
+  int num_workers;
+};
+void RunTask(const GemmArgs& args, const Plan& plan, const Input& input, int64_t task) {
   const int64_t first_panel = task / plan.block_tasks * plan.task_panels;
   const int64_t last_panel = Least(first_panel + plan.task_panels, plan.panels);
   const int64_t first_block = task % plan.block_tasks * plan.task_blocks;
@@ -155,9 +190,8 @@ void RunTask(const GemmArgs& args, const Plan& plan, const uint16_t* x, int64_t 
     const TileFn run = kTileFns[plan.Begin(block + 1) - row - 1];
     for (int64_t panel = first_panel; panel < last_panel; ++panel) {
       const char* w = weights + panel * plan.panel_bytes;
-      const Tile tile = {x + row * x_stride, x_stride, w,   plan.panel_bytes / (kPanel * 4),
-                         w + kPrefetchBytes, &args,    row, panel * kPanel};
-      run(tile);
+      run({input.x + row * input.x_stride, input.x_stride, w, plan.panel_bytes / kPairBytes,
+           AheadOf(args, plan, w, block, input.num_workers), &args, row, panel * kPanel});
     }
   }
 }
@@ -212,8 +246,9 @@ void DotGemm(const GemmArgs& args, const ParallelFor& parallel) {
   }
   KERNEL_REQUIRE(args.gated_bf16 == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
   const Plan plan = MakePlan(args);
+  const Input input = {x, x_stride, parallel.num_workers};
   parallel(plan.block_tasks * plan.panel_tasks,
-           [&](int64_t task, int) { RunTask(args, plan, x, x_stride, task); });
+           [&](int64_t task, int) { RunTask(args, plan, input, task); });
 }
 
 }  // namespace tandem::kernels::TANDEM_ISA
