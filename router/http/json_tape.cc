@@ -118,7 +118,7 @@ class Reader {
 }  // namespace
 
 std::optional<Json> ReadJsonTape(absl::string_view text, const JsonLimits& limits) {
-  // simdjson lets half a surrogate pair through.
+  // Half a surrogate pair is the other parser's to judge, whichever version of simdjson this is.
   if (absl::StrContains(text, "\\ud") || absl::StrContains(text, "\\uD")) return std::nullopt;
   // One a thread. What it keeps is in proportion to kKeptTextMax.
   thread_local dom::parser kept(kKeptTextMax);
