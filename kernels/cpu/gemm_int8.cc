@@ -14,29 +14,18 @@
 
 #include "kernels/api/require.h"
 #include "kernels/cpu/activate.h"
+#include "kernels/cpu/gemm_plan.h"
 #include "kernels/cpu/int8_dot.h"
 
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
 
-constexpr int64_t kLanes = 16;
-constexpr int64_t kPanel = 32;
 constexpr int64_t kQuadBytes = kPanel * 4;     // four k of a panel
 constexpr int64_t kTrailerBytes = kPanel * 4;  // its scales
 constexpr int64_t kGroup = 64;                 // k of x that share a scale
 constexpr int64_t kGroupQuads = kGroup / 4;
 constexpr int64_t kRowsMax = kHas32Registers ? 6 : 2;
-// Weights that pass through L2 again and again: about half of the 1 MB that a Zen 4 core has.
-constexpr int64_t kChunkBytes = 480 << 10;
-// Up to this many blocks of rows a task takes them all and one panel.
-constexpr int64_t kFewBlocks = 12;
-// Blocks of rows that one task carries otherwise.
-constexpr int64_t kTaskBlocks = 4;
-// How far ahead of its use a stream of weights is fetched, in bytes.
-constexpr int64_t kPrefetchBytes = 4096;
 
-TANDEM_INLINE int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-TANDEM_INLINE int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 TANDEM_INLINE int64_t PanelBytes(const MatrixShape& shape) {
   return CeilDiv(shape.k, 4) * kQuadBytes + kTrailerBytes;
 }
@@ -205,55 +194,6 @@ void QuantiseRow(const float* x, int64_t k, uint8_t* bytes, GroupScale* scales) 
   }
 }
 
-// How a product is cut into tasks.
-struct Plan {
-  int64_t rows, row_blocks;  // blocks of equal size, as far as that goes
-  int64_t panels, panel_bytes;
-  int64_t task_blocks, task_panels;
-  int64_t block_tasks, panel_tasks;
-
-  TANDEM_INLINE int64_t Begin(int64_t block) const { return rows * block / row_blocks; }
-};
-
-Plan MakePlan(const GemmArgs& args) {
-  Plan plan = {};
-  plan.rows = args.rows;
-  plan.row_blocks = CeilDiv(args.rows, kRowsMax);
-  plan.panels = CeilDiv(args.w.shape.n, kPanel);
-  plan.panel_bytes = PanelBytes(args.w.shape);
-  if (plan.row_blocks <= kFewBlocks) {
-    plan.task_blocks = plan.row_blocks;
-    plan.task_panels = 1;
-  } else {
-    plan.task_blocks = kTaskBlocks;
-    const int64_t fitting = kChunkBytes / plan.panel_bytes;
-    plan.task_panels = fitting < 1 ? 1 : fitting;
-    // Ranges of equal size, so that the last is not a narrow one.
-    plan.task_panels = CeilDiv(plan.panels, CeilDiv(plan.panels, plan.task_panels));
-  }
-  plan.block_tasks = CeilDiv(plan.row_blocks, plan.task_blocks);
-  plan.panel_tasks = CeilDiv(plan.panels, plan.task_panels);
-  return plan;
-}
-
-// Tasks of one range of panels follow each other, so that workers share it.
-void RunTask(const GemmArgs& args, const Plan& plan, const QuantisedRows& x, int64_t task) {
-  const int64_t first_panel = task / plan.block_tasks * plan.task_panels;
-  const int64_t last_panel = Least(first_panel + plan.task_panels, plan.panels);
-  const int64_t first_block = task % plan.block_tasks * plan.task_blocks;
-  const int64_t last_block = Least(first_block + plan.task_blocks, plan.row_blocks);
-  const char* weights = static_cast<const char*>(args.w.data);
-  for (int64_t block = first_block; block < last_block; ++block) {
-    const int64_t row = plan.Begin(block);
-    const TileFn run = kTileFns[plan.Begin(block + 1) - row - 1];
-    for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-      run({x.bytes + row * x.stride, x.stride, x.scales + row * x.groups, x.groups,
-           weights + panel * plan.panel_bytes, CeilDiv(args.w.shape.k, 4), &args, row,
-           panel * kPanel});
-    }
-  }
-}
-
 // One row of w, or zeros, into its places in a panel.
 void PackRow(const float* row, int64_t k_count, int64_t lane, char* panel) {
   const int64_t quads = CeilDiv(k_count, 4);
@@ -301,9 +241,17 @@ void Int8Gemm(const GemmArgs& args, const ParallelFor& parallel) {
     QuantiseRow(args.x + row * args.x_stride, shape.k, x.bytes + row * x.stride,
                 x.scales + row * x.groups);
   });
-  const Plan plan = MakePlan(args);
-  parallel(plan.block_tasks * plan.panel_tasks,
-           [&](int64_t task, int) { RunTask(args, plan, x, task); });
+  const Plan plan = MakePlan(
+      args,
+      {.rows_max = kRowsMax, .panel_bytes = PanelBytes(shape), .few_blocks = 12, .task_blocks = 4});
+  const int64_t quads = CeilDiv(shape.k, 4);
+  const char* weights = static_cast<const char*>(args.w.data);
+  parallel(plan.tasks(), [&](int64_t task, int) {
+    RunTask(plan, task, [&](int64_t row, int64_t rows, int64_t panel) {
+      kTileFns[rows - 1]({x.bytes + row * x.stride, x.stride, x.scales + row * x.groups, x.groups,
+                          weights + panel * plan.panel_bytes, quads, &args, row, panel * kPanel});
+    });
+  });
 }
 
 }  // namespace tandem::kernels::TANDEM_ISA
