@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "kernels/api/backend.h"
+#include "tests/golden/cpu_engine/answer.h"
 #include "tests/golden/cpu_engine/engine_driver.h"
 
 namespace tandem::engine {
@@ -15,26 +16,6 @@ namespace {
 
 constexpr int64_t kBlocks = 512;
 constexpr int64_t kOutputTokens = 12;
-
-struct Answer {
-  std::vector<TokenId> tokens;
-  std::vector<float> logprobs;
-
-  void Add(const SampledToken& sampled) {
-    tokens.push_back(sampled.token);
-    logprobs.push_back(sampled.logprob);
-    for (const TopLogprob& top : sampled.top_logprobs) logprobs.push_back(top.logprob);
-  }
-};
-
-void ExpectSame(const Answer& actual, const Answer& expected, const std::string& what) {
-  EXPECT_EQ(actual.tokens, expected.tokens) << what;
-  ASSERT_EQ(actual.logprobs.size(), expected.logprobs.size()) << what;
-  EXPECT_EQ(std::memcmp(actual.logprobs.data(), expected.logprobs.data(),
-                        actual.logprobs.size() * sizeof(float)),
-            0)
-      << what << ": logprob bits differ";
-}
 
 // Checkpoint and instruction-set class, with "_int8" behind it for int8 weights, "_int8kv8" for an
 // int8 cache too.

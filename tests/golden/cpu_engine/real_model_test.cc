@@ -1,8 +1,6 @@
 // Goal: real checkpoints give transformers' greedy answers. Skips where a model was not fetched.
-#include <cmath>
-
 #include "nlohmann/json.hpp"
-#include "tests/golden/cpu_engine/engine_driver.h"
+#include "tests/golden/cpu_engine/transformers_golden.h"
 
 namespace tandem::engine {
 namespace {
@@ -84,29 +82,7 @@ void ExpectGoldens(const std::string& model_path, const std::string& golden_name
   // activations and cache each product's terms are off by about 2^-9 of themselves, which adds up
   // to some percent of a logit's deviation of 4.
   const double tolerance = isa == "avx512bf16" ? 0.4 : 5e-3;
-  for (const auto& golden : goldens) {
-    const auto ids = golden["ids"].get<std::vector<TokenId>>();
-    DrivenSequence sequence;
-    sequence.sampling.temperature = 0;
-    sequence.sampling.logprobs = 5;
-    sequence.blocks = TakeBlocks(engine->spec(), 0, static_cast<int64_t>(ids.size()) + 32);
-    SampledToken sampled;
-    for (const auto& top : golden["top"]) {
-      sequence.tokens.assign(ids.begin(), ids.begin() + top["position"].get<int64_t>() + 1);
-      ASSERT_OK_AND_ASSIGN(sampled, ComputeRest(engine.get(), &sequence, 256));
-      const auto expected = top["logprobs"].get<std::vector<double>>();
-      for (size_t i = 0; i < expected.size(); ++i) {
-        EXPECT_NEAR(sampled.top_logprobs[i].logprob, expected[i], tolerance);
-      }
-    }
-    const auto greedy = golden["greedy"].get<std::vector<TokenId>>();
-    const auto margins = golden["margins"].get<std::vector<double>>();
-    for (size_t i = 0; i < greedy.size() && margins[i] > 2 * tolerance; ++i) {
-      ASSERT_EQ(sampled.token, greedy[i]) << "token " << i << " after " << ids.size();
-      sequence.tokens.push_back(sampled.token);
-      ASSERT_OK_AND_ASSIGN(sampled, ComputeRest(engine.get(), &sequence, 256));
-    }
-  }
+  ExpectGoldens(engine.get(), goldens, tolerance);
 }
 
 class RealModelClass : public ::testing::TestWithParam<const char*> {};

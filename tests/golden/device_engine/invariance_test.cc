@@ -2,10 +2,10 @@
 // not depend on the batch beside it, on chunk sizes, on block ids, on whether steps run as graphs,
 // or on the engine instance that computed its KV: blocks taken from one engine's arena and marked
 // arrived in another's continue the sequence to the bit.
-#include <cstring>
 #include <iostream>
 #include <random>
 
+#include "tests/golden/cpu_engine/answer.h"
 #include "tests/golden/device_engine/device_engines.h"
 
 namespace tandem::engine {
@@ -13,26 +13,6 @@ namespace {
 
 constexpr int64_t kBlocks = 128;
 constexpr int64_t kOutputTokens = 5;
-
-struct Answer {
-  std::vector<TokenId> tokens;
-  std::vector<float> logprobs;
-
-  void Add(const SampledToken& sampled) {
-    tokens.push_back(sampled.token);
-    logprobs.push_back(sampled.logprob);
-    for (const TopLogprob& top : sampled.top_logprobs) logprobs.push_back(top.logprob);
-  }
-};
-
-void ExpectSame(const Answer& actual, const Answer& expected, const std::string& what) {
-  EXPECT_EQ(actual.tokens, expected.tokens) << what;
-  ASSERT_EQ(actual.logprobs.size(), expected.logprobs.size()) << what;
-  EXPECT_EQ(std::memcmp(actual.logprobs.data(), expected.logprobs.data(),
-                        actual.logprobs.size() * sizeof(float)),
-            0)
-      << what << ": logprob bits differ";
-}
 
 class DeviceInvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, DeviceKind>> {
  protected:

@@ -1,10 +1,10 @@
 // Goal: real checkpoints give transformers' answers on the device engine: on a GPU where there is
 // one, and on the emulated device when TANDEM_EMULATE_REAL_MODELS is set (minutes of one core).
-#include <cmath>
 #include <cstdlib>
 #include <iostream>
 
 #include "nlohmann/json.hpp"
+#include "tests/golden/cpu_engine/transformers_golden.h"
 #include "tests/golden/device_engine/device_engines.h"
 
 namespace tandem::engine {
@@ -69,33 +69,7 @@ void ExpectGoldens(DeviceKind kind, const std::string& model_path, const std::st
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Engine> engine, NewEngineOn(kind, *checkpoint, {}));
   ASSERT_OK(engine->AllocateKv(64));
   constexpr double kTolerance = 0.25;
-  double errors = 0, count = 0;
-  for (const auto& golden : goldens) {
-    const auto ids = golden["ids"].get<std::vector<TokenId>>();
-    DrivenSequence sequence;
-    sequence.sampling.temperature = 0;
-    sequence.sampling.logprobs = 5;
-    sequence.blocks = TakeBlocks(engine->spec(), 0, static_cast<int64_t>(ids.size()) + 32);
-    SampledToken sampled;
-    for (const auto& top : golden["top"]) {
-      sequence.tokens.assign(ids.begin(), ids.begin() + top["position"].get<int64_t>() + 1);
-      ASSERT_OK_AND_ASSIGN(sampled, ComputeRest(engine.get(), &sequence, 256));
-      const auto expected = top["logprobs"].get<std::vector<double>>();
-      for (size_t i = 0; i < expected.size(); ++i) {
-        EXPECT_NEAR(sampled.top_logprobs[i].logprob, expected[i], kTolerance);
-        errors += std::abs(sampled.top_logprobs[i].logprob - expected[i]);
-        count += 1;
-      }
-    }
-    const auto greedy = golden["greedy"].get<std::vector<TokenId>>();
-    const auto margins = golden["margins"].get<std::vector<double>>();
-    for (size_t i = 0; i < greedy.size() && margins[i] > 2 * kTolerance; ++i) {
-      ASSERT_EQ(sampled.token, greedy[i]) << "token " << i << " after " << ids.size();
-      sequence.tokens.push_back(sampled.token);
-      ASSERT_OK_AND_ASSIGN(sampled, ComputeRest(engine.get(), &sequence, 256));
-    }
-  }
-  std::cout << "mean error of top logprobs " << errors / count << "\n";
+  ExpectGoldens(engine.get(), goldens, kTolerance);
 }
 
 TEST_P(DeviceRealModelTest, SmolLm2AgreesWithTransformers) {

@@ -2,43 +2,13 @@
 // for a tiny checkpoint of every supported architecture: windows, biases, QK-norm, sandwich norms,
 // rope scaling and fused projections, through paged KV, chunked prompts and the attention schedule.
 #include <cmath>
-#include <cstring>
 #include <iostream>
 
-#include "nlohmann/json.hpp"
+#include "tests/golden/cpu_engine/tiny_golden.h"
 #include "tests/golden/device_engine/device_engines.h"
 
 namespace tandem::engine {
 namespace {
-
-struct Golden {
-  std::vector<TokenId> tokens;
-  std::vector<int64_t> positions;
-  std::vector<float> logits;  // [positions][vocab]
-};
-
-Golden ReadGolden(const std::string& folder) {
-  const auto json =
-      nlohmann::json::parse(testing::ReadFileOrEmpty(folder + "/golden.json"), nullptr, false);
-  Golden golden;
-  if (!json.is_object()) return golden;
-  golden.tokens = json["tokens"].get<std::vector<TokenId>>();
-  golden.positions = json["positions"].get<std::vector<int64_t>>();
-  const std::string bytes = testing::ReadFileOrEmpty(folder + "/logits.f32");
-  golden.logits.resize(bytes.size() / sizeof(float));
-  std::memcpy(golden.logits.data(), bytes.data(), golden.logits.size() * sizeof(float));
-  return golden;
-}
-
-// log softmax of `size` logits, in double.
-std::vector<double> LogSoftmax(const float* logits, size_t size) {
-  const double most = *std::max_element(logits, logits + size);
-  double sum = 0;
-  for (size_t i = 0; i < size; ++i) sum += std::exp(logits[i] - most);
-  std::vector<double> logprobs;
-  for (size_t i = 0; i < size; ++i) logprobs.push_back(logits[i] - most - std::log(sum));
-  return logprobs;
-}
 
 // Root mean squares over all golden positions and tokens.
 struct Agreement {
