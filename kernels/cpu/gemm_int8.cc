@@ -13,9 +13,9 @@
 #include "kernels/cpu/gemm_int8.h"
 
 #include "kernels/api/require.h"
-#include "kernels/cpu/activate.h"
+#include "kernels/cpu/gemm_epilogue.h"
 #include "kernels/cpu/gemm_plan.h"
-#include "kernels/cpu/int8_dot.h"
+#include "kernels/cpu/int8_rows.h"
 
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
@@ -34,6 +34,10 @@ TANDEM_INLINE int64_t PanelBytes(const MatrixShape& shape) {
 struct GroupScale {
   float scale;
   int32_t correction;  // −128·Σ qx
+
+  TANDEM_INLINE static GroupScale From(const RoundedGroup& group) {
+    return {group.scale, -128 * group.total};
+  }
 };
 
 // R rows by one panel, and its epilogue.
@@ -44,41 +48,8 @@ struct Tile {
   int64_t groups;
   const char* w;  // the panel
   int64_t quads;
-  const GemmArgs* args;
-  int64_t row, column;  // of y
+  TilePlace place;
 };
-
-template <int R>
-TANDEM_INLINE void StoreSums(const Tile& tile, const float* w_scales, const V16 (&sums)[R][2]) {
-  const GemmArgs& args = *tile.args;
-#pragma GCC unroll 2
-  for (int v = 0; v < 2; ++v) {
-    const int64_t column = tile.column + v * kLanes;
-    const Mask16 mask = LaneRange(0, args.w.shape.n - column);
-    const V16 bias = args.bias == nullptr ? Zero() : LoadMasked(mask, args.bias + column);
-    const V16 w_scale = Load(w_scales + v * kLanes);
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      float* y = args.y + (tile.row + r) * args.y_stride + column;
-      V16 sum = Mul(sums[r][v], w_scale);
-      if (args.bias != nullptr) sum = Add(sum, bias);
-      if (args.add_to_y) sum = Add(sum, LoadMasked(mask, y));
-      StoreMasked(mask, y, sum);
-    }
-  }
-}
-
-template <int R, GateActivation kActivation>
-TANDEM_INLINE void StoreGated(const Tile& tile, const float* w_scales, const V16 (&sums)[R][2]) {
-  const GemmArgs& args = *tile.args;
-  const V16 gate_scale = Load(w_scales), up_scale = Load(w_scales + kLanes);
-#pragma GCC unroll 12
-  for (int r = 0; r < R; ++r) {
-    const V16 gate = Mul(sums[r][0], gate_scale), up = Mul(sums[r][1], up_scale);
-    Store(args.gated + (tile.row + r) * args.y_stride + tile.column / 2,
-          Mul(Activate<kActivation>(gate), up));
-  }
-}
 
 // Adds one group of `quads` quads to sums; `w` and `x` are at its beginning.
 template <int R>
@@ -130,13 +101,13 @@ void RunTile(const Tile& tile) {
     Settle(sums[r][1]);
   }
   const float* w_scales = reinterpret_cast<const float*>(tile.w + tile.quads * kQuadBytes);
-  if (tile.args->gated == nullptr) {
-    StoreSums<R>(tile, w_scales, sums);
-  } else if (tile.args->activation == GateActivation::kSilu) {
-    StoreGated<R, GateActivation::kSilu>(tile, w_scales, sums);
-  } else {
-    StoreGated<R, GateActivation::kGeluTanh>(tile, w_scales, sums);
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v) {
+    const V16 w_scale = Load(w_scales + v * kLanes);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) sums[r][v] = Mul(sums[r][v], w_scale);
   }
+  StoreTile<R>(tile.place, sums);
 }
 
 using TileFn = void (*)(const Tile& tile);
@@ -146,53 +117,6 @@ constexpr TileFn kTileFns[] = {
     RunTile<3>, RunTile<4>, RunTile<5>, RunTile<6>,
 #endif
 };
-
-// The rows of x as bytes and their scales; both in the call's scratch.
-struct QuantisedRows {
-  uint8_t* bytes;
-  int64_t stride;  // a multiple of 4; not of 1 KiB, whose rows would compete for places in a cache
-  GroupScale* scales;  // [rows][groups]
-  int64_t groups;
-
-  explicit QuantisedRows(const GemmArgs& args)
-      : stride(CeilDiv(args.w.shape.k, 4) * 4),
-        scales(static_cast<GroupScale*>(args.scratch)),
-        groups(CeilDiv(args.w.shape.k, kGroup)) {
-    if (stride % 1024 == 0) stride += 64;
-    bytes = reinterpret_cast<uint8_t*>(scales + args.rows * groups);
-  }
-};
-
-// Up to kGroup values as bytes, zeros up to a whole quad.
-GroupScale QuantiseGroup(const float* x, int64_t count, uint8_t* bytes) {
-  V16 most = Zero();
-  for (int64_t i = 0; i < count; i += kLanes) {
-    most = Max(most, Magnitude(LoadMasked(LaneRange(0, count - i), x + i)));
-  }
-  const Int8Scale found = ScaleFor(ReduceMax(most));
-  const V16 factor = Set1(found.factor);
-  V16 total = Zero();  // of integers: exact
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const V16 value = LoadMasked(LaneRange(0, count - i), x + i);
-    const V16 rounded = RoundToInt8(Mul(value, factor));
-    total = Add(total, rounded);
-    const int64_t left = count - i;
-    if (left >= kLanes) {
-      StoreBytes(bytes + i, ToInt(rounded));
-      continue;
-    }
-    alignas(64) uint8_t tail[kLanes];
-    StoreBytes(tail, ToInt(rounded));
-    __builtin_memcpy(bytes + i, tail, static_cast<size_t>(CeilDiv(left, 4) * 4));
-  }
-  return {found.scale, -128 * static_cast<int32_t>(ReduceAdd(total))};
-}
-
-void QuantiseRow(const float* x, int64_t k, uint8_t* bytes, GroupScale* scales) {
-  for (int64_t begin = 0; begin < k; begin += kGroup) {
-    *scales++ = QuantiseGroup(x + begin, Least(kGroup, k - begin), bytes + begin);
-  }
-}
 
 // One row of w, or zeros, into its places in a panel.
 void PackRow(const float* row, int64_t k_count, int64_t lane, char* panel) {
@@ -236,11 +160,8 @@ void Int8Gemm(const GemmArgs& args, const ParallelFor& parallel) {
   KERNEL_REQUIRE(args.x != nullptr && args.scratch != nullptr);
   KERNEL_REQUIRE(args.gated_bf16 == nullptr);
   KERNEL_REQUIRE(args.gated == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
-  const QuantisedRows x(args);
-  parallel(args.rows, [&](int64_t row, int) {
-    QuantiseRow(args.x + row * args.x_stride, shape.k, x.bytes + row * x.stride,
-                x.scales + row * x.groups);
-  });
+  const QuantisedRows<GroupScale, kGroup, 4> x(args);
+  x.Fill(args, parallel);
   const Plan plan = MakePlan(
       args,
       {.rows_max = kRowsMax, .panel_bytes = PanelBytes(shape), .few_blocks = 12, .task_blocks = 4});
@@ -248,8 +169,13 @@ void Int8Gemm(const GemmArgs& args, const ParallelFor& parallel) {
   const char* weights = static_cast<const char*>(args.w.data);
   parallel(plan.tasks(), [&](int64_t task, int) {
     RunTask(plan, task, [&](int64_t row, int64_t rows, int64_t panel) {
-      kTileFns[rows - 1]({x.bytes + row * x.stride, x.stride, x.scales + row * x.groups, x.groups,
-                          weights + panel * plan.panel_bytes, quads, &args, row, panel * kPanel});
+      kTileFns[rows - 1]({x.bytes + row * x.stride,
+                          x.stride,
+                          x.scales + row * x.groups,
+                          x.groups,
+                          weights + panel * plan.panel_bytes,
+                          quads,
+                          {&args, row, panel * kPanel}});
     });
   });
 }
