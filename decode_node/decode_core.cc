@@ -1,5 +1,6 @@
 #include "decode_node/decode_core.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -62,12 +63,13 @@ void DecodeCore::OnTick(absl::Time now) {
 void DecodeCore::End(Legs::iterator it, const std::string& reason) {
   const Leg& leg = it->second;
   by_sequence_.erase(leg.sequence);
-  if (leg.phase == Phase::kReceiving) {
+  if (leg.phase == Phase::kReceiving || leg.phase == Phase::kClosing) {
     by_lease_.erase(leg.lease);
     std::vector<BlockId>& blocks = draining_leases_[leg.lease];
     blocks = scheduler_.ReleaseQuarantining(leg.sequence, leg.first_ordinal, leg.lease_blocks);
     if (TANDEM_MUTATED(kQuarantineSkipped)) scheduler_.EndQuarantine(std::exchange(blocks, {}));
-    ledger_.Transfer(transfer::CloseLease{.lease = leg.lease, .reason = reason});
+    if (leg.phase == Phase::kReceiving)
+      ledger_.Transfer(transfer::CloseLease{.lease = leg.lease, .reason = reason});
   } else {
     scheduler_.Release(leg.sequence);
   }
@@ -87,6 +89,7 @@ void DecodeCore::On(const transfer::LeaseInstalled& event, absl::Time) {
   if (found == by_lease_.end()) return;  // being closed: LeaseDrained follows
   const Legs::iterator it = found->second;
   Leg& leg = it->second;
+  if (leg.phase == Phase::kClosing) return;  // likewise
   const v1::GeneratedToken& first = event.first_token;
   if (first.index() != leg.output_tokens || first.token_id() < 0 ||
       first.token_id() >= scheduler_.spec().vocab_size) {
@@ -100,8 +103,8 @@ void DecodeCore::On(const transfer::LeaseInstalled& event, absl::Time) {
   }
   by_lease_.erase(found);
   leg.phase = Phase::kGenerating;
-  scheduler_.MarkReceived(leg.sequence);
   const node::Sequence& sequence = scheduler_.Get(leg.sequence);
+  scheduler_.MarkReceived(leg.sequence, sequence.prompt_tokens);
   v1::TokensBySource tokens;
   tokens.set_cached(sequence.cached_tokens);
   tokens.set_received(sequence.prompt_tokens - sequence.cached_tokens);
@@ -116,13 +119,56 @@ void DecodeCore::On(const transfer::LeaseInstalled& event, absl::Time) {
 void DecodeCore::On(const transfer::LeaseFailed& event, absl::Time) {
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end() || event.epoch != found->second->second.epoch) return;
+  if (found->second->second.phase == Phase::kClosing) return;
   v1::NodeEvent failed = node::FailedEvent(found->second->second.wire, event.status,
                                            /*sender_side=*/true);
   failed.mutable_leg_failed()->set_epoch(event.epoch.value());
   ledger_.Send(found->second->first.router, std::move(failed));
 }
 
+// What was verified stays, whoever brings the rest: another sender, or this node by computing it.
+void DecodeCore::On(const transfer::EpochRaised& event, absl::Time) {
+  const auto found = by_lease_.find(event.lease);
+  if (found == by_lease_.end() || event.epoch != found->second->second.epoch) return;
+  const Legs::iterator it = found->second;
+  Leg& leg = it->second;
+  const node::Sequence& sequence = scheduler_.Get(leg.sequence);
+  const int64_t block_tokens = scheduler_.spec().layout.block_tokens;
+  // Whole blocks, and at least the last token is left: its row gives the first token.
+  const int64_t whole = std::min(leg.first_ordinal + event.verified_blocks,
+                                 (sequence.prompt_tokens - 1) / block_tokens) *
+                        block_tokens;
+  leg.received_tokens = std::max<int64_t>(0, whole - sequence.cached_tokens);
+  // KV has no scores: those of prompt tokens are given by whoever computes them.
+  const bool scored = sequence.unscored() > 0;
+  if (scored) leg.received_tokens = 0;
+  const int64_t missing = sequence.prompt_tokens - sequence.cached_tokens - leg.received_tokens;
+  const bool local =
+      leg.local_prefill_tokens_max == -1 || (!scored && missing <= leg.local_prefill_tokens_max);
+  v1::NodeEvent answer;
+  v1::Reserved& reserved = *answer.mutable_reserved();
+  *reserved.mutable_leg() = leg.wire;
+  reserved.set_lease_id(leg.lease.value());
+  reserved.set_epoch(leg.epoch.value());
+  reserved.set_cached_tokens(static_cast<int32_t>(sequence.cached_tokens));
+  reserved.set_received_tokens(static_cast<int32_t>(leg.received_tokens));
+  reserved.set_computes_locally(local);
+  ledger_.Send(it->first.router, std::move(answer));
+  if (!local) return;
+  leg.phase = Phase::kClosing;
+  ledger_.Transfer(
+      transfer::CloseLease{.lease = leg.lease, .reason = "the rest is computed by the receiver"});
+}
+
 void DecodeCore::On(const transfer::LeaseDrained& event, absl::Time) {
+  if (const auto closing = by_lease_.find(event.lease); closing != by_lease_.end()) {
+    Leg& leg = closing->second->second;
+    by_lease_.erase(closing);
+    leg.phase = Phase::kComputing;
+    scheduler_.MarkReceived(leg.sequence,
+                            scheduler_.Get(leg.sequence).cached_tokens + leg.received_tokens);
+    return;
+  }
   const auto found = draining_leases_.find(event.lease);
   if (found == draining_leases_.end()) return;
   if (!TANDEM_MUTATED(kReleaseLost)) scheduler_.EndQuarantine(found->second);
@@ -157,7 +203,8 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
       const node::Sequence& sequence = scheduler_.Get(leg.sequence);
       v1::TokensBySource sources;
       sources.set_cached(sequence.cached_tokens);
-      sources.set_computed(sequence.prompt_tokens - sequence.cached_tokens);
+      sources.set_received(leg.received_tokens);
+      sources.set_computed(sequence.prompt_tokens - sequence.cached_tokens - leg.received_tokens);
       SendInstalled(*it, sources, nullptr);
     }
     tokens.Add(it->first.router, leg.wire, node::ToWire(outcome.token, leg.output_tokens));

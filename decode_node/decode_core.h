@@ -4,6 +4,8 @@
 //   Run ─▶ Refused
 //       ─▶ Reserved ─▶ Receiving ─LeaseInstalled─▶ Generating ─stop, length─▶ LegFinished
 //       │                 │  ▲ LeaseFailed: LegFailed{sender_side}, waits for NewEpoch
+//       │                 │  │ NewEpoch, EpochRaised: Reserved again, for another sender; or
+//       │                 ▼  │ Closing ─LeaseDrained─▶ Computing, from what was verified on
 //       └─▶ Computing ────┼──┴── first token sampled ──▶ Generating
 //                         └─ abort, deadline, router lost ─▶ gone; a lease's blocks stay
 //                         quarantined
@@ -54,7 +56,7 @@ class DecodeCore final : public node::NodeCore {
 
  private:
   using SequenceId = node::SequenceId;
-  enum class Phase { kReceiving, kComputing, kGenerating };
+  enum class Phase { kReceiving, kClosing, kComputing, kGenerating };
   struct Leg {
     v1::Leg wire;
     Phase phase = Phase::kReceiving;
@@ -66,6 +68,8 @@ class DecodeCore final : public node::NodeCore {
     Epoch epoch;
     int64_t first_ordinal = 0;  // of the lease's blocks
     int64_t lease_blocks = 0;
+    int64_t received_tokens = 0;           // after the cached ones: verified, of a lost sender
+    int64_t local_prefill_tokens_max = 0;  // as NewEpoch said
   };
   using Legs = std::map<node::LegKey, Leg>;
 
@@ -80,6 +84,7 @@ class DecodeCore final : public node::NodeCore {
 
   void On(const transfer::LeaseInstalled& event, absl::Time now);
   void On(const transfer::LeaseFailed& event, absl::Time now);
+  void On(const transfer::EpochRaised& event, absl::Time now);
   void On(const transfer::LeaseDrained& event, absl::Time now);
   void On(const transfer::ExportDone&, absl::Time) {}
   void On(const transfer::ExportFailed&, absl::Time) {}

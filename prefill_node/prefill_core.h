@@ -93,6 +93,7 @@ class PrefillCore final : public node::NodeCore {
   void On(const transfer::ExportFailed& event);
   void On(const transfer::LeaseInstalled&) {}
   void On(const transfer::LeaseFailed&) {}
+  void On(const transfer::EpochRaised&) {}
   void On(const transfer::LeaseDrained&) {}
 
   node::SequenceScheduler scheduler_;

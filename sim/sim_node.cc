@@ -36,7 +36,8 @@ std::string Describe(const v1::NodeEvent& event) {
   const auto leg = [](const v1::Leg& l) { return absl::StrCat(l.request_id(), "#", l.attempt()); };
   if (event.has_reserved())
     return absl::StrCat("reserved ", leg(event.reserved().leg()), " lease ",
-                        event.reserved().lease_id(), " cached ", event.reserved().cached_tokens());
+                        event.reserved().lease_id(), " cached ", event.reserved().cached_tokens(),
+                        " received ", event.reserved().received_tokens());
   if (event.has_refused())
     return absl::StrCat("refused ", leg(event.refused().leg()), ": ",
                         event.refused().status().message());
@@ -78,7 +79,7 @@ void SimNode::OnStart() {
   handoff.nack_after = absl::Milliseconds(30);
   handoff.drain_after = absl::Milliseconds(150);
   endpoint_ = transfer::HandoffEndpoint::Create(handoff, engine_->arena(), *transport_);
-  ownership_.emplace(log_, name(), t.block_tokens);
+  ownership_.emplace(log_, name(), t.block_tokens, engine_->spec().layout.num_layers);
   salt_.emplace(log_, name(), options_.whole_sequences);
   transport_->SetObserver(&*ownership_);
   transport_->SetOnActivity([this] { FromPlane(); });

@@ -297,7 +297,14 @@ SimReport Simulation::Run() {
   report.violations = log_.violations();
   report.timeline = log_.TakeEntries();
   for (const auto& router : routers_) report.lanes.push_back(router->name());
-  for (const auto& node : nodes_) report.lanes.push_back(node->name());
+  for (const auto& node : nodes_) {
+    report.lanes.push_back(node->name());
+    if (!node->alive() || node->core().role() != v1::NODE_ROLE_DECODE) continue;
+    const v1::TokensBySource tokens = node->core().counters().prompt_tokens();
+    report.tokens_cached += tokens.cached();
+    report.tokens_received += tokens.received();
+    report.tokens_computed += tokens.computed();
+  }
   report.clients = clients_.counts();
   report.coverage = coverage_;
   report.events = world_.events_run();

@@ -31,6 +31,8 @@ struct SimReport {
   std::vector<std::string> lanes;  // names of the processes, by lane
   ClientCounts clients;
   Coverage coverage = {};
+  // How decode nodes came by the KV of prompts; of those alive at the end, since their start.
+  int64_t tokens_cached = 0, tokens_received = 0, tokens_computed = 0;
   int64_t events = 0;
   int64_t virtual_us = 0;
 };

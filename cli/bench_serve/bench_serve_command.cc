@@ -65,9 +65,13 @@ class BenchServeCommand final : public Command {
   void RegisterTarget() {
     const std::string group = "Target";
     schema_.Add("target", &target_,
-                "Server: http://HOST:PORT (OpenAI's /v1/completions, streamed) or grpc://HOST:PORT "
+                "Server: http://HOST:PORT (OpenAI's API, streamed) or grpc://HOST:PORT "
                 "(tandem.v1).",
                 {.group = group});
+    schema_.Add("endpoint", &endpoint_,
+                "Of an HTTP server: /v1/completions or /v1/chat/completions, whose prompts are "
+                "messages of words.",
+                {.group = group, .choices = {"completions", "chat"}});
     schema_.Add("model", &target_options_.model, "Model to ask for; empty = what the server has.",
                 {.group = group});
     schema_.Add("api-key", &target_options_.api_key, "Key for servers that ask for one.",
@@ -111,8 +115,12 @@ class BenchServeCommand final : public Command {
                 {.group = group, .choices = {"given", "sharegpt"}});
     schema_.Add("prompts", &prompts_,
                 "A JSON Lines file of prompts instead, over and over: {\"prompt\": text or token "
-                "ids, \"max_tokens\": N}.",
+                "ids, \"max_tokens\": N}, or \"messages\" for --endpoint=chat.",
                 {.group = group});
+    schema_.Add("turns", &workload_.turns,
+                "User messages of a conversation with --endpoint=chat: each request repeats the "
+                "turns before it.",
+                {.min = 1, .max = 1000, .group = group});
     schema_.Add("prompt-form", &prompt_form_,
                 "tokens: prompts as token ids. text: words, as many as the server's /tokenize says "
                 "make the tokens (a word a token where it does not say).",
@@ -163,6 +171,14 @@ class BenchServeCommand final : public Command {
       load_.concurrency = 8;
     }
     workload_.sharegpt_like = lengths_ == "sharegpt";
+    target_options_.chat = endpoint_ == "chat";
+    if (target_options_.chat && target_options_.address.grpc) {
+      return absl::InvalidArgumentError("--endpoint=chat needs an http:// --target");
+    }
+    if (!target_options_.chat && workload_.turns > 1) {
+      return absl::InvalidArgumentError("--turns needs --endpoint=chat");
+    }
+    if (target_options_.chat) prompt_form_ = "text";
     workload_.as_text = prompt_form_ == "text";
     workload_.seed = load_.seed = static_cast<uint64_t>(seed_);
     return absl::OkStatus();
@@ -199,7 +215,8 @@ class BenchServeCommand final : public Command {
       const std::string text((std::istreambuf_iterator<char>(file)),
                              std::istreambuf_iterator<char>());
       if (!file) return absl::NotFoundError(absl::StrCat("--prompts ", prompts_, ": cannot read"));
-      absl::StatusOr<std::unique_ptr<Workload>> workload = NewFileWorkload(text, workload_);
+      absl::StatusOr<std::unique_ptr<Workload>> workload =
+          NewFileWorkload(text, workload_, target_options_.chat);
       if (workload.ok()) return workload;
       return absl::InvalidArgumentError(
           absl::StrCat("--prompts ", prompts_, ": ", workload.status().message()));
@@ -211,7 +228,7 @@ class BenchServeCommand final : public Command {
         workload_.tokens_per_word = static_cast<double>(*tokens) / kSampleWords;
       }
     }
-    return NewSyntheticWorkload(workload_);
+    return target_options_.chat ? NewChatWorkload(workload_) : NewSyntheticWorkload(workload_);
   }
 
   static void ShowProgress(const LoadProgress& progress) {
@@ -242,6 +259,8 @@ class BenchServeCommand final : public Command {
     std::string lengths = absl::StrCat(prompt_tokens_, " prompt, ", output_tokens_, " output");
     if (workload_.sharegpt_like) lengths = "ShareGPT-like (lognormal, means 161 and 338)";
     if (!prompts_.empty()) lengths = absl::StrCat("from ", prompts_);
+    if (workload_.turns > 1)
+      absl::StrAppend(&lengths, "; conversations of ", workload_.turns, " turns");
     if (workload_.shared_prefix_tokens > 0) {
       absl::StrAppend(&lengths, "; ", workload_.shared_prefix_tokens, " shared by one of ",
                       workload_.prefixes, " prefixes");
@@ -250,6 +269,7 @@ class BenchServeCommand final : public Command {
             {"model", model},
             {"load", load},
             {"tokens", lengths},
+            {"endpoint", target_options_.address.grpc ? "tandem.v1" : endpoint_},
             {"prompts as", prompts_.empty() ? prompt_form_ : "they are"},
             {"seed", absl::StrCat(seed_)},
             {"warm-up", absl::StrCat(load_.warmup, " requests")}};
@@ -276,7 +296,7 @@ class BenchServeCommand final : public Command {
   ArrivalOptions arrivals_ = {.rate = 0};
   WorkloadOptions workload_;
   std::string prompt_tokens_ = "512", output_tokens_ = "64", token_ids_ = "33..126";
-  std::string lengths_ = "given", prompt_form_ = "tokens", prompts_;
+  std::string lengths_ = "given", prompt_form_ = "tokens", prompts_, endpoint_ = "completions";
   int64_t seed_ = 1;
   Objectives objectives_;
   std::string json_, csv_, html_;

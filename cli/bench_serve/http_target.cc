@@ -1,4 +1,4 @@
-// Load over OpenAI's /v1/completions.
+// Load over OpenAI's /v1/completions and /v1/chat/completions.
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
@@ -65,6 +65,15 @@ class OneExchange {
   error_code error_;
 };
 
+Json MessagesOf(const LoadRequest& load) {
+  if (load.messages.empty()) return Json::array({{{"role", "user"}, {"content", load.text}}});
+  Json messages = Json::array();
+  for (const LoadMessage& message : load.messages) {
+    messages.push_back({{"role", message.role}, {"content", message.content}});
+  }
+  return messages;
+}
+
 class HttpTarget final : public LoadTarget {
  public:
   HttpTarget(const TargetOptions& options, io_context& context)
@@ -108,15 +117,18 @@ class HttpTarget final : public LoadTarget {
                  {"seed", load.seed},
                  {"stream", true},
                  {"stream_options", {{"include_usage", true}}}};
-    if (load.tokens.empty()) {
+    if (options_.chat) {
+      body["messages"] = MessagesOf(load);
+    } else if (load.tokens.empty()) {
       body["prompt"] = load.text;
     } else {
       body["prompt"] = load.tokens;
     }
+    const char* path = options_.chat ? "/v1/chat/completions" : "/v1/completions";
     if (options_.ignore_eos) body["ignore_eos"] = true;
     return StartHttpCall(
         pool_,
-        MakeHttpRequest(pool_.peer, http::verb::post, options_.address.path + "/v1/completions",
+        MakeHttpRequest(pool_.peer, http::verb::post, options_.address.path + path,
                         body.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace)),
         observer);
   }

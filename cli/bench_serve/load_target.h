@@ -31,6 +31,7 @@ struct TargetOptions {
   std::string model;  // empty: whatever the server has
   std::string api_key;
   double temperature = 0;
+  bool chat = false;       // /v1/chat/completions; HTTP only
   bool ignore_eos = true;  // answers are as long as they were asked to be
 };
 

@@ -87,8 +87,23 @@ class FileWorkload final : public Workload {
   int64_t next_ = 0;
 };
 
+absl::StatusOr<std::vector<LoadMessage>> ParseMessages(const Json& list) {
+  const absl::Status refused = absl::InvalidArgumentError(
+      "messages: expected a list of objects, each with a role and a content of text");
+  if (!list.is_array() || list.empty()) return refused;
+  std::vector<LoadMessage> messages;
+  for (const Json& item : list) {
+    if (!item.is_object() || !item.contains("role") || !item["role"].is_string() ||
+        !item.contains("content") || !item["content"].is_string()) {
+      return refused;
+    }
+    messages.push_back({item["role"].get<std::string>(), item["content"].get<std::string>()});
+  }
+  return messages;
+}
+
 // A line's prompt and length; the error follows "line N: ".
-absl::StatusOr<LoadRequest> ParseLine(absl::string_view line) {
+absl::StatusOr<LoadRequest> ParseLine(absl::string_view line, bool chat) {
   const Json json = Json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError("expected a JSON object");
   LoadRequest request;
@@ -104,8 +119,14 @@ absl::StatusOr<LoadRequest> ParseLine(absl::string_view line) {
       request.tokens.push_back(id.get<int32_t>());
     }
   }
-  if (request.text.empty() && request.tokens.empty()) {
+  if (const auto messages = json.find("messages"); messages != json.end()) {
+    if (!chat) return absl::InvalidArgumentError("messages: for --endpoint=chat only");
+    ASSIGN_OR_RETURN(request.messages, ParseMessages(*messages));
+  } else if (request.text.empty() && request.tokens.empty()) {
     return absl::InvalidArgumentError("prompt: expected a text or a list of token ids");
+  }
+  if (chat && !request.tokens.empty()) {
+    return absl::InvalidArgumentError("prompt: token ids, expected a text for --endpoint=chat");
   }
   if (const auto length = json.find("max_tokens"); length != json.end()) {
     if (!length->is_number_integer() || *length < 1 || *length > INT32_MAX) {
@@ -131,13 +152,14 @@ std::unique_ptr<Workload> NewSyntheticWorkload(const WorkloadOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<Workload>> NewFileWorkload(absl::string_view json_lines,
-                                                          const WorkloadOptions& options) {
+                                                          const WorkloadOptions& options,
+                                                          bool chat) {
   std::vector<LoadRequest> requests;
   int64_t number = 0;
   for (const absl::string_view line : absl::StrSplit(json_lines, '\n')) {
     ++number;
     if (absl::StripAsciiWhitespace(line).empty()) continue;
-    absl::StatusOr<LoadRequest> request = ParseLine(line);
+    absl::StatusOr<LoadRequest> request = ParseLine(line, chat);
     if (!request.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("line ", number, ": ", request.status().message()));

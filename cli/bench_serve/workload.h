@@ -13,11 +13,17 @@
 
 namespace tandem::cli {
 
-// One request. The prompt is text or token ids.
+struct LoadMessage {
+  std::string role;
+  std::string content;
+};
+
+// One request. The prompt is text, token ids, or a conversation's messages.
 struct LoadRequest {
   int64_t index = 0;
   std::string text;
   std::vector<int32_t> tokens;
+  std::vector<LoadMessage> messages;
   int32_t max_tokens = 1;
   uint64_t seed = 0;
 };
@@ -27,10 +33,11 @@ struct WorkloadOptions {
   LengthRange output_tokens = {64, 64};
   bool sharegpt_like = false;  // lengths from kShareGptPrompts and kShareGptAnswers instead
   bool as_text = false;        // words instead of token ids
-  double tokens_per_word = 1;  // what a word comes to, with as_text
+  double tokens_per_word = 1;  // what a word comes to
   LengthRange token_ids = {33, 126};
   int32_t shared_prefix_tokens = 0;  // tokens at the start that requests of one prefix share
   int32_t prefixes = 1;
+  int32_t turns = 1;  // of a conversation
   uint64_t seed = 1;
 };
 
@@ -43,13 +50,25 @@ class Workload {
 // Every prompt is fresh but for its shared prefix; a prompt is at least one token longer than that.
 std::unique_ptr<Workload> NewSyntheticWorkload(const WorkloadOptions& options);
 
+// Conversations of options.turns user messages, each as long as a prompt is to be; a request
+// carries its conversation so far, with answers of words where a server's would be, so that
+// requests do not depend on what the server says. A shared prefix is a system message.
+// kConversations go on side by side, a turn of each and then the next turn of each, then as many
+// others follow.
+std::unique_ptr<Workload> NewChatWorkload(const WorkloadOptions& options);
+inline constexpr size_t kConversations = 64;
+
 // The text of `words` words drawn from `random`: what as_text prompts are made of, and what
 // tokens_per_word is measured on.
 std::string DrawWords(int64_t words, Random& random);
 
 // The lines of a JSON Lines file over and over: {"prompt": text or token ids, "max_tokens": N}, the
-// latter, when absent, from options.output_tokens. kInvalidArgument names the line.
+// latter, when absent, from options.output_tokens; or {"messages": [{"role": …, "content": text},
+// …]} instead of the prompt. `chat`: whether
+// they are for a chat, which has no use for token ids, and of which alone messages are.
+// kInvalidArgument names the line.
 absl::StatusOr<std::unique_ptr<Workload>> NewFileWorkload(absl::string_view json_lines,
-                                                          const WorkloadOptions& options);
+                                                          const WorkloadOptions& options,
+                                                          bool chat = false);
 
 }  // namespace tandem::cli

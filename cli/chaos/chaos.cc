@@ -34,6 +34,7 @@ struct ChaosOptions {
   absl::Duration period = absl::Seconds(2);
   std::vector<std::string> faults = {"kill", "pause", "partition", "slow-link",
                                      "loss", "disk",  "memory"};
+  std::vector<std::string> victims = {"router", "prefill", "decode"};
   std::string network = "auto";
   int32_t clients = 8;
   int32_t requests = 128;
@@ -89,6 +90,8 @@ class ChaosRun {
     plan.topology = topology_;
     plan.period = options_.period;
     plan.length = length();
+    plan.roles = options_.victims;
+    RETURN_IF_ERROR(CheckVictims());
     for (const std::string& name : options_.faults) {
       ASSIGN_OR_RETURN(const ChaosFaultKind kind, ParseChaosFault(name));
       if (namespaces_ == nullptr && (IsNetworkFault(kind) || kind == ChaosFaultKind::kDisk)) {
@@ -104,6 +107,18 @@ class ChaosRun {
     for (const ChaosFault& fault : faults_) std::printf("%s\n", ToText(fault, topology_).c_str());
     std::fflush(stdout);
     return absl::OkStatus();
+  }
+
+  absl::Status CheckVictims() const {
+    bool any = false;
+    for (const std::string& role : options_.victims) {
+      if (role != "router" && role != "prefill" && role != "decode")
+        return absl::InvalidArgumentError(
+            absl::StrCat("victims has \"", role, "\", expected some of router, prefill, decode"));
+      for (int i = 0; i < topology_.processes(); ++i) any = any || topology_.RoleOf(i) == role;
+    }
+    return any ? absl::OkStatus()
+               : absl::InvalidArgumentError("victims: the cluster has no such process");
   }
 
   absl::Status StartCluster() {
@@ -266,6 +281,8 @@ class ChaosCommand final : public Command {
                 {.min = absl::Milliseconds(100), .group = "Run"});
     schema_.Add("faults", &options_.faults,
                 "Kinds to draw from: kill, pause, partition, slow-link, loss, disk, memory.",
+                {.group = "Run"});
+    schema_.Add("victims", &options_.victims, "Roles to draw from: router, prefill, decode.",
                 {.group = "Run"});
     schema_.Add("network", &options_.network,
                 "namespaces: each process in a network namespace of its own, which takes "

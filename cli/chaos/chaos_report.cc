@@ -1,6 +1,7 @@
 #include "cli/chaos/chaos_report.h"
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@ namespace {
 
 // A fault is felt for this long after its end: a process that starts again loads and joins.
 constexpr absl::Duration kAftermath = absl::Seconds(2);
+constexpr size_t kSlowestShown = 10;
 
 // Nearest rank; `values` ascending.
 double Percentile(const std::vector<double>& values, double share) {
@@ -39,6 +41,14 @@ const ChaosFault* CauseOf(const RequestRecord& record, const std::vector<ChaosFa
   return nearest;
 }
 
+std::string Describe(const RequestRecord& record, const std::string& group, double added_ms) {
+  return absl::StrFormat(
+      "%s: %.1f ms, %s, nothing came from %.3f s to %.3f s, asked %d times, "
+      "placed %d times",
+      record.id, added_ms, group, absl::ToDoubleSeconds(record.pause_from),
+      absl::ToDoubleSeconds(record.pause_to), record.calls, record.placements);
+}
+
 }  // namespace
 
 ChaosReport Summarize(const ChaosFindings& findings) {
@@ -52,6 +62,7 @@ ChaosReport Summarize(const ChaosFindings& findings) {
   for (const ChaosFault& fault : findings.faults)
     ++report.groups[GroupOf(fault, findings.topology)].faults;
   std::map<std::string, std::vector<double>> added;
+  std::vector<std::pair<double, std::string>> recovered;
   for (const RequestRecord& record : findings.requests) {
     ++report.requests;
     report.tokens += record.tokens;
@@ -64,9 +75,15 @@ ChaosReport Summarize(const ChaosFindings& findings) {
     if (!record.recovered()) continue;
     ++report.recovered;
     const ChaosFault* cause = CauseOf(record, findings.faults);
-    added[cause == nullptr ? "unknown" : GroupOf(*cause, findings.topology)].push_back(
-        std::max(0.0, absl::ToDoubleMilliseconds(record.pause()) - report.calm_pause_ms));
+    const std::string group = cause == nullptr ? "unknown" : GroupOf(*cause, findings.topology);
+    const double added_ms =
+        std::max(0.0, absl::ToDoubleMilliseconds(record.pause()) - report.calm_pause_ms);
+    added[group].push_back(added_ms);
+    recovered.emplace_back(added_ms, Describe(record, group, added_ms));
   }
+  std::sort(recovered.begin(), recovered.end(), std::greater<>());
+  for (size_t i = 0; i < std::min(recovered.size(), kSlowestShown); ++i)
+    report.slowest.push_back(recovered[i].second);
   for (auto& [group, values] : added) {
     std::sort(values.begin(), values.end());
     report.groups[group].added = {.count = static_cast<int64_t>(values.size()),
@@ -107,6 +124,7 @@ std::string ToTable(const ChaosReport& report) {
   list("given up", report.given_up);
   list("leaks", report.leaks);
   list("crashes", report.crashes);
+  list("slowest", report.slowest);
   return text;
 }
 
@@ -133,6 +151,7 @@ std::string ToJson(const ChaosReport& report) {
   json["given_up"] = report.given_up;
   json["leaks"] = report.leaks;
   json["crashes"] = report.crashes;
+  json["slowest"] = report.slowest;
   // Texts of clients may hold any byte.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -61,6 +61,8 @@ struct ChaosReport {
   double calm_pause_ms = 0;
   std::map<std::string, Group> groups;  // by GroupOf; "unknown": recovered from none of them
   std::vector<std::string> mismatches, given_up, leaks, crashes;
+  // The recoveries that added most, by request id, slowest first: where to look in the logs.
+  std::vector<std::string> slowest;
 
   int64_t violations() const {
     return static_cast<int64_t>(mismatches.size() + given_up.size() + leaks.size() +

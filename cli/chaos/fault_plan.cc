@@ -43,7 +43,13 @@ Lengths LengthsOf(ChaosFaultKind kind) {
 class Planner {
  public:
   explicit Planner(const FaultPlanOptions& options)
-      : options_(options), random_(NewSeededRandom(options.seed)) {}
+      : options_(options), random_(NewSeededRandom(options.seed)) {
+    for (int process = 0; process < options.topology.processes(); ++process)
+      if (std::count(options.roles.begin(), options.roles.end(), options.topology.RoleOf(process)) >
+          0)
+        victims_.push_back(process);
+    TANDEM_CHECK(!victims_.empty(), "no process to strike");
+  }
 
   std::vector<ChaosFault> Plan() {
     for (absl::Duration at = options_.period; at < options_.length; at += options_.period) {
@@ -69,7 +75,7 @@ class Planner {
     fault.kind = options_.kinds[random_->Below(options_.kinds.size())];
     const Lengths lengths = LengthsOf(fault.kind);
     fault.lasts = absl::Milliseconds(Between(lengths.least_ms, lengths.most_ms));
-    fault.victim = static_cast<int>(Between(0, topology.processes() - 1));
+    fault.victim = victims_[random_->Below(victims_.size())];
     if (!IsNetworkFault(fault.kind)) return fault;
     // Half of them cut the victim off from everybody, clients included.
     if (random_->Below(2) == 0 && topology.processes() > 1)
@@ -99,6 +105,7 @@ class Planner {
 
   const FaultPlanOptions& options_;
   const std::unique_ptr<Random> random_;
+  std::vector<int> victims_;
   std::vector<ChaosFault> faults_;
 };
 
@@ -134,8 +141,7 @@ std::string ChaosTopology::NameOf(int process) const {
 }
 
 std::vector<ChaosFault> PlanFaults(const FaultPlanOptions& options) {
-  TANDEM_CHECK(!options.kinds.empty() && options.topology.processes() > 0 &&
-                   options.period > absl::ZeroDuration(),
+  TANDEM_CHECK(!options.kinds.empty() && options.period > absl::ZeroDuration(),
                "nothing to draw faults from");
   return Planner(options).Plan();
 }

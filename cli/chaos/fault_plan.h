@@ -55,11 +55,12 @@ struct FaultPlanOptions {
   ChaosTopology topology;
   absl::Duration period = absl::Seconds(2), length = absl::Minutes(1);
   std::vector<ChaosFaultKind> kinds;
+  std::vector<std::string> roles = {"router", "prefill", "decode"};  // that victims are of
 };
 
 // One fault each `period`, all over before `length`. At any time a router and a decode node are
 // neither killed, paused nor short of memory, so that requests can be served.
-// REQUIRES: kinds and topology not empty, period > 0.
+// REQUIRES: kinds not empty, a process of `roles` in the topology, period > 0.
 std::vector<ChaosFault> PlanFaults(const FaultPlanOptions& options);
 
 // "kill decode", "loss": what figures are kept for.

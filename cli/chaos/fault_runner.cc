@@ -42,8 +42,11 @@ void FaultRunner::Tick(absl::Duration since_begin) {
     active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
     End(ending);
   }
-  while (next_ < faults_.size() && faults_[next_].at <= since_begin) {
+  // One that begins late, as on a machine that stood still, puts off those after it as well: the
+  // plan's distances are what leaves somebody to serve.
+  while (next_ < faults_.size() && faults_[next_].at + late_ <= since_begin) {
     ChaosFault fault = faults_[next_++];
+    late_ = since_begin - fault.at;
     fault.at = since_begin;
     Begin(fault);
   }

@@ -47,6 +47,7 @@ class FaultRunner {
   ChaosCluster& cluster_;
   Namespaces* const namespaces_;
   size_t next_ = 0;
+  absl::Duration late_;  // how far the plan has fallen behind
   std::vector<ChaosFault> active_, carried_out_;
   std::set<int> starved_;  // processes that ran out of memory by a fault, and may die of it later
   std::vector<std::string> crashes_;

@@ -20,6 +20,7 @@ enum class Mutation {
   kExportUnpinnedEarly,  // blocks are reused while they are sent
   kRouterLossIgnored,    // a lost router's legs go on holding blocks
   kForgetSkipped,        // a block known to be wrong stays a cached prefix
+  kVerifiedOvercounted,  // a next sender is told that blocks are there which are not
 };
 
 #ifdef TANDEM_MUTATIONS

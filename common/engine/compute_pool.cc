@@ -68,12 +68,18 @@ void ComputePool::RunJob(uint32_t num_tasks, kernels::ParallelFor::Body body, co
 
 void ComputePool::RunTasks(int worker) {
   uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  // Told once, at the end: a word that all workers write costs a transfer between their caches for
+  // each task. No other job can begin before.
+  uint32_t done = 0;
   while (true) {
     const auto body = body_.load(std::memory_order_relaxed);
     const void* context = context_.load(std::memory_order_relaxed);
     const uint32_t num_tasks = num_tasks_.load(std::memory_order_relaxed);
     const uint32_t left = static_cast<uint32_t>(ticket);
-    if (left == 0) return;
+    if (left == 0) {
+      if (done != 0) finished_.fetch_add(done, std::memory_order_release);
+      return;
+    }
     // Success proves that the fields read above belong to the ticket's job: they change only after
     // its last task is claimed.
     if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
@@ -81,7 +87,7 @@ void ComputePool::RunTasks(int worker) {
       continue;
     }
     body(context, num_tasks - left, worker);
-    finished_.fetch_add(1, std::memory_order_release);
+    ++done;
     ticket = ticket_.load(std::memory_order_acquire);
   }
 }

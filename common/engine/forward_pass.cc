@@ -15,6 +15,7 @@ namespace {
 int64_t PaddedStride(int64_t size, bool bf16) {
   return bf16 && size % 1024 == 0 ? size + 32 : size;
 }
+int64_t PaddedFloats(int64_t size) { return size % 512 == 0 ? size + 16 : size; }
 
 }  // namespace
 
@@ -33,7 +34,8 @@ ForwardPass::ForwardPass(Options options, const ModelWeights& weights,
       attention_stride_(PaddedStride(q_size_, weights.dot_products())),
       gated_stride_(weights.fused_gate() ? PaddedStride(weights.layers()[0].gate_up.shape.n / 2,
                                                         weights.dot_products())
-                                         : 2 * int64_t{options_.config.ffn_size}) {}
+                                         : 2 * int64_t{options_.config.ffn_size}),
+      logits_stride_(PaddedFloats(options_.config.vocab_size)) {}
 
 int64_t ForwardPass::Reserve(int64_t rows, int64_t logit_rows) {
   const model::ModelConfig& config = options_.config;
@@ -57,7 +59,7 @@ int64_t ForwardPass::Reserve(int64_t rows, int64_t logit_rows) {
         {config.num_heads, options_.kv, static_cast<int32_t>(rows),
          static_cast<int32_t>(options_.context_tokens), parallel_.num_workers}));
   }
-  if (logit_rows > reserved_logit_rows_) grow(&logits_, logit_rows, config.vocab_size);
+  if (logit_rows > reserved_logit_rows_) grow(&logits_, logit_rows, logits_stride_);
   reserved_rows_ = rows;
   reserved_logit_rows_ = logit_rows;
   int64_t bytes = 0;
@@ -88,7 +90,7 @@ void ForwardPass::Run(const ForwardBatch& batch, const kv::BlockArena& arena,
 
 absl::Span<const float> ForwardPass::Logits(size_t index) const {
   const size_t vocab = static_cast<size_t>(options_.config.vocab_size);
-  return absl::MakeConstSpan(logits_.floats() + index * vocab, vocab);
+  return absl::MakeConstSpan(logits_.floats() + index * static_cast<size_t>(logits_stride_), vocab);
 }
 
 kernels::KvLayer ForwardPass::KvOf(const kv::BlockArena& arena, int layer) const {
@@ -219,7 +221,8 @@ void ForwardPass::ComputeLogits(absl::Span<const int32_t> rows) {
   for (int64_t i = 0; i < count; ++i) {
     Normalise(rows[static_cast<size_t>(i)], i, 1, weights_.final_norm());
   }
-  Multiply({{h_.data(), h_stride_}, count, &weights_.output(), false, logits_.floats()});
+  Multiply(
+      {{h_.data(), h_stride_}, count, &weights_.output(), false, logits_.floats(), logits_stride_});
 }
 
 void ForwardPass::SetInput(const Activations& x, kernels::GemmArgs* args) const {
@@ -239,7 +242,7 @@ void ForwardPass::Multiply(const Product& product) {
   args.bias = product.w->bias_or_null();
   args.add_to_y = product.add;
   args.y = product.y;
-  args.y_stride = product.w->shape.n;
+  args.y_stride = product.y_stride == 0 ? product.w->shape.n : product.y_stride;
   args.scratch = gemm_scratch_.data();
   backend_.gemm(args, parallel_);
 }

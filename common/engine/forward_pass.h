@@ -73,6 +73,7 @@ class ForwardPass {
     const Projection* w;
     bool add;
     float* y;
+    int64_t y_stride = 0;  // elements; 0: w's features
   };
   void Multiply(const Product& product);
   void SetInput(const Activations& x, kernels::GemmArgs* args) const;
@@ -98,6 +99,7 @@ class ForwardPass {
   const int64_t h_stride_;  // strides of activations, see PaddedStride
   const int64_t attention_stride_;
   const int64_t gated_stride_;
+  const int64_t logits_stride_;
 
   int64_t reserved_rows_ = 0;
   int64_t reserved_logit_rows_ = 0;
@@ -107,7 +109,7 @@ class ForwardPass {
   AlignedBuffer attention_;  // [rows][q_size]: activations
   AlignedBuffer gate_up_;    // [rows][2 ffn]; with a fused gate [rows][ffn]: activations
   AlignedBuffer projected_;  // [rows][hidden], sandwich norms only
-  AlignedBuffer logits_;     // [logit_rows][vocab]
+  AlignedBuffer logits_;     // [logit_rows][logits_stride_]
   AlignedBuffer gemm_scratch_;
   AlignedBuffer attention_scratch_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -12,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/bounded_queue.h"
 #include "common/base/status_macros.h"
+#include "common/node/heartbeat_pace.h"
 #include "common/node/router_links.h"
 #include "common/rpc/convert.h"
 #include "common/runtime/clock.h"
@@ -23,7 +25,6 @@ namespace {
 
 // How often deadlines are looked at when nothing else happens.
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
-constexpr absl::Duration kHeartbeatMin = absl::Milliseconds(50);
 
 // Of a drain's time, what running work has to end by itself; the rest is for handing over.
 constexpr double kShareToFinish = 0.5;
@@ -109,10 +110,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
   void NoteInterval(const v1::RouterMessage& message) {
     const double asked_s = message.welcome().heartbeat_interval_s();
     if (!message.has_welcome() || !(asked_s > 0)) return;
-    const absl::Duration asked = std::max(absl::Seconds(asked_s), kHeartbeatMin);
     absl::MutexLock lock(&mutex_);
-    heartbeat_interval_ = heartbeat_asked_ ? std::min(heartbeat_interval_, asked) : asked;
-    heartbeat_asked_ = true;
+    heartbeat_.Ask(absl::Seconds(asked_s), RealClock().Now());
   }
 
   // ---- engine thread
@@ -260,21 +259,21 @@ class NodeRuntimeImpl final : public NodeRuntime {
   // ---- heartbeat thread
   // -------------------------------------------------------------------------------
 
+  std::optional<v1::NodeMessage> HeartbeatDue(absl::Time now) {
+    absl::MutexLock lock(&mutex_);
+    if (!heartbeat_.TakeDue(now)) return std::nullopt;
+    v1::NodeMessage message;
+    *message.mutable_load() = load_;
+    *message.mutable_counters() = counters_;
+    return message;
+  }
+
   void RunHeartbeat() {
-    absl::Time next_heartbeat = RealClock().Now();
     while (!heartbeat_stop_.closed()) {
       const absl::Time now = RealClock().Now();
       links_->Tick(now);
-      if (now >= next_heartbeat) {
-        v1::NodeMessage message;
-        {
-          absl::MutexLock lock(&mutex_);
-          next_heartbeat = now + heartbeat_interval_;
-          *message.mutable_load() = load_;
-          *message.mutable_counters() = counters_;
-        }
-        links_->Broadcast(message);
-      }
+      if (std::optional<v1::NodeMessage> message = HeartbeatDue(now); message.has_value())
+        links_->Broadcast(*message);
       heartbeat_stop_.Pop(absl::Milliseconds(50));
     }
   }
@@ -297,8 +296,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   v1::NodeLoad load_ ABSL_GUARDED_BY(mutex_);
   v1::NodeCounters counters_ ABSL_GUARDED_BY(mutex_);
   bool drained_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Duration heartbeat_interval_ ABSL_GUARDED_BY(mutex_) = options_.heartbeat_interval;
-  bool heartbeat_asked_ ABSL_GUARDED_BY(mutex_) = false;
+  HeartbeatPace heartbeat_ ABSL_GUARDED_BY(mutex_){options_.heartbeat_interval};
 
   Thread engine_thread_;
   Thread heartbeat_thread_;

@@ -142,10 +142,12 @@ void SequenceScheduler::Schedule(SequenceId id) {
   waiting_.emplace(sequence.order(), &sequence);
 }
 
-void SequenceScheduler::MarkReceived(SequenceId id) {
+void SequenceScheduler::MarkReceived(SequenceId id, int64_t tokens) {
   Sequence& sequence = At(id);
-  TANDEM_CHECK(sequence.phase == SequencePhase::kHeld, "sequence ", id.value());
-  sequence.num_computed = sequence.prompt_tokens;
+  TANDEM_CHECK(sequence.phase == SequencePhase::kHeld && tokens >= sequence.num_computed &&
+                   tokens <= sequence.prompt_tokens,
+               "sequence ", id.value(), " received up to ", tokens);
+  sequence.num_computed = tokens;
   SealComputed(sequence);
   Schedule(id);
 }

@@ -86,8 +86,9 @@ class SequenceScheduler {
   const Sequence& Get(SequenceId id) const;
   // REQUIRES: held. Lets it be computed.
   void Schedule(SequenceId id);
-  // The prompt's KV has arrived whole and verified; lets it generate. REQUIRES: held.
-  void MarkReceived(SequenceId id);
+  // The KV of its first `tokens` tokens has arrived whole and verified; lets the rest be computed.
+  // REQUIRES: held; from what is cached to the prompt's length.
+  void MarkReceived(SequenceId id, int64_t tokens);
   // REQUIRES: all of its tokens are computed.
   void AppendToken(SequenceId id, TokenId token);
   // Whether `token` makes an answer whole that has a constraint; false without one. Call for each

@@ -2,20 +2,18 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/outbox.h"
+#include "common/rpc/reconnect_pace.h"
 #include "common/rpc/status.h"
 #include "tandem/v1/fleet.grpc.pb.h"
 
 namespace tandem::rpc {
 namespace {
 
-constexpr absl::Duration kBackoffMin = absl::Milliseconds(100);
-constexpr absl::Duration kBackoffMax = absl::Seconds(2);
 // A router that hangs is noticed by pings, within less than a lease's default time; one that is
 // gone by its connection.
 constexpr int kPingEveryMs = 2000;
@@ -78,9 +76,11 @@ class FleetClientImpl final : public FleetClient {
     arguments.SetMaxReceiveMessageSize(64 << 20);
     // Heartbeats of this stream must not wait behind another stream's channel.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    // Tick decides when to try again; the channel's own waits stay below Tick's.
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
+    // What one attempt may take.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingEveryMs);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no bound: a router may be quiet
@@ -102,9 +102,8 @@ class FleetClientImpl final : public FleetClient {
     uint64_t connection = 0;
     {
       absl::MutexLock lock(&mutex_);
-      if (stopping_ || stream_ != nullptr || now < next_attempt_) return;
-      next_attempt_ = now + backoff_;
-      backoff_ = std::min(2 * backoff_, kBackoffMax);
+      if (stopping_ || stream_ != nullptr || !pace_.Due(now)) return;
+      pace_.Tried(now);
       connection = ++connections_;
       stream_ = std::make_unique<Stream>(*this, connection, *stub_);
       starting = stream_.get();
@@ -128,7 +127,7 @@ class FleetClientImpl final : public FleetClient {
   void Received(uint64_t connection, v1::RouterMessage message) {
     {
       absl::MutexLock lock(&mutex_);
-      backoff_ = kBackoffMin;
+      pace_.Heard();
     }
     listener_.OnMessage(*this, connection, std::move(message));
   }
@@ -149,8 +148,7 @@ class FleetClientImpl final : public FleetClient {
   absl::Mutex mutex_;
   std::unique_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
   uint64_t connections_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Time next_attempt_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  absl::Duration backoff_ ABSL_GUARDED_BY(mutex_) = kBackoffMin;
+  ReconnectPace pace_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

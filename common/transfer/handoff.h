@@ -34,14 +34,16 @@ struct OpenLease {
   std::vector<BlockId> blocks;  // not empty
   absl::Time deadline;          // LeaseFailed(kDeadlineExceeded) when not installed by then
 };
-// A new sender takes over: older epochs are stale from now on. What was verified stays.
+// A new sender takes over: older epochs are stale from now on. What was verified stays. Answered by
+// EpochRaised, unless the lease was installed or closed before.
 struct RaiseEpoch {
   LeaseId lease;
   Epoch epoch;
   absl::Time deadline;
 };
 // Ends a lease in any state before Installed. Always answered by exactly one LeaseDrained, at once
-// when nothing is in flight. Unknown or installed leases: LeaseDrained too.
+// when nothing is in flight. Unknown or installed leases: LeaseDrained too. Blocks that EpochRaised
+// told as verified are not touched meanwhile.
 struct CloseLease {
   LeaseId lease;
   std::string reason;
@@ -110,8 +112,13 @@ struct LeaseFailed {
   LeaseId lease;
   Epoch epoch;
   absl::Status status;
-  // Blocks from the lease's first ordinal on that are verified in all layers: a new sender need not
-  // send them (receives that still drain are not counted).
+};
+// No older epoch's frame is taken any more.
+struct EpochRaised {
+  LeaseId lease;
+  Epoch epoch;
+  // Blocks from the lease's first ordinal on that are verified in all layers: they stay as they
+  // are, and a new sender need not send them (receives that still drain are not counted).
   int32_t verified_blocks = 0;
 };
 // No receive can touch the lease's blocks any more.
@@ -130,7 +137,7 @@ struct ExportFailed {
 };
 
 using TransferEvent =
-    std::variant<LeaseInstalled, LeaseFailed, LeaseDrained, ExportDone, ExportFailed>;
+    std::variant<LeaseInstalled, LeaseFailed, EpochRaised, LeaseDrained, ExportDone, ExportFailed>;
 
 // For heartbeats and metrics.
 struct TransferCounters {

@@ -49,6 +49,10 @@ void HandoffReceiver::Handle(const RaiseEpoch& command) {
   if (!lease.failed) AbortSender(lease, "a newer epoch took over");
   StartEpoch(lease, command.epoch);
   lease.deadline = command.deadline;
+  int32_t verified = lease.cells.FilledPrefix();
+  if (TANDEM_MUTATED(kVerifiedOvercounted)) verified = static_cast<int32_t>(lease.blocks.size());
+  context_.events.push_back(
+      EpochRaised{.lease = lease.id, .epoch = lease.epoch, .verified_blocks = verified});
 }
 
 void HandoffReceiver::StartEpoch(Lease& lease, Epoch epoch) {
@@ -98,10 +102,7 @@ void HandoffReceiver::Fail(Lease& lease, const absl::Status& status) {
   lease.failed = true;
   lease.nack_at = absl::InfiniteFuture();
   HurryReceives(lease);
-  context_.events.push_back(LeaseFailed{.lease = lease.id,
-                                        .epoch = lease.epoch,
-                                        .status = status,
-                                        .verified_blocks = lease.cells.FilledPrefix()});
+  context_.events.push_back(LeaseFailed{.lease = lease.id, .epoch = lease.epoch, .status = status});
 }
 
 void HandoffReceiver::RejectUnknown(PeerId from, const v1::KvFrame& frame) {

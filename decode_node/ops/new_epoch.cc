@@ -1,4 +1,5 @@
-// NewEpoch: another sender takes over a lease; what was received and verified stays.
+// NewEpoch: another sender takes over a lease; what was received and verified stays. The answer
+// waits for the KV plane's word of how much that is.
 #include "absl/strings/str_cat.h"
 #include "decode_node/decode_core.h"
 
@@ -25,6 +26,15 @@ void DecodeCore::NewEpoch(node::RouterKey router, const v1::NewEpoch& command, a
                     /*sender_side=*/false);
     return;
   }
+  if (command.local_prefill_tokens_max() < -1) {
+    ledger_.FailLeg(
+        router, command.leg(),
+        absl::InvalidArgumentError(absl::StrCat(
+            "local_prefill_tokens_max: ", command.local_prefill_tokens_max(), ", expected >= -1")),
+        /*sender_side=*/false);
+    return End(it, "a command that makes no sense");
+  }
+  leg.local_prefill_tokens_max = command.local_prefill_tokens_max();
   leg.wire.set_attempt(command.leg().attempt());
   leg.epoch = Epoch(command.epoch());
   leg.deadline = now + leg.time_allowed;

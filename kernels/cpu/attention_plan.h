@@ -8,18 +8,8 @@
 #include "kernels/api/attention.h"
 
 namespace tandem::kernels {
-namespace {
 
-// Query vectors (row, head) of one KV head that one task carries through the partitions together:
-// four blocks of twelve, so that K and V of a partition are widened and read from L2 once for each
-// twelve.
-constexpr int64_t kTaskVectors = 48;
-// Partitions become tasks of their own while there are fewer tasks a worker than this.
-constexpr int64_t kTasksPerWorker = 4;
-// Floats beside `head_dim` in the record of one partition of one query vector: m, l, padding.
-constexpr int64_t kRecordExtra = 16;
-
-// Rows of one sequence that one task handles for one KV head.
+// Rows of one sequence that one task handles.
 struct RowBlock {
   int32_t sequence;
   int32_t first_row;  // within the sequence
@@ -29,6 +19,22 @@ struct RowBlock {
   int32_t first_task;    // when partitions are split
   int64_t first_record;  // of its partials, in units of one (partition, row, head)
 };
+
+namespace {
+
+// Query vectors (row, head) of one KV head that one task carries through the partitions together:
+// four blocks of twelve, so that K and V of a partition are widened and read from L2 once for each
+// twelve.
+constexpr int64_t kTaskVectors = 48;
+// Partitions become tasks of their own while there are fewer tasks a worker than this.
+constexpr int64_t kTasksPerWorker = 4;
+// A task takes as many KV heads of a sequence as this many bytes of a partition: one partition that
+// is read and one that comes stay in half of a second cache.
+constexpr int64_t kTaskPartitionBytes = 256 << 10;
+// Floats of a worker's stream of K and V.
+constexpr int64_t kStreamFloats = 32;
+// Floats beside `head_dim` in the record of one partition of one query vector: m, l, padding.
+constexpr int64_t kRecordExtra = 16;
 
 struct AttentionPlan {
   int64_t heads_per_kv = 0;
@@ -47,7 +53,7 @@ inline AttentionPlan PlanAttention(int32_t num_heads, const KvShape& kv, int64_t
   plan.rows_per_block = rows < 1 ? 1 : rows;
   const int64_t vectors = plan.rows_per_block * plan.heads_per_kv;
   plan.block_list_bytes = RoundUpTo64(max_rows * static_cast<int64_t>(sizeof(RowBlock)));
-  plan.worker_floats = RoundUpTo64(vectors * (2 * kv.head_dim + 2) * 4) / 4;
+  plan.worker_floats = RoundUpTo64(vectors * (2 * kv.head_dim + 2) * 4) / 4 + kStreamFloats;
   plan.record_floats = kv.head_dim + kRecordExtra;
   return plan;
 }

@@ -4,20 +4,45 @@
 // holds a pair of k for sixteen features and one panel is one stream of memory. x stays row-major;
 // a pair of it is broadcast. Twelve rows by 32 features make 24 accumulators, each one chain of
 // `vdpbf16ps` with k ascending: neither rows, blocking nor threads change a bit.
+//   few rows:  a task takes one panel and all rows; the panel is read from memory once.
+//   many rows: a task takes a few blocks of rows and as many panels as stay in L2; a block of x
+//              stays in L1 while the panels pass.
 // Bound by bytes of w up to about 20 rows, by dot products above.
 #include "kernels/cpu/gemm_dot.h"
 
 #include "kernels/api/require.h"
 #include "kernels/cpu/activate.h"
 #include "kernels/cpu/dot.h"
-#include "kernels/cpu/gemm_plan.h"
 
 #if defined(__AVX512BF16__)
 
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
 
+constexpr int64_t kLanes = 16;
+constexpr int64_t kPanel = 32;
+constexpr int64_t kPairBytes = kPanel * 4;  // a pair of k of a panel
 constexpr int64_t kRowsMax = 12;
+// Weights that pass through L2 again and again: about half of the 1 MB that a Zen 4 core has.
+constexpr int64_t kChunkBytes = 480 << 10;
+// Up to this many blocks of rows a task takes them all and one panel.
+constexpr int64_t kFewBlocks = 6;
+// Blocks of rows that one task carries otherwise.
+constexpr int64_t kTaskBlocks = 2;
+// How far ahead of its use a stream of weights is fetched, in bytes.
+constexpr int64_t kPrefetchBytes = 4096;
+
+TANDEM_INLINE int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+TANDEM_INLINE int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// What a tile fetches into the second cache while it reads its panel: `step` bytes from `first` on
+// for each pair of k; once the panel's first `turn` bytes are read, from `second` on.
+struct Ahead {
+  const char* first;
+  int64_t turn;
+  const char* second;
+  int64_t step;
+};
 
 // R rows by one panel, and its epilogue.
 struct Tile {
@@ -25,7 +50,7 @@ struct Tile {
   int64_t x_stride;
   const char* w;  // the panel
   int64_t pairs;
-  const char* prefetch;  // lines of this stream are fetched into L2 at the pace of w
+  Ahead ahead;
   const GemmArgs* args;
   int64_t row, column;  // of y
 };
@@ -68,19 +93,23 @@ void RunTile(const Tile& tile) {
   const char* x = reinterpret_cast<const char*>(tile.x);
   const int64_t stride = tile.x_stride * static_cast<int64_t>(sizeof(uint16_t));
   const char* const end = w + tile.pairs * kPanel * 4;
-  const int64_t ahead = tile.prefetch - tile.w;
-  for (; w < end; w += kPanel * 4, x += 4) {
-    const Pairs16 low = LoadPairs(w), high = LoadPairs(w + 64);
-    _mm_prefetch(w + ahead, _MM_HINT_T1);
-    _mm_prefetch(w + ahead + 64, _MM_HINT_T1);
-    const char* row = x;
+  const int64_t step = tile.ahead.step;
+  const char* ahead = tile.ahead.first;
+  for (const char* stop = w + tile.ahead.turn;; stop = end, ahead = tile.ahead.second) {
+    for (; w < stop; w += kPanel * 4, x += 4, ahead += step) {
+      const Pairs16 low = LoadPairs(w), high = LoadPairs(w + 64);
+      _mm_prefetch(ahead, _MM_HINT_T1);
+      _mm_prefetch(ahead + 64, _MM_HINT_T1);
+      const char* row = x;
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      const Pairs16 pair = BroadcastPair(row);
-      acc[r][0] = Dot(pair, low, acc[r][0]);
-      acc[r][1] = Dot(pair, high, acc[r][1]);
-      row += stride;
+      for (int r = 0; r < R; ++r) {
+        const Pairs16 pair = BroadcastPair(row);
+        acc[r][0] = Dot(pair, low, acc[r][0]);
+        acc[r][1] = Dot(pair, high, acc[r][1]);
+        row += stride;
+      }
     }
+    if (w == end) break;
   }
   if (tile.args->gated_bf16 == nullptr) {
     StoreSums<R>(tile, acc);
@@ -95,6 +124,77 @@ using TileFn = void (*)(const Tile& tile);
 constexpr TileFn kTileFns[] = {RunTile<1>, RunTile<2>,  RunTile<3>,  RunTile<4>,
                                RunTile<5>, RunTile<6>,  RunTile<7>,  RunTile<8>,
                                RunTile<9>, RunTile<10>, RunTile<11>, RunTile<12>};
+
+// How a product is cut into tasks.
+struct Plan {
+  int64_t rows, row_blocks;  // blocks of equal size, as far as that goes
+  int64_t panels, panel_bytes;
+  int64_t task_blocks, task_panels;
+  int64_t block_tasks, panel_tasks;
+
+  TANDEM_INLINE int64_t Begin(int64_t block) const { return rows * block / row_blocks; }
+};
+
+Plan MakePlan(const GemmArgs& args) {
+  Plan plan = {};
+  plan.rows = args.rows;
+  plan.row_blocks = CeilDiv(args.rows, kRowsMax);
+  plan.panels = CeilDiv(args.w.shape.n, kPanel);
+  plan.panel_bytes = CeilDiv(args.w.shape.k, 2) * kPanel * 4;
+  if (plan.row_blocks <= kFewBlocks) {
+    plan.task_blocks = plan.row_blocks;
+    plan.task_panels = 1;
+  } else {
+    plan.task_blocks = kTaskBlocks;
+    const int64_t fitting = kChunkBytes / plan.panel_bytes;
+    plan.task_panels = fitting < 1 ? 1 : fitting;
+    // Ranges of equal size, so that the last is not a narrow one.
+    plan.task_panels = CeilDiv(plan.panels, CeilDiv(plan.panels, plan.task_panels));
+  }
+  plan.block_tasks = CeilDiv(plan.row_blocks, plan.task_blocks);
+  plan.panel_tasks = CeilDiv(plan.panels, plan.task_panels);
+  return plan;
+}
+
+// What block `block` fetches at panel `w`. With few rows that is the panel that its worker will
+// probably take next, `stride` further, in as many parts as there are blocks.
+TANDEM_INLINE Ahead AheadOf(const GemmArgs& args, const Plan& plan, const char* w, int64_t block,
+                            int stride) {
+  const int64_t bytes = plan.panel_bytes;
+  if (plan.task_panels > 1) return {w + kPrefetchBytes, bytes, nullptr, kPairBytes};
+  const char* last = static_cast<const char*>(args.w.data) + (plan.panels - 1) * bytes;
+  const char* next = w + stride * bytes;
+  if (next > last) next = last;
+  if (plan.row_blocks == 1) {
+    const int64_t turn = bytes > kPrefetchBytes ? bytes - kPrefetchBytes : 0;
+    return {w + kPrefetchBytes, turn, next, kPairBytes};
+  }
+  const int64_t step = CeilDiv(kPairBytes, plan.row_blocks);
+  return {next + bytes / kPairBytes * step * block, bytes, nullptr, step};
+}
+
+// Tasks of one range of panels follow each other, so that workers share it.
+struct Input {
+  const uint16_t* x;
+  int64_t x_stride;
+  int num_workers;
+};
+void RunTask(const GemmArgs& args, const Plan& plan, const Input& input, int64_t task) {
+  const int64_t first_panel = task / plan.block_tasks * plan.task_panels;
+  const int64_t last_panel = Least(first_panel + plan.task_panels, plan.panels);
+  const int64_t first_block = task % plan.block_tasks * plan.task_blocks;
+  const int64_t last_block = Least(first_block + plan.task_blocks, plan.row_blocks);
+  const char* weights = static_cast<const char*>(args.w.data);
+  for (int64_t block = first_block; block < last_block; ++block) {
+    const int64_t row = plan.Begin(block);
+    const TileFn run = kTileFns[plan.Begin(block + 1) - row - 1];
+    for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+      const char* w = weights + panel * plan.panel_bytes;
+      run({input.x + row * input.x_stride, input.x_stride, w, plan.panel_bytes / kPairBytes,
+           AheadOf(args, plan, w, block, input.num_workers), &args, row, panel * kPanel});
+    }
+  }
+}
 
 // Rounds rows of fp32 x into scratch, [rows][k rounded up to even].
 void RoundRows(const GemmArgs& args, int64_t x_stride, const ParallelFor& parallel) {
@@ -145,19 +245,10 @@ void DotGemm(const GemmArgs& args, const ParallelFor& parallel) {
     KERNEL_REQUIRE(shape.k % 2 == 0);
   }
   KERNEL_REQUIRE(args.gated_bf16 == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
-  const int64_t pairs = CeilDiv(shape.k, 2);
-  const Plan plan = MakePlan(
-      args,
-      {.rows_max = kRowsMax, .panel_bytes = pairs * kPanel * 4, .few_blocks = 6, .task_blocks = 2});
-  const char* weights = static_cast<const char*>(args.w.data);
-  parallel(plan.tasks(), [&](int64_t task, int) {
-    RunTask(plan, task, [&](int64_t row, int64_t rows, int64_t panel) {
-      const char* w = weights + panel * plan.panel_bytes;
-      const Tile tile = {x + row * x_stride, x_stride, w,   pairs,
-                         w + kPrefetchBytes, &args,    row, panel * kPanel};
-      kTileFns[rows - 1](tile);
-    });
-  });
+  const Plan plan = MakePlan(args);
+  const Input input = {x, x_stride, parallel.num_workers};
+  parallel(plan.block_tasks * plan.panel_tasks,
+           [&](int64_t task, int) { RunTask(args, plan, input, task); });
 }
 
 }  // namespace tandem::kernels::TANDEM_ISA

@@ -4,6 +4,7 @@
 #include "kernels/api/attention.h"
 #include "kernels/cpu/dot.h"
 #include "kernels/cpu/fma_block.h"
+#include "kernels/cpu/kv_stream.h"
 #include "kernels/cpu/kv_view.h"
 #include "kernels/cpu/softmax_merge.h"
 
@@ -21,6 +22,7 @@ struct PartitionGroup {
   int32_t first_token;           // of the partition
   int32_t begin[kMaxBlockRows];  // tokens [begin, end) of the partition each vector attends to
   int32_t end[kMaxBlockRows];
+  KvStream* stream;  // what to fetch meanwhile, or nullptr. REQUIRES: size <= kStreamingRows
   float* m;  // [size] results; l = 0 for a vector whose range is empty, its m and o then undefined
   float* l;  // [size]
   float* o;  // [size][head_dim]
@@ -59,6 +61,18 @@ void RunPartitionGroupDot(const PartitionGroup& group);
 void RunPartitionGroupInt8(const PartitionGroup& group);
 
 // Groups this small belong to generation, which waits for memory: K and V are prefetched.
-inline constexpr int kStreamingRows = 6;
+inline constexpr int kStreamingRows = 8;
+
+// Fetches some K or V that will be wanted soon.
+TANDEM_INLINE void Prefetch(const void* data, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
+    _mm_prefetch(static_cast<const char*>(data) + i, _MM_HINT_T0);
+  }
+}
+// What a group fetches while it reads `bytes` bytes at `own`.
+TANDEM_INLINE const char* Ahead(const PartitionGroup& group, const void* own, int64_t bytes) {
+  const char* next = group.stream == nullptr ? nullptr : group.stream->Next(bytes);
+  return next == nullptr ? static_cast<const char*>(own) : next;
+}
 
 }  // namespace tandem::kernels::TANDEM_ISA

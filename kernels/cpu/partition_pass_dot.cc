@@ -35,11 +35,6 @@ struct DotPass {
   }
 };
 
-// Fetches a slab of K or V that will be wanted soon.
-TANDEM_INLINE void Prefetch(const char* data, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(data + i, _MM_HINT_T0);
-}
-
 // Scores of `R` vectors for NV tiles of 16 tokens.
 template <int R, int NV>
 TANDEM_INLINE void ScoreTiles(const DotPass& pass, int32_t tile) {
@@ -54,8 +49,14 @@ TANDEM_INLINE void ScoreTiles(const DotPass& pass, int32_t tile) {
   }
   const char* q = static_cast<const char*>(pass.group.q_pairs);
   const int64_t end = static_cast<int64_t>(pass.view.head_dim / 2) * 64;
+  const char* ahead = nullptr;
+  if constexpr (R <= kStreamingRows) ahead = Ahead(pass.group, keys[0], end * NV);
   for (int64_t at = 0; at < end; at += 64, q += R * 4) {
     Pairs16 k[NV];
+    if constexpr (R <= kStreamingRows) {
+#pragma GCC unroll 8
+      for (int v = 0; v < NV; ++v) _mm_prefetch(ahead + at * NV + v * 64, _MM_HINT_T1);
+    }
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v) k[v] = LoadPairs(keys[v] + at);
 #pragma GCC unroll 12
@@ -78,7 +79,7 @@ TANDEM_INLINE void ScoreRange(const DotPass& pass, int32_t first_tile, int32_t e
   const int64_t tile_bytes = static_cast<int64_t>(pass.view.head_dim) * 32;
   int32_t tile = first_tile;
   for (; tile + kVectors <= end_tile; tile += kVectors) {
-    if constexpr (R <= kStreamingRows) {
+    if (R <= kStreamingRows && pass.group.stream == nullptr) {
       const int32_t next = tile + 2 * kVectors <= end_tile ? tile + kVectors : first_tile;
       for (int v = 0; v < kVectors; ++v) {
         Prefetch(pass.KeyTile(next + v), tile_bytes);
@@ -140,10 +141,17 @@ TANDEM_INLINE void AddValueColumns(const DotPass& pass, const Span& span, int32_
     const int32_t run = left < span.end - t ? left : span.end - t;
     const char* values = pass.ValuePair(token) + column * 4;
     const char* const p_end = p + run * 2;
+    const char* ahead = nullptr;
+    if constexpr (R <= kStreamingRows) ahead = Ahead(pass.group, values, run * NV * 32);
     for (; p < p_end; p += 4, values += head_dim * 4) {
       Pairs16 v16[NV];
 #pragma GCC unroll 8
       for (int v = 0; v < NV; ++v) v16[v] = LoadPairs(values + v * 64);
+      if constexpr (R <= kStreamingRows) {
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; ++v) _mm_prefetch(ahead + v * 64, _MM_HINT_T1);
+        ahead += NV * 64;
+      }
       if constexpr (R == 1) {
 #pragma GCC unroll 8
         for (int v = 0; v < NV; ++v) v16[v] = AndPairs(v16[v], span.mask);

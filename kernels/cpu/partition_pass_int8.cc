@@ -33,12 +33,6 @@ struct Int8Pass {
   }
 };
 
-TANDEM_INLINE void Prefetch(const Int8Tile& tile, int32_t head_dim) {
-  for (int64_t i = 0; i < 16 * head_dim + 64; i += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(tile.bytes) + i, _MM_HINT_T0);
-  }
-}
-
 // Scores of `R` vectors for NV tiles of 16 tokens.
 template <int R, int NV>
 TANDEM_INLINE void ScoreTiles(const Int8Pass& pass, int32_t tile) {
@@ -55,8 +49,17 @@ TANDEM_INLINE void ScoreTiles(const Int8Pass& pass, int32_t tile) {
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v) acc[r][v] = SetU1(corrections[r]);
   }
+  const char* ahead = nullptr;
+  if constexpr (R <= kStreamingRows) {
+    ahead = Ahead(pass.group, keys[0].bytes, pass.view.tile_bytes * NV);
+  }
   for (int32_t i = 0; i < quads; ++i, q += R) {
     U16 k[NV];
+    if constexpr (R <= kStreamingRows) {
+#pragma GCC unroll 8
+      for (int v = 0; v < NV; ++v) _mm_prefetch(ahead + v * 64, _MM_HINT_T1);
+      ahead += NV * 64;
+    }
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v)
       k[v] = LoadU(reinterpret_cast<const uint32_t*>(keys[v].bytes) + i * 16);
@@ -67,6 +70,7 @@ TANDEM_INLINE void ScoreTiles(const Int8Pass& pass, int32_t tile) {
       for (int v = 0; v < NV; ++v) acc[r][v] = DotBytes(k[v], quad, acc[r][v]);
     }
   }
+  if constexpr (R <= kStreamingRows) Prefetch(ahead, NV * 64);  // a tile's scales
 #pragma GCC unroll 8
   for (int v = 0; v < NV; ++v) {
     const V16 k_scale = Load(keys[v].scales);
@@ -84,11 +88,11 @@ TANDEM_INLINE void ScoreRange(const Int8Pass& pass, int32_t first_tile, int32_t 
   constexpr int kVectors = BlockVectors(R);
   int32_t tile = first_tile;
   for (; tile + kVectors <= end_tile; tile += kVectors) {
-    if constexpr (R <= kStreamingRows) {
+    if (R <= kStreamingRows && pass.group.stream == nullptr) {
       const int32_t next = tile + 2 * kVectors <= end_tile ? tile + kVectors : first_tile;
       for (int v = 0; v < kVectors; ++v) {
-        Prefetch(pass.Tile(next + v, 0), pass.view.head_dim);
-        Prefetch(pass.Tile(tile + v, 1), pass.view.head_dim);
+        Prefetch(pass.Tile(next + v, 0).bytes, pass.view.tile_bytes);
+        Prefetch(pass.Tile(tile + v, 1).bytes, pass.view.tile_bytes);
       }
     }
     ScoreTiles<R, kVectors>(pass, tile);
@@ -142,6 +146,11 @@ TANDEM_INLINE void ValueColumns(const Int8Pass& pass, int32_t first_tile, int32_
   for (int32_t tile = first_tile; tile < end_tile; ++tile) {
     const uint8_t* values = pass.Tile(tile, 1).bytes + column * 2;
     const uint16_t* w = pass.weights + tile * 16;
+    if (R <= kStreamingRows && pass.group.stream != nullptr) {
+      const int64_t bytes = pass.view.tile_bytes * NV * 16 / head_dim / 64 * 64;
+      const char* ahead = pass.group.stream->Next(bytes);
+      if (ahead != nullptr) Prefetch(ahead, bytes);
+    }
     for (int32_t pair = 0; pair < 8; ++pair, values += head_dim * 2, w += 2) {
       U16 wide[NV];
 #pragma GCC unroll 8

@@ -210,7 +210,7 @@ inline bool HasFilters(const SamplingArgs& args) {
 }
 
 // The chosen token with the log-probabilities that were asked for.
-inline SamplingResult WithLogprobs(const SamplingArgs& args, int32_t token) {
+TANDEM_INLINE SamplingResult WithLogprobs(const SamplingArgs& args, int32_t token) {
   SamplingResult result;
   result.token = token;
   if (args.want_logprob || args.num_top_logprobs > 0) {

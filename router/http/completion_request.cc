@@ -34,11 +34,11 @@ absl::Status ReadPrompts(Fields& fields, const v1::GenerateRequest& base, ApiReq
     api.requests.push_back(WithText(base, prompt->get<std::string>()));
     return absl::OkStatus();
   }
-  if (!prompt->is_array() || prompt->empty()) {
+  if (!IsList(*prompt) || prompt->empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         kExpected, ", got ", prompt->is_array() ? "an empty list" : prompt->type_name()));
   }
-  if (prompt->front().is_number()) {
+  if (IsPackedIds(*prompt) || prompt->front().is_number()) {
     ASSIGN_OR_RETURN(auto request, WithTokens(base, *prompt, "prompt"));
     api.requests.push_back(std::move(request));
     return absl::OkStatus();
@@ -52,7 +52,7 @@ absl::Status ReadPrompts(Fields& fields, const v1::GenerateRequest& base, ApiReq
     const std::string path = absl::StrCat("prompt[", i, "]");
     if (item.is_string()) {
       api.requests.push_back(WithText(base, item.get<std::string>()));
-    } else if (item.is_array()) {
+    } else if (IsList(item)) {
       ASSIGN_OR_RETURN(auto request, WithTokens(base, item, path));
       api.requests.push_back(std::move(request));
     } else {

@@ -13,7 +13,8 @@ namespace {
 constexpr size_t kQuotedBytesMax = 64;
 
 std::string Quoted(const Json& value) {
-  if (value.is_structured()) return std::string(value.type_name());
+  if (IsList(value)) return "array";
+  if (value.is_object()) return "object";
   std::string text = JsonText(value);
   // A cut inside a character is mended when the message is written out.
   if (text.size() > kQuotedBytesMax) text = absl::StrCat(text.substr(0, kQuotedBytesMax), "…");
@@ -50,9 +51,15 @@ void Fields::Fault(absl::string_view name, absl::string_view expected) {
 }
 
 const Json* Fields::Any(absl::string_view name) {
-  known_.insert(std::string(name));
-  const auto found = object_.find(name);
-  return found == object_.end() || found->is_null() ? nullptr : &*found;
+  // In the order they came in, which asked_for_ has too.
+  const Json::object_t::Container& members = object_.get_ref<const Json::object_t&>();
+  for (size_t i = 0; i < members.size(); ++i) {
+    const auto& [member, value] = members[i];
+    if (member != name) continue;
+    asked_for_[i] = true;
+    return value.is_null() ? nullptr : &value;
+  }
+  return nullptr;
 }
 
 std::optional<bool> Fields::Bool(absl::string_view name) {
@@ -124,7 +131,7 @@ const Json* Fields::Object(absl::string_view name) {
 }
 
 void Fields::Ignore(std::initializer_list<absl::string_view> names) {
-  for (const absl::string_view name : names) known_.insert(std::string(name));
+  for (const absl::string_view name : names) Any(name);
 }
 
 void Fields::Unserved(absl::string_view name) {
@@ -136,8 +143,9 @@ void Fields::Unserved(absl::string_view name) {
 
 absl::Status Fields::Finish(bool strict) {
   if (!status_.ok() || !strict) return status_;
+  size_t at = 0;
   for (const auto& [name, value] : object_.items()) {
-    if (!known_.contains(name)) {
+    if (!asked_for_[at++]) {
       return absl::InvalidArgumentError(
           absl::StrCat(PathOf(name), ": unknown field (the request asks to be strict)"));
     }
@@ -146,6 +154,7 @@ absl::Status Fields::Finish(bool strict) {
 }
 
 absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const Json& list, const std::string& path) {
+  if (IsPackedIds(list)) return UnpackIds(list);
   if (!list.is_array()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": ", Quoted(list), ", expected a list of token ids"));

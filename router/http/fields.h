@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "router/http/json_body.h"
@@ -28,7 +27,7 @@ class Fields {
  public:
   // `path` names the object in messages: "" for the body itself. REQUIRES: object.is_object().
   explicit Fields(const Json& object, std::string path = "")
-      : object_(object), path_(std::move(path)) {}
+      : object_(object), path_(std::move(path)), asked_for_(object.size()) {}
 
   std::optional<bool> Bool(absl::string_view name);
   // A finite number.
@@ -61,8 +60,8 @@ class Fields {
   const Json& object_;
   const std::string path_;
   absl::Status status_;
-  // Bound: the names that the reader asks for, a few dozen.
-  absl::flat_hash_set<std::string> known_;
+  // Bound: the object's members.
+  std::vector<bool> asked_for_;  // of each member
 };
 
 // Token ids in `list`, or a fault naming `path`.

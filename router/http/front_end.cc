@@ -145,7 +145,7 @@ void FrontEnd::Ask(const Call& call, std::function<HttpReply(RouterCore&, absl::
 // ---- completions
 
 absl::StatusOr<Json> FrontEnd::Body(const Call& call) const {
-  return ParseJsonBody(call.request.body);
+  return ParseJsonBody(call.request.body, {.packs_prompts = true});
 }
 
 bool FrontEnd::Strict(const Call& call, const Json& body) const {

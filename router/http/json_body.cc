@@ -1,10 +1,13 @@
 #include "router/http/json_body.h"
 
+#include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "router/http/json_tape.h"
 
 namespace tandem::router {
 namespace {
@@ -156,16 +159,28 @@ class Builder {
 
 absl::StatusOr<Json> ParseJsonBody(absl::string_view body, const JsonLimits& limits) {
   if (body.empty()) return absl::InvalidArgumentError("body: empty, expected a JSON object");
-  Builder builder(limits);
-  if (!Json::sax_parse(body.begin(), body.end(), &builder)) {
-    return absl::InvalidArgumentError(builder.fault());
+  Json value;
+  if (std::optional<Json> read = ReadJsonTape(body, limits); read.has_value()) {
+    value = *std::move(read);
+  } else {
+    Builder builder(limits);
+    if (!Json::sax_parse(body.begin(), body.end(), &builder)) {
+      return absl::InvalidArgumentError(builder.fault());
+    }
+    value = builder.Take();
   }
-  Json value = builder.Take();
   if (!value.is_object()) {
     return absl::InvalidArgumentError(
         absl::StrCat("body: ", value.type_name(), ", expected a JSON object"));
   }
   return value;
+}
+
+std::vector<int32_t> UnpackIds(const Json& packed) {
+  const Json::binary_t& bytes = packed.get_binary();
+  std::vector<int32_t> ids(bytes.size() / sizeof(int32_t));
+  std::memcpy(ids.data(), bytes.data(), ids.size() * sizeof(int32_t));
+  return ids;
 }
 
 std::string JsonText(const Json& value) {

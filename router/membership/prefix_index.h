@@ -13,6 +13,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/hash/hash.h"
 #include "absl/types/span.h"
 #include "common/kv/block_hash.h"
 #include "router/membership/fleet.h"
@@ -50,6 +51,12 @@ class PrefixIndex {
   int64_t evicted() const { return evicted_; }
 
  private:
+  // A block's hash is one already.
+  struct OfHash {
+    size_t operator()(const kv::BlockHash& hash) const {
+      return absl::Hash<uint64_t>()(hash.high ^ hash.low);
+    }
+  };
   // Ascending. Eight holders fit without an allocation, in the 24 bytes the vector has anyway.
   using Holders = absl::InlinedVector<NodeSlot, 8>;
   struct NodeEntries {
@@ -74,7 +81,7 @@ class PrefixIndex {
   int64_t evicted_ = 0;
   uint64_t uses_ = 0;
   // Bound: --index-blocks, then the oldest entries go.
-  absl::flat_hash_map<kv::BlockHash, Holders> holders_;
+  absl::flat_hash_map<kv::BlockHash, Holders, OfHash> holders_;
   // Bound: one for each joined node.
   absl::flat_hash_map<NodeSlot, NodeEntries> nodes_;
 };

@@ -35,6 +35,12 @@ bool RequestMachine::IsPrefill(NodeKey node, const v1::Leg& leg) const {
          leg.sequence_index() == input_.sequence_index;
 }
 
+// Numbers rise from a placement's decode leg to its prefill legs, one after the other.
+bool RequestMachine::IsEarlierSender(const v1::Leg& leg) const {
+  return decode_.live && leg.attempt() > decode_.attempt && leg.attempt() <= last_attempt_ &&
+         leg.attempt() != prefill_.attempt && leg.sequence_index() == input_.sequence_index;
+}
+
 void RequestMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Time now) {
   if (done()) return;
   switch (event.event_case()) {
@@ -73,6 +79,8 @@ void RequestMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Tim
         OnDecodeFailed(failed, now);
       else if (IsPrefill(node, failed.leg()))
         OnPrefillLegFailed(failed, now);
+      else if (IsEarlierSender(failed.leg()) && !failed.sender_side())
+        OnLeaseInDoubt(FailureOf(failed.status()), now);
       break;
     }
     default:
@@ -82,13 +90,20 @@ void RequestMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Tim
 
 void RequestMachine::OnReserved(const v1::Reserved& reserved, absl::Time now) {
   if (state_ != State::kReserving) return;
-  context_.fleet.DecodeReserved(decode_.node, decode_.blocks);
+  if (AwaitsNewEpoch()) {
+    if (reserved.epoch() != decode_.epoch) return;
+  } else {
+    context_.fleet.DecodeReserved(decode_.node, decode_.blocks);
+  }
   decode_.reserved = true;
   decode_.lease = reserved.lease_id();
   decode_.epoch = reserved.epoch();
   decode_.computes_locally = reserved.computes_locally();
   decode_.cached_tokens =
       std::clamp<int64_t>(reserved.cached_tokens(), 0, static_cast<int64_t>(sequence_.size()));
+  decode_.received_tokens =
+      std::clamp<int64_t>(reserved.received_tokens(), 0,
+                          static_cast<int64_t>(sequence_.size()) - decode_.cached_tokens);
   report_.OnReserved(static_cast<int64_t>(sequence_.size()), decode_.cached_tokens);
   steps_.OnReserved(now);
   refusals_ = 0;
@@ -144,7 +159,8 @@ void RequestMachine::OnInstalled(const v1::Installed& installed, absl::Time now)
   // An earlier sender may have won after all; the last one is then computing for nobody. A single
   // sender has ended: its blocks are acknowledged, and its PrefillFinished is sent or on its way.
   EndPrefillLeg(prefill_.tries > 1 && !prefill_.finished ? "another sender filled the lease" : "");
-  if (AwaitsPrefill()) {
+  // An earlier sender's last part may have arrived before NewEpoch did.
+  if (AwaitsPrefill() || AwaitsNewEpoch()) {
     state_ = State::kGenerating;
     state_deadline_ = now + context_.options.token_deadline;
   }
@@ -264,11 +280,15 @@ void RequestMachine::OnPrefillLegFailed(const v1::LegFailed& failed, absl::Time 
       context_.fleet.HandOffFailed(prefill_.node, decode_.node, now);
     return OnPrefillFailed(why, now);
   }
-  // The step that computed the blocks failed: what the receiver holds, verified or not, is not to
-  // be trusted.
   if (!prefill_.live || !AwaitsPrefill()) return;
   MarkFailed(prefill_.node, now + kFailureMemory);
-  Replace(why, now);
+  OnLeaseInDoubt(why, now);
+}
+
+// A step that computed blocks of the lease failed: what the receiver holds, verified or not, is not
+// to be trusted.
+void RequestMachine::OnLeaseInDoubt(const absl::Status& why, absl::Time now) {
+  if (AwaitsPrefill() || AwaitsNewEpoch()) Replace(why, now);
 }
 
 void RequestMachine::OnPrefillFailed(const absl::Status& why, absl::Time now) {

@@ -200,7 +200,8 @@ void RequestMachine::SendPrefill(absl::Time now) {
   *prefill.mutable_sequence() = MakeSequence();
   prefill.set_lease_id(decode_.lease);
   prefill.set_epoch(decode_.epoch);
-  prefill.set_first_ordinal(static_cast<int32_t>(decode_.cached_tokens / receiver.block_tokens));
+  prefill.set_first_ordinal(static_cast<int32_t>((decode_.cached_tokens + decode_.received_tokens) /
+                                                 receiver.block_tokens));
   prefill.set_receiver_node_id(receiver.id.value());
   prefill.set_receiver_incarnation(receiver.incarnation.value());
   prefill.set_receiver_address(receiver.transfer_address);
@@ -236,20 +237,17 @@ void RequestMachine::RetryPrefill(const absl::Status& why, absl::Time now) {
   context_.retries.Take(/*retry=*/1, now);
   ++decode_.epoch;
   const auto place = context_.placement.PlacePrefill(MakePlacementRequest(now), decode_.node);
-  if (!place.has_value()) {
-    // The decode node computes the prompt itself, under a placement of its own.
-    EndDecodeLeg("no other prefill node");
-    state_ = State::kQueued;
-    queued_since_ = now;
-    return;
-  }
   v1::NodeCommand command;
-  *command.mutable_new_epoch()->mutable_leg() = MakeLeg(decode_.attempt);
-  command.mutable_new_epoch()->set_lease_id(decode_.lease);
-  command.mutable_new_epoch()->set_epoch(decode_.epoch);
+  v1::NewEpoch& epoch = *command.mutable_new_epoch();
+  *epoch.mutable_leg() = MakeLeg(decode_.attempt);
+  epoch.set_lease_id(decode_.lease);
+  epoch.set_epoch(decode_.epoch);
+  epoch.set_local_prefill_tokens_max(place.has_value() ? context_.options.local_prefill_tokens_max
+                                                       : -1);
   Send(decode_.node, std::move(command));
-  PlanPrefill(place->node, place->cached_tokens);
-  SendPrefill(now);
+  if (place.has_value()) PlanPrefill(place->node, place->cached_tokens);
+  state_ = State::kReserving;
+  state_deadline_ = now + context_.options.reserve_deadline;
 }
 
 void RequestMachine::Replace(const absl::Status& why, absl::Time now) {
@@ -352,7 +350,7 @@ void RequestMachine::OnDeadline(absl::Time now) {
       Fail(QueueDeadlineStatus());
       break;
     case State::kReserving:
-      GiveUpDecode(late("no answer to Run", options.reserve_deadline), now);
+      GiveUpDecode(late("no word of what the prompt lacks", options.reserve_deadline), now);
       break;
     case State::kPrefilling:
     case State::kInstalling: {

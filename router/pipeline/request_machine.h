@@ -5,7 +5,8 @@
 //     ▲                 │    └─ computes locally ──────────────────────────────────▶ kGenerating ─▶
 //     kDone └── Refused, decode leg lost, failed or late (at most attempts_max placements) ──┘
 //   In kPrefilling and kInstalling a prefill leg that is lost, refused, failed or late is replaced:
-//   NewEpoch to the decode node, Prefill to another node, the same lease.
+//   NewEpoch to the decode node, and kReserving again until it says what is still missing: little,
+//   which it computes itself, or a part for a Prefill of another node, under the same lease.
 //
 // Thread safety: none; the router thread owns it through the core.
 // A request of several sequences has one machine for each.
@@ -110,7 +111,7 @@ class RequestMachine {
     int64_t blocks = 0;  // in the fleet's unconfirmed figure until Reserved
     uint64_t lease = 0;
     uint32_t epoch = 0;
-    int64_t cached_tokens = 0;
+    int64_t cached_tokens = 0, received_tokens = 0;
   };
   struct PrefillLeg {
     NodeKey node;
@@ -125,6 +126,8 @@ class RequestMachine {
 
   bool IsDecode(NodeKey node, const v1::Leg& leg) const;
   bool IsPrefill(NodeKey node, const v1::Leg& leg) const;
+  // A prefill leg of the current placement that has been replaced.
+  bool IsEarlierSender(const v1::Leg& leg) const;
   v1::Leg MakeLeg(uint32_t attempt) const;
   v1::SequenceSpec MakeSequence() const;
   void Send(NodeKey node, v1::NodeCommand command);
@@ -148,6 +151,7 @@ class RequestMachine {
   void OnLegFinished(const v1::LegFinished& finished, absl::Time now);
   void OnDecodeFailed(const v1::LegFailed& failed, absl::Time now);
   void OnPrefillLegFailed(const v1::LegFailed& failed, absl::Time now);
+  void OnLeaseInDoubt(const absl::Status& why, absl::Time now);
   void OnPrefillFailed(const absl::Status& why, absl::Time now);
   // An error means that the leg that sent it must be given up.
   absl::Status Offer(const v1::GeneratedToken& token, bool count_duplicate, absl::Time now);
@@ -157,6 +161,8 @@ class RequestMachine {
   bool AwaitsPrefill() const {
     return state_ == State::kPrefilling || state_ == State::kInstalling;
   }
+  // NewEpoch was sent, and not yet answered.
+  bool AwaitsNewEpoch() const { return state_ == State::kReserving && decode_.reserved; }
   // Another prefill node for the same lease, or another placement.
   void RetryPrefill(const absl::Status& why, absl::Time now);
   // Both legs end; back to the queue, for a while if retries are many. A node that drains gave the

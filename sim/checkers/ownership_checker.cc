@@ -80,6 +80,7 @@ void OwnershipChecker::OnHandled(const transfer::TransferCommand& command) {
 // ---- the KV plane's events
 
 void OwnershipChecker::OnEmitted(const transfer::TransferEvent& event) {
+  if (const auto* raised = std::get_if<transfer::EpochRaised>(&event)) return OnRaised(*raised);
   LeaseId ended;
   if (const auto* installed = std::get_if<transfer::LeaseInstalled>(&event))
     ended = installed->lease;
@@ -96,6 +97,24 @@ void OwnershipChecker::OnEmitted(const transfer::TransferEvent& event) {
   for (const auto& [id, receive] : receives_)
     if (receive.lease == ended)
       Violate(absl::StrCat("lease ", ended.value(), " ended with receive ", id, " in flight"));
+}
+
+// What is told as verified holds what was sent, in all layers, and nothing is on its way there.
+void OwnershipChecker::OnRaised(const transfer::EpochRaised& event) {
+  const auto found = leases_.find(event.lease);
+  if (found == leases_.end()) return;
+  Lease& lease = found->second;
+  lease.verified = event.verified_blocks;
+  const int32_t end = lease.first_ordinal + event.verified_blocks;
+  for (int32_t ordinal = lease.first_ordinal; ordinal < end; ++ordinal)
+    for (int32_t layer = 0; layer < layers_; ++layer)
+      if (lease.intact.count({ordinal, layer}) == 0)
+        Violate(absl::StrCat("lease ", event.lease.value(), ": ordinal ", ordinal, " layer ", layer,
+                             " is told as verified and is not"));
+  for (const auto& [id, receive] : receives_)
+    if (receive.lease == event.lease && receive.first_ordinal < end)
+      Violate(absl::StrCat("lease ", event.lease.value(), ": receive ", id,
+                           " is in flight to blocks told as verified"));
 }
 
 void OwnershipChecker::OnDelivered(const transfer::TransferEvent& event) {
@@ -147,6 +166,8 @@ void OwnershipChecker::OnAdmitted(const v1::KvFrame& frame, uint64_t receive_id)
     if (receive.first_ordinal < lease.first_ordinal ||
         receive.first_ordinal + receive.ordinal_count > last)
       Violate(absl::StrCat("lease ", id.value(), ": a payload outside its blocks was let in"));
+    if (receive.first_ordinal < lease.first_ordinal + lease.verified)
+      Violate(absl::StrCat("lease ", id.value(), ": a payload for verified blocks was let in"));
   }
   for (const auto& [other_id, other] : receives_)
     if (receive.Overlaps(other))
@@ -165,10 +186,13 @@ void OwnershipChecker::OnLanding(uint64_t receive_id, bool intact) {
   const Receive& r = receive->second;
   for (int32_t ordinal = r.first_ordinal; ordinal < r.first_ordinal + r.ordinal_count; ++ordinal)
     for (int32_t layer = r.first_layer; layer < r.first_layer + r.layer_count; ++layer)
-      if (intact)
+      if (intact) {
         found->second.damaged.erase({ordinal, layer});
-      else
+        found->second.intact.insert({ordinal, layer});
+      } else {
+        found->second.intact.erase({ordinal, layer});
         found->second.damaged.insert({ordinal, layer});
+      }
 }
 
 void OwnershipChecker::OnReceiveEnded(uint64_t receive_id) { receives_.erase(receive_id); }

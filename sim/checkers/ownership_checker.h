@@ -32,8 +32,8 @@ struct HandoffStates {
 
 class OwnershipChecker final : public LandingObserver {
  public:
-  OwnershipChecker(RunLog& log, std::string node, int64_t block_tokens)
-      : log_(log), node_(std::move(node)), block_tokens_(block_tokens) {}
+  OwnershipChecker(RunLog& log, std::string node, int64_t block_tokens, int32_t layers)
+      : log_(log), node_(std::move(node)), block_tokens_(block_tokens), layers_(layers) {}
 
   void OnIssued(const transfer::TransferCommand& command);
   void OnHandled(const transfer::TransferCommand& command);
@@ -57,7 +57,9 @@ class OwnershipChecker final : public LandingObserver {
     bool closing = false;  // as issued
     bool open = false, closed = false, ended = false;
     bool landed = false;
-    std::set<std::pair<int32_t, int32_t>> damaged;  // (ordinal, layer) holding what was not sent
+    // (ordinal, layer) holding what was sent, and what was not.
+    std::set<std::pair<int32_t, int32_t>> intact, damaged;
+    int32_t verified = 0;  // blocks that no byte may land in any more
   };
   struct Export {
     int32_t first_ordinal = 0;
@@ -73,6 +75,7 @@ class OwnershipChecker final : public LandingObserver {
 
   void Violate(std::string what) { log_.Violate("ownership", absl::StrCat(node_, ": ", what)); }
   void CheckWritten(BlockId block, std::set<BlockId>& written);
+  void OnRaised(const transfer::EpochRaised& event);
 
   void Issued(const transfer::OpenLease& command);
   void Issued(const transfer::OpenExport& command);
@@ -86,6 +89,7 @@ class OwnershipChecker final : public LandingObserver {
   RunLog& log_;
   const std::string node_;
   const int64_t block_tokens_;
+  const int32_t layers_;
   std::map<LeaseId, Lease> leases_;
   std::map<BlockId, LeaseId> leased_;
   std::map<transfer::ExportId, Export> exports_;

@@ -19,9 +19,10 @@ using tandem::router::RequestReader;
 // Errors are fine; only crashes, leaks and hangs are findings.
 void Map(absl::string_view body) {
   static const std::unique_ptr<ModelAssets> assets = ModelAssets::ForHashEngine().value();
-  const absl::StatusOr<Json> json = tandem::router::ParseJsonBody(body);
-  if (!json.ok()) return;
   for (const bool strict : {false, true}) {
+    const absl::StatusOr<Json> json =
+        tandem::router::ParseJsonBody(body, {.packs_prompts = !strict});
+    if (!json.ok()) return;
     const absl::StatusOr<ApiRequest> completion = tandem::router::ReadCompletion(*json, strict);
     const absl::StatusOr<ApiRequest> chat =
         tandem::router::ReadChat(*json, *assets, absl::UnixEpoch(), strict);

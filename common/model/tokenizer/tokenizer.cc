@@ -1,6 +1,7 @@
 #include "common/model/tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "common/base/status_macros.h"
@@ -54,19 +55,34 @@ class EncodeCall {
   void Words(absl::string_view text, bool at_text_begin) {
     if (text.empty()) return;
     const internal::ScanWordFn scan = internal::WordScannerOf(data_.pre_tokenizer.scanner());
-    if (scan != nullptr) {
-      const char* const end = text.data() + text.size();
-      for (const char* p = text.data(); p < end;) {
-        const char* const word_end = scan(p, end);
-        Word(absl::string_view(p, word_end - p));
-        p = word_end;
-      }
-      return;
-    }
+    if (scan != nullptr) return ScannedWords(text, scan);
     data_.pre_tokenizer.Apply(text, at_text_begin, &scratch_.arena, &scratch_.words);
     for (const absl::string_view word : scratch_.words) {
       data_.mark_cuts.enabled ? WordsAtMarks(word) : Word(word);
     }
+  }
+
+  // Looks a few words ahead: a cache entry is mostly in memory that the core has not near, and
+  // comes while the words before it are done.
+  void ScannedWords(absl::string_view text, internal::ScanWordFn scan) {
+    constexpr size_t kAhead = 4;
+    std::array<absl::string_view, kAhead> words;
+    std::array<WordCache::Entry*, kAhead> entries;
+    const char* const end = text.data() + text.size();
+    size_t found = 0, done = 0;
+    for (const char* p = text.data(); p < end;) {
+      if (found - done == kAhead) {
+        Word(words[done % kAhead], entries[done % kAhead]);
+        ++done;
+      }
+      const char* const word_end = scan(p, end);
+      words[found % kAhead] = absl::string_view(p, word_end - p);
+      entries[found % kAhead] = EntryOf(words[found % kAhead]);
+      if (entries[found % kAhead] != nullptr) __builtin_prefetch(entries[found % kAhead]);
+      ++found;
+      p = word_end;
+    }
+    for (; done < found; ++done) Word(words[done % kAhead], entries[done % kAhead]);
   }
 
   // Cuts before marks where no merge could cross.
@@ -90,19 +106,26 @@ class EncodeCall {
         internal::DecodeUtf8(text.data() + previous, &length));
   }
 
-  void Word(absl::string_view word) {
-    if (word.size() > WordCache::kMaxWordBytes) {
+  // Where the cache would hold the word; null when words of its length are not held.
+  WordCache::Entry* EntryOf(absl::string_view word) {
+    if (word.size() > WordCache::kMaxWordBytes) return nullptr;
+    return &scratch_.cache.At(internal::HashBytes(word));
+  }
+
+  void Word(absl::string_view word) { Word(word, EntryOf(word)); }
+
+  void Word(absl::string_view word, WordCache::Entry* entry) {
+    if (entry == nullptr) {
       data_.bpe.Encode(word, &scratch_.bpe, &out_);
       return;
     }
-    WordCache::Entry& entry = scratch_.cache.At(internal::HashBytes(word));
-    if (entry.Holds(word)) {
-      out_.insert(out_.end(), entry.ids, entry.ids + entry.num_ids);
+    if (entry->Holds(word)) {
+      out_.insert(out_.end(), entry->ids, entry->ids + entry->num_ids);
       return;
     }
     const size_t begin = out_.size();
     data_.bpe.Encode(word, &scratch_.bpe, &out_);
-    WordCache::Store(word, absl::MakeConstSpan(out_).subspan(begin), &entry);
+    WordCache::Store(word, absl::MakeConstSpan(out_).subspan(begin), entry);
   }
 
   const TokenizerData& data_;

@@ -65,6 +65,20 @@ TEST_F(BenchServe, CountsWhatTheClusterDid) {
   }
 }
 
+TEST_F(BenchServe, ChatsOfSeveralTurnsFindTheirBeginningsCached) {
+  const int64_t before = Finished();
+  const nlohmann::json summary =
+      RunForJson({http(), "--endpoint=chat", "--turns=2", "--requests=128", "--concurrency=8",
+                  "--prompt-tokens=60", "--output-tokens=6"});
+  EXPECT_EQ(summary["answered"], 128);
+  EXPECT_EQ(summary["failed"], 0);
+  EXPECT_EQ(summary["output_tokens"], 128 * 6);
+  EXPECT_EQ(summary["ttft_ms"]["count"], 128);
+  // Each second turn repeats a first one that was answered before it.
+  EXPECT_GT(summary["cached_tokens"], 0);
+  EXPECT_EQ(Finished() - before, 128);
+}
+
 TEST_F(BenchServe, OpenLoopsSharedPrefixesAndFilesOfResults) {
   const std::string folder = ::testing::TempDir();
   const nlohmann::json summary = RunForJson(

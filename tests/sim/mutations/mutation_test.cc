@@ -82,7 +82,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Planted{Mutation::kChecksumIgnored, "ChecksumIgnored"},
                       Planted{Mutation::kExportUnpinnedEarly, "ExportUnpinnedEarly"},
                       Planted{Mutation::kRouterLossIgnored, "RouterLossIgnored"},
-                      Planted{Mutation::kForgetSkipped, "ForgetSkipped"}),
+                      Planted{Mutation::kForgetSkipped, "ForgetSkipped"},
+                      Planted{Mutation::kVerifiedOvercounted, "VerifiedOvercounted"}),
     [](const auto& planted) { return std::string(planted.param.name); });
 
 TEST(Mutations, NoneIsMissedWithoutAny) {

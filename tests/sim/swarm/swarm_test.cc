@@ -36,6 +36,31 @@ TEST(Swarm, EveryFaultMeetsEveryState) {
   }
 }
 
+// A prompt of 120 tokens, whose prefill node computes 8 a step and dies on the way. At whatever
+// moment: nobody computes again what the decode node had received, and it is all used.
+TEST(Schedule, APrefillNodesDeathCostsOnlyWhatWasNotVerified) {
+  SetLogLevel(LogLevel::kError);
+  int64_t partly = 0;
+  for (int64_t crash_us = 50'000; crash_us < 90'000; crash_us += 500) {
+    Schedule schedule;
+    schedule.seed = static_cast<uint64_t>(crash_us);
+    schedule.topology.max_batch_tokens = 8;
+    schedule.topology.step_us = 2000;
+    schedule.requests.push_back(
+        {.at_us = 50'000, .own_tokens = 120, .own_seed = 3, .max_tokens = 5});
+    schedule.faults.push_back(
+        {.at_us = crash_us, .kind = FaultKind::kCrash, .target = 1, .lasts_us = 800'000});
+    const SimReport report = RunSchedule(schedule);
+    SCOPED_TRACE(absl::StrCat("crash at ", crash_us));
+    EXPECT_TRUE(report.violations.empty());
+    EXPECT_EQ(report.clients.done, 1);
+    EXPECT_EQ(report.tokens_received + report.tokens_computed, 120);
+    EXPECT_EQ(report.tokens_cached, 0);
+    if (report.tokens_received > 0 && report.tokens_computed > 0) ++partly;
+  }
+  EXPECT_GT(partly, 10) << "deaths in the middle of a hand-off";
+}
+
 TEST(Schedule, EqualSeedsRunTheSameEvents) {
   SetLogLevel(LogLevel::kError);
   for (uint64_t seed = 1; seed < 40; ++seed) {

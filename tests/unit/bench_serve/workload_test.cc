@@ -149,6 +149,63 @@ TEST(Workload, TextHasTheWordsThatMakeTheTokens) {
   EXPECT_EQ(std::count(request.text.begin(), request.text.end(), ' '), 100);
 }
 
+TEST(Workload, ConversationsRepeatTheTurnsBefore) {
+  WorkloadOptions options;
+  options.prompt_tokens = {20, 40};
+  options.output_tokens = {5, 9};
+  options.shared_prefix_tokens = 12;
+  options.prefixes = 2;
+  options.turns = 3;
+  options.seed = FreshSeed();
+  const auto workload = NewChatWorkload(options), again = NewChatWorkload(options);
+  std::set<std::string> systems, openings;
+  std::vector<LoadRequest> before(kConversations);
+  for (size_t i = 0; i < 2 * 3 * kConversations; ++i) {
+    const LoadRequest request = workload->Next();
+    const size_t turn = i / kConversations % 3;
+    LoadRequest& last = before[i % kConversations];
+    EXPECT_EQ(request.index, static_cast<int64_t>(i));
+    ASSERT_EQ(request.messages.size(), 2 + 2 * turn);
+    EXPECT_EQ(request.messages[0].role, "system");
+    EXPECT_EQ(request.messages.back().role, "user");
+    if (turn == 0) {
+      systems.insert(request.messages[0].content);
+      openings.insert(request.messages[1].content);
+    } else {
+      for (size_t j = 0; j < last.messages.size(); ++j) {
+        EXPECT_EQ(request.messages[j].content, last.messages[j].content) << j;
+      }
+      const LoadMessage& answer = request.messages[last.messages.size()];
+      EXPECT_EQ(answer.role, "assistant");
+      EXPECT_EQ(std::count(answer.content.begin(), answer.content.end(), ' '), last.max_tokens);
+    }
+    const LoadRequest same = again->Next();
+    EXPECT_EQ(same.messages.back().content, request.messages.back().content);
+    EXPECT_EQ(same.max_tokens, request.max_tokens);
+    last = request;
+  }
+  EXPECT_EQ(systems.size(), 2u);
+  EXPECT_EQ(openings.size(), 2 * kConversations);
+}
+
+TEST(Workload, ChatFilesHaveMessages) {
+  const char* const lines =
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n{\"prompt\": \"a\"}";
+  ASSERT_OK_AND_ASSIGN(const auto workload, NewFileWorkload(lines, {}, /*chat=*/true));
+  const LoadRequest first = workload->Next(), second = workload->Next();
+  ASSERT_EQ(first.messages.size(), 1u);
+  EXPECT_EQ(first.messages[0].content, "hi");
+  EXPECT_EQ(second.text, "a");
+  EXPECT_THAT(std::string(NewFileWorkload(lines, {}).status().message()),
+              HasSubstr("line 1: messages: for --endpoint=chat only"));
+  const auto message = [](const char* text) {
+    return std::string(NewFileWorkload(text, {}, /*chat=*/true).status().message());
+  };
+  EXPECT_THAT(message("{\"prompt\": [1]}"), HasSubstr("line 1: prompt: token ids"));
+  EXPECT_THAT(message("{\"messages\": []}"), HasSubstr("line 1: messages: expected a list"));
+  EXPECT_THAT(message("{\"messages\": [{\"role\": \"user\"}]}"), HasSubstr("line 1: messages"));
+}
+
 TEST(Workload, FilesAreReadOverAndOver) {
   ASSERT_OK_AND_ASSIGN(const auto workload,
                        NewFileWorkload("{\"prompt\": \"a\", \"max_tokens\": 3}\n\n"

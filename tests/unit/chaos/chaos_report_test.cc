@@ -54,6 +54,9 @@ TEST(ChaosReport, PutsPausesDownToTheNearestFault) {
   EXPECT_NEAR(killed.added.max_ms, 100, 1e-6);
   EXPECT_NEAR(report.groups.at("loss prefill").added.max_ms, 200, 1e-6);
   EXPECT_EQ(report.groups.at("unknown").added.max_ms, 0);
+  ASSERT_EQ(report.slowest.size(), 10u);
+  EXPECT_THAT(report.slowest[0], HasSubstr("200.0 ms, loss prefill"));
+  EXPECT_THAT(report.slowest[1], HasSubstr("100.0 ms, kill decode"));
   EXPECT_EQ(report.violations(), 0);
 }
 

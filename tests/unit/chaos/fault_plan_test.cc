@@ -67,6 +67,16 @@ TEST(FaultPlan, LeavesARouterAndADecodeNodeUp) {
   }
 }
 
+TEST(FaultPlan, StrikesOnlyTheRolesItIsTold) {
+  FaultPlanOptions options = AllKinds(5);
+  options.kinds = {ChaosFaultKind::kKill, ChaosFaultKind::kPause};
+  options.roles = {"prefill", "decode"};
+  std::set<std::string> struck;
+  for (const ChaosFault& fault : PlanFaults(options))
+    struck.insert(std::string(options.topology.RoleOf(fault.victim)));
+  EXPECT_EQ(struck, (std::set<std::string>{"prefill", "decode"}));
+}
+
 TEST(FaultPlan, NamesWhatStrikesWhom) {
   const ChaosTopology topology;
   EXPECT_EQ(topology.NameOf(0), "router-0");

@@ -2,8 +2,13 @@
 // named; tool calls are found in any split of an answer's text; keys are checked and refilled.
 #include <gmock/gmock.h>
 
+#include <iterator>
+#include <random>
+
+#include "absl/strings/str_cat.h"
 #include "router/http/api_keys.h"
 #include "router/http/json_body.h"
+#include "router/http/json_tape.h"
 #include "router/http/request_reader.h"
 #include "router/http/tool_calls.h"
 #include "tests/testing/status_matchers.h"
@@ -79,6 +84,139 @@ TEST(JsonBody, KeepsOrderAndWritesWhatIsNotUtf8) {
   std::string text;
   AppendJsonString("a\xff\"\n", text);
   EXPECT_EQ(text, "\"a\xef\xbf\xbd\\\"\\n\"");
+}
+
+// Random JSON text, well-formed or nearly: what the mistakes are is the parsers' to find.
+class RandomText {
+ public:
+  explicit RandomText(uint64_t seed) : random_(seed) {}
+
+  std::string Body() {
+    std::string text = Object(0);
+    if (OneOf(3) == 0) text[OneOf(text.size())] = static_cast<char>(OneOf(256));
+    if (OneOf(6) == 0) text.resize(OneOf(text.size() + 1));
+    return text;
+  }
+
+ private:
+  size_t OneOf(size_t count) { return random_() % count; }
+  std::string Value(int depth) {
+    static constexpr const char* kPlain[] = {"null",
+                                             "true",
+                                             "false",
+                                             "0",
+                                             "-0",
+                                             "-1",
+                                             "7",
+                                             "3.0",
+                                             "-2.5e3",
+                                             "1e400",
+                                             "1e-400",
+                                             "2147483647",
+                                             "2147483648",
+                                             "9223372036854775807",
+                                             "9223372036854775808",
+                                             "-9223372036854775808",
+                                             "-9223372036854775809",
+                                             "18446744073709551615",
+                                             "18446744073709551616",
+                                             "0.1",
+                                             "01",
+                                             "1.",
+                                             "+1",
+                                             "5e-324",
+                                             "123456789.123456789",
+                                             "\"\"",
+                                             "\"a\\u0000b\"",
+                                             "\"\\ud83d\\ude00\"",
+                                             "\"\\ud83d\"",
+                                             "\"\\uDE00\"",
+                                             "\"\xc3\xa9\"",
+                                             "\"\xff\"",
+                                             "\"\\n\\/\\\"\"",
+                                             "\"\x01\"",
+                                             "nul",
+                                             "\"\\x\""};
+    const size_t kind = depth > 4 ? 0 : OneOf(6);
+    if (kind == 1) return Object(depth + 1);
+    if (kind == 2) return List(depth + 1);
+    return kPlain[OneOf(std::size(kPlain))];
+  }
+  std::string List(int depth) {
+    std::string text = "[";
+    const bool ids = OneOf(2) == 0;
+    for (size_t i = 0, count = OneOf(5); i < count; ++i) {
+      absl::StrAppend(&text, i == 0 ? "" : " ,", ids ? std::to_string(OneOf(50000)) : Value(depth));
+    }
+    return text + "]";
+  }
+  std::string Object(int depth) {
+    static constexpr const char* kNames[] = {"prompt", "tokens", "a", "", "\\u0061", "b"};
+    std::string text = "{";
+    for (size_t i = 0, count = OneOf(4); i < count; ++i) {
+      absl::StrAppend(&text, i == 0 ? "" : ",", "\"", kNames[OneOf(std::size(kNames))],
+                      "\": ", Value(depth));
+    }
+    return text + "}";
+  }
+
+  std::mt19937_64 random_;
+};
+
+// `value` with its packed lists written out.
+Json Unpacked(const Json& value) {
+  if (IsPackedIds(value)) return UnpackIds(value);
+  Json copy = value;
+  if (value.is_structured()) {
+    for (auto at = copy.begin(); at != copy.end(); ++at) *at = Unpacked(*at);
+  }
+  return copy;
+}
+
+TEST(JsonBody, BothParsersReadTheSame) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  RandomText texts(seed);
+  int fast = 0, packed = 0, refused = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const std::string text = texts.Body();
+    SCOPED_TRACE(text);
+    const Json expected = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const absl::StatusOr<Json> got = ParseJsonBody(text);
+    // Of what the library takes, names given twice and other values than objects are refused.
+    if (got.ok()) {
+      EXPECT_EQ(JsonText(*got), JsonText(expected));
+    } else {
+      ++refused;
+    }
+    const std::optional<Json> read = ReadJsonTape(text, {});
+    if (!read.has_value()) continue;
+    ++fast;
+    ASSERT_FALSE(expected.is_discarded());
+    EXPECT_EQ(JsonText(*read), JsonText(expected));
+    EXPECT_EQ(*read, expected);
+    const std::optional<Json> as_prompt = ReadJsonTape(text, {.packs_prompts = true});
+    ASSERT_TRUE(as_prompt.has_value());
+    EXPECT_EQ(Unpacked(*as_prompt), expected);
+    packed += *as_prompt != *read ? 1 : 0;
+  }
+  EXPECT_GT(fast, 1000);
+  EXPECT_GT(packed, 100);
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(JsonBody, PacksTokenIdsOfPromptsOnly) {
+  const auto json = ParseJsonBody(
+      R"({"prompt":[[1,2147483647],[2,-1],[3,4.0],["a"],[]],"tokens":[5],"other":[6],)"
+      R"("nested":{"prompt":[7]}})",
+      {.packs_prompts = true});
+  ASSERT_OK(json);
+  const Json& prompts = (*json)["prompt"];
+  EXPECT_THAT(UnpackIds(prompts[0]), ::testing::ElementsAre(1, 2147483647));
+  for (size_t i = 1; i < prompts.size(); ++i) EXPECT_TRUE(prompts[i].is_array()) << i;
+  EXPECT_TRUE(IsPackedIds((*json)["tokens"]));
+  EXPECT_TRUE((*json)["other"].is_array());
+  EXPECT_TRUE((*json)["nested"]["prompt"].is_array());
 }
 
 // The pieces of `text` given out a few bytes at a time, joined up.

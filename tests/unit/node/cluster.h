@@ -84,6 +84,7 @@ class Cluster {
   std::vector<Client>& clients() { return clients_; }
   int drained_refusals() const { return drained_refusals_; }
   int64_t bytes_copied() const { return plane_->bytes_copied; }
+  int64_t blocks_verified() const { return plane_->blocks_verified; }
   // Drains the decode node once this many clients are done.
   int drain_after = -1;
 
@@ -179,8 +180,8 @@ class Cluster {
     *epoch.mutable_leg() = c.leg;
     epoch.set_lease_id(c.lease);
     epoch.set_epoch(c.epoch);
+    epoch.set_local_prefill_tokens_max(Chance(5) ? -1 : 20);
     Command(*decode_, command);
-    SendPrefill(c);
   }
 
   void AbortBoth(const v1::Leg& leg) {
@@ -255,7 +256,8 @@ class Cluster {
       if (c == nullptr || event.reserved().computes_locally()) return;
       c->lease = event.reserved().lease_id();
       c->epoch = event.reserved().epoch();
-      c->first_ordinal = event.reserved().cached_tokens() / options_.block_tokens;
+      c->first_ordinal = (event.reserved().cached_tokens() + event.reserved().received_tokens()) /
+                         options_.block_tokens;
       SendPrefill(*c);
     } else if (event.has_refused()) {
       OnRefused(event.refused());

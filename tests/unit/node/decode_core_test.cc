@@ -55,12 +55,14 @@ class DecodeCoreTest : public ::testing::Test {
     command.mutable_abort()->mutable_leg()->set_attempt(attempt);
     return command;
   }
-  static v1::NodeCommand NewEpoch(const std::string& id, uint64_t lease, uint32_t epoch) {
+  static v1::NodeCommand NewEpoch(const std::string& id, uint64_t lease, uint32_t epoch,
+                                  int local_max = 0) {
     v1::NodeCommand command;
     command.mutable_new_epoch()->mutable_leg()->set_request_id(id);
     command.mutable_new_epoch()->mutable_leg()->set_attempt(1);
     command.mutable_new_epoch()->set_lease_id(lease);
     command.mutable_new_epoch()->set_epoch(epoch);
+    command.mutable_new_epoch()->set_local_prefill_tokens_max(local_max);
     return command;
   }
   static transfer::LeaseInstalled Installed(uint64_t lease, TokenId token, int32_t index = 0) {
@@ -293,6 +295,73 @@ TEST_F(DecodeCoreTest, FailedSendersAreReplacedUnderANewEpoch) {
   EXPECT_EQ(actions.events.at(0).second.leg_failed().status().code(),
             static_cast<int>(absl::StatusCode::kNotFound));
   EXPECT_THAT(Send(Installed(1, 65)).events, SizeIs(1));
+}
+
+// Three blocks of 16 tokens and a partial one, of which a lost sender brought some.
+TEST_F(DecodeCoreTest, ANextSenderIsToldWhatIsVerified) {
+  struct Case {
+    int verified_blocks, received_tokens;
+  };
+  uint64_t lease = 0;
+  for (const Case& c : {Case{0, 0}, Case{2, 32}, Case{4, 48}}) {
+    ++lease;
+    const std::string id = absl::StrCat("r", lease);
+    Send(Run(id, 50));
+    node::NodeActions actions = Send(NewEpoch(id, lease, 2));
+    EXPECT_THAT(actions.events, IsEmpty()) << "the KV plane's word is waited for";
+    EXPECT_THAT(Send(transfer::EpochRaised{LeaseId(lease), Epoch(1), 1}).events, IsEmpty());
+    actions = Send(transfer::EpochRaised{LeaseId(lease), Epoch(2), c.verified_blocks});
+    ASSERT_THAT(actions.events, SizeIs(1));
+    const v1::Reserved& reserved = actions.events[0].second.reserved();
+    EXPECT_EQ(reserved.lease_id(), lease);
+    EXPECT_EQ(reserved.epoch(), 2u);
+    EXPECT_EQ(reserved.cached_tokens(), 0);
+    EXPECT_EQ(reserved.received_tokens(), c.received_tokens) << "the last token is always left";
+    EXPECT_FALSE(reserved.computes_locally());
+    EXPECT_THAT(actions.transfer, IsEmpty());
+    Send(Abort(id));
+    Send(transfer::LeaseDrained{LeaseId(lease)});
+  }
+}
+
+TEST_F(DecodeCoreTest, WhatALostSenderLeftIsComputedBehindWhatItBrought) {
+  Send(Run("a", 50));
+  Send(NewEpoch("a", 1, 2, /*local_max=*/20));
+  node::NodeActions actions = Send(transfer::EpochRaised{LeaseId(1), Epoch(2), 2});
+  ASSERT_THAT(actions.events, SizeIs(1));
+  EXPECT_TRUE(actions.events[0].second.reserved().computes_locally());
+  ASSERT_THAT(actions.transfer, SizeIs(1));
+  EXPECT_EQ(std::get<transfer::CloseLease>(actions.transfer[0]).lease, LeaseId(1));
+  EXPECT_THAT(core_->PlanStep(now_), IsEmpty()) << "bytes may still land in the other blocks";
+  EXPECT_TRUE(
+      Send(transfer::LeaseFailed{LeaseId(1), Epoch(2), absl::UnavailableError("late")}).empty());
+  EXPECT_TRUE(Send(Installed(1, 65)).empty());
+  Send(transfer::LeaseDrained{LeaseId(1)});
+  const auto slices = core_->PlanStep(now_);
+  ASSERT_THAT(slices, SizeIs(1));
+  EXPECT_EQ(slices[0].num_computed, 32);
+  EXPECT_EQ(slices[0].num_new, 18);
+  core_->OnStepDone(std::vector<engine::SampledToken>(1), now_);
+  actions = core_->TakeActions();
+  ASSERT_FALSE(actions.events.empty());
+  const v1::TokensBySource& tokens = actions.events[0].second.installed().tokens();
+  EXPECT_EQ(tokens.cached(), 0);
+  EXPECT_EQ(tokens.received(), 32);
+  EXPECT_EQ(tokens.computed(), 18);
+}
+
+// The leg may end while its lease is being closed: one CloseLease, one LeaseDrained.
+TEST_F(DecodeCoreTest, ALegThatEndsWhileItsLeaseIsClosedKeepsItsBlocksUntilThen) {
+  Send(Run("a", 50));
+  Send(NewEpoch("a", 1, 2, /*local_max=*/-1));
+  Send(transfer::EpochRaised{LeaseId(1), Epoch(2), 1});
+  const node::NodeActions actions = Send(Abort("a"));
+  EXPECT_THAT(actions.transfer, IsEmpty());
+  EXPECT_EQ(core_->load().blocks_quarantined(), 4);
+  EXPECT_FALSE(core_->idle());
+  Send(transfer::LeaseDrained{LeaseId(1)});
+  EXPECT_EQ(core_->load().blocks_quarantined(), 0);
+  EXPECT_TRUE(core_->idle());
 }
 
 TEST_F(DecodeCoreTest, LeasesExpireWithoutTraffic) {

@@ -41,7 +41,7 @@ class FakeKvPlane {
     }
     for (auto it = closing_.begin(); it != closing_.end();) {
       const auto current = it++;
-      for (const BlockId block : current->second) Scribble(block);
+      for (const BlockId block : current->second) Scribble(block);  // not what was verified
       if (!Chance(lateness)) continue;
       to_receiver.push_back(transfer::LeaseDrained{current->first});
       closing_.erase(current);
@@ -67,6 +67,7 @@ class FakeKvPlane {
 
   std::vector<transfer::TransferEvent> to_sender, to_receiver;
   int64_t bytes_copied = 0;
+  int64_t blocks_verified = 0;  // by next epochs
 
  private:
   struct Lease {
@@ -75,6 +76,7 @@ class FakeKvPlane {
     std::vector<BlockId> blocks;
     std::set<std::pair<int32_t, int32_t>> filled;  // (ordinal, layer)
     bool failed = false;
+    size_t verified = 0;  // blocks, as told
   };
   struct Export {
     LeaseId lease;
@@ -97,13 +99,31 @@ class FakeKvPlane {
     const auto it = leases_.find(c.lease);
     if (it == leases_.end()) return;
     ASSERT_GT(c.epoch.value(), it->second.epoch.value());
-    it->second.epoch = c.epoch;
-    it->second.failed = false;
+    Lease& lease = it->second;
+    lease.epoch = c.epoch;
+    lease.failed = false;
+    lease.verified = 0;
+    const auto whole = [&](size_t block) {
+      for (int l = 0; l < receiver_.layout().num_layers; ++l)
+        if (lease.filled.count({lease.first_ordinal + static_cast<int32_t>(block), l}) == 0)
+          return false;
+      return true;
+    };
+    while (lease.verified < lease.blocks.size() && whole(lease.verified)) ++lease.verified;
+    blocks_verified += static_cast<int64_t>(lease.verified);
+    to_receiver.push_back(
+        transfer::EpochRaised{.lease = c.lease,
+                              .epoch = c.epoch,
+                              .verified_blocks = static_cast<int32_t>(lease.verified)});
   }
   void On(const transfer::CloseLease& c) {
     const auto it = leases_.find(c.lease);
-    closing_[c.lease] = it == leases_.end() ? std::vector<BlockId>() : it->second.blocks;
-    if (it != leases_.end()) leases_.erase(it);
+    std::vector<BlockId>& closing = closing_[c.lease];
+    if (it == leases_.end()) return;
+    const Lease& lease = it->second;
+    closing.assign(lease.blocks.begin() + static_cast<ptrdiff_t>(lease.verified),
+                   lease.blocks.end());
+    leases_.erase(it);
   }
   void On(const transfer::OpenExport& c) {
     ASSERT_TRUE(

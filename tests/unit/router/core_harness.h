@@ -193,14 +193,19 @@ class CoreHarness {
 
 // ---- events
 
-inline v1::NodeEvent Reserved(const v1::Leg& leg, int cached_tokens = 0, bool local = false) {
+inline v1::NodeEvent Reserved(const v1::Leg& leg, int cached_tokens = 0, bool local = false,
+                              uint32_t epoch = 1, int received_tokens = 0) {
   v1::NodeEvent event;
   *event.mutable_reserved()->mutable_leg() = leg;
   event.mutable_reserved()->set_lease_id(77);
-  event.mutable_reserved()->set_epoch(1);
+  event.mutable_reserved()->set_epoch(epoch);
+  event.mutable_reserved()->set_received_tokens(received_tokens);
   event.mutable_reserved()->set_cached_tokens(cached_tokens);
   event.mutable_reserved()->set_computes_locally(local);
   return event;
+}
+inline v1::NodeEvent ReservedAgain(const v1::NewEpoch& command, bool local) {
+  return Reserved(command.leg(), 0, local, command.epoch());
 }
 inline v1::StatusProto WireStatus(absl::StatusCode code, const std::string& message) {
   v1::StatusProto status;

@@ -45,8 +45,14 @@ TEST_P(PrefillFailure, AnotherNodeFillsTheSameLeaseUnderTheNextEpoch) {
   EXPECT_EQ(epoch.new_epoch().leg().attempt(), d_.attempt());
   EXPECT_EQ(epoch.new_epoch().lease_id(), 77u);
   EXPECT_EQ(epoch.new_epoch().epoch(), 2u);
+  EXPECT_EQ(epoch.new_epoch().local_prefill_tokens_max(), 32);
+  EXPECT_TRUE(h_.Quiet(kP1)) << "what is missing is not known yet";
+  h_.Say(kD0, {Reserved(d_, 0, false, 1)});  // of the epoch that is over
+  EXPECT_TRUE(h_.Quiet(kP1));
+  h_.Say(kD0, {Reserved(d_, 16, false, 2, 32)});
   const v1::Prefill again = h_.NextPrefill(kP1);
   EXPECT_EQ(again.epoch(), 2u);
+  EXPECT_EQ(again.first_ordinal(), (16 + 32) / kBlockTokens);
   EXPECT_EQ(again.lease_id(), 77u);
   EXPECT_GT(again.leg().attempt(), p_.attempt());
   // The old sender and the old epoch have no say any more.
@@ -68,6 +74,7 @@ TEST_P(PrefillFailure, AfterTheFirstTokenTheRepeatedOneIsDropped) {
   h_.Say(kP0, {Generated(p_, {0})});
   Fail(kP0, p_);
   EXPECT_TRUE(h_.Next(kD0).has_new_epoch());
+  h_.Say(kD0, {Reserved(d_, 0, false, 2)});
   const v1::Prefill again = h_.NextPrefill(kP1);
   EXPECT_EQ(again.sequence().prompt_size(), 100);  // as the lease was reserved for
   EXPECT_EQ(again.sequence().delivered_tokens(), 0);
@@ -77,16 +84,46 @@ TEST_P(PrefillFailure, AfterTheFirstTokenTheRepeatedOneIsDropped) {
   ExpectDone(10);
 }
 
-TEST_P(PrefillFailure, WithoutAnotherNodeTheDecodeNodeComputesUnderANewAttempt) {
+TEST_P(PrefillFailure, WithoutAnotherNodeTheDecodeNodeComputesWhatIsMissing) {
   h_.JoinDecode(kD0, "d0");
   h_.JoinPrefill(kP0, "p0");
   ToPrefilling();
   Fail(kP0, p_);
-  h_.ExpectAbort(kD0, d_.attempt());
   const v1::NodeCommand command = h_.Next(kD0);
-  ASSERT_TRUE(command.has_run());
-  EXPECT_EQ(command.run().local_prefill_tokens_max(), -1);
-  EXPECT_GT(command.run().leg().attempt(), d_.attempt());
+  ASSERT_TRUE(command.has_new_epoch()) << command.ShortDebugString();
+  EXPECT_EQ(command.new_epoch().local_prefill_tokens_max(), -1);
+  h_.Say(kD0, {Reserved(d_, 0, true, 2, 64)});
+  EXPECT_TRUE(h_.Quiet(kD0));
+  h_.Say(kD0, {Installed(d_, -1), Generated(d_, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+  EXPECT_EQ(h_.client("r").done->route.attempts(), 2);
+}
+
+// Little is missing: no other sender is asked, though there is one.
+TEST_P(PrefillFailure, TheDecodeNodeMayComputeALittleItself) {
+  JoinAll();
+  ToPrefilling();
+  Fail(kP0, p_);
+  EXPECT_TRUE(h_.Next(kD0).has_new_epoch());
+  h_.Say(kD0, {Reserved(d_, 0, true, 2, 96)});
+  EXPECT_TRUE(h_.Quiet(kP1));
+  h_.Say(kD0, {Installed(d_, -1), Generated(d_, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
+}
+
+// The answer to NewEpoch does not come: the request goes elsewhere.
+TEST_F(RequestTest, ADecodeNodeThatDoesNotAnswerNewEpochIsGivenUp) {
+  JoinAll();
+  ToPrefilling();
+  h_.Say(kP0, {LegFailed(p_, true)});
+  EXPECT_TRUE(h_.Next(kD0).has_new_epoch());
+  for (int i = 0; i < 40 && h_.Quiet(kD1); ++i) {
+    for (const uint64_t node : {kD0, kD1, kP0, kP1}) h_.Say(node, {});
+    h_.Advance(absl::Milliseconds(500));
+  }
+  h_.ExpectAbort(kD0, d_.attempt());
+  EXPECT_GT(h_.NextRun(kD1).leg().attempt(), d_.attempt());
+  EXPECT_TRUE(h_.Quiet(kP1));
 }
 
 TEST_F(RequestTest, AfterAFailedPrefillStepTheLeaseIsGivenUpToo) {
@@ -97,6 +134,37 @@ TEST_F(RequestTest, AfterAFailedPrefillStepTheLeaseIsGivenUpToo) {
   h_.ExpectAbort(kD0, d_.attempt());
   const v1::Leg again = h_.NextRun(kD1).leg();
   EXPECT_GT(again.attempt(), d_.attempt());
+}
+
+// The word of the failed step comes after another sender was asked: what the first one brought is
+// kept by the lease, and may be wrong.
+TEST_F(RequestTest, AfterAReplacedSendersStepFailedTheLeaseIsGivenUpToo) {
+  for (const bool answered : {false, true}) {
+    CoreHarness h;
+    h.JoinDecode(kD0, "d0");
+    h.JoinDecode(kD1, "d1");
+    h.JoinPrefill(kP0, "p0");
+    h.JoinPrefill(kP1, "p1");
+    EXPECT_OK(h.Submit("r", 100, 10));
+    const v1::Leg decode = h.NextRun(kD0).leg();
+    h.Say(kD0, {Reserved(decode)});
+    const v1::Leg first = h.NextPrefill(kP0).leg();
+    h.Say(kD0, {LegFailed(decode, true, 1)});
+    h.ExpectAbort(kP0, first.attempt());
+    EXPECT_TRUE(h.Next(kD0).has_new_epoch());
+    if (answered) {
+      h.Say(kD0, {Reserved(decode, 0, false, 2, 32)});
+      h.NextPrefill(kP1);
+    }
+    h.Say(kP0, {LegFailed(first, false)});
+    h.ExpectAbort(kD0, decode.attempt());
+    h.Advance(RetryBudget::kBackoffMin);
+    const uint64_t next = h.Quiet(kD0) ? kD1 : kD0;
+    EXPECT_GT(h.NextRun(next).leg().attempt(), first.attempt());
+    h.Say(kP0, {LegFailed(first, false)});
+    EXPECT_TRUE(h.Quiet(next)) << "an earlier placement's";
+    h.Finish("r", request::FinishReason::kAborted);
+  }
 }
 
 TEST_F(RequestTest, APlannedPrefillNodeThatIsLostOrDrainsIsReplacedBeforeItIsAsked) {
@@ -124,9 +192,8 @@ TEST_F(RequestTest, AnEarlierSenderMayStillFillTheLease) {
   ToPrefilling();
   h_.Say(kP0, {LegFailed(p_, true)});
   EXPECT_TRUE(h_.Next(kD0).has_new_epoch());
-  const v1::Leg second = h_.NextPrefill(kP1).leg();
-  h_.Say(kD0, {Installed(d_, 0)});  // sent before NewEpoch arrived
-  h_.ExpectAbort(kP1, second.attempt());
+  h_.Say(kD0, {Installed(d_, 0)});  // sent before NewEpoch arrived, which is not answered then
+  EXPECT_TRUE(h_.Quiet(kP1)) << "nothing is left to send";
   h_.Say(kD0, {Generated(d_, {1, 2, 3, 4, 5, 6, 7, 8, 9})});
   ExpectDone(10);
 }

@@ -356,8 +356,7 @@ class Walk {
     auto& inbox = h_.commands()[peer.key];
     while (!inbox.empty()) {
       CheckCommand(inbox.front());
-      if (inbox.front().has_run() || inbox.front().has_prefill())
-        peer.seen.push_back(inbox.front());
+      if (!inbox.front().has_abort()) peer.seen.push_back(inbox.front());
       inbox.pop_front();
     }
     if (peer.seen.empty()) return;
@@ -379,6 +378,7 @@ class Walk {
     if (action == 1)
       return Refused(leg, Below(8) == 0 ? absl::StatusCode::kInvalidArgument
                                         : absl::StatusCode::kResourceExhausted);
+    if (command.has_new_epoch()) return ReservedAgain(command.new_epoch(), Below(4) == 0);
     if (command.has_prefill())
       return action < 20 ? Generated(leg, {base}) : PrefillFinished(leg, 5, 5);
     if (action < 12) return Reserved(leg, 0, command.run().local_prefill_tokens_max() < 0);

@@ -269,6 +269,21 @@ TEST_F(HeaderCheckTest, RepeatedFinOfAnInstalledLeaseIsAcknowledged) {
   EXPECT_TRUE(std::holds_alternative<LeaseInstalled>(events[0]));
 }
 
+TEST_F(HeaderCheckTest, AFloodIsAnsweredWithinABound) {
+  // Answers to a peer that takes none of them: no more than 4,096 are kept.
+  v1::KvFrame fin = Data();
+  fin.mutable_fin()->set_data_frames(1);
+  for (uint64_t lease = 100; lease < 20'000; ++lease) {
+    fin.set_lease_id(lease);
+    Offer(fin, kOtherPeer, 0);
+  }
+  EXPECT_EQ(transport_.sent.size(), 4096u);
+  EXPECT_TRUE(endpoint_->TakeEvents().empty());
+  EXPECT_EQ(endpoint_->counters().frames_rejected, 19'900);
+  transport_.CompleteSends();
+  EXPECT_TRUE(Offer(Data()).has_value()) << "honest traffic does not go on";
+}
+
 // Goal: the receive time holds what was spent receiving, once, and not the pauses between.
 TEST_F(HeaderCheckTest, ReceiveTimeLeavesOutTheSendersPauses) {
   const absl::Time start = absl::UnixEpoch();

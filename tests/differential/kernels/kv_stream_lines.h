@@ -1,0 +1,19 @@
+// What kernels/cpu/kv_stream.h fetches, see kv_stream_lines.cc.
+#pragma once
+
+#include <vector>
+
+#include "kernels/api/attention.h"
+
+namespace tandem::kernels::stream_lines {
+
+struct StreamCall {
+  const AttentionArgs* args;  // sequences of one row
+  int32_t heads;              // of a task
+  int32_t stride;
+};
+
+// The lines that a stream names from the beginning of `task` on, in their order.
+std::vector<const char*> LinesFrom(const StreamCall& call, int64_t task);
+
+}  // namespace tandem::kernels::stream_lines

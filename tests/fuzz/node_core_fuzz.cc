@@ -1,0 +1,234 @@
+// Goal: no order of commands, however wrong, of engine steps that succeed or fail and of events of
+// the KV plane crashes a decode or a prefill node's core, makes it break the KV plane's contract,
+// or leaves anything on its books when its routers are gone. Input: one byte a choice, in the order
+// in which choices come up.
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <map>
+
+#include "common/engine/hash_engine.h"
+#include "common/telemetry/log.h"
+#include "decode_node/decode_core.h"
+#include "fuzz_random.h"
+#include "odd_commands.h"
+#include "prefill_node/prefill_core.h"
+
+namespace tandem::node {
+namespace {
+
+constexpr int kBlocks = 12, kBlockTokens = 16;
+constexpr uint64_t kRouters = 2;
+
+[[noreturn]] void Die(const char* what) {
+  std::fprintf(stderr, "%s\n", what);
+  std::abort();
+}
+
+// Answers a core's commands as the contract of common/transfer/handoff.h has it, when and how
+// choices say.
+class ChoosingKvPlane {
+ public:
+  ChoosingKvPlane(fuzz::OddCommands& odd, Random& random) : odd_(odd), random_(random) {}
+
+  void Handle(const transfer::TransferCommand& command) {
+    std::visit([this](const auto& typed) { On(typed); }, command);
+  }
+  bool idle() const { return leases_.empty() && closing_.empty() && exports_.empty(); }
+  // Something that may happen now, if anything; `ending`: whatever brings things to their end.
+  std::optional<transfer::TransferEvent> Next(bool ending) {
+    if (!closing_.empty() && (ending || random_.Below(2) == 0)) {
+      const LeaseId id = *closing_.begin();
+      closing_.erase(closing_.begin());
+      return transfer::LeaseDrained{id};
+    }
+    if (!exports_.empty() && (ending || random_.Below(2) == 0)) {
+      const auto [id, finished] = *exports_.begin();
+      exports_.erase(exports_.begin());
+      if (finished && random_.Below(2) == 0) return transfer::ExportDone{id, 100, {}};
+      return transfer::ExportFailed{id, absl::UnavailableError("chosen")};
+    }
+    if (!raised_.empty() && (ending || random_.Below(2) == 0)) {
+      const transfer::EpochRaised raised = raised_.front();
+      raised_.pop_front();
+      return raised;
+    }
+    if (leases_.empty() || ending) return std::nullopt;
+    auto& [id, lease] = *leases_.begin();
+    if (random_.Below(3) == 0 && !std::exchange(lease.failed, true)) {
+      return transfer::LeaseFailed{id, lease.epoch, absl::AbortedError("chosen")};
+    }
+    if (lease.failed) return std::nullopt;
+    transfer::LeaseInstalled installed{.lease = id, .epoch = lease.epoch, .transport = "chosen"};
+    installed.first_token.set_token_id(odd_.Int(40));
+    installed.first_token.set_index(odd_.Int(3));
+    leases_.erase(leases_.begin());
+    return installed;
+  }
+
+ private:
+  struct Lease {
+    Epoch epoch;
+    uint64_t blocks = 0;
+    bool failed = false;
+  };
+  void On(const transfer::OpenLease& command) {
+    if (command.blocks.empty()) Die("a lease without blocks");
+    const Lease lease{command.epoch, command.blocks.size()};
+    if (!leases_.try_emplace(command.lease, lease).second) Die("a lease was opened twice");
+  }
+  void On(const transfer::RaiseEpoch& command) {
+    const auto it = leases_.find(command.lease);
+    if (it == leases_.end()) return;
+    if (!(it->second.epoch < command.epoch)) Die("an epoch went back");
+    it->second = {command.epoch, it->second.blocks};
+    const auto verified = static_cast<int32_t>(random_.Below(it->second.blocks + 1));
+    raised_.push_back({command.lease, command.epoch, verified});
+  }
+  void On(const transfer::CloseLease& command) {
+    leases_.erase(command.lease);
+    if (!closing_.insert(command.lease).second) Die("a lease was closed twice");
+  }
+  void On(const transfer::OpenExport& command) {
+    if (!exports_.try_emplace(command.export_id, false).second) Die("an export was opened twice");
+  }
+  void On(const transfer::PushRange& command) {
+    const auto it = exports_.find(command.export_id);
+    if (it != exports_.end() && it->second) Die("pushed after FinishExport");
+  }
+  void On(const transfer::FinishExport& command) {
+    const auto it = exports_.find(command.export_id);
+    if (it != exports_.end()) it->second = true;
+  }
+  void On(const transfer::CancelExport&) {}  // ExportFailed comes when it comes
+
+  fuzz::OddCommands& odd_;
+  Random& random_;
+  std::map<LeaseId, Lease> leases_;
+  std::set<LeaseId> closing_;
+  std::deque<transfer::EpochRaised> raised_;    // events on their way
+  std::map<transfer::ExportId, bool> exports_;  // finished
+};
+
+class Driver {
+ public:
+  explicit Driver(fuzz::Bytes& bytes) : random_(bytes), odd_(random_), plane_(odd_, random_) {
+    engine::HashEngineOptions options;
+    options.block_tokens = kBlockTokens;
+    options.context_tokens = 150;
+    engine_ = *engine::NewHashEngine(options);
+    if (!engine_->AllocateKv(kBlocks).ok()) Die("no KV");
+    const SchedulerOptions scheduler{.spec = engine_->spec(),
+                                     .num_blocks = kBlocks,
+                                     .max_batch_tokens = 40,
+                                     .max_sequences = 3,
+                                     .max_waiting = 4};
+    if (random_.Below(2) == 0) {
+      core_ = std::make_unique<decode_node::DecodeCore>(scheduler);
+    } else {
+      core_ = std::make_unique<prefill_node::PrefillCore>(scheduler);
+    }
+  }
+
+  void Live() {
+    now_ += absl::Milliseconds(static_cast<int64_t>(random_.Below(400)));
+    const RouterKey router(random_.Below(kRouters));
+    switch (random_.Below(8)) {
+      case 0:
+      case 1:
+      case 2:
+        core_->OnCommand(router, odd_.Next(), now_);
+        break;
+      case 3:
+      case 4:
+        Step(router);
+        break;
+      case 5:
+      case 6:
+        Move(/*ending=*/false);
+        break;
+      default:
+        Rare(router);
+        break;
+    }
+    Take();
+  }
+
+  // All routers are gone and the KV plane ends what it has: nothing may be left.
+  void Wind() {
+    for (uint64_t router = 0; router < kRouters; ++router) {
+      core_->OnRouterLost(RouterKey(router), now_);
+      Take();
+    }
+    for (int i = 0; i < 200 && !(core_->idle() && plane_.idle()); ++i) {
+      Step(RouterKey(0));
+      Take();
+      Move(/*ending=*/true);
+      core_->OnTick(now_ += absl::Seconds(1));
+      Take();
+    }
+    if (!plane_.idle()) Die("leases or exports without an owner");
+    if (!core_->idle()) Die("the core is not idle");
+    if (core_->load().blocks_used() != 0) Die("blocks are in use");
+  }
+
+ private:
+  void Step(RouterKey router) {
+    const auto slices = core_->PlanStep(now_);
+    if (slices.empty()) return;
+    if (random_.Below(8) == 0) return core_->OnStepDone(absl::InternalError("chosen"), now_);
+    const bool disturb = random_.Below(4) == 0;
+    auto result = engine_->Step(slices, [&](int layer) {
+      core_->OnLayerDone(layer);
+      if (disturb && layer == 0) core_->OnCommand(router, odd_.Next(), now_);
+    });
+    core_->OnStepDone(result, now_);
+  }
+  void Move(bool ending) {
+    for (auto event = plane_.Next(ending); event.has_value(); event = plane_.Next(ending)) {
+      core_->OnTransfer(*event, now_);
+      Take();
+      if (!ending) return;
+    }
+  }
+  void Rare(RouterKey router) {
+    switch (random_.Below(6)) {
+      case 0:
+        return core_->OnRouterLost(router, now_);
+      case 1:
+        return core_->OnRouterJoined(router, now_);
+      case 2:
+        if (random_.Below(8) != 0) return;
+        core_->BeginDrain(now_);
+        return core_->HandOver(now_);
+      default:
+        return core_->OnTick(now_);
+    }
+  }
+  void Take() {
+    const NodeActions actions = core_->TakeActions();
+    for (const auto& command : actions.transfer) plane_.Handle(command);
+    for (const auto& [router, event] : actions.events) {
+      if (event.event_case() == v1::NodeEvent::EVENT_NOT_SET) Die("an event without content");
+    }
+  }
+
+  fuzz::FuzzRandom random_;
+  fuzz::OddCommands odd_;
+  ChoosingKvPlane plane_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<NodeCore> core_;
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+};
+
+}  // namespace
+}  // namespace tandem::node
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  tandem::SetLogLevel(tandem::LogLevel::kError);
+  tandem::fuzz::Bytes bytes{data, size};
+  tandem::node::Driver driver(bytes);
+  while (!bytes.used_up()) driver.Live();
+  driver.Wind();
+  return 0;
+}

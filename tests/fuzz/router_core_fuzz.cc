@@ -1,0 +1,299 @@
+// Goal: no order of registrations, events of nodes that are broken or hostile, clients that come
+// and go and time crashes the router's core, lets a client see a token out of order, twice or after
+// the end, or leaves a request, a deadline or an index entry behind when everyone is gone. Input:
+// one byte a choice, in the order in which choices come up.
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/telemetry/log.h"
+#include "fuzz_random.h"
+#include "odd_commands.h"
+#include "router/pipeline/router_core_impl.h"
+
+namespace tandem::router {
+namespace {
+
+constexpr int kVocabulary = 1000;
+
+[[noreturn]] void Die(const char* what) {
+  std::fprintf(stderr, "%s\n", what);
+  std::abort();
+}
+
+ModelIdentity Model() {
+  ModelIdentity model;
+  model.name = "toy";
+  model.fingerprint = "f00d";
+  model.vocab_size = kVocabulary;
+  model.context_tokens = 400;
+  return model;
+}
+
+RouterOptions Options() {
+  RouterOptions options;
+  options.queue_max = 6;
+  options.requests_max = 10;
+  options.nodes_max = 4;
+  options.index_blocks_max = 20;
+  return options;
+}
+
+class Driver {
+ public:
+  explicit Driver(fuzz::Bytes& bytes)
+      : random_(bytes),
+        odd_(random_),
+        core_random_(NewSeededRandom(1)),
+        core_(Options(), Model(), *core_random_) {}
+
+  void Live() {
+    switch (random_.Below(12)) {
+      case 0:
+        Join();
+        break;
+      case 1:
+        Submit();
+        break;
+      case 2:
+        End();
+        break;
+      case 3:
+        now_ += absl::Milliseconds(static_cast<int64_t>(random_.Below(256)) * 10);
+        core_.OnTick(now_);
+        break;
+      case 4:
+        if (random_.Below(4) == 0) Lose(random_.Below(next_key_));
+        break;
+      default:
+        Speak();
+        break;
+    }
+    Take();
+  }
+
+  // Everyone leaves.
+  void Wind() {
+    for (uint64_t key = 0; key < next_key_; ++key) Lose(key);
+    for (int i = 0; i < 80; ++i) {
+      core_.OnTick(now_ += absl::Seconds(1));
+      Take();
+    }
+    for (const std::string& id : submitted_) {
+      core_.Finish(RequestId(id), request::FinishReason::kAborted, now_);
+      Take();
+    }
+    if (core_.requests_running() != 0 || core_.requests_queued() != 0) Die("a request is left");
+    if (core_.deadlines() != 0) Die("a deadline is left");
+    if (core_.index().entries() != 0) Die("the index holds blocks of nobody");
+    if (!open_.empty()) Die("a request was never ended");
+  }
+
+ private:
+  void Join() {
+    v1::Registration registration;
+    registration.set_node_id(absl::StrCat("n", random_.Below(4)));
+    registration.set_incarnation(odd_.Number(6));
+    registration.set_role(static_cast<v1::NodeRole>(odd_.Int(3)));
+    registration.set_model_name("toy");
+    registration.set_model_fingerprint(random_.Below(16) == 0 ? "other" : "f00d");
+    registration.set_numerics_id(random_.Below(8) == 0 ? "n2" : "n1");
+    registration.set_context_tokens(400);
+    registration.set_vocab_size(kVocabulary);
+    registration.set_block_tokens(random_.Below(16) == 0 ? odd_.Int(9) : 4);
+    registration.set_num_blocks(random_.Below(8) == 0 ? static_cast<int64_t>(odd_.Number(3)) : 60);
+    registration.set_max_sequences(random_.Below(8) == 0 ? odd_.Int(3) : 4);
+    registration.set_transfer_address("address");
+    registration.set_host("host");
+    for (uint64_t i = random_.Below(8); i > 0; --i) registration.add_cached_blocks(Hash());
+    const uint64_t key = next_key_++;
+    if (core_.NodeJoined(NodeKey(key), registration, now_).ok()) nodes_.insert(key);
+  }
+  void Lose(uint64_t key) {
+    // The shell says so of streams that joined, once.
+    if (nodes_.erase(key) > 0) core_.NodeLost(NodeKey(key), absl::UnavailableError("chosen"), now_);
+    Take();
+  }
+  void Submit() {
+    RequestInput input;
+    const std::string id = absl::StrCat("r", random_.Below(8));
+    input.id = RequestId(id);
+    for (uint64_t i = 1 + random_.Below(60); i > 0; --i) {
+      input.prompt.push_back(static_cast<TokenId>(random_.Below(3)));
+    }
+    input.stop.max_tokens = 1 + static_cast<int32_t>(random_.Below(12));
+    input.eos_token_ids = {999};
+    input.sequences = random_.Below(4) == 0 ? 1 + static_cast<int32_t>(random_.Below(3)) : 1;
+    const int32_t sequences = input.sequences;
+    if (!core_.Submit(std::move(input), now_).ok()) return;
+    submitted_.insert(id);
+    open_[id] = std::vector<int>(static_cast<size_t>(sequences), 0);
+  }
+  void End() {
+    const RequestId id(absl::StrCat("r", random_.Below(8)));
+    const auto reason =
+        random_.Below(2) == 0 ? request::FinishReason::kStop : request::FinishReason::kAborted;
+    if (random_.Below(2) == 0) return core_.Finish(id, reason, now_);
+    core_.FinishSequence(id, odd_.Int(3), reason, now_);
+  }
+
+  void Speak() {
+    if (nodes_.empty()) return Join();
+    const uint64_t key =
+        *std::next(nodes_.begin(), static_cast<ptrdiff_t>(random_.Below(nodes_.size())));
+    v1::NodeMessage message;
+    for (uint64_t i = random_.Below(4); i > 0; --i) AddEvent(key, *message.add_events());
+    if (random_.Below(4) == 0) message.mutable_load()->set_blocks_used(odd_.Int(60));
+    core_.OnNodeMessage(NodeKey(key), message, now_);
+  }
+  // About a leg that the node was given, mostly.
+  v1::Leg Leg(uint64_t key) {
+    const auto it = legs_.find(key);
+    if (it != legs_.end() && random_.Below(8) != 0) {
+      return it
+          ->second[it->second.size() - 1 - random_.Below(std::min<size_t>(it->second.size(), 4))];
+    }
+    v1::Leg leg;
+    leg.set_request_id(absl::StrCat("r", random_.Below(8)));
+    leg.set_sequence_index(odd_.Int(3));
+    leg.set_attempt(static_cast<uint32_t>(odd_.Number(4)));
+    return leg;
+  }
+  // Mostly the one that the client waits for.
+  void AddToken(const v1::Leg& leg, v1::GeneratedToken& token) {
+    const auto it = open_.find(leg.request_id());
+    const size_t sequence = static_cast<size_t>(leg.sequence_index());
+    const bool known = it != open_.end() && sequence < it->second.size();
+    token.set_index(known && random_.Below(4) != 0 ? it->second[sequence] : odd_.Int(12));
+    token.set_token_id(token.index() < 12 && random_.Below(8) != 0 ? 500 + token.index()
+                                                                   : odd_.Int(kVocabulary));
+    token.set_logprob(static_cast<float>(odd_.Real()));
+  }
+  std::string Hash() {
+    return std::string(random_.Below(16) == 0 ? random_.Below(40) : 16,
+                       static_cast<char>('a' + random_.Below(20)));
+  }
+  void AddReserved(uint64_t key, v1::Reserved& reserved) {
+    *reserved.mutable_leg() = Leg(key);
+    reserved.set_lease_id(odd_.Number(6));
+    reserved.set_epoch(static_cast<uint32_t>(odd_.Number(3)));
+    reserved.set_cached_tokens(odd_.Int(60));
+    reserved.set_received_tokens(odd_.Int(60));
+    reserved.set_computes_locally(random_.Below(2) == 0);
+  }
+  void AddHashes(google::protobuf::RepeatedPtrField<std::string>& hashes) {
+    for (uint64_t i = random_.Below(6); i > 0; --i) *hashes.Add() = Hash();
+  }
+  void AddEvent(uint64_t key, v1::NodeEvent& event);
+  void Take();
+
+  fuzz::FuzzRandom random_;
+  fuzz::OddCommands odd_;
+  const std::unique_ptr<Random> core_random_;
+  RouterCoreImpl core_;
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+  uint64_t next_key_ = 0;
+  std::set<uint64_t> nodes_;
+  std::map<uint64_t, std::vector<v1::Leg>> legs_;  // by node, as commanded
+  std::set<std::string> submitted_;
+  std::map<std::string, std::vector<int>> open_;  // tokens seen, or -1 after the end, by sequence
+};
+
+void Driver::AddEvent(uint64_t key, v1::NodeEvent& event) {
+  switch (random_.Below(14)) {
+    case 0:
+    case 1:
+      return AddReserved(key, *event.mutable_reserved());
+    case 2:
+      *event.mutable_refused()->mutable_leg() = Leg(key);
+      event.mutable_refused()->mutable_status()->set_code(odd_.Int(17));
+      return;
+    case 3:
+    case 4:
+    case 5:
+    case 6: {
+      auto& step = *event.mutable_tokens()->add_steps();
+      *step.mutable_leg() = Leg(key);
+      for (uint64_t i = random_.Below(4); i > 0; --i) AddToken(step.leg(), *step.add_tokens());
+      return;
+    }
+    case 7:
+      *event.mutable_prefill_finished()->mutable_leg() = Leg(key);
+      event.mutable_prefill_finished()->mutable_tokens()->set_computed(odd_.Int(60));
+      return;
+    case 8:
+      *event.mutable_installed()->mutable_leg() = Leg(key);
+      event.mutable_installed()->set_kv_transfer_ms(odd_.Real());
+      if (random_.Below(2) == 0) {
+        AddToken(event.installed().leg(), *event.mutable_installed()->mutable_first_token());
+      }
+      return;
+    case 9:
+      *event.mutable_leg_finished()->mutable_leg() = Leg(key);
+      event.mutable_leg_finished()->set_reason(static_cast<v1::FinishReason>(odd_.Int(6)));
+      event.mutable_leg_finished()->set_output_tokens(odd_.Int(13));
+      return;
+    case 10:
+      *event.mutable_leg_failed()->mutable_leg() = Leg(key);
+      event.mutable_leg_failed()->mutable_status()->set_code(odd_.Int(17));
+      event.mutable_leg_failed()->set_sender_side(random_.Below(2) == 0);
+      event.mutable_leg_failed()->set_epoch(static_cast<uint32_t>(odd_.Number(3)));
+      return;
+    case 11:
+      return AddHashes(*event.mutable_blocks_stored()->mutable_hashes());
+    case 12:
+      return AddHashes(*event.mutable_blocks_removed()->mutable_hashes());
+    default:
+      if (random_.Below(8) == 0) event.mutable_draining();
+      return;
+  }
+}
+
+void Driver::Take() {
+  const RouterActions actions = core_.TakeActions();
+  for (const auto& [key, command] : actions.commands) {
+    if (nodes_.count(key.value()) == 0) Die("a command to a node that is gone");
+    if (command.has_run()) legs_[key.value()].push_back(command.run().leg());
+    if (command.has_prefill()) legs_[key.value()].push_back(command.prefill().leg());
+  }
+  for (const auto& [id, event] : actions.client_events) {
+    const auto it = open_.find(id.value());
+    if (it == open_.end()) Die("an event after the end");
+    std::vector<int>& seen = it->second;
+    if (const auto* tokens = std::get_if<TokensReady>(&event)) {
+      int& count = seen.at(static_cast<size_t>(tokens->sequence_index));
+      for (const v1::GeneratedToken& token : tokens->tokens) {
+        if (count < 0 || token.index() != count) Die("a token out of order, or after the end");
+        if (token.token_id() < 0 || token.token_id() >= kVocabulary)
+          Die("a token of no vocabulary");
+        ++count;
+      }
+    } else if (const auto* done = std::get_if<RequestDone>(&event)) {
+      int& count = seen.at(static_cast<size_t>(done->sequence_index));
+      if (count < 0) Die("a sequence ended twice");
+      if (done->usage.output_tokens() != count) Die("the usage is wrong");
+      count = -1;
+      if (done->last) open_.erase(it);
+    } else if (std::holds_alternative<RequestFailed>(event)) {
+      open_.erase(it);
+    }
+  }
+  for (const auto& disconnect : actions.disconnects) {
+    nodes_.erase(disconnect.first.value());
+    legs_.erase(disconnect.first.value());
+  }
+}
+
+}  // namespace
+}  // namespace tandem::router
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  tandem::SetLogLevel(tandem::LogLevel::kError);
+  tandem::fuzz::Bytes bytes{data, size};
+  tandem::router::Driver driver(bytes);
+  while (!bytes.used_up()) driver.Live();
+  driver.Wind();
+  return 0;
+}
