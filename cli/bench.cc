@@ -85,7 +85,9 @@ class BenchCommand final : public Command {
     schema_.Add("numerics", &options_.engine.numerics, "See tandem-decode-node.",
                 {.choices = {"auto", "portable"}});
     schema_.Add("weights", &options_.engine.weights, "Type that weights are kept in.",
-                {.choices = {"auto", "bf16", "int8", "f32"}});
+                {.choices = {"auto", "bf16", "int8", "int4", "as-stored", "f32"}});
+    schema_.Add("weight-cache", &options_.engine.weight_cache.where,
+                "See tandem-decode-node; auto is beside the model only.");
     schema_.Add("kv-type", &options_.engine.kv_type, "Type of cached keys and values.",
                 {.choices = {"bf16", "int8", "f32"}});
     schema_.Add("prefill", &prefill_, "Prompt lengths to measure.", {.unit = "tokens"});

@@ -25,7 +25,11 @@ void RegisterNodes(config::Schema& schema, UpConfig& config) {
              "portable: the same bits on AVX2 and AVX-512 machines; auto: the fastest class's.",
              {.group = "Nodes", .choices = {"auto", "portable"}});
   schema.Add("weights", &config.weights, "Type that weights are kept in.",
-             {.group = "Nodes", .choices = {"auto", "bf16", "int8", "f32"}});
+             {.group = "Nodes", .choices = {"auto", "bf16", "int8", "int4", "as-stored", "f32"}});
+  schema.Add(
+      "weight-cache", &config.weight_cache,
+      "Where packed weights are kept for all nodes and the next start: a folder, auto or off.",
+      {.group = "Nodes"});
   schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
              {.group = "Nodes", .choices = {"bf16", "int8", "f32"}});
   schema.Add(
@@ -120,6 +124,7 @@ node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index
   config.isa = up.isa;
   config.numerics = up.numerics;
   config.weights = up.weights;
+  config.weight_cache = up.weight_cache;
   config.threads = up.threads > 0 ? up.threads : std::max(1, cores / nodes);
   config.kv_type = up.kv_type;
   config.block_tokens = up.block_tokens;

@@ -31,6 +31,7 @@ struct UpConfig {
   std::string isa = "auto";
   std::string numerics = "auto";
   std::string weights = "auto";
+  std::string weight_cache = "auto";
   std::string kv_type = "bf16";
   int32_t block_tokens = 32;
   int64_t kv_blocks = 0;

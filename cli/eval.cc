@@ -58,7 +58,8 @@ class EvalCommand final : public Command {
       : schema_("tandem eval", "Measures what weight and KV types cost in accuracy on a text.") {
     schema_.Add("model", &model_, "A known model's name, a .gguf file or a checkpoint folder.");
     schema_.Add("text", &text_, "A file of UTF-8 text to measure on.");
-    schema_.Add("weights", &options_.weights, "Types of weights to measure: bf16, int8, f32.");
+    schema_.Add("weights", &options_.weights,
+                "Types of weights to measure: bf16, int8, int4, as-stored, f32.");
     schema_.Add("kv-type", &options_.kv_types, "Types of cached keys and values: bf16, int8, f32.");
     schema_.Add("positions", &options_.positions, "Positions to score at most.",
                 {.min = 1, .max = 10000000, .unit = "tokens"});
@@ -109,7 +110,8 @@ class EvalCommand final : public Command {
   config::Schema schema_;
   std::string model_ = "smollm2";
   std::string text_;
-  engine::EvaluationOptions options_ = {.weights = {"bf16", "int8"}, .kv_types = {"bf16"}};
+  engine::EvaluationOptions options_ = {.weights = {"bf16", "int8", "int4", "as-stored"},
+                                        .kv_types = {"bf16"}};
   bool json_ = false;
 };
 

@@ -8,8 +8,8 @@
 namespace tandem::kernels {
 
 size_t GemmScratchBytes(int64_t rows, int64_t k) {
-  // fp32 rows, or bytes padded to whole quads beside a scale for each row.
-  return static_cast<size_t>(RoundUpTo64(rows * (k * 4 + 16)));
+  // fp32 rows; or bytes padded to whole groups of 32, beside eight bytes for each group.
+  return static_cast<size_t>(RoundUpTo64(rows * (k * 4 + 40)));
 }
 
 size_t KvSlabBytes(const KvShape& shape) {

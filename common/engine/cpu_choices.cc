@@ -23,6 +23,17 @@ std::string AvailableClasses() {
   return names + "ref";
 }
 
+absl::StatusOr<WeightFormat> ParseWeights(const std::string& name) {
+  if (name == "auto") return WeightFormat::kAuto;
+  if (name == "f32") return WeightFormat::kF32;
+  if (name == "bf16") return WeightFormat::kBf16;
+  if (name == "int8") return WeightFormat::kInt8;
+  if (name == "int4") return WeightFormat::kInt4;
+  if (name == "as-stored") return WeightFormat::kAsStored;
+  return absl::InvalidArgumentError(
+      absl::StrCat("weights is \"", name, "\", expected auto, bf16, f32, int8, int4 or as-stored"));
+}
+
 absl::StatusOr<const kernels::Backend*> SelectBackend(const CpuEngineOptions& options) {
   const std::string& name = options.isa;
   const bool portable = options.numerics == "portable" || options.weights == "f32";
@@ -41,22 +52,14 @@ absl::StatusOr<const kernels::Backend*> SelectBackend(const CpuEngineOptions& op
     return absl::InvalidArgumentError(
         absl::StrCat("isa is \"", name, "\", but this processor has only ", AvailableClasses()));
   }
-  const bool exact = options.weights == "int8" && options.kv_type == "int8";
+  const absl::StatusOr<WeightFormat> weights = ParseWeights(options.weights);
+  const bool exact = weights.ok() && HasExactProducts(*weights) && options.kv_type == "int8";
   if (options.numerics == "portable" && !(exact && isa == kernels::IsaClass::kAvx512Bf16) &&
       std::string(backend->numerics) != kernels::kPortableNumerics) {
     return absl::InvalidArgumentError(absl::StrCat("numerics is \"portable\", which isa \"", name,
                                                    "\" does not have: expected avx512 or avx2"));
   }
   return backend;
-}
-
-absl::StatusOr<WeightFormat> ParseWeights(const std::string& name) {
-  if (name == "auto") return WeightFormat::kAuto;
-  if (name == "f32") return WeightFormat::kF32;
-  if (name == "bf16") return WeightFormat::kBf16;
-  if (name == "int8") return WeightFormat::kInt8;
-  return absl::InvalidArgumentError(
-      absl::StrCat("weights is \"", name, "\", expected auto, bf16, f32 or int8"));
 }
 
 absl::StatusOr<kernels::KvType> ParseKvType(const std::string& name) {
@@ -98,6 +101,9 @@ absl::Status CheckOptions(const model::ModelConfig& config, const CpuEngineOptio
 
 kernels::WeightType CpuChoices::weight_type() const {
   if (weights == WeightFormat::kInt8) return kernels::WeightType::kInt8;
+  if (weights == WeightFormat::kInt4 || weights == WeightFormat::kAsStored) {
+    return kernels::WeightType::kInt4;
+  }
   const bool bf16 =
       weights == WeightFormat::kBf16 || (weights == WeightFormat::kAuto && backend->dot_products);
   return bf16 ? kernels::WeightType::kBf16 : kernels::WeightType::kF32;
@@ -111,10 +117,9 @@ absl::StatusOr<CpuChoices> ChooseForCpu(const model::ModelConfig& config,
   ASSIGN_OR_RETURN(choices.weights, ParseWeights(options.weights));
   choices.kv = {config.num_kv_heads, config.head_dim, options.block_tokens};
   ASSIGN_OR_RETURN(choices.kv.type, ParseKvType(options.kv_type));
-  // With int8 weights and an int8 cache nothing is left that classes compute differently: any may
-  // serve, and the one with the widest instructions is wanted.
-  const bool exact =
-      choices.weights == WeightFormat::kInt8 && choices.kv.type == kernels::KvType::kInt8;
+  // With weights of four or eight bits and an int8 cache nothing is left that classes compute
+  // differently: any may serve, and the one with the widest instructions is wanted.
+  const bool exact = HasExactProducts(choices.weights) && choices.kv.type == kernels::KvType::kInt8;
   const kernels::Backend* widest = kernels::FindBackend(kernels::IsaClass::kAvx512Bf16);
   if (exact && options.isa == "auto" && widest != nullptr) choices.backend = widest;
   choices.numerics = exact && choices.backend->isa != kernels::IsaClass::kRef

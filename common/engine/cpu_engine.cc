@@ -14,6 +14,7 @@
 #include "common/engine/profile_step.h"
 #include "common/engine/slice_check.h"
 #include "common/engine/token_sampler.h"
+#include "common/runtime/clock.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::engine {
@@ -193,6 +194,7 @@ int64_t CpuEngine::ReserveSampling() {
 
 absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& checkpoint,
                                                      const CpuEngineOptions& options) {
+  const absl::Time begin = RealClock().Now();
   const model::ModelConfig& config = checkpoint.config();
   ASSIGN_OR_RETURN(const CpuChoices choices, ChooseForCpu(config, options));
   CpuEngine::Parts parts;
@@ -202,7 +204,7 @@ absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& ch
   const int threads = options.threads == 0 ? AvailableProcessors() : options.threads;
   parts.pool = std::make_unique<ComputePool>(threads);
   parts.weights = std::make_unique<ModelWeights>(checkpoint, *parts.backend, parts.pool->parallel(),
-                                                 choices.weights);
+                                                 choices.weights, options.weight_cache);
 
   EngineSpec& spec = parts.spec;
   spec.model_name = config.name;
@@ -214,6 +216,7 @@ absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& ch
       options.context_tokens == 0
           ? config.context_tokens
           : static_cast<int32_t>(std::min<int64_t>(options.context_tokens, config.context_tokens));
+  spec.mapped_bytes = parts.weights->mapped_bytes();
   spec.layout.num_layers = config.num_layers;
   spec.layout.block_tokens = options.block_tokens;
   spec.layout.layer_block_bytes = static_cast<int64_t>(kernels::KvBlockBytes(parts.kv));
@@ -222,6 +225,8 @@ absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& ch
        {"backend", parts.backend->name},
        {"threads", threads},
        {"weights_bytes", parts.weights->bytes()},
+       {"mapped_bytes", parts.weights->mapped_bytes()},
+       {"load_ms", absl::ToInt64Milliseconds(RealClock().Now() - begin)},
        {"numerics_id", spec.numerics_id}});
   return std::unique_ptr<Engine>(new CpuEngine(std::move(parts)));
 }

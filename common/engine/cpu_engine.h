@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/engine.h"
+#include "common/engine/weight_cache.h"
 #include "common/model/checkpoint.h"
 
 namespace tandem::engine {
@@ -15,15 +16,17 @@ struct CpuEngineOptions {
   std::string isa = "auto";  // "auto", "avx512bf16", "avx512", "avx2" or "ref"
   // "auto": the fastest class's; "portable": the bits that avx512 and avx2 share, for mixed fleets.
   std::string numerics = "auto";
-  std::string weights = "auto";  // "auto", "bf16", "int8" or "f32" (portable classes)
+  // "auto", "bf16", "int8", "int4", "as-stored" or "f32" (portable classes)
+  std::string weights = "auto";
   std::string kv_type = "bf16";  // "bf16", "int8" or "f32"
   int block_tokens = 32;         // divides 256
   int64_t context_tokens = 0;    // 0 = the checkpoint's; else at most that
+  WeightCacheOptions weight_cache;
 };
 
-// Loads (dequantises and packs) the weights with all threads. `checkpoint` may go away afterwards.
-// Errors: kInvalidArgument for options out of range or an ISA class this CPU lacks (names what it
-// has).
+// Loads the weights (dequantises and packs, or maps) with all threads. `checkpoint` may go away
+// afterwards. Errors: kInvalidArgument for options out of range or an ISA class this CPU lacks
+// (names what it has).
 absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& checkpoint,
                                                      const CpuEngineOptions& options);
 

@@ -36,6 +36,8 @@ struct EngineSpec {
   std::string numerics_id;  // backend, ISA class, kernel version, weight type, KV type, block size
   int32_t vocab_size = 0;
   int32_t context_tokens = 0;
+  // Of a file, in constant use, though the system counts them as memory it could free.
+  int64_t mapped_bytes = 0;
   kv::BlockLayout layout;
 };
 

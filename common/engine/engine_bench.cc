@@ -13,6 +13,9 @@ namespace tandem::engine {
 namespace {
 
 constexpr int kRepeatsMin = 3;
+// Of one weight in a group of 32 with scale and offset.
+constexpr double kInt4WeightBytes = 20.0 / 32;
+
 // What a shape costs, from the architecture.
 class CostModel {
  public:
@@ -20,8 +23,15 @@ class CostModel {
       : config_(config),
         kv_token_bytes_(static_cast<double>(spec.layout.layer_block_bytes) /
                         spec.layout.block_tokens),
-        int8_(absl::StrContains(spec.numerics_id, "-wint8")),
-        weight_bytes_(int8_ ? 1 : (absl::StrContains(spec.numerics_id, "-wbf16") ? 2 : 4)) {
+        int4_(absl::StrContains(spec.numerics_id, "int4")),
+        int8_(absl::StrContains(spec.numerics_id, "-wint8") ||
+              absl::StrContains(spec.numerics_id, "+int8") ||
+              absl::StrContains(spec.numerics_id, "-wstored-int8")),
+        output_weight_bytes_(int8_                                           ? 1
+                             : int4_                                         ? kInt4WeightBytes
+                             : absl::StrContains(spec.numerics_id, "-wbf16") ? 2
+                                                                             : 4),
+        layer_weight_bytes_(int4_ ? kInt4WeightBytes : output_weight_bytes_) {
     const double q = 1.0 * config.num_heads * config.head_dim;
     const double kv = 1.0 * config.num_kv_heads * config.head_dim;
     layer_weights_ = config.hidden_size * (2 * q + 2 * kv + 3.0 * config.ffn_size);
@@ -53,11 +63,12 @@ class CostModel {
       kv_bytes = steps * Visible(shape.tokens / 2) * kv_token_bytes_;
     }
     const double layers = config_.num_layers;
-    const double weight_bytes = weight_bytes_ * (steps * layers * layer_weights_ + output_weights_);
+    const double weight_bytes = layer_weight_bytes_ * steps * layers * layer_weights_ +
+                                output_weight_bytes_ * output_weights_;
     const double product_flops = 2 * (tokens * layers * layer_weights_ + outputs * output_weights_);
     const double attention_flops = 4 * visible * config_.num_heads * config_.head_dim;
     const double flops = product_flops + attention_flops;
-    const double product_rate = int8_ ? roofs.int8_flops : roofs.flops;
+    const double product_rate = int4_ || int8_ ? roofs.int8_flops : roofs.flops;
     const double arithmetic_s =
         roofs.flops > 0 ? product_flops / product_rate + attention_flops / roofs.flops : 0;
     const double memory_s = (weight_bytes + kv_bytes) / roofs.bytes_per_second;
@@ -72,8 +83,9 @@ class CostModel {
  private:
   const model::ModelConfig& config_;
   const double kv_token_bytes_;
-  const bool int8_;
-  const double weight_bytes_;
+  // What the weights' types are; where both occur, the layers have four bits and the output eight.
+  const bool int4_, int8_;
+  const double output_weight_bytes_, layer_weight_bytes_;
   double layer_weights_ = 0, output_weights_ = 0;
 };
 

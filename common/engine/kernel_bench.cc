@@ -128,7 +128,8 @@ void KernelBench::GemmRows(const std::string& name, const kernels::MatrixShape& 
   Measure(absl::StrCat("gemm ", name), absl::StrCat(rows, " x ", shape.n, " x ", shape.k),
           {.flops = 2.0 * static_cast<double>(rows * shape.n * shape.k),
            .bytes = bytes,
-           .int8 = shape.type == kernels::WeightType::kInt8},
+           .int8 = shape.type == kernels::WeightType::kInt8 ||
+                   shape.type == kernels::WeightType::kInt4},
           [&] {
             args.w = {shape, copies[next++ % copies.size()]};
             backend.gemm(args, pool_.parallel());

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/check.h"
 
 namespace tandem::engine {
@@ -22,9 +26,37 @@ struct PackJob {
   const StoredTensor* tensor;  // nullptr: zero rows
   int64_t first_row;           // in the tensor
   int64_t num_rows;
-  const Projection* projection;
-  void* packed;
+  Projection* projection;
   int64_t packed_row;  // of first_row
+};
+
+// What changes when the same tensors come to lie in other places.
+constexpr char kPlanVersion[] = "1";
+// Packed matrices begin on cache lines; a page apart they do not share one.
+constexpr size_t kAlignment = 4096;
+
+const char* TypeName(kernels::WeightType type) {
+  switch (type) {
+    case kernels::WeightType::kF32:
+      return "f32";
+    case kernels::WeightType::kBf16:
+      return "bf16";
+    case kernels::WeightType::kInt8:
+      return "int8";
+    case kernels::WeightType::kInt4:
+      return "int4";
+  }
+  return "";
+}
+
+// What all tensors of a projection are stored as.
+struct StoredAs {
+  bool bf16 = true, int4 = true;
+
+  void Add(const StoredTensor& tensor) {
+    bf16 = bf16 && tensor.type == model::TensorType::kBF16;
+    int4 = int4 && model::HasInt4Blocks(tensor);
+  }
 };
 
 // Gathers what must be packed, then packs it with all threads.
@@ -46,18 +78,18 @@ class WeightLoader {
   // Plans the fusion of `roles`, rows one after another, into `projection`, whose address must
   // stay.
   void Plan(std::initializer_list<TensorRole> roles, int layer, Projection* projection) {
-    bool all_bf16 = true;
+    StoredAs stored;
     for (TensorRole role : roles) {
       const StoredTensor& tensor = Find(role, layer);
-      all_bf16 = all_bf16 && tensor.type == model::TensorType::kBF16;
+      stored.Add(tensor);
       projection->shape.n += tensor.rows;
       projection->shape.k = tensor.columns;
     }
-    Allocate(all_bf16, projection);
+    Place(stored, projection);
     int64_t packed_row = 0;
     for (TensorRole role : roles) {
       const StoredTensor& tensor = Find(role, layer);
-      PlanRows({&tensor, 0, tensor.rows, projection, projection->packed.data(), packed_row});
+      PlanRows({&tensor, 0, tensor.rows, projection, packed_row});
       packed_row += tensor.rows;
     }
   }
@@ -69,47 +101,130 @@ class WeightLoader {
     const int64_t turns = (gate.rows + kInterleave - 1) / kInterleave;
     projection->shape.n = 2 * turns * kInterleave;
     projection->shape.k = gate.columns;
-    Allocate(true, projection);
+    StoredAs stored;
+    stored.Add(gate);
+    stored.Add(up);
+    Place(stored, projection);
     int64_t packed_row = 0;
     for (int64_t turn = 0; turn < turns; ++turn) {
       for (const StoredTensor* tensor : {&gate, &up}) {
         const int64_t row = turn * kInterleave;
         const int64_t rows = std::min(kInterleave, tensor->rows - row);
-        void* packed = projection->packed.data();
-        jobs_.push_back({tensor, row, rows, projection, packed, packed_row});
+        jobs_.push_back({tensor, row, rows, projection, packed_row});
         if (rows < kInterleave) {
-          jobs_.push_back({nullptr, 0, kInterleave - rows, projection, packed, packed_row + rows});
+          jobs_.push_back({nullptr, 0, kInterleave - rows, projection, packed_row + rows});
         }
         packed_row += kInterleave;
       }
     }
   }
 
-  void Pack(const kernels::ParallelFor& parallel) const {
-    parallel(static_cast<int64_t>(jobs_.size()), [this](int64_t task, int) {
+  // A place for the embedding's rows as they are stored, which are read one by one.
+  void PlanEmbedding(StoredTensor* embedding) {
+    *embedding = Find(TensorRole::kTokenEmbedding, -1);
+    embedding_offset_ = Reserve(static_cast<size_t>(embedding->rows * embedding->row_bytes));
+  }
+
+  // What the storage must be, once everything is planned.
+  WeightCacheSubject Subject() const {
+    WeightCacheSubject subject;
+    subject.backend = &backend_;
+    subject.bytes = bytes_;
+    subject.plan = kPlanVersion;
+    std::set<kernels::WeightType> types;
+    for (const auto& [projection, offset] : places_) types.insert(projection->shape.type);
+    for (const PackJob& job : jobs_) {
+      absl::StrAppend(&subject.plan, "\n", job.tensor == nullptr ? "" : job.tensor->name, " ",
+                      job.first_row, " ", job.num_rows, " ", TypeName(job.projection->shape.type),
+                      " ", job.projection->shape.k, " ", job.packed_row);
+    }
+    subject.types.assign(types.begin(), types.end());
+    std::vector<absl::string_view> names;
+    for (const kernels::WeightType type : subject.types) names.push_back(TypeName(type));
+    std::sort(names.begin(), names.end());
+    subject.format = absl::StrCat(format_ == WeightFormat::kAsStored ? "stored-" : "",
+                                  absl::StrJoin(names, "+"));
+    return subject;
+  }
+
+  // Fills `storage`. REQUIRES: Subject().bytes, zeros.
+  void Pack(char* storage, const kernels::ParallelFor& parallel) {
+    Bind(storage);
+    parallel(static_cast<int64_t>(jobs_.size()), [this, storage](int64_t task, int) {
       const PackJob& job = jobs_[static_cast<size_t>(task)];
-      std::vector<float> rows(static_cast<size_t>(job.num_rows * job.projection->shape.k));
-      if (job.tensor != nullptr) {
-        model::ReadRows(*job.tensor, job.first_row, job.num_rows, absl::MakeSpan(rows));
-      }
-      backend_.pack_rows(
-          {job.projection->shape, job.packed_row, job.num_rows, rows.data(), job.packed});
+      const auto offset = static_cast<const char*>(job.projection->packed) - storage;
+      PackOne(job, storage + offset);
     });
+    const StoredTensor& embedding = Find(TensorRole::kTokenEmbedding, -1);
+    std::memcpy(storage + embedding_offset_, embedding.data,
+                static_cast<size_t>(embedding.rows * embedding.row_bytes));
+  }
+
+  // Points the projections into `storage`, filled by Pack, and returns where the embedding lies.
+  const std::byte* Bind(const void* storage) const {
+    const char* bytes = static_cast<const char*>(storage);
+    for (const auto& [projection, offset] : places_) projection->packed = bytes + offset;
+    return reinterpret_cast<const std::byte*>(bytes + embedding_offset_);
   }
 
  private:
+  void PackOne(const PackJob& job, char* packed) const {
+    kernels::PackRowsArgs args;
+    args.shape = job.projection->shape;
+    args.first_row = job.packed_row;
+    args.num_rows = job.num_rows;
+    args.packed = packed;
+    std::vector<float> rows;
+    std::vector<kernels::Int4Group> groups;
+    if (format_ == WeightFormat::kAsStored && args.shape.type == kernels::WeightType::kInt4) {
+      static_assert(sizeof(kernels::Int4Group) == model::kInt4BlockBytes);
+      groups.resize(static_cast<size_t>(job.num_rows * args.shape.k / model::kInt4BlockWeights));
+      if (job.tensor != nullptr) {
+        model::ReadInt4Blocks(*job.tensor, job.first_row, job.num_rows,
+                              absl::MakeSpan(reinterpret_cast<std::byte*>(groups.data()),
+                                             groups.size() * sizeof(kernels::Int4Group)));
+      }
+      args.groups = groups.data();
+    } else {
+      rows.resize(static_cast<size_t>(job.num_rows * args.shape.k));
+      if (job.tensor != nullptr) {
+        model::ReadRows(*job.tensor, job.first_row, job.num_rows, absl::MakeSpan(rows));
+      }
+      args.rows = rows.data();
+    }
+    backend_.pack_rows(args);
+  }
   const StoredTensor& Find(TensorRole role, int layer) const {
     const StoredTensor* tensor = checkpoint_.Find(role, layer);
     TANDEM_CHECK(tensor != nullptr, model::TensorRoleName(role), " of layer ", layer);
     return *tensor;
   }
-  void Allocate(bool stored_bf16, Projection* projection) const {
-    const bool bf16 = format_ == WeightFormat::kBf16 ||
-                      (format_ == WeightFormat::kAuto && (stored_bf16 || backend_.dot_products));
-    projection->shape.type = format_ == WeightFormat::kInt8 ? kernels::WeightType::kInt8
-                             : bf16                         ? kernels::WeightType::kBf16
-                                                            : kernels::WeightType::kF32;
-    projection->packed = AlignedBuffer(backend_.packed_bytes(projection->shape));
+  size_t Reserve(size_t bytes) {
+    const size_t offset = bytes_;
+    bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return offset;
+  }
+  kernels::WeightType TypeOf(const StoredAs& stored) const {
+    switch (format_) {
+      case WeightFormat::kF32:
+        return kernels::WeightType::kF32;
+      case WeightFormat::kBf16:
+        return kernels::WeightType::kBf16;
+      case WeightFormat::kInt8:
+        return kernels::WeightType::kInt8;
+      case WeightFormat::kInt4:
+        return kernels::WeightType::kInt4;
+      case WeightFormat::kAsStored:
+        return stored.int4 ? kernels::WeightType::kInt4 : kernels::WeightType::kInt8;
+      case WeightFormat::kAuto:
+        break;
+    }
+    return stored.bf16 || backend_.dot_products ? kernels::WeightType::kBf16
+                                                : kernels::WeightType::kF32;
+  }
+  void Place(const StoredAs& stored, Projection* projection) {
+    projection->shape.type = TypeOf(stored);
+    places_.emplace_back(projection, Reserve(backend_.packed_bytes(projection->shape)));
   }
   void PlanRows(PackJob job) {
     for (int64_t left = job.num_rows; left > 0; left -= job.num_rows) {
@@ -124,6 +239,9 @@ class WeightLoader {
   const kernels::Backend& backend_;
   const WeightFormat format_;
   std::vector<PackJob> jobs_;
+  std::vector<std::pair<Projection*, size_t>> places_;  // offsets in the storage
+  size_t embedding_offset_ = 0;
+  size_t bytes_ = 0;
 };
 
 void PlanLayer(const model::ModelConfig& config, int layer, WeightLoader* loader,
@@ -153,10 +271,11 @@ void PlanLayer(const model::ModelConfig& config, int layer, WeightLoader* loader
 }  // namespace
 
 ModelWeights::ModelWeights(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
-                           const kernels::ParallelFor& parallel, WeightFormat format)
+                           const kernels::ParallelFor& parallel, WeightFormat format,
+                           const WeightCacheOptions& cache_options)
     : dot_products_(backend.dot_products && format != WeightFormat::kF32 &&
-                    format != WeightFormat::kInt8),
-      fused_gate_(dot_products_ || format == WeightFormat::kInt8) {
+                    !HasExactProducts(format)),
+      fused_gate_(dot_products_ || HasExactProducts(format)) {
   const model::ModelConfig& config = checkpoint.config();
   WeightLoader loader(checkpoint, backend, format);
   layers_.resize(static_cast<size_t>(config.num_layers));
@@ -166,37 +285,24 @@ ModelWeights::ModelWeights(const model::Checkpoint& checkpoint, const kernels::B
   final_norm_ = loader.Vector(TensorRole::kFinalNorm, -1);
   loader.Plan({config.tied_embeddings ? TensorRole::kTokenEmbedding : TensorRole::kOutput}, -1,
               &output_);
-  loader.Pack(parallel);
-  embedding_ = *checkpoint.Find(TensorRole::kTokenEmbedding, -1);
-  embedding_bytes_.assign(embedding_.data,
-                          embedding_.data + embedding_.rows * embedding_.row_bytes);
-  embedding_.data = embedding_bytes_.data();
+  loader.PlanEmbedding(&embedding_);
+  const WeightCacheSubject subject = loader.Subject();
+  bytes_ = static_cast<int64_t>(subject.bytes);
+  type_names_ = subject.format;
+  const WeightCache cache(checkpoint, cache_options, subject);
+  mapped_ = cache.Find(parallel);
+  if (mapped_ == nullptr) {
+    own_ = AlignedBuffer(subject.bytes);
+    loader.Pack(static_cast<char*>(own_.data()), parallel);
+    mapped_ = cache.Keep({static_cast<const std::byte*>(own_.data()), subject.bytes}, parallel);
+    if (mapped_ != nullptr) own_ = AlignedBuffer();
+  }
+  embedding_.data = loader.Bind(
+      mapped_ != nullptr ? static_cast<const void*>(mapped_->payload().data()) : own_.data());
 }
 
 void ModelWeights::ReadEmbedding(TokenId token, absl::Span<float> out) const {
   model::ReadRows(embedding_, token, 1, out);
-}
-
-std::string ModelWeights::TypeNames() const {
-  if (output_.shape.type == kernels::WeightType::kInt8) return "int8";
-  bool any_f32 = output_.shape.type == kernels::WeightType::kF32;
-  bool any_bf16 = !any_f32;
-  for (const LayerWeights& layer : layers_) {
-    for (const Projection* p : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-      (p->shape.type == kernels::WeightType::kF32 ? any_f32 : any_bf16) = true;
-    }
-  }
-  return any_f32 && any_bf16 ? "bf16+f32" : (any_f32 ? "f32" : "bf16");
-}
-
-int64_t ModelWeights::bytes() const {
-  size_t bytes = output_.packed.bytes() + embedding_bytes_.size();
-  for (const LayerWeights& layer : layers_) {
-    for (const Projection* p : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-      bytes += p->packed.bytes();
-    }
-  }
-  return static_cast<int64_t>(bytes);
 }
 
 }  // namespace tandem::engine

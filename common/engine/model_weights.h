@@ -1,31 +1,42 @@
 // A checkpoint's weights in the form the kernels want: matrices packed, projections that share
 // their input fused, norms in fp32. Loaded with all compute threads, each dequantising and packing
-// ranges of rows on its own. Thread safety: const after loading. Owner: the engine.
+// ranges of rows on its own; or mapped from what an earlier start packed (weight_cache.h). Thread
+// safety: const after loading. Owner: the engine.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/engine/aligned_buffer.h"
+#include "common/engine/weight_cache.h"
 #include "common/model/checkpoint.h"
 #include "kernels/api/backend.h"
 
 namespace tandem::engine {
 
 // How weights are kept. kAuto: bf16 where the backend multiplies bf16 pairs; elsewhere weights
-// stored as bf16 stay bf16 (exact) and everything else becomes fp32. kInt8: see
-// kernels::WeightType.
-enum class WeightFormat { kAuto, kF32, kBf16, kInt8 };
+// stored as bf16 stay bf16 (exact) and everything else becomes fp32. kInt8, kInt4: see
+// kernels::WeightType. kAsStored: matrices stored in blocks of four bits as they are, others in
+// int8.
+enum class WeightFormat { kAuto, kF32, kBf16, kInt8, kInt4, kAsStored };
+
+// Products take activations rounded to int8, and give the same bits in every class.
+constexpr bool HasExactProducts(WeightFormat format) {
+  return format == WeightFormat::kInt8 || format == WeightFormat::kInt4 ||
+         format == WeightFormat::kAsStored;
+}
 
 // One packed matrix and the bias that belongs to it.
 struct Projection {
   kernels::MatrixShape shape;
-  AlignedBuffer packed;
-  std::vector<float> bias;  // [shape.n] or empty
+  const void* packed = nullptr;  // in ModelWeights' storage
+  std::vector<float> bias;       // [shape.n] or empty
 
-  kernels::PackedMatrix matrix() const { return {shape, packed.data()}; }
+  kernels::PackedMatrix matrix() const { return {shape, packed}; }
   const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
 };
 
@@ -45,7 +56,8 @@ class ModelWeights {
  public:
   // `checkpoint` may go away afterwards.
   ModelWeights(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
-               const kernels::ParallelFor& parallel, WeightFormat format = WeightFormat::kAuto);
+               const kernels::ParallelFor& parallel, WeightFormat format = WeightFormat::kAuto,
+               const WeightCacheOptions& cache = {});
 
   // Every product takes bf16 activations.
   bool dot_products() const { return dot_products_; }
@@ -59,9 +71,12 @@ class ModelWeights {
   // The token's embedding, dequantised from its stored row. REQUIRES: a token of the vocabulary,
   // `out` of hidden size.
   void ReadEmbedding(TokenId token, absl::Span<float> out) const;
-  // Distinct weight types, for the numerics id: "f32", "bf16", "bf16+f32" or "int8".
-  std::string TypeNames() const;
-  int64_t bytes() const;
+  // Distinct weight types, for the numerics id: "f32", "bf16", "bf16+f32", "int8", "int4",
+  // "stored-int4+int8".
+  const std::string& TypeNames() const { return type_names_; }
+  int64_t bytes() const { return bytes_; }
+  // Of bytes(), those that lie in a file's mapping, which other processes may share.
+  int64_t mapped_bytes() const { return mapped_ == nullptr ? 0 : bytes_; }
 
  private:
   bool dot_products_ = false;
@@ -69,8 +84,12 @@ class ModelWeights {
   std::vector<LayerWeights> layers_;
   std::vector<float> final_norm_;
   Projection output_;
-  std::vector<std::byte> embedding_bytes_;
-  model::StoredTensor embedding_;  // its data points into embedding_bytes_
+  model::StoredTensor embedding_;  // its data lies in the storage too
+  // Packed matrices and the embedding's stored rows: in one of the two.
+  AlignedBuffer own_;
+  std::unique_ptr<MappedWeights> mapped_;
+  int64_t bytes_ = 0;
+  std::string type_names_;
 };
 
 }  // namespace tandem::engine

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -103,6 +104,36 @@ void ReadRows(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
   }
 }
 
+bool HasInt4Blocks(const StoredTensor& tensor) {
+  return (tensor.type == TensorType::kQ4_0 || tensor.type == TensorType::kQ4_1) && !tensor.add_one;
+}
+
+void ReadInt4Blocks(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
+                    absl::Span<std::byte> out) {
+  TANDEM_CHECK(HasInt4Blocks(tensor), "tensor ", tensor.name);
+  TANDEM_CHECK(row_begin >= 0 && row_count >= 0 && row_begin <= tensor.rows - row_count, "tensor ",
+               tensor.name, ": rows ", row_begin, " + ", row_count, " of ", tensor.rows);
+  const int64_t blocks = tensor.columns / kInt4BlockWeights;
+  TANDEM_CHECK(static_cast<int64_t>(out.size()) == row_count * blocks * kInt4BlockBytes, "tensor ",
+               tensor.name, ": ", out.size(), " bytes for ", row_count, " rows");
+  std::byte* next = out.data();
+  for (int64_t i = 0; i < row_count; ++i) {
+    const std::byte* row = tensor.data + FileRow(tensor, row_begin + i) * tensor.row_bytes;
+    if (tensor.type == TensorType::kQ4_1) {  // stored as blocks of this kind
+      next = std::copy_n(row, blocks * kInt4BlockBytes, next);
+      continue;
+    }
+    for (int64_t b = 0; b < blocks; ++b, row += 18, next += kInt4BlockBytes) {
+      uint16_t scale = 0;
+      std::memcpy(&scale, row, sizeof(scale));
+      const uint16_t offset = TimesMinusEight(scale);
+      std::memcpy(next, &scale, sizeof(scale));
+      std::memcpy(next + 2, &offset, sizeof(offset));
+      std::memcpy(next + 4, row + 2, 16);
+    }
+  }
+}
+
 absl::Status ValidateConfig(const ModelConfig& config) {
   RETURN_IF_ERROR(InRange("the number of layers", config.num_layers, kLayersMax));
   RETURN_IF_ERROR(InRange("the hidden size", config.hidden_size, kWidthMax));
@@ -140,6 +171,12 @@ bool IsTurnEnd(absl::string_view token) {
 
 LoadedCheckpoint::LoadedCheckpoint(Parts parts)
     : parts_(std::move(parts)), fingerprint_(Fingerprint(parts_.config, parts_.tensors.tensors())) {
+  for (const std::unique_ptr<MappedFile>& file : parts_.files) {
+    if (file->modified_ns().has_value()) {
+      files_.push_back(
+          {file->path(), static_cast<int64_t>(file->bytes().size()), *file->modified_ns()});
+    }
+  }
   std::vector<int32_t>& ids = parts_.stop_token_ids;
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());

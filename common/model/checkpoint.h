@@ -80,6 +80,17 @@ struct StoredTensor {
 void ReadRows(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
               absl::Span<float> out);
 
+// A block of 32 weights of four bits: scale and offset in fp16, then 16 bytes whose low halves are
+// elements 0 to 15 and high halves 16 to 31. Weight = scale * element + offset.
+inline constexpr int64_t kInt4BlockWeights = 32;
+inline constexpr int64_t kInt4BlockBytes = 20;
+// Whether a tensor is stored in such blocks, or in ones that become such without a loss.
+bool HasInt4Blocks(const StoredTensor& tensor);
+// Reads canonical rows as blocks into `out` [row_count * columns / 32 * 20]. REQUIRES:
+// HasInt4Blocks; range and size as for ReadRows.
+void ReadInt4Blocks(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
+                    absl::Span<std::byte> out);
+
 // A tokenizer's raw material: either GGUF's tokenizer.ggml.* metadata or a tokenizer.json's text.
 struct TokenizerSource {
   std::string tokenizer_json;         // Hugging Face; empty for GGUF
@@ -95,6 +106,13 @@ struct TokenizerSource {
   std::optional<int32_t> bos_token_id, eos_token_id, eot_token_id, unknown_token_id,
       padding_token_id;
   std::optional<bool> add_bos, add_eos, add_space_prefix;
+};
+
+// A file that tensors lie in, as it was when it was opened.
+struct CheckpointFile {
+  std::string path;
+  int64_t bytes = 0;
+  int64_t modified_ns = 0;  // since 1970
 };
 
 class Checkpoint {
@@ -115,6 +133,8 @@ class Checkpoint {
   // The tensor of `role` in `layer` (-1 for roles without one); nullptr when the architecture has
   // none.
   virtual const StoredTensor* Find(TensorRole role, int layer) const = 0;
+  // Where the tensors lie; empty when in memory only.
+  virtual const std::vector<CheckpointFile>& files() const = 0;
   // 16 hex digits over configuration, tensor names, types, shapes and contents' checksum sample:
   // equal for equal checkpoints, part of every block hash's salt.
   virtual const std::string& fingerprint() const = 0;

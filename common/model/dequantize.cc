@@ -280,4 +280,20 @@ void DequantizeRow(TensorType type, const std::byte* data, int64_t columns, floa
   }
 }
 
+uint16_t TimesMinusEight(uint16_t half) {
+  constexpr uint32_t kMost = 0x7bff;
+  const uint32_t sign = ~uint32_t{half} & 0x8000u;
+  const uint32_t magnitude = half & 0x7fffu;
+  uint32_t product = magnitude + (3u << 10);
+  if (magnitude < 0x400) {  // subnormal: a multiple of 2^-24
+    uint32_t multiple = magnitude << 3, doublings = 0;
+    for (; multiple >> doublings >= 0x800; ++doublings) {
+    }
+    product = multiple < 0x400 ? multiple : (multiple >> doublings) + (doublings << 10);
+  } else if (product > kMost) {
+    product = kMost;
+  }
+  return static_cast<uint16_t>(sign | product);
+}
+
 }  // namespace tandem::model

@@ -31,4 +31,7 @@ float HalfToFloat(uint16_t half);
 // block_elements; `data` holds columns / block_elements blocks (any alignment).
 void DequantizeRow(TensorType type, const std::byte* data, int64_t columns, float* out);
 
+// -8 times a half-precision number, exactly; the largest there is where that is beyond the range.
+uint16_t TimesMinusEight(uint16_t half);
+
 }  // namespace tandem::model

@@ -34,10 +34,12 @@ class LoadedCheckpoint final : public Checkpoint {
   const StoredTensor* Find(TensorRole role, int layer) const override {
     return parts_.tensors.Find(role, layer);
   }
+  const std::vector<CheckpointFile>& files() const override { return files_; }
   const std::string& fingerprint() const override { return fingerprint_; }
 
  private:
   Parts parts_;
+  std::vector<CheckpointFile> files_;
   std::string fingerprint_;
 };
 

@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
   }
   std::unique_ptr<MappedFile> file(new MappedFile(path));
   file->mapping_ = mapping;
+  file->modified_ns_ = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
   file->bytes_ = absl::MakeConstSpan(static_cast<const std::byte*>(mapping), size);
   return file;
 }

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -26,13 +28,16 @@ class MappedFile {
 
   absl::Span<const std::byte> bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
+  // When the file was last written to, since 1970; nullopt for one in memory.
+  std::optional<int64_t> modified_ns() const { return modified_ns_; }
 
  private:
   explicit MappedFile(std::string path) : path_(std::move(path)) {}
 
   std::string path_;
-  std::string contents_;     // FromMemory only
-  void* mapping_ = nullptr;  // Open only
+  std::string contents_;                // FromMemory only
+  void* mapping_ = nullptr;             // Open only
+  std::optional<int64_t> modified_ns_;  // Open only
   absl::Span<const std::byte> bytes_;
 };
 

@@ -32,6 +32,14 @@ std::string ModelsFolder(const std::map<std::string, std::string>& env) {
 
 }  // namespace
 
+std::string UserWeightsFolder(const std::map<std::string, std::string>& env) {
+  if (std::string cache = Lookup(env, "XDG_CACHE_HOME"); !cache.empty()) {
+    return absl::StrCat(cache, "/tandem/weights");
+  }
+  const std::string home = Lookup(env, "HOME");
+  return home.empty() ? "" : absl::StrCat(home, "/.cache/tandem/weights");
+}
+
 absl::StatusOr<std::string> ResolveModelPath(const std::string& name_or_path,
                                              const std::map<std::string, std::string>& env) {
   std::error_code ignored;

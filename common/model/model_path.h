@@ -17,4 +17,8 @@ namespace tandem::model {
 absl::StatusOr<std::string> ResolveModelPath(const std::string& name_or_path,
                                              const std::map<std::string, std::string>& env);
 
+// Where weights packed by an earlier start lie when their checkpoint's folder cannot be written:
+// XDG_CACHE_HOME/tandem/weights of `env`, else HOME/.cache/tandem/weights; empty without either.
+std::string UserWeightsFolder(const std::map<std::string, std::string>& env);
+
 }  // namespace tandem::model

@@ -59,8 +59,12 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
   schema.Add(
       "weights", &config.weights,
       "Type that weights are kept in; auto: bf16 where the class multiplies bf16 pairs, else f32 "
-      "(bf16 where stored so).",
-      {.group = "Model", .choices = {"auto", "bf16", "int8", "f32"}});
+      "(bf16 where stored so); as-stored: four-bit blocks of the file exactly, the rest int8.",
+      {.group = "Model", .choices = {"auto", "bf16", "int8", "int4", "as-stored", "f32"}});
+  schema.Add("weight-cache", &config.weight_cache,
+             "Where packed weights are kept for the next start and for other nodes of this host: a "
+             "folder; auto = beside the model, else in the user's cache folder; off.",
+             {.group = "Model"});
   schema.Add("threads", &config.threads, "Compute threads; 0 = one per core this process may use.",
              {.min = 0, .max = 1024, .group = "Model"});
   schema.Add("context-tokens", &config.context_tokens, "Longest sequence; 0 = the model's.",

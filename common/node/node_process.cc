@@ -67,7 +67,8 @@ absl::StatusOr<std::shared_ptr<guided::ConstraintCache>> NewConstraints(
 
 // `sends_kv`: other nodes fetch KV from this one.
 absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
-    const NodeConfig& config, bool sends_kv, const model::Checkpoint& checkpoint) {
+    const NodeConfig& config, bool sends_kv, const model::Checkpoint& checkpoint,
+    const std::map<std::string, std::string>& env) {
   if (config.device == "cuda") {
     if (config.kv_type != "bf16") {
       return absl::InvalidArgumentError(
@@ -89,6 +90,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
   options.kv_type = config.kv_type;
   options.block_tokens = config.block_tokens;
   options.context_tokens = config.context_tokens;
+  options.weight_cache = {config.weight_cache, model::UserWeightsFolder(env)};
   return engine::NewCpuEngine(checkpoint, options);
 }
 
@@ -111,7 +113,7 @@ absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config, bool sends_kv,
   Log(LogLevel::kInfo, "loading model", {{"path", path}});
   ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
                    model::Checkpoint::Open(path));
-  ASSIGN_OR_RETURN(loaded.engine, NewModelEngine(config, sends_kv, *checkpoint));
+  ASSIGN_OR_RETURN(loaded.engine, NewModelEngine(config, sends_kv, *checkpoint, env));
   auto constraints =
       NewConstraints(checkpoint->tokenizer(), checkpoint->stop_token_ids(), loaded.engine->spec());
   if (constraints.ok()) {
@@ -133,10 +135,11 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
                                                       ? absl::StatusOr<int64_t>(*device_bytes)
                                                       : AvailableMemoryBytes());
   // A device's buffers for a step are allocated by now.
-  const auto budget =
-      device_bytes.has_value()
-          ? available_bytes
-          : static_cast<int64_t>(config.kv_memory_fraction * available_bytes) - step_bytes;
+  const auto budget = device_bytes.has_value()
+                          ? available_bytes
+                          : static_cast<int64_t>(config.kv_memory_fraction *
+                                                 (available_bytes - spec.mapped_bytes)) -
+                                step_bytes;
   const int64_t fitting = budget / spec.layout.block_bytes();
   // More than every sequence at full length can never be used.
   const int64_t usable = spec.layout.BlocksFor(spec.context_tokens) * config.max_sequences;

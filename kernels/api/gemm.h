@@ -21,7 +21,19 @@ namespace tandem::kernels {
 // kInt8 keeps a row of w as integers of [-127, 127] times max|w|/127, and rounds each row of x in
 // the same way; sums of their products are exact, so all classes give the same bits:
 // y = float(Σ qx·qw)·(sx·sw). x must be finite; what is not gives some number, the same everywhere.
-enum class WeightType { kF32, kBf16, kInt8 };
+//
+// kInt4 keeps each group of 32 along k of a row of w as Int4Group, made of the weights when packing
+// or given as it is, and rounds x in groups of 32: exact sums, the same bits in all classes, too.
+enum class WeightType { kF32, kBf16, kInt8, kInt4 };
+
+inline constexpr int64_t kInt4GroupSize = 32;
+// w ≈ scale · q + offset, q in [0, 15]. Element i is the low half of quants[i], element 16 + i the
+// high half.
+struct Int4Group {
+  uint16_t scale;  // fp16
+  uint16_t offset;
+  uint8_t quants[16];
+};
 
 // The shape of w: `n` output features by `k` input features.
 struct MatrixShape {
@@ -47,6 +59,9 @@ struct PackRowsArgs {
   int64_t num_rows = 0;         // first_row + num_rows <= shape.n
   const float* rows = nullptr;  // [num_rows][shape.k]
   void* packed = nullptr;       // [PackedBytes(shape)], 64-byte boundary
+  // kInt4: [num_rows][ceil(shape.k / 32)] instead of rows. What is infinite or no number in them
+  // becomes some number.
+  const Int4Group* groups = nullptr;
 };
 // Packs them. Any split of [0, n) into ranges, in any order, gives the same bytes; disjoint ranges
 // may be packed by different threads at once. The range with the last row also fills the padding.
@@ -68,7 +83,7 @@ struct GemmArgs {
   // act(gate)·up is rounded to bf16 into here, [rows][y_stride] with shape.n / 2 written, and there
   // is neither y nor bias. REQUIRES: x_bf16, shape.n a multiple of 32.
   uint16_t* gated_bf16 = nullptr;
-  float* gated = nullptr;  // the same in fp32. REQUIRES: x, kInt8 weights
+  float* gated = nullptr;  // the same in fp32. REQUIRES: x, kInt8 or kInt4 weights
   GateActivation activation = GateActivation::kSilu;
   void* scratch = nullptr;  // [GemmScratchBytes(rows, shape.k)], 64-byte boundary
 };

@@ -12,6 +12,7 @@
 #include "kernels/api/require.h"
 #include "kernels/cpu/fma_block.h"
 #include "kernels/cpu/gemm_dot.h"
+#include "kernels/cpu/gemm_int4.h"
 #include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/ops.h"
 
@@ -177,6 +178,7 @@ void PackRowsAs(const PackRowsArgs& args) {
 
 size_t PackedBytes(const MatrixShape& shape) {
   if (shape.type == WeightType::kInt8) return Int8PackedBytes(shape);
+  if (shape.type == WeightType::kInt4) return Int4PackedBytes(shape);
   if constexpr (kHasDotProducts) {
     if (shape.type == WeightType::kBf16) return DotPackedBytes(shape);
   }
@@ -187,11 +189,14 @@ size_t PackedBytes(const MatrixShape& shape) {
 void PackRows(const PackRowsArgs& args) {
   KERNEL_REQUIRE(args.first_row >= 0 && args.num_rows >= 0);
   KERNEL_REQUIRE(args.first_row + args.num_rows <= args.shape.n);
+  KERNEL_REQUIRE(args.groups == nullptr || args.shape.type == WeightType::kInt4);
   if (args.num_rows == 0) return;
   if (args.shape.type == WeightType::kF32) {
     PackRowsAs<float>(args);
   } else if (args.shape.type == WeightType::kInt8) {
     Int8PackRows(args);
+  } else if (args.shape.type == WeightType::kInt4) {
+    Int4PackRows(args);
   } else if constexpr (kHasDotProducts) {
     DotPackRows(args);
   } else {
@@ -208,6 +213,10 @@ void Gemm(const GemmArgs& args, const ParallelFor& parallel) {
   if (args.rows == 0) return;
   if (shape.type == WeightType::kInt8) {
     Int8Gemm(args, parallel);
+    return;
+  }
+  if (shape.type == WeightType::kInt4) {
+    Int4Gemm(args, parallel);
     return;
   }
   if constexpr (kHasDotProducts) {

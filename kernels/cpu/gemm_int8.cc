@@ -13,30 +13,19 @@
 #include "kernels/cpu/gemm_int8.h"
 
 #include "kernels/api/require.h"
-#include "kernels/cpu/activate.h"
-#include "kernels/cpu/int8_dot.h"
+#include "kernels/cpu/gemm_epilogue.h"
+#include "kernels/cpu/gemm_plan.h"
+#include "kernels/cpu/int8_rows.h"
 
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
 
-constexpr int64_t kLanes = 16;
-constexpr int64_t kPanel = 32;
 constexpr int64_t kQuadBytes = kPanel * 4;     // four k of a panel
 constexpr int64_t kTrailerBytes = kPanel * 4;  // its scales
 constexpr int64_t kGroup = 64;                 // k of x that share a scale
 constexpr int64_t kGroupQuads = kGroup / 4;
 constexpr int64_t kRowsMax = kHas32Registers ? 6 : 2;
-// Weights that pass through L2 again and again: about half of the 1 MB that a Zen 4 core has.
-constexpr int64_t kChunkBytes = 480 << 10;
-// Up to this many blocks of rows a task takes them all and one panel.
-constexpr int64_t kFewBlocks = 12;
-// Blocks of rows that one task carries otherwise.
-constexpr int64_t kTaskBlocks = 4;
-// How far ahead of its use a stream of weights is fetched, in bytes.
-constexpr int64_t kPrefetchBytes = 4096;
 
-TANDEM_INLINE int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-TANDEM_INLINE int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 TANDEM_INLINE int64_t PanelBytes(const MatrixShape& shape) {
   return CeilDiv(shape.k, 4) * kQuadBytes + kTrailerBytes;
 }
@@ -45,6 +34,10 @@ TANDEM_INLINE int64_t PanelBytes(const MatrixShape& shape) {
 struct GroupScale {
   float scale;
   int32_t correction;  // −128·Σ qx
+
+  TANDEM_INLINE static GroupScale From(const RoundedGroup& group) {
+    return {group.scale, -128 * group.total};
+  }
 };
 
 // R rows by one panel, and its epilogue.
@@ -55,41 +48,8 @@ struct Tile {
   int64_t groups;
   const char* w;  // the panel
   int64_t quads;
-  const GemmArgs* args;
-  int64_t row, column;  // of y
+  TilePlace place;
 };
-
-template <int R>
-TANDEM_INLINE void StoreSums(const Tile& tile, const float* w_scales, const V16 (&sums)[R][2]) {
-  const GemmArgs& args = *tile.args;
-#pragma GCC unroll 2
-  for (int v = 0; v < 2; ++v) {
-    const int64_t column = tile.column + v * kLanes;
-    const Mask16 mask = LaneRange(0, args.w.shape.n - column);
-    const V16 bias = args.bias == nullptr ? Zero() : LoadMasked(mask, args.bias + column);
-    const V16 w_scale = Load(w_scales + v * kLanes);
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      float* y = args.y + (tile.row + r) * args.y_stride + column;
-      V16 sum = Mul(sums[r][v], w_scale);
-      if (args.bias != nullptr) sum = Add(sum, bias);
-      if (args.add_to_y) sum = Add(sum, LoadMasked(mask, y));
-      StoreMasked(mask, y, sum);
-    }
-  }
-}
-
-template <int R, GateActivation kActivation>
-TANDEM_INLINE void StoreGated(const Tile& tile, const float* w_scales, const V16 (&sums)[R][2]) {
-  const GemmArgs& args = *tile.args;
-  const V16 gate_scale = Load(w_scales), up_scale = Load(w_scales + kLanes);
-#pragma GCC unroll 12
-  for (int r = 0; r < R; ++r) {
-    const V16 gate = Mul(sums[r][0], gate_scale), up = Mul(sums[r][1], up_scale);
-    Store(args.gated + (tile.row + r) * args.y_stride + tile.column / 2,
-          Mul(Activate<kActivation>(gate), up));
-  }
-}
 
 // Adds one group of `quads` quads to sums; `w` and `x` are at its beginning.
 template <int R>
@@ -141,13 +101,13 @@ void RunTile(const Tile& tile) {
     Settle(sums[r][1]);
   }
   const float* w_scales = reinterpret_cast<const float*>(tile.w + tile.quads * kQuadBytes);
-  if (tile.args->gated == nullptr) {
-    StoreSums<R>(tile, w_scales, sums);
-  } else if (tile.args->activation == GateActivation::kSilu) {
-    StoreGated<R, GateActivation::kSilu>(tile, w_scales, sums);
-  } else {
-    StoreGated<R, GateActivation::kGeluTanh>(tile, w_scales, sums);
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v) {
+    const V16 w_scale = Load(w_scales + v * kLanes);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) sums[r][v] = Mul(sums[r][v], w_scale);
   }
+  StoreTile<R>(tile.place, sums);
 }
 
 using TileFn = void (*)(const Tile& tile);
@@ -157,102 +117,6 @@ constexpr TileFn kTileFns[] = {
     RunTile<3>, RunTile<4>, RunTile<5>, RunTile<6>,
 #endif
 };
-
-// The rows of x as bytes and their scales; both in the call's scratch.
-struct QuantisedRows {
-  uint8_t* bytes;
-  int64_t stride;  // a multiple of 4; not of 1 KiB, whose rows would compete for places in a cache
-  GroupScale* scales;  // [rows][groups]
-  int64_t groups;
-
-  explicit QuantisedRows(const GemmArgs& args)
-      : stride(CeilDiv(args.w.shape.k, 4) * 4),
-        scales(static_cast<GroupScale*>(args.scratch)),
-        groups(CeilDiv(args.w.shape.k, kGroup)) {
-    if (stride % 1024 == 0) stride += 64;
-    bytes = reinterpret_cast<uint8_t*>(scales + args.rows * groups);
-  }
-};
-
-// Up to kGroup values as bytes, zeros up to a whole quad.
-GroupScale QuantiseGroup(const float* x, int64_t count, uint8_t* bytes) {
-  V16 most = Zero();
-  for (int64_t i = 0; i < count; i += kLanes) {
-    most = Max(most, Magnitude(LoadMasked(LaneRange(0, count - i), x + i)));
-  }
-  const Int8Scale found = ScaleFor(ReduceMax(most));
-  const V16 factor = Set1(found.factor);
-  V16 total = Zero();  // of integers: exact
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const V16 value = LoadMasked(LaneRange(0, count - i), x + i);
-    const V16 rounded = RoundToInt8(Mul(value, factor));
-    total = Add(total, rounded);
-    const int64_t left = count - i;
-    if (left >= kLanes) {
-      StoreBytes(bytes + i, ToInt(rounded));
-      continue;
-    }
-    alignas(64) uint8_t tail[kLanes];
-    StoreBytes(tail, ToInt(rounded));
-    __builtin_memcpy(bytes + i, tail, static_cast<size_t>(CeilDiv(left, 4) * 4));
-  }
-  return {found.scale, -128 * static_cast<int32_t>(ReduceAdd(total))};
-}
-
-void QuantiseRow(const float* x, int64_t k, uint8_t* bytes, GroupScale* scales) {
-  for (int64_t begin = 0; begin < k; begin += kGroup) {
-    *scales++ = QuantiseGroup(x + begin, Least(kGroup, k - begin), bytes + begin);
-  }
-}
-
-// How a product is cut into tasks.
-struct Plan {
-  int64_t rows, row_blocks;  // blocks of equal size, as far as that goes
-  int64_t panels, panel_bytes;
-  int64_t task_blocks, task_panels;
-  int64_t block_tasks, panel_tasks;
-
-  TANDEM_INLINE int64_t Begin(int64_t block) const { return rows * block / row_blocks; }
-};
-
-Plan MakePlan(const GemmArgs& args) {
-  Plan plan = {};
-  plan.rows = args.rows;
-  plan.row_blocks = CeilDiv(args.rows, kRowsMax);
-  plan.panels = CeilDiv(args.w.shape.n, kPanel);
-  plan.panel_bytes = PanelBytes(args.w.shape);
-  if (plan.row_blocks <= kFewBlocks) {
-    plan.task_blocks = plan.row_blocks;
-    plan.task_panels = 1;
-  } else {
-    plan.task_blocks = kTaskBlocks;
-    const int64_t fitting = kChunkBytes / plan.panel_bytes;
-    plan.task_panels = fitting < 1 ? 1 : fitting;
-    // Ranges of equal size, so that the last is not a narrow one.
-    plan.task_panels = CeilDiv(plan.panels, CeilDiv(plan.panels, plan.task_panels));
-  }
-  plan.block_tasks = CeilDiv(plan.row_blocks, plan.task_blocks);
-  plan.panel_tasks = CeilDiv(plan.panels, plan.task_panels);
-  return plan;
-}
-
-// Tasks of one range of panels follow each other, so that workers share it.
-void RunTask(const GemmArgs& args, const Plan& plan, const QuantisedRows& x, int64_t task) {
-  const int64_t first_panel = task / plan.block_tasks * plan.task_panels;
-  const int64_t last_panel = Least(first_panel + plan.task_panels, plan.panels);
-  const int64_t first_block = task % plan.block_tasks * plan.task_blocks;
-  const int64_t last_block = Least(first_block + plan.task_blocks, plan.row_blocks);
-  const char* weights = static_cast<const char*>(args.w.data);
-  for (int64_t block = first_block; block < last_block; ++block) {
-    const int64_t row = plan.Begin(block);
-    const TileFn run = kTileFns[plan.Begin(block + 1) - row - 1];
-    for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-      run({x.bytes + row * x.stride, x.stride, x.scales + row * x.groups, x.groups,
-           weights + panel * plan.panel_bytes, CeilDiv(args.w.shape.k, 4), &args, row,
-           panel * kPanel});
-    }
-  }
-}
 
 // One row of w, or zeros, into its places in a panel.
 void PackRow(const float* row, int64_t k_count, int64_t lane, char* panel) {
@@ -296,14 +160,24 @@ void Int8Gemm(const GemmArgs& args, const ParallelFor& parallel) {
   KERNEL_REQUIRE(args.x != nullptr && args.scratch != nullptr);
   KERNEL_REQUIRE(args.gated_bf16 == nullptr);
   KERNEL_REQUIRE(args.gated == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
-  const QuantisedRows x(args);
-  parallel(args.rows, [&](int64_t row, int) {
-    QuantiseRow(args.x + row * args.x_stride, shape.k, x.bytes + row * x.stride,
-                x.scales + row * x.groups);
+  const QuantisedRows<GroupScale, kGroup, 4> x(args);
+  x.Fill(args, parallel);
+  const Plan plan = MakePlan(
+      args,
+      {.rows_max = kRowsMax, .panel_bytes = PanelBytes(shape), .few_blocks = 12, .task_blocks = 4});
+  const int64_t quads = CeilDiv(shape.k, 4);
+  const char* weights = static_cast<const char*>(args.w.data);
+  parallel(plan.tasks(), [&](int64_t task, int) {
+    RunTask(plan, task, [&](int64_t row, int64_t rows, int64_t panel) {
+      kTileFns[rows - 1]({x.bytes + row * x.stride,
+                          x.stride,
+                          x.scales + row * x.groups,
+                          x.groups,
+                          weights + panel * plan.panel_bytes,
+                          quads,
+                          {&args, row, panel * kPanel}});
+    });
   });
-  const Plan plan = MakePlan(args);
-  parallel(plan.block_tasks * plan.panel_tasks,
-           [&](int64_t task, int) { RunTask(args, plan, x, task); });
 }
 
 }  // namespace tandem::kernels::TANDEM_ISA

@@ -1,7 +1,9 @@
-// y = x·wᵀ in double; weights stay row-major fp32, rounded to bf16 or int8 where the type says so.
+// y = x·wᵀ in double; weights stay row-major fp32, rounded to bf16, int8 or int4 where the type
+// says so.
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/int4_group.h"
 #include "kernels/ref/ops.h"
 
 namespace tandem::kernels::ref {
@@ -18,11 +20,29 @@ float RoundWeight(WeightType type, float w, float most) {
   return std::nearbyint(w * (127.0f / most)) * (most / 127.0f);
 }
 
+// In groups along k, which are given or made of the row.
+void PackInt4(const PackRowsArgs& args, float* packed) {
+  const int64_t k = args.shape.k, groups = (k + kInt4GroupSize - 1) / kInt4GroupSize;
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t begin = g * kInt4GroupSize, size = std::min(kInt4GroupSize, k - begin);
+      const Int4Group group = args.groups == nullptr
+                                  ? RoundToInt4(args.rows + row * k + begin, size)
+                                  : FiniteInt4(args.groups[row * groups + g]);
+      for (int64_t i = 0; i < size; ++i) packed[row * k + begin + i] = Int4Value(group, i);
+    }
+  }
+}
+
 }  // namespace
 
 void PackRows(const PackRowsArgs& args) {
   const int64_t k = args.shape.k;
   float* packed = static_cast<float*>(args.packed) + args.first_row * k;
+  if (args.shape.type == WeightType::kInt4) {
+    PackInt4(args, packed);
+    return;
+  }
   for (int64_t row = 0; row < args.num_rows; ++row) {
     const float* w = args.rows + row * k;
     float most = 0;

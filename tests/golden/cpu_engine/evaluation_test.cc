@@ -26,7 +26,7 @@ class EvaluationTest : public ::testing::Test {
 
   static EvaluationOptions Small() {
     return {.engine = {.threads = 2},
-            .weights = {"f32", "bf16", "int8"},
+            .weights = {"f32", "bf16", "int8", "int4"},
             .kv_types = {"f32"},
             .window_tokens = 60,
             .positions = 200,
@@ -42,7 +42,7 @@ TEST_F(EvaluationTest, CoarserRoundingCostsMore) {
   ASSERT_OK_AND_ASSIGN(const EvaluationReport report, Run(Small()));
   EXPECT_EQ(report.positions, 200);
   EXPECT_EQ(report.greedy_prompts, 2);
-  ASSERT_EQ(report.results.size(), 3u);
+  ASSERT_EQ(report.results.size(), 4u);
   const EvaluationResult& same = report.results[0];
   EXPECT_EQ(same.perplexity, report.baseline.perplexity);
   EXPECT_NEAR(same.kl_mean, 0, 1e-12);
@@ -54,6 +54,9 @@ TEST_F(EvaluationTest, CoarserRoundingCostsMore) {
   EXPECT_GT(int8.kl_mean, bf16.kl_mean);
   EXPECT_LT(int8.kl_mean, 0.05);
   EXPECT_LT(int8.weight_bytes, bf16.weight_bytes);
+  const EvaluationResult& int4 = report.results[3];
+  EXPECT_GT(int4.kl_mean, int8.kl_mean);
+  EXPECT_LT(int4.weight_bytes, int8.weight_bytes);
   EXPECT_LT(bf16.weight_bytes, same.weight_bytes);
 }
 

@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kBlocks = 512;
 constexpr int64_t kOutputTokens = 12;
 
-// Checkpoint and instruction-set class, with "_int8" behind it for int8 weights, "_int8kv8" for an
-// int8 cache too.
+// Checkpoint and instruction-set class, with "_int8" or "_int4" behind it for such weights, "kv8"
+// behind that for an int8 cache too.
 class InvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   void SetUp() override {
@@ -26,10 +26,10 @@ class InvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, c
     random_.seed(seed_);
     std::cout << "seed " << seed_ << "\n";
     isa_ = std::get<1>(GetParam());
-    if (const size_t at = isa_.find("_int8"); at != std::string::npos) {
-      if (isa_.substr(at) == "_int8kv8") kv_type_ = "int8";
+    if (const size_t at = isa_.find("_int"); at != std::string::npos) {
+      weights_ = isa_.substr(at + 1, 4);
+      if (absl::EndsWith(isa_, "kv8")) kv_type_ = "int8";
       isa_.resize(at);
-      weights_ = "int8";
     }
     kernels::IsaClass isa = kernels::IsaClass::kRef;
     ASSERT_TRUE(kernels::ParseIsaClass(isa_.c_str(), &isa));
@@ -134,16 +134,15 @@ class InvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, c
   std::vector<DrivenSequence> requests_;
   std::vector<Answer> expected_;
 };
-INSTANTIATE_TEST_SUITE_P(Tiny, InvarianceTest,
-                         ::testing::Combine(::testing::Values("smollm2", "qwen3_yarn", "gemma3"),
-                                            ::testing::Values("avx2", "avx512", "avx512bf16",
-                                                              "avx512_int8", "avx512bf16_int8",
-                                                              "avx512_int8kv8",
-                                                              "avx512bf16_int8kv8")),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param)) + "_" +
-                                  std::get<1>(info.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Tiny, InvarianceTest,
+    ::testing::Combine(::testing::Values("smollm2", "qwen3_yarn", "gemma3"),
+                       ::testing::Values("avx2", "avx512", "avx512bf16", "avx512_int8",
+                                         "avx512bf16_int8", "avx512_int8kv8", "avx512bf16_int8kv8",
+                                         "avx512bf16_int4", "avx2_int4kv8")),
+    [](const auto& info) {
+      return std::string(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
+    });
 
 TEST_P(InvarianceTest, ChunksAndBlocksDoNotChangeTheAnswer) {
   for (size_t i = 0; i < requests_.size(); ++i) {

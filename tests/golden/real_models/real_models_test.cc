@@ -37,7 +37,9 @@ struct Case {
   const char* model;  // of the golden
   const char* file;
   const char* kv_type;
-  const char* numerics;    // CpuEngineOptions::numerics, or "dot": the class avx512bf16
+  // CpuEngineOptions::numerics; or "dot": the class avx512bf16; or, with products of whole numbers,
+  // CpuEngineOptions::weights.
+  const char* numerics;
   double logit_deviation;  // of a position's logits over the vocabulary, typically
   int layers;
 
@@ -45,8 +47,10 @@ struct Case {
     if (kv_type == std::string("int8")) return kernels::KvType::kInt8;
     return kv_type == std::string("f32") ? kernels::KvType::kF32 : kernels::KvType::kBf16;
   }
-  bool int8() const { return numerics == std::string("int8"); }
+  bool stored() const { return numerics == std::string("as-stored"); }
+  bool int8() const { return stored() || numerics == std::string("int8"); }
   engine::WeightFormat weights() const {
+    if (stored()) return engine::WeightFormat::kAsStored;
     return int8() ? engine::WeightFormat::kInt8 : engine::WeightFormat::kAuto;
   }
   double TopShareMin() const { return int8() ? kInt8TopShareMin : kTopShareMin; }
@@ -67,7 +71,8 @@ struct Case {
   double GapTolerance() const {
     // A rounding to int8 errs by a uniform part of a step, a 127th of the largest of its group:
     // with a largest value of six deviations, by 6/(127·√12) of the deviation. Weights and inputs
-    // of four products are rounded so, and with an int8 cache q, K and V.
+    // of four products are rounded so, and with an int8 cache q, K and V. Weights taken as stored
+    // err by less: nothing.
     const bool int8_cache = kv_type == std::string("int8");
     if (int8()) {
       const double step = 6 / (127 * std::sqrt(12.0));
@@ -149,7 +154,7 @@ TEST_P(RealModel, GreedyAnswersAgree) {
   engine::CpuEngineOptions options;
   options.kv_type = GetParam().kv_type;
   if (GetParam().int8()) {
-    options.weights = "int8";
+    options.weights = GetParam().numerics;
     options.numerics = "portable";
   } else if (!GetParam().dot()) {
     options.numerics = GetParam().numerics;
@@ -198,6 +203,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"Gemma3Dot", "gemma3", kGemma3File, "bf16", "dot", 4.4, 18},
                       Case{"SmolLm2Int8", "smollm2", kSmolLm2File, "bf16", "int8", 3.4, 30},
                       Case{"Gemma3Int8", "gemma3", kGemma3File, "bf16", "int8", 4.4, 18},
+                      Case{"SmolLm2AsStored", "smollm2", kSmolLm2File, "bf16", "as-stored", 3.4,
+                           30},
                       Case{"SmolLm2Int8KvInt8", "smollm2", kSmolLm2File, "int8", "int8", 3.4, 30},
                       Case{"Gemma3Int8KvInt8", "gemma3", kGemma3File, "int8", "int8", 4.4, 18}),
     [](const auto& info) { return std::string(info.param.name); });

@@ -135,5 +135,59 @@ TEST(ReadRowsDeathTest, RangeOutsideTheTensorIsABrokenInvariant) {
   EXPECT_DEATH(ReadRows(counted.tensor, 0, 1, absl::MakeSpan(out)), "counted");
 }
 
+TEST(Int4BlocksTest, AreTheStoredWeightsExactly) {
+  for (const TensorType type : {TensorType::kQ4_0, TensorType::kQ4_1}) {
+    const std::string blocks =
+        ReadFileOrEmpty(GoldenPath("dequantize/" + std::string(TensorTypeName(type)) + ".blocks"));
+    const int64_t block_bytes = LayoutOf(type).block_bytes;
+    const auto count = static_cast<int64_t>(blocks.size()) / block_bytes;
+    ASSERT_GT(count, 3);
+    // As two heads' rows in the interleaved order, one block each.
+    StoredTensor tensor;
+    tensor.type = type;
+    tensor.rows = count / 4 * 4;
+    tensor.columns = kInt4BlockWeights;
+    tensor.row_bytes = block_bytes;
+    tensor.permuted_head_rows = 4;
+    tensor.data = Bytes(blocks);
+    ASSERT_TRUE(HasInt4Blocks(tensor));
+    std::vector<float> expected(static_cast<size_t>(tensor.rows * tensor.columns));
+    ReadRows(tensor, 0, tensor.rows, absl::MakeSpan(expected));
+    std::vector<std::byte> read(static_cast<size_t>(tensor.rows * kInt4BlockBytes));
+    ReadInt4Blocks(tensor, 0, tensor.rows, absl::MakeSpan(read));
+    for (size_t row = 0; row < static_cast<size_t>(tensor.rows); ++row) {
+      const std::byte* block = read.data() + row * kInt4BlockBytes;
+      uint16_t scale = 0, offset = 0;
+      std::memcpy(&scale, block, 2);
+      std::memcpy(&offset, block + 2, 2);
+      if ((scale & 0x7c00) == 0x7c00 || (offset & 0x7c00) == 0x7c00) continue;
+      for (size_t i = 0; i < 32; ++i) {
+        const int byte = static_cast<int>(block[4 + i % 16]);
+        const int q = i < 16 ? byte & 15 : byte >> 4;
+        EXPECT_EQ(HalfToFloat(scale) * static_cast<float>(q) + HalfToFloat(offset),
+                  expected[row * 32 + i])
+            << TensorTypeName(type) << " row " << row << " element " << i;
+      }
+    }
+  }
+  StoredTensor other;
+  other.type = TensorType::kQ8_0;
+  EXPECT_FALSE(HasInt4Blocks(other));
+}
+
+TEST(Int4BlocksTest, TimesMinusEightIsExact) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    if ((half & 0x7c00) == 0x7c00) continue;
+    const float product = HalfToFloat(half) * -8.0f;
+    const float found = HalfToFloat(TimesMinusEight(half));
+    if (std::fabs(product) > 65504.0f) {
+      ASSERT_EQ(found, std::copysign(65504.0f, product)) << bits;
+    } else {
+      ASSERT_EQ(found, product) << bits;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::model

@@ -1,0 +1,54 @@
+// Keeps packed weights in files between starts (weight_file.h): decides where they lie, what they
+// are called and what they depend on. Nothing here can fail a start: what cannot be used is packed
+// again, what cannot be written is computed with from memory, and the log says why.
+// Thread safety: one thread. Owner: whoever loads weights.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/engine/weight_file.h"
+#include "common/model/checkpoint.h"
+#include "kernels/api/backend.h"
+
+namespace tandem::engine {
+
+struct WeightCacheOptions {
+  // "off"; a folder; or "auto": beside the checkpoint where that can be written, else user_folder,
+  // and only for weights of at least kWeightCacheAutoBytes.
+  std::string where = "off";
+  std::string user_folder;  // empty: none
+};
+
+// Less than this is packed in some tens of milliseconds, and not worth a file nobody asked for.
+inline constexpr size_t kWeightCacheAutoBytes = size_t{64} << 20;
+
+// What packed bytes depend on, beside the checkpoint.
+struct WeightCacheSubject {
+  const kernels::Backend* backend = nullptr;
+  std::string format;  // part of the file's name, e.g. "int8"
+  std::string plan;    // which tensors lie where, in words
+  size_t bytes = 0;
+  std::vector<kernels::WeightType> types;  // that occur
+};
+
+class WeightCache {
+ public:
+  WeightCache(const model::Checkpoint& checkpoint, const WeightCacheOptions& options,
+              const WeightCacheSubject& subject);
+
+  // The packed weights of an earlier start, or of another process; nullptr when there are none.
+  std::unique_ptr<MappedWeights> Find(const kernels::ParallelFor& parallel) const;
+  // Writes `packed` where the next start finds it and maps it; nullptr when that is not possible.
+  std::unique_ptr<MappedWeights> Keep(absl::Span<const std::byte> packed,
+                                      const kernels::ParallelFor& parallel) const;
+
+ private:
+  WeightFileWanted wanted_;
+  std::vector<std::string> paths_;  // best first; none: no cache
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,67 @@
+// A file of packed weights: what a start would otherwise dequantise and pack again, mapped
+// read-only and shared by every process of the host that computes with the same.
+//
+// Layout, little-endian: a header of kWeightFileHeaderBytes (magic, version, sizes, the key it was
+// written for, checksums of payload and header), then the payload. The key says in words what the
+// payload depends on; a file with another key is not this one's. The checksum is XXH3-64 over the
+// XXH3-64 of every kWeightFileChunkBytes of payload and is verified when a file is mapped.
+// Files appear whole under their name (temporary file, then link or rename) and are never written
+// to afterwards, so any number of processes may write, replace and map them at once.
+// Thread safety: functions from any thread; MappedWeights is const.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/api/parallel.h"
+
+namespace tandem::engine {
+
+inline constexpr uint32_t kWeightFileVersion = 1;
+inline constexpr size_t kWeightFileHeaderBytes = 4096;
+inline constexpr size_t kWeightFileKeyBytesMax = 3072;
+inline constexpr size_t kWeightFileChunkBytes = size_t{4} << 20;
+
+// What a file must be to serve: written for `key`, with so many bytes of payload.
+struct WeightFileWanted {
+  std::string key;  // at most kWeightFileKeyBytesMax
+  size_t payload_bytes = 0;
+};
+
+class MappedWeights {
+ public:
+  MappedWeights(void* mapping, size_t bytes) : mapping_(mapping), bytes_(bytes) {}
+  MappedWeights(const MappedWeights&) = delete;
+  MappedWeights& operator=(const MappedWeights&) = delete;
+  ~MappedWeights();
+
+  // On a page boundary; constant for the object's life.
+  absl::Span<const std::byte> payload() const;
+
+ private:
+  void* const mapping_;
+  const size_t bytes_;
+};
+
+// Maps `path` and verifies all of it. Errors: kNotFound when there is no such file; kDataLoss for a
+// file that is not of this format, truncated or damaged; kFailedPrecondition for one of another
+// version or written for another key; kUnavailable when the system cannot open or map it. Each says
+// what was expected and found.
+absl::StatusOr<std::unique_ptr<MappedWeights>> OpenWeightFile(const std::string& path,
+                                                              const WeightFileWanted& wanted,
+                                                              const kernels::ParallelFor& parallel);
+
+// Writes a file of `payload` for `key` under `path`, for this user's processes, and maps it. A file
+// that another process wrote for the same in the meantime stays and is mapped instead; any other in
+// its place is replaced. Leaves at least as many bytes free on the file system as it takes. Errors:
+// kResourceExhausted when there is no room for that, kUnavailable when the system does not let it
+// write there; then `path` is as it was. REQUIRES: payload is not empty.
+absl::StatusOr<std::unique_ptr<MappedWeights>> WriteWeightFile(
+    const std::string& path, const std::string& key, absl::Span<const std::byte> payload,
+    const kernels::ParallelFor& parallel);
+
+}  // namespace tandem::engine

@@ -1,0 +1,15 @@
+// Products of four-bit weights in groups with activations rounded to int8: what gemm.cc calls for
+// WeightType::kInt4. Sums of a group are exact integers, so every class gives the same bits.
+#pragma once
+
+#include "kernels/api/gemm.h"
+#include "kernels/cpu/v16.h"
+
+namespace tandem::kernels::TANDEM_ISA {
+
+// See PackedBytesFn, PackRowsFn and GemmFn.
+size_t Int4PackedBytes(const MatrixShape& shape);
+void Int4PackRows(const PackRowsArgs& args);
+void Int4Gemm(const GemmArgs& args, const ParallelFor& parallel);
+
+}  // namespace tandem::kernels::TANDEM_ISA

@@ -1,0 +1,78 @@
+// How a product over packed panels of weights is cut into tasks. Blocks of rows and panels divide
+// rows and features, never k, so that no cut can change a bit.
+//   few rows:  a task takes one panel and all rows; the panel is read from memory once.
+//   many rows: a task takes a few blocks of rows and as many panels as stay in L2; a block of x
+//              stays in L1 while the panels pass.
+#pragma once
+
+#include "kernels/api/gemm.h"
+#include "kernels/cpu/v16.h"
+
+namespace tandem::kernels::TANDEM_ISA {
+
+inline constexpr int64_t kLanes = 16;
+// Output features of a panel.
+inline constexpr int64_t kPanel = 32;
+// How far ahead of its use a stream of weights is fetched, in bytes.
+inline constexpr int64_t kPrefetchBytes = 4096;
+
+TANDEM_INLINE int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+TANDEM_INLINE int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// What a kernel's tiles ask for.
+struct PlanShape {
+  int64_t rows_max;     // of a tile
+  int64_t panel_bytes;  // of one panel of weights
+  int64_t few_blocks;   // up to this many blocks of rows a task takes them all and one panel
+  int64_t task_blocks;  // blocks of rows that one task carries otherwise
+};
+
+struct Plan {
+  int64_t rows, row_blocks;  // blocks of equal size, as far as that goes
+  int64_t panels, panel_bytes;
+  int64_t task_blocks, task_panels;
+  int64_t block_tasks, panel_tasks;
+
+  TANDEM_INLINE int64_t Begin(int64_t block) const { return rows * block / row_blocks; }
+  TANDEM_INLINE int64_t tasks() const { return block_tasks * panel_tasks; }
+};
+
+TANDEM_INLINE Plan MakePlan(const GemmArgs& args, const PlanShape& shape) {
+  // Weights that pass through L2 again and again: about half of the 1 MB that a Zen 4 core has.
+  constexpr int64_t kChunkBytes = 480 << 10;
+  Plan plan = {};
+  plan.rows = args.rows;
+  plan.row_blocks = CeilDiv(args.rows, shape.rows_max);
+  plan.panels = CeilDiv(args.w.shape.n, kPanel);
+  plan.panel_bytes = shape.panel_bytes;
+  if (plan.row_blocks <= shape.few_blocks) {
+    plan.task_blocks = plan.row_blocks;
+    plan.task_panels = 1;
+  } else {
+    plan.task_blocks = shape.task_blocks;
+    const int64_t fitting = kChunkBytes / plan.panel_bytes;
+    plan.task_panels = fitting < 1 ? 1 : fitting;
+    // Ranges of equal size, so that the last is not a narrow one.
+    plan.task_panels = CeilDiv(plan.panels, CeilDiv(plan.panels, plan.task_panels));
+  }
+  plan.block_tasks = CeilDiv(plan.row_blocks, plan.task_blocks);
+  plan.panel_tasks = CeilDiv(plan.panels, plan.task_panels);
+  return plan;
+}
+
+// Calls run_tile(row, rows, panel) for every block of rows and panel of one task, all panels of a
+// block before the next block. Tasks of one range of panels follow each other, so that workers
+// share it.
+template <typename RunTileFn>
+TANDEM_INLINE void RunTask(const Plan& plan, int64_t task, const RunTileFn& run_tile) {
+  const int64_t first_panel = task / plan.block_tasks * plan.task_panels;
+  const int64_t last_panel = Least(first_panel + plan.task_panels, plan.panels);
+  const int64_t first_block = task % plan.block_tasks * plan.task_blocks;
+  const int64_t last_block = Least(first_block + plan.task_blocks, plan.row_blocks);
+  for (int64_t block = first_block; block < last_block; ++block) {
+    const int64_t row = plan.Begin(block), rows = plan.Begin(block + 1) - row;
+    for (int64_t panel = first_panel; panel < last_panel; ++panel) run_tile(row, rows, panel);
+  }
+}
+
+}  // namespace tandem::kernels::TANDEM_ISA

@@ -1,0 +1,75 @@
+// Rows of activations rounded to int8 as a product begins, group by group along k: each group by
+// the largest magnitude in it, so that a large activation does not cost the others of its row their
+// bits, and a row depends on nothing but itself.
+#pragma once
+
+#include "kernels/cpu/gemm_plan.h"
+#include "kernels/cpu/int8_dot.h"
+
+namespace tandem::kernels::TANDEM_ISA {
+
+// One group of a row: x ≈ scale · q, and Σ q.
+struct RoundedGroup {
+  float scale;
+  int32_t total;
+};
+
+// Up to kGroup values as bytes, zeros behind them up to a multiple of kPad.
+template <int64_t kPad>
+TANDEM_INLINE RoundedGroup RoundGroup(const float* x, int64_t count, uint8_t* bytes) {
+  V16 most = Zero();
+  for (int64_t i = 0; i < count; i += kLanes) {
+    most = Max(most, Magnitude(LoadMasked(LaneRange(0, count - i), x + i)));
+  }
+  const Int8Scale found = ScaleFor(ReduceMax(most));
+  const V16 factor = Set1(found.factor);
+  V16 total = Zero();  // of integers: exact
+  const int64_t padded = CeilDiv(count, kPad) * kPad;
+  for (int64_t i = 0; i < padded; i += kLanes) {
+    const V16 value = LoadMasked(LaneRange(0, count - i), x + i);
+    const V16 rounded = RoundToInt8(Mul(value, factor));
+    total = Add(total, rounded);
+    const int64_t left = padded - i;
+    if (left >= kLanes) {
+      StoreBytes(bytes + i, ToInt(rounded));
+      continue;
+    }
+    alignas(64) uint8_t tail[kLanes];
+    StoreBytes(tail, ToInt(rounded));
+    __builtin_memcpy(bytes + i, tail, static_cast<size_t>(left));
+  }
+  return {found.scale, static_cast<int32_t>(ReduceAdd(total))};
+}
+
+// All rows of a call, in its scratch. `Scale` is what a kernel keeps of a group: it has From(const
+// RoundedGroup&).
+template <typename Scale, int64_t kGroup, int64_t kPad>
+struct QuantisedRows {
+  uint8_t* bytes;
+  int64_t
+      stride;  // a multiple of kPad; not of 1 KiB, whose rows would compete for places in a cache
+  Scale* scales;  // [rows][groups]
+  int64_t groups;
+
+  explicit QuantisedRows(const GemmArgs& args)
+      : stride(CeilDiv(args.w.shape.k, kPad) * kPad),
+        scales(static_cast<Scale*>(args.scratch)),
+        groups(CeilDiv(args.w.shape.k, kGroup)) {
+    if (stride % 1024 == 0) stride += 64;
+    bytes = reinterpret_cast<uint8_t*>(scales + args.rows * groups);
+  }
+
+  void Fill(const GemmArgs& args, const ParallelFor& parallel) const {
+    const int64_t k = args.w.shape.k;
+    parallel(args.rows, [&](int64_t row, int) {
+      const float* x = args.x + row * args.x_stride;
+      Scale* scale = scales + row * groups;
+      for (int64_t begin = 0; begin < k; begin += kGroup) {
+        *scale++ = Scale::From(
+            RoundGroup<kPad>(x + begin, Least(kGroup, k - begin), bytes + row * stride + begin));
+      }
+    });
+  }
+};
+
+}  // namespace tandem::kernels::TANDEM_ISA
