@@ -49,9 +49,9 @@ const char* TypeName(kernels::WeightType type) {
   return "";
 }
 
-// What all tensors of a projection are stored as.
+// What all tensors of a projection are stored as, and whether they give the logits.
 struct StoredAs {
-  bool bf16 = true, int4 = true;
+  bool bf16 = true, int4 = true, output = false;
 
   void Add(const StoredTensor& tensor) {
     bf16 = bf16 && tensor.type == model::TensorType::kBF16;
@@ -79,6 +79,7 @@ class WeightLoader {
   // stay.
   void Plan(std::initializer_list<TensorRole> roles, int layer, Projection* projection) {
     StoredAs stored;
+    stored.output = layer < 0;
     for (TensorRole role : roles) {
       const StoredTensor& tensor = Find(role, layer);
       stored.Add(tensor);
@@ -213,7 +214,9 @@ class WeightLoader {
       case WeightFormat::kInt8:
         return kernels::WeightType::kInt8;
       case WeightFormat::kInt4:
-        return kernels::WeightType::kInt4;
+        // Errors of the output matrix are errors of the logits: four bits there cost more than in
+        // all layers together.
+        return stored.output ? kernels::WeightType::kInt8 : kernels::WeightType::kInt4;
       case WeightFormat::kAsStored:
         return stored.int4 ? kernels::WeightType::kInt4 : kernels::WeightType::kInt8;
       case WeightFormat::kAuto:
