@@ -4,36 +4,22 @@
 // holds a pair of k for sixteen features and one panel is one stream of memory. x stays row-major;
 // a pair of it is broadcast. Twelve rows by 32 features make 24 accumulators, each one chain of
 // `vdpbf16ps` with k ascending: neither rows, blocking nor threads change a bit.
-//   few rows:  a task takes one panel and all rows; the panel is read from memory once.
-//   many rows: a task takes a few blocks of rows and as many panels as stay in L2; a block of x
-//              stays in L1 while the panels pass.
 // Bound by bytes of w up to about 20 rows, by dot products above.
 #include "kernels/cpu/gemm_dot.h"
 
 #include "kernels/api/require.h"
 #include "kernels/cpu/activate.h"
 #include "kernels/cpu/dot.h"
+#include "kernels/cpu/gemm_epilogue.h"
+#include "kernels/cpu/gemm_plan.h"
 
 #if defined(__AVX512BF16__)
 
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
 
-constexpr int64_t kLanes = 16;
-constexpr int64_t kPanel = 32;
 constexpr int64_t kPairBytes = kPanel * 4;  // a pair of k of a panel
 constexpr int64_t kRowsMax = 12;
-// Weights that pass through L2 again and again: about half of the 1 MB that a Zen 4 core has.
-constexpr int64_t kChunkBytes = 480 << 10;
-// Up to this many blocks of rows a task takes them all and one panel.
-constexpr int64_t kFewBlocks = 6;
-// Blocks of rows that one task carries otherwise.
-constexpr int64_t kTaskBlocks = 2;
-// How far ahead of its use a stream of weights is fetched, in bytes.
-constexpr int64_t kPrefetchBytes = 4096;
-
-TANDEM_INLINE int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-TANDEM_INLINE int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // What a tile fetches into the second cache while it reads its panel: `step` bytes from `first` on
 // for each pair of k; once the panel's first `turn` bytes are read, from `second` on.
@@ -51,35 +37,15 @@ struct Tile {
   const char* w;  // the panel
   int64_t pairs;
   Ahead ahead;
-  const GemmArgs* args;
-  int64_t row, column;  // of y
+  TilePlace place;
 };
 
-template <int R>
-TANDEM_INLINE void StoreSums(const Tile& tile, const V16 (&acc)[R][2]) {
-  const GemmArgs& args = *tile.args;
-#pragma GCC unroll 2
-  for (int v = 0; v < 2; ++v) {
-    const int64_t column = tile.column + v * kLanes;
-    const Mask16 mask = LaneRange(0, args.w.shape.n - column);
-    const V16 bias = args.bias == nullptr ? Zero() : LoadMasked(mask, args.bias + column);
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      float* y = args.y + (tile.row + r) * args.y_stride + column;
-      V16 sum = acc[r][v];
-      if (args.bias != nullptr) sum = Add(sum, bias);
-      if (args.add_to_y) sum = Add(sum, LoadMasked(mask, y));
-      StoreMasked(mask, y, sum);
-    }
-  }
-}
-
 template <int R, GateActivation kActivation>
-TANDEM_INLINE void StoreGated(const Tile& tile, const V16 (&acc)[R][2]) {
-  const GemmArgs& args = *tile.args;
+TANDEM_INLINE void StoreGatedBf16(const TilePlace& place, const V16 (&acc)[R][2]) {
+  const GemmArgs& args = *place.args;
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
-    StoreBf16(args.gated_bf16 + (tile.row + r) * args.y_stride + tile.column / 2,
+    StoreBf16(args.gated_bf16 + (place.row + r) * args.y_stride + place.column / 2,
               Mul(Activate<kActivation>(acc[r][0]), acc[r][1]));
   }
 }
@@ -111,12 +77,13 @@ void RunTile(const Tile& tile) {
     }
     if (w == end) break;
   }
-  if (tile.args->gated_bf16 == nullptr) {
-    StoreSums<R>(tile, acc);
-  } else if (tile.args->activation == GateActivation::kSilu) {
-    StoreGated<R, GateActivation::kSilu>(tile, acc);
+  const GemmArgs& args = *tile.place.args;
+  if (args.gated_bf16 == nullptr) {
+    StoreSums<R>(tile.place, acc);
+  } else if (args.activation == GateActivation::kSilu) {
+    StoreGatedBf16<R, GateActivation::kSilu>(tile.place, acc);
   } else {
-    StoreGated<R, GateActivation::kGeluTanh>(tile, acc);
+    StoreGatedBf16<R, GateActivation::kGeluTanh>(tile.place, acc);
   }
 }
 
@@ -124,37 +91,6 @@ using TileFn = void (*)(const Tile& tile);
 constexpr TileFn kTileFns[] = {RunTile<1>, RunTile<2>,  RunTile<3>,  RunTile<4>,
                                RunTile<5>, RunTile<6>,  RunTile<7>,  RunTile<8>,
                                RunTile<9>, RunTile<10>, RunTile<11>, RunTile<12>};
-
-// How a product is cut into tasks.
-struct Plan {
-  int64_t rows, row_blocks;  // blocks of equal size, as far as that goes
-  int64_t panels, panel_bytes;
-  int64_t task_blocks, task_panels;
-  int64_t block_tasks, panel_tasks;
-
-  TANDEM_INLINE int64_t Begin(int64_t block) const { return rows * block / row_blocks; }
-};
-
-Plan MakePlan(const GemmArgs& args) {
-  Plan plan = {};
-  plan.rows = args.rows;
-  plan.row_blocks = CeilDiv(args.rows, kRowsMax);
-  plan.panels = CeilDiv(args.w.shape.n, kPanel);
-  plan.panel_bytes = CeilDiv(args.w.shape.k, 2) * kPanel * 4;
-  if (plan.row_blocks <= kFewBlocks) {
-    plan.task_blocks = plan.row_blocks;
-    plan.task_panels = 1;
-  } else {
-    plan.task_blocks = kTaskBlocks;
-    const int64_t fitting = kChunkBytes / plan.panel_bytes;
-    plan.task_panels = fitting < 1 ? 1 : fitting;
-    // Ranges of equal size, so that the last is not a narrow one.
-    plan.task_panels = CeilDiv(plan.panels, CeilDiv(plan.panels, plan.task_panels));
-  }
-  plan.block_tasks = CeilDiv(plan.row_blocks, plan.task_blocks);
-  plan.panel_tasks = CeilDiv(plan.panels, plan.task_panels);
-  return plan;
-}
 
 // What block `block` fetches at panel `w`. With few rows that is the panel that its worker will
 // probably take next, `stride` further, in as many parts as there are blocks.
@@ -171,29 +107,6 @@ TANDEM_INLINE Ahead AheadOf(const GemmArgs& args, const Plan& plan, const char* 
   }
   const int64_t step = CeilDiv(kPairBytes, plan.row_blocks);
   return {next + bytes / kPairBytes * step * block, bytes, nullptr, step};
-}
-
-// Tasks of one range of panels follow each other, so that workers share it.
-struct Input {
-  const uint16_t* x;
-  int64_t x_stride;
-  int num_workers;
-};
-void RunTask(const GemmArgs& args, const Plan& plan, const Input& input, int64_t task) {
-  const int64_t first_panel = task / plan.block_tasks * plan.task_panels;
-  const int64_t last_panel = Least(first_panel + plan.task_panels, plan.panels);
-  const int64_t first_block = task % plan.block_tasks * plan.task_blocks;
-  const int64_t last_block = Least(first_block + plan.task_blocks, plan.row_blocks);
-  const char* weights = static_cast<const char*>(args.w.data);
-  for (int64_t block = first_block; block < last_block; ++block) {
-    const int64_t row = plan.Begin(block);
-    const TileFn run = kTileFns[plan.Begin(block + 1) - row - 1];
-    for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-      const char* w = weights + panel * plan.panel_bytes;
-      run({input.x + row * input.x_stride, input.x_stride, w, plan.panel_bytes / kPairBytes,
-           AheadOf(args, plan, w, block, input.num_workers), &args, row, panel * kPanel});
-    }
-  }
 }
 
 // Rounds rows of fp32 x into scratch, [rows][k rounded up to even].
@@ -245,10 +158,22 @@ void DotGemm(const GemmArgs& args, const ParallelFor& parallel) {
     KERNEL_REQUIRE(shape.k % 2 == 0);
   }
   KERNEL_REQUIRE(args.gated_bf16 == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
-  const Plan plan = MakePlan(args);
-  const Input input = {x, x_stride, parallel.num_workers};
-  parallel(plan.block_tasks * plan.panel_tasks,
-           [&](int64_t task, int) { RunTask(args, plan, input, task); });
+  const int64_t panel_bytes = CeilDiv(shape.k, 2) * kPairBytes;
+  const Plan plan = MakePlan(
+      args, {.rows_max = kRowsMax, .panel_bytes = panel_bytes, .few_blocks = 6, .task_blocks = 2});
+  const char* weights = static_cast<const char*>(args.w.data);
+  parallel(plan.tasks(), [&](int64_t task, int) {
+    RunTask(plan, task, [&](int64_t block, int64_t panel) {
+      const int64_t row = plan.Begin(block);
+      const char* w = weights + panel * panel_bytes;
+      kTileFns[plan.Rows(block) - 1]({x + row * x_stride,
+                                      x_stride,
+                                      w,
+                                      panel_bytes / kPairBytes,
+                                      AheadOf(args, plan, w, block, parallel.num_workers),
+                                      {&args, row, panel * kPanel}});
+    });
+  });
 }
 
 }  // namespace tandem::kernels::TANDEM_ISA

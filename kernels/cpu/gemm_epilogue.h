@@ -1,5 +1,5 @@
-// What products of whole-number operands end with, once a tile's sums are fp32: bias and residual,
-// or gate.
+// What products over packed panels end with, once a tile's sums are fp32: bias and residual, or
+// gate.
 #pragma once
 
 #include "kernels/cpu/activate.h"

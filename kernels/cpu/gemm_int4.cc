@@ -171,13 +171,14 @@ void Int4Gemm(const GemmArgs& args, const ParallelFor& parallel) {
       {.rows_max = kRowsMax, .panel_bytes = PanelBytes(shape), .few_blocks = 12, .task_blocks = 4});
   const char* weights = static_cast<const char*>(args.w.data);
   parallel(plan.tasks(), [&](int64_t task, int) {
-    RunTask(plan, task, [&](int64_t row, int64_t rows, int64_t panel) {
-      kTileFns[rows - 1]({x.bytes + row * x.stride,
-                          x.stride,
-                          x.scales + row * x.groups,
-                          x.groups,
-                          weights + panel * plan.panel_bytes,
-                          {&args, row, panel * kPanel}});
+    RunTask(plan, task, [&](int64_t block, int64_t panel) {
+      const int64_t row = plan.Begin(block);
+      kTileFns[plan.Rows(block) - 1]({x.bytes + row * x.stride,
+                                      x.stride,
+                                      x.scales + row * x.groups,
+                                      x.groups,
+                                      weights + panel * plan.panel_bytes,
+                                      {&args, row, panel * kPanel}});
     });
   });
 }

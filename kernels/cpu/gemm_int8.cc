@@ -168,14 +168,15 @@ void Int8Gemm(const GemmArgs& args, const ParallelFor& parallel) {
   const int64_t quads = CeilDiv(shape.k, 4);
   const char* weights = static_cast<const char*>(args.w.data);
   parallel(plan.tasks(), [&](int64_t task, int) {
-    RunTask(plan, task, [&](int64_t row, int64_t rows, int64_t panel) {
-      kTileFns[rows - 1]({x.bytes + row * x.stride,
-                          x.stride,
-                          x.scales + row * x.groups,
-                          x.groups,
-                          weights + panel * plan.panel_bytes,
-                          quads,
-                          {&args, row, panel * kPanel}});
+    RunTask(plan, task, [&](int64_t block, int64_t panel) {
+      const int64_t row = plan.Begin(block);
+      kTileFns[plan.Rows(block) - 1]({x.bytes + row * x.stride,
+                                      x.stride,
+                                      x.scales + row * x.groups,
+                                      x.groups,
+                                      weights + panel * plan.panel_bytes,
+                                      quads,
+                                      {&args, row, panel * kPanel}});
     });
   });
 }

@@ -34,6 +34,7 @@ struct Plan {
   int64_t block_tasks, panel_tasks;
 
   TANDEM_INLINE int64_t Begin(int64_t block) const { return rows * block / row_blocks; }
+  TANDEM_INLINE int64_t Rows(int64_t block) const { return Begin(block + 1) - Begin(block); }
   TANDEM_INLINE int64_t tasks() const { return block_tasks * panel_tasks; }
 };
 
@@ -60,7 +61,7 @@ TANDEM_INLINE Plan MakePlan(const GemmArgs& args, const PlanShape& shape) {
   return plan;
 }
 
-// Calls run_tile(row, rows, panel) for every block of rows and panel of one task, all panels of a
+// Calls run_tile(block, panel) for every block of rows and panel of one task, all panels of a
 // block before the next block. Tasks of one range of panels follow each other, so that workers
 // share it.
 template <typename RunTileFn>
@@ -70,8 +71,7 @@ TANDEM_INLINE void RunTask(const Plan& plan, int64_t task, const RunTileFn& run_
   const int64_t first_block = task % plan.block_tasks * plan.task_blocks;
   const int64_t last_block = Least(first_block + plan.task_blocks, plan.row_blocks);
   for (int64_t block = first_block; block < last_block; ++block) {
-    const int64_t row = plan.Begin(block), rows = plan.Begin(block + 1) - row;
-    for (int64_t panel = first_panel; panel < last_panel; ++panel) run_tile(row, rows, panel);
+    for (int64_t panel = first_panel; panel < last_panel; ++panel) run_tile(block, panel);
   }
 }
 
