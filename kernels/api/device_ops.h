@@ -81,7 +81,12 @@ struct DeviceGemmArgs {
   int32_t k = 0;                // a multiple of 8
   const float* bias = nullptr;  // [n] or nullptr
   bool add_to_y = false;
-  float* y = nullptr;  // [rows][n]
+  float* y = nullptr;  // [rows][n], 8-byte boundary
+  // When set, w's rows are one of a gate, one of an up projection, and so on; then act(gate) · up
+  // is rounded to bf16 into here, [rows][n / 2], and y is not written. The same bits as `gated` on
+  // the sums. REQUIRES: even n, not add_to_y.
+  Bf16Bits* gated = nullptr;
+  GateActivation activation = GateActivation::kSilu;
   // Of the device: how many blocks fill it. Decides the tile, and so speed, but no bit.
   int32_t multiprocessors = 1;
 };
