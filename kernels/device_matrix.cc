@@ -1,4 +1,4 @@
-#include "kernels/device_matrix.h"
+#include "kernels/api/device_matrix.h"
 
 #include <algorithm>
 #include <cmath>

@@ -72,7 +72,7 @@ struct DeviceGatedArgs {
   Bf16Bits* y = nullptr;  // [rows][size]
 };
 
-// How a weight matrix lies in device memory; kernels/device_matrix.h packs rows so. ADR 0018.
+// How a weight matrix lies in device memory; kernels/api/device_matrix.h packs rows so. ADR 0018.
 //
 // kBf16: [n][k]. kInt8: what kernels::WeightType::kInt8 means on a CPU, with its bits: integers and
 // a scale for each row, activations rounded to int8 in groups of 64, exact sums of a group, one

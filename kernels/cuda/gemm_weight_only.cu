@@ -6,7 +6,7 @@
 //   fp8:  y[m, n] = s[n]·Σ_k x[m, k]·e[n, k]          e an e4m3 number, exactly a bf16 one
 //
 // Grid, pipeline and instruction as in gemm.cu. Each lane finds the weights of its fragments of 32
-// k side by side (kernels/device_matrix.h): a word of int4, two of fp8. Shared memory: stage s
+// k side by side (kernels/api/device_matrix.h): a word of int4, two of fp8. Shared memory: stage s
 // holds x's tile [m][k], w's [n][k] packed, and for int4 [n][k / 32] of {s, o}. Bound: bytes of w
 // for few rows; for many, the conversions (about four instructions a weight, by each row of warps)
 // compete with the tensor cores.

@@ -8,7 +8,7 @@
 #include "device_fixture.h"
 #include "kernels/api/backend.h"
 #include "kernels/cuda/gemm_config.h"
-#include "kernels/device_matrix.h"
+#include "kernels/api/device_matrix.h"
 #include "kernels/int4_group.h"
 
 namespace tandem::kernels {
