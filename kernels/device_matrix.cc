@@ -146,6 +146,16 @@ void PackDeviceRow(const DevicePackArgs& args) {
   }
 }
 
+void GroupsOf(const Q4KBlock& block, Int4Group groups[8]) {
+  const Q4KBlock finite = FiniteQ4K(block);
+  for (int64_t g = 0; g < 8; ++g) {
+    const Int4Factors factors = Q4KFactors(finite, g);
+    groups[g].scale = FloatToHalf(factors.scale);
+    groups[g].offset = FloatToHalf(factors.offset);
+    std::memcpy(groups[g].quants, finite.quants[g], sizeof(groups[g].quants));
+  }
+}
+
 void UnpackDeviceRow(const DevicePackArgs& args, float* row) {
   float scale = 0;
   if (args.scales != nullptr) std::memcpy(&scale, args.scales, sizeof(scale));

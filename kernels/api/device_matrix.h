@@ -43,6 +43,10 @@ struct DevicePackArgs {
 };
 void PackDeviceRow(const DevicePackArgs& args);
 
+// The groups of a block. Scales and offsets are rounded to fp16, which loses less than the rounding
+// of weights to bf16 that follows.
+void GroupsOf(const Q4KBlock& block, Int4Group groups[8]);
+
 // The row that products see, in fp32: what tests compare with.
 void UnpackDeviceRow(const DevicePackArgs& args, float* row);
 
