@@ -12,6 +12,8 @@ void RopeKv(const DeviceRopeKvArgs& args, DeviceStream& stream);
 void Gated(const DeviceGatedArgs& args, DeviceStream& stream);
 void CopyBlocks(const DeviceCopyBlocksArgs& args, DeviceStream& stream);
 void Gemm(const DeviceGemmArgs& args, DeviceStream& stream);
+// The same on Hopper; other numerics than Gemm.
+void WgmmaGemm(const DeviceGemmArgs& args, DeviceStream& stream);
 void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
 void Sample(const DeviceSampleArgs& args, DeviceStream& stream);
 
