@@ -124,7 +124,16 @@ struct WgmmaGemmKernel {
       WaitProducts<0>(acc);
       Release(previous);
       const gemm::TilePlace at = gemm::PlaceOfTile(t, tiling.row_tiles, tiling.n_tiles);
-      Store(p.args, acc, at.row_tile * kTile.rows, at.n_tile * kTile.n + consumer * 64);
+      const int first_row = at.row_tile * kTile.rows;
+      const int first_n = at.n_tile * kTile.n + consumer * 64;
+      // Two unrolled copies, so that the plain one does not step over the gate's long code.
+      DeviceGemmArgs plain = p.args;
+      plain.gated = nullptr;
+      if (p.args.gated == nullptr) {
+        Store(plain, acc, first_row, first_n);
+      } else {
+        Store(p.args, acc, first_row, first_n);
+      }
     }
   }
 
