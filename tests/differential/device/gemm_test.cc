@@ -100,9 +100,14 @@ TEST_P(DeviceGemmTest, ARowDependsOnItselfAlone) {
   }
 }
 
+using HopperGemmTest = DeviceGemmTest;
+INSTANTIATE_TEST_SUITE_P(All, HopperGemmTest,
+                         ::testing::Values(DeviceKind::kEmulatedHopper, DeviceKind::kCuda),
+                         DeviceName);
+
 // Each tile of Hopper's kernel by a number of rows and multiprocessors that pick it, for 130
 // columns; a block walks several tiles where there is one multiprocessor, going round the stages.
-TEST_P(DeviceGemmTest, ARowHasTheSameBitsInEveryHopperTile) {
+TEST_P(HopperGemmTest, ARowHasTheSameBitsInEveryTile) {
   const int32_t n = 130, k = 8 * Uniform(66, 130), rows = 260;
   const std::vector<Bf16Bits> w = NormalBf16(static_cast<size_t>(n * k));
   const std::vector<Bf16Bits> x = NormalBf16(static_cast<size_t>(rows * k));
