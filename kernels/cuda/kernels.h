@@ -15,6 +15,8 @@ void Gemm(const DeviceGemmArgs& args, DeviceStream& stream);
 // The same on Hopper; other numerics than Gemm.
 void WgmmaGemm(const DeviceGemmArgs& args, DeviceStream& stream);
 void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
+// The same on Hopper, for bf16 and head_dim 64 and 128; what else there is goes to Attention.
+void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream);
 void Sample(const DeviceSampleArgs& args, DeviceStream& stream);
 
 }  // namespace tandem::kernels::TANDEM_SIMT

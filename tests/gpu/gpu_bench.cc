@@ -53,9 +53,13 @@ class Bench {
     for (int32_t length : {2048, 4096, 8192, 16384}) MeasurePrefill(length);
     MeasureGemms();
   }
-  // The portable product on a device whose own was measured.
+  // Some of it, for the portable kernels on a device whose own were measured.
   void RunPortable() {
+    std::printf("the same GPU with %s\n", numerics());
     MeasureCopy();
+    MeasureDecode(64, 1024);
+    MeasureDecode(1, 131072);
+    MeasurePrefill(8192);
     MeasureGemms();
   }
   const char* numerics() const { return device_->ops().numerics; }

@@ -24,13 +24,14 @@ REGISTERS_MAX = 255
 TENSOR = ("HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128")
 # Hopper's: products by warpgroups, operands by bulk tensor copies that barriers count. Code for sm_90a alone has
 # them; elsewhere the kernel is a trap.
-HOPPER = ("HGMMA.64x", "UTMALDG.2D", "SYNCS")
+HOPPER = ("HGMMA.64x", "SYNCS")
 HOPPER_ARCHITECTURE = "sm_90a"
 TRAP = ("BPT.TRAP",)
-HOPPER_KERNELS = {"WgmmaGemmKernel"}
+HOPPER_KERNELS = {"WgmmaGemmKernel", "WgmmaAttentionKernel"}
 KERNELS = {
     "GemmKernel": TENSOR,
-    "WgmmaGemmKernel": HOPPER,
+    "WgmmaGemmKernel": (*HOPPER, "UTMALDG.2D"),
+    "WgmmaAttentionKernel": (*HOPPER, "UTMALDG.4D", "MUFU.EX2"),
     "AttentionKernel": (*TENSOR, "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"),
     "AttentionMergeKernel": ("MUFU.EX2",),
     "SampleKernel": ("ATOMS", "SHFL.BFLY"),

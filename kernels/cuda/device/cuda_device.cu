@@ -31,6 +31,7 @@ constexpr DeviceOps HopperOps() {
   DeviceOps ops = kOps;
   ops.numerics = "cuda-wgmma16-v1";
   ops.gemm = WgmmaGemm;
+  ops.attention = WgmmaAttention;
   return ops;
 }
 constexpr DeviceOps kHopperOps = HopperOps();

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "kernels/api/device_ops.h"
+#include "kernels/api/kv_cache.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/simt.h"
 
@@ -22,6 +23,8 @@ inline constexpr int kWarpgroupWarps = kWarpgroupSize / kWarpSize;
 inline constexpr int kPanelColumns = 64;
 inline constexpr int kPanelRowBytes = kPanelColumns * 2;
 inline constexpr int kPanelAlignment = 1024;
+// What a launch asks for beyond what it uses: shared memory begins on a multiple of 128.
+inline constexpr int kPanelSlack = kPanelAlignment - 128;
 
 // A row-major bf16 matrix in device memory of which panels are copied.
 struct PanelSource {
@@ -29,6 +32,12 @@ struct PanelSource {
   int64_t rows = 0;
   int64_t columns = 0;  // a multiple of 8
   int panel_rows = 0;   // 1 to 256
+};
+
+// A place in a layer's region of the paged cache of bf16: slab 2·h is K of KV head h, 2·h + 1 its
+// V.
+struct CachePlace {
+  int column, token, slab, block;
 };
 
 }  // namespace tandem::kernels::TANDEM_SIMT
@@ -44,7 +53,7 @@ namespace tandem::kernels::TANDEM_SIMT {
 TANDEM_DEVICE constexpr int PanelBytes(int rows) { return rows * kPanelRowBytes; }
 
 // The block's dynamic shared memory from its first multiple of 1024 bytes: a launch asks for
-// kPanelAlignment bytes more than it uses.
+// kPanelSlack bytes more than it uses.
 TANDEM_DEVICE char* PanelMemory() {
   const uint32_t beyond = SharedAddress(SharedMemory()) % kPanelAlignment;
   return SharedMemory() + (kPanelAlignment - beyond) % kPanelAlignment;
@@ -57,6 +66,17 @@ TANDEM_DEVICE uint64_t PanelDescriptor(const char* panel, int step) {
   const uint64_t address = SharedAddress(panel) + static_cast<uint32_t>(step) * 32;
   return (address & 0x3ffff) >> 4 | uint64_t{1} << 16 | uint64_t{8 * kPanelRowBytes / 16} << 32 |
          uint64_t{1} << 62;
+}
+
+// What a product with K in columns reads of B, [K][N]: rows 16·step of neighbouring panels of
+// `rows` rows, N counting on from panel to panel. Bits as above; the leading offset is from panel
+// to panel.
+TANDEM_DEVICE uint64_t TransposedDescriptor(const char* panels, int step, int rows) {
+  const uint64_t address =
+      SharedAddress(panels) + static_cast<uint32_t>(step) * 16 * kPanelRowBytes;
+  return (address & 0x3ffff) >> 4 |
+         uint64_t{static_cast<uint32_t>(rows * kPanelRowBytes / 16)} << 16 |
+         uint64_t{8 * kPanelRowBytes / 16} << 32 | uint64_t{1} << 62;
 }
 
 }  // namespace tandem::kernels::TANDEM_SIMT

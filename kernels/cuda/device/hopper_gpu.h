@@ -92,6 +92,21 @@ TANDEM_DEVICE void CopyPanel(char* panel, const PanelMap& map, int row, int colu
       : "memory");
 }
 
+// The same for a layer of the cache: panels of the lesser of `tokens_max` and a block's tokens.
+struct CacheMap {
+  CUtensorMap map;
+};
+CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream& stream);
+TANDEM_DEVICE void CopyCachePanel(char* panel, const CacheMap& map, const CachePlace& place,
+                                  Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(SharedAddress(panel)),
+      "l"(&map.map), "r"(SharedAddress(barrier)), "r"(place.column), "r"(place.token),
+      "r"(place.slab), "r"(place.block)
+      : "memory");
+}
+
 // ---- warpgroups
 
 // This thread's warpgroup, the same value in a whole warp as far as the compiler can see.
@@ -138,6 +153,12 @@ TANDEM_DEVICE void FenceProducts(float (&d)[kCount]) {
 template <int kCount>
 TANDEM_DEVICE void StartProduct(float (&d)[kCount], uint64_t a, uint64_t b, bool accumulate) {
   WgmmaInstruction(d, a, b, accumulate ? 1u : 0u);
+}
+// Starts d[64×kN] += a[64×16] · b[16×kN], a in the registers of mma.m16n8k16's fragments, 16 rows a
+// warp; b as TransposedDescriptor tells. `a` stays unchanged until the wait.
+template <int kCount>
+TANDEM_DEVICE void AddRegisterProduct(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
+  WgmmaRegisterInstruction(d, a, b);
 }
 TANDEM_DEVICE void CommitProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");

@@ -30,6 +30,7 @@ constexpr DeviceOps HopperOps() {
   DeviceOps ops = kOps;
   ops.numerics = "emulated-wgmma16-v1";
   ops.gemm = WgmmaGemm;
+  ops.attention = WgmmaAttention;
   return ops;
 }
 constexpr DeviceOps kHopperOps = HopperOps();

@@ -92,7 +92,9 @@ class Operand {
     KERNEL_REQUIRE(descriptor >> 62 <= 1 && (descriptor >> 49 & 7) == 0);
   }
 
-  float At(int row, int k) const {
+  // Element k of row `row`; transposed: element `row` of row k.
+  float At(int row, int k, bool transposed) const {
+    if (transposed) return AtTransposed(row, k);
     const uint32_t group = static_cast<uint32_t>(row / 8) * stride_bytes_;
     uint32_t address = address_ + group;
     if (swizzled_) {
@@ -101,24 +103,38 @@ class Operand {
       address += static_cast<uint32_t>(k / 8) * leading_bytes_ +
                  static_cast<uint32_t>(row % 8 * 16 + k % 8 * 2);
     }
+    return Read(address);
+  }
+
+ private:
+  static float Read(uint32_t address) {
     uint16_t bits;
     std::memcpy(&bits, AsyncAt(address, sizeof(bits)), sizeof(bits));
     return BitsToFloat(uint32_t{bits} << 16);
   }
+  // Rows of 64 elements; the next 64 lie a leading offset on, the next eight rows a stride on.
+  float AtTransposed(int n, int k) const {
+    KERNEL_REQUIRE(swizzled_);
+    const uint32_t address = address_ + static_cast<uint32_t>(n / 64) * leading_bytes_ +
+                             static_cast<uint32_t>(k / 8) * stride_bytes_ +
+                             static_cast<uint32_t>(k % 8 * 128 + n % 64 * 2);
+    return Read(Swizzled(address));
+  }
 
- private:
   const uint32_t address_, leading_bytes_, stride_bytes_;
   const bool swizzled_;
 };
 
 // The running thread's part of a 64 × columns product.
-std::vector<double> Multiply(uint64_t a, uint64_t b, int columns) {
-  const Operand of_a(a), of_b(b);
+std::vector<double> Multiply(const Product& product) {
+  const int columns = product.columns;
+  const Operand of_a(product.a), of_b(product.b);
   const int thread = ThreadIndex() % kWarpgroupSize;
   float rows[2][16];
   for (int half = 0; half < 2; ++half) {
     for (int k = 0; k < 16; ++k) {
-      rows[half][k] = of_a.At(thread / 32 * 16 + thread % 32 / 4 + 8 * half, k);
+      const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * half;
+      rows[half][k] = product.a_in_registers ? product.a_rows[half][k] : of_a.At(row, k, false);
     }
   }
   std::vector<double> sums(static_cast<size_t>(columns / 2));
@@ -126,7 +142,7 @@ std::vector<double> Multiply(uint64_t a, uint64_t b, int columns) {
     for (int e = 0; e < 2; ++e) {
       double sum[2] = {0, 0};
       for (int k = 0; k < 16; ++k) {
-        const double w = of_b.At(8 * j + thread % 4 * 2 + e, k);
+        const double w = of_b.At(8 * j + thread % 4 * 2 + e, k, product.b_transposed);
         for (int half = 0; half < 2; ++half) sum[half] += rows[half][k] * w;
       }
       for (int half = 0; half < 2; ++half) {
@@ -208,12 +224,46 @@ ProductQueue::Accumulators& ProductQueue::Hide(float* d, int columns) {
   return hidden_.back();
 }
 
-void ProductQueue::Start(float* d, int columns, uint64_t a, uint64_t b, bool accumulate) {
+CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream&) {
+  KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(layer.base) % 16 == 0);
+  KERNEL_REQUIRE(layer.block_stride_bytes % 16 == 0);
+  return {layer, layer.shape.block_tokens < tokens_max ? layer.shape.block_tokens : tokens_max};
+}
+
+void CopyCachePanel(char* panel, const CacheMap& map, const CachePlace& place, Barrier* barrier) {
+  const KvShape& shape = map.layer.shape;
+  KERNEL_REQUIRE(place.slab >= 0 && place.slab < 2 * shape.num_kv_heads && place.block >= 0);
+  const char* slab =
+      static_cast<const char*>(map.layer.base) + place.block * map.layer.block_stride_bytes +
+      int64_t{place.slab} * shape.block_tokens * shape.head_dim * int64_t{sizeof(Bf16Bits)};
+  const PanelSource source = {reinterpret_cast<const Bf16Bits*>(slab), shape.block_tokens,
+                              shape.head_dim, map.tokens};
+  CopyPanel(panel, {source}, place.token, place.column, barrier);
+}
+
+void AddRegisterProductOf(float* d, int columns, const uint32_t a[4], uint64_t b) {
+  struct Words {
+    uint32_t of[4];
+  };
+  const Words mine = {{a[0], a[1], a[2], a[3]}};
+  const WarpExchange<Words> warp(mine);
+  Product product = {d, columns, true, b, true};
+  product.a_in_registers = true;
+  for (int half = 0; half < 2; ++half) {
+    for (int k = 0; k < 16; ++k) {
+      const uint32_t word = warp.of(ThreadIndex() % 32 / 4 * 4 + k % 8 / 2).of[half + k / 8 * 2];
+      product.a_rows[half][k] = BitsToFloat(word >> (16 * (k % 2)) << 16);
+    }
+  }
+  CurrentThread().products.Start(product);
+}
+
+void ProductQueue::Start(const Product& product) {
   KERNEL_REQUIRE(fenced_);
-  Hide(d, columns);
-  Product product = {d, columns, a, b, accumulate, {}};
-  if (DrawNumber() % 2 == 0) product.sums = Multiply(a, b, columns);
-  open_.push_back(std::move(product));
+  Hide(product.d, product.columns);
+  Started started = {product, {}};
+  if (DrawNumber() % 2 == 0) started.sums = Multiply(product);
+  open_.push_back(std::move(started));
 }
 
 void ProductQueue::Commit() {
@@ -221,9 +271,9 @@ void ProductQueue::Commit() {
   open_.clear();
 }
 
-void ProductQueue::Finish(const Product& product) {
-  const std::vector<double> sums =
-      product.sums.empty() ? Multiply(product.a, product.b, product.columns) : product.sums;
+void ProductQueue::Finish(const Started& started) {
+  const Product& product = started.product;
+  const std::vector<double> sums = started.sums.empty() ? Multiply(product) : started.sums;
   for (size_t at = 0; at < hidden_.size(); ++at) {
     Accumulators& hidden = hidden_[at];
     if (hidden.d != product.d) continue;
@@ -241,7 +291,7 @@ void ProductQueue::Finish(const Product& product) {
 void ProductQueue::Wait(size_t pending) {
   fenced_ = false;
   while (groups_.size() > pending) {
-    for (const Product& product : groups_.front()) Finish(product);
+    for (const Started& started : groups_.front()) Finish(started);
     groups_.erase(groups_.begin());
   }
 }

@@ -39,6 +39,13 @@ PanelMap DescribePanels(const PanelSource& source, DeviceStream& stream);
 inline void PrefetchMap(const PanelMap&) {}
 void CopyPanel(char* panel, const PanelMap& map, int row, int column, Barrier* barrier);
 
+struct CacheMap {
+  KvLayer layer;
+  int tokens;
+};
+CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream& stream);
+void CopyCachePanel(char* panel, const CacheMap& map, const CachePlace& place, Barrier* barrier);
+
 inline int WarpgroupIndex() { return ThreadIndex() / kWarpgroupSize; }
 // Any one lane of the warp, the same one all through a block.
 inline bool ElectOne() {
@@ -60,7 +67,12 @@ void FenceProducts(float (&)[kCount]) {
 }
 template <int kCount>
 void StartProduct(float (&d)[kCount], uint64_t a, uint64_t b, bool accumulate) {
-  CurrentThread().products.Start(d, 2 * kCount, a, b, accumulate);
+  CurrentThread().products.Start({d, 2 * kCount, accumulate, b, false, a});
+}
+void AddRegisterProductOf(float* d, int columns, const uint32_t a[4], uint64_t b);
+template <int kCount>
+void AddRegisterProduct(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) {
+  AddRegisterProductOf(d, 2 * kCount, a, b);
 }
 inline void CommitProducts() { CurrentThread().products.Commit(); }
 // The whole warp has its results before any of its threads goes on.

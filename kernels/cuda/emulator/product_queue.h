@@ -10,21 +10,29 @@
 
 namespace tandem::kernels::emulated {
 
+// The thread's part of d[64×columns] (+)= a · b, d: [columns / 2].
+struct Product {
+  float* d;
+  int columns;
+  bool accumulate;
+  uint64_t b;
+  bool b_transposed = false;
+  uint64_t a = 0;
+  bool a_in_registers = false;
+  float a_rows[2][16] = {};  // of a in registers: the thread's two rows
+};
+
 class ProductQueue {
  public:
-  // Starts d (+)= a · b for the thread's part of a 64 × columns product; d: [columns / 2].
-  void Start(float* d, int columns, uint64_t a, uint64_t b, bool accumulate);
+  void Start(const Product& product);
   void Fence() { fenced_ = true; }
   void Commit();
   void Wait(size_t pending);
   bool empty() const { return open_.empty() && groups_.empty(); }
 
  private:
-  struct Product {
-    float* d;
-    int columns;
-    uint64_t a, b;
-    bool accumulate;
+  struct Started {
+    Product product;
     std::vector<double> sums;  // empty: operands are still to be read
   };
   // What accumulators will hold once their products end.
@@ -35,11 +43,11 @@ class ProductQueue {
   };
 
   Accumulators& Hide(float* d, int columns);
-  void Finish(const Product& product);
+  void Finish(const Started& started);
 
   bool fenced_ = false;
-  std::vector<Product> open_;
-  std::vector<std::vector<Product>> groups_;  // oldest first
+  std::vector<Started> open_;
+  std::vector<std::vector<Started>> groups_;  // oldest first
   std::vector<Accumulators> hidden_;
 };
 
