@@ -132,8 +132,12 @@ inline DeviceBuffer::~DeviceBuffer() {
 std::string DescribeCuda();
 // The number of CUDA devices that can be used; 0 without CUDA, a driver or a device.
 int CountCudaDevices();
+// Devices of compute capability 9.0 have kernels of their own, with numerics of their own; the
+// portable ones run there too.
+enum class DeviceKernels { kOwn, kPortable };
 // Errors: kUnimplemented in a build without CUDA, kUnavailable without a driver or device (says
 // which), kInvalidArgument for an ordinal beyond the devices there are.
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal);
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal,
+                                                       DeviceKernels choice = DeviceKernels::kOwn);
 
 }  // namespace tandem::kernels

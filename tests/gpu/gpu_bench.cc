@@ -37,8 +37,8 @@ T Get(absl::StatusOr<T> result) {
 
 class Bench {
  public:
-  Bench()
-      : device_(Get(OpenCudaDevice(0))),
+  explicit Bench(DeviceKernels kernels)
+      : device_(Get(OpenCudaDevice(0, kernels))),
         stream_(Get(device_->NewStream())),
         begin_(Get(device_->NewEvent())),
         end_(Get(device_->NewEvent())) {}
@@ -52,13 +52,22 @@ class Bench {
       MeasureDecode(batch, length);
     }
     for (int32_t length : {2048, 4096, 8192, 16384}) MeasurePrefill(length);
-    for (int32_t rows : {1, 16, 64, 512, 2048}) MeasureGemm(rows, 4096, 4096);
-    for (int32_t rows : {1, 64, 2048}) MeasureGemm(rows, 28672, 4096);
+    MeasureGemms();
     for (DeviceWeightType type :
          {DeviceWeightType::kInt8, DeviceWeightType::kInt4, DeviceWeightType::kFp8}) {
       for (int32_t rows : {1, 16, 64, 2048}) MeasureQuantised(type, rows, 28672, 4096);
     }
   }
+  // Some of it, for the portable kernels on a device whose own were measured.
+  void RunPortable() {
+    std::printf("the same GPU with %s\n", numerics());
+    MeasureCopy();
+    MeasureDecode(64, 1024);
+    MeasureDecode(1, 131072);
+    MeasurePrefill(8192);
+    MeasureGemms();
+  }
+  const char* numerics() const { return device_->ops().numerics; }
 
  private:
   static constexpr int32_t kHeadDim = 128;
@@ -201,6 +210,12 @@ class Bench {
                 operations / ms / 1e9);
   }
 
+  void MeasureGemms() {
+    std::printf("gemm of %s\n", numerics());
+    for (int32_t rows : {1, 16, 64, 128, 512, 2048, 8192}) MeasureGemm(rows, 4096, 4096);
+    for (int32_t rows : {1, 64, 2048}) MeasureGemm(rows, 28672, 4096);
+  }
+
   void MeasureGemm(int32_t rows, int32_t n, int32_t k) {
     const DeviceBuffer x = RandomBf16(static_cast<size_t>(rows) * k);
     std::vector<DeviceBuffer> weights;
@@ -277,6 +292,12 @@ int main(int argc, char** argv) {
   std::printf("%s\n", tandem::kernels::DescribeCuda().c_str());
   if (tandem::kernels::CountCudaDevices() == 0) return 1;
   if (argc > 1 && std::strcmp(argv[1], "--describe") == 0) return 0;
-  tandem::kernels::Bench().Run();
+  const std::string own = [] {
+    tandem::kernels::Bench bench(tandem::kernels::DeviceKernels::kOwn);
+    bench.Run();
+    return std::string(bench.numerics());
+  }();
+  tandem::kernels::Bench portable(tandem::kernels::DeviceKernels::kPortable);
+  if (own != portable.numerics()) portable.RunPortable();
   return 0;
 }

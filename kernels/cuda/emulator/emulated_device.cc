@@ -27,6 +27,15 @@ constexpr DeviceOps kOps = {
     .sample = Sample,
 };
 
+constexpr DeviceOps HopperOps() {
+  DeviceOps ops = kOps;
+  ops.numerics = "emulated-wgmma16-v1";
+  ops.gemm = WgmmaGemm;
+  ops.attention = WgmmaAttention;
+  return ops;
+}
+constexpr DeviceOps kHopperOps = HopperOps();
+
 class EmulatedGraph final : public DeviceGraph {
  public:
   explicit EmulatedGraph(std::vector<Work> work) : work(std::move(work)) {}
@@ -87,16 +96,17 @@ class EmulatedStream final : public DeviceStream {
 
 class EmulatedDevice final : public Device {
  public:
-  explicit EmulatedDevice(uint64_t seed) : seed_(seed) {
+  EmulatedDevice(uint64_t seed, EmulatedChip chip)
+      : seed_(seed), ops_(chip == EmulatedChip::kHopper ? kHopperOps : kOps) {
     properties_.name = "emulated";
-    properties_.compute_major = 8;
+    properties_.compute_major = chip == EmulatedChip::kHopper ? 9 : 8;
     properties_.multiprocessors = 2;
     properties_.memory_bytes = int64_t{1} << 30;
     properties_.shared_bytes_per_block_max = 160 << 10;
   }
 
   const DeviceProperties& properties() const override { return properties_; }
-  const DeviceOps& ops() const override { return kOps; }
+  const DeviceOps& ops() const override { return ops_; }
   absl::StatusOr<int64_t> FreeBytes() override { return properties_.memory_bytes; }
 
   absl::StatusOr<DeviceBuffer> Allocate(DeviceBuffer::Kind kind, size_t bytes) override {
@@ -120,6 +130,7 @@ class EmulatedDevice final : public Device {
   void Free(DeviceBuffer::Kind, void* data) override { std::free(data); }
 
   const uint64_t seed_;
+  const DeviceOps& ops_;
   DeviceProperties properties_;
 };
 
@@ -129,8 +140,8 @@ void Enqueue(DeviceStream& stream, std::function<void(uint64_t seed)> work) {
   static_cast<EmulatedStream&>(stream).Add(std::move(work));
 }
 
-std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed) {
-  return std::make_unique<EmulatedDevice>(seed);
+std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed, EmulatedChip chip) {
+  return std::make_unique<EmulatedDevice>(seed, chip);
 }
 
 }  // namespace tandem::kernels::emulated

@@ -29,7 +29,10 @@ void Launch(const LaunchShape& shape, const typename Kernel::Params& params, Dev
   });
 }
 
+// Which kernels an emulated device has: the portable ones, or Hopper's.
+enum class EmulatedChip { kAmpere, kHopper };
+
 // A device whose threads, and blocks, run in orders drawn from `seed`.
-std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed);
+std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed, EmulatedChip chip = EmulatedChip::kAmpere);
 
 }  // namespace tandem::kernels::emulated

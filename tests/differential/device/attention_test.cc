@@ -190,7 +190,7 @@ class DeviceAttentionTest : public DeviceTest {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, DeviceAttentionTest, kDeviceKinds, DeviceName);
+INSTANTIATE_TEST_SUITE_P(All, DeviceAttentionTest, kDeviceKindsWithHopper, DeviceName);
 
 TEST_P(DeviceAttentionTest, AgreesWithSoftmaxInDouble) {
   ExpectRight({4, 2, 64}, 70, 0);
@@ -202,8 +202,8 @@ TEST_P(DeviceAttentionTest, AgreesWithSoftmaxInDouble) {
 }
 
 TEST_P(DeviceAttentionTest, PromptRowsAndGeneratedRowsHaveTheSameBits) {
-  for (const AttentionShape shape :
-       {AttentionShape{4, 2, 64}, AttentionShape{4, 1, 64, 90}, AttentionShape{2, 1, 256}}) {
+  for (const AttentionShape shape : {AttentionShape{4, 2, 64}, AttentionShape{4, 1, 64, 90},
+                                     AttentionShape{2, 1, 128}, AttentionShape{2, 1, 256}}) {
     const int32_t length = 560;
     const std::vector<SequenceData> data = {RandomSequence(shape, length),
                                             RandomSequence(shape, 37)};

@@ -219,6 +219,12 @@ INSTANTIATE_TEST_SUITE_P(
     [](const ::testing::TestParamInfo<DeviceInvarianceTest::ParamType>& param) {
       return std::string(std::get<0>(param.param)) + "_" + DeviceKindName(std::get<1>(param.param));
     });
+INSTANTIATE_TEST_SUITE_P(
+    HopperKernels, DeviceInvarianceTest,
+    ::testing::Combine(::testing::Values("llama"), ::testing::Values(DeviceKind::kEmulatedHopper)),
+    [](const ::testing::TestParamInfo<DeviceInvarianceTest::ParamType>& param) {
+      return std::string(std::get<0>(param.param)) + "_" + DeviceKindName(std::get<1>(param.param));
+    });
 
 TEST(CudaEngine, SaysWhyThereIsNone) {
   if (kernels::CountCudaDevices() > 0) GTEST_SKIP() << "this host has a GPU";

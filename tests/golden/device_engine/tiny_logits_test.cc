@@ -70,6 +70,13 @@ INSTANTIATE_TEST_SUITE_P(
     [](const ::testing::TestParamInfo<DeviceTinyLogitsTest::ParamType>& param) {
       return std::string(std::get<0>(param.param)) + "_" + DeviceKindName(std::get<1>(param.param));
     });
+INSTANTIATE_TEST_SUITE_P(
+    HopperKernels, DeviceTinyLogitsTest,
+    ::testing::Combine(::testing::Values("llama", "gemma3"),
+                       ::testing::Values(DeviceKind::kEmulatedHopper)),
+    [](const ::testing::TestParamInfo<DeviceTinyLogitsTest::ParamType>& param) {
+      return std::string(std::get<0>(param.param)) + "_" + DeviceKindName(std::get<1>(param.param));
+    });
 
 }  // namespace
 }  // namespace tandem::engine
