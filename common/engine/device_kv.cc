@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::engine {
@@ -15,6 +16,14 @@ using kernels::DeviceBuffer;
 constexpr int64_t kStageBytes = int64_t{8} << 20;
 
 }  // namespace
+
+absl::StatusOr<kernels::KvType> ParseDeviceKvType(const std::string& name) {
+  if (name == "bf16") return kernels::KvType::kBf16;
+  if (name == "int8") return kernels::KvType::kInt8;
+  if (name == "fp8") return kernels::KvType::kFp8;
+  return absl::InvalidArgumentError(
+      absl::StrCat("kv_type is \"", name, "\" (--kv-type), but device cuda has bf16, int8 or fp8"));
+}
 
 absl::StatusOr<std::unique_ptr<DeviceKv>> DeviceKv::Create(const kv::BlockLayout& layout,
                                                            int64_t num_blocks,

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,8 +18,12 @@
 #include "common/engine/engine.h"
 #include "common/kv/block_arena.h"
 #include "kernels/api/device.h"
+#include "kernels/api/kv_cache.h"
 
 namespace tandem::engine {
+
+// Errors: kInvalidArgument for a name that is not "bf16", "int8" or "fp8".
+absl::StatusOr<kernels::KvType> ParseDeviceKvType(const std::string& name);
 
 class DeviceKv {
  public:

@@ -2,9 +2,9 @@
 // device memory unless a comment says otherwise; sizes travel with the call, so that a captured
 // graph replays with new contents of the same buffers.
 //
-// Numerics: bf16 weights, cache and matrix operands; fp32 accumulators, norms, residual stream and
-// logits. A row's bits depend on that row, the weights and its own cache only (docs/NUMERICS.md).
-// Thread safety: constants. Errors: the stream's status.
+// Numerics: bf16 weights and matrix operands, cache as its type says; fp32 accumulators, norms,
+// residual stream and logits. A row's bits depend on that row, the weights and its own cache only
+// (docs/NUMERICS.md). Thread safety: constants. Errors: the stream's status.
 #pragma once
 
 #include <cstddef>
@@ -46,8 +46,11 @@ struct DeviceRmsNormArgs {
   float* residual = nullptr;  // [rows][size]: residual += norm(x) (a post-norm), or nullptr
 };
 
-// The projections of a layer on their way into attention: QK-norm, RoPE, rounding to bf16, K and V
-// into the paged cache (vLLM's reshape_and_cache).
+// The projections of a layer on their way into attention: QK-norm, RoPE, rounding of q to bf16 and
+// of K and V to the cache's type, K and V into the paged cache (vLLM's reshape_and_cache).
+//
+// A slab of a bf16 cache is [block_tokens][head_dim]; one of int8 or fp8 is tiles of 16 tokens,
+// [16][head_dim] bytes and then the 16 tokens' fp32 scales.
 struct DeviceRopeKvArgs {
   const float* qkv = nullptr;  // [rows][(num_heads + 2 num_kv_heads) · head_dim]: q, k, v
   int32_t rows = 0;
@@ -60,7 +63,7 @@ struct DeviceRopeKvArgs {
   const float* sin = nullptr;
   // [rows] block · block_tokens + token within it; negative: this row only pads the batch.
   const int64_t* slots = nullptr;
-  KvLayer layer;          // shape.type is kBf16
+  KvLayer layer;          // bf16, int8 or fp8
   Bf16Bits* q = nullptr;  // [rows][num_heads · head_dim]
 };
 
@@ -117,7 +120,7 @@ struct DeviceAttentionArgs {
   int32_t num_heads = 0;
   float scale = 0;
   int32_t sliding_window = 0;  // 0 = all
-  KvLayer layer;               // a device head_dim; bf16
+  KvLayer layer;               // a device head_dim; bf16, int8 or fp8
   const int32_t* tables = nullptr;
   const AttentionItem* narrow_items = nullptr;
   const AttentionItem* wide_items = nullptr;
