@@ -2,8 +2,10 @@
 //
 // The device's regions have the arena's layout. What a step writes can be mirrored to the arena,
 // layer by layer while later layers compute; blocks that arrived from elsewhere are fetched before
-// a step looks at them. Both ways go through two pinned buffers that take turns. The arena's memory
-// is mapped, not pinned: it grows only with the blocks that travelled.
+// a step looks at them. Both ways go through two pinned buffers that take turns, and both are
+// verified: the device computes each block's checksum from its own memory, the host from the
+// arena's. A copy that differs is made again once. The arena's memory is mapped, not pinned: it
+// grows only with the blocks that travelled.
 // Thread safety: the engine thread. Owner: the device engine.
 #pragma once
 
@@ -18,6 +20,7 @@
 #include "common/engine/engine.h"
 #include "common/kv/block_arena.h"
 #include "kernels/api/device.h"
+#include "kernels/api/device_ops.h"
 #include "kernels/api/kv_cache.h"
 
 namespace tandem::engine {
@@ -38,12 +41,13 @@ class DeviceKv {
 
   // Sends to the device what arrived in blocks that `slices` look at; blocks that a slice writes
   // from their first token on are its own, whatever arrived there before. Returns when all is
-  // there.
+  // there. Errors: kDataLoss for a block whose copy differs again.
   absl::Status FetchArrived(absl::Span<const SequenceSlice> slices);
 
   // Blocks that `slices` write, ascending.
   std::vector<BlockId> WrittenBlocks(absl::Span<const SequenceSlice> slices) const;
   // Copies one layer of `blocks` to the arena once `ready` is reached; returns when it is there.
+  // Errors: as FetchArrived.
   absl::Status Mirror(int layer, absl::Span<const BlockId> blocks, kernels::DeviceEvent& ready);
 
  private:
@@ -53,20 +57,32 @@ class DeviceKv {
     int64_t first_block;
     int64_t num_blocks;
   };
+  enum class Way { kToHost, kToDevice };
   static constexpr size_t kStages = 2;
   struct Stage {
-    kernels::DeviceBuffer memory;
+    kernels::DeviceBuffer memory;                       // pinned
+    kernels::DeviceBuffer device_checksums, checksums;  // [blocks], device and pinned
     std::unique_ptr<kernels::DeviceEvent> done;
   };
 
-  DeviceKv() = default;
+  explicit DeviceKv(const kernels::DeviceOps& ops) : ops_(ops) {}
+  // Blocks that a stage holds at most.
+  int64_t StageBlocks() const;
   // Consecutive ones together, none longer than a stage holds. REQUIRES: ascending.
   std::vector<Run> RunsOf(int layer, absl::Span<const BlockId> blocks) const;
   std::byte* HostBytes(const Run& run) const;
   char* DeviceBytes(const Run& run) const;
   size_t Bytes(const Run& run) const;
-  absl::Status Send(absl::Span<const Run> runs);
+  // All of `runs`, one on its way while the one before is finished.
+  absl::Status Copy(Way way, absl::Span<const Run> runs);
+  // Enqueues a run's copy through `stage` and the device's checksums of its blocks.
+  void Start(Way way, const Run& run, Stage& stage);
+  // Waits for a run that was started, and verifies it.
+  absl::Status Finish(Way way, const Run& run, Stage& stage);
+  // The first block of a run whose bytes in the arena are not what the device holds; -1: none.
+  int64_t DamagedBlock(const Run& run, const Stage& stage) const;
 
+  const kernels::DeviceOps& ops_;
   std::unique_ptr<kv::BlockArena> arena_;
   std::vector<kernels::DeviceBuffer> regions_;  // [num_layers]
   std::unique_ptr<kernels::DeviceStream> copies_;

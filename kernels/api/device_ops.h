@@ -144,6 +144,17 @@ struct DeviceCopyBlocksArgs {
   int32_t num_pairs = 0;
 };
 
+// checksums[i] = XXH3-64 of range i, as the host's library gives it.
+struct DeviceChecksumArgs {
+  const char* base = nullptr;  // of range 0; any alignment, multiples of 8 are fast
+  int64_t stride_bytes = 0;    // from range to range
+  int64_t bytes = 0;           // of each range, at least kChecksumBytesMin
+  int32_t count = 0;
+  uint64_t* checksums = nullptr;  // [count]
+};
+// Shorter ones have algorithms of their own in XXH3; no block of KV is that short.
+inline constexpr int64_t kChecksumBytesMin = 241;
+
 // One row's sampling, pointers to device memory. Meaning as in kernels/api/sampling.h.
 struct DeviceSampleRow {
   float temperature = 1.0f;
@@ -179,6 +190,7 @@ struct DeviceOps {
   void (*gemm)(const DeviceGemmArgs& args, DeviceStream& stream) = nullptr;
   void (*attention)(const DeviceAttentionArgs& args, DeviceStream& stream) = nullptr;
   void (*copy_blocks)(const DeviceCopyBlocksArgs& args, DeviceStream& stream) = nullptr;
+  void (*checksum)(const DeviceChecksumArgs& args, DeviceStream& stream) = nullptr;
   void (*sample)(const DeviceSampleArgs& args, DeviceStream& stream) = nullptr;
 };
 

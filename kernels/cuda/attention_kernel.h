@@ -45,7 +45,7 @@ struct AttentionKernel {
   static constexpr int kCodeTileBytes = 16 * (kHeadDim + 4);
   static constexpr int kRecordFloats = kHeadDim + 2;
   // Copies whose addresses a thread computes at once: registers are scarce.
-  static constexpr int kUnrolledCopies = kCodes ? 4 : 16;
+  static constexpr int kUnrolledCopies = 4;
 
   // One item on its way, the same in all threads of the block.
   struct Work {

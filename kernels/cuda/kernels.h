@@ -13,6 +13,7 @@ void Gated(const DeviceGatedArgs& args, DeviceStream& stream);
 void CopyBlocks(const DeviceCopyBlocksArgs& args, DeviceStream& stream);
 void Gemm(const DeviceGemmArgs& args, DeviceStream& stream);
 void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
+void Checksum(const DeviceChecksumArgs& args, DeviceStream& stream);
 void Sample(const DeviceSampleArgs& args, DeviceStream& stream);
 
 }  // namespace tandem::kernels::TANDEM_SIMT

@@ -23,6 +23,7 @@ constexpr DeviceOps kOps = {
     .gemm = Gemm,
     .attention = Attention,
     .copy_blocks = CopyBlocks,
+    .checksum = Checksum,
     .sample = Sample,
 };
 

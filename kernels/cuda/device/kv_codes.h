@@ -26,24 +26,28 @@ TANDEM_DEVICE uint8_t ToFp8Code(float scaled) {
   return static_cast<uint8_t>(sign | (rounded - ((127 - 7) << 3)));
 }
 
+// Two codes as bf16: of int8 those in the low bytes of the halves of `bytes`, of e4m3 in the high.
+TANDEM_DEVICE uint32_t WidenInt8Pair(uint32_t bytes) {
+  // 128 + the low seven bits, less 128 or, for negative ones, 256.
+  constexpr uint32_t kOne = 0x3f803f80u;
+  return FmaBf16x2((bytes & 0x007f007fu) | 0x43004300u, kOne, (bytes & 0x00800080u) | 0xc300c300u);
+}
+TANDEM_DEVICE uint32_t WidenFp8Pair(uint32_t bytes) {
+  // With its exponent in bf16's place the number is 2^120 too small: subnormals too.
+  constexpr uint32_t kUnit = 0x7b807b80u, kMinusZero = 0x80008000u;
+  return FmaBf16x2((bytes & 0x80008000u) | (bytes >> 4 & 0x07f007f0u), kUnit, kMinusZero);
+}
+
 // Four codes (byte 0 lowest) as bf16: bytes 0 and 2 in `out[0]`, 1 and 3 in `out[1]`, the lower
 // byte in the low half.
 template <KvType kType>
 TANDEM_DEVICE void WidenCodes(uint32_t codes, uint32_t out[2]) {
-  constexpr uint32_t kOne = 0x3f803f80u;
-  // e4m3 with its exponent in bf16's place is 2^120 too small: subnormals too.
-  constexpr uint32_t kFp8Unit = 0x7b807b80u, kMinusZero = 0x80008000u;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if constexpr (kType == KvType::kInt8) {
-      // 128 + the low seven bits, less 128 or, for negative ones, 256.
-      const uint32_t bytes = i == 0 ? codes : codes >> 8;
-      out[i] =
-          FmaBf16x2((bytes & 0x007f007fu) | 0x43004300u, kOne, (bytes & 0x00800080u) | 0xc300c300u);
-    } else {
-      const uint32_t bytes = i == 0 ? codes << 8 : codes;
-      out[i] = FmaBf16x2((bytes & 0x80008000u) | (bytes >> 4 & 0x07f007f0u), kFp8Unit, kMinusZero);
-    }
+  if constexpr (kType == KvType::kInt8) {
+    out[0] = WidenInt8Pair(codes);
+    out[1] = WidenInt8Pair(codes >> 8);
+  } else {
+    out[0] = WidenFp8Pair(codes << 8);
+    out[1] = WidenFp8Pair(codes);
   }
 }
 

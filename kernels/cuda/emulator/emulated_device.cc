@@ -23,6 +23,7 @@ constexpr DeviceOps kOps = {
     .gemm = Gemm,
     .attention = Attention,
     .copy_blocks = CopyBlocks,
+    .checksum = Checksum,
     .sample = Sample,
 };
 
@@ -40,9 +41,15 @@ class EmulatedEvent final : public DeviceEvent {
   }
 };
 
+// Copies that are to go wrong: see DamageCopies.
+struct CopyFaults {
+  int count = 0;
+  size_t bytes_min = 0;
+};
+
 class EmulatedStream final : public DeviceStream {
  public:
-  explicit EmulatedStream(uint64_t seed) : seed_(seed) {}
+  EmulatedStream(uint64_t seed, CopyFaults* faults) : seed_(seed), faults_(faults) {}
 
   void Add(Work work) {
     if (captured_ != nullptr) {
@@ -76,10 +83,16 @@ class EmulatedStream final : public DeviceStream {
 
  private:
   void Copy(void* to, const void* from, size_t bytes) {
-    Add([to, from, bytes](uint64_t) { std::memcpy(to, from, bytes); });
+    Add([to, from, bytes, faults = faults_](uint64_t seed) {
+      std::memcpy(to, from, bytes);
+      if (faults->count == 0 || bytes < faults->bytes_min) return;
+      --faults->count;
+      static_cast<char*>(to)[seed % bytes] ^= 1;
+    });
   }
 
   uint64_t seed_;
+  CopyFaults* const faults_;
   std::vector<Work>* captured_ = nullptr;
   const absl::Status status_;
 };
@@ -93,6 +106,8 @@ class EmulatedDevice final : public Device {
     properties_.memory_bytes = int64_t{1} << 30;
     properties_.shared_bytes_per_block_max = 160 << 10;
   }
+
+  void set_faults(const CopyFaults& faults) { faults_ = faults; }
 
   const DeviceProperties& properties() const override { return properties_; }
   const DeviceOps& ops() const override { return kOps; }
@@ -109,7 +124,7 @@ class EmulatedDevice final : public Device {
     return DeviceBuffer(this, kind, data, bytes);
   }
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
-    return std::unique_ptr<DeviceStream>(std::make_unique<EmulatedStream>(seed_));
+    return std::unique_ptr<DeviceStream>(std::make_unique<EmulatedStream>(seed_, &faults_));
   }
   absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() override {
     return std::unique_ptr<DeviceEvent>(std::make_unique<EmulatedEvent>());
@@ -119,10 +134,15 @@ class EmulatedDevice final : public Device {
   void Free(DeviceBuffer::Kind, void* data) override { std::free(data); }
 
   const uint64_t seed_;
+  CopyFaults faults_;
   DeviceProperties properties_;
 };
 
 }  // namespace
+
+void DamageCopies(Device& device, int count, size_t bytes_min) {
+  static_cast<EmulatedDevice&>(device).set_faults({count, bytes_min});
+}
 
 void Enqueue(DeviceStream& stream, std::function<void(uint64_t seed)> work) {
   static_cast<EmulatedStream&>(stream).Add(std::move(work));

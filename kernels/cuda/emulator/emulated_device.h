@@ -29,6 +29,10 @@ void Launch(const LaunchShape& shape, const typename Kernel::Params& params, Dev
   });
 }
 
+// The next `count` copies of at least `bytes_min` bytes, either way, flip one bit. REQUIRES:
+// emulated.
+void DamageCopies(Device& device, int count, size_t bytes_min);
+
 // A device whose threads, and blocks, run in orders drawn from `seed`.
 std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed);
 
