@@ -38,14 +38,11 @@ struct AttentionKernel {
   static constexpr int kTileBytes = kSubTileTokens * kRowBytes;  // of K or of V
   static constexpr int kScaleBytes = kCodes ? kSubTileTokens * 4 : 0;
   static constexpr int kStageBytes = 2 * (kTileBytes + kScaleBytes);
-  // As many bytes on their way for each type.
-  static constexpr int kStages = (kHeadDim == 256 ? 2 : 3) + (kCodes ? kHeadDim == 256 ? 1 : 2 : 0);
+  // Codes are half as many bytes a stage.
+  static constexpr int kStages = kCodes ? 4 : kHeadDim == 256 ? 2 : 3;
   static constexpr int kSharedBytes = kQueryBytes + kStages * kStageBytes;
-  // Sixteen tokens of a slab of codes, and where their scales lie.
-  static constexpr int kCodeTileBytes = 16 * (kHeadDim + 4);
+  static constexpr int kSixteenBytes = 16 * (kCodes ? kHeadDim + 4 : kRowBytes);  // in a slab
   static constexpr int kRecordFloats = kHeadDim + 2;
-  // Copies whose addresses a thread computes at once: registers are scarce.
-  static constexpr int kUnrolledCopies = 4;
 
   // One item on its way, the same in all threads of the block.
   struct Work {
@@ -137,55 +134,47 @@ struct AttentionKernel {
     return SharedMemory() + kQueryBytes + sub_tile % kStages * kStageBytes;
   }
   TANDEM_KERNEL int64_t SlabBytes(const Params& p) {
-    const int64_t tokens = p.args.layer.shape.block_tokens;
-    return kCodes ? tokens / 16 * kCodeTileBytes : tokens * kRowBytes;
+    return int64_t{p.args.layer.shape.block_tokens / 16} * kSixteenBytes;
   }
-  // K's slab of the block that holds `token`.
-  TANDEM_KERNEL const char* KeySlab(const Params& p, const Work& work, int token) {
+  // K of the sixteen tokens from `token` on, which lie together; anything where nobody attends to
+  // them, when their table entry may be anything too.
+  TANDEM_KERNEL const char* KeysOf(const Params& p, const Work& work, int token) {
+    const char* base = static_cast<const char*>(p.args.layer.base);
+    if (token + 16 <= work.begin_token || token >= work.end_token) return base;
     const int64_t block = p.args.tables[work.item.table_offset + (token >> p.block_shift)];
-    return static_cast<const char*>(p.args.layer.base) + block * p.args.layer.block_stride_bytes +
-           work.kv_head * 2 * SlabBytes(p);
+    const int in_block = token & ((1 << p.block_shift) - 1);
+    return base + block * p.args.layer.block_stride_bytes + work.kv_head * 2 * SlabBytes(p) +
+           in_block / 16 * kSixteenBytes;
   }
 
   // Starts the copies of K and V of one sub-tile. Tokens that no vector of the tile attends to
-  // become zeros: their places in the cache may hold anything, their table entries too.
+  // become zeros: their places in the cache may hold anything.
   TANDEM_KERNEL void LoadSubTile(const Params& p, const Work& work, int sub_tile) {
     char* stage = StageOf(sub_tile);
+    const int first_token = sub_tile * kSubTileTokens;
+    const char* first = KeysOf(p, work, first_token);
+    const char* second = KeysOf(p, work, first_token + 16);
     const int64_t slab_bytes = SlabBytes(p);
-#pragma unroll kUnrolledCopies
+#pragma unroll 1  // registers are scarce
     for (int i = ThreadIndex(); i < kSubTileTokens * kKvChunks; i += kThreads) {
       const int t = i / kKvChunks, chunk = i % kKvChunks;
-      const int token = sub_tile * kSubTileTokens + t;
+      const int token = first_token + t;
       const bool valid = token >= work.begin_token && token < work.end_token;
-      const char* keys = static_cast<const char*>(p.args.layer.base);
-      if (valid) {
-        const int in_block = token & ((1 << p.block_shift) - 1);
-        keys = KeySlab(p, work, token) + chunk * 16 +
-               (kCodes ? in_block / 16 * kCodeTileBytes + in_block % 16 * kRowBytes
-                       : in_block * kRowBytes);
-      }
+      const char* keys = (t < 16 ? first : second) + t % 16 * kRowBytes + chunk * 16;
       const int at = SwizzledOffset<kKvChunks>(t, chunk);
       CopyAsync16(stage + at, keys, valid);
-      CopyAsync16(stage + kTileBytes + at, valid ? keys + slab_bytes : keys, valid);
+      CopyAsync16(stage + kTileBytes + at, keys + slab_bytes, valid);
     }
-    if constexpr (kCodes) LoadScales(p, work, sub_tile);
-  }
-
-  // Starts the copies of a sub-tile's scales, four tokens each: K's 32, then V's. Some may be of
-  // tokens that nobody attends to.
-  TANDEM_KERNEL void LoadScales(const Params& p, const Work& work, int sub_tile) {
-    constexpr int kFours = kSubTileTokens / 4;
-    if (ThreadIndex() >= 2 * kFours) return;
-    const int value = ThreadIndex() / kFours;
-    const int token = sub_tile * kSubTileTokens + ThreadIndex() % kFours * 4;
-    const bool valid = token + 4 > work.begin_token && token < work.end_token;
-    const char* scales = static_cast<const char*>(p.args.layer.base);
-    if (valid) {
-      const int in_block = token & ((1 << p.block_shift) - 1);
-      scales = KeySlab(p, work, token) + value * SlabBytes(p) + in_block / 16 * kCodeTileBytes +
-               16 * kHeadDim + in_block % 16 * 4;
+    if constexpr (kCodes) {
+      // Four tokens' scales each: K's 32, then V's. Some may be of tokens that nobody attends to.
+      constexpr int kFours = kSubTileTokens / 4;
+      if (ThreadIndex() >= 2 * kFours) return;
+      const int four = ThreadIndex() % kFours, token = first_token + four * 4;
+      const bool valid = token + 4 > work.begin_token && token < work.end_token;
+      const char* scales = (four < 4 ? first : second) + 16 * kHeadDim + four % 4 * 16 +
+                           ThreadIndex() / kFours * slab_bytes;
+      CopyAsync16(stage + 2 * kTileBytes + ThreadIndex() * 16, scales, valid);
     }
-    CopyAsync16(StageOf(sub_tile) + 2 * kTileBytes + ThreadIndex() * 16, scales, valid);
   }
 
   // What this lane's tokens are scaled by: `scales` in shared memory, times `factor`.
