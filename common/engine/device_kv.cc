@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,9 @@ using kernels::DeviceBuffer;
 
 // One pinned buffer: long enough for the link's full rate, at least one block.
 constexpr int64_t kStageBytes = int64_t{8} << 20;
+// What is pinned at a time: a few milliseconds of the host's.
+constexpr int64_t kPieceBytes = int64_t{32} << 20;
+constexpr int64_t kPageBytes = 4096;
 // A copy that comes out wrong twice is not the link's momentary fault.
 constexpr int kAttempts = 2;
 
@@ -32,13 +36,16 @@ absl::StatusOr<kernels::KvType> ParseDeviceKvType(const std::string& name) {
 absl::StatusOr<std::unique_ptr<DeviceKv>> DeviceKv::Create(const kv::BlockLayout& layout,
                                                            int64_t num_blocks,
                                                            kernels::Device& device) {
-  std::unique_ptr<DeviceKv> kv(new DeviceKv(device.ops()));
+  std::unique_ptr<DeviceKv> kv(new DeviceKv(device));
   ASSIGN_OR_RETURN(kv->arena_, kv::BlockArena::Create(layout, num_blocks));
   for (int layer = 0; layer < layout.num_layers; ++layer) {
     ASSIGN_OR_RETURN(kv->regions_.emplace_back(),
                      device.Allocate(DeviceBuffer::Kind::kDevice,
                                      static_cast<size_t>(num_blocks * layout.layer_block_bytes)));
   }
+  const int64_t pieces = (num_blocks + kv->PieceBlocks() - 1) / kv->PieceBlocks();
+  kv->pieces_.assign(static_cast<size_t>(layout.num_layers),
+                     std::vector<Piece>(static_cast<size_t>(pieces), Piece::kUntouched));
   ASSIGN_OR_RETURN(kv->copies_, device.NewStream());
   for (Stage& stage : kv->stages_) {
     ASSIGN_OR_RETURN(stage.memory, device.Allocate(DeviceBuffer::Kind::kPinnedHost,
@@ -54,6 +61,43 @@ absl::StatusOr<std::unique_ptr<DeviceKv>> DeviceKv::Create(const kv::BlockLayout
   return kv;
 }
 
+DeviceKv::~DeviceKv() {
+  for (size_t layer = 0; layer < pieces_.size(); ++layer) {
+    for (size_t piece = 0; piece < pieces_[layer].size(); ++piece) {
+      if (pieces_[layer][piece] != Piece::kPinned) continue;
+      const int64_t block = static_cast<int64_t>(piece) * PieceBlocks();
+      device_.Unpin(HostBytes({static_cast<int>(layer), block, 1}));
+    }
+  }
+}
+
+int64_t DeviceKv::PieceBlocks() const {
+  const int64_t block_bytes = arena_->layout().layer_block_bytes;
+  const int64_t whole_pages = kPageBytes / std::gcd(kPageBytes, block_bytes);
+  return std::max<int64_t>(1, kPieceBytes / (whole_pages * block_bytes)) * whole_pages;
+}
+
+bool DeviceKv::Pinned(const Run& run) {
+  const int64_t index = run.first_block / PieceBlocks();
+  Piece& piece = pieces_[static_cast<size_t>(run.layer)][static_cast<size_t>(index)];
+  if (piece != Piece::kUntouched) return piece == Piece::kPinned;
+  const int64_t first = index * PieceBlocks();
+  const Run whole = {run.layer, first, std::min(PieceBlocks(), arena_->num_blocks() - first)};
+  const int64_t bytes = static_cast<int64_t>(Bytes(whole));
+  piece = Piece::kStaged;
+  if (bytes > pinned_bytes_left_) return false;
+  const absl::Status status = device_.Pin(HostBytes(whole), static_cast<size_t>(bytes));
+  if (!status.ok()) {
+    Log(LogLevel::kWarning, "KV copies are staged from here on",
+        {{"pinned_bytes", kPinnedBytesMax - pinned_bytes_left_}, {"error", status.ToString()}});
+    pinned_bytes_left_ = 0;
+    return false;
+  }
+  pinned_bytes_left_ -= bytes;
+  piece = Piece::kPinned;
+  return true;
+}
+
 int64_t DeviceKv::StageBlocks() const {
   return std::max<int64_t>(1, kStageBytes / arena_->layout().layer_block_bytes);
 }
@@ -63,7 +107,7 @@ std::vector<DeviceKv::Run> DeviceKv::RunsOf(int layer, absl::Span<const BlockId>
   std::vector<Run> runs;
   for (BlockId block : blocks) {
     if (!runs.empty() && runs.back().first_block + runs.back().num_blocks == block.value() &&
-        runs.back().num_blocks < longest) {
+        runs.back().num_blocks < longest && block.value() % PieceBlocks() != 0) {
       ++runs.back().num_blocks;
     } else {
       runs.push_back({layer, block.value(), 1});
@@ -111,18 +155,20 @@ absl::Status DeviceKv::Copy(Way way, absl::Span<const Run> runs) {
 }
 
 void DeviceKv::Start(Way way, const Run& run, Stage& stage) {
+  const bool pinned = Pinned(run);
+  void* host = pinned ? static_cast<void*>(HostBytes(run)) : stage.memory.data();
   if (way == Way::kToHost) {
-    copies_->CopyOut(stage.memory.data(), DeviceBytes(run), Bytes(run));
+    copies_->CopyOut(host, DeviceBytes(run), Bytes(run));
   } else {
-    std::memcpy(stage.memory.data(), HostBytes(run), Bytes(run));
-    copies_->CopyIn(DeviceBytes(run), stage.memory.data(), Bytes(run));
+    if (!pinned) std::memcpy(host, HostBytes(run), Bytes(run));
+    copies_->CopyIn(DeviceBytes(run), host, Bytes(run));
   }
   kernels::DeviceChecksumArgs args;
   args.base = DeviceBytes(run);
   args.stride_bytes = args.bytes = arena_->layout().layer_block_bytes;
   args.count = static_cast<int32_t>(run.num_blocks);
   args.checksums = stage.device_checksums.as<uint64_t>();
-  ops_.checksum(args, *copies_);
+  device_.ops().checksum(args, *copies_);
   copies_->CopyOut(stage.checksums.data(), stage.device_checksums.data(),
                    static_cast<size_t>(run.num_blocks) * sizeof(uint64_t));
   copies_->Record(*stage.done);
@@ -132,7 +178,8 @@ absl::Status DeviceKv::Finish(Way way, const Run& run, Stage& stage) {
   for (int attempt = 1;; ++attempt) {
     RETURN_IF_ERROR(stage.done->Synchronize());
     RETURN_IF_ERROR(copies_->status());
-    if (way == Way::kToHost) std::memcpy(HostBytes(run), stage.memory.data(), Bytes(run));
+    if (way == Way::kToHost && !Pinned(run))
+      std::memcpy(HostBytes(run), stage.memory.data(), Bytes(run));
     const int64_t damaged = DamagedBlock(run, stage);
     if (damaged < 0) return absl::OkStatus();
     const char* where = way == Way::kToHost ? "to the host" : "to the device";

@@ -4,8 +4,9 @@
 // layer by layer while later layers compute; blocks that arrived from elsewhere are fetched before
 // a step looks at them. Both ways go through two pinned buffers that take turns, and both are
 // verified: the device computes each block's checksum from its own memory, the host from the
-// arena's. A copy that differs is made again once. The arena's memory is mapped, not pinned: it
-// grows only with the blocks that travelled.
+// arena's. A copy that differs is made again once. The arena's memory is mapped and grows with the
+// blocks that travelled; it is pinned piece by piece when a copy first touches a piece, up to a
+// bound, and copies from and to pinned pieces need no stage.
 // Thread safety: the engine thread. Owner: the device engine.
 #pragma once
 
@@ -30,10 +31,15 @@ absl::StatusOr<kernels::KvType> ParseDeviceKvType(const std::string& name);
 
 class DeviceKv {
  public:
-  // Errors: kResourceExhausted when the device or the host refuses the memory.
+  // Host memory of the arena that may be pinned. Beyond it copies are staged.
+  static constexpr int64_t kPinnedBytesMax = int64_t{8} << 30;
+
+  // `device` outlives it. Errors: kResourceExhausted when the device or the host refuses the
+  // memory.
   static absl::StatusOr<std::unique_ptr<DeviceKv>> Create(const kv::BlockLayout& layout,
                                                           int64_t num_blocks,
                                                           kernels::Device& device);
+  ~DeviceKv();
 
   kv::BlockArena& arena() { return *arena_; }
   // A layer's region in device memory.
@@ -65,10 +71,14 @@ class DeviceKv {
     std::unique_ptr<kernels::DeviceEvent> done;
   };
 
-  explicit DeviceKv(const kernels::DeviceOps& ops) : ops_(ops) {}
+  explicit DeviceKv(kernels::Device& device) : device_(device) {}
+  // Blocks of a piece: whole pages, so that pieces can be pinned one by one.
+  int64_t PieceBlocks() const;
+  // Whether the piece of the arena that holds `run` is pinned; tries to when it is first asked for.
+  bool Pinned(const Run& run);
   // Blocks that a stage holds at most.
   int64_t StageBlocks() const;
-  // Consecutive ones together, none longer than a stage holds. REQUIRES: ascending.
+  // Consecutive ones of a piece together, none longer than a stage holds. REQUIRES: ascending.
   std::vector<Run> RunsOf(int layer, absl::Span<const BlockId> blocks) const;
   std::byte* HostBytes(const Run& run) const;
   char* DeviceBytes(const Run& run) const;
@@ -82,7 +92,11 @@ class DeviceKv {
   // The first block of a run whose bytes in the arena are not what the device holds; -1: none.
   int64_t DamagedBlock(const Run& run, const Stage& stage) const;
 
-  const kernels::DeviceOps& ops_;
+  enum class Piece : uint8_t { kUntouched, kPinned, kStaged };
+
+  kernels::Device& device_;
+  std::vector<std::vector<Piece>> pieces_;  // [num_layers][pieces of a region]
+  int64_t pinned_bytes_left_ = kPinnedBytesMax;
   std::unique_ptr<kv::BlockArena> arena_;
   std::vector<kernels::DeviceBuffer> regions_;  // [num_layers]
   std::unique_ptr<kernels::DeviceStream> copies_;

@@ -1,5 +1,4 @@
-// The cache with both slabs as [block_tokens][head_dim]; int8 and fp8 have each token's scale
-// before it.
+// The cache with both slabs as [block_tokens][head_dim]; int8 has each token's scale before it.
 #include <algorithm>
 #include <cmath>
 
@@ -18,49 +17,20 @@ char* Address(const KvLayer& layer, const KvReadArgs& place) {
          static_cast<size_t>(place.token) * token_bytes;
 }
 
-// The value of an e4m3 code: 1.mmm · 2^(e − 7), or 0.mmm · 2^−6 where e is 0.
-float FromE4m3(uint8_t code) {
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  const double magnitude =
-      exponent == 0 ? std::ldexp(mantissa / 8.0, -6) : std::ldexp(1 + mantissa / 8.0, exponent - 7);
-  return static_cast<float>(code & 0x80 ? -magnitude : magnitude);
-}
-
-// The nearest code by trying all; of two as near, the even one. Never NaN's (0x7f).
-uint8_t ToE4m3(float x) {
-  uint8_t best = 0;
-  const double magnitude = std::fabs(static_cast<double>(x));
-  for (uint8_t code = 1; code < 0x7f; ++code) {
-    const double worse = std::fabs(FromE4m3(best) - magnitude);
-    const double error = std::fabs(FromE4m3(code) - magnitude);
-    if (error < worse || (error == worse && code % 2 == 0)) best = code;
-  }
-  return static_cast<uint8_t>(std::signbit(x) ? best | 0x80 : best);
-}
-
-uint8_t ToCode(KvType type, float scaled) {
-  if (type == KvType::kFp8) return ToE4m3(scaled);
-  return static_cast<uint8_t>(static_cast<int8_t>(std::nearbyint(scaled)));
-}
-float FromCode(KvType type, uint8_t code) {
-  return type == KvType::kFp8 ? FromE4m3(code) : static_cast<float>(static_cast<int8_t>(code));
-}
-
-void WriteScaled(const KvShape& shape, const float* values, char* out) {
-  const float largest = LargestKvCode(shape.type);
+void WriteInt8(const float* values, int32_t size, char* out) {
   float most = 0;
-  for (int32_t d = 0; d < shape.head_dim; ++d) most = std::max(most, std::fabs(values[d]));
-  const float scale = most / largest, factor = most > kSmallestKvMagnitude ? largest / most : 0.0f;
+  for (int32_t d = 0; d < size; ++d) most = std::max(most, std::fabs(values[d]));
+  const float scale = most / 127.0f, factor = most > 1e-30f ? 127.0f / most : 0.0f;
   std::memcpy(out, &scale, sizeof(scale));
-  for (int32_t d = 0; d < shape.head_dim; ++d) {
-    reinterpret_cast<uint8_t*>(out)[4 + d] = ToCode(shape.type, values[d] * factor);
+  for (int32_t d = 0; d < size; ++d) {
+    reinterpret_cast<int8_t*>(out)[4 + d] = static_cast<int8_t>(std::nearbyint(values[d] * factor));
   }
 }
 
 void WriteVector(const KvLayer& layer, const KvReadArgs& place, const float* values) {
   char* out = Address(layer, place);
-  if (HasKvScales(layer.shape.type)) {
-    WriteScaled(layer.shape, values, out);
+  if (layer.shape.type == KvType::kInt8) {
+    WriteInt8(values, layer.shape.head_dim, out);
     return;
   }
   for (int32_t d = 0; d < layer.shape.head_dim; ++d) {
@@ -96,12 +66,11 @@ void KvWrite(const KvWriteArgs& args, const ParallelFor&) {
 
 void KvRead(const KvReadArgs& args) {
   const char* in = Address(args.layer, args);
-  if (HasKvScales(args.layer.shape.type)) {
+  if (args.layer.shape.type == KvType::kInt8) {
     float scale = 0;
     std::memcpy(&scale, in, sizeof(scale));
     for (int32_t d = 0; d < args.layer.shape.head_dim; ++d) {
-      args.out[d] =
-          FromCode(args.layer.shape.type, reinterpret_cast<const uint8_t*>(in)[4 + d]) * scale;
+      args.out[d] = static_cast<float>(reinterpret_cast<const int8_t*>(in)[4 + d]) * scale;
     }
     return;
   }

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -123,6 +124,23 @@ class EmulatedDevice final : public Device {
     std::memset(data, 0xff, bytes);
     return DeviceBuffer(this, kind, data, bytes);
   }
+  // As strict as CUDA: whole pages, and none twice.
+  absl::Status Pin(void* host, size_t bytes) override {
+    constexpr uintptr_t kPage = 4096;
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(host);
+    const uintptr_t end = (begin + bytes + kPage - 1) / kPage * kPage;
+    if (begin % kPage != 0) return absl::InvalidArgumentError("not a page's boundary");
+    for (const auto& [other, other_end] : pins_) {
+      if (begin < other_end && other < end) return absl::InvalidArgumentError("pinned already");
+    }
+    if (pins_.size() >= pins_max_) return absl::ResourceExhaustedError("no more pins");
+    pins_[begin] = end;
+    return absl::OkStatus();
+  }
+  void Unpin(void* host) override { pins_.erase(reinterpret_cast<uintptr_t>(host)); }
+  size_t num_pins() const { return pins_.size(); }
+  void set_pins_max(size_t pins) { pins_max_ = pins; }
+
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
     return std::unique_ptr<DeviceStream>(std::make_unique<EmulatedStream>(seed_, &faults_));
   }
@@ -135,6 +153,8 @@ class EmulatedDevice final : public Device {
 
   const uint64_t seed_;
   CopyFaults faults_;
+  std::map<uintptr_t, uintptr_t> pins_;  // first address to one beyond the last
+  size_t pins_max_ = 1 << 20;
   DeviceProperties properties_;
 };
 
@@ -142,6 +162,13 @@ class EmulatedDevice final : public Device {
 
 void DamageCopies(Device& device, int count, size_t bytes_min) {
   static_cast<EmulatedDevice&>(device).set_faults({count, bytes_min});
+}
+
+size_t NumPins(const Device& device) {
+  return static_cast<const EmulatedDevice&>(device).num_pins();
+}
+void LimitPins(Device& device, size_t pins) {
+  static_cast<EmulatedDevice&>(device).set_pins_max(pins);
 }
 
 void Enqueue(DeviceStream& stream, std::function<void(uint64_t seed)> work) {

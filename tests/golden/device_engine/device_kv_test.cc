@@ -79,6 +79,37 @@ TEST_F(DeviceKvTest, MirrorsBlocksOfALayer) {
   }
 }
 
+TEST_F(DeviceKvTest, PinsWhatCopiesTouchAndStagesTheRest) {
+  ASSERT_OK(kv_->Mirror(1, {BlockId(2)}, *ready_));
+  EXPECT_EQ(kernels::emulated::NumPins(*device_), 1u);
+  ASSERT_OK(kv_->Mirror(1, {BlockId(7)}, *ready_));
+  EXPECT_EQ(kernels::emulated::NumPins(*device_), 1u) << "the same piece";
+  kernels::emulated::LimitPins(*device_, 1);
+  ASSERT_OK(kv_->Mirror(0, {BlockId(3), BlockId(4)}, *ready_));
+  EXPECT_TRUE(Same(0, 3) && Same(0, 4) && Same(1, 2) && Same(1, 7));
+  ASSERT_OK(kv_->FetchArrived({Arrive()}));
+  for (int32_t block : blocks_) EXPECT_TRUE(Same(0, block) && Same(1, block)) << block;
+  kv_.reset();
+  EXPECT_EQ(kernels::emulated::NumPins(*device_), 0u);
+}
+
+// Pieces of a large arena are pinned one by one; a run of blocks does not cross from one to the
+// next.
+TEST_F(DeviceKvTest, RunsEndWithTheirPiece) {
+  kv::BlockLayout layout;
+  layout.num_layers = 1;
+  layout.block_tokens = 16;
+  layout.layer_block_bytes = int64_t{1} << 20;
+  ASSERT_OK_AND_ASSIGN(kv_, DeviceKv::Create(layout, 34, *device_));
+  std::memset(kv_->Region(0), 7, size_t{34} << 20);
+  ASSERT_OK(kv_->Mirror(0, {BlockId(31), BlockId(32), BlockId(33)}, *ready_));
+  EXPECT_EQ(kernels::emulated::NumPins(*device_), 2u);
+  for (int32_t block : {31, 32, 33}) {
+    EXPECT_EQ(kv_->arena().Block(0, BlockId(block)).front(), std::byte{7}) << block;
+    EXPECT_EQ(kv_->arena().Block(0, BlockId(block)).back(), std::byte{7}) << block;
+  }
+}
+
 TEST_F(DeviceKvTest, ACopyToTheHostThatWasDamagedIsMadeAgain) {
   kernels::emulated::DamageCopies(*device_, 1, kBlockBytes);
   ASSERT_OK(kv_->Mirror(0, {BlockId(5), BlockId(8)}, *ready_));
