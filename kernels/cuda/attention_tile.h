@@ -216,25 +216,28 @@ struct WarpTile {
     }
   }
 
-  // A transposed load of 16 columns gives each lane two columns of two tokens in each register: the
-  // even columns become one group, the odd ones the next.
   TANDEM_DEVICE void AddCodes(const char* values, int first_chunk, const float p[4][4]) {
-    uint32_t a[2][4];
-    PackWeights(p, 0, a[0]);
-    PackWeights(p, 1, a[1]);
+    const int lane = LaneIndex();
 #pragma unroll
-    for (int g = 0; g < kGroups; g += 2) {
-      uint32_t codes[4];
-      LoadMatrix4Transposed(codes,
-                            values + SwizzledOffset<kKvChunks>(LaneIndex(), first_chunk + g / 2));
+    for (int step = 0; step < 2; ++step) {
+      uint32_t a[4];
+      PackWeights(p, step, a);
 #pragma unroll
-      for (int step = 0; step < 2; ++step) {
-        uint32_t first[2], second[2];  // tokens 0 to 7 and 8 to 15 of the step: even, odd columns
-        WidenCodes<kType>(codes[2 * step], first);
-        WidenCodes<kType>(codes[2 * step + 1], second);
-        const uint32_t even[2] = {first[0], second[0]}, odd[2] = {first[1], second[1]};
-        Mma(o[g], a[step], even);
-        Mma(o[g + 1], a[step], odd);
+      for (int g = 0; g < kGroups; g += 4) {
+        uint32_t codes[4];
+        const int chunk = first_chunk + g / 2 + (kGroups > 2 ? lane / 16 : 0);
+        LoadMatrix4Transposed(codes,
+                              values + SwizzledOffset<kKvChunks>(step * 16 + lane % 16, chunk));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (g + 2 * i >= kGroups) continue;
+          uint32_t first[2], second[2];  // tokens 0 to 7 and 8 to 15 of the step: even, odd columns
+          WidenCodes<kType>(codes[2 * i], first);
+          WidenCodes<kType>(codes[2 * i + 1], second);
+          const uint32_t even[2] = {first[0], second[0]}, odd[2] = {first[1], second[1]};
+          Mma(o[g + 2 * i], a, even);
+          Mma(o[g + 2 * i + 1], a, odd);
+        }
       }
     }
   }
