@@ -202,6 +202,8 @@ TEST_P(DeviceInvarianceTest, ProfilingAndBadOptionsAreAnswered) {
   options.kv_type = std::get<2>(GetParam());
   auto engine = NewEngineOn(kind_, *checkpoint_, options);
   ASSERT_OK(engine.status());
+  EXPECT_THAT((*engine)->spec().numerics_id,
+              ::testing::HasSubstr("-kv" + options.kv_type + "-b16"));
   ASSERT_OK_AND_ASSIGN(const int64_t bytes, (*engine)->ProfileStepBytes(40));
   EXPECT_GT(bytes, 0);
   ASSERT_OK_AND_ASSIGN(const auto kv_bytes, (*engine)->DeviceKvBytes());
