@@ -141,8 +141,10 @@ struct DeviceCopyBlocksArgs {
   int32_t num_pairs = 0;
 };
 
-// One row's sampling, pointers to device memory. Meaning as in kernels/api/sampling.h.
+// One row's sampling, pointers to device memory. Meaning as in kernels/api/sampling.h, and the same
+// bits as the CPU's vector classes give.
 struct DeviceSampleRow {
+  int32_t known_token = -1;  // ≥ 0: no choice is left, only its log-probabilities are wanted
   float temperature = 1.0f;
   int32_t top_k = 0;
   float top_p = 1.0f;
@@ -156,7 +158,7 @@ struct DeviceSampleRow {
   uint32_t sequence_index = 0, position = 0;
   int32_t want_logprob = 0;
   int32_t num_top_logprobs = 0;
-  TokenLogprob* top_logprobs = nullptr;
+  TokenLogprob* top_logprobs = nullptr;  // [num_top_logprobs ≤ vocab_size]
 };
 struct DeviceSampleArgs {
   const float* logits = nullptr;  // [rows][vocab_size]

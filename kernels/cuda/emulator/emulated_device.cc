@@ -42,7 +42,12 @@ class EmulatedEvent final : public DeviceEvent {
 
 class EmulatedStream final : public DeviceStream {
  public:
-  explicit EmulatedStream(uint64_t seed) : seed_(seed) {}
+  EmulatedStream(uint64_t seed, DeviceCalls* calls) : seed_(seed), calls_(*calls) {}
+
+  void Launch(Work work) {
+    if (captured_ == nullptr) ++calls_.kernels;
+    Add(std::move(work));
+  }
 
   void Add(Work work) {
     if (captured_ != nullptr) {
@@ -52,14 +57,21 @@ class EmulatedStream final : public DeviceStream {
     }
   }
 
-  void CopyIn(void* device, const void* host, size_t bytes) override { Copy(device, host, bytes); }
-  void CopyOut(void* host, const void* device, size_t bytes) override { Copy(host, device, bytes); }
+  void CopyIn(void* device, const void* host, size_t bytes) override {
+    if (captured_ == nullptr) calls_.bytes_in += static_cast<int64_t>(bytes);
+    Copy(device, host, bytes);
+  }
+  void CopyOut(void* host, const void* device, size_t bytes) override {
+    if (captured_ == nullptr) calls_.bytes_out += static_cast<int64_t>(bytes);
+    Copy(host, device, bytes);
+  }
   void CopyWithin(void* to, const void* from, size_t bytes) override { Copy(to, from, bytes); }
   void Fill(void* device, int byte, size_t bytes) override {
+    if (captured_ == nullptr) ++calls_.copies;
     Add([device, byte, bytes](uint64_t) { std::memset(device, byte, bytes); });
   }
-  void Record(DeviceEvent&) override {}
-  void Wait(DeviceEvent&) override {}
+  void Record(DeviceEvent&) override { ++calls_.events; }
+  void Wait(DeviceEvent&) override { ++calls_.events; }
 
   absl::StatusOr<std::unique_ptr<DeviceGraph>> Capture(absl::FunctionRef<void()> enqueue) override {
     std::vector<Work> work;
@@ -69,17 +81,23 @@ class EmulatedStream final : public DeviceStream {
     return std::unique_ptr<DeviceGraph>(std::make_unique<EmulatedGraph>(std::move(work)));
   }
   void Launch(DeviceGraph& graph) override {
+    ++calls_.graphs;
     for (const Work& work : static_cast<EmulatedGraph&>(graph).work) Add(work);
   }
-  absl::Status Synchronize() override { return absl::OkStatus(); }
+  absl::Status Synchronize() override {
+    ++calls_.synchronises;
+    return absl::OkStatus();
+  }
   const absl::Status& status() const override { return status_; }
 
  private:
   void Copy(void* to, const void* from, size_t bytes) {
+    if (captured_ == nullptr) ++calls_.copies;
     Add([to, from, bytes](uint64_t) { std::memcpy(to, from, bytes); });
   }
 
   uint64_t seed_;
+  DeviceCalls& calls_;
   std::vector<Work>* captured_ = nullptr;
   const absl::Status status_;
 };
@@ -95,6 +113,7 @@ class EmulatedDevice final : public Device {
   }
 
   const DeviceProperties& properties() const override { return properties_; }
+  const DeviceCalls& calls() const { return calls_; }
   const DeviceOps& ops() const override { return kOps; }
   absl::StatusOr<int64_t> FreeBytes() override { return properties_.memory_bytes; }
 
@@ -109,7 +128,7 @@ class EmulatedDevice final : public Device {
     return DeviceBuffer(this, kind, data, bytes);
   }
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
-    return std::unique_ptr<DeviceStream>(std::make_unique<EmulatedStream>(seed_));
+    return std::unique_ptr<DeviceStream>(std::make_unique<EmulatedStream>(seed_, &calls_));
   }
   absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() override {
     return std::unique_ptr<DeviceEvent>(std::make_unique<EmulatedEvent>());
@@ -120,12 +139,17 @@ class EmulatedDevice final : public Device {
 
   const uint64_t seed_;
   DeviceProperties properties_;
+  DeviceCalls calls_;  // streams go before their device
 };
 
 }  // namespace
 
 void Enqueue(DeviceStream& stream, std::function<void(uint64_t seed)> work) {
-  static_cast<EmulatedStream&>(stream).Add(std::move(work));
+  static_cast<EmulatedStream&>(stream).Launch(std::move(work));
+}
+
+DeviceCalls CallsOf(const Device& device) {
+  return static_cast<const EmulatedDevice&>(device).calls();
 }
 
 std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed) {

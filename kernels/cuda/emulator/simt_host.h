@@ -63,8 +63,6 @@ inline uint32_t PackBf16(float low, float high) {
 
 inline float Exp2(float x) { return std::exp2(x); }
 inline float Exp(float x) { return std::exp(x); }
-inline float Log(float x) { return std::log(x); }
-inline float Log1p(float x) { return std::log1p(x); }
 inline float Tanh(float x) { return std::tanh(x); }
 inline float Sqrt(float x) { return std::sqrt(x); }
 inline float Max(float a, float b) { return std::fmax(a, b); }
@@ -72,6 +70,8 @@ inline float Min(float a, float b) { return std::fmin(a, b); }
 inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
 inline float Mul(float a, float b) { return a * b; }
 inline float Add(float a, float b) { return a + b; }
+inline float Divide(float a, float b) { return a / b; }
+inline float RoundNearest(float x) { return std::nearbyint(x); }
 
 inline void CopyAsync16(void* shared, const void* global, bool valid) {
   CurrentThread().copies.Start(shared, global, valid);
