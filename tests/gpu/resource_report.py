@@ -24,6 +24,7 @@ REGISTERS_MAX = 255
 TENSOR = ("HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128")
 KERNELS = {
     "GemmKernel": TENSOR,
+    "GroupedGemmKernel": TENSOR,
     "AttentionKernel": (*TENSOR, "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"),
     "AttentionMergeKernel": ("MUFU.EX2",),
     "SampleKernel": ("ATOMS", "SHFL.BFLY"),
@@ -32,6 +33,9 @@ KERNELS = {
     "CopyBlocksKernel": ("LDG.E.128", "STG.E.128"),
     "GatedKernel": ("MUFU.EX2",),
     "EmbedKernel": (),
+    "RouteExpertsKernel": ("SHFL.BFLY",),
+    "SortByExpertKernel": (),
+    "CombineExpertsKernel": (),
 }
 
 

@@ -24,6 +24,10 @@ constexpr DeviceOps kOps = {
     .attention = Attention,
     .copy_blocks = CopyBlocks,
     .sample = Sample,
+    .route_experts = RouteExperts,
+    .sort_by_expert = SortByExpert,
+    .grouped_gemm = GroupedGemm,
+    .combine_experts = CombineExperts,
 };
 
 class EmulatedGraph final : public DeviceGraph {
