@@ -313,6 +313,10 @@ EngineSpec MakeSpec(const model::Checkpoint& checkpoint, const kernels::KvShape&
   spec.layout.num_layers = config.num_layers;
   spec.layout.block_tokens = options.block_tokens;
   spec.layout.layer_block_bytes = static_cast<int64_t>(kernels::KvBlockBytes(kv));
+  if (kv.type == kernels::KvType::kBf16) {
+    spec.format = {"bf16",          kv.num_kv_heads,   kv.head_dim,
+                   kv.block_tokens, config.num_layers, std::string(kv::kRowsOrder)};
+  }
   return spec;
 }
 
