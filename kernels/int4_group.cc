@@ -18,6 +18,10 @@ uint16_t FiniteHalf(uint16_t half) {
   return (half & 0x7c00) == 0x7c00 ? static_cast<uint16_t>((half & 0x8000) | 0x7bff) : half;
 }
 
+float QuantOf(const uint8_t (&quants)[16], int64_t i) {
+  return static_cast<float>(i < 16 ? quants[i] & 15 : quants[i - 16] >> 4);
+}
+
 // Also of what is no number: some value of [-65504, 65504].
 float Inside(float value) {
   return value > -kHalfMax ? (value < kHalfMax ? value : kHalfMax) : -kHalfMax;
@@ -74,14 +78,30 @@ Int4Group RoundToInt4(const float* weights, int64_t count) {
 }
 
 float Int4Value(const Int4Group& group, int64_t i) {
-  const int q = i < 16 ? group.quants[i] & 15 : group.quants[i - 16] >> 4;
-  return HalfToFloat(group.scale) * static_cast<float>(q) + HalfToFloat(group.offset);
+  return HalfToFloat(group.scale) * QuantOf(group.quants, i) + HalfToFloat(group.offset);
 }
 
 Int4Group FiniteInt4(const Int4Group& group) {
   Int4Group finite = group;
   finite.scale = FiniteHalf(group.scale);
   finite.offset = FiniteHalf(group.offset);
+  return finite;
+}
+
+Int4Factors Q4KFactors(const Q4KBlock& block, int64_t g) {
+  return {HalfToFloat(block.scale) * static_cast<float>(block.scales[g]),
+          -(HalfToFloat(block.min) * static_cast<float>(block.mins[g]))};
+}
+
+float Q4KValue(const Q4KBlock& block, int64_t g, int64_t i) {
+  const Int4Factors factors = Q4KFactors(block, g);
+  return factors.scale * QuantOf(block.quants[g], i) + factors.offset;
+}
+
+Q4KBlock FiniteQ4K(const Q4KBlock& block) {
+  Q4KBlock finite = block;
+  finite.scale = FiniteHalf(block.scale);
+  finite.min = FiniteHalf(block.min);
   return finite;
 }
 

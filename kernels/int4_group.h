@@ -17,6 +17,14 @@ float Int4Value(const Int4Group& group, int64_t i);
 // The same group with scale and offset that are numbers: what is infinite or none becomes ±65504.
 Int4Group FiniteInt4(const Int4Group& group);
 
+// Group g of a block, element i of it, and the block with numbers, in the same way.
+struct Int4Factors {
+  float scale, offset;
+};
+Int4Factors Q4KFactors(const Q4KBlock& block, int64_t g);
+float Q4KValue(const Q4KBlock& block, int64_t g, int64_t i);
+Q4KBlock FiniteQ4K(const Q4KBlock& block);
+
 // fp16, exactly.
 float HalfToFloat(uint16_t half);
 // To nearest even; beyond the range: ±65504.

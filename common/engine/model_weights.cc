@@ -45,17 +45,20 @@ const char* TypeName(kernels::WeightType type) {
       return "int8";
     case kernels::WeightType::kInt4:
       return "int4";
+    case kernels::WeightType::kQ4K:
+      return "q4k";
   }
   return "";
 }
 
 // What all tensors of a projection are stored as, and whether they give the logits.
 struct StoredAs {
-  bool bf16 = true, int4 = true, output = false;
+  bool bf16 = true, int4 = true, q4k = true, output = false;
 
   void Add(const StoredTensor& tensor) {
     bf16 = bf16 && tensor.type == model::TensorType::kBF16;
     int4 = int4 && model::HasInt4Blocks(tensor);
+    q4k = q4k && model::HasQ4KBlocks(tensor);
   }
 };
 
@@ -177,7 +180,12 @@ class WeightLoader {
     args.packed = packed;
     std::vector<float> rows;
     std::vector<kernels::Int4Group> groups;
-    if (format_ == WeightFormat::kAsStored && args.shape.type == kernels::WeightType::kInt4) {
+    std::vector<kernels::Q4KBlock> blocks;
+    if (args.shape.type == kernels::WeightType::kQ4K) {
+      ReadQ4K(job, &blocks);
+      args.blocks = blocks.data();
+    } else if (format_ == WeightFormat::kAsStored &&
+               args.shape.type == kernels::WeightType::kInt4) {
       static_assert(sizeof(kernels::Int4Group) == model::kInt4BlockBytes);
       groups.resize(static_cast<size_t>(job.num_rows * args.shape.k / model::kInt4BlockWeights));
       if (job.tensor != nullptr) {
@@ -194,6 +202,16 @@ class WeightLoader {
       args.rows = rows.data();
     }
     backend_.pack_rows(args);
+  }
+  static void ReadQ4K(const PackJob& job, std::vector<kernels::Q4KBlock>* blocks) {
+    std::vector<model::Q4KBlock> stored(
+        static_cast<size_t>(job.num_rows * job.projection->shape.k / model::kQ4KBlockWeights));
+    if (job.tensor != nullptr) {
+      model::ReadQ4KBlocks(*job.tensor, job.first_row, job.num_rows, absl::MakeSpan(stored));
+    }
+    static_assert(sizeof(kernels::Q4KBlock) == sizeof(model::Q4KBlock));
+    blocks->resize(stored.size());
+    std::memcpy(blocks->data(), stored.data(), stored.size() * sizeof(model::Q4KBlock));
   }
   const StoredTensor& Find(TensorRole role, int layer) const {
     const StoredTensor* tensor = checkpoint_.Find(role, layer);
@@ -218,6 +236,7 @@ class WeightLoader {
         // all layers together.
         return stored.output ? kernels::WeightType::kInt8 : kernels::WeightType::kInt4;
       case WeightFormat::kAsStored:
+        if (stored.q4k) return kernels::WeightType::kQ4K;
         return stored.int4 ? kernels::WeightType::kInt4 : kernels::WeightType::kInt8;
       case WeightFormat::kAuto:
         break;

@@ -21,7 +21,7 @@ namespace tandem::engine {
 // How weights are kept. kAuto: bf16 where the backend multiplies bf16 pairs; elsewhere weights
 // stored as bf16 stay bf16 (exact) and everything else becomes fp32. kInt8, kInt4: see
 // kernels::WeightType; kInt4 keeps the output matrix in int8. kAsStored: matrices stored in blocks
-// of four bits as they are, others in int8.
+// of four bits (Q4_0, Q4_1, Q4_K) as they are, others in int8.
 enum class WeightFormat { kAuto, kF32, kBf16, kInt8, kInt4, kAsStored };
 
 // Products take activations rounded to int8, and give the same bits in every class.
@@ -72,7 +72,7 @@ class ModelWeights {
   // `out` of hidden size.
   void ReadEmbedding(TokenId token, absl::Span<float> out) const;
   // Distinct weight types, for the numerics id: "f32", "bf16", "bf16+f32", "int8",
-  // "int4+int8", "stored-int4+int8".
+  // "int4+int8", "stored-int4+int8", "stored-int8+q4k".
   const std::string& TypeNames() const { return type_names_; }
   int64_t bytes() const { return bytes_; }
   // Of bytes(), those that lie in a file's mapping, which other processes may share.

@@ -33,6 +33,11 @@ int64_t FileRow(const StoredTensor& tensor, int64_t row) {
   return row - within + 2 * (within % half) + within / half;
 }
 
+void CheckRows(const StoredTensor& tensor, int64_t begin, int64_t count) {
+  TANDEM_CHECK(begin >= 0 && count >= 0 && begin <= tensor.rows - count, "tensor ", tensor.name,
+               ": rows ", begin, " + ", count, " of ", tensor.rows);
+}
+
 absl::Status InRange(absl::string_view what, int64_t value, int64_t max) {
   if (value >= 1 && value <= max) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(what, " is ", value, ", 1 to ", max, " expected"));
@@ -83,8 +88,7 @@ absl::Status ValidateLayer(const LayerConfig& layer, int32_t head_dim) {
 
 void ReadRows(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
               absl::Span<float> out) {
-  TANDEM_CHECK(row_begin >= 0 && row_count >= 0 && row_begin <= tensor.rows - row_count, "tensor ",
-               tensor.name, ": rows ", row_begin, " + ", row_count, " of ", tensor.rows);
+  CheckRows(tensor, row_begin, row_count);
   TANDEM_CHECK(static_cast<int64_t>(out.size()) == row_count * tensor.columns, "tensor ",
                tensor.name, ": ", out.size(), " floats for ", row_count, " rows");
   const bool is_permuted_vector = tensor.rows == 1 && tensor.permuted_head_rows > 0;
@@ -111,8 +115,7 @@ bool HasInt4Blocks(const StoredTensor& tensor) {
 void ReadInt4Blocks(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
                     absl::Span<std::byte> out) {
   TANDEM_CHECK(HasInt4Blocks(tensor), "tensor ", tensor.name);
-  TANDEM_CHECK(row_begin >= 0 && row_count >= 0 && row_begin <= tensor.rows - row_count, "tensor ",
-               tensor.name, ": rows ", row_begin, " + ", row_count, " of ", tensor.rows);
+  CheckRows(tensor, row_begin, row_count);
   const int64_t blocks = tensor.columns / kInt4BlockWeights;
   TANDEM_CHECK(static_cast<int64_t>(out.size()) == row_count * blocks * kInt4BlockBytes, "tensor ",
                tensor.name, ": ", out.size(), " bytes for ", row_count, " rows");
@@ -131,6 +134,24 @@ void ReadInt4Blocks(const StoredTensor& tensor, int64_t row_begin, int64_t row_c
       std::memcpy(next + 2, &offset, sizeof(offset));
       std::memcpy(next + 4, row + 2, 16);
     }
+  }
+}
+
+bool HasQ4KBlocks(const StoredTensor& tensor) {
+  return tensor.type == TensorType::kQ4_K && !tensor.add_one;
+}
+
+void ReadQ4KBlocks(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
+                   absl::Span<Q4KBlock> out) {
+  TANDEM_CHECK(HasQ4KBlocks(tensor), "tensor ", tensor.name);
+  CheckRows(tensor, row_begin, row_count);
+  const int64_t blocks = tensor.columns / kQ4KBlockWeights;
+  TANDEM_CHECK(static_cast<int64_t>(out.size()) == row_count * blocks, "tensor ", tensor.name, ": ",
+               out.size(), " blocks for ", row_count, " rows");
+  Q4KBlock* next = out.data();
+  for (int64_t i = 0; i < row_count; ++i) {
+    const std::byte* row = tensor.data + FileRow(tensor, row_begin + i) * tensor.row_bytes;
+    for (int64_t b = 0; b < blocks; ++b) *next++ = UnpackQ4K(row + b * kQ4KStoredBytes);
   }
 }
 

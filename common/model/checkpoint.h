@@ -91,6 +91,19 @@ bool HasInt4Blocks(const StoredTensor& tensor);
 void ReadInt4Blocks(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
                     absl::Span<std::byte> out);
 
+// Q4_K: super-blocks of 256 weights, eight groups of 32. Weight = d * scales[g] * element - dmin *
+// mins[g]; elements of a group lie as in a block above.
+struct Q4KBlock {
+  uint16_t d, dmin;  // fp16
+  uint8_t scales[8], mins[8];
+  uint8_t elements[8][16];
+};
+inline constexpr int64_t kQ4KBlockWeights = 256;
+bool HasQ4KBlocks(const StoredTensor& tensor);
+// As ReadInt4Blocks, into `out` [row_count * columns / 256].
+void ReadQ4KBlocks(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
+                   absl::Span<Q4KBlock> out);
+
 // A tokenizer's raw material: either GGUF's tokenizer.ggml.* metadata or a tokenizer.json's text.
 struct TokenizerSource {
   std::string tokenizer_json;         // Hugging Face; empty for GGUF

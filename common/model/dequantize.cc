@@ -280,6 +280,25 @@ void DequantizeRow(TensorType type, const std::byte* data, int64_t columns, floa
   }
 }
 
+Q4KBlock UnpackQ4K(const std::byte* stored) {
+  const auto* data = reinterpret_cast<const uint8_t*>(stored);
+  Q4KBlock block = {};
+  block.d = Load<uint16_t>(data);
+  block.dmin = Load<uint16_t>(data + 2);
+  for (int sub = 0; sub < 8; ++sub) {
+    const ScaleAndMin packed = UnpackScale(data + 4, sub);
+    block.scales[sub] = static_cast<uint8_t>(packed.scale);
+    block.mins[sub] = static_cast<uint8_t>(packed.min);
+    const uint8_t* nibbles = data + 16 + 32 * (sub / 2);
+    const int shift = 4 * (sub & 1);
+    for (int i = 0; i < 16; ++i) {
+      const int low = (nibbles[i] >> shift) & 15, high = (nibbles[16 + i] >> shift) & 15;
+      block.elements[sub][i] = static_cast<uint8_t>(low | high << 4);
+    }
+  }
+  return block;
+}
+
 uint16_t TimesMinusEight(uint16_t half) {
   constexpr uint32_t kMost = 0x7bff;
   const uint32_t sign = ~uint32_t{half} & 0x8000u;

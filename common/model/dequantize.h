@@ -31,6 +31,10 @@ float HalfToFloat(uint16_t half);
 // block_elements; `data` holds columns / block_elements blocks (any alignment).
 void DequantizeRow(TensorType type, const std::byte* data, int64_t columns, float* out);
 
+// One stored Q4_K block, kQ4KStoredBytes at any alignment, taken apart.
+inline constexpr int64_t kQ4KStoredBytes = 144;
+Q4KBlock UnpackQ4K(const std::byte* stored);
+
 // -8 times a half-precision number, exactly; the largest there is where that is beyond the range.
 uint16_t TimesMinusEight(uint16_t half);
 

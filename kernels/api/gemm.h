@@ -24,7 +24,10 @@ namespace tandem::kernels {
 //
 // kInt4 keeps each group of 32 along k of a row of w as Int4Group, made of the weights when packing
 // or given as it is, and rounds x in groups of 32: exact sums, the same bits in all classes, too.
-enum class WeightType { kF32, kBf16, kInt8, kInt4 };
+//
+// kQ4K keeps Q4KBlocks as they are given, and is computed with as kInt4 is: scales and minima of a
+// group are products that fp32 holds exactly.
+enum class WeightType { kF32, kBf16, kInt8, kInt4, kQ4K };
 
 inline constexpr int64_t kInt4GroupSize = 32;
 // w ≈ scale · q + offset, q in [0, 15]. Element i is the low half of quants[i], element 16 + i the
@@ -35,7 +38,18 @@ struct Int4Group {
   uint8_t quants[16];
 };
 
-// The shape of w: `n` output features by `k` input features.
+// Eight groups of four bits: w = (scale · scales[g]) · q − min · mins[g], scales and minima in
+// [0, 63]. Elements lie in quants[g] as in an Int4Group.
+inline constexpr int64_t kQ4KBlockSize = 256;
+struct Q4KBlock {
+  uint16_t scale;  // fp16
+  uint16_t min;
+  uint8_t scales[8];
+  uint8_t mins[8];
+  uint8_t quants[8][16];
+};
+
+// The shape of w: `n` output features by `k` input features; kQ4K: k a multiple of 256.
 struct MatrixShape {
   int64_t n = 0;
   int64_t k = 0;
@@ -62,6 +76,9 @@ struct PackRowsArgs {
   // kInt4: [num_rows][ceil(shape.k / 32)] instead of rows. What is infinite or no number in them
   // becomes some number.
   const Int4Group* groups = nullptr;
+  // kQ4K: [num_rows][shape.k / 256] instead of rows; the same holds. REQUIRES: scales and minima in
+  // their range.
+  const Q4KBlock* blocks = nullptr;
 };
 // Packs them. Any split of [0, n) into ranges, in any order, gives the same bytes; disjoint ranges
 // may be packed by different threads at once. The range with the last row also fills the padding.
@@ -83,7 +100,7 @@ struct GemmArgs {
   // act(gate)·up is rounded to bf16 into here, [rows][y_stride] with shape.n / 2 written, and there
   // is neither y nor bias. REQUIRES: x_bf16, shape.n a multiple of 32.
   uint16_t* gated_bf16 = nullptr;
-  float* gated = nullptr;  // the same in fp32. REQUIRES: x, kInt8 or kInt4 weights
+  float* gated = nullptr;  // the same in fp32. REQUIRES: x, kInt8, kInt4 or kQ4K weights
   GateActivation activation = GateActivation::kSilu;
   void* scratch = nullptr;  // [GemmScratchBytes(rows, shape.k)], 64-byte boundary
 };

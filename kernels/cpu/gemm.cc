@@ -178,7 +178,7 @@ void PackRowsAs(const PackRowsArgs& args) {
 
 size_t PackedBytes(const MatrixShape& shape) {
   if (shape.type == WeightType::kInt8) return Int8PackedBytes(shape);
-  if (shape.type == WeightType::kInt4) return Int4PackedBytes(shape);
+  if (IsInt4(shape.type)) return Int4PackedBytes(shape);
   if constexpr (kHasDotProducts) {
     if (shape.type == WeightType::kBf16) return DotPackedBytes(shape);
   }
@@ -190,12 +190,13 @@ void PackRows(const PackRowsArgs& args) {
   KERNEL_REQUIRE(args.first_row >= 0 && args.num_rows >= 0);
   KERNEL_REQUIRE(args.first_row + args.num_rows <= args.shape.n);
   KERNEL_REQUIRE(args.groups == nullptr || args.shape.type == WeightType::kInt4);
+  KERNEL_REQUIRE((args.blocks != nullptr) == (args.shape.type == WeightType::kQ4K));
   if (args.num_rows == 0) return;
   if (args.shape.type == WeightType::kF32) {
     PackRowsAs<float>(args);
   } else if (args.shape.type == WeightType::kInt8) {
     Int8PackRows(args);
-  } else if (args.shape.type == WeightType::kInt4) {
+  } else if (IsInt4(args.shape.type)) {
     Int4PackRows(args);
   } else if constexpr (kHasDotProducts) {
     DotPackRows(args);
@@ -215,7 +216,7 @@ void Gemm(const GemmArgs& args, const ParallelFor& parallel) {
     Int8Gemm(args, parallel);
     return;
   }
-  if (shape.type == WeightType::kInt4) {
+  if (IsInt4(shape.type)) {
     Int4Gemm(args, parallel);
     return;
   }

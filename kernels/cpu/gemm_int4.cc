@@ -1,6 +1,6 @@
 // y = x·wᵀ with four-bit w and int8 x, see kernels/api/gemm.h and docs/kernels/gemm.md.
 //
-//   w[n, k] = s[n, g]·q[n, k] + o[n, g]    q in [0, 15], s and o fp16, g: group of 32 k
+//   w[n, k] = s[n, g]·q[n, k] + o[n, g]    q in [0, 15], s and o exact in fp32, g: group of 32 k
 //   x[m, k] ≈ t[m, g]·p[m, k]              t[m, g] = max |x[m, k]| / 127 over the same group
 //   y[m, n] = Σ_g (s·t)·float(Σ_{k in g} q·p) + o·(t·Σ_{k in g} p)   two FMAs a group, g ascending
 // The inner sums are exact in int32, the outer chain is fixed: rows, blocking, threads and class
@@ -8,6 +8,8 @@
 // Packed weights: panels of 32 output features, [ceil(N/32)][ceil(K/32)] of {[4][32][4] bytes,
 // s[32], o[32] fp16}: one stream of memory, ten lines a group. Byte b of word j of a feature holds
 // elements 4j + b (low half) and 16 + 4j + b (high half) of its group: the order of Int4Group.
+// kQ4K: [ceil(N/32)][K/256] of {d[32], m[32] fp16, [8] of {[4][32][4] bytes, a[32], b[32] bytes}},
+// s = d·a and o = −m·b: products of 11 by 6 bits.
 // Bound by bytes of w up to about 12 rows, by dot products and the twelve other operations that
 // come with sixteen of them above.
 #include "kernels/cpu/gemm_int4.h"
@@ -24,11 +26,63 @@ namespace {
 constexpr int64_t kGroup = kInt4GroupSize;
 constexpr int64_t kWordBytes = kPanel * 4;  // one word of each feature
 constexpr int64_t kQuantBytes = 4 * kWordBytes;
-constexpr int64_t kGroupBytes = kQuantBytes + kPanel * 2 * 2;
 constexpr int64_t kRowsMax = kHas32Registers ? 6 : 2;
+constexpr int64_t kGroupsOfBlock = kQ4KBlockSize / kGroup;
+
+// Sixteen finite fp16 numbers, exactly.
+TANDEM_INLINE V16 LoadHalves(const char* p) {
+#if defined(__AVX512F__)
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+#else
+  const U16 bits = BitsOf(LoadBf16(reinterpret_cast<const uint16_t*>(p)));
+  const U16 magnitude = ShiftRightU<3>(AndU(bits, SetU1(0x7fff0000u)));
+  const V16 exact = Mul(FromBits(magnitude), Set1(0x1p112f));
+  return FromBits(XorU(BitsOf(exact), AndU(bits, SetU1(0x80000000u))));
+#endif
+}
+
+// s and o of sixteen features.
+struct Factors {
+  V16 scale, offset;
+};
+
+// Where a panel's groups lie, and their factors: features [16 v, + 16).
+struct GroupLayout {
+  static constexpr int64_t kGroupBytes = kQuantBytes + kPanel * 2 * 2;
+
+  TANDEM_INLINE static int64_t PanelBytes(int64_t k) { return CeilDiv(k, kGroup) * kGroupBytes; }
+  TANDEM_INLINE static const char* At(const char* panel, int64_t group) {
+    return panel + group * kGroupBytes;
+  }
+  TANDEM_INLINE static Factors Load(const char* panel, int64_t group, int64_t v) {
+    const char* factors = At(panel, group) + kQuantBytes + v * kLanes * 2;
+    return {LoadHalves(factors), LoadHalves(factors + kPanel * 2)};
+  }
+};
+struct Q4KLayout {
+  static constexpr int64_t kHeaderBytes = kPanel * 2 * 2;
+  static constexpr int64_t kGroupBytes = kQuantBytes + kPanel * 2;
+  static constexpr int64_t kBlockBytes = kHeaderBytes + kGroupsOfBlock * kGroupBytes;
+
+  TANDEM_INLINE static int64_t PanelBytes(int64_t k) { return k / kQ4KBlockSize * kBlockBytes; }
+  TANDEM_INLINE static const char* Block(const char* panel, int64_t group) {
+    return panel + group / kGroupsOfBlock * kBlockBytes;
+  }
+  TANDEM_INLINE static const char* At(const char* panel, int64_t group) {
+    return Block(panel, group) + kHeaderBytes + group % kGroupsOfBlock * kGroupBytes;
+  }
+  TANDEM_INLINE static Factors Load(const char* panel, int64_t group, int64_t v) {
+    const char* block = Block(panel, group) + v * kLanes * 2;
+    const char* small = At(panel, group) + kQuantBytes + v * kLanes;
+    const V16 scale = Mul(LoadHalves(block), FromInt(LoadBytes(small)));
+    const V16 least = Mul(LoadHalves(block + kPanel * 2), FromInt(LoadBytes(small + kPanel)));
+    return {scale, Sub(Zero(), least)};
+  }
+};
 
 TANDEM_INLINE int64_t PanelBytes(const MatrixShape& shape) {
-  return CeilDiv(shape.k, kGroup) * kGroupBytes;
+  return shape.type == WeightType::kQ4K ? Q4KLayout::PanelBytes(shape.k)
+                                        : GroupLayout::PanelBytes(shape.k);
 }
 
 struct GroupScale {
@@ -50,21 +104,10 @@ struct Tile {
   TilePlace place;
 };
 
-// Sixteen finite fp16 numbers, exactly.
-TANDEM_INLINE V16 LoadHalves(const char* p) {
-#if defined(__AVX512F__)
-  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
-#else
-  const U16 bits = BitsOf(LoadBf16(reinterpret_cast<const uint16_t*>(p)));
-  const U16 magnitude = ShiftRightU<3>(AndU(bits, SetU1(0x7fff0000u)));
-  const V16 exact = Mul(FromBits(magnitude), Set1(0x1p112f));
-  return FromBits(XorU(BitsOf(exact), AndU(bits, SetU1(0x80000000u))));
-#endif
-}
-
-// Adds group `group`, whose weights begin at `w`, to sums.
-template <int R>
-TANDEM_INLINE void AddGroup(const Tile& tile, int64_t group, const char* w, V16 (&sums)[R][2]) {
+// Adds group `group` to sums.
+template <typename Layout, int R>
+TANDEM_INLINE void AddGroup(const Tile& tile, int64_t group, V16 (&sums)[R][2]) {
+  const char* w = Layout::At(tile.w, group);
   const U16 low_half = SetU1(0x0f0f0f0fu);
   U16 acc[R][2];
 #pragma GCC unroll 6
@@ -94,8 +137,7 @@ TANDEM_INLINE void AddGroup(const Tile& tile, int64_t group, const char* w, V16 
   _mm_prefetch(w + kPrefetchBytes + kQuantBytes + 64, _MM_HINT_T1);
 #pragma GCC unroll 2
   for (int v = 0; v < 2; ++v) {
-    const V16 scale = LoadHalves(w + kQuantBytes + v * kLanes * 2);
-    const V16 offset = LoadHalves(w + kQuantBytes + (kPanel + v * kLanes) * 2);
+    const auto [scale, offset] = Layout::Load(tile.w, group, v);
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
       const GroupScale& x_scale = tile.x_scales[r * tile.groups + group];
@@ -105,13 +147,13 @@ TANDEM_INLINE void AddGroup(const Tile& tile, int64_t group, const char* w, V16 
   }
 }
 
-template <int R>
+template <typename Layout, int R>
 void RunTile(const Tile& tile) {
   V16 sums[R][2];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r) sums[r][0] = sums[r][1] = Zero();
   for (int64_t group = 0; group < tile.groups; ++group) {
-    AddGroup<R>(tile, group, tile.w + group * kGroupBytes, sums);
+    AddGroup<Layout, R>(tile, group, sums);
   }
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {
@@ -122,12 +164,52 @@ void RunTile(const Tile& tile) {
 }
 
 using TileFn = void (*)(const Tile& tile);
+template <typename Layout>
 constexpr TileFn kTileFns[] = {
-    RunTile<1>, RunTile<2>,
+    RunTile<Layout, 1>, RunTile<Layout, 2>,
 #if defined(__AVX512F__)
-    RunTile<3>, RunTile<4>, RunTile<5>, RunTile<6>,
+    RunTile<Layout, 3>, RunTile<Layout, 4>, RunTile<Layout, 5>, RunTile<Layout, 6>,
 #endif
 };
+
+TANDEM_INLINE void StoreQuants(const uint8_t (&quants)[16], char* group, int64_t feature) {
+  for (int64_t j = 0; j < 4; ++j) {
+    __builtin_memcpy(group + j * kWordBytes + feature * 4, quants + j * 4, 4);
+  }
+}
+
+// Feature `feature` of the panel at `out`.
+void PackGroups(const PackRowsArgs& args, int64_t row, int64_t feature, char* out) {
+  const int64_t k = args.shape.k, groups = CeilDiv(k, kGroup);
+  for (int64_t g = 0; g < groups; ++g, out += GroupLayout::kGroupBytes) {
+    Int4Group group = {};  // features that pad a panel
+    if (row < args.num_rows && args.groups != nullptr) {
+      group = FiniteInt4(args.groups[row * groups + g]);
+    } else if (row < args.num_rows) {
+      group = RoundToInt4(args.rows + row * k + g * kGroup, Least(kGroup, k - g * kGroup));
+    }
+    StoreQuants(group.quants, out, feature);
+    __builtin_memcpy(out + kQuantBytes + feature * 2, &group.scale, 2);
+    __builtin_memcpy(out + kQuantBytes + (kPanel + feature) * 2, &group.offset, 2);
+  }
+}
+
+void PackQ4K(const PackRowsArgs& args, int64_t row, int64_t feature, char* panel) {
+  const int64_t blocks = args.shape.k / kQ4KBlockSize;
+  for (int64_t b = 0; b < blocks; ++b) {
+    Q4KBlock block = {};
+    if (row < args.num_rows) block = FiniteQ4K(args.blocks[row * blocks + b]);
+    char* out = panel + b * Q4KLayout::kBlockBytes;
+    __builtin_memcpy(out + feature * 2, &block.scale, 2);
+    __builtin_memcpy(out + (kPanel + feature) * 2, &block.min, 2);
+    out += Q4KLayout::kHeaderBytes;
+    for (int64_t g = 0; g < kGroupsOfBlock; ++g, out += Q4KLayout::kGroupBytes) {
+      StoreQuants(block.quants[g], out, feature);
+      __builtin_memcpy(out + kQuantBytes + feature, &block.scales[g], 1);
+      __builtin_memcpy(out + kQuantBytes + kPanel + feature, &block.mins[g], 1);
+    }
+  }
+}
 
 }  // namespace
 
@@ -136,26 +218,14 @@ size_t Int4PackedBytes(const MatrixShape& shape) {
 }
 
 void Int4PackRows(const PackRowsArgs& args) {
-  const int64_t k = args.shape.k, groups = CeilDiv(k, kGroup);
+  KERNEL_REQUIRE(args.shape.type != WeightType::kQ4K || args.shape.k % kQ4KBlockSize == 0);
   const bool last = args.first_row + args.num_rows == args.shape.n;
   const int64_t end =
       last ? CeilDiv(args.shape.n, kPanel) * kPanel : args.first_row + args.num_rows;
+  const auto pack = args.shape.type == WeightType::kQ4K ? PackQ4K : PackGroups;
   for (int64_t n = args.first_row; n < end; ++n) {
-    const int64_t row = n - args.first_row, feature = n % kPanel;
-    char* out = static_cast<char*>(args.packed) + n / kPanel * PanelBytes(args.shape);
-    for (int64_t g = 0; g < groups; ++g, out += kGroupBytes) {
-      Int4Group group = {};  // features that pad a panel
-      if (n < args.shape.n && args.groups != nullptr) {
-        group = FiniteInt4(args.groups[row * groups + g]);
-      } else if (n < args.shape.n) {
-        group = RoundToInt4(args.rows + row * k + g * kGroup, Least(kGroup, k - g * kGroup));
-      }
-      for (int64_t j = 0; j < 4; ++j) {
-        __builtin_memcpy(out + j * kWordBytes + feature * 4, group.quants + j * 4, 4);
-      }
-      __builtin_memcpy(out + kQuantBytes + feature * 2, &group.scale, 2);
-      __builtin_memcpy(out + kQuantBytes + (kPanel + feature) * 2, &group.offset, 2);
-    }
+    char* panel = static_cast<char*>(args.packed) + n / kPanel * PanelBytes(args.shape);
+    pack(args, n - args.first_row, n % kPanel, panel);
   }
 }
 
@@ -170,15 +240,17 @@ void Int4Gemm(const GemmArgs& args, const ParallelFor& parallel) {
       args,
       {.rows_max = kRowsMax, .panel_bytes = PanelBytes(shape), .few_blocks = 12, .task_blocks = 4});
   const char* weights = static_cast<const char*>(args.w.data);
+  const TileFn* tiles =
+      shape.type == WeightType::kQ4K ? kTileFns<Q4KLayout> : kTileFns<GroupLayout>;
   parallel(plan.tasks(), [&](int64_t task, int) {
     RunTask(plan, task, [&](int64_t block, int64_t panel) {
       const int64_t row = plan.Begin(block);
-      kTileFns[plan.Rows(block) - 1]({x.bytes + row * x.stride,
-                                      x.stride,
-                                      x.scales + row * x.groups,
-                                      x.groups,
-                                      weights + panel * plan.panel_bytes,
-                                      {&args, row, panel * kPanel}});
+      tiles[plan.Rows(block) - 1]({x.bytes + row * x.stride,
+                                   x.stride,
+                                   x.scales + row * x.groups,
+                                   x.groups,
+                                   weights + panel * plan.panel_bytes,
+                                   {&args, row, panel * kPanel}});
     });
   });
 }

@@ -1,11 +1,16 @@
 // Products of four-bit weights in groups with activations rounded to int8: what gemm.cc calls for
-// WeightType::kInt4. Sums of a group are exact integers, so every class gives the same bits.
+// WeightType::kInt4 and kQ4K. Sums of a group are exact integers, so every class gives the same
+// bits.
 #pragma once
 
 #include "kernels/api/gemm.h"
 #include "kernels/cpu/v16.h"
 
 namespace tandem::kernels::TANDEM_ISA {
+
+constexpr bool IsInt4(WeightType type) {
+  return type == WeightType::kInt4 || type == WeightType::kQ4K;
+}
 
 // See PackedBytesFn, PackRowsFn and GemmFn.
 size_t Int4PackedBytes(const MatrixShape& shape);

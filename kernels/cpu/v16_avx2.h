@@ -97,6 +97,11 @@ TANDEM_INLINE U16 LoadU(const uint32_t* p) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
 }
+TANDEM_INLINE U16 LoadBytes(const void* p) {
+  const char* bytes = static_cast<const char*>(p);
+  return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))),
+          _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes + 8)))};
+}
 TANDEM_INLINE void StoreU(uint32_t* p, U16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.low);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), a.high);

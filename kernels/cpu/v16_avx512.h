@@ -58,6 +58,9 @@ TANDEM_INLINE void StoreMasked(Mask16 mask, float* p, V16 a) {
 }
 
 TANDEM_INLINE U16 LoadU(const uint32_t* p) { return {_mm512_loadu_si512(p)}; }
+TANDEM_INLINE U16 LoadBytes(const void* p) {
+  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+}
 TANDEM_INLINE void StoreU(uint32_t* p, U16 a) { _mm512_storeu_si512(p, a.v); }
 TANDEM_INLINE U16 SetU1(uint32_t x) { return {_mm512_set1_epi32(static_cast<int>(x))}; }
 TANDEM_INLINE U16 AddU(U16 a, U16 b) { return {_mm512_add_epi32(a.v, b.v)}; }

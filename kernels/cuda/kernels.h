@@ -11,7 +11,11 @@ void RmsNorm(const DeviceRmsNormArgs& args, DeviceStream& stream);
 void RopeKv(const DeviceRopeKvArgs& args, DeviceStream& stream);
 void Gated(const DeviceGatedArgs& args, DeviceStream& stream);
 void CopyBlocks(const DeviceCopyBlocksArgs& args, DeviceStream& stream);
+void Quantise(const DeviceQuantiseArgs& args, DeviceStream& stream);
 void Gemm(const DeviceGemmArgs& args, DeviceStream& stream);
+// Gemm of one type of weights. REQUIRES: args.type is it.
+void GemmInt8(const DeviceGemmArgs& args, DeviceStream& stream);
+void GemmWeightOnly(const DeviceGemmArgs& args, DeviceStream& stream);  // kInt4, kFp8
 void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
 void Sample(const DeviceSampleArgs& args, DeviceStream& stream);
 void RouteExperts(const DeviceRouteArgs& args, DeviceStream& stream);

@@ -1,5 +1,5 @@
-// y = x·wᵀ in double; weights stay row-major fp32, rounded to bf16, int8 or int4 where the type
-// says so.
+// y = x·wᵀ in double; weights stay row-major fp32, rounded to bf16, int8 or four bits where
+// the type says so.
 #include <algorithm>
 #include <cmath>
 
@@ -34,6 +34,16 @@ void PackInt4(const PackRowsArgs& args, float* packed) {
   }
 }
 
+void PackQ4K(const PackRowsArgs& args, float* packed) {
+  const int64_t blocks = args.num_rows * args.shape.k / kQ4KBlockSize;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const Q4KBlock block = FiniteQ4K(args.blocks[b]);
+    for (int64_t i = 0; i < kQ4KBlockSize; ++i) {
+      *packed++ = Q4KValue(block, i / kInt4GroupSize, i % kInt4GroupSize);
+    }
+  }
+}
+
 }  // namespace
 
 void PackRows(const PackRowsArgs& args) {
@@ -41,6 +51,10 @@ void PackRows(const PackRowsArgs& args) {
   float* packed = static_cast<float*>(args.packed) + args.first_row * k;
   if (args.shape.type == WeightType::kInt4) {
     PackInt4(args, packed);
+    return;
+  }
+  if (args.shape.type == WeightType::kQ4K) {
+    PackQ4K(args, packed);
     return;
   }
   for (int64_t row = 0; row < args.num_rows; ++row) {

@@ -25,6 +25,10 @@ TENSOR = ("HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128")
 KERNELS = {
     "GemmKernel": TENSOR,
     "GroupedGemmKernel": TENSOR,
+    "GemmInt8Kernel": ("IMMA.16832.S8.S8", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128"),
+    "GemmInt4Kernel": (*TENSOR, "HFMA2.BF16", "F2FP.BF16"),
+    "GemmFp8Kernel": (*TENSOR, "LDS.64", "LOP3.LUT"),
+    "QuantiseKernel": ("SHFL.BFLY", "LDG.E.128", "STG.E.64"),
     "AttentionKernel": (*TENSOR, "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"),
     "AttentionMergeKernel": ("MUFU.EX2",),
     "SampleKernel": ("ATOMS", "SHFL.BFLY"),

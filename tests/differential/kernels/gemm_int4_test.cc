@@ -2,7 +2,10 @@
 // 32 weights an fp16 scale and offset and 32 numbers of [0, 15]; x rounded in the same groups;
 // exact integer sums; two FMAs a group. A group that is given is computed with as it is; one that
 // is made holds each weight to within half a step and the rounding of scale and offset; conversions
-// from and to fp16 are the format's.
+// from and to fp16 are the format's. The same holds of super-blocks, whose groups' scales and
+// offsets are exact products.
+#include <functional>
+
 #include "kernels/int4_group.h"
 #include "whole_number_gemm.h"
 
@@ -19,14 +22,27 @@ double HalfValue(uint16_t half) {
   return (half & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-int Quant(const Int4Group& group, int64_t i) {
-  return i < 16 ? group.quants[i] & 15 : group.quants[i - 16] >> 4;
+int Quant(const uint8_t (&quants)[16], int64_t i) {
+  return i < 16 ? quants[i] & 15 : quants[i - 16] >> 4;
 }
 
-class Int4GemmTest : public WholeNumberGemmTest {
- protected:
-  Int4GemmTest() { type_ = WeightType::kInt4; }
+// What a product is computed with.
+struct OracleGroup {
+  float scale, offset;
+  const uint8_t (&quants)[16];
 
+  explicit OracleGroup(const Int4Group& group)
+      : scale(static_cast<float>(HalfValue(group.scale))),
+        offset(static_cast<float>(HalfValue(group.offset))),
+        quants(group.quants) {}
+  OracleGroup(const Q4KBlock& block, int64_t g)
+      : scale(static_cast<float>(HalfValue(block.scale) * block.scales[g])),
+        offset(static_cast<float>(0 - HalfValue(block.min) * block.mins[g])),
+        quants(block.quants[g]) {}
+};
+
+class FourBitGemmTest : public WholeNumberGemmTest {
+ protected:
   int64_t GroupsOf(const Product& p) const { return (p.k + kGroup - 1) / kGroup; }
 
   std::vector<Int4Group> DrawGroups(const Product& p) {
@@ -40,21 +56,50 @@ class Int4GemmTest : public WholeNumberGemmTest {
     return groups;
   }
 
-  Floats PackGroups(const Backend& backend, const Product& p,
-                    const std::vector<Int4Group>& groups) {
-    const MatrixShape shape = {p.n, p.k, WeightType::kInt4};
+  std::vector<Q4KBlock> DrawBlocks(const Product& p) {
+    std::vector<Q4KBlock> blocks(static_cast<size_t>(p.n * p.k / kQ4KBlockSize));
+    for (Q4KBlock& block : blocks) {
+      block.scale = static_cast<uint16_t>(Uniform(0, 0x3fff) | Uniform(0, 1) << 15);
+      block.min = static_cast<uint16_t>(Uniform(0, 0x3fff) | Uniform(0, 1) << 15);
+      for (int64_t g = 0; g < 8; ++g) {
+        block.scales[g] = static_cast<uint8_t>(Uniform(0, 63));
+        block.mins[g] = static_cast<uint8_t>(Uniform(0, 63));
+        for (uint8_t& pair : block.quants[g]) pair = static_cast<uint8_t>(Uniform(0, 255));
+      }
+    }
+    return blocks;
+  }
+
+  // In ranges of random length, last range first. `give` points the arguments to the rows from one
+  // on.
+  Floats PackRanges(const Backend& backend, const Product& p,
+                    const std::function<void(int64_t, PackRowsArgs*)>& give) {
+    const MatrixShape shape = {p.n, p.k, type_};
     Floats packed(backend.packed_bytes(shape) / 4 + 1);
     for (int64_t end = p.n; end > 0;) {
       const int64_t begin = Uniform(0, end - 1);
       PackRowsArgs args = {shape, begin, end - begin, nullptr, packed.data()};
-      args.groups = groups.data() + begin * GroupsOf(p);
+      give(begin, &args);
       backend.pack_rows(args);
       end = begin;
     }
     return packed;
   }
 
-  Floats Expected(const Product& p, const std::vector<Int4Group>& groups) {
+  Floats PackGroups(const Backend& backend, const Product& p,
+                    const std::vector<Int4Group>& groups) {
+    return PackRanges(backend, p, [&](int64_t begin, PackRowsArgs* args) {
+      args->groups = groups.data() + begin * GroupsOf(p);
+    });
+  }
+
+  Floats PackBlocks(const Backend& backend, const Product& p, const std::vector<Q4KBlock>& blocks) {
+    return PackRanges(backend, p, [&](int64_t begin, PackRowsArgs* args) {
+      args->blocks = blocks.data() + begin * (p.k / kQ4KBlockSize);
+    });
+  }
+
+  Floats Expected(const Product& p, const std::function<OracleGroup(int64_t, int64_t)>& group_of) {
     Floats y(static_cast<size_t>(p.rows * p.n));
     for (int64_t m = 0; m < p.rows; ++m) {
       for (int64_t n = 0; n < p.n; ++n) {
@@ -66,17 +111,15 @@ class Int4GemmTest : public WholeNumberGemmTest {
           for (int64_t i = 0; i < size; ++i) most = std::max(most, std::fabs(x[i]));
           const float factor = most > 1e-30f ? 127.0f / most : 0.0f;
           const float x_scale = most > 1e-30f ? most / 127.0f : 0.0f;
-          const Int4Group& w = groups[static_cast<size_t>(n * GroupsOf(p) + g)];
+          const OracleGroup w = group_of(n, g);
           int sum = 0, x_sum = 0;
           for (int64_t i = 0; i < size; ++i) {
             const int rounded = static_cast<int>(std::nearbyint(x[i] * factor));
-            sum += rounded * Quant(w, i);
+            sum += rounded * Quant(w.quants, i);
             x_sum += rounded;
           }
-          const float scale = static_cast<float>(HalfValue(w.scale));
-          const float offset = static_cast<float>(HalfValue(w.offset));
-          total = std::fmaf(static_cast<float>(sum), scale * x_scale, total);
-          total = std::fmaf(offset, x_scale * static_cast<float>(x_sum), total);
+          total = std::fmaf(static_cast<float>(sum), w.scale * x_scale, total);
+          total = std::fmaf(w.offset, x_scale * static_cast<float>(x_sum), total);
         }
         const size_t at = static_cast<size_t>(m * p.n + n);
         if (p.with_bias) total += p.bias[static_cast<size_t>(n)];
@@ -86,8 +129,25 @@ class Int4GemmTest : public WholeNumberGemmTest {
     }
     return y;
   }
+
+  Floats Expected(const Product& p, const std::vector<Int4Group>& groups) {
+    return Expected(p, [&](int64_t n, int64_t g) {
+      return OracleGroup(groups[static_cast<size_t>(n * GroupsOf(p) + g)]);
+    });
+  }
+};
+
+class Int4GemmTest : public FourBitGemmTest {
+ protected:
+  Int4GemmTest() { type_ = WeightType::kInt4; }
 };
 INSTANTIATE_TEST_SUITE_P(Cpu, Int4GemmTest, kCpuClasses, ClassName);
+
+class Q4KGemmTest : public FourBitGemmTest {
+ protected:
+  Q4KGemmTest() { type_ = WeightType::kQ4K; }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, Q4KGemmTest, kCpuClasses, ClassName);
 
 TEST_P(Int4GemmTest, IsItsDefinitionToTheBit) {
   for (int trial = 0; trial < 30; ++trial) {
@@ -104,6 +164,32 @@ TEST_P(Int4GemmTest, IsItsDefinitionToTheBit) {
     }
     ExpectSameBits(Run(*backend_, p, Pack(*backend_, p), two.parallel()), Expected(p, groups),
                    "groups of weights, trial " + std::to_string(trial));
+  }
+}
+
+TEST_P(Q4KGemmTest, IsItsDefinitionToTheBit) {
+  for (int trial = 0; trial < 30; ++trial) {
+    const Product p = Draw(Uniform(1, 90), Uniform(1, 150), kQ4KBlockSize * Uniform(1, 4));
+    Threads two(2);
+    const std::vector<Q4KBlock> blocks = DrawBlocks(p);
+    const Floats expected = Expected(p, [&](int64_t n, int64_t g) {
+      return OracleGroup(blocks[static_cast<size_t>(n * (p.k / kQ4KBlockSize) + g / 8)], g % 8);
+    });
+    ExpectSameBits(Run(*backend_, p, PackBlocks(*backend_, p, blocks), two.parallel()), expected,
+                   "trial " + std::to_string(trial));
+  }
+}
+
+TEST_P(Q4KGemmTest, ReferenceHoldsTheBlocksValues) {
+  const Product p = Draw(1, Uniform(1, 40), kQ4KBlockSize * Uniform(1, 3));
+  const std::vector<Q4KBlock> blocks = DrawBlocks(p);
+  const Floats packed = PackBlocks(ref_, p, blocks);
+  for (int64_t i = 0; i < p.n * p.k; ++i) {
+    const Q4KBlock& block = blocks[static_cast<size_t>(i / kQ4KBlockSize)];
+    const OracleGroup group(block, i % kQ4KBlockSize / kGroup);
+    const float expected =
+        group.scale * static_cast<float>(Quant(group.quants, i % kGroup)) + group.offset;
+    ASSERT_EQ(packed[static_cast<size_t>(i)], expected) << "weight " << i;
   }
 }
 
@@ -187,7 +273,7 @@ TEST_F(Int4GroupTest, WeightsAreWithinHalfAStep) {
                   (most - least) / 30 * 1.001 + 2 * half_error + 15 * 0x1p-25)
           << "of " << size;
     }
-    for (int64_t i = size; i < kGroup; ++i) ASSERT_EQ(Quant(group, i), 0);
+    for (int64_t i = size; i < kGroup; ++i) ASSERT_EQ(Quant(group.quants, i), 0);
   }
 }
 

@@ -205,6 +205,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"Gemma3Int8", "gemma3", kGemma3File, "bf16", "int8", 4.4, 18},
                       Case{"SmolLm2AsStored", "smollm2", kSmolLm2File, "bf16", "as-stored", 3.4,
                            30},
+                      Case{"Gemma3AsStored", "gemma3", kGemma3File, "bf16", "as-stored", 4.4, 18},
                       Case{"SmolLm2Int8KvInt8", "smollm2", kSmolLm2File, "int8", "int8", 3.4, 30},
                       Case{"Gemma3Int8KvInt8", "gemma3", kGemma3File, "int8", "int8", 4.4, 18}),
     [](const auto& info) { return std::string(info.param.name); });

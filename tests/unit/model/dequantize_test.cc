@@ -175,6 +175,41 @@ TEST(Int4BlocksTest, AreTheStoredWeightsExactly) {
   EXPECT_FALSE(HasInt4Blocks(other));
 }
 
+TEST(Q4KBlocksTest, AreTheStoredWeightsExactly) {
+  const std::string blocks = ReadFileOrEmpty(GoldenPath("dequantize/Q4_K.blocks"));
+  const auto count = static_cast<int64_t>(blocks.size()) / kQ4KStoredBytes;
+  ASSERT_GT(count, 3);
+  // As heads' rows in the interleaved order, one block each.
+  StoredTensor tensor;
+  tensor.type = TensorType::kQ4_K;
+  tensor.rows = count / 4 * 4;
+  tensor.columns = kQ4KBlockWeights;
+  tensor.row_bytes = kQ4KStoredBytes;
+  tensor.permuted_head_rows = 4;
+  tensor.data = Bytes(blocks);
+  ASSERT_TRUE(HasQ4KBlocks(tensor));
+  std::vector<float> expected(static_cast<size_t>(tensor.rows * tensor.columns));
+  ReadRows(tensor, 0, tensor.rows, absl::MakeSpan(expected));
+  std::vector<Q4KBlock> read(static_cast<size_t>(tensor.rows));
+  ReadQ4KBlocks(tensor, 0, tensor.rows, absl::MakeSpan(read));
+  size_t compared = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const Q4KBlock& block = read[i / 256];
+    const size_t group = i % 256 / 32, element = i % 32;
+    if ((block.d & 0x7c00) == 0x7c00 || (block.dmin & 0x7c00) == 0x7c00) continue;
+    const int byte = block.elements[group][element % 16];
+    const int q = element < 16 ? byte & 15 : byte >> 4;
+    ASSERT_EQ(HalfToFloat(block.d) * block.scales[group] * static_cast<float>(q) -
+                  HalfToFloat(block.dmin) * block.mins[group],
+              expected[i])
+        << "row " << i / 256 << " element " << i % 256;
+    ++compared;
+  }
+  EXPECT_GT(compared, expected.size() / 2);
+  tensor.add_one = true;  // no longer what is stored
+  EXPECT_FALSE(HasQ4KBlocks(tensor));
+}
+
 TEST(Int4BlocksTest, TimesMinusEightIsExact) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<uint16_t>(bits);
