@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -24,12 +25,22 @@ constexpr DeviceOps kOps = {
     .gemm = Gemm,
     .attention = Attention,
     .copy_blocks = CopyBlocks,
+    .checksum = Checksum,
     .sample = Sample,
     .route_experts = RouteExperts,
     .sort_by_expert = SortByExpert,
     .grouped_gemm = GroupedGemm,
     .combine_experts = CombineExperts,
 };
+
+constexpr DeviceOps HopperOps() {
+  DeviceOps ops = kOps;
+  ops.numerics = "emulated-wgmma16-v1";
+  ops.gemm = WgmmaGemm;
+  ops.attention = WgmmaAttention;
+  return ops;
+}
+constexpr DeviceOps kHopperOps = HopperOps();
 
 class EmulatedGraph final : public DeviceGraph {
  public:
@@ -45,9 +56,16 @@ class EmulatedEvent final : public DeviceEvent {
   }
 };
 
+// Copies that are to go wrong: see DamageCopies.
+struct CopyFaults {
+  int count = 0;
+  size_t bytes_min = 0;
+};
+
 class EmulatedStream final : public DeviceStream {
  public:
-  EmulatedStream(uint64_t seed, DeviceCalls* calls) : seed_(seed), calls_(*calls) {}
+  EmulatedStream(uint64_t seed, DeviceCalls* calls, CopyFaults* faults)
+      : seed_(seed), calls_(*calls), faults_(faults) {}
 
   void Launch(Work work) {
     if (captured_ == nullptr) ++calls_.kernels;
@@ -98,28 +116,37 @@ class EmulatedStream final : public DeviceStream {
  private:
   void Copy(void* to, const void* from, size_t bytes) {
     if (captured_ == nullptr) ++calls_.copies;
-    Add([to, from, bytes](uint64_t) { std::memcpy(to, from, bytes); });
+    Add([to, from, bytes, faults = faults_](uint64_t seed) {
+      std::memcpy(to, from, bytes);
+      if (faults->count == 0 || bytes < faults->bytes_min) return;
+      --faults->count;
+      static_cast<char*>(to)[seed % bytes] ^= 1;
+    });
   }
 
   uint64_t seed_;
   DeviceCalls& calls_;
+  CopyFaults* const faults_;
   std::vector<Work>* captured_ = nullptr;
   const absl::Status status_;
 };
 
 class EmulatedDevice final : public Device {
  public:
-  explicit EmulatedDevice(uint64_t seed) : seed_(seed) {
+  EmulatedDevice(uint64_t seed, EmulatedChip chip)
+      : seed_(seed), ops_(chip == EmulatedChip::kHopper ? kHopperOps : kOps) {
     properties_.name = "emulated";
-    properties_.compute_major = 8;
+    properties_.compute_major = chip == EmulatedChip::kHopper ? 9 : 8;
     properties_.multiprocessors = 2;
     properties_.memory_bytes = int64_t{1} << 30;
     properties_.shared_bytes_per_block_max = 160 << 10;
   }
 
+  void set_faults(const CopyFaults& faults) { faults_ = faults; }
+
   const DeviceProperties& properties() const override { return properties_; }
   const DeviceCalls& calls() const { return calls_; }
-  const DeviceOps& ops() const override { return kOps; }
+  const DeviceOps& ops() const override { return ops_; }
   absl::StatusOr<int64_t> FreeBytes() override { return properties_.memory_bytes; }
 
   absl::StatusOr<DeviceBuffer> Allocate(DeviceBuffer::Kind kind, size_t bytes) override {
@@ -132,8 +159,26 @@ class EmulatedDevice final : public Device {
     std::memset(data, 0xff, bytes);
     return DeviceBuffer(this, kind, data, bytes);
   }
+  // As strict as CUDA: whole pages, and none twice.
+  absl::Status Pin(void* host, size_t bytes) override {
+    constexpr uintptr_t kPage = 4096;
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(host);
+    const uintptr_t end = (begin + bytes + kPage - 1) / kPage * kPage;
+    if (begin % kPage != 0) return absl::InvalidArgumentError("not a page's boundary");
+    for (const auto& [other, other_end] : pins_) {
+      if (begin < other_end && other < end) return absl::InvalidArgumentError("pinned already");
+    }
+    if (pins_.size() >= pins_max_) return absl::ResourceExhaustedError("no more pins");
+    pins_[begin] = end;
+    return absl::OkStatus();
+  }
+  void Unpin(void* host) override { pins_.erase(reinterpret_cast<uintptr_t>(host)); }
+  size_t num_pins() const { return pins_.size(); }
+  void set_pins_max(size_t pins) { pins_max_ = pins; }
+
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
-    return std::unique_ptr<DeviceStream>(std::make_unique<EmulatedStream>(seed_, &calls_));
+    return std::unique_ptr<DeviceStream>(
+        std::make_unique<EmulatedStream>(seed_, &calls_, &faults_));
   }
   absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() override {
     return std::unique_ptr<DeviceEvent>(std::make_unique<EmulatedEvent>());
@@ -143,11 +188,26 @@ class EmulatedDevice final : public Device {
   void Free(DeviceBuffer::Kind, void* data) override { std::free(data); }
 
   const uint64_t seed_;
+  const DeviceOps& ops_;
+  CopyFaults faults_;
+  std::map<uintptr_t, uintptr_t> pins_;  // first address to one beyond the last
+  size_t pins_max_ = 1 << 20;
   DeviceProperties properties_;
   DeviceCalls calls_;  // streams go before their device
 };
 
 }  // namespace
+
+void DamageCopies(Device& device, int count, size_t bytes_min) {
+  static_cast<EmulatedDevice&>(device).set_faults({count, bytes_min});
+}
+
+size_t NumPins(const Device& device) {
+  return static_cast<const EmulatedDevice&>(device).num_pins();
+}
+void LimitPins(Device& device, size_t pins) {
+  static_cast<EmulatedDevice&>(device).set_pins_max(pins);
+}
 
 void Enqueue(DeviceStream& stream, std::function<void(uint64_t seed)> work) {
   static_cast<EmulatedStream&>(stream).Launch(std::move(work));
@@ -157,8 +217,8 @@ DeviceCalls CallsOf(const Device& device) {
   return static_cast<const EmulatedDevice&>(device).calls();
 }
 
-std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed) {
-  return std::make_unique<EmulatedDevice>(seed);
+std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed, EmulatedChip chip) {
+  return std::make_unique<EmulatedDevice>(seed, chip);
 }
 
 }  // namespace tandem::kernels::emulated
