@@ -53,7 +53,8 @@ std::unique_ptr<Engine> NewEngine(const std::string& name, const model::Checkpoi
 
 // Moves `blocks` from one arena to the other's by two transfer services.
 absl::Status HandOff(Engine& from, Engine& to, absl::Span<const BlockId> source,
-                     absl::Span<const BlockId> target, const kv::BlockFormat& receiver_format) {
+                     absl::Span<const BlockId> target, const kv::BlockFormat& receiver_format,
+                     absl::Duration within = absl::Seconds(30)) {
   transfer::InProcessNetwork network;
   absl::Notification ended;
   absl::Status status;
@@ -69,12 +70,12 @@ absl::Status HandOff(Engine& from, Engine& to, absl::Span<const BlockId> source,
                          if (const auto* failed = std::get_if<transfer::LeaseFailed>(&event)) {
                            status = failed->status;
                          }
-                         ended.Notify();
+                         if (!ended.HasBeenNotified()) ended.Notify();
                        }));
   ASSIGN_OR_RETURN(auto sender,
                    transfer::TransferService::Create(sending, NewInProcessTransport(network),
                                                      from.arena(), [](transfer::TransferEvent) {}));
-  const absl::Time deadline = RealClock().Now() + absl::Seconds(2);
+  const absl::Time deadline = RealClock().Now() + within;
   RETURN_IF_ERROR(receiver->Submit(transfer::OpenLease{
       LeaseId(1), Epoch(1), 0, std::vector<BlockId>(target.begin(), target.end()), deadline}));
   RETURN_IF_ERROR(sender->Submit(transfer::OpenExport{
@@ -198,7 +199,7 @@ TEST_P(ExchangeTest, ReceiversRefuseOrdersTheyDoNotKnow) {
   other.order = "spirals";
   const absl::Status status =
       HandOff(*prefill_, *decode_, absl::MakeConstSpan(source).subspan(0, 1),
-              absl::MakeConstSpan(source).subspan(0, 1), other);
+              absl::MakeConstSpan(source).subspan(0, 1), other, absl::Milliseconds(300));
   EXPECT_FALSE(status.ok());
 }
 
