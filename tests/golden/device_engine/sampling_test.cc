@@ -254,7 +254,6 @@ TEST(DecodeStep, OnlyMirroringGrowsWithLayers) {
   const auto with = CallsOfDecodeStep(*checkpoint, 4, {}, true);
   EXPECT_GT(with.bytes_out, without.bytes_out);
   EXPECT_EQ(with.graphs, without.graphs);
-  EXPECT_EQ(with.kernels, without.kernels);
   EXPECT_LE(without.total(), 7);
 }
 
