@@ -38,8 +38,8 @@ struct AttentionKernel {
   static constexpr int kTileBytes = kSubTileTokens * kRowBytes;  // of K or of V
   static constexpr int kScaleBytes = kCodes ? kSubTileTokens * 4 : 0;
   static constexpr int kStageBytes = 2 * (kTileBytes + kScaleBytes);
-  // Codes are half as many bytes a stage.
-  static constexpr int kStages = kCodes ? 4 : kHeadDim == 256 ? 2 : 3;
+  // Powers of two: which stage comes next then costs no registers. Codes are half as many bytes.
+  static constexpr int kStages = kHeadDim == 256 && !kCodes ? 2 : 4;
   static constexpr int kSharedBytes = kQueryBytes + kStages * kStageBytes;
   static constexpr int kSixteenBytes = 16 * (kCodes ? kHeadDim + 4 : kRowBytes);  // in a slab
   static constexpr int kRecordFloats = kHeadDim + 2;
