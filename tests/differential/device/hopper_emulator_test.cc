@@ -85,9 +85,8 @@ struct ProductKernel {
       CommitProducts();
       if (Has(Mistake::kReleaseBeforeProductEnds)) {
         Arrive(Empty());
-        // Time for others to notice.
-        WarpBarrier();
-        WarpBarrier();
+        // Time for others to notice: warps are held back at random.
+        for (int turn = 0; turn < 20; ++turn) WarpBarrier();
       }
       if (Has(Mistake::kReadBeforeWait) && i == kTiles - 1) Write(p, acc);
       WaitProducts<0>(acc);
