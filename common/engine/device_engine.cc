@@ -335,7 +335,8 @@ class DeviceEngine final : public Engine {
 };
 
 EngineSpec MakeSpec(const model::Checkpoint& checkpoint, const kernels::KvShape& kv,
-                    const DeviceEngineOptions& options, const kernels::Device& device) {
+                    const DeviceEngineOptions& options, const kernels::Device& device,
+                    DeviceWeightFormat weights) {
   const model::ModelConfig& config = checkpoint.config();
   const kernels::DeviceProperties& properties = device.properties();
   EngineSpec spec;
@@ -343,7 +344,7 @@ EngineSpec MakeSpec(const model::Checkpoint& checkpoint, const kernels::KvShape&
   spec.model_fingerprint = checkpoint.fingerprint();
   spec.numerics_id =
       absl::StrCat(device.ops().numerics, "-sm", properties.compute_major, properties.compute_minor,
-                   "-wbf16-kvbf16-b", options.block_tokens);
+                   "-w", DeviceWeightFormatName(weights), "-kvbf16-b", options.block_tokens);
   spec.vocab_size = config.vocab_size;
   spec.context_tokens =
       options.context_tokens == 0
@@ -363,11 +364,12 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
   DeviceEngine::Parts parts;
   parts.config = checkpoint.config();
   RETURN_IF_ERROR(CheckOptions(parts.config, options));
+  ASSIGN_OR_RETURN(const DeviceWeightFormat format, ParseDeviceWeights(options.weights));
   parts.options = options;
   parts.device = std::move(device);
   parts.kv = {parts.config.num_kv_heads, parts.config.head_dim, options.block_tokens,
               kernels::KvType::kBf16};
-  parts.spec = MakeSpec(checkpoint, parts.kv, options, *parts.device);
+  parts.spec = MakeSpec(checkpoint, parts.kv, options, *parts.device, format);
   ASSIGN_OR_RETURN(parts.free_bytes_at_start, parts.device->FreeBytes());
   ASSIGN_OR_RETURN(parts.stream, parts.device->NewStream());
   ASSIGN_OR_RETURN(parts.step_done, parts.device->NewEvent());
@@ -377,7 +379,7 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
   parts.pool =
       std::make_unique<ComputePool>(options.threads == 0 ? AvailableProcessors() : options.threads);
   ASSIGN_OR_RETURN(DeviceWeights weights,
-                   LoadDeviceWeights(checkpoint, {parts.spec.context_tokens}, *parts.device,
+                   LoadDeviceWeights(checkpoint, {parts.spec.context_tokens, format}, *parts.device,
                                      *parts.stream, parts.pool->parallel()));
   parts.weights = std::make_unique<DeviceWeights>(std::move(weights));
   Log(LogLevel::kInfo, "model loaded",

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "common/engine/engine.h"
@@ -19,9 +20,10 @@
 namespace tandem::engine {
 
 struct DeviceEngineOptions {
-  int threads = 0;             // host threads that load and sample; 0 = one per core
-  int block_tokens = 32;       // 16, 32, 64, 128 or 256
-  int64_t context_tokens = 0;  // 0 = the checkpoint's; else at most that
+  int threads = 0;               // host threads that load and sample; 0 = one per core
+  int block_tokens = 32;         // 16, 32, 64, 128 or 256
+  int64_t context_tokens = 0;    // 0 = the checkpoint's; else at most that
+  std::string weights = "auto";  // see ParseDeviceWeights
   // Share of the device's memory that weights, buffers and KV may fill.
   double memory_fraction = 0.9;
   // Keep the arena up to date with what steps write: for nodes that send KV to others.

@@ -78,6 +78,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
     options.threads = config.threads;
     options.block_tokens = config.block_tokens;
     options.context_tokens = config.context_tokens;
+    options.weights = config.weights;
     options.memory_fraction = config.gpu_memory_fraction;
     options.mirror_written_kv = sends_kv;
     return engine::NewCudaEngine(checkpoint, options);

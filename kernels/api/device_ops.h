@@ -2,9 +2,9 @@
 // device memory unless a comment says otherwise; sizes travel with the call, so that a captured
 // graph replays with new contents of the same buffers.
 //
-// Numerics: bf16 weights, cache and matrix operands; fp32 accumulators, norms, residual stream and
-// logits. A row's bits depend on that row, the weights and its own cache only (docs/NUMERICS.md).
-// Thread safety: constants. Errors: the stream's status.
+// Numerics: bf16 cache and matrix operands, weights by DeviceWeightType; fp32 accumulators, norms,
+// residual stream and logits. A row's bits depend on that row, the weights and its own cache only
+// (docs/NUMERICS.md). Thread safety: constants. Errors: the stream's status.
 #pragma once
 
 #include <cstddef>
@@ -72,10 +72,45 @@ struct DeviceGatedArgs {
   Bf16Bits* y = nullptr;  // [rows][size]
 };
 
+// How a weight matrix lies in device memory; kernels/api/device_matrix.h packs rows so. ADR 0018.
+//
+// kBf16: [n][k]. kInt8: what kernels::WeightType::kInt8 means on a CPU, with its bits: integers and
+// a scale for each row, activations rounded to int8 in groups of 64, exact sums of a group, one
+// chain of FMAs. kInt4: groups of 32 as Int4Group, each weight scale · q + offset rounded to bf16
+// on its way into the product with bf16 activations. kFp8: e4m3 and a scale for each row, the same
+// product (bf16 holds an e4m3 number exactly).
+enum class DeviceWeightType { kBf16, kInt8, kInt4, kFp8 };
+
+// Rows of quantised matrices are padded with zeros to a multiple of this many columns.
+inline constexpr int32_t kQuantisedColumns = 128;
+constexpr int32_t PaddedColumns(int32_t k) {
+  return (k + kQuantisedColumns - 1) / kQuantisedColumns * kQuantisedColumns;
+}
+// Activations that share a scale.
+inline constexpr int32_t kInt8GroupSize = 64;
+// Rows that the scales of one group of int8 activations lie apart.
+constexpr int32_t ScaleStride(int32_t rows) { return (rows + 3) / 4 * 4; }
+
+// x rounded to int8, each group of 64 columns by its largest magnitude: x ≈ scale · value.
+struct DeviceQuantiseArgs {
+  const Bf16Bits* x = nullptr;  // [rows][k], 16-byte boundary
+  int32_t rows = 0;
+  int32_t k = 0;             // a multiple of 8
+  int8_t* values = nullptr;  // [rows][PaddedColumns(k)], 16-byte boundary
+  float* scales = nullptr;   // [PaddedColumns(k) / 64][ScaleStride(rows)], 16-byte boundary
+};
+
 // y[m, n] = Σ_k x[m, k] · w[n, k] (+ bias[n]) (+ y[m, n]).
 struct DeviceGemmArgs {
   const Bf16Bits* x = nullptr;  // [rows][k], 16-byte boundary
   const Bf16Bits* w = nullptr;  // [n][k], 16-byte boundary
+  // For other types than kBf16 instead of w: device_matrix.h, both on 16-byte boundaries.
+  DeviceWeightType type = DeviceWeightType::kBf16;
+  const void* packed = nullptr;
+  const void* scales = nullptr;
+  // For kInt8 instead of x: what `quantise` makes of it.
+  const int8_t* x_int8 = nullptr;
+  const float* x_scales = nullptr;
   int32_t rows = 0;
   int32_t n = 0;
   int32_t k = 0;                // a multiple of 8
@@ -178,6 +213,7 @@ struct DeviceOps {
   void (*rms_norm)(const DeviceRmsNormArgs& args, DeviceStream& stream) = nullptr;
   void (*rope_kv)(const DeviceRopeKvArgs& args, DeviceStream& stream) = nullptr;
   void (*gated)(const DeviceGatedArgs& args, DeviceStream& stream) = nullptr;
+  void (*quantise)(const DeviceQuantiseArgs& args, DeviceStream& stream) = nullptr;
   void (*gemm)(const DeviceGemmArgs& args, DeviceStream& stream) = nullptr;
   void (*attention)(const DeviceAttentionArgs& args, DeviceStream& stream) = nullptr;
   void (*copy_blocks)(const DeviceCopyBlocksArgs& args, DeviceStream& stream) = nullptr;

@@ -135,6 +135,8 @@ void LaunchTile(const DeviceGemmArgs& args, DeviceStream& stream) {
 void Gemm(const DeviceGemmArgs& args, DeviceStream& stream) {
   KERNEL_REQUIRE(args.k % 8 == 0);
   KERNEL_REQUIRE(args.gated == nullptr || (args.n % 2 == 0 && !args.add_to_y));
+  if (args.type == DeviceWeightType::kInt8) return GemmInt8(args, stream);
+  if (args.type != DeviceWeightType::kBf16) return GemmWeightOnly(args, stream);
   const gemm::Tile& tile = gemm::ChooseTile(args.rows, args.n, args.multiprocessors);
   if (&tile == &gemm::kSmallTile) {
     LaunchTile<gemm::kSmallTile>(args, stream);

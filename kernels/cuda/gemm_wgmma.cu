@@ -208,6 +208,7 @@ void LaunchChosen(int chosen, const DeviceGemmArgs& args, DeviceStream& stream) 
 }  // namespace
 
 void WgmmaGemm(const DeviceGemmArgs& args, DeviceStream& stream) {
+  if (args.type != DeviceWeightType::kBf16) return Gemm(args, stream);
   KERNEL_REQUIRE(args.k % 8 == 0);
   KERNEL_REQUIRE(args.gated == nullptr || (args.n % 2 == 0 && !args.add_to_y));
   if (args.rows == 0 || args.n == 0) return;

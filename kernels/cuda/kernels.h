@@ -11,8 +11,12 @@ void RmsNorm(const DeviceRmsNormArgs& args, DeviceStream& stream);
 void RopeKv(const DeviceRopeKvArgs& args, DeviceStream& stream);
 void Gated(const DeviceGatedArgs& args, DeviceStream& stream);
 void CopyBlocks(const DeviceCopyBlocksArgs& args, DeviceStream& stream);
+void Quantise(const DeviceQuantiseArgs& args, DeviceStream& stream);
 void Gemm(const DeviceGemmArgs& args, DeviceStream& stream);
-// The same on Hopper; other numerics than Gemm.
+// Gemm of one type of weights. REQUIRES: args.type is it.
+void GemmInt8(const DeviceGemmArgs& args, DeviceStream& stream);
+void GemmWeightOnly(const DeviceGemmArgs& args, DeviceStream& stream);  // kInt4, kFp8
+// The same on Hopper; other numerics than Gemm. Weights that are not bf16 go to Gemm.
 void WgmmaGemm(const DeviceGemmArgs& args, DeviceStream& stream);
 void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
 // The same on Hopper, for bf16 and head_dim 64 and 128; what else there is goes to Attention.

@@ -14,6 +14,7 @@
 
 #include "kernels/api/attention_schedule.h"
 #include "kernels/api/device.h"
+#include "kernels/api/device_matrix.h"
 #include "kernels/api/device_ops.h"
 
 namespace tandem::kernels {
@@ -52,6 +53,10 @@ class Bench {
     }
     for (int32_t length : {2048, 4096, 8192, 16384}) MeasurePrefill(length);
     MeasureGemms();
+    for (DeviceWeightType type :
+         {DeviceWeightType::kInt8, DeviceWeightType::kInt4, DeviceWeightType::kFp8}) {
+      for (int32_t rows : {1, 16, 64, 2048}) MeasureQuantised(type, rows, 28672, 4096);
+    }
   }
   // Some of it, for the portable kernels on a device whose own were measured.
   void RunPortable() {
@@ -230,6 +235,46 @@ class Bench {
     const double bytes = 2.0 * n * k + 2.0 * rows * k + 4.0 * rows * n;
     std::printf("gemm %4d x %5d x %4d %8.1f us  %6.1f TFLOP/s  %3.0f %% of copy\n", rows, n, k,
                 ms * 1e3, 2.0 * rows * n * k / ms / 1e9, 100 * bytes / ms / copy_bytes_per_ms_);
+  }
+
+  // Rounding x to int8 counts as part of the product where it is. Scales keep what they are: any
+  // number serves for a time.
+  void MeasureQuantised(DeviceWeightType type, int32_t rows, int32_t n, int32_t k) {
+    const DeviceBuffer x = RandomBf16(static_cast<size_t>(rows) * k);
+    const DeviceRowBytes row = RowBytesOf(type, k);
+    const size_t values = row.values * static_cast<size_t>(n);
+    const size_t scales = std::max<size_t>(row.scales * static_cast<size_t>(n), 16);
+    std::vector<DeviceBuffer> weights;
+    for (int i = 0; i < 8; ++i) weights.push_back(RandomBf16((values + scales) / 2));
+    const size_t columns = static_cast<size_t>(PaddedColumns(k));
+    const DeviceBuffer y = Allocate(static_cast<size_t>(rows) * n * sizeof(float));
+    const DeviceBuffer x_int8 = Allocate(static_cast<size_t>(rows) * columns);
+    const DeviceBuffer x_scales =
+        Allocate(columns / kInt8GroupSize * static_cast<size_t>(ScaleStride(rows)) * 4);
+    DeviceGemmArgs args;
+    args.type = type;
+    args.x = x.as<Bf16Bits>();
+    args.x_int8 = x_int8.as<int8_t>();
+    args.x_scales = x_scales.as<float>();
+    args.rows = rows;
+    args.n = n;
+    args.k = k;
+    args.y = y.as<float>();
+    args.multiprocessors = device_->properties().multiprocessors;
+    const double ms = Time([&](int i) {
+      const DeviceBuffer& w = weights[static_cast<size_t>(i) % weights.size()];
+      args.packed = w.data();
+      args.scales = w.data() + values;
+      if (type == DeviceWeightType::kInt8) {
+        device_->ops().quantise({args.x, rows, k, x_int8.as<int8_t>(), x_scales.as<float>()},
+                                *stream_);
+      }
+      device_->ops().gemm(args, *stream_);
+    });
+    const double bytes = static_cast<double>(values + scales) + 2.0 * rows * k + 4.0 * rows * n;
+    std::printf("gemm %s %4d x %5d x %4d %8.1f us  %6.1f TFLOP/s  %3.0f %% of copy\n",
+                DeviceWeightTypeName(type), rows, n, k, ms * 1e3, 2.0 * rows * n * k / ms / 1e9,
+                100 * bytes / ms / copy_bytes_per_ms_);
   }
 
   std::mt19937_64 random_{20240613};

@@ -30,6 +30,10 @@ TRAP = ("BPT.TRAP",)
 HOPPER_KERNELS = {"WgmmaGemmKernel", "WgmmaAttentionKernel"}
 KERNELS = {
     "GemmKernel": TENSOR,
+    "GemmInt8Kernel": ("IMMA.16832.S8.S8", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128"),
+    "GemmInt4Kernel": (*TENSOR, "HFMA2.BF16", "F2FP.BF16"),
+    "GemmFp8Kernel": (*TENSOR, "LDS.64", "LOP3.LUT"),
+    "QuantiseKernel": ("SHFL.BFLY", "LDG.E.128", "STG.E.64"),
     "WgmmaGemmKernel": (*HOPPER, "UTMALDG.2D"),
     "WgmmaAttentionKernel": (*HOPPER, "UTMALDG.4D", "MUFU.EX2"),
     "AttentionKernel": (*TENSOR, "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"),

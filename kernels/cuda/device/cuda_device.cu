@@ -15,11 +15,12 @@ namespace cuda {
 namespace {
 
 constexpr DeviceOps kOps = {
-    .numerics = "cuda-mma16816-v1",
+    .numerics = "cuda-mma16816-v2",
     .embed = Embed,
     .rms_norm = RmsNorm,
     .rope_kv = RopeKv,
     .gated = Gated,
+    .quantise = Quantise,
     .gemm = Gemm,
     .attention = Attention,
     .copy_blocks = CopyBlocks,

@@ -81,6 +81,13 @@ TANDEM_DEVICE uint32_t PackBf16(float low, float high) {
   return packed;
 }
 
+// a · b + c for two bf16 pairs, each rounded once; subnormal numbers count.
+TANDEM_DEVICE uint32_t FmaBf16Pair(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
 // Starts copying 16 bytes to shared memory, or writes zeros when not `valid` (nothing is read).
 TANDEM_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
@@ -119,6 +126,15 @@ TANDEM_DEVICE void Mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// d[16×8] += a[16×32] · b[32×8], int8 operands, exact in int32, in the fragments of mma.m16n8k32.
+TANDEM_DEVICE void MmaInt8(int32_t d[4], const uint32_t a[4], const uint32_t b[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 

@@ -14,4 +14,14 @@ TANDEM_BOTH constexpr int SwizzledOffset(int row, int chunk) {
   return (row * kRowChunks + (chunk ^ (row & kMask))) * 16;
 }
 
+// The same for tiles that are not read by matrix loads: eight rows' units of kUnitChunks chunks,
+// four lanes to a row, lie in different banks. For rows of any power of two of units.
+template <int kRowChunks, int kUnitChunks>
+TANDEM_BOTH constexpr int SpreadOffset(int row, int chunk) {
+  constexpr int kUnits = kRowChunks / kUnitChunks;  // of a row
+  constexpr int kBankUnits = 8 / kUnitChunks;       // of all banks
+  const int turn = kUnits >= kBankUnits ? row % kBankUnits : row / (kBankUnits / kUnits) % kUnits;
+  return (row * kRowChunks + (chunk ^ turn * kUnitChunks)) * 16;
+}
+
 }  // namespace tandem::kernels::TANDEM_SIMT

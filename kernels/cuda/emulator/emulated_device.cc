@@ -15,11 +15,12 @@ namespace {
 using Work = std::function<void(uint64_t)>;
 
 constexpr DeviceOps kOps = {
-    .numerics = "emulated-mma16816-v1",
+    .numerics = "emulated-mma16816-v2",
     .embed = Embed,
     .rms_norm = RmsNorm,
     .rope_kv = RopeKv,
     .gated = Gated,
+    .quantise = Quantise,
     .gemm = Gemm,
     .attention = Attention,
     .copy_blocks = CopyBlocks,

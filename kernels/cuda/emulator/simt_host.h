@@ -61,6 +61,14 @@ inline uint32_t PackBf16(float low, float high) {
   return RoundToBf16(low) | RoundToBf16(high) << 16;
 }
 
+inline uint32_t FmaBf16Pair(uint32_t a, uint32_t b, uint32_t c) {
+  const auto half = [&](int shift) {
+    const auto value = [shift](uint32_t pair) { return BitsToFloat((pair >> shift) << 16); };
+    return RoundToBf16(std::fma(value(a), value(b), value(c)));
+  };
+  return half(0) | half(16) << 16;
+}
+
 inline float Exp2(float x) { return std::exp2(x); }
 inline float Exp(float x) { return std::exp(x); }
 inline float Log(float x) { return std::log(x); }
@@ -90,5 +98,6 @@ struct Halves {
 void LoadMatrix4(uint32_t out[4], const void* row);
 void LoadMatrix4Transposed(uint32_t out[4], const void* row);
 void Mma(float d[4], const uint32_t a[4], const uint32_t b[2]);
+void MmaInt8(int32_t d[4], const uint32_t a[4], const uint32_t b[2]);
 
 }  // namespace tandem::kernels::emulated

@@ -232,6 +232,7 @@ struct Fragments {
   uint32_t a[4];
   uint32_t b[2];
 };
+int Byte(uint32_t word, int index) { return static_cast<int8_t>(word >> (8 * index)); }
 float Element(uint32_t word, int half) { return BitsToFloat((word >> (16 * half)) << 16); }
 
 }  // namespace
@@ -251,6 +252,20 @@ void Mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
       const float x = Element(from_a.a[i / 2 + k / 8 * 2], k % 2);
       const float w = Element(from_b.b[k / 8], k % 2);
       d[i] += x * w;
+    }
+  }
+}
+
+void MmaInt8(int32_t d[4], const uint32_t a[4], const uint32_t b[2]) {
+  const WarpExchange<Fragments> warp({{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
+  const int lane = ThreadIndex() % 32;
+  for (int i = 0; i < 4; ++i) {
+    // As above, but a word holds four k.
+    const int row = lane / 4, column = lane % 4 * 2 + i % 2;
+    for (int k = 0; k < 32; ++k) {
+      const Fragments from_a = warp.of(row * 4 + k % 16 / 4);
+      const Fragments from_b = warp.of(column * 4 + k % 16 / 4);
+      d[i] += Byte(from_a.a[i / 2 + k / 16 * 2], k % 4) * Byte(from_b.b[k / 16], k % 4);
     }
   }
 }
