@@ -31,8 +31,9 @@ void RegisterNodes(config::Schema& schema, UpConfig& config) {
       "weight-cache", &config.weight_cache,
       "Where packed weights are kept for all nodes and the next start: a folder, auto or off.",
       {.group = "Nodes"});
-  schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
-             {.group = "Nodes", .choices = {"bf16", "int8", "f32"}});
+  schema.Add("kv-type", &config.kv_type,
+             "Type of cached keys and values; fp8 with device cuda only, f32 with device cpu only.",
+             {.group = "Nodes", .choices = {"bf16", "int8", "fp8", "f32"}});
   schema.Add(
       "block-tokens", &config.block_tokens, "Tokens of a KV block.",
       {.unit = "tokens", .group = "Nodes", .choices = {"8", "16", "32", "64", "128", "256"}});

@@ -71,6 +71,10 @@ absl::StatusOr<kernels::KvType> ParseKvType(const std::string& name) {
   if (name == "bf16") return kernels::KvType::kBf16;
   if (name == "f32") return kernels::KvType::kF32;
   if (name == "int8") return kernels::KvType::kInt8;
+  if (name == "fp8") {
+    return absl::InvalidArgumentError(
+        "kv_type is \"fp8\" (--kv-type), which only --device cuda has: expected bf16, int8 or f32");
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("kv_type is \"", name, "\", expected bf16, int8 or f32"));
 }

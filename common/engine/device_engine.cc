@@ -342,9 +342,9 @@ EngineSpec MakeSpec(const model::Checkpoint& checkpoint, const kernels::KvShape&
   EngineSpec spec;
   spec.model_name = config.name;
   spec.model_fingerprint = checkpoint.fingerprint();
-  spec.numerics_id =
-      absl::StrCat(device.ops().numerics, "-sm", properties.compute_major, properties.compute_minor,
-                   "-w", DeviceWeightFormatName(weights), "-kvbf16-b", options.block_tokens);
+  spec.numerics_id = absl::StrCat(device.ops().numerics, "-sm", properties.compute_major,
+                                  properties.compute_minor, "-w", DeviceWeightFormatName(weights),
+                                  "-kv", options.kv_type, "-b", options.block_tokens);
   spec.vocab_size = config.vocab_size;
   spec.context_tokens =
       options.context_tokens == 0
@@ -367,8 +367,8 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
   ASSIGN_OR_RETURN(const DeviceWeightFormat format, ParseDeviceWeights(options.weights));
   parts.options = options;
   parts.device = std::move(device);
-  parts.kv = {parts.config.num_kv_heads, parts.config.head_dim, options.block_tokens,
-              kernels::KvType::kBf16};
+  parts.kv = {parts.config.num_kv_heads, parts.config.head_dim, options.block_tokens};
+  ASSIGN_OR_RETURN(parts.kv.type, ParseDeviceKvType(options.kv_type));
   parts.spec = MakeSpec(checkpoint, parts.kv, options, *parts.device, format);
   ASSIGN_OR_RETURN(parts.free_bytes_at_start, parts.device->FreeBytes());
   ASSIGN_OR_RETURN(parts.stream, parts.device->NewStream());
@@ -391,6 +391,7 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
 
 absl::StatusOr<std::unique_ptr<Engine>> NewCudaEngine(const model::Checkpoint& checkpoint,
                                                       const DeviceEngineOptions& options) {
+  RETURN_IF_ERROR(ParseDeviceKvType(options.kv_type).status());
   ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, kernels::OpenCudaDevice(0));
   return NewDeviceEngine(checkpoint, options, std::move(device));
 }

@@ -24,6 +24,7 @@ struct DeviceEngineOptions {
   int block_tokens = 32;         // 16, 32, 64, 128 or 256
   int64_t context_tokens = 0;    // 0 = the checkpoint's; else at most that
   std::string weights = "auto";  // see ParseDeviceWeights
+  std::string kv_type = "bf16";  // "bf16", "int8" or "fp8"
   // Share of the device's memory that weights, buffers and KV may fill.
   double memory_fraction = 0.9;
   // Keep the arena up to date with what steps write: for nodes that send KV to others.

@@ -71,8 +71,9 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
              {.min = 0, .max = 1024, .group = "Model"});
   schema.Add("context-tokens", &config.context_tokens, "Longest sequence; 0 = the model's.",
              {.min = 0, .unit = "tokens", .group = "Model"});
-  schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
-             {.group = "KV cache", .choices = {"bf16", "int8", "f32"}});
+  schema.Add("kv-type", &config.kv_type,
+             "Type of cached keys and values; fp8 with device cuda only, f32 with device cpu only.",
+             {.group = "KV cache", .choices = {"bf16", "int8", "fp8", "f32"}});
   schema.Add(
       "block-tokens", &config.block_tokens, "Tokens of a KV block.",
       {.unit = "tokens", .group = "KV cache", .choices = {"8", "16", "32", "64", "128", "256"}});

@@ -115,6 +115,10 @@ class Device {
   virtual absl::StatusOr<int64_t> FreeBytes() = 0;
   // Contents are undefined. Errors: kResourceExhausted when the device refuses the memory.
   virtual absl::StatusOr<DeviceBuffer> Allocate(DeviceBuffer::Kind kind, size_t bytes) = 0;
+  // Makes mapped host memory, from a page's boundary on, as good to copy from and to as
+  // kPinnedHost, until Unpin of the same address. Errors: kResourceExhausted where it is refused.
+  virtual absl::Status Pin(void* host, size_t bytes) = 0;
+  virtual void Unpin(void* host) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() = 0;
 

@@ -2,9 +2,9 @@
 // device memory unless a comment says otherwise; sizes travel with the call, so that a captured
 // graph replays with new contents of the same buffers.
 //
-// Numerics: bf16 cache and matrix operands, weights by DeviceWeightType; fp32 accumulators, norms,
-// residual stream and logits. A row's bits depend on that row, the weights and its own cache only
-// (docs/NUMERICS.md). Thread safety: constants. Errors: the stream's status.
+// Numerics: bf16 matrix operands, weights by DeviceWeightType, cache by KvType; fp32 accumulators,
+// norms, residual stream and logits. A row's bits depend on that row, the weights and its own cache
+// only (docs/NUMERICS.md). Thread safety: constants. Errors: the stream's status.
 #pragma once
 
 #include <cstddef>
@@ -46,8 +46,11 @@ struct DeviceRmsNormArgs {
   float* residual = nullptr;  // [rows][size]: residual += norm(x) (a post-norm), or nullptr
 };
 
-// The projections of a layer on their way into attention: QK-norm, RoPE, rounding to bf16, K and V
-// into the paged cache (vLLM's reshape_and_cache).
+// The projections of a layer on their way into attention: QK-norm, RoPE, rounding of q to bf16 and
+// of K and V to the cache's type, K and V into the paged cache (vLLM's reshape_and_cache).
+//
+// A slab of a bf16 cache is [block_tokens][head_dim]; one of int8 or fp8 is tiles of 16 tokens,
+// [16][head_dim] bytes and then the 16 tokens' fp32 scales.
 struct DeviceRopeKvArgs {
   const float* qkv = nullptr;  // [rows][(num_heads + 2 num_kv_heads) · head_dim]: q, k, v
   int32_t rows = 0;
@@ -60,7 +63,7 @@ struct DeviceRopeKvArgs {
   const float* sin = nullptr;
   // [rows] block · block_tokens + token within it; negative: this row only pads the batch.
   const int64_t* slots = nullptr;
-  KvLayer layer;          // shape.type is kBf16
+  KvLayer layer;          // bf16, int8 or fp8
   Bf16Bits* q = nullptr;  // [rows][num_heads · head_dim]
 };
 
@@ -157,7 +160,7 @@ struct DeviceAttentionArgs {
   int32_t num_heads = 0;
   float scale = 0;
   int32_t sliding_window = 0;  // 0 = all
-  KvLayer layer;               // a device head_dim; bf16
+  KvLayer layer;               // a device head_dim; bf16, int8 or fp8
   const int32_t* tables = nullptr;
   const AttentionItem* narrow_items = nullptr;
   const AttentionItem* wide_items = nullptr;
@@ -180,6 +183,17 @@ struct DeviceCopyBlocksArgs {
   const BlockPair* pairs = nullptr;  // [num_pairs]; no block is both read and written
   int32_t num_pairs = 0;
 };
+
+// checksums[i] = XXH3-64 of range i, as the host's library gives it.
+struct DeviceChecksumArgs {
+  const char* base = nullptr;  // of range 0; any alignment, multiples of 8 are fast
+  int64_t stride_bytes = 0;    // from range to range
+  int64_t bytes = 0;           // of each range, at least kChecksumBytesMin
+  int32_t count = 0;
+  uint64_t* checksums = nullptr;  // [count]
+};
+// Shorter ones have algorithms of their own in XXH3; no block of KV is that short.
+inline constexpr int64_t kChecksumBytesMin = 241;
 
 // One row's sampling, pointers to device memory. Meaning as in kernels/api/sampling.h.
 struct DeviceSampleRow {
@@ -217,6 +231,7 @@ struct DeviceOps {
   void (*gemm)(const DeviceGemmArgs& args, DeviceStream& stream) = nullptr;
   void (*attention)(const DeviceAttentionArgs& args, DeviceStream& stream) = nullptr;
   void (*copy_blocks)(const DeviceCopyBlocksArgs& args, DeviceStream& stream) = nullptr;
+  void (*checksum)(const DeviceChecksumArgs& args, DeviceStream& stream) = nullptr;
   void (*sample)(const DeviceSampleArgs& args, DeviceStream& stream) = nullptr;
 };
 

@@ -21,6 +21,7 @@ void WgmmaGemm(const DeviceGemmArgs& args, DeviceStream& stream);
 void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
 // The same on Hopper, for bf16 and head_dim 64 and 128; what else there is goes to Attention.
 void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream);
+void Checksum(const DeviceChecksumArgs& args, DeviceStream& stream);
 void Sample(const DeviceSampleArgs& args, DeviceStream& stream);
 
 }  // namespace tandem::kernels::TANDEM_SIMT

@@ -49,8 +49,11 @@ class Bench {
          {std::pair(256, 256), std::pair(128, 512), std::pair(64, 1024), std::pair(32, 2048),
           std::pair(16, 4096), std::pair(8, 8192), std::pair(4, 16384), std::pair(2, 32768),
           std::pair(1, 65536), std::pair(1, 131072)}) {
-      MeasureDecode(batch, length);
+      for (KvType type : {KvType::kBf16, KvType::kInt8, KvType::kFp8}) {
+        MeasureDecode({batch, length, type});
+      }
     }
+    MeasureChecksum();
     for (int32_t length : {2048, 4096, 8192, 16384}) MeasurePrefill(length);
     MeasureGemms();
     for (DeviceWeightType type :
@@ -130,7 +133,7 @@ class Bench {
 
   // Attention over `sequences`, whose tables number blocks from 0 in order.
   DeviceAttentionArgs Args(const std::vector<AttentionSequence>& sequences, int32_t heads,
-                           int32_t kv_heads) {
+                           int32_t kv_heads, KvType type = KvType::kBf16) {
     const int32_t wanted =
         std::max(1, device_->properties().multiprocessors * kItemsPerMultiprocessor / kv_heads);
     const AttentionSchedule schedule =
@@ -147,7 +150,7 @@ class Bench {
     DeviceAttentionArgs args;
     args.num_heads = heads;
     args.scale = 0.088f;
-    args.layer.shape = {kv_heads, kHeadDim, kBlockTokens, KvType::kBf16};
+    args.layer.shape = {kv_heads, kHeadDim, kBlockTokens, type};
     args.layer.block_stride_bytes = static_cast<int64_t>(KvBlockBytes(args.layer.shape));
     args.narrow_items = narrow_.as<AttentionItem>();
     args.wide_items = wide_.as<AttentionItem>();
@@ -159,7 +162,12 @@ class Bench {
   }
 
   // The decode table: 16 query heads, 2 KV heads, head_dim 128.
-  void MeasureDecode(int32_t batch, int32_t length) {
+  struct Decode {
+    int32_t batch, length;
+    KvType type;
+  };
+  void MeasureDecode(const Decode& decode) {
+    const auto& [batch, length, type] = decode;
     const int32_t heads = 16, kv_heads = 2, blocks = length / kBlockTokens;
     std::vector<AttentionSequence> sequences;
     std::vector<int32_t> tables;
@@ -168,7 +176,7 @@ class Bench {
       for (int32_t b = 0; b < blocks; ++b) tables.push_back(i * blocks + b);
     }
     std::shuffle(tables.begin(), tables.end(), random_);
-    DeviceAttentionArgs args = Args(sequences, heads, kv_heads);
+    DeviceAttentionArgs args = Args(sequences, heads, kv_heads, type);
     const DeviceBuffer dtables = Upload(tables);
     const size_t kv_bytes = tables.size() * static_cast<size_t>(args.layer.block_stride_bytes);
     // Several caches take turns, together far beyond the L2.
@@ -184,8 +192,22 @@ class Bench {
       device_->ops().attention(args, *stream_);
     });
     const double rate = static_cast<double>(kv_bytes) / ms;
-    std::printf("decode %4d x %6d  %8.1f us  %6.0f GB/s  %3.0f %% of copy\n", batch, length,
-                ms * 1e3, rate / 1e6, 100 * rate / copy_bytes_per_ms_);
+    const char* name = type == KvType::kBf16 ? "bf16" : type == KvType::kInt8 ? "int8" : "fp8";
+    std::printf("decode %-4s %4d x %6d  %8.1f us  %6.0f GB/s  %3.0f %% of copy\n", name, batch,
+                length, ms * 1e3, rate / 1e6, 100 * rate / copy_bytes_per_ms_);
+  }
+
+  // Blocks of 128 KiB, as many as a stage of the hand-off's copies holds.
+  void MeasureChecksum() {
+    const int64_t bytes = 128 << 10, count = 64;
+    const DeviceBuffer data = RandomBf16(static_cast<size_t>(bytes * count / 2));
+    const DeviceBuffer checksums = Allocate(static_cast<size_t>(count) * sizeof(uint64_t));
+    const DeviceChecksumArgs args = {data.data(), bytes, bytes, static_cast<int32_t>(count),
+                                     checksums.as<uint64_t>()};
+    const double ms = Time([&](int) { device_->ops().checksum(args, *stream_); });
+    std::printf("checksum %d x %d KiB   %8.1f us  %6.0f GB/s\n", static_cast<int>(count),
+                static_cast<int>(bytes >> 10), ms * 1e3,
+                static_cast<double>(bytes * count) / ms / 1e6);
   }
 
   // One causal prompt: 32 query heads, 8 KV heads, head_dim 128.

@@ -24,6 +24,7 @@ constexpr DeviceOps kOps = {
     .gemm = Gemm,
     .attention = Attention,
     .copy_blocks = CopyBlocks,
+    .checksum = Checksum,
     .sample = Sample,
 };
 
@@ -79,6 +80,17 @@ class CudaDevice final : public Device {
     if (!status.ok()) return status;
     return DeviceBuffer(this, kind, data, bytes);
   }
+
+  absl::Status Pin(void* host, size_t bytes) override {
+    absl::Status status = ToStatus("cudaSetDevice", cudaSetDevice(ordinal_));
+    if (!status.ok()) return status;
+    status = ToStatus("cudaHostRegister", cudaHostRegister(host, bytes, cudaHostRegisterPortable));
+    cudaGetLastError();  // a refusal is an answer, not a pending error
+    if (status.ok()) return status;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot pin ", bytes, " bytes: ", status.message()));
+  }
+  void Unpin(void* host) override { cudaHostUnregister(host); }
 
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
     absl::Status status = ToStatus("cudaSetDevice", cudaSetDevice(ordinal_));

@@ -68,6 +68,9 @@ TANDEM_DEVICE float Max(float a, float b) { return fmaxf(a, b); }
 TANDEM_DEVICE float Min(float a, float b) { return fminf(a, b); }
 TANDEM_DEVICE float Fma(float a, float b, float c) { return fmaf(a, b, c); }
 
+// To the nearest integer, ties to even.
+TANDEM_DEVICE int RoundToInt(float x) { return __float2int_rn(x); }
+
 // Rounded multiplication and addition that no compiler contracts into an fma: for results that two
 // kernels must agree on to the bit.
 TANDEM_DEVICE float Mul(float a, float b) { return __fmul_rn(a, b); }
@@ -81,7 +84,7 @@ TANDEM_DEVICE uint32_t PackBf16(float low, float high) {
   return packed;
 }
 
-// a · b + c for two bf16 pairs, each rounded once; subnormal numbers count.
+// a · b + c for two bf16 pairs, each rounded once; subnormals are kept.
 TANDEM_DEVICE uint32_t FmaBf16Pair(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));

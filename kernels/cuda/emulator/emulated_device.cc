@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@ constexpr DeviceOps kOps = {
     .gemm = Gemm,
     .attention = Attention,
     .copy_blocks = CopyBlocks,
+    .checksum = Checksum,
     .sample = Sample,
 };
 
@@ -50,9 +52,15 @@ class EmulatedEvent final : public DeviceEvent {
   }
 };
 
+// Copies that are to go wrong: see DamageCopies.
+struct CopyFaults {
+  int count = 0;
+  size_t bytes_min = 0;
+};
+
 class EmulatedStream final : public DeviceStream {
  public:
-  explicit EmulatedStream(uint64_t seed) : seed_(seed) {}
+  EmulatedStream(uint64_t seed, CopyFaults* faults) : seed_(seed), faults_(faults) {}
 
   void Add(Work work) {
     if (captured_ != nullptr) {
@@ -86,10 +94,16 @@ class EmulatedStream final : public DeviceStream {
 
  private:
   void Copy(void* to, const void* from, size_t bytes) {
-    Add([to, from, bytes](uint64_t) { std::memcpy(to, from, bytes); });
+    Add([to, from, bytes, faults = faults_](uint64_t seed) {
+      std::memcpy(to, from, bytes);
+      if (faults->count == 0 || bytes < faults->bytes_min) return;
+      --faults->count;
+      static_cast<char*>(to)[seed % bytes] ^= 1;
+    });
   }
 
   uint64_t seed_;
+  CopyFaults* const faults_;
   std::vector<Work>* captured_ = nullptr;
   const absl::Status status_;
 };
@@ -105,6 +119,8 @@ class EmulatedDevice final : public Device {
     properties_.shared_bytes_per_block_max = 160 << 10;
   }
 
+  void set_faults(const CopyFaults& faults) { faults_ = faults; }
+
   const DeviceProperties& properties() const override { return properties_; }
   const DeviceOps& ops() const override { return ops_; }
   absl::StatusOr<int64_t> FreeBytes() override { return properties_.memory_bytes; }
@@ -119,8 +135,25 @@ class EmulatedDevice final : public Device {
     std::memset(data, 0xff, bytes);
     return DeviceBuffer(this, kind, data, bytes);
   }
+  // As strict as CUDA: whole pages, and none twice.
+  absl::Status Pin(void* host, size_t bytes) override {
+    constexpr uintptr_t kPage = 4096;
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(host);
+    const uintptr_t end = (begin + bytes + kPage - 1) / kPage * kPage;
+    if (begin % kPage != 0) return absl::InvalidArgumentError("not a page's boundary");
+    for (const auto& [other, other_end] : pins_) {
+      if (begin < other_end && other < end) return absl::InvalidArgumentError("pinned already");
+    }
+    if (pins_.size() >= pins_max_) return absl::ResourceExhaustedError("no more pins");
+    pins_[begin] = end;
+    return absl::OkStatus();
+  }
+  void Unpin(void* host) override { pins_.erase(reinterpret_cast<uintptr_t>(host)); }
+  size_t num_pins() const { return pins_.size(); }
+  void set_pins_max(size_t pins) { pins_max_ = pins; }
+
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
-    return std::unique_ptr<DeviceStream>(std::make_unique<EmulatedStream>(seed_));
+    return std::unique_ptr<DeviceStream>(std::make_unique<EmulatedStream>(seed_, &faults_));
   }
   absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() override {
     return std::unique_ptr<DeviceEvent>(std::make_unique<EmulatedEvent>());
@@ -131,10 +164,24 @@ class EmulatedDevice final : public Device {
 
   const uint64_t seed_;
   const DeviceOps& ops_;
+  CopyFaults faults_;
+  std::map<uintptr_t, uintptr_t> pins_;  // first address to one beyond the last
+  size_t pins_max_ = 1 << 20;
   DeviceProperties properties_;
 };
 
 }  // namespace
+
+void DamageCopies(Device& device, int count, size_t bytes_min) {
+  static_cast<EmulatedDevice&>(device).set_faults({count, bytes_min});
+}
+
+size_t NumPins(const Device& device) {
+  return static_cast<const EmulatedDevice&>(device).num_pins();
+}
+void LimitPins(Device& device, size_t pins) {
+  static_cast<EmulatedDevice&>(device).set_pins_max(pins);
+}
 
 void Enqueue(DeviceStream& stream, std::function<void(uint64_t seed)> work) {
   static_cast<EmulatedStream&>(stream).Add(std::move(work));

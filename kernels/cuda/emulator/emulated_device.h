@@ -32,6 +32,14 @@ void Launch(const LaunchShape& shape, const typename Kernel::Params& params, Dev
 // Which kernels an emulated device has: the portable ones, or Hopper's.
 enum class EmulatedChip { kAmpere, kHopper };
 
+// The next `count` copies of at least `bytes_min` bytes, either way, flip one bit. REQUIRES:
+// emulated.
+void DamageCopies(Device& device, int count, size_t bytes_min);
+
+// Pieces of host memory that are pinned now, and how many may be. REQUIRES: emulated.
+size_t NumPins(const Device& device);
+void LimitPins(Device& device, size_t pins);
+
 // A device whose threads, and blocks, run in orders drawn from `seed`.
 std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed, EmulatedChip chip = EmulatedChip::kAmpere);
 

@@ -61,12 +61,18 @@ inline uint32_t PackBf16(float low, float high) {
   return RoundToBf16(low) | RoundToBf16(high) << 16;
 }
 
+// Rounded once: through a float that keeps in its last bit whether anything was lost.
+inline uint32_t FmaBf16(uint32_t a, uint32_t b, uint32_t c) {
+  const double exact = std::fma(double{BitsToFloat(a << 16)}, double{BitsToFloat(b << 16)},
+                                double{BitsToFloat(c << 16)});
+  float value = static_cast<float>(exact);
+  if (value != exact && FloatToBits(value) % 2 == 0) {
+    value = std::nextafterf(value, value < exact ? INFINITY : -INFINITY);
+  }
+  return RoundToBf16(value);
+}
 inline uint32_t FmaBf16Pair(uint32_t a, uint32_t b, uint32_t c) {
-  const auto half = [&](int shift) {
-    const auto value = [shift](uint32_t pair) { return BitsToFloat((pair >> shift) << 16); };
-    return RoundToBf16(std::fma(value(a), value(b), value(c)));
-  };
-  return half(0) | half(16) << 16;
+  return FmaBf16(a & 0xffff, b & 0xffff, c & 0xffff) | FmaBf16(a >> 16, b >> 16, c >> 16) << 16;
 }
 
 inline float Exp2(float x) { return std::exp2(x); }
@@ -78,6 +84,7 @@ inline float Sqrt(float x) { return std::sqrt(x); }
 inline float Max(float a, float b) { return std::fmax(a, b); }
 inline float Min(float a, float b) { return std::fmin(a, b); }
 inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
+inline int RoundToInt(float x) { return static_cast<int>(std::nearbyint(x)); }
 inline float Mul(float a, float b) { return a * b; }
 inline float Add(float a, float b) { return a + b; }
 

@@ -127,6 +127,16 @@ inline const auto kDeviceKindsWithHopper =
     ::testing::Values(DeviceKind::kEmulated, DeviceKind::kEmulatedHopper, DeviceKind::kCuda,
                       DeviceKind::kCudaPortable);
 
+// x / sqrt(mean(x²) + eps) · weight in double.
+inline std::vector<double> Norm(const float* x, const float* weight, size_t size, double eps) {
+  double squares = 0;
+  for (size_t i = 0; i < size; ++i) squares += double{x[i]} * x[i];
+  const double factor = 1 / std::sqrt(squares / static_cast<double>(size) + eps);
+  std::vector<double> out;
+  for (size_t i = 0; i < size; ++i) out.push_back(x[i] * factor * weight[i]);
+  return out;
+}
+
 // Fails unless both hold the same bits.
 template <typename T>
 void ExpectSameBits(const T* actual, const T* expected, size_t size, const std::string& what) {
