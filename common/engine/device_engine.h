@@ -4,8 +4,7 @@
 // Steps of one row for each sequence (decoding) run as graphs, captured once for each bucket of row
 // counts; padding rows change no other row's bits. Steps with prompt rows are enqueued layer by
 // layer, and what a layer wrote is mirrored to the host while later layers compute.
-// Tokens are chosen from the logits by the host's sampler: any backend draws the same token from
-// the same logits.
+// Tokens are chosen on the device, as the host's sampler would: the same bits from the same logits.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +29,7 @@ struct DeviceEngineOptions {
   // Keep the arena up to date with what steps write: for nodes that send KV to others.
   bool mirror_written_kv = true;
   bool use_graphs = true;
+  bool sample_on_device = true;  // false: logits are copied out for the host's sampler
 };
 
 // Loads the weights. `checkpoint` may go away afterwards. Errors: kInvalidArgument for options out

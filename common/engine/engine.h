@@ -25,6 +25,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/kv/block_arena.h"
+#include "common/kv/block_format.h"
 #include "common/kv/block_layout.h"
 #include "common/request/sampling_params.h"
 
@@ -39,6 +40,7 @@ struct EngineSpec {
   // Of a file, in constant use, though the system counts them as memory it could free.
   int64_t mapped_bytes = 0;
   kv::BlockLayout layout;
+  kv::BlockFormat format;  // for fleets that allow mixed numerics
 };
 
 struct TopLogprob {

@@ -58,10 +58,8 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
       {.group = "Model", .choices = {"auto", "portable"}});
   schema.Add(
       "weights", &config.weights,
-      "Type that weights are kept in; auto: bf16 where the class multiplies bf16 pairs, else f32 "
-      "(bf16 where stored so; bf16 on a device); as-stored: four-bit blocks of the file exactly, "
-      "the "
-      "rest int8; fp8: devices only; f32: processors only.",
+      "Type that weights are kept in; auto: bf16 where it is fast or stored so, else f32; fp8: "
+      "devices only; as-stored: the file's four-bit blocks exactly, the rest int8.",
       {.group = "Model", .choices = {"auto", "bf16", "int8", "int4", "as-stored", "fp8", "f32"}});
   schema.Add("weight-cache", &config.weight_cache,
              "Where packed weights are kept for the next start and for other nodes of this host: a "

@@ -203,6 +203,7 @@ class NodeProcessImpl final : public NodeProcess {
     options.max_sequences = config.max_sequences;
     options.progress_deadline = config.progress_deadline;
     options.transfer.handoff.incarnation = options.incarnation;
+    options.transfer.handoff.format = engine->spec().format;
     if (transport == nullptr) {
       ASSIGN_OR_RETURN(transport, NewTransport(config, options.host, options.transfer.handoff));
     }

@@ -173,6 +173,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
     registration.set_block_tokens(spec.layout.block_tokens);
     registration.set_num_blocks(engine_->arena().num_blocks());
     registration.set_kv_bytes_per_block(spec.layout.block_bytes());
+    registration.set_kv_contents(spec.format.Contents());
+    registration.set_kv_order(spec.format.order);
     registration.set_transfer_address(transfer_->address());
     registration.set_host(options_.host);
     registration.set_version(options_.version);

@@ -65,8 +65,10 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   sequence->id = SequenceId(next_id_);
   sequence->tokens = std::move(input.prompt);
   sequence->prompt_tokens = prompt_tokens;
-  sequence->salt = kv::SaltHash(options_.spec.model_fingerprint, options_.spec.numerics_id,
-                                TANDEM_MUTATED(kSaltIgnored) ? std::string() : input.cache_salt);
+  sequence->salt =
+      kv::SaltHash(options_.spec.model_fingerprint,
+                   input.numerics_id.empty() ? options_.spec.numerics_id : input.numerics_id,
+                   TANDEM_MUTATED(kSaltIgnored) ? std::string() : input.cache_salt);
   sequence->input = std::move(input);
   if (!AcquireBlocks(*sequence, std::min(prompt_blocks + (generates ? 1 : 0), blocks_max))) {
     return absl::ResourceExhaustedError(

@@ -195,8 +195,10 @@ struct DeviceChecksumArgs {
 // Shorter ones have algorithms of their own in XXH3; no block of KV is that short.
 inline constexpr int64_t kChecksumBytesMin = 241;
 
-// One row's sampling, pointers to device memory. Meaning as in kernels/api/sampling.h.
+// One row's sampling, pointers to device memory. Meaning as in kernels/api/sampling.h, and the same
+// bits as the CPU's vector classes give.
 struct DeviceSampleRow {
+  int32_t known_token = -1;  // ≥ 0: no choice is left, only its log-probabilities are wanted
   float temperature = 1.0f;
   int32_t top_k = 0;
   float top_p = 1.0f;
@@ -210,7 +212,7 @@ struct DeviceSampleRow {
   uint32_t sequence_index = 0, position = 0;
   int32_t want_logprob = 0;
   int32_t num_top_logprobs = 0;
-  TokenLogprob* top_logprobs = nullptr;
+  TokenLogprob* top_logprobs = nullptr;  // [num_top_logprobs ≤ vocab_size]
 };
 struct DeviceSampleArgs {
   const float* logits = nullptr;  // [rows][vocab_size]
@@ -219,6 +221,59 @@ struct DeviceSampleArgs {
   const DeviceSampleRow* parameters = nullptr;  // [rows]
   float* work = nullptr;                        // [rows][vocab_size]
   SamplingResult* results = nullptr;            // [rows]
+};
+
+// A mixture of experts. Rows choose experts; choices are then put in order of their experts, so
+// that each expert's are consecutive, multiplied by their expert's matrices, and summed again.
+constexpr int32_t kExpertsMax = 256;
+constexpr int32_t kExpertsPerRowMax = 32;
+
+// Each row's top_k most likely experts, ties to the lower index. Weights are softmax over all
+// experts, or over the chosen ones (Mixtral; Qwen3-MoE's norm_topk_prob).
+struct DeviceRouteArgs {
+  const float* logits = nullptr;  // [rows][num_experts]; a NaN is the least likely
+  int32_t rows = 0;
+  int32_t num_experts = 0;  // ≤ kExpertsMax
+  int32_t top_k = 0;        // ≤ kExpertsPerRowMax, ≤ num_experts
+  bool renormalise = false;
+  int32_t* experts = nullptr;  // [rows][top_k], ascending
+  float* weights = nullptr;    // [rows][top_k]
+};
+
+struct DeviceSortByExpertArgs {
+  const int32_t* experts = nullptr;  // [num_choices]: [rows][top_k] as DeviceRouteArgs left them
+  int32_t num_choices = 0;           // rows · top_k
+  int32_t top_k = 0;
+  int32_t num_experts = 0;
+  int32_t* offsets =
+      nullptr;              // [num_experts + 1]: expert e's places are [offsets[e], offsets[e + 1])
+  int32_t* rows = nullptr;  // [num_choices]: the row of a place's choice
+  int32_t* places = nullptr;  // [num_choices]: the place of a choice
+};
+
+// y[i, n] = Σ_k x[i, k] · w[e, n, k], e the expert whose places i is among.
+struct DeviceGroupedGemmArgs {
+  const Bf16Bits* x = nullptr;       // [·][k], 16-byte boundary
+  const int32_t* gather = nullptr;   // [rows]: row of x for row i; nullptr: row i
+  const Bf16Bits* w = nullptr;       // [num_experts][n][k], 16-byte boundary
+  const int32_t* offsets = nullptr;  // [num_experts + 1], ascending from 0 to `rows`
+  int32_t num_experts = 0;
+  int32_t rows = 0;
+  int32_t n = 0;
+  int32_t k = 0;       // a multiple of 8
+  float* y = nullptr;  // [rows][n]
+};
+
+// out[r] (+)= Σ_j weights[r, j] · y[places[r, j]], j ascending.
+struct DeviceCombineArgs {
+  const float* y = nullptr;         // [rows · top_k][size]
+  const int32_t* places = nullptr;  // [rows][top_k]
+  const float* weights = nullptr;   // [rows][top_k]
+  int32_t rows = 0;
+  int32_t top_k = 0;
+  int32_t size = 0;
+  bool add_to_out = false;
+  float* out = nullptr;  // [rows][size]
 };
 
 struct DeviceOps {
@@ -233,6 +288,10 @@ struct DeviceOps {
   void (*copy_blocks)(const DeviceCopyBlocksArgs& args, DeviceStream& stream) = nullptr;
   void (*checksum)(const DeviceChecksumArgs& args, DeviceStream& stream) = nullptr;
   void (*sample)(const DeviceSampleArgs& args, DeviceStream& stream) = nullptr;
+  void (*route_experts)(const DeviceRouteArgs& args, DeviceStream& stream) = nullptr;
+  void (*sort_by_expert)(const DeviceSortByExpertArgs& args, DeviceStream& stream) = nullptr;
+  void (*grouped_gemm)(const DeviceGroupedGemmArgs& args, DeviceStream& stream) = nullptr;
+  void (*combine_experts)(const DeviceCombineArgs& args, DeviceStream& stream) = nullptr;
 };
 
 }  // namespace tandem::kernels

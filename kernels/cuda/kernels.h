@@ -23,5 +23,9 @@ void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
 void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream);
 void Checksum(const DeviceChecksumArgs& args, DeviceStream& stream);
 void Sample(const DeviceSampleArgs& args, DeviceStream& stream);
+void RouteExperts(const DeviceRouteArgs& args, DeviceStream& stream);
+void SortByExpert(const DeviceSortByExpertArgs& args, DeviceStream& stream);
+void GroupedGemm(const DeviceGroupedGemmArgs& args, DeviceStream& stream);
+void CombineExperts(const DeviceCombineArgs& args, DeviceStream& stream);
 
 }  // namespace tandem::kernels::TANDEM_SIMT

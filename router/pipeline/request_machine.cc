@@ -60,6 +60,7 @@ v1::SequenceSpec RequestMachine::MakeSequence() const {
   if (input_.guided.any()) *spec.mutable_guided() = rpc::ToWire(input_.guided);
   spec.set_priority(input_.priority);
   if (AwaitsScores()) spec.set_prompt_logprobs(*input_.prompt_logprobs);
+  if (context_.fleet.mixes_numerics()) spec.set_numerics_id(context_.fleet.numerics_id());
   return spec;
 }
 
@@ -424,6 +425,7 @@ RequestMachine::Outcome RequestMachine::Settle(absl::Time now) {
   done.usage = report_.Usage(static_cast<int32_t>(input_.prompt.size()),
                              static_cast<int32_t>(tokens_.delivered().size()));
   done.route = report_.Route(attempts_);
+  done.route.set_mixed_numerics(context_.fleet.mixes_numerics());
   done.timing = steps_.Timing(now);
   state_ = State::kDone;
   return outcome;

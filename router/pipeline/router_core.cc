@@ -27,7 +27,7 @@ RouterCoreImpl::RouterCoreImpl(const RouterOptions& options, const ModelIdentity
     : options_(options),
       model_(model),
       random_(random),
-      fleet_(model, options.nodes_max),
+      fleet_(model, {options.nodes_max, options.allow_mixed_numerics}),
       index_(options.index_blocks_max),
       placement_({.local_prefill_tokens_max = options.local_prefill_tokens_max,
                   .pick_power_of_two = options.pick_power_of_two},

@@ -65,8 +65,8 @@ class Bench {
   void RunPortable() {
     std::printf("the same GPU with %s\n", numerics());
     MeasureCopy();
-    MeasureDecode(64, 1024);
-    MeasureDecode(1, 131072);
+    MeasureDecode({64, 1024, KvType::kBf16});
+    MeasureDecode({1, 131072, KvType::kBf16});
     MeasurePrefill(8192);
     MeasureGemms();
   }

@@ -30,6 +30,7 @@ TRAP = ("BPT.TRAP",)
 HOPPER_KERNELS = {"WgmmaGemmKernel", "WgmmaAttentionKernel"}
 KERNELS = {
     "GemmKernel": TENSOR,
+    "GroupedGemmKernel": TENSOR,
     "GemmInt8Kernel": ("IMMA.16832.S8.S8", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128"),
     "GemmInt4Kernel": (*TENSOR, "HFMA2.BF16", "F2FP.BF16"),
     "GemmFp8Kernel": (*TENSOR, "LDS.64", "LOP3.LUT"),
@@ -45,6 +46,9 @@ KERNELS = {
     "CopyBlocksKernel": ("LDG.E.128", "STG.E.128"),
     "GatedKernel": ("MUFU.EX2",),
     "EmbedKernel": (),
+    "RouteExpertsKernel": ("SHFL.BFLY",),
+    "SortByExpertKernel": (),
+    "CombineExpertsKernel": (),
 }
 
 

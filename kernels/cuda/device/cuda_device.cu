@@ -26,6 +26,10 @@ constexpr DeviceOps kOps = {
     .copy_blocks = CopyBlocks,
     .checksum = Checksum,
     .sample = Sample,
+    .route_experts = RouteExperts,
+    .sort_by_expert = SortByExpert,
+    .grouped_gemm = GroupedGemm,
+    .combine_experts = CombineExperts,
 };
 
 // Hopper's: what has no kernel of its own there is the portable one.

@@ -60,8 +60,6 @@ TANDEM_DEVICE float Exp2(float x) {
   return y;
 }
 TANDEM_DEVICE float Exp(float x) { return expf(x); }
-TANDEM_DEVICE float Log(float x) { return logf(x); }
-TANDEM_DEVICE float Log1p(float x) { return log1pf(x); }
 TANDEM_DEVICE float Tanh(float x) { return tanhf(x); }
 TANDEM_DEVICE float Sqrt(float x) { return sqrtf(x); }
 TANDEM_DEVICE float Max(float a, float b) { return fmaxf(a, b); }
@@ -75,6 +73,9 @@ TANDEM_DEVICE int RoundToInt(float x) { return __float2int_rn(x); }
 // kernels must agree on to the bit.
 TANDEM_DEVICE float Mul(float a, float b) { return __fmul_rn(a, b); }
 TANDEM_DEVICE float Add(float a, float b) { return __fadd_rn(a, b); }
+TANDEM_DEVICE float Divide(float a, float b) { return __fdiv_rn(a, b); }
+// To the nearest integer, halves to the even one.
+TANDEM_DEVICE float RoundNearest(float x) { return rintf(x); }
 
 // Two values rounded to bf16 in one register, `low` in the low half, as matrix instructions take
 // them.

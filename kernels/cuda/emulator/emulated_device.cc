@@ -27,6 +27,10 @@ constexpr DeviceOps kOps = {
     .copy_blocks = CopyBlocks,
     .checksum = Checksum,
     .sample = Sample,
+    .route_experts = RouteExperts,
+    .sort_by_expert = SortByExpert,
+    .grouped_gemm = GroupedGemm,
+    .combine_experts = CombineExperts,
 };
 
 constexpr DeviceOps HopperOps() {
@@ -60,7 +64,13 @@ struct CopyFaults {
 
 class EmulatedStream final : public DeviceStream {
  public:
-  EmulatedStream(uint64_t seed, CopyFaults* faults) : seed_(seed), faults_(faults) {}
+  EmulatedStream(uint64_t seed, DeviceCalls* calls, CopyFaults* faults)
+      : seed_(seed), calls_(*calls), faults_(faults) {}
+
+  void Launch(Work work) {
+    if (captured_ == nullptr) ++calls_.kernels;
+    Add(std::move(work));
+  }
 
   void Add(Work work) {
     if (captured_ != nullptr) {
@@ -70,14 +80,21 @@ class EmulatedStream final : public DeviceStream {
     }
   }
 
-  void CopyIn(void* device, const void* host, size_t bytes) override { Copy(device, host, bytes); }
-  void CopyOut(void* host, const void* device, size_t bytes) override { Copy(host, device, bytes); }
+  void CopyIn(void* device, const void* host, size_t bytes) override {
+    if (captured_ == nullptr) calls_.bytes_in += static_cast<int64_t>(bytes);
+    Copy(device, host, bytes);
+  }
+  void CopyOut(void* host, const void* device, size_t bytes) override {
+    if (captured_ == nullptr) calls_.bytes_out += static_cast<int64_t>(bytes);
+    Copy(host, device, bytes);
+  }
   void CopyWithin(void* to, const void* from, size_t bytes) override { Copy(to, from, bytes); }
   void Fill(void* device, int byte, size_t bytes) override {
+    if (captured_ == nullptr) ++calls_.copies;
     Add([device, byte, bytes](uint64_t) { std::memset(device, byte, bytes); });
   }
-  void Record(DeviceEvent&) override {}
-  void Wait(DeviceEvent&) override {}
+  void Record(DeviceEvent&) override { ++calls_.events; }
+  void Wait(DeviceEvent&) override { ++calls_.events; }
 
   absl::StatusOr<std::unique_ptr<DeviceGraph>> Capture(absl::FunctionRef<void()> enqueue) override {
     std::vector<Work> work;
@@ -87,13 +104,18 @@ class EmulatedStream final : public DeviceStream {
     return std::unique_ptr<DeviceGraph>(std::make_unique<EmulatedGraph>(std::move(work)));
   }
   void Launch(DeviceGraph& graph) override {
+    ++calls_.graphs;
     for (const Work& work : static_cast<EmulatedGraph&>(graph).work) Add(work);
   }
-  absl::Status Synchronize() override { return absl::OkStatus(); }
+  absl::Status Synchronize() override {
+    ++calls_.synchronises;
+    return absl::OkStatus();
+  }
   const absl::Status& status() const override { return status_; }
 
  private:
   void Copy(void* to, const void* from, size_t bytes) {
+    if (captured_ == nullptr) ++calls_.copies;
     Add([to, from, bytes, faults = faults_](uint64_t seed) {
       std::memcpy(to, from, bytes);
       if (faults->count == 0 || bytes < faults->bytes_min) return;
@@ -103,6 +125,7 @@ class EmulatedStream final : public DeviceStream {
   }
 
   uint64_t seed_;
+  DeviceCalls& calls_;
   CopyFaults* const faults_;
   std::vector<Work>* captured_ = nullptr;
   const absl::Status status_;
@@ -122,6 +145,7 @@ class EmulatedDevice final : public Device {
   void set_faults(const CopyFaults& faults) { faults_ = faults; }
 
   const DeviceProperties& properties() const override { return properties_; }
+  const DeviceCalls& calls() const { return calls_; }
   const DeviceOps& ops() const override { return ops_; }
   absl::StatusOr<int64_t> FreeBytes() override { return properties_.memory_bytes; }
 
@@ -153,7 +177,8 @@ class EmulatedDevice final : public Device {
   void set_pins_max(size_t pins) { pins_max_ = pins; }
 
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
-    return std::unique_ptr<DeviceStream>(std::make_unique<EmulatedStream>(seed_, &faults_));
+    return std::unique_ptr<DeviceStream>(
+        std::make_unique<EmulatedStream>(seed_, &calls_, &faults_));
   }
   absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() override {
     return std::unique_ptr<DeviceEvent>(std::make_unique<EmulatedEvent>());
@@ -168,6 +193,7 @@ class EmulatedDevice final : public Device {
   std::map<uintptr_t, uintptr_t> pins_;  // first address to one beyond the last
   size_t pins_max_ = 1 << 20;
   DeviceProperties properties_;
+  DeviceCalls calls_;  // streams go before their device
 };
 
 }  // namespace
@@ -184,7 +210,11 @@ void LimitPins(Device& device, size_t pins) {
 }
 
 void Enqueue(DeviceStream& stream, std::function<void(uint64_t seed)> work) {
-  static_cast<EmulatedStream&>(stream).Add(std::move(work));
+  static_cast<EmulatedStream&>(stream).Launch(std::move(work));
+}
+
+DeviceCalls CallsOf(const Device& device) {
+  return static_cast<const EmulatedDevice&>(device).calls();
 }
 
 std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed, EmulatedChip chip) {

@@ -29,6 +29,20 @@ void Launch(const LaunchShape& shape, const typename Kernel::Params& params, Dev
   });
 }
 
+// What was asked of a device's streams; what a graph holds counts as one launch, when it runs.
+struct DeviceCalls {
+  int64_t copies = 0;  // in, out, within, and fills
+  int64_t kernels = 0;
+  int64_t graphs = 0;
+  int64_t events = 0;  // recorded or waited for
+  int64_t synchronises = 0;
+  int64_t bytes_in = 0, bytes_out = 0;  // of the copies
+
+  int64_t total() const { return copies + kernels + graphs + events + synchronises; }
+};
+// Since the device was made. REQUIRES: `device` is an emulated one.
+DeviceCalls CallsOf(const Device& device);
+
 // Which kernels an emulated device has: the portable ones, or Hopper's.
 enum class EmulatedChip { kAmpere, kHopper };
 

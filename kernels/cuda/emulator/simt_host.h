@@ -77,8 +77,6 @@ inline uint32_t FmaBf16Pair(uint32_t a, uint32_t b, uint32_t c) {
 
 inline float Exp2(float x) { return std::exp2(x); }
 inline float Exp(float x) { return std::exp(x); }
-inline float Log(float x) { return std::log(x); }
-inline float Log1p(float x) { return std::log1p(x); }
 inline float Tanh(float x) { return std::tanh(x); }
 inline float Sqrt(float x) { return std::sqrt(x); }
 inline float Max(float a, float b) { return std::fmax(a, b); }
@@ -87,6 +85,8 @@ inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
 inline int RoundToInt(float x) { return static_cast<int>(std::nearbyint(x)); }
 inline float Mul(float a, float b) { return a * b; }
 inline float Add(float a, float b) { return a + b; }
+inline float Divide(float a, float b) { return a / b; }
+inline float RoundNearest(float x) { return std::nearbyint(x); }
 
 inline void CopyAsync16(void* shared, const void* global, bool valid) {
   CurrentThread().copies.Start(shared, global, valid);
