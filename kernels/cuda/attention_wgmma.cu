@@ -17,9 +17,6 @@
 namespace tandem::kernels::TANDEM_SIMT {
 namespace {
 
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr int kVectors = 64;
-constexpr int kNarrowRows = 16;
 constexpr int kTilePanelBytes = 64 * kPanelRowBytes;  // of 64 vectors, or of 64 tokens
 
 // How head_dim is laid out in a block.
@@ -100,7 +97,7 @@ struct WgmmaAttentionKernel {
   }
 
   TANDEM_KERNEL Work Plan(const Params& p, const AttentionItem& item) {
-    constexpr int kItemVectors = kNarrow ? kNarrowRows : kVectors;
+    constexpr int kItemVectors = kNarrow ? kNarrowTileVectors : kWarpgroupVectors;
     Work work;
     work.item = item;
     work.kv_head = BlockY();
@@ -154,7 +151,7 @@ struct WgmmaAttentionKernel {
     // Nobody multiplies with the last item's any more.
     SyncThreads();
     constexpr int kChunks = kHeadDim / 8;
-    for (int i = ThreadIndex(); i < kVectors * kChunks; i += kWarpgroupSize) {
+    for (int i = ThreadIndex(); i < kWarpgroupVectors * kChunks; i += kWarpgroupSize) {
       const int r = i / kChunks, chunk = i % kChunks;
       const int vector = work.item.first_vector + r;
       Chunk value = {{0, 0, 0, 0}};
@@ -201,7 +198,7 @@ struct WgmmaAttentionKernel {
     CommitProducts();
     ClearValues(work, sub_tile, values);
     WaitProducts<0>(s);
-    tile->Softmax(sub_tile * kWarpgroupTokens, p.args.scale * kLog2E, range, s);
+    tile->Softmax(sub_tile * kWarpgroupTokens, p.args.scale * kLog2OfE, range, s);
     tile->AddValues(values, s);
   }
 
@@ -212,7 +209,7 @@ struct WgmmaAttentionKernel {
     if (WarpIndex() != 0) return;
     const int record = work.item.first_record + partition - work.item.first_partition;
     const int64_t first =
-        (int64_t{record} * p.args.layer.shape.num_kv_heads + work.kv_head) * kNarrowRows;
+        (int64_t{record} * p.args.layer.shape.num_kv_heads + work.kv_head) * kNarrowTileVectors;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float* to = p.args.records + (first + LaneIndex() / 4 + 8 * h) * (kHeadDim + 2);

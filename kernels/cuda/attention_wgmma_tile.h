@@ -13,6 +13,9 @@
 
 namespace tandem::kernels::TANDEM_SIMT {
 
+inline constexpr float kLog2OfE = 1.4426950408889634f;
+inline constexpr int kWarpgroupVectors = 64;
+inline constexpr int kNarrowTileVectors = 16;  // of those, in narrow items and in records
 inline constexpr int kWarpgroupTokens = 64;
 inline constexpr int kWarpgroupTilesPerPartition = kPartitionTokens / kWarpgroupTokens;
 

@@ -40,7 +40,7 @@ constexpr DeviceOps HopperOps() {
   ops.attention = WgmmaAttention;
   return ops;
 }
-constexpr DeviceOps kHopperOps = HopperOps();
+[[maybe_unused]] constexpr DeviceOps kHopperOps = HopperOps();
 
 // Code for sm_90a runs on compute capability 9.0 and nowhere else.
 const DeviceOps& OpsFor([[maybe_unused]] const cudaDeviceProp& properties,

@@ -127,10 +127,12 @@ class BlockRunner {
     }
     bool moved = false;
     size_t done = 0;
+    // Some warps are held back, so that the others get ahead of them as far as barriers let them.
+    const uint64_t held = NextRandom(&random_) | NextRandom(&random_);
     for (const int index : *order) {
       Fiber& fiber = fibers_[static_cast<size_t>(index)];
-      if (fiber.state == State::kRunnable) {
-        moved = true;
+      if (fiber.state == State::kRunnable) moved = true;
+      if (fiber.state == State::kRunnable && (held >> index / 32 & 1) == 0) {
         current_ = static_cast<size_t>(index);
         scheduler_.SwitchTo(fiber.context);
       }

@@ -41,7 +41,6 @@ struct ProductKernel {
     PanelMap b;
     float* out;
   };
-  static constexpr const char* kName = "product kernel";
   static constexpr int kThreads = 256;
   static constexpr int kPanelsOfA = kTiles * 64 * kPanelRowBytes;
   static constexpr size_t kSharedBytes = kPanelsOfA + kRows * kPanelRowBytes + 16 + kPanelAlignment;
@@ -85,9 +84,8 @@ struct ProductKernel {
       CommitProducts();
       if (Has(Mistake::kReleaseBeforeProductEnds)) {
         Arrive(Empty());
-        // Time for others to notice.
-        WarpBarrier();
-        WarpBarrier();
+        // Time for others to notice: warps are held back at random.
+        for (int turn = 0; turn < 20; ++turn) WarpBarrier();
       }
       if (Has(Mistake::kReadBeforeWait) && i == kTiles - 1) Write(p, acc);
       WaitProducts<0>(acc);
@@ -201,7 +199,6 @@ struct CopyKernel {
     int row, column;
     Bf16Bits* out;  // [8][64], chunks put back in order
   };
-  static constexpr const char* kName = "copy kernel";
   static constexpr int kThreads = 32;
   static void Run(const Params& p) {
     char* panel = PanelMemory();

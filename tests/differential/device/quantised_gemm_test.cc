@@ -162,7 +162,7 @@ class QuantisedGemmTest : public DeviceTest {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, QuantisedGemmTest, kDeviceKinds, DeviceName);
+INSTANTIATE_TEST_SUITE_P(All, QuantisedGemmTest, kDeviceKindsWithHopper, DeviceName);
 
 constexpr DeviceWeightType kQuantised[] = {DeviceWeightType::kInt8, DeviceWeightType::kInt4,
                                            DeviceWeightType::kFp8};
