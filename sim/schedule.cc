@@ -41,6 +41,7 @@ void VisitFields(Topology& t, Visit visit) {
   visit("hold_frames", t.hold_frames);
   visit("reuse_addresses", t.reuse_addresses);
   visit("skew_us", t.clock_skew_us);
+  visit("drain_us", t.drain_us);
 }
 template <typename Visit>
 void VisitFields(SimRequest& r, Visit visit) {
@@ -124,6 +125,8 @@ class Drawer {
     t.hold_frames = OneIn(2) ? 1 : 0;
     t.reuse_addresses = OneIn(2) ? 1 : 0;
     t.clock_skew_us = OneIn(2) ? Between(1000, 3'600'000'000) : 0;
+    // Short ones find sequences still running at half of them.
+    t.drain_us = OneIn(3) ? 500'000 : Between(2'000, 30'000);
     return t;
   }
 
