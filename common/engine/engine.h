@@ -52,6 +52,9 @@ struct SampledToken {
   TokenId token = 0;
   float logprob = 0;                     // 0 unless asked for
   std::vector<TopLogprob> top_logprobs;  // most likely first; ties by lower token id
+  // There is no token: this block of the sequence does not hold what its tokens say. The step's
+  // other slices do not suffer from it.
+  std::optional<BlockId> damaged;
 };
 
 // One sequence's part of a step.
@@ -107,8 +110,7 @@ class Engine {
   // Computes all slices. Returns one token for each slice with `sample`, in slice order. The rows
   // of one step may not exceed what ProfileStepBytes was asked for. Two slices never write the same
   // block. Errors: kInvalidArgument for a slice that breaks its REQUIRES or a token id outside the
-  // vocabulary (nothing is computed); kDataLoss from the hash engine when a block does not hold
-  // what its tokens say.
+  // vocabulary (nothing is computed). A damaged block is no error of the step: see SampledToken.
   virtual absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
                                                          LayerDone layer_done) = 0;
 };

@@ -64,11 +64,12 @@ class NodeCore {
   // Hashes (16 bytes each) of the full blocks held, parents first: for Registration.
   virtual std::vector<std::string> CachedBlocks() const = 0;
 
-  // Refuse new legs from now on; running ones go on.
-  virtual void BeginDrain(absl::Time now) = 0;
-  // Gives up legs that may still run for long, so that their routers place them elsewhere; after
-  // BeginDrain.
-  virtual void HandOver(absl::Time now) = 0;
+  // Refuse new legs from now on; running ones go on. Prefix blocks are offered to peers within
+  // `time_left`.
+  virtual void BeginDrain(absl::Time now, absl::Duration time_left) = 0;
+  // Gives up legs that may still run for long, so that their routers place them elsewhere, and
+  // sends their KV there when it is asked for within `time_left`; after BeginDrain.
+  virtual void HandOver(absl::Time now, absl::Duration time_left) = 0;
   // No leg, lease, export or quarantined block is left.
   virtual bool idle() const = 0;
 };
