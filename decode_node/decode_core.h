@@ -47,9 +47,7 @@ class DecodeCore final : public node::NodeCore {
   node::NodeActions TakeActions() override { return ledger_.Take(scheduler_); }
   v1::NodeLoad load() const override;
   v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
-  std::vector<std::string> CachedBlocks() const override {
-    return node::CachedBlocksOf(scheduler_);
-  }
+  std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
   void BeginDrain(absl::Time) override { ledger_.BeginDrain(); }
   void HandOver(absl::Time now) override;
   bool idle() const override { return scheduler_.size() == 0 && draining_leases_.empty(); }

@@ -132,7 +132,7 @@ v1::NodeMessage SimNode::MakeRegistration() const {
   registration.set_transfer_address(transport_->address());
   registration.set_host("simulated");
   registration.set_max_sequences(static_cast<int32_t>(options_.topology.max_sequences));
-  for (std::string& hash : core_->CachedBlocks()) registration.add_cached_blocks(std::move(hash));
+  registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
   *message.mutable_load() = core_->load();
   return message;
 }

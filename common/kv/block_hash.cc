@@ -58,19 +58,29 @@ class Xxh3State {
 
 }  // namespace
 
-std::string BlockHash::ToBytes() const {
-  std::string bytes(kHashBytes, '\0');
-  StoreBigEndian(high, bytes.data());
-  StoreBigEndian(low, bytes.data() + 8);
+std::string PackHashes(absl::Span<const BlockHash> hashes) {
+  std::string bytes(hashes.size() * kHashBytes, '\0');
+  char* next = bytes.data();
+  for (const BlockHash& hash : hashes) {
+    StoreBigEndian(hash.high, next);
+    StoreBigEndian(hash.low, next + 8);
+    next += kHashBytes;
+  }
   return bytes;
 }
 
-absl::StatusOr<BlockHash> BlockHash::FromBytes(absl::string_view bytes) {
-  if (bytes.size() != kHashBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("block hash: expected ", kHashBytes, " bytes, got ", bytes.size()));
+absl::StatusOr<std::vector<BlockHash>> UnpackHashes(absl::string_view bytes) {
+  if (bytes.size() % kHashBytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("block hashes: expected ", kHashBytes,
+                                                   " bytes each, got ", bytes.size(), " in all"));
   }
-  return BlockHash{LoadBigEndian(bytes.data()), LoadBigEndian(bytes.data() + 8)};
+  std::vector<BlockHash> hashes(bytes.size() / kHashBytes);
+  const char* next = bytes.data();
+  for (BlockHash& hash : hashes) {
+    hash = {LoadBigEndian(next), LoadBigEndian(next + 8)};
+    next += kHashBytes;
+  }
+  return hashes;
 }
 
 BlockHash SaltHash(absl::string_view model_fingerprint, absl::string_view numerics_id,
