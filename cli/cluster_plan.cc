@@ -24,14 +24,16 @@ void RegisterNodes(config::Schema& schema, UpConfig& config) {
   schema.Add("numerics", &config.numerics,
              "portable: the same bits on AVX2 and AVX-512 machines; auto: the fastest class's.",
              {.group = "Nodes", .choices = {"auto", "portable"}});
-  schema.Add("weights", &config.weights, "Type that weights are kept in.",
-             {.group = "Nodes", .choices = {"auto", "bf16", "int8", "int4", "as-stored", "f32"}});
+  schema.Add(
+      "weights", &config.weights, "Type that weights are kept in.",
+      {.group = "Nodes", .choices = {"auto", "bf16", "int8", "int4", "as-stored", "fp8", "f32"}});
   schema.Add(
       "weight-cache", &config.weight_cache,
       "Where packed weights are kept for all nodes and the next start: a folder, auto or off.",
       {.group = "Nodes"});
-  schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
-             {.group = "Nodes", .choices = {"bf16", "int8", "f32"}});
+  schema.Add("kv-type", &config.kv_type,
+             "Type of cached keys and values; fp8 with device cuda only, f32 with device cpu only.",
+             {.group = "Nodes", .choices = {"bf16", "int8", "fp8", "f32"}});
   schema.Add(
       "block-tokens", &config.block_tokens, "Tokens of a KV block.",
       {.unit = "tokens", .group = "Nodes", .choices = {"8", "16", "32", "64", "128", "256"}});

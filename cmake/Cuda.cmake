@@ -2,7 +2,7 @@
 # Binaries link the CUDA runtime statically and nothing of the driver, so they load on hosts without one.
 set(TANDEM_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE TANDEM_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(TANDEM_CUDA_ARCHITECTURES "80-real;90-real;100-virtual" CACHE STRING
+set(TANDEM_CUDA_ARCHITECTURES "80-real;90a-real;100-virtual" CACHE STRING
   "GPU architectures to compile for, as CMAKE_CUDA_ARCHITECTURES; one is enough on a developer's machine")
 set(TANDEM_HAVE_CUDA FALSE)
 

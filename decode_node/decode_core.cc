@@ -23,8 +23,11 @@ void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comman
     case v1::NodeCommand::kAbort:
       return Abort(router, command.abort());
     case v1::NodeCommand::kPrefill:
-      return ledger_.Refuse(router, command.prefill().leg(),
-                            absl::InvalidArgumentError("Prefill: this is a decode node"));
+      return kept_.Send(router, command.prefill(), now);
+    case v1::NodeCommand::kAdoptBlocks:
+      return handover_.OnAdoptBlocks(router, command.adopt_blocks(), now);
+    case v1::NodeCommand::kSendBlocks:
+      return handover_.OnSendBlocks(router, command.send_blocks());
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
   }
@@ -36,18 +39,51 @@ void DecodeCore::OnRouterLost(node::RouterKey router, absl::Time) {
     const auto leg = it++;
     if (leg->first.router == router) End(leg, "router lost");
   }
+  kept_.OnRouterLost(router);
+  handover_.OnRouterLost(router);
 }
 
-void DecodeCore::HandOver(absl::Time) {
+void DecodeCore::BeginDrain(absl::Time now, absl::Duration time_left) {
+  if (!ledger_.draining()) handover_.Offer(now, now + time_left);
+  ledger_.BeginDrain();
+}
+
+// A generating sequence's next step leaves it whole: see OnStepDone.
+void DecodeCore::HandOver(absl::Time now, absl::Duration time_left) {
+  hand_over_until_ = now + time_left / 2;
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
-    FailAndEnd(leg, absl::UnavailableError("this node drains: go on elsewhere"), "handed over");
+    const bool whole_soon = leg->second.phase == Phase::kGenerating &&
+                            !scheduler_.Get(leg->second.sequence).blocks.empty();
+    if (!whole_soon) GiveUp(leg);
   }
 }
 
+void DecodeCore::GiveUp(Legs::iterator leg) {
+  FailAndEnd(leg, absl::UnavailableError("this node drains: go on elsewhere"), "handed over");
+}
+
+void DecodeCore::Keep(Legs::iterator it, const engine::SampledToken& next) {
+  KeptSequences::Given given{.key = it->first,
+                             .leg = it->second.wire,
+                             .sequence = it->second.sequence,
+                             .next = next,
+                             .until = *hand_over_until_};
+  by_sequence_.erase(it->second.sequence);
+  legs_.erase(it);
+  kept_.Keep(std::move(given));
+}
+
 void DecodeCore::OnTick(absl::Time now) {
+  kept_.OnTick(now);
+  handover_.OnTick(now);
+  const bool too_late = hand_over_until_.has_value() && *hand_over_until_ <= now;
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
+    if (too_late) {
+      GiveUp(leg);
+      continue;
+    }
     if (leg->second.phase == Phase::kGenerating || leg->second.deadline > now) continue;
     if (leg->second.phase == Phase::kReceiving) {
       ledger_.counters().set_leases_expired(ledger_.counters().leases_expired() + 1);
@@ -55,7 +91,7 @@ void DecodeCore::OnTick(absl::Time now) {
     ledger_.FailLeg(leg->first.router, leg->second.wire,
                     absl::DeadlineExceededError(absl::StrCat(
                         "no first token within ", absl::FormatDuration(leg->second.time_allowed))),
-                    /*sender_side=*/false);
+                    /*sender_side=*/false, leg->second.trace_id);
     End(leg, "deadline");
   }
 }
@@ -85,6 +121,7 @@ void DecodeCore::OnTransfer(const transfer::TransferEvent& event, absl::Time now
 // An older epoch's sender may have delivered everything just before its successor was announced:
 // that is as good, the blocks' contents are decided by the tokens.
 void DecodeCore::On(const transfer::LeaseInstalled& event, absl::Time) {
+  handover_.On(event);
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end()) return;  // being closed: LeaseDrained follows
   const Legs::iterator it = found->second;
@@ -98,7 +135,7 @@ void DecodeCore::On(const transfer::LeaseInstalled& event, absl::Time) {
                         "lease ", event.lease.value(), ": first token ", first.token_id(), " at ",
                         first.index(), ", expected one in [0, ", scheduler_.spec().vocab_size,
                         ") at ", leg.output_tokens)),
-                    /*sender_side=*/false);
+                    /*sender_side=*/false, leg.trace_id);
     return End(it, "first token out of range");
   }
   by_lease_.erase(found);
@@ -117,6 +154,7 @@ void DecodeCore::On(const transfer::LeaseInstalled& event, absl::Time) {
 }
 
 void DecodeCore::On(const transfer::LeaseFailed& event, absl::Time) {
+  handover_.On(event);
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end() || event.epoch != found->second->second.epoch) return;
   if (found->second->second.phase == Phase::kClosing) return;
@@ -169,6 +207,7 @@ void DecodeCore::On(const transfer::LeaseDrained& event, absl::Time) {
                             scheduler_.Get(leg.sequence).cached_tokens + leg.received_tokens);
     return;
   }
+  handover_.On(event);
   const auto found = draining_leases_.find(event.lease);
   if (found == draining_leases_.end()) return;
   if (!TANDEM_MUTATED(kReleaseLost)) scheduler_.EndQuarantine(found->second);
@@ -192,12 +231,16 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     TANDEM_CHECK(found != by_sequence_.end(), "sequence ", outcome.id.value(), " has no leg");
     const Legs::iterator it = found->second;
     Leg& leg = it->second;
-    if (!step.status.ok()) {
-      FailAndEnd(it, step.status, "step failed");
+    if (!outcome.status.ok()) {
+      FailAndEnd(it, outcome.status, "step failed");
       continue;
     }
     ledger_.SendScores(it->first.router, leg.wire, outcome);
     if (!outcome.sampled) continue;
+    if (hand_over_until_.has_value()) {
+      Keep(it, outcome.token);
+      continue;
+    }
     if (leg.phase == Phase::kComputing) {
       leg.phase = Phase::kGenerating;
       const node::Sequence& sequence = scheduler_.Get(leg.sequence);
@@ -254,7 +297,8 @@ absl::StatusOr<request::FinishReason> DecodeCore::Append(Leg& leg, TokenId token
 
 void DecodeCore::FailAndEnd(Legs::iterator it, const absl::Status& status,
                             const std::string& reason) {
-  ledger_.FailLeg(it->first.router, it->second.wire, status, /*sender_side=*/false);
+  ledger_.FailLeg(it->first.router, it->second.wire, status, /*sender_side=*/false,
+                  it->second.trace_id);
   End(it, reason);
 }
 
@@ -270,7 +314,9 @@ void DecodeCore::Finish(Legs::iterator it, request::FinishReason reason) {
 
 v1::NodeLoad DecodeCore::load() const {
   v1::NodeLoad load = node::LoadOf(scheduler_);
-  load.set_leases(static_cast<int64_t>(by_lease_.size() + draining_leases_.size()));
+  load.set_leases(static_cast<int64_t>(by_lease_.size() + draining_leases_.size()) +
+                  handover_.leases());
+  load.set_exports(kept_.exports() + handover_.exports());
   return load;
 }
 

@@ -6,7 +6,8 @@
 //       │                 │  ▲ LeaseFailed: LegFailed{sender_side}, waits for NewEpoch
 //       │                 │  │ NewEpoch, EpochRaised: Reserved again, for another sender; or
 //       │                 ▼  │ Closing ─LeaseDrained─▶ Computing, from what was verified on
-//       └─▶ Computing ────┼──┴── first token sampled ──▶ Generating
+//       └─▶ Computing ────┼──┴── first token sampled ──▶ Generating ─HandOver, step─▶ kept, then
+//                         │                              sent by Prefill: kept_sequences.h
 //                         └─ abort, deadline, router lost ─▶ gone; a lease's blocks stay
 //                         quarantined
 //                            until LeaseDrained
@@ -18,13 +19,16 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "common/node/node_core.h"
 #include "common/node/node_ledger.h"
+#include "common/node/prefix_handover.h"
 #include "common/node/sequence_scheduler.h"
+#include "decode_node/kept_sequences.h"
 
 namespace tandem::decode_node {
 
@@ -35,7 +39,9 @@ class DecodeCore final : public node::NodeCore {
       : scheduler_((options.retry_alone = true, options)) {}
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_DECODE; }
-  void OnRouterJoined(node::RouterKey, absl::Time) override {}
+  void OnRouterJoined(node::RouterKey router, absl::Time) override {
+    handover_.OnRouterJoined(router);
+  }
   void OnRouterLost(node::RouterKey router, absl::Time now) override;
   void OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) override;
   void OnTransfer(const transfer::TransferEvent& event, absl::Time now) override;
@@ -48,15 +54,18 @@ class DecodeCore final : public node::NodeCore {
   v1::NodeLoad load() const override;
   v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
   std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
-  void BeginDrain(absl::Time) override { ledger_.BeginDrain(); }
-  void HandOver(absl::Time now) override;
-  bool idle() const override { return scheduler_.size() == 0 && draining_leases_.empty(); }
+  void BeginDrain(absl::Time now, absl::Duration time_left) override;
+  void HandOver(absl::Time now, absl::Duration time_left) override;
+  bool idle() const override {
+    return scheduler_.size() == 0 && draining_leases_.empty() && handover_.idle();
+  }
 
  private:
   using SequenceId = node::SequenceId;
   enum class Phase { kReceiving, kClosing, kComputing, kGenerating };
   struct Leg {
     v1::Leg wire;
+    std::string trace_id;
     Phase phase = Phase::kReceiving;
     SequenceId sequence;
     int32_t output_tokens = 0;  // of the answer so far, delivered ones included
@@ -84,8 +93,14 @@ class DecodeCore final : public node::NodeCore {
   void On(const transfer::LeaseFailed& event, absl::Time now);
   void On(const transfer::EpochRaised& event, absl::Time now);
   void On(const transfer::LeaseDrained& event, absl::Time now);
-  void On(const transfer::ExportDone&, absl::Time) {}
-  void On(const transfer::ExportFailed&, absl::Time) {}
+  void On(const transfer::ExportDone& event, absl::Time) {
+    kept_.On(event);
+    handover_.On(event);
+  }
+  void On(const transfer::ExportFailed& event, absl::Time) {
+    kept_.On(event);
+    handover_.On(event);
+  }
 
   void SendInstalled(const Legs::value_type& leg, const v1::TokensBySource& tokens,
                      const transfer::LeaseInstalled* received);
@@ -93,6 +108,9 @@ class DecodeCore final : public node::NodeCore {
   // SequenceScheduler::AdvanceConstraint.
   absl::StatusOr<request::FinishReason> Append(Leg& leg, TokenId token);
   void FailAndEnd(Legs::iterator leg, const absl::Status& status, const std::string& reason);
+  void GiveUp(Legs::iterator leg);
+  // Ends the leg and keeps its sequence, whose next token is `next`, for another node.
+  void Keep(Legs::iterator leg, const engine::SampledToken& next);
   void Finish(Legs::iterator leg, request::FinishReason reason);
 
   node::SequenceScheduler scheduler_;
@@ -105,7 +123,10 @@ class DecodeCore final : public node::NodeCore {
   std::map<LeaseId, Legs::iterator> by_lease_;
   // Bound: the pool's blocks: each holds some.
   std::map<LeaseId, std::vector<BlockId>> draining_leases_;  // quarantined blocks
-  uint64_t next_lease_ = 1;
+  KeptSequences kept_{scheduler_, ledger_};
+  node::PrefixHandover handover_{scheduler_, ledger_};
+  // While the node hands over: until when a sequence can still be kept.
+  std::optional<absl::Time> hand_over_until_;
 };
 
 }  // namespace tandem::decode_node

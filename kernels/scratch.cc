@@ -13,7 +13,7 @@ size_t GemmScratchBytes(int64_t rows, int64_t k) {
 }
 
 size_t KvSlabBytes(const KvShape& shape) {
-  if (shape.type == KvType::kInt8) {
+  if (HasKvScales(shape.type)) {
     return static_cast<size_t>(shape.block_tokens) * (static_cast<size_t>(shape.head_dim) + 4);
   }
   const size_t element = shape.type == KvType::kF32 ? 4 : 2;

@@ -26,12 +26,22 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
       return ledger_.FailLeg(router, command.new_epoch().leg(),
                              absl::InvalidArgumentError("NewEpoch: this is a prefill node"),
                              /*sender_side=*/true);
+    case v1::NodeCommand::kAdoptBlocks:
+      return handover_.OnAdoptBlocks(router, command.adopt_blocks(), now);
+    case v1::NodeCommand::kSendBlocks:
+      return handover_.OnSendBlocks(router, command.send_blocks());
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
   }
 }
 
+void PrefillCore::BeginDrain(absl::Time now, absl::Duration time_left) {
+  if (!ledger_.draining()) handover_.Offer(now, now + time_left);
+  ledger_.BeginDrain();
+}
+
 void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
+  handover_.OnRouterLost(router);
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     if (leg->first.router == router) Abandon(leg->second, "router lost");
@@ -39,6 +49,7 @@ void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
 }
 
 void PrefillCore::OnTick(absl::Time now) {
+  handover_.OnTick(now);
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     const Export& exported = leg->second->second;
@@ -51,7 +62,8 @@ void PrefillCore::OnTick(absl::Time now) {
 }
 
 void PrefillCore::Fail(Exports::iterator it, const absl::Status& status, bool lease_stands) {
-  ledger_.FailLeg(it->second.owner->router, it->second.wire, status, lease_stands);
+  ledger_.FailLeg(it->second.owner->router, it->second.wire, status, lease_stands,
+                  it->second.trace_id);
   Abandon(it, std::string(status.message()));
 }
 
@@ -70,6 +82,7 @@ void PrefillCore::OnTransfer(const transfer::TransferEvent& event, absl::Time) {
 }
 
 void PrefillCore::On(const transfer::ExportDone& event) {
+  handover_.On(event);
   const auto it = exports_.find(event.export_id);
   if (it == exports_.end()) return;
   ledger_.counters().set_kv_bytes_sent(ledger_.counters().kv_bytes_sent() + event.bytes_sent);
@@ -77,11 +90,12 @@ void PrefillCore::On(const transfer::ExportDone& event) {
 }
 
 void PrefillCore::On(const transfer::ExportFailed& event) {
+  handover_.On(event);
   const auto it = exports_.find(event.export_id);
   if (it == exports_.end()) return;
   if (it->second.owner.has_value()) {
     ledger_.FailLeg(it->second.owner->router, it->second.wire, event.status,
-                    /*sender_side=*/true);
+                    /*sender_side=*/true, it->second.trace_id);
   }
   EndExport(it);
 }
@@ -140,9 +154,9 @@ void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledTok
   for (const node::StepOutcome& outcome : step.outcomes) {
     const auto found = by_sequence_.find(outcome.id);
     TANDEM_CHECK(found != by_sequence_.end(), "sequence ", outcome.id.value(), " has no export");
-    if (!step.status.ok()) {
-      // Layers of the failed step are on their way: what the receiver verified may be wrong.
-      Fail(found->second, step.status, /*lease_stands=*/false);
+    if (!outcome.status.ok()) {
+      // Its layers are on their way: what the receiver verified may be wrong.
+      Fail(found->second, outcome.status, /*lease_stands=*/false);
       continue;
     }
     const Export& exported = found->second->second;
@@ -181,7 +195,8 @@ std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator 
 
 v1::NodeLoad PrefillCore::load() const {
   v1::NodeLoad load = node::LoadOf(scheduler_);
-  load.set_exports(static_cast<int64_t>(exports_.size()));
+  load.set_exports(static_cast<int64_t>(exports_.size()) + handover_.exports());
+  load.set_leases(handover_.leases());
   return load;
 }
 

@@ -24,6 +24,7 @@
 #include "absl/time/time.h"
 #include "common/node/node_core.h"
 #include "common/node/node_ledger.h"
+#include "common/node/prefix_handover.h"
 #include "common/node/sequence_scheduler.h"
 
 namespace tandem::prefill_node {
@@ -34,7 +35,9 @@ class PrefillCore final : public node::NodeCore {
   explicit PrefillCore(const node::SchedulerOptions& options) : scheduler_(options) {}
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_PREFILL; }
-  void OnRouterJoined(node::RouterKey, absl::Time) override {}
+  void OnRouterJoined(node::RouterKey router, absl::Time) override {
+    handover_.OnRouterJoined(router);
+  }
   void OnRouterLost(node::RouterKey router, absl::Time now) override;
   void OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) override;
   void OnTransfer(const transfer::TransferEvent& event, absl::Time now) override;
@@ -47,10 +50,12 @@ class PrefillCore final : public node::NodeCore {
   v1::NodeLoad load() const override;
   v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
   std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
-  void BeginDrain(absl::Time) override { ledger_.BeginDrain(); }
+  void BeginDrain(absl::Time now, absl::Duration time_left) override;
   // A prompt is soon computed, and its blocks are here alone.
-  void HandOver(absl::Time) override {}
-  bool idle() const override { return scheduler_.size() == 0 && exports_.empty(); }
+  void HandOver(absl::Time, absl::Duration) override {}
+  bool idle() const override {
+    return scheduler_.size() == 0 && exports_.empty() && handover_.idle();
+  }
 
  private:
   using SequenceId = node::SequenceId;
@@ -58,6 +63,7 @@ class PrefillCore final : public node::NodeCore {
   struct Export {
     std::optional<node::LegKey> owner;  // nullopt once abandoned
     v1::Leg wire;
+    std::string trace_id;
     Epoch epoch;
     SequenceId sequence;
     int64_t first_ordinal = 0;  // what the receiver lacks starts here
@@ -89,13 +95,14 @@ class PrefillCore final : public node::NodeCore {
 
   void On(const transfer::ExportDone& event);
   void On(const transfer::ExportFailed& event);
-  void On(const transfer::LeaseInstalled&) {}
-  void On(const transfer::LeaseFailed&) {}
+  void On(const transfer::LeaseInstalled& event) { handover_.On(event); }
+  void On(const transfer::LeaseFailed& event) { handover_.On(event); }
   void On(const transfer::EpochRaised&) {}
-  void On(const transfer::LeaseDrained&) {}
+  void On(const transfer::LeaseDrained& event) { handover_.On(event); }
 
   node::SequenceScheduler scheduler_;
   node::NodeLedger ledger_;
+  node::PrefixHandover handover_{scheduler_, ledger_};
   // Bound: exports_max (4,096).
   Exports exports_;
   // Bound: one for each export.
@@ -103,7 +110,6 @@ class PrefillCore final : public node::NodeCore {
   std::map<SequenceId, Exports::iterator> by_sequence_;
   // Bound: the slices of one step.
   std::vector<Push> pushes_;  // of the running step
-  uint64_t next_export_ = 1;
 };
 
 }  // namespace tandem::prefill_node

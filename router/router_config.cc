@@ -32,6 +32,9 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
              {.min = 1, .max = 100, .group = "Placement"});
   schema.Add("index-blocks", &config.core.index_blocks_max, "Bound of the prefix index.",
              {.min = 1, .unit = "blocks", .group = "Placement"});
+  schema.Add("allow-mixed-numerics", &config.core.allow_mixed_numerics,
+             "Nodes of other numerics may exchange KV; answers are then not reproducible.",
+             {.group = "Placement"});
   schema.Add("queue-max", &config.core.queue_max,
              "Requests that may wait for a place; more are refused.",
              {.min = 0, .unit = "requests", .group = "Admission"});

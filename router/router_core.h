@@ -54,6 +54,7 @@ struct ModelIdentity {
   int32_t context_tokens = 0;
   // What clients may call it beside its own name; the first is what they are told.
   std::vector<std::string> served_names;
+  bool mixed_numerics = false;  // as RouterOptions has it; answers say so
 
   const std::string& served_name() const {
     return served_names.empty() ? name : served_names.front();
@@ -85,6 +86,9 @@ struct RouterOptions {
   int64_t nodes_max = 4096;
   int64_t index_blocks_max =
       4 << 20;  // prefix index entries; least recently used nodes' entries go first
+  // Nodes of different numerics ids whose blocks hold the same may exchange KV. Answers are then
+  // not reproducible, and say so.
+  bool allow_mixed_numerics = false;
   bool pick_power_of_two = false;  // place by the better of two random pairs instead of the best
 };
 

@@ -59,6 +59,11 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   options.core = config.core;
   options.core.router_id = config.id;
   options.core.version = std::string(kVersion);
+  if (config.core.allow_mixed_numerics) {
+    assets->identity.mixed_numerics = true;
+    Log(LogLevel::kWarning, "mixed numerics are allowed: no answer of this router is reproducible",
+        {{"router_id", config.id}});
+  }
   const ModelIdentity identity = assets->identity;
   ASSIGN_OR_RETURN(auto server, RouterServer::Start(options, std::move(assets)));
   Log(LogLevel::kInfo, "router started",

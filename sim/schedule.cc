@@ -41,6 +41,7 @@ void VisitFields(Topology& t, Visit visit) {
   visit("hold_frames", t.hold_frames);
   visit("reuse_addresses", t.reuse_addresses);
   visit("skew_us", t.clock_skew_us);
+  visit("drain_us", t.drain_us);
 }
 template <typename Visit>
 void VisitFields(SimRequest& r, Visit visit) {
@@ -124,6 +125,8 @@ class Drawer {
     t.hold_frames = OneIn(2) ? 1 : 0;
     t.reuse_addresses = OneIn(2) ? 1 : 0;
     t.clock_skew_us = OneIn(2) ? Between(1000, 3'600'000'000) : 0;
+    // Short ones find sequences still running at half of them.
+    t.drain_us = OneIn(3) ? 500'000 : Between(2'000, 30'000);
     return t;
   }
 
@@ -190,6 +193,18 @@ class Drawer {
     return f;
   }
 
+  // Of a decode node, while it may be in the middle of an answer.
+  Fault DrawDrainUnderLoad(const Schedule& schedule) {
+    const Topology& t = schedule.topology;
+    const auto last = static_cast<int64_t>(schedule.requests.size()) - 1;
+    Fault f;
+    f.kind = FaultKind::kDrain;
+    f.at_us = schedule.requests[Between(0, last)].at_us + Between(500, 12'000);
+    f.target = Between(t.routers + t.prefill_nodes, t.processes() - 1);
+    f.lasts_us = Between(500, 100'000);
+    return f;
+  }
+
  private:
   const std::unique_ptr<Random> random_;
 };
@@ -235,6 +250,8 @@ Schedule DrawSchedule(uint64_t seed) {
     const FaultKind kind = kinds[draw.Between(0, static_cast<int64_t>(kinds.size()) - 1)];
     schedule.faults.push_back(draw.DrawFault(t, kind, DrawFaultTime(draw, schedule, span_us)));
   }
+  if (std::count(kinds.begin(), kinds.end(), FaultKind::kDrain) > 0 && t.decode_nodes > 1)
+    for (int i = 0; i < 4; ++i) schedule.faults.push_back(draw.DrawDrainUnderLoad(schedule));
   const auto by_time = [](const auto& a, const auto& b) { return a.at_us < b.at_us; };
   std::stable_sort(schedule.requests.begin(), schedule.requests.end(), by_time);
   std::stable_sort(schedule.faults.begin(), schedule.faults.end(), by_time);

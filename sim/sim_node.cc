@@ -16,7 +16,6 @@ namespace {
 
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
 constexpr absl::Duration kHeartbeatInterval = absl::Milliseconds(100);
-constexpr absl::Duration kDrainTimeout = absl::Milliseconds(500);
 
 // What a timeline shows of a router's message.
 std::string Describe(const v1::NodeCommand& command) {
@@ -29,6 +28,12 @@ std::string Describe(const v1::NodeCommand& command) {
   if (command.has_new_epoch())
     return absl::StrCat("NewEpoch ", leg(command.new_epoch().leg()), " epoch ",
                         command.new_epoch().epoch());
+  if (command.has_adopt_blocks())
+    return absl::StrCat("Adopt ", command.adopt_blocks().hashes().size() / kv::kBlockHashBytes,
+                        " blocks of ", command.adopt_blocks().from_node_id());
+  if (command.has_send_blocks())
+    return absl::StrCat("Send ", command.send_blocks().hashes().size() / kv::kBlockHashBytes,
+                        " blocks to ", command.send_blocks().receiver_node_id());
   return absl::StrCat("Abort ", leg(command.abort().leg()), ": ", command.abort().reason());
 }
 
@@ -44,8 +49,8 @@ std::string Describe(const v1::NodeEvent& event) {
   if (event.has_installed()) return absl::StrCat("installed ", leg(event.installed().leg()));
   if (event.has_leg_finished()) return absl::StrCat("finished ", leg(event.leg_finished().leg()));
   if (event.has_leg_failed())
-    return absl::StrCat("failed ", leg(event.leg_failed().leg()), ": ",
-                        event.leg_failed().status().message());
+    return absl::StrCat(event.leg_failed().kept() ? "kept " : "failed ",
+                        leg(event.leg_failed().leg()), ": ", event.leg_failed().status().message());
   if (event.has_prefill_finished())
     return absl::StrCat("prefilled ", leg(event.prefill_finished().leg()));
   return "";
@@ -100,7 +105,6 @@ void SimNode::MakeCore() {
   stepping_ = false;
   to_plane_free_ = from_plane_free_ = next_heartbeat_ = world().now();
   drain_ends_.reset();
-  handed_over_ = false;
 }
 
 void SimNode::OnCrash() {
@@ -150,6 +154,9 @@ void SimNode::OnRouterMessage(ControlStream& stream, const v1::RouterMessage& me
   if (found == routers_.end()) return;
   for (const v1::NodeCommand& command : message.commands()) {
     salt_->OnCommand(command);
+    if (command.has_adopt_blocks())
+      if (const SaltChecker* from = options_.salt_of(command.adopt_blocks().from_node_id()))
+        salt_->OnAdopt(*from);
     if (log_.timeline()) log_.Note(id(), Describe(command));
     core_->OnCommand(found->second, command, Now());
   }
@@ -167,9 +174,13 @@ void SimNode::OnStreamEnded(ControlStream& stream) {
 }
 
 void SimNode::BeginDrain() {
-  core_->BeginDrain(Now());
-  drain_ends_ = world().now() + kDrainTimeout;
+  core_->BeginDrain(Now(), drain_timeout() / 2);
+  drain_ends_ = world().now() + drain_timeout();
   Pump();
+  Post(drain_timeout() / 2, [this] {
+    core_->HandOver(Now(), drain_timeout() / 2);
+    Pump();
+  });
 }
 
 void SimNode::CorruptBlock() {
@@ -181,12 +192,6 @@ void SimNode::CorruptBlock() {
 }
 
 void SimNode::Tick() {
-  if (drain_ends_.has_value() && !handed_over_ &&
-      world().now() >= *drain_ends_ - kDrainTimeout / 2) {
-    handed_over_ = true;
-    core_->HandOver(Now());
-    Pump();
-  }
   if (drain_ends_.has_value() && (core_->idle() || world().now() >= *drain_ends_)) {
     if (log_.timeline()) log_.Note(id(), "drained: the process ends");
     return Crash();
@@ -256,6 +261,8 @@ void SimNode::FinishStep() {
   const auto result = engine_->Step(step_, [this](int layer) { core_->OnLayerDone(layer); });
   if (log_.timeline() && !result.ok())
     log_.Note(id(), absl::StrCat("step failed: ", result.status().message()));
+  if (result.ok())
+    for (const engine::SequenceSlice& slice : step_) rows_computed_ += slice.num_new;
   stepping_ = false;
   core_->OnStepDone(result, Now());
   Pump();

@@ -27,6 +27,7 @@ struct SimNodeOptions {
   v1::NodeRole role = v1::NODE_ROLE_DECODE;
   Topology topology;
   std::function<std::vector<std::vector<TokenId>>(const std::string& request_id)> whole_sequences;
+  std::function<const SaltChecker*(const std::string& node)> salt_of;  // nullptr: not yet started
 };
 
 class SimNode final : public Process {
@@ -41,6 +42,11 @@ class SimNode final : public Process {
   const node::NodeCore& core() const { return *core_; }
   const transfer::HandoffEndpoint& endpoint() const { return *endpoint_; }
   HandoffStates handoff_states() const { return ownership_->states(); }
+  // What its tenants' requests left or may have left here. REQUIRES: was started once.
+  const SaltChecker& salt() const { return *salt_; }
+  // By the engine, in all lives.
+  int64_t rows_computed() const { return rows_computed_; }
+  int64_t blocks_adopted() const { return alive() ? core_->counters().blocks_adopted() : 0; }
   // As by SIGTERM. The process ends when it is idle, or after a while.
   void BeginDrain();
   bool draining() const { return drain_ends_.has_value(); }
@@ -56,6 +62,7 @@ class SimNode final : public Process {
   void OnCrash() override;
 
  private:
+  absl::Duration drain_timeout() const { return absl::Microseconds(options_.topology.drain_us); }
   void MakeCore();
   v1::NodeMessage MakeRegistration() const;
   void Tick();
@@ -87,7 +94,7 @@ class SimNode final : public Process {
   bool stepping_ = false;
   absl::Time to_plane_free_, from_plane_free_, next_heartbeat_;
   std::optional<absl::Time> drain_ends_;
-  bool handed_over_ = false;  // in this drain
+  int64_t rows_computed_ = 0;
 };
 
 }  // namespace tandem::sim

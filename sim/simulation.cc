@@ -122,8 +122,13 @@ void Simulation::AddProcesses() {
   clients_.SetRouters(std::move(routers));
   const auto add = [&](v1::NodeRole role, const std::string& name) {
     SimNodeOptions node{
-        .role = role, .topology = t, .whole_sequences = [this](const std::string& r) {
-          return clients_.WholeSequences(r);
+        .role = role,
+        .topology = t,
+        .whole_sequences = [this](const std::string& r) { return clients_.WholeSequences(r); },
+        .salt_of = [this](const std::string& from) -> const SaltChecker* {
+          for (const auto& other : nodes_)
+            if (other->name() == from) return &other->salt();
+          return nullptr;
         }};
     nodes_.push_back(
         std::make_unique<SimNode>(world_, network_, id++, name, ClockOffset(), node, log_));
@@ -296,9 +301,17 @@ SimReport Simulation::Run() {
   SimReport report;
   report.violations = log_.violations();
   report.timeline = log_.TakeEntries();
-  for (const auto& router : routers_) report.lanes.push_back(router->name());
+  for (const auto& router : routers_) {
+    report.lanes.push_back(router->name());
+    if (!router->alive()) continue;
+    const v1::RouterStatus status = router->core().GetStatus(router->Now()).router();
+    report.sequences_moved += status.sequences_moved();
+    report.kv_tokens_moved += status.kv_tokens_moved();
+  }
   for (const auto& node : nodes_) {
     report.lanes.push_back(node->name());
+    report.rows_computed += node->rows_computed();
+    report.blocks_adopted += node->blocks_adopted();
     if (!node->alive() || node->core().role() != v1::NODE_ROLE_DECODE) continue;
     const v1::TokensBySource tokens = node->core().counters().prompt_tokens();
     report.tokens_cached += tokens.cached();

@@ -33,6 +33,9 @@ struct SimReport {
   Coverage coverage = {};
   // How decode nodes came by the KV of prompts; of those alive at the end, since their start.
   int64_t tokens_cached = 0, tokens_received = 0, tokens_computed = 0;
+  // Of routers and nodes alive at the end, since their start.
+  int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0;
+  int64_t rows_computed = 0;  // by all engines, ever
   int64_t events = 0;
   int64_t virtual_us = 0;
 };

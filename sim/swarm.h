@@ -27,6 +27,7 @@ struct SwarmReport {
   std::vector<Failure> failures;  // by seed
   int64_t schedules = 0, events = 0, virtual_us = 0;
   int64_t faults = 0, requests = 0;
+  int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0;  // as in SimReport
   ClientCounts clients;
   Coverage coverage = {};
   absl::Duration took;

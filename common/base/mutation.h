@@ -20,6 +20,8 @@ enum class Mutation {
   kExportUnpinnedEarly,  // blocks are reused while they are sent
   kRouterLossIgnored,    // a lost router's legs go on holding blocks
   kForgetSkipped,        // a block known to be wrong stays a cached prefix
+  kAdoptedUnseen,        // a peer's prefix block is found before it has arrived
+  kMovedTokenRepeated,   // a moved sequence goes on with the token it ended with
   kVerifiedOvercounted,  // a next sender is told that blocks are there which are not
 };
 

@@ -30,6 +30,11 @@ absl::StatusOr<WeightFormat> ParseWeights(const std::string& name) {
   if (name == "int8") return WeightFormat::kInt8;
   if (name == "int4") return WeightFormat::kInt4;
   if (name == "as-stored") return WeightFormat::kAsStored;
+  if (name == "fp8") {
+    return absl::InvalidArgumentError(
+        "weights is \"fp8\", which only --device cuda has, expected auto, bf16, f32, int8, int4 or "
+        "as-stored");
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("weights is \"", name, "\", expected auto, bf16, f32, int8, int4 or as-stored"));
 }
@@ -66,6 +71,10 @@ absl::StatusOr<kernels::KvType> ParseKvType(const std::string& name) {
   if (name == "bf16") return kernels::KvType::kBf16;
   if (name == "f32") return kernels::KvType::kF32;
   if (name == "int8") return kernels::KvType::kInt8;
+  if (name == "fp8") {
+    return absl::InvalidArgumentError(
+        "kv_type is \"fp8\" (--kv-type), which only --device cuda has: expected bf16, int8 or f32");
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("kv_type is \"", name, "\", expected bf16, int8 or f32"));
 }

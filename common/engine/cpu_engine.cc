@@ -190,6 +190,12 @@ int64_t CpuEngine::ReserveSampling() {
   return bytes;
 }
 
+// The order of a bf16 cache's elements (kernels/cpu/kv_cache.cc, kernels/ref/kv_cache.cc).
+absl::string_view KvOrderOf(const kernels::Backend& backend) {
+  if (backend.isa == kernels::IsaClass::kRef) return kv::kRowsOrder;
+  return backend.dot_products ? kv::kPairsOrder : kv::kTilesOrder;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& checkpoint,
@@ -220,6 +226,14 @@ absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& ch
   spec.layout.num_layers = config.num_layers;
   spec.layout.block_tokens = options.block_tokens;
   spec.layout.layer_block_bytes = static_cast<int64_t>(kernels::KvBlockBytes(parts.kv));
+  if (parts.kv.type == kernels::KvType::kBf16) {
+    spec.format = {"bf16",
+                   parts.kv.num_kv_heads,
+                   parts.kv.head_dim,
+                   parts.kv.block_tokens,
+                   config.num_layers,
+                   std::string(KvOrderOf(*parts.backend))};
+  }
   Log(LogLevel::kInfo, "model loaded",
       {{"model", spec.model_name},
        {"backend", parts.backend->name},

@@ -1,6 +1,7 @@
 #include "common/engine/device_engine.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 #include <vector>
@@ -11,11 +12,10 @@
 #include "common/engine/compute_pool.h"
 #include "common/engine/device_forward_pass.h"
 #include "common/engine/device_kv.h"
+#include "common/engine/device_sampler.h"
 #include "common/engine/profile_step.h"
 #include "common/engine/slice_check.h"
-#include "common/engine/token_sampler.h"
 #include "common/telemetry/log.h"
-#include "kernels/api/backend.h"
 
 namespace tandem::engine {
 namespace {
@@ -27,7 +27,7 @@ constexpr int32_t kGraphRowsMax = 256;
 // Rows that sample in the step that is profiled; steps with more grow the logits then.
 constexpr int32_t kLogitRowsReserved = 64;
 // Prompt rows scored at a time: the logits of a whole prompt would be larger than the model.
-constexpr int32_t kScoredRows = 32;
+constexpr int32_t kScoredRows = DeviceSampler::kHostRows;
 // Block tables that are reserved for sequences of full length.
 constexpr int64_t kFullTablesReserved = 16;
 
@@ -90,11 +90,8 @@ class DeviceEngine final : public Engine {
                 DeviceForwardPass::Windows(parts_.config)}),
         pass_({parts_.config, parts_.kv, spec_.layout.layer_block_bytes}, *parts_.weights,
               *parts_.device, *parts_.stream),
-        sampler_(kernels::BestPortableBackend()) {
-    for (int i = 0; i < parts_.pool->num_threads(); ++i) {
-      sampling_scratch_.emplace_back(kernels::SamplingScratchBytes(spec_.vocab_size));
-    }
-  }
+        sampler_({spec_.vocab_size, parts_.options.sample_on_device}, *parts_.device,
+                 *parts_.stream, parts_.pool->parallel()) {}
 
   const EngineSpec& spec() const override { return spec_; }
 
@@ -152,13 +149,10 @@ class DeviceEngine final : public Engine {
     } else {
       EnqueueRows(HasPromptScores(slices));
     }
-    const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
-    parts_.stream->CopyOut(logits_.data(), pass_.logits(),
-                           static_cast<size_t>(batch_.num_logit_rows()) * row_bytes);
     parts_.stream->Record(*parts_.step_done);
+    RETURN_IF_ERROR(sampler_.Start(slices, pass_.logits()));
     RETURN_IF_ERROR(FinishLayers(slices, as_graph, layer_done));
-    RETURN_IF_ERROR(parts_.stream->Synchronize());
-    ASSIGN_OR_RETURN(std::vector<SampledToken> sampled, SampleAll(slices));
+    ASSIGN_OR_RETURN(std::vector<SampledToken> sampled, sampler_.Finish());
     RETURN_IF_ERROR(ScorePrompts(slices));
     return sampled;
   }
@@ -171,10 +165,8 @@ class DeviceEngine final : public Engine {
     RETURN_IF_ERROR(batch_.Reserve(limits, *parts_.device));
     ASSIGN_OR_RETURN(step_bytes_, pass_.Reserve(batch_.limits().rows, batch_.limits().logit_rows));
     step_bytes_ += batch_.bytes();
-    const size_t logits_bytes = static_cast<size_t>(batch_.limits().logit_rows) *
-                                static_cast<size_t>(spec_.vocab_size) * sizeof(float);
-    ASSIGN_OR_RETURN(logits_,
-                     parts_.device->Allocate(DeviceBuffer::Kind::kPinnedHost, logits_bytes));
+    ASSIGN_OR_RETURN(const int64_t sampler_bytes, sampler_.Reserve(batch_.limits().logit_rows));
+    step_bytes_ += sampler_bytes;
     return absl::OkStatus();
   }
 
@@ -240,27 +232,6 @@ class DeviceEngine final : public Engine {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<SampledToken>> SampleAll(absl::Span<const SequenceSlice> slices) {
-    std::vector<const SequenceSlice*> sampling;
-    for (const SequenceSlice& slice : slices) {
-      if (slice.sample) sampling.push_back(&slice);
-    }
-    std::vector<absl::StatusOr<SampledToken>> results(sampling.size(), SampledToken());
-    const size_t vocab = static_cast<size_t>(spec_.vocab_size);
-    parts_.pool->parallel()(static_cast<int64_t>(sampling.size()), [&](int64_t i, int worker) {
-      const size_t index = static_cast<size_t>(i);
-      results[index] = SampleToken(*sampling[index],
-                                   absl::MakeConstSpan(logits_.as<float>() + index * vocab, vocab),
-                                   sampler_, sampling_scratch_[static_cast<size_t>(worker)].data());
-    });
-    std::vector<SampledToken> tokens;
-    for (absl::StatusOr<SampledToken>& result : results) {
-      RETURN_IF_ERROR(result.status());
-      tokens.push_back(*std::move(result));
-    }
-    return tokens;
-  }
-
   // Appends to the slices' prompt_scores, a few rows' logits at a time.
   absl::Status ScorePrompts(absl::Span<const SequenceSlice> slices) {
     int64_t first_row = 0;  // of the slice, in the batch
@@ -290,21 +261,13 @@ class DeviceEngine final : public Engine {
     for (int64_t i = 0; i < rows.count; ++i) {
       indices.push_back(static_cast<int32_t>(rows.first + i));
     }
-    const size_t vocab = static_cast<size_t>(spec_.vocab_size);
-    kernels::DeviceStream& stream = *parts_.stream;
-    stream.CopyIn(scored_rows_.data(), indices.data(), indices.size() * sizeof(int32_t));
+    parts_.stream->CopyIn(scored_rows_.data(), indices.data(), indices.size() * sizeof(int32_t));
     pass_.EnqueueLogits(scored_rows_.as<int32_t>(), static_cast<int32_t>(indices.size()));
-    stream.CopyOut(logits_.data(), pass_.logits(), indices.size() * vocab * sizeof(float));
-    RETURN_IF_ERROR(stream.Synchronize());
-    const size_t scored = slice.prompt_scores->size();
-    slice.prompt_scores->resize(scored + indices.size());
-    parts_.pool->parallel()(rows.count, [&](int64_t i, int worker) {
-      const size_t index = static_cast<size_t>(i);
-      (*slice.prompt_scores)[scored + index] =
-          ScoreToken(slice.tokens[static_cast<size_t>(begin + i + 1)], slice.prompt_logprobs,
-                     absl::MakeConstSpan(logits_.as<float>() + index * vocab, vocab), sampler_,
-                     sampling_scratch_[static_cast<size_t>(worker)].data());
-    });
+    ASSIGN_OR_RETURN(
+        std::vector<SampledToken> scores,
+        sampler_.Score(slice.tokens.subspan(static_cast<size_t>(begin) + 1, indices.size()),
+                       slice.prompt_logprobs, pass_.logits()));
+    std::move(scores.begin(), scores.end(), std::back_inserter(*slice.prompt_scores));
     return absl::OkStatus();
   }
 
@@ -324,10 +287,8 @@ class DeviceEngine final : public Engine {
   const int32_t heads_per_kv_;
   DeviceBatch batch_;
   DeviceForwardPass pass_;
-  const kernels::Backend& sampler_;
-  std::vector<AlignedBuffer> sampling_scratch_;  // [threads]
+  DeviceSampler sampler_;
   int64_t step_bytes_ = 0;
-  kernels::DeviceBuffer logits_;       // pinned, [logit_rows][vocab]
   kernels::DeviceBuffer scored_rows_;  // [kScoredRows], once prompts are scored
   std::unique_ptr<DeviceKv> kv_;
   bool warm_ = false;
@@ -335,15 +296,16 @@ class DeviceEngine final : public Engine {
 };
 
 EngineSpec MakeSpec(const model::Checkpoint& checkpoint, const kernels::KvShape& kv,
-                    const DeviceEngineOptions& options, const kernels::Device& device) {
+                    const DeviceEngineOptions& options, const kernels::Device& device,
+                    DeviceWeightFormat weights) {
   const model::ModelConfig& config = checkpoint.config();
   const kernels::DeviceProperties& properties = device.properties();
   EngineSpec spec;
   spec.model_name = config.name;
   spec.model_fingerprint = checkpoint.fingerprint();
-  spec.numerics_id =
-      absl::StrCat(device.ops().numerics, "-sm", properties.compute_major, properties.compute_minor,
-                   "-wbf16-kvbf16-b", options.block_tokens);
+  spec.numerics_id = absl::StrCat(device.ops().numerics, "-sm", properties.compute_major,
+                                  properties.compute_minor, "-w", DeviceWeightFormatName(weights),
+                                  "-kv", options.kv_type, "-b", options.block_tokens);
   spec.vocab_size = config.vocab_size;
   spec.context_tokens =
       options.context_tokens == 0
@@ -352,6 +314,10 @@ EngineSpec MakeSpec(const model::Checkpoint& checkpoint, const kernels::KvShape&
   spec.layout.num_layers = config.num_layers;
   spec.layout.block_tokens = options.block_tokens;
   spec.layout.layer_block_bytes = static_cast<int64_t>(kernels::KvBlockBytes(kv));
+  if (kv.type == kernels::KvType::kBf16) {
+    spec.format = {"bf16",          kv.num_kv_heads,   kv.head_dim,
+                   kv.block_tokens, config.num_layers, std::string(kv::kRowsOrder)};
+  }
   return spec;
 }
 
@@ -363,11 +329,12 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
   DeviceEngine::Parts parts;
   parts.config = checkpoint.config();
   RETURN_IF_ERROR(CheckOptions(parts.config, options));
+  ASSIGN_OR_RETURN(const DeviceWeightFormat format, ParseDeviceWeights(options.weights));
   parts.options = options;
   parts.device = std::move(device);
-  parts.kv = {parts.config.num_kv_heads, parts.config.head_dim, options.block_tokens,
-              kernels::KvType::kBf16};
-  parts.spec = MakeSpec(checkpoint, parts.kv, options, *parts.device);
+  parts.kv = {parts.config.num_kv_heads, parts.config.head_dim, options.block_tokens};
+  ASSIGN_OR_RETURN(parts.kv.type, ParseDeviceKvType(options.kv_type));
+  parts.spec = MakeSpec(checkpoint, parts.kv, options, *parts.device, format);
   ASSIGN_OR_RETURN(parts.free_bytes_at_start, parts.device->FreeBytes());
   ASSIGN_OR_RETURN(parts.stream, parts.device->NewStream());
   ASSIGN_OR_RETURN(parts.step_done, parts.device->NewEvent());
@@ -377,7 +344,7 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
   parts.pool =
       std::make_unique<ComputePool>(options.threads == 0 ? AvailableProcessors() : options.threads);
   ASSIGN_OR_RETURN(DeviceWeights weights,
-                   LoadDeviceWeights(checkpoint, {parts.spec.context_tokens}, *parts.device,
+                   LoadDeviceWeights(checkpoint, {parts.spec.context_tokens, format}, *parts.device,
                                      *parts.stream, parts.pool->parallel()));
   parts.weights = std::make_unique<DeviceWeights>(std::move(weights));
   Log(LogLevel::kInfo, "model loaded",
@@ -389,6 +356,7 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
 
 absl::StatusOr<std::unique_ptr<Engine>> NewCudaEngine(const model::Checkpoint& checkpoint,
                                                       const DeviceEngineOptions& options) {
+  RETURN_IF_ERROR(ParseDeviceKvType(options.kv_type).status());
   ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, kernels::OpenCudaDevice(0));
   return NewDeviceEngine(checkpoint, options, std::move(device));
 }

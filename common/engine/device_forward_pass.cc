@@ -44,6 +44,10 @@ absl::StatusOr<int64_t> DeviceForwardPass::Reserve(int32_t rows, int32_t logit_r
   const size_t ffn = static_cast<size_t>(config.ffn_size);
   const size_t row_count = static_cast<size_t>(reserved_rows_);
   const size_t logit_count = static_cast<size_t>(reserved_logit_rows_);
+  // What a product needs of its x, where w is int8: that of all rows, or only of the output's.
+  const size_t int8_rows = Int8RowsMax();
+  const size_t int8_columns = static_cast<size_t>(
+      kernels::PaddedColumns(static_cast<int32_t>(std::max({hidden, q_size, ffn}))));
   const struct {
     DeviceBuffer* buffer;
     size_t bytes;
@@ -53,9 +57,10 @@ absl::StatusOr<int64_t> DeviceForwardPass::Reserve(int32_t rows, int32_t logit_r
       {&qkv_, row_count * (q_size + 2 * kv_size) * 4},
       {&q_, row_count * q_size * 2},
       {&attention_, row_count * q_size * 2},
-      {&gate_up_, row_count * 2 * ffn * 4},
       {&gated_, row_count * ffn * 2},
       {&projected_, config.sandwich_norms ? row_count * hidden * 4 : 0},
+      {&int8_, int8_rows * int8_columns},
+      {&int8_scales_, (int8_rows + 3) * (int8_columns / kernels::kInt8GroupSize) * 4},
       {&records_, static_cast<size_t>(DeviceBatch::kRecordsMax) * config.num_kv_heads *
                       kernels::kNarrowVectors * (config.head_dim + 2) * 4},
       {&final_, logit_count * hidden * 2},
@@ -111,17 +116,54 @@ void DeviceForwardPass::Normalise(int32_t rows, const DeviceBuffer& weight) {
   ops_.rms_norm(args, stream_);
 }
 
-void DeviceForwardPass::Multiply(const Product& product) {
+size_t DeviceForwardPass::Int8RowsMax() const {
+  using kernels::DeviceWeightType;
+  const auto is_int8 = [](const DeviceMatrix& matrix) {
+    return matrix.type == DeviceWeightType::kInt8;
+  };
+  const bool in_layers =
+      std::any_of(weights_.layers.begin(), weights_.layers.end(), [&](const DeviceLayerWeights& w) {
+        return is_int8(w.qkv) || is_int8(w.o) || is_int8(w.gate_up) || is_int8(w.down);
+      });
+  const int32_t of_output = is_int8(weights_.output_matrix()) ? reserved_logit_rows_ : 0;
+  return static_cast<size_t>(std::max(in_layers ? reserved_rows_ : 0, of_output));
+}
+
+kernels::DeviceGemmArgs DeviceForwardPass::PrepareProduct(const Product& product) {
+  const DeviceMatrix& w = *product.w;
   kernels::DeviceGemmArgs args;
+  args.type = w.type;
   args.x = product.x->as<kernels::Bf16Bits>();
-  args.w = product.w->values.as<kernels::Bf16Bits>();
+  args.w = w.values.as<kernels::Bf16Bits>();
+  args.packed = w.values.data();
+  args.scales = w.scales.data();
   args.rows = product.rows;
-  args.n = product.w->n;
-  args.k = product.w->k;
-  args.bias = product.w->bias.bytes() > 0 ? product.w->bias.as<float>() : nullptr;
+  args.n = w.n;
+  args.k = w.k;
+  args.bias = w.bias.bytes() > 0 ? w.bias.as<float>() : nullptr;
+  args.multiprocessors = device_.properties().multiprocessors;
+  if (w.type == kernels::DeviceWeightType::kInt8) {
+    args.x_int8 = int8_.as<int8_t>();
+    args.x_scales = int8_scales_.as<float>();
+    ops_.quantise({args.x, args.rows, args.k, int8_.as<int8_t>(), int8_scales_.as<float>()},
+                  stream_);
+  }
+  return args;
+}
+
+void DeviceForwardPass::Multiply(const Product& product) {
+  kernels::DeviceGemmArgs args = PrepareProduct(product);
   args.add_to_y = product.add;
   args.y = product.y->as<float>();
-  args.multiprocessors = device_.properties().multiprocessors;
+  ops_.gemm(args, stream_);
+}
+
+void DeviceForwardPass::MultiplyGated(const Product& product) {
+  kernels::DeviceGemmArgs args = PrepareProduct(product);
+  args.gated = product.y->as<kernels::Bf16Bits>();
+  args.activation = options_.config.activation == model::Activation::kSiluMul
+                        ? kernels::GateActivation::kSilu
+                        : kernels::GateActivation::kGeluTanh;
   ops_.gemm(args, stream_);
 }
 
@@ -168,16 +210,7 @@ void DeviceForwardPass::Attend(const DeviceBatch& batch, const Extent& extent, i
 void DeviceForwardPass::FeedForward(int32_t rows, int layer) {
   const DeviceLayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   Normalise(rows, w.ffn_norm);
-  Multiply({&h_, rows, &w.gate_up, false, &gate_up_});
-  kernels::DeviceGatedArgs args;
-  args.activation = options_.config.activation == model::Activation::kSiluMul
-                        ? kernels::GateActivation::kSilu
-                        : kernels::GateActivation::kGeluTanh;
-  args.gate_up = gate_up_.as<float>();
-  args.rows = rows;
-  args.size = options_.config.ffn_size;
-  args.y = gated_.as<kernels::Bf16Bits>();
-  ops_.gated(args, stream_);
+  MultiplyGated({&h_, rows, &w.gate_up, false, &gated_});
   AddToResidual(gated_, rows, w.down, w.post_ffn_norm);
 }
 

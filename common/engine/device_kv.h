@@ -2,13 +2,17 @@
 //
 // The device's regions have the arena's layout. What a step writes can be mirrored to the arena,
 // layer by layer while later layers compute; blocks that arrived from elsewhere are fetched before
-// a step looks at them. Both ways go through two pinned buffers that take turns. The arena's memory
-// is mapped, not pinned: it grows only with the blocks that travelled.
+// a step looks at them. Both ways go through two pinned buffers that take turns, and both are
+// verified: the device computes each block's checksum from its own memory, the host from the
+// arena's. A copy that differs is made again once. The arena's memory is mapped and grows with the
+// blocks that travelled; it is pinned piece by piece when a copy first touches a piece, up to a
+// bound, and copies from and to pinned pieces need no stage.
 // Thread safety: the engine thread. Owner: the device engine.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,15 +21,25 @@
 #include "common/engine/engine.h"
 #include "common/kv/block_arena.h"
 #include "kernels/api/device.h"
+#include "kernels/api/device_ops.h"
+#include "kernels/api/kv_cache.h"
 
 namespace tandem::engine {
 
+// Errors: kInvalidArgument for a name that is not "bf16", "int8" or "fp8".
+absl::StatusOr<kernels::KvType> ParseDeviceKvType(const std::string& name);
+
 class DeviceKv {
  public:
-  // Errors: kResourceExhausted when the device or the host refuses the memory.
+  // Host memory of the arena that may be pinned. Beyond it copies are staged.
+  static constexpr int64_t kPinnedBytesMax = int64_t{8} << 30;
+
+  // `device` outlives it. Errors: kResourceExhausted when the device or the host refuses the
+  // memory.
   static absl::StatusOr<std::unique_ptr<DeviceKv>> Create(const kv::BlockLayout& layout,
                                                           int64_t num_blocks,
                                                           kernels::Device& device);
+  ~DeviceKv();
 
   kv::BlockArena& arena() { return *arena_; }
   // A layer's region in device memory.
@@ -33,12 +47,13 @@ class DeviceKv {
 
   // Sends to the device what arrived in blocks that `slices` look at; blocks that a slice writes
   // from their first token on are its own, whatever arrived there before. Returns when all is
-  // there.
+  // there. Errors: kDataLoss for a block whose copy differs again.
   absl::Status FetchArrived(absl::Span<const SequenceSlice> slices);
 
   // Blocks that `slices` write, ascending.
   std::vector<BlockId> WrittenBlocks(absl::Span<const SequenceSlice> slices) const;
   // Copies one layer of `blocks` to the arena once `ready` is reached; returns when it is there.
+  // Errors: as FetchArrived.
   absl::Status Mirror(int layer, absl::Span<const BlockId> blocks, kernels::DeviceEvent& ready);
 
  private:
@@ -48,20 +63,40 @@ class DeviceKv {
     int64_t first_block;
     int64_t num_blocks;
   };
+  enum class Way { kToHost, kToDevice };
   static constexpr size_t kStages = 2;
   struct Stage {
-    kernels::DeviceBuffer memory;
+    kernels::DeviceBuffer memory;                       // pinned
+    kernels::DeviceBuffer device_checksums, checksums;  // [blocks], device and pinned
     std::unique_ptr<kernels::DeviceEvent> done;
   };
 
-  DeviceKv() = default;
-  // Consecutive ones together, none longer than a stage holds. REQUIRES: ascending.
+  explicit DeviceKv(kernels::Device& device) : device_(device) {}
+  // Blocks of a piece: whole pages, so that pieces can be pinned one by one.
+  int64_t PieceBlocks() const;
+  // Whether the piece of the arena that holds `run` is pinned; tries to when it is first asked for.
+  bool Pinned(const Run& run);
+  // Blocks that a stage holds at most.
+  int64_t StageBlocks() const;
+  // Consecutive ones of a piece together, none longer than a stage holds. REQUIRES: ascending.
   std::vector<Run> RunsOf(int layer, absl::Span<const BlockId> blocks) const;
   std::byte* HostBytes(const Run& run) const;
   char* DeviceBytes(const Run& run) const;
   size_t Bytes(const Run& run) const;
-  absl::Status Send(absl::Span<const Run> runs);
+  // All of `runs`, one on its way while the one before is finished.
+  absl::Status Copy(Way way, absl::Span<const Run> runs);
+  // Enqueues a run's copy through `stage` and the device's checksums of its blocks.
+  void Start(Way way, const Run& run, Stage& stage);
+  // Waits for a run that was started, and verifies it.
+  absl::Status Finish(Way way, const Run& run, Stage& stage);
+  // The first block of a run whose bytes in the arena are not what the device holds; -1: none.
+  int64_t DamagedBlock(const Run& run, const Stage& stage) const;
 
+  enum class Piece : uint8_t { kUntouched, kPinned, kStaged };
+
+  kernels::Device& device_;
+  std::vector<std::vector<Piece>> pieces_;  // [num_layers][pieces of a region]
+  int64_t pinned_bytes_left_ = kPinnedBytesMax;
   std::unique_ptr<kv::BlockArena> arena_;
   std::vector<kernels::DeviceBuffer> regions_;  // [num_layers]
   std::unique_ptr<kernels::DeviceStream> copies_;

@@ -5,14 +5,17 @@
 #include <initializer_list>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/engine/rope_table.h"
+#include "kernels/api/device_matrix.h"
 
 namespace tandem::engine {
 namespace {
 
 using kernels::DeviceBuffer;
+using kernels::DeviceWeightType;
 using model::StoredTensor;
 using model::TensorRole;
 
@@ -20,18 +23,84 @@ using model::TensorRole;
 constexpr size_t kStagingBytes = size_t{16} << 20;
 constexpr int64_t kRowsPerTask = 16;
 
-kernels::Bf16Bits RoundToBf16(float x) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &x, sizeof(bits));
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
-  return static_cast<kernels::Bf16Bits>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+// The rows of a matrix on the device: those of some tensors one after another, or a row of each in
+// turn.
+struct RowSources {
+  std::vector<const StoredTensor*> tensors;
+  bool in_turn = false;
+
+  int64_t rows() const {
+    int64_t sum = 0;
+    for (const StoredTensor* tensor : tensors) sum += tensor->rows;
+    return sum;
+  }
+  // Reads row `row` of the matrix with read(tensor, row of it).
+  template <typename Read>
+  void Visit(int64_t row, const Read& read) const {
+    const int64_t count = static_cast<int64_t>(tensors.size());
+    if (in_turn) return read(*tensors[static_cast<size_t>(row % count)], row / count);
+    for (const StoredTensor* tensor : tensors) {
+      if (row < tensor->rows) return read(*tensor, row);
+      row -= tensor->rows;
+    }
+  }
+};
+
+bool HasFourBits(const StoredTensor& tensor) {
+  return model::HasInt4Blocks(tensor) || model::HasQ4KBlocks(tensor);
+}
+
+DeviceWeightType TypeOf(DeviceWeightFormat format, const RowSources& sources, bool output) {
+  switch (format) {
+    case DeviceWeightFormat::kBf16:
+      return DeviceWeightType::kBf16;
+    case DeviceWeightFormat::kInt8:
+      return DeviceWeightType::kInt8;
+    case DeviceWeightFormat::kInt4:
+      return output ? DeviceWeightType::kInt8 : DeviceWeightType::kInt4;
+    case DeviceWeightFormat::kFp8:
+      return output ? DeviceWeightType::kInt8 : DeviceWeightType::kFp8;
+    case DeviceWeightFormat::kAsStored:
+      break;
+  }
+  const bool four_bits = std::all_of(sources.tensors.begin(), sources.tensors.end(),
+                                     [](const StoredTensor* t) { return HasFourBits(*t); });
+  return four_bits ? DeviceWeightType::kInt4 : DeviceWeightType::kInt8;
+}
+
+// A row's groups of four bits as they are stored. REQUIRES: HasFourBits.
+std::vector<kernels::Int4Group> ReadGroups(const StoredTensor& tensor, int64_t row) {
+  std::vector<kernels::Int4Group> groups(
+      static_cast<size_t>(tensor.columns / model::kInt4BlockWeights));
+  static_assert(sizeof(kernels::Int4Group) == model::kInt4BlockBytes);
+  static_assert(sizeof(kernels::Q4KBlock) == sizeof(model::Q4KBlock));
+  if (model::HasInt4Blocks(tensor)) {
+    model::ReadInt4Blocks(tensor, row, 1,
+                          absl::MakeSpan(reinterpret_cast<std::byte*>(groups.data()),
+                                         groups.size() * sizeof(kernels::Int4Group)));
+    return groups;
+  }
+  std::vector<model::Q4KBlock> blocks(
+      static_cast<size_t>(tensor.columns / model::kQ4KBlockWeights));
+  model::ReadQ4KBlocks(tensor, row, 1, absl::MakeSpan(blocks));
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    kernels::Q4KBlock block;
+    std::memcpy(&block, &blocks[i], sizeof(block));
+    kernels::GroupsOf(block, &groups[i * 8]);
+  }
+  return groups;
 }
 
 class Loader {
  public:
   Loader(const model::Checkpoint& checkpoint, kernels::Device& device,
-         kernels::DeviceStream& stream, const kernels::ParallelFor& parallel)
-      : checkpoint_(checkpoint), device_(device), stream_(stream), parallel_(parallel) {}
+         kernels::DeviceStream& stream, const kernels::ParallelFor& parallel,
+         DeviceWeightFormat format)
+      : checkpoint_(checkpoint),
+        device_(device),
+        stream_(stream),
+        parallel_(parallel),
+        format_(format) {}
 
   absl::Status Init() {
     ASSIGN_OR_RETURN(staging_, device_.Allocate(DeviceBuffer::Kind::kPinnedHost, kStagingBytes));
@@ -62,53 +131,88 @@ class Loader {
     return Upload(Values(role, layer));
   }
 
-  // `roles` of one input size, rows one after another.
-  absl::StatusOr<DeviceMatrix> Matrix(std::initializer_list<TensorRole> roles, int layer) {
-    DeviceMatrix matrix;
+  // `roles` of one input size, fused.
+  absl::StatusOr<DeviceMatrix> Matrix(std::initializer_list<TensorRole> roles, int layer,
+                                      bool in_turn = false) {
+    const RowSources sources = Find(roles, layer, in_turn);
+    return Upload(sources, TypeOf(format_, sources, layer < 0));
+  }
+  absl::StatusOr<DeviceMatrix> Bf16Matrix(TensorRole role) {
+    return Upload(Find({role}, -1, false), DeviceWeightType::kBf16);
+  }
+
+ private:
+  RowSources Find(std::initializer_list<TensorRole> roles, int layer, bool in_turn) const {
+    RowSources sources;
+    sources.in_turn = in_turn;
     for (TensorRole role : roles) {
       const StoredTensor* tensor = checkpoint_.Find(role, layer);
       TANDEM_CHECK(tensor != nullptr, model::TensorRoleName(role), " of layer ", layer);
-      matrix.n += static_cast<int32_t>(tensor->rows);
-      matrix.k = static_cast<int32_t>(tensor->columns);
+      sources.tensors.push_back(tensor);
     }
-    const size_t row_bytes = static_cast<size_t>(matrix.k) * sizeof(kernels::Bf16Bits);
-    ASSIGN_OR_RETURN(matrix.values, device_.Allocate(DeviceBuffer::Kind::kDevice,
-                                                     static_cast<size_t>(matrix.n) * row_bytes));
-    char* to = matrix.values.data();
-    for (TensorRole role : roles) {
-      const StoredTensor& tensor = *checkpoint_.Find(role, layer);
-      RETURN_IF_ERROR(UploadRows(tensor, to));
-      to += static_cast<size_t>(tensor.rows) * row_bytes;
+    return sources;
+  }
+
+  absl::StatusOr<DeviceMatrix> Upload(const RowSources& sources, DeviceWeightType type) {
+    DeviceMatrix matrix;
+    matrix.n = static_cast<int32_t>(sources.rows());
+    matrix.k = static_cast<int32_t>(sources.tensors.front()->columns);
+    matrix.type = type;
+    const kernels::DeviceRowBytes bytes = kernels::RowBytesOf(type, matrix.k);
+    const size_t rows = static_cast<size_t>(matrix.n);
+    ASSIGN_OR_RETURN(matrix.values,
+                     device_.Allocate(DeviceBuffer::Kind::kDevice, rows * bytes.values));
+    ASSIGN_OR_RETURN(matrix.scales,
+                     device_.Allocate(DeviceBuffer::Kind::kDevice, rows * bytes.scales));
+    const size_t rows_at_once = staging_.bytes() / (bytes.values + bytes.scales);
+    TANDEM_CHECK(rows_at_once > 0, "a row of ", bytes.values, " bytes");
+    for (size_t first = 0; first < rows; first += rows_at_once) {
+      const size_t count = std::min(rows_at_once, rows - first);
+      char* scales = staging_.data() + count * bytes.values;
+      const int64_t tasks = (static_cast<int64_t>(count) + kRowsPerTask - 1) / kRowsPerTask;
+      parallel_(tasks, [&](int64_t task, int) {
+        const size_t begin = static_cast<size_t>(task * kRowsPerTask);
+        const size_t end = std::min(begin + static_cast<size_t>(kRowsPerTask), count);
+        for (size_t row = begin; row < end; ++row) {
+          PackRow(sources, static_cast<int64_t>(first + row), matrix,
+                  staging_.data() + row * bytes.values, scales + row * bytes.scales);
+        }
+      });
+      stream_.CopyIn(matrix.values.data() + first * bytes.values, staging_.data(),
+                     count * bytes.values);
+      if (bytes.scales > 0) {
+        stream_.CopyIn(matrix.scales.data() + first * bytes.scales, scales, count * bytes.scales);
+      }
+      RETURN_IF_ERROR(stream_.Synchronize());
     }
     return matrix;
   }
 
- private:
-  absl::Status UploadRows(const StoredTensor& tensor, char* to) {
-    const size_t row_bytes = static_cast<size_t>(tensor.columns) * sizeof(kernels::Bf16Bits);
-    const int64_t rows_at_once = static_cast<int64_t>(staging_.bytes() / row_bytes);
-    TANDEM_CHECK(rows_at_once > 0, "a row of ", row_bytes, " bytes");
-    for (int64_t first = 0; first < tensor.rows; first += rows_at_once) {
-      const int64_t rows = std::min(rows_at_once, tensor.rows - first);
-      parallel_((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {
-        const int64_t begin = task * kRowsPerTask;
-        const int64_t count = std::min(kRowsPerTask, rows - begin);
-        std::vector<float> values(static_cast<size_t>(count * tensor.columns));
-        model::ReadRows(tensor, first + begin, count, absl::MakeSpan(values));
-        auto* staged = staging_.as<kernels::Bf16Bits>() + begin * tensor.columns;
-        std::transform(values.begin(), values.end(), staged, RoundToBf16);
-      });
-      const size_t bytes = static_cast<size_t>(rows) * row_bytes;
-      stream_.CopyIn(to + static_cast<size_t>(first) * row_bytes, staging_.data(), bytes);
-      RETURN_IF_ERROR(stream_.Synchronize());
-    }
-    return absl::OkStatus();
+  void PackRow(const RowSources& sources, int64_t row, const DeviceMatrix& matrix, char* values,
+               char* scales) const {
+    kernels::DevicePackArgs args;
+    args.type = matrix.type;
+    args.k = matrix.k;
+    args.values = values;
+    args.scales = scales;
+    sources.Visit(row, [&](const StoredTensor& tensor, int64_t tensor_row) {
+      if (format_ == DeviceWeightFormat::kAsStored && matrix.type == DeviceWeightType::kInt4) {
+        const std::vector<kernels::Int4Group> groups = ReadGroups(tensor, tensor_row);
+        args.groups = groups.data();
+        return kernels::PackDeviceRow(args);
+      }
+      std::vector<float> floats(static_cast<size_t>(tensor.columns));
+      model::ReadRows(tensor, tensor_row, 1, absl::MakeSpan(floats));
+      args.row = floats.data();
+      kernels::PackDeviceRow(args);
+    });
   }
 
   const model::Checkpoint& checkpoint_;
   kernels::Device& device_;
   kernels::DeviceStream& stream_;
   const kernels::ParallelFor parallel_;
+  const DeviceWeightFormat format_;
   DeviceBuffer staging_;
 };
 
@@ -123,7 +227,7 @@ absl::StatusOr<DeviceLayerWeights> LoadLayer(const model::ModelConfig& config, i
   ASSIGN_OR_RETURN(w.k_norm, loader->Vector(TensorRole::kKNorm, layer));
   ASSIGN_OR_RETURN(w.qkv, loader->Matrix({TensorRole::kQ, TensorRole::kK, TensorRole::kV}, layer));
   ASSIGN_OR_RETURN(w.o, loader->Matrix({TensorRole::kO}, layer));
-  ASSIGN_OR_RETURN(w.gate_up, loader->Matrix({TensorRole::kGate, TensorRole::kUp}, layer));
+  ASSIGN_OR_RETURN(w.gate_up, loader->Matrix({TensorRole::kGate, TensorRole::kUp}, layer, true));
   ASSIGN_OR_RETURN(w.down, loader->Matrix({TensorRole::kDown}, layer));
   ASSIGN_OR_RETURN(w.o.bias, loader->Vector(TensorRole::kOBias, layer));
   if (config.attention_bias) {
@@ -139,13 +243,40 @@ absl::StatusOr<DeviceLayerWeights> LoadLayer(const model::ModelConfig& config, i
 
 }  // namespace
 
+absl::StatusOr<DeviceWeightFormat> ParseDeviceWeights(const std::string& name) {
+  if (name == "auto" || name == "bf16") return DeviceWeightFormat::kBf16;
+  if (name == "int8") return DeviceWeightFormat::kInt8;
+  if (name == "int4") return DeviceWeightFormat::kInt4;
+  if (name == "as-stored") return DeviceWeightFormat::kAsStored;
+  if (name == "fp8") return DeviceWeightFormat::kFp8;
+  return absl::InvalidArgumentError(
+      absl::StrCat("weights is \"", name,
+                   "\", but a device has auto, bf16, int8, int4, as-stored and fp8 only"));
+}
+
+const char* DeviceWeightFormatName(DeviceWeightFormat format) {
+  switch (format) {
+    case DeviceWeightFormat::kBf16:
+      return "bf16";
+    case DeviceWeightFormat::kInt8:
+      return "int8";
+    case DeviceWeightFormat::kInt4:
+      return "int4+int8";
+    case DeviceWeightFormat::kAsStored:
+      return "stored-int4+int8";
+    case DeviceWeightFormat::kFp8:
+      return "fp8+int8";
+  }
+  return "";
+}
+
 absl::StatusOr<DeviceWeights> LoadDeviceWeights(const model::Checkpoint& checkpoint,
                                                 const DeviceWeightsOptions& options,
                                                 kernels::Device& device,
                                                 kernels::DeviceStream& stream,
                                                 const kernels::ParallelFor& parallel) {
   const model::ModelConfig& config = checkpoint.config();
-  Loader loader(checkpoint, device, stream, parallel);
+  Loader loader(checkpoint, device, stream, parallel, options.format);
   RETURN_IF_ERROR(loader.Init());
   DeviceWeights weights;
   const RopeTables tables(config, options.context_tokens);
@@ -164,9 +295,11 @@ absl::StatusOr<DeviceWeights> LoadDeviceWeights(const model::Checkpoint& checkpo
     weights.layers.push_back(std::move(w));
   }
   ASSIGN_OR_RETURN(weights.final_norm, loader.Vector(TensorRole::kFinalNorm, -1));
-  ASSIGN_OR_RETURN(weights.embedding, loader.Matrix({TensorRole::kTokenEmbedding}, -1));
-  if (!config.tied_embeddings) {
-    ASSIGN_OR_RETURN(weights.output, loader.Matrix({TensorRole::kOutput}, -1));
+  ASSIGN_OR_RETURN(weights.embedding, loader.Bf16Matrix(TensorRole::kTokenEmbedding));
+  if (!config.tied_embeddings || options.format != DeviceWeightFormat::kBf16) {
+    const TensorRole role =
+        config.tied_embeddings ? TensorRole::kTokenEmbedding : TensorRole::kOutput;
+    ASSIGN_OR_RETURN(weights.output, loader.Matrix({role}, -1));
   }
   return weights;
 }

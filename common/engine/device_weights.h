@@ -1,10 +1,12 @@
-// A checkpoint's weights in device memory: matrices and embeddings in bf16, projections that share
-// their input fused, norms and biases in fp32, RoPE tables by absolute position.
+// A checkpoint's weights in device memory: matrices in the type that is asked for, the embedding in
+// bf16, projections that share their input fused, norms and biases in fp32, RoPE tables by absolute
+// position.
 // Thread safety: const after loading. Owner: the device engine.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,11 +17,23 @@
 
 namespace tandem::engine {
 
-// [n][k] in bf16 and the bias that belongs to it.
+// How weights are kept, by the name that --weights has for it. "auto" is kBf16. kInt8: every
+// matrix. kInt4 and kFp8: every matrix but the output, which is int8 (errors there are errors of
+// the logits). kAsStored: blocks of four bits (Q4_0, Q4_1, Q4_K) as they are, others in int8.
+enum class DeviceWeightFormat { kBf16, kInt8, kInt4, kAsStored, kFp8 };
+
+// Errors: kInvalidArgument for a name that no device has products for.
+absl::StatusOr<DeviceWeightFormat> ParseDeviceWeights(const std::string& name);
+// What a numerics id says of it: "bf16", "int8", "int4+int8", "stored-int4+int8", "fp8+int8".
+const char* DeviceWeightFormatName(DeviceWeightFormat format);
+
+// [n][k] as kernels/api/device_matrix.h lays it out, and the bias that belongs to it.
 struct DeviceMatrix {
   int32_t n = 0, k = 0;
+  kernels::DeviceWeightType type = kernels::DeviceWeightType::kBf16;
   kernels::DeviceBuffer values;
-  kernels::DeviceBuffer bias;  // [n], or empty
+  kernels::DeviceBuffer scales;  // empty for bf16
+  kernels::DeviceBuffer bias;    // [n], or empty
 };
 
 struct DeviceLayerWeights {
@@ -28,7 +42,7 @@ struct DeviceLayerWeights {
   kernels::DeviceBuffer q_norm, k_norm;  // [head_dim], or empty
   DeviceMatrix qkv;                      // q, k, v
   DeviceMatrix o;
-  DeviceMatrix gate_up;  // gate, up
+  DeviceMatrix gate_up;  // a row of gate, one of up, and so on
   DeviceMatrix down;
   size_t rope_table = 0;  // of DeviceWeights::rope
 };
@@ -41,7 +55,7 @@ struct DeviceWeights {
   std::vector<DeviceLayerWeights> layers;
   kernels::DeviceBuffer final_norm;
   DeviceMatrix embedding;  // [vocab][hidden]
-  DeviceMatrix output;     // empty where the embedding is also the output matrix
+  DeviceMatrix output;     // empty where the embedding is also the output matrix, in bf16
   std::vector<DeviceRopeTable> rope;
 
   const DeviceMatrix& output_matrix() const { return output.n > 0 ? output : embedding; }
@@ -49,9 +63,11 @@ struct DeviceWeights {
 
 struct DeviceWeightsOptions {
   int64_t context_tokens = 0;
+  DeviceWeightFormat format = DeviceWeightFormat::kBf16;
 };
 
-// Dequantises with `parallel`'s threads and uploads through pinned memory. Errors: the device's.
+// Dequantises and packs with `parallel`'s threads and uploads through pinned memory. Errors: the
+// device's.
 absl::StatusOr<DeviceWeights> LoadDeviceWeights(const model::Checkpoint& checkpoint,
                                                 const DeviceWeightsOptions& options,
                                                 kernels::Device& device,

@@ -25,6 +25,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/kv/block_arena.h"
+#include "common/kv/block_format.h"
 #include "common/kv/block_layout.h"
 #include "common/request/sampling_params.h"
 
@@ -39,6 +40,7 @@ struct EngineSpec {
   // Of a file, in constant use, though the system counts them as memory it could free.
   int64_t mapped_bytes = 0;
   kv::BlockLayout layout;
+  kv::BlockFormat format;  // for fleets that allow mixed numerics
 };
 
 struct TopLogprob {
@@ -50,6 +52,9 @@ struct SampledToken {
   TokenId token = 0;
   float logprob = 0;                     // 0 unless asked for
   std::vector<TopLogprob> top_logprobs;  // most likely first; ties by lower token id
+  // There is no token: this block of the sequence does not hold what its tokens say. The step's
+  // other slices do not suffer from it.
+  std::optional<BlockId> damaged;
 };
 
 // One sequence's part of a step.
@@ -105,8 +110,7 @@ class Engine {
   // Computes all slices. Returns one token for each slice with `sample`, in slice order. The rows
   // of one step may not exceed what ProfileStepBytes was asked for. Two slices never write the same
   // block. Errors: kInvalidArgument for a slice that breaks its REQUIRES or a token id outside the
-  // vocabulary (nothing is computed); kDataLoss from the hash engine when a block does not hold
-  // what its tokens say.
+  // vocabulary (nothing is computed). A damaged block is no error of the step: see SampledToken.
   virtual absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
                                                          LayerDone layer_done) = 0;
 };

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/engine/slice_check.h"
@@ -132,11 +131,15 @@ class HashEngine : public Engine {
         ScorePrompt(slice, absl::MakeConstSpan(hashes_).subspan(row));
       row += static_cast<size_t>(slice.num_new);
       if (!slice.sample) continue;
-      ASSIGN_OR_RETURN(const uint64_t fold, Fold(slice));
+      const Folded folded = Fold(slice);
+      if (folded.damaged.has_value()) {
+        sampled.push_back({.damaged = folded.damaged});
+        continue;
+      }
       const size_t prompt = std::min(static_cast<size_t>(slice.prompt_tokens), slice.tokens.size());
       const std::vector<TokenId> banned = request::BannedTokens(
           *slice.sampling, slice.stop, slice.eos_token_ids, slice.tokens.subspan(prompt));
-      sampled.push_back(Choose(options_, fold, static_cast<int64_t>(slice.tokens.size()),
+      sampled.push_back(Choose(options_, folded.fold, static_cast<int64_t>(slice.tokens.size()),
                                *slice.sampling, slice.sequence_index, Candidates(slice), banned));
     }
     return sampled;
@@ -191,9 +194,13 @@ class HashEngine : public Engine {
     }
   }
 
-  // Everything the sequence's blocks hold, in one number. kDataLoss when a layer does not match
-  // layer 0 or a token's words differ among themselves.
-  absl::StatusOr<uint64_t> Fold(const SequenceSlice& slice) const {
+  // Everything the sequence's blocks hold, in one number; or the first block in which a layer does
+  // not match layer 0 or a token's words differ among themselves.
+  struct Folded {
+    uint64_t fold = 0;
+    std::optional<BlockId> damaged;
+  };
+  Folded Fold(const SequenceSlice& slice) const {
     uint64_t fold = StartHash();
     for (int64_t i = 0; i < static_cast<int64_t>(slice.tokens.size()); ++i) {
       const uint64_t hash = ReadWord(TokenBytes(slice, 0, i), 0);
@@ -203,14 +210,11 @@ class HashEngine : public Engine {
         const std::byte* bytes = TokenBytes(slice, layer, i);
         uint64_t wrong_bits = 0;
         for (int64_t w = 0; w < words_per_token_; ++w) wrong_bits |= ReadWord(bytes, w) ^ expected;
-        if (wrong_bits != 0) [[unlikely]] {
-          return absl::DataLossError(
-              absl::StrFormat("block %d: layer %d of token %d does not hold what layer 0 says",
-                              slice.blocks[i / spec_.layout.block_tokens].value(), layer, i));
-        }
+        if (wrong_bits != 0) [[unlikely]]
+          return {.damaged = slice.blocks[i / spec_.layout.block_tokens]};
       }
     }
-    return fold;
+    return {.fold = fold};
   }
 
   const HashEngineOptions options_;

@@ -33,9 +33,6 @@ std::vector<kernels::TokenCount> CountTokens(const SequenceSlice& slice, size_t 
   return sorted;
 }
 
-// Bit i says whether token i may be chosen; empty = all may.
-using TokenMask = std::vector<uint32_t>;
-
 TokenMask MaskOf(absl::Span<const TokenId> tokens, size_t vocab_size) {
   TokenMask mask(vocab_size / 32 + 1);
   for (const TokenId token : tokens) mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
@@ -78,6 +75,27 @@ void Ban(absl::Span<const TokenId> tokens, size_t vocab_size, TokenMask& mask) {
   }
 }
 
+// What may come next.
+void FillChoice(const SequenceSlice& slice, size_t vocab_size, SamplingInputs& inputs) {
+  const request::SamplingParams& params = *slice.sampling;
+  inputs.mask = AllowedMask(slice, vocab_size);
+  const auto output =
+      slice.tokens.subspan(std::min<size_t>(slice.prompt_tokens, slice.tokens.size()));
+  const std::vector<TokenId> banned =
+      request::BannedTokens(params, slice.stop, slice.eos_token_ids, output);
+  inputs.banned = !banned.empty();
+  if (inputs.banned) {
+    inputs.unbanned = inputs.mask;
+    Ban(banned, vocab_size, inputs.mask);
+  }
+  // A constraint often leaves no choice; then there is nothing to draw.
+  if (!slice.allowed.empty() && !params.logprobs.has_value()) {
+    inputs.only = OnlyToken(inputs.mask);
+  }
+}
+
+}  // namespace
+
 SampledToken ToSampled(TokenId token, float logprob, absl::Span<const kernels::TokenLogprob> top) {
   SampledToken sampled{.token = token, .logprob = logprob};
   for (const kernels::TokenLogprob& entry : top) {
@@ -86,74 +104,48 @@ SampledToken ToSampled(TokenId token, float logprob, absl::Span<const kernels::T
   return sampled;
 }
 
-// What may come next.
-struct Choice {
-  TokenMask mask;
-  bool banned = false;  // `mask` lacks tokens that are only banned
-  TokenMask unbanned;   // with them
-};
-
-Choice ChoiceOf(const SequenceSlice& slice, size_t vocab_size) {
+SamplingInputs InputsOf(const SequenceSlice& slice, int32_t vocab_size) {
   const request::SamplingParams& params = *slice.sampling;
-  Choice choice;
-  choice.mask = AllowedMask(slice, vocab_size);
-  const auto output =
-      slice.tokens.subspan(std::min<size_t>(slice.prompt_tokens, slice.tokens.size()));
-  const std::vector<TokenId> banned =
-      request::BannedTokens(params, slice.stop, slice.eos_token_ids, output);
-  choice.banned = !banned.empty();
-  if (choice.banned) {
-    choice.unbanned = choice.mask;
-    Ban(banned, vocab_size, choice.mask);
-  }
-  return choice;
-}
-
-}  // namespace
-
-absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<const float> logits,
-                                         const kernels::Backend& backend, void* scratch) {
-  const request::SamplingParams& params = *slice.sampling;
-  std::vector<kernels::TokenBias> biases;
-  for (const auto& [token, bias] : params.logit_bias) biases.push_back({token, bias});
-  std::vector<kernels::TokenCount> counts;
-  if (params.has_penalties()) counts = CountTokens(slice, logits.size());
-  Choice choice = ChoiceOf(slice, logits.size());
-  if (!slice.allowed.empty() && !params.logprobs.has_value()) {
-    // A constraint often leaves no choice; then there is nothing to draw.
-    const TokenId only = OnlyToken(choice.mask);
-    if (only >= 0) return SampledToken{.token = only};
-  }
-  const size_t num_top = static_cast<size_t>(params.logprobs.value_or(0));
-  std::vector<kernels::TokenLogprob> top(std::min(num_top, logits.size()));
-
-  kernels::SamplingArgs args;
-  args.logits = logits.data();
-  args.vocab_size = static_cast<int32_t>(logits.size());
+  SamplingInputs inputs;
+  FillChoice(slice, static_cast<size_t>(vocab_size), inputs);
+  if (inputs.only >= 0) return inputs;
+  for (const auto& [token, bias] : params.logit_bias) inputs.biases.push_back({token, bias});
+  if (params.has_penalties()) inputs.counts = CountTokens(slice, static_cast<size_t>(vocab_size));
+  kernels::SamplingArgs& args = inputs.args;
+  args.vocab_size = vocab_size;
   args.temperature = static_cast<float>(params.temperature);
   args.top_k = params.top_k;
   args.top_p = PositiveFloat(params.top_p);
   args.min_p = static_cast<float>(params.min_p);
-  args.biases = biases.data();
-  args.num_biases = static_cast<int32_t>(biases.size());
-  args.allowed_tokens = choice.mask.empty() ? nullptr : choice.mask.data();
+  args.biases = inputs.biases.data();
+  args.num_biases = static_cast<int32_t>(inputs.biases.size());
+  args.allowed_tokens = inputs.mask.empty() ? nullptr : inputs.mask.data();
   args.repetition_penalty = PositiveFloat(params.repetition_penalty);
   args.presence_penalty = static_cast<float>(params.presence_penalty);
   args.frequency_penalty = static_cast<float>(params.frequency_penalty);
-  args.counts = counts.data();
-  args.num_counts = static_cast<int32_t>(counts.size());
+  args.counts = inputs.counts.data();
+  args.num_counts = static_cast<int32_t>(inputs.counts.size());
   args.seed = params.seed;
   args.sequence_index = static_cast<uint32_t>(slice.sequence_index);
   args.position = static_cast<uint32_t>(slice.tokens.size());
   args.want_logprob = params.logprobs.has_value();
-  args.num_top_logprobs = static_cast<int32_t>(top.size());
+  args.num_top_logprobs = std::min(params.logprobs.value_or(0), vocab_size);
+  return inputs;
+}
+
+absl::StatusOr<SampledToken> SampleToken(const SamplingInputs& inputs, const float* logits,
+                                         const kernels::Backend& backend, void* scratch) {
+  if (inputs.only >= 0) return SampledToken{.token = inputs.only};
+  std::vector<kernels::TokenLogprob> top(static_cast<size_t>(inputs.args.num_top_logprobs));
+  kernels::SamplingArgs args = inputs.args;
+  args.logits = logits;
   args.top_logprobs = top.data();
   args.scratch = scratch;
   kernels::SamplingResult result = backend.sample(args);
-  if (result.token < 0 && choice.banned) {
+  if (result.token < 0 && inputs.banned) {
     // Bans left nothing to choose. What is allowed outranks them: an answer that goes on beats a
     // step that fails for everyone in it.
-    args.allowed_tokens = choice.unbanned.empty() ? nullptr : choice.unbanned.data();
+    args.allowed_tokens = inputs.unbanned.empty() ? nullptr : inputs.unbanned.data();
     result = backend.sample(args);
   }
   if (result.token < 0) {
@@ -161,6 +153,12 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
                                             ": every logit is NaN, minus infinity or not allowed"));
   }
   return ToSampled(result.token, result.logprob, top);
+}
+
+absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<const float> logits,
+                                         const kernels::Backend& backend, void* scratch) {
+  return SampleToken(InputsOf(slice, static_cast<int32_t>(logits.size())), logits.data(), backend,
+                     scratch);
 }
 
 SampledToken ScoreToken(TokenId token, int32_t num_top, absl::Span<const float> logits,

@@ -1,6 +1,9 @@
-// From a sequence's sampling parameters to the sampling kernel's arguments.
-// Thread safety: a pure function of its arguments.
+// From a sequence's sampling parameters to the sampling kernel's arguments, and the choice by a
+// backend of the host. Thread safety: pure functions of their arguments.
 #pragma once
+
+#include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -10,10 +13,36 @@
 
 namespace tandem::engine {
 
+// Bit i says whether token i may be chosen; empty = all may.
+using TokenMask = std::vector<uint32_t>;
+
+// What a slice asks of its next token, but for the logits.
+struct SamplingInputs {
+  // Points into the vectors below; no logits, top_logprobs or scratch yet.
+  kernels::SamplingArgs args;
+  std::vector<kernels::TokenBias> biases;
+  std::vector<kernels::TokenCount> counts;
+  TokenMask mask;
+  bool banned = false;  // `mask` lacks tokens that are only banned
+  TokenMask unbanned;   // with them
+  TokenId only = -1;    // ≥ 0: the one token there is, and nothing else is wanted
+
+  SamplingInputs() = default;
+  SamplingInputs(SamplingInputs&&) = default;
+  SamplingInputs& operator=(SamplingInputs&&) = default;
+};
+SamplingInputs InputsOf(const SequenceSlice& slice, int32_t vocab_size);
+
 // Chooses the token after slice.tokens from `logits`. `scratch` has SamplingScratchBytes.
 // Errors: kInternal when no token can be chosen (every logit is NaN or not allowed).
 absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<const float> logits,
                                          const kernels::Backend& backend, void* scratch);
+
+// The same from inputs made before. `logits` has inputs.args.vocab_size elements.
+absl::StatusOr<SampledToken> SampleToken(const SamplingInputs& inputs, const float* logits,
+                                         const kernels::Backend& backend, void* scratch);
+
+SampledToken ToSampled(TokenId token, float logprob, absl::Span<const kernels::TokenLogprob> top);
 
 // The raw log-probability of `token` in `logits`, and the `num_top` highest ones.
 SampledToken ScoreToken(TokenId token, int32_t num_top, absl::Span<const float> logits,

@@ -13,8 +13,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "token ids are hashed as they lie in memory, which is little-endian on the wire");
 
-constexpr size_t kHashBytes = 16;
-
 BlockHash FromXxh(const XXH128_hash_t& hash) { return {hash.high64, hash.low64}; }
 
 void StoreBigEndian(uint64_t value, char* out) {
@@ -43,7 +41,7 @@ class Xxh3State {
   Xxh3State& operator=(const Xxh3State&) = delete;
 
   BlockHash Chain(const BlockHash& parent, absl::Span<const TokenId> tokens) {
-    char head[kHashBytes];
+    char head[kBlockHashBytes];
     StoreBigEndian(parent.high, head);
     StoreBigEndian(parent.low, head + 8);
     XXH3_128bits_reset(state_);
@@ -59,26 +57,26 @@ class Xxh3State {
 }  // namespace
 
 std::string PackHashes(absl::Span<const BlockHash> hashes) {
-  std::string bytes(hashes.size() * kHashBytes, '\0');
+  std::string bytes(hashes.size() * kBlockHashBytes, '\0');
   char* next = bytes.data();
   for (const BlockHash& hash : hashes) {
     StoreBigEndian(hash.high, next);
     StoreBigEndian(hash.low, next + 8);
-    next += kHashBytes;
+    next += kBlockHashBytes;
   }
   return bytes;
 }
 
 absl::StatusOr<std::vector<BlockHash>> UnpackHashes(absl::string_view bytes) {
-  if (bytes.size() % kHashBytes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("block hashes: expected ", kHashBytes,
+  if (bytes.size() % kBlockHashBytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("block hashes: expected ", kBlockHashBytes,
                                                    " bytes each, got ", bytes.size(), " in all"));
   }
-  std::vector<BlockHash> hashes(bytes.size() / kHashBytes);
+  std::vector<BlockHash> hashes(bytes.size() / kBlockHashBytes);
   const char* next = bytes.data();
   for (BlockHash& hash : hashes) {
     hash = {LoadBigEndian(next), LoadBigEndian(next + 8)};
-    next += kHashBytes;
+    next += kBlockHashBytes;
   }
   return hashes;
 }

@@ -29,9 +29,10 @@ struct BlockHash {
   }
 };
 
-// Hashes one after another, as messages carry them.
+// Hashes one after another, as messages carry them: big-endian, kBlockHashBytes each.
+inline constexpr size_t kBlockHashBytes = 16;
 std::string PackHashes(absl::Span<const BlockHash> hashes);
-// kInvalidArgument unless `bytes` has a multiple of 16.
+// kInvalidArgument unless `bytes` has a multiple of that.
 absl::StatusOr<std::vector<BlockHash>> UnpackHashes(absl::string_view bytes);
 
 // The chain's start. Each part is length-prefixed, so ("ab","c") differs from ("a","bc").

@@ -74,6 +74,28 @@ std::vector<BlockId> BlockPool::Match(absl::Span<const BlockHash> hashes) {
   return matched;
 }
 
+std::vector<BlockHash> BlockPool::MostRecentlyUsed(int64_t count) const {
+  std::vector<const Block*> shared, single;
+  for (const Block& b : blocks_) {
+    if (b.state != State::kUsed || !b.sealed || b.forgotten) continue;
+    (b.references > 1 ? shared : single).push_back(&b);
+  }
+  const auto earlier = [](const Block* a, const Block* b) {
+    return a->sealed_order < b->sealed_order;
+  };
+  std::sort(shared.begin(), shared.end(), earlier);
+  std::sort(single.begin(), single.end(), earlier);
+  std::vector<BlockHash> hashes;
+  const auto add = [&](const Block& b) {
+    if (static_cast<int64_t>(hashes.size()) < count) hashes.push_back(b.hash);
+  };
+  for (const Block* b : shared) add(*b);
+  // Leaves are given back first, so that a parent is the more recent.
+  for (auto it = lru_.rbegin(); it != lru_.rend(); ++it) add(At(*it));
+  for (const Block* b : single) add(*b);
+  return hashes;
+}
+
 int64_t BlockPool::MatchLength(absl::Span<const BlockHash> hashes) const {
   int64_t length = 0;
   while (length < static_cast<int64_t>(hashes.size()) && by_hash_.contains(hashes[length])) {

@@ -51,6 +51,9 @@ class BlockPool {
   absl::StatusOr<std::vector<BlockId>> Allocate(int64_t count);
   // The longest run of `hashes` from the start that is here, one reference each.
   std::vector<BlockId> Match(absl::Span<const BlockHash> hashes);
+  // Hashes of up to `count` sealed blocks: shared ones, then cached ones, then those that one owner
+  // uses; recently used ones and parents first.
+  std::vector<BlockHash> MostRecentlyUsed(int64_t count) const;
   // How many of `hashes` from the start are here; takes nothing.
   int64_t MatchLength(absl::Span<const BlockHash> hashes) const;
 

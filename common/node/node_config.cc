@@ -58,9 +58,9 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
       {.group = "Model", .choices = {"auto", "portable"}});
   schema.Add(
       "weights", &config.weights,
-      "Type that weights are kept in; auto: bf16 where the class multiplies bf16 pairs, else f32 "
-      "(bf16 where stored so); as-stored: four-bit blocks of the file exactly, the rest int8.",
-      {.group = "Model", .choices = {"auto", "bf16", "int8", "int4", "as-stored", "f32"}});
+      "Type that weights are kept in; auto: bf16 where it is fast or stored so, else f32; fp8: "
+      "devices only; as-stored: the file's four-bit blocks exactly, the rest int8.",
+      {.group = "Model", .choices = {"auto", "bf16", "int8", "int4", "as-stored", "fp8", "f32"}});
   schema.Add("weight-cache", &config.weight_cache,
              "Where packed weights are kept for the next start and for other nodes of this host: a "
              "folder; auto = beside the model, else in the user's cache folder; off.",
@@ -69,8 +69,9 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
              {.min = 0, .max = 1024, .group = "Model"});
   schema.Add("context-tokens", &config.context_tokens, "Longest sequence; 0 = the model's.",
              {.min = 0, .unit = "tokens", .group = "Model"});
-  schema.Add("kv-type", &config.kv_type, "Type of cached keys and values.",
-             {.group = "KV cache", .choices = {"bf16", "int8", "f32"}});
+  schema.Add("kv-type", &config.kv_type,
+             "Type of cached keys and values; fp8 with device cuda only, f32 with device cpu only.",
+             {.group = "KV cache", .choices = {"bf16", "int8", "fp8", "f32"}});
   schema.Add(
       "block-tokens", &config.block_tokens, "Tokens of a KV block.",
       {.unit = "tokens", .group = "KV cache", .choices = {"8", "16", "32", "64", "128", "256"}});

@@ -13,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "common/kv/block_hash.h"
 #include "common/engine/engine.h"
+#include "common/kv/block_hash.h"
 #include "common/transfer/handoff.h"
 #include "tandem/v1/fleet.pb.h"
 
@@ -65,11 +65,12 @@ class NodeCore {
   // Hashes of the full blocks held, parents first: for Registration.
   virtual std::vector<kv::BlockHash> CachedBlocks() const = 0;
 
-  // Refuse new legs from now on; running ones go on.
-  virtual void BeginDrain(absl::Time now) = 0;
-  // Gives up legs that may still run for long, so that their routers place them elsewhere; after
-  // BeginDrain.
-  virtual void HandOver(absl::Time now) = 0;
+  // Refuse new legs from now on; running ones go on. Prefix blocks are offered to peers within
+  // `time_left`.
+  virtual void BeginDrain(absl::Time now, absl::Duration time_left) = 0;
+  // Gives up legs that may still run for long, so that their routers place them elsewhere, and
+  // sends their KV there when it is asked for within `time_left`; after BeginDrain.
+  virtual void HandOver(absl::Time now, absl::Duration time_left) = 0;
   // No leg, lease, export or quarantined block is left.
   virtual bool idle() const = 0;
 };

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/convert.h"
+#include "common/telemetry/log.h"
 
 namespace tandem::node {
 
@@ -49,7 +50,22 @@ void NodeLedger::SendScores(RouterKey router, const v1::Leg& leg, const StepOutc
   Send(router, std::move(event));
 }
 
-void NodeLedger::Refuse(RouterKey router, const v1::Leg& leg, const absl::Status& status) {
+void NodeLedger::LegTaken(const v1::Leg& leg, absl::string_view trace_id) {
+  Log(LogLevel::kDebug, "leg taken",
+      {{"request_id", leg.request_id()},
+       {trace_id.empty() ? "" : "trace_id", trace_id},
+       {"sequence", leg.sequence_index()},
+       {"attempt", leg.attempt()}});
+}
+
+void NodeLedger::Refuse(RouterKey router, const v1::Leg& leg, const absl::Status& status,
+                        absl::string_view trace_id) {
+  Log(LogLevel::kDebug, "leg refused",
+      {{"request_id", leg.request_id()},
+       {trace_id.empty() ? "" : "trace_id", trace_id},
+       {"sequence", leg.sequence_index()},
+       {"attempt", leg.attempt()},
+       {"why", status.ToString()}});
   v1::NodeEvent event;
   *event.mutable_refused()->mutable_leg() = leg;
   *event.mutable_refused()->mutable_status() = rpc::ToWire(status);
@@ -57,7 +73,13 @@ void NodeLedger::Refuse(RouterKey router, const v1::Leg& leg, const absl::Status
 }
 
 void NodeLedger::FailLeg(RouterKey router, const v1::Leg& leg, const absl::Status& status,
-                         bool sender_side) {
+                         bool sender_side, absl::string_view trace_id) {
+  Log(LogLevel::kWarning, "leg failed",
+      {{"request_id", leg.request_id()},
+       {trace_id.empty() ? "" : "trace_id", trace_id},
+       {"sequence", leg.sequence_index()},
+       {"attempt", leg.attempt()},
+       {"why", status.ToString()}});
   Send(router, FailedEvent(leg, status, sender_side));
 }
 

@@ -54,9 +54,17 @@ class NodeLedger {
   void Send(TokenBatch batch);
   // What a step found out about a leg's prompt; before the leg's tokens.
   void SendScores(RouterKey router, const v1::Leg& leg, const StepOutcome& outcome);
-  void Refuse(RouterKey router, const v1::Leg& leg, const absl::Status& status);
-  void FailLeg(RouterKey router, const v1::Leg& leg, const absl::Status& status, bool sender_side);
+  // `trace_id`: as the leg's command said; of the log line that these three write, beside the
+  // request's id, so that it can be found with the router's.
+  void LegTaken(const v1::Leg& leg, absl::string_view trace_id);
+  void Refuse(RouterKey router, const v1::Leg& leg, const absl::Status& status,
+              absl::string_view trace_id = "");
+  void FailLeg(RouterKey router, const v1::Leg& leg, const absl::Status& status, bool sender_side,
+               absl::string_view trace_id = "");
   void Transfer(transfer::TransferCommand command);
+  // Names not used before on this node.
+  LeaseId NewLease() { return LeaseId(next_lease_++); }
+  transfer::ExportId NewExport() { return transfer::ExportId(next_export_++); }
   // Tells all routers, once, that the node takes no new work.
   void BeginDrain();
   bool draining() const { return draining_; }
@@ -74,6 +82,7 @@ class NodeLedger {
   NodeActions actions_;
   v1::NodeCounters counters_;
   bool draining_ = false;
+  uint64_t next_lease_ = 1, next_export_ = 1;
 };
 
 // The scheduler's part of a load report.

@@ -70,14 +70,12 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
     const NodeConfig& config, bool sends_kv, const model::Checkpoint& checkpoint,
     const std::map<std::string, std::string>& env) {
   if (config.device == "cuda") {
-    if (config.kv_type != "bf16") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("kv-type is ", config.kv_type, ", but device cuda keeps KV in bf16 only"));
-    }
     engine::DeviceEngineOptions options;
     options.threads = config.threads;
     options.block_tokens = config.block_tokens;
     options.context_tokens = config.context_tokens;
+    options.weights = config.weights;
+    options.kv_type = config.kv_type;
     options.memory_fraction = config.gpu_memory_fraction;
     options.mirror_written_kv = sends_kv;
     return engine::NewCudaEngine(checkpoint, options);
@@ -205,6 +203,7 @@ class NodeProcessImpl final : public NodeProcess {
     options.max_sequences = config.max_sequences;
     options.progress_deadline = config.progress_deadline;
     options.transfer.handoff.incarnation = options.incarnation;
+    options.transfer.handoff.format = engine->spec().format;
     if (transport == nullptr) {
       ASSIGN_OR_RETURN(transport, NewTransport(config, options.host, options.transfer.handoff));
     }

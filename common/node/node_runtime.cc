@@ -29,8 +29,12 @@ constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
 // Of a drain's time, what running work has to end by itself; the rest is for handing over.
 constexpr double kShareToFinish = 0.5;
 
-struct DrainRequest {};
-struct HandOverRequest {};
+struct DrainRequest {
+  absl::Duration time_left;
+};
+struct HandOverRequest {
+  absl::Duration time_left;
+};
 using InboxItem = std::variant<LinkConnected, LinkMessage, LinkLost, transfer::TransferEvent,
                                DrainRequest, HandOverRequest>;
 
@@ -75,15 +79,16 @@ class NodeRuntimeImpl final : public NodeRuntime {
 
   bool Drain(absl::Duration timeout) override {
     draining_ = true;
-    inbox_.Push(DrainRequest{});
+    inbox_.Push(DrainRequest{timeout * kShareToFinish});
     {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&drained_), timeout * kShareToFinish))
         return true;
     }
-    inbox_.Push(HandOverRequest{});
+    const absl::Duration time_left = timeout * (1 - kShareToFinish);
+    inbox_.Push(HandOverRequest{time_left});
     absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(&drained_), timeout * (1 - kShareToFinish));
+    return mutex_.AwaitWithTimeout(absl::Condition(&drained_), time_left);
   }
 
   bool live() const override {
@@ -173,6 +178,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
     registration.set_block_tokens(spec.layout.block_tokens);
     registration.set_num_blocks(engine_->arena().num_blocks());
     registration.set_kv_bytes_per_block(spec.layout.block_bytes());
+    registration.set_kv_contents(spec.format.Contents());
+    registration.set_kv_order(spec.format.order);
     registration.set_transfer_address(transfer_->address());
     registration.set_host(options_.host);
     registration.set_version(options_.version);
@@ -192,8 +199,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
   }
   void On(LinkLost& event) { core_->OnRouterLost(event.router, RealClock().Now()); }
   void On(transfer::TransferEvent& event) { core_->OnTransfer(event, RealClock().Now()); }
-  void On(DrainRequest&) { core_->BeginDrain(RealClock().Now()); }
-  void On(HandOverRequest&) { core_->HandOver(RealClock().Now()); }
+  void On(DrainRequest& request) { core_->BeginDrain(RealClock().Now(), request.time_left); }
+  void On(HandOverRequest& request) { core_->HandOver(RealClock().Now(), request.time_left); }
 
   void Dispatch() {
     NodeActions actions = core_->TakeActions();

@@ -76,6 +76,7 @@ absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_
   input.delivered_tokens = wire.delivered_tokens();
   input.eos_token_ids.assign(wire.eos_token_ids().begin(), wire.eos_token_ids().end());
   input.cache_salt = wire.cache_salt();
+  input.numerics_id = wire.numerics_id();
   input.sequence_index = sequence_index;
   input.priority = wire.priority();
   if (wire.has_prompt_logprobs()) {

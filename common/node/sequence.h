@@ -30,6 +30,7 @@ struct SequenceInput {
   request::StopParams stop;
   std::vector<TokenId> eos_token_ids;
   std::string cache_salt;
+  std::string numerics_id;  // that blocks are found under; empty = the engine's
   int32_t sequence_index = 0;
   int32_t priority = 0;                    // lower is computed earlier
   std::optional<guided::Matcher> matcher;  // where the answer stands in its constraint, if any

@@ -65,8 +65,10 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   sequence->id = SequenceId(next_id_);
   sequence->tokens = std::move(input.prompt);
   sequence->prompt_tokens = prompt_tokens;
-  sequence->salt = kv::SaltHash(options_.spec.model_fingerprint, options_.spec.numerics_id,
-                                TANDEM_MUTATED(kSaltIgnored) ? std::string() : input.cache_salt);
+  sequence->salt =
+      kv::SaltHash(options_.spec.model_fingerprint,
+                   input.numerics_id.empty() ? options_.spec.numerics_id : input.numerics_id,
+                   TANDEM_MUTATED(kSaltIgnored) ? std::string() : input.cache_salt);
   sequence->input = std::move(input);
   if (!AcquireBlocks(*sequence, std::min(prompt_blocks + (generates ? 1 : 0), blocks_max))) {
     return absl::ResourceExhaustedError(
@@ -336,15 +338,36 @@ bool SequenceScheduler::PlanSuspect() {
   return false;
 }
 
-void SequenceScheduler::OnStepFailed(const absl::Status& status) {
+bool SequenceScheduler::OnStepFailed(const absl::Status& status) {
   if (options_.retry_alone && planned_.size() > 1) {
     for (auto slice = planned_.rbegin(); slice != planned_.rend(); ++slice)
       suspects_.push_back(slice->id);
-    return;
+    return true;
   }
-  if (status.code() != absl::StatusCode::kDataLoss || TANDEM_MUTATED(kForgetSkipped)) return;
-  for (const PlannedSlice& slice : planned_)
-    for (const BlockId block : sequences_.at(slice.id)->blocks) pool_.Forget(block);
+  if (status.code() != absl::StatusCode::kDataLoss) return false;
+  for (const PlannedSlice& slice : planned_) {
+    const Sequence& sequence = *sequences_.at(slice.id);
+    ForgetFrom(sequence, sequence.blocks.front());
+  }
+  return false;
+}
+
+void SequenceScheduler::TakeToken(Sequence& sequence, const engine::SampledToken& token,
+                                  StepOutcome& outcome) {
+  if (token.damaged.has_value()) {
+    outcome.status = absl::DataLossError(absl::StrCat(
+        "block ", token.damaged->value(), " does not hold what the sequence's tokens say"));
+    return ForgetFrom(sequence, *token.damaged);
+  }
+  outcome.sampled = true;
+  outcome.token = token;
+}
+
+// Later blocks may have been computed from it. Those before it are as they should be.
+void SequenceScheduler::ForgetFrom(const Sequence& sequence, BlockId damaged) {
+  if (TANDEM_MUTATED(kForgetSkipped)) return;
+  auto block = std::find(sequence.blocks.begin(), sequence.blocks.end(), damaged);
+  for (; block != sequence.blocks.end(); ++block) pool_.Forget(*block);
 }
 
 // Rows computed again after a preemption are scored again, and reported once.
@@ -367,20 +390,18 @@ StepResult SequenceScheduler::FinishStep(
     step.status = absl::InternalError(
         absl::StrCat("engine returned ", result->size(), " tokens, expected ", sampling));
   }
-  if (!step.status.ok()) OnStepFailed(step.status);
-  const bool tried_again = !suspects_.empty() && planned_.size() > 1 && !step.status.ok();
+  const bool tried_again = !step.status.ok() && OnStepFailed(step.status);
   size_t next_token = 0;
   for (const PlannedSlice& slice : planned_) {
     const auto it = sequences_.find(slice.id);
     TANDEM_CHECK(it != sequences_.end(), "sequence ", slice.id.value(), " left during its step");
     Sequence& sequence = *it->second;
     sequence.in_step = false;
-    StepOutcome outcome{.id = slice.id};
+    StepOutcome outcome{.id = slice.id, .status = step.status};
     if (step.status.ok()) {
       sequence.num_computed += slice.num_rows;
       SealComputed(sequence);
-      outcome.sampled = slice.sample;
-      if (slice.sample) outcome.token = (*result)[next_token++];
+      if (slice.sample) TakeToken(sequence, (*result)[next_token++], outcome);
       TakeScores(sequence, slice.first_row, outcome);
     }
     sequence.step_scores.clear();

@@ -15,9 +15,10 @@
 // waits or stands still for want of blocks nobody new is admitted.
 //
 // Thread safety: none; the engine thread owns it.
-// Invariants: every block reference of the pool belongs to exactly one sequence's table; blocks are
-// written only by the sequence that allocated them, before they are sealed; a sequence that is part
-// of the running step keeps its tokens and blocks until FinishStep.
+// Invariants: every block reference of the pool belongs to exactly one sequence's table, or to the
+// node's PrefixHandover; blocks are written only by the sequence that allocated them, before they
+// are sealed; a sequence that is part of the running step keeps its tokens and blocks until
+// FinishStep.
 #pragma once
 
 #include <cstdint>
@@ -59,6 +60,9 @@ struct PlannedSlice {
 // What a finished step did to one sequence that is still wanted.
 struct StepOutcome {
   SequenceId id;
+  // kDataLoss: a block of this sequence is damaged, and neither it nor what was computed from it is
+  // found as a prefix any more. Otherwise as the step's.
+  absl::Status status;
   bool sampled = false;
   engine::SampledToken token;  // if sampled; not yet appended
   // Scores of prompt tokens first_scored, first_scored + 1, ...; each token's once.
@@ -108,10 +112,12 @@ class SequenceScheduler {
   absl::Span<const engine::SequenceSlice> PlanStep();
   absl::Span<const PlannedSlice> planned() const { return planned_; }
   // On an engine's error, or a wrong number of tokens (kInternal), nothing was computed and nothing
-  // is sealed; after kDataLoss the sequences' blocks are no longer found as prefixes. With
+  // is sealed; after kDataLoss no block of its sequences is found as a prefix any more. With
   // retry_alone the failure of a step of several sequences has no outcomes: they are tried again.
   StepResult FinishStep(const absl::StatusOr<std::vector<engine::SampledToken>>& result);
 
+  // For blocks without a sequence: PrefixHandover's.
+  kv::BlockPool& pool() { return pool_; }
   kv::BlockPool::Counts block_counts() const { return pool_.counts(); }
   kv::BlockEvents DrainBlockEvents() { return pool_.DrainEvents(); }
   std::vector<kv::BlockHash> SealedHashes() const { return pool_.SealedHashes(); }
@@ -143,7 +149,10 @@ class SequenceScheduler {
   void AddSlice(Sequence& sequence, int64_t num_rows);
   // Plans the next sequence of a failed step alone; false when there is none (any more).
   bool PlanSuspect();
-  void OnStepFailed(const absl::Status& status);
+  // Whether its sequences are tried again, alone.
+  bool OnStepFailed(const absl::Status& status);
+  void TakeToken(Sequence& sequence, const engine::SampledToken& token, StepOutcome& outcome);
+  void ForgetFrom(const Sequence& sequence, BlockId damaged);
 
   const SchedulerOptions options_;
   kv::BlockPool pool_;

@@ -11,13 +11,16 @@
 
 #include "absl/time/time.h"
 #include "common/kv/block_arena.h"
+#include "common/kv/block_format.h"
 #include "common/transfer/handoff.h"
 #include "common/transfer/kv_transport.h"
 
 namespace tandem::transfer {
 
 struct HandoffOptions {
-  Incarnation incarnation;   // of this process
+  Incarnation incarnation;  // of this process
+  kv::BlockFormat
+      format;  // of this process' blocks; blocks that come in another order are reordered
   std::string fleet_secret;  // keys the auth tag; equal in all nodes of a fleet; may be empty
   int64_t frame_bytes_min =
       64 << 10;  // smaller pushes are coalesced up to this where the ranges allow

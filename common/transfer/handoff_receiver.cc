@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/mutation.h"
+#include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::transfer {
@@ -171,6 +172,7 @@ absl::Status HandoffReceiver::CheckData(const Lease& lease, const v1::KvData& da
                                                    " bytes, the header says ", data.payload_bytes(),
                                                    ", the payload has ", payload_bytes));
   }
+  RETURN_IF_ERROR(kv::CheckReorder(context_.options.format, data.block_order()));
   if (!lease.cells.AllAre(*range, CellState::kEmpty)) {
     return absl::AlreadyExistsError("the range is filled or in flight, at least in part");
   }
@@ -205,7 +207,8 @@ std::optional<ScatterList> HandoffReceiver::OnData(PeerId from, const v1::KvFram
                                   .epoch = lease->epoch,
                                   .from = from,
                                   .range = *range,
-                                  .checksum = data.payload_checksum()};
+                                  .checksum = data.payload_checksum(),
+                                  .order = data.block_order()};
   return context_.Pieces(*range, lease->blocks, lease->first_ordinal);
 }
 
@@ -244,6 +247,7 @@ void HandoffReceiver::OnLanded(Lease& lease, const Receive& receive,
     OnChecksumFailure(lease, receive.range);
     return;
   }
+  PutInOwnOrder(receive.order, pieces);
   // A failed epoch's verified bytes are kept too: its successor need not send them.
   lease.cells.Set(receive.range, CellState::kFilled);
   for (int32_t i = 0; i < receive.range.ordinal_count; ++i) {
@@ -254,6 +258,16 @@ void HandoffReceiver::OnLanded(Lease& lease, const Receive& receive,
   lease.bytes_received += bytes;
   lease.receiving.Add(interval.began, interval.landed);
   context_.counters.bytes_received += bytes;
+}
+
+void HandoffReceiver::PutInOwnOrder(const std::string& order, const ScatterList& pieces) const {
+  if (order.empty() || order == context_.options.format.order) return;
+  const size_t cell = static_cast<size_t>(context_.layer_block_bytes());
+  for (const absl::Span<std::byte> piece : pieces) {
+    for (size_t begin = 0; begin < piece.size(); begin += cell) {
+      kv::Reorder(context_.options.format, order, piece.subspan(begin, cell));
+    }
+  }
 }
 
 void HandoffReceiver::OnChecksumFailure(Lease& lease, const BlockRange& range) {

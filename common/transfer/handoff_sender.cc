@@ -175,6 +175,7 @@ void HandoffSender::SendFrame(Export& exported, const Export::QueuedFrame& queue
   data.set_layer_count(range.layer_count);
   data.set_payload_bytes(bytes);
   data.set_payload_checksum(PayloadChecksum(payload));
+  data.set_block_order(context_.options.format.order);
   if (!queued.repeat) ++exported.data_frames;
   exported.bytes_in_flight += bytes;
   ++exported.sends_in_flight;

@@ -13,7 +13,7 @@ void DecodeCore::Run(node::RouterKey router, const v1::Run& run, absl::Time now)
     End(old, "replaced by a newer attempt");
   }
   const auto refuse = [&](const absl::Status& status) {
-    ledger_.Refuse(router, run.leg(), status);
+    ledger_.Refuse(router, run.leg(), status, run.trace_id());
   };
   if (ledger_.draining()) return refuse(absl::UnavailableError("draining"));
   if (run.local_prefill_tokens_max() < -1) {
@@ -30,12 +30,14 @@ void DecodeCore::Run(node::RouterKey router, const v1::Run& run, absl::Time now)
 
   Leg leg;
   leg.wire = run.leg();
+  leg.trace_id = run.trace_id();
   leg.sequence = *sequence;
   leg.output_tokens = run.sequence().delivered_tokens();
   leg.time_allowed = *time_allowed;
   leg.deadline = now + *time_allowed;
   const auto it = legs_.emplace(key, std::move(leg)).first;
   by_sequence_.emplace(*sequence, it);
+  ledger_.LegTaken(run.leg(), run.trace_id());
   ledger_.counters().set_requests(ledger_.counters().requests() + 1);
   Reserve(it, run.local_prefill_tokens_max());
 }
@@ -55,7 +57,7 @@ void DecodeCore::Reserve(Legs::iterator it, int64_t local_prefill_tokens_max) {
     reserved.set_computes_locally(true);
   } else {
     leg.phase = Phase::kReceiving;
-    leg.lease = LeaseId(next_lease_++);
+    leg.lease = ledger_.NewLease();
     leg.epoch = Epoch(1);
     const kv::BlockLayout& layout = scheduler_.spec().layout;
     leg.first_ordinal = sequence.cached_tokens / layout.block_tokens;

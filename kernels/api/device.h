@@ -115,6 +115,10 @@ class Device {
   virtual absl::StatusOr<int64_t> FreeBytes() = 0;
   // Contents are undefined. Errors: kResourceExhausted when the device refuses the memory.
   virtual absl::StatusOr<DeviceBuffer> Allocate(DeviceBuffer::Kind kind, size_t bytes) = 0;
+  // Makes mapped host memory, from a page's boundary on, as good to copy from and to as
+  // kPinnedHost, until Unpin of the same address. Errors: kResourceExhausted where it is refused.
+  virtual absl::Status Pin(void* host, size_t bytes) = 0;
+  virtual void Unpin(void* host) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() = 0;
 
@@ -132,8 +136,12 @@ inline DeviceBuffer::~DeviceBuffer() {
 std::string DescribeCuda();
 // The number of CUDA devices that can be used; 0 without CUDA, a driver or a device.
 int CountCudaDevices();
+// Devices of compute capability 9.0 have kernels of their own, with numerics of their own; the
+// portable ones run there too.
+enum class DeviceKernels { kOwn, kPortable };
 // Errors: kUnimplemented in a build without CUDA, kUnavailable without a driver or device (says
 // which), kInvalidArgument for an ordinal beyond the devices there are.
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal);
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal,
+                                                       DeviceKernels choice = DeviceKernels::kOwn);
 
 }  // namespace tandem::kernels

@@ -2,9 +2,9 @@
 // device memory unless a comment says otherwise; sizes travel with the call, so that a captured
 // graph replays with new contents of the same buffers.
 //
-// Numerics: bf16 weights, cache and matrix operands; fp32 accumulators, norms, residual stream and
-// logits. A row's bits depend on that row, the weights and its own cache only (docs/NUMERICS.md).
-// Thread safety: constants. Errors: the stream's status.
+// Numerics: bf16 matrix operands, weights by DeviceWeightType, cache by KvType; fp32 accumulators,
+// norms, residual stream and logits. A row's bits depend on that row, the weights and its own cache
+// only (docs/NUMERICS.md). Thread safety: constants. Errors: the stream's status.
 #pragma once
 
 #include <cstddef>
@@ -46,8 +46,11 @@ struct DeviceRmsNormArgs {
   float* residual = nullptr;  // [rows][size]: residual += norm(x) (a post-norm), or nullptr
 };
 
-// The projections of a layer on their way into attention: QK-norm, RoPE, rounding to bf16, K and V
-// into the paged cache (vLLM's reshape_and_cache).
+// The projections of a layer on their way into attention: QK-norm, RoPE, rounding of q to bf16 and
+// of K and V to the cache's type, K and V into the paged cache (vLLM's reshape_and_cache).
+//
+// A slab of a bf16 cache is [block_tokens][head_dim]; one of int8 or fp8 is tiles of 16 tokens,
+// [16][head_dim] bytes and then the 16 tokens' fp32 scales.
 struct DeviceRopeKvArgs {
   const float* qkv = nullptr;  // [rows][(num_heads + 2 num_kv_heads) · head_dim]: q, k, v
   int32_t rows = 0;
@@ -60,7 +63,7 @@ struct DeviceRopeKvArgs {
   const float* sin = nullptr;
   // [rows] block · block_tokens + token within it; negative: this row only pads the batch.
   const int64_t* slots = nullptr;
-  KvLayer layer;          // shape.type is kBf16
+  KvLayer layer;          // bf16, int8 or fp8
   Bf16Bits* q = nullptr;  // [rows][num_heads · head_dim]
 };
 
@@ -72,16 +75,56 @@ struct DeviceGatedArgs {
   Bf16Bits* y = nullptr;  // [rows][size]
 };
 
+// How a weight matrix lies in device memory; kernels/api/device_matrix.h packs rows so. ADR 0018.
+//
+// kBf16: [n][k]. kInt8: what kernels::WeightType::kInt8 means on a CPU, with its bits: integers and
+// a scale for each row, activations rounded to int8 in groups of 64, exact sums of a group, one
+// chain of FMAs. kInt4: groups of 32 as Int4Group, each weight scale · q + offset rounded to bf16
+// on its way into the product with bf16 activations. kFp8: e4m3 and a scale for each row, the same
+// product (bf16 holds an e4m3 number exactly).
+enum class DeviceWeightType { kBf16, kInt8, kInt4, kFp8 };
+
+// Rows of quantised matrices are padded with zeros to a multiple of this many columns.
+inline constexpr int32_t kQuantisedColumns = 128;
+constexpr int32_t PaddedColumns(int32_t k) {
+  return (k + kQuantisedColumns - 1) / kQuantisedColumns * kQuantisedColumns;
+}
+// Activations that share a scale.
+inline constexpr int32_t kInt8GroupSize = 64;
+// Rows that the scales of one group of int8 activations lie apart.
+constexpr int32_t ScaleStride(int32_t rows) { return (rows + 3) / 4 * 4; }
+
+// x rounded to int8, each group of 64 columns by its largest magnitude: x ≈ scale · value.
+struct DeviceQuantiseArgs {
+  const Bf16Bits* x = nullptr;  // [rows][k], 16-byte boundary
+  int32_t rows = 0;
+  int32_t k = 0;             // a multiple of 8
+  int8_t* values = nullptr;  // [rows][PaddedColumns(k)], 16-byte boundary
+  float* scales = nullptr;   // [PaddedColumns(k) / 64][ScaleStride(rows)], 16-byte boundary
+};
+
 // y[m, n] = Σ_k x[m, k] · w[n, k] (+ bias[n]) (+ y[m, n]).
 struct DeviceGemmArgs {
   const Bf16Bits* x = nullptr;  // [rows][k], 16-byte boundary
   const Bf16Bits* w = nullptr;  // [n][k], 16-byte boundary
+  // For other types than kBf16 instead of w: device_matrix.h, both on 16-byte boundaries.
+  DeviceWeightType type = DeviceWeightType::kBf16;
+  const void* packed = nullptr;
+  const void* scales = nullptr;
+  // For kInt8 instead of x: what `quantise` makes of it.
+  const int8_t* x_int8 = nullptr;
+  const float* x_scales = nullptr;
   int32_t rows = 0;
   int32_t n = 0;
   int32_t k = 0;                // a multiple of 8
   const float* bias = nullptr;  // [n] or nullptr
   bool add_to_y = false;
-  float* y = nullptr;  // [rows][n]
+  float* y = nullptr;  // [rows][n], 8-byte boundary
+  // When set, w's rows are one of a gate, one of an up projection, and so on; then act(gate) · up
+  // is rounded to bf16 into here, [rows][n / 2], and y is not written. The same bits as `gated` on
+  // the sums. REQUIRES: even n, not add_to_y.
+  Bf16Bits* gated = nullptr;
+  GateActivation activation = GateActivation::kSilu;
   // Of the device: how many blocks fill it. Decides the tile, and so speed, but no bit.
   int32_t multiprocessors = 1;
 };
@@ -117,7 +160,7 @@ struct DeviceAttentionArgs {
   int32_t num_heads = 0;
   float scale = 0;
   int32_t sliding_window = 0;  // 0 = all
-  KvLayer layer;               // a device head_dim; bf16
+  KvLayer layer;               // a device head_dim; bf16, int8 or fp8
   const int32_t* tables = nullptr;
   const AttentionItem* narrow_items = nullptr;
   const AttentionItem* wide_items = nullptr;
@@ -141,8 +184,21 @@ struct DeviceCopyBlocksArgs {
   int32_t num_pairs = 0;
 };
 
-// One row's sampling, pointers to device memory. Meaning as in kernels/api/sampling.h.
+// checksums[i] = XXH3-64 of range i, as the host's library gives it.
+struct DeviceChecksumArgs {
+  const char* base = nullptr;  // of range 0; any alignment, multiples of 8 are fast
+  int64_t stride_bytes = 0;    // from range to range
+  int64_t bytes = 0;           // of each range, at least kChecksumBytesMin
+  int32_t count = 0;
+  uint64_t* checksums = nullptr;  // [count]
+};
+// Shorter ones have algorithms of their own in XXH3; no block of KV is that short.
+inline constexpr int64_t kChecksumBytesMin = 241;
+
+// One row's sampling, pointers to device memory. Meaning as in kernels/api/sampling.h, and the same
+// bits as the CPU's vector classes give.
 struct DeviceSampleRow {
+  int32_t known_token = -1;  // ≥ 0: no choice is left, only its log-probabilities are wanted
   float temperature = 1.0f;
   int32_t top_k = 0;
   float top_p = 1.0f;
@@ -156,7 +212,7 @@ struct DeviceSampleRow {
   uint32_t sequence_index = 0, position = 0;
   int32_t want_logprob = 0;
   int32_t num_top_logprobs = 0;
-  TokenLogprob* top_logprobs = nullptr;
+  TokenLogprob* top_logprobs = nullptr;  // [num_top_logprobs ≤ vocab_size]
 };
 struct DeviceSampleArgs {
   const float* logits = nullptr;  // [rows][vocab_size]
@@ -167,16 +223,75 @@ struct DeviceSampleArgs {
   SamplingResult* results = nullptr;            // [rows]
 };
 
+// A mixture of experts. Rows choose experts; choices are then put in order of their experts, so
+// that each expert's are consecutive, multiplied by their expert's matrices, and summed again.
+constexpr int32_t kExpertsMax = 256;
+constexpr int32_t kExpertsPerRowMax = 32;
+
+// Each row's top_k most likely experts, ties to the lower index. Weights are softmax over all
+// experts, or over the chosen ones (Mixtral; Qwen3-MoE's norm_topk_prob).
+struct DeviceRouteArgs {
+  const float* logits = nullptr;  // [rows][num_experts]; a NaN is the least likely
+  int32_t rows = 0;
+  int32_t num_experts = 0;  // ≤ kExpertsMax
+  int32_t top_k = 0;        // ≤ kExpertsPerRowMax, ≤ num_experts
+  bool renormalise = false;
+  int32_t* experts = nullptr;  // [rows][top_k], ascending
+  float* weights = nullptr;    // [rows][top_k]
+};
+
+struct DeviceSortByExpertArgs {
+  const int32_t* experts = nullptr;  // [num_choices]: [rows][top_k] as DeviceRouteArgs left them
+  int32_t num_choices = 0;           // rows · top_k
+  int32_t top_k = 0;
+  int32_t num_experts = 0;
+  int32_t* offsets =
+      nullptr;              // [num_experts + 1]: expert e's places are [offsets[e], offsets[e + 1])
+  int32_t* rows = nullptr;  // [num_choices]: the row of a place's choice
+  int32_t* places = nullptr;  // [num_choices]: the place of a choice
+};
+
+// y[i, n] = Σ_k x[i, k] · w[e, n, k], e the expert whose places i is among.
+struct DeviceGroupedGemmArgs {
+  const Bf16Bits* x = nullptr;       // [·][k], 16-byte boundary
+  const int32_t* gather = nullptr;   // [rows]: row of x for row i; nullptr: row i
+  const Bf16Bits* w = nullptr;       // [num_experts][n][k], 16-byte boundary
+  const int32_t* offsets = nullptr;  // [num_experts + 1], ascending from 0 to `rows`
+  int32_t num_experts = 0;
+  int32_t rows = 0;
+  int32_t n = 0;
+  int32_t k = 0;       // a multiple of 8
+  float* y = nullptr;  // [rows][n]
+};
+
+// out[r] (+)= Σ_j weights[r, j] · y[places[r, j]], j ascending.
+struct DeviceCombineArgs {
+  const float* y = nullptr;         // [rows · top_k][size]
+  const int32_t* places = nullptr;  // [rows][top_k]
+  const float* weights = nullptr;   // [rows][top_k]
+  int32_t rows = 0;
+  int32_t top_k = 0;
+  int32_t size = 0;
+  bool add_to_out = false;
+  float* out = nullptr;  // [rows][size]
+};
+
 struct DeviceOps {
   const char* numerics = "";  // equal strings promise equal bits on equal GPUs
   void (*embed)(const DeviceEmbedArgs& args, DeviceStream& stream) = nullptr;
   void (*rms_norm)(const DeviceRmsNormArgs& args, DeviceStream& stream) = nullptr;
   void (*rope_kv)(const DeviceRopeKvArgs& args, DeviceStream& stream) = nullptr;
   void (*gated)(const DeviceGatedArgs& args, DeviceStream& stream) = nullptr;
+  void (*quantise)(const DeviceQuantiseArgs& args, DeviceStream& stream) = nullptr;
   void (*gemm)(const DeviceGemmArgs& args, DeviceStream& stream) = nullptr;
   void (*attention)(const DeviceAttentionArgs& args, DeviceStream& stream) = nullptr;
   void (*copy_blocks)(const DeviceCopyBlocksArgs& args, DeviceStream& stream) = nullptr;
+  void (*checksum)(const DeviceChecksumArgs& args, DeviceStream& stream) = nullptr;
   void (*sample)(const DeviceSampleArgs& args, DeviceStream& stream) = nullptr;
+  void (*route_experts)(const DeviceRouteArgs& args, DeviceStream& stream) = nullptr;
+  void (*sort_by_expert)(const DeviceSortByExpertArgs& args, DeviceStream& stream) = nullptr;
+  void (*grouped_gemm)(const DeviceGroupedGemmArgs& args, DeviceStream& stream) = nullptr;
+  void (*combine_experts)(const DeviceCombineArgs& args, DeviceStream& stream) = nullptr;
 };
 
 }  // namespace tandem::kernels

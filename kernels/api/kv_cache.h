@@ -16,8 +16,16 @@ namespace tandem::kernels {
 
 // The element type of the cache. Rounding is to nearest even. kInt8 keeps each token's K and V of
 // each head as integers of [-127, 127] and an fp32 scale, its largest magnitude / 127; attention's
-// products with them are exact sums of integers, the same bits in every class.
-enum class KvType { kF32, kBf16, kInt8 };
+// products with them are exact sums of integers, the same bits in every class. kFp8 keeps them as
+// e4m3 with the same kind of scale, the largest magnitude / 448; on devices only.
+enum class KvType { kF32, kBf16, kInt8, kFp8 };
+
+// Types of one byte an element, with an fp32 scale for each token's K and V of each head.
+constexpr bool HasKvScales(KvType type) { return type == KvType::kInt8 || type == KvType::kFp8; }
+// What the largest magnitude of a head becomes.
+constexpr float LargestKvCode(KvType type) { return type == KvType::kInt8 ? 127.0f : 448.0f; }
+// Heads whose largest magnitude is not above this are stored as zeros with scale 0.
+inline constexpr float kSmallestKvMagnitude = 1e-30f;
 
 struct KvShape {
   int32_t num_kv_heads = 0;

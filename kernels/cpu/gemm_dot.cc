@@ -18,17 +18,8 @@
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
 
-constexpr int64_t kPairBytes = kPanel * 4;  // a pair of k of a panel
+constexpr int64_t kPairBytes = kLinePair;  // a pair of k of a panel
 constexpr int64_t kRowsMax = 12;
-
-// What a tile fetches into the second cache while it reads its panel: `step` bytes from `first` on
-// for each pair of k; once the panel's first `turn` bytes are read, from `second` on.
-struct Ahead {
-  const char* first;
-  int64_t turn;
-  const char* second;
-  int64_t step;
-};
 
 // R rows by one panel, and its epilogue.
 struct Tile {
@@ -92,23 +83,6 @@ constexpr TileFn kTileFns[] = {RunTile<1>, RunTile<2>,  RunTile<3>,  RunTile<4>,
                                RunTile<5>, RunTile<6>,  RunTile<7>,  RunTile<8>,
                                RunTile<9>, RunTile<10>, RunTile<11>, RunTile<12>};
 
-// What block `block` fetches at panel `w`. With few rows that is the panel that its worker will
-// probably take next, `stride` further, in as many parts as there are blocks.
-TANDEM_INLINE Ahead AheadOf(const GemmArgs& args, const Plan& plan, const char* w, int64_t block,
-                            int stride) {
-  const int64_t bytes = plan.panel_bytes;
-  if (plan.task_panels > 1) return {w + kPrefetchBytes, bytes, nullptr, kPairBytes};
-  const char* last = static_cast<const char*>(args.w.data) + (plan.panels - 1) * bytes;
-  const char* next = w + stride * bytes;
-  if (next > last) next = last;
-  if (plan.row_blocks == 1) {
-    const int64_t turn = bytes > kPrefetchBytes ? bytes - kPrefetchBytes : 0;
-    return {w + kPrefetchBytes, turn, next, kPairBytes};
-  }
-  const int64_t step = CeilDiv(kPairBytes, plan.row_blocks);
-  return {next + bytes / kPairBytes * step * block, bytes, nullptr, step};
-}
-
 // Rounds rows of fp32 x into scratch, [rows][k rounded up to even].
 void RoundRows(const GemmArgs& args, int64_t x_stride, const ParallelFor& parallel) {
   const int64_t k = args.w.shape.k;
@@ -159,8 +133,11 @@ void DotGemm(const GemmArgs& args, const ParallelFor& parallel) {
   }
   KERNEL_REQUIRE(args.gated_bf16 == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
   const int64_t panel_bytes = CeilDiv(shape.k, 2) * kPairBytes;
-  const Plan plan = MakePlan(
-      args, {.rows_max = kRowsMax, .panel_bytes = panel_bytes, .few_blocks = 6, .task_blocks = 2});
+  const Plan plan = MakePlan(args, {.rows_max = kRowsMax,
+                                    .panel_bytes = panel_bytes,
+                                    .step_bytes = kPairBytes,
+                                    .few_blocks = 6,
+                                    .task_blocks = 2});
   const char* weights = static_cast<const char*>(args.w.data);
   parallel(plan.tasks(), [&](int64_t task, int) {
     RunTask(plan, task, [&](int64_t block, int64_t panel) {

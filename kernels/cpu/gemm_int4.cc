@@ -80,6 +80,9 @@ struct Q4KLayout {
   }
 };
 
+TANDEM_INLINE int64_t StepBytes(const MatrixShape& shape) {
+  return shape.type == WeightType::kQ4K ? Q4KLayout::kGroupBytes : GroupLayout::kGroupBytes;
+}
 TANDEM_INLINE int64_t PanelBytes(const MatrixShape& shape) {
   return shape.type == WeightType::kQ4K ? Q4KLayout::PanelBytes(shape.k)
                                         : GroupLayout::PanelBytes(shape.k);
@@ -101,6 +104,7 @@ struct Tile {
   const GroupScale* x_scales;  // first row
   int64_t groups;
   const char* w;  // the panel
+  Ahead ahead;
   TilePlace place;
 };
 
@@ -113,12 +117,13 @@ TANDEM_INLINE void AddGroup(const Tile& tile, int64_t group, V16 (&sums)[R][2]) 
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = SetU1(0);
   const uint8_t* x = tile.x + group * kGroup;
+  const char* ahead = tile.ahead.At(w - tile.w);
 #pragma GCC unroll 4
   for (int j = 0; j < 4; ++j) {
     const uint32_t* words = reinterpret_cast<const uint32_t*>(w + j * kWordBytes);
     const U16 first = LoadU(words), second = LoadU(words + kLanes);
-    _mm_prefetch(w + kPrefetchBytes + j * kWordBytes, _MM_HINT_T1);
-    _mm_prefetch(w + kPrefetchBytes + j * kWordBytes + 64, _MM_HINT_T1);
+    FetchLinePair(ahead);
+    ahead += tile.ahead.step;
     const U16 first_low = AndU(first, low_half), second_low = AndU(second, low_half);
     const U16 first_high = AndU(ShiftRightU<4>(first), low_half);
     const U16 second_high = AndU(ShiftRightU<4>(second), low_half);
@@ -133,8 +138,7 @@ TANDEM_INLINE void AddGroup(const Tile& tile, int64_t group, V16 (&sums)[R][2]) 
       row += tile.x_stride;
     }
   }
-  _mm_prefetch(w + kPrefetchBytes + kQuantBytes, _MM_HINT_T1);
-  _mm_prefetch(w + kPrefetchBytes + kQuantBytes + 64, _MM_HINT_T1);
+  FetchLinePair(ahead);
 #pragma GCC unroll 2
   for (int v = 0; v < 2; ++v) {
     const auto [scale, offset] = Layout::Load(tile.w, group, v);
@@ -236,20 +240,24 @@ void Int4Gemm(const GemmArgs& args, const ParallelFor& parallel) {
   KERNEL_REQUIRE(args.gated == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
   const QuantisedRows<GroupScale, kGroup, kGroup> x(args);
   x.Fill(args, parallel);
-  const Plan plan = MakePlan(
-      args,
-      {.rows_max = kRowsMax, .panel_bytes = PanelBytes(shape), .few_blocks = 12, .task_blocks = 4});
+  const Plan plan = MakePlan(args, {.rows_max = kRowsMax,
+                                    .panel_bytes = PanelBytes(shape),
+                                    .step_bytes = StepBytes(shape),
+                                    .few_blocks = 12,
+                                    .task_blocks = 4});
   const char* weights = static_cast<const char*>(args.w.data);
   const TileFn* tiles =
       shape.type == WeightType::kQ4K ? kTileFns<Q4KLayout> : kTileFns<GroupLayout>;
   parallel(plan.tasks(), [&](int64_t task, int) {
     RunTask(plan, task, [&](int64_t block, int64_t panel) {
       const int64_t row = plan.Begin(block);
+      const char* w = weights + panel * plan.panel_bytes;
       tiles[plan.Rows(block) - 1]({x.bytes + row * x.stride,
                                    x.stride,
                                    x.scales + row * x.groups,
                                    x.groups,
-                                   weights + panel * plan.panel_bytes,
+                                   w,
+                                   AheadOf(args, plan, w, block, parallel.num_workers),
                                    {&args, row, panel * kPanel}});
     });
   });

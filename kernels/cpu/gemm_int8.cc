@@ -48,6 +48,7 @@ struct Tile {
   int64_t groups;
   const char* w;  // the panel
   int64_t quads;
+  Ahead ahead;
   TilePlace place;
 };
 
@@ -63,11 +64,11 @@ TANDEM_INLINE void AddGroup(const Tile& tile, int64_t group, const char* w, int6
   }
   const uint8_t* x = tile.x + group * kGroup;
   const char* const end = w + quads * kQuadBytes;
-  for (; w < end; w += kQuadBytes, x += 4) {
+  const char* ahead = tile.ahead.At(w - tile.w);
+  for (; w < end; w += kQuadBytes, x += 4, ahead += tile.ahead.step) {
     const U16 low = LoadU(reinterpret_cast<const uint32_t*>(w));
     const U16 high = LoadU(reinterpret_cast<const uint32_t*>(w) + kLanes);
-    _mm_prefetch(w + kPrefetchBytes, _MM_HINT_T1);
-    _mm_prefetch(w + kPrefetchBytes + 64, _MM_HINT_T1);
+    FetchLinePair(ahead);
     const uint8_t* row = x;
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
@@ -162,20 +163,24 @@ void Int8Gemm(const GemmArgs& args, const ParallelFor& parallel) {
   KERNEL_REQUIRE(args.gated == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
   const QuantisedRows<GroupScale, kGroup, 4> x(args);
   x.Fill(args, parallel);
-  const Plan plan = MakePlan(
-      args,
-      {.rows_max = kRowsMax, .panel_bytes = PanelBytes(shape), .few_blocks = 12, .task_blocks = 4});
+  const Plan plan = MakePlan(args, {.rows_max = kRowsMax,
+                                    .panel_bytes = PanelBytes(shape),
+                                    .step_bytes = kGroupQuads * kQuadBytes,
+                                    .few_blocks = 12,
+                                    .task_blocks = 4});
   const int64_t quads = CeilDiv(shape.k, 4);
   const char* weights = static_cast<const char*>(args.w.data);
   parallel(plan.tasks(), [&](int64_t task, int) {
     RunTask(plan, task, [&](int64_t block, int64_t panel) {
       const int64_t row = plan.Begin(block);
+      const char* w = weights + panel * plan.panel_bytes;
       kTileFns[plan.Rows(block) - 1]({x.bytes + row * x.stride,
                                       x.stride,
                                       x.scales + row * x.groups,
                                       x.groups,
-                                      weights + panel * plan.panel_bytes,
+                                      w,
                                       quads,
+                                      AheadOf(args, plan, w, block, parallel.num_workers),
                                       {&args, row, panel * kPanel}});
     });
   });

@@ -15,6 +15,8 @@ inline constexpr int64_t kLanes = 16;
 inline constexpr int64_t kPanel = 32;
 // How far ahead of its use a stream of weights is fetched, in bytes.
 inline constexpr int64_t kPrefetchBytes = 4096;
+// What a step of a tile reads of a panel, at most.
+inline constexpr int64_t kLinePair = 128;
 
 TANDEM_INLINE int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 TANDEM_INLINE int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -23,13 +25,14 @@ TANDEM_INLINE int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 struct PlanShape {
   int64_t rows_max;     // of a tile
   int64_t panel_bytes;  // of one panel of weights
+  int64_t step_bytes;   // of a panel, that a tile reads in a step
   int64_t few_blocks;   // up to this many blocks of rows a task takes them all and one panel
   int64_t task_blocks;  // blocks of rows that one task carries otherwise
 };
 
 struct Plan {
   int64_t rows, row_blocks;  // blocks of equal size, as far as that goes
-  int64_t panels, panel_bytes;
+  int64_t panels, panel_bytes, step_bytes;
   int64_t task_blocks, task_panels;
   int64_t block_tasks, panel_tasks;
 
@@ -46,6 +49,7 @@ TANDEM_INLINE Plan MakePlan(const GemmArgs& args, const PlanShape& shape) {
   plan.row_blocks = CeilDiv(args.rows, shape.rows_max);
   plan.panels = CeilDiv(args.w.shape.n, kPanel);
   plan.panel_bytes = shape.panel_bytes;
+  plan.step_bytes = shape.step_bytes;
   if (plan.row_blocks <= shape.few_blocks) {
     plan.task_blocks = plan.row_blocks;
     plan.task_panels = 1;
@@ -59,6 +63,43 @@ TANDEM_INLINE Plan MakePlan(const GemmArgs& args, const PlanShape& shape) {
   plan.block_tasks = CeilDiv(plan.row_blocks, plan.task_blocks);
   plan.panel_tasks = CeilDiv(plan.panels, plan.task_panels);
   return plan;
+}
+
+// What a tile fetches into the second cache while it reads its panel: `step` bytes from `first` on
+// for each kLinePair of it; once the panel's first `turn` bytes are read, from `second` on.
+struct Ahead {
+  const char* first;
+  int64_t turn;
+  const char* second;
+  int64_t step;
+
+  // Where that has got to when `read` bytes of the panel are read.
+  TANDEM_INLINE const char* At(int64_t read) const {
+    return read < turn ? first + read / kLinePair * step : second + (read - turn);
+  }
+};
+
+TANDEM_INLINE void FetchLinePair(const char* p) {
+  _mm_prefetch(p, _MM_HINT_T1);
+  _mm_prefetch(p + 64, _MM_HINT_T1);
+}
+
+// What block `block` fetches at panel `w`. With few rows that is the panel that its worker will
+// probably take next, `stride` further, in as many parts as there are blocks. The tile reads its
+// panel in steps of plan.step_bytes.
+TANDEM_INLINE Ahead AheadOf(const GemmArgs& args, const Plan& plan, const char* w, int64_t block,
+                            int stride) {
+  const int64_t bytes = plan.panel_bytes;
+  if (plan.task_panels > 1) return {w + kPrefetchBytes, bytes, nullptr, kLinePair};
+  const char* last = static_cast<const char*>(args.w.data) + (plan.panels - 1) * bytes;
+  const char* next = w + stride * bytes;
+  if (next > last) next = last;
+  if (plan.row_blocks == 1) {
+    const int64_t turn = bytes > kPrefetchBytes ? bytes - kPrefetchBytes : 0;
+    return {w + kPrefetchBytes, turn / plan.step_bytes * plan.step_bytes, next, kLinePair};
+  }
+  const int64_t step = CeilDiv(kLinePair, plan.row_blocks);
+  return {next + bytes / kLinePair * step * block, bytes, nullptr, step};
 }
 
 // Calls run_tile(block, panel) for every block of rows and panel of one task, all panels of a

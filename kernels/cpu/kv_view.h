@@ -13,6 +13,7 @@ TANDEM_INLINE void RequireKvLayer(const KvLayer& layer) {
   KERNEL_REQUIRE(layer.shape.block_tokens >= 16 && layer.shape.block_tokens % 16 == 0);
   KERNEL_REQUIRE(256 % layer.shape.block_tokens == 0);
   KERNEL_REQUIRE(layer.shape.num_kv_heads > 0);
+  KERNEL_REQUIRE(layer.shape.type != KvType::kFp8);
 }
 
 template <typename T>

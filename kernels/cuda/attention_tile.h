@@ -9,9 +9,16 @@
 // Sums over a row of S: four tokens' worth in each lane, lanes of a quad at the end of a partition.
 // Every product and sum on the way is rounded on its own (Mul, Add): no compiler may contract them
 // differently in two kernels.
+//
+// A cache of int8 or fp8 stays in bytes up to the registers. Its codes are exact in bf16, so K
+// loses nothing: a token's scale multiplies its score. V's scale multiplies p before p is rounded
+// to bf16, which it is anyway. What four bytes of a matrix load hold is not the order that operands
+// have, so within 16 elements of head_dim q lies permuted, and o's columns come out permuted
+// (ValuesOf).
 #pragma once
 
 #include "kernels/api/device_ops.h"
+#include "kernels/cuda/device/kv_codes.h"
 #include "kernels/cuda/device/simt.h"
 #include "kernels/cuda/device/swizzle.h"
 
@@ -43,11 +50,25 @@ struct TokenRange {
   int begin, end;
 };
 
+// One number for each of the eight tokens of a sub-tile that a lane holds scores of: [n][i] is of
+// token n·8 + 2·(lane % 4) + i.
+struct TokenFactors {
+  float of[4][2];
+};
+
+// Two neighbouring columns of a row of o.
+struct ColumnPair {
+  int column;
+  float low, high;
+};
+
 // A warp's share of a tile: 16 query vectors, kColumns of head_dim. Lane i holds rows i/4 and
 // i/4 + 8, in each group of eight columns the two at 2·(i % 4).
-template <int kHeadDim, int kColumns>
+template <int kHeadDim, int kColumns, KvType kType>
 struct WarpTile {
-  static constexpr int kChunks = kHeadDim / 8;  // 16-byte chunks of a row
+  static constexpr int kChunks = kHeadDim / 8;  // 16-byte chunks of a row of q
+  static constexpr bool kCodes = HasKvScales(kType);
+  static constexpr int kKvChunks = kCodes ? kHeadDim / 16 : kChunks;  // of a row of K or V
   static constexpr int kGroups = kColumns / 8;
 
   float o[kGroups][4];
@@ -64,8 +85,8 @@ struct WarpTile {
     l[0] = l[1] = 0;
   }
 
-  // Scores of tokens [first_token, + 32): `q` and `keys` are tiles in shared memory, q's of 16
-  // rows.
+  // Scores of a sub-tile's tokens, without any scale: `q` and `keys` are tiles in shared memory,
+  // q's of 16 rows.
   TANDEM_DEVICE void Score(const char* q, const char* keys, float s[4][4]) const {
     const int lane = LaneIndex();
 #pragma unroll
@@ -74,19 +95,43 @@ struct WarpTile {
     for (int step = 0; step < kHeadDim / 16; ++step) {
       uint32_t a[4];
       LoadMatrix4(a, q + SwizzledOffset<kChunks>(lane % 16, step * 2 + lane / 16));
-#pragma unroll
-      for (int n = 0; n < 4; n += 2) {
-        const int token = n * 8 + lane / 16 * 8 + lane % 8;
-        uint32_t b[4];
-        LoadMatrix4(b, keys + SwizzledOffset<kChunks>(token, step * 2 + lane / 8 % 2));
-        Mma(s[n], a, b);
-        Mma(s[n + 1], a, b + 2);
+      if constexpr (kCodes) {
+        ScoreCodes(keys, step, a, s);
+      } else {
+        ScoreBf16(keys, step, a, s);
       }
     }
   }
 
-  // Turns scores into p and moves m and l on; returns what o is to be multiplied by in factor[2].
-  TANDEM_DEVICE void Softmax(int first_token, float scale_log2, float s[4][4], float factor[2]) {
+  // s += `a` times one step of 16 elements of head_dim of the sub-tile's four groups of tokens.
+  TANDEM_DEVICE static void ScoreBf16(const char* keys, int step, const uint32_t a[4],
+                                      float s[4][4]) {
+    const int lane = LaneIndex();
+#pragma unroll
+    for (int n = 0; n < 4; n += 2) {
+      const int token = n * 8 + lane / 16 * 8 + lane % 8;
+      uint32_t b[4];
+      LoadMatrix4(b, keys + SwizzledOffset<kKvChunks>(token, step * 2 + lane / 8 % 2));
+      Mma(s[n], a, b);
+      Mma(s[n + 1], a, b + 2);
+    }
+  }
+  TANDEM_DEVICE static void ScoreCodes(const char* keys, int step, const uint32_t a[4],
+                                       float s[4][4]) {
+    uint32_t codes[4];
+    LoadMatrix4(codes, keys + SwizzledOffset<kKvChunks>(LaneIndex(), step));
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      uint32_t b[2];
+      WidenCodes<kType>(codes[n], b);
+      Mma(s[n], a, b);
+    }
+  }
+
+  // Turns scores of tokens [first_token, + 32), times `factors`, into p and moves m and l on;
+  // returns what o is to be multiplied by in factor[2].
+  TANDEM_DEVICE void Softmax(int first_token, const TokenFactors& factors, float s[4][4],
+                             float factor[2]) {
     float most[2] = {m[0], m[1]};
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
@@ -95,7 +140,7 @@ struct WarpTile {
         const int token = first_token + n * 8 + LaneIndex() % 4 * 2 + e % 2;
         const TokenRange& r = range[e / 2];
         const bool attended = token >= r.begin && token < r.end;
-        s[n][e] = attended ? Mul(s[n][e], scale_log2) : MinusInfinity();
+        s[n][e] = attended ? Mul(s[n][e], factors.of[n][e % 2]) : MinusInfinity();
         most[e / 2] = Max(most[e / 2], s[n][e]);
       }
     }
@@ -119,30 +164,92 @@ struct WarpTile {
     }
   }
 
-  // o ← o·factor + p·V, this warp's columns beginning at chunk `first_chunk` of V's rows.
-  TANDEM_DEVICE void AddValues(const char* values, int first_chunk, const float p[4][4],
+  // p times the tokens' scales of V. Scales of tokens that nobody attends to may be anything.
+  TANDEM_DEVICE static void ScaleWeights(const TokenFactors& scales, float p[4][4]) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        p[n][e] = p[n][e] == 0 ? 0.0f : Mul(p[n][e], scales.of[n][e % 2]);
+      }
+    }
+  }
+
+  // o ← o·factor + p·V, this warp's columns beginning at column `first_column` of V's rows.
+  TANDEM_DEVICE void AddValues(const char* values, int first_column, const float p[4][4],
                                const float factor[2]) {
-    const int lane = LaneIndex();
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) o[g][e] = Mul(o[g][e], factor[e / 2]);
     }
+    if constexpr (kCodes) {
+      AddCodes(values, first_column / 16, p);
+    } else {
+      AddBf16(values, first_column / 8, p);
+    }
+  }
+
+  // p of 16 tokens as an operand.
+  TANDEM_DEVICE static void PackWeights(const float p[4][4], int step, uint32_t a[4]) {
+    a[0] = PackBf16(p[2 * step][0], p[2 * step][1]);
+    a[1] = PackBf16(p[2 * step][2], p[2 * step][3]);
+    a[2] = PackBf16(p[2 * step + 1][0], p[2 * step + 1][1]);
+    a[3] = PackBf16(p[2 * step + 1][2], p[2 * step + 1][3]);
+  }
+
+  TANDEM_DEVICE void AddBf16(const char* values, int first_chunk, const float p[4][4]) {
+    const int lane = LaneIndex();
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      const uint32_t a[4] = {PackBf16(p[2 * step][0], p[2 * step][1]),
-                             PackBf16(p[2 * step][2], p[2 * step][3]),
-                             PackBf16(p[2 * step + 1][0], p[2 * step + 1][1]),
-                             PackBf16(p[2 * step + 1][2], p[2 * step + 1][3])};
+      uint32_t a[4];
+      PackWeights(p, step, a);
 #pragma unroll
       for (int g = 0; g < kGroups; g += 2) {
         const int token = step * 16 + lane % 16;
         uint32_t b[4];
-        LoadMatrix4Transposed(b,
-                              values + SwizzledOffset<kChunks>(token, first_chunk + g + lane / 16));
+        LoadMatrix4Transposed(
+            b, values + SwizzledOffset<kKvChunks>(token, first_chunk + g + lane / 16));
         Mma(o[g], a, b);
         Mma(o[g + 1], a, b + 2);
       }
+    }
+  }
+
+  TANDEM_DEVICE void AddCodes(const char* values, int first_chunk, const float p[4][4]) {
+    const int lane = LaneIndex();
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      uint32_t a[4];
+      PackWeights(p, step, a);
+#pragma unroll
+      for (int g = 0; g < kGroups; g += 4) {
+        uint32_t codes[4];
+        const int chunk = first_chunk + g / 2 + (kGroups > 2 ? lane / 16 : 0);
+        LoadMatrix4Transposed(codes,
+                              values + SwizzledOffset<kKvChunks>(step * 16 + lane % 16, chunk));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (g + 2 * i >= kGroups) continue;
+          uint32_t first[2], second[2];  // tokens 0 to 7 and 8 to 15 of the step: even, odd columns
+          WidenCodes<kType>(codes[2 * i], first);
+          WidenCodes<kType>(codes[2 * i + 1], second);
+          const uint32_t even[2] = {first[0], second[0]}, odd[2] = {first[1], second[1]};
+          Mma(o[g + 2 * i], a, even);
+          Mma(o[g + 2 * i + 1], a, odd);
+        }
+      }
+    }
+  }
+
+  // Pair `i` of kGroups of a row (h: this lane's first or second): columns count from this warp's.
+  TANDEM_DEVICE ColumnPair ValuesOf(int i, int h) const {
+    const int quad = LaneIndex() % 4;
+    if constexpr (kCodes) {
+      const int g = i / 2 * 2, e = 2 * h + i % 2;
+      return {g * 8 + quad * 4 + i % 2 * 2, o[g][e], o[g + 1][e]};
+    } else {
+      return {i * 8 + quad * 2, o[i][2 * h], o[i][2 * h + 1]};
     }
   }
 

@@ -10,6 +10,7 @@
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/swizzle.h"
 #include "kernels/cuda/gemm_config.h"
+#include "kernels/cuda/gemm_epilogue.h"
 #include "kernels/cuda/kernels.h"
 
 namespace tandem::kernels::TANDEM_SIMT {
@@ -86,13 +87,6 @@ struct GemmKernel {
     }
   }
 
-  TANDEM_KERNEL void Store(const Params& p, int m, int n, float value) {
-    if (m >= p.rows || n >= p.n) return;
-    float* y = p.y + int64_t{m} * p.n + n;
-    if (p.bias != nullptr) value = Add(value, p.bias[n]);
-    *y = p.add_to_y ? Add(*y, value) : value;
-  }
-
   TANDEM_KERNEL void Run(const Params& p) {
     float acc[kTilesM][kTilesN][4] = {};
     const int tiles = (p.k + kK - 1) / kK;
@@ -118,9 +112,9 @@ struct GemmKernel {
 #pragma unroll
       for (int j = 0; j < kTilesN; ++j) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          Store(p, first_m + i * 16 + LaneIndex() / 4 + e / 2 * 8,
-                first_n + j * 8 + LaneIndex() % 4 * 2 + e % 2, acc[i][j][e]);
+        for (int e = 0; e < 4; e += 2) {
+          StorePair(p, first_m + i * 16 + LaneIndex() / 4 + e / 2 * 8,
+                    first_n + j * 8 + LaneIndex() % 4 * 2, {acc[i][j][e], acc[i][j][e + 1]});
         }
       }
     }
@@ -140,6 +134,9 @@ void LaunchTile(const DeviceGemmArgs& args, DeviceStream& stream) {
 
 void Gemm(const DeviceGemmArgs& args, DeviceStream& stream) {
   KERNEL_REQUIRE(args.k % 8 == 0);
+  KERNEL_REQUIRE(args.gated == nullptr || (args.n % 2 == 0 && !args.add_to_y));
+  if (args.type == DeviceWeightType::kInt8) return GemmInt8(args, stream);
+  if (args.type != DeviceWeightType::kBf16) return GemmWeightOnly(args, stream);
   const gemm::Tile& tile = gemm::ChooseTile(args.rows, args.n, args.multiprocessors);
   if (&tile == &gemm::kSmallTile) {
     LaunchTile<gemm::kSmallTile>(args, stream);

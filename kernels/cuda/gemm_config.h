@@ -1,9 +1,12 @@
-// The tile of a matrix product by its shape: plain host code. Every tile accumulates k in ascending
-// steps of 16 with the same instruction and no split over K, so the choice changes no result bit.
+// The tile of a matrix product by its shape: plain host code. Every tile of a type of weights
+// accumulates k in the same ascending steps with the same instruction and no split over K, so the
+// choice changes no result bit.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "kernels/api/device_ops.h"
 
 namespace tandem::kernels::gemm {
 
@@ -12,11 +15,21 @@ struct Tile {
   int m, n, k;
   int warps_m, warps_n;
   int stages;  // tiles of operands in shared memory: one computed on, the others on their way
+  DeviceWeightType type = DeviceWeightType::kBf16;
 
   constexpr int threads() const { return warps_m * warps_n * 32; }
-  constexpr size_t shared_bytes() const {
-    return static_cast<size_t>(m + n) * static_cast<size_t>(k * stages) * 2;
+  // Of one stage: x's tile, then w's, then the scales that come along with them.
+  constexpr int x_bytes() const { return m * k * (type == DeviceWeightType::kInt8 ? 1 : 2); }
+  constexpr int w_bytes() const {
+    if (type == DeviceWeightType::kBf16) return n * k * 2;
+    return type == DeviceWeightType::kInt4 ? n * k / 2 : n * k;
   }
+  constexpr int scale_bytes() const {
+    if (type == DeviceWeightType::kInt8) return m * (k / kInt8GroupSize) * 4;
+    return type == DeviceWeightType::kInt4 ? n * (k / 32) * 4 : 0;
+  }
+  constexpr int stage_bytes() const { return x_bytes() + w_bytes() + scale_bytes(); }
+  constexpr size_t shared_bytes() const { return static_cast<size_t>(stage_bytes() * stages); }
 };
 
 // Decoding: weights are read once, so many narrow blocks with much in flight.
@@ -25,10 +38,30 @@ inline constexpr Tile kMediumTile = {64, 64, 64, 2, 2, 3};
 // Prompts: operands are reused from shared memory.
 inline constexpr Tile kLargeTile = {128, 128, 64, 2, 4, 3};
 
-constexpr const Tile& ChooseTile(int64_t rows, int64_t n, int multiprocessors) {
-  if (rows <= 16) return kSmallTile;
+// The same for other types; k is what keeps as many bytes on their way.
+struct Tiles {
+  Tile small, medium, large;
+};
+inline constexpr Tiles kInt8Tiles = {{16, 32, 256, 1, 4, 4, DeviceWeightType::kInt8},
+                                     {64, 64, 128, 2, 2, 3, DeviceWeightType::kInt8},
+                                     {128, 128, 128, 2, 4, 3, DeviceWeightType::kInt8}};
+inline constexpr Tiles kInt4Tiles = {{16, 32, 256, 1, 4, 4, DeviceWeightType::kInt4},
+                                     {64, 64, 128, 2, 2, 3, DeviceWeightType::kInt4},
+                                     {128, 128, 128, 2, 4, 2, DeviceWeightType::kInt4}};
+inline constexpr Tiles kFp8Tiles = {{16, 32, 256, 1, 4, 4, DeviceWeightType::kFp8},
+                                    {64, 64, 128, 2, 2, 3, DeviceWeightType::kFp8},
+                                    {128, 128, 64, 2, 4, 3, DeviceWeightType::kFp8}};
+
+enum class Size { kSmall, kMedium, kLarge };
+constexpr Size ChooseSize(int64_t rows, int64_t n, int multiprocessors) {
+  if (rows <= 16) return Size::kSmall;
   const int64_t large_blocks = (rows + 127) / 128 * ((n + 127) / 128);
-  return rows > 64 && large_blocks >= multiprocessors ? kLargeTile : kMediumTile;
+  return rows > 64 && large_blocks >= multiprocessors ? Size::kLarge : Size::kMedium;
+}
+
+constexpr const Tile& ChooseTile(int64_t rows, int64_t n, int multiprocessors) {
+  const Size size = ChooseSize(rows, n, multiprocessors);
+  return size == Size::kSmall ? kSmallTile : size == Size::kMedium ? kMediumTile : kLargeTile;
 }
 
 }  // namespace tandem::kernels::gemm

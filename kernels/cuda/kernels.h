@@ -11,8 +11,21 @@ void RmsNorm(const DeviceRmsNormArgs& args, DeviceStream& stream);
 void RopeKv(const DeviceRopeKvArgs& args, DeviceStream& stream);
 void Gated(const DeviceGatedArgs& args, DeviceStream& stream);
 void CopyBlocks(const DeviceCopyBlocksArgs& args, DeviceStream& stream);
+void Quantise(const DeviceQuantiseArgs& args, DeviceStream& stream);
 void Gemm(const DeviceGemmArgs& args, DeviceStream& stream);
+// Gemm of one type of weights. REQUIRES: args.type is it.
+void GemmInt8(const DeviceGemmArgs& args, DeviceStream& stream);
+void GemmWeightOnly(const DeviceGemmArgs& args, DeviceStream& stream);  // kInt4, kFp8
+// The same on Hopper; other numerics than Gemm. Weights that are not bf16 go to Gemm.
+void WgmmaGemm(const DeviceGemmArgs& args, DeviceStream& stream);
 void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
+// The same on Hopper, for bf16 and head_dim 64 and 128; what else there is goes to Attention.
+void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream);
+void Checksum(const DeviceChecksumArgs& args, DeviceStream& stream);
 void Sample(const DeviceSampleArgs& args, DeviceStream& stream);
+void RouteExperts(const DeviceRouteArgs& args, DeviceStream& stream);
+void SortByExpert(const DeviceSortByExpertArgs& args, DeviceStream& stream);
+void GroupedGemm(const DeviceGroupedGemmArgs& args, DeviceStream& stream);
+void CombineExperts(const DeviceCombineArgs& args, DeviceStream& stream);
 
 }  // namespace tandem::kernels::TANDEM_SIMT

@@ -2,6 +2,7 @@
 //
 // Grid: one block of 256 threads for each row (gated: for each row and 1024 columns). A row's sum
 // runs in 256 strided lanes and a fixed tree, whatever the number of rows.
+#include "kernels/cuda/activation.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/kernels.h"
 
@@ -55,19 +56,13 @@ struct GatedKernel {
   static constexpr int kBlocksPerMultiprocessor = 1;
   static constexpr int kColumnsPerBlock = 1024;
 
-  TANDEM_DEVICE static float Activate(GateActivation activation, float g) {
-    if (activation == GateActivation::kSilu) return g / (1.0f + Exp(-g));
-    constexpr float kRoot2OverPi = 0.7978845608028654f;
-    return 0.5f * g * (1.0f + Tanh(kRoot2OverPi * (g + 0.044715f * g * g * g)));
-  }
-
   TANDEM_KERNEL void Run(const Params& p) {
     const int64_t row = BlockX();
     const float* gate = p.gate_up + row * 2 * p.size;
     const int first = BlockY() * kColumnsPerBlock;
     const int end = first + kColumnsPerBlock < p.size ? first + kColumnsPerBlock : p.size;
     for (int i = first + ThreadIndex(); i < end; i += kThreads) {
-      p.y[row * p.size + i] = ToBf16(Activate(p.activation, gate[i]) * gate[p.size + i]).bits;
+      p.y[row * p.size + i] = ToBf16(Gate(p.activation, gate[i], gate[p.size + i])).bits;
     }
   }
 };

@@ -4,9 +4,12 @@
 // Grid: a block of 512 threads for each row. No sort: a token's key orders by (logit descending, id
 // ascending), and top-k and top-p find the largest key that stays by radix selection, eight bits a
 // pass, over histograms of counts or of probabilities as 40-bit integers. Integer sums do not
-// depend on the order of atomics. Bound by reading the row (from L2 after the first pass). Shared
-// memory: 256 histogram bins, then a word for each warp.
+// depend on the order of atomics. exp, log, and the order in which log-probabilities' sum is taken
+// are the CPU classes': the same logits give the same token and the same bits there and here. A
+// greedy row without options is one reading of its logits; others work in a row of their own, which
+// L2 holds after the first pass. Shared memory: 256 histogram bins, then a word for each warp.
 #include "kernels/api/require.h"
+#include "kernels/cuda/device/exact_math.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/philox.h"
 #include "kernels/cuda/kernels.h"
@@ -21,6 +24,9 @@ constexpr float kLargest = 3.402823466e38f;
 // Tokens fit these bits of a key, logits lie above them.
 constexpr int kTokenBits = 24;
 constexpr uint64_t kNoKey = ~uint64_t{0};
+// How the CPU classes sum: vectors of sixteen, in chunks of 1024 logits.
+constexpr int kSumLanes = 16;
+constexpr int kSumChunk = 1024;
 
 TANDEM_DEVICE float Infinity() { return BitsToFloat(0x7f800000u); }
 
@@ -71,11 +77,6 @@ struct SampleKernel {
     return x;
   }
 
-  // The sum of `x` over the block by a fixed tree.
-  TANDEM_KERNEL float SumOf(float x) {
-    SyncThreads();
-    return BlockSum(x, reinterpret_cast<float*>(WarpWords()));
-  }
   TANDEM_KERNEL uint64_t SumOf(uint64_t x) {
     SyncThreads();
     if (ThreadIndex() == 0) WarpWords()[0] = 0;
@@ -117,7 +118,7 @@ struct SampleKernel {
     SyncThreads();
   }
 
-  // The lowest key of tokens for which `score(i)` is above −inf and the key above `after`.
+  // The lowest key of tokens for which `score(i)` is above −inf.
   template <typename Score>
   TANDEM_KERNEL uint64_t BestKey(int vocab_size, const Score& score) {
     uint64_t best = kNoKey;
@@ -142,7 +143,7 @@ struct SampleKernel {
   };
 
   TANDEM_KERNEL uint64_t MassOf(float logit, float max) {
-    return static_cast<uint64_t>(static_cast<double>(Exp(logit - max)) * 0x1p40);
+    return static_cast<uint64_t>(static_cast<double>(ExactExp(Add(logit, -max))) * 0x1p40);
   }
 
   // The key of the last token of the shortest prefix whose weights reach `target`: a count of
@@ -181,7 +182,7 @@ struct SampleKernel {
   TANDEM_KERNEL Kept Filter(const Row& row, uint64_t best) {
     const DeviceSampleRow& p = *row.parameters;
     Kept kept = {-kLargest, row.work[TokenOfKey(best)], kNoKey};
-    if (p.min_p > 0) kept.least = kept.max + Log(p.min_p);
+    if (p.min_p > 0) kept.least = Add(kept.max, ExactLog(p.min_p));
     if (p.top_k > 0 && CountKept(row, kept, false) > static_cast<uint64_t>(p.top_k)) {
       kept.cut = SelectCut(row, kept, false, static_cast<uint64_t>(p.top_k));
     }
@@ -210,38 +211,86 @@ struct SampleKernel {
     return TokenOfKey(drawn);
   }
 
-  // Logprobs of the raw distribution: of `token`, and of the most likely.
+  // Σ e^(logit − max) in the CPU classes' order: sixteen lanes over each chunk, chunks in order,
+  // then a tree over the lanes. A pass has 32 chunks, one for each sixteen threads; the histogram's
+  // room holds what they come to. The first sixteen threads get the sum.
+  TANDEM_KERNEL float SumOfExponentials(const Row& row, float max) {
+    static_assert(kThreads * sizeof(float) <= kBins * sizeof(uint64_t));
+    float* of_chunk = reinterpret_cast<float*>(Histogram());
+    constexpr int kChunks = kThreads / kSumLanes;
+    const int lane = ThreadIndex() % kSumLanes;
+    float total = 0;
+    for (int first = 0; first < row.vocab_size; first += kChunks * kSumChunk) {
+      const int begin = first + ThreadIndex() / kSumLanes * kSumChunk;
+      const int end = begin + kSumChunk < row.vocab_size ? begin + kSumChunk : row.vocab_size;
+      float sum = 0;
+      for (int i = begin + lane; i < end; i += kSumLanes) {
+        sum = Add(sum, ExactExp(Add(Clean(row.logits[i]), -max)));
+      }
+      SyncThreads();
+      of_chunk[ThreadIndex()] = sum;
+      SyncThreads();
+      for (int chunk = 0; ThreadIndex() < kSumLanes && chunk < kChunks; ++chunk) {
+        total = Add(total, of_chunk[chunk * kSumLanes + lane]);
+      }
+    }
+    for (int mask = kSumLanes / 2; mask > 0; mask /= 2) total = Add(total, ShuffleXor(total, mask));
+    return total;
+  }
+
+  // The model's own distribution, in the first sixteen threads.
+  struct RawDistribution {
+    float max;
+    float log_sum;
+
+    TANDEM_DEVICE float Logprob(float logit) const {
+      return max == -Infinity() ? -Infinity() : Add(Add(Clean(logit), -max), -log_sum);
+    }
+  };
+
+  // The lowest key above `after` (of all, when it is kNoKey) of raw logits, −inf among them.
+  TANDEM_KERNEL uint64_t NextRawKey(const Row& row, uint64_t after) {
+    uint64_t next = kNoKey;
+    for (int i = ThreadIndex(); i < row.vocab_size; i += kThreads) {
+      const uint64_t key = MakeKey(Clean(row.logits[i]), i);
+      if ((after == kNoKey || key > after) && key < next) next = key;
+    }
+    return BlockMin(next);
+  }
+
+  // Fills the row's top_logprobs; returns the log-probability of `token` in thread 0.
   TANDEM_KERNEL float FillLogprobs(const Row& row, int token) {
     const DeviceSampleRow& p = *row.parameters;
-    const uint64_t best = BestKey(row.vocab_size, [&](int i) { return Clean(row.logits[i]); });
-    if (best == kNoKey) return -Infinity();
-    const float max = Clean(row.logits[TokenOfKey(best)]);
-    float sum = 0;
-    for (int i = ThreadIndex(); i < row.vocab_size; i += kThreads) {
-      sum += Exp(Clean(row.logits[i]) - max);
-    }
-    const float log_sum = Log(SumOf(sum));
-    uint64_t last = best;
+    uint64_t last = NextRawKey(row, kNoKey);
+    RawDistribution raw = {Clean(row.logits[TokenOfKey(last)]), 0};
+    if (raw.max > -Infinity()) raw.log_sum = ExactLog(SumOfExponentials(row, raw.max));
     for (int n = 0; n < p.num_top_logprobs; ++n) {
-      if (n > 0) {
-        last = BestKey(row.vocab_size, [&](int i) {
-          const float logit = Clean(row.logits[i]);
-          return MakeKey(logit, i) > last ? logit : -Infinity();
-        });
-      }
+      if (n > 0) last = NextRawKey(row, last);
       if (ThreadIndex() != 0) continue;
-      const int top = last == kNoKey ? -1 : TokenOfKey(last);
-      p.top_logprobs[n] = {top, top < 0 ? -Infinity() : Clean(row.logits[top]) - max - log_sum};
+      const int top = TokenOfKey(last);
+      p.top_logprobs[n] = {top, raw.Logprob(row.logits[top])};
     }
-    return token < 0 ? 0.0f : Clean(row.logits[token]) - max - log_sum;
+    return token < 0 ? 0.0f : raw.Logprob(row.logits[token]);
+  }
+
+  TANDEM_KERNEL int TokenOf(const Row& row) {
+    const DeviceSampleRow& p = *row.parameters;
+    if (p.known_token >= 0) return p.known_token;
+    const bool plain =
+        p.temperature == 0 && p.num_biases == 0 && p.num_counts == 0 && p.allowed_tokens == nullptr;
+    if (!plain) {
+      Adjust(row);
+      return Choose(row);
+    }
+    const uint64_t best = BestKey(row.vocab_size, [&](int i) { return Clean(row.logits[i]); });
+    return best == kNoKey ? -1 : TokenOfKey(best);
   }
 
   TANDEM_KERNEL void Run(const Params& p) {
     const int64_t first = int64_t{BlockX()} * p.vocab_size;
     const Row row = {p.parameters + BlockX(), p.logits + first, p.work + first, p.vocab_size};
-    Adjust(row);
     SamplingResult result;
-    result.token = Choose(row);
+    result.token = TokenOf(row);
     if (row.parameters->want_logprob != 0 || row.parameters->num_top_logprobs > 0) {
       result.logprob = FillLogprobs(row, result.token);
     }

@@ -46,6 +46,7 @@ void WriteVector(const KvLayer& layer, const KvReadArgs& place, const float* val
 
 void KvWrite(const KvWriteArgs& args, const ParallelFor&) {
   const KvShape& shape = args.layer.shape;
+  KERNEL_REQUIRE(shape.type != KvType::kFp8);
   for (int32_t s = 0; s < args.num_sequences; ++s) {
     const SequenceRows& sequence = args.sequences[s];
     for (int32_t i = 0; i < sequence.num_rows; ++i) {
@@ -65,6 +66,7 @@ void KvWrite(const KvWriteArgs& args, const ParallelFor&) {
 }
 
 void KvRead(const KvReadArgs& args) {
+  KERNEL_REQUIRE(args.layer.shape.type != KvType::kFp8);
   const char* in = Address(args.layer, args);
   if (args.layer.shape.type == KvType::kInt8) {
     float scale = 0;

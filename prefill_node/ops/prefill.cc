@@ -19,7 +19,7 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
     Abandon(old->second, "replaced by a newer attempt");
   }
   const auto refuse = [&](const absl::Status& status) {
-    ledger_.Refuse(router, command.leg(), status);
+    ledger_.Refuse(router, command.leg(), status, command.trace_id());
   };
   if (ledger_.draining()) return refuse(absl::UnavailableError("draining"));
   const auto time_allowed = node::ParseDeadline(command.deadline_s());
@@ -38,14 +38,16 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
 
   Export exported{.owner = key,
                   .wire = command.leg(),
+                  .trace_id = command.trace_id(),
                   .epoch = Epoch(command.epoch()),
                   .sequence = *sequence,
                   .first_ordinal = command.first_ordinal(),
                   .time_allowed = *time_allowed,
                   .deadline = now + *time_allowed};
-  const auto it = exports_.emplace(ExportId(next_export_++), std::move(exported)).first;
+  const auto it = exports_.emplace(ledger_.NewExport(), std::move(exported)).first;
   legs_.emplace(key, it);
   by_sequence_.emplace(*sequence, it);
+  ledger_.LegTaken(command.leg(), command.trace_id());
   ledger_.counters().set_requests(ledger_.counters().requests() + 1);
   scheduler_.Schedule(*sequence);
   Open(it, command);

@@ -111,6 +111,7 @@ Json AnswerFormat::TimingJson() const {
                     {"kv_bytes_moved", route.kv_bytes_moved()},
                     {"kv_transfer_ms", route.kv_transfer_ms()},
                     {"transport", route.transport()}});
+    if (route.mixed_numerics()) list.back()["mixed_numerics"] = true;
   }
   return list;
 }

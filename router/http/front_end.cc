@@ -180,9 +180,12 @@ void FrontEnd::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   const ModelIdentity& model = deps_.session.assets.identity;
   const std::string& given_id = api.requests[0].request_id();
   options.head = {given_id.empty() ? NewId(id_prefix) : given_id, absl::ToUnixSeconds(call.now),
-                  model.served_name(), model.fingerprint};
+                  model.served_name(),
+                  model.mixed_numerics ? absl::StrCat(model.fingerprint, "-mixed-numerics")
+                                       : model.fingerprint};
   if (api.requests.size() == 1) api.requests[0].set_request_id(options.head.id);
   options.headers = HeadersOf(call);
+  if (model.mixed_numerics) options.headers.emplace_back("x-tandem-mixed-numerics", "true");
   if (call.key != nullptr) {
     options.charge = [this, key = call.key](const UsageTotals& usage) {
       deps_.keys->Charge(key, usage.prompt_tokens + usage.completion_tokens, RealClock().Now());

@@ -47,14 +47,11 @@ absl::StatusOr<std::optional<NodeKey>> Fleet::CheckJoin(
     replaced = it->second->key;
   }
   const int64_t others = size() - (replaced.has_value() ? 1 : 0);
-  if (others >= nodes_max_)
-    return absl::ResourceExhaustedError(
-        absl::StrCat("node ", id, ": this router has ", others, " nodes, at most ", nodes_max_));
+  if (others >= options_.nodes_max)
+    return absl::ResourceExhaustedError(absl::StrCat("node ", id, ": this router has ", others,
+                                                     " nodes, at most ", options_.nodes_max));
   if (others == 0) return replaced;
-  if (registration.numerics_id() != numerics_id_)
-    return absl::FailedPreconditionError(absl::StrCat("node ", id, " has numerics id ",
-                                                      registration.numerics_id(),
-                                                      ", the fleet has ", numerics_id_));
+  RETURN_IF_ERROR(CheckNumerics(registration));
   if (registration.block_tokens() != block_tokens_)
     return absl::FailedPreconditionError(absl::StrCat("node ", id, " has blocks of ",
                                                       registration.block_tokens(),
@@ -62,11 +59,41 @@ absl::StatusOr<std::optional<NodeKey>> Fleet::CheckJoin(
   return replaced;
 }
 
+absl::Status Fleet::CheckNumerics(const v1::Registration& registration) const {
+  if (registration.numerics_id() == first_numerics_id_) return absl::OkStatus();
+  const std::string differ =
+      absl::StrCat("node ", registration.node_id(), " has numerics id ", registration.numerics_id(),
+                   ", the fleet has ", first_numerics_id_);
+  if (!options_.allow_mixed_numerics) return absl::FailedPreconditionError(differ);
+  const auto named = [](absl::string_view contents, int64_t bytes) {
+    return contents.empty()
+               ? std::string("nothing that other numerics understand")
+               : absl::StrCat("\"", contents.substr(0, 128), "\" in ", bytes, " bytes");
+  };
+  if (kv_contents_.empty() || registration.kv_contents() != kv_contents_ ||
+      registration.kv_bytes_per_block() != kv_bytes_per_block_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        differ, ", and though mixed numerics are allowed its KV is another: its blocks hold ",
+        named(registration.kv_contents(), registration.kv_bytes_per_block()), ", the fleet's ",
+        named(kv_contents_, kv_bytes_per_block_)));
+  }
+  Log(LogLevel::kWarning, "a node of other numerics joins: answers are not reproducible",
+      {{"node_id", registration.node_id()},
+       {"numerics_id", registration.numerics_id()},
+       {"fleet", first_numerics_id_},
+       {"kv", kv_contents_},
+       {"order", registration.kv_order()}});
+  return absl::OkStatus();
+}
+
 Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time now) {
   const NodeId id(registration.node_id());
   TANDEM_CHECK(!by_key_.contains(key) && !by_id_.contains(id), "node ", id.value());
   if (empty()) {
-    numerics_id_ = registration.numerics_id();
+    first_numerics_id_ = registration.numerics_id();
+    kv_contents_ = options_.allow_mixed_numerics ? registration.kv_contents() : "";
+    kv_bytes_per_block_ = registration.kv_bytes_per_block();
+    numerics_id_ = kv_contents_.empty() ? first_numerics_id_ : absl::StrCat("mixed ", kv_contents_);
     block_tokens_ = registration.block_tokens();
     ++generation_;
   }
@@ -110,6 +137,9 @@ void Fleet::Remove(NodeKey key) {
   by_key_.erase(it);
   if (empty()) {
     numerics_id_.clear();
+    first_numerics_id_.clear();
+    kv_contents_.clear();
+    kv_bytes_per_block_ = 0;
     block_tokens_ = 0;
     ++generation_;
   }

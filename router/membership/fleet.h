@@ -2,8 +2,9 @@
 // placed on them that their reports cannot show yet.
 //
 // Thread safety: none; the router thread owns it.
-// Invariants: at most one node per node id; all nodes share one numerics id and one block size,
-// fixed by the first node that joins an empty fleet; slots are dense, small and reused after a node
+// Invariants: at most one node per node id; all nodes share one numerics id (or, where mixed ones
+// are allowed, what their blocks hold) and one block size, fixed by the first node that joins an
+// empty fleet; slots are dense, small and reused after a node
 // leaves; at most nodes_max nodes and kLostNodesKept remembered lost ones.
 #pragma once
 
@@ -88,7 +89,11 @@ class Fleet {
  public:
   static constexpr size_t kLostNodesKept = 64;
 
-  Fleet(const ModelIdentity& model, int64_t nodes_max) : model_(model), nodes_max_(nodes_max) {}
+  struct Options {
+    int64_t nodes_max = 0;
+    bool allow_mixed_numerics = false;
+  };
+  Fleet(const ModelIdentity& model, const Options& options) : model_(model), options_(options) {}
 
   // The stream that a registration would replace: the same node id with the same or an older
   // incarnation. Errors as CheckRegistration; kFailedPrecondition for an older incarnation than the
@@ -121,8 +126,11 @@ class Fleet {
   // Nodes not heard of for longer than `lost_after`, oldest id first.
   std::vector<NodeKey> Silent(absl::Time now, absl::Duration lost_after) const;
 
-  // Of the nodes now joined; empty and 0 when there are none.
+  // Of the nodes now joined; empty and 0 when there are none. Where mixed numerics are allowed it
+  // names what blocks hold, and no node's own id.
   const std::string& numerics_id() const { return numerics_id_; }
+  // Whether numerics_id() stands for several: nodes are to keep blocks under it.
+  bool mixes_numerics() const { return !kv_contents_.empty(); }
   int32_t block_tokens() const { return block_tokens_; }
   // Changes whenever numerics_id or block_tokens may have: cached hashes are then void.
   uint64_t generation() const { return generation_; }
@@ -146,14 +154,20 @@ class Fleet {
   };
   NodeSlot TakeSlot();
 
+  // Whether the node can serve beside those that are there. Errors as CheckJoin.
+  absl::Status CheckNumerics(const v1::Registration& registration) const;
+
   const ModelIdentity model_;
-  const int64_t nodes_max_;
+  const Options options_;
   // Bound: nodes_max (4,096).
   absl::flat_hash_map<NodeKey, std::unique_ptr<Node>> by_key_;
   absl::btree_map<NodeId, Node*> by_id_;
   std::vector<NodeSlot> free_slots_;
   NodeSlot next_slot_ = 0;
   std::string numerics_id_;
+  std::string first_numerics_id_;  // of the first node's own
+  std::string kv_contents_;        // only where mixed numerics are allowed and the nodes name them
+  int64_t kv_bytes_per_block_ = 0;
   int32_t block_tokens_ = 0;
   uint64_t generation_ = 0;
   bool decode_node_seen_ = false;

@@ -45,6 +45,8 @@ class PrefixIndex {
   // Every node that holds hashes[0], ascending by slot, in one walk over `hashes`.
   std::vector<Match> LongestPrefixes(absl::Span<const kv::BlockHash> hashes) const;
 
+  bool Holds(NodeSlot slot, const kv::BlockHash& hash) const;
+
   int64_t entries() const { return entries_; }
   int64_t hashes() const { return static_cast<int64_t>(holders_.size()); }
   // Entries dropped because a bound was hit.
@@ -71,7 +73,6 @@ class PrefixIndex {
 
   bool Insert(NodeSlot slot, const kv::BlockHash& hash);
   bool Erase(NodeSlot slot, const kv::BlockHash& hash);
-  bool Holds(NodeSlot slot, const kv::BlockHash& hash) const;
   void EvictOldest(NodeSlot slot, NodeEntries& node);
   void MakeRoom();
   void Compact(NodeSlot slot, NodeEntries& node);

@@ -148,6 +148,7 @@ void RequestMachine::OnInstalled(const v1::Installed& installed, absl::Time now)
   decode_.installed = true;
   report_.OnInstalled(installed);
   steps_.OnInstalled(now);
+  if (decode_.moved) CountMove(installed);
   if (Node* node = context_.fleet.Find(decode_.node); node && !installed.transport().empty())
     node->transport = installed.transport();
   if (Node* node = context_.fleet.Find(prefill_.node);
@@ -270,6 +271,7 @@ void RequestMachine::OnDecodeFailed(const v1::LegFailed& failed, absl::Time now)
     return RetryPrefill(why, now);
   }
   EndDecodeLeg("");
+  if (failed.kept()) kept_ = Kept{decode_.node, decode_.attempt};
   GiveUpDecode(why, now);
 }
 
@@ -298,6 +300,7 @@ void RequestMachine::OnPrefillFailed(const absl::Status& why, absl::Time now) {
 
 void RequestMachine::OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now) {
   if (done()) return;
+  if (kept_.has_value() && kept_->node == node) kept_.reset();
   if (decode_.live && decode_.node == node) {
     Replace(why, now);
   } else if (prefill_.node == node && prefill_.live && AwaitsPrefill()) {

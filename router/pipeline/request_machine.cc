@@ -60,6 +60,7 @@ v1::SequenceSpec RequestMachine::MakeSequence() const {
   if (input_.guided.any()) *spec.mutable_guided() = rpc::ToWire(input_.guided);
   spec.set_priority(input_.priority);
   if (AwaitsScores()) spec.set_prompt_logprobs(*input_.prompt_logprobs);
+  if (context_.fleet.mixes_numerics()) spec.set_numerics_id(context_.fleet.numerics_id());
   return spec;
 }
 
@@ -145,14 +146,21 @@ void RequestMachine::Run(const Placement& placement, absl::Time now) {
   if (placement.decode_cached_tokens > 0) context_.index.Touch(node.slot);
   prefill_ = {};
   tokens_.DropWaiting();
-  if (placement.prefill.has_value())
+  const Node* keeper = KeptBy();
+  if (keeper != nullptr) {
+    PlanPrefill(keeper->key, static_cast<int64_t>(sequence_.size()));
+    prefill_.kept = true;
+  } else if (placement.prefill.has_value()) {
     PlanPrefill(*placement.prefill, placement.prefill_cached_tokens);
+  }
 
   v1::NodeCommand command;
   v1::Run& run = *command.mutable_run();
   *run.mutable_leg() = MakeLeg(decode_.attempt);
   *run.mutable_sequence() = MakeSequence();
-  run.set_local_prefill_tokens_max(placement.local_prefill_tokens_max);
+  run.set_trace_id(input_.trace_id);
+  // What is kept is sent, however little it is.
+  run.set_local_prefill_tokens_max(keeper != nullptr ? 0 : placement.local_prefill_tokens_max);
   run.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
   Send(decode_.node, std::move(command));
 
@@ -178,7 +186,7 @@ void RequestMachine::PlanPrefill(NodeKey node, int64_t cached_tokens) {
 bool RequestMachine::StartPrefill(absl::Time now) {
   const bool planned = prefill_.counted && prefill_.attempt == 0;
   const Node* node = planned ? context_.fleet.Find(prefill_.node) : nullptr;
-  if (node == nullptr || node->draining) {
+  if (node == nullptr || (node->draining && !prefill_.kept)) {
     ReleasePrefillTokens();
     const auto place = context_.placement.PlacePrefill(MakePlacementRequest(now), decode_.node);
     if (!place.has_value()) return false;
@@ -191,6 +199,10 @@ bool RequestMachine::StartPrefill(absl::Time now) {
 void RequestMachine::SendPrefill(absl::Time now) {
   prefill_.attempt = ++last_attempt_;
   prefill_.live = true;
+  if (prefill_.kept) {
+    kept_.reset();
+    decode_.moved = true;
+  }
   ++prefill_.tries;
   const Node& receiver = *context_.fleet.Find(decode_.node);
 
@@ -206,6 +218,7 @@ void RequestMachine::SendPrefill(absl::Time now) {
   prefill.set_receiver_incarnation(receiver.incarnation.value());
   prefill.set_receiver_address(receiver.transfer_address);
   prefill.set_receiver_host(receiver.host);
+  prefill.set_trace_id(input_.trace_id);
   prefill.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
   Send(prefill_.node, std::move(command));
 
@@ -228,13 +241,18 @@ bool RequestMachine::CountAttempt(const absl::Status& why) {
 }
 
 void RequestMachine::RetryPrefill(const absl::Status& why, absl::Time now) {
-  if (tokens_.finish() != request::FinishReason::kNone || !context_.retries.HasRoom(now))
+  // A node that drains ends as soon as its last export is acknowledged, often before the receiver's
+  // word is here: that is no outage.
+  const bool kept = prefill_.kept;
+  if (tokens_.finish() != request::FinishReason::kNone || (!kept && !context_.retries.HasRoom(now)))
     return Replace(why, now);
   LogRetry("prefill leg is retried", prefill_.node_id, why);
   MarkFailed(prefill_.node, now + kFailureMemory);
   EndPrefillLeg("replaced");
-  if (!CountAttempt(why)) return;
-  context_.retries.Take(/*retry=*/1, now);
+  if (!kept) {
+    if (!CountAttempt(why)) return;
+    context_.retries.Take(/*retry=*/1, now);
+  }
   ++decode_.epoch;
   const auto place = context_.placement.PlacePrefill(MakePlacementRequest(now), decode_.node);
   v1::NodeCommand command;
@@ -257,6 +275,7 @@ void RequestMachine::Replace(const absl::Status& why, absl::Time now) {
     ending_ = tokens_.finish();
     EndPrefillLeg("the answer is complete");
     EndDecodeLeg("the answer is complete");
+    ReleaseKept("the answer is complete");
     return;
   }
   LogRetry("request is placed again", decode_.node_id, why);
@@ -308,6 +327,24 @@ void RequestMachine::ReleasePrefillTokens() {
   prefill_.counted = false;
 }
 
+void RequestMachine::ReleaseKept(absl::string_view reason) {
+  if (kept_.has_value()) SendAbort(kept_->node, kept_->attempt, reason);
+  kept_.reset();
+}
+
+const Node* RequestMachine::KeptBy() const {
+  return kept_.has_value() ? context_.fleet.Find(kept_->node) : nullptr;
+}
+
+void RequestMachine::CountMove(const v1::Installed& installed) {
+  RouterCounters& counters = context_.counters;
+  const int64_t computed = installed.tokens().computed() + installed.prefill_tokens().computed();
+  counters.kv_tokens_recomputed += computed;
+  if (computed > 0) return;  // by another sender, or by the receiver
+  ++counters.sequences_moved;
+  counters.kv_tokens_moved += installed.tokens().received();
+}
+
 void RequestMachine::EndPrefillLeg(absl::string_view abort_reason) {
   ReleasePrefillTokens();
   if (!prefill_.live) return;
@@ -326,12 +363,14 @@ void RequestMachine::Finish(request::FinishReason reason) {
         reason == request::FinishReason::kStop ? "the answer is complete" : "aborted";
     EndPrefillLeg(why);
     EndDecodeLeg(why);
+    ReleaseKept(why);
   }
 }
 
 void RequestMachine::Fail(absl::Status status) {
   EndPrefillLeg("the request failed");
   EndDecodeLeg("the request failed");
+  ReleaseKept("the request failed");
   failure_ = std::move(status);
 }
 
@@ -424,6 +463,7 @@ RequestMachine::Outcome RequestMachine::Settle(absl::Time now) {
   done.usage = report_.Usage(static_cast<int32_t>(input_.prompt.size()),
                              static_cast<int32_t>(tokens_.delivered().size()));
   done.route = report_.Route(attempts_);
+  done.route.set_mixed_numerics(context_.fleet.mixes_numerics());
   done.timing = steps_.Timing(now);
   state_ = State::kDone;
   return outcome;

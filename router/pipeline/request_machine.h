@@ -38,6 +38,7 @@ namespace tandem::router {
 struct RouterCounters {
   int64_t requests_finished = 0, requests_failed = 0;
   int64_t duplicate_tokens = 0, diverged_tokens = 0;
+  int64_t sequences_moved = 0, kv_tokens_moved = 0, kv_tokens_recomputed = 0;
 };
 
 // What all requests share; owned by the core, outlives the machines.
@@ -112,6 +113,7 @@ class RequestMachine {
     uint64_t lease = 0;
     uint32_t epoch = 0;
     int64_t cached_tokens = 0, received_tokens = 0;
+    bool moved = false;  // a node that drains was told to send it what it kept
   };
   struct PrefillLeg {
     NodeKey node;
@@ -120,6 +122,7 @@ class RequestMachine {
     bool live = false;      // the node may hold something for it
     bool counted = false;   // `tokens` are in the fleet's figure
     bool finished = false;  // PrefillFinished came
+    bool kept = false;      // it is the decode node of before, which drains and sends what it kept
     int64_t tokens = 0;     // it has to compute
     int tries = 0;          // of this decode placement
   };
@@ -173,6 +176,11 @@ class RequestMachine {
   void EndDecodeLeg(absl::string_view abort_reason);
   void EndPrefillLeg(absl::string_view abort_reason);
   void ReleasePrefillTokens();
+  // What a draining node kept of the sequence is not wanted (any more).
+  void ReleaseKept(absl::string_view reason);
+  // The node that keeps it, if it is still there.
+  const Node* KeptBy() const;
+  void CountMove(const v1::Installed& installed);
   void MarkFailed(NodeKey node, absl::Time until);
   void Fail(absl::Status status);
   absl::Status QueueDeadlineStatus() const;
@@ -192,6 +200,12 @@ class RequestMachine {
   RequestReport report_;
   DecodeLeg decode_;
   PrefillLeg prefill_;
+  // A node that drains gave the decode leg of this number up and keeps its KV; until it is sent.
+  struct Kept {
+    NodeKey node;
+    uint32_t attempt = 0;
+  };
+  std::optional<Kept> kept_;
 
   // Bound: the context.
   std::vector<TokenId> sequence_;  // of the current placement: prompt, then delivered tokens

@@ -27,7 +27,7 @@ RouterCoreImpl::RouterCoreImpl(const RouterOptions& options, const ModelIdentity
     : options_(options),
       model_(model),
       random_(random),
-      fleet_(model, options.nodes_max),
+      fleet_(model, {options.nodes_max, options.allow_mixed_numerics}),
       index_(options.index_blocks_max),
       placement_({.local_prefill_tokens_max = options.local_prefill_tokens_max,
                   .pick_power_of_two = options.pick_power_of_two},
@@ -172,6 +172,8 @@ void RouterCoreImpl::OnNodeMessage(NodeKey key, const v1::NodeMessage& message, 
     if (!status.ok()) break;
     if (event.has_blocks_stored() || event.has_blocks_removed())
       status = OnBlocks(*node, event);
+    else if (event.has_blocks_offered())
+      status = OnBlocksOffered(*node, event.blocks_offered());
     else
       OnNodeEvent(*node, event, now);
   }
@@ -234,6 +236,8 @@ void RouterCoreImpl::OnNodeEvent(Node& node, const v1::NodeEvent& event, absl::T
         touched_.push_back(serial);
       }
       return;
+    case v1::NodeEvent::kBlocksWanted:
+      return OnBlocksWanted(node, event.blocks_wanted());
     case v1::NodeEvent::kDraining:
       node.draining = true;
       Log(LogLevel::kInfo, "node drains", {{"node_id", node.id.value()}});
@@ -327,6 +331,9 @@ v1::GetStatusResponse RouterCoreImpl::GetStatus(absl::Time now) const {
   router.set_index_blocks(index_.hashes());
   router.set_duplicate_tokens(counters_.duplicate_tokens);
   router.set_diverged_tokens(counters_.diverged_tokens);
+  router.set_sequences_moved(counters_.sequences_moved);
+  router.set_kv_tokens_moved(counters_.kv_tokens_moved);
+  router.set_kv_tokens_recomputed(counters_.kv_tokens_recomputed);
   return status;
 }
 

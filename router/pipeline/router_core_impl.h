@@ -88,6 +88,11 @@ class RouterCoreImpl final : public RouterCore {
   template <typename Event>
   void Dispatch(NodeKey key, const v1::NodeEvent& event, const Event& body, absl::Time now);
   absl::Status OnBlocks(Node& node, const v1::NodeEvent& event);
+  // ---- block_handover.cc
+  const Node* HeirOf(const Node& node) const;
+  // kInvalidArgument for hashes that are none.
+  absl::Status OnBlocksOffered(const Node& node, const v1::BlocksOffered& offered);
+  void OnBlocksWanted(const Node& node, const v1::BlocksWanted& wanted);
   void Disconnect(NodeKey key, const absl::Status& why, absl::Time now);
   void PlaceQueued(absl::Time now);
   // Forgets the sequence.

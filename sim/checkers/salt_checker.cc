@@ -13,6 +13,12 @@ void SaltChecker::OnCommand(const v1::NodeCommand& command) {
   ++served_[sequence.cache_salt()][leg.request_id()];
 }
 
+// What runs there has left blocks already: it counts as served before.
+void SaltChecker::OnAdopt(const SaltChecker& from) {
+  for (const auto& [salt, requests] : from.served_)
+    for (const auto& [request, times] : requests) served_[salt][request] += times + 1;
+}
+
 void SaltChecker::OnEvent(const v1::NodeEvent& event) {
   if (event.has_reserved())
     Check(event.reserved().leg(), event.reserved().cached_tokens());

@@ -27,6 +27,8 @@ class SaltChecker {
   void OnCommand(const v1::NodeCommand& command);
   // What the node answers.
   void OnEvent(const v1::NodeEvent& event);
+  // Blocks of another node may come here.
+  void OnAdopt(const SaltChecker& from);
 
  private:
   void Check(const v1::Leg& leg, int64_t cached_tokens);

@@ -199,8 +199,8 @@ class Driver {
         return core_->OnRouterJoined(router, now_);
       case 2:
         if (random_.Below(8) != 0) return;
-        core_->BeginDrain(now_);
-        return core_->HandOver(now_);
+        core_->BeginDrain(now_, absl::Seconds(1));
+        return core_->HandOver(now_, absl::Seconds(1));
       default:
         return core_->OnTick(now_);
     }

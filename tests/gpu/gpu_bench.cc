@@ -14,6 +14,7 @@
 
 #include "kernels/api/attention_schedule.h"
 #include "kernels/api/device.h"
+#include "kernels/api/device_matrix.h"
 #include "kernels/api/device_ops.h"
 
 namespace tandem::kernels {
@@ -36,8 +37,8 @@ T Get(absl::StatusOr<T> result) {
 
 class Bench {
  public:
-  Bench()
-      : device_(Get(OpenCudaDevice(0))),
+  explicit Bench(DeviceKernels kernels)
+      : device_(Get(OpenCudaDevice(0, kernels))),
         stream_(Get(device_->NewStream())),
         begin_(Get(device_->NewEvent())),
         end_(Get(device_->NewEvent())) {}
@@ -48,12 +49,28 @@ class Bench {
          {std::pair(256, 256), std::pair(128, 512), std::pair(64, 1024), std::pair(32, 2048),
           std::pair(16, 4096), std::pair(8, 8192), std::pair(4, 16384), std::pair(2, 32768),
           std::pair(1, 65536), std::pair(1, 131072)}) {
-      MeasureDecode(batch, length);
+      for (KvType type : {KvType::kBf16, KvType::kInt8, KvType::kFp8}) {
+        MeasureDecode({batch, length, type});
+      }
     }
+    MeasureChecksum();
     for (int32_t length : {2048, 4096, 8192, 16384}) MeasurePrefill(length);
-    for (int32_t rows : {1, 16, 64, 512, 2048}) MeasureGemm(rows, 4096, 4096);
-    for (int32_t rows : {1, 64, 2048}) MeasureGemm(rows, 28672, 4096);
+    MeasureGemms();
+    for (DeviceWeightType type :
+         {DeviceWeightType::kInt8, DeviceWeightType::kInt4, DeviceWeightType::kFp8}) {
+      for (int32_t rows : {1, 16, 64, 2048}) MeasureQuantised(type, rows, 28672, 4096);
+    }
   }
+  // Some of it, for the portable kernels on a device whose own were measured.
+  void RunPortable() {
+    std::printf("the same GPU with %s\n", numerics());
+    MeasureCopy();
+    MeasureDecode({64, 1024, KvType::kBf16});
+    MeasureDecode({1, 131072, KvType::kBf16});
+    MeasurePrefill(8192);
+    MeasureGemms();
+  }
+  const char* numerics() const { return device_->ops().numerics; }
 
  private:
   static constexpr int32_t kHeadDim = 128;
@@ -116,7 +133,7 @@ class Bench {
 
   // Attention over `sequences`, whose tables number blocks from 0 in order.
   DeviceAttentionArgs Args(const std::vector<AttentionSequence>& sequences, int32_t heads,
-                           int32_t kv_heads) {
+                           int32_t kv_heads, KvType type = KvType::kBf16) {
     const int32_t wanted =
         std::max(1, device_->properties().multiprocessors * kItemsPerMultiprocessor / kv_heads);
     const AttentionSchedule schedule =
@@ -133,7 +150,7 @@ class Bench {
     DeviceAttentionArgs args;
     args.num_heads = heads;
     args.scale = 0.088f;
-    args.layer.shape = {kv_heads, kHeadDim, kBlockTokens, KvType::kBf16};
+    args.layer.shape = {kv_heads, kHeadDim, kBlockTokens, type};
     args.layer.block_stride_bytes = static_cast<int64_t>(KvBlockBytes(args.layer.shape));
     args.narrow_items = narrow_.as<AttentionItem>();
     args.wide_items = wide_.as<AttentionItem>();
@@ -145,7 +162,12 @@ class Bench {
   }
 
   // The decode table: 16 query heads, 2 KV heads, head_dim 128.
-  void MeasureDecode(int32_t batch, int32_t length) {
+  struct Decode {
+    int32_t batch, length;
+    KvType type;
+  };
+  void MeasureDecode(const Decode& decode) {
+    const auto& [batch, length, type] = decode;
     const int32_t heads = 16, kv_heads = 2, blocks = length / kBlockTokens;
     std::vector<AttentionSequence> sequences;
     std::vector<int32_t> tables;
@@ -154,7 +176,7 @@ class Bench {
       for (int32_t b = 0; b < blocks; ++b) tables.push_back(i * blocks + b);
     }
     std::shuffle(tables.begin(), tables.end(), random_);
-    DeviceAttentionArgs args = Args(sequences, heads, kv_heads);
+    DeviceAttentionArgs args = Args(sequences, heads, kv_heads, type);
     const DeviceBuffer dtables = Upload(tables);
     const size_t kv_bytes = tables.size() * static_cast<size_t>(args.layer.block_stride_bytes);
     // Several caches take turns, together far beyond the L2.
@@ -170,8 +192,22 @@ class Bench {
       device_->ops().attention(args, *stream_);
     });
     const double rate = static_cast<double>(kv_bytes) / ms;
-    std::printf("decode %4d x %6d  %8.1f us  %6.0f GB/s  %3.0f %% of copy\n", batch, length,
-                ms * 1e3, rate / 1e6, 100 * rate / copy_bytes_per_ms_);
+    const char* name = type == KvType::kBf16 ? "bf16" : type == KvType::kInt8 ? "int8" : "fp8";
+    std::printf("decode %-4s %4d x %6d  %8.1f us  %6.0f GB/s  %3.0f %% of copy\n", name, batch,
+                length, ms * 1e3, rate / 1e6, 100 * rate / copy_bytes_per_ms_);
+  }
+
+  // Blocks of 128 KiB, as many as a stage of the hand-off's copies holds.
+  void MeasureChecksum() {
+    const int64_t bytes = 128 << 10, count = 64;
+    const DeviceBuffer data = RandomBf16(static_cast<size_t>(bytes * count / 2));
+    const DeviceBuffer checksums = Allocate(static_cast<size_t>(count) * sizeof(uint64_t));
+    const DeviceChecksumArgs args = {data.data(), bytes, bytes, static_cast<int32_t>(count),
+                                     checksums.as<uint64_t>()};
+    const double ms = Time([&](int) { device_->ops().checksum(args, *stream_); });
+    std::printf("checksum %d x %d KiB   %8.1f us  %6.0f GB/s\n", static_cast<int>(count),
+                static_cast<int>(bytes >> 10), ms * 1e3,
+                static_cast<double>(bytes * count) / ms / 1e6);
   }
 
   // One causal prompt: 32 query heads, 8 KV heads, head_dim 128.
@@ -196,6 +232,12 @@ class Bench {
                 operations / ms / 1e9);
   }
 
+  void MeasureGemms() {
+    std::printf("gemm of %s\n", numerics());
+    for (int32_t rows : {1, 16, 64, 128, 512, 2048, 8192}) MeasureGemm(rows, 4096, 4096);
+    for (int32_t rows : {1, 64, 2048}) MeasureGemm(rows, 28672, 4096);
+  }
+
   void MeasureGemm(int32_t rows, int32_t n, int32_t k) {
     const DeviceBuffer x = RandomBf16(static_cast<size_t>(rows) * k);
     std::vector<DeviceBuffer> weights;
@@ -217,6 +259,46 @@ class Bench {
                 ms * 1e3, 2.0 * rows * n * k / ms / 1e9, 100 * bytes / ms / copy_bytes_per_ms_);
   }
 
+  // Rounding x to int8 counts as part of the product where it is. Scales keep what they are: any
+  // number serves for a time.
+  void MeasureQuantised(DeviceWeightType type, int32_t rows, int32_t n, int32_t k) {
+    const DeviceBuffer x = RandomBf16(static_cast<size_t>(rows) * k);
+    const DeviceRowBytes row = RowBytesOf(type, k);
+    const size_t values = row.values * static_cast<size_t>(n);
+    const size_t scales = std::max<size_t>(row.scales * static_cast<size_t>(n), 16);
+    std::vector<DeviceBuffer> weights;
+    for (int i = 0; i < 8; ++i) weights.push_back(RandomBf16((values + scales) / 2));
+    const size_t columns = static_cast<size_t>(PaddedColumns(k));
+    const DeviceBuffer y = Allocate(static_cast<size_t>(rows) * n * sizeof(float));
+    const DeviceBuffer x_int8 = Allocate(static_cast<size_t>(rows) * columns);
+    const DeviceBuffer x_scales =
+        Allocate(columns / kInt8GroupSize * static_cast<size_t>(ScaleStride(rows)) * 4);
+    DeviceGemmArgs args;
+    args.type = type;
+    args.x = x.as<Bf16Bits>();
+    args.x_int8 = x_int8.as<int8_t>();
+    args.x_scales = x_scales.as<float>();
+    args.rows = rows;
+    args.n = n;
+    args.k = k;
+    args.y = y.as<float>();
+    args.multiprocessors = device_->properties().multiprocessors;
+    const double ms = Time([&](int i) {
+      const DeviceBuffer& w = weights[static_cast<size_t>(i) % weights.size()];
+      args.packed = w.data();
+      args.scales = w.data() + values;
+      if (type == DeviceWeightType::kInt8) {
+        device_->ops().quantise({args.x, rows, k, x_int8.as<int8_t>(), x_scales.as<float>()},
+                                *stream_);
+      }
+      device_->ops().gemm(args, *stream_);
+    });
+    const double bytes = static_cast<double>(values + scales) + 2.0 * rows * k + 4.0 * rows * n;
+    std::printf("gemm %s %4d x %5d x %4d %8.1f us  %6.1f TFLOP/s  %3.0f %% of copy\n",
+                DeviceWeightTypeName(type), rows, n, k, ms * 1e3, 2.0 * rows * n * k / ms / 1e9,
+                100 * bytes / ms / copy_bytes_per_ms_);
+  }
+
   std::mt19937_64 random_{20240613};
   const std::unique_ptr<Device> device_;
   const std::unique_ptr<DeviceStream> stream_;
@@ -232,6 +314,12 @@ int main(int argc, char** argv) {
   std::printf("%s\n", tandem::kernels::DescribeCuda().c_str());
   if (tandem::kernels::CountCudaDevices() == 0) return 1;
   if (argc > 1 && std::strcmp(argv[1], "--describe") == 0) return 0;
-  tandem::kernels::Bench().Run();
+  const std::string own = [] {
+    tandem::kernels::Bench bench(tandem::kernels::DeviceKernels::kOwn);
+    bench.Run();
+    return std::string(bench.numerics());
+  }();
+  tandem::kernels::Bench portable(tandem::kernels::DeviceKernels::kPortable);
+  if (own != portable.numerics()) portable.RunPortable();
   return 0;
 }

@@ -22,16 +22,33 @@ REGISTERS_MAX = 255
 # A kernel's name as its mangled symbol holds it, and the SASS instructions it must have: matrix products on bf16
 # tensor cores, operands by asynchronous 16-byte copies and matrix loads.
 TENSOR = ("HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128")
+# Hopper's: products by warpgroups, operands by bulk tensor copies that barriers count. Code for sm_90a alone has
+# them; elsewhere the kernel is a trap.
+HOPPER = ("HGMMA.64x", "SYNCS")
+HOPPER_ARCHITECTURE = "sm_90a"
+TRAP = ("BPT.TRAP",)
+HOPPER_KERNELS = {"WgmmaGemmKernel", "WgmmaAttentionKernel"}
 KERNELS = {
     "GemmKernel": TENSOR,
+    "GroupedGemmKernel": TENSOR,
+    "GemmInt8Kernel": ("IMMA.16832.S8.S8", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128"),
+    "GemmInt4Kernel": (*TENSOR, "HFMA2.BF16", "F2FP.BF16"),
+    "GemmFp8Kernel": (*TENSOR, "LDS.64", "LOP3.LUT"),
+    "QuantiseKernel": ("SHFL.BFLY", "LDG.E.128", "STG.E.64"),
+    "WgmmaGemmKernel": (*HOPPER, "UTMALDG.2D"),
+    "WgmmaAttentionKernel": (*HOPPER, "UTMALDG.4D", "MUFU.EX2"),
     "AttentionKernel": (*TENSOR, "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"),
     "AttentionMergeKernel": ("MUFU.EX2",),
     "SampleKernel": ("ATOMS", "SHFL.BFLY"),
     "RmsNormKernel": ("SHFL.BFLY",),
     "RopeKvKernel": ("SHFL.BFLY", "F2FP.BF16"),
+    "ChecksumKernel": ("LDG.E.64", "SHFL.BFLY", "IMAD.WIDE.U32"),
     "CopyBlocksKernel": ("LDG.E.128", "STG.E.128"),
     "GatedKernel": ("MUFU.EX2",),
     "EmbedKernel": (),
+    "RouteExpertsKernel": ("SHFL.BFLY",),
+    "SortByExpertKernel": (),
+    "CombineExpertsKernel": (),
 }
 
 
@@ -91,7 +108,7 @@ def parse_instructions(text):
         elif match := re.match(r"\s*Function : (\S+)", line):
             current = found.setdefault((arch, match.group(1)), set())
         elif current is not None and (match := re.match(
-                r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", line)):
+                r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.x]*)", line)):
             current.add(match.group(1))
     return found
 
@@ -107,7 +124,8 @@ def check(kernel):
                         "is indexed at run time or registers spill")
     if kernel.registers > REGISTERS_MAX:
         problems.append(f"{where}: {kernel.registers} registers, expected at most {REGISTERS_MAX}")
-    for wanted in KERNELS[kernel.name]:
+    trap = kernel.name in HOPPER_KERNELS and kernel.arch != HOPPER_ARCHITECTURE
+    for wanted in TRAP if trap else KERNELS[kernel.name]:
         if not any(instruction.startswith(wanted) for instruction in kernel.instructions):
             problems.append(f"{where}: has no {wanted}")
     return problems

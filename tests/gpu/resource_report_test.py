@@ -35,6 +35,14 @@ class ResourceReportTest(unittest.TestCase):
         (instructions,) = report.parse_instructions(SASS).values()
         self.assertEqual(instructions, {"MOV", "LDG.E.128", "STG.E.64"})
 
+    def test_expects_hoppers_instructions_of_sm_90a_alone(self):
+        symbol = "INS_15WgmmaGemmKernelILi6EEE"
+        trap, works = {"BPT.TRAP", "EXIT"}, {"HGMMA.64x256x16.F32.BF16", "UTMALDG.2D", "SYNCS.EXCH.64"}
+        self.assertEqual(report.check(report.Kernel("sm_80", symbol, 4, 0, 0, trap)), [])
+        self.assertEqual(report.check(report.Kernel("sm_90a", symbol, 168, 0, 0, works)), [])
+        self.assertEqual(len(report.check(report.Kernel("sm_90a", symbol, 4, 0, 0, trap))), 3)
+        self.assertIn("has no BPT.TRAP", report.check(report.Kernel("sm_90", symbol, 168, 0, 0, works))[0])
+
     def test_names_what_is_wrong(self):
         symbol = "_ZN4cuda11KernelEntryINS_16CopyBlocksKernelEEEv"
         instructions = report.parse_instructions(SASS)["sm_80", symbol]

@@ -35,11 +35,11 @@ run() {
     "$(grep -E '^\[  (PASSED|FAILED)' "$logs/$name.log" | head -n 1)")")
 }
 
-run differential 120 "$folder/differential_device" --gtest_filter='*/Cuda'
+run differential 120 "$folder/differential_device" --gtest_filter='*/Cuda*'
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
     run "sanitizer_$tool" 90 compute-sanitizer --tool "$tool" --error-exitcode 9 "$folder/differential_device" \
-      --gtest_filter='*Gemm*/Cuda:*RowOps*/Cuda:*Attention*BlockSize*/Cuda'
+      --gtest_filter='*Gemm*/Cuda*:*RowOps*/Cuda:*Attention*BlockSize*/Cuda'
   done
 else
   table+=("sanitizer                          SKIPPED      compute-sanitizer is not here")

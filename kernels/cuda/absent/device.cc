@@ -7,7 +7,7 @@ std::string DescribeCuda() { return "built without CUDA"; }
 
 int CountCudaDevices() { return 0; }
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int, DeviceKernels) {
   return absl::UnimplementedError(
       "this build has no CUDA backend: configure with TANDEM_CUDA=ON and a CUDA toolkit");
 }

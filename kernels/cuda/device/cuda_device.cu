@@ -15,24 +15,51 @@ namespace cuda {
 namespace {
 
 constexpr DeviceOps kOps = {
-    .numerics = "cuda-mma16816-v1",
+    .numerics = "cuda-mma16816-v2",
     .embed = Embed,
     .rms_norm = RmsNorm,
     .rope_kv = RopeKv,
     .gated = Gated,
+    .quantise = Quantise,
     .gemm = Gemm,
     .attention = Attention,
     .copy_blocks = CopyBlocks,
+    .checksum = Checksum,
     .sample = Sample,
+    .route_experts = RouteExperts,
+    .sort_by_expert = SortByExpert,
+    .grouped_gemm = GroupedGemm,
+    .combine_experts = CombineExperts,
 };
+
+// Hopper's: what has no kernel of its own there is the portable one.
+constexpr DeviceOps HopperOps() {
+  DeviceOps ops = kOps;
+  ops.numerics = "cuda-wgmma16-v1";
+  ops.gemm = WgmmaGemm;
+  ops.attention = WgmmaAttention;
+  return ops;
+}
+[[maybe_unused]] constexpr DeviceOps kHopperOps = HopperOps();
+
+// Code for sm_90a runs on compute capability 9.0 and nowhere else.
+const DeviceOps& OpsFor([[maybe_unused]] const cudaDeviceProp& properties,
+                        [[maybe_unused]] DeviceKernels choice) {
+#if defined(TANDEM_HOPPER_COMPILED)
+  if (choice == DeviceKernels::kOwn && properties.major == 9 && properties.minor == 0) {
+    return kHopperOps;
+  }
+#endif
+  return kOps;
+}
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int ordinal, DeviceProperties properties)
-      : ordinal_(ordinal), properties_(std::move(properties)) {}
+  CudaDevice(int ordinal, DeviceProperties properties, const DeviceOps& ops)
+      : ordinal_(ordinal), properties_(std::move(properties)), ops_(ops) {}
 
   const DeviceProperties& properties() const override { return properties_; }
-  const DeviceOps& ops() const override { return kOps; }
+  const DeviceOps& ops() const override { return ops_; }
 
   absl::StatusOr<int64_t> FreeBytes() override {
     size_t free_bytes = 0, total = 0;
@@ -57,6 +84,17 @@ class CudaDevice final : public Device {
     if (!status.ok()) return status;
     return DeviceBuffer(this, kind, data, bytes);
   }
+
+  absl::Status Pin(void* host, size_t bytes) override {
+    absl::Status status = ToStatus("cudaSetDevice", cudaSetDevice(ordinal_));
+    if (!status.ok()) return status;
+    status = ToStatus("cudaHostRegister", cudaHostRegister(host, bytes, cudaHostRegisterPortable));
+    cudaGetLastError();  // a refusal is an answer, not a pending error
+    if (status.ok()) return status;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot pin ", bytes, " bytes: ", status.message()));
+  }
+  void Unpin(void* host) override { cudaHostUnregister(host); }
 
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
     absl::Status status = ToStatus("cudaSetDevice", cudaSetDevice(ordinal_));
@@ -86,6 +124,7 @@ class CudaDevice final : public Device {
 
   const int ordinal_;
   const DeviceProperties properties_;
+  const DeviceOps& ops_;
 };
 
 absl::StatusOr<int> CountDevices() {
@@ -146,7 +185,7 @@ std::string DescribeCuda() {
 
 int CountCudaDevices() { return cuda::CountDevices().value_or(0); }
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, DeviceKernels choice) {
   const absl::StatusOr<int> count = cuda::CountDevices();
   if (!count.ok()) {
     return absl::UnavailableError(
@@ -174,8 +213,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal) {
   properties.memory_bytes = static_cast<int64_t>(found.totalGlobalMem);
   properties.l2_bytes = found.l2CacheSize;
   properties.shared_bytes_per_block_max = static_cast<int64_t>(found.sharedMemPerBlockOptin);
-  return std::unique_ptr<Device>(
-      std::make_unique<cuda::CudaDevice>(ordinal, std::move(properties)));
+  return std::unique_ptr<Device>(std::make_unique<cuda::CudaDevice>(ordinal, std::move(properties),
+                                                                    cuda::OpsFor(found, choice)));
 }
 
 }  // namespace tandem::kernels

@@ -1,7 +1,8 @@
-// Philox4x32-10 and Gumbel noise for one token: the same words as the CPU's, see
+// Philox4x32-10 and Gumbel noise for one token: the same words and bits as the CPU's, see
 // kernels/api/sampling.h.
 #pragma once
 
+#include "kernels/cuda/device/exact_math.h"
 #include "kernels/cuda/device/simt.h"
 
 namespace tandem::kernels::TANDEM_SIMT {
@@ -29,7 +30,7 @@ TANDEM_BOTH inline uint32_t PhiloxWord(uint64_t seed, uint32_t sequence_index, u
 // g = −log(−log u), u = 1 − (word + ½)/2³², through 1 − u so that large noise keeps its precision.
 TANDEM_DEVICE float GumbelOf(uint32_t word) {
   const float rest = Min(Fma(static_cast<float>(word), 0x1p-32f, 0x1p-33f), 1.0f - 0x1p-24f);
-  return -Log(-Log1p(-rest));
+  return -ExactLog(ExactNegLog1pNeg(rest));
 }
 
 }  // namespace tandem::kernels::TANDEM_SIMT

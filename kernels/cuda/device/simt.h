@@ -35,6 +35,11 @@ TANDEM_DEVICE float WarpSum(float x) {
   return x;
 }
 
+TANDEM_DEVICE float WarpMax(float x) {
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) x = Max(x, ShuffleXor(x, mask));
+  return x;
+}
+
 // Sum over a block by a fixed tree: lanes, then warps in index order. `shared` holds one float for
 // each warp and is free for reuse after the caller's next SyncThreads.
 TANDEM_DEVICE float BlockSum(float x, float* shared) {

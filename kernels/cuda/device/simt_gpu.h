@@ -60,18 +60,22 @@ TANDEM_DEVICE float Exp2(float x) {
   return y;
 }
 TANDEM_DEVICE float Exp(float x) { return expf(x); }
-TANDEM_DEVICE float Log(float x) { return logf(x); }
-TANDEM_DEVICE float Log1p(float x) { return log1pf(x); }
 TANDEM_DEVICE float Tanh(float x) { return tanhf(x); }
 TANDEM_DEVICE float Sqrt(float x) { return sqrtf(x); }
 TANDEM_DEVICE float Max(float a, float b) { return fmaxf(a, b); }
 TANDEM_DEVICE float Min(float a, float b) { return fminf(a, b); }
 TANDEM_DEVICE float Fma(float a, float b, float c) { return fmaf(a, b, c); }
 
+// To the nearest integer, ties to even.
+TANDEM_DEVICE int RoundToInt(float x) { return __float2int_rn(x); }
+
 // Rounded multiplication and addition that no compiler contracts into an fma: for results that two
 // kernels must agree on to the bit.
 TANDEM_DEVICE float Mul(float a, float b) { return __fmul_rn(a, b); }
 TANDEM_DEVICE float Add(float a, float b) { return __fadd_rn(a, b); }
+TANDEM_DEVICE float Divide(float a, float b) { return __fdiv_rn(a, b); }
+// To the nearest integer, halves to the even one.
+TANDEM_DEVICE float RoundNearest(float x) { return rintf(x); }
 
 // Two values rounded to bf16 in one register, `low` in the low half, as matrix instructions take
 // them.
@@ -79,6 +83,13 @@ TANDEM_DEVICE uint32_t PackBf16(float low, float high) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
+}
+
+// a · b + c for two bf16 pairs, each rounded once; subnormals are kept.
+TANDEM_DEVICE uint32_t FmaBf16Pair(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
 }
 
 // Starts copying 16 bytes to shared memory, or writes zeros when not `valid` (nothing is read).
@@ -119,6 +130,15 @@ TANDEM_DEVICE void Mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// d[16×8] += a[16×32] · b[32×8], int8 operands, exact in int32, in the fragments of mma.m16n8k32.
+TANDEM_DEVICE void MmaInt8(int32_t d[4], const uint32_t a[4], const uint32_t b[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 

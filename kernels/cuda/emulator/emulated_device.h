@@ -29,7 +29,32 @@ void Launch(const LaunchShape& shape, const typename Kernel::Params& params, Dev
   });
 }
 
+// What was asked of a device's streams; what a graph holds counts as one launch, when it runs.
+struct DeviceCalls {
+  int64_t copies = 0;  // in, out, within, and fills
+  int64_t kernels = 0;
+  int64_t graphs = 0;
+  int64_t events = 0;  // recorded or waited for
+  int64_t synchronises = 0;
+  int64_t bytes_in = 0, bytes_out = 0;  // of the copies
+
+  int64_t total() const { return copies + kernels + graphs + events + synchronises; }
+};
+// Since the device was made. REQUIRES: `device` is an emulated one.
+DeviceCalls CallsOf(const Device& device);
+
+// Which kernels an emulated device has: the portable ones, or Hopper's.
+enum class EmulatedChip { kAmpere, kHopper };
+
+// The next `count` copies of at least `bytes_min` bytes, either way, flip one bit. REQUIRES:
+// emulated.
+void DamageCopies(Device& device, int count, size_t bytes_min);
+
+// Pieces of host memory that are pinned now, and how many may be. REQUIRES: emulated.
+size_t NumPins(const Device& device);
+void LimitPins(Device& device, size_t pins);
+
 // A device whose threads, and blocks, run in orders drawn from `seed`.
-std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed);
+std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed, EmulatedChip chip = EmulatedChip::kAmpere);
 
 }  // namespace tandem::kernels::emulated

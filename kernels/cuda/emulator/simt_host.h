@@ -61,17 +61,32 @@ inline uint32_t PackBf16(float low, float high) {
   return RoundToBf16(low) | RoundToBf16(high) << 16;
 }
 
+// Rounded once: through a float that keeps in its last bit whether anything was lost.
+inline uint32_t FmaBf16(uint32_t a, uint32_t b, uint32_t c) {
+  const double exact = std::fma(double{BitsToFloat(a << 16)}, double{BitsToFloat(b << 16)},
+                                double{BitsToFloat(c << 16)});
+  float value = static_cast<float>(exact);
+  if (value != exact && FloatToBits(value) % 2 == 0) {
+    value = std::nextafterf(value, value < exact ? INFINITY : -INFINITY);
+  }
+  return RoundToBf16(value);
+}
+inline uint32_t FmaBf16Pair(uint32_t a, uint32_t b, uint32_t c) {
+  return FmaBf16(a & 0xffff, b & 0xffff, c & 0xffff) | FmaBf16(a >> 16, b >> 16, c >> 16) << 16;
+}
+
 inline float Exp2(float x) { return std::exp2(x); }
 inline float Exp(float x) { return std::exp(x); }
-inline float Log(float x) { return std::log(x); }
-inline float Log1p(float x) { return std::log1p(x); }
 inline float Tanh(float x) { return std::tanh(x); }
 inline float Sqrt(float x) { return std::sqrt(x); }
 inline float Max(float a, float b) { return std::fmax(a, b); }
 inline float Min(float a, float b) { return std::fmin(a, b); }
 inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
+inline int RoundToInt(float x) { return static_cast<int>(std::nearbyint(x)); }
 inline float Mul(float a, float b) { return a * b; }
 inline float Add(float a, float b) { return a + b; }
+inline float Divide(float a, float b) { return a / b; }
+inline float RoundNearest(float x) { return std::nearbyint(x); }
 
 inline void CopyAsync16(void* shared, const void* global, bool valid) {
   CurrentThread().copies.Start(shared, global, valid);
@@ -90,5 +105,6 @@ struct Halves {
 void LoadMatrix4(uint32_t out[4], const void* row);
 void LoadMatrix4Transposed(uint32_t out[4], const void* row);
 void Mma(float d[4], const uint32_t a[4], const uint32_t b[2]);
+void MmaInt8(int32_t d[4], const uint32_t a[4], const uint32_t b[2]);
 
 }  // namespace tandem::kernels::emulated

@@ -17,13 +17,14 @@ constexpr size_t kStackBytes = 256 << 10;
 // What memory holds before anything is written: NaN as fp32 and as two bf16.
 constexpr int kPoison = 0xff;
 
-enum class State { kRunnable, kAtWarpBarrier, kAtBlockBarrier, kDone };
+enum class State { kRunnable, kAtWarpBarrier, kAtBlockBarrier, kAsleep, kDone };
 
 struct Fiber {
   FiberContext context;
   std::unique_ptr<char[]> stack;
   Thread thread;
   State state = State::kDone;
+  const void* sleeps_on = nullptr;
 };
 
 // splitmix64: orders threads and blocks.
@@ -40,6 +41,7 @@ class BlockRunner {
       : grid_(grid), random_(seed), body_(body), context_(context), fibers_(grid.threads) {
     KERNEL_REQUIRE(grid.threads > 0 && grid.threads % 32 == 0 && grid.threads <= 1024);
     shared_ = std::make_unique_for_overwrite<char[]>(grid.shared_bytes + 128);
+    async_view_ = std::make_unique_for_overwrite<char[]>(grid.shared_bytes);
     exchange_.resize(static_cast<size_t>(grid.threads / 32) * 2 * 32 * kExchangeBytes);
     for (Fiber& fiber : fibers_) {
       fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
@@ -48,15 +50,23 @@ class BlockRunner {
 
   void Run(int x, int y) {
     char* aligned = shared_.get() + (128 - reinterpret_cast<uintptr_t>(shared_.get()) % 128) % 128;
-    block_ = {x, y, grid_.x, grid_.threads, aligned};
+    block_ = {x, y, grid_.x, grid_.threads, aligned, grid_.shared_bytes, async_view_.get()};
+    block_.window_address = 1024 + 128 * static_cast<uint32_t>(NextRandom(&random_) % 8);
+    block_.elected_lane = static_cast<int>(NextRandom(&random_) % 32);
     std::memset(aligned, kPoison, grid_.shared_bytes);
+    std::memset(async_view_.get(), kPoison, grid_.shared_bytes);
     for (int i = 0; i < grid_.threads; ++i) Prepare(i);
     const BlockRunner* outer = std::exchange(running_, this);
     std::vector<int> order(fibers_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
     for (size_t done = 0; done < fibers_.size();) done = RunRound(&order);
     running_ = const_cast<BlockRunner*>(outer);
-    for (const Fiber& fiber : fibers_) KERNEL_REQUIRE(fiber.thread.copies.empty());
+    for (const Fiber& fiber : fibers_) {
+      KERNEL_REQUIRE(fiber.thread.copies.empty());
+      KERNEL_REQUIRE(fiber.thread.products.empty());
+    }
+    // Otherwise copies would land in the memory of whichever block comes next.
+    KERNEL_REQUIRE(landings_.empty());
   }
 
   static BlockRunner& running() { return *running_; }
@@ -65,6 +75,20 @@ class BlockRunner {
     const size_t area = static_cast<size_t>(current().index / 32 * 2 + turn);
     return exchange_.data() + area * 32 * kExchangeBytes;
   }
+
+  void Sleep(const void* key) {
+    Fiber& self = fibers_[current_];
+    self.state = State::kAsleep;
+    self.sleeps_on = key;
+    self.context.SwitchTo(scheduler_);
+  }
+  void WakeSleepers(const void* key) {
+    for (Fiber& fiber : fibers_) {
+      if (fiber.state == State::kAsleep && fiber.sleeps_on == key) fiber.state = State::kRunnable;
+    }
+  }
+  void AddLanding(std::function<void()> land) { landings_.push_back(std::move(land)); }
+  uint64_t Draw() { return NextRandom(&random_); }
 
   void Arrive(State state) {
     Fiber& self = fibers_[current_];
@@ -103,14 +127,23 @@ class BlockRunner {
     }
     bool moved = false;
     size_t done = 0;
+    // Some warps are held back, so that the others get ahead of them as far as barriers let them.
+    const uint64_t held = NextRandom(&random_) | NextRandom(&random_);
     for (const int index : *order) {
       Fiber& fiber = fibers_[static_cast<size_t>(index)];
-      if (fiber.state == State::kRunnable) {
-        moved = true;
+      if (fiber.state == State::kRunnable) moved = true;
+      if (fiber.state == State::kRunnable && (held >> index / 32 & 1) == 0) {
         current_ = static_cast<size_t>(index);
         scheduler_.SwitchTo(fiber.context);
       }
       done += fiber.state == State::kDone ? 1 : 0;
+    }
+    if (!moved && !landings_.empty()) {
+      std::swap(landings_[NextRandom(&random_) % landings_.size()], landings_.back());
+      const std::function<void()> land = std::move(landings_.back());
+      landings_.pop_back();
+      land();
+      return done;
     }
     // Otherwise some threads wait at a barrier that the others passed by.
     KERNEL_REQUIRE(moved);
@@ -124,7 +157,8 @@ class BlockRunner {
   void (*const body_)(const void*);
   const void* const context_;
   std::vector<Fiber> fibers_;
-  std::unique_ptr<char[]> shared_;
+  std::unique_ptr<char[]> shared_, async_view_;
+  std::vector<std::function<void()>> landings_;
   std::vector<char> exchange_;
   Block block_;
   FiberContext scheduler_;
@@ -149,8 +183,16 @@ void AsyncCopies::Wait(size_t pending) {
 }
 
 Thread& CurrentThread() { return BlockRunner::running().current(); }
-void BlockBarrier() { BlockRunner::running().Arrive(State::kAtBlockBarrier); }
+void BlockBarrier() {
+  // Otherwise others would use barriers that bulk copies do not see yet.
+  KERNEL_REQUIRE(!CurrentThread().has_unfenced_barriers);
+  BlockRunner::running().Arrive(State::kAtBlockBarrier);
+}
 void WarpBarrier() { BlockRunner::running().Arrive(State::kAtWarpBarrier); }
+void SleepOn(const void* key) { BlockRunner::running().Sleep(key); }
+void Wake(const void* key) { BlockRunner::running().WakeSleepers(key); }
+void LandLater(std::function<void()> land) { BlockRunner::running().AddLanding(std::move(land)); }
+uint64_t DrawNumber() { return BlockRunner::running().Draw(); }
 char* ExchangeArea(int turn) { return BlockRunner::running().ExchangeAreaOf(turn); }
 
 void RunGrid(const Grid& grid, uint64_t seed, void (*body)(const void* context),
@@ -190,6 +232,7 @@ struct Fragments {
   uint32_t a[4];
   uint32_t b[2];
 };
+int Byte(uint32_t word, int index) { return static_cast<int8_t>(word >> (8 * index)); }
 float Element(uint32_t word, int half) { return BitsToFloat((word >> (16 * half)) << 16); }
 
 }  // namespace
@@ -209,6 +252,20 @@ void Mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
       const float x = Element(from_a.a[i / 2 + k / 8 * 2], k % 2);
       const float w = Element(from_b.b[k / 8], k % 2);
       d[i] += x * w;
+    }
+  }
+}
+
+void MmaInt8(int32_t d[4], const uint32_t a[4], const uint32_t b[2]) {
+  const WarpExchange<Fragments> warp({{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
+  const int lane = ThreadIndex() % 32;
+  for (int i = 0; i < 4; ++i) {
+    // As above, but a word holds four k.
+    const int row = lane / 4, column = lane % 4 * 2 + i % 2;
+    for (int k = 0; k < 32; ++k) {
+      const Fragments from_a = warp.of(row * 4 + k % 16 / 4);
+      const Fragments from_b = warp.of(column * 4 + k % 16 / 4);
+      d[i] += Byte(from_a.a[i / 2 + k / 16 * 2], k % 4) * Byte(from_b.b[k / 16], k % 4);
     }
   }
 }

@@ -7,7 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <vector>
+
+#include "kernels/cuda/emulator/product_queue.h"
 
 namespace tandem::kernels::emulated {
 
@@ -39,6 +42,13 @@ struct Block {
   int grid_x = 1;
   int num_threads = 0;
   char* shared = nullptr;
+  size_t shared_bytes = 0;
+  // Shared memory as bulk copies and warpgroup products see it: ordinary stores appear here at the
+  // next FenceProxyAsync.
+  char* async_view = nullptr;
+  // Where shared memory lies in the window that descriptors address: on a multiple of 128 only.
+  uint32_t window_address = 0;
+  int elected_lane = 0;
 };
 
 inline constexpr size_t kExchangeBytes = 32;
@@ -47,6 +57,8 @@ struct Thread {
   int index = 0;
   Block* block = nullptr;
   AsyncCopies copies;
+  ProductQueue products;
+  bool has_unfenced_barriers = false;
   int exchange_turn = 0;  // which of its warp's two exchange areas comes next
 };
 
@@ -54,6 +66,13 @@ struct Thread {
 Thread& CurrentThread();
 void BlockBarrier();
 void WarpBarrier();
+// Sleeps until somebody calls Wake with this key.
+void SleepOn(const void* key);
+void Wake(const void* key);
+// `land` runs once no thread of the block can move otherwise, in an order drawn among all such.
+void LandLater(std::function<void()> land);
+// From the seed of the block.
+uint64_t DrawNumber();
 // Area `turn` of this thread's warp, [32][kExchangeBytes].
 char* ExchangeArea(int turn);
 

@@ -1,12 +1,14 @@
-// Goal: attention on the device is right (against softmax in double) and invariant: a row has the
-// same bits alone as a generated row, in a prompt of any chunking, beside other sequences, with its
-// partitions split among items or walked by one, at any place in the cache and with any block size;
-// places it may not look at are never used.
+// Goal: attention on the device, over a cache of each type, is right (against softmax in double
+// over what the cache holds) and invariant: a row has the same bits alone as a generated row, in a
+// prompt of any chunking, beside other sequences, with its partitions split among items or walked
+// by one, at any place in the cache and with any block size; places it may not look at are never
+// used.
 #include <algorithm>
 #include <numeric>
 
 #include "device_fixture.h"
 #include "kernels/api/attention_schedule.h"
+#include "kv_codes.h"
 
 namespace tandem::kernels {
 namespace {
@@ -17,12 +19,16 @@ struct AttentionShape {
   int32_t head_dim = 0;
   int32_t sliding_window = 0;
   int32_t block_tokens = 32;
+  KvType type = KvType::kBf16;
+
+  KvShape Kv() const { return {num_kv_heads, head_dim, block_tokens, type}; }
 };
 
 // One sequence's inputs by position: [length][heads · head_dim].
 struct SequenceData {
   int32_t length = 0;
   std::vector<Bf16Bits> q, k, v;
+  std::vector<StoredHead> k_codes, v_codes;  // [length][kv_heads], where the cache holds codes
 };
 
 // Rows [begin, end) of a sequence.
@@ -35,30 +41,79 @@ class DeviceAttentionTest : public DeviceTest {
  protected:
   SequenceData RandomSequence(const AttentionShape& shape, int32_t length) {
     const size_t rows = static_cast<size_t>(length);
-    return {length, NormalBf16(rows * shape.num_heads * shape.head_dim, 1.5f),
-            NormalBf16(rows * shape.num_kv_heads * shape.head_dim),
-            NormalBf16(rows * shape.num_kv_heads * shape.head_dim)};
+    SequenceData data = {length,
+                         NormalBf16(rows * shape.num_heads * shape.head_dim, 1.5f),
+                         NormalBf16(rows * shape.num_kv_heads * shape.head_dim),
+                         NormalBf16(rows * shape.num_kv_heads * shape.head_dim),
+                         {},
+                         {}};
+    if (HasKvScales(shape.type)) {
+      data.k_codes = Codes(shape, data.k);
+      data.v_codes = Codes(shape, data.v);
+    }
+    return data;
+  }
+
+  // Heads of very different sizes, so that a scale of another token or head is found.
+  std::vector<StoredHead> Codes(const AttentionShape& shape, const std::vector<Bf16Bits>& x) {
+    const size_t dim = static_cast<size_t>(shape.head_dim);
+    std::vector<StoredHead> heads;
+    for (size_t at = 0; at < x.size(); at += dim) {
+      std::vector<float> values;
+      const float size = std::exp2(static_cast<float>(Uniform(-6, 0)));
+      for (size_t i = 0; i < dim; ++i) values.push_back(FromBf16(x[at + i]) * size);
+      heads.push_back(StoreHead(shape.type, values.data(), dim));
+    }
+    return heads;
+  }
+
+  // Writes K and V of one token and head to a place in the cache, which begins with K's slab.
+  static void PutToken(const AttentionShape& shape, const SequenceData& data, size_t head_of_token,
+                       int32_t token, uint8_t* slabs) {
+    const size_t slab = KvSlabBytes(shape.Kv()), dim = static_cast<size_t>(shape.head_dim);
+    if (!HasKvScales(shape.type)) {
+      uint8_t* k = slabs + static_cast<size_t>(token) * dim * sizeof(Bf16Bits);
+      std::memcpy(k, data.k.data() + head_of_token * dim, dim * sizeof(Bf16Bits));
+      std::memcpy(k + slab, data.v.data() + head_of_token * dim, dim * sizeof(Bf16Bits));
+      return;
+    }
+    for (const std::vector<StoredHead>* heads : {&data.k_codes, &data.v_codes}) {
+      const StoredHead& head = (*heads)[head_of_token];
+      std::memcpy(slabs + CodesOffset(shape.Kv(), token), head.codes.data(), dim);
+      std::memcpy(slabs + ScaleOffset(shape.Kv(), token), &head.scale, sizeof(float));
+      slabs += slab;
+    }
+  }
+
+  // Element `d` of K (or V) of one token and head, as the cache holds it.
+  static double Stored(const AttentionShape& shape, const SequenceData& data, bool value,
+                       size_t head_of_token, int32_t d) {
+    const size_t i = static_cast<size_t>(d);
+    if (HasKvScales(shape.type)) {
+      return (value ? data.v_codes : data.k_codes)[head_of_token].Value(shape.type, i);
+    }
+    const size_t at = head_of_token * static_cast<size_t>(shape.head_dim) + i;
+    return double{FromBf16((value ? data.v : data.k)[at])};
   }
 
   // A cache with K and V of all sequences at random places, everything else NaN, and their tables;
   // entries of blocks that `first_needed` says are out of sight are nonsense.
   struct Cache {
-    std::vector<Bf16Bits> region;
+    std::vector<uint8_t> region;
     std::vector<int32_t> tables;
     std::vector<int32_t> table_offsets;
   };
   Cache MakeCache(const AttentionShape& shape, const std::vector<SequenceData>& data,
                   const std::vector<Chunk>& chunks) {
-    const int32_t block_tokens = shape.block_tokens, head_dim = shape.head_dim;
+    const int32_t block_tokens = shape.block_tokens;
     int32_t blocks = 3;
     for (const SequenceData& s : data) blocks += s.length / block_tokens + 1;
     std::vector<int32_t> order(static_cast<size_t>(blocks));
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), generator_);
     Cache cache;
-    const size_t slab = static_cast<size_t>(block_tokens * head_dim);
-    const size_t block_size = static_cast<size_t>(shape.num_kv_heads) * 2 * slab;
-    cache.region.assign(order.size() * block_size, 0xffff);
+    const size_t slab = KvSlabBytes(shape.Kv()), block_size = KvBlockBytes(shape.Kv());
+    cache.region.assign(order.size() * block_size, 0xff);
     size_t next = 0;
     for (size_t i = 0; i < data.size(); ++i) {
       cache.table_offsets.push_back(static_cast<int32_t>(cache.tables.size()));
@@ -72,12 +127,11 @@ class DeviceAttentionTest : public DeviceTest {
         if (t % block_tokens == 0) cache.tables.push_back(order[next++]);
         if (t < lowest || t >= highest) continue;
         for (int32_t h = 0; h < shape.num_kv_heads; ++h) {
-          Bf16Bits* k =
-              cache.region.data() + static_cast<size_t>(cache.tables.back()) * block_size +
-              static_cast<size_t>(h * 2) * slab + static_cast<size_t>(t % block_tokens * head_dim);
-          const size_t from = static_cast<size_t>((t * shape.num_kv_heads + h) * head_dim);
-          std::copy_n(data[i].k.begin() + from, head_dim, k);
-          std::copy_n(data[i].v.begin() + from, head_dim, k + slab);
+          uint8_t* slabs = cache.region.data() +
+                           static_cast<size_t>(cache.tables.back()) * block_size +
+                           static_cast<size_t>(h * 2) * slab;
+          PutToken(shape, data[i], static_cast<size_t>(t * shape.num_kv_heads + h),
+                   t % block_tokens, slabs);
         }
       }
       for (int32_t b = 0; b < lowest / block_tokens; ++b) {
@@ -119,10 +173,9 @@ class DeviceAttentionTest : public DeviceTest {
     args.num_heads = shape.num_heads;
     args.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
     args.sliding_window = shape.sliding_window;
-    args.layer.shape = {shape.num_kv_heads, shape.head_dim, shape.block_tokens, KvType::kBf16};
+    args.layer.shape = shape.Kv();
     args.layer.base = region.data();
-    args.layer.block_stride_bytes =
-        int64_t{shape.num_kv_heads} * 2 * shape.block_tokens * shape.head_dim * 2;
+    args.layer.block_stride_bytes = static_cast<int64_t>(KvBlockBytes(shape.Kv()));
     args.tables = tables.as<int32_t>();
     args.narrow_items = narrow.as<AttentionItem>();
     args.wide_items = wide.as<AttentionItem>();
@@ -144,16 +197,16 @@ class DeviceAttentionTest : public DeviceTest {
     const int32_t kv_head = head / (shape.num_heads / shape.num_kv_heads);
     const int32_t begin =
         shape.sliding_window > 0 ? std::max(0, row + 1 - shape.sliding_window) : 0;
-    const auto at = [dim](const std::vector<Bf16Bits>& x, int32_t index, int32_t d) {
-      return double{FromBf16(x[static_cast<size_t>(index * dim + d)])};
+    const auto stored = [&](bool value, int32_t t, int32_t d) {
+      return Stored(shape, data, value, static_cast<size_t>(t * shape.num_kv_heads + kv_head), d);
     };
     std::vector<double> scores, out(static_cast<size_t>(dim));
     double most = -INFINITY, sum = 0;
     for (int32_t t = begin; t <= row; ++t) {
       double score = 0;
       for (int32_t d = 0; d < dim; ++d) {
-        score += at(data.q, row * shape.num_heads + head, d) *
-                 at(data.k, t * shape.num_kv_heads + kv_head, d);
+        const int32_t at = (row * shape.num_heads + head) * dim + d;
+        score += FromBf16(data.q[static_cast<size_t>(at)]) * stored(false, t, d);
       }
       scores.push_back(score / std::sqrt(static_cast<double>(dim)));
       most = std::max(most, scores.back());
@@ -162,7 +215,7 @@ class DeviceAttentionTest : public DeviceTest {
       const double p = std::exp(scores[static_cast<size_t>(t - begin)] - most);
       sum += p;
       for (int32_t d = 0; d < dim; ++d) {
-        out[static_cast<size_t>(d)] += p * at(data.v, t * shape.num_kv_heads + kv_head, d);
+        out[static_cast<size_t>(d)] += p * stored(true, t, d);
       }
     }
     for (double& value : out) value /= sum;
@@ -185,12 +238,13 @@ class DeviceAttentionTest : public DeviceTest {
         }
         // p and the result are rounded to bf16; errors of p do not cancel where values do.
         ASSERT_LE(std::sqrt(error), 2 * kBf16Unit * (std::sqrt(norm) + 1.0))
-            << "row " << row << " head " << head << " head_dim " << shape.head_dim;
+            << "row " << row << " head " << head << " head_dim " << shape.head_dim << " type "
+            << static_cast<int>(shape.type);
       }
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, DeviceAttentionTest, kDeviceKinds, DeviceName);
+INSTANTIATE_TEST_SUITE_P(All, DeviceAttentionTest, kDeviceKindsWithHopper, DeviceName);
 
 TEST_P(DeviceAttentionTest, AgreesWithSoftmaxInDouble) {
   ExpectRight({4, 2, 64}, 70, 0);
@@ -201,9 +255,24 @@ TEST_P(DeviceAttentionTest, AgreesWithSoftmaxInDouble) {
   ExpectRight({4, 1, 64, 100}, 600, 570);
 }
 
+TEST_P(DeviceAttentionTest, AgreesOverACacheOfCodes) {
+  for (const KvType type : {KvType::kInt8, KvType::kFp8}) {
+    ExpectRight({4, 2, 64, 0, 32, type}, 70, 0);
+    ExpectRight({3, 1, 64, 0, 16, type}, 300, 299);
+    ExpectRight({4, 1, 128, 0, 64, type}, 530, 527);
+    ExpectRight({2, 2, 256, 0, 16, type}, 41, 0);
+    ExpectRight({8, 1, 256, 0, 128, type}, 290, 289);
+    ExpectRight({4, 1, 64, 100, 32, type}, 600, 570);
+    ExpectRight({2, 1, 32, Uniform(1, 80), 32, type}, Uniform(20, 120), 0);
+    ExpectRight({2, 2, 16, Uniform(1, 80), 16, type}, Uniform(20, 120), 7);
+  }
+}
+
 TEST_P(DeviceAttentionTest, PromptRowsAndGeneratedRowsHaveTheSameBits) {
   for (const AttentionShape shape :
-       {AttentionShape{4, 2, 64}, AttentionShape{4, 1, 64, 90}, AttentionShape{2, 1, 256}}) {
+       {AttentionShape{4, 2, 64}, AttentionShape{4, 1, 64, 90}, AttentionShape{2, 1, 128},
+        AttentionShape{2, 1, 256}, AttentionShape{4, 2, 32, 0, 32, KvType::kInt8},
+        AttentionShape{4, 1, 64, 90, 16, KvType::kFp8}}) {
     const int32_t length = 560;
     const std::vector<SequenceData> data = {RandomSequence(shape, length),
                                             RandomSequence(shape, 37)};
@@ -228,14 +297,16 @@ TEST_P(DeviceAttentionTest, PromptRowsAndGeneratedRowsHaveTheSameBits) {
 }
 
 TEST_P(DeviceAttentionTest, BlockSizeAndPlaceDoNotMatter) {
-  AttentionShape shape = {4, 2, 64, 0, 32};
-  const std::vector<SequenceData> data = {RandomSequence(shape, 300)};
-  const std::vector<Bf16Bits> expected = RunBatch(shape, data, {{0, 280, 300}}, 1);
-  for (int32_t block_tokens : {16, 64, 256}) {
-    shape.block_tokens = block_tokens;
-    const auto actual = RunBatch(shape, data, {{0, 280, 300}}, 1);
-    ExpectSameBits(actual.data(), expected.data(), expected.size(),
-                   "blocks of " + std::to_string(block_tokens));
+  for (const KvType type : {KvType::kBf16, KvType::kInt8, KvType::kFp8}) {
+    AttentionShape shape = {4, 2, 64, 0, 32, type};
+    const std::vector<SequenceData> data = {RandomSequence(shape, 300)};
+    const std::vector<Bf16Bits> expected = RunBatch(shape, data, {{0, 280, 300}}, 1);
+    for (int32_t block_tokens : {16, 64, 256}) {
+      shape.block_tokens = block_tokens;
+      const auto actual = RunBatch(shape, data, {{0, 280, 300}}, 1);
+      ExpectSameBits(actual.data(), expected.data(), expected.size(),
+                     "blocks of " + std::to_string(block_tokens));
+    }
   }
 }
 

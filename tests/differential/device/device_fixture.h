@@ -20,7 +20,7 @@
 
 namespace tandem::kernels {
 
-enum class DeviceKind { kEmulated, kCuda };
+enum class DeviceKind { kEmulated, kEmulatedHopper, kCuda, kCudaPortable };
 
 // Half an ulp of 1 in fp32 and in bf16: the largest relative error of one rounding.
 inline constexpr double kUnit = 0x1p-24;
@@ -49,13 +49,17 @@ class DeviceTest : public ::testing::TestWithParam<DeviceKind> {
   }
 
   void SetUp() override {
-    if (GetParam() == DeviceKind::kCuda) {
+    if (!emulated()) {
       if (CountCudaDevices() == 0) GTEST_SKIP() << "needs a GPU: " << DescribeCuda();
-      auto opened = OpenCudaDevice(0);
+      auto opened =
+          OpenCudaDevice(0, GetParam() == DeviceKind::kCudaPortable ? DeviceKernels::kPortable
+                                                                    : DeviceKernels::kOwn);
       ASSERT_TRUE(opened.ok()) << opened.status();
       device_ = *std::move(opened);
     } else {
-      device_ = emulated::NewEmulatedDevice(seed_);
+      device_ = emulated::NewEmulatedDevice(seed_, GetParam() == DeviceKind::kEmulatedHopper
+                                                       ? emulated::EmulatedChip::kHopper
+                                                       : emulated::EmulatedChip::kAmpere);
     }
     auto stream = device_->NewStream();
     ASSERT_TRUE(stream.ok()) << stream.status();
@@ -65,7 +69,9 @@ class DeviceTest : public ::testing::TestWithParam<DeviceKind> {
   const DeviceOps& ops() const { return device_->ops(); }
   DeviceStream& stream() { return *stream_; }
   // Sizes that take about as long on a GPU as small ones do on the emulator.
-  bool emulated() const { return GetParam() == DeviceKind::kEmulated; }
+  bool emulated() const {
+    return GetParam() == DeviceKind::kEmulated || GetParam() == DeviceKind::kEmulatedHopper;
+  }
 
   // Memory of the device that holds NaN.
   DeviceBuffer Poisoned(size_t bytes) {
@@ -112,9 +118,24 @@ class DeviceTest : public ::testing::TestWithParam<DeviceKind> {
 };
 
 inline std::string DeviceName(const ::testing::TestParamInfo<DeviceKind>& info) {
-  return info.param == DeviceKind::kEmulated ? "Emulated" : "Cuda";
+  constexpr const char* kNames[] = {"Emulated", "EmulatedHopper", "Cuda", "CudaPortable"};
+  return kNames[static_cast<int>(info.param)];
 }
 inline const auto kDeviceKinds = ::testing::Values(DeviceKind::kEmulated, DeviceKind::kCuda);
+// Of suites whose operators Hopper has kernels of its own for.
+inline const auto kDeviceKindsWithHopper =
+    ::testing::Values(DeviceKind::kEmulated, DeviceKind::kEmulatedHopper, DeviceKind::kCuda,
+                      DeviceKind::kCudaPortable);
+
+// x / sqrt(mean(x²) + eps) · weight in double.
+inline std::vector<double> Norm(const float* x, const float* weight, size_t size, double eps) {
+  double squares = 0;
+  for (size_t i = 0; i < size; ++i) squares += double{x[i]} * x[i];
+  const double factor = 1 / std::sqrt(squares / static_cast<double>(size) + eps);
+  std::vector<double> out;
+  for (size_t i = 0; i < size; ++i) out.push_back(x[i] * factor * weight[i]);
+  return out;
+}
 
 // Fails unless both hold the same bits.
 template <typename T>

@@ -1,8 +1,11 @@
 // Goal: the device's matrix product is right (against sums in double, within roundings of fp32
 // accumulation) and row-invariant: a row's bits do not depend on how many rows there are, on its
 // place among them, or on the tile that their number picks.
+#include <set>
+
 #include "device_fixture.h"
 #include "kernels/cuda/gemm_config.h"
+#include "kernels/cuda/gemm_wgmma_config.h"
 
 namespace tandem::kernels {
 namespace {
@@ -66,7 +69,7 @@ class DeviceGemmTest : public DeviceTest {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, DeviceGemmTest, kDeviceKinds, DeviceName);
+INSTANTIATE_TEST_SUITE_P(All, DeviceGemmTest, kDeviceKindsWithHopper, DeviceName);
 
 TEST_P(DeviceGemmTest, AgreesWithSumsInDouble) {
   ExpectRight({1, 1, 8}, {});
@@ -94,6 +97,79 @@ TEST_P(DeviceGemmTest, ARowDependsOnItselfAlone) {
     const std::vector<float> part = Run({count, n, k}, rows_of(first, count), w, {});
     ExpectSameBits(part.data(), all.data() + first * n, part.size(),
                    std::to_string(count) + " rows from " + std::to_string(first));
+  }
+}
+
+using HopperGemmTest = DeviceGemmTest;
+INSTANTIATE_TEST_SUITE_P(All, HopperGemmTest,
+                         ::testing::Values(DeviceKind::kEmulatedHopper, DeviceKind::kCuda),
+                         DeviceName);
+
+// Each tile of Hopper's kernel by a number of rows and multiprocessors that pick it, for 130
+// columns; a block walks several tiles where there is one multiprocessor, going round the stages.
+TEST_P(HopperGemmTest, ARowHasTheSameBitsInEveryTile) {
+  const int32_t n = 130, k = 8 * Uniform(66, 130), rows = 260;
+  const std::vector<Bf16Bits> w = NormalBf16(static_cast<size_t>(n * k));
+  const std::vector<Bf16Bits> x = NormalBf16(static_cast<size_t>(rows * k));
+  struct Choice {
+    int32_t rows, multiprocessors;
+  };
+  const std::vector<float> alone = Run({1, n, k}, x, w, {.multiprocessors = 1});
+  std::set<int> tiles;
+  for (const Choice& choice : {Choice{8, 1}, Choice{13, 2}, Choice{31, 1}, Choice{64, 1000},
+                               Choice{100, 4}, Choice{100, 2}, Choice{rows, 2}}) {
+    tiles.insert(gemm::ChooseWgmmaTile(choice.rows, n, choice.multiprocessors));
+    // The row that was alone comes last.
+    std::vector<Bf16Bits> part(x.begin() + k, x.begin() + choice.rows * k);
+    part.insert(part.end(), x.begin(), x.begin() + k);
+    const std::vector<float> y =
+        Run({choice.rows, n, k}, part, w, {.multiprocessors = choice.multiprocessors});
+    ExpectSameBits(y.data() + (choice.rows - 1) * n, alone.data(), alone.size(),
+                   "last of " + std::to_string(choice.rows) + " rows");
+  }
+  EXPECT_EQ(tiles.size(), size_t{gemm::kNumWgmmaTiles}) << "a tile is not tested";
+}
+
+TEST(WgmmaTile, IsChosenByShapeAndFitsHopper) {
+  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(1, 4096, 132)].rows, 8);
+  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(9, 4096, 132)].rows, 16);
+  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(64, 4096, 132)].rows, 64);
+  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(128, 4096, 132)].rows, 64)
+      << "wider tiles would leave multiprocessors idle";
+  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(2048, 4096, 132)].rows, 256);
+  for (const gemm::WgmmaTile& tile : gemm::kWgmmaTiles) {
+    EXPECT_LE(tile.shared_bytes(), size_t{227} << 10);
+    EXPECT_EQ(tile.n % 64, 0);
+    EXPECT_LE(tile.consumers(), 2);
+    EXPECT_EQ(tile.rows % 8, 0);
+    EXPECT_LE(tile.rows, 256);
+    EXPECT_EQ(tile.k % 64, 0);
+    EXPECT_GE(tile.stages, 3);
+    // Panels lie on multiples of 1024 bytes.
+    EXPECT_EQ(tile.rows * 128 % 1024, 0);
+    if (tile.consumers() > 1) {
+      EXPECT_LE(128 * (tile.copier_registers() + 2 * tile.consumer_registers()), 64 << 10);
+      // What the accumulators leave for everything else.
+      EXPECT_GE(tile.consumer_registers() - tile.rows / 2, 64);
+    }
+  }
+}
+
+TEST(WgmmaTile, PlacesVisitEveryTileOnceAndKeepNeighboursTogether) {
+  for (int row_tiles : {1, 3, 8, 9, 21}) {
+    for (int n_tiles : {1, 2, 7, 32}) {
+      std::set<std::pair<int, int>> seen;
+      int rows_at_once = 0;
+      for (int i = 0; i < row_tiles * n_tiles; ++i) {
+        const gemm::TilePlace at = gemm::PlaceOfTile(i, row_tiles, n_tiles);
+        EXPECT_TRUE(at.row_tile >= 0 && at.row_tile < row_tiles);
+        EXPECT_TRUE(at.n_tile >= 0 && at.n_tile < n_tiles);
+        seen.emplace(at.row_tile, at.n_tile);
+        if (i < 8 * n_tiles) rows_at_once = std::max(rows_at_once, at.row_tile + 1);
+      }
+      EXPECT_EQ(seen.size(), static_cast<size_t>(row_tiles * n_tiles));
+      EXPECT_EQ(rows_at_once, std::min(row_tiles, gemm::kBandTiles));
+    }
   }
 }
 

@@ -241,6 +241,7 @@ TEST_P(InvarianceTest, RefusesBadOptionsAndSlicesByName) {
   EXPECT_THAT(message({.isa = "ref", .numerics = "portable"}),
               ::testing::HasSubstr("isa \"ref\" does not have"));
   EXPECT_THAT(message({.kv_type = "int3"}), ::testing::HasSubstr("kv_type is \"int3\""));
+  EXPECT_THAT(message({.kv_type = "fp8"}), ::testing::HasSubstr("only --device cuda has"));
   EXPECT_THAT(message({.block_tokens = 48}), ::testing::HasSubstr("block_tokens is 48"));
   DrivenSequence request = requests_[0];
   request.blocks = TakeBlocks(engine_->spec(), 0, TotalTokens(request));

@@ -1,4 +1,4 @@
-// The devices that the device engine is tested on: the emulated one everywhere, CUDA where there is
+// The devices that the device engine is tested on: emulated ones everywhere, CUDA where there is
 // one.
 #pragma once
 
@@ -11,10 +11,11 @@
 
 namespace tandem::engine {
 
-enum class DeviceKind { kEmulated, kCuda };
+enum class DeviceKind { kEmulated, kEmulatedHopper, kCuda };
 
 inline std::string DeviceKindName(DeviceKind kind) {
-  return kind == DeviceKind::kEmulated ? "Emulated" : "Cuda";
+  if (kind == DeviceKind::kEmulated) return "Emulated";
+  return kind == DeviceKind::kEmulatedHopper ? "EmulatedHopper" : "Cuda";
 }
 // Whether to skip, saying so.
 inline bool DeviceIsMissing(DeviceKind kind) {
@@ -25,7 +26,11 @@ inline absl::StatusOr<std::unique_ptr<Engine>> NewEngineOn(DeviceKind kind,
                                                            const model::Checkpoint& checkpoint,
                                                            const DeviceEngineOptions& options) {
   if (kind == DeviceKind::kCuda) return NewCudaEngine(checkpoint, options);
-  return NewDeviceEngine(checkpoint, options, kernels::emulated::NewEmulatedDevice(7));
+  return NewDeviceEngine(
+      checkpoint, options,
+      kernels::emulated::NewEmulatedDevice(7, kind == DeviceKind::kEmulatedHopper
+                                                  ? kernels::emulated::EmulatedChip::kHopper
+                                                  : kernels::emulated::EmulatedChip::kAmpere));
 }
 
 }  // namespace tandem::engine

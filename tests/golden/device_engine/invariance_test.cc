@@ -1,7 +1,7 @@
-// Goal: idea 1 of the architecture on the device engine: tokens and logprob bits of a request do
-// not depend on the batch beside it, on chunk sizes, on block ids, on whether steps run as graphs,
-// or on the engine instance that computed its KV: blocks taken from one engine's arena and marked
-// arrived in another's continue the sequence to the bit.
+// Goal: idea 1 of the architecture on the device engine, with KV of each type: tokens and logprob
+// bits of a request do not depend on the batch beside it, on chunk sizes, on block ids, on whether
+// steps run as graphs, or on the engine instance that computed its KV: blocks taken from one
+// engine's arena and marked arrived in another's continue the sequence to the bit.
 #include <iostream>
 #include <random>
 
@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kBlocks = 128;
 constexpr int64_t kOutputTokens = 5;
 
-class DeviceInvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, DeviceKind>> {
+class DeviceInvarianceTest
+    : public ::testing::TestWithParam<std::tuple<const char*, DeviceKind, const char*>> {
  protected:
   void SetUp() override {
     kind_ = std::get<1>(GetParam());
@@ -35,6 +36,7 @@ class DeviceInvarianceTest : public ::testing::TestWithParam<std::tuple<const ch
   std::unique_ptr<Engine> NewEngine(DeviceEngineOptions options) {
     options.threads = 1;
     options.block_tokens = 16;
+    options.kv_type = std::get<2>(GetParam());
     auto engine = NewEngineOn(kind_, *checkpoint_, options);
     EXPECT_OK(engine.status());
     if (!engine.ok()) return nullptr;
@@ -196,8 +198,12 @@ TEST_P(DeviceInvarianceTest, PromptScoresDoNotDependOnChunks) {
 }
 
 TEST_P(DeviceInvarianceTest, ProfilingAndBadOptionsAreAnswered) {
-  auto engine = NewEngineOn(kind_, *checkpoint_, {.threads = 1, .block_tokens = 16});
+  DeviceEngineOptions options = {.threads = 1, .block_tokens = 16};
+  options.kv_type = std::get<2>(GetParam());
+  auto engine = NewEngineOn(kind_, *checkpoint_, options);
   ASSERT_OK(engine.status());
+  EXPECT_THAT((*engine)->spec().numerics_id,
+              ::testing::HasSubstr("-kv" + options.kv_type + "-b16"));
   ASSERT_OK_AND_ASSIGN(const int64_t bytes, (*engine)->ProfileStepBytes(40));
   EXPECT_GT(bytes, 0);
   ASSERT_OK_AND_ASSIGN(const auto kv_bytes, (*engine)->DeviceKvBytes());
@@ -206,19 +212,32 @@ TEST_P(DeviceInvarianceTest, ProfilingAndBadOptionsAreAnswered) {
   ExpectSame(RunAlone(engine->get(), requests_[1], 30), expected_[1], "after profiling");
   for (const DeviceEngineOptions& bad :
        {DeviceEngineOptions{.block_tokens = 8}, DeviceEngineOptions{.memory_fraction = 0},
-        DeviceEngineOptions{.context_tokens = -1}}) {
+        DeviceEngineOptions{.context_tokens = -1}, DeviceEngineOptions{.kv_type = "f32"}}) {
     EXPECT_EQ(NewEngineOn(kind_, *checkpoint_, bad).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, DeviceInvarianceTest,
-    ::testing::Combine(::testing::Values("llama", "mistral"),
-                       ::testing::Values(DeviceKind::kEmulated, DeviceKind::kCuda)),
-    [](const ::testing::TestParamInfo<DeviceInvarianceTest::ParamType>& param) {
-      return std::string(std::get<0>(param.param)) + "_" + DeviceKindName(std::get<1>(param.param));
-    });
+std::string InvarianceName(const ::testing::TestParamInfo<DeviceInvarianceTest::ParamType>& param) {
+  return std::string(std::get<0>(param.param)) + "_" + DeviceKindName(std::get<1>(param.param)) +
+         "_" + std::get<2>(param.param);
+}
+INSTANTIATE_TEST_SUITE_P(All, DeviceInvarianceTest,
+                         ::testing::Combine(::testing::Values("llama", "mistral"),
+                                            ::testing::Values(DeviceKind::kEmulated,
+                                                              DeviceKind::kCuda),
+                                            ::testing::Values("bf16")),
+                         InvarianceName);
+INSTANTIATE_TEST_SUITE_P(Codes, DeviceInvarianceTest,
+                         ::testing::Values(std::tuple("llama", DeviceKind::kEmulated, "int8"),
+                                           std::tuple("mistral", DeviceKind::kEmulated, "fp8"),
+                                           std::tuple("llama", DeviceKind::kCuda, "int8"),
+                                           std::tuple("mistral", DeviceKind::kCuda, "fp8")),
+                         InvarianceName);
+INSTANTIATE_TEST_SUITE_P(HopperKernels, DeviceInvarianceTest,
+                         ::testing::Values(std::tuple("llama", DeviceKind::kEmulatedHopper,
+                                                      "bf16")),
+                         InvarianceName);
 
 TEST(CudaEngine, SaysWhyThereIsNone) {
   if (kernels::CountCudaDevices() > 0) GTEST_SKIP() << "this host has a GPU";

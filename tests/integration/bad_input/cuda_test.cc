@@ -31,7 +31,13 @@ TEST(Cuda, OptionsAGpuCannotServeAreRefused) {
   const ProgramRun run =
       RunProgram({"tandem-decode-node", "--device=cuda", "--kv-type=f32", kTinyModel});
   EXPECT_EQ(run.exit_code, 1) << run.output;
-  EXPECT_THAT(run.output, HasSubstr("keeps KV in bf16 only"));
+  EXPECT_THAT(run.output, HasSubstr("kv_type is \"f32\" (--kv-type)"));
+}
+
+TEST(Cuda, OptionsACpuCannotServeAreRefused) {
+  const ProgramRun run = RunProgram({"tandem-decode-node", "--kv-type=fp8", kTinyModel});
+  EXPECT_EQ(run.exit_code, 1) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("kv_type is \"fp8\" (--kv-type)"));
 }
 
 }  // namespace

@@ -213,6 +213,11 @@ TEST_F(Failover, ADrainHandsLongAnswersOver) {
   EXPECT_EQ(nodes_[0]->AwaitEnd().value_or("goes on"), "exit code 0");
   EXPECT_THAT(nodes_[0]->log(), HasSubstr("idle=yes"));
   for (std::thread& client : clients) client.join();
+  // With their KV, of which nothing was computed again.
+  ASSERT_OK_AND_ASSIGN(const auto status, clients_[0]->GetStatus(absl::Seconds(5)));
+  EXPECT_GT(status.router().sequences_moved(), 0);
+  EXPECT_GT(status.router().kv_tokens_moved(), status.router().sequences_moved() * 20);
+  EXPECT_EQ(status.router().kv_tokens_recomputed(), 0);
 }
 
 // A stopped router's connections stay open: only pings show that nobody is behind them. What its

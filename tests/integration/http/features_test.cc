@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <regex>
@@ -57,8 +58,9 @@ TEST(HttpFeatures, StreamsEndWholeWhenTheRouterDrains) {
 }
 
 TEST(HttpFeatures, TraceIdsReachHeadersAndLogs) {
-  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256",
-                                                         "--hash-step-time=20ms"}));
+  ASSERT_OK_AND_ASSIGN(
+      auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256", "--hash-step-time=20ms",
+                                        "--log-level=debug"}));
   const std::string trace = "4bf92f3577b34da6a3ce929d0e0e4736";
   const std::string parent = "00-" + trace + "-00f067aa0ba902b7-01";
   const std::string late =
@@ -90,6 +92,10 @@ TEST(HttpFeatures, TraceIdsReachHeadersAndLogs) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(cluster->Stop(), "exit code 0");
   EXPECT_FALSE(cluster->LinesWith("trace_id=" + trace).empty());
+  const auto lines = cluster->LinesWith("trace_id=" + trace);
+  EXPECT_TRUE(std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
+    return absl::StrContains(line, "leg taken");
+  })) << "a node says it too";
   EXPECT_FALSE(cluster->LinesWith("trace_id=" + other.substr(3, 32)).empty());
 }
 

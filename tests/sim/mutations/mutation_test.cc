@@ -83,7 +83,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Planted{Mutation::kExportUnpinnedEarly, "ExportUnpinnedEarly"},
                       Planted{Mutation::kRouterLossIgnored, "RouterLossIgnored"},
                       Planted{Mutation::kForgetSkipped, "ForgetSkipped"},
-                      Planted{Mutation::kVerifiedOvercounted, "VerifiedOvercounted"}),
+                      Planted{Mutation::kVerifiedOvercounted, "VerifiedOvercounted"},
+                      Planted{Mutation::kAdoptedUnseen, "AdoptedUnseen"},
+                      Planted{Mutation::kMovedTokenRepeated, "MovedTokenRepeated"}),
     [](const auto& planted) { return std::string(planted.param.name); });
 
 TEST(Mutations, NoneIsMissedWithoutAny) {

@@ -23,6 +23,8 @@ TEST(Swarm, TwoThousandFreshSchedulesKeepEveryPromise) {
   EXPECT_TRUE(report.failures.empty());
   EXPECT_EQ(report.schedules, options.schedules);
   EXPECT_EQ(report.clients.done + report.clients.cancelled, report.requests);
+  EXPECT_GT(report.sequences_moved, 0);
+  EXPECT_GT(report.blocks_adopted, 0);
 }
 
 TEST(Swarm, EveryFaultMeetsEveryState) {
@@ -59,6 +61,54 @@ TEST(Schedule, APrefillNodesDeathCostsOnlyWhatWasNotVerified) {
     if (report.tokens_received > 0 && report.tokens_computed > 0) ++partly;
   }
   EXPECT_GT(partly, 10) << "deaths in the middle of a hand-off";
+}
+
+// Two decode nodes, and answers that are not over when the one that writes them drains. Whenever
+// that is: what was computed is computed once by all engines together, for one answer or for
+// several that share their prompt's blocks.
+TEST(Schedule, ADrainMovesSequencesAndNothingIsComputedAgain) {
+  SetLogLevel(LogLevel::kError);
+  int64_t moved = 0, moved_tokens = 0;
+  for (int64_t answers : {1, 3}) {
+    for (int64_t drain_us = 100'000; drain_us < 350'000; drain_us += 10'000) {
+      Schedule schedule;
+      schedule.seed = static_cast<uint64_t>(drain_us);
+      schedule.topology.decode_nodes = 2;
+      schedule.topology.step_us = 20'000;
+      schedule.requests.push_back(
+          {.at_us = 50'000, .own_tokens = 45, .own_seed = 3, .max_tokens = 60, .answers = answers});
+      const SimReport calm = RunSchedule(schedule);
+      schedule.faults.push_back(
+          {.at_us = drain_us, .kind = FaultKind::kDrain, .target = 2, .lasts_us = 100'000});
+      const SimReport report = RunSchedule(schedule);
+      SCOPED_TRACE(absl::StrCat(answers, " answers, drain at ", drain_us));
+      EXPECT_TRUE(report.violations.empty());
+      EXPECT_EQ(report.clients.done, 1);
+      EXPECT_EQ(report.rows_computed, calm.rows_computed);
+      EXPECT_EQ(calm.sequences_moved, 0);
+      moved += report.sequences_moved;
+      moved_tokens += report.kv_tokens_moved;
+    }
+  }
+  EXPECT_GE(moved, 90) << "of 100: nearly every drain found all answers running";
+  EXPECT_GT(moved_tokens, moved * 10);
+}
+
+TEST(Schedule, ADrainingNodesPrefixBlocksGoToAPeer) {
+  SetLogLevel(LogLevel::kError);
+  for (const int64_t target : {1, 3}) {  // the only nodes of each role that the prompt was on
+    Schedule schedule;
+    schedule.topology.prefill_nodes = schedule.topology.decode_nodes = 2;
+    schedule.requests.push_back(
+        {.at_us = 50'000, .own_tokens = 45, .own_seed = 3, .max_tokens = 4});
+    schedule.faults.push_back(
+        {.at_us = 300'000, .kind = FaultKind::kDrain, .target = target, .lasts_us = 100'000});
+    const SimReport report = RunSchedule(schedule);
+    SCOPED_TRACE(absl::StrCat("target ", target));
+    EXPECT_TRUE(report.violations.empty());
+    EXPECT_EQ(report.clients.done, 1);
+    EXPECT_GE(report.blocks_adopted, 45 / 8);
+  }
 }
 
 TEST(Schedule, EqualSeedsRunTheSameEvents) {

@@ -315,7 +315,7 @@ class Cluster {
     Collect();
     int done = 0;
     for (const Client& c : clients_) done += c.state == Client::kDone;
-    if (drain_after >= 0 && done >= drain_after) decode_->BeginDrain(now_);
+    if (drain_after >= 0 && done >= drain_after) decode_->BeginDrain(now_, absl::Seconds(1));
   }
 
   void Deliver() {

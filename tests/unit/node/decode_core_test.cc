@@ -1,15 +1,12 @@
 // Goal: the decode core answers each command and event of its contract as documented: what is
 // refused and why, who computes, what the KV plane is told, how epochs, attempts, deadlines and
 // aborts end, and where blocks are meanwhile.
-#include "decode_node/decode_core.h"
-
 #include <cmath>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "common/engine/hash_engine.h"
-#include "tests/testing/status_matchers.h"
+#include "tests/unit/node/decode_core_fixture.h"
 
 namespace tandem::decode_node {
 namespace {
@@ -17,92 +14,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-const node::RouterKey kRouter(7);
-constexpr int kBlocks = 8, kBlockTokens = 16;
-
-class DecodeCoreTest : public ::testing::Test {
- protected:
-  DecodeCoreTest() {
-    engine::HashEngineOptions options;
-    options.block_tokens = kBlockTokens;
-    options.context_tokens = 200;
-    engine_ = *engine::NewHashEngine(options);
-    EXPECT_OK(engine_->AllocateKv(kBlocks));
-    core_ = std::make_unique<DecodeCore>(node::SchedulerOptions{.spec = engine_->spec(),
-                                                                .num_blocks = kBlocks,
-                                                                .max_batch_tokens = 64,
-                                                                .max_sequences = 2,
-                                                                .max_waiting = 2});
-  }
-
-  static v1::NodeCommand Run(const std::string& id, int prompt_tokens, int local_max = 0,
-                             uint32_t attempt = 1) {
-    v1::NodeCommand command;
-    v1::Run& run = *command.mutable_run();
-    run.mutable_leg()->set_request_id(id);
-    run.mutable_leg()->set_attempt(attempt);
-    for (int i = 0; i < prompt_tokens; ++i) run.mutable_sequence()->add_prompt(i);
-    run.mutable_sequence()->mutable_stop()->set_max_tokens(3);
-    run.mutable_sequence()->mutable_sampling()->set_seed(1);
-    run.set_local_prefill_tokens_max(local_max);
-    run.set_deadline_s(5);
-    return command;
-  }
-  static v1::NodeCommand Abort(const std::string& id, uint32_t attempt = 1) {
-    v1::NodeCommand command;
-    command.mutable_abort()->mutable_leg()->set_request_id(id);
-    command.mutable_abort()->mutable_leg()->set_attempt(attempt);
-    return command;
-  }
-  static v1::NodeCommand NewEpoch(const std::string& id, uint64_t lease, uint32_t epoch,
-                                  int local_max = 0) {
-    v1::NodeCommand command;
-    command.mutable_new_epoch()->mutable_leg()->set_request_id(id);
-    command.mutable_new_epoch()->mutable_leg()->set_attempt(1);
-    command.mutable_new_epoch()->set_lease_id(lease);
-    command.mutable_new_epoch()->set_epoch(epoch);
-    command.mutable_new_epoch()->set_local_prefill_tokens_max(local_max);
-    return command;
-  }
-  static transfer::LeaseInstalled Installed(uint64_t lease, TokenId token, int32_t index = 0) {
-    transfer::LeaseInstalled installed{.lease = LeaseId(lease), .epoch = Epoch(1)};
-    installed.first_token.set_token_id(token);
-    installed.first_token.set_index(index);
-    installed.bytes_received = 1000;
-    installed.transfer_time = absl::Milliseconds(40);
-    installed.receive_time = absl::Milliseconds(3);
-    installed.transport = "fake";
-    return installed;
-  }
-
-  node::NodeActions Send(const v1::NodeCommand& command) {
-    core_->OnCommand(kRouter, command, now_);
-    return core_->TakeActions();
-  }
-  node::NodeActions Send(const transfer::TransferEvent& event) {
-    core_->OnTransfer(event, now_);
-    return core_->TakeActions();
-  }
-  node::NodeActions Step() {
-    const auto slices = core_->PlanStep(now_);
-    if (slices.empty()) return core_->TakeActions();
-    core_->OnStepDone(engine_->Step(slices, [](int) {}), now_);
-    return core_->TakeActions();
-  }
-  static absl::Status Refusal(const node::NodeActions& actions) {
-    if (actions.events.size() != 1 || !actions.events[0].second.has_refused()) {
-      return absl::UnknownError("not refused");
-    }
-    const v1::StatusProto& status = actions.events[0].second.refused().status();
-    return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
-  }
-  int64_t used() const { return core_->load().blocks_used(); }
-
-  std::unique_ptr<engine::Engine> engine_;
-  std::unique_ptr<DecodeCore> core_;
-  absl::Time now_ = absl::FromUnixSeconds(1000);
-};
 
 TEST_F(DecodeCoreTest, RefusesWhatCannotBeTakenOnAndHoldsNothing) {
   const auto refused = [&](v1::NodeCommand command, absl::StatusCode code, const char* what) {
@@ -131,7 +42,7 @@ TEST_F(DecodeCoreTest, RefusesWhatCannotBeTakenOnAndHoldsNothing) {
   refused(command, kInvalid, "deadline_s");
   refused(Run("a", 4, -2), kInvalid, "local_prefill_tokens_max: -2");
   command.mutable_prefill()->mutable_leg()->set_request_id("a");
-  refused(command, kInvalid, "this is a decode node");
+  refused(command, absl::StatusCode::kUnavailable, "not kept here");
 }
 
 TEST_F(DecodeCoreTest, RefusesForNowWithoutBlocksOrSlotsAndWhileDraining) {
@@ -143,8 +54,8 @@ TEST_F(DecodeCoreTest, RefusesForNowWithoutBlocksOrSlotsAndWhileDraining) {
   Send(transfer::LeaseDrained{LeaseId(1)});
   for (const char* id : {"c", "d", "e", "f"}) Send(Run(id, 2));
   EXPECT_THAT(Refusal(Send(Run("g", 2))), testing::StatusIs(kExhausted, HasSubstr("slots: 4")));
-  core_->BeginDrain(now_);
-  core_->BeginDrain(now_);
+  core_->BeginDrain(now_, absl::Seconds(1));
+  core_->BeginDrain(now_, absl::Seconds(1));
   const node::NodeActions actions = core_->TakeActions();
   ASSERT_THAT(actions.broadcast, SizeIs(1));
   EXPECT_TRUE(actions.broadcast[0].has_draining());
@@ -252,13 +163,12 @@ TEST_F(DecodeCoreTest, AbortedLeasesStayQuarantinedUntilDrained) {
   EXPECT_TRUE(core_->idle());
 }
 
-TEST_F(DecodeCoreTest, HandingOverGivesUpEveryLegAndKeepsQuarantines) {
-  Send(Run("a", 20));
-  Send(Installed(1, 65));
-  Send(Run("b", 20));
-  core_->BeginDrain(now_);
+TEST_F(DecodeCoreTest, HandingOverGivesUpEveryLegThatIsNotWholeAndKeepsQuarantines) {
+  Send(Run("a", 20, /*local_max=*/20));  // not computed yet
+  Send(Run("b", 21));
+  core_->BeginDrain(now_, absl::Seconds(1));
   core_->TakeActions();
-  core_->HandOver(now_);
+  core_->HandOver(now_, absl::Seconds(1));
   node::NodeActions actions = core_->TakeActions();
   ASSERT_THAT(actions.events, SizeIs(2));
   for (const auto& [router, event] : actions.events) {
@@ -269,7 +179,7 @@ TEST_F(DecodeCoreTest, HandingOverGivesUpEveryLegAndKeepsQuarantines) {
   EXPECT_TRUE(std::holds_alternative<transfer::CloseLease>(actions.transfer[0]));
   EXPECT_EQ(used(), 0);
   EXPECT_FALSE(core_->idle()) << "a receive may still come";
-  Send(transfer::LeaseDrained{LeaseId(2)});
+  Send(transfer::LeaseDrained{LeaseId(1)});
   EXPECT_TRUE(core_->idle());
 }
 

@@ -102,6 +102,37 @@ class PrefillCoreTest : public ::testing::Test {
   absl::Time now_ = absl::FromUnixSeconds(1000);
 };
 
+// Two prompts in one step, one of which begins with a cached block that has been damaged.
+TEST_F(PrefillCoreTest, ADamagedBlockFailsOnlyThePromptThatUsesIt) {
+  node::NodeActions actions = Send(Prefill("a", 20));
+  const auto open = std::get<transfer::OpenExport>(actions.transfer[0]);
+  Step();
+  Send(transfer::ExportDone{.export_id = open.export_id});
+  ASSERT_THAT(core_->CachedBlocks(), SizeIs(1));
+  engine_->arena().Block(/*layer=*/1, open.blocks[0])[3] ^= std::byte{4};
+
+  Send(Prefill("again", 20));
+  v1::NodeCommand other = Prefill("other", 4);
+  other.mutable_prefill()->mutable_sequence()->set_prompt(0, 99);
+  Send(other);
+  actions = Step();
+  int failed = 0, finished = 0;
+  for (const auto& [router, event] : actions.events) {
+    if (event.has_leg_failed()) {
+      ++failed;
+      EXPECT_EQ(event.leg_failed().leg().request_id(), "again");
+      EXPECT_EQ(event.leg_failed().status().code(), static_cast<int>(absl::StatusCode::kDataLoss));
+    }
+    if (event.has_prefill_finished()) {
+      ++finished;
+      EXPECT_EQ(event.prefill_finished().leg().request_id(), "other");
+    }
+  }
+  EXPECT_EQ(failed, 1);
+  EXPECT_EQ(finished, 1);
+  EXPECT_THAT(core_->CachedBlocks(), IsEmpty()) << "the damaged block is found by nobody";
+}
+
 TEST_F(PrefillCoreTest, PushesLayerByLayerWhatEachChunkCompletes) {
   node::NodeActions actions = Send(Prefill("a", 40));
   ASSERT_THAT(actions.transfer, SizeIs(1));
@@ -242,7 +273,7 @@ TEST_F(PrefillCoreTest, RefusesWhatCannotBeTakenOn) {
   EXPECT_TRUE(core_->idle());
   Send(Prefill("b", 100));
   refused(Prefill("c", 20), absl::StatusCode::kResourceExhausted, "2 blocks are needed, 1 of 8");
-  core_->BeginDrain(now_);
+  core_->BeginDrain(now_, absl::Seconds(1));
   core_->TakeActions();
   refused(Prefill("d", 4), absl::StatusCode::kUnavailable, "draining");
 }

@@ -158,6 +158,29 @@ TEST_F(SequenceSchedulerTest, OnlyTheSequenceAtFaultFailsWhenAStepDoes) {
       << "what was wrong must not be found again";
 }
 
+TEST_F(SequenceSchedulerTest, ADamagedBlockAndWhatFollowsItAreForgotten) {
+  SequenceScheduler scheduler(Options(16, 100, 8));
+  for (const int number : {1, 2, 3}) Add(scheduler, Input(number, 40));
+  Plan(scheduler);  // 100 rows: the third's come later
+  Finish(scheduler);
+  ASSERT_EQ(Plan(scheduler).size(), 3u);
+  std::vector<engine::SampledToken> tokens(3, {.token = 65});
+  tokens[1].damaged = scheduler.Get(SequenceId(2)).blocks[1];
+  const StepResult step = scheduler.FinishStep(tokens);
+  EXPECT_OK(step.status);
+  ASSERT_EQ(step.outcomes.size(), 3u);
+  for (const int i : {0, 2}) {
+    EXPECT_OK(step.outcomes[i].status);
+    EXPECT_TRUE(step.outcomes[i].sampled);
+  }
+  EXPECT_THAT(step.outcomes[1].status,
+              testing::StatusIs(absl::StatusCode::kDataLoss, HasSubstr("does not hold")));
+  EXPECT_FALSE(step.outcomes[1].sampled);
+  scheduler.Release(SequenceId(2));
+  EXPECT_EQ(scheduler.SealedHashes().size(), 5u) << "two of each, less one";
+  EXPECT_EQ(scheduler.Get(Add(scheduler, Input(2, 40))).cached_tokens, 16);
+}
+
 TEST_F(SequenceSchedulerTest, SequencesWithEqualPrefixesShareBlocks) {
   SequenceScheduler scheduler(Options(8, 100, 8));
   Add(scheduler, Input(1, 40));

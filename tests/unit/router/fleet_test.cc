@@ -73,7 +73,7 @@ class FleetTest : public ::testing::Test {
     fleet_.Join(NodeKey(key), registration, kStart);
     return absl::OkStatus();
   }
-  Fleet fleet_{TestModel(), 3};
+  Fleet fleet_{TestModel(), {3}};
 };
 
 TEST_F(FleetTest, FirstNodeFixesNumericsAndBlockSizeWhileAnyNodeIsThere) {

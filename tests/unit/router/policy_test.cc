@@ -160,7 +160,7 @@ class PairPlacementTest : public ::testing::Test {
     return PairPlacement({.local_prefill_tokens_max = 8}, fleet_, index_, *random_)
         .Place({prompt, total, hashes_, kNow, &failed_}, placement_);
   }
-  Fleet fleet_{TestModel(), 100};
+  Fleet fleet_{TestModel(), {100}};
   PrefixIndex index_{100000};
   std::unique_ptr<Random> random_ = NewSeededRandom(1);
   std::vector<kv::BlockHash> hashes_;

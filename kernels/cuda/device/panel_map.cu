@@ -1,0 +1,76 @@
+// The host's side of bulk tensor copies: descriptions made by the driver, whose function comes
+// through the runtime's table of driver symbols, so that nothing links libcuda.
+#include "kernels/cuda/device/hopper.h"
+
+namespace tandem::kernels::cuda {
+namespace {
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+EncodeTiled FindEncodeTiled() {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry,
+                                                             12000, cudaEnableDefault, &found);
+  if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
+  return reinterpret_cast<EncodeTiled>(entry);
+}
+
+// What all maps here have in common.
+struct Tensor {
+  const void* base;
+  cuuint32_t rank;
+  cuuint64_t sizes[4];    // the fastest dimension first; its stride is the element
+  cuuint64_t strides[3];  // in bytes
+  cuuint32_t box[4];
+};
+
+void Encode(const Tensor& tensor, DeviceStream& stream, CUtensorMap* map) {
+  static const EncodeTiled encode = FindEncodeTiled();
+  CudaStream& on = static_cast<CudaStream&>(stream);
+  if (encode == nullptr) {
+    on.Check("cudaGetDriverEntryPoint of cuTensorMapEncodeTiled", cudaErrorNotSupported);
+    return;
+  }
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  const CUresult result =
+      encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, tensor.rank, const_cast<void*>(tensor.base),
+             tensor.sizes, tensor.strides, tensor.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) on.Check("cuTensorMapEncodeTiled", cudaErrorInvalidValue);
+}
+
+}  // namespace
+
+PanelMap DescribePanels(const PanelSource& source, DeviceStream& stream) {
+  PanelMap panels = {};
+  Encode({.base = source.base,
+          .rank = 2,
+          .sizes = {static_cast<cuuint64_t>(source.columns), static_cast<cuuint64_t>(source.rows)},
+          .strides = {static_cast<cuuint64_t>(source.columns) * sizeof(Bf16Bits)},
+          .box = {kPanelColumns, static_cast<cuuint32_t>(source.panel_rows)}},
+         stream, &panels.map);
+  return panels;
+}
+
+CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream& stream) {
+  const KvShape& shape = layer.shape;
+  const cuuint64_t row_bytes = static_cast<cuuint64_t>(shape.head_dim) * sizeof(Bf16Bits);
+  const cuuint64_t block_tokens = static_cast<cuuint64_t>(shape.block_tokens);
+  const int tokens = shape.block_tokens < tokens_max ? shape.block_tokens : tokens_max;
+  // Nobody here knows how many blocks there are; tables name none beyond the region.
+  constexpr cuuint64_t kBlocksMax = 1 << 30;
+  CacheMap cache = {};
+  Encode({.base = layer.base,
+          .rank = 4,
+          .sizes = {static_cast<cuuint64_t>(shape.head_dim), block_tokens,
+                    2 * static_cast<cuuint64_t>(shape.num_kv_heads), kBlocksMax},
+          .strides = {row_bytes, block_tokens * row_bytes,
+                      static_cast<cuuint64_t>(layer.block_stride_bytes)},
+          .box = {kPanelColumns, static_cast<cuuint32_t>(tokens), 1, 1}},
+         stream, &cache.map);
+  return cache;
+}
+
+}  // namespace tandem::kernels::cuda

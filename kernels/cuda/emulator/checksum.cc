@@ -1,0 +1,2 @@
+// The kernel of checksum.cu, compiled for the emulator.
+#include "kernels/cuda/checksum.cu"

@@ -1,0 +1,2 @@
+// The kernels of grouped_gemm.cu, compiled for the emulator.
+#include "kernels/cuda/grouped_gemm.cu"

@@ -1,0 +1,299 @@
+#include "kernels/cuda/device/hopper.h"
+
+#include <cstring>
+#include <vector>
+
+#include "kernels/api/require.h"
+
+namespace tandem::kernels::emulated {
+namespace {
+
+// A barrier as it lies in shared memory. Memory that was never initialised is all ones.
+struct BarrierState {
+  uint64_t expected : 20;
+  uint64_t pending : 20;
+  uint64_t bytes : 23;  // of bulk copies that the phase still waits for
+  uint64_t parity : 1;  // of the current phase
+};
+static_assert(sizeof(BarrierState) == sizeof(Barrier));
+constexpr int kArrivalsMax = 1024;
+
+BarrierState Load(const Barrier* barrier) {
+  BarrierState state;
+  std::memcpy(&state, barrier, sizeof(state));
+  KERNEL_REQUIRE(state.expected > 0 && state.expected <= kArrivalsMax);
+  return state;
+}
+void Store(Barrier* barrier, BarrierState state) {
+  const bool ends = state.pending == 0 && state.bytes == 0;
+  if (ends) {
+    state.pending = state.expected;
+    state.parity ^= 1;
+  }
+  std::memcpy(barrier, &state, sizeof(state));
+  if (ends) Wake(barrier);
+}
+
+// The byte at window address `address`, in the view of the asynchronous units.
+char* AsyncAt(uint32_t address, int bytes) {
+  const Block& block = *CurrentThread().block;
+  const size_t offset = address - block.window_address;
+  KERNEL_REQUIRE(address >= block.window_address &&
+                 offset + static_cast<size_t>(bytes) <= block.shared_bytes);
+  return block.async_view + offset;
+}
+
+// Swizzling permutes the eight chunks of 16 bytes in 128 by the address bits above them.
+uint32_t Swizzled(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
+
+// A panel on its way. The block outlives it.
+struct PanelCopy {
+  char* shared;
+  char* async_view;
+  PanelSource source;
+  int row, column;
+  Barrier* barrier;
+
+  int bytes() const { return PanelBytes(source.panel_rows); }
+  void Poison() const {
+    std::memset(shared, 0xff, static_cast<size_t>(bytes()));
+    std::memset(async_view, 0xff, static_cast<size_t>(bytes()));
+  }
+  void Land() const {
+    for (int r = 0; r < source.panel_rows; ++r) {
+      for (int c = 0; c < kPanelColumns; ++c) {
+        const int64_t at_row = row + r, at_column = column + c;
+        const bool inside =
+            at_row >= 0 && at_row < source.rows && at_column >= 0 && at_column < source.columns;
+        const Bf16Bits value =
+            inside ? source.base[at_row * source.columns + at_column] : Bf16Bits{0};
+        // Panels lie on multiples of 1024, so offsets have the bits that addresses have.
+        const uint32_t to = Swizzled(static_cast<uint32_t>(r * kPanelRowBytes + c * 2));
+        std::memcpy(shared + to, &value, sizeof(value));
+        std::memcpy(async_view + to, &value, sizeof(value));
+      }
+    }
+    BarrierState state = Load(barrier);
+    KERNEL_REQUIRE(state.bytes >= static_cast<uint64_t>(bytes()));
+    state.bytes -= static_cast<uint64_t>(bytes());
+    Store(barrier, state);
+  }
+};
+
+// The rows of an operand of a product, as its descriptor tells where they lie.
+class Operand {
+ public:
+  explicit Operand(uint64_t descriptor)
+      : address_(static_cast<uint32_t>(descriptor & 0x3fff) << 4),
+        leading_bytes_(static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4),
+        stride_bytes_(static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4),
+        swizzled_(descriptor >> 62 == 1) {
+    // Neither the other swizzles nor a base offset are used here.
+    KERNEL_REQUIRE(descriptor >> 62 <= 1 && (descriptor >> 49 & 7) == 0);
+  }
+
+  // Element k of row `row`; transposed: element `row` of row k.
+  float At(int row, int k, bool transposed) const {
+    if (transposed) return AtTransposed(row, k);
+    const uint32_t group = static_cast<uint32_t>(row / 8) * stride_bytes_;
+    uint32_t address = address_ + group;
+    if (swizzled_) {
+      address = Swizzled(address + static_cast<uint32_t>(row % 8 * 128 + k * 2));
+    } else {  // blocks of eight rows by 16 bytes
+      address += static_cast<uint32_t>(k / 8) * leading_bytes_ +
+                 static_cast<uint32_t>(row % 8 * 16 + k % 8 * 2);
+    }
+    return Read(address);
+  }
+
+ private:
+  static float Read(uint32_t address) {
+    uint16_t bits;
+    std::memcpy(&bits, AsyncAt(address, sizeof(bits)), sizeof(bits));
+    return BitsToFloat(uint32_t{bits} << 16);
+  }
+  // Rows of 64 elements; the next 64 lie a leading offset on, the next eight rows a stride on.
+  float AtTransposed(int n, int k) const {
+    KERNEL_REQUIRE(swizzled_);
+    const uint32_t address = address_ + static_cast<uint32_t>(n / 64) * leading_bytes_ +
+                             static_cast<uint32_t>(k / 8) * stride_bytes_ +
+                             static_cast<uint32_t>(k % 8 * 128 + n % 64 * 2);
+    return Read(Swizzled(address));
+  }
+
+  const uint32_t address_, leading_bytes_, stride_bytes_;
+  const bool swizzled_;
+};
+
+// The running thread's part of a 64 × columns product.
+std::vector<double> Multiply(const Product& product) {
+  const int columns = product.columns;
+  const Operand of_a(product.a), of_b(product.b);
+  const int thread = ThreadIndex() % kWarpgroupSize;
+  float rows[2][16];
+  for (int half = 0; half < 2; ++half) {
+    for (int k = 0; k < 16; ++k) {
+      const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * half;
+      rows[half][k] = product.a_in_registers ? product.a_rows[half][k] : of_a.At(row, k, false);
+    }
+  }
+  std::vector<double> sums(static_cast<size_t>(columns / 2));
+  for (int j = 0; j < columns / 8; ++j) {
+    for (int e = 0; e < 2; ++e) {
+      double sum[2] = {0, 0};
+      for (int k = 0; k < 16; ++k) {
+        const double w = of_b.At(8 * j + thread % 4 * 2 + e, k, product.b_transposed);
+        for (int half = 0; half < 2; ++half) sum[half] += rows[half][k] * w;
+      }
+      for (int half = 0; half < 2; ++half) {
+        sums[static_cast<size_t>(4 * j + 2 * half + e)] = sum[half];
+      }
+    }
+  }
+  return sums;
+}
+
+const float kHidden = BitsToFloat(0xffffffffu);
+
+}  // namespace
+
+void InitBarrier(Barrier* barrier, int arrivals) {
+  KERNEL_REQUIRE(arrivals > 0 && arrivals <= kArrivalsMax && SharedAddress(barrier) % 8 == 0);
+  CurrentThread().has_unfenced_barriers = true;
+  BarrierState state = {};
+  state.expected = static_cast<uint64_t>(arrivals) & 0xfffff;
+  state.pending = state.expected;
+  std::memcpy(barrier, &state, sizeof(state));
+}
+
+void FenceBarrierInit() { CurrentThread().has_unfenced_barriers = false; }
+
+void FenceProxyAsync() {
+  const Block& block = *CurrentThread().block;
+  std::memcpy(block.async_view, block.shared, block.shared_bytes);
+}
+
+void Arrive(Barrier* barrier) {
+  BarrierState state = Load(barrier);
+  KERNEL_REQUIRE(state.pending > 0);
+  --state.pending;
+  Store(barrier, state);
+}
+
+void ArriveExpecting(Barrier* barrier, int bytes) {
+  BarrierState state = Load(barrier);
+  KERNEL_REQUIRE(state.pending > 0 && bytes >= 0 && bytes < 1 << 20);
+  state.bytes += static_cast<uint64_t>(bytes);
+  --state.pending;
+  Store(barrier, state);
+}
+
+void WaitPhase(Barrier* barrier, int parity) {
+  while (Load(barrier).parity == static_cast<uint64_t>(parity)) SleepOn(barrier);
+}
+
+PanelMap DescribePanels(const PanelSource& source, DeviceStream&) {
+  // What cuTensorMapEncodeTiled demands of these.
+  KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(source.base) % 16 == 0 && source.columns % 8 == 0);
+  KERNEL_REQUIRE(source.rows > 0 && source.columns > 0);
+  KERNEL_REQUIRE(source.panel_rows > 0 && source.panel_rows <= 256);
+  return {source};
+}
+
+void CopyPanel(char* panel, const PanelMap& map, int row, int column, Barrier* barrier) {
+  const PanelSource& source = map.source;
+  KERNEL_REQUIRE(SharedAddress(panel) % kPanelAlignment == 0);
+  const PanelCopy copy = {panel,  AsyncAt(SharedAddress(panel), PanelBytes(source.panel_rows)),
+                          source, row,
+                          column, barrier};
+  copy.Poison();
+  LandLater([copy] { copy.Land(); });
+}
+
+ProductQueue::Accumulators& ProductQueue::Hide(float* d, int columns) {
+  const size_t size = static_cast<size_t>(columns / 2);
+  for (Accumulators& hidden : hidden_) {
+    if (hidden.d != d) continue;
+    // Nobody may write accumulators either while a product on them is unfinished.
+    KERNEL_REQUIRE(hidden.values.size() == size && FloatToBits(d[0]) == FloatToBits(kHidden));
+    ++hidden.unfinished;
+    return hidden;
+  }
+  hidden_.push_back({d, std::vector<float>(d, d + size), 1});
+  for (size_t i = 0; i < size; ++i) d[i] = kHidden;
+  return hidden_.back();
+}
+
+CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream&) {
+  KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(layer.base) % 16 == 0);
+  KERNEL_REQUIRE(layer.block_stride_bytes % 16 == 0);
+  return {layer, layer.shape.block_tokens < tokens_max ? layer.shape.block_tokens : tokens_max};
+}
+
+void CopyCachePanel(char* panel, const CacheMap& map, const CachePlace& place, Barrier* barrier) {
+  const KvShape& shape = map.layer.shape;
+  KERNEL_REQUIRE(place.slab >= 0 && place.slab < 2 * shape.num_kv_heads && place.block >= 0);
+  const char* slab =
+      static_cast<const char*>(map.layer.base) + place.block * map.layer.block_stride_bytes +
+      int64_t{place.slab} * shape.block_tokens * shape.head_dim * int64_t{sizeof(Bf16Bits)};
+  const PanelSource source = {reinterpret_cast<const Bf16Bits*>(slab), shape.block_tokens,
+                              shape.head_dim, map.tokens};
+  CopyPanel(panel, {source}, place.token, place.column, barrier);
+}
+
+void AddRegisterProductOf(float* d, int columns, const uint32_t a[4], uint64_t b) {
+  struct Words {
+    uint32_t of[4];
+  };
+  const Words mine = {{a[0], a[1], a[2], a[3]}};
+  const WarpExchange<Words> warp(mine);
+  Product product = {d, columns, true, b, true};
+  product.a_in_registers = true;
+  for (int half = 0; half < 2; ++half) {
+    for (int k = 0; k < 16; ++k) {
+      const uint32_t word = warp.of(ThreadIndex() % 32 / 4 * 4 + k % 8 / 2).of[half + k / 8 * 2];
+      product.a_rows[half][k] = BitsToFloat(word >> (16 * (k % 2)) << 16);
+    }
+  }
+  CurrentThread().products.Start(product);
+}
+
+void ProductQueue::Start(const Product& product) {
+  KERNEL_REQUIRE(fenced_);
+  Hide(product.d, product.columns);
+  Started started = {product, {}};
+  if (DrawNumber() % 2 == 0) started.sums = Multiply(product);
+  open_.push_back(std::move(started));
+}
+
+void ProductQueue::Commit() {
+  groups_.push_back(std::move(open_));
+  open_.clear();
+}
+
+void ProductQueue::Finish(const Started& started) {
+  const Product& product = started.product;
+  const std::vector<double> sums = started.sums.empty() ? Multiply(product) : started.sums;
+  for (size_t at = 0; at < hidden_.size(); ++at) {
+    Accumulators& hidden = hidden_[at];
+    if (hidden.d != product.d) continue;
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const double before = product.accumulate ? double{hidden.values[i]} : 0.0;
+      hidden.values[i] = static_cast<float>(before + sums[i]);
+    }
+    if (--hidden.unfinished > 0) return;
+    std::memcpy(hidden.d, hidden.values.data(), hidden.values.size() * sizeof(float));
+    hidden_.erase(hidden_.begin() + static_cast<std::ptrdiff_t>(at));
+    return;
+  }
+}
+
+void ProductQueue::Wait(size_t pending) {
+  fenced_ = false;
+  while (groups_.size() > pending) {
+    for (const Started& started : groups_.front()) Finish(started);
+    groups_.erase(groups_.begin());
+  }
+}
+
+}  // namespace tandem::kernels::emulated

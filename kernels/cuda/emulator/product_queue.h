@@ -1,0 +1,54 @@
+// One emulated thread's part of its warpgroup's asynchronous matrix products.
+//
+// Operands are read at the start or as late as the waits allow, whichever is drawn. Accumulators
+// hold NaN from the start of the first product on them to the wait that ends the last.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace tandem::kernels::emulated {
+
+// The thread's part of d[64×columns] (+)= a · b, d: [columns / 2].
+struct Product {
+  float* d;
+  int columns;
+  bool accumulate;
+  uint64_t b;
+  bool b_transposed = false;
+  uint64_t a = 0;
+  bool a_in_registers = false;
+  float a_rows[2][16] = {};  // of a in registers: the thread's two rows
+};
+
+class ProductQueue {
+ public:
+  void Start(const Product& product);
+  void Fence() { fenced_ = true; }
+  void Commit();
+  void Wait(size_t pending);
+  bool empty() const { return open_.empty() && groups_.empty(); }
+
+ private:
+  struct Started {
+    Product product;
+    std::vector<double> sums;  // empty: operands are still to be read
+  };
+  // What accumulators will hold once their products end.
+  struct Accumulators {
+    float* d;
+    std::vector<float> values;
+    int unfinished;
+  };
+
+  Accumulators& Hide(float* d, int columns);
+  void Finish(const Started& started);
+
+  bool fenced_ = false;
+  std::vector<Started> open_;
+  std::vector<std::vector<Started>> groups_;  // oldest first
+  std::vector<Accumulators> hidden_;
+};
+
+}  // namespace tandem::kernels::emulated

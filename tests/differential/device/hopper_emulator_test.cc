@@ -1,0 +1,235 @@
+// Goal: the emulation of Hopper's barriers, bulk copies and warpgroup products computes what they
+// compute, and catches what a GPU punishes at random: operands read too early or overwritten too
+// early, accumulators read before the wait, stores that were not shown to the tensor cores, wrong
+// descriptors, barriers that nobody completes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "device_fixture.h"
+#include "kernels/cuda/device/hopper.h"
+#include "kernels/cuda/device/swizzle.h"
+
+namespace tandem::kernels::emulated {
+namespace {
+
+enum class Mistake {
+  kNone,
+  kNoWaitForCopy,
+  kReleaseBeforeProductEnds,
+  kReadBeforeWait,
+  kNoProxyFence,
+  kNoProductFence,
+  kNoBarrierFence,
+  kWrongStep,
+  kWrongSwizzle,
+  kWrongParity,
+  kTooManyBytesExpected,
+  kCopyOutlivesBlock,
+};
+
+constexpr int kRows = 16, kTiles = 3;
+constexpr int kColumns = kTiles * kPanelColumns;
+
+// out[64][kRows] = a[64][kColumns] · b[kRows][kColumns]ᵀ by one warpgroup, while one thread of
+// another copies b panel after panel into one stage; a is stored by ordinary stores.
+template <Mistake kMistake>
+struct ProductKernel {
+  struct Params {
+    const Bf16Bits* a;
+    PanelMap b;
+    float* out;
+  };
+  static constexpr int kThreads = 256;
+  static constexpr int kPanelsOfA = kTiles * 64 * kPanelRowBytes;
+  static constexpr size_t kSharedBytes = kPanelsOfA + kRows * kPanelRowBytes + 16 + kPanelAlignment;
+  static constexpr bool Has(Mistake mistake) { return kMistake == mistake; }
+
+  static char* PanelOfB() { return PanelMemory() + kPanelsOfA; }
+  static Barrier* Full() { return reinterpret_cast<Barrier*>(PanelOfB() + PanelBytes(kRows)); }
+  static Barrier* Empty() { return Full() + 1; }
+
+  static void StoreA(const Params& p) {
+    for (int i = ThreadIndex(); i < 64 * kColumns / 8; i += kThreads) {
+      const int row = i / (kColumns / 8), chunk = i % (kColumns / 8);
+      char* panel = PanelMemory() + chunk / 8 * PanelBytes(64);
+      std::memcpy(panel + SwizzledOffset<8>(row, chunk % 8), p.a + i * 8, 16);
+    }
+  }
+  static void CopyB(const Params& p) {
+    const int extra = Has(Mistake::kCopyOutlivesBlock) ? 1 : 0;
+    for (int i = 0; i < kTiles + extra; ++i) {
+      WaitPhase(Empty(), i % 2 ^ 1);
+      ArriveExpecting(Full(), PanelBytes(kRows) + (Has(Mistake::kTooManyBytesExpected) ? 16 : 0));
+      CopyPanel(PanelOfB(), p.b, 0, i * kPanelColumns, Full());
+    }
+  }
+  static uint64_t Descriptor(const char* panel, int step) {
+    uint64_t descriptor = PanelDescriptor(panel, step);
+    if (Has(Mistake::kWrongStep) && step == 1) descriptor += 1;
+    if (Has(Mistake::kWrongSwizzle)) descriptor &= ~(uint64_t{3} << 62);
+    return descriptor;
+  }
+  static void Multiply(const Params& p) {
+    float acc[kRows / 2];
+    for (int i = 0; i < kTiles; ++i) {
+      const int parity = i % 2 ^ (Has(Mistake::kWrongParity) ? 1 : 0);
+      if (!Has(Mistake::kNoWaitForCopy)) WaitPhase(Full(), parity);
+      if (!Has(Mistake::kNoProductFence)) FenceProducts(acc);
+      for (int step = 0; step < 4; ++step) {
+        StartProduct(acc, Descriptor(PanelMemory() + i * PanelBytes(64), step),
+                     Descriptor(PanelOfB(), step), i + step > 0);
+      }
+      CommitProducts();
+      if (Has(Mistake::kReleaseBeforeProductEnds)) {
+        Arrive(Empty());
+        // Time for others to notice: warps are held back at random.
+        for (int turn = 0; turn < 20; ++turn) WarpBarrier();
+      }
+      if (Has(Mistake::kReadBeforeWait) && i == kTiles - 1) Write(p, acc);
+      WaitProducts<0>(acc);
+      if (!Has(Mistake::kReleaseBeforeProductEnds)) Arrive(Empty());
+    }
+    if (!Has(Mistake::kReadBeforeWait)) Write(p, acc);
+  }
+  static void Write(const Params& p, const float (&acc)[kRows / 2]) {
+    for (int i = 0; i < kRows / 2; ++i) {
+      const int row = WarpIndex() * 16 + LaneIndex() / 4 + i / 2 % 2 * 8;
+      p.out[row * kRows + i / 4 * 8 + LaneIndex() % 4 * 2 + i % 2] = acc[i];
+    }
+  }
+  static void Run(const Params& p) {
+    if (ThreadIndex() == 0) {
+      InitBarrier(Full(), 1);
+      InitBarrier(Empty(), kWarpgroupSize);
+      if (!Has(Mistake::kNoBarrierFence)) FenceBarrierInit();
+    }
+    StoreA(p);
+    if (!Has(Mistake::kNoProxyFence)) FenceProxyAsync();
+    SyncThreads();
+    if (WarpgroupIndex() == 0) {
+      Multiply(p);
+    } else if (WarpIndex() == kWarpgroupWarps && ElectOne()) {
+      CopyB(p);
+    }
+  }
+};
+
+class HopperEmulatorTest : public DeviceTest {
+ protected:
+  HopperEmulatorTest() {
+    a_ = NormalBf16(64 * kColumns);
+    b_ = NormalBf16(kRows * kColumns);
+  }
+
+  // How many of the results are wrong, NaN among them.
+  template <Mistake kMistake>
+  int CountWrong(uint64_t seed) {
+    using Kernel = ProductKernel<kMistake>;
+    const std::unique_ptr<Device> device = NewEmulatedDevice(seed, EmulatedChip::kHopper);
+    const std::unique_ptr<DeviceStream> stream = *device->NewStream();
+    const PanelMap b = DescribePanels({b_.data(), kRows, kColumns, kRows}, *stream);
+    std::vector<float> out(64 * kRows);
+    Launch<Kernel>({.threads = Kernel::kThreads, .shared_bytes = Kernel::kSharedBytes},
+                   {a_.data(), b, out.data()}, *stream);
+    int wrong = 0;
+    for (int m = 0; m < 64; ++m) {
+      for (int n = 0; n < kRows; ++n) {
+        double sum = 0;
+        for (int k = 0; k < kColumns; ++k) {
+          sum += double{FromBf16(a_[static_cast<size_t>(m * kColumns + k)])} *
+                 FromBf16(b_[static_cast<size_t>(n * kColumns + k)]);
+        }
+        const float got = out[static_cast<size_t>(m * kRows + n)];
+        if (!(std::abs(got - sum) < 1e-3)) ++wrong;
+      }
+    }
+    return wrong;
+  }
+
+  std::vector<Bf16Bits> a_, b_;
+};
+INSTANTIATE_TEST_SUITE_P(All, HopperEmulatorTest, ::testing::Values(DeviceKind::kEmulatedHopper),
+                         DeviceName);
+
+TEST_P(HopperEmulatorTest, MultipliesPanels) {
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(CountWrong<Mistake::kNone>(seed_ + i), 0);
+}
+
+TEST_P(HopperEmulatorTest, ShowsOperandsOverwrittenTooEarly) {
+  for (uint64_t i = 0; i < 5; ++i) {
+    EXPECT_GT(CountWrong<Mistake::kReleaseBeforeProductEnds>(seed_ + i), 0);
+  }
+}
+
+TEST_P(HopperEmulatorTest, ShowsAccumulatorsReadBeforeTheWait) {
+  EXPECT_EQ(CountWrong<Mistake::kReadBeforeWait>(seed_), 64 * kRows);
+}
+
+TEST_P(HopperEmulatorTest, ShowsStoresThatTensorCoresWereNotShown) {
+  EXPECT_EQ(CountWrong<Mistake::kNoProxyFence>(seed_), 64 * kRows);
+}
+
+TEST_P(HopperEmulatorTest, ShowsWrongDescriptors) {
+  EXPECT_GT(CountWrong<Mistake::kWrongStep>(seed_), 32 * kRows);
+  EXPECT_GT(CountWrong<Mistake::kWrongSwizzle>(seed_), 32 * kRows);
+}
+
+using HopperEmulatorDeathTest = HopperEmulatorTest;
+INSTANTIATE_TEST_SUITE_P(All, HopperEmulatorDeathTest,
+                         ::testing::Values(DeviceKind::kEmulatedHopper), DeviceName);
+
+TEST_P(HopperEmulatorDeathTest, EndsWhereAGpuWouldHangOrBreak) {
+  EXPECT_DEATH(CountWrong<Mistake::kTooManyBytesExpected>(seed_), "precondition broken: moved");
+  // Who does not wait for the copy, or for the other parity, which passes at once, runs ahead of
+  // the phases: depending on the order of threads a copy begins in a phase that still waits for the
+  // last, or a phase never ends.
+  EXPECT_DEATH(CountWrong<Mistake::kNoWaitForCopy>(seed_), "precondition broken");
+  EXPECT_DEATH(CountWrong<Mistake::kWrongParity>(seed_), "precondition broken");
+  EXPECT_DEATH(CountWrong<Mistake::kNoProductFence>(seed_), "precondition broken: fenced_");
+  EXPECT_DEATH(CountWrong<Mistake::kNoBarrierFence>(seed_), "unfenced_barriers");
+  EXPECT_DEATH(CountWrong<Mistake::kCopyOutlivesBlock>(seed_), "landings_.empty");
+}
+
+// Copies the panel at (row, column) of a small matrix and shows shared memory as it then is.
+struct CopyKernel {
+  struct Params {
+    PanelMap map;
+    int row, column;
+    Bf16Bits* out;  // [8][64], chunks put back in order
+  };
+  static constexpr int kThreads = 32;
+  static void Run(const Params& p) {
+    char* panel = PanelMemory();
+    Barrier* barrier = reinterpret_cast<Barrier*>(panel + PanelBytes(8));
+    if (ThreadIndex() == 0) {
+      InitBarrier(barrier, 1);
+      FenceBarrierInit();
+      ArriveExpecting(barrier, PanelBytes(8));
+      CopyPanel(panel, p.map, p.row, p.column, barrier);
+    }
+    SyncThreads();
+    WaitPhase(barrier, 0);
+    for (int i = ThreadIndex(); i < 64; i += kThreads) {
+      std::memcpy(p.out + i * 8, panel + SwizzledOffset<8>(i / 8, i % 8), 16);
+    }
+  }
+};
+
+TEST_P(HopperEmulatorTest, FillsWithZerosBeyondTheMatrix) {
+  const int rows = Uniform(1, 20), columns = 8 * Uniform(1, 20);
+  const std::vector<Bf16Bits> matrix(static_cast<size_t>(rows * columns), 0x3f80);
+  const PanelMap map = DescribePanels({matrix.data(), rows, columns, 8}, stream());
+  const int row = 8 * Uniform(0, 2), column = 64 * Uniform(0, 2);
+  std::vector<Bf16Bits> out(8 * 64);
+  Launch<CopyKernel>({.threads = 32, .shared_bytes = 2048 + kPanelAlignment},
+                     {map, row, column, out.data()}, stream());
+  for (int i = 0; i < 8 * 64; ++i) {
+    const bool inside = row + i / 64 < rows && column + i % 64 < columns;
+    ASSERT_EQ(out[static_cast<size_t>(i)], inside ? 0x3f80 : 0) << i << " of " << rows;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::kernels::emulated

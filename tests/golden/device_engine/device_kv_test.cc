@@ -1,0 +1,151 @@
+// Goal: what a device's KV cache copies to the host and back is verified: bytes arrive as they
+// were, a copy that was damaged once is made again, one that stays damaged is an error that names
+// the block, and what arrived from elsewhere is on the device before a step looks at it.
+#include "common/engine/device_kv.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <iostream>
+#include <random>
+
+#include "kernels/cuda/emulator/emulated_device.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::engine {
+namespace {
+
+constexpr int kLayers = 2;
+constexpr int64_t kBlockBytes = 640;
+constexpr int64_t kBlocks = 12;
+
+class DeviceKvTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const uint64_t seed = std::random_device()();
+    random_.seed(seed);
+    std::cout << "seed " << seed << "\n";
+    device_ = kernels::emulated::NewEmulatedDevice(seed);
+    kv::BlockLayout layout;
+    layout.num_layers = kLayers;
+    layout.block_tokens = 16;
+    layout.layer_block_bytes = kBlockBytes;
+    ASSERT_OK_AND_ASSIGN(kv_, DeviceKv::Create(layout, kBlocks, *device_));
+    ASSERT_OK_AND_ASSIGN(ready_, device_->NewEvent());
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int64_t i = 0; i < kBlocks * kBlockBytes; ++i) {
+        kv_->Region(layer)[i] = static_cast<char>(random_());
+      }
+    }
+  }
+
+  bool Same(int layer, int64_t block) const {
+    return std::memcmp(kv_->Region(layer) + block * kBlockBytes,
+                       kv_->arena().Block(layer, BlockId(static_cast<int32_t>(block))).data(),
+                       kBlockBytes) == 0;
+  }
+  // A slice that looks at blocks 3, 4 and 9, which arrive with other bytes than the device has.
+  SequenceSlice Arrive() {
+    for (int32_t block : blocks_) {
+      for (int layer = 0; layer < kLayers; ++layer) {
+        for (std::byte& byte : kv_->arena().Block(layer, BlockId(block))) {
+          byte = static_cast<std::byte>(random_());
+        }
+      }
+      kv_->arena().MarkArrived(BlockId(block));
+      ids_.push_back(BlockId(block));
+    }
+    SequenceSlice slice;
+    slice.blocks = ids_;
+    slice.num_computed = 47;
+    slice.num_new = 1;
+    return slice;
+  }
+
+  const std::vector<int32_t> blocks_ = {9, 3, 4};
+  std::vector<BlockId> ids_;
+  std::mt19937_64 random_;
+  std::unique_ptr<kernels::Device> device_;
+  std::unique_ptr<kernels::DeviceEvent> ready_;
+  std::unique_ptr<DeviceKv> kv_;
+};
+
+TEST_F(DeviceKvTest, MirrorsBlocksOfALayer) {
+  ASSERT_OK(kv_->Mirror(1, {BlockId(2), BlockId(3), BlockId(7)}, *ready_));
+  for (int64_t block = 0; block < kBlocks; ++block) {
+    EXPECT_EQ(Same(1, block), block == 2 || block == 3 || block == 7) << block;
+    EXPECT_FALSE(Same(0, block)) << block;
+  }
+}
+
+TEST_F(DeviceKvTest, PinsWhatCopiesTouchAndStagesTheRest) {
+  ASSERT_OK(kv_->Mirror(1, {BlockId(2)}, *ready_));
+  EXPECT_EQ(kernels::emulated::NumPins(*device_), 1u);
+  ASSERT_OK(kv_->Mirror(1, {BlockId(7)}, *ready_));
+  EXPECT_EQ(kernels::emulated::NumPins(*device_), 1u) << "the same piece";
+  kernels::emulated::LimitPins(*device_, 1);
+  ASSERT_OK(kv_->Mirror(0, {BlockId(3), BlockId(4)}, *ready_));
+  EXPECT_TRUE(Same(0, 3) && Same(0, 4) && Same(1, 2) && Same(1, 7));
+  ASSERT_OK(kv_->FetchArrived({Arrive()}));
+  for (int32_t block : blocks_) EXPECT_TRUE(Same(0, block) && Same(1, block)) << block;
+  kv_.reset();
+  EXPECT_EQ(kernels::emulated::NumPins(*device_), 0u);
+}
+
+// Pieces of a large arena are pinned one by one; a run of blocks does not cross from one to the
+// next.
+TEST_F(DeviceKvTest, RunsEndWithTheirPiece) {
+  kv::BlockLayout layout;
+  layout.num_layers = 1;
+  layout.block_tokens = 16;
+  layout.layer_block_bytes = int64_t{1} << 20;
+  ASSERT_OK_AND_ASSIGN(kv_, DeviceKv::Create(layout, 34, *device_));
+  std::memset(kv_->Region(0), 7, size_t{34} << 20);
+  ASSERT_OK(kv_->Mirror(0, {BlockId(31), BlockId(32), BlockId(33)}, *ready_));
+  EXPECT_EQ(kernels::emulated::NumPins(*device_), 2u);
+  for (int32_t block : {31, 32, 33}) {
+    EXPECT_EQ(kv_->arena().Block(0, BlockId(block)).front(), std::byte{7}) << block;
+    EXPECT_EQ(kv_->arena().Block(0, BlockId(block)).back(), std::byte{7}) << block;
+  }
+}
+
+TEST_F(DeviceKvTest, ACopyToTheHostThatWasDamagedIsMadeAgain) {
+  kernels::emulated::DamageCopies(*device_, 1, kBlockBytes);
+  ASSERT_OK(kv_->Mirror(0, {BlockId(5), BlockId(8)}, *ready_));
+  EXPECT_TRUE(Same(0, 5));
+  EXPECT_TRUE(Same(0, 8));
+}
+
+TEST_F(DeviceKvTest, ACopyToTheHostThatStaysDamagedIsNamed) {
+  kernels::emulated::DamageCopies(*device_, 1000, kBlockBytes);
+  const absl::Status status = kv_->Mirror(1, {BlockId(5)}, *ready_);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::AllOf(::testing::HasSubstr("block 5 layer 1"),
+                               ::testing::HasSubstr("to the host")));
+}
+
+TEST_F(DeviceKvTest, WhatArrivedIsFetchedOnceAndVerified) {
+  const SequenceSlice slice = Arrive();
+  kernels::emulated::DamageCopies(*device_, 1, kBlockBytes);
+  ASSERT_OK(kv_->FetchArrived({slice}));
+  for (int32_t block : blocks_) {
+    EXPECT_TRUE(Same(0, block)) << block;
+    EXPECT_TRUE(Same(1, block)) << block;
+  }
+  // Nothing is left to copy, so nothing can be damaged.
+  kernels::emulated::DamageCopies(*device_, 1000, kBlockBytes);
+  EXPECT_OK(kv_->FetchArrived({slice}));
+}
+
+TEST_F(DeviceKvTest, AFetchThatStaysDamagedIsNamed) {
+  const SequenceSlice slice = Arrive();
+  kernels::emulated::DamageCopies(*device_, 1000, kBlockBytes);
+  const absl::Status status = kv_->FetchArrived({slice});
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("to the device"));
+}
+
+}  // namespace
+}  // namespace tandem::engine

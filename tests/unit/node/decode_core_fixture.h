@@ -1,0 +1,102 @@
+// A decode core with a hash engine, driven by hand: its commands, events and steps. Thread safety:
+// none.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/engine/hash_engine.h"
+#include "decode_node/decode_core.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::decode_node {
+
+inline const node::RouterKey kRouter(7);
+inline constexpr int kBlocks = 8, kBlockTokens = 16;
+
+class DecodeCoreTest : public ::testing::Test {
+ protected:
+  DecodeCoreTest() { MakeFresh(); }
+  void MakeFresh() {
+    engine::HashEngineOptions options;
+    options.block_tokens = kBlockTokens;
+    options.context_tokens = 200;
+    engine_ = *engine::NewHashEngine(options);
+    EXPECT_OK(engine_->AllocateKv(kBlocks));
+    core_ = std::make_unique<DecodeCore>(node::SchedulerOptions{.spec = engine_->spec(),
+                                                                .num_blocks = kBlocks,
+                                                                .max_batch_tokens = 64,
+                                                                .max_sequences = 2,
+                                                                .max_waiting = 2});
+  }
+
+  static v1::NodeCommand Run(const std::string& id, int prompt_tokens, int local_max = 0,
+                             uint32_t attempt = 1) {
+    v1::NodeCommand command;
+    v1::Run& run = *command.mutable_run();
+    run.mutable_leg()->set_request_id(id);
+    run.mutable_leg()->set_attempt(attempt);
+    for (int i = 0; i < prompt_tokens; ++i) run.mutable_sequence()->add_prompt(i);
+    run.mutable_sequence()->mutable_stop()->set_max_tokens(3);
+    run.mutable_sequence()->mutable_sampling()->set_seed(1);
+    run.set_local_prefill_tokens_max(local_max);
+    run.set_deadline_s(5);
+    return command;
+  }
+  static v1::NodeCommand Abort(const std::string& id, uint32_t attempt = 1) {
+    v1::NodeCommand command;
+    command.mutable_abort()->mutable_leg()->set_request_id(id);
+    command.mutable_abort()->mutable_leg()->set_attempt(attempt);
+    return command;
+  }
+  static v1::NodeCommand NewEpoch(const std::string& id, uint64_t lease, uint32_t epoch,
+                                  int local_max = 0) {
+    v1::NodeCommand command;
+    command.mutable_new_epoch()->mutable_leg()->set_request_id(id);
+    command.mutable_new_epoch()->mutable_leg()->set_attempt(1);
+    command.mutable_new_epoch()->set_lease_id(lease);
+    command.mutable_new_epoch()->set_epoch(epoch);
+    command.mutable_new_epoch()->set_local_prefill_tokens_max(local_max);
+    return command;
+  }
+  static transfer::LeaseInstalled Installed(uint64_t lease, TokenId token, int32_t index = 0) {
+    transfer::LeaseInstalled installed{.lease = LeaseId(lease), .epoch = Epoch(1)};
+    installed.first_token.set_token_id(token);
+    installed.first_token.set_index(index);
+    installed.bytes_received = 1000;
+    installed.transfer_time = absl::Milliseconds(40);
+    installed.receive_time = absl::Milliseconds(3);
+    installed.transport = "fake";
+    return installed;
+  }
+
+  node::NodeActions Send(const v1::NodeCommand& command) {
+    core_->OnCommand(kRouter, command, now_);
+    return core_->TakeActions();
+  }
+  node::NodeActions Send(const transfer::TransferEvent& event) {
+    core_->OnTransfer(event, now_);
+    return core_->TakeActions();
+  }
+  node::NodeActions Step() {
+    const auto slices = core_->PlanStep(now_);
+    if (slices.empty()) return core_->TakeActions();
+    core_->OnStepDone(engine_->Step(slices, [](int) {}), now_);
+    return core_->TakeActions();
+  }
+  static absl::Status Refusal(const node::NodeActions& actions) {
+    if (actions.events.size() != 1 || !actions.events[0].second.has_refused()) {
+      return absl::UnknownError("not refused");
+    }
+    const v1::StatusProto& status = actions.events[0].second.refused().status();
+    return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
+  }
+  int64_t used() const { return core_->load().blocks_used(); }
+
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<DecodeCore> core_;
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+};
+
+}  // namespace tandem::decode_node
