@@ -53,9 +53,7 @@ class DecodeCore final : public node::NodeCore {
   node::NodeActions TakeActions() override { return ledger_.Take(scheduler_); }
   v1::NodeLoad load() const override;
   v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
-  std::vector<std::string> CachedBlocks() const override {
-    return node::CachedBlocksOf(scheduler_);
-  }
+  std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
   void BeginDrain(absl::Time now, absl::Duration time_left) override;
   void HandOver(absl::Time now, absl::Duration time_left) override;
   bool idle() const override {

@@ -49,9 +49,7 @@ class PrefillCore final : public node::NodeCore {
   node::NodeActions TakeActions() override { return ledger_.Take(scheduler_); }
   v1::NodeLoad load() const override;
   v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
-  std::vector<std::string> CachedBlocks() const override {
-    return node::CachedBlocksOf(scheduler_);
-  }
+  std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
   void BeginDrain(absl::Time now, absl::Duration time_left) override;
   // A prompt is soon computed, and its blocks are here alone.
   void HandOver(absl::Time, absl::Duration) override {}

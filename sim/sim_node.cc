@@ -29,11 +29,11 @@ std::string Describe(const v1::NodeCommand& command) {
     return absl::StrCat("NewEpoch ", leg(command.new_epoch().leg()), " epoch ",
                         command.new_epoch().epoch());
   if (command.has_adopt_blocks())
-    return absl::StrCat("Adopt ", command.adopt_blocks().hashes_size(), " blocks of ",
-                        command.adopt_blocks().from_node_id());
+    return absl::StrCat("Adopt ", command.adopt_blocks().hashes().size() / kv::kBlockHashBytes,
+                        " blocks of ", command.adopt_blocks().from_node_id());
   if (command.has_send_blocks())
-    return absl::StrCat("Send ", command.send_blocks().hashes_size(), " blocks to ",
-                        command.send_blocks().receiver_node_id());
+    return absl::StrCat("Send ", command.send_blocks().hashes().size() / kv::kBlockHashBytes,
+                        " blocks to ", command.send_blocks().receiver_node_id());
   return absl::StrCat("Abort ", leg(command.abort().leg()), ": ", command.abort().reason());
 }
 
@@ -136,7 +136,7 @@ v1::NodeMessage SimNode::MakeRegistration() const {
   registration.set_transfer_address(transport_->address());
   registration.set_host("simulated");
   registration.set_max_sequences(static_cast<int32_t>(options_.topology.max_sequences));
-  for (std::string& hash : core_->CachedBlocks()) registration.add_cached_blocks(std::move(hash));
+  registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
   *message.mutable_load() = core_->load();
   return message;
 }

@@ -13,8 +13,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "token ids are hashed as they lie in memory, which is little-endian on the wire");
 
-constexpr size_t kHashBytes = 16;
-
 BlockHash FromXxh(const XXH128_hash_t& hash) { return {hash.high64, hash.low64}; }
 
 void StoreBigEndian(uint64_t value, char* out) {
@@ -43,7 +41,7 @@ class Xxh3State {
   Xxh3State& operator=(const Xxh3State&) = delete;
 
   BlockHash Chain(const BlockHash& parent, absl::Span<const TokenId> tokens) {
-    char head[kHashBytes];
+    char head[kBlockHashBytes];
     StoreBigEndian(parent.high, head);
     StoreBigEndian(parent.low, head + 8);
     XXH3_128bits_reset(state_);
@@ -58,19 +56,29 @@ class Xxh3State {
 
 }  // namespace
 
-std::string BlockHash::ToBytes() const {
-  std::string bytes(kHashBytes, '\0');
-  StoreBigEndian(high, bytes.data());
-  StoreBigEndian(low, bytes.data() + 8);
+std::string PackHashes(absl::Span<const BlockHash> hashes) {
+  std::string bytes(hashes.size() * kBlockHashBytes, '\0');
+  char* next = bytes.data();
+  for (const BlockHash& hash : hashes) {
+    StoreBigEndian(hash.high, next);
+    StoreBigEndian(hash.low, next + 8);
+    next += kBlockHashBytes;
+  }
   return bytes;
 }
 
-absl::StatusOr<BlockHash> BlockHash::FromBytes(absl::string_view bytes) {
-  if (bytes.size() != kHashBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("block hash: expected ", kHashBytes, " bytes, got ", bytes.size()));
+absl::StatusOr<std::vector<BlockHash>> UnpackHashes(absl::string_view bytes) {
+  if (bytes.size() % kBlockHashBytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("block hashes: expected ", kBlockHashBytes,
+                                                   " bytes each, got ", bytes.size(), " in all"));
   }
-  return BlockHash{LoadBigEndian(bytes.data()), LoadBigEndian(bytes.data() + 8)};
+  std::vector<BlockHash> hashes(bytes.size() / kBlockHashBytes);
+  const char* next = bytes.data();
+  for (BlockHash& hash : hashes) {
+    hash = {LoadBigEndian(next), LoadBigEndian(next + 8)};
+    next += kBlockHashBytes;
+  }
+  return hashes;
 }
 
 BlockHash SaltHash(absl::string_view model_fingerprint, absl::string_view numerics_id,

@@ -27,11 +27,13 @@ struct BlockHash {
   friend H AbslHashValue(H h, const BlockHash& hash) {
     return H::combine(std::move(h), hash.high, hash.low);
   }
-  // 16 bytes, big-endian: the wire form.
-  std::string ToBytes() const;
-  // kInvalidArgument unless `bytes` has 16 bytes.
-  static absl::StatusOr<BlockHash> FromBytes(absl::string_view bytes);
 };
+
+// Hashes one after another, as messages carry them: big-endian, kBlockHashBytes each.
+inline constexpr size_t kBlockHashBytes = 16;
+std::string PackHashes(absl::Span<const BlockHash> hashes);
+// kInvalidArgument unless `bytes` has a multiple of that.
+absl::StatusOr<std::vector<BlockHash>> UnpackHashes(absl::string_view bytes);
 
 // The chain's start. Each part is length-prefixed, so ("ab","c") differs from ("a","bc").
 BlockHash SaltHash(absl::string_view model_fingerprint, absl::string_view numerics_id,

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/engine/engine.h"
+#include "common/kv/block_hash.h"
 #include "common/transfer/handoff.h"
 #include "tandem/v1/fleet.pb.h"
 
@@ -61,8 +62,8 @@ class NodeCore {
 
   virtual v1::NodeLoad load() const = 0;
   virtual v1::NodeCounters counters() const = 0;
-  // Hashes (16 bytes each) of the full blocks held, parents first: for Registration.
-  virtual std::vector<std::string> CachedBlocks() const = 0;
+  // Hashes of the full blocks held, parents first: for Registration.
+  virtual std::vector<kv::BlockHash> CachedBlocks() const = 0;
 
   // Refuse new legs from now on; running ones go on. Prefix blocks are offered to peers within
   // `time_left`.

@@ -114,16 +114,12 @@ NodeActions NodeLedger::Take(SequenceScheduler& scheduler) {
   const kv::BlockEvents blocks = scheduler.DrainBlockEvents();
   if (!blocks.removed.empty()) {
     v1::NodeEvent event;
-    for (const kv::BlockHash& hash : blocks.removed) {
-      event.mutable_blocks_removed()->add_hashes(hash.ToBytes());
-    }
+    event.mutable_blocks_removed()->set_hashes(kv::PackHashes(blocks.removed));
     actions_.broadcast.push_back(std::move(event));
   }
   if (!blocks.stored.empty()) {
     v1::NodeEvent event;
-    for (const kv::BlockHash& hash : blocks.stored) {
-      event.mutable_blocks_stored()->add_hashes(hash.ToBytes());
-    }
+    event.mutable_blocks_stored()->set_hashes(kv::PackHashes(blocks.stored));
     actions_.broadcast.push_back(std::move(event));
   }
   return std::exchange(actions_, {});
@@ -141,12 +137,6 @@ v1::NodeLoad LoadOf(const SequenceScheduler& scheduler) {
   load.set_sequences_waiting(scheduler.waiting_count());
   load.set_prefill_tokens_waiting(scheduler.prefill_tokens_waiting());
   return load;
-}
-
-std::vector<std::string> CachedBlocksOf(const SequenceScheduler& scheduler) {
-  std::vector<std::string> hashes;
-  for (const kv::BlockHash& hash : scheduler.SealedHashes()) hashes.push_back(hash.ToBytes());
-  return hashes;
 }
 
 }  // namespace tandem::node

@@ -87,6 +87,5 @@ class NodeLedger {
 
 // The scheduler's part of a load report.
 v1::NodeLoad LoadOf(const SequenceScheduler& scheduler);
-std::vector<std::string> CachedBlocksOf(const SequenceScheduler& scheduler);
 
 }  // namespace tandem::node

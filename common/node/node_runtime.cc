@@ -184,7 +184,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     registration.set_host(options_.host);
     registration.set_version(options_.version);
     registration.set_max_sequences(options_.max_sequences);
-    for (std::string& hash : core_->CachedBlocks()) registration.add_cached_blocks(std::move(hash));
+    registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
     *message.mutable_load() = core_->load();
     // What the snapshot holds must not be told again as an event, nor events before it be lost.
     Dispatch();

@@ -17,14 +17,16 @@ void PrefixHandover::Offer(absl::Time now, absl::Time until) {
   // Pinned blocks are not evicted: each sequence here can still have one more.
   const int64_t count =
       std::min<int64_t>(kBlocksMax, pool.counts().available() - scheduler_.size());
-  v1::NodeEvent event;
+  std::vector<kv::BlockHash> hashes;
   for (const kv::BlockHash& hash : pool.MostRecentlyUsed(count)) {
     offered_.emplace_back(hash, pool.Match({&hash, 1}).front());
-    event.mutable_blocks_offered()->add_hashes(hash.ToBytes());
+    hashes.push_back(hash);
   }
   if (offered_.empty()) return;
   router_ = *routers_.begin();
   until_ = until;
+  v1::NodeEvent event;
+  event.mutable_blocks_offered()->set_hashes(kv::PackHashes(hashes));
   event.mutable_blocks_offered()->set_deadline_s(absl::ToDoubleSeconds(until - now));
   ledger_.Send(router_, std::move(event));
 }
@@ -40,10 +42,11 @@ void PrefixHandover::EndOffer() {
 std::vector<BlockId> PrefixHandover::Find(const v1::SendBlocks& command) const {
   std::vector<BlockId> blocks;
   absl::flat_hash_set<BlockId> seen;
-  for (const std::string& bytes : command.hashes()) {
-    const auto found = std::find_if(offered_.begin(), offered_.end(), [&](const Block& block) {
-      return block.first.ToBytes() == bytes;
-    });
+  const auto hashes = kv::UnpackHashes(command.hashes());
+  if (!hashes.ok()) return {};
+  for (const kv::BlockHash& hash : *hashes) {
+    const auto found = std::find_if(offered_.begin(), offered_.end(),
+                                    [&](const Block& block) { return block.first == hash; });
     const bool sound = found != offered_.end() && seen.insert(found->second).second &&
                        scheduler_.pool().MatchLength({&found->first, 1}) == 1;
     if (!sound) return {};
@@ -105,17 +108,16 @@ void PrefixHandover::On(const transfer::ExportFailed& event) {
 std::vector<kv::BlockHash> PrefixHandover::Wanted(const v1::AdoptBlocks& command) const {
   const kv::BlockPool& pool = scheduler_.pool();
   std::vector<kv::BlockHash> wanted;
-  if (ledger_.draining() || adoptions_.size() >= kAdoptionsMax ||
-      command.hashes_size() > kBlocksMax) {
+  const auto hashes = kv::UnpackHashes(command.hashes());
+  if (ledger_.draining() || adoptions_.size() >= kAdoptionsMax || !hashes.ok() ||
+      static_cast<int64_t>(hashes->size()) > kBlocksMax) {
     return wanted;
   }
   const int64_t room = pool.counts().free / 2;
-  absl::flat_hash_set<std::string> seen;
-  for (const std::string& bytes : command.hashes()) {
+  absl::flat_hash_set<kv::BlockHash> seen;
+  for (const kv::BlockHash& hash : *hashes) {
     if (static_cast<int64_t>(wanted.size()) >= room) break;
-    const auto hash = kv::BlockHash::FromBytes(bytes);
-    if (!hash.ok() || !seen.insert(bytes).second) continue;
-    if (pool.MatchLength({&*hash, 1}) == 0) wanted.push_back(*hash);
+    if (seen.insert(hash).second && pool.MatchLength({&hash, 1}) == 0) wanted.push_back(hash);
   }
   return wanted;
 }
@@ -136,9 +138,9 @@ void PrefixHandover::OnAdoptBlocks(RouterKey router, const v1::AdoptBlocks& comm
     Adoption& adoption = adoptions_[lease];
     for (size_t i = 0; i < wanted.size(); ++i) {
       adoption.blocks.emplace_back(wanted[i], blocks[i]);
-      answer.add_hashes(wanted[i].ToBytes());
       if (TANDEM_MUTATED(kAdoptedUnseen)) pool.Seal(blocks[i], wanted[i]);
     }
+    answer.set_hashes(kv::PackHashes(wanted));
     answer.set_lease_id(lease.value());
     answer.set_epoch(1);
     ledger_.Transfer(transfer::OpenLease{.lease = lease,

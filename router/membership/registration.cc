@@ -48,20 +48,6 @@ absl::Status CheckRegistration(const v1::Registration& registration, const Model
   return CheckEqual("vocab_size", id, registration.vocab_size(), model.vocab_size);
 }
 
-absl::StatusOr<std::vector<kv::BlockHash>> ParseBlockHashes(
-    const google::protobuf::RepeatedPtrField<std::string>& hashes) {
-  std::vector<kv::BlockHash> parsed;
-  parsed.reserve(hashes.size());
-  for (int i = 0; i < hashes.size(); ++i) {
-    const auto hash = kv::BlockHash::FromBytes(hashes[i]);
-    if (!hash.ok())
-      return absl::InvalidArgumentError(
-          absl::StrCat("block hash ", i, " of ", hashes.size(), ": ", hash.status().message()));
-    parsed.push_back(*hash);
-  }
-  return parsed;
-}
-
 const char* RoleName(v1::NodeRole role) {
   return role == v1::NODE_ROLE_PREFILL ? "prefill" : "decode";
 }

@@ -19,10 +19,6 @@ inline constexpr size_t kNodeIdBytesMax = 128;
 // names both models when they differ.
 absl::Status CheckRegistration(const v1::Registration& registration, const ModelIdentity& model);
 
-// The hashes of a snapshot or an event; kInvalidArgument names the entry without 16 bytes.
-absl::StatusOr<std::vector<kv::BlockHash>> ParseBlockHashes(
-    const google::protobuf::RepeatedPtrField<std::string>& hashes);
-
 // "prefill" or "decode".
 const char* RoleName(v1::NodeRole role);
 

@@ -1,7 +1,6 @@
 // Prefix blocks of a node that drains: who takes them. The router keeps no state for it, the
 // messages name both ends (docs/adr/0021-a-draining-node-is-a-sender.md).
 #include "common/telemetry/log.h"
-#include "router/membership/registration.h"
 #include "router/pipeline/router_core_impl.h"
 
 namespace tandem::router {
@@ -17,28 +16,30 @@ const Node* RouterCoreImpl::HeirOf(const Node& node) const {
 }
 
 absl::Status RouterCoreImpl::OnBlocksOffered(const Node& node, const v1::BlocksOffered& offered) {
-  const auto hashes = ParseBlockHashes(offered.hashes());
+  const auto hashes = kv::UnpackHashes(offered.hashes());
   if (!hashes.ok()) return hashes.status();
-  v1::NodeCommand command;
-  v1::AdoptBlocks& adopt = *command.mutable_adopt_blocks();
+  std::vector<kv::BlockHash> missing;
   for (const kv::BlockHash& hash : *hashes) {
     bool elsewhere = false;
     for (const Node* other : fleet_.nodes())
       elsewhere |= other->role == node.role && !other->draining && index_.Holds(other->slot, hash);
-    if (!elsewhere) adopt.add_hashes(hash.ToBytes());
+    if (!elsewhere) missing.push_back(hash);
   }
   const Node* heir = HeirOf(node);
-  if (heir == nullptr || adopt.hashes().empty()) {
+  if (heir == nullptr || missing.empty()) {
     v1::NodeCommand none;
     none.mutable_send_blocks();
     actions_.commands.emplace_back(node.key, std::move(none));
     return absl::OkStatus();
   }
+  v1::NodeCommand command;
+  v1::AdoptBlocks& adopt = *command.mutable_adopt_blocks();
+  adopt.set_hashes(kv::PackHashes(missing));
   adopt.set_from_node_id(node.id.value());
   adopt.set_from_incarnation(node.incarnation.value());
   adopt.set_deadline_s(offered.deadline_s());
   Log(LogLevel::kInfo, "a draining node's prefix blocks are offered",
-      {{"from", node.id.value()}, {"to", heir->id.value()}, {"blocks", adopt.hashes_size()}});
+      {{"from", node.id.value()}, {"to", heir->id.value()}, {"blocks", missing.size()}});
   actions_.commands.emplace_back(heir->key, std::move(command));
   return absl::OkStatus();
 }
@@ -52,7 +53,7 @@ void RouterCoreImpl::OnBlocksWanted(const Node& node, const v1::BlocksWanted& wa
     v1::SendBlocks& send = *command.mutable_send_blocks();
     send.set_lease_id(wanted.lease_id());
     send.set_epoch(wanted.epoch());
-    *send.mutable_hashes() = wanted.hashes();
+    send.set_hashes(wanted.hashes());
     send.set_receiver_node_id(node.id.value());
     send.set_receiver_incarnation(node.incarnation.value());
     send.set_receiver_address(node.transfer_address);

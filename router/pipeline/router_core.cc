@@ -122,7 +122,7 @@ absl::StatusOr<v1::Welcome> RouterCoreImpl::NodeJoined(NodeKey key,
                                                        absl::Time now) {
   NoteTime(now);
   ASSIGN_OR_RETURN(const std::vector<kv::BlockHash> hashes,
-                   ParseBlockHashes(registration.cached_blocks()));
+                   kv::UnpackHashes(registration.cached_blocks()));
   ASSIGN_OR_RETURN(const std::optional<NodeKey> replaced, fleet_.CheckJoin(key, registration));
   if (replaced.has_value())
     Disconnect(*replaced,
@@ -190,7 +190,7 @@ void RouterCoreImpl::OnNodeMessage(NodeKey key, const v1::NodeMessage& message, 
 absl::Status RouterCoreImpl::OnBlocks(Node& node, const v1::NodeEvent& event) {
   const bool stored = event.has_blocks_stored();
   const auto hashes =
-      ParseBlockHashes(stored ? event.blocks_stored().hashes() : event.blocks_removed().hashes());
+      kv::UnpackHashes(stored ? event.blocks_stored().hashes() : event.blocks_removed().hashes());
   if (!hashes.ok())
     return absl::InvalidArgumentError(
         absl::StrCat("node ", node.id.value(), ": ", hashes.status().message()));

@@ -107,7 +107,7 @@ class Driver {
     registration.set_max_sequences(random_.Below(8) == 0 ? odd_.Int(3) : 4);
     registration.set_transfer_address("address");
     registration.set_host("host");
-    for (uint64_t i = random_.Below(8); i > 0; --i) registration.add_cached_blocks(Hash());
+    AddHashes(*registration.mutable_cached_blocks());
     const uint64_t key = next_key_++;
     if (core_.NodeJoined(NodeKey(key), registration, now_).ok()) nodes_.insert(key);
   }
@@ -183,8 +183,8 @@ class Driver {
     reserved.set_received_tokens(odd_.Int(60));
     reserved.set_computes_locally(random_.Below(2) == 0);
   }
-  void AddHashes(google::protobuf::RepeatedPtrField<std::string>& hashes) {
-    for (uint64_t i = random_.Below(6); i > 0; --i) *hashes.Add() = Hash();
+  void AddHashes(std::string& hashes) {
+    for (uint64_t i = random_.Below(8); i > 0; --i) hashes += Hash();
   }
   void AddEvent(uint64_t key, v1::NodeEvent& event);
   void Take();

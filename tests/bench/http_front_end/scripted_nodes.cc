@@ -132,22 +132,23 @@ void ScriptedNodes::OnPrefill(const v1::Prefill& prefill, v1::NodeMessage& reply
 
 void ScriptedNodes::Keep(Node& node, const std::vector<kv::BlockHash>& hashes,
                          v1::NodeMessage& message) {
-  v1::BlocksStored stored;
+  std::vector<kv::BlockHash> stored, removed;
   for (const kv::BlockHash& hash : hashes) {
     if (node.holds.emplace(hash, 1).second) {
       node.kept.push_back(hash);
-      stored.add_hashes(hash.ToBytes());
+      stored.push_back(hash);
     }
   }
-  if (stored.hashes_size() > 0) *message.add_events()->mutable_blocks_stored() = std::move(stored);
-  v1::BlocksRemoved removed;
+  if (!stored.empty()) {
+    message.add_events()->mutable_blocks_stored()->set_hashes(kv::PackHashes(stored));
+  }
   while (static_cast<int64_t>(node.kept.size()) > options_.blocks) {
-    removed.add_hashes(node.kept.front().ToBytes());
+    removed.push_back(node.kept.front());
     node.holds.erase(node.kept.front());
     node.kept.pop_front();
   }
-  if (removed.hashes_size() > 0) {
-    *message.add_events()->mutable_blocks_removed() = std::move(removed);
+  if (!removed.empty()) {
+    message.add_events()->mutable_blocks_removed()->set_hashes(kv::PackHashes(removed));
   }
 }
 

@@ -44,12 +44,18 @@ TEST(BlockHash, SaltPartsAreKeptApart) {
 }
 
 TEST(BlockHash, BytesAreBigEndianAndCheckedForLength) {
-  const BlockHash hash{0x0102030405060708, 0x1112131415161718};
-  EXPECT_EQ(hash.ToBytes(), "\x01\x02\x03\x04\x05\x06\x07\x08\x11\x12\x13\x14\x15\x16\x17\x18");
-  ASSERT_OK_AND_ASSIGN(const BlockHash back, BlockHash::FromBytes(hash.ToBytes()));
-  EXPECT_EQ(back, hash);
-  EXPECT_THAT(BlockHash::FromBytes("short"),
-              testing::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got 5")));
+  const std::vector<BlockHash> hashes = {{0x0102030405060708, 0x1112131415161718},
+                                         {0x6162636465666768, 0x7172737475767778}};
+  const std::string bytes = PackHashes(hashes);
+  EXPECT_EQ(bytes,
+            "\x01\x02\x03\x04\x05\x06\x07\x08\x11\x12\x13\x14\x15\x16\x17\x18"
+            "abcdefghqrstuvwx");
+  ASSERT_OK_AND_ASSIGN(const std::vector<BlockHash> back, UnpackHashes(bytes));
+  EXPECT_EQ(back, hashes);
+  ASSERT_OK_AND_ASSIGN(const std::vector<BlockHash> none, UnpackHashes(""));
+  EXPECT_TRUE(none.empty());
+  EXPECT_THAT(UnpackHashes(bytes.substr(0, 31)),
+              testing::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got 31")));
 }
 
 }  // namespace

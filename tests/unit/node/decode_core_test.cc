@@ -76,7 +76,7 @@ TEST_F(DecodeCoreTest, ShortPromptsAreComputedHereAndCachedPrefixesCount) {
   EXPECT_FALSE(installed.has_first_token());
   EXPECT_EQ(actions.events[1].second.tokens().steps(0).tokens(0).index(), 0);
   ASSERT_THAT(actions.broadcast, SizeIs(1));
-  EXPECT_EQ(actions.broadcast[0].blocks_stored().hashes_size(), 2);
+  EXPECT_EQ(actions.broadcast[0].blocks_stored().hashes().size(), 32u) << "two of 16 bytes";
   Step();
   actions = Step();  // the third token is the last
   ASSERT_THAT(actions.events, SizeIs(2));

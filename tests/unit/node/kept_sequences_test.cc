@@ -116,21 +116,20 @@ TEST_F(DecodeCoreTest, AdoptedBlocksAreFoundOnceTheyAreInstalled) {
   const std::vector<kv::BlockHash> hashes = {{1, 2}, {3, 4}};
   v1::NodeCommand command;
   command.mutable_adopt_blocks()->set_from_node_id("decode-1");
-  for (const auto& hash : hashes) command.mutable_adopt_blocks()->add_hashes(hash.ToBytes());
-  command.mutable_adopt_blocks()->add_hashes("no hash");
+  command.mutable_adopt_blocks()->set_hashes(kv::PackHashes(hashes));
   command.mutable_adopt_blocks()->set_deadline_s(5);
   for (const bool arrives : {false, true}) {
     node::NodeActions actions = Send(command);
     ASSERT_THAT(actions.events, SizeIs(1));
     const v1::BlocksWanted& wanted = actions.events[0].second.blocks_wanted();
     EXPECT_EQ(wanted.from_node_id(), "decode-1");
-    EXPECT_EQ(wanted.hashes_size(), 2);
+    EXPECT_EQ(wanted.hashes(), kv::PackHashes(hashes));
     const auto& open = std::get<transfer::OpenLease>(actions.transfer.at(0));
     EXPECT_THAT(core_->CachedBlocks(), IsEmpty());
     EXPECT_FALSE(core_->idle());
     if (arrives) {
       actions = Send(transfer::LeaseInstalled{.lease = open.lease, .epoch = open.epoch});
-      EXPECT_EQ(actions.broadcast.at(0).blocks_stored().hashes_size(), 2);
+      EXPECT_EQ(actions.broadcast.at(0).blocks_stored().hashes().size(), 32u);
     } else {
       Send(transfer::LeaseFailed{open.lease, open.epoch, absl::DeadlineExceededError("late")});
       EXPECT_EQ(core_->load().blocks_quarantined(), 2);
@@ -141,8 +140,10 @@ TEST_F(DecodeCoreTest, AdoptedBlocksAreFoundOnceTheyAreInstalled) {
   }
   EXPECT_THAT(core_->CachedBlocks(), SizeIs(2));
   EXPECT_EQ(core_->counters().blocks_adopted(), 2);
-  // Nothing is left to want.
-  EXPECT_EQ(Send(command).events.at(0).second.blocks_wanted().hashes_size(), 0);
+  // Nothing is left to want; nor of what is no row of hashes.
+  EXPECT_EQ(Send(command).events.at(0).second.blocks_wanted().hashes(), "");
+  command.mutable_adopt_blocks()->set_hashes("no hash");
+  EXPECT_EQ(Send(command).events.at(0).second.blocks_wanted().hashes(), "");
 }
 
 }  // namespace

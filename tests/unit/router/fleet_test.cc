@@ -63,17 +63,6 @@ TEST(Registration, RefusesEachBadFieldNamingIt) {
   }
 }
 
-TEST(Registration, BlockHashesMustHave16Bytes) {
-  v1::BlocksStored stored;
-  stored.add_hashes(std::string(16, 'a'));
-  stored.add_hashes("short");
-  EXPECT_THAT(ParseBlockHashes(stored.hashes()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("block hash 1 of 2")));
-  stored.mutable_hashes()->RemoveLast();
-  ASSERT_OK_AND_ASSIGN(const auto hashes, ParseBlockHashes(stored.hashes()));
-  EXPECT_EQ(hashes[0].ToBytes(), std::string(16, 'a'));
-}
-
 class FleetTest : public ::testing::Test {
  protected:
   // Joins as the router core does: replaced streams are removed first.

@@ -85,7 +85,7 @@ TEST_F(RequestTest, LegsCarryTheTraceId) {
 TEST_F(RequestTest, ADrainingNodesBlocksAreOfferedToAPeerOfItsRole) {
   JoinAll();
   v1::NodeEvent offered;
-  offered.mutable_blocks_offered()->add_hashes(std::string(16, 'h'));
+  offered.mutable_blocks_offered()->set_hashes(std::string(16, 'h'));
   offered.mutable_blocks_offered()->set_deadline_s(2);
   v1::NodeEvent draining;
   draining.mutable_draining();
@@ -93,23 +93,23 @@ TEST_F(RequestTest, ADrainingNodesBlocksAreOfferedToAPeerOfItsRole) {
   const v1::NodeCommand adopt = h_.Next(kP1);
   ASSERT_TRUE(adopt.has_adopt_blocks()) << adopt.ShortDebugString();
   EXPECT_EQ(adopt.adopt_blocks().from_node_id(), "p0");
-  EXPECT_EQ(adopt.adopt_blocks().hashes_size(), 1);
+  EXPECT_EQ(adopt.adopt_blocks().hashes(), std::string(16, 'h'));
   v1::NodeEvent wanted;
   wanted.mutable_blocks_wanted()->set_from_node_id("p0");
   wanted.mutable_blocks_wanted()->set_from_incarnation(adopt.adopt_blocks().from_incarnation());
   wanted.mutable_blocks_wanted()->set_lease_id(5);
-  *wanted.mutable_blocks_wanted()->mutable_hashes() = adopt.adopt_blocks().hashes();
+  wanted.mutable_blocks_wanted()->set_hashes(adopt.adopt_blocks().hashes());
   h_.Say(kP1, {wanted});
   const v1::NodeCommand send = h_.Next(kP0);
   EXPECT_EQ(send.send_blocks().lease_id(), 5u);
   EXPECT_EQ(send.send_blocks().receiver_node_id(), "p1");
-  EXPECT_EQ(send.send_blocks().hashes_size(), 1);
+  EXPECT_EQ(send.send_blocks().hashes(), std::string(16, 'h'));
   // Alone of its kind, a node is told that nobody takes them.
   h_.Lose(kP0);
   h_.Say(kP1, {draining, offered});
   const v1::NodeCommand none = h_.Next(kP1);
   ASSERT_TRUE(none.has_send_blocks()) << none.ShortDebugString();
-  EXPECT_EQ(none.send_blocks().hashes_size(), 0);
+  EXPECT_EQ(none.send_blocks().hashes(), "");
 }
 
 }  // namespace

@@ -206,7 +206,7 @@ TEST_F(CoreTest, BrokenStreamsAreDisconnected) {
     EXPECT_TRUE(h.disconnects().empty());
     message.set_sequence_number(way == 0 ? 4 : 3);
     if (way == 1) message.mutable_registration()->set_node_id("d0");
-    if (way == 2) message.add_events()->mutable_blocks_stored()->add_hashes("bad");
+    if (way == 2) message.add_events()->mutable_blocks_stored()->set_hashes("bad");
     h.SayMessage(1, message);
     ASSERT_EQ(h.disconnects().size(), 1u) << way;
     EXPECT_EQ(h.disconnects()[0].second.code(),
@@ -219,7 +219,7 @@ TEST_F(CoreTest, TheIndexFollowsNodesAndSteersRequests) {
   CoreHarness h;
   h.JoinDecode(1, "d0");
   v1::Registration registration = TestRegistration("d1", v1::NODE_ROLE_DECODE);
-  for (const auto& hash : HashesOf(Tokens(100))) registration.add_cached_blocks(hash.ToBytes());
+  registration.set_cached_blocks(kv::PackHashes(HashesOf(Tokens(100))));
   ASSERT_OK(h.Join(2, registration));
   EXPECT_EQ(h.status().index_blocks(), 25);
   ASSERT_OK(h.Submit("r"));
@@ -229,17 +229,15 @@ TEST_F(CoreTest, TheIndexFollowsNodesAndSteersRequests) {
   ASSERT_OK(h.Submit(salted));
   EXPECT_EQ(h.NextRun(1).leg().request_id(), "salted");
   v1::NodeEvent removed, stored;
-  for (const auto& hash : HashesOf(Tokens(100)))
-    removed.mutable_blocks_removed()->add_hashes(hash.ToBytes());
-  for (const auto& hash : HashesOf(Tokens(8)))
-    stored.mutable_blocks_stored()->add_hashes(hash.ToBytes());
+  removed.mutable_blocks_removed()->set_hashes(kv::PackHashes(HashesOf(Tokens(100))));
+  stored.mutable_blocks_stored()->set_hashes(kv::PackHashes(HashesOf(Tokens(8))));
   h.Say(2, {removed, stored});
   EXPECT_EQ(h.status().index_blocks(), 2);
   h.Lose(2);
   EXPECT_EQ(h.status().index_blocks(), 0);
-  registration.add_cached_blocks("short");
+  registration.mutable_cached_blocks()->append("short");
   EXPECT_THAT(h.Join(5, registration),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("block hash 25 of 26")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got 405 in all")));
 }
 
 TEST_F(CoreTest, AnAnswerIsNotContinuedUnderOtherNumerics) {
