@@ -252,6 +252,12 @@ Schedule DrawSchedule(uint64_t seed) {
   }
   if (std::count(kinds.begin(), kinds.end(), FaultKind::kDrain) > 0 && t.decode_nodes > 1)
     for (int i = 0; i < 4; ++i) schedule.faults.push_back(draw.DrawDrainUnderLoad(schedule));
+  // Most blocks that are damaged hold nothing at that time.
+  if (std::count(kinds.begin(), kinds.end(), FaultKind::kCorruptBlock) > 0)
+    for (int i = 0; i < 12; ++i) {
+      const int64_t at_us = DrawFaultTime(draw, schedule, span_us);
+      schedule.faults.push_back(draw.DrawFault(t, FaultKind::kCorruptBlock, at_us));
+    }
   const auto by_time = [](const auto& a, const auto& b) { return a.at_us < b.at_us; };
   std::stable_sort(schedule.requests.begin(), schedule.requests.end(), by_time);
   std::stable_sort(schedule.faults.begin(), schedule.faults.end(), by_time);
