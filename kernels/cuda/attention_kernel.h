@@ -44,52 +44,7 @@ struct AttentionKernel {
   static constexpr int kSixteenBytes = 16 * (kCodes ? kHeadDim + 4 : kRowBytes);  // in a slab
   static constexpr int kRecordFloats = kHeadDim + 2;
 
-  // One item on its way, the same in all threads of the block.
-  struct Work {
-    AttentionItem item;
-    int kv_head;
-    int heads_per_kv;
-    int num_vectors;  // of the sequence
-    int begin_token;  // lowest that any vector of the tile attends to
-    int end_token;    // one beyond the highest
-    int first_sub_tile, end_sub_tile;
-  };
-
-  TANDEM_KERNEL TokenRange RangeOf(const Params& p, const Work& work, int vector) {
-    if (vector >= work.num_vectors) return {0, 0};
-    const int position = work.item.first_position + vector / work.heads_per_kv;
-    const int window = p.args.sliding_window;
-    const int begin = window > 0 && position + 1 > window ? position + 1 - window : 0;
-    return {begin, position + 1};
-  }
-
-  TANDEM_KERNEL Work Plan(const Params& p, const AttentionItem& item) {
-    Work work;
-    work.item = item;
-    work.kv_head = BlockY();
-    work.heads_per_kv = p.args.num_heads / p.args.layer.shape.num_kv_heads;
-    work.num_vectors = item.num_rows * work.heads_per_kv;
-    const int last = item.first_vector + kVectors < work.num_vectors
-                         ? item.first_vector + kVectors - 1
-                         : work.num_vectors - 1;
-    work.begin_token = RangeOf(p, work, item.first_vector).begin;
-    work.end_token = RangeOf(p, work, last).end;
-    const int begin = item.first_partition * kPartitionTokens;
-    const int end = item.end_partition * kPartitionTokens;
-    if (work.begin_token < begin) work.begin_token = begin;
-    if (work.end_token > end) work.end_token = end;
-    work.first_sub_tile = work.begin_token / kSubTileTokens;
-    work.end_sub_tile = (work.end_token + kSubTileTokens - 1) / kSubTileTokens;
-    return work;
-  }
-
-  // Row of q (and of out) of a vector: an index of head_dim elements.
-  TANDEM_KERNEL int64_t RowOf(const Params& p, const Work& work, int vector) {
-    const int64_t row = work.item.first_row + vector / work.heads_per_kv;
-    return row * p.args.num_heads + work.kv_head * work.heads_per_kv + vector % work.heads_per_kv;
-  }
-
-  TANDEM_KERNEL void LoadQueries(const Params& p, const Work& work) {
+  TANDEM_KERNEL void LoadQueries(const Params& p, const AttentionWork& work) {
     if constexpr (kCodes) {
       for (int i = ThreadIndex(); i < kVectors * kKvChunks; i += kThreads) {
         PermuteQueries(p, work, i / kKvChunks, i % kKvChunks);
@@ -98,8 +53,8 @@ struct AttentionKernel {
       for (int i = ThreadIndex(); i < kVectors * kChunks; i += kThreads) {
         const int r = i / kChunks, chunk = i % kChunks;
         const int vector = work.item.first_vector + r;
-        const bool valid = vector < work.num_vectors;
-        const int64_t row = valid ? RowOf(p, work, vector) : 0;
+        const bool valid = vector < work.end_vector;
+        const int64_t row = valid ? work.RowOf(p.args, vector) : 0;
         CopyAsync16(SharedMemory() + SwizzledOffset<kChunks>(r, chunk),
                     p.args.q + row * kHeadDim + chunk * 8, valid);
       }
@@ -111,11 +66,11 @@ struct AttentionKernel {
   };
   // Step `step` of 16 elements of row `r`, in the order that codes of K have in operands: 0, 2, 4,
   // 6 to 14, then 1, 3, 5, 7 to 15.
-  TANDEM_KERNEL void PermuteQueries(const Params& p, const Work& work, int r, int step) {
+  TANDEM_KERNEL void PermuteQueries(const Params& p, const AttentionWork& work, int r, int step) {
     Chunk from[2] = {{{0, 0, 0, 0}}, {{0, 0, 0, 0}}}, even, odd;
     const int vector = work.item.first_vector + r;
-    if (vector < work.num_vectors) {
-      const Bf16Bits* q = p.args.q + RowOf(p, work, vector) * kHeadDim + step * 16;
+    if (vector < work.end_vector) {
+      const Bf16Bits* q = p.args.q + work.RowOf(p.args, vector) * kHeadDim + step * 16;
       from[0] = reinterpret_cast<const Chunk*>(q)[0];
       from[1] = reinterpret_cast<const Chunk*>(q)[1];
     }
@@ -138,7 +93,7 @@ struct AttentionKernel {
   }
   // K of the sixteen tokens from `token` on, which lie together; anything where nobody attends to
   // them, when their table entry may be anything too.
-  TANDEM_KERNEL const char* KeysOf(const Params& p, const Work& work, int token) {
+  TANDEM_KERNEL const char* KeysOf(const Params& p, const AttentionWork& work, int token) {
     const char* base = static_cast<const char*>(p.args.layer.base);
     if (token + 16 <= work.begin_token || token >= work.end_token) return base;
     const int64_t block = p.args.tables[work.item.table_offset + (token >> p.block_shift)];
@@ -149,7 +104,7 @@ struct AttentionKernel {
 
   // Starts the copies of K and V of one sub-tile. Tokens that no vector of the tile attends to
   // become zeros: their places in the cache may hold anything.
-  TANDEM_KERNEL void LoadSubTile(const Params& p, const Work& work, int sub_tile) {
+  TANDEM_KERNEL void LoadSubTile(const Params& p, const AttentionWork& work, int sub_tile) {
     char* stage = StageOf(sub_tile);
     const int first_token = sub_tile * kSubTileTokens;
     const char* first = KeysOf(p, work, first_token);
@@ -197,7 +152,7 @@ struct AttentionKernel {
   }
 
   // o, m and l of one partition, for the merge kernel. Narrow tiles only.
-  TANDEM_KERNEL void StoreRecord(const Params& p, const Work& work, int partition,
+  TANDEM_KERNEL void StoreRecord(const Params& p, const AttentionWork& work, int partition,
                                  const Tile& tile) {
     const int record = work.item.first_record + partition - work.item.first_partition;
     const int64_t first =
@@ -220,15 +175,15 @@ struct AttentionKernel {
   }
   static constexpr int kNarrowRows = 16;
 
-  TANDEM_KERNEL void StoreOutput(const Params& p, const Work& work, const Tile& tile) {
+  TANDEM_KERNEL void StoreOutput(const Params& p, const AttentionWork& work, const Tile& tile) {
     const int half = WarpIndex() % kHalves;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int vector =
           work.item.first_vector + WarpIndex() / kHalves * 16 + LaneIndex() / 4 + 8 * h;
-      if (vector >= work.num_vectors) continue;
+      if (vector >= work.end_vector) continue;
       const float inverse = 1.0f / tile.l[h];
-      Bf16Bits* to = p.args.out + RowOf(p, work, vector) * kHeadDim + half * kColumns;
+      Bf16Bits* to = p.args.out + work.RowOf(p.args, vector) * kHeadDim + half * kColumns;
 #pragma unroll
       for (int g = 0; g < Tile::kGroups; ++g) {
         const ColumnPair pair = tile.ValuesOf(g, h);
@@ -251,7 +206,7 @@ struct AttentionKernel {
   }
 
   TANDEM_KERNEL void RunItem(const Params& p, const AttentionItem& item) {
-    const Work work = Plan(p, item);
+    const AttentionWork work = AttentionWork::Of(p.args, item, kVectors, kSubTileTokens);
     LoadQueries(p, work);
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
@@ -263,8 +218,8 @@ struct AttentionKernel {
     tile.Reset();
     total.Reset();
     const int first = item.first_vector + WarpIndex() / kHalves * 16 + LaneIndex() / 4;
-    tile.range[0] = RangeOf(p, work, first);
-    tile.range[1] = RangeOf(p, work, first + 8);
+    tile.range[0] = work.RangeOf(first);
+    tile.range[1] = work.RangeOf(first + 8);
     for (int i = work.first_sub_tile; i < work.end_sub_tile; ++i) {
       WaitCopies<kStages - 2>();
       SyncThreads();

@@ -18,7 +18,8 @@
 #pragma once
 
 #include "kernels/api/device_ops.h"
-#include "kernels/cuda/device/kv_codes.h"
+#include "kernels/cuda/attention_work.h"
+#include "kernels/cuda/device/byte_codes.h"
 #include "kernels/cuda/device/simt.h"
 #include "kernels/cuda/device/swizzle.h"
 
@@ -44,11 +45,6 @@ TANDEM_DEVICE MergeFactors FactorsOf(float m_a, float m_b) {
 TANDEM_DEVICE float MergeValue(const MergeFactors& f, float a, float b) {
   return Add(Mul(a, f.a), Mul(b, f.b));
 }
-
-// The tokens a query vector attends to: [begin, end).
-struct TokenRange {
-  int begin, end;
-};
 
 // One number for each of the eight tokens of a sub-tile that a lane holds scores of: [n][i] is of
 // token n·8 + 2·(lane % 4) + i.

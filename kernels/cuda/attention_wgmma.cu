@@ -35,17 +35,6 @@ struct AttentionLayout {
   }
 };
 
-// One item on its way, the same in all threads of the block.
-struct Work {
-  AttentionItem item;
-  int kv_head;
-  int heads_per_kv;
-  int num_vectors;  // of the sequence
-  int begin_token;  // lowest that any vector of the tile attends to
-  int end_token;    // one beyond the highest
-  int first_sub_tile, end_sub_tile;
-};
-
 struct Chunk {
   alignas(16) uint32_t words[4];
 };
@@ -88,43 +77,10 @@ struct WgmmaAttentionKernel {
   }
   TANDEM_KERNEL Barrier* EmptyBarrier(int stage) { return FullBarrier(kLayout.stages() + stage); }
 
-  TANDEM_KERNEL TokenRange RangeOf(const Params& p, const Work& work, int vector) {
-    if (vector >= work.num_vectors) return {0, 0};
-    const int position = work.item.first_position + vector / work.heads_per_kv;
-    const int window = p.args.sliding_window;
-    const int begin = window > 0 && position + 1 > window ? position + 1 - window : 0;
-    return {begin, position + 1};
-  }
-
-  TANDEM_KERNEL Work Plan(const Params& p, const AttentionItem& item) {
-    constexpr int kItemVectors = kNarrow ? kNarrowTileVectors : kWarpgroupVectors;
-    Work work;
-    work.item = item;
-    work.kv_head = BlockY();
-    work.heads_per_kv = p.args.num_heads / p.args.layer.shape.num_kv_heads;
-    work.num_vectors = item.num_rows * work.heads_per_kv;
-    const int beyond = item.first_vector + kItemVectors;
-    if (work.num_vectors > beyond) work.num_vectors = beyond;
-    work.begin_token = RangeOf(p, work, item.first_vector).begin;
-    work.end_token = RangeOf(p, work, work.num_vectors - 1).end;
-    const int begin = item.first_partition * kPartitionTokens;
-    const int end = item.end_partition * kPartitionTokens;
-    if (work.begin_token < begin) work.begin_token = begin;
-    if (work.end_token > end) work.end_token = end;
-    work.first_sub_tile = work.begin_token / kWarpgroupTokens;
-    work.end_sub_tile = (work.end_token + kWarpgroupTokens - 1) / kWarpgroupTokens;
-    return work;
-  }
-
-  // Row of q (and of out) of a vector: an index of head_dim elements.
-  TANDEM_KERNEL int64_t RowOf(const Params& p, const Work& work, int vector) {
-    const int64_t row = work.item.first_row + vector / work.heads_per_kv;
-    return row * p.args.num_heads + work.kv_head * work.heads_per_kv + vector % work.heads_per_kv;
-  }
-
   // Starts the copies of K and V of one sub-tile, leaving out pieces of blocks that no vector of
   // the tile attends to: their table entries may be anything.
-  TANDEM_KERNEL void CopySubTile(const Params& p, const Work& work, int sub_tile, int stage) {
+  TANDEM_KERNEL void CopySubTile(const Params& p, const AttentionWork& work, int sub_tile,
+                                 int stage) {
     const int block_tokens = 1 << p.block_shift;
     const int box = block_tokens < kWarpgroupTokens ? block_tokens : kWarpgroupTokens;
     const int first_token = sub_tile * kWarpgroupTokens;
@@ -147,7 +103,7 @@ struct WgmmaAttentionKernel {
     }
   }
 
-  TANDEM_KERNEL void LoadQueries(const Params& p, const Work& work) {
+  TANDEM_KERNEL void LoadQueries(const Params& p, const AttentionWork& work) {
     // Nobody multiplies with the last item's any more.
     SyncThreads();
     constexpr int kChunks = kHeadDim / 8;
@@ -155,8 +111,8 @@ struct WgmmaAttentionKernel {
       const int r = i / kChunks, chunk = i % kChunks;
       const int vector = work.item.first_vector + r;
       Chunk value = {{0, 0, 0, 0}};
-      if (vector < work.num_vectors) {
-        value = *reinterpret_cast<const Chunk*>(p.args.q + RowOf(p, work, vector) * kHeadDim +
+      if (vector < work.end_vector) {
+        value = *reinterpret_cast<const Chunk*>(p.args.q + work.RowOf(p.args, vector) * kHeadDim +
                                                 chunk * 8);
       }
       *reinterpret_cast<Chunk*>(PanelMemory() + chunk / 8 * kTilePanelBytes +
@@ -168,7 +124,7 @@ struct WgmmaAttentionKernel {
 
   // Makes V zero for tokens that no vector of the tile attends to: their places in the cache may
   // hold anything, and p = 0 does not undo a NaN.
-  TANDEM_KERNEL void ClearValues(const Work& work, int sub_tile, char* values) {
+  TANDEM_KERNEL void ClearValues(const AttentionWork& work, int sub_tile, char* values) {
     const int first_token = sub_tile * kWarpgroupTokens;
     if (first_token >= work.begin_token && first_token + kWarpgroupTokens <= work.end_token) return;
     constexpr int kChunks = kHeadDim / 8;
@@ -184,7 +140,7 @@ struct WgmmaAttentionKernel {
   }
 
   // One sub-tile's arithmetic.
-  TANDEM_KERNEL void Attend(const Params& p, const Work& work, int sub_tile, int stage,
+  TANDEM_KERNEL void Attend(const Params& p, const AttentionWork& work, int sub_tile, int stage,
                             const TokenRange range[2], Tile* tile) {
     char* values = ValuesOf(stage);
     float s[kWarpgroupTokens / 2];
@@ -204,7 +160,7 @@ struct WgmmaAttentionKernel {
 
   // o, m and l of one partition, for the merge kernel: a narrow tile's 16 vectors, which the first
   // warp has.
-  TANDEM_KERNEL void StoreRecord(const Params& p, const Work& work, int partition,
+  TANDEM_KERNEL void StoreRecord(const Params& p, const AttentionWork& work, int partition,
                                  const Tile& tile) {
     if (WarpIndex() != 0) return;
     const int record = work.item.first_record + partition - work.item.first_partition;
@@ -226,14 +182,14 @@ struct WgmmaAttentionKernel {
     }
   }
 
-  TANDEM_KERNEL void StoreOutput(const Params& p, const Work& work, int first_vector,
+  TANDEM_KERNEL void StoreOutput(const Params& p, const AttentionWork& work, int first_vector,
                                  const Total& total) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int vector = first_vector + 8 * h;
-      if (vector >= work.num_vectors) continue;
+      if (vector >= work.end_vector) continue;
       const float inverse = 1.0f / total.l[h];
-      Bf16Bits* to = p.args.out + RowOf(p, work, vector) * kHeadDim;
+      Bf16Bits* to = p.args.out + work.RowOf(p.args, vector) * kHeadDim;
       const float* from = total.o + 2 * h * kWarpgroupSize;
 #pragma unroll
       for (int g = 0; g < kHeadDim / 8; ++g) {
@@ -246,11 +202,11 @@ struct WgmmaAttentionKernel {
 
   TANDEM_KERNEL void AttendItem(const Params& p, const AttentionItem& item, bool copies,
                                 Turn* turn) {
-    const Work work = Plan(p, item);
+    constexpr int kItemVectors = kNarrow ? kNarrowTileVectors : kWarpgroupVectors;
+    const AttentionWork work = AttentionWork::Of(p.args, item, kItemVectors, kWarpgroupTokens);
     LoadQueries(p, work);
     const int first_vector = item.first_vector + WarpIndex() * 16 + LaneIndex() / 4;
-    const TokenRange range[2] = {RangeOf(p, work, first_vector),
-                                 RangeOf(p, work, first_vector + 8)};
+    const TokenRange range[2] = {work.RangeOf(first_vector), work.RangeOf(first_vector + 8)};
     Tile tile;
     Total total;
     tile.Reset();

@@ -38,10 +38,11 @@ inline constexpr Tile kMediumTile = {64, 64, 64, 2, 2, 3};
 // Prompts: operands are reused from shared memory.
 inline constexpr Tile kLargeTile = {128, 128, 64, 2, 4, 3};
 
-// The same for other types; k is what keeps as many bytes on their way.
+// By type of weights; k of the others is what keeps as many bytes on their way.
 struct Tiles {
   Tile small, medium, large;
 };
+inline constexpr Tiles kBf16Tiles = {kSmallTile, kMediumTile, kLargeTile};
 inline constexpr Tiles kInt8Tiles = {{16, 32, 256, 1, 4, 4, DeviceWeightType::kInt8},
                                      {64, 64, 128, 2, 2, 3, DeviceWeightType::kInt8},
                                      {128, 128, 128, 2, 4, 3, DeviceWeightType::kInt8}};

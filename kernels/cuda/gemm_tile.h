@@ -1,4 +1,4 @@
-// What the products of quantised weights share: the pipeline over k, matrix loads of a warp's
+// What the products of all types of weights share: the pipeline over k, matrix loads of a warp's
 // operands, and the way out of the accumulators.
 #pragma once
 

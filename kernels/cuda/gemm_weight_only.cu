@@ -10,6 +10,7 @@
 // holds x's tile [m][k], w's [n][k] packed, and for int4 [n][k / 32] of {s, o}. Bound: bytes of w
 // for few rows; for many, the conversions (about four instructions a weight, by each row of warps)
 // compete with the tensor cores.
+#include "kernels/cuda/device/byte_codes.h"
 #include "kernels/cuda/gemm_tile.h"
 #include "kernels/cuda/kernels.h"
 
@@ -46,16 +47,12 @@ struct Fp8Weights {
   static constexpr int kUnitChunks = 2;
 
   TANDEM_KERNEL void Unpack(const char* unit, uint32_t, uint32_t b[2][2]) {
-    // The exponents of e4m3 and bf16 begin at 2⁻⁷ and 2⁻¹²⁷.
-    constexpr uint32_t kTo120 = 0x7b807b80u, kMinusZero = 0x80008000u;
     const uint32_t* words = reinterpret_cast<const uint32_t*>(unit) + LaneIndex() % 4 * 2;
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint32_t word = i == 0 ? words[step] : words[step] << 8;
-        const uint32_t pair = (word & 0x80008000u) | (word >> 4 & 0x07f007f0u);
-        b[step][i] = FmaBf16Pair(pair, kTo120, kMinusZero);
+        b[step][i] = WidenFp8Pair(i == 0 ? words[step] : words[step] << 8);
       }
     }
   }

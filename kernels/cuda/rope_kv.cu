@@ -9,7 +9,7 @@
 // i, i + 32, … so that both halves of a pair lie in one lane (head_dim is a multiple of 64). Bound
 // by memory: reads qkv once, writes q, k and v once.
 #include "kernels/api/require.h"
-#include "kernels/cuda/device/kv_codes.h"
+#include "kernels/cuda/device/byte_codes.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/kernels.h"
 
