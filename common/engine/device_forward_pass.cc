@@ -203,6 +203,7 @@ void DeviceForwardPass::Attend(const DeviceBatch& batch, const Extent& extent, i
   if (extent.decode_launch) args.launch = batch.DecodeLaunch(extent.rows);
   args.records = records_.as<float>();
   args.out = attention_.as<kernels::Bf16Bits>();
+  args.multiprocessors = device_.properties().multiprocessors;
   ops_.attention(args, stream_);
   AddToResidual(attention_, extent.rows, w.o, w.post_attention_norm);
 }

@@ -166,6 +166,7 @@ struct DeviceAttentionArgs {
   const AttentionItem* wide_items = nullptr;
   const AttentionMerge* merges = nullptr;
   const AttentionCounts* counts = nullptr;
+  int32_t multiprocessors = 1;  // of the device: how many blocks a persistent grid has
   // Host-side bounds of the counts: how many blocks to launch. 0: the kernel is not launched.
   AttentionCounts launch;
   float* records = nullptr;  // [records][num_kv_heads][16][head_dim + 2], for split tiles

@@ -206,7 +206,8 @@ struct AttentionKernel {
   }
 
   TANDEM_KERNEL void RunItem(const Params& p, const AttentionItem& item) {
-    const AttentionWork work = AttentionWork::Of(p.args, item, kVectors, kSubTileTokens);
+    const AttentionWork work =
+        AttentionWork::Of(p.args, item, BlockY(), {kVectors, kSubTileTokens});
     LoadQueries(p, work);
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {

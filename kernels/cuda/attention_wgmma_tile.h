@@ -19,8 +19,29 @@ inline constexpr int kNarrowTileVectors = 16;  // of those, in narrow items and 
 inline constexpr int kWarpgroupTokens = 64;
 inline constexpr int kWarpgroupTilesPerPartition = kPartitionTokens / kWarpgroupTokens;
 
+// p of a sub-tile as the operand of products: steps of 16 tokens.
+struct PackedWeights {
+  uint32_t of[kWarpgroupTokens / 16][4];
+
+  TANDEM_DEVICE void Pack(const float (&p)[kWarpgroupTokens / 2]) {
+#pragma unroll
+    for (int step = 0; step < kWarpgroupTokens / 16; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        of[step][i] = PackBf16(p[step * 8 + i * 2], p[step * 8 + i * 2 + 1]);
+      }
+    }
+  }
+  // After the wait for the product: nothing takes these registers before it.
+  TANDEM_DEVICE void Hold() {
+#pragma unroll
+    for (int step = 0; step < kWarpgroupTokens / 16; ++step) HoldOperand(of[step]);
+  }
+};
+
 // A warpgroup's tile. Lane i holds rows i/4 and i/4 + 8 of its warp's 16; accumulators as
-// StartProduct lays them out.
+// StartProduct lays them out. Products of o and scores of the next sub-tile may be on their way
+// together: only Rescale, FinishPartition's caller and the total touch o.
 template <int kHeadDim>
 struct WarpgroupTile {
   float o[kHeadDim / 2];
@@ -33,9 +54,10 @@ struct WarpgroupTile {
     l[0] = l[1] = 0;
   }
 
-  // Turns scores of tokens [first_token, + 64) into p and moves m, l and o on.
+  // Turns scores of tokens [first_token, + 64) into p and moves m and l on; o is to be multiplied
+  // by factor[2] before p·V is added.
   TANDEM_DEVICE void Softmax(int first_token, float scale_log2, const TokenRange range[2],
-                             float (&s)[kWarpgroupTokens / 2]) {
+                             float (&s)[kWarpgroupTokens / 2], float (&factor)[2]) {
     float most[2] = {m[0], m[1]};
 #pragma unroll
     for (int i = 0; i < kWarpgroupTokens / 2; ++i) {
@@ -50,7 +72,7 @@ struct WarpgroupTile {
       most[h] = Max(most[h], ShuffleXor(most[h], 1));
       most[h] = Max(most[h], ShuffleXor(most[h], 2));
       const float anchor = Anchor(most[h]);
-      const float factor = Exp2(Add(m[h], -anchor));
+      factor[h] = Exp2(Add(m[h], -anchor));
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < kWarpgroupTokens / 2; ++i) {
@@ -58,32 +80,22 @@ struct WarpgroupTile {
         s[i] = Exp2(Add(s[i], -anchor));
         sum = Add(sum, s[i]);
       }
-      l[h] = Add(Mul(l[h], factor), sum);
+      l[h] = Add(Mul(l[h], factor[h]), sum);
       m[h] = most[h];
-#pragma unroll
-      for (int i = 0; i < kHeadDim / 2; ++i) {
-        if (i / 2 % 2 == h) o[i] = Mul(o[i], factor);
-      }
     }
   }
 
-  // o += p·V: `values` are panels of V.
-  TANDEM_DEVICE void AddValues(const char* values, const float (&p)[kWarpgroupTokens / 2]) {
-    uint32_t a[kWarpgroupTokens / 16][4];
+  TANDEM_DEVICE void Rescale(const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) o[i] = Mul(o[i], factor[i / 2 % 2]);
+  }
+
+  // Starts o += p·V: `values` are panels of V. Between FenceProducts and CommitProducts.
+  TANDEM_DEVICE void StartValues(const char* values, const PackedWeights& p) {
 #pragma unroll
     for (int step = 0; step < kWarpgroupTokens / 16; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        a[step][i] = PackBf16(p[step * 8 + i * 2], p[step * 8 + i * 2 + 1]);
-      }
+      AddRegisterProduct(o, p.of[step], TransposedDescriptor(values, step, kWarpgroupTokens));
     }
-    FenceProducts(o);
-#pragma unroll
-    for (int step = 0; step < kWarpgroupTokens / 16; ++step) {
-      AddRegisterProduct(o, a[step], TransposedDescriptor(values, step, kWarpgroupTokens));
-    }
-    CommitProducts();
-    WaitProducts<0>(o);
   }
 
   // Sums l over the lanes that share a row: once, at the end of a partition.
@@ -96,19 +108,28 @@ struct WarpgroupTile {
   }
 };
 
-// The merge of a tile's partitions so far. Its o lies in shared memory, where each thread keeps its
-// own: registers would not hold it beside the tile's.
-template <int kHeadDim>
-struct WarpgroupTotal {
-  static constexpr int kBytes = kHeadDim / 2 * kWarpgroupSize * static_cast<int>(sizeof(float));
+// Where a total's o lies: in registers, or in shared memory, each thread's own, element i at
+// i · kThreads.
+template <int kCount>
+struct RegisterValues {
+  float of[kCount];
+  TANDEM_DEVICE float& At(int i) { return of[i]; }
+};
+template <int kThreads>
+struct SharedValues {
+  float* first;
+  TANDEM_DEVICE float& At(int i) { return first[i * kThreads]; }
+};
 
-  float* o;  // element i at i · kWarpgroupSize
+// The merge of a tile's partitions so far.
+template <int kHeadDim, typename Values>
+struct WarpgroupTotal {
+  Values o;
   float m[2], l[2];
 
-  TANDEM_DEVICE void Reset(char* shared) {
-    o = reinterpret_cast<float*>(shared) + ThreadIndex() % kWarpgroupSize;
-#pragma unroll 8
-    for (int i = 0; i < kHeadDim / 2; ++i) o[i * kWarpgroupSize] = 0;
+  TANDEM_DEVICE void Reset() {
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) o.At(i) = 0;
     m[0] = m[1] = MinusInfinity();
     l[0] = l[1] = 0;
   }
@@ -122,8 +143,7 @@ struct WarpgroupTotal {
       l[h] = MergeValue(f, l[h], later.l[h]);
 #pragma unroll
       for (int i = 0; i < kHeadDim / 2; ++i) {
-        if (i / 2 % 2 == h)
-          o[i * kWarpgroupSize] = MergeValue(f, o[i * kWarpgroupSize], later.o[i]);
+        if (i / 2 % 2 == h) o.At(i) = MergeValue(f, o.At(i), later.o[i]);
       }
     }
   }

@@ -13,6 +13,11 @@ struct TokenRange {
   int begin, end;
 };
 
+// A kernel's tile: query vectors of an item, and tokens that they meet at a time.
+struct AttentionTile {
+  int vectors, tokens;
+};
+
 struct AttentionWork {
   AttentionItem item;
   int kv_head;
@@ -23,17 +28,16 @@ struct AttentionWork {
   int end_token;    // one beyond the highest
   int first_sub_tile, end_sub_tile;
 
-  // `tile_vectors` and `sub_tile_tokens` are the kernel's.
   TANDEM_DEVICE static AttentionWork Of(const DeviceAttentionArgs& args, const AttentionItem& item,
-                                        int tile_vectors, int sub_tile_tokens) {
+                                        int kv_head, AttentionTile tile) {
     AttentionWork work;
     work.item = item;
-    work.kv_head = BlockY();
+    work.kv_head = kv_head;
     work.heads_per_kv = args.num_heads / args.layer.shape.num_kv_heads;
     work.sliding_window = args.sliding_window;
     work.end_vector = item.num_rows * work.heads_per_kv;
-    if (work.end_vector > item.first_vector + tile_vectors) {
-      work.end_vector = item.first_vector + tile_vectors;
+    if (work.end_vector > item.first_vector + tile.vectors) {
+      work.end_vector = item.first_vector + tile.vectors;
     }
     work.begin_token = work.RangeOf(item.first_vector).begin;
     work.end_token = work.RangeOf(work.end_vector - 1).end;
@@ -41,9 +45,20 @@ struct AttentionWork {
     const int end = item.end_partition * kPartitionTokens;
     if (work.begin_token < begin) work.begin_token = begin;
     if (work.end_token > end) work.end_token = end;
-    work.first_sub_tile = work.begin_token / sub_tile_tokens;
-    work.end_sub_tile = (work.end_token + sub_tile_tokens - 1) / sub_tile_tokens;
+    work.first_sub_tile = work.begin_token / tile.tokens;
+    work.end_sub_tile = (work.end_token + tile.tokens - 1) / tile.tokens;
     return work;
+  }
+
+  // The same for the tile's vectors from `skipped` on alone, if there are any.
+  TANDEM_DEVICE AttentionWork PartOf(const DeviceAttentionArgs& args, int skipped,
+                                     AttentionTile tile) const {
+    AttentionItem part = item;
+    part.first_vector += skipped;
+    if (part.first_vector < end_vector) return Of(args, part, kv_head, tile);
+    AttentionWork none = *this;
+    none.end_sub_tile = first_sub_tile;
+    return none;
   }
 
   // Empty for a vector that there is not.

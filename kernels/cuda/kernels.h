@@ -19,7 +19,7 @@ void GemmWeightOnly(const DeviceGemmArgs& args, DeviceStream& stream);  // kInt4
 // The same on Hopper; other numerics than Gemm. Weights that are not bf16 go to Gemm.
 void WgmmaGemm(const DeviceGemmArgs& args, DeviceStream& stream);
 void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
-// The same on Hopper, for bf16 and head_dim 64 and 128; what else there is goes to Attention.
+// The same on Hopper, for bf16 and head_dim 64, 128 and 256; what else there is goes to Attention.
 void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream);
 void Checksum(const DeviceChecksumArgs& args, DeviceStream& stream);
 void Sample(const DeviceSampleArgs& args, DeviceStream& stream);

@@ -158,6 +158,7 @@ class Bench {
     args.counts = counts_.as<AttentionCounts>();
     args.launch = counts;
     args.records = records_.as<float>();
+    args.multiprocessors = device_->properties().multiprocessors;
     return args;
   }
 

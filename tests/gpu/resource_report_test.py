@@ -36,12 +36,23 @@ class ResourceReportTest(unittest.TestCase):
         self.assertEqual(instructions, {"MOV", "LDG.E.128", "STG.E.64"})
 
     def test_expects_hoppers_instructions_of_sm_90a_alone(self):
-        symbol = "INS_15WgmmaGemmKernelILi6EEE"
+        symbol = "INS_15WgmmaGemmKernelILi4EEE"
         trap, works = {"BPT.TRAP", "EXIT"}, {"HGMMA.64x256x16.F32.BF16", "UTMALDG.2D", "SYNCS.EXCH.64"}
         self.assertEqual(report.check(report.Kernel("sm_80", symbol, 4, 0, 0, trap)), [])
         self.assertEqual(report.check(report.Kernel("sm_90a", symbol, 168, 0, 0, works)), [])
         self.assertEqual(len(report.check(report.Kernel("sm_90a", symbol, 4, 0, 0, trap))), 3)
         self.assertIn("has no BPT.TRAP", report.check(report.Kernel("sm_90", symbol, 168, 0, 0, works))[0])
+
+    def test_expects_more_of_some_variants(self):
+        works = {"HGMMA.64x64x16.F32.BF16", "HGMMA.64x128x16.F32.BF16", "UTMALDG.4D", "SYNCS.EXCH.64", "MUFU.EX2",
+                 "WARPGROUP.DEPBAR.LE"}
+        narrow, wide = (f"INS_20WgmmaAttentionKernelILi128ELb{wide}EEE" for wide in (1, 0))
+        self.assertEqual(report.check(report.Kernel("sm_90a", narrow, 168, 0, 0, works)), [])
+        self.assertEqual(len(report.check(report.Kernel("sm_90a", wide, 168, 0, 0, works))), 2)
+        works |= {"USETMAXREG.TRY_ALLOC.CTAPOOL", "USETMAXREG.DEALLOC.CTAPOOL"}
+        self.assertEqual(report.check(report.Kernel("sm_90a", wide, 168, 0, 0, works)), [])
+        other = "INS_20WgmmaAttentionKernelILi256ELb1EEE"
+        self.assertIn("has no HGMMA.64x256x16", report.check(report.Kernel("sm_90a", other, 255, 0, 0, works))[0])
 
     def test_names_what_is_wrong(self):
         symbol = "_ZN4cuda11KernelEntryINS_16CopyBlocksKernelEEEv"

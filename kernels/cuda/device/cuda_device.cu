@@ -35,7 +35,7 @@ constexpr DeviceOps kOps = {
 // Hopper's: what has no kernel of its own there is the portable one.
 constexpr DeviceOps HopperOps() {
   DeviceOps ops = kOps;
-  ops.numerics = "cuda-wgmma16-v1";
+  ops.numerics = "cuda-wgmma16-v2";
   ops.gemm = WgmmaGemm;
   ops.attention = WgmmaAttention;
   return ops;

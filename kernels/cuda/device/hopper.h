@@ -26,6 +26,9 @@ inline constexpr int kPanelAlignment = 1024;
 // What a launch asks for beyond what it uses: shared memory begins on a multiple of 128.
 inline constexpr int kPanelSlack = kPanelAlignment - 128;
 
+// What setmaxnreg takes.
+constexpr bool IsRegisterCount(int count) { return count >= 24 && count <= 240 && count % 8 == 0; }
+
 // A row-major bf16 matrix in device memory of which panels are copied.
 struct PanelSource {
   const Bf16Bits* base = nullptr;  // 16-byte boundary

@@ -97,6 +97,9 @@ struct CacheMap {
   CUtensorMap map;
 };
 CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream& stream);
+TANDEM_DEVICE void PrefetchMap(const CacheMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map.map) : "memory");
+}
 TANDEM_DEVICE void CopyCachePanel(char* panel, const CacheMap& map, const CachePlace& place,
                                   Barrier* barrier) {
   asm volatile(
@@ -113,6 +116,11 @@ TANDEM_DEVICE void CopyCachePanel(char* panel, const CacheMap& map, const CacheP
 TANDEM_DEVICE int WarpgroupIndex() {
   return __shfl_sync(0xffffffffu, ThreadIndex() / kWarpgroupSize, 0);
 }
+// A barrier of this warpgroup's threads alone.
+TANDEM_DEVICE void SyncWarpgroup() {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + ThreadIndex() / kWarpgroupSize), "n"(kWarpgroupSize)
+               : "memory");
+}
 // True in one thread of a converged warp.
 TANDEM_DEVICE bool ElectOne() {
   uint32_t elected = 0;
@@ -127,10 +135,12 @@ TANDEM_DEVICE bool ElectOne() {
 // thread from then on, a multiple of 8 from 24 to 240; 0: as many as before.
 template <int kCount>
 TANDEM_DEVICE void GiveRegisters() {
+  static_assert(kCount == 0 || IsRegisterCount(kCount));
   if constexpr (kCount != 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 template <int kCount>
 TANDEM_DEVICE void TakeRegisters() {
+  static_assert(kCount == 0 || IsRegisterCount(kCount));
   if constexpr (kCount != 0) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
@@ -142,6 +152,11 @@ template <int kCount>
 TANDEM_DEVICE void HoldRegisters(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+// The same for a product's operand.
+TANDEM_DEVICE void HoldOperand(uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
 // Before the first product and after each wait: orders accesses of `d` before products on it.
 template <int kCount>

@@ -35,7 +35,7 @@ constexpr DeviceOps kOps = {
 
 constexpr DeviceOps HopperOps() {
   DeviceOps ops = kOps;
-  ops.numerics = "emulated-wgmma16-v1";
+  ops.numerics = "emulated-wgmma16-v2";
   ops.gemm = WgmmaGemm;
   ops.attention = WgmmaAttention;
   return ops;

@@ -192,6 +192,19 @@ void WaitPhase(Barrier* barrier, int parity) {
   while (Load(barrier).parity == static_cast<uint64_t>(parity)) SleepOn(barrier);
 }
 
+void MoveRegistersTo(int count, bool giving) {
+  Thread& thread = CurrentThread();
+  Block& block = *thread.block;
+  const int more = count - thread.registers;
+  const bool right_way = giving ? more <= 0 : more >= 0;
+  KERNEL_REQUIRE(right_way);
+  while (block.free_registers < more) SleepOn(&block.free_registers);
+  block.free_registers -= more;
+  thread.registers = count;
+  Wake(&block.free_registers);
+  WarpBarrier();
+}
+
 PanelMap DescribePanels(const PanelSource& source, DeviceStream&) {
   // What cuTensorMapEncodeTiled demands of these.
   KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(source.base) % 16 == 0 && source.columns % 8 == 0);
@@ -249,6 +262,8 @@ void AddRegisterProductOf(float* d, int columns, const uint32_t a[4], uint64_t b
   const WarpExchange<Words> warp(mine);
   Product product = {d, columns, true, b, true};
   product.a_in_registers = true;
+  product.a_words = a;
+  std::memcpy(product.a_were, a, sizeof(product.a_were));
   for (int half = 0; half < 2; ++half) {
     for (int k = 0; k < 16; ++k) {
       const uint32_t word = warp.of(ThreadIndex() % 32 / 4 * 4 + k % 8 / 2).of[half + k / 8 * 2];
@@ -273,6 +288,10 @@ void ProductQueue::Commit() {
 
 void ProductQueue::Finish(const Started& started) {
   const Product& product = started.product;
+  const bool operand_stayed =
+      product.a_words == nullptr ||
+      std::memcmp(product.a_words, product.a_were, 4 * sizeof(uint32_t)) == 0;
+  KERNEL_REQUIRE(operand_stayed);
   const std::vector<double> sums = started.sums.empty() ? Multiply(product) : started.sums;
   for (size_t at = 0; at < hidden_.size(); ++at) {
     Accumulators& hidden = hidden_[at];

@@ -5,7 +5,8 @@
 // nothing else in the block can move, in any order; products read their operands at the start or at
 // the wait, and only what bulk copies or FenceProxyAsync showed them; accumulators are NaN until
 // the wait. A phase that nobody ends, a barrier used before it was initialised and fenced, a
-// product without its fence, and copies or products that outlive the block end the process.
+// product without its fence, an operand in registers that changes before the wait, registers that
+// nobody gives back, and copies or products that outlive the block end the process.
 #pragma once
 
 #include <cstdint>
@@ -44,23 +45,30 @@ struct CacheMap {
   int tokens;
 };
 CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream& stream);
+inline void PrefetchMap(const CacheMap&) {}
 void CopyCachePanel(char* panel, const CacheMap& map, const CachePlace& place, Barrier* barrier);
 
 inline int WarpgroupIndex() { return ThreadIndex() / kWarpgroupSize; }
+inline void SyncWarpgroup() { WarpgroupBarrier(); }
 // Any one lane of the warp, the same one all through a block.
 inline bool ElectOne() {
   WarpBarrier();
   return ThreadIndex() % 32 == CurrentThread().block->elected_lane;
 }
+// Takes wait until as many were given back.
+void MoveRegistersTo(int count, bool giving);
 template <int kCount>
 void GiveRegisters() {
-  WarpBarrier();
+  static_assert(kCount == 0 || IsRegisterCount(kCount));
+  if constexpr (kCount != 0) MoveRegistersTo(kCount, true);
 }
 template <int kCount>
 void TakeRegisters() {
-  WarpBarrier();
+  static_assert(kCount == 0 || IsRegisterCount(kCount));
+  if constexpr (kCount != 0) MoveRegistersTo(kCount, false);
 }
 
+inline void HoldOperand(const uint32_t (&)[4]) {}
 template <int kCount>
 void FenceProducts(float (&)[kCount]) {
   CurrentThread().products.Fence();

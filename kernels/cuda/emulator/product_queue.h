@@ -19,7 +19,9 @@ struct Product {
   bool b_transposed = false;
   uint64_t a = 0;
   bool a_in_registers = false;
-  float a_rows[2][16] = {};  // of a in registers: the thread's two rows
+  float a_rows[2][16] = {};           // of a in registers: the thread's two rows
+  const uint32_t* a_words = nullptr;  // and where they are, to see that they stay as they were
+  uint32_t a_were[4] = {};
 };
 
 class ProductQueue {

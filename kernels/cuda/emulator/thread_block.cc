@@ -17,7 +17,14 @@ constexpr size_t kStackBytes = 256 << 10;
 // What memory holds before anything is written: NaN as fp32 and as two bf16.
 constexpr int kPoison = 0xff;
 
-enum class State { kRunnable, kAtWarpBarrier, kAtBlockBarrier, kAsleep, kDone };
+enum class State {
+  kRunnable,
+  kAtWarpBarrier,
+  kAtWarpgroupBarrier,
+  kAtBlockBarrier,
+  kAsleep,
+  kDone
+};
 
 struct Fiber {
   FiberContext context;
@@ -34,6 +41,9 @@ uint64_t NextRandom(uint64_t* state) {
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   return z ^ (z >> 31);
 }
+
+// What a thread starts with where a block has a multiprocessor for itself.
+int RegistersAtLaunch(int threads) { return std::min(65536 / threads / 8 * 8, 248); }
 
 class BlockRunner {
  public:
@@ -93,8 +103,13 @@ class BlockRunner {
   void Arrive(State state) {
     Fiber& self = fibers_[current_];
     self.state = state;
-    const size_t first = state == State::kAtWarpBarrier ? current_ / 32 * 32 : 0;
-    const size_t end = state == State::kAtWarpBarrier ? first + 32 : fibers_.size();
+    const size_t all = fibers_.size();
+    const size_t size = state == State::kAtWarpBarrier        ? 32
+                        : state == State::kAtWarpgroupBarrier ? 128
+                                                              : all;
+    const size_t first = current_ / size * size;
+    const size_t end = first + size;
+    KERNEL_REQUIRE(end <= all);
     const auto waits = [state](const Fiber& fiber) { return fiber.state == state; };
     if (std::all_of(fibers_.begin() + first, fibers_.begin() + end, waits)) {
       for (size_t i = first; i < end; ++i) fibers_[i].state = State::kRunnable;
@@ -117,6 +132,7 @@ class BlockRunner {
     fiber.thread = Thread();
     fiber.thread.index = index;
     fiber.thread.block = &block_;
+    fiber.thread.registers = RegistersAtLaunch(grid_.threads);
     fiber.state = State::kRunnable;
   }
 
@@ -189,6 +205,7 @@ void BlockBarrier() {
   BlockRunner::running().Arrive(State::kAtBlockBarrier);
 }
 void WarpBarrier() { BlockRunner::running().Arrive(State::kAtWarpBarrier); }
+void WarpgroupBarrier() { BlockRunner::running().Arrive(State::kAtWarpgroupBarrier); }
 void SleepOn(const void* key) { BlockRunner::running().Sleep(key); }
 void Wake(const void* key) { BlockRunner::running().WakeSleepers(key); }
 void LandLater(std::function<void()> land) { BlockRunner::running().AddLanding(std::move(land)); }

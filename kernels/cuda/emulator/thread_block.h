@@ -49,6 +49,7 @@ struct Block {
   // Where shared memory lies in the window that descriptors address: on a multiple of 128 only.
   uint32_t window_address = 0;
   int elected_lane = 0;
+  int free_registers = 0;  // given back by threads, taken by none
 };
 
 inline constexpr size_t kExchangeBytes = 32;
@@ -59,6 +60,7 @@ struct Thread {
   AsyncCopies copies;
   ProductQueue products;
   bool has_unfenced_barriers = false;
+  int registers = 0;
   int exchange_turn = 0;  // which of its warp's two exchange areas comes next
 };
 
@@ -66,6 +68,7 @@ struct Thread {
 Thread& CurrentThread();
 void BlockBarrier();
 void WarpBarrier();
+void WarpgroupBarrier();
 // Sleeps until somebody calls Wake with this key.
 void SleepOn(const void* key);
 void Wake(const void* key);

@@ -185,6 +185,7 @@ class DeviceAttentionTest : public DeviceTest {
     args.launch = {counts.narrow_items > 0 ? std::max(1, counts.narrow_items - 1) : 2,
                    counts.wide_items, counts.merges + 1};
     args.records = records.as<float>();
+    args.multiprocessors = Uniform(1, 4);
     args.out = out.as<Bf16Bits>();
     ops().attention(args, stream());
     return Download<Bf16Bits>(out, q.size());
@@ -226,22 +227,37 @@ class DeviceAttentionTest : public DeviceTest {
     const std::vector<SequenceData> data = {RandomSequence(shape, length)};
     const std::vector<Bf16Bits> out = RunBatch(shape, data, {{0, begin, length}}, 4);
     for (int32_t row : {begin, (begin + length) / 2, length - 1}) {
-      for (int32_t head = 0; head < shape.num_heads; ++head) {
-        const std::vector<double> expected = Expected(shape, data[0], row, head);
-        double error = 0, norm = 0;
-        for (int32_t d = 0; d < shape.head_dim; ++d) {
-          const size_t i =
-              static_cast<size_t>(((row - begin) * shape.num_heads + head) * shape.head_dim + d);
-          const double difference = FromBf16(out[i]) - expected[static_cast<size_t>(d)];
-          error += difference * difference;
-          norm += expected[static_cast<size_t>(d)] * expected[static_cast<size_t>(d)];
-        }
-        // p and the result are rounded to bf16; errors of p do not cancel where values do.
-        ASSERT_LE(std::sqrt(error), 2 * kBf16Unit * (std::sqrt(norm) + 1.0))
-            << "row " << row << " head " << head << " head_dim " << shape.head_dim << " type "
-            << static_cast<int>(shape.type);
-      }
+      ExpectRowRight(shape, data[0], row,
+                     out.data() + (row - begin) * shape.num_heads * shape.head_dim);
     }
+  }
+
+  // `out` is the row's: [heads · head_dim].
+  void ExpectRowRight(const AttentionShape& shape, const SequenceData& data, int32_t row,
+                      const Bf16Bits* out) {
+    for (int32_t head = 0; head < shape.num_heads; ++head) {
+      const std::vector<double> expected = Expected(shape, data, row, head);
+      double error = 0, norm = 0;
+      for (int32_t d = 0; d < shape.head_dim; ++d) {
+        const double right = expected[static_cast<size_t>(d)];
+        const double difference = FromBf16(out[head * shape.head_dim + d]) - right;
+        error += difference * difference;
+        norm += right * right;
+      }
+      // p and the result are rounded to bf16; errors of p do not cancel where values do.
+      ASSERT_LE(std::sqrt(error), 2 * kBf16Unit * (std::sqrt(norm) + 1.0))
+          << "row " << row << " head " << head << " of " << shape.num_heads << " over "
+          << shape.num_kv_heads << " head_dim " << shape.head_dim << " window "
+          << shape.sliding_window << " type " << static_cast<int>(shape.type);
+    }
+  }
+
+  AttentionShape RandomShape(int32_t head_dim) {
+    const int32_t kv_heads = Uniform(1, 2), heads_per_kv = Uniform(1, 6);
+    AttentionShape shape = {kv_heads * heads_per_kv, kv_heads, head_dim};
+    shape.sliding_window = Uniform(0, 1) * Uniform(1, 400);
+    shape.block_tokens = 16 << Uniform(0, 4);
+    return shape;
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, DeviceAttentionTest, kDeviceKindsWithHopper, DeviceName);
@@ -296,9 +312,37 @@ TEST_P(DeviceAttentionTest, PromptRowsAndGeneratedRowsHaveTheSameBits) {
   }
 }
 
+// Prompts of any number of tiles side by side, chunks of them and generated rows: every tile has
+// neighbours of its own and of other sequences.
+TEST_P(DeviceAttentionTest, RandomBatchesAreRightAndInvariant) {
+  for (const int32_t head_dim : {64, 128, 256}) {
+    const AttentionShape shape = RandomShape(head_dim);
+    const size_t row_size = static_cast<size_t>(shape.num_heads * head_dim);
+    std::vector<SequenceData> data;
+    std::vector<Chunk> chunks;
+    for (size_t i = 0; i < static_cast<size_t>(Uniform(2, 4)); ++i) {
+      const int32_t length = Uniform(1, 600), rows = Uniform(0, 2) == 0 ? 1 : Uniform(1, 60);
+      data.push_back(RandomSequence(shape, length));
+      chunks.push_back({i, std::max(0, length - rows), length});
+    }
+    const std::vector<Bf16Bits> batch = RunBatch(shape, data, chunks, Uniform(1, 12));
+    const Bf16Bits* out = batch.data();
+    for (const Chunk& chunk : chunks) {
+      const int32_t row = Uniform(chunk.begin, chunk.end - 1);
+      const Bf16Bits* at = out + static_cast<size_t>(row - chunk.begin) * row_size;
+      ExpectRowRight(shape, data[chunk.sequence], row, at);
+      const auto alone = RunBatch(shape, data, {{chunk.sequence, row, row + 1}}, Uniform(1, 4));
+      ExpectSameBits(alone.data(), at, row_size,
+                     "row " + std::to_string(row) + " of head_dim " + std::to_string(head_dim));
+      out += static_cast<size_t>(chunk.end - chunk.begin) * row_size;
+    }
+  }
+}
+
 TEST_P(DeviceAttentionTest, BlockSizeAndPlaceDoNotMatter) {
-  for (const KvType type : {KvType::kBf16, KvType::kInt8, KvType::kFp8}) {
-    AttentionShape shape = {4, 2, 64, 0, 32, type};
+  for (AttentionShape shape : {AttentionShape{4, 2, 64}, AttentionShape{2, 1, 256},
+                               AttentionShape{4, 2, 64, 0, 32, KvType::kInt8},
+                               AttentionShape{4, 2, 64, 0, 32, KvType::kFp8}}) {
     const std::vector<SequenceData> data = {RandomSequence(shape, 300)};
     const std::vector<Bf16Bits> expected = RunBatch(shape, data, {{0, 280, 300}}, 1);
     for (int32_t block_tokens : {16, 64, 256}) {

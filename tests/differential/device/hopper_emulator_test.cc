@@ -231,5 +231,83 @@ TEST_P(HopperEmulatorTest, FillsWithZerosBeyondTheMatrix) {
   }
 }
 
+// One warpgroup's products with an operand in registers, which changes before the wait or not.
+template <bool kChangesOperand>
+struct RegisterProductKernel {
+  struct Params {
+    float* out;  // [128]
+  };
+  static constexpr int kThreads = 128;
+  static void Run(const Params& p) {
+    char* panel = PanelMemory();
+    for (int i = ThreadIndex(); i < PanelBytes(64) / 2; i += kThreads) {
+      reinterpret_cast<Bf16Bits*>(panel)[i] = 0x3f80;
+    }
+    FenceProxyAsync();
+    SyncWarpgroup();
+    uint32_t a[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+    float d[32] = {};
+    FenceProducts(d);
+    AddRegisterProduct(d, a, TransposedDescriptor(panel, 0, 64));
+    CommitProducts();
+    if (kChangesOperand) a[ThreadIndex() % 4] = 0;
+    WaitProducts<0>(d);
+    p.out[ThreadIndex()] = d[ThreadIndex() % 32];
+  }
+};
+
+TEST_P(HopperEmulatorTest, MultipliesOperandsInRegisters) {
+  std::vector<float> out(128);
+  Launch<RegisterProductKernel<false>>(
+      {.threads = 128, .shared_bytes = PanelBytes(64) + kPanelAlignment}, {out.data()}, stream());
+  for (const float value : out) ASSERT_EQ(value, 16.0f);
+}
+
+TEST_P(HopperEmulatorDeathTest, EndsWhereAnOperandInRegistersChangesTooEarly) {
+  std::vector<float> out(128);
+  EXPECT_DEATH(Launch<RegisterProductKernel<true>>(
+                   {.threads = 128, .shared_bytes = PanelBytes(64) + kPanelAlignment}, {out.data()},
+                   stream()),
+               "precondition broken: operand_stayed");
+}
+
+// Three warpgroups of 168 registers each: two take, one gives.
+template <int kGiven, int kTaken>
+struct ExchangeKernel {
+  struct Params {
+    int* taken;
+  };
+  static constexpr int kThreads = 384;
+  static void Run(const Params& p) {
+    if (WarpgroupIndex() == 2) {
+      GiveRegisters<kGiven>();
+      return;
+    }
+    TakeRegisters<kTaken>();
+    // No warp of the other warpgroup is waited for.
+    SyncWarpgroup();
+    if (ThreadIndex() % kWarpgroupSize == 0) ++*p.taken;
+  }
+};
+
+TEST_P(HopperEmulatorTest, RegistersGoFromOneWarpgroupToTheOthers) {
+  int taken = 0;
+  Launch<ExchangeKernel<24, 240>>({.threads = 384}, {&taken}, stream());
+  Launch<ExchangeKernel<40, 232>>({.threads = 384}, {&taken}, stream());
+  EXPECT_EQ(taken, 4);
+}
+
+TEST_P(HopperEmulatorDeathTest, EndsWhereRegistersAreTakenThatNobodyGives) {
+  int taken = 0;
+  const auto take_more = [&] {
+    Launch<ExchangeKernel<40, 240>>({.threads = 384}, {&taken}, stream());
+  };
+  const auto give_more = [&] {
+    Launch<ExchangeKernel<176, 232>>({.threads = 384}, {&taken}, stream());
+  };
+  EXPECT_DEATH(take_more(), "precondition broken: moved");
+  EXPECT_DEATH(give_more(), "precondition broken: right_way");
+}
+
 }  // namespace
 }  // namespace tandem::kernels::emulated
