@@ -6,127 +6,82 @@
 
 #include "kernels/cuda/device/simt_gpu.h"
 
-// The accumulators d[i], … as operands of an asm statement.
+// The accumulators d[i], … as operands of an asm statement, and its names for d[0] to d[count - 1].
 #define TANDEM_WGMMA_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define TANDEM_WGMMA_8(i) TANDEM_WGMMA_4(i), TANDEM_WGMMA_4(i + 4)
 #define TANDEM_WGMMA_16(i) TANDEM_WGMMA_8(i), TANDEM_WGMMA_8(i + 8)
 #define TANDEM_WGMMA_32(i) TANDEM_WGMMA_16(i), TANDEM_WGMMA_16(i + 16)
 #define TANDEM_WGMMA_64(i) TANDEM_WGMMA_32(i), TANDEM_WGMMA_32(i + 32)
 #define TANDEM_WGMMA_128(i) TANDEM_WGMMA_64(i), TANDEM_WGMMA_64(i + 64)
+#define TANDEM_WGMMA_NAMES_4 "%0, %1, %2, %3"
+#define TANDEM_WGMMA_NAMES_8 TANDEM_WGMMA_NAMES_4 ", %4, %5, %6, %7"
+#define TANDEM_WGMMA_NAMES_16 TANDEM_WGMMA_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define TANDEM_WGMMA_NAMES_32                                      \
+  TANDEM_WGMMA_NAMES_16                                            \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, " \
+  "%28, %29, %30, %31"
+#define TANDEM_WGMMA_NAMES_64                                           \
+  TANDEM_WGMMA_NAMES_32                                                 \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, " \
+  "%45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, "   \
+  "%58, %59, %60, %61, %62, %63"
+#define TANDEM_WGMMA_NAMES_128                                             \
+  TANDEM_WGMMA_NAMES_64                                                    \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "    \
+  "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, " \
+  "%91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, "  \
+  "%104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, "     \
+  "%115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "     \
+  "%126, %127"
+
+// d[64×kN] (+)= a[64×16] · b[16×kN], bf16 operands in shared memory, K in rows; `accumulate` 0
+// overwrites d. `count` accumulators; a, b and accumulate are the operands behind them.
+#define TANDEM_WGMMA_SHARED(count, n, b_name, accumulate_name)                                \
+  TANDEM_DEVICE void WgmmaInstruction(float(&d)[count], uint64_t a, uint64_t b,               \
+                                      uint32_t accumulate) {                                  \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate_name                        \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n                                 \
+                 "k16.f32.bf16.bf16 {" TANDEM_WGMMA_NAMES_##count "}, %" #count ", %" #b_name \
+                                                                  ", p, 1, 1, 0, 0;\n}"       \
+                 : TANDEM_WGMMA_##count(0)                                                    \
+                 : "l"(a), "l"(b), "r"(accumulate));                                          \
+  }
+
+// d[64×kN] += a[64×16] · b[16×kN], a in registers, b in shared memory with N in rows. a1 to b are
+// the operands behind a[0].
+#define TANDEM_WGMMA_REGISTERS(count, n, a1, a2, a3, b_name)                                   \
+  TANDEM_DEVICE void WgmmaRegisterInstruction(float(&d)[count], const uint32_t(&a)[4],         \
+                                              uint64_t b) {                                    \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n                                        \
+                 "k16.f32.bf16.bf16 {" TANDEM_WGMMA_NAMES_##count                              \
+                 "}, {%" #count ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_name ", 1, 1, 1, 1;\n" \
+                 : TANDEM_WGMMA_##count(0)                                                     \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+  }
 
 namespace tandem::kernels::cuda {
 
-// d[64×kN] (+)= a[64×16] · b[16×kN], bf16 operands in shared memory, K in rows; `accumulate` 0
-// overwrites d.
-TANDEM_DEVICE void WgmmaInstruction(float (&d)[4], uint64_t a, uint64_t b, uint32_t accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3"
-      "}, %4, %5, p, 1, 1, 0, 0;\n}"
-      : TANDEM_WGMMA_4(0)
-      : "l"(a), "l"(b), "r"(accumulate));
-}
-TANDEM_DEVICE void WgmmaInstruction(float (&d)[8], uint64_t a, uint64_t b, uint32_t accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7"
-      "}, %8, %9, p, 1, 1, 0, 0;\n}"
-      : TANDEM_WGMMA_8(0)
-      : "l"(a), "l"(b), "r"(accumulate));
-}
-TANDEM_DEVICE void WgmmaInstruction(float (&d)[16], uint64_t a, uint64_t b, uint32_t accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-      "}, %16, %17, p, 1, 1, 0, 0;\n}"
-      : TANDEM_WGMMA_16(0)
-      : "l"(a), "l"(b), "r"(accumulate));
-}
-TANDEM_DEVICE void WgmmaInstruction(float (&d)[32], uint64_t a, uint64_t b, uint32_t accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
-      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, p, 1, 1, 0, 0;\n}"
-      : TANDEM_WGMMA_32(0)
-      : "l"(a), "l"(b), "r"(accumulate));
-}
-TANDEM_DEVICE void WgmmaInstruction(float (&d)[64], uint64_t a, uint64_t b, uint32_t accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
-      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
-      "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-      "%62, %63"
-      "}, %64, %65, p, 1, 1, 0, 0;\n}"
-      : TANDEM_WGMMA_64(0)
-      : "l"(a), "l"(b), "r"(accumulate));
-}
-TANDEM_DEVICE void WgmmaInstruction(float (&d)[128], uint64_t a, uint64_t b, uint32_t accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
-      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
-      "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-      "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "
-      "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "
-      "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, "
-      "%106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, "
-      "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-      "}, %128, %129, p, 1, 1, 0, 0;\n}"
-      : TANDEM_WGMMA_128(0)
-      : "l"(a), "l"(b), "r"(accumulate));
-}
+TANDEM_WGMMA_SHARED(4, 8, 5, 6)
+TANDEM_WGMMA_SHARED(8, 16, 9, 10)
+TANDEM_WGMMA_SHARED(16, 32, 17, 18)
+TANDEM_WGMMA_SHARED(32, 64, 33, 34)
+TANDEM_WGMMA_SHARED(64, 128, 65, 66)
+TANDEM_WGMMA_SHARED(128, 256, 129, 130)
 
-// d[64×kN] += a[64×16] · b[16×kN], a in registers, b in shared memory with N in rows.
-TANDEM_DEVICE void WgmmaRegisterInstruction(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
-      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"
-      : TANDEM_WGMMA_32(0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-TANDEM_DEVICE void WgmmaRegisterInstruction(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
-      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
-      "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-      "%62, %63"
-      "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;\n"
-      : TANDEM_WGMMA_64(0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-TANDEM_DEVICE void WgmmaRegisterInstruction(float (&d)[128], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
-      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
-      "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-      "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "
-      "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "
-      "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, "
-      "%106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, "
-      "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-      "}, {%128, %129, %130, %131}, %132, 1, 1, 1, 1;\n"
-      : TANDEM_WGMMA_128(0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
+TANDEM_WGMMA_REGISTERS(32, 64, 33, 34, 35, 36)
+TANDEM_WGMMA_REGISTERS(64, 128, 65, 66, 67, 68)
+TANDEM_WGMMA_REGISTERS(128, 256, 129, 130, 131, 132)
 
 }  // namespace tandem::kernels::cuda
 
+#undef TANDEM_WGMMA_SHARED
+#undef TANDEM_WGMMA_REGISTERS
+#undef TANDEM_WGMMA_NAMES_4
+#undef TANDEM_WGMMA_NAMES_8
+#undef TANDEM_WGMMA_NAMES_16
+#undef TANDEM_WGMMA_NAMES_32
+#undef TANDEM_WGMMA_NAMES_64
+#undef TANDEM_WGMMA_NAMES_128
 #undef TANDEM_WGMMA_4
 #undef TANDEM_WGMMA_8
 #undef TANDEM_WGMMA_16
