@@ -1,7 +1,8 @@
-// The works of one block of a persistent grid: (tile, KV head) pairs, KV head by KV head, so that
-// blocks that run together share K and V in the L2, in each the last tile first, because causal
-// tiles grow with their index. Rounds of the grid alternate in direction: whoever had the longest
-// of a round has the shortest of the next.
+// The works of one block of a persistent grid: (tile, KV head) pairs, the last tile first, because
+// causal tiles grow with their index, and all KV heads of a tile together. Rounds of the grid
+// alternate in direction: whoever had the longest of a round has the shortest of the next. Blocks
+// of one round that share a KV head walk its tokens at about the same time, so that the L2 serves
+// them.
 #pragma once
 
 #include "kernels/cuda/attention_work.h"
@@ -59,8 +60,8 @@ class AttentionWalk {
     for (; round_ * GridX() < tiles * kv_heads; ++round_) {
       const int position = WalkPosition(round_, BlockX(), GridX());
       if (position >= tiles * kv_heads) continue;
-      kv_head_ = position / tiles;
-      first_ = (tiles - 1 - position % tiles) * kTogether;
+      kv_head_ = position % kv_heads;
+      first_ = (tiles - 1 - position / kv_heads) * kTogether;
       ++round_;
       return true;
     }
