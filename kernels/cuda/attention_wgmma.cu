@@ -77,6 +77,8 @@ struct WgmmaAttentionKernel {
   static constexpr AttentionLayout kLayout = {kHeadDim, kNarrow};
   static constexpr int kThreads = kLayout.threads();
   static constexpr int kBlocksPerMultiprocessor = kLayout.blocks_per_multiprocessor();
+  // Each block takes a kilobyte more than it asks for.
+  static_assert(kBlocksPerMultiprocessor * (kLayout.shared_bytes() + 1024) <= size_t{228} << 10);
   static constexpr AttentionTile kTile = {kNarrow ? kNarrowTileVectors : kWarpgroupVectors,
                                           kWarpgroupTokens};
   using Tile = WarpgroupTile<kHeadDim>;

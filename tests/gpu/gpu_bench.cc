@@ -54,7 +54,8 @@ class Bench {
       }
     }
     MeasureChecksum();
-    for (int32_t length : {2048, 4096, 8192, 16384}) MeasurePrefill(length);
+    for (int32_t length : {2048, 4096, 8192, 16384}) MeasurePrefill({length});
+    for (int32_t head_dim : {64, 256}) MeasurePrefill({8192, head_dim});
     MeasureGemms();
     for (DeviceWeightType type :
          {DeviceWeightType::kInt8, DeviceWeightType::kInt4, DeviceWeightType::kFp8}) {
@@ -67,7 +68,7 @@ class Bench {
     MeasureCopy();
     MeasureDecode({64, 1024, KvType::kBf16});
     MeasureDecode({1, 131072, KvType::kBf16});
-    MeasurePrefill(8192);
+    for (int32_t head_dim : {64, 128, 256}) MeasurePrefill({8192, head_dim});
     MeasureGemms();
   }
   const char* numerics() const { return device_->ops().numerics; }
@@ -133,7 +134,8 @@ class Bench {
 
   // Attention over `sequences`, whose tables number blocks from 0 in order.
   DeviceAttentionArgs Args(const std::vector<AttentionSequence>& sequences, int32_t heads,
-                           int32_t kv_heads, KvType type = KvType::kBf16) {
+                           const KvShape& shape) {
+    const int32_t kv_heads = shape.num_kv_heads;
     const int32_t wanted =
         std::max(1, device_->properties().multiprocessors * kItemsPerMultiprocessor / kv_heads);
     const AttentionSchedule schedule =
@@ -146,11 +148,11 @@ class Bench {
     merges_ = Upload(schedule.merges);
     counts_ = Upload(std::vector<AttentionCounts>{counts});
     records_ = Allocate(size_t{kRecordsMax} * static_cast<size_t>(kv_heads) * kNarrowVectors *
-                        (kHeadDim + 2) * sizeof(float));
+                        static_cast<size_t>(shape.head_dim + 2) * sizeof(float));
     DeviceAttentionArgs args;
     args.num_heads = heads;
     args.scale = 0.088f;
-    args.layer.shape = {kv_heads, kHeadDim, kBlockTokens, type};
+    args.layer.shape = shape;
     args.layer.block_stride_bytes = static_cast<int64_t>(KvBlockBytes(args.layer.shape));
     args.narrow_items = narrow_.as<AttentionItem>();
     args.wide_items = wide_.as<AttentionItem>();
@@ -177,7 +179,7 @@ class Bench {
       for (int32_t b = 0; b < blocks; ++b) tables.push_back(i * blocks + b);
     }
     std::shuffle(tables.begin(), tables.end(), random_);
-    DeviceAttentionArgs args = Args(sequences, heads, kv_heads, type);
+    DeviceAttentionArgs args = Args(sequences, heads, {kv_heads, kHeadDim, kBlockTokens, type});
     const DeviceBuffer dtables = Upload(tables);
     const size_t kv_bytes = tables.size() * static_cast<size_t>(args.layer.block_stride_bytes);
     // Several caches take turns, together far beyond the L2.
@@ -212,24 +214,32 @@ class Bench {
   }
 
   // One causal prompt: 32 query heads, 8 KV heads, head_dim 128.
-  void MeasurePrefill(int32_t length) {
-    const int32_t heads = 32, kv_heads = 8, blocks = length / kBlockTokens;
+  // As many heads as make as many elements, whatever their size.
+  struct Prefill {
+    int32_t length;
+    int32_t head_dim = kHeadDim;
+  };
+  void MeasurePrefill(const Prefill& prefill) {
+    const auto& [length, head_dim] = prefill;
+    const int32_t heads = 32 * kHeadDim / head_dim, kv_heads = 8 * kHeadDim / head_dim;
+    const int32_t blocks = length / kBlockTokens;
     std::vector<int32_t> tables;
     for (int32_t b = 0; b < blocks; ++b) tables.push_back(b);
     std::shuffle(tables.begin(), tables.end(), random_);
-    DeviceAttentionArgs args = Args({{0, length, 0, 0}}, heads, kv_heads);
+    DeviceAttentionArgs args =
+        Args({{0, length, 0, 0}}, heads, {kv_heads, head_dim, kBlockTokens, KvType::kBf16});
     const DeviceBuffer dtables = Upload(tables);
     const DeviceBuffer cache =
         RandomBf16(tables.size() * static_cast<size_t>(args.layer.block_stride_bytes) / 2);
-    const size_t q_size = static_cast<size_t>(length) * heads * kHeadDim;
+    const size_t q_size = static_cast<size_t>(length) * heads * head_dim;
     const DeviceBuffer q = RandomBf16(q_size), out = Allocate(q_size * 2);
     args.q = q.as<Bf16Bits>();
     args.tables = dtables.as<int32_t>();
     args.layer.base = cache.data();
     args.out = out.as<Bf16Bits>();
     const double ms = Time([&](int) { device_->ops().attention(args, *stream_); });
-    const double operations = 2.0 * heads * static_cast<double>(length) * length * kHeadDim;
-    std::printf("prefill %6d       %8.1f us  %6.1f TFLOP/s\n", length, ms * 1e3,
+    const double operations = 2.0 * heads * static_cast<double>(length) * length * head_dim;
+    std::printf("prefill %6d x %3d %8.1f us  %6.1f TFLOP/s\n", length, head_dim, ms * 1e3,
                 operations / ms / 1e9);
   }
 

@@ -83,9 +83,11 @@ void AddRegisterProduct(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) 
   AddRegisterProductOf(d, 2 * kCount, a, b);
 }
 inline void CommitProducts() { CurrentThread().products.Commit(); }
-// The whole warp has its results before any of its threads goes on.
+// Others may get ahead before operands are read; the whole warp has its results before any of its
+// threads goes on.
 template <int kPending, int kCount>
 void WaitProducts(float (&)[kCount]) {
+  WarpBarrier();
   CurrentThread().products.Wait(kPending);
   WarpBarrier();
 }
