@@ -110,6 +110,50 @@ TEST(AmxClass, RealTilesAgreeWithEmulatedOnes) {
   EXPECT_EQ(CompareProducts(*tiles, *FindBackend(IsaClass::kAmxEmulated)), "");
 }
 
+class AmxClassTest : public KernelTest {};
+
+// The order that docs/NUMERICS.md promises: 32 of k at a time, their even and their odd elements
+// summed apart, and both together added to what came before.
+TEST_F(AmxClassTest, Bf16ProductsAreTheirDefinitionToTheBit) {
+  const Backend* backend = FindBackend(IsaClass::kAmxEmulated);
+  if (backend == nullptr) GTEST_SKIP() << WhyMissing(IsaClass::kAmxEmulated);
+  for (int trial = 0; trial < 20; ++trial) {
+    const int64_t rows = Uniform(1, 70);
+    const MatrixShape shape = {Uniform(1, 90), Uniform(1, 200), WeightType::kBf16};
+    const Floats x = Normal(static_cast<size_t>(rows * shape.k));
+    const Floats w = Normal(static_cast<size_t>(shape.n * shape.k));
+    Floats packed(backend->packed_bytes(shape) / 4), y(static_cast<size_t>(rows * shape.n));
+    Floats scratch(GemmScratchBytes(rows, shape.k) / 4);
+    backend->pack_rows({shape, 0, shape.n, w.data(), packed.data()});
+    GemmArgs args;
+    args.x = x.data();
+    args.x_stride = shape.k;
+    args.rows = rows;
+    args.w = {shape, packed.data()};
+    args.y = y.data();
+    args.y_stride = shape.n;
+    args.scratch = scratch.data();
+    Threads two(2);
+    backend->gemm(args, two.parallel());
+    for (int64_t m = 0; m < rows; ++m) {
+      for (int64_t n = 0; n < shape.n; ++n) {
+        float expected = 0;
+        for (int64_t step = 0; step < shape.k; step += 32) {
+          float halves[2] = {};
+          for (int64_t k = step; k < std::min(step + 32, shape.k); ++k) {
+            halves[k % 2] =
+                std::fmaf(RoundedToBf16(x[static_cast<size_t>(m * shape.k + k)]),
+                          RoundedToBf16(w[static_cast<size_t>(n * shape.k + k)]), halves[k % 2]);
+          }
+          expected += halves[0] + halves[1];
+        }
+        ASSERT_EQ(y[static_cast<size_t>(m * shape.n + n)], expected)
+            << rows << " rows, n " << shape.n << ", k " << shape.k << ", at " << m << "," << n;
+      }
+    }
+  }
+}
+
 // Instructions of tiles in an archive or object: how many, by object and mnemonic.
 std::vector<std::string> TileInstructions(const std::string& path) {
   const std::string command = "objdump -d --no-show-raw-insn " + path + " 2>/dev/null";
