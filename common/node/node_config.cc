@@ -65,6 +65,12 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
              "Where packed weights are kept for the next start and for other nodes of this host: a "
              "folder; auto = beside the model, else in the user's cache folder; off.",
              {.group = "Model"});
+  schema.Add(
+      "gemm-tiles", &config.gemm_tiles,
+      "With device cuda: how matrix products choose their tile, which changes no result. auto: "
+      "the fastest, timed at the first start and kept in the user's cache folder; a folder: "
+      "kept there; search: timed anew; by-shape: not timed.",
+      {.group = "Model"});
   schema.Add("threads", &config.threads, "Compute threads; 0 = one per core this process may use.",
              {.min = 0, .max = 1024, .group = "Model"});
   schema.Add("context-tokens", &config.context_tokens, "Longest sequence; 0 = the model's.",

@@ -50,6 +50,10 @@ enum class EmulatedChip { kAmpere, kHopper };
 // emulated.
 void DamageCopies(Device& device, int count, size_t bytes_min);
 
+// Gives events a time: what `now_ms` says when they are recorded. Without it they have none.
+// REQUIRES: emulated.
+void SetClock(Device& device, std::function<float()> now_ms);
+
 // Pieces of host memory that are pinned now, and how many may be. REQUIRES: emulated.
 size_t NumPins(const Device& device);
 void LimitPins(Device& device, size_t pins);
