@@ -145,7 +145,9 @@ TEST_P(HopperGemmTest, EveryTileThatACallNamesGivesTheSameBits) {
                    std::to_string(rows) + " rows in tile " + std::to_string(tile));
   }
   EXPECT_GE(tile, gemm::kNumSizes);
-  if (GetParam() == DeviceKind::kEmulatedHopper) EXPECT_EQ(tile, gemm::kNumWgmmaTiles);
+  if (GetParam() == DeviceKind::kEmulatedHopper) {
+    EXPECT_EQ(tile, gemm::kNumWgmmaTiles);
+  }
 }
 
 TEST(WgmmaTile, IsChosenByShapeAndFitsHopper) {

@@ -56,6 +56,7 @@ class GemmTilesEngine : public ::testing::TestWithParam<DeviceKind> {
       if (timer_fails_) return absl::InternalError("the clock stands still");
       return static_cast<double>(random_() % 1000);
     };
+    if (uses_events_) options.gemm_tiles.timer = nullptr;
     ::testing::internal::CaptureStderr();
     auto engine = NewEngineOn(GetParam(), *checkpoint_, options);
     log_ = ::testing::internal::GetCapturedStderr();
@@ -99,6 +100,7 @@ class GemmTilesEngine : public ::testing::TestWithParam<DeviceKind> {
   std::unique_ptr<model::Checkpoint> checkpoint_;
   int timed_ = 0;
   bool timer_fails_ = false;
+  bool uses_events_ = false;
 };
 INSTANTIATE_TEST_SUITE_P(All, GemmTilesEngine,
                          ::testing::Values(DeviceKind::kEmulated, DeviceKind::kEmulatedHopper),
@@ -185,6 +187,27 @@ TEST_P(GemmTilesEngine, DamagedAndForeignFilesAreRefusedByNameAndReplaced) {
   bytes = good;
   bytes[8] = 9;
   expect_refused(bytes, "has version 9");
+}
+
+// With the device's events instead of an injected timer, where there is a GPU.
+class GemmTilesOnGpu : public GemmTilesEngine {};
+INSTANTIATE_TEST_SUITE_P(All, GemmTilesOnGpu, ::testing::Values(DeviceKind::kCuda),
+                         [](const ::testing::TestParamInfo<DeviceKind>& param) {
+                           return DeviceKindName(param.param);
+                         });
+
+TEST_P(GemmTilesOnGpu, SearchesWithItsOwnClock) {
+  if (DeviceIsMissing(GetParam())) GTEST_SKIP() << "needs a GPU: " << kernels::DescribeCuda();
+  uses_events_ = true;
+  const auto plain = Start("by-shape");
+  ASSERT_NE(plain, nullptr);
+  const auto searched = Start("auto");
+  ASSERT_NE(searched, nullptr);
+  EXPECT_THAT(log_, HasSubstr("searched tiles of matrix products"));
+  std::cout << log_;
+  ExpectSame(Run(searched.get()), Run(plain.get()), "timed by events");
+  ASSERT_NE(Start("auto"), nullptr);
+  EXPECT_THAT(log_, HasSubstr("tiles of matrix products are known"));
 }
 
 // A whole file that names a tile there is none of, as other software might have left.
