@@ -79,8 +79,11 @@ class EmulatedStream final : public DeviceStream {
   EmulatedStream(uint64_t seed, DeviceCalls* calls, CopyFaults* faults, const Clock* clock)
       : seed_(seed), calls_(*calls), faults_(faults), clock_(*clock) {}
 
-  void Launch(Work work) {
-    if (captured_ == nullptr) ++calls_.kernels;
+  void Launch(int64_t blocks, Work work) {
+    if (captured_ == nullptr) {
+      ++calls_.kernels;
+      calls_.blocks += blocks;
+    }
     Add(std::move(work));
   }
 
@@ -232,8 +235,8 @@ void LimitPins(Device& device, size_t pins) {
   static_cast<EmulatedDevice&>(device).set_pins_max(pins);
 }
 
-void Enqueue(DeviceStream& stream, std::function<void(uint64_t seed)> work) {
-  static_cast<EmulatedStream&>(stream).Launch(std::move(work));
+void Enqueue(DeviceStream& stream, int64_t blocks, std::function<void(uint64_t seed)> work) {
+  static_cast<EmulatedStream&>(stream).Launch(blocks, std::move(work));
 }
 
 DeviceCalls CallsOf(const Device& device) {

@@ -171,6 +171,43 @@ TEST_P(GemmTilesSearch, TimesEveryTileThatTheDeviceHasRoomFor) {
   }
 }
 
+// By the blocks it takes: a search that timed one tile under many names would find nothing.
+TEST_P(GemmTilesSearch, TheTileThatACallNamesIsTheOneThatRuns) {
+  constexpr int32_t kRows = 70;
+  ASSERT_OK_AND_ASSIGN(const auto stream, device_->NewStream());
+  const auto scratch = [&](size_t bytes) {
+    auto buffer = device_->Allocate(kernels::DeviceBuffer::Kind::kDevice, bytes).value();
+    std::memset(buffer.data(), 0, bytes);
+    return buffer;
+  };
+  const auto x = scratch(kRows * kK * 4), x_int8 = scratch(kRows * kernels::PaddedColumns(kK)),
+             x_scales = scratch(kernels::ScaleStride(kRows) * 16), y = scratch(kRows * 3 * kN * 4);
+  DeviceGemmArgs args;
+  args.type = std::get<1>(GetParam());
+  args.x = x.as<kernels::Bf16Bits>();
+  args.w = weights_.output.values.as<kernels::Bf16Bits>();
+  args.packed = weights_.output.values.data();
+  args.scales = weights_.output.scales.data();
+  args.x_int8 = x_int8.as<int8_t>();
+  args.x_scales = x_scales.as<float>();
+  args.rows = kRows;
+  args.n = 3 * kN;
+  args.k = kK;
+  args.y = y.as<float>();
+  args.multiprocessors = 1000;  // as many blocks as there are tiles
+  std::set<int64_t> counts;
+  for (args.tile = 0;; ++args.tile) {
+    const kernels::DeviceGemmTile tile = device_->ops().gemm_tile(args.type, args.tile);
+    if (tile.shared_bytes == 0) break;
+    const int64_t before = kernels::emulated::CallsOf(*device_).blocks;
+    device_->ops().gemm(args, *stream);
+    const int64_t expected = (kRows + tile.rows - 1) / tile.rows * ((args.n + tile.n - 1) / tile.n);
+    EXPECT_EQ(kernels::emulated::CallsOf(*device_).blocks - before, expected) << args.tile;
+    counts.insert(expected);
+  }
+  EXPECT_GE(counts.size(), 3u);
+}
+
 // A device whose shared memory holds none but the smallest tiles.
 class SmallDevice final : public Device {
  public:
