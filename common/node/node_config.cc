@@ -27,20 +27,7 @@ void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
              {.group = "Network"});
 }
 
-void RegisterHashEngine(config::Schema& schema, NodeConfig& config) {
-  schema.Add("hash-step-time", &config.hash_step_time, "Hash engine: simulated time of a step.",
-             {.group = "Hash engine"});
-  schema.Add("hash-row-time", &config.hash_row_time, "Hash engine: simulated time of a row.",
-             {.group = "Hash engine"});
-  schema.Add("hash-eos-every", &config.hash_eos_every,
-             "Hash engine: one token in this many ends the answer; 0 = none does.",
-             {.min = 0, .group = "Hash engine"});
-}
-
-}  // namespace
-
-void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
-  RegisterIdentityAndNetwork(schema, config);
+void RegisterModel(config::Schema& schema, NodeConfig& config) {
   schema.Add("model", &config.model, "A known model's name, a .gguf file or a checkpoint folder.",
              {.group = "Model"});
   schema.Add("engine", &config.engine,
@@ -75,6 +62,23 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
              {.min = 0, .max = 1024, .group = "Model"});
   schema.Add("context-tokens", &config.context_tokens, "Longest sequence; 0 = the model's.",
              {.min = 0, .unit = "tokens", .group = "Model"});
+}
+
+void RegisterHashEngine(config::Schema& schema, NodeConfig& config) {
+  schema.Add("hash-step-time", &config.hash_step_time, "Hash engine: simulated time of a step.",
+             {.group = "Hash engine"});
+  schema.Add("hash-row-time", &config.hash_row_time, "Hash engine: simulated time of a row.",
+             {.group = "Hash engine"});
+  schema.Add("hash-eos-every", &config.hash_eos_every,
+             "Hash engine: one token in this many ends the answer; 0 = none does.",
+             {.min = 0, .group = "Hash engine"});
+}
+
+}  // namespace
+
+void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
+  RegisterIdentityAndNetwork(schema, config);
+  RegisterModel(schema, config);
   schema.Add("kv-type", &config.kv_type,
              "Type of cached keys and values; fp8 with device cuda only, f32 with device cpu only.",
              {.group = "KV cache", .choices = {"bf16", "int8", "fp8", "f32"}});
