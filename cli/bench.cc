@@ -81,7 +81,7 @@ class BenchCommand final : public Command {
     schema_.Add("threads", &options_.engine.threads, "Compute threads; 0 = one per core.",
                 {.min = 0, .max = 1024});
     schema_.Add("isa", &options_.engine.isa, "Instruction-set class of the CPU kernels.",
-                {.choices = {"auto", "avx512bf16", "avx512", "avx2", "ref"}});
+                {.choices = {"auto", "amx", "avx512bf16", "avx512", "avx2", "ref"}});
     schema_.Add("numerics", &options_.engine.numerics, "See tandem-decode-node.",
                 {.choices = {"auto", "portable"}});
     schema_.Add("weights", &options_.engine.weights, "Type that weights are kept in.",

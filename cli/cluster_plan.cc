@@ -47,7 +47,7 @@ void RegisterNodes(config::Schema& schema, UpConfig& config) {
              "With device cuda: share of the GPU's memory for all nodes together.",
              {.min = 0.01, .max = 1.0, .group = "Nodes"});
   schema.Add("isa", &config.isa, "Instruction-set class of the CPU kernels.",
-             {.group = "Nodes", .choices = {"auto", "avx512bf16", "avx512", "avx2", "ref"}});
+             {.group = "Nodes", .choices = {"auto", "amx", "avx512bf16", "avx512", "avx2", "ref"}});
   schema.Add("numerics", &config.numerics,
              "portable: the same bits on AVX2 and AVX-512 machines; auto: the fastest class's.",
              {.group = "Nodes", .choices = {"auto", "portable"}});

@@ -8,8 +8,9 @@
 namespace tandem::kernels {
 
 size_t GemmScratchBytes(int64_t rows, int64_t k) {
-  // fp32 rows; or bytes padded to whole groups of 32, beside eight bytes for each group.
-  return static_cast<size_t>(RoundUpTo64(rows * (k * 4 + 40)));
+  // fp32 rows; or bytes padded to whole groups of 64 and a line more, beside eight bytes for each
+  // group of 32, on a cache line; or bf16 padded to whole groups of 32 and a line more.
+  return static_cast<size_t>(RoundUpTo64(rows * (k * 4 + 144)) + 64);
 }
 
 size_t KvSlabBytes(const KvShape& shape) {

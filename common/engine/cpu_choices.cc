@@ -15,7 +15,8 @@ constexpr int kThreadsMax = 1024;
 // The classes this processor has, for messages: "avx512bf16, avx512, avx2, ref".
 std::string AvailableClasses() {
   std::string names;
-  for (const auto& [isa, name] : {std::pair(kernels::IsaClass::kAvx512Bf16, "avx512bf16, "),
+  for (const auto& [isa, name] : {std::pair(kernels::IsaClass::kAmx, "amx, "),
+                                  std::pair(kernels::IsaClass::kAvx512Bf16, "avx512bf16, "),
                                   std::pair(kernels::IsaClass::kAvx512, "avx512, "),
                                   std::pair(kernels::IsaClass::kAvx2, "avx2, ")}) {
     if (kernels::FindBackend(isa) != nullptr) absl::StrAppend(&names, name);
@@ -50,21 +51,30 @@ absl::StatusOr<const kernels::Backend*> SelectBackend(const CpuEngineOptions& op
   kernels::IsaClass isa = kernels::IsaClass::kRef;
   if (!kernels::ParseIsaClass(name.c_str(), &isa)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("isa is \"", name, "\", expected auto, avx512bf16, avx512, avx2 or ref"));
+        absl::StrCat("isa is \"", name, "\", expected auto, amx, avx512bf16, avx512, avx2 or ref"));
   }
   const kernels::Backend* backend = kernels::FindBackend(isa);
   if (backend == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("isa is \"", name, "\", but this processor has only ", AvailableClasses()));
+        absl::StrCat("isa is \"", name, "\", but ", kernels::WhyMissing(isa),
+                     ": this processor has only ", AvailableClasses()));
   }
   const absl::StatusOr<WeightFormat> weights = ParseWeights(options.weights);
   const bool exact = weights.ok() && HasExactProducts(*weights) && options.kv_type == "int8";
-  if (options.numerics == "portable" && !(exact && isa == kernels::IsaClass::kAvx512Bf16) &&
+  if (options.numerics == "portable" && !(exact && isa != kernels::IsaClass::kRef) &&
       std::string(backend->numerics) != kernels::kPortableNumerics) {
     return absl::InvalidArgumentError(absl::StrCat("numerics is \"portable\", which isa \"", name,
                                                    "\" does not have: expected avx512 or avx2"));
   }
   return backend;
+}
+
+// The class with the widest products of whole numbers, whatever its products of fractions are.
+const kernels::Backend& WidestBackend() {
+  for (const kernels::IsaClass isa : {kernels::IsaClass::kAmx, kernels::IsaClass::kAvx512Bf16}) {
+    if (const kernels::Backend* backend = kernels::FindBackend(isa)) return *backend;
+  }
+  return kernels::BestPortableBackend();
 }
 
 absl::StatusOr<kernels::KvType> ParseKvType(const std::string& name) {
@@ -129,8 +139,7 @@ absl::StatusOr<CpuChoices> ChooseForCpu(const model::ModelConfig& config,
   // With weights of four or eight bits and an int8 cache nothing is left that classes compute
   // differently: any may serve, and the one with the widest instructions is wanted.
   const bool exact = HasExactProducts(choices.weights) && choices.kv.type == kernels::KvType::kInt8;
-  const kernels::Backend* widest = kernels::FindBackend(kernels::IsaClass::kAvx512Bf16);
-  if (exact && options.isa == "auto" && widest != nullptr) choices.backend = widest;
+  if (exact && options.isa == "auto") choices.backend = &WidestBackend();
   choices.numerics = exact && choices.backend->isa != kernels::IsaClass::kRef
                          ? kernels::kPortableNumerics
                          : choices.backend->numerics;

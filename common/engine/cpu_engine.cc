@@ -193,7 +193,7 @@ int64_t CpuEngine::ReserveSampling() {
 // The order of a bf16 cache's elements (kernels/cpu/kv_cache.cc, kernels/ref/kv_cache.cc).
 absl::string_view KvOrderOf(const kernels::Backend& backend) {
   if (backend.isa == kernels::IsaClass::kRef) return kv::kRowsOrder;
-  return backend.dot_products ? kv::kPairsOrder : kv::kTilesOrder;
+  return backend.kv_in_pairs ? kv::kPairsOrder : kv::kTilesOrder;
 }
 
 }  // namespace

@@ -12,8 +12,9 @@
 namespace tandem::engine {
 
 struct CpuEngineOptions {
-  int32_t threads = 0;       // compute threads; 0 = one per core this process may use
-  std::string isa = "auto";  // "auto", "avx512bf16", "avx512", "avx2" or "ref"
+  int32_t threads = 0;  // compute threads; 0 = one per core this process may use
+  // "auto", "amx", "avx512bf16", "avx512", "avx2" or "ref"; in tests "amx_emulated" too
+  std::string isa = "auto";
   // "auto": the fastest class's; "portable": the bits that avx512 and avx2 share, for mixed fleets.
   std::string numerics = "auto";
   // "auto", "bf16", "int8", "int4", "as-stored" or "f32" (portable classes)

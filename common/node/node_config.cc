@@ -37,7 +37,7 @@ void RegisterModel(config::Schema& schema, NodeConfig& config) {
              "Where the cpu engine's model runs: this host's processor, or its first CUDA device.",
              {.group = "Model", .choices = {"cpu", "cuda"}});
   schema.Add("isa", &config.isa, "Instruction-set class of the CPU kernels.",
-             {.group = "Model", .choices = {"auto", "avx512bf16", "avx512", "avx2", "ref"}});
+             {.group = "Model", .choices = {"auto", "amx", "avx512bf16", "avx512", "avx2", "ref"}});
   schema.Add(
       "numerics", &config.numerics,
       "portable: the same bits on AVX2 and AVX-512 machines, for mixed fleets; auto: the fastest "

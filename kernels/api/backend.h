@@ -3,9 +3,14 @@
 // `ref` is the oracle: plain loops, double accumulation. The classes avx2 and avx512 share one
 // portable numerics: FP32 FMA in a fixed order of 16 lanes gives the same bits on both, so their
 // nodes mix. avx512bf16 computes products of bf16 weights and of a bf16 cache with `vdpbf16ps`: a
-// numerics of its own, twice as fast where the processor has a full-rate unit for it.
+// numerics of its own, twice as fast where the processor has a full-rate unit for it. amx computes
+// products of bf16 and of int8 weights on tile registers, everything else as avx512 does; its bf16
+// products are a third numerics. amx_emulated is amx with tile registers made of plain C++, at home
+// on any processor with AVX2: what amx is tested with and checks itself against.
 // Thread safety: backends are constants.
 #pragma once
+
+#include <string>
 
 #include "kernels/api/attention.h"
 #include "kernels/api/elementwise.h"
@@ -17,14 +22,15 @@
 
 namespace tandem::kernels {
 
-enum class IsaClass { kRef, kAvx2, kAvx512, kAvx512Bf16 };
+enum class IsaClass { kRef, kAvx2, kAvx512, kAvx512Bf16, kAmx, kAmxEmulated };
 
 struct Backend {
   IsaClass isa = IsaClass::kRef;
-  const char* name = "";      // "ref", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16"
+  const char* name = "";      // "ref", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", "cpu-amx"
   const char* numerics = "";  // equal strings promise equal bits, e.g. "cpu-fp32x16-v1"
   // Products with kBf16 weights round x to bf16, and operators take and give bf16 activations.
   bool dot_products = false;
+  bool kv_in_pairs = false;  // how a bf16 cache lies (kernels/cpu/kv_cache.cc)
 
   PackedBytesFn packed_bytes = nullptr;
   PackRowsFn pack_rows = nullptr;
@@ -48,13 +54,18 @@ struct Backend {
 inline constexpr const char* kPortableNumerics = "cpu-fp32x16-v1";
 
 // The backend of a class, or nullptr when this processor (or operating system) lacks its features.
+// The first call for kAmx asks the system for the tiles' state and checks what they compute.
 const Backend* FindBackend(IsaClass isa);
-// The fastest class this processor has, by its features and, for avx512bf16, by a measurement of
-// about a millisecond: there are processors whose `vdpbf16ps` is slower than two FMAs.
+// Why FindBackend gives nullptr: "the processor has no AMX-TILE"; empty where it does not.
+std::string WhyMissing(IsaClass isa);
+// The fastest class this processor has, by its features and, for amx and avx512bf16, by a
+// measurement of about a millisecond: there are processors whose `vdpbf16ps` is slower than two
+// FMAs.
 const Backend& BestBackend();
 // The fastest class of the portable numerics; `ref` where there is not even AVX2 and FMA.
 const Backend& BestPortableBackend();
-// "ref", "avx2", "avx512" or "avx512bf16"; false when `name` is none of them.
+// "ref", "avx2", "avx512", "avx512bf16", "amx" or "amx_emulated"; false when `name` is none of
+// them.
 bool ParseIsaClass(const char* name, IsaClass* isa);
 
 }  // namespace tandem::kernels

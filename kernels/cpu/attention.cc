@@ -15,6 +15,7 @@
 
 #include "kernels/api/require.h"
 #include "kernels/cpu/attention_plan.h"
+#include "kernels/cpu/bf16_rows.h"
 #include "kernels/cpu/gemm_dot.h"
 #include "kernels/cpu/int8_cache.h"
 #include "kernels/cpu/ops.h"
@@ -195,13 +196,11 @@ TANDEM_INLINE void Merge(const AttentionArgs& args, const SoftmaxState& into,
 TANDEM_INLINE void Finish(const Vectors& vectors, int64_t j, const SoftmaxState& state) {
   const AttentionArgs& args = *vectors.call->args;
   const int64_t at = vectors.Row(j) * args.out_stride + vectors.HeadOffset(j);
-#if defined(__AVX512BF16__)
   if (args.out_bf16 != nullptr) {
     FinishSoftmax(state, args.layer.shape.head_dim,
                   [&](int32_t d, V16 value) { StoreBf16(args.out_bf16 + at + d, value); });
     return;
   }
-#endif
   FinishSoftmax(state, args.layer.shape.head_dim,
                 [&](int32_t d, V16 value) { Store(args.out + at + d, value); });
 }
@@ -361,7 +360,7 @@ void RequireArgs(const AttentionArgs& args) {
   RequireKvLayer(args.layer);
   KERNEL_REQUIRE(args.num_heads > 0 && args.num_heads % args.layer.shape.num_kv_heads == 0);
   const int64_t row_size = static_cast<int64_t>(args.num_heads) * args.layer.shape.head_dim;
-  KERNEL_REQUIRE(kHasDotProducts || args.out_bf16 == nullptr);
+  KERNEL_REQUIRE(kTakesBf16 || args.out_bf16 == nullptr);
   KERNEL_REQUIRE(args.q_stride >= row_size && args.out_stride >= row_size);
   KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(args.scratch) % 64 == 0);
 }

@@ -14,6 +14,7 @@
 #include "kernels/cpu/gemm_dot.h"
 #include "kernels/cpu/gemm_int4.h"
 #include "kernels/cpu/gemm_int8.h"
+#include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/ops.h"
 
 namespace tandem::kernels::TANDEM_ISA {
@@ -177,6 +178,10 @@ void PackRowsAs(const PackRowsArgs& args) {
 }  // namespace
 
 size_t PackedBytes(const MatrixShape& shape) {
+  if constexpr (kHasTiles) {
+    if (shape.type == WeightType::kBf16) return TilePackedBytes(shape);
+    if (shape.type == WeightType::kInt8) return TileInt8PackedBytes(shape);
+  }
   if (shape.type == WeightType::kInt8) return Int8PackedBytes(shape);
   if (IsInt4(shape.type)) return Int4PackedBytes(shape);
   if constexpr (kHasDotProducts) {
@@ -195,9 +200,15 @@ void PackRows(const PackRowsArgs& args) {
   if (args.shape.type == WeightType::kF32) {
     PackRowsAs<float>(args);
   } else if (args.shape.type == WeightType::kInt8) {
-    Int8PackRows(args);
+    if constexpr (kHasTiles) {
+      TileInt8PackRows(args);
+    } else {
+      Int8PackRows(args);
+    }
   } else if (IsInt4(args.shape.type)) {
     Int4PackRows(args);
+  } else if constexpr (kHasTiles) {
+    TilePackRows(args);
   } else if constexpr (kHasDotProducts) {
     DotPackRows(args);
   } else {
@@ -212,19 +223,14 @@ void Gemm(const GemmArgs& args, const ParallelFor& parallel) {
   const bool gated = args.gated_bf16 != nullptr || args.gated != nullptr;
   KERNEL_REQUIRE(args.y_stride >= (gated ? shape.n / 2 : shape.n));
   if (args.rows == 0) return;
-  if (shape.type == WeightType::kInt8) {
-    Int8Gemm(args, parallel);
-    return;
+  if constexpr (kHasTiles) {
+    if (shape.type == WeightType::kBf16) return TileGemm(args, parallel);
+    if (shape.type == WeightType::kInt8) return TileInt8Gemm(args, parallel);
   }
-  if (IsInt4(shape.type)) {
-    Int4Gemm(args, parallel);
-    return;
-  }
+  if (shape.type == WeightType::kInt8) return Int8Gemm(args, parallel);
+  if (IsInt4(shape.type)) return Int4Gemm(args, parallel);
   if constexpr (kHasDotProducts) {
-    if (shape.type == WeightType::kBf16) {
-      DotGemm(args, parallel);
-      return;
-    }
+    if (shape.type == WeightType::kBf16) return DotGemm(args, parallel);
   }
   KERNEL_REQUIRE(args.x_bf16 == nullptr && !gated);
   KERNEL_REQUIRE(args.rows <= 1 || args.scratch != nullptr);

@@ -8,7 +8,6 @@
 #include "kernels/cpu/gemm_dot.h"
 
 #include "kernels/api/require.h"
-#include "kernels/cpu/activate.h"
 #include "kernels/cpu/dot.h"
 #include "kernels/cpu/gemm_epilogue.h"
 #include "kernels/cpu/gemm_plan.h"
@@ -30,16 +29,6 @@ struct Tile {
   Ahead ahead;
   TilePlace place;
 };
-
-template <int R, GateActivation kActivation>
-TANDEM_INLINE void StoreGatedBf16(const TilePlace& place, const V16 (&acc)[R][2]) {
-  const GemmArgs& args = *place.args;
-#pragma GCC unroll 12
-  for (int r = 0; r < R; ++r) {
-    StoreBf16(args.gated_bf16 + (place.row + r) * args.y_stride + place.column / 2,
-              Mul(Activate<kActivation>(acc[r][0]), acc[r][1]));
-  }
-}
 
 template <int R>
 void RunTile(const Tile& tile) {
@@ -68,14 +57,7 @@ void RunTile(const Tile& tile) {
     }
     if (w == end) break;
   }
-  const GemmArgs& args = *tile.place.args;
-  if (args.gated_bf16 == nullptr) {
-    StoreSums<R>(tile.place, acc);
-  } else if (args.activation == GateActivation::kSilu) {
-    StoreGatedBf16<R, GateActivation::kSilu>(tile.place, acc);
-  } else {
-    StoreGatedBf16<R, GateActivation::kGeluTanh>(tile.place, acc);
-  }
+  StoreBf16Tile<R>(tile.place, acc);
 }
 
 using TileFn = void (*)(const Tile& tile);

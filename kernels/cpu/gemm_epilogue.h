@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/activate.h"
+#include "kernels/cpu/bf16_rows.h"
 #include "kernels/cpu/gemm_plan.h"
 
 namespace tandem::kernels::TANDEM_ISA {
@@ -51,6 +52,28 @@ TANDEM_INLINE void StoreTile(const TilePlace& place, const V16 (&sums)[R][2]) {
     StoreGated<R, GateActivation::kSilu>(place, sums);
   } else {
     StoreGated<R, GateActivation::kGeluTanh>(place, sums);
+  }
+}
+
+template <int R, GateActivation kActivation>
+TANDEM_INLINE void StoreGatedBf16(const TilePlace& place, const V16 (&sums)[R][2]) {
+  const GemmArgs& args = *place.args;
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {
+    StoreBf16(args.gated_bf16 + (place.row + r) * args.y_stride + place.column / 2,
+              Mul(Activate<kActivation>(sums[r][0]), sums[r][1]));
+  }
+}
+
+// The same for products of bf16, whose gate gives bf16.
+template <int R>
+TANDEM_INLINE void StoreBf16Tile(const TilePlace& place, const V16 (&sums)[R][2]) {
+  if (place.args->gated_bf16 == nullptr) {
+    StoreSums<R>(place, sums);
+  } else if (place.args->activation == GateActivation::kSilu) {
+    StoreGatedBf16<R, GateActivation::kSilu>(place, sums);
+  } else {
+    StoreGatedBf16<R, GateActivation::kGeluTanh>(place, sums);
   }
 }
 

@@ -122,19 +122,11 @@ constexpr TileFn kTileFns[] = {
 // One row of w, or zeros, into its places in a panel.
 void PackRow(const float* row, int64_t k_count, int64_t lane, char* panel) {
   const int64_t quads = CeilDiv(k_count, 4);
-  float most = 0;
-  for (int64_t k = 0; row != nullptr && k < k_count; ++k) {
-    const float magnitude = __builtin_fabsf(row[k]);
-    most = magnitude > most ? magnitude : most;
-  }
-  const Int8Scale scale = ScaleFor(most);
+  const Int8Scale scale = ScaleOfWeights(row, row == nullptr ? 0 : k_count);
   uint8_t* out = reinterpret_cast<uint8_t*>(panel) + lane * 4;
   for (int64_t k = 0; k < quads * 4; ++k) {
-    const float value = row != nullptr && k < k_count ? row[k] * scale.factor : 0.0f;
-    const float rounded = __builtin_nearbyintf(value);
-    // Also what is no number becomes one.
-    const float inside = rounded > -127.0f ? (rounded < 127.0f ? rounded : 127.0f) : -127.0f;
-    out[k / 4 * kQuadBytes + k % 4] = static_cast<uint8_t>(static_cast<int>(inside) + 128);
+    const int value = row != nullptr && k < k_count ? RoundWeight(row[k], scale) : 0;
+    out[k / 4 * kQuadBytes + k % 4] = static_cast<uint8_t>(value + 128);
   }
   reinterpret_cast<float*>(panel + quads * kQuadBytes)[lane] = scale.scale;
 }

@@ -8,6 +8,21 @@
 
 namespace tandem::kernels::TANDEM_ISA {
 
+// A row of weights: its scale, and one of its elements as an integer of [-127, 127]. What is no
+// number becomes one.
+TANDEM_INLINE Int8Scale ScaleOfWeights(const float* row, int64_t k_count) {
+  float most = 0;
+  for (int64_t k = 0; k < k_count; ++k) {
+    const float magnitude = __builtin_fabsf(row[k]);
+    most = magnitude > most ? magnitude : most;
+  }
+  return ScaleFor(most);
+}
+TANDEM_INLINE int RoundWeight(float w, const Int8Scale& scale) {
+  const float rounded = __builtin_nearbyintf(w * scale.factor);
+  return static_cast<int>(rounded > -127.0f ? (rounded < 127.0f ? rounded : 127.0f) : -127.0f);
+}
+
 // One group of a row: x ≈ scale · q, and Σ q.
 struct RoundedGroup {
   float scale;
@@ -56,7 +71,9 @@ struct QuantisedRows {
         scales(static_cast<Scale*>(args.scratch)),
         groups(CeilDiv(args.w.shape.k, kGroup)) {
     if (stride % 1024 == 0) stride += 64;
-    bytes = reinterpret_cast<uint8_t*>(scales + args.rows * groups);
+    // On a cache line: rows that are read by whole lines then straddle none.
+    const uintptr_t end = reinterpret_cast<uintptr_t>(scales + args.rows * groups);
+    bytes = reinterpret_cast<uint8_t*>((end + 63) / 64 * 64);
   }
 
   void Fill(const GemmArgs& args, const ParallelFor& parallel) const {

@@ -4,8 +4,7 @@
 
 #include "kernels/api/require.h"
 #include "kernels/cpu/activate.h"
-#include "kernels/cpu/dot.h"
-#include "kernels/cpu/gemm_dot.h"
+#include "kernels/cpu/bf16_rows.h"
 #include "kernels/cpu/ops.h"
 
 namespace tandem::kernels::TANDEM_ISA {
@@ -52,14 +51,12 @@ void NormOne(const RmsNormArgs& args, int64_t i) {
   const int64_t row = i / args.groups, offset = i % args.groups * args.size;
   const int64_t out = row * args.y_stride + offset;
   const float* x = args.x + row * args.x_stride + offset;
-#if defined(__AVX512BF16__)
   if (args.y_bf16 != nullptr) {
     NormVector(args, x, [y = args.y_bf16 + out](int64_t at, Mask16 mask, V16 value) {
       StoreBf16Masked(mask, y + at, value);
     });
     return;
   }
-#endif
   if (args.residual != nullptr) {
     NormVector(args, x, [y = args.residual + out](int64_t at, Mask16 mask, V16 value) {
       StoreMasked(mask, y + at, Add(LoadMasked(mask, y + at), value));
@@ -98,7 +95,7 @@ void ActivateRow(const GatedActivationArgs& args, int64_t row) {
 void RmsNorm(const RmsNormArgs& args, const ParallelFor& parallel) {
   KERNEL_REQUIRE(args.size > 0 && args.groups > 0 && args.x_stride >= args.groups * args.size);
   KERNEL_REQUIRE((args.y != nullptr) + (args.residual != nullptr) + (args.y_bf16 != nullptr) == 1);
-  KERNEL_REQUIRE(kHasDotProducts || args.y_bf16 == nullptr);
+  KERNEL_REQUIRE(kTakesBf16 || args.y_bf16 == nullptr);
   KERNEL_REQUIRE(args.y_stride >= args.groups * args.size);
   OverRanges(args.rows * args.groups, args.size, parallel, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) NormOne(args, i);

@@ -1,14 +1,26 @@
 // The table of this instruction-set class.
+#include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/ops.h"
 
 namespace tandem::kernels::TANDEM_ISA {
 
 extern constexpr Backend kBackend = {
-#if defined(__AVX512BF16__)
+#if defined(__AMX_TILE__)
+    .isa = IsaClass::kAmx,
+    .name = "cpu-amx",
+    .numerics = "cpu-amx-v1",
+    .dot_products = true,
+#elif defined(TANDEM_TILE_CLASS)
+    .isa = IsaClass::kAmxEmulated,
+    .name = "cpu-amx-emulated",
+    .numerics = "cpu-amx-emulated-v1",
+    .dot_products = true,
+#elif defined(__AVX512BF16__)
     .isa = IsaClass::kAvx512Bf16,
     .name = "cpu-avx512bf16",
     .numerics = "cpu-bf16dot-v1",
     .dot_products = true,
+    .kv_in_pairs = true,
 #elif defined(__AVX512F__)
     .isa = IsaClass::kAvx512,
     .name = "cpu-avx512",
@@ -30,8 +42,13 @@ extern constexpr Backend kBackend = {
     .kv_read = KvRead,
     .attention = Attention,
     .sample = Sample,
+#if defined(TANDEM_TILE_CLASS)
+    .peak_rate = TilePeakRate,
+    .int8_peak_rate = TileInt8PeakRate,
+#else
     .peak_rate = PeakRate,
     .int8_peak_rate = Int8PeakRate,
+#endif
 };
 
 }  // namespace tandem::kernels::TANDEM_ISA

@@ -11,11 +11,7 @@
 
 #include <cstdint>
 
-#if !defined(TANDEM_ISA)
-#error "compile kernels/cpu with TANDEM_ISA=avx2 or avx512"
-#endif
-
-#define TANDEM_INLINE inline __attribute__((always_inline))
+#include "kernels/cpu/inline.h"
 
 #if defined(__AVX512F__)
 #include "kernels/cpu/v16_avx512.h"

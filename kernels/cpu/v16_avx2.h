@@ -165,6 +165,14 @@ TANDEM_INLINE void StoreHalves(uint16_t* p, U16 a) {
   const __m256i mixed = _mm256_packus_epi32(a.low, a.high);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(mixed, 0xd8));
 }
+TANDEM_INLINE void StoreHalvesMasked(Mask16 mask, uint16_t* p, U16 a) {
+  const int lanes = _mm256_movemask_ps(mask.low) | _mm256_movemask_ps(mask.high) << 8;
+  alignas(32) uint16_t halves[16];
+  StoreHalves(halves, a);
+  for (int i = 0; i < 16; ++i) {
+    if ((lanes >> i & 1) != 0) p[i] = halves[i];
+  }
+}
 // 32 signed bytes as 16-bit halves of lanes.
 TANDEM_INLINE U16 LoadInt8AsHalves(const uint8_t* p) {
   return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),

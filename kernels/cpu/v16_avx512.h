@@ -95,6 +95,9 @@ TANDEM_INLINE void StoreBytes(uint8_t* p, U16 a) {
 TANDEM_INLINE void StoreHalves(uint16_t* p, U16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
 }
+TANDEM_INLINE void StoreHalvesMasked(Mask16 mask, uint16_t* p, U16 a) {
+  _mm256_mask_storeu_epi16(p, mask, _mm512_cvtepi32_epi16(a.v));
+}
 // 32 signed bytes as 16-bit halves of lanes.
 TANDEM_INLINE U16 LoadInt8AsHalves(const uint8_t* p) {
   return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};

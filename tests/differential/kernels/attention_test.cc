@@ -93,7 +93,7 @@ TEST_P(AttentionTest, AgreesWithDouble) {
     // 4·head_dim·scale here; p errs relatively by that, and o is a mean of values below 6.
     const double score_error = (shape.kv.head_dim + 8) * kUnit * 4 * std::sqrt(shape.kv.head_dim);
     double bound = 6 * (2 * score_error + 300 * kUnit);
-    if (backend_->dot_products && shape.kv.type == KvType::kBf16) {
+    if (backend_->kv_in_pairs && shape.kv.type == KvType::kBf16) {
       // q, of deviation 2, and p are rounded to bf16. A score, scaled to the deviation of q, is off
       // by one unit of it typically; six times that is not expected among these.
       bound += 6 * (2 * 6 * 2 * kBf16Unit / std::sqrt(3.0) + kBf16Unit);

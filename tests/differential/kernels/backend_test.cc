@@ -8,8 +8,10 @@ namespace tandem::kernels {
 namespace {
 
 TEST(Backend, TablesAreComplete) {
-  for (IsaClass isa : {IsaClass::kRef, IsaClass::kAvx2, IsaClass::kAvx512, IsaClass::kAvx512Bf16}) {
+  for (IsaClass isa : {IsaClass::kRef, IsaClass::kAvx2, IsaClass::kAvx512, IsaClass::kAvx512Bf16,
+                       IsaClass::kAmx, IsaClass::kAmxEmulated}) {
     const Backend* backend = FindBackend(isa);
+    EXPECT_EQ(backend == nullptr, !WhyMissing(isa).empty());
     if (backend == nullptr) continue;
     EXPECT_EQ(backend->isa, isa);
     EXPECT_TRUE(backend->packed_bytes && backend->pack_rows && backend->gemm && backend->rms_norm);
@@ -29,6 +31,8 @@ TEST(Backend, ParsesClassNames) {
   EXPECT_EQ(isa, IsaClass::kRef);
   EXPECT_TRUE(ParseIsaClass("avx512bf16", &isa));
   EXPECT_EQ(isa, IsaClass::kAvx512Bf16);
+  EXPECT_TRUE(ParseIsaClass("amx", &isa));
+  EXPECT_EQ(isa, IsaClass::kAmx);
   EXPECT_FALSE(ParseIsaClass("sse", &isa));
 }
 
@@ -40,7 +44,7 @@ TEST(Backend, TheBestClassIsTheSameAtEveryStart) {
 
 TEST(Backend, WideClassesShareNoCodeWithBaseline) {
   const std::string command = std::string("nm -C ") + TANDEM_BINARY_DIR +
-                              "/kernels/CMakeFiles/tandem_kernels_avx*.dir/cpu/*.o 2>/dev/null";
+                              "/kernels/CMakeFiles/tandem_kernels_a[vm]x*.dir/cpu/*.o 2>/dev/null";
   FILE* pipe = popen(command.c_str(), "r");
   ASSERT_NE(pipe, nullptr);
   char line[4096];

@@ -77,7 +77,7 @@ class ClassTest : public KernelTest, public ::testing::WithParamInterface<IsaCla
  protected:
   void SetUp() override {
     backend_ = FindBackend(GetParam());
-    if (backend_ == nullptr) GTEST_SKIP() << "this processor lacks the class";
+    if (backend_ == nullptr) GTEST_SKIP() << WhyMissing(GetParam());
   }
 
   const Backend& ref_ = *FindBackend(IsaClass::kRef);
@@ -85,11 +85,14 @@ class ClassTest : public KernelTest, public ::testing::WithParamInterface<IsaCla
 };
 
 inline std::string ClassName(const ::testing::TestParamInfo<IsaClass>& info) {
+  if (info.param == IsaClass::kAmx) return "Amx";
+  if (info.param == IsaClass::kAmxEmulated) return "AmxEmulated";
   if (info.param == IsaClass::kAvx512Bf16) return "Avx512Bf16";
   return info.param == IsaClass::kAvx512 ? "Avx512" : "Avx2";
 }
 inline const auto kCpuClasses =
-    ::testing::Values(IsaClass::kAvx2, IsaClass::kAvx512, IsaClass::kAvx512Bf16);
+    ::testing::Values(IsaClass::kAvx2, IsaClass::kAvx512, IsaClass::kAvx512Bf16, IsaClass::kAmx,
+                      IsaClass::kAmxEmulated);
 
 // A value rounded to bf16, to nearest even, and widened again.
 inline float RoundedToBf16(float x) {

@@ -34,7 +34,7 @@ class InvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, c
     kernels::IsaClass isa = kernels::IsaClass::kRef;
     ASSERT_TRUE(kernels::ParseIsaClass(isa_.c_str(), &isa));
     backend_ = kernels::FindBackend(isa);
-    if (backend_ == nullptr) GTEST_SKIP() << "this processor lacks " << isa_;
+    if (backend_ == nullptr) GTEST_SKIP() << kernels::WhyMissing(isa);
     ASSERT_OK_AND_ASSIGN(checkpoint_, model::Checkpoint::Open(testing::GoldenPath(
                                           std::string("tiny/") + std::get<0>(GetParam()))));
     engine_ = NewEngine({.threads = 1});
@@ -139,7 +139,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("smollm2", "qwen3_yarn", "gemma3"),
                        ::testing::Values("avx2", "avx512", "avx512bf16", "avx512_int8",
                                          "avx512bf16_int8", "avx512_int8kv8", "avx512bf16_int8kv8",
-                                         "avx512bf16_int4", "avx2_int4kv8")),
+                                         "avx512bf16_int4", "avx2_int4kv8", "amx", "amx_int8",
+                                         "amx_int8kv8", "amx_emulated", "amx_emulated_int8kv8")),
     [](const auto& info) {
       return std::string(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
     });

@@ -1,4 +1,5 @@
 // Goal: real checkpoints give transformers' greedy answers. Skips where a model was not fetched.
+#include "kernels/api/backend.h"
 #include "nlohmann/json.hpp"
 #include "tests/golden/cpu_engine/transformers_golden.h"
 
@@ -37,8 +38,7 @@ absl::StatusOr<std::vector<TokenId>> Greedy(Engine* engine, std::vector<TokenId>
   return answer;
 }
 
-TEST(RealModel, SmolLm2NamesTheCapitalOfFrance) {
-  TANDEM_FIND_MODEL_OR_SKIP(path, testing::kSmolLm2File);
+void ExpectCapitalOfFrance(const std::string& path, const CpuEngineOptions& options) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<model::Checkpoint> checkpoint,
                        model::Checkpoint::Open(path));
   // "What is the capital of France?" under the model's template.
@@ -47,7 +47,7 @@ TEST(RealModel, SmolLm2NamesTheCapitalOfFrance) {
       28,  7018, 411, 407,  19712, 8182, 2,    198,  1,     4093, 198,  1780, 314,
       260, 3575, 282, 4649, 47,    2,    198,  1,    520,   9531, 198};
   ASSERT_EQ(prompt.size(), 37u);
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Engine> engine, NewCpuEngine(*checkpoint, {}));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Engine> engine, NewCpuEngine(*checkpoint, options));
   ASSERT_OK(engine->AllocateKv(16));
   ASSERT_OK_AND_ASSIGN(const std::vector<TokenId> answer, Greedy(engine.get(), prompt, 20, 2));
   std::string text;
@@ -55,6 +55,19 @@ TEST(RealModel, SmolLm2NamesTheCapitalOfFrance) {
     text += Plain(checkpoint->tokenizer().tokens[static_cast<size_t>(token)]);
   }
   EXPECT_EQ(text, "The capital of France is Paris.<|im_end|>");
+}
+
+TEST(RealModel, SmolLm2NamesTheCapitalOfFrance) {
+  TANDEM_FIND_MODEL_OR_SKIP(path, testing::kSmolLm2File);
+  ExpectCapitalOfFrance(path, {});
+}
+
+// All goldens would take a minute there.
+TEST(RealModel, SmolLm2NamesTheCapitalOfFranceOnEmulatedTiles) {
+  TANDEM_FIND_MODEL_OR_SKIP(path, testing::kSmolLm2File);
+  const std::string why = kernels::WhyMissing(kernels::IsaClass::kAmxEmulated);
+  if (!why.empty()) GTEST_SKIP() << why;
+  ExpectCapitalOfFrance(path, {.isa = "amx_emulated"});
 }
 
 // Compares with a file of make_real_goldens.py: top logprobs after the prompt and in its middle,
@@ -70,7 +83,8 @@ void ExpectGoldens(const std::string& model_path, const std::string& golden_name
                        model::Checkpoint::Open(model_path));
   CpuEngineOptions options;
   options.isa = isa;
-  options.kv_type = isa == "avx512bf16" ? "bf16" : "f32";
+  const bool dots = isa == "avx512bf16" || isa == "amx";
+  options.kv_type = dots ? "bf16" : "f32";
   auto made = NewCpuEngine(*checkpoint, options);
   if (made.status().message().find("processor has only") != std::string::npos) {
     GTEST_SKIP() << made.status().message();
@@ -81,7 +95,7 @@ void ExpectGoldens(const std::string& model_path, const std::string& golden_name
   // fp32 on both sides: errors of some 1e-4 accumulate over the layers. With bf16 weights,
   // activations and cache each product's terms are off by about 2^-9 of themselves, which adds up
   // to some percent of a logit's deviation of 4.
-  const double tolerance = isa == "avx512bf16" ? 0.4 : 5e-3;
+  const double tolerance = dots ? 0.4 : 5e-3;
   ExpectGoldens(engine.get(), goldens, tolerance);
 }
 
@@ -97,7 +111,8 @@ TEST_P(RealModelClass, Gemma3AgreesWithTransformers) {
   ExpectGoldens(path, "gemma3.json", GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(Classes, RealModelClass, ::testing::Values("avx2", "avx512", "avx512bf16"),
+INSTANTIATE_TEST_SUITE_P(Classes, RealModelClass,
+                         ::testing::Values("avx2", "avx512", "avx512bf16", "amx"),
                          [](const auto& info) { return std::string(info.param); });
 
 // A prompt of several attention partitions; tiny checkpoints have contexts of one.

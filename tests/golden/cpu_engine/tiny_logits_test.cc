@@ -58,7 +58,9 @@ TEST_P(TinyLogitsTest, MatchTransformers) {
     ASSERT_OK(engine.status());
     ASSERT_OK((*engine)->AllocateKv(8));
     // With dot products weights and activations are bf16 too, in every product of every layer.
-    const bool dots = (*engine)->spec().numerics_id.find("bf16dot") != std::string::npos;
+    const std::string& numerics = (*engine)->spec().numerics_id;
+    const bool dots = numerics.find("bf16dot") != std::string::npos ||
+                      numerics.find("cpu-amx") != std::string::npos;
     ASSERT_OK_AND_ASSIGN(const double worst, WorstDifference(engine->get(), golden));
     EXPECT_LT(worst, dots ? 0.3 : tolerance) << path << " with KV in " << kv_type;
   }
@@ -66,11 +68,11 @@ TEST_P(TinyLogitsTest, MatchTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, TinyLogitsTest,
-    ::testing::Combine(::testing::Values("llama", "llama/llama.gguf", "llama3",
-                                         "llama3/llama3.gguf", "smollm2", "mistral", "qwen2",
-                                         "qwen2/qwen2.gguf", "qwen3", "qwen3/qwen3.gguf",
-                                         "qwen3_yarn", "gemma3", "gemma3/gemma3.gguf"),
-                       ::testing::Values("ref", "avx2", "avx512", "avx512bf16")),
+    ::testing::Combine(
+        ::testing::Values("llama", "llama/llama.gguf", "llama3", "llama3/llama3.gguf", "smollm2",
+                          "mistral", "qwen2", "qwen2/qwen2.gguf", "qwen3", "qwen3/qwen3.gguf",
+                          "qwen3_yarn", "gemma3", "gemma3/gemma3.gguf"),
+        ::testing::Values("ref", "avx2", "avx512", "avx512bf16", "amx", "amx_emulated")),
     [](const ::testing::TestParamInfo<TinyLogitsTest::ParamType>& param) {
       std::string name = std::string(std::get<0>(param.param)) + "_" + std::get<1>(param.param);
       for (char& c : name) {

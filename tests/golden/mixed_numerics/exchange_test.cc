@@ -208,7 +208,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(std::pair("device", "avx512bf16"), std::pair("device", "avx512"),
                       std::pair("device", "avx2"), std::pair("avx512bf16", "device"),
                       std::pair("avx2", "device"), std::pair("avx2", "avx512bf16"),
-                      std::pair("device", "ref")),
+                      std::pair("device", "ref"), std::pair("amx_emulated", "avx512bf16"),
+                      std::pair("amx", "amx_emulated")),
     [](const ::testing::TestParamInfo<ExchangeTest::ParamType>& param) {
       return std::string(param.param.first) + "_to_" + param.param.second;
     });

@@ -225,8 +225,9 @@ class ModelCacheTest : public WeightCacheTest {
 
 TEST_F(ModelCacheTest, GivesTheSameBytesAsPackingForEveryFormatAndClass) {
   int64_t files = 0;
-  for (const kernels::IsaClass isa : {kernels::IsaClass::kRef, kernels::IsaClass::kAvx2,
-                                      kernels::IsaClass::kAvx512, kernels::IsaClass::kAvx512Bf16}) {
+  for (const kernels::IsaClass isa :
+       {kernels::IsaClass::kRef, kernels::IsaClass::kAvx2, kernels::IsaClass::kAvx512,
+        kernels::IsaClass::kAvx512Bf16, kernels::IsaClass::kAmx, kernels::IsaClass::kAmxEmulated}) {
     const kernels::Backend* backend = kernels::FindBackend(isa);
     if (backend == nullptr) continue;
     for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8,

@@ -1,0 +1,180 @@
+// y = x·wᵀ with bf16 x and w on tile registers, see kernels/api/gemm.h and docs/kernels/gemm.md.
+//
+// Packed weights: panels of 32 output features, [ceil(N/32)][ceil(K/32)][2][16][16][2]: a step of
+// 32 k is two tiles of sixteen features, whose rows hold pairs of k. What pads N and K is zero. x
+// stays row-major, a row of a tile is 64 bytes of it; what is left of k behind whole steps is
+// copied behind zeros first, so that nothing beyond x is read.
+// Every element is one chain of steps from zero with k ascending, each step the same whatever rows
+// share its tiles: neither rows, blocking nor threads change a bit.
+// Bound by bytes of w up to about 100 rows, by tile products above.
+#include "kernels/cpu/gemm_tile.h"
+
+#include "kernels/api/require.h"
+#include "kernels/cpu/bf16_rows.h"
+#include "kernels/cpu/gemm_epilogue.h"
+#include "kernels/cpu/tile_block.h"
+
+namespace tandem::kernels::TANDEM_ISA {
+
+#if defined(TANDEM_TILE_CLASS)
+
+namespace {
+
+constexpr int64_t kStepK = kTileRowBytes / 2;  // k of a step
+constexpr int64_t kElementBytes = 2;
+
+// A block by one panel, and its epilogue.
+struct Tile {
+  const char* x;     // first row
+  int64_t x_stride;  // bytes
+  int64_t rows;
+  int64_t k;
+  const char* w;  // the panel
+  int64_t panel_bytes;
+  bool fetches;
+  Ahead ahead;
+  TilePlace place;
+
+  TANDEM_INLINE MemoryRange XRange() const {
+    return {x, x + (rows - 1) * x_stride + k * kElementBytes};
+  }
+};
+
+// The last, incomplete step: x with zeros behind it.
+template <bool kTwoTiles>
+TANDEM_INLINE void RunTail(TileRegisters& tiles, const Tile& tile, int64_t begin) {
+  alignas(64) char padded[kBlockRows * kTileRowBytes];
+  const size_t bytes = static_cast<size_t>((tile.k - begin) * kElementBytes);
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    char* row = padded + r * kTileRowBytes;
+    __builtin_memset(row, 0, kTileRowBytes);
+    __builtin_memcpy(row, tile.x + r * tile.x_stride + begin * kElementBytes, bytes);
+  }
+  const char* w = tile.w + begin / kStepK * kStepBytes;
+  Step<Bf16Products, kTwoTiles>(tiles, {{padded, kTileRowBytes},
+                                        {padded, padded + sizeof(padded)},
+                                        w,
+                                        {tile.w, tile.w + tile.panel_bytes}});
+}
+
+template <bool kTwoTiles>
+TANDEM_INLINE void SumBlock(TileRegisters& tiles, const Tile& tile, BlockSums* sums) {
+  ZeroSums<kTwoTiles>(tiles);
+  const MemoryRange x_range = tile.XRange(), w_range = {tile.w, tile.w + tile.panel_bytes};
+  const int64_t steps = tile.k / kStepK;
+  const char* x = tile.x;
+  const char* w = tile.w;
+  for (int64_t step = 0; step < steps; ++step, x += kTileRowBytes, w += kStepBytes) {
+    if (tile.fetches) FetchStep(tile.ahead.At(w - tile.w), tile.ahead.step);
+    Step<Bf16Products, kTwoTiles>(tiles, {{x, tile.x_stride}, x_range, w, w_range});
+  }
+  if (steps * kStepK != tile.k) RunTail<kTwoTiles>(tiles, tile, steps * kStepK);
+  StoreSumsTo<kTwoTiles>(sums, tiles);
+}
+
+template <int R>
+TANDEM_INLINE void StoreRows(const Tile& tile, const BlockSums& sums, int64_t row) {
+  V16 values[R][2];
+  LoadSums<R>(sums, row, values);
+  StoreBf16Tile<R>({tile.place.args, tile.place.row + row, tile.place.column}, values);
+}
+
+void RunTile(TileRegisters& tiles, const Tile& tile) {
+  BlockSums sums;
+  if (tile.rows > kTileRows) {
+    SumBlock<true>(tiles, tile, &sums);
+  } else {
+    SumBlock<false>(tiles, tile, &sums);
+  }
+  int64_t row = 0;
+  for (; row + 4 <= tile.rows; row += 4) StoreRows<4>(tile, sums, row);
+  for (; row < tile.rows; ++row) StoreRows<1>(tile, sums, row);
+}
+
+TANDEM_INLINE int64_t PaddedK(const MatrixShape& shape) {
+  return CeilDiv(shape.k, kStepK) * kStepK;
+}
+TANDEM_INLINE int64_t PanelBytes(const MatrixShape& shape) {
+  return CeilDiv(shape.k, kStepK) * kStepBytes;
+}
+
+// Rounds rows of fp32 x into scratch, [rows][x_stride], zeros behind k.
+void RoundRows(const GemmArgs& args, int64_t x_stride, const ParallelFor& parallel) {
+  const int64_t k = args.w.shape.k;
+  uint16_t* rounded = static_cast<uint16_t*>(args.scratch);
+  parallel(args.rows, [&](int64_t row, int) {
+    const float* x = args.x + row * args.x_stride;
+    uint16_t* out = rounded + row * x_stride;
+    for (int64_t i = 0; i < x_stride; i += kLanes) {
+      StoreBf16(out + i, LoadMasked(LaneRange(0, k - i), x + i));
+    }
+  });
+}
+
+}  // namespace
+
+size_t TilePackedBytes(const MatrixShape& shape) {
+  return static_cast<size_t>(CeilDiv(shape.n, kPanel) * PanelBytes(shape));
+}
+
+void TilePackRows(const PackRowsArgs& args) {
+  const int64_t k_count = args.shape.k;
+  const bool last = args.first_row + args.num_rows == args.shape.n;
+  const int64_t end =
+      last ? CeilDiv(args.shape.n, kPanel) * kPanel : args.first_row + args.num_rows;
+  for (int64_t n = args.first_row; n < end; ++n) {
+    const float* row = n < args.shape.n ? args.rows + (n - args.first_row) * k_count : nullptr;
+    char* panel = static_cast<char*>(args.packed) + n / kPanel * PanelBytes(args.shape);
+    char* feature = panel + n % kPanel / kLanes * kTileBytes + n % kLanes * 4;
+    for (int64_t k = 0; k < PaddedK(args.shape); ++k) {
+      const Bf16 value = RoundToBf16(row != nullptr && k < k_count ? row[k] : 0.0f);
+      char* pair = feature + k / kStepK * kStepBytes + k % kStepK / 2 * kTileRowBytes;
+      __builtin_memcpy(pair + k % 2 * kElementBytes, &value, kElementBytes);
+    }
+  }
+}
+
+void TileGemm(const GemmArgs& args, const ParallelFor& parallel) {
+  const MatrixShape& shape = args.w.shape;
+  const uint16_t* x = args.x_bf16;
+  int64_t x_stride = args.x_stride, k = shape.k;
+  if (x == nullptr) {
+    KERNEL_REQUIRE(args.scratch != nullptr);
+    k = PaddedK(shape);
+    // Rows 2 KiB apart would compete for the same few places in a cache.
+    x_stride = k % 1024 == 0 ? k + kStepK : k;
+    RoundRows(args, x_stride, parallel);
+    x = static_cast<const uint16_t*>(args.scratch);
+  } else {
+    KERNEL_REQUIRE(shape.k % 2 == 0);
+  }
+  KERNEL_REQUIRE(args.gated_bf16 == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
+  const int64_t panel_bytes = PanelBytes(shape);
+  const Plan plan = MakePlan(args, {.rows_max = kBlockRows,
+                                    .panel_bytes = panel_bytes,
+                                    .step_bytes = kStepBytes,
+                                    .few_blocks = 4,
+                                    .task_blocks = 4});
+  const char* weights = static_cast<const char*>(args.w.data);
+  parallel(plan.tasks(), [&](int64_t task, int) {
+    BlockTiles block_tiles;
+    RunTask(plan, task, [&](int64_t block, int64_t panel) {
+      const int64_t row = plan.Begin(block);
+      const char* w = weights + panel * panel_bytes;
+      block_tiles.SetRows(plan.Rows(block));
+      RunTile(block_tiles.tiles, {reinterpret_cast<const char*>(x + row * x_stride),
+                                  x_stride * kElementBytes,
+                                  plan.Rows(block),
+                                  k,
+                                  w,
+                                  panel_bytes,
+                                  plan.task_panels == 1,
+                                  AheadOf(args, plan, w, block, parallel.num_workers),
+                                  {&args, row, panel * kPanel}});
+    });
+  });
+}
+
+#endif
+
+}  // namespace tandem::kernels::TANDEM_ISA

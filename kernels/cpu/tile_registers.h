@@ -1,0 +1,64 @@
+// Tile registers, the operands of matrix units, behind one seam with two implementations: those of
+// a processor with AMX (hardware_tiles.h) and a program that does what its instructions are
+// specified to do (emulated_tiles.h). Kernels are written once, over TileRegisters, which is one or
+// the other for a whole class.
+//
+//   Configure(config)            shapes of all tiles; their contents become zero
+//   Zero<T>()                    tile T = 0
+//   Load<T>(rows, readable)      tile T's rows, `rows.stride` bytes apart
+//   Store<T>(rows, writable)     the same into memory
+//   DotBf16<C, A, B>()           C[m][n] += Σ_k A[m][k]·B[k][n], pairs of bf16 along k in each
+//   dword DotInt8<C, A, B>()           the same of quads of signed bytes, exact in int32
+// Eight tiles of up to 16 rows of 64 bytes. A: rows of activations. B: row i holds the i-th pair
+// (quad) of k for sixteen features. C: rows by sixteen features.
+// Thread safety: tiles belong to a thread; an object is made, used and destroyed on one, which then
+// holds no tiles any more. One object a thread at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/inline.h"
+
+namespace tandem::kernels::TANDEM_ISA {
+
+inline constexpr int kTiles = 8;
+inline constexpr int64_t kTileRows = 16;
+inline constexpr int64_t kTileRowBytes = 64;
+inline constexpr int64_t kTileBytes = kTileRows * kTileRowBytes;
+
+// What LDTILECFG reads, byte for byte. Tiles that are not used have 0 rows of 0 bytes.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};  // of tile 0 to 7; 0 behind them
+  uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+// Where a tile's rows lie.
+template <typename Byte>
+struct TileMemory {
+  Byte* first;
+  int64_t stride;  // bytes between rows
+};
+
+// Bytes that may be touched; the emulation holds every access to it.
+struct MemoryRange {
+  const char* begin;
+  const char* end;
+};
+
+}  // namespace tandem::kernels::TANDEM_ISA
+
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
+#define TANDEM_TILE_CLASS
+#include "kernels/cpu/hardware_tiles.h"
+#elif defined(TANDEM_EMULATED_TILES)
+#define TANDEM_TILE_CLASS
+#include "kernels/cpu/emulated_tiles.h"
+#else
+namespace tandem::kernels::TANDEM_ISA {
+inline constexpr bool kHasTiles = false;
+}
+#endif
