@@ -8,6 +8,33 @@ namespace tandem::cli {
 
 namespace {
 
+constexpr char kSame[] = "same";
+
+// What prefill nodes have for themselves: a fleet of two numerics, if it differs.
+void RegisterPrefillNodes(config::Schema& schema, UpConfig& config) {
+  schema.Add("prefill-device", &config.prefill_device,
+             "Where prefill nodes run the model; same: where device says.",
+             {.group = "Prefill nodes", .choices = {kSame, "cpu", "cuda"}});
+  schema.Add("prefill-isa", &config.prefill_isa,
+             "Instruction-set class of prefill nodes; same: as isa says.",
+             {.group = "Prefill nodes",
+              .choices = {kSame, "auto", "avx512bf16", "avx512", "avx2", "ref"}});
+  schema.Add("prefill-weights", &config.prefill_weights,
+             "Type that prefill nodes keep weights in; same: as weights says.",
+             {.group = "Prefill nodes",
+              .choices = {kSame, "auto", "bf16", "int8", "int4", "as-stored", "fp8", "f32"}});
+}
+
+const std::string& DeviceOf(const UpConfig& up, bool prefill) {
+  return prefill && up.prefill_device != kSame ? up.prefill_device : up.device;
+}
+
+// Nodes that run on `device`.
+int NodesOn(const UpConfig& up, const std::string& device) {
+  return (DeviceOf(up, true) == device ? up.prefill : 0) +
+         (DeviceOf(up, false) == device ? up.decode : 0);
+}
+
 void RegisterNodes(config::Schema& schema, UpConfig& config) {
   schema.Add("threads", &config.threads,
              "Compute threads of each node; 0 = this machine's cores shared among the nodes.",
@@ -79,7 +106,13 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
              {.group = "Cluster"});
   schema.Add("single-process", &config.single_process, "All roles as threads of this process.",
              {.group = "Cluster"});
+  schema.Add(
+      "allow-mixed-numerics", &config.allow_mixed_numerics,
+      "Let nodes of different numerics exchange KV where their blocks hold the same; answers "
+      "are then not reproducible, and marked.",
+      {.group = "Cluster"});
   RegisterNodes(schema, config);
+  RegisterPrefillNodes(schema, config);
   schema.Add("hash-step-time", &config.hash_step_time, "Hash engine: simulated time of a step.",
              {.group = "Hash engine"});
   schema.Add("hash-row-time", &config.hash_row_time, "Hash engine: simulated time of a row.",
@@ -108,6 +141,7 @@ router::RouterConfig PlanRouter(const UpConfig& up, int index) {
   config.served_model_name = up.served_model_name;
   config.engine = up.engine;
   config.core.local_prefill_tokens_max = up.local_prefill_tokens;
+  config.core.allow_mixed_numerics = up.allow_mixed_numerics;
   config.drain_timeout = up.drain_timeout;
   config.log_level = up.log_level;
   return config;
@@ -115,23 +149,25 @@ router::RouterConfig PlanRouter(const UpConfig& up, int index) {
 
 node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index, int cores,
                           const std::vector<std::string>& fleet_addresses) {
+  const bool prefill = role == "prefill";
   const int nodes = up.prefill + up.decode;
   node::NodeConfig config;
   config.id = absl::StrCat(role, "-", index);
   config.routers = fleet_addresses;
   config.model = up.model;
   config.engine = up.engine;
-  config.device = up.device;
-  config.gpu_memory_fraction = std::max(0.01, up.gpu_memory_fraction / nodes);
-  config.isa = up.isa;
+  config.device = DeviceOf(up, prefill);
+  const int sharing = NodesOn(up, config.device);
+  config.gpu_memory_fraction = std::max(0.01, up.gpu_memory_fraction / sharing);
+  config.isa = prefill && up.prefill_isa != kSame ? up.prefill_isa : up.isa;
   config.numerics = up.numerics;
-  config.weights = up.weights;
+  config.weights = prefill && up.prefill_weights != kSame ? up.prefill_weights : up.weights;
   config.weight_cache = up.weight_cache;
   config.threads = up.threads > 0 ? up.threads : std::max(1, cores / nodes);
   config.kv_type = up.kv_type;
   config.block_tokens = up.block_tokens;
   config.kv_blocks = up.kv_blocks;
-  config.kv_memory_fraction = std::max(0.001, up.kv_memory_fraction / nodes);
+  config.kv_memory_fraction = std::max(0.001, up.kv_memory_fraction / sharing);
   config.max_batch_tokens = up.max_batch_tokens;
   config.max_sequences = up.max_sequences;
   config.transport = up.transport;

@@ -33,6 +33,11 @@ struct UpConfig {
   std::string weights = "auto";
   std::string weight_cache = "auto";
   std::string kv_type = "bf16";
+  // What prefill nodes have in place of `device`, `isa` and `weights`; "same": nothing else.
+  std::string prefill_device = "same";
+  std::string prefill_isa = "same";
+  std::string prefill_weights = "same";
+  bool allow_mixed_numerics = false;
   int32_t block_tokens = 32;
   int64_t kv_blocks = 0;
   double kv_memory_fraction = 0.5;
@@ -53,8 +58,8 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config);
 // Router `index` of the cluster: the first listens where `grpc` says, the others on ports of their
 // own.
 router::RouterConfig PlanRouter(const UpConfig& up, int index);
-// Node `index` of its kind. `cores` of this machine are shared between all nodes; so is the KV
-// memory.
+// Node `index` of its kind. `cores` of this machine are shared between all nodes; the KV memory and
+// a GPU's memory between those on the same device.
 node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index, int cores,
                           const std::vector<std::string>& fleet_addresses);
 

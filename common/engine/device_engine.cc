@@ -80,6 +80,7 @@ class DeviceEngine final : public Engine {
     std::vector<std::unique_ptr<kernels::DeviceEvent>> layer_written;  // [num_layers]
     std::unique_ptr<ComputePool> pool;
     std::unique_ptr<DeviceWeights> weights;
+    GemmTiles gemm_tiles;
   };
   explicit DeviceEngine(Parts parts)
       : parts_(std::move(parts)),
@@ -88,8 +89,8 @@ class DeviceEngine final : public Engine {
         batch_({parts_.config.num_heads, parts_.config.num_kv_heads, parts_.kv.block_tokens,
                 parts_.device->properties().multiprocessors,
                 DeviceForwardPass::Windows(parts_.config)}),
-        pass_({parts_.config, parts_.kv, spec_.layout.layer_block_bytes}, *parts_.weights,
-              *parts_.device, *parts_.stream),
+        pass_({parts_.config, parts_.kv, spec_.layout.layer_block_bytes, parts_.gemm_tiles},
+              *parts_.weights, *parts_.device, *parts_.stream),
         sampler_({spec_.vocab_size, parts_.options.sample_on_device}, *parts_.device,
                  *parts_.stream, parts_.pool->parallel()) {}
 
@@ -347,6 +348,8 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
                    LoadDeviceWeights(checkpoint, {parts.spec.context_tokens, format}, *parts.device,
                                      *parts.stream, parts.pool->parallel()));
   parts.weights = std::make_unique<DeviceWeights>(std::move(weights));
+  parts.gemm_tiles =
+      ChooseGemmTiles(*parts.weights, options.gemm_tiles, *parts.device, parts.pool->parallel());
   Log(LogLevel::kInfo, "model loaded",
       {{"model", parts.spec.model_name},
        {"device", parts.device->properties().name},

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/engine.h"
+#include "common/engine/gemm_tiles.h"
 #include "common/model/checkpoint.h"
 #include "kernels/api/device.h"
 
@@ -30,6 +31,7 @@ struct DeviceEngineOptions {
   bool mirror_written_kv = true;
   bool use_graphs = true;
   bool sample_on_device = true;  // false: logits are copied out for the host's sampler
+  GemmTilesOptions gemm_tiles;   // decides speed and no bit
 };
 
 // Loads the weights. `checkpoint` may go away afterwards. Errors: kInvalidArgument for options out

@@ -151,11 +151,16 @@ kernels::DeviceGemmArgs DeviceForwardPass::PrepareProduct(const Product& product
   return args;
 }
 
+void DeviceForwardPass::Launch(kernels::DeviceGemmArgs args) {
+  args.tile = options_.tiles.TileFor(args);
+  ops_.gemm(args, stream_);
+}
+
 void DeviceForwardPass::Multiply(const Product& product) {
   kernels::DeviceGemmArgs args = PrepareProduct(product);
   args.add_to_y = product.add;
   args.y = product.y->as<float>();
-  ops_.gemm(args, stream_);
+  Launch(args);
 }
 
 void DeviceForwardPass::MultiplyGated(const Product& product) {
@@ -164,7 +169,7 @@ void DeviceForwardPass::MultiplyGated(const Product& product) {
   args.activation = options_.config.activation == model::Activation::kSiluMul
                         ? kernels::GateActivation::kSilu
                         : kernels::GateActivation::kGeluTanh;
-  ops_.gemm(args, stream_);
+  Launch(args);
 }
 
 void DeviceForwardPass::ComputeKv(const DeviceBatch& batch, int32_t rows, int layer, char* region) {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/engine/device_batch.h"
 #include "common/engine/device_weights.h"
+#include "common/engine/gemm_tiles.h"
 #include "common/model/model_config.h"
 #include "kernels/api/device.h"
 #include "kernels/api/device_ops.h"
@@ -24,6 +25,7 @@ class DeviceForwardPass {
     model::ModelConfig config;
     kernels::KvShape kv;
     int64_t layer_block_bytes = 0;
+    GemmTiles tiles;
   };
   // Everything is borrowed and must outlive the pass.
   DeviceForwardPass(Options options, const DeviceWeights& weights, kernels::Device& device,
@@ -64,6 +66,7 @@ class DeviceForwardPass {
     const kernels::DeviceBuffer* y;
   };
   void Multiply(const Product& product);
+  void Launch(kernels::DeviceGemmArgs args);  // with the tile that was chosen for it
   // y of the product is rows of act(gate) · up in bf16.
   void MultiplyGated(const Product& product);
   // Rounds x where w is int8.

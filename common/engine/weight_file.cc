@@ -70,7 +70,7 @@ absl::Status SystemError(const std::string& path, const char* what) {
 absl::Status CheckHeader(const std::string& path, const Header& header, uint64_t file_bytes,
                          const WeightFileWanted& wanted) {
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
-    return absl::DataLossError(absl::StrCat(path, ": not a file of packed weights"));
+    return absl::DataLossError(absl::StrCat(path, ": not a file that was kept here"));
   }
   if (header.version != kWeightFileVersion) {
     return absl::FailedPreconditionError(

@@ -1,5 +1,6 @@
 // A file of packed weights: what a start would otherwise dequantise and pack again, mapped
-// read-only and shared by every process of the host that computes with the same.
+// read-only and shared by every process of the host that computes with the same. Smaller results
+// that a start would otherwise find out again are kept in the same form (gemm_tiles.h).
 //
 // Layout, little-endian: a header of kWeightFileHeaderBytes (magic, version, sizes, the key it was
 // written for, checksums of payload and header), then the payload. The key says in words what the

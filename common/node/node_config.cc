@@ -27,20 +27,7 @@ void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
              {.group = "Network"});
 }
 
-void RegisterHashEngine(config::Schema& schema, NodeConfig& config) {
-  schema.Add("hash-step-time", &config.hash_step_time, "Hash engine: simulated time of a step.",
-             {.group = "Hash engine"});
-  schema.Add("hash-row-time", &config.hash_row_time, "Hash engine: simulated time of a row.",
-             {.group = "Hash engine"});
-  schema.Add("hash-eos-every", &config.hash_eos_every,
-             "Hash engine: one token in this many ends the answer; 0 = none does.",
-             {.min = 0, .group = "Hash engine"});
-}
-
-}  // namespace
-
-void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
-  RegisterIdentityAndNetwork(schema, config);
+void RegisterModel(config::Schema& schema, NodeConfig& config) {
   schema.Add("model", &config.model, "A known model's name, a .gguf file or a checkpoint folder.",
              {.group = "Model"});
   schema.Add("engine", &config.engine,
@@ -65,10 +52,33 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
              "Where packed weights are kept for the next start and for other nodes of this host: a "
              "folder; auto = beside the model, else in the user's cache folder; off.",
              {.group = "Model"});
+  schema.Add(
+      "gemm-tiles", &config.gemm_tiles,
+      "With device cuda: how matrix products choose their tile, which changes no result. auto: "
+      "the fastest, timed at the first start and kept in the user's cache folder; a folder: "
+      "kept there; search: timed anew; by-shape: not timed.",
+      {.group = "Model"});
   schema.Add("threads", &config.threads, "Compute threads; 0 = one per core this process may use.",
              {.min = 0, .max = 1024, .group = "Model"});
   schema.Add("context-tokens", &config.context_tokens, "Longest sequence; 0 = the model's.",
              {.min = 0, .unit = "tokens", .group = "Model"});
+}
+
+void RegisterHashEngine(config::Schema& schema, NodeConfig& config) {
+  schema.Add("hash-step-time", &config.hash_step_time, "Hash engine: simulated time of a step.",
+             {.group = "Hash engine"});
+  schema.Add("hash-row-time", &config.hash_row_time, "Hash engine: simulated time of a row.",
+             {.group = "Hash engine"});
+  schema.Add("hash-eos-every", &config.hash_eos_every,
+             "Hash engine: one token in this many ends the answer; 0 = none does.",
+             {.min = 0, .group = "Hash engine"});
+}
+
+}  // namespace
+
+void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
+  RegisterIdentityAndNetwork(schema, config);
+  RegisterModel(schema, config);
   schema.Add("kv-type", &config.kv_type,
              "Type of cached keys and values; fp8 with device cuda only, f32 with device cpu only.",
              {.group = "KV cache", .choices = {"bf16", "int8", "fp8", "f32"}});

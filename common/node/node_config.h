@@ -23,6 +23,7 @@ struct NodeConfig {
   std::string numerics = "auto";
   std::string weights = "auto";
   std::string weight_cache = "auto";
+  std::string gemm_tiles = "auto";
   int32_t threads = 0;
   std::string kv_type = "bf16";
   int32_t block_tokens = 32;

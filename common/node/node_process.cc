@@ -78,6 +78,8 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
     options.kv_type = config.kv_type;
     options.memory_fraction = config.gpu_memory_fraction;
     options.mirror_written_kv = sends_kv;
+    options.gemm_tiles.choice = config.gemm_tiles;
+    options.gemm_tiles.user_folder = model::UserWeightsFolder(env);
     return engine::NewCudaEngine(checkpoint, options);
   }
   engine::CpuEngineOptions options;

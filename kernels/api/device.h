@@ -23,7 +23,8 @@ struct DeviceOps;
 class Device;
 
 struct DeviceProperties {
-  std::string name;  // "NVIDIA H200"
+  std::string name;      // "NVIDIA H200"
+  std::string software;  // what compiles and runs kernels there: "CUDA 13.0, driver for CUDA 13.0"
   int compute_major = 0, compute_minor = 0;
   int multiprocessors = 0;
   int64_t memory_bytes = 0;

@@ -127,6 +127,15 @@ struct DeviceGemmArgs {
   GateActivation activation = GateActivation::kSilu;
   // Of the device: how many blocks fill it. Decides the tile, and so speed, but no bit.
   int32_t multiprocessors = 1;
+  // An index of DeviceOps::gemm_tile; negative: the kernel chooses by shape. No bit either.
+  int32_t tile = -1;
+};
+
+// One of the tiles that a product has for a type of weights. Any of them computes any product.
+struct DeviceGemmTile {
+  int32_t rows = 0, n = 0, k = 0;  // of y, of y, and at a time
+  int32_t stages = 0;
+  size_t shared_bytes = 0;  // 0: there is no tile of this index
 };
 
 // Part of attention that one warp (or block) computes: see attention_schedule.h.
@@ -285,6 +294,7 @@ struct DeviceOps {
   void (*gated)(const DeviceGatedArgs& args, DeviceStream& stream) = nullptr;
   void (*quantise)(const DeviceQuantiseArgs& args, DeviceStream& stream) = nullptr;
   void (*gemm)(const DeviceGemmArgs& args, DeviceStream& stream) = nullptr;
+  DeviceGemmTile (*gemm_tile)(DeviceWeightType type, int32_t index) = nullptr;
   void (*attention)(const DeviceAttentionArgs& args, DeviceStream& stream) = nullptr;
   void (*copy_blocks)(const DeviceCopyBlocksArgs& args, DeviceStream& stream) = nullptr;
   void (*checksum)(const DeviceChecksumArgs& args, DeviceStream& stream) = nullptr;

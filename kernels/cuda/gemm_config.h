@@ -53,11 +53,35 @@ inline constexpr Tiles kFp8Tiles = {{16, 32, 256, 1, 4, 4, DeviceWeightType::kFp
                                     {64, 64, 128, 2, 2, 3, DeviceWeightType::kFp8},
                                     {128, 128, 64, 2, 4, 3, DeviceWeightType::kFp8}};
 
+constexpr const Tiles& TilesOf(DeviceWeightType type) {
+  switch (type) {
+    case DeviceWeightType::kInt8:
+      return kInt8Tiles;
+    case DeviceWeightType::kInt4:
+      return kInt4Tiles;
+    case DeviceWeightType::kFp8:
+      return kFp8Tiles;
+    case DeviceWeightType::kBf16:
+      break;
+  }
+  return kBf16Tiles;
+}
+
+// Also the index that DeviceGemmArgs::tile names.
 enum class Size { kSmall, kMedium, kLarge };
+inline constexpr int kNumSizes = 3;
 constexpr Size ChooseSize(int64_t rows, int64_t n, int multiprocessors) {
   if (rows <= 16) return Size::kSmall;
   const int64_t large_blocks = (rows + 127) / 128 * ((n + 127) / 128);
   return rows > 64 && large_blocks >= multiprocessors ? Size::kLarge : Size::kMedium;
+}
+
+// DeviceOps::gemm_tile of the portable kernels.
+constexpr DeviceGemmTile DescribeTile(DeviceWeightType type, int32_t index) {
+  if (index < 0 || index >= kNumSizes) return {};
+  const Tiles& tiles = TilesOf(type);
+  const Tile& tile = index == 0 ? tiles.small : index == 1 ? tiles.medium : tiles.large;
+  return {tile.m, tile.n, tile.k, tile.stages, tile.shared_bytes()};
 }
 
 constexpr const Tile& ChooseTile(int64_t rows, int64_t n, int multiprocessors) {

@@ -102,10 +102,12 @@ void LaunchGemm(const DeviceGemmArgs& args, DeviceStream& stream) {
                  args, stream);
 }
 
-// Launches Kernel<tile> for the tile of `kTiles` that fits the call.
+// Launches Kernel<tile> for the tile of `kTiles` that the call names, or that fits it.
 template <template <gemm::Tile> typename Kernel, gemm::Tiles kTiles>
 void LaunchOneOf(const DeviceGemmArgs& args, DeviceStream& stream) {
-  switch (gemm::ChooseSize(args.rows, args.n, args.multiprocessors)) {
+  KERNEL_REQUIRE(args.tile < gemm::kNumSizes);
+  switch (args.tile >= 0 ? static_cast<gemm::Size>(args.tile)
+                         : gemm::ChooseSize(args.rows, args.n, args.multiprocessors)) {
     case gemm::Size::kSmall:
       return LaunchGemm<Kernel<kTiles.small>, kTiles.small>(args, stream);
     case gemm::Size::kMedium:

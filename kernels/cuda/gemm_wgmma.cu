@@ -212,7 +212,10 @@ void WgmmaGemm(const DeviceGemmArgs& args, DeviceStream& stream) {
   KERNEL_REQUIRE(args.k % 8 == 0);
   KERNEL_REQUIRE(args.gated == nullptr || (args.n % 2 == 0 && !args.add_to_y));
   if (args.rows == 0 || args.n == 0) return;
-  LaunchChosen(gemm::ChooseWgmmaTile(args.rows, args.n, args.multiprocessors), args, stream);
+  KERNEL_REQUIRE(args.tile < gemm::kNumWgmmaTiles);
+  LaunchChosen(
+      args.tile >= 0 ? args.tile : gemm::ChooseWgmmaTile(args.rows, args.n, args.multiprocessors),
+      args, stream);
 }
 
 }  // namespace tandem::kernels::TANDEM_SIMT

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/gemm_config.h"
+
 namespace tandem::kernels::gemm {
 
 // A block computes n columns of y (rows of w) for `rows` rows of x, k at a time. Each consumer
@@ -35,6 +37,14 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
     {64, 128, 64, 8}, {128, 128, 64, 6}, {128, 256, 64, 4},
 };
 inline constexpr int kNumWgmmaTiles = sizeof(kWgmmaTiles) / sizeof(kWgmmaTiles[0]);
+
+// DeviceOps::gemm_tile on Hopper: other weights than bf16 have the portable kernels.
+constexpr DeviceGemmTile DescribeTileOnHopper(DeviceWeightType type, int32_t index) {
+  if (type != DeviceWeightType::kBf16) return DescribeTile(type, index);
+  if (index < 0 || index >= kNumWgmmaTiles) return {};
+  const WgmmaTile& tile = kWgmmaTiles[index];
+  return {tile.rows, tile.n, tile.k, tile.stages, tile.shared_bytes()};
+}
 
 constexpr int64_t CountWgmmaTiles(const WgmmaTile& tile, int64_t rows, int64_t n) {
   return (rows + tile.rows - 1) / tile.rows * ((n + tile.n - 1) / tile.n);

@@ -261,13 +261,27 @@ class Bench {
     args.k = k;
     args.y = y.as<float>();
     args.multiprocessors = device_->properties().multiprocessors;
-    const double ms = Time([&](int i) {
+    const auto enqueue = [&](int i) {
       args.w = weights[static_cast<size_t>(i) % weights.size()].as<Bf16Bits>();
       device_->ops().gemm(args, *stream_);
-    });
+    };
+    const double ms = Time(enqueue);
     const double bytes = 2.0 * n * k + 2.0 * rows * k + 4.0 * rows * n;
-    std::printf("gemm %4d x %5d x %4d %8.1f us  %6.1f TFLOP/s  %3.0f %% of copy\n", rows, n, k,
+    std::printf("gemm %4d x %5d x %4d %8.1f us  %6.1f TFLOP/s  %3.0f %% of copy; ", rows, n, k,
                 ms * 1e3, 2.0 * rows * n * k / ms / 1e9, 100 * bytes / ms / copy_bytes_per_ms_);
+    // What a search for tiles would gain over the choice by shape.
+    DeviceGemmTile fastest;
+    double least_ms = 0;
+    for (args.tile = 0;; ++args.tile) {
+      const DeviceGemmTile tile = device_->ops().gemm_tile(args.type, args.tile);
+      if (tile.shared_bytes == 0) break;
+      const double tile_ms = Time(enqueue);
+      if (fastest.shared_bytes > 0 && tile_ms >= least_ms) continue;
+      fastest = tile;
+      least_ms = tile_ms;
+    }
+    std::printf("fastest tile %d x %d x %d: %8.1f us\n", fastest.rows, fastest.n, fastest.k,
+                least_ms * 1e3);
   }
 
   // Rounding x to int8 counts as part of the product where it is. Scales keep what they are: any

@@ -49,6 +49,11 @@ if [ -x "$folder/golden_device_engine" ]; then
 else
   table+=("engine                             SKIPPED      golden_device_engine was not brought along")
 fi
+if [ -x "$folder/unit_gemm_tiles" ]; then
+  run gemm_tiles 60 "$folder/unit_gemm_tiles" --gtest_filter='*Cuda*'
+else
+  table+=("gemm_tiles                         SKIPPED      unit_gemm_tiles was not brought along")
+fi
 run bench 60 "$folder/gpu_bench"
 
 cat "$logs/bench.log"

@@ -8,6 +8,7 @@
 #include "kernels/api/device_ops.h"
 #include "kernels/cuda/device/cuda_event.h"
 #include "kernels/cuda/device/cuda_stream.h"
+#include "kernels/cuda/gemm_wgmma_config.h"
 #include "kernels/cuda/kernels.h"
 
 namespace tandem::kernels {
@@ -22,6 +23,7 @@ constexpr DeviceOps kOps = {
     .gated = Gated,
     .quantise = Quantise,
     .gemm = Gemm,
+    .gemm_tile = gemm::DescribeTile,
     .attention = Attention,
     .copy_blocks = CopyBlocks,
     .checksum = Checksum,
@@ -37,6 +39,7 @@ constexpr DeviceOps HopperOps() {
   DeviceOps ops = kOps;
   ops.numerics = "cuda-wgmma16-v2";
   ops.gemm = WgmmaGemm;
+  ops.gemm_tile = gemm::DescribeTileOnHopper;
   ops.attention = WgmmaAttention;
   return ops;
 }
@@ -150,6 +153,11 @@ std::string DriverVersion() {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
+// What the kernels were compiled with.
+std::string RuntimeVersion() {
+  return absl::StrCat("CUDA ", CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
+}
+
 }  // namespace
 
 CudaEvent::~CudaEvent() { cudaEventDestroy(handle_); }
@@ -168,8 +176,7 @@ absl::StatusOr<float> CudaEvent::MillisecondsSince(DeviceEvent& start) {
 }  // namespace cuda
 
 std::string DescribeCuda() {
-  const std::string built =
-      absl::StrCat("built with CUDA ", CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
+  const std::string built = absl::StrCat("built with ", cuda::RuntimeVersion());
   const absl::StatusOr<int> count = cuda::CountDevices();
   if (!count.ok()) return absl::StrCat(built, "; no device: ", count.status().message());
   if (*count == 0) return absl::StrCat(built, "; no device");
@@ -207,6 +214,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, DeviceKernel
   }
   DeviceProperties properties;
   properties.name = found.name;
+  properties.software =
+      absl::StrCat(cuda::RuntimeVersion(), ", driver for CUDA ", cuda::DriverVersion());
   properties.compute_major = found.major;
   properties.compute_minor = found.minor;
   properties.multiprocessors = found.multiProcessorCount;

@@ -4,10 +4,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "kernels/api/device_ops.h"
+#include "kernels/cuda/gemm_wgmma_config.h"
 #include "kernels/cuda/kernels.h"
 
 namespace tandem::kernels::emulated {
@@ -23,6 +25,7 @@ constexpr DeviceOps kOps = {
     .gated = Gated,
     .quantise = Quantise,
     .gemm = Gemm,
+    .gemm_tile = gemm::DescribeTile,
     .attention = Attention,
     .copy_blocks = CopyBlocks,
     .checksum = Checksum,
@@ -37,6 +40,7 @@ constexpr DeviceOps HopperOps() {
   DeviceOps ops = kOps;
   ops.numerics = "emulated-wgmma16-v2";
   ops.gemm = WgmmaGemm;
+  ops.gemm_tile = gemm::DescribeTileOnHopper;
   ops.attention = WgmmaAttention;
   return ops;
 }
@@ -48,12 +52,20 @@ class EmulatedGraph final : public DeviceGraph {
   const std::vector<Work> work;
 };
 
+using Clock = std::function<float()>;
+
 class EmulatedEvent final : public DeviceEvent {
  public:
   absl::Status Synchronize() override { return absl::OkStatus(); }
-  absl::StatusOr<float> MillisecondsSince(DeviceEvent&) override {
-    return absl::UnimplementedError("the emulated device has no clock");
+  absl::StatusOr<float> MillisecondsSince(DeviceEvent& start) override {
+    const std::optional<float> from = static_cast<EmulatedEvent&>(start).recorded_ms;
+    if (!recorded_ms.has_value() || !from.has_value()) {
+      return absl::UnimplementedError("the emulated device has no clock");
+    }
+    return *recorded_ms - *from;
   }
+
+  std::optional<float> recorded_ms;
 };
 
 // Copies that are to go wrong: see DamageCopies.
@@ -64,11 +76,14 @@ struct CopyFaults {
 
 class EmulatedStream final : public DeviceStream {
  public:
-  EmulatedStream(uint64_t seed, DeviceCalls* calls, CopyFaults* faults)
-      : seed_(seed), calls_(*calls), faults_(faults) {}
+  EmulatedStream(uint64_t seed, DeviceCalls* calls, CopyFaults* faults, const Clock* clock)
+      : seed_(seed), calls_(*calls), faults_(faults), clock_(*clock) {}
 
-  void Launch(Work work) {
-    if (captured_ == nullptr) ++calls_.kernels;
+  void Launch(int64_t blocks, Work work) {
+    if (captured_ == nullptr) {
+      ++calls_.kernels;
+      calls_.blocks += blocks;
+    }
     Add(std::move(work));
   }
 
@@ -93,7 +108,10 @@ class EmulatedStream final : public DeviceStream {
     if (captured_ == nullptr) ++calls_.copies;
     Add([device, byte, bytes](uint64_t) { std::memset(device, byte, bytes); });
   }
-  void Record(DeviceEvent&) override { ++calls_.events; }
+  void Record(DeviceEvent& event) override {
+    ++calls_.events;
+    if (clock_ != nullptr) static_cast<EmulatedEvent&>(event).recorded_ms = clock_();
+  }
   void Wait(DeviceEvent&) override { ++calls_.events; }
 
   absl::StatusOr<std::unique_ptr<DeviceGraph>> Capture(absl::FunctionRef<void()> enqueue) override {
@@ -127,6 +145,7 @@ class EmulatedStream final : public DeviceStream {
   uint64_t seed_;
   DeviceCalls& calls_;
   CopyFaults* const faults_;
+  const Clock& clock_;
   std::vector<Work>* captured_ = nullptr;
   const absl::Status status_;
 };
@@ -136,13 +155,15 @@ class EmulatedDevice final : public Device {
   EmulatedDevice(uint64_t seed, EmulatedChip chip)
       : seed_(seed), ops_(chip == EmulatedChip::kHopper ? kHopperOps : kOps) {
     properties_.name = "emulated";
+    properties_.software = "the thread block emulator";
     properties_.compute_major = chip == EmulatedChip::kHopper ? 9 : 8;
     properties_.multiprocessors = 2;
     properties_.memory_bytes = int64_t{1} << 30;
-    properties_.shared_bytes_per_block_max = 160 << 10;
+    properties_.shared_bytes_per_block_max = (chip == EmulatedChip::kHopper ? 227 : 160) << 10;
   }
 
   void set_faults(const CopyFaults& faults) { faults_ = faults; }
+  void set_clock(Clock clock) { clock_ = std::move(clock); }
 
   const DeviceProperties& properties() const override { return properties_; }
   const DeviceCalls& calls() const { return calls_; }
@@ -178,7 +199,7 @@ class EmulatedDevice final : public Device {
 
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
     return std::unique_ptr<DeviceStream>(
-        std::make_unique<EmulatedStream>(seed_, &calls_, &faults_));
+        std::make_unique<EmulatedStream>(seed_, &calls_, &faults_, &clock_));
   }
   absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() override {
     return std::unique_ptr<DeviceEvent>(std::make_unique<EmulatedEvent>());
@@ -190,6 +211,7 @@ class EmulatedDevice final : public Device {
   const uint64_t seed_;
   const DeviceOps& ops_;
   CopyFaults faults_;
+  Clock clock_;
   std::map<uintptr_t, uintptr_t> pins_;  // first address to one beyond the last
   size_t pins_max_ = 1 << 20;
   DeviceProperties properties_;
@@ -202,6 +224,10 @@ void DamageCopies(Device& device, int count, size_t bytes_min) {
   static_cast<EmulatedDevice&>(device).set_faults({count, bytes_min});
 }
 
+void SetClock(Device& device, std::function<float()> now_ms) {
+  static_cast<EmulatedDevice&>(device).set_clock(std::move(now_ms));
+}
+
 size_t NumPins(const Device& device) {
   return static_cast<const EmulatedDevice&>(device).num_pins();
 }
@@ -209,8 +235,8 @@ void LimitPins(Device& device, size_t pins) {
   static_cast<EmulatedDevice&>(device).set_pins_max(pins);
 }
 
-void Enqueue(DeviceStream& stream, std::function<void(uint64_t seed)> work) {
-  static_cast<EmulatedStream&>(stream).Launch(std::move(work));
+void Enqueue(DeviceStream& stream, int64_t blocks, std::function<void(uint64_t seed)> work) {
+  static_cast<EmulatedStream&>(stream).Launch(blocks, std::move(work));
 }
 
 DeviceCalls CallsOf(const Device& device) {

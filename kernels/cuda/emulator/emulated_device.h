@@ -13,13 +13,13 @@ namespace tandem::kernels::emulated {
 
 using LaunchShape = Grid;
 
-// Runs, or records while capturing.
-void Enqueue(DeviceStream& stream, std::function<void(uint64_t seed)> work);
+// Runs a kernel of so many blocks, or records it while capturing.
+void Enqueue(DeviceStream& stream, int64_t blocks, std::function<void(uint64_t seed)> work);
 
 template <typename Kernel>
 void Launch(const LaunchShape& shape, const typename Kernel::Params& params, DeviceStream& stream) {
   if (shape.x == 0 || shape.y == 0) return;
-  Enqueue(stream, [shape, params](uint64_t seed) {
+  Enqueue(stream, int64_t{shape.x} * shape.y, [shape, params](uint64_t seed) {
     RunGrid(
         shape, seed,
         [](const void* context) {
@@ -33,6 +33,7 @@ void Launch(const LaunchShape& shape, const typename Kernel::Params& params, Dev
 struct DeviceCalls {
   int64_t copies = 0;  // in, out, within, and fills
   int64_t kernels = 0;
+  int64_t blocks = 0;  // of the kernels
   int64_t graphs = 0;
   int64_t events = 0;  // recorded or waited for
   int64_t synchronises = 0;
@@ -49,6 +50,10 @@ enum class EmulatedChip { kAmpere, kHopper };
 // The next `count` copies of at least `bytes_min` bytes, either way, flip one bit. REQUIRES:
 // emulated.
 void DamageCopies(Device& device, int count, size_t bytes_min);
+
+// Gives events a time: what `now_ms` says when they are recorded. Without it they have none.
+// REQUIRES: emulated.
+void SetClock(Device& device, std::function<float()> now_ms);
 
 // Pieces of host memory that are pinned now, and how many may be. REQUIRES: emulated.
 size_t NumPins(const Device& device);

@@ -20,6 +20,7 @@ class DeviceGemmTest : public DeviceTest {
     bool bias = false;
     bool add = false;
     int32_t multiprocessors = 1000000;
+    int32_t tile = -1;
   };
 
   std::vector<float> Run(const Shape& shape, const std::vector<Bf16Bits>& x,
@@ -41,6 +42,7 @@ class DeviceGemmTest : public DeviceTest {
     args.add_to_y = options.add;
     args.y = y.as<float>();
     args.multiprocessors = options.multiprocessors;
+    args.tile = options.tile;
     ops().gemm(args, stream());
     return Download<float>(y, size);
   }
@@ -128,6 +130,24 @@ TEST_P(HopperGemmTest, ARowHasTheSameBitsInEveryTile) {
                    "last of " + std::to_string(choice.rows) + " rows");
   }
   EXPECT_EQ(tiles.size(), size_t{gemm::kNumWgmmaTiles}) << "a tile is not tested";
+}
+
+// What a search for the fastest tile may choose from: each for any number of rows.
+TEST_P(HopperGemmTest, EveryTileThatACallNamesGivesTheSameBits) {
+  const int32_t rows = Uniform(1, 150), n = Uniform(1, 140), k = 8 * Uniform(1, 70);
+  const std::vector<Bf16Bits> w = NormalBf16(static_cast<size_t>(n * k));
+  const std::vector<Bf16Bits> x = NormalBf16(static_cast<size_t>(rows * k));
+  const std::vector<float> y = Run({rows, n, k}, x, w, {.multiprocessors = 3});
+  int32_t tile = 0;
+  for (; ops().gemm_tile(DeviceWeightType::kBf16, tile).shared_bytes > 0; ++tile) {
+    const auto same = Run({rows, n, k}, x, w, {.multiprocessors = 3, .tile = tile});
+    ExpectSameBits(same.data(), y.data(), y.size(),
+                   std::to_string(rows) + " rows in tile " + std::to_string(tile));
+  }
+  EXPECT_GE(tile, gemm::kNumSizes);
+  if (GetParam() == DeviceKind::kEmulatedHopper) {
+    EXPECT_EQ(tile, gemm::kNumWgmmaTiles);
+  }
 }
 
 TEST(WgmmaTile, IsChosenByShapeAndFitsHopper) {

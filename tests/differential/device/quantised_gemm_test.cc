@@ -34,6 +34,7 @@ class QuantisedGemmTest : public DeviceTest {
     bool gated = false;
     GateActivation activation = GateActivation::kSilu;
     int32_t multiprocessors = 1000000;
+    int32_t tile = -1;
   };
 
   Matrix Draw(DeviceWeightType type, int32_t n, int32_t k) {
@@ -103,6 +104,7 @@ class QuantisedGemmTest : public DeviceTest {
     args.bias = options.bias ? bias.as<float>() : nullptr;
     args.add_to_y = options.add;
     args.multiprocessors = options.multiprocessors;
+    args.tile = options.tile;
     if (!options.gated) {
       args.y = y.as<float>();
       ops().gemm(args, stream());
@@ -290,6 +292,29 @@ TEST_P(QuantisedGemmTest, TheGateInTheEpilogueIsTheOperatorsToTheBit) {
         ExpectSameBits(actual.data(), expected.data(), count, DeviceWeightTypeName(type));
       }
     }
+  }
+}
+
+// What a search for the fastest tile may choose from.
+TEST_P(QuantisedGemmTest, EveryTileThatACallNamesGivesTheSameBits) {
+  for (DeviceWeightType type : {DeviceWeightType::kBf16, DeviceWeightType::kInt8,
+                                DeviceWeightType::kInt4, DeviceWeightType::kFp8}) {
+    const int32_t rows = Uniform(1, 90), n = 2 * Uniform(1, 70), k = 8 * Uniform(1, 40);
+    const Matrix w = Draw(type, n, k);
+    const auto x = NormalBf16(static_cast<size_t>(rows * k), 0.2f);
+    const std::vector<float> sums = Run(rows, x, w, {.bias = true, .add = true});
+    const std::vector<float> gated = Run(rows, x, w, {.gated = true});
+    int32_t tile = 0;
+    for (; ops().gemm_tile(type, tile).shared_bytes > 0; ++tile) {
+      const std::string name = std::string(DeviceWeightTypeName(type)) + " in tile " +
+                               std::to_string(tile) + ", " + std::to_string(rows) + " rows";
+      const auto same = Run(rows, x, w, {.bias = true, .add = true, .tile = tile});
+      ExpectSameBits(same.data(), sums.data(), sums.size(), name);
+      const auto gate = Run(rows, x, w, {.gated = true, .tile = tile});
+      ExpectSameBits(gate.data(), gated.data(), gated.size(), name + ", gated");
+    }
+    EXPECT_GE(tile, gemm::kNumSizes);
+    EXPECT_EQ(ops().gemm_tile(type, -1).shared_bytes, 0u);
   }
 }
 

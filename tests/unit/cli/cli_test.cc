@@ -34,6 +34,29 @@ TEST(ClusterPlan, NodesShareCoresAndMemory) {
   EXPECT_EQ(PlanNode(up, "decode", 0, 2, {}).threads, 5);
 }
 
+TEST(ClusterPlan, PrefillNodesMayHaveNumericsOfTheirOwn) {
+  UpConfig up;
+  up.isa = "avx2";
+  up.weights = "f32";
+  EXPECT_EQ(PlanNode(up, "prefill", 0, 2, {}).isa, "avx2");
+  EXPECT_EQ(PlanNode(up, "prefill", 0, 2, {}).weights, "f32");
+  EXPECT_FALSE(PlanRouter(up, 0).core.allow_mixed_numerics);
+  up.prefill = 2;
+  up.decode = 4;
+  up.prefill_device = "cuda";
+  up.prefill_isa = "auto";
+  up.prefill_weights = "bf16";
+  up.allow_mixed_numerics = true;
+  const node::NodeConfig prefill = PlanNode(up, "prefill", 0, 8, {});
+  const node::NodeConfig decode = PlanNode(up, "decode", 0, 8, {});
+  EXPECT_EQ(prefill.device + prefill.isa + prefill.weights, "cudaautobf16");
+  EXPECT_EQ(decode.device + decode.isa + decode.weights, "cpuavx2f32");
+  // What a device has is shared by the nodes on it.
+  EXPECT_DOUBLE_EQ(prefill.gpu_memory_fraction, up.gpu_memory_fraction / 2);
+  EXPECT_DOUBLE_EQ(decode.kv_memory_fraction, up.kv_memory_fraction / 4);
+  EXPECT_TRUE(PlanRouter(up, 1).core.allow_mixed_numerics);
+}
+
 TEST(ClusterPlan, OnlyTheFirstRouterTakesTheGivenPort) {
   UpConfig up;
   up.grpc = "0.0.0.0:50051";
