@@ -23,6 +23,8 @@ using ::testing::HasSubstr;
 constexpr char kSecret[] = "the fleet's";
 
 struct Peer {
+  // What does not end within a minute fails its test.
+  Peer() { context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60))); }
   void AwaitChallenge() {
     stream->WaitForInitialMetadata();
     const auto& metadata = context.GetServerInitialMetadata();

@@ -109,9 +109,11 @@ class HostileCluster : public ::testing::Test {
     ::unlink(secret_file_.c_str());
   }
 
+  // Drains soon: the eavesdropper answers no offer of blocks.
   void StartNode(const std::string& role, const std::string& id) {
     Start(id, {absl::StrCat("tandem-", role, "-node"), "--id=" + id, "--kv-blocks=1024",
-               "--transport=tcp", absl::StrCat("--routers=", fleet_, ",", ear_->address())});
+               "--transport=tcp", "--drain-timeout=2s",
+               absl::StrCat("--routers=", fleet_, ",", ear_->address())});
     RunningProgram& node = *processes_[id].program;
     EXPECT_FALSE(node.AwaitLine("router_id=router-0").empty()) << node.log();
   }
