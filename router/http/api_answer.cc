@@ -80,9 +80,9 @@ bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse part) {
   {
     absl::MutexLock lock(&mutex_);
     if (gone_) return true;
-    if (items_.size() >= kPartsMax) return false;
-    items_.push_back({prompt, std::move(part)});
-    if (stream_ || items_.size() % kHeap == 0) wake = MustWake();
+    if (parts_.size() >= kPartsMax) return false;
+    parts_.Add(prompt, part);
+    if (stream_ || parts_.size() % kHeap == 0) wake = MustWake();
   }
   if (wake) Wake();
   return true;
@@ -101,15 +101,17 @@ void ApiAnswer::Ended(const absl::Status& status) {
 void ApiAnswer::Drain() {
   // Later, when what was written is out.
   if (done_ || exchange_->writing()) return;
-  std::vector<Item> items;
   std::vector<absl::Status> ends;
+  taken_.Clear();
   {
     absl::MutexLock lock(&mutex_);
-    items.swap(items_);
+    std::swap(taken_, parts_);
     ends.swap(ends_);
   }
   std::string events;
-  for (const Item& item : items) format_->Add(item.prompt, item.part, stream_ ? &events : nullptr);
+  for (const PartBuffer::Item& item : taken_.items()) {
+    format_->Add(item.prompt, item.part, stream_ ? &events : nullptr);
+  }
   for (const absl::Status& end : ends) {
     --running_;
     if (!end.ok()) return Fail(end, std::move(events));
@@ -162,7 +164,7 @@ void ApiAnswer::CancelSessions() {
   {
     absl::MutexLock lock(&mutex_);
     gone_ = true;
-    items_.clear();
+    parts_ = PartBuffer();
   }
   for (const auto& session : sessions_) session->Cancel();
   sessions_.clear();

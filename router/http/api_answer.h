@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "router/http/answer_format.h"
 #include "router/http/http_exchange.h"
+#include "router/http/part_buffer.h"
 #include "router/server/answer_session.h"
 
 namespace tandem::router {
@@ -54,11 +55,6 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   // A whole object is not urgent: its parts are gathered in larger heaps.
   static constexpr size_t kHeap = 1024;
 
-  struct Item {
-    size_t prompt = 0;
-    v1::GenerateResponse part;
-  };
-
   void StartSessions(const std::vector<v1::GenerateRequest>& requests,
                      const AnswerSession::Deps& deps, const Arrival& arrival);
   // True: the caller posts a Drain.
@@ -81,10 +77,10 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   size_t running_ = 0;      // sessions without an end
   bool streaming_ = false;  // the reply's head is out
   bool done_ = false;       // replied, or the client is gone
+  PartBuffer taken_;        // what Drain writes
 
   absl::Mutex mutex_;
-  // Bound: kPartsMax (16,384) parts; then the answer is cancelled.
-  std::vector<Item> items_ ABSL_GUARDED_BY(mutex_);
+  PartBuffer parts_ ABSL_GUARDED_BY(mutex_);  // at most kPartsMax; then the answer is cancelled
   // Bound: one for each session.
   std::vector<absl::Status> ends_ ABSL_GUARDED_BY(mutex_);
   bool awake_ ABSL_GUARDED_BY(mutex_) = false;  // a Drain is on its way

@@ -1,9 +1,11 @@
 // Goal: idea 1 of the architecture, on the real model: token ids and log-probabilities of 200
-// requests (greedy and sampled, 1 to 3,000 prompt tokens, shared prefixes) are the same bits
-// whether one process served them one at a time, or prefill and decode nodes did, concurrently,
-// over shared memory or TCP, with other chunk sizes, block counts and thread counts.
+// requests (greedy and sampled, 1 to 3,000 prompt tokens, shared prefixes; several answers, the
+// best of them, beams, penalties, biases, guided answers, stop strings, prompts' log-probabilities)
+// are the same bits whether one process served them one at a time, or prefill and decode nodes did,
+// concurrently, over shared memory or TCP, with other chunk sizes, block counts and thread counts.
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <random>
 #include <thread>
 
@@ -24,6 +26,45 @@ int RandomLength(std::mt19937_64& random) {
   if (kind < 9) return 65 + static_cast<int>(random() % 340);
   // Long ones: log-uniform up to 3,000.
   return static_cast<int>(400 * std::pow(7.5, static_cast<double>(random() % 1001) / 1000.0));
+}
+
+// What else a request may ask for; for half of them, nothing.
+void AddFeature(std::mt19937_64& random, v1::GenerateRequest& request) {
+  v1::SamplingParams& sampling = *request.mutable_sampling();
+  switch (random() % 20) {
+    case 0:
+      return request.set_n(3);
+    case 1:
+      request.set_best_of(3);
+      return request.set_n(2);
+    case 2:
+      sampling.set_presence_penalty(0.8);
+      return sampling.set_frequency_penalty(-0.4);
+    case 3:
+      return sampling.set_min_p(0.1);
+    case 4:
+      for (int i = 0; i < 5; ++i) (*sampling.mutable_logit_bias())[random() % kVocabulary] = 12.0f;
+      return;
+    case 5:
+      for (int i = 0; i < 50; ++i) sampling.add_allowed_token_ids(random() % kVocabulary);
+      return;
+    case 6:
+      for (const char* option : {"yes", "no", "perhaps, it depends"})
+        request.mutable_guided()->mutable_choice()->add_options(option);
+      return;
+    case 7:
+      return request.mutable_guided()->set_regex("(a|b)[0-9]{2,4}( end)?");
+    case 8:
+      sampling = v1::SamplingParams();
+      sampling.set_logprobs(3);
+      request.mutable_stop()->clear_stop();
+      request.mutable_beam_search()->set_width(3);
+      return request.set_n(2);
+    case 9:
+      return request.set_prompt_logprobs(2);
+    default:
+      return;
+  }
 }
 
 std::vector<v1::GenerateRequest> RandomRequests(std::mt19937_64& random) {
@@ -54,34 +95,59 @@ std::vector<v1::GenerateRequest> RandomRequests(std::mt19937_64& random) {
       if (random() % 3 == 0) sampling.set_repetition_penalty(1.2);
     }
     request.mutable_stop()->set_max_tokens(1 + static_cast<int>(random() % 12));
+    if (random() % 8 == 0) request.mutable_stop()->add_stop("e");
+    AddFeature(random, request);
   }
   return requests;
 }
 
-// Tokens and the bits of all their log-probabilities.
+// Every answer's text, tokens and the bits of all log-probabilities.
 struct Bits {
   absl::Status status;
   std::string stream;
-  v1::Finished finished;
+  v1::Finished finished;  // the last one
 };
 
+void AddLogprob(int32_t id, float logprob, std::string& to) {
+  uint32_t raw = 0;
+  std::memcpy(&raw, &logprob, sizeof(raw));
+  absl::StrAppend(&to, id, ":", raw, " ");
+}
+
+void AddDelta(const v1::Delta& delta, std::string& to) {
+  for (const v1::GeneratedToken& token : delta.tokens()) {
+    AddLogprob(token.token_id(), token.logprob(), to);
+    for (const auto& top : token.top_logprobs()) AddLogprob(top.token_id(), top.logprob(), to);
+    to += "| ";
+  }
+}
+
 Bits Serve(cli::Client& client, const v1::GenerateRequest& request) {
+  struct Answer {
+    std::string tokens, text, reason;
+  };
+  std::map<int32_t, Answer> answers;
   Bits bits;
   bits.status = client.Generate(request, [&](const v1::GenerateResponse& part) {
-    if (part.has_finished()) bits.finished = part.finished();
-    for (const v1::GeneratedToken& token : part.delta().tokens()) {
-      const auto add = [&bits](int32_t id, float logprob) {
-        uint32_t raw = 0;
-        std::memcpy(&raw, &logprob, sizeof(raw));
-        absl::StrAppend(&bits.stream, id, ":", raw, " ");
-      };
-      add(token.token_id(), token.logprob());
-      for (const v1::TokenLogprob& top : token.top_logprobs()) add(top.token_id(), top.logprob());
-      bits.stream += "| ";
+    if (part.has_finished()) {
+      bits.finished = part.finished();
+      answers[part.finished().sequence_index()].reason =
+          absl::StrCat(part.finished().reason(), " ", part.finished().stop_string());
     }
+    for (const auto& scored : part.prompt_logprobs().tokens()) {
+      AddLogprob(scored.token_id(), scored.logprob(), bits.stream);
+      for (const auto& top : scored.top_logprobs())
+        AddLogprob(top.token_id(), top.logprob(), bits.stream);
+    }
+    Answer& answer = answers[part.delta().sequence_index()];
+    AddDelta(part.delta(), answer.tokens);
+    answer.text += part.delta().text();
     return true;
   });
-  absl::StrAppend(&bits.stream, "reason ", bits.finished.reason());
+  for (const auto& [index, answer] : answers) {
+    absl::StrAppend(&bits.stream, "\nanswer ", index, ": ", answer.tokens, answer.text, " reason ",
+                    answer.reason);
+  }
   return bits;
 }
 
