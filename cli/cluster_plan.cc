@@ -137,6 +137,7 @@ router::RouterConfig PlanRouter(const UpConfig& up, int index) {
   config.fleet = "127.0.0.1:0";
   config.http = index == 0 || up.http.empty() ? up.http : "0";
   config.api_keys = up.api_keys;
+  config.fleet_secret_file = up.fleet_secret_file;
   config.model = up.model;
   config.served_model_name = up.served_model_name;
   config.engine = up.engine;
@@ -154,6 +155,7 @@ node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index
   node::NodeConfig config;
   config.id = absl::StrCat(role, "-", index);
   config.routers = fleet_addresses;
+  config.fleet_secret_file = up.fleet_secret_file;
   config.model = up.model;
   config.engine = up.engine;
   config.device = DeviceOf(up, prefill);

@@ -8,6 +8,7 @@
 #include "cli/client.h"
 #include "cli/cluster.h"
 #include "cli/commands.h"
+#include "cli/fleet_secret.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/runtime/clock.h"
@@ -43,6 +44,8 @@ class UpCommand final : public Command {
   absl::Status Serve(StopSignal& stop, const Environment& env) {
     ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(up_.log_level));
     SetLogLevel(level);
+    ASSIGN_OR_RETURN(const auto secret, FleetSecret::Create());
+    up_.fleet_secret_file = secret->path();
     ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster, StartCluster(env));
     const absl::Time deadline = RealClock().Now() + up_.ready_timeout;
     bool ready = false;

@@ -2,7 +2,9 @@
 
 namespace tandem::router {
 
-void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
+namespace {
+
+void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
   schema.Add("id", &config.id, "Name of this router.", {.group = "Identity"});
   schema.Add("grpc", &config.grpc, "Address for clients, host:port; port 0 picks one.",
              {.group = "Network"});
@@ -16,6 +18,15 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add("api-keys", &config.api_keys,
              "File of hashed keys that clients must have one of; empty = none needed.",
              {.group = "Network"});
+  schema.Add("fleet-secret-file", &config.fleet_secret_file,
+             "File whose contents nodes must hold too to join; empty = anybody may.",
+             {.group = "Network"});
+}
+
+}  // namespace
+
+void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
+  RegisterIdentityAndNetwork(schema, config);
   schema.Add("model", &config.model,
              "The model served: a known name, a .gguf file or a checkpoint folder.",
              {.group = "Model"});

@@ -191,6 +191,8 @@ class RouterCore {
 
   virtual RouterActions TakeActions() = 0;
   virtual v1::GetStatusResponse GetStatus(absl::Time now) const = 0;
+  // For the status: streams that were refused before the core heard of them, so far.
+  virtual void SetStreamsRefused(int64_t count) = 0;
   // Of the fleet; empty while no node has joined.
   virtual std::string numerics_id() const = 0;
   virtual int64_t requests_running() const = 0;

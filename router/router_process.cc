@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/config/process_main.h"
+#include "common/config/secret_file.h"
 #include "common/model/model_path.h"
 #include "common/telemetry/log.h"
 #include "router/http/http_server.h"
@@ -56,6 +57,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   options.http_threads = config.http_threads;
   options.api_keys = config.api_keys;
   options.traces_max = config.traces;
+  ASSIGN_OR_RETURN(options.fleet_secret,
+                   config::ReadSecretFile("fleet-secret-file", config.fleet_secret_file));
   options.core = config.core;
   options.core.router_id = config.id;
   options.core.version = std::string(kVersion);

@@ -15,6 +15,7 @@
 #include "cli/chaos/namespaces.h"
 #include "cli/chaos/workload.h"
 #include "cli/commands.h"
+#include "cli/fleet_secret.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/runtime/random.h"
@@ -33,7 +34,7 @@ struct ChaosOptions {
   int64_t seed = 0;
   absl::Duration period = absl::Seconds(2);
   std::vector<std::string> faults = {"kill", "pause", "partition", "slow-link",
-                                     "loss", "disk",  "memory"};
+                                     "loss", "disk",  "memory",    "drain"};
   std::vector<std::string> victims = {"router", "prefill", "decode"};
   std::string network = "auto";
   int32_t clients = 8;
@@ -122,8 +123,10 @@ class ChaosRun {
   }
 
   absl::Status StartCluster() {
+    ASSIGN_OR_RETURN(secret_, FleetSecret::Create());
     ChaosCluster::Options options;
     options.up = up_;
+    options.up.fleet_secret_file = secret_->path();
     options.logs = options_.logs;
     options.cores = static_cast<int>(std::thread::hardware_concurrency());
     options.namespaces = namespaces_.get();
@@ -242,6 +245,7 @@ class ChaosRun {
   ChaosFindings findings_;
   std::vector<ChaosFault> faults_;
   std::unique_ptr<Namespaces> namespaces_;  // the cluster's processes are in them
+  std::unique_ptr<FleetSecret> secret_;
   std::unique_ptr<ChaosCluster> cluster_;
   ChaosLoad::Options load_;
   std::vector<int64_t> files_before_;
@@ -280,7 +284,7 @@ class ChaosCommand final : public Command {
     schema_.Add("period", &options_.period, "Time from one fault to the next.",
                 {.min = absl::Milliseconds(100), .group = "Run"});
     schema_.Add("faults", &options_.faults,
-                "Kinds to draw from: kill, pause, partition, slow-link, loss, disk, memory.",
+                "Kinds to draw from: kill, pause, partition, slow-link, loss, disk, memory, drain.",
                 {.group = "Run"});
     schema_.Add("victims", &options_.victims, "Roles to draw from: router, prefill, decode.",
                 {.group = "Run"});

@@ -12,12 +12,12 @@ namespace tandem::cli {
 namespace {
 
 constexpr absl::string_view kNames[kChaosFaultKinds] = {"kill", "pause", "partition", "slow-link",
-                                                        "loss", "disk",  "memory"};
+                                                        "loss", "disk",  "memory",    "drain"};
 
 // Takes its victim out of service for its length.
 bool StopsVictim(ChaosFaultKind kind) {
   return kind == ChaosFaultKind::kKill || kind == ChaosFaultKind::kPause ||
-         kind == ChaosFaultKind::kMemory;
+         kind == ChaosFaultKind::kMemory || kind == ChaosFaultKind::kDrain;
 }
 
 // Time for a process that starts again to have joined.
@@ -35,6 +35,10 @@ Lengths LengthsOf(ChaosFaultKind kind) {
       return {200, 3000};
     case ChaosFaultKind::kMemory:
       return {500, 2000};
+    case ChaosFaultKind::kDrain: {
+      const int64_t all_ms = absl::ToInt64Milliseconds(kChaosDrainTimeout) + 500;
+      return {all_ms, all_ms};
+    }
     default:
       return {1000, 4000};
   }

@@ -20,8 +20,11 @@ enum class ChaosFaultKind {
   kLoss,       // `amount` of a thousand packets are lost
   kDisk,       // the machines' shared memory files have no room
   kMemory,     // the victim gets no more memory; started again if it dies of that
+  kDrain,      // SIGTERM; started again once it has ended, which it must with code 0
 };
-inline constexpr int kChaosFaultKinds = 7;
+inline constexpr int kChaosFaultKinds = 8;
+// Of every process under chaos: what is left then is handed over or resumed.
+inline constexpr absl::Duration kChaosDrainTimeout = absl::Seconds(2);
 absl::string_view ChaosFaultName(ChaosFaultKind kind);
 // kInvalidArgument names the text and the known kinds.
 absl::StatusOr<ChaosFaultKind> ParseChaosFault(absl::string_view name);

@@ -64,6 +64,10 @@ void FaultRunner::Begin(ChaosFault fault) {
       return cluster_.Signal(fault.victim, SIGSTOP);
     case ChaosFaultKind::kMemory:
       return LimitMemory(fault.victim, true);
+    case ChaosFaultKind::kDrain:
+      if (cluster_.pid(fault.victim) == 0) return;
+      draining_.insert(fault.victim);
+      return cluster_.Signal(fault.victim, SIGTERM);
     case ChaosFaultKind::kDisk:
       if (const absl::Status filled = namespaces_->FillDisk(); !filled.ok())
         crashes_.push_back(absl::StrCat("the disk cannot be filled: ", filled.ToString()));
@@ -82,6 +86,8 @@ void FaultRunner::End(const ChaosFault& fault) {
     case ChaosFaultKind::kMemory:
       if (cluster_.pid(fault.victim) == 0) return StartDown(fault.victim);
       return LimitMemory(fault.victim, false);
+    case ChaosFaultKind::kDrain:
+      return;  // it ends by itself
     case ChaosFaultKind::kDisk:
       return namespaces_->EmptyDisk();
     default:
@@ -92,7 +98,8 @@ void FaultRunner::End(const ChaosFault& fault) {
 void FaultRunner::OnEnded(const ChaosCluster::Ended& ended, absl::Duration now) {
   for (const ChaosFault& fault : active_)
     if (fault.kind == ChaosFaultKind::kMemory && fault.victim == ended.process) return;
-  if (starved_.count(ended.process) == 0)
+  const bool drained = draining_.erase(ended.process) > 0 && ended.how == "exit code 0";
+  if (starved_.count(ended.process) == 0 && !drained)
     crashes_.push_back(absl::StrFormat("%s ended with %s at %.1f s",
                                        topology_.NameOf(ended.process), ended.how,
                                        absl::ToDoubleSeconds(now)));
@@ -145,6 +152,10 @@ void FaultRunner::ApplyNetwork() {
 }
 
 void FaultRunner::EndAll() {
+  for (const int process : std::exchange(draining_, {})) {
+    cluster_.Kill(process);
+    StartDown(process);
+  }
   for (const ChaosFault& fault : std::exchange(active_, {})) End(fault);
   next_ = faults_.size();
 }

@@ -26,7 +26,7 @@ class FaultRunner {
   // Ends all that still goes on, and starts what is down.
   void EndAll();
   // Every fault has begun and ended.
-  bool over() const { return next_ == faults_.size() && active_.empty(); }
+  bool over() const { return next_ == faults_.size() && active_.empty() && draining_.empty(); }
 
   // Faults begun so far, with the times they really had.
   const std::vector<ChaosFault>& carried_out() const { return carried_out_; }
@@ -49,7 +49,8 @@ class FaultRunner {
   size_t next_ = 0;
   absl::Duration late_;  // how far the plan has fallen behind
   std::vector<ChaosFault> active_, carried_out_;
-  std::set<int> starved_;  // processes that ran out of memory by a fault, and may die of it later
+  std::set<int> draining_;  // told to end by a fault, and still there
+  std::set<int> starved_;   // processes that ran out of memory by a fault, and may die of it later
   std::vector<std::string> crashes_;
 };
 

@@ -22,9 +22,11 @@ void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
       "host", &config.host,
       "Names the machine: nodes with equal names expect shared memory; default: the host name.",
       {.group = "Network"});
-  schema.Add("fleet-secret-file", &config.fleet_secret_file,
-             "File whose contents key the KV plane's auth tags; equal on all nodes.",
-             {.group = "Network"});
+  schema.Add(
+      "fleet-secret-file", &config.fleet_secret_file,
+      "File whose contents prove to routers and to other nodes that this node belongs to the "
+      "fleet; equal on all of them.",
+      {.group = "Network"});
 }
 
 void RegisterModel(config::Schema& schema, NodeConfig& config) {

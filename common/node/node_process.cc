@@ -4,15 +4,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/config/process_main.h"
+#include "common/config/secret_file.h"
 #include "common/engine/cpu_engine.h"
 #include "common/engine/device_engine.h"
 #include "common/engine/hash_engine.h"
@@ -35,19 +33,6 @@ namespace {
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
-}
-
-absl::StatusOr<std::string> ReadSecret(const std::string& path) {
-  if (path.empty()) return std::string();
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    return absl::NotFoundError(absl::StrCat("fleet-secret-file ", path, ": cannot be read"));
-  std::string secret((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  secret = std::string(absl::StripAsciiWhitespace(secret));
-  if (secret.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("fleet-secret-file ", path, ": is empty"));
-  }
-  return secret;
 }
 
 // What a checkpoint, or its stand-in, becomes on a node.
@@ -163,7 +148,9 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
 
 absl::StatusOr<std::unique_ptr<transfer::KvTransport>> NewTransport(
     const NodeConfig& config, const std::string& host, const transfer::HandoffOptions& handoff) {
-  if (config.transport != "nccl") return transfer::NewUcxTransport({config.transport, host});
+  if (config.transport != "nccl") {
+    return transfer::NewUcxTransport({config.transport, host, handoff.fleet_secret});
+  }
   if (config.device != "cuda") {
     return absl::InvalidArgumentError(absl::StrCat(
         "transport is nccl, which goes from GPU to GPU, but device is ", config.device));
@@ -171,7 +158,7 @@ absl::StatusOr<std::unique_ptr<transfer::KvTransport>> NewTransport(
   // Payloads that are being copied to, sent, received and copied from at a time.
   constexpr int kSlots = 4;
   ASSIGN_OR_RETURN(auto links, kernels::OpenNcclLinks(0, kSlots, handoff.frame_bytes_max));
-  ASSIGN_OR_RETURN(auto other, transfer::NewUcxTransport({"auto", host}));
+  ASSIGN_OR_RETURN(auto other, transfer::NewUcxTransport({"auto", host, handoff.fleet_secret}));
   transfer::LinkOptions options;
   options.fleet_secret = handoff.fleet_secret;
   return transfer::NewLinkTransport(options, std::move(other), std::move(links));
@@ -191,7 +178,8 @@ class NodeProcessImpl final : public NodeProcess {
     // The port first: a taken one is then known before a model is loaded.
     ASSIGN_OR_RETURN(server_, rpc::Server::Start(config.health, {}));
     NodeRuntimeOptions options;
-    ASSIGN_OR_RETURN(options.transfer.handoff.fleet_secret, ReadSecret(config.fleet_secret_file));
+    ASSIGN_OR_RETURN(options.transfer.handoff.fleet_secret,
+                     config::ReadSecretFile("fleet-secret-file", config.fleet_secret_file));
     ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(config, kind.role == "prefill", env));
     std::unique_ptr<engine::Engine> engine = std::move(loaded.engine);
     ASSIGN_OR_RETURN(const int64_t num_blocks, ChooseBlocks(config, *engine));

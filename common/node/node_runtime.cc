@@ -64,13 +64,14 @@ class NodeRuntimeImpl final : public NodeRuntime {
                          options_.transfer, std::move(transport), engine_->arena(),
                          [this](transfer::TransferEvent event) { inbox_.Push(std::move(event)); }));
     last_progress_ = absl::ToUnixMillis(RealClock().Now());
-    links_ = RouterLinks::Create(options_.routers, [this](LinkEvent event) {
-      if (const auto* message = std::get_if<LinkMessage>(&event)) {
-        CompileConstraints(*message);
-        NoteInterval(message->message);
-      }
-      std::visit([this](auto& e) { inbox_.Push(std::move(e)); }, event);
-    });
+    links_ = RouterLinks::Create(
+        options_.routers, options_.transfer.handoff.fleet_secret, [this](LinkEvent event) {
+          if (const auto* message = std::get_if<LinkMessage>(&event)) {
+            CompileConstraints(*message);
+            NoteInterval(message->message);
+          }
+          std::visit([this](auto& e) { inbox_.Push(std::move(e)); }, event);
+        });
     PublishLoad();
     engine_thread_ = Thread("engine", [this] { RunEngine(); });
     heartbeat_thread_ = Thread("heartbeat", [this] { RunHeartbeat(); });
@@ -260,6 +261,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
     counters_.set_kv_bytes_sent(transfer.bytes_sent);
     counters_.set_kv_bytes_received(transfer.bytes_received);
     counters_.set_kv_frames_rejected(transfer.frames_rejected);
+    counters_.set_kv_connections_refused(transfer.connections_refused);
+    counters_.set_kv_messages_dropped(transfer.messages_dropped);
     if (draining_) drained_ = core_->idle();
   }
 

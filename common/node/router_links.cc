@@ -13,10 +13,11 @@ namespace {
 
 class RouterLinksImpl final : public RouterLinks, public rpc::FleetClient::Listener {
  public:
-  RouterLinksImpl(const std::vector<std::string>& addresses, std::function<void(LinkEvent)> sink)
+  RouterLinksImpl(const std::vector<std::string>& addresses, const std::string& secret,
+                  std::function<void(LinkEvent)> sink)
       : sink_(std::move(sink)) {
     for (const std::string& address : addresses) {
-      clients_.push_back(rpc::FleetClient::Create(address, *this));
+      clients_.push_back(rpc::FleetClient::Create(address, *this, secret));
     }
   }
   ~RouterLinksImpl() override { clients_.clear(); }
@@ -100,7 +101,8 @@ class RouterLinksImpl final : public RouterLinks, public rpc::FleetClient::Liste
       if (link == nullptr) return;
       const bool was_welcomed = link->welcomed;
       links_.erase(router);
-      const bool for_good = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
+      const bool for_good = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||
+                            absl::IsUnauthenticated(status);
       if (for_good && refused_ != status) {
         refused_ = status;
         Log(LogLevel::kError, "router refused this node",
@@ -145,8 +147,9 @@ class RouterLinksImpl final : public RouterLinks, public rpc::FleetClient::Liste
 }  // namespace
 
 std::unique_ptr<RouterLinks> RouterLinks::Create(const std::vector<std::string>& addresses,
+                                                 const std::string& secret,
                                                  std::function<void(LinkEvent)> sink) {
-  return std::make_unique<RouterLinksImpl>(addresses, std::move(sink));
+  return std::make_unique<RouterLinksImpl>(addresses, secret, std::move(sink));
 }
 
 }  // namespace tandem::node

@@ -32,8 +32,9 @@ using LinkEvent = std::variant<LinkConnected, LinkMessage, LinkLost>;
 
 class RouterLinks {
  public:
-  // Nothing happens before the first Tick.
+  // Nothing happens before the first Tick. `secret`: the fleet's, by which routers know a node.
   static std::unique_ptr<RouterLinks> Create(const std::vector<std::string>& addresses,
+                                             const std::string& secret,
                                              std::function<void(LinkEvent)> sink);
   // Ends all streams; the sink is not called afterwards.
   virtual ~RouterLinks() = default;
@@ -48,8 +49,8 @@ class RouterLinks {
   virtual std::vector<RouterKey> open() const = 0;
   // Routers that answered with Welcome and are still connected.
   virtual int welcomed_count() const = 0;
-  // kFailedPrecondition or kInvalidArgument by which a router refused the last registration; OK
-  // otherwise.
+  // kFailedPrecondition, kInvalidArgument or kUnauthenticated by which a router refused the last
+  // registration; OK otherwise.
   virtual absl::Status refused() const = 0;
 };
 

@@ -6,6 +6,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/rpc/join_proof.h"
 #include "common/rpc/outbox.h"
 #include "common/rpc/reconnect_pace.h"
 #include "common/rpc/status.h"
@@ -37,7 +38,8 @@ class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterM
     StartRead(&incoming_);
     StartCall();
   }
-  void Send(v1::NodeMessage message) {
+  void Send(v1::NodeMessage message, const std::string& secret) {
+    if (message.has_registration()) ProveJoin(secret, challenge_, *message.mutable_registration());
     message.set_sequence_number(++sequence_number_);
     if (outbox_.Add(std::move(message))) {
       StartWrite(outbox_.current());
@@ -47,8 +49,10 @@ class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterM
   }
   void Cancel() { context_.TryCancel(); }
   uint64_t connection() const { return connection_; }
+  // Whether the listener knows of this connection.
+  bool opened() const { return opened_; }
 
-  void OnReadInitialMetadataDone(bool) override {}
+  void OnReadInitialMetadataDone(bool ok) override;
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override {
     if (!ok) {
@@ -65,13 +69,15 @@ class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterM
   grpc::ClientContext context_;
   v1::RouterMessage incoming_;
   Outbox<v1::NodeMessage> outbox_;
+  std::string challenge_;         // set before the owner's mutex is taken to announce this
+  bool opened_ = false;           // of gRPC's reactions, which do not overlap before OnDone
   uint64_t sequence_number_ = 0;  // guarded by the owner's mutex
 };
 
 class FleetClientImpl final : public FleetClient {
  public:
-  FleetClientImpl(const std::string& address, Listener& listener)
-      : address_(address), listener_(listener) {
+  FleetClientImpl(const std::string& address, Listener& listener, const std::string& secret)
+      : address_(address), secret_(secret), listener_(listener) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(64 << 20);
     // Heartbeats of this stream must not wait behind another stream's channel.
@@ -99,30 +105,28 @@ class FleetClientImpl final : public FleetClient {
 
   void Tick(absl::Time now) override {
     Stream* starting = nullptr;
-    uint64_t connection = 0;
     {
       absl::MutexLock lock(&mutex_);
       if (stopping_ || stream_ != nullptr || !pace_.Due(now)) return;
       pace_.Tried(now);
-      connection = ++connections_;
-      stream_ = std::make_unique<Stream>(*this, connection, *stub_);
+      stream_ = std::make_unique<Stream>(*this, ++connections_, *stub_);
       starting = stream_.get();
     }
-    // In this order OnDisconnected cannot overtake OnConnected.
-    listener_.OnConnected(*this, connection);
     starting->Start();
   }
 
   void Send(uint64_t connection, v1::NodeMessage message) override {
     absl::MutexLock lock(&mutex_);
     if (stream_ != nullptr && stream_->connection() == connection)
-      stream_->Send(std::move(message));
+      stream_->Send(std::move(message), secret_);
   }
 
   void Disconnect(uint64_t connection) override {
     absl::MutexLock lock(&mutex_);
     if (stream_ != nullptr && stream_->connection() == connection) stream_->Cancel();
   }
+
+  void Opened(uint64_t connection) { listener_.OnConnected(*this, connection); }
 
   void Received(uint64_t connection, v1::RouterMessage message) {
     {
@@ -132,8 +136,8 @@ class FleetClientImpl final : public FleetClient {
     listener_.OnMessage(*this, connection, std::move(message));
   }
 
-  void Ended(uint64_t connection, const absl::Status& status) {
-    listener_.OnDisconnected(*this, connection, status);
+  void Ended(const Stream& stream, const absl::Status& status) {
+    if (stream.opened()) listener_.OnDisconnected(*this, stream.connection(), status);
     absl::MutexLock lock(&mutex_);
     stream_.reset();
   }
@@ -141,7 +145,7 @@ class FleetClientImpl final : public FleetClient {
  private:
   bool NoStream() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr; }
 
-  const std::string address_;
+  const std::string address_, secret_;
   Listener& listener_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Fleet::Stub> stub_;
@@ -151,6 +155,17 @@ class FleetClientImpl final : public FleetClient {
   ReconnectPace pace_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
+
+// The registration waits for the challenge, so the listener hears of the stream only now.
+void Stream::OnReadInitialMetadataDone(bool ok) {
+  if (!ok) return;
+  const auto& metadata = context_.GetServerInitialMetadata();
+  if (const auto found = metadata.find(kChallengeKey); found != metadata.end()) {
+    challenge_.assign(found->second.data(), found->second.size());
+  }
+  opened_ = true;
+  owner_.Opened(connection_);
+}
 
 void Stream::OnReadDone(bool ok) {
   if (!ok) {
@@ -164,16 +179,16 @@ void Stream::OnReadDone(bool ok) {
 }
 
 void Stream::OnDone(const grpc::Status& status) {
-  owner_.Ended(connection_, status.ok() ? absl::UnavailableError("the router closed the stream")
-                                        : FromGrpc(status));
+  owner_.Ended(*this, status.ok() ? absl::UnavailableError("the router closed the stream")
+                                  : FromGrpc(status));
   // This object is gone now.
 }
 
 }  // namespace
 
 std::unique_ptr<FleetClient> FleetClient::Create(const std::string& router_address,
-                                                 Listener& listener) {
-  return std::make_unique<FleetClientImpl>(router_address, listener);
+                                                 Listener& listener, const std::string& secret) {
+  return std::make_unique<FleetClientImpl>(router_address, listener, secret);
 }
 
 }  // namespace tandem::rpc

@@ -14,7 +14,7 @@ namespace tandem::rpc {
 
 class FleetClient {
  public:
-  // One call per connection attempt that got as far as a stream, numbered 1, 2, ...
+  // One call per connection attempt that the router answered, numbered 1, 2, ...
   class Listener {
    public:
     virtual ~Listener() = default;
@@ -27,7 +27,9 @@ class FleetClient {
   };
 
   // `listener` outlives the client.
-  static std::unique_ptr<FleetClient> Create(const std::string& router_address, Listener& listener);
+  // Registrations are proven with `secret` (common/rpc/join_proof.h).
+  static std::unique_ptr<FleetClient> Create(const std::string& router_address, Listener& listener,
+                                             const std::string& secret = "");
   // Ends the stream and waits for its last callback.
   virtual ~FleetClient() = default;
 

@@ -16,6 +16,11 @@ namespace {
 constexpr int kReceiveBytesMax = 64 << 20;
 // Peers that ping more often are sent away; nodes do so every two seconds.
 constexpr int kPingsEveryMs = 1000;
+// A connection that has not begun to speak HTTP/2 by then is closed; gRPC's own limit is two
+// minutes, in which silent ones would use up the descriptors.
+constexpr int kHandshakeWithinMs = 5000;
+// One without a call for this long is closed; clients open another when they need it.
+constexpr int kIdleMaxMs = 10 * 60 * 1000;
 
 }  // namespace
 
@@ -35,6 +40,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingsEveryMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeWithinMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMaxMs);
   builder.SetMaxReceiveMessageSize(kReceiveBytesMax);
   for (grpc::Service* service : services) builder.RegisterService(service);
   server->server_ = builder.BuildAndStart();

@@ -147,6 +147,8 @@ struct TransferCounters {
   int64_t checksum_failures = 0;
   int64_t leases_open = 0, exports_open = 0;
   int64_t sends_in_flight = 0, receives_in_flight = 0;
+  // The transport's: of processes without the secret; that no connected peer could have sent.
+  int64_t connections_refused = 0, messages_dropped = 0;
 };
 
 }  // namespace tandem::transfer

@@ -71,6 +71,11 @@ class KvTransport {
   // on it.
   virtual void Send(PeerId peer, const v1::KvFrame& frame, GatherList payload,
                     absl::AnyInvocable<void(const absl::Status&)> done) = 0;
+  // Since its start; see TransferCounters.
+  struct Refusals {
+    int64_t connections = 0, messages = 0;
+  };
+  virtual Refusals refusals() const { return {}; }
   // "shm", "tcp", "inproc"; "unknown" before the connection is up.
   virtual std::string TransportName(PeerId peer) const = 0;
 

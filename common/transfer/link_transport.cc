@@ -51,6 +51,7 @@ class LinkTransport final : public KvTransport, private KvTransport::Listener {
     context_.other->Send(peer, frame, std::move(payload), std::move(done));
   }
 
+  Refusals refusals() const override { return context_.other->refusals(); }
   std::string TransportName(PeerId peer) const override {
     const auto sender = senders_.find(peer);
     const auto receiver = receivers_.find(peer);

@@ -86,9 +86,13 @@ class TransferServiceImpl final : public TransferService {
       sink_(std::move(event));
       moved = true;
     }
-    if (moved || counters_stale_) {
+    const KvTransport::Refusals refusals = transport_->refusals();
+    const int64_t refused = refusals.connections + refusals.messages;
+    if (moved || counters_stale_ || refused != std::exchange(refused_, refused)) {
       absl::MutexLock lock(&mutex_);
       counters_ = endpoint_->counters();
+      counters_.connections_refused = refusals.connections;
+      counters_.messages_dropped = refusals.messages;
       counters_stale_ = moved;
     }
     return moved;
@@ -101,6 +105,7 @@ class TransferServiceImpl final : public TransferService {
   std::unique_ptr<HandoffEndpoint> endpoint_;
   EventSink sink_;
   bool counters_stale_ = true;
+  int64_t refused_ = 0;  // as last published
   mutable absl::Mutex mutex_;
   TransferCounters counters_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> sleeping_{false};

@@ -1,14 +1,14 @@
 #include "common/transfer/ucx_address.h"
 
-#include <xxhash.h>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/keyed_tag.h"
 
 namespace tandem::transfer {
 namespace {
 
-constexpr absl::string_view kMagic = "TKVA2";
+constexpr absl::string_view kMagic = "TKVA3";
+constexpr char kPurpose[] = "kv address";
 constexpr size_t kAddressBytesMax = 16 << 10;
 constexpr uint64_t kTakesTcp = 1;
 constexpr uint64_t kTakesShm = 2;
@@ -26,30 +26,31 @@ uint64_t TakeNumber(absl::string_view& bytes) {
 
 }  // namespace
 
-// magic | origin | takes | host length | lane length | host | lane | worker | XXH3-64 of all before
-std::string UcxAddress::Serialize() const {
+// magic | origin | takes | host length | lane length | host | lane | worker | tag over all before
+std::string UcxAddress::Serialize(absl::string_view fleet_secret) const {
   std::string bytes(kMagic);
   AppendNumber(bytes, origin);
   AppendNumber(bytes, (takes_tcp ? kTakesTcp : 0) | (takes_shm ? kTakesShm : 0));
   AppendNumber(bytes, host.size());
   AppendNumber(bytes, lane_address.size());
   absl::StrAppend(&bytes, host, lane_address, worker_address);
-  AppendNumber(bytes, XXH3_64bits(bytes.data(), bytes.size()));
-  return bytes;
+  return absl::StrCat(bytes, KeyedTag(fleet_secret, kPurpose, bytes));
 }
 
-absl::StatusOr<UcxAddress> UcxAddress::Parse(absl::string_view bytes) {
+absl::StatusOr<UcxAddress> UcxAddress::Parse(absl::string_view bytes,
+                                             absl::string_view fleet_secret) {
   const auto refuse = [&](absl::string_view why) {
     return absl::InvalidArgumentError(
         absl::StrCat("KV transport address of ", bytes.size(), " bytes: ", why));
   };
-  constexpr size_t kFixedBytes = 5 * sizeof(uint64_t);
+  constexpr size_t kFixedBytes = 4 * sizeof(uint64_t) + kKeyedTagBytes;
   if (bytes.size() <= kMagic.size() + kFixedBytes) return refuse("too short");
   if (bytes.size() > kAddressBytesMax) return refuse("too long");
   if (!absl::StartsWith(bytes, kMagic)) return refuse("not a UCX transport's of this version");
-  absl::string_view tail = bytes.substr(bytes.size() - sizeof(uint64_t));
-  const absl::string_view body = bytes.substr(0, bytes.size() - sizeof(uint64_t));
-  if (TakeNumber(tail) != XXH3_64bits(body.data(), body.size())) return refuse("damaged");
+  const absl::string_view body = bytes.substr(0, bytes.size() - kKeyedTagBytes);
+  if (!IsKeyedTag(bytes.substr(body.size()), fleet_secret, kPurpose, body)) {
+    return refuse("damaged, or of a node with another fleet-secret-file");
+  }
   absl::string_view rest = body.substr(kMagic.size());
   UcxAddress address;
   address.origin = TakeNumber(rest);

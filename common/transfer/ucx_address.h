@@ -1,6 +1,6 @@
 // How UCX transports reach each other, in bytes: the address that a node publishes, and, with a
-// lane's address in it, the body of a greeting. The checksum keeps damaged addresses away from UCX,
-// which trusts what it unpacks. Thread safety: plain values.
+// lane's address in it, the body of a greeting. The tag under the fleet's secret keeps damaged and
+// foreign addresses away from UCX, which trusts what it unpacks. Thread safety: plain values.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ struct UcxAddress {
   // In greetings: the worker that only the greeted peer writes to; empty when there is none.
   std::string lane_address;
 
-  std::string Serialize() const;
-  // kInvalidArgument for anything Serialize() did not write.
-  static absl::StatusOr<UcxAddress> Parse(absl::string_view bytes);
+  std::string Serialize(absl::string_view fleet_secret) const;
+  // kInvalidArgument for anything Serialize() did not write with this secret.
+  static absl::StatusOr<UcxAddress> Parse(absl::string_view bytes, absl::string_view fleet_secret);
 };
 
 }  // namespace tandem::transfer

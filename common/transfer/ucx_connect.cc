@@ -67,7 +67,9 @@ absl::Status UcxTransport::OpenLane(Peer& peer, const std::string& lane_address)
 }
 
 absl::StatusOr<PeerId> UcxTransport::Connect(const PeerAddress& peer) {
-  ASSIGN_OR_RETURN(const UcxAddress address, UcxAddress::Parse(peer.transport_address));
+  const UcxSocketGuard::Scope scope(guard_);
+  ASSIGN_OR_RETURN(const UcxAddress address,
+                   UcxAddress::Parse(peer.transport_address, options_.fleet_secret));
   if (address.origin == origin_) {
     return absl::InvalidArgumentError(
         absl::StrCat("node ", peer.node.value(), ": a KV transport was connected to itself"));
@@ -112,7 +114,7 @@ void UcxTransport::Greet(Peer& peer, MessageKind kind, bool offer_lane) {
   if (kind == MessageKind::kHello || kind == MessageKind::kWelcome) {
     UcxAddress address = own_address_;
     if (offer_lane) address.lane_address = peer.lane->worker->address();
-    body = address.Serialize();
+    body = address.Serialize(options_.fleet_secret);
   }
   // Of the greeting that made the connection, or one of the two that did.
   const bool answers = kind == MessageKind::kWelcome || peer.connection == 0;
@@ -123,7 +125,7 @@ void UcxTransport::Greet(Peer& peer, MessageKind kind, bool offer_lane) {
 }
 
 void UcxTransport::OnHello(uint64_t origin, uint64_t connection, absl::string_view address) {
-  const absl::StatusOr<UcxAddress> parsed = UcxAddress::Parse(address);
+  const absl::StatusOr<UcxAddress> parsed = UcxAddress::Parse(address, options_.fleet_secret);
   if (!parsed.ok() || parsed->origin != origin || origin == origin_ || connection == 0) {
     DropMessage("a greeting that is damaged");
     return;
@@ -171,7 +173,7 @@ void UcxTransport::Accept(Peer& peer, const std::string& lane_address) {
 }
 
 void UcxTransport::OnWelcome(Peer& peer, uint64_t connection, absl::string_view address) {
-  const absl::StatusOr<UcxAddress> parsed = UcxAddress::Parse(address);
+  const absl::StatusOr<UcxAddress> parsed = UcxAddress::Parse(address, options_.fleet_secret);
   if (!parsed.ok() || parsed->origin != peer.address.origin) {
     DropMessage("a welcome that is damaged");
     return;
@@ -210,6 +212,7 @@ void UcxTransport::OnEndpointError(void* arg, ucp_ep_h, ucs_status_t status) {
 }
 
 void UcxTransport::Disconnect(PeerId peer) {
+  const UcxSocketGuard::Scope scope(guard_);
   const auto it = peers_.find(peer);
   if (it == peers_.end()) return;
   it->second->silent = true;

@@ -27,9 +27,13 @@ absl::StatusOr<std::unique_ptr<KvTransport>> NewUcxTransport(const UcxOptions& o
 }
 
 UcxTransport::UcxTransport(const UcxOptions& options)
-    : options_(options), random_(NewSystemRandom()), origin_(random_->Next()) {}
+    : options_(options),
+      random_(NewSystemRandom()),
+      origin_(random_->Next()),
+      guard_(options.fleet_secret) {}
 
 absl::Status UcxTransport::Start() {
+  const UcxSocketGuard::Scope scope(guard_);
   const std::string& wanted = options_.transports;
   if (wanted != "auto" && wanted != "shm" && wanted != "tcp") {
     return absl::InvalidArgumentError(
@@ -57,11 +61,12 @@ absl::Status UcxTransport::Start() {
                             .host = options_.host,
                             .worker_address = control_->address(),
                             .lane_address = ""};
-  address_ = own_address_.Serialize();
+  address_ = own_address_.Serialize(options_.fleet_secret);
   return absl::OkStatus();
 }
 
 UcxTransport::~UcxTransport() {
+  const UcxSocketGuard::Scope scope(guard_);
   listener_ = nullptr;
   for (auto& [id, peer] : peers_) {
     if (!peer->lost) Lose(*peer, absl::CancelledError("the transport ends"), /*silent=*/true);
@@ -79,6 +84,7 @@ UcxTransport::~UcxTransport() {
 }
 
 void UcxTransport::Send(PeerId peer, const v1::KvFrame& frame, GatherList payload, Done done) {
+  const UcxSocketGuard::Scope scope(guard_);
   auto request = std::make_unique<SendRequest>();
   request->done = std::move(done);
   const auto it = peers_.find(peer);
@@ -186,6 +192,7 @@ bool UcxTransport::ProgressWorker(UcxWorker& worker, int idle_calls_max) {
 }
 
 bool UcxTransport::Progress() {
+  const UcxSocketGuard::Scope scope(guard_);
   round_began_ = RealClock().Now();
   // After a sleep UCX is called more often than it has work: it looks for dead peers on every 32nd
   // call only. Lanes need no such look: the death of their peers breaks the control connection.

@@ -19,6 +19,9 @@ struct UcxOptions {
   // arranged over TCP, so a TCP network (the loopback device is enough) is needed in any case.
   std::string transports = "auto";
   std::string host;  // names this machine; peers with an equal host are expected on shared memory
+  // The fleet's: who does not hold it reaches neither UCX nor this process over TCP
+  // (common/transfer/ucx_socket_guard.h).
+  std::string fleet_secret;
 };
 
 // kUnavailable with UCX's words when no usable transport is found; kInvalidArgument for unknown

@@ -37,6 +37,7 @@
 #include "absl/strings/string_view.h"
 #include "common/runtime/random.h"
 #include "common/transfer/ucx_address.h"
+#include "common/transfer/ucx_socket_guard.h"
 #include "common/transfer/ucx_transport.h"
 #include "common/transfer/ucx_worker.h"
 
@@ -57,6 +58,7 @@ class UcxTransport final : public KvTransport {
   void Disconnect(PeerId peer) override;
   void Send(PeerId peer, const v1::KvFrame& frame, GatherList payload, Done done) override;
   std::string TransportName(PeerId peer) const override;
+  Refusals refusals() const override { return {guard_.refused(), dropped_messages_}; }
   bool Progress() override;
   void Wait(absl::Duration timeout) override;
   void Wake() override { wake_event_->Wake(); }
@@ -171,6 +173,8 @@ class UcxTransport final : public KvTransport {
   const UcxOptions options_;
   const std::unique_ptr<Random> random_;
   const uint64_t origin_;
+  // Public calls run in its scope: any of them may make UCX connect.
+  const UcxSocketGuard guard_;
   std::unique_ptr<WakeEvent> wake_event_;
   std::unique_ptr<UcxContext> tcp_context_;
   std::unique_ptr<UcxContext> shm_context_;  // null when shared memory is not wanted or not there

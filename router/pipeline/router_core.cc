@@ -334,6 +334,7 @@ v1::GetStatusResponse RouterCoreImpl::GetStatus(absl::Time now) const {
   router.set_sequences_moved(counters_.sequences_moved);
   router.set_kv_tokens_moved(counters_.kv_tokens_moved);
   router.set_kv_tokens_recomputed(counters_.kv_tokens_recomputed);
+  router.set_fleet_streams_refused(streams_refused_);
   return status;
 }
 

@@ -41,6 +41,7 @@ class RouterCoreImpl final : public RouterCore {
   void OnTick(absl::Time now) override;
   RouterActions TakeActions() override;
   v1::GetStatusResponse GetStatus(absl::Time now) const override;
+  void SetStreamsRefused(int64_t count) override { streams_refused_ = count; }
   std::string numerics_id() const override { return fleet_.numerics_id(); }
   int64_t requests_running() const override { return static_cast<int64_t>(groups_.size()); }
 
@@ -108,6 +109,7 @@ class RouterCoreImpl final : public RouterCore {
   PairPlacement placement_;
   RouterActions actions_;
   RouterCounters counters_;
+  int64_t streams_refused_ = 0;
   const uint64_t incarnation_;
   std::optional<absl::Time> started_;
 

@@ -3,23 +3,31 @@
 #include <atomic>
 #include <utility>
 
+#include "common/rpc/join_proof.h"
 #include "common/rpc/outbox.h"
 #include "common/rpc/status.h"
+#include "common/runtime/clock.h"
+#include "common/telemetry/log.h"
 
 namespace tandem::router {
 namespace {
 
 // A node that does not read for this many messages is dropped and must rejoin.
 constexpr size_t kOutboxMax = 65536;
+constexpr absl::Duration kRefusalsLoggedEvery = absl::Seconds(1);
 
 }  // namespace
 
 class FleetService::Stream final
     : public grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage> {
  public:
-  Stream(FleetService& owner, NodeKey node) : owner_(owner), node_(node), outbox_(kOutboxMax) {}
+  Stream(FleetService& owner, NodeKey node, std::string challenge)
+      : owner_(owner), node_(node), challenge_(std::move(challenge)), outbox_(kOutboxMax) {}
 
-  void Start() { Read(); }
+  void Start() {
+    StartSendInitialMetadata();  // the challenge
+    Read();
+  }
 
   void Send(v1::RouterMessage message) {
     message.set_sequence_number(++sequence_number_);
@@ -39,8 +47,16 @@ class FleetService::Stream final
 
   void OnReadDone(bool ok) override {
     if (!ok) {
-      End(absl::OkStatus());
+      End(admitted_ ? absl::OkStatus()
+                    : absl::InvalidArgumentError("the stream brought no registration"));
       return;
+    }
+    if (!admitted_) {
+      if (absl::Status why = owner_.Admit(node_, challenge_, *incoming_); !why.ok()) {
+        End(why);
+        return;
+      }
+      admitted_ = true;
     }
     if (incoming_->has_registration()) {
       owner_.inbox_.Push(NodeRegistered{node_, incoming_->registration()});
@@ -60,10 +76,11 @@ class FleetService::Stream final
   void OnCancel() override { End(absl::CancelledError("the node ended the stream")); }
   void OnDone() override {
     Inbox& inbox = owner_.inbox_;
+    const bool admitted = admitted_;
     NodeGone gone{node_, end_status_.ok() ? absl::UnavailableError("the node left") : end_status_};
     owner_.Ended(node_);
     // This object is gone now, and its place is free.
-    inbox.Push(std::move(gone));
+    if (admitted) inbox.Push(std::move(gone));
   }
 
  private:
@@ -79,6 +96,8 @@ class FleetService::Stream final
 
   FleetService& owner_;
   const NodeKey node_;
+  const std::string challenge_;
+  bool admitted_ = false;  // written by reads, of which one is under way at a time
   std::unique_ptr<google::protobuf::Arena> arena_;  // of the message being read
   v1::NodeMessage* incoming_ = nullptr;
   rpc::Outbox<v1::RouterMessage> outbox_;
@@ -103,17 +122,20 @@ class RefusedStream final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::
 
 }  // namespace
 
-FleetService::FleetService(Inbox& inbox, size_t streams_max)
-    : inbox_(inbox), streams_max_(streams_max) {}
+FleetService::FleetService(Inbox& inbox, Random& random, const Options& options)
+    : inbox_(inbox), random_(random), options_(options) {}
 FleetService::~FleetService() = default;
 
 grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage>* FleetService::Join(
-    grpc::CallbackServerContext*) {
+    grpc::CallbackServerContext* context) {
+  std::string challenge = rpc::NewChallenge(random_);
+  context->AddInitialMetadata(rpc::kChallengeKey, challenge);
   absl::MutexLock lock(&mutex_);
   absl::Status status = closed_;
-  if (status.ok() && streams_.size() >= streams_max_) {
-    status = absl::ResourceExhaustedError(
-        absl::StrCat(streams_.size(), " nodes' streams are open, the limit is ", streams_max_));
+  if (status.ok() && streams_.size() >= options_.streams_max) {
+    status = absl::ResourceExhaustedError(absl::StrCat(
+        streams_.size(), " nodes' streams are open, the limit is ", options_.streams_max));
+    NoteRefused(status);
   }
   if (!status.ok()) {
     auto refused = std::make_unique<RefusedStream>(status);
@@ -121,12 +143,62 @@ grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage>* FleetService::Join(
     reactor->Keep(std::move(refused));
     return reactor;
   }
+  if (strangers_.size() >= options_.strangers_max) {
+    EndStranger(absl::ResourceExhaustedError(absl::StrCat(
+        strangers_.size(), " streams have not registered, the limit is ", options_.strangers_max)));
+  }
   const NodeKey node(next_key_++);
-  auto stream = std::make_unique<Stream>(*this, node);
+  auto stream = std::make_unique<Stream>(*this, node, std::move(challenge));
   Stream* reactor = stream.get();
   streams_[node] = std::move(stream);
+  strangers_[node] = RealClock().Now();
   reactor->Start();
   return reactor;
+}
+
+absl::Status FleetService::Admit(NodeKey node, absl::string_view challenge,
+                                 const v1::NodeMessage& message) {
+  absl::Status status;
+  if (!message.has_registration()) {
+    status = absl::InvalidArgumentError("the first message of a stream must be a registration");
+  } else if (!options_.secret.empty()) {
+    status = rpc::CheckJoinProof(options_.secret, challenge, message.registration());
+  }
+  absl::MutexLock lock(&mutex_);
+  if (strangers_.erase(node) == 0) return absl::CancelledError("the stream was ended");
+  if (!status.ok()) NoteRefused(status);
+  return status;
+}
+
+void FleetService::NoteRefused(const absl::Status& why) {
+  ++streams_refused_;
+  last_refused_ = why;
+}
+
+void FleetService::EndStranger(const absl::Status& why) {
+  const auto oldest = strangers_.begin();
+  const NodeKey node = oldest->first;
+  strangers_.erase(oldest);
+  NoteRefused(why);
+  if (const auto found = streams_.find(node); found != streams_.end()) found->second->End(why);
+}
+
+void FleetService::OnTick(absl::Time now) {
+  absl::Status last;
+  {
+    absl::MutexLock lock(&mutex_);
+    while (!strangers_.empty() && strangers_.begin()->second + options_.register_within <= now) {
+      EndStranger(absl::DeadlineExceededError(absl::StrCat(
+          "no registration came within ", absl::FormatDuration(options_.register_within))));
+    }
+    last = last_refused_;
+  }
+  const int64_t refused = streams_refused_;
+  if (refused == refusals_logged_ || now < next_log_) return;
+  Log(LogLevel::kWarning, "fleet streams refused",
+      {{"count", refused - refusals_logged_}, {"last", last.message()}});
+  refusals_logged_ = refused;
+  next_log_ = now + kRefusalsLoggedEvery;
 }
 
 void FleetService::Send(NodeKey node, v1::RouterMessage message) {
@@ -152,6 +224,7 @@ void FleetService::DisconnectAll(const absl::Status& status) {
 void FleetService::Ended(NodeKey node) {
   std::unique_ptr<Stream> ended;  // destroyed after the lock is released
   absl::MutexLock lock(&mutex_);
+  if (strangers_.erase(node) > 0) NoteRefused(absl::CancelledError("left without registering"));
   const auto found = streams_.find(node);
   if (found == streams_.end()) return;
   ended = std::move(found->second);

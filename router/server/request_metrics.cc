@@ -119,6 +119,8 @@ std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
   add("tandem_http_connections", "Open HTTP connections.", static_cast<double>(http_connections));
   add("tandem_index_blocks", "Block hashes in the prefix index.",
       static_cast<double>(router.index_blocks()));
+  add("tandem_fleet_streams_refused", "Streams to the fleet's port that were no node's, so far.",
+      static_cast<double>(router.fleet_streams_refused()));
   add("tandem_uptime_seconds", "Since this router started.", status.uptime_s());
   double used = 0, total = 0;
   for (const v1::NodeStatus& node : status.nodes()) {
@@ -130,6 +132,12 @@ std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
     add("tandem_node_blocks_cached", "KV blocks kept as prefix cache.",
         static_cast<double>(node.load().blocks_cached()), labels);
     add("tandem_node_blocks", "KV blocks in all.", static_cast<double>(node.load().blocks_total()),
+        labels);
+    add("tandem_node_kv_refused",
+        "KV connections, messages and frames of others than its peers that the node refused.",
+        static_cast<double>(node.counters().kv_connections_refused() +
+                            node.counters().kv_messages_dropped() +
+                            node.counters().kv_frames_rejected()),
         labels);
     add("tandem_node_sequences_running", "Sequences in the node's batch.",
         static_cast<double>(node.load().sequences_running()), labels);

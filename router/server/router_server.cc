@@ -34,7 +34,7 @@ class RouterServerImpl final : public RouterServer {
         metrics_(assets_->identity.served_name()),
         traces_(options.traces_max),
         inbox_(options.inbox_max),
-        fleet_service_(inbox_),
+        fleet_service_(inbox_, *random_, FleetOptions(options)),
         client_service_(SessionDeps()) {}
 
   ~RouterServerImpl() override {
@@ -97,6 +97,11 @@ class RouterServerImpl final : public RouterServer {
   }
 
  private:
+  static FleetService::Options FleetOptions(const RouterServerOptions& options) {
+    FleetService::Options fleet;
+    fleet.secret = options.fleet_secret;
+    return fleet;
+  }
   AnswerSession::Deps SessionDeps() { return {*assets_, inbox_, *random_, metrics_, traces_}; }
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requests_running_ == 0; }
 
@@ -113,6 +118,8 @@ class RouterServerImpl final : public RouterServer {
       }
       if (now >= next_tick) {
         core_->OnTick(now);
+        fleet_service_.OnTick(now);
+        core_->SetStreamsRefused(fleet_service_.streams_refused());
         decode_ready_ = HasReadyDecodeNode(now);
         next_tick = now + kTickInterval;
       }

@@ -96,6 +96,7 @@ class RunningProgram {
     }
   }
   void Signal(int signal) { child_->Signal(signal); }
+  pid_t pid() const { return child_->pid(); }
   bool running() { return !child_->Ended().has_value(); }
   std::string log() const {
     absl::MutexLock lock(&mutex_);

@@ -1,10 +1,12 @@
-// Goal: peers that open streams and say nothing take no more of a router than the bound; when one
-// leaves, the next is taken.
+// Goal: what the fleet's port takes from strangers is bounded, by number and by time, reaches
+// nothing behind it and keeps no node out: streams that say nothing, that begin with something else
+// than a registration, or whose registration is not proven, is another stream's, or was changed.
 #include <grpcpp/grpcpp.h>
 
 #include <deque>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/join_proof.h"
 #include "common/rpc/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -15,46 +17,171 @@
 namespace tandem::router {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-struct Joined {
+constexpr char kSecret[] = "the fleet's";
+
+struct Peer {
+  // What does not end within a minute fails its test.
+  Peer() { context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60))); }
+  void AwaitChallenge() {
+    stream->WaitForInitialMetadata();
+    const auto& metadata = context.GetServerInitialMetadata();
+    const auto found = metadata.find(rpc::kChallengeKey);
+    if (found != metadata.end()) challenge.assign(found->second.data(), found->second.size());
+  }
+  void Register(const v1::Registration& registration) {
+    v1::NodeMessage message;
+    *message.mutable_registration() = registration;
+    stream->Write(message);
+  }
+  grpc::Status AwaitEnd() {
+    v1::RouterMessage message;
+    EXPECT_FALSE(stream->Read(&message));
+    return stream->Finish();
+  }
+
+  std::string challenge;
   grpc::ClientContext context;
   std::unique_ptr<grpc::ClientReaderWriter<v1::NodeMessage, v1::RouterMessage>> stream;
 };
 
-TEST(FleetStreams, AreBoundedEvenWhenNobodyRegisters) {
-  Inbox inbox(100);
-  FleetService service(inbox, 2);
-  ASSERT_OK_AND_ASSIGN(const auto server, rpc::Server::Start("127.0.0.1:0", {&service}));
-  const auto stub = v1::Fleet::NewStub(
-      grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
-  std::deque<Joined> peers;
-  const auto join = [&]() -> Joined& {
-    Joined& peer = peers.emplace_back();
-    peer.stream = stub->Join(&peer.context);
+v1::Registration RegistrationOf(const std::string& id) {
+  v1::Registration registration;
+  registration.set_node_id(id);
+  registration.set_incarnation(7);
+  return registration;
+}
+
+class FleetStreams : public ::testing::Test {
+ protected:
+  void Serve(const FleetService::Options& options) {
+    service_ = std::make_unique<FleetService>(inbox_, *random_, options);
+    ASSERT_OK_AND_ASSIGN(server_, rpc::Server::Start("127.0.0.1:0", {service_.get()}));
+    stub_ = v1::Fleet::NewStub(
+        grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+  }
+  void TearDown() override {
+    for (Peer& peer : peers_) peer.context.TryCancel();
+    service_->DisconnectAll(absl::UnavailableError("the test ends"));
+    server_->Shutdown(absl::Seconds(5));
+  }
+  // The router has it when this returns.
+  Peer& Join() {
+    Peer& peer = peers_.emplace_back();
+    peer.stream = stub_->Join(&peer.context);
+    peer.AwaitChallenge();
+    EXPECT_EQ(peer.challenge.size(), 16);
     return peer;
-  };
-  // What a stream says reaches the inbox once it is taken.
-  const auto speak = [&](Joined& peer) {
-    ASSERT_TRUE(peer.stream->Write(v1::NodeMessage()));
-    ASSERT_TRUE(std::holds_alternative<NodeSpoke>(*inbox.Pop(absl::Seconds(60))));
-  };
-  speak(join());
-  speak(join());
-  v1::RouterMessage message;
-  Joined& third = join();
-  EXPECT_FALSE(third.stream->Read(&message));
-  const grpc::Status refused = third.stream->Finish();
+  }
+  void RegisterProven(Peer& peer, const std::string& id) {
+    v1::Registration registration = RegistrationOf(id);
+    rpc::ProveJoin(kSecret, peer.challenge, registration);
+    peer.Register(registration);
+  }
+  template <typename Item>
+  Item Next() {
+    auto item = inbox_.Pop(absl::Seconds(60));
+    EXPECT_TRUE(item.has_value() && std::holds_alternative<Item>(*item));
+    return item.has_value() && std::holds_alternative<Item>(*item)
+               ? std::get<Item>(*std::move(item))
+               : Item{};
+  }
+
+  Inbox inbox_{100};
+  const std::unique_ptr<Random> random_ = NewSystemRandom();
+  std::unique_ptr<FleetService> service_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<v1::Fleet::Stub> stub_;
+  std::deque<Peer> peers_;
+};
+
+TEST_F(FleetStreams, NodesAreBounded) {
+  Serve({.secret = "", .streams_max = 2, .strangers_max = 2});
+  Join().Register(RegistrationOf("a"));
+  EXPECT_EQ(Next<NodeRegistered>().registration.node_id(), "a");
+  Join().Register(RegistrationOf("b"));
+  EXPECT_EQ(Next<NodeRegistered>().registration.node_id(), "b");
+  Peer& third = peers_.emplace_back();
+  third.stream = stub_->Join(&third.context);
+  const grpc::Status refused = third.AwaitEnd();
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.error_message(), HasSubstr("2 nodes' streams are open, the limit is 2"));
 
-  peers[0].context.TryCancel();
-  ASSERT_TRUE(std::holds_alternative<NodeGone>(*inbox.Pop(absl::Seconds(60))));
-  peers[0].stream->Finish();
-  speak(join());
-  for (Joined& peer : peers) peer.context.TryCancel();
-  service.DisconnectAll(absl::UnavailableError("the test ends"));
-  server->Shutdown(absl::Seconds(5));
+  peers_[0].context.TryCancel();
+  Next<NodeGone>();
+  peers_[0].stream->Finish();
+  Join().Register(RegistrationOf("d"));
+  EXPECT_EQ(Next<NodeRegistered>().registration.node_id(), "d");
+  EXPECT_EQ(service_->streams_refused(), 1);
+}
+
+TEST_F(FleetStreams, OfSilentOnesTheOldestMakesRoomForANode) {
+  Serve({.secret = kSecret, .streams_max = 100, .strangers_max = 3});
+  for (int i = 0; i < 3; ++i) Join();
+  RegisterProven(Join(), "honest");
+  EXPECT_EQ(Next<NodeRegistered>().registration.node_id(), "honest");
+  const grpc::Status ended = peers_[0].AwaitEnd();
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(ended.error_message(), HasSubstr("3 streams have not registered, the limit is 3"));
+  EXPECT_EQ(service_->streams_refused(), 1);
+}
+
+TEST_F(FleetStreams, SilentOnesEndInTime) {
+  Serve({.secret = kSecret, .register_within = absl::Seconds(10)});
+  Join();
+  RegisterProven(Join(), "honest");
+  Next<NodeRegistered>();
+  service_->OnTick(absl::Now());
+  EXPECT_EQ(service_->streams_refused(), 0);
+  service_->OnTick(absl::Now() + absl::Seconds(11));
+  const grpc::Status ended = peers_[0].AwaitEnd();
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(ended.error_message(), HasSubstr("no registration came within 10s"));
+  EXPECT_EQ(service_->streams_refused(), 1);
+  // The node's goes on.
+  peers_[1].stream->Write(v1::NodeMessage());
+  Next<NodeSpoke>();
+}
+
+TEST_F(FleetStreams, OnlyARegistrationMayComeFirst) {
+  Serve({.secret = ""});
+  Peer& peer = Join();
+  v1::NodeMessage message;
+  message.mutable_load()->set_blocks_total(1 << 30);
+  peer.stream->Write(message);
+  const grpc::Status refused = peer.AwaitEnd();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), HasSubstr("must be a registration"));
+  EXPECT_EQ(inbox_.size(), 0);
+}
+
+TEST_F(FleetStreams, WhatIsNotProvenIsRefused) {
+  Serve({.secret = kSecret});
+  const auto expect_refused = [&](Peer& peer, const v1::Registration& registration) {
+    peer.Register(registration);
+    const grpc::Status refused = peer.AwaitEnd();
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+    EXPECT_THAT(refused.error_message(),
+                AllOf(HasSubstr("node 'evil'"), HasSubstr("fleet-secret-file")));
+  };
+  v1::Registration registration = RegistrationOf("evil");
+  expect_refused(Join(), registration);
+  Peer& guesser = Join();
+  rpc::ProveJoin("a guess", guesser.challenge, registration);
+  expect_refused(guesser, registration);
+  Peer& first = Join();
+  rpc::ProveJoin(kSecret, first.challenge, registration);
+  expect_refused(Join(), registration);  // overheard on another stream
+  Peer& changed = Join();
+  rpc::ProveJoin(kSecret, changed.challenge, registration);
+  registration.set_num_blocks(1 << 30);
+  expect_refused(changed, registration);
+  EXPECT_EQ(service_->streams_refused(), 4);
+  EXPECT_EQ(inbox_.size(), 0) << "nothing of it went further";
+  RegisterProven(first, "honest");
+  Next<NodeRegistered>();
 }
 
 }  // namespace

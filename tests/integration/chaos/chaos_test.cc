@@ -44,7 +44,7 @@ void ExpectAShortRunKeepsEveryPromise(const std::string& network) {
   const ProgramRun run =
       RunProgram({"tandem", "chaos", "--minutes=0.1", "--period=800ms", "--requests=24",
                   "--clients=4", "--prefill=1", "--decode=2", "--prompt-tokens=200",
-                  "--faults=kill,pause,partition,slow-link,loss,disk", "--network=" + network,
+                  "--faults=kill,pause,partition,slow-link,loss,disk,drain", "--network=" + network,
                   "--json=" + folder.path + "/report.json", "--logs=" + folder.path});
   if (run.exit_code != 0 && absl::StrContains(run.output, "no network namespaces ("))
     GTEST_SKIP() << run.output.substr(run.output.find("no network namespaces"));

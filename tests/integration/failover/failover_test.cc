@@ -4,12 +4,12 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
-#include <random>
+#include <map>
 #include <thread>
 
-#include "common/engine/hash_engine.h"
-#include "common/rpc/convert.h"
+#include "tests/testing/oracle_load.h"
 #include "tests/testing/program_run.h"
 #include "tests/testing/quiet_cluster.h"
 #include "tests/testing/status_matchers.h"
@@ -19,28 +19,6 @@ namespace tandem::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-v1::GenerateRequest RandomRequest(std::mt19937_64& random, const std::string& id) {
-  v1::GenerateRequest request;
-  request.set_request_id(id);
-  const int prompt_tokens = 1 + static_cast<int>(random() % 400);
-  for (int i = 0; i < prompt_tokens; ++i)
-    request.mutable_tokens()->add_ids(static_cast<int>(random() % 256));
-  request.mutable_sampling()->set_temperature(random() % 2 == 0 ? 0.0 : 1.0);
-  request.mutable_sampling()->set_seed(random());
-  request.mutable_stop()->set_max_tokens(20 + static_cast<int>(random() % 100));
-  request.set_return_token_ids(true);
-  return request;
-}
-
-std::vector<int32_t> Oracle(const v1::GenerateRequest& request) {
-  std::vector<TokenId> tokens(request.tokens().ids().begin(), request.tokens().ids().end());
-  const size_t prompt = tokens.size();
-  const request::SamplingParams sampling = rpc::FromWire(request.sampling());
-  for (int i = 0; i < request.stop().max_tokens(); ++i)
-    tokens.push_back(engine::HashEngineNextToken({}, tokens, sampling, 0));
-  return {tokens.begin() + static_cast<ptrdiff_t>(prompt), tokens.end()};
-}
 
 class Failover : public ::testing::Test {
  protected:
@@ -71,57 +49,35 @@ class Failover : public ::testing::Test {
           << (*node)->log();
     return *std::move(node);
   }
+  // With steps of 20 ms, and little time to drain.
+  std::unique_ptr<RunningProgram> StartSlowDecode(const std::string& id) {
+    auto node = RunningProgram::Start({"tandem-decode-node", "--engine=hash", "--id=" + id,
+                                       "--routers=" + fleet_, "--kv-blocks=1024",
+                                       "--hash-step-time=20ms", "--drain-timeout=2s"});
+    EXPECT_OK(node.status());
+    EXPECT_FALSE((*node)->AwaitLine("router_id=router-0").empty()) << (*node)->log();
+    return *std::move(node);
+  }
   void StartNodes() {
     for (const char* id : {"prefill-0", "prefill-1"}) nodes_.push_back(StartNode("prefill", id));
     for (const char* id : {"decode-0", "decode-1"}) nodes_.push_back(StartNode("decode", id));
   }
 
-  // Clients ask one request after the other until Stop(); each answer is compared with the oracle.
   void StartLoad() {
-    seed_ = std::random_device()();
-    std::printf("seed %lu\n", static_cast<unsigned long>(seed_));
-    for (int i = 0; i < kClients; ++i) threads_.emplace_back([this, i] { RunClient(i); });
+    std::vector<cli::Client*> clients;
+    for (const auto& client : clients_) clients.push_back(client.get());
+    load_.Start(clients, kClients);
   }
-  void RunClient(int index) {
-    std::mt19937_64 random(seed_ + index);
-    for (int serial = 0; !stop_; ++serial) {
-      const auto request = RandomRequest(random, absl::StrCat("c", index, "-", serial));
-      size_t router = 0;
-      Answer answer = Collect(*clients_[router], request);
-      // Only a router that is gone is a reason to ask again: at another one, by the same id.
-      while (!answer.status.ok() && router + 1 < clients_.size()) {
-        ++asked_again_;
-        answer = Collect(*clients_[++router], request);
-      }
-      EXPECT_OK(answer.status) << request.request_id();
-      EXPECT_EQ(answer.tokens, Oracle(request)) << request.request_id();
-      absl::MutexLock lock(&mutex_);
-      ++answered_;
-    }
-  }
-  // Until `count` more answers came: the load goes on after what was done to it.
-  void AwaitAnswers(int64_t count) {
-    absl::MutexLock lock(&mutex_);
-    const int64_t goal = answered_ + count;
-    const auto reached = [&] { return answered_ >= goal; };
-    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&reached), absl::Seconds(90)))
-        << answered_ << " answers of " << goal;
-  }
+  void AwaitAnswers(int64_t count) { load_.AwaitAnswers(count); }
   void Stop(cli::Client& client) {
-    stop_ = true;
-    for (std::thread& thread : threads_) thread.join();
+    load_.Stop();
     ASSERT_OK(AwaitQuiet(client, absl::Seconds(30)));
   }
 
   std::vector<std::unique_ptr<RunningProgram>> routers_, nodes_;
   std::vector<std::unique_ptr<cli::Client>> clients_;
   std::string fleet_;
-  uint64_t seed_ = 0;
-  std::vector<std::thread> threads_;
-  std::atomic<bool> stop_{false};
-  std::atomic<int64_t> asked_again_{0};
-  absl::Mutex mutex_;
-  int64_t answered_ = 0;  // guarded by mutex_
+  OracleLoad load_;
 };
 
 TEST_F(Failover, KilledNodesChangeNoStream) {
@@ -173,14 +129,7 @@ TEST_F(Failover, ARollingRestartFailsNothing) {
 // node would end busy.
 TEST_F(Failover, ADrainHandsLongAnswersOver) {
   StartRouters(1);
-  for (const char* id : {"decode-0", "decode-1"}) {
-    auto node = RunningProgram::Start(
-        {"tandem-decode-node", "--engine=hash", absl::StrCat("--id=", id), "--routers=" + fleet_,
-         "--kv-blocks=1024", "--hash-step-time=20ms", "--drain-timeout=2s"});
-    ASSERT_OK(node.status());
-    nodes_.push_back(*std::move(node));
-    ASSERT_FALSE(nodes_.back()->AwaitLine("router_id=router-0").empty()) << nodes_.back()->log();
-  }
+  for (const char* id : {"decode-0", "decode-1"}) nodes_.push_back(StartSlowDecode(id));
   // 400 steps of 20 ms: eight seconds at least.
   std::vector<std::thread> clients;
   std::atomic<int> begun{0};
@@ -220,6 +169,88 @@ TEST_F(Failover, ADrainHandsLongAnswersOver) {
   EXPECT_EQ(status.router().kv_tokens_recomputed(), 0);
 }
 
+// The sequences of one request move together, and each goes on as itself.
+TEST_F(Failover, ADrainMovesAllSequencesOfARequest) {
+  StartRouters(1);
+  for (const char* id : {"decode-0", "decode-1"}) nodes_.push_back(StartSlowDecode(id));
+  constexpr int kSequences = 4;
+  v1::GenerateRequest request;
+  for (int i = 0; i < 100; ++i) request.mutable_tokens()->add_ids(i);
+  request.mutable_sampling()->set_temperature(1.0);
+  request.mutable_sampling()->set_seed(7);
+  request.set_n(kSequences);
+  request.mutable_stop()->set_max_tokens(300);
+  request.set_return_token_ids(true);
+  absl::Mutex mutex;
+  std::map<int, std::vector<int32_t>> tokens;
+  std::thread client([&] {
+    EXPECT_OK(clients_[0]->Generate(request, [&](const v1::GenerateResponse& part) {
+      absl::MutexLock lock(&mutex);
+      std::vector<int32_t>& of_sequence = tokens[part.delta().sequence_index()];
+      for (const auto& token : part.delta().tokens()) of_sequence.push_back(token.token_id());
+      return true;
+    }));
+  });
+  {
+    const auto all_begun = [&] {
+      return tokens.size() == kSequences &&
+             std::all_of(tokens.begin(), tokens.end(),
+                         [](auto& one) { return !one.second.empty(); });
+    };
+    absl::MutexLock lock(&mutex);
+    EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&all_begun), absl::Seconds(60)));
+  }
+  size_t home = 0;
+  ASSERT_OK(AwaitStatus(*clients_[0], absl::Seconds(20), [&](const v1::GetStatusResponse& now) {
+    for (int i = 0; i < now.nodes_size(); ++i) {
+      if (now.nodes(i).load().sequences_running() != kSequences) continue;
+      home = now.nodes(i).node_id() == "decode-0" ? 0 : 1;
+      return std::string();
+    }
+    return now.ShortDebugString();
+  }));
+  nodes_[home]->Signal(SIGTERM);
+  EXPECT_EQ(nodes_[home]->AwaitEnd().value_or("goes on"), "exit code 0");
+  client.join();
+  for (int index = 0; index < kSequences; ++index)
+    EXPECT_EQ(tokens[index], Oracle(request, index)) << "sequence " << index;
+  ASSERT_OK_AND_ASSIGN(const auto status, clients_[0]->GetStatus(absl::Seconds(5)));
+  EXPECT_EQ(status.router().sequences_moved(), kSequences);
+  EXPECT_EQ(status.router().kv_tokens_recomputed(), 0);
+}
+
+// What a node that drains holds of prompts is found at its peer, which never saw them.
+TEST_F(Failover, ADrainedNodesPrefixesAreFoundAtItsPeer) {
+  StartRouters(1);
+  nodes_.push_back(StartNode("decode", "decode-0"));
+  v1::GenerateRequest request;
+  for (int i = 0; i < 400; ++i) request.mutable_tokens()->add_ids((i * 7) % 256);
+  request.mutable_sampling()->set_temperature(0);
+  request.mutable_stop()->set_max_tokens(20);
+  request.set_return_token_ids(true);
+  const Answer first = Collect(*clients_[0], request);
+  ASSERT_OK(first.status);
+  EXPECT_EQ(first.finished.usage().cached_tokens(), 0);
+  nodes_.push_back(StartNode("decode", "decode-1"));
+  nodes_[0]->Signal(SIGTERM);
+  EXPECT_EQ(nodes_[0]->AwaitEnd().value_or("goes on"), "exit code 0") << nodes_[0]->log();
+  constexpr int kWholeBlocks = 400 / 32;
+  ASSERT_OK_AND_ASSIGN(
+      const auto status,
+      AwaitStatus(*clients_[0], absl::Seconds(20), [](const v1::GetStatusResponse& now) {
+        for (const v1::NodeStatus& node : now.nodes())
+          if (node.node_id() == "decode-1" && node.counters().blocks_adopted() >= kWholeBlocks)
+            return std::string();
+        return now.ShortDebugString();
+      }));
+  const Answer again = Collect(*clients_[0], request);
+  ASSERT_OK(again.status);
+  EXPECT_EQ(again.finished.route().decode_node(), "decode-1");
+  EXPECT_EQ(again.tokens, Oracle(request));
+  EXPECT_EQ(again.finished.usage().cached_tokens(), kWholeBlocks * 32);
+  ASSERT_OK(AwaitQuiet(*clients_[0], absl::Seconds(30)));
+}
+
 // A stopped router's connections stay open: only pings show that nobody is behind them. What its
 // nodes hold for it ends then, whatever the deadlines of its requests are.
 TEST_F(Failover, NodesNoticeARouterThatHangs) {
@@ -241,7 +272,7 @@ TEST_F(Failover, ARequestOfADeadRouterIsAnsweredByAnother) {
   AwaitAnswers(20);
   routers_[0]->Signal(SIGKILL);
   AwaitAnswers(60);
-  EXPECT_GT(asked_again_, 0);
+  EXPECT_GT(load_.asked_again(), 0);
   Stop(*clients_[1]);
 }
 

@@ -28,6 +28,8 @@
 namespace tandem::transfer {
 namespace {
 
+constexpr char kFleetSecret[] = "test fleet";
+
 absl::Mutex print_mutex(absl::kConstInit);
 
 void Print(const std::string& line) {
@@ -164,14 +166,15 @@ int Main(char** argv) {
                                        .block_tokens = 16,
                                        .layer_block_bytes = std::atoll(argv[3])},
                                       std::atoll(argv[4]));
-  auto transport = NewUcxTransport({.transports = argv[1], .host = "host"});
+  auto transport =
+      NewUcxTransport({.transports = argv[1], .host = "host", .fleet_secret = kFleetSecret});
   if (!arena.ok() || !transport.ok()) {
     std::cerr << arena.status() << " " << transport.status() << std::endl;
     return 1;
   }
   TransferServiceOptions options;
   options.handoff.incarnation = Incarnation(std::strtoull(argv[5], nullptr, 10));
-  options.handoff.fleet_secret = "test fleet";
+  options.handoff.fleet_secret = kFleetSecret;
   auto service = TransferService::Create(options, std::move(*transport), **arena, &PrintEvent);
   if (!service.ok()) return 1;
   Print("address " + absl::BytesToHexString((*service)->address()));

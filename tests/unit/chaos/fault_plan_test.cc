@@ -45,13 +45,14 @@ TEST(FaultPlan, OneEachPeriodOfEveryKindAndAllOverBeforeTheEnd) {
     EXPECT_GT(faults[i].lasts, absl::ZeroDuration());
     ++groups[GroupOf(faults[i], options.topology)];
   }
-  EXPECT_EQ(groups.size(), 6 * 3 + 1) << "each kind for each role, and the disk";
+  EXPECT_EQ(groups.size(), 7 * 3 + 1) << "each kind for each role, and the disk";
 }
 
 TEST(FaultPlan, LeavesARouterAndADecodeNodeUp) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     FaultPlanOptions options = AllKinds(seed);
-    options.kinds = {ChaosFaultKind::kKill, ChaosFaultKind::kPause, ChaosFaultKind::kMemory};
+    options.kinds = {ChaosFaultKind::kKill, ChaosFaultKind::kPause, ChaosFaultKind::kMemory,
+                     ChaosFaultKind::kDrain};
     options.period = absl::Milliseconds(300);
     options.length = absl::Minutes(1);
     const std::vector<ChaosFault> faults = PlanFaults(options);

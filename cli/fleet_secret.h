@@ -1,0 +1,29 @@
+// A secret for a fleet that one command runs: made anew each time, readable by this user's
+// processes while the command runs, and kept in no folder.
+// Thread safety: none.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace tandem::cli {
+
+class FleetSecret {
+ public:
+  static absl::StatusOr<std::unique_ptr<FleetSecret>> Create();
+  ~FleetSecret();
+  FleetSecret(const FleetSecret&) = delete;
+  FleetSecret& operator=(const FleetSecret&) = delete;
+
+  // For --fleet-secret-file, of this process and of others.
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit FleetSecret(int fd);
+  const int fd_;
+  const std::string path_;
+};
+
+}  // namespace tandem::cli

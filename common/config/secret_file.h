@@ -1,0 +1,15 @@
+// Secrets of flags that name a file. Thread safety: a pure function of the file.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem::config {
+
+// The file's contents without the white space around them; "" for an empty `path`. kNotFound or,
+// for a file without contents, kInvalidArgument; both name `flag` and the path.
+absl::StatusOr<std::string> ReadSecretFile(absl::string_view flag, const std::string& path);
+
+}  // namespace tandem::config

@@ -1,0 +1,48 @@
+#include "common/rpc/join_proof.h"
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/keyed_tag.h"
+
+namespace tandem::rpc {
+namespace {
+
+constexpr char kPurpose[] = "join";
+constexpr int kChallengeWords = 2;
+
+std::string Proven(absl::string_view challenge, const v1::Registration& bare) {
+  return absl::StrCat(challenge, bare.SerializeAsString());
+}
+
+}  // namespace
+
+std::string NewChallenge(Random& random) {
+  std::string challenge;
+  for (int i = 0; i < kChallengeWords; ++i) {
+    const uint64_t word = random.Next();
+    challenge.append(reinterpret_cast<const char*>(&word), sizeof word);
+  }
+  return challenge;
+}
+
+void ProveJoin(absl::string_view secret, absl::string_view challenge,
+               v1::Registration& registration) {
+  registration.clear_proof();
+  registration.set_proof(KeyedTag(secret, kPurpose, Proven(challenge, registration)));
+}
+
+absl::Status CheckJoinProof(absl::string_view secret, absl::string_view challenge,
+                            const v1::Registration& registration) {
+  v1::Registration bare = registration;
+  bare.clear_proof();
+  if (IsKeyedTag(registration.proof(), secret, kPurpose, Proven(challenge, bare))) {
+    return absl::OkStatus();
+  }
+  return absl::UnauthenticatedError(
+      absl::StrCat("node '", absl::Utf8SafeCHexEscape(registration.node_id().substr(0, 128)),
+                   "' does not hold this fleet's secret (fleet-secret-file): its proof has ",
+                   registration.proof().size(), " bytes, expected ", kKeyedTagBytes,
+                   " made with the router's secret"));
+}
+
+}  // namespace tandem::rpc
