@@ -18,7 +18,7 @@ void RegisterPrefillNodes(config::Schema& schema, UpConfig& config) {
   schema.Add("prefill-isa", &config.prefill_isa,
              "Instruction-set class of prefill nodes; same: as isa says.",
              {.group = "Prefill nodes",
-              .choices = {kSame, "auto", "avx512bf16", "avx512", "avx2", "ref"}});
+              .choices = {kSame, "auto", "amx", "avx512bf16", "avx512", "avx2", "ref"}});
   schema.Add("prefill-weights", &config.prefill_weights,
              "Type that prefill nodes keep weights in; same: as weights says.",
              {.group = "Prefill nodes",
