@@ -104,6 +104,10 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
   schema.Add("api-keys", &config.api_keys,
              "File of hashed keys that clients must have one of; empty = none needed.",
              {.group = "Cluster"});
+  schema.Add("fleet-secret-file", &config.fleet_secret_file,
+             "File whose contents nodes started apart from this command must hold to join; empty = "
+             "a secret is drawn for the run, and nobody else may.",
+             {.group = "Cluster"});
   schema.Add("single-process", &config.single_process, "All roles as threads of this process.",
              {.group = "Cluster"});
   schema.Add(

@@ -44,8 +44,11 @@ class UpCommand final : public Command {
   absl::Status Serve(StopSignal& stop, const Environment& env) {
     ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(up_.log_level));
     SetLogLevel(level);
-    ASSIGN_OR_RETURN(const auto secret, FleetSecret::Create());
-    up_.fleet_secret_file = secret->path();
+    std::unique_ptr<FleetSecret> secret;
+    if (up_.fleet_secret_file.empty()) {
+      ASSIGN_OR_RETURN(secret, FleetSecret::Create());
+      up_.fleet_secret_file = secret->path();
+    }
     ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster, StartCluster(env));
     const absl::Time deadline = RealClock().Now() + up_.ready_timeout;
     bool ready = false;
