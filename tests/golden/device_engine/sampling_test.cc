@@ -213,13 +213,14 @@ kernels::emulated::DeviceCalls CallsOfDecodeStep(const model::Checkpoint& checkp
     after = kernels::emulated::CallsOf(device);
     for (DrivenSequence& sequence : sequences) ++sequence.computed;
   }
-  return {after.copies - before.copies,
-          after.kernels - before.kernels,
-          after.graphs - before.graphs,
-          after.events - before.events,
-          after.synchronises - before.synchronises,
-          after.bytes_in - before.bytes_in,
-          after.bytes_out - before.bytes_out};
+  return {.copies = after.copies - before.copies,
+          .kernels = after.kernels - before.kernels,
+          .blocks = after.blocks - before.blocks,
+          .graphs = after.graphs - before.graphs,
+          .events = after.events - before.events,
+          .synchronises = after.synchronises - before.synchronises,
+          .bytes_in = after.bytes_in - before.bytes_in,
+          .bytes_out = after.bytes_out - before.bytes_out};
 }
 
 TEST(DecodeStep, AsksTheDeviceForSevenThingsWhateverItsRows) {
