@@ -11,6 +11,7 @@
 #include "kernels/cpu/dot.h"
 #include "kernels/cpu/gemm_epilogue.h"
 #include "kernels/cpu/gemm_plan.h"
+#include "kernels/cpu/panel_rows.h"
 
 #if defined(__AVX512BF16__)
 
@@ -87,18 +88,14 @@ size_t DotPackedBytes(const MatrixShape& shape) {
 
 void DotPackRows(const PackRowsArgs& args) {
   const int64_t k_count = args.shape.k, pairs = CeilDiv(k_count, 2);
-  uint16_t* packed = static_cast<uint16_t*>(args.packed);
-  const bool last = args.first_row + args.num_rows == args.shape.n;
-  const int64_t end =
-      last ? CeilDiv(args.shape.n, kPanel) * kPanel : args.first_row + args.num_rows;
-  for (int64_t n = args.first_row; n < end; ++n) {
-    const float* row = n < args.shape.n ? args.rows + (n - args.first_row) * k_count : nullptr;
-    uint16_t* out = packed + ((n / kPanel) * pairs * kPanel + n % kPanel) * 2;
+  ForEachPanelRow(args, pairs * kPairBytes, [&](int64_t i, int64_t lane, char* panel) {
+    const float* row = PanelRow(args, i);
+    uint16_t* out = reinterpret_cast<uint16_t*>(panel) + lane * 2;
     for (int64_t k = 0; k < pairs * 2; ++k) {
       const float value = row != nullptr && k < k_count ? row[k] : 0.0f;
       out[k / 2 * kPanel * 2 + k % 2] = RoundToBf16(value).bits;
     }
-  }
+  });
 }
 
 void DotGemm(const GemmArgs& args, const ParallelFor& parallel) {

@@ -18,6 +18,7 @@
 #include "kernels/cpu/gemm_epilogue.h"
 #include "kernels/cpu/gemm_plan.h"
 #include "kernels/cpu/int8_rows.h"
+#include "kernels/cpu/panel_rows.h"
 #include "kernels/int4_group.h"
 
 namespace tandem::kernels::TANDEM_ISA {
@@ -223,14 +224,9 @@ size_t Int4PackedBytes(const MatrixShape& shape) {
 
 void Int4PackRows(const PackRowsArgs& args) {
   KERNEL_REQUIRE(args.shape.type != WeightType::kQ4K || args.shape.k % kQ4KBlockSize == 0);
-  const bool last = args.first_row + args.num_rows == args.shape.n;
-  const int64_t end =
-      last ? CeilDiv(args.shape.n, kPanel) * kPanel : args.first_row + args.num_rows;
   const auto pack = args.shape.type == WeightType::kQ4K ? PackQ4K : PackGroups;
-  for (int64_t n = args.first_row; n < end; ++n) {
-    char* panel = static_cast<char*>(args.packed) + n / kPanel * PanelBytes(args.shape);
-    pack(args, n - args.first_row, n % kPanel, panel);
-  }
+  ForEachPanelRow(args, PanelBytes(args.shape),
+                  [&](int64_t i, int64_t lane, char* panel) { pack(args, i, lane, panel); });
 }
 
 void Int4Gemm(const GemmArgs& args, const ParallelFor& parallel) {

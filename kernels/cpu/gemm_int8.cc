@@ -16,6 +16,7 @@
 #include "kernels/cpu/gemm_epilogue.h"
 #include "kernels/cpu/gemm_plan.h"
 #include "kernels/cpu/int8_rows.h"
+#include "kernels/cpu/panel_rows.h"
 
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
@@ -138,14 +139,9 @@ size_t Int8PackedBytes(const MatrixShape& shape) {
 }
 
 void Int8PackRows(const PackRowsArgs& args) {
-  const bool last = args.first_row + args.num_rows == args.shape.n;
-  const int64_t end =
-      last ? CeilDiv(args.shape.n, kPanel) * kPanel : args.first_row + args.num_rows;
-  for (int64_t n = args.first_row; n < end; ++n) {
-    const float* row = n < args.shape.n ? args.rows + (n - args.first_row) * args.shape.k : nullptr;
-    char* panel = static_cast<char*>(args.packed) + n / kPanel * PanelBytes(args.shape);
-    PackRow(row, args.shape.k, n % kPanel, panel);
-  }
+  ForEachPanelRow(args, PanelBytes(args.shape), [&](int64_t i, int64_t lane, char* panel) {
+    PackRow(PanelRow(args, i), args.shape.k, lane, panel);
+  });
 }
 
 void Int8Gemm(const GemmArgs& args, const ParallelFor& parallel) {

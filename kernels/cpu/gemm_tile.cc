@@ -12,6 +12,7 @@
 #include "kernels/api/require.h"
 #include "kernels/cpu/bf16_rows.h"
 #include "kernels/cpu/gemm_epilogue.h"
+#include "kernels/cpu/panel_rows.h"
 #include "kernels/cpu/tile_block.h"
 
 namespace tandem::kernels::TANDEM_ISA {
@@ -119,19 +120,15 @@ size_t TilePackedBytes(const MatrixShape& shape) {
 
 void TilePackRows(const PackRowsArgs& args) {
   const int64_t k_count = args.shape.k;
-  const bool last = args.first_row + args.num_rows == args.shape.n;
-  const int64_t end =
-      last ? CeilDiv(args.shape.n, kPanel) * kPanel : args.first_row + args.num_rows;
-  for (int64_t n = args.first_row; n < end; ++n) {
-    const float* row = n < args.shape.n ? args.rows + (n - args.first_row) * k_count : nullptr;
-    char* panel = static_cast<char*>(args.packed) + n / kPanel * PanelBytes(args.shape);
-    char* feature = panel + n % kPanel / kLanes * kTileBytes + n % kLanes * 4;
+  ForEachPanelRow(args, PanelBytes(args.shape), [&](int64_t i, int64_t lane, char* panel) {
+    const float* row = PanelRow(args, i);
+    char* feature = panel + lane / kLanes * kTileBytes + lane % kLanes * 4;
     for (int64_t k = 0; k < PaddedK(args.shape); ++k) {
       const Bf16 value = RoundToBf16(row != nullptr && k < k_count ? row[k] : 0.0f);
       char* pair = feature + k / kStepK * kStepBytes + k % kStepK / 2 * kTileRowBytes;
       __builtin_memcpy(pair + k % 2 * kElementBytes, &value, kElementBytes);
     }
-  }
+  });
 }
 
 void TileGemm(const GemmArgs& args, const ParallelFor& parallel) {

@@ -10,6 +10,7 @@
 #include "kernels/cpu/gemm_epilogue.h"
 #include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/int8_rows.h"
+#include "kernels/cpu/panel_rows.h"
 #include "kernels/cpu/tile_block.h"
 
 namespace tandem::kernels::TANDEM_ISA {
@@ -133,14 +134,9 @@ size_t TileInt8PackedBytes(const MatrixShape& shape) {
 }
 
 void TileInt8PackRows(const PackRowsArgs& args) {
-  const bool last = args.first_row + args.num_rows == args.shape.n;
-  const int64_t end =
-      last ? CeilDiv(args.shape.n, kPanel) * kPanel : args.first_row + args.num_rows;
-  for (int64_t n = args.first_row; n < end; ++n) {
-    const float* row = n < args.shape.n ? args.rows + (n - args.first_row) * args.shape.k : nullptr;
-    char* panel = static_cast<char*>(args.packed) + n / kPanel * PanelBytes(args.shape);
-    PackRow(row, args.shape, n % kPanel, panel);
-  }
+  ForEachPanelRow(args, PanelBytes(args.shape), [&](int64_t i, int64_t lane, char* panel) {
+    PackRow(PanelRow(args, i), args.shape, lane, panel);
+  });
 }
 
 void TileInt8Gemm(const GemmArgs& args, const ParallelFor& parallel) {
