@@ -13,18 +13,12 @@
 namespace tandem::cli {
 namespace {
 
-constexpr int kSecretWords = 4;
+constexpr size_t kSecretBytes = 32;
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FleetSecret>> FleetSecret::Create() {
-  const std::unique_ptr<Random> random = NewSystemRandom();
-  std::string bytes;
-  for (int i = 0; i < kSecretWords; ++i) {
-    const uint64_t word = random->Next();
-    bytes.append(reinterpret_cast<const char*>(&word), sizeof word);
-  }
-  const std::string secret = absl::BytesToHexString(bytes);
+  const std::string secret = absl::BytesToHexString(SecretBytes(kSecretBytes));
   const int fd = ::memfd_create("tandem-fleet-secret", MFD_CLOEXEC);
   if (fd < 0 || ::write(fd, secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {
     const int error = errno;

@@ -3,12 +3,13 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/keyed_tag.h"
+#include "common/runtime/random.h"
 
 namespace tandem::rpc {
 namespace {
 
 constexpr char kPurpose[] = "join";
-constexpr int kChallengeWords = 2;
+constexpr size_t kChallengeBytes = 16;
 
 std::string Proven(absl::string_view challenge, const v1::Registration& bare) {
   return absl::StrCat(challenge, bare.SerializeAsString());
@@ -16,14 +17,7 @@ std::string Proven(absl::string_view challenge, const v1::Registration& bare) {
 
 }  // namespace
 
-std::string NewChallenge(Random& random) {
-  std::string challenge;
-  for (int i = 0; i < kChallengeWords; ++i) {
-    const uint64_t word = random.Next();
-    challenge.append(reinterpret_cast<const char*>(&word), sizeof word);
-  }
-  return challenge;
-}
+std::string NewChallenge() { return SecretBytes(kChallengeBytes); }
 
 void ProveJoin(absl::string_view secret, absl::string_view challenge,
                v1::Registration& registration) {

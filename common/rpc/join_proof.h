@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "common/runtime/random.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::rpc {
@@ -16,7 +15,7 @@ namespace tandem::rpc {
 // Metadata that a router's stream begins with.
 inline constexpr char kChallengeKey[] = "tandem-challenge-bin";
 
-std::string NewChallenge(Random& random);
+std::string NewChallenge();
 // Sets registration.proof.
 void ProveJoin(absl::string_view secret, absl::string_view challenge,
                v1::Registration& registration);

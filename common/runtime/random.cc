@@ -1,7 +1,10 @@
 #include "common/runtime/random.h"
 
+#include <unistd.h>
+
 #include "absl/random/random.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/check.h"
 
 namespace tandem {
 namespace {
@@ -38,6 +41,12 @@ class SeededRandom final : public Random {
 std::unique_ptr<Random> NewSystemRandom() { return std::make_unique<SystemRandom>(); }
 std::unique_ptr<Random> NewSeededRandom(uint64_t seed) {
   return std::make_unique<SeededRandom>(seed);
+}
+
+std::string SecretBytes(size_t count) {
+  std::string bytes(count, '\0');
+  TANDEM_CHECK(::getentropy(bytes.data(), bytes.size()) == 0);
+  return bytes;
 }
 
 }  // namespace tandem

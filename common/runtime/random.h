@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 namespace tandem {
 
@@ -19,9 +20,13 @@ class Random {
   }
 };
 
-// Seeded from the operating system. Thread-safe.
+// Seeded from the operating system, not for secrets. Thread-safe.
 std::unique_ptr<Random> NewSystemRandom();
 // Reproducible (SplitMix64), for tests and the simulator. Not thread-safe.
 std::unique_ptr<Random> NewSeededRandom(uint64_t seed);
+
+// Of the operating system's own generator, for what nobody may foretell: secrets, and challenges to
+// who says that they hold one. At most 256 bytes. Thread-safe.
+std::string SecretBytes(size_t count);
 
 }  // namespace tandem

@@ -21,10 +21,8 @@
 namespace tandem::transfer {
 
 struct GuardState {
-  explicit GuardState(const std::string& fleet_secret)
-      : secret(fleet_secret), random(NewSystemRandom()) {}
+  explicit GuardState(const std::string& fleet_secret) : secret(fleet_secret) {}
   const std::string secret;
-  const std::unique_ptr<Random> random;
   std::atomic<int64_t> refused{0};
 };
 
@@ -33,7 +31,7 @@ namespace {
 using State = std::shared_ptr<GuardState>;
 
 constexpr char kPurpose[] = "kv socket";
-constexpr size_t kNonceBytes = 2 * sizeof(uint64_t);
+constexpr size_t kNonceBytes = 16;
 constexpr size_t kPreambleBytes = kNonceBytes + kKeyedTagBytes;
 // How long the kernel waits for a connection's first bytes; it is not this process's until then.
 constexpr int kFirstBytesWithinS = 5;
@@ -114,12 +112,8 @@ bool IsProven(int fd, const GuardState& guard) {
          IsKeyedTag(preamble.substr(kNonceBytes), guard.secret, kPurpose, tagged);
 }
 
-bool Prove(int fd, GuardState& guard) {
-  std::string preamble;
-  while (preamble.size() < kNonceBytes) {
-    const uint64_t word = guard.random->Next();
-    preamble.append(reinterpret_cast<const char*>(&word), sizeof word);
-  }
+bool Prove(int fd, const GuardState& guard) {
+  std::string preamble = SecretBytes(kNonceBytes);
   const std::string tagged = Tagged(fd, preamble, /*connecting=*/true);
   if (tagged.empty()) return false;
   preamble += KeyedTag(guard.secret, kPurpose, tagged);

@@ -122,13 +122,13 @@ class RefusedStream final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::
 
 }  // namespace
 
-FleetService::FleetService(Inbox& inbox, Random& random, const Options& options)
-    : inbox_(inbox), random_(random), options_(options) {}
+FleetService::FleetService(Inbox& inbox, const Options& options)
+    : inbox_(inbox), options_(options) {}
 FleetService::~FleetService() = default;
 
 grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage>* FleetService::Join(
     grpc::CallbackServerContext* context) {
-  std::string challenge = rpc::NewChallenge(random_);
+  std::string challenge = rpc::NewChallenge();
   context->AddInitialMetadata(rpc::kChallengeKey, challenge);
   absl::MutexLock lock(&mutex_);
   absl::Status status = closed_;

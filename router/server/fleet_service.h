@@ -11,7 +11,6 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
-#include "common/runtime/random.h"
 #include "router/server/inbox.h"
 #include "tandem/v1/fleet.grpc.pb.h"
 
@@ -29,8 +28,8 @@ class FleetService final : public v1::Fleet::CallbackService {
     size_t strangers_max = 64;
     absl::Duration register_within = absl::Seconds(10);
   };
-  // `inbox` and `random` outlive the service; `random` is thread-safe.
-  FleetService(Inbox& inbox, Random& random, const Options& options);
+  // `inbox` outlives the service.
+  FleetService(Inbox& inbox, const Options& options);
   ~FleetService() override;
 
   grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage>* Join(
@@ -57,7 +56,6 @@ class FleetService final : public v1::Fleet::CallbackService {
   void EndStranger(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Inbox& inbox_;
-  Random& random_;
   const Options options_;
   std::atomic<int64_t> streams_refused_{0};
   absl::Mutex mutex_;

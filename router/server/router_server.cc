@@ -34,7 +34,7 @@ class RouterServerImpl final : public RouterServer {
         metrics_(assets_->identity.served_name()),
         traces_(options.traces_max),
         inbox_(options.inbox_max),
-        fleet_service_(inbox_, *random_, FleetOptions(options)),
+        fleet_service_(inbox_, FleetOptions(options)),
         client_service_(SessionDeps()) {}
 
   ~RouterServerImpl() override {

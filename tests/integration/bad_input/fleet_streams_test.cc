@@ -57,7 +57,7 @@ v1::Registration RegistrationOf(const std::string& id) {
 class FleetStreams : public ::testing::Test {
  protected:
   void Serve(const FleetService::Options& options) {
-    service_ = std::make_unique<FleetService>(inbox_, *random_, options);
+    service_ = std::make_unique<FleetService>(inbox_, options);
     ASSERT_OK_AND_ASSIGN(server_, rpc::Server::Start("127.0.0.1:0", {service_.get()}));
     stub_ = v1::Fleet::NewStub(
         grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
@@ -90,7 +90,6 @@ class FleetStreams : public ::testing::Test {
   }
 
   Inbox inbox_{100};
-  const std::unique_ptr<Random> random_ = NewSystemRandom();
   std::unique_ptr<FleetService> service_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<v1::Fleet::Stub> stub_;
