@@ -20,6 +20,8 @@ class Cluster {
   virtual std::string grpc_address() const = 0;
   // Where every router does, comma-separated.
   virtual std::string grpc_addresses() const = 0;
+  // Where nodes join them, likewise.
+  virtual std::string fleet_addresses() const = 0;
   // Where they serve HTTP, comma-separated; empty when they do not.
   virtual std::string http_addresses() const = 0;
   // Moves starting and supervision on; call every 50 ms or so. An error means that the cluster

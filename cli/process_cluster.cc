@@ -58,23 +58,9 @@ class ProcessCluster final : public Cluster {
     return found == announcements_.end() ? "" : found->second.grpc;
   }
 
-  std::string grpc_addresses() const override {
-    absl::MutexLock lock(&mutex_);
-    std::vector<std::string> addresses;
-    for (const auto& [name, announcement] : announcements_) {
-      if (!announcement.grpc.empty()) addresses.push_back(announcement.grpc);
-    }
-    return absl::StrJoin(addresses, ", ");
-  }
-
-  std::string http_addresses() const override {
-    absl::MutexLock lock(&mutex_);
-    std::vector<std::string> addresses;
-    for (const auto& [name, announcement] : announcements_) {
-      if (!announcement.http.empty()) addresses.push_back(announcement.http);
-    }
-    return absl::StrJoin(addresses, ", ");
-  }
+  std::string grpc_addresses() const override { return AddressesOf(&Announcement::grpc); }
+  std::string fleet_addresses() const override { return AddressesOf(&Announcement::fleet); }
+  std::string http_addresses() const override { return AddressesOf(&Announcement::http); }
 
   absl::Status Watch(absl::Time now) override {
     if (!nodes_started_ && RoutersStarted()) RETURN_IF_ERROR(StartNodes());
@@ -106,6 +92,16 @@ class ProcessCluster final : public Cluster {
     int restarts = 0;
     absl::Time restart_at;
   };
+
+  // What the processes announced that have one, comma-separated.
+  std::string AddressesOf(std::string Announcement::*address) const {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::string> addresses;
+    for (const auto& [name, announcement] : announcements_) {
+      if (!(announcement.*address).empty()) addresses.push_back(announcement.*address);
+    }
+    return absl::StrJoin(addresses, ", ");
+  }
 
   absl::Status Launch(Process process) {
     RETURN_IF_ERROR(Spawn(process));

@@ -42,6 +42,12 @@ class SingleProcessCluster final : public Cluster {
     return absl::StrJoin(addresses, ", ");
   }
 
+  std::string fleet_addresses() const override {
+    std::vector<std::string> addresses;
+    for (const auto& router : routers_) addresses.push_back(router->fleet_address());
+    return absl::StrJoin(addresses, ", ");
+  }
+
   std::string http_addresses() const override {
     std::vector<std::string> addresses;
     for (const auto& router : routers_) {

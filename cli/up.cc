@@ -58,13 +58,7 @@ class UpCommand final : public Command {
       if (ready) continue;
       ready = IsReady(*cluster);
       if (ready) {
-        std::printf(
-            "ready: %d router(s), %d prefill and %d decode node(s); gRPC on %s%s%s; Ctrl-C "
-            "drains\n",
-            up_.routers, up_.prefill, up_.decode, cluster->grpc_addresses().c_str(),
-            cluster->http_addresses().empty() ? "" : "; HTTP on ",
-            cluster->http_addresses().c_str());
-        std::fflush(stdout);
+        Announce(*cluster, /*others_may_join=*/secret == nullptr);
       } else if (now > deadline) {
         return absl::DeadlineExceededError(absl::StrCat("the cluster was not ready within ",
                                                         absl::FormatDuration(up_.ready_timeout)));
@@ -74,6 +68,17 @@ class UpCommand final : public Command {
     stop.Restore();
     const bool clean = cluster->Drain();
     return clean ? absl::OkStatus() : absl::AbortedError("some work was cut off while draining");
+  }
+
+  void Announce(const Cluster& cluster, bool others_may_join) const {
+    const std::string http = cluster.http_addresses();
+    std::printf(
+        "ready: %d router(s), %d prefill and %d decode node(s); gRPC on %s%s%s%s%s; Ctrl-C "
+        "drains\n",
+        up_.routers, up_.prefill, up_.decode, cluster.grpc_addresses().c_str(),
+        http.empty() ? "" : "; HTTP on ", http.c_str(), others_may_join ? "; nodes join on " : "",
+        others_may_join ? cluster.fleet_addresses().c_str() : "");
+    std::fflush(stdout);
   }
 
   absl::StatusOr<std::unique_ptr<Cluster>> StartCluster(const Environment& env) {
