@@ -1,0 +1,66 @@
+// Goal: parts come out once and in order; what a part held goes back, after it was read, to whoever
+// adds the next in its place; a long row of unread parts leaves no room behind.
+#include "router/http/part_buffer.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace tandem::router {
+namespace {
+
+v1::GenerateResponse Part(const std::string& text) {
+  v1::GenerateResponse part;
+  part.mutable_delta()->set_text(text);
+  return part;
+}
+
+std::vector<std::string> Texts(const PartBuffer& buffer) {
+  std::vector<std::string> texts;
+  for (const PartBuffer::Item& item : buffer.items()) {
+    texts.push_back(std::to_string(item.prompt) + " " + item.part.delta().text());
+  }
+  return texts;
+}
+
+TEST(PartBuffer, GivesPartsOnceAndInOrder) {
+  PartBuffer buffer;
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::string> expected;
+    for (size_t i = 0; i < 5 - static_cast<size_t>(round); ++i) {
+      v1::GenerateResponse part = Part(std::to_string(round));
+      buffer.Add(i, part);
+      expected.push_back(std::to_string(i) + " " + std::to_string(round));
+    }
+    EXPECT_EQ(Texts(buffer), expected);
+    EXPECT_EQ(buffer.size(), expected.size());
+    buffer.Clear();
+    EXPECT_TRUE(buffer.items().empty());
+  }
+}
+
+TEST(PartBuffer, GivesBackWhatWasReadToWhoeverAdds) {
+  PartBuffer buffer;
+  v1::GenerateResponse part = Part("first");
+  buffer.Add(0, part);
+  buffer.Clear();
+  part = Part("second");
+  buffer.Add(0, part);
+  EXPECT_EQ(part.delta().text(), "first");
+}
+
+TEST(PartBuffer, KeepsNoRoomOfALongRow) {
+  PartBuffer buffer;
+  for (int i = 0; i < 1000; ++i) {
+    v1::GenerateResponse part = Part("unread");
+    buffer.Add(0, part);
+  }
+  buffer.Clear();
+  v1::GenerateResponse part = Part("next");
+  buffer.Add(0, part);
+  EXPECT_FALSE(part.has_delta()) << "room with an old part in it was kept";
+}
+
+}  // namespace
+}  // namespace tandem::router
