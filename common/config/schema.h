@@ -38,7 +38,7 @@
 namespace tandem::config {
 
 // A configuration that needs more fields than this is two configurations. `tandem up` is one for
-// three kinds of processes and has the most, 36.
+// three kinds of processes and has the most.
 inline constexpr size_t kMaxFields = 40;
 
 // Limits and documentation of one field; every member is optional.
