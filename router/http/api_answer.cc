@@ -13,9 +13,7 @@ class PromptSink final : public AnswerSink {
  public:
   PromptSink(std::shared_ptr<ApiAnswer> answer, size_t prompt)
       : answer_(std::move(answer)), prompt_(prompt) {}
-  bool OnPart(v1::GenerateResponse part, bool) override {
-    return answer_->Offer(prompt_, std::move(part));
-  }
+  bool OnPart(v1::GenerateResponse& part, bool) override { return answer_->Offer(prompt_, part); }
   void OnEnd(const absl::Status& status) override { answer_->Ended(status); }
 
  private:
@@ -75,7 +73,7 @@ void ApiAnswer::Wake() {
   });
 }
 
-bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse part) {
+bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse& part) {
   bool wake = false;
   {
     absl::MutexLock lock(&mutex_);

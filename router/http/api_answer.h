@@ -41,8 +41,8 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
         options_(std::move(options)),
         format_(std::move(format)) {}
 
-  // A part of prompt number `prompt`. False: too many wait.
-  bool Offer(size_t prompt, v1::GenerateResponse part);
+  // Takes a part of prompt number `prompt`; room is left in it. False: too many wait.
+  bool Offer(size_t prompt, v1::GenerateResponse& part);
   // The session of that prompt has ended.
   void Ended(const absl::Status& status);
 

@@ -58,7 +58,7 @@ class CompletionFormat final : public AnswerFormat {
     }
     std::string members =
         absl::StrCat("\"index\":", index, ",\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"",
-                     FinishReasonText(choice.finished.reason()),
+                     FinishReasonText(choice.reason),
                      "\",\"stop_reason\":", JsonText(StopReason(choice)));
     if (api_.return_token_ids) {
       absl::StrAppend(&members,
@@ -72,7 +72,7 @@ class CompletionFormat final : public AnswerFormat {
     Json object = {{"index", index},
                    {"text", choice.text},
                    {"logprobs", logprobs_.empty() ? Json() : whole_logprobs_[index]},
-                   {"finish_reason", FinishReasonText(choice.finished.reason())},
+                   {"finish_reason", FinishReasonText(choice.reason)},
                    {"stop_reason", StopReason(choice)}};
     const Prompt& prompt = prompts_[choice.prompt];
     if (api_.return_token_ids) {

@@ -30,7 +30,8 @@ v1::FinishReason ReasonFor(const std::string& stop_string, request::FinishReason
     token.set_index(i);
     tokens.tokens.push_back(token);
   }
-  group.OnTokens(tokens);
+  v1::GenerateResponse part;
+  EXPECT_TRUE(group.OnTokens(tokens, part));
   RequestDone done;
   done.reason = reason;
   done.last = true;
