@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -145,11 +146,17 @@ class Bodies {
                                         std::max(1.0, count));
   }
 
+  // What request `number` calls itself.
+  static std::string IdOf(int64_t number) {
+    return absl::StrFormat("cmpl-%032x", static_cast<uint64_t>(number));
+  }
+
   std::string Of(int64_t number, int32_t output_tokens) const {
     std::mt19937_64 random(static_cast<uint64_t>(number));
     nlohmann::json body = {{"max_tokens", output_tokens},
                            {"ignore_eos", true},
                            {"stream", true},
+                           {"request_id", IdOf(number)},
                            {"temperature", 0.0}};
     if (config_.prompt == "text") {
       const size_t room = text_.size() - prompt_bytes_;
@@ -204,11 +211,18 @@ class Bench {
     load.fresh = config_.fresh;
     load.rate = config_.rate;
     load.body = [this, first](int64_t i) { return bodies_->Of(first + i, config_.output_tokens); };
+    load.held = [this, first](int64_t i) { return nodes_->TakeHeld(Bodies::IdOf(first + i)); };
     return load;
   }
 
   // Both nodes have joined, and memory has been touched.
-  absl::Status Warm() { return RunLoad(NewLoad(1'000'000'000, 2000)).status(); }
+  absl::Status Warm() {
+    LoadOptions load = NewLoad(1'000'000'000, 2000);
+    load.connections = 192;
+    load.fresh = false;
+    load.rate = 0;
+    return RunLoad(load).status();
+  }
 
   absl::Status MeasureLoad() {
     const auto threads_before = CpuMsByThread(router_->pid());
@@ -229,9 +243,14 @@ class Bench {
       const double used = ms - (found == threads_before.end() ? 0 : found->second);
       if (used > 0) std::printf("  %-15s %.3f ms a request\n", name.c_str(), used / requests);
     }
-    std::printf("first token       p50 %.2f ms, p90 %.2f ms, p99 %.2f ms\n",
-                report.FirstTokenMs(0.5), report.FirstTokenMs(0.9), report.FirstTokenMs(0.99));
+    PrintQuantiles("first token", report.first_token_ms);
+    PrintQuantiles("without nodes", report.added_ms);
     return absl::OkStatus();
+  }
+
+  static void PrintQuantiles(const char* what, const std::vector<double>& ms) {
+    std::printf("%-17s p50 %.2f ms, p90 %.2f ms, p99 %.2f ms\n", what, Quantile(ms, 0.5),
+                Quantile(ms, 0.9), Quantile(ms, 0.99));
   }
 
   absl::Status MeasureMemory() {
