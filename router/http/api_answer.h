@@ -70,6 +70,7 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
 
   const std::shared_ptr<HttpExchange> exchange_;
   const bool stream_;
+  bool writes_start_ = false;  // an event says that a choice begins; fixed before sessions start
   const Options options_;
   const std::unique_ptr<AnswerFormat> format_;
   // Bound: one for each prompt, kPromptsMax (1,024).
