@@ -182,9 +182,10 @@ void ScriptedNodes::Step() {
   v1::NodeMessage message;
   v1::TokensGenerated tokens;
   v1::NodeMessage ends;
+  ++steps_;
   for (auto it = running_.begin(); it != running_.end();) {
     Running& running = it->second;
-    if (!running.generating) {
+    if (!running.generating || (it->first + steps_) % options_.turns != 0) {
       ++it;
       continue;
     }

@@ -26,6 +26,9 @@ namespace tandem::bench {
 struct ScriptedOptions {
   v1::GetModelResponse model;  // what the router serves
   absl::Duration step_time = absl::Milliseconds(2);
+  // A sequence has its turn in every so manieth step: thousands of slow streams whose tokens do not
+  // all come at once, as those of many nodes would not.
+  uint64_t turns = 1;
   int64_t blocks = 4096;  // prompts' blocks that each node says it keeps
 };
 
@@ -82,6 +85,7 @@ class ScriptedNodes final : public rpc::FleetClient::Listener {
   absl::flat_hash_map<uint64_t, Running> running_ ABSL_GUARDED_BY(mutex_);  // by lease
   // Bound: the requests whose first token the client has not seen.
   absl::flat_hash_map<std::string, absl::Duration> held_ ABSL_GUARDED_BY(mutex_);
+  uint64_t steps_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_lease_ ABSL_GUARDED_BY(mutex_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Thread thread_;
