@@ -48,8 +48,10 @@ void AnswerFormat::Add(size_t prompt, const v1::GenerateResponse& part, std::str
       const v1::Finished& finished = part.finished();
       if (finished.sequence_index() >= api_.n) break;
       const size_t index = index_of(finished.sequence_index());
-      choices_[index].finished = finished;
-      choices_[index].ended = true;
+      Choice& choice = choices_[index];
+      choice.reason = finished.reason();
+      choice.stop_string = finished.stop_string();
+      if (api_.timing) choice.finished = finished;
       its_prompt.cached_tokens = finished.usage().cached_tokens();
       usage_.completion_tokens += finished.usage().output_tokens();
       OnFinished(index, events);
@@ -182,8 +184,8 @@ std::string AnswerFormat::FinishReasonText(v1::FinishReason reason) {
 }
 
 Json AnswerFormat::StopReason(const Choice& choice) {
-  if (choice.finished.stop_string().empty()) return nullptr;
-  return choice.finished.stop_string();
+  if (choice.stop_string.empty()) return nullptr;
+  return choice.stop_string;
 }
 
 Json AnswerFormat::TokenIdsJson(const v1::Delta& delta) {

@@ -50,8 +50,9 @@ class AnswerFormat {
     size_t prompt = 0;
     std::string text;
     std::vector<int32_t> token_ids;
-    v1::Finished finished;
-    bool ended = false;
+    v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
+    std::string stop_string;
+    v1::Finished finished;  // where its timing was asked for
   };
   struct Prompt {
     std::vector<int32_t> token_ids;

@@ -13,9 +13,7 @@ class PromptSink final : public AnswerSink {
  public:
   PromptSink(std::shared_ptr<ApiAnswer> answer, size_t prompt)
       : answer_(std::move(answer)), prompt_(prompt) {}
-  bool OnPart(v1::GenerateResponse part, bool) override {
-    return answer_->Offer(prompt_, std::move(part));
-  }
+  bool OnPart(v1::GenerateResponse& part, bool) override { return answer_->Offer(prompt_, part); }
   void OnEnd(const absl::Status& status) override { answer_->Ended(status); }
 
  private:
@@ -33,11 +31,13 @@ void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
   api.requests.clear();
   api.prompts = requests.size();
   const bool stream = api.stream;
+  const bool writes_start = api.kind == ApiKind::kChat;
   auto format = api.kind == ApiKind::kChat
                     ? NewChatFormat(std::move(api), options.head, tokenizer)
                     : NewCompletionFormat(std::move(api), options.head, tokenizer);
   auto answer =
       std::make_shared<ApiAnswer>(exchange, stream, std::move(options), std::move(format));
+  answer->writes_start_ = writes_start;
   exchange->Wait(answer);
   answer->StartSessions(requests, deps, arrival);
 }
@@ -75,14 +75,16 @@ void ApiAnswer::Wake() {
   });
 }
 
-bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse part) {
+bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse& part) {
+  // Nothing is written at the start of a completion.
+  const bool urgent = stream_ && (!part.has_started() || writes_start_);
   bool wake = false;
   {
     absl::MutexLock lock(&mutex_);
     if (gone_) return true;
     if (parts_.size() >= kPartsMax) return false;
     parts_.Add(prompt, part);
-    if (stream_ || parts_.size() % kHeap == 0) wake = MustWake();
+    if (urgent || parts_.size() % kHeap == 0) wake = MustWake();
   }
   if (wake) Wake();
   return true;

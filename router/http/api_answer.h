@@ -41,8 +41,8 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
         options_(std::move(options)),
         format_(std::move(format)) {}
 
-  // A part of prompt number `prompt`. False: too many wait.
-  bool Offer(size_t prompt, v1::GenerateResponse part);
+  // Takes a part of prompt number `prompt`; room is left in it. False: too many wait.
+  bool Offer(size_t prompt, v1::GenerateResponse& part);
   // The session of that prompt has ended.
   void Ended(const absl::Status& status);
 
@@ -70,6 +70,7 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
 
   const std::shared_ptr<HttpExchange> exchange_;
   const bool stream_;
+  bool writes_start_ = false;  // an event says that a choice begins; fixed before sessions start
   const Options options_;
   const std::unique_ptr<AnswerFormat> format_;
   // Bound: one for each prompt, kPromptsMax (1,024).

@@ -94,7 +94,7 @@ class ChatFormat final : public AnswerFormat {
   }
 
   std::string FinishReason(size_t index) const {
-    const v1::FinishReason reason = choices_[index].finished.reason();
+    const v1::FinishReason reason = choices_[index].reason;
     // A call that the model was made to write ends like an answer, as in OpenAI's API.
     const bool calls = messages_[index].finder.found() && api_.tool_mode != ToolMode::kNamed;
     return calls && reason == v1::FINISH_REASON_STOP ? "tool_calls" : FinishReasonText(reason);

@@ -56,10 +56,9 @@ class CompletionFormat final : public AnswerFormat {
       if (!logprobs_.empty()) whole_logprobs_[index] = logprobs_[index].Take();
       return;
     }
-    std::string members =
-        absl::StrCat("\"index\":", index, ",\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"",
-                     FinishReasonText(choice.finished.reason()),
-                     "\",\"stop_reason\":", JsonText(StopReason(choice)));
+    std::string members = absl::StrCat(
+        "\"index\":", index, ",\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"",
+        FinishReasonText(choice.reason), "\",\"stop_reason\":", JsonText(StopReason(choice)));
     if (api_.return_token_ids) {
       absl::StrAppend(&members,
                       ",\"prompt_token_ids\":", JsonText(Json(prompts_[choice.prompt].token_ids)));
@@ -72,7 +71,7 @@ class CompletionFormat final : public AnswerFormat {
     Json object = {{"index", index},
                    {"text", choice.text},
                    {"logprobs", logprobs_.empty() ? Json() : whole_logprobs_[index]},
-                   {"finish_reason", FinishReasonText(choice.finished.reason())},
+                   {"finish_reason", FinishReasonText(choice.reason)},
                    {"stop_reason", StopReason(choice)}};
     const Prompt& prompt = prompts_[choice.prompt];
     if (api_.return_token_ids) {

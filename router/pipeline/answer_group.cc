@@ -43,45 +43,42 @@ AnswerGroup::Parts AnswerGroup::OnScores(const PromptScored& event) {
   return parts;
 }
 
-AnswerGroup::Parts AnswerGroup::OnTokens(const TokensReady& event) {
+bool AnswerGroup::OnTokens(const TokensReady& event, v1::GenerateResponse& part) {
   Answer& answer = At(event.sequence_index);
-  v1::Delta delta;
+  v1::Delta& delta = *part.mutable_delta();
+  delta.Clear();
   delta.set_sequence_index(event.sequence_index);
   for (const v1::GeneratedToken& token : event.tokens) {
     // Computed before the stop string was seen: not part of the answer.
     if (answer.assembler->stopped()) break;
     ++answer.output_tokens;
     answer.logprob_sum += static_cast<double>(token.logprob());
-    std::string text = answer.assembler->Append(token.token_id());
+    const std::string text = answer.assembler->Append(token.token_id());
     if (token.index() < options_.resume_from_token) continue;
     delta.mutable_text()->append(text);
     if (options_.return_tokens) *delta.add_tokens() = Shown(token);
   }
-  Parts parts;
-  Give(answer, std::move(delta), parts);
-  return parts;
+  return Give(answer, delta);
 }
 
-void AnswerGroup::Give(Answer& answer, v1::Delta delta, Parts& parts) {
+bool AnswerGroup::Give(Answer& answer, v1::Delta& delta) {
   if (!std::exchange(answer.begun, true) && options_.resume_from_token == 0)
-    delta.set_text(options_.echo + delta.text());
-  if (delta.text().empty() && delta.tokens_size() == 0) return;
-  if (!keeps()) {
-    *parts.emplace_back().mutable_delta() = std::move(delta);
-    return;
-  }
+    delta.mutable_text()->insert(0, options_.echo);
+  if (delta.text().empty() && delta.tokens_size() == 0) return false;
+  if (!keeps()) return true;
   answer.kept.mutable_text()->append(delta.text());
   for (v1::GeneratedToken& token : *delta.mutable_tokens())
     *answer.kept.add_tokens() = std::move(token);
+  return false;
 }
 
-AnswerGroup::Parts AnswerGroup::OnDone(const RequestDone& event) {
+AnswerGroup::Parts AnswerGroup::OnDone(RequestDone event) {
   Answer& answer = At(event.sequence_index);
   Parts parts;
   v1::Delta rest;
   rest.set_sequence_index(event.sequence_index);
   rest.set_text(answer.assembler->Flush());
-  Give(answer, std::move(rest), parts);
+  if (Give(answer, rest)) *parts.emplace_back().mutable_delta() = std::move(rest);
   v1::Finished& finished = answer.finished;
   finished.set_sequence_index(event.sequence_index);
   // The stop string may be whole with the last token that max_tokens allows: then the node's end
@@ -90,13 +87,13 @@ AnswerGroup::Parts AnswerGroup::OnDone(const RequestDone& event) {
       answer.assembler->stopped() && event.reason == request::FinishReason::kLength;
   finished.set_reason(rpc::ToWire(stopped ? request::FinishReason::kStop : event.reason));
   finished.set_stop_string(std::string(answer.assembler->stop_string()));
-  *finished.mutable_usage() = event.usage;
+  *finished.mutable_usage() = std::move(event.usage);
   finished.mutable_usage()->set_output_tokens(answer.output_tokens);
-  *finished.mutable_route() = event.route;
-  *finished.mutable_timing() = event.timing;
+  *finished.mutable_route() = std::move(event.route);
+  *finished.mutable_timing() = std::move(event.timing);
   if (!options_.return_gaps) finished.mutable_timing()->clear_gap_ms();
   if (!keeps()) {
-    *parts.emplace_back().mutable_finished() = finished;
+    *parts.emplace_back().mutable_finished() = std::move(finished);
     return parts;
   }
   return event.last ? GiveBest() : parts;

@@ -38,8 +38,9 @@ class AnswerGroup {
   AnswerGroup(AnswerOptions options, const NewAssembler& new_assembler);
 
   Parts OnScores(const PromptScored& event);
-  Parts OnTokens(const TokensReady& event);
-  Parts OnDone(const RequestDone& event);
+  // True: `part`, whose room is used again, is a delta to send.
+  bool OnTokens(const TokensReady& event, v1::GenerateResponse& part);
+  Parts OnDone(RequestDone event);
   // A stop string of this answer was found: the caller calls RouterCore::FinishSequence(kStop).
   bool stopped(int32_t sequence_index) const;
 
@@ -56,8 +57,8 @@ class AnswerGroup {
 
   bool keeps() const { return options_.n < options_.sequences; }
   Answer& At(int32_t sequence_index);
-  // Gives the delta out, or keeps it.
-  void Give(Answer& answer, v1::Delta delta, Parts& parts);
+  // Whether the delta is to be sent; it is not when it is kept, or says nothing.
+  bool Give(Answer& answer, v1::Delta& delta);
   // Leaves out what the client did not ask for.
   v1::GeneratedToken Shown(const v1::GeneratedToken& token) const;
   Parts GiveBest();

@@ -27,8 +27,12 @@ Serial RouterCoreImpl::AddSequence(RequestGroup& group, RequestInput input, absl
 }
 
 void RouterCoreImpl::AddSequences(RequestGroup& group, RequestInput input, absl::Time now) {
+  if (input.sequences == 1) {
+    AddSequence(group, std::move(input), now);
+    return;
+  }
   RequestInput leader = input;
-  leader.installs_prompt = input.sequences > 1;
+  leader.installs_prompt = true;
   AddSequence(group, std::move(leader), now);
   for (int32_t i = 1; i < input.sequences; ++i) {
     RequestInput follower = input;

@@ -347,6 +347,12 @@ std::array<int64_t, 5> RouterCoreImpl::requests_by_state() const {
   return counts;
 }
 
-RouterActions RouterCoreImpl::TakeActions() { return std::exchange(actions_, {}); }
+RouterActions RouterCoreImpl::TakeActions() {
+  // As many events as now may come next time: growing moves them all.
+  constexpr size_t kRoomMax = 1024;
+  RouterActions taken = std::exchange(actions_, {});
+  actions_.client_events.reserve(std::min(taken.client_events.size(), kRoomMax));
+  return taken;
+}
 
 }  // namespace tandem::router

@@ -132,25 +132,26 @@ void AnswerSession::Cancel() {
 void AnswerSession::Accepted() {
   v1::GenerateResponse part;
   *part.mutable_started() = started_;
-  Send(std::move(part));
+  Send(part);
 }
 
-request::FinishReason AnswerSession::OnEvent(const ClientEvent& event) {
+request::FinishReason AnswerSession::OnEvent(ClientEvent event) {
   if (const auto* failed = std::get_if<RequestFailed>(&event)) {
     Fail(failed->status);
     return request::FinishReason::kNone;
   }
-  if (const auto* done = std::get_if<RequestDone>(&event)) {
-    if (done->last) over_ = true;
+  if (auto* done = std::get_if<RequestDone>(&event)) {
+    const bool last = done->last;
+    if (last) over_ = true;
     deps_.traces.OnDone(id_.value(), submitted_, *done);
-    SendAll(answers_->OnDone(*done), done->last);
-    if (done->last) End(absl::OkStatus());
+    SendAll(answers_->OnDone(*std::move(done)), last);
+    if (last) End(absl::OkStatus());
   } else if (const auto* scored = std::get_if<PromptScored>(&event)) {
     SendAll(answers_->OnScores(*scored), false);
   } else {
     const auto& tokens = std::get<TokensReady>(event);
     Measure(tokens);
-    SendAll(answers_->OnTokens(tokens), false);
+    if (answers_->OnTokens(tokens, part_)) Send(part_);
     if (answers_->stopped(tokens.sequence_index)) return request::FinishReason::kStop;
   }
   if (!overflowed_ || sink_ == nullptr) return request::FinishReason::kNone;
@@ -163,17 +164,19 @@ void AnswerSession::Measure(const TokensReady& event) {
   if (event.tokens.empty()) return;
   const absl::Time now = RealClock().Now();
   if (last_tokens_.empty()) deps_.metrics.OnFirstToken(now - submitted_);
-  const auto [last, first] = last_tokens_.try_emplace(event.sequence_index, now);
+  const auto index = static_cast<size_t>(event.sequence_index);
+  if (last_tokens_.size() <= index) last_tokens_.resize(index + 1, absl::InfinitePast());
+  absl::Time& last = last_tokens_[index];
   deps_.metrics.OnTokens(static_cast<int64_t>(event.tokens.size()),
-                         first ? absl::ZeroDuration() : now - last->second);
-  last->second = now;
+                         last == absl::InfinitePast() ? absl::ZeroDuration() : now - last);
+  last = now;
 }
 
 void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].has_finished())
       deps_.metrics.OnFinished(parts[i].finished(), RealClock().Now() - submitted_);
-    Send(std::move(parts[i]), last && i + 1 == parts.size());
+    Send(parts[i], last && i + 1 == parts.size());
   }
 }
 
@@ -186,14 +189,15 @@ void AnswerSession::Fail(const absl::Status& status) {
   End(status);
 }
 
-void AnswerSession::Send(v1::GenerateResponse part, bool last) {
-  if (sink_ != nullptr && !sink_->OnPart(std::move(part), last)) overflowed_ = true;
+void AnswerSession::Send(v1::GenerateResponse& part, bool last) {
+  if (sink_ != nullptr && !sink_->OnPart(part, last)) overflowed_ = true;
 }
 
 void AnswerSession::End(const absl::Status& status) {
   if (sink_ == nullptr) return;
   sink_->OnEnd(status);
   sink_ = nullptr;
+  part_ = v1::GenerateResponse();  // here, not on the thread that lets go of the session
 }
 
 }  // namespace tandem::router

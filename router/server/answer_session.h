@@ -15,7 +15,7 @@
 #include <memory>
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "router/model_assets.h"
@@ -32,9 +32,10 @@ namespace tandem::router {
 class AnswerSink {
  public:
   virtual ~AnswerSink() = default;
-  // Takes the next part; nothing but OnEnd(OK) follows one that is `last`. False: its client has
-  // left too much unread, the request (and it alone) is ended.
-  virtual bool OnPart(v1::GenerateResponse part, bool last) = 0;
+  // Takes the next part; nothing but OnEnd(OK) follows one that is `last`. What is left in `part`
+  // is of no meaning, but its room serves the next one. False: its client has left too much unread,
+  // the request (and it alone) is ended.
+  virtual bool OnPart(v1::GenerateResponse& part, bool last) = 0;
   // Exactly once, after every part; not OK when the answer is incomplete.
   virtual void OnEnd(const absl::Status& status) = 0;
 };
@@ -77,7 +78,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   void Accepted();
   // What should end because of this event: its sequence (kStop, a stop string), the whole request
   // (kAborted, a client that does not read), or nothing (kNone).
-  request::FinishReason OnEvent(const ClientEvent& event);
+  request::FinishReason OnEvent(ClientEvent event);
   // Ends the stream with an error.
   void Fail(const absl::Status& status);
 
@@ -87,7 +88,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   absl::Status PrepareAnswers(const v1::GenerateRequest& request, RequestInput& input);
   void Measure(const TokensReady& event);
   void SendAll(AnswerGroup::Parts parts, bool last);
-  void Send(v1::GenerateResponse part, bool last = false);
+  void Send(v1::GenerateResponse& part, bool last = false);
   void End(const absl::Status& status);
 
   const Deps deps_;
@@ -95,8 +96,9 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   RequestId id_;
   absl::Time submitted_;
   bool resumes_ = false;
-  // Bound: kSequencesMax (128).
-  absl::flat_hash_map<int32_t, absl::Time> last_tokens_;  // of each sequence; router thread
+  // When each sequence's last tokens came; router thread. Bound: kSequencesMax (128).
+  absl::InlinedVector<absl::Time, 1> last_tokens_;
+  v1::GenerateResponse part_;  // room for the next delta; router thread
   v1::Started started_;
   std::unique_ptr<AnswerGroup> answers_;
   bool overflowed_ = false;        // a part was not taken

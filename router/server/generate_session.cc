@@ -31,7 +31,7 @@ GenerateSession* GenerateSession::Refuse(const absl::Status& status) {
   return session.get();
 }
 
-bool GenerateSession::OnPart(v1::GenerateResponse part, bool last) {
+bool GenerateSession::OnPart(v1::GenerateResponse& part, bool last) {
   if (charge_ != nullptr && part.has_finished()) {
     const v1::Usage& usage = part.finished().usage();
     // The answers of one request share its prompt.

@@ -31,7 +31,7 @@ class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   GenerateSession() : outbox_(kOutboxMax) {}
 
   // ---- AnswerSink
-  bool OnPart(v1::GenerateResponse part, bool last) override;
+  bool OnPart(v1::GenerateResponse& part, bool last) override;
   void OnEnd(const absl::Status& status) override;
 
   // ---- gRPC

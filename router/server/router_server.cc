@@ -197,15 +197,18 @@ class RouterServerImpl final : public RouterServer {
     for (auto& [node, message] : messages) fleet_service_.Send(node, std::move(message));
   }
 
-  void Deliver(const RequestId& id, const ClientEvent& event, absl::Time now) {
+  void Deliver(const RequestId& id, ClientEvent& event, absl::Time now) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
-    const request::FinishReason end = found->second->OnEvent(event);
     const auto* done = std::get_if<RequestDone>(&event);
-    if (std::holds_alternative<RequestFailed>(event) || (done != nullptr && done->last)) {
+    const bool ended = std::holds_alternative<RequestFailed>(event) || (done && done->last);
+    const auto* tokens = std::get_if<TokensReady>(&event);
+    const int32_t sequence_index = tokens == nullptr ? 0 : tokens->sequence_index;
+    const request::FinishReason end = found->second->OnEvent(std::move(event));
+    if (ended) {
       sessions_.erase(found);
     } else if (end == request::FinishReason::kStop) {
-      core_->FinishSequence(id, std::get<TokensReady>(event).sequence_index, end, now);
+      core_->FinishSequence(id, sequence_index, end, now);
     } else if (end != request::FinishReason::kNone) {
       core_->Finish(id, end, now);
     }

@@ -18,9 +18,13 @@ v1::RequestTrace& TraceStore::At(const std::string& request_id, absl::Time submi
   }
   if (static_cast<int64_t>(traces_.size()) >= requests_max_) {
     by_id_.erase(traces_.front().request_id());
-    traces_.pop_front();
+    // The room of the oldest is used again.
+    traces_.splice(traces_.end(), traces_, traces_.begin());
+    traces_.back().Clear();
+  } else {
+    traces_.emplace_back();
   }
-  v1::RequestTrace& trace = traces_.emplace_back();
+  v1::RequestTrace& trace = traces_.back();
   trace.set_request_id(request_id);
   trace.set_submitted_s(submitted_s);
   by_id_[request_id] = std::prev(traces_.end());

@@ -92,12 +92,14 @@ class Load {
     }
     report_.took = absl::Now() - begin;
     std::sort(report_.first_token_ms.begin(), report_.first_token_ms.end());
+    std::sort(report_.added_ms.begin(), report_.added_ms.end());
     return std::move(report_);
   }
 
  private:
   struct Connection {
     int fd = -1;
+    int64_t number = 0;  // of its request
     absl::Time sent;
     bool token_seen = false;
     std::string answer;
@@ -122,6 +124,7 @@ class Load {
       connection.token_seen = false;
       connection.answer.clear();
       if (options_.fresh) RETURN_IF_ERROR(Open(connection));
+      connection.number = sent_;
       const std::string& bytes = requests_[static_cast<size_t>(sent_++)];
       // The socket blocks: a request is smaller than what the kernel buffers.
       if (::send(connection.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) !=
@@ -137,12 +140,13 @@ class Load {
 
   absl::Status ReceiveSome() {
     std::array<epoll_event, 256> events;
-    int wait_ms = 1000;
+    absl::Duration wait = absl::Seconds(1);
     if (options_.rate > 0 && sent_ < options_.requests && !idle_.empty()) {
-      wait_ms = std::clamp<int>(static_cast<int>(absl::ToInt64Milliseconds(next_at_ - absl::Now())),
-                                0, 1000);
+      wait = std::clamp(next_at_ - absl::Now(), absl::ZeroDuration(), wait);
     }
-    const int count = ::epoll_wait(epoll_, events.data(), events.size(), wait_ms);
+    // Waiting by whole milliseconds would mean to spin on a core that the router wants.
+    const timespec timeout = absl::ToTimespec(wait);
+    const int count = ::epoll_pwait2(epoll_, events.data(), events.size(), &timeout, nullptr);
     for (int i = 0; i < count; ++i) {
       RETURN_IF_ERROR(Receive(*static_cast<Connection*>(events[static_cast<size_t>(i)].data.ptr)));
     }
@@ -156,7 +160,10 @@ class Load {
     if (got > 0) connection.answer.append(bytes.data(), static_cast<size_t>(got));
     if (!connection.token_seen && absl::StrContains(connection.answer, "\"text\":")) {
       connection.token_seen = true;
-      report_.first_token_ms.push_back(absl::ToDoubleMilliseconds(absl::Now() - connection.sent));
+      const absl::Duration took = absl::Now() - connection.sent;
+      report_.first_token_ms.push_back(absl::ToDoubleMilliseconds(took));
+      report_.added_ms.push_back(
+          absl::ToDoubleMilliseconds(took - options_.held(connection.number)));
     }
     const bool whole = absl::EndsWith(connection.answer, kEnd);
     if (!whole && got > 0) return absl::OkStatus();
@@ -190,10 +197,10 @@ class Load {
 
 }  // namespace
 
-double LoadReport::FirstTokenMs(double p) const {
-  if (first_token_ms.empty()) return 0;
-  const auto at = static_cast<size_t>(p * static_cast<double>(first_token_ms.size()));
-  return first_token_ms[std::min(at, first_token_ms.size() - 1)];
+double Quantile(const std::vector<double>& ascending, double p) {
+  if (ascending.empty()) return 0;
+  const auto at = static_cast<size_t>(p * static_cast<double>(ascending.size()));
+  return ascending[std::min(at, ascending.size() - 1)];
 }
 
 absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options) { return Load(options).Run(); }

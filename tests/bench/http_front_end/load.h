@@ -16,6 +16,8 @@ struct LoadOptions {
   std::string address;  // host:port of this machine
   // The body of request number i.
   std::function<std::string(int64_t)> body;
+  // How long its nodes have held request number i; called when its first token has come.
+  std::function<absl::Duration(int64_t)> held;
   int64_t requests = 20000;
   int connections = 192;
   bool fresh = false;  // a connection for each request
@@ -28,9 +30,11 @@ struct LoadReport {
   int64_t events = 0;  // of all answers, [DONE] included
   absl::Duration took;
   std::vector<double> first_token_ms;  // ascending
-  // The p-quantile.
-  double FirstTokenMs(double p) const;
+  std::vector<double> added_ms;        // of these, without what the nodes held; ascending
 };
+
+// The p-quantile of ascending values; 0 of none.
+double Quantile(const std::vector<double>& ascending, double p);
 
 // kInternal naming the first answer that was not whole.
 absl::StatusOr<LoadReport> RunLoad(const LoadOptions& options);

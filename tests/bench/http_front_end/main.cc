@@ -1,9 +1,6 @@
 // What the router's HTTP front end costs: a real tandem-router (with the model's tokenizer), nodes
 // that make tokens up (scripted_nodes.h) and a client (load.h) in this process.
-//   bench_http_front_end                       text prompts: requests/s, CPU a request, first
-//   tokens bench_http_front_end --prompt=tokens       token ids instead bench_http_front_end
-//   --connections=1       the same, idle bench_http_front_end --mode=memory         growth over
-//   many distinct prompts bench_http_front_end --mode=streams        what an open stream takes
+// docs/TESTING.md has its command lines.
 #include <sched.h>
 #include <signal.h>
 
@@ -16,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -42,6 +40,7 @@ struct BenchConfig {
   bool fresh = false;
   double rate = 0;
   absl::Duration step_time = absl::Milliseconds(2);
+  int32_t turns = 1;
   int32_t http_threads = 2;
   int32_t router_core = -1;
   std::string router_binary = TANDEM_BINARY_DIR "/bin/tandem-router";
@@ -59,6 +58,7 @@ void Register(config::Schema& schema, BenchConfig& config) {
   schema.Add("fresh", &config.fresh, "A connection for each request.");
   schema.Add("rate", &config.rate, "Requests a second at random times; 0 = closed loop.");
   schema.Add("step-time", &config.step_time, "Between an answer's tokens.");
+  schema.Add("turns", &config.turns, "A stream has a token in every so manieth step.", {.min = 1});
   schema.Add("http-threads", &config.http_threads, "The router's.", {.min = 1, .max = 64});
   schema.Add("router-core", &config.router_core, "Pin the router to this core; -1 = none.");
   schema.Add("router-binary", &config.router_binary, "The tandem-router measured.");
@@ -145,11 +145,17 @@ class Bodies {
                                         std::max(1.0, count));
   }
 
+  // What request `number` calls itself.
+  static std::string IdOf(int64_t number) {
+    return absl::StrFormat("cmpl-%032x", static_cast<uint64_t>(number));
+  }
+
   std::string Of(int64_t number, int32_t output_tokens) const {
     std::mt19937_64 random(static_cast<uint64_t>(number));
     nlohmann::json body = {{"max_tokens", output_tokens},
                            {"ignore_eos", true},
                            {"stream", true},
+                           {"request_id", IdOf(number)},
                            {"temperature", 0.0}};
     if (config_.prompt == "text") {
       const size_t room = text_.size() - prompt_bytes_;
@@ -187,8 +193,9 @@ class Bench {
     ASSIGN_OR_RETURN(v1::GetModelResponse model, client_->GetModel());
     model.set_name(router_->model);
     nodes_ = ScriptedNodes::Start(
-        router_->fleet,
-        {.model = model, .step_time = config_.mode == "streams" ? kStreamStep : config_.step_time});
+        router_->fleet, {.model = model,
+                         .step_time = config_.mode == "streams" ? kStreamStep : config_.step_time,
+                         .turns = static_cast<uint64_t>(config_.turns)});
     bodies_ = std::make_unique<Bodies>(config_, model, *client_);
     if (config_.mode != "streams") RETURN_IF_ERROR(Warm());
     if (config_.mode == "streams") return MeasureStreams();
@@ -204,11 +211,20 @@ class Bench {
     load.fresh = config_.fresh;
     load.rate = config_.rate;
     load.body = [this, first](int64_t i) { return bodies_->Of(first + i, config_.output_tokens); };
+    load.held = [this, first](int64_t i) { return nodes_->TakeHeld(Bodies::IdOf(first + i)); };
     return load;
   }
 
   // Both nodes have joined, and memory has been touched.
-  absl::Status Warm() { return RunLoad(NewLoad(1'000'000'000, 2000)).status(); }
+  absl::Status Warm() {
+    LoadOptions load = NewLoad(1'000'000'000, 2000);
+    load.connections = 192;
+    if (config_.turns > 1)
+      load.body = [this](int64_t i) { return bodies_->Of(1'000'000'000 + i, 2); };
+    load.fresh = false;
+    load.rate = 0;
+    return RunLoad(load).status();
+  }
 
   absl::Status MeasureLoad() {
     const auto threads_before = CpuMsByThread(router_->pid());
@@ -229,9 +245,14 @@ class Bench {
       const double used = ms - (found == threads_before.end() ? 0 : found->second);
       if (used > 0) std::printf("  %-15s %.3f ms a request\n", name.c_str(), used / requests);
     }
-    std::printf("first token       p50 %.2f ms, p90 %.2f ms, p99 %.2f ms\n",
-                report.FirstTokenMs(0.5), report.FirstTokenMs(0.9), report.FirstTokenMs(0.99));
+    PrintQuantiles("first token", report.first_token_ms);
+    PrintQuantiles("without nodes", report.added_ms);
     return absl::OkStatus();
+  }
+
+  static void PrintQuantiles(const char* what, const std::vector<double>& ms) {
+    std::printf("%-17s p50 %.2f ms, p90 %.2f ms, p99 %.2f ms\n", what, Quantile(ms, 0.5),
+                Quantile(ms, 0.9), Quantile(ms, 0.99));
   }
 
   absl::Status MeasureMemory() {

@@ -74,11 +74,19 @@ void ScriptedNodes::OnDisconnected(rpc::FleetClient&, uint64_t, const absl::Stat
 
 void ScriptedNodes::OnMessage(rpc::FleetClient& client, uint64_t connection,
                               v1::RouterMessage message) {
+  const absl::Time came = absl::Now();
   absl::MutexLock lock(&mutex_);
   v1::NodeMessage reply;
+  std::vector<std::string> answered;
   for (const v1::NodeCommand& command : message.commands()) {
-    if (command.has_run()) OnRun(command.run(), reply);
-    if (command.has_prefill()) OnPrefill(command.prefill(), reply);
+    if (command.has_run()) {
+      OnRun(command.run(), reply);
+      answered.push_back(command.run().leg().request_id());
+    }
+    if (command.has_prefill()) {
+      OnPrefill(command.prefill(), reply);
+      answered.push_back(command.prefill().leg().request_id());
+    }
     if (command.has_abort()) {
       absl::erase_if(running_, [&command](const auto& entry) {
         const v1::Leg& leg = entry.second.leg;
@@ -87,7 +95,17 @@ void ScriptedNodes::OnMessage(rpc::FleetClient& client, uint64_t connection,
       });
     }
   }
+  for (const std::string& id : answered) held_[id] += absl::Now() - came;
   if (reply.events_size() > 0) client.Send(connection, std::move(reply));
+}
+
+absl::Duration ScriptedNodes::TakeHeld(const std::string& request_id) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = held_.find(request_id);
+  if (found == held_.end()) return absl::ZeroDuration();
+  const absl::Duration held = found->second;
+  held_.erase(found);
+  return held;
 }
 
 void ScriptedNodes::OnRun(const v1::Run& run, v1::NodeMessage& reply) {
@@ -164,9 +182,10 @@ void ScriptedNodes::Step() {
   v1::NodeMessage message;
   v1::TokensGenerated tokens;
   v1::NodeMessage ends;
+  ++steps_;
   for (auto it = running_.begin(); it != running_.end();) {
     Running& running = it->second;
-    if (!running.generating) {
+    if (!running.generating || (it->first + steps_) % options_.turns != 0) {
       ++it;
       continue;
     }

@@ -1,9 +1,11 @@
 // One prefill and one decode node without an engine: they speak the fleet's protocol as real nodes
 // do and make tokens up, one a sequence and step, so that what a router costs can be measured on a
-// machine that has no room for engines beside it. The first token comes at once, so a client's time
-// to it is the time that the router and the wire take.
+// machine that has no room for engines beside it. The first token comes at once, and how long the
+// nodes held its request until then is told (TakeHeld): the rest of a client's time to it is what
+// the router, the wire and both ends' sockets take.
 //
-// Thread safety: Start and the destructor by the owner; the rest is gRPC's and the step thread's.
+// Thread safety: Start and the destructor by the owner; TakeHeld from any thread; the rest is
+// gRPC's and the step thread's.
 #pragma once
 
 #include <deque>
@@ -24,6 +26,9 @@ namespace tandem::bench {
 struct ScriptedOptions {
   v1::GetModelResponse model;  // what the router serves
   absl::Duration step_time = absl::Milliseconds(2);
+  // A sequence has its turn in every so manieth step: thousands of slow streams whose tokens do not
+  // all come at once, as those of many nodes would not.
+  uint64_t turns = 1;
   int64_t blocks = 4096;  // prompts' blocks that each node says it keeps
 };
 
@@ -34,6 +39,10 @@ class ScriptedNodes final : public rpc::FleetClient::Listener {
                                               const ScriptedOptions& options);
   ScriptedNodes(const std::string& fleet_address, const ScriptedOptions& options);
   ~ScriptedNodes() override;
+
+  // How long the nodes worked at the request so far: from the arrival of each command for it until
+  // its answer was handed over. Forgets it. Zero for unknown ones.
+  absl::Duration TakeHeld(const std::string& request_id);
 
   void OnConnected(rpc::FleetClient& client, uint64_t connection) override;
   void OnMessage(rpc::FleetClient& client, uint64_t connection, v1::RouterMessage message) override;
@@ -74,6 +83,9 @@ class ScriptedNodes final : public rpc::FleetClient::Listener {
   absl::Mutex mutex_;
   Node prefill_, decode_;
   absl::flat_hash_map<uint64_t, Running> running_ ABSL_GUARDED_BY(mutex_);  // by lease
+  // Bound: the requests whose first token the client has not seen.
+  absl::flat_hash_map<std::string, absl::Duration> held_ ABSL_GUARDED_BY(mutex_);
+  uint64_t steps_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_lease_ ABSL_GUARDED_BY(mutex_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Thread thread_;

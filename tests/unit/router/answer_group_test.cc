@@ -1,5 +1,6 @@
 // Goal: why an answer ended does not depend on how its node's messages fall: a stop string that is
-// whole with the last token allowed ends the answer, not the length.
+// whole with the last token allowed ends the answer, not the length. And room that is used again
+// sends nothing twice.
 #include "router/pipeline/answer_group.h"
 
 #include <gtest/gtest.h>
@@ -30,13 +31,34 @@ v1::FinishReason ReasonFor(const std::string& stop_string, request::FinishReason
     token.set_index(i);
     tokens.tokens.push_back(token);
   }
-  group.OnTokens(tokens);
+  v1::GenerateResponse part;
+  EXPECT_TRUE(group.OnTokens(tokens, part));
   RequestDone done;
   done.reason = reason;
   done.last = true;
   for (const v1::GenerateResponse& part : group.OnDone(done))
     if (part.has_finished()) return part.finished().reason();
   return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+TEST(AnswerGroup, WhatAPartHeldBeforeIsNotSentAgain) {
+  AnswerGroup group({.sequences = 1, .n = 1, .return_tokens = true, .echo = "echo "}, [] {
+    return std::make_unique<AnswerAssembler>(std::make_unique<ByteDetokenizer>(),
+                                             request::StopParams{.max_tokens = 9},
+                                             std::vector<TokenId>{});
+  });
+  v1::GenerateResponse part;
+  part.mutable_finished()->set_stop_string("of another sequence");
+  std::string text;
+  for (int i = 0; i < 3; ++i) {
+    TokensReady event;
+    event.tokens.emplace_back().set_token_id('a' + i);
+    event.tokens.back().set_index(i);
+    ASSERT_TRUE(group.OnTokens(event, part));
+    EXPECT_EQ(part.delta().tokens_size(), 1);
+    text += part.delta().text();
+  }
+  EXPECT_EQ(text, "echo abc");
 }
 
 TEST(AnswerGroup, AStopStringThatEndsWithTheLastTokenIsTheReason) {

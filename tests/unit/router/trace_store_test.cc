@@ -27,6 +27,10 @@ TEST(TraceStore, TheOldestGoFirst) {
   TraceStore store(3);
   for (int i = 0; i < 10; ++i) store.OnDone(absl::StrCat("r", i), kNow, Done(0, 1));
   for (int i = 0; i < 10; ++i) EXPECT_EQ(store.Find(absl::StrCat("r", i)).ok(), i >= 7) << i;
+  const auto last = store.Find("r9");
+  ASSERT_TRUE(last.ok());
+  ASSERT_EQ(last->sequences_size(), 1) << "of the request whose room it has";
+  EXPECT_EQ(last->sequences(0).timing().gap_ms_size(), 1);
   const absl::Status unknown = store.Find("r0").status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("'r0' is not among the last 3"));
