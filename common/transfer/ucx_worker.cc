@@ -2,11 +2,13 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <ucs/debug/log_def.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,9 +19,13 @@ namespace tandem::transfer {
 namespace {
 
 // Settings that the protocol relies on; keys without UCX's "UCX_" prefix.
-std::vector<std::pair<std::string, std::string>> Settings(const std::string& tls) {
+std::vector<std::pair<std::string, std::string>> Settings(const std::string& tls,
+                                                          UcxContext::Memory memory) {
+  // What moves bytes between CUDA memory and UCX's own buffers; no peer reaches through it. UCX's
+  // cuda_ipc would open this process' memory to others of the host: it stays off.
+  const bool cuda = memory == UcxContext::Memory::kHostAndCuda;
   std::vector<std::pair<std::string, std::string>> settings = {
-      {"TLS", tls},
+      {"TLS", cuda ? absl::StrCat(tls, ",cuda_copy") : tls},
       // How soon a dead peer is seen where its death breaks no connection.
       {"KEEPALIVE_INTERVAL", "500ms"},
       // Rendezvous by active messages: no peer writes into this process by itself, not even late.
@@ -41,19 +47,49 @@ std::vector<std::pair<std::string, std::string>> Settings(const std::string& tls
   return settings;
 }
 
+// Keeps UCX's log still while it lives.
+class QuietUcx {
+ public:
+  QuietUcx() { ucs_log_push_handler(&Swallow); }
+  ~QuietUcx() { ucs_log_pop_handler(); }
+  QuietUcx(const QuietUcx&) = delete;
+  QuietUcx& operator=(const QuietUcx&) = delete;
+
+ private:
+  static ucs_log_func_rc_t Swallow(const char*, unsigned, const char*, ucs_log_level_t,
+                                   const ucs_log_component_config_t*, const char*, va_list) {
+    return UCS_LOG_FUNC_RC_STOP;
+  }
+};
+
+absl::Status CheckCuda(ucp_context_h context) {
+  ucp_context_attr_t attributes = {};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  const ucs_status_t status = ucp_context_query(context, &attributes);
+  if (status != UCS_OK) return UcxError("ucp_context_query", status);
+  if ((attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "UCX ", ucp_get_version_string(),
+      " carries host memory only: it was built without CUDA, or finds no CUDA driver and device"));
+}
+
 }  // namespace
 
 absl::Status UcxError(absl::string_view what, ucs_status_t status) {
   return absl::UnavailableError(absl::StrCat("UCX: ", what, ": ", ucs_status_string(status)));
 }
 
-absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(const std::string& tls) {
+absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(const std::string& tls,
+                                                               Memory memory) {
+  // The missing transport is told of below, in one Status instead of UCX's warning.
+  std::optional<QuietUcx> quiet;
+  if (memory == Memory::kHostAndCuda) quiet.emplace();
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return UcxError("ucp_config_read", status);
   const std::unique_ptr<ucp_config_t, void (*)(ucp_config_t*)> config_owner(config,
                                                                             &ucp_config_release);
-  for (const auto& [key, value] : Settings(tls)) {
+  for (const auto& [key, value] : Settings(tls, memory)) {
     status = ucp_config_modify(config, key.c_str(), value.c_str());
     if (status != UCS_OK) return UcxError(absl::StrCat("setting ", key, "=", value), status);
   }
@@ -66,6 +102,7 @@ absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(const std::string
     context->context_ = nullptr;
     return UcxError(absl::StrCat("ucp_init with transport ", tls), status);
   }
+  if (memory == Memory::kHostAndCuda) RETURN_IF_ERROR(CheckCuda(context->context_));
   return context;
 }
 

@@ -30,6 +30,9 @@ struct DeviceProperties {
   int64_t memory_bytes = 0;
   int64_t l2_bytes = 0;
   int64_t shared_bytes_per_block_max = 0;
+  // Its memory is the host's: whoever reads and writes host memory can do so there (the emulated
+  // device).
+  bool host_addressable = false;
 };
 
 // Device memory, or host memory that the device can copy from and to while the host computes.

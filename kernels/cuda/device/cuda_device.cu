@@ -26,6 +26,7 @@ constexpr DeviceOps kOps = {
     .gemm_tile = gemm::DescribeTile,
     .attention = Attention,
     .copy_blocks = CopyBlocks,
+    .move_cells = MoveCells,
     .checksum = Checksum,
     .sample = Sample,
     .route_experts = RouteExperts,
