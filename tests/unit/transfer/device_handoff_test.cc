@@ -40,7 +40,7 @@ struct Outcome {
 
 class DeviceHandoffTest : public ::testing::Test {
  protected:
-  static constexpr int kWorlds = 6;
+  static constexpr int kWorlds = 4;
 
   void RunWorld(const Scenario& scenario, uint64_t seed, Outcome& outcome) {
     std::vector<std::shared_ptr<EmulatedMemory>> devices;
