@@ -28,6 +28,9 @@
 namespace tandem::node {
 namespace {
 
+// Health and reflection are asked with a few words.
+constexpr int kHealthCallBytesMax = 64 << 10;
+
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
@@ -154,7 +157,7 @@ class NodeProcessImpl final : public NodeProcess {
                     const std::map<std::string, std::string>& env,
                     std::unique_ptr<transfer::KvTransport> transport) {
     // The port first: a taken one is then known before a model is loaded.
-    ASSIGN_OR_RETURN(server_, rpc::Server::Start(config.health, {}));
+    ASSIGN_OR_RETURN(server_, rpc::Server::Start(config.health, {}, kHealthCallBytesMax));
     NodeRuntimeOptions options;
     ASSIGN_OR_RETURN(options.transfer.handoff.fleet_secret,
                      config::ReadSecretFile("fleet-secret-file", config.fleet_secret_file));

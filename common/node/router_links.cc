@@ -5,6 +5,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
 #include "absl/synchronization/mutex.h"
+#include "common/node/node_message.h"
 #include "common/rpc/fleet_client.h"
 #include "common/telemetry/log.h"
 
@@ -37,7 +38,8 @@ class RouterLinksImpl final : public RouterLinks, public rpc::FleetClient::Liste
       client = found->second.client;
       connection = found->second.connection;
     }
-    client->Send(connection, std::move(message));
+    for (v1::NodeMessage& part : CutNodeMessage(std::move(message)))
+      client->Send(connection, std::move(part));
   }
 
   void Broadcast(const v1::NodeMessage& message) override {

@@ -12,8 +12,6 @@ namespace tandem::rpc {
 
 namespace {
 
-// Prompts of a long context as token ids stay well below this.
-constexpr int kReceiveBytesMax = 64 << 20;
 // Peers that ping more often are sent away; nodes do so every two seconds.
 constexpr int kPingsEveryMs = 1000;
 // A connection that has not begun to speak HTTP/2 by then is closed; gRPC's own limit is two
@@ -25,7 +23,8 @@ constexpr int kIdleMaxMs = 10 * 60 * 1000;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address,
-                                                      const std::vector<grpc::Service*>& services) {
+                                                      const std::vector<grpc::Service*>& services,
+                                                      int message_bytes_max) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon + 1 == address.size()) {
     return absl::InvalidArgumentError(
@@ -42,7 +41,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeWithinMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMaxMs);
-  builder.SetMaxReceiveMessageSize(kReceiveBytesMax);
+  builder.SetMaxReceiveMessageSize(message_bytes_max);
   for (grpc::Service* service : services) builder.RegisterService(service);
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr || server->port_ == 0) {

@@ -13,12 +13,20 @@
 
 namespace tandem::rpc {
 
+// The largest message that a server reads, in bytes. Of a client: prompts of a long context as
+// token ids stay well below it.
+inline constexpr int kClientMessageBytesMax = 64 << 20;
+// Of a node: strangers can make a router hold as many times this as it hears at once.
+inline constexpr int kNodeMessageBytesMax = 4 << 20;
+
 class Server {
  public:
-  // Listens on `address` (host:port; port 0 picks one). The services outlive the server.
+  // Listens on `address` (host:port; port 0 picks one). The services outlive the server. Calls with
+  // a message of more than `message_bytes_max` end with RESOURCE_EXHAUSTED.
   // kUnavailable naming the address when it cannot be bound, e.g. in use.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& address,
-                                                       const std::vector<grpc::Service*>& services);
+                                                       const std::vector<grpc::Service*>& services,
+                                                       int message_bytes_max);
   ~Server();
 
   // The port bound.

@@ -53,8 +53,10 @@ class RouterServerImpl final : public RouterServer {
       ASSIGN_OR_RETURN(keys_, ApiKeys::Load(options.api_keys));
       client_service_.RequireKeys(keys_.get());
     }
-    ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_}));
-    ASSIGN_OR_RETURN(client_server_, rpc::Server::Start(options.grpc_address, {&client_service_}));
+    ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_},
+                                                       rpc::kNodeMessageBytesMax));
+    ASSIGN_OR_RETURN(client_server_, rpc::Server::Start(options.grpc_address, {&client_service_},
+                                                        rpc::kClientMessageBytesMax));
     if (!options.http_address.empty()) {
       FrontEndOptions http;
       http.server.address = options.http_address;

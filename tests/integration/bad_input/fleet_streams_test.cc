@@ -58,7 +58,8 @@ class FleetStreams : public ::testing::Test {
  protected:
   void Serve(const FleetService::Options& options) {
     service_ = std::make_unique<FleetService>(inbox_, options);
-    ASSERT_OK_AND_ASSIGN(server_, rpc::Server::Start("127.0.0.1:0", {service_.get()}));
+    ASSERT_OK_AND_ASSIGN(
+        server_, rpc::Server::Start("127.0.0.1:0", {service_.get()}, rpc::kNodeMessageBytesMax));
     stub_ = v1::Fleet::NewStub(
         grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
   }
@@ -153,6 +154,18 @@ TEST_F(FleetStreams, OnlyARegistrationMayComeFirst) {
   const grpc::Status refused = peer.AwaitEnd();
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(refused.error_message(), HasSubstr("must be a registration"));
+  EXPECT_EQ(inbox_.size(), 0);
+}
+
+TEST_F(FleetStreams, ALargeFirstMessageIsNotRead) {
+  Serve({.secret = kSecret});
+  Peer& peer = Join();
+  v1::Registration registration = RegistrationOf("large");
+  registration.set_cached_blocks(std::string(rpc::kNodeMessageBytesMax, 'x'));
+  peer.Register(registration);
+  const grpc::Status refused = peer.AwaitEnd();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr(absl::StrCat(rpc::kNodeMessageBytesMax)));
   EXPECT_EQ(inbox_.size(), 0);
 }
 
