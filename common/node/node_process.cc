@@ -175,11 +175,13 @@ class NodeProcessImpl final : public NodeProcess {
     options.progress_deadline = config.progress_deadline;
     options.transfer.handoff.incarnation = options.incarnation;
     options.transfer.handoff.format = engine->spec().format;
+    // Goes before the engine, whose device may hold its payloads.
+    std::unique_ptr<transfer::KvTransport> kv_transport = std::move(transport);
     std::string kv_path = "given";
-    if (transport == nullptr) {
+    if (kv_transport == nullptr) {
       ASSIGN_OR_RETURN(KvPath path, OpenKvPath(config, kind.role, options.host,
                                                options.transfer.handoff, *engine));
-      transport = std::move(path.transport);
+      kv_transport = std::move(path.transport);
       kv_path = absl::StrCat(path.on_device ? "device" : "host", " (", path.why, ")");
     }
     options.constraints = loaded.constraints;
@@ -187,7 +189,7 @@ class NodeProcessImpl final : public NodeProcess {
         kind.new_core(config, engine->spec(), num_blocks, std::move(loaded.constraints));
     const engine::EngineSpec spec = engine->spec();
     ASSIGN_OR_RETURN(runtime_, NodeRuntime::Start(options, std::move(core), std::move(engine),
-                                                  std::move(transport)));
+                                                  std::move(kv_transport)));
     Log(LogLevel::kInfo, "node started",
         {{"node_id", id_},
          {"model", spec.model_name},

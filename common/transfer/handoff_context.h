@@ -27,19 +27,15 @@ class HandoffContext {
         arena(arena),
         transport(transport),
         auth(options.fleet_secret),
-        arena_payloads_(transport.payloads() == nullptr ? NewArenaPayloads(options.format, arena)
-                                                        : nullptr),
-        payloads(arena_payloads_ == nullptr ? *transport.payloads() : *arena_payloads_) {}
+        arena_payloads(transport.payloads() == nullptr ? NewArenaPayloads(options.format, arena)
+                                                       : nullptr),
+        payloads(arena_payloads == nullptr ? *transport.payloads() : *arena_payloads) {}
 
   const HandoffOptions options;
   kv::BlockArena& arena;
   KvTransport& transport;
   const FrameAuth auth;
-
- private:
-  const std::unique_ptr<PayloadStore> arena_payloads_;  // null: the transport has a store
-
- public:
+  const std::unique_ptr<PayloadStore> arena_payloads;  // null: the transport's are used
   PayloadStore& payloads;
   absl::Time now = absl::InfinitePast();
   TransferCounters counters;
