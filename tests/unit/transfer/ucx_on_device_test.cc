@@ -29,13 +29,13 @@ enum class Way { kHost, kStaged, kReached };
 // A node: memory, transport, endpoint.
 struct Node {
   Node(Way way, int64_t cell_bytes, uint64_t incarnation_in, InProcessNetwork* network,
-       const std::string& ucx)
+       const std::string& ucx, const DevicePayloadOptions& slots = {})
       : incarnation(incarnation_in), cell(static_cast<size_t>(cell_bytes)) {
     arena = *kv::BlockArena::Create(
         {.num_layers = kLayers, .block_tokens = 16, .layer_block_bytes = cell_bytes}, kBlocks);
     if (way != Way::kHost) {
       device = std::make_shared<EmulatedMemory>(incarnation_in, *arena);
-      payloads = NewDeviceMemory(device, *arena, {}, false).payloads;
+      payloads = NewDeviceMemory(device, *arena, slots, false).payloads;
     }
     if (network != nullptr) {
       transport = NewInProcessTransport(*network);
@@ -69,48 +69,58 @@ struct Node {
   std::unique_ptr<HandoffEndpoint> endpoint;
 };
 
-// Moves random blocks from one node to other places of another, and compares.
-void MoveBlocks(Node& from, Node& to, std::mt19937_64& random) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  const std::vector<BlockId> sources = {BlockId(3), BlockId(4), BlockId(9)};
-  const std::vector<BlockId> places = {BlockId(7), BlockId(1), BlockId(2)};
-  for (int layer = 0; layer < kLayers; ++layer) {
-    for (const BlockId block : sources) {
-      for (std::byte& byte : from.Cell(layer, block.value())) {
-        byte = static_cast<std::byte>(random());
-      }
-    }
-  }
-  const LeaseId lease(random());
-  const ExportId exported(random());
-  to.endpoint->Handle(OpenLease{lease, Epoch(1), 0, places, deadline}, absl::Now());
+constexpr int kSources[] = {3, 4, 9};
+// Of up to three hand-offs at a time.
+constexpr int kPlaces[][3] = {{7, 1, 2}, {8, 10, 11}, {12, 5, 14}};
+
+std::vector<BlockId> Blocks(const int (&numbers)[3]) {
+  std::vector<BlockId> blocks;
+  for (const int number : numbers) blocks.push_back(BlockId(number));
+  return blocks;
+}
+
+void StartHandoff(Node& from, Node& to, uint64_t id, const int (&places)[3], absl::Time deadline) {
+  const absl::Time now = absl::Now();
+  const ExportId exported(id);
+  to.endpoint->Handle(OpenLease{LeaseId(id), Epoch(1), 0, Blocks(places), deadline}, now);
   from.endpoint->Handle(
       OpenExport{exported,
-                 PeerAddress{NodeId("to"), to.incarnation, to.transport->address(), "host"}, lease,
-                 Epoch(1), 0, sources, deadline},
-      absl::Now());
-  from.endpoint->Handle(PushRange{exported, 0, 1, 0, kLayers}, absl::Now());
+                 PeerAddress{NodeId("to"), to.incarnation, to.transport->address(), "host"},
+                 LeaseId(id), Epoch(1), 0, Blocks(kSources), deadline},
+      now);
+  from.endpoint->Handle(PushRange{exported, 0, 1, 0, kLayers}, now);
   for (int layer = 0; layer < kLayers; ++layer) {
-    from.endpoint->Handle(PushRange{exported, 1, 2, layer, 1}, absl::Now());
+    from.endpoint->Handle(PushRange{exported, 1, 2, layer, 1}, now);
   }
-  from.endpoint->Handle(FinishExport{exported, {}, {}}, absl::Now());
-  bool installed = false, done = false;
-  while (!(installed && done) && absl::Now() < deadline) {
+  from.endpoint->Handle(FinishExport{exported, {}, {}}, now);
+}
+
+// Moves random blocks from one node to other places of another, so many times at once, and
+// compares.
+void MoveBlocks(Node& from, Node& to, std::mt19937_64& random, int times = 1) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    for (const int block : kSources) {
+      for (std::byte& byte : from.Cell(layer, block)) byte = static_cast<std::byte>(random());
+    }
+  }
+  for (int i = 0; i < times; ++i) StartHandoff(from, to, random(), kPlaces[i], deadline);
+  int installed = 0, done = 0;
+  while (installed + done < 2 * times) {
     for (const TransferEvent& event : from.Move()) {
-      done = done || std::holds_alternative<ExportDone>(event);
+      done += std::holds_alternative<ExportDone>(event) ? 1 : 0;
       ASSERT_FALSE(std::holds_alternative<ExportFailed>(event))
           << std::get<ExportFailed>(event).status;
     }
     for (const TransferEvent& event : to.Move()) {
-      installed = installed || std::holds_alternative<LeaseInstalled>(event);
+      installed += std::holds_alternative<LeaseInstalled>(event) ? 1 : 0;
       ASSERT_FALSE(std::holds_alternative<LeaseFailed>(event))
           << std::get<LeaseFailed>(event).status;
     }
   }
-  ASSERT_TRUE(installed && done);
   for (int layer = 0; layer < kLayers; ++layer) {
-    for (size_t i = 0; i < sources.size(); ++i) {
-      ASSERT_EQ(from.Cell(layer, sources[i].value()), to.Cell(layer, places[i].value()))
+    for (int i = 0; i < 3 * times; ++i) {
+      ASSERT_EQ(from.Cell(layer, kSources[i % 3]), to.Cell(layer, kPlaces[i / 3][i % 3]))
           << "layer " << layer << " block " << i;
     }
   }
@@ -144,6 +154,19 @@ TEST_F(DeviceOverTransportTest, InProcess) {
   InProcessNetwork network;
   MoveBetween(Way::kStaged, Way::kStaged, &network, "");
   MoveBetween(Way::kStaged, Way::kHost, &network, "");
+}
+
+// An export that finds no slot goes on when another one gives it back, and no payload is sent
+// twice for want of one.
+TEST_F(DeviceOverTransportTest, ExportsThatShareASlotAllEnd) {
+  InProcessNetwork network;
+  DevicePayloadOptions slots;
+  slots.send_slots = slots.receive_slots = 1;
+  Node sender(Way::kStaged, 96 << 10, 1, &network, "", slots);
+  Node receiver(Way::kStaged, 96 << 10, 2, &network, "", slots);
+  MoveBlocks(sender, receiver, random_, 3);
+  EXPECT_EQ(receiver.endpoint->counters().frames_rejected, 0);
+  EXPECT_EQ(receiver.endpoint->counters().checksum_failures, 0);
 }
 
 TEST_F(DeviceOverTransportTest, UcxSharedMemory) {
