@@ -131,6 +131,8 @@ absl::StatusOr<PayloadStore::Place> DevicePayloads::Reserve(const PayloadCells& 
     ++spilled_;
     return Place{.bytes = ArenaPieces(arena_, cells), .hold = nullptr};
   }
+  // The transport may write there before this thread asks anything of the device.
+  device_.UseOnThisThread();
   auto hold = std::make_unique<SlotHold>(pool_, pool_->free_receive);
   Place place;
   place.bytes = {Slot(hold->index(), bytes)};

@@ -125,6 +125,9 @@ class Device {
   virtual void Unpin(void* host) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() = 0;
+  // What other libraries do on this thread with device memory, they do on this device: for a thread
+  // that gives them such memory before it used a stream.
+  virtual void UseOnThisThread() {}
 
  private:
   friend class DeviceBuffer;

@@ -110,6 +110,9 @@ class CudaDevice final : public Device {
     return std::unique_ptr<DeviceStream>(std::make_unique<CudaStream>(handle));
   }
 
+  // A failure shows in whatever is done next.
+  void UseOnThisThread() override { cudaSetDevice(ordinal_); }
+
   absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() override {
     cudaEvent_t handle = nullptr;
     absl::Status status = ToStatus("cudaEventCreate", cudaEventCreate(&handle));
