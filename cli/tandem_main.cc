@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "common/base/version.h"
 #include "common/config/process_main.h"
+#include "common/transfer/ucx_transport.h"
 #include "decode_node/decode_kind.h"
 #include "kernels/api/device.h"
 #include "prefill_node/prefill_kind.h"
@@ -101,8 +102,8 @@ int TandemMain(const std::vector<std::string>& args, const Environment& env) {
   const CommandMap commands = AllCommands();
   const std::string name = args.empty() ? "" : args[0];
   if (name == "version" || name == "--version") {
-    std::printf("tandem %s\nCUDA: %s\n", std::string(kVersion).c_str(),
-                kernels::DescribeCuda().c_str());
+    std::printf("tandem %s\nCUDA: %s\nKV plane: %s\n", std::string(kVersion).c_str(),
+                kernels::DescribeCuda().c_str(), transfer::DescribeUcx().c_str());
     return config::kExitOk;
   }
   if (name == "help" || name == "--help" || name == "-h") {

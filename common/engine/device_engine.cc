@@ -85,6 +85,7 @@ class DeviceEngine final : public Engine {
   explicit DeviceEngine(Parts parts)
       : parts_(std::move(parts)),
         spec_(parts_.spec),
+        mirror_written_(parts_.options.mirror_written_kv),
         heads_per_kv_(parts_.config.num_heads / parts_.config.num_kv_heads),
         batch_({parts_.config.num_heads, parts_.config.num_kv_heads, parts_.kv.block_tokens,
                 parts_.device->properties().multiprocessors,
@@ -124,6 +125,11 @@ class DeviceEngine final : public Engine {
   absl::Status AllocateKv(int64_t num_blocks) override {
     TANDEM_CHECK(kv_ == nullptr, "AllocateKv is called once");
     ASSIGN_OR_RETURN(kv_, DeviceKv::Create(spec_.layout, num_blocks, *parts_.device));
+    blocks_.device = parts_.device.get();
+    blocks_.regions.clear();
+    for (int layer = 0; layer < spec_.layout.num_layers; ++layer) {
+      blocks_.regions.push_back(kv_->Region(layer));
+    }
     return absl::OkStatus();
   }
 
@@ -132,11 +138,20 @@ class DeviceEngine final : public Engine {
     return kv_->arena();
   }
 
+  const kernels::DeviceBlocks* device_blocks() override {
+    TANDEM_CHECK(kv_ != nullptr, "device_blocks before AllocateKv");
+    return &blocks_;
+  }
+  void KeepHostSide(bool keep) override {
+    fetch_arrived_ = keep;
+    mirror_written_ = keep && parts_.options.mirror_written_kv;
+  }
+
   absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
                                                  LayerDone layer_done) override {
     RETURN_IF_ERROR(CheckSlices(slices, spec_, arena().num_blocks()));
     if (slices.empty()) return std::vector<SampledToken>();
-    RETURN_IF_ERROR(kv_->FetchArrived(slices));
+    if (fetch_arrived_) RETURN_IF_ERROR(kv_->FetchArrived(slices));
     DeviceBatchLimits needs = DeviceBatch::Needs(slices);
     const bool as_graph = RunsAsGraph(slices);
     const int32_t padded_rows = as_graph ? BucketOf(needs.rows) : needs.rows;
@@ -219,11 +234,11 @@ class DeviceEngine final : public Engine {
   absl::Status FinishLayers(absl::Span<const SequenceSlice> slices, bool as_graph,
                             LayerDone layer_done) {
     const std::vector<BlockId> written =
-        parts_.options.mirror_written_kv ? kv_->WrittenBlocks(slices) : std::vector<BlockId>();
+        mirror_written_ ? kv_->WrittenBlocks(slices) : std::vector<BlockId>();
     for (int layer = 0; layer < spec_.layout.num_layers; ++layer) {
       kernels::DeviceEvent& ready =
           as_graph ? *parts_.step_done : *parts_.layer_written[static_cast<size_t>(layer)];
-      if (parts_.options.mirror_written_kv) {
+      if (mirror_written_) {
         RETURN_IF_ERROR(kv_->Mirror(layer, written, ready));
       } else {
         RETURN_IF_ERROR(ready.Synchronize());
@@ -285,6 +300,9 @@ class DeviceEngine final : public Engine {
   // In the order of construction: the device goes last.
   Parts parts_;
   const EngineSpec spec_;
+  // Of the host's side; see KeepHostSide.
+  bool fetch_arrived_ = true;
+  bool mirror_written_;
   const int32_t heads_per_kv_;
   DeviceBatch batch_;
   DeviceForwardPass pass_;
@@ -292,6 +310,7 @@ class DeviceEngine final : public Engine {
   int64_t step_bytes_ = 0;
   kernels::DeviceBuffer scored_rows_;  // [kScoredRows], once prompts are scored
   std::unique_ptr<DeviceKv> kv_;
+  kernels::DeviceBlocks blocks_;  // of kv_
   bool warm_ = false;
   std::map<int32_t, std::unique_ptr<kernels::DeviceGraph>> graphs_;  // by bucket
 };

@@ -28,6 +28,7 @@
 #include "common/kv/block_format.h"
 #include "common/kv/block_layout.h"
 #include "common/request/sampling_params.h"
+#include "kernels/api/device_blocks.h"
 
 namespace tandem::engine {
 
@@ -106,6 +107,14 @@ class Engine {
   virtual absl::Status AllocateKv(int64_t num_blocks) = 0;
   // REQUIRES: AllocateKv succeeded.
   virtual kv::BlockArena& arena() = 0;
+  // Where the blocks lie for an engine whose KV is in a device's memory; nullptr for others.
+  // REQUIRES: AllocateKv succeeded.
+  virtual const kernels::DeviceBlocks* device_blocks() { return nullptr; }
+  // Whether the arena is to be the host's side of a device's blocks (the default): what steps write
+  // is copied there, what arrived there is fetched. Without it, whoever moves blocks does so in
+  // the device's memory. Engines without one ignore it. REQUIRES: AllocateKv succeeded; no Step
+  // yet.
+  virtual void KeepHostSide(bool) {}
 
   // Computes all slices. Returns one token for each slice with `sample`, in slice order. The rows
   // of one step may not exceed what ProfileStepBytes was asked for. Two slices never write the same

@@ -19,13 +19,11 @@
 #include "common/model/byte_vocabulary.h"
 #include "common/model/model_path.h"
 #include "common/model/tokenizer/tokenizer.h"
+#include "common/node/kv_path.h"
 #include "common/node/memory.h"
 #include "common/rpc/server.h"
 #include "common/runtime/clock.h"
 #include "common/telemetry/log.h"
-#include "common/transfer/link_transport.h"
-#include "common/transfer/ucx_transport.h"
-#include "kernels/api/pair_link.h"
 
 namespace tandem::node {
 namespace {
@@ -53,9 +51,8 @@ absl::StatusOr<std::shared_ptr<guided::ConstraintCache>> NewConstraints(
       guided::Vocabulary::FromTokenizer(*tokenizer, spec.vocab_size, eos_token_ids));
 }
 
-// `sends_kv`: other nodes fetch KV from this one.
 absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
-    const NodeConfig& config, bool sends_kv, const model::Checkpoint& checkpoint,
+    const NodeConfig& config, const model::Checkpoint& checkpoint,
     const std::map<std::string, std::string>& env) {
   if (config.device == "cuda") {
     engine::DeviceEngineOptions options;
@@ -65,7 +62,6 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
     options.weights = config.weights;
     options.kv_type = config.kv_type;
     options.memory_fraction = config.gpu_memory_fraction;
-    options.mirror_written_kv = sends_kv;
     options.gemm_tiles.choice = config.gemm_tiles;
     options.gemm_tiles.user_folder = model::UserWeightsFolder(env);
     return engine::NewCudaEngine(checkpoint, options);
@@ -82,7 +78,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
   return engine::NewCpuEngine(checkpoint, options);
 }
 
-absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config, bool sends_kv,
+absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config,
                                       const std::map<std::string, std::string>& env) {
   LoadedModel loaded;
   if (config.engine == "hash") {
@@ -101,7 +97,7 @@ absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config, bool sends_kv,
   Log(LogLevel::kInfo, "loading model", {{"path", path}});
   ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
                    model::Checkpoint::Open(path));
-  ASSIGN_OR_RETURN(loaded.engine, NewModelEngine(config, sends_kv, *checkpoint, env));
+  ASSIGN_OR_RETURN(loaded.engine, NewModelEngine(config, *checkpoint, env));
   auto constraints =
       NewConstraints(checkpoint->tokenizer(), checkpoint->stop_token_ids(), loaded.engine->spec());
   if (constraints.ok()) {
@@ -149,24 +145,6 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
   return blocks;
 }
 
-absl::StatusOr<std::unique_ptr<transfer::KvTransport>> NewTransport(
-    const NodeConfig& config, const std::string& host, const transfer::HandoffOptions& handoff) {
-  if (config.transport != "nccl") {
-    return transfer::NewUcxTransport({config.transport, host, handoff.fleet_secret});
-  }
-  if (config.device != "cuda") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "transport is nccl, which goes from GPU to GPU, but device is ", config.device));
-  }
-  // Payloads that are being copied to, sent, received and copied from at a time.
-  constexpr int kSlots = 4;
-  ASSIGN_OR_RETURN(auto links, kernels::OpenNcclLinks(0, kSlots, handoff.frame_bytes_max));
-  ASSIGN_OR_RETURN(auto other, transfer::NewUcxTransport({"auto", host, handoff.fleet_secret}));
-  transfer::LinkOptions options;
-  options.fleet_secret = handoff.fleet_secret;
-  return transfer::NewLinkTransport(options, std::move(other), std::move(links));
-}
-
 class NodeProcessImpl final : public NodeProcess {
  public:
   NodeProcessImpl(std::string id, absl::Duration drain_timeout)
@@ -183,7 +161,7 @@ class NodeProcessImpl final : public NodeProcess {
     NodeRuntimeOptions options;
     ASSIGN_OR_RETURN(options.transfer.handoff.fleet_secret,
                      config::ReadSecretFile("fleet-secret-file", config.fleet_secret_file));
-    ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(config, kind.role == "prefill", env));
+    ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(config, env));
     std::unique_ptr<engine::Engine> engine = std::move(loaded.engine);
     ASSIGN_OR_RETURN(const int64_t num_blocks, ChooseBlocks(config, *engine));
     RETURN_IF_ERROR(engine->AllocateKv(num_blocks));
@@ -197,20 +175,27 @@ class NodeProcessImpl final : public NodeProcess {
     options.progress_deadline = config.progress_deadline;
     options.transfer.handoff.incarnation = options.incarnation;
     options.transfer.handoff.format = engine->spec().format;
-    if (transport == nullptr) {
-      ASSIGN_OR_RETURN(transport, NewTransport(config, options.host, options.transfer.handoff));
+    // Goes before the engine, whose device may hold its payloads.
+    std::unique_ptr<transfer::KvTransport> kv_transport = std::move(transport);
+    std::string kv_path = "given";
+    if (kv_transport == nullptr) {
+      ASSIGN_OR_RETURN(KvPath path, OpenKvPath(config, kind.role, options.host,
+                                               options.transfer.handoff, *engine));
+      kv_transport = std::move(path.transport);
+      kv_path = absl::StrCat(path.on_device ? "device" : "host", " (", path.why, ")");
     }
     options.constraints = loaded.constraints;
     std::unique_ptr<NodeCore> core =
         kind.new_core(config, engine->spec(), num_blocks, std::move(loaded.constraints));
     const engine::EngineSpec spec = engine->spec();
     ASSIGN_OR_RETURN(runtime_, NodeRuntime::Start(options, std::move(core), std::move(engine),
-                                                  std::move(transport)));
+                                                  std::move(kv_transport)));
     Log(LogLevel::kInfo, "node started",
         {{"node_id", id_},
          {"model", spec.model_name},
          {"numerics_id", spec.numerics_id},
          {"kv_blocks", num_blocks},
+         {"kv_path", kv_path},
          {"health", server_->address()}});
     return absl::OkStatus();
   }

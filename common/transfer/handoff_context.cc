@@ -14,25 +14,6 @@ constexpr size_t kAbortReasonBytesMax = 200;
 
 }  // namespace
 
-ScatterList HandoffContext::Pieces(const BlockRange& range, absl::Span<const BlockId> blocks,
-                                   int32_t first_ordinal) const {
-  ScatterList pieces;
-  pieces.reserve(range.cells());
-  for (int32_t layer = range.first_layer; layer < range.first_layer + range.layer_count; ++layer) {
-    for (int32_t i = 0; i < range.ordinal_count; ++i) {
-      const absl::Span<std::byte> cell =
-          arena.Block(layer, blocks[range.first_ordinal - first_ordinal + i]);
-      // Neighbouring blocks often lie side by side: one piece instead of many.
-      if (!pieces.empty() && pieces.back().data() + pieces.back().size() == cell.data()) {
-        pieces.back() = absl::MakeSpan(pieces.back().data(), pieces.back().size() + cell.size());
-      } else {
-        pieces.push_back(cell);
-      }
-    }
-  }
-  return pieces;
-}
-
 v1::KvFrame HandoffContext::Header(Incarnation receiver, LeaseId lease, Epoch epoch) const {
   v1::KvFrame frame;
   frame.set_sender_incarnation(options.incarnation.value());

@@ -16,27 +16,32 @@
 #include "common/transfer/handoff.h"
 #include "common/transfer/handoff_endpoint.h"
 #include "common/transfer/kv_transport.h"
+#include "common/transfer/payload_store.h"
 
 namespace tandem::transfer {
 
 class HandoffContext {
  public:
   HandoffContext(const HandoffOptions& options, kv::BlockArena& arena, KvTransport& transport)
-      : options(options), arena(arena), transport(transport), auth(options.fleet_secret) {}
+      : options(options),
+        arena(arena),
+        transport(transport),
+        auth(options.fleet_secret),
+        arena_payloads(transport.payloads() == nullptr ? NewArenaPayloads(options.format, arena)
+                                                       : nullptr),
+        payloads(arena_payloads == nullptr ? *transport.payloads() : *arena_payloads) {}
 
   const HandoffOptions options;
   kv::BlockArena& arena;
   KvTransport& transport;
   const FrameAuth auth;
+  const std::unique_ptr<PayloadStore> arena_payloads;  // null: the transport's are used
+  PayloadStore& payloads;
   absl::Time now = absl::InfinitePast();
   TransferCounters counters;
   std::vector<TransferEvent> events;
 
   int64_t layer_block_bytes() const { return arena.layout().layer_block_bytes; }
-  // Where the cells of `range` lie, in payload order: for each layer, for each block. `blocks[i]`
-  // is ordinal first_ordinal + i. REQUIRES: the range lies inside the blocks and the layers.
-  ScatterList Pieces(const BlockRange& range, absl::Span<const BlockId> blocks,
-                     int32_t first_ordinal) const;
   // A header to `receiver` of `lease`, without kind and tag.
   v1::KvFrame Header(Incarnation receiver, LeaseId lease, Epoch epoch) const;
   // Signs and sends a frame without payload. Best effort: when many are in flight it is dropped

@@ -196,6 +196,12 @@ std::optional<ScatterList> HandoffReceiver::OnData(PeerId from, const v1::KvFram
     context_.Reject(from, frame, check);
     return std::nullopt;
   }
+  absl::StatusOr<PayloadStore::Place> place =
+      context_.payloads.Reserve({*range, lease->blocks, lease->first_ordinal});
+  if (!place.ok()) {
+    context_.Reject(from, frame, place.status());
+    return std::nullopt;
+  }
   TANDEM_CHECK(!receives_.contains(receive_id), "receive ", receive_id, " twice");
   lease->sender = from;
   lease->sender_incarnation = Incarnation(frame.sender_incarnation());
@@ -203,20 +209,22 @@ std::optional<ScatterList> HandoffReceiver::OnData(PeerId from, const v1::KvFram
   lease->cells.Set(*range, CellState::kInFlight);
   ++lease->receives_in_flight;
   ++context_.counters.receives_in_flight;
-  receives_[receive_id] = Receive{.lease = lease->id,
-                                  .epoch = lease->epoch,
-                                  .from = from,
-                                  .range = *range,
-                                  .checksum = data.payload_checksum(),
-                                  .order = data.block_order()};
-  return context_.Pieces(*range, lease->blocks, lease->first_ordinal);
+  const ScatterList bytes = place->bytes;
+  receives_.emplace(receive_id, Receive{.lease = lease->id,
+                                        .epoch = lease->epoch,
+                                        .from = from,
+                                        .range = *range,
+                                        .checksum = data.payload_checksum(),
+                                        .order = data.block_order(),
+                                        .place = *std::move(place)});
+  return bytes;
 }
 
 void HandoffReceiver::OnPayload(uint64_t receive_id, const absl::Status& status,
                                 const ReceiveInterval& interval) {
   const auto it = receives_.find(receive_id);
   TANDEM_CHECK(it != receives_.end(), "payload of unknown receive ", receive_id);
-  const Receive receive = it->second;
+  const Receive receive = std::move(it->second);
   receives_.erase(it);
   --context_.counters.receives_in_flight;
   const auto found = leases_.find(receive.lease);
@@ -239,35 +247,26 @@ void HandoffReceiver::OnPayload(uint64_t receive_id, const absl::Status& status,
 
 void HandoffReceiver::OnLanded(Lease& lease, const Receive& receive,
                                const ReceiveInterval& interval) {
-  const ScatterList pieces = context_.Pieces(receive.range, lease.blocks, lease.first_ordinal);
-  if (!TANDEM_MUTATED(kChecksumIgnored) &&
-      PayloadChecksum(GatherList(pieces.begin(), pieces.end())) != receive.checksum) {
-    ++context_.counters.checksum_failures;
+  const absl::Status installed =
+      context_.payloads.Install({receive.range, lease.blocks, lease.first_ordinal}, receive.place,
+                                receive.checksum, receive.order);
+  if (!installed.ok()) {
     lease.cells.Set(receive.range, CellState::kEmpty);
-    OnChecksumFailure(lease, receive.range);
+    if (absl::IsDataLoss(installed)) {
+      ++context_.counters.checksum_failures;
+      OnChecksumFailure(lease, receive.range);
+    } else {
+      AbortSender(lease, "the payload could not be installed");
+      Fail(lease, installed);
+    }
     return;
   }
-  PutInOwnOrder(receive.order, pieces);
   // A failed epoch's verified bytes are kept too: its successor need not send them.
   lease.cells.Set(receive.range, CellState::kFilled);
-  for (int32_t i = 0; i < receive.range.ordinal_count; ++i) {
-    const int32_t ordinal = receive.range.first_ordinal + i;
-    context_.arena.MarkArrived(lease.blocks[static_cast<size_t>(ordinal - lease.first_ordinal)]);
-  }
   const int64_t bytes = receive.range.cells() * context_.layer_block_bytes();
   lease.bytes_received += bytes;
   lease.receiving.Add(interval.began, interval.landed);
   context_.counters.bytes_received += bytes;
-}
-
-void HandoffReceiver::PutInOwnOrder(const std::string& order, const ScatterList& pieces) const {
-  if (order.empty() || order == context_.options.format.order) return;
-  const size_t cell = static_cast<size_t>(context_.layer_block_bytes());
-  for (const absl::Span<std::byte> piece : pieces) {
-    for (size_t begin = 0; begin < piece.size(); begin += cell) {
-      kv::Reorder(context_.options.format, order, piece.subspan(begin, cell));
-    }
-  }
 }
 
 void HandoffReceiver::OnChecksumFailure(Lease& lease, const BlockRange& range) {

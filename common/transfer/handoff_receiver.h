@@ -81,6 +81,7 @@ class HandoffReceiver {
     BlockRange range;
     uint64_t checksum = 0;
     std::string order;  // of the elements in the sender's blocks
+    PayloadStore::Place place;
     // Set when it should end by itself: its lease is draining or its epoch over.
     absl::Time must_end_by = absl::InfiniteFuture();
   };
@@ -97,8 +98,6 @@ class HandoffReceiver {
   void AbortSender(const Lease& lease, absl::string_view reason);
   void Fail(Lease& lease, const absl::Status& status);
   void OnLanded(Lease& lease, const Receive& receive, const ReceiveInterval& interval);
-  // Verified bytes as this process' engine reads them.
-  void PutInOwnOrder(const std::string& order, const ScatterList& pieces) const;
   void OnChecksumFailure(Lease& lease, const BlockRange& range);
   void SendNack(Lease& lease, absl::Span<const BlockRange> ranges);
   // Asks for what is missing when all frames were seen or the time for it has come.

@@ -97,6 +97,7 @@ void HandoffSender::Handle(const PushRange& command) {
   pending.push_back(grown);
   QueueReady(*exported, /*all=*/false);
   Pump(*exported);
+  EraseIfIdle(*exported);
 }
 
 void HandoffSender::QueueReady(Export& exported, bool all) {
@@ -132,6 +133,7 @@ void HandoffSender::Handle(const FinishExport& command) {
   exported->tokens = command.tokens;
   QueueReady(*exported, /*all=*/true);
   Pump(*exported);
+  EraseIfIdle(*exported);
 }
 
 void HandoffSender::Handle(const CancelExport& command) {
@@ -150,8 +152,17 @@ void HandoffSender::Pump(Export& exported) {
         break;
       }
       const Export::QueuedFrame queued = exported.queue.front();
+      absl::StatusOr<std::optional<PayloadStore::Outgoing>> payload =
+          context_.payloads.Take({queued.range, exported.open.blocks, exported.open.first_ordinal});
+      if (!payload.ok()) {
+        return End(exported, payload.status(), /*tell_receiver=*/true);
+      }
+      if (!payload->has_value()) {
+        starved_ = true;
+        return;
+      }
       exported.queue.pop_front();
-      SendFrame(exported, queued);
+      SendFrame(exported, queued, **std::move(payload));
     }
     if (exported.first_token.has_value() && !exported.fin_sent && exported.queue.empty() &&
         exported.sends_in_flight == 0) {
@@ -160,11 +171,23 @@ void HandoffSender::Pump(Export& exported) {
   }
 }
 
-void HandoffSender::SendFrame(Export& exported, const Export::QueuedFrame& queued) {
+void HandoffSender::PumpStarved() {
+  if (!std::exchange(starved_, false)) return;
+  // A pump may end exports: by key, from one to the next. Those before it are older.
+  for (auto it = exports_.begin(); it != exports_.end() && !starved_;) {
+    Export& exported = *it->second;
+    const ExportId id = it->first;
+    if (!exported.queue.empty()) {
+      Pump(exported);
+      EraseIfIdle(exported);
+    }
+    it = exports_.upper_bound(id);
+  }
+}
+
+void HandoffSender::SendFrame(Export& exported, const Export::QueuedFrame& queued,
+                              PayloadStore::Outgoing payload) {
   const BlockRange& range = queued.range;
-  const ScatterList pieces =
-      context_.Pieces(range, exported.open.blocks, exported.open.first_ordinal);
-  GatherList payload(pieces.begin(), pieces.end());
   const int64_t bytes = range.cells() * context_.layer_block_bytes();
   v1::KvFrame frame =
       context_.Header(exported.open.peer.incarnation, exported.open.lease, exported.open.epoch);
@@ -174,13 +197,15 @@ void HandoffSender::SendFrame(Export& exported, const Export::QueuedFrame& queue
   data.set_first_layer(range.first_layer);
   data.set_layer_count(range.layer_count);
   data.set_payload_bytes(bytes);
-  data.set_payload_checksum(PayloadChecksum(payload));
+  data.set_payload_checksum(payload.checksum);
   data.set_block_order(context_.options.format.order);
   if (!queued.repeat) ++exported.data_frames;
   exported.bytes_in_flight += bytes;
   ++exported.sends_in_flight;
-  context_.SendData(exported.peer, std::move(frame), std::move(payload),
-                    [this, id = exported.open.export_id, bytes](const absl::Status& status) {
+  context_.SendData(exported.peer, std::move(frame), std::move(payload.bytes),
+                    [this, id = exported.open.export_id, bytes,
+                     hold = std::move(payload.hold)](const absl::Status& status) mutable {
+                      hold.reset();
                       OnSent(id, bytes, status);
                     });
 }
@@ -202,6 +227,7 @@ void HandoffSender::OnSent(ExportId id, int64_t bytes, const absl::Status& statu
   }
   Pump(*exported);
   EraseIfIdle(*exported);
+  PumpStarved();
 }
 
 void HandoffSender::SendFin(Export& exported) {
@@ -264,6 +290,7 @@ void HandoffSender::OnNack(PeerId from, const v1::KvFrame& frame) {
     }
   }
   Pump(*exported);
+  EraseIfIdle(*exported);
 }
 
 void HandoffSender::OnAck(PeerId from, const v1::KvFrame& frame) {
@@ -356,6 +383,7 @@ void HandoffSender::Tick(std::vector<PeerId>& stuck_peers) {
         /*tell_receiver=*/true);
     EraseIfIdle(*exported);
   }
+  PumpStarved();
 }
 
 }  // namespace tandem::transfer

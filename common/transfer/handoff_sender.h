@@ -4,7 +4,8 @@
 //
 // Invariants: bytes are sent only from ranges the core pushed; an export ends only when none of its
 // sends is in flight (its blocks may then be reused); bytes in flight of an export never exceed
-// export_bytes_in_flight_max, but for one frame that alone is larger.
+// export_bytes_in_flight_max, but for one frame that alone is larger; an export whose payloads find
+// no room in their store goes on when any send ends, or with the next tick.
 // Thread safety: none; the transfer thread. Owner: HandoffEndpoint.
 #pragma once
 
@@ -81,7 +82,11 @@ class HandoffSender {
   void QueueReady(Export& exported, bool all);
   // Sends from the queue while the bound allows, and FIN at the end. May end the export.
   void Pump(Export& exported);
-  void SendFrame(Export& exported, const Export::QueuedFrame& queued);
+  // Of cells whose payload was taken.
+  void SendFrame(Export& exported, const Export::QueuedFrame& queued,
+                 PayloadStore::Outgoing payload);
+  // Goes on with exports that found no room for a payload.
+  void PumpStarved();
   void OnSent(ExportId id, int64_t bytes, const absl::Status& status);
   void SendFin(Export& exported);
   // Settles how the export ends; later calls change nothing.
@@ -94,6 +99,7 @@ class HandoffSender {
   absl::btree_map<ExportId, std::unique_ptr<Export>> exports_;
   // Bound: one for each export.
   absl::btree_map<FrameKey, ExportId> by_frame_;
+  bool starved_ = false;  // an export's queue waits for room
 };
 
 }  // namespace tandem::transfer

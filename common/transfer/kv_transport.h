@@ -29,12 +29,20 @@ using PeerId = StrongId<struct PeerIdTag, uint64_t>;
 using ScatterList = std::vector<absl::Span<std::byte>>;
 using GatherList = std::vector<absl::Span<const std::byte>>;
 
+inline size_t Bytes(const GatherList& payload) {
+  size_t bytes = 0;
+  for (const absl::Span<const std::byte> piece : payload) bytes += piece.size();
+  return bytes;
+}
+
 // When a payload was on its way into its place. Began: its header was seen; where payload and
 // header come together, the transport began to take them in. Waiting for the sender to compute is
 // not in it.
 struct ReceiveInterval {
   absl::Time began, landed;
 };
+
+class PayloadStore;
 
 class KvTransport {
  public:
@@ -78,6 +86,10 @@ class KvTransport {
   virtual Refusals refusals() const { return {}; }
   // "shm", "tcp", "inproc"; "unknown" before the connection is up.
   virtual std::string TransportName(PeerId peer) const = 0;
+
+  // The device's memory that payloads of this transport are in; null: the host's arena. Lives as
+  // long as the transport.
+  virtual PayloadStore* payloads() { return nullptr; }
 
   // Moves things on; says whether anything happened.
   virtual bool Progress() = 0;

@@ -130,8 +130,15 @@ bool LinkReceiver::FinishLanded() {
     ++consumed_;
     moved = true;
     if (!landing.place.has_value()) continue;
-    Scatter(link_->slot(static_cast<int>(slot)).first(landing.bytes), *landing.place);
-    context_.listener->OnPayload(landing.receive_id, absl::OkStatus(),
+    const absl::Span<const std::byte> landed =
+        link_->slot(static_cast<int>(slot)).first(landing.bytes);
+    absl::Status status;
+    if (context_.options.device != nullptr) {
+      status = context_.options.device->EmptyDevice(landed.data(), *landing.place);
+    } else {
+      Scatter(landed, *landing.place);
+    }
+    context_.listener->OnPayload(landing.receive_id, status,
                                  {.began = landing.began, .landed = context_.now()});
     if (link_ == nullptr) return true;
   }

@@ -101,10 +101,10 @@ void LinkSender::Pump() {
     if (in_flight_[slot].has_value()) continue;
     Payload payload = std::move(waiting_.front());
     waiting_.pop_front();
-    size_t bytes = 0;
-    for (const absl::Span<const std::byte> piece : payload.bytes) {
-      std::memcpy(link_->slot(static_cast<int>(slot)).data() + bytes, piece.data(), piece.size());
-      bytes += piece.size();
+    const size_t bytes = Bytes(payload.bytes);
+    if (absl::Status status = Fill(static_cast<int>(slot), payload.bytes); !status.ok()) {
+      waiting_.push_front(std::move(payload));
+      return Fail(std::move(status));
     }
     v1::KvFrame header = payload.frame;
     header.mutable_via_link()->set_link(number_);
@@ -118,6 +118,16 @@ void LinkSender::Pump() {
   if (!waiting_.empty() && waiting_.front().started == absl::InfiniteFuture()) {
     waiting_.front().started = context_.now();
   }
+}
+
+absl::Status LinkSender::Fill(int slot, const GatherList& payload) {
+  std::byte* to = link_->slot(slot).data();
+  if (context_.options.device != nullptr) return context_.options.device->FillDevice(to, payload);
+  for (const absl::Span<const std::byte> piece : payload) {
+    std::memcpy(to, piece.data(), piece.size());
+    to += piece.size();
+  }
+  return absl::OkStatus();
 }
 
 std::vector<LinkSender::Payload> LinkSender::TakeAll() {

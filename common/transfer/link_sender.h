@@ -41,6 +41,7 @@ class LinkSender {
 
   absl::Status Offer();
   void Pump();
+  absl::Status Fill(int slot, const GatherList& payload);
   // Sends what is unfinished by the other transport, and everything later.
   void Fail(absl::Status why);
   // All unfinished payloads, in order.

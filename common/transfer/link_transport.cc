@@ -5,6 +5,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/link_context.h"
 #include "common/transfer/link_receiver.h"
@@ -13,17 +14,14 @@
 namespace tandem::transfer {
 namespace {
 
-size_t Bytes(const GatherList& payload) {
-  size_t bytes = 0;
-  for (const absl::Span<const std::byte> piece : payload) bytes += piece.size();
-  return bytes;
-}
-
 class LinkTransport final : public KvTransport, private KvTransport::Listener {
  public:
   LinkTransport(const LinkOptions& options, std::unique_ptr<KvTransport> other,
                 std::unique_ptr<kernels::PairLinks> links)
       : context_(options, std::move(other), std::move(links)) {
+    TANDEM_CHECK((context_.options.device != nullptr) ==
+                     (context_.links->slot_memory() == kernels::SlotMemory::kDevice),
+                 "slots in device memory and payloads there go together");
     context_.other->SetListener(this);
   }
   ~LinkTransport() override {
@@ -57,8 +55,11 @@ class LinkTransport final : public KvTransport, private KvTransport::Listener {
     const auto receiver = receivers_.find(peer);
     const bool linked = (sender != senders_.end() && sender->second->open()) ||
                         (receiver != receivers_.end() && receiver->second->open());
-    return linked ? context_.links->name() : context_.other->TransportName(peer);
+    if (!linked) return context_.other->TransportName(peer);
+    return absl::StrCat(context_.links->name(),
+                        context_.options.device == nullptr ? "" : "+device");
   }
+  PayloadStore* payloads() override { return context_.options.device.get(); }
 
   bool Progress() override {
     ended_senders_.clear();

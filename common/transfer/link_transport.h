@@ -17,6 +17,7 @@
 
 #include "absl/time/time.h"
 #include "common/runtime/clock.h"
+#include "common/transfer/device_payloads.h"
 #include "common/transfer/kv_transport.h"
 #include "kernels/api/pair_link.h"
 
@@ -30,6 +31,9 @@ struct LinkOptions {
   // Links that may stand open towards this process; further offers are declined.
   int incoming_max = 64;
   const Clock* clock = &RealClock();
+  // Where payloads lie when the links' slots are device memory; shared with the other transport,
+  // which carries them too. Null with slots in host memory.
+  std::shared_ptr<DevicePayloads> device;
 };
 
 std::unique_ptr<KvTransport> NewLinkTransport(const LinkOptions& options,

@@ -133,15 +133,27 @@ void UcxTransport::ReceiveFrame(Peer& peer, const Message& message) {
   }
 }
 
+ucs_memory_type_t UcxTransport::MemoryOf(const std::byte* piece) const {
+  const bool cuda = options_.device != nullptr && options_.device->Holds(piece) &&
+                    !options_.device->host_addressable();
+  return cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+}
+
 void UcxTransport::LandEager(uint64_t receive_id, const ScatterList& place,
                              const Message& message) {
   const std::byte* from = static_cast<const std::byte*>(message.data);
+  absl::Status status;
   for (const absl::Span<std::byte> piece : place) {
-    std::memcpy(piece.data(), from, piece.size());
+    if (options_.device != nullptr && options_.device->Holds(piece.data())) {
+      const absl::Span<std::byte> twin = options_.device->Twin(piece);
+      std::memcpy(twin.data(), from, piece.size());
+      status = options_.device->CopyFromTwin(piece);
+    } else {
+      std::memcpy(piece.data(), from, piece.size());
+    }
     from += piece.size();
   }
-  listener_->OnPayload(receive_id, absl::OkStatus(),
-                       {.began = round_began_, .landed = RealClock().Now()});
+  listener_->OnPayload(receive_id, status, {.began = round_began_, .landed = RealClock().Now()});
 }
 
 void UcxTransport::LandRendezvous(Peer& peer, uint64_t receive_id, const ScatterList& place,
@@ -158,7 +170,9 @@ void UcxTransport::LandRendezvous(Peer& peer, uint64_t receive_id, const Scatter
   }
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                       UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+                       UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_MEMORY_TYPE |
+                       UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.memory_type = MemoryOf(place.front().data());
   param.cb.recv_am = &UcxTransport::OnReceiveDone;
   param.user_data = request.get();
   void* buffer = request->pieces[0].buffer;

@@ -40,13 +40,16 @@ absl::Status UcxTransport::Start() {
         absl::StrCat("transports is '", wanted, "', expected auto, shm or tcp"));
   }
   ASSIGN_OR_RETURN(wake_event_, WakeEvent::Create());
-  ASSIGN_OR_RETURN(tcp_context_, UcxContext::Create("tcp"));
+  const auto memory = options_.device != nullptr && !options_.device->host_addressable()
+                          ? UcxContext::Memory::kHostAndCuda
+                          : UcxContext::Memory::kHost;
+  ASSIGN_OR_RETURN(tcp_context_, UcxContext::Create("tcp", memory));
   ASSIGN_OR_RETURN(control_, UcxWorker::Create(*tcp_context_));
   RETURN_IF_ERROR(control_->Handle(static_cast<unsigned>(MessageKind::kFrame),
                                    &UcxTransport::OnControlMessage, this));
   header_bytes_max_ = control_->header_bytes_max();
   if (wanted != "tcp") {
-    absl::StatusOr<std::unique_ptr<UcxContext>> shm = UcxContext::Create("posix");
+    absl::StatusOr<std::unique_ptr<UcxContext>> shm = UcxContext::Create("posix", memory);
     if (shm.ok()) {
       shm_context_ = *std::move(shm);
     } else if (wanted == "shm") {
@@ -103,6 +106,7 @@ void UcxTransport::Send(PeerId peer, const v1::KvFrame& frame, GatherList payloa
   request->pieces.reserve(payload.size());
   for (const absl::Span<const std::byte> piece : payload) {
     request->pieces.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
+    request->memory = MemoryOf(piece.data());
   }
   Peer& to = *it->second;
   request->peer = &to;
@@ -118,8 +122,9 @@ void UcxTransport::StartSend(std::unique_ptr<SendRequest> request, bool over_lan
   request->over_lane = over_lane;
   Peer& peer = *request->peer;
   ucp_request_param_t param = {};
-  param.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_DATATYPE;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                       UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.memory_type = request->memory;
   param.cb.send = &UcxTransport::OnSendDone;
   param.user_data = request.get();
   param.datatype = ucp_dt_make_contig(1);
@@ -221,7 +226,8 @@ void UcxTransport::Wait(absl::Duration timeout) {
 std::string UcxTransport::TransportName(PeerId peer) const {
   const auto it = peers_.find(peer);
   if (it == peers_.end() || it->second->state != Peer::State::kOpen) return "unknown";
-  return it->second->over_lane ? "shm" : "tcp";
+  return absl::StrCat(it->second->over_lane ? "shm" : "tcp",
+                      options_.device == nullptr ? "" : "+device");
 }
 
 }  // namespace tandem::transfer

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/transfer/device_payloads.h"
 #include "common/transfer/kv_transport.h"
 
 namespace tandem::transfer {
@@ -22,10 +23,23 @@ struct UcxOptions {
   // The fleet's: who does not hold it reaches neither UCX nor this process over TCP
   // (common/transfer/ucx_socket_guard.h).
   std::string fleet_secret;
+  // Payloads lie in its slots, which UCX reads and writes itself: CUDA memory, by a UCX that knows
+  // it. Null: in host memory. Shared with a LinkTransport where one lies on top.
+  std::shared_ptr<DevicePayloads> device;
 };
 
 // kUnavailable with UCX's words when no usable transport is found; kInvalidArgument for unknown
-// `transports`.
+// `transports`; kUnimplemented as UcxCarriesCuda, where that is needed.
 absl::StatusOr<std::unique_ptr<KvTransport>> NewUcxTransport(const UcxOptions& options);
+
+// Whether this UCX says that it carries CUDA memory; else kUnimplemented with its version and what
+// it carries.
+absl::Status UcxCarriesCuda();
+// "UCX 1.13.1, host memory only"
+std::string DescribeUcx();
+// Moves payloads of `options.device` from a few of its blocks to others through a pair of
+// transports as NewUcxTransport makes them, of several sizes, and verifies what came. REQUIRES: no
+// block holds anything yet. Errors: what did not travel, and why.
+absl::Status TryUcxOnDevice(const UcxOptions& options);
 
 }  // namespace tandem::transfer

@@ -62,6 +62,7 @@ class UcxTransport final : public KvTransport {
   bool Progress() override;
   void Wait(absl::Duration timeout) override;
   void Wake() override { wake_event_->Wake(); }
+  PayloadStore* payloads() override { return options_.device.get(); }
 
  private:
   enum class MessageKind : uint8_t { kHello = 1, kBye = 2, kFrame = 3, kWelcome = 4, kReady = 5 };
@@ -104,6 +105,7 @@ class UcxTransport final : public KvTransport {
     bool over_lane = false;
     std::string header;
     std::vector<ucp_dt_iov_t> pieces;
+    ucs_memory_type_t memory = UCS_MEMORY_TYPE_HOST;
     Done done;
     absl::Status status;
   };
@@ -164,6 +166,8 @@ class UcxTransport final : public KvTransport {
   void Receive(const Message& message);
   void ReceiveGreeting(MessageKind kind, Peer& peer, const Message& message);
   void ReceiveFrame(Peer& peer, const Message& message);
+  // Of a payload's pieces: one slot of the device, or host memory.
+  ucs_memory_type_t MemoryOf(const std::byte* piece) const;
   void LandEager(uint64_t receive_id, const ScatterList& place, const Message& message);
   void LandRendezvous(Peer& peer, uint64_t receive_id, const ScatterList& place,
                       const Message& message);

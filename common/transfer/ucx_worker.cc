@@ -2,11 +2,13 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <ucs/debug/log_def.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,29 +18,75 @@
 namespace tandem::transfer {
 namespace {
 
-// Settings that the protocol relies on; keys without UCX's "UCX_" prefix.
-std::vector<std::pair<std::string, std::string>> Settings(const std::string& tls) {
-  std::vector<std::pair<std::string, std::string>> settings = {
-      {"TLS", tls},
+// A value, and the keys by which versions of UCX may know what it is for, without the "UCX_"
+// prefix. 1.13's ucp_config_modify knows a transport's settings by the key they have in common with
+// others' (TX_SEG_SIZE), 1.22's by the name in the environment (TCP_TX_SEG_SIZE).
+struct Setting {
+  std::vector<std::string> keys;
+  std::string value;
+};
+
+absl::Status Apply(const Setting& setting, ucp_config_t* config) {
+  ucs_status_t status = UCS_ERR_INVALID_PARAM;
+  bool known = false;
+  for (const std::string& key : setting.keys) {
+    status = ucp_config_modify(config, key.c_str(), setting.value.c_str());
+    known = known || status == UCS_OK;
+  }
+  if (known) return absl::OkStatus();
+  return UcxError(absl::StrCat("setting ", setting.keys.back(), "=", setting.value), status);
+}
+
+// What the protocol relies on.
+std::vector<Setting> Settings(const std::string& tls, UcxContext::Memory memory) {
+  // What moves bytes between CUDA memory and UCX's own buffers; no peer reaches through it. UCX's
+  // cuda_ipc would open this process' memory to others of the host: it stays off.
+  const bool cuda = memory == UcxContext::Memory::kHostAndCuda;
+  std::vector<Setting> settings = {
+      {{"TLS"}, cuda ? absl::StrCat(tls, ",cuda_copy") : tls},
       // How soon a dead peer is seen where its death breaks no connection.
-      {"KEEPALIVE_INTERVAL", "500ms"},
+      {{"KEEPALIVE_INTERVAL"}, "500ms"},
       // Rendezvous by active messages: no peer writes into this process by itself, not even late.
-      {"RNDV_SCHEME", "am"},
+      {{"RNDV_SCHEME"}, "am"},
   };
-  // With peer error handling UCX refuses shared memory unless told otherwise. In the environment
-  // this is UCX_POSIX_ERROR_HANDLING; ucp_config_modify knows it by the key that shared memory
-  // transports have in common.
-  if (tls == "posix") settings.emplace_back("MM_ERROR_HANDLING", "y");
+  // With peer error handling UCX refuses shared memory unless told otherwise.
+  if (tls == "posix") settings.push_back({{"MM_ERROR_HANDLING", "POSIX_ERROR_HANDLING"}, "y"});
   // When a connection is reset in the middle of a zero-copy send, UCX 1.13's TCP completes it twice
   // and ends this process by an assertion (1 of 14 kills of a receiver). Copied sends have no
   // completion to be run twice; segments of 256 KiB instead of 8 make up for the copy
   // (docs/PERFORMANCE.md has the rate).
   if (tls == "tcp") {
-    settings.emplace_back("ZCOPY_THRESH", "inf");
-    settings.emplace_back("TX_SEG_SIZE", "256kb");
-    settings.emplace_back("RX_SEG_SIZE", "256kb");
+    settings.push_back({{"ZCOPY_THRESH"}, "inf"});
+    settings.push_back({{"TX_SEG_SIZE", "TCP_TX_SEG_SIZE"}, "256kb"});
+    settings.push_back({{"RX_SEG_SIZE", "TCP_RX_SEG_SIZE"}, "256kb"});
   }
   return settings;
+}
+
+// Keeps UCX's log still while it lives.
+class QuietUcx {
+ public:
+  QuietUcx() { ucs_log_push_handler(&Swallow); }
+  ~QuietUcx() { ucs_log_pop_handler(); }
+  QuietUcx(const QuietUcx&) = delete;
+  QuietUcx& operator=(const QuietUcx&) = delete;
+
+ private:
+  static ucs_log_func_rc_t Swallow(const char*, unsigned, const char*, ucs_log_level_t,
+                                   const ucs_log_component_config_t*, const char*, va_list) {
+    return UCS_LOG_FUNC_RC_STOP;
+  }
+};
+
+absl::Status CheckCuda(ucp_context_h context) {
+  ucp_context_attr_t attributes = {};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  const ucs_status_t status = ucp_context_query(context, &attributes);
+  if (status != UCS_OK) return UcxError("ucp_context_query", status);
+  if ((attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "UCX ", ucp_get_version_string(),
+      " carries host memory only: it was built without CUDA, or finds no CUDA driver and device"));
 }
 
 }  // namespace
@@ -47,15 +95,18 @@ absl::Status UcxError(absl::string_view what, ucs_status_t status) {
   return absl::UnavailableError(absl::StrCat("UCX: ", what, ": ", ucs_status_string(status)));
 }
 
-absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(const std::string& tls) {
+absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(const std::string& tls,
+                                                               Memory memory) {
+  // The missing transport is told of below, in one Status instead of UCX's warning.
+  std::optional<QuietUcx> quiet;
+  if (memory == Memory::kHostAndCuda) quiet.emplace();
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return UcxError("ucp_config_read", status);
   const std::unique_ptr<ucp_config_t, void (*)(ucp_config_t*)> config_owner(config,
                                                                             &ucp_config_release);
-  for (const auto& [key, value] : Settings(tls)) {
-    status = ucp_config_modify(config, key.c_str(), value.c_str());
-    if (status != UCS_OK) return UcxError(absl::StrCat("setting ", key, "=", value), status);
+  for (const Setting& setting : Settings(tls, memory)) {
+    RETURN_IF_ERROR(Apply(setting, config));
   }
   ucp_params_t params = {};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
@@ -66,6 +117,7 @@ absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(const std::string
     context->context_ = nullptr;
     return UcxError(absl::StrCat("ucp_init with transport ", tls), status);
   }
+  if (memory == Memory::kHostAndCuda) RETURN_IF_ERROR(CheckCuda(context->context_));
   return context;
 }
 

@@ -24,8 +24,11 @@ absl::Status UcxError(absl::string_view what, ucs_status_t status);
 
 class UcxContext {
  public:
-  // `tls`: UCX's name of the one transport to use, "tcp" or "posix".
-  static absl::StatusOr<std::unique_ptr<UcxContext>> Create(const std::string& tls);
+  enum class Memory { kHost, kHostAndCuda };
+  // `tls`: UCX's name of the one transport to use, "tcp" or "posix". Errors: kUnimplemented when
+  // this UCX does not carry the memory (says its version, and what it carries).
+  static absl::StatusOr<std::unique_ptr<UcxContext>> Create(const std::string& tls,
+                                                            Memory memory = Memory::kHost);
   ~UcxContext();
   UcxContext(const UcxContext&) = delete;
   UcxContext& operator=(const UcxContext&) = delete;

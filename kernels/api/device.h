@@ -30,6 +30,9 @@ struct DeviceProperties {
   int64_t memory_bytes = 0;
   int64_t l2_bytes = 0;
   int64_t shared_bytes_per_block_max = 0;
+  // Its memory is the host's: whoever reads and writes host memory can do so there (the emulated
+  // device).
+  bool host_addressable = false;
 };
 
 // Device memory, or host memory that the device can copy from and to while the host computes.
@@ -122,6 +125,9 @@ class Device {
   virtual void Unpin(void* host) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() = 0;
+  // What other libraries do on this thread with device memory, they do on this device: for a thread
+  // that gives them such memory before it used a stream.
+  virtual void UseOnThisThread() {}
 
  private:
   friend class DeviceBuffer;

@@ -194,6 +194,16 @@ struct DeviceCopyBlocksArgs {
   int32_t num_pairs = 0;
 };
 
+// Gathers cells (a block of one layer each) into a contiguous payload, or scatters one to them.
+inline constexpr int32_t kMoveCellsMax = 128;
+struct DeviceMoveCellsArgs {
+  char* payload = nullptr;  // [count][cell_bytes], on a boundary of 16 bytes
+  int64_t cell_bytes = 0;   // a multiple of 16
+  int32_t count = 0;        // at most kMoveCellsMax
+  bool gather = true;
+  char* cells[kMoveCellsMax] = {};  // [count], on boundaries of 16 bytes; scattered to: distinct
+};
+
 // checksums[i] = XXH3-64 of range i, as the host's library gives it.
 struct DeviceChecksumArgs {
   const char* base = nullptr;  // of range 0; any alignment, multiples of 8 are fast
@@ -297,6 +307,7 @@ struct DeviceOps {
   DeviceGemmTile (*gemm_tile)(DeviceWeightType type, int32_t index) = nullptr;
   void (*attention)(const DeviceAttentionArgs& args, DeviceStream& stream) = nullptr;
   void (*copy_blocks)(const DeviceCopyBlocksArgs& args, DeviceStream& stream) = nullptr;
+  void (*move_cells)(const DeviceMoveCellsArgs& args, DeviceStream& stream) = nullptr;
   void (*checksum)(const DeviceChecksumArgs& args, DeviceStream& stream) = nullptr;
   void (*sample)(const DeviceSampleArgs& args, DeviceStream& stream) = nullptr;
   void (*route_experts)(const DeviceRouteArgs& args, DeviceStream& stream) = nullptr;

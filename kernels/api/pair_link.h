@@ -1,7 +1,7 @@
 // A one-way channel for payloads between two processes, through their accelerators: NCCL between
-// GPUs. Bytes are laid into a slot (host memory that the accelerator reaches), sent, and stand in a
-// slot at the other end. Operations match by order: the n-th of the receiver takes the n-th of the
-// sender, and their sizes must be equal.
+// GPUs. Bytes are laid into a slot (host memory that the accelerator reaches, or the accelerator's
+// own), sent, and stand in a slot at the other end. Operations match by order: the n-th of the
+// receiver takes the n-th of the sender, and their sizes must be equal.
 //
 // Nothing here blocks: Progress moves things on and is called often. A link that failed stays so;
 // its owner ends it, which aborts what is in flight.
@@ -17,6 +17,8 @@
 #include "absl/types/span.h"
 
 namespace tandem::kernels {
+
+enum class SlotMemory { kHost, kDevice };
 
 class PairLink {
  public:
@@ -44,6 +46,8 @@ class PairLinks {
   virtual const std::string& name() const = 0;  // "nccl"
   virtual int slots() const = 0;                // of each link
   virtual size_t slot_bytes() const = 0;
+  // Where this end's slots are; the other end's may be elsewhere.
+  virtual SlotMemory slot_memory() const { return SlotMemory::kHost; }
   // What both ends of a new link are given; drawn by the sender.
   virtual absl::StatusOr<std::string> NewId() = 0;
   // Begins to open; the link is open once both ends did this. kInvalidArgument for an id that is
@@ -54,6 +58,6 @@ class PairLinks {
 // Links through NCCL and a CUDA device. Errors: kUnimplemented in a build without CUDA or NCCL's
 // header, kUnavailable without a device, or without a libnccl.so.2 to load (says which).
 absl::StatusOr<std::unique_ptr<PairLinks>> OpenNcclLinks(int device_ordinal, int slots,
-                                                         size_t slot_bytes);
+                                                         size_t slot_bytes, SlotMemory memory);
 
 }  // namespace tandem::kernels

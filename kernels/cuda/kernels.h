@@ -11,6 +11,7 @@ void RmsNorm(const DeviceRmsNormArgs& args, DeviceStream& stream);
 void RopeKv(const DeviceRopeKvArgs& args, DeviceStream& stream);
 void Gated(const DeviceGatedArgs& args, DeviceStream& stream);
 void CopyBlocks(const DeviceCopyBlocksArgs& args, DeviceStream& stream);
+void MoveCells(const DeviceMoveCellsArgs& args, DeviceStream& stream);
 void Quantise(const DeviceQuantiseArgs& args, DeviceStream& stream);
 void Gemm(const DeviceGemmArgs& args, DeviceStream& stream);
 // Gemm of one type of weights. REQUIRES: args.type is it.

@@ -2,6 +2,7 @@
 //
 // Grid: one block of 256 threads for each row (gated: for each row and 1024 columns). A row's sum
 // runs in 256 strided lanes and a fixed tree, whatever the number of rows.
+#include "kernels/api/require.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/kernels.h"
@@ -67,15 +68,15 @@ struct GatedKernel {
   }
 };
 
+struct alignas(16) Chunk {
+  uint32_t word[4];
+};
+
 struct CopyBlocksKernel {
   using Params = DeviceCopyBlocksArgs;
   static constexpr const char* kName = "copy_blocks kernel";
   static constexpr int kThreads = kRowThreads;
   static constexpr int kBlocksPerMultiprocessor = 1;
-
-  struct alignas(16) Chunk {
-    uint32_t word[4];
-  };
 
   TANDEM_KERNEL void Run(const Params& p) {
     const BlockPair pair = p.pairs[BlockX()];
@@ -83,6 +84,27 @@ struct CopyBlocksKernel {
     Chunk* to = reinterpret_cast<Chunk*>(p.base + pair.to * p.block_bytes);
     const int64_t chunks = p.block_bytes / static_cast<int64_t>(sizeof(Chunk));
     for (int64_t i = ThreadIndex(); i < chunks; i += kThreads) to[i] = from[i];
+  }
+};
+
+// Between a payload and the cells it is made of; a block for each 16 KiB of a cell, so that a few
+// large cells occupy many multiprocessors.
+struct MoveCellsKernel {
+  using Params = DeviceMoveCellsArgs;
+  static constexpr const char* kName = "move_cells kernel";
+  static constexpr int kThreads = kRowThreads;
+  static constexpr int kBlocksPerMultiprocessor = 1;
+  static constexpr int64_t kChunksPerBlock = 1024;
+
+  TANDEM_KERNEL void Run(const Params& p) {
+    Chunk* cell = reinterpret_cast<Chunk*>(p.cells[BlockX()]);
+    Chunk* payload = reinterpret_cast<Chunk*>(p.payload + BlockX() * p.cell_bytes);
+    const Chunk* from = p.gather ? cell : payload;
+    Chunk* to = p.gather ? payload : cell;
+    const int64_t chunks = p.cell_bytes / static_cast<int64_t>(sizeof(Chunk));
+    const int64_t first = BlockY() * kChunksPerBlock;
+    const int64_t end = first + kChunksPerBlock < chunks ? first + kChunksPerBlock : chunks;
+    for (int64_t i = first + ThreadIndex(); i < end; i += kThreads) to[i] = from[i];
   }
 };
 
@@ -107,6 +129,16 @@ void Gated(const DeviceGatedArgs& args, DeviceStream& stream) {
 
 void CopyBlocks(const DeviceCopyBlocksArgs& args, DeviceStream& stream) {
   Launch<CopyBlocksKernel>({.x = args.num_pairs, .threads = kRowThreads}, args, stream);
+}
+
+void MoveCells(const DeviceMoveCellsArgs& args, DeviceStream& stream) {
+  KERNEL_REQUIRE(args.cell_bytes % sizeof(Chunk) == 0 && args.count <= kMoveCellsMax);
+  constexpr int64_t kBytesPerBlock = MoveCellsKernel::kChunksPerBlock * sizeof(Chunk);
+  Launch<MoveCellsKernel>(
+      {.x = args.count,
+       .y = static_cast<int>((args.cell_bytes + kBytesPerBlock - 1) / kBytesPerBlock),
+       .threads = kRowThreads},
+      args, stream);
 }
 
 }  // namespace tandem::kernels::TANDEM_SIMT

@@ -44,6 +44,7 @@ KERNELS = {
     "RopeKvKernel": ("SHFL.BFLY", "F2FP.BF16"),
     "ChecksumKernel": ("LDG.E.64", "SHFL.BFLY", "IMAD.WIDE.U32"),
     "CopyBlocksKernel": ("LDG.E.128", "STG.E.128"),
+    "MoveCellsKernel": ("LDG.E.128", "STG.E.128"),
     "GatedKernel": ("MUFU.EX2",),
     "EmbedKernel": (),
     "RouteExpertsKernel": ("SHFL.BFLY",),

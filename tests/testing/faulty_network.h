@@ -116,6 +116,9 @@ class FaultyNetwork::Transport final : public transfer::KvTransport {
     network_.flights_.push_back(std::move(flight));
   }
   std::string TransportName(transfer::PeerId) const override { return "virtual"; }
+  // Payloads lie there, and this network reaches it. Outlives the transport.
+  void set_payloads(transfer::PayloadStore* payloads) { payloads_ = payloads; }
+  transfer::PayloadStore* payloads() override { return payloads_; }
   bool Progress() override { return false; }
   void Wait(absl::Duration) override {}
   void Wake() override {}
@@ -146,6 +149,7 @@ class FaultyNetwork::Transport final : public transfer::KvTransport {
   FaultyNetwork& network_;
   const std::string address_;
   Listener* listener_ = nullptr;
+  transfer::PayloadStore* payloads_ = nullptr;
   uint64_t next_peer_ = 1;
   std::map<Transport*, transfer::PeerId> peers_;
 };

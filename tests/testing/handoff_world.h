@@ -17,80 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/runtime/clock.h"
 #include "common/transfer/handoff_endpoint.h"
-#include "common/transfer/link_transport.h"
 #include "tests/testing/faulty_network.h"
+#include "tests/testing/handoff_side.h"
 #include "tests/testing/loopback_links.h"
 
 namespace tandem::testing {
-
-// The world's time.
-struct HandoffClock final : Clock {
-  absl::Time Now() const override { return now; }
-  absl::Time now = absl::UnixEpoch();
-};
-
-// One node: arena, transport, endpoint, and the blocks that nobody owns.
-struct HandoffSide {
-  static constexpr int kLayers = 3;
-  static constexpr int64_t kCellBytes = 64;
-  static constexpr int kBlocks = 48;
-  static constexpr auto kFree = std::byte{0xFE};    // in blocks nobody owns
-  static constexpr auto kLeased = std::byte{0xAA};  // in blocks of a new lease
-  static constexpr auto kReused = std::byte{0x55};  // in source blocks whose export ended
-
-  // `links`: null when payloads take the network.
-  HandoffSide(FaultyNetwork& network, LoopbackLinks* links, const HandoffClock& clock,
-              Incarnation incarnation_in)
-      : incarnation(incarnation_in) {
-    arena = *kv::BlockArena::Create(
-        {.num_layers = kLayers, .block_tokens = 16, .layer_block_bytes = kCellBytes}, kBlocks);
-    auto faulty = network.NewTransport();
-    wire = faulty.get();
-    transport = std::move(faulty);
-    if (links != nullptr) {
-      transfer::LinkOptions link_options;
-      link_options.fleet_secret = "fleet";
-      link_options.open_within = absl::Milliseconds(60);
-      link_options.move_within = absl::Milliseconds(50);
-      link_options.clock = &clock;
-      transport = transfer::NewLinkTransport(link_options, std::move(transport),
-                                             links->NewEnd(3, 6 * kCellBytes));
-    }
-    transfer::HandoffOptions options;
-    options.incarnation = incarnation;
-    options.fleet_secret = "fleet";
-    options.frame_bytes_min = 4 * kCellBytes;
-    options.frame_bytes_max = 6 * kCellBytes;
-    options.export_bytes_in_flight_max = 20 * kCellBytes;
-    options.nack_after = absl::Milliseconds(20);
-    options.drain_after = absl::Milliseconds(100);
-    endpoint = transfer::HandoffEndpoint::Create(options, *arena, *transport);
-    for (int i = 0; i < kBlocks; ++i) {
-      free.push_back(BlockId(i));
-      Fill(BlockId(i), kFree);
-    }
-  }
-  void Fill(BlockId block, std::byte value) {
-    for (int layer = 0; layer < kLayers; ++layer) {
-      const absl::Span<std::byte> cell = arena->Block(layer, block);
-      std::memset(cell.data(), static_cast<int>(value), cell.size());
-    }
-  }
-  bool Holds(BlockId block, std::byte value) const {
-    for (int layer = 0; layer < kLayers; ++layer) {
-      for (const std::byte byte : arena->Block(layer, block)) {
-        if (byte != value) return false;
-      }
-    }
-    return true;
-  }
-  Incarnation incarnation;
-  std::unique_ptr<kv::BlockArena> arena;
-  FaultyNetwork::Transport* wire = nullptr;
-  std::unique_ptr<transfer::KvTransport> transport;
-  std::unique_ptr<transfer::HandoffEndpoint> endpoint;
-  std::vector<BlockId> free;
-};
 
 class HandoffWorld {
  public:
@@ -98,14 +29,16 @@ class HandoffWorld {
   using Stranger = std::function<void(HandoffWorld&)>;
 
   // `random` decides what happens; `seed` what the network and the links do, by `faults` and
-  // `link_faults`. `link_faults`: null for payloads on the network.
+  // `link_faults`. `link_faults`: null for payloads on the network. `new_memory`: null for blocks
+  // in the arenas.
   HandoffWorld(std::unique_ptr<Random> random, uint64_t seed, const Faults& faults,
-               const LinkFaults* link_faults)
+               const LinkFaults* link_faults, const NewHandoffMemory& new_memory = nullptr)
       : network_(seed, faults), random_(std::move(random)) {
     if (link_faults != nullptr) links_.emplace(seed ^ 0x117C, *link_faults);
     for (uint64_t i = 0; i < 3; ++i) {
-      sides_.push_back(std::make_unique<HandoffSide>(
-          network_, links_.has_value() ? &*links_ : nullptr, clock_, Incarnation(100 + i)));
+      sides_.push_back(std::make_unique<HandoffSide>(network_,
+                                                     links_.has_value() ? &*links_ : nullptr,
+                                                     clock_, Incarnation(100 + i), new_memory));
     }
   }
 
@@ -136,6 +69,8 @@ class HandoffWorld {
       Require(counters.leases_open == 0 && counters.exports_open == 0, "open at the end");
       Require(counters.sends_in_flight == 0 && counters.receives_in_flight == 0,
               "in flight at the end");
+      Require(side->memory.payloads == nullptr || side->memory.payloads->slots_in_use() == 0,
+              "slots were lost");
       Require(side->free.size() == static_cast<size_t>(HandoffSide::kBlocks), "blocks were lost");
       for (const BlockId block : side->free) {
         Require(side->Holds(block, HandoffSide::kFree), "a byte landed in a free block");
@@ -287,7 +222,7 @@ inline void HandoffWorld::StartExport(LeaseId id, size_t skip) {
   }
   for (size_t b = 0; b < exported.blocks.size(); ++b) {
     for (int layer = 0; layer < HandoffSide::kLayers; ++layer) {
-      const absl::Span<std::byte> cell = sender->arena->Block(layer, exported.blocks[b]);
+      const absl::Span<std::byte> cell = sender->Cell(layer, exported.blocks[b]);
       for (size_t i = 0; i < cell.size(); ++i) {
         cell[i] = CellByte(lease.sequence, exported.first_ordinal + static_cast<int>(b), layer, i);
       }
@@ -349,7 +284,7 @@ inline void HandoffWorld::RequireContent(const HandoffSide& side, const LeaseRec
                                          size_t blocks) {
   for (size_t b = 0; b < blocks; ++b) {
     for (int layer = 0; layer < HandoffSide::kLayers; ++layer) {
-      const absl::Span<std::byte> cell = side.arena->Block(layer, lease.blocks[b]);
+      const absl::Span<std::byte> cell = side.Cell(layer, lease.blocks[b]);
       for (size_t i = 0; i < cell.size(); ++i) {
         Require(cell[i] ==
                     CellByte(lease.sequence, lease.first_ordinal + static_cast<int>(b), layer, i),

@@ -29,7 +29,8 @@ class LoopbackLinks {
   LoopbackLinks(uint64_t seed, const LinkFaults& faults)
       : faults_(faults), random_(NewSeededRandom(seed)) {}
 
-  std::unique_ptr<kernels::PairLinks> NewEnd(int slots, size_t slot_bytes);
+  std::unique_ptr<kernels::PairLinks> NewEnd(
+      int slots, size_t slot_bytes, kernels::SlotMemory memory = kernels::SlotMemory::kHost);
   void set_faults(const LinkFaults& faults) { faults_ = faults; }
   // Payloads that came out of links.
   int64_t delivered() const { return delivered_; }
@@ -128,11 +129,12 @@ class LoopbackLinks::Link final : public kernels::PairLink {
 
 class LoopbackLinks::End final : public kernels::PairLinks {
  public:
-  End(LoopbackLinks& network, int slots, size_t slot_bytes)
-      : network_(network), slots_(slots), slot_bytes_(slot_bytes) {}
+  End(LoopbackLinks& network, int slots, size_t slot_bytes, kernels::SlotMemory memory)
+      : network_(network), slots_(slots), slot_bytes_(slot_bytes), memory_(memory) {}
   const std::string& name() const override { return name_; }
   int slots() const override { return slots_; }
   size_t slot_bytes() const override { return slot_bytes_; }
+  kernels::SlotMemory slot_memory() const override { return memory_; }
   absl::StatusOr<std::string> NewId() override {
     if (network_.Chance(network_.faults_.refuse)) return absl::UnavailableError("no id today");
     const std::string id = absl::StrCat("link ", network_.channels_.size());
@@ -154,10 +156,12 @@ class LoopbackLinks::End final : public kernels::PairLinks {
   const std::string name_ = "loopback";
   const int slots_;
   const size_t slot_bytes_;
+  const kernels::SlotMemory memory_;
 };
 
-inline std::unique_ptr<kernels::PairLinks> LoopbackLinks::NewEnd(int slots, size_t slot_bytes) {
-  return std::make_unique<End>(*this, slots, slot_bytes);
+inline std::unique_ptr<kernels::PairLinks> LoopbackLinks::NewEnd(int slots, size_t slot_bytes,
+                                                                 kernels::SlotMemory memory) {
+  return std::make_unique<End>(*this, slots, slot_bytes, memory);
 }
 
 }  // namespace tandem::testing

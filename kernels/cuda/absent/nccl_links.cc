@@ -3,7 +3,7 @@
 
 namespace tandem::kernels {
 
-absl::StatusOr<std::unique_ptr<PairLinks>> OpenNcclLinks(int, int, size_t) {
+absl::StatusOr<std::unique_ptr<PairLinks>> OpenNcclLinks(int, int, size_t, SlotMemory) {
   return absl::UnimplementedError(
       "this build has no NCCL: configure with TANDEM_CUDA=ON, a CUDA toolkit and nccl.h");
 }

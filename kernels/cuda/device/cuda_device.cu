@@ -26,6 +26,7 @@ constexpr DeviceOps kOps = {
     .gemm_tile = gemm::DescribeTile,
     .attention = Attention,
     .copy_blocks = CopyBlocks,
+    .move_cells = MoveCells,
     .checksum = Checksum,
     .sample = Sample,
     .route_experts = RouteExperts,
@@ -108,6 +109,9 @@ class CudaDevice final : public Device {
     if (!status.ok()) return status;
     return std::unique_ptr<DeviceStream>(std::make_unique<CudaStream>(handle));
   }
+
+  // A failure shows in whatever is done next.
+  void UseOnThisThread() override { cudaSetDevice(ordinal_); }
 
   absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() override {
     cudaEvent_t handle = nullptr;

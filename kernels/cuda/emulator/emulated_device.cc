@@ -28,6 +28,7 @@ constexpr DeviceOps kOps = {
     .gemm_tile = gemm::DescribeTile,
     .attention = Attention,
     .copy_blocks = CopyBlocks,
+    .move_cells = MoveCells,
     .checksum = Checksum,
     .sample = Sample,
     .route_experts = RouteExperts,
@@ -158,11 +159,13 @@ class EmulatedDevice final : public Device {
     properties_.software = "the thread block emulator";
     properties_.compute_major = chip == EmulatedChip::kHopper ? 9 : 8;
     properties_.multiprocessors = 2;
+    properties_.host_addressable = true;
     properties_.memory_bytes = int64_t{1} << 30;
     properties_.shared_bytes_per_block_max = (chip == EmulatedChip::kHopper ? 227 : 160) << 10;
   }
 
   void set_faults(const CopyFaults& faults) { faults_ = faults; }
+  void hide_from_host() { properties_.host_addressable = false; }
   void set_clock(Clock clock) { clock_ = std::move(clock); }
 
   const DeviceProperties& properties() const override { return properties_; }
@@ -223,6 +226,8 @@ class EmulatedDevice final : public Device {
 void DamageCopies(Device& device, int count, size_t bytes_min) {
   static_cast<EmulatedDevice&>(device).set_faults({count, bytes_min});
 }
+
+void HideFromHost(Device& device) { static_cast<EmulatedDevice&>(device).hide_from_host(); }
 
 void SetClock(Device& device, std::function<float()> now_ms) {
   static_cast<EmulatedDevice&>(device).set_clock(std::move(now_ms));

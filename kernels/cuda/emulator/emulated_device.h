@@ -59,6 +59,9 @@ void SetClock(Device& device, std::function<float()> now_ms);
 size_t NumPins(const Device& device);
 void LimitPins(Device& device, size_t pins);
 
+// Says from now on that its memory is no host's. REQUIRES: emulated.
+void HideFromHost(Device& device);
+
 // A device whose threads, and blocks, run in orders drawn from `seed`.
 std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed, EmulatedChip chip = EmulatedChip::kAmpere);
 

@@ -1,6 +1,6 @@
 // Links through NCCL: a communicator of two ranks for each, non-blocking, with the sender as rank
-// 0. A payload goes from its slot (pinned host memory) to the slot's device memory, through NCCL to
-// the other device's, and from there to the slot at the other end.
+// 0. A payload goes from its slot's device memory through NCCL to the other end's. Where slots are
+// host memory (pinned), it is copied to the device first, or to the host at the end.
 #include <cuda_runtime.h>
 
 #include <cstring>
@@ -24,7 +24,7 @@ struct NcclSlot {
   enum class State { kIdle, kWaiting, kRunning };
   State state = State::kIdle;
   size_t bytes = 0;
-  std::byte* host = nullptr;  // pinned
+  std::byte* host = nullptr;  // pinned; null where slots are device memory
   void* device = nullptr;
   cudaEvent_t done = nullptr;
 };
@@ -62,16 +62,18 @@ class NcclLink final : public PairLink {
     std::thread([resources = std::move(resources_)]() mutable { resources.Release(); }).detach();
   }
 
-  absl::Status Init(const ncclUniqueId& id, int slots, size_t slot_bytes) {
+  absl::Status Init(const ncclUniqueId& id, int slots, size_t slot_bytes, SlotMemory memory) {
     Check("cudaSetDevice", cudaSetDevice(resources_.ordinal));
     Check("cudaStreamCreateWithFlags",
           cudaStreamCreateWithFlags(&resources_.stream, cudaStreamNonBlocking));
     resources_.slots.resize(static_cast<size_t>(slots));
     slot_bytes_ = slot_bytes;
     for (NcclSlot& slot : resources_.slots) {
-      void* host = nullptr;
-      Check("cudaHostAlloc", cudaHostAlloc(&host, slot_bytes, cudaHostAllocDefault));
-      slot.host = static_cast<std::byte*>(host);
+      if (memory == SlotMemory::kHost) {
+        void* host = nullptr;
+        Check("cudaHostAlloc", cudaHostAlloc(&host, slot_bytes, cudaHostAllocDefault));
+        slot.host = static_cast<std::byte*>(host);
+      }
       Check("cudaMalloc", cudaMalloc(&slot.device, slot_bytes));
       Check("cudaEventCreateWithFlags",
             cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming));
@@ -99,7 +101,9 @@ class NcclLink final : public PairLink {
   const absl::Status& status() const override { return status_; }
 
   absl::Span<std::byte> slot(int index) override {
-    return absl::MakeSpan(At(index).host, slot_bytes_);
+    const NcclSlot& slot = At(index);
+    return absl::MakeSpan(slot.host != nullptr ? slot.host : static_cast<std::byte*>(slot.device),
+                          slot_bytes_);
   }
   void Start(int slot, size_t bytes) override {
     At(slot).state = NcclSlot::State::kWaiting;
@@ -137,8 +141,10 @@ class NcclLink final : public PairLink {
     issuing_ = index;
     ncclResult_t result = ncclSuccess;
     if (sender_) {
-      Check("cudaMemcpyAsync", cudaMemcpyAsync(slot.device, slot.host, slot.bytes,
-                                               cudaMemcpyHostToDevice, resources_.stream));
+      if (slot.host != nullptr) {
+        Check("cudaMemcpyAsync", cudaMemcpyAsync(slot.device, slot.host, slot.bytes,
+                                                 cudaMemcpyHostToDevice, resources_.stream));
+      }
       result = resources_.nccl->send(slot.device, slot.bytes, ncclChar, /*peer=*/1,
                                      resources_.communicator, resources_.stream);
       Check("ncclSend", result);
@@ -153,7 +159,7 @@ class NcclLink final : public PairLink {
   // The call is in the stream now; what follows it goes behind it.
   void FinishIssue() {
     NcclSlot& slot = At(*std::exchange(issuing_, std::nullopt));
-    if (!sender_) {
+    if (!sender_ && slot.host != nullptr) {
       Check("cudaMemcpyAsync", cudaMemcpyAsync(slot.host, slot.device, slot.bytes,
                                                cudaMemcpyDeviceToHost, resources_.stream));
     }
@@ -180,12 +186,13 @@ class NcclLink final : public PairLink {
 
 class NcclLinks final : public PairLinks {
  public:
-  NcclLinks(const NcclApi& nccl, int ordinal, int slots, size_t slot_bytes)
-      : nccl_(nccl), ordinal_(ordinal), slots_(slots), slot_bytes_(slot_bytes) {}
+  NcclLinks(const NcclApi& nccl, int ordinal, int slots, size_t slot_bytes, SlotMemory memory)
+      : nccl_(nccl), ordinal_(ordinal), slots_(slots), slot_bytes_(slot_bytes), memory_(memory) {}
 
   const std::string& name() const override { return name_; }
   int slots() const override { return slots_; }
   size_t slot_bytes() const override { return slot_bytes_; }
+  SlotMemory slot_memory() const override { return memory_; }
 
   absl::StatusOr<std::string> NewId() override {
     ncclUniqueId id;
@@ -202,7 +209,7 @@ class NcclLinks final : public PairLinks {
     }
     std::memcpy(unique.internal, id.data(), id.size());
     auto link = std::make_unique<NcclLink>(nccl_, ordinal_, side == Side::kSender);
-    const absl::Status status = link->Init(unique, slots_, slot_bytes_);
+    const absl::Status status = link->Init(unique, slots_, slot_bytes_, memory_);
     if (!status.ok()) return status;
     return link;
   }
@@ -213,20 +220,21 @@ class NcclLinks final : public PairLinks {
   const int ordinal_;
   const int slots_;
   const size_t slot_bytes_;
+  const SlotMemory memory_;
 };
 
 }  // namespace
 }  // namespace cuda
 
 absl::StatusOr<std::unique_ptr<PairLinks>> OpenNcclLinks(int device_ordinal, int slots,
-                                                         size_t slot_bytes) {
+                                                         size_t slot_bytes, SlotMemory memory) {
   if (device_ordinal < 0 || device_ordinal >= CountCudaDevices()) {
     return absl::UnavailableError(
         absl::StrCat("NCCL needs CUDA device ", device_ordinal, ": ", DescribeCuda()));
   }
   const absl::StatusOr<const cuda::NcclApi*> nccl = cuda::LoadNccl();
   if (!nccl.ok()) return nccl.status();
-  return std::make_unique<cuda::NcclLinks>(**nccl, device_ordinal, slots, slot_bytes);
+  return std::make_unique<cuda::NcclLinks>(**nccl, device_ordinal, slots, slot_bytes, memory);
 }
 
 }  // namespace tandem::kernels

@@ -32,8 +32,9 @@ bool MoveUntil(PairLink& a, PairLink& b, const std::function<bool()>& done) {
 
 TEST(NcclLinks, CarryPayloadsBetweenTwoGpus) {
   if (CountCudaDevices() < 2) GTEST_SKIP() << "needs two GPUs: " << DescribeCuda();
-  ASSERT_OK_AND_ASSIGN(const auto senders, OpenNcclLinks(0, kSlots, kSlotBytes));
-  ASSERT_OK_AND_ASSIGN(const auto receivers, OpenNcclLinks(1, kSlots, kSlotBytes));
+  ASSERT_OK_AND_ASSIGN(const auto senders, OpenNcclLinks(0, kSlots, kSlotBytes, SlotMemory::kHost));
+  ASSERT_OK_AND_ASSIGN(const auto receivers,
+                       OpenNcclLinks(1, kSlots, kSlotBytes, SlotMemory::kHost));
   ASSERT_OK_AND_ASSIGN(const std::string id, senders->NewId());
   ASSERT_OK_AND_ASSIGN(const auto sender, senders->Open(id, PairLinks::Side::kSender));
   ASSERT_OK_AND_ASSIGN(const auto receiver, receivers->Open(id, PairLinks::Side::kReceiver));
@@ -69,7 +70,7 @@ TEST(NcclLinks, CarryPayloadsBetweenTwoGpus) {
 
 TEST(NcclLinks, RefuseAnIdThatIsNone) {
   if (CountCudaDevices() < 1) GTEST_SKIP() << "needs a GPU: " << DescribeCuda();
-  ASSERT_OK_AND_ASSIGN(const auto links, OpenNcclLinks(0, kSlots, kSlotBytes));
+  ASSERT_OK_AND_ASSIGN(const auto links, OpenNcclLinks(0, kSlots, kSlotBytes, SlotMemory::kHost));
   const auto link = links->Open("short", PairLinks::Side::kReceiver);
   EXPECT_EQ(link.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(link.status().message()), HasSubstr("5 bytes, expected 128"));
@@ -77,7 +78,7 @@ TEST(NcclLinks, RefuseAnIdThatIsNone) {
 
 TEST(NcclLinks, SayWhyThereAreNone) {
   if (CountCudaDevices() > 0) GTEST_SKIP() << "this host has a GPU";
-  const absl::Status status = OpenNcclLinks(0, kSlots, kSlotBytes).status();
+  const absl::Status status = OpenNcclLinks(0, kSlots, kSlotBytes, SlotMemory::kHost).status();
   EXPECT_THAT(std::string(status.message()),
               AnyOf(HasSubstr("NCCL needs CUDA device 0"), HasSubstr("this build has no NCCL")));
 }

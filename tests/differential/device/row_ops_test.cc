@@ -80,6 +80,42 @@ TEST_P(DeviceRowOpsTest, GatedActivations) {
   }
 }
 
+// Cells come together in the order they are named, go apart likewise, and what lies beside them
+// stays; cells larger than a thread block's share are whole.
+TEST_P(DeviceRowOpsTest, MoveCellsGathersAndScatters) {
+  for (const size_t cell : {size_t{16}, size_t{4096 + 48}, size_t{40000}}) {
+    const size_t words = cell / 4, count = 5;
+    std::vector<int32_t> region(8 * words), payload(count * words);
+    for (size_t i = 0; i < region.size(); ++i) region[i] = static_cast<int32_t>(i);
+    for (size_t i = 0; i < payload.size(); ++i) payload[i] = -1 - static_cast<int32_t>(i);
+    const DeviceBuffer base = Upload(region), gathered = Upload(payload);
+    const DeviceBuffer scattered = Upload(payload);
+    const size_t places[count] = {6, 0, 7, 3, 2};
+    DeviceMoveCellsArgs args;
+    args.cell_bytes = static_cast<int64_t>(cell);
+    args.count = static_cast<int32_t>(count);
+    for (size_t i = 0; i < count; ++i) args.cells[i] = base.data() + places[i] * cell;
+    args.payload = gathered.data();
+    ops().move_cells(args, stream());
+    const auto together = Download<int32_t>(gathered, payload.size());
+    args.payload = scattered.data();
+    args.gather = false;
+    ops().move_cells(args, stream());
+    const auto apart = Download<int32_t>(base, region.size());
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t w = 0; w < words; ++w) {
+        ASSERT_EQ(together[i * words + w], region[places[i] * words + w]) << cell << " cell " << i;
+        ASSERT_EQ(apart[places[i] * words + w], payload[i * words + w]) << cell << " cell " << i;
+      }
+    }
+    for (const size_t untouched : {size_t{1}, size_t{4}, size_t{5}}) {
+      for (size_t w = untouched * words; w < (untouched + 1) * words; ++w) {
+        ASSERT_EQ(apart[w], region[w]) << cell;
+      }
+    }
+  }
+}
+
 TEST_P(DeviceRowOpsTest, CopyBlocksCopiesWholeBlocksOnly) {
   const size_t block = 96;  // elements of 4 bytes
   std::vector<int32_t> region(7 * block);
