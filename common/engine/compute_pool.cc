@@ -1,10 +1,12 @@
 #include "common/engine/compute_pool.h"
 
+#include <algorithm>
 #include <limits>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "kernels/api/task_range.h"
 
 namespace tandem::engine {
 namespace {
@@ -12,8 +14,18 @@ namespace {
 // Polls before a worker sleeps: about 50 µs, several times the longest gap between two forks of a
 // step.
 constexpr int kSpin = 2000;
+// Tasks of a larger job are claimed several at a time.
+constexpr uint32_t kUnitsMax = 0xffff;
 // Polls before the caller gives up its processor to a worker that lost its own.
 constexpr int kSpinBeforeYield = 2000;
+
+// The word of a range: job, first unit, unit behind the last.
+uint64_t RangeOf(uint64_t job, uint64_t begin, uint64_t end) {
+  return job << 32 | begin << 16 | end;
+}
+uint64_t JobOf(uint64_t range) { return range >> 32; }
+uint32_t BeginOf(uint64_t range) { return static_cast<uint32_t>(range >> 16) & 0xffff; }
+uint32_t EndOf(uint64_t range) { return static_cast<uint32_t>(range) & 0xffff; }
 
 void Pause() {
 #if defined(__x86_64__)
@@ -23,7 +35,8 @@ void Pause() {
 
 }  // namespace
 
-ComputePool::ComputePool(int num_threads) : num_threads_(num_threads) {
+ComputePool::ComputePool(int num_threads)
+    : num_threads_(num_threads), ranges_(static_cast<size_t>(std::max(num_threads, 1))) {
   TANDEM_CHECK(num_threads >= 1, "compute threads ", num_threads);
   for (int worker = 1; worker < num_threads; ++worker) {
     threads_.emplace_back(absl::StrCat("compute-", worker), [this, worker] { WorkerLoop(worker); });
@@ -48,12 +61,20 @@ void ComputePool::Run(void* self, int64_t num_tasks, kernels::ParallelFor::Body 
 }
 
 void ComputePool::RunJob(uint32_t num_tasks, kernels::ParallelFor::Body body, const void* context) {
+  const uint32_t unit_tasks = (num_tasks - 1) / kUnitsMax + 1;
+  const uint32_t units = (num_tasks - 1) / unit_tasks + 1;
   body_.store(body, std::memory_order_relaxed);
   context_.store(context, std::memory_order_relaxed);
   num_tasks_.store(num_tasks, std::memory_order_relaxed);
+  unit_tasks_.store(unit_tasks, std::memory_order_relaxed);
   finished_.store(0, std::memory_order_relaxed);
-  const uint64_t job = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-  ticket_.store(job << 32 | num_tasks, std::memory_order_release);
+  ++jobs_;
+  for (int worker = 0; worker < num_threads_; ++worker) {
+    const auto first = static_cast<uint64_t>(kernels::FirstTask(units, worker, num_threads_));
+    const auto end = static_cast<uint64_t>(kernels::FirstTask(units, worker + 1, num_threads_));
+    ranges_[static_cast<size_t>(worker)].units.store(RangeOf(jobs_, first, end),
+                                                     std::memory_order_release);
+  }
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
   RunTasks(0);
@@ -66,30 +87,64 @@ void ComputePool::RunJob(uint32_t num_tasks, kernels::ParallelFor::Body body, co
   }
 }
 
+bool ComputePool::Take(Range* own, Claim* claim) {
+  uint64_t seen = own->units.load(std::memory_order_acquire);
+  while (true) {
+    const uint32_t begin = BeginOf(seen), unit_tasks = unit_tasks_.load(std::memory_order_relaxed);
+    if (begin == EndOf(seen)) return false;
+    claim->body = body_.load(std::memory_order_relaxed);
+    claim->context = context_.load(std::memory_order_relaxed);
+    claim->first_task = begin * unit_tasks;
+    const uint32_t behind = num_tasks_.load(std::memory_order_relaxed) - claim->first_task;
+    claim->end_task = claim->first_task + std::min(unit_tasks, behind);
+    // Success proves that the fields read above belong to the job of `seen`: they change only after
+    // its last task is claimed.
+    if (own->units.compare_exchange_weak(seen, RangeOf(JobOf(seen), begin + 1, EndOf(seen)),
+                                         std::memory_order_acq_rel, std::memory_order_acquire)) {
+      return true;
+    }
+  }
+}
+
+bool ComputePool::Steal(Range* own, Range* other) {
+  const uint64_t mine = own->units.load(std::memory_order_acquire);
+  if (BeginOf(mine) != EndOf(mine)) return true;  // of a job that began meanwhile
+  uint64_t seen = other->units.load(std::memory_order_acquire);
+  while (true) {
+    const uint32_t begin = BeginOf(seen), end = EndOf(seen), middle = begin + (end - begin) / 2;
+    // Of another job: the owner is about to write, or has written, this worker's range of that one.
+    if (begin == end || JobOf(seen) != JobOf(mine)) return false;
+    if (other->units.compare_exchange_weak(seen, RangeOf(JobOf(seen), begin, middle),
+                                           std::memory_order_acq_rel, std::memory_order_acquire)) {
+      // Nobody else writes an empty range before its job ends, and that waits for these units.
+      own->units.store(RangeOf(JobOf(mine), middle, end), std::memory_order_release);
+      return true;
+    }
+  }
+}
+
+bool ComputePool::StealFromAny(int worker) {
+  const size_t own = static_cast<size_t>(worker);
+  for (size_t i = 1; i < ranges_.size(); ++i) {
+    if (Steal(&ranges_[own], &ranges_[(own + i) % ranges_.size()])) return true;
+  }
+  return false;
+}
+
 void ComputePool::RunTasks(int worker) {
-  uint64_t ticket = ticket_.load(std::memory_order_acquire);
   // Told once, at the end: a word that all workers write costs a transfer between their caches for
   // each task. No other job can begin before.
   uint32_t done = 0;
-  while (true) {
-    const auto body = body_.load(std::memory_order_relaxed);
-    const void* context = context_.load(std::memory_order_relaxed);
-    const uint32_t num_tasks = num_tasks_.load(std::memory_order_relaxed);
-    const uint32_t left = static_cast<uint32_t>(ticket);
-    if (left == 0) {
-      if (done != 0) finished_.fetch_add(done, std::memory_order_release);
-      return;
+  do {
+    Claim claim;
+    while (Take(&ranges_[static_cast<size_t>(worker)], &claim)) {
+      for (uint32_t task = claim.first_task; task < claim.end_task; ++task) {
+        claim.body(claim.context, task, worker);
+      }
+      done += claim.end_task - claim.first_task;
     }
-    // Success proves that the fields read above belong to the ticket's job: they change only after
-    // its last task is claimed.
-    if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
-                                       std::memory_order_acquire)) {
-      continue;
-    }
-    body(context, num_tasks - left, worker);
-    ++done;
-    ticket = ticket_.load(std::memory_order_acquire);
-  }
+  } while (StealFromAny(worker));
+  if (done != 0) finished_.fetch_add(done, std::memory_order_release);
 }
 
 uint32_t ComputePool::AwaitJob(uint32_t seen) const {

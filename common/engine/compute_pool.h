@@ -1,9 +1,12 @@
 // The compute threads of one engine: fork and join for kernels.
 //
-// Between the forks of a step workers spin, for a step has hundreds of forks some microseconds
-// apart; after kSpin without work they sleep, so an idle engine costs nothing. Thread safety: one
-// ParallelFor call at a time, by the thread that owns the pool. Invariants: a job's fields change
-// only when every task of the job before is claimed and finished.
+// A job's tasks are cut into one range for each worker, who takes them in ascending order, so that
+// a worker's tasks read memory as one stream and no word is shared while all have work; who has
+// finished makes the latter half of what another has left its own range. Between the forks of a
+// step workers spin, for a step has hundreds of forks some microseconds apart; after kSpin without
+// work they sleep, so an idle engine costs nothing. Thread safety: one ParallelFor call at a time,
+// by the thread that owns the pool. Invariants: a job's fields change only when every task of the
+// job before is claimed and finished.
 #pragma once
 
 #include <atomic>
@@ -36,14 +39,33 @@ class ComputePool {
   // Claims and runs tasks of the current job until none is left.
   void RunTasks(int worker);
 
+  // What is left of a worker's tasks: the job's number in the upper half, then 16 bits each of the
+  // first unit and the one behind the last. A claim is one compare-and-swap, so a worker that comes
+  // late can never take a task of another job.
+  struct alignas(64) Range {
+    std::atomic<uint64_t> units{0};
+  };
+  struct Claim {
+    kernels::ParallelFor::Body body;
+    const void* context;
+    uint32_t first_task, end_task;
+  };
+  // Claims the first unit of the worker's range. False: nothing is left.
+  bool Take(Range* own, Claim* claim);
+  // Moves the latter half of what `other` has left of the job to the worker's own empty range.
+  // False: nothing is left.
+  static bool Steal(Range* own, Range* other);
+  // One of them, until all are empty.
+  bool StealFromAny(int worker);
+
   const int num_threads_;
   // The current job, to be trusted by a worker that has claimed one of its tasks.
   std::atomic<kernels::ParallelFor::Body> body_{nullptr};
   std::atomic<const void*> context_{nullptr};
   std::atomic<uint32_t> num_tasks_{0};
-  // Job number in the upper half, unclaimed tasks in the lower: a claim is one compare-and-swap,
-  // so a worker that comes late can never take a task of another job.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  std::atomic<uint32_t> unit_tasks_{1};  // tasks of a unit
+  uint64_t jobs_ = 0;                    // of the owner alone
+  std::vector<Range> ranges_;            // [threads]
   alignas(64) std::atomic<uint32_t> finished_{0};
   alignas(64) std::atomic<uint32_t> job_{0};  // workers wait on it
   std::atomic<bool> stopping_{false};

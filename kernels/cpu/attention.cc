@@ -14,6 +14,7 @@
 #include <new>
 
 #include "kernels/api/require.h"
+#include "kernels/api/task_range.h"
 #include "kernels/cpu/attention_plan.h"
 #include "kernels/cpu/bf16_rows.h"
 #include "kernels/cpu/gemm_dot.h"
@@ -27,6 +28,7 @@ namespace {
 // One call: its arguments, its plan, and where scratch lies.
 struct Call {
   const AttentionArgs* args;
+  const ParallelFor* parallel;
   AttentionPlan plan;
   RowBlock* blocks;
   int32_t num_blocks;
@@ -280,7 +282,6 @@ void ListTasks(Call* call, int num_workers) {
                  call->num_blocks * head_tasks,
                  head_tasks,
                  static_cast<int32_t>(heads),
-                 num_workers,
                  kStreamingRows / per_kv};
   for (int worker = 0; worker < num_workers; ++worker) {
     new (StreamOf(*call, worker)) KvStream(&call->tasks);
@@ -299,19 +300,60 @@ TANDEM_INLINE SoftmaxState Record(const Call& call, const Vectors& vectors, int3
   return {record, record + 1, record + kRecordExtra};
 }
 
-// One task of a split call: one partition of one block and KV head.
-void RunSplit(const Call& call, int64_t task, int worker) {
-  const int32_t kv_heads = call.args->layer.shape.num_kv_heads;
+// One task of a split call: one partition of one block and KV head. All partitions of a head follow
+// each other, so that every worker gets about as many full ones.
+struct SplitTask {
+  const RowBlock* block;
+  int32_t kv_head, partition;
+};
+TANDEM_INLINE SplitTask SplitTaskOf(const Call& call, int64_t task) {
   int32_t b = 0;
   while (b + 1 < call.num_blocks && call.blocks[b + 1].first_task <= task) ++b;
   const RowBlock& block = call.blocks[b];
+  const int32_t partitions = block.end_partition - block.first_partition;
   const int32_t within = static_cast<int32_t>(task) - block.first_task;
-  const Vectors vectors = {&call, &block, within % kv_heads};
-  const int32_t partition = block.first_partition + within / kv_heads;
+  return {&block, within / partitions, block.first_partition + within % partitions};
+}
+
+// Sends for all K and V that a task reads.
+void FetchSplit(const Call& call, int64_t task) {
+  const AttentionArgs& args = *call.args;
+  const KvShape& shape = args.layer.shape;
+  const SplitTask split = SplitTaskOf(call, task);
+  if (!Streams(call, split.block->num_rows)) return;
+  const SequenceRows& sequence = args.sequences[split.block->sequence];
+  const int32_t first = sequence.first_position + split.block->first_row;
+  const int32_t base = split.partition * kPartitionTokens;
+  const int32_t begin = base + ClampToPartition(RowBegin(args, first) - base) / 16 * 16;
+  const int32_t end = base + ClampToPartition(first + split.block->num_rows - base);
+  const int64_t slab_bytes = static_cast<int64_t>(KvSlabBytes(shape));
+  const int64_t tile_bytes = slab_bytes / (shape.block_tokens / 16);
+  for (int32_t token = begin; token < end; token += 16) {
+    const char* key =
+        static_cast<const char*>(args.layer.base) +
+        sequence.block_table[token / shape.block_tokens] * args.layer.block_stride_bytes +
+        split.kv_head * 2 * slab_bytes + token % shape.block_tokens / 16 * tile_bytes;
+    for (int64_t i = 0; i < tile_bytes; i += 64) {
+      _mm_prefetch(key + i, _MM_HINT_T1);
+      _mm_prefetch(key + slab_bytes + i, _MM_HINT_T1);
+    }
+  }
+}
+
+void RunSplit(const Call& call, int64_t task, int worker) {
+  const int workers = call.parallel->num_workers;
+  // A worker sends for each partition while the one before is read; for its first, and for those
+  // it takes from others, as it begins.
+  const int64_t first = FirstTask(call.num_split_tasks, worker, workers);
+  const int64_t end = FirstTask(call.num_split_tasks, worker + 1, workers);
+  if (task <= first || task >= end) FetchSplit(call, task);
+  if (task >= first && task + 1 < end) FetchSplit(call, task + 1);
+  const SplitTask split = SplitTaskOf(call, task);
+  const Vectors vectors = {&call, split.block, split.kv_head};
   float* q = call.workers + worker * call.plan.worker_floats;
   PackQueries(vectors, q);
-  RunPartition(vectors, q, partition, nullptr, [&](int64_t j, const SoftmaxState& part) {
-    const SoftmaxState record = Record(call, vectors, partition, j);
+  RunPartition(vectors, q, split.partition, nullptr, [&](int64_t j, const SoftmaxState& part) {
+    const SoftmaxState record = Record(call, vectors, split.partition, j);
     *record.l = 0;
     Merge(*call.args, record, part);
   });
@@ -374,6 +416,7 @@ void Attention(const AttentionArgs& args, const ParallelFor& parallel) {
   if (rows == 0) return;
   Call call = {};
   call.args = &args;
+  call.parallel = &parallel;
   call.plan = PlanAttention(args.num_heads, args.layer.shape, rows);
   int64_t used = call.plan.block_list_bytes;
   char* scratch = static_cast<char*>(args.scratch);

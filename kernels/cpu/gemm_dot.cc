@@ -42,21 +42,17 @@ void RunTile(const Tile& tile) {
   const char* const end = w + tile.pairs * kPanel * 4;
   const int64_t step = tile.ahead.step;
   const char* ahead = tile.ahead.first;
-  for (const char* stop = w + tile.ahead.turn;; stop = end, ahead = tile.ahead.second) {
-    for (; w < stop; w += kPanel * 4, x += 4, ahead += step) {
-      const Pairs16 low = LoadPairs(w), high = LoadPairs(w + 64);
-      _mm_prefetch(ahead, _MM_HINT_T1);
-      _mm_prefetch(ahead + 64, _MM_HINT_T1);
-      const char* row = x;
+  for (; w < end; w += kPanel * 4, x += 4, ahead += step) {
+    const Pairs16 low = LoadPairs(w), high = LoadPairs(w + 64);
+    FetchLinePair(ahead);
+    const char* row = x;
 #pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        const Pairs16 pair = BroadcastPair(row);
-        acc[r][0] = Dot(pair, low, acc[r][0]);
-        acc[r][1] = Dot(pair, high, acc[r][1]);
-        row += stride;
-      }
+    for (int r = 0; r < R; ++r) {
+      const Pairs16 pair = BroadcastPair(row);
+      acc[r][0] = Dot(pair, low, acc[r][0]);
+      acc[r][1] = Dot(pair, high, acc[r][1]);
+      row += stride;
     }
-    if (w == end) break;
   }
   StoreBf16Tile<R>(tile.place, acc);
 }
@@ -112,11 +108,8 @@ void DotGemm(const GemmArgs& args, const ParallelFor& parallel) {
   }
   KERNEL_REQUIRE(args.gated_bf16 == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
   const int64_t panel_bytes = CeilDiv(shape.k, 2) * kPairBytes;
-  const Plan plan = MakePlan(args, {.rows_max = kRowsMax,
-                                    .panel_bytes = panel_bytes,
-                                    .step_bytes = kPairBytes,
-                                    .few_blocks = 6,
-                                    .task_blocks = 2});
+  const Plan plan = MakePlan(
+      args, {.rows_max = kRowsMax, .panel_bytes = panel_bytes, .few_blocks = 6, .task_blocks = 2});
   const char* weights = static_cast<const char*>(args.w.data);
   parallel(plan.tasks(), [&](int64_t task, int) {
     RunTask(plan, task, [&](int64_t block, int64_t panel) {
@@ -126,7 +119,7 @@ void DotGemm(const GemmArgs& args, const ParallelFor& parallel) {
                                       x_stride,
                                       w,
                                       panel_bytes / kPairBytes,
-                                      AheadOf(args, plan, w, block, parallel.num_workers),
+                                      AheadOf(args, plan, w, block),
                                       {&args, row, panel * kPanel}});
     });
   });

@@ -81,9 +81,6 @@ struct Q4KLayout {
   }
 };
 
-TANDEM_INLINE int64_t StepBytes(const MatrixShape& shape) {
-  return shape.type == WeightType::kQ4K ? Q4KLayout::kGroupBytes : GroupLayout::kGroupBytes;
-}
 TANDEM_INLINE int64_t PanelBytes(const MatrixShape& shape) {
   return shape.type == WeightType::kQ4K ? Q4KLayout::PanelBytes(shape.k)
                                         : GroupLayout::PanelBytes(shape.k);
@@ -236,11 +233,9 @@ void Int4Gemm(const GemmArgs& args, const ParallelFor& parallel) {
   KERNEL_REQUIRE(args.gated == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
   const QuantisedRows<GroupScale, kGroup, kGroup> x(args);
   x.Fill(args, parallel);
-  const Plan plan = MakePlan(args, {.rows_max = kRowsMax,
-                                    .panel_bytes = PanelBytes(shape),
-                                    .step_bytes = StepBytes(shape),
-                                    .few_blocks = 12,
-                                    .task_blocks = 4});
+  const Plan plan = MakePlan(
+      args,
+      {.rows_max = kRowsMax, .panel_bytes = PanelBytes(shape), .few_blocks = 12, .task_blocks = 4});
   const char* weights = static_cast<const char*>(args.w.data);
   const TileFn* tiles =
       shape.type == WeightType::kQ4K ? kTileFns<Q4KLayout> : kTileFns<GroupLayout>;
@@ -253,7 +248,7 @@ void Int4Gemm(const GemmArgs& args, const ParallelFor& parallel) {
                                    x.scales + row * x.groups,
                                    x.groups,
                                    w,
-                                   AheadOf(args, plan, w, block, parallel.num_workers),
+                                   AheadOf(args, plan, w, block),
                                    {&args, row, panel * kPanel}});
     });
   });

@@ -151,11 +151,9 @@ void Int8Gemm(const GemmArgs& args, const ParallelFor& parallel) {
   KERNEL_REQUIRE(args.gated == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
   const QuantisedRows<GroupScale, kGroup, 4> x(args);
   x.Fill(args, parallel);
-  const Plan plan = MakePlan(args, {.rows_max = kRowsMax,
-                                    .panel_bytes = PanelBytes(shape),
-                                    .step_bytes = kGroupQuads * kQuadBytes,
-                                    .few_blocks = 12,
-                                    .task_blocks = 4});
+  const Plan plan = MakePlan(
+      args,
+      {.rows_max = kRowsMax, .panel_bytes = PanelBytes(shape), .few_blocks = 12, .task_blocks = 4});
   const int64_t quads = CeilDiv(shape.k, 4);
   const char* weights = static_cast<const char*>(args.w.data);
   parallel(plan.tasks(), [&](int64_t task, int) {
@@ -168,7 +166,7 @@ void Int8Gemm(const GemmArgs& args, const ParallelFor& parallel) {
                                       x.groups,
                                       w,
                                       quads,
-                                      AheadOf(args, plan, w, block, parallel.num_workers),
+                                      AheadOf(args, plan, w, block),
                                       {&args, row, panel * kPanel}});
     });
   });

@@ -25,14 +25,13 @@ TANDEM_INLINE int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 struct PlanShape {
   int64_t rows_max;     // of a tile
   int64_t panel_bytes;  // of one panel of weights
-  int64_t step_bytes;   // of a panel, that a tile reads in a step
   int64_t few_blocks;   // up to this many blocks of rows a task takes them all and one panel
   int64_t task_blocks;  // blocks of rows that one task carries otherwise
 };
 
 struct Plan {
   int64_t rows, row_blocks;  // blocks of equal size, as far as that goes
-  int64_t panels, panel_bytes, step_bytes;
+  int64_t panels, panel_bytes;
   int64_t task_blocks, task_panels;
   int64_t block_tasks, panel_tasks;
 
@@ -49,7 +48,6 @@ TANDEM_INLINE Plan MakePlan(const GemmArgs& args, const PlanShape& shape) {
   plan.row_blocks = CeilDiv(args.rows, shape.rows_max);
   plan.panels = CeilDiv(args.w.shape.n, kPanel);
   plan.panel_bytes = shape.panel_bytes;
-  plan.step_bytes = shape.step_bytes;
   if (plan.row_blocks <= shape.few_blocks) {
     plan.task_blocks = plan.row_blocks;
     plan.task_panels = 1;
@@ -66,17 +64,13 @@ TANDEM_INLINE Plan MakePlan(const GemmArgs& args, const PlanShape& shape) {
 }
 
 // What a tile fetches into the second cache while it reads its panel: `step` bytes from `first` on
-// for each kLinePair of it; once the panel's first `turn` bytes are read, from `second` on.
+// for each kLinePair of it.
 struct Ahead {
   const char* first;
-  int64_t turn;
-  const char* second;
   int64_t step;
 
   // Where that has got to when `read` bytes of the panel are read.
-  TANDEM_INLINE const char* At(int64_t read) const {
-    return read < turn ? first + read / kLinePair * step : second + (read - turn);
-  }
+  TANDEM_INLINE const char* At(int64_t read) const { return first + read / kLinePair * step; }
 };
 
 TANDEM_INLINE void FetchLinePair(const char* p) {
@@ -84,27 +78,21 @@ TANDEM_INLINE void FetchLinePair(const char* p) {
   _mm_prefetch(p + 64, _MM_HINT_T1);
 }
 
-// What block `block` fetches at panel `w`. With few rows that is the panel that its worker will
-// probably take next, `stride` further, in as many parts as there are blocks. The tile reads its
-// panel in steps of plan.step_bytes.
-TANDEM_INLINE Ahead AheadOf(const GemmArgs& args, const Plan& plan, const char* w, int64_t block,
-                            int stride) {
+// What block `block` fetches at panel `w`: what lies a little further, or, with few blocks of rows,
+// the panel that its worker will probably take next, the one behind, in as many parts as there are
+// blocks.
+TANDEM_INLINE Ahead AheadOf(const GemmArgs& args, const Plan& plan, const char* w, int64_t block) {
+  if (plan.task_panels > 1 || plan.row_blocks == 1) return {w + kPrefetchBytes, kLinePair};
   const int64_t bytes = plan.panel_bytes;
-  if (plan.task_panels > 1) return {w + kPrefetchBytes, bytes, nullptr, kLinePair};
   const char* last = static_cast<const char*>(args.w.data) + (plan.panels - 1) * bytes;
-  const char* next = w + stride * bytes;
-  if (next > last) next = last;
-  if (plan.row_blocks == 1) {
-    const int64_t turn = bytes > kPrefetchBytes ? bytes - kPrefetchBytes : 0;
-    return {w + kPrefetchBytes, turn / plan.step_bytes * plan.step_bytes, next, kLinePair};
-  }
+  const char* next = w < last ? w + bytes : last;
   const int64_t step = CeilDiv(kLinePair, plan.row_blocks);
-  return {next + bytes / kLinePair * step * block, bytes, nullptr, step};
+  return {next + bytes / kLinePair * step * block, step};
 }
 
 // Calls run_tile(block, panel) for every block of rows and panel of one task, all panels of a
-// block before the next block. Tasks of one range of panels follow each other, so that workers
-// share it.
+// block before the next block. Tasks of one range of panels follow each other, so that a worker,
+// whose tasks ascend, reads it from memory once.
 template <typename RunTileFn>
 TANDEM_INLINE void RunTask(const Plan& plan, int64_t task, const RunTileFn& run_tile) {
   const int64_t first_panel = task / plan.block_tasks * plan.task_panels;

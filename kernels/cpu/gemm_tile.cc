@@ -147,11 +147,9 @@ void TileGemm(const GemmArgs& args, const ParallelFor& parallel) {
   }
   KERNEL_REQUIRE(args.gated_bf16 == nullptr || (shape.n % kPanel == 0 && args.bias == nullptr));
   const int64_t panel_bytes = PanelBytes(shape);
-  const Plan plan = MakePlan(args, {.rows_max = kBlockRows,
-                                    .panel_bytes = panel_bytes,
-                                    .step_bytes = kStepBytes,
-                                    .few_blocks = 4,
-                                    .task_blocks = 4});
+  const Plan plan = MakePlan(
+      args,
+      {.rows_max = kBlockRows, .panel_bytes = panel_bytes, .few_blocks = 4, .task_blocks = 4});
   const char* weights = static_cast<const char*>(args.w.data);
   parallel(plan.tasks(), [&](int64_t task, int) {
     BlockTiles block_tiles;
@@ -166,7 +164,7 @@ void TileGemm(const GemmArgs& args, const ParallelFor& parallel) {
                                   w,
                                   panel_bytes,
                                   plan.task_panels == 1,
-                                  AheadOf(args, plan, w, block, parallel.num_workers),
+                                  AheadOf(args, plan, w, block),
                                   {&args, row, panel * kPanel}});
     });
   });

@@ -148,7 +148,6 @@ void TileInt8Gemm(const GemmArgs& args, const ParallelFor& parallel) {
   x.Fill(args, parallel);
   const Plan plan = MakePlan(args, {.rows_max = kBlockRows,
                                     .panel_bytes = PanelBytes(shape),
-                                    .step_bytes = kStepBytes,
                                     .few_blocks = 4,
                                     .task_blocks = 4});
   const char* weights = static_cast<const char*>(args.w.data);
@@ -165,7 +164,7 @@ void TileInt8Gemm(const GemmArgs& args, const ParallelFor& parallel) {
                                   x.groups,
                                   w,
                                   plan.task_panels == 1,
-                                  AheadOf(args, plan, w, block, parallel.num_workers),
+                                  AheadOf(args, plan, w, block),
                                   {&args, row, panel * kPanel}});
     });
   });

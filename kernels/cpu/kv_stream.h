@@ -3,9 +3,8 @@
 // while softmax and products run, and sees the order in which blocks lie: whole blocks, head beside
 // head. Changes no result bit.
 //
-// A worker's stream is that of the task it runs, and then of the task it will probably get next:
-// the one `stride` further, workers being about as fast as each other. A wrong guess costs bytes
-// only. Thread safety: one worker.
+// A worker's stream is that of the task it runs, and then of those behind, which it will probably
+// get next. A wrong guess costs bytes only. Thread safety: one worker.
 #pragma once
 
 #include "kernels/api/attention.h"
@@ -22,8 +21,7 @@ struct KvTasks {
   int64_t num_tasks;
   int64_t head_tasks;  // for each block
   int32_t heads;       // of a task; the last of a block may have fewer
-  int32_t stride;
-  int64_t rows_max;  // blocks of more rows are not streamed
+  int64_t rows_max;    // blocks of more rows are not streamed
 };
 
 class KvStream {
@@ -32,7 +30,8 @@ class KvStream {
 
   // The worker begins `task`.
   TANDEM_INLINE void Begin(int64_t task) {
-    const bool guessed = task_ >= task && (task_ - task) % tasks_->stride == 0;
+    const bool guessed = task == begun_ + 1 && task_ >= task;
+    begun_ = task;
     if (!guessed) Open(task);
   }
   // What `task` reads below `token` and is not yet on its way: now it is.
@@ -106,12 +105,13 @@ class KvStream {
     if (token_ < end_token_) {
       SetRun();
     } else {
-      Open(task_ + tasks_->stride);
+      Open(task_ + 1);
     }
   }
 
   const KvTasks* tasks_;
   int64_t task_;
+  int64_t begun_ = -2;  // the task that the worker runs
   const int32_t* table_ = nullptr;
   int32_t token_ = 0, end_token_ = 0;
   int32_t first_head_ = 0, heads_ = 0;

@@ -17,8 +17,7 @@ std::vector<const char*> LinesFrom(const StreamCall& call, int64_t task) {
   const int32_t kv_heads = args.layer.shape.num_kv_heads;
   const int64_t head_tasks = (kv_heads + call.heads - 1) / call.heads;
   const KvTasks tasks = {&args,      blocks.data(), args.num_sequences * head_tasks,
-                         head_tasks, call.heads,    call.stride,
-                         1};
+                         head_tasks, call.heads,    1};
   KvStream stream(&tasks);
   stream.Begin(task);
   std::vector<const char*> lines;

@@ -10,7 +10,6 @@ namespace tandem::kernels::stream_lines {
 struct StreamCall {
   const AttentionArgs* args;  // sequences of one row
   int32_t heads;              // of a task
-  int32_t stride;
 };
 
 // The lines that a stream names from the beginning of `task` on, in their order.

@@ -1,10 +1,14 @@
 // Goal: every task of every job runs exactly once, on a worker number no other task holds at that
 // moment, and is finished when the call returns; jobs of all sizes, back to back and after sleep.
+// Tasks are shared out as kernels/api/task_range.h says.
 #include "common/engine/compute_pool.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <thread>
+#include <vector>
 
 namespace tandem::engine {
 namespace {
@@ -37,6 +41,48 @@ TEST(ComputePool, OneWorkerNumberIsOneThreadAtATime) {
     busy[worker].fetch_sub(1);
   });
   EXPECT_EQ(clashes.load(), 0);
+}
+
+TEST(ComputePool, RunsMoreTasksThanARangeCountsInUnits) {
+  for (int threads : {2, 3}) {
+    ComputePool pool(threads);
+    for (const int64_t tasks : {65534, 65535, 65536, 131071, 200003}) {
+      std::vector<uint8_t> runs(static_cast<size_t>(tasks));
+      pool.parallel()(tasks, [&](int64_t task, int) { ++runs[static_cast<size_t>(task)]; });
+      EXPECT_EQ(std::count(runs.begin(), runs.end(), 1), tasks);
+    }
+  }
+}
+
+// The caller's first task waits for its last: unless the other worker takes that one, the job never
+// ends.
+TEST(ComputePool, TheLastTasksOfAWorkerAreTakenByOthers) {
+  ComputePool pool(2);
+  for (int job = 0; job < 200; ++job) {
+    std::atomic<bool> last_done{false};
+    pool.parallel()(16, [&](int64_t task, int) {
+      if (task == 7) last_done = true;
+      while (task == 0 && !last_done) std::this_thread::yield();
+    });
+  }
+}
+
+// The first tasks of both workers wait for each other, so that each begins with its own range.
+TEST(ComputePool, AWorkerBeginsWithItsOwnRange) {
+  ComputePool pool(2);
+  for (int job = 0; job < 500; ++job) {
+    std::atomic<int> begun{0};
+    std::vector<int64_t> ran[2];
+    pool.parallel()(20, [&](int64_t task, int worker) {
+      ran[worker].push_back(task);
+      if (task % 10 != 0) return;
+      ++begun;
+      while (begun < 2) std::this_thread::yield();
+    });
+    ASSERT_FALSE(ran[0].empty() || ran[1].empty());
+    EXPECT_EQ(ran[0].front(), 0);
+    EXPECT_EQ(ran[1].front(), 10);
+  }
 }
 
 TEST(ComputePool, ComesAndGoesWithoutWork) {
