@@ -114,7 +114,7 @@ class HashEngineTest : public ::testing::Test {
   std::byte* Bytes(int layer, BlockId block) { return engine_->arena().Block(layer, block).data(); }
   size_t block_bytes() { return engine_->spec().layout.layer_block_bytes; }
 
-  const HashEngineOptions options_;
+  const HashEngineOptions options_{};
   uint64_t seed_ = 0;
   std::mt19937_64 random_;
   std::unique_ptr<Engine> engine_;
