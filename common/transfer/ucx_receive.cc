@@ -147,7 +147,7 @@ void UcxTransport::LandEager(uint64_t receive_id, const ScatterList& place,
     if (options_.device != nullptr && options_.device->Holds(piece.data())) {
       const absl::Span<std::byte> twin = options_.device->Twin(piece);
       std::memcpy(twin.data(), from, piece.size());
-      status = options_.device->CopyFromTwin(piece);
+      status.Update(options_.device->CopyFromTwin(piece));
     } else {
       std::memcpy(piece.data(), from, piece.size());
     }
