@@ -4,9 +4,8 @@
 // the blocks. Transports that reach device memory send and receive slots as they are; others use
 // the slot's twin, pinned memory of the host (StagingTransport).
 //
-// Each call enqueues on a stream of its own, beside the engine's, and returns when that is done:
-// a few tens of microseconds of the transfer thread a payload, while earlier payloads travel. No
-// step of the engine waits for it.
+// Each call enqueues on a stream of its own, beside the engine's, and returns when that is done;
+// the transfer thread waits while earlier payloads travel. No step of the engine waits for it.
 //
 // Bounds: `send_slots` payloads on their way out, then Take has no room; `receive_slots` on their
 // way in, then payloads land in the arena's memory and pass through a slot of their own.
