@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/cluster_plan.h"
+#include "common/runtime/processors.h"
 
 namespace tandem::cli {
 
@@ -35,8 +36,9 @@ class Cluster {
 // with their names, go to standard error unless up.quiet.
 absl::StatusOr<std::unique_ptr<Cluster>> StartProcessCluster(const UpConfig& up,
                                                              const std::string& binaries,
-                                                             int cores);
+                                                             const Processors& processors);
 absl::StatusOr<std::unique_ptr<Cluster>> StartSingleProcessCluster(
-    const UpConfig& up, int cores, const std::map<std::string, std::string>& env);
+    const UpConfig& up, const Processors& processors,
+    const std::map<std::string, std::string>& env);
 
 }  // namespace tandem::cli

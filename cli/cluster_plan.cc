@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "cli/processor_shares.h"
 
 namespace tandem::cli {
 
@@ -19,10 +20,11 @@ void RegisterPrefillNodes(config::Schema& schema, UpConfig& config) {
              "Instruction-set class of prefill nodes; same: as isa says.",
              {.group = "Prefill nodes",
               .choices = {kSame, "auto", "amx", "avx512bf16", "avx512", "avx2", "ref"}});
-  schema.Add("prefill-weights", &config.prefill_weights,
-             "Type that prefill nodes keep weights in; same: as weights says.",
-             {.group = "Prefill nodes",
-              .choices = {kSame, "auto", "bf16", "int8", "int4", "as-stored", "fp8", "f32"}});
+  schema.Add(
+      "prefill-weights", &config.prefill_weights,
+      "Type that prefill nodes keep weights in; same: as weights says.",
+      {.group = "Prefill nodes",
+       .choices = {kSame, "auto", "bf16", "int8", "int4", "as-stored", "fp8", "fp8a16", "f32"}});
 }
 
 const std::string& DeviceOf(const UpConfig& up, bool prefill) {
@@ -35,10 +37,25 @@ int NodesOn(const UpConfig& up, const std::string& device) {
          (DeviceOf(up, false) == device ? up.decode : 0);
 }
 
+// What a node has of this machine's processors. Nodes that compute on a GPU, or nothing, need them
+// to load a model and to move messages.
+ProcessorShare PlanShare(const UpConfig& up, bool prefill, int index,
+                         const Processors& processors) {
+  if (up.engine == "hash" || DeviceOf(up, prefill) != "cpu") {
+    return {std::max(1, DefaultComputeThreads(processors) / (up.prefill + up.decode)), ""};
+  }
+  const bool behind_prefill = !prefill && DeviceOf(up, true) == "cpu";
+  return ShareOf(processors, index + (behind_prefill ? up.prefill : 0), NodesOn(up, "cpu"));
+}
+
 void RegisterNodes(config::Schema& schema, UpConfig& config) {
   schema.Add("threads", &config.threads,
              "Compute threads of each node; 0 = this machine's cores shared among the nodes.",
              {.min = 0, .max = 1024, .group = "Nodes"});
+  schema.Add("pin", &config.pin,
+             "auto: compute threads stay on cores that are their node's alone, near its memory, "
+             "where the machine has enough cores for that; off: wherever the kernel puts them.",
+             {.group = "Nodes", .choices = {"auto", "off"}});
   schema.Add("transport", &config.transport, "How KV blocks travel between processes.",
              {.group = "Nodes", .choices = {"auto", "shm", "tcp", "nccl"}});
   schema.Add("device", &config.device, "Where nodes run the model: cpu, or the first CUDA device.",
@@ -51,9 +68,9 @@ void RegisterNodes(config::Schema& schema, UpConfig& config) {
   schema.Add("numerics", &config.numerics,
              "portable: the same bits on AVX2 and AVX-512 machines; auto: the fastest class's.",
              {.group = "Nodes", .choices = {"auto", "portable"}});
-  schema.Add(
-      "weights", &config.weights, "Type that weights are kept in.",
-      {.group = "Nodes", .choices = {"auto", "bf16", "int8", "int4", "as-stored", "fp8", "f32"}});
+  schema.Add("weights", &config.weights, "Type that weights are kept in.",
+             {.group = "Nodes",
+              .choices = {"auto", "bf16", "int8", "int4", "as-stored", "fp8", "fp8a16", "f32"}});
   schema.Add(
       "weight-cache", &config.weight_cache,
       "Where packed weights are kept for all nodes and the next start: a folder, auto or off.",
@@ -152,10 +169,10 @@ router::RouterConfig PlanRouter(const UpConfig& up, int index) {
   return config;
 }
 
-node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index, int cores,
+node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index,
+                          const Processors& processors,
                           const std::vector<std::string>& fleet_addresses) {
   const bool prefill = role == "prefill";
-  const int nodes = up.prefill + up.decode;
   node::NodeConfig config;
   config.id = absl::StrCat(role, "-", index);
   config.routers = fleet_addresses;
@@ -169,7 +186,9 @@ node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index
   config.numerics = up.numerics;
   config.weights = prefill && up.prefill_weights != kSame ? up.prefill_weights : up.weights;
   config.weight_cache = up.weight_cache;
-  config.threads = up.threads > 0 ? up.threads : std::max(1, cores / nodes);
+  const ProcessorShare share = PlanShare(up, prefill, index, processors);
+  config.threads = up.threads > 0 ? up.threads : share.threads;
+  if (up.pin == "auto" && config.threads <= share.threads) config.cpus = share.cpus;
   config.kv_type = up.kv_type;
   config.block_tokens = up.block_tokens;
   config.kv_blocks = up.kv_blocks;

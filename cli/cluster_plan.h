@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/config/schema.h"
 #include "common/node/node_config.h"
+#include "common/runtime/processors.h"
 #include "router/router_config.h"
 
 namespace tandem::cli {
@@ -28,6 +29,7 @@ struct UpConfig {
   std::string fleet_secret_file;  // empty = the fleet has no secret; `up` and `chaos` then draw one
   bool single_process = false;
   int32_t threads = 0;
+  std::string pin = "auto";
   std::string transport = "auto";
   std::string isa = "auto";
   std::string numerics = "auto";
@@ -59,9 +61,10 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config);
 // Router `index` of the cluster: the first listens where `grpc` says, the others on ports of their
 // own.
 router::RouterConfig PlanRouter(const UpConfig& up, int index);
-// Node `index` of its kind. `cores` of this machine are shared between all nodes; the KV memory and
-// a GPU's memory between those on the same device.
-node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index, int cores,
+// Node `index` of its kind. This machine's processors are shared between the nodes that compute on
+// them; the KV memory and a GPU's memory between those on the same device.
+node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index,
+                          const Processors& processors,
                           const std::vector<std::string>& fleet_addresses);
 
 // The configuration as flags for a process of its own.

@@ -41,8 +41,8 @@ struct Announcement {
 
 class ProcessCluster final : public Cluster {
  public:
-  ProcessCluster(const UpConfig& up, std::string binaries, int cores)
-      : up_(up), binaries_(std::move(binaries)), cores_(cores) {}
+  ProcessCluster(const UpConfig& up, std::string binaries, const Processors& processors)
+      : up_(up), binaries_(std::move(binaries)), processors_(processors) {}
 
   absl::Status Start() {
     for (int i = 0; i < up_.routers; ++i) {
@@ -143,11 +143,11 @@ class ProcessCluster final : public Cluster {
     }
     for (int i = 0; i < up_.prefill; ++i) {
       RETURN_IF_ERROR(Launch({absl::StrCat("prefill-", i), "tandem-prefill-node",
-                              ToFlags(PlanNode(up_, "prefill", i, cores_, fleet))}));
+                              ToFlags(PlanNode(up_, "prefill", i, processors_, fleet))}));
     }
     for (int i = 0; i < up_.decode; ++i) {
       RETURN_IF_ERROR(Launch({absl::StrCat("decode-", i), "tandem-decode-node",
-                              ToFlags(PlanNode(up_, "decode", i, cores_, fleet))}));
+                              ToFlags(PlanNode(up_, "decode", i, processors_, fleet))}));
     }
     return absl::OkStatus();
   }
@@ -212,7 +212,7 @@ class ProcessCluster final : public Cluster {
 
   const UpConfig up_;
   const std::string binaries_;
-  const int cores_;
+  const Processors processors_;
   std::vector<Process> processes_;
   bool nodes_started_ = false;
   mutable absl::Mutex mutex_;
@@ -224,8 +224,8 @@ class ProcessCluster final : public Cluster {
 
 absl::StatusOr<std::unique_ptr<Cluster>> StartProcessCluster(const UpConfig& up,
                                                              const std::string& binaries,
-                                                             int cores) {
-  auto cluster = std::make_unique<ProcessCluster>(up, binaries, cores);
+                                                             const Processors& processors) {
+  auto cluster = std::make_unique<ProcessCluster>(up, binaries, processors);
   RETURN_IF_ERROR(cluster->Start());
   return cluster;
 }

@@ -15,7 +15,8 @@ namespace {
 
 class SingleProcessCluster final : public Cluster {
  public:
-  absl::Status Start(const UpConfig& up, int cores, const std::map<std::string, std::string>& env) {
+  absl::Status Start(const UpConfig& up, const Processors& processors,
+                     const std::map<std::string, std::string>& env) {
     up_ = up;
     std::vector<std::string> fleet;
     for (int i = 0; i < up.routers; ++i) {
@@ -25,11 +26,11 @@ class SingleProcessCluster final : public Cluster {
     }
     for (int i = 0; i < up.prefill; ++i) {
       RETURN_IF_ERROR(
-          AddNode(PlanNode(up, "prefill", i, cores, fleet), prefill_node::PrefillKind(), env));
+          AddNode(PlanNode(up, "prefill", i, processors, fleet), prefill_node::PrefillKind(), env));
     }
     for (int i = 0; i < up.decode; ++i) {
       RETURN_IF_ERROR(
-          AddNode(PlanNode(up, "decode", i, cores, fleet), decode_node::DecodeKind(), env));
+          AddNode(PlanNode(up, "decode", i, processors, fleet), decode_node::DecodeKind(), env));
     }
     return absl::OkStatus();
   }
@@ -89,9 +90,10 @@ class SingleProcessCluster final : public Cluster {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Cluster>> StartSingleProcessCluster(
-    const UpConfig& up, int cores, const std::map<std::string, std::string>& env) {
+    const UpConfig& up, const Processors& processors,
+    const std::map<std::string, std::string>& env) {
   auto cluster = std::make_unique<SingleProcessCluster>();
-  RETURN_IF_ERROR(cluster->Start(up, cores, env));
+  RETURN_IF_ERROR(cluster->Start(up, processors, env));
   return cluster;
 }
 

@@ -1,6 +1,3 @@
-#include <sched.h>
-
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -12,20 +9,13 @@
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/runtime/clock.h"
+#include "common/runtime/processors.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::cli {
 namespace {
 
 constexpr absl::Duration kWatchInterval = absl::Milliseconds(50);
-
-// Cores this process may use.
-int UsableCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 class UpCommand final : public Command {
  public:
@@ -82,11 +72,11 @@ class UpCommand final : public Command {
   }
 
   absl::StatusOr<std::unique_ptr<Cluster>> StartCluster(const Environment& env) {
-    if (up_.single_process) return StartSingleProcessCluster(up_, UsableCores(), env);
+    if (up_.single_process) return StartSingleProcessCluster(up_, ReadProcessors(), env);
     std::error_code error;
     const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
     if (error) return absl::InternalError("cannot find this program's folder");
-    return StartProcessCluster(up_, self.parent_path().string(), UsableCores());
+    return StartProcessCluster(up_, self.parent_path().string(), ReadProcessors());
   }
 
   // Every node is ready at the first router.

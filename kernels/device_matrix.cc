@@ -56,14 +56,22 @@ void PackInt8(const DevicePackArgs& args) {
   std::memcpy(args.scales, &scale.scale, sizeof(float));
 }
 
+// Where element i of a row of e4m3 lies.
+int32_t Fp8Place(DeviceWeightType type, int32_t i) {
+  if (type == DeviceWeightType::kFp8Rows) return i;
+  return i / kGroup * kGroup + Place(i % kGroup).byte();
+}
+
 void PackFp8(const DevicePackArgs& args) {
-  const RowScale scale(LargestMagnitude(args.row, args.k), kE4m3Max);
+  const bool stored = args.codes != nullptr;
+  const RowScale scale(stored ? 0.0f : LargestMagnitude(args.row, args.k), kE4m3Max);
   auto* out = static_cast<uint8_t*>(args.values);
   for (int32_t i = 0; i < PaddedColumns(args.k); ++i) {
-    const uint8_t value = i < args.k ? FloatToE4m3(args.row[i] * scale.factor) : uint8_t{0};
-    out[i / kGroup * kGroup + Place(i % kGroup).byte()] = value;
+    uint8_t value = 0;
+    if (i < args.k) value = stored ? args.codes[i] : FloatToE4m3(args.row[i] * scale.factor);
+    out[Fp8Place(args.type, i)] = value;
   }
-  std::memcpy(args.scales, &scale.scale, sizeof(float));
+  std::memcpy(args.scales, stored ? &args.code_scale : &scale.scale, sizeof(float));
 }
 
 void PackInt4(const DevicePackArgs& args) {
@@ -114,6 +122,8 @@ const char* DeviceWeightTypeName(DeviceWeightType type) {
       return "int4";
     case DeviceWeightType::kFp8:
       return "fp8";
+    case DeviceWeightType::kFp8Rows:
+      return "fp8a8";
   }
   return "";
 }
@@ -125,6 +135,7 @@ DeviceRowBytes RowBytesOf(DeviceWeightType type, int32_t k) {
       return {static_cast<size_t>(k) * sizeof(Bf16Bits), 0};
     case DeviceWeightType::kInt8:
     case DeviceWeightType::kFp8:
+    case DeviceWeightType::kFp8Rows:
       return {columns, sizeof(float)};
     case DeviceWeightType::kInt4:
       return {columns / 2, columns / static_cast<size_t>(kGroup) * 4};
@@ -142,6 +153,7 @@ void PackDeviceRow(const DevicePackArgs& args) {
     case DeviceWeightType::kInt4:
       return PackInt4(args);
     case DeviceWeightType::kFp8:
+    case DeviceWeightType::kFp8Rows:
       return PackFp8(args);
   }
 }
@@ -165,11 +177,11 @@ void UnpackDeviceRow(const DevicePackArgs& args, float* row) {
       std::memcpy(row + i, &bits, sizeof(bits));
     } else if (args.type == DeviceWeightType::kInt8) {
       row[i] = scale * static_cast<float>(static_cast<const int8_t*>(args.values)[i]);
-    } else if (args.type == DeviceWeightType::kFp8) {
-      const int32_t at = i / kGroup * kGroup + Place(i % kGroup).byte();
-      row[i] = scale * E4m3ToFloat(static_cast<const uint8_t*>(args.values)[at]);
-    } else {
+    } else if (args.type == DeviceWeightType::kInt4) {
       row[i] = UnpackInt4(args, i);
+    } else {
+      const int32_t at = Fp8Place(args.type, i);
+      row[i] = scale * E4m3ToFloat(static_cast<const uint8_t*>(args.values)[at]);
     }
   }
 }

@@ -16,7 +16,7 @@
 // leads, the others wait until its prompt is installed and then follow it to its decode node, where
 // the prompt's full blocks are shared (docs/adr/0009-sequences-follow-their-leader.md).
 //
-// Thread safety: none; the router thread (or the simulator) makes every call.
+// Thread safety: none; who has the router's turn (or the simulator) makes every call.
 // Invariants: a client sees each token index of each sequence once, in order, and for each sequence
 // exactly one Done, or for the whole request one Failed; every request has a deadline in every
 // state; the index and the queues are bounded.

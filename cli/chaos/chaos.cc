@@ -128,7 +128,7 @@ class ChaosRun {
     options.up = up_;
     options.up.fleet_secret_file = secret_->path();
     options.logs = options_.logs;
-    options.cores = static_cast<int>(std::thread::hardware_concurrency());
+    options.processors = ReadProcessors();
     options.namespaces = namespaces_.get();
     std::error_code error;
     const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -163,8 +163,8 @@ class ChaosRun {
     std::fflush(stdout);
     ChaosLoad::Recording recording = ChaosLoad::Record(load_, [this] { return stopped(); });
     if (interrupted_) return Interrupted();
-    for (const RequestRecord& record : recording.records)
-      if (record.end != RequestRecord::End::kWhole)
+    for (const ChaosRequest& record : recording.records)
+      if (record.end != ChaosRequest::End::kWhole)
         return absl::InternalError(
             absl::StrCat("without faults, request ", record.id, " failed: ", record.what));
     for (size_t i = 0; up_.engine == "hash" && i < load_.requests.size(); ++i) {

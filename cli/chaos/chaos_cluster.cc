@@ -167,7 +167,7 @@ class ChaosClusterImpl final : public ChaosCluster {
   std::vector<std::string> NodeFlags(int process, const std::string& role,
                                      const std::vector<std::string>& fleet) const {
     const int index = process - topology_.routers - (role == "decode" ? topology_.prefill : 0);
-    node::NodeConfig config = PlanNode(options_.up, role, index, options_.cores, fleet);
+    node::NodeConfig config = PlanNode(options_.up, role, index, options_.processors, fleet);
     if (options_.namespaces != nullptr) config.host = absl::StrCat("machine-", index);
     config.drain_timeout = kChaosDrainTimeout;
     return ToFlags(config);

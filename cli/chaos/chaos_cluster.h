@@ -15,6 +15,7 @@
 #include "cli/chaos/fault_plan.h"
 #include "cli/chaos/namespaces.h"
 #include "cli/cluster_plan.h"
+#include "common/runtime/processors.h"
 
 namespace tandem::cli {
 
@@ -24,7 +25,7 @@ class ChaosCluster {
     UpConfig up;           // engine, model, sizes
     std::string binaries;  // the folder of the programs
     std::string logs;      // a folder for the processes' logs; "" = not kept
-    int cores = 1;
+    Processors processors;
     // Null: on loopback. Process i of the topology is port i + 1. Outlives the cluster.
     Namespaces* namespaces = nullptr;
   };

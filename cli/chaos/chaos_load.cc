@@ -92,7 +92,7 @@ class ChaosLoadImpl final : public ChaosLoad {
       Pause(kWatchInterval);
     }
   }
-  std::vector<RequestRecord> Records() const override {
+  std::vector<ChaosRequest> Records() const override {
     absl::MutexLock lock(&mutex_);
     return records_;
   }
@@ -131,29 +131,29 @@ class ChaosLoadImpl final : public ChaosLoad {
             random.Below(static_cast<uint64_t>(request.stop().max_tokens()) + 1));
     }
     AnswerCollector collector(request.has_n() ? request.n() : 1);
-    RequestRecord record;
+    ChaosRequest record;
     record.id = request.request_id();
     Ask(client, request, cancel_after, random, collector, record);
     record.tokens = collector.tokens();
     if (recording == nullptr) Compare(index, collector, record);
     absl::MutexLock lock(&mutex_);
-    if (cut_off_ && record.end == RequestRecord::End::kGivenUp) return;
+    if (cut_off_ && record.end == ChaosRequest::End::kGivenUp) return;
     records_.push_back(record);
     if (recording != nullptr) recording->answers[static_cast<size_t>(index)] = collector.answers();
   }
 
-  void Compare(int index, const AnswerCollector& collector, RequestRecord& record) const {
-    if (record.end == RequestRecord::End::kMismatch) return;
+  void Compare(int index, const AnswerCollector& collector, ChaosRequest& record) const {
+    if (record.end == ChaosRequest::End::kMismatch) return;
     const std::string difference =
         Difference(options_.expected[static_cast<size_t>(index)], collector.answers(),
-                   /*whole=*/record.end == RequestRecord::End::kWhole);
+                   /*whole=*/record.end == ChaosRequest::End::kWhole);
     if (difference.empty()) return;
-    record.end = RequestRecord::End::kMismatch;
+    record.end = ChaosRequest::End::kMismatch;
     record.what = difference;
   }
 
   void Ask(int client, v1::GenerateRequest& request, int64_t cancel_after, Random& random,
-           AnswerCollector& collector, RequestRecord& record) {
+           AnswerCollector& collector, ChaosRequest& record) {
     const absl::Time asked = absl::Now();
     absl::Time last_news = asked;
     size_t router = random.Below(stubs_.size());
@@ -163,15 +163,15 @@ class ChaosLoadImpl final : public ChaosLoad {
       const int64_t before = collector.tokens();
       const absl::Status status =
           Call(client, *stubs_[router], request, cancel_after, collector, last_news, record);
-      if (record.end == RequestRecord::End::kCancelled) return;
+      if (record.end == ChaosRequest::End::kCancelled) return;
       if (absl::IsDataLoss(status) || absl::IsInvalidArgument(status)) {
-        record.end = RequestRecord::End::kMismatch;
+        record.end = ChaosRequest::End::kMismatch;
         record.what = status.ToString();
         return;
       }
       if (collector.finished()) return;
       if (cut_off_ || absl::Now() - asked > options_.give_up_after) {
-        record.end = RequestRecord::End::kGivenUp;
+        record.end = ChaosRequest::End::kGivenUp;
         record.what = absl::StrCat("after ", absl::FormatDuration(absl::Now() - asked), ", ",
                                    record.calls, " calls: ", status.ToString());
         return;
@@ -186,7 +186,7 @@ class ChaosLoadImpl final : public ChaosLoad {
 
   absl::Status Call(int client, v1::Tandem::Stub& stub, const v1::GenerateRequest& request,
                     int64_t cancel_after, AnswerCollector& collector, absl::Time& last_news,
-                    RequestRecord& record) {
+                    ChaosRequest& record) {
     WatchedCall call;
     SetCall(client, &call);
     const auto reader = stub.Generate(&call.context(), request);
@@ -199,14 +199,14 @@ class ChaosLoadImpl final : public ChaosLoad {
       if (part.has_finished())
         record.placements = std::max(record.placements, part.finished().route().attempts());
       if (cancel_after < 0 || collector.tokens() < cancel_after || collector.finished()) continue;
-      record.end = RequestRecord::End::kCancelled;
+      record.end = ChaosRequest::End::kCancelled;
       break;
     }
-    if (!status.ok() || record.end == RequestRecord::End::kCancelled) call.End();
+    if (!status.ok() || record.end == ChaosRequest::End::kCancelled) call.End();
     const absl::Status ended = rpc::FromGrpc(reader->Finish());
     SetCall(client, nullptr);
     if (!status.ok()) return status;
-    if (ended.ok() && !collector.finished() && record.end != RequestRecord::End::kCancelled)
+    if (ended.ok() && !collector.finished() && record.end != ChaosRequest::End::kCancelled)
       return absl::DataLossError("the call ended without the answer's end");
     return ended;
   }
@@ -221,7 +221,7 @@ class ChaosLoadImpl final : public ChaosLoad {
     calls_[static_cast<size_t>(client)] = call;
   }
 
-  void NoteNews(absl::Time& last_news, RequestRecord& record) const {
+  void NoteNews(absl::Time& last_news, ChaosRequest& record) const {
     const absl::Time now = absl::Now();
     if (now - last_news > record.pause()) {
       record.pause_from = last_news - begin_;
@@ -236,7 +236,7 @@ class ChaosLoadImpl final : public ChaosLoad {
   std::atomic<bool> stopping_{false}, cut_off_{false}, watching_{true};
   mutable absl::Mutex mutex_;
   std::vector<WatchedCall*> calls_ ABSL_GUARDED_BY(mutex_);  // by client; null = none runs
-  std::vector<RequestRecord> records_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ChaosRequest> records_ ABSL_GUARDED_BY(mutex_);
   int clients_done_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Thread> clients_;
   Thread watcher_;

@@ -33,7 +33,7 @@ class ChaosLoad {
   // are cut off once `stopped` says so.
   struct Recording {
     std::vector<std::vector<SequenceAnswer>> answers;
-    std::vector<RequestRecord> records;
+    std::vector<ChaosRequest> records;
   };
   static Recording Record(const Options& options, const std::function<bool()>& stopped);
 
@@ -43,7 +43,7 @@ class ChaosLoad {
   virtual ~ChaosLoad() = default;
   // No new requests; returns whether all that run ended within `timeout`.
   virtual bool Finish(absl::Duration timeout) = 0;
-  virtual std::vector<RequestRecord> Records() const = 0;
+  virtual std::vector<ChaosRequest> Records() const = 0;
 };
 
 }  // namespace tandem::cli

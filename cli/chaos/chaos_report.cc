@@ -21,15 +21,15 @@ double Percentile(const std::vector<double>& values, double share) {
   return values[std::min(rank, values.size() - 1)];
 }
 
-double MedianPauseMs(const std::vector<RequestRecord>& records) {
+double MedianPauseMs(const std::vector<ChaosRequest>& records) {
   std::vector<double> pauses;
-  for (const RequestRecord& record : records)
+  for (const ChaosRequest& record : records)
     pauses.push_back(absl::ToDoubleMilliseconds(record.pause()));
   std::sort(pauses.begin(), pauses.end());
   return Percentile(pauses, 0.5);
 }
 
-const ChaosFault* CauseOf(const RequestRecord& record, const std::vector<ChaosFault>& faults) {
+const ChaosFault* CauseOf(const ChaosRequest& record, const std::vector<ChaosFault>& faults) {
   const ChaosFault* nearest = nullptr;
   for (const ChaosFault& fault : faults) {
     if (fault.at > record.pause_to || fault.end() + kAftermath < record.pause_from) continue;
@@ -41,7 +41,7 @@ const ChaosFault* CauseOf(const RequestRecord& record, const std::vector<ChaosFa
   return nearest;
 }
 
-std::string Describe(const RequestRecord& record, const std::string& group, double added_ms) {
+std::string Describe(const ChaosRequest& record, const std::string& group, double added_ms) {
   return absl::StrFormat(
       "%s: %.1f ms, %s, nothing came from %.3f s to %.3f s, asked %d times, "
       "placed %d times",
@@ -63,15 +63,15 @@ ChaosReport Summarize(const ChaosFindings& findings) {
     ++report.groups[GroupOf(fault, findings.topology)].faults;
   std::map<std::string, std::vector<double>> added;
   std::vector<std::pair<double, std::string>> recovered;
-  for (const RequestRecord& record : findings.requests) {
+  for (const ChaosRequest& record : findings.requests) {
     ++report.requests;
     report.tokens += record.tokens;
     report.asked_again += record.calls - 1;
     const std::string said = absl::StrCat(record.id, ": ", record.what);
-    if (record.end == RequestRecord::End::kWhole) ++report.whole;
-    if (record.end == RequestRecord::End::kCancelled) ++report.cancelled;
-    if (record.end == RequestRecord::End::kMismatch) report.mismatches.push_back(said);
-    if (record.end == RequestRecord::End::kGivenUp) report.given_up.push_back(said);
+    if (record.end == ChaosRequest::End::kWhole) ++report.whole;
+    if (record.end == ChaosRequest::End::kCancelled) ++report.cancelled;
+    if (record.end == ChaosRequest::End::kMismatch) report.mismatches.push_back(said);
+    if (record.end == ChaosRequest::End::kGivenUp) report.given_up.push_back(said);
     if (!record.recovered()) continue;
     ++report.recovered;
     const ChaosFault* cause = CauseOf(record, findings.faults);

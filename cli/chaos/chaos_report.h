@@ -13,7 +13,7 @@
 namespace tandem::cli {
 
 // One asking of one request, over all of its calls. Times are since the load began.
-struct RequestRecord {
+struct ChaosRequest {
   enum class End { kWhole, kCancelled, kMismatch, kGivenUp };
 
   std::string id;
@@ -37,8 +37,8 @@ struct ChaosFindings {
   bool namespaces = false;
   std::vector<ChaosFault> faults;  // carried out
   // Of the same requests, while nothing failed.
-  std::vector<RequestRecord> calm;
-  std::vector<RequestRecord> requests;
+  std::vector<ChaosRequest> calm;
+  std::vector<ChaosRequest> requests;
   std::vector<std::string> leaks;    // held one lease time after the last request
   std::vector<std::string> crashes;  // processes that ended on their own
 };

@@ -25,7 +25,7 @@ std::vector<TokenId> HashStream(const v1::GenerateRequest& request, int32_t inde
 
 class Drawing {
  public:
-  explicit Drawing(const WorkloadOptions& options)
+  explicit Drawing(const ChaosWorkloadOptions& options)
       : options_(options), random_(NewSeededRandom(options.seed ^ 0x776f726b6c6f6164)) {
     for (auto& prefix : prefixes_) prefix = Tokens(Between(20, options.prompt_tokens_max / 2));
   }
@@ -76,14 +76,14 @@ class Drawing {
     request.mutable_stop()->add_stop(text);
   }
 
-  const WorkloadOptions& options_;
+  const ChaosWorkloadOptions& options_;
   const std::unique_ptr<Random> random_;
   std::array<std::vector<int32_t>, kPrefixes> prefixes_;
 };
 
 }  // namespace
 
-std::vector<v1::GenerateRequest> DrawWorkload(const WorkloadOptions& options) {
+std::vector<v1::GenerateRequest> DrawWorkload(const ChaosWorkloadOptions& options) {
   Drawing drawing(options);
   std::vector<v1::GenerateRequest> requests;
   for (int i = 0; i < options.requests; ++i) requests.push_back(drawing.Draw());

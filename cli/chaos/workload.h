@@ -10,7 +10,7 @@
 
 namespace tandem::cli {
 
-struct WorkloadOptions {
+struct ChaosWorkloadOptions {
   uint64_t seed = 0;
   int requests = 128;
   bool hash_engine = true;
@@ -20,7 +20,7 @@ struct WorkloadOptions {
 
 // Greedy and sampled, with stop strings, log-probabilities and several answers; half of the prompts
 // begin with one of a few shared prefixes. No ids and no salts: those are each asking's own.
-std::vector<v1::GenerateRequest> DrawWorkload(const WorkloadOptions& options);
+std::vector<v1::GenerateRequest> DrawWorkload(const ChaosWorkloadOptions& options);
 
 // How answers differ from what the hash engine must give, computed from the prompt alone; "" when
 // they do not.

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/runtime/processors.h"
+#include "common/telemetry/log.h"
 #include "kernels/api/task_range.h"
 
 namespace tandem::engine {
@@ -35,11 +38,19 @@ void Pause() {
 
 }  // namespace
 
-ComputePool::ComputePool(int num_threads)
+ComputePool::ComputePool(int num_threads, const std::vector<int32_t>& processors)
     : num_threads_(num_threads), ranges_(static_cast<size_t>(std::max(num_threads, 1))) {
   TANDEM_CHECK(num_threads >= 1, "compute threads ", num_threads);
+  TANDEM_CHECK(processors.empty() || processors.size() == static_cast<size_t>(num_threads),
+               processors.size(), " processors for ", num_threads, " threads");
   for (int worker = 1; worker < num_threads; ++worker) {
-    threads_.emplace_back(absl::StrCat("compute-", worker), [this, worker] { WorkerLoop(worker); });
+    const std::optional<int32_t> processor =
+        processors.empty() ? std::nullopt
+                           : std::make_optional(processors[static_cast<size_t>(worker)]);
+    threads_.emplace_back(absl::StrCat("compute-", worker), [this, worker, processor] {
+      if (processor.has_value()) KeepThisThreadOn(*processor);
+      WorkerLoop(worker);
+    });
   }
 }
 
@@ -47,6 +58,12 @@ ComputePool::~ComputePool() {
   stopping_.store(true);
   job_.fetch_add(1);
   job_.notify_all();
+}
+
+void KeepThisThreadOn(int32_t processor) {
+  const absl::Status status = StayOn({processor});
+  if (status.ok()) return;
+  Log(LogLevel::kWarning, "a compute thread runs anywhere", {{"why", status.ToString()}});
 }
 
 kernels::ParallelFor ComputePool::parallel() {
@@ -164,11 +181,6 @@ void ComputePool::WorkerLoop(int worker) {
     if (stopping_.load()) return;
     RunTasks(worker);
   }
-}
-
-int AvailableProcessors() {
-  const unsigned count = std::thread::hardware_concurrency();
-  return count == 0 ? 1 : static_cast<int>(count);
 }
 
 }  // namespace tandem::engine

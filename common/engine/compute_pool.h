@@ -20,8 +20,9 @@ namespace tandem::engine {
 
 class ComputePool {
  public:
-  // `num_threads` ≥ 1, the calling thread being one of them.
-  explicit ComputePool(int num_threads);
+  // `num_threads` ≥ 1, the calling thread being one of them. With `processors`, one for each, every
+  // thread but the caller's stays on its own; one that may not is logged and runs anywhere.
+  explicit ComputePool(int num_threads, const std::vector<int32_t>& processors = {});
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
   ComputePool& operator=(const ComputePool&) = delete;
@@ -72,7 +73,8 @@ class ComputePool {
   std::vector<Thread> threads_;
 };
 
-// The processors this process may run on.
-int AvailableProcessors();
+// The calling thread stays on this processor; where the kernel refuses, it is logged and runs
+// anywhere.
+void KeepThisThreadOn(int32_t processor);
 
 }  // namespace tandem::engine

@@ -31,10 +31,11 @@ absl::StatusOr<WeightFormat> ParseWeights(const std::string& name) {
   if (name == "int8") return WeightFormat::kInt8;
   if (name == "int4") return WeightFormat::kInt4;
   if (name == "as-stored") return WeightFormat::kAsStored;
-  if (name == "fp8") {
+  if (name == "fp8" || name == "fp8a16") {
     return absl::InvalidArgumentError(
-        "weights is \"fp8\", which only --device cuda has, expected auto, bf16, f32, int8, int4 or "
-        "as-stored");
+        absl::StrCat("weights is \"", name,
+                     "\", which only --device cuda has, expected auto, bf16, f32, int8, int4 or "
+                     "as-stored"));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("weights is \"", name, "\", expected auto, bf16, f32, int8, int4 or as-stored"));

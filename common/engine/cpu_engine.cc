@@ -15,6 +15,7 @@
 #include "common/engine/slice_check.h"
 #include "common/engine/token_sampler.h"
 #include "common/runtime/clock.h"
+#include "common/runtime/processors.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::engine {
@@ -207,10 +208,12 @@ absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& ch
   parts.backend = choices.backend;
   parts.config = config;
   parts.kv = choices.kv;
-  const int threads = options.threads == 0 ? AvailableProcessors() : options.threads;
-  parts.pool = std::make_unique<ComputePool>(threads);
+  const int threads =
+      options.threads == 0 ? DefaultComputeThreads(ReadProcessors()) : options.threads;
+  parts.pool = std::make_unique<ComputePool>(threads, options.processors);
   parts.weights = std::make_unique<ModelWeights>(checkpoint, *parts.backend, parts.pool->parallel(),
                                                  choices.weights, options.weight_cache);
+  RETURN_IF_ERROR(parts.weights->status());
 
   EngineSpec& spec = parts.spec;
   spec.model_name = config.name;

@@ -12,7 +12,11 @@
 namespace tandem::engine {
 
 struct CpuEngineOptions {
-  int32_t threads = 0;  // compute threads; 0 = one per core this process may use
+  // Compute threads; 0 = one per core this process may use and has time for.
+  int32_t threads = 0;
+  // Where compute threads but the first, which is the engine's caller, stay: one for each of
+  // `threads`, or empty: anywhere.
+  std::vector<int32_t> processors;
   // "auto", "amx", "avx512bf16", "avx512", "avx2" or "ref"; in tests "amx_emulated" too
   std::string isa = "auto";
   // "auto": the fastest class's; "portable": the bits that avx512 and avx2 share, for mixed fleets.

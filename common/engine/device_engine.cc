@@ -15,6 +15,7 @@
 #include "common/engine/device_sampler.h"
 #include "common/engine/profile_step.h"
 #include "common/engine/slice_check.h"
+#include "common/runtime/processors.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::engine {
@@ -323,9 +324,10 @@ EngineSpec MakeSpec(const model::Checkpoint& checkpoint, const kernels::KvShape&
   EngineSpec spec;
   spec.model_name = config.name;
   spec.model_fingerprint = checkpoint.fingerprint();
-  spec.numerics_id = absl::StrCat(device.ops().numerics, "-sm", properties.compute_major,
-                                  properties.compute_minor, "-w", DeviceWeightFormatName(weights),
-                                  "-kv", options.kv_type, "-b", options.block_tokens);
+  spec.numerics_id =
+      absl::StrCat(device.ops().numerics, "-sm", properties.compute_major, properties.compute_minor,
+                   "-w", DeviceWeightFormatName(checkpoint, weights), "-kv", options.kv_type, "-b",
+                   options.block_tokens);
   spec.vocab_size = config.vocab_size;
   spec.context_tokens =
       options.context_tokens == 0
@@ -349,9 +351,10 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
   DeviceEngine::Parts parts;
   parts.config = checkpoint.config();
   RETURN_IF_ERROR(CheckOptions(parts.config, options));
-  ASSIGN_OR_RETURN(const DeviceWeightFormat format, ParseDeviceWeights(options.weights));
   parts.options = options;
   parts.device = std::move(device);
+  ASSIGN_OR_RETURN(const DeviceWeightFormat format,
+                   ParseDeviceWeights(options.weights, parts.device->ops()));
   parts.kv = {parts.config.num_kv_heads, parts.config.head_dim, options.block_tokens};
   ASSIGN_OR_RETURN(parts.kv.type, ParseDeviceKvType(options.kv_type));
   parts.spec = MakeSpec(checkpoint, parts.kv, options, *parts.device, format);
@@ -361,8 +364,8 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
   for (int layer = 0; layer < parts.config.num_layers; ++layer) {
     ASSIGN_OR_RETURN(parts.layer_written.emplace_back(), parts.device->NewEvent());
   }
-  parts.pool =
-      std::make_unique<ComputePool>(options.threads == 0 ? AvailableProcessors() : options.threads);
+  parts.pool = std::make_unique<ComputePool>(
+      options.threads == 0 ? DefaultComputeThreads(ReadProcessors()) : options.threads);
   ASSIGN_OR_RETURN(DeviceWeights weights,
                    LoadDeviceWeights(checkpoint, {parts.spec.context_tokens, format}, *parts.device,
                                      *parts.stream, parts.pool->parallel()));

@@ -44,10 +44,7 @@ absl::StatusOr<int64_t> DeviceForwardPass::Reserve(int32_t rows, int32_t logit_r
   const size_t ffn = static_cast<size_t>(config.ffn_size);
   const size_t row_count = static_cast<size_t>(reserved_rows_);
   const size_t logit_count = static_cast<size_t>(reserved_logit_rows_);
-  // What a product needs of its x, where w is int8: that of all rows, or only of the output's.
-  const size_t int8_rows = Int8RowsMax();
-  const size_t int8_columns = static_cast<size_t>(
-      kernels::PaddedColumns(static_cast<int32_t>(std::max({hidden, q_size, ffn}))));
+  const kernels::DeviceRoundedBytes rounded = RoundedBytesMax();
   const struct {
     DeviceBuffer* buffer;
     size_t bytes;
@@ -59,8 +56,8 @@ absl::StatusOr<int64_t> DeviceForwardPass::Reserve(int32_t rows, int32_t logit_r
       {&attention_, row_count * q_size * 2},
       {&gated_, row_count * ffn * 2},
       {&projected_, config.sandwich_norms ? row_count * hidden * 4 : 0},
-      {&int8_, int8_rows * int8_columns},
-      {&int8_scales_, (int8_rows + 3) * (int8_columns / kernels::kInt8GroupSize) * 4},
+      {&rounded_, rounded.values},
+      {&rounded_scales_, rounded.scales},
       {&records_, static_cast<size_t>(DeviceBatch::kRecordsMax) * config.num_kv_heads *
                       kernels::kNarrowVectors * (config.head_dim + 2) * 4},
       {&final_, logit_count * hidden * 2},
@@ -116,17 +113,19 @@ void DeviceForwardPass::Normalise(int32_t rows, const DeviceBuffer& weight) {
   ops_.rms_norm(args, stream_);
 }
 
-size_t DeviceForwardPass::Int8RowsMax() const {
-  using kernels::DeviceWeightType;
-  const auto is_int8 = [](const DeviceMatrix& matrix) {
-    return matrix.type == DeviceWeightType::kInt8;
+kernels::DeviceRoundedBytes DeviceForwardPass::RoundedBytesMax() const {
+  kernels::DeviceRoundedBytes most;
+  const auto add = [&most](const DeviceMatrix& w, int32_t rows) {
+    const kernels::DeviceRoundedBytes bytes = kernels::RoundedBytesOf(w.type, rows, w.k);
+    most = {std::max(most.values, bytes.values), std::max(most.scales, bytes.scales)};
   };
-  const bool in_layers =
-      std::any_of(weights_.layers.begin(), weights_.layers.end(), [&](const DeviceLayerWeights& w) {
-        return is_int8(w.qkv) || is_int8(w.o) || is_int8(w.gate_up) || is_int8(w.down);
-      });
-  const int32_t of_output = is_int8(weights_.output_matrix()) ? reserved_logit_rows_ : 0;
-  return static_cast<size_t>(std::max(in_layers ? reserved_rows_ : 0, of_output));
+  for (const DeviceLayerWeights& layer : weights_.layers) {
+    for (const DeviceMatrix* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      add(*w, reserved_rows_);
+    }
+  }
+  add(weights_.output_matrix(), reserved_logit_rows_);
+  return most;
 }
 
 kernels::DeviceGemmArgs DeviceForwardPass::PrepareProduct(const Product& product) {
@@ -142,10 +141,10 @@ kernels::DeviceGemmArgs DeviceForwardPass::PrepareProduct(const Product& product
   args.k = w.k;
   args.bias = w.bias.bytes() > 0 ? w.bias.as<float>() : nullptr;
   args.multiprocessors = device_.properties().multiprocessors;
-  if (w.type == kernels::DeviceWeightType::kInt8) {
-    args.x_int8 = int8_.as<int8_t>();
-    args.x_scales = int8_scales_.as<float>();
-    ops_.quantise({args.x, args.rows, args.k, int8_.as<int8_t>(), int8_scales_.as<float>()},
+  if (kernels::ActivationGroup(w.type) > 0) {
+    args.x_rounded = rounded_.data();
+    args.x_scales = rounded_scales_.as<float>();
+    ops_.quantise({args.x, args.rows, args.k, rounded_.data(), rounded_scales_.as<float>(), w.type},
                   stream_);
   }
   return args;

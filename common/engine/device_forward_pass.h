@@ -69,10 +69,10 @@ class DeviceForwardPass {
   void Launch(kernels::DeviceGemmArgs args);  // with the tile that was chosen for it
   // y of the product is rows of act(gate) · up in bf16.
   void MultiplyGated(const Product& product);
-  // Rounds x where w is int8.
+  // Rounds x where products with w read it so.
   kernels::DeviceGemmArgs PrepareProduct(const Product& product);
-  // How many rows a product may have to round to int8.
-  size_t Int8RowsMax() const;
+  // The most that a product needs for its x, rounded.
+  kernels::DeviceRoundedBytes RoundedBytesMax() const;
   void Normalise(int32_t rows, const kernels::DeviceBuffer& weight);
   void ComputeKv(const DeviceBatch& batch, int32_t rows, int layer, char* region);
   void Attend(const DeviceBatch& batch, const Extent& extent, int layer, char* region);
@@ -91,18 +91,18 @@ class DeviceForwardPass {
 
   int32_t reserved_rows_ = 0;
   int32_t reserved_logit_rows_ = 0;
-  kernels::DeviceBuffer x_;            // [rows][hidden] fp32, the residual stream
-  kernels::DeviceBuffer h_;            // [rows][hidden] bf16, normed
-  kernels::DeviceBuffer qkv_;          // [rows][q, k, v] fp32
-  kernels::DeviceBuffer q_;            // [rows][heads · head_dim] bf16
-  kernels::DeviceBuffer attention_;    // [rows][heads · head_dim] bf16
-  kernels::DeviceBuffer gated_;        // [rows][ffn] bf16
-  kernels::DeviceBuffer projected_;    // [rows][hidden] fp32, sandwich norms only
-  kernels::DeviceBuffer int8_;         // a product's x rounded to int8, where weights are
-  kernels::DeviceBuffer int8_scales_;  // and its scales
-  kernels::DeviceBuffer records_;      // attention's split partitions
-  kernels::DeviceBuffer final_;        // [logit_rows][hidden] bf16
-  kernels::DeviceBuffer logits_;       // [logit_rows][vocab] fp32
+  kernels::DeviceBuffer x_;               // [rows][hidden] fp32, the residual stream
+  kernels::DeviceBuffer h_;               // [rows][hidden] bf16, normed
+  kernels::DeviceBuffer qkv_;             // [rows][q, k, v] fp32
+  kernels::DeviceBuffer q_;               // [rows][heads · head_dim] bf16
+  kernels::DeviceBuffer attention_;       // [rows][heads · head_dim] bf16
+  kernels::DeviceBuffer gated_;           // [rows][ffn] bf16
+  kernels::DeviceBuffer projected_;       // [rows][hidden] fp32, sandwich norms only
+  kernels::DeviceBuffer rounded_;         // a product's x in int8 or e4m3, where w wants it so
+  kernels::DeviceBuffer rounded_scales_;  // and its scales
+  kernels::DeviceBuffer records_;         // attention's split partitions
+  kernels::DeviceBuffer final_;           // [logit_rows][hidden] bf16
+  kernels::DeviceBuffer logits_;          // [logit_rows][vocab] fp32
 };
 
 }  // namespace tandem::engine

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/engine/rope_table.h"
@@ -50,7 +51,23 @@ bool HasFourBits(const StoredTensor& tensor) {
   return model::HasInt4Blocks(tensor) || model::HasQ4KBlocks(tensor);
 }
 
+bool AllOf(const RowSources& sources, bool (*is_so)(const StoredTensor&)) {
+  return std::all_of(sources.tensors.begin(), sources.tensors.end(),
+                     [is_so](const StoredTensor* tensor) { return is_so(*tensor); });
+}
+
+// Stored rows of fp8 stay what they are.
+bool KeepsCodes(DeviceWeightFormat format, const RowSources& sources) {
+  return (format == DeviceWeightFormat::kAsStored || format == DeviceWeightFormat::kFp8 ||
+          format == DeviceWeightFormat::kFp8Rows) &&
+         AllOf(sources, model::HasFp8Rows);
+}
+
 DeviceWeightType TypeOf(DeviceWeightFormat format, const RowSources& sources, bool output) {
+  const DeviceWeightType fp8 = format == DeviceWeightFormat::kFp8Rows && !output
+                                   ? DeviceWeightType::kFp8Rows
+                                   : DeviceWeightType::kFp8;
+  if (KeepsCodes(format, sources)) return fp8;
   switch (format) {
     case DeviceWeightFormat::kBf16:
       return DeviceWeightType::kBf16;
@@ -59,13 +76,24 @@ DeviceWeightType TypeOf(DeviceWeightFormat format, const RowSources& sources, bo
     case DeviceWeightFormat::kInt4:
       return output ? DeviceWeightType::kInt8 : DeviceWeightType::kInt4;
     case DeviceWeightFormat::kFp8:
-      return output ? DeviceWeightType::kInt8 : DeviceWeightType::kFp8;
+    case DeviceWeightFormat::kFp8Rows:
+      return output ? DeviceWeightType::kInt8 : fp8;
     case DeviceWeightFormat::kAsStored:
       break;
   }
-  const bool four_bits = std::all_of(sources.tensors.begin(), sources.tensors.end(),
-                                     [](const StoredTensor* t) { return HasFourBits(*t); });
-  return four_bits ? DeviceWeightType::kInt4 : DeviceWeightType::kInt8;
+  return AllOf(sources, HasFourBits) ? DeviceWeightType::kInt4 : DeviceWeightType::kInt8;
+}
+
+bool HasMatrixInFp8(const model::Checkpoint& checkpoint) {
+  for (int layer = -1; layer < checkpoint.config().num_layers; ++layer) {
+    for (TensorRole role :
+         {TensorRole::kTokenEmbedding, TensorRole::kOutput, TensorRole::kQ, TensorRole::kK,
+          TensorRole::kV, TensorRole::kO, TensorRole::kGate, TensorRole::kUp, TensorRole::kDown}) {
+      const StoredTensor* tensor = checkpoint.Find(role, layer);
+      if (tensor != nullptr && model::HasFp8Rows(*tensor)) return true;
+    }
+  }
+  return false;
 }
 
 // A row's groups of four bits as they are stored. REQUIRES: HasFourBits.
@@ -170,14 +198,21 @@ class Loader {
       const size_t count = std::min(rows_at_once, rows - first);
       char* scales = staging_.data() + count * bytes.values;
       const int64_t tasks = (static_cast<int64_t>(count) + kRowsPerTask - 1) / kRowsPerTask;
+      absl::Mutex mutex;
+      absl::Status status;  // of some row that could not be packed
       parallel_(tasks, [&](int64_t task, int) {
         const size_t begin = static_cast<size_t>(task * kRowsPerTask);
         const size_t end = std::min(begin + static_cast<size_t>(kRowsPerTask), count);
         for (size_t row = begin; row < end; ++row) {
-          PackRow(sources, static_cast<int64_t>(first + row), matrix,
-                  staging_.data() + row * bytes.values, scales + row * bytes.scales);
+          const absl::Status packed =
+              PackRow(sources, static_cast<int64_t>(first + row), matrix,
+                      staging_.data() + row * bytes.values, scales + row * bytes.scales);
+          if (packed.ok()) continue;
+          const absl::MutexLock lock(&mutex);
+          status = packed;
         }
       });
+      RETURN_IF_ERROR(status);
       stream_.CopyIn(matrix.values.data() + first * bytes.values, staging_.data(),
                      count * bytes.values);
       if (bytes.scales > 0) {
@@ -188,24 +223,36 @@ class Loader {
     return matrix;
   }
 
-  void PackRow(const RowSources& sources, int64_t row, const DeviceMatrix& matrix, char* values,
-               char* scales) const {
+  absl::Status PackRow(const RowSources& sources, int64_t row, const DeviceMatrix& matrix,
+                       char* values, char* scales) const {
     kernels::DevicePackArgs args;
     args.type = matrix.type;
     args.k = matrix.k;
     args.values = values;
     args.scales = scales;
+    absl::Status status;
     sources.Visit(row, [&](const StoredTensor& tensor, int64_t tensor_row) {
-      if (format_ == DeviceWeightFormat::kAsStored && matrix.type == DeviceWeightType::kInt4) {
-        const std::vector<kernels::Int4Group> groups = ReadGroups(tensor, tensor_row);
+      status = model::CheckCodes(tensor, tensor_row, 1);
+      if (!status.ok()) return;
+      std::vector<float> floats;
+      std::vector<kernels::Int4Group> groups;
+      // The embedding is bf16 whatever the file has.
+      if (KeepsCodes(format_, sources) && matrix.type != DeviceWeightType::kBf16) {
+        const model::Fp8Row stored = model::ReadFp8Row(tensor, tensor_row);
+        args.codes = stored.codes;
+        args.code_scale = stored.scale;
+      } else if (format_ == DeviceWeightFormat::kAsStored &&
+                 matrix.type == DeviceWeightType::kInt4) {
+        groups = ReadGroups(tensor, tensor_row);
         args.groups = groups.data();
-        return kernels::PackDeviceRow(args);
+      } else {
+        floats.resize(static_cast<size_t>(tensor.columns));
+        model::ReadRows(tensor, tensor_row, 1, absl::MakeSpan(floats));
+        args.row = floats.data();
       }
-      std::vector<float> floats(static_cast<size_t>(tensor.columns));
-      model::ReadRows(tensor, tensor_row, 1, absl::MakeSpan(floats));
-      args.row = floats.data();
       kernels::PackDeviceRow(args);
     });
+    return status;
   }
 
   const model::Checkpoint& checkpoint_;
@@ -243,18 +290,22 @@ absl::StatusOr<DeviceLayerWeights> LoadLayer(const model::ModelConfig& config, i
 
 }  // namespace
 
-absl::StatusOr<DeviceWeightFormat> ParseDeviceWeights(const std::string& name) {
+absl::StatusOr<DeviceWeightFormat> ParseDeviceWeights(const std::string& name,
+                                                      const kernels::DeviceOps& ops) {
   if (name == "auto" || name == "bf16") return DeviceWeightFormat::kBf16;
   if (name == "int8") return DeviceWeightFormat::kInt8;
   if (name == "int4") return DeviceWeightFormat::kInt4;
   if (name == "as-stored") return DeviceWeightFormat::kAsStored;
-  if (name == "fp8") return DeviceWeightFormat::kFp8;
+  if (name == "fp8" && kernels::HasProducts(ops, DeviceWeightType::kFp8Rows)) {
+    return DeviceWeightFormat::kFp8Rows;
+  }
+  if (name == "fp8" || name == "fp8a16") return DeviceWeightFormat::kFp8;
   return absl::InvalidArgumentError(
       absl::StrCat("weights is \"", name,
-                   "\", but a device has auto, bf16, int8, int4, as-stored and fp8 only"));
+                   "\", but a device has auto, bf16, int8, int4, as-stored, fp8 and fp8a16 only"));
 }
 
-const char* DeviceWeightFormatName(DeviceWeightFormat format) {
+const char* DeviceWeightFormatName(const model::Checkpoint& checkpoint, DeviceWeightFormat format) {
   switch (format) {
     case DeviceWeightFormat::kBf16:
       return "bf16";
@@ -263,9 +314,11 @@ const char* DeviceWeightFormatName(DeviceWeightFormat format) {
     case DeviceWeightFormat::kInt4:
       return "int4+int8";
     case DeviceWeightFormat::kAsStored:
-      return "stored-int4+int8";
+      return HasMatrixInFp8(checkpoint) ? "stored-fp8+int8" : "stored-int4+int8";
     case DeviceWeightFormat::kFp8:
       return "fp8+int8";
+    case DeviceWeightFormat::kFp8Rows:
+      return "fp8a8+int8";
   }
   return "";
 }

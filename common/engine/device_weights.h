@@ -19,13 +19,23 @@ namespace tandem::engine {
 
 // How weights are kept, by the name that --weights has for it. "auto" is kBf16. kInt8: every
 // matrix. kInt4 and kFp8: every matrix but the output, which is int8 (errors there are errors of
-// the logits). kAsStored: blocks of four bits (Q4_0, Q4_1, Q4_K) as they are, others in int8.
-enum class DeviceWeightFormat { kBf16, kInt8, kInt4, kAsStored, kFp8 };
+// the logits). kAsStored: blocks of four bits (Q4_0, Q4_1, Q4_K) and rows of fp8 as they are,
+// others in int8. kFp8Rows: as kFp8, but activations in products are e4m3 too.
+//
+// With kAsStored, kFp8 and kFp8Rows a matrix whose tensors are all stored as fp8 with one scale for
+// each row, or for the tensor, keeps the file's codes and scales, the output too (which is then
+// multiplied with activations in bf16): nothing is rounded again. fp8 with scales by block has no
+// scale for a row. Such weights are rounded like any others: by kAsStored to int8, which loses a
+// third of what another rounding to fp8 does, by the others to fp8.
+enum class DeviceWeightFormat { kBf16, kInt8, kInt4, kAsStored, kFp8, kFp8Rows };
 
-// Errors: kInvalidArgument for a name that no device has products for.
-absl::StatusOr<DeviceWeightFormat> ParseDeviceWeights(const std::string& name);
-// What a numerics id says of it: "bf16", "int8", "int4+int8", "stored-int4+int8", "fp8+int8".
-const char* DeviceWeightFormatName(DeviceWeightFormat format);
+// "fp8" is kFp8Rows on devices that multiply fp8, kFp8 on others; "fp8a16" is kFp8 on all. Errors:
+// kInvalidArgument for a name that no device has products for.
+absl::StatusOr<DeviceWeightFormat> ParseDeviceWeights(const std::string& name,
+                                                      const kernels::DeviceOps& ops);
+// What a numerics id says of it: "bf16", "int8", "int4+int8", "fp8+int8", "fp8a8+int8"; of
+// kAsStored "stored-fp8+int8" where the checkpoint has rows of fp8, else "stored-int4+int8".
+const char* DeviceWeightFormatName(const model::Checkpoint& checkpoint, DeviceWeightFormat format);
 
 // [n][k] as kernels/api/device_matrix.h lays it out, and the bias that belongs to it.
 struct DeviceMatrix {

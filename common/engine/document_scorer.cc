@@ -4,6 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/runtime/processors.h"
 
 namespace tandem::engine {
 namespace {
@@ -15,7 +16,7 @@ constexpr int kBlockTokens = 32;
 DocumentScorer::DocumentScorer(const model::Checkpoint& checkpoint, const Options& options)
     : shape_{checkpoint.config().num_kv_heads, checkpoint.config().head_dim, kBlockTokens,
              options.kv_type},
-      pool_(options.threads == 0 ? AvailableProcessors() : options.threads),
+      pool_(options.threads == 0 ? DefaultComputeThreads(ReadProcessors()) : options.threads),
       parallel_(pool_.parallel()),
       weights_(checkpoint, options.backend, parallel_, options.weights),
       pass_({checkpoint.config(), shape_, kTokensMax}, weights_, options.backend, parallel_) {}
@@ -23,6 +24,7 @@ DocumentScorer::DocumentScorer(const model::Checkpoint& checkpoint, const Option
 absl::StatusOr<std::unique_ptr<DocumentScorer>> DocumentScorer::Create(
     const model::Checkpoint& checkpoint, const Options& options) {
   std::unique_ptr<DocumentScorer> scorer(new DocumentScorer(checkpoint, options));
+  RETURN_IF_ERROR(scorer->weights_.status());
   kv::BlockLayout layout;
   layout.num_layers = checkpoint.config().num_layers;
   layout.block_tokens = kBlockTokens;

@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/engine/compute_pool.h"
 #include "common/engine/cpu_choices.h"
+#include "common/runtime/processors.h"
 
 namespace tandem::engine {
 namespace {
@@ -187,7 +188,8 @@ absl::StatusOr<BenchReport> BenchEngine(const model::Checkpoint& checkpoint,
   FillCache(engine.get(), num_blocks);
   BenchReport report;
   report.numerics_id = spec.numerics_id;
-  ComputePool pool(options.engine.threads == 0 ? AvailableProcessors() : options.engine.threads);
+  ComputePool pool(options.engine.threads == 0 ? DefaultComputeThreads(ReadProcessors())
+                                               : options.engine.threads);
   ASSIGN_OR_RETURN(const CpuChoices choices, ChooseForCpu(checkpoint.config(), options.engine));
   report.roofs = MeasureRoofs(*choices.backend, pool);
   const CostModel costs(checkpoint.config(), spec);

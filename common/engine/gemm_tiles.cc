@@ -26,7 +26,8 @@ using kernels::DeviceWeightType;
 constexpr int kTimedRuns = 3;
 // Calls of one run: enough that launching hides behind computing, and no more than take long.
 constexpr int kCallsMin = 4, kCallsMax = 64;
-// What scratch memory holds: bf16 and fp32 numbers of ordinary size, int8 numbers that are not 0.
+// What scratch memory holds: bf16, e4m3 and fp32 numbers of ordinary size, int8 numbers that are
+// not 0.
 constexpr int kScratchByte = 0x3c;
 
 size_t BucketsOf(int32_t rows_max) {
@@ -49,25 +50,24 @@ std::vector<int32_t> AdmissibleTiles(DeviceWeightType type, const kernels::Devic
 
 // Operands and results of the largest call.
 struct Scratch {
-  DeviceBuffer x, x_int8, x_scales, y;
+  DeviceBuffer x, x_rounded, x_scales, y;
 };
 
 absl::StatusOr<Scratch> AllocateScratch(const std::vector<GemmProduct>& products,
                                         kernels::Device& device, kernels::DeviceStream& stream) {
-  size_t x = 0, x_int8 = 0, x_scales = 0, y = 0;
+  size_t x = 0, x_rounded = 0, x_scales = 0, y = 0;
   for (const GemmProduct& product : products) {
     const size_t rows = static_cast<size_t>(product.rows_max);
-    const size_t columns = static_cast<size_t>(kernels::PaddedColumns(product.k));
     x = std::max(x, rows * static_cast<size_t>(product.k) * sizeof(kernels::Bf16Bits));
     y = std::max(y, rows * static_cast<size_t>(product.n) * sizeof(float));
-    if (product.type != DeviceWeightType::kInt8) continue;
-    x_int8 = std::max(x_int8, rows * columns);
-    x_scales = std::max(x_scales, static_cast<size_t>(kernels::ScaleStride(product.rows_max)) *
-                                      (columns / kernels::kInt8GroupSize) * sizeof(float));
+    const kernels::DeviceRoundedBytes rounded =
+        kernels::RoundedBytesOf(product.type, product.rows_max, product.k);
+    x_rounded = std::max(x_rounded, rounded.values);
+    x_scales = std::max(x_scales, rounded.scales);
   }
   Scratch scratch;
   for (const auto& [buffer, bytes] :
-       {std::pair(&scratch.x, x), std::pair(&scratch.x_int8, x_int8),
+       {std::pair(&scratch.x, x), std::pair(&scratch.x_rounded, x_rounded),
         std::pair(&scratch.x_scales, x_scales), std::pair(&scratch.y, y)}) {
     ASSIGN_OR_RETURN(*buffer, device.Allocate(DeviceBuffer::Kind::kDevice, bytes));
     if (bytes > 0) stream.Fill(buffer->data(), kScratchByte, bytes);
@@ -91,7 +91,7 @@ std::vector<DeviceGemmArgs> CallsOf(const GemmProduct& product, int32_t rows,
     args.w = w.values.as<kernels::Bf16Bits>();
     args.packed = w.values.data();
     args.scales = w.scales.data();
-    args.x_int8 = scratch.x_int8.as<int8_t>();
+    args.x_rounded = scratch.x_rounded.data();
     args.x_scales = scratch.x_scales.as<float>();
     args.rows = rows;
     args.n = w.n;

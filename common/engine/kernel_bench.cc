@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/engine/aligned_buffer.h"
 #include "common/engine/cpu_choices.h"
+#include "common/runtime/processors.h"
 
 namespace tandem::engine {
 namespace {
@@ -293,7 +294,8 @@ absl::StatusOr<KernelReport> BenchKernels(const model::Checkpoint& checkpoint,
                                           const CpuEngineOptions& options,
                                           absl::Duration time_each) {
   ASSIGN_OR_RETURN(const CpuChoices choices, ChooseForCpu(checkpoint.config(), options));
-  ComputePool pool(options.threads == 0 ? AvailableProcessors() : options.threads);
+  ComputePool pool(options.threads == 0 ? DefaultComputeThreads(ReadProcessors())
+                                        : options.threads);
   KernelBench bench(
       {checkpoint.config(), *choices.backend, choices.weight_type(), choices.kv, time_each}, pool);
   bench.RunAll();

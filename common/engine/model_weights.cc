@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::engine {
 namespace {
@@ -134,7 +136,7 @@ class WeightLoader {
     WeightCacheSubject subject;
     subject.backend = &backend_;
     subject.bytes = bytes_;
-    subject.plan = kPlanVersion;
+    absl::StrAppend(&subject.plan, kPlanVersion);
     std::set<kernels::WeightType> types;
     for (const auto& [projection, offset] : places_) types.insert(projection->shape.type);
     for (const PackJob& job : jobs_) {
@@ -151,17 +153,29 @@ class WeightLoader {
     return subject;
   }
 
-  // Fills `storage`. REQUIRES: Subject().bytes, zeros.
-  void Pack(char* storage, const kernels::ParallelFor& parallel) {
+  // Fills `storage`. Errors: model::CheckCodes'. REQUIRES: Subject().bytes, zeros.
+  absl::Status Pack(char* storage, const kernels::ParallelFor& parallel) {
     Bind(storage);
-    parallel(static_cast<int64_t>(jobs_.size()), [this, storage](int64_t task, int) {
+    absl::Mutex mutex;
+    absl::Status status;  // of some job that could not be done
+    parallel(static_cast<int64_t>(jobs_.size()), [&](int64_t task, int) {
       const PackJob& job = jobs_[static_cast<size_t>(task)];
+      if (job.tensor != nullptr) {
+        const absl::Status checked = model::CheckCodes(*job.tensor, job.first_row, job.num_rows);
+        if (!checked.ok()) {
+          const absl::MutexLock lock(&mutex);
+          status = checked;
+          return;
+        }
+      }
       const auto offset = static_cast<const char*>(job.projection->packed) - storage;
       PackOne(job, storage + offset);
     });
+    RETURN_IF_ERROR(status);
     const StoredTensor& embedding = Find(TensorRole::kTokenEmbedding, -1);
     std::memcpy(storage + embedding_offset_, embedding.data,
                 static_cast<size_t>(embedding.rows * embedding.row_bytes));
+    return model::CheckCodes(embedding, 0, embedding.rows);
   }
 
   // Points the projections into `storage`, filled by Pack, and returns where the embedding lies.
@@ -315,7 +329,8 @@ ModelWeights::ModelWeights(const model::Checkpoint& checkpoint, const kernels::B
   mapped_ = cache.Find(parallel);
   if (mapped_ == nullptr) {
     own_ = AlignedBuffer(subject.bytes);
-    loader.Pack(static_cast<char*>(own_.data()), parallel);
+    status_ = loader.Pack(static_cast<char*>(own_.data()), parallel);
+    if (!status_.ok()) return;
     mapped_ = cache.Keep({static_cast<const std::byte*>(own_.data()), subject.bytes}, parallel);
     if (mapped_ != nullptr) own_ = AlignedBuffer();
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/engine/aligned_buffer.h"
@@ -21,7 +22,8 @@ namespace tandem::engine {
 // How weights are kept. kAuto: bf16 where the backend multiplies bf16 pairs; elsewhere weights
 // stored as bf16 stay bf16 (exact) and everything else becomes fp32. kInt8, kInt4: see
 // kernels::WeightType; kInt4 keeps the output matrix in int8. kAsStored: matrices stored in blocks
-// of four bits (Q4_0, Q4_1, Q4_K) as they are, others in int8.
+// of four bits (Q4_0, Q4_1, Q4_K) as they are, others in int8. fp8 is one of the others: CPUs have
+// no products of it, and int8 adds a third of the error that fp8 has made (docs/NUMERICS.md).
 enum class WeightFormat { kAuto, kF32, kBf16, kInt8, kInt4, kAsStored };
 
 // Products take activations rounded to int8, and give the same bits in every class.
@@ -59,6 +61,10 @@ class ModelWeights {
                const kernels::ParallelFor& parallel, WeightFormat format = WeightFormat::kAuto,
                const WeightCacheOptions& cache = {});
 
+  // What kept the weights from being loaded: kInvalidArgument for a tensor with codes that are no
+  // numbers. REQUIRES: OK wherever anything below is called.
+  const absl::Status& status() const { return status_; }
+
   // Every product takes bf16 activations.
   bool dot_products() const { return dot_products_; }
   // gate_up has 16 rows of gate, 16 of up and so on, both padded with zero rows to a multiple of
@@ -79,6 +85,7 @@ class ModelWeights {
   int64_t mapped_bytes() const { return mapped_ == nullptr ? 0 : bytes_; }
 
  private:
+  absl::Status status_;
   bool dot_products_ = false;
   bool fused_gate_ = false;
   std::vector<LayerWeights> layers_;

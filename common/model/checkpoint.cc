@@ -84,6 +84,19 @@ absl::Status ValidateLayer(const LayerConfig& layer, int32_t head_dim) {
   return Positive("rope theta - 1", layer.rope_theta - 1);
 }
 
+// Multiplies the elements of file row `row` by their scales. Each product is rounded once.
+void ApplyScales(const StoredTensor& tensor, int64_t row, float* values) {
+  const TensorScales& scales = tensor.scales;
+  const int64_t in_row = (tensor.columns + scales.columns - 1) / scales.columns;
+  const float* next = scales.values.data() + row / scales.rows * in_row;
+  for (int64_t begin = 0; begin < tensor.columns; begin += scales.columns, ++next) {
+    const int64_t end = std::min(begin + scales.columns, tensor.columns);
+    for (int64_t i = begin; i < end; ++i) values[i] *= *next;
+  }
+}
+
+bool IsNoNumber(std::byte code) { return (code & std::byte{0x7f}) == std::byte{0x7f}; }
+
 }  // namespace
 
 void ReadRows(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
@@ -96,6 +109,7 @@ void ReadRows(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
     const int64_t row = is_permuted_vector ? 0 : FileRow(tensor, row_begin + i);
     DequantizeRow(tensor.type, tensor.data + row * tensor.row_bytes, tensor.columns,
                   out.data() + i * tensor.columns);
+    if (!tensor.scales.values.empty()) ApplyScales(tensor, row, out.data() + i * tensor.columns);
   }
   if (is_permuted_vector && row_count == 1) {
     const std::vector<float> stored(out.begin(), out.end());
@@ -153,6 +167,35 @@ void ReadQ4KBlocks(const StoredTensor& tensor, int64_t row_begin, int64_t row_co
     const std::byte* row = tensor.data + FileRow(tensor, row_begin + i) * tensor.row_bytes;
     for (int64_t b = 0; b < blocks; ++b) *next++ = UnpackQ4K(row + b * kQ4KStoredBytes);
   }
+}
+
+bool HasFp8Rows(const StoredTensor& tensor) {
+  return tensor.type == TensorType::kF8E4M3 && tensor.scales.columns >= tensor.columns &&
+         !tensor.add_one;
+}
+
+Fp8Row ReadFp8Row(const StoredTensor& tensor, int64_t row) {
+  TANDEM_CHECK(HasFp8Rows(tensor), "tensor ", tensor.name);
+  CheckRows(tensor, row, 1);
+  const int64_t file_row = FileRow(tensor, row);
+  return {reinterpret_cast<const uint8_t*>(tensor.data + file_row * tensor.row_bytes),
+          tensor.scales.values[static_cast<size_t>(file_row / tensor.scales.rows)]};
+}
+
+absl::Status CheckCodes(const StoredTensor& tensor, int64_t row_begin, int64_t row_count) {
+  CheckRows(tensor, row_begin, row_count);
+  if (tensor.type != TensorType::kF8E4M3) return absl::OkStatus();
+  for (int64_t row = row_begin; row < row_begin + row_count; ++row) {
+    const std::byte* begin = tensor.data + FileRow(tensor, row) * tensor.row_bytes;
+    const std::byte* end = begin + tensor.row_bytes;
+    const std::byte* found = std::find_if(begin, end, IsNoNumber);
+    if (found == end) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", tensor.name, ": row ", row, ", column ", found - begin, " is 0x",
+                     absl::Hex(static_cast<unsigned>(*found)),
+                     ", which in F8_E4M3 is no number; numbers expected"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ValidateConfig(const ModelConfig& config) {

@@ -7,7 +7,7 @@
 // in_features], row-major; q and k rows in Hugging Face's (half-split, "NeoX") RoPE order: GGUF's
 // llama-architecture q/k rows, stored for the interleaved convention, are read un-permuted; RMSNorm
 // weights multiply as they are (Gemma's
-// "+1" is folded in).
+// "+1" is folded in); fp8 elements are multiplied by their scales.
 // Thread safety: const methods from any thread.
 // Errors: kNotFound for a path where nothing is; kInvalidArgument for a file that is not a
 // checkpoint or misses something (named, with offset and expected size where one applies);
@@ -31,7 +31,20 @@
 
 namespace tandem::model {
 
-enum class TensorType { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K };
+enum class TensorType {
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kF8E4M3,  // no infinities; 0x7f and 0xff are no numbers
+};
 absl::string_view TensorTypeName(TensorType type);
 
 // What a tensor is for. Roles without a layer: kTokenEmbedding, kOutput (absent when tied),
@@ -60,6 +73,15 @@ enum class TensorRole {
 };
 absl::string_view TensorRoleName(TensorRole role);
 
+// What the elements of an fp8 matrix are multiplied by, widened to fp32.
+struct TensorScales {
+  // [ceil(tensor's rows / rows)][ceil(tensor's columns / columns)], finite and above 0.
+  std::vector<float> values;
+  // As many rows and columns of the matrix share one: all of both when the tensor has a single
+  // scale, one and all when each row has its own.
+  int64_t rows = 0, columns = 0;
+};
+
 // A tensor as it lies in the mapped file.
 struct StoredTensor {
   std::string name;  // in the file
@@ -73,6 +95,7 @@ struct StoredTensor {
   int64_t row_bytes = 0;
   int64_t permuted_head_rows = 0;  // head_dim when rows are in interleaved RoPE order, else 0
   bool add_one = false;            // Gemma norm of a Hugging Face checkpoint: 1 is added on reading
+  TensorScales scales;             // kF8E4M3 only
 };
 
 // Reads canonical rows [row_begin, row_begin + row_count) as fp32 into `out` [row_count * columns].
@@ -103,6 +126,21 @@ bool HasQ4KBlocks(const StoredTensor& tensor);
 // As ReadInt4Blocks, into `out` [row_count * columns / 256].
 void ReadQ4KBlocks(const StoredTensor& tensor, int64_t row_begin, int64_t row_count,
                    absl::Span<Q4KBlock> out);
+
+// Whether a matrix is stored as fp8 with one scale for each row, or for all of it.
+bool HasFp8Rows(const StoredTensor& tensor);
+// A canonical row as it is stored: weight i = e4m3(codes[i]) * scale.
+struct Fp8Row {
+  const uint8_t* codes = nullptr;  // [columns], in the mapped file
+  float scale = 1.0f;
+};
+// REQUIRES: HasFp8Rows; a row of the tensor.
+Fp8Row ReadFp8Row(const StoredTensor& tensor, int64_t row);
+
+// Looks for codes of fp8 that are no numbers in canonical rows [row_begin, row_begin + row_count):
+// opening a checkpoint does not read its weights, so whoever does asks here. Errors:
+// kInvalidArgument naming the first one's tensor and place. REQUIRES: as ReadRows.
+absl::Status CheckCodes(const StoredTensor& tensor, int64_t row_begin, int64_t row_count);
 
 // A tokenizer's raw material: either GGUF's tokenizer.ggml.* metadata or a tokenizer.json's text.
 struct TokenizerSource {

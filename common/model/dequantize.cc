@@ -4,6 +4,7 @@
 #include "common/model/dequantize.h"
 
 #include <cstring>
+#include <limits>
 
 #include "absl/base/casts.h"
 #include "common/base/check.h"
@@ -37,6 +38,29 @@ void RowBf16(const uint8_t* data, int64_t columns, float* out) {
   for (int64_t i = 0; i < columns; ++i) {
     out[i] = absl::bit_cast<float>(static_cast<uint32_t>(Load<uint16_t>(data + 2 * i)) << 16);
   }
+}
+
+// Sign, four bits of exponent with a bias of 7, three of fraction.
+constexpr float E4m3Value(uint8_t code) {
+  const int exponent = code >> 3 & 15;
+  const int fraction = exponent == 0 ? code & 7 : 8 + (code & 7);
+  float magnitude = static_cast<float>(fraction) * 0x1p-9f;
+  for (int i = 1; i < exponent; ++i) magnitude *= 2.0f;
+  if ((code & 0x7f) == 0x7f) magnitude = std::numeric_limits<float>::quiet_NaN();
+  return (code & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+struct E4m3Table {
+  float values[256] = {};
+  constexpr E4m3Table() {
+    for (int code = 0; code < 256; ++code) values[code] = E4m3Value(static_cast<uint8_t>(code));
+  }
+};
+
+// Elements without their scales.
+void RowF8E4M3(const uint8_t* data, int64_t columns, float* out) {
+  static constexpr E4m3Table kTable;
+  for (int64_t i = 0; i < columns; ++i) out[i] = kTable.values[data[i]];
 }
 
 // d: half; 32 signed bytes.
@@ -201,7 +225,7 @@ const TensorTypeLayout& LayoutOf(TensorType type) {
   static constexpr TensorTypeLayout kLayouts[] = {
       {"F32", 1, 4},      {"F16", 1, 2},      {"BF16", 1, 2},     {"Q8_0", 32, 34},
       {"Q4_0", 32, 18},   {"Q4_1", 32, 20},   {"Q5_0", 32, 22},   {"Q5_1", 32, 24},
-      {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210},
+      {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210}, {"F8_E4M3", 1, 1},
   };
   const auto index = static_cast<size_t>(type);
   TANDEM_CHECK(index < std::size(kLayouts), "tensor type ", index);
@@ -277,6 +301,8 @@ void DequantizeRow(TensorType type, const std::byte* data, int64_t columns, floa
       return RowQ5_K(bytes, columns, out);
     case TensorType::kQ6_K:
       return RowQ6_K(bytes, columns, out);
+    case TensorType::kF8E4M3:
+      return RowF8E4M3(bytes, columns, out);
   }
 }
 

@@ -1,5 +1,5 @@
 // The element formats of checkpoint tensors and their conversion to fp32, bit for bit as ggml
-// defines them. Thread safety: pure functions.
+// (fp8: the Open Compute Project's OFP8) defines them. Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,8 @@ absl::string_view GgmlTypeName(uint32_t ggml_type);
 // fp32 value of an IEEE half given by its bits.
 float HalfToFloat(uint16_t half);
 
-// Writes `columns` values of one row. REQUIRES: columns is a multiple of the type's
+// Writes `columns` values of one row; of kF8E4M3 the elements alone, which scales multiply, and NaN
+// for codes that are no numbers. REQUIRES: columns is a multiple of the type's
 // block_elements; `data` holds columns / block_elements blocks (any alignment).
 void DequantizeRow(TensorType type, const std::byte* data, int64_t columns, float* out);
 

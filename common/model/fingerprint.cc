@@ -71,6 +71,9 @@ std::string Fingerprint(const ModelConfig& config, const std::vector<StoredTenso
     total_bytes += tensor.rows * tensor.row_bytes;
     absl::StrAppend(&text, "\n", tensor.name, " ", TensorTypeName(tensor.type), " ", tensor.rows,
                     " ", tensor.columns);
+    if (!tensor.scales.values.empty()) {
+      absl::StrAppend(&text, " / ", tensor.scales.rows, " ", tensor.scales.columns);
+    }
   }
   XXH3_64bits_update(state.get(), text.data(), text.size());
   for (const StoredTensor& tensor : tensors) {
@@ -80,6 +83,9 @@ std::string Fingerprint(const ModelConfig& config, const std::vector<StoredTenso
     } else {
       HashSample(state.get(), tensor);
     }
+    // All of them: at most a few for each row.
+    XXH3_64bits_update(state.get(), tensor.scales.values.data(),
+                       tensor.scales.values.size() * sizeof(float));
   }
   return absl::StrCat(absl::Hex(XXH3_64bits_digest(state.get()), absl::kZeroPad16));
 }

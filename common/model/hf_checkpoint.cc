@@ -1,5 +1,5 @@
-// A Hugging Face directory as a Checkpoint: config.json, safetensors (single or sharded), and the
-// tokenizer's and chat template's files.
+// A Hugging Face directory as a Checkpoint: config.json, safetensors (single or sharded) with the
+// scales of fp8 tensors, and the tokenizer's and chat template's files.
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/hf_config.h"
+#include "common/model/hf_quantization.h"
 #include "common/model/json_reading.h"
 #include "common/model/loaded_checkpoint.h"
 #include "common/model/safetensors.h"
@@ -95,6 +96,18 @@ absl::StatusOr<Weights> ReadWeights(const std::string& folder) {
   }
   RETURN_IF_ERROR(added);
   return weights;
+}
+
+// How fp8 tensors are scaled, by config.json or, where that does not say, by ModelOpt's file.
+absl::StatusOr<std::optional<Fp8Scheme>> ReadScheme(const std::string& folder, const json& config) {
+  ASSIGN_OR_RETURN(std::optional<Fp8Scheme> scheme, ParseQuantization(config));
+  if (scheme.has_value()) return scheme;
+  const std::string path = absl::StrCat(folder, "/hf_quant_config.json");
+  ASSIGN_OR_RETURN(const auto file, ReadOptionalJson(path));
+  if (!file.has_value()) return scheme;
+  absl::StatusOr<Fp8Scheme> found = ParseModelOptFile(*file);
+  if (!found.ok()) return At(path, found.status());
+  return std::optional<Fp8Scheme>(std::move(found).value());
 }
 
 // Adds the ids of "eos_token_id", an integer or an array of them, that the vocabulary has.
@@ -198,7 +211,11 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHuggingFaceCheckpoint(const std:
   parts.config = std::move(config).value();
   ASSIGN_OR_RETURN(const json config_json, ParseJsonObject(*text, config_path));
   RETURN_IF_ERROR(ReadTextSide(folder, config_json, parts));
+  ASSIGN_OR_RETURN(const std::optional<Fp8Scheme> scheme, ReadScheme(folder, config_json));
   ASSIGN_OR_RETURN(Weights weights, ReadWeights(folder));
+  if (const absl::Status status = AttachScales(scheme, weights.tensors); !status.ok()) {
+    return At(folder, status);
+  }
   absl::StatusOr<TensorTable> table =
       TensorTable::Bind(parts.config, TensorNaming::kHuggingFace, weights.tensors);
   if (!table.ok()) return At(folder, table.status());

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/hf_quantization.h"
 #include "common/model/json_reading.h"
 #include "common/model/loaded_checkpoint.h"
 
@@ -53,8 +54,7 @@ absl::StatusOr<std::string> Architecture(const json& config) {
 
 // Refuses features that would change the answer if they were passed over.
 absl::Status RefuseUnsupported(const JsonMembers& members) {
-  for (const absl::string_view key :
-       {"quantization_config", "attn_logit_softcapping", "final_logit_softcapping"}) {
+  for (const absl::string_view key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (members.Find(key) != nullptr) {
       return absl::UnimplementedError(absl::StrCat("key \"", key, "\" is not supported"));
     }
@@ -287,6 +287,7 @@ absl::StatusOr<ModelConfig> ParseHuggingFaceConfig(absl::string_view config_json
   const bool is_gemma = config.architecture == "gemma3";
   const bool is_qwen = config.architecture == "qwen2" || config.architecture == "qwen3";
   RETURN_IF_ERROR(RefuseUnsupported(members));
+  RETURN_IF_ERROR(ParseQuantization(root).status());
   RETURN_IF_ERROR(CheckActivation(members, is_gemma));
   RETURN_IF_ERROR(FillSizes(members, config));
   ASSIGN_OR_RETURN(const auto name, members.String("_name_or_path"));

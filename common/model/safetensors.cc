@@ -33,6 +33,7 @@ std::optional<TensorType> TypeOf(absl::string_view dtype) {
   if (dtype == "F32") return TensorType::kF32;
   if (dtype == "F16") return TensorType::kF16;
   if (dtype == "BF16") return TensorType::kBF16;
+  if (dtype == "F8_E4M3") return TensorType::kF8E4M3;
   return std::nullopt;
 }
 
@@ -64,7 +65,7 @@ absl::StatusOr<Placed> ReadEntry(const std::string& name, const json& entry,
   const std::optional<TensorType> type = TypeOf(dtype.value_or(""));
   if (!type.has_value()) {
     return absl::UnimplementedError(absl::StrCat("tensor ", name, ": dtype \"", dtype.value_or(""),
-                                                 "\"; F32, F16 and BF16 are supported"));
+                                                 "\"; F32, F16, BF16 and F8_E4M3 are supported"));
   }
   Placed placed;
   placed.tensor.name = name;

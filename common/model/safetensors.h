@@ -14,7 +14,8 @@
 namespace tandem::model {
 
 // The tensors in the order of their data. Errors: kInvalidArgument naming the tensor, its offset,
-// expected and actual size; kUnimplemented for an element type other than F32, F16 and BF16.
+// expected and actual size; kUnimplemented for an element type other than F32, F16,
+// BF16 and F8_E4M3.
 absl::StatusOr<std::vector<FileTensor>> ParseSafetensors(absl::Span<const std::byte> file);
 
 // The files a sharded checkpoint's model.safetensors.index.json names, each once, and which file

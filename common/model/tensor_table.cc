@@ -91,6 +91,7 @@ StoredTensor MakeStored(const ModelConfig& config, TensorNaming naming,
   stored.rows = expected.rows == 0 ? 1 : expected.rows;
   stored.columns = expected.columns;
   stored.data = file.data;
+  stored.scales = file.scales;
   stored.row_bytes = expected.columns / layout.block_elements * layout.block_bytes;
   // GGUF's converter permutes q and k of this architecture only; the others keep Hugging Face's
   // order.

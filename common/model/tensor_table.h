@@ -21,6 +21,7 @@ struct FileTensor {
   TensorType type = TensorType::kF32;
   std::vector<int64_t> shape;
   const std::byte* data = nullptr;
+  TensorScales scales;  // kF8E4M3, once they were found (hf_quantization.h)
 };
 
 // A tensor that `config` calls for. `columns` alone for vectors (rows = 0).

@@ -53,8 +53,11 @@ void RegisterModel(config::Schema& schema, NodeConfig& config) {
   schema.Add(
       "weights", &config.weights,
       "Type that weights are kept in; auto: bf16 where it is fast or stored so, else f32; fp8: "
-      "devices only; as-stored: the file's four-bit blocks exactly, the rest int8.",
-      {.group = "Model", .choices = {"auto", "bf16", "int8", "int4", "as-stored", "fp8", "f32"}});
+      "devices only, with activations in fp8 where a device multiplies it; fp8a16: with "
+      "activations in bf16 everywhere; as-stored: the file's four-bit blocks, on devices its fp8 "
+      "too, exactly, the rest int8.",
+      {.group = "Model",
+       .choices = {"auto", "bf16", "int8", "int4", "as-stored", "fp8", "fp8a16", "f32"}});
   schema.Add("weight-cache", &config.weight_cache,
              "Where packed weights are kept for the next start and for other nodes of this host: a "
              "folder; auto = beside the model, else in the user's cache folder; off.",
@@ -65,8 +68,15 @@ void RegisterModel(config::Schema& schema, NodeConfig& config) {
       "the fastest, timed at the first start and kept in the user's cache folder; a folder: "
       "kept there; search: timed anew; by-shape: not timed.",
       {.group = "Model"});
-  schema.Add("threads", &config.threads, "Compute threads; 0 = one per core this process may use.",
+  schema.Add("threads", &config.threads,
+             "Compute threads; 0 = one per core this process may use, or of cpus, no more than its "
+             "control group grants time for.",
              {.min = 0, .max = 1024, .group = "Model"});
+  schema.Add("cpus", &config.cpus,
+             "Processors that are this node's alone, such as 0-7,16, or all it may use (all): each "
+             "compute thread stays on a core of them, other threads among them. Best of one "
+             "memory node. Empty: wherever the kernel puts them.",
+             {.group = "Model"});
   schema.Add("context-tokens", &config.context_tokens, "Longest sequence; 0 = the model's.",
              {.min = 0, .unit = "tokens", .group = "Model"});
 }

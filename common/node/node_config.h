@@ -25,6 +25,7 @@ struct NodeConfig {
   std::string weight_cache = "auto";
   std::string gemm_tiles = "auto";
   int32_t threads = 0;
+  std::string cpus;
   std::string kv_type = "bf16";
   int32_t block_tokens = 32;
   int64_t kv_blocks = 0;

@@ -23,6 +23,7 @@
 #include "common/node/memory.h"
 #include "common/rpc/server.h"
 #include "common/runtime/clock.h"
+#include "common/runtime/processors.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::node {
@@ -52,11 +53,13 @@ absl::StatusOr<std::shared_ptr<guided::ConstraintCache>> NewConstraints(
 }
 
 absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
-    const NodeConfig& config, const model::Checkpoint& checkpoint,
-    const std::map<std::string, std::string>& env) {
+    const NodeConfig& config, const std::vector<int32_t>& processors,
+    const model::Checkpoint& checkpoint, const std::map<std::string, std::string>& env) {
+  const int32_t threads =
+      processors.empty() ? config.threads : static_cast<int32_t>(processors.size());
   if (config.device == "cuda") {
     engine::DeviceEngineOptions options;
-    options.threads = config.threads;
+    options.threads = threads;
     options.block_tokens = config.block_tokens;
     options.context_tokens = config.context_tokens;
     options.weights = config.weights;
@@ -67,7 +70,8 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
     return engine::NewCudaEngine(checkpoint, options);
   }
   engine::CpuEngineOptions options;
-  options.threads = config.threads;
+  options.threads = threads;
+  options.processors = processors;
   options.isa = config.isa;
   options.numerics = config.numerics;
   options.weights = config.weights;
@@ -79,6 +83,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
 }
 
 absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config,
+                                      const std::vector<int32_t>& processors,
                                       const std::map<std::string, std::string>& env) {
   LoadedModel loaded;
   if (config.engine == "hash") {
@@ -97,7 +102,7 @@ absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config,
   Log(LogLevel::kInfo, "loading model", {{"path", path}});
   ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
                    model::Checkpoint::Open(path));
-  ASSIGN_OR_RETURN(loaded.engine, NewModelEngine(config, *checkpoint, env));
+  ASSIGN_OR_RETURN(loaded.engine, NewModelEngine(config, processors, *checkpoint, env));
   auto constraints =
       NewConstraints(checkpoint->tokenizer(), checkpoint->stop_token_ids(), loaded.engine->spec());
   if (constraints.ok()) {
@@ -161,7 +166,12 @@ class NodeProcessImpl final : public NodeProcess {
     NodeRuntimeOptions options;
     ASSIGN_OR_RETURN(options.transfer.handoff.fleet_secret,
                      config::ReadSecretFile("fleet-secret-file", config.fleet_secret_file));
-    ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(config, env));
+    ComputePlaces places;
+    if (!config.cpus.empty()) {
+      ASSIGN_OR_RETURN(places, PlaceComputeThreads(ReadProcessors(), config.cpus, config.threads));
+      options.engine_processor = places.compute.front();
+    }
+    ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(config, places.compute, env));
     std::unique_ptr<engine::Engine> engine = std::move(loaded.engine);
     ASSIGN_OR_RETURN(const int64_t num_blocks, ChooseBlocks(config, *engine));
     RETURN_IF_ERROR(engine->AllocateKv(num_blocks));
@@ -196,6 +206,7 @@ class NodeProcessImpl final : public NodeProcess {
          {"numerics_id", spec.numerics_id},
          {"kv_blocks", num_blocks},
          {"kv_path", kv_path},
+         {"cpus", config.cpus.empty() ? "any" : config.cpus},
          {"health", server_->address()}});
     return absl::OkStatus();
   }
@@ -244,6 +255,12 @@ int NodeMain(int argc, char** argv, const NodeKind& kind) {
         SetLogProcessName(config.id);
         ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(config.log_level));
         SetLogLevel(level);
+        // Before there are threads and memory, so that all of both come to lie there.
+        if (!config.cpus.empty()) {
+          ASSIGN_OR_RETURN(const ComputePlaces places,
+                           PlaceComputeThreads(ReadProcessors(), config.cpus, config.threads));
+          RETURN_IF_ERROR(StayOn(places.all));
+        }
         ASSIGN_OR_RETURN(const auto process, NodeProcess::Start(config, kind, env, nullptr));
         while (stop.Wait(absl::Milliseconds(500)) == 0) {
           RETURN_IF_ERROR(process->Watch());

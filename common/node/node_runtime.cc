@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/bounded_queue.h"
 #include "common/base/status_macros.h"
+#include "common/engine/compute_pool.h"
 #include "common/node/heartbeat_pace.h"
 #include "common/node/router_links.h"
 #include "common/rpc/convert.h"
@@ -124,6 +125,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   // ----------------------------------------------------------------------------------
 
   void RunEngine() {
+    if (options_.engine_processor.has_value()) engine::KeepThisThreadOn(*options_.engine_processor);
     absl::Time next_tick = RealClock().Now();
     bool worked = false;
     while (true) {

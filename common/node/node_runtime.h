@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct NodeRuntimeOptions {
   // The core's too: constraints are compiled on the threads that receive commands, so that the
   // engine thread finds them compiled. May be null.
   std::shared_ptr<guided::ConstraintCache> constraints;
+  // Where the engine thread, the first of its compute threads, stays; nothing: anywhere.
+  std::optional<int32_t> engine_processor;
 };
 
 class NodeRuntime {

@@ -11,6 +11,7 @@
 // kFp8    values [n][groups][32 bytes] e4m3; scales [n] fp32. Words 2t and 2t + 1 of a group are
 //         lane t's: of the first, bytes 1 and 3 are elements 2t and 2t + 1, bytes 0 and 2 those
 //         + 8; of the second the same + 16.
+// kFp8Rows values [n][PaddedColumns(k)] e4m3; scales [n] fp32. The numbers of kFp8, in order.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@
 
 namespace tandem::kernels {
 
-// "bf16", "int8", "int4", "fp8".
+// "bf16", "int8", "int4", "fp8", "fp8a8".
 const char* DeviceWeightTypeName(DeviceWeightType type);
 
 // Bytes of one row's values and of its scales.
@@ -38,6 +39,10 @@ struct DevicePackArgs {
   // kInt4: [ceil(k / 32)] instead of `row`. What is infinite or no number in them becomes some
   // number.
   const Int4Group* groups = nullptr;
+  // kFp8 and kFp8Rows: [k] e4m3 instead of `row`, and what multiplies them: laid out as they are,
+  // without rounding. REQUIRES: numbers (neither 0x7f nor 0xff).
+  const uint8_t* codes = nullptr;
+  float code_scale = 1.0f;
   void* values = nullptr;  // [RowBytesOf.values]
   void* scales = nullptr;  // [RowBytesOf.scales]
 };

@@ -81,8 +81,10 @@ struct DeviceGatedArgs {
 // a scale for each row, activations rounded to int8 in groups of 64, exact sums of a group, one
 // chain of FMAs. kInt4: groups of 32 as Int4Group, each weight scale · q + offset rounded to bf16
 // on its way into the product with bf16 activations. kFp8: e4m3 and a scale for each row, the same
-// product (bf16 holds an e4m3 number exactly).
-enum class DeviceWeightType { kBf16, kInt8, kInt4, kFp8 };
+// product (bf16 holds an e4m3 number exactly). kFp8Rows: the same numbers as kFp8, multiplied as
+// e4m3 with activations rounded to e4m3 in groups of 128, of which a tensor core's sums are scaled
+// in one chain of FMAs (ADR 0029); on devices that have such products alone (HasProducts).
+enum class DeviceWeightType { kBf16, kInt8, kInt4, kFp8, kFp8Rows };
 
 // Rows of quantised matrices are padded with zeros to a multiple of this many columns.
 inline constexpr int32_t kQuantisedColumns = 128;
@@ -91,16 +93,36 @@ constexpr int32_t PaddedColumns(int32_t k) {
 }
 // Activations that share a scale.
 inline constexpr int32_t kInt8GroupSize = 64;
-// Rows that the scales of one group of int8 activations lie apart.
+inline constexpr int32_t kFp8GroupSize = 128;
+// Of what products with a type of weights read; 0: activations in bf16, which share none.
+constexpr int32_t ActivationGroup(DeviceWeightType type) {
+  if (type == DeviceWeightType::kInt8) return kInt8GroupSize;
+  return type == DeviceWeightType::kFp8Rows ? kFp8GroupSize : 0;
+}
+// Rows that the scales of one group of rounded activations lie apart.
 constexpr int32_t ScaleStride(int32_t rows) { return (rows + 3) / 4 * 4; }
+// Bytes of activations rounded for a type of weights.
+struct DeviceRoundedBytes {
+  size_t values = 0, scales = 0;
+};
+constexpr DeviceRoundedBytes RoundedBytesOf(DeviceWeightType type, int32_t rows, int32_t k) {
+  if (ActivationGroup(type) == 0) return {};
+  const int32_t groups = PaddedColumns(k) / ActivationGroup(type);
+  return {static_cast<size_t>(rows) * static_cast<size_t>(PaddedColumns(k)),
+          static_cast<size_t>(groups) * static_cast<size_t>(ScaleStride(rows)) * sizeof(float)};
+}
 
-// x rounded to int8, each group of 64 columns by its largest magnitude: x ≈ scale · value.
+// x rounded as products with weights of `type` read it, each group of columns by its largest
+// magnitude: x ≈ scale · value. To int8, or to e4m3; there what is not finite becomes NaN, and does
+// not count as a magnitude.
 struct DeviceQuantiseArgs {
   const Bf16Bits* x = nullptr;  // [rows][k], 16-byte boundary
   int32_t rows = 0;
-  int32_t k = 0;             // a multiple of 8
-  int8_t* values = nullptr;  // [rows][PaddedColumns(k)], 16-byte boundary
-  float* scales = nullptr;   // [PaddedColumns(k) / 64][ScaleStride(rows)], 16-byte boundary
+  int32_t k = 0;           // a multiple of 8
+  void* values = nullptr;  // [rows][PaddedColumns(k)] of a byte each, 16-byte boundary
+  // [PaddedColumns(k) / ActivationGroup(type)][ScaleStride(rows)], 16-byte boundary
+  float* scales = nullptr;
+  DeviceWeightType type = DeviceWeightType::kInt8;
 };
 
 // y[m, n] = Σ_k x[m, k] · w[n, k] (+ bias[n]) (+ y[m, n]).
@@ -111,8 +133,8 @@ struct DeviceGemmArgs {
   DeviceWeightType type = DeviceWeightType::kBf16;
   const void* packed = nullptr;
   const void* scales = nullptr;
-  // For kInt8 instead of x: what `quantise` makes of it.
-  const int8_t* x_int8 = nullptr;
+  // For kInt8 and kFp8Rows instead of x: what `quantise` makes of it.
+  const void* x_rounded = nullptr;
   const float* x_scales = nullptr;
   int32_t rows = 0;
   int32_t n = 0;
@@ -315,5 +337,10 @@ struct DeviceOps {
   void (*grouped_gemm)(const DeviceGroupedGemmArgs& args, DeviceStream& stream) = nullptr;
   void (*combine_experts)(const DeviceCombineArgs& args, DeviceStream& stream) = nullptr;
 };
+
+// Whether a device's `gemm` takes weights of this type.
+inline bool HasProducts(const DeviceOps& ops, DeviceWeightType type) {
+  return ops.gemm_tile(type, 0).shared_bytes > 0;
+}
 
 }  // namespace tandem::kernels

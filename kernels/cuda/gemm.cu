@@ -34,7 +34,7 @@ struct GemmKernel : Bf16Tile<kTile> {
 }  // namespace
 
 void Gemm(const DeviceGemmArgs& args, DeviceStream& stream) {
-  KERNEL_REQUIRE(args.k % 8 == 0);
+  KERNEL_REQUIRE(args.k % 8 == 0 && args.type != DeviceWeightType::kFp8Rows);
   KERNEL_REQUIRE(args.gated == nullptr || (args.n % 2 == 0 && !args.add_to_y));
   if (args.type == DeviceWeightType::kInt8) return GemmInt8(args, stream);
   if (args.type != DeviceWeightType::kBf16) return GemmWeightOnly(args, stream);

@@ -62,6 +62,7 @@ constexpr const Tiles& TilesOf(DeviceWeightType type) {
     case DeviceWeightType::kFp8:
       return kFp8Tiles;
     case DeviceWeightType::kBf16:
+    case DeviceWeightType::kFp8Rows:  // has none: DescribeTile
       break;
   }
   return kBf16Tiles;
@@ -78,7 +79,7 @@ constexpr Size ChooseSize(int64_t rows, int64_t n, int multiprocessors) {
 
 // DeviceOps::gemm_tile of the portable kernels.
 constexpr DeviceGemmTile DescribeTile(DeviceWeightType type, int32_t index) {
-  if (index < 0 || index >= kNumSizes) return {};
+  if (index < 0 || index >= kNumSizes || type == DeviceWeightType::kFp8Rows) return {};
   const Tiles& tiles = TilesOf(type);
   const Tile& tile = index == 0 ? tiles.small : index == 1 ? tiles.medium : tiles.large;
   return {tile.m, tile.n, tile.k, tile.stages, tile.shared_bytes()};

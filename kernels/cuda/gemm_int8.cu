@@ -20,57 +20,6 @@ namespace {
 constexpr int32_t kFloatBits = 0x4b400000;   // of kFloatOffset
 constexpr float kFloatOffset = 12582912.0f;  // 1.5·2²³: its last bit counts ones
 
-// Eight lanes round a group, sixteen bytes of x each.
-struct QuantiseKernel {
-  using Params = DeviceQuantiseArgs;
-  static constexpr const char* kName = "quantise kernel";
-  static constexpr int kThreads = 256;
-  static constexpr int kBlocksPerMultiprocessor = 1;
-  static constexpr int kColumnsPerBlock = kThreads * 8;
-
-  struct alignas(16) Chunk {
-    uint32_t pair[4];
-  };
-  struct alignas(8) Bytes {
-    uint32_t word[2];
-  };
-
-  TANDEM_KERNEL uint32_t Round(float value, float factor) {
-    // Nearest, ties to even: a float of this size holds no fraction.
-    const float rounded = Add(Add(Mul(value, factor), kFloatOffset), -kFloatOffset);
-    const float inside = Min(Max(rounded, -127.0f), 127.0f);
-    return static_cast<uint32_t>(static_cast<int32_t>(inside)) & 0xffu;
-  }
-
-  TANDEM_KERNEL void Run(const Params& p) {
-    const int row = BlockX();
-    const int columns = PaddedColumns(p.k);
-    const int k = BlockY() * kColumnsPerBlock + ThreadIndex() * 8;
-    Chunk x = {};
-    if (k < p.k) x = *reinterpret_cast<const Chunk*>(p.x + int64_t{row} * p.k + k);
-    float values[8];
-    float most = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint32_t pair = x.pair[i / 2];
-      values[i] = BitsToFloat(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
-      most = Max(most, Max(values[i], -values[i]));
-    }
-    for (int mask = 1; mask < 8; mask *= 2) most = Max(most, ShuffleXor(most, mask));
-    const bool some = most > 1e-30f;  // below, all are next to nothing, and their inverse infinite
-    const float factor = some ? 127.0f / most : 0.0f;
-    if (k >= columns) return;
-    Bytes bytes = {};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) bytes.word[i / 4] |= Round(values[i], factor) << (i % 4 * 8);
-    *reinterpret_cast<Bytes*>(p.values + int64_t{row} * columns + k) = bytes;
-    if (k % kInt8GroupSize == 0) {
-      p.scales[int64_t{k / kInt8GroupSize} * ScaleStride(p.rows) + row] =
-          some ? most / 127.0f : 0.0f;
-    }
-  }
-};
-
 template <gemm::Tile kTile>
 struct GemmInt8Kernel : TileOf<kTile> {
   using Params = DeviceGemmArgs;
@@ -91,8 +40,8 @@ struct GemmInt8Kernel : TileOf<kTile> {
         return static_cast<const char*>(matrix) + int64_t{first + row} * columns + k;
       };
     };
-    Tile::template CopyTile<kTile.m, kChunks>(stage, p.x_int8, rows_of(p.x_int8, first_m, p.rows),
-                                              SwizzledOffset<kChunks>);
+    Tile::template CopyTile<kTile.m, kChunks>(
+        stage, p.x_rounded, rows_of(p.x_rounded, first_m, p.rows), SwizzledOffset<kChunks>);
     Tile::template CopyTile<kTile.n, kChunks>(stage + kTile.x_bytes(), p.packed,
                                               rows_of(p.packed, first_n, p.n),
                                               SwizzledOffset<kChunks>);
@@ -167,15 +116,6 @@ struct GemmInt8Kernel : TileOf<kTile> {
 };
 
 }  // namespace
-
-void Quantise(const DeviceQuantiseArgs& args, DeviceStream& stream) {
-  KERNEL_REQUIRE(args.k % 8 == 0);
-  const int columns = QuantiseKernel::kColumnsPerBlock;
-  Launch<QuantiseKernel>({.x = args.rows,
-                          .y = (PaddedColumns(args.k) + columns - 1) / columns,
-                          .threads = QuantiseKernel::kThreads},
-                         args, stream);
-}
 
 void GemmInt8(const DeviceGemmArgs& args, DeviceStream& stream) {
   LaunchOneOf<GemmInt8Kernel, gemm::kInt8Tiles>(args, stream);

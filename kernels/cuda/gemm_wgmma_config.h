@@ -1,6 +1,6 @@
-// Tiles of the matrix product on Hopper, and the order in which blocks take them: plain host code.
-// Every tile accumulates k in ascending steps of 16 with products of 64 rows of w by `rows` rows of
-// x, and k is never split, so the choice changes no result bit.
+// Tiles of the matrix products on Hopper, and the order in which blocks take them: plain host code.
+// Every tile of a type of weights accumulates k in the same ascending steps with products of 64
+// rows of w by `rows` rows of x, and k is never split, so the choice changes no result bit.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +15,32 @@ namespace tandem::kernels::gemm {
 struct WgmmaTile {
   int n, rows, k;
   int stages;  // tiles of operands in shared memory
+  DeviceWeightType type = DeviceWeightType::kBf16;
 
+  constexpr int element_bytes() const { return type == DeviceWeightType::kBf16 ? 2 : 1; }
   constexpr int consumers() const { return n / 64; }
   constexpr int threads() const { return (consumers() + 1) * 128; }
-  constexpr int panels() const { return k / 64; }  // of each operand in a stage
-  constexpr int stage_bytes() const { return (n + rows) * k * 2; }
+  constexpr int panels() const { return k * element_bytes() / 128; }  // of each operand in a stage
+  constexpr int operand_bytes() const { return (n + rows) * k * element_bytes(); }  // of a stage
+  // Scales of x that a stage brings along: a run of fp32 numbers for each group of k, which begins
+  // on a multiple of 128 bytes.
+  constexpr int groups() const { return type == DeviceWeightType::kBf16 ? 0 : k / kFp8GroupSize; }
+  constexpr int run_bytes() const { return rows * 4; }
+  constexpr int run_stride() const { return (run_bytes() + 127) / 128 * 128; }
+  constexpr int stage_bytes() const { return operand_bytes() + groups() * run_bytes(); }
   // Registers a thread after warpgroups have exchanged them, 0 where none are exchanged: what the
   // register file gives 128 copying and 256 multiplying threads, in steps of 8.
   constexpr int copier_registers() const { return consumers() == 2 ? 40 : 0; }
   constexpr int consumer_registers() const { return consumers() == 2 ? 232 : 0; }
-  // Stages, two barriers of 8 bytes for each, and room to begin on a multiple of 1024.
+  // Where scales and then barriers begin: behind the operands of all stages, so that these stay on
+  // multiples of 1024.
+  constexpr int scales_offset() const { return stages * operand_bytes(); }
+  constexpr int barriers_offset() const {
+    return scales_offset() + stages * groups() * run_stride();
+  }
+  // With two barriers of 8 bytes for each stage, and room to begin on a multiple of 1024.
   constexpr size_t shared_bytes() const {
-    return static_cast<size_t>(stages) * static_cast<size_t>(stage_bytes() + 16) + 1024;
+    return static_cast<size_t>(barriers_offset() + stages * 16) + 1024;
   }
 };
 
@@ -38,11 +52,21 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {
 };
 inline constexpr int kNumWgmmaTiles = sizeof(kWgmmaTiles) / sizeof(kWgmmaTiles[0]);
 
-// DeviceOps::gemm_tile on Hopper: other weights than bf16 have the portable kernels.
+// Of e4m3: two groups of k at a time, one multiplied while the other's sums are scaled. A thread
+// has three sets of sums, which is why no tile has 256 rows.
+inline constexpr DeviceWeightType kRows = DeviceWeightType::kFp8Rows;
+inline constexpr WgmmaTile kWgmmaFp8Tiles[] = {
+    {64, 8, 256, 8, kRows},  {64, 16, 256, 8, kRows},  {64, 32, 256, 7, kRows},
+    {64, 64, 256, 6, kRows}, {64, 128, 256, 4, kRows}, {128, 128, 256, 3, kRows},
+};
+inline constexpr int kNumWgmmaFp8Tiles = sizeof(kWgmmaFp8Tiles) / sizeof(kWgmmaFp8Tiles[0]);
+
+// DeviceOps::gemm_tile on Hopper: other types of weights have the portable kernels.
 constexpr DeviceGemmTile DescribeTileOnHopper(DeviceWeightType type, int32_t index) {
-  if (type != DeviceWeightType::kBf16) return DescribeTile(type, index);
-  if (index < 0 || index >= kNumWgmmaTiles) return {};
-  const WgmmaTile& tile = kWgmmaTiles[index];
+  const bool is_bf16 = type == DeviceWeightType::kBf16;
+  if (!is_bf16 && type != DeviceWeightType::kFp8Rows) return DescribeTile(type, index);
+  if (index < 0 || index >= (is_bf16 ? kNumWgmmaTiles : kNumWgmmaFp8Tiles)) return {};
+  const WgmmaTile& tile = is_bf16 ? kWgmmaTiles[index] : kWgmmaFp8Tiles[index];
   return {tile.rows, tile.n, tile.k, tile.stages, tile.shared_bytes()};
 }
 
@@ -50,14 +74,17 @@ constexpr int64_t CountWgmmaTiles(const WgmmaTile& tile, int64_t rows, int64_t n
   return (rows + tile.rows - 1) / tile.rows * ((n + tile.n - 1) / tile.n);
 }
 
-// An index of kWgmmaTiles: up to 64 rows the narrowest tile that holds them; beyond, the widest
-// that gives nearly every multiprocessor one and is at most half empty.
-constexpr int ChooseWgmmaTile(int64_t rows, int64_t n, int multiprocessors) {
+// An index of `tiles`: up to 64 rows the narrowest tile that holds them; beyond, the widest that
+// gives nearly every multiprocessor one and is at most half empty. REQUIRES: four tiles of 8, 16,
+// 32 and 64 rows come first.
+template <int kCount>
+constexpr int ChooseWgmmaTile(const WgmmaTile (&tiles)[kCount], int64_t rows, int64_t n,
+                              int multiprocessors) {
   for (int i = 0; i < 3; ++i) {
-    if (rows <= kWgmmaTiles[i].rows) return i;
+    if (rows <= tiles[i].rows) return i;
   }
-  for (int i = kNumWgmmaTiles - 1; i > 3; --i) {
-    const WgmmaTile& tile = kWgmmaTiles[i];
+  for (int i = kCount - 1; i > 3; --i) {
+    const WgmmaTile& tile = tiles[i];
     if (2 * rows <= tile.rows) continue;
     if (4 * CountWgmmaTiles(tile, rows, n) >= 3 * int64_t{multiprocessors}) return i;
   }

@@ -17,8 +17,10 @@ void Gemm(const DeviceGemmArgs& args, DeviceStream& stream);
 // Gemm of one type of weights. REQUIRES: args.type is it.
 void GemmInt8(const DeviceGemmArgs& args, DeviceStream& stream);
 void GemmWeightOnly(const DeviceGemmArgs& args, DeviceStream& stream);  // kInt4, kFp8
-// The same on Hopper; other numerics than Gemm. Weights that are not bf16 go to Gemm.
+// The same on Hopper, for kFp8Rows too; other numerics than Gemm. Weights that are neither bf16 nor
+// kFp8Rows go to Gemm.
 void WgmmaGemm(const DeviceGemmArgs& args, DeviceStream& stream);
+void WgmmaGemmFp8(const DeviceGemmArgs& args, DeviceStream& stream);  // kFp8Rows
 void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
 // The same on Hopper, for bf16 and head_dim 64, 128 and 256; what else there is goes to Attention.
 void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream);

@@ -15,6 +15,7 @@ class PromptSink final : public AnswerSink {
       : answer_(std::move(answer)), prompt_(prompt) {}
   bool OnPart(v1::GenerateResponse& part, bool) override { return answer_->Offer(prompt_, part); }
   void OnEnd(const absl::Status& status) override { answer_->Ended(status); }
+  void Flush(bool here) override { answer_->Flush(here); }
 
  private:
   const std::shared_ptr<ApiAnswer> answer_;  // until the session lets go of its sink
@@ -59,45 +60,38 @@ void ApiAnswer::StartSessions(const std::vector<v1::GenerateRequest>& requests,
   }
 }
 
-bool ApiAnswer::MustWake() {
-  if (awake_ || gone_) return false;
-  awake_ = true;
-  return true;
-}
-
-void ApiAnswer::Wake() {
-  exchange_->Post([self = shared_from_this()] {
+void ApiAnswer::Flush(bool here) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!due_ || awake_ || gone_) return;
+    due_ = false;
+    awake_ = true;
+  }
+  auto drain = [self = shared_from_this()] {
     {
       absl::MutexLock lock(&self->mutex_);
       self->awake_ = false;
     }
     self->Drain();
-  });
+  };
+  here ? exchange_->RunOrPost(std::move(drain)) : exchange_->Post(std::move(drain));
 }
 
 bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse& part) {
   // Nothing is written at the start of a completion.
   const bool urgent = stream_ && (!part.has_started() || writes_start_);
-  bool wake = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (gone_) return true;
-    if (parts_.size() >= kPartsMax) return false;
-    parts_.Add(prompt, part);
-    if (urgent || parts_.size() % kHeap == 0) wake = MustWake();
-  }
-  if (wake) Wake();
+  absl::MutexLock lock(&mutex_);
+  if (gone_) return true;
+  if (parts_.size() >= kPartsMax) return false;
+  parts_.Add(prompt, part);
+  if (urgent || parts_.size() % kHeap == 0) due_ = true;
   return true;
 }
 
 void ApiAnswer::Ended(const absl::Status& status) {
-  bool wake = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    ends_.push_back(status);
-    wake = MustWake();
-  }
-  if (wake) Wake();
+  absl::MutexLock lock(&mutex_);
+  ends_.push_back(status);
+  due_ = true;
 }
 
 void ApiAnswer::Drain() {
@@ -109,6 +103,7 @@ void ApiAnswer::Drain() {
     absl::MutexLock lock(&mutex_);
     std::swap(taken_, parts_);
     ends.swap(ends_);
+    due_ = false;
   }
   std::string events;
   for (const PartBuffer::Item& item : taken_.items()) {

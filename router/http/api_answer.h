@@ -1,12 +1,13 @@
 // One completion or chat request while it is answered: starts a session for each of its prompts,
-// takes their parts from the router thread, and writes them to the client on its connection's I/O
+// takes their parts from the router, and writes them to the client on its connection's I/O
 // thread, as events or as one object.
 //
 // While the client's socket is full, parts wait here, at most kPartsMax of them; then the session
 // is ended, as over gRPC. What has gathered goes out in one write.
 //
-// Thread safety: Offer and Ended from any thread, the rest on the I/O thread. Lifetime: shared by
-// the exchange (until the answer is complete or the client gone) and the sessions' sinks.
+// Thread safety: Offer, Ended and Flush from any thread, the rest on the I/O thread (or as if
+// there: HttpExchange::RunOrPost). Lifetime: shared by the exchange (until the answer is complete
+// or the client gone) and the sessions' sinks.
 #pragma once
 
 #include <functional>
@@ -41,10 +42,14 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
         options_(std::move(options)),
         format_(std::move(format)) {}
 
-  // Takes a part of prompt number `prompt`; room is left in it. False: too many wait.
+  // Takes a part of prompt number `prompt`; room is left in it. False: too many wait. It is written
+  // after the next Flush.
   bool Offer(size_t prompt, v1::GenerateResponse& part);
   // The session of that prompt has ended.
   void Ended(const absl::Status& status);
+  // Writes what was taken, if it is not to gather further: on the I/O thread or, if `here` and it
+  // is at nothing, on the calling one.
+  void Flush(bool here);
 
   void OnGone() override;
   void OnWritable() override { Drain(); }
@@ -57,9 +62,6 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
 
   void StartSessions(const std::vector<v1::GenerateRequest>& requests,
                      const AnswerSession::Deps& deps, const Arrival& arrival);
-  // True: the caller posts a Drain.
-  bool MustWake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Wake();
   void Drain();
   // `events`: what is still to be sent before the end.
   void BeginStream(std::string events);
@@ -84,6 +86,7 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   PartBuffer parts_ ABSL_GUARDED_BY(mutex_);  // at most kPartsMax; then the answer is cancelled
   // Bound: one for each session.
   std::vector<absl::Status> ends_ ABSL_GUARDED_BY(mutex_);
+  bool due_ ABSL_GUARDED_BY(mutex_) = false;    // what waits shall be written
   bool awake_ ABSL_GUARDED_BY(mutex_) = false;  // a Drain is on its way
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;   // nothing is taken any more
 };

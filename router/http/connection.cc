@@ -3,7 +3,6 @@
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <utility>
 
@@ -41,10 +40,12 @@ void HttpConnection::ReadMore() {
   if (state_ == State::kAnswering && reader_.buffered() >= kAheadBytesMax) return;
   reading_ = true;
   socket_.async_wait(TcpSocket::wait_read, [self = shared_from_this()](const error_code& error) {
-    self->reading_ = false;
-    if (self->state_ == State::kClosed) return;
-    if (error) return self->Close();
-    self->OnReadable();
+    self->box_.Enter([&] {
+      self->reading_ = false;
+      if (self->state_ == State::kClosed) return;
+      if (error) return self->Close();
+      self->OnReadable();
+    });
   });
 }
 
@@ -182,7 +183,7 @@ void HttpConnection::Flush() {
   }
   if (error && error != boost::asio::error::would_block) {
     // The caller may be this connection's answer: it must not be told from within its own call.
-    boost::asio::post(box_.context(), [self = shared_from_this()] { self->Close(); });
+    box_.Post([self = shared_from_this()] { self->Close(); });
     return;
   }
   writing_ = true;
@@ -190,10 +191,12 @@ void HttpConnection::Flush() {
   boost::asio::async_write(socket_,
                            boost::asio::buffer(sending_.data() + sent, sending_.size() - sent),
                            [self = shared_from_this()](const error_code& write_error, size_t) {
-                             self->writing_ = false;
-                             if (self->state_ == State::kClosed) return;
-                             if (write_error) return self->Close();
-                             self->OnWritten();
+                             self->box_.Enter([&] {
+                               self->writing_ = false;
+                               if (self->state_ == State::kClosed) return;
+                               if (write_error) return self->Close();
+                               self->OnWritten();
+                             });
                            });
 }
 
@@ -223,7 +226,12 @@ void HttpConnection::ReplyDone() {
   state_ = State::kReading;
   timed_request_ = false;
   SetDeadline(limits_.idle_timeout);
-  if (!advancing_) Advance();
+  if (reader_.buffered() > 0 && !box_.here()) {
+    // A request sent ahead is work for the I/O thread, not for who ended the one before it.
+    box_.Post([self = shared_from_this()] { self->Advance(); });
+  } else if (!advancing_) {
+    Advance();
+  }
   ReadMore();
 }
 
@@ -256,9 +264,11 @@ void HttpConnection::ArmTimer() {
   armed_ = deadline_;
   timer_.expires_after(absl::ToChronoNanoseconds(armed_ - RealClock().Now()));
   timer_.async_wait([self = shared_from_this()](const error_code& error) {
-    if (error || self->state_ == State::kClosed) return;
-    self->armed_ = absl::InfiniteFuture();
-    self->OnDeadline();
+    self->box_.Enter([&] {
+      if (error || self->state_ == State::kClosed) return;
+      self->armed_ = absl::InfiniteFuture();
+      self->OnDeadline();
+    });
   });
 }
 

@@ -7,7 +7,7 @@
 // Bounds: requests sent ahead wait in a buffer of kAheadBytesMax, after which nothing is read; a
 // reply that the client does not read ends the connection after `write_timeout`; every state has a
 // deadline. The client's end of stream while its answer is made means that it is gone.
-// Thread safety: on its io_context's one thread, except Post.
+// Thread safety: within its PostBox's lock, except Post and RunOrPost.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -55,6 +55,7 @@ class HttpConnection final : public HttpExchange,
 
   // ---- HttpExchange
   void Post(absl::AnyInvocable<void()> work) override { box_.Post(std::move(work)); }
+  void RunOrPost(absl::AnyInvocable<void()> work) override { box_.RunOrPost(std::move(work)); }
   void Wait(std::shared_ptr<PendingAnswer> answer) override { pending_ = std::move(answer); }
   void Reply(HttpReply reply) override;
   void BeginStream(const HttpReply& reply) override;

@@ -131,7 +131,7 @@ HttpHeaders FrontEnd::HeadersOf(const Call& call) {
 }
 
 void FrontEnd::Ask(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make) {
-  // The reply is made on the router thread and sent on the connection's.
+  // The reply is made in the router's turn and sent on the connection's.
   const auto run = [call, make = std::move(make)](RouterCore& core, absl::Time now) {
     auto reply = std::make_shared<HttpReply>(make(core, now));
     reply->headers.emplace_back("x-request-id", call.request_id);
@@ -276,7 +276,7 @@ void FrontEnd::Detokenize(Call& call) {
 
 // ---- the state of this router
 
-// Alive means that the router thread answers, not only that this one does.
+// Alive means that the router answers, not only that this one does.
 void FrontEnd::Live(Call& call) {
   Ask(call, [](RouterCore&, absl::Time) { return JsonReply({{"status", "live"}}); });
 }

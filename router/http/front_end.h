@@ -44,8 +44,8 @@ class FrontEnd {
   void BeginDrain() { draining_ = true; }
   // Waits until running answers are written and their connections closed, at most `timeout`.
   void FinishDrain(absl::Duration timeout);
-  // Closes all connections and ends the threads. The object must live on until nothing on the
-  // router thread refers to its requests.
+  // Closes all connections and ends the threads. The object must live on until no turn of
+  // the router refers to its requests any more.
   void Stop() { server_->Stop(); }
 
  private:
@@ -71,7 +71,7 @@ class FrontEnd {
   void Reply(const Call& call, HttpReply reply) const;
   // x-request-id, and traceparent if one came.
   static HttpHeaders HeadersOf(const Call& call);
-  // Runs `make` on the router thread and sends its reply.
+  // Runs `make` in the router's turn and sends its reply.
   void Ask(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make);
 
   void Completions(Call& call);

@@ -1,6 +1,7 @@
 // How a handler answers one HTTP request: the seam between the API and the server that carries it.
-// Thread safety: everything on the connection's own I/O thread, except Post. Lifetime: shared by
-// the connection's operations and whoever still answers.
+// Thread safety: everything on the connection's own I/O thread or in work run by RunOrPost, which
+// is the same to a handler; except Post and RunOrPost: any thread. Lifetime: shared by the
+// connection's operations and whoever still answers.
 #pragma once
 
 #include <memory>
@@ -27,6 +28,8 @@ class HttpExchange {
 
   // Runs `work` on the I/O thread, soon. Any thread; dropped once the server stops.
   virtual void Post(absl::AnyInvocable<void()> work) = 0;
+  // Like Post, but runs `work` before it returns if the I/O thread is at nothing: for little work.
+  virtual void RunOrPost(absl::AnyInvocable<void()> work) = 0;
 
   // The answer comes later, from `answer`. REQUIRES: called by the handler, at most once.
   virtual void Wait(std::shared_ptr<PendingAnswer> answer) = 0;

@@ -38,7 +38,7 @@ void RaiseDescriptorLimit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// One I/O thread and its connections.
+// One I/O thread and its connections: all but the context and the box within the box's lock.
 struct Worker {
   boost::asio::io_context context{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work{
@@ -64,7 +64,7 @@ class HttpServerImpl final : public HttpServer {
     if (std::exchange(stopped_, true)) return;
     BeginDrain();
     for (auto& worker : workers_) {
-      boost::asio::post(worker->context, [raw = worker.get()] {
+      worker->box.Post([raw = worker.get()] {
         raw->stopping = true;
         const auto connections = raw->connections;
         for (const auto& [connection, owner] : connections) owner->Close();
@@ -121,7 +121,7 @@ class HttpServerImpl final : public HttpServer {
       retry_->cancel();
     });
     for (auto& worker : workers_) {
-      boost::asio::post(worker->context, [raw = worker.get()] {
+      worker->box.Post([raw = worker.get()] {
         raw->stopping = true;
         const auto connections = raw->connections;
         for (const auto& [connection, owner] : connections) owner->CloseWhenIdle();
@@ -175,7 +175,7 @@ class HttpServerImpl final : public HttpServer {
     socket.non_blocking(true, ignored);
     auto connection =
         std::make_shared<HttpConnection>(worker.box, std::move(socket), options_.limits, hooks_);
-    boost::asio::post(worker.context, [this, &worker, connection] {
+    worker.box.Post([this, &worker, connection] {
       {
         absl::MutexLock lock(&mutex_);
         owners_[connection.get()] = &worker;

@@ -1,4 +1,4 @@
-// Parts of an answer on their way from the router thread to an I/O thread. Room that was read is
+// Parts of an answer on their way from the router to an I/O thread. Room that was read is
 // not freed by the reader but waits for the next part, and what it held then goes back to whoever
 // adds that: memory is allocated and freed by one thread, for an allocator's other threads' memory
 // is the slow kind. Two of these change places, one being filled while the other is read.

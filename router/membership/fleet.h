@@ -1,7 +1,7 @@
 // The nodes that this router knows: who they are, what they last reported, and what this router has
 // placed on them that their reports cannot show yet.
 //
-// Thread safety: none; the router thread owns it.
+// Thread safety: none; who has the router's turn owns it.
 // Invariants: at most one node per node id; all nodes share one numerics id (or, where mixed ones
 // are allowed, what their blocks hold) and one block size, fixed by the first node that joins an
 // empty fleet; slots are dense, small and reused after a node

@@ -1,7 +1,7 @@
 // Which nodes hold which KV blocks: block hash → node slots. Soft state, fed by what nodes say they
 // stored and removed; a wrong entry costs a recomputation, never a wrong token.
 //
-// Thread safety: none; the router thread owns it.
+// Thread safety: none; who has the router's turn owns it.
 // Invariants: entries() <= entries_max, counting (hash, node) pairs; a node has at most its own
 // bound of entries (a node cannot hold more blocks than its pool); dropping a node costs its own
 // entries, not the whole index.

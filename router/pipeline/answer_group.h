@@ -1,7 +1,7 @@
 // All answers of one request, as its client sees them: core events in, response parts out. Text,
 // stop strings, what a resumed client has already, and which of best_of answers are returned.
 //
-// Thread safety: none; one per request, router thread. Protobuf in, protobuf out, no I/O.
+// Thread safety: none; one per request, in the router's turn. Protobuf in, protobuf out, no I/O.
 // Invariants: per answer, deltas in order and then one Finished; nothing follows the last Finished.
 #pragma once
 

@@ -1,5 +1,5 @@
 // The sequences of one request: which of them run, and which wait for the leader's prompt.
-// Thread safety: none; the router thread owns it through the core.
+// Thread safety: none; who has the router's turn owns it through the core.
 // Invariants: held ⊆ live; the leader, the lowest live serial, is never held; by_index names
 // exactly the live ones.
 #pragma once

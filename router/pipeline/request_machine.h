@@ -8,7 +8,7 @@
 //   NewEpoch to the decode node, and kReserving again until it says what is still missing: little,
 //   which it computes itself, or a part for a Prefill of another node, under the same lease.
 //
-// Thread safety: none; the router thread owns it through the core.
+// Thread safety: none; who has the router's turn owns it through the core.
 // A request of several sequences has one machine for each.
 // Invariants: one done or failed outcome, after which the machine ignores everything; no leg
 // outlives the machine (both are aborted or have ended); each state has a deadline(); nodes'

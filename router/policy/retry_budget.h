@@ -1,7 +1,7 @@
 // How soon failed placements are tried again: at once while failures are few, later and spread out
 // when they are many, so that retries never amplify an outage. A token bucket for the whole router;
 // beyond it a retry reserves a token of the future and waits for it.
-// Thread safety: none; the router thread owns it.
+// Thread safety: none; who has the router's turn owns it.
 #pragma once
 
 #include <algorithm>

@@ -193,10 +193,15 @@ void AnswerSession::Send(v1::GenerateResponse& part, bool last) {
   if (sink_ != nullptr && !sink_->OnPart(part, last)) overflowed_ = true;
 }
 
+void AnswerSession::Flush(bool here) {
+  if (sink_ != nullptr) return sink_->Flush(here);
+  if (const auto ended = std::exchange(ended_, nullptr)) ended->Flush(here);
+}
+
 void AnswerSession::End(const absl::Status& status) {
   if (sink_ == nullptr) return;
   sink_->OnEnd(status);
-  sink_ = nullptr;
+  ended_ = std::move(sink_);
   part_ = v1::GenerateResponse();  // here, not on the thread that lets go of the session
 }
 

@@ -1,4 +1,4 @@
-// One request from whichever front end: checks it, tokenizes it, hands it to the router thread, and
+// One request from whichever front end: checks it, tokenizes it, hands it to the router, and
 // turns what the core answers into the parts its client sees. A front end only carries those parts,
 // so the same request gets the same stream over every protocol.
 //
@@ -7,8 +7,8 @@
 // A request may have several answers (sequences), each with text, end and stop string of its own;
 // the stream ends with the last of them.
 //
-// Thread safety: Start and Cancel from any thread; the rest on the router thread. Lifetime: shared
-// between the front end and the router thread; the session lets go of its sink at the end.
+// Thread safety: Start and Cancel from any thread; the rest in the router's turn. Lifetime: shared
+// between the front end and the router; the session lets go of its sink at the end.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@
 
 namespace tandem::router {
 
-// Where a session's parts go: a front end's side of one request. Called on the router thread, so it
+// Where a session's parts go: a front end's side of one request. Called in the router's turn, so it
 // must not block; OnEnd also on the thread that called Start.
 class AnswerSink {
  public:
@@ -38,6 +38,9 @@ class AnswerSink {
   virtual bool OnPart(v1::GenerateResponse& part, bool last) = 0;
   // Exactly once, after every part; not OK when the answer is incomplete.
   virtual void OnEnd(const absl::Status& status) = 0;
+  // What was handed over so far shall go out: now, and on this thread if that is possible at once,
+  // when `here`. Not called for each part: several may go out together.
+  virtual void Flush(bool here) = 0;
 };
 
 // When a request came, and what its client's tracing calls it (32 hex digits, or empty).
@@ -73,7 +76,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   // The client has the beginning of this answer already, from a call that broke off.
   bool resumes() const { return resumes_; }
 
-  // ---- router thread
+  // ---- in the router's turn
   // The request was taken on: tells the client.
   void Accepted();
   // What should end because of this event: its sequence (kStop, a stop string), the whole request
@@ -81,6 +84,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   request::FinishReason OnEvent(ClientEvent event);
   // Ends the stream with an error.
   void Fail(const absl::Status& status);
+  // Has the sink send what it was handed since the last call. `here`: see AnswerSink.
+  void Flush(bool here);
 
  private:
   absl::Status Prepare(const v1::GenerateRequest& request, const Arrival& arrival,
@@ -92,13 +97,14 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   void End(const absl::Status& status);
 
   const Deps deps_;
-  std::shared_ptr<AnswerSink> sink_;  // router thread once started; null after the end
+  std::shared_ptr<AnswerSink> sink_;   // in the router's turn once started; null after the end
+  std::shared_ptr<AnswerSink> ended_;  // until it has sent its end
   RequestId id_;
   absl::Time submitted_;
   bool resumes_ = false;
-  // When each sequence's last tokens came; router thread. Bound: kSequencesMax (128).
+  // When each sequence's last tokens came; in the turn. Bound: kSequencesMax (128).
   absl::InlinedVector<absl::Time, 1> last_tokens_;
-  v1::GenerateResponse part_;  // room for the next delta; router thread
+  v1::GenerateResponse part_;  // room for the next delta; in the turn
   v1::Started started_;
   std::unique_ptr<AnswerGroup> answers_;
   bool overflowed_ = false;        // a part was not taken

@@ -53,7 +53,7 @@ class ClientService final : public ClientServiceBase {
   // The key of a call's metadata; null when none is asked for.
   absl::StatusOr<ApiKeys::Key*> Admit(const grpc::CallbackServerContext& context) const;
   absl::Status FillTokens(const v1::TokenizeRequest& request, v1::TokenizeResponse& response) const;
-  // Runs `fill` on the router thread, then ends the call.
+  // Runs `fill` in the router's turn, then ends the call.
   grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context,
                                 std::function<void(RouterCore&, absl::Time)> fill);
 

@@ -1,6 +1,6 @@
 // The service nodes join: their streams, without any decision but one: who does not begin with a
 // registration, proven where a secret is set, is refused here and reaches nothing else. Hands what
-// nodes say to the inbox; sends what the router thread says. Thread safety: Send and Disconnect
+// nodes say to the inbox; sends what the router says. Thread safety: Send and Disconnect
 // from any thread; service methods by gRPC.
 #pragma once
 

@@ -1,6 +1,6 @@
 // One Generate call over gRPC: carries the parts of an AnswerSession to the client, holds what a
 // slow one has not read in a bound of its own, and ends the session when the client is gone.
-// Thread safety: the sink's side from the router thread, reactions from gRPC; they meet in the
+// Thread safety: the sink's side in the router's turn, reactions from gRPC; they meet in the
 // outbox. Lifetime: shared between gRPC (until OnDone) and the session (until its end).
 #pragma once
 
@@ -33,6 +33,7 @@ class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // ---- AnswerSink
   bool OnPart(v1::GenerateResponse& part, bool last) override;
   void OnEnd(const absl::Status& status) override;
+  void Flush(bool) override {}  // a part is on its way once gRPC has it
 
   // ---- gRPC
   void OnWriteDone(bool ok) override;
@@ -51,7 +52,7 @@ class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   std::shared_ptr<GenerateSession> self_;  // held until OnDone
   std::shared_ptr<AnswerSession> answer_;  // set before gRPC may react; null when refused
-  std::function<void(int64_t)> charge_;    // router thread, as the next
+  std::function<void(int64_t)> charge_;    // in the turn, as the next
   bool prompt_charged_ = false;
   rpc::Outbox<v1::GenerateResponse> outbox_;
   grpc::ByteBuffer writing_;  // the current message's bytes; owned like it

@@ -1,5 +1,6 @@
-// What reaches the router thread: from clients' calls, nodes' streams and other threads of the
-// process.
+// What reaches the router's core: from clients' calls, nodes' streams and other threads of the
+// process. Whoever brings it takes the router's turn when that is free
+// (docs/adr/0030-who-brings-a-message-takes-the-turn.md).
 #pragma once
 
 #include <google/protobuf/arena.h>
@@ -9,7 +10,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
-#include "common/base/bounded_queue.h"
+#include "common/base/turn_queue.h"
 #include "router/router_core.h"
 
 namespace tandem::router {
@@ -41,13 +42,13 @@ struct NodeGone {
   NodeKey node;
   absl::Status why;
 };
-// Runs on the router thread, with the core: for GetStatus, Abort and the like. Must not block.
+// Runs in the router's turn, with the core: for GetStatus, Abort and the like. Must not block.
 struct Query {
   std::function<void(RouterCore&, absl::Time now)> run;
 };
 
 using InboxItem =
     std::variant<SubmitRequest, SessionEnded, NodeRegistered, NodeSpoke, NodeGone, Query>;
-using Inbox = BoundedQueue<InboxItem>;
+using Inbox = TurnQueue<InboxItem>;
 
 }  // namespace tandem::router

@@ -1,7 +1,9 @@
-// The shell around a RouterCore: one router thread, the clients' service, the nodes' service.
-//   router thread   owns the core: inbox → core → commands to node streams, events to client
-//   sessions gRPC threads    parse, tokenize, hand over; write what sessions queue
-//   HTTP threads    the same for HTTP (router/http/)
+// The shell around a RouterCore: the router's turn, the clients' service, the nodes' service.
+//   who has the turn   owns the core: inbox → core → commands to node streams, events to client
+//                      sessions; whichever thread brought a message, or the router's own
+//                      (docs/adr/0030-who-brings-a-message-takes-the-turn.md)
+//   gRPC threads       parse, tokenize, hand over; write what sessions queue
+//   HTTP threads       the same for HTTP (router/http/)
 // Thread safety: public methods from any thread; Start and the destructor by the owner.
 #pragma once
 

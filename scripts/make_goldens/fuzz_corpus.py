@@ -4,6 +4,7 @@
 Needs numpy, gguf and safetensors, and the folder that tiny_checkpoints.py writes.
   python3 scripts/make_goldens/fuzz_corpus.py
 """
+import json
 import pathlib
 import shutil
 
@@ -78,6 +79,22 @@ def write_gguf(architecture: str, random: np.random.Generator) -> None:
     writer.close()
 
 
+def write_fp8(path: pathlib.Path) -> None:
+    """Matrices with scales of every shape, by hand: safetensors.numpy has no fp8."""
+    tensors = {
+        "a.weight": ("F8_E4M3", [2, 3], bytes(range(6))), "a.weight_scale": ("F32", [], np.float32(0.5).tobytes()),
+        "b.weight": ("F8_E4M3", [3, 2], bytes(range(0x38, 0x3e))), "b.weight_scale": ("BF16", [3, 1], b"\x80\x3f" * 3),
+        "c.weight": ("F8_E4M3", [3, 5], bytes(range(0x70, 0x7f))),
+        "c.weight_scale_inv": ("F32", [2, 3], np.ones(6, np.float32).tobytes()), "c.input_scale": ("F32", [1], b"\0\0\0\x3f"),
+    }
+    header, data = {}, b""
+    for name, (dtype, shape, values) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
 def main() -> None:
     random = np.random.default_rng(7)
     for architecture in ("llama", "qwen2", "qwen3", "gemma3"):
@@ -86,6 +103,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {"a": np.ones((2, 3), np.float32), "b": np.zeros(5, np.float16), "c.weight": np.ones((1, 2, 2), np.float32)}
     safetensors.numpy.save_file(tensors, folder / "three.safetensors", metadata={"format": "pt"})
+    write_fp8(folder / "fp8.safetensors")
     folder = CORPUS / "hf_config_fuzz"
     folder.mkdir(parents=True, exist_ok=True)
     for source in sorted((TESTS / "golden" / "tiny").glob("*/config.json")):

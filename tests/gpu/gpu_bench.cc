@@ -57,9 +57,10 @@ class Bench {
     for (int32_t length : {2048, 4096, 8192, 16384}) MeasurePrefill({length});
     for (int32_t head_dim : {64, 256}) MeasurePrefill({8192, head_dim});
     MeasureGemms();
-    for (DeviceWeightType type :
-         {DeviceWeightType::kInt8, DeviceWeightType::kInt4, DeviceWeightType::kFp8}) {
-      for (int32_t rows : {1, 16, 64, 2048}) MeasureQuantised(type, rows, 28672, 4096);
+    for (DeviceWeightType type : {DeviceWeightType::kInt8, DeviceWeightType::kInt4,
+                                  DeviceWeightType::kFp8, DeviceWeightType::kFp8Rows}) {
+      if (!HasProducts(device_->ops(), type)) continue;
+      for (int32_t rows : {1, 16, 64, 2048, 8192}) MeasureQuantised(type, rows, 28672, 4096);
     }
   }
   // Some of it, for the portable kernels on a device whose own were measured.
@@ -246,7 +247,7 @@ class Bench {
   void MeasureGemms() {
     std::printf("gemm of %s\n", numerics());
     for (int32_t rows : {1, 16, 64, 128, 512, 2048, 8192}) MeasureGemm(rows, 4096, 4096);
-    for (int32_t rows : {1, 64, 2048}) MeasureGemm(rows, 28672, 4096);
+    for (int32_t rows : {1, 16, 64, 2048, 8192}) MeasureGemm(rows, 28672, 4096);
   }
 
   void MeasureGemm(int32_t rows, int32_t n, int32_t k) {
@@ -284,8 +285,8 @@ class Bench {
                 least_ms * 1e3);
   }
 
-  // Rounding x to int8 counts as part of the product where it is. Scales keep what they are: any
-  // number serves for a time.
+  // Rounding x to int8 or e4m3 counts as part of the product where it is. Scales keep what they
+  // are: any number serves for a time.
   void MeasureQuantised(DeviceWeightType type, int32_t rows, int32_t n, int32_t k) {
     const DeviceBuffer x = RandomBf16(static_cast<size_t>(rows) * k);
     const DeviceRowBytes row = RowBytesOf(type, k);
@@ -293,15 +294,13 @@ class Bench {
     const size_t scales = std::max<size_t>(row.scales * static_cast<size_t>(n), 16);
     std::vector<DeviceBuffer> weights;
     for (int i = 0; i < 8; ++i) weights.push_back(RandomBf16((values + scales) / 2));
-    const size_t columns = static_cast<size_t>(PaddedColumns(k));
     const DeviceBuffer y = Allocate(static_cast<size_t>(rows) * n * sizeof(float));
-    const DeviceBuffer x_int8 = Allocate(static_cast<size_t>(rows) * columns);
-    const DeviceBuffer x_scales =
-        Allocate(columns / kInt8GroupSize * static_cast<size_t>(ScaleStride(rows)) * 4);
+    const DeviceRoundedBytes rounded = RoundedBytesOf(type, rows, k);
+    const DeviceBuffer x_rounded = Allocate(rounded.values), x_scales = Allocate(rounded.scales);
     DeviceGemmArgs args;
     args.type = type;
     args.x = x.as<Bf16Bits>();
-    args.x_int8 = x_int8.as<int8_t>();
+    args.x_rounded = x_rounded.data();
     args.x_scales = x_scales.as<float>();
     args.rows = rows;
     args.n = n;
@@ -312,8 +311,8 @@ class Bench {
       const DeviceBuffer& w = weights[static_cast<size_t>(i) % weights.size()];
       args.packed = w.data();
       args.scales = w.data() + values;
-      if (type == DeviceWeightType::kInt8) {
-        device_->ops().quantise({args.x, rows, k, x_int8.as<int8_t>(), x_scales.as<float>()},
+      if (ActivationGroup(type) > 0) {
+        device_->ops().quantise({args.x, rows, k, x_rounded.data(), x_scales.as<float>(), type},
                                 *stream_);
       }
       device_->ops().gemm(args, *stream_);

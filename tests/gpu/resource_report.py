@@ -25,9 +25,10 @@ TENSOR = ("HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128")
 # Hopper's: products by warpgroups, operands by bulk tensor copies that barriers count. Code for sm_90a alone has
 # them; elsewhere the kernel is a trap.
 HOPPER = ("HGMMA.64x", "SYNCS")
+HOPPER_FP8 = ("QGMMA.64x", "SYNCS")
 HOPPER_ARCHITECTURE = "sm_90a"
 TRAP = ("BPT.TRAP",)
-HOPPER_KERNELS = {"WgmmaGemmKernel", "WgmmaAttentionKernel"}
+HOPPER_KERNELS = {"WgmmaGemmKernel", "WgmmaFp8GemmKernel", "WgmmaAttentionKernel"}
 KERNELS = {
     "GemmKernel": TENSOR,
     "GroupedGemmKernel": TENSOR,
@@ -36,6 +37,7 @@ KERNELS = {
     "GemmFp8Kernel": (*TENSOR, "LDS.64", "LOP3.LUT"),
     "QuantiseKernel": ("SHFL.BFLY", "LDG.E.128", "STG.E.64"),
     "WgmmaGemmKernel": (*HOPPER, "UTMALDG.2D"),
+    "WgmmaFp8GemmKernel": (*HOPPER_FP8, "UTMALDG.2D", "WARPGROUP.DEPBAR", "LDS.64", "FFMA"),
     "WgmmaAttentionKernel": (*HOPPER, "UTMALDG.4D", "MUFU.EX2", "WARPGROUP.DEPBAR"),
     "AttentionKernel": (*TENSOR, "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"),
     "AttentionMergeKernel": ("MUFU.EX2",),
@@ -58,6 +60,9 @@ EXCHANGE = ("USETMAXREG.TRY_ALLOC", "USETMAXREG.DEALLOC")
 VARIANTS = {
     "WgmmaGemmKernelILi5E": EXCHANGE,
     "WgmmaGemmKernelILi6E": (*EXCHANGE, "HGMMA.64x256x16"),
+    "WgmmaFp8GemmKernelILi0E": ("QGMMA.64x8x32.F32.E4M3.E4M3",),
+    "WgmmaFp8GemmKernelILi4E": ("QGMMA.64x128x32.F32.E4M3.E4M3",),
+    "WgmmaFp8GemmKernelILi5E": (*EXCHANGE, "QGMMA.64x128x32.F32.E4M3.E4M3"),
     "WgmmaAttentionKernelILi64ELb0E": EXCHANGE,
     "WgmmaAttentionKernelILi128ELb0E": (*EXCHANGE, "HGMMA.64x128x16"),
     "WgmmaAttentionKernelILi128ELb1E": ("HGMMA.64x128x16",),

@@ -59,7 +59,7 @@ class OracleLoad {
   void AwaitAnswers(int64_t count) {
     absl::MutexLock lock(&mutex_);
     const int64_t goal = answered_ + count;
-    const auto reached = [&] { return answered_ >= goal; };
+    const auto reached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return answered_ >= goal; };
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&reached), absl::Seconds(90)))
         << answered_ << " answers of " << goal;
   }

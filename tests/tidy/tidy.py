@@ -3,7 +3,7 @@
 
     tidy.py ROOT [--compile-commands FILE]
 
-Rules: include, file-size, function-size, banned-call, ifdef, guard, unfinished, bound, format, not-built.
+Rules: include, file-size, function-size, banned-call, ifdef, guard, unfinished, bound, one-name, format, not-built.
 """
 import argparse
 import dataclasses
@@ -223,6 +223,37 @@ def check_bounds(path, text):
             yield Finding(path, number, "bound", f"{member} states no bound: say `// Bound: ...` above it")
 
 
+TYPE_HEAD = re.compile(r"\b(?:struct|class|enum(?:\s+class)?)\s+(?:ABSL_\w+\s+|alignas\([^)]*\)\s+)*(\w+)"
+                       r"(?:\s+final)?\s*(?::(?!:).*)?$", re.S)
+NAMESPACE_HEAD = re.compile(r"\bnamespace\b\s*([\w:]*)\s*$")
+
+
+def types_defined(code):
+    """The types that `code` defines in named namespaces, as (qualified name, line). A namespace whose
+    name a macro gives is another one in each build of the file, and left out."""
+    code = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda match: "\n" * match.group().count("\n"), code, flags=re.M)
+    within, head = [], 0  # names of namespaces, None for other braces
+    for brace in re.finditer(r"[{};]", code):
+        if brace.group() == "{":
+            before = code[head:brace.start()]
+            namespace, type_head = NAMESPACE_HEAD.search(before), TYPE_HEAD.search(before)
+            if type_head and all(within) and not any("TANDEM_" in name for name in within):
+                yield "::".join([*within, type_head.group(1)]), code.count("\n", 0, brace.start()) + 1
+            within.append(namespace.group(1) if namespace else None)
+        elif brace.group() == "}" and within:
+            within.pop()
+        head = brace.end()
+
+
+def check_one_name(codes):
+    """Two types of one name in one namespace are one to the linker, which keeps either's functions."""
+    first = {}
+    for path, code in codes.items():
+        for name, line in types_defined(code):
+            if first.setdefault(name, path) != path:
+                yield Finding(path, line, "one-name", f"{name} is a type of {first[name]} too")
+
+
 def check_limits(root):
     """The document's table is that of the sources."""
     document = root / bounds.TABLE_FILE
@@ -285,9 +316,10 @@ def check_tree(root, compile_commands=None, out=sys.stdout):
     root = pathlib.Path(root).resolve()
     paths = find_sources(root)
     findings = []
+    codes = {}
     for path in paths:
         text = (root / path).read_text(encoding="utf-8", errors="replace")
-        code = blank_out(text)
+        code = codes[path] = blank_out(text)
         findings += check_includes(path, text)
         findings += check_size(path, text)
         findings += check_functions(path, code)
@@ -296,6 +328,7 @@ def check_tree(root, compile_commands=None, out=sys.stdout):
         findings += check_guard(path, code)
         findings += check_unfinished(path, text)
         findings += check_bounds(path, text)
+    findings += check_one_name(codes)
     findings += check_limits(root)
     formatted = check_format(root, paths) if paths else []
     if formatted is None:

@@ -138,6 +138,16 @@ class TidyTest(unittest.TestCase):
         for word in ["TO" "DO", "FIX" "ME", "XX" "X"]:
             self.assertEqual(self.found("common/kv/a.cc", f"\n// {word}: later\n", "unfinished"), [2], word)
 
+    def test_one_name_for_one_type(self):
+        record = "namespace a::b {\n\nstruct Record : Base {\n  int x;\n};\n\n}  // namespace a::b\n"
+        self.plant("common/kv/first.cc", record)
+        self.assertEqual(self.found("common/kv/second.cc", record, "one-name"), [3])
+        for other in [record.replace("a::b", "a::c"), record.replace("Record", "Records"),
+                      record.replace("struct Record : Base", "struct Record;\nstruct Outer::Record"),
+                      "namespace a::b {\nnamespace {\nenum class Record { kA };\n}\n}\n",
+                      "namespace a::b {\nclass Outer {\n  struct Record {};\n};\n}\n"]:
+            self.assertEqual(self.found("common/kv/second.cc", other, "one-name"), [], other)
+
     def test_format(self):
         if tidy.shutil.which("clang-format-14") is None:
             self.skipTest("clang-format-14 is not installed")

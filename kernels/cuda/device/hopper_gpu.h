@@ -81,15 +81,35 @@ PanelMap DescribePanels(const PanelSource& source, DeviceStream& stream);
 TANDEM_DEVICE void PrefetchMap(const PanelMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map.map) : "memory");
 }
+// Where in a matrix a copy begins.
+struct MatrixPlace {
+  int row, column;
+};
+TANDEM_DEVICE void CopyFromMatrix(void* shared, const CUtensorMap& map, const MatrixPlace& place,
+                                  Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4}], [%2];" ::"r"(SharedAddress(shared)),
+      "l"(&map), "r"(SharedAddress(barrier)), "r"(place.column), "r"(place.row)
+      : "memory");
+}
 // Starts copying the panel of the matrix whose first element is (row, column); what lies beyond the
 // matrix becomes 0. Counts panel_rows · 128 bytes on `barrier`. By one thread.
 TANDEM_DEVICE void CopyPanel(char* panel, const PanelMap& map, int row, int column,
                              Barrier* barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%3, %4}], [%2];" ::"r"(SharedAddress(panel)),
-      "l"(&map.map), "r"(SharedAddress(barrier)), "r"(column), "r"(row)
-      : "memory");
+  CopyFromMatrix(panel, map.map, {row, column}, barrier);
+}
+
+// The same for numbers [column, column + count) of a row: 4 · count bytes on `barrier`.
+struct RunMap {
+  CUtensorMap map;
+};
+RunMap DescribeRuns(const RunSource& source, DeviceStream& stream);
+TANDEM_DEVICE void PrefetchMap(const RunMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map.map) : "memory");
+}
+TANDEM_DEVICE void CopyRun(float* run, const RunMap& map, int row, int column, Barrier* barrier) {
+  CopyFromMatrix(run, map.map, {row, column}, barrier);
 }
 
 // The same for a layer of the cache: panels of the lesser of `tokens_max` and a block's tokens.
@@ -168,6 +188,12 @@ TANDEM_DEVICE void FenceProducts(float (&d)[kCount]) {
 template <int kCount>
 TANDEM_DEVICE void StartProduct(float (&d)[kCount], uint64_t a, uint64_t b, bool accumulate) {
   WgmmaInstruction(d, a, b, accumulate ? 1u : 0u);
+}
+// The same on panels of e4m3: d[64×kN] (+)= a[64×32] · b[kN×32]ᵀ, added in fewer bits than fp32
+// has.
+template <int kCount>
+TANDEM_DEVICE void StartFp8Product(float (&d)[kCount], uint64_t a, uint64_t b, bool accumulate) {
+  WgmmaFp8Instruction(d, a, b, accumulate ? 1u : 0u);
 }
 // Starts d[64×kN] += a[64×16] · b[16×kN], a in the registers of mma.m16n8k16's fragments, 16 rows a
 // warp; b as TransposedDescriptor tells. `a` stays unchanged until the wait.

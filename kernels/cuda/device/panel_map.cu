@@ -16,8 +16,10 @@ EncodeTiled FindEncodeTiled() {
   return reinterpret_cast<EncodeTiled>(entry);
 }
 
-// What all maps here have in common.
+// What maps here differ in.
 struct Tensor {
+  CUtensorMapDataType type;
+  CUtensorMapSwizzle swizzle;
   const void* base;
   cuuint32_t rank;
   cuuint64_t sizes[4];    // the fastest dimension first; its stride is the element
@@ -34,10 +36,9 @@ void Encode(const Tensor& tensor, DeviceStream& stream, CUtensorMap* map) {
   }
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   const CUresult result =
-      encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, tensor.rank, const_cast<void*>(tensor.base),
-             tensor.sizes, tensor.strides, tensor.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(map, tensor.type, tensor.rank, const_cast<void*>(tensor.base), tensor.sizes,
+             tensor.strides, tensor.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, tensor.swizzle,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) on.Check("cuTensorMapEncodeTiled", cudaErrorInvalidValue);
 }
 
@@ -45,13 +46,30 @@ void Encode(const Tensor& tensor, DeviceStream& stream, CUtensorMap* map) {
 
 PanelMap DescribePanels(const PanelSource& source, DeviceStream& stream) {
   PanelMap panels = {};
-  Encode({.base = source.base,
+  const cuuint32_t element_bytes = static_cast<cuuint32_t>(source.element_bytes);
+  Encode({.type =
+              element_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+          .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
+          .base = source.base,
           .rank = 2,
           .sizes = {static_cast<cuuint64_t>(source.columns), static_cast<cuuint64_t>(source.rows)},
-          .strides = {static_cast<cuuint64_t>(source.columns) * sizeof(Bf16Bits)},
-          .box = {kPanelColumns, static_cast<cuuint32_t>(source.panel_rows)}},
+          .strides = {static_cast<cuuint64_t>(source.columns) * element_bytes},
+          .box = {kPanelRowBytes / element_bytes, static_cast<cuuint32_t>(source.panel_rows)}},
          stream, &panels.map);
   return panels;
+}
+
+RunMap DescribeRuns(const RunSource& source, DeviceStream& stream) {
+  RunMap runs = {};
+  Encode({.type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+          .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE,
+          .base = source.base,
+          .rank = 2,
+          .sizes = {static_cast<cuuint64_t>(source.columns), static_cast<cuuint64_t>(source.rows)},
+          .strides = {static_cast<cuuint64_t>(source.columns) * sizeof(float)},
+          .box = {static_cast<cuuint32_t>(source.count), 1}},
+         stream, &runs.map);
+  return runs;
 }
 
 CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream& stream) {
@@ -62,7 +80,9 @@ CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream& strea
   // Nobody here knows how many blocks there are; tables name none beyond the region.
   constexpr cuuint64_t kBlocksMax = 1 << 30;
   CacheMap cache = {};
-  Encode({.base = layer.base,
+  Encode({.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+          .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
+          .base = layer.base,
           .rank = 4,
           .sizes = {static_cast<cuuint64_t>(shape.head_dim), block_tokens,
                     2 * static_cast<cuuint64_t>(shape.num_kv_heads), kBlocksMax},

@@ -1,5 +1,5 @@
-// The warpgroup matrix instructions of sm_90a: m64nNk16, one function for each N that tiles use
-// (PTX ISA 8.0, "wgmma.mma_async"). Included through hopper.h only.
+// The warpgroup matrix instructions of sm_90a: m64nNk16 of bf16 and m64nNk32 of e4m3, one function
+// for each N that tiles use (PTX ISA 8.0, "wgmma.mma_async"). Included through hopper.h only.
 #pragma once
 
 #include <cstdint>
@@ -34,18 +34,21 @@
   "%115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "     \
   "%126, %127"
 
-// d[64×kN] (+)= a[64×16] · b[16×kN], bf16 operands in shared memory, K in rows; `accumulate` 0
-// overwrites d. `count` accumulators; a, b and accumulate are the operands behind them.
-#define TANDEM_WGMMA_SHARED(count, n, b_name, accumulate_name)                                \
-  TANDEM_DEVICE void WgmmaInstruction(float(&d)[count], uint64_t a, uint64_t b,               \
-                                      uint32_t accumulate) {                                  \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate_name                        \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n                                 \
-                 "k16.f32.bf16.bf16 {" TANDEM_WGMMA_NAMES_##count "}, %" #count ", %" #b_name \
-                                                                  ", p, 1, 1, 0, 0;\n}"       \
-                 : TANDEM_WGMMA_##count(0)                                                    \
-                 : "l"(a), "l"(b), "r"(accumulate));                                          \
+// d[64×kN] (+)= a · b, operands of `form` in shared memory, K in rows; `accumulate` 0 overwrites d.
+// `count` accumulators; a, b and accumulate are the operands behind them. `signs` and what follows
+// them: neither operand negated, and of bf16 neither transposed.
+#define TANDEM_WGMMA_OF(name, form, signs, count, n, b_name, accumulate_name)                      \
+  TANDEM_DEVICE void name(float(&d)[count], uint64_t a, uint64_t b, uint32_t accumulate) {         \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate_name                             \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n form " {" TANDEM_WGMMA_NAMES_##count \
+                 "}, %" #count ", %" #b_name ", p, " signs ";\n}"                                  \
+                 : TANDEM_WGMMA_##count(0)                                                         \
+                 : "l"(a), "l"(b), "r"(accumulate));                                               \
   }
+#define TANDEM_WGMMA_SHARED(...) \
+  TANDEM_WGMMA_OF(WgmmaInstruction, "k16.f32.bf16.bf16", "1, 1, 0, 0", __VA_ARGS__)
+#define TANDEM_WGMMA_FP8(...) \
+  TANDEM_WGMMA_OF(WgmmaFp8Instruction, "k32.f32.e4m3.e4m3", "1, 1", __VA_ARGS__)
 
 // d[64×kN] += a[64×16] · b[16×kN], a in registers, b in shared memory with N in rows. a1 to b are
 // the operands behind a[0].
@@ -68,13 +71,21 @@ TANDEM_WGMMA_SHARED(32, 64, 33, 34)
 TANDEM_WGMMA_SHARED(64, 128, 65, 66)
 TANDEM_WGMMA_SHARED(128, 256, 129, 130)
 
+TANDEM_WGMMA_FP8(4, 8, 5, 6)
+TANDEM_WGMMA_FP8(8, 16, 9, 10)
+TANDEM_WGMMA_FP8(16, 32, 17, 18)
+TANDEM_WGMMA_FP8(32, 64, 33, 34)
+TANDEM_WGMMA_FP8(64, 128, 65, 66)
+
 TANDEM_WGMMA_REGISTERS(32, 64, 33, 34, 35, 36)
 TANDEM_WGMMA_REGISTERS(64, 128, 65, 66, 67, 68)
 TANDEM_WGMMA_REGISTERS(128, 256, 129, 130, 131, 132)
 
 }  // namespace tandem::kernels::cuda
 
+#undef TANDEM_WGMMA_OF
 #undef TANDEM_WGMMA_SHARED
+#undef TANDEM_WGMMA_FP8
 #undef TANDEM_WGMMA_REGISTERS
 #undef TANDEM_WGMMA_NAMES_4
 #undef TANDEM_WGMMA_NAMES_8

@@ -1,8 +1,12 @@
 #include "kernels/cuda/device/hopper.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
+#include "kernels/api/device_matrix.h"
 #include "kernels/api/require.h"
 
 namespace tandem::kernels::emulated {
@@ -46,31 +50,35 @@ char* AsyncAt(uint32_t address, int bytes) {
 // Swizzling permutes the eight chunks of 16 bytes in 128 by the address bits above them.
 uint32_t Swizzled(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
 
-// A panel on its way. The block outlives it.
-struct PanelCopy {
+// Part of a matrix on its way: rows of bytes, swizzled or not. The block outlives it.
+struct MatrixCopy {
   char* shared;
   char* async_view;
-  PanelSource source;
-  int row, column;
+  const char* base;
+  int64_t rows, row_bytes;  // of the matrix
+  int64_t row, byte;        // where in it the part begins
+  int part_rows, part_row_bytes;
+  bool swizzled;
   Barrier* barrier;
 
-  int bytes() const { return PanelBytes(source.panel_rows); }
+  int bytes() const { return part_rows * part_row_bytes; }
   void Poison() const {
     std::memset(shared, 0xff, static_cast<size_t>(bytes()));
     std::memset(async_view, 0xff, static_cast<size_t>(bytes()));
   }
   void Land() const {
-    for (int r = 0; r < source.panel_rows; ++r) {
-      for (int c = 0; c < kPanelColumns; ++c) {
-        const int64_t at_row = row + r, at_column = column + c;
-        const bool inside =
-            at_row >= 0 && at_row < source.rows && at_column >= 0 && at_column < source.columns;
-        const Bf16Bits value =
-            inside ? source.base[at_row * source.columns + at_column] : Bf16Bits{0};
+    constexpr int kUnit = 4;  // divides rows and places of all types
+    for (int r = 0; r < part_rows; ++r) {
+      for (int c = 0; c < part_row_bytes; c += kUnit) {
+        const int64_t at_row = row + r, at_byte = byte + c;
+        const bool inside = at_row >= 0 && at_row < rows && at_byte >= 0 && at_byte < row_bytes;
+        uint32_t value = 0;
+        if (inside) std::memcpy(&value, base + at_row * row_bytes + at_byte, kUnit);
         // Panels lie on multiples of 1024, so offsets have the bits that addresses have.
-        const uint32_t to = Swizzled(static_cast<uint32_t>(r * kPanelRowBytes + c * 2));
-        std::memcpy(shared + to, &value, sizeof(value));
-        std::memcpy(async_view + to, &value, sizeof(value));
+        const uint32_t offset = static_cast<uint32_t>(r * part_row_bytes + c);
+        const uint32_t to = swizzled ? Swizzled(offset) : offset;
+        std::memcpy(shared + to, &value, kUnit);
+        std::memcpy(async_view + to, &value, kUnit);
       }
     }
     BarrierState state = Load(barrier);
@@ -78,13 +86,32 @@ struct PanelCopy {
     state.bytes -= static_cast<uint64_t>(bytes());
     Store(barrier, state);
   }
+  void Start() {
+    async_view = AsyncAt(SharedAddress(shared), bytes());
+    Poison();
+    LandLater([copy = *this] { copy.Land(); });
+  }
 };
+
+// e4m3 as fp32; the code of all ones is NaN.
+float WidenE4m3(uint8_t code) {
+  static const std::vector<float> values = [] {
+    std::vector<float> all;
+    for (int i = 0; i < 256; ++i) {
+      all.push_back((i & 0x7f) == 0x7f ? BitsToFloat(0x7fffffffu)
+                                       : E4m3ToFloat(static_cast<uint8_t>(i)));
+    }
+    return all;
+  }();
+  return values[code];
+}
 
 // The rows of an operand of a product, as its descriptor tells where they lie.
 class Operand {
  public:
-  explicit Operand(uint64_t descriptor)
-      : address_(static_cast<uint32_t>(descriptor & 0x3fff) << 4),
+  Operand(uint64_t descriptor, bool fp8)
+      : element_bytes_(fp8 ? 1 : 2),
+        address_(static_cast<uint32_t>(descriptor & 0x3fff) << 4),
         leading_bytes_(static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4),
         stride_bytes_(static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4),
         swizzled_(descriptor >> 62 == 1) {
@@ -97,60 +124,69 @@ class Operand {
     if (transposed) return AtTransposed(row, k);
     const uint32_t group = static_cast<uint32_t>(row / 8) * stride_bytes_;
     uint32_t address = address_ + group;
+    const int byte = k * element_bytes_;
     if (swizzled_) {
-      address = Swizzled(address + static_cast<uint32_t>(row % 8 * 128 + k * 2));
+      address = Swizzled(address + static_cast<uint32_t>(row % 8 * 128 + byte));
     } else {  // blocks of eight rows by 16 bytes
-      address += static_cast<uint32_t>(k / 8) * leading_bytes_ +
-                 static_cast<uint32_t>(row % 8 * 16 + k % 8 * 2);
+      address += static_cast<uint32_t>(byte / 16) * leading_bytes_ +
+                 static_cast<uint32_t>(row % 8 * 16 + byte % 16);
     }
     return Read(address);
   }
 
  private:
-  static float Read(uint32_t address) {
+  float Read(uint32_t address) const {
+    if (element_bytes_ == 1) return WidenE4m3(static_cast<uint8_t>(*AsyncAt(address, 1)));
     uint16_t bits;
     std::memcpy(&bits, AsyncAt(address, sizeof(bits)), sizeof(bits));
     return BitsToFloat(uint32_t{bits} << 16);
   }
   // Rows of 64 elements; the next 64 lie a leading offset on, the next eight rows a stride on.
   float AtTransposed(int n, int k) const {
-    KERNEL_REQUIRE(swizzled_);
+    KERNEL_REQUIRE(swizzled_ && element_bytes_ == 2);  // of bytes there is no transposed form
     const uint32_t address = address_ + static_cast<uint32_t>(n / 64) * leading_bytes_ +
                              static_cast<uint32_t>(k / 8) * stride_bytes_ +
                              static_cast<uint32_t>(k % 8 * 128 + n % 64 * 2);
     return Read(Swizzled(address));
   }
 
+  const int element_bytes_;
   const uint32_t address_, leading_bytes_, stride_bytes_;
   const bool swizzled_;
 };
 
-// The running thread's part of a 64 × columns product.
-std::vector<double> Multiply(const Product& product) {
-  const int columns = product.columns;
-  const Operand of_a(product.a), of_b(product.b);
+// What the running thread's part of a 64 × columns product is made of: two rows of a and a quarter
+// of b's columns.
+std::vector<float> ReadOperands(const Product& product) {
+  const Operand of_a(product.a, product.fp8), of_b(product.b, product.fp8);
   const int thread = ThreadIndex() % kWarpgroupSize;
-  float rows[2][16];
+  std::vector<float> operands;
+  operands.reserve(static_cast<size_t>((2 + product.columns / 4) * product.k()));
   for (int half = 0; half < 2; ++half) {
-    for (int k = 0; k < 16; ++k) {
-      const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * half;
-      rows[half][k] = product.a_in_registers ? product.a_rows[half][k] : of_a.At(row, k, false);
+    const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * half;
+    for (int k = 0; k < product.k(); ++k) {
+      operands.push_back(product.a_in_registers ? product.a_rows[half][k] : of_a.At(row, k, false));
     }
   }
-  std::vector<double> sums(static_cast<size_t>(columns / 2));
-  for (int j = 0; j < columns / 8; ++j) {
-    for (int e = 0; e < 2; ++e) {
-      double sum[2] = {0, 0};
-      for (int k = 0; k < 16; ++k) {
-        const double w = of_b.At(8 * j + thread % 4 * 2 + e, k, product.b_transposed);
-        for (int half = 0; half < 2; ++half) sum[half] += rows[half][k] * w;
-      }
-      for (int half = 0; half < 2; ++half) {
-        sums[static_cast<size_t>(4 * j + 2 * half + e)] = sum[half];
-      }
+  for (int i = 0; i < product.columns / 4; ++i) {
+    const int column = i / 2 * 8 + thread % 4 * 2 + i % 2;
+    for (int k = 0; k < product.k(); ++k) {
+      operands.push_back(of_b.At(column, k, product.b_transposed));
     }
   }
-  return sums;
+  return operands;
+}
+
+// Adds one row's products with one column to `before`, in the way of the operands' type.
+float AddProducts(const Product& product, const float* row, const float* column, float before) {
+  if (!product.fp8) {
+    double sum = 0;
+    for (int k = 0; k < product.k(); ++k) sum += double{row[k]} * column[k];
+    return static_cast<float>(before + sum);
+  }
+  double addends[33] = {before};
+  for (int k = 0; k < product.k(); ++k) addends[k + 1] = double{row[k]} * column[k];
+  return AddInTensorCore(addends, product.k() + 1);
 }
 
 const float kHidden = BitsToFloat(0xffffffffu);
@@ -207,7 +243,9 @@ void MoveRegistersTo(int count, bool giving) {
 
 PanelMap DescribePanels(const PanelSource& source, DeviceStream&) {
   // What cuTensorMapEncodeTiled demands of these.
-  KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(source.base) % 16 == 0 && source.columns % 8 == 0);
+  KERNEL_REQUIRE(source.element_bytes == 1 || source.element_bytes == 2);
+  KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(source.base) % 16 == 0);
+  KERNEL_REQUIRE(source.columns * source.element_bytes % 16 == 0);
   KERNEL_REQUIRE(source.rows > 0 && source.columns > 0);
   KERNEL_REQUIRE(source.panel_rows > 0 && source.panel_rows <= 256);
   return {source};
@@ -216,11 +254,59 @@ PanelMap DescribePanels(const PanelSource& source, DeviceStream&) {
 void CopyPanel(char* panel, const PanelMap& map, int row, int column, Barrier* barrier) {
   const PanelSource& source = map.source;
   KERNEL_REQUIRE(SharedAddress(panel) % kPanelAlignment == 0);
-  const PanelCopy copy = {panel,  AsyncAt(SharedAddress(panel), PanelBytes(source.panel_rows)),
-                          source, row,
-                          column, barrier};
-  copy.Poison();
-  LandLater([copy] { copy.Land(); });
+  MatrixCopy copy = {};
+  copy.shared = panel;
+  copy.base = static_cast<const char*>(source.base);
+  copy.rows = source.rows;
+  copy.row_bytes = source.columns * source.element_bytes;
+  copy.row = row;
+  copy.byte = int64_t{column} * source.element_bytes;
+  copy.part_rows = source.panel_rows;
+  copy.part_row_bytes = kPanelRowBytes;
+  copy.swizzled = true;
+  copy.barrier = barrier;
+  copy.Start();
+}
+
+RunMap DescribeRuns(const RunSource& source, DeviceStream&) {
+  KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(source.base) % 16 == 0 && source.columns % 4 == 0);
+  KERNEL_REQUIRE(source.rows > 0 && source.columns > 0);
+  KERNEL_REQUIRE(source.count > 0 && source.count <= 256 && source.count % 4 == 0);
+  return {source};
+}
+
+void CopyRun(float* run, const RunMap& map, int row, int column, Barrier* barrier) {
+  constexpr int kBytes = sizeof(float);
+  KERNEL_REQUIRE(SharedAddress(run) % kRunAlignment == 0);
+  MatrixCopy copy = {};
+  copy.shared = reinterpret_cast<char*>(run);
+  copy.base = reinterpret_cast<const char*>(map.source.base);
+  copy.rows = map.source.rows;
+  copy.row_bytes = map.source.columns * kBytes;
+  copy.row = row;
+  copy.byte = int64_t{column} * kBytes;
+  copy.part_rows = 1;
+  copy.part_row_bytes = map.source.count * kBytes;
+  copy.barrier = barrier;
+  copy.Start();
+}
+
+float AddInTensorCore(const double* addends, int count) {
+  constexpr int kBits = 13;
+  double most = 0;
+  for (int i = 0; i < count; ++i) {
+    if (!(std::abs(addends[i]) <= std::numeric_limits<float>::max())) {
+      return std::numeric_limits<float>::quiet_NaN();
+    }
+    most = std::max(most, std::abs(addends[i]));
+  }
+  if (most == 0) return 0;
+  const double unit = std::ldexp(1.0, std::ilogb(most) - kBits);
+  double sum = 0;  // of whole units, exact
+  for (int i = 0; i < count; ++i) sum += std::trunc(addends[i] / unit);
+  if (sum == 0) return 0;
+  const double kept = std::ldexp(1.0, std::max(0, std::ilogb(sum) - kBits));
+  return static_cast<float>(std::trunc(sum / kept) * kept * unit);
 }
 
 ProductQueue::Accumulators& ProductQueue::Hide(float* d, int columns) {
@@ -249,8 +335,7 @@ void CopyCachePanel(char* panel, const CacheMap& map, const CachePlace& place, B
   const char* slab =
       static_cast<const char*>(map.layer.base) + place.block * map.layer.block_stride_bytes +
       int64_t{place.slab} * shape.block_tokens * shape.head_dim * int64_t{sizeof(Bf16Bits)};
-  const PanelSource source = {reinterpret_cast<const Bf16Bits*>(slab), shape.block_tokens,
-                              shape.head_dim, map.tokens};
+  const PanelSource source = {slab, shape.block_tokens, shape.head_dim, map.tokens};
   CopyPanel(panel, {source}, place.token, place.column, barrier);
 }
 
@@ -277,7 +362,7 @@ void ProductQueue::Start(const Product& product) {
   KERNEL_REQUIRE(fenced_);
   Hide(product.d, product.columns);
   Started started = {product, {}};
-  if (DrawNumber() % 2 == 0) started.sums = Multiply(product);
+  if (DrawNumber() % 2 == 0) started.operands = ReadOperands(product);
   open_.push_back(std::move(started));
 }
 
@@ -292,13 +377,18 @@ void ProductQueue::Finish(const Started& started) {
       product.a_words == nullptr ||
       std::memcmp(product.a_words, product.a_were, 4 * sizeof(uint32_t)) == 0;
   KERNEL_REQUIRE(operand_stayed);
-  const std::vector<double> sums = started.sums.empty() ? Multiply(product) : started.sums;
+  const std::vector<float> operands =
+      started.operands.empty() ? ReadOperands(product) : started.operands;
+  const float* columns = operands.data() + 2 * product.k();
   for (size_t at = 0; at < hidden_.size(); ++at) {
     Accumulators& hidden = hidden_[at];
     if (hidden.d != product.d) continue;
-    for (size_t i = 0; i < sums.size(); ++i) {
-      const double before = product.accumulate ? double{hidden.values[i]} : 0.0;
-      hidden.values[i] = static_cast<float>(before + sums[i]);
+    for (int i = 0; i < product.columns / 2; ++i) {
+      // d[4j + 2h + e]: the thread's row h, its column 2j + e.
+      const float* row = operands.data() + i / 2 % 2 * product.k();
+      const float* column = columns + (i / 4 * 2 + i % 2) * product.k();
+      float& value = hidden.values[static_cast<size_t>(i)];
+      value = AddProducts(product, row, column, product.accumulate ? value : 0.0f);
     }
     if (--hidden.unfinished > 0) return;
     std::memcpy(hidden.d, hidden.values.data(), hidden.values.size() * sizeof(float));

@@ -40,6 +40,13 @@ PanelMap DescribePanels(const PanelSource& source, DeviceStream& stream);
 inline void PrefetchMap(const PanelMap&) {}
 void CopyPanel(char* panel, const PanelMap& map, int row, int column, Barrier* barrier);
 
+struct RunMap {
+  RunSource source;
+};
+RunMap DescribeRuns(const RunSource& source, DeviceStream& stream);
+inline void PrefetchMap(const RunMap&) {}
+void CopyRun(float* run, const RunMap& map, int row, int column, Barrier* barrier);
+
 struct CacheMap {
   KvLayer layer;
   int tokens;
@@ -76,6 +83,12 @@ void FenceProducts(float (&)[kCount]) {
 template <int kCount>
 void StartProduct(float (&d)[kCount], uint64_t a, uint64_t b, bool accumulate) {
   CurrentThread().products.Start({d, 2 * kCount, accumulate, b, false, a});
+}
+template <int kCount>
+void StartFp8Product(float (&d)[kCount], uint64_t a, uint64_t b, bool accumulate) {
+  Product product = {d, 2 * kCount, accumulate, b, false, a};
+  product.fp8 = true;
+  CurrentThread().products.Start(product);
 }
 void AddRegisterProductOf(float* d, int columns, const uint32_t a[4], uint64_t b);
 template <int kCount>

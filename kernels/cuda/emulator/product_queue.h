@@ -22,7 +22,15 @@ struct Product {
   float a_rows[2][16] = {};           // of a in registers: the thread's two rows
   const uint32_t* a_words = nullptr;  // and where they are, to see that they stay as they were
   uint32_t a_were[4] = {};
+  bool fp8 = false;  // operands are e4m3, 32 in k, else bf16, 16 in k
+
+  int k() const { return fp8 ? 32 : 16; }
 };
+
+// The sum of products of e4m3 numbers, and of what was there before, as Hopper's tensor cores are
+// reported to form it (docs/adr/0029): all are aligned to the largest, of which 13 bits behind the
+// leading one are kept, cut off there, and added exactly; the result is cut to as many bits.
+float AddInTensorCore(const double* addends, int count);
 
 class ProductQueue {
  public:
@@ -35,7 +43,8 @@ class ProductQueue {
  private:
   struct Started {
     Product product;
-    std::vector<double> sums;  // empty: operands are still to be read
+    // The thread's two rows of a, then its columns of b, k() numbers each; empty: still to be read.
+    std::vector<float> operands;
   };
   // What accumulators will hold once their products end.
   struct Accumulators {

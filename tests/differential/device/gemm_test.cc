@@ -120,7 +120,7 @@ TEST_P(HopperGemmTest, ARowHasTheSameBitsInEveryTile) {
   std::set<int> tiles;
   for (const Choice& choice : {Choice{8, 1}, Choice{13, 2}, Choice{31, 1}, Choice{64, 1000},
                                Choice{100, 4}, Choice{100, 2}, Choice{rows, 2}}) {
-    tiles.insert(gemm::ChooseWgmmaTile(choice.rows, n, choice.multiprocessors));
+    tiles.insert(gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, choice.rows, n, choice.multiprocessors));
     // The row that was alone comes last.
     std::vector<Bf16Bits> part(x.begin() + k, x.begin() + choice.rows * k);
     part.insert(part.end(), x.begin(), x.begin() + k);
@@ -151,12 +151,12 @@ TEST_P(HopperGemmTest, EveryTileThatACallNamesGivesTheSameBits) {
 }
 
 TEST(WgmmaTile, IsChosenByShapeAndFitsHopper) {
-  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(1, 4096, 132)].rows, 8);
-  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(9, 4096, 132)].rows, 16);
-  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(64, 4096, 132)].rows, 64);
-  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(128, 4096, 132)].rows, 64)
+  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 1, 4096, 132)].rows, 8);
+  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 9, 4096, 132)].rows, 16);
+  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 64, 4096, 132)].rows, 64);
+  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 128, 4096, 132)].rows, 64)
       << "wider tiles would leave multiprocessors idle";
-  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(2048, 4096, 132)].rows, 256);
+  EXPECT_EQ(gemm::kWgmmaTiles[gemm::ChooseWgmmaTile(gemm::kWgmmaTiles, 2048, 4096, 132)].rows, 256);
   for (const gemm::WgmmaTile& tile : gemm::kWgmmaTiles) {
     EXPECT_LE(tile.shared_bytes(), size_t{227} << 10);
     EXPECT_EQ(tile.n % 64, 0);

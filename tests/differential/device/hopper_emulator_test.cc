@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "device_fixture.h"
+#include "kernels/api/device_matrix.h"
 #include "kernels/cuda/device/hopper.h"
 #include "kernels/cuda/device/swizzle.h"
+#include "kernels/cuda/emulator/product_queue.h"
 
 namespace tandem::kernels::emulated {
 namespace {
@@ -30,14 +32,14 @@ enum class Mistake {
 };
 
 constexpr int kRows = 16, kTiles = 3;
-constexpr int kColumns = kTiles * kPanelColumns;
+constexpr int kRowBytes = kTiles * kPanelRowBytes;
 
-// out[64][kRows] = a[64][kColumns] · b[kRows][kColumns]ᵀ by one warpgroup, while one thread of
+// out[64][kRows] = a[64][·] · b[kRows][·]ᵀ by one warpgroup, bf16 or e4m3, while one thread of
 // another copies b panel after panel into one stage; a is stored by ordinary stores.
-template <Mistake kMistake>
+template <Mistake kMistake, bool kFp8>
 struct ProductKernel {
   struct Params {
-    const Bf16Bits* a;
+    const char* a;
     PanelMap b;
     float* out;
   };
@@ -51,10 +53,10 @@ struct ProductKernel {
   static Barrier* Empty() { return Full() + 1; }
 
   static void StoreA(const Params& p) {
-    for (int i = ThreadIndex(); i < 64 * kColumns / 8; i += kThreads) {
-      const int row = i / (kColumns / 8), chunk = i % (kColumns / 8);
+    for (int i = ThreadIndex(); i < 64 * kRowBytes / 16; i += kThreads) {
+      const int row = i / (kRowBytes / 16), chunk = i % (kRowBytes / 16);
       char* panel = PanelMemory() + chunk / 8 * PanelBytes(64);
-      std::memcpy(panel + SwizzledOffset<8>(row, chunk % 8), p.a + i * 8, 16);
+      std::memcpy(panel + SwizzledOffset<8>(row, chunk % 8), p.a + i * 16, 16);
     }
   }
   static void CopyB(const Params& p) {
@@ -62,7 +64,7 @@ struct ProductKernel {
     for (int i = 0; i < kTiles + extra; ++i) {
       WaitPhase(Empty(), i % 2 ^ 1);
       ArriveExpecting(Full(), PanelBytes(kRows) + (Has(Mistake::kTooManyBytesExpected) ? 16 : 0));
-      CopyPanel(PanelOfB(), p.b, 0, i * kPanelColumns, Full());
+      CopyPanel(PanelOfB(), p.b, 0, i * kPanelRowBytes / (kFp8 ? 1 : 2), Full());
     }
   }
   static uint64_t Descriptor(const char* panel, int step) {
@@ -78,8 +80,13 @@ struct ProductKernel {
       if (!Has(Mistake::kNoWaitForCopy)) WaitPhase(Full(), parity);
       if (!Has(Mistake::kNoProductFence)) FenceProducts(acc);
       for (int step = 0; step < 4; ++step) {
-        StartProduct(acc, Descriptor(PanelMemory() + i * PanelBytes(64), step),
-                     Descriptor(PanelOfB(), step), i + step > 0);
+        const uint64_t a = Descriptor(PanelMemory() + i * PanelBytes(64), step);
+        const uint64_t b = Descriptor(PanelOfB(), step);
+        if (kFp8) {
+          StartFp8Product(acc, a, b, i + step > 0);
+        } else {
+          StartProduct(acc, a, b, i + step > 0);
+        }
       }
       CommitProducts();
       if (Has(Mistake::kReleaseBeforeProductEnds)) {
@@ -118,28 +125,50 @@ struct ProductKernel {
 
 class HopperEmulatorTest : public DeviceTest {
  protected:
-  HopperEmulatorTest() {
-    a_ = NormalBf16(64 * kColumns);
-    b_ = NormalBf16(kRows * kColumns);
+  // Rows of a matrix as stored, and its numbers.
+  struct Operand {
+    std::vector<char> bytes;
+    std::vector<double> values;
+  };
+  template <bool kFp8>
+  Operand Draw(int rows) {
+    Operand operand;
+    operand.bytes.resize(static_cast<size_t>(rows * kRowBytes));
+    if (kFp8) {
+      // Integers whose sums are exact in a tensor core.
+      for (char& byte : operand.bytes) {
+        const auto value = static_cast<float>(Uniform(-2, 2));
+        byte = static_cast<char>(FloatToE4m3(value));
+        operand.values.push_back(value);
+      }
+      return operand;
+    }
+    const std::vector<Bf16Bits> bits = NormalBf16(operand.bytes.size() / 2);
+    std::memcpy(operand.bytes.data(), bits.data(), operand.bytes.size());
+    for (const Bf16Bits value : bits) operand.values.push_back(FromBf16(value));
+    return operand;
   }
 
   // How many of the results are wrong, NaN among them.
-  template <Mistake kMistake>
+  template <Mistake kMistake, bool kFp8 = false>
   int CountWrong(uint64_t seed) {
-    using Kernel = ProductKernel<kMistake>;
+    using Kernel = ProductKernel<kMistake, kFp8>;
+    constexpr int kColumns = kFp8 ? kRowBytes : kRowBytes / 2;
+    const Operand a = Draw<kFp8>(64), b = Draw<kFp8>(kRows);
     const std::unique_ptr<Device> device = NewEmulatedDevice(seed, EmulatedChip::kHopper);
     const std::unique_ptr<DeviceStream> stream = *device->NewStream();
-    const PanelMap b = DescribePanels({b_.data(), kRows, kColumns, kRows}, *stream);
+    const PanelMap map =
+        DescribePanels({b.bytes.data(), kRows, kColumns, kRows, kFp8 ? 1 : 2}, *stream);
     std::vector<float> out(64 * kRows);
     Launch<Kernel>({.threads = Kernel::kThreads, .shared_bytes = Kernel::kSharedBytes},
-                   {a_.data(), b, out.data()}, *stream);
+                   {a.bytes.data(), map, out.data()}, *stream);
     int wrong = 0;
     for (int m = 0; m < 64; ++m) {
       for (int n = 0; n < kRows; ++n) {
         double sum = 0;
         for (int k = 0; k < kColumns; ++k) {
-          sum += double{FromBf16(a_[static_cast<size_t>(m * kColumns + k)])} *
-                 FromBf16(b_[static_cast<size_t>(n * kColumns + k)]);
+          sum += a.values[static_cast<size_t>(m * kColumns + k)] *
+                 b.values[static_cast<size_t>(n * kColumns + k)];
         }
         const float got = out[static_cast<size_t>(m * kRows + n)];
         if (!(std::abs(got - sum) < 1e-3)) ++wrong;
@@ -147,33 +176,39 @@ class HopperEmulatorTest : public DeviceTest {
     }
     return wrong;
   }
-
-  std::vector<Bf16Bits> a_, b_;
 };
 INSTANTIATE_TEST_SUITE_P(All, HopperEmulatorTest, ::testing::Values(DeviceKind::kEmulatedHopper),
                          DeviceName);
 
 TEST_P(HopperEmulatorTest, MultipliesPanels) {
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(CountWrong<Mistake::kNone>(seed_ + i), 0);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(CountWrong<Mistake::kNone>(seed_ + i), 0);
+    EXPECT_EQ((CountWrong<Mistake::kNone, true>(seed_ + i)), 0) << "of e4m3";
+  }
 }
 
 TEST_P(HopperEmulatorTest, ShowsOperandsOverwrittenTooEarly) {
   for (uint64_t i = 0; i < 5; ++i) {
     EXPECT_GT(CountWrong<Mistake::kReleaseBeforeProductEnds>(seed_ + i), 0);
+    EXPECT_GT((CountWrong<Mistake::kReleaseBeforeProductEnds, true>(seed_ + i)), 0) << "of e4m3";
   }
 }
 
 TEST_P(HopperEmulatorTest, ShowsAccumulatorsReadBeforeTheWait) {
   EXPECT_EQ(CountWrong<Mistake::kReadBeforeWait>(seed_), 64 * kRows);
+  EXPECT_EQ((CountWrong<Mistake::kReadBeforeWait, true>(seed_)), 64 * kRows);
 }
 
 TEST_P(HopperEmulatorTest, ShowsStoresThatTensorCoresWereNotShown) {
   EXPECT_EQ(CountWrong<Mistake::kNoProxyFence>(seed_), 64 * kRows);
+  EXPECT_EQ((CountWrong<Mistake::kNoProxyFence, true>(seed_)), 64 * kRows);
 }
 
 TEST_P(HopperEmulatorTest, ShowsWrongDescriptors) {
   EXPECT_GT(CountWrong<Mistake::kWrongStep>(seed_), 32 * kRows);
   EXPECT_GT(CountWrong<Mistake::kWrongSwizzle>(seed_), 32 * kRows);
+  EXPECT_GT((CountWrong<Mistake::kWrongStep, true>(seed_)), 32 * kRows);
+  EXPECT_GT((CountWrong<Mistake::kWrongSwizzle, true>(seed_)), 32 * kRows);
 }
 
 using HopperEmulatorDeathTest = HopperEmulatorTest;
@@ -188,6 +223,7 @@ TEST_P(HopperEmulatorDeathTest, EndsWhereAGpuWouldHangOrBreak) {
   EXPECT_DEATH(CountWrong<Mistake::kNoWaitForCopy>(seed_), "precondition broken");
   EXPECT_DEATH(CountWrong<Mistake::kWrongParity>(seed_), "precondition broken");
   EXPECT_DEATH(CountWrong<Mistake::kNoProductFence>(seed_), "precondition broken: fenced_");
+  EXPECT_DEATH((CountWrong<Mistake::kNoProductFence, true>(seed_)), "precondition broken: fenced_");
   EXPECT_DEATH(CountWrong<Mistake::kNoBarrierFence>(seed_), "unfenced_barriers");
   EXPECT_DEATH(CountWrong<Mistake::kCopyOutlivesBlock>(seed_), "landings_.empty");
 }
@@ -229,6 +265,66 @@ TEST_P(HopperEmulatorTest, FillsWithZerosBeyondTheMatrix) {
     const bool inside = row + i / 64 < rows && column + i % 64 < columns;
     ASSERT_EQ(out[static_cast<size_t>(i)], inside ? 0x3f80 : 0) << i << " of " << rows;
   }
+}
+
+// Copies eight numbers of a matrix to `shift` bytes behind a multiple of 128.
+struct RunKernel {
+  struct Params {
+    RunMap map;
+    int row, column, shift;
+    float* out;  // [8]
+  };
+  static constexpr int kThreads = 32;
+  static void Run(const Params& p) {
+    Barrier* barrier = reinterpret_cast<Barrier*>(PanelMemory() + 512);
+    float* run = reinterpret_cast<float*>(PanelMemory() + p.shift);
+    if (ThreadIndex() == 0) {
+      InitBarrier(barrier, 1);
+      FenceBarrierInit();
+      ArriveExpecting(barrier, 8 * static_cast<int>(sizeof(float)));
+      CopyRun(run, p.map, p.row, p.column, barrier);
+    }
+    SyncThreads();
+    WaitPhase(barrier, 0);
+    for (int i = ThreadIndex(); i < 8; i += kThreads) p.out[i] = run[i];
+  }
+};
+
+TEST_P(HopperEmulatorTest, CopiesRunsAndZerosBeyondThem) {
+  const int rows = Uniform(1, 9), columns = 4 * Uniform(1, 9);
+  const std::vector<float> matrix = Normal(static_cast<size_t>(rows * columns));
+  const RunMap map = DescribeRuns({matrix.data(), rows, columns, 8}, stream());
+  const int row = Uniform(0, rows), column = 8 * Uniform(0, 4);
+  std::vector<float> out(8);
+  Launch<RunKernel>({.threads = 32, .shared_bytes = 2048 + kPanelAlignment},
+                    {map, row, column, 128 * Uniform(0, 3), out.data()}, stream());
+  for (int i = 0; i < 8; ++i) {
+    const bool inside = row < rows && column + i < columns;
+    const float expected = inside ? matrix[static_cast<size_t>(row * columns + column + i)] : 0.0f;
+    ASSERT_EQ(out[static_cast<size_t>(i)], expected) << i << " of row " << row;
+  }
+  const auto misplaced = [&] {
+    Launch<RunKernel>({.threads = 32, .shared_bytes = 2048 + kPanelAlignment},
+                      {map, 0, 0, 64, out.data()}, stream());
+  };
+  EXPECT_DEATH(misplaced(), "kRunAlignment");
+}
+
+TEST(TensorCoreOfE4m3, KeepsThirteenBitsBehindTheLargestAddend) {
+  const auto sum = [](std::vector<double> addends) {
+    return AddInTensorCore(addends.data(), static_cast<int>(addends.size()));
+  };
+  EXPECT_EQ(sum({}), 0);
+  EXPECT_EQ(sum({0, -0.0, 0}), 0);
+  EXPECT_EQ(sum({3, -5, 0.25}), -1.75f);
+  EXPECT_EQ(sum({1, 0x1p-13}), 1 + 0x1p-13f);
+  EXPECT_EQ(sum({1, 0x1p-14, 0x1p-14, 0x1p-14}), 1) << "each is cut off, whatever their sum";
+  EXPECT_EQ(sum({1, -0x1p-14}), 1) << "towards zero";
+  EXPECT_EQ(sum({1, -0x1p-13}), 1 - 0x1p-13f);
+  EXPECT_EQ(sum({-1.99, 0x1p-14}), sum({-1.99})) << "aligned to the largest magnitude";
+  EXPECT_EQ(sum({1, 1 + 0x1p-13}), 2) << "the result has as few bits";
+  EXPECT_EQ(sum({448.0 * 448.0, 1}), 200704.0f);
+  EXPECT_TRUE(std::isnan(sum({1, std::nan("")})));
 }
 
 // One warpgroup's products with an operand in registers, which changes before the wait or not.

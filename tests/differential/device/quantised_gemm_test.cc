@@ -1,176 +1,22 @@
 // Goal: products of int8, int4 and fp8 weights are what their definitions say. int8: the bits of
-// the CPU's int8 products. int4 and fp8: the bits of the bf16 product with the same weights. All:
-// near sums in double, a row's bits its own across row counts, tiles and places, and the gate in
-// the epilogue equal to the operator on rows.
+// the CPU's int8 products. int4 and fp8: the bits of the bf16 product with the same weights. All,
+// and fp8 by fp8 where the device has it (fp8_gemm_test.cc): near sums in double, a row's bits its
+// own across row counts, tiles and places, and the gate in the epilogue equal to the operator on
+// rows.
 #include <algorithm>
 #include <utility>
 
-#include "device_fixture.h"
 #include "kernels/api/backend.h"
-#include "kernels/api/device_matrix.h"
 #include "kernels/cuda/gemm_config.h"
-#include "kernels/int4_group.h"
+#include "quantised_gemm_fixture.h"
 
 namespace tandem::kernels {
 namespace {
 
-struct Shape {
-  int32_t rows, n, k;
-};
-
-// A matrix as it was drawn, packed, and as products see it.
-struct Matrix {
-  DeviceWeightType type = DeviceWeightType::kBf16;
-  int32_t n = 0, k = 0;
-  std::vector<float> drawn, seen;  // [n][k]
-  std::vector<char> values, scales;
-};
-
-class QuantisedGemmTest : public DeviceTest {
- protected:
-  struct Options {
-    bool bias = false;
-    bool add = false;
-    bool gated = false;
-    GateActivation activation = GateActivation::kSilu;
-    int32_t multiprocessors = 1000000;
-    int32_t tile = -1;
-  };
-
-  Matrix Draw(DeviceWeightType type, int32_t n, int32_t k) {
-    Matrix matrix = {type, n, k, Normal(static_cast<size_t>(n * k)), {}, {}, {}};
-    // Rows of very different sizes, and one of nothing.
-    for (int32_t row = 0; row < n; ++row) {
-      const float size = row == 1 ? 0.0f : std::exp2(static_cast<float>(row % 9) - 4.0f);
-      for (int32_t i = 0; i < k; ++i) matrix.drawn[static_cast<size_t>(row * k + i)] *= size;
-    }
-    const DeviceRowBytes bytes = RowBytesOf(type, k);
-    matrix.values.resize(static_cast<size_t>(n) * bytes.values, '\x7f');
-    matrix.scales.resize(static_cast<size_t>(n) * bytes.scales, '\x7f');
-    matrix.seen.resize(matrix.drawn.size());
-    for (size_t row = 0; row < static_cast<size_t>(n); ++row) {
-      DevicePackArgs args;
-      args.type = type;
-      args.k = k;
-      args.row = matrix.drawn.data() + row * static_cast<size_t>(k);
-      args.values = matrix.values.data() + row * bytes.values;
-      args.scales = matrix.scales.data() + row * bytes.scales;
-      PackDeviceRow(args);
-      UnpackDeviceRow(args, matrix.seen.data() + row * static_cast<size_t>(k));
-    }
-    return matrix;
-  }
-
-  // x as int8 products see it, on the device.
-  struct Rounded {
-    DeviceBuffer values, scales;
-  };
-  Rounded Quantise(const std::vector<Bf16Bits>& x, int32_t rows, int32_t k) {
-    const size_t columns = static_cast<size_t>(PaddedColumns(k));
-    Rounded out = {Poisoned(static_cast<size_t>(rows) * columns),
-                   Poisoned(columns / kInt8GroupSize * static_cast<size_t>(ScaleStride(rows)) * 4)};
-    const DeviceBuffer in = Upload(x);
-    ops().quantise({in.as<Bf16Bits>(), rows, k, out.values.as<int8_t>(), out.scales.as<float>()},
-                   stream());
-    EXPECT_TRUE(stream().Synchronize().ok());
-    return out;
-  }
-
-  static float BiasOf(int32_t n) { return 0.25f * static_cast<float>(n % 7); }
-
-  // y, or the gated rows as fp32.
-  std::vector<float> Run(int32_t rows, const std::vector<Bf16Bits>& x, const Matrix& w,
-                         const Options& options) {
-    const DeviceBuffer dx = Upload(x), values = Upload(w.values), scales = Upload(w.scales);
-    Rounded rounded;
-    if (w.type == DeviceWeightType::kInt8) rounded = Quantise(x, rows, w.k);
-    const size_t size = static_cast<size_t>(rows) * static_cast<size_t>(w.n);
-    const DeviceBuffer y =
-        options.add ? Upload(std::vector<float>(size, 0.5f)) : Poisoned(size * sizeof(float));
-    std::vector<float> bias_values;
-    for (int32_t n = 0; n < w.n; ++n) bias_values.push_back(BiasOf(n));
-    const DeviceBuffer bias = Upload(bias_values);
-    DeviceGemmArgs args;
-    args.type = w.type;
-    args.x = dx.as<Bf16Bits>();
-    args.w = values.as<Bf16Bits>();
-    args.packed = values.data();
-    args.scales = scales.data();
-    args.x_int8 = rounded.values.as<int8_t>();
-    args.x_scales = rounded.scales.as<float>();
-    args.rows = rows;
-    args.n = w.n;
-    args.k = w.k;
-    args.bias = options.bias ? bias.as<float>() : nullptr;
-    args.add_to_y = options.add;
-    args.multiprocessors = options.multiprocessors;
-    args.tile = options.tile;
-    if (!options.gated) {
-      args.y = y.as<float>();
-      ops().gemm(args, stream());
-      return Download<float>(y, size);
-    }
-    args.gated = y.as<Bf16Bits>();
-    args.activation = options.activation;
-    ops().gemm(args, stream());
-    std::vector<float> out;
-    for (Bf16Bits value : Download<Bf16Bits>(y, size / 2)) out.push_back(FromBf16(value));
-    return out;
-  }
-
-  // The rows that a product sees instead of `x`.
-  std::vector<double> Seen(const std::vector<Bf16Bits>& x, int32_t rows, const Matrix& w) {
-    std::vector<double> seen;
-    if (w.type != DeviceWeightType::kInt8) {
-      for (Bf16Bits value : x) seen.push_back(FromBf16(value));
-      return seen;
-    }
-    const Rounded rounded = Quantise(x, rows, w.k);
-    const size_t columns = static_cast<size_t>(PaddedColumns(w.k));
-    const auto values = Download<int8_t>(rounded.values, columns * static_cast<size_t>(rows));
-    const auto scales = Download<float>(rounded.scales, rounded.scales.bytes() / 4);
-    for (int32_t row = 0; row < rows; ++row) {
-      for (int32_t i = 0; i < w.k; ++i) {
-        const double scale =
-            scales[static_cast<size_t>(i / kInt8GroupSize * ScaleStride(rows) + row)];
-        seen.push_back(scale * values[static_cast<size_t>(row) * columns + static_cast<size_t>(i)]);
-      }
-    }
-    return seen;
-  }
-
-  void ExpectRight(DeviceWeightType type, const Shape& shape, const Options& options) {
-    const Matrix w = Draw(type, shape.n, shape.k);
-    const auto x = NormalBf16(static_cast<size_t>(shape.rows * shape.k));
-    const std::vector<double> seen = Seen(x, shape.rows, w);
-    const std::vector<float> y = Run(shape.rows, x, w, options);
-    for (int32_t m = 0; m < shape.rows; ++m) {
-      for (int32_t n = 0; n < shape.n; ++n) {
-        double sum = 0, magnitude = 0;
-        for (int32_t k = 0; k < shape.k; ++k) {
-          const double product = seen[static_cast<size_t>(m * shape.k + k)] *
-                                 w.seen[static_cast<size_t>(n * shape.k + k)];
-          sum += product;
-          magnitude += std::abs(product);
-        }
-        if (options.bias) sum += BiasOf(n);
-        if (options.add) sum += 0.5;
-        // Tensor cores may truncate where they align addends: two units a sum; then scales.
-        const double tolerance = 2 * kUnit * (shape.k + 8) * (magnitude + 2);
-        ASSERT_NEAR(y[static_cast<size_t>(m * shape.n + n)], sum, tolerance)
-            << DeviceWeightTypeName(type) << " row " << m << " column " << n << " of " << shape.rows
-            << "x" << shape.n << "x" << shape.k;
-      }
-    }
-  }
-};
 INSTANTIATE_TEST_SUITE_P(All, QuantisedGemmTest, kDeviceKindsWithHopper, DeviceName);
 
-constexpr DeviceWeightType kQuantised[] = {DeviceWeightType::kInt8, DeviceWeightType::kInt4,
-                                           DeviceWeightType::kFp8};
-
 TEST_P(QuantisedGemmTest, AgreesWithSumsInDouble) {
-  for (DeviceWeightType type : kQuantised) {
+  for (DeviceWeightType type : QuantisedTypes()) {
     ExpectRight(type, {1, 1, 8}, {});
     ExpectRight(type, {16, 32, 256}, {.bias = true});
     ExpectRight(type, {17, 70, 72}, {.add = true});
@@ -182,7 +28,7 @@ TEST_P(QuantisedGemmTest, AgreesWithSumsInDouble) {
 TEST_P(QuantisedGemmTest, ARowDependsOnItselfAlone) {
   const int32_t n = 40, k = 8 * Uniform(10, 60), rows = 140;
   const auto x = NormalBf16(static_cast<size_t>(rows * k));
-  for (DeviceWeightType type : kQuantised) {
+  for (DeviceWeightType type : QuantisedTypes()) {
     const Matrix w = Draw(type, n, k);
     // The large tile, the medium tile and the small one.
     const std::vector<float> all = Run(rows, x, w, {.multiprocessors = 1});
@@ -264,8 +110,9 @@ TEST_P(QuantisedGemmTest, Int4AndFp8HaveTheBitsOfBf16) {
 }
 
 TEST_P(QuantisedGemmTest, TheGateInTheEpilogueIsTheOperatorsToTheBit) {
-  for (DeviceWeightType type : {DeviceWeightType::kBf16, DeviceWeightType::kInt8,
-                                DeviceWeightType::kInt4, DeviceWeightType::kFp8}) {
+  std::vector<DeviceWeightType> types = QuantisedTypes();
+  types.push_back(DeviceWeightType::kBf16);
+  for (DeviceWeightType type : types) {
     for (GateActivation activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {
       // One size for each tile.
       for (const auto& [rows, multiprocessors] :
@@ -297,8 +144,9 @@ TEST_P(QuantisedGemmTest, TheGateInTheEpilogueIsTheOperatorsToTheBit) {
 
 // What a search for the fastest tile may choose from.
 TEST_P(QuantisedGemmTest, EveryTileThatACallNamesGivesTheSameBits) {
-  for (DeviceWeightType type : {DeviceWeightType::kBf16, DeviceWeightType::kInt8,
-                                DeviceWeightType::kInt4, DeviceWeightType::kFp8}) {
+  std::vector<DeviceWeightType> types = QuantisedTypes();
+  types.push_back(DeviceWeightType::kBf16);
+  for (DeviceWeightType type : types) {
     const int32_t rows = Uniform(1, 90), n = 2 * Uniform(1, 70), k = 8 * Uniform(1, 40);
     const Matrix w = Draw(type, n, k);
     const auto x = NormalBf16(static_cast<size_t>(rows * k), 0.2f);
@@ -324,7 +172,7 @@ TEST_P(QuantisedGemmTest, ActivationsAreRoundedToTheNearestStepOfTheirGroup) {
   // A group of nothing, and one with a value far above the rest.
   for (int32_t i = 0; i < std::min(k, 64); ++i) x[static_cast<size_t>(i)] = 0;
   x.back() = RoundToBf16(1000.0f);
-  const Rounded rounded = Quantise(x, rows, k);
+  const Rounded rounded = Quantise(x, rows, k, DeviceWeightType::kInt8);
   const size_t columns = static_cast<size_t>(PaddedColumns(k));
   const auto values = Download<int8_t>(rounded.values, columns * static_cast<size_t>(rows));
   const auto scales = Download<float>(rounded.scales, rounded.scales.bytes() / 4);
@@ -352,7 +200,7 @@ TEST_P(QuantisedGemmTest, ActivationsAreRoundedToTheNearestStepOfTheirGroup) {
 // What packing may lose, of each weight.
 TEST_P(QuantisedGemmTest, PackedWeightsAreNearTheDrawn) {
   const int32_t n = 20, k = 8 * Uniform(1, 60);
-  for (DeviceWeightType type : kQuantised) {
+  for (DeviceWeightType type : QuantisedTypes()) {
     const Matrix w = Draw(type, n, k);
     for (int32_t i = 0; i < n * k; ++i) {
       const float* row = w.drawn.data() + i / k * k;
@@ -367,7 +215,7 @@ TEST_P(QuantisedGemmTest, PackedWeightsAreNearTheDrawn) {
       // Half a step; of fp8, half of an eighth of the number's power of two, or of the subnormals'.
       // int4's scale and offset lose 2⁻¹¹ each as fp16, and the value 2⁻⁸ as bf16.
       double bound = most / 254.0;
-      if (type == DeviceWeightType::kFp8) {
+      if (type == DeviceWeightType::kFp8 || type == DeviceWeightType::kFp8Rows) {
         bound = std::max(std::abs(drawn) / 16.0, most / 448.0 * 0x1p-10);
       } else if (type == DeviceWeightType::kInt4) {
         bound = (largest - least) / 30.0 + 0x1p-7 * std::max(std::abs(least), std::abs(largest)) +

@@ -71,7 +71,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(
         ::testing::Values("llama", "llama/llama.gguf", "llama3", "llama3/llama3.gguf", "smollm2",
                           "mistral", "qwen2", "qwen2/qwen2.gguf", "qwen3", "qwen3/qwen3.gguf",
-                          "qwen3_yarn", "gemma3", "gemma3/gemma3.gguf"),
+                          "qwen3_yarn", "gemma3", "gemma3/gemma3.gguf", "llama_fp8_channel",
+                          "llama_fp8_tensor", "qwen3_fp8_block"),
         ::testing::Values("ref", "avx2", "avx512", "avx512bf16", "amx", "amx_emulated")),
     [](const ::testing::TestParamInfo<TinyLogitsTest::ParamType>& param) {
       std::string name = std::string(std::get<0>(param.param)) + "_" + std::get<1>(param.param);

@@ -1,6 +1,6 @@
-// Goal: every tiny checkpoint, read as safetensors and as GGUF, gives the logits transformers gave
-// in fp32. That proves configuration (rope scaling, windows, scales, biases, norms), tensor roles
-// and row orders together. The forward pass here is naive and in double.
+// Goal: every tiny checkpoint, read as safetensors (bf16 and fp8) and as GGUF, gives the logits
+// transformers gave in fp32. That proves configuration (rope scaling, windows, scales, biases,
+// norms), tensor roles and row orders together. The forward pass here is naive and in double.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -231,7 +231,9 @@ INSTANTIATE_TEST_SUITE_P(All, TinyCheckpointTest,
                          ::testing::Values("llama", "llama/llama.gguf", "llama3",
                                            "llama3/llama3.gguf", "smollm2", "mistral", "qwen2",
                                            "qwen2/qwen2.gguf", "qwen3", "qwen3/qwen3.gguf",
-                                           "qwen3_yarn", "gemma3", "gemma3/gemma3.gguf"),
+                                           "qwen3_yarn", "gemma3", "gemma3/gemma3.gguf",
+                                           "llama_fp8_channel", "llama_fp8_tensor",
+                                           "qwen3_fp8_block"),
                          [](const ::testing::TestParamInfo<std::string>& param) {
                            std::string name = param.param;
                            for (char& c : name) {

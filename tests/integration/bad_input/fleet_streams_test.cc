@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/bounded_queue.h"
 #include "common/rpc/join_proof.h"
 #include "common/rpc/server.h"
 #include "gmock/gmock.h"
@@ -83,14 +84,17 @@ class FleetStreams : public ::testing::Test {
   }
   template <typename Item>
   Item Next() {
-    auto item = inbox_.Pop(absl::Seconds(60));
+    auto item = came_.Pop(absl::Seconds(60));
     EXPECT_TRUE(item.has_value() && std::holds_alternative<Item>(*item));
     return item.has_value() && std::holds_alternative<Item>(*item)
                ? std::get<Item>(*std::move(item))
                : Item{};
   }
 
-  Inbox inbox_{100};
+  BoundedQueue<InboxItem> came_{100};
+  Inbox inbox_{100, [this](std::vector<InboxItem>& items) {
+                 for (InboxItem& item : items) came_.TryPush(std::move(item));
+               }};
   std::unique_ptr<FleetService> service_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<v1::Fleet::Stub> stub_;
@@ -154,7 +158,7 @@ TEST_F(FleetStreams, OnlyARegistrationMayComeFirst) {
   const grpc::Status refused = peer.AwaitEnd();
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(refused.error_message(), HasSubstr("must be a registration"));
-  EXPECT_EQ(inbox_.size(), 0);
+  EXPECT_EQ(came_.size(), 0);
 }
 
 TEST_F(FleetStreams, ALargeFirstMessageIsNotRead) {
@@ -166,7 +170,7 @@ TEST_F(FleetStreams, ALargeFirstMessageIsNotRead) {
   const grpc::Status refused = peer.AwaitEnd();
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.error_message(), HasSubstr(absl::StrCat(rpc::kNodeMessageBytesMax)));
-  EXPECT_EQ(inbox_.size(), 0);
+  EXPECT_EQ(came_.size(), 0);
 }
 
 TEST_F(FleetStreams, WhatIsNotProvenIsRefused) {
@@ -191,7 +195,7 @@ TEST_F(FleetStreams, WhatIsNotProvenIsRefused) {
   registration.set_num_blocks(1 << 30);
   expect_refused(changed, registration);
   EXPECT_EQ(service_->streams_refused(), 4);
-  EXPECT_EQ(inbox_.size(), 0) << "nothing of it went further";
+  EXPECT_EQ(came_.size(), 0) << "nothing of it went further";
   RegisterProven(first, "honest");
   Next<NodeRegistered>();
 }

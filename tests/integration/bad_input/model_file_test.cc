@@ -126,5 +126,27 @@ TEST_F(ModelFiles, FoldersThatAreNoCheckpoints) {
   ExpectRefused(folder_ + "/cut", {"model.safetensors", "tensor ", "bytes"});
 }
 
+TEST_F(ModelFiles, Fp8OfAnotherKindOrWithoutItsScale) {
+  const std::string tiny = GoldenPath("tiny/llama_fp8_tensor/");
+  const std::string weights = ReadFileOrEmpty(tiny + "model.safetensors");
+  std::string config = ReadFileOrEmpty(tiny + "config.json");
+  const std::string scale = "model.layers.1.mlp.up_proj.weight_scale";
+  const size_t at = weights.find(scale);
+  ASSERT_NE(at, std::string::npos);
+  std::string renamed = weights;
+  renamed[at + scale.size() - 1] = 'x';
+  Write("bare/config.json", config);
+  Write("bare/model.safetensors", renamed);
+  ExpectRefused(folder_ + "/bare",
+                {folder_ + "/bare", "model.layers.1.mlp.up_proj.weight", "without a scale"});
+
+  const std::string method = "\"quant_method\": \"fp8\"";
+  ASSERT_NE(config.find(method), std::string::npos);
+  config.replace(config.find(method), method.size(), "\"quant_method\": \"gptq\"");
+  Write("gptq/config.json", config);
+  Write("gptq/model.safetensors", weights);
+  ExpectRefused(folder_ + "/gptq", {"config.json", "\"gptq\" is not supported", "fbgemm_fp8"});
+}
+
 }  // namespace
 }  // namespace tandem::testing

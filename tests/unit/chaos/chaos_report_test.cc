@@ -11,8 +11,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-RequestRecord Paused(double from_s, double ms, int placements) {
-  RequestRecord record;
+ChaosRequest Paused(double from_s, double ms, int placements) {
+  ChaosRequest record;
   record.placements = placements;
   record.pause_from = absl::Seconds(from_s);
   record.pause_to = record.pause_from + absl::Milliseconds(ms);
@@ -62,12 +62,12 @@ TEST(ChaosReport, PutsPausesDownToTheNearestFault) {
 
 TEST(ChaosReport, CountsEveryBrokenPromise) {
   ChaosFindings findings = Findings();
-  RequestRecord wrong = Paused(1, 1, 1), lost = Paused(1, 1, 1), left = Paused(1, 1, 2);
-  wrong.end = RequestRecord::End::kMismatch;
+  ChaosRequest wrong = Paused(1, 1, 1), lost = Paused(1, 1, 1), left = Paused(1, 1, 2);
+  wrong.end = ChaosRequest::End::kMismatch;
   wrong.what = "token 3 is \xff";
-  lost.end = RequestRecord::End::kGivenUp;
+  lost.end = ChaosRequest::End::kGivenUp;
   lost.calls = 5;
-  left.end = RequestRecord::End::kCancelled;
+  left.end = ChaosRequest::End::kCancelled;
   findings.requests = {wrong, lost, left};
   findings.leaks = {"decode-0 leases=1"};
   findings.crashes = {"router-1 ended with signal 6"};

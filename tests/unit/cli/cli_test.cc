@@ -14,6 +14,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// A machine of so many cores, beside one memory, which nothing limits.
+Processors Machine(int32_t cores) {
+  Processors machine;
+  for (int32_t id = 0; id < cores; ++id) machine.usable.push_back({id, id, 0});
+  machine.granted = cores;
+  return machine;
+}
+
 TEST(ConfigDocs, TheCommittedDocumentIsWhatTheStructsSay) {
   std::ifstream file(TANDEM_SOURCE_DIR "/docs/CONFIG.md");
   const std::string committed((std::istreambuf_iterator<char>(file)),
@@ -25,21 +33,45 @@ TEST(ClusterPlan, NodesShareCoresAndMemory) {
   UpConfig up;
   up.prefill = 1;
   up.decode = 3;
-  const node::NodeConfig node = PlanNode(up, "decode", 2, 8, {"127.0.0.1:1"});
+  const node::NodeConfig node = PlanNode(up, "decode", 2, Machine(8), {"127.0.0.1:1"});
   EXPECT_EQ(node.id, "decode-2");
   EXPECT_EQ(node.threads, 2);
   EXPECT_DOUBLE_EQ(node.kv_memory_fraction, up.kv_memory_fraction / 4);
-  EXPECT_EQ(PlanNode(up, "decode", 0, 2, {}).threads, 1);
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).threads, 1);
   up.threads = 5;
-  EXPECT_EQ(PlanNode(up, "decode", 0, 2, {}).threads, 5);
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).threads, 5);
+}
+
+TEST(ClusterPlan, NodesThatComputeHereHaveCoresOfTheirOwnWhereThereAreEnough) {
+  UpConfig up;
+  up.prefill = 1;
+  up.decode = 3;
+  // Seventeen of eighteen cores are shared out.
+  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(18), {}).cpus, "0-4");
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(18), {}).cpus, "5-8");
+  EXPECT_EQ(PlanNode(up, "decode", 2, Machine(18), {}).cpus, "13-16");
+  EXPECT_EQ(PlanNode(up, "decode", 2, Machine(16), {}).cpus, "");
+  // A prefill node on a GPU leaves them to the others.
+  up.prefill_device = "cuda";
+  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(18), {}).cpus, "");
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(18), {}).cpus, "0-5");
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(18), {}).threads, 6);
+  // Fewer threads than cores stay among them; more cannot.
+  up.threads = 2;
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(18), {}).cpus, "0-5");
+  up.threads = 7;
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(18), {}).cpus, "");
+  up.threads = 0;
+  up.pin = "off";
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(18), {}).cpus, "");
 }
 
 TEST(ClusterPlan, PrefillNodesMayHaveNumericsOfTheirOwn) {
   UpConfig up;
   up.isa = "avx2";
   up.weights = "f32";
-  EXPECT_EQ(PlanNode(up, "prefill", 0, 2, {}).isa, "avx2");
-  EXPECT_EQ(PlanNode(up, "prefill", 0, 2, {}).weights, "f32");
+  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).isa, "avx2");
+  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).weights, "f32");
   EXPECT_FALSE(PlanRouter(up, 0).core.allow_mixed_numerics);
   up.prefill = 2;
   up.decode = 4;
@@ -47,8 +79,8 @@ TEST(ClusterPlan, PrefillNodesMayHaveNumericsOfTheirOwn) {
   up.prefill_isa = "auto";
   up.prefill_weights = "bf16";
   up.allow_mixed_numerics = true;
-  const node::NodeConfig prefill = PlanNode(up, "prefill", 0, 8, {});
-  const node::NodeConfig decode = PlanNode(up, "decode", 0, 8, {});
+  const node::NodeConfig prefill = PlanNode(up, "prefill", 0, Machine(8), {});
+  const node::NodeConfig decode = PlanNode(up, "decode", 0, Machine(8), {});
   EXPECT_EQ(prefill.device + prefill.isa + prefill.weights, "cudaautobf16");
   EXPECT_EQ(decode.device + decode.isa + decode.weights, "cpuavx2f32");
   // What a device has is shared by the nodes on it.
@@ -68,7 +100,8 @@ TEST(ClusterPlan, FlagsSurviveTheirProcess) {
   UpConfig up;
   up.engine = "hash";
   up.hash_step_time = absl::Milliseconds(3);
-  const node::NodeConfig planned = PlanNode(up, "prefill", 0, 2, {"127.0.0.1:7", "127.0.0.1:8"});
+  const node::NodeConfig planned =
+      PlanNode(up, "prefill", 0, Machine(2), {"127.0.0.1:7", "127.0.0.1:8"});
   node::NodeConfig parsed;
   config::Schema schema("tandem-prefill-node", "");
   node::RegisterNodeConfig(schema, parsed);

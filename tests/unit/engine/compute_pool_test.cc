@@ -4,11 +4,14 @@
 #include "common/engine/compute_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
+
+#include "common/runtime/processors.h"
 
 namespace tandem::engine {
 namespace {
@@ -87,7 +90,33 @@ TEST(ComputePool, AWorkerBeginsWithItsOwnRange) {
 
 TEST(ComputePool, ComesAndGoesWithoutWork) {
   for (int i = 0; i < 50; ++i) ComputePool pool(3);
-  EXPECT_GE(AvailableProcessors(), 1);
+}
+
+TEST(ComputePool, WorkersStayOnTheirProcessors) {
+  const Processors mine = ReadProcessors();
+  std::vector<int32_t> places = {mine.usable.front().id};
+  for (const Processor& processor : mine.usable) places.push_back(processor.id);
+  const int threads = static_cast<int>(places.size());
+  ComputePool pool(threads, places);
+  std::atomic<int> begun{0};
+  std::vector<int> ran_on(places.size());
+  // Each worker has one task, for each waits until all have begun.
+  pool.parallel()(threads, [&](int64_t, int worker) {
+    ++begun;
+    while (begun < threads) std::this_thread::yield();
+    ran_on[static_cast<size_t>(worker)] = sched_getcpu();
+  });
+  for (size_t worker = 1; worker < places.size(); ++worker) {
+    EXPECT_EQ(ran_on[worker], places[worker]);
+  }
+}
+
+// A processor that no machine has: the pool works all the same.
+TEST(ComputePool, AWorkerThatMayNotStayRunsAnywhere) {
+  ComputePool pool(2, {0, 8191});
+  std::atomic<int> runs{0};
+  pool.parallel()(100, [&](int64_t, int) { ++runs; });
+  EXPECT_EQ(runs.load(), 100);
 }
 
 }  // namespace

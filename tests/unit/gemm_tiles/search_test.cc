@@ -109,6 +109,9 @@ INSTANTIATE_TEST_SUITE_P(
     All, GemmTilesSearch,
     ::testing::Combine(::testing::Values(EmulatedChip::kAmpere, EmulatedChip::kHopper),
                        ::testing::Values(DeviceWeightType::kBf16, DeviceWeightType::kInt8)));
+INSTANTIATE_TEST_SUITE_P(Fp8, GemmTilesSearch,
+                         ::testing::Values(std::tuple(EmulatedChip::kHopper,
+                                                      DeviceWeightType::kFp8Rows)));
 
 TEST_P(GemmTilesSearch, TakesTheFastestForEveryShapeAndBucket) {
   const uint64_t seed = std::random_device()();
@@ -161,9 +164,10 @@ TEST_P(GemmTilesSearch, TimesEveryTileThatTheDeviceHasRoomFor) {
       fitting.insert(i);
     }
   }
-  const bool wgmma =
-      std::get<0>(GetParam()) == EmulatedChip::kHopper && type == DeviceWeightType::kBf16;
-  EXPECT_EQ(fitting.size(), wgmma ? 7u : 3u);
+  const bool hopper = std::get<0>(GetParam()) == EmulatedChip::kHopper;
+  EXPECT_EQ(fitting.size(), !hopper || type == DeviceWeightType::kInt8 ? 3u
+                            : type == DeviceWeightType::kBf16          ? 7u
+                                                                       : 6u);
   for (const auto& [call, times] : drawn.times()) {
     std::set<int32_t> timed;
     for (const auto& [tile, time] : times) timed.insert(tile);
@@ -180,7 +184,7 @@ TEST_P(GemmTilesSearch, TheTileThatACallNamesIsTheOneThatRuns) {
     std::memset(buffer.data(), 0, bytes);
     return buffer;
   };
-  const auto x = scratch(kRows * kK * 4), x_int8 = scratch(kRows * kernels::PaddedColumns(kK)),
+  const auto x = scratch(kRows * kK * 4), x_rounded = scratch(kRows * kernels::PaddedColumns(kK)),
              x_scales = scratch(kernels::ScaleStride(kRows) * 16), y = scratch(kRows * 3 * kN * 4);
   DeviceGemmArgs args;
   args.type = std::get<1>(GetParam());
@@ -188,7 +192,7 @@ TEST_P(GemmTilesSearch, TheTileThatACallNamesIsTheOneThatRuns) {
   args.w = weights_.output.values.as<kernels::Bf16Bits>();
   args.packed = weights_.output.values.data();
   args.scales = weights_.output.scales.data();
-  args.x_int8 = x_int8.as<int8_t>();
+  args.x_rounded = x_rounded.data();
   args.x_scales = x_scales.as<float>();
   args.rows = kRows;
   args.n = 3 * kN;
