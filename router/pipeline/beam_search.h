@@ -11,6 +11,7 @@
 // Thread safety: none. Pure: no clock, no randomness.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -39,6 +40,8 @@ class BeamSearch {
     return params_.width + static_cast<int32_t>(stop_token_ids_.size());
   }
   const std::vector<Beam>& running() const { return running_; }
+  // Lowers max_tokens. Before the first Advance.
+  void LimitTokens(int64_t max_tokens) { max_tokens_ = std::min(max_tokens_, max_tokens); }
   // What follows running()[beam]; only its top_logprobs count. Once for each before Advance.
   void Offer(int32_t beam, const v1::GeneratedToken& token);
   // Takes the step. True when the search is over.
@@ -59,7 +62,7 @@ class BeamSearch {
   double Penalised(double score, int64_t tokens) const;
 
   const BeamParams params_;
-  const int64_t max_tokens_;
+  int64_t max_tokens_;
   const std::vector<TokenId> stop_token_ids_;
   const int32_t logprobs_;
   // Bound: kBeamWidthMax (64) each.

@@ -1,5 +1,6 @@
 #include "router/pipeline/validate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -130,14 +131,16 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
   input.stop = rpc::FromWire(request.stop());
   const int32_t room = model.context_tokens - static_cast<int32_t>(prompt.size());
   input.max_tokens_given = request.stop().has_max_tokens();
-  if (!input.max_tokens_given) input.stop.max_tokens = room;
+  const bool searched = request.has_beam_search();
+  if (!input.max_tokens_given)
+    input.stop.max_tokens = searched ? std::min(room, kBeamTokensMax) : room;
   RETURN_IF_ERROR(request::Validate(input.sampling, model.vocab_size));
   RETURN_IF_ERROR(request::Validate(input.stop, model.vocab_size));
   if (input.stop.max_tokens > room)
     return absl::InvalidArgumentError(
         absl::StrCat("max_tokens: ", input.stop.max_tokens, " after a prompt of ", prompt.size(),
                      " tokens, the context of ", model.name, " is ", model.context_tokens));
-  if (input.beams.has_value() && input.stop.max_tokens > kBeamTokensMax)
+  if (searched && input.stop.max_tokens > kBeamTokensMax)
     return absl::InvalidArgumentError(absl::StrCat("max_tokens: ", input.stop.max_tokens,
                                                    ", expected at most ", kBeamTokensMax,
                                                    " with beam_search"));

@@ -226,6 +226,25 @@ TEST_P(RequestOptions, BeamSearchGivesItsBestAnswers) {
   for (const auto& [topology, bits] : seen_bits_) EXPECT_EQ(bits, seen_bits_.begin()->second);
 }
 
+// Without max_tokens an answer ends where the largest decode node is full, a search's too.
+TEST(BeamSearch, WithoutMaxTokensEndsWhereTheNodeIsFull) {
+  ASSERT_OK_AND_ASSIGN(auto cluster,
+                       TestCluster::Start({"--engine=hash", "--single-process", "--prefill=1",
+                                           "--decode=1", "--kv-blocks=8"}));
+  v1::GenerateRequest request;
+  for (int i = 0; i < 100; ++i) request.mutable_tokens()->add_ids(i * 7 % 256);
+  request.mutable_sampling()->set_temperature(0);
+  request.mutable_stop()->set_ignore_eos(true);
+  for (const int width : {0, 1, 3}) {
+    if (width > 0) request.mutable_beam_search()->set_width(width);
+    const AnswersOf all = AskAll(cluster->client(), request);
+    ASSERT_OK(all.status) << "width " << width;
+    EXPECT_EQ(all.by_index.at(0).finished.usage().output_tokens(), 8 * 32 - 100);
+    EXPECT_EQ(all.by_index.at(0).finished.reason(), v1::FINISH_REASON_LENGTH);
+  }
+  EXPECT_OK(AwaitQuiet(cluster->client(), absl::Seconds(15)).status());
+}
+
 TEST_P(RequestOptions, ACancelledSearchLeavesNothingBehind) {
   v1::GenerateRequest request = Request(200, 4000);
   request.mutable_sampling()->clear_seed();

@@ -37,6 +37,24 @@ TEST(ValidateRequest, FillsDefaults) {
   EXPECT_NE(input.sampling.seed, again.sampling.seed);
 }
 
+TEST(ValidateRequest, BoundsTheTokensOfASearch) {
+  auto random = NewSeededRandom(1);
+  ModelIdentity model = TestModel();
+  model.context_tokens = 200'000;
+  v1::GenerateRequest request = TestRequest();
+  request.mutable_beam_search()->set_width(2);
+  request.mutable_sampling()->set_temperature(0);
+  ASSERT_OK_AND_ASSIGN(const RequestInput input,
+                       ValidateRequest(request, Tokens(30), model, {2}, *random));
+  EXPECT_EQ(input.stop.max_tokens, kBeamTokensMax);
+  request.mutable_stop()->set_max_tokens(kBeamTokensMax);
+  EXPECT_OK(ValidateRequest(request, Tokens(30), model, {2}, *random));
+  request.mutable_stop()->set_max_tokens(kBeamTokensMax + 1);
+  EXPECT_THAT(
+      ValidateRequest(request, Tokens(30), model, {2}, *random),
+      testing::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_tokens: 65536")));
+}
+
 TEST(ValidateRequest, KeepsWhatWasGiven) {
   auto random = NewSeededRandom(1);
   v1::GenerateRequest request = TestRequest();
