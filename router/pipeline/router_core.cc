@@ -257,7 +257,9 @@ void RouterCoreImpl::NodeLost(NodeKey key, const absl::Status& why, absl::Time n
   const Node* node = fleet_.Find(key);
   if (node == nullptr) return;
   const std::string id = node->id.value();
-  Log(LogLevel::kWarning, "node lost", {{"node_id", id}, {"why", why.ToString()}});
+  // One that drained has said so before.
+  Log(node->draining ? LogLevel::kInfo : LogLevel::kWarning,
+      node->draining ? "node left" : "node lost", {{"node_id", id}, {"why", why.ToString()}});
   index_.DropNode(node->slot);
   fleet_.Remove(key);
   // Commands already waiting for its stream would be sent to nobody.
