@@ -69,6 +69,11 @@ absl::Status RouterCoreImpl::CheckAdmission(const RequestInput& input) const {
   return absl::OkStatus();
 }
 
+int64_t RouterCoreImpl::context_tokens() const {
+  const int64_t capacity = fleet_.decode_capacity_tokens();
+  return capacity > 0 ? std::min<int64_t>(capacity, model_.context_tokens) : model_.context_tokens;
+}
+
 absl::Status RouterCoreImpl::Submit(RequestInput input, absl::Time now) {
   NoteTime(now);
   RETURN_IF_ERROR(CheckAdmission(input));
