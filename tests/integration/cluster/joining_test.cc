@@ -84,6 +84,13 @@ TEST_F(Joining, WhoLeavesInOrderAlarmsNobody) {
   EXPECT_EQ(cluster->LinesWith("node lost node_id=apart").empty(), heard);
 }
 
+TEST_F(Joining, WhoFindsNoRouterSaysWhere) {
+  const auto node = Node("127.0.0.1:1", SecretFile("of this fleet"));
+  const std::string line = node->AwaitLine("cannot reach router");
+  EXPECT_NE(line.find("address=127.0.0.1:1"), std::string::npos) << node->log();
+  EXPECT_NE(line.find("refused"), std::string::npos) << line;
+}
+
 TEST_F(Joining, NobodyWhereTheSecretWasDrawn) {
   ASSERT_OK_AND_ASSIGN(const auto cluster, Up({}));
   EXPECT_TRUE(cluster->LinesWith("nodes join on ").empty());
