@@ -121,6 +121,10 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
   schema.Add("api-keys", &config.api_keys,
              "File of hashed keys that clients must have one of; empty = none needed.",
              {.group = "Cluster"});
+  schema.Add("allowed-origins", &config.allowed_origins,
+             "Origins whose pages may call the HTTP API from a browser, such as "
+             "https://chat.example; * = any, empty = none.",
+             {.group = "Cluster"});
   schema.Add("fleet-secret-file", &config.fleet_secret_file,
              "File whose contents nodes started apart from this command must hold to join; empty = "
              "a secret is drawn for the run, and nobody else may.",
@@ -158,6 +162,7 @@ router::RouterConfig PlanRouter(const UpConfig& up, int index) {
   config.fleet = "127.0.0.1:0";
   config.http = index == 0 || up.http.empty() ? up.http : "0";
   config.api_keys = up.api_keys;
+  config.allowed_origins = up.allowed_origins;
   config.fleet_secret_file = up.fleet_secret_file;
   config.model = up.model;
   config.served_model_name = up.served_model_name;

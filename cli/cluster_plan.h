@@ -26,6 +26,7 @@ struct UpConfig {
   std::string grpc = "127.0.0.1:50051";
   std::string http = "8000";
   std::string api_keys;
+  std::vector<std::string> allowed_origins;
   std::string fleet_secret_file;  // empty = the fleet has no secret; `up` and `chaos` then draw one
   bool single_process = false;
   int32_t threads = 0;

@@ -18,6 +18,10 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
   schema.Add("api-keys", &config.api_keys,
              "File of hashed keys that clients must have one of; empty = none needed.",
              {.group = "Network"});
+  schema.Add("allowed-origins", &config.allowed_origins,
+             "Origins whose pages may call the HTTP API from a browser, such as "
+             "https://chat.example; * = any, empty = none.",
+             {.group = "Network"});
   schema.Add("fleet-secret-file", &config.fleet_secret_file,
              "File whose contents nodes must hold too to join; empty = anybody may.",
              {.group = "Network"});

@@ -18,6 +18,7 @@ struct RouterConfig {
   std::string http;  // empty = not served
   int32_t http_threads = 2;
   std::string api_keys;
+  std::vector<std::string> allowed_origins;  // "*" = any
   std::string fleet_secret_file;
   std::string model = "smollm2";
   std::vector<std::string> served_model_name;  // empty = as `model` says

@@ -195,6 +195,9 @@ class RouterCore {
   virtual void SetStreamsRefused(int64_t count) = 0;
   // Of the fleet; empty while no node has joined.
   virtual std::string numerics_id() const = 0;
+  // Tokens of the longest prompt and answer that can be served: the model's context, or less where
+  // no decode node has room for as much.
+  virtual int64_t context_tokens() const = 0;
   virtual int64_t requests_running() const = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -35,8 +36,9 @@ constexpr const char* kStopFields[] = {"max_tokens", "min_tokens",
 constexpr const char* kRequestFields[] = {"model",     "cache_salt", "priority",
                                           "bad_words", "deadline_s", "echo"};
 // Say who asks, or how the answer should come; nothing here depends on them.
-constexpr const char* kIgnoredFields[] = {"custom_id", "user",           "metadata",
-                                          "stream",    "stream_options", "store"};
+constexpr const char* kIgnoredFields[] = {
+    "custom_id", "user",         "metadata",         "stream",           "stream_options",
+    "store",     "service_tier", "prompt_cache_key", "safety_identifier"};
 
 template <size_t kCount>
 bool Contains(const char* const (&names)[kCount], absl::string_view name) {
@@ -62,17 +64,37 @@ absl::Status ReadPrompt(const Json& prompt, v1::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
+// A message's text: a text, or parts of type "text" joined by line ends; nullopt when it is
+// neither.
+std::optional<std::string> TextOf(const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array() || content.empty()) return std::nullopt;
+  std::string text;
+  for (const Json& part : content) {
+    if (!part.is_object() || part.value("type", Json()) != Json("text") ||
+        !part.value("text", Json()).is_string()) {
+      return std::nullopt;
+    }
+    absl::StrAppend(&text, &part == &content.front() ? "" : "\n", part["text"].get<std::string>());
+  }
+  return text;
+}
+
 absl::Status ReadMessages(const Json& messages, v1::GenerateRequest& request) {
   if (!messages.is_array() || messages.empty()) return Wrong("messages", "a list of messages");
   for (size_t i = 0; i < messages.size(); ++i) {
     const Json& one = messages[i];
-    if (!one.is_object() || !one.contains("role") || !one["role"].is_string() ||
-        !one.contains("content") || !one["content"].is_string()) {
-      return Wrong(absl::StrCat("messages[", i, "]"), "a role and a content, both texts");
+    const Json role = one.is_object() ? one.value("role", Json()) : Json();
+    const std::optional<std::string> text =
+        one.is_object() ? TextOf(one.value("content", Json())) : std::nullopt;
+    if (!role.is_string() || !text.has_value()) {
+      return Wrong(absl::StrCat("messages[", i, "]"),
+                   "a role, and a content of text or text parts");
     }
     v1::ChatMessage& message = *request.mutable_chat()->add_messages();
-    message.set_role(one["role"].get<std::string>());
-    message.set_content(one["content"].get<std::string>());
+    // Templates know developers by their older name.
+    message.set_role(role == "developer" ? "system" : role.get<std::string>());
+    message.set_content(*text);
   }
   return absl::OkStatus();
 }

@@ -143,7 +143,7 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
         device_bytes.has_value()
             ? absl::StrCat("gpu-memory-fraction ", config.gpu_memory_fraction, " leaves ")
             : absl::StrCat("kv-memory-fraction ", config.kv_memory_fraction, " of "),
-        available_bytes, " bytes available holds ", fitting, " KV blocks of ",
+        available_bytes, " bytes available holds ", std::max<int64_t>(fitting, 0), " KV blocks of ",
         spec.layout.block_bytes(), " bytes beside ", step_bytes,
         " bytes for a step; expected at least 2"));
   }

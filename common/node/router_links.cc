@@ -21,7 +21,13 @@ class RouterLinksImpl final : public RouterLinks, public rpc::FleetClient::Liste
       clients_.push_back(rpc::FleetClient::Create(address, *this, secret));
     }
   }
-  ~RouterLinksImpl() override { clients_.clear(); }
+  ~RouterLinksImpl() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      leaving_ = true;
+    }
+    clients_.clear();
+  }
 
   void Tick(absl::Time now) override {
     for (auto& client : clients_) client->Tick(now);
@@ -109,7 +115,7 @@ class RouterLinksImpl final : public RouterLinks, public rpc::FleetClient::Liste
         refused_ = status;
         Log(LogLevel::kError, "router refused this node",
             {{"address", client.router_address()}, {"why", status.message()}});
-      } else if (was_welcomed) {
+      } else if (was_welcomed && !leaving_) {
         Log(LogLevel::kWarning, "lost router",
             {{"address", client.router_address()}, {"why", status.message()}});
       }
@@ -142,6 +148,7 @@ class RouterLinksImpl final : public RouterLinks, public rpc::FleetClient::Liste
   absl::btree_map<RouterKey, Link> links_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_key_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;  // this node ends its streams itself
   // Bound: the addresses of --routers, fixed.
   std::vector<std::unique_ptr<rpc::FleetClient>> clients_;  // fixed after construction
 };

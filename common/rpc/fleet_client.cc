@@ -10,6 +10,7 @@
 #include "common/rpc/outbox.h"
 #include "common/rpc/reconnect_pace.h"
 #include "common/rpc/status.h"
+#include "common/telemetry/log.h"
 #include "tandem/v1/fleet.grpc.pb.h"
 
 namespace tandem::rpc {
@@ -21,6 +22,8 @@ constexpr int kPingEveryMs = 2000;
 constexpr int kPingTimeoutMs = 3000;
 // A router that does not read for this many messages is dropped and must rejoin.
 constexpr size_t kOutboxMax = 65536;
+// A router that cannot be reached is tried many times a second.
+constexpr absl::Duration kUnreachableLoggedEvery = absl::Minutes(1);
 
 class FleetClientImpl;
 
@@ -107,6 +110,7 @@ class FleetClientImpl final : public FleetClient {
     Stream* starting = nullptr;
     {
       absl::MutexLock lock(&mutex_);
+      now_ = now;
       if (stopping_ || stream_ != nullptr || !pace_.Due(now)) return;
       pace_.Tried(now);
       stream_ = std::make_unique<Stream>(*this, ++connections_, *stub_);
@@ -137,12 +141,25 @@ class FleetClientImpl final : public FleetClient {
   }
 
   void Ended(const Stream& stream, const absl::Status& status) {
-    if (stream.opened()) listener_.OnDisconnected(*this, stream.connection(), status);
+    const bool opened = stream.opened();
+    if (opened) listener_.OnDisconnected(*this, stream.connection(), status);
+    // Before the owner may go: it waits until there is no stream.
+    if (!opened && UnreachableIsNews()) {
+      Log(LogLevel::kWarning, "cannot reach router, trying again",
+          {{"address", address_}, {"why", status.message()}});
+    }
     absl::MutexLock lock(&mutex_);
     stream_.reset();
+    if (opened) next_unreachable_log_ = absl::InfinitePast();
   }
 
  private:
+  bool UnreachableIsNews() {
+    absl::MutexLock lock(&mutex_);
+    if (stopping_ || now_ < next_unreachable_log_) return false;
+    next_unreachable_log_ = now_ + kUnreachableLoggedEvery;
+    return true;
+  }
   bool NoStream() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr; }
 
   const std::string address_, secret_;
@@ -153,6 +170,8 @@ class FleetClientImpl final : public FleetClient {
   std::unique_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
   uint64_t connections_ ABSL_GUARDED_BY(mutex_) = 0;
   ReconnectPace pace_ ABSL_GUARDED_BY(mutex_);
+  absl::Time now_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // as the last Tick said
+  absl::Time next_unreachable_log_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -7,11 +7,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdarg>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 
@@ -78,6 +83,36 @@ class QuietUcx {
   }
 };
 
+// `warning`: "invalid configurations: NAME=VALUE,NAME=VALUE". False when it has all names of one of
+// our settings.
+bool OnlyOtherVersionsNames(absl::string_view warning) {
+  absl::flat_hash_set<std::string> unknown;
+  for (const absl::string_view word : absl::StrSplit(warning, absl::ByAnyChar(" ,"))) {
+    unknown.emplace(word.substr(0, word.find('=')));
+  }
+  for (const char* tls : {"tcp", "posix"}) {
+    for (const Setting& setting : Settings(tls, UcxContext::Memory::kHost)) {
+      const auto is_unknown = [&](const std::string& key) { return unknown.contains(key); };
+      if (std::all_of(setting.keys.begin(), setting.keys.end(), is_unknown)) return false;
+    }
+  }
+  return true;
+}
+
+// Of each setting UCX is told every name, and of those that are other versions' it warns whenever a
+// worker is made. A setting none of whose names it knows is worth its warning.
+ucs_log_func_rc_t SwallowUnknownNames(const char*, unsigned, const char*, ucs_log_level_t,
+                                      const ucs_log_component_config_t*, const char* format,
+                                      va_list arguments) {
+  if (!absl::StartsWith(format, "invalid configuration")) return UCS_LOG_FUNC_RC_CONTINUE;
+  char text[512];
+  va_list copy;
+  va_copy(copy, arguments);
+  std::vsnprintf(text, sizeof text, format, copy);
+  va_end(copy);
+  return OnlyOtherVersionsNames(text) ? UCS_LOG_FUNC_RC_STOP : UCS_LOG_FUNC_RC_CONTINUE;
+}
+
 absl::Status CheckCuda(ucp_context_h context) {
   ucp_context_attr_t attributes = {};
   attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
@@ -97,6 +132,11 @@ absl::Status UcxError(absl::string_view what, ucs_status_t status) {
 
 absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(const std::string& tls,
                                                                Memory memory) {
+  static const bool filtered = [] {
+    ucs_log_push_handler(&SwallowUnknownNames);
+    return true;
+  }();
+  TANDEM_CHECK(filtered);
   // The missing transport is told of below, in one Status instead of UCX's warning.
   std::optional<QuietUcx> quiet;
   if (memory == Memory::kHostAndCuda) quiet.emplace();

@@ -24,17 +24,22 @@ void AnswerFormat::Add(size_t prompt, const v1::GenerateResponse& part, std::str
   const auto index_of = [&](int32_t sequence) { return first + static_cast<size_t>(sequence); };
   switch (part.part_case()) {
     case v1::GenerateResponse::kStarted: {
-      its_prompt.tokens = part.started().prompt_tokens();
       const auto& ids = part.started().prompt_token_ids();
       its_prompt.token_ids.assign(ids.begin(), ids.end());
+      usage_.prompt_tokens += part.started().prompt_tokens();
       for (int32_t i = 0; i < api_.n; ++i) OnStarted(index_of(i), events);
       break;
     }
-    case v1::GenerateResponse::kPromptLogprobs:
-      its_prompt.logprobs =
-          PromptLogprobsJson({tokenizer_, api_.tokens_as_ids}, part.prompt_logprobs().tokens());
-      for (int32_t i = 0; i < api_.n; ++i) OnPromptLogprobs(index_of(i), part.prompt_logprobs());
+    case v1::GenerateResponse::kPromptLogprobs: {
+      // Those of a long prompt come in several parts.
+      const bool first_part = its_prompt.logprobs.is_null();
+      AddPromptLogprobs({tokenizer_, api_.tokens_as_ids}, part.prompt_logprobs().tokens(),
+                        its_prompt.logprobs);
+      for (int32_t i = 0; i < api_.n; ++i) {
+        OnPromptLogprobs(index_of(i), part.prompt_logprobs(), first_part);
+      }
       break;
+    }
     case v1::GenerateResponse::kDelta: {
       if (part.delta().sequence_index() >= api_.n) break;
       const size_t index = index_of(part.delta().sequence_index());
@@ -52,20 +57,14 @@ void AnswerFormat::Add(size_t prompt, const v1::GenerateResponse& part, std::str
       choice.reason = finished.reason();
       choice.stop_string = finished.stop_string();
       if (api_.timing) choice.finished = finished;
-      its_prompt.cached_tokens = finished.usage().cached_tokens();
+      // Of the answers to one prompt, one has its tokens.
+      usage_.cached_tokens += finished.usage().cached_tokens();
       usage_.completion_tokens += finished.usage().output_tokens();
       OnFinished(index, events);
       break;
     }
     case v1::GenerateResponse::PART_NOT_SET:
       break;
-  }
-  if (part.part_case() != v1::GenerateResponse::kDelta) {
-    usage_.prompt_tokens = usage_.cached_tokens = 0;
-    for (const Prompt& one : prompts_) {
-      usage_.prompt_tokens += one.tokens;
-      usage_.cached_tokens += one.cached_tokens;
-    }
   }
 }
 

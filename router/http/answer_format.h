@@ -57,15 +57,13 @@ class AnswerFormat {
   struct Prompt {
     std::vector<int32_t> token_ids;
     Json logprobs;  // vLLM's prompt_logprobs, if asked for
-    int32_t tokens = 0;
-    int64_t cached_tokens = 0;
   };
 
   // ---- what differs between the endpoints; `index` is the choice's
   virtual const char* object_name() const = 0;
   virtual const char* chunk_name() const = 0;
   virtual void OnStarted(size_t index, std::string* events) = 0;
-  virtual void OnPromptLogprobs(size_t index, const v1::PromptLogprobs& logprobs) = 0;
+  virtual void OnPromptLogprobs(size_t index, const v1::PromptLogprobs& part, bool first_part) = 0;
   virtual void OnDelta(size_t index, const v1::Delta& delta, std::string* events) = 0;
   virtual void OnFinished(size_t index, std::string* events) = 0;
   virtual Json ChoiceJson(size_t index) const = 0;

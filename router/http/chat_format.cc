@@ -32,7 +32,7 @@ class ChatFormat final : public AnswerFormat {
     Event(index, R"({"role":"assistant","content":""})", "null", "", *events);
   }
 
-  void OnPromptLogprobs(size_t, const v1::PromptLogprobs&) override {}
+  void OnPromptLogprobs(size_t, const v1::PromptLogprobs&, bool) override {}
 
   void OnDelta(size_t index, const v1::Delta& delta, std::string* events) override {
     Json logprobs = Json::array();

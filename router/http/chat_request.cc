@@ -124,7 +124,8 @@ absl::Status CheckTools(Fields& fields, const Json& tools) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ".function: expected an object with a name"));
     }
-    if (function->contains("parameters") && !(*function)["parameters"].is_object()) {
+    const auto parameters = function->find("parameters");
+    if (parameters != function->end() && !parameters->is_object() && !parameters->is_null()) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ".function.parameters: expected a JSON Schema object"));
     }
@@ -133,7 +134,9 @@ absl::Status CheckTools(Fields& fields, const Json& tools) {
 }
 
 Json ParametersOf(const Json& function) {
-  return function.contains("parameters") ? function["parameters"] : Json{{"type", "object"}};
+  const auto parameters = function.find("parameters");
+  const bool given = parameters != function.end() && !parameters->is_null();
+  return given ? *parameters : Json{{"type", "object"}};
 }
 
 // A list of at least one call of any of the tools.

@@ -23,11 +23,11 @@ class CompletionFormat final : public AnswerFormat {
 
   void OnStarted(size_t, std::string*) override {}
 
-  void OnPromptLogprobs(size_t index, const v1::PromptLogprobs& logprobs) override {
+  void OnPromptLogprobs(size_t index, const v1::PromptLogprobs& part, bool first_part) override {
     if (!api_.echo || logprobs_.empty()) return;
     const Prompt& prompt = prompts_[choices_[index].prompt];
-    if (!prompt.token_ids.empty()) logprobs_[index].AddFirst(prompt.token_ids[0]);
-    for (const auto& token : logprobs.tokens()) logprobs_[index].Add(token);
+    if (first_part && !prompt.token_ids.empty()) logprobs_[index].AddFirst(prompt.token_ids[0]);
+    for (const auto& token : part.tokens()) logprobs_[index].Add(token);
   }
 
   void OnDelta(size_t index, const v1::Delta& delta, std::string* events) override {

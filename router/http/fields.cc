@@ -83,7 +83,11 @@ std::optional<int64_t> Fields::Integer(absl::string_view name, IntegerRange rang
   if (value == nullptr) return std::nullopt;
   const std::optional<int64_t> number = WholeNumber(*value);
   if (number.has_value() && *number >= range.low && *number <= range.high) return number;
-  Fault(name, absl::StrCat("a whole number in [", range.low, ", ", range.high, "]"));
+  const bool unbounded = range.low == IntegerRange().low && range.high == IntegerRange().high;
+  // The type's own bounds say nothing of the field, unless they are what was hit.
+  Fault(name, unbounded && !number.has_value()
+                  ? "a whole number"
+                  : absl::StrCat("a whole number in [", range.low, ", ", range.high, "]"));
   return std::nullopt;
 }
 

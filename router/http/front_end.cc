@@ -18,6 +18,8 @@ namespace {
 
 constexpr size_t kRequestIdBytesKept = 128;
 constexpr char kModelsPath[] = "/v1/models";
+// How long a browser need not ask again.
+constexpr char kPreflightSeconds[] = "600";
 
 // What a client calls its request, if that can stand in a header and a log; else empty.
 std::string GivenRequestId(const HttpRequest& request) {
@@ -54,7 +56,7 @@ const FrontEnd::Route FrontEnd::kRoutes[] = {
 
 absl::StatusOr<std::unique_ptr<FrontEnd>> FrontEnd::Start(const FrontEndOptions& options,
                                                           Deps deps) {
-  auto front_end = std::make_unique<FrontEnd>(std::move(deps));
+  auto front_end = std::make_unique<FrontEnd>(std::move(deps), options.allowed_origins);
   HttpConnection::Hooks hooks;
   hooks.handle = [raw = front_end.get()](HttpRequest request,
                                          std::shared_ptr<HttpExchange> exchange) {
@@ -65,8 +67,10 @@ absl::StatusOr<std::unique_ptr<FrontEnd>> FrontEnd::Start(const FrontEndOptions&
   return front_end;
 }
 
-FrontEnd::FrontEnd(Deps deps)
-    : deps_(std::move(deps)), started_s_(absl::ToUnixSeconds(RealClock().Now())) {}
+FrontEnd::FrontEnd(Deps deps, std::vector<std::string> allowed_origins)
+    : deps_(std::move(deps)),
+      allowed_origins_(std::move(allowed_origins)),
+      started_s_(absl::ToUnixSeconds(RealClock().Now())) {}
 
 void FrontEnd::FinishDrain(absl::Duration timeout) {
   server_->BeginDrain();
@@ -86,6 +90,9 @@ void FrontEnd::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchang
   if (call.request_id.empty()) call.request_id = NewId("");
   const absl::string_view traceparent = request.Header("traceparent");
   if (!TraceIdOf(traceparent).empty()) call.traceparent = std::string(traceparent);
+  call.allow_origin = AllowOrigin(request.Header("origin"));
+  // Base URLs are written with a slash at their end, too.
+  if (request.path.size() > 1 && request.path.back() == '/') request.path.pop_back();
   call.request = std::move(request);
   call.exchange = std::move(exchange);
   call.now = RealClock().Now();
@@ -99,6 +106,7 @@ void FrontEnd::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchang
 
 void FrontEnd::Dispatch(const Route& route, Call& call) {
   const std::string& method = call.request.method;
+  if (method == "OPTIONS" && !call.allow_origin.empty()) return Preflight(route, call);
   const bool right = route.post ? method == "POST" : method == "GET" || method == "HEAD";
   if (!right) {
     HttpReply reply = ErrorReply(405, absl::StrCat(call.request.path, ": ", method, ", expected ",
@@ -115,6 +123,11 @@ void FrontEnd::Dispatch(const Route& route, Call& call) {
   if (route.post && !IsJson(call.request.Header("content-type"))) {
     return Reply(call, ErrorReply(415, "content-type: expected application/json"));
   }
+  const absl::string_view encoding = call.request.Header("content-encoding");
+  if (!encoding.empty() && !absl::EqualsIgnoreCase(encoding, "identity")) {
+    return Reply(call, ErrorReply(415, absl::StrCat("content-encoding: ", encoding,
+                                                    ", expected a body that is not compressed")));
+  }
   (this->*route.handle)(call);
 }
 
@@ -124,9 +137,32 @@ void FrontEnd::Reply(const Call& call, HttpReply reply) const {
   call.exchange->Reply(std::move(reply));
 }
 
+std::string FrontEnd::AllowOrigin(absl::string_view origin) const {
+  if (origin.empty()) return "";
+  for (const std::string& allowed : allowed_origins_) {
+    if (allowed == "*" || absl::EqualsIgnoreCase(allowed, origin)) {
+      return allowed == "*" ? allowed : std::string(origin);
+    }
+  }
+  return "";
+}
+
+void FrontEnd::Preflight(const Route& route, const Call& call) const {
+  HttpReply reply;
+  reply.headers.emplace_back("access-control-allow-methods", route.post ? "POST" : "GET, HEAD");
+  const absl::string_view wanted = call.request.Header("access-control-request-headers");
+  if (!wanted.empty()) reply.headers.emplace_back("access-control-allow-headers", wanted);
+  reply.headers.emplace_back("access-control-max-age", kPreflightSeconds);
+  Reply(call, std::move(reply));
+}
+
 HttpHeaders FrontEnd::HeadersOf(const Call& call) {
   HttpHeaders headers = {{"x-request-id", call.request_id}};
   if (!call.traceparent.empty()) headers.emplace_back("traceparent", call.traceparent);
+  if (call.allow_origin.empty()) return headers;
+  headers.emplace_back("access-control-allow-origin", call.allow_origin);
+  headers.emplace_back("access-control-expose-headers", "x-request-id, retry-after");
+  if (call.allow_origin != "*") headers.emplace_back("vary", "origin");
   return headers;
 }
 
@@ -134,7 +170,7 @@ void FrontEnd::Ask(const Call& call, std::function<HttpReply(RouterCore&, absl::
   // The reply is made in the router's turn and sent on the connection's.
   const auto run = [call, make = std::move(make)](RouterCore& core, absl::Time now) {
     auto reply = std::make_shared<HttpReply>(make(core, now));
-    reply->headers.emplace_back("x-request-id", call.request_id);
+    for (auto& header : HeadersOf(call)) reply->headers.push_back(std::move(header));
     call.exchange->Post([exchange = call.exchange, reply] { exchange->Reply(std::move(*reply)); });
   };
   if (!deps_.session.inbox.TryPush(Query{run})) {
@@ -197,20 +233,26 @@ void FrontEnd::Generate(Call& call, ApiRequest api, const char* id_prefix) {
 
 // ---- models and tokens
 
-Json FrontEnd::ModelJson() const {
+Json FrontEnd::ModelJson(int64_t context_tokens) const {
   const ModelIdentity& model = deps_.session.assets.identity;
-  return {{"id", model.served_name()}, {"object", "model"},
-          {"created", started_s_},     {"owned_by", "tandem"},
-          {"root", model.name},        {"max_model_len", model.context_tokens}};
+  return {{"id", model.served_name()}, {"object", "model"},  {"created", started_s_},
+          {"owned_by", "tandem"},      {"root", model.name}, {"max_model_len", context_tokens}};
 }
 
 void FrontEnd::Models(Call& call) {
   if (call.request.path == kModelsPath) {
-    return Reply(call, JsonReply({{"object", "list"}, {"data", Json::array({ModelJson()})}}));
+    return Ask(call, [this](RouterCore& core, absl::Time) {
+      return JsonReply(
+          {{"object", "list"}, {"data", Json::array({ModelJson(core.context_tokens())})}});
+    });
   }
   const std::string name = call.request.path.substr(sizeof(kModelsPath));
   const ModelIdentity& model = deps_.session.assets.identity;
-  if (model.Serves(name)) return Reply(call, JsonReply(ModelJson()));
+  if (model.Serves(name)) {
+    return Ask(call, [this](RouterCore& core, absl::Time) {
+      return JsonReply(ModelJson(core.context_tokens()));
+    });
+  }
   Reply(call, ErrorReply(404, absl::StrCat("model: \"", name,
                                            "\" is not served here, this router serves \"",
                                            model.served_name(), "\"")));
@@ -239,15 +281,20 @@ absl::StatusOr<Json> FrontEnd::TokenizeJson(const Call& call) const {
     ids.push_back(id);
     if (strings) texts.push_back(assets.tokenizer->Decode({id}, /*skip_special_tokens=*/false));
   }
-  return Json{{"count", ids.size()},
-              {"max_model_len", assets.identity.context_tokens},
-              {"tokens", ids},
-              {"token_strs", strings ? texts : Json()}};
+  return Json{{"count", ids.size()}, {"tokens", ids}, {"token_strs", strings ? texts : Json()}};
 }
 
 void FrontEnd::Tokenize(Call& call) {
   const absl::StatusOr<Json> json = TokenizeJson(call);
-  Reply(call, json.ok() ? JsonReply(*json) : ErrorReply(json.status()));
+  if (!json.ok()) return Reply(call, ErrorReply(json.status()));
+  // Many tokens are written here, not in the router's turn.
+  std::string members = JsonText(*json);
+  members.pop_back();
+  call.request.body.clear();  // not to be carried there
+  Ask(call, [members = std::move(members)](RouterCore& core, absl::Time) {
+    return HttpReply{.body =
+                         absl::StrCat(members, ",\"max_model_len\":", core.context_tokens(), "}")};
+  });
 }
 
 absl::StatusOr<Json> FrontEnd::DetokenizeJson(const Call& call) const {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "router/http/api_keys.h"
@@ -23,6 +24,8 @@ namespace tandem::router {
 
 struct FrontEndOptions {
   HttpServerOptions server;
+  // Whose pages may call from a browser, such as "https://chat.example"; "*" = anybody's.
+  std::vector<std::string> allowed_origins;
 };
 
 class FrontEnd {
@@ -37,7 +40,7 @@ class FrontEnd {
 
   static absl::StatusOr<std::unique_ptr<FrontEnd>> Start(const FrontEndOptions& options, Deps deps);
 
-  explicit FrontEnd(Deps deps);
+  FrontEnd(Deps deps, std::vector<std::string> allowed_origins);
 
   const std::string& address() const { return server_->address(); }
   // From now on completions are refused with 503 and /ready says no.
@@ -54,7 +57,8 @@ class FrontEnd {
     HttpRequest request;
     std::shared_ptr<HttpExchange> exchange;
     std::string request_id;
-    std::string traceparent;  // valid, or empty
+    std::string traceparent;   // valid, or empty
+    std::string allow_origin;  // whose pages may read the answer; empty: no page is told
     absl::Time now;
     ApiKeys::Key* key = nullptr;
   };
@@ -69,7 +73,11 @@ class FrontEnd {
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void Dispatch(const Route& route, Call& call);
   void Reply(const Call& call, HttpReply reply) const;
-  // x-request-id, and traceparent if one came.
+  // "*", the origin itself if it is allowed, or empty.
+  std::string AllowOrigin(absl::string_view origin) const;
+  // Answers what a browser asks before it lets a page call `route`.
+  void Preflight(const Route& route, const Call& call) const;
+  // x-request-id, traceparent if one came, and what a page of an allowed origin may read.
   static HttpHeaders HeadersOf(const Call& call);
   // Runs `make` in the router's turn and sends its reply.
   void Ask(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make);
@@ -90,10 +98,11 @@ class FrontEnd {
   bool Strict(const Call& call, const Json& body) const;
   absl::StatusOr<Json> TokenizeJson(const Call& call) const;
   absl::StatusOr<Json> DetokenizeJson(const Call& call) const;
-  Json ModelJson() const;
+  Json ModelJson(int64_t context_tokens) const;
   std::string NewId(absl::string_view prefix) const;
 
   const Deps deps_;
+  const std::vector<std::string> allowed_origins_;
   const int64_t started_s_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<HttpServer> server_;

@@ -82,9 +82,10 @@ Json CompletionLogprobs::Take() {
   return object;
 }
 
-Json PromptLogprobsJson(const LogprobsStyle& style,
-                        const google::protobuf::RepeatedPtrField<v1::GeneratedToken>& tokens) {
-  Json list = Json::array({nullptr});
+void AddPromptLogprobs(const LogprobsStyle& style,
+                       const google::protobuf::RepeatedPtrField<v1::GeneratedToken>& tokens,
+                       Json& list) {
+  if (list.is_null()) list = Json::array({nullptr});
   for (const v1::GeneratedToken& token : tokens) {
     Json entries = Json::object();
     const auto add = [&](int32_t id, float logprob, int32_t rank) {
@@ -98,7 +99,6 @@ Json PromptLogprobsJson(const LogprobsStyle& style,
     }
     list.push_back(std::move(entries));
   }
-  return list;
 }
 
 }  // namespace tandem::router

@@ -41,8 +41,9 @@ class CompletionLogprobs {
 };
 
 // vLLM's prompt_logprobs: a list with null, then {"17": {"logprob", "rank", "decoded_token"}…} for
-// each further token of the prompt.
-Json PromptLogprobsJson(const LogprobsStyle& style,
-                        const google::protobuf::RepeatedPtrField<v1::GeneratedToken>& tokens);
+// each further token of the prompt. Appends to `list`, which is null before the first of them.
+void AddPromptLogprobs(const LogprobsStyle& style,
+                       const google::protobuf::RepeatedPtrField<v1::GeneratedToken>& tokens,
+                       Json& list);
 
 }  // namespace tandem::router

@@ -33,7 +33,10 @@ std::string TypeOf(int http_status) {
 
 Json CodeOf(int http_status, const absl::Status& status) {
   if (status.code() == absl::StatusCode::kUnimplemented) return "unsupported_parameter";
-  if (absl::StrContains(status.message(), "the context of ")) return "context_length_exceeded";
+  for (const char* bound :
+       {"the context of ", "the model's context is ", "the largest decode node holds "}) {
+    if (absl::StrContains(status.message(), bound)) return "context_length_exceeded";
+  }
   if (http_status == 401) return "invalid_api_key";
   if (http_status == 404 && absl::StartsWith(status.message(), "model: ")) {
     return "model_not_found";

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -18,6 +19,20 @@ namespace http = boost::beast::http;
 constexpr size_t kKeptBytesMax = 16384;
 
 absl::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+// A target's path without its percent-encoding: names of models may have any character, a slash
+// among them. What is no encoding stays as it is.
+std::string DecodedPath(absl::string_view path) {
+  std::string decoded;
+  for (size_t i = 0; i < path.size(); ++i) {
+    const absl::string_view digits = path.substr(i + 1, 2);
+    const bool encoded = path[i] == '%' && digits.size() == 2 && absl::ascii_isxdigit(digits[0]) &&
+                         absl::ascii_isxdigit(digits[1]);
+    decoded += encoded ? absl::HexStringToBytes(digits) : std::string(1, path[i]);
+    if (encoded) i += digits.size();
+  }
+  return decoded;
+}
 
 RequestReader::Fault FaultOf(const boost::system::error_code& error, const ReaderLimits& limits) {
   if (error == http::error::body_limit) {
@@ -93,7 +108,7 @@ RequestReader::Result RequestReader::Finish() {
   request.chunked_allowed = message.version() >= 11;
   request.method = std::string(message.method_string());
   const absl::string_view target = View(message.target());
-  request.path = std::string(target.substr(0, target.find('?')));
+  request.path = DecodedPath(target.substr(0, target.find('?')));
   for (const auto& field : message) {
     request.headers.emplace_back(absl::AsciiStrToLower(View(field.name_string())),
                                  std::string(field.value()));

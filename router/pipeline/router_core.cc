@@ -69,6 +69,11 @@ absl::Status RouterCoreImpl::CheckAdmission(const RequestInput& input) const {
   return absl::OkStatus();
 }
 
+int64_t RouterCoreImpl::context_tokens() const {
+  const int64_t capacity = fleet_.decode_capacity_tokens();
+  return capacity > 0 ? std::min<int64_t>(capacity, model_.context_tokens) : model_.context_tokens;
+}
+
 absl::Status RouterCoreImpl::Submit(RequestInput input, absl::Time now) {
   NoteTime(now);
   RETURN_IF_ERROR(CheckAdmission(input));
@@ -257,7 +262,9 @@ void RouterCoreImpl::NodeLost(NodeKey key, const absl::Status& why, absl::Time n
   const Node* node = fleet_.Find(key);
   if (node == nullptr) return;
   const std::string id = node->id.value();
-  Log(LogLevel::kWarning, "node lost", {{"node_id", id}, {"why", why.ToString()}});
+  // One that drained has said so before.
+  Log(node->draining ? LogLevel::kInfo : LogLevel::kWarning,
+      node->draining ? "node left" : "node lost", {{"node_id", id}, {"why", why.ToString()}});
   index_.DropNode(node->slot);
   fleet_.Remove(key);
   // Commands already waiting for its stream would be sent to nobody.

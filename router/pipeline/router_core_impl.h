@@ -43,6 +43,7 @@ class RouterCoreImpl final : public RouterCore {
   v1::GetStatusResponse GetStatus(absl::Time now) const override;
   void SetStreamsRefused(int64_t count) override { streams_refused_ = count; }
   std::string numerics_id() const override { return fleet_.numerics_id(); }
+  int64_t context_tokens() const override;
   int64_t requests_running() const override { return static_cast<int64_t>(groups_.size()); }
 
   const Fleet& fleet() const { return fleet_; }

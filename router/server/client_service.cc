@@ -135,11 +135,11 @@ grpc::ServerUnaryReactor* ClientService::GetModel(grpc::CallbackServerContext* c
   response->set_name(assets_.identity.served_name());
   response->set_architecture(assets_.architecture);
   response->set_fingerprint(assets_.identity.fingerprint);
-  response->set_context_tokens(assets_.identity.context_tokens);
   response->set_vocab_size(assets_.identity.vocab_size);
   for (const TokenId id : assets_.eos_token_ids) response->add_stop_token_ids(id);
   return Ask(context, [response](RouterCore& core, absl::Time) {
     response->set_numerics_id(core.numerics_id());
+    response->set_context_tokens(static_cast<int32_t>(core.context_tokens()));
   });
 }
 

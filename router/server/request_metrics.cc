@@ -20,6 +20,40 @@ MetricLabels With(MetricLabels labels, const MetricLabels& more) {
   return labels;
 }
 
+// What a node that has not gone says of itself.
+void AddLoadAndCounters(const v1::NodeStatus& node, const MetricLabels& labels,
+                        MetricRegistry& page) {
+  const auto add = [&](const char* name, const char* help, int64_t value) {
+    page.AddGauge(name, help, labels).Set(static_cast<double>(value));
+  };
+  const v1::NodeLoad& load = node.load();
+  add("tandem_node_blocks_used", "KV blocks held by sequences and leases.", load.blocks_used());
+  add("tandem_node_blocks_cached", "KV blocks kept as prefix cache.", load.blocks_cached());
+  add("tandem_node_blocks", "KV blocks in all.", load.blocks_total());
+  add("tandem_node_sequences_running", "Sequences in the node's batch.", load.sequences_running());
+  add("tandem_node_sequences_waiting", "Sequences that wait for a place in the node's batch.",
+      load.sequences_waiting());
+  const v1::NodeCounters& counters = node.counters();
+  add("tandem_node_kv_refused",
+      "What the node's KV plane refused: connections and messages of strangers, and frames that "
+      "fail a check, as do late ones of requests that are over.",
+      counters.kv_connections_refused() + counters.kv_messages_dropped() +
+          counters.kv_frames_rejected());
+  const auto count = [&](const char* name, const char* help, int64_t value) {
+    page.AddCounter(name, help, labels).Add(static_cast<double>(value));
+  };
+  count("tandem_node_kv_sent_bytes_total", "KV that the node has sent to others.",
+        counters.kv_bytes_sent());
+  count("tandem_node_kv_received_bytes_total", "KV that others have sent to the node.",
+        counters.kv_bytes_received());
+  count("tandem_node_computed_prompt_tokens_total", "Prompt tokens that the node has computed.",
+        counters.prompt_tokens().computed());
+  count("tandem_node_generated_tokens_total", "Tokens that the node has generated.",
+        counters.generated_tokens());
+  count("tandem_node_preemptions_total", "Sequences that lost their blocks to others.",
+        counters.preemptions());
+}
+
 }  // namespace
 
 RequestMetrics::Pair RequestMetrics::CounterPair(const char* ours, const char* alias,
@@ -84,7 +118,8 @@ void RequestMetrics::OnFinished(const v1::Finished& finished, absl::Duration sin
   prompt_tokens_.Add(usage.prompt_tokens());
   cache_queries_.Add(usage.prompt_tokens());
   cached_tokens_.Add(usage.cached_tokens());
-  prompt_size_.Record(usage.prompt_tokens());
+  // Of the answers to one prompt, one has its tokens.
+  if (usage.prompt_tokens() > 0) prompt_size_.Record(usage.prompt_tokens());
   output_size_.Record(usage.output_tokens());
   total_s_.Record(absl::ToDoubleSeconds(since_submit));
   queue_s_.Record(finished.timing().queue_ms() / 1000);
@@ -104,10 +139,10 @@ void RequestMetrics::OnFailed() { failed_.Add(1); }
 
 std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
                                  int64_t http_connections) const {
-  MetricRegistry gauges;
+  MetricRegistry page;
   const auto add = [&](const char* name, const char* help, double value,
                        const MetricLabels& labels = {}) {
-    gauges.AddGauge(name, help, labels).Set(value);
+    page.AddGauge(name, help, labels).Set(value);
   };
   const v1::RouterStatus& router = status.router();
   const auto running = static_cast<double>(router.requests_running() - router.requests_queued());
@@ -127,27 +162,16 @@ std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
     const MetricLabels labels = {{"node", node.node_id()}, {"role", node.role()}};
     add("tandem_node_ready", "1 while the node takes work.", node.state() == "ready" ? 1 : 0,
         labels);
-    add("tandem_node_blocks_used", "KV blocks held by sequences and leases.",
-        static_cast<double>(node.load().blocks_used()), labels);
-    add("tandem_node_blocks_cached", "KV blocks kept as prefix cache.",
-        static_cast<double>(node.load().blocks_cached()), labels);
-    add("tandem_node_blocks", "KV blocks in all.", static_cast<double>(node.load().blocks_total()),
-        labels);
-    add("tandem_node_kv_refused",
-        "KV connections, messages and frames of others than its peers that the node refused.",
-        static_cast<double>(node.counters().kv_connections_refused() +
-                            node.counters().kv_messages_dropped() +
-                            node.counters().kv_frames_rejected()),
-        labels);
-    add("tandem_node_sequences_running", "Sequences in the node's batch.",
-        static_cast<double>(node.load().sequences_running()), labels);
+    // What it last said holds no more.
+    if (node.state() == "lost") continue;
+    AddLoadAndCounters(node, labels, page);
     if (node.role() != "decode") continue;
     used += static_cast<double>(node.load().blocks_used());
     total += static_cast<double>(node.load().blocks_total());
   }
   add("vllm:kv_cache_usage_perc", "Share of the decode nodes' KV blocks in use; 1 = all.",
       total > 0 ? used / total : 0, model_label_);
-  return absl::StrCat(registry_.Text(), gauges.Text());
+  return absl::StrCat(registry_.Text(), page.Text());
 }
 
 }  // namespace tandem::router

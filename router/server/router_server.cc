@@ -66,6 +66,7 @@ class RouterServerImpl final : public RouterServer {
       FrontEndOptions http;
       http.server.address = options.http_address;
       http.server.threads = options.http_threads;
+      http.allowed_origins = options.allowed_origins;
       ASSIGN_OR_RETURN(
           front_end_,
           FrontEnd::Start(

@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -23,8 +24,9 @@ struct RouterServerOptions {
   // The OpenAI-compatible HTTP API, host:port; empty = none.
   std::string http_address;
   int http_threads = 2;
-  std::string api_keys;      // a file, see router/http/api_keys.h; empty = anybody may ask
-  std::string fleet_secret;  // that nodes must hold; empty = anybody may join
+  std::string api_keys;  // a file, see router/http/api_keys.h; empty = anybody may ask
+  std::vector<std::string> allowed_origins;  // whose pages may call the HTTP API; "*" = any
+  std::string fleet_secret;                  // that nodes must hold; empty = anybody may join
   RouterOptions core;
   int64_t inbox_max = 65536;
   int64_t traces_max = 1024;  // finished requests whose timing is kept for GetTrace

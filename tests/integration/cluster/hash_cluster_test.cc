@@ -49,6 +49,20 @@ std::vector<int32_t> Oracle(const v1::GenerateRequest& request) {
   return {tokens.begin() + static_cast<ptrdiff_t>(prompt), tokens.end()};
 }
 
+TEST(ClusterLog, HasNoWarningsOfSettingsOfOtherVersionsOfUcx) {
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256",
+                                                         "--local-prefill-tokens=0"}));
+  v1::GenerateRequest request;
+  request.set_text(std::string(100, 'p'));
+  request.mutable_stop()->set_max_tokens(2);
+  const Answer answer = cluster->Generate(request);
+  ASSERT_OK(answer.status);
+  EXPECT_GT(answer.finished.route().kv_bytes_moved(), 0);
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+  // UCX's lines come with its standard output, which a pipe may get as late as at the end.
+  EXPECT_THAT(cluster->LinesWith(" UCX "), ::testing::IsEmpty());
+}
+
 class HashCluster : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(HashCluster, EqualsTheOracleAndMovesItsKv) {

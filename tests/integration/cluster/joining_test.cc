@@ -1,6 +1,6 @@
 // Goal: nodes started apart from `tandem up` join its fleet if they hold the secret that it was
-// given, with its routers' addresses as it prints them, and nobody joins a fleet whose secret was
-// drawn for the run.
+// given, with its routers' addresses as it prints them, nobody joins a fleet whose secret was drawn
+// for the run, and one that leaves in order alarms nobody.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -66,6 +66,29 @@ TEST_F(Joining, WhoHoldsTheSecretOfTheFile) {
     EXPECT_FALSE(stranger->AwaitLine(kRefused).empty()) << stranger->log();
     EXPECT_EQ(stranger->log().find(kJoined), std::string::npos);
   }
+}
+
+TEST_F(Joining, WhoLeavesInOrderAlarmsNobody) {
+  const std::string file = SecretFile("of this fleet");
+  ASSERT_OK_AND_ASSIGN(const auto cluster, Up({"--fleet-secret-file=" + file}));
+  const std::string marker = "nodes join on ";
+  const auto member = Node(After(marker, cluster->LinesWith(marker)), file);
+  ASSERT_FALSE(member->AwaitLine(kJoined).empty()) << member->log();
+  member->Signal(SIGTERM);
+  EXPECT_EQ(member->AwaitEnd(), "exit code 0");
+  EXPECT_EQ(member->log().find("WARN"), std::string::npos) << member->log();
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+  // An idle node may be gone before its word of that has come.
+  const bool heard = !cluster->LinesWith("node drains node_id=apart").empty();
+  EXPECT_EQ(cluster->LinesWith("node left node_id=apart").empty(), !heard);
+  EXPECT_EQ(cluster->LinesWith("node lost node_id=apart").empty(), heard);
+}
+
+TEST_F(Joining, WhoFindsNoRouterSaysWhere) {
+  const auto node = Node("127.0.0.1:1", SecretFile("of this fleet"));
+  const std::string line = node->AwaitLine("cannot reach router");
+  EXPECT_NE(line.find("address=127.0.0.1:1"), std::string::npos) << node->log();
+  EXPECT_NE(line.find("refused"), std::string::npos) << line;
 }
 
 TEST_F(Joining, NobodyWhereTheSecretWasDrawn) {

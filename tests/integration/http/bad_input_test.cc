@@ -186,6 +186,14 @@ TEST_F(BadHttp, PathsMethodsAndTypes) {
                 "content-length: 2\r\n\r\n{}")
                 .status,
             415);
+  const HttpAnswer packed =
+      Ask(http(), PostOf("/v1/completions", "\x1f\x8b", "content-encoding: gzip\r\n"));
+  ExpectError(packed, {"", 415, "content-encoding", "gzip"});
+  EXPECT_EQ(
+      Ask(http(), PostOf("/v1/completions/", R"({"prompt":"x"})", "content-encoding: identity\r\n"))
+          .status,
+      200);
+  EXPECT_EQ(Ask(http(), GetOf("/v1/models/")).Json()["object"], "list");
   EXPECT_EQ(Ask(http(), PostOf("/detokenize", R"({"tokens":[1,99999]})")).status, 400);
   EXPECT_EQ(Ask(http(), PostOf("/tokenize", R"({"prompt":[1]})")).status, 400);
 }

@@ -1,6 +1,7 @@
 // Goal: what clients of a whole cluster rely on beside plain answers: streams end whole when the
 // router drains, trace ids reach headers and logs, keys hold over gRPC as over HTTP, a lost call is
-// resumed at once under its own request id, and constraints hold for every one of several answers.
+// resumed at once under its own request id, constraints hold for every one of several answers, and
+// pages of allowed origins, and of no others, may call from a browser.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 
@@ -228,6 +229,71 @@ TEST(HttpFeatures, ConstraintsHoldForEachOfSeveralAnswers) {
     EXPECT_EQ(cluster->Stop(), "exit code 0");
   }
   EXPECT_EQ(seen.size(), 1u) << "topologies differ";
+}
+
+TEST(HttpFeatures, PagesOfAllowedOriginsMayCall) {
+  const std::string body = R"({"prompt":"x","max_tokens":2,"stream":true})";
+  const std::string wanted =
+      "access-control-request-method: POST\r\n"
+      "access-control-request-headers: authorization,content-type\r\n";
+  const auto preflight = [&](const std::string& origin) {
+    return "OPTIONS /v1/completions HTTP/1.1\r\nhost: t\r\norigin: " + origin + "\r\n" + wanted +
+           "\r\n";
+  };
+  const std::string chat = "https://chat.example", other = "https://other.example";
+  ASSERT_OK_AND_ASSIGN(auto cluster,
+                       TestCluster::Start({"--engine=hash", "--kv-blocks=256",
+                                           "--allowed-origins=https://app.example," + chat}));
+  const HttpAnswer asked = Ask(cluster->http_address(), preflight(chat));
+  EXPECT_EQ(asked.status, 200);
+  EXPECT_EQ(asked.Header("access-control-allow-origin"), chat);
+  EXPECT_EQ(asked.Header("access-control-allow-methods"), "POST");
+  EXPECT_EQ(asked.Header("access-control-allow-headers"), "authorization,content-type");
+  EXPECT_EQ(asked.Header("vary"), "origin");
+  // The answer itself, whole or streamed, and what is asked of the router's own turn.
+  const HttpAnswer streamed =
+      Ask(cluster->http_address(), PostOf("/v1/completions", body, "origin: " + chat + "\r\n"));
+  EXPECT_EQ(streamed.status, 200);
+  EXPECT_EQ(streamed.Header("access-control-allow-origin"), chat);
+  for (const char* path : {"/v1/models", "/health", "/none"}) {
+    const HttpAnswer got = Ask(cluster->http_address(), GetOf(path, "origin: " + chat + "\r\n"));
+    EXPECT_EQ(got.status, path == std::string("/none") ? 404 : 200);
+    EXPECT_EQ(got.Header("access-control-allow-origin"), chat) << path;
+  }
+  const HttpAnswer refused = Ask(cluster->http_address(), preflight(other));
+  EXPECT_EQ(refused.status, 405);
+  EXPECT_EQ(refused.Header("access-control-allow-origin"), "");
+  EXPECT_EQ(Ask(cluster->http_address(), GetOf("/v1/models", "origin: " + other + "\r\n"))
+                .Header("access-control-allow-origin"),
+            "");
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+
+  ASSERT_OK_AND_ASSIGN(
+      cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256", "--allowed-origins=*"}));
+  EXPECT_EQ(Ask(cluster->http_address(), preflight(other)).Header("access-control-allow-origin"),
+            "*");
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+TEST(HttpFeatures, TheLongestServedIsWhatTheNodesHold) {
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=20"}));
+  constexpr int kTokens = 20 * 32;
+  const std::string& http = cluster->http_address();
+  EXPECT_EQ(Ask(http, GetOf("/v1/models")).Json()["data"][0]["max_model_len"], kTokens);
+  EXPECT_EQ(Ask(http, GetOf("/v1/models/hash")).Json()["max_model_len"], kTokens);
+  EXPECT_EQ(Ask(http, PostOf("/tokenize", R"({"prompt":"ab"})")).Json()["max_model_len"], kTokens);
+  ASSERT_OK_AND_ASSIGN(const v1::GetModelResponse model, cluster->client().GetModel());
+  EXPECT_EQ(model.context_tokens(), kTokens);
+  for (const int tokens : {kTokens, kTokens + 1}) {
+    SCOPED_TRACE(tokens);
+    const json body = {{"prompt", std::string(static_cast<size_t>(tokens) - 1, 'p')},
+                       {"max_tokens", 1}};
+    const HttpAnswer answer = Ask(http, PostOf("/v1/completions", body.dump()));
+    EXPECT_EQ(answer.status, tokens == kTokens ? 200 : 400) << answer.body;
+    if (answer.status != 400) continue;
+    EXPECT_EQ(answer.Json()["error"]["code"], "context_length_exceeded");
+  }
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
 }
 
 TEST(HttpFeatures, ToolChoiceDecidesTheFormOfTheAnswer) {

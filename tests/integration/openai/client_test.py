@@ -64,7 +64,7 @@ class HashEngine(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.cluster = Cluster("--engine=hash", "--prefill=1", "--decode=1", "--kv-blocks=512",
-                              "--local-prefill-tokens=0")
+                              "--local-prefill-tokens=0", "--served-model-name=hash,org/hash 1%")
         cls.client = cls.cluster.client()
 
     @classmethod
@@ -81,6 +81,9 @@ class HashEngine(unittest.TestCase):
         models = self.client.models.list().data
         self.assertEqual([model.id for model in models], ["hash"])
         self.assertEqual(self.client.models.retrieve("hash").owned_by, "tandem")
+        # Names like those of a model hub; the client writes the slash as %2F.
+        self.assertEqual(self.client.models.retrieve("org/hash 1%").id, "hash")
+        self.assertEqual(self.complete(model="org/hash 1%").choices[0].text, self.complete().choices[0].text)
         with self.assertRaises(openai.NotFoundError):
             self.client.models.retrieve("other")
 
@@ -95,6 +98,20 @@ class HashEngine(unittest.TestCase):
         long = "p" * 320
         self.complete(prompt=long)
         self.assertGreaterEqual(self.complete(prompt=long).usage.prompt_tokens_details.cached_tokens, 256)
+        several = self.complete(prompt=long, n=3, temperature=1.0).usage
+        self.assertEqual((several.prompt_tokens, several.completion_tokens), (320, 24))
+        self.assertGreaterEqual(several.prompt_tokens_details.cached_tokens, 256)
+
+    def test_usage_so_far_stands_in_every_chunk(self):
+        chat = {"messages": [{"role": "user", "content": "Hi"}], "model": "hash", "max_tokens": 5}
+        options = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+        for chunks in (list(self.complete(**options)),
+                       list(self.client.chat.completions.create(**chat, **options))):
+            last = chunks[-1].usage
+            self.assertGreater(last.prompt_tokens, 0)
+            self.assertTrue(all(c.usage.prompt_tokens == last.prompt_tokens for c in chunks))
+            counts = [c.usage.completion_tokens for c in chunks]
+            self.assertEqual(counts, sorted(counts))
 
     def test_streams_join_to_the_whole_answer(self):
         whole = self.complete(max_tokens=40)
@@ -132,6 +149,22 @@ class HashEngine(unittest.TestCase):
         self.assertEqual(logprobs.text_offset[0], 0)
         for token, value, tops in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs):
             self.assertEqual(tops[token], value)
+
+    def test_logprobs_of_a_long_prompt(self):
+        # The router is told of them in parts of 1,024 tokens.
+        prompt = "".join(chr(ord("a") + i * 7 % 26) for i in range(2500))
+        whole = self.complete(prompt=prompt, echo=True, logprobs=1, max_tokens=1).choices[0]
+        logprobs = whole.logprobs
+        self.assertEqual("".join(logprobs.tokens), whole.text)
+        self.assertEqual(len(logprobs.token_logprobs), 2501)
+        self.assertIsNone(logprobs.token_logprobs[0])
+        self.assertNotIn(None, logprobs.token_logprobs[1:])
+        self.assertEqual(logprobs.text_offset, list(range(2501)))
+        scored = self.complete(prompt=prompt, max_tokens=1, extra_body={"prompt_logprobs": 0})
+        entries = scored.choices[0].model_extra["prompt_logprobs"]
+        self.assertEqual(len(entries), 2500)
+        self.assertEqual([entry[str(ord(c))]["logprob"] for entry, c in zip(entries[1:], prompt[1:])],
+                         logprobs.token_logprobs[1:2500])
 
     def test_stop_strings_end_the_answer(self):
         text = self.complete(max_tokens=30, temperature=0).choices[0].text

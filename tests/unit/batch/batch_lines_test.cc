@@ -32,14 +32,17 @@ TEST(BatchLine, OpenAisFormIsRead) {
       const BatchRequest batch,
       ParseBatchLine(
           R"({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body":
-              {"model": "m", "messages": [{"role": "system", "content": "s"},
-                                          {"role": "user", "content": "u"}],
+              {"model": "m", "messages": [{"role": "developer", "content": "s"},
+                                          {"role": "user", "content": [{"type": "text", "text": "u"},
+                                                                       {"type": "text", "text": "v"}]}],
                "max_completion_tokens": 7, "temperature": 0, "seed": 5, "stop": "x",
-               "logit_bias": {"3": -1.5}, "user": "ignored", "stream": null}})",
+               "logit_bias": {"3": -1.5}, "user": "ignored", "service_tier": "flex", "stream": null}})",
           4, Defaults()));
   EXPECT_EQ(batch.custom_id, "a");
   ASSERT_EQ(batch.request.chat().messages_size(), 2);
-  EXPECT_EQ(batch.request.chat().messages(1).content(), "u");
+  EXPECT_EQ(batch.request.chat().messages(0).role(), "system");
+  EXPECT_EQ(batch.request.chat().messages(0).content(), "s");
+  EXPECT_EQ(batch.request.chat().messages(1).content(), "u\nv");
   EXPECT_EQ(batch.request.model(), "m");
   EXPECT_EQ(batch.request.stop().max_tokens(), 7);
   EXPECT_THAT(batch.request.stop().stop(), ElementsAre("x"));
@@ -85,6 +88,11 @@ TEST(BatchLine, WhatIsWrongIsNamed) {
       {R"({"prompt": 5})", "prompt: "},
       {R"({"messages": "hi"})", "messages: "},
       {R"({"messages": [{"role": "user"}]})", "messages[0]: "},
+      {R"({"messages": [{"role": "user", "content": []}]})", "messages[0]: "},
+      {R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})",
+       "messages[0]: "},
+      {R"({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]})",
+       "messages[0]: "},
       {R"({"prompt": "a", "n": 2})", "n: expected 1"},
       {R"({"prompt": "a", "temprature": 1})", "temprature: not served"},
       {R"({"prompt": "a", "tools": []})", "tools: not served"},

@@ -154,6 +154,13 @@ TEST(Chat, LogprobsAndTools) {
   ASSERT_OK_AND_ASSIGN(api, Chat(tools + R"(,"tool_choice":"required")"));
   EXPECT_EQ(api.tool_mode, ToolMode::kRequired);
   EXPECT_THAT(api.requests[0].guided().json_schema(), HasSubstr(R"("enum":["f"])"));
+  // Clients write out what was left unsaid.
+  const std::string bare =
+      R"(,"tools":[{"type":"function","function":{"name":"f","parameters":null}}])";
+  for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"f"}})"}) {
+    ASSERT_OK_AND_ASSIGN(api, Chat(absl::StrCat(bare, R"(,"tool_choice":)", choice)));
+    EXPECT_THAT(api.requests[0].guided().json_schema(), HasSubstr(R"({"type":"object"})"));
+  }
   EXPECT_THAT(Chat(tools + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tool_choice.function.name")));
 }

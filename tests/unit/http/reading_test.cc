@@ -55,6 +55,21 @@ TEST(RequestReader, FindsRequestsInAnySplit) {
   }
 }
 
+TEST(RequestReader, DecodesPathsAndLeavesWhatIsNoEncoding) {
+  const std::vector<std::pair<std::string, std::string>> targets = {
+      {"/v1/models/meta-llama%2FLlama-3.1-8B", "/v1/models/meta-llama/Llama-3.1-8B"},
+      {"/v1/%6dodels?a=%2F", "/v1/models"},
+      {"/%e2%82%AC", "/\xe2\x82\xac"},
+      {"/100%", "/100%"},
+      {"/%2", "/%2"},
+      {"/%zz%41%", "/%zzA%"}};
+  for (const auto& [target, path] : targets) {
+    const auto requests = ReadAll("GET " + target + " HTTP/1.1\r\nhost: x\r\n\r\n", 100);
+    ASSERT_EQ(requests.size(), 1u) << target;
+    EXPECT_EQ(requests[0].path, path);
+  }
+}
+
 TEST(RequestReader, BoundsHeadersAndBodies) {
   RequestReader reader({.header_bytes_max = 1000, .body_bytes_max = 10});
   reader.Append("POST / HTTP/1.1\r\ncontent-length: 11\r\n\r\n");

@@ -1,0 +1,79 @@
+// Goal: the page for Prometheus counts what happened: a prompt's tokens once however many answers
+// it has, each node's counters as counters, and no blocks of nodes that are gone.
+#include "router/server/request_metrics.h"
+
+#include <gmock/gmock.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Answers to one prompt: one of them has its tokens.
+v1::Finished FinishedOf(int32_t prompt_tokens, int32_t output_tokens) {
+  v1::Finished finished;
+  finished.set_reason(v1::FINISH_REASON_LENGTH);
+  finished.mutable_usage()->set_prompt_tokens(prompt_tokens);
+  finished.mutable_usage()->set_output_tokens(output_tokens);
+  return finished;
+}
+
+TEST(RequestMetrics, APromptOfSeveralAnswersCountsOnce) {
+  RequestMetrics metrics("m");
+  for (const int32_t prompt_tokens : {100, 0, 0}) {
+    metrics.OnFinished(FinishedOf(prompt_tokens, 7), absl::Seconds(1));
+  }
+  const std::string text = metrics.Text({}, 0);
+  for (const char* name : {"tandem_prompt_tokens", "vllm:request_prompt_tokens"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("\n", name, "_count{model_name=\"m\"} 1\n")));
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("\n", name, "_sum{model_name=\"m\"} 100\n")));
+    EXPECT_THAT(text, HasSubstr(absl::StrCat(name, "_bucket{model_name=\"m\",le=\"1\"} 0\n")));
+  }
+  EXPECT_THAT(text, HasSubstr("vllm:request_generation_tokens_count{model_name=\"m\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:prompt_tokens_total{model_name=\"m\"} 100\n"));
+}
+
+TEST(RequestMetrics, NodesCountersAreCounters) {
+  v1::GetStatusResponse status;
+  for (const char* role : {"prefill", "decode"}) {
+    v1::NodeStatus& node = *status.add_nodes();
+    node.set_node_id(absl::StrCat(role, "-0"));
+    node.set_role(role);
+    node.mutable_counters()->set_kv_bytes_sent(role[0] == 'p' ? 4096 : 0);
+    node.mutable_counters()->set_kv_bytes_received(role[0] == 'p' ? 0 : 4096);
+    node.mutable_counters()->mutable_prompt_tokens()->set_computed(33);
+  }
+  const std::string text = RequestMetrics("m").Text(status, 0);
+  EXPECT_THAT(text, HasSubstr("# TYPE tandem_node_kv_sent_bytes_total counter\n"));
+  EXPECT_THAT(text, HasSubstr("tandem_node_kv_sent_bytes_total{node=\"prefill-0\",role=\"prefill\"}"
+                              " 4096\n"));
+  EXPECT_THAT(text, HasSubstr("tandem_node_kv_received_bytes_total{node=\"decode-0\","
+                              "role=\"decode\"} 4096\n"));
+  EXPECT_THAT(text, HasSubstr("tandem_node_computed_prompt_tokens_total{node=\"decode-0\","
+                              "role=\"decode\"} 33\n"));
+  EXPECT_THAT(text, Not(HasSubstr("# TYPE tandem_node_generated_tokens_total gauge")));
+}
+
+TEST(RequestMetrics, NodesThatAreGoneHoldNothing) {
+  v1::GetStatusResponse status;
+  for (const char* state : {"ready", "draining", "lost"}) {
+    v1::NodeStatus& node = *status.add_nodes();
+    node.set_node_id(absl::StrCat("was-", state));
+    node.set_role("decode");
+    node.set_state(state);
+    node.mutable_load()->set_blocks_used(25);
+    node.mutable_load()->set_blocks_total(100);
+  }
+  status.mutable_nodes(2)->mutable_load()->set_blocks_used(0);
+  const std::string text = RequestMetrics("m").Text(status, 0);
+  EXPECT_THAT(text, HasSubstr("vllm:kv_cache_usage_perc{model_name=\"m\"} 0.25\n"));
+  EXPECT_THAT(text, HasSubstr("tandem_node_ready{node=\"was-lost\",role=\"decode\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("tandem_node_blocks{node=\"was-draining\",role=\"decode\"} 100\n"));
+  EXPECT_THAT(text, Not(HasSubstr("tandem_node_blocks{node=\"was-lost\"")));
+}
+
+}  // namespace
+}  // namespace tandem::router
