@@ -32,4 +32,6 @@ TANDEM_INLINE void StoreBf16Masked(Mask16 mask, uint16_t* p, V16 x) {
 
 #endif
 
+TANDEM_INLINE void StoreBf16Masked(AllLanes, uint16_t* p, V16 x) { StoreBf16(p, x); }
+
 }  // namespace tandem::kernels::TANDEM_ISA

@@ -56,6 +56,29 @@ TANDEM_INLINE RoundedGroup RoundGroup(const float* x, int64_t count, uint8_t* by
   return {found.scale, static_cast<int32_t>(ReduceAdd(total))};
 }
 
+// A whole group, the same; it stays in registers from its largest magnitude to its bytes.
+template <int64_t kGroup>
+TANDEM_INLINE RoundedGroup RoundWholeGroup(const float* x, uint8_t* bytes) {
+  constexpr int kVectors = kGroup / kLanes;
+  V16 values[kVectors];
+  V16 most = Zero();
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    values[v] = Load(x + v * kLanes);
+    most = Max(most, Magnitude(values[v]));
+  }
+  const Int8Scale found = ScaleFor(ReduceMax(most));
+  const V16 factor = Set1(found.factor);
+  V16 total = Zero();  // of integers: exact
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const V16 rounded = RoundToInt8(Mul(values[v], factor));
+    total = Add(total, rounded);
+    StoreBytes(bytes + v * kLanes, ToInt(rounded));
+  }
+  return {found.scale, static_cast<int32_t>(ReduceAdd(total))};
+}
+
 // All rows of a call, in its scratch. `Scale` is what a kernel keeps of a group: it has From(const
 // RoundedGroup&).
 template <typename Scale, int64_t kGroup, int64_t kPad>
@@ -81,10 +104,12 @@ struct QuantisedRows {
     parallel(args.rows, [&](int64_t row, int) {
       const float* x = args.x + row * args.x_stride;
       Scale* scale = scales + row * groups;
-      for (int64_t begin = 0; begin < k; begin += kGroup) {
-        *scale++ = Scale::From(
-            RoundGroup<kPad>(x + begin, Least(kGroup, k - begin), bytes + row * stride + begin));
+      uint8_t* out = bytes + row * stride;
+      int64_t begin = 0;
+      for (; begin + kGroup <= k; begin += kGroup) {
+        *scale++ = Scale::From(RoundWholeGroup<kGroup>(x + begin, out + begin));
       }
+      if (begin < k) *scale = Scale::From(RoundGroup<kPad>(x + begin, k - begin, out + begin));
     });
   }
 };

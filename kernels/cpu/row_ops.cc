@@ -26,12 +26,21 @@ TANDEM_INLINE void OverRanges(int64_t count, int64_t elements_each, const Parall
   });
 }
 
+// Calls fn(i, mask) for each sixteen elements of [0, size). Finding a mask takes longer than the
+// arithmetic here, and only the last sixteen need one.
+template <typename Fn>
+TANDEM_INLINE void OverVectors(int64_t size, const Fn& fn) {
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) fn(i, AllLanes{});
+  if (i < size) fn(i, LaneRange(0, size - i));
+}
+
 float SumOfSquares(const float* x, int64_t size) {
   V16 sum = Zero();
-  for (int64_t i = 0; i < size; i += kLanes) {
-    V16 value = LoadMasked(LaneRange(0, size - i), x + i);
+  OverVectors(size, [&](int64_t i, auto mask) {
+    const V16 value = LoadMasked(mask, x + i);
     sum = Fma(value, value, sum);
-  }
+  });
   return ReduceAdd(sum);
 }
 
@@ -40,10 +49,9 @@ template <typename Store>
 TANDEM_INLINE void NormVector(const RmsNormArgs& args, const float* x, const Store& store) {
   const float mean = SumOfSquares(x, args.size) / static_cast<float>(args.size);
   const V16 factor = Set1(1.0f / std::sqrt(mean + args.eps));
-  for (int64_t i = 0; i < args.size; i += kLanes) {
-    Mask16 mask = LaneRange(0, args.size - i);
+  OverVectors(args.size, [&](int64_t i, auto mask) {
     store(i, mask, Mul(Mul(LoadMasked(mask, x + i), factor), LoadMasked(mask, args.weight + i)));
-  }
+  });
 }
 
 // Vector `i` of all rows and groups.
@@ -52,30 +60,29 @@ void NormOne(const RmsNormArgs& args, int64_t i) {
   const int64_t out = row * args.y_stride + offset;
   const float* x = args.x + row * args.x_stride + offset;
   if (args.y_bf16 != nullptr) {
-    NormVector(args, x, [y = args.y_bf16 + out](int64_t at, Mask16 mask, V16 value) {
+    NormVector(args, x, [y = args.y_bf16 + out](int64_t at, auto mask, V16 value) {
       StoreBf16Masked(mask, y + at, value);
     });
     return;
   }
   if (args.residual != nullptr) {
-    NormVector(args, x, [y = args.residual + out](int64_t at, Mask16 mask, V16 value) {
+    NormVector(args, x, [y = args.residual + out](int64_t at, auto mask, V16 value) {
       StoreMasked(mask, y + at, Add(LoadMasked(mask, y + at), value));
     });
     return;
   }
-  NormVector(args, x, [y = args.y + out](int64_t at, Mask16 mask, V16 value) {
+  NormVector(args, x, [y = args.y + out](int64_t at, auto mask, V16 value) {
     StoreMasked(mask, y + at, value);
   });
 }
 
 void RopeHead(float* x, const float* cos, const float* sin, int64_t half) {
-  for (int64_t i = 0; i < half; i += kLanes) {
-    Mask16 mask = LaneRange(0, half - i);
+  OverVectors(half, [&](int64_t i, auto mask) {
     V16 first = LoadMasked(mask, x + i), second = LoadMasked(mask, x + half + i);
     V16 c = LoadMasked(mask, cos + i), s = LoadMasked(mask, sin + i);
     StoreMasked(mask, x + i, Sub(Mul(first, c), Mul(second, s)));
     StoreMasked(mask, x + half + i, Add(Mul(second, c), Mul(first, s)));
-  }
+  });
 }
 
 template <GateActivation kActivation>
@@ -83,11 +90,10 @@ void ActivateRow(const GatedActivationArgs& args, int64_t row) {
   const float* gate = args.gate + row * args.gate_stride;
   const float* up = args.up + row * args.up_stride;
   float* y = args.y + row * args.y_stride;
-  for (int64_t i = 0; i < args.size; i += kLanes) {
-    Mask16 mask = LaneRange(0, args.size - i);
+  OverVectors(args.size, [&](int64_t i, auto mask) {
     V16 g = LoadMasked(mask, gate + i), u = LoadMasked(mask, up + i);
     StoreMasked(mask, y + i, Mul(Activate<kActivation>(g), u));
-  }
+  });
 }
 
 }  // namespace

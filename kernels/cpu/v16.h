@@ -21,6 +21,11 @@
 
 namespace tandem::kernels::TANDEM_ISA {
 
+// In place of a mask: all sixteen lanes.
+struct AllLanes {};
+TANDEM_INLINE V16 LoadMasked(AllLanes, const float* p) { return Load(p); }
+TANDEM_INLINE void StoreMasked(AllLanes, float* p, V16 a) { Store(p, a); }
+
 // Sums eight lanes in the tree (0+4)+(2+6) … that both classes share.
 TANDEM_INLINE float ReduceAdd8(__m256 v) {
   __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
