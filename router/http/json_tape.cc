@@ -5,9 +5,13 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace tandem::router {
 namespace {
@@ -21,9 +25,75 @@ constexpr size_t kListSizeMax = 0xFFFFFF;
 // Objects with more members than this are left to the parser that looks names up in a set.
 constexpr size_t kScannedMembersMax = 32;
 
+// The list of token ids that is the body's "prompt", read apart: for the parser a thousand numbers
+// are most of a body.
+struct PromptIds {
+  size_t begin = 0, end = 0;  // where the list is, brackets included
+  std::vector<int32_t> ids;   // at least one
+};
+
+bool IsBlank(char c) { return c <= ' ' && (c == ' ' || c == '\t' || c == '\n' || c == '\r'); }
+
+size_t SkipBlanks(absl::string_view text, size_t at) {
+  while (at < text.size() && IsBlank(text[at])) ++at;
+  return at;
+}
+
+// Reads a list of token ids at text[at], "[" included; false when something else is there.
+bool ReadIds(absl::string_view text, size_t at, PromptIds& list) {
+  constexpr ptrdiff_t kDigitsMax = 10;
+  list.begin = at;
+  const char* next = text.data() + at;
+  const char* const end = text.data() + text.size();
+  const auto skip_blanks = [&] {
+    while (next != end && IsBlank(*next)) ++next;
+  };
+  do {
+    ++next;
+    skip_blanks();
+    const char* const first = next;
+    uint64_t id = 0;  // may wrap around; then there were too many digits
+    for (; next != end; ++next) {
+      const auto digit = static_cast<unsigned char>(*next - '0');
+      if (digit > 9) break;
+      id = id * 10 + digit;
+    }
+    const ptrdiff_t digits = next - first;
+    if (digits == 0 || digits > kDigitsMax || (*first == '0' && digits > 1)) return false;
+    if (id > std::numeric_limits<int32_t>::max()) return false;
+    if (list.ids.empty()) list.ids.reserve(static_cast<size_t>(end - first) / 4);
+    list.ids.push_back(static_cast<int32_t>(id));
+    skip_blanks();
+  } while (next != end && *next == ',');
+  if (next == end || *next != ']') return false;
+  list.end = static_cast<size_t>(next + 1 - text.data());
+  return true;
+}
+
+// Finds it only where there can be no doubt that it is the body's own member, if the rest of the
+// body is well-formed: no other list or object has begun before, and the name begins like a
+// member's.
+std::optional<PromptIds> FindPromptIds(absl::string_view text) {
+  constexpr absl::string_view kName = "\"prompt\"";
+  const size_t name = text.find(kName);
+  if (name == absl::string_view::npos) return std::nullopt;
+  size_t at = SkipBlanks(text, name + kName.size());
+  if (at >= text.size() || text[at] != ':') return std::nullopt;
+  at = SkipBlanks(text, at + 1);
+  if (at >= text.size() || text[at] != '[') return std::nullopt;
+  absl::string_view before = text.substr(0, name);
+  if (absl::c_count(before, '{') != 1 || absl::StrContains(before, '[')) return std::nullopt;
+  while (!before.empty() && IsBlank(before.back())) before.remove_suffix(1);
+  if (before.empty() || (before.back() != '{' && before.back() != ',')) return std::nullopt;
+  std::optional<PromptIds> list(std::in_place);
+  if (!ReadIds(text, at, *list)) return std::nullopt;
+  return list;
+}
+
 class Reader {
  public:
-  explicit Reader(const JsonLimits& limits) : limits_(limits) {}
+  // `prompt`: its list is empty in what is read, for it was read before; null: it was not.
+  Reader(const JsonLimits& limits, const PromptIds* prompt) : limits_(limits), prompt_(prompt) {}
 
   // False: out of bounds, or a name twice.
   bool Read(const dom::element& element, int depth, Json& value) {
@@ -105,12 +175,26 @@ class Reader {
       if (depth == 0) {
         packing_ = limits_.packs_prompts && (member.key == "prompt" || member.key == "tokens");
       }
-      if (!Read(member.value, depth + 1, members.back().second)) return false;
+      if (depth == 0 && prompt_ != nullptr && member.key == "prompt") {
+        if (!TakePrompt(members.back().second)) return false;
+      } else if (!Read(member.value, depth + 1, members.back().second)) {
+        return false;
+      }
     }
     return true;
   }
 
+  bool TakePrompt(Json& value) {
+    values_ += 1 + static_cast<int64_t>(prompt_->ids.size());
+    if (values_ > limits_.values_max || limits_.depth_max < 2) return false;
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(prompt_->ids.data());
+    value = Json::binary(
+        Json::binary_t::container_type(bytes, bytes + prompt_->ids.size() * sizeof(int32_t)));
+    return true;
+  }
+
   const JsonLimits limits_;
+  const PromptIds* const prompt_;
   int64_t values_ = 0;
   bool packing_ = false;  // within a member whose lists of token ids are packed
 };
@@ -120,6 +204,12 @@ class Reader {
 std::optional<Json> ReadJsonTape(absl::string_view text, const JsonLimits& limits) {
   // Half a surrogate pair is the other parser's to judge, whichever version of simdjson this is.
   if (absl::StrContains(text, "\\ud") || absl::StrContains(text, "\\uD")) return std::nullopt;
+  const auto prompt = limits.packs_prompts ? FindPromptIds(text) : std::nullopt;
+  std::string rest;
+  if (prompt.has_value()) {
+    rest = absl::StrCat(text.substr(0, prompt->begin), "[]", text.substr(prompt->end));
+    text = rest;
+  }
   // One a thread. What it keeps is in proportion to kKeptTextMax.
   thread_local dom::parser kept(kKeptTextMax);
   std::unique_ptr<dom::parser> own;
@@ -128,7 +218,8 @@ std::optional<Json> ReadJsonTape(absl::string_view text, const JsonLimits& limit
   dom::element root;
   if (parser.parse(text.data(), text.size()).get(root) != simdjson::SUCCESS) return std::nullopt;
   std::optional<Json> value(std::in_place);
-  if (!Reader(limits).Read(root, 0, *value)) return std::nullopt;
+  Reader reader(limits, prompt.has_value() ? &*prompt : nullptr);
+  if (!reader.Read(root, 0, *value)) return std::nullopt;
   return value;
 }
 
