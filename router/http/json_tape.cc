@@ -32,7 +32,7 @@ struct PromptIds {
   std::vector<int32_t> ids;   // at least one
 };
 
-bool IsBlank(char c) { return c <= ' ' && (c == ' ' || c == '\t' || c == '\n' || c == '\r'); }
+bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 size_t SkipBlanks(absl::string_view text, size_t at) {
   while (at < text.size() && IsBlank(text[at])) ++at;
@@ -50,20 +50,20 @@ bool ReadIds(absl::string_view text, size_t at, PromptIds& list) {
   };
   do {
     ++next;
-    skip_blanks();
+    if (next != end && *next <= ' ') skip_blanks();
     const char* const first = next;
     uint64_t id = 0;  // may wrap around; then there were too many digits
-    for (; next != end; ++next) {
-      const auto digit = static_cast<unsigned char>(*next - '0');
-      if (digit > 9) break;
+    unsigned digit = 0;
+    while (next != end && (digit = static_cast<unsigned char>(*next) - unsigned{'0'}) <= 9) {
       id = id * 10 + digit;
+      ++next;
     }
     const ptrdiff_t digits = next - first;
     if (digits == 0 || digits > kDigitsMax || (*first == '0' && digits > 1)) return false;
     if (id > std::numeric_limits<int32_t>::max()) return false;
     if (list.ids.empty()) list.ids.reserve(static_cast<size_t>(end - first) / 4);
     list.ids.push_back(static_cast<int32_t>(id));
-    skip_blanks();
+    if (next != end && *next <= ' ') skip_blanks();
   } while (next != end && *next == ',');
   if (next == end || *next != ']') return false;
   list.end = static_cast<size_t>(next + 1 - text.data());
