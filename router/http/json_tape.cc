@@ -2,6 +2,7 @@
 
 #include <simdjson.h>
 
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -39,9 +40,43 @@ size_t SkipBlanks(absl::string_view text, size_t at) {
   return at;
 }
 
+// A number of up to seven digits read at once, without a branch for each: digits are at the low end
+// of `bytes`, eight of text, the first in the lowest. Returns how many digits there are; 0: none,
+// or more than seven, or a zero before others.
+int ReadShortNumber(uint64_t bytes, uint32_t& number) {
+  constexpr uint64_t kZeros = 0x3030303030303030, kHighBits = 0x8080808080808080;
+  uint64_t digits = bytes ^ kZeros;  // 0 to 9 for a digit
+  const uint64_t others = (digits | (digits + 0x7676767676767676)) & kHighBits;
+  if (others == 0) return 0;
+  const int count = std::countr_zero(others) / 8;
+  if (count == 0 || (count > 1 && (digits & 0xff) == 0)) return 0;
+  digits <<= 64 - 8 * count;  // zeros come first
+  digits = digits * 10 + (digits >> 8);
+  constexpr uint64_t kPairs = 0x000000ff000000ff;
+  number = static_cast<uint32_t>(
+      ((digits & kPairs) * 0x000f424000000064 + ((digits >> 16) & kPairs) * 0x0000271000000001) >>
+      32);
+  return count;
+}
+
+// A number of any length; false when there is none, or no token id.
+bool ReadLongNumber(const char*& next, const char* end, uint32_t& number) {
+  constexpr ptrdiff_t kDigitsMax = 10;
+  const char* const first = next;
+  uint64_t id = 0;  // may wrap around; then there were too many digits
+  for (; next != end && *next >= '0' && *next <= '9'; ++next) {
+    id = id * 10 + static_cast<uint64_t>(*next - '0');
+  }
+  const ptrdiff_t digits = next - first;
+  if (digits == 0 || digits > kDigitsMax || (*first == '0' && digits > 1)) return false;
+  if (id > std::numeric_limits<int32_t>::max()) return false;
+  number = static_cast<uint32_t>(id);
+  return true;
+}
+
 // Reads a list of token ids at text[at], "[" included; false when something else is there.
 bool ReadIds(absl::string_view text, size_t at, PromptIds& list) {
-  constexpr ptrdiff_t kDigitsMax = 10;
+  static_assert(std::endian::native == std::endian::little, "the first character is lowest");
   list.begin = at;
   const char* next = text.data() + at;
   const char* const end = text.data() + text.size();
@@ -51,17 +86,16 @@ bool ReadIds(absl::string_view text, size_t at, PromptIds& list) {
   do {
     ++next;
     if (next != end && *next <= ' ') skip_blanks();
-    const char* const first = next;
-    uint64_t id = 0;  // may wrap around; then there were too many digits
-    unsigned digit = 0;
-    while (next != end && (digit = static_cast<unsigned char>(*next) - unsigned{'0'}) <= 9) {
-      id = id * 10 + digit;
-      ++next;
+    uint32_t id = 0;
+    uint64_t bytes = 0;
+    int digits = 0;
+    if (end - next >= static_cast<ptrdiff_t>(sizeof bytes)) {
+      std::memcpy(&bytes, next, sizeof bytes);
+      digits = ReadShortNumber(bytes, id);
     }
-    const ptrdiff_t digits = next - first;
-    if (digits == 0 || digits > kDigitsMax || (*first == '0' && digits > 1)) return false;
-    if (id > std::numeric_limits<int32_t>::max()) return false;
-    if (list.ids.empty()) list.ids.reserve(static_cast<size_t>(end - first) / 4);
+    next += digits;
+    if (digits == 0 && !ReadLongNumber(next, end, id)) return false;
+    if (list.ids.empty()) list.ids.reserve(static_cast<size_t>(end - next) / 4 + 1);
     list.ids.push_back(static_cast<int32_t>(id));
     if (next != end && *next <= ' ') skip_blanks();
   } while (next != end && *next == ',');

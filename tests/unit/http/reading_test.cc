@@ -269,6 +269,27 @@ TEST(JsonBody, WhatOnlyLooksLikeAPromptsListIsReadAsItStands) {
   EXPECT_OK(ParseJsonBody(R"({"prompt":[1,2]})", {.values_max = 4, .packs_prompts = true}));
 }
 
+TEST(JsonBody, IdsOfEveryLengthArriveAsTheyWereWritten) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<int32_t> ids(1 + random() % 40);
+    std::string list;
+    for (int32_t& id : ids) {
+      id = static_cast<int32_t>((random() % 0x80000000) >> (random() % 31));
+      const char* const between[] = {",", ", ", " ,", ",\n\t", "\r,"};
+      absl::StrAppend(&list, list.empty() ? "" : between[random() % 5], id);
+    }
+    const std::string text = absl::StrCat("{\"prompt\":[", list, "]}");
+    SCOPED_TRACE(text);
+    const auto json = ParseJsonBody(text, {.packs_prompts = true});
+    ASSERT_OK(json);
+    ASSERT_TRUE(IsPackedIds((*json)["prompt"]));
+    ASSERT_EQ(UnpackIds((*json)["prompt"]), ids);
+  }
+}
+
 // The pieces of `text` given out a few bytes at a time, joined up.
 ToolPieces Found(ToolMode mode, const std::string& text, size_t piece) {
   ToolCallFinder finder(mode, "named");
