@@ -58,6 +58,10 @@ void RegisterNodes(config::Schema& schema, UpConfig& config) {
              {.group = "Nodes", .choices = {"auto", "off"}});
   schema.Add("transport", &config.transport, "How KV blocks travel between processes.",
              {.group = "Nodes", .choices = {"auto", "shm", "tcp", "nccl"}});
+  schema.Add("kv-path", &config.kv_path,
+             "Nodes on a GPU: KV blocks leave from and land in its memory (device), or pass the "
+             "host's (host); auto: device where UCX or NCCL reaches it, and on decode nodes.",
+             {.group = "Nodes", .choices = {"auto", "host", "device"}});
   schema.Add("device", &config.device, "Where nodes run the model: cpu, or the first CUDA device.",
              {.group = "Nodes", .choices = {"cpu", "cuda"}});
   schema.Add("gpu-memory-fraction", &config.gpu_memory_fraction,
@@ -201,6 +205,9 @@ node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index
   config.max_batch_tokens = up.max_batch_tokens;
   config.max_sequences = up.max_sequences;
   config.transport = up.transport;
+  // Of a fleet on both, the nodes on processors have no choice; of one without a GPU each says so.
+  const bool chooses = config.device == "cuda" || NodesOn(up, "cuda") == 0;
+  config.kv_path = chooses ? up.kv_path : "auto";
   config.drain_timeout = up.drain_timeout;
   config.hash_step_time = up.hash_step_time;
   config.hash_row_time = up.hash_row_time;

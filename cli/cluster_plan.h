@@ -32,6 +32,7 @@ struct UpConfig {
   int32_t threads = 0;
   std::string pin = "auto";
   std::string transport = "auto";
+  std::string kv_path = "auto";  // of nodes on a GPU
   std::string isa = "auto";
   std::string numerics = "auto";
   std::string weights = "auto";

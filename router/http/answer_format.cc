@@ -18,16 +18,27 @@ AnswerFormat::AnswerFormat(ApiRequest api, AnswerHead head, const model::Tokeniz
   }
 }
 
+std::optional<size_t> AnswerFormat::IndexOf(size_t prompt, int32_t sequence) const {
+  if (sequence >= api_.n) return std::nullopt;
+  return prompt * static_cast<size_t>(api_.n) + static_cast<size_t>(sequence);
+}
+
+void AnswerFormat::AddText(size_t prompt, int32_t sequence_index, absl::string_view text,
+                           std::string* events) {
+  static const auto* const no_tokens = new Tokens();
+  if (const auto index = IndexOf(prompt, sequence_index)) {
+    OnDelta(*index, text, *no_tokens, events);
+  }
+}
+
 void AnswerFormat::Add(size_t prompt, const v1::GenerateResponse& part, std::string* events) {
   Prompt& its_prompt = prompts_[prompt];
-  const size_t first = prompt * static_cast<size_t>(api_.n);
-  const auto index_of = [&](int32_t sequence) { return first + static_cast<size_t>(sequence); };
   switch (part.part_case()) {
     case v1::GenerateResponse::kStarted: {
       const auto& ids = part.started().prompt_token_ids();
       its_prompt.token_ids.assign(ids.begin(), ids.end());
       usage_.prompt_tokens += part.started().prompt_tokens();
-      for (int32_t i = 0; i < api_.n; ++i) OnStarted(index_of(i), events);
+      for (int32_t i = 0; i < api_.n; ++i) OnStarted(*IndexOf(prompt, i), events);
       break;
     }
     case v1::GenerateResponse::kPromptLogprobs: {
@@ -36,31 +47,32 @@ void AnswerFormat::Add(size_t prompt, const v1::GenerateResponse& part, std::str
       AddPromptLogprobs({tokenizer_, api_.tokens_as_ids}, part.prompt_logprobs().tokens(),
                         its_prompt.logprobs);
       for (int32_t i = 0; i < api_.n; ++i) {
-        OnPromptLogprobs(index_of(i), part.prompt_logprobs(), first_part);
+        OnPromptLogprobs(*IndexOf(prompt, i), part.prompt_logprobs(), first_part);
       }
       break;
     }
     case v1::GenerateResponse::kDelta: {
-      if (part.delta().sequence_index() >= api_.n) break;
-      const size_t index = index_of(part.delta().sequence_index());
-      for (const auto& token : part.delta().tokens()) {
-        choices_[index].token_ids.push_back(token.token_id());
+      const v1::Delta& delta = part.delta();
+      const auto index = IndexOf(prompt, delta.sequence_index());
+      if (!index.has_value()) break;
+      for (const auto& token : delta.tokens()) {
+        choices_[*index].token_ids.push_back(token.token_id());
       }
-      OnDelta(index, part.delta(), events);
+      OnDelta(*index, delta.text(), delta.tokens(), events);
       break;
     }
     case v1::GenerateResponse::kFinished: {
       const v1::Finished& finished = part.finished();
-      if (finished.sequence_index() >= api_.n) break;
-      const size_t index = index_of(finished.sequence_index());
-      Choice& choice = choices_[index];
+      const auto index = IndexOf(prompt, finished.sequence_index());
+      if (!index.has_value()) break;
+      Choice& choice = choices_[*index];
       choice.reason = finished.reason();
       choice.stop_string = finished.stop_string();
       if (api_.timing) choice.finished = finished;
       // Of the answers to one prompt, one has its tokens.
       usage_.cached_tokens += finished.usage().cached_tokens();
       usage_.completion_tokens += finished.usage().output_tokens();
-      OnFinished(index, events);
+      OnFinished(*index, events);
       break;
     }
     case v1::GenerateResponse::PART_NOT_SET:
@@ -117,7 +129,7 @@ Json AnswerFormat::TimingJson() const {
   return list;
 }
 
-void AnswerFormat::AppendEvent(absl::string_view choice_members, std::string& events) {
+void AnswerFormat::BeginEvent(std::string& events) {
   if (event_begin_.empty()) {
     event_begin_ = "data: {\"id\":";
     AppendJsonString(head_.id, event_begin_);
@@ -126,13 +138,15 @@ void AnswerFormat::AppendEvent(absl::string_view choice_members, std::string& ev
     AppendJsonString(head_.model, event_begin_);
     event_begin_ += ",\"choices\":[{";
   }
-  absl::StrAppend(&events, event_begin_, choice_members, "}]");
+  events += event_begin_;
+}
+
+void AnswerFormat::EndEvent(std::string& events) const {
   if (api_.continuous_usage) {
-    absl::StrAppend(&events, ",\"usage\":", JsonText(UsageJson(UsageSoFar())));
-  } else if (api_.include_usage) {
-    absl::StrAppend(&events, ",\"usage\":null");
+    absl::StrAppend(&events, "}],\"usage\":", JsonText(UsageJson(UsageSoFar())), "}\n\n");
+  } else {
+    events += api_.include_usage ? "}],\"usage\":null}\n\n" : "}]}\n\n";
   }
-  absl::StrAppend(&events, "}\n\n");
 }
 
 void AnswerFormat::EndEvents(std::string& events) const {
@@ -187,9 +201,9 @@ Json AnswerFormat::StopReason(const Choice& choice) {
   return choice.stop_string;
 }
 
-Json AnswerFormat::TokenIdsJson(const v1::Delta& delta) {
+Json AnswerFormat::TokenIdsJson(const Tokens& tokens) {
   Json ids = Json::array();
-  for (const auto& token : delta.tokens()) ids.push_back(token.token_id());
+  for (const auto& token : tokens) ids.push_back(token.token_id());
   return ids;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ class AnswerFormat {
 
   // A part of prompt number `prompt`'s answer. With `events`, appends what the client is sent now.
   void Add(size_t prompt, const v1::GenerateResponse& part, std::string* events);
+  // A delta that is text alone.
+  void AddText(size_t prompt, int32_t sequence_index, absl::string_view text, std::string* events);
   // All parts are in: appends the stream's last events.
   void EndEvents(std::string& events) const;
   // All parts are in: the whole object.
@@ -45,6 +48,7 @@ class AnswerFormat {
   const UsageTotals& usage() const { return usage_; }
 
  protected:
+  using Tokens = google::protobuf::RepeatedPtrField<v1::GeneratedToken>;
   // One choice of the answer, as far as it is known.
   struct Choice {
     size_t prompt = 0;
@@ -64,18 +68,20 @@ class AnswerFormat {
   virtual const char* chunk_name() const = 0;
   virtual void OnStarted(size_t index, std::string* events) = 0;
   virtual void OnPromptLogprobs(size_t index, const v1::PromptLogprobs& part, bool first_part) = 0;
-  virtual void OnDelta(size_t index, const v1::Delta& delta, std::string* events) = 0;
+  virtual void OnDelta(size_t index, absl::string_view text, const Tokens& tokens,
+                       std::string* events) = 0;
   virtual void OnFinished(size_t index, std::string* events) = 0;
   virtual Json ChoiceJson(size_t index) const = 0;
 
-  // Appends an event with one choice, whose members `choice_members` are JSON text.
-  void AppendEvent(absl::string_view choice_members, std::string& events);
+  // Begins an event with one choice, whose members the caller appends as JSON text.
+  void BeginEvent(std::string& events);
+  void EndEvent(std::string& events) const;
   // "stop", "length", …
   static std::string FinishReasonText(v1::FinishReason reason);
   // ,"stop_reason":… of a finished choice.
   static Json StopReason(const Choice& choice);
   // The token ids of a delta, where the client asked for them.
-  static Json TokenIdsJson(const v1::Delta& delta);
+  static Json TokenIdsJson(const Tokens& tokens);
 
   const ApiRequest api_;
   const AnswerHead head_;
@@ -86,6 +92,8 @@ class AnswerFormat {
   std::vector<Choice> choices_;  // n for each prompt
 
  private:
+  // Where the choice of a prompt's sequence is; nullopt for one the client did not ask for.
+  std::optional<size_t> IndexOf(size_t prompt, int32_t sequence) const;
   Json UsageJson(const UsageTotals& usage) const;
   Json TimingJson() const;
   UsageTotals UsageSoFar() const;

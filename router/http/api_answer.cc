@@ -22,6 +22,29 @@ class PromptSink final : public AnswerSink {
   const size_t prompt_;
 };
 
+// Room for events, which are copied to their connection at once: a thread's own, so that it is not
+// allocated for each. An answer may be written from within another's writing (a request sent ahead
+// is begun there): it has room of its own then.
+class EventRoom {
+ public:
+  EventRoom() { text.swap(Kept()); }
+  ~EventRoom() {
+    text.clear();
+    if (text.capacity() <= kKeptMax) text.swap(Kept());
+  }
+  EventRoom(const EventRoom&) = delete;
+  EventRoom& operator=(const EventRoom&) = delete;
+
+  std::string text;
+
+ private:
+  static constexpr size_t kKeptMax = size_t{64} << 10;
+  static std::string& Kept() {
+    thread_local std::string kept;
+    return kept;
+  }
+};
+
 }  // namespace
 
 void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
@@ -49,11 +72,12 @@ void ApiAnswer::StartSessions(const std::vector<v1::GenerateRequest>& requests,
     auto session = AnswerSession::Start(requests[i], arrival, deps,
                                         std::make_shared<PromptSink>(shared_from_this(), i));
     if (!session.ok()) {
-      if (requests.size() == 1) return Fail(session.status(), "");
+      std::string none;
+      if (requests.size() == 1) return Fail(session.status(), none);
       // Which of the prompts it was.
       return Fail(absl::Status(session.status().code(),
                                absl::StrCat(session.status().message(), " (prompt ", i, ")")),
-                  "");
+                  none);
     }
     sessions_.push_back(*std::move(session));
     ++running_;
@@ -67,13 +91,7 @@ void ApiAnswer::Flush(bool here) {
     due_ = false;
     awake_ = true;
   }
-  auto drain = [self = shared_from_this()] {
-    {
-      absl::MutexLock lock(&self->mutex_);
-      self->awake_ = false;
-    }
-    self->Drain();
-  };
+  auto drain = [self = shared_from_this()] { self->Drain(/*woken=*/true); };
   here ? exchange_->RunOrPost(std::move(drain)) : exchange_->Post(std::move(drain));
 }
 
@@ -94,50 +112,67 @@ void ApiAnswer::Ended(const absl::Status& status) {
   due_ = true;
 }
 
-void ApiAnswer::Drain() {
-  // Later, when what was written is out.
-  if (done_ || exchange_->writing()) return;
+void ApiAnswer::Drain(bool woken) {
   std::vector<absl::Status> ends;
-  taken_.Clear();
   {
     absl::MutexLock lock(&mutex_);
+    if (woken) awake_ = false;
+    // Later, when what was written is out.
+    if (done_ || exchange_->writing()) return;
+    taken_.Clear();
     std::swap(taken_, parts_);
     ends.swap(ends_);
     due_ = false;
   }
-  std::string events;
-  for (const PartBuffer::Item& item : taken_.items()) {
-    format_->Add(item.prompt, item.part, stream_ ? &events : nullptr);
-  }
+  EventRoom room;
+  std::string& events = room.text;
+  Format(events);
   for (const absl::Status& end : ends) {
     --running_;
-    if (!end.ok()) return Fail(end, std::move(events));
+    if (!end.ok()) return Fail(end, events);
   }
-  if (running_ == 0) return Complete(std::move(events));
+  if (running_ == 0) return Complete(events);
   if (events.empty()) return;
-  if (streaming_) return exchange_->WriteStream(std::move(events));
-  BeginStream(std::move(events));
+  if (streaming_) return exchange_->WriteStream(events);
+  BeginStream(events);
+}
+
+void ApiAnswer::Format(std::string& events) {
+  std::string* const to = stream_ ? &events : nullptr;
+  for (const PartBuffer::Item& item : taken_.items()) {
+    if (item.is_text) {
+      format_->AddText(item.prompt, item.sequence_index, taken_.TextOf(item), to);
+    } else {
+      format_->Add(item.prompt, item.part, to);
+    }
+  }
 }
 
 // The head waits for the first event: a request that fails before it gets a status of its own.
-void ApiAnswer::BeginStream(std::string events) {
+void ApiAnswer::BeginStream(absl::string_view events) {
   streaming_ = true;
-  exchange_->BeginStream(NewReply("text/event-stream; charset=utf-8", std::move(events)));
+  exchange_->BeginStream(NewReply("text/event-stream; charset=utf-8", std::string(events)));
 }
 
-void ApiAnswer::Complete(std::string events) {
+void ApiAnswer::Complete(std::string& events) {
   done_ = true;
   if (options_.charge) options_.charge(format_->usage());
   if (!stream_) return exchange_->Reply(NewReply("application/json", format_->Whole()));
   format_->EndEvents(events);
-  if (!streaming_) BeginStream(std::exchange(events, ""));
-  exchange_->EndStream(true, std::move(events));
+  if (!streaming_) {
+    BeginStream(events);
+    events.clear();
+  }
+  exchange_->EndStream(true, events);
 }
 
-void ApiAnswer::Fail(const absl::Status& status, std::string events) {
+void ApiAnswer::Fail(const absl::Status& status, std::string& events) {
   done_ = true;
   CancelSessions();
-  if (!streaming_ && !events.empty()) BeginStream(std::exchange(events, ""));
+  if (!streaming_ && !events.empty()) {
+    BeginStream(events);
+    events.clear();
+  }
   if (!streaming_) {
     HttpReply reply = ErrorReply(status);
     reply.headers.insert(reply.headers.end(), options_.headers.begin(), options_.headers.end());
@@ -145,7 +180,7 @@ void ApiAnswer::Fail(const absl::Status& status, std::string events) {
   }
   absl::StrAppend(&events, "data: {\"error\":", ErrorJson(HttpStatusOf(status), status),
                   "}\n\ndata: [DONE]\n\n");
-  exchange_->EndStream(true, std::move(events));
+  exchange_->EndStream(true, events);
 }
 
 HttpReply ApiAnswer::NewReply(std::string content_type, std::string body) const {

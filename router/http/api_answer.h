@@ -52,7 +52,7 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   void Flush(bool here);
 
   void OnGone() override;
-  void OnWritable() override { Drain(); }
+  void OnWritable() override { Drain(/*woken=*/false); }
 
  private:
   // Parts a client may leave unread before its request, and it alone, is ended.
@@ -62,11 +62,14 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
 
   void StartSessions(const std::vector<v1::GenerateRequest>& requests,
                      const AnswerSession::Deps& deps, const Arrival& arrival);
-  void Drain();
+  // `woken`: a Flush asked for it.
+  void Drain(bool woken);
+  // Appends what `taken_` says.
+  void Format(std::string& events);
   // `events`: what is still to be sent before the end.
-  void BeginStream(std::string events);
-  void Complete(std::string events);
-  void Fail(const absl::Status& status, std::string events);
+  void BeginStream(absl::string_view events);
+  void Complete(std::string& events);
+  void Fail(const absl::Status& status, std::string& events);
   HttpReply NewReply(std::string content_type, std::string body) const;
   void CancelSessions();
 

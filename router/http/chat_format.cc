@@ -34,16 +34,17 @@ class ChatFormat final : public AnswerFormat {
 
   void OnPromptLogprobs(size_t, const v1::PromptLogprobs&, bool) override {}
 
-  void OnDelta(size_t index, const v1::Delta& delta, std::string* events) override {
+  void OnDelta(size_t index, absl::string_view text, const Tokens& tokens,
+               std::string* events) override {
     Json logprobs = Json::array();
     if (api_.logprobs.has_value()) {
-      for (const auto& token : delta.tokens()) {
+      for (const auto& token : tokens) {
         logprobs.push_back(ChatLogprob({tokenizer_, api_.tokens_as_ids}, token, *api_.logprobs));
       }
     }
     std::string extra;
     if (api_.return_token_ids) {
-      absl::StrAppend(&extra, ",\"token_ids\":", JsonText(TokenIdsJson(delta)));
+      absl::StrAppend(&extra, ",\"token_ids\":", JsonText(TokenIdsJson(tokens)));
     }
     if (events == nullptr) {
       for (Json& one : logprobs) messages_[index].logprobs.push_back(std::move(one));
@@ -51,7 +52,7 @@ class ChatFormat final : public AnswerFormat {
     }
     const std::string logprobs_text =
         logprobs.empty() ? "null" : absl::StrCat("{\"content\":", JsonText(logprobs), "}");
-    Give(index, messages_[index].finder.Append(delta.text()), logprobs_text, extra, events);
+    Give(index, messages_[index].finder.Append(text), logprobs_text, extra, events);
   }
 
   void OnFinished(size_t index, std::string* events) override {
@@ -88,9 +89,10 @@ class ChatFormat final : public AnswerFormat {
   void Event(size_t index, absl::string_view delta, absl::string_view logprobs,
              absl::string_view extra, std::string& events,
              absl::string_view finish_reason = "null") {
-    AppendEvent(absl::StrCat("\"index\":", index, ",\"delta\":", delta, ",\"logprobs\":", logprobs,
-                             ",\"finish_reason\":", finish_reason, extra),
-                events);
+    BeginEvent(events);
+    absl::StrAppend(&events, "\"index\":", index, ",\"delta\":", delta, ",\"logprobs\":");
+    absl::StrAppend(&events, logprobs, ",\"finish_reason\":", finish_reason, extra);
+    EndEvent(events);
   }
 
   std::string FinishReason(size_t index) const {

@@ -30,24 +30,29 @@ class CompletionFormat final : public AnswerFormat {
     for (const auto& token : part.tokens()) logprobs_[index].Add(token);
   }
 
-  void OnDelta(size_t index, const v1::Delta& delta, std::string* events) override {
+  void OnDelta(size_t index, absl::string_view text, const Tokens& tokens,
+               std::string* events) override {
     if (!logprobs_.empty()) {
-      for (const auto& token : delta.tokens()) logprobs_[index].Add(token);
+      for (const auto& token : tokens) logprobs_[index].Add(token);
     }
     if (events == nullptr) {
-      choices_[index].text += delta.text();
+      choices_[index].text.append(text.data(), text.size());
       return;
     }
-    if (delta.text().empty() && !api_.return_token_ids && logprobs_.empty()) return;
-    std::string members = absl::StrCat("\"index\":", index, ",\"text\":");
-    AppendJsonString(delta.text(), members);
-    absl::StrAppend(&members, ",\"logprobs\":",
-                    logprobs_.empty() ? std::string("null") : JsonText(logprobs_[index].Take()),
-                    ",\"finish_reason\":null");
-    if (api_.return_token_ids) {
-      absl::StrAppend(&members, ",\"token_ids\":", JsonText(TokenIdsJson(delta)));
+    if (text.empty() && !api_.return_token_ids && logprobs_.empty()) return;
+    BeginEvent(*events);
+    absl::StrAppend(events, "\"index\":", index, ",\"text\":");
+    AppendJsonString(text, *events);
+    if (logprobs_.empty()) {
+      *events += ",\"logprobs\":null,\"finish_reason\":null";
+    } else {
+      absl::StrAppend(events, ",\"logprobs\":", JsonText(logprobs_[index].Take()),
+                      ",\"finish_reason\":null");
     }
-    AppendEvent(members, *events);
+    if (api_.return_token_ids) {
+      absl::StrAppend(events, ",\"token_ids\":", JsonText(TokenIdsJson(tokens)));
+    }
+    EndEvent(*events);
   }
 
   void OnFinished(size_t index, std::string* events) override {
@@ -56,14 +61,15 @@ class CompletionFormat final : public AnswerFormat {
       if (!logprobs_.empty()) whole_logprobs_[index] = logprobs_[index].Take();
       return;
     }
-    std::string members = absl::StrCat(
-        "\"index\":", index, ",\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"",
+    BeginEvent(*events);
+    absl::StrAppend(
+        events, "\"index\":", index, ",\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"",
         FinishReasonText(choice.reason), "\",\"stop_reason\":", JsonText(StopReason(choice)));
     if (api_.return_token_ids) {
-      absl::StrAppend(&members,
+      absl::StrAppend(events,
                       ",\"prompt_token_ids\":", JsonText(Json(prompts_[choice.prompt].token_ids)));
     }
-    AppendEvent(members, *events);
+    EndEvent(*events);
   }
 
   Json ChoiceJson(size_t index) const override {

@@ -4,6 +4,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/write.hpp>
+#include <charconv>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -131,7 +132,7 @@ void HttpConnection::BeginStream(const HttpReply& reply) {
   Flush();
 }
 
-void HttpConnection::WriteStream(std::string bytes) {
+void HttpConnection::WriteStream(absl::string_view bytes) {
   if (state_ != State::kAnswering) return;
   AddToStream(bytes);
   Flush();
@@ -139,14 +140,18 @@ void HttpConnection::WriteStream(std::string bytes) {
 
 void HttpConnection::AddToStream(absl::string_view bytes) {
   if (bytes.empty()) return;
+  // Appended piece by piece: absl::StrAppend would write zeros first.
   if (chunked_) {
-    absl::StrAppend(&out_, absl::Hex(bytes.size()), "\r\n", bytes, "\r\n");
-  } else {
-    absl::StrAppend(&out_, bytes);
+    std::array<char, 16> size;
+    out_.append(size.data(),
+                std::to_chars(size.begin(), size.end(), bytes.size(), /*base=*/16).ptr);
+    out_ += "\r\n";
   }
+  out_.append(bytes.data(), bytes.size());
+  if (chunked_) out_ += "\r\n";
 }
 
-void HttpConnection::EndStream(bool complete, std::string bytes) {
+void HttpConnection::EndStream(bool complete, absl::string_view bytes) {
   if (state_ != State::kAnswering) return;
   pending_ = nullptr;
   reply_ended_ = true;

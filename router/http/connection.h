@@ -59,8 +59,8 @@ class HttpConnection final : public HttpExchange,
   void Wait(std::shared_ptr<PendingAnswer> answer) override { pending_ = std::move(answer); }
   void Reply(HttpReply reply) override;
   void BeginStream(const HttpReply& reply) override;
-  void WriteStream(std::string bytes) override;
-  void EndStream(bool complete, std::string bytes) override;
+  void WriteStream(absl::string_view bytes) override;
+  void EndStream(bool complete, absl::string_view bytes) override;
   bool writing() const override { return writing_; }
 
  private:

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/strings/string_view.h"
 #include "router/http/http_message.h"
 
 namespace tandem::router {
@@ -38,10 +39,10 @@ class HttpExchange {
   // The head of a reply whose body is streamed (`reply.body` is its beginning).
   virtual void BeginStream(const HttpReply& reply) = 0;
   // Bytes of the body. REQUIRES: BeginStream; not writing().
-  virtual void WriteStream(std::string bytes) = 0;
+  virtual void WriteStream(absl::string_view bytes) = 0;
   // The stream's last bytes and its end; `complete` false closes the connection so that the client
   // can tell.
-  virtual void EndStream(bool complete, std::string bytes) = 0;
+  virtual void EndStream(bool complete, absl::string_view bytes) = 0;
   // Earlier bytes are still on their way: hold yours back until OnWritable.
   virtual bool writing() const = 0;
 };

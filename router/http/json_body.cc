@@ -192,17 +192,18 @@ void AppendJsonString(absl::string_view text, std::string& out) {
   // what stands beside it.
   const size_t begin = out.size();
   out += '"';
-  for (const char c : text) {
+  size_t plain = 0;  // text before it is out
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     const auto byte = static_cast<unsigned char>(c);
     if (byte >= 0x80) {
       out.resize(begin);
       out += JsonText(Json(std::string(text)));
       return;
     }
-    if (byte >= 0x20 && c != '"' && c != '\\') {
-      out += c;
-      continue;
-    }
+    if (byte >= 0x20 && c != '"' && c != '\\') continue;
+    out.append(text.data() + plain, i - plain);
+    plain = i + 1;
     constexpr absl::string_view kNamed = "\"\\\b\f\n\r\t";
     const size_t named = kNamed.find(c);
     if (named != absl::string_view::npos) {
@@ -212,6 +213,7 @@ void AppendJsonString(absl::string_view text, std::string& out) {
       absl::StrAppend(&out, "\\u", absl::Hex(byte, absl::kZeroPad4));
     }
   }
+  out.append(text.data() + plain, text.size() - plain);
   out += '"';
 }
 

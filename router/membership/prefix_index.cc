@@ -84,6 +84,11 @@ std::vector<PrefixIndex::Match> PrefixIndex::LongestPrefixes(
 
 bool PrefixIndex::Insert(NodeSlot slot, const kv::BlockHash& hash) {
   Holders& holders = holders_[hash];
+  if (holders.empty() || holders.back() < slot) {
+    holders.push_back(slot);
+    ++entries_;
+    return true;
+  }
   const auto place = std::lower_bound(holders.begin(), holders.end(), slot);
   if (place != holders.end() && *place == slot) return false;
   holders.insert(place, slot);

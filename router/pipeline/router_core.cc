@@ -355,8 +355,11 @@ std::array<int64_t, 5> RouterCoreImpl::requests_by_state() const {
 }
 
 RouterActions RouterCoreImpl::TakeActions() {
-  // As many events as now may come next time: growing moves them all.
+  // As many events as now may come next time: growing moves them all. A call that finds nothing
+  // leaves the room as it is.
   constexpr size_t kRoomMax = 1024;
+  if (actions_.commands.empty() && actions_.client_events.empty() && actions_.disconnects.empty())
+    return {};
   RouterActions taken = std::exchange(actions_, {});
   actions_.client_events.reserve(std::min(taken.client_events.size(), kRoomMax));
   return taken;

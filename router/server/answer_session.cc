@@ -47,7 +47,8 @@ absl::StatusOr<std::vector<TokenId>> PromptTokens(const v1::GenerateRequest& req
       return assets.tokenizer->Encode(text, {.add_special_tokens = false, .parse_special = true});
     }
     case v1::GenerateRequest::kTokens:
-      return std::vector<TokenId>(request.tokens().ids().begin(), request.tokens().ids().end());
+      return std::vector<TokenId>(request.tokens().ids().data(),
+                                  request.tokens().ids().data() + request.tokens().ids_size());
     case v1::GenerateRequest::PROMPT_NOT_SET:
       break;
   }

@@ -63,6 +63,12 @@ int CountOf(absl::string_view text, absl::string_view what) {
   return count;
 }
 
+// The whole reply of a router that takes no more.
+bool IsRefusal(absl::string_view answer) {
+  return (absl::StartsWith(answer, "HTTP/1.1 429 ") || absl::StartsWith(answer, "HTTP/1.1 503 ")) &&
+         absl::EndsWith(answer, "}}");
+}
+
 class Load {
  public:
   explicit Load(const LoadOptions& options)
@@ -165,6 +171,11 @@ class Load {
       report_.added_ms.push_back(
           absl::ToDoubleMilliseconds(took - options_.held(connection.number)));
     }
+    if (options_.rate > 0 && IsRefusal(connection.answer)) {
+      ++report_.refused;
+      options_.held(connection.number);
+      return Done(connection);
+    }
     const bool whole = absl::EndsWith(connection.answer, kEnd);
     if (!whole && got > 0) return absl::OkStatus();
     // Its reason and [DONE]; the events of its text may have met on the way.
@@ -175,6 +186,10 @@ class Load {
           absl::StrCat("an answer is not whole: ", connection.answer.substr(0, 2000)));
     }
     report_.events += CountOf(connection.answer, "data: ");
+    return Done(connection);
+  }
+
+  absl::Status Done(Connection& connection) {
     if (options_.fresh) {
       ::close(connection.fd);
       connection.fd = -1;

@@ -236,8 +236,10 @@ class Bench {
                 static_cast<long>(report.requests), config_.connections,
                 config_.fresh ? ", each request a fresh one" : "",
                 requests / absl::ToDoubleSeconds(report.took));
-    std::printf("events            %.1f an answer\n",
-                static_cast<double>(report.events) / requests);
+    const auto answered =
+        static_cast<double>(std::max<int64_t>(1, report.requests - report.refused));
+    std::printf("events            %.1f an answer, %ld requests refused\n",
+                static_cast<double>(report.events) / answered, static_cast<long>(report.refused));
     std::printf("router's CPU      %.3f ms a request (%.0f requests a second and core)\n",
                 cpu_ms / requests, 1000 * requests / cpu_ms);
     for (const auto& [name, ms] : CpuMsByThread(router_->pid())) {

@@ -12,6 +12,7 @@
 namespace tandem::cli {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 // A machine of so many cores, beside one memory, which nothing limits.
@@ -64,6 +65,22 @@ TEST(ClusterPlan, NodesThatComputeHereHaveCoresOfTheirOwnWhereThereAreEnough) {
   up.threads = 0;
   up.pin = "off";
   EXPECT_EQ(PlanNode(up, "decode", 0, Machine(18), {}).cpus, "");
+}
+
+TEST(ClusterPlan, NodesOnAGpuTakeTheWayOfKvThatIsAskedFor) {
+  UpConfig up;
+  up.device = "cuda";
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv_path, "auto");
+  up.kv_path = "device";
+  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv_path, "device");
+  EXPECT_THAT(ToFlags(PlanNode(up, "decode", 0, Machine(2), {})), Contains("--kv-path=device"));
+  // Beside nodes on a GPU one on the processor runs as ever; by itself it refuses what it cannot
+  // do.
+  up.prefill_device = "cpu";
+  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv_path, "auto");
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv_path, "device");
+  up.device = "cpu";
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv_path, "device");
 }
 
 TEST(ClusterPlan, PrefillNodesMayHaveNumericsOfTheirOwn) {

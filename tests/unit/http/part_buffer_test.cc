@@ -1,5 +1,6 @@
-// Goal: parts come out once and in order; what a part held goes back, after it was read, to whoever
-// adds the next in its place; a long row of unread parts leaves no room behind.
+// Goal: parts come out once and in order, those that are text alone too; what another part held
+// goes back, after it was read, to whoever adds the next in its place; a long row of unread parts
+// leaves no room behind.
 #include "router/http/part_buffer.h"
 
 #include <gtest/gtest.h>
@@ -12,6 +13,14 @@ namespace {
 
 v1::GenerateResponse Part(const std::string& text) {
   v1::GenerateResponse part;
+  part.mutable_delta()->set_text(text);
+  part.mutable_delta()->add_tokens()->set_token_id(7);
+  return part;
+}
+
+v1::GenerateResponse TextAlone(int32_t sequence_index, const std::string& text) {
+  v1::GenerateResponse part;
+  part.mutable_delta()->set_sequence_index(sequence_index);
   part.mutable_delta()->set_text(text);
   return part;
 }
@@ -37,6 +46,33 @@ TEST(PartBuffer, GivesPartsOnceAndInOrder) {
     EXPECT_EQ(buffer.size(), expected.size());
     buffer.Clear();
     EXPECT_TRUE(buffer.items().empty());
+  }
+}
+
+TEST(PartBuffer, TextsStayApartAndInTheirPlaces) {
+  PartBuffer buffer;
+  const std::string long_text(1000, 'x');
+  for (int round = 0; round < 3; ++round) {
+    for (int32_t i = 0; i < 3; ++i) {
+      v1::GenerateResponse part = TextAlone(i, i == 1 ? long_text : std::to_string(i));
+      buffer.Add(2, part);
+    }
+    v1::GenerateResponse empty = TextAlone(3, "");
+    buffer.Add(2, empty);
+    v1::GenerateResponse with_tokens = Part("tokens");
+    buffer.Add(2, with_tokens);
+    ASSERT_EQ(buffer.size(), 5U);
+    const std::vector<std::string> expected = {"0", long_text, "2", ""};
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const PartBuffer::Item& item = buffer.items()[i];
+      ASSERT_TRUE(item.is_text) << i;
+      EXPECT_EQ(item.prompt, 2U);
+      EXPECT_EQ(item.sequence_index, static_cast<int32_t>(i));
+      EXPECT_EQ(buffer.TextOf(item), expected[i]);
+    }
+    EXPECT_FALSE(buffer.items()[4].is_text);
+    EXPECT_EQ(buffer.items()[4].part.delta().text(), "tokens");
+    buffer.Clear();
   }
 }
 

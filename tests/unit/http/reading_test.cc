@@ -234,6 +234,77 @@ TEST(JsonBody, PacksTokenIdsOfPromptsOnly) {
   EXPECT_TRUE((*json)["nested"]["prompt"].is_array());
 }
 
+// A prompt's list is read apart from the rest of the body; what looks like one is not.
+TEST(JsonBody, WhatOnlyLooksLikeAPromptsListIsReadAsItStands) {
+  const std::string texts[] = {
+      R"({"prompt":[1,2],"b":3})",
+      R"({ "a" : "x" , "prompt" : [ 1 , 20,2147483647 ] , "b":[4]})",
+      R"({"prompt":[0],"prompt":[1]})",
+      R"({"prompt":[1],"prompt":[]})",
+      R"({"prompt":[01],"b":3})",
+      R"({"prompt":[1,],"b":3})",
+      R"({"prompt":[1 2],"b":3})",
+      R"({"prompt":[2147483648],"b":3})",
+      R"({"prompt":[99999999999999999999],"b":3})",
+      R"({"prompt":[1,-2],"b":3})",
+      R"({"prompt":[1,2.0],"b":3})",
+      R"({"prompt":[1,[2]],"b":3})",
+      R"({"prompt":[],"b":3})",
+      R"({"prompt":[1,2)",
+      R"({"prompt":[1,2]]})",
+      R"({"a":{"prompt":[1,2]},"prompt":[]})",
+      R"({"a":{},"prompt":[1,2]})",
+      R"({"a":"{","prompt":[1,2]})",
+      R"({"a":",\"prompt\":[1,2]","prompt":[]})",
+      R"({"b \"prompt":[1,2],"prompt":[]})",
+      R"({"b,\"prompt":[1,2],"prompt":[]})",
+      R"({"b,"prompt":[1,2],"prompt":[]})",
+      R"({"b":"prompt","prompt":[1,2]})",
+      R"({"\u0070rompt":[],"prompt":[1,2]})",
+      R"({"prompt\u0022":[1,2],"prompt":[3]})",
+      R"([{"prompt":[1,2]}])",
+      R"("prompt":[1,2])",
+  };
+  int packed = 0;
+  for (const std::string& text : texts) {
+    SCOPED_TRACE(text);
+    const absl::StatusOr<Json> plain = ParseJsonBody(text);
+    const absl::StatusOr<Json> read = ParseJsonBody(text, {.packs_prompts = true});
+    ASSERT_EQ(read.ok(), plain.ok()) << read.status() << plain.status();
+    if (!read.ok()) {
+      EXPECT_EQ(read.status(), plain.status());
+      continue;
+    }
+    EXPECT_EQ(Unpacked(*read), *plain);
+    packed += *read != *plain ? 1 : 0;
+  }
+  EXPECT_EQ(packed, 7);
+  EXPECT_THAT(ParseJsonBody(R"({"prompt":[1,2]})", {.values_max = 3, .packs_prompts = true}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more than 3 values")));
+  EXPECT_OK(ParseJsonBody(R"({"prompt":[1,2]})", {.values_max = 4, .packs_prompts = true}));
+}
+
+TEST(JsonBody, IdsOfEveryLengthArriveAsTheyWereWritten) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<int32_t> ids(1 + random() % 40);
+    std::string list;
+    for (int32_t& id : ids) {
+      id = static_cast<int32_t>((random() % 0x80000000) >> (random() % 31));
+      const char* const between[] = {",", ", ", " ,", ",\n\t", "\r,"};
+      absl::StrAppend(&list, list.empty() ? "" : between[random() % 5], id);
+    }
+    const std::string text = absl::StrCat("{\"prompt\":[", list, "]}");
+    SCOPED_TRACE(text);
+    const auto json = ParseJsonBody(text, {.packs_prompts = true});
+    ASSERT_OK(json);
+    ASSERT_TRUE(IsPackedIds((*json)["prompt"]));
+    ASSERT_EQ(UnpackIds((*json)["prompt"]), ids);
+  }
+}
+
 // The pieces of `text` given out a few bytes at a time, joined up.
 ToolPieces Found(ToolMode mode, const std::string& text, size_t piece) {
   ToolCallFinder finder(mode, "named");

@@ -23,6 +23,29 @@ TEST(BlockHash, ChainsOverFullBlocksOnly) {
   EXPECT_EQ(hashes[1], NextBlockHash(hashes[0], span.subspan(16, 16)));
 }
 
+// Nodes and routers of different builds name blocks alike, whatever a block's size.
+TEST(BlockHash, IsWhatItAlwaysWas) {
+  const struct {
+    size_t tokens;
+    BlockHash hash;
+  } known[] = {{1, {0x3c0b6534cbc9d5c8, 0x83d492507f2535fe}},
+               {8, {0x190c5c97582a8021, 0x8ae4dc78c6b77e1f}},
+               {16, {0x5e06ba066fa3f485, 0x1713e31889d2f0b8}},
+               {32, {0xfbe1fd4c52ca670f, 0x3cc4559e4c77e785}},
+               {64, {0x6648928f72d0d5ef, 0xcfe60a06f282a702}},
+               {128, {0xcf7e054ad320a3c3, 0xc63964e6ec111255}},
+               {256, {0x2d542697ddb383de, 0xb4d05259420167de}},
+               {257, {0xdaa0e97d88783563, 0x226bef8370a20b95}},
+               {512, {0x48619dca79ad452c, 0x87be900d4c0f7601}}};
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 512; ++i) tokens.push_back(i * 7 + 1);
+  const BlockHash parent = {0x0102030405060708, 0x1112131415161718};
+  for (const auto& one : known) {
+    EXPECT_EQ(NextBlockHash(parent, absl::MakeConstSpan(tokens).first(one.tokens)), one.hash)
+        << one.tokens;
+  }
+}
+
 TEST(BlockHash, EveryTokenAndThePlaceOfEachMatters) {
   const BlockHash salt = SaltHash("m", "n", "");
   std::vector<TokenId> tokens(32, 5);
