@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "common/base/bounded_queue.h"
 #include "common/base/status_macros.h"
 #include "common/engine/compute_pool.h"
@@ -76,6 +77,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
     PublishLoad();
     engine_thread_ = Thread("engine", [this] { RunEngine(); });
     heartbeat_thread_ = Thread("heartbeat", [this] { RunHeartbeat(); });
+    // A node that has started has its engine's thread where it belongs.
+    engine_placed_.WaitForNotification();
     return absl::OkStatus();
   }
 
@@ -126,6 +129,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
 
   void RunEngine() {
     if (options_.engine_processor.has_value()) engine::KeepThisThreadOn(*options_.engine_processor);
+    engine_placed_.Notify();
     absl::Time next_tick = RealClock().Now();
     bool worked = false;
     while (true) {
@@ -301,6 +305,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   std::unique_ptr<transfer::TransferService> transfer_;
   std::unique_ptr<RouterLinks> links_;
 
+  absl::Notification engine_placed_;
   std::atomic<bool> busy_{false};
   std::atomic<bool> draining_{false};
   std::atomic<int64_t> last_progress_{0};  // Unix milliseconds
