@@ -65,6 +65,22 @@ TEST_F(BenchServe, CountsWhatTheClusterDid) {
   }
 }
 
+TEST_F(BenchServe, AResultThatCannotBeWrittenIsToldBeforeTheRun) {
+  const int64_t before = Finished();
+  const std::string kept = ::testing::TempDir() + "/bench_serve_kept";
+  std::ofstream(kept) << "kept";
+  for (const std::string flag : {"--json=", "--csv=", "--html="}) {
+    const ProgramRun run =
+        RunProgram({"tandem", "bench", "serve", http(), "--requests=4", "--json=" + kept,
+                    "--html=" + kept + "2", flag + "/nowhere/result"});
+    EXPECT_EQ(run.exit_code, 2) << run.output;
+    EXPECT_THAT(run.output, HasSubstr(flag.substr(0, flag.size() - 1) + " /nowhere/result"));
+  }
+  EXPECT_EQ(Finished(), before);
+  EXPECT_EQ(FileOf(kept), "kept");
+  EXPECT_FALSE(std::ifstream(kept + "2").good());
+}
+
 TEST_F(BenchServe, ChatsOfSeveralTurnsFindTheirBeginningsCached) {
   const int64_t before = Finished();
   const nlohmann::json summary =
