@@ -1,6 +1,6 @@
 // Goal: `tandem bench serve` counts what a real cluster really did, over HTTP and over gRPC, in
 // the closed and the open loop; failures are counted by kind; a signal still gives a result; a
-// server that is not there is named.
+// server that is not there is named, and so is a result that cannot be written, before the run.
 #include <gmock/gmock.h>
 #include <signal.h>
 

@@ -1,5 +1,5 @@
 // Goal: what the command line derives is right: plans of clusters, flags handed on, generated
-// documents, summaries.
+// documents, summaries, and which processes are started again.
 #include <algorithm>
 #include <fstream>
 #include <iterator>
