@@ -64,9 +64,8 @@ void RouterCoreImpl::AdvanceSearch(RequestGroup& group, absl::Time now) {
   BeamRun& run = *group.beams;
   // A default max_tokens shrinks to what fits: known now at the latest, a node has taken a step.
   if (run.steps == 0 && !run.base.max_tokens_given && fleet_.decode_capacity_tokens() > 0) {
-    run.search.LimitTokens(
-        std::max<int64_t>(1, fleet_.decode_capacity_tokens() -
-                                 static_cast<int64_t>(run.base.prompt.size())));
+    run.search.LimitTokens(std::max<int64_t>(
+        1, fleet_.decode_capacity_tokens() - static_cast<int64_t>(run.base.prompt.size())));
   }
   if (run.aborted || run.search.Advance()) return EmitBeams(group, now);
   ++run.steps;
