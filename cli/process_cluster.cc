@@ -13,13 +13,12 @@
 #include "absl/time/clock.h"
 #include "cli/child_process.h"
 #include "cli/cluster.h"
+#include "cli/restart_count.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::cli {
 namespace {
 
-// A process that ends this often is not started again.
-constexpr int kRestartsMax = 5;
 constexpr absl::Duration kRestartDelay = absl::Milliseconds(500);
 
 // The value of `key=` in a structured log line, empty when it has none.
@@ -70,7 +69,7 @@ class ProcessCluster final : public Cluster {
         if (!ended.has_value()) continue;
         RETURN_IF_ERROR(OnEnded(process, *ended, now));
       } else if (now >= process.restart_at) {
-        RETURN_IF_ERROR(Spawn(process));
+        RETURN_IF_ERROR(Spawn(process, now));
       }
     }
     return absl::OkStatus();
@@ -89,7 +88,7 @@ class ProcessCluster final : public Cluster {
     std::string program;
     std::vector<std::string> flags;
     std::unique_ptr<ChildProcess> child;
-    int restarts = 0;
+    RestartCount restarts;
     absl::Time restart_at;
   };
 
@@ -104,12 +103,13 @@ class ProcessCluster final : public Cluster {
   }
 
   absl::Status Launch(Process process) {
-    RETURN_IF_ERROR(Spawn(process));
+    RETURN_IF_ERROR(Spawn(process, absl::Now()));
     processes_.push_back(std::move(process));
     return absl::OkStatus();
   }
 
-  absl::Status Spawn(Process& process) {
+  absl::Status Spawn(Process& process, absl::Time now) {
+    process.restarts.Started(now);
     ASSIGN_OR_RETURN(
         process.child,
         ChildProcess::Start(
@@ -162,11 +162,10 @@ class ProcessCluster final : public Cluster {
       last_line = announcement.last_line;
       was_started = announcement.started;
     }
-    if (!was_started || process.restarts >= kRestartsMax) {
+    if (!was_started || !process.restarts.Ended(now)) {
       return absl::UnavailableError(
           absl::StrCat(process.name, " ended with ", how, ": ", last_line));
     }
-    ++process.restarts;
     process.restart_at = now + kRestartDelay;
     std::fprintf(stderr, "tandem up: %s ended with %s; starting it again\n", process.name.c_str(),
                  how.c_str());

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -37,6 +38,21 @@ absl::Status WriteFile(const char* flag, const std::string& path, const std::str
   file.close();
   return file ? absl::OkStatus()
               : absl::UnavailableError(absl::StrCat("--", flag, " ", path, ": cannot be written"));
+}
+
+// Whether WriteFile would succeed; leaves nothing behind. A pipe is not tried: opening one waits.
+absl::Status CheckWritable(const char* flag, const std::string& path) {
+  std::error_code error;
+  const bool existed = std::filesystem::exists(path, error);
+  if (path.empty() || (existed && !std::filesystem::is_regular_file(path, error) &&
+                       !std::filesystem::is_directory(path, error))) {
+    return absl::OkStatus();
+  }
+  if (!std::ofstream(path, std::ios::app)) {
+    return absl::InvalidArgumentError(absl::StrCat("--", flag, " ", path, ": cannot be written"));
+  }
+  if (!existed) std::filesystem::remove(path, error);
+  return absl::OkStatus();
 }
 
 class BenchServeCommand final : public Command {
@@ -179,6 +195,9 @@ class BenchServeCommand final : public Command {
       return absl::InvalidArgumentError("--turns needs --endpoint=chat");
     }
     if (target_options_.chat) prompt_form_ = "text";
+    RETURN_IF_ERROR(CheckWritable("json", json_ == "-" ? "" : json_));
+    RETURN_IF_ERROR(CheckWritable("csv", csv_));
+    RETURN_IF_ERROR(CheckWritable("html", html_));
     workload_.as_text = prompt_form_ == "text";
     workload_.seed = load_.seed = static_cast<uint64_t>(seed_);
     return absl::OkStatus();

@@ -206,7 +206,10 @@ class NodeRuntimeImpl final : public NodeRuntime {
   }
   void On(LinkLost& event) { core_->OnRouterLost(event.router, RealClock().Now()); }
   void On(transfer::TransferEvent& event) { core_->OnTransfer(event, RealClock().Now()); }
-  void On(DrainRequest& request) { core_->BeginDrain(RealClock().Now(), request.time_left); }
+  void On(DrainRequest& request) {
+    core_->BeginDrain(RealClock().Now(), request.time_left);
+    drain_begun_ = true;
+  }
   void On(HandOverRequest& request) { core_->HandOver(RealClock().Now(), request.time_left); }
 
   void Dispatch() {
@@ -269,7 +272,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
     counters_.set_kv_frames_rejected(transfer.frames_rejected);
     counters_.set_kv_connections_refused(transfer.connections_refused);
     counters_.set_kv_messages_dropped(transfer.messages_dropped);
-    if (draining_) drained_ = core_->idle();
+    // Not before routers were told: one that is idle would be gone first.
+    if (drain_begun_) drained_ = core_->idle();
   }
 
   // ---- heartbeat thread
@@ -300,6 +304,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   // Bound: the commands of the leases and exports that the pool has blocks for.
   std::deque<transfer::TransferCommand> transfer_backlog_;  // engine thread
   int64_t announced_held_ = 0;                              // engine thread; as routers last heard
+  bool drain_begun_ = false;                                // engine thread
   BoundedQueue<InboxItem> inbox_;
   BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
   std::unique_ptr<transfer::TransferService> transfer_;

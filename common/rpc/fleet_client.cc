@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -24,6 +25,8 @@ constexpr int kPingTimeoutMs = 3000;
 constexpr size_t kOutboxMax = 65536;
 // A router that cannot be reached is tried many times a second.
 constexpr absl::Duration kUnreachableLoggedEvery = absl::Minutes(1);
+// What a router has to read the last messages of a client that goes; in order, they are few.
+constexpr absl::Duration kGoodbyeMax = absl::Milliseconds(500);
 
 class FleetClientImpl;
 
@@ -51,6 +54,12 @@ class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterM
     }
   }
   void Cancel() { context_.TryCancel(); }
+  // What was sent is written, then the router is told that nothing follows: it ends the stream.
+  void Finish() {
+    if (outbox_.Finish()) TellDone();
+  }
+  // No write starts after this.
+  void CloseOutbox() { outbox_.Close(); }
   uint64_t connection() const { return connection_; }
   // Whether the listener knows of this connection.
   bool opened() const { return opened_; }
@@ -62,18 +71,25 @@ class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterM
       outbox_.Close();
     } else if (outbox_.Written()) {
       StartWrite(outbox_.current());
+    } else if (outbox_.drained()) {
+      TellDone();
     }
   }
   void OnDone(const grpc::Status& status) override;
 
  private:
+  void TellDone() {
+    if (!told_done_.exchange(true)) StartWritesDone();
+  }
+
   FleetClientImpl& owner_;
   const uint64_t connection_;
   grpc::ClientContext context_;
   v1::RouterMessage incoming_;
   Outbox<v1::NodeMessage> outbox_;
-  std::string challenge_;         // set before the owner's mutex is taken to announce this
-  bool opened_ = false;           // of gRPC's reactions, which do not overlap before OnDone
+  std::string challenge_;  // set before the owner's mutex is taken to announce this
+  std::atomic<bool> opened_{false};
+  std::atomic<bool> told_done_{false};
   uint64_t sequence_number_ = 0;  // guarded by the owner's mutex
 };
 
@@ -100,6 +116,11 @@ class FleetClientImpl final : public FleetClient {
   ~FleetClientImpl() override {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    if (stream_ != nullptr && stream_->opened()) {
+      // A cancelled stream loses what is on its way, such as that this node drains.
+      stream_->Finish();
+      mutex_.AwaitWithTimeout(absl::Condition(this, &FleetClientImpl::NoStream), kGoodbyeMax);
+    }
     if (stream_ != nullptr) stream_->Cancel();
     mutex_.Await(absl::Condition(this, &FleetClientImpl::NoStream));
   }
@@ -128,6 +149,12 @@ class FleetClientImpl final : public FleetClient {
   void Disconnect(uint64_t connection) override {
     absl::MutexLock lock(&mutex_);
     if (stream_ != nullptr && stream_->connection() == connection) stream_->Cancel();
+  }
+
+  // Writes start under the same lock, so none is begun on a stream that may be gone.
+  void CloseOutbox(Stream& stream) {
+    absl::MutexLock lock(&mutex_);
+    stream.CloseOutbox();
   }
 
   void Opened(uint64_t connection) { listener_.OnConnected(*this, connection); }
@@ -188,7 +215,7 @@ void Stream::OnReadInitialMetadataDone(bool ok) {
 
 void Stream::OnReadDone(bool ok) {
   if (!ok) {
-    outbox_.Close();
+    owner_.CloseOutbox(*this);
     RemoveHold();
     return;
   }

@@ -30,7 +30,8 @@ class FleetClient {
   // Registrations are proven with `secret` (common/rpc/join_proof.h).
   static std::unique_ptr<FleetClient> Create(const std::string& router_address, Listener& listener,
                                              const std::string& secret = "");
-  // Ends the stream and waits for its last callback.
+  // Ends the stream, once what was sent is written if the router takes it within half a second, and
+  // waits for its last callback.
   virtual ~FleetClient() = default;
 
   virtual const std::string& router_address() const = 0;

@@ -41,6 +41,15 @@ class Outbox {
     return StartNext();
   }
 
+  // Nothing more is accepted; what waits is still written. True: nothing is, drained() holds.
+  // Otherwise it does after the last Written, unless the box is closed.
+  bool Finish() {
+    absl::MutexLock lock(&mutex_);
+    if (closed_) return false;
+    last_ = true;
+    return !writing_ && waiting_.empty();
+  }
+
   // The write of current() ended. True: the caller writes the new current().
   bool Written() {
     absl::MutexLock lock(&mutex_);

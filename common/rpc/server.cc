@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "grpc/health/v1/health.pb.h"
 
 namespace tandem::rpc {
 
@@ -31,6 +32,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address
         absl::StrCat("listen address '", address, "': expected host:port"));
   }
   grpc::EnableDefaultHealthCheckService(true);
+  // gRPC's health service brings no description; reflection finds ours, which must be linked.
+  google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   auto server = std::unique_ptr<Server>(new Server());

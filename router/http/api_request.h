@@ -33,6 +33,8 @@ struct ApiRequest {
   size_t prompts = 0;  // how many there were, once `requests` have gone their way
   std::string model;   // as the client named it
   int32_t n = 1;       // choices a prompt
+  // Only so many of a prompt's last tokens are its prompt; -1: as many as the context holds.
+  std::optional<int32_t> truncate_prompt_tokens;
   bool stream = false;
   bool include_usage = false;     // a last chunk with the usage
   bool continuous_usage = false;  // the usage so far in every chunk
@@ -50,6 +52,10 @@ absl::StatusOr<ApiRequest> ReadCompletion(const Json& body, bool strict);
 // Renders the conversation as well; the prompt comes out as token ids.
 absl::StatusOr<ApiRequest> ReadChat(const Json& body, const ModelAssets& assets, absl::Time now,
                                     bool strict);
+
+// Cuts the prompts where truncate_prompt_tokens is given; they are token ids then. kInvalidArgument
+// when it is more than the model's context.
+absl::Status TruncatePrompts(const ModelAssets& assets, ApiRequest& api);
 
 // ---- parts of the above
 

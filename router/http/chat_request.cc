@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "router/http/api_request.h"
@@ -91,8 +92,8 @@ absl::StatusOr<Json> ReadMessage(const Json& object, const std::string& path) {
   message["role"] = role == "developer" ? "system" : role;
   RETURN_IF_ERROR(fields.status());
   const Json* content = fields.Any("content");
-  const bool has_calls = role == "assistant" && fields.Any("tool_calls") != nullptr;
-  if (content == nullptr && !has_calls) {
+  // An assistant's turn may have been calls alone, or nothing at all.
+  if (content == nullptr && role != "assistant") {
     fields.Fault("content", "a string or a list of text parts");
     return fields.status();
   }
@@ -209,6 +210,35 @@ void ReadLogprobs(Fields& fields, ApiRequest& api, v1::GenerateRequest& request)
   }
 }
 
+// Stands where a continued message ends, with a space that templates which trim messages take away.
+// Noncharacters, as no text in use has them.
+constexpr absl::string_view kEndMark = "\ufdd0\ufdd1";
+
+// Marks the end of the last message, whose text the answer goes on with.
+absl::Status MarkEnd(Json& messages) {
+  Json& last = messages.back();
+  if (last["role"] != "assistant" || last.contains("tool_calls")) {
+    return absl::InvalidArgumentError(
+        "continue_final_message: expected an assistant's message without tool_calls as the last "
+        "one");
+  }
+  last["content"] = absl::StrCat(last["content"].get<std::string>(), kEndMark, " ");
+  return absl::OkStatus();
+}
+
+// The prompt up to the mark.
+absl::StatusOr<std::string> UpToMark(std::string text) {
+  const size_t mark = absl::string_view(text).rfind(kEndMark);
+  if (mark == std::string::npos) {
+    return absl::InvalidArgumentError(
+        "continue_final_message: the model's chat template leaves the last message out");
+  }
+  const bool trimmed = text.compare(mark + kEndMark.size(), 1, " ") != 0;
+  text.resize(mark);
+  if (trimmed) absl::StripTrailingAsciiWhitespace(&text);
+  return text;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> RenderMessages(Fields& fields, const ModelAssets& assets,
@@ -231,12 +261,19 @@ absl::StatusOr<std::string> RenderMessages(Fields& fields, const ModelAssets& as
     if (!documents->is_array()) fields.Fault("documents", "a list");
     input.documents = *documents;
   }
-  input.add_generation_prompt = fields.Bool("add_generation_prompt").value_or(true);
+  const bool continues = fields.Bool("continue_final_message").value_or(false);
+  input.add_generation_prompt = fields.Bool("add_generation_prompt").value_or(!continues);
+  if (continues && input.add_generation_prompt) {
+    fields.Keep(absl::InvalidArgumentError(
+        "continue_final_message: not together with add_generation_prompt"));
+  }
   if (const Json* extra = fields.Object("chat_template_kwargs")) input.extra = *extra;
   fields.Unserved("chat_template");
-  fields.Unserved("continue_final_message");
   RETURN_IF_ERROR(fields.status());
-  return assets.RenderChat(std::move(input), now);
+  if (!continues) return assets.RenderChat(std::move(input), now);
+  RETURN_IF_ERROR(MarkEnd(input.messages));
+  ASSIGN_OR_RETURN(std::string text, assets.RenderChat(std::move(input), now));
+  return UpToMark(std::move(text));
 }
 
 absl::StatusOr<ApiRequest> ReadChat(const Json& body, const ModelAssets& assets, absl::Time now,
@@ -263,7 +300,8 @@ absl::StatusOr<ApiRequest> ReadChat(const Json& body, const ModelAssets& assets,
   ASSIGN_OR_RETURN(const std::string text, RenderMessages(fields, assets, now, !no_tools));
   const bool special = fields.Bool("add_special_tokens").value_or(false);
   RETURN_IF_ERROR(fields.Finish(strict));
-  if (static_cast<int64_t>(text.size()) > assets.prompt_bytes_max) {
+  if (!api.truncate_prompt_tokens.has_value() &&
+      static_cast<int64_t>(text.size()) > assets.prompt_bytes_max) {
     return absl::InvalidArgumentError(absl::StrCat(
         "messages: ", text.size(), " bytes as a prompt, more than the context of ",
         assets.identity.served_name(), " holds (at most ", assets.prompt_bytes_max, ")"));
@@ -273,6 +311,7 @@ absl::StatusOr<ApiRequest> ReadChat(const Json& body, const ModelAssets& assets,
       assets.tokenizer->Encode(text, {.add_special_tokens = special, .parse_special = true});
   request.mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
   api.requests.push_back(std::move(request));
+  RETURN_IF_ERROR(TruncatePrompts(assets, api));
   return api;
 }
 

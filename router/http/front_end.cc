@@ -196,6 +196,8 @@ void FrontEnd::Completions(Call& call) {
   if (!body.ok()) return Reply(call, ErrorReply(body.status()));
   absl::StatusOr<ApiRequest> api = ReadCompletion(*body, Strict(call, *body));
   if (!api.ok()) return Reply(call, ErrorReply(api.status()));
+  const absl::Status truncated = TruncatePrompts(deps_.session.assets, *api);
+  if (!truncated.ok()) return Reply(call, ErrorReply(truncated));
   Generate(call, *std::move(api), "cmpl-");
 }
 

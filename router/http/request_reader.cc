@@ -34,6 +34,19 @@ std::string DecodedPath(absl::string_view path) {
   return decoded;
 }
 
+// A target without scheme and authority, as proxies send it with them (RFC 9112, 3.2.2): every
+// authority is this server's.
+absl::string_view OriginForm(absl::string_view target) {
+  const size_t scheme = target.find("://");
+  const absl::string_view name = target.substr(0, scheme);
+  if (!absl::EqualsIgnoreCase(name, "http") && !absl::EqualsIgnoreCase(name, "https")) {
+    return target;
+  }
+  target.remove_prefix(scheme + 3);
+  const size_t path = target.find_first_of("/?");
+  return path == absl::string_view::npos ? "" : target.substr(path);
+}
+
 RequestReader::Fault FaultOf(const boost::system::error_code& error, const ReaderLimits& limits) {
   if (error == http::error::body_limit) {
     return {413, absl::StrCat("body: larger than ", limits.body_bytes_max, " bytes")};
@@ -107,8 +120,9 @@ RequestReader::Result RequestReader::Finish() {
   request.keep_alive = message.keep_alive();
   request.chunked_allowed = message.version() >= 11;
   request.method = std::string(message.method_string());
-  const absl::string_view target = View(message.target());
+  const absl::string_view target = OriginForm(View(message.target()));
   request.path = DecodedPath(target.substr(0, target.find('?')));
+  if (request.path.empty()) request.path = "/";
   for (const auto& field : message) {
     request.headers.emplace_back(absl::AsciiStrToLower(View(field.name_string())),
                                  std::string(field.value()));

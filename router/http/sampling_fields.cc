@@ -141,7 +141,10 @@ void ReadSampling(Fields& fields, ApiRequest& api, v1::GenerateRequest& request)
   // The usage so far counts tokens.
   request.set_return_token_ids(api.return_token_ids || api.continuous_usage);
   request.set_return_prompt_token_ids(api.return_token_ids);
-  fields.Unserved("truncate_prompt_tokens");
+  if (const auto value = fields.Integer("truncate_prompt_tokens")) {
+    if (*value < 1 && *value != -1) fields.Fault("truncate_prompt_tokens", "-1 or at least 1");
+    api.truncate_prompt_tokens = static_cast<int32_t>(*value);
+  }
   fields.Unserved("logits_processors");
   // These say who asks, or where an answer is kept elsewhere: nothing here depends on them.
   fields.Ignore({"strict", "user", "metadata", "store", "service_tier", "prompt_cache_key",

@@ -44,6 +44,7 @@ AnswerGroup::Parts AnswerGroup::OnScores(const PromptScored& event) {
 }
 
 bool AnswerGroup::OnTokens(const TokensReady& event, v1::GenerateResponse& part) {
+  if (options_.prompt_only) return false;
   Answer& answer = At(event.sequence_index);
   v1::Delta& delta = *part.mutable_delta();
   delta.Clear();
@@ -85,7 +86,11 @@ AnswerGroup::Parts AnswerGroup::OnDone(RequestDone event) {
   // and the router's come in either order.
   const bool stopped =
       answer.assembler->stopped() && event.reason == request::FinishReason::kLength;
-  finished.set_reason(rpc::ToWire(stopped ? request::FinishReason::kStop : event.reason));
+  // What the token that is not shown would have ended is no matter.
+  const bool nothing_more = options_.prompt_only && event.reason == request::FinishReason::kStop;
+  finished.set_reason(rpc::ToWire(stopped        ? request::FinishReason::kStop
+                                  : nothing_more ? request::FinishReason::kLength
+                                                 : event.reason));
   finished.set_stop_string(std::string(answer.assembler->stop_string()));
   *finished.mutable_usage() = std::move(event.usage);
   finished.mutable_usage()->set_output_tokens(answer.output_tokens);

@@ -28,6 +28,7 @@ struct AnswerOptions {
   bool return_gaps = false;       // in the timing
   std::string echo;               // text before each answer's own
   int32_t resume_from_token = 0;  // tokens before it, and their text, are not sent
+  bool prompt_only = false;       // no tokens are sent, and none counted
 };
 
 class AnswerGroup {

@@ -68,6 +68,7 @@ absl::Status CheckBeams(const v1::GenerateRequest& request) {
       {request.stop().stop_token_ids_size() > kBeamWidthMax, "so many stop_token_ids"},
       {request.stop().min_tokens() > 0, "min_tokens"},
       {request.has_best_of(), "best_of"},
+      {IsPromptOnly(request), "max_tokens 0"},
       {request.has_guided(), "guided"}};
   for (const auto& [given, name] : excluded)
     if (given)
@@ -109,6 +110,11 @@ absl::Status CheckAnswers(const v1::GenerateRequest& request) {
 
 }  // namespace
 
+bool IsPromptOnly(const v1::GenerateRequest& request) {
+  return request.stop().has_max_tokens() && request.stop().max_tokens() == 0 &&
+         (request.echo() || request.has_prompt_logprobs());
+}
+
 absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIdentity& model) {
   RETURN_IF_ERROR(CheckLength("request_id", request.request_id(), kRequestIdBytesMax));
   RETURN_IF_ERROR(CheckLength("cache_salt", request.cache_salt(), kCacheSaltBytesMax));
@@ -138,6 +144,7 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
   const bool searched = request.has_beam_search();
   if (!input.max_tokens_given)
     input.stop.max_tokens = searched ? std::min(room, kBeamTokensMax) : room;
+  if (IsPromptOnly(request)) input.stop.max_tokens = 1;
   RETURN_IF_ERROR(request::Validate(input.sampling, model.vocab_size));
   RETURN_IF_ERROR(request::Validate(input.stop, model.vocab_size));
   if (input.stop.max_tokens > room)

@@ -21,6 +21,10 @@ inline constexpr int32_t kBeamTokensMax = 65535;
 inline constexpr int kBadWordTextsMax = 256;
 inline constexpr int64_t kBadWordBytesMax = 256;
 
+// A request of no answer, only of its prompt: max_tokens 0 together with echo or prompt_logprobs.
+// Its sequences run for one token, which is not shown.
+bool IsPromptOnly(const v1::GenerateRequest& request);
+
 // What can be checked before the prompt is tokenized: request_id, model, n, cache_salt, and that a
 // prompt is given. kInvalidArgument names the field; kNotFound names both models.
 absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIdentity& model);

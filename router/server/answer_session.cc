@@ -105,6 +105,7 @@ absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
   options.return_tokens = request.return_token_ids() || options.return_logprobs;
   options.return_gaps = request.return_gaps();
   options.resume_from_token = request.resume_from_token();
+  options.prompt_only = IsPromptOnly(request);
   if (request.echo())
     options.echo = request.has_text()
                        ? request.text()

@@ -34,14 +34,14 @@ void AddLoadAndCounters(const v1::NodeStatus& node, const MetricLabels& labels,
   add("tandem_node_sequences_waiting", "Sequences that wait for a place in the node's batch.",
       load.sequences_waiting());
   const v1::NodeCounters& counters = node.counters();
-  add("tandem_node_kv_refused",
-      "What the node's KV plane refused: connections and messages of strangers, and frames that "
-      "fail a check, as do late ones of requests that are over.",
-      counters.kv_connections_refused() + counters.kv_messages_dropped() +
-          counters.kv_frames_rejected());
   const auto count = [&](const char* name, const char* help, int64_t value) {
     page.AddCounter(name, help, labels).Add(static_cast<double>(value));
   };
+  count("tandem_node_kv_refused_total",
+        "What the node's KV plane refused: connections and messages of strangers, and frames that "
+        "fail a check, as do late ones of requests that are over.",
+        counters.kv_connections_refused() + counters.kv_messages_dropped() +
+            counters.kv_frames_rejected());
   count("tandem_node_kv_sent_bytes_total", "KV that the node has sent to others.",
         counters.kv_bytes_sent());
   count("tandem_node_kv_received_bytes_total", "KV that others have sent to the node.",
@@ -154,8 +154,9 @@ std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
   add("tandem_http_connections", "Open HTTP connections.", static_cast<double>(http_connections));
   add("tandem_index_blocks", "Block hashes in the prefix index.",
       static_cast<double>(router.index_blocks()));
-  add("tandem_fleet_streams_refused", "Streams to the fleet's port that were no node's, so far.",
-      static_cast<double>(router.fleet_streams_refused()));
+  page.AddCounter("tandem_fleet_streams_refused_total",
+                  "Streams to the fleet's port that were no node's.")
+      .Add(static_cast<double>(router.fleet_streams_refused()));
   add("tandem_uptime_seconds", "Since this router started.", status.uptime_s());
   double used = 0, total = 0;
   for (const v1::NodeStatus& node : status.nodes()) {

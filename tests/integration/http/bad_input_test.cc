@@ -106,6 +106,12 @@ TEST_F(BadHttp, CompletionValues) {
       {R"({"prompt":"x","frequency_penalty":-3})", 400, "frequency_penalty", "-3"},
       {R"({"prompt":"x","repetition_penalty":0})", 400, "repetition_penalty", "0"},
       {R"({"prompt":"x","max_tokens":0})", 400, "max_tokens", "0"},
+      {R"({"prompt":"x","max_tokens":0,"logprobs":1})", 400, "max_tokens", "0"},
+      {R"({"prompt":"x","max_tokens":0,"echo":true,"use_beam_search":true})", 400, "beam_search",
+       "max_tokens 0"},
+      {R"({"prompt":"x","max_tokens":-1,"echo":true})", 400, "max_tokens", "-1"},
+      {R"({"prompt":"x","truncate_prompt_tokens":40000})", 400, "truncate_prompt_tokens",
+       "context"},
       {R"({"prompt":"x","max_tokens":99999999999})", 400, "max_tokens", "whole number"},
       {R"({"prompt":"x","max_tokens":40000})", 400, "max_tokens", "context"},
       {R"({"prompt":"x","max_tokens":true})", 400, "max_tokens", "true"},
@@ -194,6 +200,9 @@ TEST_F(BadHttp, PathsMethodsAndTypes) {
           .status,
       200);
   EXPECT_EQ(Ask(http(), GetOf("/v1/models/")).Json()["object"], "list");
+  // As a client sends it to a proxy.
+  EXPECT_EQ(Ask(http(), "GET http://a/v1/models HTTP/1.1\r\nhost: a\r\n\r\n").Json()["object"],
+            "list");
   EXPECT_EQ(Ask(http(), PostOf("/detokenize", R"({"tokens":[1,99999]})")).status, 400);
   EXPECT_EQ(Ask(http(), PostOf("/tokenize", R"({"prompt":[1]})")).status, 400);
 }

@@ -166,6 +166,65 @@ class HashEngine(unittest.TestCase):
         self.assertEqual([entry[str(ord(c))]["logprob"] for entry, c in zip(entries[1:], prompt[1:])],
                          logprobs.token_logprobs[1:2500])
 
+    def test_a_prompt_alone_is_scored(self):
+        # As lm-eval asks for a text's likelihood.
+        prompts = ["The sky is blue", "ab"]
+        for n in (1, 2):
+            answer = self.complete(prompt=prompts, echo=True, logprobs=2, max_tokens=0, n=n)
+            self.assertEqual(answer.usage.completion_tokens, 0)
+            self.assertEqual(answer.usage.prompt_tokens, 17)
+            longer = self.complete(prompt=prompts, echo=True, logprobs=2, max_tokens=1, n=n)
+            self.assertEqual(len(answer.choices), 2 * n)
+            for choice, more in zip(answer.choices, longer.choices):
+                self.assertEqual((choice.finish_reason, choice.text), ("length", prompts[choice.index // n]))
+                count = len(choice.text)
+                self.assertEqual(choice.logprobs.token_logprobs, more.logprobs.token_logprobs[:count])
+                self.assertEqual(choice.logprobs.top_logprobs, more.logprobs.top_logprobs[:count])
+        chunks = list(self.complete(echo=True, logprobs=2, max_tokens=0, stream=True,
+                                    stream_options={"include_usage": True}))
+        self.assertEqual("".join(c.choices[0].text for c in chunks if c.choices), "Hello")
+        self.assertEqual([c.choices[0].finish_reason for c in chunks if c.choices][-1], "length")
+        self.assertEqual(chunks[-1].usage.completion_tokens, 0)
+        self.assertEqual(self.complete(echo=True, max_tokens=0).choices[0].text, "Hello")
+        scored = self.complete(max_tokens=0, extra_body={"prompt_logprobs": 0, "return_token_ids": True})
+        self.assertEqual(scored.choices[0].text, "")
+        self.assertEqual(scored.choices[0].model_extra["token_ids"], [])
+        self.assertEqual(len(scored.choices[0].model_extra["prompt_logprobs"]), 5)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.complete(max_tokens=0)
+        self.assertEqual(caught.exception.param, "max_tokens")
+
+    def test_prompts_may_be_cut(self):
+        last = self.complete(prompt="lo")
+        cut = self.complete(extra_body={"truncate_prompt_tokens": 2})
+        self.assertEqual(cut.choices[0].text, last.choices[0].text)
+        self.assertEqual(cut.usage.prompt_tokens, 2)
+        long = "p" * 40000
+        self.assertEqual(self.complete(prompt=[long, "lo"], echo=True, max_tokens=0,
+                                       extra_body={"truncate_prompt_tokens": 3}).choices[0].text, "ppp")
+
+    def test_the_last_message_is_continued(self):
+        messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello, "}]
+        answer = self.client.chat.completions.create(
+            model="hash", messages=messages, max_tokens=6, seed=3,
+            extra_body={"continue_final_message": True, "add_generation_prompt": False, "ignore_eos": True})
+        prompt = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello, "
+        same = self.complete(prompt=self.cluster.post("/tokenize", {"prompt": prompt})["tokens"], max_tokens=6, seed=3)
+        self.assertEqual(answer.choices[0].message.content, same.choices[0].text)
+        tokens = self.cluster.post("/tokenize", {"messages": messages, "continue_final_message": True})["tokens"]
+        self.assertEqual(len(tokens), answer.usage.prompt_tokens)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.chat.completions.create(model="hash", messages=messages, extra_body={
+                "continue_final_message": True, "add_generation_prompt": True})
+        self.assertEqual(caught.exception.param, "continue_final_message")
+
+    def test_assistants_may_have_said_nothing(self):
+        for said in ({"content": None}, {}, {"content": ""}):
+            answer = self.client.chat.completions.create(
+                model="hash", max_tokens=1,
+                messages=[{"role": "assistant", **said}, {"role": "user", "content": "Hi"}])
+            self.assertEqual(answer.usage.completion_tokens, 1)
+
     def test_stop_strings_end_the_answer(self):
         text = self.complete(max_tokens=30, temperature=0).choices[0].text
         stop = text[10:12]

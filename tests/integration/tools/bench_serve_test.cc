@@ -1,6 +1,6 @@
 // Goal: `tandem bench serve` counts what a real cluster really did, over HTTP and over gRPC, in
 // the closed and the open loop; failures are counted by kind; a signal still gives a result; a
-// server that is not there is named.
+// server that is not there is named, and so is a result that cannot be written, before the run.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -63,6 +63,22 @@ TEST_F(BenchServe, CountsWhatTheClusterDid) {
     EXPECT_LE(summary["ttft_ms"]["p50"], summary["e2e_ms"]["p50"]) << target;
     EXPECT_EQ(Finished() - before, 64) << target;
   }
+}
+
+TEST_F(BenchServe, AResultThatCannotBeWrittenIsToldBeforeTheRun) {
+  const int64_t before = Finished();
+  const std::string kept = ::testing::TempDir() + "/bench_serve_kept";
+  std::ofstream(kept) << "kept";
+  for (const std::string flag : {"--json=", "--csv=", "--html="}) {
+    const ProgramRun run =
+        RunProgram({"tandem", "bench", "serve", http(), "--requests=4", "--json=" + kept,
+                    "--html=" + kept + "2", flag + "/nowhere/result"});
+    EXPECT_EQ(run.exit_code, 2) << run.output;
+    EXPECT_THAT(run.output, HasSubstr(flag.substr(0, flag.size() - 1) + " /nowhere/result"));
+  }
+  EXPECT_EQ(Finished(), before);
+  EXPECT_EQ(FileOf(kept), "kept");
+  EXPECT_FALSE(std::ifstream(kept + "2").good());
 }
 
 TEST_F(BenchServe, ChatsOfSeveralTurnsFindTheirBeginningsCached) {

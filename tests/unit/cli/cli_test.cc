@@ -1,5 +1,5 @@
 // Goal: what the command line derives is right: plans of clusters, flags handed on, generated
-// documents, summaries.
+// documents, summaries, and which processes are started again.
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -7,6 +7,7 @@
 #include "cli/cluster_plan.h"
 #include "cli/commands.h"
 #include "cli/parse.h"
+#include "cli/restart_count.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::cli {
@@ -28,6 +29,26 @@ TEST(ConfigDocs, TheCommittedDocumentIsWhatTheStructsSay) {
   const std::string committed((std::istreambuf_iterator<char>(file)),
                               std::istreambuf_iterator<char>());
   EXPECT_EQ(committed, ConfigMarkdown()) << "regenerate with: tandem config-docs > docs/CONFIG.md";
+}
+
+TEST(RestartCount, AProcessThatRanWellStartsAfresh) {
+  RestartCount count;
+  absl::Time now = absl::UnixEpoch();
+  // Each run ends after `run`; how many are followed by another, of so many.
+  const auto restarts = [&](absl::Duration run, int runs) {
+    int again = 0;
+    for (int i = 0; i < runs; ++i) {
+      count.Started(now);
+      now += run;
+      if (count.Ended(now)) ++again;
+    }
+    return again;
+  };
+  EXPECT_EQ(restarts(RestartCount::kRanWell, 100), 100);
+  EXPECT_EQ(restarts(RestartCount::kRanWell - absl::Seconds(1), 10),
+            RestartCount::kRestartsMax - 1);
+  EXPECT_EQ(restarts(RestartCount::kRanWell, 1), 1);
+  EXPECT_EQ(restarts(absl::Seconds(1), 10), RestartCount::kRestartsMax - 1);
 }
 
 TEST(ClusterPlan, NodesShareCoresAndMemory) {

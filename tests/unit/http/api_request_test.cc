@@ -19,11 +19,20 @@ absl::StatusOr<ApiRequest> Completion(const std::string& body, bool strict = fal
   return ReadCompletion(*json, strict);
 }
 
-absl::StatusOr<ApiRequest> Chat(const std::string& members) {
+std::string Repeated(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+constexpr char kMessages[] =
+    R"("messages":[{"role":"system","content":"s"},{"role":"user","content":"u"}])";
+
+absl::StatusOr<ApiRequest> Chat(const std::string& members,
+                                const std::string& messages = kMessages) {
   static const std::unique_ptr<ModelAssets> assets = ModelAssets::ForHashEngine().value();
-  const absl::StatusOr<Json> json = ParseJsonBody(
-      R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":"u"}])" + members +
-      "}");
+  const std::string all = messages + members;
+  const absl::StatusOr<Json> json = ParseJsonBody("{" + all.substr(messages.empty() ? 1 : 0) + "}");
   if (!json.ok()) return json.status();
   return ReadChat(*json, *assets, absl::UnixEpoch(), false);
 }
@@ -135,6 +144,104 @@ TEST(Chat, RendersTheConversation) {
   const auto& wire = api.requests[0].tokens().ids();
   const std::vector<TokenId> ids(wire.begin(), wire.end());
   EXPECT_EQ(assets->tokenizer->Decode(ids, false), expected);
+}
+
+std::string PromptOf(const ApiRequest& api) {
+  static const std::unique_ptr<ModelAssets> assets = ModelAssets::ForHashEngine().value();
+  const auto& ids = api.requests[0].tokens().ids();
+  return assets->tokenizer->Decode(std::vector<TokenId>(ids.begin(), ids.end()), false);
+}
+
+// A chat whose messages are a question and this one.
+absl::StatusOr<ApiRequest> ChatAfter(const std::string& message, const std::string& members) {
+  return Chat(absl::StrCat(R"(,"messages":[{"role":"user","content":"u"},)", message, "]", members),
+              "");
+}
+
+TEST(Chat, ContinuesTheLastMessage) {
+  const std::string head = "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n";
+  const std::string continues = R"(,"continue_final_message":true)";
+  for (const std::string generates : {"", R"(,"add_generation_prompt":false)"}) {
+    ASSERT_OK_AND_ASSIGN(const ApiRequest api,
+                         ChatAfter(R"({"role":"assistant","content":"It is end "})",
+                                   absl::StrCat(continues, generates)));
+    EXPECT_EQ(PromptOf(api), head + "It is end ");
+  }
+  // Nothing was said yet.
+  ASSERT_OK_AND_ASSIGN(ApiRequest api, ChatAfter(R"({"role":"assistant"})", continues));
+  EXPECT_EQ(PromptOf(api), head);
+  EXPECT_THAT(ChatAfter(R"({"role":"assistant","content":"a"})",
+                        continues + R"(,"add_generation_prompt":true)"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("continue_final_message: not together")));
+  for (
+      const char* last :
+      {R"({"role":"user","content":"a"})",
+       R"({"role":"assistant","content":"a","tool_calls":[{"function":{"name":"f","arguments":""}}]})"}) {
+    EXPECT_THAT(ChatAfter(last, continues),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("continue_final_message")))
+        << last;
+  }
+}
+
+TEST(Chat, AMessageThatTheTemplateTrimsIsContinuedAtItsEnd) {
+  std::unique_ptr<ModelAssets> assets = ModelAssets::ForHashEngine().value();
+  ASSERT_OK_AND_ASSIGN(assets->chat_template,
+                       model::ChatTemplate::Parse("{% for m in messages %}[{{ m['role'] }}] "
+                                                  "{{ m['content'] | trim }}</s>{% endfor %}"));
+  const Json json = ParseJsonBody(R"({"messages":[{"role":"assistant","content":" </s> or \n "}],
+      "continue_final_message":true})")
+                        .value();
+  ASSERT_OK_AND_ASSIGN(const ApiRequest api, ReadChat(json, *assets, absl::UnixEpoch(), false));
+  EXPECT_EQ(PromptOf(api), "[assistant] </s> or");
+  ASSERT_OK_AND_ASSIGN(assets->chat_template, model::ChatTemplate::Parse("nothing of them"));
+  EXPECT_THAT(ReadChat(json, *assets, absl::UnixEpoch(), false),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("leaves the last message")));
+}
+
+TEST(Chat, AssistantsMayHaveSaidNothing) {
+  for (const char* said : {"", R"(,"content":null)", R"(,"content":"")"}) {
+    ASSERT_OK_AND_ASSIGN(const ApiRequest api,
+                         ChatAfter(absl::StrCat(R"({"role":"assistant")", said, "}"), ""));
+    EXPECT_EQ(PromptOf(api),
+              "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n"
+              "<|im_start|>assistant\n");
+  }
+  EXPECT_THAT(ChatAfter(R"({"role":"user","content":null})", ""),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("messages[1].content")));
+}
+
+TEST(TruncatePrompts, KeepsTheLastTokens) {
+  const std::unique_ptr<ModelAssets> assets = ModelAssets::ForHashEngine().value();
+  const int64_t context = assets->identity.context_tokens;
+  const auto kept = [&](const std::string& prompt, const std::string& members) {
+    ApiRequest api = Completion(absl::StrCat(R"({"prompt":)", prompt, members, "}")).value();
+    EXPECT_OK(TruncatePrompts(*assets, api));
+    return PromptOf(api);
+  };
+  EXPECT_EQ(kept(R"("abcdef")", R"(,"truncate_prompt_tokens":3)"), "def");
+  EXPECT_EQ(kept("[97,98,99]", R"(,"truncate_prompt_tokens":2)"), "bc");
+  EXPECT_EQ(kept(R"("ab")", R"(,"truncate_prompt_tokens":3)"), "ab");
+  // What the context holds beside the answer.
+  const std::string all(static_cast<size_t>(context) + 5, 'x');
+  EXPECT_EQ(kept("\"" + all + "\"", R"(,"truncate_prompt_tokens":-1,"max_tokens":7)").size(),
+            static_cast<size_t>(context) - 7);
+  ASSERT_OK_AND_ASSIGN(ApiRequest api, Chat(R"(,"truncate_prompt_tokens":4)"));
+  EXPECT_EQ(PromptOf(api), "ant\n");
+  // Longer than any prompt, which is no matter here.
+  ASSERT_OK_AND_ASSIGN(
+      api, Chat(absl::StrCat(R"(,"truncate_prompt_tokens":-1,"messages":[)",
+                             R"({"role":"user","content":")", Repeated(all, 5), R"("}])"),
+                ""));
+  EXPECT_EQ(api.requests[0].tokens().ids_size(), context - 1);
+  ASSERT_OK_AND_ASSIGN(api, Completion(absl::StrCat(R"({"prompt":"a","truncate_prompt_tokens":)",
+                                                    context + 1, "}")));
+  EXPECT_THAT(TruncatePrompts(*assets, api),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("truncate_prompt_tokens")));
+  for (const char* wrong : {"0", "-2", "1.5"}) {
+    EXPECT_THAT(Completion(absl::StrCat(R"({"prompt":"a","truncate_prompt_tokens":)", wrong, "}")),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("truncate_prompt_tokens")));
+  }
 }
 
 TEST(Chat, LogprobsAndTools) {

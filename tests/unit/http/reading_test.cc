@@ -70,6 +70,24 @@ TEST(RequestReader, DecodesPathsAndLeavesWhatIsNoEncoding) {
   }
 }
 
+TEST(RequestReader, TakesTargetsAsProxiesSendThem) {
+  const std::vector<std::pair<std::string, std::string>> targets = {
+      {"http://host/v1/models?a=http://b/c", "/v1/models"},
+      {"HTTPS://user@[::1]:8000/health", "/health"},
+      {"http://host", "/"},
+      {"http://host?a", "/"},
+      {"http:///live", "/live"},
+      {"ftp://host/live", "ftp://host/live"},
+      {"/a://b", "/a://b"},
+      {"/http://host/", "/http://host/"},
+      {"*", "*"}};
+  for (const auto& [target, path] : targets) {
+    const auto requests = ReadAll("GET " + target + " HTTP/1.1\r\nhost: x\r\n\r\n", 100);
+    ASSERT_EQ(requests.size(), 1u) << target;
+    EXPECT_EQ(requests[0].path, path) << target;
+  }
+}
+
 TEST(RequestReader, BoundsHeadersAndBodies) {
   RequestReader reader({.header_bytes_max = 1000, .body_bytes_max = 10});
   reader.Append("POST / HTTP/1.1\r\ncontent-length: 11\r\n\r\n");

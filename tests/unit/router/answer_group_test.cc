@@ -61,6 +61,30 @@ TEST(AnswerGroup, WhatAPartHeldBeforeIsNotSentAgain) {
   EXPECT_EQ(text, "echo abc");
 }
 
+TEST(AnswerGroup, OfAPromptAloneNoTokenIsTold) {
+  for (const auto reason : {request::FinishReason::kLength, request::FinishReason::kStop}) {
+    AnswerGroup group({.return_tokens = true, .echo = "prompt", .prompt_only = true}, [] {
+      return std::make_unique<AnswerAssembler>(std::make_unique<ByteDetokenizer>(),
+                                               request::StopParams{.max_tokens = 1, .stop = {"a"}},
+                                               std::vector<TokenId>{});
+    });
+    TokensReady event;
+    event.tokens.emplace_back().set_token_id('a');
+    v1::GenerateResponse part;
+    EXPECT_FALSE(group.OnTokens(event, part));
+    EXPECT_FALSE(group.stopped(0));
+    RequestDone done;
+    done.reason = reason;
+    done.usage.set_output_tokens(1);
+    const AnswerGroup::Parts parts = group.OnDone(done);
+    ASSERT_EQ(parts.size(), 2u);
+    EXPECT_EQ(parts[0].delta().text(), "prompt");
+    EXPECT_EQ(parts[0].delta().tokens_size(), 0);
+    EXPECT_EQ(parts[1].finished().reason(), v1::FINISH_REASON_LENGTH);
+    EXPECT_EQ(parts[1].finished().usage().output_tokens(), 0);
+  }
+}
+
 TEST(AnswerGroup, AStopStringThatEndsWithTheLastTokenIsTheReason) {
   EXPECT_EQ(ReasonFor("bc", request::FinishReason::kLength), v1::FINISH_REASON_STOP);
   EXPECT_EQ(ReasonFor("bc", request::FinishReason::kStop), v1::FINISH_REASON_STOP);

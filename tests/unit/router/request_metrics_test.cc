@@ -55,6 +55,9 @@ TEST(RequestMetrics, NodesCountersAreCounters) {
   EXPECT_THAT(text, HasSubstr("tandem_node_computed_prompt_tokens_total{node=\"decode-0\","
                               "role=\"decode\"} 33\n"));
   EXPECT_THAT(text, Not(HasSubstr("# TYPE tandem_node_generated_tokens_total gauge")));
+  // What only counts up is no gauge.
+  EXPECT_THAT(text, HasSubstr("# TYPE tandem_node_kv_refused_total counter\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE tandem_fleet_streams_refused_total counter\n"));
 }
 
 TEST(RequestMetrics, NodesThatAreGoneHoldNothing) {

@@ -19,6 +19,25 @@ v1::GenerateRequest TestRequest() {
   return request;
 }
 
+TEST(ValidateRequest, NoAnswerIsOneWhereThePromptIsToldOf) {
+  auto random = NewSeededRandom(1);
+  for (const bool echo : {true, false}) {
+    v1::GenerateRequest request = TestRequest();
+    request.mutable_stop()->set_max_tokens(0);
+    EXPECT_FALSE(IsPromptOnly(request));
+    if (echo) request.set_echo(true);
+    if (!echo) request.set_prompt_logprobs(0);
+    EXPECT_TRUE(IsPromptOnly(request));
+    ASSERT_OK_AND_ASSIGN(const RequestInput input,
+                         ValidateRequest(request, Tokens(399), TestModel(), {2}, *random));
+    EXPECT_EQ(input.stop.max_tokens, 1);
+    request.mutable_stop()->set_max_tokens(1);
+    EXPECT_FALSE(IsPromptOnly(request));
+    request.mutable_stop()->clear_max_tokens();
+    EXPECT_FALSE(IsPromptOnly(request));
+  }
+}
+
 TEST(ValidateRequest, FillsDefaults) {
   auto random = NewSeededRandom(1);
   v1::GenerateRequest request = TestRequest();

@@ -1,0 +1,50 @@
+// Goal: every server of ours describes what it serves by reflection, gRPC's health service with it,
+// so that clients need no files of ours to call it.
+#include "common/rpc/server.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <future>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kHealth[] = "grpc.health.v1.Health";
+constexpr char kReflection[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+
+// What the server answers to one request of the reflection protocol: the field of that number, with
+// that text.
+std::string Reflect(const Server& server, int field, const std::string& text) {
+  grpc::GenericStub stub(grpc::CreateChannel(server.address(), grpc::InsecureChannelCredentials()));
+  const grpc::Slice slice(absl::StrCat(std::string(1, static_cast<char>(field << 3 | 2)),
+                                       std::string(1, static_cast<char>(text.size())), text));
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer reply;
+  grpc::ClientContext context;
+  std::promise<grpc::Status> end;
+  stub.UnaryCall(&context, kReflection, grpc::StubOptions(), &request, &reply,
+                 [&end](grpc::Status status) { end.set_value(std::move(status)); });
+  const grpc::Status status = end.get_future().get();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  grpc::Slice bytes;
+  EXPECT_TRUE(reply.DumpToSingleSlice(&bytes).ok());
+  return std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+}
+
+TEST(Server, DescribesTheHealthService) {
+  ASSERT_OK_AND_ASSIGN(const auto server, Server::Start("127.0.0.1:0", {}, 1 << 20));
+  EXPECT_THAT(Reflect(*server, /*list_services*/ 7, "*"), HasSubstr(kHealth));
+  const std::string file = Reflect(*server, /*file_containing_symbol*/ 4, kHealth);
+  for (const char* name : {"HealthCheckRequest", "HealthCheckResponse", "Watch", "NOT_SERVING"}) {
+    EXPECT_THAT(file, HasSubstr(name));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::rpc
