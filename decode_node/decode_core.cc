@@ -254,7 +254,8 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);
     const auto reason = Append(leg, outcome.token.token);
     if (!reason.ok()) {
-      FailAndEnd(it, reason.status(), "constraint");
+      ledger_.FailRequest(it->first.router, leg.wire, reason.status(), leg.trace_id);
+      End(it, "constraint");
     } else if (*reason != request::FinishReason::kNone) {
       finished.emplace_back(it, *reason);
     }

@@ -13,7 +13,7 @@ namespace tandem::guided {
 namespace {
 
 absl::Status TooLarge(size_t states) {
-  return absl::ResourceExhaustedError(absl::StrCat("regex: needs more than ", states, " states"));
+  return absl::InvalidArgumentError(absl::StrCat("regex: needs more than ", states, " states"));
 }
 
 // An automaton with empty moves; some of them only pass at the start or at the end of the text.

@@ -38,7 +38,7 @@ struct CharDfa {
 };
 
 // The strings that contain a match of the pattern (JSON Schema's meaning of `pattern`), or that it
-// matches from end to end. kResourceExhausted when that takes more states than the bounds.
+// matches from end to end. kInvalidArgument when that takes more states than the bounds.
 enum class RegexMode { kContains, kWhole };
 absl::StatusOr<CharDfa> CompileRegex(const RegexNode& regex, RegexMode mode);
 

@@ -4,6 +4,7 @@
 #include "common/base/status_macros.h"
 #include "common/guided/char_dfa.h"
 #include "common/guided/regex.h"
+#include "common/guided/state_graph.h"
 #include "common/model/tokenizer/utf8.h"
 
 namespace tandem::guided {
@@ -38,7 +39,13 @@ absl::StatusOr<Program> Compile(const request::GuidedParams& params, int token_b
   }
   GrammarBuilder builder;
   ASSIGN_OR_RETURN(const RuleId root, AddRoot(params, builder));
-  return Lower(builder, root, token_bytes_max);
+  ASSIGN_OR_RETURN(Program program, Lower(builder, root, token_bytes_max));
+  if (StateGraph(program).start() == kDeadConfig) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the constraint is too ambiguous: its first byte can be reached in more than ",
+                     kThreadsMax, " ways"));
+  }
+  return program;
 }
 
 absl::StatusOr<RuleId> AddRegex(absl::string_view pattern, GrammarBuilder& builder) {

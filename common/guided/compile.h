@@ -18,8 +18,8 @@ inline constexpr size_t kSourceBytesMax = 256 << 10;  // of a schema, an express
 inline constexpr size_t kChoicesMax = 20000;
 
 // REQUIRES: params.any(). `token_bytes_max` as Lower's.
-// Errors: kInvalidArgument for what is malformed, unsupported or satisfied by nothing (the message
-// names the keyword, rule or byte); kResourceExhausted beyond a bound.
+// Errors: kInvalidArgument for what is malformed, unsupported, satisfied by nothing or beyond a
+// bound (the message names the keyword, rule or byte), and when the very start is too ambiguous.
 absl::StatusOr<Program> Compile(const request::GuidedParams& params, int token_bytes_max);
 
 // The frontends: each adds rules and returns the one that a whole answer matches.

@@ -83,7 +83,7 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> Constraint::ComputeMask(StateGr
       continue;
     }
     if (graph.work() - work_before > kMaskWorkMax || graph.bytes() > kGraphBytesMax) {
-      return absl::ResourceExhaustedError(
+      return absl::InvalidArgumentError(
           "guided: the constraint is too ambiguous: following it takes too much work or memory");
     }
     for (const TokenId token : vocabulary_->TokensAt(i)) {
@@ -157,7 +157,7 @@ absl::StatusOr<absl::Span<const uint32_t>> Matcher::Allowed() {
     mask_ = std::move(with_ends);
   }
   if (mask_->count == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return absl::InvalidArgumentError(absl::StrCat(
         "guided: after ", tokens_, " tokens no token of the vocabulary fits the constraint"));
   }
   mask_known_ = true;

@@ -52,7 +52,7 @@ class Constraint {
   Place Start();
   // False, and nothing changes, when the constraint forbids `bytes` there.
   bool Advance(Place& place, absl::string_view bytes);
-  // kResourceExhausted when the constraint is too ambiguous to follow.
+  // kInvalidArgument when the constraint is too ambiguous to follow.
   absl::StatusOr<std::shared_ptr<const TokenMask>> Mask(Place& place);
   bool MayEnd(const Place& place);
   bool CanContinue(const Place& place);
@@ -97,8 +97,8 @@ class Matcher {
   // kInvalidArgument when the constraint does not allow `token` next.
   absl::Status Advance(TokenId token);
   // Bit i % 32 of word i / 32: token i may come next. Valid until the next Advance.
-  // kResourceExhausted when the constraint is too ambiguous; kFailedPrecondition when no token of
-  // the vocabulary can go on and none can end the answer.
+  // kInvalidArgument when the constraint is too ambiguous, or no token of the vocabulary can go on
+  // and none can end the answer.
   absl::StatusOr<absl::Span<const uint32_t>> Allowed();
   // Nothing can follow: the answer is whole.
   bool complete();

@@ -95,9 +95,9 @@ void GrammarBuilder::Add(StateId from, const Move& move) {
 
 absl::Status GrammarBuilder::status() const {
   if (!full_) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("the constraint needs more than ",
-                                                   kGrammarStatesMax, " states or ",
-                                                   kGrammarEdgesMax, " edges"));
+  return absl::InvalidArgumentError(absl::StrCat("the constraint needs more than ",
+                                                 kGrammarStatesMax, " states or ", kGrammarEdgesMax,
+                                                 " edges"));
 }
 
 void GrammarBuilder::Empty(StateId from, StateId to) {

@@ -61,7 +61,7 @@ class GrammarBuilder {
   // A text of `dfa`.
   void Automaton(StateId from, const CharDfa& dfa, Spelling spelling, StateId to);
 
-  // kResourceExhausted once a bound was crossed; from then on nothing is added.
+  // kInvalidArgument once a bound was crossed; from then on nothing is added.
   absl::Status status() const;
 
   const std::vector<std::vector<Move>>& moves() const { return moves_; }
@@ -77,8 +77,8 @@ class GrammarBuilder {
 };
 
 // `token_bytes_max`: the length of the longest token, for Program::State::alias (0 = no aliases).
-// Errors: kInvalidArgument for left recursion (names the rule) and when nothing satisfies the
-// constraint; kResourceExhausted beyond the bounds.
+// Errors: kInvalidArgument for left recursion (names the rule), when nothing satisfies the
+// constraint, and beyond the bounds.
 absl::StatusOr<Program> Lower(const GrammarBuilder& builder, RuleId root, int token_bytes_max);
 
 }  // namespace tandem::guided

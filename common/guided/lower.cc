@@ -36,6 +36,7 @@ class Lowering {
                                                      " levels, expected at most ", kNestingMax));
     }
     RETURN_IF_ERROR(CheckLeftRecursion());
+    FindReaders();
     RETURN_IF_ERROR(Emit());
     FindAliases(token_bytes_max);
     return std::move(program_);
@@ -153,6 +154,30 @@ class Lowering {
     return best;
   }
 
+  // The states from which some byte can be read; from the others a rule can only end.
+  void FindReaders() {
+    std::vector<std::vector<StateId>> dependents(moves_.size());
+    std::vector<StateId> todo;
+    reads_.assign(moves_.size(), false);
+    const auto reads = [&](StateId s) {
+      if (!reads_[s]) todo.push_back(s);
+      reads_[s] = true;
+    };
+    for (StateId s = 0; s < moves_.size(); ++s) {
+      for (const Move& move : moves_[s]) {
+        if (!Live(move.target)) continue;
+        if (move.kind == Move::Kind::kBytes) reads(s);
+        dependents[move.target].push_back(s);
+        if (move.kind == Move::Kind::kCall) dependents[builder_.start(move.rule)].push_back(s);
+      }
+    }
+    while (!todo.empty()) {
+      const StateId state = todo.back();
+      todo.pop_back();
+      for (const StateId s : dependents[state]) reads(s);
+    }
+  }
+
   absl::Status CheckLeftRecursion() {
     // What a rule calls before it consumed anything.
     std::vector<std::vector<RuleId>> first(rules_.size());
@@ -225,7 +250,7 @@ class Lowering {
                           state.calls_begin == state.calls_end;
       program_.states.push_back(state);
       if (program_.bytes.size() + program_.calls.size() > kGrammarEdgesMax) {
-        return absl::ResourceExhaustedError(
+        return absl::InvalidArgumentError(
             absl::StrCat("the constraint needs more than ", kGrammarEdgesMax, " edges"));
       }
     }
@@ -236,7 +261,8 @@ class Lowering {
     if (!Live(move.target)) return;
     if (move.kind == Move::Kind::kBytes) {
       program_.bytes.push_back({move.low, move.high, IdOf(move.target)});
-    } else if (move.kind == Move::Kind::kCall && Live(builder_.start(move.rule))) {
+    } else if (move.kind == Move::Kind::kCall && Live(builder_.start(move.rule)) &&
+               reads_[builder_.start(move.rule)]) {  // else only empty, and passed by: Closure()
       program_.calls.push_back({IdOf(builder_.start(move.rule)), IdOf(move.target)});
     }
   }
@@ -318,6 +344,7 @@ class Lowering {
   const RuleId root_;
   std::vector<bool> nullable_;
   std::vector<uint32_t> heights_;  // by the builder's state
+  std::vector<bool> reads_;        // by the builder's state
   std::vector<uint32_t> marks_;
   uint32_t mark_ = 0;
   std::vector<StateId> ids_, order_;  // old to new, new to old

@@ -83,6 +83,12 @@ void NodeLedger::FailLeg(RouterKey router, const v1::Leg& leg, const absl::Statu
   Send(router, FailedEvent(leg, status, sender_side));
 }
 
+void NodeLedger::FailRequest(RouterKey router, const v1::Leg& leg, const absl::Status& status,
+                             absl::string_view trace_id) {
+  FailLeg(router, leg, status, /*sender_side=*/false, trace_id);
+  actions_.events.back().second.mutable_leg_failed()->set_request_at_fault(true);
+}
+
 void NodeLedger::Transfer(transfer::TransferCommand command) {
   actions_.transfer.push_back(std::move(command));
 }

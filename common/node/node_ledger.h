@@ -61,6 +61,9 @@ class NodeLedger {
               absl::string_view trace_id = "");
   void FailLeg(RouterKey router, const v1::Leg& leg, const absl::Status& status, bool sender_side,
                absl::string_view trace_id = "");
+  // As FailLeg, for a request that no node could go on with.
+  void FailRequest(RouterKey router, const v1::Leg& leg, const absl::Status& status,
+                   absl::string_view trace_id = "");
   void Transfer(transfer::TransferCommand command);
   // Names not used before on this node.
   LeaseId NewLease() { return LeaseId(next_lease_++); }

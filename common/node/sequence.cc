@@ -37,8 +37,7 @@ absl::Status CheckNextToken(SequenceInput& input) {
     return ((allowed[static_cast<size_t>(token) / 32] >> (token % 32)) & 1) != 0;
   };
   if (listed.empty() || std::any_of(listed.begin(), listed.end(), both)) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "guided: none of allowed_token_ids fits the constraint here");
+  return absl::InvalidArgumentError("guided: none of allowed_token_ids fits the constraint here");
 }
 
 absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_t sequence_index,

@@ -44,8 +44,8 @@ absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_
                                             const engine::EngineSpec& spec,
                                             guided::ConstraintCache* constraints);
 
-// Whether some token may come next: kFailedPrecondition when the constraint and allowed_token_ids
-// leave none, kResourceExhausted as guided::Matcher::Allowed.
+// Whether some token may come next: kInvalidArgument when the constraint and allowed_token_ids
+// leave none, and as guided::Matcher::Allowed.
 absl::Status CheckNextToken(SequenceInput& input);
 
 // Tokens the sequence can ever have: until max_tokens or the model's context.

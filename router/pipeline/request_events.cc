@@ -271,6 +271,10 @@ void RequestMachine::OnDecodeFailed(const v1::LegFailed& failed, absl::Time now)
     return RetryPrefill(why, now);
   }
   EndDecodeLeg("");
+  if (failed.request_at_fault()) {
+    EndPrefillLeg("the request cannot be gone on with");
+    return Fail(why);
+  }
   if (failed.kept()) kept_ = Kept{decode_.node, decode_.attempt};
   GiveUpDecode(why, now);
 }

@@ -40,7 +40,7 @@ absl::Status Flattener::Add(const Json& schema, int depth, std::vector<Flat>& al
     return document_.Error(schema, "$ref", "refers to itself without end, or nests too deep");
   }
   if (++work_ > kWorkMax) {
-    return absl::ResourceExhaustedError(
+    return absl::InvalidArgumentError(
         absl::StrCat("json_schema: combining it takes more than ", kWorkMax, " steps"));
   }
   ASSIGN_OR_RETURN(const Flat own, Own(schema));
@@ -98,9 +98,9 @@ absl::StatusOr<std::vector<Flat>> Flattener::Branches(const Json& schema,
     // What was moved from is compared with no more: later branches look at `all`'s copies.
     branches[i].assign(all.end() - static_cast<int64_t>(branches[i].size()), all.end());
     if (all.size() > kAlternativesMax) {
-      return absl::ResourceExhaustedError(absl::StrCat("json_schema: ", document_.PathOf(schema),
-                                                       ": ", keyword, ": more than ",
-                                                       kAlternativesMax, " alternatives"));
+      return absl::InvalidArgumentError(absl::StrCat("json_schema: ", document_.PathOf(schema),
+                                                     ": ", keyword, ": more than ",
+                                                     kAlternativesMax, " alternatives"));
     }
   }
   return all;

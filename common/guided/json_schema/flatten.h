@@ -22,8 +22,8 @@ class Flattener {
   explicit Flattener(const Document& document) : document_(document) {}
 
   // A value satisfies all of `schemas` if and only if it satisfies one of these.
-  // Errors: kInvalidArgument naming the keyword that is unknown, unsupported or malformed;
-  // kResourceExhausted for too many alternatives.
+  // Errors: kInvalidArgument naming the keyword that is unknown, unsupported or malformed, or
+  // that leads to too many alternatives.
   absl::StatusOr<std::vector<Flat>> Flatten(const Conjunction& schemas);
   absl::StatusOr<bool> Validates(const Conjunction& schemas, const Json& value);
   absl::StatusOr<bool> Validates(const Flat& flat, const Json& value);

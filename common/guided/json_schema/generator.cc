@@ -36,7 +36,7 @@ absl::StatusOr<RuleId> Generator::RuleFor(Conjunction schemas) {
   const auto [it, fresh] = rules_.emplace(schemas, -1);
   if (!fresh) return it->second;
   if (rules_.size() > kRulesMax) {
-    return absl::ResourceExhaustedError(
+    return absl::InvalidArgumentError(
         absl::StrCat("json_schema: needs more than ", kRulesMax, " rules"));
   }
   it->second =

@@ -51,9 +51,9 @@ absl::StatusOr<int64_t> Count(const Document& document, const Json& schema, cons
       return static_cast<int64_t>(number);
     }
     if (number > kCountMax && std::floor(number) == number) {
-      return absl::ResourceExhaustedError(absl::StrCat("json_schema: ", document.PathOf(schema),
-                                                       ": ", key, ": ", value.dump(),
-                                                       ", supported up to ", kCountMax));
+      return absl::InvalidArgumentError(absl::StrCat("json_schema: ", document.PathOf(schema), ": ",
+                                                     key, ": ", value.dump(), ", supported up to ",
+                                                     kCountMax));
     }
   }
   return document.Error(schema, key, absl::StrCat("expected a whole number from 0 to ", kCountMax));

@@ -58,8 +58,8 @@ absl::StatusOr<std::vector<Generator::Member>> Generator::NamedMembers(const Fla
     if (seen.insert(name).second) order.push_back(name);
   }
   if (order.size() > kPropertiesMax) {
-    return absl::ResourceExhaustedError(absl::StrCat("json_schema: properties: ", order.size(),
-                                                     ", expected at most ", kPropertiesMax));
+    return absl::InvalidArgumentError(absl::StrCat("json_schema: properties: ", order.size(),
+                                                   ", expected at most ", kPropertiesMax));
   }
   std::vector<Member> members;
   for (const std::string& name : order) {
@@ -92,7 +92,7 @@ absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
   }
   for (const Member& member : named) names.insert(member.name);
   if (patterns.size() > kPatternsMax) {
-    return absl::ResourceExhaustedError(
+    return absl::InvalidArgumentError(
         absl::StrCat("json_schema: patternProperties: ", patterns.size(),
                      " patterns on one object, expected at most ", kPatternsMax));
   }
@@ -150,7 +150,7 @@ absl::Status Generator::CheckCounts(const Flat& flat, const std::vector<Member>&
   }
   const int64_t cap = std::max<int64_t>({1, flat.num_properties.min, flat.num_properties.max});
   if (static_cast<int64_t>(named.size()) * cap > static_cast<int64_t>(kGrammarStatesMax) / 4) {
-    return absl::ResourceExhaustedError(
+    return absl::InvalidArgumentError(
         "json_schema: maxProperties: too many combinations of properties and counts");
   }
   return absl::OkStatus();

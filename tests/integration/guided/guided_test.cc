@@ -22,6 +22,7 @@ namespace tandem::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::vector<v1::GuidedDecoding> Constraints() {
   std::vector<v1::GuidedDecoding> all(7);
@@ -189,6 +190,10 @@ TEST(Guided, RefusesWhatItDoesNotSupportByName) {
   EXPECT_THAT(refused(guided), HasSubstr("backreferences"));
   guided.set_grammar("root ::= missing");
   EXPECT_THAT(refused(guided), HasSubstr("rule missing"));
+  guided.set_grammar("root ::= (\"a\"?){1100}");
+  EXPECT_THAT(refused(guided), HasSubstr("too ambiguous"));
+  guided.set_grammar("root ::= (\"a\"?){3000}");
+  EXPECT_THAT(refused(guided), HasSubstr("more than 2000000 edges"));
   guided.mutable_choice();
   EXPECT_THAT(refused(guided), HasSubstr("choice: 0 options"));
   // Bytes that the mask leaves none of.
@@ -198,7 +203,14 @@ TEST(Guided, RefusesWhatItDoesNotSupportByName) {
   request.mutable_sampling()->add_allowed_token_ids('7');
   EXPECT_THAT(std::string(cluster->Generate(request).status.message()),
               HasSubstr("allowed_token_ids"));
+  // Or leaves none of after some tokens: the request ends as it is, and is not tried elsewhere.
+  request.mutable_guided()->set_regex("77x");
+  const Answer stuck = cluster->Generate(request);
+  EXPECT_EQ(stuck.status.code(), absl::StatusCode::kInvalidArgument) << stuck.status;
+  EXPECT_THAT(std::string(stuck.status.message()), HasSubstr("allowed_token_ids"));
+  EXPECT_THAT(std::string(stuck.status.message()), Not(HasSubstr("attempts")));
   // The cluster serves on.
+  request.mutable_guided()->set_regex("[a-z]+");
   request.mutable_sampling()->clear_allowed_token_ids();
   request.mutable_stop()->set_max_tokens(4);
   EXPECT_OK(cluster->Generate(request).status);

@@ -203,5 +203,31 @@ TEST(Gbnf, DeepRecursionEndsInsteadOfGrowing) {
   EXPECT_LT(list.graph().size(), 20u);
 }
 
+// What matches the empty text alone costs nothing, however often it stands; what begins in more
+// ways than are followed is refused when it is compiled, not when it is used.
+TEST(Gbnf, EmptyRepetitionsCollapseAndAmbiguousStartsAreRefused) {
+  for (const char* grammar :
+       {"root ::= \"\"{10000} \"ab\"", "e ::= \"\" | \"\" \"\"\nroot ::= e{5000} \"ab\" e{5000}",
+        "root ::= (\"\"{90} \"\"?){90} \"ab\" (\"\"*)*"}) {
+    ASSERT_OK_AND_ASSIGN(const auto accepts, Acceptor::Create(kGrammar, grammar));
+    EXPECT_TRUE(accepts.Accepts("ab")) << grammar;
+    EXPECT_FALSE(accepts.Accepts("")) << grammar;
+    EXPECT_FALSE(accepts.Begins("abb")) << grammar;
+    EXPECT_EQ(accepts.graph().overflows(), 0) << grammar;
+  }
+  ASSERT_OK_AND_ASSIGN(const auto nothing, Acceptor::Create(kGrammar, "root ::= \"\"{1203}"));
+  EXPECT_TRUE(nothing.Accepts(""));
+  EXPECT_FALSE(nothing.Begins("a"));
+  ASSERT_OK_AND_ASSIGN(const auto some, Acceptor::Create(kGrammar, "root ::= (\"a\"?){1000}"));
+  EXPECT_TRUE(some.Accepts(std::string(1000, 'a')));
+  EXPECT_FALSE(some.Begins(std::string(1001, 'a')));
+  const absl::Status many = Acceptor::Create(kGrammar, "root ::= (\"a\"?){1100}").status();
+  EXPECT_EQ(many.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(many.message(), HasSubstr("too ambiguous"));
+  const absl::Status edges = Acceptor::Create(kGrammar, "root ::= (\"a\"?){3000}").status();
+  EXPECT_EQ(edges.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(edges.message(), HasSubstr("edges"));
+}
+
 }  // namespace
 }  // namespace tandem::guided

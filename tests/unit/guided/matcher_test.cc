@@ -67,7 +67,7 @@ TEST(Matcher, AllowsTheEndExactlyWhenTheRulesSay) {
   EXPECT_THAT(endless.Advance('a').message(), HasSubstr("follows the token that ended"));
   Matcher no_end(constraint, {});
   Read(no_end, "ab");
-  EXPECT_EQ(no_end.Allowed().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(no_end.Allowed().status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Matcher, RefusesTokensThatBreakTheConstraint) {

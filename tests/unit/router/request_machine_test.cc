@@ -209,6 +209,23 @@ TEST_F(RequestTest, ALegThatADrainingNodeHandsOverIsNoAttempt) {
   EXPECT_EQ(h_.client("r").done->route.attempts(), 1);
 }
 
+// A constraint that leaves no token would leave none anywhere: no retry, and nothing held against
+// the node.
+TEST_F(RequestTest, ARequestAtFaultIsNotTriedElsewhere) {
+  JoinAll();
+  ToGenerating();
+  v1::NodeEvent failed = LegFailed(d_, false);
+  *failed.mutable_leg_failed()->mutable_status() =
+      WireStatus(absl::StatusCode::kInvalidArgument, "guided: nothing fits");
+  failed.mutable_leg_failed()->set_request_at_fault(true);
+  h_.Say(kD0, {failed});
+  EXPECT_EQ(h_.client("r").failure, absl::InvalidArgumentError("guided: nothing fits"));
+  EXPECT_TRUE(h_.Quiet(kD1));
+  h_.ExpectEmpty();
+  ASSERT_OK(h_.Submit("next"));
+  EXPECT_EQ(h_.NextRun(kD0).leg().request_id(), "next");
+}
+
 // The second retry waits, at most kBackoffMin, and holds up nobody else.
 TEST_F(RequestTest, LaterRetriesWait) {
   JoinAll();
