@@ -218,9 +218,9 @@ TEST(Gbnf, EmptyRepetitionsCollapseAndAmbiguousStartsAreRefused) {
   ASSERT_OK_AND_ASSIGN(const auto nothing, Acceptor::Create(kGrammar, "root ::= \"\"{1203}"));
   EXPECT_TRUE(nothing.Accepts(""));
   EXPECT_FALSE(nothing.Begins("a"));
-  ASSERT_OK_AND_ASSIGN(const auto some, Acceptor::Create(kGrammar, "root ::= (\"a\"?){1000}"));
-  EXPECT_TRUE(some.Accepts(std::string(1000, 'a')));
-  EXPECT_FALSE(some.Begins(std::string(1001, 'a')));
+  ASSERT_OK_AND_ASSIGN(const auto some, Acceptor::Create(kGrammar, "root ::= (\"a\"?){300}"));
+  EXPECT_TRUE(some.Accepts(std::string(300, 'a')));
+  EXPECT_FALSE(some.Begins(std::string(301, 'a')));
   const absl::Status many = Acceptor::Create(kGrammar, "root ::= (\"a\"?){1100}").status();
   EXPECT_EQ(many.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(many.message(), HasSubstr("too ambiguous"));
