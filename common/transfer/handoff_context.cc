@@ -72,4 +72,14 @@ void HandoffContext::Reject(PeerId from, const v1::KvFrame& frame, const absl::S
   rejects_unlogged_ = 0;
 }
 
+void HandoffContext::RejectUntimely(PeerId from, const v1::KvFrame& frame,
+                                    const absl::Status& why) {
+  ++counters.frames_rejected;
+  Log(LogLevel::kDebug, "KV frame came too early or too late",
+      {{"peer", from.value()},
+       {"lease", frame.lease_id()},
+       {"epoch", frame.epoch()},
+       {"reason", why.message()}});
+}
+
 }  // namespace tandem::transfer

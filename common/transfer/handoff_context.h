@@ -54,6 +54,8 @@ class HandoffContext {
                 absl::AnyInvocable<void(const absl::Status&)> done);
   // Counts a frame that failed a check, and logs it (at most one line a second).
   void Reject(PeerId from, const v1::KvFrame& frame, const absl::Status& why);
+  // As Reject, for what honest peers send too early or too late: no warning.
+  void RejectUntimely(PeerId from, const v1::KvFrame& frame, const absl::Status& why);
 
  private:
   int64_t control_sends_in_flight_ = 0;

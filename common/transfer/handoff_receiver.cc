@@ -107,10 +107,16 @@ void HandoffReceiver::Fail(Lease& lease, const absl::Status& status) {
 }
 
 void HandoffReceiver::RejectUnknown(PeerId from, const v1::KvFrame& frame) {
-  context_.Reject(from, frame, absl::NotFoundError("no such lease"));
   // The core's OpenLease may be on its way here: DATA of a lease that never was is only dropped.
   // FIN comes last and asks for an answer.
-  if (!frame.has_fin() && !ended_.contains(LeaseId(frame.lease_id()))) return;
+  const bool ended = ended_.contains(LeaseId(frame.lease_id()));
+  const absl::Status why = absl::NotFoundError(ended ? "the lease has ended" : "no such lease");
+  if (ended || !frame.has_fin()) {
+    context_.RejectUntimely(from, frame, why);
+  } else {
+    context_.Reject(from, frame, why);
+  }
+  if (!frame.has_fin() && !ended) return;
   context_.SendAbort(from,
                      context_.Header(Incarnation(frame.sender_incarnation()),
                                      LeaseId(frame.lease_id()), Epoch(frame.epoch())),
@@ -126,9 +132,10 @@ HandoffReceiver::Lease* HandoffReceiver::Admit(PeerId from, const v1::KvFrame& f
   Lease& lease = *it->second;
   if (lease.epoch.value() < frame.epoch()) {
     // The core's RaiseEpoch is on its way here; the sender repeats what is missing.
-    context_.Reject(from, frame,
-                    absl::FailedPreconditionError(absl::StrCat(
-                        "lease has epoch ", lease.epoch.value(), ", the frame a newer one")));
+    context_.RejectUntimely(
+        from, frame,
+        absl::FailedPreconditionError(
+            absl::StrCat("lease has epoch ", lease.epoch.value(), ", the frame a newer one")));
     return nullptr;
   }
   absl::string_view why;
@@ -144,9 +151,9 @@ HandoffReceiver::Lease* HandoffReceiver::Admit(PeerId from, const v1::KvFrame& f
     why = "another sender fills this epoch";
   }
   if (!why.empty()) {
-    context_.Reject(from, frame,
-                    absl::FailedPreconditionError(
-                        absl::StrCat(why, ": lease has epoch ", lease.epoch.value())));
+    context_.RejectUntimely(from, frame,
+                            absl::FailedPreconditionError(
+                                absl::StrCat(why, ": lease has epoch ", lease.epoch.value())));
     context_.SendAbort(
         from,
         context_.Header(Incarnation(frame.sender_incarnation()), lease.id, Epoch(frame.epoch())),
