@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/markdown_stream.h"
 #include "cli/parse.h"
+#include "cli/router_access.h"
 #include "cli/sampling_flags.h"
 #include "common/config/process_main.h"
 
@@ -28,9 +29,7 @@ constexpr char kChatHelp[] =
 class ChatCommand final : public Command {
  public:
   ChatCommand() : schema_("tandem chat", "Talks with the model, turn by turn.") {
-    schema_.Add("router", &router_, "Address of a router.", {.group = "Request"});
-    schema_.Add("api-key", &api_key_, "Key for routers that ask for one.",
-                {.group = "Request", .secret = true});
+    RegisterRouterAccess(schema_, access_, "Request");
     schema_.Add("system", &system_, "System message.", {.group = "Request"});
     RegisterSamplingFlags(schema_, sampling_);
     schema_.Add("markdown", &markdown_, "Show an answer's Markdown in a terminal's styles.",
@@ -44,7 +43,9 @@ class ChatCommand final : public Command {
 
   int Run(const std::vector<std::string>& args, const Environment& env) override {
     if (auto code = ParseArguments(schema_, args, env, nullptr)) return *code;
-    client_ = Client::Create(router_, api_key_);
+    auto client = Connect(access_);
+    if (!client.ok()) return ReportError(schema_, client.status());
+    client_ = *std::move(client);
     const auto model = client_->GetModel();
     if (!model.ok()) return ReportError(schema_, model.status());
     interactive_ = isatty(STDIN_FILENO) != 0;
@@ -165,8 +166,7 @@ class ChatCommand final : public Command {
   }
 
   config::Schema schema_;
-  std::string router_ = "127.0.0.1:50051";
-  std::string api_key_;
+  RouterAccess access_;
   std::string system_;
   SamplingFlags sampling_;
   std::unique_ptr<Client> client_;

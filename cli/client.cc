@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/api_key.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/status.h"
 #include "tandem/v1/client.grpc.pb.h"
 
@@ -15,12 +16,12 @@ constexpr absl::Duration kUnaryTimeout = absl::Seconds(30);
 
 class ClientImpl final : public Client {
  public:
-  ClientImpl(const std::string& router, const std::string& api_key)
+  ClientImpl(const std::string& router, const std::string& api_key,
+             const std::shared_ptr<grpc::ChannelCredentials>& credentials)
       : router_(router), api_key_(api_key) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(64 << 20);
-    stub_ = v1::Tandem::NewStub(
-        grpc::CreateCustomChannel(router, grpc::InsecureChannelCredentials(), arguments));
+    stub_ = v1::Tandem::NewStub(grpc::CreateCustomChannel(router, credentials, arguments));
   }
 
   absl::Status Generate(const v1::GenerateRequest& request,
@@ -89,7 +90,13 @@ class ClientImpl final : public Client {
 }  // namespace
 
 std::unique_ptr<Client> Client::Create(const std::string& router, const std::string& api_key) {
-  return std::make_unique<ClientImpl>(router, api_key);
+  return std::make_unique<ClientImpl>(router, api_key, grpc::InsecureChannelCredentials());
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& router,
+                                                        const ClientOptions& options) {
+  ASSIGN_OR_RETURN(const auto credentials, rpc::ChannelCredentials(options.tls));
+  return std::make_unique<ClientImpl>(router, options.api_key, credentials);
 }
 
 }  // namespace tandem::cli

@@ -9,15 +9,24 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/tls.h"
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::cli {
+
+struct ClientOptions {
+  std::string api_key;  // sent with every call; empty = none
+  rpc::TlsTrust tls;
+};
 
 class Client {
  public:
   // `router`: host:port. Connects lazily; kUnavailable by the first call names the address.
   // `api_key`: sent with every call; empty = none.
   static std::unique_ptr<Client> Create(const std::string& router, const std::string& api_key = "");
+  // The same, over TLS where `options` says whom to believe. Errors as rpc::ChannelCredentials.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& router,
+                                                         const ClientOptions& options);
   virtual ~Client() = default;
 
   // Streams an answer; `on_part` sees every message in order and ends the call by returning false

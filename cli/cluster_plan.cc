@@ -100,6 +100,30 @@ void RegisterNodes(config::Schema& schema, UpConfig& config) {
              {.min = 0, .unit = "tokens", .group = "Nodes"});
 }
 
+// Where and how clients ask.
+void RegisterClients(config::Schema& schema, UpConfig& config) {
+  schema.Add("grpc", &config.grpc, "Where the first router serves clients, host:port.",
+             {.group = "Cluster"});
+  schema.Add("http", &config.http,
+             "Where the first router serves the OpenAI-compatible HTTP API, port or host:port; "
+             "empty = nowhere.",
+             {.group = "Cluster"});
+  schema.Add("api-keys", &config.api_keys,
+             "File of hashed keys that clients must have one of; empty = none needed.",
+             {.group = "Cluster"});
+  schema.Add(
+      "tls-cert", &config.tls.certificate,
+      "For TLS where clients ask (gRPC and HTTP): file of the certificate and what leads from "
+      "it to its authority's, PEM; empty = no TLS. Read again when it changes.",
+      {.group = "Cluster"});
+  schema.Add("tls-key", &config.tls.key, "File of the key of --tls-cert, PEM.",
+             {.group = "Cluster"});
+  schema.Add("allowed-origins", &config.allowed_origins,
+             "Origins whose pages may call the HTTP API from a browser, such as "
+             "https://chat.example; * = any, empty = none.",
+             {.group = "Cluster"});
+}
+
 }  // namespace
 
 void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
@@ -116,19 +140,7 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
   schema.Add("decode", &config.decode, "Decode nodes.", {.min = 1, .max = 64, .group = "Cluster"});
   schema.Add("routers", &config.routers, "Routers; all nodes join all of them.",
              {.min = 1, .max = 16, .group = "Cluster"});
-  schema.Add("grpc", &config.grpc, "Where the first router serves clients, host:port.",
-             {.group = "Cluster"});
-  schema.Add("http", &config.http,
-             "Where the first router serves the OpenAI-compatible HTTP API, port or host:port; "
-             "empty = nowhere.",
-             {.group = "Cluster"});
-  schema.Add("api-keys", &config.api_keys,
-             "File of hashed keys that clients must have one of; empty = none needed.",
-             {.group = "Cluster"});
-  schema.Add("allowed-origins", &config.allowed_origins,
-             "Origins whose pages may call the HTTP API from a browser, such as "
-             "https://chat.example; * = any, empty = none.",
-             {.group = "Cluster"});
+  RegisterClients(schema, config);
   schema.Add("fleet-secret-file", &config.fleet_secret_file,
              "File whose contents nodes started apart from this command must hold to join; empty = "
              "a secret is drawn for the run, and nobody else may.",
@@ -166,6 +178,7 @@ router::RouterConfig PlanRouter(const UpConfig& up, int index) {
   config.fleet = "127.0.0.1:0";
   config.http = index == 0 || up.http.empty() ? up.http : "0";
   config.api_keys = up.api_keys;
+  config.tls = up.tls;
   config.allowed_origins = up.allowed_origins;
   config.fleet_secret_file = up.fleet_secret_file;
   config.model = up.model;

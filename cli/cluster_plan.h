@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/config/schema.h"
 #include "common/node/node_config.h"
+#include "common/rpc/tls.h"
 #include "common/runtime/processors.h"
 #include "router/router_config.h"
 
@@ -26,6 +27,7 @@ struct UpConfig {
   std::string grpc = "127.0.0.1:50051";
   std::string http = "8000";
   std::string api_keys;
+  rpc::TlsFiles tls;
   std::vector<std::string> allowed_origins;
   std::string fleet_secret_file;  // empty = the fleet has no secret; `up` and `chaos` then draw one
   bool single_process = false;

@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/guided_flags.h"
 #include "cli/parse.h"
+#include "cli/router_access.h"
 #include "cli/sampling_flags.h"
 #include "cli/sequence_flags.h"
 #include "common/base/status_macros.h"
@@ -22,9 +23,7 @@ class GenerateCommand final : public Command {
  public:
   GenerateCommand()
       : schema_("tandem generate", "Streams the answer to one prompt, or answers a file of them.") {
-    schema_.Add("router", &router_, "Address of a router.", {.group = "Request"});
-    schema_.Add("api-key", &api_key_, "Key for routers that ask for one.",
-                {.group = "Request", .secret = true});
+    RegisterRouterAccess(schema_, access_, "Request");
     schema_.Add("chat", &chat_, "A user's message, put through the model's chat template.",
                 {.group = "Request"});
     schema_.Add("system", &system_, "System message before --chat.", {.group = "Request"});
@@ -75,22 +74,22 @@ class GenerateCommand final : public Command {
   int AnswerOne(const v1::GenerateRequest& request) {
     v1::Finished finished;
     bool ended_with_newline = true;
-    const absl::Status status =
-        Client::Create(router_, api_key_)->Generate(request, [&](const v1::GenerateResponse& part) {
-          if (part.finished().sequence_index() == 0 && part.has_finished())
-            finished = part.finished();
-          if (json_) {
-            PrintJson(part);
-          } else if (sequences_.n > 1) {
-            PrintWhenWhole(part);
-          } else if (part.has_delta() && !part.delta().text().empty()) {
-            const std::string& text = part.delta().text();
-            std::fwrite(text.data(), 1, text.size(), stdout);
-            std::fflush(stdout);
-            ended_with_newline = text.back() == '\n';
-          }
-          return true;
-        });
+    const auto client = Connect(access_);
+    if (!client.ok()) return ReportError(schema_, client.status());
+    const absl::Status status = (*client)->Generate(request, [&](const v1::GenerateResponse& part) {
+      if (part.finished().sequence_index() == 0 && part.has_finished()) finished = part.finished();
+      if (json_) {
+        PrintJson(part);
+      } else if (sequences_.n > 1) {
+        PrintWhenWhole(part);
+      } else if (part.has_delta() && !part.delta().text().empty()) {
+        const std::string& text = part.delta().text();
+        std::fwrite(text.data(), 1, text.size(), stdout);
+        std::fflush(stdout);
+        ended_with_newline = text.back() == '\n';
+      }
+      return true;
+    });
     if (!json_ && !ended_with_newline) std::fputc('\n', stdout);
     std::fflush(stdout);
     if (!status.ok()) return ReportError(schema_, status);
@@ -115,7 +114,9 @@ class GenerateCommand final : public Command {
 
   int AnswerBatch() {
     batch_.defaults.set_return_token_ids(true);
-    const auto counts = RunBatch(batch_, *Client::Create(router_, api_key_));
+    const auto client = Connect(access_);
+    if (!client.ok()) return ReportError(schema_, client.status());
+    const auto counts = RunBatch(batch_, **client);
     if (!counts.ok()) return ReportError(schema_, counts.status());
     std::fprintf(stderr, "%ld lines: %ld answered, %ld answered before, %ld failed\n",
                  static_cast<long>(counts->lines), static_cast<long>(counts->answered),
@@ -177,8 +178,7 @@ class GenerateCommand final : public Command {
   static void PrintJson(const v1::GenerateResponse& part);
 
   config::Schema schema_;
-  std::string router_ = "127.0.0.1:50051";
-  std::string api_key_;
+  RouterAccess access_;
   std::string chat_;
   std::string system_;
   std::vector<std::string> tokens_;

@@ -7,6 +7,7 @@
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/parse.h"
+#include "cli/router_access.h"
 #include "common/config/process_main.h"
 
 namespace tandem::cli {
@@ -45,7 +46,7 @@ std::string FormatStatus(const v1::GetStatusResponse& status) {
 class StatusCommand final : public Command {
  public:
   StatusCommand() : schema_("tandem status", "Shows nodes, load, blocks, leases and links.") {
-    schema_.Add("router", &router_, "Address of a router.");
+    RegisterRouterAccess(schema_, access_);
     schema_.Add("json", &json_, "The whole answer as JSON.");
   }
 
@@ -53,7 +54,9 @@ class StatusCommand final : public Command {
 
   int Run(const std::vector<std::string>& args, const Environment& env) override {
     if (auto code = ParseArguments(schema_, args, env, nullptr)) return *code;
-    const auto status = Client::Create(router_)->GetStatus(absl::Seconds(5));
+    const auto client = Connect(access_);
+    if (!client.ok()) return ReportError(schema_, client.status());
+    const auto status = (*client)->GetStatus(absl::Seconds(5));
     if (!status.ok()) return ReportError(schema_, status.status());
     std::string text;
     if (json_) {
@@ -72,7 +75,7 @@ class StatusCommand final : public Command {
 
  private:
   config::Schema schema_;
-  std::string router_ = "127.0.0.1:50051";
+  RouterAccess access_;
   bool json_ = false;
 };
 

@@ -7,6 +7,8 @@
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/parse.h"
+#include "cli/router_access.h"
+#include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 
 namespace tandem::cli {
@@ -15,8 +17,7 @@ namespace {
 class TokenizeCommand final : public Command {
  public:
   TokenizeCommand() : schema_("tandem tokenize", "Shows a text's token ids, or the text of ids.") {
-    schema_.Add("router", &router_, "Address of a router.");
-    schema_.Add("api-key", &api_key_, "Key for routers that ask for one.", {.secret = true});
+    RegisterRouterAccess(schema_, access_);
     schema_.Add("chat", &chat_, "Put the text through the chat template as a user's message.");
     schema_.Add("decode", &decode_, "The argument is a comma-separated list of token ids.");
     schema_.AllowPositionals("TEXT (- reads standard input)", 1);
@@ -53,7 +54,8 @@ class TokenizeCommand final : public Command {
     } else {
       request.set_text(text);
     }
-    const auto response = Client::Create(router_, api_key_)->Tokenize(request);
+    ASSIGN_OR_RETURN(const auto client, Connect(access_));
+    const auto response = client->Tokenize(request);
     if (!response.ok()) return response.status();
     return absl::StrJoin(response->ids(), ",");
   }
@@ -72,14 +74,14 @@ class TokenizeCommand final : public Command {
   }
 
   absl::StatusOr<std::string> Decode(const v1::DetokenizeRequest& request) {
-    const auto response = Client::Create(router_, api_key_)->Detokenize(request);
+    ASSIGN_OR_RETURN(const auto client, Connect(access_));
+    const auto response = client->Detokenize(request);
     if (!response.ok()) return response.status();
     return response->text();
   }
 
   config::Schema schema_;
-  std::string router_ = "127.0.0.1:50051";
-  std::string api_key_;
+  RouterAccess access_;
   bool chat_ = false;
   bool decode_ = false;
 };

@@ -5,6 +5,7 @@
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/parse.h"
+#include "cli/router_access.h"
 #include "cli/trace_picture.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
@@ -15,8 +16,7 @@ namespace {
 class TraceCommand final : public Command {
  public:
   TraceCommand() : schema_("tandem trace", "Shows where a finished request's time went.") {
-    schema_.Add("router", &router_, "Address of the router that served it.");
-    schema_.Add("api-key", &api_key_, "Key for routers that ask for one.", {.secret = true});
+    RegisterRouterAccess(schema_, access_);
     schema_.Add("svg", &svg_, "A file to draw the waterfall into.");
     schema_.AllowPositionals("REQUEST_ID", 1);
   }
@@ -38,8 +38,8 @@ class TraceCommand final : public Command {
 
  private:
   absl::Status Show(const std::string& request_id) {
-    ASSIGN_OR_RETURN(const v1::RequestTrace trace,
-                     Client::Create(router_, api_key_)->GetTrace(request_id));
+    ASSIGN_OR_RETURN(const auto client, Connect(access_));
+    ASSIGN_OR_RETURN(const v1::RequestTrace trace, client->GetTrace(request_id));
     std::fputs(FormatTrace(trace).c_str(), stdout);
     if (svg_.empty()) return absl::OkStatus();
     std::ofstream file(svg_, std::ios::binary);
@@ -50,8 +50,7 @@ class TraceCommand final : public Command {
   }
 
   config::Schema schema_;
-  std::string router_ = "127.0.0.1:50051";
-  std::string api_key_;
+  RouterAccess access_;
   std::string svg_;
 };
 

@@ -83,7 +83,11 @@ class UpCommand final : public Command {
   bool IsReady(const Cluster& cluster) {
     const std::string address = cluster.grpc_address();
     if (address.empty()) return false;
-    if (client_ == nullptr) client_ = Client::Create(address);
+    if (client_ == nullptr) {
+      auto client = Client::Connect(address, {.tls = {.anybody = up_.tls.any()}});
+      if (!client.ok()) return false;
+      client_ = *std::move(client);
+    }
     const auto status = client_->GetStatus(absl::Seconds(1));
     if (!status.ok()) return false;
     int ready = 0;

@@ -18,6 +18,13 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
   schema.Add("api-keys", &config.api_keys,
              "File of hashed keys that clients must have one of; empty = none needed.",
              {.group = "Network"});
+  schema.Add(
+      "tls-cert", &config.tls.certificate,
+      "For TLS where clients ask (gRPC and HTTP): file of the certificate and what leads from "
+      "it to its authority's, PEM; empty = no TLS. Read again when it changes.",
+      {.group = "Network"});
+  schema.Add("tls-key", &config.tls.key, "File of the key of --tls-cert, PEM.",
+             {.group = "Network"});
   schema.Add("allowed-origins", &config.allowed_origins,
              "Origins whose pages may call the HTTP API from a browser, such as "
              "https://chat.example; * = any, empty = none.",

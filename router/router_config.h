@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 #include "common/config/schema.h"
+#include "common/rpc/tls.h"
 #include "router/router_core.h"
 
 namespace tandem::router {
@@ -18,6 +19,7 @@ struct RouterConfig {
   std::string http;  // empty = not served
   int32_t http_threads = 2;
   std::string api_keys;
+  rpc::TlsFiles tls;
   std::vector<std::string> allowed_origins;  // "*" = any
   std::string fleet_secret_file;
   std::string model = "smollm2";

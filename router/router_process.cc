@@ -56,6 +56,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   }
   options.http_threads = config.http_threads;
   options.api_keys = config.api_keys;
+  options.tls = config.tls;
   options.allowed_origins = config.allowed_origins;
   options.traces_max = config.traces;
   ASSIGN_OR_RETURN(options.fleet_secret,

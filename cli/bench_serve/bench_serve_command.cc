@@ -92,6 +92,10 @@ class BenchServeCommand final : public Command {
                 {.group = group});
     schema_.Add("api-key", &target_options_.api_key, "Key for servers that ask for one.",
                 {.group = group, .secret = true});
+    schema_.Add("tls-ca", &target_options_.tls_ca,
+                "For a gRPC server that speaks TLS: file of the certificates (PEM) that its must "
+                "lead to, or system for the machine's.",
+                {.group = group});
     schema_.Add("timeout", &load_.timeout, "A request without its whole answer by then failed.",
                 {.min = absl::Milliseconds(1), .group = group});
   }
@@ -190,6 +194,9 @@ class BenchServeCommand final : public Command {
     target_options_.chat = endpoint_ == "chat";
     if (target_options_.chat && target_options_.address.grpc) {
       return absl::InvalidArgumentError("--endpoint=chat needs an http:// --target");
+    }
+    if (!target_options_.tls_ca.empty() && !target_options_.address.grpc) {
+      return absl::InvalidArgumentError("--tls-ca needs a grpc:// --target");
     }
     if (!target_options_.chat && workload_.turns > 1) {
       return absl::InvalidArgumentError("--turns needs --endpoint=chat");

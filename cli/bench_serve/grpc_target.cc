@@ -84,12 +84,13 @@ class GrpcTarget final : public LoadTarget {
   GrpcTarget(const TargetOptions& options, io_context& context)
       : options_(options),
         address_(absl::StrCat(options.address.host, ":", options.address.port)),
-        client_(Client::Create(address_, options.api_key)),
-        stub_(
-            v1::Tandem::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()))),
         io_(context) {}
 
   absl::Status Connect() {
+    const rpc::TlsTrust tls = {.authorities = options_.tls_ca};
+    ASSIGN_OR_RETURN(const auto credentials, rpc::ChannelCredentials(tls));
+    stub_ = v1::Tandem::NewStub(grpc::CreateChannel(address_, credentials));
+    ASSIGN_OR_RETURN(client_, Client::Connect(address_, {.api_key = options_.api_key, .tls = tls}));
     ASSIGN_OR_RETURN(const v1::GetModelResponse model, client_->GetModel());
     model_ = options_.model.empty() ? model.name() : options_.model;
     return absl::OkStatus();
@@ -124,8 +125,8 @@ class GrpcTarget final : public LoadTarget {
  private:
   const TargetOptions options_;
   const std::string address_;
-  const std::unique_ptr<Client> client_;
-  const std::unique_ptr<v1::Tandem::Stub> stub_;
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<v1::Tandem::Stub> stub_;
   io_context& io_;
   std::string model_;
 };

@@ -30,6 +30,7 @@ struct TargetOptions {
   TargetAddress address;
   std::string model;  // empty: whatever the server has
   std::string api_key;
+  std::string tls_ca;  // gRPC only; empty: no TLS
   double temperature = 0;
   bool chat = false;       // /v1/chat/completions; HTTP only
   bool ignore_eos = true;  // answers are as long as they were asked to be

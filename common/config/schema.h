@@ -39,7 +39,7 @@ namespace tandem::config {
 
 // A configuration that needs more fields than this is two configurations. `tandem up` is one for
 // three kinds of processes and has the most.
-inline constexpr size_t kMaxFields = 40;
+inline constexpr size_t kMaxFields = 48;
 
 // Limits and documentation of one field; every member is optional.
 template <typename T>

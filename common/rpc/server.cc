@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/status_macros.h"
 #include "grpc/health/v1/health.pb.h"
 
 namespace tandem::rpc {
@@ -25,19 +26,21 @@ constexpr int kIdleMaxMs = 10 * 60 * 1000;
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address,
                                                       const std::vector<grpc::Service*>& services,
-                                                      int message_bytes_max) {
+                                                      int message_bytes_max, const TlsFiles& tls) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon + 1 == address.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("listen address '", address, "': expected host:port"));
   }
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
+                   ServerCredentials(tls));
   grpc::EnableDefaultHealthCheckService(true);
   // gRPC's health service brings no description; reflection finds ours, which must be linked.
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   auto server = std::unique_ptr<Server>(new Server());
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &server->port_);
+  builder.AddListeningPort(address, credentials, &server->port_);
   // Without this two processes share one port and each answers some of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingsEveryMs);

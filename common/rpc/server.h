@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/tls.h"
 
 namespace tandem::rpc {
 
@@ -22,11 +23,13 @@ inline constexpr int kNodeMessageBytesMax = 4 << 20;
 class Server {
  public:
   // Listens on `address` (host:port; port 0 picks one). The services outlive the server. Calls with
-  // a message of more than `message_bytes_max` end with RESOURCE_EXHAUSTED.
-  // kUnavailable naming the address when it cannot be bound, e.g. in use.
+  // a message of more than `message_bytes_max` end with RESOURCE_EXHAUSTED. Without TLS when `tls`
+  // names no files.
+  // kUnavailable naming the address when it cannot be bound, e.g. in use; and as LoadSslContext.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& address,
                                                        const std::vector<grpc::Service*>& services,
-                                                       int message_bytes_max);
+                                                       int message_bytes_max,
+                                                       const TlsFiles& tls = {});
   ~Server();
 
   // The port bound.

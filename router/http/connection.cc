@@ -1,9 +1,7 @@
 #include "router/http/connection.h"
 
 #include <array>
-#include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
-#include <boost/asio/write.hpp>
 #include <charconv>
 #include <utility>
 
@@ -20,7 +18,7 @@ constexpr size_t kKeptBytesMax = 4096;
 
 }  // namespace
 
-HttpConnection::HttpConnection(PostBox& box, TcpSocket socket, const ConnectionLimits& limits,
+HttpConnection::HttpConnection(PostBox& box, ClientSocket socket, const ConnectionLimits& limits,
                                const Hooks& hooks)
     : box_(box),
       socket_(std::move(socket)),
@@ -40,7 +38,7 @@ void HttpConnection::ReadMore() {
   if (reading_ || state_ == State::kClosed) return;
   if (state_ == State::kAnswering && reader_.buffered() >= kAheadBytesMax) return;
   reading_ = true;
-  socket_.async_wait(TcpSocket::wait_read, [self = shared_from_this()](const error_code& error) {
+  socket_.AsyncWaitReadable([self = shared_from_this()](const error_code& error) {
     self->box_.Enter([&] {
       self->reading_ = false;
       if (self->state_ == State::kClosed) return;
@@ -54,7 +52,7 @@ void HttpConnection::OnReadable() {
   // One buffer a thread: idle connections hold none.
   thread_local std::array<char, 65536> scratch;
   error_code error;
-  const size_t got = socket_.read_some(boost::asio::buffer(scratch), error);
+  const size_t got = socket_.ReadSome(scratch.data(), scratch.size(), error);
   if (error == boost::asio::error::would_block) return ReadMore();
   if (error || got == 0) return Close();
   OnBytes({scratch.data(), got});
@@ -179,30 +177,43 @@ void HttpConnection::Flush() {
   sending_.swap(out_);
   // Mostly the socket takes it all at once.
   error_code error;
-  const size_t sent = socket_.write_some(boost::asio::buffer(sending_), error);
-  if (!error && sent == sending_.size()) {
+  sent_ = 0;
+  if (Send(error)) {
     sending_.clear();
     if (sending_.capacity() > kKeptBytesMax) sending_.shrink_to_fit();
     if (reply_ended_ && !advancing_) ReplyDone();
     return;
   }
-  if (error && error != boost::asio::error::would_block) {
+  if (error != boost::asio::error::would_block) {
     // The caller may be this connection's answer: it must not be told from within its own call.
     box_.Post([self = shared_from_this()] { self->Close(); });
     return;
   }
   writing_ = true;
   SetDeadline(limits_.write_timeout);
-  boost::asio::async_write(socket_,
-                           boost::asio::buffer(sending_.data() + sent, sending_.size() - sent),
-                           [self = shared_from_this()](const error_code& write_error, size_t) {
-                             self->box_.Enter([&] {
-                               self->writing_ = false;
-                               if (self->state_ == State::kClosed) return;
-                               if (write_error) return self->Close();
-                               self->OnWritten();
-                             });
-                           });
+  AwaitWritable();
+}
+
+bool HttpConnection::Send(error_code& error) {
+  while (sent_ < sending_.size()) {
+    sent_ += socket_.WriteSome(absl::string_view(sending_).substr(sent_), error);
+    if (error) return false;
+  }
+  return true;
+}
+
+void HttpConnection::AwaitWritable() {
+  socket_.AsyncWaitWritable([self = shared_from_this()](const error_code& wait_error) {
+    self->box_.Enter([&] {
+      if (self->state_ == State::kClosed) return;
+      error_code error = wait_error;
+      const bool whole = !error && self->Send(error);
+      if (!whole && error == boost::asio::error::would_block) return self->AwaitWritable();
+      self->writing_ = false;
+      if (!whole) return self->Close();
+      self->OnWritten();
+    });
+  });
 }
 
 void HttpConnection::OnWritten() {
@@ -219,12 +230,11 @@ void HttpConnection::OnWritten() {
 
 void HttpConnection::ReplyDone() {
   reply_ended_ = false;
-  error_code ignored;
   if (!keep_alive_) {
     if (!linger_ && reader_.buffered() == 0) return Close();
     // Closing with bytes unread would reset the connection and could take the reply with it.
     state_ = State::kLingering;
-    socket_.shutdown(TcpSocket::shutdown_send, ignored);
+    socket_.ShutdownSend();
     SetDeadline(kLingerTime);
     return ReadMore();
   }
@@ -251,8 +261,7 @@ void HttpConnection::Close() {
   if (state_ == State::kClosed) return;
   const std::shared_ptr<HttpConnection> self = shared_from_this();
   state_ = State::kClosed;
-  error_code ignored;
-  socket_.close(ignored);
+  socket_.Close();
   timer_.cancel();
   if (const auto pending = std::exchange(pending_, nullptr)) pending->OnGone();
   hooks_.closed(this);

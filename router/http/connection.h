@@ -10,14 +10,13 @@
 // Thread safety: within its PostBox's lock, except Post and RunOrPost.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/time/time.h"
+#include "router/http/client_socket.h"
 #include "router/http/http_exchange.h"
 #include "router/http/post_box.h"
 #include "router/http/request_reader.h"
@@ -31,9 +30,6 @@ struct ConnectionLimits {
   absl::Duration write_timeout = absl::Seconds(60);    // the client reads nothing
 };
 
-using TcpSocket =
-    boost::asio::basic_stream_socket<boost::asio::ip::tcp, boost::asio::io_context::executor_type>;
-
 class HttpConnection final : public HttpExchange,
                              public std::enable_shared_from_this<HttpConnection> {
  public:
@@ -45,7 +41,7 @@ class HttpConnection final : public HttpExchange,
   };
 
   // All that is referred to outlives the connection. `box` is its I/O thread's.
-  HttpConnection(PostBox& box, TcpSocket socket, const ConnectionLimits& limits,
+  HttpConnection(PostBox& box, ClientSocket socket, const ConnectionLimits& limits,
                  const Hooks& hooks);
 
   void Start();
@@ -82,6 +78,9 @@ class HttpConnection final : public HttpExchange,
   void AddToStream(absl::string_view bytes);
   // Sends what is in out_, unless something is being sent.
   void Flush();
+  // Sends on. True when all of sending_ is out; else `error` says why not.
+  bool Send(boost::system::error_code& error);
+  void AwaitWritable();
   void OnWritten();
   void ReplyDone();
   void SetDeadline(absl::Duration from_now);
@@ -89,7 +88,7 @@ class HttpConnection final : public HttpExchange,
   void OnDeadline();
 
   PostBox& box_;
-  TcpSocket socket_;
+  ClientSocket socket_;
   boost::asio::steady_timer timer_;
   const ConnectionLimits& limits_;
   const Hooks& hooks_;
@@ -97,6 +96,7 @@ class HttpConnection final : public HttpExchange,
   State state_ = State::kReading;
   std::shared_ptr<PendingAnswer> pending_;  // shared with what feeds it from other threads
   std::string out_, sending_;               // to be written; being written
+  size_t sent_ = 0;                         // of sending_
   bool reading_ = false, writing_ = false;
   bool keep_alive_ = true, chunked_ = true, head_only_ = false;
   bool reply_ended_ = false;    // all of the reply is in out_ or sending_

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
 
@@ -75,6 +76,9 @@ class HttpServerImpl final : public HttpServer {
   }
 
   absl::Status Listen() {
+    if (options_.tls.any()) {
+      ASSIGN_OR_RETURN(tls_, TlsContext::Load(options_.tls));
+    }
     const size_t colon = options_.address.rfind(':');
     const std::string host = options_.address.substr(0, colon);
     const std::string port = options_.address.substr(colon + 1);
@@ -164,17 +168,22 @@ class HttpServerImpl final : public HttpServer {
   }
 
   void TakeOn(Worker& worker, TcpSocket socket) {
+    TlsSession tls;
+    if (tls_ != nullptr) {
+      tls = tls_->NewSession(socket.native_handle(), RealClock().Now());
+      if (tls == nullptr) return;  // closes the socket
+    }
     {
       absl::MutexLock lock(&mutex_);
-      if (open_ >= options_.connections_max) return;  // closes the socket
+      if (open_ >= options_.connections_max) return;
       ++open_;
     }
     error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
     socket.set_option(boost::asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
     socket.non_blocking(true, ignored);
-    auto connection =
-        std::make_shared<HttpConnection>(worker.box, std::move(socket), options_.limits, hooks_);
+    auto connection = std::make_shared<HttpConnection>(
+        worker.box, ClientSocket(std::move(socket), std::move(tls)), options_.limits, hooks_);
     worker.box.Post([this, &worker, connection] {
       {
         absl::MutexLock lock(&mutex_);
@@ -203,6 +212,7 @@ class HttpServerImpl final : public HttpServer {
   // Bound: fixed at start.
   std::vector<std::unique_ptr<Worker>> workers_;
   std::unique_ptr<tcp::acceptor> acceptor_;  // worker 0's thread
+  std::unique_ptr<TlsContext> tls_;          // worker 0's thread; null: plain HTTP
   std::unique_ptr<boost::asio::steady_timer> retry_;
   size_t next_worker_ = 0;
   bool stopped_ = false;  // the owner's

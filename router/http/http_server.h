@@ -16,11 +16,13 @@ struct HttpServerOptions {
   int threads = 2;
   int64_t connections_max = 32768;  // more are closed at once
   ConnectionLimits limits;
+  rpc::TlsFiles tls;  // none: plain HTTP
 };
 
 class HttpServer {
  public:
-  // kInvalidArgument for an address that is none; kUnavailable naming one that cannot be bound.
+  // kInvalidArgument for an address that is none, and as TlsContext::Load; kUnavailable naming an
+  // address that cannot be bound.
   // `hooks.closed` is the server's own.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options,
                                                            HttpConnection::Hooks hooks);

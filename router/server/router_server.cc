@@ -61,11 +61,12 @@ class RouterServerImpl final : public RouterServer {
     ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_},
                                                        rpc::kNodeMessageBytesMax));
     ASSIGN_OR_RETURN(client_server_, rpc::Server::Start(options.grpc_address, {&client_service_},
-                                                        rpc::kClientMessageBytesMax));
+                                                        rpc::kClientMessageBytesMax, options.tls));
     if (!options.http_address.empty()) {
       FrontEndOptions http;
       http.server.address = options.http_address;
       http.server.threads = options.http_threads;
+      http.server.tls = options.tls;
       http.allowed_origins = options.allowed_origins;
       ASSIGN_OR_RETURN(
           front_end_,

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/tls.h"
 #include "router/model_assets.h"
 #include "router/router_core.h"
 
@@ -25,6 +26,7 @@ struct RouterServerOptions {
   std::string http_address;
   int http_threads = 2;
   std::string api_keys;  // a file, see router/http/api_keys.h; empty = anybody may ask
+  rpc::TlsFiles tls;     // of gRPC and HTTP, where clients ask; none: plain
   std::vector<std::string> allowed_origins;  // whose pages may call the HTTP API; "*" = any
   std::string fleet_secret;                  // that nodes must hold; empty = anybody may join
   RouterOptions core;
@@ -34,7 +36,8 @@ struct RouterServerOptions {
 
 class RouterServer {
  public:
-  // kUnavailable naming the address that cannot be bound.
+  // kUnavailable naming the address that cannot be bound; kInvalidArgument naming a file of `tls`
+  // or `api_keys` that cannot be used.
   static absl::StatusOr<std::unique_ptr<RouterServer>> Start(const RouterServerOptions& options,
                                                              std::unique_ptr<ModelAssets> assets);
   // Ends all streams and threads.

@@ -25,7 +25,7 @@ import flags as flag_check
 import image_packages
 import tools
 
-OVERLAYS = ("base", "overlays/two-by-three")
+OVERLAYS = ("base", "overlays/two-by-three", "overlays/tls")
 
 # The oldest that deploy/kustomize/README.md promises, and the newest that the validator knows.
 KUBERNETES_VERSIONS = ("1.30", "1.37.0")

@@ -68,10 +68,14 @@ def container_mistakes(container, values, program):
         if key not in program.flags:
             yield f"{program.name} has no configuration key {key}"
     opened = {port_of(values[key]) for key in ("grpc", "fleet", "http", "health") if key in values}
-    named = {port["containerPort"] for port in container.get("ports", ())}
+    by_name = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+    named = set(by_name.values())
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        named.add(container[probe]["grpc"]["port"])
-    for port in sorted(named - opened):
+        port = (container[probe].get("grpc") or container[probe]["httpGet"])["port"]
+        if isinstance(port, str) and port not in by_name:
+            yield f"{program.name}: {probe} asks port {port}, which has no such name"
+        named.add(by_name.get(port, port))
+    for port in sorted(named - opened, key=str):
         yield f"{program.name} does not listen on {port} (its configuration names {sorted(opened)})"
 
 

@@ -73,7 +73,7 @@ class HttpSocket {
     TANDEM_CHECK(fd_ >= 0 && ::connect(fd_, found->ai_addr, found->ai_addrlen) == 0);
     ::freeaddrinfo(found);
   }
-  ~HttpSocket() { Close(); }
+  virtual ~HttpSocket() { Close(); }
   HttpSocket(const HttpSocket&) = delete;
   HttpSocket& operator=(const HttpSocket&) = delete;
 
@@ -85,7 +85,7 @@ class HttpSocket {
   // False when the peer has closed.
   bool Send(const std::string& bytes) {
     for (size_t done = 0; done < bytes.size();) {
-      const ssize_t sent = ::send(fd_, bytes.data() + done, bytes.size() - done, MSG_NOSIGNAL);
+      const ssize_t sent = SendBytes(bytes.data() + done, bytes.size() - done);
       if (sent <= 0) return false;
       done += static_cast<size_t>(sent);
     }
@@ -93,10 +93,9 @@ class HttpSocket {
   }
   // More bytes into buffer(); false at the end of the stream or after `timeout_ms`.
   bool ReadSome(int timeout_ms = 20000) {
-    pollfd poll_fd = {.fd = fd_, .events = POLLIN, .revents = 0};
-    if (::poll(&poll_fd, 1, timeout_ms) <= 0) return false;
+    if (!AwaitBytes(timeout_ms)) return false;
     char bytes[65536];
-    const ssize_t got = ::recv(fd_, bytes, sizeof bytes, 0);
+    const ssize_t got = ReceiveBytes(bytes, sizeof bytes);
     if (got <= 0) return false;
     buffer_.append(bytes, static_cast<size_t>(got));
     return true;
@@ -126,6 +125,17 @@ class HttpSocket {
     buffer_.erase(0, length);
     answer.complete = true;
     return answer;
+  }
+
+ protected:
+  // What goes over the socket as it is; under TLS others do this.
+  virtual ssize_t SendBytes(const char* bytes, size_t size) {
+    return ::send(fd_, bytes, size, MSG_NOSIGNAL);
+  }
+  virtual ssize_t ReceiveBytes(char* bytes, size_t size) { return ::recv(fd_, bytes, size, 0); }
+  virtual bool AwaitBytes(int timeout_ms) {
+    pollfd poll_fd = {.fd = fd_, .events = POLLIN, .revents = 0};
+    return ::poll(&poll_fd, 1, timeout_ms) > 0;
   }
 
  private:
