@@ -27,7 +27,14 @@ v1::NodeEvent FailedEvent(const v1::Leg& leg, const absl::Status& status, bool s
 
 void TokenBatch::Add(RouterKey router, const v1::Leg& leg, v1::GeneratedToken token) {
   v1::TokensGenerated::Step& step = *events_[router].mutable_tokens()->add_steps();
-  *step.mutable_leg() = leg;
+  v1::Leg& name = *step.mutable_leg();
+  if (leg.number() == 0) {
+    name = leg;
+  } else {  // a name of dozens of bytes would be most of the message
+    name.set_number(leg.number());
+    name.set_sequence_index(leg.sequence_index());
+    name.set_attempt(leg.attempt());
+  }
   *step.add_tokens() = std::move(token);
 }
 

@@ -61,7 +61,8 @@ class RequestMachine {
 
   enum class State { kQueued, kReserving, kPrefilling, kInstalling, kGenerating, kDone };
 
-  RequestMachine(RequestInput input, RequestContext context, absl::Time now);
+  // `number`: of the sequence, for its legs.
+  RequestMachine(RequestInput input, uint64_t number, RequestContext context, absl::Time now);
   RequestMachine(const RequestMachine&) = delete;
   RequestMachine& operator=(const RequestMachine&) = delete;
 
@@ -188,6 +189,7 @@ class RequestMachine {
   void LogRetry(absl::string_view what, const std::string& node, const absl::Status& why) const;
 
   RequestInput input_;
+  const uint64_t number_;
   RequestContext context_;
   const absl::Time answer_deadline_;
   bool held_ = false;

@@ -159,6 +159,7 @@ class Driver {
     leg.set_request_id(absl::StrCat("r", random_.Below(8)));
     leg.set_sequence_index(odd_.Int(3));
     leg.set_attempt(static_cast<uint32_t>(odd_.Number(4)));
+    leg.set_number(leg.attempt());  // some sequence's or nobody's
     return leg;
   }
   // Mostly the one that the client waits for.
@@ -217,6 +218,9 @@ void Driver::AddEvent(uint64_t key, v1::NodeEvent& event) {
       auto& step = *event.mutable_tokens()->add_steps();
       *step.mutable_leg() = Leg(key);
       for (uint64_t i = random_.Below(4); i > 0; --i) AddToken(step.leg(), *step.add_tokens());
+      // Nodes of earlier releases name the request, later ones its number.
+      step.tokens_size() % 2 == 0 ? step.mutable_leg()->clear_number()
+                                  : step.mutable_leg()->clear_request_id();
       return;
     }
     case 7:

@@ -192,6 +192,7 @@ void ScriptedNodes::Step() {
     if (running.next_index < running.tokens_max) {
       v1::TokensGenerated::Step& step = *tokens.add_steps();
       *step.mutable_leg() = running.leg;
+      if (running.leg.number() != 0) step.mutable_leg()->clear_request_id();  // as nodes do
       *step.add_tokens() = TokenAt(running.next_index++);
     }
     if (running.next_index < running.tokens_max) {

@@ -310,6 +310,24 @@ TEST_F(DecodeCoreTest, OneStepIsOneTokenEventPerRouter) {
   EXPECT_EQ(actions.events[2].second.tokens().steps_size(), 2);
 }
 
+TEST_F(DecodeCoreTest, TokensNameLegsByNumberWhereTheRouterGaveOne) {
+  v1::NodeCommand numbered = Run("a", 4, -1);
+  numbered.mutable_run()->mutable_leg()->set_number(9);
+  numbered.mutable_run()->mutable_leg()->set_sequence_index(2);
+  Send(numbered);
+  Send(Run("b", 5, -1));
+  const node::NodeActions actions = Step();
+  ASSERT_THAT(actions.events, SizeIs(3));
+  EXPECT_EQ(actions.events[0].second.installed().leg().request_id(), "a");
+  EXPECT_EQ(actions.events[0].second.installed().leg().number(), 9u);
+  const v1::Leg& first = actions.events[2].second.tokens().steps(0).leg();
+  EXPECT_EQ(first.request_id(), "");
+  EXPECT_EQ(first.number(), 9u);
+  EXPECT_EQ(first.sequence_index(), 2);
+  EXPECT_EQ(first.attempt(), 1u);
+  EXPECT_EQ(actions.events[2].second.tokens().steps(1).leg().request_id(), "b");
+}
+
 TEST_F(DecodeCoreTest, AFailedStepFailsItsLegsAndTheNodeGoesOn) {
   Send(Run("a", 4, -1));
   ASSERT_THAT(core_->PlanStep(now_), SizeIs(1));
