@@ -128,6 +128,7 @@ class RequestMachine {
     int tries = 0;          // of this decode placement
   };
 
+  // The core has found the sequence by the leg's number or name; these know it by node and attempt.
   bool IsDecode(NodeKey node, const v1::Leg& leg) const;
   bool IsPrefill(NodeKey node, const v1::Leg& leg) const;
   // A prefill leg of the current placement that has been replaced.

@@ -172,6 +172,16 @@ class Driver {
                                                                    : odd_.Int(kVocabulary));
     token.set_logprob(static_cast<float>(odd_.Real()));
   }
+  static void AsLists(v1::TokensGenerated& tokens) {
+    v1::TokensGenerated::Plain& plain = *tokens.mutable_plain();
+    plain.add_leg_numbers(tokens.steps(0).leg().number());
+    plain.add_leg_attempts(tokens.steps(0).leg().attempt());
+    plain.add_token_ids(tokens.steps(0).tokens(0).token_id());
+    plain.add_indices(tokens.steps(0).tokens(0).index());
+    // One list too short: such a stream ends.
+    if (tokens.steps(0).leg().attempt() != 3) plain.add_logprobs(0);
+    tokens.clear_steps();
+  }
   std::string Hash() {
     return std::string(random_.Below(16) == 0 ? random_.Below(40) : 16,
                        static_cast<char>('a' + random_.Below(20)));
@@ -219,8 +229,7 @@ void Driver::AddEvent(uint64_t key, v1::NodeEvent& event) {
       *step.mutable_leg() = Leg(key);
       for (uint64_t i = random_.Below(4); i > 0; --i) AddToken(step.leg(), *step.add_tokens());
       // Nodes of earlier releases name the request, later ones its number.
-      step.tokens_size() % 2 == 0 ? step.mutable_leg()->clear_number()
-                                  : step.mutable_leg()->clear_request_id();
+      if (step.tokens_size() == 1) AsLists(*event.mutable_tokens());
       return;
     }
     case 7:

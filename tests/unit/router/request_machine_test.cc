@@ -28,8 +28,20 @@ TEST_F(RequestTest, LegsAreFoundByNumberAndOfEarlierReleasesByName) {
   h_.Say(kD0, {Generated(number, {3})});  // another node's
   EXPECT_THAT(h_.client("r").tokens, ElementsAre(500, 501, 502));
   EXPECT_THAT(h_.client("other").tokens, ElementsAre());
-  h_.Say(kD1, {Generated(number, {3, 4, 5, 6, 7, 8, 9})});
+  v1::NodeEvent lists;
+  v1::TokensGenerated::Plain& plain = *lists.mutable_tokens()->mutable_plain();
+  for (int i = 3; i < 10; ++i) {
+    plain.add_leg_numbers(leg.number());
+    plain.add_leg_attempts(leg.attempt());
+    plain.add_token_ids(500 + i);
+    plain.add_indices(i);
+    plain.add_logprobs(-0.5f);
+  }
+  h_.Say(kD0, {lists});
+  EXPECT_FALSE(h_.client("r").done.has_value()) << "another node's";
+  h_.Say(kD1, {lists});
   EXPECT_TRUE(h_.client("r").done.has_value());
+  EXPECT_THAT(h_.client("r").tokens, ElementsAre(500, 501, 502, 503, 504, 505, 506, 507, 508, 509));
   h_.Say(kD1, {Generated(number, {9}), LegFinished(leg, v1::FINISH_REASON_LENGTH, 10)});  // late
   EXPECT_EQ(h_.client("r").ends, 1);
 }
