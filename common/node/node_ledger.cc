@@ -25,10 +25,23 @@ v1::NodeEvent FailedEvent(const v1::Leg& leg, const absl::Status& status, bool s
   return event;
 }
 
-void TokenBatch::Add(RouterKey router, const v1::Leg& leg, v1::GeneratedToken token) {
-  v1::TokensGenerated::Step& step = *events_[router].mutable_tokens()->add_steps();
+void AddToken(const v1::Leg& leg, v1::GeneratedToken token, v1::TokensGenerated& tokens) {
+  if (leg.number() != 0 && token.top_logprobs().empty()) {
+    v1::TokensGenerated::Plain& plain = *tokens.mutable_plain();
+    plain.add_leg_numbers(leg.number());
+    plain.add_leg_attempts(leg.attempt());
+    plain.add_token_ids(token.token_id());
+    plain.add_indices(token.index());
+    plain.add_logprobs(token.logprob());
+    return;
+  }
+  v1::TokensGenerated::Step& step = *tokens.add_steps();
   *step.mutable_leg() = leg;
   *step.add_tokens() = std::move(token);
+}
+
+void TokenBatch::Add(RouterKey router, const v1::Leg& leg, v1::GeneratedToken token) {
+  AddToken(leg, std::move(token), *events_[router].mutable_tokens());
 }
 
 void NodeLedger::Send(RouterKey router, v1::NodeEvent event) {

@@ -36,6 +36,9 @@ absl::StatusOr<absl::Duration> ParseDeadline(double seconds);
 
 v1::NodeEvent FailedEvent(const v1::Leg& leg, const absl::Status& status, bool sender_side);
 
+// Adds a leg's next token in the shortest way that its router reads.
+void AddToken(const v1::Leg& leg, v1::GeneratedToken token, v1::TokensGenerated& tokens);
+
 // The tokens of one engine step: one event for each router.
 class TokenBatch {
  public:

@@ -26,19 +26,17 @@ absl::Status FailureOf(const v1::StatusProto& wire) {
 }  // namespace
 
 bool RequestMachine::IsDecode(NodeKey node, const v1::Leg& leg) const {
-  return decode_.live && decode_.node == node && leg.attempt() == decode_.attempt &&
-         leg.sequence_index() == input_.sequence_index;
+  return decode_.live && decode_.node == node && leg.attempt() == decode_.attempt;
 }
 
 bool RequestMachine::IsPrefill(NodeKey node, const v1::Leg& leg) const {
-  return prefill_.attempt != 0 && prefill_.node == node && leg.attempt() == prefill_.attempt &&
-         leg.sequence_index() == input_.sequence_index;
+  return prefill_.attempt != 0 && prefill_.node == node && leg.attempt() == prefill_.attempt;
 }
 
 // Numbers rise from a placement's decode leg to its prefill legs, one after the other.
 bool RequestMachine::IsEarlierSender(const v1::Leg& leg) const {
   return decode_.live && leg.attempt() > decode_.attempt && leg.attempt() <= last_attempt_ &&
-         leg.attempt() != prefill_.attempt && leg.sequence_index() == input_.sequence_index;
+         leg.attempt() != prefill_.attempt;
 }
 
 void RequestMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Time now) {

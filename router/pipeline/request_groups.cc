@@ -8,15 +8,19 @@
 namespace tandem::router {
 
 RequestMachine* RouterCoreImpl::FindSequence(const v1::Leg& leg, Serial& serial) {
-  const auto it = groups_.find(leg.request_id());
-  serial = it == groups_.end() ? 0 : it->second->Find(leg.sequence_index());
-  return serial == 0 ? nullptr : sequences_.at(serial).machine.get();
+  serial = leg.number();
+  if (!leg.request_id().empty()) {
+    const auto group = groups_.find(leg.request_id());
+    serial = group == groups_.end() ? 0 : group->second->Find(leg.sequence_index());
+  }
+  const auto it = sequences_.find(serial);
+  return it == sequences_.end() ? nullptr : it->second.machine.get();
 }
 
 Serial RouterCoreImpl::AddSequence(RequestGroup& group, RequestInput input, absl::Time now) {
   const Serial serial = ++last_serial_;
   sequences_[serial] = {
-      std::make_unique<RequestMachine>(std::move(input),
+      std::make_unique<RequestMachine>(std::move(input), serial,
                                        RequestContext{options_, model_, fleet_, index_, placement_,
                                                       actions_, counters_, retries_},
                                        now),

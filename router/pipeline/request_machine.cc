@@ -11,8 +11,10 @@
 
 namespace tandem::router {
 
-RequestMachine::RequestMachine(RequestInput input, RequestContext context, absl::Time now)
+RequestMachine::RequestMachine(RequestInput input, uint64_t number, RequestContext context,
+                               absl::Time now)
     : input_(std::move(input)),
+      number_(number),
       context_(context),
       answer_deadline_(now + input_.answer_deadline),
       tokens_(input_.stop, input_.eos_token_ids, context.model.vocab_size),
@@ -45,6 +47,7 @@ v1::Leg RequestMachine::MakeLeg(uint32_t attempt) const {
   leg.set_request_id(input_.id.value());
   leg.set_sequence_index(input_.sequence_index);
   leg.set_attempt(attempt);
+  leg.set_number(number_);
   return leg;
 }
 

@@ -61,7 +61,8 @@ class RequestMachine {
 
   enum class State { kQueued, kReserving, kPrefilling, kInstalling, kGenerating, kDone };
 
-  RequestMachine(RequestInput input, RequestContext context, absl::Time now);
+  // `number`: of the sequence, for its legs.
+  RequestMachine(RequestInput input, uint64_t number, RequestContext context, absl::Time now);
   RequestMachine(const RequestMachine&) = delete;
   RequestMachine& operator=(const RequestMachine&) = delete;
 
@@ -127,6 +128,7 @@ class RequestMachine {
     int tries = 0;          // of this decode placement
   };
 
+  // The core has found the sequence by the leg's number or name; these know it by node and attempt.
   bool IsDecode(NodeKey node, const v1::Leg& leg) const;
   bool IsPrefill(NodeKey node, const v1::Leg& leg) const;
   // A prefill leg of the current placement that has been replaced.
@@ -188,6 +190,7 @@ class RequestMachine {
   void LogRetry(absl::string_view what, const std::string& node, const absl::Status& why) const;
 
   RequestInput input_;
+  const uint64_t number_;
   RequestContext context_;
   const absl::Time answer_deadline_;
   bool held_ = false;

@@ -179,6 +179,8 @@ void RouterCoreImpl::OnNodeMessage(NodeKey key, const v1::NodeMessage& message, 
       status = OnBlocks(*node, event);
     else if (event.has_blocks_offered())
       status = OnBlocksOffered(*node, event.blocks_offered());
+    else if (event.has_tokens())
+      status = OnTokens(*node, event.tokens(), now);
     else
       OnNodeEvent(*node, event, now);
   }
@@ -216,6 +218,39 @@ void RouterCoreImpl::Dispatch(NodeKey key, const v1::NodeEvent& event, const Eve
   touched_.push_back(serial);
 }
 
+absl::Status RouterCoreImpl::OnTokens(const Node& node, const v1::TokensGenerated& tokens,
+                                      absl::Time now) {
+  const auto on_step = [&](const v1::TokensGenerated::Step& step) {
+    Serial serial = 0;
+    RequestMachine* machine = FindSequence(step.leg(), serial);
+    if (machine == nullptr) return;
+    machine->OnTokens(node.key, step, now);
+    touched_.push_back(serial);
+  };
+  for (const v1::TokensGenerated::Step& step : tokens.steps()) on_step(step);
+  const v1::TokensGenerated::Plain& plain = tokens.plain();
+  const int count = plain.leg_numbers_size();
+  for (const int other : {plain.leg_attempts_size(), plain.token_ids_size(), plain.indices_size(),
+                          plain.logprobs_size()}) {
+    if (other != count)
+      return absl::InvalidArgumentError(absl::StrCat("node ", node.id.value(), ": a list of ",
+                                                     other, " beside ", count, " legs' tokens"));
+  }
+  if (count == 0) return absl::OkStatus();
+  v1::TokensGenerated::Step step;
+  v1::Leg& leg = *step.mutable_leg();
+  v1::GeneratedToken& token = *step.add_tokens();
+  for (int i = 0; i < count; ++i) {
+    leg.set_number(plain.leg_numbers(i));
+    leg.set_attempt(plain.leg_attempts(i));
+    token.set_token_id(plain.token_ids(i));
+    token.set_index(plain.indices(i));
+    token.set_logprob(plain.logprobs(i));
+    on_step(step);
+  }
+  return absl::OkStatus();
+}
+
 void RouterCoreImpl::OnNodeEvent(Node& node, const v1::NodeEvent& event, absl::Time now) {
   switch (event.event_case()) {
     case v1::NodeEvent::kReserved:
@@ -232,15 +267,6 @@ void RouterCoreImpl::OnNodeEvent(Node& node, const v1::NodeEvent& event, absl::T
       return Dispatch(node.key, event, event.leg_finished(), now);
     case v1::NodeEvent::kLegFailed:
       return Dispatch(node.key, event, event.leg_failed(), now);
-    case v1::NodeEvent::kTokens:
-      for (const v1::TokensGenerated::Step& step : event.tokens().steps()) {
-        Serial serial = 0;
-        RequestMachine* machine = FindSequence(step.leg(), serial);
-        if (machine == nullptr) continue;
-        machine->OnTokens(node.key, step, now);
-        touched_.push_back(serial);
-      }
-      return;
     case v1::NodeEvent::kBlocksWanted:
       return OnBlocksWanted(node, event.blocks_wanted());
     case v1::NodeEvent::kDraining:

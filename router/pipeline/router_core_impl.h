@@ -89,6 +89,8 @@ class RouterCoreImpl final : public RouterCore {
   void OnNodeEvent(Node& node, const v1::NodeEvent& event, absl::Time now);
   template <typename Event>
   void Dispatch(NodeKey key, const v1::NodeEvent& event, const Event& body, absl::Time now);
+  // kInvalidArgument for lists that do not go together.
+  absl::Status OnTokens(const Node& node, const v1::TokensGenerated& tokens, absl::Time now);
   absl::Status OnBlocks(Node& node, const v1::NodeEvent& event);
   // ---- block_handover.cc
   const Node* HeirOf(const Node& node) const;

@@ -159,6 +159,7 @@ class Driver {
     leg.set_request_id(absl::StrCat("r", random_.Below(8)));
     leg.set_sequence_index(odd_.Int(3));
     leg.set_attempt(static_cast<uint32_t>(odd_.Number(4)));
+    leg.set_number(leg.attempt());  // some sequence's or nobody's
     return leg;
   }
   // Mostly the one that the client waits for.
@@ -170,6 +171,16 @@ class Driver {
     token.set_token_id(token.index() < 12 && random_.Below(8) != 0 ? 500 + token.index()
                                                                    : odd_.Int(kVocabulary));
     token.set_logprob(static_cast<float>(odd_.Real()));
+  }
+  static void AsLists(v1::TokensGenerated& tokens) {
+    v1::TokensGenerated::Plain& plain = *tokens.mutable_plain();
+    plain.add_leg_numbers(tokens.steps(0).leg().number());
+    plain.add_leg_attempts(tokens.steps(0).leg().attempt());
+    plain.add_token_ids(tokens.steps(0).tokens(0).token_id());
+    plain.add_indices(tokens.steps(0).tokens(0).index());
+    // One list too short: such a stream ends.
+    if (tokens.steps(0).leg().attempt() != 3) plain.add_logprobs(0);
+    tokens.clear_steps();
   }
   std::string Hash() {
     return std::string(random_.Below(16) == 0 ? random_.Below(40) : 16,
@@ -217,6 +228,8 @@ void Driver::AddEvent(uint64_t key, v1::NodeEvent& event) {
       auto& step = *event.mutable_tokens()->add_steps();
       *step.mutable_leg() = Leg(key);
       for (uint64_t i = random_.Below(4); i > 0; --i) AddToken(step.leg(), *step.add_tokens());
+      // Nodes of earlier releases name the request, later ones its number.
+      if (step.tokens_size() == 1) AsLists(*event.mutable_tokens());
       return;
     }
     case 7:

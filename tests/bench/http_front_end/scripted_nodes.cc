@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/node/node_ledger.h"
 
 namespace tandem::bench {
 namespace {
@@ -127,9 +128,7 @@ void ScriptedNodes::OnPrefill(const v1::Prefill& prefill, v1::NodeMessage& reply
   const auto found = running_.find(prefill.lease_id());
   if (found == running_.end()) return;
   Running& running = found->second;
-  v1::TokensGenerated::Step& step = *reply.add_events()->mutable_tokens()->add_steps();
-  *step.mutable_leg() = prefill.leg();
-  *step.add_tokens() = TokenAt(0);
+  node::AddToken(prefill.leg(), TokenAt(0), *reply.add_events()->mutable_tokens());
   v1::PrefillFinished& finished = *reply.add_events()->mutable_prefill_finished();
   *finished.mutable_leg() = prefill.leg();
   finished.mutable_tokens()->set_computed(running.prompt_tokens);
@@ -190,9 +189,7 @@ void ScriptedNodes::Step() {
       continue;
     }
     if (running.next_index < running.tokens_max) {
-      v1::TokensGenerated::Step& step = *tokens.add_steps();
-      *step.mutable_leg() = running.leg;
-      *step.add_tokens() = TokenAt(running.next_index++);
+      node::AddToken(running.leg, TokenAt(running.next_index++), tokens);
     }
     if (running.next_index < running.tokens_max) {
       ++it;
@@ -204,8 +201,9 @@ void ScriptedNodes::Step() {
     finished.set_output_tokens(running.next_index);
     running_.erase(it++);
   }
-  if (tokens.steps_size() == 0 && ends.events_size() == 0) return;
-  if (tokens.steps_size() > 0) *message.add_events()->mutable_tokens() = std::move(tokens);
+  const bool any = tokens.has_plain() || tokens.steps_size() > 0;
+  if (!any && ends.events_size() == 0) return;
+  if (any) *message.add_events()->mutable_tokens() = std::move(tokens);
   message.MergeFrom(ends);
   decode_.client->Send(decode_.connection, std::move(message));
 }

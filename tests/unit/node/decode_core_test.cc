@@ -310,6 +310,35 @@ TEST_F(DecodeCoreTest, OneStepIsOneTokenEventPerRouter) {
   EXPECT_EQ(actions.events[2].second.tokens().steps_size(), 2);
 }
 
+TEST_F(DecodeCoreTest, TokensOfNumberedLegsAreLists) {
+  v1::NodeCommand numbered = Run("a", 4, -1);
+  numbered.mutable_run()->mutable_leg()->set_number(9);
+  numbered.mutable_run()->mutable_leg()->set_sequence_index(2);
+  Send(numbered);
+  Send(Run("b", 5, -1));
+  const node::NodeActions actions = Step();
+  ASSERT_THAT(actions.events, SizeIs(3));
+  EXPECT_EQ(actions.events[0].second.installed().leg().request_id(), "a");
+  EXPECT_EQ(actions.events[0].second.installed().leg().number(), 9u);
+  const v1::TokensGenerated& tokens = actions.events[2].second.tokens();
+  ASSERT_EQ(tokens.plain().leg_numbers_size(), 1);
+  EXPECT_EQ(tokens.plain().leg_numbers(0), 9u);
+  EXPECT_EQ(tokens.plain().leg_attempts(0), 1u);
+  EXPECT_EQ(tokens.plain().indices(0), 0);
+  EXPECT_EQ(tokens.plain().token_ids_size(), 1);
+  EXPECT_EQ(tokens.plain().logprobs_size(), 1);
+  ASSERT_EQ(tokens.steps_size(), 1);  // of the router that numbers no legs
+  EXPECT_EQ(tokens.steps(0).leg().request_id(), "b");
+
+  // Top log-probabilities have no place in lists.
+  v1::TokensGenerated scored;
+  v1::GeneratedToken token;
+  token.add_top_logprobs()->set_token_id(5);
+  node::AddToken(numbered.run().leg(), token, scored);
+  EXPECT_FALSE(scored.has_plain());
+  EXPECT_EQ(scored.steps(0).tokens(0).top_logprobs_size(), 1);
+}
+
 TEST_F(DecodeCoreTest, AFailedStepFailsItsLegsAndTheNodeGoesOn) {
   Send(Run("a", 4, -1));
   ASSERT_THAT(core_->PlanStep(now_), SizeIs(1));

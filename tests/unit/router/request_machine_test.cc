@@ -9,6 +9,43 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+TEST_F(RequestTest, LegsAreFoundByNumberAndOfEarlierReleasesByName) {
+  JoinAll();
+  ASSERT_OK(h_.Submit("other"));
+  const v1::Leg other = h_.NextRun(kD0).leg();
+  ASSERT_OK(h_.Submit("r"));
+  const v1::Leg leg = h_.NextRun(kD1).leg();
+  ASSERT_NE(leg.number(), other.number());
+  ASSERT_NE(leg.number(), 0u);
+  v1::Leg number = leg, name = leg, unknown = leg;
+  number.clear_request_id();
+  name.clear_number();
+  unknown.clear_request_id();
+  unknown.set_number(leg.number() + 1);
+  h_.Say(kD1, {Reserved(name, 0, true), Installed(name, -1), Generated(name, {0})});
+  h_.Say(kD1, {Generated(number, {1, 2})});
+  h_.Say(kD1, {Generated(unknown, {3})});
+  h_.Say(kD0, {Generated(number, {3})});  // another node's
+  EXPECT_THAT(h_.client("r").tokens, ElementsAre(500, 501, 502));
+  EXPECT_THAT(h_.client("other").tokens, ElementsAre());
+  v1::NodeEvent lists;
+  v1::TokensGenerated::Plain& plain = *lists.mutable_tokens()->mutable_plain();
+  for (int i = 3; i < 10; ++i) {
+    plain.add_leg_numbers(leg.number());
+    plain.add_leg_attempts(leg.attempt());
+    plain.add_token_ids(500 + i);
+    plain.add_indices(i);
+    plain.add_logprobs(-0.5f);
+  }
+  h_.Say(kD0, {lists});
+  EXPECT_FALSE(h_.client("r").done.has_value()) << "another node's";
+  h_.Say(kD1, {lists});
+  EXPECT_TRUE(h_.client("r").done.has_value());
+  EXPECT_THAT(h_.client("r").tokens, ElementsAre(500, 501, 502, 503, 504, 505, 506, 507, 508, 509));
+  h_.Say(kD1, {Generated(number, {9}), LegFinished(leg, v1::FINISH_REASON_LENGTH, 10)});  // late
+  EXPECT_EQ(h_.client("r").ends, 1);
+}
+
 TEST_F(RequestTest, BothLegsToTheEnd) {
   JoinAll();
   ASSERT_OK(h_.Submit("r"));

@@ -197,7 +197,7 @@ TEST_F(CoreTest, ANewerStreamReplacesTheOldOneAndItsWorkMoves) {
 }
 
 TEST_F(CoreTest, BrokenStreamsAreDisconnected) {
-  for (int way = 0; way < 3; ++way) {
+  for (int way = 0; way < 4; ++way) {
     CoreHarness h;
     h.JoinDecode(1, "d0");
     v1::NodeMessage message;
@@ -207,6 +207,7 @@ TEST_F(CoreTest, BrokenStreamsAreDisconnected) {
     message.set_sequence_number(way == 0 ? 4 : 3);
     if (way == 1) message.mutable_registration()->set_node_id("d0");
     if (way == 2) message.add_events()->mutable_blocks_stored()->set_hashes("bad");
+    if (way == 3) message.add_events()->mutable_tokens()->mutable_plain()->add_leg_numbers(1);
     h.SayMessage(1, message);
     ASSERT_EQ(h.disconnects().size(), 1u) << way;
     EXPECT_EQ(h.disconnects()[0].second.code(),
