@@ -11,6 +11,7 @@
 #include "common/runtime/clock.h"
 #include "router/http/api_answer.h"
 #include "router/http/openai_error.h"
+#include "router/http/response_request.h"
 #include "router/pipeline/trace_parent.h"
 
 namespace tandem::router {
@@ -44,6 +45,7 @@ HttpReply JsonReply(const Json& json) { return {.body = JsonText(json)}; }
 const FrontEnd::Route FrontEnd::kRoutes[] = {
     {"/v1/completions", true, true, &FrontEnd::Completions},
     {"/v1/chat/completions", true, true, &FrontEnd::ChatCompletions},
+    {"/v1/responses", true, true, &FrontEnd::Responses},
     {"/tokenize", true, true, &FrontEnd::Tokenize},
     {"/detokenize", true, true, &FrontEnd::Detokenize},
     {kModelsPath, false, true, &FrontEnd::Models},
@@ -208,6 +210,15 @@ void FrontEnd::ChatCompletions(Call& call) {
       ReadChat(*body, deps_.session.assets, call.now, Strict(call, *body));
   if (!api.ok()) return Reply(call, ErrorReply(api.status()));
   Generate(call, *std::move(api), "chatcmpl-");
+}
+
+void FrontEnd::Responses(Call& call) {
+  const absl::StatusOr<Json> body = Body(call);
+  if (!body.ok()) return Reply(call, ErrorReply(body.status()));
+  absl::StatusOr<ApiRequest> api =
+      ReadResponse(*body, deps_.session.assets, call.now, Strict(call, *body));
+  if (!api.ok()) return Reply(call, ErrorReply(api.status()));
+  Generate(call, *std::move(api), "resp_");
 }
 
 void FrontEnd::Generate(Call& call, ApiRequest api, const char* id_prefix) {

@@ -1,7 +1,7 @@
 // The OpenAI-compatible HTTP API of a router: authenticates, routes requests to their handlers, and
 // answers what needs no model. Completions go through the same AnswerSession as gRPC's Generate.
 //
-//   POST /v1/completions  /v1/chat/completions  /tokenize  /detokenize
+//   POST /v1/completions  /v1/chat/completions  /v1/responses  /tokenize  /detokenize
 //   GET  /v1/models  /v1/models/NAME  /health  /live  /ready  /version  /metrics
 //
 // Thread safety: public methods from any thread; Start and the destructor by the owner.
@@ -84,6 +84,7 @@ class FrontEnd {
 
   void Completions(Call& call);
   void ChatCompletions(Call& call);
+  void Responses(Call& call);
   void Generate(Call& call, ApiRequest api, const char* id_prefix);
   void Models(Call& call);
   void Tokenize(Call& call);
