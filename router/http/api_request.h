@@ -48,8 +48,8 @@ struct ApiRequest {
   bool timing = false;         // a `timing` block with the answer
   ToolMode tool_mode = ToolMode::kNone;
   std::string tool_name;  // kNamed
-  // kResponse: what only that API has. Shared because copies of a request may read it.
-  std::shared_ptr<const ResponseParts> response;
+  // kResponse: what only that API has. Shared by copies of a request.
+  std::shared_ptr<ResponseParts> response;
 };
 
 // kInvalidArgument and kUnimplemented name the field: "top_p: …". `strict` refuses unknown fields.

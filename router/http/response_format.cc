@@ -44,7 +44,7 @@ class ResponseFormat final : public AnswerFormat {
 
   void EndEvents(std::string& events) override {
     const std::string status = Status();
-    Event("response." + status, ",\"response\":" + ObjectText(status), events);
+    Event("response." + status, ",\"response\":" + KeptText(status), events);
   }
 
   void FailEvents(const absl::Status& status, std::string& events) override {
@@ -54,7 +54,7 @@ class ResponseFormat final : public AnswerFormat {
     Event("response.failed", ",\"response\":" + ObjectText("failed"), events);
   }
 
-  std::string Whole() override { return ObjectText(Status()); }
+  std::string Whole() override { return KeptText(Status()); }
 
   absl::Status InItsTerms(const absl::Status& status) const override {
     return InResponseTerms(status);
@@ -234,6 +234,14 @@ class ResponseFormat final : public AnswerFormat {
                   {"message", "the answer was ended before it was complete"}};
         return "failed";
     }
+  }
+
+  // The last object, which is kept if that was asked for.
+  std::string KeptText(const std::string& status) {
+    std::string text = ObjectText(status);
+    ResponseParts& parts = *api_.response;
+    if (parts.keep && status != "failed") parts.keep(head_.id, text, std::move(parts.items));
+    return text;
   }
 
   static const char* ErrorCode(int http_status) {

@@ -248,17 +248,35 @@ void ReadInclude(Fields& fields, Json& chat) {
   }
 }
 
-absl::Status ReadInput(Fields& fields, const Json& instructions, Json& chat) {
+// The items before this request's.
+absl::StatusOr<Json> ReadPrevious(Fields& fields, const ResponseReading& reading, Json& settings) {
+  settings["previous_response_id"] = StringOrNull(fields, "previous_response_id");
+  RETURN_IF_ERROR(fields.status());
+  if (settings["previous_response_id"].is_null()) return Json::array();
+  if (reading.find == nullptr) {
+    return absl::UnimplementedError(
+        "previous_response_id: this router keeps no responses, expected the conversation as input");
+  }
+  return reading.find(settings["previous_response_id"].get<std::string>());
+}
+
+// `items`: those of the conversation so far, to which this input is added.
+absl::Status ReadInput(Fields& fields, const Json& instructions, Json& items, Json& chat) {
   ItemReader reader;
   if (instructions.is_string()) {
     RETURN_IF_ERROR(reader.Add({{"role", "system"}, {"content", instructions}}, "instructions"));
   }
+  for (size_t i = 0; i < items.size(); ++i) {
+    RETURN_IF_ERROR(reader.Add(items[i], absl::StrCat("previous_response_id: item ", i)));
+  }
   const Json* input = fields.Any("input");
   if (input != nullptr && input->is_string()) {
-    RETURN_IF_ERROR(reader.Add({{"role", "user"}, {"content", *input}}, "input"));
+    items.push_back({{"type", "message"}, {"role", "user"}, {"content", *input}});
+    RETURN_IF_ERROR(reader.Add(items.back(), "input"));
   } else if (input != nullptr && input->is_array() && !input->empty()) {
     for (size_t i = 0; i < input->size(); ++i) {
       RETURN_IF_ERROR(reader.Add((*input)[i], absl::StrCat("input[", i, "]")));
+      items.push_back((*input)[i]);
     }
   } else {
     fields.Fault("input", "a string or a list of at least one item");
@@ -283,7 +301,7 @@ void ReadTheRest(Fields& fields) {
        {"background", "conversation", "prompt", "context_management", "moderation", "prompt_embeds",
         "echo", "use_beam_search", "prompt_logprobs", "return_token_ids", "chat_template",
         "previous_response", "previous_input_messages", "enable_response_messages",
-        "mm_processor_kwargs", "vllm_xargs", "previous_response_id"}) {
+        "mm_processor_kwargs", "vllm_xargs"}) {
     fields.Unserved(name);
   }
   if (const Json* options = fields.Object("stream_options")) {
@@ -297,7 +315,7 @@ void ReadTheRest(Fields& fields) {
 }
 
 // What the response object repeats of plain values; `chat` gets what they ask for.
-void ReadPlainSettings(Fields& fields, Json& chat, ResponseParts& parts) {
+void ReadPlainSettings(Fields& fields, bool keeps, Json& chat, ResponseParts& parts) {
   constexpr IntegerRange kPositive = {1, std::numeric_limits<int32_t>::max()};
   Json& settings = parts.settings;
   const auto max_tokens = fields.Integer("max_output_tokens", kPositive);
@@ -313,19 +331,18 @@ void ReadPlainSettings(Fields& fields, Json& chat, ResponseParts& parts) {
   }
   OneOf(fields, "service_tier",
         {"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"});
-  fields.Bool("store");
+  parts.store = fields.Bool("store").value_or(true) && keeps;
   settings["background"] = false;
   settings["max_output_tokens"] = max_tokens.has_value() ? Json(*max_tokens) : Json();
   settings["max_tool_calls"] = max_calls.has_value() ? Json(*max_calls) : Json();
   settings["metadata"] = ReadMetadata(fields);
   settings["parallel_tool_calls"] = parts.parallel_calls;
-  settings["previous_response_id"] = nullptr;
   settings["prompt_cache_key"] = StringOrNull(fields, "prompt_cache_key");
   settings["reasoning"] = ReadReasoning(fields);
   settings["safety_identifier"] = StringOrNull(fields, "safety_identifier");
   // All requests are served alike; vLLM's and ours are told apart by `priority`.
   settings["service_tier"] = "default";
-  settings["store"] = false;
+  settings["store"] = parts.store;
   settings["temperature"] = fields.Number("temperature").value_or(1);
   settings["top_logprobs"] = top.value_or(0);
   settings["top_p"] = fields.Number("top_p").value_or(1);
@@ -353,22 +370,24 @@ absl::Status InResponseTerms(const absl::Status& status) {
 }
 
 absl::StatusOr<ApiRequest> ReadResponse(const Json& body, const ModelAssets& assets, absl::Time now,
-                                        bool strict) {
+                                        const ResponseReading& reading) {
   Fields fields(body);
   Json chat = Json::object();
   for (const char* name : kSameInChats) {
     if (const Json* value = fields.Any(name)) chat[name] = *value;
   }
   auto parts = std::make_shared<ResponseParts>();
-  ReadPlainSettings(fields, chat, *parts);
+  ReadPlainSettings(fields, reading.keeps, chat, *parts);
   ReadTheRest(fields);
   Json instructions = StringOrNull(fields, "instructions");
   RETURN_IF_ERROR(fields.status());
   ASSIGN_OR_RETURN(parts->settings["text"], ReadTextSettings(fields, chat));
   ASSIGN_OR_RETURN(parts->settings["tools"], ReadFunctions(fields, chat["tools"]));
   ASSIGN_OR_RETURN(parts->settings["tool_choice"], ReadToolChoice(fields, chat));
-  RETURN_IF_ERROR(ReadInput(fields, instructions, chat));
-  RETURN_IF_ERROR(fields.Finish(strict));
+  ASSIGN_OR_RETURN(Json items, ReadPrevious(fields, reading, parts->settings));
+  RETURN_IF_ERROR(ReadInput(fields, instructions, items, chat));
+  RETURN_IF_ERROR(fields.Finish(reading.strict));
+  if (parts->store) parts->items = JsonText(items);
   parts->settings["instructions"] = std::move(instructions);
   absl::StatusOr<ApiRequest> api = ReadChat(chat, assets, now, /*strict=*/false);
   if (!api.ok()) return InResponseTerms(api.status());

@@ -67,6 +67,7 @@ class RouterServerImpl final : public RouterServer {
       http.server.address = options.http_address;
       http.server.threads = options.http_threads;
       http.allowed_origins = options.allowed_origins;
+      http.responses.responses_max = options.responses_kept;
       ASSIGN_OR_RETURN(
           front_end_,
           FrontEnd::Start(

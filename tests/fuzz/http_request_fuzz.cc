@@ -27,8 +27,12 @@ void Map(absl::string_view body) {
     const absl::StatusOr<ApiRequest> completion = tandem::router::ReadCompletion(*json, strict);
     const absl::StatusOr<ApiRequest> chat =
         tandem::router::ReadChat(*json, *assets, absl::UnixEpoch(), strict);
-    const absl::StatusOr<ApiRequest> response =
-        tandem::router::ReadResponse(*json, *assets, absl::UnixEpoch(), strict);
+    const absl::StatusOr<ApiRequest> response = tandem::router::ReadResponse(
+        *json, *assets, absl::UnixEpoch(), {strict, /*keeps=*/true, [&](const std::string&) {
+                                              // What a client sent before, as far as it was
+                                              // checked.
+                                              return json->value("input", Json::array());
+                                            }});
     [[maybe_unused]] const bool any = completion.ok() || chat.ok() || response.ok();
   }
 }

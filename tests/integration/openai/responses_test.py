@@ -340,6 +340,73 @@ class HashEngine(Strict, unittest.TestCase):
             self.create(extra_body={"nobody": "knows", "strict": True})
         self.assertEqual(caught.exception.param, "nobody")
 
+    def test_a_later_turn_names_the_one_before(self):
+        guided = {"guided_regex": f"Now\\.{CALL}"}
+        first = self.create(tools=[FLIP], max_output_tokens=200, instructions="Be.", extra_body=guided)
+        self.assertEqual(first.model_extra["store"], True)
+        output = {"type": "function_call_output", "call_id": first.output[1].call_id, "output": "heads"}
+        second = self.create(tools=[FLIP], previous_response_id=first.id, input=[output], instructions="Be otherwise.")
+        self.assertEqual(second.previous_response_id, first.id)
+        # Instructions are of one turn alone.
+        whole = self.create(tools=[FLIP], input=[*QUESTION, *first.output, output], instructions="Be otherwise.")
+        third = self.create(previous_response_id=second.id, input="More", stream=True)
+        text = "".join(event.delta for event in third if event.type == "response.output_text.delta")
+        later = self.create(input=[*QUESTION, *first.output, output, *second.output, {"role": "user", "content": "More"}])
+        self.assertEqual((second.output_text, second.usage.input_tokens), (whole.output_text, whole.usage.input_tokens))
+        self.assertEqual(text, later.output_text)
+
+    def test_responses_are_kept_until_they_are_deleted(self):
+        for stream in (False, True):
+            with self.subTest(stream=stream):
+                answer = self.create(stream=stream)
+                if stream:
+                    answer = list(answer)[-1].response
+                kept = self.client.responses.retrieve(answer.id)
+                self.assertEqual(json.loads(kept.model_dump_json()), json.loads(answer.model_dump_json()))
+                with self.assertRaises(openai.BadRequestError):
+                    self.client.responses.cancel(answer.id)
+                with self.assertRaises(openai.BadRequestError) as caught:
+                    self.client.responses.retrieve(answer.id, stream=True)
+                self.assertEqual(caught.exception.param, "stream")
+                self.client.responses.delete(answer.id)
+                self.assert_unknown(answer.id)
+        self.assert_unknown(self.create(store=False).id)
+        kept = [line for line in self.cluster.get("/metrics").splitlines() if line.startswith("tandem_responses_kept ")]
+        self.assertGreater(int(kept[0].split()[1]), 0)
+
+    def assert_unknown(self, id):
+        for ask in (lambda: self.client.responses.retrieve(id), lambda: self.client.responses.delete(id),
+                    lambda: self.client.responses.cancel(id)):
+            with self.assertRaises(openai.NotFoundError):
+                ask()
+        for stream in (False, True):
+            with self.assertRaises(openai.NotFoundError) as caught:
+                self.create(previous_response_id=id, stream=stream)
+            self.assertEqual((caught.exception.param, caught.exception.code),
+                             ("previous_response_id", "previous_response_not_found"))
+
+    def test_a_prompt_is_counted(self):
+        for given in ({"input": "Hi"}, {"input": QUESTION, "instructions": "Be.", "tools": [FLIP]}):
+            counted = self.client.responses.input_tokens.count(model="hash", **given)
+            self.assertEqual((counted.object, counted.input_tokens),
+                             ("response.input_tokens", self.create(**given).usage.input_tokens))
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.responses.input_tokens.count(model="hash", input=[])
+        self.assertEqual(caught.exception.param, "input")
+
+    def test_what_probes_and_other_clients_ask_for(self):
+        self.assertGreaterEqual(json.loads(self.cluster.get("/load"))["server_load"], 0)
+        self.assertIn("version", json.loads(self.cluster.get("/")))
+        for method, path in (("GET", "/ping"), ("POST", "/ping"), ("HEAD", "/")):
+            with urllib.request.urlopen(urllib.request.Request(f"http://{self.cluster.address}{path}",
+                                                               method=method)) as reply:
+                self.assertEqual(reply.status, 200)
+        with self.assertRaises(openai.NotFoundError) as caught:
+            self.client.embeddings.create(model="hash", input="Hi")
+        self.assertIn("/v1/responses", caught.exception.message)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.input_items.list("resp_1")
+
     def test_request_ids_and_timing(self):
         raw = self.client.responses.with_raw_response.create(
             model="hash", input="x", max_output_tokens=1, extra_headers={"x-request-id": "mine-1"},

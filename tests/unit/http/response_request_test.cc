@@ -28,7 +28,7 @@ absl::StatusOr<ApiRequest> Response(const std::string& members, bool strict = fa
   const absl::StatusOr<Json> json =
       ParseJsonBody(absl::StrCat("{", whole ? "" : R"("input":"u",)", members, "}"));
   if (!json.ok()) return json.status();
-  return ReadResponse(*json, Assets(), absl::UnixEpoch(), strict);
+  return ReadResponse(*json, Assets(), absl::UnixEpoch(), {.strict = strict});
 }
 
 std::string PromptOf(const ApiRequest& api) {
@@ -126,6 +126,37 @@ TEST(Response, ToolsAndFormsAreAChats) {
   ASSERT_OK_AND_ASSIGN(api, Response(R"("text":{"format":{"type":"json_schema","name":"n",
       "strict":true,"schema":{"type":"string"}}})"));
   EXPECT_EQ(api.requests[0].guided().json_schema(), R"({"type":"string"})");
+}
+
+TEST(Response, GoesOnWithOneThatWasKept) {
+  const Json before = ParseJsonBody(R"({"items":[{"role":"user","content":"u"},
+      {"type":"function_call","call_id":"c","name":"f","arguments":"{}"}]})")
+                          .value()["items"];
+  const ResponseReading reading = {.keeps = true,
+                                   .find = [&](const std::string& id) -> absl::StatusOr<Json> {
+                                     if (id != "resp_1")
+                                       return absl::NotFoundError("previous_response_id: not kept");
+                                     return before;
+                                   }};
+  const auto read = [&](const std::string& body) {
+    return ReadResponse(ParseJsonBody(body).value(), Assets(), absl::UnixEpoch(), reading);
+  };
+  const std::string output =
+      R"("input":[{"type":"function_call_output","call_id":"c","output":"o"}])";
+  ASSERT_OK_AND_ASSIGN(
+      const ApiRequest api,
+      read(R"({"previous_response_id":"resp_1","instructions":"i",)" + output + "}"));
+  EXPECT_THAT(PromptOf(api), StartsWith("<|im_start|>system\ni<|im_end|>\n<|im_start|>user\nu"));
+  EXPECT_TRUE(api.response->store);
+  EXPECT_EQ(Json::parse(api.response->items).size(), 3u);
+  EXPECT_EQ(api.response->settings["previous_response_id"], "resp_1");
+  EXPECT_THAT(read(R"({"previous_response_id":"resp_2","input":"u"})"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("previous_response_id")));
+  ASSERT_OK_AND_ASSIGN(const ApiRequest unkept, read(R"({"store":false,"input":"u"})"));
+  EXPECT_FALSE(unkept.response->store);
+  EXPECT_EQ(unkept.response->items, "");
+  EXPECT_THAT(Response(R"("previous_response_id":"resp_1")"),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("keeps no responses")));
 }
 
 TEST(Response, WhatIsRefusedIsNamed) {
@@ -282,6 +313,25 @@ TEST(ResponseEvents, CallsAreItemsHoweverTheyCome) {
   EXPECT_EQ(Json::parse(WholeOf(*Format(kTool), " "))["output"][0]["content"][0]["text"], " ");
   const std::string single = absl::StrCat(kTool, R"(,"parallel_tool_calls":false)");
   EXPECT_EQ(Json::parse(WholeOf(*Format(single), call + call))["output"].size(), 1u);
+}
+
+TEST(ResponseEvents, WhatHasEndedIsKeptOnce) {
+  for (const auto reason :
+       {v1::FINISH_REASON_STOP, v1::FINISH_REASON_LENGTH, v1::FINISH_REASON_ABORTED}) {
+    ApiRequest api = Response(R"("user":"u")").value();
+    api.prompts = 1;
+    api.response->items = "[]";
+    std::vector<std::string> kept;
+    api.response->keep = [&](const std::string& id, std::string object, std::string items) {
+      EXPECT_EQ(Json::parse(object)["id"], id);
+      EXPECT_EQ(items, "[]");
+      kept.push_back(Json::parse(object)["status"]);
+    };
+    const auto format =
+        NewResponseFormat(std::move(api), {"resp_1", 7, "m", "f"}, *Assets().tokenizer);
+    Events(*format, "a", 1, reason);
+    EXPECT_EQ(kept.size(), reason == v1::FINISH_REASON_ABORTED ? 0u : 1u);
+  }
 }
 
 TEST(ResponseEvents, AnAnswerThatBreaksOffFails) {
