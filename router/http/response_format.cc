@@ -260,7 +260,7 @@ class ResponseFormat final : public AnswerFormat {
                    {"incomplete_details", nullptr},
                    {"model", head_.model},
                    {"output", output_},
-                   {"usage", over ? UsageObject() : Json()}};
+                   {"usage", over && status != "failed" ? UsageObject() : Json()}};
     if (status == "completed") {
       object["completed_at"] = absl::ToUnixSeconds(RealClock().Now());
     }

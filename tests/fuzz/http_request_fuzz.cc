@@ -27,12 +27,13 @@ void Map(absl::string_view body) {
     const absl::StatusOr<ApiRequest> completion = tandem::router::ReadCompletion(*json, strict);
     const absl::StatusOr<ApiRequest> chat =
         tandem::router::ReadChat(*json, *assets, absl::UnixEpoch(), strict);
-    const absl::StatusOr<ApiRequest> response = tandem::router::ReadResponse(
-        *json, *assets, absl::UnixEpoch(), {strict, /*keeps=*/true, [&](const std::string&) {
-                                              // What a client sent before, as far as it was
-                                              // checked.
-                                              return json->value("input", Json::array());
-                                            }});
+    // What was kept before is a list, of items that may be any.
+    const auto find = [&](const std::string&) -> absl::StatusOr<Json> {
+      Json items = json->value("input", Json::array());
+      return items.is_array() ? std::move(items) : Json::array();
+    };
+    const absl::StatusOr<ApiRequest> response =
+        tandem::router::ReadResponse(*json, *assets, absl::UnixEpoch(), {strict, true, find});
     [[maybe_unused]] const bool any = completion.ok() || chat.ok() || response.ok();
   }
 }

@@ -53,6 +53,7 @@ class KeptResponses(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w") as file:
             for name in ("alice", "bob"):
                 file.write(f"{name} {hashlib.sha256(name.encode()).hexdigest()}\n")
+            file.write(f"carol {hashlib.sha256(b'carol').hexdigest()} requests_per_minute=1\n")
             file.flush()
             router = Router(f"--api-keys={file.name}", "--responses-kept=2")
         try:
@@ -60,7 +61,12 @@ class KeptResponses(unittest.TestCase):
             model = alice.models.list().data[0].id
             ask = {"model": model, "input": "Hi", "max_output_tokens": 2}
             with self.assertRaises(openai.AuthenticationError):
-                router.client("eve").responses.create(**ask)
+                with router.client("eve") as eve:
+                    eve.responses.create(**ask)
+            with router.client("carol") as carol:
+                carol.responses.create(store=False, **ask)
+                with self.assertRaises(openai.RateLimitError):
+                    carol.responses.create(**ask)
             answer = alice.responses.create(**ask)
             self.assertEqual(alice.responses.retrieve(answer.id).output_text, answer.output_text)
             for wrong in (lambda: bob.responses.retrieve(answer.id), lambda: bob.responses.delete(answer.id),

@@ -407,6 +407,24 @@ class HashEngine(Strict, unittest.TestCase):
         with self.assertRaises(openai.NotFoundError):
             self.client.responses.input_items.list("resp_1")
 
+    def test_deadlines_and_clients_that_leave(self):
+        late = {"max_output_tokens": 20000, "extra_body": {"deadline_s": 1e-6}}
+        with self.assertRaises(openai.APIStatusError) as caught:
+            self.create(**late)
+        self.assertEqual(caught.exception.status_code, 504)
+        # Its head may be out by then.
+        try:
+            last = list(self.create(stream=True, **late))[-1]
+            self.assertEqual((last.type, last.response.status, last.response.error.code),
+                             ("response.failed", "failed", "server_error"))
+        except openai.APIStatusError as error:
+            self.assertEqual(error.status_code, 504)
+        stream = self.create(max_output_tokens=30000, stream=True)
+        self.assertEqual(next(stream).type, "response.created")
+        stream.close()
+        while json.loads(self.cluster.get("/load"))["server_load"] > 0:
+            pass
+
     def test_request_ids_and_timing(self):
         raw = self.client.responses.with_raw_response.create(
             model="hash", input="x", max_output_tokens=1, extra_headers={"x-request-id": "mine-1"},

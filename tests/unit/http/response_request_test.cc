@@ -344,6 +344,7 @@ TEST(ResponseEvents, AnAnswerThatBreaksOffFails) {
   TypesOf(events, &last);
   EXPECT_EQ(last["type"], "response.failed");
   EXPECT_EQ(last["response"]["error"]["message"], "gone");
+  EXPECT_TRUE(last["response"]["usage"].is_null());
   EXPECT_EQ(last["response"]["output"][0]["status"], "incomplete");
   EXPECT_EQ(last["response"]["output"][0]["content"][0]["text"], "half");
 }
