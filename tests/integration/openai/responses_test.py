@@ -371,6 +371,7 @@ class HashEngine(Strict, unittest.TestCase):
                 self.client.responses.delete(answer.id)
                 self.assert_unknown(answer.id)
         self.assert_unknown(self.create(store=False).id)
+        self.create()
         kept = [line for line in self.cluster.get("/metrics").splitlines() if line.startswith("tandem_responses_kept ")]
         self.assertGreater(int(kept[0].split()[1]), 0)
 
