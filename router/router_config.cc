@@ -75,6 +75,10 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add("lease-time", &config.core.lease_time,
              "How long a lease outlives the last sign of its router, sender or client.",
              {.group = "Deadlines"});
+  schema.Add("responses-kept", &config.responses_kept,
+             "Answers of /v1/responses that a later request may name (previous_response_id), at "
+             "most 64 MiB of them; 0 = none.",
+             {.min = 0, .max = 1000000, .unit = "responses", .group = "Lifecycle"});
   schema.Add("traces", &config.traces,
              "Finished requests whose timing is kept for `tandem trace`; 0 = none.",
              {.min = 0, .max = 1000000, .unit = "requests", .group = "Lifecycle"});

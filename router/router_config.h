@@ -25,6 +25,7 @@ struct RouterConfig {
   std::string model = "smollm2";
   std::vector<std::string> served_model_name;  // empty = as `model` says
   std::string engine = "cpu";
+  int64_t responses_kept = 1024;
   int64_t traces = 1024;
   RouterOptions core;  // its fields are registered one by one
   absl::Duration drain_timeout = absl::Seconds(30);

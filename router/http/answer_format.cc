@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "router/http/logprobs_json.h"
+#include "router/http/openai_error.h"
 
 namespace tandem::router {
 
@@ -96,7 +97,6 @@ UsageTotals AnswerFormat::UsageSoFar() const {
   return usage;
 }
 
-// Where the time went and who served it, one element a prompt.
 Json AnswerFormat::TimingJson() const {
   Json list = Json::array();
   for (size_t i = 0; i < prompts_.size(); ++i) {
@@ -149,7 +149,7 @@ void AnswerFormat::EndEvent(std::string& events) const {
   }
 }
 
-void AnswerFormat::EndEvents(std::string& events) const {
+void AnswerFormat::EndEvents(std::string& events) {
   if (api_.include_usage || api_.timing) {
     Json object = {{"id", head_.id},
                    {"object", chunk_name()},
@@ -163,7 +163,12 @@ void AnswerFormat::EndEvents(std::string& events) const {
   absl::StrAppend(&events, "data: [DONE]\n\n");
 }
 
-std::string AnswerFormat::Whole() const {
+void AnswerFormat::FailEvents(const absl::Status& status, std::string& events) {
+  absl::StrAppend(&events, "data: {\"error\":", ErrorJson(HttpStatusOf(status), status),
+                  "}\n\ndata: [DONE]\n\n");
+}
+
+std::string AnswerFormat::Whole() {
   Json choices = Json::array();
   for (size_t i = 0; i < choices_.size(); ++i) choices.push_back(ChoiceJson(i));
   Json object = {{"id", head_.id},

@@ -1,7 +1,7 @@
 // Writes a request's answer parts as OpenAI's API words them: server-sent events as they come, or
-// one object at the end. The completion and the chat endpoint are the two implementations. Thread
-// safety: none; its answer owns it, on the connection's I/O thread. Invariants: what a choice's
-// events say joined up is what the whole object would have said.
+// one object at the end. The completion, the chat and the responses endpoint are the three
+// implementations. Thread safety: none; its answer owns it, on the connection's I/O thread.
+// Invariants: what a choice's events say joined up is what the whole object would have said.
 #pragma once
 
 #include <memory>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "router/http/api_request.h"
 #include "router/http/json_body.h"
@@ -41,9 +42,13 @@ class AnswerFormat {
   // A delta that is text alone.
   void AddText(size_t prompt, int32_t sequence_index, absl::string_view text, std::string* events);
   // All parts are in: appends the stream's last events.
-  void EndEvents(std::string& events) const;
+  virtual void EndEvents(std::string& events);
+  // The answer broke off after events went out: appends the stream's last ones.
+  virtual void FailEvents(const absl::Status& status, std::string& events);
   // All parts are in: the whole object.
-  std::string Whole() const;
+  virtual std::string Whole();
+  // `status` with the endpoint's names for fields.
+  virtual absl::Status InItsTerms(const absl::Status& status) const { return status; }
 
   const UsageTotals& usage() const { return usage_; }
 
@@ -82,6 +87,8 @@ class AnswerFormat {
   static Json StopReason(const Choice& choice);
   // The token ids of a delta, where the client asked for them.
   static Json TokenIdsJson(const Tokens& tokens);
+  // Where the time went and who served it, one element a prompt.
+  Json TimingJson() const;
 
   const ApiRequest api_;
   const AnswerHead head_;
@@ -95,7 +102,6 @@ class AnswerFormat {
   // Where the choice of a prompt's sequence is; nullopt for one the client did not ask for.
   std::optional<size_t> IndexOf(size_t prompt, int32_t sequence) const;
   Json UsageJson(const UsageTotals& usage) const;
-  Json TimingJson() const;
   UsageTotals UsageSoFar() const;
 
   std::string event_begin_;  // of every event, up to its choice; made with the first
@@ -106,5 +112,7 @@ std::unique_ptr<AnswerFormat> NewCompletionFormat(ApiRequest api, AnswerHead hea
                                                   const model::Tokenizer& tokenizer);
 std::unique_ptr<AnswerFormat> NewChatFormat(ApiRequest api, AnswerHead head,
                                             const model::Tokenizer& tokenizer);
+std::unique_ptr<AnswerFormat> NewResponseFormat(ApiRequest api, AnswerHead head,
+                                                const model::Tokenizer& tokenizer);
 
 }  // namespace tandem::router

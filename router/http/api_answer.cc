@@ -45,6 +45,19 @@ class EventRoom {
   }
 };
 
+std::unique_ptr<AnswerFormat> NewFormat(ApiRequest api, const AnswerHead& head,
+                                        const model::Tokenizer& tokenizer) {
+  switch (api.kind) {
+    case ApiKind::kCompletion:
+      return NewCompletionFormat(std::move(api), head, tokenizer);
+    case ApiKind::kChat:
+      return NewChatFormat(std::move(api), head, tokenizer);
+    case ApiKind::kResponse:
+      break;
+  }
+  return NewResponseFormat(std::move(api), head, tokenizer);
+}
+
 }  // namespace
 
 void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
@@ -55,10 +68,8 @@ void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
   api.requests.clear();
   api.prompts = requests.size();
   const bool stream = api.stream;
-  const bool writes_start = api.kind == ApiKind::kChat;
-  auto format = api.kind == ApiKind::kChat
-                    ? NewChatFormat(std::move(api), options.head, tokenizer)
-                    : NewCompletionFormat(std::move(api), options.head, tokenizer);
+  const bool writes_start = api.kind != ApiKind::kCompletion;
+  auto format = NewFormat(std::move(api), options.head, tokenizer);
   auto answer =
       std::make_shared<ApiAnswer>(exchange, stream, std::move(options), std::move(format));
   answer->writes_start_ = writes_start;
@@ -174,12 +185,11 @@ void ApiAnswer::Fail(const absl::Status& status, std::string& events) {
     events.clear();
   }
   if (!streaming_) {
-    HttpReply reply = ErrorReply(status);
+    HttpReply reply = ErrorReply(format_->InItsTerms(status));
     reply.headers.insert(reply.headers.end(), options_.headers.begin(), options_.headers.end());
     return exchange_->Reply(std::move(reply));
   }
-  absl::StrAppend(&events, "data: {\"error\":", ErrorJson(HttpStatusOf(status), status),
-                  "}\n\ndata: [DONE]\n\n");
+  format_->FailEvents(format_->InItsTerms(status), events);
   exchange_->EndStream(true, events);
 }
 

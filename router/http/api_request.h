@@ -5,6 +5,7 @@
 // (router/pipeline/validate.h). Thread safety: pure functions.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +19,9 @@
 
 namespace tandem::router {
 
-enum class ApiKind { kCompletion, kChat };
+struct ResponseParts;  // router/http/response_request.h
+
+enum class ApiKind { kCompletion, kChat, kResponse };
 // How an answer's text becomes tool calls.
 enum class ToolMode {
   kNone,      // it does not
@@ -45,6 +48,8 @@ struct ApiRequest {
   bool timing = false;         // a `timing` block with the answer
   ToolMode tool_mode = ToolMode::kNone;
   std::string tool_name;  // kNamed
+  // kResponse: what only that API has. Shared by copies of a request.
+  std::shared_ptr<ResponseParts> response;
 };
 
 // kInvalidArgument and kUnimplemented name the field: "top_p: …". `strict` refuses unknown fields.

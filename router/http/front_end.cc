@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/runtime/clock.h"
@@ -18,6 +19,13 @@ namespace {
 
 constexpr size_t kRequestIdBytesKept = 128;
 constexpr char kModelsPath[] = "/v1/models";
+constexpr char kResponsesPath[] = "/v1/responses";
+constexpr char kInputTokensPath[] = "/v1/responses/input_tokens";
+constexpr char kKeptResponsePath[] = "/v1/responses/ID";
+constexpr char kCancelResponsePath[] = "/v1/responses/ID/cancel";
+constexpr char kServedInstead[] =
+    "; this router's model writes text, over /v1/chat/completions, /v1/responses and "
+    "/v1/completions";
 // How long a browser need not ask again.
 constexpr char kPreflightSeconds[] = "600";
 
@@ -37,26 +45,51 @@ bool IsJson(absl::string_view content_type) {
   return type.empty() || absl::EqualsIgnoreCase(type, "application/json");
 }
 
+bool Lists(absl::string_view methods, absl::string_view method) {
+  for (const absl::string_view one : absl::StrSplit(methods, ", ")) {
+    if (one == method) return true;
+  }
+  return false;
+}
+
+// The path under which kRoutes has this one: names and ids are no part of it.
+absl::string_view RoutePath(absl::string_view path) {
+  if (absl::StartsWith(path, absl::StrCat(kModelsPath, "/"))) return kModelsPath;
+  if (path == kInputTokensPath || !absl::StartsWith(path, absl::StrCat(kResponsesPath, "/"))) {
+    return path;
+  }
+  const absl::string_view rest = path.substr(sizeof(kResponsesPath));
+  if (absl::EndsWith(rest, "/cancel")) return kCancelResponsePath;
+  return absl::StrContains(rest, '/') ? path : kKeptResponsePath;
+}
+
 HttpReply JsonReply(const Json& json) { return {.body = JsonText(json)}; }
 
 }  // namespace
 
 const FrontEnd::Route FrontEnd::kRoutes[] = {
-    {"/v1/completions", true, true, &FrontEnd::Completions},
-    {"/v1/chat/completions", true, true, &FrontEnd::ChatCompletions},
-    {"/tokenize", true, true, &FrontEnd::Tokenize},
-    {"/detokenize", true, true, &FrontEnd::Detokenize},
-    {kModelsPath, false, true, &FrontEnd::Models},
-    {"/health", false, false, &FrontEnd::Health},
-    {"/live", false, false, &FrontEnd::Live},
-    {"/ready", false, false, &FrontEnd::Ready},
-    {"/version", false, false, &FrontEnd::Version},
-    {"/metrics", false, false, &FrontEnd::Metrics},
+    {"/v1/completions", "POST", true, &FrontEnd::Completions},
+    {"/v1/chat/completions", "POST", true, &FrontEnd::ChatCompletions},
+    {kResponsesPath, "POST", true, &FrontEnd::Responses},
+    {kInputTokensPath, "POST", true, &FrontEnd::InputTokens},
+    {kKeptResponsePath, "GET, HEAD, DELETE", true, &FrontEnd::KeptResponse},
+    {kCancelResponsePath, "POST", true, &FrontEnd::CancelResponse},
+    {"/tokenize", "POST", true, &FrontEnd::Tokenize},
+    {"/detokenize", "POST", true, &FrontEnd::Detokenize},
+    {kModelsPath, "GET, HEAD", true, &FrontEnd::Models},
+    {"/health", "GET, HEAD", false, &FrontEnd::Health},
+    {"/ping", "GET, HEAD, POST", false, &FrontEnd::Health},
+    {"/load", "GET, HEAD", false, &FrontEnd::Load},
+    {"/live", "GET, HEAD", false, &FrontEnd::Live},
+    {"/ready", "GET, HEAD", false, &FrontEnd::Ready},
+    {"/version", "GET, HEAD", false, &FrontEnd::Version},
+    {"/metrics", "GET, HEAD", false, &FrontEnd::Metrics},
+    {"/", "GET, HEAD", false, &FrontEnd::Version},
 };
 
 absl::StatusOr<std::unique_ptr<FrontEnd>> FrontEnd::Start(const FrontEndOptions& options,
                                                           Deps deps) {
-  auto front_end = std::make_unique<FrontEnd>(std::move(deps), options.allowed_origins);
+  auto front_end = std::make_unique<FrontEnd>(std::move(deps), options);
   HttpConnection::Hooks hooks;
   hooks.handle = [raw = front_end.get()](HttpRequest request,
                                          std::shared_ptr<HttpExchange> exchange) {
@@ -67,10 +100,11 @@ absl::StatusOr<std::unique_ptr<FrontEnd>> FrontEnd::Start(const FrontEndOptions&
   return front_end;
 }
 
-FrontEnd::FrontEnd(Deps deps, std::vector<std::string> allowed_origins)
+FrontEnd::FrontEnd(Deps deps, const FrontEndOptions& options)
     : deps_(std::move(deps)),
-      allowed_origins_(std::move(allowed_origins)),
-      started_s_(absl::ToUnixSeconds(RealClock().Now())) {}
+      allowed_origins_(options.allowed_origins),
+      started_s_(absl::ToUnixSeconds(RealClock().Now())),
+      responses_(options.responses) {}
 
 void FrontEnd::FinishDrain(absl::Duration timeout) {
   server_->BeginDrain();
@@ -96,22 +130,22 @@ void FrontEnd::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchang
   call.request = std::move(request);
   call.exchange = std::move(exchange);
   call.now = RealClock().Now();
-  const bool is_model = absl::StartsWith(call.request.path, absl::StrCat(kModelsPath, "/"));
-  const absl::string_view path = is_model ? kModelsPath : absl::string_view(call.request.path);
+  const absl::string_view path = RoutePath(call.request.path);
   for (const Route& route : kRoutes) {
     if (path == route.path) return Dispatch(route, call);
   }
-  Reply(call, ErrorReply(404, absl::StrCat("no such path: ", call.request.path)));
+  const bool of_openai = absl::StartsWith(call.request.path, "/v1/");
+  Reply(call, ErrorReply(404, absl::StrCat("no such path: ", call.request.path,
+                                           of_openai ? kServedInstead : "")));
 }
 
 void FrontEnd::Dispatch(const Route& route, Call& call) {
   const std::string& method = call.request.method;
   if (method == "OPTIONS" && !call.allow_origin.empty()) return Preflight(route, call);
-  const bool right = route.post ? method == "POST" : method == "GET" || method == "HEAD";
-  if (!right) {
-    HttpReply reply = ErrorReply(405, absl::StrCat(call.request.path, ": ", method, ", expected ",
-                                                   route.post ? "POST" : "GET"));
-    reply.headers.emplace_back("allow", route.post ? "POST" : "GET, HEAD");
+  if (!Lists(route.methods, method)) {
+    HttpReply reply = ErrorReply(
+        405, absl::StrCat(call.request.path, ": ", method, ", expected ", route.methods));
+    reply.headers.emplace_back("allow", route.methods);
     return Reply(call, std::move(reply));
   }
   if (route.protected_ && deps_.keys != nullptr) {
@@ -120,7 +154,7 @@ void FrontEnd::Dispatch(const Route& route, Call& call) {
     if (!key.ok()) return Reply(call, ErrorReply(key.status()));
     call.key = *key;
   }
-  if (route.post && !IsJson(call.request.Header("content-type"))) {
+  if (method == "POST" && !IsJson(call.request.Header("content-type"))) {
     return Reply(call, ErrorReply(415, "content-type: expected application/json"));
   }
   const absl::string_view encoding = call.request.Header("content-encoding");
@@ -149,7 +183,7 @@ std::string FrontEnd::AllowOrigin(absl::string_view origin) const {
 
 void FrontEnd::Preflight(const Route& route, const Call& call) const {
   HttpReply reply;
-  reply.headers.emplace_back("access-control-allow-methods", route.post ? "POST" : "GET, HEAD");
+  reply.headers.emplace_back("access-control-allow-methods", route.methods);
   const absl::string_view wanted = call.request.Header("access-control-request-headers");
   if (!wanted.empty()) reply.headers.emplace_back("access-control-allow-headers", wanted);
   reply.headers.emplace_back("access-control-max-age", kPreflightSeconds);
@@ -338,6 +372,13 @@ void FrontEnd::Health(Call& call) {
   });
 }
 
+// vLLM's: requests that are being answered or wait for that.
+void FrontEnd::Load(Call& call) {
+  Ask(call, [](RouterCore& core, absl::Time now) {
+    return JsonReply({{"server_load", core.GetStatus(now).router().requests_running()}});
+  });
+}
+
 void FrontEnd::Ready(Call& call) { Health(call); }
 
 void FrontEnd::Version(Call& call) { Reply(call, JsonReply({{"version", std::string(kVersion)}})); }
@@ -347,6 +388,7 @@ void FrontEnd::Metrics(Call& call) {
     HttpReply reply;
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
     reply.body = deps_.session.metrics.Text(core.GetStatus(now), server_->connections());
+    reply.body += responses_.MetricsText();
     return reply;
   });
 }

@@ -1,8 +1,10 @@
 // The OpenAI-compatible HTTP API of a router: authenticates, routes requests to their handlers, and
 // answers what needs no model. Completions go through the same AnswerSession as gRPC's Generate.
 //
-//   POST /v1/completions  /v1/chat/completions  /tokenize  /detokenize
-//   GET  /v1/models  /v1/models/NAME  /health  /live  /ready  /version  /metrics
+//   POST /v1/completions  /v1/chat/completions  /v1/responses  /tokenize  /detokenize
+//   GET  /v1/responses/ID  DELETE /v1/responses/ID  POST /v1/responses/ID/cancel
+//   POST /v1/responses/input_tokens
+//   GET  /v1/models  /v1/models/NAME  /health  /ping  /load  /live  /ready  /version  /  /metrics
 //
 // Thread safety: public methods from any thread; Start and the destructor by the owner.
 #pragma once
@@ -17,6 +19,7 @@
 #include "router/http/api_keys.h"
 #include "router/http/api_request.h"
 #include "router/http/http_server.h"
+#include "router/http/response_store.h"
 #include "router/server/answer_session.h"
 #include "router/server/request_metrics.h"
 
@@ -26,6 +29,7 @@ struct FrontEndOptions {
   HttpServerOptions server;
   // Whose pages may call from a browser, such as "https://chat.example"; "*" = anybody's.
   std::vector<std::string> allowed_origins;
+  ResponseStore::Options responses;  // finished ones that are kept
 };
 
 class FrontEnd {
@@ -40,7 +44,7 @@ class FrontEnd {
 
   static absl::StatusOr<std::unique_ptr<FrontEnd>> Start(const FrontEndOptions& options, Deps deps);
 
-  FrontEnd(Deps deps, std::vector<std::string> allowed_origins);
+  FrontEnd(Deps deps, const FrontEndOptions& options);
 
   const std::string& address() const { return server_->address(); }
   // From now on completions are refused with 503 and /ready says no.
@@ -64,8 +68,8 @@ class FrontEnd {
   };
   struct Route {
     const char* path;
-    bool post;        // else GET and HEAD
-    bool protected_;  // asks for an API key
+    const char* methods;  // as an allow header lists them
+    bool protected_;      // asks for an API key
     void (FrontEnd::*handle)(Call&);
   };
   static const Route kRoutes[];
@@ -84,11 +88,19 @@ class FrontEnd {
 
   void Completions(Call& call);
   void ChatCompletions(Call& call);
+  // Those of front_end_responses.cc.
+  void Responses(Call& call);
+  void KeptResponse(Call& call);
+  void CancelResponse(Call& call);
+  void InputTokens(Call& call);
+  absl::StatusOr<ApiRequest> ResponseOf(Call& call);
+  absl::StatusOr<Json> ItemsOf(const Call& call, const std::string& id);
   void Generate(Call& call, ApiRequest api, const char* id_prefix);
   void Models(Call& call);
   void Tokenize(Call& call);
   void Detokenize(Call& call);
   void Health(Call& call);
+  void Load(Call& call);
   void Live(Call& call);
   void Ready(Call& call);
   void Version(Call& call);
@@ -104,6 +116,7 @@ class FrontEnd {
   const Deps deps_;
   const std::vector<std::string> allowed_origins_;
   const int64_t started_s_;
+  ResponseStore responses_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<HttpServer> server_;
 };

@@ -15,6 +15,7 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 struct HttpRequest {
   std::string method;   // "GET"
   std::string path;     // the target up to a '?', without percent-encoding
+  std::string query;    // what follows it, as it came
   HttpHeaders headers;  // names in lower case, in the order they came
   std::string body;
   bool keep_alive = true;

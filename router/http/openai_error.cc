@@ -41,6 +41,9 @@ Json CodeOf(int http_status, const absl::Status& status) {
   if (http_status == 404 && absl::StartsWith(status.message(), "model: ")) {
     return "model_not_found";
   }
+  if (http_status == 404 && absl::StartsWith(status.message(), "previous_response_id: ")) {
+    return "previous_response_not_found";
+  }
   if (http_status == 429) return "rate_limit_exceeded";
   return nullptr;
 }

@@ -123,6 +123,9 @@ RequestReader::Result RequestReader::Finish() {
   const absl::string_view target = OriginForm(View(message.target()));
   request.path = DecodedPath(target.substr(0, target.find('?')));
   if (request.path.empty()) request.path = "/";
+  if (const size_t query = target.find('?'); query != absl::string_view::npos) {
+    request.query = std::string(target.substr(query + 1));
+  }
   for (const auto& field : message) {
     request.headers.emplace_back(absl::AsciiStrToLower(View(field.name_string())),
                                  std::string(field.value()));

@@ -68,6 +68,7 @@ class RouterServerImpl final : public RouterServer {
       http.server.threads = options.http_threads;
       http.server.tls = options.tls;
       http.allowed_origins = options.allowed_origins;
+      http.responses.responses_max = options.responses_kept;
       ASSIGN_OR_RETURN(
           front_end_,
           FrontEnd::Start(

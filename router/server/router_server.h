@@ -28,6 +28,7 @@ struct RouterServerOptions {
   std::string api_keys;  // a file, see router/http/api_keys.h; empty = anybody may ask
   rpc::TlsFiles tls;     // of gRPC and HTTP, where clients ask; none: plain
   std::vector<std::string> allowed_origins;  // whose pages may call the HTTP API; "*" = any
+  int64_t responses_kept = 1024;             // of /v1/responses, to be named later; 0 = none
   std::string fleet_secret;                  // that nodes must hold; empty = anybody may join
   RouterOptions core;
   int64_t inbox_max = 65536;

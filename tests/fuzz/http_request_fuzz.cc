@@ -6,6 +6,7 @@
 
 #include "router/http/api_request.h"
 #include "router/http/request_reader.h"
+#include "router/http/response_request.h"
 #include "router/pipeline/trace_parent.h"
 
 namespace {
@@ -26,7 +27,14 @@ void Map(absl::string_view body) {
     const absl::StatusOr<ApiRequest> completion = tandem::router::ReadCompletion(*json, strict);
     const absl::StatusOr<ApiRequest> chat =
         tandem::router::ReadChat(*json, *assets, absl::UnixEpoch(), strict);
-    [[maybe_unused]] const bool any = completion.ok() || chat.ok();
+    // What was kept before is a list, of items that may be any.
+    const auto find = [&](const std::string&) -> absl::StatusOr<Json> {
+      Json items = json->value("input", Json::array());
+      return items.is_array() ? std::move(items) : Json::array();
+    };
+    const absl::StatusOr<ApiRequest> response =
+        tandem::router::ReadResponse(*json, *assets, absl::UnixEpoch(), {strict, true, find});
+    [[maybe_unused]] const bool any = completion.ok() || chat.ok() || response.ok();
   }
 }
 
