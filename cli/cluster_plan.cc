@@ -111,6 +111,9 @@ void RegisterClients(config::Schema& schema, UpConfig& config) {
   schema.Add("api-keys", &config.api_keys,
              "File of hashed keys that clients must have one of; empty = none needed.",
              {.group = "Cluster"});
+  schema.Add("responses-kept", &config.responses_kept,
+             "Answers of /v1/responses that a router keeps for later requests; 0 = none.",
+             {.min = 0, .max = 1000000, .unit = "responses", .group = "Cluster"});
   schema.Add(
       "tls-cert", &config.tls.certificate,
       "For TLS where clients ask (gRPC and HTTP): file of the certificate and what leads from "
@@ -180,6 +183,7 @@ router::RouterConfig PlanRouter(const UpConfig& up, int index) {
   config.api_keys = up.api_keys;
   config.tls = up.tls;
   config.allowed_origins = up.allowed_origins;
+  config.responses_kept = up.responses_kept;
   config.fleet_secret_file = up.fleet_secret_file;
   config.model = up.model;
   config.served_model_name = up.served_model_name;

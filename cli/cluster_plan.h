@@ -28,6 +28,7 @@ struct UpConfig {
   std::string http = "8000";
   std::string api_keys;
   rpc::TlsFiles tls;
+  int64_t responses_kept = 1024;
   std::vector<std::string> allowed_origins;
   std::string fleet_secret_file;  // empty = the fleet has no secret; `up` and `chaos` then draw one
   bool single_process = false;

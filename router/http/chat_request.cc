@@ -121,7 +121,7 @@ absl::Status CheckTools(Fields& fields, const Json& tools) {
     }
     const auto function = tool.find("function");
     if (function == tool.end() || !function->is_object() || !function->contains("name") ||
-        !(*function)["name"].is_string() || (*function)["name"].empty()) {
+        !(*function)["name"].is_string() || (*function)["name"] == "") {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ".function: expected an object with a name"));
     }

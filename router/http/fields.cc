@@ -141,7 +141,7 @@ void Fields::Ignore(std::initializer_list<absl::string_view> names) {
 void Fields::Unserved(absl::string_view name) {
   const Json* value = Any(name);
   if (value == nullptr || *value == false) return;
-  if ((value->is_string() || value->is_structured()) && value->empty()) return;
+  if (*value == "" || (value->is_structured() && value->empty())) return;
   Keep(absl::UnimplementedError(absl::StrCat(PathOf(name), ": not served by this router")));
 }
 

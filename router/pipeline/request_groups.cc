@@ -63,7 +63,7 @@ void RouterCoreImpl::Settle(Serial serial, absl::Time now) {
     TakeStep(group, outcome, machine.input().sequence_index);
   else
     Emit(group, outcome, machine.input().sequence_index);
-  if (leads && machine.home().has_value()) {
+  if (leads && machine.MayBeFollowed()) {
     group.home = machine.home();
     while (!group.held.empty()) Release(group, *group.held.begin(), now);
   }
@@ -109,7 +109,7 @@ void RouterCoreImpl::File(Serial serial) {
   // Beams of later steps share blocks that lie there already.
   const bool shared = group.beams != nullptr && group.home.has_value();
   const bool waits = !shared && serial != group.leader() &&
-                     !sequences_.at(group.leader()).machine->home().has_value();
+                     !sequences_.at(group.leader()).machine->MayBeFollowed();
   if (waits) {
     sequence.machine->Hold();
     group.held.insert(serial);

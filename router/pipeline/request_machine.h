@@ -100,6 +100,9 @@ class RequestMachine {
   std::optional<NodeKey> home() const {
     return decode_.installed ? std::optional<NodeKey>(decode_.node) : std::nullopt;
   }
+  // Others of its request may begin: its prompt lies whole, and the prompt's scores, which the
+  // client gets before any token, are in.
+  bool MayBeFollowed() const { return home().has_value() && !AwaitsScores(); }
 
  private:
   struct DecodeLeg {

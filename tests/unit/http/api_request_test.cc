@@ -238,6 +238,9 @@ TEST(TruncatePrompts, KeepsTheLastTokens) {
                                                     context + 1, "}")));
   EXPECT_THAT(TruncatePrompts(*assets, api),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("truncate_prompt_tokens")));
+  EXPECT_OK(Completion(R"({"prompt":"a","suffix":""})").status());
+  EXPECT_THAT(Completion(R"({"prompt":"a","suffix":"b"})"),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("suffix")));
   for (const char* wrong : {"0", "-2", "1.5"}) {
     EXPECT_THAT(Completion(absl::StrCat(R"({"prompt":"a","truncate_prompt_tokens":)", wrong, "}")),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("truncate_prompt_tokens")));
@@ -245,6 +248,8 @@ TEST(TruncatePrompts, KeepsTheLastTokens) {
 }
 
 TEST(Chat, LogprobsAndTools) {
+  EXPECT_THAT(Chat(R"(,"tools":[{"type":"function","function":{"name":""}}])"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tools[0].function")));
   ASSERT_OK_AND_ASSIGN(ApiRequest api, Chat(R"(,"logprobs":true,"top_logprobs":4)"));
   EXPECT_EQ(api.requests[0].sampling().logprobs(), 4);
   EXPECT_EQ(api.tool_mode, ToolMode::kNone);

@@ -63,6 +63,28 @@ TEST_F(SequencesTest, FollowTheFirstToItsNode) {
   h_.ExpectEmpty();
 }
 
+// The prompt's scores go to the client before any token of any sequence, however late they come.
+TEST_F(SequencesTest, WaitForThePromptsScores) {
+  RequestInput input = CoreHarness::Input("r", 100, 10);
+  input.sequences = 2;
+  input.prompt_logprobs = 0;
+  ASSERT_OK(h_.Submit(std::move(input)));
+  InstallLeader();
+  h_.Say(kD0, {Generated(leader_, Indices(1, 10))});
+  EXPECT_TRUE(h_.Quiet(kD0) && h_.client("r").tokens.empty());
+  v1::NodeEvent scored;
+  *scored.mutable_prompt_scored()->mutable_leg() = leader_;
+  scored.mutable_prompt_scored()->set_first_index(1);
+  for (int i = 1; i < 100; ++i) scored.mutable_prompt_scored()->add_tokens();
+  h_.Say(kD0, {scored});
+  const v1::Leg second = ExpectRun(kD0, 1);
+  ExpectDoneWith("r", 10, false);
+  h_.Say(kD0, {Reserved(second, 96, true)});
+  h_.Say(kD0, {Installed(second, -1), Generated(second, Indices(0, 10))});
+  ExpectDoneWith("r#1", 10, true);
+  h_.ExpectEmpty();
+}
+
 TEST_F(SequencesTest, WaitForAFirstTokenThatIsAlsoTheLast) {
   SubmitSequences(2, 1);
   InstallLeader();
