@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "common/config/schema.h"
 #include "router/router_core.h"
+#include "router/server/load_shedder.h"
 
 namespace tandem::router {
 
@@ -24,6 +25,7 @@ struct RouterConfig {
   std::vector<std::string> served_model_name;  // empty = as `model` says
   std::string engine = "cpu";
   int64_t traces = 1024;
+  LoadShedder::Options overload;
   RouterOptions core;  // its fields are registered one by one
   absl::Duration drain_timeout = absl::Seconds(30);
   std::string log_level = "info";

@@ -4,11 +4,13 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/write.hpp>
+#include <cerrno>
 #include <charconv>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/runtime/clock.h"
+#include "router/http/stamped_read.h"
 
 namespace tandem::router {
 namespace {
@@ -53,11 +55,11 @@ void HttpConnection::ReadMore() {
 void HttpConnection::OnReadable() {
   // One buffer a thread: idle connections hold none.
   thread_local std::array<char, 65536> scratch;
-  error_code error;
-  const size_t got = socket_.read_some(boost::asio::buffer(scratch), error);
-  if (error == boost::asio::error::would_block) return ReadMore();
-  if (error || got == 0) return Close();
-  OnBytes({scratch.data(), got});
+  const StampedRead read = ReadStamped(socket_.native_handle(), scratch.data(), scratch.size());
+  if (read.got < 0 && (errno == EAGAIN || errno == EINTR)) return ReadMore();
+  if (read.got <= 0) return Close();
+  arrived_ = RealClock().Now() - read.waited;
+  OnBytes({scratch.data(), static_cast<size_t>(read.got)});
 }
 
 void HttpConnection::OnBytes(absl::string_view bytes) {
@@ -92,6 +94,7 @@ void HttpConnection::HandleOne() {
     head_only_ = request->method == "HEAD";
     reply_ended_ = false;
     SetDeadline(absl::InfiniteDuration());
+    request->arrived = arrived_;
     hooks_.handle(std::move(*request), shared_from_this());
     return;
   }
@@ -231,6 +234,8 @@ void HttpConnection::ReplyDone() {
   state_ = State::kReading;
   timed_request_ = false;
   SetDeadline(limits_.idle_timeout);
+  // A request sent ahead has waited for the one before it: that is not the router's doing.
+  arrived_ = RealClock().Now();
   if (reader_.buffered() > 0 && !box_.here()) {
     // A request sent ahead is work for the I/O thread, not for who ended the one before it.
     box_.Post([self = shared_from_this()] { self->Advance(); });

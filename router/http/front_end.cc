@@ -37,6 +37,12 @@ bool IsJson(absl::string_view content_type) {
   return type.empty() || absl::EqualsIgnoreCase(type, "application/json");
 }
 
+// Whether a body may be of a request that resumes an answer, without parsing it: within a JSON
+// string quotes are escaped, so no prompt is taken for that.
+bool NamesResumption(absl::string_view body) {
+  return absl::StrContains(body, "\"resume_from_token\"");
+}
+
 HttpReply JsonReply(const Json& json) { return {.body = JsonText(json)}; }
 
 }  // namespace
@@ -113,6 +119,13 @@ void FrontEnd::Dispatch(const Route& route, Call& call) {
                                                    route.post ? "POST" : "GET"));
     reply.headers.emplace_back("allow", route.post ? "POST" : "GET, HEAD");
     return Reply(call, std::move(reply));
+  }
+  if (route.post) {
+    // What asks for work: before any is done for it.
+    const absl::Status shed = deps_.session.shedder.Admit(
+        LoadShedder::Entrance::kHttp, call.now - call.request.arrived, call.now,
+        [&call] { return NamesResumption(call.request.body); });
+    if (!shed.ok()) return Reply(call, ErrorReply(shed));
   }
   if (route.protected_ && deps_.keys != nullptr) {
     absl::StatusOr<ApiKeys::Key*> key =
@@ -230,7 +243,7 @@ void FrontEnd::Generate(Call& call, ApiRequest api, const char* id_prefix) {
     };
   }
   ApiAnswer::Start(std::move(api), call.exchange, deps_.session, std::move(options),
-                   {call.now, TraceIdOf(call.traceparent)});
+                   {call.request.arrived, TraceIdOf(call.traceparent)});
 }
 
 // ---- models and tokens

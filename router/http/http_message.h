@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace tandem::router {
 
@@ -17,6 +18,7 @@ struct HttpRequest {
   std::string path;     // the target up to a '?', without percent-encoding
   HttpHeaders headers;  // names in lower case, in the order they came
   std::string body;
+  absl::Time arrived;  // its last bytes, at this machine; later when it was sent ahead
   bool keep_alive = true;
   bool chunked_allowed = true;  // HTTP/1.1: a reply of unknown length can be chunked
 

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "router/model_assets.h"
 #include "router/router_core.h"
+#include "router/server/load_shedder.h"
 
 namespace tandem::router {
 
@@ -28,6 +29,7 @@ struct RouterServerOptions {
   std::vector<std::string> allowed_origins;  // whose pages may call the HTTP API; "*" = any
   std::string fleet_secret;                  // that nodes must hold; empty = anybody may join
   RouterOptions core;
+  LoadShedder::Options overload;
   int64_t inbox_max = 65536;
   int64_t traces_max = 1024;  // finished requests whose timing is kept for GetTrace
 };
