@@ -17,10 +17,11 @@ std::string FormatStatus(const v1::GetStatusResponse& status) {
   const v1::RouterStatus& router = status.router();
   std::string text = absl::StrFormat(
       "router %s, version %s, up %.0f s\n"
-      "requests: %d running, %d queued, %d finished, %d failed; prefix index: %d blocks\n\n",
+      "requests: %d running, %d queued, %d finished, %d failed, %d refused; prefix index: %d "
+      "blocks\n\n",
       status.router_id(), status.version(), status.uptime_s(), router.requests_running(),
       router.requests_queued(), router.requests_finished(), router.requests_failed(),
-      router.index_blocks());
+      router.requests_refused(), router.index_blocks());
   absl::StrAppendFormat(&text, "%-20s %-8s %-9s %7s %7s %24s %7s %7s %10s %12s %12s\n", "NODE",
                         "ROLE", "STATE", "RUNNING", "WAITING", "BLOCKS used/cached/total", "LEASES",
                         "EXPORTS", "GENERATED", "KV SENT", "KV RECEIVED");

@@ -62,6 +62,14 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
              {.min = 0, .unit = "requests", .group = "Admission"});
   schema.Add("requests-max", &config.core.requests_max, "Requests in all.",
              {.min = 1, .unit = "requests", .group = "Admission"});
+  schema.Add(
+      "overload-delay", &config.overload.delay,
+      "What requests may wait for the router itself, for --overload-interval, before those are "
+      "refused that waited twice as long; 0 = none are.",
+      {.group = "Admission"});
+  schema.Add("overload-interval", &config.overload.interval,
+             "For how long all requests must have waited for --overload-delay.",
+             {.group = "Admission"});
   schema.Add("queue-deadline", &config.core.queue_deadline,
              "How long a request may wait for a place.", {.group = "Deadlines"});
   schema.Add("prefill-deadline", &config.core.prefill_deadline,

@@ -9,6 +9,7 @@
 #include "common/config/schema.h"
 #include "common/rpc/tls.h"
 #include "router/router_core.h"
+#include "router/server/load_shedder.h"
 
 namespace tandem::router {
 
@@ -27,6 +28,7 @@ struct RouterConfig {
   std::string engine = "cpu";
   int64_t responses_kept = 1024;
   int64_t traces = 1024;
+  LoadShedder::Options overload;
   RouterOptions core;  // its fields are registered one by one
   absl::Duration drain_timeout = absl::Seconds(30);
   std::string log_level = "info";

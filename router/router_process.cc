@@ -63,6 +63,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   ASSIGN_OR_RETURN(options.fleet_secret,
                    config::ReadSecretFile("fleet-secret-file", config.fleet_secret_file));
   options.core = config.core;
+  options.overload = config.overload;
   options.core.router_id = config.id;
   options.core.version = std::string(kVersion);
   if (config.core.allow_mixed_numerics) {

@@ -3,6 +3,9 @@
 // machine an event is thus dealt with where it arrives, without waking another thread; under load
 // one thread works while the others queue.
 //
+// Items have two lanes: what is pushed late waits until nothing of the other lane does, and is then
+// worked off a few at a time. New work may so wait while what was begun goes on.
+//
 //   free ─push─▶ a guest has the turn ─queue empty─▶ free
 //                  └─ kGuestItems worked off, more waits ─▶ handed over to the host ─queue empty─▶
 //                  free
@@ -13,9 +16,9 @@
 //
 // Thread safety: all methods may be called from any thread; Host by one. `work` is called by one
 // thread at a time, with no lock held, and what one call wrote the next one sees.
-// Invariants: items are worked off in the order of their pushes; when an item waits, somebody has
-// the turn or was handed it; after Close() nothing is accepted, and Host returns when all is worked
-// off. What `work` pushes is worked off after it, not within it.
+// Invariants: the items of a lane are worked off in the order of their pushes; when an item waits,
+// somebody has the turn or was handed it; after Close() nothing is accepted, and Host returns when
+// all is worked off. What `work` pushes is worked off after it, not within it.
 #pragma once
 
 #include <algorithm>
@@ -42,25 +45,17 @@ class TurnQueue {
   // What a guest works off before it hands over: enough for events that met by chance, too little
   // to keep an I/O thread from its connections.
   static constexpr size_t kGuestItems = 8;
+  // Late items that one call of `work` gets: as many as the others may wait for.
+  static constexpr size_t kLateItems = 32;
 
   // REQUIRES: capacity > 0. `work` is called from the first push on.
   TurnQueue(size_t capacity, Work work) : capacity_(capacity), work_(std::move(work)) {}
 
   // Adds `item` unless the queue is full or closed; says whether it did. Never waits; takes the
   // turn if it is free. REQUIRES: the caller holds no lock that `work` takes.
-  bool TryPush(Item item) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (closed_) return false;
-      if (items_.size() >= capacity_) {
-        ++refused_count_;
-        return false;
-      }
-      if (!AddAndTake(std::move(item))) return true;
-    }
-    WorkAsGuest();
-    return true;
-  }
+  bool TryPush(Item item) { return TryPushTo(Lane::kFirst, std::move(item)); }
+  // The same into the late lane.
+  bool TryPushLate(Item item) { return TryPushTo(Lane::kLate, std::move(item)); }
 
   // Like TryPush, but waits for room; false when the queue was closed first. Who has the turn does
   // not wait: it is the one that makes room.
@@ -68,13 +63,13 @@ class TurnQueue {
     {
       absl::MutexLock lock(&mutex_);
       const bool has_turn = worker_ == std::this_thread::get_id();
-      while (!closed_ && !has_turn && items_.size() >= capacity_) {
+      while (!closed_ && !has_turn && Waiting() >= capacity_) {
         ++waiting_;
         room_.Wait(&mutex_);
         --waiting_;
       }
       if (closed_) return false;
-      if (!AddAndTake(std::move(item))) return true;
+      if (!AddAndTake(Lane::kFirst, std::move(item))) return true;
     }
     WorkAsGuest();
     return true;
@@ -92,9 +87,9 @@ class TurnQueue {
       handed_over_ = false;
       worker_ = std::this_thread::get_id();
       do {
-        TakeItems(items_.size());
+        TakeItems(Waiting());
         WorkUnlocked();
-      } while (!items_.empty());
+      } while (Waiting() > 0);
       Release();
       if (closed_) return;
     }
@@ -109,7 +104,7 @@ class TurnQueue {
 
   size_t size() const {
     absl::MutexLock lock(&mutex_);
-    return items_.size();
+    return Waiting();
   }
   // How often TryPush met a full queue: the metric of this bound.
   uint64_t refused_count() const {
@@ -118,9 +113,27 @@ class TurnQueue {
   }
 
  private:
+  enum class Lane { kFirst, kLate };
+
+  bool TryPushTo(Lane lane, Item item) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (closed_) return false;
+      if (Waiting() >= capacity_) {
+        ++refused_count_;
+        return false;
+      }
+      if (!AddAndTake(lane, std::move(item))) return true;
+    }
+    WorkAsGuest();
+    return true;
+  }
+
+  size_t Waiting() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return items_.size() + late_.size(); }
+
   // True: the caller has the turn now.
-  bool AddAndTake(Item item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    items_.push_back(std::move(item));
+  bool AddAndTake(Lane lane, Item item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    (lane == Lane::kFirst ? items_ : late_).push_back(std::move(item));
     if (taken_) return false;
     taken_ = true;
     worker_ = std::this_thread::get_id();
@@ -129,11 +142,11 @@ class TurnQueue {
 
   void WorkAsGuest() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    for (size_t left = kGuestItems; left > 0 && !items_.empty();) {
+    for (size_t left = kGuestItems; left > 0 && Waiting() > 0;) {
       left -= TakeItems(left);
       WorkUnlocked();
     }
-    if (items_.empty()) return Release();
+    if (Waiting() == 0) return Release();
     handed_over_ = true;
     worker_ = std::thread::id();
     host_.Signal();
@@ -141,12 +154,18 @@ class TurnQueue {
 
   // Moves at most `count` items to batch_; returns how many.
   size_t TakeItems(size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    count = std::min(count, items_.size());
-    const auto end = items_.begin() + static_cast<std::ptrdiff_t>(count);
-    batch_.assign(std::make_move_iterator(items_.begin()), std::make_move_iterator(end));
-    items_.erase(items_.begin(), end);
+    batch_.clear();
+    TakeFrom(items_, count);
+    TakeFrom(late_, std::min(count - batch_.size(), kLateItems));
     if (waiting_ > 0) room_.SignalAll();
-    return count;
+    return batch_.size();
+  }
+
+  void TakeFrom(std::deque<Item>& lane, size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto end = lane.begin() + static_cast<std::ptrdiff_t>(std::min(count, lane.size()));
+    batch_.insert(batch_.end(), std::make_move_iterator(lane.begin()),
+                  std::make_move_iterator(end));
+    lane.erase(lane.begin(), end);
   }
 
   void WorkUnlocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -167,8 +186,11 @@ class TurnQueue {
   std::vector<Item> batch_;  // as work_; its room is kept
   mutable absl::Mutex mutex_;
   absl::CondVar host_, room_;
-  // Bound: capacity; whoever has the turn may exceed it by what its work pushes.
+  // Bound: capacity, both lanes together; whoever has the turn may exceed it by what its work
+  // pushes.
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
+  // Bound: as items_.
+  std::deque<Item> late_ ABSL_GUARDED_BY(mutex_);
   bool taken_ ABSL_GUARDED_BY(mutex_) = false;        // somebody has the turn, or was handed it
   bool handed_over_ ABSL_GUARDED_BY(mutex_) = false;  // to the host, which has not begun
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -5,7 +5,10 @@
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
+#include <cerrno>
 #include <limits>
+
+#include "router/http/stamped_read.h"
 
 namespace tandem::router {
 namespace {
@@ -22,9 +25,22 @@ int Bounded(size_t size) {
 
 }  // namespace
 
-size_t ClientSocket::ReadSome(char* data, size_t size, error_code& error) {
+size_t ClientSocket::ReadSome(char* data, size_t size, error_code& error, absl::Duration& waited) {
+  waited = absl::ZeroDuration();
   if (tls_ != nullptr) return ReadTls(data, size, error);
-  return socket_.read_some(boost::asio::buffer(data, size), error);
+  const StampedRead read = ReadStamped(socket_.native_handle(), data, size);
+  if (read.got > 0) {
+    waited = read.waited;
+    return static_cast<size_t>(read.got);
+  }
+  if (read.got == 0) {
+    error = boost::asio::error::eof;
+  } else if (errno == EAGAIN || errno == EINTR) {
+    error = boost::asio::error::would_block;
+  } else {
+    error = error_code(errno, boost::system::system_category());
+  }
+  return 0;
 }
 
 // Record by record (16 KiB at most) until there is no more: what is decrypted already makes no

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "router/http/tls_context.h"
 
 namespace tandem::router {
@@ -40,8 +41,10 @@ class ClientSocket {
   }
 
   // The bytes read into [data, data + size). `error`: would_block when none are there yet, eof at
-  // the end of the client's stream, anything else when the connection is of no more use.
-  size_t ReadSome(char* data, size_t size, boost::system::error_code& error);
+  // the end of the client's stream, anything else when the connection is of no more use. `waited`:
+  // since the kernel received the last of these bytes; zero where it does not say, as under TLS.
+  size_t ReadSome(char* data, size_t size, boost::system::error_code& error,
+                  absl::Duration& waited);
   // The bytes taken of `bytes`, which may be fewer than all. `error`: would_block when none are
   // taken for now; the next call must bring the same bytes again, and may add more behind them.
   size_t WriteSome(absl::string_view bytes, boost::system::error_code& error);

@@ -52,9 +52,11 @@ void HttpConnection::OnReadable() {
   // One buffer a thread: idle connections hold none.
   thread_local std::array<char, 65536> scratch;
   error_code error;
-  const size_t got = socket_.ReadSome(scratch.data(), scratch.size(), error);
+  absl::Duration waited;
+  const size_t got = socket_.ReadSome(scratch.data(), scratch.size(), error, waited);
   if (error == boost::asio::error::would_block) return ReadMore();
   if (error || got == 0) return Close();
+  arrived_ = RealClock().Now() - waited;
   OnBytes({scratch.data(), got});
 }
 
@@ -90,6 +92,7 @@ void HttpConnection::HandleOne() {
     head_only_ = request->method == "HEAD";
     reply_ended_ = false;
     SetDeadline(absl::InfiniteDuration());
+    request->arrived = arrived_;
     hooks_.handle(std::move(*request), shared_from_this());
     return;
   }
@@ -241,6 +244,8 @@ void HttpConnection::ReplyDone() {
   state_ = State::kReading;
   timed_request_ = false;
   SetDeadline(limits_.idle_timeout);
+  // A request sent ahead has waited for the one before it: that is not the router's doing.
+  arrived_ = RealClock().Now();
   if (reader_.buffered() > 0 && !box_.here()) {
     // A request sent ahead is work for the I/O thread, not for who ended the one before it.
     box_.Post([self = shared_from_this()] { self->Advance(); });

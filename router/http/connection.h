@@ -104,6 +104,7 @@ class HttpConnection final : public HttpExchange,
   bool advancing_ = false;      // HandleOne is on the stack
   bool timed_request_ = false;  // the deadline is that of the request being read
   size_t linger_bytes_ = 0;
+  absl::Time arrived_;  // the last bytes that were read, at this machine
   absl::Time deadline_ = absl::InfiniteFuture();
   absl::Time armed_ = absl::InfiniteFuture();
 };

@@ -63,28 +63,34 @@ absl::string_view RoutePath(absl::string_view path) {
   return absl::StrContains(rest, '/') ? path : kKeptResponsePath;
 }
 
+// Whether a body may be of a request that resumes an answer, without parsing it: within a JSON
+// string quotes are escaped, so no prompt is taken for that.
+bool NamesResumption(absl::string_view body) {
+  return absl::StrContains(body, "\"resume_from_token\"");
+}
+
 HttpReply JsonReply(const Json& json) { return {.body = JsonText(json)}; }
 
 }  // namespace
 
 const FrontEnd::Route FrontEnd::kRoutes[] = {
-    {"/v1/completions", "POST", true, &FrontEnd::Completions},
-    {"/v1/chat/completions", "POST", true, &FrontEnd::ChatCompletions},
-    {kResponsesPath, "POST", true, &FrontEnd::Responses},
-    {kInputTokensPath, "POST", true, &FrontEnd::InputTokens},
-    {kKeptResponsePath, "GET, HEAD, DELETE", true, &FrontEnd::KeptResponse},
-    {kCancelResponsePath, "POST", true, &FrontEnd::CancelResponse},
-    {"/tokenize", "POST", true, &FrontEnd::Tokenize},
-    {"/detokenize", "POST", true, &FrontEnd::Detokenize},
-    {kModelsPath, "GET, HEAD", true, &FrontEnd::Models},
-    {"/health", "GET, HEAD", false, &FrontEnd::Health},
-    {"/ping", "GET, HEAD, POST", false, &FrontEnd::Health},
-    {"/load", "GET, HEAD", false, &FrontEnd::Load},
-    {"/live", "GET, HEAD", false, &FrontEnd::Live},
-    {"/ready", "GET, HEAD", false, &FrontEnd::Ready},
-    {"/version", "GET, HEAD", false, &FrontEnd::Version},
-    {"/metrics", "GET, HEAD", false, &FrontEnd::Metrics},
-    {"/", "GET, HEAD", false, &FrontEnd::Version},
+    {"/v1/completions", "POST", Needs::kTime, &FrontEnd::Completions},
+    {"/v1/chat/completions", "POST", Needs::kTime, &FrontEnd::ChatCompletions},
+    {kResponsesPath, "POST", Needs::kTime, &FrontEnd::Responses},
+    {kInputTokensPath, "POST", Needs::kTime, &FrontEnd::InputTokens},
+    {kKeptResponsePath, "GET, HEAD, DELETE", Needs::kKey, &FrontEnd::KeptResponse},
+    {kCancelResponsePath, "POST", Needs::kKey, &FrontEnd::CancelResponse},
+    {"/tokenize", "POST", Needs::kTime, &FrontEnd::Tokenize},
+    {"/detokenize", "POST", Needs::kTime, &FrontEnd::Detokenize},
+    {kModelsPath, "GET, HEAD", Needs::kKey, &FrontEnd::Models},
+    {"/health", "GET, HEAD", Needs::kNothing, &FrontEnd::Health},
+    {"/ping", "GET, HEAD, POST", Needs::kNothing, &FrontEnd::Health},
+    {"/load", "GET, HEAD", Needs::kNothing, &FrontEnd::Load},
+    {"/live", "GET, HEAD", Needs::kNothing, &FrontEnd::Live},
+    {"/ready", "GET, HEAD", Needs::kNothing, &FrontEnd::Ready},
+    {"/version", "GET, HEAD", Needs::kNothing, &FrontEnd::Version},
+    {"/metrics", "GET, HEAD", Needs::kNothing, &FrontEnd::Metrics},
+    {"/", "GET, HEAD", Needs::kNothing, &FrontEnd::Version},
 };
 
 absl::StatusOr<std::unique_ptr<FrontEnd>> FrontEnd::Start(const FrontEndOptions& options,
@@ -148,7 +154,14 @@ void FrontEnd::Dispatch(const Route& route, Call& call) {
     reply.headers.emplace_back("allow", route.methods);
     return Reply(call, std::move(reply));
   }
-  if (route.protected_ && deps_.keys != nullptr) {
+  if (route.needs == Needs::kTime) {
+    // What asks for work: before any is done for it.
+    const absl::Status shed = deps_.session.shedder.Admit(
+        LoadShedder::Entrance::kHttp, call.now - call.request.arrived, call.now,
+        [&call] { return NamesResumption(call.request.body); });
+    if (!shed.ok()) return Reply(call, ErrorReply(shed));
+  }
+  if (route.needs != Needs::kNothing && deps_.keys != nullptr) {
     absl::StatusOr<ApiKeys::Key*> key =
         deps_.keys->Admit(call.request.Header("authorization"), call.now);
     if (!key.ok()) return Reply(call, ErrorReply(key.status()));
@@ -264,7 +277,7 @@ void FrontEnd::Generate(Call& call, ApiRequest api, const char* id_prefix) {
     };
   }
   ApiAnswer::Start(std::move(api), call.exchange, deps_.session, std::move(options),
-                   {call.now, TraceIdOf(call.traceparent)});
+                   {call.request.arrived, TraceIdOf(call.traceparent)});
 }
 
 // ---- models and tokens

@@ -66,10 +66,13 @@ class FrontEnd {
     absl::Time now;
     ApiKeys::Key* key = nullptr;
   };
+  // What a path asks for: nothing, an API key, or that and so much of the router's time that an
+  // overloaded one refuses it.
+  enum class Needs { kNothing, kKey, kTime };
   struct Route {
     const char* path;
     const char* methods;  // as an allow header lists them
-    bool protected_;      // asks for an API key
+    Needs needs;
     void (FrontEnd::*handle)(Call&);
   };
   static const Route kRoutes[];

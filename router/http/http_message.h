@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace tandem::router {
 
@@ -18,6 +19,7 @@ struct HttpRequest {
   std::string query;    // what follows it, as it came
   HttpHeaders headers;  // names in lower case, in the order they came
   std::string body;
+  absl::Time arrived;  // its last bytes, at this machine; later when it was sent ahead
   bool keep_alive = true;
   bool chunked_allowed = true;  // HTTP/1.1: a reply of unknown length can be chunked
 

@@ -17,6 +17,7 @@
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
+#include "router/http/stamped_read.h"
 
 namespace tandem::router {
 namespace {
@@ -26,6 +27,8 @@ using boost::system::error_code;
 
 // Connections the kernel holds until they are accepted: bursts wait there instead of being lost.
 constexpr int kBacklog = 4096;
+// Connections taken on one after the other before their requests are looked at.
+constexpr int kAcceptsAtOnce = 64;
 // What the kernel holds of a reply that its client does not read; left alone it grows to megabytes.
 constexpr int kSendBufferBytes = 256 << 10;
 // After accept failed (no descriptors left): how long until the next try.
@@ -102,6 +105,8 @@ class HttpServerImpl final : public HttpServer {
       return absl::UnavailableError(absl::StrCat("http: cannot listen on ", options_.address, ": ",
                                                  error.message(), "; --http chooses another port"));
     }
+    acceptor_->non_blocking(true, error);
+    StampArrivals(acceptor_->native_handle());
     address_ = absl::StrCat(host, ":", acceptor_->local_endpoint().port());
     retry_ = std::make_unique<boost::asio::steady_timer>(context);
     return absl::OkStatus();
@@ -163,8 +168,21 @@ class HttpServerImpl final : public HttpServer {
             return;
           }
           TakeOn(worker, std::move(socket));
+          AcceptWaiting();
           Accept();
         });
+  }
+
+  // What waits already: an I/O thread with much to do comes back to the acceptor seldom.
+  void AcceptWaiting() {
+    for (int i = 0; i < kAcceptsAtOnce; ++i) {
+      Worker& worker = *workers_[next_worker_ % workers_.size()];
+      error_code error;
+      TcpSocket socket = acceptor_->accept(worker.context, error);
+      if (error) return;  // none; or what Accept will meet, too
+      ++next_worker_;
+      TakeOn(worker, std::move(socket));
+    }
   }
 
   void TakeOn(Worker& worker, TcpSocket socket) {

@@ -63,7 +63,9 @@ absl::StatusOr<std::shared_ptr<AnswerSession>> AnswerSession::Start(
   auto session = std::make_shared<AnswerSession>(deps, std::move(sink));
   RequestInput input;
   RETURN_IF_ERROR(session->Prepare(request, arrival, input));
-  if (!deps.inbox.TryPush(SubmitRequest{std::move(input), session})) {
+  const LoadShedder::Place place = deps.shedder.Enter(RealClock().Now());
+  if (!deps.inbox.TryPushLate(SubmitRequest{std::move(input), session, place})) {
+    deps.shedder.TurnedAway();
     return absl::ResourceExhaustedError("the router's inbox is full: try again");
   }
   return session;
@@ -129,6 +131,13 @@ absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
 void AnswerSession::Cancel() {
   // A push onto a closed inbox fails: the router is going down and ends all requests itself.
   if (!over_.exchange(true)) deps_.inbox.Push(SessionEnded{id_, shared_from_this()});
+}
+
+bool AnswerSession::EndIfCancelled() {
+  if (!over_) return false;
+  deps_.metrics.OnAborted();
+  End(absl::CancelledError("the client cancelled"));
+  return true;
 }
 
 void AnswerSession::Accepted() {

@@ -21,6 +21,7 @@
 #include "router/model_assets.h"
 #include "router/pipeline/answer_group.h"
 #include "router/server/inbox.h"
+#include "router/server/load_shedder.h"
 #include "router/server/request_metrics.h"
 #include "router/server/trace_store.h"
 #include "tandem/v1/client.pb.h"
@@ -58,6 +59,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
     Random& random;  // thread-safe
     RequestMetrics& metrics;
     TraceStore& traces;
+    LoadShedder& shedder;
   };
 
   // Validates, tokenizes and submits `request` on the calling thread. An error means that the sink
@@ -77,6 +79,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   bool resumes() const { return resumes_; }
 
   // ---- in the router's turn
+  // Whether the client went before the request's turn came; that is its end then.
+  bool EndIfCancelled();
   // The request was taken on: tells the client.
   void Accepted();
   // What should end because of this event: its sequence (kStop, a stop string), the whole request

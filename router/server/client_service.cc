@@ -39,9 +39,12 @@ absl::StatusOr<ApiKeys::Key*> ClientService::Admit(
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  v1::GenerateRequest request;
+  const absl::Status shed =
+      Shed([&] { return ParseRequest(*bytes, request).ok() && request.resume_from_token() > 0; });
+  if (!shed.ok()) return GenerateSession::Refuse(shed);
   const absl::StatusOr<ApiKeys::Key*> key = Admit(*context);
   if (!key.ok()) return GenerateSession::Refuse(key.status());
-  v1::GenerateRequest request;
   absl::Status status = ParseRequest(*bytes, request);
   if (draining_) status = absl::UnavailableError("this router is draining; ask another");
   if (!status.ok()) return GenerateSession::Refuse(status);
@@ -56,14 +59,22 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(
                                 deps_, std::move(charge));
 }
 
+absl::Status ClientService::Shed(absl::FunctionRef<bool()> resumes) const {
+  // How long gRPC has had the call is not known.
+  return deps_.shedder.Admit(LoadShedder::Entrance::kGrpc, absl::ZeroDuration(), RealClock().Now(),
+                             resumes);
+}
+
 grpc::ServerUnaryReactor* ClientService::Ask(grpc::CallbackServerContext* context,
-                                             std::function<void(RouterCore&, absl::Time)> fill) {
+                                             std::function<void(RouterCore&, absl::Time)> fill,
+                                             bool late) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  Query query{[reactor, fill = std::move(fill)](RouterCore& core, absl::Time now) {
+    fill(core, now);
+    reactor->Finish(grpc::Status::OK);
+  }};
   const bool queued =
-      inbox_.TryPush(Query{[reactor, fill = std::move(fill)](RouterCore& core, absl::Time now) {
-        fill(core, now);
-        reactor->Finish(grpc::Status::OK);
-      }});
+      late ? inbox_.TryPushLate(std::move(query)) : inbox_.TryPush(std::move(query));
   if (!queued) {
     reactor->Finish(rpc::ToGrpcWithDetails(
         absl::ResourceExhaustedError("the router's inbox is full or closed")));
@@ -79,9 +90,13 @@ grpc::ServerUnaryReactor* ClientService::Abort(grpc::CallbackServerContext* cont
   if (status.ok()) status = ParseRequest(*bytes, request);
   if (!status.ok()) return FinishWith(context, status);
   *response = SerializeResponse(v1::AbortResponse());
-  return Ask(context, [id = RequestId(request.request_id())](RouterCore& core, absl::Time now) {
-    core.Finish(id, request::FinishReason::kAborted, now);
-  });
+  // After the request itself, if that still waits.
+  return Ask(
+      context,
+      [id = RequestId(request.request_id())](RouterCore& core, absl::Time now) {
+        core.Finish(id, request::FinishReason::kAborted, now);
+      },
+      /*late=*/true);
 }
 
 absl::Status ClientService::FillTokens(const v1::TokenizeRequest& request,
@@ -103,7 +118,8 @@ grpc::ServerUnaryReactor* ClientService::Tokenize(grpc::CallbackServerContext* c
                                                   grpc::ByteBuffer* response) {
   v1::TokenizeRequest request;
   v1::TokenizeResponse tokens;
-  absl::Status status = Admit(*context).status();
+  absl::Status status = Shed([] { return false; });
+  if (status.ok()) status = Admit(*context).status();
   if (status.ok()) status = ParseRequest(*bytes, request);
   if (status.ok()) status = FillTokens(request, tokens);
   if (status.ok()) *response = SerializeResponse(tokens);
@@ -113,6 +129,9 @@ grpc::ServerUnaryReactor* ClientService::Tokenize(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* ClientService::Detokenize(grpc::CallbackServerContext* context,
                                                     const v1::DetokenizeRequest* request,
                                                     v1::DetokenizeResponse* response) {
+  if (const absl::Status shed = Shed([] { return false; }); !shed.ok()) {
+    return FinishWith(context, shed);
+  }
   if (const auto key = Admit(*context); !key.ok()) return FinishWith(context, key.status());
   const auto& ids = request->ids();
   const auto bad = std::find_if(ids.begin(), ids.end(), [this](int32_t id) {
@@ -146,8 +165,10 @@ grpc::ServerUnaryReactor* ClientService::GetModel(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* ClientService::GetStatus(grpc::CallbackServerContext* context,
                                                    const v1::GetStatusRequest*,
                                                    v1::GetStatusResponse* response) {
-  return Ask(context,
-             [response](RouterCore& core, absl::Time now) { *response = core.GetStatus(now); });
+  return Ask(context, [this, response](RouterCore& core, absl::Time now) {
+    *response = core.GetStatus(now);
+    response->mutable_router()->set_requests_refused(deps_.shedder.refused());
+  });
 }
 
 grpc::ServerUnaryReactor* ClientService::GetTrace(grpc::CallbackServerContext* context,

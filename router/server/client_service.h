@@ -52,10 +52,13 @@ class ClientService final : public ClientServiceBase {
  private:
   // The key of a call's metadata; null when none is asked for.
   absl::StatusOr<ApiKeys::Key*> Admit(const grpc::CallbackServerContext& context) const;
+  // Not OK: the router has too little time for this call. `resumes`: see LoadShedder.
+  absl::Status Shed(absl::FunctionRef<bool()> resumes) const;
   absl::Status FillTokens(const v1::TokenizeRequest& request, v1::TokenizeResponse& response) const;
-  // Runs `fill` in the router's turn, then ends the call.
+  // Runs `fill` in the router's turn, then ends the call. `late`: after requests that wait.
   grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context,
-                                std::function<void(RouterCore&, absl::Time)> fill);
+                                std::function<void(RouterCore&, absl::Time)> fill,
+                                bool late = false);
 
   const AnswerSession::Deps deps_;
   const ModelAssets& assets_;

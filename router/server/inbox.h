@@ -12,14 +12,17 @@
 #include "absl/status/status.h"
 #include "common/base/turn_queue.h"
 #include "router/router_core.h"
+#include "router/server/load_shedder.h"
 
 namespace tandem::router {
 
 class AnswerSession;
 
+// Pushed late: what nodes say of requests that run goes before.
 struct SubmitRequest {
   RequestInput input;
   std::shared_ptr<AnswerSession> session;
+  LoadShedder::Place place;
 };
 // A client is gone, or its answer ended by the client side's own judgement.
 struct SessionEnded {

@@ -87,6 +87,13 @@ RequestMetrics::RequestMetrics(const std::string& model) : model_label_({{"model
   length_ = ended("length");
   aborted_ = ended("abort");
   failed_ = ended("error");
+  refused_ = &registry_.AddCounter("tandem_requests_refused_total",
+                                   "Requests refused before they were read, by the reason.",
+                                   With(model_label_, {{"reason", "overload"}}));
+  wait_s_ = &registry_.AddHistogram(
+      "tandem_router_wait_seconds",
+      "What requests had waited, and would have to wait, for the router to have time for them.",
+      SecondsBounds(), model_label_);
   first_token_s_ = AddHistograms("tandem_first_token_seconds", "vllm:time_to_first_token_seconds",
                                  "From the request to its first token.", SecondsBounds());
   between_tokens_s_ =

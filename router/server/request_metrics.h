@@ -21,6 +21,12 @@ class RequestMetrics {
   void OnTokens(int64_t tokens, absl::Duration since_last);
   void OnFinished(const v1::Finished& finished, absl::Duration since_submit);
   void OnFailed();
+  // Its client went before it was taken on.
+  void OnAborted() { aborted_.Add(1); }
+  // What a request had waited, and would wait, for this router to have time for it.
+  void OnWait(absl::Duration wait) { wait_s_->Record(absl::ToDoubleSeconds(wait)); }
+  // It was too long.
+  void OnRefused() { refused_->Add(1); }
 
   // The page for Prometheus: the above, and gauges from `status`.
   std::string Text(const v1::GetStatusResponse& status, int64_t http_connections) const;
@@ -51,6 +57,8 @@ class RequestMetrics {
   const MetricLabels model_label_;
   Pair prompt_tokens_, output_tokens_, cached_tokens_, cache_queries_;
   Pair stopped_, length_, aborted_, failed_;
+  Counter* refused_;
+  Histogram* wait_s_;
   HistogramPair first_token_s_, between_tokens_s_, total_s_, queue_s_, prompt_size_, output_size_;
 };
 

@@ -37,6 +37,7 @@ class RouterServerImpl final : public RouterServer {
         core_(RouterCore::Create(options.core, assets_->identity, *random_)),
         metrics_(assets_->identity.served_name()),
         traces_(options.traces_max),
+        shedder_(options.overload, metrics_),
         inbox_(static_cast<size_t>(options.inbox_max),
                [this](std::vector<InboxItem>& items) { TakeTurn(items); }),
         fleet_service_(inbox_, FleetOptions(options)),
@@ -112,7 +113,9 @@ class RouterServerImpl final : public RouterServer {
     fleet.secret = options.fleet_secret;
     return fleet;
   }
-  AnswerSession::Deps SessionDeps() { return {*assets_, inbox_, *random_, metrics_, traces_}; }
+  AnswerSession::Deps SessionDeps() {
+    return {*assets_, inbox_, *random_, metrics_, traces_, shedder_};
+  }
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requests_running_ == 0; }
 
   // ---- in the router's turn
@@ -136,7 +139,9 @@ class RouterServerImpl final : public RouterServer {
   }
 
   void On(SubmitRequest& event, absl::Time now) {
+    shedder_.Taken(event.place, RealClock().Now());
     const RequestId id = event.input.id;
+    if (event.session->EndIfCancelled()) return FlushSoon(event.session);
     if (event.session->resumes() && sessions_.contains(id)) TakeOver(event.input, now);
     if (absl::Status status = core_->Submit(std::move(event.input), now); !status.ok()) {
       event.session->Fail(status);
@@ -248,6 +253,7 @@ class RouterServerImpl final : public RouterServer {
   const std::unique_ptr<RouterCore> core_;  // in the turn, as all that says so
   RequestMetrics metrics_;
   TraceStore traces_;
+  LoadShedder shedder_;
   std::unique_ptr<ApiKeys> keys_;  // null: anybody may ask
   // Before what may hold its exchanges: destroyed after it.
   std::unique_ptr<FrontEnd> front_end_;

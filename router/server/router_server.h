@@ -16,6 +16,7 @@
 #include "common/rpc/tls.h"
 #include "router/model_assets.h"
 #include "router/router_core.h"
+#include "router/server/load_shedder.h"
 
 namespace tandem::router {
 
@@ -31,6 +32,7 @@ struct RouterServerOptions {
   int64_t responses_kept = 1024;             // of /v1/responses, to be named later; 0 = none
   std::string fleet_secret;                  // that nodes must hold; empty = anybody may join
   RouterOptions core;
+  LoadShedder::Options overload;
   int64_t inbox_max = 65536;
   int64_t traces_max = 1024;  // finished requests whose timing is kept for GetTrace
 };

@@ -173,6 +173,7 @@ class Load {
     }
     if (options_.rate > 0 && IsRefusal(connection.answer)) {
       ++report_.refused;
+      if (absl::StartsWith(connection.answer, "HTTP/1.1 503 ")) ++report_.shed;
       options_.held(connection.number);
       return Done(connection);
     }

@@ -28,6 +28,7 @@ struct LoadOptions {
 struct LoadReport {
   int64_t requests = 0;
   int64_t refused = 0;  // of these, by 429 or 503; only at a rate, where there may be too many
+  int64_t shed = 0;     // of these, by 503: the router had no time for them
   int64_t events = 0;   // of all answers, [DONE] included
   absl::Duration took;
   std::vector<double> first_token_ms;  // ascending

@@ -71,6 +71,8 @@ class RouterProcess {
     auto router = std::make_unique<RouterProcess>();
     std::vector<std::string> flags = {"--grpc=127.0.0.1:0", "--fleet=127.0.0.1:0", "--http=0",
                                       absl::StrCat("--http-threads=", config.http_threads)};
+    // All streams are opened at once: a burst that is to be held, whatever it waits.
+    if (config.mode == "streams") flags.emplace_back("--overload-delay=0");
     flags.push_back(config.model == "hash" ? "--engine=hash"
                                            : absl::StrCat("--model=", config.model));
     ASSIGN_OR_RETURN(router->child_,
@@ -238,8 +240,11 @@ class Bench {
                 requests / absl::ToDoubleSeconds(report.took));
     const auto answered =
         static_cast<double>(std::max<int64_t>(1, report.requests - report.refused));
-    std::printf("events            %.1f an answer, %ld requests refused\n",
-                static_cast<double>(report.events) / answered, static_cast<long>(report.refused));
+    std::printf("events            %.1f an answer, %.0f answers a second\n",
+                static_cast<double>(report.events) / answered,
+                answered / absl::ToDoubleSeconds(report.took));
+    std::printf("refused           %ld requests, %ld of these by 503\n",
+                static_cast<long>(report.refused), static_cast<long>(report.shed));
     std::printf("router's CPU      %.3f ms a request (%.0f requests a second and core)\n",
                 cpu_ms / requests, 1000 * requests / cpu_ms);
     for (const auto& [name, ms] : CpuMsByThread(router_->pid())) {

@@ -76,6 +76,41 @@ TEST(TurnQueue, AGuestHandsOverWhatIsMoreThanItsShare) {
   EXPECT_EQ(queue->size(), 0u);
 }
 
+TEST(TurnQueue, LateItemsComeAfterAllOthersAFewAtATime) {
+  constexpr int kLate = 3 * static_cast<int>(IntQueue::kLateItems);
+  constexpr int kFirstLate = 1000;
+  std::vector<int> seen, expected;
+  IntQueue* queue = nullptr;
+  IntQueue real(2 * kLate, [&](std::vector<int>& items) {
+    size_t late = 0;
+    for (const int item : items) {
+      seen.push_back(item);
+      if (item >= kFirstLate) ++late;
+      // Comes while late ones are worked off: goes before the rest of these.
+      if (item == kFirstLate) {
+        EXPECT_TRUE(queue->TryPush(2));
+      }
+      for (int i = 0; item == 0 && i < kLate; ++i) EXPECT_TRUE(queue->TryPushLate(kFirstLate + i));
+      if (item == 0) {
+        EXPECT_TRUE(queue->TryPush(1));
+      }
+    }
+    EXPECT_LE(late, IntQueue::kLateItems);
+  });
+  queue = &real;
+  EXPECT_TRUE(real.TryPush(0));
+  const size_t share = IntQueue::kGuestItems;
+  EXPECT_EQ(seen.size(), share);
+  real.Close();
+  EXPECT_FALSE(real.TryPushLate(kFirstLate));
+  std::thread host([&] { real.Host(absl::Hours(1)); });
+  host.join();
+  for (int i = 0; i < kLate; ++i) expected.push_back(kFirstLate + i);
+  expected.insert(expected.begin(), {0, 1});
+  expected.insert(expected.begin() + static_cast<std::ptrdiff_t>(share), 2);
+  EXPECT_EQ(seen, expected);
+}
+
 TEST(TurnQueue, OthersLeaveTheirsToWhoHasTheTurn) {
   std::vector<int> seen;
   std::thread::id worker;
@@ -152,8 +187,8 @@ class RandomThreads {
   explicit RandomThreads(uint64_t seed)
       : random_(seed),
         producers_(2 + static_cast<int>(random_() % 4)),
-        // One more: what work itself pushes.
-        next_(static_cast<size_t>(producers_) + 1, 0),
+        // What each pushes, and what it pushes late; one more: what work itself pushes.
+        next_(2 * static_cast<size_t>(producers_) + 1, 0),
         accepted_(next_.size(), 0),
         queue_(1 + random_() % 12, [this](std::vector<Tagged>& items) { Work(items); }) {}
 
@@ -176,24 +211,34 @@ class RandomThreads {
 
   void Produce(int producer, uint64_t seed) {
     std::mt19937_64 random(seed);
-    int number = 0;
+    int number = 0, late = 0;
     for (int i = 0; i < kItems; ++i) {
       worked_here_ = 0;
       const Tagged item{producer, number};
-      if (random() % 2 == 0 ? queue_.Push(item) : queue_.TryPush(item)) ++number;
+      switch (random() % 3) {
+        case 0:
+          if (queue_.Push(item)) ++number;
+          break;
+        case 1:
+          if (queue_.TryPush(item)) ++number;
+          break;
+        default:
+          if (queue_.TryPushLate({producers_ + producer, late})) ++late;
+      }
       size_t most = most_of_a_guest_;
       while (most < worked_here_ && !most_of_a_guest_.compare_exchange_weak(most, worked_here_)) {
       }
     }
     accepted_[static_cast<size_t>(producer)] = number;
+    accepted_[static_cast<size_t>(producers_ + producer)] = late;
   }
 
   void Work(std::vector<Tagged>& items) {
     EXPECT_EQ(at_it_.fetch_add(1), 0) << "two have the turn";
     for (const Tagged& item : items) {
       EXPECT_EQ(next_[static_cast<size_t>(item.producer)]++, item.number) << "out of order";
-      if (item.producer == producers_ || item.number % 7 != 0) continue;
-      if (queue_.Push({producers_, accepted_.back()})) ++accepted_.back();
+      if (item.producer == 2 * producers_ || item.number % 7 != 0) continue;
+      if (queue_.Push({2 * producers_, accepted_.back()})) ++accepted_.back();
     }
     worked_here_ += items.size();
     at_it_.fetch_sub(1);

@@ -1,0 +1,50 @@
+#include "router/server/load_shedder.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::router {
+namespace {
+
+std::string Milliseconds(absl::Duration duration) {
+  return absl::StrCat(absl::ToInt64Milliseconds(duration), " ms");
+}
+
+}  // namespace
+
+LoadShedder::LoadShedder(const Options& options, RequestMetrics& metrics)
+    : options_(options),
+      metrics_(metrics),
+      doors_{Door({options.delay, options.interval}), Door({options.delay, options.interval})} {}
+
+absl::Status LoadShedder::Admit(Entrance entrance, absl::Duration waited, absl::Time now,
+                                absl::FunctionRef<bool()> resumes) {
+  const absl::Duration wait = waited + Expected();
+  metrics_.OnWait(wait);
+  if (options_.delay <= absl::ZeroDuration()) return absl::OkStatus();
+  absl::Duration longest;
+  {
+    Door& door = doors_[static_cast<size_t>(entrance)];
+    absl::MutexLock lock(&door.mutex);
+    door.rule.Observe(wait, now);
+    longest = door.rule.waited_max();
+  }
+  if (wait <= longest || (wait <= kResumingFactor * longest && resumes())) return absl::OkStatus();
+  ++refused_;
+  metrics_.OnRefused();
+  return absl::UnavailableError(
+      absl::StrCat("this router is overloaded: requests wait for ", Milliseconds(wait),
+                   " before it has time for them, more than ", Milliseconds(longest),
+                   " are refused; ask again later or ask another router"));
+}
+
+LoadShedder::Place LoadShedder::Enter(absl::Time now) { return {waiting_++, now}; }
+
+void LoadShedder::Taken(const Place& place, absl::Time now) {
+  --waiting_;
+  // Averages of both before the one is divided by the other: long queues tell best what each costs.
+  waited_ns_ += (absl::ToDoubleNanoseconds(now - place.since) - waited_ns_) * kNewest;
+  ahead_ += (static_cast<double>(place.ahead + 1) - ahead_) * kNewest;
+  each_ns_ = waited_ns_ / ahead_;
+}
+
+}  // namespace tandem::router

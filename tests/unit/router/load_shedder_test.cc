@@ -1,0 +1,121 @@
+// Goal: a request is judged by how long it has waited and by what waits in the router's turn; one
+// that resumes an answer is spared for longer; each entrance is judged alone; zero refuses nothing;
+// and what is refused is counted. At twice what the turn can take, its lane stays short.
+#include "router/server/load_shedder.h"
+
+#include <gmock/gmock.h>
+
+#include <cstdio>
+#include <deque>
+#include <random>
+
+namespace tandem::router {
+namespace {
+
+using ::testing::HasSubstr;
+using Entrance = LoadShedder::Entrance;
+
+constexpr absl::Duration kDelay = absl::Milliseconds(100);
+
+bool Never() { return false; }
+bool Yes() { return true; }
+
+class LoadShedderTest : public ::testing::Test {
+ protected:
+  // Requests that have waited for long, until there is an overload.
+  void Overload(LoadShedder& shedder, Entrance entrance) {
+    for (int i = 0; i < 2000; ++i) {
+      now_ += absl::Milliseconds(1);
+      shedder.Admit(entrance, 2 * kDelay, now_, Never).IgnoreError();
+    }
+  }
+
+  RequestMetrics metrics_{"m"};
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+};
+
+TEST_F(LoadShedderTest, RefusesWhatHasWaitedForLongAndCounts) {
+  LoadShedder shedder({.delay = kDelay}, metrics_);
+  EXPECT_TRUE(shedder.Admit(Entrance::kHttp, absl::Seconds(9), now_, Never).ok()) << "one alone";
+  Overload(shedder, Entrance::kHttp);
+  EXPECT_EQ(shedder.refused(), 0) << "none waited for more than twice the delay";
+  const absl::Status refused = shedder.Admit(Entrance::kHttp, absl::Milliseconds(234), now_, Never);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("overloaded"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("234 ms"));
+  EXPECT_TRUE(shedder.Admit(Entrance::kGrpc, absl::Seconds(9), now_, Never).ok());
+  EXPECT_TRUE(shedder.Admit(Entrance::kHttp, 2 * kDelay, now_, Never).ok());
+  EXPECT_EQ(shedder.refused(), 1);
+  EXPECT_THAT(metrics_.Text({}, 0),
+              HasSubstr("tandem_requests_refused_total{model_name=\"m\",reason=\"overload\"} 1\n"));
+  // One that has not waited ends it.
+  EXPECT_TRUE(shedder.Admit(Entrance::kHttp, absl::ZeroDuration(), now_, Never).ok());
+  EXPECT_TRUE(shedder.Admit(Entrance::kHttp, absl::Milliseconds(234), now_, Never).ok());
+}
+
+TEST_F(LoadShedderTest, SparesTheRestOfAnAnswerForLonger) {
+  LoadShedder shedder({.delay = kDelay}, metrics_);
+  Overload(shedder, Entrance::kGrpc);
+  EXPECT_TRUE(shedder.Admit(Entrance::kGrpc, absl::Milliseconds(234), now_, Yes).ok());
+  EXPECT_FALSE(shedder.Admit(Entrance::kGrpc, absl::Milliseconds(234), now_, Never).ok());
+  EXPECT_FALSE(shedder.Admit(Entrance::kGrpc, absl::Seconds(1), now_, Yes).ok())
+      << "whoever says so must not queue for ever, either";
+}
+
+TEST_F(LoadShedderTest, ZeroRefusesNothing) {
+  LoadShedder shedder({.delay = absl::ZeroDuration()}, metrics_);
+  Overload(shedder, Entrance::kHttp);
+  EXPECT_TRUE(shedder.Admit(Entrance::kHttp, absl::Hours(1), now_, Never).ok());
+}
+
+// Requests wait in the turn's lane alone. Random arrivals; each takes a random time; twice as many
+// come as can be taken.
+TEST_F(LoadShedderTest, TheTurnsLaneStaysShort) {
+  constexpr absl::Duration kEach = absl::Microseconds(200);
+  constexpr int kRequests = 100'000;
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  std::exponential_distribution<> exponential(1);
+  LoadShedder shedder({.delay = kDelay}, metrics_);
+  std::deque<LoadShedder::Place> lane;
+  absl::Time free = now_;
+  const absl::Time begin = now_;
+  const auto take = [&](absl::Time until) {
+    while (!lane.empty() && std::max(free, lane.front().since) <= until) {
+      const absl::Time taken = std::max(free, lane.front().since);
+      shedder.Taken(lane.front(), taken);
+      // What entered before there was an overload is not thrown out: it takes its time.
+      if (taken > begin + absl::Seconds(4)) {
+        EXPECT_LE(taken - lane.front().since, 3 * kDelay);
+      }
+      free = taken + exponential(random) * kEach;
+      lane.pop_front();
+    }
+  };
+  int accepted = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    now_ += exponential(random) * kEach / 2;
+    take(now_);
+    const Entrance entrance = i % 2 == 0 ? Entrance::kHttp : Entrance::kGrpc;
+    if (!shedder.Admit(entrance, absl::ZeroDuration(), now_, Never).ok()) continue;
+    ++accepted;
+    lane.push_back(shedder.Enter(now_));
+  }
+  take(absl::InfiniteFuture());
+  EXPECT_GE(absl::FDivDuration(accepted * kEach, free - begin), 0.9) << "of its capacity";
+  EXPECT_GT(shedder.refused(), kRequests / 3);
+  // The load falls: at once all are taken.
+  now_ = free;
+  const int64_t before = shedder.refused();
+  for (int i = 0; i < 10'000; ++i) {
+    now_ += exponential(random) * kEach * 2;
+    take(now_);
+    EXPECT_TRUE(shedder.Admit(Entrance::kHttp, absl::ZeroDuration(), now_, Never).ok());
+    lane.push_back(shedder.Enter(now_));
+  }
+  EXPECT_EQ(shedder.refused(), before);
+}
+
+}  // namespace
+}  // namespace tandem::router
