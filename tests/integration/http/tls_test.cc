@@ -71,8 +71,9 @@ TEST(HttpTls, BothPortsAnswerAsWithout) {
       {"tandem", "status", "--router", cluster->address(), "--tls-ca", certificate.path()});
   EXPECT_EQ(status.exit_code, 0) << status.output;
   EXPECT_THAT(status.output, HasSubstr("decode"));
-  const ProgramRun refused = RunProgram({"tandem-router", "--engine=hash", "--tls-cert",
-                                         certificate.path(), "--tls-key", stranger.key_path()});
+  const ProgramRun refused =
+      RunProgram({"tandem-router", "--engine=hash", "--grpc=127.0.0.1:0", "--fleet=127.0.0.1:0",
+                  "--tls-cert", certificate.path(), "--tls-key", stranger.key_path()});
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_THAT(refused.output, HasSubstr("tls-key: "));
   EXPECT_EQ(cluster->Stop(), "exit code 0");

@@ -168,6 +168,8 @@ class CoreHarness {
           EXPECT_EQ(token.index(), static_cast<int>(client.tokens.size())) << id;
           client.tokens.push_back(token.token_id());
         }
+      } else if (std::get_if<PromptScored>(&event) != nullptr) {
+        for (const auto& [view, other] : clients_) EXPECT_TRUE(other.tokens.empty()) << view;
       } else if (auto* done = std::get_if<RequestDone>(&event)) {
         ++client.ends;
         client.done = *done;

@@ -69,15 +69,20 @@ TEST_F(SequencesTest, WaitForThePromptsScores) {
   input.sequences = 2;
   input.prompt_logprobs = 0;
   ASSERT_OK(h_.Submit(std::move(input)));
-  InstallLeader();
-  h_.Say(kD0, {Generated(leader_, Indices(1, 10))});
+  leader_ = h_.NextRun(kD0).leg();
+  h_.Say(kD0, {Reserved(leader_)});
+  const v1::Leg prefill = h_.NextPrefill(kP0).leg();
+  // The decode node's word overtakes all of the prefill node's.
+  h_.Say(kD0, {Installed(leader_, 0), Generated(leader_, Indices(1, 9))});
   EXPECT_TRUE(h_.Quiet(kD0) && h_.client("r").tokens.empty());
   v1::NodeEvent scored;
-  *scored.mutable_prompt_scored()->mutable_leg() = leader_;
+  *scored.mutable_prompt_scored()->mutable_leg() = prefill;
   scored.mutable_prompt_scored()->set_first_index(1);
   for (int i = 1; i < 100; ++i) scored.mutable_prompt_scored()->add_tokens();
-  h_.Say(kD0, {scored});
+  h_.Say(kP0, {scored, Generated(prefill, {0}), PrefillFinished(prefill, 100, 0)});
   const v1::Leg second = ExpectRun(kD0, 1);
+  EXPECT_EQ(h_.client("r").tokens.size(), 9u);
+  h_.Say(kD0, {Generated(leader_, {9})});
   ExpectDoneWith("r", 10, false);
   h_.Say(kD0, {Reserved(second, 96, true)});
   h_.Say(kD0, {Installed(second, -1), Generated(second, Indices(0, 10))});
