@@ -1,4 +1,4 @@
-// /v1/responses and the responses that are kept: see docs/adr/0033-kept-responses.md.
+// /v1/responses and the responses that are kept: see docs/adr/0032-kept-responses.md.
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -23,6 +23,12 @@ int ChooseProtocol(SSL*, const unsigned char** out, unsigned char* out_size,
   return found == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
 }
 
+absl::StatusOr<rpc::SslContext> LoadContext(const rpc::TlsFiles& files) {
+  ASSIGN_OR_RETURN(rpc::SslContext context, rpc::LoadSslContext(files));
+  SSL_CTX_set_alpn_select_cb(context.get(), ChooseProtocol, nullptr);
+  return context;
+}
+
 }  // namespace
 
 void TlsSessionFree::operator()(ssl_st* session) const { SSL_free(session); }
@@ -31,10 +37,8 @@ TlsContext::TlsContext(rpc::TlsFiles files, rpc::SslContext context)
     : files_(std::move(files)), context_(std::move(context)), loaded_(FileTimes()) {}
 
 absl::StatusOr<std::unique_ptr<TlsContext>> TlsContext::Load(const rpc::TlsFiles& files) {
-  ASSIGN_OR_RETURN(rpc::SslContext context, rpc::LoadSslContext(files));
-  auto loaded = std::unique_ptr<TlsContext>(new TlsContext(files, std::move(context)));
-  SSL_CTX_set_alpn_select_cb(loaded->context_.get(), ChooseProtocol, nullptr);
-  return loaded;
+  ASSIGN_OR_RETURN(rpc::SslContext context, LoadContext(files));
+  return std::unique_ptr<TlsContext>(new TlsContext(files, std::move(context)));
 }
 
 std::optional<std::pair<TlsContext::FileTime, TlsContext::FileTime>> TlsContext::FileTimes() const {
@@ -50,13 +54,12 @@ void TlsContext::Refresh(absl::Time now) {
   next_look_ = now + rpc::kTlsFilesEvery;
   const auto times = FileTimes();
   if (!times.has_value() || times == loaded_) return;
-  absl::StatusOr<rpc::SslContext> fresh = rpc::LoadSslContext(files_);
+  absl::StatusOr<rpc::SslContext> fresh = LoadContext(files_);
   if (!fresh.ok()) {
     Log(LogLevel::kWarning, "renewed TLS files cannot be used; the old ones are",
         {{"why", fresh.status().message()}});
     return;
   }
-  SSL_CTX_set_alpn_select_cb(fresh->get(), ChooseProtocol, nullptr);
   context_ = *std::move(fresh);
   loaded_ = times;
   Log(LogLevel::kInfo, "TLS files read again", {{"certificate", files_.certificate}});

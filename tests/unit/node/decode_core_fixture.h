@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/engine/hash_engine.h"
@@ -28,7 +29,16 @@ class DecodeCoreTest : public ::testing::Test {
                                                                 .num_blocks = kBlocks,
                                                                 .max_batch_tokens = 64,
                                                                 .max_sequences = 2,
-                                                                .max_waiting = 2});
+                                                                .max_waiting = 2,
+                                                                .constraints = Constraints()});
+  }
+
+  // Over the engine's 256 bytes; its special tokens satisfy no constraint.
+  static std::shared_ptr<guided::ConstraintCache> Constraints() {
+    std::vector<std::string> tokens(259);
+    for (size_t b = 0; b < 256; ++b) tokens[b] = std::string(1, static_cast<char>(b));
+    return std::make_shared<guided::ConstraintCache>(
+        std::make_shared<const guided::Vocabulary>(std::move(tokens)));
   }
 
   static v1::NodeCommand Run(const std::string& id, int prompt_tokens, int local_max = 0,

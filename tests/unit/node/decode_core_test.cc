@@ -339,6 +339,26 @@ TEST_F(DecodeCoreTest, TokensOfNumberedLegsAreLists) {
   EXPECT_EQ(scored.steps(0).tokens(0).top_logprobs_size(), 1);
 }
 
+// What the mask leaves none of is nobody's fault but the request's, wherever it is asked.
+TEST_F(DecodeCoreTest, AConstraintThatLeavesNoTokenIsTheRequestsFault) {
+  v1::NodeCommand command = Run("a", 4, -1);
+  v1::SequenceSpec& sequence = *command.mutable_run()->mutable_sequence();
+  sequence.mutable_guided()->set_regex("7x");
+  sequence.mutable_sampling()->add_allowed_token_ids('7');
+  Send(command);
+  const node::NodeActions actions = Step();
+  v1::LegFailed failed;
+  for (const auto& [router, event] : actions.events) {
+    if (event.has_leg_failed()) failed = event.leg_failed();
+  }
+  EXPECT_TRUE(failed.request_at_fault());
+  EXPECT_EQ(failed.status().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_TRUE(core_->idle());
+  sequence.mutable_guided()->set_regex("x7");
+  EXPECT_THAT(Refusal(Send(command)), testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                                        HasSubstr("allowed_token_ids")));
+}
+
 TEST_F(DecodeCoreTest, AFailedStepFailsItsLegsAndTheNodeGoesOn) {
   Send(Run("a", 4, -1));
   ASSERT_THAT(core_->PlanStep(now_), SizeIs(1));
