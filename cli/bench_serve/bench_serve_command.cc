@@ -81,8 +81,8 @@ class BenchServeCommand final : public Command {
   void RegisterTarget() {
     const std::string group = "Target";
     schema_.Add("target", &target_,
-                "Server: http://HOST:PORT (OpenAI's API, streamed) or grpc://HOST:PORT "
-                "(tandem.v1).",
+                "Server: http://HOST:PORT or https://HOST:PORT (OpenAI's API, streamed) or "
+                "grpc://HOST:PORT (tandem.v1).",
                 {.group = group});
     schema_.Add("endpoint", &endpoint_,
                 "Of an HTTP server: /v1/completions or /v1/chat/completions, whose prompts are "
@@ -93,8 +93,8 @@ class BenchServeCommand final : public Command {
     schema_.Add("api-key", &target_options_.api_key, "Key for servers that ask for one.",
                 {.group = group, .secret = true});
     schema_.Add("tls-ca", &target_options_.tls_ca,
-                "For a gRPC server that speaks TLS: file of the certificates (PEM) that its must "
-                "lead to, or system for the machine's.",
+                "For a server that speaks TLS: file of the certificates (PEM) that its must lead "
+                "to, or system for the machine's; empty = TLS with https:// alone, system.",
                 {.group = group});
     schema_.Add("timeout", &load_.timeout, "A request without its whole answer by then failed.",
                 {.min = absl::Milliseconds(1), .group = group});
@@ -195,8 +195,9 @@ class BenchServeCommand final : public Command {
     if (target_options_.chat && target_options_.address.grpc) {
       return absl::InvalidArgumentError("--endpoint=chat needs an http:// --target");
     }
-    if (!target_options_.tls_ca.empty() && !target_options_.address.grpc) {
-      return absl::InvalidArgumentError("--tls-ca needs a grpc:// --target");
+    if (!target_options_.tls_ca.empty() && !target_options_.address.grpc &&
+        !target_options_.address.tls) {
+      return absl::InvalidArgumentError("--tls-ca needs an https:// or grpc:// --target");
     }
     if (!target_options_.chat && workload_.turns > 1) {
       return absl::InvalidArgumentError("--turns needs --endpoint=chat");

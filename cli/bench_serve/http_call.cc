@@ -1,7 +1,6 @@
 #include "cli/bench_serve/http_call.h"
 
 #include <array>
-#include <boost/asio/connect.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -17,7 +16,6 @@ namespace tandem::cli {
 namespace {
 
 namespace http = boost::beast::http;
-using boost::asio::ip::tcp;
 using boost::system::error_code;
 
 // Of a reply that is no stream, this much is kept to say why.
@@ -26,37 +24,33 @@ constexpr size_t kErrorBytesMax = 4096;
 class HttpCall final : public LoadCall, public std::enable_shared_from_this<HttpCall> {
  public:
   HttpCall(HttpPool& pool, HttpRequestMessage request, AnswerObserver& observer)
-      : pool_(pool), request_(std::move(request)), observer_(observer), socket_(pool.context) {}
+      : pool_(pool), request_(std::move(request)), observer_(observer) {}
 
   void Begin() {
     if (cancelled_) return End("connection", "cancelled");
     if (pool_.idle.empty()) return Connect();
     reused_ = true;
-    socket_ = std::move(pool_.idle.back());
+    stream_ = std::move(pool_.idle.back());
     pool_.idle.pop_back();
     Write();
   }
 
   void Cancel() override {
     cancelled_ = true;
-    error_code ignored;
-    socket_.close(ignored);
+    if (stream_ != nullptr) stream_->Close();
   }
 
  private:
   void Connect() {
-    boost::asio::async_connect(
-        socket_, pool_.peer.endpoints,
-        [self = shared_from_this()](const error_code& error, const tcp::endpoint&) {
-          if (error) return self->End("connection", error.message());
-          error_code ignored;
-          self->socket_.set_option(tcp::no_delay(true), ignored);
-          self->Write();
-        });
+    stream_ = std::make_unique<HttpStream>(pool_.context, pool_.peer);
+    stream_->Open([self = shared_from_this()](const error_code& error) {
+      if (error) return self->End("connection", error.message());
+      self->Write();
+    });
   }
 
   void Write() {
-    http::async_write(socket_, request_,
+    http::async_write(*stream_, request_,
                       [self = shared_from_this()](const error_code& error, size_t) {
                         if (error) return self->OnBroken(error);
                         self->ReadHeader();
@@ -67,7 +61,7 @@ class HttpCall final : public LoadCall, public std::enable_shared_from_this<Http
     parser_.emplace();
     // boost::none would compare below every length in Boost 1.74.
     parser_->body_limit(std::numeric_limits<uint64_t>::max());
-    http::async_read_header(socket_, buffer_, *parser_,
+    http::async_read_header(*stream_, buffer_, *parser_,
                             [self = shared_from_this()](const error_code& error, size_t) {
                               if (error) return self->OnBroken(error);
                               self->OnHeader();
@@ -78,9 +72,6 @@ class HttpCall final : public LoadCall, public std::enable_shared_from_this<Http
   void OnBroken(const error_code& error) {
     if (!reused_ || cancelled_) return End("connection", error.message());
     reused_ = false;
-    error_code ignored;
-    socket_.close(ignored);
-    socket_ = tcp::socket(pool_.context);
     buffer_.clear();
     Connect();
   }
@@ -98,7 +89,7 @@ class HttpCall final : public LoadCall, public std::enable_shared_from_this<Http
     parser_->get().body().size = bytes_.size();
     parser_->get().body().more = true;
     http::async_read_some(
-        socket_, buffer_, *parser_,
+        *stream_, buffer_, *parser_,
         [self = shared_from_this()](const error_code& error, size_t) { self->OnBody(error); });
   }
 
@@ -129,7 +120,7 @@ class HttpCall final : public LoadCall, public std::enable_shared_from_this<Http
 
   void OnWhole() {
     if (parser_->keep_alive() && buffer_.size() == 0 && !cancelled_) {
-      pool_.idle.push_back(std::move(socket_));
+      pool_.idle.push_back(std::move(stream_));
     }
     if (status_ != 200) return End(absl::StrCat("HTTP ", status_), ErrorMessageOf(body_));
     if (!is_stream_) return End("no stream", "the reply is not text/event-stream");
@@ -144,7 +135,7 @@ class HttpCall final : public LoadCall, public std::enable_shared_from_this<Http
   HttpPool& pool_;
   const HttpRequestMessage request_;
   AnswerObserver& observer_;
-  tcp::socket socket_;
+  std::unique_ptr<HttpStream> stream_;
   boost::beast::flat_buffer buffer_;
   std::optional<http::response_parser<http::buffer_body>> parser_;
   std::array<char, 16384> bytes_;

@@ -3,29 +3,24 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/http/message.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "cli/bench_serve/http_stream.h"
 #include "cli/bench_serve/load_target.h"
 
 namespace tandem::cli {
-
-struct HttpPeer {
-  std::vector<boost::asio::ip::tcp::endpoint> endpoints;
-  std::string host;     // as the Host header says it
-  std::string api_key;  // may be empty
-};
 
 // Connections that wait for their next request; it outlives the calls.
 struct HttpPool {
   explicit HttpPool(boost::asio::io_context& io) : context(io) {}
   boost::asio::io_context& context;
   HttpPeer peer;
-  std::vector<boost::asio::ip::tcp::socket> idle;
+  // Bound: the requests that were under way at a time.
+  std::vector<std::unique_ptr<HttpStream>> idle;
 };
 
 using HttpRequestMessage = boost::beast::http::request<boost::beast::http::string_body>;

@@ -1,5 +1,4 @@
 // Load over OpenAI's /v1/completions and /v1/chat/completions.
-#include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -14,6 +13,7 @@
 #include "cli/bench_serve/http_call.h"
 #include "cli/bench_serve/load_target.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/tls.h"
 
 namespace tandem::cli {
 namespace {
@@ -34,15 +34,14 @@ class OneExchange {
   absl::StatusOr<http::response<http::string_body>> Run(http::verb method, const std::string& path,
                                                         std::string body) {
     request_ = MakeHttpRequest(peer_, method, path, std::move(body));
-    boost::asio::async_connect(
-        socket_, peer_.endpoints, [this](const error_code& error, const tcp::endpoint&) {
-          if (error) return Finish(error);
-          http::async_write(socket_, request_, [this](const error_code& failed, size_t) {
-            if (failed) return Finish(failed);
-            http::async_read(socket_, buffer_, response_,
-                             [this](const error_code& ended, size_t) { Finish(ended); });
-          });
-        });
+    stream_.Open([this](const error_code& error) {
+      if (error) return Finish(error);
+      http::async_write(stream_, request_, [this](const error_code& failed, size_t) {
+        if (failed) return Finish(failed);
+        http::async_read(stream_, buffer_, response_,
+                         [this](const error_code& ended, size_t) { Finish(ended); });
+      });
+    });
     context_.run_for(kSetupTimeout);
     if (!done_) return absl::DeadlineExceededError("no reply within 10 s");
     if (error_) return absl::UnavailableError(error_.message());
@@ -57,7 +56,7 @@ class OneExchange {
 
   const HttpPeer& peer_;
   io_context context_{1};
-  tcp::socket socket_{context_};
+  HttpStream stream_{context_, peer_};
   http::request<http::string_body> request_;
   boost::beast::flat_buffer buffer_;
   http::response<http::string_body> response_;
@@ -82,7 +81,12 @@ class HttpTarget final : public LoadTarget {
   absl::Status Connect() {
     const TargetAddress& address = options_.address;
     pool_.peer.host = absl::StrCat(address.host, ":", address.port);
+    pool_.peer.host_name = address.host;
     pool_.peer.api_key = options_.api_key;
+    if (address.tls) {
+      ASSIGN_OR_RETURN(rpc::SslContext tls, rpc::LoadClientSslContext(options_.tls_ca));
+      pool_.peer.tls = std::make_shared<boost::asio::ssl::context>(tls.release());
+    }
     error_code error;
     tcp::resolver resolver(pool_.context);
     for (const auto& found : resolver.resolve(address.host, address.port, error)) {

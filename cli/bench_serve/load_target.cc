@@ -8,22 +8,24 @@
 namespace tandem::cli {
 
 std::string TargetAddress::text() const {
-  return absl::StrCat(grpc ? "grpc://" : "http://",
+  return absl::StrCat(grpc  ? "grpc://"
+                      : tls ? "https://"
+                            : "http://",
                       absl::StrContains(host, ':') ? absl::StrCat("[", host, "]") : host, ":", port,
                       path);
 }
 
 absl::StatusOr<TargetAddress> ParseTarget(absl::string_view text) {
   const auto refuse = [text](absl::string_view why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--target: '", text, "' ", why,
-                     ", expected http://HOST:PORT, grpc://HOST:PORT or HOST:PORT"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--target: '", text, "' ", why,
+        ", expected http://HOST:PORT, https://HOST:PORT, grpc://HOST:PORT or HOST:PORT"));
   };
   TargetAddress address;
   absl::string_view rest = text;
-  if (absl::ConsumePrefix(&rest, "https://")) return refuse("asks for TLS, which is not served");
   address.grpc = absl::ConsumePrefix(&rest, "grpc://");
-  if (!address.grpc) absl::ConsumePrefix(&rest, "http://");
+  address.tls = !address.grpc && absl::ConsumePrefix(&rest, "https://");
+  if (!address.grpc && !address.tls) absl::ConsumePrefix(&rest, "http://");
   const size_t slash = rest.find('/');
   absl::string_view path = slash == absl::string_view::npos ? "" : rest.substr(slash);
   absl::string_view authority = rest.substr(0, slash);

@@ -16,21 +16,23 @@ namespace tandem::cli {
 
 struct TargetAddress {
   bool grpc = false;
+  bool tls = false;  // of HTTP
   std::string host;
   std::string port;
   std::string path;  // before /v1, such as "" or "/proxy"
 
   std::string text() const;  // "http://host:port/path"
 };
-// "http://host:port", "grpc://host:port", "host:port" (HTTP); a path that ends in /v1 is taken as
-// OpenAI's base URL. kInvalidArgument says what is wrong.
+// "http://host:port", "https://host:port", "grpc://host:port", "host:port" (HTTP); a path that ends
+// in /v1 is taken as OpenAI's base URL. kInvalidArgument says what is wrong.
 absl::StatusOr<TargetAddress> ParseTarget(absl::string_view text);
 
 struct TargetOptions {
   TargetAddress address;
   std::string model;  // empty: whatever the server has
   std::string api_key;
-  std::string tls_ca;  // gRPC only; empty: no TLS
+  // Whose certificates are believed (rpc::TlsTrust); empty: no TLS over gRPC, "system" over HTTP.
+  std::string tls_ca;
   double temperature = 0;
   bool chat = false;       // /v1/chat/completions; HTTP only
   bool ignore_eos = true;  // answers are as long as they were asked to be

@@ -40,6 +40,15 @@ absl::StatusOr<std::string> ReadCertificates(const std::string& path) {
   return std::move(text).str();
 }
 
+// TLS 1.2 and 1.3.
+absl::StatusOr<SslContext> NewSslContext(const SSL_METHOD* method) {
+  ERR_clear_error();
+  SslContext context(SSL_CTX_new(method));
+  if (context == nullptr) return absl::InternalError(absl::StrCat("TLS: ", LastError()));
+  SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
+  return context;
+}
+
 class BelieveAnybody final : public grpc::experimental::ExternalCertificateVerifier {
  public:
   bool Verify(grpc::experimental::TlsCustomVerificationCheckRequest*,
@@ -58,10 +67,7 @@ absl::StatusOr<SslContext> LoadSslContext(const TlsFiles& files) {
   if (files.certificate.empty() || files.key.empty()) {
     return absl::InvalidArgumentError("tls-cert and tls-key: expected both or neither");
   }
-  ERR_clear_error();
-  SslContext context(SSL_CTX_new(TLS_server_method()));
-  if (context == nullptr) return absl::InternalError(absl::StrCat("TLS: ", LastError()));
-  SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
+  ASSIGN_OR_RETURN(SslContext context, NewSslContext(TLS_server_method()));
   SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   // An idle connection holds no buffers, and what is sent may be cut and moved between tries.
   SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
@@ -72,6 +78,18 @@ absl::StatusOr<SslContext> LoadSslContext(const TlsFiles& files) {
   if (SSL_CTX_use_PrivateKey_file(context.get(), files.key.c_str(), SSL_FILETYPE_PEM) != 1) {
     return FileError("tls-key", files.key);
   }
+  return context;
+}
+
+absl::StatusOr<SslContext> LoadClientSslContext(const std::string& authorities) {
+  const bool system = authorities.empty() || authorities == "system";
+  if (!system) RETURN_IF_ERROR(ReadCertificates(authorities).status());
+  ASSIGN_OR_RETURN(SslContext context, NewSslContext(TLS_client_method()));
+  const int believed =
+      system ? SSL_CTX_set_default_verify_paths(context.get())
+             : SSL_CTX_load_verify_locations(context.get(), authorities.c_str(), nullptr);
+  if (believed != 1) return FileError("tls-ca", authorities);
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
   return context;
 }
 

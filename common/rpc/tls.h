@@ -36,6 +36,11 @@ using SslContext = std::unique_ptr<ssl_ctx_st, SslContextFree>;
 // key is not the certificate's; names the flag and the file.
 absl::StatusOr<SslContext> LoadSslContext(const TlsFiles& files);
 
+// A client's context, which believes servers whose certificates lead to those of the file
+// `authorities`, or to the machine's where it is empty or "system". Whether a certificate is the
+// server's own, by its name, is each connection's to check. Errors as ChannelCredentials.
+absl::StatusOr<SslContext> LoadClientSslContext(const std::string& authorities);
+
 // Without TLS when no file is given. Errors as LoadSslContext.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(const TlsFiles& files);
 

@@ -47,7 +47,8 @@ struct ApiRequest {
   bool tokens_as_ids = false;  // "token_id:17" for a token's text in logprobs
   bool timing = false;         // a `timing` block with the answer
   ToolMode tool_mode = ToolMode::kNone;
-  std::string tool_name;  // kNamed
+  std::string tool_name;       // kNamed
+  bool parallel_calls = true;  // else only the first of an answer's calls is given
   // kResponse: what only that API has. Shared by copies of a request.
   std::shared_ptr<ResponseParts> response;
 };

@@ -13,7 +13,7 @@ class ChatFormat final : public AnswerFormat {
   ChatFormat(ApiRequest api, AnswerHead head, const model::Tokenizer& tokenizer)
       : AnswerFormat(std::move(api), std::move(head), tokenizer) {
     for (size_t i = 0; i < choices_.size(); ++i) {
-      messages_.push_back({ToolCallFinder(api_.tool_mode, api_.tool_name)});
+      messages_.push_back({ToolCallFinder(api_)});
     }
   }
 

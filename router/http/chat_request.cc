@@ -140,8 +140,8 @@ Json ParametersOf(const Json& function) {
   return given ? *parameters : Json{{"type", "object"}};
 }
 
-// A list of at least one call of any of the tools.
-Json RequiredSchema(const Json& tools) {
+// A list of at least one call of any of the tools, of one where they are not `parallel`.
+Json RequiredSchema(const Json& tools, bool parallel) {
   Json kinds = Json::array();
   for (const Json& tool : tools) {
     const Json& function = tool["function"];
@@ -152,7 +152,9 @@ Json RequiredSchema(const Json& tools) {
                      {"required", Json::array({"name", "parameters"})},
                      {"additionalProperties", false}});
   }
-  return {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", std::move(kinds)}}}};
+  Json list = {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", std::move(kinds)}}}};
+  if (!parallel) list["maxItems"] = 1;
+  return list;
 }
 
 absl::Status ReadNamedTool(const Json& choice, const Json& tools, ApiRequest& api,
@@ -175,7 +177,7 @@ absl::Status ReadNamedTool(const Json& choice, const Json& tools, ApiRequest& ap
 absl::Status ReadTools(Fields& fields, ApiRequest& api, v1::GenerateRequest& request) {
   const Json* tools = fields.Any("tools");
   const Json* choice = fields.Any("tool_choice");
-  fields.Ignore({"parallel_tool_calls"});
+  api.parallel_calls = fields.Bool("parallel_tool_calls").value_or(true);
   if (tools != nullptr) RETURN_IF_ERROR(CheckTools(fields, *tools));
   const bool some = tools != nullptr && !tools->empty();
   if (choice == nullptr || *choice == "auto") {
@@ -194,7 +196,7 @@ absl::Status ReadTools(Fields& fields, ApiRequest& api, v1::GenerateRequest& req
   }
   if (choice->is_object()) return ReadNamedTool(*choice, *tools, api, request);
   api.tool_mode = ToolMode::kRequired;
-  request.mutable_guided()->set_json_schema(JsonText(RequiredSchema(*tools)));
+  request.mutable_guided()->set_json_schema(JsonText(RequiredSchema(*tools, api.parallel_calls)));
   return absl::OkStatus();
 }
 

@@ -38,7 +38,7 @@ class ResponseFormat final : public AnswerFormat {
  public:
   ResponseFormat(ApiRequest api, AnswerHead head, const model::Tokenizer& tokenizer)
       : AnswerFormat(std::move(api), std::move(head), tokenizer),
-        finder_(api_.tool_mode, api_.tool_name),
+        finder_(api_),
         id_stem_(absl::StartsWith(head_.id, kIdPrefix) ? head_.id.substr(kIdPrefix.size())
                                                        : head_.id) {}
 
@@ -105,10 +105,7 @@ class ResponseFormat final : public AnswerFormat {
 
   void Give(const ToolPieces& pieces, std::string* events) {
     if (!pieces.content.empty()) AddText(pieces.content, events);
-    for (const ToolCall& call : pieces.calls) {
-      if (calls_ > 0 && !api_.response->parallel_calls) break;
-      AddCall(call, events);
-    }
+    for (const ToolCall& call : pieces.calls) AddCall(call, events);
   }
 
   void AddText(const std::string& text, std::string* events) {

@@ -324,7 +324,8 @@ void ReadPlainSettings(Fields& fields, bool keeps, Json& chat, ResponseParts& pa
   const auto top = fields.Integer("top_logprobs", {0, 20});
   ReadInclude(fields, chat);
   if (chat.contains("logprobs")) chat["top_logprobs"] = top.value_or(0);
-  parts.parallel_calls = fields.Bool("parallel_tool_calls").value_or(true);
+  const bool parallel_calls = fields.Bool("parallel_tool_calls").value_or(true);
+  chat["parallel_tool_calls"] = parallel_calls;
   const std::string truncation = OneOf(fields, "truncation", {"disabled", "auto"});
   if (truncation == "auto" && !chat.contains("truncate_prompt_tokens")) {
     chat["truncate_prompt_tokens"] = -1;
@@ -336,7 +337,7 @@ void ReadPlainSettings(Fields& fields, bool keeps, Json& chat, ResponseParts& pa
   settings["max_output_tokens"] = max_tokens.has_value() ? Json(*max_tokens) : Json();
   settings["max_tool_calls"] = max_calls.has_value() ? Json(*max_calls) : Json();
   settings["metadata"] = ReadMetadata(fields);
-  settings["parallel_tool_calls"] = parts.parallel_calls;
+  settings["parallel_tool_calls"] = parallel_calls;
   settings["prompt_cache_key"] = StringOrNull(fields, "prompt_cache_key");
   settings["reasoning"] = ReadReasoning(fields);
   settings["safety_identifier"] = StringOrNull(fields, "safety_identifier");

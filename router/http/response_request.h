@@ -25,7 +25,6 @@ struct ResponseReading {
 struct ResponseParts {
   // The members of the response object that repeat what was asked for, defaults filled in.
   Json settings = Json::object();
-  bool parallel_calls = true;  // else only the first call of a function is given
   bool store = false;
   std::string items;  // with `store`: the conversation so far, a JSON list of items
   // Takes the finished object with its id and `items`; null: it is not kept.

@@ -68,19 +68,31 @@ void ToolCallFinder::TakeSections(ToolPieces& pieces) {
     if (end == std::string::npos) return;
     const std::string section = held_.substr(0, end + kEnd.size());
     held_.erase(0, section.size());
-    if (!AddCall(absl::string_view(section).substr(kBegin.size(), end - kBegin.size()), pieces)) {
-      pieces.content += section;
-    }
+    const absl::string_view json =
+        absl::string_view(section).substr(kBegin.size(), end - kBegin.size());
+    if (!AddCallText(json, pieces)) pieces.content += section;
   }
 }
 
-bool ToolCallFinder::AddCall(absl::string_view json, ToolPieces& pieces) {
-  const absl::StatusOr<Json> object = ParseJsonBody(absl::StripAsciiWhitespace(json));
+// Whether it is a call, given or not.
+bool ToolCallFinder::AddCall(const Json& object, ToolPieces& pieces) {
   ToolCall call;
-  if (!object.ok() || !ReadCall(*object, call)) return false;
-  pieces.calls.push_back(std::move(call));
+  if (!ReadCall(object, call)) return false;
+  if (parallel_ || !found_) pieces.calls.push_back(std::move(call));
   found_ = true;
   return true;
+}
+
+bool ToolCallFinder::AddCallText(absl::string_view json, ToolPieces& pieces) {
+  const absl::StatusOr<Json> object = ParseJsonBody(absl::StripAsciiWhitespace(json));
+  return object.ok() && AddCall(*object, pieces);
+}
+
+void ToolCallFinder::TakeList(absl::string_view json, ToolPieces& pieces) {
+  // A list is not a body, so it is read as a member of one.
+  const absl::StatusOr<Json> list = ParseJsonBody(absl::StrCat("{\"calls\":", json, "}"));
+  if (!list.ok() || !(*list)["calls"].is_array()) return;
+  for (const Json& object : (*list)["calls"]) AddCall(object, pieces);
 }
 
 ToolPieces ToolCallFinder::Flush() {
@@ -92,21 +104,13 @@ ToolPieces ToolCallFinder::Flush() {
     return pieces;
   }
   if (mode_ == ToolMode::kRequired) {
-    // A list is not a body, so it is read as a member of one.
-    const absl::StatusOr<Json> list = ParseJsonBody(absl::StrCat("{\"calls\":", rest, "}"));
-    if (list.ok() && (*list)["calls"].is_array()) {
-      for (const Json& object : (*list)["calls"]) {
-        ToolCall call;
-        if (ReadCall(object, call)) pieces.calls.push_back(std::move(call));
-      }
-    }
-    found_ = !pieces.calls.empty();
+    TakeList(rest, pieces);
     if (!found_) pieces.content = rest;
     return pieces;
   }
   // Models end the answer where the closing mark would stand.
   const bool open = mode_ == ToolMode::kAuto && absl::StartsWith(rest, kBegin);
-  if (!open || !AddCall(absl::string_view(rest).substr(kBegin.size()), pieces)) {
+  if (!open || !AddCallText(absl::string_view(rest).substr(kBegin.size()), pieces)) {
     pieces.content = rest;
   }
   return pieces;

@@ -1,7 +1,8 @@
 // Finds tool calls in an answer's text as it comes: sections <tool_call>{"name": …, "arguments":
 // {…}}</tool_call>, the format of the templates that declare tools this way (Hermes, Qwen). Text
 // that may be the beginning of a section is held back. What looks like a call and is none stays
-// text. Thread safety: none; one for each choice.
+// text. Where calls are not parallel only the first of an answer is given.
+// Thread safety: none; one for each choice.
 #pragma once
 
 #include <string>
@@ -25,8 +26,8 @@ struct ToolPieces {
 
 class ToolCallFinder {
  public:
-  ToolCallFinder(ToolMode mode, std::string tool_name)
-      : mode_(mode), tool_name_(std::move(tool_name)) {}
+  explicit ToolCallFinder(const ApiRequest& api)
+      : mode_(api.tool_mode), tool_name_(api.tool_name), parallel_(api.parallel_calls) {}
 
   // What `text`, the next of the answer, makes certain.
   ToolPieces Append(absl::string_view text);
@@ -37,10 +38,13 @@ class ToolCallFinder {
 
  private:
   void TakeSections(ToolPieces& pieces);
-  bool AddCall(absl::string_view json, ToolPieces& pieces);
+  bool AddCall(const Json& object, ToolPieces& pieces);
+  bool AddCallText(absl::string_view json, ToolPieces& pieces);
+  void TakeList(absl::string_view json, ToolPieces& pieces);
 
   const ToolMode mode_;
   const std::string tool_name_;
+  const bool parallel_;
   std::string held_;
   bool found_ = false;
 };

@@ -237,9 +237,9 @@ absl::Status RouterCoreImpl::OnTokens(const Node& node, const v1::TokensGenerate
                                                      other, " beside ", count, " legs' tokens"));
   }
   if (count == 0) return absl::OkStatus();
-  v1::TokensGenerated::Step step;
+  v1::TokensGenerated::Step& step = plain_step_;
   v1::Leg& leg = *step.mutable_leg();
-  v1::GeneratedToken& token = *step.add_tokens();
+  v1::GeneratedToken& token = step.tokens().empty() ? *step.add_tokens() : *step.mutable_tokens(0);
   for (int i = 0; i < count; ++i) {
     leg.set_number(plain.leg_numbers(i));
     leg.set_attempt(plain.leg_attempts(i));

@@ -124,7 +124,8 @@ class RouterCoreImpl final : public RouterCore {
   absl::btree_set<std::pair<int32_t, Serial>> queue_;  // by priority, then oldest first
   DeadlineQueue deadlines_;
   // Bound: the sequences of one message, cleared after it.
-  std::vector<Serial> touched_;  // by the message being handled
+  std::vector<Serial> touched_;           // by the message being handled
+  v1::TokensGenerated::Step plain_step_;  // one of a list's tokens, in the same objects each time
 };
 
 }  // namespace tandem::router

@@ -1,5 +1,7 @@
 #include "router/server/load_shedder.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace tandem::router {
@@ -29,6 +31,10 @@ absl::Status LoadShedder::Admit(Entrance entrance, absl::Duration waited, absl::
     longest = door.rule.waited_max();
   }
   if (wait <= longest || (wait <= kResumingFactor * longest && resumes())) return absl::OkStatus();
+  return Refusal(wait, longest);
+}
+
+absl::Status LoadShedder::Refusal(absl::Duration wait, absl::Duration longest) {
   ++refused_;
   metrics_.OnRefused();
   return absl::UnavailableError(
@@ -39,12 +45,24 @@ absl::Status LoadShedder::Admit(Entrance entrance, absl::Duration waited, absl::
 
 LoadShedder::Place LoadShedder::Enter(absl::Time now) { return {waiting_++, now}; }
 
-void LoadShedder::Taken(const Place& place, absl::Time now) {
+absl::Duration LoadShedder::WaitedMax(Door& door) {
+  absl::MutexLock lock(&door.mutex);
+  return door.rule.waited_max();
+}
+
+absl::Status LoadShedder::Taken(const Place& place, bool resumes, absl::Time now) {
   --waiting_;
   // Averages of both before the one is divided by the other: long queues tell best what each costs.
   waited_ns_ += (absl::ToDoubleNanoseconds(now - place.since) - waited_ns_) * kNewest;
   ahead_ += (static_cast<double>(place.ahead + 1) - ahead_) * kNewest;
   each_ns_ = waited_ns_ / ahead_;
+  // Most have not waited for as long as anybody may: no lock for them.
+  const absl::Duration waited = now - place.since;
+  if (options_.delay <= absl::ZeroDuration() || waited <= options_.delay) return absl::OkStatus();
+  const absl::Duration longest = std::min(WaitedMax(doors_[0]), WaitedMax(doors_[1]));
+  if (waited <= (resumes ? kResumingFactor : 1) * kForecastMargin * longest)
+    return absl::OkStatus();
+  return Refusal(waited, longest);
 }
 
 }  // namespace tandem::router

@@ -5,7 +5,8 @@
 //   └──── waited ─────┘                              └───── expected at Admit ─────┘
 //
 // What the turn's lane will cost is what waits there, times what each of those took that were taken
-// of late. Where that is too much nobody is sent to wait; what is sent comes in time.
+// of late. Where that is too much nobody is sent to wait. What is sent comes in time, unless the
+// turn has got more to do since: it is refused when it is taken, then.
 // Each entrance has a rule of its own: what one of them cannot see (how long gRPC's threads have
 // held a call) does not speak for the other.
 //
@@ -51,15 +52,19 @@ class LoadShedder {
 
   // A request is about to enter the lane …
   Place Enter(absl::Time now);
-  // … and was taken from it, by who has the turn,
-  void Taken(const Place& place, absl::Time now);
-  // … or did not fit into it.
+  // … and was taken from it, by who has the turn. kUnavailable, as Admit's, if it has waited there
+  // for kForecastMargin times as long as any may now, at either door: …
+  absl::Status Taken(const Place& place, bool resumes, absl::Time now);
+  // … or did not fit into the lane.
   void TurnedAway() { --waiting_; }
 
   int64_t refused() const { return refused_; }
 
  private:
   static constexpr int kResumingFactor = 4;
+  // Of requests that the door has let in just so, about half wait a little longer than was
+  // expected. What was spent on them would be lost.
+  static constexpr double kForecastMargin = 1.5;
   // The share that the newest request has in the averages below.
   static constexpr double kNewest = 1.0 / 64;
 
@@ -69,6 +74,9 @@ class LoadShedder {
     OverloadRule rule ABSL_GUARDED_BY(mutex);
   };
 
+  // How long a request may have waited that came in by `door`.
+  static absl::Duration WaitedMax(Door& door);
+  absl::Status Refusal(absl::Duration wait, absl::Duration longest);
   // What a request that entered the lane now would wait there.
   absl::Duration Expected() const { return absl::Nanoseconds(waiting_.load() * each_ns_.load()); }
 

@@ -139,11 +139,14 @@ class RouterServerImpl final : public RouterServer {
   }
 
   void On(SubmitRequest& event, absl::Time now) {
-    shedder_.Taken(event.place, RealClock().Now());
+    absl::Status status = shedder_.Taken(event.place, event.session->resumes(), RealClock().Now());
     const RequestId id = event.input.id;
     if (event.session->EndIfCancelled()) return FlushSoon(event.session);
-    if (event.session->resumes() && sessions_.contains(id)) TakeOver(event.input, now);
-    if (absl::Status status = core_->Submit(std::move(event.input), now); !status.ok()) {
+    if (status.ok()) {
+      if (event.session->resumes() && sessions_.contains(id)) TakeOver(event.input, now);
+      status = core_->Submit(std::move(event.input), now);
+    }
+    if (!status.ok()) {
       event.session->Fail(status);
       FlushSoon(event.session);
       return;

@@ -76,7 +76,7 @@ class ScriptedNodes final : public rpc::FleetClient::Listener {
   void Keep(Node& node, const std::vector<kv::BlockHash>& hashes, v1::NodeMessage& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::GeneratedToken TokenAt(int32_t index) const;
-  void Step();
+  void Step() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunSteps();
 
   const ScriptedOptions options_;

@@ -30,7 +30,10 @@ class Eavesdropper final : public v1::Fleet::Service {
  public:
   v1::Registration Await(const std::string& node_id) {
     absl::MutexLock lock(&mutex_);
-    const auto heard = [&] { return heard_.count(node_id) > 0; };
+    const auto heard = [&] {
+      mutex_.AssertReaderHeld();
+      return heard_.count(node_id) > 0;
+    };
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&heard), absl::Seconds(20))) << node_id;
     return heard_[node_id];
   }

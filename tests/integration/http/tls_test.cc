@@ -36,6 +36,36 @@ void ExpectSameOverHttp(const TestCluster& cluster, const Certificate& certifica
   }
 }
 
+// A load over TLS, on fresh and kept connections; and who is not believed.
+void ExpectLoads(const TestCluster& cluster, const Certificate& certificate,
+                 const Certificate& stranger) {
+  const auto load = [](const std::string& target, const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"tandem", "bench", "serve", "--target", target};
+    for (const char* arg :
+         {"--requests=24", "--concurrency=3", "--prompt-tokens=64", "--output-tokens=8"}) {
+      args.push_back(arg);
+    }
+    args.insert(args.end(), more.begin(), more.end());
+    return RunProgram(args);
+  };
+  const std::string port =
+      cluster.http_address().substr(cluster.http_address().rfind(':'));  // ":…"
+  const std::vector<std::string> believed = {"--tls-ca", certificate.path()};
+  for (const char* target : {"https://127.0.0.1", "https://localhost"}) {
+    const ProgramRun loaded = load(target + port, believed);
+    EXPECT_EQ(loaded.exit_code, 0) << loaded.output;
+    EXPECT_THAT(loaded.output, HasSubstr("24 answered, 0 failed"));
+  }
+  // Another authority; another name (of the same address) than the certificate's; no authority.
+  const std::vector<std::string> other = {"--tls-ca", stranger.path()};
+  for (const ProgramRun& refused :
+       {load("https://127.0.0.1" + port, other), load("https://127.1" + port, believed),
+        load("https://127.0.0.1" + port, {})}) {
+    EXPECT_NE(refused.exit_code, 0);
+    EXPECT_THAT(refused.output, HasSubstr("certificate verify failed"));
+  }
+}
+
 TEST(HttpTls, BothPortsAnswerAsWithout) {
   const auto folder =
       std::filesystem::path(::testing::TempDir()) / absl::StrCat("tandem-tls-cluster-", ::getpid());
@@ -71,6 +101,7 @@ TEST(HttpTls, BothPortsAnswerAsWithout) {
       {"tandem", "status", "--router", cluster->address(), "--tls-ca", certificate.path()});
   EXPECT_EQ(status.exit_code, 0) << status.output;
   EXPECT_THAT(status.output, HasSubstr("decode"));
+  ExpectLoads(*cluster, certificate, stranger);
   const ProgramRun refused =
       RunProgram({"tandem-router", "--engine=hash", "--grpc=127.0.0.1:0", "--fleet=127.0.0.1:0",
                   "--tls-cert", certificate.path(), "--tls-key", stranger.key_path()});

@@ -277,6 +277,19 @@ class HashEngine(unittest.TestCase):
         self.assertEqual(call.function.name, "flip")
         self.assertEqual(json.loads(call.function.arguments), {"x": 1})
 
+    def test_one_call_where_they_are_not_parallel(self):
+        tool = {"type": "function", "function": {"name": "flip", "parameters": {"enum": [{"x": 1}]}}}
+        several = 0
+        for seed in range(8):
+            body = {"model": "hash", "messages": [{"role": "user", "content": "?"}], "max_tokens": 400, "seed": seed,
+                    "tools": [tool], "tool_choice": "required", "temperature": 1}
+            calls = self.client.chat.completions.create(**body).choices[0].message.tool_calls
+            several += calls is None or len(calls) > 1
+            one = self.client.chat.completions.create(parallel_tool_calls=False, **body).choices[0]
+            self.assertEqual([call.function.name for call in one.message.tool_calls], ["flip"])
+            self.assertEqual(one.finish_reason, "tool_calls")
+        self.assertGreater(several, 0)
+
     def test_errors_are_the_clients_own(self):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.complete(temperature=-1)

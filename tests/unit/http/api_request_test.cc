@@ -266,6 +266,14 @@ TEST(Chat, LogprobsAndTools) {
   ASSERT_OK_AND_ASSIGN(api, Chat(tools + R"(,"tool_choice":"required")"));
   EXPECT_EQ(api.tool_mode, ToolMode::kRequired);
   EXPECT_THAT(api.requests[0].guided().json_schema(), HasSubstr(R"("enum":["f"])"));
+  EXPECT_THAT(api.requests[0].guided().json_schema(), Not(HasSubstr("maxItems")));
+  EXPECT_TRUE(api.parallel_calls);
+  ASSERT_OK_AND_ASSIGN(api,
+                       Chat(tools + R"(,"tool_choice":"required","parallel_tool_calls":false)"));
+  EXPECT_FALSE(api.parallel_calls);
+  EXPECT_THAT(api.requests[0].guided().json_schema(), HasSubstr(R"("maxItems":1)"));
+  EXPECT_THAT(Chat(tools + R"(,"parallel_tool_calls":1)"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("parallel_tool_calls")));
   // Clients write out what was left unsaid.
   const std::string bare =
       R"(,"tools":[{"type":"function","function":{"name":"f","parameters":null}}])";

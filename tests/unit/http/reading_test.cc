@@ -324,8 +324,12 @@ TEST(JsonBody, IdsOfEveryLengthArriveAsTheyWereWritten) {
 }
 
 // The pieces of `text` given out a few bytes at a time, joined up.
-ToolPieces Found(ToolMode mode, const std::string& text, size_t piece) {
-  ToolCallFinder finder(mode, "named");
+ToolPieces Found(ToolMode mode, const std::string& text, size_t piece, bool parallel = true) {
+  ApiRequest api;
+  api.tool_mode = mode;
+  api.tool_name = "named";
+  api.parallel_calls = parallel;
+  ToolCallFinder finder(api);
   ToolPieces all;
   const auto add = [&all](ToolPieces pieces) {
     all.content += pieces.content;
@@ -351,6 +355,21 @@ TEST(ToolCalls, AreFoundInAnySplit) {
     EXPECT_EQ(pieces.calls[1].arguments, "{}");
     EXPECT_EQ(pieces.content, "Let me <see>. and <tool_call>not a call</tool_call> <tool_");
   }
+}
+
+TEST(ToolCalls, OfSeveralThatAreNotParallelTheFirstIsGiven) {
+  const std::string text =
+      R"(I <tool_call>{"name":"f"}</tool_call>, <tool_call>{"name":"g"}</tool_call><tool_call>{"name":"h"})";
+  for (size_t piece = 1; piece <= text.size(); ++piece) {
+    const ToolPieces pieces = Found(ToolMode::kAuto, text, piece, /*parallel=*/false);
+    ASSERT_EQ(pieces.calls.size(), 1u) << piece;
+    EXPECT_EQ(pieces.calls[0].name, "f");
+    EXPECT_EQ(pieces.content, "I , ");
+  }
+  const ToolPieces list = Found(ToolMode::kRequired, R"([{"name":"a"},{"name":"b"}])", 4, false);
+  ASSERT_EQ(list.calls.size(), 1u);
+  EXPECT_EQ(list.calls[0].name, "a");
+  EXPECT_EQ(list.content, "");
 }
 
 TEST(ToolCalls, EndWhereTheAnswerDoes) {

@@ -1,6 +1,7 @@
 // Goal: a request is judged by how long it has waited and by what waits in the router's turn; one
 // that resumes an answer is spared for longer; each entrance is judged alone; zero refuses nothing;
-// and what is refused is counted. At twice what the turn can take, its lane stays short.
+// and what is refused is counted. What the turn took longer for than was expected is refused there.
+// At twice what the turn can take, its lane stays short.
 #include "router/server/load_shedder.h"
 
 #include <gmock/gmock.h>
@@ -62,10 +63,35 @@ TEST_F(LoadShedderTest, SparesTheRestOfAnAnswerForLonger) {
       << "whoever says so must not queue for ever, either";
 }
 
+TEST_F(LoadShedderTest, RefusesInTheTurnWhatWasExpectedToComeSooner) {
+  LoadShedder shedder({.delay = kDelay}, metrics_);
+  const auto taken_after = [&](absl::Duration wait, bool resumes) {
+    const LoadShedder::Place place = shedder.Enter(now_);
+    return shedder.Taken(place, resumes, now_ + wait);
+  };
+  EXPECT_TRUE(taken_after(absl::Seconds(9), false).ok()) << "nothing stands";
+  for (const Entrance entrance : {Entrance::kHttp, Entrance::kGrpc}) {
+    Overload(shedder, entrance);
+    const int64_t before = shedder.refused();
+    EXPECT_TRUE(taken_after(3 * kDelay, false).ok());
+    EXPECT_TRUE(taken_after(absl::Milliseconds(1100), true).ok());
+    EXPECT_EQ(shedder.refused(), before);
+    const absl::Status refused = taken_after(absl::Milliseconds(345), false);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("345 ms"));
+    EXPECT_FALSE(taken_after(absl::Seconds(2), true).ok());
+    EXPECT_EQ(shedder.refused(), before + 2);
+    // One that has not waited ends it.
+    EXPECT_TRUE(shedder.Admit(entrance, absl::ZeroDuration(), now_, Never).ok());
+    EXPECT_TRUE(taken_after(absl::Milliseconds(345), false).ok());
+  }
+}
+
 TEST_F(LoadShedderTest, ZeroRefusesNothing) {
   LoadShedder shedder({.delay = absl::ZeroDuration()}, metrics_);
   Overload(shedder, Entrance::kHttp);
   EXPECT_TRUE(shedder.Admit(Entrance::kHttp, absl::Hours(1), now_, Never).ok());
+  EXPECT_TRUE(shedder.Taken(shedder.Enter(now_), false, now_ + absl::Hours(1)).ok());
 }
 
 // Requests wait in the turn's lane alone. Random arrivals; each takes a random time; twice as many
@@ -81,25 +107,25 @@ TEST_F(LoadShedderTest, TheTurnsLaneStaysShort) {
   std::deque<LoadShedder::Place> lane;
   absl::Time free = now_;
   const absl::Time begin = now_;
+  int accepted = 0;
   const auto take = [&](absl::Time until) {
     while (!lane.empty() && std::max(free, lane.front().since) <= until) {
       const absl::Time taken = std::max(free, lane.front().since);
-      shedder.Taken(lane.front(), taken);
-      // What entered before there was an overload is not thrown out: it takes its time.
+      const bool goes_on = shedder.Taken(lane.front(), /*resumes=*/false, taken).ok();
       if (taken > begin + absl::Seconds(4)) {
+        EXPECT_TRUE(goes_on) << "the forecast is good";
         EXPECT_LE(taken - lane.front().since, 3 * kDelay);
       }
-      free = taken + exponential(random) * kEach;
+      accepted += goes_on;
+      free = taken + (goes_on ? exponential(random) * kEach : absl::ZeroDuration());
       lane.pop_front();
     }
   };
-  int accepted = 0;
   for (int i = 0; i < kRequests; ++i) {
     now_ += exponential(random) * kEach / 2;
     take(now_);
     const Entrance entrance = i % 2 == 0 ? Entrance::kHttp : Entrance::kGrpc;
     if (!shedder.Admit(entrance, absl::ZeroDuration(), now_, Never).ok()) continue;
-    ++accepted;
     lane.push_back(shedder.Enter(now_));
   }
   take(absl::InfiniteFuture());

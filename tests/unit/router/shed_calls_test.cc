@@ -23,7 +23,7 @@ class ShedCalls : public ::testing::Test {
     // One that waits, and one that was taken after it had waited for as long.
     const absl::Time now = RealClock().Now();
     shedder_.Enter(now);
-    shedder_.Taken({.ahead = 0, .since = now - kExpected}, now);
+    ASSERT_OK(shedder_.Taken({.ahead = 0, .since = now - kExpected}, /*resumes=*/false, now));
     shedder_.Enter(now);
     // A queue has stood until now.
     for (absl::Duration ago = 2 * kInterval; ago > absl::ZeroDuration(); ago -= kInterval / 1000) {
