@@ -62,7 +62,7 @@ function(tandem_test name)
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE tandem_flags tandem::testing GTest::gmock GTest::gtest_main ${ARG_DEPS})
   target_compile_definitions(${name} PRIVATE TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
-    TANDEM_BINARY_DIR="${CMAKE_BINARY_DIR}")
+    TANDEM_BINARY_DIR="${CMAKE_BINARY_DIR}" $<$<BOOL:${TANDEM_SANITIZE}>:TANDEM_SANITIZED>)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   set(serial "")
   if(ARG_SERIAL)

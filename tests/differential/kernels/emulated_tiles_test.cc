@@ -15,7 +15,11 @@ struct Rows {
 
   TileMemory<const char> view() const { return {bytes[0], kTileRowBytes}; }
   TileMemory<char> place() { return {bytes[0], kTileRowBytes}; }
-  MemoryRange range() const { return {bytes[0], bytes[0] + sizeof(bytes)}; }
+  MemoryRange range() const { return RangeFrom(0); }
+  MemoryRange RangeFrom(int64_t row) const {
+    const char* begin = reinterpret_cast<const char*>(bytes);
+    return {begin + row * kTileRowBytes, begin + sizeof(bytes)};
+  }
   template <typename T>
   T& At(int64_t row, int64_t column) {
     return reinterpret_cast<T*>(bytes[row])[column];
@@ -230,7 +234,7 @@ TEST_F(EmulatedTilesDeathTest, FaultsOfMemory) {
   tiles.Configure(ConfigOf({4, 4, 4}));
   const MemoryRange short_range = {rows.bytes[0], rows.bytes[3] + 15};
   EXPECT_DEATH(tiles.Load<1>(rows.view(), short_range), "readable.end");
-  EXPECT_DEATH(tiles.Load<1>({rows.bytes[0] - 64, 64}, rows.range()), "readable.begin");
+  EXPECT_DEATH(tiles.Load<1>(rows.view(), rows.RangeFrom(1)), "readable.begin");
   EXPECT_DEATH(tiles.Store<1>(rows.place(), short_range), "writable.end");
   EXPECT_DEATH(tiles.Zero<5>(), "rows > 0");
 }

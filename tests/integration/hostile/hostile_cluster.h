@@ -61,7 +61,7 @@ class HostileCluster : public ::testing::Test {
  protected:
   // What an attack may leave behind: gRPC keeps descriptors and buffers of threads it started.
   static constexpr int64_t kFilesMore = 16;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(TANDEM_SANITIZED)
   static constexpr int64_t kBytesMore = int64_t{1} << 30;  // freed memory is kept for a while
 #else
   static constexpr int64_t kBytesMore = 96 << 20;
