@@ -138,7 +138,8 @@ TEST(BenchServeAlone, WrongUseIsSaid) {
     EXPECT_EQ(run.exit_code, 2) << flag;
     EXPECT_THAT(run.output, HasSubstr(word)) << flag;
   };
-  refused("--target=https://x:1", "TLS");
+  refused("--tls-ca=system", "--tls-ca needs an https:// or grpc:// --target");
+  refused("--target=https://x", "no port");
   refused("--prompt-tokens=9..3", "--prompt-tokens");
   refused("--requests=0", "--duration");
   refused("--arrivals=odd", "arrivals");
