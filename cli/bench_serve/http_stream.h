@@ -14,8 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
-
 namespace tandem::cli {
 
 // Where connections go to.

@@ -276,8 +276,9 @@ void FrontEnd::Generate(Call& call, ApiRequest api, const char* id_prefix) {
       deps_.keys->Charge(key, usage.prompt_tokens + usage.completion_tokens, RealClock().Now());
     };
   }
-  ApiAnswer::Start(std::move(api), call.exchange, deps_.session, std::move(options),
-                   {call.request.arrived, TraceIdOf(call.traceparent)});
+  ApiAnswer::Start(
+      std::move(api), call.exchange, deps_.session, std::move(options),
+      {call.request.arrived, TraceIdOf(call.traceparent), LoadShedder::Entrance::kHttp});
 }
 
 // ---- models and tokens

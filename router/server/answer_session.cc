@@ -63,7 +63,7 @@ absl::StatusOr<std::shared_ptr<AnswerSession>> AnswerSession::Start(
   auto session = std::make_shared<AnswerSession>(deps, std::move(sink));
   RequestInput input;
   RETURN_IF_ERROR(session->Prepare(request, arrival, input));
-  const LoadShedder::Place place = deps.shedder.Enter(RealClock().Now());
+  const LoadShedder::Place place = deps.shedder.Enter(arrival.entrance, RealClock().Now());
   if (!deps.inbox.TryPushLate(SubmitRequest{std::move(input), session, place})) {
     deps.shedder.TurnedAway();
     return absl::ResourceExhaustedError("the router's inbox is full: try again");

@@ -48,6 +48,7 @@ class AnswerSink {
 struct Arrival {
   absl::Time at;
   std::string trace_id;
+  LoadShedder::Entrance entrance;
 };
 
 class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {

@@ -55,7 +55,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(
     };
   }
   return GenerateSession::Start(request,
-                                {RealClock().Now(), TraceIdOf(MetadataOf(*context, "traceparent"))},
+                                {RealClock().Now(), TraceIdOf(MetadataOf(*context, "traceparent")),
+                                 LoadShedder::Entrance::kGrpc},
                                 deps_, std::move(charge));
 }
 

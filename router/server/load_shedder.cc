@@ -1,7 +1,5 @@
 #include "router/server/load_shedder.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 
 namespace tandem::router {
@@ -43,11 +41,8 @@ absl::Status LoadShedder::Refusal(absl::Duration wait, absl::Duration longest) {
                    " are refused; ask again later or ask another router"));
 }
 
-LoadShedder::Place LoadShedder::Enter(absl::Time now) { return {waiting_++, now}; }
-
-absl::Duration LoadShedder::WaitedMax(Door& door) {
-  absl::MutexLock lock(&door.mutex);
-  return door.rule.waited_max();
+LoadShedder::Place LoadShedder::Enter(Entrance entrance, absl::Time now) {
+  return {entrance, waiting_++, now};
 }
 
 absl::Status LoadShedder::Taken(const Place& place, bool resumes, absl::Time now) {
@@ -59,7 +54,12 @@ absl::Status LoadShedder::Taken(const Place& place, bool resumes, absl::Time now
   // Most have not waited for as long as anybody may: no lock for them.
   const absl::Duration waited = now - place.since;
   if (options_.delay <= absl::ZeroDuration() || waited <= options_.delay) return absl::OkStatus();
-  const absl::Duration longest = std::min(WaitedMax(doors_[0]), WaitedMax(doors_[1]));
+  Door& door = doors_[static_cast<size_t>(place.entrance)];
+  absl::Duration longest;
+  {
+    absl::MutexLock lock(&door.mutex);
+    longest = door.rule.waited_max();
+  }
   if (waited <= (resumes ? kResumingFactor : 1) * kForecastMargin * longest)
     return absl::OkStatus();
   return Refusal(waited, longest);

@@ -36,6 +36,7 @@ class LoadShedder {
   enum class Entrance { kHttp, kGrpc };
   // A request's place in the lane.
   struct Place {
+    Entrance entrance = Entrance::kHttp;
     int64_t ahead = 0;
     absl::Time since;
   };
@@ -51,9 +52,9 @@ class LoadShedder {
                      absl::FunctionRef<bool()> resumes);
 
   // A request is about to enter the lane …
-  Place Enter(absl::Time now);
+  Place Enter(Entrance entrance, absl::Time now);
   // … and was taken from it, by who has the turn. kUnavailable, as Admit's, if it has waited there
-  // for kForecastMargin times as long as any may now, at either door: …
+  // for kForecastMargin times as long as those of its door may now: …
   absl::Status Taken(const Place& place, bool resumes, absl::Time now);
   // … or did not fit into the lane.
   void TurnedAway() { --waiting_; }
@@ -74,8 +75,6 @@ class LoadShedder {
     OverloadRule rule ABSL_GUARDED_BY(mutex);
   };
 
-  // How long a request may have waited that came in by `door`.
-  static absl::Duration WaitedMax(Door& door);
   absl::Status Refusal(absl::Duration wait, absl::Duration longest);
   // What a request that entered the lane now would wait there.
   absl::Duration Expected() const { return absl::Nanoseconds(waiting_.load() * each_ns_.load()); }

@@ -65,13 +65,17 @@ TEST_F(LoadShedderTest, SparesTheRestOfAnAnswerForLonger) {
 
 TEST_F(LoadShedderTest, RefusesInTheTurnWhatWasExpectedToComeSooner) {
   LoadShedder shedder({.delay = kDelay}, metrics_);
+  Entrance entrance = Entrance::kHttp;
   const auto taken_after = [&](absl::Duration wait, bool resumes) {
-    const LoadShedder::Place place = shedder.Enter(now_);
+    const LoadShedder::Place place = shedder.Enter(entrance, now_);
     return shedder.Taken(place, resumes, now_ + wait);
   };
   EXPECT_TRUE(taken_after(absl::Seconds(9), false).ok()) << "nothing stands";
-  for (const Entrance entrance : {Entrance::kHttp, Entrance::kGrpc}) {
-    Overload(shedder, entrance);
+  for (const Entrance door : {Entrance::kHttp, Entrance::kGrpc}) {
+    Overload(shedder, door);
+    entrance = door == Entrance::kHttp ? Entrance::kGrpc : Entrance::kHttp;
+    EXPECT_TRUE(taken_after(absl::Seconds(9), false).ok()) << "not this door's overload";
+    entrance = door;
     const int64_t before = shedder.refused();
     EXPECT_TRUE(taken_after(3 * kDelay, false).ok());
     EXPECT_TRUE(taken_after(absl::Milliseconds(1100), true).ok());
@@ -91,7 +95,8 @@ TEST_F(LoadShedderTest, ZeroRefusesNothing) {
   LoadShedder shedder({.delay = absl::ZeroDuration()}, metrics_);
   Overload(shedder, Entrance::kHttp);
   EXPECT_TRUE(shedder.Admit(Entrance::kHttp, absl::Hours(1), now_, Never).ok());
-  EXPECT_TRUE(shedder.Taken(shedder.Enter(now_), false, now_ + absl::Hours(1)).ok());
+  EXPECT_TRUE(
+      shedder.Taken(shedder.Enter(Entrance::kHttp, now_), false, now_ + absl::Hours(1)).ok());
 }
 
 // Requests wait in the turn's lane alone. Random arrivals; each takes a random time; twice as many
@@ -126,7 +131,7 @@ TEST_F(LoadShedderTest, TheTurnsLaneStaysShort) {
     take(now_);
     const Entrance entrance = i % 2 == 0 ? Entrance::kHttp : Entrance::kGrpc;
     if (!shedder.Admit(entrance, absl::ZeroDuration(), now_, Never).ok()) continue;
-    lane.push_back(shedder.Enter(now_));
+    lane.push_back(shedder.Enter(entrance, now_));
   }
   take(absl::InfiniteFuture());
   EXPECT_GE(absl::FDivDuration(accepted * kEach, free - begin), 0.9) << "of its capacity";
@@ -138,7 +143,7 @@ TEST_F(LoadShedderTest, TheTurnsLaneStaysShort) {
     now_ += exponential(random) * kEach * 2;
     take(now_);
     EXPECT_TRUE(shedder.Admit(Entrance::kHttp, absl::ZeroDuration(), now_, Never).ok());
-    lane.push_back(shedder.Enter(now_));
+    lane.push_back(shedder.Enter(Entrance::kHttp, now_));
   }
   EXPECT_EQ(shedder.refused(), before);
 }

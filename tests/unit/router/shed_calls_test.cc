@@ -22,9 +22,10 @@ class ShedCalls : public ::testing::Test {
   void SetUp() override {
     // One that waits, and one that was taken after it had waited for as long.
     const absl::Time now = RealClock().Now();
-    shedder_.Enter(now);
-    ASSERT_OK(shedder_.Taken({.ahead = 0, .since = now - kExpected}, /*resumes=*/false, now));
-    shedder_.Enter(now);
+    shedder_.Enter(LoadShedder::Entrance::kGrpc, now);
+    ASSERT_OK(shedder_.Taken({.entrance = LoadShedder::Entrance::kGrpc, .since = now - kExpected},
+                             /*resumes=*/false, now));
+    shedder_.Enter(LoadShedder::Entrance::kGrpc, now);
     // A queue has stood until now.
     for (absl::Duration ago = 2 * kInterval; ago > absl::ZeroDuration(); ago -= kInterval / 1000) {
       shedder_.Admit(LoadShedder::Entrance::kGrpc, absl::Hours(1), now - ago, [] { return false; })
