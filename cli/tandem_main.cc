@@ -4,14 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/commands.h"
+#include "cli/command_line/commands.h"
 #include "common/base/version.h"
 #include "common/config/process_main.h"
 #include "common/transfer/ucx_transport.h"
 #include "decode_node/decode_kind.h"
 #include "kernels/api/device.h"
 #include "prefill_node/prefill_kind.h"
-#include "router/router_config.h"
+#include "router/process/router_config.h"
 
 namespace tandem::cli {
 namespace {

@@ -20,14 +20,10 @@ if(TANDEM_FUZZ)
 endif()
 
 # tandem_library(base DEPS absl::status ...): a library `tandem_base`, alias `tandem::base`, of every
-# .cc file in this folder except main.cc. Folders below it are listed with SUBDIRS.
+# .cc file in this folder and below, except main.cc.
 function(tandem_library name)
-  cmake_parse_arguments(ARG "" "" "DEPS;SUBDIRS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS *.cc *.h)
-  foreach(sub ${ARG_SUBDIRS})
-    file(GLOB more CONFIGURE_DEPENDS ${sub}/*.cc ${sub}/*.h)
-    list(APPEND sources ${more})
-  endforeach()
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cc *.h)
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
   set(compiled ${sources})
   list(FILTER compiled INCLUDE REGEX "\\.cc$")

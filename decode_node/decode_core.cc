@@ -16,18 +16,18 @@ namespace tandem::decode_node {
 
 void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) {
   switch (command.command_case()) {
-    case v1::NodeCommand::kRun:
-      return Run(router, command.run(), now);
+    case v1::NodeCommand::kStartDecode:
+      return StartDecode(router, command.start_decode(), now);
     case v1::NodeCommand::kNewEpoch:
       return NewEpoch(router, command.new_epoch(), now);
     case v1::NodeCommand::kAbort:
       return Abort(router, command.abort());
     case v1::NodeCommand::kPrefill:
-      return kept_.Send(router, command.prefill(), now);
+      return retained_.Send(router, command.prefill(), now);
     case v1::NodeCommand::kAdoptBlocks:
-      return handover_.OnAdoptBlocks(router, command.adopt_blocks(), now);
+      return prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
     case v1::NodeCommand::kSendBlocks:
-      return handover_.OnSendBlocks(router, command.send_blocks());
+      return prefix_migration_.OnSendBlocks(router, command.send_blocks());
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
   }
@@ -39,18 +39,18 @@ void DecodeCore::OnRouterLost(node::RouterKey router, absl::Time) {
     const auto leg = it++;
     if (leg->first.router == router) End(leg, "router lost");
   }
-  kept_.OnRouterLost(router);
-  handover_.OnRouterLost(router);
+  retained_.OnRouterLost(router);
+  prefix_migration_.OnRouterLost(router);
 }
 
 void DecodeCore::BeginDrain(absl::Time now, absl::Duration time_left) {
-  if (!ledger_.draining()) handover_.Offer(now, now + time_left);
+  if (!ledger_.draining()) prefix_migration_.Offer(now, now + time_left);
   ledger_.BeginDrain();
 }
 
 // A generating sequence's next step leaves it whole: see OnStepDone.
-void DecodeCore::HandOver(absl::Time now, absl::Duration time_left) {
-  hand_over_until_ = now + time_left / 2;
+void DecodeCore::StartMigration(absl::Time now, absl::Duration time_left) {
+  migration_until_ = now + time_left / 2;
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     const bool whole_soon = leg->second.phase == Phase::kGenerating &&
@@ -64,20 +64,20 @@ void DecodeCore::GiveUp(Legs::iterator leg) {
 }
 
 void DecodeCore::Keep(Legs::iterator it, const engine::SampledToken& next) {
-  KeptSequences::Given given{.key = it->first,
-                             .leg = it->second.wire,
-                             .sequence = it->second.sequence,
-                             .next = next,
-                             .until = *hand_over_until_};
+  RetainedSequences::Given given{.key = it->first,
+                                 .leg = it->second.wire,
+                                 .sequence = it->second.sequence,
+                                 .next = next,
+                                 .until = *migration_until_};
   by_sequence_.erase(it->second.sequence);
   legs_.erase(it);
-  kept_.Keep(std::move(given));
+  retained_.Keep(std::move(given));
 }
 
 void DecodeCore::OnTick(absl::Time now) {
-  kept_.OnTick(now);
-  handover_.OnTick(now);
-  const bool too_late = hand_over_until_.has_value() && *hand_over_until_ <= now;
+  retained_.OnTick(now);
+  prefix_migration_.OnTick(now);
+  const bool too_late = migration_until_.has_value() && *migration_until_ <= now;
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     if (too_late) {
@@ -115,13 +115,13 @@ void DecodeCore::End(Legs::iterator it, const std::string& reason) {
 // ---- the KV plane
 
 void DecodeCore::OnTransfer(const transfer::TransferEvent& event, absl::Time now) {
-  std::visit([&](const auto& e) { On(e, now); }, event);
+  std::visit([&](const auto& e) { Handle(e, now); }, event);
 }
 
 // An older epoch's sender may have delivered everything just before its successor was announced:
 // that is as good, the blocks' contents are decided by the tokens.
-void DecodeCore::On(const transfer::LeaseInstalled& event, absl::Time) {
-  handover_.On(event);
+void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time) {
+  prefix_migration_.Handle(event);
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end()) return;  // being closed: LeaseDrained follows
   const Legs::iterator it = found->second;
@@ -153,8 +153,8 @@ void DecodeCore::On(const transfer::LeaseInstalled& event, absl::Time) {
   if (*reason != request::FinishReason::kNone) Finish(it, *reason);
 }
 
-void DecodeCore::On(const transfer::LeaseFailed& event, absl::Time) {
-  handover_.On(event);
+void DecodeCore::Handle(const transfer::LeaseFailed& event, absl::Time) {
+  prefix_migration_.Handle(event);
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end() || event.epoch != found->second->second.epoch) return;
   if (found->second->second.phase == Phase::kClosing) return;
@@ -165,7 +165,7 @@ void DecodeCore::On(const transfer::LeaseFailed& event, absl::Time) {
 }
 
 // What was verified stays, whoever brings the rest: another sender, or this node by computing it.
-void DecodeCore::On(const transfer::EpochRaised& event, absl::Time) {
+void DecodeCore::Handle(const transfer::EpochRaised& event, absl::Time) {
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end() || event.epoch != found->second->second.epoch) return;
   const Legs::iterator it = found->second;
@@ -198,7 +198,7 @@ void DecodeCore::On(const transfer::EpochRaised& event, absl::Time) {
       transfer::CloseLease{.lease = leg.lease, .reason = "the rest is computed by the receiver"});
 }
 
-void DecodeCore::On(const transfer::LeaseDrained& event, absl::Time) {
+void DecodeCore::Handle(const transfer::LeaseDrained& event, absl::Time) {
   if (const auto closing = by_lease_.find(event.lease); closing != by_lease_.end()) {
     Leg& leg = closing->second->second;
     by_lease_.erase(closing);
@@ -207,7 +207,7 @@ void DecodeCore::On(const transfer::LeaseDrained& event, absl::Time) {
                             scheduler_.Get(leg.sequence).cached_tokens + leg.received_tokens);
     return;
   }
-  handover_.On(event);
+  prefix_migration_.Handle(event);
   const auto found = draining_leases_.find(event.lease);
   if (found == draining_leases_.end()) return;
   if (!TANDEM_MUTATED(kReleaseLost)) scheduler_.EndQuarantine(found->second);
@@ -237,7 +237,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     }
     ledger_.SendScores(it->first.router, leg.wire, outcome);
     if (!outcome.sampled) continue;
-    if (hand_over_until_.has_value()) {
+    if (migration_until_.has_value()) {
       Keep(it, outcome.token);
       continue;
     }
@@ -316,8 +316,8 @@ void DecodeCore::Finish(Legs::iterator it, request::FinishReason reason) {
 v1::NodeLoad DecodeCore::load() const {
   v1::NodeLoad load = node::LoadOf(scheduler_);
   load.set_leases(static_cast<int64_t>(by_lease_.size() + draining_leases_.size()) +
-                  handover_.leases());
-  load.set_exports(kept_.exports() + handover_.exports());
+                  prefix_migration_.leases());
+  load.set_exports(retained_.exports() + prefix_migration_.exports());
   return load;
 }
 

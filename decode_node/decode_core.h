@@ -1,13 +1,14 @@
 // The decode node's decisions: reserves room for a sequence, has its prompt's KV delivered (or
 // computes it, when little is missing), and generates in a continuous batch.
 //
-//   Run ─▶ Refused
+//   StartDecode ─▶ Refused
 //       ─▶ Reserved ─▶ Receiving ─LeaseInstalled─▶ Generating ─stop, length─▶ LegFinished
 //       │                 │  ▲ LeaseFailed: LegFailed{sender_side}, waits for NewEpoch
 //       │                 │  │ NewEpoch, EpochRaised: Reserved again, for another sender; or
 //       │                 ▼  │ Closing ─LeaseDrained─▶ Computing, from what was verified on
-//       └─▶ Computing ────┼──┴── first token sampled ──▶ Generating ─HandOver, step─▶ kept, then
-//                         │                              sent by Prefill: kept_sequences.h
+//       └─▶ Computing ────┼──┴── first token sampled ──▶ Generating ─StartMigration, step─▶
+//       retained, then
+//                         │                              sent by Prefill: retained_sequences.h
 //                         └─ abort, deadline, router lost ─▶ gone; a lease's blocks stay
 //                         quarantined
 //                            until LeaseDrained
@@ -26,9 +27,9 @@
 #include "absl/time/time.h"
 #include "common/node/node_core.h"
 #include "common/node/node_ledger.h"
-#include "common/node/prefix_handover.h"
+#include "common/node/prefix_migration.h"
 #include "common/node/sequence_scheduler.h"
-#include "decode_node/kept_sequences.h"
+#include "decode_node/retained_sequences.h"
 
 namespace tandem::decode_node {
 
@@ -40,7 +41,7 @@ class DecodeCore final : public node::NodeCore {
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_DECODE; }
   void OnRouterJoined(node::RouterKey router, absl::Time) override {
-    handover_.OnRouterJoined(router);
+    prefix_migration_.OnRouterJoined(router);
   }
   void OnRouterLost(node::RouterKey router, absl::Time now) override;
   void OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) override;
@@ -55,9 +56,9 @@ class DecodeCore final : public node::NodeCore {
   v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
   std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
   void BeginDrain(absl::Time now, absl::Duration time_left) override;
-  void HandOver(absl::Time now, absl::Duration time_left) override;
+  void StartMigration(absl::Time now, absl::Duration time_left) override;
   bool idle() const override {
-    return scheduler_.size() == 0 && draining_leases_.empty() && handover_.idle();
+    return scheduler_.size() == 0 && draining_leases_.empty() && prefix_migration_.idle();
   }
 
  private:
@@ -81,7 +82,7 @@ class DecodeCore final : public node::NodeCore {
   using Legs = std::map<node::LegKey, Leg>;
 
   // One command each: ops/.
-  void Run(node::RouterKey router, const v1::Run& run, absl::Time now);
+  void StartDecode(node::RouterKey router, const v1::StartDecode& command, absl::Time now);
   void NewEpoch(node::RouterKey router, const v1::NewEpoch& command, absl::Time now);
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
 
@@ -89,17 +90,17 @@ class DecodeCore final : public node::NodeCore {
   // Gives up all a leg holds and forgets it.
   void End(Legs::iterator leg, const std::string& reason);
 
-  void On(const transfer::LeaseInstalled& event, absl::Time now);
-  void On(const transfer::LeaseFailed& event, absl::Time now);
-  void On(const transfer::EpochRaised& event, absl::Time now);
-  void On(const transfer::LeaseDrained& event, absl::Time now);
-  void On(const transfer::ExportDone& event, absl::Time) {
-    kept_.On(event);
-    handover_.On(event);
+  void Handle(const transfer::LeaseInstalled& event, absl::Time now);
+  void Handle(const transfer::LeaseFailed& event, absl::Time now);
+  void Handle(const transfer::EpochRaised& event, absl::Time now);
+  void Handle(const transfer::LeaseDrained& event, absl::Time now);
+  void Handle(const transfer::ExportDone& event, absl::Time) {
+    retained_.Handle(event);
+    prefix_migration_.Handle(event);
   }
-  void On(const transfer::ExportFailed& event, absl::Time) {
-    kept_.On(event);
-    handover_.On(event);
+  void Handle(const transfer::ExportFailed& event, absl::Time) {
+    retained_.Handle(event);
+    prefix_migration_.Handle(event);
   }
 
   void SendInstalled(const Legs::value_type& leg, const v1::TokensBySource& tokens,
@@ -123,10 +124,10 @@ class DecodeCore final : public node::NodeCore {
   std::map<LeaseId, Legs::iterator> by_lease_;
   // Bound: the pool's blocks: each holds some.
   std::map<LeaseId, std::vector<BlockId>> draining_leases_;  // quarantined blocks
-  KeptSequences kept_{scheduler_, ledger_};
-  node::PrefixHandover handover_{scheduler_, ledger_};
-  // While the node hands over: until when a sequence can still be kept.
-  std::optional<absl::Time> hand_over_until_;
+  RetainedSequences retained_{scheduler_, ledger_};
+  node::PrefixMigration prefix_migration_{scheduler_, ledger_};
+  // While the node hands over: until when a sequence can still be retained.
+  std::optional<absl::Time> migration_until_;
 };
 
 }  // namespace tandem::decode_node

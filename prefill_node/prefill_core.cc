@@ -19,29 +19,29 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
       return Prefill(router, command.prefill(), now);
     case v1::NodeCommand::kAbort:
       return Abort(router, command.abort());
-    case v1::NodeCommand::kRun:
-      return ledger_.Refuse(router, command.run().leg(),
+    case v1::NodeCommand::kStartDecode:
+      return ledger_.Refuse(router, command.start_decode().leg(),
                             absl::InvalidArgumentError("Run: this is a prefill node"));
     case v1::NodeCommand::kNewEpoch:
       return ledger_.FailLeg(router, command.new_epoch().leg(),
                              absl::InvalidArgumentError("NewEpoch: this is a prefill node"),
                              /*sender_side=*/true);
     case v1::NodeCommand::kAdoptBlocks:
-      return handover_.OnAdoptBlocks(router, command.adopt_blocks(), now);
+      return prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
     case v1::NodeCommand::kSendBlocks:
-      return handover_.OnSendBlocks(router, command.send_blocks());
+      return prefix_migration_.OnSendBlocks(router, command.send_blocks());
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
   }
 }
 
 void PrefillCore::BeginDrain(absl::Time now, absl::Duration time_left) {
-  if (!ledger_.draining()) handover_.Offer(now, now + time_left);
+  if (!ledger_.draining()) prefix_migration_.Offer(now, now + time_left);
   ledger_.BeginDrain();
 }
 
 void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
-  handover_.OnRouterLost(router);
+  prefix_migration_.OnRouterLost(router);
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     if (leg->first.router == router) Abandon(leg->second, "router lost");
@@ -49,7 +49,7 @@ void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
 }
 
 void PrefillCore::OnTick(absl::Time now) {
-  handover_.OnTick(now);
+  prefix_migration_.OnTick(now);
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     const Export& exported = leg->second->second;
@@ -78,19 +78,19 @@ void PrefillCore::Abandon(Exports::iterator it, const std::string& reason) {
 // ---- the KV plane
 
 void PrefillCore::OnTransfer(const transfer::TransferEvent& event, absl::Time) {
-  std::visit([&](const auto& e) { On(e); }, event);
+  std::visit([&](const auto& e) { Handle(e); }, event);
 }
 
-void PrefillCore::On(const transfer::ExportDone& event) {
-  handover_.On(event);
+void PrefillCore::Handle(const transfer::ExportDone& event) {
+  prefix_migration_.Handle(event);
   const auto it = exports_.find(event.export_id);
   if (it == exports_.end()) return;
   ledger_.counters().set_kv_bytes_sent(ledger_.counters().kv_bytes_sent() + event.bytes_sent);
   EndExport(it);
 }
 
-void PrefillCore::On(const transfer::ExportFailed& event) {
-  handover_.On(event);
+void PrefillCore::Handle(const transfer::ExportFailed& event) {
+  prefix_migration_.Handle(event);
   const auto it = exports_.find(event.export_id);
   if (it == exports_.end()) return;
   if (it->second.owner.has_value()) {
@@ -195,8 +195,8 @@ std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator 
 
 v1::NodeLoad PrefillCore::load() const {
   v1::NodeLoad load = node::LoadOf(scheduler_);
-  load.set_exports(static_cast<int64_t>(exports_.size()) + handover_.exports());
-  load.set_leases(handover_.leases());
+  load.set_exports(static_cast<int64_t>(exports_.size()) + prefix_migration_.exports());
+  load.set_leases(prefix_migration_.leases());
   return load;
 }
 

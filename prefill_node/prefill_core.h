@@ -24,7 +24,7 @@
 #include "absl/time/time.h"
 #include "common/node/node_core.h"
 #include "common/node/node_ledger.h"
-#include "common/node/prefix_handover.h"
+#include "common/node/prefix_migration.h"
 #include "common/node/sequence_scheduler.h"
 
 namespace tandem::prefill_node {
@@ -36,7 +36,7 @@ class PrefillCore final : public node::NodeCore {
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_PREFILL; }
   void OnRouterJoined(node::RouterKey router, absl::Time) override {
-    handover_.OnRouterJoined(router);
+    prefix_migration_.OnRouterJoined(router);
   }
   void OnRouterLost(node::RouterKey router, absl::Time now) override;
   void OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) override;
@@ -52,9 +52,9 @@ class PrefillCore final : public node::NodeCore {
   std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
   void BeginDrain(absl::Time now, absl::Duration time_left) override;
   // A prompt is soon computed, and its blocks are here alone.
-  void HandOver(absl::Time, absl::Duration) override {}
+  void StartMigration(absl::Time, absl::Duration) override {}
   bool idle() const override {
-    return scheduler_.size() == 0 && exports_.empty() && handover_.idle();
+    return scheduler_.size() == 0 && exports_.empty() && prefix_migration_.idle();
   }
 
  private:
@@ -93,16 +93,16 @@ class PrefillCore final : public node::NodeCore {
   void EndExport(Exports::iterator it);
   void PlanPushes();
 
-  void On(const transfer::ExportDone& event);
-  void On(const transfer::ExportFailed& event);
-  void On(const transfer::LeaseInstalled& event) { handover_.On(event); }
-  void On(const transfer::LeaseFailed& event) { handover_.On(event); }
-  void On(const transfer::EpochRaised&) {}
-  void On(const transfer::LeaseDrained& event) { handover_.On(event); }
+  void Handle(const transfer::ExportDone& event);
+  void Handle(const transfer::ExportFailed& event);
+  void Handle(const transfer::LeaseInstalled& event) { prefix_migration_.Handle(event); }
+  void Handle(const transfer::LeaseFailed& event) { prefix_migration_.Handle(event); }
+  void Handle(const transfer::EpochRaised&) {}
+  void Handle(const transfer::LeaseDrained& event) { prefix_migration_.Handle(event); }
 
   node::SequenceScheduler scheduler_;
   node::NodeLedger ledger_;
-  node::PrefixHandover handover_{scheduler_, ledger_};
+  node::PrefixMigration prefix_migration_{scheduler_, ledger_};
   // Bound: exports_max (4,096).
   Exports exports_;
   // Bound: one for each export.

@@ -7,8 +7,8 @@
 #include <deque>
 #include <memory>
 
-#include "sim/process.h"
-#include "sim/virtual_network.h"
+#include "sim/world/process.h"
+#include "sim/world/virtual_network.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::sim {

@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/engine/hash_engine.h"
+#include "common/engine/hash/hash_engine.h"
 #include "decode_node/decode_core.h"
 #include "prefill_node/prefill_core.h"
 #include "sim/checkers/bounds_checker.h"
-#include "sim/oracle.h"
+#include "sim/world/oracle.h"
 
 namespace tandem::sim {
 namespace {
@@ -20,7 +20,7 @@ constexpr absl::Duration kHeartbeatInterval = absl::Milliseconds(100);
 // What a timeline shows of a router's message.
 std::string Describe(const v1::NodeCommand& command) {
   const auto leg = [](const v1::Leg& l) { return absl::StrCat(l.request_id(), "#", l.attempt()); };
-  if (command.has_run()) return absl::StrCat("Run ", leg(command.run().leg()));
+  if (command.has_start_decode()) return absl::StrCat("Run ", leg(command.start_decode().leg()));
   if (command.has_prefill())
     return absl::StrCat("Prefill ", leg(command.prefill().leg()), " lease ",
                         command.prefill().lease_id(), " epoch ", command.prefill().epoch(), " to ",
@@ -49,7 +49,7 @@ std::string Describe(const v1::NodeEvent& event) {
   if (event.has_installed()) return absl::StrCat("installed ", leg(event.installed().leg()));
   if (event.has_leg_finished()) return absl::StrCat("finished ", leg(event.leg_finished().leg()));
   if (event.has_leg_failed())
-    return absl::StrCat(event.leg_failed().kept() ? "kept " : "failed ",
+    return absl::StrCat(event.leg_failed().retained() ? "kept " : "failed ",
                         leg(event.leg_failed().leg()), ": ", event.leg_failed().status().message());
   if (event.has_prefill_finished())
     return absl::StrCat("prefilled ", leg(event.prefill_finished().leg()));
@@ -76,14 +76,14 @@ void SimNode::OnStart() {
       t.reuse_addresses != 0 ? name() : absl::StrCat(name(), "/", incarnation_.value());
   transport_ = network_.NewTransport(*this, address);
   const int64_t cell_bytes = 8 * t.block_tokens;
-  transfer::HandoffOptions handoff;
-  handoff.incarnation = incarnation_;
-  handoff.fleet_secret = "simulated";
-  handoff.frame_bytes_min = handoff.frame_bytes_max = t.frame_blocks * cell_bytes;
-  handoff.export_bytes_in_flight_max = t.bytes_in_flight;
-  handoff.nack_after = absl::Milliseconds(30);
-  handoff.drain_after = absl::Milliseconds(150);
-  endpoint_ = transfer::HandoffEndpoint::Create(handoff, engine_->arena(), *transport_);
+  transfer::KvTransferOptions kv_transfer;
+  kv_transfer.incarnation = incarnation_;
+  kv_transfer.fleet_secret = "simulated";
+  kv_transfer.frame_bytes_min = kv_transfer.frame_bytes_max = t.frame_blocks * cell_bytes;
+  kv_transfer.export_bytes_in_flight_max = t.bytes_in_flight;
+  kv_transfer.nack_after = absl::Milliseconds(30);
+  kv_transfer.drain_after = absl::Milliseconds(150);
+  endpoint_ = transfer::KvTransferEndpoint::Create(kv_transfer, engine_->arena(), *transport_);
   ownership_.emplace(log_, name(), t.block_tokens, engine_->spec().layout.num_layers);
   salt_.emplace(log_, name(), options_.whole_sequences);
   transport_->SetObserver(&*ownership_);
@@ -178,7 +178,7 @@ void SimNode::BeginDrain() {
   drain_ends_ = world().now() + drain_timeout();
   Pump();
   Post(drain_timeout() / 2, [this] {
-    core_->HandOver(Now(), drain_timeout() / 2);
+    core_->StartMigration(Now(), drain_timeout() / 2);
     Pump();
   });
 }

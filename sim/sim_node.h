@@ -12,14 +12,14 @@
 
 #include "common/engine/engine.h"
 #include "common/node/node_core.h"
-#include "common/transfer/handoff_endpoint.h"
+#include "common/transfer/kv_transfer_endpoint.h"
 #include "sim/checkers/ownership_checker.h"
 #include "sim/checkers/salt_checker.h"
 #include "sim/control_stream.h"
-#include "sim/process.h"
-#include "sim/schedule.h"
-#include "sim/violations.h"
-#include "sim/virtual_network.h"
+#include "sim/world/process.h"
+#include "sim/world/schedule.h"
+#include "sim/world/violations.h"
+#include "sim/world/virtual_network.h"
 
 namespace tandem::sim {
 
@@ -40,8 +40,8 @@ class SimNode final : public Process {
 
   // REQUIRES: alive, for the next five.
   const node::NodeCore& core() const { return *core_; }
-  const transfer::HandoffEndpoint& endpoint() const { return *endpoint_; }
-  HandoffStates handoff_states() const { return ownership_->states(); }
+  const transfer::KvTransferEndpoint& endpoint() const { return *endpoint_; }
+  KvTransferStates kv_transfer_states() const { return ownership_->states(); }
   // What its tenants' requests left or may have left here. REQUIRES: was started once.
   const SaltChecker& salt() const { return *salt_; }
   // By the engine, in all lives.
@@ -84,7 +84,7 @@ class SimNode final : public Process {
   Incarnation incarnation_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<VirtualTransport> transport_;
-  std::unique_ptr<transfer::HandoffEndpoint> endpoint_;
+  std::unique_ptr<transfer::KvTransferEndpoint> endpoint_;
   std::unique_ptr<node::NodeCore> core_;
   std::optional<OwnershipChecker> ownership_;
   std::optional<SaltChecker> salt_;

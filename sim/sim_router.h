@@ -7,10 +7,10 @@
 #include <memory>
 #include <vector>
 
-#include "router/pipeline/router_core_impl.h"
+#include "router/core/router_core_impl.h"
 #include "sim/control_stream.h"
-#include "sim/process.h"
-#include "sim/violations.h"
+#include "sim/world/process.h"
+#include "sim/world/violations.h"
 
 namespace tandem::sim {
 

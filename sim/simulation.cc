@@ -8,10 +8,10 @@
 #include "sim/checkers/progress_checker.h"
 #include "sim/checkers/quiescence_checker.h"
 #include "sim/control_stream.h"
-#include "sim/oracle.h"
 #include "sim/sim_node.h"
 #include "sim/sim_router.h"
-#include "sim/virtual_network.h"
+#include "sim/world/oracle.h"
+#include "sim/world/virtual_network.h"
 
 namespace tandem::sim {
 namespace {
@@ -257,7 +257,7 @@ void Simulation::Cover(const Fault& fault) {
   for (const auto& node : nodes_) {
     if (!node->alive()) continue;
     if (!network && node->id() != fault.target && node->id() != fault.other) continue;
-    const HandoffStates s = node->handoff_states();
+    const KvTransferStates s = node->kv_transfer_states();
     const int64_t counts[] = {s.reserved, s.filling,  s.draining, s.planned,
                               s.pushing,  s.finished, s.cancelled};
     for (size_t i = 0; i < 7; ++i) row[5 + i] += counts[i] > 0 ? 1 : 0;

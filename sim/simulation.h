@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "sim/schedule.h"
 #include "sim/sim_clients.h"
-#include "sim/violations.h"
+#include "sim/world/schedule.h"
+#include "sim/world/violations.h"
 
 namespace tandem::sim {
 

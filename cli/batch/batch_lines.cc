@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
-#include "router/http/json_body.h"
+#include "router/front_end/http/json_body.h"
 
 namespace tandem::cli {
 namespace {

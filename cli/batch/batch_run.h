@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "cli/client.h"
+#include "cli/client/client.h"
 
 namespace tandem::cli {
 

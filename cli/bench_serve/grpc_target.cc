@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cli/api_key.h"
 #include "cli/bench_serve/load_target.h"
-#include "cli/client.h"
+#include "cli/client/api_key.h"
+#include "cli/client/client.h"
 #include "common/base/status_macros.h"
 #include "tandem/v1/client.grpc.pb.h"
 

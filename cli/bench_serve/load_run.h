@@ -11,8 +11,8 @@
 #include "absl/time/time.h"
 #include "cli/bench_serve/arrivals.h"
 #include "cli/bench_serve/load_target.h"
-#include "cli/bench_serve/statistics.h"
 #include "cli/bench_serve/workload.h"
+#include "cli/report/statistics.h"
 
 namespace tandem::cli {
 

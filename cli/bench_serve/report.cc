@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "router/http/json_body.h"
+#include "router/front_end/http/json_body.h"
 
 namespace tandem::cli {
 namespace {

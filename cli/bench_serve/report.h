@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "cli/bench_serve/statistics.h"
+#include "cli/report/statistics.h"
 
 namespace tandem::cli {
 

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/bench_serve/chart.h"
 #include "cli/bench_serve/report.h"
+#include "cli/report/chart.h"
 
 namespace tandem::cli {
 namespace {

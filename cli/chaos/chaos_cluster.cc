@@ -14,8 +14,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "cli/child_process.h"
-#include "cli/client.h"
+#include "cli/client/client.h"
+#include "cli/cluster/child_process.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::cli {

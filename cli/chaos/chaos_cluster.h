@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "cli/chaos/fault_plan.h"
 #include "cli/chaos/namespaces.h"
-#include "cli/cluster_plan.h"
+#include "cli/cluster/cluster_plan.h"
 #include "common/runtime/processors.h"
 
 namespace tandem::cli {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "common/engine/hash_engine.h"
+#include "common/engine/hash/hash_engine.h"
 #include "common/rpc/convert.h"
 #include "common/runtime/random.h"
 

@@ -19,7 +19,7 @@ void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
       "from GPU to GPU (nccl; needs device cuda, and takes auto where a link cannot be opened).",
       {.group = "Network", .choices = {"auto", "shm", "tcp", "nccl"}});
   schema.Add(
-      "kv-path", &config.kv_path,
+      "kv-path", &config.kv_transport_choice,
       "With device cuda: KV blocks leave from and land in the GPU's memory (device), or pass the "
       "host's (host); auto: device where UCX or NCCL reaches it, and on decode nodes.",
       {.group = "Network", .choices = {"auto", "host", "device"}});

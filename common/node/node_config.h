@@ -34,7 +34,7 @@ struct NodeConfig {
   int32_t max_sequences = 64;
   int64_t context_tokens = 0;
   std::string transport = "auto";
-  std::string kv_path = "auto";
+  std::string kv_transport_choice = "auto";
   std::string host;
   std::string fleet_secret_file;
   absl::Duration drain_timeout = absl::Seconds(30);

@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "common/engine/engine.h"
 #include "common/kv/block_hash.h"
-#include "common/transfer/handoff.h"
+#include "common/transfer/kv_transfer.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::node {
@@ -70,7 +70,7 @@ class NodeCore {
   virtual void BeginDrain(absl::Time now, absl::Duration time_left) = 0;
   // Gives up legs that may still run for long, so that their routers place them elsewhere, and
   // sends their KV there when it is asked for within `time_left`; after BeginDrain.
-  virtual void HandOver(absl::Time now, absl::Duration time_left) = 0;
+  virtual void StartMigration(absl::Time now, absl::Duration time_left) = 0;
   // No leg, lease, export or quarantined block is left.
   virtual bool idle() const = 0;
 };

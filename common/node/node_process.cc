@@ -11,16 +11,16 @@
 #include "common/base/version.h"
 #include "common/config/process_main.h"
 #include "common/config/secret_file.h"
-#include "common/engine/cpu_engine.h"
-#include "common/engine/device_engine.h"
-#include "common/engine/hash_engine.h"
+#include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/device/device_engine.h"
+#include "common/engine/hash/hash_engine.h"
 #include "common/guided/constraint_cache.h"
 #include "common/guided/vocabulary.h"
 #include "common/model/byte_vocabulary.h"
 #include "common/model/model_path.h"
 #include "common/model/tokenizer/tokenizer.h"
-#include "common/node/kv_path.h"
-#include "common/node/memory.h"
+#include "common/node/available_memory.h"
+#include "common/node/kv_transport_choice.h"
 #include "common/rpc/server.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/processors.h"
@@ -164,7 +164,7 @@ class NodeProcessImpl final : public NodeProcess {
     // The port first: a taken one is then known before a model is loaded.
     ASSIGN_OR_RETURN(server_, rpc::Server::Start(config.health, {}, kHealthCallBytesMax));
     NodeRuntimeOptions options;
-    ASSIGN_OR_RETURN(options.transfer.handoff.fleet_secret,
+    ASSIGN_OR_RETURN(options.transfer.kv_transfer.fleet_secret,
                      config::ReadSecretFile("fleet-secret-file", config.fleet_secret_file));
     ComputePlaces places;
     if (!config.cpus.empty()) {
@@ -183,16 +183,17 @@ class NodeProcessImpl final : public NodeProcess {
     options.routers = config.routers;
     options.max_sequences = config.max_sequences;
     options.progress_deadline = config.progress_deadline;
-    options.transfer.handoff.incarnation = options.incarnation;
-    options.transfer.handoff.format = engine->spec().format;
+    options.transfer.kv_transfer.incarnation = options.incarnation;
+    options.transfer.kv_transfer.format = engine->spec().format;
     // Goes before the engine, whose device may hold its payloads.
     std::unique_ptr<transfer::KvTransport> kv_transport = std::move(transport);
-    std::string kv_path = "given";
+    std::string kv_transport_choice = "given";
     if (kv_transport == nullptr) {
-      ASSIGN_OR_RETURN(KvPath path, OpenKvPath(config, kind.role, options.host,
-                                               options.transfer.handoff, *engine));
+      ASSIGN_OR_RETURN(
+          KvTransportChoice path,
+          OpenKvTransport(config, kind.role, options.host, options.transfer.kv_transfer, *engine));
       kv_transport = std::move(path.transport);
-      kv_path = absl::StrCat(path.on_device ? "device" : "host", " (", path.why, ")");
+      kv_transport_choice = absl::StrCat(path.on_device ? "device" : "host", " (", path.why, ")");
     }
     options.constraints = loaded.constraints;
     std::unique_ptr<NodeCore> core =
@@ -205,7 +206,7 @@ class NodeProcessImpl final : public NodeProcess {
          {"model", spec.model_name},
          {"numerics_id", spec.numerics_id},
          {"kv_blocks", num_blocks},
-         {"kv_path", kv_path},
+         {"kv_transport_choice", kv_transport_choice},
          {"cpus", config.cpus.empty() ? "any" : config.cpus},
          {"health", server_->address()}});
     return absl::OkStatus();

@@ -16,7 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/engine/compute_pool.h"
 #include "common/node/heartbeat_pace.h"
-#include "common/node/router_links.h"
+#include "common/node/router_streams.h"
 #include "common/rpc/convert.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
@@ -34,11 +34,11 @@ constexpr double kShareToFinish = 0.5;
 struct DrainRequest {
   absl::Duration time_left;
 };
-struct HandOverRequest {
+struct MigrationRequest {
   absl::Duration time_left;
 };
-using InboxItem = std::variant<LinkConnected, LinkMessage, LinkLost, transfer::TransferEvent,
-                               DrainRequest, HandOverRequest>;
+using InboxItem = std::variant<RouterConnected, RouterSpoke, RouterGone, transfer::TransferEvent,
+                               DrainRequest, MigrationRequest>;
 
 class NodeRuntimeImpl final : public NodeRuntime {
  public:
@@ -66,14 +66,15 @@ class NodeRuntimeImpl final : public NodeRuntime {
                          options_.transfer, std::move(transport), engine_->arena(),
                          [this](transfer::TransferEvent event) { inbox_.Push(std::move(event)); }));
     last_progress_ = absl::ToUnixMillis(RealClock().Now());
-    links_ = RouterLinks::Create(
-        options_.routers, options_.transfer.handoff.fleet_secret, [this](LinkEvent event) {
-          if (const auto* message = std::get_if<LinkMessage>(&event)) {
-            CompileConstraints(*message);
-            NoteInterval(message->message);
-          }
-          std::visit([this](auto& e) { inbox_.Push(std::move(e)); }, event);
-        });
+    links_ =
+        RouterStreams::Create(options_.routers, options_.transfer.kv_transfer.fleet_secret,
+                              [this](RouterStreamEvent event) {
+                                if (const auto* message = std::get_if<RouterSpoke>(&event)) {
+                                  CompileConstraints(*message);
+                                  NoteInterval(message->message);
+                                }
+                                std::visit([this](auto& e) { inbox_.Push(std::move(e)); }, event);
+                              });
     PublishLoad();
     engine_thread_ = Thread("engine", [this] { RunEngine(); });
     heartbeat_thread_ = Thread("heartbeat", [this] { RunHeartbeat(); });
@@ -91,7 +92,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
         return true;
     }
     const absl::Duration time_left = timeout * (1 - kShareToFinish);
-    inbox_.Push(HandOverRequest{time_left});
+    inbox_.Push(MigrationRequest{time_left});
     absl::MutexLock lock(&mutex_);
     return mutex_.AwaitWithTimeout(absl::Condition(&drained_), time_left);
   }
@@ -106,11 +107,12 @@ class NodeRuntimeImpl final : public NodeRuntime {
 
  private:
   // Errors are the core's to report: it meets them again.
-  void CompileConstraints(const LinkMessage& message) {
+  void CompileConstraints(const RouterSpoke& message) {
     if (options_.constraints == nullptr) return;
     for (const v1::NodeCommand& command : message.message.commands()) {
-      const v1::SequenceSpec& sequence =
-          command.has_run() ? command.run().sequence() : command.prefill().sequence();
+      const v1::SequenceSpec& sequence = command.has_start_decode()
+                                             ? command.start_decode().sequence()
+                                             : command.prefill().sequence();
       const request::GuidedParams params = rpc::FromWire(sequence.guided());
       if (params.any()) static_cast<void>(options_.constraints->Get(params).status());
     }
@@ -134,7 +136,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     bool worked = false;
     while (true) {
       for (InboxItem& item : inbox_.PopAll(worked ? absl::ZeroDuration() : kTickInterval)) {
-        std::visit([this](auto& event) { On(event); }, item);
+        std::visit([this](auto& event) { Handle(event); }, item);
       }
       if (inbox_.closed()) return;
       const absl::Time now = RealClock().Now();
@@ -170,7 +172,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     return true;
   }
 
-  void On(LinkConnected& event) {
+  void Handle(RouterConnected& event) {
     v1::NodeMessage message;
     v1::Registration& registration = *message.mutable_registration();
     const engine::EngineSpec& spec = engine_->spec();
@@ -198,19 +200,21 @@ class NodeRuntimeImpl final : public NodeRuntime {
     core_->OnRouterJoined(event.router, RealClock().Now());
     links_->Send(event.router, std::move(message));
   }
-  void On(LinkMessage& event) {
+  void Handle(RouterSpoke& event) {
     const absl::Time now = RealClock().Now();
     for (const v1::NodeCommand& command : event.message.commands()) {
       core_->OnCommand(event.router, command, now);
     }
   }
-  void On(LinkLost& event) { core_->OnRouterLost(event.router, RealClock().Now()); }
-  void On(transfer::TransferEvent& event) { core_->OnTransfer(event, RealClock().Now()); }
-  void On(DrainRequest& request) {
+  void Handle(RouterGone& event) { core_->OnRouterLost(event.router, RealClock().Now()); }
+  void Handle(transfer::TransferEvent& event) { core_->OnTransfer(event, RealClock().Now()); }
+  void Handle(DrainRequest& request) {
     core_->BeginDrain(RealClock().Now(), request.time_left);
     drain_begun_ = true;
   }
-  void On(HandOverRequest& request) { core_->HandOver(RealClock().Now(), request.time_left); }
+  void Handle(MigrationRequest& request) {
+    core_->StartMigration(RealClock().Now(), request.time_left);
+  }
 
   void Dispatch() {
     NodeActions actions = core_->TakeActions();
@@ -308,7 +312,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   BoundedQueue<InboxItem> inbox_;
   BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
   std::unique_ptr<transfer::TransferService> transfer_;
-  std::unique_ptr<RouterLinks> links_;
+  std::unique_ptr<RouterStreams> links_;
 
   absl::Notification engine_placed_;
   std::atomic<bool> busy_{false};

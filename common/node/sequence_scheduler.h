@@ -16,7 +16,7 @@
 //
 // Thread safety: none; the engine thread owns it.
 // Invariants: every block reference of the pool belongs to exactly one sequence's table, or to the
-// node's PrefixHandover; blocks are written only by the sequence that allocated them, before they
+// node's PrefixMigration; blocks are written only by the sequence that allocated them, before they
 // are sealed; a sequence that is part of the running step keeps its tokens and blocks until
 // FinishStep.
 #pragma once
@@ -116,7 +116,7 @@ class SequenceScheduler {
   // retry_alone the failure of a step of several sequences has no outcomes: they are tried again.
   StepResult FinishStep(const absl::StatusOr<std::vector<engine::SampledToken>>& result);
 
-  // For blocks without a sequence: PrefixHandover's.
+  // For blocks without a sequence: PrefixMigration's.
   kv::BlockPool& pool() { return pool_; }
   kv::BlockPool::Counts block_counts() const { return pool_.counts(); }
   kv::BlockEvents DrainBlockEvents() { return pool_.DrainEvents(); }

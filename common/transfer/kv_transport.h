@@ -17,7 +17,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
-#include "common/transfer/handoff.h"
+#include "common/transfer/kv_transfer.h"
 #include "tandem/v1/kv.pb.h"
 
 namespace tandem::transfer {

@@ -10,7 +10,7 @@
 
 namespace tandem::transfer {
 
-// `payloads` is shared with a LinkTransport where one lies on top.
+// `payloads` is shared with a NcclTransport where one lies on top.
 std::unique_ptr<KvTransport> NewStagingTransport(std::unique_ptr<KvTransport> other,
                                                  std::shared_ptr<DevicePayloads> payloads);
 

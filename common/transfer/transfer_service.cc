@@ -26,7 +26,7 @@ class TransferServiceImpl final : public TransferService {
         transport_(std::move(transport)),
         address_(transport_->address()),
         commands_(static_cast<size_t>(options.command_queue_max)),
-        endpoint_(HandoffEndpoint::Create(options.handoff, arena, *transport_)),
+        endpoint_(KvTransferEndpoint::Create(options.kv_transfer, arena, *transport_)),
         sink_(std::move(sink)),
         thread_([this] { Run(); }) {}
 
@@ -102,7 +102,7 @@ class TransferServiceImpl final : public TransferService {
   std::unique_ptr<KvTransport> transport_;
   const std::string address_;
   BoundedQueue<TransferCommand> commands_;
-  std::unique_ptr<HandoffEndpoint> endpoint_;
+  std::unique_ptr<KvTransferEndpoint> endpoint_;
   EventSink sink_;
   bool counters_stale_ = true;
   int64_t refused_ = 0;  // as last published
@@ -122,11 +122,11 @@ absl::StatusOr<std::unique_ptr<TransferService>> TransferService::Create(
     return absl::InvalidArgumentError(
         absl::StrCat("command_queue_max is ", options.command_queue_max, ", expected > 0"));
   }
-  if (options.handoff.frame_bytes_min <= 0 ||
-      options.handoff.frame_bytes_max < options.handoff.frame_bytes_min) {
+  if (options.kv_transfer.frame_bytes_min <= 0 ||
+      options.kv_transfer.frame_bytes_max < options.kv_transfer.frame_bytes_min) {
     return absl::InvalidArgumentError(
-        absl::StrCat("frame sizes are ", options.handoff.frame_bytes_min, " to ",
-                     options.handoff.frame_bytes_max, " bytes, expected 0 < min <= max"));
+        absl::StrCat("frame sizes are ", options.kv_transfer.frame_bytes_min, " to ",
+                     options.kv_transfer.frame_bytes_max, " bytes, expected 0 < min <= max"));
   }
   return std::make_unique<TransferServiceImpl>(options, std::move(transport), arena,
                                                std::move(sink));

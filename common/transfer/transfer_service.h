@@ -1,4 +1,4 @@
-// The transfer thread: owns the transport (a UCX worker) and the HandoffEndpoint, runs them, and
+// The transfer thread: owns the transport (a UCX worker) and the KvTransferEndpoint, runs them, and
 // exchanges commands and events with the engine thread. Spins briefly, then sleeps on the
 // transport's event descriptor. Thread safety: Submit and counters from any thread.
 #pragma once
@@ -10,15 +10,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/kv/block_arena.h"
-#include "common/transfer/handoff_endpoint.h"
 #include "common/transfer/in_process_transport.h"
+#include "common/transfer/kv_transfer_endpoint.h"
 #include "common/transfer/kv_transport.h"
 #include "common/transfer/ucx_transport.h"
 
 namespace tandem::transfer {
 
 struct TransferServiceOptions {
-  HandoffOptions handoff;
+  KvTransferOptions kv_transfer;
   int64_t command_queue_max =
       65536;  // commands wait here; a full queue fails the request that met it
   absl::Duration spin = absl::Microseconds(20);

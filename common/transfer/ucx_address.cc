@@ -26,14 +26,14 @@ uint64_t TakeNumber(absl::string_view& bytes) {
 
 }  // namespace
 
-// magic | origin | takes | host length | lane length | host | lane | worker | tag over all before
+// magic | origin | takes | host length | shm length | host | shm | worker | tag over all before
 std::string UcxAddress::Serialize(absl::string_view fleet_secret) const {
   std::string bytes(kMagic);
   AppendNumber(bytes, origin);
   AppendNumber(bytes, (takes_tcp ? kTakesTcp : 0) | (takes_shm ? kTakesShm : 0));
   AppendNumber(bytes, host.size());
-  AppendNumber(bytes, lane_address.size());
-  absl::StrAppend(&bytes, host, lane_address, worker_address);
+  AppendNumber(bytes, shm_address.size());
+  absl::StrAppend(&bytes, host, shm_address, worker_address);
   return absl::StrCat(bytes, KeyedTag(fleet_secret, kPurpose, bytes));
 }
 
@@ -62,8 +62,8 @@ absl::StatusOr<UcxAddress> UcxAddress::Parse(absl::string_view bytes,
   if (host_bytes >= rest.size()) return refuse("host name longer than the address");
   address.host = std::string(rest.substr(0, host_bytes));
   rest.remove_prefix(host_bytes);
-  if (lane_bytes >= rest.size()) return refuse("lane address longer than the address");
-  address.lane_address = std::string(rest.substr(0, lane_bytes));
+  if (lane_bytes >= rest.size()) return refuse("shm address longer than the address");
+  address.shm_address = std::string(rest.substr(0, lane_bytes));
   address.worker_address = std::string(rest.substr(lane_bytes));
   return address;
 }

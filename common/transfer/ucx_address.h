@@ -1,5 +1,5 @@
 // How UCX transports reach each other, in bytes: the address that a node publishes, and, with a
-// lane's address in it, the body of a greeting. The tag under the fleet's secret keeps damaged and
+// shm's address in it, the body of a greeting. The tag under the fleet's secret keeps damaged and
 // foreign addresses away from UCX, which trusts what it unpacks. Thread safety: plain values.
 #pragma once
 
@@ -18,7 +18,7 @@ struct UcxAddress {
   std::string host;
   std::string worker_address;
   // In greetings: the worker that only the greeted peer writes to; empty when there is none.
-  std::string lane_address;
+  std::string shm_address;
 
   std::string Serialize(absl::string_view fleet_secret) const;
   // kInvalidArgument for anything Serialize() did not write with this secret.

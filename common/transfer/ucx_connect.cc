@@ -14,12 +14,12 @@ namespace {
 
 // Endpoints cost memory and file descriptors; greetings beyond this are dropped.
 constexpr size_t kPeersMax = 4096;
-// A lane costs some 2.5 MB of shared memory and a few descriptors; peers of this host beyond this
+// A shm costs some 2.5 MB of shared memory and a few descriptors; peers of this host beyond this
 // are reached over TCP.
-constexpr size_t kLanesMax = 64;
-// How long UCX may take to close a lane. Closing waits for room in the other side's queue, which
+constexpr size_t kShmEndpointsMax = 64;
+// How long UCX may take to close a shm. Closing waits for room in the other side's queue, which
 // never comes when the other side is dead or stopped (UCX 1.13).
-constexpr absl::Duration kLaneCloseMax = absl::Milliseconds(10);
+constexpr absl::Duration kShmCloseMax = absl::Milliseconds(10);
 
 }  // namespace
 
@@ -42,28 +42,28 @@ bool UcxTransport::MayUseTcp(const UcxAddress& address) const {
   return own_address_.takes_tcp && address.takes_tcp;
 }
 
-absl::Status UcxTransport::AddLane(Peer& peer) {
-  if (peer.lane != nullptr) return absl::OkStatus();
-  if (lanes_.size() >= kLanesMax) {
-    return absl::ResourceExhaustedError(absl::StrCat(lanes_.size(), " KV peers share memory"));
+absl::Status UcxTransport::AddShmEndpoint(Peer& peer) {
+  if (peer.shm != nullptr) return absl::OkStatus();
+  if (shm_peers_.size() >= kShmEndpointsMax) {
+    return absl::ResourceExhaustedError(absl::StrCat(shm_peers_.size(), " KV peers share memory"));
   }
-  auto lane = std::make_unique<Lane>();
-  ASSIGN_OR_RETURN(lane->worker, UcxWorker::Create(*shm_context_));
-  RETURN_IF_ERROR(lane->worker->Handle(static_cast<unsigned>(MessageKind::kFrame),
-                                       &UcxTransport::OnLaneMessage, &peer));
-  header_bytes_max_ = std::min(header_bytes_max_, lane->worker->header_bytes_max());
-  peer.lane = std::move(lane);
-  lanes_.push_back(&peer);
+  auto shm = std::make_unique<ShmEndpoint>();
+  ASSIGN_OR_RETURN(shm->worker, UcxWorker::Create(*shm_context_));
+  RETURN_IF_ERROR(shm->worker->Handle(static_cast<unsigned>(MessageKind::kFrame),
+                                      &UcxTransport::OnShmMessage, &peer));
+  header_bytes_max_ = std::min(header_bytes_max_, shm->worker->header_bytes_max());
+  peer.shm = std::move(shm);
+  shm_peers_.push_back(&peer);
   return absl::OkStatus();
 }
 
-absl::Status UcxTransport::OpenLane(Peer& peer, const std::string& lane_address) {
-  if (!SharesMemory(peer.address) || lane_address.empty()) {
+absl::Status UcxTransport::OpenShmEndpoint(Peer& peer, const std::string& shm_address) {
+  if (!SharesMemory(peer.address) || shm_address.empty()) {
     return absl::UnavailableError("the peer shares no memory with this process");
   }
-  RETURN_IF_ERROR(AddLane(peer));
-  return peer.lane->endpoint.Open(*peer.lane->worker, lane_address, &UcxTransport::OnEndpointError,
-                                  &peer);
+  RETURN_IF_ERROR(AddShmEndpoint(peer));
+  return peer.shm->endpoint.Open(*peer.shm->worker, shm_address, &UcxTransport::OnEndpointError,
+                                 &peer);
 }
 
 absl::StatusOr<PeerId> UcxTransport::Connect(const PeerAddress& peer) {
@@ -90,12 +90,12 @@ absl::StatusOr<PeerId> UcxTransport::Connect(const PeerAddress& peer) {
   absl::Status opened =
       added.control.Open(*control_, address.worker_address, &UcxTransport::OnEndpointError, &added);
   if (opened.ok() && SharesMemory(address)) {
-    const absl::Status lane = AddLane(added);
-    if (!lane.ok() && MayUseTcp(address)) {
+    const absl::Status shm = AddShmEndpoint(added);
+    if (!shm.ok() && MayUseTcp(address)) {
       Log(LogLevel::kWarning, "no shared memory for a KV peer of this host",
-          {{"peer", added.id.value()}, {"reason", lane.message()}});
+          {{"peer", added.id.value()}, {"reason", shm.message()}});
     } else {
-      opened = lane;
+      opened = shm;
     }
   }
   if (!opened.ok()) {
@@ -104,16 +104,16 @@ absl::StatusOr<PeerId> UcxTransport::Connect(const PeerAddress& peer) {
   }
   added.connection = random_->Next() | 1;
   added.state = Peer::State::kGreeted;
-  Greet(added, MessageKind::kHello, /*offer_lane=*/added.lane != nullptr);
-  if (added.lane == nullptr) OnReady(added, /*over_lane=*/false);
+  Greet(added, MessageKind::kHello, /*offer_shm=*/added.shm != nullptr);
+  if (added.shm == nullptr) OnReady(added, /*over_shm=*/false);
   return added.id;
 }
 
-void UcxTransport::Greet(Peer& peer, MessageKind kind, bool offer_lane) {
+void UcxTransport::Greet(Peer& peer, MessageKind kind, bool offer_shm) {
   std::string body;
   if (kind == MessageKind::kHello || kind == MessageKind::kWelcome) {
     UcxAddress address = own_address_;
-    if (offer_lane) address.lane_address = peer.lane->worker->address();
+    if (offer_shm) address.shm_address = peer.shm->worker->address();
     body = address.Serialize(options_.fleet_secret);
   }
   // Of the greeting that made the connection, or one of the two that did.
@@ -121,7 +121,7 @@ void UcxTransport::Greet(Peer& peer, MessageKind kind, bool offer_lane) {
   auto request = std::make_unique<SendRequest>();
   request->peer = &peer;
   request->header = MessageHeader(kind, answers ? peer.remote_connection : peer.connection, body);
-  StartSend(std::move(request), /*over_lane=*/kind == MessageKind::kReady && peer.over_lane);
+  StartSend(std::move(request), /*over_shm=*/kind == MessageKind::kReady && peer.over_shm);
 }
 
 void UcxTransport::OnHello(uint64_t origin, uint64_t connection, absl::string_view address) {
@@ -135,8 +135,8 @@ void UcxTransport::OnHello(uint64_t origin, uint64_t connection, absl::string_vi
     if (known.remote_connection == connection) return;
     if (known.remote_connection == 0) {
       known.remote_connection = connection;
-      const bool lanes = known.state == Peer::State::kGreeted || !parsed->lane_address.empty();
-      if (lanes && origin < origin_) Accept(known, parsed->lane_address);
+      const bool has_shm = known.state == Peer::State::kGreeted || !parsed->shm_address.empty();
+      if (has_shm && origin < origin_) Accept(known, parsed->shm_address);
       return;
     }
     Lose(known, absl::UnavailableError("the peer connected anew"), /*silent=*/false);
@@ -153,23 +153,23 @@ void UcxTransport::OnHello(uint64_t origin, uint64_t connection, absl::string_vi
     Lose(peer, opened, /*silent=*/true);
     return;
   }
-  Accept(peer, parsed->lane_address);
+  Accept(peer, parsed->shm_address);
 }
 
-void UcxTransport::Accept(Peer& peer, const std::string& lane_address) {
-  if (lane_address.empty()) {
-    OnReady(peer, /*over_lane=*/false);
+void UcxTransport::Accept(Peer& peer, const std::string& shm_address) {
+  if (shm_address.empty()) {
+    OnReady(peer, /*over_shm=*/false);
     return;
   }
-  const absl::Status lane = OpenLane(peer, lane_address);
-  if (lane.ok()) {
+  const absl::Status shm = OpenShmEndpoint(peer, shm_address);
+  if (shm.ok()) {
     peer.state = Peer::State::kWelcomed;
   } else {
     Log(LogLevel::kWarning, "no shared memory for a KV peer that asks for it",
-        {{"peer", peer.id.value()}, {"host", peer.address.host}, {"reason", lane.message()}});
+        {{"peer", peer.id.value()}, {"host", peer.address.host}, {"reason", shm.message()}});
   }
-  Greet(peer, MessageKind::kWelcome, /*offer_lane=*/lane.ok());
-  if (!lane.ok()) OnReady(peer, /*over_lane=*/false);
+  Greet(peer, MessageKind::kWelcome, /*offer_shm=*/shm.ok());
+  if (!shm.ok()) OnReady(peer, /*over_shm=*/false);
 }
 
 void UcxTransport::OnWelcome(Peer& peer, uint64_t connection, absl::string_view address) {
@@ -180,29 +180,29 @@ void UcxTransport::OnWelcome(Peer& peer, uint64_t connection, absl::string_view 
   }
   if (peer.state != Peer::State::kGreeted || connection != peer.connection) return;
   peer.remote_connection = connection;
-  const absl::Status lane = OpenLane(peer, parsed->lane_address);
-  if (!lane.ok() && !MayUseTcp(peer.address)) {
+  const absl::Status shm = OpenShmEndpoint(peer, parsed->shm_address);
+  if (!shm.ok() && !MayUseTcp(peer.address)) {
     Greet(peer, MessageKind::kBye);
-    Lose(peer, lane, /*silent=*/false);
+    Lose(peer, shm, /*silent=*/false);
     return;
   }
-  peer.over_lane = lane.ok();
+  peer.over_shm = shm.ok();
   Greet(peer, MessageKind::kReady);
-  OnReady(peer, lane.ok());
+  OnReady(peer, shm.ok());
 }
 
-void UcxTransport::OnReady(Peer& peer, bool over_lane) {
+void UcxTransport::OnReady(Peer& peer, bool over_shm) {
   peer.state = Peer::State::kOpen;
-  peer.over_lane = over_lane;
-  const bool slow = !over_lane && options_.transports == "auto" && !options_.host.empty() &&
+  peer.over_shm = over_shm;
+  const bool slow = !over_shm && options_.transports == "auto" && !options_.host.empty() &&
                     peer.address.host == options_.host;
   Log(slow ? LogLevel::kWarning : LogLevel::kInfo,
       slow ? "KV peer on this host is reached over TCP, not shared memory" : "KV peer connected",
       {{"peer", peer.id.value()},
        {"host", peer.address.host},
-       {"transport", over_lane ? "shm" : "tcp"}});
+       {"transport", over_shm ? "shm" : "tcp"}});
   for (std::unique_ptr<SendRequest>& request : std::exchange(peer.waiting, {})) {
-    StartSend(std::move(request), over_lane);
+    StartSend(std::move(request), over_shm);
   }
 }
 
@@ -235,31 +235,31 @@ void UcxTransport::Lose(Peer& peer, const absl::Status& why, bool silent) {
   }
 }
 
-bool UcxTransport::EndLane(Peer& peer) {
-  if (peer.lane == nullptr) return true;
-  Lane& lane = *peer.lane;
-  lane.endpoint.StartClose();
-  const bool closed = lane.endpoint.Closed() && lane.sends.empty() && lane.receives.empty();
-  if (!closed && RealClock().Now() < peer.lost_at + kLaneCloseMax) return false;
-  DestroyLane(peer);
+bool UcxTransport::EndShmEndpoint(Peer& peer) {
+  if (peer.shm == nullptr) return true;
+  ShmEndpoint& shm = *peer.shm;
+  shm.endpoint.StartClose();
+  const bool closed = shm.endpoint.Closed() && shm.sends.empty() && shm.receives.empty();
+  if (!closed && RealClock().Now() < peer.lost_at + kShmCloseMax) return false;
+  DestroyShmEndpoint(peer);
   return true;
 }
 
 // Without its worker nobody reads the queue, and bytes land only when this process takes them from
 // there; what is to be sent was copied into the other side's queue, or never will be. So nothing
 // is in flight afterwards, whatever UCX has called back.
-void UcxTransport::DestroyLane(Peer& peer) {
-  Lane& lane = *peer.lane;
-  lanes_.erase(std::find(lanes_.begin(), lanes_.end(), &peer));
-  lane.worker.reset();
+void UcxTransport::DestroyShmEndpoint(Peer& peer) {
+  ShmEndpoint& shm = *peer.shm;
+  shm_peers_.erase(std::find(shm_peers_.begin(), shm_peers_.end(), &peer));
+  shm.worker.reset();
   const absl::Status cancelled = absl::CancelledError("the connection was closed");
-  for (SendRequest* send : std::exchange(lane.sends, {})) {
+  for (SendRequest* send : std::exchange(shm.sends, {})) {
     FinishSend(std::unique_ptr<SendRequest>(send), cancelled);
   }
-  for (ReceiveRequest* receive : std::exchange(lane.receives, {})) {
+  for (ReceiveRequest* receive : std::exchange(shm.receives, {})) {
     FinishReceive(std::unique_ptr<ReceiveRequest>(receive), cancelled);
   }
-  peer.lane.reset();
+  peer.shm.reset();
 }
 
 bool UcxTransport::Reap() {
@@ -273,8 +273,8 @@ bool UcxTransport::Reap() {
       continue;
     }
     peer.control.StartClose();
-    const bool lane_ended = EndLane(peer);
-    if (!peer.control.Closed() || !lane_ended || peer.sends_in_flight > 0 ||
+    const bool shm_ended = EndShmEndpoint(peer);
+    if (!peer.control.Closed() || !shm_ended || peer.sends_in_flight > 0 ||
         peer.receives_in_flight > 0) {
       peers_changed_ = true;  // look again after the next progress
       ++it;

@@ -53,12 +53,12 @@ ucs_status_t UcxTransport::OnControlMessage(void* transport, const void* header,
   return UCS_OK;
 }
 
-ucs_status_t UcxTransport::OnLaneMessage(void* peer, const void* header, size_t header_bytes,
-                                         void* data, size_t data_bytes,
-                                         const ucp_am_recv_param_t* param) {
+ucs_status_t UcxTransport::OnShmMessage(void* peer, const void* header, size_t header_bytes,
+                                        void* data, size_t data_bytes,
+                                        const ucp_am_recv_param_t* param) {
   Peer& lane_of = *static_cast<Peer*>(peer);
   lane_of.transport->Receive(
-      {.worker = lane_of.lane->worker.get(),
+      {.worker = lane_of.shm->worker.get(),
        .lane_of = &lane_of,
        .header = absl::string_view(static_cast<const char*>(header), header_bytes),
        .data = data,
@@ -161,7 +161,7 @@ void UcxTransport::LandRendezvous(Peer& peer, uint64_t receive_id, const Scatter
   auto request = std::make_unique<ReceiveRequest>();
   request->transport = this;
   request->peer = &peer;
-  request->over_lane = message.lane_of != nullptr;
+  request->over_shm = message.lane_of != nullptr;
   request->id = receive_id;
   request->began = RealClock().Now();
   for (const absl::Span<std::byte> piece : place) {
@@ -184,7 +184,7 @@ void UcxTransport::LandRendezvous(Peer& peer, uint64_t receive_id, const Scatter
     count = request->pieces.size();
   }
   ++peer.receives_in_flight;
-  if (request->over_lane) peer.lane->receives.insert(request.get());
+  if (request->over_shm) peer.shm->receives.insert(request.get());
   ReceiveRequest* in_flight = request.release();  // OnReceiveDone takes it back
   const ucs_status_ptr_t result =
       ucp_am_recv_data_nbx(message.worker->handle(), message.data, buffer, count, &param);
@@ -197,7 +197,7 @@ void UcxTransport::OnReceiveDone(void* request, ucs_status_t status, size_t byte
   std::unique_ptr<ReceiveRequest> receive(static_cast<ReceiveRequest*>(user_data));
   if (request != nullptr) ucp_request_free(request);
   UcxTransport* transport = receive->transport;
-  if (receive->over_lane) receive->peer->lane->receives.erase(receive.get());
+  if (receive->over_shm) receive->peer->shm->receives.erase(receive.get());
   absl::Status result;
   if (status != UCS_OK) {
     result = UcxError("receive", status);

@@ -63,7 +63,7 @@ absl::Status UcxTransport::Start() {
                             .takes_shm = shm_context_ != nullptr,
                             .host = options_.host,
                             .worker_address = control_->address(),
-                            .lane_address = ""};
+                            .shm_address = ""};
   address_ = own_address_.Serialize(options_.fleet_secret);
   return absl::OkStatus();
 }
@@ -81,7 +81,7 @@ UcxTransport::~UcxTransport() {
   }
   // UCX gives up what it kept; its callbacks use the peers and this.
   for (auto& [id, peer] : peers_) {
-    if (peer->lane != nullptr) DestroyLane(*peer);
+    if (peer->shm != nullptr) DestroyShmEndpoint(*peer);
   }
   control_.reset();
 }
@@ -113,13 +113,13 @@ void UcxTransport::Send(PeerId peer, const v1::KvFrame& frame, GatherList payloa
   if (to.state != Peer::State::kOpen) {
     to.waiting.push_back(std::move(request));
   } else {
-    StartSend(std::move(request), to.over_lane);
+    StartSend(std::move(request), to.over_shm);
   }
 }
 
-void UcxTransport::StartSend(std::unique_ptr<SendRequest> request, bool over_lane) {
+void UcxTransport::StartSend(std::unique_ptr<SendRequest> request, bool over_shm) {
   request->transport = this;
-  request->over_lane = over_lane;
+  request->over_shm = over_shm;
   Peer& peer = *request->peer;
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
@@ -139,10 +139,10 @@ void UcxTransport::StartSend(std::unique_ptr<SendRequest> request, bool over_lan
     count = request->pieces.size();
   }
   ++peer.sends_in_flight;
-  if (over_lane) peer.lane->sends.insert(request.get());
+  if (over_shm) peer.shm->sends.insert(request.get());
   SendRequest* in_flight = request.release();  // OnSendDone takes it back
   const ucs_status_ptr_t result =
-      ucp_am_send_nbx((over_lane ? peer.lane->endpoint : peer.control).handle(),
+      ucp_am_send_nbx((over_shm ? peer.shm->endpoint : peer.control).handle(),
                       static_cast<unsigned>(MessageKind::kFrame), in_flight->header.data(),
                       in_flight->header.size(), buffer, count, &param);
   if (UCS_PTR_IS_PTR(result)) return;
@@ -153,7 +153,7 @@ void UcxTransport::OnSendDone(void* request, ucs_status_t status, void* user_dat
   std::unique_ptr<SendRequest> send(static_cast<SendRequest*>(user_data));
   if (request != nullptr) ucp_request_free(request);
   UcxTransport* transport = send->transport;
-  if (send->over_lane) send->peer->lane->sends.erase(send.get());
+  if (send->over_shm) send->peer->shm->sends.erase(send.get());
   absl::Status result;
   if (status == UCS_ERR_CANCELED) {
     result = absl::CancelledError("the connection was closed");
@@ -202,9 +202,9 @@ bool UcxTransport::Progress() {
   // After a sleep UCX is called more often than it has work: it looks for dead peers on every 32nd
   // call only. Lanes need no such look: the death of their peers breaks the control connection.
   bool moved = ProgressWorker(*control_, std::exchange(waited_, false) ? kCallsToKeepalive : 1);
-  // A greeting may add a lane meanwhile, nothing takes one away before Reap.
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    moved = ProgressWorker(*lanes_[i]->lane->worker, 1) || moved;
+  // A greeting may add a shm meanwhile, nothing takes one away before Reap.
+  for (size_t i = 0; i < shm_peers_.size(); ++i) {
+    moved = ProgressWorker(*shm_peers_[i]->shm->worker, 1) || moved;
   }
   return Reap() || moved;
 }
@@ -213,12 +213,12 @@ void UcxTransport::Wait(absl::Duration timeout) {
   if (!finished_sends_.empty()) return;
   waited_ = true;
   std::vector<int> fds;
-  fds.reserve(lanes_.size() + 1);
+  fds.reserve(shm_peers_.size() + 1);
   if (!control_->Arm()) return;
   fds.push_back(control_->fd());
-  for (const Peer* peer : lanes_) {
-    if (!peer->lane->worker->Arm()) return;
-    fds.push_back(peer->lane->worker->fd());
+  for (const Peer* peer : shm_peers_) {
+    if (!peer->shm->worker->Arm()) return;
+    fds.push_back(peer->shm->worker->fd());
   }
   wake_event_->Wait(fds, peers_changed_ ? std::min(timeout, absl::Milliseconds(1)) : timeout);
 }
@@ -226,7 +226,7 @@ void UcxTransport::Wait(absl::Duration timeout) {
 std::string UcxTransport::TransportName(PeerId peer) const {
   const auto it = peers_.find(peer);
   if (it == peers_.end() || it->second->state != Peer::State::kOpen) return "unknown";
-  return absl::StrCat(it->second->over_lane ? "shm" : "tcp",
+  return absl::StrCat(it->second->over_shm ? "shm" : "tcp",
                       options_.device == nullptr ? "" : "+device");
 }
 

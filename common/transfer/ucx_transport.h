@@ -24,7 +24,7 @@ struct UcxOptions {
   // (common/transfer/ucx_socket_guard.h).
   std::string fleet_secret;
   // Payloads lie in its slots, which UCX reads and writes itself: CUDA memory, by a UCX that knows
-  // it. Null: in host memory. Shared with a LinkTransport where one lies on top.
+  // it. Null: in host memory. Shared with a NcclTransport where one lies on top.
   std::shared_ptr<DevicePayloads> device;
 };
 

@@ -1,20 +1,20 @@
 // The inside of the UCX transport: its peers and the requests in UCX's hands.
 //
-// Control and lanes. The control worker speaks TCP. Frames between processes of one host go over a
-// lane: a worker for shared memory on each side that only this one peer writes to. One worker for
-// all would not do: its peers write into one queue, where a peer that is killed between taking a
-// slot and filling it leaves a slot that never fills, and no message behind it is ever seen. A lane
-// goes with its peer.
+// Control and shm endpoints. The control worker speaks TCP. Frames between processes of one host go
+// over a shm: a worker for shared memory on each side that only this one peer writes to. One worker
+// for all would not do: its peers write into one queue, where a peer that is killed between taking
+// a slot and filling it leaves a slot that never fills, and no message behind it is ever seen. A
+// shm goes with its peer.
 //
 // Greetings. A transport knows its peers by `origin`, a number each draws at its start and puts
 // before every message. Who connects sends HELLO first: its address and the connection's number;
 // the other side makes an endpoint of its own to that address, with an error handler, so that both
 // sides notice a loss. BYE ends a connection on purpose. A HELLO with a new number from a known
-// origin means that the peer gave the old connection up. To set up a lane:
+// origin means that the peer gave the old connection up. To set up a shm:
 //
-//   HELLO with A's lane ─control─▶  B opens a lane to it
-//   A opens a lane too  ◀─control─ WELCOME with B's lane, or without: then frames go over TCP
-//   READY ─────────────────lane──▶  frames may go both ways (over control: A fell back to TCP)
+//   HELLO with A's shm ─control─▶  B opens a shm to it
+//   A opens a shm too  ◀─control─ WELCOME with B's shm, or without: then frames go over TCP
+//   READY ─────────────────shm──▶  frames may go both ways (over control: A fell back to TCP)
 //
 // Frames sent before that wait here. When both sides greet at once, the smaller origin's counts.
 //
@@ -69,7 +69,7 @@ class UcxTransport final : public KvTransport {
 
   struct SendRequest;
   struct ReceiveRequest;
-  struct Lane {
+  struct ShmEndpoint {
     std::unique_ptr<UcxWorker> worker;
     UcxEndpoint endpoint;
     // In UCX's hands, to be ended here when UCX does not.
@@ -79,7 +79,7 @@ class UcxTransport final : public KvTransport {
     absl::flat_hash_set<ReceiveRequest*> receives;
   };
   struct Peer {
-    // kGreeted: this side's HELLO offered a lane. kWelcomed: this side's WELCOME did.
+    // kGreeted: this side's HELLO offered a shm. kWelcomed: this side's WELCOME did.
     enum class State { kGreeted, kWelcomed, kOpen };
 
     UcxTransport* transport = nullptr;  // for UCX's callbacks
@@ -89,8 +89,8 @@ class UcxTransport final : public KvTransport {
     uint64_t remote_connection = 0;  // of the greeting last seen from the other side
     State state = State::kOpen;
     UcxEndpoint control;
-    std::unique_ptr<Lane> lane;
-    bool over_lane = false;                             // once open: frames go over the lane
+    std::unique_ptr<ShmEndpoint> shm;
+    bool over_shm = false;                              // once open: frames go over the shm
     std::vector<std::unique_ptr<SendRequest>> waiting;  // until it is open
     bool lost = false;  // no longer usable; ends when nothing is in flight
     absl::Time lost_at;
@@ -102,7 +102,7 @@ class UcxTransport final : public KvTransport {
   struct SendRequest {
     UcxTransport* transport = nullptr;
     Peer* peer = nullptr;  // null when it was gone already
-    bool over_lane = false;
+    bool over_shm = false;
     std::string header;
     std::vector<ucp_dt_iov_t> pieces;
     ucs_memory_type_t memory = UCS_MEMORY_TYPE_HOST;
@@ -112,7 +112,7 @@ class UcxTransport final : public KvTransport {
   struct ReceiveRequest {
     UcxTransport* transport = nullptr;
     Peer* peer = nullptr;
-    bool over_lane = false;
+    bool over_shm = false;
     uint64_t id = 0;
     absl::Time began;
     std::vector<ucp_dt_iov_t> pieces;
@@ -131,32 +131,32 @@ class UcxTransport final : public KvTransport {
   static ucs_status_t OnControlMessage(void* transport, const void* header, size_t header_bytes,
                                        void* data, size_t data_bytes,
                                        const ucp_am_recv_param_t* param);
-  static ucs_status_t OnLaneMessage(void* peer, const void* header, size_t header_bytes, void* data,
-                                    size_t data_bytes, const ucp_am_recv_param_t* param);
+  static ucs_status_t OnShmMessage(void* peer, const void* header, size_t header_bytes, void* data,
+                                   size_t data_bytes, const ucp_am_recv_param_t* param);
   static void OnSendDone(void* request, ucs_status_t status, void* user_data);
   static void OnReceiveDone(void* request, ucs_status_t status, size_t bytes, void* user_data);
   static void OnEndpointError(void* peer, ucp_ep_h endpoint, ucs_status_t status);
 
-  // ucx_connect.cc: greetings, lanes and endings
+  // ucx_connect.cc: greetings, shm endpoints and endings
   Peer* AddPeer(const UcxAddress& address);
-  absl::Status AddLane(Peer& peer);
-  absl::Status OpenLane(Peer& peer, const std::string& lane_address);
+  absl::Status AddShmEndpoint(Peer& peer);
+  absl::Status OpenShmEndpoint(Peer& peer, const std::string& shm_address);
   bool SharesMemory(const UcxAddress& address) const;
   bool MayUseTcp(const UcxAddress& address) const;
-  void Greet(Peer& peer, MessageKind kind, bool offer_lane = false);
+  void Greet(Peer& peer, MessageKind kind, bool offer_shm = false);
   void OnHello(uint64_t origin, uint64_t connection, absl::string_view address);
-  void Accept(Peer& peer, const std::string& lane_address);
+  void Accept(Peer& peer, const std::string& shm_address);
   void OnWelcome(Peer& peer, uint64_t connection, absl::string_view address);
-  void OnReady(Peer& peer, bool over_lane);
+  void OnReady(Peer& peer, bool over_shm);
   void Lose(Peer& peer, const absl::Status& why, bool silent);
-  // Whether nothing of the lane is in flight any more; ends what UCX does not end in time.
-  bool EndLane(Peer& peer);
-  void DestroyLane(Peer& peer);
+  // Whether nothing of the shm is in flight any more; ends what UCX does not end in time.
+  bool EndShmEndpoint(Peer& peer);
+  void DestroyShmEndpoint(Peer& peer);
   // Moves endings on: closes lost endpoints, runs completions, ends peers with nothing in flight.
   bool Reap();
 
   // ucx_transport.cc: sending and progress
-  void StartSend(std::unique_ptr<SendRequest> request, bool over_lane);
+  void StartSend(std::unique_ptr<SendRequest> request, bool over_shm);
   void FinishSend(std::unique_ptr<SendRequest> request, const absl::Status& status);
   bool RunCompletions();
   bool ProgressWorker(UcxWorker& worker, int idle_calls_max);
@@ -195,8 +195,8 @@ class UcxTransport final : public KvTransport {
   // Bound: kPeersMax (4,096).
   absl::btree_map<PeerId, std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<uint64_t, Peer*> by_origin_;
-  // Bound: kLanesMax (64), others use the shared worker.
-  std::vector<Peer*> lanes_;  // peers that have a lane, whose worker is progressed
+  // Bound: kShmEndpointsMax (64), others use the shared worker.
+  std::vector<Peer*> shm_peers_;  // peers that have a shm, whose worker is progressed
   // Bound: the sends in flight, emptied each round.
   std::vector<std::unique_ptr<SendRequest>> finished_sends_;
   bool peers_changed_ = false;

@@ -7,7 +7,7 @@ namespace tandem::decode_node {
 void DecodeCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
   const auto it = legs_.find(node::LegKey(router, command.leg()));
   if (TANDEM_MUTATED(kAbortIgnored)) return;
-  kept_.Abort(router, command);
+  retained_.Abort(router, command);
   if (it == legs_.end() || command.leg().attempt() < it->second.wire.attempt()) return;
   End(it, command.reason());
 }

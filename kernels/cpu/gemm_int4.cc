@@ -14,12 +14,12 @@
 // come with sixteen of them above.
 #include "kernels/cpu/gemm_int4.h"
 
+#include "kernels/api/int4_group.h"
 #include "kernels/api/require.h"
 #include "kernels/cpu/gemm_epilogue.h"
 #include "kernels/cpu/gemm_plan.h"
 #include "kernels/cpu/int8_rows.h"
 #include "kernels/cpu/panel_rows.h"
-#include "kernels/int4_group.h"
 
 namespace tandem::kernels::TANDEM_ISA {
 namespace {

@@ -4,7 +4,7 @@
 // stores before them, of a configuration even, may be left out. No compiler here touches tiles by
 // itself, so they need no clobbers.
 // REQUIRES: the processor has AMX-TILE, AMX-BF16 and AMX-INT8, and the system granted the process
-// the state (kernels/amx_detection.h).
+// the state (kernels/dispatch/amx_detection.h).
 #pragma once
 
 namespace tandem::kernels::TANDEM_ISA {

@@ -149,7 +149,7 @@ void RunGroup(const PartitionGroup& group) {
 
 template <typename T>
 void Run(const PartitionGroup& group) {
-  static constexpr void (*kRun[])(const PartitionGroup&) = {
+  static constexpr void (*kStartDecode[])(const PartitionGroup&) = {
     RunGroup<1, T>,
     RunGroup<2, T>,
     RunGroup<3, T>,
@@ -165,7 +165,7 @@ void Run(const PartitionGroup& group) {
     RunGroup<12, T>,
 #endif
   };
-  kRun[group.size - 1](group);
+  kStartDecode[group.size - 1](group);
 }
 
 }  // namespace

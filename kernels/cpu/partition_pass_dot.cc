@@ -223,10 +223,10 @@ void RunGroup(const PartitionGroup& group) {
 }  // namespace
 
 void RunPartitionGroupDot(const PartitionGroup& group) {
-  static constexpr void (*kRun[])(const PartitionGroup&) = {
+  static constexpr void (*kStartDecode[])(const PartitionGroup&) = {
       RunGroup<1>, RunGroup<2>, RunGroup<3>, RunGroup<4>,  RunGroup<5>,  RunGroup<6>,
       RunGroup<7>, RunGroup<8>, RunGroup<9>, RunGroup<10>, RunGroup<11>, RunGroup<12>};
-  kRun[group.size - 1](group);
+  kStartDecode[group.size - 1](group);
 }
 
 }  // namespace tandem::kernels::TANDEM_ISA

@@ -204,7 +204,7 @@ void RunGroup(const PartitionGroup& group) {
 }  // namespace
 
 void RunPartitionGroupInt8(const PartitionGroup& group) {
-  static constexpr void (*kRun[])(const PartitionGroup&) = {
+  static constexpr void (*kStartDecode[])(const PartitionGroup&) = {
     RunGroup<1>,
     RunGroup<2>,
     RunGroup<3>,
@@ -220,7 +220,7 @@ void RunPartitionGroupInt8(const PartitionGroup& group) {
     RunGroup<12>,
 #endif
   };
-  kRun[group.size - 1](group);
+  kStartDecode[group.size - 1](group);
 }
 
 }  // namespace tandem::kernels::TANDEM_ISA

@@ -1,4 +1,4 @@
-// XXH3-64 of ranges in device memory, the checksum that the hand-off's payloads carry: the value
+// XXH3-64 of ranges in device memory, the checksum that the KV transfer's payloads carry: the value
 // that the host's library gives, to the bit, without the bytes passing the host.
 //
 // XXH3 keeps eight sums of 64 bits. Blocks of 1024 bytes are sixteen stripes of eight words; a word

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/int4_group.h"
+#include "kernels/api/int4_group.h"
 #include "kernels/ref/ops.h"
 
 namespace tandem::kernels::ref {

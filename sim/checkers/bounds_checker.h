@@ -4,10 +4,10 @@
 
 #include <string>
 
-#include "common/transfer/handoff.h"
-#include "router/pipeline/router_core_impl.h"
-#include "sim/schedule.h"
-#include "sim/violations.h"
+#include "common/transfer/kv_transfer.h"
+#include "router/core/router_core_impl.h"
+#include "sim/world/schedule.h"
+#include "sim/world/violations.h"
 
 namespace tandem::sim {
 

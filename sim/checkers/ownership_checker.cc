@@ -231,8 +231,8 @@ void OwnershipChecker::OnLoad(const v1::NodeLoad& load) {
                          load.blocks_total()));
 }
 
-HandoffStates OwnershipChecker::states() const {
-  HandoffStates states;
+KvTransferStates OwnershipChecker::states() const {
+  KvTransferStates states;
   for (const auto& [id, lease] : leases_) {
     if (lease.closed)
       ++states.draining;

@@ -17,15 +17,15 @@
 #include <vector>
 
 #include "common/engine/engine.h"
-#include "common/transfer/handoff.h"
-#include "sim/violations.h"
-#include "sim/virtual_network.h"
+#include "common/transfer/kv_transfer.h"
+#include "sim/world/violations.h"
+#include "sim/world/virtual_network.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::sim {
 
 // How many leases and exports are in each state.
-struct HandoffStates {
+struct KvTransferStates {
   int64_t reserved = 0, filling = 0, draining = 0;
   int64_t planned = 0, pushing = 0, finished = 0, cancelled = 0;
 };
@@ -47,7 +47,7 @@ class OwnershipChecker final : public LandingObserver {
   void OnLanding(uint64_t receive_id, bool intact) override;
   void OnReceiveEnded(uint64_t receive_id) override;
 
-  HandoffStates states() const;
+  KvTransferStates states() const;
 
  private:
   struct Lease {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/violations.h"
+#include "sim/world/violations.h"
 
 namespace tandem::sim {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "common/node/node_core.h"
-#include "common/transfer/handoff.h"
-#include "router/pipeline/router_core_impl.h"
-#include "sim/violations.h"
+#include "common/transfer/kv_transfer.h"
+#include "router/core/router_core_impl.h"
+#include "sim/world/violations.h"
 
 namespace tandem::sim {
 

@@ -5,10 +5,11 @@
 namespace tandem::sim {
 
 void SaltChecker::OnCommand(const v1::NodeCommand& command) {
-  const bool run = command.has_run();
+  const bool run = command.has_start_decode();
   if (!run && !command.has_prefill()) return;
-  const v1::Leg& leg = run ? command.run().leg() : command.prefill().leg();
-  const v1::SequenceSpec& sequence = run ? command.run().sequence() : command.prefill().sequence();
+  const v1::Leg& leg = run ? command.start_decode().leg() : command.prefill().leg();
+  const v1::SequenceSpec& sequence =
+      run ? command.start_decode().sequence() : command.prefill().sequence();
   salt_of_[leg.request_id()] = sequence.cache_salt();
   ++served_[sequence.cache_salt()][leg.request_id()];
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/ids.h"
-#include "sim/violations.h"
+#include "sim/world/violations.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::sim {

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "sim/oracle.h"
-#include "sim/violations.h"
+#include "sim/world/oracle.h"
+#include "sim/world/violations.h"
 
 namespace tandem::sim {
 

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <string>
 
-#include "router/http/api_request.h"
-#include "router/http/request_reader.h"
-#include "router/http/response_request.h"
-#include "router/pipeline/trace_parent.h"
+#include "router/front_end/http/api_request.h"
+#include "router/front_end/http/request_reader.h"
+#include "router/front_end/http/response_request.h"
+#include "router/front_end/trace_parent.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 
 #include "common/telemetry/log.h"
 #include "common/transfer/frame_auth.h"
-#include "common/transfer/handoff_endpoint.h"
+#include "common/transfer/kv_transfer_endpoint.h"
 
 namespace tandem::transfer {
 namespace {
@@ -43,9 +43,9 @@ void Run(const uint8_t* data, size_t size) {
   SetLogLevel(LogLevel::kError);  // rejected frames are what this is about
   const auto arena = *kv::BlockArena::Create({2, 16, 16}, 4);
   SilentTransport transport;
-  HandoffOptions options;
+  KvTransferOptions options;
   options.incarnation = Incarnation(1);
-  const auto endpoint = HandoffEndpoint::Create(options, *arena, transport);
+  const auto endpoint = KvTransferEndpoint::Create(options, *arena, transport);
   const FrameAuth auth("");
   absl::Time now = absl::UnixEpoch();
   const absl::Time deadline = now + absl::Seconds(1);

@@ -7,7 +7,7 @@
 #include <deque>
 #include <map>
 
-#include "common/engine/hash_engine.h"
+#include "common/engine/hash/hash_engine.h"
 #include "common/telemetry/log.h"
 #include "decode_node/decode_core.h"
 #include "fuzz_random.h"
@@ -25,7 +25,7 @@ constexpr uint64_t kRouters = 2;
   std::abort();
 }
 
-// Answers a core's commands as the contract of common/transfer/handoff.h has it, when and how
+// Answers a core's commands as the contract of common/transfer/kv_transfer.h has it, when and how
 // choices say.
 class ChoosingKvPlane {
  public:
@@ -200,7 +200,7 @@ class Driver {
       case 2:
         if (random_.Below(8) != 0) return;
         core_->BeginDrain(now_, absl::Seconds(1));
-        return core_->HandOver(now_, absl::Seconds(1));
+        return core_->StartMigration(now_, absl::Seconds(1));
       default:
         return core_->OnTick(now_);
     }

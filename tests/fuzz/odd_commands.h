@@ -21,7 +21,7 @@ class OddCommands {
       case 0:
       case 1:
       case 2:
-        SetRun(*command.mutable_run());
+        SetRun(*command.mutable_start_decode());
         break;
       case 3:
       case 4:
@@ -80,7 +80,7 @@ class OddCommands {
     sequence.set_priority(Int(3));
     if (random_.Below(6) == 0) sequence.set_prompt_logprobs(Int(3));
   }
-  void SetRun(v1::Run& run) {
+  void SetRun(v1::StartDecode& run) {
     SetLeg(*run.mutable_leg());
     SetSequence(*run.mutable_sequence());
     run.set_local_prefill_tokens_max(random_.Below(2) == 0 ? -1 : Int(40));

@@ -11,7 +11,7 @@
 #include "common/telemetry/log.h"
 #include "fuzz_random.h"
 #include "odd_commands.h"
-#include "router/pipeline/router_core_impl.h"
+#include "router/core/router_core_impl.h"
 
 namespace tandem::router {
 namespace {
@@ -268,7 +268,7 @@ void Driver::Take() {
   const RouterActions actions = core_.TakeActions();
   for (const auto& [key, command] : actions.commands) {
     if (nodes_.count(key.value()) == 0) Die("a command to a node that is gone");
-    if (command.has_run()) legs_[key.value()].push_back(command.run().leg());
+    if (command.has_start_decode()) legs_[key.value()].push_back(command.start_decode().leg());
     if (command.has_prefill()) legs_[key.value()].push_back(command.prefill().leg());
   }
   for (const auto& [id, event] : actions.client_events) {

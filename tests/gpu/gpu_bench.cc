@@ -201,7 +201,7 @@ class Bench {
                 length, ms * 1e3, rate / 1e6, 100 * rate / copy_bytes_per_ms_);
   }
 
-  // Blocks of 128 KiB, as many as a stage of the hand-off's copies holds.
+  // Blocks of 128 KiB, as many as a stage of the KV transfer's copies holds.
   void MeasureChecksum() {
     const int64_t bytes = 128 << 10, count = 64;
     const DeviceBuffer data = RandomBf16(static_cast<size_t>(bytes * count / 2));

@@ -1,4 +1,4 @@
-// Blocks in the memory of an emulated device, for a side of a HandoffWorld. Thread safety: none.
+// Blocks in the memory of an emulated device, for a side of a KvTransferWorld. Thread safety: none.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 #include "common/base/check.h"
 #include "kernels/cuda/emulator/emulated_device.h"
-#include "tests/testing/handoff_side.h"
+#include "tests/testing/kv_transfer_side.h"
 
 namespace tandem::testing {
 
@@ -31,9 +31,10 @@ struct EmulatedMemory {
 };
 
 // `memory` outlives what it is given to by sharing.
-inline HandoffMemory NewDeviceMemory(const std::shared_ptr<EmulatedMemory>& memory,
-                                     kv::BlockArena& arena,
-                                     const transfer::DevicePayloadOptions& options, bool staged) {
+inline KvTransferMemory NewDeviceMemory(const std::shared_ptr<EmulatedMemory>& memory,
+                                        kv::BlockArena& arena,
+                                        const transfer::DevicePayloadOptions& options,
+                                        bool staged) {
   auto payloads = transfer::DevicePayloads::Create(options, memory->blocks, arena);
   TANDEM_CHECK(payloads.ok(), payloads.status().ToString());
   return {memory, *std::move(payloads), memory->blocks.regions, staged};

@@ -1,6 +1,6 @@
-// A virtual network of KvTransports for tests of the hand-off: one thread, steps instead of time,
-// every choice from one seed. Frames are delayed (so reordered), dropped, duplicated and damaged;
-// payloads land some steps after their headers; connections break. Thread safety: none.
+// A virtual network of KvTransports for tests of the KV transfer: one thread, steps instead of
+// time, every choice from one seed. Frames are delayed (so reordered), dropped, duplicated and
+// damaged; payloads land some steps after their headers; connections break. Thread safety: none.
 #pragma once
 
 #include <algorithm>

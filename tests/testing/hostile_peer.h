@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/transfer/frame_auth.h"
-#include "tests/testing/handoff_world.h"
 #include "tests/testing/hostile_frames.h"
+#include "tests/testing/kv_transfer_world.h"
 
 namespace tandem::testing {
 
@@ -19,7 +19,7 @@ class HostilePeer final : public transfer::KvTransport::Listener {
   HostilePeer(FaultyNetwork& network, std::unique_ptr<Random> random, const char* secret)
       : random_(std::move(random)),
         auth_(secret != nullptr ? secret : "a guess"),
-        frames_(*random_, secret != nullptr, static_cast<uint64_t>(HandoffSide::kCellBytes),
+        frames_(*random_, secret != nullptr, static_cast<uint64_t>(KvTransferSide::kCellBytes),
                 garbage_.size()),
         transport_(network.NewTransport()) {
     transport_->SetListener(this);
@@ -27,9 +27,9 @@ class HostilePeer final : public transfer::KvTransport::Listener {
   ~HostilePeer() override { transport_->SetListener(nullptr); }
 
   // Up to `frames_max` frames to any node of `world`.
-  void Attack(HandoffWorld& world, uint64_t frames_max) {
+  void Attack(KvTransferWorld& world, uint64_t frames_max) {
     for (uint64_t n = random_->Below(frames_max + 1); n > 0; --n) {
-      const HandoffSide& victim = *world.sides()[random_->Below(world.sides().size())];
+      const KvTransferSide& victim = *world.sides()[random_->Below(world.sides().size())];
       const auto peer = transport_->Connect(
           {NodeId("victim"), victim.incarnation, victim.transport->address(), "host"});
       if (!peer.ok()) continue;

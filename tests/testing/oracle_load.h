@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "common/engine/hash_engine.h"
+#include "common/engine/hash/hash_engine.h"
 #include "common/rpc/convert.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"

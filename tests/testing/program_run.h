@@ -17,7 +17,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "cli/child_process.h"
+#include "cli/cluster/child_process.h"
 
 namespace tandem::testing {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "cli/client.h"
+#include "cli/client/client.h"
 
 namespace tandem::testing {
 

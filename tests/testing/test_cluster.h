@@ -14,8 +14,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "cli/child_process.h"
-#include "cli/client.h"
+#include "cli/client/client.h"
+#include "cli/cluster/child_process.h"
 
 namespace tandem::testing {
 

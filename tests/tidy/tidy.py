@@ -53,7 +53,7 @@ ALLOWED = {
 EVERYTHING_BUT = {"sim": ["tests", "cli"], "cli": ["tests"], "tests": []}
 
 # Shells that own one of a node's named threads (docs/ARCHITECTURE.md, "Threads of a node"), and what may hang.
-THREAD_FILES = ("common/transfer/transfer_service.cc", "kernels/cuda/nccl/nccl_links.cu")
+THREAD_FILES = ("common/transfer/transfer_service.cc", "kernels/cuda/nccl/nccl_channels.cu")
 BANNED = [
     (r"(?<![\w.>])(?:std::)?(?:secure_)?getenv\s*\(|\benviron\b", "read the environment through common/config",
      ("common/config/", "tests/")),
@@ -75,7 +75,7 @@ OWNED_NEW = re.compile(r"(?:unique_ptr|shared_ptr|WrapUnique)\b\s*(?:<[^;]*>)?\s
                        r"\bstatic\b[^;]*=\s*\*?\s*new\b")
 IFDEF = r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*\b"
 BACKEND_IFDEF = re.compile(IFDEF + r"(?:TANDEM_(?:HAVE_|USE_|WITH_)?(?:CUDA|NCCL|AMX|AVX\w*)|__CUDACC__|__CUDA_ARCH__)\b")
-IFDEF_FILES = ("kernels/dispatch.cc",)
+IFDEF_FILES = ("kernels/dispatch/dispatch.cc",)
 # kernels/cpu is compiled once for each class of instruction sets and asks the compiler which one it is.
 ISA_IFDEF = re.compile(IFDEF + r"(?:__AVX\w*|__AMX\w*|__FMA__)\b")
 
@@ -201,7 +201,7 @@ def check_ifdefs(path, code):
         return
     for number, line in enumerate(code.splitlines(), 1):
         if BACKEND_IFDEF.match(line) or (ISA_IFDEF.match(line) and not path.startswith("kernels/cpu/")):
-            yield Finding(path, number, "ifdef", "choose backends in kernels/dispatch.cc only")
+            yield Finding(path, number, "ifdef", "choose backends in kernels/dispatch/dispatch.cc only")
 
 
 def check_guard(path, code):

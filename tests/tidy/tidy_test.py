@@ -124,7 +124,7 @@ class TidyTest(unittest.TestCase):
     def test_backend_ifdefs(self):
         for line in ["#ifdef TANDEM_CUDA", "#if defined(TANDEM_HAVE_NCCL)", "# ifdef __CUDACC__", "#if __AVX512F__"]:
             self.assertEqual(self.found("common/kv/a.cc", f"\n{line}\n#endif\n", "ifdef"), [2], line)
-        self.assertEqual(self.found("kernels/dispatch.cc", "#ifdef TANDEM_CUDA\n#endif\n", "ifdef"), [])
+        self.assertEqual(self.found("kernels/dispatch/dispatch.cc", "#ifdef TANDEM_CUDA\n#endif\n", "ifdef"), [])
         self.assertEqual(self.found("kernels/cpu/a.cc", "#ifdef __AVX512F__\n#endif\n", "ifdef"), [])
         self.assertEqual(self.found("kernels/cpu/a.cc", "#ifdef TANDEM_CUDA\n#endif\n", "ifdef"), [1])
 

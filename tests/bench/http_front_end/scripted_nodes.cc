@@ -80,9 +80,9 @@ void ScriptedNodes::OnMessage(rpc::FleetClient& client, uint64_t connection,
   v1::NodeMessage reply;
   std::vector<std::string> answered;
   for (const v1::NodeCommand& command : message.commands()) {
-    if (command.has_run()) {
-      OnRun(command.run(), reply);
-      answered.push_back(command.run().leg().request_id());
+    if (command.has_start_decode()) {
+      OnRun(command.start_decode(), reply);
+      answered.push_back(command.start_decode().leg().request_id());
     }
     if (command.has_prefill()) {
       OnPrefill(command.prefill(), reply);
@@ -109,7 +109,7 @@ absl::Duration ScriptedNodes::TakeHeld(const std::string& request_id) {
   return held;
 }
 
-void ScriptedNodes::OnRun(const v1::Run& run, v1::NodeMessage& reply) {
+void ScriptedNodes::OnRun(const v1::StartDecode& run, v1::NodeMessage& reply) {
   const uint64_t lease = next_lease_++;
   Running& running = running_[lease];
   running.leg = run.leg();

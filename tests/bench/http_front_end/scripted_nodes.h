@@ -69,7 +69,8 @@ class ScriptedNodes final : public rpc::FleetClient::Listener {
   Node& NodeOf(const rpc::FleetClient& client) {
     return &client == decode_.client.get() ? decode_ : prefill_;
   }
-  void OnRun(const v1::Run& run, v1::NodeMessage& reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnRun(const v1::StartDecode& run, v1::NodeMessage& reply)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnPrefill(const v1::Prefill& prefill, v1::NodeMessage& reply)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Reports what `node` now keeps and no longer keeps.

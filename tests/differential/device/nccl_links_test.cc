@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/api/device.h"
-#include "kernels/api/pair_link.h"
+#include "kernels/api/pair_channel.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::kernels {
@@ -21,27 +21,28 @@ constexpr int kSlots = 3;
 constexpr size_t kSlotBytes = 1 << 20;
 
 // Moves both on until `done`; false after a minute or when one fails.
-bool MoveUntil(PairLink& a, PairLink& b, const std::function<bool()>& done) {
+bool MoveUntil(PairChannel& a, PairChannel& b, const std::function<bool()>& done) {
   const absl::Time end = absl::Now() + absl::Minutes(1);
   while (!done() && absl::Now() < end) {
-    if (a.Progress() == PairLink::State::kFailed) return false;
-    if (b.Progress() == PairLink::State::kFailed) return false;
+    if (a.Progress() == PairChannel::State::kFailed) return false;
+    if (b.Progress() == PairChannel::State::kFailed) return false;
   }
   return done();
 }
 
-TEST(NcclLinks, CarryPayloadsBetweenTwoGpus) {
+TEST(NcclChannels, CarryPayloadsBetweenTwoGpus) {
   if (CountCudaDevices() < 2) GTEST_SKIP() << "needs two GPUs: " << DescribeCuda();
-  ASSERT_OK_AND_ASSIGN(const auto senders, OpenNcclLinks(0, kSlots, kSlotBytes, SlotMemory::kHost));
+  ASSERT_OK_AND_ASSIGN(const auto senders,
+                       OpenNcclChannels(0, kSlots, kSlotBytes, SlotMemory::kHost));
   ASSERT_OK_AND_ASSIGN(const auto receivers,
-                       OpenNcclLinks(1, kSlots, kSlotBytes, SlotMemory::kHost));
+                       OpenNcclChannels(1, kSlots, kSlotBytes, SlotMemory::kHost));
   ASSERT_OK_AND_ASSIGN(const std::string id, senders->NewId());
-  ASSERT_OK_AND_ASSIGN(const auto sender, senders->Open(id, PairLinks::Side::kSender));
-  ASSERT_OK_AND_ASSIGN(const auto receiver, receivers->Open(id, PairLinks::Side::kReceiver));
+  ASSERT_OK_AND_ASSIGN(const auto sender, senders->Open(id, PairChannels::Side::kSender));
+  ASSERT_OK_AND_ASSIGN(const auto receiver, receivers->Open(id, PairChannels::Side::kReceiver));
   ASSERT_TRUE(MoveUntil(*sender, *receiver,
                         [&] {
-                          return sender->Progress() == PairLink::State::kOpen &&
-                                 receiver->Progress() == PairLink::State::kOpen;
+                          return sender->Progress() == PairChannel::State::kOpen &&
+                                 receiver->Progress() == PairChannel::State::kOpen;
                         }))
       << sender->status() << receiver->status();
   std::mt19937_64 random(std::random_device{}());
@@ -68,17 +69,18 @@ TEST(NcclLinks, CarryPayloadsBetweenTwoGpus) {
   }
 }
 
-TEST(NcclLinks, RefuseAnIdThatIsNone) {
+TEST(NcclChannels, RefuseAnIdThatIsNone) {
   if (CountCudaDevices() < 1) GTEST_SKIP() << "needs a GPU: " << DescribeCuda();
-  ASSERT_OK_AND_ASSIGN(const auto links, OpenNcclLinks(0, kSlots, kSlotBytes, SlotMemory::kHost));
-  const auto link = links->Open("short", PairLinks::Side::kReceiver);
+  ASSERT_OK_AND_ASSIGN(const auto links,
+                       OpenNcclChannels(0, kSlots, kSlotBytes, SlotMemory::kHost));
+  const auto link = links->Open("short", PairChannels::Side::kReceiver);
   EXPECT_EQ(link.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(link.status().message()), HasSubstr("5 bytes, expected 128"));
 }
 
-TEST(NcclLinks, SayWhyThereAreNone) {
+TEST(NcclChannels, SayWhyThereAreNone) {
   if (CountCudaDevices() > 0) GTEST_SKIP() << "this host has a GPU";
-  const absl::Status status = OpenNcclLinks(0, kSlots, kSlotBytes, SlotMemory::kHost).status();
+  const absl::Status status = OpenNcclChannels(0, kSlots, kSlotBytes, SlotMemory::kHost).status();
   EXPECT_THAT(std::string(status.message()),
               AnyOf(HasSubstr("NCCL needs CUDA device 0"), HasSubstr("this build has no NCCL")));
 }

@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "kernel_fixture.h"
-#include "kernels/amx_detection.h"
-#include "kernels/amx_self_check.h"
+#include "kernels/dispatch/amx_detection.h"
+#include "kernels/dispatch/amx_self_check.h"
 
 namespace tandem::kernels {
 namespace {

@@ -6,7 +6,7 @@
 // offsets are exact products.
 #include <functional>
 
-#include "kernels/int4_group.h"
+#include "kernels/api/int4_group.h"
 #include "whole_number_gemm.h"
 
 namespace tandem::kernels {

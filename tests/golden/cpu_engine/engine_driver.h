@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/engine/cpu_engine.h"
+#include "common/engine/cpu/cpu_engine.h"
 #include "common/model/checkpoint.h"
 #include "tests/testing/models.h"
 #include "tests/testing/status_matchers.h"

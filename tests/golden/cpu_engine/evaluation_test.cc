@@ -1,12 +1,12 @@
 // Goal: the accuracy figures are what they say. The fp32 model measured against itself loses
 // nothing; its perplexity is that of its own log-probabilities; rounding weights more coarsely
 // costs more; what cannot be measured is refused in words.
-#include "common/engine/evaluation.h"
+#include "cli/bench/evaluation.h"
 
 #include <cmath>
 #include <random>
 
-#include "common/engine/cpu_choices.h"
+#include "common/engine/cpu/cpu_choices.h"
 #include "tests/golden/cpu_engine/engine_driver.h"
 
 namespace tandem::engine {

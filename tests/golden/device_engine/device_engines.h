@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "common/engine/device_engine.h"
+#include "common/engine/device/device_engine.h"
 #include "kernels/cuda/emulator/emulated_device.h"
 #include "tests/golden/cpu_engine/engine_driver.h"
 

@@ -1,7 +1,7 @@
 // Goal: what a device's KV cache copies to the host and back is verified: bytes arrive as they
 // were, a copy that was damaged once is made again, one that stays damaged is an error that names
 // the block, and what arrived from elsewhere is on the device before a step looks at it.
-#include "common/engine/device_kv.h"
+#include "common/engine/device/device_kv.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

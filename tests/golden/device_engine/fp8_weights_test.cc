@@ -10,8 +10,8 @@
 #include <random>
 
 #include "common/base/status_macros.h"
-#include "common/engine/cpu_engine.h"
-#include "common/engine/device_weights.h"
+#include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/device/device_weights.h"
 #include "kernels/api/device_matrix.h"
 #include "tests/golden/cpu_engine/tiny_golden.h"
 #include "tests/golden/device_engine/device_engines.h"
@@ -160,7 +160,7 @@ TEST_P(DeviceFp8LayoutTest, OthersAreRoundedOnce) {
 INSTANTIATE_TEST_SUITE_P(All, DeviceFp8LayoutTest, ::testing::ValuesIn(testing::Fp8Layouts()),
                          [](const auto& layout) { return layout.param.name; });
 
-TEST(DeviceFp8Weights, OneTensorLeftAloneTurnsItsProjectionToInt8) {
+TEST(DeviceFp8Weights, OneTensorInBackoffTurnsItsProjectionToInt8) {
   Fp8Folder folder(testing::Fp8Layouts()[0], NewSeed());
   const std::string name = Fp8Folder::NameOf("self_attn.k_proj");
   folder.entries[name].dtype = "BF16";

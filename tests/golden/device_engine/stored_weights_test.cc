@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "common/engine/device_weights.h"
+#include "common/engine/device/device_weights.h"
 #include "kernels/api/device_matrix.h"
 #include "tests/golden/device_engine/device_engines.h"
 #include "tests/testing/models.h"

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "common/base/status_macros.h"
-#include "common/engine/cpu_engine.h"
+#include "common/engine/cpu/cpu_engine.h"
 #include "tests/golden/cpu_engine/tiny_golden.h"
 #include "tests/golden/device_engine/device_engines.h"
 

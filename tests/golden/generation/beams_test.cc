@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "nlohmann/json.hpp"
-#include "router/pipeline/beam_search.h"
+#include "router/core/beam_search.h"
 #include "tests/golden/cpu_engine/engine_driver.h"
 
 namespace tandem::router {

@@ -1,14 +1,14 @@
 // Goal: an engine continues a prompt that an engine of other numerics computed: through the real
-// hand-off, from a (emulated) GPU to each class of the CPU and back, its distributions are those of
-// its own prompt within what bf16 caches allow, and its greedy tokens differ only where two were as
-// likely. Blocks taken for what they are not, in the sender's order, would not pass.
+// KV transfer, from a (emulated) GPU to each class of the CPU and back, its distributions are those
+// of its own prompt within what bf16 caches allow, and its greedy tokens differ only where two were
+// as likely. Blocks taken for what they are not, in the sender's order, would not pass.
 #include <cmath>
 #include <iostream>
 #include <random>
 
 #include "absl/synchronization/notification.h"
 #include "common/base/status_macros.h"
-#include "common/engine/cpu_engine.h"
+#include "common/engine/cpu/cpu_engine.h"
 #include "common/runtime/clock.h"
 #include "common/transfer/in_process_transport.h"
 #include "common/transfer/transfer_service.h"
@@ -52,17 +52,17 @@ std::unique_ptr<Engine> NewEngine(const std::string& name, const model::Checkpoi
 }
 
 // Moves `blocks` from one arena to the other's by two transfer services.
-absl::Status HandOff(Engine& from, Engine& to, absl::Span<const BlockId> source,
-                     absl::Span<const BlockId> target, const kv::BlockFormat& receiver_format,
-                     absl::Duration within = absl::Seconds(30)) {
+absl::Status KvTransfer(Engine& from, Engine& to, absl::Span<const BlockId> source,
+                        absl::Span<const BlockId> target, const kv::BlockFormat& receiver_format,
+                        absl::Duration within = absl::Seconds(30)) {
   transfer::InProcessNetwork network;
   absl::Notification ended;
   absl::Status status;
   transfer::TransferServiceOptions receiving, sending;
-  receiving.handoff.incarnation = Incarnation(1);
-  receiving.handoff.format = receiver_format;
-  sending.handoff.incarnation = Incarnation(2);
-  sending.handoff.format = from.spec().format;
+  receiving.kv_transfer.incarnation = Incarnation(1);
+  receiving.kv_transfer.format = receiver_format;
+  sending.kv_transfer.incarnation = Incarnation(2);
+  sending.kv_transfer.format = from.spec().format;
   ASSIGN_OR_RETURN(auto receiver,
                    transfer::TransferService::Create(
                        receiving, NewInProcessTransport(network), to.arena(),
@@ -172,7 +172,7 @@ TEST_P(ExchangeTest, GoesOnWhereTheOtherStopped) {
       static_cast<size_t>(decode_->spec().layout.BlocksFor(kPromptTokens - 1));
   const auto from = absl::MakeConstSpan(source).subspan(0, prompt_blocks);
   const auto to = absl::MakeConstSpan(target).subspan(0, prompt_blocks);
-  ASSERT_OK(HandOff(*prefill_, *decode_, from, to, decode_->spec().format));
+  ASSERT_OK(KvTransfer(*prefill_, *decode_, from, to, decode_->spec().format));
   ASSERT_OK_AND_ASSIGN(const Continuation mixed, Decode(target));
   const auto [error, spread] = Compare(pure.logprobs, mixed.logprobs);
   std::cout << "rms difference " << error << ", spread " << spread << "\n";
@@ -186,7 +186,7 @@ TEST_P(ExchangeTest, GoesOnWhereTheOtherStopped) {
   }
   if (prefill_->spec().format.order == decode_->spec().format.order) return;
   // The same bytes under the sender's order: what the reordering is for.
-  ASSERT_OK(HandOff(*prefill_, *decode_, from, to, prefill_->spec().format));
+  ASSERT_OK(KvTransfer(*prefill_, *decode_, from, to, prefill_->spec().format));
   const auto confused = Decode(target);
   // The end of a block that is not full may even hold no numbers.
   if (!confused.ok()) return;
@@ -198,8 +198,8 @@ TEST_P(ExchangeTest, ReceiversRefuseOrdersTheyDoNotKnow) {
   kv::BlockFormat other = decode_->spec().format;
   other.order = "spirals";
   const absl::Status status =
-      HandOff(*prefill_, *decode_, absl::MakeConstSpan(source).subspan(0, 1),
-              absl::MakeConstSpan(source).subspan(0, 1), other, absl::Milliseconds(300));
+      KvTransfer(*prefill_, *decode_, absl::MakeConstSpan(source).subspan(0, 1),
+                 absl::MakeConstSpan(source).subspan(0, 1), other, absl::Milliseconds(300));
   EXPECT_FALSE(status.ok());
 }
 

@@ -13,8 +13,8 @@
 #include <ostream>
 
 #include "absl/strings/numbers.h"
-#include "common/engine/cpu_engine.h"
-#include "common/engine/document_scorer.h"
+#include "cli/bench/document_scorer.h"
+#include "common/engine/cpu/cpu_engine.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "tests/golden/real_models/agreement.h"
 #include "tests/golden/real_models/greedy_batch.h"
@@ -123,7 +123,7 @@ TEST_P(RealModel, DistributionsAgree) {
         std::min<int64_t>(static_cast<int64_t>(document.tokens.size()), wanted - total.positions);
     for (int64_t begin = 0; begin < size; begin += engine::DocumentScorer::kChunkRows) {
       const int64_t rows = std::min(engine::DocumentScorer::kChunkRows, size - begin);
-      scorer->Run(document.tokens, begin, rows);
+      scorer->Score(document.tokens, begin, rows);
       std::vector<PositionAgreement> agreements(static_cast<size_t>(rows));
       scorer->parallel()(rows, [&](int64_t row, int) {
         agreements[static_cast<size_t>(row)] =

@@ -11,7 +11,7 @@
 #include "common/rpc/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/server/fleet_service.h"
+#include "router/process/fleet_service.h"
 #include "tandem/v1/fleet.grpc.pb.h"
 #include "tests/testing/status_matchers.h"
 

@@ -6,7 +6,7 @@
 #include <random>
 #include <thread>
 
-#include "common/engine/hash_engine.h"
+#include "common/engine/hash/hash_engine.h"
 #include "common/rpc/convert.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"

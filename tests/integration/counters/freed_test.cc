@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "cli/client.h"
+#include "cli/client/client.h"
 #include "tests/testing/program_run.h"
 #include "tests/testing/quiet_cluster.h"
 #include "tests/testing/status_matchers.h"

@@ -7,7 +7,7 @@
 
 #include <thread>
 
-#include "cli/client.h"
+#include "cli/client/client.h"
 #include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cli/client.h"
+#include "cli/client/client.h"
 
 namespace tandem::testing {
 

@@ -3,7 +3,7 @@
 // that is cancelled leaves nothing behind.
 #include <gmock/gmock.h>
 
-#include "common/engine/hash_engine.h"
+#include "common/engine/hash/hash_engine.h"
 #include "tests/integration/sequences/answers.h"
 #include "tests/testing/quiet_cluster.h"
 #include "tests/testing/status_matchers.h"

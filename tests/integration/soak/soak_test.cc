@@ -12,7 +12,7 @@
 #include <sstream>
 #include <thread>
 
-#include "common/engine/hash_engine.h"
+#include "common/engine/hash/hash_engine.h"
 #include "common/rpc/convert.h"
 #include "tests/testing/quiet_cluster.h"
 #include "tests/testing/status_matchers.h"

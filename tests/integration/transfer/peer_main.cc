@@ -173,8 +173,8 @@ int Main(char** argv) {
     return 1;
   }
   TransferServiceOptions options;
-  options.handoff.incarnation = Incarnation(std::strtoull(argv[5], nullptr, 10));
-  options.handoff.fleet_secret = kFleetSecret;
+  options.kv_transfer.incarnation = Incarnation(std::strtoull(argv[5], nullptr, 10));
+  options.kv_transfer.fleet_secret = kFleetSecret;
   auto service = TransferService::Create(options, std::move(*transport), **arena, &PrintEvent);
   if (!service.ok()) return 1;
   Print("address " + absl::BytesToHexString((*service)->address()));

@@ -48,7 +48,7 @@ struct Node {
   ChildProcess process;
 };
 
-struct HandOff {
+struct KvTransfer {
   int id = 1;
   int epoch = 1;
   int receiver_block = 0;
@@ -58,7 +58,7 @@ struct HandOff {
 };
 
 // Returns once the lease is open, as a router starts a sender only then.
-void OpenLease(Node& receiver, const HandOff& h) {
+void OpenLease(Node& receiver, const KvTransfer& h) {
   receiver.process.Write(absl::StrCat("lease ", h.id, " ", h.epoch, " ", h.receiver_block, " ",
                                       h.count, " ", h.deadline_ms));
   const absl::Time give_up = absl::Now() + kPatience;
@@ -69,7 +69,7 @@ void OpenLease(Node& receiver, const HandOff& h) {
   }
   ADD_FAILURE() << "lease " << h.id << " did not open";
 }
-void Export(Node& sender, const Node& receiver, const HandOff& h) {
+void Export(Node& sender, const Node& receiver, const KvTransfer& h) {
   sender.process.Write(absl::StrCat("export ", h.id, " ", receiver.address, " ",
                                     receiver.incarnation, " ", h.id, " ", h.epoch, " ",
                                     h.sender_block, " ", h.count, " ", h.deadline_ms));
@@ -105,9 +105,9 @@ TEST_P(TransferTest, MovesBlocksOfAllSizesBitForBit) {
     Node receiver(GetParam(), shape.layers, shape.layer_block_bytes, 2 * count, 11);
     Node sender(GetParam(), shape.layers, shape.layer_block_bytes, 2 * count, 12);
     sender.Fill(0, count, 5);
-    const HandOff hand_off{.receiver_block = count, .count = count};
-    OpenLease(receiver, hand_off);
-    Export(sender, receiver, hand_off);
+    const KvTransfer kv_transfer{.receiver_block = count, .count = count};
+    OpenLease(receiver, kv_transfer);
+    Export(sender, receiver, kv_transfer);
     const int64_t bytes = shape.layer_block_bytes * shape.layers * count;
     // installed LEASE EPOCH BYTES TOKEN TRANSPORT TRANSFER_US RECEIVE_US
     const std::vector<std::string> installed = absl::StrSplit(receiver.Wait("installed"), ' ');
@@ -131,11 +131,11 @@ TEST_P(TransferTest, MovesBothWaysAtOnce) {
   Node b(GetParam(), 8, 32 << 10, 64, 12);
   a.Fill(0, 16, 1);
   b.Fill(0, 16, 2);
-  const HandOff hand_off{.id = 7, .receiver_block = 32, .count = 16};
-  OpenLease(a, hand_off);
-  OpenLease(b, hand_off);  // equal lease ids on both sides
-  Export(a, b, hand_off);
-  Export(b, a, hand_off);
+  const KvTransfer kv_transfer{.id = 7, .receiver_block = 32, .count = 16};
+  OpenLease(a, kv_transfer);
+  OpenLease(b, kv_transfer);  // equal lease ids on both sides
+  Export(a, b, kv_transfer);
+  Export(b, a, kv_transfer);
   EXPECT_NE(a.Wait("installed 7"), "");
   EXPECT_NE(b.Wait("installed 7"), "");
   EXPECT_NE(a.Wait("done 7"), "");
@@ -152,9 +152,9 @@ TEST_P(TransferTest, ReportsItsRate) {
     sender.Fill(0, kBlocks, 5);
     receiver.Fill(0, kBlocks, 6);  // so that page faults are not measured
     for (int id = 1; id <= 3; ++id) {
-      const HandOff hand_off{.id = id, .count = kBlocks};
-      OpenLease(receiver, hand_off);
-      Export(sender, receiver, hand_off);
+      const KvTransfer kv_transfer{.id = id, .count = kBlocks};
+      OpenLease(receiver, kv_transfer);
+      Export(sender, receiver, kv_transfer);
       const std::vector<std::string> words =
           absl::StrSplit(sender.Wait(absl::StrCat("done ", id)), ' ');
       ASSERT_EQ(words.size(), 4u);
@@ -172,7 +172,7 @@ TEST_P(TransferTest, SenderKilledMidTransfer) {
   constexpr int kBlocks = 512;  // 1 GiB: far from done when the kill comes
   Node receiver(GetParam(), 8, 256 << 10, kBlocks, 11);
   auto sender = std::make_unique<Node>(GetParam(), 8, 256 << 10, kBlocks, 12);
-  const HandOff first{.count = kBlocks, .deadline_ms = 60'000};
+  const KvTransfer first{.count = kBlocks, .deadline_ms = 60'000};
   OpenLease(receiver, first);
   Export(*sender, receiver, first);
   AwaitData(receiver);
@@ -186,7 +186,7 @@ TEST_P(TransferTest, SenderKilledMidTransfer) {
   // Another sender takes over in the next epoch and the lease is filled.
   Node second(GetParam(), 8, 256 << 10, kBlocks, 13);
   second.Fill(0, kBlocks, 9);
-  HandOff retry = first;
+  KvTransfer retry = first;
   retry.epoch = 2;
   receiver.process.Write("raise 1 2 60000");
   Export(second, receiver, retry);
@@ -198,16 +198,16 @@ TEST_P(TransferTest, ReceiverKilledMidTransfer) {
   constexpr int kBlocks = 512;
   auto receiver = std::make_unique<Node>(GetParam(), 8, 256 << 10, kBlocks, 11);
   Node sender(GetParam(), 8, 256 << 10, kBlocks, 12);
-  const HandOff hand_off{.count = kBlocks, .deadline_ms = 60'000};
-  OpenLease(*receiver, hand_off);
-  Export(sender, *receiver, hand_off);
+  const KvTransfer kv_transfer{.count = kBlocks, .deadline_ms = 60'000};
+  OpenLease(*receiver, kv_transfer);
+  Export(sender, *receiver, kv_transfer);
   AwaitData(*receiver);
   receiver->process.Kill();
   const std::string failed = sender.process.ReadLine("exportfailed 1", absl::Seconds(20));
   EXPECT_TRUE(absl::StrContains(failed, "UNAVAILABLE")) << failed;
   // The sender goes on serving others.
   Node second(GetParam(), 8, 256 << 10, kBlocks, 13);
-  HandOff again = hand_off;
+  KvTransfer again = kv_transfer;
   again.id = 2;
   again.count = 16;
   sender.Fill(0, 16, 3);
@@ -222,9 +222,9 @@ TEST_P(TransferTest, StoppedSenderWakesTooLate) {
   Node receiver(GetParam(), 8, 256 << 10, kBlocks, 11);
   Node sender(GetParam(), 8, 256 << 10, kBlocks, 12);
   sender.Fill(0, kBlocks, 4);
-  const HandOff hand_off{.count = kBlocks, .deadline_ms = 300};
-  OpenLease(receiver, hand_off);
-  HandOff patient = hand_off;
+  const KvTransfer kv_transfer{.count = kBlocks, .deadline_ms = 300};
+  OpenLease(receiver, kv_transfer);
+  KvTransfer patient = kv_transfer;
   patient.deadline_ms = 60'000;
   Export(sender, receiver, patient);
   AwaitData(receiver);
@@ -241,7 +241,7 @@ TEST_P(TransferTest, StoppedSenderWakesTooLate) {
   receiver.process.Write("counters");
   EXPECT_TRUE(absl::EndsWith(receiver.Wait("counters"), " 0 0 0"));
   // Both are of use again, over a new connection where the old one was dropped.
-  const HandOff next{.id = 2, .receiver_block = 100, .count = 32};
+  const KvTransfer next{.id = 2, .receiver_block = 100, .count = 32};
   OpenLease(receiver, next);
   Export(sender, receiver, next);
   EXPECT_NE(receiver.Wait("installed 2"), "");
@@ -252,10 +252,10 @@ TEST_P(TransferTest, StoppedReceiverCostsTheSenderADeadline) {
   constexpr int kBlocks = 512;
   Node receiver(GetParam(), 8, 256 << 10, kBlocks, 11);
   Node sender(GetParam(), 8, 256 << 10, kBlocks, 12);
-  const HandOff hand_off{.count = kBlocks, .deadline_ms = 500};
-  OpenLease(receiver, hand_off);
+  const KvTransfer kv_transfer{.count = kBlocks, .deadline_ms = 500};
+  OpenLease(receiver, kv_transfer);
   receiver.process.Signal(SIGSTOP);
-  Export(sender, receiver, hand_off);
+  Export(sender, receiver, kv_transfer);
   const std::string failed = sender.Wait("exportfailed 1");
   EXPECT_TRUE(absl::StrContains(failed, "DEADLINE_EXCEEDED")) << failed;
   receiver.process.Signal(SIGCONT);
@@ -267,9 +267,9 @@ TEST_P(TransferTest, StoppedReceiverCostsTheSenderADeadline) {
 TEST(TransferAutoTest, ChoosesSharedMemoryOnOneHost) {
   Node receiver("auto", 2, 64 << 10, 8, 11);
   Node sender("auto", 2, 64 << 10, 8, 12);
-  const HandOff hand_off{.count = 8};
-  OpenLease(receiver, hand_off);
-  Export(sender, receiver, hand_off);
+  const KvTransfer kv_transfer{.count = 8};
+  OpenLease(receiver, kv_transfer);
+  Export(sender, receiver, kv_transfer);
   EXPECT_TRUE(absl::StrContains(receiver.Wait("installed 1"), " shm "));
 }
 

@@ -60,7 +60,7 @@ TEST(Schedule, APrefillNodesDeathCostsOnlyWhatWasNotVerified) {
     EXPECT_EQ(report.tokens_cached, 0);
     if (report.tokens_received > 0 && report.tokens_computed > 0) ++partly;
   }
-  EXPECT_GT(partly, 10) << "deaths in the middle of a hand-off";
+  EXPECT_GT(partly, 10) << "deaths in the middle of a KV transfer";
 }
 
 // Two decode nodes, and answers that are not over when the one that writes them drains. Whenever

@@ -14,8 +14,8 @@
 #include <sstream>
 
 #include "absl/strings/str_split.h"
-#include "cli/bench_serve/chart.h"
-#include "cli/bench_serve/statistics.h"
+#include "cli/report/chart.h"
+#include "cli/report/statistics.h"
 
 namespace tandem::cli {
 namespace {

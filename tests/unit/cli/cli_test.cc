@@ -4,10 +4,10 @@
 #include <fstream>
 #include <iterator>
 
-#include "cli/cluster_plan.h"
-#include "cli/commands.h"
-#include "cli/parse.h"
-#include "cli/restart_count.h"
+#include "cli/cluster/cluster_plan.h"
+#include "cli/cluster/restart_count.h"
+#include "cli/command_line/commands.h"
+#include "cli/command_line/parse.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::cli {
@@ -91,17 +91,17 @@ TEST(ClusterPlan, NodesThatComputeHereHaveCoresOfTheirOwnWhereThereAreEnough) {
 TEST(ClusterPlan, NodesOnAGpuTakeTheWayOfKvThatIsAskedFor) {
   UpConfig up;
   up.device = "cuda";
-  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv_path, "auto");
-  up.kv_path = "device";
-  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv_path, "device");
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv_transport_choice, "auto");
+  up.kv_transport_choice = "device";
+  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv_transport_choice, "device");
   EXPECT_THAT(ToFlags(PlanNode(up, "decode", 0, Machine(2), {})), Contains("--kv-path=device"));
   // Beside nodes on a GPU one on the processor runs as ever; by itself it refuses what it cannot
   // do.
   up.prefill_device = "cpu";
-  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv_path, "auto");
-  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv_path, "device");
+  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv_transport_choice, "auto");
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv_transport_choice, "device");
   up.device = "cpu";
-  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv_path, "device");
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv_transport_choice, "device");
 }
 
 TEST(ClusterPlan, PrefillNodesMayHaveNumericsOfTheirOwn) {

@@ -1,7 +1,7 @@
 // Goal: Markdown on a terminal looks the same however its text was cut, keeps every visible
 // character but the marks it shows as styles, ends its styles, and lets no control character
 // through.
-#include "cli/markdown_stream.h"
+#include "cli/report/markdown_stream.h"
 
 #include <gtest/gtest.h>
 

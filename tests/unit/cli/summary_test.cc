@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "cli/parse.h"
+#include "cli/command_line/parse.h"
 
 namespace tandem::cli {
 namespace {

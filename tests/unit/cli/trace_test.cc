@@ -6,7 +6,7 @@
 #include <boost/property_tree/xml_parser.hpp>
 #include <sstream>
 
-#include "cli/trace_picture.h"
+#include "cli/report/trace_picture.h"
 
 namespace tandem::cli {
 namespace {

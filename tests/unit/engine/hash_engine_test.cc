@@ -1,7 +1,7 @@
 // Goal: the hash engine's stream is the oracle's under any chunking, batch mix and placement of
 // blocks, and any block that is swapped, stale, zeroed, torn or foreign changes the stream or is
 // reported as data loss.
-#include "common/engine/hash_engine.h"
+#include "common/engine/hash/hash_engine.h"
 
 #include <algorithm>
 #include <cstring>

@@ -15,7 +15,7 @@
 #include <random>
 #include <thread>
 
-#include "common/engine/model_weights.h"
+#include "common/engine/cpu/model_weights.h"
 #include "tests/testing/models.h"
 #include "tests/testing/status_matchers.h"
 
@@ -119,7 +119,7 @@ TEST_F(WeightCacheTest, ForeignFilesAreNoticedAndReplaced) {
   EXPECT_EQ(Files(), std::vector<std::string>{"weights"});
 }
 
-TEST_F(WeightCacheTest, AFolderInItsPlaceIsLeftAlone) {
+TEST_F(WeightCacheTest, AFolderInItsPlaceIsInBackoff) {
   fs::create_directory(path_);
   EXPECT_EQ(OpenCode(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(WriteWeightFile(path_, "key", payload_, {}).status().code(),

@@ -9,7 +9,7 @@
 #include <set>
 #include <tuple>
 
-#include "common/engine/gemm_tiles.h"
+#include "common/engine/device/gemm_tiles.h"
 #include "kernels/cuda/emulator/emulated_device.h"
 #include "tests/testing/status_matchers.h"
 

@@ -1,6 +1,6 @@
 // Goal: every parameter of OpenAI's API and of vLLM's lands in the field of our request that means
 // the same; what is refused names its field; unknown fields matter only to strict clients.
-#include "router/http/api_request.h"
+#include "router/front_end/http/api_request.h"
 
 #include <gmock/gmock.h>
 

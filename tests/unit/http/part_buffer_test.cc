@@ -1,7 +1,7 @@
 // Goal: parts come out once and in order, those that are text alone too; what another part held
 // goes back, after it was read, to whoever adds the next in its place; a long row of unread parts
 // leaves no room behind.
-#include "router/http/part_buffer.h"
+#include "router/front_end/http/part_buffer.h"
 
 #include <gtest/gtest.h>
 

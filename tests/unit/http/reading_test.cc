@@ -6,11 +6,11 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "router/http/api_keys.h"
-#include "router/http/json_body.h"
-#include "router/http/json_tape.h"
-#include "router/http/request_reader.h"
-#include "router/http/tool_calls.h"
+#include "router/front_end/api_keys.h"
+#include "router/front_end/http/json_body.h"
+#include "router/front_end/http/json_tape.h"
+#include "router/front_end/http/request_reader.h"
+#include "router/front_end/http/tool_calls.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::router {

@@ -1,12 +1,12 @@
 // Goal: what OpenAI's Responses API asks for lands in the request of ours that a chat with the same
 // meaning makes; what is refused names its field; events are those of the API, and the same whether
 // text comes in one part or byte by byte.
-#include "router/http/response_request.h"
+#include "router/front_end/http/response_request.h"
 
 #include <gmock/gmock.h>
 
 #include "absl/strings/str_split.h"
-#include "router/http/answer_format.h"
+#include "router/front_end/http/answer_format.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::router {
@@ -273,7 +273,7 @@ std::string WholeOf(AnswerFormat& format, const std::string& text) {
   format.Add(0, Started(), nullptr);
   format.AddText(0, 0, text, nullptr);
   format.Add(0, Finished(v1::FINISH_REASON_STOP), nullptr);
-  return format.Whole();
+  return format.ToJson();
 }
 
 TEST(ResponseEvents, ATextIsOneMessage) {

@@ -1,6 +1,6 @@
 // Goal: kept responses are found by their owner alone, the bounds in number and bytes hold after
 // every call, and who keeps most makes room first.
-#include "router/http/response_store.h"
+#include "router/front_end/http/response_store.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <iostream>
 #include <random>
 
-#include "router/http/http_server.h"
+#include "router/front_end/http/http_server.h"
 #include "tests/testing/https_client.h"
 #include "tests/testing/status_matchers.h"
 

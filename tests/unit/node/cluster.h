@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "common/engine/hash_engine.h"
+#include "common/engine/hash/hash_engine.h"
 #include "common/rpc/convert.h"
 #include "decode_node/decode_core.h"
 #include "prefill_node/prefill_core.h"
@@ -148,7 +148,7 @@ class Cluster {
       c.leg.set_attempt(c.leg.attempt() + 1);
       c.lease = 0;
       v1::NodeCommand command;
-      v1::Run& run = *command.mutable_run();
+      v1::StartDecode& run = *command.mutable_start_decode();
       *run.mutable_leg() = c.leg;
       c.sequence.mutable_prompt()->Assign(c.prompt.begin(), c.prompt.end());
       for (const TokenId token : c.received) c.sequence.add_prompt(token);

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/engine/hash_engine.h"
+#include "common/engine/hash/hash_engine.h"
 #include "decode_node/decode_core.h"
 #include "tests/testing/status_matchers.h"
 
@@ -44,7 +44,7 @@ class DecodeCoreTest : public ::testing::Test {
   static v1::NodeCommand Run(const std::string& id, int prompt_tokens, int local_max = 0,
                              uint32_t attempt = 1) {
     v1::NodeCommand command;
-    v1::Run& run = *command.mutable_run();
+    v1::StartDecode& run = *command.mutable_start_decode();
     run.mutable_leg()->set_request_id(id);
     run.mutable_leg()->set_attempt(attempt);
     for (int i = 0; i < prompt_tokens; ++i) run.mutable_sequence()->add_prompt(i);

@@ -26,19 +26,19 @@ TEST_F(DecodeCoreTest, RefusesWhatCannotBeTakenOnAndHoldsNothing) {
   refused(Run("a", 200), kInvalid, "context of 200");
   refused(Run("a", 127), kInvalid, "needs 9 KV blocks, this node has 8");
   v1::NodeCommand command = Run("a", 4);
-  command.mutable_run()->mutable_sequence()->set_prompt(2, 259);
+  command.mutable_start_decode()->mutable_sequence()->set_prompt(2, 259);
   refused(command, kInvalid, "prompt[2]: token 259");
   command = Run("a", 4);
-  command.mutable_run()->mutable_sequence()->mutable_sampling()->set_top_p(2);
+  command.mutable_start_decode()->mutable_sequence()->mutable_sampling()->set_top_p(2);
   refused(command, kInvalid, "top_p");
   command = Run("a", 4);
-  command.mutable_run()->mutable_sequence()->mutable_stop()->clear_max_tokens();
+  command.mutable_start_decode()->mutable_sequence()->mutable_stop()->clear_max_tokens();
   refused(command, kInvalid, "max_tokens");
   command = Run("a", 4);
-  command.mutable_run()->mutable_sequence()->set_delivered_tokens(3);
+  command.mutable_start_decode()->mutable_sequence()->set_delivered_tokens(3);
   refused(command, kInvalid, "delivered_tokens: 3, expected less than max_tokens");
   command = Run("a", 4);
-  command.mutable_run()->set_deadline_s(std::nan(""));
+  command.mutable_start_decode()->set_deadline_s(std::nan(""));
   refused(command, kInvalid, "deadline_s");
   refused(Run("a", 4, -2), kInvalid, "local_prefill_tokens_max: -2");
   command.mutable_prefill()->mutable_leg()->set_request_id("a");
@@ -123,7 +123,7 @@ TEST_F(DecodeCoreTest, InstalledSequencesGenerateAfterTheFirstToken) {
 
 TEST_F(DecodeCoreTest, AFirstTokenMayBeTheLast) {
   v1::NodeCommand command = Run("a", 20);
-  command.mutable_run()->mutable_sequence()->add_eos_token_ids(65);
+  command.mutable_start_decode()->mutable_sequence()->add_eos_token_ids(65);
   Send(command);
   const node::NodeActions actions = Send(Installed(1, 65));
   ASSERT_THAT(actions.events, SizeIs(2));
@@ -168,7 +168,7 @@ TEST_F(DecodeCoreTest, HandingOverGivesUpEveryLegThatIsNotWholeAndKeepsQuarantin
   Send(Run("b", 21));
   core_->BeginDrain(now_, absl::Seconds(1));
   core_->TakeActions();
-  core_->HandOver(now_, absl::Seconds(1));
+  core_->StartMigration(now_, absl::Seconds(1));
   node::NodeActions actions = core_->TakeActions();
   ASSERT_THAT(actions.events, SizeIs(2));
   for (const auto& [router, event] : actions.events) {
@@ -312,8 +312,8 @@ TEST_F(DecodeCoreTest, OneStepIsOneTokenEventPerRouter) {
 
 TEST_F(DecodeCoreTest, TokensOfNumberedLegsAreLists) {
   v1::NodeCommand numbered = Run("a", 4, -1);
-  numbered.mutable_run()->mutable_leg()->set_number(9);
-  numbered.mutable_run()->mutable_leg()->set_sequence_index(2);
+  numbered.mutable_start_decode()->mutable_leg()->set_number(9);
+  numbered.mutable_start_decode()->mutable_leg()->set_sequence_index(2);
   Send(numbered);
   Send(Run("b", 5, -1));
   const node::NodeActions actions = Step();
@@ -334,7 +334,7 @@ TEST_F(DecodeCoreTest, TokensOfNumberedLegsAreLists) {
   v1::TokensGenerated scored;
   v1::GeneratedToken token;
   token.add_top_logprobs()->set_token_id(5);
-  node::AddToken(numbered.run().leg(), token, scored);
+  node::AddToken(numbered.start_decode().leg(), token, scored);
   EXPECT_FALSE(scored.has_plain());
   EXPECT_EQ(scored.steps(0).tokens(0).top_logprobs_size(), 1);
 }
@@ -342,7 +342,7 @@ TEST_F(DecodeCoreTest, TokensOfNumberedLegsAreLists) {
 // What the mask leaves none of is nobody's fault but the request's, wherever it is asked.
 TEST_F(DecodeCoreTest, AConstraintThatLeavesNoTokenIsTheRequestsFault) {
   v1::NodeCommand command = Run("a", 4, -1);
-  v1::SequenceSpec& sequence = *command.mutable_run()->mutable_sequence();
+  v1::SequenceSpec& sequence = *command.mutable_start_decode()->mutable_sequence();
   sequence.mutable_guided()->set_regex("7x");
   sequence.mutable_sampling()->add_allowed_token_ids('7');
   Send(command);

@@ -1,6 +1,6 @@
 // A KV plane between one prefill node's arena and one decode node's, for tests: copies blocks when
-// the test says so, as late as the contract of common/transfer/handoff.h allows, and scribbles over
-// a closing lease's blocks until it reports them drained. Thread safety: none.
+// the test says so, as late as the contract of common/transfer/kv_transfer.h allows, and scribbles
+// over a closing lease's blocks until it reports them drained. Thread safety: none.
 #pragma once
 
 #include <cstring>
@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/kv/block_arena.h"
-#include "common/transfer/handoff.h"
+#include "common/transfer/kv_transfer.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::node {
@@ -24,7 +24,7 @@ class FakeKvPlane {
       : sender_(sender), receiver_(receiver), random_(random) {}
 
   void Handle(const transfer::TransferCommand& command) {
-    std::visit([this](const auto& c) { On(c); }, command);
+    std::visit([this](const auto& c) { Handle(c); }, command);
   }
 
   // Moves everything on that is due with probability 1 in `lateness`.
@@ -91,11 +91,11 @@ class FakeKvPlane {
 
   bool Chance(int one_in) { return random_() % one_in == 0; }
 
-  void On(const transfer::OpenLease& c) {
+  void Handle(const transfer::OpenLease& c) {
     ASSERT_FALSE(c.blocks.empty());
     ASSERT_TRUE(leases_.try_emplace(c.lease, Lease{c.epoch, c.first_ordinal, c.blocks}).second);
   }
-  void On(const transfer::RaiseEpoch& c) {
+  void Handle(const transfer::RaiseEpoch& c) {
     const auto it = leases_.find(c.lease);
     if (it == leases_.end()) return;
     ASSERT_GT(c.epoch.value(), it->second.epoch.value());
@@ -116,7 +116,7 @@ class FakeKvPlane {
                               .epoch = c.epoch,
                               .verified_blocks = static_cast<int32_t>(lease.verified)});
   }
-  void On(const transfer::CloseLease& c) {
+  void Handle(const transfer::CloseLease& c) {
     const auto it = leases_.find(c.lease);
     std::vector<BlockId>& closing = closing_[c.lease];
     if (it == leases_.end()) return;
@@ -125,12 +125,12 @@ class FakeKvPlane {
                    lease.blocks.end());
     leases_.erase(it);
   }
-  void On(const transfer::OpenExport& c) {
+  void Handle(const transfer::OpenExport& c) {
     ASSERT_TRUE(
         exports_.try_emplace(c.export_id, Export{c.lease, c.epoch, c.first_ordinal, c.blocks})
             .second);
   }
-  void On(const transfer::PushRange& c) {
+  void Handle(const transfer::PushRange& c) {
     const auto it = exports_.find(c.export_id);
     if (it == exports_.end()) return;  // failed a moment ago
     ASSERT_FALSE(it->second.cancelled) << "pushed after CancelExport";
@@ -141,13 +141,13 @@ class FakeKvPlane {
     }
     it->second.pushes.push_back(c);
   }
-  void On(const transfer::FinishExport& c) {
+  void Handle(const transfer::FinishExport& c) {
     const auto it = exports_.find(c.export_id);
     if (it == exports_.end()) return;
     ASSERT_EQ(it->second.announced.size(), it->second.blocks.size() * sender_.layout().num_layers);
     it->second.first_token = c.first_token;
   }
-  void On(const transfer::CancelExport& c) {
+  void Handle(const transfer::CancelExport& c) {
     const auto it = exports_.find(c.export_id);
     if (it != exports_.end()) it->second.cancelled = true;
   }

@@ -1,7 +1,6 @@
 // Goal: a node takes no more memory than the machine and every control group above it leave, in
 // both versions, and files that were read do not count as taken.
-#include "common/node/memory.h"
-
+#include "common/node/available_memory.h"
 #include "tests/testing/fake_root.h"
 #include "tests/testing/status_matchers.h"
 

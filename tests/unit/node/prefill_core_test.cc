@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "common/engine/hash_engine.h"
+#include "common/engine/hash/hash_engine.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::prefill_node {
@@ -268,7 +268,7 @@ TEST_F(PrefillCoreTest, RefusesWhatCannotBeTakenOn) {
   refused(Prefill("a", 20, -1), kInvalid, "first_ordinal: -1");
   refused(Prefill("a", 129), kInvalid, "needs 9 KV blocks, this node has 8");
   v1::NodeCommand run;
-  run.mutable_run()->mutable_leg()->set_request_id("a");
+  run.mutable_start_decode()->mutable_leg()->set_request_id("a");
   refused(run, kInvalid, "this is a prefill node");
   EXPECT_TRUE(core_->idle());
   Send(Prefill("b", 100));

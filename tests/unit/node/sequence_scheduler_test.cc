@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/engine/hash_engine.h"
+#include "common/engine/hash/hash_engine.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::node {

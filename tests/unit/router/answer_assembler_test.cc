@@ -1,7 +1,7 @@
 // Goal: the text of an answer and the stop string that ends it depend on the text alone, however it
 // is cut into tokens, and equal a naive search over the whole text; nothing is given out that a
 // stop string may still take back.
-#include "router/pipeline/answer_assembler.h"
+#include "router/front_end/answer_assembler.h"
 
 #include <gtest/gtest.h>
 

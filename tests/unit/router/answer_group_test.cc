@@ -1,7 +1,7 @@
 // Goal: why an answer ended does not depend on how its node's messages fall: a stop string that is
 // whole with the last token allowed ends the answer, not the length. And room that is used again
 // sends nothing twice.
-#include "router/pipeline/answer_group.h"
+#include "router/front_end/answer_group.h"
 
 #include <gtest/gtest.h>
 

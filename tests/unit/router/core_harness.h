@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "router/pipeline/router_core_impl.h"
+#include "router/core/router_core_impl.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/unit/router/fixtures.h"
 
@@ -17,8 +17,8 @@ namespace tandem::router {
 
 inline v1::Leg LegOf(const v1::NodeCommand& command) {
   switch (command.command_case()) {
-    case v1::NodeCommand::kRun:
-      return command.run().leg();
+    case v1::NodeCommand::kStartDecode:
+      return command.start_decode().leg();
     case v1::NodeCommand::kPrefill:
       return command.prefill().leg();
     case v1::NodeCommand::kNewEpoch:
@@ -109,10 +109,10 @@ class CoreHarness {
     commands_[key].pop_front();
     return command;
   }
-  v1::Run NextRun(uint64_t key) {
+  v1::StartDecode NextRun(uint64_t key) {
     const v1::NodeCommand command = Next(key);
-    EXPECT_TRUE(command.has_run()) << command.ShortDebugString();
-    return command.run();
+    EXPECT_TRUE(command.has_start_decode()) << command.ShortDebugString();
+    return command.start_decode();
   }
   v1::Prefill NextPrefill(uint64_t key) {
     const v1::NodeCommand command = Next(key);

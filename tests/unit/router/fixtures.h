@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/kv/block_hash.h"
-#include "router/router_core.h"
+#include "router/core/router_core.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::router {

@@ -1,10 +1,10 @@
 // Goal: only nodes that serve the same model with the same numerics join, each error names both
 // values, and what a node carries is its report plus what the report cannot show yet.
-#include "router/membership/fleet.h"
+#include "router/fleet/fleet.h"
 
 #include <functional>
 
-#include "router/membership/registration.h"
+#include "router/fleet/registration.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/unit/router/fixtures.h"
 

@@ -5,7 +5,7 @@
 namespace tandem::router {
 namespace {
 
-class KeptLeg : public RequestTest {
+class RetainedLeg : public RequestTest {
  protected:
   // Request "r" is placed on d1, and what d0 kept of it is asked for.
   void ToMoving() {
@@ -28,14 +28,14 @@ class KeptLeg : public RequestTest {
     v1::NodeEvent draining;
     draining.mutable_draining();
     v1::NodeEvent kept = LegFailed(d_, false);
-    kept.mutable_leg_failed()->set_kept(true);
+    kept.mutable_leg_failed()->set_retained(true);
     h_.Say(kD0, {draining, kept});
   }
-  v1::Run run_;
+  v1::StartDecode run_;
   v1::Prefill move_;
 };
 
-TEST_F(KeptLeg, IsSentToTheNextNode) {
+TEST_F(RetainedLeg, IsSentToTheNextNode) {
   ToMoving();
   h_.Say(kD0, {Generated(move_.leg(), {3}), PrefillFinished(move_.leg(), 0, 103)});
   h_.Say(kD1, {Installed(run_.leg(), 3, 87)});
@@ -45,7 +45,7 @@ TEST_F(KeptLeg, IsSentToTheNextNode) {
   EXPECT_EQ(h_.status().kv_tokens_moved(), 87);
 }
 
-TEST_F(KeptLeg, IsReplacedByAPrefillNodeWhenItCannotBeSent) {
+TEST_F(RetainedLeg, IsReplacedByAPrefillNodeWhenItCannotBeSent) {
   ToMoving();
   h_.Say(kD0, {Refused(move_.leg(), absl::StatusCode::kUnavailable)});
   const v1::NodeCommand epoch = h_.Next(kD1);
@@ -54,13 +54,13 @@ TEST_F(KeptLeg, IsReplacedByAPrefillNodeWhenItCannotBeSent) {
   EXPECT_EQ(h_.NextPrefill(kP0).first_ordinal(), 48 / kBlockTokens);
 }
 
-TEST_F(KeptLeg, IsReplacedWhenItsNodeIsLost) {
+TEST_F(RetainedLeg, IsReplacedWhenItsNodeIsLost) {
   ToMoving();
   h_.Lose(kD0);
   EXPECT_TRUE(h_.Next(kD1).has_new_epoch());
 }
 
-TEST_F(KeptLeg, IsGivenUpWithItsRequest) {
+TEST_F(RetainedLeg, IsGivenUpWithItsRequest) {
   JoinAll();
   ToGenerating();
   h_.Lose(kD1);
@@ -75,7 +75,7 @@ TEST_F(RequestTest, LegsCarryTheTraceId) {
   RequestInput input = CoreHarness::Input("r", 100, 10);
   input.trace_id = "4bf92f35";
   ASSERT_OK(h_.Submit(std::move(input)));
-  const v1::Run run = h_.NextRun(kD0);
+  const v1::StartDecode run = h_.NextRun(kD0);
   EXPECT_EQ(run.trace_id(), "4bf92f35");
   h_.Say(kD0, {Reserved(run.leg())});
   EXPECT_EQ(h_.NextPrefill(kP0).trace_id(), "4bf92f35");

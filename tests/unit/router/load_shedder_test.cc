@@ -1,8 +1,8 @@
 // Goal: a request is judged by how long it has waited and by what waits in the router's turn; one
-// that resumes an answer is spared for longer; each entrance is judged alone; zero refuses nothing;
-// and what is refused is counted. What the turn took longer for than was expected is refused there.
-// At twice what the turn can take, its lane stays short.
-#include "router/server/load_shedder.h"
+// that resumes an answer is spared for longer; each front_end is judged alone; zero refuses
+// nothing; and what is refused is counted. What the turn took longer for than was expected is
+// refused there. At twice what the turn can take, its lane stays short.
+#include "router/front_end/load_shedder.h"
 
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@ namespace tandem::router {
 namespace {
 
 using ::testing::HasSubstr;
-using Entrance = LoadShedder::Entrance;
+using FrontEndKind = LoadShedder::FrontEndKind;
 
 constexpr absl::Duration kDelay = absl::Milliseconds(100);
 
@@ -24,10 +24,10 @@ bool Yes() { return true; }
 class LoadShedderTest : public ::testing::Test {
  protected:
   // Requests that have waited for long, until there is an overload.
-  void Overload(LoadShedder& shedder, Entrance entrance) {
+  void Overload(LoadShedder& shedder, FrontEndKind front_end) {
     for (int i = 0; i < 2000; ++i) {
       now_ += absl::Milliseconds(1);
-      shedder.Admit(entrance, 2 * kDelay, now_, Never).IgnoreError();
+      shedder.Admit(front_end, 2 * kDelay, now_, Never).IgnoreError();
     }
   }
 
@@ -37,45 +37,47 @@ class LoadShedderTest : public ::testing::Test {
 
 TEST_F(LoadShedderTest, RefusesWhatHasWaitedForLongAndCounts) {
   LoadShedder shedder({.delay = kDelay}, metrics_);
-  EXPECT_TRUE(shedder.Admit(Entrance::kHttp, absl::Seconds(9), now_, Never).ok()) << "one alone";
-  Overload(shedder, Entrance::kHttp);
+  EXPECT_TRUE(shedder.Admit(FrontEndKind::kHttp, absl::Seconds(9), now_, Never).ok())
+      << "one alone";
+  Overload(shedder, FrontEndKind::kHttp);
   EXPECT_EQ(shedder.refused(), 0) << "none waited for more than twice the delay";
-  const absl::Status refused = shedder.Admit(Entrance::kHttp, absl::Milliseconds(234), now_, Never);
+  const absl::Status refused =
+      shedder.Admit(FrontEndKind::kHttp, absl::Milliseconds(234), now_, Never);
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("overloaded"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("234 ms"));
-  EXPECT_TRUE(shedder.Admit(Entrance::kGrpc, absl::Seconds(9), now_, Never).ok());
-  EXPECT_TRUE(shedder.Admit(Entrance::kHttp, 2 * kDelay, now_, Never).ok());
+  EXPECT_TRUE(shedder.Admit(FrontEndKind::kGrpc, absl::Seconds(9), now_, Never).ok());
+  EXPECT_TRUE(shedder.Admit(FrontEndKind::kHttp, 2 * kDelay, now_, Never).ok());
   EXPECT_EQ(shedder.refused(), 1);
   EXPECT_THAT(metrics_.Text({}, 0),
               HasSubstr("tandem_requests_refused_total{model_name=\"m\",reason=\"overload\"} 1\n"));
   // One that has not waited ends it.
-  EXPECT_TRUE(shedder.Admit(Entrance::kHttp, absl::ZeroDuration(), now_, Never).ok());
-  EXPECT_TRUE(shedder.Admit(Entrance::kHttp, absl::Milliseconds(234), now_, Never).ok());
+  EXPECT_TRUE(shedder.Admit(FrontEndKind::kHttp, absl::ZeroDuration(), now_, Never).ok());
+  EXPECT_TRUE(shedder.Admit(FrontEndKind::kHttp, absl::Milliseconds(234), now_, Never).ok());
 }
 
 TEST_F(LoadShedderTest, SparesTheRestOfAnAnswerForLonger) {
   LoadShedder shedder({.delay = kDelay}, metrics_);
-  Overload(shedder, Entrance::kGrpc);
-  EXPECT_TRUE(shedder.Admit(Entrance::kGrpc, absl::Milliseconds(234), now_, Yes).ok());
-  EXPECT_FALSE(shedder.Admit(Entrance::kGrpc, absl::Milliseconds(234), now_, Never).ok());
-  EXPECT_FALSE(shedder.Admit(Entrance::kGrpc, absl::Seconds(1), now_, Yes).ok())
+  Overload(shedder, FrontEndKind::kGrpc);
+  EXPECT_TRUE(shedder.Admit(FrontEndKind::kGrpc, absl::Milliseconds(234), now_, Yes).ok());
+  EXPECT_FALSE(shedder.Admit(FrontEndKind::kGrpc, absl::Milliseconds(234), now_, Never).ok());
+  EXPECT_FALSE(shedder.Admit(FrontEndKind::kGrpc, absl::Seconds(1), now_, Yes).ok())
       << "whoever says so must not queue for ever, either";
 }
 
 TEST_F(LoadShedderTest, RefusesInTheTurnWhatWasExpectedToComeSooner) {
   LoadShedder shedder({.delay = kDelay}, metrics_);
-  Entrance entrance = Entrance::kHttp;
+  FrontEndKind front_end = FrontEndKind::kHttp;
   const auto taken_after = [&](absl::Duration wait, bool resumes) {
-    const LoadShedder::Place place = shedder.Enter(entrance, now_);
+    const LoadShedder::Place place = shedder.Enter(front_end, now_);
     return shedder.Taken(place, resumes, now_ + wait);
   };
   EXPECT_TRUE(taken_after(absl::Seconds(9), false).ok()) << "nothing stands";
-  for (const Entrance door : {Entrance::kHttp, Entrance::kGrpc}) {
+  for (const FrontEndKind door : {FrontEndKind::kHttp, FrontEndKind::kGrpc}) {
     Overload(shedder, door);
-    entrance = door == Entrance::kHttp ? Entrance::kGrpc : Entrance::kHttp;
+    front_end = door == FrontEndKind::kHttp ? FrontEndKind::kGrpc : FrontEndKind::kHttp;
     EXPECT_TRUE(taken_after(absl::Seconds(9), false).ok()) << "not this door's overload";
-    entrance = door;
+    front_end = door;
     const int64_t before = shedder.refused();
     EXPECT_TRUE(taken_after(3 * kDelay, false).ok());
     EXPECT_TRUE(taken_after(absl::Milliseconds(1100), true).ok());
@@ -86,17 +88,17 @@ TEST_F(LoadShedderTest, RefusesInTheTurnWhatWasExpectedToComeSooner) {
     EXPECT_FALSE(taken_after(absl::Seconds(2), true).ok());
     EXPECT_EQ(shedder.refused(), before + 2);
     // One that has not waited ends it.
-    EXPECT_TRUE(shedder.Admit(entrance, absl::ZeroDuration(), now_, Never).ok());
+    EXPECT_TRUE(shedder.Admit(front_end, absl::ZeroDuration(), now_, Never).ok());
     EXPECT_TRUE(taken_after(absl::Milliseconds(345), false).ok());
   }
 }
 
 TEST_F(LoadShedderTest, ZeroRefusesNothing) {
   LoadShedder shedder({.delay = absl::ZeroDuration()}, metrics_);
-  Overload(shedder, Entrance::kHttp);
-  EXPECT_TRUE(shedder.Admit(Entrance::kHttp, absl::Hours(1), now_, Never).ok());
+  Overload(shedder, FrontEndKind::kHttp);
+  EXPECT_TRUE(shedder.Admit(FrontEndKind::kHttp, absl::Hours(1), now_, Never).ok());
   EXPECT_TRUE(
-      shedder.Taken(shedder.Enter(Entrance::kHttp, now_), false, now_ + absl::Hours(1)).ok());
+      shedder.Taken(shedder.Enter(FrontEndKind::kHttp, now_), false, now_ + absl::Hours(1)).ok());
 }
 
 // Requests wait in the turn's lane alone. Random arrivals; each takes a random time; twice as many
@@ -129,9 +131,9 @@ TEST_F(LoadShedderTest, TheTurnsLaneStaysShort) {
   for (int i = 0; i < kRequests; ++i) {
     now_ += exponential(random) * kEach / 2;
     take(now_);
-    const Entrance entrance = i % 2 == 0 ? Entrance::kHttp : Entrance::kGrpc;
-    if (!shedder.Admit(entrance, absl::ZeroDuration(), now_, Never).ok()) continue;
-    lane.push_back(shedder.Enter(entrance, now_));
+    const FrontEndKind front_end = i % 2 == 0 ? FrontEndKind::kHttp : FrontEndKind::kGrpc;
+    if (!shedder.Admit(front_end, absl::ZeroDuration(), now_, Never).ok()) continue;
+    lane.push_back(shedder.Enter(front_end, now_));
   }
   take(absl::InfiniteFuture());
   EXPECT_GE(absl::FDivDuration(accepted * kEach, free - begin), 0.9) << "of its capacity";
@@ -142,8 +144,8 @@ TEST_F(LoadShedderTest, TheTurnsLaneStaysShort) {
   for (int i = 0; i < 10'000; ++i) {
     now_ += exponential(random) * kEach * 2;
     take(now_);
-    EXPECT_TRUE(shedder.Admit(Entrance::kHttp, absl::ZeroDuration(), now_, Never).ok());
-    lane.push_back(shedder.Enter(Entrance::kHttp, now_));
+    EXPECT_TRUE(shedder.Admit(FrontEndKind::kHttp, absl::ZeroDuration(), now_, Never).ok());
+    lane.push_back(shedder.Enter(FrontEndKind::kHttp, now_));
   }
   EXPECT_EQ(shedder.refused(), before);
 }

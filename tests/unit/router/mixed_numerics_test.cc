@@ -1,6 +1,6 @@
 // Goal: nodes of other numerics join only where the router's operator allows it and their blocks
 // hold the same, refusals name what differs, and a mixed fleet's answers and blocks are marked.
-#include "router/membership/fleet.h"
+#include "router/fleet/fleet.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/unit/router/core_harness.h"
 #include "tests/unit/router/fixtures.h"
@@ -91,7 +91,7 @@ TEST(MixedNumerics, AreServedOnlyWhereAllowedAndSaidSo) {
               allowed ? absl::StatusCode::kOk : absl::StatusCode::kFailedPrecondition)
         << joined;
     ASSERT_OK(h.Submit("r"));
-    const v1::Run run = h.NextRun(1);
+    const v1::StartDecode run = h.NextRun(1);
     // Such blocks are kept apart from those whose bits are promised.
     EXPECT_EQ(run.sequence().numerics_id(), allowed ? h.core().numerics_id() : "");
     h.Say(1, {Reserved(run.leg(), 0, true), Generated(run.leg(), {0}),

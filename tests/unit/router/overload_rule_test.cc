@@ -2,7 +2,7 @@
 // or of a few clients on a slow machine; at twice capacity what it accepts has waited little and
 // the server is kept busy; and it ends as soon as the load falls. In virtual time, with random
 // arrivals and services.
-#include "router/policy/overload_rule.h"
+#include "router/front_end/overload_rule.h"
 
 #include <gtest/gtest.h>
 

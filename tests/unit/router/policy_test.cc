@@ -1,15 +1,15 @@
 // Goal: each filter, scorer and picker decides as its table says, and pairs are chosen together.
 #include <memory>
 
-#include "router/policy/accepts_work_filter.h"
-#include "router/policy/capacity_filter.h"
-#include "router/policy/free_blocks_scorer.h"
-#include "router/policy/free_room_filter.h"
-#include "router/policy/load_scorer.h"
-#include "router/policy/pair_placement.h"
-#include "router/policy/picker.h"
-#include "router/policy/prefix_affinity_scorer.h"
-#include "router/policy/recent_failure_filter.h"
+#include "router/placement/accepts_work_filter.h"
+#include "router/placement/capacity_filter.h"
+#include "router/placement/free_blocks_scorer.h"
+#include "router/placement/free_room_filter.h"
+#include "router/placement/pair_placement.h"
+#include "router/placement/picker.h"
+#include "router/placement/prefix_affinity_scorer.h"
+#include "router/placement/queue_depth_scorer.h"
+#include "router/placement/recent_failure_filter.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/unit/router/fixtures.h"
 
@@ -90,13 +90,13 @@ TEST(FreeRoomFilter, Table) {
 TEST(RecentFailureFilter, Table) {
   const Node node = TestNode();
   LegNeeds needs = Needs(10, 20);
-  EXPECT_TRUE(DidNotJustFail(needs, {&node, 0}));
+  EXPECT_TRUE(NotRecentlyFailed(needs, {&node, 0}));
   std::vector<std::pair<NodeKey, absl::Time>> failed = {{NodeKey(3), kNow + absl::Seconds(9)},
                                                         {NodeKey(7), kNow + absl::Seconds(1)}};
   needs.failed = &failed;
-  EXPECT_FALSE(DidNotJustFail(needs, {&node, 0}));
+  EXPECT_FALSE(NotRecentlyFailed(needs, {&node, 0}));
   needs.now = kNow + absl::Seconds(1);
-  EXPECT_TRUE(DidNotJustFail(needs, {&node, 0}));
+  EXPECT_TRUE(NotRecentlyFailed(needs, {&node, 0}));
 }
 
 TEST(Scorers, Table) {
@@ -113,22 +113,22 @@ TEST(Scorers, Table) {
   node.blocks_unconfirmed = 50;
   EXPECT_EQ(FreeBlocks(Needs(10, 20), {&node, 0}), 0.0);
 
-  EXPECT_EQ(ShortQueue(Needs(10, 20), {&node, 0}), 1.0);
+  EXPECT_EQ(QueueDepthScorer(Needs(10, 20), {&node, 0}), 1.0);
   node.load.set_sequences_waiting(4);
-  EXPECT_EQ(ShortQueue(Needs(10, 20), {&node, 0}), 0.75);
+  EXPECT_EQ(QueueDepthScorer(Needs(10, 20), {&node, 0}), 0.75);
   node.load.set_sequences_waiting(99);
-  EXPECT_EQ(ShortQueue(Needs(10, 20), {&node, 0}), 0.0);
+  EXPECT_EQ(QueueDepthScorer(Needs(10, 20), {&node, 0}), 0.0);
   node.max_sequences = 0;
   node.load.set_sequences_waiting(16);
-  EXPECT_EQ(ShortQueue(Needs(10, 20), {&node, 0}), 0.5);
+  EXPECT_EQ(QueueDepthScorer(Needs(10, 20), {&node, 0}), 0.5);
 
   LegNeeds prefill = Needs(10, 10);
   prefill.role = v1::NODE_ROLE_PREFILL;
-  EXPECT_EQ(ShortQueue(prefill, {&node, 0}), 1.0);
+  EXPECT_EQ(QueueDepthScorer(prefill, {&node, 0}), 1.0);
   node.load.set_prefill_tokens_waiting(2048);
-  EXPECT_EQ(ShortQueue(prefill, {&node, 0}), 0.5);
+  EXPECT_EQ(QueueDepthScorer(prefill, {&node, 0}), 0.5);
   node.prefill_tokens_ahead = 6144;
-  EXPECT_EQ(ShortQueue(prefill, {&node, 0}), 0.25);
+  EXPECT_EQ(QueueDepthScorer(prefill, {&node, 0}), 0.25);
 }
 
 TEST(Pickers, MaxTakesTheFirstOfTheBest) {
@@ -154,7 +154,7 @@ class PairPlacementTest : public ::testing::Test {
     index_.AddNode(node.slot, 1000);
     return node;
   }
-  std::optional<NoPlace> Place(int prompt, int total) {
+  std::optional<PlacementFailure> Place(int prompt, int total) {
     const auto tokens = Tokens(prompt);
     hashes_ = HashesOf(tokens);
     return PairPlacement({.local_prefill_tokens_max = 8}, fleet_, index_, *random_)
@@ -169,19 +169,19 @@ class PairPlacementTest : public ::testing::Test {
 };
 
 TEST_F(PairPlacementTest, SaysWhyNot) {
-  EXPECT_EQ(Place(40, 60), NoPlace::kNoDecodeNode);
+  EXPECT_EQ(Place(40, 60), PlacementFailure::kNoDecodeNode);
   Add(1, "p0", v1::NODE_ROLE_PREFILL);
-  EXPECT_EQ(Place(40, 60), NoPlace::kNoDecodeNode);
+  EXPECT_EQ(Place(40, 60), PlacementFailure::kNoDecodeNode);
   Node& decode = Add(2, "d0", v1::NODE_ROLE_DECODE);
   EXPECT_EQ(Place(40, 60), std::nullopt);
-  EXPECT_EQ(Place(40, 401), NoPlace::kNeverFits);
+  EXPECT_EQ(Place(40, 401), PlacementFailure::kNeverFits);
   failed_ = {{NodeKey(2), kNow + absl::Seconds(1)}};
-  EXPECT_EQ(Place(40, 60), NoPlace::kNoRoom);
+  EXPECT_EQ(Place(40, 60), PlacementFailure::kNoRoom);
   failed_.clear();
   decode.load.set_blocks_free(2);
-  EXPECT_EQ(Place(40, 60), NoPlace::kNoRoom);
+  EXPECT_EQ(Place(40, 60), PlacementFailure::kNoRoom);
   decode.draining = true;
-  EXPECT_EQ(Place(40, 60), NoPlace::kNoDecodeNode);
+  EXPECT_EQ(Place(40, 60), PlacementFailure::kNoDecodeNode);
 }
 
 TEST_F(PairPlacementTest, TiesGoToTheLowerIdAndInterleavedModeHasNoPrefillNode) {
@@ -242,7 +242,7 @@ TEST_F(PairPlacementTest, AReplacementPrefillNodeIsNotTheOneThatFailed) {
   EXPECT_FALSE(placer.PlacePrefill(request, NodeKey(99)).has_value());
 }
 
-TEST_F(PairPlacementTest, APairWhoseHandOffsFailIsLeftAloneForAWhile) {
+TEST_F(PairPlacementTest, APairWhoseKvTransfersFailIsInBackoffForAWhile) {
   Add(1, "d0", v1::NODE_ROLE_DECODE);
   Add(3, "p0", v1::NODE_ROLE_PREFILL);
   Add(4, "p1", v1::NODE_ROLE_PREFILL);
@@ -254,21 +254,21 @@ TEST_F(PairPlacementTest, APairWhoseHandOffsFailIsLeftAloneForAWhile) {
     EXPECT_EQ(placement.prefill.has_value(), beside.has_value());
     return placement.prefill.value_or(NodeKey(0));
   };
-  fleet_.HandOffFailed(NodeKey(3), NodeKey(1), kNow);
+  fleet_.KvTransferFailed(NodeKey(3), NodeKey(1), kNow);
   EXPECT_EQ(prefill_at(kNow), NodeKey(3)) << "one failure may be bad luck";
-  fleet_.HandOffFailed(NodeKey(3), NodeKey(1), kNow);
+  fleet_.KvTransferFailed(NodeKey(3), NodeKey(1), kNow);
   EXPECT_EQ(prefill_at(kNow), NodeKey(4));
   EXPECT_EQ(prefill_at(kNow + absl::Seconds(2)), NodeKey(3)) << "it is tried again";
   // It fails again: longer. The other pair as well: the decode node computes.
-  for (int i = 0; i < 2; ++i) fleet_.HandOffFailed(NodeKey(4), NodeKey(1), kNow);
-  fleet_.HandOffFailed(NodeKey(3), NodeKey(1), kNow);
+  for (int i = 0; i < 2; ++i) fleet_.KvTransferFailed(NodeKey(4), NodeKey(1), kNow);
+  fleet_.KvTransferFailed(NodeKey(3), NodeKey(1), kNow);
   EXPECT_EQ(prefill_at(kNow), NodeKey(0));
   EXPECT_EQ(prefill_at(kNow + absl::Milliseconds(1500)), NodeKey(4));
   v1::Installed installed;
   fleet_.HandedOff(NodeKey(3), NodeKey(1), installed);
-  EXPECT_EQ(prefill_at(kNow), NodeKey(3)) << "a hand-off succeeded";
+  EXPECT_EQ(prefill_at(kNow), NodeKey(3)) << "a KV transfer succeeded";
   // A node that joins anew begins anew.
-  for (int i = 0; i < 2; ++i) fleet_.HandOffFailed(NodeKey(3), NodeKey(1), kNow);
+  for (int i = 0; i < 2; ++i) fleet_.KvTransferFailed(NodeKey(3), NodeKey(1), kNow);
   index_.DropNode(fleet_.Find(NodeKey(3))->slot);
   fleet_.Remove(NodeKey(3));
   Add(5, "p0", v1::NODE_ROLE_PREFILL);

@@ -1,6 +1,6 @@
 // Goal: the prefix index answers as a plain map of sets would, stays within its bounds, and forgets
 // a node entirely.
-#include "router/membership/prefix_index.h"
+#include "router/fleet/prefix_index.h"
 
 #include <gtest/gtest.h>
 

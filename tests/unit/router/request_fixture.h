@@ -39,7 +39,7 @@ class RequestTest : public ::testing::Test {
   }
   // A retried placement on `key` runs to its end without a prefill node's help.
   void FinishLocally(uint64_t key, int from, int to) {
-    const v1::Run run = h_.NextRun(key);
+    const v1::StartDecode run = h_.NextRun(key);
     EXPECT_EQ(run.sequence().delivered_tokens(), from);
     ASSERT_EQ(run.sequence().prompt_size(), 100 + from);
     for (int i = 0; i < from; ++i) EXPECT_EQ(run.sequence().prompt(100 + i), 500 + i);

@@ -50,7 +50,7 @@ TEST_F(RequestTest, BothLegsToTheEnd) {
   JoinAll();
   ASSERT_OK(h_.Submit("r"));
   h_.Advance(absl::Milliseconds(5));
-  const v1::Run run = h_.NextRun(kD0);
+  const v1::StartDecode run = h_.NextRun(kD0);
   EXPECT_EQ(run.local_prefill_tokens_max(), 32);
   EXPECT_EQ(run.sequence().prompt_size(), 100);
   EXPECT_EQ(run.sequence().stop().max_tokens(), 10);
@@ -281,7 +281,7 @@ TEST_F(RequestTest, ARetriedPlacementMayUseAPrefillNodeAgain) {
   JoinAll();
   ToGenerating();
   h_.Lose(kD0);
-  const v1::Run run = h_.NextRun(kD1);
+  const v1::StartDecode run = h_.NextRun(kD1);
   h_.Say(kD1, {Reserved(run.leg())});
   const v1::Prefill prefill = h_.NextPrefill(kP0);
   EXPECT_EQ(prefill.sequence().delivered_tokens(), 3);

@@ -1,6 +1,6 @@
 // Goal: the page for Prometheus counts what happened: a prompt's tokens once however many answers
 // it has, each node's counters as counters, and no blocks of nodes that are gone.
-#include "router/server/request_metrics.h"
+#include "router/front_end/request_metrics.h"
 
 #include <gmock/gmock.h>
 

@@ -1,6 +1,6 @@
 // Goal: few retries are made at once; many are spread out and never more than the budget a second;
 // a request's later retries wait longer.
-#include "router/policy/retry_budget.h"
+#include "router/core/retry_budget.h"
 
 #include <gtest/gtest.h>
 

@@ -369,8 +369,9 @@ class Walk {
 
   v1::NodeEvent EventFor(const v1::NodeCommand& command) {
     const v1::Leg leg = LegOf(command);
-    const v1::SequenceSpec& sequence =
-        command.has_run() ? command.run().sequence() : command.prefill().sequence();
+    const v1::SequenceSpec& sequence = command.has_start_decode()
+                                           ? command.start_decode().sequence()
+                                           : command.prefill().sequence();
     const int base = sequence.delivered_tokens();
     const uint64_t action = Below(40);
     if (action == 0) return LegFailed(leg, Below(2) == 0, Below(3));
@@ -380,7 +381,7 @@ class Walk {
     if (command.has_new_epoch()) return ReservedAgain(command.new_epoch(), Below(4) == 0);
     if (command.has_prefill())
       return action < 20 ? Generated(leg, {base}) : PrefillFinished(leg, 5, 5);
-    if (action < 12) return Reserved(leg, 0, command.run().local_prefill_tokens_max() < 0);
+    if (action < 12) return Reserved(leg, 0, command.start_decode().local_prefill_tokens_max() < 0);
     if (action < 16) return Installed(leg, Below(2) == 0 ? base : -1);
     if (action < 17) return LegFinished(leg, v1::FINISH_REASON_LENGTH, base + Below(12));
     const int at = base + static_cast<int>(Below(12));
@@ -392,10 +393,11 @@ class Walk {
   void CheckCommand(const v1::NodeCommand& command) {
     const v1::Leg leg = LegOf(command);
     const std::string& id = leg.request_id();
-    if (command.has_run() || command.has_prefill()) {
+    if (command.has_start_decode() || command.has_prefill()) {
       EXPECT_TRUE(attempts_.insert({id, leg.attempt()}).second) << command.ShortDebugString();
-      const v1::SequenceSpec& sequence =
-          command.has_run() ? command.run().sequence() : command.prefill().sequence();
+      const v1::SequenceSpec& sequence = command.has_start_decode()
+                                             ? command.start_decode().sequence()
+                                             : command.prefill().sequence();
       const int prompt = prompt_tokens_.at(id);
       ASSERT_EQ(sequence.prompt_size(), prompt + sequence.delivered_tokens());
       ASSERT_LE(static_cast<size_t>(sequence.delivered_tokens()), h_.client(id).tokens.size());

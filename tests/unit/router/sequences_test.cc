@@ -24,7 +24,7 @@ class SequencesTest : public RequestTest {
     h_.Say(kD0, {Installed(leader_, 0)});
   }
   v1::Leg ExpectRun(uint64_t key, int32_t index) {
-    const v1::Run run = h_.NextRun(key);
+    const v1::StartDecode run = h_.NextRun(key);
     EXPECT_EQ(run.leg().sequence_index(), index);
     return run.leg();
   }
@@ -46,7 +46,7 @@ class SequencesTest : public RequestTest {
 TEST_F(SequencesTest, FollowTheFirstToItsNode) {
   SubmitSequences(3);
   InstallLeader();
-  const v1::Run second = h_.NextRun(kD0);
+  const v1::StartDecode second = h_.NextRun(kD0);
   EXPECT_EQ(second.leg().sequence_index(), 1);
   // What the node lacks of the prompt is computed there: at most a block.
   EXPECT_GE(second.local_prefill_tokens_max(), kBlockTokens);
@@ -116,7 +116,7 @@ TEST_F(SequencesTest, GoElsewhereTogetherWhenTheNodeIsLost) {
   h_.Say(kD1, {Reserved(again, 0, true)});
   EXPECT_TRUE(h_.Quiet(kD1));
   h_.Say(kD1, {Installed(again, -1), Generated(again, Indices(1, 10))});
-  const v1::Run last = h_.NextRun(kD1);
+  const v1::StartDecode last = h_.NextRun(kD1);
   EXPECT_EQ(last.leg().sequence_index(), 1);
   EXPECT_EQ(last.sequence().delivered_tokens(), 2);
   h_.Say(kD1, {Reserved(last.leg(), 96, true)});
@@ -190,7 +190,7 @@ TEST_F(SequencesTest, ALowerPriorityNumberIsPlacedFirst) {
   h.JoinDecode(kD0, "d0");
   EXPECT_EQ(h.NextRun(kD0).leg().request_id(), "high");
   EXPECT_EQ(h.NextRun(kD0).leg().request_id(), "later");
-  const v1::Run low = h.NextRun(kD0);
+  const v1::StartDecode low = h.NextRun(kD0);
   EXPECT_EQ(low.leg().request_id(), "low");
   EXPECT_EQ(low.sequence().priority(), 5);
 }

@@ -5,7 +5,7 @@
 
 #include "common/rpc/server.h"
 #include "common/runtime/clock.h"
-#include "router/server/client_service.h"
+#include "router/front_end/grpc/client_service.h"
 #include "tandem/v1/client.grpc.pb.h"
 #include "tandem/v1/error_details.pb.h"
 #include "tests/testing/status_matchers.h"
@@ -22,13 +22,15 @@ class ShedCalls : public ::testing::Test {
   void SetUp() override {
     // One that waits, and one that was taken after it had waited for as long.
     const absl::Time now = RealClock().Now();
-    shedder_.Enter(LoadShedder::Entrance::kGrpc, now);
-    ASSERT_OK(shedder_.Taken({.entrance = LoadShedder::Entrance::kGrpc, .since = now - kExpected},
-                             /*resumes=*/false, now));
-    shedder_.Enter(LoadShedder::Entrance::kGrpc, now);
+    shedder_.Enter(LoadShedder::FrontEndKind::kGrpc, now);
+    ASSERT_OK(
+        shedder_.Taken({.front_end = LoadShedder::FrontEndKind::kGrpc, .since = now - kExpected},
+                       /*resumes=*/false, now));
+    shedder_.Enter(LoadShedder::FrontEndKind::kGrpc, now);
     // A queue has stood until now.
     for (absl::Duration ago = 2 * kInterval; ago > absl::ZeroDuration(); ago -= kInterval / 1000) {
-      shedder_.Admit(LoadShedder::Entrance::kGrpc, absl::Hours(1), now - ago, [] { return false; })
+      shedder_
+          .Admit(LoadShedder::FrontEndKind::kGrpc, absl::Hours(1), now - ago, [] { return false; })
           .IgnoreError();
     }
     refused_ = shedder_.refused();

@@ -1,5 +1,5 @@
 // Goal: a traceparent is taken for what W3C Trace Context says it is, and for nothing else.
-#include "router/pipeline/trace_parent.h"
+#include "router/front_end/trace_parent.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
 // Goal: the store keeps the last finished requests and no more, each with all its sequences, and
 // never more gaps than its bound, whatever requests come; an unknown name is refused in words.
-#include "router/server/trace_store.h"
+#include "router/front_end/trace_store.h"
 
 #include <gmock/gmock.h>
 
 #include "absl/strings/str_cat.h"
-#include "router/pipeline/request_report.h"
+#include "router/core/request_report.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::router {

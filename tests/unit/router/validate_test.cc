@@ -1,6 +1,6 @@
 // Goal: every field of a request is checked with an error that names it, the value and what was
 // expected; defaults are filled in.
-#include "router/pipeline/validate.h"
+#include "router/core/validate.h"
 
 #include <functional>
 

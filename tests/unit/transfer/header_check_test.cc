@@ -12,7 +12,7 @@
 
 #include "common/transfer/busy_time.h"
 #include "common/transfer/frame_auth.h"
-#include "common/transfer/handoff_endpoint.h"
+#include "common/transfer/kv_transfer_endpoint.h"
 
 namespace tandem::transfer {
 namespace {
@@ -60,11 +60,11 @@ class HeaderCheckTest : public ::testing::Test {
   HeaderCheckTest() : auth_("secret") {
     arena_ = *kv::BlockArena::Create(
         {.num_layers = kLayers, .block_tokens = 16, .layer_block_bytes = kCellBytes}, 8);
-    HandoffOptions options;
+    KvTransferOptions options;
     options.incarnation = kReceiver;
     options.fleet_secret = "secret";
     options.frame_bytes_min = 1;
-    endpoint_ = HandoffEndpoint::Create(options, *arena_, transport_);
+    endpoint_ = KvTransferEndpoint::Create(options, *arena_, transport_);
     // Ordinals 4, 5 and 6 of the sequence go to blocks 5, 2 and 3.
     endpoint_->Handle(OpenLease{kLease, Epoch(2), 4, {BlockId(5), BlockId(2), BlockId(3)}, Later()},
                       now_);
@@ -124,7 +124,7 @@ class HeaderCheckTest : public ::testing::Test {
   absl::Time now_ = absl::UnixEpoch();
   std::unique_ptr<kv::BlockArena> arena_;
   RecordingTransport transport_;
-  std::unique_ptr<HandoffEndpoint> endpoint_;
+  std::unique_ptr<KvTransferEndpoint> endpoint_;
   uint64_t next_receive_ = 1;
 };
 

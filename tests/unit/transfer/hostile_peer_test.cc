@@ -12,8 +12,8 @@ namespace tandem::transfer {
 namespace {
 
 using ::tandem::testing::Faults;
-using ::tandem::testing::HandoffWorld;
 using ::tandem::testing::HostilePeer;
+using ::tandem::testing::KvTransferWorld;
 
 uint64_t FreshSeed() {
   const uint64_t seed = std::random_device()();
@@ -30,9 +30,9 @@ struct Lived {
 // `frames`: that a hostile process sends a step at most; 0 for none. `secret`: as HostilePeer.
 Lived Live(uint64_t seed, const Faults& faults, uint64_t frames, const char* secret) {
   SCOPED_TRACE(absl::StrCat("seed ", seed));
-  HandoffWorld world(NewSeededRandom(seed), seed, faults, nullptr);
+  KvTransferWorld world(NewSeededRandom(seed), seed, faults, nullptr);
   HostilePeer hostile(world.network(), NewSeededRandom(seed ^ 0xBAD), secret);
-  world.set_stranger([&](HandoffWorld& attacked) { hostile.Attack(attacked, frames); });
+  world.set_stranger([&](KvTransferWorld& attacked) { hostile.Attack(attacked, frames); });
   for (int step = 0; step < 800; ++step) world.Live();
   world.Settle();
   EXPECT_EQ(world.failure(), "");
@@ -71,7 +71,7 @@ TEST(HostilePeerTest, WithTheSecretItCostsEpochsAtMost) {
   std::printf("installed %d, epochs failed %d; undisturbed %d, %d\n", all.installed,
               all.leases_failed, alone.installed, alone.leases_failed);
   EXPECT_GT(all.leases_failed, alone.leases_failed) << "it was harmless";
-  EXPECT_GT(all.installed, alone.installed / 2) << "honest hand-offs do not go on";
+  EXPECT_GT(all.installed, alone.installed / 2) << "honest KV transfers do not go on";
 }
 
 TEST(HostilePeerTest, BesideEveryOtherFault) {

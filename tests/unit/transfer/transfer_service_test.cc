@@ -24,8 +24,8 @@ TEST(TransferServiceTest, MovesBlocksBetweenThreads) {
   InProcessNetwork network;
   absl::Notification installed, done;
   TransferServiceOptions receiving, sending;
-  receiving.handoff.incarnation = Incarnation(1);
-  sending.handoff.incarnation = Incarnation(2);
+  receiving.kv_transfer.incarnation = Incarnation(1);
+  sending.kv_transfer.incarnation = Incarnation(2);
   ASSERT_OK_AND_ASSIGN(
       auto receiver,
       TransferService::Create(receiving, NewInProcessTransport(network), *target,
@@ -75,7 +75,7 @@ TEST(TransferServiceTest, RefusesOptionsThatCannotWork) {
   ASSERT_OK_AND_ASSIGN(auto arena, kv::BlockArena::Create({1, 16, 64}, 1));
   InProcessNetwork network;
   TransferServiceOptions options;
-  options.handoff.frame_bytes_max = 1;
+  options.kv_transfer.frame_bytes_max = 1;
   EXPECT_THAT(
       TransferService::Create(options, NewInProcessTransport(network), *arena,
                               [](TransferEvent) {}),

@@ -17,7 +17,7 @@ namespace tandem::transfer {
 namespace {
 
 using ::tandem::testing::EmulatedMemory;
-using ::tandem::testing::HandoffMemory;
+using ::tandem::testing::KvTransferMemory;
 using ::tandem::testing::NewDeviceMemory;
 using ::testing::HasSubstr;
 
@@ -44,10 +44,10 @@ struct Node {
           *NewUcxTransport({ucx, "host", "fleet", way == Way::kReached ? payloads : nullptr});
     }
     if (way == Way::kStaged) transport = NewStagingTransport(std::move(transport), payloads);
-    HandoffOptions options;
+    KvTransferOptions options;
     options.incarnation = incarnation;
     options.fleet_secret = "fleet";
-    endpoint = HandoffEndpoint::Create(options, *arena, *transport);
+    endpoint = KvTransferEndpoint::Create(options, *arena, *transport);
   }
   absl::Span<std::byte> Cell(int layer, int block) const {
     if (device == nullptr) return arena->Block(layer, BlockId(block));
@@ -66,11 +66,11 @@ struct Node {
   std::shared_ptr<EmulatedMemory> device;
   std::shared_ptr<DevicePayloads> payloads;
   std::unique_ptr<KvTransport> transport;
-  std::unique_ptr<HandoffEndpoint> endpoint;
+  std::unique_ptr<KvTransferEndpoint> endpoint;
 };
 
 constexpr int kSources[] = {3, 4, 9};
-// Of up to three hand-offs at a time.
+// Of up to three KV transfers at a time.
 constexpr int kPlaces[][3] = {{7, 1, 2}, {8, 10, 11}, {12, 5, 14}};
 
 std::vector<BlockId> Blocks(const int (&numbers)[3]) {
@@ -79,7 +79,8 @@ std::vector<BlockId> Blocks(const int (&numbers)[3]) {
   return blocks;
 }
 
-void StartHandoff(Node& from, Node& to, uint64_t id, const int (&places)[3], absl::Time deadline) {
+void StartKvTransfer(Node& from, Node& to, uint64_t id, const int (&places)[3],
+                     absl::Time deadline) {
   const absl::Time now = absl::Now();
   const ExportId exported(id);
   to.endpoint->Handle(OpenLease{LeaseId(id), Epoch(1), 0, Blocks(places), deadline}, now);
@@ -104,7 +105,7 @@ void MoveBlocks(Node& from, Node& to, std::mt19937_64& random, int times = 1) {
       for (std::byte& byte : from.Cell(layer, block)) byte = static_cast<std::byte>(random());
     }
   }
-  for (int i = 0; i < times; ++i) StartHandoff(from, to, random(), kPlaces[i], deadline);
+  for (int i = 0; i < times; ++i) StartKvTransfer(from, to, random(), kPlaces[i], deadline);
   int installed = 0, done = 0;
   while (installed + done < 2 * times) {
     for (const TransferEvent& event : from.Move()) {

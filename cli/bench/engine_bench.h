@@ -1,0 +1,54 @@
+// Measures an engine's speed at given shapes, and beside it the roof: what the arithmetic and the
+// memory bandwidth measured in the same run would allow. Thread safety: one thread. Owner:
+// `tandem bench engine`.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cli/bench/machine_roofs.h"
+#include "common/engine/cpu/cpu_engine.h"
+#include "common/model/checkpoint.h"
+
+namespace tandem::engine {
+
+// One shape: a prompt of `tokens` in chunks, or one token each of `sequences` at `context`.
+struct BenchShape {
+  bool decode = false;
+  int64_t tokens = 0;     // prefill
+  int64_t sequences = 0;  // decode
+  int64_t context = 0;    // decode: tokens before the one computed
+};
+
+struct BenchResult {
+  BenchShape shape;
+  double tokens_per_second = 0;       // median
+  double roof_tokens_per_second = 0;  // of the larger of the times for arithmetic and for bytes
+  double flops_per_token = 0;
+  double bytes_per_token = 0;
+  std::string bound;  // what the roof is made of: "FLOPs", "weight bytes" or "KV bytes"
+};
+
+struct BenchOptions {
+  CpuEngineOptions engine;
+  std::vector<BenchShape> shapes;
+  int64_t chunk_tokens = 512;  // rows of a prefill step
+  // Each shape is measured for about so long, three times at least.
+  absl::Duration time_each = absl::Seconds(1);
+};
+
+struct BenchReport {
+  std::string numerics_id;
+  MachineRoofs roofs;
+  std::vector<BenchResult> results;
+};
+
+// Errors: the engine's; kInvalidArgument for a shape beyond the model's context.
+absl::StatusOr<BenchReport> BenchEngine(const model::Checkpoint& checkpoint,
+                                        const BenchOptions& options);
+
+}  // namespace tandem::engine

@@ -1,0 +1,102 @@
+#include "cli/client/client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cli/client/api_key.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/status.h"
+#include "tandem/v1/client.grpc.pb.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr absl::Duration kUnaryTimeout = absl::Seconds(30);
+
+class ClientImpl final : public Client {
+ public:
+  ClientImpl(const std::string& router, const std::string& api_key,
+             const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+      : router_(router), api_key_(api_key) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(64 << 20);
+    stub_ = v1::Tandem::NewStub(grpc::CreateCustomChannel(router, credentials, arguments));
+  }
+
+  absl::Status Generate(const v1::GenerateRequest& request,
+                        const std::function<bool(const v1::GenerateResponse&)>& on_part) override {
+    grpc::ClientContext context;
+    AddApiKey(context, api_key_);
+    const auto reader = stub_->Generate(&context, request);
+    v1::GenerateResponse part;
+    while (reader->Read(&part)) {
+      if (on_part(part)) continue;
+      context.TryCancel();
+      reader->Finish();
+      return absl::OkStatus();
+    }
+    return Explain(reader->Finish());
+  }
+
+  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request) override {
+    return Call<v1::TokenizeResponse>(&v1::Tandem::Stub::Tokenize, request, kUnaryTimeout);
+  }
+  absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request) override {
+    return Call<v1::DetokenizeResponse>(&v1::Tandem::Stub::Detokenize, request, kUnaryTimeout);
+  }
+  absl::StatusOr<v1::GetModelResponse> GetModel() override {
+    return Call<v1::GetModelResponse>(&v1::Tandem::Stub::GetModel, v1::GetModelRequest(),
+                                      kUnaryTimeout);
+  }
+  absl::StatusOr<v1::GetStatusResponse> GetStatus(absl::Duration timeout) override {
+    return Call<v1::GetStatusResponse>(&v1::Tandem::Stub::GetStatus, v1::GetStatusRequest(),
+                                       timeout);
+  }
+  absl::StatusOr<v1::RequestTrace> GetTrace(const std::string& request_id) override {
+    v1::GetTraceRequest request;
+    request.set_request_id(request_id);
+    absl::StatusOr<v1::GetTraceResponse> response =
+        Call<v1::GetTraceResponse>(&v1::Tandem::Stub::GetTrace, request, kUnaryTimeout);
+    if (!response.ok()) return response.status();
+    return std::move(*response->mutable_trace());
+  }
+
+ private:
+  template <typename Response, typename Request>
+  absl::StatusOr<Response> Call(grpc::Status (v1::Tandem::Stub::*method)(grpc::ClientContext*,
+                                                                         const Request&, Response*),
+                                const Request& request, absl::Duration timeout) {
+    grpc::ClientContext context;
+    AddApiKey(context, api_key_);
+    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    Response response;
+    const absl::Status status = Explain((stub_.get()->*method)(&context, request, &response));
+    if (!status.ok()) return status;
+    return response;
+  }
+
+  // Says which router failed when the failure is not about the request.
+  absl::Status Explain(const grpc::Status& status) const {
+    const absl::Status plain = rpc::FromGrpc(status);
+    if (!absl::IsUnavailable(plain) && !absl::IsDeadlineExceeded(plain)) return plain;
+    return absl::Status(plain.code(), absl::StrCat("router at ", router_, ": ", plain.message()));
+  }
+
+  const std::string router_, api_key_;
+  std::unique_ptr<v1::Tandem::Stub> stub_;
+};
+
+}  // namespace
+
+std::unique_ptr<Client> Client::Create(const std::string& router, const std::string& api_key) {
+  return std::make_unique<ClientImpl>(router, api_key, grpc::InsecureChannelCredentials());
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& router,
+                                                        const ClientOptions& options) {
+  ASSIGN_OR_RETURN(const auto credentials, rpc::ChannelCredentials(options.tls));
+  return std::make_unique<ClientImpl>(router, options.api_key, credentials);
+}
+
+}  // namespace tandem::cli

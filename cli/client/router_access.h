@@ -1,0 +1,34 @@
+// How a command reaches a router: the flags that all commands share. Thread safety: none.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cli/client/client.h"
+#include "common/config/schema.h"
+
+namespace tandem::cli {
+
+struct RouterAccess {
+  std::string router = "127.0.0.1:50051";
+  ClientOptions options;
+};
+
+// The flags router, api-key and tls-ca, under the heading `group` (may be empty).
+inline void RegisterRouterAccess(config::Schema& schema, RouterAccess& access,
+                                 const std::string& group = "") {
+  schema.Add("router", &access.router, "Address of a router.", {.group = group});
+  schema.Add("api-key", &access.options.api_key, "Key for routers that ask for one.",
+             {.group = group, .secret = true});
+  schema.Add("tls-ca", &access.options.tls.authorities,
+             "For routers that speak TLS: file of the certificates (PEM) that theirs must lead to, "
+             "or system for the machine's.",
+             {.group = group});
+}
+
+inline absl::StatusOr<std::unique_ptr<Client>> Connect(const RouterAccess& access) {
+  return Client::Connect(access.router, access.options);
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,232 @@
+#include <signal.h>
+
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "cli/cluster/child_process.h"
+#include "cli/cluster/cluster.h"
+#include "cli/cluster/restart_count.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr absl::Duration kRestartDelay = absl::Milliseconds(500);
+
+// The value of `key=` in a structured log line, empty when it has none.
+std::string FieldOf(absl::string_view line, absl::string_view key) {
+  for (const absl::string_view word : absl::StrSplit(line, ' ')) {
+    if (absl::StartsWith(word, key) && word.size() > key.size() && word[key.size()] == '=') {
+      return std::string(word.substr(key.size() + 1));
+    }
+  }
+  return "";
+}
+
+// What a process said when it started.
+struct Announcement {
+  bool started = false;
+  std::string grpc, fleet, http;  // routers; http empty when it serves none
+  std::string last_line;          // explains a process that ended
+};
+
+class ProcessCluster final : public Cluster {
+ public:
+  ProcessCluster(const UpConfig& up, std::string binaries, const Processors& processors)
+      : up_(up), binaries_(std::move(binaries)), processors_(processors) {}
+
+  absl::Status Start() {
+    for (int i = 0; i < up_.routers; ++i) {
+      RETURN_IF_ERROR(
+          Launch({absl::StrCat("router-", i), "tandem-router", ToFlags(PlanRouter(up_, i))}));
+    }
+    return absl::OkStatus();
+  }
+
+  std::string grpc_address() const override {
+    absl::MutexLock lock(&mutex_);
+    const auto found = announcements_.find("router-0");
+    return found == announcements_.end() ? "" : found->second.grpc;
+  }
+
+  std::string grpc_addresses() const override { return AddressesOf(&Announcement::grpc); }
+  std::string fleet_addresses() const override { return AddressesOf(&Announcement::fleet); }
+  std::string http_addresses() const override { return AddressesOf(&Announcement::http); }
+
+  absl::Status Watch(absl::Time now) override {
+    if (!nodes_started_ && RoutersStarted()) RETURN_IF_ERROR(StartNodes());
+    for (Process& process : processes_) {
+      if (process.child != nullptr) {
+        const std::optional<std::string> ended = process.child->Ended();
+        if (!ended.has_value()) continue;
+        RETURN_IF_ERROR(OnEnded(process, *ended, now));
+      } else if (now >= process.restart_at) {
+        RETURN_IF_ERROR(Spawn(process, now));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool Drain() override {
+    // Routers first: they finish running requests, for which they need the nodes.
+    const bool routers = End("tandem-router", absl::Now() + up_.drain_timeout + absl::Seconds(5));
+    const bool nodes = End("", absl::Now() + absl::Seconds(15));
+    return routers && nodes;
+  }
+
+ private:
+  struct Process {
+    std::string name;
+    std::string program;
+    std::vector<std::string> flags;
+    std::unique_ptr<ChildProcess> child;
+    RestartCount restarts;
+    absl::Time restart_at;
+  };
+
+  // What the processes announced that have one, comma-separated.
+  std::string AddressesOf(std::string Announcement::*address) const {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::string> addresses;
+    for (const auto& [name, announcement] : announcements_) {
+      if (!(announcement.*address).empty()) addresses.push_back(announcement.*address);
+    }
+    return absl::StrJoin(addresses, ", ");
+  }
+
+  absl::Status Launch(Process process) {
+    RETURN_IF_ERROR(Spawn(process, absl::Now()));
+    processes_.push_back(std::move(process));
+    return absl::OkStatus();
+  }
+
+  absl::Status Spawn(Process& process, absl::Time now) {
+    process.restarts.Started(now);
+    ASSIGN_OR_RETURN(
+        process.child,
+        ChildProcess::Start(
+            process.name, absl::StrCat(binaries_, "/", process.program), process.flags,
+            [this, name = process.name](const std::string& line) { OnLine(name, line); }));
+    return absl::OkStatus();
+  }
+
+  bool RoutersStarted() const {
+    absl::MutexLock lock(&mutex_);
+    int started = 0;
+    for (const auto& [name, announcement] : announcements_) started += announcement.started ? 1 : 0;
+    return started >= up_.routers;
+  }
+
+  absl::Status StartNodes() {
+    nodes_started_ = true;
+    std::vector<std::string> fleet;
+    {
+      absl::MutexLock lock(&mutex_);
+      for (Process& process : processes_) {
+        const Announcement& announcement = announcements_[process.name];
+        fleet.push_back(announcement.fleet);
+        // A router that is started again must be found where it was.
+        process.flags.push_back(absl::StrCat("--fleet=", announcement.fleet));
+        process.flags.push_back(absl::StrCat("--grpc=", announcement.grpc));
+        if (!announcement.http.empty()) {
+          process.flags.push_back(absl::StrCat("--http=", announcement.http));
+        }
+      }
+    }
+    for (int i = 0; i < up_.prefill; ++i) {
+      RETURN_IF_ERROR(Launch({absl::StrCat("prefill-", i), "tandem-prefill-node",
+                              ToFlags(PlanNode(up_, "prefill", i, processors_, fleet))}));
+    }
+    for (int i = 0; i < up_.decode; ++i) {
+      RETURN_IF_ERROR(Launch({absl::StrCat("decode-", i), "tandem-decode-node",
+                              ToFlags(PlanNode(up_, "decode", i, processors_, fleet))}));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OnEnded(Process& process, const std::string& how, absl::Time now) {
+    process.child.reset();  // its reader has then seen every line
+    std::string last_line;
+    bool was_started = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      const Announcement& announcement = announcements_[process.name];
+      last_line = announcement.last_line;
+      was_started = announcement.started;
+    }
+    if (!was_started || !process.restarts.Ended(now)) {
+      return absl::UnavailableError(
+          absl::StrCat(process.name, " ended with ", how, ": ", last_line));
+    }
+    process.restart_at = now + kRestartDelay;
+    std::fprintf(stderr, "tandem up: %s ended with %s; starting it again\n", process.name.c_str(),
+                 how.c_str());
+    return absl::OkStatus();
+  }
+
+  void OnLine(const std::string& name, const std::string& line) {
+    absl::MutexLock lock(&mutex_);
+    Announcement& announcement = announcements_[name];
+    announcement.last_line = line;
+    if (absl::StrContains(line, " router started ")) {
+      announcement.started = true;
+      announcement.grpc = FieldOf(line, "grpc");
+      announcement.fleet = FieldOf(line, "fleet");
+      announcement.http = FieldOf(line, "http");
+      if (announcement.http == "off") announcement.http.clear();
+    } else if (absl::StrContains(line, " node started ")) {
+      announcement.started = true;
+    }
+    if (!up_.quiet) std::fprintf(stderr, "[%s] %s\n", name.c_str(), line.c_str());
+  }
+
+  // Ends the processes of one program ("" = all) with SIGTERM, after `deadline` with SIGKILL.
+  bool End(absl::string_view program, absl::Time deadline) {
+    for (Process& process : processes_) {
+      if (process.child != nullptr && (program.empty() || process.program == program)) {
+        process.child->Signal(SIGTERM);
+      }
+    }
+    bool clean = true;
+    for (Process& process : processes_) {
+      if (process.child == nullptr || (!program.empty() && process.program != program)) continue;
+      std::optional<std::string> ended;
+      while (!(ended = process.child->Ended()).has_value() && absl::Now() < deadline) {
+        absl::MutexLock lock(&mutex_);
+        mutex_.AwaitWithTimeout(absl::Condition(&never_), absl::Milliseconds(10));
+      }
+      clean = clean && ended == "exit code 0";
+      process.child.reset();
+    }
+    return clean;
+  }
+
+  const UpConfig up_;
+  const std::string binaries_;
+  const Processors processors_;
+  std::vector<Process> processes_;
+  bool nodes_started_ = false;
+  mutable absl::Mutex mutex_;
+  std::map<std::string, Announcement> announcements_ ABSL_GUARDED_BY(mutex_);
+  bool never_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Cluster>> StartProcessCluster(const UpConfig& up,
+                                                             const std::string& binaries,
+                                                             const Processors& processors) {
+  auto cluster = std::make_unique<ProcessCluster>(up, binaries, processors);
+  RETURN_IF_ERROR(cluster->Start());
+  return cluster;
+}
+
+}  // namespace tandem::cli

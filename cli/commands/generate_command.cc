@@ -1,0 +1,211 @@
+#include <google/protobuf/util/json_util.h>
+
+#include <cstdio>
+#include <map>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "cli/batch/batch_run.h"
+#include "cli/client/client.h"
+#include "cli/client/router_access.h"
+#include "cli/command_line/commands.h"
+#include "cli/command_line/parse.h"
+#include "cli/flags/guided_flags.h"
+#include "cli/flags/sampling_flags.h"
+#include "cli/flags/sequence_flags.h"
+#include "common/base/status_macros.h"
+#include "common/config/process_main.h"
+
+namespace tandem::cli {
+namespace {
+
+class GenerateCommand final : public Command {
+ public:
+  GenerateCommand()
+      : schema_("tandem generate", "Streams the answer to one prompt, or answers a file of them.") {
+    RegisterRouterAccess(schema_, access_, "Request");
+    schema_.Add("chat", &chat_, "A user's message, put through the model's chat template.",
+                {.group = "Request"});
+    schema_.Add("system", &system_, "System message before --chat.", {.group = "Request"});
+    schema_.Add("tokens", &tokens_, "The prompt as token ids.", {.group = "Request"});
+    schema_.Add("request-id", &request_id_, "Name of the request; default: drawn by the router.",
+                {.group = "Request"});
+    schema_.Add("cache-salt", &cache_salt_, "Prefixes are shared only under equal salts.",
+                {.group = "Request"});
+    schema_.Add("logprobs", &logprobs_,
+                "Top log-probabilities of every token, with --json; -1 = none.",
+                {.min = -1, .max = 20, .group = "Request"});
+    RegisterSamplingFlags(schema_, sampling_);
+    RegisterSequenceFlags(schema_, sequences_);
+    RegisterGuidedFlags(schema_, guided_);
+    schema_.Add("summary", &summary_, "Where and how the answer was served, on standard error.",
+                {.group = "Output"});
+    schema_.Add("json", &json_, "One JSON object per streamed message instead of text.",
+                {.group = "Output"});
+    schema_.Add("batch", &batch_.input,
+                "A JSON Lines file of requests instead of one prompt: {\"custom_id\", \"body\"} as "
+                "OpenAI's batches, or {\"prompt\"} or {\"messages\"} with parameters.",
+                {.group = "Batch"});
+    schema_.Add("output", &batch_.output,
+                "Where a batch's answers go, a line each, in the order they end. Requests that "
+                "have their answer there are skipped.",
+                {.group = "Batch"});
+    schema_.Add("concurrency", &batch_.concurrency, "Requests of a batch under way at a time.",
+                {.min = 1, .max = 1024, .group = "Batch"});
+    schema_.AllowPositionals("PROMPT (- reads standard input)", 1);
+  }
+
+  config::Schema& schema() override { return schema_; }
+
+  int Run(const std::vector<std::string>& args, const Environment& env) override {
+    std::vector<std::string> positionals;
+    if (auto code = ParseArguments(schema_, args, env, &positionals)) return *code;
+    v1::GenerateRequest request;
+    const bool batch = !batch_.input.empty() || !batch_.output.empty();
+    const absl::Status built = batch ? BuildBatch(positionals) : Build(positionals, request);
+    if (!built.ok()) {
+      ReportError(schema_, built);
+      return config::kExitUsage;
+    }
+    return batch ? AnswerBatch() : AnswerOne(request);
+  }
+
+ private:
+  int AnswerOne(const v1::GenerateRequest& request) {
+    v1::Finished finished;
+    bool ended_with_newline = true;
+    const auto client = Connect(access_);
+    if (!client.ok()) return ReportError(schema_, client.status());
+    const absl::Status status = (*client)->Generate(request, [&](const v1::GenerateResponse& part) {
+      if (part.finished().sequence_index() == 0 && part.has_finished()) finished = part.finished();
+      if (json_) {
+        PrintJson(part);
+      } else if (sequences_.n > 1) {
+        PrintWhenWhole(part);
+      } else if (part.has_delta() && !part.delta().text().empty()) {
+        const std::string& text = part.delta().text();
+        std::fwrite(text.data(), 1, text.size(), stdout);
+        std::fflush(stdout);
+        ended_with_newline = text.back() == '\n';
+      }
+      return true;
+    });
+    if (!json_ && !ended_with_newline) std::fputc('\n', stdout);
+    std::fflush(stdout);
+    if (!status.ok()) return ReportError(schema_, status);
+    if (summary_) std::fputs(FormatSummary(finished).c_str(), stderr);
+    return config::kExitOk;
+  }
+
+  absl::Status BuildBatch(const std::vector<std::string>& positionals) {
+    if (batch_.input.empty() || batch_.output.empty()) {
+      return absl::InvalidArgumentError("--batch and --output go together");
+    }
+    if (!positionals.empty() || !chat_.empty() || !tokens_.empty() || !system_.empty() ||
+        !request_id_.empty()) {
+      return absl::InvalidArgumentError(
+          "a --batch has its own prompts, messages and names: expected none on the command line");
+    }
+    if (sequences_.n != 1 || sequences_.best_of > 1) {
+      return absl::InvalidArgumentError("--n: a line of a --batch has one answer");
+    }
+    return BuildParameters(batch_.defaults);
+  }
+
+  int AnswerBatch() {
+    batch_.defaults.set_return_token_ids(true);
+    const auto client = Connect(access_);
+    if (!client.ok()) return ReportError(schema_, client.status());
+    const auto counts = RunBatch(batch_, **client);
+    if (!counts.ok()) return ReportError(schema_, counts.status());
+    std::fprintf(stderr, "%ld lines: %ld answered, %ld answered before, %ld failed\n",
+                 static_cast<long>(counts->lines), static_cast<long>(counts->answered),
+                 static_cast<long>(counts->skipped), static_cast<long>(counts->failed));
+    return counts->failed == 0 ? config::kExitOk : config::kExitFailed;
+  }
+
+  absl::Status Build(const std::vector<std::string>& positionals, v1::GenerateRequest& request) {
+    const int given =
+        (positionals.empty() ? 0 : 1) + (chat_.empty() ? 0 : 1) + (tokens_.empty() ? 0 : 1);
+    if (given != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected one of PROMPT, --chat and --tokens, got ", given));
+    }
+    if (!positionals.empty()) {
+      request.set_text(positionals[0] == "-" ? ReadStandardInput() : positionals[0]);
+    } else if (!chat_.empty()) {
+      if (!system_.empty()) {
+        v1::ChatMessage& message = *request.mutable_chat()->add_messages();
+        message.set_role("system");
+        message.set_content(system_);
+      }
+      v1::ChatMessage& message = *request.mutable_chat()->add_messages();
+      message.set_role("user");
+      message.set_content(chat_ == "-" ? ReadStandardInput() : chat_);
+    } else {
+      for (const std::string& token : tokens_) {
+        int32_t id = 0;
+        if (!absl::SimpleAtoi(token, &id)) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("--tokens: '", token, "' is not a token id"));
+        }
+        request.mutable_tokens()->add_ids(id);
+      }
+    }
+    request.set_request_id(request_id_);
+    request.set_return_token_ids(json_);
+    return BuildParameters(request);
+  }
+
+  absl::Status BuildParameters(v1::GenerateRequest& request) const {
+    request.set_cache_salt(cache_salt_);
+    ApplySamplingFlags(sampling_, request);
+    RETURN_IF_ERROR(ApplySequenceFlags(sequences_, request));
+    RETURN_IF_ERROR(ApplyGuidedFlags(guided_, request));
+    if (logprobs_ >= 0) request.mutable_sampling()->set_logprobs(logprobs_);
+    return absl::OkStatus();
+  }
+
+  // Answers that come side by side are printed one after the other, each once it is complete.
+  void PrintWhenWhole(const v1::GenerateResponse& part) {
+    texts_[part.delta().sequence_index()] += part.delta().text();
+    if (!part.has_finished()) return;
+    const int32_t index = part.finished().sequence_index();
+    std::printf("[%d] %s\n", index, texts_[index].c_str());
+    std::fflush(stdout);
+  }
+
+  static void PrintJson(const v1::GenerateResponse& part);
+
+  config::Schema schema_;
+  RouterAccess access_;
+  std::string chat_;
+  std::string system_;
+  std::vector<std::string> tokens_;
+  std::string request_id_;
+  std::string cache_salt_;
+  int32_t logprobs_ = -1;
+  SamplingFlags sampling_;
+  SequenceFlags sequences_;
+  std::map<int32_t, std::string> texts_;  // by sequence index
+  GuidedFlags guided_;
+  BatchOptions batch_;
+  bool summary_ = false;
+  bool json_ = false;
+};
+
+void GenerateCommand::PrintJson(const v1::GenerateResponse& part) {
+  std::string line;
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  if (google::protobuf::util::MessageToJsonString(part, &line, options).ok()) {
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Command> NewGenerateCommand() { return std::make_unique<GenerateCommand>(); }
+
+}  // namespace tandem::cli

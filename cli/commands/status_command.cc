@@ -1,0 +1,88 @@
+#include <google/protobuf/util/json_util.h>
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/client/client.h"
+#include "cli/client/router_access.h"
+#include "cli/command_line/commands.h"
+#include "cli/command_line/parse.h"
+#include "common/config/process_main.h"
+
+namespace tandem::cli {
+namespace {
+
+std::string FormatStatus(const v1::GetStatusResponse& status) {
+  const v1::RouterStatus& router = status.router();
+  std::string text = absl::StrFormat(
+      "router %s, version %s, up %.0f s\n"
+      "requests: %d running, %d queued, %d finished, %d failed, %d refused; prefix index: %d "
+      "blocks\n\n",
+      status.router_id(), status.version(), status.uptime_s(), router.requests_running(),
+      router.requests_queued(), router.requests_finished(), router.requests_failed(),
+      router.requests_refused(), router.index_blocks());
+  absl::StrAppendFormat(&text, "%-20s %-8s %-9s %7s %7s %24s %7s %7s %10s %12s %12s\n", "NODE",
+                        "ROLE", "STATE", "RUNNING", "WAITING", "BLOCKS used/cached/total", "LEASES",
+                        "EXPORTS", "GENERATED", "KV SENT", "KV RECEIVED");
+  for (const v1::NodeStatus& node : status.nodes()) {
+    const v1::NodeLoad& load = node.load();
+    absl::StrAppendFormat(
+        &text, "%-20s %-8s %-9s %7d %7d %24s %7d %7d %10d %10.1fMB %10.1fMB\n", node.node_id(),
+        node.role(), node.state(), load.sequences_running(), load.sequences_waiting(),
+        absl::StrCat(load.blocks_used(), "/", load.blocks_cached(), "/", load.blocks_total()),
+        load.leases(), load.exports(), node.counters().generated_tokens(),
+        node.counters().kv_bytes_sent() / 1e6, node.counters().kv_bytes_received() / 1e6);
+  }
+  if (!status.links().empty()) absl::StrAppend(&text, "\nLINK\n");
+  for (const v1::LinkStatus& link : status.links()) {
+    absl::StrAppendFormat(&text,
+                          "%s -> %s over %s: %d KV transfers, %.1f MB, the last in %.1f ms\n",
+                          link.from_node(), link.to_node(), link.transport(), link.kv_transfers(),
+                          link.kv_bytes() / 1e6, link.last_transfer_ms());
+  }
+  if (status.nodes().empty()) absl::StrAppend(&text, "(no node has joined)\n");
+  return text;
+}
+
+class StatusCommand final : public Command {
+ public:
+  StatusCommand() : schema_("tandem status", "Shows nodes, load, blocks, leases and links.") {
+    RegisterRouterAccess(schema_, access_);
+    schema_.Add("json", &json_, "The whole answer as JSON.");
+  }
+
+  config::Schema& schema() override { return schema_; }
+
+  int Run(const std::vector<std::string>& args, const Environment& env) override {
+    if (auto code = ParseArguments(schema_, args, env, nullptr)) return *code;
+    const auto client = Connect(access_);
+    if (!client.ok()) return ReportError(schema_, client.status());
+    const auto status = (*client)->GetStatus(absl::Seconds(5));
+    if (!status.ok()) return ReportError(schema_, status.status());
+    std::string text;
+    if (json_) {
+      google::protobuf::util::JsonPrintOptions options;
+      options.preserve_proto_field_names = true;
+      options.always_print_primitive_fields = true;
+      options.add_whitespace = true;
+      const auto converted = google::protobuf::util::MessageToJsonString(*status, &text, options);
+      if (!converted.ok()) return ReportError(schema_, absl::InternalError("cannot print JSON"));
+    } else {
+      text = FormatStatus(*status);
+    }
+    std::fputs(text.c_str(), stdout);
+    return config::kExitOk;
+  }
+
+ private:
+  config::Schema schema_;
+  RouterAccess access_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> NewStatusCommand() { return std::make_unique<StatusCommand>(); }
+
+}  // namespace tandem::cli

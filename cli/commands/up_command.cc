@@ -1,0 +1,107 @@
+#include <cstdio>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "cli/client/client.h"
+#include "cli/cluster/cluster.h"
+#include "cli/cluster/fleet_secret.h"
+#include "cli/command_line/commands.h"
+#include "common/base/status_macros.h"
+#include "common/config/process_main.h"
+#include "common/runtime/clock.h"
+#include "common/runtime/processors.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr absl::Duration kWatchInterval = absl::Milliseconds(50);
+
+class UpCommand final : public Command {
+ public:
+  UpCommand() : schema_("tandem up", "Runs a whole cluster on this machine.") {
+    RegisterUpConfig(schema_, up_);
+  }
+
+  config::Schema& schema() override { return schema_; }
+
+  int Run(const std::vector<std::string>& args, const Environment& env) override {
+    return config::RunProcess(schema_, args, env,
+                              [&](StopSignal& stop) { return Serve(stop, env); });
+  }
+
+ private:
+  absl::Status Serve(StopSignal& stop, const Environment& env) {
+    ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(up_.log_level));
+    SetLogLevel(level);
+    std::unique_ptr<FleetSecret> secret;
+    if (up_.fleet_secret_file.empty()) {
+      ASSIGN_OR_RETURN(secret, FleetSecret::Create());
+      up_.fleet_secret_file = secret->path();
+    }
+    ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster, StartCluster(env));
+    const absl::Time deadline = RealClock().Now() + up_.ready_timeout;
+    bool ready = false;
+    while (stop.Wait(kWatchInterval) == 0) {
+      const absl::Time now = RealClock().Now();
+      RETURN_IF_ERROR(cluster->Watch(now));
+      if (ready) continue;
+      ready = IsReady(*cluster);
+      if (ready) {
+        Announce(*cluster, /*others_may_join=*/secret == nullptr);
+      } else if (now > deadline) {
+        return absl::DeadlineExceededError(absl::StrCat("the cluster was not ready within ",
+                                                        absl::FormatDuration(up_.ready_timeout)));
+      }
+    }
+    std::fprintf(stderr, "tandem up: draining\n");
+    stop.Restore();
+    const bool clean = cluster->Drain();
+    return clean ? absl::OkStatus() : absl::AbortedError("some work was cut off while draining");
+  }
+
+  void Announce(const Cluster& cluster, bool others_may_join) const {
+    const std::string http = cluster.http_addresses();
+    std::printf(
+        "ready: %d router(s), %d prefill and %d decode node(s); gRPC on %s%s%s%s%s; Ctrl-C "
+        "drains\n",
+        up_.routers, up_.prefill, up_.decode, cluster.grpc_addresses().c_str(),
+        http.empty() ? "" : "; HTTP on ", http.c_str(), others_may_join ? "; nodes join on " : "",
+        others_may_join ? cluster.fleet_addresses().c_str() : "");
+    std::fflush(stdout);
+  }
+
+  absl::StatusOr<std::unique_ptr<Cluster>> StartCluster(const Environment& env) {
+    if (up_.single_process) return StartSingleProcessCluster(up_, ReadProcessors(), env);
+    std::error_code error;
+    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+    if (error) return absl::InternalError("cannot find this program's folder");
+    return StartProcessCluster(up_, self.parent_path().string(), ReadProcessors());
+  }
+
+  // Every node is ready at the first router.
+  bool IsReady(const Cluster& cluster) {
+    const std::string address = cluster.grpc_address();
+    if (address.empty()) return false;
+    if (client_ == nullptr) {
+      auto client = Client::Connect(address, {.tls = {.anybody = up_.tls.any()}});
+      if (!client.ok()) return false;
+      client_ = *std::move(client);
+    }
+    const auto status = client_->GetStatus(absl::Seconds(1));
+    if (!status.ok()) return false;
+    int ready = 0;
+    for (const v1::NodeStatus& node : status->nodes()) ready += node.state() == "ready" ? 1 : 0;
+    return ready >= up_.prefill + up_.decode;
+  }
+
+  config::Schema schema_;
+  UpConfig up_;
+  std::unique_ptr<Client> client_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> NewUpCommand() { return std::make_unique<UpCommand>(); }
+
+}  // namespace tandem::cli

@@ -1,0 +1,59 @@
+#include "cli/flags/guided_flags.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::cli {
+namespace {
+
+absl::StatusOr<std::string> ReadText(absl::string_view flag, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat("--", flag, " ", path, ": cannot be read"));
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+}  // namespace
+
+void RegisterGuidedFlags(config::Schema& schema, GuidedFlags& flags) {
+  schema.Add("json-schema", &flags.json_schema, "File with a JSON Schema the answer satisfies.",
+             {.group = "Guided decoding"});
+  schema.Add("json-object", &flags.json_object, "The answer is a JSON object.",
+             {.group = "Guided decoding"});
+  schema.Add("regex", &flags.regex, "Regular expression the whole answer matches.",
+             {.group = "Guided decoding"});
+  schema.Add("choice", &flags.choice, "The answer is one of these.", {.group = "Guided decoding"});
+  schema.Add("grammar", &flags.grammar, "File with an EBNF grammar (GBNF) the answer follows.",
+             {.group = "Guided decoding"});
+}
+
+absl::Status ApplyGuidedFlags(const GuidedFlags& flags, v1::GenerateRequest& request) {
+  const int given = (flags.json_schema.empty() ? 0 : 1) + (flags.json_object ? 1 : 0) +
+                    (flags.regex.empty() ? 0 : 1) + (flags.choice.empty() ? 0 : 1) +
+                    (flags.grammar.empty() ? 0 : 1);
+  if (given == 0) return absl::OkStatus();
+  if (given > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected at most one of --json-schema, --json-object, --regex, --choice and --grammar, "
+        "got ",
+        given));
+  }
+  v1::GuidedDecoding& guided = *request.mutable_guided();
+  if (!flags.json_schema.empty()) {
+    ASSIGN_OR_RETURN(*guided.mutable_json_schema(), ReadText("json-schema", flags.json_schema));
+  } else if (!flags.grammar.empty()) {
+    ASSIGN_OR_RETURN(*guided.mutable_grammar(), ReadText("grammar", flags.grammar));
+  } else if (!flags.regex.empty()) {
+    guided.set_regex(flags.regex);
+  } else if (flags.json_object) {
+    guided.set_json_object(true);
+  } else {
+    for (const std::string& option : flags.choice) guided.mutable_choice()->add_options(option);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,29 @@
+// What the CPU engine's options come to on this processor. Thread safety: pure functions.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/cpu/model_weights.h"
+#include "common/model/model_config.h"
+#include "kernels/api/backend.h"
+
+namespace tandem::engine {
+
+struct CpuChoices {
+  const kernels::Backend* backend = nullptr;
+  WeightFormat weights = WeightFormat::kAuto;
+  kernels::KvShape kv;
+  std::string numerics;  // the first part of the numerics id
+
+  // Of weights that the checkpoint does not store as bf16.
+  kernels::WeightType weight_type() const;
+};
+
+// Errors: kInvalidArgument for options out of range, a model this engine has no kernels for, or an
+// ISA class this CPU lacks (names what it has).
+absl::StatusOr<CpuChoices> ChooseForCpu(const model::ModelConfig& config,
+                                        const CpuEngineOptions& options);
+
+}  // namespace tandem::engine

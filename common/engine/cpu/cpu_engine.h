@@ -1,0 +1,38 @@
+// The CPU engine: a checkpoint's forward pass on the CPU kernels, weights packed at load.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/engine/cpu/weight_cache.h"
+#include "common/engine/engine.h"
+#include "common/model/checkpoint.h"
+
+namespace tandem::engine {
+
+struct CpuEngineOptions {
+  // Compute threads; 0 = one per core this process may use and has time for.
+  int32_t threads = 0;
+  // Where compute threads but the first, which is the engine's caller, stay: one for each of
+  // `threads`, or empty: anywhere.
+  std::vector<int32_t> processors;
+  // "auto", "amx", "avx512bf16", "avx512", "avx2" or "ref"; in tests "amx_emulated" too
+  std::string isa = "auto";
+  // "auto": the fastest class's; "portable": the bits that avx512 and avx2 share, for mixed fleets.
+  std::string numerics = "auto";
+  // "auto", "bf16", "int8", "int4", "as-stored" or "f32" (portable classes)
+  std::string weights = "auto";
+  std::string kv_type = "bf16";  // "bf16", "int8" or "f32"
+  int block_tokens = 32;         // divides 256
+  int64_t context_tokens = 0;    // 0 = the checkpoint's; else at most that
+  WeightCacheOptions weight_cache;
+};
+
+// Loads the weights (dequantises and packs, or maps) with all threads. `checkpoint` may go away
+// afterwards. Errors: kInvalidArgument for options out of range or an ISA class this CPU lacks
+// (names what it has).
+absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& checkpoint,
+                                                     const CpuEngineOptions& options);
+
+}  // namespace tandem::engine

@@ -1,0 +1,102 @@
+// A checkpoint's weights in the form the kernels want: matrices packed, projections that share
+// their input fused, norms in fp32. Loaded with all compute threads, each dequantising and packing
+// ranges of rows on its own; or mapped from what an earlier start packed (weight_cache.h). Thread
+// safety: const after loading. Owner: the engine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/engine/aligned_buffer.h"
+#include "common/engine/cpu/weight_cache.h"
+#include "common/model/checkpoint.h"
+#include "kernels/api/backend.h"
+
+namespace tandem::engine {
+
+// How weights are kept. kAuto: bf16 where the backend multiplies bf16 pairs; elsewhere weights
+// stored as bf16 stay bf16 (exact) and everything else becomes fp32. kInt8, kInt4: see
+// kernels::WeightType; kInt4 keeps the output matrix in int8. kAsStored: matrices stored in blocks
+// of four bits (Q4_0, Q4_1, Q4_K) as they are, others in int8. fp8 is one of the others: CPUs have
+// no products of it, and int8 adds a third of the error that fp8 has made (docs/NUMERICS.md).
+enum class WeightFormat { kAuto, kF32, kBf16, kInt8, kInt4, kAsStored };
+
+// Products take activations rounded to int8, and give the same bits in every class.
+constexpr bool HasExactProducts(WeightFormat format) {
+  return format == WeightFormat::kInt8 || format == WeightFormat::kInt4 ||
+         format == WeightFormat::kAsStored;
+}
+
+// One packed matrix and the bias that belongs to it.
+struct Projection {
+  kernels::MatrixShape shape;
+  const void* packed = nullptr;  // in ModelWeights' storage
+  std::vector<float> bias;       // [shape.n] or empty
+
+  kernels::PackedMatrix matrix() const { return {shape, packed}; }
+  const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
+};
+
+struct LayerWeights {
+  std::vector<float> attention_norm;       // [hidden]
+  std::vector<float> post_attention_norm;  // [hidden] or empty
+  std::vector<float> ffn_norm;             // [hidden]
+  std::vector<float> post_ffn_norm;        // [hidden] or empty
+  std::vector<float> q_norm, k_norm;       // [head_dim] or empty
+  Projection qkv;                          // [(heads + 2 kv_heads) * head_dim, hidden]: q, k, v
+  Projection o;                            // [hidden, heads * head_dim]
+  Projection gate_up;                      // [2 ffn, hidden]: gate, up; interleaved if fused_gate()
+  Projection down;                         // [hidden, ffn]
+};
+
+class ModelWeights {
+ public:
+  // `checkpoint` may go away afterwards.
+  ModelWeights(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
+               const kernels::ParallelFor& parallel, WeightFormat format = WeightFormat::kAuto,
+               const WeightCacheOptions& cache = {});
+
+  // What kept the weights from being loaded: kInvalidArgument for a tensor with codes that are no
+  // numbers. REQUIRES: OK wherever anything below is called.
+  const absl::Status& status() const { return status_; }
+
+  // Every product takes bf16 activations.
+  bool dot_products() const { return dot_products_; }
+  // gate_up has 16 rows of gate, 16 of up and so on, both padded with zero rows to a multiple of
+  // 16: GemmArgs::gated_bf16, or GemmArgs::gated where there are no dot products.
+  bool fused_gate() const { return fused_gate_; }
+
+  const std::vector<LayerWeights>& layers() const { return layers_; }
+  const std::vector<float>& final_norm() const { return final_norm_; }
+  const Projection& output() const { return output_; }
+  // The token's embedding, dequantised from its stored row. REQUIRES: a token of the vocabulary,
+  // `out` of hidden size.
+  void ReadEmbedding(TokenId token, absl::Span<float> out) const;
+  // Distinct weight types, for the numerics id: "f32", "bf16", "bf16+f32", "int8",
+  // "int4+int8", "stored-int4+int8", "stored-int8+q4k".
+  const std::string& TypeNames() const { return type_names_; }
+  int64_t bytes() const { return bytes_; }
+  // Of bytes(), those that lie in a file's mapping, which other processes may share.
+  int64_t mapped_bytes() const { return mapped_ == nullptr ? 0 : bytes_; }
+
+ private:
+  absl::Status status_;
+  bool dot_products_ = false;
+  bool fused_gate_ = false;
+  std::vector<LayerWeights> layers_;
+  std::vector<float> final_norm_;
+  Projection output_;
+  model::StoredTensor embedding_;  // its data lies in the storage too
+  // Packed matrices and the embedding's stored rows: in one of the two.
+  AlignedBuffer own_;
+  std::unique_ptr<MappedWeights> mapped_;
+  int64_t bytes_ = 0;
+  std::string type_names_;
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,48 @@
+// The engine of an accelerator: a checkpoint's forward pass in a device's memory. With a CUDA
+// device this is the CUDA engine; tests run the same code on the emulated device.
+//
+// Steps of one row for each sequence (decoding) run as graphs, captured once for each bucket of row
+// counts; padding rows change no other row's bits. Steps with prompt rows are enqueued layer by
+// layer, and what a layer wrote is mirrored to the host while later layers compute.
+// Tokens are chosen on the device, as the host's sampler would: the same bits from the same logits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/engine/device/gemm_tiles.h"
+#include "common/engine/engine.h"
+#include "common/model/checkpoint.h"
+#include "kernels/api/device.h"
+
+namespace tandem::engine {
+
+struct DeviceEngineOptions {
+  int threads = 0;               // host threads that load and sample; 0 = one per core
+  int block_tokens = 32;         // 16, 32, 64, 128 or 256
+  int64_t context_tokens = 0;    // 0 = the checkpoint's; else at most that
+  std::string weights = "auto";  // see ParseDeviceWeights
+  std::string kv_type = "bf16";  // "bf16", "int8" or "fp8"
+  // Share of the device's memory that weights, buffers and KV may fill.
+  double memory_fraction = 0.9;
+  // Keep the arena up to date with what steps write: for nodes that send KV to others.
+  bool mirror_written_kv = true;
+  bool use_graphs = true;
+  bool sample_on_device = true;  // false: logits are copied out for the host's sampler
+  GemmTilesOptions gemm_tiles;   // decides speed and no bit
+};
+
+// Loads the weights. `checkpoint` may go away afterwards. Errors: kInvalidArgument for options out
+// of range or a checkpoint the kernels cannot run (says what); the device's.
+absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint& checkpoint,
+                                                        const DeviceEngineOptions& options,
+                                                        std::unique_ptr<kernels::Device> device);
+
+// On the first CUDA device. Errors: as above; kUnimplemented in a build without CUDA, kUnavailable
+// without a driver or device.
+absl::StatusOr<std::unique_ptr<Engine>> NewCudaEngine(const model::Checkpoint& checkpoint,
+                                                      const DeviceEngineOptions& options);
+
+}  // namespace tandem::engine

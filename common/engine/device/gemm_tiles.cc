@@ -1,0 +1,330 @@
+#include "common/engine/device/gemm_tiles.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
+#include "common/engine/weight_file.h"
+#include "common/runtime/clock.h"
+#include "common/telemetry/log.h"
+#include "kernels/api/device_matrix.h"
+#include "xxhash.h"
+
+namespace tandem::engine {
+namespace {
+
+using kernels::DeviceBuffer;
+using kernels::DeviceGemmArgs;
+using kernels::DeviceWeightType;
+
+// Runs that are timed, of which the best counts: others share the device's clocks.
+constexpr int kTimedRuns = 3;
+// Calls of one run: enough that launching hides behind computing, and no more than take long.
+constexpr int kCallsMin = 4, kCallsMax = 64;
+// What scratch memory holds: bf16, e4m3 and fp32 numbers of ordinary size, int8 numbers that are
+// not 0.
+constexpr int kScratchByte = 0x3c;
+
+size_t BucketsOf(int32_t rows_max) {
+  const auto* end =
+      std::upper_bound(std::begin(kGemmRowBuckets), std::end(kGemmRowBuckets), rows_max);
+  return static_cast<size_t>(end - std::begin(kGemmRowBuckets));
+}
+
+// Tiles of a type that the device has shared memory for, by index.
+std::vector<int32_t> AdmissibleTiles(DeviceWeightType type, const kernels::Device& device) {
+  const int64_t shared = device.properties().shared_bytes_per_block_max;
+  std::vector<int32_t> tiles;
+  for (int32_t i = 0; device.ops().gemm_tile(type, i).shared_bytes > 0; ++i) {
+    if (static_cast<int64_t>(device.ops().gemm_tile(type, i).shared_bytes) <= shared) {
+      tiles.push_back(i);
+    }
+  }
+  return tiles;
+}
+
+// Operands and results of the largest call.
+struct Scratch {
+  DeviceBuffer x, x_rounded, x_scales, y;
+};
+
+absl::StatusOr<Scratch> AllocateScratch(const std::vector<GemmProduct>& products,
+                                        kernels::Device& device, kernels::DeviceStream& stream) {
+  size_t x = 0, x_rounded = 0, x_scales = 0, y = 0;
+  for (const GemmProduct& product : products) {
+    const size_t rows = static_cast<size_t>(product.rows_max);
+    x = std::max(x, rows * static_cast<size_t>(product.k) * sizeof(kernels::Bf16Bits));
+    y = std::max(y, rows * static_cast<size_t>(product.n) * sizeof(float));
+    const kernels::DeviceRoundedBytes rounded =
+        kernels::RoundedBytesOf(product.type, product.rows_max, product.k);
+    x_rounded = std::max(x_rounded, rounded.values);
+    x_scales = std::max(x_scales, rounded.scales);
+  }
+  Scratch scratch;
+  for (const auto& [buffer, bytes] :
+       {std::pair(&scratch.x, x), std::pair(&scratch.x_rounded, x_rounded),
+        std::pair(&scratch.x_scales, x_scales), std::pair(&scratch.y, y)}) {
+    ASSIGN_OR_RETURN(*buffer, device.Allocate(DeviceBuffer::Kind::kDevice, bytes));
+    if (bytes > 0) stream.Fill(buffer->data(), kScratchByte, bytes);
+  }
+  RETURN_IF_ERROR(stream.Synchronize());
+  return scratch;
+}
+
+// Calls with the weights of layer after layer, until they are twice what the L2 holds.
+std::vector<DeviceGemmArgs> CallsOf(const GemmProduct& product, int32_t rows,
+                                    const Scratch& scratch, const kernels::DeviceProperties& of) {
+  const size_t weight_bytes = std::max<size_t>(1, product.weights[0]->values.bytes());
+  const size_t wanted = 2 * static_cast<size_t>(of.l2_bytes) / weight_bytes + 1;
+  const size_t count = std::clamp<size_t>(wanted, kCallsMin, kCallsMax);
+  std::vector<DeviceGemmArgs> calls(count);
+  for (size_t i = 0; i < count; ++i) {
+    const DeviceMatrix& w = *product.weights[i % product.weights.size()];
+    DeviceGemmArgs& args = calls[i];
+    args.type = w.type;
+    args.x = scratch.x.as<kernels::Bf16Bits>();
+    args.w = w.values.as<kernels::Bf16Bits>();
+    args.packed = w.values.data();
+    args.scales = w.scales.data();
+    args.x_rounded = scratch.x_rounded.data();
+    args.x_scales = scratch.x_scales.as<float>();
+    args.rows = rows;
+    args.n = w.n;
+    args.k = w.k;
+    args.y = scratch.y.as<float>();
+    if (product.gated) args.gated = scratch.y.as<kernels::Bf16Bits>();
+    args.multiprocessors = of.multiprocessors;
+  }
+  return calls;
+}
+
+absl::StatusOr<int8_t> FastestTile(std::vector<DeviceGemmArgs> calls,
+                                   absl::Span<const int32_t> tiles, const GemmTimer& timer) {
+  int8_t fastest = -1;
+  double least_ms = 0;
+  for (const int32_t tile : tiles) {
+    for (DeviceGemmArgs& call : calls) call.tile = tile;
+    ASSIGN_OR_RETURN(const double ms, timer(calls));
+    if (fastest >= 0 && ms >= least_ms) continue;
+    fastest = static_cast<int8_t>(tile);
+    least_ms = ms;
+  }
+  return fastest;
+}
+
+GemmTiles::Entry EntryOf(const GemmProduct& product) {
+  return {product.type, product.n, product.k, product.gated, {}};
+}
+
+std::vector<std::byte> ToBytes(const GemmTiles& tiles) {
+  std::vector<std::byte> bytes;
+  for (const GemmTiles::Entry& entry : tiles.entries) {
+    for (const int8_t tile : entry.tiles) bytes.push_back(static_cast<std::byte>(tile));
+  }
+  return bytes;
+}
+
+size_t BytesOf(const std::vector<GemmProduct>& products) {
+  size_t bytes = 0;
+  for (const GemmProduct& product : products) bytes += BucketsOf(product.rows_max);
+  return bytes;
+}
+
+// What a file's bytes say. Errors: kDataLoss for a tile that the device does not have.
+absl::StatusOr<GemmTiles> FromBytes(absl::Span<const std::byte> bytes,
+                                    const std::vector<GemmProduct>& products,
+                                    const kernels::Device& device) {
+  GemmTiles tiles;
+  for (const GemmProduct& product : products) {
+    const std::vector<int32_t> admissible = AdmissibleTiles(product.type, device);
+    GemmTiles::Entry& entry = tiles.entries.emplace_back(EntryOf(product));
+    for (size_t i = BucketsOf(product.rows_max); i > 0; --i) {
+      const auto tile = static_cast<int8_t>(bytes.front());
+      bytes.remove_prefix(1);
+      if (std::find(admissible.begin(), admissible.end(), tile) == admissible.end()) {
+        return absl::DataLossError(absl::StrCat("names tile ", tile, " for products of ", product.n,
+                                                "x", product.k,
+                                                ", which this device does not have"));
+      }
+      entry.tiles.push_back(tile);
+    }
+  }
+  return tiles;
+}
+
+// Where the file lies; empty: there is none.
+std::string PathOf(const GemmTilesOptions& options, const std::string& key) {
+  const bool named = options.choice != "auto" && options.choice != "search";
+  const std::string& folder = named ? options.choice : options.user_folder;
+  if (folder.empty()) return "";
+  const std::string digest = absl::StrFormat("%016x", XXH3_64bits(key.data(), key.size()));
+  return (std::filesystem::path(folder) / absl::StrCat("gemm-tiles.", digest)).string();
+}
+
+// What an earlier start found out. Errors: as OpenWeightFile; kDataLoss.
+absl::StatusOr<GemmTiles> ReadTiles(const std::string& path, const std::string& key,
+                                    const std::vector<GemmProduct>& products,
+                                    const kernels::Device& device,
+                                    const kernels::ParallelFor& parallel) {
+  ASSIGN_OR_RETURN(const auto file, OpenWeightFile(path, {key, BytesOf(products)}, parallel));
+  absl::StatusOr<GemmTiles> tiles = FromBytes(file->payload(), products, device);
+  if (tiles.ok()) return tiles;
+  return absl::DataLossError(absl::StrCat(path, ": ", tiles.status().message()));
+}
+
+void KeepTiles(const std::string& path, const std::string& key, const GemmTiles& tiles,
+               const kernels::ParallelFor& parallel) {
+  if (path.empty() || tiles.entries.empty()) return;
+  absl::Status status = absl::InvalidArgumentError("the device and the shapes take too many words");
+  if (key.size() <= kWeightFileKeyBytesMax) {
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+    // A good file for the same would stay.
+    std::filesystem::remove(path, ignored);
+    status = WriteWeightFile(path, key, ToBytes(tiles), parallel).status();
+  }
+  if (status.ok()) return;
+  Log(LogLevel::kWarning, "the tiles of matrix products are not kept",
+      {{"path", path}, {"why", status.ToString()}});
+}
+
+}  // namespace
+
+std::vector<GemmProduct> GemmProductsOf(const DeviceWeights& weights) {
+  std::vector<GemmProduct> products;
+  const auto add = [&products](const DeviceMatrix& w, bool gated, int32_t rows_max) {
+    auto found = std::find_if(products.begin(), products.end(), [&](const GemmProduct& other) {
+      return other.type == w.type && other.n == w.n && other.k == w.k && other.gated == gated;
+    });
+    if (found == products.end()) {
+      products.push_back({w.type, w.n, w.k, gated, rows_max, {}});
+      found = products.end() - 1;
+    }
+    found->rows_max = std::max(found->rows_max, rows_max);
+    found->weights.push_back(&w);
+  };
+  const int32_t rows_max = *(std::end(kGemmRowBuckets) - 1);
+  for (const DeviceLayerWeights& layer : weights.layers) {
+    add(layer.qkv, false, rows_max);
+    add(layer.o, false, rows_max);
+    add(layer.gate_up, true, rows_max);
+    add(layer.down, false, rows_max);
+  }
+  add(weights.output_matrix(), false, kOutputRowsMax);
+  return products;
+}
+
+int32_t GemmTiles::TileFor(const DeviceGemmArgs& args) const {
+  for (const Entry& entry : entries) {
+    if (entry.type != args.type || entry.n != args.n || entry.k != args.k ||
+        entry.gated != (args.gated != nullptr)) {
+      continue;
+    }
+    const auto* bucket =
+        std::lower_bound(std::begin(kGemmRowBuckets), std::end(kGemmRowBuckets), args.rows);
+    const auto index = static_cast<size_t>(bucket - std::begin(kGemmRowBuckets));
+    return index < entry.tiles.size() ? entry.tiles[index] : -1;
+  }
+  return -1;
+}
+
+GemmTimer TimeByEvents(kernels::Device& device, kernels::DeviceStream& stream) {
+  return [&device, &stream](absl::Span<const DeviceGemmArgs> calls) -> absl::StatusOr<double> {
+    ASSIGN_OR_RETURN(const auto start, device.NewEvent());
+    ASSIGN_OR_RETURN(const auto end, device.NewEvent());
+    double least_ms = 0;
+    for (int run = 0; run <= kTimedRuns; ++run) {
+      stream.Record(*start);
+      for (const DeviceGemmArgs& call : calls) device.ops().gemm(call, stream);
+      stream.Record(*end);
+      RETURN_IF_ERROR(stream.Synchronize());
+      ASSIGN_OR_RETURN(const double ms, end->MillisecondsSince(*start));
+      if (run == 1 || (run > 1 && ms < least_ms)) least_ms = ms;
+    }
+    return least_ms;
+  };
+}
+
+absl::StatusOr<GemmTiles> SearchGemmTiles(const std::vector<GemmProduct>& products,
+                                          kernels::Device& device, const GemmTimer& timer) {
+  // A stream of its own: a failure stays with it.
+  ASSIGN_OR_RETURN(const auto stream, device.NewStream());
+  ASSIGN_OR_RETURN(const Scratch scratch, AllocateScratch(products, device, *stream));
+  const GemmTimer by_events = TimeByEvents(device, *stream);
+  GemmTiles tiles;
+  for (const GemmProduct& product : products) {
+    const std::vector<int32_t> admissible = AdmissibleTiles(product.type, device);
+    GemmTiles::Entry& entry = tiles.entries.emplace_back(EntryOf(product));
+    for (size_t i = 0; i < BucketsOf(product.rows_max); ++i) {
+      ASSIGN_OR_RETURN(const int8_t tile, FastestTile(CallsOf(product, kGemmRowBuckets[i], scratch,
+                                                              device.properties()),
+                                                      admissible, timer ? timer : by_events));
+      entry.tiles.push_back(tile);
+    }
+  }
+  return tiles;
+}
+
+std::string GemmTilesKey(const std::vector<GemmProduct>& products, const kernels::Device& device) {
+  const kernels::DeviceProperties& of = device.properties();
+  std::string key =
+      absl::StrCat("gemm tiles; device ", of.name, " sm", of.compute_major, of.compute_minor,
+                   " with ", of.multiprocessors, " multiprocessors; ", of.software, "; kernels ",
+                   device.ops().numerics, "; rows");
+  for (const int32_t rows : kGemmRowBuckets) absl::StrAppend(&key, " ", rows);
+  std::vector<DeviceWeightType> types;
+  for (const GemmProduct& product : products) {
+    absl::StrAppend(&key, "; ", kernels::DeviceWeightTypeName(product.type), " ", product.n, "x",
+                    product.k, product.gated ? " gated" : "", " to ", product.rows_max);
+    if (std::find(types.begin(), types.end(), product.type) == types.end()) {
+      types.push_back(product.type);
+    }
+  }
+  for (const DeviceWeightType type : types) {
+    absl::StrAppend(&key, "; tiles of ", kernels::DeviceWeightTypeName(type));
+    for (const int32_t i : AdmissibleTiles(type, device)) {
+      const kernels::DeviceGemmTile tile = device.ops().gemm_tile(type, i);
+      absl::StrAppend(&key, " ", i, ":", tile.rows, "x", tile.n, "x", tile.k, "x", tile.stages);
+    }
+  }
+  return key;
+}
+
+GemmTiles ChooseGemmTiles(const DeviceWeights& weights, const GemmTilesOptions& options,
+                          kernels::Device& device, const kernels::ParallelFor& parallel) {
+  if (options.choice == "by-shape") return {};
+  const std::vector<GemmProduct> products = GemmProductsOf(weights);
+  const std::string key = GemmTilesKey(products, device);
+  const std::string path = PathOf(options, key);
+  if (options.choice != "search" && !path.empty()) {
+    absl::StatusOr<GemmTiles> kept = ReadTiles(path, key, products, device, parallel);
+    if (kept.ok()) {
+      Log(LogLevel::kInfo, "tiles of matrix products are known", {{"path", path}});
+      return *std::move(kept);
+    }
+    if (!absl::IsNotFound(kept.status())) {
+      Log(LogLevel::kWarning, "the kept tiles of matrix products are of no use, searching again",
+          {{"why", kept.status().ToString()}});
+    }
+  }
+  const absl::Time begin = RealClock().Now();
+  absl::StatusOr<GemmTiles> found = SearchGemmTiles(products, device, options.timer);
+  if (!found.ok()) {
+    Log(LogLevel::kWarning, "no search for tiles of matrix products: kernels choose by shape",
+        {{"why", found.status().ToString()}});
+    return {};
+  }
+  Log(LogLevel::kInfo, "searched tiles of matrix products",
+      {{"products", products.size()},
+       {"time", absl::FormatDuration(RealClock().Now() - begin)},
+       {"path", path}});
+  KeepTiles(path, key, *found, parallel);
+  return *std::move(found);
+}
+
+}  // namespace tandem::engine

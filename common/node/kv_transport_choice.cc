@@ -1,0 +1,104 @@
+#include "common/node/kv_transport_choice.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/transfer/device_payloads.h"
+#include "common/transfer/nccl_transport.h"
+#include "common/transfer/staging_transport.h"
+#include "common/transfer/ucx_transport.h"
+#include "kernels/api/pair_channel.h"
+
+namespace tandem::node {
+namespace {
+
+// What the choice leaves to be opened.
+struct Plan {
+  std::shared_ptr<transfer::DevicePayloads> device;  // null: the host's path
+  bool ucx_reaches_device = false;
+  std::string why;
+};
+
+absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const std::string& role,
+                              const transfer::UcxOptions& ucx,
+                              const transfer::KvTransferOptions& kv_transfer,
+                              engine::Engine& engine) {
+  Plan plan;
+  const kernels::DeviceBlocks* blocks = engine.device_blocks();
+  if (blocks == nullptr) {
+    if (config.kv_transport_choice == "device") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("kv-path is device, but device is ", config.device));
+    }
+    plan.why = "KV is in host memory";
+    return plan;
+  }
+  if (config.kv_transport_choice == "host") {
+    plan.why = "kv-path is host";
+    return plan;
+  }
+  transfer::DevicePayloadOptions options;
+  options.format = kv_transfer.format;
+  options.payload_bytes_max = kv_transfer.frame_bytes_max;
+  auto device = transfer::DevicePayloads::Create(options, *blocks, engine.arena());
+  if (!device.ok()) {
+    if (config.kv_transport_choice == "device") return device.status();
+    plan.why = absl::StrCat("no slots: ", device.status().message());
+    return plan;
+  }
+  transfer::UcxOptions on_device = ucx;
+  on_device.device = *device;
+  const absl::Status ucx_status = transfer::TryUcxOnDevice(on_device);
+  plan.ucx_reaches_device = ucx_status.ok();
+  // A decode node whose blocks leave from the host would have to copy each step's there, for the
+  // sake of a drain.
+  const bool chosen = config.kv_transport_choice == "device" || ucx_status.ok() ||
+                      config.transport == "nccl" || role == "decode";
+  if (chosen) plan.device = *std::move(device);
+  plan.why = ucx_status.ok() ? transfer::DescribeUcx() : std::string(ucx_status.message());
+  return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, const std::string& role,
+                                                  const std::string& host,
+                                                  const transfer::KvTransferOptions& kv_transfer,
+                                                  engine::Engine& engine) {
+  const bool nccl = config.transport == "nccl";
+  if (nccl && config.device != "cuda") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "transport is nccl, which goes from GPU to GPU, but device is ", config.device));
+  }
+  transfer::UcxOptions ucx;
+  ucx.transports = nccl ? "auto" : config.transport;
+  ucx.host = host;
+  ucx.fleet_secret = kv_transfer.fleet_secret;
+  ASSIGN_OR_RETURN(Plan plan, MakePlan(config, role, ucx, kv_transfer, engine));
+  KvTransportChoice path;
+  path.on_device = plan.device != nullptr;
+  path.why = std::move(plan.why);
+  if (plan.ucx_reaches_device) ucx.device = plan.device;
+  ASSIGN_OR_RETURN(path.transport, transfer::NewUcxTransport(ucx));
+  if (path.on_device && !plan.ucx_reaches_device) {
+    path.transport = transfer::NewStagingTransport(std::move(path.transport), plan.device);
+  }
+  if (nccl) {
+    // Payloads that are being copied to, sent, received and copied from at a time.
+    constexpr int kSlots = 4;
+    ASSIGN_OR_RETURN(auto links,
+                     kernels::OpenNcclChannels(0, kSlots, kv_transfer.frame_bytes_max,
+                                               path.on_device ? kernels::SlotMemory::kDevice
+                                                              : kernels::SlotMemory::kHost));
+    transfer::NcclTransportOptions options;
+    options.fleet_secret = kv_transfer.fleet_secret;
+    options.device = plan.device;
+    path.transport =
+        transfer::NewNcclTransport(options, std::move(path.transport), std::move(links));
+  }
+  engine.KeepHostSide(!path.on_device);
+  return path;
+}
+
+}  // namespace tandem::node

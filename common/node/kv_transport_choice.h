@@ -1,0 +1,31 @@
+// How a node's KV payloads travel: through the host's arena, or from and to the engine's device
+// memory (docs/adr/0026-payloads-leave-from-device-slots.md), and by which transport. Thread
+// safety: a function.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/engine/engine.h"
+#include "common/node/node_config.h"
+#include "common/transfer/kv_transfer_endpoint.h"
+#include "common/transfer/kv_transport.h"
+
+namespace tandem::node {
+
+struct KvTransportChoice {
+  std::unique_ptr<transfer::KvTransport> transport;
+  bool on_device = false;
+  std::string why;  // for the log
+};
+
+// Chooses by the configuration and by what this host's UCX can do, and tells `engine`. `host` names
+// the machine. REQUIRES: the engine's KV is allocated and holds nothing yet. Errors: what the
+// configuration insists on and is not there.
+absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, const std::string& role,
+                                                  const std::string& host,
+                                                  const transfer::KvTransferOptions& kv_transfer,
+                                                  engine::Engine& engine);
+
+}  // namespace tandem::node

@@ -1,0 +1,82 @@
+// Prefix blocks on their way from a node that drains to a peer of the same role: both ends
+// (docs/adr/0021-a-draining-node-is-a-sender.md). Blocks are known by their hashes alone; the
+// KV transfer is the one of every lease and export.
+//
+//   gives:  Offer ─▶ offered ─SendBlocks─▶ sending ─ExportDone, ExportFailed─▶ gone
+//                       └─ none wanted, router lost, time over ─▶ gone
+//   takes:  AdoptBlocks ─▶ leased ─LeaseInstalled─▶ prefix cache
+//                             └─LeaseFailed─▶ quarantined ─LeaseDrained─▶ free
+//
+// Thread safety: none; owned by a core.
+// Invariants: offered blocks are pinned until the offer is gone and no send is in flight; an
+// adopted block is found by its hash only after all of it arrived and was verified; nothing is
+// evicted for an adopted block.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/kv/block_pool.h"
+#include "common/node/node_ledger.h"
+
+namespace tandem::node {
+
+class PrefixMigration {
+ public:
+  static constexpr int64_t kBlocksMax = 256;   // of one offer
+  static constexpr size_t kAdoptionsMax = 16;  // at a time
+
+  // `scheduler` and `ledger` outlive this.
+  PrefixMigration(SequenceScheduler& scheduler, NodeLedger& ledger)
+      : scheduler_(scheduler), ledger_(ledger) {}
+
+  void OnRouterJoined(RouterKey router) { routers_.insert(router); }
+  // Pins the most recently used blocks, and offers them until `until` to the router that has been
+  // here longest. At most once.
+  void Offer(absl::Time now, absl::Time until);
+  void OnSendBlocks(RouterKey router, const v1::SendBlocks& command);
+  void OnAdoptBlocks(RouterKey router, const v1::AdoptBlocks& command, absl::Time now);
+  void OnRouterLost(RouterKey router);
+  void OnTick(absl::Time now);
+  // Of other leases and exports: no effect.
+  void Handle(const transfer::LeaseInstalled& event);
+  void Handle(const transfer::LeaseFailed& event);
+  void Handle(const transfer::LeaseDrained& event);
+  void Handle(const transfer::ExportDone& event);
+  void Handle(const transfer::ExportFailed& event);
+
+  bool idle() const { return offered_.empty() && adoptions_.empty(); }
+  int64_t leases() const { return static_cast<int64_t>(adoptions_.size()); }
+  int64_t exports() const { return export_.has_value() ? 1 : 0; }
+
+ private:
+  using Block = std::pair<kv::BlockHash, BlockId>;
+  struct Adoption {
+    std::vector<Block> blocks;  // by ordinal
+    bool closing = false;       // quarantined
+  };
+
+  void EndOffer();
+  std::vector<kv::BlockHash> Wanted(const v1::AdoptBlocks& command) const;
+  // Of the offered blocks, in order; empty when one is not among them or was forgotten since.
+  std::vector<BlockId> Find(const v1::SendBlocks& command) const;
+
+  SequenceScheduler& scheduler_;
+  NodeLedger& ledger_;
+  // Bound: kBlocksMax.
+  std::vector<Block> offered_;
+  // Bound: the configured routers.
+  std::set<RouterKey> routers_;
+  RouterKey router_;  // of the offer
+  absl::Time until_;
+  std::optional<transfer::ExportId> export_;
+  // Bound: kAdoptionsMax.
+  std::map<LeaseId, Adoption> adoptions_;
+};
+
+}  // namespace tandem::node

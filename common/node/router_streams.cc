@@ -1,0 +1,164 @@
+#include "common/node/router_streams.h"
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
+#include "absl/synchronization/mutex.h"
+#include "common/node/node_message.h"
+#include "common/rpc/fleet_client.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::node {
+namespace {
+
+class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::Listener {
+ public:
+  RouterStreamsImpl(const std::vector<std::string>& addresses, const std::string& secret,
+                    std::function<void(RouterStreamEvent)> sink)
+      : sink_(std::move(sink)) {
+    for (const std::string& address : addresses) {
+      clients_.push_back(rpc::FleetClient::Create(address, *this, secret));
+    }
+  }
+  ~RouterStreamsImpl() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      leaving_ = true;
+    }
+    clients_.clear();
+  }
+
+  void Tick(absl::Time now) override {
+    for (auto& client : clients_) client->Tick(now);
+  }
+
+  void Send(RouterKey router, v1::NodeMessage message) override {
+    rpc::FleetClient* client = nullptr;
+    uint64_t connection = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto found = links_.find(router);
+      if (found == links_.end()) return;
+      if (message.has_registration()) found->second.registered = true;
+      client = found->second.client;
+      connection = found->second.connection;
+    }
+    for (v1::NodeMessage& part : CutNodeMessage(std::move(message)))
+      client->Send(connection, std::move(part));
+  }
+
+  void Broadcast(const v1::NodeMessage& message) override {
+    for (const RouterKey router : open()) Send(router, message);
+  }
+
+  std::vector<RouterKey> open() const override {
+    absl::MutexLock lock(&mutex_);
+    std::vector<RouterKey> routers;
+    for (const auto& [router, link] : links_) {
+      if (link.registered) routers.push_back(router);
+    }
+    return routers;
+  }
+
+  int welcomed_count() const override {
+    absl::MutexLock lock(&mutex_);
+    int count = 0;
+    for (const auto& [router, link] : links_) count += link.welcomed ? 1 : 0;
+    return count;
+  }
+
+  absl::Status refused() const override {
+    absl::MutexLock lock(&mutex_);
+    return refused_;
+  }
+
+  void OnConnected(rpc::FleetClient& client, uint64_t connection) override {
+    RouterKey router;
+    {
+      absl::MutexLock lock(&mutex_);
+      router = RouterKey(next_key_++);
+      links_[router] = Link{&client, connection};
+    }
+    sink_(RouterConnected{router});
+  }
+
+  void OnMessage(rpc::FleetClient& client, uint64_t connection,
+                 v1::RouterMessage message) override {
+    RouterKey router;
+    {
+      absl::MutexLock lock(&mutex_);
+      Link* link = Find(client, connection, &router);
+      if (link == nullptr) return;
+      if (message.has_welcome()) {
+        link->welcomed = true;
+        refused_ = absl::OkStatus();
+        Log(LogLevel::kInfo, "joined router",
+            {{"router_id", message.welcome().router_id()}, {"address", client.router_address()}});
+      }
+    }
+    sink_(RouterSpoke{router, std::move(message)});
+  }
+
+  void OnDisconnected(rpc::FleetClient& client, uint64_t connection,
+                      const absl::Status& status) override {
+    RouterKey router;
+    {
+      absl::MutexLock lock(&mutex_);
+      const Link* link = Find(client, connection, &router);
+      if (link == nullptr) return;
+      const bool was_welcomed = link->welcomed;
+      links_.erase(router);
+      const bool for_good = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||
+                            absl::IsUnauthenticated(status);
+      if (for_good && refused_ != status) {
+        refused_ = status;
+        Log(LogLevel::kError, "router refused this node",
+            {{"address", client.router_address()}, {"why", status.message()}});
+      } else if (was_welcomed && !leaving_) {
+        Log(LogLevel::kWarning, "lost router",
+            {{"address", client.router_address()}, {"why", status.message()}});
+      }
+    }
+    sink_(RouterGone{router, status});
+  }
+
+ private:
+  struct Link {
+    rpc::FleetClient* client = nullptr;
+    uint64_t connection = 0;
+    bool registered = false;
+    bool welcomed = false;
+  };
+
+  Link* Find(const rpc::FleetClient& client, uint64_t connection, RouterKey* router)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (auto& [key, link] : links_) {
+      if (link.client == &client && link.connection == connection) {
+        *router = key;
+        return &link;
+      }
+    }
+    return nullptr;
+  }
+
+  const std::function<void(RouterStreamEvent)> sink_;
+  mutable absl::Mutex mutex_;
+  // Bound: one for each address of --routers.
+  absl::btree_map<RouterKey, Link> links_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_key_ ABSL_GUARDED_BY(mutex_) = 1;
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;  // this node ends its streams itself
+  // Bound: the addresses of --routers, fixed.
+  std::vector<std::unique_ptr<rpc::FleetClient>> clients_;  // fixed after construction
+};
+
+}  // namespace
+
+std::unique_ptr<RouterStreams> RouterStreams::Create(const std::vector<std::string>& addresses,
+                                                     const std::string& secret,
+                                                     std::function<void(RouterStreamEvent)> sink) {
+  return std::make_unique<RouterStreamsImpl>(addresses, secret, std::move(sink));
+}
+
+}  // namespace tandem::node

@@ -1,0 +1,57 @@
+// A node's connections to all its routers: one FleetClient each, events of all in one place.
+// Thread safety: all methods from any thread; the sink is called from gRPC threads and from Tick.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/node/node_core.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::node {
+
+// A stream is open and waits for the registration.
+struct RouterConnected {
+  RouterKey router;
+};
+struct RouterSpoke {
+  RouterKey router;
+  v1::RouterMessage message;
+};
+// The stream ended; once per RouterConnected.
+struct RouterGone {
+  RouterKey router;
+  absl::Status status;
+};
+using RouterStreamEvent = std::variant<RouterConnected, RouterSpoke, RouterGone>;
+
+class RouterStreams {
+ public:
+  // Nothing happens before the first Tick. `secret`: the fleet's, by which routers know a node.
+  static std::unique_ptr<RouterStreams> Create(const std::vector<std::string>& addresses,
+                                               const std::string& secret,
+                                               std::function<void(RouterStreamEvent)> sink);
+  // Ends all streams; the sink is not called afterwards.
+  virtual ~RouterStreams() = default;
+
+  // Connects what is not connected. Call every 50 ms or so.
+  virtual void Tick(absl::Time now) = 0;
+  // Dropped when the connection is gone. The first message must be the registration.
+  virtual void Send(RouterKey router, v1::NodeMessage message) = 0;
+  // To every router that was sent a registration.
+  virtual void Broadcast(const v1::NodeMessage& message) = 0;
+  // Routers that were sent a registration and are still connected.
+  virtual std::vector<RouterKey> open() const = 0;
+  // Routers that answered with Welcome and are still connected.
+  virtual int welcomed_count() const = 0;
+  // kFailedPrecondition, kInvalidArgument or kUnauthenticated by which a router refused the last
+  // registration; OK otherwise.
+  virtual absl::Status refused() const = 0;
+};
+
+}  // namespace tandem::node

@@ -1,0 +1,125 @@
+// The receiving leases of one node, sans-I/O (kv_transfer.h has the states). Decides for every DATA
+// header whether and where its payload lands.
+//
+// Invariants: a cell is given to a receive only when it is empty, so that no two receives share
+// bytes; a lease is forgotten only when no receive into it is in flight; LeaseFailed at most once
+// an epoch; each CloseLease is answered by one LeaseDrained. Thread safety: none; the transfer
+// thread. Owner: KvTransferEndpoint.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "common/transfer/block_range.h"
+#include "common/transfer/busy_time.h"
+#include "common/transfer/kv_transfer_context.h"
+
+namespace tandem::transfer {
+
+class KvReceiver {
+ public:
+  explicit KvReceiver(KvTransferContext& context) : context_(context) {}
+
+  void Handle(const OpenLease& command);
+  void Handle(const RaiseEpoch& command);
+  void Handle(const CloseLease& command);
+
+  // Frames whose tag and receiver incarnation were checked.
+  std::optional<ScatterList> OnData(PeerId from, const v1::KvFrame& frame, size_t payload_bytes,
+                                    uint64_t receive_id);
+  void OnFin(PeerId from, const v1::KvFrame& frame);
+  void OnAbort(PeerId from, const v1::KvFrame& frame);
+  void OnPayload(uint64_t receive_id, const absl::Status& status, const ReceiveInterval& interval);
+  void OnPeerLost(PeerId peer, const absl::Status& status);
+
+  // Deadlines and NACK timers. Appends peers that hold up a drain for too long.
+  void Tick(std::vector<PeerId>& stuck_peers);
+
+ private:
+  struct Lease {
+    Lease(const OpenLease& command, int32_t num_layers)
+        : id(command.lease),
+          epoch(command.epoch),
+          first_ordinal(command.first_ordinal),
+          blocks(command.blocks),
+          deadline(command.deadline),
+          cells(command.first_ordinal, static_cast<int32_t>(command.blocks.size()), num_layers) {}
+
+    const LeaseId id;
+    Epoch epoch;
+    const int32_t first_ordinal;
+    const std::vector<BlockId> blocks;
+    absl::Time deadline;
+    CellMap cells;
+    int32_t receives_in_flight = 0;
+    bool draining = false;
+    int64_t bytes_received = 0;  // verified
+    BusyTime receiving;          // those bytes
+    absl::Time first_frame_at = absl::InfiniteFuture();
+
+    // Of the current epoch only; StartEpoch clears them.
+    bool failed = false;
+    std::optional<PeerId> sender;  // whose frames came first; no other may send in this epoch
+    Incarnation sender_incarnation;
+    int64_t data_frames_seen = 0;
+    std::optional<v1::KvFin> fin;
+    absl::Time nack_at = absl::InfiniteFuture();
+    // Bound: the cells of the lease.
+    absl::flat_hash_map<int64_t, int> checksum_failures;  // by cell: ordinal and layer
+  };
+  // A payload on its way into a lease's blocks.
+  struct Receive {
+    LeaseId lease;
+    Epoch epoch;
+    PeerId from;
+    BlockRange range;
+    uint64_t checksum = 0;
+    std::string order;  // of the elements in the sender's blocks
+    PayloadStore::Place place;
+    // Set when it should end by itself: its lease is draining or its epoch over.
+    absl::Time must_end_by = absl::InfiniteFuture();
+  };
+
+  // The lease if frames of this epoch are welcome; else null, and the frame was counted, logged and
+  // answered.
+  Lease* Admit(PeerId from, const v1::KvFrame& frame);
+  void RejectUnknown(PeerId from, const v1::KvFrame& frame);
+  absl::Status CheckData(const Lease& lease, const v1::KvData& data,
+                         const std::optional<BlockRange>& range, size_t payload_bytes) const;
+  void StartEpoch(Lease& lease, Epoch epoch);
+  // The lease's receives should end by themselves soon, or their connections are dropped.
+  void HurryReceives(const Lease& lease);
+  void AbortSender(const Lease& lease, absl::string_view reason);
+  void Fail(Lease& lease, const absl::Status& status);
+  void OnLanded(Lease& lease, const Receive& receive, const ReceiveInterval& interval);
+  void OnChecksumFailure(Lease& lease, const BlockRange& range);
+  void SendNack(Lease& lease, absl::Span<const BlockRange> ranges);
+  // Asks for what is missing when all frames were seen or the time for it has come.
+  void NackMissing(Lease& lease);
+  void InstallIfComplete(Lease& lease);
+  void DrainIfIdle(Lease& lease);
+  bool WasInstalled(const v1::KvFrame& frame) const;
+  // Ends a lease, remembering how.
+  void Forget(const Lease& lease, std::optional<Epoch> installed);
+
+  KvTransferContext& context_;
+  // Ordered, so that a simulated run with the same seed repeats exactly.
+  // Bound: leases_max (4,096).
+  absl::btree_map<LeaseId, std::unique_ptr<Lease>> leases_;
+  // Bound: the cells of open leases: one that is arriving is not taken again.
+  absl::btree_map<uint64_t, Receive> receives_;
+  // Leases that ended, oldest first, with the epoch that installed them or none when they were
+  // closed: a repeated FIN of an installed one is acknowledged, a sender of a closed one told.
+  // Bound: remembered_acks_max (4,096), then the oldest goes.
+  std::deque<LeaseId> ended_order_;
+  // Bound: remembered_acks_max (4,096).
+  absl::flat_hash_map<LeaseId, std::optional<Epoch>> ended_;
+};
+
+}  // namespace tandem::transfer

@@ -1,0 +1,105 @@
+// The sending exports of one node, sans-I/O (kv_transfer.h has the states). Turns pushed ranges
+// into DATA frames of a good size, bounds the bytes in flight, repeats what the receiver asks for,
+// and ends each export exactly once.
+//
+// Invariants: bytes are sent only from ranges the core pushed; an export ends only when none of its
+// sends is in flight (its blocks may then be reused); bytes in flight of an export never exceed
+// export_bytes_in_flight_max, but for one frame that alone is larger; an export whose payloads find
+// no room in their store goes on when any send ends, or with the next tick.
+// Thread safety: none; the transfer thread. Owner: KvTransferEndpoint.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "common/transfer/block_range.h"
+#include "common/transfer/kv_transfer_context.h"
+
+namespace tandem::transfer {
+
+class KvSender {
+ public:
+  explicit KvSender(KvTransferContext& context) : context_(context) {}
+
+  void Handle(const OpenExport& command);
+  void Handle(const PushRange& command);
+  void Handle(const FinishExport& command);
+  void Handle(const CancelExport& command);
+
+  // Frames whose tag and receiver incarnation were checked.
+  void OnNack(PeerId from, const v1::KvFrame& frame);
+  void OnAck(PeerId from, const v1::KvFrame& frame);
+  void OnAbort(PeerId from, const v1::KvFrame& frame);
+  void OnPeerLost(PeerId peer, const absl::Status& status);
+
+  // Deadlines and repeated FINs. Appends peers that hold up an export's end for too long.
+  void Tick(std::vector<PeerId>& stuck_peers);
+
+ private:
+  struct Export {
+    Export(const OpenExport& command, PeerId peer_id, int32_t num_layers)
+        : open(command),
+          peer(peer_id),
+          cells(command.first_ordinal, static_cast<int32_t>(command.blocks.size()), num_layers) {}
+
+    const OpenExport open;
+    const PeerId peer;
+    CellMap cells;                    // kFilled: pushed by the core, so final
+    std::vector<BlockRange> pending;  // pushed, too small to be sent yet
+    struct QueuedFrame {
+      BlockRange range;
+      bool repeat = false;
+    };
+    // Bound: the cells of the export.
+    std::deque<QueuedFrame> queue;
+    int64_t bytes_in_flight = 0;
+    int64_t sends_in_flight = 0;
+    int64_t bytes_sent = 0;
+    uint32_t data_frames = 0;  // repeats not counted
+    int nack_rounds = 0;
+    std::optional<v1::GeneratedToken> first_token;  // set by FinishExport
+    v1::TokensBySource tokens;                      // likewise
+    absl::Time first_push_at = absl::InfiniteFuture();
+    absl::Time repeat_fin_at = absl::InfiniteFuture();
+    bool fin_sent = false;
+    // How the export ends, once nothing is in flight: OK when acknowledged.
+    std::optional<absl::Status> outcome;
+    absl::Time must_end_by = absl::InfiniteFuture();
+  };
+  // Which export a frame from a receiver speaks of: at most one for (peer, lease, epoch).
+  using FrameKey = std::tuple<PeerId, LeaseId, Epoch>;
+
+  int64_t FrameCellsMin() const;
+  int64_t FrameCellsMax() const;
+  Export* Find(ExportId id);
+  Export* FindByFrame(PeerId from, const v1::KvFrame& frame);
+  // Moves pending ranges that are large enough, or all, to the queue.
+  void QueueReady(Export& exported, bool all);
+  // Sends from the queue while the bound allows, and FIN at the end. May end the export.
+  void Pump(Export& exported);
+  // Of cells whose payload was taken.
+  void SendFrame(Export& exported, const Export::QueuedFrame& queued,
+                 PayloadStore::Outgoing payload);
+  // Goes on with exports that found no room for a payload.
+  void ResumeBlocked();
+  void OnSent(ExportId id, int64_t bytes, const absl::Status& status);
+  void SendFin(Export& exported);
+  // Settles how the export ends; later calls change nothing.
+  void End(Export& exported, const absl::Status& outcome, bool tell_receiver);
+  void EraseIfIdle(Export& exported);
+
+  KvTransferContext& context_;
+  // Ordered, so that a simulated run with the same seed repeats exactly.
+  // Bound: exports_max (4,096).
+  absl::btree_map<ExportId, std::unique_ptr<Export>> exports_;
+  // Bound: one for each export.
+  absl::btree_map<FrameKey, ExportId> by_frame_;
+  bool starved_ = false;  // an export's queue waits for room
+};
+
+}  // namespace tandem::transfer

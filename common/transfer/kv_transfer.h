@@ -1,0 +1,154 @@
+// What a node's core tells its KV plane to do, and what the KV plane tells the core: the vocabulary
+// of docs/ARCHITECTURE.md's KV transfer. Plain values; the transfer thread and the engine thread
+// exchange them through bounded queues, the simulator passes them directly.
+//
+// Receiver's lease:  Reserved ──first data──▶ Filling ──all verified──▶ Installed
+//                        └── CloseLease / newer epoch ──▶ Draining ──no receive in flight──▶
+//                        drained
+// Sender's export:   Planned ──pushing──▶ Pushed ──acknowledged──▶ Done | Dead
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "tandem/v1/common.pb.h"
+
+namespace tandem::transfer {
+
+using ExportId = StrongId<struct ExportIdTag, uint64_t>;
+
+// ---- core → KV plane, receiving side
+// -------------------------------------------------------------------
+
+// Accept frames of (lease, epoch). `blocks[i]` is where ordinal first_ordinal + i lands.
+// The core must not touch or reuse the blocks until LeaseInstalled or LeaseDrained.
+struct OpenLease {
+  LeaseId lease;
+  Epoch epoch;
+  int32_t first_ordinal = 0;
+  std::vector<BlockId> blocks;  // not empty
+  absl::Time deadline;          // LeaseFailed(kDeadlineExceeded) when not installed by then
+};
+// A new sender takes over: older epochs are stale from now on. What was verified stays. Answered by
+// EpochRaised, unless the lease was installed or closed before.
+struct RaiseEpoch {
+  LeaseId lease;
+  Epoch epoch;
+  absl::Time deadline;
+};
+// Ends a lease in any state before Installed. Always answered by exactly one LeaseDrained, at once
+// when nothing is in flight. Unknown or installed leases: LeaseDrained too. Blocks that EpochRaised
+// told as verified are not touched meanwhile.
+struct CloseLease {
+  LeaseId lease;
+  std::string reason;
+};
+
+// ---- core → KV plane, sending side
+// ---------------------------------------------------------------------
+
+// How to reach a receiver; as it registered.
+struct PeerAddress {
+  NodeId node;
+  Incarnation incarnation;
+  std::string transport_address;  // opaque
+  std::string host;
+};
+// Announces an export. The blocks stay pinned by the core until ExportDone or ExportFailed.
+struct OpenExport {
+  ExportId export_id;
+  PeerAddress peer;
+  LeaseId lease;
+  Epoch epoch;
+  int32_t first_ordinal = 0;    // of blocks[0]; earlier blocks lie at the receiver already
+  std::vector<BlockId> blocks;  // by ordinal
+  absl::Time deadline;          // ExportFailed(kDeadlineExceeded) when not acknowledged by then
+};
+// The bytes of these blocks and layers are final: send them. Ranges of one export never overlap.
+struct PushRange {
+  ExportId export_id;
+  int32_t first_ordinal = 0, ordinal_count = 0;
+  int32_t first_layer = 0, layer_count = 0;
+};
+// All ranges were pushed; tell the receiver, with the first token sampled here.
+struct FinishExport {
+  ExportId export_id;
+  v1::GeneratedToken first_token;
+  v1::TokensBySource tokens;  // how the sender came by the prompt's KV
+};
+// Gives an export up; ExportFailed(kCancelled) follows once no send is in flight.
+struct CancelExport {
+  ExportId export_id;
+  std::string reason;
+};
+
+using TransferCommand = std::variant<OpenLease, RaiseEpoch, CloseLease, OpenExport, PushRange,
+                                     FinishExport, CancelExport>;
+
+// ---- KV plane → core
+// -----------------------------------------------------------------------------------
+
+// Every block of the lease was received and verified; the lease is forgotten by the KV plane (a
+// repeated FIN is still acknowledged).
+struct LeaseInstalled {
+  LeaseId lease;
+  Epoch epoch;
+  v1::GeneratedToken first_token;
+  v1::TokensBySource tokens;  // how the sender came by the prompt's KV
+  int64_t bytes_received = 0;
+  absl::Duration transfer_time;  // first frame to all verified; the sender may compute meanwhile
+  // Of it, while at least one payload was being received: what the wire's rate is measured by.
+  absl::Duration receive_time;
+  std::string transport;  // "shm", "tcp", "inproc"
+};
+// The current epoch's sender failed (abort, lost, deadline, repeated checksum failure). The lease
+// stays reserved until RaiseEpoch or CloseLease. Sent at most once per epoch.
+struct LeaseFailed {
+  LeaseId lease;
+  Epoch epoch;
+  absl::Status status;
+};
+// No older epoch's frame is taken any more.
+struct EpochRaised {
+  LeaseId lease;
+  Epoch epoch;
+  // Blocks from the lease's first ordinal on that are verified in all layers: they stay as they
+  // are, and a new sender need not send them (receives that still drain are not counted).
+  int32_t verified_blocks = 0;
+};
+// No receive can touch the lease's blocks any more.
+struct LeaseDrained {
+  LeaseId lease;
+};
+struct ExportDone {
+  ExportId export_id;
+  int64_t bytes_sent = 0;
+  absl::Duration transfer_time;  // first push to acknowledged
+};
+// Exactly one of ExportDone and ExportFailed ends an export; no send is in flight then.
+struct ExportFailed {
+  ExportId export_id;
+  absl::Status status;
+};
+
+using TransferEvent =
+    std::variant<LeaseInstalled, LeaseFailed, EpochRaised, LeaseDrained, ExportDone, ExportFailed>;
+
+// For heartbeats and metrics.
+struct TransferCounters {
+  int64_t bytes_sent = 0, bytes_received = 0;
+  int64_t frames_sent = 0, frames_received = 0;
+  int64_t frames_rejected = 0;  // failed a header check; never landed
+  int64_t checksum_failures = 0;
+  int64_t leases_open = 0, exports_open = 0;
+  int64_t sends_in_flight = 0, receives_in_flight = 0;
+  // The transport's: of processes without the secret; that no connected peer could have sent.
+  int64_t connections_refused = 0, messages_dropped = 0;
+};
+
+}  // namespace tandem::transfer

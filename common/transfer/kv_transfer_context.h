@@ -1,0 +1,69 @@
+// What the receiving and the sending half of a KvTransferEndpoint share: options, arena, transport,
+// the current time, counters and the events on their way to the core. Thread safety: none; the
+// transfer thread. Owner: the endpoint.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/kv/block_arena.h"
+#include "common/transfer/block_range.h"
+#include "common/transfer/frame_auth.h"
+#include "common/transfer/kv_transfer.h"
+#include "common/transfer/kv_transfer_endpoint.h"
+#include "common/transfer/kv_transport.h"
+#include "common/transfer/payload_store.h"
+
+namespace tandem::transfer {
+
+class KvTransferContext {
+ public:
+  KvTransferContext(const KvTransferOptions& options, kv::BlockArena& arena, KvTransport& transport)
+      : options(options),
+        arena(arena),
+        transport(transport),
+        auth(options.fleet_secret),
+        arena_payloads(transport.payloads() == nullptr ? NewArenaPayloads(options.format, arena)
+                                                       : nullptr),
+        payloads(arena_payloads == nullptr ? *transport.payloads() : *arena_payloads) {}
+
+  const KvTransferOptions options;
+  kv::BlockArena& arena;
+  KvTransport& transport;
+  const FrameAuth auth;
+  const std::unique_ptr<PayloadStore> arena_payloads;  // null: the transport's are used
+  PayloadStore& payloads;
+  absl::Time now = absl::InfinitePast();
+  TransferCounters counters;
+  std::vector<TransferEvent> events;
+
+  int64_t layer_block_bytes() const { return arena.layout().layer_block_bytes; }
+  // A header to `receiver` of `lease`, without kind and tag.
+  v1::KvFrame Header(Incarnation receiver, LeaseId lease, Epoch epoch) const;
+  // Signs and sends a frame without payload. Best effort: when many are in flight it is dropped
+  // (the protocol repeats what matters).
+  void SendControl(PeerId peer, v1::KvFrame frame);
+  // Tells `peer` that the lease's epoch is over here.
+  void SendAbort(PeerId peer, v1::KvFrame header, absl::string_view reason, bool from_receiver);
+  // Signs and sends a frame with payload, counting it.
+  void SendData(PeerId peer, v1::KvFrame frame, GatherList payload,
+                absl::AnyInvocable<void(const absl::Status&)> done);
+  // Counts a frame that failed a check, and logs it (at most one line a second).
+  void Reject(PeerId from, const v1::KvFrame& frame, const absl::Status& why);
+  // As Reject, for what honest peers send too early or too late: no warning.
+  void RejectUntimely(PeerId from, const v1::KvFrame& frame, const absl::Status& why);
+
+ private:
+  int64_t control_sends_in_flight_ = 0;
+  absl::Time next_reject_log_ = absl::InfinitePast();
+  int64_t rejects_unlogged_ = 0;
+  // Completions may outlive the endpoint: they hold this weakly to see that it is gone. Shared with
+  // nobody else.
+  std::shared_ptr<KvTransferContext*> alive_ = std::make_shared<KvTransferContext*>(this);
+};
+
+}  // namespace tandem::transfer

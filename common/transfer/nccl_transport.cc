@@ -1,0 +1,186 @@
+#include "common/transfer/nccl_transport.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/telemetry/log.h"
+#include "common/transfer/nccl_context.h"
+#include "common/transfer/nccl_receiver.h"
+#include "common/transfer/nccl_sender.h"
+
+namespace tandem::transfer {
+namespace {
+
+class NcclTransport final : public KvTransport, private KvTransport::Listener {
+ public:
+  NcclTransport(const NcclTransportOptions& options, std::unique_ptr<KvTransport> other,
+                std::unique_ptr<kernels::PairChannels> links)
+      : context_(options, std::move(other), std::move(links)) {
+    TANDEM_CHECK((context_.options.device != nullptr) ==
+                     (context_.links->slot_memory() == kernels::SlotMemory::kDevice),
+                 "slots in device memory and payloads there go together");
+    context_.other->SetListener(this);
+  }
+  ~NcclTransport() override {
+    for (auto& [peer, sender] : senders_) sender->End(absl::CancelledError("shut down"));
+  }
+
+  void SetListener(KvTransport::Listener* listener) override { context_.listener = listener; }
+  const std::string& address() const override { return context_.other->address(); }
+  absl::StatusOr<PeerId> Connect(const PeerAddress& peer) override {
+    return context_.other->Connect(peer);
+  }
+  void Disconnect(PeerId peer) override {
+    EndLinks(peer, absl::CancelledError("disconnected"));
+    context_.other->Disconnect(peer);
+  }
+
+  void Send(PeerId peer, const v1::KvFrame& frame, GatherList payload,
+            absl::AnyInvocable<void(const absl::Status&)> done) override {
+    const size_t bytes = Bytes(payload);
+    if (bytes > 0 && bytes <= context_.links->slot_bytes()) {
+      std::unique_ptr<NcclSender>& sender = senders_[peer];
+      if (sender == nullptr) sender = std::make_unique<NcclSender>(context_, peer);
+      if (sender->open()) return sender->Send(frame, std::move(payload), std::move(done));
+    }
+    context_.other->Send(peer, frame, std::move(payload), std::move(done));
+  }
+
+  Refusals refusals() const override { return context_.other->refusals(); }
+  std::string TransportName(PeerId peer) const override {
+    const auto sender = senders_.find(peer);
+    const auto receiver = receivers_.find(peer);
+    const bool linked = (sender != senders_.end() && sender->second->open()) ||
+                        (receiver != receivers_.end() && receiver->second->open());
+    if (!linked) return context_.other->TransportName(peer);
+    return absl::StrCat(context_.links->name(),
+                        context_.options.device == nullptr ? "" : "+device");
+  }
+  PayloadStore* payloads() override { return context_.options.device.get(); }
+
+  bool Progress() override {
+    ended_senders_.clear();
+    ended_receivers_.clear();
+    bool moved = context_.other->Progress();
+    // A step may end connections, this one's included: by key, from one to the next.
+    for (auto it = senders_.begin(); it != senders_.end();) {
+      const PeerId peer = it->first;
+      moved = it->second->Progress() || moved;
+      it = senders_.upper_bound(peer);
+    }
+    for (auto it = receivers_.begin(); it != receivers_.end();) {
+      const PeerId peer = it->first;
+      moved = it->second->Progress() || moved;
+      it = receivers_.upper_bound(peer);
+    }
+    return moved;
+  }
+
+  // Links wake nobody: while one is busy the wait is short.
+  void Wait(absl::Duration timeout) override {
+    bool busy = false;
+    for (const auto& [peer, sender] : senders_) busy = busy || sender->busy();
+    for (const auto& [peer, receiver] : receivers_) busy = busy || receiver->busy();
+    context_.other->Wait(busy ? std::min(timeout, kBusyWait) : timeout);
+  }
+  void Wake() override { context_.other->Wake(); }
+
+ private:
+  static constexpr absl::Duration kBusyWait = absl::Microseconds(50);
+
+  std::optional<ScatterList> OnFrame(PeerId from, const v1::KvFrame& frame, size_t payload_bytes,
+                                     uint64_t receive_id) override {
+    if (frame.has_link()) {
+      OnLink(from, frame);
+      return std::nullopt;
+    }
+    if (frame.has_via_link()) {
+      const auto receiver = receivers_.find(from);
+      if (receiver != receivers_.end() && receiver->second->number() == frame.via_link().link()) {
+        receiver->second->OnHeader(frame);
+      }
+      return std::nullopt;  // its payload does not come this way
+    }
+    if (context_.listener == nullptr) return std::nullopt;
+    return context_.listener->OnFrame(from, frame, payload_bytes, receive_id);
+  }
+  void OnPayload(uint64_t receive_id, const absl::Status& status,
+                 const ReceiveInterval& interval) override {
+    context_.listener->OnPayload(receive_id, status, interval);
+  }
+  void OnPeerLost(PeerId peer, const absl::Status& status) override {
+    EndLinks(peer, status);
+    if (context_.listener != nullptr) context_.listener->OnPeerLost(peer, status);
+  }
+
+  void OnLink(PeerId from, const v1::KvFrame& frame) {
+    const v1::KvLink& link = frame.link();
+    if (!context_.auth.Verify(frame)) {
+      Log(LogLevel::kWarning, "link frame rejected", {{"peer", from.value()}});
+      return;
+    }
+    if (link.from_receiver()) {
+      const auto sender = senders_.find(from);
+      if (sender != senders_.end()) sender->second->OnFrame(link);
+      return;
+    }
+    const auto known = receivers_.find(from);
+    if (link.kind() == v1::KvLink::CLOSED) {
+      if (known != receivers_.end() && known->second->number() == link.number()) {
+        known->second->End(absl::UnavailableError("the sender closed the link"), /*tell=*/false);
+      }
+      return;
+    }
+    if (link.kind() != v1::KvLink::OFFER) return;
+    // A repeat, or older than what is there.
+    if (known != receivers_.end() && link.number() <= known->second->number()) return;
+    if (known == receivers_.end() &&
+        static_cast<int>(receivers_.size()) >= context_.options.incoming_max) {
+      context_.SendAbout(from, link.number(), v1::KvLink::CLOSED, /*from_receiver=*/true);
+      return;
+    }
+    EndReceiver(from, absl::UnavailableError("the sender offered another link"));
+    receivers_[from] = std::make_unique<NcclReceiver>(context_, from, link);
+  }
+
+  void EndLinks(PeerId peer, const absl::Status& status) {
+    if (const auto it = senders_.find(peer); it != senders_.end()) {
+      // Kept until the next Progress: this may be a call from inside it.
+      ended_senders_.push_back(std::move(it->second));
+      senders_.erase(it);
+      NcclSender& sender = *ended_senders_.back();
+      sender.End(status);
+    }
+    EndReceiver(peer, status);
+  }
+  void EndReceiver(PeerId peer, const absl::Status& status) {
+    const auto it = receivers_.find(peer);
+    if (it == receivers_.end()) return;
+    ended_receivers_.push_back(std::move(it->second));
+    receivers_.erase(it);
+    NcclReceiver& receiver = *ended_receivers_.back();
+    receiver.End(status, /*tell=*/false);
+  }
+
+  NcclContext context_;
+  // Bound: the connections of the other transport.
+  absl::btree_map<PeerId, std::unique_ptr<NcclSender>> senders_;
+  // Bound: NcclTransportOptions::incoming_max (64), then offers are declined.
+  absl::btree_map<PeerId, std::unique_ptr<NcclReceiver>> receivers_;
+  // Bound: what ended since the last Progress.
+  std::vector<std::unique_ptr<NcclSender>> ended_senders_;
+  std::vector<std::unique_ptr<NcclReceiver>> ended_receivers_;
+};
+
+}  // namespace
+
+std::unique_ptr<KvTransport> NewNcclTransport(const NcclTransportOptions& options,
+                                              std::unique_ptr<KvTransport> other,
+                                              std::unique_ptr<kernels::PairChannels> links) {
+  return std::make_unique<NcclTransport>(options, std::move(other), std::move(links));
+}
+
+}  // namespace tandem::transfer

@@ -1,0 +1,65 @@
+// Prefix blocks of a node that drains: who takes them. The router keeps no state for it, the
+// messages name both ends (docs/adr/0021-a-draining-node-is-a-sender.md).
+#include "common/telemetry/log.h"
+#include "router/core/router_core_impl.h"
+
+namespace tandem::router {
+
+// Another node of its role, with the most free blocks; nullptr when there is none.
+const Node* RouterCoreImpl::SuccessorOf(const Node& node) const {
+  const Node* best = nullptr;
+  for (const Node* other : fleet_.nodes()) {
+    if (other->role != node.role || other->draining || other->key == node.key) continue;
+    if (best == nullptr || other->load.blocks_free() > best->load.blocks_free()) best = other;
+  }
+  return best;
+}
+
+absl::Status RouterCoreImpl::OnBlocksOffered(const Node& node, const v1::BlocksOffered& offered) {
+  const auto hashes = kv::UnpackHashes(offered.hashes());
+  if (!hashes.ok()) return hashes.status();
+  std::vector<kv::BlockHash> missing;
+  for (const kv::BlockHash& hash : *hashes) {
+    bool elsewhere = false;
+    for (const Node* other : fleet_.nodes())
+      elsewhere |= other->role == node.role && !other->draining && index_.Holds(other->slot, hash);
+    if (!elsewhere) missing.push_back(hash);
+  }
+  const Node* successor = SuccessorOf(node);
+  if (successor == nullptr || missing.empty()) {
+    v1::NodeCommand none;
+    none.mutable_send_blocks();
+    actions_.commands.emplace_back(node.key, std::move(none));
+    return absl::OkStatus();
+  }
+  v1::NodeCommand command;
+  v1::AdoptBlocks& adopt = *command.mutable_adopt_blocks();
+  adopt.set_hashes(kv::PackHashes(missing));
+  adopt.set_from_node_id(node.id.value());
+  adopt.set_from_incarnation(node.incarnation.value());
+  adopt.set_deadline_s(offered.deadline_s());
+  Log(LogLevel::kInfo, "a draining node's prefix blocks are offered",
+      {{"from", node.id.value()}, {"to", successor->id.value()}, {"blocks", missing.size()}});
+  actions_.commands.emplace_back(successor->key, std::move(command));
+  return absl::OkStatus();
+}
+
+void RouterCoreImpl::OnBlocksWanted(const Node& node, const v1::BlocksWanted& wanted) {
+  for (const Node* from : fleet_.nodes()) {
+    if (from->id.value() != wanted.from_node_id() ||
+        from->incarnation.value() != wanted.from_incarnation())
+      continue;
+    v1::NodeCommand command;
+    v1::SendBlocks& send = *command.mutable_send_blocks();
+    send.set_lease_id(wanted.lease_id());
+    send.set_epoch(wanted.epoch());
+    send.set_hashes(wanted.hashes());
+    send.set_receiver_node_id(node.id.value());
+    send.set_receiver_incarnation(node.incarnation.value());
+    send.set_receiver_address(node.transfer_address);
+    send.set_receiver_host(node.host);
+    actions_.commands.emplace_back(from->key, std::move(command));
+  }
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,186 @@
+#include "router/core/validate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/convert.h"
+
+namespace tandem::router {
+namespace {
+
+absl::Status CheckLength(absl::string_view field, const std::string& value, size_t bytes_max) {
+  if (value.size() <= bytes_max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", value.size(), " bytes, expected at most ", bytes_max));
+}
+
+absl::Status CheckPrompt(const std::vector<TokenId>& prompt, const ModelIdentity& model) {
+  if (prompt.empty()) return absl::InvalidArgumentError("prompt: empty, expected at least 1 token");
+  if (prompt.size() >= static_cast<size_t>(model.context_tokens))
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt: ", prompt.size(),
+                     " tokens leave no room for an answer, the context "
+                     "of ",
+                     model.name, " is ", model.context_tokens, " tokens"));
+  // Mostly all of them are right, which a loop without exits finds out faster.
+  const auto vocab_size = static_cast<uint32_t>(model.vocab_size);
+  uint32_t outside = 0;
+  for (const TokenId token : prompt) outside |= static_cast<uint32_t>(token) >= vocab_size ? 1 : 0;
+  for (size_t i = 0; i < prompt.size() && outside != 0; ++i)
+    if (prompt[i] < 0 || prompt[i] >= model.vocab_size)
+      return absl::InvalidArgumentError(absl::StrCat(
+          "prompt: token ", i, " is ", prompt[i], ", expected one in [0, ", model.vocab_size, ")"));
+  return absl::OkStatus();
+}
+
+absl::Status CheckBetween(absl::string_view field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", value, ", expected one in [", low, ", ", high, "]"));
+}
+
+// Beam search takes the likeliest tokens of the model's own distribution.
+absl::Status CheckBeams(const v1::GenerateRequest& request) {
+  if (!request.has_beam_search()) return absl::OkStatus();
+  const v1::BeamSearch& beams = request.beam_search();
+  const request::SamplingParams sampling = rpc::FromWire(request.sampling());
+  RETURN_IF_ERROR(CheckBetween("beam_search.width", beams.width(), 1, kBeamWidthMax));
+  RETURN_IF_ERROR(CheckBetween("n", request.has_n() ? request.n() : 1, 1, beams.width()));
+  if (!std::isfinite(beams.length_penalty()) || std::abs(beams.length_penalty()) > 100)
+    return absl::InvalidArgumentError(
+        absl::StrCat("beam_search.length_penalty: ", beams.length_penalty(),
+                     ", expected a number in [-100, 100]"));
+  const std::pair<bool, absl::string_view> excluded[] = {
+      {request.sampling().has_temperature() && sampling.temperature != 0, "temperature"},
+      {sampling.top_k != 0, "top_k"},
+      {sampling.top_p != 1, "top_p"},
+      {sampling.min_p != 0, "min_p"},
+      {sampling.has_penalties(), "penalties"},
+      {!sampling.logit_bias.empty(), "logit_bias"},
+      {!sampling.allowed_token_ids.empty(), "allowed_token_ids"},
+      {!sampling.bad_words.empty() || request.bad_words_size() > 0, "bad_words"},
+      {request.stop().stop_size() > 0, "stop"},
+      {request.stop().stop_token_ids_size() > kBeamWidthMax, "so many stop_token_ids"},
+      {request.stop().min_tokens() > 0, "min_tokens"},
+      {request.has_best_of(), "best_of"},
+      {IsPromptOnly(request), "max_tokens 0"},
+      {request.has_guided(), "guided"}};
+  for (const auto& [given, name] : excluded)
+    if (given)
+      return absl::InvalidArgumentError(absl::StrCat("beam_search: not together with ", name));
+  return absl::OkStatus();
+}
+
+// How many answers, and what of them is returned.
+absl::Status CheckAnswers(const v1::GenerateRequest& request) {
+  const int32_t n = request.has_n() ? request.n() : 1;
+  RETURN_IF_ERROR(CheckBetween("n", n, 1, kSequencesMax));
+  if (request.has_best_of()) {
+    RETURN_IF_ERROR(CheckBetween("best_of", request.best_of(), 1, kSequencesMax));
+    if (request.best_of() < n)
+      return absl::InvalidArgumentError(
+          absl::StrCat("best_of: ", request.best_of(), ", expected at least n = ", n));
+  }
+  if (request.has_prompt_logprobs())
+    RETURN_IF_ERROR(
+        CheckBetween("prompt_logprobs", request.prompt_logprobs(), 0, request::kLogprobsMax));
+  if (request.has_deadline_s() && !(request.deadline_s() > 0 && request.deadline_s() < 1e9))
+    return absl::InvalidArgumentError(
+        absl::StrCat("deadline_s: ", request.deadline_s(), ", expected a number of seconds > 0"));
+  RETURN_IF_ERROR(CheckBetween("resume_from_token", request.resume_from_token(), 0,
+                               std::numeric_limits<int32_t>::max()));
+  const bool greedy = request.sampling().has_temperature() && request.sampling().temperature() == 0;
+  if (request.resume_from_token() > 0 && !greedy && !request.sampling().has_seed())
+    return absl::InvalidArgumentError(
+        "resume_from_token: without sampling.seed, expected the one that Started told");
+  if (request.bad_words_size() > kBadWordTextsMax)
+    return absl::InvalidArgumentError(absl::StrCat("bad_words: ", request.bad_words_size(),
+                                                   " texts, expected at most ", kBadWordTextsMax));
+  for (int i = 0; i < request.bad_words_size(); ++i)
+    RETURN_IF_ERROR(CheckBetween(absl::StrCat("bad_words[", i, "]: bytes"),
+                                 static_cast<int64_t>(request.bad_words(i).size()), 1,
+                                 kBadWordBytesMax));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool IsPromptOnly(const v1::GenerateRequest& request) {
+  return request.stop().has_max_tokens() && request.stop().max_tokens() == 0 &&
+         (request.echo() || request.has_prompt_logprobs());
+}
+
+absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIdentity& model) {
+  RETURN_IF_ERROR(CheckLength("request_id", request.request_id(), kRequestIdBytesMax));
+  RETURN_IF_ERROR(CheckLength("cache_salt", request.cache_salt(), kCacheSaltBytesMax));
+  if (!request.model().empty() && !model.Serves(request.model()))
+    return absl::NotFoundError(absl::StrCat("model: \"", request.model(),
+                                            "\" is not served here, this router serves \"",
+                                            model.served_name(), "\""));
+  RETURN_IF_ERROR(CheckAnswers(request));
+  RETURN_IF_ERROR(CheckBeams(request));
+  if (request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET)
+    return absl::InvalidArgumentError("prompt: missing, expected text, chat or tokens");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
+                                             std::vector<TokenId> prompt,
+                                             const ModelIdentity& model,
+                                             const std::vector<TokenId>& eos_token_ids,
+                                             Random& random) {
+  RETURN_IF_ERROR(ValidateEnvelope(request, model));
+  RETURN_IF_ERROR(CheckPrompt(prompt, model));
+  RequestInput input;
+  input.sampling = rpc::FromWire(request.sampling());
+  input.stop = rpc::FromWire(request.stop());
+  const int32_t room = model.context_tokens - static_cast<int32_t>(prompt.size());
+  input.max_tokens_given = request.stop().has_max_tokens();
+  const bool searched = request.has_beam_search();
+  if (!input.max_tokens_given)
+    input.stop.max_tokens = searched ? std::min(room, kBeamTokensMax) : room;
+  if (IsPromptOnly(request)) input.stop.max_tokens = 1;
+  RETURN_IF_ERROR(request::Validate(input.sampling, model.vocab_size));
+  RETURN_IF_ERROR(request::Validate(input.stop, model.vocab_size));
+  if (input.stop.max_tokens > room)
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_tokens: ", input.stop.max_tokens, " after a prompt of ", prompt.size(),
+                     " tokens, the context of ", model.name, " is ", model.context_tokens));
+  if (searched && input.stop.max_tokens > kBeamTokensMax)
+    return absl::InvalidArgumentError(absl::StrCat("max_tokens: ", input.stop.max_tokens,
+                                                   ", expected at most ", kBeamTokensMax,
+                                                   " with beam_search"));
+  if (!request.sampling().has_seed()) input.sampling.seed = random.Next();
+  input.id = RequestId(request.request_id().empty()
+                           ? absl::StrFormat("r-%016x%016x", random.Next(), random.Next())
+                           : request.request_id());
+  input.prompt = std::move(prompt);
+  input.eos_token_ids = eos_token_ids;
+  input.cache_salt = request.cache_salt();
+  if (request.has_guided()) {
+    input.guided = rpc::FromWire(request.guided());
+    if (!input.guided.any())
+      return absl::InvalidArgumentError(
+          "guided: no constraint is given, expected json_schema, json_object, regex, choice or "
+          "grammar");
+  }
+  input.sequences = request.has_best_of() ? request.best_of() : request.has_n() ? request.n() : 1;
+  input.priority = request.priority();
+  if (request.has_beam_search()) {
+    const v1::BeamSearch& beams = request.beam_search();
+    input.beams =
+        BeamParams{.width = beams.width(),
+                   .length_penalty = beams.has_length_penalty() ? beams.length_penalty() : 1.0,
+                   .early_stopping = beams.early_stopping()};
+  }
+  if (request.has_deadline_s()) input.answer_deadline = absl::Seconds(request.deadline_s());
+  if (request.has_prompt_logprobs()) input.prompt_logprobs = request.prompt_logprobs();
+  return input;
+}
+
+}  // namespace tandem::router

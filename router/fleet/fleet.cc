@@ -1,0 +1,273 @@
+#include "router/fleet/fleet.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
+#include "router/fleet/registration.h"
+
+namespace tandem::router {
+namespace {
+
+// One failure may be one request's bad luck. Long enough for a link to come back, short enough to
+// notice that it did.
+constexpr int kFailuresToLeaveAlone = 2;
+constexpr absl::Duration kInBackoffMin = absl::Seconds(1), kInBackoffMax = absl::Seconds(16);
+
+v1::NodeStatus StatusOf(const Node& node) {
+  v1::NodeStatus status;
+  status.set_node_id(node.id.value());
+  status.set_role(RoleName(node.role));
+  status.set_state(node.draining ? "draining" : "ready");
+  *status.mutable_load() = node.load;
+  *status.mutable_counters() = node.counters;
+  status.set_transport(node.transport);
+  status.set_incarnation(node.incarnation.value());
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<NodeKey>> Fleet::CheckJoin(
+    NodeKey key, const v1::Registration& registration) const {
+  RETURN_IF_ERROR(CheckRegistration(registration, model_));
+  const std::string& id = registration.node_id();
+  if (by_key_.contains(key))
+    return absl::InvalidArgumentError(
+        absl::StrCat("stream ", key.value(), " of node ", id, " has registered already"));
+  std::optional<NodeKey> replaced;
+  if (const auto it = by_id_.find(NodeId(id)); it != by_id_.end()) {
+    const uint64_t connected = it->second->incarnation.value();
+    if (registration.incarnation() < connected)
+      return absl::FailedPreconditionError(
+          absl::StrCat("node ", id, ": incarnation ", registration.incarnation(), " is older than ",
+                       connected, ", which is connected"));
+    replaced = it->second->key;
+  }
+  const int64_t others = size() - (replaced.has_value() ? 1 : 0);
+  if (others >= options_.nodes_max)
+    return absl::ResourceExhaustedError(absl::StrCat("node ", id, ": this router has ", others,
+                                                     " nodes, at most ", options_.nodes_max));
+  if (others == 0) return replaced;
+  RETURN_IF_ERROR(CheckNumerics(registration));
+  if (registration.block_tokens() != block_tokens_)
+    return absl::FailedPreconditionError(absl::StrCat("node ", id, " has blocks of ",
+                                                      registration.block_tokens(),
+                                                      " tokens, the fleet has ", block_tokens_));
+  return replaced;
+}
+
+absl::Status Fleet::CheckNumerics(const v1::Registration& registration) const {
+  if (registration.numerics_id() == first_numerics_id_) return absl::OkStatus();
+  const std::string differ =
+      absl::StrCat("node ", registration.node_id(), " has numerics id ", registration.numerics_id(),
+                   ", the fleet has ", first_numerics_id_);
+  if (!options_.allow_mixed_numerics) return absl::FailedPreconditionError(differ);
+  const auto named = [](absl::string_view contents, int64_t bytes) {
+    return contents.empty()
+               ? std::string("nothing that other numerics understand")
+               : absl::StrCat("\"", contents.substr(0, 128), "\" in ", bytes, " bytes");
+  };
+  if (kv_contents_.empty() || registration.kv_contents() != kv_contents_ ||
+      registration.kv_bytes_per_block() != kv_bytes_per_block_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        differ, ", and though mixed numerics are allowed its KV is another: its blocks hold ",
+        named(registration.kv_contents(), registration.kv_bytes_per_block()), ", the fleet's ",
+        named(kv_contents_, kv_bytes_per_block_)));
+  }
+  Log(LogLevel::kWarning, "a node of other numerics joins: answers are not reproducible",
+      {{"node_id", registration.node_id()},
+       {"numerics_id", registration.numerics_id()},
+       {"fleet", first_numerics_id_},
+       {"kv", kv_contents_},
+       {"order", registration.kv_order()}});
+  return absl::OkStatus();
+}
+
+Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time now) {
+  const NodeId id(registration.node_id());
+  TANDEM_CHECK(!by_key_.contains(key) && !by_id_.contains(id), "node ", id.value());
+  if (empty()) {
+    first_numerics_id_ = registration.numerics_id();
+    kv_contents_ = options_.allow_mixed_numerics ? registration.kv_contents() : "";
+    kv_bytes_per_block_ = registration.kv_bytes_per_block();
+    numerics_id_ = kv_contents_.empty() ? first_numerics_id_ : absl::StrCat("mixed ", kv_contents_);
+    block_tokens_ = registration.block_tokens();
+    ++generation_;
+  }
+  auto node = std::make_unique<Node>();
+  node->key = key;
+  node->slot = TakeSlot();
+  node->id = id;
+  node->incarnation = Incarnation(registration.incarnation());
+  node->role = registration.role();
+  node->host = registration.host();
+  node->transfer_address = registration.transfer_address();
+  node->context_tokens = registration.context_tokens();
+  node->block_tokens = registration.block_tokens();
+  node->num_blocks = registration.num_blocks();
+  node->max_sequences = registration.max_sequences();
+  node->last_heard = now;
+  node->load.set_blocks_total(node->num_blocks);
+  node->load.set_blocks_free(node->num_blocks);
+  if (node->role == v1::NODE_ROLE_DECODE) decode_node_seen_ = true;
+  lost_.erase(std::remove_if(lost_.begin(), lost_.end(),
+                             [&](const LostNode& l) { return l.status.node_id() == id.value(); }),
+              lost_.end());
+  by_id_[id] = node.get();
+  return *(by_key_[key] = std::move(node));
+}
+
+void Fleet::Remove(NodeKey key) {
+  const auto it = by_key_.find(key);
+  if (it == by_key_.end()) return;
+  const Node& node = *it->second;
+  LostNode lost{StatusOf(node), node.last_heard};
+  lost.status.set_state("lost");
+  lost_.push_back(std::move(lost));
+  if (lost_.size() > kLostNodesKept) lost_.pop_front();
+  free_slots_.push_back(node.slot);
+  for (auto& [other_key, other] : by_key_) {
+    other->links_in.erase(node.id);
+    other->troubles_in.erase(node.id);
+  }
+  by_id_.erase(node.id);
+  by_key_.erase(it);
+  if (empty()) {
+    numerics_id_.clear();
+    first_numerics_id_.clear();
+    kv_contents_.clear();
+    kv_bytes_per_block_ = 0;
+    block_tokens_ = 0;
+    ++generation_;
+  }
+}
+
+NodeSlot Fleet::TakeSlot() {
+  if (free_slots_.empty()) return next_slot_++;
+  const NodeSlot slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
+}
+
+Node* Fleet::Find(NodeKey key) {
+  const auto it = by_key_.find(key);
+  return it == by_key_.end() ? nullptr : it->second.get();
+}
+
+const Node* Fleet::Find(NodeKey key) const {
+  const auto it = by_key_.find(key);
+  return it == by_key_.end() ? nullptr : it->second.get();
+}
+
+std::vector<const Node*> Fleet::nodes() const {
+  std::vector<const Node*> all;
+  all.reserve(by_id_.size());
+  for (const auto& [id, node] : by_id_) all.push_back(node);
+  return all;
+}
+
+void Fleet::OnLoad(Node& node, const v1::NodeLoad& load) {
+  node.load = load;
+  node.blocks_unreported = 0;
+}
+
+void Fleet::DecodePlaced(NodeKey key, int64_t blocks) {
+  Node* node = Find(key);
+  if (node == nullptr) return;
+  ++node->legs;
+  node->blocks_unconfirmed += blocks;
+}
+
+void Fleet::DecodeReserved(NodeKey key, int64_t blocks) {
+  Node* node = Find(key);
+  if (node == nullptr) return;
+  node->blocks_unconfirmed -= blocks;
+  node->blocks_unreported += blocks;
+}
+
+void Fleet::DecodeEnded(NodeKey key, int64_t blocks_unconfirmed) {
+  Node* node = Find(key);
+  if (node == nullptr) return;
+  --node->legs;
+  node->blocks_unconfirmed -= blocks_unconfirmed;
+}
+
+void Fleet::PrefillPlaced(NodeKey key, int64_t tokens) {
+  if (Node* node = Find(key); node != nullptr) {
+    ++node->legs;
+    node->prefill_tokens_ahead += tokens;
+  }
+}
+
+void Fleet::PrefillEnded(NodeKey key, int64_t tokens) {
+  if (Node* node = Find(key); node != nullptr) {
+    --node->legs;
+    node->prefill_tokens_ahead -= tokens;
+  }
+}
+
+std::vector<NodeKey> Fleet::Silent(absl::Time now, absl::Duration lost_after) const {
+  std::vector<NodeKey> silent;
+  for (const auto& [id, node] : by_id_)
+    if (now - node->last_heard > lost_after) silent.push_back(node->key);
+  return silent;
+}
+
+int64_t Fleet::decode_capacity_tokens() const {
+  int64_t capacity = 0;
+  for (const auto& [id, node] : by_id_)
+    if (node->role == v1::NODE_ROLE_DECODE) capacity = std::max(capacity, node->capacity_tokens());
+  return capacity;
+}
+
+void Fleet::HandedOff(NodeKey from, NodeKey to, const v1::Installed& installed) {
+  const Node* sender = Find(from);
+  Node* receiver = Find(to);
+  if (sender == nullptr || receiver == nullptr) return;
+  receiver->troubles_in.erase(sender->id);
+  v1::LinkStatus& link = receiver->links_in[sender->id];
+  link.set_from_node(sender->id.value());
+  link.set_to_node(receiver->id.value());
+  link.set_transport(installed.transport());
+  link.set_kv_transfers(link.kv_transfers() + 1);
+  link.set_kv_bytes(link.kv_bytes() + installed.kv_bytes_received());
+  link.set_last_transfer_ms(installed.kv_transfer_ms());
+}
+
+void Fleet::KvTransferFailed(NodeKey from, NodeKey to, absl::Time now) {
+  const Node* sender = Find(from);
+  Node* receiver = Find(to);
+  if (sender == nullptr || receiver == nullptr) return;
+  LinkTrouble& trouble = receiver->troubles_in[sender->id];
+  const int beyond = ++trouble.failures - kFailuresToLeaveAlone;
+  if (beyond < 0) return;
+  trouble.left_alone_until =
+      now + std::min(kInBackoffMin * (1 << std::min(beyond, 10)), kInBackoffMax);
+  Log(LogLevel::kWarning, "no KV transfers between two nodes for a while",
+      {{"from", sender->id.value()},
+       {"to", receiver->id.value()},
+       {"failures", trouble.failures},
+       {"for", absl::FormatDuration(trouble.left_alone_until - now)}});
+}
+
+bool Fleet::InBackoff(const Node& from, const Node& to, absl::Time now) {
+  const auto trouble = to.troubles_in.find(from.id);
+  return trouble != to.troubles_in.end() && now < trouble->second.left_alone_until;
+}
+
+void Fleet::FillStatus(absl::Time now, v1::GetStatusResponse& status) const {
+  for (const auto& [id, node] : by_id_) {
+    for (const auto& [sender, link] : node->links_in) *status.add_links() = link;
+    v1::NodeStatus& out = *status.add_nodes() = StatusOf(*node);
+    out.set_last_heard_ms(absl::ToDoubleMilliseconds(now - node->last_heard));
+  }
+  for (const LostNode& lost : lost_) {
+    v1::NodeStatus& out = *status.add_nodes() = lost.status;
+    out.set_last_heard_ms(absl::ToDoubleMilliseconds(now - lost.last_heard));
+  }
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,178 @@
+// The nodes that this router knows: who they are, what they last reported, and what this router has
+// placed on them that their reports cannot show yet.
+//
+// Thread safety: none; who has the router's turn owns it.
+// Invariants: at most one node per node id; all nodes share one numerics id (or, where mixed ones
+// are allowed, what their blocks hold) and one block size, fixed by the first node that joins an
+// empty fleet; slots are dense, small and reused after a node
+// leaves; at most nodes_max nodes and kLostNodesKept remembered lost ones.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "router/core/router_core.h"
+#include "tandem/v1/client.pb.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::router {
+
+// A node's index in the prefix index.
+using NodeSlot = uint16_t;
+
+// KV transfers that failed in a row between two nodes that are both there.
+struct LinkTrouble {
+  int failures = 0;
+  absl::Time left_alone_until = absl::InfinitePast();
+};
+
+struct Node {
+  NodeKey key;
+  NodeSlot slot = 0;
+  NodeId id;
+  Incarnation incarnation;
+  v1::NodeRole role = v1::NODE_ROLE_UNSPECIFIED;
+  std::string host;
+  std::string transfer_address;
+  int32_t context_tokens = 0;
+  int32_t block_tokens = 0;
+  int64_t num_blocks = 0;
+  int32_t max_sequences = 0;  // 0 = not limited
+
+  bool draining = false;
+  absl::Time last_heard;
+  uint64_t last_sequence_number = 0;
+  std::string transport;  // of the last KV transfer; empty before
+  v1::NodeLoad load;      // as last reported; an empty pool before
+  v1::NodeCounters counters;
+  // Bound: one for each joined node.
+  std::map<NodeId, v1::LinkStatus> links_in;  // by sender; only senders that are joined
+  std::map<NodeId, LinkTrouble> troubles_in;
+
+  // This router's own legs on the node.
+  int64_t legs = 0;
+  int64_t blocks_unconfirmed = 0;    // asked for, not yet answered Reserved or Refused
+  int64_t blocks_unreported = 0;     // reserved since the last load report
+  int64_t prefill_tokens_ahead = 0;  // planned or running prefill legs' uncached tokens
+
+  // The longest sequence the node can ever hold.
+  int64_t capacity_tokens() const {
+    return std::min<int64_t>(context_tokens, num_blocks * block_tokens);
+  }
+  int64_t blocks_for(int64_t tokens) const { return (tokens + block_tokens - 1) / block_tokens; }
+  // What a new leg can be given now, as far as this router knows.
+  int64_t blocks_available() const {
+    return load.blocks_free() + load.blocks_cached() - blocks_unconfirmed - blocks_unreported;
+  }
+  // Reports lag and see other routers' legs; our own legs are known at once. The larger one counts.
+  int64_t sequences() const {
+    return std::max(load.sequences_running() + load.sequences_waiting(), legs);
+  }
+  int64_t prefill_tokens_waiting() const {
+    return std::max(load.prefill_tokens_waiting(), prefill_tokens_ahead);
+  }
+};
+
+class Fleet {
+ public:
+  static constexpr size_t kLostNodesKept = 64;
+
+  struct Options {
+    int64_t nodes_max = 0;
+    bool allow_mixed_numerics = false;
+  };
+  Fleet(const ModelIdentity& model, const Options& options) : model_(model), options_(options) {}
+
+  // The stream that a registration would replace: the same node id with the same or an older
+  // incarnation. Errors as CheckRegistration; kFailedPrecondition for an older incarnation than the
+  // one connected, or another numerics id or block size than the fleet's (both named);
+  // kResourceExhausted when full. Changes nothing.
+  absl::StatusOr<std::optional<NodeKey>> CheckJoin(NodeKey key,
+                                                   const v1::Registration& registration) const;
+  // REQUIRES: CheckJoin was OK and the node it replaces was removed.
+  Node& Join(NodeKey key, const v1::Registration& registration, absl::Time now);
+  // Forgets the node; it is remembered as lost for status. Unknown keys are ignored.
+  void Remove(NodeKey key);
+
+  // nullptr when not joined (any more). Valid until the node is removed.
+  Node* Find(NodeKey key);
+  const Node* Find(NodeKey key) const;
+  // In order of node id.
+  std::vector<const Node*> nodes() const;
+  bool empty() const { return by_key_.empty(); }
+  int64_t size() const { return static_cast<int64_t>(by_key_.size()); }
+
+  // A load report: what was confirmed before it is in it.
+  void OnLoad(Node& node, const v1::NodeLoad& load);
+  // This router's own legs, for `Node`'s in-flight figures. Nodes that have left are ignored.
+  void DecodePlaced(NodeKey key, int64_t blocks);
+  void DecodeReserved(NodeKey key, int64_t blocks);
+  void DecodeEnded(NodeKey key, int64_t blocks_unconfirmed);
+  void PrefillPlaced(NodeKey key, int64_t tokens);
+  void PrefillEnded(NodeKey key, int64_t tokens);
+
+  // Nodes not heard of for longer than `lost_after`, oldest id first.
+  std::vector<NodeKey> Silent(absl::Time now, absl::Duration lost_after) const;
+
+  // Of the nodes now joined; empty and 0 when there are none. Where mixed numerics are allowed it
+  // names what blocks hold, and no node's own id.
+  const std::string& numerics_id() const { return numerics_id_; }
+  // Whether numerics_id() stands for several: nodes are to keep blocks under it.
+  bool mixes_numerics() const { return !kv_contents_.empty(); }
+  int32_t block_tokens() const { return block_tokens_; }
+  // Changes whenever numerics_id or block_tokens may have: cached hashes are then void.
+  uint64_t generation() const { return generation_; }
+  // The longest sequence any decode node (draining ones too) can hold; 0 when there is none.
+  int64_t decode_capacity_tokens() const;
+  bool decode_node_seen() const { return decode_node_seen_; }
+
+  // A KV transfer from one node to another was installed.
+  void HandedOff(NodeKey from, NodeKey to, const v1::Installed& installed);
+  // One failed, though both nodes are there: after a few in a row the pair is left alone for a
+  // while, each time longer, until a KV transfer succeeds.
+  void KvTransferFailed(NodeKey from, NodeKey to, absl::Time now);
+  // Whether that while lasts.
+  static bool InBackoff(const Node& from, const Node& to, absl::Time now);
+  void FillStatus(absl::Time now, v1::GetStatusResponse& status) const;
+
+ private:
+  struct LostNode {
+    v1::NodeStatus status;
+    absl::Time last_heard;
+  };
+  NodeSlot TakeSlot();
+
+  // Whether the node can serve beside those that are there. Errors as CheckJoin.
+  absl::Status CheckNumerics(const v1::Registration& registration) const;
+
+  const ModelIdentity model_;
+  const Options options_;
+  // Bound: nodes_max (4,096).
+  absl::flat_hash_map<NodeKey, std::unique_ptr<Node>> by_key_;
+  absl::btree_map<NodeId, Node*> by_id_;
+  std::vector<NodeSlot> free_slots_;
+  NodeSlot next_slot_ = 0;
+  std::string numerics_id_;
+  std::string first_numerics_id_;  // of the first node's own
+  std::string kv_contents_;        // only where mixed numerics are allowed and the nodes name them
+  int64_t kv_bytes_per_block_ = 0;
+  int32_t block_tokens_ = 0;
+  uint64_t generation_ = 0;
+  bool decode_node_seen_ = false;
+  // Bound: kLostNodesKept (64), then the oldest goes.
+  std::deque<LostNode> lost_;  // oldest first
+};
+
+}  // namespace tandem::router

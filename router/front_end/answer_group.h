@@ -1,0 +1,72 @@
+// All answers of one request, as its client sees them: core events in, response parts out. Text,
+// stop strings, what a resumed client has already, and which of best_of answers are returned.
+//
+// Thread safety: none; one per request, in the router's turn. Protobuf in, protobuf out, no I/O.
+// Invariants: per answer, deltas in order and then one Finished; nothing follows the last Finished.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "router/core/router_core.h"
+#include "router/front_end/answer_assembler.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::router {
+
+struct AnswerOptions {
+  int32_t sequences = 1;  // generated
+  // Answers returned; fewer than `sequences`: the n with the highest cumulative log-probability,
+  // ties to the lower index, renumbered in that order, sent when all have ended.
+  int32_t n = 1;
+  bool return_tokens = false;
+  bool return_logprobs = false;
+  bool return_gaps = false;       // in the timing
+  std::string echo;               // text before each answer's own
+  int32_t resume_from_token = 0;  // tokens before it, and their text, are not sent
+  bool prompt_only = false;       // no tokens are sent, and none counted
+};
+
+class AnswerGroup {
+ public:
+  using NewAssembler = std::function<std::unique_ptr<AnswerAssembler>()>;
+  using Parts = std::vector<v1::GenerateResponse>;
+
+  AnswerGroup(AnswerOptions options, const NewAssembler& new_assembler);
+
+  Parts OnScores(const PromptScored& event);
+  // True: `part`, whose room is used again, is a delta to send.
+  bool OnTokens(const TokensReady& event, v1::GenerateResponse& part);
+  Parts OnDone(RequestDone event);
+  // A stop string of this answer was found: the caller calls RouterCore::FinishSequence(kStop).
+  bool stopped(int32_t sequence_index) const;
+
+ private:
+  struct Answer {
+    std::unique_ptr<AnswerAssembler> assembler;
+    int32_t output_tokens = 0;  // in the answer, after stop strings
+    bool begun = false;         // its echo is out
+    double logprob_sum = 0;
+    // Kept until all have ended, when only the best are returned.
+    v1::Delta kept;
+    v1::Finished finished;
+  };
+
+  bool keeps() const { return options_.n < options_.sequences; }
+  Answer& At(int32_t sequence_index);
+  // Whether the delta is to be sent; it is not when it is kept, or says nothing.
+  bool Give(Answer& answer, v1::Delta& delta);
+  // Leaves out what the client did not ask for.
+  v1::GeneratedToken Shown(const v1::GeneratedToken& token) const;
+  Parts GiveBest();
+
+  const AnswerOptions options_;
+  // Bound: kSequencesMax (128).
+  std::vector<Answer> answers_;  // by sequence index
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,219 @@
+#include "router/front_end/answer_session.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/tokenizer/streaming_detokenizer.h"
+#include "common/rpc/convert.h"
+#include "common/runtime/clock.h"
+#include "router/core/validate.h"
+#include "router/front_end/bad_words.h"
+
+namespace tandem::router {
+namespace {
+
+class AnswerDetokenizer final : public Detokenizer {
+ public:
+  AnswerDetokenizer(const model::Tokenizer& tokenizer, bool keep_special_tokens)
+      : detokenizer_(&tokenizer, {.skip_special_tokens = !keep_special_tokens}) {}
+  std::string Append(TokenId token) override { return detokenizer_.Append(token); }
+  std::string Flush() override { return detokenizer_.Flush(); }
+
+ private:
+  model::StreamingDetokenizer detokenizer_;
+};
+
+absl::Status CheckPromptBytes(const std::string& text, const ModelAssets& assets) {
+  const auto bytes = static_cast<int64_t>(text.size());
+  if (bytes <= assets.prompt_bytes_max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("prompt: ", bytes, " bytes, more than any prompt of ",
+                   assets.identity.context_tokens, " tokens has, the context of ",
+                   assets.identity.served_name(), " (at most ", assets.prompt_bytes_max, ")"));
+}
+
+absl::StatusOr<std::vector<TokenId>> PromptTokens(const v1::GenerateRequest& request,
+                                                  const ModelAssets& assets, absl::Time now) {
+  switch (request.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      RETURN_IF_ERROR(CheckPromptBytes(request.text(), assets));
+      return assets.tokenizer->Encode(request.text());
+    case v1::GenerateRequest::kChat: {
+      ASSIGN_OR_RETURN(const std::string text, assets.RenderChat(request.chat(), now));
+      RETURN_IF_ERROR(CheckPromptBytes(text, assets));
+      // The template wrote the special tokens.
+      return assets.tokenizer->Encode(text, {.add_special_tokens = false, .parse_special = true});
+    }
+    case v1::GenerateRequest::kTokens:
+      return std::vector<TokenId>(request.tokens().ids().data(),
+                                  request.tokens().ids().data() + request.tokens().ids_size());
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("prompt: expected one of text, chat and tokens, got none");
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<AnswerSession>> AnswerSession::Start(
+    const v1::GenerateRequest& request, const Arrival& arrival, const Deps& deps,
+    std::shared_ptr<AnswerSink> sink) {
+  auto session = std::make_shared<AnswerSession>(deps, std::move(sink));
+  RequestInput input;
+  RETURN_IF_ERROR(session->Prepare(request, arrival, input));
+  const LoadShedder::Place place = deps.shedder.Enter(arrival.front_end, RealClock().Now());
+  if (!deps.inbox.TryPushLow(SubmitRequest{std::move(input), session, place})) {
+    deps.shedder.OnRejected();
+    return absl::ResourceExhaustedError("the router's inbox is full: try again");
+  }
+  return session;
+}
+
+absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Arrival& arrival,
+                                    RequestInput& input) {
+  const ModelAssets& assets = deps_.assets;
+  RETURN_IF_ERROR(ValidateEnvelope(request, assets.identity));
+  ASSIGN_OR_RETURN(std::vector<TokenId> prompt, PromptTokens(request, assets, arrival.at));
+  ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets.identity,
+                                          assets.eos_token_ids, deps_.random));
+  if (input.guided.any()) {
+    const absl::Status checked = assets.constraints->Check(input.guided);
+    if (!checked.ok())
+      return absl::Status(checked.code(), absl::StrCat("guided: ", checked.message()));
+  }
+  id_ = input.id;
+  submitted_ = arrival.at;
+  input.trace_id = arrival.trace_id;
+  resumes_ = request.resume_from_token() > 0;
+  started_.set_request_id(id_.value());
+  started_.set_model(assets.identity.served_name());
+  started_.set_seed(input.sampling.seed);
+  started_.set_prompt_tokens(static_cast<int32_t>(input.prompt.size()));
+  if (request.return_prompt_token_ids()) {
+    for (const TokenId token : input.prompt) started_.add_prompt_token_ids(token);
+  }
+  return PrepareAnswers(request, input);
+}
+
+absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
+                                           RequestInput& input) {
+  const model::Tokenizer& tokenizer = *deps_.assets.tokenizer;
+  AnswerOptions options;
+  options.sequences = input.sequences;
+  options.n = request.has_n() ? request.n() : 1;
+  options.return_logprobs = request.sampling().has_logprobs();
+  options.return_tokens = request.return_token_ids() || options.return_logprobs;
+  options.return_gaps = request.return_gaps();
+  options.resume_from_token = request.resume_from_token();
+  options.prompt_only = IsPromptOnly(request);
+  if (request.echo())
+    options.echo = request.has_text()
+                       ? request.text()
+                       : tokenizer.Decode(input.prompt, !request.keep_special_tokens());
+  // The best are chosen by it.
+  if (options.n < options.sequences && !options.return_logprobs) input.sampling.logprobs = 0;
+  const bool keep_special_tokens = request.keep_special_tokens();
+  answers_ = std::make_unique<AnswerGroup>(std::move(options), [&] {
+    return std::make_unique<AnswerAssembler>(
+        std::make_unique<AnswerDetokenizer>(tokenizer, keep_special_tokens), input.stop,
+        input.eos_token_ids);
+  });
+  const auto encode = [&](absl::string_view text) {
+    return tokenizer.Encode(text, {.add_special_tokens = false});
+  };
+  AddBadWords({request.bad_words().begin(), request.bad_words().end()}, encode,
+              input.sampling.bad_words);
+  return request::Validate(input.sampling, deps_.assets.identity.vocab_size);
+}
+
+void AnswerSession::Cancel() {
+  // A push onto a closed inbox fails: the router is going down and ends all requests itself.
+  if (!over_.exchange(true)) deps_.inbox.Push(SessionEnded{id_, shared_from_this()});
+}
+
+bool AnswerSession::EndIfCancelled() {
+  if (!over_) return false;
+  deps_.metrics.OnAborted();
+  End(absl::CancelledError("the client cancelled"));
+  return true;
+}
+
+void AnswerSession::Accepted() {
+  v1::GenerateResponse part;
+  *part.mutable_started() = started_;
+  Send(part);
+}
+
+request::FinishReason AnswerSession::OnEvent(ClientEvent event) {
+  if (const auto* failed = std::get_if<RequestFailed>(&event)) {
+    Fail(failed->status);
+    return request::FinishReason::kNone;
+  }
+  if (auto* done = std::get_if<RequestDone>(&event)) {
+    const bool last = done->last;
+    if (last) over_ = true;
+    deps_.traces.OnDone(id_.value(), submitted_, *done);
+    SendAll(answers_->OnDone(*std::move(done)), last);
+    if (last) End(absl::OkStatus());
+  } else if (const auto* scored = std::get_if<PromptScored>(&event)) {
+    SendAll(answers_->OnScores(*scored), false);
+  } else {
+    const auto& tokens = std::get<TokensReady>(event);
+    Measure(tokens);
+    if (answers_->OnTokens(tokens, part_)) Send(part_);
+    if (answers_->stopped(tokens.sequence_index)) return request::FinishReason::kStop;
+  }
+  if (!overflowed_ || sink_ == nullptr) return request::FinishReason::kNone;
+  Fail(absl::ResourceExhaustedError(
+      "the client left more unread than is kept for it: request ended"));
+  return request::FinishReason::kAborted;
+}
+
+void AnswerSession::Measure(const TokensReady& event) {
+  if (event.tokens.empty()) return;
+  const absl::Time now = RealClock().Now();
+  if (last_tokens_.empty()) deps_.metrics.OnFirstToken(now - submitted_);
+  const auto index = static_cast<size_t>(event.sequence_index);
+  if (last_tokens_.size() <= index) last_tokens_.resize(index + 1, absl::InfinitePast());
+  absl::Time& last = last_tokens_[index];
+  deps_.metrics.OnTokens(static_cast<int64_t>(event.tokens.size()),
+                         last == absl::InfinitePast() ? absl::ZeroDuration() : now - last);
+  last = now;
+}
+
+void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].has_finished())
+      deps_.metrics.OnFinished(parts[i].finished(), RealClock().Now() - submitted_);
+    Send(parts[i], last && i + 1 == parts.size());
+  }
+}
+
+void AnswerSession::Fail(const absl::Status& status) {
+  over_ = true;
+  if (sink_ != nullptr) {
+    deps_.metrics.OnFailed();
+    deps_.traces.OnFailed(id_.value(), submitted_, status);
+  }
+  End(status);
+}
+
+void AnswerSession::Send(v1::GenerateResponse& part, bool last) {
+  if (sink_ != nullptr && !sink_->OnPart(part, last)) overflowed_ = true;
+}
+
+void AnswerSession::Flush(bool inline_ok) {
+  if (sink_ != nullptr) return sink_->Flush(inline_ok);
+  if (const auto ended = std::exchange(ended_, nullptr)) ended->Flush(inline_ok);
+}
+
+void AnswerSession::End(const absl::Status& status) {
+  if (sink_ == nullptr) return;
+  sink_->OnEnd(status);
+  ended_ = std::move(sink_);
+  part_ = v1::GenerateResponse();  // here, not on the thread that lets go of the session
+}
+
+}  // namespace tandem::router

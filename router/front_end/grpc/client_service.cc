@@ -1,0 +1,183 @@
+#include "router/front_end/grpc/client_service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/error_details.h"
+#include "common/runtime/clock.h"
+#include "router/front_end/grpc/generate_session.h"
+#include "router/front_end/grpc/parse_request.h"
+#include "router/front_end/trace_parent.h"
+
+namespace tandem::router {
+
+namespace {
+
+// The first value of a call's metadata; empty when absent.
+std::string MetadataOf(const grpc::CallbackServerContext& context, const char* name) {
+  const auto found = context.client_metadata().find(name);
+  if (found == context.client_metadata().end()) return "";
+  return std::string(found->second.data(), found->second.size());
+}
+
+grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
+                                     const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpcWithDetails(status));
+  return reactor;
+}
+
+}  // namespace
+
+absl::StatusOr<ApiKeys::Key*> ClientService::Admit(
+    const grpc::CallbackServerContext& context) const {
+  if (keys_ == nullptr) return nullptr;
+  return keys_->Admit(MetadataOf(context, "authorization"), RealClock().Now());
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  v1::GenerateRequest request;
+  const absl::Status shed =
+      Shed([&] { return ParseRequest(*bytes, request).ok() && request.resume_from_token() > 0; });
+  if (!shed.ok()) return GenerateSession::Refuse(shed);
+  const absl::StatusOr<ApiKeys::Key*> key = Admit(*context);
+  if (!key.ok()) return GenerateSession::Refuse(key.status());
+  absl::Status status = ParseRequest(*bytes, request);
+  if (draining_) status = absl::UnavailableError("this router is draining; ask another");
+  if (!status.ok()) return GenerateSession::Refuse(status);
+  std::function<void(int64_t)> charge;
+  if (*key != nullptr) {
+    charge = [keys = keys_, of = *key](int64_t tokens) {
+      keys->Charge(of, tokens, RealClock().Now());
+    };
+  }
+  return GenerateSession::Start(request,
+                                {RealClock().Now(), TraceIdOf(MetadataOf(*context, "traceparent")),
+                                 LoadShedder::FrontEndKind::kGrpc},
+                                deps_, std::move(charge));
+}
+
+absl::Status ClientService::Shed(absl::FunctionRef<bool()> resumes) const {
+  // How long gRPC has had the call is not known.
+  return deps_.shedder.Admit(LoadShedder::FrontEndKind::kGrpc, absl::ZeroDuration(),
+                             RealClock().Now(), resumes);
+}
+
+grpc::ServerUnaryReactor* ClientService::RunOnCore(
+    grpc::CallbackServerContext* context, std::function<void(RouterCore&, absl::Time)> fill,
+    bool late) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  CoreCall query{[reactor, fill = std::move(fill)](RouterCore& core, absl::Time now) {
+    fill(core, now);
+    reactor->Finish(grpc::Status::OK);
+  }};
+  const bool queued = late ? inbox_.TryPushLow(std::move(query)) : inbox_.TryPush(std::move(query));
+  if (!queued) {
+    reactor->Finish(rpc::ToGrpcWithDetails(
+        absl::ResourceExhaustedError("the router's inbox is full or closed")));
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClientService::Abort(grpc::CallbackServerContext* context,
+                                               const grpc::ByteBuffer* bytes,
+                                               grpc::ByteBuffer* response) {
+  v1::AbortRequest request;
+  absl::Status status = Admit(*context).status();
+  if (status.ok()) status = ParseRequest(*bytes, request);
+  if (!status.ok()) return FinishWith(context, status);
+  *response = SerializeResponse(v1::AbortResponse());
+  // After the request itself, if that still waits.
+  return RunOnCore(
+      context,
+      [id = RequestId(request.request_id())](RouterCore& core, absl::Time now) {
+        core.Finish(id, request::FinishReason::kAborted, now);
+      },
+      /*late=*/true);
+}
+
+absl::Status ClientService::FillTokens(const v1::TokenizeRequest& request,
+                                       v1::TokenizeResponse& response) const {
+  model::Tokenizer::EncodeOptions options;
+  options.add_special_tokens = !request.no_special_tokens();
+  std::string text = request.text();
+  if (request.has_chat()) {
+    ASSIGN_OR_RETURN(text, assets_.RenderChat(request.chat(), RealClock().Now()));
+    options.add_special_tokens = false;  // the template wrote them
+  }
+  for (const TokenId id : assets_.tokenizer->Encode(text, options)) response.add_ids(id);
+  response.set_rendered(text);
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* ClientService::Tokenize(grpc::CallbackServerContext* context,
+                                                  const grpc::ByteBuffer* bytes,
+                                                  grpc::ByteBuffer* response) {
+  v1::TokenizeRequest request;
+  v1::TokenizeResponse tokens;
+  absl::Status status = Shed([] { return false; });
+  if (status.ok()) status = Admit(*context).status();
+  if (status.ok()) status = ParseRequest(*bytes, request);
+  if (status.ok()) status = FillTokens(request, tokens);
+  if (status.ok()) *response = SerializeResponse(tokens);
+  return FinishWith(context, status);
+}
+
+grpc::ServerUnaryReactor* ClientService::Detokenize(grpc::CallbackServerContext* context,
+                                                    const v1::DetokenizeRequest* request,
+                                                    v1::DetokenizeResponse* response) {
+  if (const absl::Status shed = Shed([] { return false; }); !shed.ok()) {
+    return FinishWith(context, shed);
+  }
+  if (const auto key = Admit(*context); !key.ok()) return FinishWith(context, key.status());
+  const auto& ids = request->ids();
+  const auto bad = std::find_if(ids.begin(), ids.end(), [this](int32_t id) {
+    return id < 0 || id >= assets_.identity.vocab_size;
+  });
+  if (bad != ids.end()) {
+    return FinishWith(context, absl::InvalidArgumentError(absl::StrCat(
+                                   "ids: token ", *bad, " at index ", bad - ids.begin(),
+                                   " is outside the vocabulary of ", assets_.identity.vocab_size)));
+  }
+  response->set_text(assets_.tokenizer->Decode(std::vector<TokenId>(ids.begin(), ids.end()),
+                                               !request->keep_special_tokens()));
+  return FinishWith(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* ClientService::GetModel(grpc::CallbackServerContext* context,
+                                                  const v1::GetModelRequest*,
+                                                  v1::GetModelResponse* response) {
+  if (const auto key = Admit(*context); !key.ok()) return FinishWith(context, key.status());
+  response->set_name(assets_.identity.served_name());
+  response->set_architecture(assets_.architecture);
+  response->set_fingerprint(assets_.identity.fingerprint);
+  response->set_vocab_size(assets_.identity.vocab_size);
+  for (const TokenId id : assets_.eos_token_ids) response->add_stop_token_ids(id);
+  return RunOnCore(context, [response](RouterCore& core, absl::Time) {
+    response->set_numerics_id(core.numerics_id());
+    response->set_context_tokens(static_cast<int32_t>(core.context_tokens()));
+  });
+}
+
+grpc::ServerUnaryReactor* ClientService::GetStatus(grpc::CallbackServerContext* context,
+                                                   const v1::GetStatusRequest*,
+                                                   v1::GetStatusResponse* response) {
+  return RunOnCore(context, [this, response](RouterCore& core, absl::Time now) {
+    *response = core.GetStatus(now);
+    response->mutable_router()->set_requests_refused(deps_.shedder.refused());
+  });
+}
+
+grpc::ServerUnaryReactor* ClientService::GetTrace(grpc::CallbackServerContext* context,
+                                                  const v1::GetTraceRequest* request,
+                                                  v1::GetTraceResponse* response) {
+  if (const auto key = Admit(*context); !key.ok()) return FinishWith(context, key.status());
+  absl::StatusOr<v1::RequestTrace> trace = deps_.traces.Find(request->request_id());
+  if (trace.ok()) *response->mutable_trace() = *std::move(trace);
+  return FinishWith(context, trace.status());
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,64 @@
+// One Generate call over gRPC: carries the parts of an AnswerSession to the client, holds what a
+// slow one has not read in a bound of its own, and ends the session when the client is gone.
+// Thread safety: the sink's side in the router's turn, reactions from gRPC; they meet in the
+// outbox. Lifetime: shared between gRPC (until OnDone) and the session (until its end).
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "common/rpc/outbox.h"
+#include "router/front_end/answer_session.h"
+
+namespace tandem::router {
+
+class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                              public AnswerSink,
+                              public std::enable_shared_from_this<GenerateSession> {
+ public:
+  // The reactor of a call with `request`, whose tokens are counted by `charge` (may be null); gRPC
+  // keeps it until OnDone. Errors end the call with their status.
+  static GenerateSession* Start(const v1::GenerateRequest& request, const Arrival& arrival,
+                                const AnswerSession::Deps& deps,
+                                std::function<void(int64_t)> charge);
+  // The reactor of a call that is refused.
+  static GenerateSession* Refuse(const absl::Status& status);
+
+  GenerateSession() : outbox_(kOutboxMax) {}
+
+  // ---- AnswerSink
+  bool OnPart(v1::GenerateResponse& part, bool last) override;
+  void OnEnd(const absl::Status& status) override;
+  void Flush(bool) override {}  // a part is on its way once gRPC has it
+
+  // ---- gRPC
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  // Messages a client may leave unread before its request, and it alone, is ended.
+  static constexpr size_t kOutboxMax = 16384;
+
+  // Serializes and writes the outbox's current message.
+  void WriteCurrent();
+  // The first caller decides the call's status.
+  void End(const absl::Status& status);
+  void FinishOnce();
+
+  std::shared_ptr<GenerateSession> self_;  // held until OnDone
+  std::shared_ptr<AnswerSession> answer_;  // set before gRPC may react; null when refused
+  std::function<void(int64_t)> charge_;    // in the turn, as the next
+  bool prompt_charged_ = false;
+  rpc::Outbox<v1::GenerateResponse> outbox_;
+  grpc::ByteBuffer writing_;  // the current message's bytes; owned like it
+  std::atomic<bool> ending_{false};
+  std::atomic<bool> finished_{false};
+  absl::Status end_status_;  // written once, before the outbox closes
+};
+
+}  // namespace tandem::router

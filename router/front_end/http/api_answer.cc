@@ -1,0 +1,215 @@
+#include "router/front_end/http/api_answer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "router/front_end/http/openai_error.h"
+
+namespace tandem::router {
+namespace {
+
+// One session's way into the answer it is a part of.
+class PromptSink final : public AnswerSink {
+ public:
+  PromptSink(std::shared_ptr<ApiAnswer> answer, size_t prompt)
+      : answer_(std::move(answer)), prompt_(prompt) {}
+  bool OnPart(v1::GenerateResponse& part, bool) override { return answer_->Offer(prompt_, part); }
+  void OnEnd(const absl::Status& status) override { answer_->Ended(status); }
+  void Flush(bool inline_ok) override { answer_->Flush(inline_ok); }
+
+ private:
+  const std::shared_ptr<ApiAnswer> answer_;  // until the session lets go of its sink
+  const size_t prompt_;
+};
+
+// Room for events, which are copied to their connection at once: a thread's own, so that it is not
+// allocated for each. An answer may be written from within another's writing (a request sent ahead
+// is begun there): it has room of its own then.
+class EventRoom {
+ public:
+  EventRoom() { text.swap(Kept()); }
+  ~EventRoom() {
+    text.clear();
+    if (text.capacity() <= kKeptMax) text.swap(Kept());
+  }
+  EventRoom(const EventRoom&) = delete;
+  EventRoom& operator=(const EventRoom&) = delete;
+
+  std::string text;
+
+ private:
+  static constexpr size_t kKeptMax = size_t{64} << 10;
+  static std::string& Kept() {
+    thread_local std::string kept;
+    return kept;
+  }
+};
+
+std::unique_ptr<AnswerFormat> NewFormat(ApiRequest api, const AnswerHead& head,
+                                        const model::Tokenizer& tokenizer) {
+  switch (api.kind) {
+    case ApiKind::kCompletion:
+      return NewCompletionFormat(std::move(api), head, tokenizer);
+    case ApiKind::kChat:
+      return NewChatFormat(std::move(api), head, tokenizer);
+    case ApiKind::kResponse:
+      break;
+  }
+  return NewResponseFormat(std::move(api), head, tokenizer);
+}
+
+}  // namespace
+
+void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
+                      const AnswerSession::Deps& deps, Options options, const Arrival& arrival) {
+  const model::Tokenizer& tokenizer = *deps.assets.tokenizer;
+  // The prompts are not kept while they are answered.
+  std::vector<v1::GenerateRequest> requests = std::move(api.requests);
+  api.requests.clear();
+  api.prompts = requests.size();
+  const bool stream = api.stream;
+  const bool writes_start = api.kind != ApiKind::kCompletion;
+  auto format = NewFormat(std::move(api), options.head, tokenizer);
+  auto answer =
+      std::make_shared<ApiAnswer>(exchange, stream, std::move(options), std::move(format));
+  answer->writes_start_ = writes_start;
+  exchange->Wait(answer);
+  answer->StartSessions(requests, deps, arrival);
+}
+
+void ApiAnswer::StartSessions(const std::vector<v1::GenerateRequest>& requests,
+                              const AnswerSession::Deps& deps, const Arrival& arrival) {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    auto session = AnswerSession::Start(requests[i], arrival, deps,
+                                        std::make_shared<PromptSink>(shared_from_this(), i));
+    if (!session.ok()) {
+      std::string none;
+      if (requests.size() == 1) return Fail(session.status(), none);
+      // Which of the prompts it was.
+      return Fail(absl::Status(session.status().code(),
+                               absl::StrCat(session.status().message(), " (prompt ", i, ")")),
+                  none);
+    }
+    sessions_.push_back(*std::move(session));
+    ++running_;
+  }
+}
+
+void ApiAnswer::Flush(bool inline_ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!due_ || awake_ || gone_) return;
+    due_ = false;
+    awake_ = true;
+  }
+  auto drain = [self = shared_from_this()] { self->Drain(/*woken=*/true); };
+  inline_ok ? exchange_->RunOrPost(std::move(drain)) : exchange_->Post(std::move(drain));
+}
+
+bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse& part) {
+  // Nothing is written at the start of a completion.
+  const bool urgent = stream_ && (!part.has_started() || writes_start_);
+  absl::MutexLock lock(&mutex_);
+  if (gone_) return true;
+  if (parts_.size() >= kPartsMax) return false;
+  parts_.Add(prompt, part);
+  if (urgent || parts_.size() % kHeap == 0) due_ = true;
+  return true;
+}
+
+void ApiAnswer::Ended(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  ends_.push_back(status);
+  due_ = true;
+}
+
+void ApiAnswer::Drain(bool woken) {
+  std::vector<absl::Status> ends;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (woken) awake_ = false;
+    // Later, when what was written is out.
+    if (done_ || exchange_->writing()) return;
+    taken_.Clear();
+    std::swap(taken_, parts_);
+    ends.swap(ends_);
+    due_ = false;
+  }
+  EventRoom room;
+  std::string& events = room.text;
+  Format(events);
+  for (const absl::Status& end : ends) {
+    --running_;
+    if (!end.ok()) return Fail(end, events);
+  }
+  if (running_ == 0) return Complete(events);
+  if (events.empty()) return;
+  if (streaming_) return exchange_->WriteStream(events);
+  BeginStream(events);
+}
+
+void ApiAnswer::Format(std::string& events) {
+  std::string* const to = stream_ ? &events : nullptr;
+  for (const PartBuffer::Item& item : taken_.items()) {
+    if (item.is_text) {
+      format_->AddText(item.prompt, item.sequence_index, taken_.TextOf(item), to);
+    } else {
+      format_->Add(item.prompt, item.part, to);
+    }
+  }
+}
+
+// The head waits for the first event: a request that fails before it gets a status of its own.
+void ApiAnswer::BeginStream(absl::string_view events) {
+  streaming_ = true;
+  exchange_->BeginStream(NewReply("text/event-stream; charset=utf-8", std::string(events)));
+}
+
+void ApiAnswer::Complete(std::string& events) {
+  done_ = true;
+  if (options_.charge) options_.charge(format_->usage());
+  if (!stream_) return exchange_->Reply(NewReply("application/json", format_->ToJson()));
+  format_->EndEvents(events);
+  if (!streaming_) {
+    BeginStream(events);
+    events.clear();
+  }
+  exchange_->EndStream(true, events);
+}
+
+void ApiAnswer::Fail(const absl::Status& status, std::string& events) {
+  done_ = true;
+  CancelSessions();
+  if (!streaming_ && !events.empty()) {
+    BeginStream(events);
+    events.clear();
+  }
+  if (!streaming_) {
+    HttpReply reply = ErrorReply(format_->TranslateFieldNames(status));
+    reply.headers.insert(reply.headers.end(), options_.headers.begin(), options_.headers.end());
+    return exchange_->Reply(std::move(reply));
+  }
+  format_->FailEvents(format_->TranslateFieldNames(status), events);
+  exchange_->EndStream(true, events);
+}
+
+HttpReply ApiAnswer::NewReply(std::string content_type, std::string body) const {
+  return {200, std::move(content_type), std::move(body), options_.headers};
+}
+
+void ApiAnswer::OnGone() {
+  done_ = true;
+  CancelSessions();
+}
+
+void ApiAnswer::CancelSessions() {
+  {
+    absl::MutexLock lock(&mutex_);
+    gone_ = true;
+    parts_ = PartBuffer();
+  }
+  for (const auto& session : sessions_) session->Cancel();
+  sessions_.clear();
+}
+
+}  // namespace tandem::router

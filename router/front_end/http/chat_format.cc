@@ -1,0 +1,134 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "router/front_end/http/answer_format.h"
+#include "router/front_end/http/logprobs_json.h"
+#include "router/front_end/http/tool_calls.h"
+
+namespace tandem::router {
+namespace {
+
+class ChatFormat final : public AnswerFormat {
+ public:
+  ChatFormat(ApiRequest api, AnswerHead head, const model::Tokenizer& tokenizer)
+      : AnswerFormat(std::move(api), std::move(head), tokenizer) {
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      messages_.push_back({ToolCallFinder(api_)});
+    }
+  }
+
+ private:
+  struct Message {
+    ToolCallFinder finder;
+    Json calls = Json::array();
+    Json logprobs = Json::array();
+  };
+
+  const char* object_name() const override { return "chat.completion"; }
+  const char* chunk_name() const override { return "chat.completion.chunk"; }
+
+  void OnStarted(size_t index, std::string* events) override {
+    if (events == nullptr) return;
+    Event(index, R"({"role":"assistant","content":""})", "null", "", *events);
+  }
+
+  void OnPromptLogprobs(size_t, const v1::PromptLogprobs&, bool) override {}
+
+  void OnDelta(size_t index, absl::string_view text, const Tokens& tokens,
+               std::string* events) override {
+    Json logprobs = Json::array();
+    if (api_.logprobs.has_value()) {
+      for (const auto& token : tokens) {
+        logprobs.push_back(ChatLogprob({tokenizer_, api_.tokens_as_ids}, token, *api_.logprobs));
+      }
+    }
+    std::string extra;
+    if (api_.return_token_ids) {
+      absl::StrAppend(&extra, ",\"token_ids\":", JsonText(TokenIdsJson(tokens)));
+    }
+    if (events == nullptr) {
+      for (Json& one : logprobs) messages_[index].logprobs.push_back(std::move(one));
+      logprobs.clear();
+    }
+    const std::string logprobs_text =
+        logprobs.empty() ? "null" : absl::StrCat("{\"content\":", JsonText(logprobs), "}");
+    Give(index, messages_[index].finder.Append(text), logprobs_text, extra, events);
+  }
+
+  void OnFinished(size_t index, std::string* events) override {
+    Give(index, messages_[index].finder.Flush(), "null", "", events);
+    if (events == nullptr) return;
+    Event(index, "{}", "null",
+          absl::StrCat(",\"stop_reason\":", JsonText(StopReason(choices_[index]))), *events,
+          absl::StrCat("\"", FinishReason(index), "\""));
+  }
+
+  // New content and calls: kept for the whole object, or sent.
+  void Give(size_t index, const ToolPieces& pieces, const std::string& logprobs,
+            const std::string& extra, std::string* events) {
+    Message& message = messages_[index];
+    if (events == nullptr) {
+      choices_[index].text += pieces.content;
+    } else if (!pieces.content.empty() || logprobs != "null" || !extra.empty()) {
+      std::string delta = "{\"content\":";
+      AppendJsonString(pieces.content, delta);
+      Event(index, delta + "}", logprobs, extra, *events);
+    }
+    for (const ToolCall& call : pieces.calls) {
+      const size_t number = message.calls.size();
+      message.calls.push_back({{"id", absl::StrCat("call_", head_.id, "_", index, "_", number)},
+                               {"type", "function"},
+                               {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+      if (events == nullptr) continue;
+      Json sent = {{"index", number}};
+      sent.update(message.calls.back());
+      Event(index, absl::StrCat("{\"tool_calls\":[", JsonText(sent), "]}"), "null", "", *events);
+    }
+  }
+
+  void Event(size_t index, absl::string_view delta, absl::string_view logprobs,
+             absl::string_view extra, std::string& events,
+             absl::string_view finish_reason = "null") {
+    BeginEvent(events);
+    absl::StrAppend(&events, "\"index\":", index, ",\"delta\":", delta, ",\"logprobs\":");
+    absl::StrAppend(&events, logprobs, ",\"finish_reason\":", finish_reason, extra);
+    EndEvent(events);
+  }
+
+  std::string FinishReason(size_t index) const {
+    const v1::FinishReason reason = choices_[index].reason;
+    // A call that the model was made to write ends like an answer, as in OpenAI's API.
+    const bool calls = messages_[index].finder.found() && api_.tool_mode != ToolMode::kNamed;
+    return calls && reason == v1::FINISH_REASON_STOP ? "tool_calls" : FinishReasonText(reason);
+  }
+
+  Json ChoiceJson(size_t index) const override {
+    const Choice& choice = choices_[index];
+    const Message& message = messages_[index];
+    Json answer = {{"role", "assistant"}, {"content", choice.text}};
+    if (!message.calls.empty()) {
+      if (choice.text.empty()) answer["content"] = nullptr;
+      answer["tool_calls"] = message.calls;
+    }
+    Json object = {
+        {"index", index},
+        {"message", std::move(answer)},
+        {"logprobs", api_.logprobs.has_value() ? Json{{"content", message.logprobs}} : Json()},
+        {"finish_reason", FinishReason(index)},
+        {"stop_reason", StopReason(choice)}};
+    if (api_.return_token_ids) object["token_ids"] = choice.token_ids;
+    return object;
+  }
+
+  // Bound: n (128), fixed at construction.
+  std::vector<Message> messages_;
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerFormat> NewChatFormat(ApiRequest api, AnswerHead head,
+                                            const model::Tokenizer& tokenizer) {
+  return std::make_unique<ChatFormat>(std::move(api), std::move(head), tokenizer);
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,104 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "router/front_end/http/answer_format.h"
+#include "router/front_end/http/logprobs_json.h"
+
+namespace tandem::router {
+namespace {
+
+class CompletionFormat final : public AnswerFormat {
+ public:
+  CompletionFormat(ApiRequest api, AnswerHead head, const model::Tokenizer& tokenizer)
+      : AnswerFormat(std::move(api), std::move(head), tokenizer) {
+    const LogprobsStyle style = {tokenizer_, api_.tokens_as_ids};
+    if (!api_.logprobs.has_value()) return;
+    for (size_t i = 0; i < choices_.size(); ++i) logprobs_.emplace_back(style, *api_.logprobs);
+    whole_logprobs_.resize(choices_.size());
+  }
+
+ private:
+  const char* object_name() const override { return "text_completion"; }
+  const char* chunk_name() const override { return "text_completion"; }
+
+  void OnStarted(size_t, std::string*) override {}
+
+  void OnPromptLogprobs(size_t index, const v1::PromptLogprobs& part, bool first_part) override {
+    if (!api_.echo || logprobs_.empty()) return;
+    const Prompt& prompt = prompts_[choices_[index].prompt];
+    if (first_part && !prompt.token_ids.empty()) logprobs_[index].AddFirst(prompt.token_ids[0]);
+    for (const auto& token : part.tokens()) logprobs_[index].Add(token);
+  }
+
+  void OnDelta(size_t index, absl::string_view text, const Tokens& tokens,
+               std::string* events) override {
+    if (!logprobs_.empty()) {
+      for (const auto& token : tokens) logprobs_[index].Add(token);
+    }
+    if (events == nullptr) {
+      choices_[index].text.append(text.data(), text.size());
+      return;
+    }
+    if (text.empty() && !api_.return_token_ids && logprobs_.empty()) return;
+    BeginEvent(*events);
+    absl::StrAppend(events, "\"index\":", index, ",\"text\":");
+    AppendJsonString(text, *events);
+    if (logprobs_.empty()) {
+      *events += ",\"logprobs\":null,\"finish_reason\":null";
+    } else {
+      absl::StrAppend(events, ",\"logprobs\":", JsonText(logprobs_[index].Take()),
+                      ",\"finish_reason\":null");
+    }
+    if (api_.return_token_ids) {
+      absl::StrAppend(events, ",\"token_ids\":", JsonText(TokenIdsJson(tokens)));
+    }
+    EndEvent(*events);
+  }
+
+  void OnFinished(size_t index, std::string* events) override {
+    const Choice& choice = choices_[index];
+    if (events == nullptr) {
+      if (!logprobs_.empty()) whole_logprobs_[index] = logprobs_[index].Take();
+      return;
+    }
+    BeginEvent(*events);
+    absl::StrAppend(
+        events, "\"index\":", index, ",\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"",
+        FinishReasonText(choice.reason), "\",\"stop_reason\":", JsonText(StopReason(choice)));
+    if (api_.return_token_ids) {
+      absl::StrAppend(events,
+                      ",\"prompt_token_ids\":", JsonText(Json(prompts_[choice.prompt].token_ids)));
+    }
+    EndEvent(*events);
+  }
+
+  Json ChoiceJson(size_t index) const override {
+    const Choice& choice = choices_[index];
+    Json object = {{"index", index},
+                   {"text", choice.text},
+                   {"logprobs", logprobs_.empty() ? Json() : whole_logprobs_[index]},
+                   {"finish_reason", FinishReasonText(choice.reason)},
+                   {"stop_reason", StopReason(choice)}};
+    const Prompt& prompt = prompts_[choice.prompt];
+    if (api_.return_token_ids) {
+      object["token_ids"] = choice.token_ids;
+      object["prompt_token_ids"] = prompt.token_ids;
+    }
+    // Asked for by itself; with echo it is in `logprobs` already.
+    if (!prompt.logprobs.is_null() && !api_.echo) object["prompt_logprobs"] = prompt.logprobs;
+    return object;
+  }
+
+  // Bound: one for each choice.
+  std::vector<CompletionLogprobs> logprobs_;  // by choice; empty when not asked for
+  std::vector<Json> whole_logprobs_;
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerFormat> NewCompletionFormat(ApiRequest api, AnswerHead head,
+                                                  const model::Tokenizer& tokenizer) {
+  return std::make_unique<CompletionFormat>(std::move(api), std::move(head), tokenizer);
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,98 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "router/front_end/http/api_request.h"
+
+namespace tandem::router {
+namespace {
+
+constexpr size_t kPromptsMax = 1024;
+constexpr int32_t kMaxTokensDefault = 16;  // OpenAI's
+
+v1::GenerateRequest WithText(const v1::GenerateRequest& base, std::string text) {
+  v1::GenerateRequest request = base;
+  request.set_text(std::move(text));
+  return request;
+}
+
+absl::StatusOr<v1::GenerateRequest> WithTokens(const v1::GenerateRequest& base, const Json& list,
+                                               const std::string& path) {
+  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadTokenIds(list, path));
+  v1::GenerateRequest request = base;
+  request.mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
+  return request;
+}
+
+// A string, a list of strings, a list of token ids, or a list of such lists.
+absl::Status ReadPrompts(Fields& fields, const v1::GenerateRequest& base, ApiRequest& api) {
+  const Json* prompt = fields.Any("prompt");
+  constexpr absl::string_view kExpected =
+      "prompt: expected a string, a list of strings, a list of token ids or a list of such lists";
+  if (prompt == nullptr) return absl::InvalidArgumentError(absl::StrCat(kExpected, ", got none"));
+  if (prompt->is_string()) {
+    api.requests.push_back(WithText(base, prompt->get<std::string>()));
+    return absl::OkStatus();
+  }
+  if (!IsList(*prompt) || prompt->empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        kExpected, ", got ", prompt->is_array() ? "an empty list" : prompt->type_name()));
+  }
+  if (IsPackedIds(*prompt) || prompt->front().is_number()) {
+    ASSIGN_OR_RETURN(auto request, WithTokens(base, *prompt, "prompt"));
+    api.requests.push_back(std::move(request));
+    return absl::OkStatus();
+  }
+  if (prompt->size() > kPromptsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt: ", prompt->size(), " prompts, expected at most ", kPromptsMax));
+  }
+  for (size_t i = 0; i < prompt->size(); ++i) {
+    const Json& item = (*prompt)[i];
+    const std::string path = absl::StrCat("prompt[", i, "]");
+    if (item.is_string()) {
+      api.requests.push_back(WithText(base, item.get<std::string>()));
+    } else if (IsList(item)) {
+      ASSIGN_OR_RETURN(auto request, WithTokens(base, item, path));
+      api.requests.push_back(std::move(request));
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": ", item.type_name(), ", expected a string or a list of token ids"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ApiRequest> ReadCompletion(const Json& body, bool strict) {
+  ApiRequest api;
+  api.kind = ApiKind::kCompletion;
+  v1::GenerateRequest base;
+  Fields fields(body);
+  ReadSampling(fields, api, base);
+  base.mutable_stop()->set_max_tokens(
+      static_cast<int32_t>(fields.Integer("max_tokens").value_or(kMaxTokensDefault)));
+  if (const auto value = fields.Integer("logprobs")) {
+    api.logprobs = static_cast<int32_t>(*value);
+    base.mutable_sampling()->set_logprobs(*api.logprobs);
+  }
+  api.echo = fields.Bool("echo").value_or(false);
+  base.set_echo(api.echo);
+  if (api.echo && api.logprobs.has_value()) {
+    base.set_prompt_logprobs(*api.logprobs);
+    base.set_return_prompt_token_ids(true);
+  }
+  fields.Unserved("suffix");
+  fields.Unserved("prompt_embeds");
+  RETURN_IF_ERROR(fields.status());
+  RETURN_IF_ERROR(ReadPrompts(fields, base, api));
+  if (api.requests.size() > 1) {
+    // One id cannot name several requests.
+    for (v1::GenerateRequest& request : api.requests) request.clear_request_id();
+  }
+  RETURN_IF_ERROR(fields.Finish(strict));
+  return api;
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,99 @@
+// What the answer must look like: vLLM's guided_* and structured_outputs, OpenAI's response_format.
+#include "absl/strings/str_cat.h"
+#include "router/front_end/http/api_request.h"
+
+namespace tandem::router {
+namespace {
+
+// Collects the one constraint that a request may have.
+class Constraint {
+ public:
+  Constraint(Fields& fields, v1::GenerateRequest& request) : fields_(fields), request_(request) {}
+
+  v1::GuidedDecoding* Set(const std::string& path) {
+    if (!given_.empty()) {
+      fields_.Keep(absl::InvalidArgumentError(
+          absl::StrCat(path, ": given beside ", given_, ", expected one constraint")));
+    }
+    given_ = path;
+    return request_.mutable_guided();
+  }
+
+  // A schema as an object or as its text.
+  void JsonSchema(Fields& from, absl::string_view name) {
+    const Json* schema = from.Any(name);
+    if (schema == nullptr) return;
+    if (!schema->is_object() && !schema->is_string() && !schema->is_boolean()) {
+      from.Fault(name, "a JSON Schema as an object or a string");
+      return;
+    }
+    Set(from.PathOf(name))
+        ->set_json_schema(schema->is_string() ? schema->get<std::string>() : JsonText(*schema));
+  }
+  void Regex(Fields& from, absl::string_view name) {
+    if (auto regex = from.String(name)) Set(from.PathOf(name))->set_regex(*std::move(regex));
+  }
+  void Grammar(Fields& from, absl::string_view name) {
+    if (auto text = from.String(name)) Set(from.PathOf(name))->set_grammar(*std::move(text));
+  }
+  void JsonObject(Fields& from, absl::string_view name) {
+    if (from.Bool(name).value_or(false)) Set(from.PathOf(name))->set_json_object(true);
+  }
+  void Choice(Fields& from, absl::string_view name) {
+    if (from.Any(name) == nullptr) return;
+    auto& choice = *Set(from.PathOf(name))->mutable_choice();
+    for (std::string& option : from.Strings(name)) choice.add_options(std::move(option));
+    if (choice.options().empty()) from.Fault(name, "a list of at least one string");
+  }
+
+ private:
+  Fields& fields_;
+  v1::GenerateRequest& request_;
+  std::string given_;
+};
+
+void ReadResponseFormat(Fields& fields, Constraint& constraint) {
+  const Json* format = fields.Object("response_format");
+  if (format == nullptr) return;
+  Fields members(*format, "response_format");
+  const std::string type = members.String("type").value_or("");
+  if (type == "json_object") {
+    constraint.Set("response_format")->set_json_object(true);
+  } else if (type == "json_schema") {
+    const Json* wrapper = members.Object("json_schema");
+    if (wrapper == nullptr) {
+      members.Fault("json_schema", "an object with a schema");
+    } else {
+      Fields inner(*wrapper, "response_format.json_schema");
+      if (inner.Any("schema") == nullptr) inner.Fault("schema", "a JSON Schema");
+      constraint.JsonSchema(inner, "schema");
+      fields.Keep(inner.status());
+    }
+  } else if (type != "text") {
+    members.Fault("type", "\"text\", \"json_object\" or \"json_schema\"");
+  }
+  fields.Keep(members.status());
+}
+
+}  // namespace
+
+void ReadGuided(Fields& fields, v1::GenerateRequest& request) {
+  Constraint constraint(fields, request);
+  constraint.JsonSchema(fields, "guided_json");
+  constraint.Regex(fields, "guided_regex");
+  constraint.Choice(fields, "guided_choice");
+  constraint.Grammar(fields, "guided_grammar");
+  constraint.JsonObject(fields, "guided_json_object");
+  if (const Json* outputs = fields.Object("structured_outputs")) {
+    Fields members(*outputs, "structured_outputs");
+    constraint.JsonSchema(members, "json");
+    constraint.Regex(members, "regex");
+    constraint.Choice(members, "choice");
+    constraint.Grammar(members, "grammar");
+    constraint.JsonObject(members, "json_object");
+    fields.Keep(members.status());
+  }
+  ReadResponseFormat(fields, constraint);
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,409 @@
+#include "router/front_end/http/http_api.h"
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/runtime/clock.h"
+#include "router/front_end/http/api_answer.h"
+#include "router/front_end/http/openai_error.h"
+#include "router/front_end/trace_parent.h"
+
+namespace tandem::router {
+namespace {
+
+constexpr size_t kRequestIdBytesKept = 128;
+constexpr char kModelsPath[] = "/v1/models";
+constexpr char kResponsesPath[] = "/v1/responses";
+constexpr char kInputTokensPath[] = "/v1/responses/input_tokens";
+constexpr char kKeptResponsePath[] = "/v1/responses/ID";
+constexpr char kCancelResponsePath[] = "/v1/responses/ID/cancel";
+constexpr char kServedInstead[] =
+    "; this router's model writes text, over /v1/chat/completions, /v1/responses and "
+    "/v1/completions";
+// How long a browser need not ask again.
+constexpr char kPreflightSeconds[] = "600";
+
+// What a client calls its request, if that can stand in a header and a log; else empty.
+std::string GivenRequestId(const HttpRequest& request) {
+  const absl::string_view id = request.Header("x-request-id");
+  if (id.empty() || id.size() > kRequestIdBytesKept) return "";
+  for (const char c : id) {
+    if (!absl::ascii_isgraph(static_cast<unsigned char>(c))) return "";
+  }
+  return std::string(id);
+}
+
+bool IsJson(absl::string_view content_type) {
+  const absl::string_view type =
+      absl::StripAsciiWhitespace(content_type.substr(0, content_type.find(';')));
+  return type.empty() || absl::EqualsIgnoreCase(type, "application/json");
+}
+
+bool Lists(absl::string_view methods, absl::string_view method) {
+  for (const absl::string_view one : absl::StrSplit(methods, ", ")) {
+    if (one == method) return true;
+  }
+  return false;
+}
+
+// The path under which kRoutes has this one: names and ids are no part of it.
+absl::string_view RoutePath(absl::string_view path) {
+  if (absl::StartsWith(path, absl::StrCat(kModelsPath, "/"))) return kModelsPath;
+  if (path == kInputTokensPath || !absl::StartsWith(path, absl::StrCat(kResponsesPath, "/"))) {
+    return path;
+  }
+  const absl::string_view rest = path.substr(sizeof(kResponsesPath));
+  if (absl::EndsWith(rest, "/cancel")) return kCancelResponsePath;
+  return absl::StrContains(rest, '/') ? path : kKeptResponsePath;
+}
+
+// Whether a body may be of a request that resumes an answer, without parsing it: within a JSON
+// string quotes are escaped, so no prompt is taken for that.
+bool NamesResumption(absl::string_view body) {
+  return absl::StrContains(body, "\"resume_from_token\"");
+}
+
+HttpReply JsonReply(const Json& json) { return {.body = JsonText(json)}; }
+
+}  // namespace
+
+const HttpApi::Route HttpApi::kRoutes[] = {
+    {"/v1/completions", "POST", Needs::kTime, &HttpApi::Completions},
+    {"/v1/chat/completions", "POST", Needs::kTime, &HttpApi::ChatCompletions},
+    {kResponsesPath, "POST", Needs::kTime, &HttpApi::Responses},
+    {kInputTokensPath, "POST", Needs::kTime, &HttpApi::InputTokens},
+    {kKeptResponsePath, "GET, HEAD, DELETE", Needs::kKey, &HttpApi::KeptResponse},
+    {kCancelResponsePath, "POST", Needs::kKey, &HttpApi::CancelResponse},
+    {"/tokenize", "POST", Needs::kTime, &HttpApi::Tokenize},
+    {"/detokenize", "POST", Needs::kTime, &HttpApi::Detokenize},
+    {kModelsPath, "GET, HEAD", Needs::kKey, &HttpApi::Models},
+    {"/health", "GET, HEAD", Needs::kNothing, &HttpApi::Health},
+    {"/ping", "GET, HEAD, POST", Needs::kNothing, &HttpApi::Health},
+    {"/load", "GET, HEAD", Needs::kNothing, &HttpApi::Load},
+    {"/live", "GET, HEAD", Needs::kNothing, &HttpApi::Live},
+    {"/ready", "GET, HEAD", Needs::kNothing, &HttpApi::Ready},
+    {"/version", "GET, HEAD", Needs::kNothing, &HttpApi::Version},
+    {"/metrics", "GET, HEAD", Needs::kNothing, &HttpApi::Metrics},
+    {"/", "GET, HEAD", Needs::kNothing, &HttpApi::Version},
+};
+
+absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Start(const FrontEndOptions& options, Deps deps) {
+  auto front_end = std::make_unique<HttpApi>(std::move(deps), options);
+  HttpConnection::Hooks hooks;
+  hooks.handle = [raw = front_end.get()](HttpRequest request,
+                                         std::shared_ptr<HttpExchange> exchange) {
+    raw->Handle(std::move(request), std::move(exchange));
+  };
+  hooks.fault = [](int status, const std::string& message) { return ErrorReply(status, message); };
+  ASSIGN_OR_RETURN(front_end->server_, HttpServer::Start(options.server, std::move(hooks)));
+  return front_end;
+}
+
+HttpApi::HttpApi(Deps deps, const FrontEndOptions& options)
+    : deps_(std::move(deps)),
+      allowed_origins_(options.allowed_origins),
+      started_s_(absl::ToUnixSeconds(RealClock().Now())),
+      responses_(options.responses) {}
+
+void HttpApi::FinishDrain(absl::Duration timeout) {
+  server_->BeginDrain();
+  server_->AwaitIdle(timeout);
+}
+
+std::string HttpApi::NewId(absl::string_view prefix) const {
+  Random& random = deps_.session.random;
+  return absl::StrFormat("%s%016x%016x", prefix, random.Next(), random.Next());
+}
+
+// ---- routing
+
+void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  Call call;
+  call.request_id = GivenRequestId(request);
+  if (call.request_id.empty()) call.request_id = NewId("");
+  const absl::string_view traceparent = request.Header("traceparent");
+  if (!TraceIdOf(traceparent).empty()) call.traceparent = std::string(traceparent);
+  call.allow_origin = AllowOrigin(request.Header("origin"));
+  // Base URLs are written with a slash at their end, too.
+  if (request.path.size() > 1 && request.path.back() == '/') request.path.pop_back();
+  call.request = std::move(request);
+  call.exchange = std::move(exchange);
+  call.now = RealClock().Now();
+  const absl::string_view path = RoutePath(call.request.path);
+  for (const Route& route : kRoutes) {
+    if (path == route.path) return Dispatch(route, call);
+  }
+  const bool of_openai = absl::StartsWith(call.request.path, "/v1/");
+  Reply(call, ErrorReply(404, absl::StrCat("no such path: ", call.request.path,
+                                           of_openai ? kServedInstead : "")));
+}
+
+void HttpApi::Dispatch(const Route& route, Call& call) {
+  const std::string& method = call.request.method;
+  if (method == "OPTIONS" && !call.allow_origin.empty()) return Preflight(route, call);
+  if (!Lists(route.methods, method)) {
+    HttpReply reply = ErrorReply(
+        405, absl::StrCat(call.request.path, ": ", method, ", expected ", route.methods));
+    reply.headers.emplace_back("allow", route.methods);
+    return Reply(call, std::move(reply));
+  }
+  if (route.needs == Needs::kTime) {
+    // What asks for work: before any is done for it.
+    const absl::Status shed = deps_.session.shedder.Admit(
+        LoadShedder::FrontEndKind::kHttp, call.now - call.request.arrived, call.now,
+        [&call] { return NamesResumption(call.request.body); });
+    if (!shed.ok()) return Reply(call, ErrorReply(shed));
+  }
+  if (route.needs != Needs::kNothing && deps_.keys != nullptr) {
+    absl::StatusOr<ApiKeys::Key*> key =
+        deps_.keys->Admit(call.request.Header("authorization"), call.now);
+    if (!key.ok()) return Reply(call, ErrorReply(key.status()));
+    call.key = *key;
+  }
+  if (method == "POST" && !IsJson(call.request.Header("content-type"))) {
+    return Reply(call, ErrorReply(415, "content-type: expected application/json"));
+  }
+  const absl::string_view encoding = call.request.Header("content-encoding");
+  if (!encoding.empty() && !absl::EqualsIgnoreCase(encoding, "identity")) {
+    return Reply(call, ErrorReply(415, absl::StrCat("content-encoding: ", encoding,
+                                                    ", expected a body that is not compressed")));
+  }
+  (this->*route.handle)(call);
+}
+
+void HttpApi::Reply(const Call& call, HttpReply reply) const {
+  const HttpHeaders headers = HeadersOf(call);
+  reply.headers.insert(reply.headers.end(), headers.begin(), headers.end());
+  call.exchange->Reply(std::move(reply));
+}
+
+std::string HttpApi::AllowOrigin(absl::string_view origin) const {
+  if (origin.empty()) return "";
+  for (const std::string& allowed : allowed_origins_) {
+    if (allowed == "*" || absl::EqualsIgnoreCase(allowed, origin)) {
+      return allowed == "*" ? allowed : std::string(origin);
+    }
+  }
+  return "";
+}
+
+void HttpApi::Preflight(const Route& route, const Call& call) const {
+  HttpReply reply;
+  reply.headers.emplace_back("access-control-allow-methods", route.methods);
+  const absl::string_view wanted = call.request.Header("access-control-request-headers");
+  if (!wanted.empty()) reply.headers.emplace_back("access-control-allow-headers", wanted);
+  reply.headers.emplace_back("access-control-max-age", kPreflightSeconds);
+  Reply(call, std::move(reply));
+}
+
+HttpHeaders HttpApi::HeadersOf(const Call& call) {
+  HttpHeaders headers = {{"x-request-id", call.request_id}};
+  if (!call.traceparent.empty()) headers.emplace_back("traceparent", call.traceparent);
+  if (call.allow_origin.empty()) return headers;
+  headers.emplace_back("access-control-allow-origin", call.allow_origin);
+  headers.emplace_back("access-control-expose-headers", "x-request-id, retry-after");
+  if (call.allow_origin != "*") headers.emplace_back("vary", "origin");
+  return headers;
+}
+
+void HttpApi::RunOnCore(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make) {
+  // The reply is made in the router's turn and sent on the connection's.
+  const auto run = [call, make = std::move(make)](RouterCore& core, absl::Time now) {
+    auto reply = std::make_shared<HttpReply>(make(core, now));
+    for (auto& header : HeadersOf(call)) reply->headers.push_back(std::move(header));
+    call.exchange->Post([exchange = call.exchange, reply] { exchange->Reply(std::move(*reply)); });
+  };
+  if (!deps_.session.inbox.TryPush(CoreCall{run})) {
+    Reply(call, ErrorReply(absl::UnavailableError("the router's inbox is full or closed")));
+  }
+}
+
+// ---- completions
+
+absl::StatusOr<Json> HttpApi::Body(const Call& call) const {
+  return ParseJsonBody(call.request.body, {.packs_prompts = true});
+}
+
+bool HttpApi::Strict(const Call& call, const Json& body) const {
+  const absl::string_view header = call.request.Header("x-tandem-strict");
+  if (!header.empty()) return header == "1" || absl::EqualsIgnoreCase(header, "true");
+  const auto field = body.find("strict");
+  return field != body.end() && *field == true;
+}
+
+void HttpApi::Completions(Call& call) {
+  const absl::StatusOr<Json> body = Body(call);
+  if (!body.ok()) return Reply(call, ErrorReply(body.status()));
+  absl::StatusOr<ApiRequest> api = ReadCompletion(*body, Strict(call, *body));
+  if (!api.ok()) return Reply(call, ErrorReply(api.status()));
+  const absl::Status truncated = TruncatePrompts(deps_.session.assets, *api);
+  if (!truncated.ok()) return Reply(call, ErrorReply(truncated));
+  Generate(call, *std::move(api), "cmpl-");
+}
+
+void HttpApi::ChatCompletions(Call& call) {
+  const absl::StatusOr<Json> body = Body(call);
+  if (!body.ok()) return Reply(call, ErrorReply(body.status()));
+  absl::StatusOr<ApiRequest> api =
+      ReadChat(*body, deps_.session.assets, call.now, Strict(call, *body));
+  if (!api.ok()) return Reply(call, ErrorReply(api.status()));
+  Generate(call, *std::move(api), "chatcmpl-");
+}
+
+void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
+  if (draining_) {
+    return Reply(call, ErrorReply(absl::UnavailableError("this router is draining; ask another")));
+  }
+  ApiAnswer::Options options;
+  const ModelIdentity& model = deps_.session.assets.identity;
+  const std::string& given_id = api.requests[0].request_id();
+  options.head = {given_id.empty() ? NewId(id_prefix) : given_id, absl::ToUnixSeconds(call.now),
+                  model.served_name(),
+                  model.mixed_numerics ? absl::StrCat(model.fingerprint, "-mixed-numerics")
+                                       : model.fingerprint};
+  if (api.requests.size() == 1) api.requests[0].set_request_id(options.head.id);
+  options.headers = HeadersOf(call);
+  if (model.mixed_numerics) options.headers.emplace_back("x-tandem-mixed-numerics", "true");
+  if (call.key != nullptr) {
+    options.charge = [this, key = call.key](const UsageTotals& usage) {
+      deps_.keys->Charge(key, usage.prompt_tokens + usage.completion_tokens, RealClock().Now());
+    };
+  }
+  ApiAnswer::Start(
+      std::move(api), call.exchange, deps_.session, std::move(options),
+      {call.request.arrived, TraceIdOf(call.traceparent), LoadShedder::FrontEndKind::kHttp});
+}
+
+// ---- models and tokens
+
+Json HttpApi::ModelJson(int64_t context_tokens) const {
+  const ModelIdentity& model = deps_.session.assets.identity;
+  return {{"id", model.served_name()}, {"object", "model"},  {"created", started_s_},
+          {"owned_by", "tandem"},      {"root", model.name}, {"max_model_len", context_tokens}};
+}
+
+void HttpApi::Models(Call& call) {
+  if (call.request.path == kModelsPath) {
+    return RunOnCore(call, [this](RouterCore& core, absl::Time) {
+      return JsonReply(
+          {{"object", "list"}, {"data", Json::array({ModelJson(core.context_tokens())})}});
+    });
+  }
+  const std::string name = call.request.path.substr(sizeof(kModelsPath));
+  const ModelIdentity& model = deps_.session.assets.identity;
+  if (model.Serves(name)) {
+    return RunOnCore(call, [this](RouterCore& core, absl::Time) {
+      return JsonReply(ModelJson(core.context_tokens()));
+    });
+  }
+  Reply(call, ErrorReply(404, absl::StrCat("model: \"", name,
+                                           "\" is not served here, this router serves \"",
+                                           model.served_name(), "\"")));
+}
+
+absl::StatusOr<Json> HttpApi::TokenizeJson(const Call& call) const {
+  ASSIGN_OR_RETURN(const Json body, Body(call));
+  const ModelAssets& assets = deps_.session.assets;
+  Fields fields(body);
+  fields.Ignore({"model", "strict"});
+  std::string text;
+  model::Tokenizer::EncodeOptions options;
+  if (fields.Any("messages") != nullptr) {
+    ASSIGN_OR_RETURN(text, RenderMessages(fields, assets, call.now, true));
+    options.add_special_tokens = fields.Bool("add_special_tokens").value_or(false);
+  } else {
+    const auto prompt = fields.String("prompt");
+    if (!prompt.has_value() && fields.status().ok()) fields.Fault("prompt", "a string");
+    text = prompt.value_or("");
+    options.add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
+  }
+  const bool strings = fields.Bool("return_token_strs").value_or(false);
+  RETURN_IF_ERROR(fields.Finish(Strict(call, body)));
+  Json ids = Json::array(), texts = Json::array();
+  for (const TokenId id : assets.tokenizer->Encode(text, options)) {
+    ids.push_back(id);
+    if (strings) texts.push_back(assets.tokenizer->Decode({id}, /*skip_special_tokens=*/false));
+  }
+  return Json{{"count", ids.size()}, {"tokens", ids}, {"token_strs", strings ? texts : Json()}};
+}
+
+void HttpApi::Tokenize(Call& call) {
+  const absl::StatusOr<Json> json = TokenizeJson(call);
+  if (!json.ok()) return Reply(call, ErrorReply(json.status()));
+  // Many tokens are written here, not in the router's turn.
+  std::string members = JsonText(*json);
+  members.pop_back();
+  call.request.body.clear();  // not to be carried there
+  RunOnCore(call, [members = std::move(members)](RouterCore& core, absl::Time) {
+    return HttpReply{.body =
+                         absl::StrCat(members, ",\"max_model_len\":", core.context_tokens(), "}")};
+  });
+}
+
+absl::StatusOr<Json> HttpApi::DetokenizeJson(const Call& call) const {
+  ASSIGN_OR_RETURN(const Json body, Body(call));
+  const ModelAssets& assets = deps_.session.assets;
+  Fields fields(body);
+  fields.Ignore({"model", "strict"});
+  if (fields.Any("tokens") == nullptr) fields.Fault("tokens", "a list of token ids");
+  std::vector<TokenId> ids;
+  for (const int32_t id : fields.TokenIds("tokens")) {
+    if (id >= assets.identity.vocab_size) {
+      fields.Keep(absl::InvalidArgumentError(
+          absl::StrCat("tokens: ", id, ", expected one in [0, ", assets.identity.vocab_size, ")")));
+    }
+    ids.push_back(id);
+  }
+  const bool skip = fields.Bool("skip_special_tokens").value_or(false);
+  RETURN_IF_ERROR(fields.Finish(Strict(call, body)));
+  return Json{{"prompt", assets.tokenizer->Decode(ids, skip)}};
+}
+
+void HttpApi::Detokenize(Call& call) {
+  const absl::StatusOr<Json> json = DetokenizeJson(call);
+  Reply(call, json.ok() ? JsonReply(*json) : ErrorReply(json.status()));
+}
+
+// ---- the state of this router
+
+// Alive means that the router answers, not only that this one does.
+void HttpApi::Live(Call& call) {
+  RunOnCore(call, [](RouterCore&, absl::Time) { return JsonReply({{"status", "live"}}); });
+}
+
+void HttpApi::Health(Call& call) {
+  RunOnCore(call, [this](RouterCore&, absl::Time) {
+    if (deps_.ready()) return JsonReply({{"status", "ok"}});
+    return ErrorReply(
+        absl::UnavailableError("no decode node is ready, or this router is draining"));
+  });
+}
+
+// vLLM's: requests that are being answered or wait for that.
+void HttpApi::Load(Call& call) {
+  RunOnCore(call, [](RouterCore& core, absl::Time now) {
+    return JsonReply({{"server_load", core.GetStatus(now).router().requests_running()}});
+  });
+}
+
+void HttpApi::Ready(Call& call) { Health(call); }
+
+void HttpApi::Version(Call& call) { Reply(call, JsonReply({{"version", std::string(kVersion)}})); }
+
+void HttpApi::Metrics(Call& call) {
+  RunOnCore(call, [this](RouterCore& core, absl::Time now) {
+    HttpReply reply;
+    reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    reply.body = deps_.session.metrics.Text(core.GetStatus(now), server_->connections());
+    reply.body += responses_.MetricsText();
+    return reply;
+  });
+}
+
+}  // namespace tandem::router

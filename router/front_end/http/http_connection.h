@@ -1,0 +1,112 @@
+// One client's TCP connection: reads requests one after the other, hands each to the handler, and
+// writes its reply before the next is looked at.
+//
+//   idle ─bytes─▶ reading ─request─▶ answering ─reply written─▶ idle …      (kept alive)
+//                    └─fault, timeout─▶ reply, lingering ─▶ closed
+//
+// Bounds: requests sent ahead wait in a buffer of kAheadBytesMax, after which nothing is read; a
+// reply that the client does not read ends the connection after `write_timeout`; every state has a
+// deadline. The client's end of stream while its answer is made means that it is gone.
+// Thread safety: within its IoStrand's lock, except Post and RunOrPost.
+#pragma once
+
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "router/front_end/http/client_socket.h"
+#include "router/front_end/http/http_exchange.h"
+#include "router/front_end/http/io_strand.h"
+#include "router/front_end/http/request_reader.h"
+
+namespace tandem::router {
+
+struct ConnectionLimits {
+  ReaderLimits reader;
+  absl::Duration idle_timeout = absl::Seconds(75);     // between requests
+  absl::Duration request_timeout = absl::Seconds(30);  // from a request's first byte to its last
+  absl::Duration write_timeout = absl::Seconds(60);    // the client reads nothing
+};
+
+class HttpConnection final : public HttpExchange,
+                             public std::enable_shared_from_this<HttpConnection> {
+ public:
+  struct Hooks {
+    std::function<void(HttpRequest, std::shared_ptr<HttpExchange>)> handle;
+    // The reply to a request that could not be read.
+    std::function<HttpReply(int status, const std::string& message)> fault;
+    std::function<void(HttpConnection*)> closed;
+  };
+
+  // All that is referred to outlives the connection. `box` is its I/O thread's.
+  HttpConnection(IoStrand& box, ClientSocket socket, const ConnectionLimits& limits,
+                 const Hooks& hooks);
+
+  void Start();
+  // Ends the connection now, or, when a reply is being made, after it.
+  void CloseWhenIdle();
+  void Close();
+
+  // ---- HttpExchange
+  void Post(absl::AnyInvocable<void()> work) override { box_.Post(std::move(work)); }
+  void RunOrPost(absl::AnyInvocable<void()> work) override { box_.RunOrPost(std::move(work)); }
+  void Wait(std::shared_ptr<PendingAnswer> answer) override { pending_ = std::move(answer); }
+  void Reply(HttpReply reply) override;
+  void BeginStream(const HttpReply& reply) override;
+  void WriteStream(absl::string_view bytes) override;
+  void EndStream(bool complete, absl::string_view bytes) override;
+  bool writing() const override { return writing_; }
+
+ private:
+  // Bytes of later requests that are read while one is answered.
+  static constexpr size_t kAheadBytesMax = 65536;
+  // What a refused client may still send, and how long, before the connection is reset.
+  static constexpr size_t kLingerBytesMax = size_t{64} << 20;
+  static constexpr absl::Duration kLingerTime = absl::Seconds(2);
+
+  enum class State { kReading, kAnswering, kLingering, kClosed };
+
+  void ReadMore();
+  void OnReadable();
+  void OnBytes(absl::string_view bytes);
+  void Advance();
+  void HandleOne();
+  void Refuse(int status, const std::string& message);
+  void Write(std::string bytes);
+  void AddToStream(absl::string_view bytes);
+  // Sends what is in out_, unless something is being sent.
+  void Flush();
+  // Sends on. True when all of sending_ is out; else `error` says why not.
+  bool Send(boost::system::error_code& error);
+  void AwaitWritable();
+  void OnWritten();
+  void ReplyDone();
+  void SetDeadline(absl::Duration from_now);
+  void ArmTimer();
+  void OnDeadline();
+
+  IoStrand& box_;
+  ClientSocket socket_;
+  boost::asio::steady_timer timer_;
+  const ConnectionLimits& limits_;
+  const Hooks& hooks_;
+  RequestReader reader_;
+  State state_ = State::kReading;
+  std::shared_ptr<PendingAnswer> pending_;  // shared with what feeds it from other threads
+  std::string out_, sending_;               // to be written; being written
+  size_t sent_ = 0;                         // of sending_
+  bool reading_ = false, writing_ = false;
+  bool keep_alive_ = true, chunked_ = true, head_only_ = false;
+  bool reply_ended_ = false;    // all of the reply is in out_ or sending_
+  bool linger_ = false;         // after the reply, the client may still be sending
+  bool advancing_ = false;      // HandleOne is on the stack
+  bool timed_request_ = false;  // the deadline is that of the request being read
+  size_t linger_bytes_ = 0;
+  absl::Time arrived_;  // the last bytes that were read, at this machine
+  absl::Time deadline_ = absl::InfiniteFuture();
+  absl::Time armed_ = absl::InfiniteFuture();
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,49 @@
+// Log-probabilities in the two shapes of OpenAI's API.
+// Thread safety: LogprobsWriter none, the rest pure.
+#pragma once
+
+#include <string>
+
+#include "common/model/tokenizer/tokenizer.h"
+#include "router/front_end/http/json_body.h"
+#include "tandem/v1/common.pb.h"
+
+namespace tandem::router {
+
+struct LogprobsStyle {
+  const model::Tokenizer& tokenizer;
+  bool tokens_as_ids = false;  // "token_id:17" instead of the token's text
+};
+
+// Chat: {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}…]}.
+Json ChatLogprob(const LogprobsStyle& style, const v1::GeneratedToken& token, int32_t top);
+
+// Completions: {"text_offset": […], "token_logprobs": […], "tokens": […], "top_logprobs": [{…}…]},
+// one element a token. Offsets count characters from the beginning of the choice's text.
+class CompletionLogprobs {
+ public:
+  CompletionLogprobs(const LogprobsStyle& style, int32_t top) : style_(style), top_(top) {}
+
+  // The first token of a prompt has no probability.
+  void AddFirst(int32_t token_id);
+  void Add(const v1::GeneratedToken& token);
+  // What was added since the last call.
+  Json Take();
+
+ private:
+  void AddText(const std::string& text);
+
+  const LogprobsStyle style_;
+  const int32_t top_;
+  int64_t offset_ = 0;
+  Json offsets_ = Json::array(), logprobs_ = Json::array(), tokens_ = Json::array(),
+       tops_ = Json::array();
+};
+
+// vLLM's prompt_logprobs: a list with null, then {"17": {"logprob", "rank", "decoded_token"}…} for
+// each further token of the prompt. Appends to `list`, which is null before the first of them.
+void AddPromptLogprobs(const LogprobsStyle& style,
+                       const google::protobuf::RepeatedPtrField<v1::GeneratedToken>& tokens,
+                       Json& list);
+
+}  // namespace tandem::router

@@ -1,0 +1,139 @@
+#include "router/front_end/http/request_reader.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem::router {
+namespace {
+
+namespace http = boost::beast::http;
+
+// A buffer that grew beyond this for one request is given back.
+constexpr size_t kKeptBytesMax = 16384;
+
+absl::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+// A target's path without its percent-encoding: names of models may have any character, a slash
+// among them. What is no encoding stays as it is.
+std::string DecodedPath(absl::string_view path) {
+  std::string decoded;
+  for (size_t i = 0; i < path.size(); ++i) {
+    const absl::string_view digits = path.substr(i + 1, 2);
+    const bool encoded = path[i] == '%' && digits.size() == 2 && absl::ascii_isxdigit(digits[0]) &&
+                         absl::ascii_isxdigit(digits[1]);
+    decoded += encoded ? absl::HexStringToBytes(digits) : std::string(1, path[i]);
+    if (encoded) i += digits.size();
+  }
+  return decoded;
+}
+
+// A target without scheme and authority, as proxies send it with them (RFC 9112, 3.2.2): every
+// authority is this server's.
+absl::string_view OriginForm(absl::string_view target) {
+  const size_t scheme = target.find("://");
+  const absl::string_view name = target.substr(0, scheme);
+  if (!absl::EqualsIgnoreCase(name, "http") && !absl::EqualsIgnoreCase(name, "https")) {
+    return target;
+  }
+  target.remove_prefix(scheme + 3);
+  const size_t path = target.find_first_of("/?");
+  return path == absl::string_view::npos ? "" : target.substr(path);
+}
+
+RequestReader::Fault FaultOf(const boost::system::error_code& error, const ReaderLimits& limits) {
+  if (error == http::error::body_limit) {
+    return {413, absl::StrCat("body: larger than ", limits.body_bytes_max, " bytes")};
+  }
+  if (error == http::error::header_limit) {
+    return {431, absl::StrCat("headers: larger than ", limits.header_bytes_max, " bytes")};
+  }
+  if (error == http::error::bad_version) return {505, "version: expected HTTP/1.0 or HTTP/1.1"};
+  if (error == http::error::bad_transfer_encoding) {
+    return {501, "transfer-encoding: expected chunked or none"};
+  }
+  return {400, absl::StrCat("not a well-formed HTTP request: ", error.message())};
+}
+
+}  // namespace
+
+struct RequestReader::Parser {
+  http::request_parser<http::string_body> parser;
+};
+
+RequestReader::RequestReader(const ReaderLimits& limits) : limits_(limits) {}
+RequestReader::~RequestReader() = default;
+
+void RequestReader::Consume(size_t bytes) {
+  buffer_.erase(0, bytes);
+  if (buffer_.empty() && buffer_.capacity() > kKeptBytesMax) buffer_.shrink_to_fit();
+}
+
+RequestReader::Result RequestReader::Next() {
+  if (faulty_) return NeedMore{};
+  if (parser_ == nullptr) {
+    // Empty lines before a request are ignored (RFC 9112, 2.2).
+    size_t blank = 0;
+    while (blank < buffer_.size() && (buffer_[blank] == '\r' || buffer_[blank] == '\n')) ++blank;
+    if (blank > 0) Consume(blank);
+    if (buffer_.empty()) return NeedMore{};
+    parser_ = std::make_unique<Parser>();
+    parser_->parser.header_limit(static_cast<std::uint32_t>(limits_.header_bytes_max));
+    parser_->parser.body_limit(limits_.body_bytes_max);
+    parser_->parser.eager(true);
+  }
+  auto& parser = parser_->parser;
+  while (!parser.is_done() && !buffer_.empty()) {
+    boost::system::error_code error;
+    const bool had_header = parser.is_header_done();
+    const size_t used = parser.put(boost::asio::buffer(buffer_.data(), buffer_.size()), error);
+    Consume(used);
+    if (error == http::error::need_more) error = {};
+    if (error) {
+      faulty_ = true;
+      parser_ = nullptr;
+      return FaultOf(error, limits_);
+    }
+    if (!had_header && parser.is_header_done()) {
+      continue_wanted_ =
+          !parser.is_done() &&
+          absl::EqualsIgnoreCase(View(parser.get()[http::field::expect]), "100-continue");
+    }
+    if (used == 0) break;
+  }
+  in_body_ = parser.is_header_done() && !parser.is_done();
+  if (!parser.is_done()) return NeedMore{};
+  return Finish();
+}
+
+RequestReader::Result RequestReader::Finish() {
+  auto message = parser_->parser.release();
+  parser_ = nullptr;
+  in_body_ = false;
+  HttpRequest request;
+  request.keep_alive = message.keep_alive();
+  request.chunked_allowed = message.version() >= 11;
+  request.method = std::string(message.method_string());
+  const absl::string_view target = OriginForm(View(message.target()));
+  request.path = DecodedPath(target.substr(0, target.find('?')));
+  if (request.path.empty()) request.path = "/";
+  if (const size_t query = target.find('?'); query != absl::string_view::npos) {
+    request.query = std::string(target.substr(query + 1));
+  }
+  for (const auto& field : message) {
+    request.headers.emplace_back(absl::AsciiStrToLower(View(field.name_string())),
+                                 std::string(field.value()));
+  }
+  request.body = std::move(message.body());
+  return request;
+}
+
+bool RequestReader::TakeContinue() { return std::exchange(continue_wanted_, false); }
+
+}  // namespace tandem::router

@@ -1,0 +1,58 @@
+// Finds requests in the bytes of one connection. Parsing is Boost.Beast's; this sets its limits,
+// names what was wrong, and bounds what is kept of requests sent ahead of their turn.
+// Thread safety: none; its connection owns it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "absl/strings/string_view.h"
+#include "router/front_end/http/http_message.h"
+
+namespace tandem::router {
+
+struct ReaderLimits {
+  size_t header_bytes_max = size_t{32} << 10;
+  size_t body_bytes_max = size_t{16} << 20;
+};
+
+class RequestReader {
+ public:
+  struct NeedMore {};
+  // The bytes are no request; `status` is what HTTP calls it. The connection cannot go on.
+  struct Fault {
+    int status = 400;
+    std::string message;
+  };
+  using Result = std::variant<NeedMore, HttpRequest, Fault>;
+
+  explicit RequestReader(const ReaderLimits& limits);
+  ~RequestReader();
+
+  void Append(absl::string_view bytes) { buffer_.append(bytes.data(), bytes.size()); }
+  // The next whole request. After a Fault nothing else is found.
+  Result Next();
+  // Bytes that belong to requests not yet taken.
+  size_t buffered() const { return buffer_.size(); }
+  // In the middle of a request: silence now is a timeout, not an idle connection.
+  bool in_request() const { return !buffer_.empty() || in_body_; }
+  // True once for a request whose client waits for a "100 Continue" before it sends the body.
+  bool TakeContinue();
+
+ private:
+  struct Parser;  // keeps Beast out of this header
+
+  Result Finish();
+  void Consume(size_t bytes);
+
+  const ReaderLimits limits_;
+  std::string buffer_;
+  std::unique_ptr<Parser> parser_;
+  bool in_body_ = false;
+  bool continue_wanted_ = false;
+  bool faulty_ = false;
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,101 @@
+// /v1/responses and the responses that are kept: see docs/adr/0032-kept-responses.md.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
+#include "router/front_end/http/http_api.h"
+#include "router/front_end/http/openai_error.h"
+#include "router/front_end/http/response_request.h"
+
+namespace tandem::router {
+namespace {
+
+constexpr absl::string_view kPrefix = "/v1/responses/";
+
+bool HasTrue(absl::string_view query, absl::string_view name) {
+  for (const absl::string_view member : absl::StrSplit(query, '&')) {
+    if (member == absl::StrCat(name, "=true")) return true;
+  }
+  return false;
+}
+
+absl::Status NotKept(absl::string_view field, absl::string_view id) {
+  return absl::NotFoundError(absl::StrCat(
+      field, ": \"", id, "\" is not kept by this router; it may have made room for others, and ",
+      "what another router answered is kept there"));
+}
+
+}  // namespace
+
+absl::StatusOr<Json> HttpApi::ItemsOf(const Call& call, const std::string& id) {
+  const std::shared_ptr<const ResponseStore::Kept> kept = responses_.Find(call.key, id);
+  if (kept == nullptr) return NotKept("previous_response_id", id);
+  ASSIGN_OR_RETURN(Json conversation, ParseJsonBody(absl::StrCat("{\"items\":", kept->items, "}")));
+  ASSIGN_OR_RETURN(Json object, ParseJsonBody(kept->object));
+  Json& items = conversation["items"];
+  for (Json& item : object["output"]) items.push_back(std::move(item));
+  return std::move(items);
+}
+
+absl::StatusOr<ApiRequest> HttpApi::ResponseOf(Call& call) {
+  ASSIGN_OR_RETURN(const Json body, Body(call));
+  ResponseReading reading = {Strict(call, body), responses_.on(), nullptr};
+  if (responses_.on()) {
+    reading.find = [&](const std::string& id) { return ItemsOf(call, id); };
+  }
+  return ReadResponse(body, deps_.session.assets, call.now, reading);
+}
+
+void HttpApi::Responses(Call& call) {
+  absl::StatusOr<ApiRequest> api = ResponseOf(call);
+  if (!api.ok()) return Reply(call, ErrorReply(api.status()));
+  if (api->response->store) {
+    api->response->keep = [this, owner = call.key](const std::string& id, std::string object,
+                                                   std::string items) {
+      responses_.Keep(owner, id, {std::move(object), std::move(items)});
+    };
+  }
+  Generate(call, *std::move(api), "resp_");
+}
+
+// How many tokens the prompt of such a request has.
+void HttpApi::InputTokens(Call& call) {
+  const absl::StatusOr<ApiRequest> api = ResponseOf(call);
+  if (!api.ok()) return Reply(call, ErrorReply(api.status()));
+  const Json counted = {{"object", "response.input_tokens"},
+                        {"input_tokens", api->requests[0].tokens().ids_size()}};
+  Reply(call, {.body = JsonText(counted)});
+}
+
+void HttpApi::KeptResponse(Call& call) {
+  const std::string id(absl::StripPrefix(call.request.path, kPrefix));
+  if (call.request.method == "DELETE") {
+    if (!responses_.Erase(call.key, id)) {
+      return Reply(call, ErrorReply(NotKept("response_id", id)));
+    }
+    const Json deleted = {{"id", id}, {"object", "response"}, {"deleted", true}};
+    return Reply(call, {.body = JsonText(deleted)});
+  }
+  if (HasTrue(call.request.query, "stream")) {
+    return Reply(call, ErrorReply(absl::UnimplementedError(
+                           "stream: kept responses are not streamed again, expected none")));
+  }
+  const std::shared_ptr<const ResponseStore::Kept> kept = responses_.Find(call.key, id);
+  if (kept == nullptr) return Reply(call, ErrorReply(NotKept("response_id", id)));
+  Reply(call, {.body = kept->object});
+}
+
+// What is kept has ended.
+void HttpApi::CancelResponse(Call& call) {
+  const std::string id(absl::StripSuffix(absl::StripPrefix(call.request.path, kPrefix), "/cancel"));
+  if (responses_.Find(call.key, id) == nullptr) {
+    return Reply(call, ErrorReply(NotKept("response_id", id)));
+  }
+  Reply(call, ErrorReply(400, absl::StrCat("response_id: \"", id,
+                                           "\" has ended; only responses made in the background ",
+                                           "can be cancelled, and these are not served")));
+}
+
+}  // namespace tandem::router

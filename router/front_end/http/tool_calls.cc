@@ -1,0 +1,119 @@
+#include "router/front_end/http/tool_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem::router {
+namespace {
+
+const std::string kBegin = "<tool_call>";
+const std::string kEnd = "</tool_call>";
+
+// How many of the last bytes of `text` may be the beginning of `marker`.
+size_t PartialSuffix(absl::string_view text, absl::string_view marker) {
+  for (size_t n = std::min(text.size(), marker.size() - 1); n > 0; --n) {
+    if (absl::EndsWith(text, marker.substr(0, n))) return n;
+  }
+  return 0;
+}
+
+// One call's object: its arguments are named "arguments" or "parameters", as an object or as text.
+bool ReadCall(const Json& object, ToolCall& call) {
+  if (!object.is_object() || !object.contains("name") || !object["name"].is_string()) return false;
+  call.name = object["name"].get<std::string>();
+  for (const char* name : {"arguments", "parameters"}) {
+    if (!object.contains(name)) continue;
+    const Json& arguments = object[name];
+    if (arguments.is_string()) {
+      call.arguments = arguments.get<std::string>();
+      return true;
+    }
+    if (!arguments.is_object()) return false;
+    call.arguments = JsonText(arguments);
+    return true;
+  }
+  call.arguments = "{}";
+  return true;
+}
+
+}  // namespace
+
+ToolPieces ToolCallFinder::Append(absl::string_view text) {
+  ToolPieces pieces;
+  held_.append(text.data(), text.size());
+  if (mode_ == ToolMode::kNone) {
+    pieces.content = std::exchange(held_, "");
+  } else if (mode_ == ToolMode::kAuto) {
+    TakeSections(pieces);
+  }
+  return pieces;
+}
+
+void ToolCallFinder::TakeSections(ToolPieces& pieces) {
+  while (true) {
+    const size_t begin = held_.find(kBegin);
+    if (begin == std::string::npos) {
+      const size_t kept = PartialSuffix(held_, kBegin);
+      pieces.content.append(held_, 0, held_.size() - kept);
+      held_.erase(0, held_.size() - kept);
+      return;
+    }
+    pieces.content.append(held_, 0, begin);
+    held_.erase(0, begin);
+    const size_t end = held_.find(kEnd, kBegin.size());
+    if (end == std::string::npos) return;
+    const std::string section = held_.substr(0, end + kEnd.size());
+    held_.erase(0, section.size());
+    const absl::string_view json =
+        absl::string_view(section).substr(kBegin.size(), end - kBegin.size());
+    if (!AddCallText(json, pieces)) pieces.content += section;
+  }
+}
+
+// Whether it is a call, given or not.
+bool ToolCallFinder::AddCall(const Json& object, ToolPieces& pieces) {
+  ToolCall call;
+  if (!ReadCall(object, call)) return false;
+  if (parallel_ || !found_) pieces.calls.push_back(std::move(call));
+  found_ = true;
+  return true;
+}
+
+bool ToolCallFinder::AddCallText(absl::string_view json, ToolPieces& pieces) {
+  const absl::StatusOr<Json> object = ParseJsonBody(absl::StripAsciiWhitespace(json));
+  return object.ok() && AddCall(*object, pieces);
+}
+
+void ToolCallFinder::TakeList(absl::string_view json, ToolPieces& pieces) {
+  // A list is not a body, so it is read as a member of one.
+  const absl::StatusOr<Json> list = ParseJsonBody(absl::StrCat("{\"calls\":", json, "}"));
+  if (!list.ok() || !(*list)["calls"].is_array()) return;
+  for (const Json& object : (*list)["calls"]) AddCall(object, pieces);
+}
+
+ToolPieces ToolCallFinder::Flush() {
+  ToolPieces pieces;
+  const std::string rest = std::exchange(held_, "");
+  if (mode_ == ToolMode::kNamed) {
+    pieces.calls.push_back({tool_name_, rest});
+    found_ = true;
+    return pieces;
+  }
+  if (mode_ == ToolMode::kRequired) {
+    TakeList(rest, pieces);
+    if (!found_) pieces.content = rest;
+    return pieces;
+  }
+  // Models end the answer where the closing mark would stand.
+  const bool open = mode_ == ToolMode::kAuto && absl::StartsWith(rest, kBegin);
+  if (!open || !AddCallText(absl::string_view(rest).substr(kBegin.size()), pieces)) {
+    pieces.content = rest;
+  }
+  return pieces;
+}
+
+}  // namespace tandem::router

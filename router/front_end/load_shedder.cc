@@ -1,0 +1,69 @@
+#include "router/front_end/load_shedder.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::router {
+namespace {
+
+std::string Milliseconds(absl::Duration duration) {
+  return absl::StrCat(absl::ToInt64Milliseconds(duration), " ms");
+}
+
+}  // namespace
+
+LoadShedder::LoadShedder(const Options& options, RequestMetrics& metrics)
+    : options_(options),
+      metrics_(metrics),
+      front_ends_{FrontEndState({options.delay, options.interval}),
+                  FrontEndState({options.delay, options.interval})} {}
+
+absl::Status LoadShedder::Admit(FrontEndKind front_end, absl::Duration waited, absl::Time now,
+                                absl::FunctionRef<bool()> resumes) {
+  const absl::Duration wait = waited + Expected();
+  metrics_.OnWait(wait);
+  if (options_.delay <= absl::ZeroDuration()) return absl::OkStatus();
+  absl::Duration longest;
+  {
+    FrontEndState& door = front_ends_[static_cast<size_t>(front_end)];
+    absl::MutexLock lock(&door.mutex);
+    door.rule.Observe(wait, now);
+    longest = door.rule.waited_max();
+  }
+  if (wait <= longest || (wait <= kResumingFactor * longest && resumes())) return absl::OkStatus();
+  return Refusal(wait, longest);
+}
+
+absl::Status LoadShedder::Refusal(absl::Duration wait, absl::Duration longest) {
+  ++refused_;
+  metrics_.OnRefused();
+  return absl::UnavailableError(
+      absl::StrCat("this router is overloaded: requests wait for ", Milliseconds(wait),
+                   " before it has time for them, more than ", Milliseconds(longest),
+                   " are refused; ask again later or ask another router"));
+}
+
+LoadShedder::Place LoadShedder::Enter(FrontEndKind front_end, absl::Time now) {
+  return {front_end, waiting_++, now};
+}
+
+absl::Status LoadShedder::Taken(const Place& place, bool resumes, absl::Time now) {
+  --waiting_;
+  // Averages of both before the one is divided by the other: long queues tell best what each costs.
+  waited_ns_ += (absl::ToDoubleNanoseconds(now - place.since) - waited_ns_) * kNewest;
+  ahead_ += (static_cast<double>(place.ahead + 1) - ahead_) * kNewest;
+  each_ns_ = waited_ns_ / ahead_;
+  // Most have not waited for as long as anybody may: no lock for them.
+  const absl::Duration waited = now - place.since;
+  if (options_.delay <= absl::ZeroDuration() || waited <= options_.delay) return absl::OkStatus();
+  FrontEndState& door = front_ends_[static_cast<size_t>(place.front_end)];
+  absl::Duration longest;
+  {
+    absl::MutexLock lock(&door.mutex);
+    longest = door.rule.waited_max();
+  }
+  if (waited <= (resumes ? kResumingFactor : 1) * kForecastMargin * longest)
+    return absl::OkStatus();
+  return Refusal(waited, longest);
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,93 @@
+#include "router/front_end/model_assets.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/byte_vocabulary.h"
+#include "common/model/checkpoint.h"
+#include "common/model/hash_model.h"
+
+namespace tandem::router {
+namespace {
+
+// Normalisation shortens a text at most this much.
+constexpr int64_t kNormalisationMax = 4;
+
+int64_t PromptBytesMax(const ModelAssets& assets) {
+  size_t longest = 1;
+  for (TokenId id = 0; id < assets.identity.vocab_size; ++id)
+    longest = std::max(longest, assets.tokenizer->TokenBytes(id).size());
+  return kNormalisationMax * assets.identity.context_tokens * static_cast<int64_t>(longest);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::Load(const std::string& checkpoint_path) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
+                   model::Checkpoint::Open(checkpoint_path));
+  auto assets = std::make_unique<ModelAssets>();
+  assets->identity = {checkpoint->config().name, checkpoint->fingerprint(),
+                      checkpoint->config().vocab_size, checkpoint->config().context_tokens};
+  assets->architecture = checkpoint->config().architecture;
+  assets->eos_token_ids = checkpoint->stop_token_ids();
+  ASSIGN_OR_RETURN(assets->tokenizer, model::Tokenizer::Create(checkpoint->tokenizer()));
+  if (!checkpoint->chat_template().empty()) {
+    ASSIGN_OR_RETURN(assets->chat_template,
+                     model::ChatTemplate::Parse(checkpoint->chat_template()));
+  }
+  assets->prompt_bytes_max = PromptBytesMax(*assets);
+  return assets;
+}
+
+absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::ForHashEngine() {
+  auto assets = std::make_unique<ModelAssets>();
+  assets->identity = {std::string(model::kHashModelName), std::string(model::kHashModelFingerprint),
+                      model::kByteVocabularySize, model::kHashModelContextTokens};
+  assets->architecture = "hash";
+  assets->eos_token_ids = {model::kByteEndToken};
+  ASSIGN_OR_RETURN(assets->tokenizer, model::Tokenizer::Create(model::ByteVocabulary()));
+  ASSIGN_OR_RETURN(assets->chat_template,
+                   model::ChatTemplate::Parse(model::ByteVocabularyChatTemplate()));
+  assets->prompt_bytes_max = PromptBytesMax(*assets);
+  return assets;
+}
+
+absl::StatusOr<std::string> ModelAssets::RenderChat(const v1::ChatMessages& chat,
+                                                    absl::Time now) const {
+  if (chat.messages().empty()) {
+    return absl::InvalidArgumentError("chat.messages: expected at least one message, got none");
+  }
+  model::ChatTemplate::RenderInput input;
+  input.messages = nlohmann::ordered_json::array();
+  for (const v1::ChatMessage& message : chat.messages()) {
+    input.messages.push_back({{"role", message.role()}, {"content", message.content()}});
+  }
+  if (!chat.tools_json().empty()) {
+    input.tools = nlohmann::ordered_json::parse(chat.tools_json(), nullptr, false);
+    if (!input.tools.is_array()) {
+      return absl::InvalidArgumentError("chat.tools_json: expected a JSON array");
+    }
+  }
+  input.add_generation_prompt = !chat.no_generation_prompt();
+  return RenderChat(std::move(input), now);
+}
+
+absl::StatusOr<std::string> ModelAssets::RenderChat(model::ChatTemplate::RenderInput input,
+                                                    absl::Time now) const {
+  if (chat_template == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "chat: model ", identity.name, " brings no chat template; send text or tokens instead"));
+  }
+  const auto text_of = [this](std::optional<TokenId> id) {
+    return id.has_value() ? tokenizer->TokenBytes(*id) : std::string();
+  };
+  input.bos_token = text_of(tokenizer->bos_token_id());
+  input.eos_token = text_of(tokenizer->eos_token_id());
+  input.now = now;
+  return chat_template->Render(input);
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,48 @@
+// What a router needs of the model: its identity, tokenizer and chat template, no weights.
+// Thread safety: immutable after Load.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/guided/constraint_cache.h"
+#include "common/model/chat_template/chat_template.h"
+#include "common/model/tokenizer/tokenizer.h"
+#include "router/core/router_core.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::router {
+
+struct ModelAssets {
+  ModelIdentity identity;
+  std::string architecture;
+  std::vector<TokenId> eos_token_ids;
+  std::unique_ptr<model::Tokenizer> tokenizer;
+  // Which constraints on answers compile. Not null; safe from any thread.
+  std::unique_ptr<guided::ConstraintChecker> constraints =
+      std::make_unique<guided::ConstraintChecker>();
+  std::unique_ptr<model::ChatTemplate> chat_template;  // null when the model has none
+
+  // No text of more bytes makes a prompt that the context has room for, so it need not be tokenized
+  // to be refused.
+  int64_t prompt_bytes_max = 0;
+
+  // From a checkpoint on disk.
+  static absl::StatusOr<std::unique_ptr<ModelAssets>> Load(const std::string& checkpoint_path);
+  // For hash-engine clusters: bytes as tokens, the identity that their nodes register.
+  static absl::StatusOr<std::unique_ptr<ModelAssets>> ForHashEngine();
+
+  // The conversation as prompt text. kInvalidArgument when the template refuses it or there is
+  // none.
+  absl::StatusOr<std::string> RenderChat(const v1::ChatMessages& chat, absl::Time now) const;
+  // The same of messages, tools and template parameters that a front end has read; the rest of
+  // `input` is filled in.
+  absl::StatusOr<std::string> RenderChat(model::ChatTemplate::RenderInput input,
+                                         absl::Time now) const;
+};
+
+}  // namespace tandem::router

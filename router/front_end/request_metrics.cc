@@ -1,0 +1,185 @@
+#include "router/front_end/request_metrics.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::router {
+namespace {
+
+std::vector<double> SecondsBounds() {
+  return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120};
+}
+std::vector<double> TokenBounds() {
+  return {1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072};
+}
+
+MetricLabels With(MetricLabels labels, const MetricLabels& more) {
+  labels.insert(labels.end(), more.begin(), more.end());
+  return labels;
+}
+
+// What a node that has not gone says of itself.
+void AddLoadAndCounters(const v1::NodeStatus& node, const MetricLabels& labels,
+                        MetricRegistry& page) {
+  const auto add = [&](const char* name, const char* help, int64_t value) {
+    page.AddGauge(name, help, labels).Set(static_cast<double>(value));
+  };
+  const v1::NodeLoad& load = node.load();
+  add("tandem_node_blocks_used", "KV blocks held by sequences and leases.", load.blocks_used());
+  add("tandem_node_blocks_cached", "KV blocks kept as prefix cache.", load.blocks_cached());
+  add("tandem_node_blocks", "KV blocks in all.", load.blocks_total());
+  add("tandem_node_sequences_running", "Sequences in the node's batch.", load.sequences_running());
+  add("tandem_node_sequences_waiting", "Sequences that wait for a place in the node's batch.",
+      load.sequences_waiting());
+  const v1::NodeCounters& counters = node.counters();
+  const auto count = [&](const char* name, const char* help, int64_t value) {
+    page.AddCounter(name, help, labels).Add(static_cast<double>(value));
+  };
+  count("tandem_node_kv_refused_total",
+        "What the node's KV plane refused: connections and messages of strangers, and frames that "
+        "fail a check, as do late ones of requests that are over.",
+        counters.kv_connections_refused() + counters.kv_messages_dropped() +
+            counters.kv_frames_rejected());
+  count("tandem_node_kv_sent_bytes_total", "KV that the node has sent to others.",
+        counters.kv_bytes_sent());
+  count("tandem_node_kv_received_bytes_total", "KV that others have sent to the node.",
+        counters.kv_bytes_received());
+  count("tandem_node_computed_prompt_tokens_total", "Prompt tokens that the node has computed.",
+        counters.prompt_tokens().computed());
+  count("tandem_node_generated_tokens_total", "Tokens that the node has generated.",
+        counters.generated_tokens());
+  count("tandem_node_preemptions_total", "Sequences that lost their blocks to others.",
+        counters.preemptions());
+}
+
+}  // namespace
+
+RequestMetrics::Pair RequestMetrics::CounterPair(const char* ours, const char* alias,
+                                                 const char* help, MetricLabels labels) {
+  labels = With(model_label_, labels);
+  return {&registry_.AddCounter(ours, help, labels), &registry_.AddCounter(alias, help, labels)};
+}
+
+RequestMetrics::HistogramPair RequestMetrics::AddHistograms(const char* ours, const char* alias,
+                                                            const char* help,
+                                                            std::vector<double> bounds) {
+  return {&registry_.AddHistogram(ours, help, bounds, model_label_),
+          &registry_.AddHistogram(alias, help, bounds, model_label_)};
+}
+
+RequestMetrics::RequestMetrics(const std::string& model) : model_label_({{"model_name", model}}) {
+  prompt_tokens_ = CounterPair("tandem_prompt_tokens_total", "vllm:prompt_tokens_total",
+                               "Prompt tokens of finished requests.");
+  output_tokens_ = CounterPair("tandem_output_tokens_total", "vllm:generation_tokens_total",
+                               "Generated tokens.");
+  cached_tokens_ = CounterPair("tandem_cached_prompt_tokens_total", "vllm:prefix_cache_hits_total",
+                               "Prompt tokens that no node had to compute.");
+  cache_queries_ =
+      CounterPair("tandem_cacheable_prompt_tokens_total", "vllm:prefix_cache_queries_total",
+                  "Prompt tokens looked up in prefix caches.");
+  const auto ended = [this](const char* reason) {
+    return CounterPair("tandem_requests_finished_total", "vllm:request_success_total",
+                       "Requests that ended, by the reason.", {{"finished_reason", reason}});
+  };
+  stopped_ = ended("stop");
+  length_ = ended("length");
+  aborted_ = ended("abort");
+  failed_ = ended("error");
+  refused_ = &registry_.AddCounter("tandem_requests_refused_total",
+                                   "Requests refused before they were read, by the reason.",
+                                   With(model_label_, {{"reason", "overload"}}));
+  wait_s_ = &registry_.AddHistogram(
+      "tandem_router_wait_seconds",
+      "What requests had waited, and would have to wait, for the router to have time for them.",
+      SecondsBounds(), model_label_);
+  first_token_s_ = AddHistograms("tandem_first_token_seconds", "vllm:time_to_first_token_seconds",
+                                 "From the request to its first token.", SecondsBounds());
+  between_tokens_s_ =
+      AddHistograms("tandem_between_tokens_seconds", "vllm:inter_token_latency_seconds",
+                    "Between an answer's tokens.", SecondsBounds());
+  total_s_ = AddHistograms("tandem_request_seconds", "vllm:e2e_request_latency_seconds",
+                           "From the request to its end.", SecondsBounds());
+  queue_s_ = AddHistograms("tandem_queue_seconds", "vllm:request_queue_time_seconds",
+                           "From the request to its placement.", SecondsBounds());
+  prompt_size_ = AddHistograms("tandem_prompt_tokens", "vllm:request_prompt_tokens",
+                               "Prompt tokens of a request.", TokenBounds());
+  output_size_ = AddHistograms("tandem_output_tokens", "vllm:request_generation_tokens",
+                               "Generated tokens of a request.", TokenBounds());
+}
+
+void RequestMetrics::OnFirstToken(absl::Duration since_submit) {
+  first_token_s_.Record(absl::ToDoubleSeconds(since_submit));
+}
+
+void RequestMetrics::OnTokens(int64_t tokens, absl::Duration since_last) {
+  output_tokens_.Add(static_cast<double>(tokens));
+  if (since_last > absl::ZeroDuration()) {
+    between_tokens_s_.Record(absl::ToDoubleSeconds(since_last) / static_cast<double>(tokens));
+  }
+}
+
+void RequestMetrics::OnFinished(const v1::Finished& finished, absl::Duration since_submit) {
+  const v1::Usage& usage = finished.usage();
+  prompt_tokens_.Add(usage.prompt_tokens());
+  cache_queries_.Add(usage.prompt_tokens());
+  cached_tokens_.Add(usage.cached_tokens());
+  // Of the answers to one prompt, one has its tokens.
+  if (usage.prompt_tokens() > 0) prompt_size_.Record(usage.prompt_tokens());
+  output_size_.Record(usage.output_tokens());
+  total_s_.Record(absl::ToDoubleSeconds(since_submit));
+  queue_s_.Record(finished.timing().queue_ms() / 1000);
+  switch (finished.reason()) {
+    case v1::FINISH_REASON_STOP:
+      return stopped_.Add(1);
+    case v1::FINISH_REASON_LENGTH:
+      return length_.Add(1);
+    case v1::FINISH_REASON_ABORTED:
+      return aborted_.Add(1);
+    default:
+      return failed_.Add(1);
+  }
+}
+
+void RequestMetrics::OnFailed() { failed_.Add(1); }
+
+std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
+                                 int64_t http_connections) const {
+  MetricRegistry page;
+  const auto add = [&](const char* name, const char* help, double value,
+                       const MetricLabels& labels = {}) {
+    page.AddGauge(name, help, labels).Set(value);
+  };
+  const v1::RouterStatus& router = status.router();
+  const auto running = static_cast<double>(router.requests_running() - router.requests_queued());
+  const auto queued = static_cast<double>(router.requests_queued());
+  add("tandem_requests_running", "Requests placed on nodes.", running, model_label_);
+  add("vllm:num_requests_running", "Requests placed on nodes.", running, model_label_);
+  add("tandem_requests_queued", "Requests waiting for a place.", queued, model_label_);
+  add("vllm:num_requests_waiting", "Requests waiting for a place.", queued, model_label_);
+  add("tandem_http_connections", "Open HTTP connections.", static_cast<double>(http_connections));
+  add("tandem_index_blocks", "Block hashes in the prefix index.",
+      static_cast<double>(router.index_blocks()));
+  page.AddCounter("tandem_fleet_streams_refused_total",
+                  "Streams to the fleet's port that were no node's.")
+      .Add(static_cast<double>(router.fleet_streams_refused()));
+  add("tandem_uptime_seconds", "Since this router started.", status.uptime_s());
+  double used = 0, total = 0;
+  for (const v1::NodeStatus& node : status.nodes()) {
+    const MetricLabels labels = {{"node", node.node_id()}, {"role", node.role()}};
+    add("tandem_node_ready", "1 while the node takes work.", node.state() == "ready" ? 1 : 0,
+        labels);
+    // What it last said holds no more.
+    if (node.state() == "lost") continue;
+    AddLoadAndCounters(node, labels, page);
+    if (node.role() != "decode") continue;
+    used += static_cast<double>(node.load().blocks_used());
+    total += static_cast<double>(node.load().blocks_total());
+  }
+  add("vllm:kv_cache_usage_perc", "Share of the decode nodes' KV blocks in use; 1 = all.",
+      total > 0 ? used / total : 0, model_label_);
+  return absl::StrCat(registry_.Text(), page.Text());
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,46 @@
+// How a router's last finished requests were served, for GetTrace.
+// Thread safety: any thread. Invariants: at most `requests_max` requests, the oldest go first; at
+// most kTimingGapsMax gaps a request, whatever its sequences.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "router/core/router_core.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::router {
+
+class TraceStore {
+ public:
+  explicit TraceStore(int64_t requests_max) : requests_max_(requests_max) {}
+
+  // A sequence of the request that was submitted at `submitted` ended. A later request of the same
+  // name takes the earlier one's place.
+  void OnDone(const std::string& request_id, absl::Time submitted, const RequestDone& done);
+  void OnFailed(const std::string& request_id, absl::Time submitted, const absl::Status& why);
+
+  // kNotFound says how many requests are kept.
+  absl::StatusOr<v1::RequestTrace> Find(const std::string& request_id) const;
+
+ private:
+  using Traces = std::list<v1::RequestTrace>;
+  v1::RequestTrace& At(const std::string& request_id, absl::Time submitted)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const int64_t requests_max_;
+  mutable absl::Mutex mutex_;
+  // By when they were added. Bound: --traces (1,024).
+  Traces traces_ ABSL_GUARDED_BY(mutex_);
+  // Bound: --traces.
+  absl::flat_hash_map<std::string, Traces::iterator> by_id_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,39 @@
+// What filters and scorers look at: one leg to place, and one node it could go to.
+// Thread safety: values.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "router/fleet/fleet.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::router {
+
+// One leg's needs.
+struct LegNeeds {
+  v1::NodeRole role = v1::NODE_ROLE_DECODE;
+  int64_t prompt_tokens = 0;
+  int64_t tokens_total = 0;  // the most the sequence can grow to on this node
+  absl::Time now;
+  // Nodes that refused or failed this request, each until when it is left out.
+  const std::vector<std::pair<NodeKey, absl::Time>>* failed = nullptr;  // may be null
+};
+
+struct Candidate {
+  const Node* node = nullptr;
+  int64_t cached_tokens = 0;  // of the prompt, by the prefix index; whole blocks
+
+  int64_t uncached_tokens(const LegNeeds& needs) const {
+    return needs.prompt_tokens - cached_tokens;
+  }
+};
+
+// Whether the node can take the leg at all.
+using Filter = bool (*)(const LegNeeds& needs, const Candidate& candidate);
+// How good the node is for the leg, in [0, 1].
+using Scorer = double (*)(const LegNeeds& needs, const Candidate& candidate);
+
+}  // namespace tandem::router

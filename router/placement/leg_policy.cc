@@ -1,0 +1,40 @@
+#include "router/placement/leg_policy.h"
+
+#include "router/placement/accepts_work_filter.h"
+#include "router/placement/capacity_filter.h"
+#include "router/placement/free_blocks_scorer.h"
+#include "router/placement/free_room_filter.h"
+#include "router/placement/prefix_affinity_scorer.h"
+#include "router/placement/queue_depth_scorer.h"
+#include "router/placement/recent_failure_filter.h"
+
+namespace tandem::router {
+
+bool LegPolicy::Allows(const LegNeeds& needs, const Candidate& candidate) const {
+  for (const Filter filter : filters)
+    if (!filter(needs, candidate)) return false;
+  return true;
+}
+
+double LegPolicy::Score(const LegNeeds& needs, const Candidate& candidate) const {
+  double sum = 0, weights = 0;
+  for (const WeightedScorer& weighted : scorers) {
+    sum += weighted.weight * weighted.scorer(needs, candidate);
+    weights += weighted.weight;
+  }
+  return weights > 0 ? sum / weights : 0.0;
+}
+
+LegPolicy DecodePolicy() {
+  // A full prefix hit outweighs an average queue, not a full one; free blocks break near ties.
+  return {{AcceptsWork, CouldEverFit, HasFreeRoom, NotRecentlyFailed},
+          {{PrefixAffinity, 1.0}, {QueueDepthScorer, 1.0}, {FreeBlocks, 0.5}}};
+}
+
+LegPolicy PrefillPolicy() {
+  // A prefill node queues prompts, so it needs no free room at this moment.
+  return {{AcceptsWork, CouldEverFit, NotRecentlyFailed},
+          {{PrefixAffinity, 1.0}, {QueueDepthScorer, 1.0}}};
+}
+
+}  // namespace tandem::router

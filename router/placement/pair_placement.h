@@ -1,0 +1,96 @@
+// Places both legs of a request together: a decode node, and the prefill node that will feed it.
+// filter → score → pick over pairs, so that a decode node that makes prefill cheap (it holds the
+// prefix, or shares memory with an idle prefill node) wins over one that is merely emptier.
+//
+// Thread safety: none of its own; reads the fleet and the index.
+// A pair whose KV transfers fail is left out for a while (Fleet::KvTransferFailed).
+// Interleaved mode: without a prefill node that could take the prompt, the decode node computes it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/kv/block_hash.h"
+#include "common/runtime/random.h"
+#include "router/fleet/fleet.h"
+#include "router/fleet/prefix_index.h"
+#include "router/placement/leg_policy.h"
+#include "router/placement/picker.h"
+
+namespace tandem::router {
+
+struct PlacementRequest {
+  int64_t prompt_tokens = 0;
+  int64_t tokens_total = 0;  // prompt and answer at their longest
+  absl::Span<const kv::BlockHash> hashes;
+  absl::Time now;
+  const std::vector<std::pair<NodeKey, absl::Time>>* failed = nullptr;
+};
+
+struct Placement {
+  NodeKey decode;
+  int64_t decode_cached_tokens = 0;  // expected
+  // Absent: the decode node computes the prompt, whatever its length.
+  std::optional<NodeKey> prefill;
+  int64_t prefill_cached_tokens = 0;
+  // Run's: uncached tokens that the decode node computes itself; -1 = all.
+  int32_t local_prefill_tokens_max = -1;
+};
+
+// Why a request could not be placed now.
+enum class PlacementFailure {
+  kNoDecodeNode,  // none has joined, or all drain
+  kNeverFits,     // no decode node could hold it even when empty
+  kNoRoom,        // those that could are full, or just refused it
+  kNotYet,        // it failed just now and waits a little before it is tried again
+};
+
+class PairPlacement {
+ public:
+  struct Options {
+    int32_t local_prefill_tokens_max = 0;
+    bool pick_power_of_two = false;
+  };
+  // `fleet`, `index` and `random` outlive this.
+  PairPlacement(const Options& options, const Fleet& fleet, const PrefixIndex& index,
+                Random& random);
+
+  // On success fills `placement` and returns nullopt.
+  std::optional<PlacementFailure> Place(const PlacementRequest& request,
+                                        Placement& placement) const;
+  // On this decode node or not at all: it holds the prompt's full blocks, and computes the partial
+  // one itself. False when it has left, takes no work, or has no room.
+  bool PlaceBeside(const PlacementRequest& request, NodeKey decode, Placement& placement) const;
+  // A prefill node for a decode leg already placed on `decode`; nullopt when none can take it.
+  struct PrefillPlace {
+    NodeKey node;
+    int64_t cached_tokens = 0;
+  };
+  std::optional<PrefillPlace> PlacePrefill(const PlacementRequest& request, NodeKey decode) const;
+
+ private:
+  struct Scored {
+    Candidate candidate;
+    double score = 0;
+  };
+  std::vector<Scored> Candidates(const LegPolicy& policy, const LegNeeds& needs,
+                                 absl::Span<const kv::BlockHash> hashes) const;
+  size_t Pick(absl::Span<const double> scores) const;
+  // What the prefill side of a pair is worth, in [0, 1].
+  double PrefillScore(const Scored& prefill, const Node& decode) const;
+  PlacementFailure WhyNot(const LegNeeds& needs) const;
+
+  const Options options_;
+  const Fleet& fleet_;
+  const PrefixIndex& index_;
+  Random& random_;
+  const LegPolicy decode_policy_ = DecodePolicy();
+  const LegPolicy prefill_policy_ = PrefillPolicy();
+};
+
+}  // namespace tandem::router

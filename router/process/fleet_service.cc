@@ -1,0 +1,234 @@
+#include "router/process/fleet_service.h"
+
+#include <atomic>
+#include <utility>
+
+#include "common/rpc/join_proof.h"
+#include "common/rpc/outbox.h"
+#include "common/rpc/status.h"
+#include "common/runtime/clock.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::router {
+namespace {
+
+// A node that does not read for this many messages is dropped and must rejoin.
+constexpr size_t kOutboxMax = 65536;
+constexpr absl::Duration kRefusalsLoggedEvery = absl::Seconds(1);
+
+}  // namespace
+
+class FleetService::Stream final
+    : public grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage> {
+ public:
+  Stream(FleetService& owner, NodeKey node, std::string challenge)
+      : owner_(owner), node_(node), challenge_(std::move(challenge)), outbox_(kOutboxMax) {}
+
+  void Start() {
+    StartSendInitialMetadata();  // the challenge
+    Read();
+  }
+
+  void Send(v1::RouterMessage message) {
+    message.set_sequence_number(++sequence_number_);
+    if (outbox_.Add(std::move(message))) {
+      StartWrite(outbox_.current());
+    } else if (outbox_.overflowed()) {
+      End(absl::ResourceExhaustedError("the node does not read its commands"));
+    }
+  }
+
+  // The first caller decides the status; gRPC's Finish follows once no write is under way.
+  void End(const absl::Status& status) {
+    if (ending_.exchange(true)) return;
+    end_status_ = status;
+    if (outbox_.Close()) FinishOnce();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      End(admitted_ ? absl::OkStatus()
+                    : absl::InvalidArgumentError("the stream brought no registration"));
+      return;
+    }
+    if (!admitted_) {
+      if (absl::Status why = owner_.Admit(node_, challenge_, *incoming_); !why.ok()) {
+        End(why);
+        return;
+      }
+      admitted_ = true;
+    }
+    if (incoming_->has_registration()) {
+      owner_.inbox_.Push(NodeRegistered{node_, incoming_->registration()});
+    } else {
+      owner_.inbox_.Push(NodeSpoke{node_, std::move(arena_), incoming_});
+    }
+    Read();
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) End(absl::UnavailableError("the stream broke"));
+    if (outbox_.Written()) {
+      StartWrite(outbox_.current());
+    } else if (outbox_.closed()) {
+      FinishOnce();
+    }
+  }
+  void OnCancel() override { End(absl::CancelledError("the node ended the stream")); }
+  void OnDone() override {
+    Inbox& inbox = owner_.inbox_;
+    const bool admitted = admitted_;
+    NodeGone gone{node_, end_status_.ok() ? absl::UnavailableError("the node left") : end_status_};
+    owner_.Ended(node_);
+    // This object is gone now, and its place is free.
+    if (admitted) inbox.Push(std::move(gone));
+  }
+
+ private:
+  void Read() {
+    arena_ = std::make_unique<google::protobuf::Arena>();
+    incoming_ = google::protobuf::Arena::CreateMessage<v1::NodeMessage>(arena_.get());
+    StartRead(incoming_);
+  }
+
+  void FinishOnce() {
+    if (!finished_.exchange(true)) Finish(rpc::ToGrpc(end_status_));
+  }
+
+  FleetService& owner_;
+  const NodeKey node_;
+  const std::string challenge_;
+  bool admitted_ = false;  // written by reads, of which one is under way at a time
+  std::unique_ptr<google::protobuf::Arena> arena_;  // of the message being read
+  v1::NodeMessage* incoming_ = nullptr;
+  rpc::Outbox<v1::RouterMessage> outbox_;
+  uint64_t sequence_number_ = 0;  // guarded by the owner's mutex
+  std::atomic<bool> ending_{false};
+  std::atomic<bool> finished_{false};
+  absl::Status end_status_;  // written once, before the outbox closes
+};
+
+namespace {
+
+// Refuses a stream at once.
+class RefusedStream final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage> {
+ public:
+  explicit RefusedStream(const absl::Status& status) { Finish(rpc::ToGrpc(status)); }
+  void OnDone() override { self_.reset(); }
+  void Keep(std::unique_ptr<RefusedStream> self) { self_ = std::move(self); }
+
+ private:
+  std::unique_ptr<RefusedStream> self_;  // gRPC owns the reactor until OnDone
+};
+
+}  // namespace
+
+FleetService::FleetService(Inbox& inbox, const Options& options)
+    : inbox_(inbox), options_(options) {}
+FleetService::~FleetService() = default;
+
+grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage>* FleetService::Join(
+    grpc::CallbackServerContext* context) {
+  std::string challenge = rpc::NewChallenge();
+  context->AddInitialMetadata(rpc::kChallengeKey, challenge);
+  absl::MutexLock lock(&mutex_);
+  absl::Status status = closed_;
+  if (status.ok() && streams_.size() >= options_.streams_max) {
+    status = absl::ResourceExhaustedError(absl::StrCat(
+        streams_.size(), " nodes' streams are open, the limit is ", options_.streams_max));
+    NoteRefused(status);
+  }
+  if (!status.ok()) {
+    auto refused = std::make_unique<RefusedStream>(status);
+    RefusedStream* reactor = refused.get();
+    reactor->Keep(std::move(refused));
+    return reactor;
+  }
+  if (strangers_.size() >= options_.strangers_max) {
+    EndStranger(absl::ResourceExhaustedError(absl::StrCat(
+        strangers_.size(), " streams have not registered, the limit is ", options_.strangers_max)));
+  }
+  const NodeKey node(next_key_++);
+  auto stream = std::make_unique<Stream>(*this, node, std::move(challenge));
+  Stream* reactor = stream.get();
+  streams_[node] = std::move(stream);
+  strangers_[node] = RealClock().Now();
+  reactor->Start();
+  return reactor;
+}
+
+absl::Status FleetService::Admit(NodeKey node, absl::string_view challenge,
+                                 const v1::NodeMessage& message) {
+  absl::Status status;
+  if (!message.has_registration()) {
+    status = absl::InvalidArgumentError("the first message of a stream must be a registration");
+  } else if (!options_.secret.empty()) {
+    status = rpc::CheckJoinProof(options_.secret, challenge, message.registration());
+  }
+  absl::MutexLock lock(&mutex_);
+  if (strangers_.erase(node) == 0) return absl::CancelledError("the stream was ended");
+  if (!status.ok()) NoteRefused(status);
+  return status;
+}
+
+void FleetService::NoteRefused(const absl::Status& why) {
+  ++streams_refused_;
+  last_refused_ = why;
+}
+
+void FleetService::EndStranger(const absl::Status& why) {
+  const auto oldest = strangers_.begin();
+  const NodeKey node = oldest->first;
+  strangers_.erase(oldest);
+  NoteRefused(why);
+  if (const auto found = streams_.find(node); found != streams_.end()) found->second->End(why);
+}
+
+void FleetService::OnTick(absl::Time now) {
+  absl::Status last;
+  {
+    absl::MutexLock lock(&mutex_);
+    while (!strangers_.empty() && strangers_.begin()->second + options_.register_within <= now) {
+      EndStranger(absl::DeadlineExceededError(absl::StrCat(
+          "no registration came within ", absl::FormatDuration(options_.register_within))));
+    }
+    last = last_refused_;
+  }
+  const int64_t refused = streams_refused_;
+  if (refused == refusals_logged_ || now < next_log_) return;
+  Log(LogLevel::kWarning, "fleet streams refused",
+      {{"count", refused - refusals_logged_}, {"last", last.message()}});
+  refusals_logged_ = refused;
+  next_log_ = now + kRefusalsLoggedEvery;
+}
+
+void FleetService::Send(NodeKey node, v1::RouterMessage message) {
+  absl::MutexLock lock(&mutex_);
+  if (const auto found = streams_.find(node); found != streams_.end()) {
+    found->second->Send(std::move(message));
+  }
+}
+
+void FleetService::Disconnect(NodeKey node, const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  if (const auto found = streams_.find(node); found != streams_.end()) {
+    found->second->End(status);
+  }
+}
+
+void FleetService::DisconnectAll(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  closed_ = status;
+  for (auto& [node, stream] : streams_) stream->End(status);
+}
+
+void FleetService::Ended(NodeKey node) {
+  std::unique_ptr<Stream> ended;  // destroyed after the lock is released
+  absl::MutexLock lock(&mutex_);
+  if (strangers_.erase(node) > 0) NoteRefused(absl::CancelledError("left without registering"));
+  const auto found = streams_.find(node);
+  if (found == streams_.end()) return;
+  ended = std::move(found->second);
+  streams_.erase(found);
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,109 @@
+#include "router/process/router_process.h"
+
+#include <google/protobuf/stubs/logging.h>
+#include <malloc.h>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/config/process_main.h"
+#include "common/config/secret_file.h"
+#include "common/model/model_path.h"
+#include "common/telemetry/log.h"
+#include "router/front_end/http/http_server.h"
+
+namespace tandem::router {
+namespace {
+
+// Distributions build Abseil with its search for lock cycles on, at every lock and unlock. And each
+// larger allocation would first put together what small ones have freed.
+void PrepareForSpeed() {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  ::mallopt(M_MXFAST, 0);
+}
+
+// The file's or folder's name when `model` is a path, else `model`.
+std::string ShownName(const std::string& model) {
+  const std::filesystem::path path(model);
+  const std::filesystem::path last = path.has_filename() ? path : path.parent_path();
+  return last.extension() == ".gguf" ? last.stem().string() : last.filename().string();
+}
+
+absl::StatusOr<std::unique_ptr<ModelAssets>> LoadAssets(
+    const RouterConfig& config, const std::map<std::string, std::string>& env) {
+  if (config.engine == "hash") return ModelAssets::ForHashEngine();
+  ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(config.model, env));
+  ASSIGN_OR_RETURN(auto assets, ModelAssets::Load(path));
+  assets->identity.served_names = {ShownName(config.model)};
+  return assets;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
+    const RouterConfig& config, const std::map<std::string, std::string>& env) {
+  ASSIGN_OR_RETURN(std::unique_ptr<ModelAssets> assets, LoadAssets(config, env));
+  if (!config.served_model_name.empty()) assets->identity.served_names = config.served_model_name;
+  RouterServerOptions options;
+  options.grpc_address = config.grpc;
+  options.fleet_address = config.fleet;
+  if (!config.http.empty()) {
+    ASSIGN_OR_RETURN(options.http_address, ParseHttpAddress(config.http));
+  }
+  options.http_threads = config.http_threads;
+  options.api_keys = config.api_keys;
+  options.tls = config.tls;
+  options.allowed_origins = config.allowed_origins;
+  options.responses_kept = config.responses_kept;
+  options.traces_max = config.traces;
+  ASSIGN_OR_RETURN(options.fleet_secret,
+                   config::ReadSecretFile("fleet-secret-file", config.fleet_secret_file));
+  options.core = config.core;
+  options.overload = config.overload;
+  options.core.router_id = config.id;
+  options.core.version = std::string(kVersion);
+  if (config.core.allow_mixed_numerics) {
+    assets->identity.mixed_numerics = true;
+    Log(LogLevel::kWarning, "mixed numerics are allowed: no answer of this router is reproducible",
+        {{"router_id", config.id}});
+  }
+  const ModelIdentity identity = assets->identity;
+  ASSIGN_OR_RETURN(auto server, RouterServer::Start(options, std::move(assets)));
+  Log(LogLevel::kInfo, "router started",
+      {{"router_id", config.id},
+       {"model", identity.name},
+       {"fingerprint", identity.fingerprint},
+       {"grpc", server->grpc_address()},
+       {"fleet", server->fleet_address()},
+       {"http", server->http_address().empty() ? "off" : server->http_address()}});
+  return server;
+}
+
+int RouterMain(int argc, char** argv) {
+  // Requests that do not parse are answered with the reason; a client cannot fill the log with
+  // them.
+  google::protobuf::SetLogHandler(nullptr);
+  PrepareForSpeed();
+  RouterConfig config;
+  config::Schema schema("tandem-router",
+                        "Places requests on prefill and decode nodes and streams their answers.");
+  RegisterRouterConfig(schema, config);
+  const auto env = config::Environment();
+  return config::RunProcess(
+      schema, {argv + 1, argv + argc}, env, [&](StopSignal& stop) -> absl::Status {
+        SetLogProcessName(config.id);
+        ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(config.log_level));
+        SetLogLevel(level);
+        ASSIGN_OR_RETURN(const auto server, StartRouter(config, env));
+        while (stop.Wait(absl::Milliseconds(500)) == 0) server->Watch();
+        stop.Restore();
+        server->Drain(config.drain_timeout);
+        return absl::OkStatus();
+      });
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,291 @@
+#include "router/process/router_server.h"
+
+#include <atomic>
+#include <utility>
+#include <variant>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/server.h"
+#include "common/runtime/clock.h"
+#include "common/runtime/thread.h"
+#include "common/telemetry/log.h"
+#include "router/front_end/answer_session.h"
+#include "router/front_end/api_keys.h"
+#include "router/front_end/grpc/client_service.h"
+#include "router/front_end/http/http_api.h"
+#include "router/process/fleet_service.h"
+
+namespace tandem::router {
+namespace {
+
+// How often deadlines are looked at when nothing else happens.
+constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
+// Streams whose parts the thread that has the turn writes itself: a wake-up each is saved, and the
+// turn is held for as many writes to sockets that do not block (10 to 20 µs each on a virtual
+// machine).
+constexpr size_t kFewStreams = 4;
+// How long the ends of complete answers may take to be written while draining.
+constexpr absl::Duration kLastWrites = absl::Seconds(2);
+
+class RouterServerImpl final : public RouterServer {
+ public:
+  RouterServerImpl(const RouterServerOptions& options, std::unique_ptr<ModelAssets> assets)
+      : assets_(std::move(assets)),
+        random_(NewSystemRandom()),
+        core_(RouterCore::Create(options.core, assets_->identity, *random_)),
+        metrics_(assets_->identity.served_name()),
+        traces_(options.traces_max),
+        shedder_(options.overload, metrics_),
+        inbox_(static_cast<size_t>(options.inbox_max),
+               [this](std::vector<InboxItem>& items) { TakeTurn(items); }),
+        fleet_service_(inbox_, FleetOptions(options)),
+        client_service_(SessionDeps()) {}
+
+  ~RouterServerImpl() override {
+    client_service_.BeginDrain();
+    fleet_service_.DisconnectAll(absl::UnavailableError("the router is shutting down"));
+    // Calls still open are cancelled; the router thread goes on until the last of them is over.
+    if (front_end_ != nullptr) front_end_->Stop();
+    if (client_server_ != nullptr) client_server_->Shutdown(absl::ZeroDuration());
+    if (fleet_server_ != nullptr) fleet_server_->Shutdown(absl::ZeroDuration());
+    inbox_.Close();
+    thread_.Join();
+  }
+
+  absl::Status StartServing(const RouterServerOptions& options) {
+    if (!options.api_keys.empty()) {
+      ASSIGN_OR_RETURN(keys_, ApiKeys::Load(options.api_keys));
+      client_service_.RequireKeys(keys_.get());
+    }
+    ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_},
+                                                       rpc::kNodeMessageBytesMax));
+    ASSIGN_OR_RETURN(client_server_, rpc::Server::Start(options.grpc_address, {&client_service_},
+                                                        rpc::kClientMessageBytesMax, options.tls));
+    if (!options.http_address.empty()) {
+      FrontEndOptions http;
+      http.server.address = options.http_address;
+      http.server.threads = options.http_threads;
+      http.server.tls = options.tls;
+      http.allowed_origins = options.allowed_origins;
+      http.responses.responses_max = options.responses_kept;
+      ASSIGN_OR_RETURN(
+          front_end_,
+          HttpApi::Start(
+              http, {SessionDeps(), [this] { return decode_ready_ && !draining_; }, keys_.get()}));
+    }
+    thread_ = Thread("router", [this] { inbox_.RunOwner(kTickInterval); });
+    return absl::OkStatus();
+  }
+
+  const std::string& grpc_address() const override { return client_server_->address(); }
+  const std::string& fleet_address() const override { return fleet_server_->address(); }
+
+  std::string http_address() const override {
+    return front_end_ == nullptr ? "" : front_end_->address();
+  }
+
+  void Watch() override {
+    client_server_->SetHealth("", true);
+    client_server_->SetHealth("ready", decode_ready_ && !draining_);
+  }
+
+  bool Drain(absl::Duration timeout) override {
+    Log(LogLevel::kInfo, "draining", {{"timeout", absl::FormatDuration(timeout)}});
+    draining_ = true;
+    client_service_.BeginDrain();
+    if (front_end_ != nullptr) front_end_->BeginDrain();
+    Watch();
+    bool idle = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      idle = mutex_.AwaitWithTimeout(absl::Condition(this, &RouterServerImpl::Idle), timeout);
+    }
+    if (front_end_ != nullptr) front_end_->FinishDrain(kLastWrites);
+    Log(idle ? LogLevel::kInfo : LogLevel::kWarning, "drained", {{"idle", idle ? "yes" : "no"}});
+    return idle;
+  }
+
+ private:
+  static FleetService::Options FleetOptions(const RouterServerOptions& options) {
+    FleetService::Options fleet;
+    fleet.secret = options.fleet_secret;
+    return fleet;
+  }
+  AnswerSession::Deps SessionDeps() {
+    return {*assets_, inbox_, *random_, metrics_, traces_, shedder_};
+  }
+  bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requests_running_ == 0; }
+
+  // ---- in the router's turn
+  // ----------------------------------------------------------------------------------
+
+  void TakeTurn(std::vector<InboxItem>& items) {
+    const absl::Time now = RealClock().Now();
+    for (InboxItem& item : items) {
+      std::visit([this, now](auto& event) { Handle(event, now); }, item);
+    }
+    if (now >= next_tick_) {
+      core_->OnTick(now);
+      fleet_service_.OnTick(now);
+      core_->SetStreamsRefused(fleet_service_.streams_refused());
+      decode_ready_ = HasReadyDecodeNode(now);
+      next_tick_ = now + kTickInterval;
+    }
+    Dispatch(now);
+    absl::MutexLock lock(&mutex_);
+    requests_running_ = core_->requests_running();
+  }
+
+  void Handle(SubmitRequest& event, absl::Time now) {
+    absl::Status status = shedder_.Taken(event.place, event.session->resumes(), RealClock().Now());
+    const RequestId id = event.input.id;
+    if (event.session->EndIfCancelled()) return FlushSoon(event.session);
+    if (status.ok()) {
+      if (event.session->resumes() && sessions_.contains(id)) TakeOver(event.input, now);
+      status = core_->Submit(std::move(event.input), now);
+    }
+    if (!status.ok()) {
+      event.session->Fail(status);
+      FlushSoon(event.session);
+      return;
+    }
+    event.session->Accepted();
+    FlushSoon(event.session);
+    sessions_[id] = std::move(event.session);
+  }
+  // The client resumes an answer whose earlier call it has lost, before this router has: that call
+  // ends (aborted), and its legs' late events do not meet those of the new one.
+  void TakeOver(RequestInput& input, absl::Time now) {
+    constexpr uint32_t kAttemptsOfCall = 1024;  // above any --attempts, both legs' retries included
+    input.attempts_before = ++takeovers_ * kAttemptsOfCall;
+    core_->Finish(input.id, request::FinishReason::kAborted, now);
+    Dispatch(now);
+  }
+  void Handle(SessionEnded& event, absl::Time now) {
+    // Another call may have tried the same id and been refused: its end is not the request's.
+    const auto found = sessions_.find(event.id);
+    if (found != sessions_.end() && found->second == event.session) {
+      core_->Finish(event.id, event.reason, now);
+    }
+  }
+  void Handle(NodeRegistered& event, absl::Time now) {
+    absl::StatusOr<v1::Welcome> welcome = core_->NodeJoined(event.node, event.registration, now);
+    if (!welcome.ok()) {
+      Log(LogLevel::kWarning, "node refused",
+          {{"node_id", event.registration.node_id()}, {"why", welcome.status().message()}});
+      fleet_service_.Disconnect(event.node, welcome.status());
+      return;
+    }
+    v1::RouterMessage message;
+    *message.mutable_welcome() = *std::move(welcome);
+    fleet_service_.Send(event.node, std::move(message));
+  }
+  void Handle(NodeSpoke& event, absl::Time now) {
+    core_->OnNodeMessage(event.node, *event.message, now);
+  }
+  void Handle(NodeGone& event, absl::Time now) { core_->NodeLost(event.node, event.why, now); }
+  void Handle(CoreCall& event, absl::Time now) { event.call(*core_, now); }
+
+  void Dispatch(absl::Time now) {
+    // Finishing a request gives new actions: go on until none is left.
+    while (true) {
+      RouterActions actions = core_->TakeActions();
+      if (actions.commands.empty() && actions.client_events.empty() && actions.disconnects.empty())
+        break;
+      SendCommands(actions);
+      for (auto& [id, event] : actions.client_events) Deliver(id, event, now);
+      for (auto& [node, why] : actions.disconnects) fleet_service_.Disconnect(node, why);
+    }
+    for (const auto& session : unflushed_) session->Flush(/*here=*/true);
+    unflushed_.clear();
+    many_ = false;
+  }
+
+  // What a few streams were handed is sent by this thread, when all is handed over, if their I/O
+  // threads are at nothing. Of many, each wakes its I/O thread as it comes, which then works beside
+  // this one.
+  void FlushSoon(const std::shared_ptr<AnswerSession>& session) {
+    if (!many_ && unflushed_.size() < kFewStreams) {
+      if (unflushed_.empty() || unflushed_.back() != session) unflushed_.push_back(session);
+      return;
+    }
+    many_ = true;
+    for (const auto& earlier : unflushed_) earlier->Flush(/*here=*/false);
+    unflushed_.clear();
+    session->Flush(/*here=*/false);
+  }
+
+  void SendCommands(RouterActions& actions) {
+    absl::flat_hash_map<NodeKey, v1::RouterMessage> messages;
+    for (auto& [node, command] : actions.commands) {
+      *messages[node].add_commands() = std::move(command);
+    }
+    for (auto& [node, message] : messages) fleet_service_.Send(node, std::move(message));
+  }
+
+  void Deliver(const RequestId& id, ClientEvent& event, absl::Time now) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    const auto* done = std::get_if<RequestDone>(&event);
+    const bool ended = std::holds_alternative<RequestFailed>(event) || (done && done->last);
+    const auto* tokens = std::get_if<TokensReady>(&event);
+    const int32_t sequence_index = tokens == nullptr ? 0 : tokens->sequence_index;
+    const request::FinishReason end = found->second->OnEvent(std::move(event));
+    FlushSoon(found->second);
+    if (ended) {
+      sessions_.erase(found);
+    } else if (end == request::FinishReason::kStop) {
+      core_->FinishSequence(id, sequence_index, end, now);
+    } else if (end != request::FinishReason::kNone) {
+      core_->Finish(id, end, now);
+    }
+  }
+
+  bool HasReadyDecodeNode(absl::Time now) const {
+    const v1::GetStatusResponse status = core_->GetStatus(now);
+    for (const v1::NodeStatus& node : status.nodes()) {
+      if (node.role() == "decode" && node.state() == "ready") return true;
+    }
+    return false;
+  }
+
+  const std::unique_ptr<ModelAssets> assets_;
+  const std::unique_ptr<Random> random_;
+  const std::unique_ptr<RouterCore> core_;  // in the turn, as all that says so
+  RequestMetrics metrics_;
+  TraceStore traces_;
+  LoadShedder shedder_;
+  std::unique_ptr<ApiKeys> keys_;  // null: anybody may ask
+  // Before what may hold its exchanges: destroyed after it.
+  std::unique_ptr<HttpApi> front_end_;
+  Inbox inbox_;
+  FleetService fleet_service_;
+  ClientService client_service_;
+  std::unique_ptr<rpc::Server> client_server_;
+  std::unique_ptr<rpc::Server> fleet_server_;
+  // Bound: --requests-max.
+  absl::flat_hash_map<RequestId, std::shared_ptr<AnswerSession>> sessions_;  // in the turn
+  // Bound: kFewStreams.
+  std::vector<std::shared_ptr<AnswerSession>> unflushed_;  // in the turn; empty between turns
+  bool many_ = false;                                      // as unflushed_
+  uint32_t takeovers_ = 0;                                 // in the turn
+  absl::Time next_tick_ = absl::InfinitePast();            // in the turn
+  std::atomic<bool> decode_ready_{false};
+  std::atomic<bool> draining_{false};
+  absl::Mutex mutex_;
+  int64_t requests_running_ ABSL_GUARDED_BY(mutex_) = 0;
+  Thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(
+    const RouterServerOptions& options, std::unique_ptr<ModelAssets> assets) {
+  auto server = std::make_unique<RouterServerImpl>(options, std::move(assets));
+  RETURN_IF_ERROR(server->StartServing(options));
+  return server;
+}
+
+}  // namespace tandem::router

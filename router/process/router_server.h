@@ -1,0 +1,59 @@
+// The shell around a RouterCore: the router's turn, the clients' service, the nodes' service.
+//   who has the turn   owns the core: inbox → core → commands to node streams, events to client
+//                      sessions; whichever thread brought a message, or the router's own
+//                      (docs/adr/0030-who-brings-a-message-takes-the-turn.md)
+//   gRPC threads       parse, tokenize, hand over; write what sessions queue
+//   HTTP threads       the same for HTTP (router/http/)
+// Thread safety: public methods from any thread; Start and the destructor by the owner.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/rpc/tls.h"
+#include "router/core/router_core.h"
+#include "router/front_end/load_shedder.h"
+#include "router/front_end/model_assets.h"
+
+namespace tandem::router {
+
+struct RouterServerOptions {
+  std::string grpc_address = "127.0.0.1:50051";   // clients
+  std::string fleet_address = "127.0.0.1:50052";  // nodes
+  // The OpenAI-compatible HTTP API, host:port; empty = none.
+  std::string http_address;
+  int http_threads = 2;
+  std::string api_keys;  // a file, see router/front_end/api_keys.h; empty = anybody may ask
+  rpc::TlsFiles tls;     // of gRPC and HTTP, where clients ask; none: plain
+  std::vector<std::string> allowed_origins;  // whose pages may call the HTTP API; "*" = any
+  int64_t responses_kept = 1024;             // of /v1/responses, to be named later; 0 = none
+  std::string fleet_secret;                  // that nodes must hold; empty = anybody may join
+  RouterOptions core;
+  LoadShedder::Options overload;
+  int64_t inbox_max = 65536;
+  int64_t traces_max = 1024;  // finished requests whose timing is kept for GetTrace
+};
+
+class RouterServer {
+ public:
+  // kUnavailable naming the address that cannot be bound; kInvalidArgument naming a file of `tls`
+  // or `api_keys` that cannot be used.
+  static absl::StatusOr<std::unique_ptr<RouterServer>> Start(const RouterServerOptions& options,
+                                                             std::unique_ptr<ModelAssets> assets);
+  // Ends all streams and threads.
+  virtual ~RouterServer() = default;
+
+  virtual const std::string& grpc_address() const = 0;
+  virtual const std::string& fleet_address() const = 0;
+  // Empty when HTTP is not served.
+  virtual std::string http_address() const = 0;
+  // Refreshes readiness: serving means a decode node is ready. Call every second or so.
+  virtual void Watch() = 0;
+  // Refuses new requests and waits for running ones, at most `timeout`. True when none was cut off.
+  virtual bool Drain(absl::Duration timeout) = 0;
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,26 @@
+// What a simulated request must be answered, computed from its prompt alone.
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/engine/hash/hash_engine.h"
+#include "router/core/router_core.h"
+#include "sim/world/schedule.h"
+
+namespace tandem::sim {
+
+struct OracleAnswer {
+  std::vector<TokenId> tokens;
+  request::FinishReason reason = request::FinishReason::kNone;
+};
+
+engine::HashEngineOptions EngineOptions(const Topology& topology);
+// The `index`th request of a schedule, as a router takes it.
+router::RequestInput ToInput(const SimRequest& request, int index);
+// Of one of its sequences.
+OracleAnswer Oracle(const engine::HashEngineOptions& engine, const router::RequestInput& input,
+                    int32_t sequence_index);
+
+}  // namespace tandem::sim

@@ -1,0 +1,91 @@
+// One simulated process: alive or not, running or stopped, with a clock of its own. Whatever a
+// process does later, it does through Post, so that a crash takes its future away and a pause
+// (SIGSTOP) delays it; what arrives meanwhile waits as in the kernel's buffers.
+// Thread safety: none.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "sim/world/world.h"
+
+namespace tandem::sim {
+
+class Process {
+ public:
+  using Action = absl::AnyInvocable<void()>;
+
+  Process(World& world, int id, std::string name, absl::Duration clock_offset)
+      : world_(world), id_(id), name_(std::move(name)), clock_offset_(clock_offset) {}
+  virtual ~Process() = default;
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  int id() const { return id_; }
+  const std::string& name() const { return name_; }
+  bool alive() const { return alive_; }
+  bool paused() const { return paused_; }
+  // How many times it was started or ended: tells this life from earlier ones.
+  uint64_t life() const { return life_; }
+  absl::Time Now() const { return world_.now() + clock_offset_; }
+
+  void Start() {
+    alive_ = true;
+    ++life_;
+    OnStart();
+  }
+  // Ends at once, as by kill -9.
+  void Crash() {
+    alive_ = false;
+    ++life_;
+    paused_ = false;
+    held_.clear();
+    OnCrash();
+  }
+  void Pause() { paused_ = alive_; }
+  void Resume() {
+    paused_ = false;
+    // What comes while these run is for later.
+    std::deque<Action> held = std::exchange(held_, {});
+    const uint64_t life = life_;
+    for (Action& action : held)
+      if (life == life_) Run(std::move(action));
+  }
+  void SetSlowness(int64_t factor) { slowness_ = factor; }
+  int64_t slowness() const { return slowness_; }
+
+  // Runs `action` in this life of the process after `delay`, or later if it is stopped then.
+  void Post(absl::Duration delay, Action action) {
+    if (!alive_) return;
+    world_.After(delay, [this, life = life_, action = std::move(action)]() mutable {
+      if (life == life_) Run(std::move(action));
+    });
+  }
+
+ protected:
+  virtual void OnStart() = 0;
+  virtual void OnCrash() = 0;
+  World& world() { return world_; }
+
+ private:
+  void Run(Action action) {
+    if (paused_)
+      held_.push_back(std::move(action));
+    else
+      action();
+  }
+
+  World& world_;
+  const int id_;
+  const std::string name_;
+  const absl::Duration clock_offset_;
+  bool alive_ = false;
+  bool paused_ = false;
+  uint64_t life_ = 0;
+  int64_t slowness_ = 1;
+  std::deque<Action> held_;
+};
+
+}  // namespace tandem::sim

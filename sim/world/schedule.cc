@@ -1,0 +1,345 @@
+#include "sim/world/schedule.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
+#include "common/runtime/random.h"
+
+namespace tandem::sim {
+namespace {
+
+constexpr absl::string_view kFaultNames[kFaultKinds] = {
+    "crash",        "pause",         "slow",        "partition",     "one-way",
+    "slow-link",    "cut",           "lose-frames", "double-frames", "corrupt-frames",
+    "delay-frames", "corrupt-block", "drain"};
+
+// Each field of a record with its name: what printing and parsing share.
+template <typename Visit>
+void VisitFields(Topology& t, Visit visit) {
+  visit("routers", t.routers);
+  visit("prefill", t.prefill_nodes);
+  visit("decode", t.decode_nodes);
+  visit("blocks", t.blocks_per_node);
+  visit("block_tokens", t.block_tokens);
+  visit("batch", t.max_batch_tokens);
+  visit("sequences", t.max_sequences);
+  visit("eos_every", t.eos_every);
+  visit("local_prefill", t.local_prefill_tokens);
+  visit("frame_blocks", t.frame_blocks);
+  visit("in_flight", t.bytes_in_flight);
+  visit("step_us", t.step_us);
+  visit("control_us", t.control_us);
+  visit("kv_us", t.kv_us);
+  visit("kv_rate", t.kv_bytes_per_second);
+  visit("hop_us", t.hop_us);
+  visit("rendezvous", t.rendezvous);
+  visit("hold_frames", t.hold_frames);
+  visit("reuse_addresses", t.reuse_addresses);
+  visit("skew_us", t.clock_skew_us);
+  visit("drain_us", t.drain_us);
+}
+template <typename Visit>
+void VisitFields(SimRequest& r, Visit visit) {
+  visit("at_us", r.at_us);
+  visit("router", r.router);
+  visit("family", r.family);
+  visit("shared", r.shared_tokens);
+  visit("own", r.own_tokens);
+  visit("own_seed", r.own_seed);
+  visit("max_tokens", r.max_tokens);
+  visit("sampled", r.sampled);
+  visit("seed", r.seed);
+  visit("salt", r.salt);
+  visit("answers", r.answers);
+  visit("priority", r.priority);
+  visit("cancel_us", r.cancel_us);
+}
+template <typename Visit>
+void VisitFields(Fault& f, Visit visit) {
+  visit("at_us", f.at_us);
+  visit("target", f.target);
+  visit("other", f.other);
+  visit("lasts_us", f.lasts_us);
+  visit("amount", f.amount);
+}
+
+template <typename Record>
+std::string FieldsText(Record record) {
+  std::string text;
+  VisitFields(record, [&](absl::string_view name, int64_t value) {
+    absl::StrAppend(&text, " ", name, "=", value);
+  });
+  return text;
+}
+
+template <typename Record>
+absl::Status ParseFields(const std::map<std::string, std::string>& values, Record& record) {
+  absl::Status status;
+  VisitFields(record, [&](absl::string_view name, int64_t& value) {
+    const auto it = values.find(std::string(name));
+    if (!status.ok()) {
+      return;
+    } else if (it == values.end()) {
+      status = absl::InvalidArgumentError(absl::StrCat(name, " is missing"));
+    } else if (!absl::SimpleAtoi(it->second, &value)) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat(name, "=", it->second, ", expected a whole number"));
+    }
+  });
+  return status;
+}
+
+class Drawer {
+ public:
+  explicit Drawer(uint64_t seed) : random_(NewSeededRandom(seed)) {}
+
+  int64_t Between(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random_->Below(static_cast<uint64_t>(high - low + 1)));
+  }
+  bool OneIn(int64_t n) { return random_->Below(static_cast<uint64_t>(n)) == 0; }
+
+  Topology DrawTopology() {
+    Topology t;
+    t.routers = OneIn(3) ? 2 : 1;
+    t.prefill_nodes = Between(0, 2) + (OneIn(2) ? 1 : 0);
+    t.decode_nodes = Between(1, 3);
+    t.blocks_per_node = OneIn(3) ? Between(14, 24) : Between(32, 96);
+    t.block_tokens = OneIn(2) ? 8 : 4;
+    t.max_batch_tokens = Between(8, 96);
+    t.max_sequences = Between(2, 12);
+    t.eos_every = OneIn(3) ? Between(8, 40) : 0;
+    t.local_prefill_tokens = OneIn(3) ? 4 : 16;
+    t.frame_blocks = OneIn(4) ? Between(4, 16) : Between(1, 3);
+    t.bytes_in_flight = OneIn(2) ? 256 : 8192;
+    t.step_us = Between(100, 2000);
+    t.control_us = Between(20, 600);
+    t.kv_us = OneIn(4) ? Between(1000, 8000) : Between(10, 600);
+    t.kv_bytes_per_second = OneIn(3) ? 300'000 : 50'000'000;
+    t.hop_us = OneIn(3) ? 0 : Between(5, 300);
+    t.rendezvous = OneIn(4) ? 0 : 1;
+    t.hold_frames = OneIn(2) ? 1 : 0;
+    t.reuse_addresses = OneIn(2) ? 1 : 0;
+    t.clock_skew_us = OneIn(2) ? Between(1000, 3'600'000'000) : 0;
+    // Short ones find sequences still running at half of them.
+    t.drain_us = OneIn(3) ? 500'000 : Between(2'000, 30'000);
+    return t;
+  }
+
+  SimRequest DrawRequest(const Topology& t, int64_t at_us, int64_t families) {
+    SimRequest r;
+    r.at_us = at_us;
+    r.router = Between(0, t.routers - 1);
+    r.family = Between(0, families - 1);
+    // Prompt and answer fit into half of the smallest pool.
+    const int64_t room = t.blocks_per_node * t.block_tokens / 2;
+    r.max_tokens = Between(1, std::min<int64_t>(24, room / 3));
+    const int64_t prompt_max = std::min<int64_t>(room - r.max_tokens - 1, 120);
+    r.own_tokens = Between(1, prompt_max);
+    r.shared_tokens = Between(0, prompt_max - r.own_tokens);
+    if (OneIn(2)) std::swap(r.own_tokens, r.shared_tokens);
+    r.own_tokens = std::max<int64_t>(1, r.own_tokens);
+    r.own_seed = OneIn(4) ? 1 : Between(1, 1 << 30);
+    r.sampled = OneIn(2) ? 1 : 0;
+    r.seed = Between(0, 1 << 30);
+    r.salt = OneIn(3) ? Between(1, 2) : 0;
+    r.answers = OneIn(5) ? Between(2, 4) : 1;
+    r.priority = OneIn(4) ? Between(-1, 1) : 0;
+    r.cancel_us = OneIn(6) ? Between(1, 40'000) : 0;
+    return r;
+  }
+
+  Fault DrawFault(const Topology& t, FaultKind kind, int64_t at_us) {
+    Fault f;
+    f.at_us = at_us;
+    f.kind = kind;
+    f.target = Between(0, t.processes() - 1);
+    f.lasts_us = OneIn(3) ? Between(100'000, 900'000) : Between(500, 100'000);
+    if (kind == FaultKind::kCutStream) f.target = Between(0, t.routers - 1);
+    const bool needs_node = kind == FaultKind::kCutStream || kind == FaultKind::kSlowLink;
+    f.other = needs_node ? Between(t.routers, t.processes() - 1) : Between(0, t.processes() - 1);
+    if (kind == FaultKind::kCorruptBlock || kind == FaultKind::kDrain ||
+        kind == FaultKind::kSlowLink)
+      f.target = Between(t.routers, t.processes() - 1);
+    // A sender that lives on after its router gave it up is the hardest peer of a receiver.
+    const bool senders = t.prefill_nodes > 0 && OneIn(2);
+    if (senders && kind == FaultKind::kCutStream)
+      f.other = Between(t.routers, t.routers + t.prefill_nodes - 1);
+    if (senders && (kind == FaultKind::kPause || kind == FaultKind::kSlow))
+      f.target = Between(t.routers, t.routers + t.prefill_nodes - 1);
+    if (f.other == f.target) f.other = (f.target + 1) % t.processes();
+    switch (kind) {
+      case FaultKind::kSlow:
+        f.amount = Between(2, 50);
+        break;
+      case FaultKind::kSlowLink:
+        f.amount = Between(2'000, 200'000);
+        break;
+      case FaultKind::kLoseFrames:
+      case FaultKind::kDuplicateFrames:
+      case FaultKind::kCorruptFrames:
+        f.amount = Between(2, 40);
+        break;
+      case FaultKind::kDelayFrames:
+        f.amount = Between(500, 60'000);
+        break;
+      default:
+        break;
+    }
+    return f;
+  }
+
+  // Of a decode node, while it may be in the middle of an answer.
+  Fault DrawDrainUnderLoad(const Schedule& schedule) {
+    const Topology& t = schedule.topology;
+    const auto last = static_cast<int64_t>(schedule.requests.size()) - 1;
+    Fault f;
+    f.kind = FaultKind::kDrain;
+    f.at_us = schedule.requests[Between(0, last)].at_us + Between(500, 12'000);
+    f.target = Between(t.routers + t.prefill_nodes, t.processes() - 1);
+    f.lasts_us = Between(500, 100'000);
+    return f;
+  }
+
+ private:
+  const std::unique_ptr<Random> random_;
+};
+
+}  // namespace
+
+absl::string_view FaultName(FaultKind kind) { return kFaultNames[static_cast<int>(kind)]; }
+
+namespace {
+
+// Anywhere; or soon after a request came or another fault began, when more is under way.
+int64_t DrawFaultTime(Drawer& draw, const Schedule& schedule, int64_t span_us) {
+  const int64_t way = draw.Between(0, 2);
+  if (way == 0 && !schedule.faults.empty())
+    return schedule.faults.back().at_us + draw.Between(0, 3'000);
+  if (way != 1) return draw.Between(20'000, 40'000 + span_us);
+  const auto last = static_cast<int64_t>(schedule.requests.size()) - 1;
+  return schedule.requests[draw.Between(0, last)].at_us + draw.Between(100, 8'000);
+}
+
+}  // namespace
+
+Schedule DrawSchedule(uint64_t seed) {
+  Drawer draw(seed ^ 0x7363686564756c65);  // "schedule": apart from the run's own draws
+  Schedule schedule;
+  schedule.seed = seed;
+  schedule.topology = draw.DrawTopology();
+  const Topology& t = schedule.topology;
+
+  const int64_t span_us = draw.Between(10'000, 300'000);
+  const int64_t families = draw.Between(1, 3);
+  const int64_t requests = draw.OneIn(4) ? draw.Between(1, 4) : draw.Between(4, 14);
+  for (int64_t i = 0; i < requests; ++i)
+    schedule.requests.push_back(
+        draw.DrawRequest(t, draw.Between(20'000, 20'000 + span_us), families));
+
+  // Which kinds occur is drawn first: a mixture of all would hide what some do alone.
+  std::vector<FaultKind> kinds;
+  for (int kind = 0; kind < kFaultKinds; ++kind)
+    if (draw.OneIn(4)) kinds.push_back(static_cast<FaultKind>(kind));
+  const int64_t faults = kinds.empty() ? 0 : draw.Between(1, 7);
+  for (int64_t i = 0; i < faults; ++i) {
+    const FaultKind kind = kinds[draw.Between(0, static_cast<int64_t>(kinds.size()) - 1)];
+    schedule.faults.push_back(draw.DrawFault(t, kind, DrawFaultTime(draw, schedule, span_us)));
+  }
+  if (std::count(kinds.begin(), kinds.end(), FaultKind::kDrain) > 0 && t.decode_nodes > 1)
+    for (int i = 0; i < 4; ++i) schedule.faults.push_back(draw.DrawDrainUnderLoad(schedule));
+  // Most blocks that are damaged hold nothing at that time.
+  if (std::count(kinds.begin(), kinds.end(), FaultKind::kCorruptBlock) > 0)
+    for (int i = 0; i < 12; ++i) {
+      const int64_t at_us = DrawFaultTime(draw, schedule, span_us);
+      schedule.faults.push_back(draw.DrawFault(t, FaultKind::kCorruptBlock, at_us));
+    }
+  const auto by_time = [](const auto& a, const auto& b) { return a.at_us < b.at_us; };
+  std::stable_sort(schedule.requests.begin(), schedule.requests.end(), by_time);
+  std::stable_sort(schedule.faults.begin(), schedule.faults.end(), by_time);
+  return schedule;
+}
+
+std::string ToText(const Fault& fault) {
+  return absl::StrCat("fault kind=", FaultName(fault.kind), FieldsText(fault));
+}
+
+std::string ToText(const Schedule& schedule) {
+  std::string text = absl::StrCat("schedule seed=", schedule.seed, "\ntopology",
+                                  FieldsText(schedule.topology), "\n");
+  for (const SimRequest& request : schedule.requests)
+    absl::StrAppend(&text, "request", FieldsText(request), "\n");
+  for (const Fault& fault : schedule.faults) absl::StrAppend(&text, ToText(fault), "\n");
+  return text;
+}
+
+namespace {
+
+absl::Status ParseLine(const std::vector<std::string>& words, Schedule& schedule) {
+  std::map<std::string, std::string> values;
+  for (size_t i = 1; i < words.size(); ++i) {
+    const std::pair<std::string, std::string> pair =
+        absl::StrSplit(words[i], absl::MaxSplits('=', 1));
+    values.insert(pair);
+  }
+  if (words[0] == "schedule") {
+    if (!absl::SimpleAtoi(values["seed"], &schedule.seed))
+      return absl::InvalidArgumentError("seed: expected a whole number");
+  } else if (words[0] == "topology") {
+    return ParseFields(values, schedule.topology);
+  } else if (words[0] == "request") {
+    RETURN_IF_ERROR(ParseFields(values, schedule.requests.emplace_back()));
+  } else if (words[0] == "fault") {
+    Fault& fault = schedule.faults.emplace_back();
+    const auto name = std::find(std::begin(kFaultNames), std::end(kFaultNames), values["kind"]);
+    if (name == std::end(kFaultNames))
+      return absl::InvalidArgumentError(absl::StrCat("kind=", values["kind"], " is no fault"));
+    fault.kind = static_cast<FaultKind>(name - std::begin(kFaultNames));
+    RETURN_IF_ERROR(ParseFields(values, fault));
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", words[0], "\", expected schedule, topology, request or fault"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSchedule(const Schedule& s) {
+  const Topology& t = s.topology;
+  if (t.routers < 1 || t.decode_nodes < 1 || t.prefill_nodes < 0 || t.processes() > 64 ||
+      t.blocks_per_node < 2 || t.blocks_per_node > 1 << 20 || t.block_tokens < 1 ||
+      256 % t.block_tokens != 0 || t.max_batch_tokens < 1 || t.max_sequences < 1 ||
+      t.frame_blocks < 1 || t.kv_bytes_per_second < 1)
+    return absl::InvalidArgumentError("topology: a figure is out of its range");
+  for (const SimRequest& r : s.requests)
+    if (r.own_tokens < 1 || r.shared_tokens < 0 || r.max_tokens < 1 || r.router < 0 ||
+        r.answers < 1 || r.answers > 64 || r.router >= t.routers)
+      return absl::InvalidArgumentError("request: a figure is out of its range");
+  for (const Fault& f : s.faults)
+    if (f.target < 0 || f.target >= t.processes() || f.other < 0 || f.other >= t.processes())
+      return absl::InvalidArgumentError(absl::StrCat("fault: the topology has ", t.processes(),
+                                                     " processes, target=", f.target,
+                                                     " other=", f.other));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Schedule> ParseSchedule(absl::string_view text) {
+  Schedule schedule;
+  int number = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipWhitespace());
+    if (words.empty() || words[0][0] == '#') continue;
+    if (const absl::Status status = ParseLine(words, schedule); !status.ok())
+      return absl::InvalidArgumentError(absl::StrCat("line ", number, ": ", status.message()));
+  }
+  RETURN_IF_ERROR(CheckSchedule(schedule));
+  return schedule;
+}
+
+}  // namespace tandem::sim

@@ -1,0 +1,60 @@
+// What the checkers found, and the timeline of a run. Thread safety: none; one run owns it.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "sim/world/world.h"
+
+namespace tandem::sim {
+
+struct Violation {
+  int64_t at_us = 0;
+  std::string checker;
+  std::string what;
+};
+
+// One thing that happened, in the lane of one process (or of the clients: lane -1).
+struct TimelineEntry {
+  int64_t at_us = 0;
+  int lane = -1;
+  std::string text;
+};
+
+class RunLog {
+ public:
+  // A run that is wrong is wrong again and again; the first few tell.
+  static constexpr size_t kViolationsMax = 16;
+  static constexpr size_t kEntriesMax = 200'000;
+
+  // Without a timeline only violations are kept.
+  RunLog(const World& world, bool timeline)
+      : world_(world), start_(world.now()), timeline_(timeline) {}
+
+  int64_t now_us() const { return absl::ToInt64Microseconds(world_.now() - start_); }
+  void Violate(absl::string_view checker, std::string what) {
+    if (timeline_) Note(-1, absl::StrCat("VIOLATION ", checker, ": ", what));
+    if (violations_.size() < kViolationsMax)
+      violations_.push_back({now_us(), std::string(checker), std::move(what)});
+  }
+  bool timeline() const { return timeline_; }
+  // REQUIRES: timeline(), so that nobody makes texts that nobody reads.
+  void Note(int lane, std::string text) {
+    if (entries_.size() < kEntriesMax) entries_.push_back({now_us(), lane, std::move(text)});
+  }
+
+  const std::vector<Violation>& violations() const { return violations_; }
+  std::vector<TimelineEntry> TakeEntries() { return std::exchange(entries_, {}); }
+
+ private:
+  const World& world_;
+  const absl::Time start_;
+  const bool timeline_;
+  std::vector<Violation> violations_;
+  std::vector<TimelineEntry> entries_;
+};
+
+}  // namespace tandem::sim

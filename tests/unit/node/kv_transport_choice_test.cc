@@ -1,0 +1,102 @@
+// Goal: a node takes the path for its KV that its configuration and its UCX allow: the device's
+// where payloads of its memory travel, staged on decode nodes where they do not, the host's on
+// prefill nodes then and wherever it is asked for; what is insisted on and is not there is named.
+#include "common/node/kv_transport_choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/transfer/ucx_transport.h"
+#include "tests/testing/emulated_memory.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::node {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsNull;
+using ::testing::NotNull;
+
+// An engine that has blocks and computes nothing.
+class IdleEngine final : public engine::Engine {
+ public:
+  explicit IdleEngine(bool on_device)
+      : arena_(*kv::BlockArena::Create(
+            {.num_layers = 2, .block_tokens = 16, .layer_block_bytes = 1024}, 4)) {
+    if (on_device) memory = std::make_unique<testing::EmulatedMemory>(3, *arena_);
+  }
+  const engine::EngineSpec& spec() const override { return spec_; }
+  absl::StatusOr<int64_t> ProfileStepBytes(int64_t) override { return 0; }
+  absl::Status AllocateKv(int64_t) override { return absl::OkStatus(); }
+  kv::BlockArena& arena() override { return *arena_; }
+  const kernels::DeviceBlocks* device_blocks() override {
+    return memory == nullptr ? nullptr : &memory->blocks;
+  }
+  void KeepHostSide(bool keep) override { host_side = keep; }
+  absl::StatusOr<std::vector<engine::SampledToken>> Step(absl::Span<const engine::SequenceSlice>,
+                                                         LayerDone) override {
+    return absl::UnimplementedError("idle");
+  }
+
+  std::unique_ptr<testing::EmulatedMemory> memory;
+  bool host_side = true;
+
+ private:
+  const engine::EngineSpec spec_;
+  const std::unique_ptr<kv::BlockArena> arena_;
+};
+
+absl::StatusOr<KvTransportChoice> Open(IdleEngine& engine, const std::string& role,
+                                       const std::string& kv_transport_choice) {
+  NodeConfig config;
+  config.device = engine.memory == nullptr ? "cpu" : "cuda";
+  config.kv_transport_choice = kv_transport_choice;
+  return OpenKvTransport(config, role, "host", {}, engine);
+}
+
+TEST(KvTransportChoiceTest, IsTheDevicesWhereItsMemoryTravels) {
+  for (const char* role : {"prefill", "decode"}) {
+    for (const char* choice : {"auto", "device"}) {
+      IdleEngine engine(/*on_device=*/true);
+      ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, role, choice));
+      EXPECT_TRUE(path.on_device) << role << " " << choice;
+      EXPECT_THAT(path.transport->payloads(), NotNull());
+      EXPECT_FALSE(engine.host_side);
+      EXPECT_THAT(path.why, HasSubstr("UCX"));
+    }
+  }
+}
+
+TEST(KvTransportChoiceTest, IsTheHostsWhereThatIsAskedFor) {
+  IdleEngine engine(/*on_device=*/true);
+  ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, "decode", "host"));
+  EXPECT_FALSE(path.on_device);
+  EXPECT_THAT(path.transport->payloads(), IsNull());
+  EXPECT_TRUE(engine.host_side);
+}
+
+TEST(KvTransportChoiceTest, IsStagedOnDecodeNodesOnlyWhereUcxHasNoCuda) {
+  if (transfer::UcxCarriesCuda().ok()) GTEST_SKIP() << transfer::DescribeUcx();
+  for (const bool decode : {false, true}) {
+    IdleEngine engine(/*on_device=*/true);
+    kernels::emulated::HideFromHost(*engine.memory->device);
+    ASSERT_OK_AND_ASSIGN(const KvTransportChoice path,
+                         Open(engine, decode ? "decode" : "prefill", "auto"));
+    EXPECT_EQ(path.on_device, decode);
+    EXPECT_EQ(path.transport->payloads() != nullptr, decode);
+    EXPECT_EQ(engine.host_side, !decode);
+    EXPECT_THAT(path.why, HasSubstr("carries host memory only"));
+  }
+}
+
+TEST(KvTransportChoiceTest, OfEnginesInHostMemoryIsTheHosts) {
+  IdleEngine engine(/*on_device=*/false);
+  ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, "prefill", "auto"));
+  EXPECT_FALSE(path.on_device);
+  const absl::Status insisted = Open(engine, "prefill", "device").status();
+  EXPECT_EQ(insisted.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(insisted.message()), HasSubstr("kv-path is device, but device is cpu"));
+}
+
+}  // namespace
+}  // namespace tandem::node
