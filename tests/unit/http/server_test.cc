@@ -86,14 +86,14 @@ TEST(HttpServer, EndsAConnectionThatDoesNotRead) {
       HttpServer::Start(Options({.write_timeout = absl::Milliseconds(100)}), std::move(hooks)));
   HttpSocket deaf(server->address());
   ASSERT_TRUE(deaf.Send("GET /endless HTTP/1.1\r\nhost: t\r\n\r\n"));
-  EXPECT_EQ(testing::RunOnCore(server->address(), testing::GetOf("/whole")).body, "whole");
+  EXPECT_EQ(testing::Ask(server->address(), testing::GetOf("/whole")).body, "whole");
   EXPECT_TRUE(gone.WaitForNotificationWithTimeout(absl::Seconds(30)));
   // What was sent before is there; then the stream ends without its last chunk.
   while (deaf.ReadSome()) {
   }
   EXPECT_NE(deaf.buffer().find("first"), std::string::npos);
   EXPECT_EQ(deaf.buffer().find("\r\n0\r\n\r\n"), std::string::npos);
-  EXPECT_EQ(testing::RunOnCore(server->address(), testing::GetOf("/whole")).body, "whole");
+  EXPECT_EQ(testing::Ask(server->address(), testing::GetOf("/whole")).body, "whole");
 }
 
 TEST(HttpServer, RunsWhatIsPostedInOrder) {
