@@ -1,15 +1,25 @@
 #!/usr/bin/env python3
-"""Goal: a document never points at a file that is not there.
+"""Goal: a document never points at a file that is not there, and its pictures are current.
 
-Checks links, and paths in backticks that end like a source file, in every committed Markdown file.
+Checks every committed Markdown file: links and their anchors, paths in backquotes, and the length
+of prose lines. Holds docs/pictures to scripts/draw_diagrams.py.
 """
 
+import importlib.util
 import re
+import sys
 import unittest
+import xml.etree.ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SUFFIXES = ("h", "cc", "proto", "py", "sh", "yaml", "md", "txt", "svg")
+SUFFIXES = ("h", "cc", "cu", "cuh", "proto", "py", "sh", "yaml", "md", "txt", "svg", "inc")
+# A name without a folder, such as `ucx_worker.cc`, is a file of that name anywhere in these.
+FOLDERS = ("cli", "cmake", "common", "decode_node", "deploy", "docs", "kernels", "prefill_node", "proto",
+           "router", "scripts", "sim", "tests")
+COLUMNS = 100
+# Records of their day: they may name files and symbols that have moved since.
+HISTORY = ROOT / "docs" / "measurements"
 
 
 def documents():
@@ -18,26 +28,126 @@ def documents():
         yield from sorted((ROOT / folder).rglob("*.md"))
 
 
-def references(text):
-    """Paths that a document names, without anchors and addresses."""
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+def without_code_blocks(text):
+    """The text with fenced blocks emptied; line numbers stay."""
+    lines, fenced = [], False
+    for line in text.split("\n"):
+        fence = line.lstrip().startswith("```")
+        lines.append("" if fence or fenced else line)
+        fenced ^= fence
+    return "\n".join(lines)
+
+
+def links(text):
+    """(path, anchor) of each link into the repository; the path is empty for a link into the page."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if "://" not in target:
-            yield target.strip()
-    for path in re.findall(r"`([A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)+)`", text):
-        if path.rsplit(".", 1)[-1] in SUFFIXES:
+            path, _, anchor = target.partition("#")
+            yield path, anchor
+
+
+def quoted_paths(text):
+    """Paths in backquotes that end like a source file, or that name a folder of the tree."""
+    for path in re.findall(r"`([A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)+/?)`", text):
+        if path.rsplit(".", 1)[-1] in SUFFIXES or path.split("/")[0] in FOLDERS:
             yield path
 
 
+def quoted_names(text):
+    """File names in backquotes without a folder."""
+    for name in re.findall(r"`([a-z0-9_]+\.(?:h|cc|cu|proto))`", text):
+        yield name
+
+
+def anchors(document):
+    """GitHub's anchors of a page's headings."""
+    text = without_code_blocks(document.read_text(encoding="utf-8"))
+    for heading in re.findall(r"(?m)^#+ (.*)$", text):
+        heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        yield re.sub(r"[^\w\- ]", "", heading).replace(" ", "-")
+
+
 class DocumentsTest(unittest.TestCase):
-    def test_every_reference_exists(self):
-        count = 0
+    def each_document(self):
         for document in documents():
-            for path in references(document.read_text(encoding="utf-8")):
+            text = without_code_blocks(document.read_text(encoding="utf-8"))
+            with self.subTest(document=str(document.relative_to(ROOT))):
+                yield document, text
+
+    def test_every_link_resolves(self):
+        count = 0
+        for document, text in self.each_document():
+            for path, anchor in links(text):
                 count += 1
-                places = (document.parent / path, ROOT / path)
-                with self.subTest(document=str(document.relative_to(ROOT)), path=path):
-                    self.assertTrue(any(place.exists() for place in places))
+                target = (document.parent / path).resolve() if path else document
+                with self.subTest(link=path, anchor=anchor):
+                    self.assertTrue(target.exists())
+                    if anchor and target.suffix == ".md":
+                        self.assertIn(anchor, set(anchors(target)))
         self.assertGreater(count, 30)
+
+    def test_every_quoted_path_exists(self):
+        count = 0
+        for document, text in self.each_document():
+            if HISTORY in document.parents:
+                continue
+            for path in quoted_paths(text):
+                count += 1
+                with self.subTest(path=path):
+                    self.assertTrue(any((place / path).exists() for place in (document.parent, ROOT)))
+        self.assertGreater(count, 30)
+
+    def test_every_quoted_file_name_exists(self):
+        names = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
+        for document, text in self.each_document():
+            if HISTORY in document.parents:
+                continue
+            for name in quoted_names(text):
+                with self.subTest(name=name):
+                    self.assertIn(name, names)
+
+    def test_prose_fits_the_page(self):
+        for _, text in self.each_document():
+            for number, line in enumerate(text.split("\n"), 1):
+                # Tables and long links cannot be wrapped.
+                if line.lstrip().startswith("|") or " " not in line.strip() or "](" in line:
+                    continue
+                with self.subTest(line=number):
+                    self.assertLessEqual(len(line), COLUMNS)
+
+    def test_pages_of_the_documents_folder_are_found(self):
+        linked = set()
+        for document, text in self.each_document():
+            linked |= {(document.parent / path).resolve() for path, _ in links(text) if path}
+        for page in sorted((ROOT / "docs").rglob("*.md")):
+            with self.subTest(page=str(page.relative_to(ROOT))):
+                self.assertIn(page, linked)
+
+
+class PicturesTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        script = ROOT / "scripts" / "draw_diagrams.py"
+        spec = importlib.util.spec_from_file_location("draw_diagrams", script)
+        cls.diagrams = importlib.util.module_from_spec(spec)
+        sys.dont_write_bytecode = True
+        spec.loader.exec_module(cls.diagrams)
+
+    def test_are_what_the_script_draws(self):
+        drawn = dict(self.diagrams.outputs())
+        for path, content in drawn.items():
+            with self.subTest(picture=path.name):
+                self.assertEqual(path.read_text(encoding="utf-8"), content)
+        committed = set((ROOT / "docs" / "pictures").glob("*.svg"))
+        self.assertEqual(committed, set(drawn))
+
+    def test_have_a_title_and_a_description(self):
+        space = "{http://www.w3.org/2000/svg}"
+        for path, content in self.diagrams.outputs():
+            with self.subTest(picture=path.name):
+                root = xml.etree.ElementTree.fromstring(content)
+                self.assertTrue(root.find(space + "title").text)
+                self.assertTrue(root.find(space + "desc").text)
 
 
 if __name__ == "__main__":
