@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Goal: a document never points at a file that is not there, and its pictures are current.
 
-Checks every committed Markdown file: links and their anchors, paths in backquotes, and the length
-of prose lines. Holds docs/pictures to scripts/draw_diagrams.py.
+Checks every committed Markdown file: links and their anchors, and paths, file names and test names
+in backquotes. Holds docs/pictures to scripts/draw_diagrams.py.
 """
 
 import importlib.util
@@ -17,7 +17,8 @@ SUFFIXES = ("h", "cc", "cu", "cuh", "proto", "py", "sh", "yaml", "md", "txt", "s
 # A name without a folder, such as `ucx_worker.cc`, is a file of that name anywhere in these.
 FOLDERS = ("cli", "cmake", "common", "decode_node", "deploy", "docs", "kernels", "prefill_node", "proto",
            "router", "scripts", "sim", "tests")
-COLUMNS = 100
+# Calls of gRPC services, which look like tests.
+SERVICES = ("Fleet.Join", "Tandem.Generate")
 # Records of their day: they may name files and symbols that have moved since.
 HISTORY = ROOT / "docs" / "measurements"
 
@@ -106,14 +107,18 @@ class DocumentsTest(unittest.TestCase):
                 with self.subTest(name=name):
                     self.assertIn(name, names)
 
-    def test_prose_fits_the_page(self):
-        for _, text in self.each_document():
-            for number, line in enumerate(text.split("\n"), 1):
-                # Tables and long links cannot be wrapped.
-                if line.lstrip().startswith("|") or " " not in line.strip() or "](" in line:
-                    continue
-                with self.subTest(line=number):
-                    self.assertLessEqual(len(line), COLUMNS)
+    def test_every_quoted_test_exists(self):
+        cases = set()
+        for source in (ROOT / "tests").rglob("*.cc"):
+            text = source.read_text(encoding="utf-8", errors="replace")
+            for suite, case in re.findall(r"\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)", text):
+                cases |= {f"{suite}.{case}", f"{suite}.*"}
+        for document, text in self.each_document():
+            if HISTORY in document.parents:
+                continue
+            for name in re.findall(r"`([A-Z]\w+\.(?:[A-Z][a-z]\w+|\*))`", text):
+                with self.subTest(test=name):
+                    self.assertTrue(name in cases or name in SERVICES)
 
     def test_pages_of_the_documents_folder_are_found(self):
         linked = set()
