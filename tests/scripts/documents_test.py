@@ -2,7 +2,8 @@
 """Goal: a document never points at a file that is not there, and its pictures are current.
 
 Checks every committed Markdown file: links and their anchors, and paths, file names and test names
-in backquotes. Holds docs/pictures to scripts/draw_diagrams.py.
+in backquotes. Checks the pages that comments of the code name, and holds docs/pictures to
+scripts/draw_diagrams.py.
 """
 
 import importlib.util
@@ -119,6 +120,15 @@ class DocumentsTest(unittest.TestCase):
             for name in re.findall(r"`([A-Z]\w+\.(?:[A-Z][a-z]\w+|\*))`", text):
                 with self.subTest(test=name):
                     self.assertTrue(name in cases or name in SERVICES)
+
+    def test_every_page_that_the_code_names_exists(self):
+        for folder in FOLDERS:
+            for source in (ROOT / folder).rglob("*.*"):
+                if source.suffix not in (".h", ".cc", ".cu", ".py", ".sh", ".proto", ".txt", ".yaml"):
+                    continue
+                for page in re.findall(r"\bdocs/[\w./-]+\.(?:md|svg)\b", source.read_text(errors="replace")):
+                    with self.subTest(source=str(source.relative_to(ROOT)), page=page):
+                        self.assertTrue((ROOT / page).exists())
 
     def test_pages_of_the_documents_folder_are_found(self):
         linked = set()
