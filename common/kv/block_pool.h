@@ -9,7 +9,7 @@
 //
 // A *sealed* block is full and immutable, findable by its hash, and may have many references. A
 // block that is not sealed has exactly one owner. Quarantined: a peer's bytes may still land in it
-// (docs/KV_TRANSFER.md: Draining).
+// (HANDOFF: Draining).
 //
 // Thread safety: none; the engine thread owns it.
 // Invariants: free + cached + used + quarantined = total (counts() checks); a hash names at most
