@@ -1,7 +1,7 @@
-// EBNF in the dialect of llama.cpp's grammars (GBNF):
+// Implements AddGbnf (common/guided/compile.h): grammars in GBNF, llama.cpp's dialect of EBNF.
 //   root ::= "yes" | "no" | [a-z]+ (item ","){1,3}   # comment
 // Literals and classes know \n \r \t \\ \" \[ \] \xHH \uHHHH \UHHHHHHHH; `.` is any code point.
-// A rule ends at a line's end outside of parentheses, unless | follows or precedes.
+// A rule ends at the end of a line that is not inside parentheses, unless | follows or precedes.
 #include <map>
 #include <optional>
 #include <utility>
@@ -111,7 +111,7 @@ class GbnfParser {
     while (true) {
       ASSIGN_OR_RETURN(const StateId end, Sequence(from, depth));
       builder_.Empty(end, to);
-      // An alternative may go on in the next line.
+      // An alternative may continue on the next line.
       const size_t here = at_;
       SkipSpace(true);
       if (!Take("|")) {
@@ -130,7 +130,7 @@ class GbnfParser {
           !absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_') {
         return from;
       }
-      // Each element is a rule of its own until it is known how often it occurs.
+      // Each element is a rule of its own until the parser knows how often it may occur.
       const size_t before = at_;
       const StateId element_from = builder_.NewState(), element_to = builder_.NewState();
       RETURN_IF_ERROR(Element(element_from, element_to, depth));

@@ -12,8 +12,8 @@ namespace {
 
 using model::tokenizer_internal::AppendUtf8;
 
-// Splits [low, high] where the length of UTF-8 changes, then where a prefix of it does, so that
-// every piece is a product of byte ranges.
+// Splits [low, high] where the length of the UTF-8 encoding changes, then where a prefix of the
+// encoding changes. Every piece is then a product of byte ranges.
 void AddUtf8(GrammarBuilder& builder, StateId from, uint32_t low, uint32_t high, StateId to) {
   for (const uint32_t limit : {0x7Fu, 0x7FFu, 0xFFFFu}) {
     if (low <= limit && high > limit) {
@@ -47,7 +47,7 @@ void AddUtf8(GrammarBuilder& builder, StateId from, uint32_t low, uint32_t high,
   }
 }
 
-// The two-character escape of a code point that may not stand for itself; 0 when it has none.
+// The letter of the two-character JSON escape of a code point; 0 when it has none.
 char ShortEscape(uint32_t c) {
   switch (c) {
     case '"':
@@ -132,7 +132,7 @@ void GrammarBuilder::CodePoint(StateId from, const CharSet& set, StateId to) {
 void GrammarBuilder::Words(StateId from, std::vector<std::string> words, StateId to) {
   std::sort(words.begin(), words.end());
   words.erase(std::unique(words.begin(), words.end()), words.end());
-  std::vector<StateId> path = {from};  // of the word before, by bytes matched
+  std::vector<StateId> path = {from};  // the previous word's states, by bytes matched
   absl::string_view before;
   for (const std::string& word : words) {
     size_t shared = 0;
@@ -171,7 +171,7 @@ void GrammarBuilder::Automaton(StateId from, const CharDfa& dfa, Spelling spelli
   std::vector<StateId> states(dfa.states.size());
   for (StateId& state : states) state = NewState();
   Empty(from, states[0]);
-  // Many edges carry few different sets to few targets: each pair is spelled once.
+  // Many edges share few distinct (set, target) pairs, so each pair is written once.
   std::vector<CharSet> sets;
   std::map<std::pair<size_t, StateId>, StateId> shared;
   for (size_t i = 0; i < states.size(); ++i) {

@@ -64,7 +64,8 @@ absl::Status Generator::AddFlat(StateId from, const Flat& flat, StateId to) {
 
 // ---- strings
 
-// One code point as a JSON string may spell it, escapes included; surrogates in pairs only.
+// One code point in every form that a JSON string allows, escapes included; surrogates only in
+// pairs.
 void Generator::AddJsonCharacter(StateId from, StateId to) {
   const CharSet special({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
   builder_.CodePoint(from, special.Complement(), to);
@@ -87,7 +88,7 @@ void Generator::AddJsonCharacter(StateId from, StateId to) {
   };
   const CharSet d({{'d', 'd'}, {'D', 'D'}});
   const CharSet not_d = HexDigits().Intersection(d.Complement());
-  const StateId plain = builder_.NewState();  // two digits to come
+  const StateId plain = builder_.NewState();  // two hexadecimal digits follow
   builder_.CodePoint(hex(unicode, not_d), HexDigits(), plain);
   const StateId after_d = hex(unicode, d);
   builder_.CodePoint(after_d, CharSet::Of('0', '7'), plain);

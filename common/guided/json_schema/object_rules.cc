@@ -1,4 +1,5 @@
-// Rules of objects: which members, in which order, how many.
+// Implements Generator::AddObject (common/guided/json_schema/generator.h): the rules of objects,
+// that is which members they have, in which order, and how many.
 #include <algorithm>
 #include <utility>
 
@@ -43,7 +44,7 @@ absl::StatusOr<RuleId> Generator::MemberRule(RuleId key, const Conjunction& sche
   return rule;
 }
 
-// Those of `properties` in its order, then the required ones that it does not name.
+// The members that `properties` names, in its order, then the required ones that it does not name.
 absl::StatusOr<std::vector<Generator::Member>> Generator::NamedMembers(const Flat& flat,
                                                                        const CharDfa* allowed) {
   std::vector<std::string> order;
@@ -76,8 +77,8 @@ absl::StatusOr<std::vector<Generator::Member>> Generator::NamedMembers(const Fla
   return members;
 }
 
-// Members with other names, sorted by the patterns that their names match: one rule for each set
-// of patterns. None when no schema allows any.
+// Members with other names: one rule for each set of patterns that a name can match. Empty when no
+// schema allows other members.
 absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
                                                             const std::vector<Member>& named,
                                                             const CharDfa* allowed) {
@@ -138,7 +139,7 @@ absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
   return rules;
 }
 
-// Nothing keeps other members from repeating a name, so they cannot be counted on for a minimum.
+// Other members may repeat a name, so they do not count towards a minimum.
 absl::Status Generator::CheckCounts(const Flat& flat, const std::vector<Member>& named,
                                     bool others) const {
   const auto required = std::count_if(named.begin(), named.end(),
@@ -156,15 +157,15 @@ absl::Status Generator::CheckCounts(const Flat& flat, const std::vector<Member>&
   return absl::OkStatus();
 }
 
-// `before` members stand before one of `rules`.
+// Connects by one of `rules`, which `before` members precede.
 void Generator::MemberStep(StateId from, int64_t before, const std::vector<RuleId>& rules,
                            StateId to) {
   if (before > 0) from = Spaced(builder_.Literal(from, ","));
   for (const RuleId rule : rules) builder_.Call(from, rule, to);
 }
 
-// A grid: how many of the named members were passed, and how many members were written (as far as
-// counts matter: one tells whether a comma is due).
+// Builds a grid of states: how many of the named members were passed, and how many members were
+// written (as far as the count matters; one suffices to know that a comma must follow).
 void Generator::AddMembers(StateId from, const Flat& flat, const std::vector<Member>& named,
                            const std::vector<RuleId>& others, StateId to) {
   const CountRange& counts = flat.num_properties;

@@ -1,5 +1,5 @@
-// Goal: the base types keep their contracts: queues bound, close and drain; macros propagate
-// errors; ids differ.
+// Goal: the base types keep their contracts: queues are bounded, close and drain; macros propagate
+// errors; ids compare.
 #include <thread>
 
 #include "common/base/bounded_queue.h"

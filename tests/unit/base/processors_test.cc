@@ -1,6 +1,6 @@
-// Goal: what the kernel's files say of processors is read right: cores and their threads, memory
-// nodes, limits of control groups of both versions; lists are read and written; threads stay where
-// they are put. Files of machines that this is not are written to a folder.
+// Goal: the kernel's files about processors are read correctly: cores and their hardware threads,
+// memory nodes, limits of control groups of both versions. Lists are parsed and printed; pinned
+// threads stay on their processors. Each test writes the files of its machine into a folder.
 #include "common/runtime/processors.h"
 
 #include <sched.h>
@@ -21,7 +21,9 @@ using ::testing::HasSubstr;
 class FakeMachine : public ::testing::Test {
  protected:
   void Write(const std::string& path, const std::string& text) const { root_.Write(path, text); }
-  // Two memory nodes of two cores with two threads each: 0-3 are first threads, 4-7 second ones.
+  // Two memory nodes of two cores with two hardware threads each: 0-3 are the first threads, 4-7
+  // the
+  // second ones.
   void WriteTwoSockets() {
     for (int id = 0; id < 8; ++id) {
       Write(absl::StrCat("/sys/devices/system/cpu/cpu", id, "/topology/thread_siblings_list"),
@@ -50,7 +52,7 @@ TEST_F(FakeMachine, CoresAndMemoryNodesAreRead) {
   EXPECT_FALSE(all.limited());
   EXPECT_THAT(IdsOf(OneOfEachCore(all)), ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(DefaultComputeThreads(all), 4) << "one a core";
-  // A mask that leaves some second threads alone.
+  // A mask without the first threads of some cores.
   const Processors some = ReadProcessors(root_.path(), {7, 1, 5});
   EXPECT_THAT(IdsOf(OneOfEachCore(some)), ElementsAre(1, 7));
 }
@@ -71,7 +73,7 @@ TEST_F(FakeMachine, TheLeastGrantOfAllGroupsCounts) {
   Write("/sys/fs/cgroup/pods/cpu.max", "350000 100000");
   EXPECT_DOUBLE_EQ(ReadProcessors(root_.path(), eight).granted, 3.5);
   EXPECT_EQ(DefaultComputeThreads(ReadProcessors(root_.path(), eight)), 3);
-  // As a container sees its own: the group is the root of what is mounted.
+  // As in a container: the process's group is the root of the mounted tree.
   Write("/sys/fs/cgroup/cpu.max", "50000 100000");
   EXPECT_DOUBLE_EQ(ReadProcessors(root_.path(), eight).granted, 0.5);
   EXPECT_EQ(DefaultComputeThreads(ReadProcessors(root_.path(), eight)), 1);

@@ -1,7 +1,7 @@
-// Goal: a grammar accepts exactly the texts it derives. Random small grammars are checked against
+// Goal: a grammar accepts exactly the texts that it derives. Random small grammars are compared, on
 // every text up to a length, with a recogniser that follows the definition (spans of the text by
-// rule, to a fixed point), save for those more ambiguous than the bound on threads, which may only
-// lose texts; examples check the syntax, and each mistake is named.
+// rule, to a fixed point). Grammars more ambiguous than the bound on threads may only lose texts.
+// Examples check the syntax, and that the error names each mistake.
 #include <iostream>
 #include <random>
 #include <set>
@@ -46,7 +46,7 @@ std::string ToText(const Grammar& grammar) {
   return text;
 }
 
-// All (rule, begin, end) such that the rule derives text[begin, end).
+// All (rule, begin, end) for which the rule derives text[begin, end).
 bool Derives(const Grammar& grammar, const std::string& text) {
   const int n = static_cast<int>(text.size());
   std::set<std::tuple<int, int, int>> spans;

@@ -1,6 +1,6 @@
-// Goal: what a sequence relies on. Ends are allowed exactly when the rules say; a matcher that
-// replays tokens stands where the first one did; forgetting states changes no mask; long counts
-// share masks; forced bytes are those without a choice; the cache compiles once and stays bounded.
+// Goal: what a sequence relies on. A matcher allows end tokens exactly when the rules say so; a
+// matcher that replays tokens reaches the same position; dropping cached states changes no mask;
+// long counts share masks; the cache compiles each constraint once and stays bounded.
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -80,7 +80,7 @@ TEST(Matcher, RefusesTokensThatBreakTheConstraint) {
   EXPECT_TRUE(matcher.complete());
 }
 
-// The second constraint is made to forget between any two tokens.
+// The second constraint drops its states between any two tokens.
 TEST(Matcher, ForgettingAndReplayingChangeNothing) {
   const std::string schema =
       R"({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "number"}},

@@ -1,6 +1,6 @@
-// Goal: an answer under a regular expression is a text that PCRE2 matches from end to end, and
-// every prefix of one is allowed: random expressions and random texts, with PCRE2 as the oracle.
-// What is not regular is refused by name.
+// Goal: an answer constrained by a regular expression is a text that PCRE2 matches from start to
+// end, and every prefix of such a text is allowed. Random expressions and random texts, with PCRE2
+// as the oracle. The parser rejects what is not regular, by name.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 

@@ -1,5 +1,6 @@
-// Goal: blocks put into another order hold the same elements where that order has them, for all
-// pairs of orders; what cannot be reordered is refused by name, and contents name all that counts.
+// Goal: a reordered block holds the same elements, where the new order puts them, for all pairs of
+// orders. CheckReorder rejects unknown orders by name, and Contents() names everything that
+// matters.
 #include "common/kv/block_format.h"
 
 #include <cstring>
@@ -16,7 +17,7 @@ using testing::StatusIs;
 
 constexpr int kHeads = 2, kHeadDim = 32, kTokens = 48;
 
-// Where the order's description puts an element, by walking the description's dimensions.
+// The index of an element in an order, computed from the dimensions in the order's description.
 size_t PlaceOf(absl::string_view order, int slab, int token, int d) {
   const bool value = slab % 2 != 0;
   size_t place = static_cast<size_t>(slab);

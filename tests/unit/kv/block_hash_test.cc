@@ -1,5 +1,5 @@
-// Goal: a block's hash names exactly (salt, all tokens up to its end): it changes with each of
-// them, is the same however it is computed, and survives the wire.
+// Goal: a block's hash names exactly its salt and all tokens up to its end. It changes with each of
+// them, does not depend on how it is computed, and survives packing for the wire.
 #include "common/kv/block_hash.h"
 
 #include <vector>
@@ -23,7 +23,7 @@ TEST(BlockHash, ChainsOverFullBlocksOnly) {
   EXPECT_EQ(hashes[1], NextBlockHash(hashes[0], span.subspan(16, 16)));
 }
 
-// Nodes and routers of different builds name blocks alike, whatever a block's size.
+// Nodes and routers of different builds compute the same hashes, for every block size.
 TEST(BlockHash, IsWhatItAlwaysWas) {
   const struct {
     size_t tokens;
