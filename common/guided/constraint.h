@@ -36,7 +36,7 @@ class Constraint {
  public:
   // Bounds on the cache of one constraint. When the state graph exceeds the first, the constraint
   // starts a new graph before the next token. A single step that exceeds the second is an error.
-  static constexpr size_t kGraphBytesKept = size_t{32} << 20;
+  static constexpr size_t kGraphBytesCached = size_t{32} << 20;
   static constexpr size_t kGraphBytesMax = size_t{256} << 20;
   static constexpr size_t kMaskBytesMax = size_t{32} << 20;
   // Bound on the work for one mask, in StateGraph::work; it takes some seconds.
@@ -64,7 +64,7 @@ class Constraint {
   size_t bytes() const;
 
  private:
-  struct KeptMask {
+  struct CachedMask {
     std::shared_ptr<const TokenMask> mask;
     std::list<ConfigId>::iterator use;
   };
@@ -73,15 +73,15 @@ class Constraint {
   void Refresh(Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<const TokenMask>> ComputeMask(StateGraph& graph,
                                                                ConfigId config) const;
-  void Keep(ConfigId config, std::shared_ptr<const TokenMask> mask)
+  void CacheMask(ConfigId config, std::shared_ptr<const TokenMask> mask)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Program program_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
   mutable absl::Mutex mutex_;
   std::shared_ptr<StateGraph> graph_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<ConfigId, KeptMask> masks_ ABSL_GUARDED_BY(mutex_);  // of graph_
-  std::list<ConfigId> uses_ ABSL_GUARDED_BY(mutex_);                       // most recent first
+  absl::flat_hash_map<ConfigId, CachedMask> masks_ ABSL_GUARDED_BY(mutex_);  // of graph_
+  std::list<ConfigId> uses_ ABSL_GUARDED_BY(mutex_);                         // most recent first
 };
 
 // The position of one sequence in a constraint.

@@ -32,14 +32,14 @@ class ConstraintCache {
 
  private:
   // A constraint is shared with the sequences that it constrains.
-  using Kept = std::list<std::pair<request::GuidedParams, std::shared_ptr<Constraint>>>;
+  using Entries = std::list<std::pair<request::GuidedParams, std::shared_ptr<Constraint>>>;
 
-  void DropOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EvictOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<const Vocabulary> vocabulary_;
   absl::Mutex mutex_;
-  Kept kept_ ABSL_GUARDED_BY(mutex_);  // most recently used first
-  absl::flat_hash_map<request::GuidedParams, Kept::iterator> index_ ABSL_GUARDED_BY(mutex_);
+  Entries entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
+  absl::flat_hash_map<request::GuidedParams, Entries::iterator> index_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Tells a router, which needs no Program, whether a constraint compiles. It caches the verdicts.

@@ -110,7 +110,7 @@ class GbnfParser {
     if (depth > kDepthMax) return Error(absl::StrCat("groups nest deeper than ", kDepthMax));
     while (true) {
       ASSIGN_OR_RETURN(const StateId end, Sequence(from, depth));
-      builder_.Empty(end, to);
+      builder_.AddEmpty(end, to);
       // An alternative may continue on the next line.
       const size_t here = at_;
       SkipSpace(true);
@@ -138,12 +138,12 @@ class GbnfParser {
       int32_t min = 1, max = 1;
       ASSIGN_OR_RETURN(const bool repeated, Repetition(min, max));
       if (!repeated) {
-        builder_.Empty(from, element_from);
+        builder_.AddEmpty(from, element_from);
         from = element_to;
       } else {
         const RuleId body = builder_.NewRule(absl::StrCat("repetition at byte ", before));
-        builder_.Empty(builder_.start(body), element_from);
-        builder_.Empty(element_to, builder_.end(body));
+        builder_.AddEmpty(builder_.start(body), element_from);
+        builder_.AddEmpty(element_to, builder_.end(body));
         from = Repeat(from, body, min, max);
       }
       RETURN_IF_ERROR(builder_.status());
@@ -151,19 +151,19 @@ class GbnfParser {
   }
 
   StateId Repeat(StateId from, RuleId body, int32_t min, int32_t max) {
-    for (int32_t i = 0; i < min; ++i) from = builder_.Called(from, body);
+    for (int32_t i = 0; i < min; ++i) from = builder_.AfterCall(from, body);
     const StateId end = builder_.NewState();
     if (max == kUnbounded) {
       const StateId loop = builder_.NewState();
-      builder_.Empty(from, loop);
-      builder_.Call(loop, body, loop);
-      builder_.Empty(loop, end);
+      builder_.AddEmpty(from, loop);
+      builder_.AddCall(loop, body, loop);
+      builder_.AddEmpty(loop, end);
       return end;
     }
-    builder_.Empty(from, end);
+    builder_.AddEmpty(from, end);
     for (int32_t i = min; i < max; ++i) {
-      from = builder_.Called(from, body);
-      builder_.Empty(from, end);
+      from = builder_.AfterCall(from, body);
+      builder_.AddEmpty(from, end);
     }
     return end;
   }
@@ -213,7 +213,7 @@ class GbnfParser {
     if (Take("\"")) return Literal(from, to);
     if (Take("[")) return Class(from, to);
     if (Take(".")) {
-      builder_.CodePoint(from, CharSet::All(), to);
+      builder_.AddCodePoint(from, CharSet::All(), to);
       return absl::OkStatus();
     }
     if (Take("(")) {
@@ -224,7 +224,7 @@ class GbnfParser {
     }
     if (Peek() == '<') return Error("token references (<...>) are not supported");
     ASSIGN_OR_RETURN(const NamedRule* rule, RuleNamed(Name()));
-    builder_.Call(from, rule->id, to);
+    builder_.AddCall(from, rule->id, to);
     return absl::OkStatus();
   }
 
@@ -235,7 +235,7 @@ class GbnfParser {
       ASSIGN_OR_RETURN(const uint32_t c, Character());
       model::tokenizer_internal::AppendUtf8(c, &bytes);
     }
-    builder_.Empty(builder_.Literal(from, bytes), to);
+    builder_.AddEmpty(builder_.AfterLiteral(from, bytes), to);
     return absl::OkStatus();
   }
 
@@ -254,7 +254,7 @@ class GbnfParser {
       ranges.push_back({low, high});
     }
     const CharSet set(std::move(ranges));
-    builder_.CodePoint(from, negated ? set.Complement() : set, to);
+    builder_.AddCodePoint(from, negated ? set.Complement() : set, to);
     return absl::OkStatus();
   }
 

@@ -44,23 +44,24 @@ class GrammarBuilder {
 
   StateId NewState();
   // Connect `from` to `to` by nothing, by one byte of low..high, or by a call of `rule`.
-  void Empty(StateId from, StateId to);
-  void Bytes(StateId from, uint8_t low, uint8_t high, StateId to);
-  void Call(StateId from, RuleId rule, StateId to);
+  void AddEmpty(StateId from, StateId to);
+  void AddBytes(StateId from, uint8_t low, uint8_t high, StateId to);
+  void AddCall(StateId from, RuleId rule, StateId to);
 
   // Connect `from` to a new state by all of `bytes`, or by a call of `rule`; return that state.
-  StateId Literal(StateId from, absl::string_view bytes);
-  StateId Called(StateId from, RuleId rule);
+  StateId AfterLiteral(StateId from, absl::string_view bytes);
+  StateId AfterCall(StateId from, RuleId rule);
   // Connects by one code point of `set`, in UTF-8.
-  void CodePoint(StateId from, const CharSet& set, StateId to);
+  void AddCodePoint(StateId from, const CharSet& set, StateId to);
   // Connects by one of the byte strings `words`. They share the states of common prefixes.
-  void Words(StateId from, std::vector<std::string> words, StateId to);
+  void AddWords(StateId from, std::vector<std::string> words, StateId to);
 
   // How a code point is written: as UTF-8, or as in a JSON string, with escapes where needed.
   enum class Spelling { kPlain, kJsonString };
-  void Spell(StateId from, const CharSet& set, Spelling spelling, StateId to);
+  // Connects by one code point of `set`.
+  void AddSet(StateId from, const CharSet& set, Spelling spelling, StateId to);
   // Connects by a text that `dfa` accepts.
-  void Automaton(StateId from, const CharDfa& dfa, Spelling spelling, StateId to);
+  void AddAutomaton(StateId from, const CharDfa& dfa, Spelling spelling, StateId to);
 
   // kInvalidArgument once a bound is exceeded; from then on the builder adds nothing.
   absl::Status status() const;

@@ -186,7 +186,7 @@ absl::StatusOr<ComputePlaces> PlaceComputeThreads(const Processors& processors,
   return places;
 }
 
-absl::Status StayOn(const std::vector<int32_t>& ids) {
+absl::Status PinCallingThread(const std::vector<int32_t>& ids) {
   cpu_set_t* set = CPU_ALLOC(kProcessorsMax);
   const size_t bytes = CPU_ALLOC_SIZE(kProcessorsMax);
   CPU_ZERO_S(bytes, set);

@@ -3,7 +3,8 @@
 // control groups grant; then it pins its compute threads.
 // Source: the kernel's affinity mask, /sys/devices/system, /proc/self/cgroup and /sys/fs/cgroup
 // (both versions).
-// Thread safety: pure functions of the system's files. StayOn acts on the calling thread alone.
+// Thread safety: pure functions of the system's files. PinCallingThread acts on the calling thread
+// alone.
 #pragma once
 
 #include <cstdint>
@@ -61,6 +62,6 @@ absl::StatusOr<ComputePlaces> PlaceComputeThreads(const Processors& processors,
 
 // Restricts the calling thread, and the threads that it starts later, to these processors.
 // Errors: kInvalidArgument when the kernel refuses.
-absl::Status StayOn(const std::vector<int32_t>& ids);
+absl::Status PinCallingThread(const std::vector<int32_t>& ids);
 
 }  // namespace tandem

@@ -43,7 +43,7 @@ absl::Status Flattener::Add(const Json& schema, int depth, std::vector<Flat>& al
     return absl::InvalidArgumentError(
         absl::StrCat("json_schema: combining it takes more than ", kWorkMax, " steps"));
   }
-  ASSIGN_OR_RETURN(const Flat own, Own(schema));
+  ASSIGN_OR_RETURN(const Flat own, ReadKeywords(schema));
   for (Flat& flat : alternatives) flat.Narrow(own);
   if (const auto reference = schema.find("$ref"); reference != schema.end()) {
     if (!reference->is_string()) return document_.Error(schema, "$ref", "expected a string");

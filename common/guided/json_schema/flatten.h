@@ -41,7 +41,7 @@ class Flattener {
   absl::StatusOr<bool> ObjectsDisjoint(const Flat& a, const Flat& b, int depth);
 
   // What the keywords of one schema itself demand (keywords.cc).
-  absl::StatusOr<Flat> Own(const Json& schema);
+  absl::StatusOr<Flat> ReadKeywords(const Json& schema);
   absl::Status ReadKeyword(const Json& schema, const std::string& key, const Json& value,
                            Flat& flat);
   absl::StatusOr<bool> ReadTypeOrValues(const Json& schema, const std::string& key,

@@ -49,7 +49,7 @@ class Generator {
   void AddJsonCharacter(StateId from, StateId to);
   void AddQuoted(StateId from, const std::string& text, StateId to);
   // Connects `from` to a new state by white space, after a bracket or comma or before a bracket.
-  StateId Spaced(StateId from) { return builder_.Called(from, WhiteSpace()); }
+  StateId AfterSpace(StateId from) { return builder_.AfterCall(from, WhiteSpace()); }
 
   // Objects (object_rules.cc).
   struct Member;

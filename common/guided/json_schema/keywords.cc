@@ -1,6 +1,6 @@
-// Implements Flattener::Own (common/guided/json_schema/flatten.h): reads the keywords of one
-// schema, and checks the form of each. It rejects, by name, a keyword that is neither listed here
-// nor an annotation.
+// Implements Flattener::ReadKeywords (common/guided/json_schema/flatten.h): reads the keywords of
+// one schema, and checks the form of each. It rejects, by name, a keyword that is neither listed
+// here nor an annotation.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -62,7 +62,7 @@ absl::StatusOr<int64_t> Count(const Document& document, const Json& schema, cons
 
 }  // namespace
 
-absl::StatusOr<Flat> Flattener::Own(const Json& schema) {
+absl::StatusOr<Flat> Flattener::ReadKeywords(const Json& schema) {
   Flat flat;
   for (const auto& [key, value] : schema.items()) {
     if (Contains(kAnnotations, key) || Contains(kElsewhere, key)) continue;

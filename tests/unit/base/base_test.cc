@@ -22,7 +22,7 @@ TEST(BoundedQueue, RefusesBeyondItsBoundAndCountsIt) {
   EXPECT_TRUE(queue.TryPush(4));
 }
 
-TEST(BoundedQueue, CloseDrainsWhatIsLeftAndWakesWaiters) {
+TEST(BoundedQueue, CloseDrainsTheQueueAndWakesWaiters) {
   BoundedQueue<int> queue(4);
   queue.TryPush(7);
   std::thread closer([&] { queue.Close(); });

@@ -21,7 +21,7 @@ TEST(KeyedTag, IsHmacSha256OfPurposeAndBytes) {
             "265094f2911ca60070dba3bf45b4f3d9cce6a2d7c824f73fd7e2a27b9fdb899e");
 }
 
-TEST(KeyedTag, DiffersByEverythingItIsMadeOf) {
+TEST(KeyedTag, DiffersBySecretPurposeAndBytes) {
   const std::string tag = KeyedTag("secret", "purpose", "bytes");
   ASSERT_EQ(tag.size(), kKeyedTagBytes);
   EXPECT_TRUE(IsKeyedTag(tag, "secret", "purpose", "bytes"));

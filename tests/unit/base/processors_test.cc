@@ -57,7 +57,7 @@ TEST_F(FakeMachine, CoresAndMemoryNodesAreRead) {
   EXPECT_THAT(IdsOf(OneOfEachCore(some)), ElementsAre(1, 7));
 }
 
-TEST_F(FakeMachine, WhatIsMissingIsAbsent) {
+TEST_F(FakeMachine, MissingFilesGiveDefaults) {
   const Processors bare = ReadProcessors(root_.path(), {3, 5});
   EXPECT_THAT(IdsOf(OneOfEachCore(bare)), ElementsAre(3, 5));
   EXPECT_EQ(bare.usable[1].memory_node, 0);
@@ -79,7 +79,7 @@ TEST_F(FakeMachine, TheLeastGrantOfAllGroupsCounts) {
   EXPECT_EQ(DefaultComputeThreads(ReadProcessors(root_.path(), eight)), 1);
 }
 
-TEST_F(FakeMachine, GroupsOfTheFirstVersionLimitToo) {
+TEST_F(FakeMachine, GroupsOfVersionOneLimitToo) {
   const std::vector<int32_t> four = {0, 1, 2, 3};
   Write("/proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/pods/two\n1:name=systemd:/y");
   Write("/sys/fs/cgroup/cpu/pods/two/cpu.cfs_period_us", "100000");
@@ -114,7 +114,7 @@ TEST_F(FakeMachine, EightCoresLeaveOneToOtherThreads) {
   EXPECT_EQ(PlaceComputeThreads(nine, "all", 9)->compute.size(), 9u) << "asked for";
 }
 
-TEST(ProcessorList, IsReadAndWritten) {
+TEST(ProcessorList, IsParsedAndPrinted) {
   EXPECT_THAT(*ParseProcessorList("8,0-3,2"), ElementsAre(0, 1, 2, 3, 8));
   EXPECT_EQ(FormatProcessorList({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
   EXPECT_EQ(FormatProcessorList({}), "");
@@ -125,22 +125,22 @@ TEST(ProcessorList, IsReadAndWritten) {
   }
 }
 
-TEST(StayOn, KeepsAThreadWhereItIsPut) {
+TEST(PinCallingThread, KeepsTheThreadOnItsProcessor) {
   const Processors mine = ReadProcessors();
   ASSERT_FALSE(mine.usable.empty());
   for (const Processor& processor : mine.usable) {
     int ran_on = -1;
     absl::Status status;
     std::thread([&] {
-      status = StayOn({processor.id});
+      status = PinCallingThread({processor.id});
       ran_on = sched_getcpu();
     }).join();
     EXPECT_OK(status);
     EXPECT_EQ(ran_on, processor.id);
   }
   std::thread([] {
-    EXPECT_THAT(StayOn({8191}), StatusIs(absl::StatusCode::kInvalidArgument,
-                                         HasSubstr("cannot stay on processors 8191")));
+    EXPECT_THAT(PinCallingThread({8191}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                   HasSubstr("cannot stay on processors 8191")));
   }).join();
 }
 

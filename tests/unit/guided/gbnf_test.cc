@@ -179,7 +179,7 @@ TEST(Gbnf, NamesEveryMistake) {
   };
   for (const auto& [text, what] : cases) {
     const auto acceptor = Acceptor::Create(kGrammar, text);
-    if (*what == '\0') continue;  // only has to end
+    if (*what == '\0') continue;  // must only terminate
     ASSERT_FALSE(acceptor.ok()) << text;
     EXPECT_THAT(acceptor.status().message(), HasSubstr(what)) << text;
   }
@@ -189,12 +189,12 @@ TEST(Gbnf, DeepRecursionEndsInsteadOfGrowing) {
   ASSERT_OK_AND_ASSIGN(const Acceptor nested,
                        Acceptor::Create(kGrammar, "root ::= \"(\" root \")\" | \"x\""));
   EXPECT_TRUE(nested.Accepts(std::string(200, '(') + "x" + std::string(200, ')')));
-  // Beyond the nesting that is allowed no more brackets open, and all that did can close.
+  // At the nesting limit no further bracket may open, and all open ones can close.
   std::string open;
   while (nested.Begins(open + "(") && open.size() < 10000) open += "(";
   EXPECT_LE(open.size(), static_cast<size_t>(kNestingMax));
   EXPECT_TRUE(nested.Accepts(open + "x" + std::string(open.size(), ')')));
-  // Tail calls nest nowhere.
+  // Tail calls do not nest.
   ASSERT_OK_AND_ASSIGN(const Acceptor list,
                        Acceptor::Create(kGrammar, "root ::= \"a\" | \"a,\" root"));
   std::string items = "a";
@@ -203,8 +203,8 @@ TEST(Gbnf, DeepRecursionEndsInsteadOfGrowing) {
   EXPECT_LT(list.graph().size(), 20u);
 }
 
-// What matches the empty text alone costs nothing, however often it stands; what begins in more
-// ways than are followed is refused when it is compiled, not when it is used.
+// Repetitions of the empty text cost nothing. A grammar that begins in more ways than kThreadsMax
+// is rejected when it is compiled, not when it is used.
 TEST(Gbnf, EmptyRepetitionsCollapseAndAmbiguousStartsAreRefused) {
   for (const char* grammar :
        {"root ::= \"\"{10000} \"ab\"", "e ::= \"\" | \"\" \"\"\nroot ::= e{5000} \"ab\" e{5000}",

@@ -19,7 +19,7 @@ namespace tandem::guided {
 namespace {
 
 using nlohmann::ordered_json;
-constexpr size_t kSpellingsMax = 5040;  // orders of members tried
+constexpr size_t kSpellingsMax = 5040;  // orders of members to try
 
 std::string NumberText(const ordered_json& number) {
   const double value = number.get<double>();
@@ -100,7 +100,7 @@ bool NamesKeyword(const std::string& message, const ordered_json& schema) {
   return false;
 }
 
-TEST(JsonSchemaSuite, AcceptsTheValidRefusesTheInvalidNamesWhatIsUnsupported) {
+TEST(JsonSchemaSuite, AcceptsExactlyValidInstancesAndNamesUnsupportedKeywords) {
   std::ifstream in(testing::GoldenPath("guided/json_schema_suite.jsonl"));
   ASSERT_TRUE(in.good());
   int compiled = 0, refused = 0, cases = 0;

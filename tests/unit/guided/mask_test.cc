@@ -175,7 +175,7 @@ class Walk {
   }
 
  private:
-  // The allowed tokens, which must be those that the reference finds feasible.
+  // Returns the allowed tokens, after a check that they are those that the reference allows.
   std::vector<TokenId> Compare(absl::Span<const uint32_t> allowed, const Stacks& stacks) {
     std::map<std::string, Stacks> known = {{"", stacks}};
     std::vector<TokenId> tokens;

@@ -89,7 +89,7 @@ class RandomRegex {
   std::mt19937_64 random_;
 };
 
-TEST(Regex, AcceptsWhatPcreMatchesFromEndToEnd) {
+TEST(Regex, AcceptsWhatPcreMatchesFromStartToEnd) {
   const uint64_t seed = std::random_device()();
   std::cout << "seed " << seed << "\n";
   RandomRegex random(seed);

@@ -59,7 +59,7 @@ BlockFormat FormatIn(absl::string_view order) {
   return {"bf16", kHeads, kHeadDim, kTokens, 4, std::string(order)};
 }
 
-TEST(BlockFormat, EveryOrderBecomesEveryOther) {
+TEST(BlockFormat, ReordersBetweenAllPairsOfOrders) {
   for (absl::string_view from : {kRowsOrder, kTilesOrder, kPairsOrder}) {
     for (absl::string_view to : {kRowsOrder, kTilesOrder, kPairsOrder}) {
       const BlockFormat format = FormatIn(to);
@@ -86,7 +86,7 @@ TEST(BlockFormat, RefusesWhatItCannotReorder) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("tiles")));
 }
 
-TEST(BlockFormat, ContentsNameWhatMustBeEqual) {
+TEST(BlockFormat, ContentsNameAllThatMustBeEqual) {
   const std::string contents = FormatIn(kRowsOrder).Contents();
   EXPECT_EQ(contents, "bf16 2x32 4 layers 48 tokens");
   EXPECT_EQ(FormatIn(kPairsOrder).Contents(), contents);

@@ -24,7 +24,7 @@ TEST(BlockHash, ChainsOverFullBlocksOnly) {
 }
 
 // Nodes and routers of different builds compute the same hashes, for every block size.
-TEST(BlockHash, IsWhatItAlwaysWas) {
+TEST(BlockHash, MatchesRecordedValues) {
   const struct {
     size_t tokens;
     BlockHash hash;
@@ -46,7 +46,7 @@ TEST(BlockHash, IsWhatItAlwaysWas) {
   }
 }
 
-TEST(BlockHash, EveryTokenAndThePlaceOfEachMatters) {
+TEST(BlockHash, DependsOnEveryTokenAndItsPosition) {
   const BlockHash salt = SaltHash("m", "n", "");
   std::vector<TokenId> tokens(32, 5);
   absl::flat_hash_set<BlockHash> seen = {HashBlocks(salt, tokens, 16)[1]};
@@ -59,7 +59,7 @@ TEST(BlockHash, EveryTokenAndThePlaceOfEachMatters) {
   EXPECT_NE(HashBlocks(salt, tokens, 16)[0], HashBlocks(salt, tokens, 16)[1]);
 }
 
-TEST(BlockHash, SaltPartsAreKeptApart) {
+TEST(BlockHash, SaltPartsDoNotRunTogether) {
   absl::flat_hash_set<BlockHash> seen = {SaltHash("ab", "c", ""), SaltHash("a", "bc", ""),
                                          SaltHash("abc", "", ""), SaltHash("a", "b", "c"),
                                          SaltHash("", "", "abc")};

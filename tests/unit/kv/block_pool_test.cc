@@ -46,7 +46,7 @@ TEST(BlockPool, SealedBlocksStayFindableUntilEvictedOldestFirst) {
   EXPECT_EQ(pool.counts().used, 3);
 }
 
-TEST(BlockPool, AnEqualHashIsKeptOnceAndTheSecondBlockStaysPrivate) {
+TEST(BlockPool, TheSecondBlockOfAnEqualHashStaysUnsealed) {
   BlockPool pool(2);
   ASSERT_OK_AND_ASSIGN(const std::vector<BlockId> blocks, pool.Allocate(2));
   pool.Seal(blocks[0], Hash(9));

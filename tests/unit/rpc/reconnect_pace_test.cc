@@ -39,12 +39,12 @@ void ExpectOftenThenSeldom(const std::vector<absl::Duration>& tries) {
   EXPECT_GE(seldom, 15);
 }
 
-TEST(ReconnectPace, IsQuickWhileARouterIsLikelyToComeBack) {
+TEST(ReconnectPace, TriesOftenWhileTheRouterIsLikelyToReturn) {
   ReconnectPace pace;
   ExpectOftenThenSeldom(Tries(pace, absl::FromUnixSeconds(1000), absl::Minutes(1)));
 }
 
-TEST(ReconnectPace, BeginsAnewWhenTheRouterWasThere) {
+TEST(ReconnectPace, StartsAgainAfterAMessage) {
   ReconnectPace pace;
   Tries(pace, absl::FromUnixSeconds(1000), absl::Minutes(1));
   pace.OnMessage();
