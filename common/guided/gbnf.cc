@@ -190,7 +190,8 @@ class GbnfParser {
       if (min > kGbnfRepeatMax || max > kGbnfRepeatMax) {
         return Error(absl::StrCat("a repetition of more than ", kGbnfRepeatMax));
       }
-      if (max != kUnbounded && max < min) return Error("{n,m}: the most is less than the least");
+      if (max != kUnbounded && max < min)
+        return Error("{n,m}: the maximum is less than the minimum");
     } else {
       return false;
     }

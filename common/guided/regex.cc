@@ -144,7 +144,7 @@ class Parser {
       return Error(absl::StrCat("a repetition of more than ", kRepeatMax));
     }
     if (last != kUnbounded && last < first) {
-      return Error(absl::StrCat("{", first, ",", last, "}: the most is less than the least"));
+      return Error(absl::StrCat("{", first, ",", last, "}: the maximum is less than the minimum"));
     }
     min = static_cast<int32_t>(first);
     max = static_cast<int32_t>(last);

@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<BlockId>> BlockPool::Allocate(int64_t count) {
   const int64_t available = static_cast<int64_t>(free_.size() + lru_.size());
   if (count > available) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("KV pool: ", count, " blocks asked for, ", available, " of ", blocks_.size(),
+        absl::StrCat("KV pool: ", count, " blocks requested, ", available, " of ", blocks_.size(),
                      " available (", used_, " used, ", quarantined_, " quarantined)"));
   }
   std::vector<BlockId> allocated;

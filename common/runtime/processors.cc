@@ -195,8 +195,9 @@ absl::Status PinCallingThread(const std::vector<int32_t>& ids) {
   const int error = errno;
   CPU_FREE(set);
   if (rc == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "cannot stay on processors ", FormatProcessorList(ids), ": ", std::strerror(error)));
+  return absl::InvalidArgumentError(absl::StrCat("cannot pin the thread to processors ",
+                                                 FormatProcessorList(ids), ": ",
+                                                 std::strerror(error)));
 }
 
 }  // namespace tandem

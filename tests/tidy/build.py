@@ -1,4 +1,4 @@
-"""Rules format and not-built: what clang-format and the build say of the sources."""
+"""Rules format and not-built: clang-format leaves every source as it is, and some target compiles it."""
 import concurrent.futures
 import json
 import os

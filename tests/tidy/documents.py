@@ -8,7 +8,7 @@ from tree import Finding
 
 COLUMNS = 100
 SIZES = {"docs/PERFORMANCE.md": 150}
-# What speaks of its own day and stays as it was written.
+# Records of their day, which stay as they were written.
 RECORDS = ("docs/measurements/",)
 LINK_TARGET = re.compile(r"(?<=\])\([^()\s]*\)|\bhttps?://\S+")
 

@@ -9,8 +9,8 @@ NAMESPACE_HEAD = re.compile(r"\bnamespace\b\s*([\w:]*)\s*$")
 
 
 def types_defined(code):
-    """The types that `code` defines in named namespaces, as (qualified name, line). A namespace whose
-    name a macro gives is another one in each build of the file, and left out."""
+    """(qualified name, line) of each type that `code` defines in named namespaces. Namespaces named by a macro are
+    left out, because each build of the file gives them another name."""
     code = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda match: "\n" * match.group().count("\n"), code, flags=re.M)
     within, head = [], 0  # names of namespaces, None for other braces
     for brace in re.finditer(r"[{};]", code):
@@ -26,7 +26,7 @@ def types_defined(code):
 
 
 def check_one_name(codes):
-    """Two types of one name in one namespace are one to the linker, which keeps either's functions."""
+    """No two files define a type of one name in one namespace: the linker would keep the functions of either."""
     first = {}
     for path, code in codes.items():
         for name, line in types_defined(code):
@@ -36,7 +36,7 @@ def check_one_name(codes):
 
 GLOSSARY = "docs/GLOSSARY.md"
 RETIRED_HEADING = "## Retired words"
-# Places that explain the old words, or are records of their day.
+# Places that explain the old words, or records that keep the words of their day.
 MAY_SAY_RETIRED = (GLOSSARY, "docs/adr/", "docs/measurements/", "tests/tidy/", "tests/fuzz/corpus/", "tests/golden/")
 # Comments that name no actor.
 NO_ACTOR = re.compile(r"\b(?:[Ww]hoever|[Nn]obody|[Ww]ho has the)\b")

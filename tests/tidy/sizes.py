@@ -17,7 +17,7 @@ NOT_FUNCTIONS = re.compile(r"\b(?:namespace|class|struct|union|enum|extern)\b(?!
 
 
 def check_functions(path, code):
-    """Bodies by brace matching: a brace at namespace or class level that follows a parameter list."""
+    """Finds bodies by matching braces: a body begins with a brace, at namespace or class level, after a parameter list."""
     # Preprocessor lines may hold unbalanced braces.
     code = re.sub(r"(?m)^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", lambda m: re.sub(r"[^\n]", " ", m.group(0)), code)
     stack = []  # (is a scope that may hold functions, line)

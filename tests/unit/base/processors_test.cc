@@ -139,8 +139,9 @@ TEST(PinCallingThread, KeepsTheThreadOnItsProcessor) {
     EXPECT_EQ(ran_on, processor.id);
   }
   std::thread([] {
-    EXPECT_THAT(PinCallingThread({8191}), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                   HasSubstr("cannot stay on processors 8191")));
+    EXPECT_THAT(PinCallingThread({8191}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("cannot pin the thread to processors 8191")));
   }).join();
 }
 

@@ -166,7 +166,7 @@ TEST(Gbnf, NamesEveryMistake) {
       {"root ::= \"a", "no closing quote"},
       {"root ::= [a", "no ]"},
       {"root ::= (\"a\"", "no )"},
-      {"root ::= \"a\"{3,1}", "the most is less"},
+      {"root ::= \"a\"{3,1}", "the maximum is less"},
       {"root ::= \"a\"{99999}", "more than 10000"},
       {"root ::= \"a\"**", "repetition of a repetition"},
       {"root ::= \"\\q\"", "escape \\q"},

@@ -135,7 +135,7 @@ TEST(Regex, RefusesByName) {
       {"\\bword", "word boundary \\b"},
       {"(?R)", "group (?R"},
       {"\\p{Greek}", "\\p{Greek}"},
-      {"a{5,2}", "the most is less"},
+      {"a{5,2}", "the maximum is less"},
       {"a{200000}", "more than 100000"},
       {"[z-a]", "from one character"},
       {"(a", "no )"},

@@ -27,7 +27,7 @@ TEST(BlockPool, AllocatesAllOrNothing) {
   ASSERT_OK_AND_ASSIGN(const std::vector<BlockId> three, pool.Allocate(3));
   EXPECT_EQ(std::set<BlockId>(three.begin(), three.end()).size(), 3u);
   EXPECT_THAT(pool.Allocate(2), testing::StatusIs(absl::StatusCode::kResourceExhausted,
-                                                  HasSubstr("2 blocks asked for, 1 of 4")));
+                                                  HasSubstr("2 blocks requested, 1 of 4")));
   EXPECT_EQ(pool.counts().free, 1);
   EXPECT_OK(pool.Allocate(1));
 }
