@@ -23,7 +23,8 @@ constexpr int kPingEveryMs = 2000;
 constexpr int kPingTimeoutMs = 3000;
 // The client ends the stream of a router that leaves this many messages unread.
 constexpr size_t kOutboxMax = 65536;
-// The client tries an unreachable router several times a second, but logs it only this often.
+// The client tries an unreachable router every two seconds or more often, but logs it only this
+// often.
 constexpr absl::Duration kUnreachableLoggedEvery = absl::Minutes(1);
 // How long a client that shuts down waits for the router to read its last messages, which are few.
 constexpr absl::Duration kGoodbyeMax = absl::Milliseconds(500);

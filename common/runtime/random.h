@@ -1,6 +1,6 @@
 // The seam for randomness that is not part of an answer: ids, jitter, incarnations. (The sampling
 // kernels draw tokens with their own counter-based generator, never from here.)
-// Thread safety: each constructor function says what its implementation allows.
+// Thread safety: the comments on NewSystemRandom and NewSeededRandom state it.
 #pragma once
 
 #include <cstdint>

@@ -4,9 +4,8 @@ thread-contract: a header of a production folder says in its opening comment wha
 "Thread safety: ..." (or "Threads: ...", "Thread: ..."). A header of plain values or pure functions says just that.
 
 no-header: a production source has a header of its name, or its opening comment begins "Implements ... (path/x.h)",
-which tells a reader the header whose declarations it defines.
+which tells a reader the header whose declarations it defines. A main function needs no header.
 """
-import pathlib
 import re
 
 from tree import HEADERS, Finding, is_production, opening_comment
@@ -21,7 +20,7 @@ def check_thread_contract(path, text):
 
 
 def check_has_header(root, path, text):
-    if not is_production(path) or path.endswith(HEADERS) or pathlib.PurePosixPath(path).name == "main.cc":
+    if not is_production(path) or path.endswith(HEADERS) or path.endswith(("/main.cc", "_main.cc")):
         return
     if any((root / path).with_suffix(suffix).exists() for suffix in HEADERS):
         return

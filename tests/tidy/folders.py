@@ -22,11 +22,11 @@ MAY_INCLUDE = {
     "common/config": BASE,
     "common/model": BASE,
     "common/kv": BASE,
-    "common/request": [*BASE, "common/kv"],
+    "common/request": BASE,
     "common/guided": [*BASE, "common/model", "common/request"],
     "common/engine": [*BASE, "common/request", "common/kv", "common/model", "kernels/api"],
     "common/rpc": [*BASE, "common/request", "proto"],
-    "common/transfer": [*BASE, "common/rpc", "common/kv", "kernels/api", "proto"],
+    "common/transfer": [*BASE, "common/kv", "kernels/api", "proto"],
     "common/node": [*COMMON, "kernels/api", "proto"],
     "prefill_node": [*COMMON, "proto"],
     "decode_node": [*COMMON, "proto"],
@@ -39,8 +39,9 @@ MAY_INCLUDE = {
 # A unit's rooms, bottom row first; "." is the unit's own folder. A room may include only rooms of rows that come
 # before its own: two rooms of one row do not know each other. A unit without an entry has one folder, or any order.
 ROOMS = {
-    "kernels": ["api", "ref cpu", "cuda/device", "cuda cuda/nccl", "cuda/emulator cuda/absent", "dispatch"],
-    "common/model": [".", "tokenizer chat_template"],
+    "kernels": ["api", "ref cpu", "cuda", "cuda/gpu cuda/emulator", "cuda/simt cuda/nccl", "cuda/ops", "cuda/backend",
+                "cuda/backend/absent", "dispatch"],
+    "common/model": ["architecture", "architecture/families", ".", "tokenizer chat_template"],
     "common/guided": [".", "json_schema"],
     "common/engine": [".", "cpu device hash"],
     "prefill_node": [".", "ops"],

@@ -170,7 +170,7 @@ class TidyTest(unittest.TestCase):
     def test_sources_have_headers(self):
         self.plant("common/kv/a.h", CLEAN)
         self.plant("kernels/cuda/b.cuh", CLEAN)
-        for path, text in [("common/kv/a.cc", ""), ("kernels/cuda/b.cu", ""), ("router/main.cc", ""),
+        for path, text in [("common/kv/a.cc", ""), ("kernels/cuda/b.cu", ""), ("router/main.cc", ""), ("cli/tandem_main.cc", ""),
                            ("tests/unit/kv/c_test.cc", ""),
                            ("common/kv/c.cc", "// Implements eviction of BlockPool\n// (common/kv/a.h). More.\n")]:
             self.assertEqual(self.found(path, text, "no-header"), [], path)
