@@ -1,6 +1,9 @@
-// A bounded multi-producer, multi-consumer queue: how threads of a process talk.
-// Thread safety: all methods may be called from any thread.
-// Invariants: size() <= capacity; after Close() nothing is accepted and Pop drains what is left.
+// A bounded queue between threads of one process: any thread adds items, any thread takes them.
+//
+// Thread safety: any thread may call any method.
+// Invariants: size() <= capacity(). After Close() the queue accepts nothing more, and Pop returns
+// the items that are left.
+// Owner: the object that owns the consuming thread.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +24,7 @@ class BoundedQueue {
   // REQUIRES: capacity > 0.
   explicit BoundedQueue(size_t capacity) : capacity_(capacity) {}
 
-  // Adds `item` unless the queue is full or closed; says whether it did. Never blocks.
+  // Adds `item`; false when the queue is full or closed. Never blocks.
   bool TryPush(T item) {
     absl::MutexLock lock(&mutex_);
     if (closed_ || items_.size() >= capacity_) {
@@ -61,6 +64,7 @@ class BoundedQueue {
     return all;
   }
 
+  // Wakes every waiting thread: Push returns false, Pop returns what is left.
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
@@ -75,7 +79,7 @@ class BoundedQueue {
     return items_.size();
   }
   size_t capacity() const { return capacity_; }
-  // How often TryPush met a full queue: the metric of this bound.
+  // How many items TryPush refused because the queue was full: the metric of this bound.
   uint64_t refused_count() const {
     absl::MutexLock lock(&mutex_);
     return refused_count_;

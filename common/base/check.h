@@ -1,6 +1,7 @@
-// TANDEM_CHECK: an invariant of the program, checked in release builds too. A broken invariant ends
-// the process with a message; the router recovers the requests it held. Environment failures are a
-// Status.
+// TANDEM_CHECK: an assertion that release builds keep. A failed check means that the program has a
+// bug: it prints the condition and aborts the process, and the router moves the process's requests
+// to other nodes. A failure of the environment (a file, a peer, memory) is a Status, not a check.
+// Thread safety: any thread.
 #pragma once
 
 #include <cstdio>

@@ -1,5 +1,6 @@
-// Strong types for identity. Two ids of different kinds never mix; an index, a count or a byte size
-// is a plain integer named as such.
+// Strong types for identity: a BlockId cannot be passed where a LeaseId is expected. An index, a
+// count or a size in bytes is a plain integer whose name says which of them it is.
+// Thread safety: plain values.
 #pragma once
 
 #include <cstdint>
@@ -40,15 +41,15 @@ using TokenId = int32_t;
 
 // A block's place in one instance's pool: [0, num_blocks).
 using BlockId = StrongId<struct BlockIdTag, int32_t>;
-// A client's request, unique for its lifetime; chosen by the client or the router.
+// A client's request, unique while the request runs. The client chooses it, or the router does.
 using RequestId = StrongId<struct RequestIdTag, std::string>;
-// A node's stable name, chosen by the operator.
+// A node's name. The operator chooses it, and it stays the same when the node restarts.
 using NodeId = StrongId<struct NodeIdTag, std::string>;
-// Space that one receiver set aside for one sequence. Unique within (node, incarnation).
+// The blocks that one receiver reserved for one sequence. Unique within (node, incarnation).
 using LeaseId = StrongId<struct LeaseIdTag, uint64_t>;
-// An attempt to fill a lease. A newer attempt has a higher epoch; older ones are refused.
+// One attempt to fill a lease. A newer attempt has a higher epoch; the receiver refuses older ones.
 using Epoch = StrongId<struct EpochTag, uint32_t>;
-// One start of one process; a restart draws another.
+// One run of one process. A process draws a new incarnation at random each time it starts.
 using Incarnation = StrongId<struct IncarnationTag, uint64_t>;
 
 }  // namespace tandem

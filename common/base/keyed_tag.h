@@ -1,5 +1,6 @@
-// Tags that only those who hold a secret can make: HMAC-SHA256 (RFC 2104) over a purpose and bytes.
-// A tag made for one purpose is none for another. Under an empty secret anybody can make them.
+// Message authentication: a tag proves that its maker holds a secret. A tag is HMAC-SHA256 (RFC
+// 2104) over a purpose and bytes. Tags are domain-separated by purpose: a tag made for one purpose
+// fails the check for another. With an empty secret anyone can make tags.
 // Thread safety: pure functions.
 #pragma once
 
@@ -11,9 +12,9 @@ namespace tandem {
 
 inline constexpr size_t kKeyedTagBytes = 32;
 
-// `purpose`: of our own choosing, without a zero byte.
+// Returns the tag, kKeyedTagBytes long. `purpose`: a constant of the caller, without a zero byte.
 std::string KeyedTag(absl::string_view secret, absl::string_view purpose, absl::string_view bytes);
-// Whether `tag` is that tag; takes the same time wherever they differ.
+// Whether `tag` equals that tag. Takes constant time, so that timing does not reveal a prefix.
 bool IsKeyedTag(absl::string_view tag, absl::string_view secret, absl::string_view purpose,
                 absl::string_view bytes);
 

@@ -1,28 +1,28 @@
-// Tests of the tests: protections that a test build can take out, to see that the simulator
-// notices. TANDEM_MUTATED(name) is the constant false in every other build, so that nothing of it
-// is left. A test that wants it compiles the state machines a second time with TANDEM_MUTATIONS
-// defined and sets ActiveMutation().
+// Mutation tests: a test build removes one protection from the state machines, and the simulator
+// must then report a violation. In every other build TANDEM_MUTATED(name) is the constant false, so
+// the compiler removes the branch. A mutation test compiles the state machines a second time with
+// TANDEM_MUTATIONS defined and sets ActiveMutation().
 //   if (!TANDEM_MUTATED(kEpochCheckDropped) && frame.epoch() != lease.epoch.value()) ...
-// Thread safety: set before threads start.
+// Thread safety: set ActiveMutation() before threads start; any thread may read it.
 #pragma once
 
 namespace tandem {
 
 enum class Mutation {
   kNone,
-  kEpochCheckDropped,    // a receiver lets stale senders write
-  kReleaseLost,          // a drained lease's blocks stay in quarantine
-  kDoubleDelivery,       // a token that comes twice is given to the client twice
-  kSaltIgnored,          // tenants share prefixes
-  kQuarantineSkipped,    // a closed lease's blocks are reused at once
-  kAbortIgnored,         // a node does not end a leg whose client left
-  kChecksumIgnored,      // damaged payloads are taken
-  kExportUnpinnedEarly,  // blocks are reused while they are sent
-  kRouterLossIgnored,    // a lost router's legs go on holding blocks
-  kForgetSkipped,        // a block known to be wrong stays a cached prefix
-  kAdoptedUnseen,        // a peer's prefix block is found before it has arrived
-  kMovedTokenRepeated,   // a moved sequence goes on with the token it ended with
-  kVerifiedOvercounted,  // a next sender is told that blocks are there which are not
+  kEpochCheckDropped,    // a receiver lets senders of old epochs write
+  kReleaseLost,          // a drained lease's blocks stay quarantined forever
+  kDoubleDelivery,       // the router delivers a repeated token to the client twice
+  kSaltIgnored,          // requests with different cache salts share prefix blocks
+  kQuarantineSkipped,    // the pool reuses a closed lease's blocks at once
+  kAbortIgnored,         // a node keeps running a leg whose client left
+  kChecksumIgnored,      // a receiver accepts damaged payloads
+  kExportUnpinnedEarly,  // the pool reuses blocks while a sender still reads them
+  kRouterLossIgnored,    // the legs of a lost router keep their blocks
+  kForgetSkipped,        // a block whose contents are wrong stays in the prefix cache
+  kAdoptedUnseen,        // a migrated prefix block can be matched before it has arrived
+  kMovedTokenRepeated,   // a migrated sequence emits its last token again
+  kVerifiedOvercounted,  // a receiver tells the next sender of blocks that it does not hold
 };
 
 #ifdef TANDEM_MUTATIONS

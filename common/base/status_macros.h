@@ -1,4 +1,5 @@
 // RETURN_IF_ERROR and ASSIGN_OR_RETURN: the only control-flow macros of the code base.
+// Thread safety: macros without state.
 #pragma once
 
 #include <utility>

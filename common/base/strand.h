@@ -1,26 +1,27 @@
 // A strand: a bounded queue whose items one thread at a time processes, in order. The thread that
 // pushes an item processes it itself when no other thread is processing; otherwise it leaves the
-// item to the thread that is. An event on an idle machine is therefore processed where it arrives,
-// without waking another thread; under load one thread processes while the others queue. (The
-// literature calls this flat combining: the processing thread is the combiner.)
+// item to the thread that is. On an idle machine the thread that receives an event therefore also
+// processes it, without waking another thread. Under load one thread processes while the others
+// queue. (The literature calls this flat combining: the processing thread is the *combiner*.)
 //
-// Items have two priority classes. A low-priority item waits until no high-priority item does, and
-// then at most kLowItemsMax of them are processed at a time: new work waits, work that was begun
-// goes on.
+// Items have two priority classes. A low-priority item waits while any high-priority item waits,
+// and one call of `process` gets at most kLowItemsMax low-priority items. This favours work that
+// has begun over new work.
 //
-//   idle ─push─▶ the pushing thread combines ─queue empty─▶ idle
-//                  └─ kPushedItemsMax processed, more wait ─▶ the owner combines ─queue empty─▶
-//                  idle
+//   idle ──push──▶ the pushing thread combines ──queue empty──▶ idle
+//                    └─ kPushedItemsMax processed, more wait ─▶ the owner combines ──▶ idle
 //
-// A pushing thread has other work, so it processes at most kPushedItemsMax items. The owner is a
-// thread of the queue's user: it takes over from pushing threads, and it runs `process` once an
-// interval even when no item comes (for deadlines).
+// A pushing thread has other work, so it processes at most kPushedItemsMax items. The *owner* is a
+// thread of the strand's user. It takes over from pushing threads, and it calls `process` once an
+// interval even when no item waits, so that `process` can handle deadlines.
 //
 // Thread safety: any thread may call any method; one thread calls RunOwner. One thread at a time
 // calls `process`, with no lock held, and each call sees what earlier calls wrote.
-// Invariants: items of one class are processed in the order of their pushes; while an item waits, a
-// thread combines or the owner has been told to; after Close() no item is accepted, and RunOwner
-// returns when all are processed. Items that `process` pushes are processed after its call returns.
+// Invariants: items of one class are processed in the order of their pushes. While an item waits,
+// a thread combines or the owner has been signalled. After Close() the strand accepts no item, and
+// RunOwner returns when all are processed. Items that `process` pushes are processed after its call
+// returns.
+// Owner: the object whose state `process` changes; it joins the owner thread before its destruction.
 #pragma once
 
 #include <algorithm>
@@ -41,13 +42,14 @@ namespace tandem {
 template <typename Item>
 class Strand {
  public:
-  // Processes `items`, the oldest first; none when the owner's interval is over. Must not block.
+  // Processes `items`, the oldest first. `items` is empty when the owner calls because its interval
+  // is over. Must not block.
   using Process = absl::AnyInvocable<void(std::vector<Item>& items)>;
 
-  // What a pushing thread processes before the owner takes over: enough for events that coincide,
-  // too little to keep an I/O thread from its connections.
+  // Items that a pushing thread processes before the owner takes over: enough for events that
+  // arrive together, too few to keep an I/O thread from its connections.
   static constexpr size_t kPushedItemsMax = 8;
-  // Low-priority items in one call of `process`: as many as high-priority ones may wait for.
+  // Low-priority items in one call of `process`. A high-priority item waits for at most this many.
   static constexpr size_t kLowItemsMax = 32;
 
   // REQUIRES: capacity > 0. `process` may be called from the first push on.
@@ -77,8 +79,8 @@ class Strand {
     return true;
   }
 
-  // Takes over from pushing threads, and processes at least about every `interval`, until the queue
-  // is closed and empty.
+  // Runs the owner: takes over from pushing threads, and calls `process` about once an `interval`
+  // or more often. Returns when the strand is closed and empty.
   void RunOwner(absl::Duration interval) {
     absl::MutexLock lock(&mutex_);
     while (true) {
@@ -97,6 +99,7 @@ class Strand {
     }
   }
 
+  // Refuses further items, and wakes the owner and the threads that wait in Push.
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
@@ -108,7 +111,8 @@ class Strand {
     absl::MutexLock lock(&mutex_);
     return Waiting();
   }
-  // How often TryPush and TryPushLow met a full queue: the metric of this bound.
+  // How many items TryPush and TryPushLow refused because the queue was full: the metric of this
+  // bound.
   uint64_t refused_count() const {
     absl::MutexLock lock(&mutex_);
     return refused_count_;
@@ -133,7 +137,7 @@ class Strand {
 
   size_t Waiting() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return high_.size() + low_.size(); }
 
-  // True: the strand was idle, and the caller is its combiner now.
+  // Queues `item`. True: the strand was idle, and the calling thread is now its combiner.
   bool Add(Priority priority, Item item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     (priority == Priority::kHigh ? high_ : low_).push_back(std::move(item));
     if (busy_) return false;

@@ -1,4 +1,5 @@
-// The version every binary reports.
+// The release that this tree becomes.
+// Thread safety: constants.
 #pragma once
 
 #include "absl/strings/string_view.h"

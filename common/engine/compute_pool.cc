@@ -61,7 +61,7 @@ ComputePool::~ComputePool() {
 }
 
 void KeepThisThreadOn(int32_t processor) {
-  const absl::Status status = StayOn({processor});
+  const absl::Status status = PinCallingThread({processor});
   if (status.ok()) return;
   Log(LogLevel::kWarning, "a compute thread runs anywhere", {{"why", status.ToString()}});
 }

@@ -16,7 +16,8 @@ absl::Status TooLarge(size_t states) {
   return absl::InvalidArgumentError(absl::StrCat("regex: needs more than ", states, " states"));
 }
 
-// An automaton with empty moves; some of them only pass at the start or at the end of the text.
+// A nondeterministic automaton with empty moves. Some empty moves are allowed only at the start or
+// at the end of the text.
 class CharNfa {
  public:
   enum class When : uint8_t { kAlways, kAtBegin, kAtEnd };
@@ -37,7 +38,7 @@ class CharNfa {
   void AddMove(int32_t from, int32_t to, When when = When::kAlways) {
     states_[from].moves.push_back({to, when});
   }
-  // Consumes one code point of `set`; returns where that leads.
+  // Adds an edge that consumes one code point of `set`; returns its target.
   int32_t AddSet(int32_t from, const CharSet& set) {
     const int32_t at = NewState(), next = NewState();
     AddMove(from, at);
@@ -84,7 +85,7 @@ class CharNfa {
     return from;
   }
 
-  // Every state that `from` leads to without consuming, sorted.
+  // All states that `from` reaches without consuming a code point, sorted.
   std::vector<int32_t> Closure(std::vector<int32_t> from, bool at_begin, bool at_end) const {
     std::vector<int32_t> todo = from;
     std::vector<bool>& seen = seen_;
@@ -140,11 +141,11 @@ class CharNfa {
 
   std::vector<State> states_;
   std::vector<CharSet> sets_;
-  size_t added_ = 0;  // nodes, also those without states of their own
+  size_t added_ = 0;  // nodes of the expression, including those without states of their own
   mutable std::vector<bool> seen_;
 };
 
-// Intervals of code points that none of `sets` tells apart, grouped by the sets they belong to.
+// Partitions the code points into letters: code points that belong to the same of the `sets`.
 struct Alphabet {
   std::vector<CharSet> letters;                  // disjoint
   std::vector<std::vector<int32_t>> letters_of;  // by set
@@ -218,7 +219,7 @@ class Determinizer {
   }
 
  private:
-  // Patterns repeat few different sets: the alphabet is made of those.
+  // Patterns repeat a few sets, so the alphabet is built from the distinct ones.
   std::vector<CharSet> Distinct(const std::vector<CharSet>& sets) {
     std::vector<CharSet> kept;
     absl::flat_hash_map<std::string, int32_t> index;

@@ -1,6 +1,6 @@
-// Deterministic finite automata over code points: what patterns, key sets and number ranges are
-// computed with (union is the regex's, intersection and complement are here).
-// Thread safety: values and pure functions.
+// Deterministic finite automata over code points. JSON Schema's patterns, key sets and number
+// ranges are computed with them: the regular expressions give unions, this header gives
+// intersections and complements. Thread safety: plain values and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace tandem::guided {
 
-// Bound on an automaton's states, and on a nondeterministic one's on the way to it.
+// Bounds on the states of an automaton, and of the nondeterministic one that it is made from.
 inline constexpr size_t kDfaStatesMax = 30000;
 inline constexpr size_t kNfaStatesMax = 200000;
 
@@ -28,25 +28,28 @@ struct CharDfa {
   };
   struct State {
     bool accept = false;
-    std::vector<Edge> edges;  // disjoint sets; what is in none leads nowhere
+    std::vector<Edge> edges;  // disjoint sets; a code point in none of them leads to kDead
   };
-  std::vector<State> states;  // the first one is the start; none = the empty language
+  std::vector<State> states;  // state 0 is the start; no states: the empty language
 
   bool Matches(absl::string_view utf8) const;
   // Whether no string is accepted.
   bool Empty() const;
 };
 
-// The strings that contain a match of the pattern (JSON Schema's meaning of `pattern`), or that it
-// matches from end to end. kInvalidArgument when that takes more states than the bounds.
+// kContains: the strings that contain a match of `regex` (JSON Schema's meaning of `pattern`).
+// kWhole: the strings that it matches from start to end. Errors: kInvalidArgument when the
+// automaton exceeds the bounds.
 enum class RegexMode { kContains, kWhole };
 absl::StatusOr<CharDfa> CompileRegex(const RegexNode& regex, RegexMode mode);
 
+// Errors: kInvalidArgument when the product exceeds kDfaStatesMax.
 absl::StatusOr<CharDfa> Intersect(const CharDfa& a, const CharDfa& b);
 CharDfa Complement(const CharDfa& dfa);
-// Exactly these strings. REQUIRES: valid UTF-8.
+// Accepts exactly `words`. REQUIRES: they are valid UTF-8.
 CharDfa WordsDfa(absl::Span<const std::string> words);
-// Strings of at least `min` and at most `max` code points (kUnbounded = any).
+// Accepts strings of `min` to `max` code points (`max` = kUnbounded: no upper limit). Errors:
+// kInvalidArgument when that exceeds kDfaStatesMax.
 absl::StatusOr<CharDfa> LengthDfa(int64_t min, int64_t max);
 
 }  // namespace tandem::guided

@@ -1,5 +1,6 @@
-// Sets of Unicode code points as sorted intervals. Surrogates (U+D800 to U+DFFF) are in no set: no
-// UTF-8 text holds them. Thread safety: values.
+// Sets of Unicode code points, stored as sorted intervals. No set contains a surrogate (U+D800 to
+// U+DFFF), because UTF-8 text contains none.
+// Thread safety: plain values.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ struct CharRange {
 class CharSet {
  public:
   CharSet() = default;
-  explicit CharSet(std::vector<CharRange> ranges);  // any order, may overlap
+  explicit CharSet(std::vector<CharRange> ranges);  // in any order; they may overlap
   static CharSet Of(uint32_t low, uint32_t high) { return CharSet({{low, high}}); }
   static CharSet All() { return Of(0, kCodePointMax); }
 
@@ -31,7 +32,7 @@ class CharSet {
 
   bool Contains(uint32_t code_point) const;
   bool empty() const { return ranges_.empty(); }
-  // Ascending, disjoint, never adjacent.
+  // Ascending and disjoint; no two of them are adjacent.
   const std::vector<CharRange>& ranges() const { return ranges_; }
   friend bool operator==(const CharSet& a, const CharSet& b) { return a.ranges_ == b.ranges_; }
 

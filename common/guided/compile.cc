@@ -52,7 +52,8 @@ absl::StatusOr<RuleId> AddRegex(absl::string_view pattern, GrammarBuilder& build
   ASSIGN_OR_RETURN(const RegexNode regex, ParseRegex(pattern));
   ASSIGN_OR_RETURN(const CharDfa dfa, CompileRegex(regex, RegexMode::kWhole));
   const RuleId rule = builder.NewRule("regex");
-  builder.Automaton(builder.start(rule), dfa, GrammarBuilder::Spelling::kPlain, builder.end(rule));
+  builder.AddAutomaton(builder.start(rule), dfa, GrammarBuilder::Spelling::kPlain,
+                       builder.end(rule));
   return rule;
 }
 
@@ -76,7 +77,7 @@ absl::StatusOr<RuleId> AddChoice(const std::vector<std::string>& choices, Gramma
         absl::StrCat("choice: ", bytes, " bytes in all, expected at most ", kSourceBytesMax));
   }
   const RuleId rule = builder.NewRule("choice");
-  builder.Words(builder.start(rule), choices, builder.end(rule));
+  builder.AddWords(builder.start(rule), choices, builder.end(rule));
   return rule;
 }
 

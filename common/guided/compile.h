@@ -1,5 +1,6 @@
-// From what a client asked for to an automaton. Every frontend refuses what it does not support by
-// name; nothing is silently ignored. docs/GUIDED.md lists what each of them reads.
+// Compiles a client's constraint (a JSON Schema, a regular expression, choices or a grammar) into a
+// Program. A frontend rejects what it does not support, and the message names it; no frontend
+// ignores anything silently. docs/GUIDED.md lists what each frontend reads.
 // Thread safety: pure functions.
 #pragma once
 
@@ -14,15 +15,18 @@
 
 namespace tandem::guided {
 
-inline constexpr size_t kSourceBytesMax = 256 << 10;  // of a schema, an expression or a grammar
+// The largest schema, expression or grammar, in bytes.
+inline constexpr size_t kSourceBytesMax = 256 << 10;
 inline constexpr size_t kChoicesMax = 20000;
 
-// REQUIRES: params.any(). `token_bytes_max` as Lower's.
-// Errors: kInvalidArgument for what is malformed, unsupported, satisfied by nothing or beyond a
-// bound (the message names the keyword, rule or byte), and when the very start is too ambiguous.
+// `token_bytes_max`: as for Lower. REQUIRES: params.any().
+// Errors: kInvalidArgument when the constraint is malformed, unsupported, beyond a bound, or
+// nothing satisfies it (the message names the keyword, rule or byte), or when its start is too
+// ambiguous.
 absl::StatusOr<Program> Compile(const request::GuidedParams& params, int token_bytes_max);
 
-// The frontends: each adds rules and returns the one that a whole answer matches.
+// The frontends. Each adds rules to `builder` and returns the rule that a whole answer matches.
+// Errors: as Compile.
 absl::StatusOr<RuleId> AddRegex(absl::string_view pattern, GrammarBuilder& builder);
 absl::StatusOr<RuleId> AddChoice(const std::vector<std::string>& choices, GrammarBuilder& builder);
 absl::StatusOr<RuleId> AddGbnf(absl::string_view grammar, GrammarBuilder& builder);

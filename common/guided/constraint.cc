@@ -20,7 +20,7 @@ Constraint::Place Constraint::Start() {
 }
 
 void Constraint::Refresh(Place& place) {
-  if (graph_->bytes() > kGraphBytesKept) {
+  if (graph_->bytes() > kGraphBytesCached) {
     graph_ = std::make_shared<StateGraph>(program_);
     masks_.clear();
     uses_.clear();
@@ -49,28 +49,28 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> Constraint::Mask(Place& place) 
     return it->second.mask;
   }
   ASSIGN_OR_RETURN(std::shared_ptr<const TokenMask> mask, ComputeMask(*graph_, config));
-  Keep(config, mask);
+  CacheMask(config, mask);
   return mask;
 }
 
-void Constraint::Keep(ConfigId config, std::shared_ptr<const TokenMask> mask) {
+void Constraint::CacheMask(ConfigId config, std::shared_ptr<const TokenMask> mask) {
   const size_t kept_max = std::max<size_t>(8, kMaskBytesMax / (4 * vocabulary_->mask_words()));
   while (masks_.size() >= kept_max) {
     masks_.erase(uses_.back());
     uses_.pop_back();
   }
   uses_.push_front(config);
-  masks_.emplace(config, KeptMask{std::move(mask), uses_.begin()});
+  masks_.emplace(config, CachedMask{std::move(mask), uses_.begin()});
 }
 
-// A depth-first walk over the trie; a subtree whose first byte is forbidden is skipped.
+// Walks the trie depth-first, and skips a subtree when the constraint forbids its first byte.
 absl::StatusOr<std::shared_ptr<const TokenMask>> Constraint::ComputeMask(StateGraph& graph,
                                                                          ConfigId config) const {
   auto mask = std::make_shared<TokenMask>();
   mask->words.resize(vocabulary_->mask_words());
   const absl::Span<const Vocabulary::Node> nodes = vocabulary_->nodes();
   const uint64_t work_before = graph.work();
-  // configs[d]: after d bytes. ends[d]: where the subtree of the d-th byte ends.
+  // configs[d]: the configuration after d bytes. ends[d]: the end of the d-th byte's subtree.
   std::vector<ConfigId> configs(static_cast<size_t>(vocabulary_->token_bytes_max()) + 1);
   std::vector<uint32_t> ends(configs.size(), static_cast<uint32_t>(nodes.size()));
   configs[0] = config;

@@ -1,11 +1,13 @@
-// A constraint over one vocabulary, and where a sequence stands in it.
+// A constraint over one vocabulary, and the position of each sequence in it.
 //
-// Mask() says which tokens may come next: those whose bytes lead from where the sequence stands to
-// somewhere the constraint can still be satisfied. State is a function of the tokens read, so a
-// sequence that moves to another node continues after replaying them. Masks and configurations are
-// remembered by the constraint, for all sequences that share it, within bounds.
+// Matcher::Allowed() tells which tokens may come next: those after which the constraint can still
+// be satisfied. A position depends only on the tokens read, so a sequence that moves to another
+// node replays its tokens there and continues. The constraint caches masks and configurations,
+// within bounds, for all sequences that share it.
 //
-// Thread safety: a Constraint from any thread; a Matcher by its owner (copies are independent).
+// Thread safety: any thread may use a Constraint. A Matcher belongs to one thread at a time; copies
+// of it are independent.
+// Owner: sequences and the ConstraintCache share a Constraint.
 #pragma once
 
 #include <cstdint>
@@ -27,22 +29,22 @@ namespace tandem::guided {
 
 struct TokenMask {
   std::vector<uint32_t> words;  // Vocabulary::mask_words()
-  int32_t count = 0;            // tokens allowed
+  int32_t count = 0;            // of allowed tokens
 };
 
 class Constraint {
  public:
-  // What one constraint may remember: more than the first starts afresh before the next token,
-  // more than the second in one step is an error.
-  static constexpr size_t kGraphBytesKept = size_t{32} << 20;
+  // Bounds on the cache of one constraint. When the state graph exceeds the first, the constraint
+  // starts a new graph before the next token. A single step that exceeds the second is an error.
+  static constexpr size_t kGraphBytesCached = size_t{32} << 20;
   static constexpr size_t kGraphBytesMax = size_t{256} << 20;
   static constexpr size_t kMaskBytesMax = size_t{32} << 20;
-  // Bound on the work of one mask (StateGraph::work), some seconds' worth.
+  // Bound on the work for one mask, in StateGraph::work; it takes some seconds.
   static constexpr uint64_t kMaskWorkMax = 400000000;
 
-  // A place in the constraint's state graph.
+  // A position in the constraint's state graph.
   struct Place {
-    std::shared_ptr<StateGraph> graph;  // shared: a graph that was outgrown lives while it is used
+    std::shared_ptr<StateGraph> graph;  // shared: a replaced graph lives while sequences use it
     ConfigId config = kDeadConfig;
   };
 
@@ -50,73 +52,77 @@ class Constraint {
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   Place Start();
-  // False, and nothing changes, when the constraint forbids `bytes` there.
+  // Reads `bytes`. False, and `place` is unchanged, when the constraint forbids them there.
   bool Advance(Place& place, absl::string_view bytes);
-  // kInvalidArgument when the constraint is too ambiguous to follow.
+  // The tokens allowed at `place`. Errors: kInvalidArgument when the constraint is too ambiguous to
+  // follow.
   absl::StatusOr<std::shared_ptr<const TokenMask>> Mask(Place& place);
+  // Whether the text read so far satisfies the constraint, and whether another byte may follow.
   bool MayEnd(const Place& place);
   bool CanContinue(const Place& place);
+  // The memory of the cache, in bytes.
   size_t bytes() const;
 
  private:
-  struct KeptMask {
+  struct CachedMask {
     std::shared_ptr<const TokenMask> mask;
     std::list<ConfigId>::iterator use;
   };
 
-  // Moves `place` to the current graph, which is replaced when it has grown too large.
+  // Replaces the current graph if it is too large, and moves `place` to the current graph.
   void Refresh(Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<const TokenMask>> ComputeMask(StateGraph& graph,
                                                                ConfigId config) const;
-  void Keep(ConfigId config, std::shared_ptr<const TokenMask> mask)
+  void CacheMask(ConfigId config, std::shared_ptr<const TokenMask> mask)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Program program_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
   mutable absl::Mutex mutex_;
   std::shared_ptr<StateGraph> graph_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<ConfigId, KeptMask> masks_ ABSL_GUARDED_BY(mutex_);  // of graph_
-  std::list<ConfigId> uses_ ABSL_GUARDED_BY(mutex_);                       // most recent first
+  absl::flat_hash_map<ConfigId, CachedMask> masks_ ABSL_GUARDED_BY(mutex_);  // of graph_
+  std::list<ConfigId> uses_ ABSL_GUARDED_BY(mutex_);                         // most recent first
 };
 
-// One sequence's way through a constraint.
+// The position of one sequence in a constraint.
 class Matcher {
  public:
-  // Outputs that end the answer are chosen by these rules: a token of `eos_token_ids` is allowed
-  // once the constraint may end and at least `min_tokens` tokens are out, never under `ignore_eos`;
-  // and whenever nothing else is allowed.
+  // When an end-of-sequence token is allowed: once the constraint may end, the answer has at least
+  // `min_tokens` tokens and `ignore_eos` is false; and whenever no other token is allowed.
   struct EndRules {
     std::vector<TokenId> eos_token_ids;
     int64_t min_tokens = 0;
     bool ignore_eos = false;
   };
 
-  // `constraint` is shared by all sequences that have it.
+  // `constraint`: shared with the other sequences that it constrains.
   Matcher(std::shared_ptr<Constraint> constraint, EndRules rules);
 
-  // kInvalidArgument when the constraint does not allow `token` next.
+  // Reads `token`. Errors: kInvalidArgument when the constraint does not allow it; the position is
+  // then unchanged.
   absl::Status Advance(TokenId token);
-  // Bit i % 32 of word i / 32: token i may come next. Valid until the next Advance.
-  // kInvalidArgument when the constraint is too ambiguous, or no token of the vocabulary can go on
-  // and none can end the answer.
+  // The tokens that may come next: [mask_words], bit i % 32 of word i / 32 stands for token i.
+  // Valid until the next Advance. Errors: kInvalidArgument when the constraint is too ambiguous, or
+  // when no token of the vocabulary can continue or end the answer.
   absl::StatusOr<absl::Span<const uint32_t>> Allowed();
-  // Nothing can follow: the answer is whole.
+  // Whether nothing can follow, so that the answer is complete.
   bool complete();
+  // Whether the answer satisfies the constraint as it is.
   bool may_end();
-  // An end token was read.
+  // Whether an end-of-sequence token was read.
   bool ended() const { return ended_; }
 
  private:
   bool IsEnd(TokenId token) const;
 
-  // Shared: sequences of one request, and the cache, hold it.
+  // Shared with the other sequences of the request, and with the cache.
   std::shared_ptr<Constraint> constraint_;
   EndRules rules_;
   Constraint::Place place_;
   int64_t tokens_ = 0;
   bool ended_ = false;
   bool mask_known_ = false;
-  // Shared with the constraint, or a copy of it with end tokens added.
+  // Shared with the constraint; a copy when end tokens were added.
   std::shared_ptr<const TokenMask> mask_;
 };
 

@@ -12,7 +12,7 @@ absl::StatusOr<std::shared_ptr<Constraint>> ConstraintCache::Get(
   {
     absl::MutexLock lock(&mutex_);
     if (const auto it = index_.find(params); it != index_.end()) {
-      kept_.splice(kept_.begin(), kept_, it->second);
+      entries_.splice(entries_.begin(), entries_, it->second);
       return it->second->second;
     }
   }
@@ -20,22 +20,22 @@ absl::StatusOr<std::shared_ptr<Constraint>> ConstraintCache::Get(
   auto constraint = std::make_shared<Constraint>(std::move(program), vocabulary_);
   absl::MutexLock lock(&mutex_);
   if (const auto it = index_.find(params); it != index_.end()) return it->second->second;
-  kept_.emplace_front(params, constraint);
-  index_.emplace(params, kept_.begin());
-  DropOld();
+  entries_.emplace_front(params, constraint);
+  index_.emplace(params, entries_.begin());
+  EvictOld();
   return constraint;
 }
 
-void ConstraintCache::DropOld() {
+void ConstraintCache::EvictOld() {
   size_t bytes = 0, count = 0;
-  for (auto it = kept_.begin(); it != kept_.end();) {
+  for (auto it = entries_.begin(); it != entries_.end();) {
     bytes += it->second->bytes();
     if (++count == 1 || (count <= kConstraintsMax && bytes <= kBytesMax)) {
       ++it;
       continue;
     }
     index_.erase(it->first);
-    it = kept_.erase(it);
+    it = entries_.erase(it);
   }
 }
 

@@ -1,7 +1,9 @@
-// Compiled constraints by what was asked for: each is compiled once and shared by all sequences
-// that have it; the least recently used ones go when there are too many or they hold too much.
-// Thread safety: any thread; two threads may compile the same constraint at once, one result is
-// kept.
+// A cache of compiled constraints, keyed by the request's parameters. It compiles each constraint
+// once and shares it among all sequences that use it. It evicts the least recently used constraints
+// when there are too many or they use too much memory.
+// Thread safety: any thread. Two threads may compile the same constraint at once; the cache keeps
+// one result.
+// Owner: a node's process owns a ConstraintCache, a router's model assets a ConstraintChecker.
 #pragma once
 
 #include <list>
@@ -25,27 +27,27 @@ class ConstraintCache {
   explicit ConstraintCache(std::shared_ptr<const Vocabulary> vocabulary)
       : vocabulary_(std::move(vocabulary)) {}
 
-  // REQUIRES: params.any(). Errors: as Compile.
+  // Returns the compiled constraint. REQUIRES: params.any(). Errors: as Compile.
   absl::StatusOr<std::shared_ptr<Constraint>> Get(const request::GuidedParams& params);
 
  private:
-  // Shared with the sequences that follow it.
-  using Kept = std::list<std::pair<request::GuidedParams, std::shared_ptr<Constraint>>>;
+  // A constraint is shared with the sequences that it constrains.
+  using Entries = std::list<std::pair<request::GuidedParams, std::shared_ptr<Constraint>>>;
 
-  void DropOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EvictOld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<const Vocabulary> vocabulary_;
   absl::Mutex mutex_;
-  Kept kept_ ABSL_GUARDED_BY(mutex_);  // most recently used first
-  absl::flat_hash_map<request::GuidedParams, Kept::iterator> index_ ABSL_GUARDED_BY(mutex_);
+  Entries entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
+  absl::flat_hash_map<request::GuidedParams, Entries::iterator> index_ ABSL_GUARDED_BY(mutex_);
 };
 
-// For routers, which have nothing to choose: whether a constraint compiles. Verdicts are kept.
+// Tells a router, which needs no Program, whether a constraint compiles. It caches the verdicts.
 class ConstraintChecker {
  public:
   static constexpr size_t kVerdictsMax = 256;
 
-  // OK, or as Compile.
+  // OK, or the error of Compile.
   absl::Status Check(const request::GuidedParams& params);
 
  private:

@@ -1,7 +1,7 @@
-// EBNF in the dialect of llama.cpp's grammars (GBNF):
+// Implements AddGbnf (common/guided/compile.h): grammars in GBNF, llama.cpp's dialect of EBNF.
 //   root ::= "yes" | "no" | [a-z]+ (item ","){1,3}   # comment
 // Literals and classes know \n \r \t \\ \" \[ \] \xHH \uHHHH \UHHHHHHHH; `.` is any code point.
-// A rule ends at a line's end outside of parentheses, unless | follows or precedes.
+// A rule ends at the end of a line that is not inside parentheses, unless | follows or precedes.
 #include <map>
 #include <optional>
 #include <utility>
@@ -110,8 +110,8 @@ class GbnfParser {
     if (depth > kDepthMax) return Error(absl::StrCat("groups nest deeper than ", kDepthMax));
     while (true) {
       ASSIGN_OR_RETURN(const StateId end, Sequence(from, depth));
-      builder_.Empty(end, to);
-      // An alternative may go on in the next line.
+      builder_.AddEmpty(end, to);
+      // An alternative may continue on the next line.
       const size_t here = at_;
       SkipSpace(true);
       if (!Take("|")) {
@@ -130,7 +130,7 @@ class GbnfParser {
           !absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_') {
         return from;
       }
-      // Each element is a rule of its own until it is known how often it occurs.
+      // Each element is a rule of its own until the parser knows how often it may occur.
       const size_t before = at_;
       const StateId element_from = builder_.NewState(), element_to = builder_.NewState();
       RETURN_IF_ERROR(Element(element_from, element_to, depth));
@@ -138,12 +138,12 @@ class GbnfParser {
       int32_t min = 1, max = 1;
       ASSIGN_OR_RETURN(const bool repeated, Repetition(min, max));
       if (!repeated) {
-        builder_.Empty(from, element_from);
+        builder_.AddEmpty(from, element_from);
         from = element_to;
       } else {
         const RuleId body = builder_.NewRule(absl::StrCat("repetition at byte ", before));
-        builder_.Empty(builder_.start(body), element_from);
-        builder_.Empty(element_to, builder_.end(body));
+        builder_.AddEmpty(builder_.start(body), element_from);
+        builder_.AddEmpty(element_to, builder_.end(body));
         from = Repeat(from, body, min, max);
       }
       RETURN_IF_ERROR(builder_.status());
@@ -151,19 +151,19 @@ class GbnfParser {
   }
 
   StateId Repeat(StateId from, RuleId body, int32_t min, int32_t max) {
-    for (int32_t i = 0; i < min; ++i) from = builder_.Called(from, body);
+    for (int32_t i = 0; i < min; ++i) from = builder_.AfterCall(from, body);
     const StateId end = builder_.NewState();
     if (max == kUnbounded) {
       const StateId loop = builder_.NewState();
-      builder_.Empty(from, loop);
-      builder_.Call(loop, body, loop);
-      builder_.Empty(loop, end);
+      builder_.AddEmpty(from, loop);
+      builder_.AddCall(loop, body, loop);
+      builder_.AddEmpty(loop, end);
       return end;
     }
-    builder_.Empty(from, end);
+    builder_.AddEmpty(from, end);
     for (int32_t i = min; i < max; ++i) {
-      from = builder_.Called(from, body);
-      builder_.Empty(from, end);
+      from = builder_.AfterCall(from, body);
+      builder_.AddEmpty(from, end);
     }
     return end;
   }
@@ -190,7 +190,8 @@ class GbnfParser {
       if (min > kGbnfRepeatMax || max > kGbnfRepeatMax) {
         return Error(absl::StrCat("a repetition of more than ", kGbnfRepeatMax));
       }
-      if (max != kUnbounded && max < min) return Error("{n,m}: the most is less than the least");
+      if (max != kUnbounded && max < min)
+        return Error("{n,m}: the maximum is less than the minimum");
     } else {
       return false;
     }
@@ -213,7 +214,7 @@ class GbnfParser {
     if (Take("\"")) return Literal(from, to);
     if (Take("[")) return Class(from, to);
     if (Take(".")) {
-      builder_.CodePoint(from, CharSet::All(), to);
+      builder_.AddCodePoint(from, CharSet::All(), to);
       return absl::OkStatus();
     }
     if (Take("(")) {
@@ -224,7 +225,7 @@ class GbnfParser {
     }
     if (Peek() == '<') return Error("token references (<...>) are not supported");
     ASSIGN_OR_RETURN(const NamedRule* rule, RuleNamed(Name()));
-    builder_.Call(from, rule->id, to);
+    builder_.AddCall(from, rule->id, to);
     return absl::OkStatus();
   }
 
@@ -235,7 +236,7 @@ class GbnfParser {
       ASSIGN_OR_RETURN(const uint32_t c, Character());
       model::tokenizer_internal::AppendUtf8(c, &bytes);
     }
-    builder_.Empty(builder_.Literal(from, bytes), to);
+    builder_.AddEmpty(builder_.AfterLiteral(from, bytes), to);
     return absl::OkStatus();
   }
 
@@ -254,7 +255,7 @@ class GbnfParser {
       ranges.push_back({low, high});
     }
     const CharSet set(std::move(ranges));
-    builder_.CodePoint(from, negated ? set.Complement() : set, to);
+    builder_.AddCodePoint(from, negated ? set.Complement() : set, to);
     return absl::OkStatus();
   }
 

@@ -12,8 +12,8 @@ namespace {
 
 using model::tokenizer_internal::AppendUtf8;
 
-// Splits [low, high] where the length of UTF-8 changes, then where a prefix of it does, so that
-// every piece is a product of byte ranges.
+// Splits [low, high] where the length of the UTF-8 encoding changes, then where a prefix of the
+// encoding changes. Every piece is then a product of byte ranges.
 void AddUtf8(GrammarBuilder& builder, StateId from, uint32_t low, uint32_t high, StateId to) {
   for (const uint32_t limit : {0x7Fu, 0x7FFu, 0xFFFFu}) {
     if (low <= limit && high > limit) {
@@ -42,12 +42,12 @@ void AddUtf8(GrammarBuilder& builder, StateId from, uint32_t low, uint32_t high,
   AppendUtf8(high, &last);
   for (size_t i = 0; i < first.size(); ++i) {
     const StateId next = i + 1 == first.size() ? to : builder.NewState();
-    builder.Bytes(from, static_cast<uint8_t>(first[i]), static_cast<uint8_t>(last[i]), next);
+    builder.AddBytes(from, static_cast<uint8_t>(first[i]), static_cast<uint8_t>(last[i]), next);
     from = next;
   }
 }
 
-// The two-character escape of a code point that may not stand for itself; 0 when it has none.
+// The letter of the two-character JSON escape of a code point; 0 when it has none.
 char ShortEscape(uint32_t c) {
   switch (c) {
     case '"':
@@ -100,39 +100,39 @@ absl::Status GrammarBuilder::status() const {
                                                  " edges"));
 }
 
-void GrammarBuilder::Empty(StateId from, StateId to) {
+void GrammarBuilder::AddEmpty(StateId from, StateId to) {
   Add(from, {.kind = Move::Kind::kEmpty, .target = to});
 }
-void GrammarBuilder::Bytes(StateId from, uint8_t low, uint8_t high, StateId to) {
+void GrammarBuilder::AddBytes(StateId from, uint8_t low, uint8_t high, StateId to) {
   Add(from, {.kind = Move::Kind::kBytes, .low = low, .high = high, .target = to});
 }
-void GrammarBuilder::Call(StateId from, RuleId rule, StateId to) {
+void GrammarBuilder::AddCall(StateId from, RuleId rule, StateId to) {
   Add(from, {.kind = Move::Kind::kCall, .rule = rule, .target = to});
 }
 
-StateId GrammarBuilder::Literal(StateId from, absl::string_view bytes) {
+StateId GrammarBuilder::AfterLiteral(StateId from, absl::string_view bytes) {
   for (const char byte : bytes) {
     const StateId next = NewState();
-    Bytes(from, static_cast<uint8_t>(byte), static_cast<uint8_t>(byte), next);
+    AddBytes(from, static_cast<uint8_t>(byte), static_cast<uint8_t>(byte), next);
     from = next;
   }
   return from;
 }
 
-StateId GrammarBuilder::Called(StateId from, RuleId rule) {
+StateId GrammarBuilder::AfterCall(StateId from, RuleId rule) {
   const StateId next = NewState();
-  Call(from, rule, next);
+  AddCall(from, rule, next);
   return next;
 }
 
-void GrammarBuilder::CodePoint(StateId from, const CharSet& set, StateId to) {
+void GrammarBuilder::AddCodePoint(StateId from, const CharSet& set, StateId to) {
   for (const CharRange& range : set.ranges()) AddUtf8(*this, from, range.low, range.high, to);
 }
 
-void GrammarBuilder::Words(StateId from, std::vector<std::string> words, StateId to) {
+void GrammarBuilder::AddWords(StateId from, std::vector<std::string> words, StateId to) {
   std::sort(words.begin(), words.end());
   words.erase(std::unique(words.begin(), words.end()), words.end());
-  std::vector<StateId> path = {from};  // of the word before, by bytes matched
+  std::vector<StateId> path = {from};  // the previous word's states, by bytes matched
   absl::string_view before;
   for (const std::string& word : words) {
     size_t shared = 0;
@@ -141,17 +141,17 @@ void GrammarBuilder::Words(StateId from, std::vector<std::string> words, StateId
     }
     path.resize(shared + 1);
     for (size_t i = shared; i < word.size(); ++i) {
-      path.push_back(Literal(path.back(), absl::string_view(word).substr(i, 1)));
+      path.push_back(AfterLiteral(path.back(), absl::string_view(word).substr(i, 1)));
     }
-    Empty(path.back(), to);
+    AddEmpty(path.back(), to);
     before = word;
   }
 }
 
-void GrammarBuilder::Spell(StateId from, const CharSet& set, Spelling spelling, StateId to) {
-  if (spelling == Spelling::kPlain) return CodePoint(from, set, to);
+void GrammarBuilder::AddSet(StateId from, const CharSet& set, Spelling spelling, StateId to) {
+  if (spelling == Spelling::kPlain) return AddCodePoint(from, set, to);
   const CharSet escaped({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
-  CodePoint(from, set.Intersection(escaped.Complement()), to);
+  AddCodePoint(from, set.Intersection(escaped.Complement()), to);
   const CharSet to_escape = set.Intersection(escaped);
   if (to_escape.empty()) return;
   for (const CharRange& range : to_escape.ranges()) {
@@ -161,25 +161,25 @@ void GrammarBuilder::Spell(StateId from, const CharSet& set, Spelling spelling, 
       const std::string spelled = escape != 0
                                       ? std::string{'\\', escape}
                                       : std::string{'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]};
-      Empty(Literal(from, spelled), to);
+      AddEmpty(AfterLiteral(from, spelled), to);
     }
   }
 }
 
-void GrammarBuilder::Automaton(StateId from, const CharDfa& dfa, Spelling spelling, StateId to) {
+void GrammarBuilder::AddAutomaton(StateId from, const CharDfa& dfa, Spelling spelling, StateId to) {
   if (dfa.states.empty()) return;
   std::vector<StateId> states(dfa.states.size());
   for (StateId& state : states) state = NewState();
-  Empty(from, states[0]);
-  // Many edges carry few different sets to few targets: each pair is spelled once.
+  AddEmpty(from, states[0]);
+  // Many edges share few distinct (set, target) pairs, so each pair is written once.
   std::vector<CharSet> sets;
   std::map<std::pair<size_t, StateId>, StateId> shared;
   for (size_t i = 0; i < states.size(); ++i) {
-    if (dfa.states[i].accept) Empty(states[i], to);
+    if (dfa.states[i].accept) AddEmpty(states[i], to);
     for (const CharDfa::Edge& edge : dfa.states[i].edges) {
       const StateId target = states[static_cast<size_t>(edge.target)];
       if (edge.set.ranges().size() == 1 && edge.set.ranges()[0].high < 0x80) {
-        Spell(states[i], edge.set, spelling, target);
+        AddSet(states[i], edge.set, spelling, target);
         continue;
       }
       const auto known = std::find(sets.begin(), sets.end(), edge.set);
@@ -188,9 +188,9 @@ void GrammarBuilder::Automaton(StateId from, const CharDfa& dfa, Spelling spelli
       const auto [it, fresh] = shared.emplace(std::pair(set, target), 0);
       if (fresh) {
         it->second = NewState();
-        Spell(it->second, edge.set, spelling, target);
+        AddSet(it->second, edge.set, spelling, target);
       }
-      Empty(states[i], it->second);
+      AddEmpty(states[i], it->second);
       if (full_) return;
     }
   }

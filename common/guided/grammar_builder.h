@@ -1,6 +1,6 @@
-// Where the frontends write their automata: rules made of states, connected by bytes, calls and
-// empty moves. Build() turns the whole into a Program.
-// Thread safety: by one thread.
+// Builds a grammar out of automata: the frontends add rules, which consist of states connected by
+// bytes, calls of rules and empty moves. Lower() compiles the result into a Program.
+// Thread safety: none; one thread uses a builder.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ namespace tandem::guided {
 
 using RuleId = int32_t;
 
-// Bounds on what a constraint may grow to.
+// Bounds on the size of a constraint.
 inline constexpr size_t kGrammarStatesMax = 400000;
 inline constexpr size_t kGrammarEdgesMax = 2000000;
-inline constexpr int kNestingMax = 256;  // calls deep that a generated text may nest
+inline constexpr int kNestingMax = 256;  // how deep the calls of a generated text may nest
 
 class GrammarBuilder {
  public:
@@ -37,31 +37,33 @@ class GrammarBuilder {
     StateId start = 0, end = 0;
   };
 
-  // A rule with its first and last state; what lies between is added afterwards.
+  // Adds a rule that has a first and a last state. The caller adds what lies between them.
   RuleId NewRule(std::string name);
   StateId start(RuleId rule) const { return rules_[static_cast<size_t>(rule)].start; }
   StateId end(RuleId rule) const { return rules_[static_cast<size_t>(rule)].end; }
 
   StateId NewState();
-  void Empty(StateId from, StateId to);
-  void Bytes(StateId from, uint8_t low, uint8_t high, StateId to);
-  void Call(StateId from, RuleId rule, StateId to);
+  // Connect `from` to `to` by nothing, by one byte of low..high, or by a call of `rule`.
+  void AddEmpty(StateId from, StateId to);
+  void AddBytes(StateId from, uint8_t low, uint8_t high, StateId to);
+  void AddCall(StateId from, RuleId rule, StateId to);
 
-  // As above, but make the state they lead to.
-  StateId Literal(StateId from, absl::string_view bytes);
-  StateId Called(StateId from, RuleId rule);
-  // One code point of the set in UTF-8.
-  void CodePoint(StateId from, const CharSet& set, StateId to);
-  // One of these byte strings, sharing prefixes.
-  void Words(StateId from, std::vector<std::string> words, StateId to);
+  // Connect `from` to a new state by all of `bytes`, or by a call of `rule`; return that state.
+  StateId AfterLiteral(StateId from, absl::string_view bytes);
+  StateId AfterCall(StateId from, RuleId rule);
+  // Connects by one code point of `set`, in UTF-8.
+  void AddCodePoint(StateId from, const CharSet& set, StateId to);
+  // Connects by one of the byte strings `words`. They share the states of common prefixes.
+  void AddWords(StateId from, std::vector<std::string> words, StateId to);
 
-  // How a code point is spelled: as UTF-8, or as it stands in a JSON string.
+  // How a code point is written: as UTF-8, or as in a JSON string, with escapes where needed.
   enum class Spelling { kPlain, kJsonString };
-  void Spell(StateId from, const CharSet& set, Spelling spelling, StateId to);
-  // A text of `dfa`.
-  void Automaton(StateId from, const CharDfa& dfa, Spelling spelling, StateId to);
+  // Connects by one code point of `set`.
+  void AddSet(StateId from, const CharSet& set, Spelling spelling, StateId to);
+  // Connects by a text that `dfa` accepts.
+  void AddAutomaton(StateId from, const CharDfa& dfa, Spelling spelling, StateId to);
 
-  // kInvalidArgument once a bound was crossed; from then on nothing is added.
+  // kInvalidArgument once a bound is exceeded; from then on the builder adds nothing.
   absl::Status status() const;
 
   const std::vector<std::vector<Move>>& moves() const { return moves_; }
@@ -76,9 +78,10 @@ class GrammarBuilder {
   bool full_ = false;
 };
 
-// `token_bytes_max`: the length of the longest token, for Program::State::alias (0 = no aliases).
-// Errors: kInvalidArgument for left recursion (names the rule), when nothing satisfies the
-// constraint, and beyond the bounds.
+// Compiles the grammar whose start rule is `root` (common/guided/lower.cc). `token_bytes_max`: the
+// length of the longest token, for Program::State::alias (0: no aliases).
+// Errors: kInvalidArgument for left recursion (the message names the rule), when no text satisfies
+// the constraint, and when a bound is exceeded.
 absl::StatusOr<Program> Lower(const GrammarBuilder& builder, RuleId root, int token_bytes_max);
 
 }  // namespace tandem::guided

@@ -1,5 +1,6 @@
-// From a builder's automata to a Program: empty moves removed, states that lead nowhere removed,
-// left recursion refused, states that no token can tell apart named.
+// Implements Lower (common/guided/grammar_builder.h): compiles a builder's automata into a Program.
+// It removes empty moves and states that lead nowhere, rejects left recursion, and gives states
+// that no token can tell apart a common alias.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -15,7 +16,7 @@ namespace {
 using Move = GrammarBuilder::Move;
 constexpr uint32_t kInfinite = 1u << 30;
 constexpr StateId kNone = ~StateId{0};
-// Work that finding aliases may cost, in edges looked at.
+// Bound on the work of finding aliases, in edges visited.
 constexpr size_t kAliasWorkMax = 8000000;
 
 class Lowering {
@@ -49,7 +50,7 @@ class Lowering {
            (move.kind == Move::Kind::kCall && Nullable(move.rule));
   }
 
-  // All states reached from `from` without a byte, itself included.
+  // All states that `from` reaches without a byte, itself included.
   std::vector<StateId> Closure(StateId from) {
     std::vector<StateId> found = {from};
     ++mark_;
@@ -65,8 +66,8 @@ class Lowering {
     return found;
   }
 
-  // Backwards from every rule's end over moves that need no byte; a rule found nullable makes
-  // calls of it such moves.
+  // Walks backwards from every rule's end over moves that consume no byte. Once a rule is known to
+  // match the empty text, calls of it are such moves too.
   void FindNullable() {
     nullable_.assign(rules_.size(), false);
     std::vector<std::vector<std::pair<StateId, RuleId>>> into(moves_.size());  // -1: empty move
@@ -106,7 +107,7 @@ class Lowering {
     }
   }
 
-  // heights_[s] = how many calls deep the least nested way from s to its rule's end goes.
+  // heights_[s]: the nesting depth of calls on the least nested path from s to its rule's end.
   void FindHeights() {
     std::vector<std::vector<StateId>> dependents(moves_.size());
     for (StateId s = 0; s < moves_.size(); ++s) {
@@ -115,7 +116,7 @@ class Lowering {
         if (move.kind == Move::Kind::kCall) dependents[builder_.start(move.rule)].push_back(s);
       }
     }
-    // Level by level, so that every state is settled once.
+    // Goes level by level, so that it decides every state once.
     heights_.assign(moves_.size(), kInfinite);
     std::vector<StateId> todo, next;
     for (const GrammarBuilder::Rule& rule : rules_) todo.push_back(rule.end);
@@ -154,7 +155,7 @@ class Lowering {
     return best;
   }
 
-  // The states from which some byte can be read; from the others a rule can only end.
+  // The states from which some byte can be read. From the others a rule can only end.
   void FindReaders() {
     std::vector<std::vector<StateId>> dependents(moves_.size());
     std::vector<StateId> todo;
@@ -179,7 +180,7 @@ class Lowering {
   }
 
   absl::Status CheckLeftRecursion() {
-    // What a rule calls before it consumed anything.
+    // The rules that a rule can call before it consumes a byte.
     std::vector<std::vector<RuleId>> first(rules_.size());
     for (size_t r = 0; r < rules_.size(); ++r) {
       for (const StateId s : Closure(rules_[r].start)) {
@@ -192,7 +193,7 @@ class Lowering {
     }
     enum : uint8_t { kNew, kOpen, kDone };
     std::vector<uint8_t> seen(rules_.size(), kNew);
-    std::vector<std::pair<size_t, size_t>> path;  // rule, next of its calls
+    std::vector<std::pair<size_t, size_t>> path;  // (rule, index of its next call)
     for (size_t r = 0; r < rules_.size(); ++r) {
       if (seen[r] != kNew) continue;
       path.push_back({r, 0});
@@ -228,7 +229,9 @@ class Lowering {
 
   bool Live(StateId s) const { return heights_[s] <= static_cast<uint32_t>(kNestingMax); }
 
-  // The states that edges lead to, each with the edges of all that it reaches for nothing.
+  // Emits the states that edges lead to, each with the edges of all states that it reaches without
+  // a
+  // byte.
   absl::Status Emit() {
     ids_.assign(moves_.size(), kNone);
     std::vector<bool> is_end(moves_.size());
@@ -287,9 +290,9 @@ class Lowering {
                          program_.calls.end());
   }
 
-  // Partition refinement, one round a byte: states that are together after as many rounds as a
-  // token has bytes allow the same tokens. (Calls of nullable rules have empty moves beside them,
-  // so that a path of n bytes needs no more than n rounds.)
+  // Partition refinement, one round a byte: states that are still in one class after as many rounds
+  // as a token has bytes allow the same tokens. (Calls of nullable rules have empty moves beside
+  // them, so a path of n bytes needs at most n rounds.)
   void FindAliases(int token_bytes_max) {
     std::vector<Program::State>& states = program_.states;
     std::vector<uint32_t> classes(states.size()), refined(states.size());

@@ -1,11 +1,11 @@
 // A compiled constraint: a pushdown automaton over bytes. Each rule of the grammar is a finite
-// automaton whose edges consume a byte or call a rule; a configuration is a set of (state, stack of
-// return states).
+// automaton whose edges consume a byte or call a rule. A configuration of it is a set of pairs
+// (state, stack of return states).
 //
-// Invariants (Lower establishes them): every state can reach the end of its rule in a finite
-// number of bytes; no rule calls itself without consuming a byte first; a state's `height` is how
-// many more calls deep its shortest way to the end nests.
-// Thread safety: immutable once built.
+// Thread safety: immutable once built; any thread may read it.
+// Invariants (established by Lower): every state can reach the end of its rule in a finite number
+// of bytes. No rule calls itself without first consuming a byte. A state's `height` is the nesting
+// depth of the calls on the least nested path from it to the end of its rule.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct ByteEdge {
 };
 struct CallEdge {
   StateId callee = 0;  // the rule's first state
-  StateId after = 0;   // where the caller goes on
+  StateId after = 0;   // the caller's state after the call returns
 };
 
 struct Program {
@@ -32,8 +32,8 @@ struct Program {
     uint32_t calls_begin = 0, calls_end = 0;
     uint16_t height = 0;
     bool accept = false;
-    bool only_accept = false;  // accepts and has no edges: calls that return here need no frame
-    // A state that behaves the same for as many bytes as the longest token has.
+    bool only_accept = false;  // accepts and has no edges: a call that returns here needs no frame
+    // A state that allows the same byte strings, up to the length of the longest token.
     StateId alias = 0;
   };
   std::vector<State> states;

@@ -128,7 +128,7 @@ class Parser {
     return node;
   }
 
-  // {n}, {n,}, {,m} or {n,m}; false, and nothing taken, for a brace that is none of them.
+  // Reads {n}, {n,}, {,m} or {n,m}. False, and nothing is read, when the brace begins none of them.
   absl::StatusOr<bool> Count(int32_t& min, int32_t& max) {
     const size_t start = at_++;
     const std::optional<int64_t> low = Number();
@@ -144,7 +144,7 @@ class Parser {
       return Error(absl::StrCat("a repetition of more than ", kRepeatMax));
     }
     if (last != kUnbounded && last < first) {
-      return Error(absl::StrCat("{", first, ",", last, "}: the most is less than the least"));
+      return Error(absl::StrCat("{", first, ",", last, "}: the maximum is less than the minimum"));
     }
     min = static_cast<int32_t>(first);
     max = static_cast<int32_t>(last);
@@ -241,7 +241,7 @@ class Parser {
     return Set(std::move(set));
   }
 
-  // What a backslash and the following stand for: a class or one code point.
+  // The set that an escape stands for: a class or one code point.
   absl::StatusOr<CharSet> EscapedSet(bool in_class) {
     ++at_;
     if (!More()) return Error("a backslash ends the pattern");

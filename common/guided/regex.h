@@ -1,9 +1,9 @@
-// Regular expressions as a tree. The syntax is the part of RE2, PCRE and ECMA-262 that describes
-// regular languages: literals, ., [...], \d \w \s and their complements, \p{L} and \p{N}, groups of
-// every kind that does not look around, |, * + ? {n,m} (lazy and possessive marks mean nothing to a
-// language), ^ $ \A \z \Z, \xHH \x{...} \uHHHH \u{...}, (?i). Refused by name: backreferences,
-// look-around, word boundaries, recursion, conditionals.
-// Thread safety: values and pure functions.
+// Parses regular expressions into trees. The syntax is the part of RE2, PCRE and ECMA-262 that
+// describes regular languages: literals, ., [...], \d \w \s and their complements, \p{L} and \p{N},
+// groups of every kind that does not look around, |, * + ? {n,m} (lazy and possessive marks do not
+// change the language), ^ $ \A \z \Z, \xHH \x{...} \uHHHH \u{...}, (?i). The parser rejects
+// backreferences, look-around, word boundaries, recursion and conditionals, and names them.
+// Thread safety: plain values and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ inline constexpr int32_t kUnbounded = -1;
 struct RegexNode {
   enum class Kind { kEmpty, kSet, kSequence, kAlternatives, kRepeat, kBegin, kEnd };
   Kind kind = Kind::kEmpty;
-  CharSet set;                        // kSet: one code point of it
-  std::vector<RegexNode> children;    // kSequence, kAlternatives; kRepeat has one
+  CharSet set;                        // kSet: matches one code point of it
+  std::vector<RegexNode> children;    // of kSequence and kAlternatives; kRepeat has exactly one
   int32_t min = 0, max = kUnbounded;  // kRepeat
 };
 
-// kInvalidArgument says what is wrong with the pattern and where.
+// Errors: kInvalidArgument tells what is wrong with the pattern, and where.
 absl::StatusOr<RegexNode> ParseRegex(absl::string_view pattern);
 
 }  // namespace tandem::guided

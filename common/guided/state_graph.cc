@@ -9,7 +9,7 @@
 namespace tandem::guided {
 namespace {
 
-// Words of all stacks of one configuration.
+// The most words that all stacks of one configuration may have.
 constexpr size_t kConfigWordsMax = 32768;
 
 }  // namespace
@@ -40,7 +40,7 @@ std::vector<uint32_t> StateGraph::ToKey(std::vector<Thread> threads) {
   return key;
 }
 
-// Every state that a thread stands in or returns to can still reach its end within the nesting.
+// Whether each state of the thread and of its stack can reach its end within kNestingMax.
 bool StateGraph::Fits(const Thread& thread) const {
   return thread.size() - 1 + program_.states[thread.back()].height <= size_t{kNestingMax};
 }
@@ -48,7 +48,7 @@ bool StateGraph::Fits(const Thread& thread) const {
 ConfigId StateGraph::Close(std::vector<Thread> threads) {
   absl::flat_hash_set<Thread> seen(threads.begin(), threads.end());
   std::vector<Thread> todo(seen.begin(), seen.end());
-  std::vector<Thread> kept;  // those that consume a byte next, or end the text
+  std::vector<Thread> kept;  // the threads that can consume a byte next, or end the text
   size_t words = 0;
   const auto add = [&](Thread thread) {
     if (!Fits(thread)) return;

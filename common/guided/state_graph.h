@@ -1,10 +1,11 @@
-// The configurations of a Program that texts lead to, found as they are needed and remembered: a
-// deterministic automaton, built lazily. Equal configurations have equal ids, so a step that was
-// made once is one table look-up.
+// A lazily built deterministic automaton: the configurations of a Program that texts lead to. The
+// graph computes a step when it is first needed and stores it. Equal configurations have equal ids,
+// so a stored step is one table look-up.
 //
-// A configuration with more than kThreadsMax threads counts as leading nowhere: texts that need
-// that much ambiguity are not generated. So do frames beyond kNestingMax.
-// Thread safety: none; its owner locks.
+// A configuration with more than kThreadsMax threads is treated as dead: texts that need that much
+// ambiguity are not generated. The same holds for call stacks deeper than kNestingMax.
+// Thread safety: none; Constraint holds its mutex around every use.
+// Owner: Constraint.
 #pragma once
 
 #include <array>
@@ -29,28 +30,31 @@ class StateGraph {
   explicit StateGraph(const Program& program);
 
   ConfigId start() const { return start_; }
-  // Where a byte leads; kDeadConfig when the constraint forbids it.
+  // The configuration after `byte`; kDeadConfig when the constraint forbids it.
   ConfigId Step(ConfigId from, uint8_t byte) {
     const auto& next = configs_[from].next;
     if (next != nullptr && (*next)[byte] != kUnknown) return (*next)[byte];
     return FindStep(from, byte);
   }
-  // What was read so far satisfies the constraint.
+  // Whether the text read so far satisfies the constraint.
   bool MayEnd(ConfigId id) const { return configs_[id].may_end; }
-  // Some byte may follow.
+  // Whether some byte may follow.
   bool CanContinue(ConfigId id) const { return configs_[id].can_continue; }
-  // A configuration that allows the same tokens; often shared by many.
+  // A configuration that allows the same tokens. Many configurations often have the same one, so
+  // that they share one mask.
   ConfigId Representative(ConfigId id);
 
-  // The same configuration in another graph of the same program.
+  // A configuration's key, and the configuration of a key. With these a configuration moves to
+  // another graph of the same program.
   absl::Span<const uint32_t> Key(ConfigId id) const { return configs_[id].key; }
   ConfigId Import(absl::Span<const uint32_t> key);
 
+  // The number of configurations, and the memory that they use.
   size_t size() const { return configs_.size(); }
   size_t bytes() const { return bytes_; }
-  // Counts what steps cost, to bound what hostile grammars cost.
+  // A count of the operations so far: callers bound it, because a hostile grammar can be costly.
   uint64_t work() const { return work_; }
-  // Steps that led nowhere because the texts are more ambiguous than kThreadsMax allows.
+  // The steps that are dead only because they would need more than kThreadsMax threads.
   int64_t overflows() const { return overflows_; }
 
  private:
@@ -65,7 +69,7 @@ class StateGraph {
   };
 
   ConfigId FindStep(ConfigId from, uint8_t byte);
-  // The configuration of `threads` and all that they reach without a byte.
+  // The configuration of `threads` and of all threads that they reach without a byte.
   ConfigId Close(std::vector<Thread> threads);
   ConfigId Overflow();
   ConfigId Intern(std::vector<uint32_t> key);

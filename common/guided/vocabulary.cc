@@ -13,7 +13,7 @@ Vocabulary::Vocabulary(std::vector<std::string> token_bytes)
     token_bytes_max_ = std::max(token_bytes_max_, static_cast<int>(token_bytes_[id].size()));
   }
   std::sort(sorted.begin(), sorted.end());
-  std::vector<uint32_t> path;  // of the token before: its nodes
+  std::vector<uint32_t> path;  // the previous token's nodes
   absl::string_view before;
   const auto close_to = [&](size_t depth) {
     for (; path.size() > depth; path.pop_back()) {

@@ -1,6 +1,6 @@
-// A model's tokens as byte strings, in a trie that is walked to find which of them a constraint
-// allows. Special tokens, tokens without bytes and those that end an answer are not in it.
-// Thread safety: immutable.
+// A model's tokens as byte strings, in a trie. A constraint walks the trie to find the tokens that
+// it allows. The trie omits special tokens, tokens without bytes, and tokens that end an answer.
+// Thread safety: immutable; any thread may read it.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,23 @@ namespace tandem::guided {
 
 class Vocabulary {
  public:
-  // A node of the trie, in depth-first order: the first child of node i is i + 1 unless
-  // after_subtree says that there is none.
+  // A node of the trie. Nodes are in depth-first order: the first child of node i is node i + 1,
+  // and node i has no child when its after_subtree is i + 1.
   struct Node {
     uint32_t after_subtree = 0;
-    uint32_t tokens_begin = 0;  // in node_tokens(); they end where the next node's begin
+    uint32_t tokens_begin = 0;  // in node_tokens_; a node's tokens end where the next node's begin
     uint8_t byte = 0;
   };
 
-  // `token_bytes[id]`: empty for tokens that no constraint may choose.
+  // `token_bytes`: [vocabulary size], by token id; empty for tokens that no constraint may choose.
   explicit Vocabulary(std::vector<std::string> token_bytes);
-  // Of a checkpoint whose logits have `vocab_size` entries.
+  // The vocabulary of a checkpoint whose logits have `vocab_size` entries.
   static std::shared_ptr<const Vocabulary> FromTokenizer(const model::Tokenizer& tokenizer,
                                                          int32_t vocab_size,
                                                          absl::Span<const TokenId> eos_token_ids);
 
   int32_t size() const { return static_cast<int32_t>(token_bytes_.size()); }
-  // Words of a mask: bit i % 32 of word i / 32 stands for token i.
+  // The number of words of a mask, in which bit i % 32 of word i / 32 stands for token i.
   size_t mask_words() const { return token_bytes_.size() / 32 + 1; }
   int token_bytes_max() const { return token_bytes_max_; }
   absl::string_view TokenBytes(TokenId id) const;

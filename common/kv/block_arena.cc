@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<BlockArena>> BlockArena::Create(const BlockLayout
           absl::StrCat("KV arena: cannot map ", region_bytes, " bytes for layer ", layer, " of ",
                        layout.num_layers, ": ", std::strerror(errno)));
     }
-    // Advice only: fewer TLB misses where the system grants huge pages.
+    // This is only advice: huge pages cause fewer TLB misses, where the system grants them.
     ::madvise(region, region_bytes, MADV_HUGEPAGE);
     arena->regions_.push_back(static_cast<std::byte*>(region));
   }

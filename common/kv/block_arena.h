@@ -1,8 +1,11 @@
-// The memory of one instance's KV cache: one mapped region per layer. Knows where a block lies, not
-// who owns it. For an engine whose KV lies on a device this is the host's side, through which
-// blocks travel: arrived blocks are marked, so that the engine fetches them before it looks at
-// them. Thread safety: const methods from any thread; who may touch a block's bytes is decided by
-// its lease. Owner: the engine.
+// The memory of one instance's KV cache: one mapped region per layer. The arena knows where a block
+// lies; BlockPool knows who owns it. For an engine that keeps its KV on a device, the arena is the
+// host-side copy through which blocks travel: the receiver marks blocks that arrived from another
+// node, and the engine copies marked blocks to the device before it reads them.
+//
+// Thread safety: any thread may call const methods. A block's lease decides which thread may touch
+// the block's bytes.
+// Owner: the engine.
 #pragma once
 
 #include <atomic>
@@ -29,15 +32,15 @@ class BlockArena {
 
   const BlockLayout& layout() const { return layout_; }
   int64_t num_blocks() const { return num_blocks_; }
-  // One block of one layer, layer_block_bytes long. REQUIRES: both in range.
+  // One block of one layer, layer_block_bytes long. REQUIRES: `layer` and `block` are in range.
   absl::Span<std::byte> Block(int layer, BlockId block) const;
   // The whole region of a layer, for kernels that index blocks themselves.
   std::byte* LayerRegion(int layer) const;
 
-  // Bytes of `block` came from another node. REQUIRES: in range.
+  // Marks that bytes of `block` came from another node. REQUIRES: `block` is in range.
   void MarkArrived(BlockId block) const;
-  // Whether the block was marked since the last call. What was written before the mark is seen
-  // after.
+  // Whether the block was marked since the last call. A thread that sees the mark sees the bytes
+  // that were written before it (release, acquire).
   bool TakeArrived(BlockId block) const;
 
  private:

@@ -15,7 +15,7 @@ bool IsKnown(absl::string_view order) {
   return order == kRowsOrder || order == kTilesOrder || order == kPairsOrder;
 }
 
-// Where element `d` of a token's K or V lies in its slab.
+// The index, in its slab, of element `d` of a token's K or V.
 size_t OffsetOf(absl::string_view order, const BlockFormat& format, bool value, int32_t token,
                 int32_t d) {
   const int32_t head_dim = format.head_dim;

@@ -1,6 +1,7 @@
-// What a block of one layer holds and in which order, for the one case where nodes of different
-// numerics exchange KV: a fleet whose operator allows it. Equal contents may lie in different
-// orders; whoever receives blocks reorders them to its own. Thread safety: values, pure functions.
+// The order of elements inside one block of one layer. Engines of different numerics store equal
+// contents in different orders. Where the operator allows such nodes to exchange KV, the receiving
+// node reorders blocks into its own order.
+// Thread safety: plain values and pure functions.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +14,17 @@
 
 namespace tandem::kv {
 
-// Orders of elements that Reorder knows. A block is [num_kv_heads][K, V][slab]; slabs are
+// The orders that Reorder knows. A block is [num_kv_heads][K, V][slab]; slabs are
 //   rows:   K and V [block_tokens][head_dim]: GPUs and the reference
 //   tiles:  K [block_tokens/16][head_dim][16], V as rows: the CPU's vector classes
-//   pairs:  K [block_tokens/16][head_dim/2][16][2], V [block_tokens/2][head_dim][2]: the CPU's
-//           class with bf16 dot products
+//   pairs:  K [block_tokens/16][head_dim/2][16][2], V [block_tokens/2][head_dim][2]: the CPU class
+//           with bf16 dot products
 inline constexpr absl::string_view kRowsOrder = "rows";
 inline constexpr absl::string_view kTilesOrder = "tiles";
 inline constexpr absl::string_view kPairsOrder = "pairs";
 
 struct BlockFormat {
-  // What the elements are, beyond the model's fingerprint: "bf16". Empty: these blocks mean nothing
-  // to nodes of other numerics.
+  // The elements' type, such as "bf16". Empty: nodes of other numerics cannot read these blocks.
   std::string elements;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
@@ -32,16 +32,17 @@ struct BlockFormat {
   int32_t num_layers = 0;
   std::string order;
 
-  // All that must be equal for an exchange, as text; empty where none is possible. Keys are rotated
-  // by halves of a head and layers follow in the model's order in every engine.
+  // Everything that must be equal on both nodes of an exchange, as text; empty when no exchange is
+  // possible. All engines agree on the rest: they rotate keys by halves of a head, and store layers
+  // in the model's order.
   std::string Contents() const;
 };
 
-// kFailedPrecondition unless blocks in `order` can be put into the format's own order (names both).
-// An empty order is the format's own.
+// OK when Reorder can put blocks of `order` into the format's own order; otherwise
+// kFailedPrecondition, which names both orders. An empty `order` stands for the format's own.
 absl::Status CheckReorder(const BlockFormat& format, absl::string_view order);
-// Puts one block of one layer, which lies in `order`, into the format's own order. REQUIRES:
-// CheckReorder is OK and the block has the format's size.
+// Reorders one block of one layer in place, from `order` to the format's own order. REQUIRES:
+// CheckReorder is OK, and `block` has the format's size in bytes.
 void Reorder(const BlockFormat& format, absl::string_view order, absl::Span<std::byte> block);
 
 }  // namespace tandem::kv

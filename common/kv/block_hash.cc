@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little,
 
 BlockHash FromXxh(const XXH128_hash_t& hash) { return {hash.high64, hash.low64}; }
 
-// Compilers make no single instruction of loops over the bytes.
+// Compilers do not turn loops over the bytes into a single instruction.
 void StoreBigEndian(uint64_t value, char* out) {
   value = __builtin_bswap64(value);
   std::memcpy(out, &value, sizeof value);
@@ -35,8 +35,8 @@ void AppendPart(std::string& buffer, absl::string_view part) {
   buffer.append(part.data(), part.size());
 }
 
-// A parent and its block's tokens as they are hashed. Of a block of usual size they are put one
-// behind the other: to hash them in parts, where they lie, takes three times as long.
+// Hashes a parent's hash and a block's tokens. A block of usual size is first copied behind its
+// parent's hash: hashing the two parts where they lie takes three times as long.
 BlockHash Chain(const BlockHash& parent, absl::Span<const TokenId> tokens) {
   constexpr size_t kTokensTogether = 256;
   char head[kBlockHashBytes + kTokensTogether * sizeof(TokenId)];

@@ -1,7 +1,7 @@
-// Names of full KV blocks. A block's hash covers all tokens up to its end and a salt (model
-// fingerprint, numerics id, tenant), so equal hashes mean equal contents wherever they lie.
-// XXH3-128 chained: hash_i = H(hash_{i-1} || tokens of block i), hash_{-1} = H(salt).
-// Thread safety: values and pure functions.
+// Content hashes that name full KV blocks. A block's hash covers all tokens up to the block's end
+// and a salt (model fingerprint, numerics id, the request's cache salt). Equal hashes therefore
+// mean equal contents on every node. Definition: XXH3-128, chained: hash_i = H(hash_{i-1} || tokens
+// of block i), hash_{-1} = H(salt). Thread safety: plain values and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +29,19 @@ struct BlockHash {
   }
 };
 
-// Hashes one after another, as messages carry them: big-endian, kBlockHashBytes each.
+// Hashes as messages carry them: one after another, big-endian, kBlockHashBytes each.
 inline constexpr size_t kBlockHashBytes = 16;
 std::string PackHashes(absl::Span<const BlockHash> hashes);
-// kInvalidArgument unless `bytes` has a multiple of that.
+// The inverse. Errors: kInvalidArgument when the size is not a multiple of kBlockHashBytes.
 absl::StatusOr<std::vector<BlockHash>> UnpackHashes(absl::string_view bytes);
 
-// The chain's start. Each part is length-prefixed, so ("ab","c") differs from ("a","bc").
+// The hash that a chain starts with. Each part is length-prefixed, so that ("ab","c") differs from
+// ("a","bc").
 BlockHash SaltHash(absl::string_view model_fingerprint, absl::string_view numerics_id,
                    absl::string_view cache_salt);
-// The hash of one full block after `parent`.
+// The hash of one full block that follows the block `parent` (or the salt).
 BlockHash NextBlockHash(const BlockHash& parent, absl::Span<const TokenId> block_tokens);
-// Hashes of the full blocks of `tokens`: tokens.size() / block_tokens of them.
+// The hashes of the full blocks of `tokens`: [tokens.size() / block_tokens].
 std::vector<BlockHash> HashBlocks(const BlockHash& salt, absl::Span<const TokenId> tokens,
                                   int block_tokens);
 

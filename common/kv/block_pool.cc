@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<BlockId>> BlockPool::Allocate(int64_t count) {
   const int64_t available = static_cast<int64_t>(free_.size() + lru_.size());
   if (count > available) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("KV pool: ", count, " blocks asked for, ", available, " of ", blocks_.size(),
+        absl::StrCat("KV pool: ", count, " blocks requested, ", available, " of ", blocks_.size(),
                      " available (", used_, " used, ", quarantined_, " quarantined)"));
   }
   std::vector<BlockId> allocated;
@@ -90,7 +90,7 @@ std::vector<BlockHash> BlockPool::MostRecentlyUsed(int64_t count) const {
     if (static_cast<int64_t>(hashes.size()) < count) hashes.push_back(b.hash);
   };
   for (const Block* b : shared) add(*b);
-  // Leaves are given back first, so that a parent is the more recent.
+  // Owners release leaves first, so a parent is more recent than its children.
   for (auto it = lru_.rbegin(); it != lru_.rend(); ++it) add(At(*it));
   for (const Block* b : single) add(*b);
   return hashes;
@@ -179,8 +179,8 @@ BlockPool::Counts BlockPool::counts() const {
 }
 
 BlockEvents BlockPool::DrainEvents() {
-  // One hash's changes alternate, so its first and last one tell the net effect: equal kinds are
-  // that kind, different kinds are nothing.
+  // The changes of one hash alternate between stored and removed. So its first and last change tell
+  // the net effect: when they are of one kind it is that kind, otherwise there is none.
   absl::flat_hash_map<BlockHash, bool> first_stored;
   absl::flat_hash_map<BlockHash, size_t> last;
   for (size_t i = 0; i < changes_.size(); ++i) {

@@ -1,20 +1,23 @@
-// Who owns each block of one instance: free, cached, used or quarantined. Sans-I/O.
+// The owner of each KV block of one instance: a block is free, used, cached or quarantined. The
+// pool does no I/O and touches no block's bytes.
 //
-//            Allocate                Unref, sealed                Allocate (evicts, least recently
-//            used first)
-//   free ───────────────▶ used ───────────────────▶ cached ────────────────────────▶ used
-//    ▲  ▲                  │ │  ◀───────────────────┘ Match
-//    │  └──────────────────┘ └──────▶ quarantined ──▶ free
-//    │     Unref, not sealed    Quarantine      EndQuarantine
+//   free        ── Allocate ──────────────▶ used
+//   used        ── last Unref, sealed ────▶ cached
+//   used        ── last Unref, unsealed ──▶ free
+//   cached      ── Match ─────────────────▶ used
+//   cached      ── Allocate (evicts) ─────▶ used
+//   used        ── Quarantine ────────────▶ quarantined
+//   quarantined ── EndQuarantine ─────────▶ free
 //
-// A *sealed* block is full and immutable, findable by its hash, and may have many references. A
-// block that is not sealed has exactly one owner. Quarantined: a peer's bytes may still land in it
-// (HANDOFF: Draining).
+// A *sealed* block is full and immutable, can be found by its hash, and may have many references. A
+// block that is not sealed has exactly one owner. A *quarantined* block has no owner, but a peer's
+// bytes may still land in it, so the pool does not allocate it (docs/HANDOFF.md, "Draining").
+// Allocate takes free blocks first, then evicts cached ones, the least recently used first.
 //
-// Thread safety: none; the engine thread owns it.
-// Invariants: free + cached + used + quarantined = total (counts() checks); a hash names at most
-// one block; reference counts are positive exactly for used blocks. Violations end the process
-// (TANDEM_CHECK).
+// Thread safety: none; the engine thread calls all methods.
+// Invariants: free + cached + used + quarantined = total. A hash names at most one block. A block
+// has references exactly while it is used. A violation ends the process (TANDEM_CHECK).
+// Owner: the node's SequenceScheduler.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +33,7 @@
 
 namespace tandem::kv {
 
-// What routers are told: which full blocks can be found here.
+// Changes of the set of full blocks that can be found by hash, for the routers' prefix index.
 struct BlockEvents {
   std::vector<BlockHash> stored;   // in the order they were sealed
   std::vector<BlockHash> removed;  // evicted
@@ -40,44 +43,48 @@ class BlockPool {
  public:
   struct Counts {
     int64_t total = 0, free = 0, cached = 0, used = 0, quarantined = 0;
-    // What an allocation can be given now.
+    // The blocks that Allocate can return now.
     int64_t available() const { return free + cached; }
   };
 
   explicit BlockPool(int64_t num_blocks);
 
-  // `count` blocks with one reference each, or kResourceExhausted and nothing; evicts cached blocks
-  // if needed.
+  // Returns `count` used blocks with one reference each, and evicts cached blocks if it must.
+  // Errors: kResourceExhausted when fewer are available; the pool is then unchanged.
   absl::StatusOr<std::vector<BlockId>> Allocate(int64_t count);
-  // The longest run of `hashes` from the start that is here, one reference each.
+  // Returns the blocks of the longest prefix of `hashes` that the pool holds, and adds a reference
+  // to each of them.
   std::vector<BlockId> Match(absl::Span<const BlockHash> hashes);
-  // Hashes of up to `count` sealed blocks: shared ones, then cached ones, then those that one owner
-  // uses; recently used ones and parents first.
+  // Returns the hashes of up to `count` sealed blocks: first the shared ones, then the cached ones,
+  // then those with one owner; within each group recently used blocks and parents come first.
   std::vector<BlockHash> MostRecentlyUsed(int64_t count) const;
-  // How many of `hashes` from the start are here; takes nothing.
+  // The length of the longest prefix of `hashes` that the pool holds. Adds no reference.
   int64_t MatchLength(absl::Span<const BlockHash> hashes) const;
 
-  // One more owner of a used, sealed block.
+  // Adds a reference. REQUIRES: `block` is used and sealed.
   void Ref(BlockId block);
-  // One owner less; the last one leaves a sealed block cached and another free.
+  // Removes a reference. Without references a sealed block becomes cached, another block free.
   void Unref(BlockId block);
-  // Marks a used block full and immutable under `hash`. If another block already has the hash, this
-  // one stays unsealed (its owner goes on using it; it is freed at Unref). REQUIRES: one reference.
+  // Marks a used block as full and immutable under `hash`. If another block already has the hash,
+  // this one stays unsealed: its owner keeps using it, and its Unref frees it. REQUIRES: `block`
+  // has one reference.
   void Seal(BlockId block, const BlockHash& hash);
   bool IsSealed(BlockId block) const;
-  // What a sealed block holds turned out to be wrong: nobody finds it any more, and its last owner
-  // leaves it free instead of cached. Other blocks: no effect. REQUIRES: used.
+  // Withdraws a sealed block whose contents turned out to be wrong: its hash finds it no more, and
+  // its last Unref makes it free instead of cached. No effect on other blocks. REQUIRES: `block` is
+  // used.
   void Forget(BlockId block);
 
-  // Takes the only reference of an unsealed block away without making it allocatable.
+  // Removes the only reference of an unsealed block, but does not make it allocatable.
   void Quarantine(BlockId block);
+  // Makes a quarantined block free.
   void EndQuarantine(BlockId block);
 
   Counts counts() const;
-  // Everything since the last call; stored and removed of one block cancel out.
+  // Returns the net changes since the last call: storing and removing the same hash cancel out.
   BlockEvents DrainEvents();
-  // Hashes of all sealed blocks in the order they were sealed: the snapshot for a new router. A
-  // parent comes before its children unless it was evicted and sealed again.
+  // The hashes of all sealed blocks, in the order in which they were sealed: the snapshot for a
+  // router that joins. A parent precedes its children unless it was evicted and sealed again.
   std::vector<BlockHash> SealedHashes() const;
 
  private:
@@ -85,13 +92,13 @@ class BlockPool {
   struct Block {
     State state = State::kFree;
     bool sealed = false;
-    bool forgotten = false;  // sealed, but its hash no longer names it
+    bool forgotten = false;  // sealed, but Forget() withdrew its hash
     int32_t references = 0;
     BlockHash hash;
     uint64_t sealed_order = 0;
     std::list<BlockId>::iterator lru;  // valid while cached
   };
-  // A hash became findable here, or ceased to be.
+  // The pool began (`stored`) or ceased to hold a hash.
   struct Change {
     BlockHash hash;
     bool stored = false;
@@ -106,7 +113,7 @@ class BlockPool {
   std::vector<BlockId> free_;  // used as a stack
   std::list<BlockId> lru_;     // cached blocks, least recently used first
   absl::flat_hash_map<BlockHash, BlockId> by_hash_;
-  // Bound: what happened in one step, drained after it.
+  // Bound: the changes of one step; DrainEvents empties it after each.
   std::vector<Change> changes_;  // since DrainEvents
   int64_t used_ = 0, quarantined_ = 0;
   uint64_t next_sealed_order_ = 1;

@@ -260,7 +260,7 @@ int NodeMain(int argc, char** argv, const NodeKind& kind) {
         if (!config.cpus.empty()) {
           ASSIGN_OR_RETURN(const ComputePlaces places,
                            PlaceComputeThreads(ReadProcessors(), config.cpus, config.threads));
-          RETURN_IF_ERROR(StayOn(places.all));
+          RETURN_IF_ERROR(PinCallingThread(places.all));
         }
         ASSIGN_OR_RETURN(const auto process, NodeProcess::Start(config, kind, env, nullptr));
         while (stop.Wait(absl::Milliseconds(500)) == 0) {

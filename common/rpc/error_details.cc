@@ -11,10 +11,10 @@
 namespace tandem::rpc {
 namespace {
 
-// What is full now is likely to have moved on by then; a node that restarts is back.
+// After this time a full queue has likely moved on, and a restarted node is back.
 constexpr int64_t kRetryDelaySeconds = 1;
-// Messages travel thrice, in metadata of which clients take 8 KiB in all; whole only in
-// grpc-message.
+// A message travels three times in metadata, of which gRPC clients accept 8 KiB in all. Only
+// grpc-message carries it whole; the details carry at most this much.
 constexpr size_t kDetailBytesMax = 512;
 
 void AddDetail(absl::string_view type, const google::protobuf::Message& detail,

@@ -1,5 +1,5 @@
-// An error with what a program can act on: which field is wrong, when to ask again. Wire-compatible
-// with google.rpc's rich errors.
+// Errors with details that a client program can act on: which field is wrong, and when to retry.
+// Wire-compatible with google.rpc's rich error model.
 // Thread safety: pure functions.
 #pragma once
 
@@ -12,15 +12,16 @@
 
 namespace tandem::rpc {
 
-// Payload of a status: the seconds, in digits, after which a retry makes sense.
+// The type URL of a status's payload that holds the seconds to wait before a retry, in digits.
 inline constexpr absl::string_view kRetryAfterPayload = "tandem/retry-after";
 
-// The request's field that an error's message is about; this project's messages about fields begin
-// "field: what is wrong". Empty when it begins otherwise.
+// The request's field that an error message is about: this project's messages about a field begin
+// "field: what is wrong". Empty when the message begins otherwise.
 absl::string_view FieldOf(absl::string_view message);
 
-// As ToGrpc of common/rpc/status.h, with a BadRequest for kInvalidArgument that names a field, and
-// a RetryInfo (the payload's seconds, or a default) for kResourceExhausted and kUnavailable.
+// Converts as ToGrpc (common/rpc/status.h) does, and adds details: a BadRequest to a
+// kInvalidArgument that names a field, and a RetryInfo (the payload's seconds, or one second) to
+// kResourceExhausted and kUnavailable.
 grpc::Status ToGrpcWithDetails(const absl::Status& status);
 
 }  // namespace tandem::rpc

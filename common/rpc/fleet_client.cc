@@ -17,15 +17,16 @@
 namespace tandem::rpc {
 namespace {
 
-// A router that hangs is noticed by pings, within less than a lease's default time; one that is
-// gone by its connection.
+// Pings detect a router that hangs, in less time than a lease lasts by default. A router that
+// exits closes the connection.
 constexpr int kPingEveryMs = 2000;
 constexpr int kPingTimeoutMs = 3000;
-// A router that does not read for this many messages is dropped and must rejoin.
+// The client ends the stream of a router that leaves this many messages unread.
 constexpr size_t kOutboxMax = 65536;
-// A router that cannot be reached is tried many times a second.
+// The client tries an unreachable router every two seconds or more often, but logs it only this
+// often.
 constexpr absl::Duration kUnreachableLoggedEvery = absl::Minutes(1);
-// What a router has to read the last messages of a client that goes; in order, they are few.
+// How long a client that shuts down waits for the router to read its last messages, which are few.
 constexpr absl::Duration kGoodbyeMax = absl::Milliseconds(500);
 
 class FleetClientImpl;
@@ -33,11 +34,11 @@ class FleetClientImpl;
 // One connection, owned by the client until gRPC's OnDone.
 class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterMessage> {
  public:
-  // From here on writes may be queued; they travel after Start.
+  // Send may queue messages from now on; gRPC writes them after Start.
   Stream(FleetClientImpl& owner, uint64_t connection, v1::Fleet::Stub& stub)
       : owner_(owner), connection_(connection), outbox_(kOutboxMax) {
     stub.async()->Join(&context_, this);
-    AddHold();  // writes start outside of reactions
+    AddHold();  // for writes that start outside of callbacks
   }
 
   void Start() {
@@ -54,11 +55,12 @@ class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterM
     }
   }
   void Cancel() { context_.TryCancel(); }
-  // What was sent is written, then the router is told that nothing follows: it ends the stream.
+  // Writes the queued messages, then tells the router that nothing follows. The router then ends
+  // the stream.
   void Finish() {
     if (outbox_.Finish()) TellDone();
   }
-  // No write starts after this.
+  // Drops the queued messages; no write starts after this.
   void CloseOutbox() { outbox_.Close(); }
   uint64_t connection() const { return connection_; }
   // Whether the listener knows of this connection.
@@ -87,7 +89,7 @@ class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterM
   grpc::ClientContext context_;
   v1::RouterMessage incoming_;
   Outbox<v1::NodeMessage> outbox_;
-  std::string challenge_;  // set before the owner's mutex is taken to announce this
+  std::string challenge_;  // set before opened_, and not changed after
   std::atomic<bool> opened_{false};
   std::atomic<bool> told_done_{false};
   uint64_t sequence_number_ = 0;  // guarded by the owner's mutex
@@ -101,10 +103,10 @@ class FleetClientImpl final : public FleetClient {
     arguments.SetMaxReceiveMessageSize(64 << 20);
     // Heartbeats of this stream must not wait behind another stream's channel.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    // Tick decides when to try again; the channel's own waits stay below Tick's.
+    // Tick decides when to reconnect; the channel's own backoff stays below that.
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
-    // What one attempt may take.
+    // The time limit of one attempt.
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingEveryMs);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
@@ -117,7 +119,7 @@ class FleetClientImpl final : public FleetClient {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
     if (stream_ != nullptr && stream_->opened()) {
-      // A cancelled stream loses what is on its way, such as that this node drains.
+      // Cancelling a stream loses messages in flight, such as the one that this node drains.
       stream_->Finish();
       mutex_.AwaitWithTimeout(absl::Condition(this, &FleetClientImpl::NoStream), kGoodbyeMax);
     }
@@ -133,7 +135,7 @@ class FleetClientImpl final : public FleetClient {
       absl::MutexLock lock(&mutex_);
       now_ = now;
       if (stopping_ || stream_ != nullptr || !pace_.Due(now)) return;
-      pace_.Tried(now);
+      pace_.OnTry(now);
       stream_ = std::make_unique<Stream>(*this, ++connections_, *stub_);
       starting = stream_.get();
     }
@@ -151,7 +153,7 @@ class FleetClientImpl final : public FleetClient {
     if (stream_ != nullptr && stream_->connection() == connection) stream_->Cancel();
   }
 
-  // Writes start under the same lock, so none is begun on a stream that may be gone.
+  // Writes start under the same lock, so none starts on a stream that has ended.
   void CloseOutbox(Stream& stream) {
     absl::MutexLock lock(&mutex_);
     stream.CloseOutbox();
@@ -162,7 +164,7 @@ class FleetClientImpl final : public FleetClient {
   void Received(uint64_t connection, v1::RouterMessage message) {
     {
       absl::MutexLock lock(&mutex_);
-      pace_.Heard();
+      pace_.OnMessage();
     }
     listener_.OnMessage(*this, connection, std::move(message));
   }
@@ -170,7 +172,7 @@ class FleetClientImpl final : public FleetClient {
   void Ended(const Stream& stream, const absl::Status& status) {
     const bool opened = stream.opened();
     if (opened) listener_.OnDisconnected(*this, stream.connection(), status);
-    // Before the owner may go: it waits until there is no stream.
+    // The destructor waits until stream_ is null, so *this still exists here.
     if (!opened && UnreachableIsNews()) {
       Log(LogLevel::kWarning, "cannot reach router, trying again",
           {{"address", address_}, {"why", status.message()}});
@@ -202,7 +204,7 @@ class FleetClientImpl final : public FleetClient {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// The registration waits for the challenge, so the listener hears of the stream only now.
+// The registration needs the challenge, so the listener learns of the stream only here.
 void Stream::OnReadInitialMetadataDone(bool ok) {
   if (!ok) return;
   const auto& metadata = context_.GetServerInitialMetadata();
@@ -227,7 +229,7 @@ void Stream::OnReadDone(bool ok) {
 void Stream::OnDone(const grpc::Status& status) {
   owner_.Ended(*this, status.ok() ? absl::UnavailableError("the router closed the stream")
                                   : FromGrpc(status));
-  // This object is gone now.
+  // Ended() destroyed this object.
 }
 
 }  // namespace

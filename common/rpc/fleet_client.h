@@ -1,6 +1,8 @@
-// A node's stream to one router: connects, reconnects with backoff, writes one message at a time.
-// Thread safety: all methods from any thread. Listener calls come from gRPC threads, in order for
-// one connection.
+// A node's stream to one router. It connects, reconnects with backoff, and queues the node's
+// messages, because gRPC allows one write at a time. A node has one FleetClient a router.
+// Thread safety: any thread may call any method. gRPC's threads call the Listener; the calls of one
+// connection come one at a time, in order.
+// Owner: the node's runtime.
 #pragma once
 
 #include <memory>
@@ -14,32 +16,33 @@ namespace tandem::rpc {
 
 class FleetClient {
  public:
-  // One call per connection attempt that the router answered, numbered 1, 2, ...
+  // Hears of each connection that the router accepted. Connections are numbered 1, 2, ...
   class Listener {
    public:
     virtual ~Listener() = default;
-    // The stream is open; the listener must Send the registration next.
+    // The stream is open. The listener must Send the registration as its first message.
     virtual void OnConnected(FleetClient& client, uint64_t connection) = 0;
     virtual void OnMessage(FleetClient& client, uint64_t connection, v1::RouterMessage message) = 0;
-    // The stream ended; exactly once per OnConnected. A reconnect follows by Tick.
+    // The stream ended. Called exactly once after each OnConnected. A later Tick reconnects.
     virtual void OnDisconnected(FleetClient& client, uint64_t connection,
                                 const absl::Status& status) = 0;
   };
 
-  // `listener` outlives the client.
-  // Registrations are proven with `secret` (common/rpc/join_proof.h).
+  // `router_address`: host:port. `listener` outlives the client. `secret`: the fleet's, with which
+  // the client proves its registrations (common/rpc/join_proof.h).
   static std::unique_ptr<FleetClient> Create(const std::string& router_address, Listener& listener,
                                              const std::string& secret = "");
-  // Ends the stream, once what was sent is written if the router takes it within half a second, and
-  // waits for its last callback.
+  // Waits at most half a second for the router to take the queued messages, ends the stream, and
+  // waits for the last callback.
   virtual ~FleetClient() = default;
 
   virtual const std::string& router_address() const = 0;
-  // Opens a stream if none is open and the backoff has passed. Call every 50 ms or so.
+  // Opens a stream if none is open and the backoff has passed. The owner calls it about every
+  // 50 ms.
   virtual void Tick(absl::Time now) = 0;
-  // Queues for `connection`; dropped when that connection is gone. Numbers the message.
+  // Numbers `message` and queues it for `connection`. Drops it when that connection has ended.
   virtual void Send(uint64_t connection, v1::NodeMessage message) = 0;
-  // Ends `connection` if it is still the current one.
+  // Ends `connection`. No effect when it is no longer the current one.
   virtual void Disconnect(uint64_t connection) = 0;
 };
 

@@ -1,7 +1,7 @@
-// How a node proves to a router that it holds the fleet's secret, without showing it: a tag over a
-// challenge that the router draws for each stream and over the registration. What was overheard on
-// one stream is of no use on another.
-// Thread safety: pure functions.
+// Proof that a node holds the fleet's secret, without sending the secret: the router draws a
+// challenge for each stream, and the node answers with a keyed tag over the challenge and its
+// registration. A tag overheard on one stream is useless on another.
+// Thread safety: pure functions, but NewChallenge draws random bytes.
 #pragma once
 
 #include <string>
@@ -12,14 +12,15 @@
 
 namespace tandem::rpc {
 
-// Metadata that a router's stream begins with.
+// The key of the challenge in the initial metadata of a router's stream.
 inline constexpr char kChallengeKey[] = "tandem-challenge-bin";
 
+// A challenge of random bytes that no node can predict.
 std::string NewChallenge();
-// Sets registration.proof.
+// Sets registration.proof to the tag.
 void ProveJoin(absl::string_view secret, absl::string_view challenge,
                v1::Registration& registration);
-// kUnauthenticated, naming the node, when the proof is not there or not right.
+// Errors: kUnauthenticated, which names the node, when the proof is missing or wrong.
 absl::Status CheckJoinProof(absl::string_view secret, absl::string_view challenge,
                             const v1::Registration& registration);
 

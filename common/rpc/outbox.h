@@ -1,6 +1,7 @@
-// The messages of one stream that wait for the one write gRPC allows at a time.
-// Thread safety: any thread. `start_write` is called with no lock held, never twice without a
-// Written between.
+// The queue of messages that wait to be written to one stream: gRPC allows one write at a time. The
+// outbox does no I/O. A method that returns true makes its caller responsible for the next write.
+// Thread safety: any thread may call any method. Between a true from Add, AddLast or Written and
+// the next Written, only the writing thread uses current(). Owner: the stream's reactor.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,8 @@ class Outbox {
  public:
   explicit Outbox(size_t capacity) : capacity_(capacity) {}
 
-  // Queues `message`. True: nothing was being written, the caller now writes current(). False: it
-  // waits, or was dropped because the box is closed or full (overflowed() tells).
+  // Queues `message`. True: no write was under way, and the caller must write current(). False: the
+  // message waits, or was dropped because the outbox is closed or full (see overflowed()).
   bool Add(Message message) {
     absl::MutexLock lock(&mutex_);
     if (closed_ || last_) return false;
@@ -31,8 +32,8 @@ class Outbox {
     return StartNext();
   }
 
-  // Like Add for the message after which nothing comes: accepted beyond the capacity; drained()
-  // follows it.
+  // Like Add, for the stream's last message: it is accepted even beyond the capacity. drained()
+  // holds once it is written.
   bool AddLast(Message message) {
     absl::MutexLock lock(&mutex_);
     if (closed_) return false;
@@ -41,8 +42,8 @@ class Outbox {
     return StartNext();
   }
 
-  // Nothing more is accepted; what waits is still written. True: nothing is, drained() holds.
-  // Otherwise it does after the last Written, unless the box is closed.
+  // Refuses further messages; those that wait are still written. True: none waits, and drained()
+  // holds. Otherwise drained() holds after the last Written, unless the outbox is closed first.
   bool Finish() {
     absl::MutexLock lock(&mutex_);
     if (closed_) return false;
@@ -50,14 +51,14 @@ class Outbox {
     return !writing_ && waiting_.empty();
   }
 
-  // The write of current() ended. True: the caller writes the new current().
+  // Reports that the write of current() ended. True: the caller must write the new current().
   bool Written() {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
     return StartNext();
   }
 
-  // Nothing more is accepted; what waits is dropped. True when no write is under way.
+  // Refuses further messages and drops those that wait. True when no write is under way.
   bool Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
@@ -65,13 +66,14 @@ class Outbox {
     return !writing_;
   }
 
-  // The message being written: stable until Written.
+  // The message to write; it stays unchanged until Written.
   const Message* current() const { return &current_; }
-  // The last message was written.
+  // Whether the last message was written.
   bool drained() const {
     absl::MutexLock lock(&mutex_);
     return last_ && !writing_ && waiting_.empty();
   }
+  // Whether Add has ever dropped a message because the outbox was full.
   bool overflowed() const {
     absl::MutexLock lock(&mutex_);
     return overflowed_;
@@ -94,7 +96,7 @@ class Outbox {
   mutable absl::Mutex mutex_;
   // Bound: its capacity: 65,536 to a node or router, 16,384 to a client; then the stream ends.
   std::deque<Message> waiting_ ABSL_GUARDED_BY(mutex_);
-  Message current_;  // owned by the writer between Add/Written returning true and Written
+  Message current_;  // not guarded: used by the writing thread alone while writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool last_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,6 +1,6 @@
-// When a node tries to reach a router that is away: often at first, for requests wait at a router
-// that was started again for its nodes, and less often once it stays away.
-// Thread safety: none.
+// When a node tries to reach a router that it has lost. A restarted router holds requests that wait
+// for its nodes, so the node first tries often. If the router stays away it tries less often.
+// Thread safety: none; its owner locks.
 #pragma once
 
 #include <algorithm>
@@ -11,28 +11,31 @@ namespace tandem::rpc {
 
 class ReconnectPace {
  public:
-  static constexpr absl::Duration kFirst = absl::Milliseconds(100);
-  static constexpr absl::Duration kOften = absl::Milliseconds(250);
-  // How long the router is looked for often.
-  static constexpr absl::Duration kSoon = absl::Seconds(15);
-  static constexpr absl::Duration kSeldom = absl::Seconds(2);
+  // The wait after the first try; it doubles with each further one.
+  static constexpr absl::Duration kFirstWait = absl::Milliseconds(100);
+  // The longest wait during the first kShortWaitsFor, and after that.
+  static constexpr absl::Duration kShortWaitMax = absl::Milliseconds(250);
+  static constexpr absl::Duration kLongWaitMax = absl::Seconds(2);
+  static constexpr absl::Duration kShortWaitsFor = absl::Seconds(15);
 
+  // Whether the node should try now.
   bool Due(absl::Time now) const { return now >= next_; }
-  void Tried(absl::Time now) {
+  // Reports that the node tries at `now`.
+  void OnTry(absl::Time now) {
     away_since_ = std::min(away_since_, now);
     next_ = now + wait_;
-    wait_ = std::min(2 * wait_, now - away_since_ < kSoon ? kOften : kSeldom);
+    wait_ = std::min(2 * wait_, now - away_since_ < kShortWaitsFor ? kShortWaitMax : kLongWaitMax);
   }
-  // The router is there.
-  void Heard() {
-    wait_ = kFirst;
+  // Reports that a message came from the router.
+  void OnMessage() {
+    wait_ = kFirstWait;
     away_since_ = absl::InfiniteFuture();
   }
 
  private:
   absl::Time next_ = absl::InfinitePast();
-  absl::Duration wait_ = kFirst;
-  absl::Time away_since_ = absl::InfiniteFuture();  // of the first try since the router was heard
+  absl::Duration wait_ = kFirstWait;
+  absl::Time away_since_ = absl::InfiniteFuture();  // the first try since the last message
 };
 
 }  // namespace tandem::rpc

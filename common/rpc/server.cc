@@ -14,12 +14,13 @@ namespace tandem::rpc {
 
 namespace {
 
-// Peers that ping more often are sent away; nodes do so every two seconds.
+// gRPC closes the connection of a peer that pings more often. Nodes ping every two seconds.
 constexpr int kPingsEveryMs = 1000;
-// A connection that has not begun to speak HTTP/2 by then is closed; gRPC's own limit is two
-// minutes, in which silent ones would use up the descriptors.
+// The server closes a connection that has not begun HTTP/2 within this time. gRPC's own limit is
+// two minutes, in which silent connections could use up the file descriptors.
 constexpr int kHandshakeWithinMs = 5000;
-// One without a call for this long is closed; clients open another when they need it.
+// The server closes a connection without a call for this long; a client opens another when it
+// needs one.
 constexpr int kIdleMaxMs = 10 * 60 * 1000;
 
 }  // namespace
@@ -35,13 +36,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
                    ServerCredentials(tls));
   grpc::EnableDefaultHealthCheckService(true);
-  // gRPC's health service brings no description; reflection finds ours, which must be linked.
+  // gRPC's health service registers no descriptor. Reflection finds this project's copy of it,
+  // which the linker must keep.
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   auto server = std::unique_ptr<Server>(new Server());
   builder.AddListeningPort(address, credentials, &server->port_);
-  // Without this two processes share one port and each answers some of the calls.
+  // Without this two processes can listen on one port, and each answers some of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingsEveryMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

@@ -1,5 +1,6 @@
-// A gRPC server with health and reflection, as every process of ours runs one.
-// Thread safety: SetHealth from any thread; the rest by the owner.
+// A gRPC server with the health and reflection services: every process of the cluster runs one.
+// Thread safety: any thread may call SetHealth; the owner calls the rest.
+// Owner: the process's main object (a node or a router).
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -14,31 +15,32 @@
 
 namespace tandem::rpc {
 
-// The largest message that a server reads, in bytes. Of a client: prompts of a long context as
-// token ids stay well below it.
+// The largest message that a server accepts from a client, in bytes. A long context's prompt as
+// token ids stays well below it.
 inline constexpr int kClientMessageBytesMax = 64 << 20;
-// Of a node: strangers can make a router hold as many times this as it hears at once.
+// The same from a node. It is small because anyone who can connect makes the router hold this much
+// for each open stream, before the router knows who sent it.
 inline constexpr int kNodeMessageBytesMax = 4 << 20;
 
 class Server {
  public:
-  // Listens on `address` (host:port; port 0 picks one). The services outlive the server. Calls with
-  // a message of more than `message_bytes_max` end with RESOURCE_EXHAUSTED. Without TLS when `tls`
-  // names no files.
-  // kUnavailable naming the address when it cannot be bound, e.g. in use; and as LoadSslContext.
+  // Listens on `address` (host:port; port 0 picks a free one). `services` outlive the server. A
+  // call with a message of more than `message_bytes_max` ends with RESOURCE_EXHAUSTED. The server
+  // speaks TLS when `tls` names files. Errors: kUnavailable, which names the address, when it
+  // cannot be bound (it is in use); and those of LoadSslContext.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& address,
                                                        const std::vector<grpc::Service*>& services,
                                                        int message_bytes_max,
                                                        const TlsFiles& tls = {});
   ~Server();
 
-  // The port bound.
+  // The port that the server listens on.
   int port() const { return port_; }
-  // "host:port" with the port bound.
+  // "host:port" with that port.
   const std::string& address() const { return address_; }
-  // The health service's answer for `service`: "" is liveness, "ready" is readiness.
+  // Sets the health service's answer for `service`: "" means liveness, "ready" means readiness.
   void SetHealth(const std::string& service, bool serving);
-  // Stops accepting; calls still open after `grace` are cancelled. Returns when all ended.
+  // Stops accepting calls, and cancels those still open after `grace`. Returns when all have ended.
   void Shutdown(absl::Duration grace);
 
  private:

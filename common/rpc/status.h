@@ -1,4 +1,5 @@
-// absl::Status ↔ grpc::Status; the codes are the same numbers.
+// Converts absl::Status to grpc::Status and back; the codes are the same numbers.
+// Thread safety: pure functions.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -9,8 +10,8 @@
 
 namespace tandem::rpc {
 
-// gRPC carries the message as metadata, three bytes for one that is not ASCII, of which clients
-// take 8 KiB in all; a longer one would reach them as an error about metadata.
+// gRPC carries the message in metadata, with three bytes for each byte that is not ASCII. Clients
+// accept 8 KiB of metadata; a longer message reaches them as an error about metadata instead.
 inline constexpr size_t kStatusMessageBytesMax = 2048;
 
 inline grpc::Status ToGrpc(const absl::Status& status) {

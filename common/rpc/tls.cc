@@ -17,7 +17,7 @@
 namespace tandem::rpc {
 namespace {
 
-// What OpenSSL said last; forgets it.
+// Returns OpenSSL's last error, and clears it.
 std::string LastError() {
   const unsigned long error = ERR_peek_last_error();
   ERR_clear_error();
@@ -40,7 +40,7 @@ absl::StatusOr<std::string> ReadCertificates(const std::string& path) {
   return std::move(text).str();
 }
 
-// TLS 1.2 and 1.3.
+// A context for TLS 1.2 and 1.3.
 absl::StatusOr<SslContext> NewSslContext(const SSL_METHOD* method) {
   ERR_clear_error();
   SslContext context(SSL_CTX_new(method));
@@ -49,7 +49,7 @@ absl::StatusOr<SslContext> NewSslContext(const SSL_METHOD* method) {
   return context;
 }
 
-class BelieveAnybody final : public grpc::experimental::ExternalCertificateVerifier {
+class AcceptAnyCertificate final : public grpc::experimental::ExternalCertificateVerifier {
  public:
   bool Verify(grpc::experimental::TlsCustomVerificationCheckRequest*,
               std::function<void(grpc::Status)>, grpc::Status* status) override {
@@ -69,7 +69,8 @@ absl::StatusOr<SslContext> LoadSslContext(const TlsFiles& files) {
   }
   ASSIGN_OR_RETURN(SslContext context, NewSslContext(TLS_server_method()));
   SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
-  // An idle connection holds no buffers, and what is sent may be cut and moved between tries.
+  // Idle connections hold no buffers. A write may be partial, and its bytes may move before the
+  // retry.
   SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   if (SSL_CTX_use_certificate_chain_file(context.get(), files.certificate.c_str()) != 1) {
@@ -85,10 +86,10 @@ absl::StatusOr<SslContext> LoadClientSslContext(const std::string& authorities) 
   const bool system = authorities.empty() || authorities == "system";
   if (!system) RETURN_IF_ERROR(ReadCertificates(authorities).status());
   ASSIGN_OR_RETURN(SslContext context, NewSslContext(TLS_client_method()));
-  const int believed =
+  const int loaded =
       system ? SSL_CTX_set_default_verify_paths(context.get())
              : SSL_CTX_load_verify_locations(context.get(), authorities.c_str(), nullptr);
-  if (believed != 1) return FileError("tls-ca", authorities);
+  if (loaded != 1) return FileError("tls-ca", authorities);
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
   return context;
 }
@@ -96,9 +97,10 @@ absl::StatusOr<SslContext> LoadClientSslContext(const std::string& authorities) 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(const TlsFiles& files) {
   if (!files.any()) return grpc::InsecureServerCredentials();
   RETURN_IF_ERROR(LoadSslContext(files).status());
-  // Shared with gRPC, as all of these are.
+  // gRPC's API shares ownership of the provider.
   const auto provider = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-      files.key, files.certificate, static_cast<unsigned>(absl::ToInt64Seconds(kTlsFilesEvery)));
+      files.key, files.certificate,
+      static_cast<unsigned>(absl::ToInt64Seconds(kTlsReloadInterval)));
   grpc::experimental::TlsServerCredentialsOptions options(provider);
   options.watch_identity_key_cert_pairs();
   options.set_cert_request_type(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
@@ -107,12 +109,12 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(const
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(
     const TlsTrust& trust) {
-  if (trust.anybody) {
+  if (trust.any_server) {
     grpc::experimental::TlsChannelCredentialsOptions options;
     options.set_verify_server_certs(false);
     options.set_check_call_host(false);
     options.set_certificate_verifier(
-        grpc::experimental::ExternalCertificateVerifier::Create<BelieveAnybody>());
+        grpc::experimental::ExternalCertificateVerifier::Create<AcceptAnyCertificate>());
     return grpc::experimental::TlsCredentials(options);
   }
   if (trust.authorities.empty()) return grpc::InsecureChannelCredentials();

@@ -1,6 +1,7 @@
-// TLS of the ports that clients speak to: by which files a server proves who it is, and whom a
-// client believes. Files are PEM, and are read again when they change, so that a certificate is
-// renewed without a restart. Thread safety: functions from any thread.
+// TLS for the ports that clients use: which certificate a server shows, and which servers a client
+// trusts. Files are PEM. Servers reload them when they change, so that an operator can renew a
+// certificate without a restart.
+// Thread safety: any thread may call the functions.
 #pragma once
 
 #include <grpcpp/security/credentials.h>
@@ -17,12 +18,12 @@ struct ssl_ctx_st;  // OpenSSL's SSL_CTX
 
 namespace tandem::rpc {
 
-// How often files are looked at.
-inline constexpr absl::Duration kTlsFilesEvery = absl::Seconds(10);
+// How often a server looks for changed files.
+inline constexpr absl::Duration kTlsReloadInterval = absl::Seconds(10);
 
 struct TlsFiles {
-  std::string certificate;  // the server's own, then those between it and its authority's
-  std::string key;          // the certificate's private key, without a passphrase
+  std::string certificate;  // path: the server's certificate, then the intermediate ones
+  std::string key;          // path: the certificate's private key, without a passphrase
 
   bool any() const { return !certificate.empty() || !key.empty(); }
 };
@@ -32,28 +33,28 @@ struct SslContextFree {
 };
 using SslContext = std::unique_ptr<ssl_ctx_st, SslContextFree>;
 
-// A server's context: TLS 1.2 and 1.3. kInvalidArgument when a file is missing, is not PEM, or the
-// key is not the certificate's; names the flag and the file.
+// A server's context for TLS 1.2 and 1.3. Errors: kInvalidArgument, which names the flag and the
+// file, when a file is missing or is not PEM, or when the key does not match the certificate.
 absl::StatusOr<SslContext> LoadSslContext(const TlsFiles& files);
 
-// A client's context, which believes servers whose certificates lead to those of the file
-// `authorities`, or to the machine's where it is empty or "system". Whether a certificate is the
-// server's own, by its name, is each connection's to check. Errors as ChannelCredentials.
+// A client's context. It trusts certificates that an authority in the file `authorities` has
+// signed, or one of the machine's authorities when that is empty or "system". Each connection must
+// check itself that the certificate names the server. Errors: those of ChannelCredentials.
 absl::StatusOr<SslContext> LoadClientSslContext(const std::string& authorities);
 
-// Without TLS when no file is given. Errors as LoadSslContext.
+// Credentials without TLS when `files` names none. Errors: those of LoadSslContext.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(const TlsFiles& files);
 
-// Whom a client takes for its router.
+// Which servers a client trusts.
 struct TlsTrust {
-  // File of the authorities' certificates that the router's must lead to, or "system" for the
-  // machine's; empty = no TLS.
+  // The file of the authorities' certificates, or "system" for the machine's authorities. Empty: no
+  // TLS.
   std::string authorities;
-  // TLS with whoever answers: for a router that the caller has started itself.
-  bool anybody = false;
+  // TLS without a check of the certificate, for a router that the caller has started itself.
+  bool any_server = false;
 };
 
-// kInvalidArgument naming a file that cannot be read or holds no certificate.
+// Errors: kInvalidArgument names a file that cannot be read or holds no certificate.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(const TlsTrust& trust);
 
 }  // namespace tandem::rpc

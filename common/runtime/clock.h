@@ -1,5 +1,6 @@
-// The seam for time. State machines take `now` as a parameter; shells read it here; the simulator
-// brings its own Clock. Thread safety: any thread.
+// The seam for time. State machines take `now` as a parameter; the shells around them read it from
+// a Clock; the simulator brings its own.
+// Thread safety: any thread.
 #pragma once
 
 #include "absl/time/time.h"

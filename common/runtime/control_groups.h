@@ -1,7 +1,9 @@
-// Where the files of a process's control groups lie: of the group itself, of those above it, whose
-// limits hold too, and of the root of what is mounted, which in a container is the container's own
-// group whatever the process's is called outside.
-// Source: /proc/self/cgroup and /sys/fs/cgroup, both versions. Thread safety: pure functions.
+// The folders that hold the limits of a process's control groups (Linux cgroups, versions 1 and 2).
+// A limit may stand at the process's own group, at any group above it, or at the root of the
+// mounted tree. In a container that root is the container's own group, even where
+// /proc/self/cgroup names another path.
+// Source: /proc/self/cgroup and /sys/fs/cgroup.
+// Thread safety: pure functions of the files.
 #pragma once
 
 #include <string>
@@ -13,14 +15,14 @@ namespace tandem {
 
 struct ControlGroup {
   std::string folder;
-  bool first_version = false;  // whose files have other names
+  bool first_version = false;  // cgroup version 1, whose files have other names
 };
 
-// Those that `controller` ("cpu", "memory") may have files for, below `root` ("" = this machine's).
-// The folders need not exist.
+// The groups that may limit `controller` ("cpu", "memory"). `root`: a prefix of all paths, "" for
+// this machine. The folders need not exist.
 std::vector<ControlGroup> ControlGroupsOf(const std::string& root, absl::string_view controller);
 
-// The text of a file, without white space around it; empty where there is none.
+// The text of a file, without white space at its ends; empty when the file cannot be read.
 std::string ReadSmallFile(const std::string& path);
 
 }  // namespace tandem

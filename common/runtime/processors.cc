@@ -22,12 +22,12 @@
 namespace tandem {
 namespace {
 
-// Processors that the kernel's largest builds have.
+// The most processors that a kernel can be built for (CONFIG_NR_CPUS).
 constexpr int32_t kProcessorsMax = 8192;
-// A node of at least so many cores leaves one of them to its other threads.
+// A node with at least this many cores leaves one of them to its other threads.
 constexpr size_t kCoresToSpareOne = 8;
 
-// Empty where the file is missing or holds something else.
+// Empty when the file is missing or is not a list.
 std::vector<int32_t> ReadList(const std::string& path) {
   return ParseProcessorList(ReadSmallFile(path)).value_or(std::vector<int32_t>());
 }
@@ -43,7 +43,7 @@ std::map<int32_t, int32_t> MemoryNodes(const std::string& root) {
   return node_of;
 }
 
-// Processors' worth that a group grants; nothing where it sets no limit.
+// The processor time that a group grants, in processors; nullopt when it sets no limit.
 std::optional<double> GrantOf(const ControlGroup& group) {
   double quota = 0, period = 0;
   std::string quota_text, period_text;
@@ -59,7 +59,7 @@ std::optional<double> GrantOf(const ControlGroup& group) {
   return limits ? std::make_optional(quota / period) : std::nullopt;
 }
 
-// The processors of this process's mask; empty where the kernel does not say.
+// The processors of this thread's affinity mask; empty when the kernel does not tell.
 std::vector<int32_t> AllowedProcessors() {
   std::vector<int32_t> allowed;
   cpu_set_t* set = CPU_ALLOC(kProcessorsMax);
@@ -186,7 +186,7 @@ absl::StatusOr<ComputePlaces> PlaceComputeThreads(const Processors& processors,
   return places;
 }
 
-absl::Status StayOn(const std::vector<int32_t>& ids) {
+absl::Status PinCallingThread(const std::vector<int32_t>& ids) {
   cpu_set_t* set = CPU_ALLOC(kProcessorsMax);
   const size_t bytes = CPU_ALLOC_SIZE(kProcessorsMax);
   CPU_ZERO_S(bytes, set);
@@ -195,8 +195,9 @@ absl::Status StayOn(const std::vector<int32_t>& ids) {
   const int error = errno;
   CPU_FREE(set);
   if (rc == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "cannot stay on processors ", FormatProcessorList(ids), ": ", std::strerror(error)));
+  return absl::InvalidArgumentError(absl::StrCat("cannot pin the thread to processors ",
+                                                 FormatProcessorList(ids), ": ",
+                                                 std::strerror(error)));
 }
 
 }  // namespace tandem

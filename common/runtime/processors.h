@@ -1,7 +1,10 @@
-// The processors that a process may use: which of them share a core and which memory is near, how
-// much of their time a control group grants, and threads that stay where they are put.
+// The processors that a process may use, and where to run threads on them. A node reads which
+// processors share a core, which memory node (NUMA) each is near, and how much processor time its
+// control groups grant; then it pins its compute threads.
 // Source: the kernel's affinity mask, /sys/devices/system, /proc/self/cgroup and /sys/fs/cgroup
-// (both versions). Thread safety: pure functions, but for those that say "calling thread".
+// (both versions).
+// Thread safety: pure functions of the system's files. PinCallingThread acts on the calling thread
+// alone.
 #pragma once
 
 #include <cstdint>
@@ -15,50 +18,50 @@
 namespace tandem {
 
 struct Processor {
-  int32_t id = 0;           // as the kernel numbers it
-  int32_t core = 0;         // lowest id of those that are threads of one core
+  int32_t id = 0;           // the kernel's number
+  int32_t core = 0;         // the lowest id among the hardware threads of its core
   int32_t memory_node = 0;  // NUMA node
 };
 
 struct Processors {
   std::vector<Processor> usable;  // ascending id, at least one
-  double granted = 1;  // processors' worth of time; usable.size() where nothing limits it
+  double granted = 1;  // processor time, in processors; usable.size() when no group limits it
 
-  // A control group gives less time than the processors have.
+  // Whether a control group grants less time than the usable processors have.
   bool limited() const { return granted < static_cast<double>(usable.size()); }
 };
 
-// Of the calling thread. What cannot be read counts as absent: one core a processor, one memory
-// node, no limit.
+// The processors of the calling thread's affinity mask. What cannot be read takes a default: one
+// core a processor, one memory node, no limit.
 Processors ReadProcessors();
-// Of a process that may run on `allowed`, as files below `root` ("" = this machine's) describe it.
+// The same for a process that may run on the ids `allowed`. `root`: a prefix of all paths, "" for
+// this machine.
 Processors ReadProcessors(const std::string& root, const std::vector<int32_t>& allowed);
 
-// The first processor of each core, in order of memory nodes, then cores.
+// The first usable processor of each core, ordered by memory node, then by core.
 std::vector<Processor> OneOfEachCore(const Processors& processors);
 
-// Compute threads where nobody says how many: one a core, no more than the time granted allows, at
-// least one.
+// The default number of compute threads: one a core, at most `granted`, at least one.
 int DefaultComputeThreads(const Processors& processors);
 
-// "0-3,8" as ascending ids without doubles, and back. Errors: kInvalidArgument naming the part that
-// is not a number or a range.
+// Parses "0-3,8" into ascending ids without duplicates; FormatProcessorList is the inverse. Errors:
+// kInvalidArgument names the part that is neither a number nor a range.
 absl::StatusOr<std::vector<int32_t>> ParseProcessorList(absl::string_view text);
 std::string FormatProcessorList(const std::vector<int32_t>& ids);
 
-// Of the processors named by `list` ("all" = the usable ones), those that compute threads take: one
-// of each core, `threads` of them; 0 = as many as there are, but for one of eight or more, which is
-// left to the threads that move messages. Errors: kInvalidArgument for a list that cannot be read,
-// names a processor that is not usable, or has fewer cores than `threads`.
 struct ComputePlaces {
-  std::vector<int32_t> all;      // where any thread of the node may run
-  std::vector<int32_t> compute;  // one for each compute thread
+  std::vector<int32_t> all;      // ids on which any thread of the node may run
+  std::vector<int32_t> compute;  // the id of each compute thread
 };
+// Chooses the processors of `threads` compute threads from `list` ("all" = every usable one), one a
+// core. With `threads` = 0 each core gets a thread; where there are eight cores or more, one core
+// stays free for the threads that move messages. Errors: kInvalidArgument when `list` cannot be
+// parsed, names a processor that is not usable, or has fewer cores than `threads`.
 absl::StatusOr<ComputePlaces> PlaceComputeThreads(const Processors& processors,
                                                   absl::string_view list, int threads);
 
-// The calling thread, and threads that it starts from now on, run on these processors alone.
-// Errors: kInvalidArgument where the kernel refuses.
-absl::Status StayOn(const std::vector<int32_t>& ids);
+// Restricts the calling thread, and the threads that it starts later, to these processors.
+// Errors: kInvalidArgument when the kernel refuses.
+absl::Status PinCallingThread(const std::vector<int32_t>& ids);
 
 }  // namespace tandem

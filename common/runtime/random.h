@@ -1,6 +1,6 @@
-// The seam for randomness that is not part of an answer: ids, jitter, incarnations. (Tokens are
-// drawn by the counter-based generator of the sampling kernels, never from here.) Thread safety: as
-// stated by the implementation.
+// The seam for randomness that is not part of an answer: ids, jitter, incarnations. (The sampling
+// kernels draw tokens with their own counter-based generator, never from here.)
+// Thread safety: the comments on NewSystemRandom and NewSeededRandom state it.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ class Random {
   }
 };
 
-// Seeded from the operating system, not for secrets. Thread-safe.
+// Seeded by the operating system. Not for secrets. Any thread may use it.
 std::unique_ptr<Random> NewSystemRandom();
-// Reproducible (SplitMix64), for tests and the simulator. Not thread-safe.
+// Reproducible (SplitMix64), for tests and the simulator. One thread uses it.
 std::unique_ptr<Random> NewSeededRandom(uint64_t seed);
 
-// Of the operating system's own generator, for what nobody may foretell: secrets, and challenges to
-// who says that they hold one. At most 256 bytes. Thread-safe.
+// `count` bytes of the operating system's generator, for values that an attacker must not predict:
+// secrets and authentication challenges. REQUIRES: count <= 256. Any thread may call it.
 std::string SecretBytes(size_t count);
 
 }  // namespace tandem

@@ -1,6 +1,7 @@
-// SIGTERM and SIGINT as an event a main can wait for. The second signal ends the process at once.
-// Thread safety: Wait by one thread; create before other threads start, so that they inherit the
-// mask.
+// Turns SIGTERM and SIGINT into an event that a main function waits for. After the first signal the
+// process drains; a second signal then ends it at once.
+// Thread safety: one thread calls Wait. Create it before other threads start: they inherit its
+// signal mask.
 #pragma once
 
 #include <memory>
@@ -12,15 +13,15 @@ namespace tandem {
 
 class StopSignal {
  public:
-  // Blocks SIGTERM and SIGINT in this thread and those it starts, and ignores SIGPIPE.
+  // Blocks SIGTERM and SIGINT in this thread and the threads it starts later; ignores SIGPIPE.
   static absl::StatusOr<std::unique_ptr<StopSignal>> Create();
   ~StopSignal();
 
-  // Waits for a signal, at most `timeout`; its number, or 0 on timeout.
+  // Waits at most `timeout` for a signal. Returns its number, or 0 on timeout.
   int Wait(absl::Duration timeout);
-  // Readable when a signal is pending: for callers that poll several descriptors.
+  // Becomes readable when a signal is pending, for callers that poll several descriptors.
   int fd() const { return fd_; }
-  // From now on a further signal takes its default action.
+  // Gives the signals their default action again: the next one ends the process.
   void Restore();
 
  private:

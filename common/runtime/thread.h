@@ -1,5 +1,5 @@
-// A named thread that is joined when its owner goes: the only way threads are made here.
-// Thread safety: Join and the destructor by the owner alone.
+// A named thread that its owner joins: production code starts threads only through this class.
+// Thread safety: the owner alone calls Join and the destructor.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace tandem {
 class Thread {
  public:
   Thread() = default;
-  // Starts `body`. `name` shows in debuggers, cut to 15 characters.
+  // Starts a thread that runs `body`. Debuggers show the first 15 characters of `name`.
   Thread(const std::string& name, absl::AnyInvocable<void()> body);
   ~Thread() { Join(); }
   Thread(Thread&&) = default;

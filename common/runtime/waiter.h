@@ -1,5 +1,6 @@
-// The seam for letting time pass on purpose: a simulated engine's step, a paced client. State
-// machines never wait. Thread safety: any thread.
+// The seam for waiting on purpose: a simulated engine's step, a paced client. State machines never
+// wait.
+// Thread safety: any thread.
 #pragma once
 
 #include "absl/time/time.h"

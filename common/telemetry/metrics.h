@@ -1,9 +1,10 @@
-// Counters, gauges and histograms, written out in Prometheus' text format (version 0.0.4). Families
-// and their series are made at start; recording is a relaxed atomic add.
+// Counters, gauges and histograms in Prometheus' text format (version 0.0.4). A process registers
+// its metric families and series at start; recording is then a relaxed atomic add.
 //   MetricRegistry registry;
 //   Counter& finished = registry.AddCounter("tandem_requests_total", "Requests.", {{"end", "ok"}});
 //   finished.Add(1);
-// Thread safety: recording and Text from any thread; Add… while nothing else runs.
+// Thread safety: any thread may record and call Text(). The Add... methods of the registry run
+// before other threads use it.
 #pragma once
 
 #include <atomic>
@@ -41,7 +42,7 @@ class Gauge {
 
 class Histogram {
  public:
-  // `bounds` ascend; a last bucket without bound is added.
+  // `bounds`: the buckets' upper bounds, ascending; an unbounded last bucket is added.
   explicit Histogram(std::vector<double> bounds)
       : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
   void Record(double value);
@@ -49,19 +50,19 @@ class Histogram {
  private:
   friend class MetricRegistry;
   const std::vector<double> bounds_;
-  std::vector<std::atomic<uint64_t>> counts_;  // of each bucket alone
+  std::vector<std::atomic<uint64_t>> counts_;  // [bucket], not cumulative
   std::atomic<double> sum_{0};
 };
 
 class MetricRegistry {
  public:
-  // References are good for the registry's life. REQUIRES: one kind and help text a name; labels
-  // not yet used with that name.
+  // The returned references stay valid while the registry lives. REQUIRES: each name has one kind
+  // and one help text; `labels` are not yet used with that name.
   Counter& AddCounter(absl::string_view name, absl::string_view help, MetricLabels labels = {});
   Gauge& AddGauge(absl::string_view name, absl::string_view help, MetricLabels labels = {});
   Histogram& AddHistogram(absl::string_view name, absl::string_view help,
                           std::vector<double> bounds, MetricLabels labels = {});
-  // All families, by name.
+  // All families, sorted by name.
   std::string Text() const;
 
  private:

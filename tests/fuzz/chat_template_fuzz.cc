@@ -1,4 +1,4 @@
-// Goal: no bytes taken as a chat template make parsing or rendering crash or run on.
+// Goal: no bytes taken as a chat template make parsing or rendering crash or run without end.
 #include <cstddef>
 #include <cstdint>
 

@@ -1,6 +1,6 @@
-// Choices made of a fuzzer's bytes, one byte each, so that small changes of an input are small
-// changes of what happens; when the bytes are used up, choices go on from a fixed seed. Thread
-// safety: none.
+// Draws choices from a fuzzer's bytes, one byte each, so that a small change of an input changes
+// little of what happens. When the bytes are used up, choices come from a fixed seed.
+// Thread safety: none.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace tandem::fuzz {
 
-// The bytes, shared by all that choose.
+// The bytes, shared by all objects that draw choices.
 struct Bytes {
   const uint8_t* data;
   size_t size;

@@ -1,5 +1,5 @@
-// Any bytes opened as a GGUF checkpoint give a Status or a checkpoint all of whose rows can be
-// read.
+// Goal: any bytes opened as a GGUF checkpoint give a Status, or a checkpoint all of whose rows can
+// be read.
 #include <algorithm>
 #include <cstdint>
 #include <string>

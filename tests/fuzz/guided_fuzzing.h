@@ -12,9 +12,9 @@
 
 namespace tandem::guided {
 
-// Compiles any bytes; what compiles is walked by the input's own bytes and by choosing among the
-// bytes allowed: no step may crash, and wherever a walk stands some byte follows or it may end,
-// unless the grammar is more ambiguous than is followed.
+// Compiles any bytes. A constraint that compiles is walked with the input's own bytes and with
+// choices among the allowed bytes. No step may crash; at every position some byte is allowed or the
+// text may end, unless the grammar is more ambiguous than kThreadsMax.
 inline void FuzzFrontend(request::GuidedParams::Kind kind, const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   const auto program = Compile({.kind = kind, .text = text}, 16);

@@ -1,4 +1,4 @@
-// Any bytes as a grammar: see guided_fuzzing.h.
+// Goal: any bytes as a grammar keep the promises of guided_fuzzing.h.
 #include "tests/fuzz/guided_fuzzing.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

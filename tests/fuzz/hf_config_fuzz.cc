@@ -1,5 +1,5 @@
-// Any text parsed as config.json or as a shard index gives a Status or a configuration that passes
-// its own checks.
+// Goal: any text parsed as config.json or as a shard index gives a Status, or a configuration that
+// passes its own checks.
 #include <cstdint>
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
-// Goal: no bytes on a connection crash the search for requests in them, however they are split, nor
-// the mapping of what they carry to requests of ours.
+// Goal: no bytes on a connection, however they are split, crash the parser that finds requests in
+// them, or the code that turns their contents into this project's requests.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
-// Goal: no bytes of a peer crash a node's KV plane or make it hand out memory outside of a lease.
-// Input: frames, each as one length byte and that many bytes of a serialized KvFrame; they are
-// signed and addressed to this node, so that the checks behind the tag are reached.
+// Goal: no bytes of a peer crash a node's KV transfer or make it expose memory outside a lease.
+// Input: frames, each as one length byte and that many bytes of a serialized KvFrame. The target
+// signs them and addresses them to this node, so that they reach the checks behind the tag.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +40,7 @@ class SilentTransport final : public KvTransport {
 };
 
 void Run(const uint8_t* data, size_t size) {
-  SetLogLevel(LogLevel::kError);  // rejected frames are what this is about
+  SetLogLevel(LogLevel::kError);  // the input consists of frames to reject
   const auto arena = *kv::BlockArena::Create({2, 16, 16}, 4);
   SilentTransport transport;
   KvTransferOptions options;
@@ -67,7 +67,7 @@ void Run(const uint8_t* data, size_t size) {
     if (frame.ParseFromArray(data + 1, static_cast<int>(frame_bytes))) {
       frame.set_receiver_incarnation(1);
       auth.Sign(frame);
-      // Payloads of the size that the header claims, so that size checks are not all that is met.
+      // Payloads have the size that the header claims, so that frames pass the size checks.
       const size_t payload_bytes = frame.has_data() ? frame.data().payload_bytes() : 0;
       const auto place = endpoint->OnFrame(PeerId(1), frame, payload_bytes, receive_id);
       if (place.has_value()) {

@@ -1,7 +1,7 @@
-// Goal: no order of leases, epochs, pushes, cancels, closes, broken connections, faults of the
-// network and frames of a hostile process breaks a promise of the KV transfer (KvTransferWorld has
-// them). Input: three bytes of which faults there are, then one byte a choice, in the order in
-// which choices come up.
+// Goal: no order of leases, epochs, pushes, cancels, closes, broken connections, network faults and
+// frames of a hostile process breaks a promise of the KV transfer (KvTransferWorld lists them).
+// Input: three bytes that choose the faults, then one byte a choice, in the order in which the
+// choices come up.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +16,7 @@ namespace {
 constexpr int kStepsMax = 2000;  // a step may use no byte at all
 
 void Run(const uint8_t* data, size_t size) {
-  SetLogLevel(LogLevel::kError);  // rejected frames are what this is about
+  SetLogLevel(LogLevel::kError);  // the input consists of frames to reject
   if (size < 3) return;
   fuzz::Bytes bytes{data, size};
   const uint8_t faults_byte = data[bytes.at++];

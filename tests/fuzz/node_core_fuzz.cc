@@ -1,7 +1,7 @@
-// Goal: no order of commands, however wrong, of engine steps that succeed or fail and of events of
-// the KV plane crashes a decode or a prefill node's core, makes it break the KV plane's contract,
-// or leaves anything on its books when its routers are gone. Input: one byte a choice, in the order
-// in which choices come up.
+// Goal: no order of commands, however wrong, of engine steps that succeed or fail, and of KV
+// transfer events crashes a decode or a prefill node's core, makes it break the KV transfer's
+// contract, or leaves anything behind when its routers are gone. Input: one byte a choice, in the
+// order in which the choices come up.
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -25,8 +25,8 @@ constexpr uint64_t kRouters = 2;
   std::abort();
 }
 
-// Answers a core's commands as the contract of common/transfer/kv_transfer.h has it, when and how
-// choices say.
+// Answers a core's commands within the contract of common/transfer/kv_transfer.h; the choices
+// decide when and how.
 class ChoosingKvPlane {
  public:
   ChoosingKvPlane(fuzz::OddCommands& odd, Random& random) : odd_(odd), random_(random) {}
@@ -35,7 +35,7 @@ class ChoosingKvPlane {
     std::visit([this](const auto& typed) { On(typed); }, command);
   }
   bool idle() const { return leases_.empty() && closing_.empty() && exports_.empty(); }
-  // Something that may happen now, if anything; `ending`: whatever brings things to their end.
+  // Makes one thing happen that may happen now. `ending`: only things that end what is under way.
   std::optional<transfer::TransferEvent> Next(bool ending) {
     if (!closing_.empty() && (ending || random_.Below(2) == 0)) {
       const LeaseId id = *closing_.begin();

@@ -1,5 +1,5 @@
-// Commands of a router that is broken or hostile: names, leases and epochs near those that exist,
-// every number now and then out of its range. For fuzz targets of the nodes' cores.
+// Commands of a broken or hostile router: names, leases and epochs near those that exist, and now
+// and then a number out of its range. For fuzz targets of the nodes' cores.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class OddCommands {
     }
     return command;
   }
-  // In [0, below) as a rule; else one that programs trip over.
+  // Usually in [0, below); otherwise a number on which programs often fail.
   uint64_t Number(uint64_t below) {
     static constexpr uint64_t kOdd[] = {0,          0x7FFFFFFF,        0x80000000,
                                         0xFFFFFFFF, ~uint64_t{0} >> 1, ~uint64_t{0}};

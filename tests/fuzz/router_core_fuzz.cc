@@ -1,7 +1,7 @@
-// Goal: no order of registrations, events of nodes that are broken or hostile, clients that come
-// and go and time crashes the router's core, lets a client see a token out of order, twice or after
-// the end, or leaves a request, a deadline or an index entry behind when everyone is gone. Input:
-// one byte a choice, in the order in which choices come up.
+// Goal: no order of registrations, events of broken or hostile nodes, arriving and leaving clients,
+// and time crashes the router's core, lets a client see a token out of order, twice or after the
+// end, or leaves a request, a deadline or an index entry behind when all clients and nodes are
+// gone. Input: one byte a choice, in the order in which the choices come up.
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -74,7 +74,7 @@ class Driver {
     Take();
   }
 
-  // Everyone leaves.
+  // All clients and nodes leave.
   void Wind() {
     for (uint64_t key = 0; key < next_key_; ++key) Lose(key);
     for (int i = 0; i < 80; ++i) {
@@ -112,7 +112,7 @@ class Driver {
     if (core_.NodeJoined(NodeKey(key), registration, now_).ok()) nodes_.insert(key);
   }
   void Lose(uint64_t key) {
-    // The shell says so of streams that joined, once.
+    // The shell reports the end of each joined stream once.
     if (nodes_.erase(key) > 0) core_.NodeLost(NodeKey(key), absl::UnavailableError("chosen"), now_);
     Take();
   }
@@ -148,7 +148,7 @@ class Driver {
     if (random_.Below(4) == 0) message.mutable_load()->set_blocks_used(odd_.Int(60));
     core_.OnNodeMessage(NodeKey(key), message, now_);
   }
-  // About a leg that the node was given, mostly.
+  // Mostly about a leg that the node has received.
   v1::Leg Leg(uint64_t key) {
     const auto it = legs_.find(key);
     if (it != legs_.end() && random_.Below(8) != 0) {
@@ -159,7 +159,7 @@ class Driver {
     leg.set_request_id(absl::StrCat("r", random_.Below(8)));
     leg.set_sequence_index(odd_.Int(3));
     leg.set_attempt(static_cast<uint32_t>(odd_.Number(4)));
-    leg.set_number(leg.attempt());  // some sequence's or nobody's
+    leg.set_number(leg.attempt());  // a sequence's number, or no sequence's
     return leg;
   }
   // Mostly the one that the client waits for.

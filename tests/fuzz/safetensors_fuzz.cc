@@ -1,5 +1,5 @@
-// Any bytes parsed as a safetensors file give a Status or tensors that lie within the file; scales
-// that are attached to fp8 tensors are as many as their rows and columns want.
+// Goal: any bytes parsed as a safetensors file give a Status, or tensors that lie within the file.
+// The number of scales attached to an fp8 tensor matches the tensor's rows and columns.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>

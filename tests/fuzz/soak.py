@@ -4,8 +4,8 @@
   cmake --preset fuzz && ninja -C build-fuzz
   tests/fuzz/soak.py --build build-fuzz --minutes 60 --jobs 2 [TARGET ...]
 
-What a target learns stays in the build folder, for the next run. Exit code 1 when one finds something:
-the input lies beside what it learned, and the target's log tells how it ended.
+A target's new inputs stay in the build folder for the next run. The exit code is 1 when a target finds a
+failure: the failing input lies beside the new inputs, and the target's log tells how it ended.
 """
 import argparse
 import concurrent.futures

@@ -1,6 +1,6 @@
-// Drives a fuzz target without libFuzzer: every file of the given folders as it is, then seeded
-// mutations of them. The same arguments give the same inputs; when an input kills the process, its
-// file, mutation and seed are printed.
+// Drives a fuzz target without libFuzzer: runs every file of the given folders unchanged, then
+// seeded mutations of them. The same arguments give the same inputs. When an input kills the
+// process, it prints the input's file, mutation and seed.
 //   target_fuzz [--mutations=N] [--seconds=S] [--seed=X] [--only=MUTATION] FOLDER_OR_FILE...
 #include <unistd.h>
 

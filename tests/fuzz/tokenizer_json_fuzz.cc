@@ -1,6 +1,6 @@
-// Any bytes as tokenizer.json, and, where they make a tokenizer, the same bytes as text: encoding
-// and decoding must not crash, ids must lie in the vocabulary, and streamed text must equal whole
-// text.
+// Goal: any bytes as tokenizer.json and, where they make a tokenizer, the same bytes as text:
+// encoding and decoding must not crash, ids must lie in the vocabulary, and streamed text must
+// equal the text decoded as a whole.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // A child process driven line by line over its stdin and stdout.
 //   ChildProcess child({path, "arg"});
 //   child.Write("command");  EXPECT_EQ(child.ReadLine("answer ", absl::Seconds(5)), "answer 1");
-// Killed when the object ends. Thread safety: none.
+// The destructor kills the child. Thread safety: none.
 #pragma once
 
 #include <fcntl.h>
@@ -53,7 +53,8 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
   void Signal(int signal) const { ::kill(pid_, signal); }
-  // kill -9, and the end of the process: one that nobody waited for still looks alive in /proc.
+  // Sends SIGKILL and waits for the process to end: until its parent waits, it looks alive in
+  // /proc.
   void Kill() {
     Signal(SIGKILL);
     ::waitpid(pid_, nullptr, 0);
@@ -69,8 +70,8 @@ class ChildProcess {
     }
   }
 
-  // The next line that starts with `prefix`; earlier lines stay for other reads. Empty when none
-  // came within `timeout` or the child closed its output.
+  // The next line that starts with `prefix`; earlier lines stay for other reads. Empty when no such
+  // line came within `timeout`, or the child closed its output.
   std::string ReadLine(const std::string& prefix, absl::Duration timeout) {
     const absl::Time give_up = absl::Now() + timeout;
     while (true) {
@@ -97,7 +98,8 @@ class ChildProcess {
     }
   }
 
-  // Closes the child's stdin and waits for its end: its exit code, or -1 when a signal ended it.
+  // Closes the child's stdin and waits for it to end. Returns its exit code, or -1 when a signal
+  // ended it.
   int Finish() {
     ::close(in_);
     in_ = -1;

@@ -30,7 +30,7 @@ struct EmulatedMemory {
   kernels::DeviceBlocks blocks;
 };
 
-// `memory` outlives what it is given to by sharing.
+// The returned object shares ownership of `memory`.
 inline KvTransferMemory NewDeviceMemory(const std::shared_ptr<EmulatedMemory>& memory,
                                         kv::BlockArena& arena,
                                         const transfer::DevicePayloadOptions& options,

@@ -1,5 +1,6 @@
-// A folder that stands for a machine's root: the files that a test writes into it, and no others.
-// Thread safety: by the test's thread. Owner: a test, which it goes with.
+// A folder that stands for a machine's root directory. It holds the files that a test writes into
+// it, and no others.
+// Thread safety: none; the test's thread uses it. Owner: the test, whose end removes the folder.
 #pragma once
 
 #include <stdlib.h>

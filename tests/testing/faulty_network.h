@@ -1,6 +1,7 @@
-// A virtual network of KvTransports for tests of the KV transfer: one thread, steps instead of
-// time, every choice from one seed. Frames are delayed (so reordered), dropped, duplicated and
-// damaged; payloads land some steps after their headers; connections break. Thread safety: none.
+// A virtual network of KvTransports for tests of the KV transfer. It runs on one thread, has steps
+// instead of time, and draws every choice from one seed. It delays (and so reorders), drops,
+// duplicates and damages frames; payloads arrive some steps after their headers; connections break.
+// Thread safety: none.
 #pragma once
 
 #include <algorithm>
@@ -32,9 +33,9 @@ class FaultyNetwork {
 
   std::unique_ptr<Transport> NewTransport();
   void set_faults(const Faults& faults) { faults_ = faults; }
-  // Moves on by one step: headers that are due arrive, payloads that are due land.
+  // Advances one step: delivers the headers and the payloads that are due.
   void Step();
-  // Ends the connection between two transports; both are told.
+  // Ends the connection between two transports, and tells both.
   void Break(Transport& a, Transport& b);
   bool idle() const { return flights_.empty() && landings_.empty(); }
 
@@ -67,7 +68,7 @@ class FaultyNetwork {
                 ? static_cast<int64_t>(random_->Below(faults_.delay_steps_max))
                 : 0);
   }
-  // A step is a millisecond to those who want times.
+  // A step counts as a millisecond where a time is needed.
   transfer::ReceiveInterval Interval(const Landing& landing) const {
     return {.began = absl::UnixEpoch() + absl::Milliseconds(landing.began),
             .landed = absl::UnixEpoch() + absl::Milliseconds(step_)};

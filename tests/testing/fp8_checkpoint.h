@@ -1,5 +1,5 @@
-// A small random Llama checkpoint with fp8 matrices in a folder of its own, and what its weights
-// are, by a definition of e4m3 that shares nothing with the code under test.
+// Writes a small random Llama checkpoint with fp8 matrices into a folder of its own, and computes
+// its weights with a definition of e4m3 that is independent of the code under test.
 #pragma once
 
 #include <stdlib.h>
@@ -18,8 +18,8 @@
 
 namespace tandem::testing {
 
-// The number that eight bits are: 2^(e - 7) · (1 + f / 8), below e = 1 evenly spaced; 0x7f and 0xff
-// are none.
+// The value of an e4m3 code: 2^(e - 7) · (1 + f / 8), evenly spaced below e = 1; 0x7f and 0xff are
+// not numbers.
 inline double E4m3Oracle(uint8_t code) {
   const int exponent = code >> 3 & 15, fraction = code & 7;
   if (exponent == 15 && fraction == 7) return std::nan("");
@@ -44,7 +44,7 @@ inline std::string BytesOfBf16(std::vector<float>& values) {
   return bytes;
 }
 
-// How the scales of a checkpoint's matrices look.
+// How a checkpoint stores the scales of its matrices.
 struct Fp8Layout {
   std::string name;
   std::string quantization_config;                                 // JSON

@@ -1,7 +1,7 @@
 // Frames that no honest node would send: of every kind, to leases that exist and leases that do
-// not, of stale and future epochs, of wrong sizes, and what was heard before, again and again. With
-// the fleet's secret DATA is never such that a lease's rightful sender could have sent it: whoever
-// holds the secret can lie about KV itself.
+// not, of stale and future epochs, of wrong sizes, and repetitions of frames heard before. Frames
+// made with the fleet's secret never carry DATA that the lease's rightful sender could have sent,
+// because a process that holds the secret can send wrong KV and no check can notice.
 // Thread safety: none.
 #pragma once
 

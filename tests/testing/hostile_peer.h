@@ -1,4 +1,4 @@
-// A process on the KV network that means no good: floods of the frames of hostile_frames.h, with or
+// A hostile process on the KV network: it floods nodes with the frames of hostile_frames.h, with or
 // without the fleet's secret. It owns no lease's export. Thread safety: none.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace tandem::testing {
 
 class HostilePeer final : public transfer::KvTransport::Listener {
  public:
-  // `secret`: null for one who does not know the fleet's.
+  // `secret`: null for a process that does not know the fleet's.
   HostilePeer(FaultyNetwork& network, std::unique_ptr<Random> random, const char* secret)
       : random_(std::move(random)),
         auth_(secret != nullptr ? secret : "a guess"),

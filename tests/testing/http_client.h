@@ -1,4 +1,4 @@
-// HTTP as bytes on a socket, for tests that send what no client library would.
+// HTTP as bytes on a socket, for tests that send what no client library would send.
 //   HttpSocket socket(cluster->http_address());
 //   socket.Send(PostOf("/v1/completions", "{}"));
 //   HttpAnswer answer = socket.Read();
@@ -128,7 +128,7 @@ class HttpSocket {
   }
 
  protected:
-  // What goes over the socket as it is; under TLS others do this.
+  // Sends and receives the bytes as they are. HttpsSocket overrides these for TLS.
   virtual ssize_t SendBytes(const char* bytes, size_t size) {
     return ::send(fd_, bytes, size, MSG_NOSIGNAL);
   }

@@ -1,5 +1,5 @@
-// As http_client.h, under TLS.
-//   const Certificate certificate(folder);  // a key and a certificate of their own, for 127.0.0.1
+// Like http_client.h, with TLS.
+//   const Certificate certificate(folder);  // a self-signed certificate for 127.0.0.1
 //   HttpsSocket socket(address, certificate.path());
 // Thread safety: none.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace tandem::testing {
 
-// A key, and a certificate for 127.0.0.1 that it signs itself, written into `folder`.
+// A key and a self-signed certificate for 127.0.0.1, written into `folder`.
 class Certificate {
  public:
   explicit Certificate(const std::filesystem::path& folder, const std::string& name = "tls",
@@ -63,7 +63,7 @@ class Certificate {
 
 class HttpsSocket final : public HttpSocket {
  public:
-  // `authority`: a file of the certificate that the server's must lead to. REQUIRES: it does.
+  // `authority`: the file of the authority's certificate. REQUIRES: it has signed the server's.
   HttpsSocket(const std::string& address, const std::string& authority)
       : HttpSocket(address), context_(SSL_CTX_new(TLS_client_method())) {
     TANDEM_CHECK(SSL_CTX_load_verify_file(context_.get(), authority.c_str()) == 1);

@@ -35,12 +35,12 @@ struct KvTransferMemory {
 using NewKvTransferMemory =
     std::function<KvTransferMemory(Incarnation side, kv::BlockArena& arena)>;
 
-// One node: memory, transport, endpoint, and the blocks that nobody owns.
+// One node: memory, transport, endpoint, and the blocks without an owner.
 struct KvTransferSide {
   static constexpr int kLayers = 3;
   static constexpr int64_t kCellBytes = 256;
   static constexpr int kBlocks = 48;
-  static constexpr auto kFree = std::byte{0xFE};    // in blocks nobody owns
+  static constexpr auto kFree = std::byte{0xFE};    // in blocks without an owner
   static constexpr auto kLeased = std::byte{0xAA};  // in blocks of a new lease
   static constexpr auto kReused = std::byte{0x55};  // in source blocks whose export ended
 

@@ -1,8 +1,9 @@
-// Three nodes' KV transfers on a faulty network, driven by choices: leases open, close and change
-// epochs, exports push and are cancelled, connections break, and perhaps a stranger interferes.
-// After every event the promises of the KV transfer are checked: each command is answered once,
-// what is installed equals its source bit for bit, no byte lands in a block that is not leased, no
-// source block is read after its export ended, nothing is left at the end. Thread safety: none.
+// The KV transfers of three nodes on a faulty network, driven by choices: leases open, close and
+// change epochs; exports push and are cancelled; connections break; a hostile process may
+// interfere. After every event the world checks the promises of the KV transfer: each command is
+// answered once; what is installed equals its source bit for bit; no byte lands in a block that is
+// not leased; no source block is read after its export ended; nothing is left at the end. Thread
+// safety: none.
 #pragma once
 
 #include <cstring>
@@ -25,7 +26,7 @@ namespace tandem::testing {
 
 class KvTransferWorld {
  public:
-  // What another process of the network does in a step.
+  // What a hostile process of the network does in a step.
   using Stranger = std::function<void(KvTransferWorld&)>;
 
   // `random` decides what happens; `seed` what the network and the links do, by `faults` and
@@ -48,13 +49,14 @@ class KvTransferWorld {
   // The lease that would be opened next; smaller ids were used, by leases or exports.
   uint64_t next_id() const { return next_id_; }
 
-  // Moves on by a millisecond in which anything may begin.
+  // Advances one millisecond, in which anything may begin.
   void Live() {
     if (random_->Below(4) == 0) StartLease();
     if (random_->Below(3) == 0) Disturb();
     Step();
   }
-  // No new leases, a sound network, no stranger, all deadlines pass; then nothing is left.
+  // Runs to the end: no new leases, no faults, no hostile process, and all deadlines pass. Then
+  // nothing may be left.
   void Settle() {
     network_.set_faults({});
     if (links_.has_value()) links_->set_faults({});
@@ -78,7 +80,7 @@ class KvTransferWorld {
       }
     }
   }
-  // The first broken promise; empty when none was.
+  // The first broken promise; empty when there is none.
   const std::string& failure() const { return failure_; }
 
   int installed = 0, drained = 0, exports_failed = 0, leases_failed = 0;
@@ -144,7 +146,7 @@ class KvTransferWorld {
   void Disturb();
   void Close(LeaseId id);
   void Raise(LeaseId id);
-  // The first `blocks` blocks hold what was sent, whoever sent it.
+  // The first `blocks` blocks hold the sequence's bytes, no matter which node sent them.
   void RequireContent(const KvTransferSide& side, const LeaseRecord& lease, size_t blocks);
   void Push();
   void Step();
@@ -356,7 +358,7 @@ inline void KvTransferWorld::On(KvTransferSide&, const transfer::LeaseFailed& ev
   }
 }
 
-// Another sender goes on behind what is verified; or nobody does, and it stays as it is.
+// Another sender continues behind the verified blocks; or none does, and they stay as they are.
 inline void KvTransferWorld::On(KvTransferSide& side, const transfer::EpochRaised& event) {
   Note(6, event.lease.value());
   const auto it = leases_.find(event.lease);

@@ -1,5 +1,5 @@
-// Where tests find real models and committed goldens. A test that needs a real model which is not
-// there skips and says what it looked for.
+// Finds real models and committed golden files. A test that needs a real model which is not present
+// skips, and names the file that it looked for.
 #pragma once
 
 #include <sys/stat.h>

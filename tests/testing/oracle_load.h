@@ -1,6 +1,6 @@
-// Clients of a hash-engine cluster that ask one request after the other while a test does things to
-// it, and compare every answer with what the prompt alone decides.
-// Thread safety: by the test's thread.
+// Clients of a hash-engine cluster. They send one request after another while a test disturbs the
+// cluster, and compare every answer with the one that the prompt alone determines.
+// Thread safety: none; the test's thread uses it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class OracleLoad {
     std::printf("seed %lu\n", static_cast<unsigned long>(seed_));
     for (int i = 0; i < count; ++i) threads_.emplace_back([this, i] { RunClient(i); });
   }
-  // Until `count` more answers came: the load goes on after what was done to the cluster.
+  // Waits until `count` more answers came: the load continues after a disturbance.
   void AwaitAnswers(int64_t count) {
     absl::MutexLock lock(&mutex_);
     const int64_t goal = answered_ + count;
@@ -68,7 +68,7 @@ class OracleLoad {
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
   }
-  // Requests that were put to another router, as the first was gone.
+  // Requests that were sent to another router, because the first was gone.
   int64_t asked_again() const { return asked_again_; }
 
  private:
@@ -78,7 +78,8 @@ class OracleLoad {
       const auto request = RandomRequest(random, absl::StrCat("c", index, "-", serial));
       size_t router = 0;
       Answer answer = Collect(*clients_[router], request);
-      // Only a router that is gone is a reason to ask again: at another one, by the same id.
+      // A client repeats a request only when its router is gone: at another router, with the same
+      // id.
       while (!answer.status.ok() && router + 1 < clients_.size()) {
         ++asked_again_;
         answer = Collect(*clients_[++router], request);

@@ -1,5 +1,5 @@
-// Programs as a user meets them: run to their end, or left running while a test reads their log.
-// Thread safety: by the test's thread.
+// Programs as a user runs them: run to their end, or kept running while a test reads their log.
+// Thread safety: none; the test's thread uses it.
 #pragma once
 
 #include <stdio.h>
@@ -52,7 +52,7 @@ inline ProgramRun RunProgram(const std::vector<std::string>& words,
   return run;
 }
 
-// A program that goes on while the test works with it. Killed at the end.
+// A program that runs while the test works with it. The destructor kills it.
 class RunningProgram {
  public:
   // `words`: a program of this build and its arguments.
@@ -84,7 +84,7 @@ class RunningProgram {
     const size_t begin = at + marker.size();
     return line.substr(begin, line.find(' ', begin) - begin);
   }
-  // "exit code 1", "signal 9"; nullopt when it goes on beyond `timeout`.
+  // "exit code 1" or "signal 9"; nullopt when the program still runs after `timeout`.
   std::optional<std::string> AwaitEnd(absl::Duration timeout = absl::Seconds(30)) {
     const absl::Time deadline = absl::Now() + timeout;
     while (true) {

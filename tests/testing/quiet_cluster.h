@@ -1,4 +1,4 @@
-// Whether a cluster holds anything for requests that are over.
+// Tells whether a cluster still holds anything for requests that have ended.
 // Thread safety: pure functions.
 #pragma once
 
@@ -35,7 +35,7 @@ inline std::string Holdings(const v1::GetStatusResponse& status) {
   return held;
 }
 
-// Waits until `holds(status)` is empty; kDeadlineExceeded carries what it said last.
+// Waits until `holds(status)` is empty. Errors: kDeadlineExceeded carries its last text.
 template <typename Holds>
 absl::StatusOr<v1::GetStatusResponse> AwaitStatus(cli::Client& client, absl::Duration timeout,
                                                   const Holds& holds) {

@@ -1,5 +1,5 @@
-// A cluster of real processes for a test: `tandem up` as a child, on ports it picks itself.
-// Thread safety: by the test's thread; Generate from any.
+// A cluster of real processes for a test: `tandem up` as a child process, on free ports.
+// Thread safety: the test's thread uses it; any thread may call Generate.
 #pragma once
 
 #include <signal.h>
@@ -19,7 +19,7 @@
 
 namespace tandem::testing {
 
-// What one request got, without times.
+// The answer to one request, without times.
 struct Answer {
   std::string text;
   std::vector<int32_t> tokens;
@@ -88,7 +88,7 @@ class TestCluster {
 
   Answer Generate(const v1::GenerateRequest& request) { return Collect(*client_, request); }
 
-  // Drains; what the process ended with.
+  // Drains the cluster; returns the exit code of the process.
   std::string Stop() {
     child_->Signal(SIGTERM);
     std::string ended = "not within its time";

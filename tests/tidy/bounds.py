@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The bounds of the containers that state machines keep, from their declarations' comments.
+"""Rule bound: every container member of a state machine states its bound in a comment.
 
-    bounds.py ROOT          prints the table of docs/LIMITS.md
-    bounds.py ROOT --write  puts it there, between its marks
+    bounds.py ROOT          prints the table of all stated bounds
+    bounds.py ROOT --write  writes the table into docs/LIMITS.md, between its marks
 
-A container member states its bound in a comment on its line or above it: `// Bound: what it is.` A
-comment above holds for all members up to the next comment or empty line. Members that cannot grow
-after construction are bounded too: they say by what. BoundedQueue and Outbox carry theirs.
+The comment `// Bound: what it is.` stands on the member's line or above it. A comment above holds for all members up to
+the next comment or empty line. Members that cannot grow after construction state what bounds them, too. BoundedQueue and
+Outbox need no comment: their capacity is their bound.
 """
 import argparse
 import pathlib
@@ -14,7 +14,7 @@ import re
 import sys
 
 STATE_MACHINES = ("router/", "prefill_node/", "decode_node/", "common/node/", "common/kv/", "common/transfer/",
-                  "common/lending/", "common/rpc/")
+                  "common/rpc/")
 TABLE_FILE = "docs/LIMITS.md"
 BEGIN, END = "<!-- bounds: written by tests/tidy/bounds.py -->", "<!-- bounds end -->"
 GROWING = r"std::(?:multi)?(?:map|set)|std::(?:deque|queue|list|priority_queue|unordered_\w+)|absl::(?:flat|node)_hash_\w+|absl::btree_\w+"
@@ -26,7 +26,7 @@ BOUND = re.compile(r"\bBound: (?P<text>.+)$")
 
 
 def is_scope_head(head):
-    """What stands before a brace opens a type's or a namespace's body, not a function's."""
+    """Whether the brace after `head` opens the body of a type or a namespace, not of a function."""
     return bool(re.search(r"\b(?:namespace|class|struct|union|enum)\b[^()]*(?:\([^)]*\)[^()]*)*$", head)) or not head.strip()
 
 
@@ -55,7 +55,7 @@ def at_class_level(lines):
 
 
 def comment_above(lines, index):
-    """The comment that the members around line `index` stand under, joined; "" when there is none."""
+    """The comment above the group of members around line `index`, as one line; "" when there is none."""
     while index > 0 and lines[index - 1].strip() and not lines[index - 1].lstrip().startswith("//"):
         if lines[index - 1].rstrip().endswith(("{", "}", ":")):
             return ""
@@ -109,7 +109,7 @@ def table(root):
 
 
 def with_table(text, rows):
-    """`text` with what stands between its marks replaced; None when it has no marks."""
+    """`text` with `rows` between its marks; None when it has no marks."""
     begin, end = text.find(BEGIN), text.find(END)
     if begin < 0 or end < begin:
         return None

@@ -7,9 +7,14 @@ import pathlib
 import tempfile
 import unittest
 
+import baseline
+import bounds
+import build
+import folders
+import names
 import tidy
 
-CLEAN = "#pragma once\n\nnamespace tandem {\n\nint F();\n\n}  // namespace tandem\n"
+CLEAN = "// Thread safety: none.\n#pragma once\n\nnamespace tandem {\n\nint F();\n\n}  // namespace tandem\n"
 
 
 class TidyTest(unittest.TestCase):
@@ -27,10 +32,17 @@ class TidyTest(unittest.TestCase):
     def found(self, path, text, rule):
         """The lines where `rule` speaks about `text` planted alone at `path`."""
         self.plant(path, text)
-        with contextlib.redirect_stdout(io.StringIO()):
-            findings = tidy.check_tree(self.root)
+        findings = self.findings()
         (self.root / path).unlink()
         return [finding.line for finding in findings if finding.rule == rule and finding.path == path]
+
+    def findings(self, layout=None):
+        with contextlib.redirect_stdout(io.StringIO()):
+            return tidy.check_tree(self.root, layout=layout)
+
+    def messages(self, rule, layout=None):
+        """`path: message` of all that `rule` finds in what was planted."""
+        return [f"{finding.path}: {finding.message}" for finding in self.findings(layout) if finding.rule == rule]
 
     def test_clean_code_passes(self):
         self.plant("common/kv/a.h", CLEAN)
@@ -39,7 +51,7 @@ class TidyTest(unittest.TestCase):
     def test_bounds(self):
         def kept(member, above=""):
             text = f"#pragma once\n\nclass A {{\n  std::map<int, int> F();\n\n{above}  {member}\n}};\n"
-            return self.found("router/pipeline/a.h", text, "bound")
+            return self.found("router/core/a.h", text, "bound")
         for member in ["std::map<int, std::vector<int>> a_;", "std::deque<int> a;", "std::vector<int> a_ ABSL_GUARDED_BY(m_);",
                        "absl::flat_hash_set<std::string> a_ = {};", "std::vector<int> a_, b_;  // two"]:
             self.assertEqual(kept(member), [6], member)
@@ -54,12 +66,12 @@ class TidyTest(unittest.TestCase):
         self.assertEqual(self.found("common/model/a.cc", alias, "bound"), [])
 
     def test_the_table_of_bounds_is_current(self):
-        self.plant("common/kv/a.h", "#pragma once\nclass A {\n  // Bound: --max.\n  std::deque<int> a_;\n};\n")
-        marks = f"{tidy.bounds.BEGIN}\n{{}}{tidy.bounds.END}\n"
+        self.plant("common/kv/a.h", "// Thread safety: none.\n#pragma once\nclass A {\n  // Bound: --max.\n  std::deque<int> a_;\n};\n")
+        marks = f"{bounds.BEGIN}\n{{}}{bounds.END}\n"
         row = "| File | Container | Bound |\n|---|---|---|\n| common/kv/a.h | `a` | --max |\n"
-        self.assertEqual(self.found(tidy.bounds.TABLE_FILE, marks.format(row), "bound"), [])
-        self.assertEqual(self.found(tidy.bounds.TABLE_FILE, marks.format(""), "bound"), [1])
-        self.assertEqual(self.found(tidy.bounds.TABLE_FILE, "no marks\n", "bound"), [1])
+        self.assertEqual(self.found(bounds.TABLE_FILE, marks.format(row), "bound"), [])
+        self.assertEqual(self.found(bounds.TABLE_FILE, marks.format(""), "bound"), [1])
+        self.assertEqual(self.found(bounds.TABLE_FILE, "no marks\n", "bound"), [1])
 
     def test_includes(self):
         def edge(path, target):
@@ -70,19 +82,127 @@ class TidyTest(unittest.TestCase):
                 ("common/config/a.cc", "common/model/m.h"), ("common/model/chat_template/a.cc", "common/kv/k.h"),
                 ("common/engine/a.cc", "common/transfer/t.h"), ("common/engine/a.cc", "kernels/cpu/gemm.h"),
                 ("prefill_node/a.cc", "decode_node/d.h"), ("decode_node/ops/a.cc", "prefill_node/p.h"),
-                ("router/policy/a.cc", "common/engine/e.h"), ("router/a.cc", "common/transfer/t.h"),
-                ("router/a.cc", "kernels/api/gemm.h"), ("common/rpc/a.cc", "common/kv/k.h"),
-                ("sim/a.cc", "tests/testing/t.h"), ("cli/a.cc", "tests/testing/t.h"),
-                ("common/kv/a.cc", "router/r.h"), ("common/newcomer/a.cc", "common/kv/k.h")]:
+                ("router/core/a.cc", "common/engine/e.h"), ("router/core/a.cc", "common/transfer/t.h"),
+                ("router/core/a.cc", "kernels/api/gemm.h"), ("common/rpc/a.cc", "common/kv/k.h"),
+                ("sim/a.cc", "tests/testing/t.h"), ("cli/a.cc", "tests/testing/t.h"), ("sim/a.cc", "cli/c.h"),
+                ("common/kv/a.cc", "router/r.h"), ("common/newcomer/a.cc", "common/kv/k.h"),
+                ("common/kv/a.cc", "tandem/v1/x.pb.h"),
+                # Within a unit: upwards, and to a room of the same row.
+                ("common/engine/a.cc", "common/engine/cpu/c.h"), ("common/engine/cpu/a.cc", "common/engine/hash/h.h"),
+                ("kernels/api/a.cc", "kernels/cpu/c.h"), ("kernels/ref/a.cc", "kernels/cpu/c.h"),
+                ("router/fleet/a.cc", "router/core/c.h"), ("router/front_end/http/a.cc", "router/front_end/grpc/g.h"),
+                ("router/front_end/a.cc", "router/front_end/http/h.h"), ("sim/world/a.cc", "sim/checkers/c.h"),
+                ("cli/client/a.cc", "cli/batch/b.h"), ("router/newcomer/a.cc", "router/core/c.h")]:
             self.assertEqual(edge(path, target), [3], f"{path} -> {target}")
         for path, target in [
                 ("common/kv/a.cc", "common/base/check.h"), ("common/kv/a.cc", "common/kv/b.h"),
-                ("common/rpc/a.cc", "common/request/r.h"), ("common/rpc/a.cc", "proto/tandem/v1/x.pb.h"),
+                ("common/rpc/a.cc", "common/request/r.h"), ("common/rpc/a.cc", "tandem/v1/x.pb.h"),
                 ("common/engine/a.cc", "kernels/api/gemm.h"), ("kernels/cpu/a.cc", "kernels/api/gemm.h"),
-                ("router/a.cc", "common/model/m.h"), ("decode_node/a.cc", "common/transfer/t.h"),
-                ("sim/a.cc", "router/r.h"), ("cli/a.cc", "sim/s.h"), ("tests/unit/x/a.cc", "cli/c.h"),
-                ("common/kv/a.cc", "absl/status/status.h")]:
+                ("router/core/a.cc", "common/model/tokenizer/m.h"), ("decode_node/a.cc", "common/transfer/t.h"),
+                ("sim/a.cc", "router/core/r.h"), ("cli/commands/a.cc", "sim/s.h"), ("tests/unit/x/a.cc", "cli/c.h"),
+                ("common/kv/a.cc", "absl/status/status.h"), ("common/engine/cpu/a.cc", "common/engine/e.h"),
+                ("router/front_end/http/a.cc", "router/core/c.h"), ("sim/checkers/a.cc", "sim/world/w.h")]:
             self.assertEqual(edge(path, target), [], f"{path} -> {target}")
+
+    def test_the_tables_of_folders_are_true(self):
+        self.plant("router/newcomer/a.cc", "int a;\n")
+        self.plant("common/newcomer/a.cc", "int a;\n")
+        self.plant("common/kv/a.cc", "int a;\n")
+        self.assertEqual(self.messages("folder"), [
+            f"common/newcomer/a.cc: common/newcomer has no place: give it one in {folders.TABLES}",
+            f"router/newcomer/a.cc: router/newcomer has no place: give it one in {folders.TABLES}"])
+        layout = folders.Layout({"common/kv": ["common/gone"], "router": []}, {"router": ["newcomer", "removed"]})
+        self.plant(folders.TABLES, "")
+        said = "\n".join(self.messages("folder", layout))
+        for gone in ["common/gone", "router/removed", "kernels/dispatch/dispatch.cc"]:
+            self.assertIn(f"tests/tidy speaks of {gone}, which does not exist", said)
+        for there in ["common/kv,", "router/newcomer"]:
+            self.assertNotIn(there, said)
+
+    def test_include_cycles(self):
+        def graph(**edges):
+            texts = {f"common/{own}/a.h": "".join(f'#include "common/{target}/a.h"\n' for target in targets.split())
+                     for own, targets in edges.items()}
+            return [(f.path, f.message) for f in folders.check_cycles(texts)]
+        self.assertEqual(graph(a="b c", b="c", c=""), [])
+        both = "common/a and common/b include each other: common/a/a.h includes common/b/a.h; " \
+               "common/b/a.h includes common/a/a.h"
+        self.assertEqual(graph(a="b", b="a", c="a"), [("common/a/a.h", both)])
+        self.assertEqual([message.partition(" include each")[0] for _, message in graph(a="b", b="c", c="a")],
+                         ["common/a and common/b and common/c"])
+        tests = {"tests/testing/a.h": '#include "cli/client/a.h"\n', "cli/client/a.h": '#include "tests/testing/a.h"\n'}
+        self.assertEqual(len(list(folders.check_cycles(tests))), 1)
+        # A folder and the one it lies in.
+        nested = {"sim/a.h": '#include "sim/world/a.h"\n', "sim/world/a.h": '\n#include "sim/a.h"\n'}
+        self.assertEqual([f.path for f in folders.check_cycles(nested)], ["sim/a.h"])
+
+    def test_retired_words(self):
+        self.plant(names.GLOSSARY, "## Retired words\n\n| Retired | Say |\n|---|---|\n| `Door`, `hand-off` | `Gate` |\n"
+                                   "\n## Terms\n\n| `Fine` | x |\n")
+        for path, text in [("common/kv/a.cc", "int a;\nint Door;\n"), ("docs/A.md", "\nthe hand-off.\n"),
+                           ("proto/a.proto", "\n// `Door`\n"), ("scripts/a.sh", "\necho Door\n"),
+                           ("deploy/a.yaml", "\na: Door\n"), ("CMakeLists.txt", "\n# Door\n")]:
+            self.assertEqual(self.found(path, text, "retired-word"), [2], path)
+        for path, text in [("common/kv/a.cc", "int Doors, door, Door_, xDoor, Gate, Fine;\n"),
+                           ("docs/adr/0001.md", "Door\n"), ("docs/measurements/a.md", "Door\n"),
+                           ("tests/fuzz/corpus/a", "Door\n"), ("tests/a.bin", "\0 Door\n")]:
+            self.assertEqual(self.found(path, text, "retired-word"), [], path)
+        self.assertEqual(self.messages("retired-word"), [])
+
+    def test_comments_name_who_acts(self):
+        for words in ["whoever pushes", "Whoever pushes", "nobody reads it", "who has the lock"]:
+            self.assertEqual(self.found("common/kv/a.h", f"int a;\nint b;  // {words}\n", "actor"), [2], words)
+        self.assertEqual(self.found("common/kv/a.h", "int nobody;\n// The pushing thread.\n", "actor"), [])
+        self.assertEqual(self.found("common/kv/a.cc", "// nobody\n", "actor"), [])
+        self.assertEqual(self.found("tests/testing/a.h", "// nobody\n", "actor"), [])
+
+    def test_headers_promise(self):
+        for text in ["// A queue.\n// Thread safety: any thread.\n#pragma once\n", "// Threads: one block.\n",
+                     "// A value. Thread\n// safety: a value.\n"]:
+            self.assertEqual(self.found("common/kv/a.h", text, "thread-contract"), [], text)
+            self.assertEqual(self.found("kernels/cuda/a.cuh", text, "thread-contract"), [], text)
+        for text in ["#pragma once\n// Thread safety: too late.\n", "// A queue that is thread-safe.\n",
+                     "// Thread safety:\n", ""]:
+            self.assertEqual(self.found("common/kv/a.h", text, "thread-contract"), [1], text)
+            self.assertEqual(self.found("tests/testing/a.h", text, "thread-contract"), [], text)
+            self.assertEqual(self.found("common/kv/a.cc", text, "thread-contract"), [], text)
+
+    def test_sources_have_headers(self):
+        self.plant("common/kv/a.h", CLEAN)
+        self.plant("kernels/cuda/b.cuh", CLEAN)
+        for path, text in [("common/kv/a.cc", ""), ("kernels/cuda/b.cu", ""), ("router/main.cc", ""), ("cli/tandem_main.cc", ""),
+                           ("tests/unit/kv/c_test.cc", ""),
+                           ("common/kv/c.cc", "// Implements eviction of BlockPool\n// (common/kv/a.h). More.\n")]:
+            self.assertEqual(self.found(path, text, "no-header"), [], path)
+        for text in ["", "// Eviction. Implements (common/kv/a.h).\n", "// Implements eviction.\n",
+                     "// Implements eviction (common/kv/gone.h).\n", "\n// Implements eviction (common/kv/a.h).\n"]:
+            self.assertEqual(self.found("common/kv/c.cc", text, "no-header"), [1], text)
+            self.assertEqual(self.found("kernels/cuda/c.cu", text, "no-header"), [1], text)
+
+    def test_documents(self):
+        wide = "word " * 21 + "\n"
+        for path in ["docs/A.md", "docs/adr/0001.md", "README.md"]:
+            self.assertEqual(self.found(path, "\n" + wide, "document-line"), [2], path)
+        for path in ["docs/measurements/a.md", "tests/golden/a.md"]:
+            self.assertEqual(self.found(path, wide, "document-line"), [], path)
+        for text in ["x" * 100 + "\n", "| " + wide, "```sh\n" + wide + "```\n", f"[a](b/{'x' * 200}.md)\n",
+                     f"see https://a.b/{'x' * 200}\n"]:
+            self.assertEqual(self.found("docs/A.md", text, "document-line"), [], text)
+        self.assertEqual(self.found("docs/A.md", "```sh\n```\n" + wide, "document-line"), [3])
+        self.assertEqual(self.found("docs/PERFORMANCE.md", "a\n" * 150, "document-size"), [])
+        self.assertEqual(self.found("docs/PERFORMANCE.md", "a\n" * 151, "document-size"), [151])
+
+    def test_the_baseline_only_shrinks(self):
+        self.plant("common/kv/old.h", "#pragma once\n")
+        self.plant(baseline.FILE, "# why\nthread-contract common/kv/old.h\nthread-contract common/kv/fixed.h\n")
+        self.plant("common/kv/fixed.h", CLEAN)
+        fixed = "common/kv/fixed.h keeps the rule thread-contract: remove this line"
+        self.assertEqual([str(f) for f in self.findings()], [f"{baseline.FILE}:3: baseline: {fixed}"])
+        baseline.shrink(self.root, tidy.check_all(self.root, None, io.StringIO(), folders.Layout()))
+        self.assertEqual((self.root / baseline.FILE).read_text(), "# why\nthread-contract common/kv/old.h\n")
+        self.assertEqual(self.findings(), [])
+        self.plant("common/kv/new.h", "#pragma once\n")
+        self.assertEqual([(f.path, f.rule) for f in self.findings()], [("common/kv/new.h", "thread-contract")])
 
     def test_file_size(self):
         self.assertEqual(self.found("common/kv/a.cc", "int a;\n" * 501, "file-size"), [501])
@@ -149,19 +269,19 @@ class TidyTest(unittest.TestCase):
             self.assertEqual(self.found("common/kv/second.cc", other, "one-name"), [], other)
 
     def test_format(self):
-        if tidy.shutil.which("clang-format-14") is None:
+        if build.shutil.which("clang-format-14") is None:
             self.skipTest("clang-format-14 is not installed")
         self.assertEqual(self.found("common/kv/a.cc", "int a;\nint   b;\n", "format"), [2])
 
     def test_a_missing_formatter_is_said(self):
-        which, tidy.shutil.which = tidy.shutil.which, lambda name: None
+        which, build.shutil.which = build.shutil.which, lambda name: None
         try:
-            self.plant("common/kv/a.cc", "int   b;\n")
+            self.plant("tests/unit/kv/a.cc", "int   b;\n")
             out = io.StringIO()
             self.assertEqual(tidy.check_tree(self.root, out=out), [])
             self.assertIn("SKIPPED: format", out.getvalue())
         finally:
-            tidy.shutil.which = which
+            build.shutil.which = which
 
     def test_files_that_no_target_builds(self):
         self.plant("common/kv/used.cc", '#include "common/kv/used.h"\n')

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kDepthMax = 200;
 
-// How deep brackets outside of strings nest; read before a recursive parser sees the text.
+// The nesting depth of brackets outside strings. It is checked before the recursive parser runs.
 int BracketDepth(absl::string_view text) {
   int depth = 0, deepest = 0;
   bool in_string = false;
@@ -68,7 +68,7 @@ void FindAnchors(const Json& at, absl::flat_hash_map<std::string, const Json*>& 
   }
 }
 
-// Percent-escapes of a URI's fragment.
+// Decodes the percent-escapes of a URI's fragment.
 std::string Unescape(absl::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

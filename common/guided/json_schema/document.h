@@ -1,4 +1,5 @@
-// A JSON Schema document (draft 2020-12): parsing, references, and where in it something stands.
+// A JSON Schema document (draft 2020-12): parses it, resolves references, and names the place of a
+// schema in it for error messages.
 // Thread safety: const methods from any thread.
 #pragma once
 
@@ -13,25 +14,27 @@
 
 namespace tandem::guided::json_schema {
 
-// Keeps the order of members: objects are generated in the schema's order.
+// Keeps the order of members, because objects are generated in the schema's order.
 using Json = nlohmann::ordered_json;
-// A schema: a node of the document. Several mean all of them at once; sorted by address.
+// Schemas (nodes of the document) that must all hold; sorted by address.
 using Conjunction = std::vector<const Json*>;
 
-// Order of members does not matter; 1 equals 1.0.
+// JSON equality: the order of members does not matter, and 1 equals 1.0.
 bool Equal(const Json& a, const Json& b);
 
 class Document {
  public:
-  // Errors: kInvalidArgument for text that is not JSON, nests too deep, or is neither an object
+  // Errors: kInvalidArgument when the text is not JSON, nests too deeply, or is neither an object
   // nor a boolean.
   static absl::StatusOr<std::unique_ptr<Document>> Parse(absl::string_view text);
 
   const Json& root() const { return root_; }
-  // The schema a $ref names. kInvalidArgument for what lies in another document or nowhere.
+  // The schema that a $ref names. Errors: kInvalidArgument when it is in another document, or does
+  // not exist.
   absl::StatusOr<const Json*> Resolve(const std::string& reference) const;
-  // "#/properties/name": for messages.
+  // The place of a node, such as "#/properties/name", for messages.
   std::string PathOf(const Json& node) const;
+  // kInvalidArgument: "json_schema: PATH: KEYWORD: WHAT".
   absl::Status Error(const Json& schema, absl::string_view keyword, absl::string_view what) const;
 
  private:

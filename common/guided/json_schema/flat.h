@@ -1,6 +1,6 @@
-// A schema without references and combinations: what one alternative demands of a value, type by
-// type. Keywords of several schemas that must all hold are merged into one.
-// Thread safety: values.
+// A flat schema: what one alternative demands of a value, type by type, without references and
+// combinations. Several schemas that must all hold are merged into one.
+// Thread safety: plain values.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,11 @@ enum Types : uint8_t {
   kAnyType = 127,
 };
 
-// Shared by all uses of one pattern or format.
+// Shared among all uses of one pattern or format.
 using SharedDfa = std::shared_ptr<const CharDfa>;
 
-// One schema's properties, patternProperties and additionalProperties: which of its schemas a
-// property must satisfy is decided within the layer.
+// One schema's properties, patternProperties and additionalProperties. These three decide together
+// which schemas a property must satisfy, so each schema keeps a layer of its own.
 struct ObjectLayer {
   struct Pattern {
     std::string text;
@@ -42,7 +42,7 @@ struct ObjectLayer {
   std::vector<Pattern> patterns;
   const Json* additional = nullptr;  // null: anything
 
-  // What a property of this name must satisfy, appended to `out`.
+  // Appends to `out` the schemas that the property `name` must satisfy.
   void SchemasFor(const std::string& name, Conjunction& out) const;
 };
 
@@ -75,7 +75,7 @@ struct Flat {
   std::vector<std::string> required;  // no duplicates
   std::vector<const Json*> property_names;
 
-  // Keeps what satisfies both.
+  // Narrows this schema to the values that satisfy both.
   void Narrow(const Flat& other);
 };
 

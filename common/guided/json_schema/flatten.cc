@@ -9,7 +9,7 @@
 namespace tandem::guided::json_schema {
 namespace {
 
-constexpr size_t kWorkMax = 200000;  // schemas looked at
+constexpr size_t kWorkMax = 200000;  // schemas visited
 constexpr int kDisjointDepthMax = 4;
 
 bool IsTrue(const Json& schema) { return schema.is_boolean() && schema.get<bool>(); }
@@ -43,7 +43,7 @@ absl::Status Flattener::Add(const Json& schema, int depth, std::vector<Flat>& al
     return absl::InvalidArgumentError(
         absl::StrCat("json_schema: combining it takes more than ", kWorkMax, " steps"));
   }
-  ASSIGN_OR_RETURN(const Flat own, Own(schema));
+  ASSIGN_OR_RETURN(const Flat own, ReadKeywords(schema));
   for (Flat& flat : alternatives) flat.Narrow(own);
   if (const auto reference = schema.find("$ref"); reference != schema.end()) {
     if (!reference->is_string()) return document_.Error(schema, "$ref", "expected a string");
@@ -106,7 +106,8 @@ absl::StatusOr<std::vector<Flat>> Flattener::Branches(const Json& schema,
   return all;
 }
 
-// True only when no value satisfies both: what cannot be shown counts as overlapping.
+// True only when no value satisfies both. Schemas that cannot be shown to be disjoint count as
+// overlapping.
 absl::StatusOr<bool> Flattener::Disjoint(const Flat& a, const Flat& b, int depth) {
   const uint8_t types = a.types & b.types;
   if (types == 0) return true;
@@ -142,7 +143,7 @@ absl::StatusOr<bool> Flattener::Disjoint(const Flat& a, const Flat& b, int depth
   return (types & kObject) == 0 ? absl::StatusOr<bool>(true) : ObjectsDisjoint(a, b, depth);
 }
 
-// Objects are told apart by a property that one requires and that cannot suit both.
+// Objects are disjoint when one of the schemas requires a property that cannot satisfy both.
 absl::StatusOr<bool> Flattener::ObjectsDisjoint(const Flat& a, const Flat& b, int depth) {
   if (depth >= kDisjointDepthMax) return false;
   std::vector<std::string> names = a.required;

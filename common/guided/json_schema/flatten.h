@@ -1,6 +1,6 @@
-// From schemas to their alternatives: references followed, combinations multiplied out.
-// Also the validator that decides which values of an `enum` count.
-// Thread safety: by one thread.
+// Turns schemas into their alternatives: follows references, and multiplies out combinations
+// (anyOf, allOf, oneOf). Also validates values, to decide which values of an `enum` are allowed.
+// Thread safety: none; one thread uses a Flattener.
 #pragma once
 
 #include <map>
@@ -18,16 +18,16 @@ inline constexpr int kReferenceDepthMax = 64;
 
 class Flattener {
  public:
-  // `document` outlives it.
+  // `document` outlives the Flattener.
   explicit Flattener(const Document& document) : document_(document) {}
 
-  // A value satisfies all of `schemas` if and only if it satisfies one of these.
-  // Errors: kInvalidArgument naming the keyword that is unknown, unsupported or malformed, or
-  // that leads to too many alternatives.
+  // The alternatives of `schemas`: a value satisfies all schemas exactly when it satisfies one of
+  // the alternatives. Errors: kInvalidArgument names the keyword that is unknown, unsupported or
+  // malformed, or that leads to more than kAlternativesMax alternatives.
   absl::StatusOr<std::vector<Flat>> Flatten(const Conjunction& schemas);
   absl::StatusOr<bool> Validates(const Conjunction& schemas, const Json& value);
   absl::StatusOr<bool> Validates(const Flat& flat, const Json& value);
-  // Whether the strings a pattern is found in; kept for the next use.
+  // The strings that contain a match of `pattern`; cached for the next use.
   absl::StatusOr<SharedDfa> PatternDfa(const std::string& pattern);
 
   const Document& document() const { return document_; }
@@ -40,8 +40,8 @@ class Flattener {
   absl::StatusOr<bool> Disjoint(const Flat& a, const Flat& b, int depth);
   absl::StatusOr<bool> ObjectsDisjoint(const Flat& a, const Flat& b, int depth);
 
-  // keywords.cc: what the keywords of one schema itself demand.
-  absl::StatusOr<Flat> Own(const Json& schema);
+  // What the keywords of one schema itself demand (keywords.cc).
+  absl::StatusOr<Flat> ReadKeywords(const Json& schema);
   absl::Status ReadKeyword(const Json& schema, const std::string& key, const Json& value,
                            Flat& flat);
   absl::StatusOr<bool> ReadTypeOrValues(const Json& schema, const std::string& key,
@@ -61,7 +61,7 @@ class Flattener {
   absl::StatusOr<bool> ValidatesObject(const Flat& flat, const Json& value);
 
   const Document& document_;
-  std::map<std::string, SharedDfa> dfas_;  // by pattern; formats have a prefix no pattern has
+  std::map<std::string, SharedDfa> dfas_;  // by pattern; a format has a prefix that no pattern has
   size_t work_ = 0;
 };
 

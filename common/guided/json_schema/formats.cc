@@ -52,13 +52,13 @@ std::string Email() {
   return absl::StrCat(atom, "(?:\\.", atom, ")*@", Label(), "(?:\\.", Label(), ")*");
 }
 
-// RFC 3986's shape: a scheme, then characters that a URI may hold.
+// RFC 3986's form: a scheme, then characters that a URI may contain.
 std::string Uri() {
   const std::string character = "(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})";
   return absl::StrCat("[A-Za-z][A-Za-z0-9+.-]*:(?://)?", character, "+(?:#", character, "*)?");
 }
 
-// ISO 8601 durations as RFC 3339's appendix has them.
+// ISO 8601 durations, as RFC 3339's appendix A defines them.
 std::string Duration() {
   const std::string time = "T(?:\\d+H(?:\\d+M(?:\\d+S)?)?|\\d+M(?:\\d+S)?|\\d+S)";
   return absl::StrCat("P(?:\\d+W|", time,

@@ -1,4 +1,4 @@
-// The values of `format` that are enforced, as patterns of the whole string.
+// The values of the keyword `format` that are enforced, as patterns of the whole string.
 // Thread safety: pure functions.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace tandem::guided::json_schema {
 
-// kInvalidArgument names the format and those that are known.
+// The pattern of `format`. Errors: kInvalidArgument names the format and lists the known ones.
 absl::StatusOr<std::string> FormatPattern(absl::string_view format);
 
 }  // namespace tandem::guided::json_schema

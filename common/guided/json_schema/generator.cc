@@ -53,8 +53,8 @@ absl::Status Generator::AddFlat(StateId from, const Flat& flat, StateId to) {
     }
     return absl::OkStatus();
   }
-  if ((flat.types & kNull) != 0) builder_.Empty(builder_.Literal(from, "null"), to);
-  if ((flat.types & kBoolean) != 0) builder_.Words(from, {"true", "false"}, to);
+  if ((flat.types & kNull) != 0) builder_.AddEmpty(builder_.AfterLiteral(from, "null"), to);
+  if ((flat.types & kBoolean) != 0) builder_.AddWords(from, {"true", "false"}, to);
   if ((flat.types & kString) != 0) RETURN_IF_ERROR(AddString(from, flat, to));
   if ((flat.types & kNumber) != 0) RETURN_IF_ERROR(AddNumber(from, flat, to));
   if ((flat.types & kArray) != 0) RETURN_IF_ERROR(AddArray(from, flat, to));
@@ -64,38 +64,39 @@ absl::Status Generator::AddFlat(StateId from, const Flat& flat, StateId to) {
 
 // ---- strings
 
-// One code point as a JSON string may spell it, escapes included; surrogates in pairs only.
+// One code point in every form that a JSON string allows, escapes included; surrogates only in
+// pairs.
 void Generator::AddJsonCharacter(StateId from, StateId to) {
   const CharSet special({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
-  builder_.CodePoint(from, special.Complement(), to);
-  const StateId escape = builder_.Literal(from, "\\");
-  builder_.CodePoint(escape,
-                     CharSet({{'"', '"'},
-                              {'\\', '\\'},
-                              {'/', '/'},
-                              {'b', 'b'},
-                              {'f', 'f'},
-                              {'n', 'n'},
-                              {'r', 'r'},
-                              {'t', 't'}}),
-                     to);
-  const StateId unicode = builder_.Literal(escape, "u");
+  builder_.AddCodePoint(from, special.Complement(), to);
+  const StateId escape = builder_.AfterLiteral(from, "\\");
+  builder_.AddCodePoint(escape,
+                        CharSet({{'"', '"'},
+                                 {'\\', '\\'},
+                                 {'/', '/'},
+                                 {'b', 'b'},
+                                 {'f', 'f'},
+                                 {'n', 'n'},
+                                 {'r', 'r'},
+                                 {'t', 't'}}),
+                        to);
+  const StateId unicode = builder_.AfterLiteral(escape, "u");
   const auto hex = [&](StateId at, const CharSet& digits) {
     const StateId next = builder_.NewState();
-    builder_.CodePoint(at, digits, next);
+    builder_.AddCodePoint(at, digits, next);
     return next;
   };
   const CharSet d({{'d', 'd'}, {'D', 'D'}});
   const CharSet not_d = HexDigits().Intersection(d.Complement());
-  const StateId plain = builder_.NewState();  // two digits to come
-  builder_.CodePoint(hex(unicode, not_d), HexDigits(), plain);
+  const StateId plain = builder_.NewState();  // two hexadecimal digits follow
+  builder_.AddCodePoint(hex(unicode, not_d), HexDigits(), plain);
   const StateId after_d = hex(unicode, d);
-  builder_.CodePoint(after_d, CharSet::Of('0', '7'), plain);
-  builder_.CodePoint(hex(plain, HexDigits()), HexDigits(), to);
+  builder_.AddCodePoint(after_d, CharSet::Of('0', '7'), plain);
+  builder_.AddCodePoint(hex(plain, HexDigits()), HexDigits(), to);
   StateId pair = hex(after_d, CharSet({{'8', '9'}, {'a', 'b'}, {'A', 'B'}}));
-  pair = builder_.Literal(hex(hex(pair, HexDigits()), HexDigits()), "\\u");
+  pair = builder_.AfterLiteral(hex(hex(pair, HexDigits()), HexDigits()), "\\u");
   pair = hex(hex(pair, d), CharSet({{'c', 'f'}, {'C', 'F'}}));
-  builder_.CodePoint(hex(pair, HexDigits()), HexDigits(), to);
+  builder_.AddCodePoint(hex(pair, HexDigits()), HexDigits(), to);
 }
 
 RuleId Generator::JsonCharacter() {
@@ -111,9 +112,9 @@ RuleId Generator::FreeString() {
   const auto [it, fresh] = shared_.emplace("string", -1);
   if (fresh) {
     it->second = builder_.NewRule("string");
-    const StateId inside = builder_.Literal(builder_.start(it->second), "\"");
+    const StateId inside = builder_.AfterLiteral(builder_.start(it->second), "\"");
     AddJsonCharacter(inside, inside);
-    builder_.Bytes(inside, '"', '"', builder_.end(it->second));
+    builder_.AddBytes(inside, '"', '"', builder_.end(it->second));
   }
   return it->second;
 }
@@ -122,39 +123,39 @@ absl::Status Generator::AddString(StateId from, const Flat& flat, StateId to) {
   const CountRange& length = flat.length;
   if (length.max != kUnbounded && length.max < length.min) return absl::OkStatus();
   if (flat.texts.empty() && length.min == 0 && length.max == kUnbounded) {
-    builder_.Call(from, FreeString(), to);
+    builder_.AddCall(from, FreeString(), to);
     return absl::OkStatus();
   }
-  StateId at = builder_.Literal(from, "\"");
+  StateId at = builder_.AfterLiteral(from, "\"");
   const StateId end = builder_.NewState();
-  builder_.Bytes(end, '"', '"', to);
+  builder_.AddBytes(end, '"', '"', to);
   if (!flat.texts.empty()) {
     ASSIGN_OR_RETURN(CharDfa dfa, LengthDfa(length.min, length.max));
     for (const SharedDfa& text : flat.texts) {
       ASSIGN_OR_RETURN(dfa, Intersect(dfa, *text));
     }
-    builder_.Automaton(at, dfa, GrammarBuilder::Spelling::kJsonString, end);
+    builder_.AddAutomaton(at, dfa, GrammarBuilder::Spelling::kJsonString, end);
     return absl::OkStatus();
   }
   const RuleId character = JsonCharacter();
-  for (int64_t i = 0; i < length.min; ++i) at = builder_.Called(at, character);
-  builder_.Empty(at, end);
+  for (int64_t i = 0; i < length.min; ++i) at = builder_.AfterCall(at, character);
+  builder_.AddEmpty(at, end);
   if (length.max == kUnbounded) {
-    builder_.Call(at, character, at);
+    builder_.AddCall(at, character, at);
     return absl::OkStatus();
   }
   for (int64_t i = length.min; i < length.max; ++i) {
-    at = builder_.Called(at, character);
-    builder_.Empty(at, end);
+    at = builder_.AfterCall(at, character);
+    builder_.AddEmpty(at, end);
   }
   return absl::OkStatus();
 }
 
 void Generator::AddQuoted(StateId from, const std::string& text, StateId to) {
   const StateId end = builder_.NewState();
-  builder_.Automaton(builder_.Literal(from, "\""), WordsDfa({text}),
-                     GrammarBuilder::Spelling::kJsonString, end);
-  builder_.Bytes(end, '"', '"', to);
+  builder_.AddAutomaton(builder_.AfterLiteral(from, "\""), WordsDfa({text}),
+                        GrammarBuilder::Spelling::kJsonString, end);
+  builder_.AddBytes(end, '"', '"', to);
 }
 
 // ---- numbers
@@ -174,11 +175,11 @@ RuleId Generator::FreeNumber(bool integers_only) {
 absl::Status Generator::AddNumber(StateId from, const Flat& flat, StateId to) {
   const bool integers_only = (flat.types & kFraction) == 0;
   if (flat.numbers.Unbounded()) {
-    builder_.Call(from, FreeNumber(integers_only), to);
+    builder_.AddCall(from, FreeNumber(integers_only), to);
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const CharDfa dfa, NumberDfa(flat.numbers, integers_only));
-  builder_.Automaton(from, dfa, GrammarBuilder::Spelling::kPlain, to);
+  builder_.AddAutomaton(from, dfa, GrammarBuilder::Spelling::kPlain, to);
   return absl::OkStatus();
 }
 
@@ -189,17 +190,17 @@ RuleId Generator::WhiteSpace() {
   if (!fresh) return it->second;
   const RuleId rule = it->second = builder_.NewRule("white space");
   const StateId end = builder_.end(rule);
-  builder_.Empty(builder_.start(rule), end);
-  builder_.Bytes(builder_.start(rule), ' ', ' ', end);
-  StateId at = builder_.Literal(builder_.start(rule), "\n");
+  builder_.AddEmpty(builder_.start(rule), end);
+  builder_.AddBytes(builder_.start(rule), ' ', ' ', end);
+  StateId at = builder_.AfterLiteral(builder_.start(rule), "\n");
   for (int i = 0; i < kIndentMax; ++i) {
-    builder_.Empty(at, end);
+    builder_.AddEmpty(at, end);
     const StateId next = builder_.NewState();
-    builder_.Bytes(at, ' ', ' ', next);
-    builder_.Bytes(at, '\t', '\t', next);
+    builder_.AddBytes(at, ' ', ' ', next);
+    builder_.AddBytes(at, '\t', '\t', next);
     at = next;
   }
-  builder_.Empty(at, end);
+  builder_.AddEmpty(at, end);
   return rule;
 }
 
@@ -218,21 +219,21 @@ absl::Status Generator::AddArray(StateId from, const Flat& flat, StateId to) {
   const auto distinct = std::max<int64_t>(static_cast<int64_t>(prefix), count.min);
   const int64_t last = count.max == kUnbounded ? distinct : count.max;
   const StateId close = builder_.NewState();
-  builder_.Bytes(close, ']', ']', to);
-  StateId at = Spaced(builder_.Literal(from, "["));
-  if (count.min == 0) builder_.Empty(at, close);
+  builder_.AddBytes(close, ']', ']', to);
+  StateId at = AfterSpace(builder_.AfterLiteral(from, "["));
+  if (count.min == 0) builder_.AddEmpty(at, close);
   for (int64_t i = 0; i < last; ++i) {
     ASSIGN_OR_RETURN(const RuleId item, item_rule(static_cast<size_t>(i)));
-    at = builder_.Called(i == 0 ? at : Spaced(builder_.Literal(at, ",")), item);
-    if (i + 1 >= count.min) builder_.Empty(Spaced(at), close);
+    at = builder_.AfterCall(i == 0 ? at : AfterSpace(builder_.AfterLiteral(at, ",")), item);
+    if (i + 1 >= count.min) builder_.AddEmpty(AfterSpace(at), close);
   }
   if (count.max != kUnbounded) return absl::OkStatus();
   ASSIGN_OR_RETURN(const RuleId item, item_rule(prefix));
   if (last == 0) {
-    at = builder_.Called(at, item);
-    builder_.Empty(Spaced(at), close);
+    at = builder_.AfterCall(at, item);
+    builder_.AddEmpty(AfterSpace(at), close);
   }
-  builder_.Call(Spaced(builder_.Literal(at, ",")), item, at);
+  builder_.AddCall(AfterSpace(builder_.AfterLiteral(at, ",")), item, at);
   return absl::OkStatus();
 }
 
@@ -240,22 +241,22 @@ void Generator::AddLiteralValue(StateId from, const Json& value, StateId to) {
   if (value.is_string()) return AddQuoted(from, value.get<std::string>(), to);
   if (value.is_structured()) {
     const bool object = value.is_object();
-    StateId at = Spaced(builder_.Literal(from, object ? "{" : "["));
+    StateId at = AfterSpace(builder_.AfterLiteral(from, object ? "{" : "["));
     bool first = true;
     for (const auto& [key, member] : value.items()) {
-      if (!first) at = Spaced(builder_.Literal(at, ","));
+      if (!first) at = AfterSpace(builder_.AfterLiteral(at, ","));
       first = false;
       if (object) {
         const StateId named = builder_.NewState();
         AddQuoted(at, key, named);
-        at = Spaced(builder_.Literal(named, ":"));
+        at = AfterSpace(builder_.AfterLiteral(named, ":"));
       }
       const StateId next = builder_.NewState();
       AddLiteralValue(at, member, next);
       at = next;
     }
-    if (!first) at = Spaced(at);
-    builder_.Empty(builder_.Literal(at, object ? "}" : "]"), to);
+    if (!first) at = AfterSpace(at);
+    builder_.AddEmpty(builder_.AfterLiteral(at, object ? "}" : "]"), to);
     return;
   }
   std::string text = value.dump();
@@ -265,7 +266,7 @@ void Generator::AddLiteralValue(StateId from, const Json& value, StateId to) {
       text = absl::StrCat(decimal->negative ? "-" : "", decimal->whole);
     }
   }
-  builder_.Empty(builder_.Literal(from, text), to);
+  builder_.AddEmpty(builder_.AfterLiteral(from, text), to);
 }
 
 }  // namespace tandem::guided::json_schema

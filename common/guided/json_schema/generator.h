@@ -1,10 +1,11 @@
-// Writes the rules of JSON values that satisfy schemas.
+// Writes the grammar rules of the JSON values that satisfy schemas.
 //
-// Of the many spellings of a value these are generated: members in the order of `properties`, then
-// required ones that it does not name, then others; white space none, one space or a line break
-// with indentation, and only after { [ , : and before } ]; whole numbers without fraction; strings
-// that a pattern, a length with a pattern, an enum or a key constrains with the shortest escapes.
-// Thread safety: by one thread.
+// A value can be written in many ways; these are generated. Members come in the order of
+// `properties`, then the required members that it does not name, then others. White space is empty,
+// one space, or a line break with indentation, and stands only after { [ , : and before } ]. Whole
+// numbers have no fraction. Strings that a pattern, a length with a pattern, an enum or a key
+// constrains use the shortest escapes.
+// Thread safety: none; one thread uses a Generator.
 #pragma once
 
 #include <map>
@@ -20,19 +21,20 @@ namespace tandem::guided::json_schema {
 
 inline constexpr size_t kRulesMax = 20000;
 inline constexpr size_t kPropertiesMax = 2000;
-inline constexpr size_t kPatternsMax = 6;  // different patternProperties that one object may have
+inline constexpr size_t kPatternsMax = 6;  // distinct patternProperties of one object
 
 class Generator {
  public:
-  // Both outlive it.
+  // `flattener` and `builder` outlive the Generator.
   Generator(Flattener& flattener, GrammarBuilder& builder)
       : flattener_(flattener), builder_(builder) {}
 
-  // The rule of values that satisfy all of `schemas`, and all rules that it needs.
+  // Writes, and returns, the rule of the values that satisfy all of `schemas`. Errors:
+  // kInvalidArgument, as Flattener::Flatten, and when a bound is exceeded.
   absl::StatusOr<RuleId> Generate(const Conjunction& schemas);
 
  private:
-  // A rule that may still be without a body: recursion ends here.
+  // Returns the rule of `schemas`. Its body may be written later, so recursion ends here.
   absl::StatusOr<RuleId> RuleFor(Conjunction schemas);
   absl::Status AddFlat(StateId from, const Flat& flat, StateId to);
   absl::Status AddString(StateId from, const Flat& flat, StateId to);
@@ -46,10 +48,10 @@ class Generator {
   RuleId FreeNumber(bool integers_only);
   void AddJsonCharacter(StateId from, StateId to);
   void AddQuoted(StateId from, const std::string& text, StateId to);
-  // After a bracket or comma / before a bracket, if the text goes on in another line.
-  StateId Spaced(StateId from) { return builder_.Called(from, WhiteSpace()); }
+  // Connects `from` to a new state by white space, after a bracket or comma or before a bracket.
+  StateId AfterSpace(StateId from) { return builder_.AfterCall(from, WhiteSpace()); }
 
-  // object_rules.cc
+  // Objects (object_rules.cc).
   struct Member;
   absl::Status AddObject(StateId from, const Flat& flat, StateId to);
   absl::StatusOr<std::vector<Member>> NamedMembers(const Flat& flat, const CharDfa* names);

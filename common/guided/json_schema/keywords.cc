@@ -1,5 +1,6 @@
-// What the keywords of one schema demand, each checked for its own form. A keyword that is not
-// here, and is not an annotation, is refused by name.
+// Implements Flattener::ReadKeywords (common/guided/json_schema/flatten.h): reads the keywords of
+// one schema, and checks the form of each. It rejects, by name, a keyword that is neither listed
+// here nor an annotation.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -16,13 +17,13 @@ namespace {
 constexpr int64_t kCountMax = 30000;
 constexpr absl::string_view kFormatKey = "\x01";  // before a format's name in dfas_
 
-// Say nothing about which values are valid.
+// Annotations: they do not restrict values.
 constexpr std::array<absl::string_view, 17> kAnnotations = {
     "title",         "description",   "default",     "examples",        "$comment",
     "$schema",       "$defs",         "definitions", "deprecated",      "readOnly",
     "writeOnly",     "$anchor",       "$vocabulary", "contentEncoding", "contentMediaType",
     "contentSchema", "$dynamicAnchor"};
-// Handled by Flattener::Add, or part of another keyword's reading.
+// Keywords that Flattener::Add handles, or that are read together with another keyword.
 constexpr std::array<absl::string_view, 6> kElsewhere = {
     "$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties"};
 
@@ -42,7 +43,7 @@ uint8_t TypeNamed(const std::string& name) {
   return 0;
 }
 
-// A whole number from 0 to kCountMax, also when written as 2.0.
+// A whole number from 0 to kCountMax; 2.0 counts as whole.
 absl::StatusOr<int64_t> Count(const Document& document, const Json& schema, const std::string& key,
                               const Json& value) {
   if (value.is_number()) {
@@ -61,13 +62,13 @@ absl::StatusOr<int64_t> Count(const Document& document, const Json& schema, cons
 
 }  // namespace
 
-absl::StatusOr<Flat> Flattener::Own(const Json& schema) {
+absl::StatusOr<Flat> Flattener::ReadKeywords(const Json& schema) {
   Flat flat;
   for (const auto& [key, value] : schema.items()) {
     if (Contains(kAnnotations, key) || Contains(kElsewhere, key)) continue;
     RETURN_IF_ERROR(ReadKeyword(schema, key, value, flat));
   }
-  // The three that decide together which schemas a property has.
+  // The three keywords that decide together which schemas a property must satisfy.
   ObjectLayer layer;
   if (const auto it = schema.find("properties"); it != schema.end()) layer.properties = &*it;
   if (const auto it = schema.find("additionalProperties"); it != schema.end()) {
@@ -108,7 +109,7 @@ absl::Status Flattener::ReadKeyword(const Json& schema, const std::string& key, 
   return document_.Error(schema, key, "this keyword is not supported");
 }
 
-// Without other schemas beside it, "unevaluated" is "additional".
+// Where no other schema applies to the same value, "unevaluated" means "additional".
 absl::Status Flattener::CheckUnevaluated(const Json& schema, const std::string& key,
                                          const Json& value, Flat& flat) {
   if (value.is_boolean() && value.get<bool>()) return absl::OkStatus();
@@ -237,7 +238,7 @@ absl::StatusOr<bool> Flattener::ReadArrayKeyword(const Json& schema, const std::
   if (key == "items" && value.is_array()) {
     return document_.Error(schema, key, "expected a schema; for a list of them use prefixItems");
   }
-  // Both keywords make one layer, read at the first of them.
+  // Both keywords form one layer. It is read at the first of them.
   const auto prefix = schema.find("prefixItems");
   if (key == "items" && prefix != schema.end()) return true;
   ArrayLayer layer;

@@ -25,8 +25,8 @@ int CompareMagnitudes(const Decimal& a, const Decimal& b) {
   return Sign(a.fraction.compare(b.fraction));
 }
 
-// The numerals that a bound admits. Reads sign, digits, point and digits one by one, and knows
-// after each how the magnitude so far compares with the bound's.
+// The automaton of the numerals that a bound admits. It reads the sign, the digits, the point and
+// the fraction's digits; after each it knows how the magnitude so far compares with the bound's.
 class BoundAutomaton {
  public:
   explicit BoundAutomaton(const NumberBound& bound) : bound_(bound), value_(bound.value) {}
@@ -48,8 +48,8 @@ class BoundAutomaton {
   struct State {
     Part part = kStart;
     bool negative = false;
-    int read = 0;   // digits of the part, as far as they matter
-    int order = 0;  // of the digits read against the bound's: -1, 0, 1
+    int read = 0;   // number of digits of this part, as far as it matters
+    int order = 0;  // of the digits read, compared with the bound's: -1, 0 or 1
     auto Key() const { return std::tuple(part, negative, read, order); }
   };
 
@@ -81,7 +81,7 @@ class BoundAutomaton {
   bool Accepts(const State& state) const {
     if (state.part != kWhole && state.part != kFraction) return false;
     int order = state.part == kWhole ? WholeOrder(state) : state.order;
-    // What the bound has more of, digits after the point, is more than nothing.
+    // Digits that only the bound has after the point make the bound larger.
     const size_t read = state.part == kFraction ? static_cast<size_t>(state.read) : 0;
     if (order == 0 && read < value_.fraction.size()) order = -1;
     if (state.negative != value_.negative && !(value_.IsZero() && order == 0)) {
@@ -200,8 +200,8 @@ void NumberRange::Narrow(const NumberRange& other) {
 
 absl::StatusOr<CharDfa> NumberDfa(const NumberRange& range, bool integers_only) {
   const bool whole = integers_only || !range.multiples.empty();
-  // Bounded digits keep numbers within what readers hold; counting them and remainders both would
-  // take too many states.
+  // The bound on digits keeps numbers within what JSON readers can represent. To count digits and
+  // remainders together would take too many states.
   const char* numerals = !range.multiples.empty() ? "0|-?[1-9][0-9]*"
                          : whole                  ? "0|-?[1-9][0-9]{0,44}"
                                                   : "-?(0|[1-9][0-9]{0,44})(\\.[0-9]{1,44})?";

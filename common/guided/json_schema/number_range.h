@@ -1,5 +1,5 @@
-// Bounds on numbers, exact in decimal, and the automaton of the numerals within them.
-// Thread safety: values and pure functions.
+// Bounds on numbers, exact in decimal, and the automaton of the numerals that satisfy them.
+// Thread safety: plain values and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Decimal {
 
   bool IsZero() const { return whole == "0" && fraction.empty(); }
 };
-// kInvalidArgument for numbers too large or too small to be written out.
+// Errors: kInvalidArgument when the number is too large or too small to write without an exponent.
 absl::StatusOr<Decimal> ToDecimal(const Json& number);
 // -1, 0 or 1.
 int Compare(const Decimal& a, const Decimal& b);
@@ -35,15 +35,17 @@ struct NumberBound {
 };
 
 struct NumberRange {
-  std::vector<NumberBound> bounds;  // all hold
-  std::vector<int64_t> multiples;   // integers; all divide
+  std::vector<NumberBound> bounds;  // a number must satisfy all of them
+  std::vector<int64_t> multiples;   // a number must be a multiple of all of them
 
   bool Unbounded() const { return bounds.empty() && multiples.empty(); }
   bool Admits(const Decimal& number) const;
   void Narrow(const NumberRange& other);
 };
 
-// Numerals without an exponent. Numbers that must be a multiple are integers.
+// The automaton of the numerals in `range`, written without an exponent. It accepts integers only
+// when `integers_only` holds or `range` has multiples. Errors: kInvalidArgument when it exceeds the
+// bounds of char_dfa.h.
 absl::StatusOr<CharDfa> NumberDfa(const NumberRange& range, bool integers_only);
 
 }  // namespace tandem::guided::json_schema

@@ -1,4 +1,5 @@
-// Rules of objects: which members, in which order, how many.
+// Implements Generator::AddObject (common/guided/json_schema/generator.h): the rules of objects,
+// that is which members they have, in which order, and how many.
 #include <algorithm>
 #include <utility>
 
@@ -35,15 +36,15 @@ absl::Status Generator::AddObject(StateId from, const Flat& flat, StateId to) {
 absl::StatusOr<RuleId> Generator::MemberRule(RuleId key, const Conjunction& schemas) {
   ASSIGN_OR_RETURN(const RuleId value, RuleFor(schemas));
   const RuleId rule = builder_.NewRule("member");
-  const StateId colon = builder_.Literal(builder_.Called(builder_.start(rule), key), ":");
+  const StateId colon = builder_.AfterLiteral(builder_.AfterCall(builder_.start(rule), key), ":");
   const StateId spaced = builder_.NewState();
-  builder_.Empty(colon, spaced);
-  builder_.Bytes(colon, ' ', ' ', spaced);
-  builder_.Call(spaced, value, builder_.end(rule));
+  builder_.AddEmpty(colon, spaced);
+  builder_.AddBytes(colon, ' ', ' ', spaced);
+  builder_.AddCall(spaced, value, builder_.end(rule));
   return rule;
 }
 
-// Those of `properties` in its order, then the required ones that it does not name.
+// The members that `properties` names, in its order, then the required ones that it does not name.
 absl::StatusOr<std::vector<Generator::Member>> Generator::NamedMembers(const Flat& flat,
                                                                        const CharDfa* allowed) {
   std::vector<std::string> order;
@@ -76,8 +77,8 @@ absl::StatusOr<std::vector<Generator::Member>> Generator::NamedMembers(const Fla
   return members;
 }
 
-// Members with other names, sorted by the patterns that their names match: one rule for each set
-// of patterns. None when no schema allows any.
+// Members with other names: one rule for each set of patterns that a name can match. Empty when no
+// schema allows other members.
 absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
                                                             const std::vector<Member>& named,
                                                             const CharDfa* allowed) {
@@ -128,9 +129,9 @@ absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
     if (!names.empty() || !patterns.empty() || allowed != nullptr) {
       key = builder_.NewRule("key");
       const StateId end = builder_.NewState();
-      builder_.Automaton(builder_.Literal(builder_.start(key), "\""), keys,
-                         GrammarBuilder::Spelling::kJsonString, end);
-      builder_.Bytes(end, '"', '"', builder_.end(key));
+      builder_.AddAutomaton(builder_.AfterLiteral(builder_.start(key), "\""), keys,
+                            GrammarBuilder::Spelling::kJsonString, end);
+      builder_.AddBytes(end, '"', '"', builder_.end(key));
     }
     ASSIGN_OR_RETURN(const RuleId rule, MemberRule(key, schemas));
     rules.push_back(rule);
@@ -138,7 +139,7 @@ absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
   return rules;
 }
 
-// Nothing keeps other members from repeating a name, so they cannot be counted on for a minimum.
+// Other members may repeat a name, so they do not count towards a minimum.
 absl::Status Generator::CheckCounts(const Flat& flat, const std::vector<Member>& named,
                                     bool others) const {
   const auto required = std::count_if(named.begin(), named.end(),
@@ -156,15 +157,15 @@ absl::Status Generator::CheckCounts(const Flat& flat, const std::vector<Member>&
   return absl::OkStatus();
 }
 
-// `before` members stand before one of `rules`.
+// Connects by one of `rules`, which `before` members precede.
 void Generator::MemberStep(StateId from, int64_t before, const std::vector<RuleId>& rules,
                            StateId to) {
-  if (before > 0) from = Spaced(builder_.Literal(from, ","));
-  for (const RuleId rule : rules) builder_.Call(from, rule, to);
+  if (before > 0) from = AfterSpace(builder_.AfterLiteral(from, ","));
+  for (const RuleId rule : rules) builder_.AddCall(from, rule, to);
 }
 
-// A grid: how many of the named members were passed, and how many members were written (as far as
-// counts matter: one tells whether a comma is due).
+// Builds a grid of states: how many of the named members were passed, and how many members were
+// written (as far as the count matters; one suffices to know that a comma must follow).
 void Generator::AddMembers(StateId from, const Flat& flat, const std::vector<Member>& named,
                            const std::vector<RuleId>& others, StateId to) {
   const CountRange& counts = flat.num_properties;
@@ -176,7 +177,7 @@ void Generator::AddMembers(StateId from, const Flat& flat, const std::vector<Mem
       1;
   std::vector<StateId> row(columns);
   for (StateId& state : row) state = builder_.NewState();
-  builder_.Empty(Spaced(builder_.Literal(from, "{")), row[0]);
+  builder_.AddEmpty(AfterSpace(builder_.AfterLiteral(from, "{")), row[0]);
   const auto written = [&](size_t column) { return std::min(column + 1, columns - 1); };
   for (const Member& member : named) {
     std::vector<StateId> next(columns);
@@ -185,18 +186,18 @@ void Generator::AddMembers(StateId from, const Flat& flat, const std::vector<Mem
       if (!bounded || c + 1 < columns) {
         MemberStep(row[c], static_cast<int64_t>(c), {member.rule}, next[written(c)]);
       }
-      if (!member.required) builder_.Empty(row[c], next[c]);
+      if (!member.required) builder_.AddEmpty(row[c], next[c]);
     }
     row = std::move(next);
   }
   const StateId close = builder_.NewState();
-  builder_.Bytes(close, '}', '}', to);
+  builder_.AddBytes(close, '}', '}', to);
   for (size_t c = 0; c < columns; ++c) {
     if (!others.empty() && (!bounded || c + 1 < columns)) {
       MemberStep(row[c], static_cast<int64_t>(c), others, row[written(c)]);
     }
     if (static_cast<int64_t>(c) >= counts.min) {
-      builder_.Empty(c == 0 ? row[c] : Spaced(row[c]), close);
+      builder_.AddEmpty(c == 0 ? row[c] : AfterSpace(row[c]), close);
     }
   }
 }

@@ -51,7 +51,7 @@ std::optional<std::pair<TlsContext::FileTime, TlsContext::FileTime>> TlsContext:
 
 void TlsContext::Refresh(absl::Time now) {
   if (now < next_look_) return;
-  next_look_ = now + rpc::kTlsFilesEvery;
+  next_look_ = now + rpc::kTlsReloadInterval;
   const auto times = FileTimes();
   if (!times.has_value() || times == loaded_) return;
   absl::StatusOr<rpc::SslContext> fresh = LoadContext(files_);

@@ -1,6 +1,6 @@
 // Goal: on SmolLM2's vocabulary the tokens allowed under an expression or a grammar are exactly
-// those that another implementation (xgrammar) allows, at many places of many constraints. Made by
-// scripts/make_goldens/guided_masks.py.
+// those that another implementation (xgrammar) allows, at many positions of many constraints.
+// scripts/make_goldens/guided_masks.py made the expected masks.
 #include <fstream>
 
 #include "common/guided/compile.h"

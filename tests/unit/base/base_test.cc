@@ -1,5 +1,5 @@
-// Goal: the base types keep their contracts: queues bound, close and drain; macros propagate
-// errors; ids differ.
+// Goal: the base types keep their contracts: queues are bounded, close and drain; macros propagate
+// errors; ids compare.
 #include <thread>
 
 #include "common/base/bounded_queue.h"
@@ -22,7 +22,7 @@ TEST(BoundedQueue, RefusesBeyondItsBoundAndCountsIt) {
   EXPECT_TRUE(queue.TryPush(4));
 }
 
-TEST(BoundedQueue, CloseDrainsWhatIsLeftAndWakesWaiters) {
+TEST(BoundedQueue, CloseDrainsTheQueueAndWakesWaiters) {
   BoundedQueue<int> queue(4);
   queue.TryPush(7);
   std::thread closer([&] { queue.Close(); });

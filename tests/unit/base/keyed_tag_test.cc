@@ -1,4 +1,5 @@
-// Goal: tags are HMAC-SHA256, differ by secret, purpose and bytes, and a changed one is not taken.
+// Goal: tags are HMAC-SHA256; they differ by secret, purpose and bytes; a changed tag fails the
+// check.
 #include "common/base/keyed_tag.h"
 
 #include <gtest/gtest.h>
@@ -10,8 +11,8 @@ namespace tandem {
 namespace {
 
 TEST(KeyedTag, IsHmacSha256OfPurposeAndBytes) {
-  // RFC 4231, case 2: key "Jefe", data "what do ya want for nothing?". Its space after "what" is
-  // where a purpose would end, so the same bytes with a zero there must give another tag.
+  // RFC 4231, case 2: key "Jefe", data "what do ya want for nothing?". With the purpose "what" a
+  // zero byte takes the place of the first space, so the tag must differ.
   const std::string published =
       absl::HexStringToBytes("5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
   EXPECT_NE(KeyedTag("Jefe", "what", "do ya want for nothing?"), published);
@@ -20,7 +21,7 @@ TEST(KeyedTag, IsHmacSha256OfPurposeAndBytes) {
             "265094f2911ca60070dba3bf45b4f3d9cce6a2d7c824f73fd7e2a27b9fdb899e");
 }
 
-TEST(KeyedTag, DiffersByEverythingItIsMadeOf) {
+TEST(KeyedTag, DiffersBySecretPurposeAndBytes) {
   const std::string tag = KeyedTag("secret", "purpose", "bytes");
   ASSERT_EQ(tag.size(), kKeyedTagBytes);
   EXPECT_TRUE(IsKeyedTag(tag, "secret", "purpose", "bytes"));

@@ -1,6 +1,6 @@
-// Goal: what the kernel's files say of processors is read right: cores and their threads, memory
-// nodes, limits of control groups of both versions; lists are read and written; threads stay where
-// they are put. Files of machines that this is not are written to a folder.
+// Goal: the kernel's files about processors are read correctly: cores and their hardware threads,
+// memory nodes, limits of control groups of both versions. Lists are parsed and printed; pinned
+// threads stay on their processors. Each test writes the files of its machine into a folder.
 #include "common/runtime/processors.h"
 
 #include <sched.h>
@@ -21,7 +21,9 @@ using ::testing::HasSubstr;
 class FakeMachine : public ::testing::Test {
  protected:
   void Write(const std::string& path, const std::string& text) const { root_.Write(path, text); }
-  // Two memory nodes of two cores with two threads each: 0-3 are first threads, 4-7 second ones.
+  // Two memory nodes of two cores with two hardware threads each: 0-3 are the first threads, 4-7
+  // the
+  // second ones.
   void WriteTwoSockets() {
     for (int id = 0; id < 8; ++id) {
       Write(absl::StrCat("/sys/devices/system/cpu/cpu", id, "/topology/thread_siblings_list"),
@@ -50,12 +52,12 @@ TEST_F(FakeMachine, CoresAndMemoryNodesAreRead) {
   EXPECT_FALSE(all.limited());
   EXPECT_THAT(IdsOf(OneOfEachCore(all)), ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(DefaultComputeThreads(all), 4) << "one a core";
-  // A mask that leaves some second threads alone.
+  // A mask without the first threads of some cores.
   const Processors some = ReadProcessors(root_.path(), {7, 1, 5});
   EXPECT_THAT(IdsOf(OneOfEachCore(some)), ElementsAre(1, 7));
 }
 
-TEST_F(FakeMachine, WhatIsMissingIsAbsent) {
+TEST_F(FakeMachine, MissingFilesGiveDefaults) {
   const Processors bare = ReadProcessors(root_.path(), {3, 5});
   EXPECT_THAT(IdsOf(OneOfEachCore(bare)), ElementsAre(3, 5));
   EXPECT_EQ(bare.usable[1].memory_node, 0);
@@ -71,13 +73,13 @@ TEST_F(FakeMachine, TheLeastGrantOfAllGroupsCounts) {
   Write("/sys/fs/cgroup/pods/cpu.max", "350000 100000");
   EXPECT_DOUBLE_EQ(ReadProcessors(root_.path(), eight).granted, 3.5);
   EXPECT_EQ(DefaultComputeThreads(ReadProcessors(root_.path(), eight)), 3);
-  // As a container sees its own: the group is the root of what is mounted.
+  // As in a container: the process's group is the root of the mounted tree.
   Write("/sys/fs/cgroup/cpu.max", "50000 100000");
   EXPECT_DOUBLE_EQ(ReadProcessors(root_.path(), eight).granted, 0.5);
   EXPECT_EQ(DefaultComputeThreads(ReadProcessors(root_.path(), eight)), 1);
 }
 
-TEST_F(FakeMachine, GroupsOfTheFirstVersionLimitToo) {
+TEST_F(FakeMachine, GroupsOfVersionOneLimitToo) {
   const std::vector<int32_t> four = {0, 1, 2, 3};
   Write("/proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/pods/two\n1:name=systemd:/y");
   Write("/sys/fs/cgroup/cpu/pods/two/cpu.cfs_period_us", "100000");
@@ -112,7 +114,7 @@ TEST_F(FakeMachine, EightCoresLeaveOneToOtherThreads) {
   EXPECT_EQ(PlaceComputeThreads(nine, "all", 9)->compute.size(), 9u) << "asked for";
 }
 
-TEST(ProcessorList, IsReadAndWritten) {
+TEST(ProcessorList, IsParsedAndPrinted) {
   EXPECT_THAT(*ParseProcessorList("8,0-3,2"), ElementsAre(0, 1, 2, 3, 8));
   EXPECT_EQ(FormatProcessorList({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
   EXPECT_EQ(FormatProcessorList({}), "");
@@ -123,22 +125,23 @@ TEST(ProcessorList, IsReadAndWritten) {
   }
 }
 
-TEST(StayOn, KeepsAThreadWhereItIsPut) {
+TEST(PinCallingThread, KeepsTheThreadOnItsProcessor) {
   const Processors mine = ReadProcessors();
   ASSERT_FALSE(mine.usable.empty());
   for (const Processor& processor : mine.usable) {
     int ran_on = -1;
     absl::Status status;
     std::thread([&] {
-      status = StayOn({processor.id});
+      status = PinCallingThread({processor.id});
       ran_on = sched_getcpu();
     }).join();
     EXPECT_OK(status);
     EXPECT_EQ(ran_on, processor.id);
   }
   std::thread([] {
-    EXPECT_THAT(StayOn({8191}), StatusIs(absl::StatusCode::kInvalidArgument,
-                                         HasSubstr("cannot stay on processors 8191")));
+    EXPECT_THAT(PinCallingThread({8191}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("cannot pin the thread to processors 8191")));
   }).join();
 }
 

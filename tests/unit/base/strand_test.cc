@@ -1,6 +1,6 @@
-// Goal: a Strand's items are worked off once each, in order, by one thread at a time: by who
-// brings them, by who is at it already, or by the owner when that is more than a guest's share; and
-// none is left behind.
+// Goal: a Strand processes each item once, in order, on one thread at a time: on the thread that
+// pushed it, on the thread that is combining, or on the owner once a pushing thread has processed
+// kPushedItemsMax items. It leaves no item behind.
 #include "common/base/strand.h"
 
 #include <gtest/gtest.h>
@@ -18,45 +18,45 @@ namespace {
 
 using IntQueue = Strand<int>;
 
-TEST(Strand, WhoBringsAnItemWorksItOff) {
+TEST(Strand, ThePushingThreadProcessesItsItem) {
   std::vector<int> seen;
-  std::thread::id worker;
+  std::thread::id combiner;
   IntQueue queue(1, [&](std::vector<int>& items) {
     seen.insert(seen.end(), items.begin(), items.end());
-    worker = std::this_thread::get_id();
+    combiner = std::this_thread::get_id();
   });
   EXPECT_TRUE(queue.TryPush(1));
   EXPECT_TRUE(queue.Push(2));
   EXPECT_EQ(seen, (std::vector<int>{1, 2}));
-  EXPECT_EQ(worker, std::this_thread::get_id());
+  EXPECT_EQ(combiner, std::this_thread::get_id());
 }
 
-TEST(Strand, WhatWorkPushesComesAfterItAndDoesNotWaitForRoom) {
+TEST(Strand, ItemsThatProcessPushesFollowItAndDoNotWaitForRoom) {
   std::vector<int> seen;
-  bool at_it = false;
+  bool processing = false;
   IntQueue* queue = nullptr;
   IntQueue real(1, [&](std::vector<int>& items) {
-    EXPECT_FALSE(std::exchange(at_it, true)) << "work within work";
+    EXPECT_FALSE(std::exchange(processing, true)) << "process calls nest";
     for (const int item : items) {
       seen.push_back(item);
-      // Two where there is room for one: nobody else could make room.
+      // Two items where there is room for one: only the combining thread makes room.
       if (item == 1) {
         EXPECT_TRUE(queue->Push(2) && queue->Push(3));
       }
     }
-    at_it = false;
+    processing = false;
   });
   queue = &real;
   EXPECT_TRUE(queue->Push(1));
   EXPECT_EQ(seen, (std::vector<int>{1, 2, 3}));
 }
 
-TEST(Strand, AGuestHandsOverWhatIsMoreThanItsShare) {
+TEST(Strand, TheOwnerTakesOverAfterAPushingThreadsShare) {
   constexpr int kItems = 100;
-  std::map<std::thread::id, int> worked;
+  std::map<std::thread::id, int> processed;
   IntQueue* queue = nullptr;
   IntQueue real(kItems + 1, [&](std::vector<int>& items) {
-    worked[std::this_thread::get_id()] += static_cast<int>(items.size());
+    processed[std::this_thread::get_id()] += static_cast<int>(items.size());
     for (const int item : items) {
       for (int i = 1; item == 0 && i < kItems; ++i) EXPECT_TRUE(queue->TryPush(i));
     }
@@ -64,56 +64,56 @@ TEST(Strand, AGuestHandsOverWhatIsMoreThanItsShare) {
   queue = &real;
   EXPECT_TRUE(queue->TryPush(0));
   const int share = static_cast<int>(IntQueue::kPushedItemsMax);
-  EXPECT_EQ(worked[std::this_thread::get_id()], share);
+  EXPECT_EQ(processed[std::this_thread::get_id()], share);
   EXPECT_EQ(queue->size(), static_cast<size_t>(kItems - share));
-  EXPECT_TRUE(queue->TryPush(kItems)) << "the turn is the owner's now: it only waits";
-  EXPECT_EQ(worked[std::this_thread::get_id()], share);
+  EXPECT_TRUE(queue->TryPush(kItems)) << "the owner combines next: the item only waits";
+  EXPECT_EQ(processed[std::this_thread::get_id()], share);
   queue->Close();
   std::thread owner([&] { queue->RunOwner(absl::Hours(1)); });
-  const std::thread::id host_id = owner.get_id();
+  const std::thread::id owner_id = owner.get_id();
   owner.join();
-  EXPECT_EQ(worked[host_id], kItems + 1 - share);
+  EXPECT_EQ(processed[owner_id], kItems + 1 - share);
   EXPECT_EQ(queue->size(), 0u);
 }
 
-TEST(Strand, LateItemsComeAfterAllOthersAFewAtATime) {
-  constexpr int kLate = 3 * static_cast<int>(IntQueue::kLowItemsMax);
-  constexpr int kFirstLate = 1000;
+TEST(Strand, LowPriorityItemsFollowAllOthersAFewAtATime) {
+  constexpr int kLow = 3 * static_cast<int>(IntQueue::kLowItemsMax);
+  constexpr int kFirstLow = 1000;
   std::vector<int> seen, expected;
   IntQueue* queue = nullptr;
-  IntQueue real(2 * kLate, [&](std::vector<int>& items) {
-    size_t late = 0;
+  IntQueue real(2 * kLow, [&](std::vector<int>& items) {
+    size_t low = 0;
     for (const int item : items) {
       seen.push_back(item);
-      if (item >= kFirstLate) ++late;
-      // Comes while late ones are worked off: goes before the rest of these.
-      if (item == kFirstLate) {
+      if (item >= kFirstLow) ++low;
+      // Pushed while low-priority items are processed: precedes the rest of them.
+      if (item == kFirstLow) {
         EXPECT_TRUE(queue->TryPush(2));
       }
-      for (int i = 0; item == 0 && i < kLate; ++i) EXPECT_TRUE(queue->TryPushLow(kFirstLate + i));
+      for (int i = 0; item == 0 && i < kLow; ++i) EXPECT_TRUE(queue->TryPushLow(kFirstLow + i));
       if (item == 0) {
         EXPECT_TRUE(queue->TryPush(1));
       }
     }
-    EXPECT_LE(late, IntQueue::kLowItemsMax);
+    EXPECT_LE(low, IntQueue::kLowItemsMax);
   });
   queue = &real;
   EXPECT_TRUE(real.TryPush(0));
   const size_t share = IntQueue::kPushedItemsMax;
   EXPECT_EQ(seen.size(), share);
   real.Close();
-  EXPECT_FALSE(real.TryPushLow(kFirstLate));
+  EXPECT_FALSE(real.TryPushLow(kFirstLow));
   std::thread owner([&] { real.RunOwner(absl::Hours(1)); });
   owner.join();
-  for (int i = 0; i < kLate; ++i) expected.push_back(kFirstLate + i);
+  for (int i = 0; i < kLow; ++i) expected.push_back(kFirstLow + i);
   expected.insert(expected.begin(), {0, 1});
   expected.insert(expected.begin() + static_cast<std::ptrdiff_t>(share), 2);
   EXPECT_EQ(seen, expected);
 }
 
-TEST(Strand, OthersLeaveTheirsToWhoHasTheTurn) {
+TEST(Strand, OtherThreadsLeaveTheirItemsToTheCombiner) {
   std::vector<int> seen;
-  std::thread::id worker;
+  std::thread::id combiner;
   absl::Notification begun, go_on;
   IntQueue queue(2, [&](std::vector<int>& items) {
     if (!begun.HasBeenNotified()) {
@@ -121,32 +121,32 @@ TEST(Strand, OthersLeaveTheirsToWhoHasTheTurn) {
       go_on.WaitForNotification();
     }
     seen.insert(seen.end(), items.begin(), items.end());
-    worker = std::this_thread::get_id();
+    combiner = std::this_thread::get_id();
   });
   std::thread first([&] { EXPECT_TRUE(queue.Push(1)); });
   begun.WaitForNotification();
   EXPECT_TRUE(queue.TryPush(2));
   EXPECT_TRUE(queue.TryPush(3));
-  EXPECT_FALSE(queue.TryPush(4)) << "two wait, its bound";
+  EXPECT_FALSE(queue.TryPush(4)) << "two items wait, the capacity";
   EXPECT_EQ(queue.refused_count(), 1u);
-  // Waits for room, and is then worked off by the one that made it.
+  // Waits for room; the combiner that makes room then processes it.
   std::thread fourth([&] { EXPECT_TRUE(queue.Push(5)); });
   go_on.Notify();
   first.join();
   fourth.join();
   EXPECT_EQ(seen, (std::vector<int>{1, 2, 3, 5}));
-  EXPECT_NE(worker, std::this_thread::get_id());
+  EXPECT_NE(combiner, std::this_thread::get_id());
 }
 
 TEST(Strand, CloseEndsWaitsAndRefuses) {
   absl::Notification begun, go_on;
-  int worked = 0;
+  int processed = 0;
   IntQueue queue(1, [&](std::vector<int>& items) {
     if (!begun.HasBeenNotified()) {
       begun.Notify();
       go_on.WaitForNotification();
     }
-    worked += static_cast<int>(items.size());
+    processed += static_cast<int>(items.size());
   });
   std::thread first([&] { EXPECT_TRUE(queue.Push(1)); });
   begun.WaitForNotification();
@@ -157,12 +157,12 @@ TEST(Strand, CloseEndsWaitsAndRefuses) {
   EXPECT_FALSE(queue.TryPush(4));
   std::thread owner([&] { queue.RunOwner(absl::Hours(1)); });
   go_on.Notify();
-  owner.join();  // not before the guest has given the turn back
-  EXPECT_EQ(worked, 2);
+  owner.join();  // only after the pushing thread has stopped combining
+  EXPECT_EQ(processed, 2);
   first.join();
 }
 
-TEST(Strand, TheHostWorksWhenNothingIsBrought) {
+TEST(Strand, TheOwnerCallsProcessWhenNoItemComes) {
   absl::Notification twice;
   int times = 0;
   IntQueue queue(1, [&](std::vector<int>& items) {
@@ -180,17 +180,18 @@ struct Tagged {
   int number = 0;
 };
 
-// Threads that push at random; `work` sometimes pushes too. All of it without a lock: whatever two
-// turns did at once, or without having seen each other, a thread sanitizer reports.
+// Threads that push at random; `process` sometimes pushes too. The state that `process` uses has no
+// lock, so ThreadSanitizer reports two calls that overlap, or that do not see each other's writes.
 class RandomThreads {
  public:
   explicit RandomThreads(uint64_t seed)
       : random_(seed),
         producers_(2 + static_cast<int>(random_() % 4)),
-        // What each pushes, and what it pushes late; one more: what work itself pushes.
+        // One entry a producer for high-priority items, one for low-priority items, and a last one
+        // for the items that `process` pushes.
         next_(2 * static_cast<size_t>(producers_) + 1, 0),
         accepted_(next_.size(), 0),
-        queue_(1 + random_() % 12, [this](std::vector<Tagged>& items) { Work(items); }) {}
+        queue_(1 + random_() % 12, [this](std::vector<Tagged>& items) { Process(items); }) {}
 
   void Run() {
     std::thread owner([this] { queue_.RunOwner(absl::Milliseconds(1)); });
@@ -202,8 +203,8 @@ class RandomThreads {
     queue_.Close();
     owner.join();
     EXPECT_EQ(queue_.size(), 0u);
-    EXPECT_EQ(next_, accepted_) << "what was accepted is not what was worked off";
-    EXPECT_LE(most_of_a_guest_.load(), IntQueue::kPushedItemsMax);
+    EXPECT_EQ(next_, accepted_) << "accepted items differ from processed items";
+    EXPECT_LE(most_of_a_pusher_.load(), IntQueue::kPushedItemsMax);
   }
 
  private:
@@ -211,9 +212,9 @@ class RandomThreads {
 
   void Produce(int producer, uint64_t seed) {
     std::mt19937_64 random(seed);
-    int number = 0, late = 0;
+    int number = 0, low = 0;
     for (int i = 0; i < kItems; ++i) {
-      worked_here_ = 0;
+      processed_here_ = 0;
       const Tagged item{producer, number};
       switch (random() % 3) {
         case 0:
@@ -223,38 +224,39 @@ class RandomThreads {
           if (queue_.TryPush(item)) ++number;
           break;
         default:
-          if (queue_.TryPushLow({producers_ + producer, late})) ++late;
+          if (queue_.TryPushLow({producers_ + producer, low})) ++low;
       }
-      size_t most = most_of_a_guest_;
-      while (most < worked_here_ && !most_of_a_guest_.compare_exchange_weak(most, worked_here_)) {
+      size_t most = most_of_a_pusher_;
+      while (most < processed_here_ &&
+             !most_of_a_pusher_.compare_exchange_weak(most, processed_here_)) {
       }
     }
     accepted_[static_cast<size_t>(producer)] = number;
-    accepted_[static_cast<size_t>(producers_ + producer)] = late;
+    accepted_[static_cast<size_t>(producers_ + producer)] = low;
   }
 
-  void Work(std::vector<Tagged>& items) {
-    EXPECT_EQ(at_it_.fetch_add(1), 0) << "two have the turn";
+  void Process(std::vector<Tagged>& items) {
+    EXPECT_EQ(processing_.fetch_add(1), 0) << "two threads combine";
     for (const Tagged& item : items) {
       EXPECT_EQ(next_[static_cast<size_t>(item.producer)]++, item.number) << "out of order";
       if (item.producer == 2 * producers_ || item.number % 7 != 0) continue;
       if (queue_.Push({2 * producers_, accepted_.back()})) ++accepted_.back();
     }
-    worked_here_ += items.size();
-    at_it_.fetch_sub(1);
+    processed_here_ += items.size();
+    processing_.fetch_sub(1);
   }
 
   std::mt19937_64 random_;
   const int producers_;
-  std::vector<int> next_;      // whoever has the turn
-  std::vector<int> accepted_;  // each producer's; the last one whoever has the turn
-  std::atomic<int> at_it_{0};
-  std::atomic<size_t> most_of_a_guest_{0};
-  static thread_local size_t worked_here_;
+  std::vector<int> next_;      // the next number expected; used by the combiner
+  std::vector<int> accepted_;  // each entry used by its producer; the last one by the combiner
+  std::atomic<int> processing_{0};
+  std::atomic<size_t> most_of_a_pusher_{0};
+  static thread_local size_t processed_here_;
   Strand<Tagged> queue_;
 };
 
-thread_local size_t RandomThreads::worked_here_ = 0;
+thread_local size_t RandomThreads::processed_here_ = 0;
 
 TEST(Strand, RandomThreadsLoseAndRepeatNothing) {
   constexpr uint64_t kWorlds = 40;

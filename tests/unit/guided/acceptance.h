@@ -25,7 +25,7 @@ class Acceptor {
     return config;
   }
   bool Accepts(absl::string_view text) const { return graph_->MayEnd(After(text)); }
-  // Some text that begins like this is accepted.
+  // Whether the constraint accepts some text that begins with this one.
   bool Begins(absl::string_view text) const { return After(text) != kDeadConfig; }
   StateGraph& graph() const { return *graph_; }
 

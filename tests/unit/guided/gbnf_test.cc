@@ -1,7 +1,7 @@
-// Goal: a grammar accepts exactly the texts it derives. Random small grammars are checked against
+// Goal: a grammar accepts exactly the texts that it derives. Random small grammars are compared, on
 // every text up to a length, with a recogniser that follows the definition (spans of the text by
-// rule, to a fixed point), save for those more ambiguous than the bound on threads, which may only
-// lose texts; examples check the syntax, and each mistake is named.
+// rule, to a fixed point). Grammars more ambiguous than the bound on threads may only lose texts.
+// Examples check the syntax, and that the error names each mistake.
 #include <iostream>
 #include <random>
 #include <set>
@@ -46,7 +46,7 @@ std::string ToText(const Grammar& grammar) {
   return text;
 }
 
-// All (rule, begin, end) such that the rule derives text[begin, end).
+// All (rule, begin, end) for which the rule derives text[begin, end).
 bool Derives(const Grammar& grammar, const std::string& text) {
   const int n = static_cast<int>(text.size());
   std::set<std::tuple<int, int, int>> spans;
@@ -166,7 +166,7 @@ TEST(Gbnf, NamesEveryMistake) {
       {"root ::= \"a", "no closing quote"},
       {"root ::= [a", "no ]"},
       {"root ::= (\"a\"", "no )"},
-      {"root ::= \"a\"{3,1}", "the most is less"},
+      {"root ::= \"a\"{3,1}", "the maximum is less"},
       {"root ::= \"a\"{99999}", "more than 10000"},
       {"root ::= \"a\"**", "repetition of a repetition"},
       {"root ::= \"\\q\"", "escape \\q"},
@@ -179,7 +179,7 @@ TEST(Gbnf, NamesEveryMistake) {
   };
   for (const auto& [text, what] : cases) {
     const auto acceptor = Acceptor::Create(kGrammar, text);
-    if (*what == '\0') continue;  // only has to end
+    if (*what == '\0') continue;  // must only terminate
     ASSERT_FALSE(acceptor.ok()) << text;
     EXPECT_THAT(acceptor.status().message(), HasSubstr(what)) << text;
   }
@@ -189,12 +189,12 @@ TEST(Gbnf, DeepRecursionEndsInsteadOfGrowing) {
   ASSERT_OK_AND_ASSIGN(const Acceptor nested,
                        Acceptor::Create(kGrammar, "root ::= \"(\" root \")\" | \"x\""));
   EXPECT_TRUE(nested.Accepts(std::string(200, '(') + "x" + std::string(200, ')')));
-  // Beyond the nesting that is allowed no more brackets open, and all that did can close.
+  // At the nesting limit no further bracket may open, and all open ones can close.
   std::string open;
   while (nested.Begins(open + "(") && open.size() < 10000) open += "(";
   EXPECT_LE(open.size(), static_cast<size_t>(kNestingMax));
   EXPECT_TRUE(nested.Accepts(open + "x" + std::string(open.size(), ')')));
-  // Tail calls nest nowhere.
+  // Tail calls do not nest.
   ASSERT_OK_AND_ASSIGN(const Acceptor list,
                        Acceptor::Create(kGrammar, "root ::= \"a\" | \"a,\" root"));
   std::string items = "a";
@@ -203,8 +203,8 @@ TEST(Gbnf, DeepRecursionEndsInsteadOfGrowing) {
   EXPECT_LT(list.graph().size(), 20u);
 }
 
-// What matches the empty text alone costs nothing, however often it stands; what begins in more
-// ways than are followed is refused when it is compiled, not when it is used.
+// Repetitions of the empty text cost nothing. A grammar that begins in more ways than kThreadsMax
+// is rejected when it is compiled, not when it is used.
 TEST(Gbnf, EmptyRepetitionsCollapseAndAmbiguousStartsAreRefused) {
   for (const char* grammar :
        {"root ::= \"\"{10000} \"ab\"", "e ::= \"\" | \"\" \"\"\nroot ::= e{5000} \"ab\" e{5000}",

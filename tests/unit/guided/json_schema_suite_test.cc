@@ -1,7 +1,7 @@
-// Goal: the public JSON-Schema-Test-Suite (draft 2020-12), one test a schema: a schema that is
-// compiled accepts exactly the suite's valid instances, byte by byte; one that is not is refused
-// with an error that names a keyword of it. Instances are written as Tandem writes values: members
-// in any one order, whole numbers without a fraction.
+// Goal: the public JSON-Schema-Test-Suite (draft 2020-12), one test a schema. A schema that
+// compiles accepts exactly the suite's valid instances, byte by byte. A schema that does not
+// compile gives an error that names one of its keywords. The instances are written as Tandem writes
+// values: members in some order, whole numbers without a fraction.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -19,7 +19,7 @@ namespace tandem::guided {
 namespace {
 
 using nlohmann::ordered_json;
-constexpr size_t kSpellingsMax = 5040;  // orders of members tried
+constexpr size_t kSpellingsMax = 5040;  // orders of members to try
 
 std::string NumberText(const ordered_json& number) {
   const double value = number.get<double>();
@@ -29,7 +29,7 @@ std::string NumberText(const ordered_json& number) {
   return number.dump();
 }
 
-// The instance with its members in every order, as far as the bound allows.
+// The instance with its members in every order, at most kSpellingsMax of them.
 std::vector<std::string> Spellings(const ordered_json& value) {
   if (value.is_number()) return {NumberText(value)};
   if (!value.is_structured()) return {value.dump()};
@@ -65,7 +65,7 @@ bool AcceptsInstance(const Acceptor& acceptor, const ordered_json& instance) {
                      [&](const std::string& text) { return acceptor.Accepts(text); });
 }
 
-// Valid instances that are never generated; docs/GUIDED.md says the same.
+// Valid instances that Tandem never generates; docs/GUIDED.md lists them too.
 bool NeverGenerated(const std::string& from, const ordered_json& instance) {
   // The suite reads `format` as an annotation there: its strings have other forms.
   if (absl::StartsWith(from, "format: ")) return instance.is_string();
@@ -100,7 +100,7 @@ bool NamesKeyword(const std::string& message, const ordered_json& schema) {
   return false;
 }
 
-TEST(JsonSchemaSuite, AcceptsTheValidRefusesTheInvalidNamesWhatIsUnsupported) {
+TEST(JsonSchemaSuite, AcceptsExactlyValidInstancesAndNamesUnsupportedKeywords) {
   std::ifstream in(testing::GoldenPath("guided/json_schema_suite.jsonl"));
   ASSERT_TRUE(in.good());
   int compiled = 0, refused = 0, cases = 0;

@@ -1,8 +1,8 @@
-// Goal: a token is allowed exactly when its bytes can be followed to a text that satisfies the
-// constraint. Every token of the vocabulary is checked, at every step of random answers, against a
-// slow reference that shares nothing with the library but the frontends' automata: no removal of
-// empty moves, no merged states, no trie, no cache. Uses the real vocabulary where the model is
-// there, and always one of random byte strings.
+// Goal: a token is allowed exactly when its bytes can be continued to a text that satisfies the
+// constraint. At every step of random answers the test checks every token of the vocabulary against
+// a slow reference, which shares only the frontends' automata with the library: it removes no empty
+// moves, merges no states, and has no trie and no cache. The test uses a vocabulary of random byte
+// strings, and the real model's where the model is present.
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -26,7 +26,7 @@ namespace {
 using Kind = request::GuidedParams::Kind;
 using Stacks = std::set<std::vector<StateId>>;
 
-// Sets of whole stacks, stepped by the definition.
+// The reference: sets of whole stacks, advanced by the definition.
 class SlowReference {
  public:
   SlowReference(const GrammarBuilder& builder, RuleId root)
@@ -175,7 +175,7 @@ class Walk {
   }
 
  private:
-  // The tokens allowed, which must be what the reference finds feasible.
+  // Returns the allowed tokens, after a check that they are those that the reference allows.
   std::vector<TokenId> Compare(absl::Span<const uint32_t> allowed, const Stacks& stacks) {
     std::map<std::string, Stacks> known = {{"", stacks}};
     std::vector<TokenId> tokens;

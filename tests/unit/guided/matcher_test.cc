@@ -1,6 +1,6 @@
-// Goal: what a sequence relies on. Ends are allowed exactly when the rules say; a matcher that
-// replays tokens stands where the first one did; forgetting states changes no mask; long counts
-// share masks; forced bytes are those without a choice; the cache compiles once and stays bounded.
+// Goal: what a sequence relies on. A matcher allows end tokens exactly when the rules say so; a
+// matcher that replays tokens reaches the same position; dropping cached states changes no mask;
+// long counts share masks; the cache compiles each constraint once and stays bounded.
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -61,7 +61,7 @@ TEST(Matcher, AllowsTheEndExactlyWhenTheRulesSay) {
   EXPECT_TRUE(Allows(endless, 'b'));
   EXPECT_FALSE(Allows(endless, 'a'));
   Read(endless, "b");
-  EXPECT_TRUE(Allows(endless, kEnd));  // nothing else is left
+  EXPECT_TRUE(Allows(endless, kEnd));  // no other token is allowed
   ASSERT_OK(endless.Advance(kEnd));
   EXPECT_TRUE(endless.ended());
   EXPECT_THAT(endless.Advance('a').message(), HasSubstr("follows the token that ended"));
@@ -76,12 +76,12 @@ TEST(Matcher, RefusesTokensThatBreakTheConstraint) {
   EXPECT_THAT(matcher.Advance('x').message(), HasSubstr("token 120 as output 1"));
   EXPECT_FALSE(matcher.Advance(-1).ok());
   EXPECT_FALSE(matcher.Advance(100000).ok());
-  Read(matcher, "b");  // a refused token changed nothing
+  Read(matcher, "b");  // a rejected token changes nothing
   EXPECT_TRUE(matcher.complete());
 }
 
-// The second constraint is made to forget between any two tokens.
-TEST(Matcher, ForgettingAndReplayingChangeNothing) {
+// The second constraint drops its states between any two tokens.
+TEST(Matcher, DroppedStatesAndReplayChangeNothing) {
   const std::string schema =
       R"({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "number"}},
           "b": {"type": "string", "maxLength": 40}}, "required": ["a", "b"]})";
@@ -108,7 +108,7 @@ TEST(Matcher, ForgettingAndReplayingChangeNothing) {
   }
 }
 
-TEST(Matcher, OutgrownGraphsAreReplacedBeneathRunningSequences) {
+TEST(Matcher, LargeGraphsAreReplacedUnderRunningSequences) {
   // Each text of the counter is a configuration of its own.
   const auto constraint = NewConstraint(Kind::kRegex, "(?:a[b-y]{0,9000}z){0,3}");
   Matcher first(constraint, {.eos_token_ids = {kEnd}});
@@ -125,7 +125,7 @@ TEST(Matcher, OutgrownGraphsAreReplacedBeneathRunningSequences) {
     Read(second, "b");
     shrank = shrank || constraint->bytes() < bytes;
     bytes = constraint->bytes();
-    EXPECT_LT(bytes, Constraint::kGraphBytesKept + (size_t{8} << 20));
+    EXPECT_LT(bytes, Constraint::kGraphBytesCached + (size_t{8} << 20));
   }
   EXPECT_FALSE(Allows(second, 'b'));
   EXPECT_TRUE(Allows(second, 'z'));
@@ -154,7 +154,7 @@ TEST(Matcher, CountsBeyondATokensReachShareAMask) {
   }
 }
 
-TEST(Matcher, HostileGrammarsEndInAnErrorOrWithinBounds) {
+TEST(Matcher, HostileGrammarsFailOrStayWithinBounds) {
   const auto ambiguous = Compile(
       {.kind = Kind::kGrammar,
        .text = "root ::= a a a a a a a a\na ::= b | b b | b b b\nb ::= \"x\" | \"x\" b | \"xx\" b"},

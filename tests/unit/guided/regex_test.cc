@@ -1,6 +1,6 @@
-// Goal: an answer under a regular expression is a text that PCRE2 matches from end to end, and
-// every prefix of one is allowed: random expressions and random texts, with PCRE2 as the oracle.
-// What is not regular is refused by name.
+// Goal: an answer constrained by a regular expression is a text that PCRE2 matches from start to
+// end, and every prefix of such a text is allowed. Random expressions and random texts, with PCRE2
+// as the oracle. The parser rejects what is not regular, by name.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -89,7 +89,7 @@ class RandomRegex {
   std::mt19937_64 random_;
 };
 
-TEST(Regex, AcceptsWhatPcreMatchesFromEndToEnd) {
+TEST(Regex, AcceptsWhatPcreMatchesFromStartToEnd) {
   const uint64_t seed = std::random_device()();
   std::cout << "seed " << seed << "\n";
   RandomRegex random(seed);
@@ -135,7 +135,7 @@ TEST(Regex, RefusesByName) {
       {"\\bword", "word boundary \\b"},
       {"(?R)", "group (?R"},
       {"\\p{Greek}", "\\p{Greek}"},
-      {"a{5,2}", "the most is less"},
+      {"a{5,2}", "the maximum is less"},
       {"a{200000}", "more than 100000"},
       {"[z-a]", "from one character"},
       {"(a", "no )"},

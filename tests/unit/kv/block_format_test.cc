@@ -1,5 +1,6 @@
-// Goal: blocks put into another order hold the same elements where that order has them, for all
-// pairs of orders; what cannot be reordered is refused by name, and contents name all that counts.
+// Goal: a reordered block holds the same elements, where the new order puts them, for all pairs of
+// orders. CheckReorder rejects unknown orders by name, and Contents() names everything that
+// matters.
 #include "common/kv/block_format.h"
 
 #include <cstring>
@@ -16,7 +17,7 @@ using testing::StatusIs;
 
 constexpr int kHeads = 2, kHeadDim = 32, kTokens = 48;
 
-// Where the order's description puts an element, by walking the description's dimensions.
+// The index of an element in an order, computed from the dimensions in the order's description.
 size_t PlaceOf(absl::string_view order, int slab, int token, int d) {
   const bool value = slab % 2 != 0;
   size_t place = static_cast<size_t>(slab);
@@ -58,7 +59,7 @@ BlockFormat FormatIn(absl::string_view order) {
   return {"bf16", kHeads, kHeadDim, kTokens, 4, std::string(order)};
 }
 
-TEST(BlockFormat, EveryOrderBecomesEveryOther) {
+TEST(BlockFormat, ReordersBetweenAllPairsOfOrders) {
   for (absl::string_view from : {kRowsOrder, kTilesOrder, kPairsOrder}) {
     for (absl::string_view to : {kRowsOrder, kTilesOrder, kPairsOrder}) {
       const BlockFormat format = FormatIn(to);
@@ -85,7 +86,7 @@ TEST(BlockFormat, RefusesWhatItCannotReorder) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("tiles")));
 }
 
-TEST(BlockFormat, ContentsNameWhatMustBeEqual) {
+TEST(BlockFormat, ContentsNameAllThatMustBeEqual) {
   const std::string contents = FormatIn(kRowsOrder).Contents();
   EXPECT_EQ(contents, "bf16 2x32 4 layers 48 tokens");
   EXPECT_EQ(FormatIn(kPairsOrder).Contents(), contents);

@@ -1,5 +1,5 @@
-// Goal: a block's hash names exactly (salt, all tokens up to its end): it changes with each of
-// them, is the same however it is computed, and survives the wire.
+// Goal: a block's hash names exactly its salt and all tokens up to its end. It changes with each of
+// them, does not depend on how it is computed, and survives packing for the wire.
 #include "common/kv/block_hash.h"
 
 #include <vector>
@@ -23,8 +23,8 @@ TEST(BlockHash, ChainsOverFullBlocksOnly) {
   EXPECT_EQ(hashes[1], NextBlockHash(hashes[0], span.subspan(16, 16)));
 }
 
-// Nodes and routers of different builds name blocks alike, whatever a block's size.
-TEST(BlockHash, IsWhatItAlwaysWas) {
+// Nodes and routers of different builds compute the same hashes, for every block size.
+TEST(BlockHash, MatchesRecordedValues) {
   const struct {
     size_t tokens;
     BlockHash hash;
@@ -46,7 +46,7 @@ TEST(BlockHash, IsWhatItAlwaysWas) {
   }
 }
 
-TEST(BlockHash, EveryTokenAndThePlaceOfEachMatters) {
+TEST(BlockHash, DependsOnEveryTokenAndItsPosition) {
   const BlockHash salt = SaltHash("m", "n", "");
   std::vector<TokenId> tokens(32, 5);
   absl::flat_hash_set<BlockHash> seen = {HashBlocks(salt, tokens, 16)[1]};
@@ -59,7 +59,7 @@ TEST(BlockHash, EveryTokenAndThePlaceOfEachMatters) {
   EXPECT_NE(HashBlocks(salt, tokens, 16)[0], HashBlocks(salt, tokens, 16)[1]);
 }
 
-TEST(BlockHash, SaltPartsAreKeptApart) {
+TEST(BlockHash, SaltPartsDoNotRunTogether) {
   absl::flat_hash_set<BlockHash> seen = {SaltHash("ab", "c", ""), SaltHash("a", "bc", ""),
                                          SaltHash("abc", "", ""), SaltHash("a", "b", "c"),
                                          SaltHash("", "", "abc")};

@@ -1,6 +1,6 @@
-// Goal: the pool agrees with a naive model under any order of operations: states, references, what
-// a hash finds, which cached block is evicted first, and what routers are told; misuse ends the
-// process.
+// Goal: the pool agrees with a naive model after any order of operations: block states, references,
+// which blocks a hash finds, which cached block is evicted first, and the events for routers.
+// Misuse ends the process.
 #include "common/kv/block_pool.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ TEST(BlockPool, AllocatesAllOrNothing) {
   ASSERT_OK_AND_ASSIGN(const std::vector<BlockId> three, pool.Allocate(3));
   EXPECT_EQ(std::set<BlockId>(three.begin(), three.end()).size(), 3u);
   EXPECT_THAT(pool.Allocate(2), testing::StatusIs(absl::StatusCode::kResourceExhausted,
-                                                  HasSubstr("2 blocks asked for, 1 of 4")));
+                                                  HasSubstr("2 blocks requested, 1 of 4")));
   EXPECT_EQ(pool.counts().free, 1);
   EXPECT_OK(pool.Allocate(1));
 }
@@ -46,7 +46,7 @@ TEST(BlockPool, SealedBlocksStayFindableUntilEvictedOldestFirst) {
   EXPECT_EQ(pool.counts().used, 3);
 }
 
-TEST(BlockPool, AnEqualHashIsKeptOnceAndTheSecondBlockStaysPrivate) {
+TEST(BlockPool, TheSecondBlockOfAnEqualHashStaysUnsealed) {
   BlockPool pool(2);
   ASSERT_OK_AND_ASSIGN(const std::vector<BlockId> blocks, pool.Allocate(2));
   pool.Seal(blocks[0], Hash(9));
@@ -97,7 +97,7 @@ TEST(BlockPoolDeathTest, MisuseEndsTheProcess) {
   EXPECT_DEATH(pool.Unref(BlockId(2)), "block 2 of 2");
 }
 
-// The pool as sets and maps, each operation written straight from the contract.
+// The pool as sets and maps, with each operation written directly from the contract.
 class NaivePool {
  public:
   explicit NaivePool(int num_blocks) : num_blocks_(num_blocks) {}
@@ -122,7 +122,7 @@ class NaivePool {
     }
     return std::nullopt;
   }
-  // What the pool's Allocate must have evicted to hand out `ids`.
+  // The blocks that Allocate must have evicted to return `ids`.
   void Allocated(const std::vector<BlockId>& ids) {
     const int evictions = std::max(0, static_cast<int>(ids.size()) - free());
     cached.erase(cached.begin(), cached.begin() + evictions);
@@ -198,7 +198,7 @@ class PoolFuzzer {
   }
 
  private:
-  // A router that only hears events knows the same hashes.
+  // A router that applies only the events knows the same hashes.
   void CompareEvents() {
     const BlockEvents events = pool_.DrainEvents();
     for (const BlockHash& hash : events.removed) ASSERT_EQ(told_.erase(hash), 1u);

@@ -1,5 +1,5 @@
-// Goal: a node looks for a router that was lost just now often, since requests wait there for its
-// nodes, and for one that stays away less often.
+// Goal: a node that has just lost its router tries to reach it often, because requests wait there
+// for the node; it tries a router that stays away less often.
 #include "common/rpc/reconnect_pace.h"
 
 #include <gtest/gtest.h>
@@ -9,12 +9,12 @@
 namespace tandem::rpc {
 namespace {
 
-// When it tries while nobody is there, looked at each 50 ms, as nodes do.
+// The times of the tries while no router answers; the pace is asked every 50 ms, as nodes do.
 std::vector<absl::Duration> Tries(ReconnectPace& pace, absl::Time from, absl::Duration length) {
   std::vector<absl::Duration> tries;
   for (absl::Duration at; at < length; at += absl::Milliseconds(50)) {
     if (!pace.Due(from + at)) continue;
-    pace.Tried(from + at);
+    pace.OnTry(from + at);
     tries.push_back(at);
   }
   return tries;
@@ -39,15 +39,15 @@ void ExpectOftenThenSeldom(const std::vector<absl::Duration>& tries) {
   EXPECT_GE(seldom, 15);
 }
 
-TEST(ReconnectPace, IsQuickWhileARouterIsLikelyToComeBack) {
+TEST(ReconnectPace, TriesOftenWhileTheRouterIsLikelyToReturn) {
   ReconnectPace pace;
   ExpectOftenThenSeldom(Tries(pace, absl::FromUnixSeconds(1000), absl::Minutes(1)));
 }
 
-TEST(ReconnectPace, BeginsAnewWhenTheRouterWasThere) {
+TEST(ReconnectPace, StartsAgainAfterAMessage) {
   ReconnectPace pace;
   Tries(pace, absl::FromUnixSeconds(1000), absl::Minutes(1));
-  pace.Heard();
+  pace.OnMessage();
   ExpectOftenThenSeldom(Tries(pace, absl::FromUnixSeconds(5000), absl::Minutes(1)));
 }
 

@@ -1,5 +1,5 @@
-// Goal: every server of ours describes what it serves by reflection, gRPC's health service with it,
-// so that clients need no files of ours to call it.
+// Goal: every server describes its services by reflection, gRPC's health service among them, so
+// that clients can call it without this project's proto files.
 #include "common/rpc/server.h"
 
 #include <gmock/gmock.h>
@@ -18,8 +18,8 @@ using ::testing::HasSubstr;
 constexpr char kHealth[] = "grpc.health.v1.Health";
 constexpr char kReflection[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
-// What the server answers to one request of the reflection protocol: the field of that number, with
-// that text.
+// The server's answer to one request of the reflection protocol, which sets `field` to
+// `text`.
 std::string Reflect(const Server& server, int field, const std::string& text) {
   grpc::GenericStub stub(grpc::CreateChannel(server.address(), grpc::InsecureChannelCredentials()));
   const grpc::Slice slice(absl::StrCat(std::string(1, static_cast<char>(field << 3 | 2)),
