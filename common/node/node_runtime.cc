@@ -50,13 +50,13 @@ class NodeRuntimeImpl final : public NodeRuntime {
         inbox_(options.inbox_max) {}
 
   ~NodeRuntimeImpl() override {
-    // Closing the inbox lets its writers go on without blocking; its reader uses links and transfer
-    // to the end.
+    // Closing the inbox lets its writers go on without blocking; its reader uses the router streams
+    // and transfer to the end.
     heartbeat_stop_.Close();
     heartbeat_thread_.Join();
     inbox_.Close();
     engine_thread_.Join();
-    links_.reset();
+    routers_.reset();
     transfer_.reset();
   }
 
@@ -66,7 +66,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
                          options_.transfer, std::move(transport), engine_->arena(),
                          [this](transfer::TransferEvent event) { inbox_.Push(std::move(event)); }));
     last_progress_ = absl::ToUnixMillis(RealClock().Now());
-    links_ =
+    routers_ =
         RouterStreams::Create(options_.routers, options_.transfer.kv_transfer.fleet_secret,
                               [this](RouterStreamEvent event) {
                                 if (const auto* message = std::get_if<RouterSpoke>(&event)) {
@@ -102,8 +102,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
     const absl::Time last = absl::FromUnixMillis(last_progress_);
     return RealClock().Now() - last < options_.progress_deadline;
   }
-  bool ready() const override { return !draining_ && links_->welcomed_count() > 0; }
-  absl::Status refused() const override { return links_->refused(); }
+  bool ready() const override { return !draining_ && routers_->welcomed_count() > 0; }
+  absl::Status refused() const override { return routers_->refused(); }
 
  private:
   // Errors are the core's to report: it meets them again.
@@ -198,7 +198,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     // What the snapshot holds must not be told again as an event, nor events before it be lost.
     Dispatch();
     core_->OnRouterJoined(event.router, RealClock().Now());
-    links_->Send(event.router, std::move(message));
+    routers_->Send(event.router, std::move(message));
   }
   void Handle(RouterSpoke& event) {
     const absl::Time now = RealClock().Now();
@@ -225,7 +225,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     SubmitBacklog();
     absl::flat_hash_map<RouterKey, v1::NodeMessage> messages;
     for (v1::NodeEvent& event : actions.broadcast) {
-      for (const RouterKey router : links_->open()) {
+      for (const RouterKey router : routers_->open()) {
         *messages[router].add_events() = event;
       }
     }
@@ -236,7 +236,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     if (!messages.empty()) announced_held_ = HeldBy(load);
     for (auto& [router, message] : messages) {
       *message.mutable_load() = load;
-      links_->Send(router, std::move(message));
+      routers_->Send(router, std::move(message));
     }
   }
 
@@ -249,7 +249,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     announced_held_ = held;
     v1::NodeMessage message;
     *message.mutable_load() = load;
-    links_->Broadcast(message);
+    routers_->Broadcast(message);
   }
 
   // Every command must reach the KV plane, or a lease would never drain: what a full queue refuses
@@ -295,9 +295,9 @@ class NodeRuntimeImpl final : public NodeRuntime {
   void RunHeartbeat() {
     while (!heartbeat_stop_.closed()) {
       const absl::Time now = RealClock().Now();
-      links_->Tick(now);
+      routers_->Tick(now);
       if (std::optional<v1::NodeMessage> message = HeartbeatDue(now); message.has_value())
-        links_->Broadcast(*message);
+        routers_->Broadcast(*message);
       heartbeat_stop_.Pop(absl::Milliseconds(50));
     }
   }
@@ -312,7 +312,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   BoundedQueue<InboxItem> inbox_;
   BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
   std::unique_ptr<transfer::TransferService> transfer_;
-  std::unique_ptr<RouterStreams> links_;
+  std::unique_ptr<RouterStreams> routers_;
 
   absl::Notification engine_placed_;
   std::atomic<bool> busy_{false};
