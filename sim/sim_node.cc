@@ -49,7 +49,7 @@ std::string Describe(const v1::NodeEvent& event) {
   if (event.has_installed()) return absl::StrCat("installed ", leg(event.installed().leg()));
   if (event.has_leg_finished()) return absl::StrCat("finished ", leg(event.leg_finished().leg()));
   if (event.has_leg_failed())
-    return absl::StrCat(event.leg_failed().retained() ? "kept " : "failed ",
+    return absl::StrCat(event.leg_failed().retained() ? "retained " : "failed ",
                         leg(event.leg_failed().leg()), ": ", event.leg_failed().status().message());
   if (event.has_prefill_finished())
     return absl::StrCat("prefilled ", leg(event.prefill_finished().leg()));

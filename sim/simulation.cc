@@ -302,14 +302,14 @@ SimReport Simulation::Run() {
   report.violations = log_.violations();
   report.timeline = log_.TakeEntries();
   for (const auto& router : routers_) {
-    report.lanes.push_back(router->name());
+    report.process_names.push_back(router->name());
     if (!router->alive()) continue;
     const v1::RouterStatus status = router->core().GetStatus(router->Now()).router();
     report.sequences_moved += status.sequences_moved();
     report.kv_tokens_moved += status.kv_tokens_moved();
   }
   for (const auto& node : nodes_) {
-    report.lanes.push_back(node->name());
+    report.process_names.push_back(node->name());
     report.rows_computed += node->rows_computed();
     report.blocks_adopted += node->blocks_adopted();
     if (!node->alive() || node->core().role() != v1::NODE_ROLE_DECODE) continue;

@@ -243,7 +243,7 @@ absl::StatusOr<BatchOutput> ReadBatchOutput(absl::string_view text) {
       continue;
     }
     output.answered.insert(json["custom_id"].get<std::string>());
-    absl::StrAppend(&output.kept, line, "\n");
+    absl::StrAppend(&output.answers, line, "\n");
   }
   return output;
 }

@@ -42,11 +42,11 @@ absl::StatusOr<BatchOutput> RepairOutput(const std::string& path) {
     return absl::Status(output.status().code(),
                         absl::StrCat("--output ", path, ": ", output.status().message()));
   }
-  if (output->kept == text) return output;
+  if (output->answers == text) return output;
   // By renaming, so that answers survive whatever happens meanwhile.
   const std::string repaired = absl::StrCat(path, ".repaired");
   std::ofstream copy(repaired, std::ios::binary);
-  copy << output->kept;
+  copy << output->answers;
   copy.close();
   if (!copy || std::rename(repaired.c_str(), path.c_str()) != 0) return CannotWrite(path);
   return output;

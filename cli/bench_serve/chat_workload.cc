@@ -1,3 +1,4 @@
+// Conversations: implements NewChatWorkload (cli/bench_serve/workload.h).
 #include <algorithm>
 #include <cmath>
 #include <utility>

@@ -1,4 +1,5 @@
-// Load over OpenAI's /v1/completions and /v1/chat/completions.
+// A target that speaks OpenAI's /v1/completions and /v1/chat/completions: implements NewHttpTarget
+// (cli/bench_serve/load_target.h).
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>

@@ -58,7 +58,7 @@ class Planner {
   std::vector<ChaosFault> Plan() {
     for (absl::Duration at = options_.period; at < options_.length; at += options_.period) {
       ChaosFault fault = Draw(at);
-      // Another victim or kind when this one would leave nobody to serve; few draws do.
+      // Draws again when this fault would leave no process to serve; that is rare.
       for (int redraws = 0; redraws < kRedrawsMax && !Allowed(fault); ++redraws) fault = Draw(at);
       if (Allowed(fault)) faults_.push_back(fault);
     }
@@ -164,7 +164,7 @@ std::string ToText(const ChaosFault& fault, const ChaosTopology& topology) {
   if (!IsNetworkFault(fault.kind)) return text;
   absl::StrAppend(
       &text, fault.one_way ? " -> " : " - ",
-      fault.other == ChaosFault::kEverybody ? "everybody" : topology.NameOf(fault.other));
+      fault.other == ChaosFault::kEveryProcess ? "everybody" : topology.NameOf(fault.other));
   if (fault.kind == ChaosFaultKind::kSlowLink)
     absl::StrAppend(&text, " at ", fault.amount / 1000, " kB/s");
   if (fault.kind == ChaosFaultKind::kLoss)

@@ -99,7 +99,7 @@ void FaultRunner::OnEnded(const ChaosCluster::Ended& ended, absl::Duration now) 
   for (const ChaosFault& fault : active_)
     if (fault.kind == ChaosFaultKind::kMemory && fault.victim == ended.process) return;
   const bool drained = draining_.erase(ended.process) > 0 && ended.how == "exit code 0";
-  if (starved_.count(ended.process) == 0 && !drained)
+  if (memory_limited_.count(ended.process) == 0 && !drained)
     crashes_.push_back(absl::StrFormat("%s ended with %s at %.1f s",
                                        topology_.NameOf(ended.process), ended.how,
                                        absl::ToDoubleSeconds(now)));
@@ -107,7 +107,7 @@ void FaultRunner::OnEnded(const ChaosCluster::Ended& ended, absl::Duration now) 
 }
 
 void FaultRunner::StartDown(int process) {
-  starved_.erase(process);
+  memory_limited_.erase(process);
   if (const absl::Status started = cluster_.StartAgain(process); !started.ok())
     crashes_.push_back(
         absl::StrCat(topology_.NameOf(process), " cannot be started: ", started.ToString()));
@@ -117,7 +117,7 @@ void FaultRunner::LimitMemory(int process, bool limited) {
   const pid_t pid = cluster_.pid(process);
   const int64_t mapped = pid == 0 ? 0 : MappedBytes(pid);
   if (mapped == 0) return;
-  if (limited) starved_.insert(process);
+  if (limited) memory_limited_.insert(process);
   const rlim_t bytes = limited ? static_cast<rlim_t>(mapped + kSpareBytes) : RLIM_INFINITY;
   const rlimit limit = {bytes, RLIM_INFINITY};
   prlimit(pid, RLIMIT_AS, &limit, nullptr);
@@ -140,7 +140,7 @@ void FaultRunner::ApplyNetwork() {
     const int victim = fault.victim + 1;
     for (int port = 0; port < ports; ++port) {
       if (port == victim) continue;
-      if (fault.other != ChaosFault::kEverybody && port != fault.other + 1) continue;
+      if (fault.other != ChaosFault::kEveryProcess && port != fault.other + 1) continue;
       worsen(victim, port, fault);
       if (!fault.one_way) worsen(port, victim, fault);
     }

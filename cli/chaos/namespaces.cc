@@ -24,8 +24,9 @@ namespace {
 
 constexpr char kDevice[] = "tandem0";
 constexpr int kMtu = 9000;
-// Packets that may wait for the switch, which on a busy machine gets its turn late: a packet lost
-// here would be lost by nobody's decision, and cost its connection a retransmission's 200 ms.
+// Packets that may wait for the switch, whose thread may be scheduled late on a busy machine. A
+// packet dropped here would be a loss that no fault decided, and cost its connection the 200 ms of
+// a retransmission.
 constexpr int kQueuedPackets = 10000;
 constexpr char kFiller[] = "/dev/shm/chaos.full";
 

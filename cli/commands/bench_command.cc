@@ -1,3 +1,4 @@
+// `tandem bench`: implements NewBenchCommand (cli/command_line/commands.h).
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

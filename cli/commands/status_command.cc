@@ -1,3 +1,4 @@
+// `tandem status`: implements NewStatusCommand (cli/command_line/commands.h).
 #include <google/protobuf/util/json_util.h>
 
 #include <cstdio>

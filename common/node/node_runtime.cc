@@ -28,7 +28,7 @@ namespace {
 // How often deadlines are looked at when nothing else happens.
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
 
-// Of a drain's time, what running work has to end by itself; the rest is for handing over.
+// Fraction of the drain timeout in which running work may finish; the rest is for migration.
 constexpr double kShareToFinish = 0.5;
 
 struct DrainRequest {
@@ -78,7 +78,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     PublishLoad();
     engine_thread_ = Thread("engine", [this] { RunEngine(); });
     heartbeat_thread_ = Thread("heartbeat", [this] { RunHeartbeat(); });
-    // A node that has started has its engine's thread where it belongs.
+    // Start returns only after the engine thread is on its processor.
     engine_placed_.WaitForNotification();
     return absl::OkStatus();
   }
@@ -106,7 +106,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
   absl::Status refused() const override { return routers_->refused(); }
 
  private:
-  // Errors are the core's to report: it meets them again.
+  // Compiles constraints on a gRPC thread, so that the engine thread finds them in the cache.
+  // Errors are ignored here: the core meets them again and reports them.
   void CompileConstraints(const RouterSpoke& message) {
     if (options_.constraints == nullptr) return;
     for (const v1::NodeCommand& command : message.message.commands()) {
@@ -118,16 +119,15 @@ class NodeRuntimeImpl final : public NodeRuntime {
     }
   }
 
-  // Each router may be told more often than it asked for.
+  // Heartbeats go to all routers at the shortest interval that any of them asked for.
   void NoteInterval(const v1::RouterMessage& message) {
     const double asked_s = message.welcome().heartbeat_interval_s();
     if (!message.has_welcome() || !(asked_s > 0)) return;
     absl::MutexLock lock(&mutex_);
-    heartbeat_.Ask(absl::Seconds(asked_s), RealClock().Now());
+    heartbeat_.RequestInterval(absl::Seconds(asked_s), RealClock().Now());
   }
 
-  // ---- engine thread
-  // ----------------------------------------------------------------------------------
+  // ---- engine thread -------------------------------------------------------------------------
 
   void RunEngine() {
     if (options_.engine_processor.has_value()) engine::KeepThisThreadOn(*options_.engine_processor);
@@ -195,7 +195,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     registration.set_max_sequences(options_.max_sequences);
     registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
     *message.mutable_load() = core_->load();
-    // What the snapshot holds must not be told again as an event, nor events before it be lost.
+    // Sends earlier events first: none may be lost, and none may repeat what the snapshot holds.
     Dispatch();
     core_->OnRouterJoined(event.router, RealClock().Now());
     routers_->Send(event.router, std::move(message));
@@ -240,8 +240,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
     }
   }
 
-  // What an abort frees, at once or when its lease has drained, answers with no event; routers
-  // would place around it until the next heartbeat.
+  // An abort frees room, at once or when its lease has drained, without an event. So this sends the
+  // load when room was freed; else routers would not use it until the next heartbeat.
   void AnnounceFreedRoom() {
     const v1::NodeLoad load = core_->load();
     const int64_t held = HeldBy(load);
@@ -252,9 +252,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
     routers_->Broadcast(message);
   }
 
-  // Every command must reach the KV plane, or a lease would never drain: what a full queue refuses
-  // waits here, in order. Bounded by the commands of the leases and exports that the pool has
-  // blocks for.
+  // Every command must reach the KV plane, or a lease would never drain. Commands that a full queue
+  // refuses wait in the backlog, in order.
   void SubmitBacklog() {
     while (!transfer_backlog_.empty()) {
       if (!transfer_->Submit(transfer_backlog_.front()).ok()) return;
@@ -276,12 +275,12 @@ class NodeRuntimeImpl final : public NodeRuntime {
     counters_.set_kv_frames_rejected(transfer.frames_rejected);
     counters_.set_kv_connections_refused(transfer.connections_refused);
     counters_.set_kv_messages_dropped(transfer.messages_dropped);
-    // Not before routers were told: one that is idle would be gone first.
+    // Not before the core handled the drain request: an idle node would end before routers hear
+    // that it drains.
     if (drain_begun_) drained_ = core_->idle();
   }
 
-  // ---- heartbeat thread
-  // -------------------------------------------------------------------------------
+  // ---- heartbeat thread ----------------------------------------------------------------------
 
   std::optional<v1::NodeMessage> HeartbeatDue(absl::Time now) {
     absl::MutexLock lock(&mutex_);

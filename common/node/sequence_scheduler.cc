@@ -58,7 +58,7 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
         absl::StrCat("slots: ", size(), " sequences are here, expected at most ",
                      options_.max_sequences + options_.max_waiting));
   }
-  if (starved_) {
+  if (short_of_blocks_) {
     return absl::ResourceExhaustedError("KV pool: running sequences wait for blocks");
   }
   auto sequence = std::make_unique<Sequence>();
@@ -216,7 +216,7 @@ void SequenceScheduler::EndQuarantine(absl::Span<const BlockId> blocks) {
 absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   TANDEM_CHECK(planned_.empty(), "PlanStep before FinishStep of the step before");
   slices_.clear();
-  starved_ = false;
+  short_of_blocks_ = false;
   FillRunning();
   if (PlanSuspect()) return slices_;
   int64_t rows = options_.max_batch_tokens;
@@ -248,7 +248,7 @@ void SequenceScheduler::FillRunning() {
       while (!AcquireBlocks(sequence, needed)) {
         // With sequences running there will be blocks when one of them ends.
         if (running_.empty() && PreemptLast(sequence.order())) continue;
-        starved_ = true;
+        short_of_blocks_ = true;
         return;
       }
     }
@@ -256,7 +256,7 @@ void SequenceScheduler::FillRunning() {
     sequence.phase = SequencePhase::kRunning;
     running_.emplace(sequence.order(), &sequence);
   }
-  for (const auto& [id, sequence] : waiting_) starved_ |= sequence->blocks.empty();
+  for (const auto& [id, sequence] : waiting_) short_of_blocks_ |= sequence->blocks.empty();
 }
 
 // Makes room for the KV of all tokens; false when the sequence must stand still for this step.
@@ -269,8 +269,8 @@ bool SequenceScheduler::Grow(Sequence& sequence) {
       sequence.blocks.push_back(block->front());
       continue;
     }
-    starved_ = true;
-    // Blocks that nobody computing holds (leases, quarantine) come back by their deadlines.
+    short_of_blocks_ = true;
+    // Blocks that no running sequence holds (leases, quarantine) come back by their deadlines.
     if (!PreemptLast(sequence.order())) return false;
   }
   return true;

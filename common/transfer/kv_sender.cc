@@ -158,7 +158,7 @@ void KvSender::Pump(Export& exported) {
         return End(exported, payload.status(), /*tell_receiver=*/true);
       }
       if (!payload->has_value()) {
-        starved_ = true;
+        blocked_ = true;
         return;
       }
       exported.queue.pop_front();
@@ -172,9 +172,9 @@ void KvSender::Pump(Export& exported) {
 }
 
 void KvSender::ResumeBlocked() {
-  if (!std::exchange(starved_, false)) return;
+  if (!std::exchange(blocked_, false)) return;
   // A pump may end exports: by key, from one to the next. Those before it are older.
-  for (auto it = exports_.begin(); it != exports_.end() && !starved_;) {
+  for (auto it = exports_.begin(); it != exports_.end() && !blocked_;) {
     Export& exported = *it->second;
     const ExportId id = it->first;
     if (!exported.queue.empty()) {

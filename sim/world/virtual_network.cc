@@ -93,7 +93,7 @@ void VirtualNetwork::Close(const std::shared_ptr<Connection>& connection,
   }
 }
 
-// A partition keeps the news back too.
+// A partition delays this notice too.
 void VirtualNetwork::TellLost(const std::shared_ptr<Connection>& connection, VirtualTransport* end,
                               int from) {
   const int to = end->process_.id();
@@ -134,7 +134,7 @@ absl::StatusOr<transfer::PeerId> VirtualTransport::Connect(const transfer::PeerA
     return it->second;
   const auto found = network_.transports_.find(peer.transport_address);
   if (found == network_.transports_.end() || found->second == this)
-    return absl::UnavailableError(absl::StrCat("nobody listens at ", peer.transport_address));
+    return absl::UnavailableError(absl::StrCat("no transport listens at ", peer.transport_address));
   // Ends with the last of both transports and the packets in flight.
   const auto connection = std::make_shared<VirtualNetwork::Connection>();
   connection->ends[0] = this;

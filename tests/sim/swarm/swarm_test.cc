@@ -6,6 +6,7 @@
 #include <random>
 
 #include "common/telemetry/log.h"
+#include "sim/timeline.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::sim {

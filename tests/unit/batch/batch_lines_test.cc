@@ -149,7 +149,7 @@ TEST(BatchOutput, AnswersAreReadBack) {
 
   ASSERT_OK_AND_ASSIGN(const BatchOutput output, ReadBatchOutput(absl::StrCat(good, bad)));
   EXPECT_THAT(output.answered, ElementsAre("a"));
-  EXPECT_EQ(output.kept, good);
+  EXPECT_EQ(output.answers, good);
   EXPECT_EQ(output.dropped, 1);
 }
 
@@ -164,7 +164,7 @@ TEST(BatchOutput, ACutLastLineIsRepairedWhereverItWasCut) {
     // Only the newline missing: the answer is whole.
     const bool whole = cut + 1 >= second.size();
     EXPECT_EQ(output.answered.size(), whole ? 2u : 1u) << cut;
-    EXPECT_EQ(output.kept, whole ? first + second : first) << cut;
+    EXPECT_EQ(output.answers, whole ? first + second : first) << cut;
   }
 }
 
