@@ -1,5 +1,5 @@
 // Goal: each form of a batch's line becomes the request it says, with the command line's defaults
-// below it; what is wrong is named by its field and never guessed; an earlier run's output is kept
+// below it; what is wrong is named by its field and never guessed; an earlier run's answers stay
 // exactly as far as it is whole.
 #include "cli/batch/batch_lines.h"
 
