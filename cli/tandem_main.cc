@@ -1,3 +1,4 @@
+// The main of `tandem`: implements TandemMain (cli/command_line/commands.h).
 #include <google/protobuf/stubs/logging.h>
 
 #include <cstdio>

@@ -70,7 +70,7 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
   Reserve(it, command.local_prefill_tokens_max());
 }
 
-// Decides who computes the rest of the prompt, and answers Reserved.
+// Decides whether this node computes the rest of the prompt, and answers Reserved.
 void DecodeCore::Reserve(Legs::iterator it, int64_t local_prefill_tokens_max) {
   Leg& leg = it->second;
   const node::Sequence& sequence = scheduler_.Get(leg.sequence);

@@ -238,7 +238,7 @@ void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledTok
     const auto found = by_sequence_.find(outcome.id);
     TANDEM_CHECK(found != by_sequence_.end(), "sequence ", outcome.id.value(), " has no export");
     if (!outcome.status.ok()) {
-      // Its layers are on their way: what the receiver verified may be wrong.
+      // Layers of the failed step were already sent: what the receiver verified may be wrong.
       Fail(found->second, outcome.status, /*lease_stands=*/false);
       continue;
     }
@@ -254,7 +254,7 @@ void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledTok
   for (auto& [router, event] : finished) ledger_.Send(router, std::move(event));
 }
 
-// The whole prompt is computed and its last blocks are on their way.
+// The whole prompt is computed and its last blocks are being sent.
 std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator it,
                                                               const engine::SampledToken& token,
                                                               node::TokenBatch& tokens) {

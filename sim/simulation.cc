@@ -209,7 +209,7 @@ void Simulation::InjectProcessFault(const Fault& fault, Process& process) {
     default:
       break;
   }
-  // What a drain takes comes on top of the pause before the next start.
+  // The drain's own time is added to the pause before the restart.
   const int64_t until = fault.lasts_us + (fault.kind == FaultKind::kDrain ? 600'000 : 0);
   After(until, [this, &fault, &process] {
     if (fault.kind == FaultKind::kSlow) process.SetSlowness(1);

@@ -38,7 +38,7 @@ bool Fails(const Schedule& schedule, const std::string& checker) {
                      [&](const Violation& v) { return v.checker == checker; });
 }
 
-// Leaves out ever smaller runs of `list` while the schedule goes on failing.
+// Leaves out smaller and smaller parts of `list` while the schedule still fails.
 template <typename Item>
 void ShrinkList(Schedule& schedule, std::vector<Item> Schedule::*list, const std::string& checker,
                 int64_t& runs) {

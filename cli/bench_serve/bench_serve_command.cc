@@ -22,7 +22,7 @@
 namespace tandem::cli {
 namespace {
 
-// How many words a server is asked to tokenize to learn what a word comes to.
+// How many words the server is asked to tokenize, to learn how many tokens a word has.
 constexpr int64_t kSampleWords = 256;
 
 void RaiseDescriptorLimit() {
@@ -41,7 +41,8 @@ absl::Status WriteFile(const char* flag, const std::string& path, const std::str
               : absl::UnavailableError(absl::StrCat("--", flag, " ", path, ": cannot be written"));
 }
 
-// Whether WriteFile would succeed; leaves nothing behind. A pipe is not tried: opening one waits.
+// Whether WriteFile would succeed; leaves no file behind. Does not try a pipe, because opening it
+// blocks.
 absl::Status CheckWritable(const char* flag, const std::string& path) {
   std::error_code error;
   const bool existed = std::filesystem::exists(path, error);

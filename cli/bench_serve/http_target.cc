@@ -27,7 +27,7 @@ using Json = nlohmann::json;
 
 constexpr std::chrono::seconds kSetupTimeout(10);
 
-// One request and its whole reply, on a connection and a context of its own.
+// Sends one request and reads its whole reply, on a new connection and a context of its own.
 class OneExchange {
  public:
   explicit OneExchange(const HttpPeer& peer) : peer_(peer) {}

@@ -27,7 +27,7 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(10);
 constexpr absl::Duration kReadyWithin = absl::Seconds(180);
 constexpr int64_t kSharedMemoryBytes = 256 << 20;
-// Connections that a process may have more at the end than before: to peers that came later.
+// How many more connections a process may have at the end than before: to peers that started later.
 constexpr int64_t kFilesSlack = 16;
 
 struct ChaosOptions {
@@ -70,7 +70,7 @@ class ChaosRun {
   }
   static absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
 
-  // Before anything else: no thread may run.
+  // First of all, because no other thread may run.
   absl::Status PrepareNetwork() {
     if (options_.network == "loopback") return absl::OkStatus();
     auto made = Namespaces::Create(topology_.processes(), kSharedMemoryBytes, findings_.seed);
@@ -201,7 +201,7 @@ class ChaosRun {
     return interrupted_ ? Interrupted() : absl::OkStatus();
   }
 
-  // All are back soon, and one lease time later, and the routers' next look, nothing is held.
+  // All processes are back soon. One lease time and one router check later nothing is held.
   void CheckBaseline() {
     if (const absl::Status back = AwaitReady(); !back.ok()) {
       findings_.leaks.push_back(std::string(back.message()));

@@ -14,7 +14,7 @@
 namespace tandem::cli {
 namespace {
 
-// What a process short of memory may still take, beyond what it has mapped.
+// Bytes that a memory-limited process may still map, beyond what it has mapped.
 constexpr int64_t kSpareBytes = 64 << 10;
 
 // Bytes of address space that a process has mapped; 0 when it is gone.
@@ -42,8 +42,8 @@ void FaultRunner::Tick(absl::Duration since_begin) {
     active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
     End(ending);
   }
-  // One that begins late, as on a machine that stood still, puts off those after it as well: the
-  // plan's distances are what leaves somebody to serve.
+  // A fault that begins late (the machine stalled) delays all later faults as well: the plan's
+  // intervals guarantee that some processes can serve.
   while (next_ < faults_.size() && faults_[next_].at + late_ <= since_begin) {
     ChaosFault fault = faults_[next_++];
     late_ = since_begin - fault.at;

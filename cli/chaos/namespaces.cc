@@ -97,10 +97,10 @@ struct Port {
   Descriptor device, network;
 };
 
-// A namespace that stays while its descriptor is open.
+// Creates a namespace that lives while its descriptor is open.
 absl::StatusOr<Port> NewPort(int port) {
   absl::StatusOr<Port> made = absl::UnknownError("not made");
-  // A thread's namespace is its own: this one stays where it is.
+  // In a new thread: a thread has its own namespace, so the calling thread stays in its own.
   Thread maker("namespace", [&] {
     made = [&]() -> absl::StatusOr<Port> {
       if (unshare(CLONE_NEWNET) != 0) return Denied("a network namespace");
@@ -117,7 +117,7 @@ absl::StatusOr<Port> NewPort(int port) {
 class NamespacesImpl final : public Namespaces {
  public:
   absl::Status Init(int count, int64_t shm_bytes, uint64_t seed) {
-    // Those of the others first: when they cannot be made, nothing of this process has changed.
+    // The others' namespaces first: when they cannot be created, this process has not changed.
     std::vector<Port> others;
     for (int port = 1; port <= count; ++port) {
       ASSIGN_OR_RETURN(Port made, NewPort(port));

@@ -124,7 +124,7 @@ class PacketSwitchImpl final : public PacketSwitch {
     }
   }
 
-  // -1 for what is no packet to one of the ports.
+  // The port; -1 for anything but a packet to one of the ports.
   int DestinationOf(ssize_t bytes) const {
     if (bytes < kHeaderBytes || (static_cast<uint8_t>(packet_[0]) >> 4) != 4) return -1;
     const int port = static_cast<uint8_t>(packet_[kDestination + 3]) - 1;

@@ -21,7 +21,7 @@ namespace {
 using engine::BenchReport;
 using engine::BenchResult;
 
-// The roofline: FLOPs a second over FLOPs a byte, both logarithmic.
+// Draws the roofline: FLOPs per second over FLOPs per byte, both logarithmic.
 class RooflinePicture {
  public:
   explicit RooflinePicture(const BenchReport& report) : report_(report) {}

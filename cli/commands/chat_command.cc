@@ -107,7 +107,7 @@ class ChatCommand final : public Command {
     return absl::OkStatus();
   }
 
-  // The last message of the user, which is then no longer said; empty when there is none.
+  // Removes the user's last message and returns it; empty when there is none.
   std::string ForgetLastTurn() {
     std::string asked;
     while (asked.empty() && chat_.messages_size() > 0) {
@@ -137,7 +137,7 @@ class ChatCommand final : public Command {
     });
     Print(styled.Flush() + "\n");
     if (absl::IsInvalidArgument(status)) {
-      // Such as a conversation longer than the context: the user may go on after /clear.
+      // For example a conversation longer than the context: the user can continue after /clear.
       std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
       chat_.mutable_messages()->RemoveLast();
       return absl::OkStatus();

@@ -170,7 +170,7 @@ class GenerateCommand final : public Command {
     return absl::OkStatus();
   }
 
-  // Answers that come side by side are printed one after the other, each once it is complete.
+  // Several answers arrive interleaved; each is printed when it is complete.
   void PrintWhenWhole(const v1::GenerateResponse& part) {
     texts_[part.delta().sequence_index()] += part.delta().text();
     if (!part.has_finished()) return;

@@ -1,3 +1,4 @@
+// Payloads in the host's arena: implements NewArenaPayloads (common/transfer/payload_store.h).
 #include <utility>
 
 #include "common/base/mutation.h"

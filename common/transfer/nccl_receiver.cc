@@ -107,7 +107,7 @@ bool NcclReceiver::StartNext() {
       landing.place = context_.listener->OnFrame(peer_, frame, landing.bytes, landing.receive_id);
     }
     if (channel_ == nullptr) {
-      // The listener ended the connection; it gave the place for nothing.
+      // The listener ended the connection: nothing will land in its place.
       if (landing.place.has_value()) {
         context_.listener->OnPayload(landing.receive_id, absl::CancelledError("the channel ended"),
                                      {.began = landing.began, .landed = landing.began});
@@ -120,7 +120,7 @@ bool NcclReceiver::StartNext() {
   return moved;
 }
 
-// In the order of their numbers, which is that of the slots from the oldest on.
+// In the order of their ordinals, which is the order of the slots from the oldest on.
 bool NcclReceiver::FinishLanded() {
   bool moved = false;
   while (consumed_ < next_ordinal_) {

@@ -87,7 +87,7 @@ bool NcclSender::Progress() {
       return true;
     }
   }
-  // The receiver took nothing out for long although all slots are idle.
+  // The receiver has taken no payload out for long, although all slots are idle.
   if (!waiting_.empty() && now > waiting_.front().started + context_.options.move_within) {
     Fail(absl::DeadlineExceededError("the peer takes nothing out"));
     return true;

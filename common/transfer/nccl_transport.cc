@@ -103,7 +103,7 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
           receiver->second->number() == frame.via_channel().channel()) {
         receiver->second->OnHeader(frame);
       }
-      return std::nullopt;  // its payload does not come this way
+      return std::nullopt;  // its payload comes through the channel
     }
     if (context_.listener == nullptr) return std::nullopt;
     return context_.listener->OnFrame(from, frame, payload_bytes, receive_id);
@@ -150,7 +150,7 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
 
   void EndChannels(PeerId peer, const absl::Status& status) {
     if (const auto it = senders_.find(peer); it != senders_.end()) {
-      // Kept until the next Progress: this may be a call from inside it.
+      // Destroyed in the next Progress: the sender itself may be the caller.
       ended_senders_.push_back(std::move(it->second));
       senders_.erase(it);
       NcclSender& sender = *ended_senders_.back();
