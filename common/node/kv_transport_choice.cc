@@ -14,9 +14,9 @@
 namespace tandem::node {
 namespace {
 
-// What the choice leaves to be opened.
+// The choice, before the transport is opened.
 struct Plan {
-  std::shared_ptr<transfer::DevicePayloads> device;  // null: the host's path
+  std::shared_ptr<transfer::DevicePayloads> device;  // null: payloads in host memory
   bool ucx_reaches_device = false;
   std::string why;
 };
@@ -86,7 +86,7 @@ absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, cons
     path.transport = transfer::NewStagingTransport(std::move(path.transport), plan.device);
   }
   if (nccl) {
-    // Payloads that are being copied to, sent, received and copied from at a time.
+    // Slots of a channel: payloads that are copied in, sent, received or copied out at a time.
     constexpr int kSlots = 4;
     ASSIGN_OR_RETURN(auto channels,
                      kernels::OpenNcclChannels(0, kSlots, kv_transfer.frame_bytes_max,

@@ -25,7 +25,7 @@
 namespace tandem::node {
 namespace {
 
-// How often deadlines are looked at when nothing else happens.
+// How often deadlines are checked when nothing else happens.
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
 
 // Fraction of the drain timeout in which running work may finish; the rest is for migration.
