@@ -1,3 +1,4 @@
+// The main of `tandem`: implements TandemMain (cli/command_line/commands.h).
 #include <google/protobuf/stubs/logging.h>
 
 #include <cstdio>
@@ -7,7 +8,7 @@
 #include "cli/command_line/commands.h"
 #include "common/base/version.h"
 #include "common/config/process_main.h"
-#include "common/transfer/ucx_transport.h"
+#include "common/transfer/ucx_on_device.h"
 #include "decode_node/decode_kind.h"
 #include "kernels/api/device.h"
 #include "prefill_node/prefill_kind.h"

@@ -12,7 +12,7 @@
 
 namespace tandem::decode_node {
 
-// ---- commands, deadlines, ends of legs
+// ---- commands ------------------------------------------------------------------------------
 
 void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) {
   switch (command.command_case()) {
@@ -33,6 +33,126 @@ void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comman
   }
 }
 
+void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& command,
+                             absl::Time now) {
+  const node::LegKey key(router, command.leg());
+  if (const auto old = legs_.find(key); old != legs_.end()) {
+    if (command.leg().attempt() <= old->second.wire.attempt()) return;
+    End(old, "replaced by a newer attempt");
+  }
+  const auto refuse = [&](const absl::Status& status) {
+    ledger_.Refuse(router, command.leg(), status, command.trace_id());
+  };
+  if (ledger_.draining()) return refuse(absl::UnavailableError("draining"));
+  if (command.local_prefill_tokens_max() < -1) {
+    return refuse(absl::InvalidArgumentError(absl::StrCat(
+        "local_prefill_tokens_max: ", command.local_prefill_tokens_max(), ", expected >= -1")));
+  }
+  const auto time_allowed = node::ParseDeadline(command.deadline_s());
+  if (!time_allowed.ok()) return refuse(time_allowed.status());
+  auto input = node::ParseSequence(command.sequence(), command.leg().sequence_index(),
+                                   scheduler_.spec(), scheduler_.constraints());
+  if (!input.ok()) return refuse(input.status());
+  const auto sequence = scheduler_.Admit(*std::move(input), /*generates=*/true);
+  if (!sequence.ok()) return refuse(sequence.status());
+
+  Leg leg;
+  leg.wire = command.leg();
+  leg.trace_id = command.trace_id();
+  leg.sequence = *sequence;
+  leg.output_tokens = command.sequence().delivered_tokens();
+  leg.time_allowed = *time_allowed;
+  leg.deadline = now + *time_allowed;
+  const auto it = legs_.emplace(key, std::move(leg)).first;
+  by_sequence_.emplace(*sequence, it);
+  ledger_.LegTaken(command.leg(), command.trace_id());
+  ledger_.counters().set_requests(ledger_.counters().requests() + 1);
+  Reserve(it, command.local_prefill_tokens_max());
+}
+
+// Decides whether this node computes the rest of the prompt, and answers Reserved.
+void DecodeCore::Reserve(Legs::iterator it, int64_t local_prefill_tokens_max) {
+  Leg& leg = it->second;
+  const node::Sequence& sequence = scheduler_.Get(leg.sequence);
+  const int64_t uncached = sequence.prompt_tokens - sequence.cached_tokens;
+  v1::NodeEvent event;
+  v1::Reserved& reserved = *event.mutable_reserved();
+  *reserved.mutable_leg() = leg.wire;
+  reserved.set_cached_tokens(static_cast<int32_t>(sequence.cached_tokens));
+  if (local_prefill_tokens_max == -1 || uncached <= local_prefill_tokens_max) {
+    leg.phase = Phase::kComputing;
+    scheduler_.Schedule(leg.sequence);
+    reserved.set_computes_locally(true);
+  } else {
+    leg.phase = Phase::kReceiving;
+    leg.lease = ledger_.NewLease();
+    leg.epoch = Epoch(1);
+    const kv::BlockLayout& layout = scheduler_.spec().layout;
+    leg.first_ordinal = sequence.cached_tokens / layout.block_tokens;
+    leg.lease_blocks = layout.BlocksFor(sequence.prompt_tokens) - leg.first_ordinal;
+    by_lease_.emplace(leg.lease, it);
+    const auto first = sequence.blocks.begin() + leg.first_ordinal;
+    ledger_.Transfer(transfer::OpenLease{.lease = leg.lease,
+                                         .epoch = leg.epoch,
+                                         .first_ordinal = static_cast<int32_t>(leg.first_ordinal),
+                                         .blocks = {first, first + leg.lease_blocks},
+                                         .deadline = leg.deadline});
+    reserved.set_lease_id(leg.lease.value());
+    reserved.set_epoch(leg.epoch.value());
+  }
+  ledger_.Send(it->first.router, std::move(event));
+}
+
+// What was received and verified stays. The Reserved that answers waits for EpochRaised, which says
+// how much that is.
+void DecodeCore::NewEpoch(node::RouterKey router, const v1::NewEpoch& command, absl::Time now) {
+  const auto it = legs_.find(node::LegKey(router, command.leg()));
+  if (it == legs_.end()) {
+    ledger_.FailLeg(router, command.leg(),
+                    absl::NotFoundError(absl::StrCat("lease ", command.lease_id(),
+                                                     ": its leg is not here (any more)")),
+                    /*sender_side=*/false);
+    return;
+  }
+  Leg& leg = it->second;
+  if (command.leg().attempt() < leg.wire.attempt()) return;
+  // The lease was installed in the meantime: Installed is already on its way to the router.
+  if (leg.phase != Phase::kReceiving) return;
+  if (command.lease_id() != leg.lease.value() || command.epoch() <= leg.epoch.value()) {
+    ledger_.FailLeg(router, command.leg(),
+                    absl::FailedPreconditionError(absl::StrCat(
+                        "lease ", leg.lease.value(), " has epoch ", leg.epoch.value(),
+                        ", command names lease ", command.lease_id(), " epoch ", command.epoch())),
+                    /*sender_side=*/false);
+    return;
+  }
+  if (command.local_prefill_tokens_max() < -1) {
+    ledger_.FailLeg(
+        router, command.leg(),
+        absl::InvalidArgumentError(absl::StrCat(
+            "local_prefill_tokens_max: ", command.local_prefill_tokens_max(), ", expected >= -1")),
+        /*sender_side=*/false);
+    return End(it, "invalid command");
+  }
+  leg.local_prefill_tokens_max = command.local_prefill_tokens_max();
+  leg.wire.set_attempt(command.leg().attempt());
+  leg.epoch = Epoch(command.epoch());
+  leg.deadline = now + leg.time_allowed;
+  ledger_.Transfer(
+      transfer::RaiseEpoch{.lease = leg.lease, .epoch = leg.epoch, .deadline = leg.deadline});
+}
+
+// Ends a leg in whatever phase it is; ignores unknown legs and older attempts.
+void DecodeCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
+  const auto it = legs_.find(node::LegKey(router, command.leg()));
+  if (TANDEM_MUTATED(kAbortIgnored)) return;
+  retained_.Abort(router, command);
+  if (it == legs_.end() || command.leg().attempt() < it->second.wire.attempt()) return;
+  End(it, command.reason());
+}
+
+// ---- deadlines, drains, ends of legs -------------------------------------------------------
+
 void DecodeCore::OnRouterLost(node::RouterKey router, absl::Time) {
   if (TANDEM_MUTATED(kRouterLossIgnored)) return;
   for (auto it = legs_.begin(); it != legs_.end();) {
@@ -48,30 +168,31 @@ void DecodeCore::BeginDrain(absl::Time now, absl::Duration time_left) {
   ledger_.BeginDrain();
 }
 
-// A generating sequence's next step leaves it whole: see OnStepDone.
+// A generating sequence is retained when its next step ends, because all of its tokens are computed
+// then: see OnStepDone.
 void DecodeCore::StartMigration(absl::Time now, absl::Duration time_left) {
   migration_until_ = now + time_left / 2;
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
-    const bool whole_soon = leg->second.phase == Phase::kGenerating &&
-                            !scheduler_.Get(leg->second.sequence).blocks.empty();
-    if (!whole_soon) GiveUp(leg);
+    const bool retained_soon = leg->second.phase == Phase::kGenerating &&
+                               !scheduler_.Get(leg->second.sequence).blocks.empty();
+    if (!retained_soon) GiveUpForDrain(leg);
   }
 }
 
-void DecodeCore::GiveUp(Legs::iterator leg) {
-  FailAndEnd(leg, absl::UnavailableError("this node drains: go on elsewhere"), "handed over");
+void DecodeCore::GiveUpForDrain(Legs::iterator leg) {
+  FailAndEnd(leg, absl::UnavailableError("this node drains: go on elsewhere"), "migrated");
 }
 
-void DecodeCore::Keep(Legs::iterator it, const engine::SampledToken& next) {
-  RetainedSequences::Given given{.key = it->first,
+void DecodeCore::Retain(Legs::iterator it, const engine::SampledToken& next) {
+  RetainedSequences::Entry entry{.key = it->first,
                                  .leg = it->second.wire,
                                  .sequence = it->second.sequence,
                                  .next = next,
                                  .until = *migration_until_};
   by_sequence_.erase(it->second.sequence);
   legs_.erase(it);
-  retained_.Keep(std::move(given));
+  retained_.Retain(std::move(entry));
 }
 
 void DecodeCore::OnTick(absl::Time now) {
@@ -81,7 +202,7 @@ void DecodeCore::OnTick(absl::Time now) {
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     if (too_late) {
-      GiveUp(leg);
+      GiveUpForDrain(leg);
       continue;
     }
     if (leg->second.phase == Phase::kGenerating || leg->second.deadline > now) continue;
@@ -112,14 +233,14 @@ void DecodeCore::End(Legs::iterator it, const std::string& reason) {
   legs_.erase(it);
 }
 
-// ---- the KV plane
+// ---- the KV plane --------------------------------------------------------------------------
 
 void DecodeCore::OnTransfer(const transfer::TransferEvent& event, absl::Time now) {
   std::visit([&](const auto& e) { Handle(e, now); }, event);
 }
 
-// An older epoch's sender may have delivered everything just before its successor was announced:
-// that is as good, the blocks' contents are decided by the tokens.
+// The sender of an older epoch may have delivered everything just before the new epoch was
+// announced. That is just as good, because the tokens alone decide the blocks' contents.
 void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time) {
   prefix_migration_.Handle(event);
   const auto found = by_lease_.find(event.lease);
@@ -164,7 +285,7 @@ void DecodeCore::Handle(const transfer::LeaseFailed& event, absl::Time) {
   ledger_.Send(found->second->first.router, std::move(failed));
 }
 
-// What was verified stays, whoever brings the rest: another sender, or this node by computing it.
+// What was verified stays, whether another sender sends the rest or this node computes it.
 void DecodeCore::Handle(const transfer::EpochRaised& event, absl::Time) {
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end() || event.epoch != found->second->second.epoch) return;
@@ -177,7 +298,7 @@ void DecodeCore::Handle(const transfer::EpochRaised& event, absl::Time) {
                                  (sequence.prompt_tokens - 1) / block_tokens) *
                         block_tokens;
   leg.received_tokens = std::max<int64_t>(0, whole - sequence.cached_tokens);
-  // KV has no scores: those of prompt tokens are given by whoever computes them.
+  // KV carries no log-probabilities: the node that computes prompt tokens scores them.
   const bool scored = sequence.unscored() > 0;
   if (scored) leg.received_tokens = 0;
   const int64_t missing = sequence.prompt_tokens - sequence.cached_tokens - leg.received_tokens;
@@ -214,7 +335,7 @@ void DecodeCore::Handle(const transfer::LeaseDrained& event, absl::Time) {
   draining_leases_.erase(found);
 }
 
-// ---- generating
+// ---- generating ----------------------------------------------------------------------------
 
 absl::Span<const engine::SequenceSlice> DecodeCore::PlanStep(absl::Time) {
   return scheduler_.PlanStep();
@@ -238,7 +359,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     ledger_.SendScores(it->first.router, leg.wire, outcome);
     if (!outcome.sampled) continue;
     if (migration_until_.has_value()) {
-      Keep(it, outcome.token);
+      Retain(it, outcome.token);
       continue;
     }
     if (leg.phase == Phase::kComputing) {

@@ -1,21 +1,27 @@
-// The decode node's decisions: reserves room for a sequence, has its prompt's KV delivered (or
-// computes it, when little is missing), and generates in a continuous batch.
+// The decode node's decisions. It reserves room for a sequence, has the prompt's KV sent to it by
+// another node (or computes the prompt itself, when little of it is missing), and generates tokens
+// in a continuous batch.
 //
 //   StartDecode ─▶ Refused
-//       ─▶ Reserved ─▶ Receiving ─LeaseInstalled─▶ Generating ─stop, length─▶ LegFinished
-//       │                 │  ▲ LeaseFailed: LegFailed{sender_side}, waits for NewEpoch
-//       │                 │  │ NewEpoch, EpochRaised: Reserved again, for another sender; or
-//       │                 ▼  │ Closing ─LeaseDrained─▶ Computing, from what was verified on
-//       └─▶ Computing ────┼──┴── first token sampled ──▶ Generating ─StartMigration, step─▶
-//       retained, then
-//                         │                              sent by Prefill: retained_sequences.h
-//                         └─ abort, deadline, router lost ─▶ gone; a lease's blocks stay
-//                         quarantined
-//                            until LeaseDrained
+//        │
+//        ├─▶ Receiving ──LeaseInstalled──▶ Generating ──stop, length──▶ LegFinished, gone
+//        │       │                             │
+//        │       │ NewEpoch; this node         └── StartMigration, end of step ──▶ retained
+//        │       │ computes the rest                     (retained_sequences.h), then gone
+//        │       ▼
+//        │    Closing ──LeaseDrained──▶ Computing ──first token──▶ Generating
+//        │                                  ▲
+//        └── computes the whole prompt ─────┘
+//
+// A Receiving leg answers LeaseFailed with LegFailed{sender_side} and waits for NewEpoch; after
+// EpochRaised it answers Reserved again, for another sender. An abort, a deadline or the loss of
+// the router ends a leg in every phase. If the leg had a lease, the lease's blocks stay quarantined
+// until LeaseDrained.
 //
 // Thread safety: none; the engine thread (or the simulator) makes every call.
 // Invariants: each leg holds one sequence of the scheduler; a Receiving leg has exactly one open
 // lease; a lease's blocks are never released while the KV plane may write them.
+// Owner: NodeRuntime, or the simulator.
 #pragma once
 
 #include <cstdint>
@@ -71,23 +77,23 @@ class DecodeCore final : public node::NodeCore {
     SequenceId sequence;
     int32_t output_tokens = 0;  // of the answer so far, delivered ones included
     absl::Duration time_allowed;
-    absl::Time deadline;  // for the first token; later than that there is none
+    absl::Time deadline;  // for the first token; there is none after it
     LeaseId lease;        // while receiving
     Epoch epoch;
     int64_t first_ordinal = 0;  // of the lease's blocks
     int64_t lease_blocks = 0;
-    int64_t received_tokens = 0;           // after the cached ones: verified, of a lost sender
+    int64_t received_tokens = 0;           // after the cached ones: verified, from a lost sender
     int64_t local_prefill_tokens_max = 0;  // as NewEpoch said
   };
   using Legs = std::map<node::LegKey, Leg>;
 
-  // One command each: ops/.
   void StartDecode(node::RouterKey router, const v1::StartDecode& command, absl::Time now);
   void NewEpoch(node::RouterKey router, const v1::NewEpoch& command, absl::Time now);
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
 
+  // Decides whether this node computes the prompt or another one sends it, and answers Reserved.
   void Reserve(Legs::iterator leg, int64_t local_prefill_tokens_max);
-  // Gives up all a leg holds and forgets it.
+  // Releases what a leg holds and forgets the leg.
   void End(Legs::iterator leg, const std::string& reason);
 
   void Handle(const transfer::LeaseInstalled& event, absl::Time now);
@@ -103,15 +109,20 @@ class DecodeCore final : public node::NodeCore {
     prefix_migration_.Handle(event);
   }
 
+  // Tells the router that the sequence is in the running batch. `received`: the lease that
+  // delivered its KV; null: this node computed it.
   void SendInstalled(const Legs::value_type& leg, const v1::TokensBySource& tokens,
                      const transfer::LeaseInstalled* received);
   // Appends an answer's next token; says whether and why it was the last. Errors: as
   // SequenceScheduler::AdvanceConstraint.
   absl::StatusOr<request::FinishReason> Append(Leg& leg, TokenId token);
+  // Reports LegFailed, then ends the leg.
   void FailAndEnd(Legs::iterator leg, const absl::Status& status, const std::string& reason);
-  void GiveUp(Legs::iterator leg);
-  // Ends the leg and keeps its sequence, whose next token is `next`, for another node.
-  void Keep(Legs::iterator leg, const engine::SampledToken& next);
+  // Fails a leg that cannot be retained, because the node drains.
+  void GiveUpForDrain(Legs::iterator leg);
+  // Ends the leg and retains its sequence, whose next token is `next`, for another node.
+  void Retain(Legs::iterator leg, const engine::SampledToken& next);
+  // Reports LegFinished, then ends the leg.
   void Finish(Legs::iterator leg, request::FinishReason reason);
 
   node::SequenceScheduler scheduler_;
@@ -126,7 +137,7 @@ class DecodeCore final : public node::NodeCore {
   std::map<LeaseId, std::vector<BlockId>> draining_leases_;  // quarantined blocks
   RetainedSequences retained_{scheduler_, ledger_};
   node::PrefixMigration prefix_migration_{scheduler_, ledger_};
-  // While the node hands over: until when a sequence can still be retained.
+  // Set once the migration began: until when a sequence can still be retained.
   std::optional<absl::Time> migration_until_;
 };
 

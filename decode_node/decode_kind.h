@@ -1,4 +1,4 @@
-// What makes a process a decode node.
+// What makes a process a decode node: its names and its core. Thread safety: a pure function.
 #pragma once
 
 #include "common/node/node_process.h"

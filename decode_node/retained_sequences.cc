@@ -10,16 +10,16 @@
 
 namespace tandem::decode_node {
 
-void RetainedSequences::Keep(Given given) {
-  TANDEM_CHECK(scheduler_.Get(given.sequence).remaining() == 0, "sequence ", given.sequence.value(),
+void RetainedSequences::Retain(Entry entry) {
+  TANDEM_CHECK(scheduler_.Get(entry.sequence).remaining() == 0, "sequence ", entry.sequence.value(),
                " is retained before all of it is computed");
-  scheduler_.Park(given.sequence);
+  scheduler_.Park(entry.sequence);
   v1::NodeEvent event =
-      node::FailedEvent(given.leg, absl::UnavailableError("this node drains: go on elsewhere"),
+      node::FailedEvent(entry.leg, absl::UnavailableError("this node drains: go on elsewhere"),
                         /*sender_side=*/false);
   event.mutable_leg_failed()->set_retained(true);
-  ledger_.Send(given.key.router, std::move(event));
-  retained_.insert_or_assign(given.key, std::move(given));
+  ledger_.Send(entry.key.router, std::move(event));
+  retained_.insert_or_assign(entry.key, std::move(entry));
 }
 
 void RetainedSequences::Drop(Retained::iterator it) {
@@ -27,7 +27,7 @@ void RetainedSequences::Drop(Retained::iterator it) {
   retained_.erase(it);
 }
 
-absl::Status RetainedSequences::Check(const Given& retained, const v1::Prefill& command) const {
+absl::Status RetainedSequences::Check(const Entry& retained, const v1::Prefill& command) const {
   const node::Sequence& sequence = scheduler_.Get(retained.sequence);
   const v1::SequenceSpec& asked = command.sequence();
   if (!std::equal(asked.prompt().begin(), asked.prompt().end(), sequence.tokens.begin(),
@@ -63,8 +63,8 @@ void RetainedSequences::Send(node::RouterKey router, const v1::Prefill& command,
   retained_.erase(found);
 }
 
-// All at once: nothing is left to compute.
-void RetainedSequences::Push(const Given& retained, const v1::Prefill& command,
+// Pushes all blocks at once, because nothing is left to compute.
+void RetainedSequences::Push(const Entry& retained, const v1::Prefill& command,
                              absl::Time deadline) {
   const node::Sequence& sequence = scheduler_.Get(retained.sequence);
   const kv::BlockLayout& layout = scheduler_.spec().layout;

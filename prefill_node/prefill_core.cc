@@ -1,6 +1,7 @@
 #include "prefill_node/prefill_core.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -10,7 +11,7 @@
 
 namespace tandem::prefill_node {
 
-// ---- commands, deadlines, ends of legs
+// ---- commands ------------------------------------------------------------------------------
 
 void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& command,
                             absl::Time now) {
@@ -21,7 +22,7 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
       return Abort(router, command.abort());
     case v1::NodeCommand::kStartDecode:
       return ledger_.Refuse(router, command.start_decode().leg(),
-                            absl::InvalidArgumentError("Run: this is a prefill node"));
+                            absl::InvalidArgumentError("StartDecode: this is a prefill node"));
     case v1::NodeCommand::kNewEpoch:
       return ledger_.FailLeg(router, command.new_epoch().leg(),
                              absl::InvalidArgumentError("NewEpoch: this is a prefill node"),
@@ -34,6 +35,88 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
       return;
   }
 }
+
+void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time now) {
+  const node::LegKey key(router, command.leg());
+  if (const auto old = legs_.find(key); old != legs_.end()) {
+    const Export& running = old->second->second;
+    if (std::tuple(command.leg().attempt(), command.epoch()) <=
+        std::tuple(running.wire.attempt(), running.epoch.value())) {
+      return;
+    }
+    Abandon(old->second, "replaced by a newer attempt");
+  }
+  const auto refuse = [&](const absl::Status& status) {
+    ledger_.Refuse(router, command.leg(), status, command.trace_id());
+  };
+  if (ledger_.draining()) return refuse(absl::UnavailableError("draining"));
+  const auto time_allowed = node::ParseDeadline(command.deadline_s());
+  if (!time_allowed.ok()) return refuse(time_allowed.status());
+  auto input = node::ParseSequence(command.sequence(), command.leg().sequence_index(),
+                                   scheduler_.spec(), scheduler_.constraints());
+  if (!input.ok()) return refuse(input.status());
+  const int64_t blocks =
+      scheduler_.spec().layout.BlocksFor(static_cast<int64_t>(input->prompt.size()));
+  if (command.first_ordinal() < 0 || command.first_ordinal() >= blocks) {
+    return refuse(absl::InvalidArgumentError(absl::StrCat(
+        "first_ordinal: ", command.first_ordinal(), ", expected one in [0, ", blocks, ")")));
+  }
+  const auto sequence = scheduler_.Admit(*std::move(input), /*generates=*/false);
+  if (!sequence.ok()) return refuse(sequence.status());
+
+  Export exported{.owner = key,
+                  .wire = command.leg(),
+                  .trace_id = command.trace_id(),
+                  .epoch = Epoch(command.epoch()),
+                  .sequence = *sequence,
+                  .first_ordinal = command.first_ordinal(),
+                  .time_allowed = *time_allowed,
+                  .deadline = now + *time_allowed};
+  const auto it = exports_.emplace(ledger_.NewExport(), std::move(exported)).first;
+  legs_.emplace(key, it);
+  by_sequence_.emplace(*sequence, it);
+  ledger_.LegTaken(command.leg(), command.trace_id());
+  ledger_.counters().set_requests(ledger_.counters().requests() + 1);
+  scheduler_.Schedule(*sequence);
+  Open(it, command);
+}
+
+void PrefillCore::Open(Exports::iterator it, const v1::Prefill& command) {
+  const Export& exported = it->second;
+  const node::Sequence& sequence = scheduler_.Get(exported.sequence);
+  ledger_.Transfer(transfer::OpenExport{
+      .export_id = it->first,
+      .peer = {.node = NodeId(command.receiver_node_id()),
+               .incarnation = Incarnation(command.receiver_incarnation()),
+               .transport_address = command.receiver_address(),
+               .host = command.receiver_host()},
+      .lease = LeaseId(command.lease_id()),
+      .epoch = exported.epoch,
+      .first_ordinal = command.first_ordinal(),
+      .blocks = {sequence.blocks.begin() + exported.first_ordinal, sequence.blocks.end()},
+      .deadline = exported.deadline});
+  const kv::BlockLayout& layout = scheduler_.spec().layout;
+  const int64_t cached = sequence.cached_tokens / layout.block_tokens;
+  if (cached > exported.first_ordinal) {
+    ledger_.Transfer(
+        transfer::PushRange{.export_id = it->first,
+                            .first_ordinal = static_cast<int32_t>(exported.first_ordinal),
+                            .ordinal_count = static_cast<int32_t>(cached - exported.first_ordinal),
+                            .first_layer = 0,
+                            .layer_count = layout.num_layers});
+  }
+}
+
+// Ends a leg in whatever phase it is; ignores unknown legs and older attempts.
+void PrefillCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
+  const auto found = legs_.find(node::LegKey(router, command.leg()));
+  if (found == legs_.end() || command.leg().attempt() < found->second->second.wire.attempt()) {
+    return;
+  }
+  Abandon(found->second, command.reason());
+}
+
+// ---- deadlines, drains, ends of legs -------------------------------------------------------
 
 void PrefillCore::BeginDrain(absl::Time now, absl::Duration time_left) {
   if (!ledger_.draining()) prefix_migration_.Offer(now, now + time_left);
@@ -75,7 +158,7 @@ void PrefillCore::Abandon(Exports::iterator it, const std::string& reason) {
   ledger_.Transfer(transfer::CancelExport{.export_id = it->first, .reason = reason});
 }
 
-// ---- the KV plane
+// ---- the KV plane --------------------------------------------------------------------------
 
 void PrefillCore::OnTransfer(const transfer::TransferEvent& event, absl::Time) {
   std::visit([&](const auto& e) { Handle(e); }, event);
@@ -108,7 +191,7 @@ void PrefillCore::EndExport(Exports::iterator it) {
   exports_.erase(it);
 }
 
-// ---- computing
+// ---- computing -----------------------------------------------------------------------------
 
 absl::Span<const engine::SequenceSlice> PrefillCore::PlanStep(absl::Time) {
   const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
@@ -155,7 +238,7 @@ void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledTok
     const auto found = by_sequence_.find(outcome.id);
     TANDEM_CHECK(found != by_sequence_.end(), "sequence ", outcome.id.value(), " has no export");
     if (!outcome.status.ok()) {
-      // Its layers are on their way: what the receiver verified may be wrong.
+      // Layers of the failed step were already sent: what the receiver verified may be wrong.
       Fail(found->second, outcome.status, /*lease_stands=*/false);
       continue;
     }
@@ -171,7 +254,7 @@ void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledTok
   for (auto& [router, event] : finished) ledger_.Send(router, std::move(event));
 }
 
-// The whole prompt is computed and its last blocks are on their way.
+// The whole prompt is computed and its last blocks are being sent.
 std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator it,
                                                               const engine::SampledToken& token,
                                                               node::TokenBatch& tokens) {

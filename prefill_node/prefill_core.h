@@ -1,17 +1,17 @@
-// The prefill node's decisions: computes prompts in chunks, pushes each layer's blocks to the
-// decode node as soon as they are complete, samples the first token.
+// The prefill node's decisions. It computes prompts in chunks, pushes each layer's blocks to the
+// decode node as soon as they are complete, and samples the first token.
 //
 //   Prefill ─▶ Refused
-//           ─▶ Computing ─prompt's last row─▶ Pushed ─ExportDone─▶ gone (blocks stay as cache)
-//                  └── abort, deadline, router lost, step failed ──▶ Abandoned
-//                                        ExportFailed ends any phase ─▶ gone
+//      └─▶ Computing ──prompt's last row──▶ Pushed ──ExportDone──▶ gone (blocks stay as cache)
+//              └── abort, deadline, router lost, step failed ──▶ Abandoned
 //
-// Blocks are pinned until ExportDone or ExportFailed, whatever becomes of the leg; a pushed or
-// abandoned prompt takes no slot of the batch.
+// ExportFailed ends an export in every phase. Blocks stay pinned until ExportDone or ExportFailed,
+// whatever becomes of the leg. A pushed or abandoned prompt takes no slot of the batch.
 //
 // Thread safety: none; the engine thread (or the simulator) makes every call.
 // Invariants: each sequence of the scheduler belongs to exactly one export; an export without an
 // owner has been cancelled; each ordinal and layer is pushed at most once.
+// Owner: NodeRuntime, or the simulator.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,7 @@ class PrefillCore final : public node::NodeCore {
   v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
   std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
   void BeginDrain(absl::Time now, absl::Duration time_left) override;
-  // A prompt is soon computed, and its blocks are here alone.
+  // Prompts are not migrated: each is computed soon, and only this node has its blocks.
   void StartMigration(absl::Time, absl::Duration) override {}
   bool idle() const override {
     return scheduler_.size() == 0 && exports_.empty() && prefix_migration_.idle();
@@ -77,20 +77,23 @@ class PrefillCore final : public node::NodeCore {
     int32_t first_ordinal = 0, ordinal_count = 0;
   };
 
-  // One command each: ops/.
   void Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time now);
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
 
+  // Opens the export and pushes what the prefix cache holds.
   void Open(Exports::iterator it, const v1::Prefill& command);
   // Forgets the leg, stops computing, cancels the export; its blocks stay until ExportFailed.
   void Abandon(Exports::iterator it, const std::string& reason);
-  // `lease_stands`: nothing that was pushed is in doubt, another sender may go on.
+  // Reports LegFailed and abandons the export. `lease_stands`: what was pushed is correct, so
+  // another sender may continue.
   void Fail(Exports::iterator it, const absl::Status& status, bool lease_stands);
   // Adds the first token to `tokens`; returns what the router is told after it.
   std::pair<node::RouterKey, v1::NodeEvent> Finish(Exports::iterator it,
                                                    const engine::SampledToken& token,
                                                    node::TokenBatch& tokens);
+  // The export is over: releases its sequence.
   void EndExport(Exports::iterator it);
+  // Fills pushes_ from the planned step.
   void PlanPushes();
 
   void Handle(const transfer::ExportDone& event);

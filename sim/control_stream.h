@@ -1,6 +1,7 @@
-// The control stream between one router and one node, as gRPC gives it: opened by the node, ordered
-// and reliable while it lasts, held up by a partition, ended for both ends when either closes it,
-// dies, or hears nothing for too long. Thread safety: none.
+// The control stream between one router and one node, with the properties of a gRPC stream: the
+// node opens it; it is ordered and reliable while it lasts; a partition delays it; it ends for both
+// ends when either closes it, dies, or receives nothing for too long. Thread safety: none; the
+// simulation's thread. Owner: the simulation.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ class ControlStream {
 
   // From the node's tick: opens a stream when there is none and the backoff has passed.
   void Tick();
-  // 0 when the node has no stream (any more).
+  // The current connection as each end sees it; 0: that end has none.
   uint64_t node_connection() const { return node_connection_; }
   uint64_t router_connection() const { return router_connection_; }
 
@@ -39,7 +40,7 @@ class ControlStream {
 
   void ToRouter(v1::NodeMessage message);
   void ToNode(v1::RouterMessage message);
-  // One end closes it; the other hears of it after what was sent before.
+  // One end closes it; the other end learns of it after the messages sent before.
   void CloseFromRouter();
   void CloseFromNode();
   void Cut();

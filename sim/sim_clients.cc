@@ -7,7 +7,7 @@
 namespace tandem::sim {
 namespace {
 
-// A client that hears nothing for this long asks elsewhere.
+// A client that receives nothing for this long asks another router.
 constexpr absl::Duration kPatience = absl::Seconds(3);
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(40);
 
@@ -71,7 +71,7 @@ void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::C
   int index = 0;
   if (!absl::SimpleAtoi(absl::string_view(id.value()).substr(1), &index)) return;
   Client& client = *clients_[index];
-  // A client that left, or asks another router now, hears nothing of this one.
+  // A client that left, or now asks another router, ignores this one's events.
   if (client.settled || !client.asking || routers_[client.router] != &router) return;
   client.last_news = world_.now();
   if (const auto* tokens = std::get_if<router::TokensReady>(&event)) {
@@ -81,7 +81,7 @@ void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::C
     client.checkers.at(done->sequence_index).OnDone(done->reason, done->usage.output_tokens());
     if (!done->last) return;
     if (log_.timeline()) log_.Note(-1, absl::StrCat(id.value(), " is done"));
-    // Its own earlier asking was aborted: not this client's end.
+    // The router aborted this client's earlier request: not the end of this one.
     if (done->reason == request::FinishReason::kAborted)
       return AskLater(client, kRetryDelay, /*elsewhere=*/false);
     client.settled = true;

@@ -1,5 +1,6 @@
-// The clients of a simulated cluster: each asks for one answer, and asks again, by the same request
-// id, when its router died, hangs or could not serve it. Thread safety: none.
+// The clients of a simulated cluster. Each client sends one request, and sends it again, with the
+// same request id, when its router died, hangs or could not serve it. Thread safety: none; the
+// simulation's thread. Owner: the simulation.
 #pragma once
 
 #include <memory>
@@ -27,7 +28,7 @@ class SimClients {
 
   void OnEvent(SimRouter& router, const RequestId& id, const router::ClientEvent& event);
   void OnRouterCrash(const SimRouter& router);
-  // Gives up waiting for routers that say nothing. Every 100 ms or so.
+  // Stops waiting for routers that are silent. Called about every 100 ms.
   void Tick();
 
   bool AllSettled() const;
@@ -41,7 +42,7 @@ class SimClients {
     router::RequestInput input;
     std::vector<StreamChecker> checkers;  // by sequence index
     int router = 0;                       // asked, or to be asked next
-    uint64_t asked = 0;                   // how often: tells late news from new ones
+    uint64_t asked = 0;                   // how often: tells late events from current ones
     bool asking = false;
     bool settled = false;
     absl::Time last_news;

@@ -17,7 +17,7 @@ namespace {
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
 constexpr absl::Duration kHeartbeatInterval = absl::Milliseconds(100);
 
-// What a timeline shows of a router's message.
+// A router's command as the timeline shows it.
 std::string Describe(const v1::NodeCommand& command) {
   const auto leg = [](const v1::Leg& l) { return absl::StrCat(l.request_id(), "#", l.attempt()); };
   if (command.has_start_decode()) return absl::StrCat("Run ", leg(command.start_decode().leg()));
@@ -49,7 +49,7 @@ std::string Describe(const v1::NodeEvent& event) {
   if (event.has_installed()) return absl::StrCat("installed ", leg(event.installed().leg()));
   if (event.has_leg_finished()) return absl::StrCat("finished ", leg(event.leg_finished().leg()));
   if (event.has_leg_failed())
-    return absl::StrCat(event.leg_failed().retained() ? "kept " : "failed ",
+    return absl::StrCat(event.leg_failed().retained() ? "retained " : "failed ",
                         leg(event.leg_failed().leg()), ": ", event.leg_failed().status().message());
   if (event.has_prefill_finished())
     return absl::StrCat("prefilled ", leg(event.prefill_finished().leg()));
@@ -142,7 +142,7 @@ v1::NodeMessage SimNode::MakeRegistration() const {
 }
 
 void SimNode::OnStreamOpened(ControlStream& stream) {
-  Pump();  // what the snapshot holds is not told again
+  Pump();  // sends earlier events first: the snapshot contains their blocks
   const node::RouterKey key(next_router_++);
   core_->OnRouterJoined(key, Now());
   stream.ToRouter(MakeRegistration());
@@ -186,7 +186,7 @@ void SimNode::BeginDrain() {
 void SimNode::CorruptBlock() {
   kv::BlockArena& arena = engine_->arena();
   const BlockId block(static_cast<int32_t>(world().random().Below(arena.num_blocks())));
-  // Not layer 0: rows after a damaged one would be computed from it before anything is read back.
+  // Not layer 0: later rows would be computed from the damaged row before the engine reads it back.
   const absl::Span<std::byte> bytes = arena.Block(1, block);
   bytes[world().random().Below(bytes.size())] ^= std::byte{0x10};
 }

@@ -1,6 +1,6 @@
-// A node in the simulator: the shipping core, KV plane and hash engine, joined as NodeRuntime joins
-// them. The engine thread and the transfer thread are apart by a delay in both directions.
-// Thread safety: none.
+// A node in the simulator: the production core, KV plane and hash engine, connected as NodeRuntime
+// connects them. A delay in both directions stands for the queues between the engine thread and the
+// transfer thread. Thread safety: none; the simulation's thread. Owner: the simulation.
 #pragma once
 
 #include <functional>
@@ -42,12 +42,12 @@ class SimNode final : public Process {
   const node::NodeCore& core() const { return *core_; }
   const transfer::KvTransferEndpoint& endpoint() const { return *endpoint_; }
   KvTransferStates kv_transfer_states() const { return ownership_->states(); }
-  // What its tenants' requests left or may have left here. REQUIRES: was started once.
+  // What requests of each cache salt left, or may have left, here. REQUIRES: was started once.
   const SaltChecker& salt() const { return *salt_; }
-  // By the engine, in all lives.
+  // By the engine, since the simulation began.
   int64_t rows_computed() const { return rows_computed_; }
   int64_t blocks_adopted() const { return alive() ? core_->counters().blocks_adopted() : 0; }
-  // As by SIGTERM. The process ends when it is idle, or after a while.
+  // As SIGTERM does. The process ends when it is idle, or after the drain timeout.
   void BeginDrain();
   bool draining() const { return drain_ends_.has_value(); }
   // Flips a bit of one of its KV blocks.

@@ -1,5 +1,5 @@
-// A router in the simulator: the shipping RouterCore, its streams to nodes and its clients.
-// Thread safety: none.
+// A router in the simulator: the production RouterCore, with its streams to nodes and its clients.
+// Thread safety: none; the simulation's thread. Owner: the simulation.
 #pragma once
 
 #include <functional>

@@ -209,7 +209,7 @@ void Simulation::InjectProcessFault(const Fault& fault, Process& process) {
     default:
       break;
   }
-  // What a drain takes comes on top of the pause before the next start.
+  // The drain's own time is added to the pause before the restart.
   const int64_t until = fault.lasts_us + (fault.kind == FaultKind::kDrain ? 600'000 : 0);
   After(until, [this, &fault, &process] {
     if (fault.kind == FaultKind::kSlow) process.SetSlowness(1);
@@ -302,14 +302,14 @@ SimReport Simulation::Run() {
   report.violations = log_.violations();
   report.timeline = log_.TakeEntries();
   for (const auto& router : routers_) {
-    report.lanes.push_back(router->name());
+    report.process_names.push_back(router->name());
     if (!router->alive()) continue;
     const v1::RouterStatus status = router->core().GetStatus(router->Now()).router();
     report.sequences_moved += status.sequences_moved();
     report.kv_tokens_moved += status.kv_tokens_moved();
   }
   for (const auto& node : nodes_) {
-    report.lanes.push_back(node->name());
+    report.process_names.push_back(node->name());
     report.rows_computed += node->rows_computed();
     report.blocks_adopted += node->blocks_adopted();
     if (!node->alive() || node->core().role() != v1::NODE_ROLE_DECODE) continue;

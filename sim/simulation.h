@@ -1,7 +1,7 @@
-// Runs one schedule: builds the cluster in virtual time, lets the faults happen, waits until every
-// client is served and one lease time more, and reports what the checkers found. The cluster's
-// parts are the shipping state machines. One schedule always runs the same.
-// Thread safety: independent calls may run in parallel.
+// Runs one schedule: builds a cluster of the production state machines in virtual time, injects the
+// schedule's faults, waits until every client is served and for one more lease time, and reports
+// what the checkers found. A schedule always gives the same run.
+// Thread safety: a function; independent calls may run in parallel.
 #pragma once
 
 #include <array>
@@ -28,10 +28,11 @@ using Coverage = std::array<std::array<int64_t, kMachineStates.size()>, kFaultKi
 struct SimReport {
   std::vector<Violation> violations;
   std::vector<TimelineEntry> timeline;
-  std::vector<std::string> lanes;  // names of the processes, by lane
+  std::vector<std::string> process_names;  // by row of the timeline
   ClientCounts clients;
   Coverage coverage = {};
-  // How decode nodes came by the KV of prompts; of those alive at the end, since their start.
+  // Where decode nodes got the KV of prompts from: of the nodes alive at the end, since their
+  // start.
   int64_t tokens_cached = 0, tokens_received = 0, tokens_computed = 0;
   // Of routers and nodes alive at the end, since their start.
   int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0;
@@ -40,6 +41,7 @@ struct SimReport {
   int64_t virtual_us = 0;
 };
 
+// `timeline`: also records every event.
 SimReport RunSchedule(const Schedule& schedule, bool timeline = false);
 
 }  // namespace tandem::sim

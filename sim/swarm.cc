@@ -38,7 +38,7 @@ bool Fails(const Schedule& schedule, const std::string& checker) {
                      [&](const Violation& v) { return v.checker == checker; });
 }
 
-// Leaves out ever smaller runs of `list` while the schedule goes on failing.
+// Leaves out smaller and smaller parts of `list` while the schedule still fails.
 template <typename Item>
 void ShrinkList(Schedule& schedule, std::vector<Item> Schedule::*list, const std::string& checker,
                 int64_t& runs) {
@@ -90,7 +90,7 @@ std::string ToText(const SwarmReport& report) {
   std::string text = absl::StrFormat(
       "%d schedules in %.1f s (%.0f a second), %d events, %.0f s of virtual time\n"
       "%d requests: %d answered, %d cancelled, %d failed and asked again among %d retries; %d "
-      "faults\n%d sequences moved with %d tokens' KV and %d prefix blocks handed over by drains\n"
+      "faults\n%d sequences moved with %d tokens' KV and %d prefix blocks migrated by drains\n"
       "%d schedules broke a promise\n",
       report.schedules, seconds, static_cast<double>(report.schedules) / seconds, report.events,
       static_cast<double>(report.virtual_us) / 1e6, report.requests, report.clients.done,

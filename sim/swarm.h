@@ -1,4 +1,4 @@
-// Many schedules, in parallel; and a failing one made smaller.
+// Runs many schedules in parallel, and makes a failing schedule smaller.
 // Thread safety: the functions may be called from any thread.
 #pragma once
 
@@ -34,17 +34,13 @@ struct SwarmReport {
 };
 
 SwarmReport RunSwarm(const SwarmOptions& options);
-// Rates, totals and failures in words.
+// Rates, totals and failures, as text.
 std::string ToText(const SwarmReport& report);
 // Rows are kinds of fault, columns states; a pair never hit is shown as "·".
 std::string CoverageTable(const Coverage& coverage);
 
-// The smallest schedule found, by leaving out requests and faults and shortening what is left, that
-// still breaks what `checker` checks. `runs` bounds the effort.
+// The smallest schedule found that still violates `checker`: leaves out requests and faults, and
+// shortens the remaining ones. Runs at most `runs` simulations.
 Schedule Shrink(Schedule failing, const std::string& checker, int64_t runs);
-
-// The whole run in words, one line an event; or as a picture, one lane a process.
-std::string TimelineText(const Schedule& schedule, const SimReport& report);
-std::string TimelineSvg(const Schedule& schedule, const SimReport& report);
 
 }  // namespace tandem::sim

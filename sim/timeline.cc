@@ -1,19 +1,19 @@
-// A run for the eye: as text and as a picture.
+#include "sim/timeline.h"
+
 #include <algorithm>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "sim/swarm.h"
 
 namespace tandem::sim {
 namespace {
 
-constexpr int kLeft = 110, kLaneHeight = 60, kWidth = 1500;
+constexpr int kLeft = 110, kRowHeight = 60, kWidth = 1500;
 
-std::string LaneName(const SimReport& report, int lane) {
-  return lane < 0 ? "clients" : report.lanes[lane];
+std::string RowName(const SimReport& report, int row) {
+  return row < 0 ? "clients" : report.process_names[row];
 }
 
 std::string Escaped(absl::string_view text) {
@@ -27,8 +27,8 @@ std::string TimelineText(const Schedule& schedule, const SimReport& report) {
   std::string text = absl::StrCat(ToText(schedule), "\n");
   for (const TimelineEntry& entry : report.timeline)
     absl::StrAppendFormat(&text, "%10.3f ms  %-10s  %s\n", static_cast<double>(entry.at_us) / 1e3,
-                          LaneName(report, entry.lane), entry.text);
-  if (report.violations.empty()) text += "\nevery promise was kept\n";
+                          RowName(report, entry.row), entry.text);
+  if (report.violations.empty()) text += "\nno checker found a violation\n";
   for (const Violation& violation : report.violations)
     absl::StrAppend(&text, "\nVIOLATION at ", violation.at_us, " us, ", violation.checker, ": ",
                     violation.what, "\n");
@@ -41,19 +41,18 @@ std::string TimelineSvg(const Schedule& schedule, const SimReport& report) {
   const auto x = [&](int64_t us) {
     return kLeft + static_cast<double>(us) * (kWidth - kLeft - 20) / static_cast<double>(end_us);
   };
-  const auto y = [](int lane) { return 40 + (lane + 1) * kLaneHeight; };
-  const int lanes = static_cast<int>(report.lanes.size());
+  const auto y = [](int row) { return 40 + (row + 1) * kRowHeight; };
+  const int rows = static_cast<int>(report.process_names.size());
   std::string svg = absl::StrFormat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
       "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" "
       "fill=\"white\"/>\n<text x=\"10\" y=\"16\">seed %d, %.1f ms</text>\n",
-      kWidth, y(lanes), schedule.seed, static_cast<double>(end_us) / 1e3);
-  for (int lane = -1; lane < lanes; ++lane)
+      kWidth, y(rows), schedule.seed, static_cast<double>(end_us) / 1e3);
+  for (int row = -1; row < rows; ++row)
     absl::StrAppendFormat(&svg,
                           "<text x=\"10\" y=\"%d\">%s</text><line x1=\"%d\" x2=\"%d\" y1=\"%d\" "
                           "y2=\"%d\" stroke=\"#bbb\"/>\n",
-                          y(lane) + 4, LaneName(report, lane), kLeft, kWidth - 20, y(lane),
-                          y(lane));
+                          y(row) + 4, RowName(report, row), kLeft, kWidth - 20, y(row), y(row));
   for (const Fault& fault : schedule.faults)
     absl::StrAppendFormat(&svg,
                           "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"20\" fill=\"#e33\" "
@@ -67,8 +66,8 @@ std::string TimelineSvg(const Schedule& schedule, const SimReport& report) {
     absl::StrAppendFormat(
         &svg,
         "<circle cx=\"%.1f\" cy=\"%d\" r=\"3\" fill=\"%s\"><title>%.3f ms %s</title></circle>\n",
-        x(entry.at_us), y(entry.lane), bad ? "#d00" : "#27c",
-        static_cast<double>(entry.at_us) / 1e3, Escaped(entry.text));
+        x(entry.at_us), y(entry.row), bad ? "#d00" : "#27c", static_cast<double>(entry.at_us) / 1e3,
+        Escaped(entry.text));
   }
   return svg + "</svg>\n";
 }

@@ -35,7 +35,7 @@ constexpr const char* kStopFields[] = {"max_tokens", "min_tokens",
                                        "ignore_eos", "include_stop_str_in_output"};
 constexpr const char* kRequestFields[] = {"model",     "cache_salt", "priority",
                                           "bad_words", "deadline_s", "echo"};
-// Say who asks, or how the answer should come; nothing here depends on them.
+// Fields that say who asks, or how to deliver the answer; a batch ignores them.
 constexpr const char* kIgnoredFields[] = {
     "custom_id", "user",         "metadata",         "stream",           "stream_options",
     "store",     "service_tier", "prompt_cache_key", "safety_identifier"};
@@ -64,8 +64,8 @@ absl::Status ReadPrompt(const Json& prompt, v1::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
-// A message's text: a text, or parts of type "text" joined by line ends; nullopt when it is
-// neither.
+// A message's text: a string, or parts of type "text" joined by line breaks; nullopt for anything
+// else.
 std::optional<std::string> TextOf(const Json& content) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array() || content.empty()) return std::nullopt;
@@ -92,7 +92,7 @@ absl::Status ReadMessages(const Json& messages, v1::GenerateRequest& request) {
                    "a role, and a content of text or text parts");
     }
     v1::ChatMessage& message = *request.mutable_chat()->add_messages();
-    // Templates know developers by their older name.
+    // Chat templates know the role "developer" by its older name.
     message.set_role(role == "developer" ? "system" : role.get<std::string>());
     message.set_content(*text);
   }
@@ -243,7 +243,7 @@ absl::StatusOr<BatchOutput> ReadBatchOutput(absl::string_view text) {
       continue;
     }
     output.answered.insert(json["custom_id"].get<std::string>());
-    absl::StrAppend(&output.kept, line, "\n");
+    absl::StrAppend(&output.answers, line, "\n");
   }
   return output;
 }

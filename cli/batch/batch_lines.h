@@ -1,4 +1,4 @@
-// The lines of a batch: requests in, answers out, and what an earlier run has answered.
+// The lines of a batch: parses requests, formats answers, and reads what an earlier run answered.
 // Thread safety: pure functions.
 #pragma once
 
@@ -19,15 +19,14 @@ struct BatchRequest {
   v1::GenerateRequest request;
 };
 
-// Line `number` (from 1) of a batch: OpenAI's {"custom_id", "url", "body"}, or what would be its
-// body alone, with "custom_id" in it if it is to have a name: "prompt" (text or token ids) or
-// "messages", and parameters by OpenAI's and vLLM's names, which win over those of `defaults`.
-// kInvalidArgument names the field; a field that would change the answer and is not known is
-// refused.
+// Parses line `number` (from 1) of a batch: OpenAI's {"custom_id", "url", "body"}, or a body alone,
+// with an optional "custom_id" in it. A body holds "prompt" (text or token ids) or "messages", and
+// parameters by OpenAI's and vLLM's names, which override `defaults`. kInvalidArgument names the
+// field; an unknown field that could change the answer is refused.
 absl::StatusOr<BatchRequest> ParseBatchLine(absl::string_view line, int64_t number,
                                             const v1::GenerateRequest& defaults);
 
-// The name of a line that ParseBatchLine refuses: its custom_id if it can be read, else "line-N".
+// The name of a line that ParseBatchLine refused: its custom_id if that can be read, else "line-N".
 std::string BatchLineName(absl::string_view line, int64_t number);
 
 struct BatchAnswer {
@@ -43,11 +42,11 @@ std::string FormatBatchError(absl::string_view custom_id, int64_t number,
 // What an earlier run left behind.
 struct BatchOutput {
   absl::flat_hash_set<std::string> answered;
-  std::string kept;     // the answers, whole lines
+  std::string answers;  // whole lines
   int64_t dropped = 0;  // errors, and a last line that was not written to its end
 };
-// Answers are kept; errors are dropped, to be tried again, and so is a cut last line.
-// kFailedPrecondition names a line that no batch has written.
+// Returns the answers; drops errors, whose requests are tried again, and an incomplete last line.
+// kFailedPrecondition names a line that no batch can have written.
 absl::StatusOr<BatchOutput> ReadBatchOutput(absl::string_view text);
 
 }  // namespace tandem::cli

@@ -32,7 +32,7 @@ absl::Status CannotWrite(const std::string& path) {
   return absl::UnavailableError(absl::StrCat("--output ", path, ": cannot be written"));
 }
 
-// Reads what an earlier run left, and takes out of the file what is to be done again.
+// Reads an earlier run's output, and removes from the file what must be done again.
 absl::StatusOr<BatchOutput> RepairOutput(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return BatchOutput();
@@ -42,11 +42,11 @@ absl::StatusOr<BatchOutput> RepairOutput(const std::string& path) {
     return absl::Status(output.status().code(),
                         absl::StrCat("--output ", path, ": ", output.status().message()));
   }
-  if (output->kept == text) return output;
-  // By renaming, so that answers survive whatever happens meanwhile.
+  if (output->answers == text) return output;
+  // By renaming, so that a crash meanwhile loses no answer.
   const std::string repaired = absl::StrCat(path, ".repaired");
   std::ofstream copy(repaired, std::ios::binary);
-  copy << output->kept;
+  copy << output->answers;
   copy.close();
   if (!copy || std::rename(repaired.c_str(), path.c_str()) != 0) return CannotWrite(path);
   return output;

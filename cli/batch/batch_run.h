@@ -1,6 +1,6 @@
-// Answers the requests of a JSON Lines file, several at a time, into another; a run that was ended
-// goes on where it was.
-// Thread safety: RunBatch starts and joins its own threads.
+// Sends the requests of a JSON Lines file, several at a time, and writes the answers to another
+// file. A run that was interrupted continues where it stopped. Thread safety: a function; it starts
+// and joins its own threads.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct BatchOptions {
   std::string input;
   std::string output;
   int32_t concurrency = 8;
-  v1::GenerateRequest defaults;  // of what a line does not say
+  v1::GenerateRequest defaults;  // for fields that a line does not set
 };
 
 struct BatchCounts {
@@ -25,10 +25,10 @@ struct BatchCounts {
   int64_t failed = 0;
 };
 
-// Every line of the input that has no answer in the output gets one appended, in the order in which
-// they end, or an error. An earlier run's errors are dropped from the output first and tried again.
-// An error of the whole: files that cannot be read or written, an output that is no batch's, a
-// router that is not there.
+// Appends to the output one answer or error for every input line that has no answer there yet, in
+// the order in which requests end. It first removes an earlier run's errors from the output; their
+// lines are tried again. Errors: a file cannot be read or written, the output was not written by a
+// batch, the router cannot be reached.
 absl::StatusOr<BatchCounts> RunBatch(const BatchOptions& options, Client& client);
 
 }  // namespace tandem::cli

@@ -1,5 +1,5 @@
 // When requests of an open-loop load arrive: gaps drawn from a distribution of a given mean.
-// Thread safety: none; its owner's thread.
+// Thread safety: none; one thread at a time. Owner: the load run.
 #pragma once
 
 #include "absl/time/time.h"
@@ -9,7 +9,7 @@ namespace tandem::cli {
 
 enum class ArrivalKind {
   kEven,     // every 1/rate seconds
-  kPoisson,  // exponential gaps: arrivals know nothing of each other
+  kPoisson,  // exponential gaps: independent arrivals
   kBursty,   // gamma gaps of shape `burstiness`: below 1 clustered, 1 = Poisson, above 1 evener
 };
 
@@ -24,7 +24,7 @@ class Arrivals {
   // `random` outlives the object. REQUIRES: rate and burstiness > 0.
   Arrivals(const ArrivalOptions& options, Random& random) : options_(options), random_(random) {}
 
-  // From one arrival to the next.
+  // The time from one arrival to the next.
   absl::Duration NextGap();
 
  private:

@@ -1,3 +1,4 @@
+// `tandem bench serve`: implements NewBenchServeCommand (cli/command_line/commands.h).
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -21,7 +22,7 @@
 namespace tandem::cli {
 namespace {
 
-// How many words a server is asked to tokenize to learn what a word comes to.
+// How many words the server is asked to tokenize, to learn how many tokens a word has.
 constexpr int64_t kSampleWords = 256;
 
 void RaiseDescriptorLimit() {
@@ -40,7 +41,8 @@ absl::Status WriteFile(const char* flag, const std::string& path, const std::str
               : absl::UnavailableError(absl::StrCat("--", flag, " ", path, ": cannot be written"));
 }
 
-// Whether WriteFile would succeed; leaves nothing behind. A pipe is not tried: opening one waits.
+// Whether WriteFile would succeed; leaves no file behind. Does not try a pipe, because opening it
+// blocks.
 absl::Status CheckWritable(const char* flag, const std::string& path) {
   std::error_code error;
   const bool existed = std::filesystem::exists(path, error);
@@ -58,7 +60,7 @@ absl::Status CheckWritable(const char* flag, const std::string& path) {
 class BenchServeCommand final : public Command {
  public:
   BenchServeCommand()
-      : schema_("tandem bench serve", "Puts a load on a serving cluster and measures it.") {
+      : schema_("tandem bench serve", "Sends a load to a server and measures its answers.") {
     RegisterTarget();
     RegisterLoad();
     RegisterWorkload();
@@ -85,30 +87,32 @@ class BenchServeCommand final : public Command {
                 "grpc://HOST:PORT (tandem.v1).",
                 {.group = group});
     schema_.Add("endpoint", &endpoint_,
-                "Of an HTTP server: /v1/completions or /v1/chat/completions, whose prompts are "
-                "messages of words.",
+                "For an HTTP server: completions or chat (/v1/completions or /v1/chat/completions; "
+                "chat prompts are messages of words).",
                 {.group = group, .choices = {"completions", "chat"}});
-    schema_.Add("model", &target_options_.model, "Model to ask for; empty = what the server has.",
+    schema_.Add("model", &target_options_.model, "Model to request; empty = the server's.",
                 {.group = group});
-    schema_.Add("api-key", &target_options_.api_key, "Key for servers that ask for one.",
+    schema_.Add("api-key", &target_options_.api_key, "Key for servers that require one.",
                 {.group = group, .secret = true});
     schema_.Add("tls-ca", &target_options_.tls_ca,
-                "For a server that speaks TLS: file of the certificates (PEM) that its must lead "
-                "to, or system for the machine's; empty = TLS with https:// alone, system.",
+                "For a server with TLS: a file of trusted certificates (PEM), or system for the "
+                "machine's; empty = system for https://, no TLS otherwise.",
                 {.group = group});
-    schema_.Add("timeout", &load_.timeout, "A request without its whole answer by then failed.",
+    schema_.Add("timeout", &load_.timeout,
+                "A request fails when its answer is not complete by then.",
                 {.min = absl::Milliseconds(1), .group = group});
   }
 
   void RegisterLoad() {
     const std::string group = "Load";
-    schema_.Add("requests", &load_.requests, "Requests to send; 0 = as many as --duration holds.",
+    schema_.Add("requests", &load_.requests,
+                "Requests to send; 0 = as many as fit into --duration.",
                 {.min = 0, .group = group});
-    schema_.Add("duration", &duration_, "No request begins later; 0 = no such end.",
+    schema_.Add("duration", &duration_, "Sends no requests after this time; 0 = no limit.",
                 {.min = absl::ZeroDuration(), .group = group});
     schema_.Add("concurrency", &load_.concurrency,
-                "Closed loop: clients that each wait for their answer. Open loop (--rate): a bound "
-                "on requests under way. 0 = 8 and 60000.",
+                "Closed loop: number of clients, each with one request at a time. Open loop "
+                "(--rate): the most requests in flight. 0 = 8 and 60000.",
                 {.min = 0, .max = kInFlightMax, .unit = "requests", .group = group});
     schema_.Add("rate", &arrivals_.rate, "Open loop: requests that arrive; 0 = closed loop.",
                 {.min = 0.0, .max = 1e6, .unit = "requests/s", .group = group});
@@ -128,13 +132,14 @@ class BenchServeCommand final : public Command {
     const std::string group = "Requests";
     schema_.Add("prompt-tokens", &prompt_tokens_, "Length of prompts: 512, or a range 128..1024.",
                 {.group = group});
-    schema_.Add("output-tokens", &output_tokens_, "Length of answers, likewise.", {.group = group});
+    schema_.Add("output-tokens", &output_tokens_, "Length of answers: 64, or a range.",
+                {.group = group});
     schema_.Add("lengths", &lengths_,
-                "given: the two above. sharegpt: lognormal lengths with the ShareGPT "
-                "conversations' means, 161 and 338 tokens; not those conversations.",
+                "given: --prompt-tokens and --output-tokens. sharegpt: lognormal lengths with the "
+                "mean lengths of the ShareGPT conversations, 161 and 338 tokens.",
                 {.group = group, .choices = {"given", "sharegpt"}});
     schema_.Add("prompts", &prompts_,
-                "A JSON Lines file of prompts instead, over and over: {\"prompt\": text or token "
+                "A JSON Lines file of prompts to use instead, repeated: {\"prompt\": text or token "
                 "ids, \"max_tokens\": N}, or \"messages\" for --endpoint=chat.",
                 {.group = group});
     schema_.Add("turns", &workload_.turns,
@@ -142,38 +147,42 @@ class BenchServeCommand final : public Command {
                 "turns before it.",
                 {.min = 1, .max = 1000, .group = group});
     schema_.Add("prompt-form", &prompt_form_,
-                "tokens: prompts as token ids. text: words, as many as the server's /tokenize says "
-                "make the tokens (a word a token where it does not say).",
+                "tokens: prompts are token ids. text: prompts are words; the server's /tokenize "
+                "decides how many (without it: one word for each token).",
                 {.group = group, .choices = {"tokens", "text"}});
-    schema_.Add("token-ids", &token_ids_, "Ids that prompts are drawn from.", {.group = group});
+    schema_.Add("token-ids", &token_ids_, "Token ids that prompts are drawn from.",
+                {.group = group});
     schema_.Add("shared-prefix-tokens", &workload_.shared_prefix_tokens,
-                "Tokens at a prompt's start that it shares with others.",
+                "Tokens at the start of a prompt that other prompts share.",
                 {.min = 0, .max = 1 << 21, .unit = "tokens", .group = group});
-    schema_.Add("prefixes", &workload_.prefixes, "How many shared beginnings there are.",
+    schema_.Add("prefixes", &workload_.prefixes, "Number of different shared prefixes.",
                 {.min = 1, .max = 100000, .group = group});
-    schema_.Add("seed", &seed_, "Of prompts, lengths, arrivals and the requests' own seeds.",
+    schema_.Add("seed", &seed_, "Decides prompts, lengths, arrivals and the requests' own seeds.",
                 {.min = 0, .group = group});
     schema_.Add("temperature", &target_options_.temperature, "0 = greedy.",
                 {.min = 0.0, .group = group});
     schema_.Add("ignore-eos", &target_options_.ignore_eos,
-                "Ask for answers of the full length whatever the model says.", {.group = group});
+                "Request answers of the full length: ignore the end-of-sequence token.",
+                {.group = group});
   }
 
   void RegisterResults() {
     const std::string group = "Results";
-    schema_.Add("slo-ttft", &objectives_.ttft_ms, "Goodput: latest first token; 0 = any.",
+    schema_.Add("slo-ttft", &objectives_.ttft_ms,
+                "Goodput: limit for the time to first token; 0 = none.",
                 {.min = 0.0, .unit = "ms", .group = group});
     schema_.Add("slo-itl", &objectives_.itl_ms,
-                "Goodput: longest 99th percentile of a request's own gaps; 0 = any.",
+                "Goodput: limit for the 99th percentile of a request's own gaps; 0 = none.",
                 {.min = 0.0, .unit = "ms", .group = group});
-    schema_.Add("slo-e2e", &objectives_.e2e_ms, "Goodput: latest whole answer; 0 = any.",
+    schema_.Add("slo-e2e", &objectives_.e2e_ms,
+                "Goodput: limit for the time to the complete answer; 0 = none.",
                 {.min = 0.0, .unit = "ms", .group = group});
     schema_.Add("json", &json_, "A file for the result as JSON; - prints it instead of the table.",
                 {.group = group});
-    schema_.Add("csv", &csv_, "A file for a line a request.", {.group = group});
-    schema_.Add("html", &html_, "A file for one page with charts that needs nothing else.",
+    schema_.Add("csv", &csv_, "A file for one line for each request.", {.group = group});
+    schema_.Add("html", &html_, "A file for one self-contained page with charts.",
                 {.group = group});
-    schema_.Add("progress", &progress_, "A live line on a terminal.", {.group = group});
+    schema_.Add("progress", &progress_, "Show progress on a terminal.", {.group = group});
   }
 
   absl::Status Plan() {

@@ -1,3 +1,4 @@
+// Conversations: implements NewChatWorkload (cli/bench_serve/workload.h).
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -24,7 +25,7 @@ class ChatWorkload final : public Workload {
     }
     if (turn_ == 0) conversations_[at_] = Begun();
     LoadRequest& conversation = conversations_[at_++];
-    // What the server is asked for is as long as the answer that stands here for its own.
+    // The server is asked for as many tokens as the drawn answer has.
     if (turn_ > 0) conversation.messages.push_back({"assistant", Words(conversation.max_tokens)});
     const bool sharegpt = options_.sharegpt_like;
     conversation.messages.push_back(

@@ -17,8 +17,8 @@ Json Parse(absl::string_view text) {
   return Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
 }
 
-// What follows `"key":` and spaces, or nothing when the key is not there. Inside a string's text
-// quotes are escaped, so that what looks like a key is one.
+// The text after `"key":` and spaces, or an empty view without the key. Quotes inside a string are
+// escaped, so what looks like a key is one.
 absl::string_view ValueOf(absl::string_view data, absl::string_view quoted_key) {
   for (size_t at = 0; (at = data.find(quoted_key, at)) != absl::string_view::npos;) {
     at += quoted_key.size();

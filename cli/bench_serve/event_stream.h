@@ -1,6 +1,6 @@
-// Server-sent events as OpenAI-compatible servers write them: bytes to events, events to what a
-// load needs to know of them.
-// Thread safety: none; by their owner.
+// Reads server-sent events as OpenAI-compatible servers write them: splits bytes into events, and
+// takes from an event what a load measures. Thread safety: none; one thread at a time. Owner: the
+// HTTP call.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct AnswerEvent {
   std::string error;  // an error object's message
 };
 
-// Reads as little as it can: most events only need a look whether their text is empty.
+// Parses as little as possible: for most events, only whether their text is empty.
 AnswerEvent ReadAnswerEvent(absl::string_view data);
 
 // The "error"."message" of an error reply, else the beginning of `body`.

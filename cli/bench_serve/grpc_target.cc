@@ -1,4 +1,5 @@
-// Load over tandem.v1.
+// A target that speaks tandem.v1 over gRPC: implements NewGrpcTarget
+// (cli/bench_serve/load_target.h).
 #include <grpcpp/grpcpp.h>
 
 #include <boost/asio/post.hpp>

@@ -18,7 +18,7 @@ namespace {
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-// Of a reply that is no stream, this much is kept to say why.
+// Bytes of a reply that is not a stream, kept for the error message.
 constexpr size_t kErrorBytesMax = 4096;
 
 class HttpCall final : public LoadCall, public std::enable_shared_from_this<HttpCall> {
@@ -68,7 +68,7 @@ class HttpCall final : public LoadCall, public std::enable_shared_from_this<Http
                             });
   }
 
-  // Before anything of the reply has come: a kept connection may have been closed meanwhile.
+  // No byte of the reply has arrived: the server may have closed the idle connection meanwhile.
   void OnBroken(const error_code& error) {
     if (!reused_ || cancelled_) return End("connection", error.message());
     reused_ = false;

@@ -1,5 +1,5 @@
-// One streamed completion over HTTP, on connections that are kept alive between calls.
-// Thread safety: by the thread that runs the pool's io_context.
+// One streamed completion over HTTP, on connections that stay open between calls.
+// Thread safety: none; the thread that runs the pool's io_context. Owner: the HTTP target.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -14,12 +14,12 @@
 
 namespace tandem::cli {
 
-// Connections that wait for their next request; it outlives the calls.
+// Idle connections, for the next requests. The pool outlives the calls.
 struct HttpPool {
   explicit HttpPool(boost::asio::io_context& io) : context(io) {}
   boost::asio::io_context& context;
   HttpPeer peer;
-  // Bound: the requests that were under way at a time.
+  // Bound: the most requests that were in flight at a time.
   std::vector<std::unique_ptr<HttpStream>> idle;
 };
 
@@ -27,7 +27,7 @@ using HttpRequestMessage = boost::beast::http::request<boost::beast::http::strin
 HttpRequestMessage MakeHttpRequest(const HttpPeer& peer, boost::beast::http::verb method,
                                    const std::string& path, std::string body);
 
-// Sends `request`. A kept connection that turns out to be closed is replaced by a fresh one once.
+// Sends `request`. When an idle connection turns out to be closed, the call opens a new one, once.
 std::shared_ptr<LoadCall> StartHttpCall(HttpPool& pool, HttpRequestMessage request,
                                         AnswerObserver& observer);
 

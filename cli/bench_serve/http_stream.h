@@ -1,6 +1,6 @@
-// A connection to an HTTP server, in the clear or over TLS; an AsyncStream of Boost.Asio's, for its
-// completion handlers (no other tokens).
-// Thread safety: by the thread that runs the io_context.
+// A connection to an HTTP server, in plain text or over TLS. A Boost.Asio AsyncStream that takes
+// completion handlers (no other completion tokens).
+// Thread safety: none; the thread that runs the io_context. Owner: an HTTP call or its pool.
 #pragma once
 
 #include <boost/asio/connect.hpp>
@@ -19,10 +19,10 @@ namespace tandem::cli {
 // Where connections go to.
 struct HttpPeer {
   std::vector<boost::asio::ip::tcp::endpoint> endpoints;
-  std::string host;       // as the Host header says it
-  std::string host_name;  // of the server, which its certificate must be for
-  std::string api_key;    // may be empty
-  std::shared_ptr<boost::asio::ssl::context> tls;  // of all its connections; null: in the clear
+  std::string host;                                // for the Host header
+  std::string host_name;                           // which the server's certificate must name
+  std::string api_key;                             // may be empty
+  std::shared_ptr<boost::asio::ssl::context> tls;  // of all its connections; null: plain text
 };
 
 class HttpStream {
@@ -37,7 +37,7 @@ class HttpStream {
 
   executor_type get_executor() { return socket_.get_executor(); }
 
-  // Connects and shakes hands; `handler`(error) says how that ended. Once.
+  // Connects, and does the TLS handshake if there is TLS; then calls `handler`(error). Call once.
   template <typename Handler>
   void Open(Handler handler) {
     boost::asio::async_connect(
@@ -49,7 +49,7 @@ class HttpStream {
           tls_->async_handshake(boost::asio::ssl::stream_base::client, std::move(handler));
         });
   }
-  // What is under way ends with an error.
+  // Operations in flight end with an error.
   void Close();
 
   template <typename Buffers, typename Handler>

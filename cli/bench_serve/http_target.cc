@@ -1,4 +1,5 @@
-// Load over OpenAI's /v1/completions and /v1/chat/completions.
+// A target that speaks OpenAI's /v1/completions and /v1/chat/completions: implements NewHttpTarget
+// (cli/bench_serve/load_target.h).
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -26,7 +27,7 @@ using Json = nlohmann::json;
 
 constexpr std::chrono::seconds kSetupTimeout(10);
 
-// One request and its whole reply, on a connection and a context of its own.
+// Sends one request and reads its whole reply, on a new connection and a context of its own.
 class OneExchange {
  public:
   explicit OneExchange(const HttpPeer& peer) : peer_(peer) {}

@@ -13,7 +13,7 @@ namespace {
 
 // Longer than any model's context; a mistyped length should not fill the memory.
 constexpr int32_t kLengthMax = 1 << 21;
-// After so many draws outside its range a curve gives the nearest length inside.
+// After this many draws outside its range a curve returns the nearest length inside.
 constexpr int kDrawsMax = 64;
 
 }  // namespace

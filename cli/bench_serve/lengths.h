@@ -1,5 +1,5 @@
-// How long the prompts and answers of a synthetic load are.
-// Thread safety: values; drawing by the Random's owner.
+// How long the prompts and answers of a synthetic load are, in tokens.
+// Thread safety: plain values; DrawLength by the thread that owns `random`.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct LengthRange {
 // "512" or "128..1024". kInvalidArgument names `flag`.
 absl::StatusOr<LengthRange> ParseLengthRange(absl::string_view flag, absl::string_view text);
 
-// A lognormal distribution, values outside the range drawn again.
+// A lognormal distribution; values outside the range are drawn again.
 struct LengthCurve {
   double mean = 1;   // before the range cuts
   double sigma = 1;  // of the logarithm

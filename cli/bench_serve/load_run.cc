@@ -18,7 +18,7 @@ using boost::asio::io_context;
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 
-// Sends `count` requests and waits for their ends. One phase of a run.
+// One phase of a run: sends `count` requests and waits until all have ended.
 class Phase {
  public:
   Phase(const LoadOptions& options, io_context& context, LoadTarget& target, Workload& workload,
@@ -48,7 +48,7 @@ class Phase {
   }
 
  private:
-  // A request under way.
+  // A request in flight.
   class Flight final : public AnswerObserver {
    public:
     Flight(Phase& phase, RequestRecord record) : phase_(phase), record_(std::move(record)) {}
@@ -104,7 +104,7 @@ class Phase {
            (arrivals_.has_value() ? next_due_ : now) - began_ >= options_.duration;
   }
 
-  // Begins what may begin now.
+  // Starts the requests that may start now.
   void Advance() {
     const absl::Time now = RealClock().Now();
     while (!AllBegun(now) && in_flight() < options_.concurrency) {
@@ -148,7 +148,8 @@ class Phase {
     last_end_ = std::max(last_end_, at);
     const int64_t index = record.index;
     result_.records.push_back(std::move(record));
-    // The flight is the caller; a closed loop that only meets refusals must not recurse either.
+    // Posted: the caller is the flight itself, and a closed loop of refused requests must not
+    // recurse.
     boost::asio::post(context_, [this, index] {
       flights_.erase(index);
       Advance();

@@ -1,5 +1,5 @@
-// Puts a load on a target: when to send what, how many at a time, when to end.
-// Thread safety: none; everything runs inside Run, on the calling thread.
+// Runs a load against a target: decides when to send which request, how many at a time, and when to
+// end. Thread safety: a function; everything runs inside it, on the calling thread.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -19,16 +19,16 @@ namespace tandem::cli {
 struct LoadOptions {
   int64_t requests = 200;                              // 0 = as many as `duration` holds
   absl::Duration duration = absl::InfiniteDuration();  // no request begins later
-  // Open loop: requests begin when they are due. Without it, each of `concurrency` clients sends
-  // its next request once its last is answered.
+  // Set: open loop, requests begin when they are due. Not set: closed loop, each of `concurrency`
+  // clients sends its next request when its last one is answered.
   std::optional<ArrivalOptions> arrivals;
-  int64_t concurrency = 8;  // in the open loop a bound on what is under way; 0 = kInFlightMax
+  int64_t concurrency = 8;  // open loop: the most requests in flight; 0 = kInFlightMax
   int64_t warmup = 0;       // requests before the measurement, not counted
   absl::Duration timeout = absl::Seconds(300);
   uint64_t seed = 1;
 };
 inline constexpr int64_t kInFlightMax = 60'000;
-// Gaps kept over a whole run; later ones are not in the ITL figures.
+// Gaps recorded over a whole run; the ITL figures leave out later ones.
 inline constexpr int64_t kGapsMax = 50'000'000;
 
 struct LoadProgress {
@@ -48,8 +48,8 @@ struct LoadResult {
   bool interrupted = false;
 };
 
-// Ends when all requests have; after should_stop said so, those under way are cancelled. An error
-// only when no request of the warm-up was answered.
+// Returns when all requests have ended; when should_stop returns true, cancels those in flight. An
+// error only when no request of the warm-up was answered.
 absl::StatusOr<LoadResult> RunLoad(const LoadOptions& options, boost::asio::io_context& context,
                                    LoadTarget& target, Workload& workload, const LoadHooks& hooks);
 

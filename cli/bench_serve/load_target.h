@@ -1,5 +1,6 @@
-// A server that a load is put on: an OpenAI-compatible one over HTTP, or Tandem's own over gRPC.
-// Thread safety: by the thread that runs the io_context, on which observers are called.
+// The server that a load is sent to: any OpenAI-compatible server over HTTP, or Tandem over gRPC.
+// Thread safety: none; the thread that runs the io_context, which also calls the observers.
+// Owner: the bench serve command.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -31,24 +32,25 @@ struct TargetOptions {
   TargetAddress address;
   std::string model;  // empty: whatever the server has
   std::string api_key;
-  // Whose certificates are believed (rpc::TlsTrust); empty: no TLS over gRPC, "system" over HTTP.
+  // The trusted certificates (rpc::TlsTrust); empty: no TLS over gRPC, "system" over HTTP.
   std::string tls_ca;
   double temperature = 0;
   bool chat = false;       // /v1/chat/completions; HTTP only
   bool ignore_eos = true;  // answers are as long as they were asked to be
 };
 
-// Hears what becomes of one request. Times are those at which bytes were read.
+// Receives the progress of one request. Times are those at which bytes were read.
 class AnswerObserver {
  public:
   virtual ~AnswerObserver() = default;
   virtual void OnText(absl::Time at) = 0;
   virtual void OnUsage(const AnswerUsage& usage) = 0;
-  // Last, once. `error`: its kind, empty when the answer is whole; `message`: what was said.
+  // Called once, last. `error`: its kind, empty when the answer is complete; `message`: the
+  // server's or the system's text.
   virtual void OnEnd(absl::Time at, const std::string& error, const std::string& message) = 0;
 };
 
-// A request on its way; ending the object does not end the request.
+// A request in flight; destroying the object does not end the request.
 class LoadCall {
  public:
   virtual ~LoadCall() = default;
@@ -66,7 +68,7 @@ class LoadTarget {
   virtual absl::StatusOr<int64_t> CountTokens(const std::string& text) = 0;
 };
 
-// Asks the server for its model, so that one that is not there is noticed before the load.
+// Both ask the server for its model first, so that a missing server is noticed before the load.
 // kUnavailable names the address.
 absl::StatusOr<std::unique_ptr<LoadTarget>> NewHttpTarget(const TargetOptions& options,
                                                           boost::asio::io_context& context);

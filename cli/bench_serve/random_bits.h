@@ -1,4 +1,4 @@
-// The Random seam as the standard library's distributions want their source.
+// Adapts the Random seam to the generator that the standard library's distributions take.
 // Thread safety: as the Random behind it.
 #pragma once
 

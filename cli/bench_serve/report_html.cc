@@ -1,4 +1,4 @@
-// The HTML page of a load's results.
+// The HTML page of a load's results: implements FormatLoadHtml (cli/bench_serve/report.h).
 #include <algorithm>
 #include <cmath>
 

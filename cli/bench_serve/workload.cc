@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Short and common, so that most vocabularies have each, with its space, as one token.
+// Short and common words: most vocabularies have each, with its space, as one token.
 constexpr const char* kWords[] = {
     "time", "year",  "people", "way",   "day",   "man",   "thing", "woman", "life",  "child",
     "work", "world", "school", "state", "house", "hand",  "part",  "place", "case",  "week",

@@ -1,5 +1,6 @@
-// The requests of a load, one after the other: drawn from a seed, or read from a file.
-// Thread safety: none; its owner's thread. Invariants: equal options give equal requests.
+// The requests of a load, one after another: drawn from a seed, or read from a file.
+// Invariant: equal options give equal requests. Thread safety: none; one thread at a time.
+// Owner: the bench serve command.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ struct WorkloadOptions {
   LengthRange output_tokens = {64, 64};
   bool sharegpt_like = false;  // lengths from kShareGptPrompts and kShareGptAnswers instead
   bool as_text = false;        // words instead of token ids
-  double tokens_per_word = 1;  // what a word comes to
+  double tokens_per_word = 1;  // how many tokens the server makes of a word
   LengthRange token_ids = {33, 126};
   int32_t shared_prefix_tokens = 0;  // tokens at the start that requests of one prefix share
   int32_t prefixes = 1;
@@ -47,14 +48,14 @@ class Workload {
   virtual LoadRequest Next() = 0;
 };
 
-// Every prompt is fresh but for its shared prefix; a prompt is at least one token longer than that.
+// Every prompt is new, except for its shared prefix, and at least one token longer than that.
 std::unique_ptr<Workload> NewSyntheticWorkload(const WorkloadOptions& options);
 
-// Conversations of options.turns user messages, each as long as a prompt is to be; a request
-// carries its conversation so far, with answers of words where a server's would be, so that
-// requests do not depend on what the server says. A shared prefix is a system message.
-// kConversations go on side by side, a turn of each and then the next turn of each, then as many
-// others follow.
+// Conversations of options.turns user messages, each with the length of a prompt. A request carries
+// its conversation so far, with drawn words in place of the server's answers, so that requests do
+// not depend on what the server answers. A shared prefix is a system message. kConversations run
+// side by side: the first turn of each, then the second turn of each, and so on; then the next
+// kConversations follow.
 std::unique_ptr<Workload> NewChatWorkload(const WorkloadOptions& options);
 inline constexpr size_t kConversations = 64;
 
@@ -62,11 +63,10 @@ inline constexpr size_t kConversations = 64;
 // tokens_per_word is measured on.
 std::string DrawWords(int64_t words, Random& random);
 
-// The lines of a JSON Lines file over and over: {"prompt": text or token ids, "max_tokens": N}, the
-// latter, when absent, from options.output_tokens; or {"messages": [{"role": …, "content": text},
-// …]} instead of the prompt. `chat`: whether
-// they are for a chat, which has no use for token ids, and of which alone messages are.
-// kInvalidArgument names the line.
+// The lines of a JSON Lines file, repeated: {"prompt": text or token ids, "max_tokens": N}; without
+// max_tokens, options.output_tokens decides. `chat`: for the chat endpoint, where a line may hold
+// {"messages": [{"role": …, "content": text}, …]} and not token ids. kInvalidArgument names the
+// line.
 absl::StatusOr<std::unique_ptr<Workload>> NewFileWorkload(absl::string_view json_lines,
                                                           const WorkloadOptions& options,
                                                           bool chat = false);

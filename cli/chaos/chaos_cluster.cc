@@ -37,7 +37,7 @@ class ChaosClusterImpl final : public ChaosCluster {
     topology_ = {options.up.routers, options.up.prefill, options.up.decode};
     processes_.resize(static_cast<size_t>(topology_.processes()));
   }
-  // A stopped process is killed as any other; readers of logs use what is declared before them.
+  // SIGKILL ends a stopped process, too. Declared last: log readers use the members above.
   ~ChaosClusterImpl() override { processes_.clear(); }
 
   absl::Status Init() {
@@ -50,7 +50,7 @@ class ChaosClusterImpl final : public ChaosCluster {
       absl::MutexLock lock(&mutex_);
       const Announcement& announcement = announcements_[i];
       fleet.push_back(announcement.fleet);
-      // A router that is started again must be found where it was.
+      // A restarted router must have its old address.
       Process& router = processes_[static_cast<size_t>(i)];
       router.flags.push_back(absl::StrCat("--fleet=", announcement.fleet));
       router.flags.push_back(absl::StrCat("--grpc=", announcement.grpc));
@@ -143,7 +143,7 @@ class ChaosClusterImpl final : public ChaosCluster {
     std::ofstream log;
   };
 
-  // On addresses of their own the ports are free; on loopback any that are.
+  // In a namespace every port is free; on loopback the cluster takes free ones.
   std::vector<std::string> RouterFlags(int process) const {
     router::RouterConfig config = PlanRouter(options_.up, process);
     config.http.clear();
@@ -153,7 +153,7 @@ class ChaosClusterImpl final : public ChaosCluster {
       config.grpc = absl::StrCat(address, ":50051");
       config.fleet = absl::StrCat(address, ":50052");
     }
-    // Peers that say nothing are given up soon: faults last seconds.
+    // Silent peers are given up soon, because faults last seconds.
     config.core.heartbeat_interval = absl::Milliseconds(250);
     config.core.node_lost_after = absl::Seconds(1);
     config.core.lease_time = kLeaseTime;

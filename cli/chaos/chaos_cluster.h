@@ -1,5 +1,6 @@
-// The processes of a chaos run: routers and nodes that are killed, stopped and started again.
-// Thread safety: by its owner; addresses from any thread once ready.
+// The processes of a chaos run: starts routers and nodes, kills and stops them, and starts them
+// again. Thread safety: one thread at a time; router_addresses from any thread once Ready.
+// Owner: the chaos command.
 #pragma once
 
 #include <sys/types.h>
@@ -24,36 +25,37 @@ class ChaosCluster {
   struct Options {
     UpConfig up;           // engine, model, sizes
     std::string binaries;  // the folder of the programs
-    std::string logs;      // a folder for the processes' logs; "" = not kept
+    std::string logs;      // a folder for the processes' logs; "" = discarded
     Processors processors;
     // Null: on loopback. Process i of the topology is port i + 1. Outlives the cluster.
     Namespaces* namespaces = nullptr;
   };
-  // How long leases outlive their owners here: all is given back by then.
+  // The lease time that the processes run with: everything is released this long after its owner.
   static constexpr absl::Duration kLeaseTime = absl::Seconds(5);
 
-  // Starts the routers, and when they serve the nodes.
+  // Starts the routers and, once they serve, the nodes.
   static absl::StatusOr<std::unique_ptr<ChaosCluster>> Start(const Options& options);
-  // Kills and reaps what runs.
+  // Kills and reaps all processes.
   virtual ~ChaosCluster() = default;
 
-  // Every router has every node ready. Errors: a process that ended, and its last line.
+  // Whether every router has every node ready. Errors: a process that ended, with its last log
+  // line.
   virtual absl::StatusOr<bool> Ready() = 0;
   virtual std::vector<std::string> router_addresses() const = 0;
   virtual pid_t pid(int process) const = 0;  // 0 while it is down
   virtual void Signal(int process, int signal) = 0;
-  // SIGKILL, and its end.
+  // Sends SIGKILL and waits for the end.
   virtual void Kill(int process) = 0;
   // REQUIRES: it is down.
   virtual absl::Status StartAgain(int process) = 0;
-  // Processes that ended by themselves since the last call, each with how: they are down.
+  // Processes that ended by themselves since the last call, and how. They are down now.
   struct Ended {
     int process;
     std::string how;
   };
   virtual std::vector<Ended> TakeEnded() = 0;
 
-  // What routers and nodes hold for requests, in words; "" when nothing.
+  // What routers and nodes hold for requests, as text; "" when they hold nothing.
   virtual std::string Holdings() = 0;
   // Open descriptors of each process; 0 while it is down.
   virtual std::vector<int64_t> OpenFiles() const = 0;

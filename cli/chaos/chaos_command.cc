@@ -1,3 +1,4 @@
+// `tandem chaos`: implements NewChaosCommand (cli/command_line/commands.h).
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -26,7 +27,7 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(10);
 constexpr absl::Duration kReadyWithin = absl::Seconds(180);
 constexpr int64_t kSharedMemoryBytes = 256 << 20;
-// Connections that a process may have more at the end than before: to peers that came later.
+// How many more connections a process may have at the end than before: to peers that started later.
 constexpr int64_t kFilesSlack = 16;
 
 struct ChaosOptions {
@@ -69,7 +70,7 @@ class ChaosRun {
   }
   static absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
 
-  // Before anything else: no thread may run.
+  // First of all, because no other thread may run.
   absl::Status PrepareNetwork() {
     if (options_.network == "loopback") return absl::OkStatus();
     auto made = Namespaces::Create(topology_.processes(), kSharedMemoryBytes, findings_.seed);
@@ -200,7 +201,7 @@ class ChaosRun {
     return interrupted_ ? Interrupted() : absl::OkStatus();
   }
 
-  // All are back soon, and one lease time later, and the routers' next look, nothing is held.
+  // All processes are back soon. One lease time and one router check later nothing is held.
   void CheckBaseline() {
     if (const absl::Status back = AwaitReady(); !back.ok()) {
       findings_.leaks.push_back(std::string(back.message()));
@@ -254,7 +255,9 @@ class ChaosRun {
 class ChaosCommand final : public Command {
  public:
   ChaosCommand()
-      : schema_("tandem chaos", "Breaks a cluster of real processes under load, and checks it.") {
+      : schema_(
+            "tandem chaos",
+            "Injects faults into a cluster of real processes under load, and checks its answers.") {
     up_.engine = "hash";
     up_.routers = up_.prefill = 2;
     up_.decode = 3;
@@ -289,13 +292,13 @@ class ChaosCommand final : public Command {
     schema_.Add("victims", &options_.victims, "Roles to draw from: router, prefill, decode.",
                 {.group = "Run"});
     schema_.Add("network", &options_.network,
-                "namespaces: each process in a network namespace of its own, which takes "
-                "privileges; loopback: without faults of network and disk; auto: what can be had.",
+                "namespaces: each process in its own network namespace, which needs privileges; "
+                "loopback: without network and disk faults; auto: namespaces if possible.",
                 {.group = "Run", .choices = {"auto", "namespaces", "loopback"}});
     schema_.Add("json", &options_.json, "A file to write the report to.", {.group = "Run"});
     schema_.Add("logs", &options_.logs, "A folder to write the processes' logs to.",
                 {.group = "Run"});
-    schema_.Add("clients", &options_.clients, "Requests at a time.",
+    schema_.Add("clients", &options_.clients, "Clients, each with one request at a time.",
                 {.min = 1, .max = 1024, .group = "Load"});
     schema_.Add("requests", &options_.requests, "Different requests.",
                 {.min = 1, .max = 100000, .group = "Load"});
@@ -312,7 +315,8 @@ class ChaosCommand final : public Command {
     schema_.Add("decode", &up_.decode, "Decode nodes.", {.min = 1, .max = 64, .group = "Cluster"});
     schema_.Add("engine", &up_.engine, "hash needs no model; cpu computes one.",
                 {.group = "Cluster", .choices = {"hash", "cpu"}});
-    schema_.Add("model", &up_.model, "With engine cpu: as of tandem up.", {.group = "Cluster"});
+    schema_.Add("model", &up_.model, "With engine cpu: the model, as for tandem up.",
+                {.group = "Cluster"});
     schema_.Add("threads", &up_.threads, "Compute threads of each node.",
                 {.min = 1, .max = 1024, .group = "Cluster"});
     schema_.Add("kv-blocks", &up_.kv_blocks, "KV blocks of each node.",

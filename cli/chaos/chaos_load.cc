@@ -34,7 +34,7 @@ std::unique_ptr<v1::Tandem::Stub> NewStub(const std::string& router) {
       grpc::CreateCustomChannel(router, grpc::InsecureChannelCredentials(), arguments));
 }
 
-// A call that ends when nothing comes for a while. Its watcher calls End from another thread.
+// A call that ends when no message arrives for a while. The watcher thread calls End.
 class WatchedCall {
  public:
   void News() { last_news_ = absl::ToUnixMicros(absl::Now()); }
@@ -124,7 +124,7 @@ class ChaosLoadImpl final : public ChaosLoad {
     request.set_request_id(absl::StrCat("c", client, "-", serial, "-", index));
     int64_t cancel_after = -1;
     if (recording == nullptr) {
-      // Mostly prompts that no cache knows yet.
+      // Mostly prompts that no cache holds yet.
       if (random.Below(4) != 0) request.set_cache_salt(request.request_id());
       if (random.Below(10) == 0)
         cancel_after = static_cast<int64_t>(

@@ -1,6 +1,7 @@
-// The clients of a chaos run: each asks for one answer after the other, and asks again, by the same
-// request id and from the token it has come to, when its router fails it or says nothing.
-// Thread safety: by its owner; Take from any thread.
+// The clients of a chaos run. Each client sends one request after another. When its router fails or
+// is silent, it sends the request again, with the same request id and from the last token that it
+// received. Thread safety: one thread at a time; the clients' threads are internal.
+// Owner: the chaos command.
 #pragma once
 
 #include <cstdint>
@@ -21,27 +22,27 @@ class ChaosLoad {
   struct Options {
     std::vector<std::string> routers;  // host:port
     std::vector<v1::GenerateRequest> requests;
-    // By request; empty while they are recorded: then nothing is compared, cancelled or salted.
+    // By request. Empty for Record: then nothing is compared, cancelled or salted.
     std::vector<std::vector<SequenceAnswer>> expected;
     int clients = 8;
     uint64_t seed = 0;
-    // Silence after which a client asks elsewhere, and time after which it gives up.
+    // A client asks another router after this much silence, and gives a request up after this time.
     absl::Duration patience = absl::Seconds(4), give_up_after = absl::Seconds(60);
   };
 
-  // Asks each request once, by any client; the answers by request, and what became of each. Calls
-  // are cut off once `stopped` says so.
+  // Sends each request once. Returns the answers and their records, by request. Cuts calls off when
+  // `stopped` returns true.
   struct Recording {
     std::vector<std::vector<SequenceAnswer>> answers;
     std::vector<ChaosRequest> records;
   };
   static Recording Record(const Options& options, const std::function<bool()>& stopped);
 
-  // Clients ask until the load ends.
+  // Starts the clients; they send requests until the load ends.
   static std::unique_ptr<ChaosLoad> Start(const Options& options, absl::Time begin);
-  // Ends it, cutting calls off.
+  // Ends the load and cuts calls off.
   virtual ~ChaosLoad() = default;
-  // No new requests; returns whether all that run ended within `timeout`.
+  // Sends no new requests. Returns whether all running requests ended within `timeout`.
   virtual bool Finish(absl::Duration timeout) = 0;
   virtual std::vector<ChaosRequest> Records() const = 0;
 };

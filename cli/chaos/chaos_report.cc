@@ -10,7 +10,7 @@
 namespace tandem::cli {
 namespace {
 
-// A fault is felt for this long after its end: a process that starts again loads and joins.
+// A fault has effects for this long after its end, while the restarted process loads and joins.
 constexpr absl::Duration kAftermath = absl::Seconds(2);
 constexpr size_t kSlowestShown = 10;
 
@@ -152,7 +152,7 @@ std::string ToJson(const ChaosReport& report) {
   json["leaks"] = report.leaks;
   json["crashes"] = report.crashes;
   json["slowest"] = report.slowest;
-  // Texts of clients may hold any byte.
+  // Clients' texts may contain any byte.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -1,4 +1,4 @@
-// What a chaos run found: each request's fate, figures by kind of fault, broken promises.
+// What a chaos run found: the outcome of each request, latencies by kind of fault, and violations.
 // Thread safety: values and pure functions.
 #pragma once
 
@@ -12,20 +12,20 @@
 
 namespace tandem::cli {
 
-// One asking of one request, over all of its calls. Times are since the load began.
+// One request, over all calls that its client made for it. Times are since the load began.
 struct ChaosRequest {
   enum class End { kWhole, kCancelled, kMismatch, kGivenUp };
 
   std::string id;
   End end = End::kWhole;
-  std::string what;  // kMismatch and kGivenUp: in words
-  int calls = 1;     // how often the client asked
+  std::string what;  // kMismatch and kGivenUp: what happened
+  int calls = 1;     // that the client made
   int placements = 1;
   int64_t tokens = 0;
-  // The longest time in which nothing came.
+  // The longest time without a token.
   absl::Duration pause_from, pause_to;
 
-  // Something failed under it, and it went on.
+  // Whether something failed while it ran, and it ended whole nevertheless.
   bool recovered() const { return end == End::kWhole && (calls > 1 || placements > 1); }
   absl::Duration pause() const { return pause_to - pause_from; }
 };
@@ -39,8 +39,8 @@ struct ChaosFindings {
   // Of the same requests, while nothing failed.
   std::vector<ChaosRequest> calm;
   std::vector<ChaosRequest> requests;
-  std::vector<std::string> leaks;    // held one lease time after the last request
-  std::vector<std::string> crashes;  // processes that ended on their own
+  std::vector<std::string> leaks;    // still held one lease time after the last request
+  std::vector<std::string> crashes;  // processes that ended without a fault
 };
 
 struct ChaosReport {
@@ -61,7 +61,7 @@ struct ChaosReport {
   double calm_pause_ms = 0;
   std::map<std::string, Group> groups;  // by GroupOf; "unknown": recovered from none of them
   std::vector<std::string> mismatches, given_up, leaks, crashes;
-  // The recoveries that added most, by request id, slowest first: where to look in the logs.
+  // The slowest recoveries, by request id, slowest first: search the logs for them.
   std::vector<std::string> slowest;
 
   int64_t violations() const {
@@ -70,8 +70,8 @@ struct ChaosReport {
   }
 };
 
-// A pause is put down to the fault that began nearest to where the pause did, of those that were at
-// work, or just over, while it lasted.
+// Attributes a request's pause to one fault: of those that were active, or just over, during the
+// pause, the one that began nearest to the pause's begin.
 ChaosReport Summarize(const ChaosFindings& findings);
 std::string ToTable(const ChaosReport& report);
 std::string ToJson(const ChaosReport& report);

@@ -14,13 +14,13 @@ namespace {
 constexpr absl::string_view kNames[kChaosFaultKinds] = {"kill", "pause", "partition", "slow-link",
                                                         "loss", "disk",  "memory",    "drain"};
 
-// Takes its victim out of service for its length.
+// Whether the fault takes its victim out of service while it lasts.
 bool StopsVictim(ChaosFaultKind kind) {
   return kind == ChaosFaultKind::kKill || kind == ChaosFaultKind::kPause ||
          kind == ChaosFaultKind::kMemory || kind == ChaosFaultKind::kDrain;
 }
 
-// Time for a process that starts again to have joined.
+// Time for a restarted process to join.
 constexpr absl::Duration kRecovery = absl::Seconds(1);
 
 struct Lengths {
@@ -58,7 +58,7 @@ class Planner {
   std::vector<ChaosFault> Plan() {
     for (absl::Duration at = options_.period; at < options_.length; at += options_.period) {
       ChaosFault fault = Draw(at);
-      // Another victim or kind when this one would leave nobody to serve; few draws do.
+      // Draws again when this fault would leave no process to serve; that is rare.
       for (int redraws = 0; redraws < kRedrawsMax && !Allowed(fault); ++redraws) fault = Draw(at);
       if (Allowed(fault)) faults_.push_back(fault);
     }
@@ -81,7 +81,7 @@ class Planner {
     fault.lasts = absl::Milliseconds(Between(lengths.least_ms, lengths.most_ms));
     fault.victim = victims_[random_->Below(victims_.size())];
     if (!IsNetworkFault(fault.kind)) return fault;
-    // Half of them cut the victim off from everybody, clients included.
+    // Half of them cut the victim off from every process, clients included.
     if (random_->Below(2) == 0 && topology.processes() > 1)
       fault.other = (fault.victim + static_cast<int>(Between(1, topology.processes() - 1))) %
                     topology.processes();
@@ -103,7 +103,7 @@ class Planner {
     }
     if (role == "prefill") return true;  // decode nodes compute prompts too
     const int all = role == "router" ? options_.topology.routers : options_.topology.decode;
-    // The only one may fail: clients then wait for it.
+    // The only router may fail: clients then wait for it.
     return all == 1 || down < all;
   }
 
@@ -164,7 +164,7 @@ std::string ToText(const ChaosFault& fault, const ChaosTopology& topology) {
   if (!IsNetworkFault(fault.kind)) return text;
   absl::StrAppend(
       &text, fault.one_way ? " -> " : " - ",
-      fault.other == ChaosFault::kEverybody ? "everybody" : topology.NameOf(fault.other));
+      fault.other == ChaosFault::kEveryProcess ? "everybody" : topology.NameOf(fault.other));
   if (fault.kind == ChaosFaultKind::kSlowLink)
     absl::StrAppend(&text, " at ", fault.amount / 1000, " kB/s");
   if (fault.kind == ChaosFaultKind::kLoss)

@@ -1,5 +1,6 @@
-// The faults of one chaos run, as data: what strikes whom, when and for how long. Drawn from a seed
-// before the cluster starts, printed, then carried out. Thread safety: values and pure functions.
+// The faults of one chaos run, as data: which fault hits which process, when and for how long. The
+// plan is drawn from a seed before the cluster starts, printed, then carried out.
+// Thread safety: plain values and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +16,20 @@ namespace tandem::cli {
 enum class ChaosFaultKind {
   kKill,       // SIGKILL; started again when the fault ends
   kPause,      // SIGSTOP, then SIGCONT
-  kPartition,  // no packet passes between victim and other
+  kPartition,  // no packet passes between `victim` and `other`
   kSlowLink,   // packets between them pass at `amount` bytes a second
   kLoss,       // `amount` of a thousand packets are lost
-  kDisk,       // the machines' shared memory files have no room
+  kDisk,       // /dev/shm is full
   kMemory,     // the victim gets no more memory; started again if it dies of that
-  kDrain,      // SIGTERM; started again once it has ended, which it must with code 0
+  kDrain,      // SIGTERM; must end with exit code 0, then started again
 };
 inline constexpr int kChaosFaultKinds = 8;
-// Of every process under chaos: what is left then is handed over or resumed.
+// The drain timeout of every process in a chaos run; work that is left then is migrated or resumed.
 inline constexpr absl::Duration kChaosDrainTimeout = absl::Seconds(2);
 absl::string_view ChaosFaultName(ChaosFaultKind kind);
 // kInvalidArgument names the text and the known kinds.
 absl::StatusOr<ChaosFaultKind> ParseChaosFault(absl::string_view name);
-// Needs control over the network between processes.
+// Whether the fault needs control over the network between processes.
 bool IsNetworkFault(ChaosFaultKind kind);
 
 // Processes are numbered routers first, then prefill nodes, then decode nodes.
@@ -41,13 +42,13 @@ struct ChaosTopology {
 };
 
 struct ChaosFault {
-  static constexpr int kEverybody = -1;
+  static constexpr int kEveryProcess = -1;
 
   absl::Duration at, lasts;  // since the load began
   ChaosFaultKind kind = ChaosFaultKind::kKill;
   int victim = 0;
-  int other = kEverybody;  // network faults: at the far end of the link
-  bool one_way = false;    // partitions: only packets from the victim are lost
+  int other = kEveryProcess;  // network faults: at the far end of the link
+  bool one_way = false;       // partitions: only packets from the victim are lost
   int64_t amount = 0;
 
   absl::Duration end() const { return at + lasts; }
@@ -61,12 +62,12 @@ struct FaultPlanOptions {
   std::vector<std::string> roles = {"router", "prefill", "decode"};  // that victims are of
 };
 
-// One fault each `period`, all over before `length`. At any time a router and a decode node are
-// neither killed, paused nor short of memory, so that requests can be served.
+// One fault each `period`, all over before `length`. At any time at least one router and one decode
+// node are neither killed, paused nor short of memory, so that requests can be served.
 // REQUIRES: kinds not empty, a process of `roles` in the topology, period > 0.
 std::vector<ChaosFault> PlanFaults(const FaultPlanOptions& options);
 
-// "kill decode", "loss": what figures are kept for.
+// The group under which the report counts a fault: "kill decode", "loss".
 std::string GroupOf(const ChaosFault& fault, const ChaosTopology& topology);
 // "    4.0s for  1.2s  partition decode-1 -> router-0".
 std::string ToText(const ChaosFault& fault, const ChaosTopology& topology);

@@ -14,7 +14,7 @@
 namespace tandem::cli {
 namespace {
 
-// What a process short of memory may still take, beyond what it has mapped.
+// Bytes that a memory-limited process may still map, beyond what it has mapped.
 constexpr int64_t kSpareBytes = 64 << 10;
 
 // Bytes of address space that a process has mapped; 0 when it is gone.
@@ -42,8 +42,8 @@ void FaultRunner::Tick(absl::Duration since_begin) {
     active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
     End(ending);
   }
-  // One that begins late, as on a machine that stood still, puts off those after it as well: the
-  // plan's distances are what leaves somebody to serve.
+  // A fault that begins late (the machine stalled) delays all later faults as well: the plan's
+  // intervals guarantee that some processes can serve.
   while (next_ < faults_.size() && faults_[next_].at + late_ <= since_begin) {
     ChaosFault fault = faults_[next_++];
     late_ = since_begin - fault.at;
@@ -99,7 +99,7 @@ void FaultRunner::OnEnded(const ChaosCluster::Ended& ended, absl::Duration now) 
   for (const ChaosFault& fault : active_)
     if (fault.kind == ChaosFaultKind::kMemory && fault.victim == ended.process) return;
   const bool drained = draining_.erase(ended.process) > 0 && ended.how == "exit code 0";
-  if (starved_.count(ended.process) == 0 && !drained)
+  if (memory_limited_.count(ended.process) == 0 && !drained)
     crashes_.push_back(absl::StrFormat("%s ended with %s at %.1f s",
                                        topology_.NameOf(ended.process), ended.how,
                                        absl::ToDoubleSeconds(now)));
@@ -107,7 +107,7 @@ void FaultRunner::OnEnded(const ChaosCluster::Ended& ended, absl::Duration now) 
 }
 
 void FaultRunner::StartDown(int process) {
-  starved_.erase(process);
+  memory_limited_.erase(process);
   if (const absl::Status started = cluster_.StartAgain(process); !started.ok())
     crashes_.push_back(
         absl::StrCat(topology_.NameOf(process), " cannot be started: ", started.ToString()));
@@ -117,7 +117,7 @@ void FaultRunner::LimitMemory(int process, bool limited) {
   const pid_t pid = cluster_.pid(process);
   const int64_t mapped = pid == 0 ? 0 : MappedBytes(pid);
   if (mapped == 0) return;
-  if (limited) starved_.insert(process);
+  if (limited) memory_limited_.insert(process);
   const rlim_t bytes = limited ? static_cast<rlim_t>(mapped + kSpareBytes) : RLIM_INFINITY;
   const rlimit limit = {bytes, RLIM_INFINITY};
   prlimit(pid, RLIMIT_AS, &limit, nullptr);
@@ -140,7 +140,7 @@ void FaultRunner::ApplyNetwork() {
     const int victim = fault.victim + 1;
     for (int port = 0; port < ports; ++port) {
       if (port == victim) continue;
-      if (fault.other != ChaosFault::kEverybody && port != fault.other + 1) continue;
+      if (fault.other != ChaosFault::kEveryProcess && port != fault.other + 1) continue;
       worsen(victim, port, fault);
       if (!fault.one_way) worsen(port, victim, fault);
     }

@@ -1,5 +1,5 @@
-// Carries a plan of faults out on a cluster of real processes, and starts again what they ended.
-// Thread safety: by its owner.
+// Carries out a fault plan on a cluster of real processes, and restarts the processes that faults
+// ended. Thread safety: one thread at a time. Owner: the chaos command.
 #pragma once
 
 #include <memory>
@@ -21,16 +21,16 @@ class FaultRunner {
   FaultRunner(std::vector<ChaosFault> faults, const ChaosTopology& topology, ChaosCluster& cluster,
               Namespaces* namespaces);
 
-  // Begins and ends what is due `since_begin`. Call every 10 ms or so.
+  // Begins and ends the faults that are due at `since_begin`. Call it about every 10 ms.
   void Tick(absl::Duration since_begin);
-  // Ends all that still goes on, and starts what is down.
+  // Ends all active faults, and starts the processes that are down.
   void EndAll();
-  // Every fault has begun and ended.
+  // Whether every fault has begun and ended.
   bool over() const { return next_ == faults_.size() && active_.empty() && draining_.empty(); }
 
-  // Faults begun so far, with the times they really had.
+  // Faults begun so far, with their actual times.
   const std::vector<ChaosFault>& carried_out() const { return carried_out_; }
-  // Processes that ended though no fault explains it.
+  // Processes that ended without a fault that explains it.
   const std::vector<std::string>& crashes() const { return crashes_; }
 
  private:
@@ -38,7 +38,7 @@ class FaultRunner {
   void End(const ChaosFault& fault);
   void OnEnded(const ChaosCluster::Ended& ended, absl::Duration now);
   void StartDown(int process);
-  // Each link gets the worst of what the active faults do to it.
+  // Gives each network link the worst condition that an active fault sets for it.
   void ApplyNetwork();
   void LimitMemory(int process, bool limited);
 
@@ -49,8 +49,8 @@ class FaultRunner {
   size_t next_ = 0;
   absl::Duration late_;  // how far the plan has fallen behind
   std::vector<ChaosFault> active_, carried_out_;
-  std::set<int> draining_;  // told to end by a fault, and still there
-  std::set<int> starved_;   // processes that ran out of memory by a fault, and may die of it later
+  std::set<int> draining_;        // a fault sent SIGTERM, and the process has not ended yet
+  std::set<int> memory_limited_;  // a fault took their memory; they may die of it later
   std::vector<std::string> crashes_;
 };
 

@@ -24,8 +24,9 @@ namespace {
 
 constexpr char kDevice[] = "tandem0";
 constexpr int kMtu = 9000;
-// Packets that may wait for the switch, which on a busy machine gets its turn late: a packet lost
-// here would be lost by nobody's decision, and cost its connection a retransmission's 200 ms.
+// Packets that may wait for the switch, whose thread may be scheduled late on a busy machine. A
+// packet dropped here would be a loss that no fault decided, and cost its connection the 200 ms of
+// a retransmission.
 constexpr int kQueuedPackets = 10000;
 constexpr char kFiller[] = "/dev/shm/chaos.full";
 
@@ -96,10 +97,10 @@ struct Port {
   Descriptor device, network;
 };
 
-// A namespace that stays while its descriptor is open.
+// Creates a namespace that lives while its descriptor is open.
 absl::StatusOr<Port> NewPort(int port) {
   absl::StatusOr<Port> made = absl::UnknownError("not made");
-  // A thread's namespace is its own: this one stays where it is.
+  // In a new thread: a thread has its own namespace, so the calling thread stays in its own.
   Thread maker("namespace", [&] {
     made = [&]() -> absl::StatusOr<Port> {
       if (unshare(CLONE_NEWNET) != 0) return Denied("a network namespace");
@@ -116,7 +117,7 @@ absl::StatusOr<Port> NewPort(int port) {
 class NamespacesImpl final : public Namespaces {
  public:
   absl::Status Init(int count, int64_t shm_bytes, uint64_t seed) {
-    // Those of the others first: when they cannot be made, nothing of this process has changed.
+    // The others' namespaces first: when they cannot be created, this process has not changed.
     std::vector<Port> others;
     for (int port = 1; port <= count; ++port) {
       ASSIGN_OR_RETURN(Port made, NewPort(port));

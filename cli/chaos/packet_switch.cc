@@ -34,7 +34,7 @@ std::optional<absl::Time> LinkTable::Arrival(int from, int to, int64_t bytes, ab
       random_->Below(1000) < static_cast<uint64_t>(condition.lost_of_thousand))
     return std::nullopt;
   if (condition.bytes_per_second == 0) {
-    // What a link held while it was slow goes first.
+    // Packets that the link held while it was slow go first.
     return std::max(now, link.free_at);
   }
   const absl::Time begin = std::max(now, link.free_at);
@@ -47,7 +47,7 @@ std::optional<absl::Time> LinkTable::Arrival(int from, int to, int64_t bytes, ab
 namespace {
 
 constexpr int kPacketBytesMax = 65536;
-constexpr int kReadsInARow = 64;  // of one device, so that the others have their turn
+constexpr int kReadsInARow = 64;  // of one device, so that the others are read too
 constexpr int kDestination = 16;  // of an IPv4 header; 4 bytes
 constexpr int kHeaderBytes = 20;
 
@@ -124,7 +124,7 @@ class PacketSwitchImpl final : public PacketSwitch {
     }
   }
 
-  // -1 for what is no packet to one of the ports.
+  // The port; -1 for anything but a packet to one of the ports.
   int DestinationOf(ssize_t bytes) const {
     if (bytes < kHeaderBytes || (static_cast<uint8_t>(packet_[0]) >> 4) != 4) return -1;
     const int port = static_cast<uint8_t>(packet_[kDestination + 3]) - 1;

@@ -1,8 +1,7 @@
-// The network between processes that have network namespaces of their own: carries IPv4 packets
-// between their TUN devices, and cuts, slows or loses them as told, for each direction of each
-// pair. It needs no traffic control in the kernel, and what is lost follows from a seed.
-//
-// Thread safety: LinkTable none; PacketSwitch any thread.
+// The network between processes in network namespaces of their own. It carries IPv4 packets between
+// their TUN devices, and cuts, slows or loses packets for each direction of each pair (a link). It
+// needs no traffic control in the kernel, and a seed decides which packets are lost.
+// Thread safety: LinkTable none; PacketSwitch all methods from any thread. Owner: Namespaces.
 #pragma once
 
 #include <sys/types.h>
@@ -26,7 +25,7 @@ struct LinkCondition {
 // Decides for each packet whether and when it arrives.
 class LinkTable {
  public:
-  // A slow link holds back what it carries in this time; what comes beyond is dropped.
+  // A slow link queues at most what it carries in this time, and drops the rest.
   static constexpr absl::Duration kHeldMax = absl::Milliseconds(300);
 
   LinkTable(int ports, uint64_t seed);
@@ -49,8 +48,8 @@ class LinkTable {
 
 class PacketSwitch {
  public:
-  // `devices`: non-blocking descriptors, one packet a read or write; port i's packets are those
-  // sent to an address whose last byte is i + 1. Borrowed.
+  // Starts the switch's thread. `devices`: non-blocking descriptors, borrowed, one packet for each
+  // read or write. Port i receives the packets for the address whose last byte is i + 1.
   static std::unique_ptr<PacketSwitch> Start(std::vector<int> devices, uint64_t seed);
   virtual ~PacketSwitch() = default;
   virtual void Set(int from, int to, const LinkCondition& condition) = 0;

@@ -12,7 +12,7 @@ int32_t AnswerCollector::Resume() {
     for (SequenceAnswer& answer : answers_) answer = {};
     return 0;
   }
-  // Text without a token is the rest that an end lets go: it comes again.
+  // Text without a token is text that was held back until the end: the next call sends it again.
   answers_[0].text.resize(text_with_tokens_);
   return static_cast<int32_t>(answers_[0].tokens.size());
 }

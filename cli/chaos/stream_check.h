@@ -1,5 +1,5 @@
-// One request's answers as its client collects them over several calls, and what they are compared
-// with. Thread safety: values; none.
+// Collects one request's answers over the several calls of its client, and compares them with the
+// expected ones. Thread safety: none; the client's thread.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,9 @@ class AnswerCollector {
   // `answers`: the request's n. REQUIRES: the request asks for token ids.
   explicit AnswerCollector(int answers) : answers_(static_cast<size_t>(answers)) {}
 
-  // A call begins, the first or one more; returns its resume_from_token. A single answer goes on
-  // from the tokens that came; several, which do not stand at one token, begin again.
+  // A call begins, the first or a repeated one; returns its resume_from_token. A single answer
+  // continues after the tokens received so far. Several answers may be at different tokens, so they
+  // begin again.
   int32_t Resume();
   // kDataLoss when tokens are missing, repeated or follow an end.
   absl::Status OnPart(const v1::GenerateResponse& part);
@@ -36,11 +37,11 @@ class AnswerCollector {
 
  private:
   std::vector<SequenceAnswer> answers_;
-  size_t text_with_tokens_ = 0;  // of a single answer's text: what came with its tokens
+  size_t text_with_tokens_ = 0;  // bytes of a single answer's text that came with its tokens
 };
 
-// How `got` differs from `expected`, in words; "" when it does not. With `whole` false `got` may
-// end early.
+// How `got` differs from `expected`, as text; "" when it does not. With `whole` false `got` may end
+// early.
 std::string Difference(const std::vector<SequenceAnswer>& expected,
                        const std::vector<SequenceAnswer>& got, bool whole);
 

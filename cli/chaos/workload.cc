@@ -11,7 +11,7 @@
 namespace tandem::cli {
 namespace {
 
-constexpr int kByteTokens = 256;  // ids that every vocabulary here has
+constexpr int kByteTokens = 256;  // ids that every vocabulary in a chaos run has
 constexpr size_t kPrefixes = 6;
 
 std::vector<TokenId> HashStream(const v1::GenerateRequest& request, int32_t index, size_t count) {
@@ -60,7 +60,7 @@ class Drawing {
     for (int32_t& token : tokens) token = static_cast<int32_t>(random_->Below(kByteTokens));
     return tokens;
   }
-  // The hash engine's text is known: a string that it will contain, over several tokens.
+  // The hash engine's text is known in advance: takes a stop string from it, over several tokens.
   void AddStopString(v1::GenerateRequest& request) {
     if (!options_.hash_engine) {
       request.mutable_stop()->add_stop("e ");

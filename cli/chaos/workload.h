@@ -19,11 +19,12 @@ struct ChaosWorkloadOptions {
 };
 
 // Greedy and sampled, with stop strings, log-probabilities and several answers; half of the prompts
-// begin with one of a few shared prefixes. No ids and no salts: those are each asking's own.
+// begin with one of a few shared prefixes. They have no ids and no salts, because each client adds
+// its own.
 std::vector<v1::GenerateRequest> DrawWorkload(const ChaosWorkloadOptions& options);
 
-// How answers differ from what the hash engine must give, computed from the prompt alone; "" when
-// they do not.
+// How answers differ from those of the hash engine, which the prompt alone decides; "" when they do
+// not.
 std::string DifferenceFromHashEngine(const v1::GenerateRequest& request,
                                      const std::vector<SequenceAnswer>& got);
 

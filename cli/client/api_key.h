@@ -1,4 +1,5 @@
-// The key that a router may ask its clients for, as metadata of a gRPC call.
+// The API key that a router may require, as metadata of a gRPC call. Thread safety: a pure
+// function.
 #pragma once
 
 #include <grpcpp/client_context.h>
@@ -9,7 +10,7 @@
 
 namespace tandem::cli {
 
-// Nothing when `api_key` is empty.
+// Adds nothing when `api_key` is empty.
 inline void AddApiKey(grpc::ClientContext& context, const std::string& api_key) {
   if (!api_key.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", api_key));
 }

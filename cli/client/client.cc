@@ -76,7 +76,7 @@ class ClientImpl final : public Client {
     return response;
   }
 
-  // Says which router failed when the failure is not about the request.
+  // Adds the router's address to errors that are not about the request.
   absl::Status Explain(const grpc::Status& status) const {
     const absl::Status plain = rpc::FromGrpc(status);
     if (!absl::IsUnavailable(plain) && !absl::IsDeadlineExceeded(plain)) return plain;

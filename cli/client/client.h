@@ -1,5 +1,5 @@
-// A client of one router, for the commands. Synchronous.
-// Thread safety: any thread; one Generate at a time per ClientContext.
+// A synchronous client of one router, for the commands. Errors of all calls: the router's status,
+// or kUnavailable with the address. Thread safety: all methods from any thread. Owner: a command.
 #pragma once
 
 #include <functional>
@@ -24,13 +24,14 @@ class Client {
   // `router`: host:port. Connects lazily; kUnavailable by the first call names the address.
   // `api_key`: sent with every call; empty = none.
   static std::unique_ptr<Client> Create(const std::string& router, const std::string& api_key = "");
-  // The same, over TLS where `options` says whom to believe. Errors as rpc::ChannelCredentials.
+  // The same; uses TLS when `options` names trusted certificates. Errors: as
+  // rpc::ChannelCredentials.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& router,
                                                          const ClientOptions& options);
   virtual ~Client() = default;
 
-  // Streams an answer; `on_part` sees every message in order and ends the call by returning false
-  // (the answer is then cancelled and OK is returned).
+  // Streams an answer. `on_part` sees every message in order; when it returns false, the client
+  // cancels the answer and returns OK.
   virtual absl::Status Generate(
       const v1::GenerateRequest& request,
       const std::function<bool(const v1::GenerateResponse&)>& on_part) = 0;

@@ -1,4 +1,5 @@
-// How a command reaches a router: the flags that all commands share. Thread safety: none.
+// How a command reaches a router: the flags that all client commands share.
+// Thread safety: none; the main thread. Owner: the command.
 #pragma once
 
 #include <memory>
@@ -19,11 +20,11 @@ struct RouterAccess {
 inline void RegisterRouterAccess(config::Schema& schema, RouterAccess& access,
                                  const std::string& group = "") {
   schema.Add("router", &access.router, "Address of a router.", {.group = group});
-  schema.Add("api-key", &access.options.api_key, "Key for routers that ask for one.",
+  schema.Add("api-key", &access.options.api_key, "Key for routers that require one.",
              {.group = group, .secret = true});
   schema.Add("tls-ca", &access.options.tls.authorities,
-             "For routers that speak TLS: file of the certificates (PEM) that theirs must lead to, "
-             "or system for the machine's.",
+             "For routers with TLS: a file of trusted certificates (PEM), or system for the "
+             "machine's.",
              {.group = group});
 }
 

@@ -1,5 +1,7 @@
-// The commands of `tandem`. Each registers its flags in a schema (also read by help and completion)
-// and runs.
+// The commands of `tandem`. A command registers its flags in a schema, which help and completion
+// read too, and runs. Each New...Command is implemented in a source of its name: cli/commands/,
+// cli/chaos/chaos_command.cc and cli/bench_serve/bench_serve_command.cc.
+// Thread safety: none; the main thread. Owner: TandemMain.
 #pragma once
 
 #include <map>
@@ -33,10 +35,11 @@ std::unique_ptr<Command> NewEvalCommand();
 std::unique_ptr<Command> NewSimCommand();
 std::unique_ptr<Command> NewChaosCommand();
 
-// docs/CONFIG.md: the flags of all programs and commands.
+// The text of docs/CONFIG.md: the flags of all programs and commands.
 std::string ConfigMarkdown();
 
-// The whole main: finds the command, or answers help, version and completion.
+// The whole main: runs the command that `args` name, or prints help, version or completions.
+// Returns the exit code.
 int TandemMain(const std::vector<std::string>& args, const Environment& env);
 
 }  // namespace tandem::cli

@@ -1,4 +1,5 @@
-// What client commands share: reading flags, reporting errors, showing a summary.
+// What client commands share: they parse flags, report errors and print a summary with it.
+// Thread safety: free functions; the main thread.
 #pragma once
 
 #include <optional>
@@ -11,15 +12,15 @@
 
 namespace tandem::cli {
 
-// Parses `args`. An exit code when the command is over (help, version, an error, already reported),
-// else nullopt; `positionals` receives arguments that are no flags.
+// Parses `args`. Returns an exit code when the command is over (help, version, or an error that was
+// reported), else nullopt. `positionals` receives the arguments that are not flags.
 std::optional<int> ParseArguments(config::Schema& schema, const std::vector<std::string>& args,
                                   const Environment& env, std::vector<std::string>* positionals);
 
-// "tandem generate: message" on standard error; the exit code of a failed command.
+// Prints "tandem generate: message" to standard error; returns the exit code of a failed command.
 int ReportError(const config::Schema& schema, const absl::Status& status);
 
-// Everything on standard input.
+// Reads standard input to its end.
 std::string ReadStandardInput();
 
 // The paragraph that --summary prints: which nodes served the request, tokens, times, KV moved.

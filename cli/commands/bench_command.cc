@@ -1,3 +1,4 @@
+// `tandem bench`: implements NewBenchCommand (cli/command_line/commands.h).
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -20,7 +21,7 @@ namespace {
 using engine::BenchReport;
 using engine::BenchResult;
 
-// The roofline: FLOPs a second over FLOPs a byte, both logarithmic.
+// Draws the roofline: FLOPs per second over FLOPs per byte, both logarithmic.
 class RooflinePicture {
  public:
   explicit RooflinePicture(const BenchReport& report) : report_(report) {}

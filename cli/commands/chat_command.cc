@@ -1,3 +1,4 @@
+// `tandem chat`: implements NewChatCommand (cli/command_line/commands.h).
 #include <unistd.h>
 
 #include <cstdio>
@@ -21,21 +22,21 @@ constexpr char kChatHelp[] =
     "/help     this list\n"
     "/system   sets the system message and starts over: /system TEXT\n"
     "/clear    starts over\n"
-    "/retry    asks the last message again; its answer is forgotten\n"
-    "/undo     forgets the last message and its answer\n"
+    "/retry    sends the last message again and discards its answer\n"
+    "/undo     removes the last message and its answer\n"
     "/summary  how the last answer was served\n"
     "/quit     leaves\n";
 
 class ChatCommand final : public Command {
  public:
-  ChatCommand() : schema_("tandem chat", "Talks with the model, turn by turn.") {
+  ChatCommand() : schema_("tandem chat", "Chats with the model.") {
     RegisterRouterAccess(schema_, access_, "Request");
     schema_.Add("system", &system_, "System message.", {.group = "Request"});
     RegisterSamplingFlags(schema_, sampling_);
-    schema_.Add("markdown", &markdown_, "Show an answer's Markdown in a terminal's styles.",
+    schema_.Add("markdown", &markdown_, "Render an answer's Markdown on a terminal.",
                 {.group = "Output"});
     schema_.Add("rate", &rate_,
-                "Tokens, and tokens a second, after each answer; always on a terminal.",
+                "Print tokens and tokens per second after each answer; always on a terminal.",
                 {.group = "Output"});
   }
 
@@ -106,7 +107,7 @@ class ChatCommand final : public Command {
     return absl::OkStatus();
   }
 
-  // The last message of the user, which is then no longer said; empty when there is none.
+  // Removes the user's last message and returns it; empty when there is none.
   std::string ForgetLastTurn() {
     std::string asked;
     while (asked.empty() && chat_.messages_size() > 0) {
@@ -136,7 +137,7 @@ class ChatCommand final : public Command {
     });
     Print(styled.Flush() + "\n");
     if (absl::IsInvalidArgument(status)) {
-      // Such as a conversation longer than the context: the user may go on after /clear.
+      // For example a conversation longer than the context: the user can continue after /clear.
       std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
       chat_.mutable_messages()->RemoveLast();
       return absl::OkStatus();

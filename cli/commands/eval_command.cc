@@ -1,3 +1,4 @@
+// `tandem eval`: implements NewEvalCommand (cli/command_line/commands.h).
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -55,7 +56,7 @@ std::string FormatJson(const EvaluationReport& report) {
 class EvalCommand final : public Command {
  public:
   EvalCommand()
-      : schema_("tandem eval", "Measures what weight and KV types cost in accuracy on a text.") {
+      : schema_("tandem eval", "Measures on a text how much accuracy weight and KV types cost.") {
     schema_.Add("model", &model_, "A known model's name, a .gguf file or a checkpoint folder.");
     schema_.Add("text", &text_, "A file of UTF-8 text to measure on.");
     schema_.Add("weights", &options_.weights,
@@ -63,9 +64,9 @@ class EvalCommand final : public Command {
     schema_.Add("kv-type", &options_.kv_types, "Types of cached keys and values: bf16, int8, f32.");
     schema_.Add("positions", &options_.positions, "Positions to score at most.",
                 {.min = 1, .max = 10000000, .unit = "tokens"});
-    schema_.Add("window", &options_.window_tokens, "Tokens of text that are read together.",
+    schema_.Add("window", &options_.window_tokens, "Tokens of text in one window.",
                 {.min = 2, .max = 2048, .unit = "tokens"});
-    schema_.Add("greedy", &options_.greedy_prompts, "Beginnings of windows to continue greedily.",
+    schema_.Add("greedy", &options_.greedy_prompts, "Window beginnings to continue greedily.",
                 {.min = 0, .max = 10000});
     schema_.Add("greedy-tokens", &options_.greedy_tokens, "Length of each continuation.",
                 {.min = 0, .max = 1024, .unit = "tokens"});

@@ -1,3 +1,4 @@
+// `tandem generate`: implements NewGenerateCommand (cli/command_line/commands.h).
 #include <google/protobuf/util/json_util.h>
 
 #include <cstdio>
@@ -22,35 +23,38 @@ namespace {
 class GenerateCommand final : public Command {
  public:
   GenerateCommand()
-      : schema_("tandem generate", "Streams the answer to one prompt, or answers a file of them.") {
+      : schema_("tandem generate",
+                "Streams the answer to one prompt, or answers a file of requests.") {
     RegisterRouterAccess(schema_, access_, "Request");
-    schema_.Add("chat", &chat_, "A user's message, put through the model's chat template.",
+    schema_.Add("chat", &chat_, "A user message, formatted with the model's chat template.",
                 {.group = "Request"});
     schema_.Add("system", &system_, "System message before --chat.", {.group = "Request"});
     schema_.Add("tokens", &tokens_, "The prompt as token ids.", {.group = "Request"});
-    schema_.Add("request-id", &request_id_, "Name of the request; default: drawn by the router.",
+    schema_.Add("request-id", &request_id_, "Id of the request; default: the router draws one.",
                 {.group = "Request"});
-    schema_.Add("cache-salt", &cache_salt_, "Prefixes are shared only under equal salts.",
-                {.group = "Request"});
+    schema_.Add("cache-salt", &cache_salt_,
+                "Requests share cached prefixes only under equal salts.", {.group = "Request"});
     schema_.Add("logprobs", &logprobs_,
                 "Top log-probabilities of every token, with --json; -1 = none.",
                 {.min = -1, .max = 20, .group = "Request"});
     RegisterSamplingFlags(schema_, sampling_);
     RegisterSequenceFlags(schema_, sequences_);
     RegisterGuidedFlags(schema_, guided_);
-    schema_.Add("summary", &summary_, "Where and how the answer was served, on standard error.",
+    schema_.Add("summary", &summary_,
+                "Print where and how the answer was served to standard error.",
                 {.group = "Output"});
     schema_.Add("json", &json_, "One JSON object per streamed message instead of text.",
                 {.group = "Output"});
-    schema_.Add("batch", &batch_.input,
-                "A JSON Lines file of requests instead of one prompt: {\"custom_id\", \"body\"} as "
-                "OpenAI's batches, or {\"prompt\"} or {\"messages\"} with parameters.",
-                {.group = "Batch"});
+    schema_.Add(
+        "batch", &batch_.input,
+        "A JSON Lines file of requests instead of one prompt: {\"custom_id\", \"body\"} as in "
+        "OpenAI's batches, or {\"prompt\"} or {\"messages\"} with parameters.",
+        {.group = "Batch"});
     schema_.Add("output", &batch_.output,
-                "Where a batch's answers go, a line each, in the order they end. Requests that "
-                "have their answer there are skipped.",
+                "A batch's output file: one line for each answer, in the order in which they end. "
+                "Requests with an answer in it are skipped.",
                 {.group = "Batch"});
-    schema_.Add("concurrency", &batch_.concurrency, "Requests of a batch under way at a time.",
+    schema_.Add("concurrency", &batch_.concurrency, "Requests of a batch in flight at a time.",
                 {.min = 1, .max = 1024, .group = "Batch"});
     schema_.AllowPositionals("PROMPT (- reads standard input)", 1);
   }
@@ -166,7 +170,7 @@ class GenerateCommand final : public Command {
     return absl::OkStatus();
   }
 
-  // Answers that come side by side are printed one after the other, each once it is complete.
+  // Several answers arrive interleaved; each is printed when it is complete.
   void PrintWhenWhole(const v1::GenerateResponse& part) {
     texts_[part.delta().sequence_index()] += part.delta().text();
     if (!part.has_finished()) return;

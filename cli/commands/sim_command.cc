@@ -1,3 +1,4 @@
+// `tandem sim`: implements NewSimCommand (cli/command_line/commands.h).
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -12,6 +13,7 @@
 #include "common/runtime/random.h"
 #include "common/telemetry/log.h"
 #include "sim/swarm.h"
+#include "sim/timeline.h"
 
 namespace tandem::cli {
 namespace {
@@ -41,14 +43,15 @@ class SimCommand final : public Command {
  public:
   SimCommand() : schema_("tandem sim", "Runs the cluster's state machines in virtual time.") {
     schema_.Add("seed", &seed_,
-                "The schedule to run; with --swarm the first of them (0 draws one).");
-    schema_.Add("swarm", &swarm_, "How many schedules to run, seed after seed.", {.min = 0});
-    schema_.Add("minutes", &minutes_, "Runs swarms for this long, of fresh seeds.",
+                "Seed of the schedule to run; with --swarm, of the first one. 0 draws one.");
+    schema_.Add("swarm", &swarm_, "How many schedules to run, of consecutive seeds.", {.min = 0});
+    schema_.Add("minutes", &minutes_, "Runs swarms of new seeds for this long.",
                 {.min = 0, .unit = "minutes"});
-    schema_.Add("threads", &threads_, "Threads of a swarm; 0 = one a core.",
+    schema_.Add("threads", &threads_, "Threads of a swarm; 0 = one for each core.",
                 {.min = 0, .max = 1024});
-    schema_.Add("schedule", &schedule_, "A printed schedule to run instead of a seed's.");
-    schema_.Add("svg", &svg_, "Where a picture of the run is written, one lane a process.");
+    schema_.Add("schedule", &schedule_,
+                "A file with a printed schedule to run instead of a seed's.");
+    schema_.Add("svg", &svg_, "A file for a picture of the run, with one row for each process.");
     schema_.AllowPositionals("shrink", 1);
   }
 

@@ -1,3 +1,4 @@
+// `tandem status`: implements NewStatusCommand (cli/command_line/commands.h).
 #include <google/protobuf/util/json_util.h>
 
 #include <cstdio>
@@ -34,12 +35,12 @@ std::string FormatStatus(const v1::GetStatusResponse& status) {
         load.leases(), load.exports(), node.counters().generated_tokens(),
         node.counters().kv_bytes_sent() / 1e6, node.counters().kv_bytes_received() / 1e6);
   }
-  if (!status.links().empty()) absl::StrAppend(&text, "\nLINK\n");
-  for (const v1::LinkStatus& link : status.links()) {
+  if (!status.links().empty()) absl::StrAppend(&text, "\nKV TRANSFERS\n");
+  for (const v1::NodePairStatus& pair : status.links()) {
     absl::StrAppendFormat(&text,
                           "%s -> %s over %s: %d KV transfers, %.1f MB, the last in %.1f ms\n",
-                          link.from_node(), link.to_node(), link.transport(), link.kv_transfers(),
-                          link.kv_bytes() / 1e6, link.last_transfer_ms());
+                          pair.from_node(), pair.to_node(), pair.transport(), pair.kv_transfers(),
+                          pair.kv_bytes() / 1e6, pair.last_transfer_ms());
   }
   if (status.nodes().empty()) absl::StrAppend(&text, "(no node has joined)\n");
   return text;
@@ -47,7 +48,8 @@ std::string FormatStatus(const v1::GetStatusResponse& status) {
 
 class StatusCommand final : public Command {
  public:
-  StatusCommand() : schema_("tandem status", "Shows nodes, load, blocks, leases and links.") {
+  StatusCommand()
+      : schema_("tandem status", "Shows nodes, load, blocks, leases and KV transfers.") {
     RegisterRouterAccess(schema_, access_);
     schema_.Add("json", &json_, "The whole answer as JSON.");
   }

@@ -1,3 +1,4 @@
+// `tandem tokenize`: implements NewTokenizeCommand (cli/command_line/commands.h).
 #include <cstdio>
 
 #include "absl/strings/numbers.h"
@@ -18,7 +19,7 @@ class TokenizeCommand final : public Command {
  public:
   TokenizeCommand() : schema_("tandem tokenize", "Shows a text's token ids, or the text of ids.") {
     RegisterRouterAccess(schema_, access_);
-    schema_.Add("chat", &chat_, "Put the text through the chat template as a user's message.");
+    schema_.Add("chat", &chat_, "Format the text with the chat template, as a user message.");
     schema_.Add("decode", &decode_, "The argument is a comma-separated list of token ids.");
     schema_.AllowPositionals("TEXT (- reads standard input)", 1);
   }

@@ -1,3 +1,4 @@
+// `tandem trace`: implements NewTraceCommand (cli/command_line/commands.h).
 #include <cstdio>
 #include <fstream>
 
@@ -27,9 +28,11 @@ class TraceCommand final : public Command {
     std::vector<std::string> positionals;
     if (auto code = ParseArguments(schema_, args, env, &positionals)) return *code;
     if (positionals.empty()) {
-      ReportError(schema_, absl::InvalidArgumentError(
-                               "expected REQUEST_ID: an HTTP answer's id, or what `tandem generate "
-                               "--request-id` named"));
+      ReportError(
+          schema_,
+          absl::InvalidArgumentError(
+              "expected REQUEST_ID: the id of an HTTP answer, or the value of `tandem generate "
+              "--request-id`"));
       return config::kExitUsage;
     }
     const absl::Status status = Show(positionals[0]);

@@ -1,4 +1,4 @@
-// Line and point charts as SVG text, without scripts: what HTML reports embed.
+// Line and point charts as SVG text, without scripts: for HTML reports.
 // Thread safety: pure functions.
 #pragma once
 

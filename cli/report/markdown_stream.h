@@ -1,9 +1,9 @@
-// Shows a model's Markdown on a terminal while it comes, piece by piece.
+// Shows a model's Markdown on a terminal while it arrives, piece by piece.
 //   bold and headings in bold, `code` and fenced blocks in colour, their marks left out
-// What the text is shown as does not depend on how it was cut; styles never outlive their line (a
-// fenced block: its fence), so that a mark without its other half spoils little. Control characters
-// are left out: an answer cannot move the cursor or recolour the terminal.
-// Thread safety: none; by its owner.
+// The output does not depend on how the text was cut into pieces. A style ends with its line at the
+// latest (a fenced block: with its fence), so an unpaired mark affects one line. Control characters
+// are removed: an answer cannot move the cursor or recolour the terminal.
+// Thread safety: none; one thread at a time. Owner: a command.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
-// What became of each request of a load, and what that comes to.
-// Thread safety: values. Times are counted from the beginning of the measurement.
+// The outcome of each request of a load, and the statistics over all.
+// Thread safety: plain values and pure functions. Times are counted from the beginning of the
+// measurement.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,7 @@ double Percentile(absl::Span<const double> sorted, double percent);
 // Of no values: all zero.
 Distribution Describe(std::vector<double> values);
 
-// What a request must keep to count as good, in milliseconds; 0 = anything.
+// The objectives that a request must meet to count as good, in milliseconds; 0 = no limit.
 struct Objectives {
   double ttft_ms = 0;
   double itl_ms = 0;  // 99 % of the request's own gaps

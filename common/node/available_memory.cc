@@ -12,7 +12,7 @@
 namespace tandem::node {
 namespace {
 
-// Nothing where the file is missing or says "max".
+// The number in a file; nullopt when the file is missing or contains "max".
 std::optional<int64_t> ReadNumber(const std::string& path) {
   int64_t value = 0;
   if (absl::SimpleAtoi(ReadSmallFile(path), &value)) return value;
@@ -31,8 +31,8 @@ std::optional<int64_t> ReadField(const std::string& path, const std::string& key
   return std::nullopt;
 }
 
-// What a group leaves of its limit; nothing where it sets none. A limit that no machine has, which
-// is how the first version says "none", leaves more than there is.
+// How much of its limit a control group has left; nullopt without a limit. Version 1 writes "no
+// limit" as a number that is larger than any machine's memory, which needs no special case.
 std::optional<int64_t> LeftBy(const ControlGroup& group) {
   const bool first = group.first_version;
   const auto limit = ReadNumber(group.folder + (first ? "/memory.limit_in_bytes" : "/memory.max"));

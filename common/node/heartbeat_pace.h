@@ -1,6 +1,5 @@
-// When a node reports to its routers: as often as the one that asks most often wants it, from the
-// moment it asks.
-// Thread safety: none.
+// When a node sends load reports to its routers: at the shortest interval that any router asked
+// for, starting with the request. Thread safety: none; the owner guards it. Owner: NodeRuntime.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +12,15 @@ class HeartbeatPace {
  public:
   static constexpr absl::Duration kMin = absl::Milliseconds(50);
 
-  // `interval`: until a router asks.
+  // `interval`: used until a router asks for another.
   explicit HeartbeatPace(absl::Duration interval) : interval_(interval) {}
 
-  void Ask(absl::Duration interval, absl::Time now) {
+  // A router asks for reports at least every `interval`; below kMin it gets kMin.
+  void RequestInterval(absl::Duration interval, absl::Time now) {
     interval = std::max(interval, kMin);
     interval_ = asked_ ? std::min(interval_, interval) : interval;
     asked_ = true;
-    // The report that is planned already may be later than the router waits.
+    // The report that is already planned may come later than the router wants.
     next_ = std::min(next_, now + interval_);
   }
   // Whether a report is due; the next one is an interval later.

@@ -7,15 +7,16 @@
 #include "common/transfer/device_payloads.h"
 #include "common/transfer/nccl_transport.h"
 #include "common/transfer/staging_transport.h"
+#include "common/transfer/ucx_on_device.h"
 #include "common/transfer/ucx_transport.h"
 #include "kernels/api/pair_channel.h"
 
 namespace tandem::node {
 namespace {
 
-// What the choice leaves to be opened.
+// The choice, before the transport is opened.
 struct Plan {
-  std::shared_ptr<transfer::DevicePayloads> device;  // null: the host's path
+  std::shared_ptr<transfer::DevicePayloads> device;  // null: payloads in host memory
   bool ucx_reaches_device = false;
   std::string why;
 };
@@ -85,9 +86,9 @@ absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, cons
     path.transport = transfer::NewStagingTransport(std::move(path.transport), plan.device);
   }
   if (nccl) {
-    // Payloads that are being copied to, sent, received and copied from at a time.
+    // Slots of a channel: payloads that are copied in, sent, received or copied out at a time.
     constexpr int kSlots = 4;
-    ASSIGN_OR_RETURN(auto links,
+    ASSIGN_OR_RETURN(auto channels,
                      kernels::OpenNcclChannels(0, kSlots, kv_transfer.frame_bytes_max,
                                                path.on_device ? kernels::SlotMemory::kDevice
                                                               : kernels::SlotMemory::kHost));
@@ -95,7 +96,7 @@ absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, cons
     options.fleet_secret = kv_transfer.fleet_secret;
     options.device = plan.device;
     path.transport =
-        transfer::NewNcclTransport(options, std::move(path.transport), std::move(links));
+        transfer::NewNcclTransport(options, std::move(path.transport), std::move(channels));
   }
   engine.KeepHostSide(!path.on_device);
   return path;

@@ -1,6 +1,6 @@
-// How a node's KV payloads travel: through the host's arena, or from and to the engine's device
-// memory (docs/adr/0026-payloads-leave-from-device-slots.md), and by which transport. Thread
-// safety: a function.
+// How a node's KV payloads travel: from the host's arena or from the engine's device memory
+// (docs/adr/0026-payloads-leave-from-device-slots.md), and through which transport.
+// Thread safety: a function; the thread that starts the node.
 #pragma once
 
 #include <memory>
@@ -16,13 +16,13 @@ namespace tandem::node {
 
 struct KvTransportChoice {
   std::unique_ptr<transfer::KvTransport> transport;
-  bool on_device = false;
-  std::string why;  // for the log
+  bool on_device = false;  // payloads lie in device memory
+  std::string why;         // for the log
 };
 
-// Chooses by the configuration and by what this host's UCX can do, and tells `engine`. `host` names
-// the machine. REQUIRES: the engine's KV is allocated and holds nothing yet. Errors: what the
-// configuration insists on and is not there.
+// Chooses by the configuration and by what this host's UCX can do, and tells `engine`. `role` is
+// the node's role for the log; `host` names the machine. REQUIRES: the engine's KV is allocated and
+// holds nothing yet. Errors: the configuration requires a transport that is not available.
 absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, const std::string& role,
                                                   const std::string& host,
                                                   const transfer::KvTransferOptions& kv_transfer,

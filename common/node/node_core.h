@@ -1,8 +1,9 @@
-// The part of a node that decides: a state machine fed by routers' commands, the KV plane's events,
-// finished engine steps and time, answering with events for routers, commands for the KV plane and
-// the next engine step. Prefill and decode nodes are two implementations; NodeRuntime (threads,
-// gRPC, UCX) and the simulator drive both. No thread, clock, socket or random device inside. Thread
-// safety: none; the engine thread (or the simulator) makes every call.
+// The part of a node that decides: a state machine. Its inputs are routers' commands, the KV
+// plane's events, finished engine steps and the time; its outputs are events for routers, commands
+// for the KV plane and the next engine step. DecodeCore and PrefillCore implement it; NodeRuntime
+// (threads, gRPC, UCX) and the simulator drive it. It has no thread, clock, socket or random
+// device. Thread safety: none; the engine thread (or the simulator) makes every call. Owner:
+// NodeRuntime, or the simulator.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ namespace tandem::node {
 // One connection of one router; a router that reconnects gets a new key.
 using RouterKey = StrongId<struct RouterKeyTag, uint64_t>;
 
-// What a core wants done. Order within each vector matters; the vectors are independent.
+// What the core's driver shall do. Order within each vector matters; the vectors are independent.
 struct NodeActions {
   std::vector<std::pair<RouterKey, v1::NodeEvent>> events;
   std::vector<v1::NodeEvent> broadcast;  // to every router: blocks stored and removed, draining
@@ -65,11 +66,11 @@ class NodeCore {
   // Hashes of the full blocks held, parents first: for Registration.
   virtual std::vector<kv::BlockHash> CachedBlocks() const = 0;
 
-  // Refuse new legs from now on; running ones go on. Prefix blocks are offered to peers within
+  // Refuses new legs from now on; running legs go on. Offers prefix blocks to peers for
   // `time_left`.
   virtual void BeginDrain(absl::Time now, absl::Duration time_left) = 0;
-  // Gives up legs that may still run for long, so that their routers place them elsewhere, and
-  // sends their KV there when it is asked for within `time_left`; after BeginDrain.
+  // Fails legs that may still run for long, so that their routers place them on other nodes, and
+  // sends their KV there when a router asks for it within `time_left`. REQUIRES: BeginDrain.
   virtual void StartMigration(absl::Time now, absl::Duration time_left) = 0;
   // No leg, lease, export or quarantined block is left.
   virtual bool idle() const = 0;

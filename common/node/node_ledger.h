@@ -1,5 +1,6 @@
-// What both kinds of core keep beside their legs: actions not yet taken, counters, whether the node
-// drains. Thread safety: none; owned by a core.
+// What both kinds of core keep beside their legs: the actions that TakeActions will return, the
+// counters, the next lease and export ids, and whether the node drains.
+// Thread safety: none; one thread, the engine thread. Owner: a core.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,7 @@ absl::StatusOr<absl::Duration> ParseDeadline(double seconds);
 
 v1::NodeEvent FailedEvent(const v1::Leg& leg, const absl::Status& status, bool sender_side);
 
-// Adds a leg's next token in the shortest way that its router reads.
+// Appends a leg's next token to `tokens`, in the most compact form that its router can read.
 void AddToken(const v1::Leg& leg, v1::GeneratedToken token, v1::TokensGenerated& tokens);
 
 // The tokens of one engine step: one event for each router.
@@ -55,20 +56,21 @@ class NodeLedger {
  public:
   void Send(RouterKey router, v1::NodeEvent event);
   void Send(TokenBatch batch);
-  // What a step found out about a leg's prompt; before the leg's tokens.
+  // The prompt log-probabilities that a step computed for a leg. REQUIRES: sent before the leg's
+  // tokens.
   void SendScores(RouterKey router, const v1::Leg& leg, const StepOutcome& outcome);
-  // `trace_id`: as the leg's command said; of the log line that these three write, beside the
-  // request's id, so that it can be found with the router's.
+  // These write a log line with the request's id and `trace_id` (from the leg's command), so that
+  // it can be found together with the router's log lines. LegTaken only logs.
   void LegTaken(const v1::Leg& leg, absl::string_view trace_id);
   void Refuse(RouterKey router, const v1::Leg& leg, const absl::Status& status,
               absl::string_view trace_id = "");
   void FailLeg(RouterKey router, const v1::Leg& leg, const absl::Status& status, bool sender_side,
                absl::string_view trace_id = "");
-  // As FailLeg, for a request that no node could go on with.
+  // As FailLeg, for a request that no node can continue: the router ends it with this status.
   void FailRequest(RouterKey router, const v1::Leg& leg, const absl::Status& status,
                    absl::string_view trace_id = "");
   void Transfer(transfer::TransferCommand command);
-  // Names not used before on this node.
+  // Ids that this node has not used before.
   LeaseId NewLease() { return LeaseId(next_lease_++); }
   transfer::ExportId NewExport() { return transfer::ExportId(next_export_++); }
   // Tells all routers, once, that the node takes no new work.
@@ -78,10 +80,10 @@ class NodeLedger {
   // Counts a prompt whose KV is complete.
   void CountPrompt(const v1::TokensBySource& tokens);
   v1::NodeCounters& counters() { return counters_; }
-  // With what the scheduler counts.
+  // The counters, with those of the scheduler added.
   v1::NodeCounters CountersWith(const SequenceScheduler& scheduler) const;
 
-  // All actions since the last call, and what became of cached blocks.
+  // All actions since the last call, with events for blocks that were cached or evicted meanwhile.
   NodeActions Take(SequenceScheduler& scheduler);
 
  private:

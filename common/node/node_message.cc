@@ -9,10 +9,10 @@
 namespace tandem::node {
 namespace {
 
-// A field's tag and length take no more.
+// An upper bound for the bytes of a field's tag and length.
 constexpr size_t kFieldBytes = 8;
 
-// Takes what lies beyond the first whole hashes of `bytes_max` away from `hashes`.
+// Cuts `hashes` to the whole hashes in its first `bytes_max` bytes, and returns the rest.
 std::string TakeRest(std::string& hashes, size_t bytes_max) {
   const size_t kept = std::max<size_t>(bytes_max / kv::kBlockHashBytes, 1) * kv::kBlockHashBytes;
   if (hashes.size() <= kept) return "";
@@ -21,7 +21,7 @@ std::string TakeRest(std::string& hashes, size_t bytes_max) {
   return rest;
 }
 
-// Takes scored tokens beyond the first `bytes_max` away; nothing if there is but one.
+// Cuts `scored` to the tokens in its first `bytes_max` bytes, at least one, and returns the rest.
 v1::PromptScored TakeRest(v1::PromptScored& scored, size_t bytes_max) {
   size_t bytes = 0;
   int kept = 0;

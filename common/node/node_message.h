@@ -1,5 +1,4 @@
-// A node's messages to a router, cut to what a router reads at a time.
-// Thread safety: pure functions.
+// Splits a node's messages into pieces that a router accepts. Thread safety: pure functions.
 #pragma once
 
 #include <vector>
@@ -8,12 +7,12 @@
 
 namespace tandem::node {
 
-// Larger ones are made only of one event that cannot be cut. Routers take
-// rpc::kNodeMessageBytesMax.
+// The target size. A message is larger only when a single event that cannot be split is. Routers
+// accept messages up to rpc::kNodeMessageBytesMax.
 inline constexpr size_t kNodeMessageBytes = 1 << 20;
 
-// The same as `message`, in order. Block hashes that the registration has no room for follow it as
-// stored ones; lists of hashes and of scored tokens are cut.
+// The content of `message`, in order. Block hashes that do not fit into the registration follow it
+// as BlocksStored events; lists of hashes and of scored tokens are split.
 std::vector<v1::NodeMessage> CutNodeMessage(v1::NodeMessage message,
                                             size_t bytes_max = kNodeMessageBytes);
 

@@ -29,7 +29,7 @@
 namespace tandem::node {
 namespace {
 
-// Health and reflection are asked with a few words.
+// Requests to the health and reflection services are small.
 constexpr int kHealthCallBytesMax = 64 << 10;
 
 std::string HostName() {
@@ -37,7 +37,7 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
 }
 
-// What a checkpoint, or its stand-in, becomes on a node.
+// What a node builds from its checkpoint, or without one for the hash engine.
 struct LoadedModel {
   std::unique_ptr<engine::Engine> engine;
   // Shared by the core and the threads that parse commands.
@@ -161,7 +161,7 @@ class NodeProcessImpl final : public NodeProcess {
   absl::Status Init(const NodeConfig& config, const NodeKind& kind,
                     const std::map<std::string, std::string>& env,
                     std::unique_ptr<transfer::KvTransport> transport) {
-    // The port first: a taken one is then known before a model is loaded.
+    // The port first, so that a port in use is reported before a model is loaded.
     ASSIGN_OR_RETURN(server_, rpc::Server::Start(config.health, {}, kHealthCallBytesMax));
     NodeRuntimeOptions options;
     ASSIGN_OR_RETURN(options.transfer.kv_transfer.fleet_secret,
@@ -176,7 +176,7 @@ class NodeProcessImpl final : public NodeProcess {
     ASSIGN_OR_RETURN(const int64_t num_blocks, ChooseBlocks(config, *engine));
     RETURN_IF_ERROR(engine->AllocateKv(num_blocks));
     options.node_id = NodeId(id_);
-    // Rises from start to start, which tells a restarted node from a stream that lags behind.
+    // Increases from start to start, so that routers tell a restarted node from a late stream.
     options.incarnation = Incarnation(static_cast<uint64_t>(absl::ToUnixMicros(RealClock().Now())));
     options.host = config.host.empty() ? HostName() : config.host;
     options.version = std::string(kVersion);
@@ -185,7 +185,7 @@ class NodeProcessImpl final : public NodeProcess {
     options.progress_deadline = config.progress_deadline;
     options.transfer.kv_transfer.incarnation = options.incarnation;
     options.transfer.kv_transfer.format = engine->spec().format;
-    // Goes before the engine, whose device may hold its payloads.
+    // Destroyed before the engine, whose device may hold its payloads.
     std::unique_ptr<transfer::KvTransport> kv_transport = std::move(transport);
     std::string kv_transport_choice = "given";
     if (kv_transport == nullptr) {
@@ -256,7 +256,7 @@ int NodeMain(int argc, char** argv, const NodeKind& kind) {
         SetLogProcessName(config.id);
         ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(config.log_level));
         SetLogLevel(level);
-        // Before there are threads and memory, so that all of both come to lie there.
+        // Before threads and memory are created, so that all of them are placed there.
         if (!config.cpus.empty()) {
           ASSIGN_OR_RETURN(const ComputePlaces places,
                            PlaceComputeThreads(ReadProcessors(), config.cpus, config.threads));

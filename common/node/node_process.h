@@ -1,5 +1,6 @@
-// A node from its configuration: engine, KV cache, core, runtime and health server, wired and
-// running. Thread safety: by its owner (a main, or the one-process cluster).
+// A whole node, built from its configuration and running: engine, KV cache, core, runtime and
+// health server. Thread safety: none; one thread at a time. Owner: a main, or the one-process
+// cluster.
 #pragma once
 
 #include <functional>
@@ -38,8 +39,8 @@ class NodeProcess {
   // Refreshes the health service; call every second or so. An error ends the process: a router
   // refused this node for good.
   virtual absl::Status Watch() = 0;
-  // Stops taking work, waits for running work, at most the drain timeout. True when nothing was cut
-  // off.
+  // Takes no more work and waits for running work, at most the drain timeout. True when all of it
+  // ended in time.
   virtual bool Drain() = 0;
   virtual const std::string& id() const = 0;
 };

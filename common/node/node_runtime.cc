@@ -25,10 +25,10 @@
 namespace tandem::node {
 namespace {
 
-// How often deadlines are looked at when nothing else happens.
+// How often deadlines are checked when nothing else happens.
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
 
-// Of a drain's time, what running work has to end by itself; the rest is for handing over.
+// Fraction of the drain timeout in which running work may finish; the rest is for migration.
 constexpr double kShareToFinish = 0.5;
 
 struct DrainRequest {
@@ -50,13 +50,13 @@ class NodeRuntimeImpl final : public NodeRuntime {
         inbox_(options.inbox_max) {}
 
   ~NodeRuntimeImpl() override {
-    // Closing the inbox lets its writers go on without blocking; its reader uses links and transfer
-    // to the end.
+    // Closing the inbox lets its writers go on without blocking; its reader uses the router streams
+    // and transfer to the end.
     heartbeat_stop_.Close();
     heartbeat_thread_.Join();
     inbox_.Close();
     engine_thread_.Join();
-    links_.reset();
+    routers_.reset();
     transfer_.reset();
   }
 
@@ -66,7 +66,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
                          options_.transfer, std::move(transport), engine_->arena(),
                          [this](transfer::TransferEvent event) { inbox_.Push(std::move(event)); }));
     last_progress_ = absl::ToUnixMillis(RealClock().Now());
-    links_ =
+    routers_ =
         RouterStreams::Create(options_.routers, options_.transfer.kv_transfer.fleet_secret,
                               [this](RouterStreamEvent event) {
                                 if (const auto* message = std::get_if<RouterSpoke>(&event)) {
@@ -78,7 +78,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     PublishLoad();
     engine_thread_ = Thread("engine", [this] { RunEngine(); });
     heartbeat_thread_ = Thread("heartbeat", [this] { RunHeartbeat(); });
-    // A node that has started has its engine's thread where it belongs.
+    // Start returns only after the engine thread is on its processor.
     engine_placed_.WaitForNotification();
     return absl::OkStatus();
   }
@@ -102,11 +102,12 @@ class NodeRuntimeImpl final : public NodeRuntime {
     const absl::Time last = absl::FromUnixMillis(last_progress_);
     return RealClock().Now() - last < options_.progress_deadline;
   }
-  bool ready() const override { return !draining_ && links_->welcomed_count() > 0; }
-  absl::Status refused() const override { return links_->refused(); }
+  bool ready() const override { return !draining_ && routers_->welcomed_count() > 0; }
+  absl::Status refused() const override { return routers_->refused(); }
 
  private:
-  // Errors are the core's to report: it meets them again.
+  // Compiles constraints on a gRPC thread, so that the engine thread finds them in the cache.
+  // Errors are ignored here: the core meets them again and reports them.
   void CompileConstraints(const RouterSpoke& message) {
     if (options_.constraints == nullptr) return;
     for (const v1::NodeCommand& command : message.message.commands()) {
@@ -118,16 +119,15 @@ class NodeRuntimeImpl final : public NodeRuntime {
     }
   }
 
-  // Each router may be told more often than it asked for.
+  // Heartbeats go to all routers at the shortest interval that any of them asked for.
   void NoteInterval(const v1::RouterMessage& message) {
     const double asked_s = message.welcome().heartbeat_interval_s();
     if (!message.has_welcome() || !(asked_s > 0)) return;
     absl::MutexLock lock(&mutex_);
-    heartbeat_.Ask(absl::Seconds(asked_s), RealClock().Now());
+    heartbeat_.RequestInterval(absl::Seconds(asked_s), RealClock().Now());
   }
 
-  // ---- engine thread
-  // ----------------------------------------------------------------------------------
+  // ---- engine thread -------------------------------------------------------------------------
 
   void RunEngine() {
     if (options_.engine_processor.has_value()) engine::KeepThisThreadOn(*options_.engine_processor);
@@ -195,10 +195,10 @@ class NodeRuntimeImpl final : public NodeRuntime {
     registration.set_max_sequences(options_.max_sequences);
     registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
     *message.mutable_load() = core_->load();
-    // What the snapshot holds must not be told again as an event, nor events before it be lost.
+    // Sends earlier events first: none may be lost, and none may repeat what the snapshot holds.
     Dispatch();
     core_->OnRouterJoined(event.router, RealClock().Now());
-    links_->Send(event.router, std::move(message));
+    routers_->Send(event.router, std::move(message));
   }
   void Handle(RouterSpoke& event) {
     const absl::Time now = RealClock().Now();
@@ -225,7 +225,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     SubmitBacklog();
     absl::flat_hash_map<RouterKey, v1::NodeMessage> messages;
     for (v1::NodeEvent& event : actions.broadcast) {
-      for (const RouterKey router : links_->open()) {
+      for (const RouterKey router : routers_->open()) {
         *messages[router].add_events() = event;
       }
     }
@@ -236,12 +236,12 @@ class NodeRuntimeImpl final : public NodeRuntime {
     if (!messages.empty()) announced_held_ = HeldBy(load);
     for (auto& [router, message] : messages) {
       *message.mutable_load() = load;
-      links_->Send(router, std::move(message));
+      routers_->Send(router, std::move(message));
     }
   }
 
-  // What an abort frees, at once or when its lease has drained, answers with no event; routers
-  // would place around it until the next heartbeat.
+  // An abort frees room, at once or when its lease has drained, without an event. So this sends the
+  // load when room was freed; else routers would not use it until the next heartbeat.
   void AnnounceFreedRoom() {
     const v1::NodeLoad load = core_->load();
     const int64_t held = HeldBy(load);
@@ -249,12 +249,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
     announced_held_ = held;
     v1::NodeMessage message;
     *message.mutable_load() = load;
-    links_->Broadcast(message);
+    routers_->Broadcast(message);
   }
 
-  // Every command must reach the KV plane, or a lease would never drain: what a full queue refuses
-  // waits here, in order. Bounded by the commands of the leases and exports that the pool has
-  // blocks for.
+  // Every command must reach the KV plane, or a lease would never drain. Commands that a full queue
+  // refuses wait in the backlog, in order.
   void SubmitBacklog() {
     while (!transfer_backlog_.empty()) {
       if (!transfer_->Submit(transfer_backlog_.front()).ok()) return;
@@ -276,12 +275,12 @@ class NodeRuntimeImpl final : public NodeRuntime {
     counters_.set_kv_frames_rejected(transfer.frames_rejected);
     counters_.set_kv_connections_refused(transfer.connections_refused);
     counters_.set_kv_messages_dropped(transfer.messages_dropped);
-    // Not before routers were told: one that is idle would be gone first.
+    // Not before the core handled the drain request: an idle node would end before routers hear
+    // that it drains.
     if (drain_begun_) drained_ = core_->idle();
   }
 
-  // ---- heartbeat thread
-  // -------------------------------------------------------------------------------
+  // ---- heartbeat thread ----------------------------------------------------------------------
 
   std::optional<v1::NodeMessage> HeartbeatDue(absl::Time now) {
     absl::MutexLock lock(&mutex_);
@@ -295,9 +294,9 @@ class NodeRuntimeImpl final : public NodeRuntime {
   void RunHeartbeat() {
     while (!heartbeat_stop_.closed()) {
       const absl::Time now = RealClock().Now();
-      links_->Tick(now);
+      routers_->Tick(now);
       if (std::optional<v1::NodeMessage> message = HeartbeatDue(now); message.has_value())
-        links_->Broadcast(*message);
+        routers_->Broadcast(*message);
       heartbeat_stop_.Pop(absl::Milliseconds(50));
     }
   }
@@ -312,7 +311,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   BoundedQueue<InboxItem> inbox_;
   BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
   std::unique_ptr<transfer::TransferService> transfer_;
-  std::unique_ptr<RouterStreams> links_;
+  std::unique_ptr<RouterStreams> routers_;
 
   absl::Notification engine_placed_;
   std::atomic<bool> busy_{false};

@@ -1,9 +1,16 @@
-// The shell around a NodeCore: threads, gRPC, the KV plane and the engine.
-//   engine thread      owns the core and the engine: inbox → core → step → actions
-//   transfer thread    TransferService
-//   heartbeat thread   reconnects to routers, sends load, watches progress; never waits for the
-//   engine gRPC threads       parse, hand over
-// Thread safety: public methods from any thread; Start and the destructor by the owner.
+// The shell around a NodeCore: it connects the core, which only decides, with threads, gRPC, the KV
+// plane and the engine.
+//
+//   thread      owns, does
+//   engine      the core and the engine: takes events from the inbox, gives them to the core, runs
+//               engine steps, sends the core's actions
+//   transfer    the KV plane (TransferService)
+//   heartbeat   connects to routers, sends load reports; never waits for the engine thread
+//   gRPC        parse routers' messages, compile constraints, push into the inbox
+//
+// Invariant: every transfer command of the core reaches the KV plane, in order.
+// Thread safety: any thread calls public methods; the owner alone calls Start and the destructor.
+// Owner: NodeProcess.
 #pragma once
 
 #include <memory>
@@ -29,14 +36,14 @@ struct NodeRuntimeOptions {
   std::vector<std::string> routers;  // host:port of each router's fleet service
   int32_t max_sequences = 0;         // as registered
   absl::Duration heartbeat_interval = absl::Seconds(1);
-  // With work at hand and no engine step finished for this long the node is not live.
+  // When there is work and no engine step has finished for this long, the node is not live.
   absl::Duration progress_deadline = absl::Seconds(120);
   int64_t inbox_max = 65536;
   transfer::TransferServiceOptions transfer;
   // The core's too: constraints are compiled on the threads that receive commands, so that the
   // engine thread finds them compiled. May be null.
   std::shared_ptr<guided::ConstraintCache> constraints;
-  // Where the engine thread, the first of its compute threads, stays; nothing: anywhere.
+  // The processor that the engine thread, the first of the compute threads, stays on; none: any.
   std::optional<int32_t> engine_processor;
 };
 
@@ -51,7 +58,7 @@ class NodeRuntime {
 
   // Refuses new legs and waits until the node is idle, at most `timeout`. True when idle.
   virtual bool Drain(absl::Duration timeout) = 0;
-  // Progress: an engine step finished recently, or there is nothing to do.
+  // Whether an engine step finished recently, or there is nothing to compute.
   virtual bool live() const = 0;
   // At least one router accepted this node and it is not draining.
   virtual bool ready() const = 0;

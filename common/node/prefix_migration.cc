@@ -9,12 +9,12 @@
 
 namespace tandem::node {
 
-// ---- giving
+// ---- sending end
 
 void PrefixMigration::Offer(absl::Time now, absl::Time until) {
   if (!offered_.empty() || routers_.empty()) return;
   kv::BlockPool& pool = scheduler_.pool();
-  // Pinned blocks are not evicted: each sequence here can still have one more.
+  // Pinned blocks cannot be evicted: leaves one free block for each sequence to grow into.
   const int64_t count =
       std::min<int64_t>(kBlocksMax, pool.counts().available() - scheduler_.size());
   std::vector<kv::BlockHash> hashes;
@@ -32,7 +32,7 @@ void PrefixMigration::Offer(absl::Time now, absl::Time until) {
 }
 
 void PrefixMigration::EndOffer() {
-  // Leaves first, as everywhere.
+  // Leaves first: a prefix stays in the cache longer than what follows it.
   for (auto it = offered_.rbegin(); it != offered_.rend(); ++it)
     scheduler_.pool().Unref(it->second);
   offered_.clear();
@@ -76,7 +76,7 @@ void PrefixMigration::OnSendBlocks(RouterKey router, const v1::SendBlocks& comma
                                        .ordinal_count = count,
                                        .first_layer = 0,
                                        .layer_count = scheduler_.spec().layout.num_layers});
-  // Blocks without a sequence: no token follows them.
+  // These blocks belong to no sequence, so there is no first token.
   ledger_.Transfer(transfer::FinishExport{.export_id = *export_, .first_token = {}, .tokens = {}});
 }
 
@@ -92,19 +92,19 @@ void PrefixMigration::OnTick(absl::Time now) {
 void PrefixMigration::Handle(const transfer::ExportDone& event) {
   if (export_ != event.export_id) return;
   ledger_.counters().set_kv_bytes_sent(ledger_.counters().kv_bytes_sent() + event.bytes_sent);
-  Log(LogLevel::kInfo, "prefix blocks were handed over", {{"bytes", event.bytes_sent}});
+  Log(LogLevel::kInfo, "prefix blocks were migrated", {{"bytes", event.bytes_sent}});
   EndOffer();
 }
 
 void PrefixMigration::Handle(const transfer::ExportFailed& event) {
   if (export_ != event.export_id) return;
-  Log(LogLevel::kWarning, "prefix blocks were not handed over", {{"why", event.status.ToString()}});
+  Log(LogLevel::kWarning, "prefix blocks were not migrated", {{"why", event.status.ToString()}});
   EndOffer();
 }
 
-// ---- taking
+// ---- receiving end
 
-// As many as fit into half of the free blocks, the most recently used first.
+// Takes as many blocks as fit into half of the free ones, the most recently used first.
 std::vector<kv::BlockHash> PrefixMigration::Wanted(const v1::AdoptBlocks& command) const {
   const kv::BlockPool& pool = scheduler_.pool();
   std::vector<kv::BlockHash> wanted;
@@ -157,7 +157,7 @@ void PrefixMigration::Handle(const transfer::LeaseInstalled& event) {
   if (it == adoptions_.end() || it->second.closing) return;
   kv::BlockPool& pool = scheduler_.pool();
   std::vector<Block>& blocks = it->second.blocks;
-  // One that was computed here meanwhile has the hash already: then this one is freed.
+  // When this node has computed an equal block meanwhile, the received one is freed.
   if (!TANDEM_MUTATED(kAdoptedUnseen))
     for (const auto& [hash, block] : blocks) pool.Seal(block, hash);
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) pool.Unref(block->second);

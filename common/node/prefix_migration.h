@@ -1,13 +1,13 @@
-// Prefix blocks on their way from a node that drains to a peer of the same role: both ends
-// (docs/adr/0021-a-draining-node-is-a-sender.md). Blocks are known by their hashes alone; the
-// KV transfer is the one of every lease and export.
+// Moves prefix-cache blocks from a node that drains to a peer of the same role, so that the cache
+// survives the node. This class is both ends (docs/adr/0021-a-draining-node-is-a-sender.md). Blocks
+// are identified by their hashes alone; an ordinary KV transfer (lease and export) moves them.
 //
-//   gives:  Offer ─▶ offered ─SendBlocks─▶ sending ─ExportDone, ExportFailed─▶ gone
-//                       └─ none wanted, router lost, time over ─▶ gone
-//   takes:  AdoptBlocks ─▶ leased ─LeaseInstalled─▶ prefix cache
-//                             └─LeaseFailed─▶ quarantined ─LeaseDrained─▶ free
+//   sending end     Offer ─▶ offered ─SendBlocks─▶ sending ─ExportDone, ExportFailed─▶ gone
+//                               └─ none wanted, router lost, time over ─▶ gone
+//   receiving end   AdoptBlocks ─▶ leased ─LeaseInstalled─▶ prefix cache
+//                                     └─LeaseFailed─▶ quarantined ─LeaseDrained─▶ free
 //
-// Thread safety: none; owned by a core.
+// Thread safety: none; one thread, the engine thread. Owner: a core.
 // Invariants: offered blocks are pinned until the offer is gone and no send is in flight; an
 // adopted block is found by its hash only after all of it arrived and was verified; nothing is
 // evicted for an adopted block.
@@ -36,14 +36,14 @@ class PrefixMigration {
       : scheduler_(scheduler), ledger_(ledger) {}
 
   void OnRouterJoined(RouterKey router) { routers_.insert(router); }
-  // Pins the most recently used blocks, and offers them until `until` to the router that has been
-  // here longest. At most once.
+  // Pins the most recently used blocks and offers them, until `until`, to the router that has been
+  // connected longest. Called at most once.
   void Offer(absl::Time now, absl::Time until);
   void OnSendBlocks(RouterKey router, const v1::SendBlocks& command);
   void OnAdoptBlocks(RouterKey router, const v1::AdoptBlocks& command, absl::Time now);
   void OnRouterLost(RouterKey router);
   void OnTick(absl::Time now);
-  // Of other leases and exports: no effect.
+  // Events of other leases and exports have no effect.
   void Handle(const transfer::LeaseInstalled& event);
   void Handle(const transfer::LeaseFailed& event);
   void Handle(const transfer::LeaseDrained& event);

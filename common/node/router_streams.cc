@@ -38,8 +38,8 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
     uint64_t connection = 0;
     {
       absl::MutexLock lock(&mutex_);
-      const auto found = links_.find(router);
-      if (found == links_.end()) return;
+      const auto found = streams_.find(router);
+      if (found == streams_.end()) return;
       if (message.has_registration()) found->second.registered = true;
       client = found->second.client;
       connection = found->second.connection;
@@ -55,8 +55,8 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
   std::vector<RouterKey> open() const override {
     absl::MutexLock lock(&mutex_);
     std::vector<RouterKey> routers;
-    for (const auto& [router, link] : links_) {
-      if (link.registered) routers.push_back(router);
+    for (const auto& [router, stream] : streams_) {
+      if (stream.registered) routers.push_back(router);
     }
     return routers;
   }
@@ -64,7 +64,7 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
   int welcomed_count() const override {
     absl::MutexLock lock(&mutex_);
     int count = 0;
-    for (const auto& [router, link] : links_) count += link.welcomed ? 1 : 0;
+    for (const auto& [router, stream] : streams_) count += stream.welcomed ? 1 : 0;
     return count;
   }
 
@@ -78,7 +78,7 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
     {
       absl::MutexLock lock(&mutex_);
       router = RouterKey(next_key_++);
-      links_[router] = Link{&client, connection};
+      streams_[router] = Stream{&client, connection};
     }
     sink_(RouterConnected{router});
   }
@@ -88,10 +88,10 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
     RouterKey router;
     {
       absl::MutexLock lock(&mutex_);
-      Link* link = Find(client, connection, &router);
-      if (link == nullptr) return;
+      Stream* stream = Find(client, connection, &router);
+      if (stream == nullptr) return;
       if (message.has_welcome()) {
-        link->welcomed = true;
+        stream->welcomed = true;
         refused_ = absl::OkStatus();
         Log(LogLevel::kInfo, "joined router",
             {{"router_id", message.welcome().router_id()}, {"address", client.router_address()}});
@@ -105,10 +105,10 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
     RouterKey router;
     {
       absl::MutexLock lock(&mutex_);
-      const Link* link = Find(client, connection, &router);
-      if (link == nullptr) return;
-      const bool was_welcomed = link->welcomed;
-      links_.erase(router);
+      const Stream* stream = Find(client, connection, &router);
+      if (stream == nullptr) return;
+      const bool was_welcomed = stream->welcomed;
+      streams_.erase(router);
       const bool for_good = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||
                             absl::IsUnauthenticated(status);
       if (for_good && refused_ != status) {
@@ -124,19 +124,19 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
   }
 
  private:
-  struct Link {
+  struct Stream {
     rpc::FleetClient* client = nullptr;
     uint64_t connection = 0;
     bool registered = false;
     bool welcomed = false;
   };
 
-  Link* Find(const rpc::FleetClient& client, uint64_t connection, RouterKey* router)
+  Stream* Find(const rpc::FleetClient& client, uint64_t connection, RouterKey* router)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (auto& [key, link] : links_) {
-      if (link.client == &client && link.connection == connection) {
+    for (auto& [key, stream] : streams_) {
+      if (stream.client == &client && stream.connection == connection) {
         *router = key;
-        return &link;
+        return &stream;
       }
     }
     return nullptr;
@@ -145,7 +145,7 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
   const std::function<void(RouterStreamEvent)> sink_;
   mutable absl::Mutex mutex_;
   // Bound: one for each address of --routers.
-  absl::btree_map<RouterKey, Link> links_ ABSL_GUARDED_BY(mutex_);
+  absl::btree_map<RouterKey, Stream> streams_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_key_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;  // this node ends its streams itself

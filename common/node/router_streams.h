@@ -1,5 +1,6 @@
-// A node's connections to all its routers: one FleetClient each, events of all in one place.
-// Thread safety: all methods from any thread; the sink is called from gRPC threads and from Tick.
+// A node's streams to all of its routers: one FleetClient for each router, and one sink for the
+// events of all. Thread safety: all methods from any thread; gRPC threads and Tick call the sink.
+// Owner: NodeRuntime.
 #pragma once
 
 #include <functional>
@@ -32,16 +33,17 @@ using RouterStreamEvent = std::variant<RouterConnected, RouterSpoke, RouterGone>
 
 class RouterStreams {
  public:
-  // Nothing happens before the first Tick. `secret`: the fleet's, by which routers know a node.
+  // Connects at the first Tick. `secret`: the fleet's, by which a node proves to routers that it
+  // belongs to the fleet.
   static std::unique_ptr<RouterStreams> Create(const std::vector<std::string>& addresses,
                                                const std::string& secret,
                                                std::function<void(RouterStreamEvent)> sink);
   // Ends all streams; the sink is not called afterwards.
   virtual ~RouterStreams() = default;
 
-  // Connects what is not connected. Call every 50 ms or so.
+  // Opens the streams that are not open, with a backoff. Call it about every 50 ms.
   virtual void Tick(absl::Time now) = 0;
-  // Dropped when the connection is gone. The first message must be the registration.
+  // Drops the message when the stream is gone. The first message must be the registration.
   virtual void Send(RouterKey router, v1::NodeMessage message) = 0;
   // To every router that was sent a registration.
   virtual void Broadcast(const v1::NodeMessage& message) = 0;
@@ -49,8 +51,8 @@ class RouterStreams {
   virtual std::vector<RouterKey> open() const = 0;
   // Routers that answered with Welcome and are still connected.
   virtual int welcomed_count() const = 0;
-  // kFailedPrecondition, kInvalidArgument or kUnauthenticated by which a router refused the last
-  // registration; OK otherwise.
+  // The status by which a router refused the last registration for good (kFailedPrecondition,
+  // kInvalidArgument or kUnauthenticated); OK otherwise.
   virtual absl::Status refused() const = 0;
 };
 

@@ -9,7 +9,7 @@
 namespace tandem::node {
 namespace {
 
-// Where the answer stands in its constraint after the delivered tokens.
+// The constraint's state after the delivered tokens.
 absl::Status FollowConstraint(const v1::SequenceSpec& wire, guided::ConstraintCache* constraints,
                               SequenceInput& input) {
   const request::GuidedParams params = rpc::FromWire(wire.guided());

@@ -1,5 +1,6 @@
-// One sequence on one node: what decides its tokens, and where its KV lies.
-// Thread safety: values; the scheduler owns and changes them.
+// One sequence on one node: the input that decides its tokens, its tokens so far, and the blocks
+// that hold its KV. Thread safety: plain values. Owner: the SequenceScheduler, which alone changes
+// them.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ namespace tandem::node {
 // A sequence on this node. Ids rise with arrival: a lower id came first.
 using SequenceId = StrongId<struct SequenceIdTag, uint64_t>;
 
-// What a router asks for.
+// What a router's command says of a sequence.
 struct SequenceInput {
   std::vector<TokenId> prompt;   // prompt, then tokens already delivered to the client
   int32_t delivered_tokens = 0;  // how many of `prompt`'s tail are generated tokens
@@ -30,16 +31,16 @@ struct SequenceInput {
   request::StopParams stop;
   std::vector<TokenId> eos_token_ids;
   std::string cache_salt;
-  std::string numerics_id;  // that blocks are found under; empty = the engine's
+  std::string numerics_id;  // part of the blocks' hashes; empty = the engine's own
   int32_t sequence_index = 0;
   int32_t priority = 0;                    // lower is computed earlier
-  std::optional<guided::Matcher> matcher;  // where the answer stands in its constraint, if any
-  std::optional<int32_t> prompt_logprobs;  // top ones of each prompt token, if they are asked for
+  std::optional<guided::Matcher> matcher;  // the constraint's state after the answer so far, if any
+  std::optional<int32_t> prompt_logprobs;  // how many top ones to report of each prompt token
 };
 
-// kInvalidArgument naming the field, its value and what the model `spec` allows. A constraint on
-// the answer is compiled by `constraints` (which may be null: then such a sequence is refused) and
-// has read the delivered tokens.
+// Errors: kInvalidArgument names the field, its value and what the model `spec` allows. Compiles a
+// constraint on the answer with `constraints` and advances it over the delivered tokens; null:
+// sequences with a constraint are refused.
 absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_t sequence_index,
                                             const engine::EngineSpec& spec,
                                             guided::ConstraintCache* constraints);
@@ -56,7 +57,7 @@ v1::GeneratedToken ToWire(const engine::SampledToken& sampled, int32_t index);
 // Where a sequence stands. Its blocks are held from Admit to Release, except while it waits after
 // a preemption.
 enum class SequencePhase {
-  kHeld,     // blocks reserved, nothing to compute (yet): its KV is on the way
+  kHeld,     // blocks reserved, nothing to compute yet: its KV is on the way
   kWaiting,  // to be computed once a slot is free
   kRunning,  // in the batch
   kParked,   // nothing more to compute; blocks pinned for sending
@@ -73,14 +74,14 @@ struct Sequence {
   std::vector<BlockId> blocks;        // by ordinal
   int64_t num_computed = 0;           // tokens whose KV lies in `blocks`
   int64_t num_sealed = 0;             // leading blocks that were offered to the prefix cache
-  // Prompt tokens scored: of tokens 1 to num_scored. Rows before it need not be computed again.
+  // Prompt tokens 1 to num_scored have log-probabilities; their rows need not be computed again.
   int64_t num_scored = 0;
-  std::vector<engine::SampledToken> step_scores;  // by the running step
+  std::vector<engine::SampledToken> step_scores;  // filled by the running step
   SequencePhase phase = SequencePhase::kHeld;
   bool in_step = false;   // a slice of the running step
-  bool released = false;  // goes away once the running step is done
+  bool released = false;  // erased when the running step is done
 
-  // Who comes first: the lower priority, then the earlier.
+  // Sequences are served in this order: lower priority value first, then earlier arrival.
   std::pair<int32_t, SequenceId> order() const { return {input.priority, id}; }
   // Prompt tokens still to be scored.
   int64_t unscored() const {

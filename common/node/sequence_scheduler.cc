@@ -58,7 +58,7 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
         absl::StrCat("slots: ", size(), " sequences are here, expected at most ",
                      options_.max_sequences + options_.max_waiting));
   }
-  if (starved_) {
+  if (short_of_blocks_) {
     return absl::ResourceExhaustedError("KV pool: running sequences wait for blocks");
   }
   auto sequence = std::make_unique<Sequence>();
@@ -82,14 +82,14 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   return id;
 }
 
-// Fills an empty block table with `count` blocks, from the prefix cache as far as it goes; all or
-// nothing. At least the last token is left to compute.
+// Fills an empty block table with `count` blocks: first from the prefix cache, then free ones. All
+// or nothing. At least the last token is left to compute.
 bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
   TANDEM_CHECK(sequence.blocks.empty() && sequence.num_computed == 0);
   ExtendHashes(sequence);
   const int64_t block_tokens = options_.spec.layout.block_tokens;
   int64_t matchable = (static_cast<int64_t>(sequence.tokens.size()) - 1) / block_tokens;
-  // A cached block has KV, no logits: rows that are to be scored are computed.
+  // A cached block has KV and no logits: rows whose tokens are scored must be computed.
   if (sequence.unscored() > 0) matchable = std::min(matchable, sequence.num_scored / block_tokens);
   const auto hashes = absl::MakeConstSpan(sequence.hashes).subspan(0, matchable);
   std::vector<BlockId> blocks = pool_.Match(hashes);
@@ -106,7 +106,7 @@ bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
   return true;
 }
 
-// Leaves first, so that a prefix outlives what follows it in the cache.
+// Leaves first, so that a prefix stays in the cache longer than what follows it.
 void SequenceScheduler::ReturnBlocks(Sequence& sequence) {
   for (auto it = sequence.blocks.rbegin(); it != sequence.blocks.rend(); ++it) pool_.Unref(*it);
   sequence.blocks.clear();
@@ -216,7 +216,7 @@ void SequenceScheduler::EndQuarantine(absl::Span<const BlockId> blocks) {
 absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   TANDEM_CHECK(planned_.empty(), "PlanStep before FinishStep of the step before");
   slices_.clear();
-  starved_ = false;
+  short_of_blocks_ = false;
   FillRunning();
   if (PlanSuspect()) return slices_;
   int64_t rows = options_.max_batch_tokens;
@@ -238,7 +238,7 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
 }
 
 // Moves waiting sequences into free slots in order; a preempted one needs its blocks
-// first, and holds up those behind it until it has them.
+// first, and delays those behind it until it has them.
 void SequenceScheduler::FillRunning() {
   while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_sequences) {
     Sequence& sequence = *waiting_.begin()->second;
@@ -248,7 +248,7 @@ void SequenceScheduler::FillRunning() {
       while (!AcquireBlocks(sequence, needed)) {
         // With sequences running there will be blocks when one of them ends.
         if (running_.empty() && PreemptLast(sequence.order())) continue;
-        starved_ = true;
+        short_of_blocks_ = true;
         return;
       }
     }
@@ -256,10 +256,10 @@ void SequenceScheduler::FillRunning() {
     sequence.phase = SequencePhase::kRunning;
     running_.emplace(sequence.order(), &sequence);
   }
-  for (const auto& [id, sequence] : waiting_) starved_ |= sequence->blocks.empty();
+  for (const auto& [id, sequence] : waiting_) short_of_blocks_ |= sequence->blocks.empty();
 }
 
-// Makes room for the KV of all tokens; false when the sequence must stand still for this step.
+// Makes room for the KV of all tokens; false when the sequence must skip this step.
 bool SequenceScheduler::Grow(Sequence& sequence) {
   const int64_t needed =
       options_.spec.layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
@@ -269,8 +269,8 @@ bool SequenceScheduler::Grow(Sequence& sequence) {
       sequence.blocks.push_back(block->front());
       continue;
     }
-    starved_ = true;
-    // Blocks that nobody computing holds (leases, quarantine) come back by their deadlines.
+    short_of_blocks_ = true;
+    // Blocks that no running sequence holds (leases, quarantine) come back by their deadlines.
     if (!PreemptLast(sequence.order())) return false;
   }
   return true;
@@ -311,10 +311,10 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows) {
                      .prompt_tokens = sequence.prompt_tokens - sequence.input.delivered_tokens,
                      .sequence_index = sequence.input.sequence_index,
                      .sampling = &sequence.input.sampling,
-                     // Checked when the token before was read.
+                     // Checked when the constraint read the previous token.
                      .allowed = guided ? *input.matcher->Allowed() : absl::Span<const uint32_t>(),
                      .stop = &input.stop,
-                     // A constraint's mask says itself when the answer may end.
+                     // A constraint's mask decides when the answer may end.
                      .eos_token_ids = guided ? absl::Span<const TokenId>() : input.eos_token_ids,
                      .prompt_logprobs = sequence.input.prompt_logprobs.value_or(0),
                      .prompt_scores = sequence.unscored() > 0 ? &sequence.step_scores : nullptr});
@@ -363,14 +363,15 @@ void SequenceScheduler::TakeToken(Sequence& sequence, const engine::SampledToken
   outcome.token = token;
 }
 
-// Later blocks may have been computed from it. Those before it are as they should be.
+// Removes the damaged block and all later ones, which may have been computed from it, from the
+// prefix cache. Blocks before it are intact.
 void SequenceScheduler::ForgetFrom(const Sequence& sequence, BlockId damaged) {
   if (TANDEM_MUTATED(kForgetSkipped)) return;
   auto block = std::find(sequence.blocks.begin(), sequence.blocks.end(), damaged);
   for (; block != sequence.blocks.end(); ++block) pool_.Forget(*block);
 }
 
-// Rows computed again after a preemption are scored again, and reported once.
+// Rows that are computed again after a preemption are scored again, but reported once.
 void SequenceScheduler::TakeScores(Sequence& sequence, int64_t first_row, StepOutcome& outcome) {
   std::vector<engine::SampledToken>& scores = sequence.step_scores;
   if (scores.empty()) return;

@@ -1,20 +1,21 @@
-// Which rows the next engine step computes, and who holds which KV blocks: the one scheduler of
-// both kinds of node. Owns the block pool and every sequence on the node. Sans-I/O.
+// Decides which rows the next engine step computes and which sequence holds which KV blocks, for
+// both kinds of node. It owns the block pool and every sequence on the node, and does no I/O.
 //
-//   Admit ─▶ Held ─Schedule─▶ Waiting ─slot free─▶ Running ─Park─▶ Parked ─Release─▶ gone
-//              └─MarkReceived─▶│  ▲                   │
-//                              │  └──── preempted ────┘        Release works in every phase.
+//   Admit ─▶ Held ─Schedule──────▶ Waiting ─slot free─▶ Running ─Park─▶ Parked ─Release─▶ gone
+//              └────MarkReceived──▶   ▲                    │
+//                                     └──── preempted ─────┘     Release works in every phase.
 //
-// A step holds first one row for each running sequence that generates, then chunks of prompts, up
+// A step consists of one row for each running sequence that generates, then chunks of prompts, up
 // to max_batch_tokens rows. Priority and arrival decide everything (of equal priority, a lower
 // SequenceId came first), so equal histories give equal plans.
 //
-// When a generating sequence needs a block and none is available, the last sequence behind it gives
-// up all of its blocks and waits to be computed again from its tokens (preemption by recompute: the
-// stream does not change). The first is never preempted, so there is progress. While a sequence
-// waits or stands still for want of blocks nobody new is admitted.
+// When a generating sequence needs a block and none is available, the scheduler preempts the last
+// sequence behind it in the order: that sequence gives up all of its blocks, waits, and is computed
+// again from its tokens (preemption by recompute; its stream does not change). The first sequence
+// is never preempted, so there is always progress. While a sequence waits or stalls because blocks
+// are missing, no new sequence is admitted.
 //
-// Thread safety: none; the engine thread owns it.
+// Thread safety: none; one thread, the engine thread. Owner: a core.
 // Invariants: every block reference of the pool belongs to exactly one sequence's table, or to the
 // node's PrefixMigration; blocks are written only by the sequence that allocated them, before they
 // are sealed; a sequence that is part of the running step keeps its tokens and blocks until
@@ -41,12 +42,11 @@ struct SchedulerOptions {
   int64_t num_blocks = 0;
   int64_t max_batch_tokens = 512;  // rows of one step
   int32_t max_sequences = 64;      // in the running batch; at most max_batch_tokens are used
-  int64_t max_waiting = 1024;      // admitted beyond that
-  // Of the node's vocabulary, shared with the threads that parse commands; null = sequences with a
-  // constraint are refused.
+  int64_t max_waiting = 1024;      // sequences admitted beyond max_sequences
+  // Shared with the threads that parse commands; null = sequences with a constraint are refused.
   std::shared_ptr<guided::ConstraintCache> constraints;
-  // After a failed step each of its sequences is tried alone, so that only the one at fault fails.
-  // Not for nodes that send rows away while a step runs: they would send them twice.
+  // After a failed step each of its sequences is tried alone, so that only the faulty one fails.
+  // Not for nodes that push blocks while a step runs: they would push them twice.
   bool retry_alone = false;
 };
 
@@ -57,7 +57,7 @@ struct PlannedSlice {
   bool sample = false;
 };
 
-// What a finished step did to one sequence that is still wanted.
+// What a finished step did to one sequence that was not released meanwhile.
 struct StepOutcome {
   SequenceId id;
   // kDataLoss: a block of this sequence is damaged, and neither it nor what was computed from it is
@@ -80,24 +80,25 @@ class SequenceScheduler {
  public:
   explicit SequenceScheduler(const SchedulerOptions& options);
 
-  // Takes a sequence on: matches its prefix and reserves blocks for its whole prompt, and one more
-  // to grow into when `generates`. At least the prompt's last token is left to compute or receive.
+  // Takes on a sequence: matches its prefix in the cache and reserves blocks for its whole prompt,
+  // and one more block when it `generates`. At least the prompt's last token is left to compute or
+  // receive.
   // Errors: kInvalidArgument when the pool could never hold it; kResourceExhausted when there are
   // no blocks or slots now (nothing is held then).
   absl::StatusOr<SequenceId> Admit(SequenceInput input, bool generates);
 
   // REQUIRES for all below: `id` was admitted and not released.
   const Sequence& Get(SequenceId id) const;
-  // REQUIRES: held. Lets it be computed.
+  // Moves it from Held to Waiting. REQUIRES: held.
   void Schedule(SequenceId id);
-  // The KV of its first `tokens` tokens has arrived whole and verified; lets the rest be computed.
-  // REQUIRES: held; from what is cached to the prompt's length.
+  // The KV of its first `tokens` tokens has arrived complete and verified; moves it to Waiting,
+  // where the rest is computed. REQUIRES: held; cached_tokens <= tokens <= prompt_tokens.
   void MarkReceived(SequenceId id, int64_t tokens);
   // REQUIRES: all of its tokens are computed.
   void AppendToken(SequenceId id, TokenId token);
-  // Whether `token` makes an answer whole that has a constraint; false without one. Call for each
-  // output token. kInvalidArgument when the constraint forbids it; as CheckNextToken when none can
-  // follow.
+  // Advances the sequence's constraint by an output token. Whether `token` completes the answer;
+  // false without a constraint. Call it for each output token. Errors: kInvalidArgument when the
+  // constraint forbids the token; as CheckNextToken when no token can follow.
   absl::StatusOr<bool> AdvanceConstraint(SequenceId id, TokenId token);
   // Stops computing it, keeps its blocks.
   void Park(SequenceId id);
@@ -116,7 +117,7 @@ class SequenceScheduler {
   // retry_alone the failure of a step of several sequences has no outcomes: they are tried again.
   StepResult FinishStep(const absl::StatusOr<std::vector<engine::SampledToken>>& result);
 
-  // For blocks without a sequence: PrefixMigration's.
+  // For PrefixMigration, whose blocks belong to no sequence.
   kv::BlockPool& pool() { return pool_; }
   kv::BlockPool::Counts block_counts() const { return pool_.counts(); }
   kv::BlockEvents DrainBlockEvents() { return pool_.DrainEvents(); }
@@ -149,7 +150,7 @@ class SequenceScheduler {
   void AddSlice(Sequence& sequence, int64_t num_rows);
   // Plans the next sequence of a failed step alone; false when there is none (any more).
   bool PlanSuspect();
-  // Whether its sequences are tried again, alone.
+  // Whether the failed step's sequences are tried again, alone.
   bool OnStepFailed(const absl::Status& status);
   void TakeToken(Sequence& sequence, const engine::SampledToken& token, StepOutcome& outcome);
   void ForgetFrom(const Sequence& sequence, BlockId damaged);
@@ -166,7 +167,7 @@ class SequenceScheduler {
   // Bound: the slices of the failed step.
   std::vector<SequenceId> suspects_;  // of a failed step, to be tried alone, last first
   uint64_t next_id_ = 1;
-  bool starved_ = false;  // a sequence waits or stands still for want of blocks
+  bool short_of_blocks_ = false;  // a sequence waits or stalls because blocks are missing
   int64_t preemption_count_ = 0;
 };
 

@@ -1,3 +1,4 @@
+// Payloads in the host's arena: implements NewArenaPayloads (common/transfer/payload_store.h).
 #include <utility>
 
 #include "common/base/mutation.h"
@@ -36,7 +37,7 @@ class ArenaPayloads final : public PayloadStore {
   }
 
  private:
-  // Verified bytes as this process' engine reads them.
+  // Reorders verified bytes to the order that this process's engine reads.
   void PutInOwnOrder(const std::string& order, const ScatterList& pieces) const {
     if (order.empty() || order == format_.order) return;
     const size_t cell = static_cast<size_t>(arena_.layout().layer_block_bytes);
@@ -60,7 +61,7 @@ ScatterList ArenaPieces(const kv::BlockArena& arena, const PayloadCells& cells) 
   for (int32_t layer = cells.range.first_layer; layer < end; ++layer) {
     for (int32_t i = 0; i < cells.range.ordinal_count; ++i) {
       const absl::Span<std::byte> cell = arena.Block(layer, cells.block(i));
-      // Neighbouring blocks often lie side by side: one piece instead of many.
+      // Adjacent blocks become one piece instead of many.
       if (!pieces.empty() && pieces.back().data() + pieces.back().size() == cell.data()) {
         pieces.back() = absl::MakeSpan(pieces.back().data(), pieces.back().size() + cell.size());
       } else {

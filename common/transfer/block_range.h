@@ -23,12 +23,11 @@ std::optional<BlockRange> ToBlockRange(uint32_t first_ordinal, uint32_t ordinal_
                                        uint32_t first_layer, uint32_t layer_count);
 v1::KvRange ToWire(const BlockRange& range);
 
-// Grows `into` by `other` when the two form a rectangle; says whether they did.
+// Grows `into` by `other` when the two together form a rectangle; says whether they do.
 bool MergeRange(BlockRange& into, const BlockRange& other);
 
-// Cuts into rectangles of at most `cells_max` cells (at least one each), of nearly equal sizes:
-// along layers where one layer's row fits, else along ordinals too. REQUIRES: cells_max > 0, range
-// not empty.
+// Cuts `range` into rectangles of nearly equal size, of one to `cells_max` cells: along layers
+// where one layer's row fits, else along ordinals too. REQUIRES: cells_max > 0, range not empty.
 std::vector<BlockRange> SplitRange(const BlockRange& range, int64_t cells_max);
 
 enum class CellState : uint8_t { kEmpty, kInFlight, kFilled };

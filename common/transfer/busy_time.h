@@ -1,5 +1,6 @@
-// How long at least one of several overlapping things was going on: the sum of a union of time
-// intervals. Memory: one entry for each gap. Thread safety: none.
+// The total length of a union of time intervals: for how long at least one of several overlapping
+// operations was running. Memory: one entry for each gap. Thread safety: none; one thread at a
+// time.
 #pragma once
 
 #include <algorithm>

@@ -16,16 +16,16 @@ namespace {
 
 using kernels::DeviceBuffer;
 
-// What the gathering kernel moves at a time.
+// The granularity of the gather kernel, in bytes.
 constexpr int64_t kChunkBytes = 16;
-// Slots begin on boundaries that any transport and kernel is content with.
+// Alignment of slots, enough for every transport and kernel.
 constexpr int64_t kSlotAlignment = 256;
 
 uint64_t HostChecksum(absl::Span<const std::byte> bytes) { return PayloadChecksum({bytes}); }
 
 }  // namespace
 
-// A slot, back in its pool when the hold ends.
+// A hold of one slot; returns the slot to its pool when it is destroyed.
 class DevicePayloads::SlotHold final : public PayloadHold {
  public:
   SlotHold(std::shared_ptr<SlotPool> pool, std::vector<int>& from)
@@ -69,7 +69,7 @@ absl::StatusOr<std::shared_ptr<DevicePayloads>> DevicePayloads::Create(
   TANDEM_CHECK(blocks.regions.size() == static_cast<size_t>(layout.num_layers),
                blocks.regions.size(), " regions of ", layout.num_layers, " layers");
   TANDEM_CHECK(options.send_slots > 0 && options.receive_slots > 0);
-  // Shared by the transports that lie on one another.
+  // Shared by the transports that are stacked on each other.
   std::shared_ptr<DevicePayloads> payloads(new DevicePayloads(options, blocks, arena));
   RETURN_IF_ERROR(payloads->Allocate());
   return payloads;
@@ -131,7 +131,8 @@ absl::StatusOr<PayloadStore::Place> DevicePayloads::Reserve(const PayloadCells& 
     ++spilled_;
     return Place{.bytes = ArenaPieces(arena_, cells), .hold = nullptr};
   }
-  // The transport may write there before this thread asks anything of the device.
+  // Selects the device now: the transport may write to the slot before this thread's next device
+  // call.
   device_.UseOnThisThread();
   auto hold = std::make_unique<SlotHold>(pool_, pool_->free_receive);
   Place place;

@@ -1,16 +1,17 @@
-// Payloads of blocks in a device's memory. A payload that leaves is gathered into a slot, a
-// contiguous range of device memory, where the device computes its checksum; one that comes lands
-// in a slot, and only when the device finds the checksum of its header there it is scattered to
-// the blocks. Transports that reach device memory send and receive slots as they are; others use
-// the slot's twin, pinned memory of the host (StagingTransport).
+// The PayloadStore for KV blocks that lie in a device's memory. A slot is a contiguous range of
+// device memory that holds one payload. To send, the device gathers the blocks into a slot and
+// computes the checksum there. A received payload lands in a slot; only when the device computes
+// the same checksum as in the header does it scatter the slot to the blocks. Transports that reach
+// device memory send and receive slots directly; others use the slot's twin, pinned host memory
+// (StagingTransport).
 //
-// Each call enqueues on a stream of its own, beside the engine's, and returns when that is done;
-// the transfer thread waits while earlier payloads travel. No step of the engine waits for it.
+// Each call enqueues on this store's stream, beside the engine's, and waits for it: the transfer
+// thread blocks meanwhile, an engine step never does.
 //
 // Bounds: `send_slots` payloads on their way out, then Take has no room; `receive_slots` on their
-// way in, then payloads land in the arena's memory and pass through a slot of their own.
-// Invariants: a slot belongs to one hold at a time and is free when that ends; nothing is
-// scattered that was not verified in the memory it is scattered from.
+// way in, then payloads land in the arena's memory and pass through a slot reserved for that.
+// Invariants: a slot belongs to one hold at a time and is free when the hold ends; nothing is
+// scattered that was not verified in the memory from which it is scattered.
 // Thread safety: none; the transfer thread. Owner: the transport whose payloads lie here.
 #pragma once
 
@@ -27,7 +28,7 @@
 namespace tandem::transfer {
 
 struct DevicePayloadOptions {
-  kv::BlockFormat format;               // of this process' blocks
+  kv::BlockFormat format;               // of this process's blocks
   int64_t payload_bytes_max = 1 << 20;  // or one cell, where that is more
   int send_slots = 16;
   int receive_slots = 32;
@@ -35,8 +36,8 @@ struct DevicePayloadOptions {
 
 class DevicePayloads final : public PayloadStore {
  public:
-  // `arena` has the layout of `blocks`; both outlive it. Errors: kInvalidArgument for cells that
-  // the kernels cannot move or sum up; the device's, for its memory.
+  // `arena` has the layout of `blocks`; both outlive the store. Errors: kInvalidArgument for cells
+  // that the kernels cannot copy or checksum; the device's errors, for its memory.
   static absl::StatusOr<std::shared_ptr<DevicePayloads>> Create(const DevicePayloadOptions& options,
                                                                 const kernels::DeviceBlocks& blocks,
                                                                 kv::BlockArena& arena);
@@ -46,27 +47,30 @@ class DevicePayloads final : public PayloadStore {
   absl::Status Install(const PayloadCells& cells, const Place& place, uint64_t checksum,
                        const std::string& order) override;
 
-  // For transports. Whether a piece of a payload lies in a slot.
+  // ---- for transports
+  // Whether a piece of a payload lies in a slot.
   bool Holds(const std::byte* piece) const;
   bool host_addressable() const { return device_.properties().host_addressable; }
-  // The pinned memory that belongs to a slot's. REQUIRES for all below: Holds(piece.data()).
+  // The pinned host memory that belongs to the piece's slot. REQUIRES, for these three:
+  // Holds(piece.data()).
   absl::Span<std::byte> Twin(absl::Span<const std::byte> piece) const;
   absl::Status CopyToTwin(absl::Span<const std::byte> piece);
   absl::Status CopyFromTwin(absl::Span<const std::byte> piece);
-  // Between other memory of the device and a payload whose pieces may lie in slots or on the host.
+  // Copies a payload, whose pieces may lie in slots or in host memory, to other memory of the
+  // device, and back.
   absl::Status FillDevice(std::byte* device, const GatherList& from);
   absl::Status EmptyDevice(const std::byte* device, const ScatterList& to);
 
-  // Of one block: the smallest payload there is, and the largest that fits a slot. Empty when
-  // there is no second block that it could go to.
+  // Ranges of one block for a trial: the smallest payload there is, and the largest that fits a
+  // slot. Empty when the arena has no second block to copy to.
   std::vector<BlockRange> TrialRanges() const;
-  // Slots that holds have.
+  // Slots that belong to a hold.
   int slots_in_use() const;
-  // Payloads that landed on the host because all slots were taken.
+  // Payloads that landed in host memory because all slots were taken.
   int64_t spilled() const { return spilled_; }
 
  private:
-  // Outlives the store where holds do: they are kept by completions that transports drop late.
+  // Shared with the holds: a transport may destroy a completion, and so a hold, after the store.
   struct SlotPool {
     std::vector<int> free_send, free_receive;
   };
@@ -78,11 +82,11 @@ class DevicePayloads final : public PayloadStore {
   absl::Span<std::byte> Slot(int index, int64_t bytes) const;
   int64_t Bytes(const PayloadCells& cells) const;
   int upload_slot() const { return options_.send_slots + options_.receive_slots; }
-  // Enqueues the way between a payload and its cells.
+  // Enqueues the copy between a payload and its cells, in either direction.
   void Move(const PayloadCells& cells, absl::Span<std::byte> payload, bool gather);
-  // By the device, when everything before is done.
+  // Computed by the device, after everything that was enqueued before.
   absl::StatusOr<uint64_t> Checksum(absl::Span<const std::byte> payload);
-  // Verified bytes as this process' engine reads them, verified again where they lie then.
+  // Reorders verified bytes to the order that this process's engine reads, and verifies the result.
   absl::Status PutInOwnOrder(const std::string& order, absl::Span<std::byte> payload,
                              uint64_t checksum);
 

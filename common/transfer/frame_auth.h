@@ -4,12 +4,12 @@
 // from the fleet's secret. The header holds the payload's checksum, so the tag covers the payload
 // too.
 //
-// What it protects from: damaged headers, and frames of a process that does not hold the fleet's
-// secret (another cluster on the same network, a node with an old configuration, a port scanner).
-// What it does not: XXH3 is not a cryptographic MAC. Someone who can observe many tagged frames may
-// be able to forge one, and any frame can be replayed. Replays are harmless by the protocol
-// (incarnations, epochs, and a range that is filled once), forging is kept out by the isolated
-// network that the KV plane must run on. An empty secret leaves only damage detection.
+// The tag rejects damaged headers, and frames from a process that does not hold the fleet's secret
+// (another cluster on the same network, a node with an old configuration, a port scanner). It does
+// not stop an attacker on the network: XXH3 is not a cryptographic MAC, so a process that observes
+// many tagged frames may be able to forge one, and any frame can be replayed. The protocol makes
+// replays harmless (incarnations, epochs, and a range that is filled once); against forging, the KV
+// plane must run on an isolated network. With an empty secret the tag detects damage only.
 //
 // Thread safety: const methods from any thread.
 #pragma once
@@ -29,6 +29,7 @@ class FrameAuth {
 
   // Sets frame.auth_tag.
   void Sign(v1::KvFrame& frame) const;
+  // Whether frame.auth_tag is the one that Sign would set.
   bool Verify(const v1::KvFrame& frame) const;
 
  private:

@@ -23,7 +23,7 @@ using Done = absl::AnyInvocable<void(const absl::Status&)>;
 
 struct Node;
 
-// What waits in a transport's inbox until its next Progress().
+// A frame that waits in a transport's inbox until its next Progress().
 struct ArrivedFrame {
   ConnectionId connection = 0;
   Node* sender = nullptr;
@@ -45,7 +45,7 @@ struct Node {
   std::string address;
   // Bound: the senders' bytes and control frames in flight.
   std::deque<Item> inbox;
-  int64_t borrowed = 0;  // payloads of this node that another thread copies from just now
+  int64_t borrowed = 0;  // payloads of this node that another thread is copying from
   bool woken = false;
 };
 
@@ -64,7 +64,7 @@ struct InProcessNetwork::State {
   uint64_t next_id ABSL_GUARDED_BY(mutex) = 1;
 
   // Ends a connection: frames that did not arrive complete with an error at their sender; both ends
-  // but `closer` are told.
+  // but `closer` get OnPeerLost.
   void Close(ConnectionId id, const Node* closer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 };
 
@@ -183,7 +183,7 @@ class InProcessTransport final : public KvTransport {
   std::string TransportName(PeerId) const override { return "inproc"; }
 
   bool Progress() override {
-    // What is there now; answers to it wait for the next call.
+    // Only the frames that are there now; answers to them wait for the next call.
     size_t count = 0;
     {
       absl::MutexLock lock(&network_.mutex);

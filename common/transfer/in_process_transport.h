@@ -1,5 +1,5 @@
-// Transports of one process that find each other by address: for single-process clusters and tests.
-// Payloads are copied once, from the sender's blocks to the receiver's, in the receiver's
+// Transports within one process, for single-process clusters and tests; they find each other by
+// address. Payloads are copied once, from the sender's blocks to the receiver's, in the receiver's
 // Progress(). Thread safety: each transport as KvTransport; transports of one network may be used
 // by different threads.
 #pragma once

@@ -43,7 +43,7 @@ void KvReceiver::Handle(const OpenLease& command) {
 
 void KvReceiver::Handle(const RaiseEpoch& command) {
   const auto it = leases_.find(command.lease);
-  // Installed in the meantime, or ended: the core's events say so.
+  // The lease was installed or ended meanwhile: the core's events report it.
   if (it == leases_.end()) return;
   Lease& lease = *it->second;
   if (lease.draining || !(lease.epoch < command.epoch)) return;
@@ -107,8 +107,8 @@ void KvReceiver::Fail(Lease& lease, const absl::Status& status) {
 }
 
 void KvReceiver::RejectUnknown(PeerId from, const v1::KvFrame& frame) {
-  // The core's OpenLease may be on its way here: DATA of a lease that never was is only dropped.
-  // FIN comes last and asks for an answer.
+  // The core's OpenLease may still be in the command queue, so DATA for an unknown lease is only
+  // dropped. FIN comes last and needs an answer.
   const bool ended = ended_.contains(LeaseId(frame.lease_id()));
   const absl::Status why = absl::NotFoundError(ended ? "the lease has ended" : "no such lease");
   if (ended || !frame.has_fin()) {
@@ -131,7 +131,7 @@ KvReceiver::Lease* KvReceiver::Admit(PeerId from, const v1::KvFrame& frame) {
   }
   Lease& lease = *it->second;
   if (lease.epoch.value() < frame.epoch()) {
-    // The core's RaiseEpoch is on its way here; the sender repeats what is missing.
+    // The core's RaiseEpoch is still in the command queue; the sender will repeat what is missing.
     context_.RejectUntimely(
         from, frame,
         absl::FailedPreconditionError(
@@ -267,7 +267,7 @@ void KvReceiver::OnLanded(Lease& lease, const Receive& receive, const ReceiveInt
     }
     return;
   }
-  // A failed epoch's verified bytes are kept too: its successor need not send them.
+  // The verified bytes of a failed epoch stay too: the next sender need not send them.
   lease.cells.Set(receive.range, CellState::kFilled);
   const int64_t bytes = receive.range.cells() * context_.layer_block_bytes();
   lease.bytes_received += bytes;
@@ -317,7 +317,7 @@ void KvReceiver::OnFin(PeerId from, const v1::KvFrame& frame) {
   if (!lease->fin.has_value()) {
     lease->fin = frame.fin();
     lease->nack_at = context_.now + context_.options.nack_after;
-    // Every frame was seen and yet something is missing: ask at once.
+    // Every frame has been seen, but something is missing: ask at once.
     if (lease->data_frames_seen >= frame.fin().data_frames()) lease->nack_at = context_.now;
   }
   NackMissing(*lease);
@@ -341,7 +341,7 @@ void KvReceiver::SendNack(Lease& lease, absl::Span<const BlockRange> ranges) {
 
 void KvReceiver::OnAbort(PeerId from, const v1::KvFrame& frame) {
   const auto it = leases_.find(LeaseId(frame.lease_id()));
-  if (it == leases_.end()) return;  // ended already; an ABORT is never answered
+  if (it == leases_.end()) return;  // it has ended; an ABORT is never answered
   Lease& lease = *it->second;
   if (lease.epoch.value() != frame.epoch() || (lease.sender.has_value() && *lease.sender != from)) {
     context_.Reject(from, frame, absl::FailedPreconditionError("ABORT of another epoch or sender"));

@@ -1,10 +1,11 @@
-// The receiving leases of one node, sans-I/O (kv_transfer.h has the states). Decides for every DATA
-// header whether and where its payload lands.
+// The leases that one node receives into, without I/O of its own (kv_transfer.h has the states).
+// For every DATA header it decides whether the payload may land, and where. A cell is one block of
+// one layer.
 //
-// Invariants: a cell is given to a receive only when it is empty, so that no two receives share
-// bytes; a lease is forgotten only when no receive into it is in flight; LeaseFailed at most once
-// an epoch; each CloseLease is answered by one LeaseDrained. Thread safety: none; the transfer
-// thread. Owner: KvTransferEndpoint.
+// Invariants: a receive gets a cell only while the cell is empty, so no two receives share bytes; a
+// lease is forgotten only when no receive into it is in flight; LeaseFailed comes at most once an
+// epoch; each CloseLease is answered by one LeaseDrained.
+// Thread safety: none; the transfer thread. Owner: KvTransferEndpoint.
 #pragma once
 
 #include <deque>
@@ -38,7 +39,8 @@ class KvReceiver {
   void OnPayload(uint64_t receive_id, const absl::Status& status, const ReceiveInterval& interval);
   void OnPeerLost(PeerId peer, const absl::Status& status);
 
-  // Deadlines and NACK timers. Appends peers that hold up a drain for too long.
+  // Deadlines and NACK timers. Appends the peers whose receives have kept a lease from draining for
+  // longer than drain_after.
   void Tick(std::vector<PeerId>& stuck_peers);
 
  private:
@@ -65,7 +67,7 @@ class KvReceiver {
 
     // Of the current epoch only; StartEpoch clears them.
     bool failed = false;
-    std::optional<PeerId> sender;  // whose frames came first; no other may send in this epoch
+    std::optional<PeerId> sender;  // of the epoch's first frame; no other peer may send in it
     Incarnation sender_incarnation;
     int64_t data_frames_seen = 0;
     std::optional<v1::KvFin> fin;
@@ -82,25 +84,25 @@ class KvReceiver {
     uint64_t checksum = 0;
     std::string order;  // of the elements in the sender's blocks
     PayloadStore::Place place;
-    // Set when it should end by itself: its lease is draining or its epoch over.
+    // Set when its lease drains or its epoch is over: then it should end soon.
     absl::Time must_end_by = absl::InfiniteFuture();
   };
 
-  // The lease if frames of this epoch are welcome; else null, and the frame was counted, logged and
-  // answered.
+  // The lease, if it takes frames of this epoch; else null, and the frame has been counted, logged
+  // and answered.
   Lease* Admit(PeerId from, const v1::KvFrame& frame);
   void RejectUnknown(PeerId from, const v1::KvFrame& frame);
   absl::Status CheckData(const Lease& lease, const v1::KvData& data,
                          const std::optional<BlockRange>& range, size_t payload_bytes) const;
   void StartEpoch(Lease& lease, Epoch epoch);
-  // The lease's receives should end by themselves soon, or their connections are dropped.
+  // Gives the lease's receives drain_after to end; then Tick reports their peers.
   void HurryReceives(const Lease& lease);
   void AbortSender(const Lease& lease, absl::string_view reason);
   void Fail(Lease& lease, const absl::Status& status);
   void OnLanded(Lease& lease, const Receive& receive, const ReceiveInterval& interval);
   void OnChecksumFailure(Lease& lease, const BlockRange& range);
   void SendNack(Lease& lease, absl::Span<const BlockRange> ranges);
-  // Asks for what is missing when all frames were seen or the time for it has come.
+  // Sends a NACK for the missing cells when all frames have been seen, or when nack_at has come.
   void NackMissing(Lease& lease);
   void InstallIfComplete(Lease& lease);
   void DrainIfIdle(Lease& lease);
@@ -112,11 +114,11 @@ class KvReceiver {
   // Ordered, so that a simulated run with the same seed repeats exactly.
   // Bound: leases_max (4,096).
   absl::btree_map<LeaseId, std::unique_ptr<Lease>> leases_;
-  // Bound: the cells of open leases: one that is arriving is not taken again.
+  // Bound: the cells of open leases, because a cell that is arriving is not taken again.
   absl::btree_map<uint64_t, Receive> receives_;
-  // Leases that ended, oldest first, with the epoch that installed them or none when they were
-  // closed: a repeated FIN of an installed one is acknowledged, a sender of a closed one told.
-  // Bound: remembered_acks_max (4,096), then the oldest goes.
+  // Leases that ended, oldest first. `ended_` holds the epoch that installed the lease, or none
+  // when it was closed: a repeated FIN for an installed lease is answered with ACK, for a closed
+  // one with ABORT. Bound: remembered_acks_max (4,096), then the oldest goes.
   std::deque<LeaseId> ended_order_;
   // Bound: remembered_acks_max (4,096).
   absl::flat_hash_map<LeaseId, std::optional<Epoch>> ended_;

@@ -9,8 +9,8 @@
 namespace tandem::transfer {
 namespace {
 
-// Pushes that wait for neighbours; more are sent as they are. Chunks arrive layer by layer, so a
-// few rectangles are open at a time.
+// Pushed ranges that wait to be merged with adjacent ones; beyond this they are sent unmerged.
+// Chunks arrive layer by layer, so few rectangles are incomplete at a time.
 constexpr size_t kPendingRangesMax = 8;
 // FIN is repeated this many NACK times apart until it is answered.
 constexpr int kFinRepeatFactor = 2;
@@ -64,7 +64,7 @@ void KvSender::Handle(const OpenExport& command) {
 
 void KvSender::Handle(const PushRange& command) {
   Export* exported = Find(command.export_id);
-  if (exported == nullptr || exported->outcome.has_value()) return;  // its end is on its way
+  if (exported == nullptr || exported->outcome.has_value()) return;  // it is ending
   const BlockRange range{.first_ordinal = command.first_ordinal,
                          .ordinal_count = command.ordinal_count,
                          .first_layer = command.first_layer,
@@ -85,7 +85,7 @@ void KvSender::Handle(const PushRange& command) {
   exported->first_push_at = std::min(exported->first_push_at, context_.now);
   BlockRange grown = range;
   std::vector<BlockRange>& pending = exported->pending;
-  // A merged range may in turn touch another one.
+  // The merged range may be adjacent to yet another one.
   for (size_t i = 0; i < pending.size();) {
     if (MergeRange(grown, pending[i])) {
       pending.erase(pending.begin() + static_cast<ptrdiff_t>(i));
@@ -158,7 +158,7 @@ void KvSender::Pump(Export& exported) {
         return End(exported, payload.status(), /*tell_receiver=*/true);
       }
       if (!payload->has_value()) {
-        starved_ = true;
+        blocked_ = true;
         return;
       }
       exported.queue.pop_front();
@@ -172,9 +172,9 @@ void KvSender::Pump(Export& exported) {
 }
 
 void KvSender::ResumeBlocked() {
-  if (!std::exchange(starved_, false)) return;
-  // A pump may end exports: by key, from one to the next. Those before it are older.
-  for (auto it = exports_.begin(); it != exports_.end() && !starved_;) {
+  if (!std::exchange(blocked_, false)) return;
+  // By key, because Pump may end exports.
+  for (auto it = exports_.begin(); it != exports_.end() && !blocked_;) {
     Export& exported = *it->second;
     const ExportId id = it->first;
     if (!exported.queue.empty()) {
@@ -259,7 +259,7 @@ void KvSender::OnNack(PeerId from, const v1::KvFrame& frame) {
   for (const v1::KvRange& wire : frame.nack().missing()) {
     const std::optional<BlockRange> range = ToBlockRange(wire.first_ordinal(), wire.ordinal_count(),
                                                          wire.first_layer(), wire.layer_count());
-    // A range that was never pushed may hold bytes that are not final, or another request's.
+    // A range that was never pushed may contain bytes that are not final, or another request's.
     if (!range.has_value() || !exported->cells.Contains(*range) ||
         !exported->cells.AllAre(*range, CellState::kFilled)) {
       context_.Reject(from, frame,

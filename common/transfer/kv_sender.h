@@ -1,12 +1,12 @@
-// The sending exports of one node, sans-I/O (kv_transfer.h has the states). Turns pushed ranges
-// into DATA frames of a good size, bounds the bytes in flight, repeats what the receiver asks for,
-// and ends each export exactly once.
+// The exports that one node sends, without I/O of its own (kv_transfer.h has the states). It turns
+// pushed ranges into DATA frames of a good size, bounds the bytes in flight, sends again what the
+// receiver asks for, and ends each export exactly once.
 //
-// Invariants: bytes are sent only from ranges the core pushed; an export ends only when none of its
-// sends is in flight (its blocks may then be reused); bytes in flight of an export never exceed
-// export_bytes_in_flight_max, but for one frame that alone is larger; an export whose payloads find
-// no room in their store goes on when any send ends, or with the next tick.
-// Thread safety: none; the transfer thread. Owner: KvTransferEndpoint.
+// Invariants: it sends bytes only from ranges that the core pushed; an export ends only when none
+// of its sends is in flight, so its blocks may then be reused; bytes in flight of an export never
+// exceed export_bytes_in_flight_max, except for one frame that alone is larger; an export that
+// finds no room for a payload in the payload store continues when any send ends, or at the next
+// tick. Thread safety: none; the transfer thread. Owner: KvTransferEndpoint.
 #pragma once
 
 #include <deque>
@@ -37,7 +37,8 @@ class KvSender {
   void OnAbort(PeerId from, const v1::KvFrame& frame);
   void OnPeerLost(PeerId peer, const absl::Status& status);
 
-  // Deadlines and repeated FINs. Appends peers that hold up an export's end for too long.
+  // Deadlines and repeated FINs. Appends the peers whose sends have kept an ended export from
+  // ending for longer than drain_after.
   void Tick(std::vector<PeerId>& stuck_peers);
 
  private:
@@ -78,18 +79,19 @@ class KvSender {
   int64_t FrameCellsMax() const;
   Export* Find(ExportId id);
   Export* FindByFrame(PeerId from, const v1::KvFrame& frame);
-  // Moves pending ranges that are large enough, or all, to the queue.
+  // Moves pending ranges to the queue: those that are large enough, or all.
   void QueueReady(Export& exported, bool all);
-  // Sends from the queue while the bound allows, and FIN at the end. May end the export.
+  // Sends from the queue while the bytes in flight allow it, and FIN at the end. May end the
+  // export.
   void Pump(Export& exported);
-  // Of cells whose payload was taken.
+  // Sends one DATA frame with a payload that the store gave out.
   void SendFrame(Export& exported, const Export::QueuedFrame& queued,
                  PayloadStore::Outgoing payload);
-  // Goes on with exports that found no room for a payload.
+  // Continues the exports that found no room for a payload.
   void ResumeBlocked();
   void OnSent(ExportId id, int64_t bytes, const absl::Status& status);
   void SendFin(Export& exported);
-  // Settles how the export ends; later calls change nothing.
+  // Decides how the export ends; later calls change nothing.
   void End(Export& exported, const absl::Status& outcome, bool tell_receiver);
   void EraseIfIdle(Export& exported);
 
@@ -99,7 +101,7 @@ class KvSender {
   absl::btree_map<ExportId, std::unique_ptr<Export>> exports_;
   // Bound: one for each export.
   absl::btree_map<FrameKey, ExportId> by_frame_;
-  bool starved_ = false;  // an export's queue waits for room
+  bool blocked_ = false;  // an export waits for room in the payload store
 };
 
 }  // namespace tandem::transfer

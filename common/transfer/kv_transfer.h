@@ -1,11 +1,14 @@
-// What a node's core tells its KV plane to do, and what the KV plane tells the core: the vocabulary
-// of docs/ARCHITECTURE.md's KV transfer. Plain values; the transfer thread and the engine thread
-// exchange them through bounded queues, the simulator passes them directly.
+// A KV transfer moves one sequence's KV blocks from a sending node to a receiving node. The
+// receiver opens a lease: room for the blocks. The sender opens an export: the blocks that fill the
+// lease. This file holds the commands by which a node's core runs both, and the events by which the
+// KV plane answers. The engine thread and the transfer thread exchange them through bounded queues;
+// the simulator passes them directly.
 //
-// Receiver's lease:  Reserved ──first data──▶ Filling ──all verified──▶ Installed
-//                        └── CloseLease / newer epoch ──▶ Draining ──no receive in flight──▶
-//                        drained
-// Sender's export:   Planned ──pushing──▶ Pushed ──acknowledged──▶ Done | Dead
+//   lease     Reserved ──first data──▶ Filling ──all verified──▶ Installed
+//                └────── CloseLease ──────┴─▶ Draining ──no receive in flight──▶ LeaseDrained
+//   export    Planned ──pushing──▶ Pushed ──acknowledged──▶ Done, or Failed from any state
+//
+// Thread safety: plain values.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +25,7 @@ namespace tandem::transfer {
 
 using ExportId = StrongId<struct ExportIdTag, uint64_t>;
 
-// ---- core → KV plane, receiving side
-// -------------------------------------------------------------------
+// ---- core → KV plane, receiving side --------------------------------------------------------
 
 // Accept frames of (lease, epoch). `blocks[i]` is where ordinal first_ordinal + i lands.
 // The core must not touch or reuse the blocks until LeaseInstalled or LeaseDrained.
@@ -41,31 +43,30 @@ struct RaiseEpoch {
   Epoch epoch;
   absl::Time deadline;
 };
-// Ends a lease in any state before Installed. Always answered by exactly one LeaseDrained, at once
-// when nothing is in flight. Unknown or installed leases: LeaseDrained too. Blocks that EpochRaised
-// told as verified are not touched meanwhile.
+// Ends a lease in any state before Installed. The KV plane answers with exactly one LeaseDrained,
+// at once when nothing is in flight, and also for unknown and installed leases. It does not touch
+// blocks that EpochRaised reported as verified.
 struct CloseLease {
   LeaseId lease;
   std::string reason;
 };
 
-// ---- core → KV plane, sending side
-// ---------------------------------------------------------------------
+// ---- core → KV plane, sending side ----------------------------------------------------------
 
-// How to reach a receiver; as it registered.
+// How to reach a receiver; from its registration.
 struct PeerAddress {
   NodeId node;
   Incarnation incarnation;
   std::string transport_address;  // opaque
   std::string host;
 };
-// Announces an export. The blocks stay pinned by the core until ExportDone or ExportFailed.
+// Announces an export. The core keeps the blocks pinned until ExportDone or ExportFailed.
 struct OpenExport {
   ExportId export_id;
   PeerAddress peer;
   LeaseId lease;
   Epoch epoch;
-  int32_t first_ordinal = 0;    // of blocks[0]; earlier blocks lie at the receiver already
+  int32_t first_ordinal = 0;    // of blocks[0]; the receiver already has earlier blocks
   std::vector<BlockId> blocks;  // by ordinal
   absl::Time deadline;          // ExportFailed(kDeadlineExceeded) when not acknowledged by then
 };
@@ -79,7 +80,7 @@ struct PushRange {
 struct FinishExport {
   ExportId export_id;
   v1::GeneratedToken first_token;
-  v1::TokensBySource tokens;  // how the sender came by the prompt's KV
+  v1::TokensBySource tokens;  // where the sender got the prompt's KV from
 };
 // Gives an export up; ExportFailed(kCancelled) follows once no send is in flight.
 struct CancelExport {
@@ -90,8 +91,7 @@ struct CancelExport {
 using TransferCommand = std::variant<OpenLease, RaiseEpoch, CloseLease, OpenExport, PushRange,
                                      FinishExport, CancelExport>;
 
-// ---- KV plane → core
-// -----------------------------------------------------------------------------------
+// ---- KV plane → core ------------------------------------------------------------------------
 
 // Every block of the lease was received and verified; the lease is forgotten by the KV plane (a
 // repeated FIN is still acknowledged).
@@ -99,10 +99,11 @@ struct LeaseInstalled {
   LeaseId lease;
   Epoch epoch;
   v1::GeneratedToken first_token;
-  v1::TokensBySource tokens;  // how the sender came by the prompt's KV
+  v1::TokensBySource tokens;  // where the sender got the prompt's KV from
   int64_t bytes_received = 0;
   absl::Duration transfer_time;  // first frame to all verified; the sender may compute meanwhile
-  // Of it, while at least one payload was being received: what the wire's rate is measured by.
+  // The part of transfer_time during which at least one payload was being received; the wire's rate
+  // is bytes_received over this.
   absl::Duration receive_time;
   std::string transport;  // "shm", "tcp", "inproc"
 };
@@ -147,7 +148,8 @@ struct TransferCounters {
   int64_t checksum_failures = 0;
   int64_t leases_open = 0, exports_open = 0;
   int64_t sends_in_flight = 0, receives_in_flight = 0;
-  // The transport's: of processes without the secret; that no connected peer could have sent.
+  // The transport's: connections of processes without the fleet's secret; messages that no
+  // connected peer could have sent.
   int64_t connections_refused = 0, messages_dropped = 0;
 };
 

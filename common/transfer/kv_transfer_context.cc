@@ -8,7 +8,7 @@
 namespace tandem::transfer {
 namespace {
 
-// Answers to frames of peers are bounded by this, whatever the peers send.
+// The most answers to peers' frames in flight, whatever the peers send.
 constexpr int64_t kControlSendsInFlightMax = 4096;
 constexpr size_t kAbortReasonBytesMax = 200;
 

@@ -1,6 +1,6 @@
 // What the receiving and the sending half of a KvTransferEndpoint share: options, arena, transport,
-// the current time, counters and the events on their way to the core. Thread safety: none; the
-// transfer thread. Owner: the endpoint.
+// the current time, counters, and the events that TakeEvents will return.
+// Thread safety: none; the transfer thread. Owner: the endpoint.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ class KvTransferContext {
   int64_t layer_block_bytes() const { return arena.layout().layer_block_bytes; }
   // A header to `receiver` of `lease`, without kind and tag.
   v1::KvFrame Header(Incarnation receiver, LeaseId lease, Epoch epoch) const;
-  // Signs and sends a frame without payload. Best effort: when many are in flight it is dropped
-  // (the protocol repeats what matters).
+  // Signs and sends a frame without payload. When too many are in flight the frame is dropped; the
+  // protocol repeats what matters.
   void SendControl(PeerId peer, v1::KvFrame frame);
   // Tells `peer` that the lease's epoch is over here.
   void SendAbort(PeerId peer, v1::KvFrame header, absl::string_view reason, bool from_receiver);
@@ -54,15 +54,15 @@ class KvTransferContext {
                 absl::AnyInvocable<void(const absl::Status&)> done);
   // Counts a frame that failed a check, and logs it (at most one line a second).
   void Reject(PeerId from, const v1::KvFrame& frame, const absl::Status& why);
-  // As Reject, for what honest peers send too early or too late: no warning.
+  // As Reject, without a warning: a correct peer may send the frame too early or too late.
   void RejectUntimely(PeerId from, const v1::KvFrame& frame, const absl::Status& why);
 
  private:
   int64_t control_sends_in_flight_ = 0;
   absl::Time next_reject_log_ = absl::InfinitePast();
   int64_t rejects_unlogged_ = 0;
-  // Completions may outlive the endpoint: they hold this weakly to see that it is gone. Shared with
-  // nobody else.
+  // Completions may outlive the endpoint: they hold a weak_ptr to this and check it. Nothing else
+  // shares it.
   std::shared_ptr<KvTransferContext*> alive_ = std::make_shared<KvTransferContext*>(this);
 };
 

@@ -13,7 +13,8 @@
 namespace tandem::transfer {
 namespace {
 
-// Deadlines are looked at this often, however often Tick is called: the scan touches every lease.
+// Deadlines are checked at most this often, however often Tick is called: a check visits every
+// lease.
 constexpr absl::Duration kScanEvery = absl::Milliseconds(5);
 
 class KvTransferEndpointImpl final : public KvTransferEndpoint {
@@ -111,15 +112,15 @@ class KvTransferEndpointImpl final : public KvTransferEndpoint {
         }
         return;
       case v1::KvFrame::kData:
-      case v1::KvFrame::kLink:  // between transports that have links; this one's has none
+      case v1::KvFrame::kChannel:  // for transports with channels; this one has none
       case v1::KvFrame::KIND_NOT_SET:
         break;
     }
     context_.Reject(from, frame, absl::InvalidArgumentError("a frame of unknown kind"));
   }
 
-  // The frame was meant for an earlier process at this address. A sender is told, so that it frees
-  // its blocks; nothing else is answered.
+  // The frame is for an earlier process at this address. A sender gets an ABORT, so that it frees
+  // its blocks; other frames get no answer.
   void RejectIncarnation(PeerId from, const v1::KvFrame& frame) {
     context_.Reject(from, frame,
                     absl::FailedPreconditionError(

@@ -1,8 +1,11 @@
-// One node's side of every KV transfer: the receiving leases and the sending exports, as one state
-// machine over a KvTransport. No thread, clock or socket inside: the transfer thread
-// (TransferService) or the simulator drives it. Thread safety: none; one thread. Invariants: bytes
-// land only in blocks of an open lease, from its current epoch, in ranges not yet filled;
-// LeaseDrained only when no receive is in flight; ExportDone/Failed only when no send is in flight.
+// One node's side of every KV transfer: the leases it receives into (KvReceiver) and the exports it
+// sends from (KvSender), as one state machine over a KvTransport. It has no thread, clock or
+// socket: the transfer thread (TransferService) or the simulator drives it.
+//
+// Invariants: bytes land only in blocks of an open lease, from its current epoch, in ranges not yet
+// filled; LeaseDrained comes only when no receive of the lease is in flight; ExportDone and
+// ExportFailed come only when no send of the export is in flight.
+// Thread safety: none; one thread at a time. Owner: TransferService, or the simulator.
 #pragma once
 
 #include <memory>
@@ -19,23 +22,23 @@ namespace tandem::transfer {
 
 struct KvTransferOptions {
   Incarnation incarnation;  // of this process
-  kv::BlockFormat
-      format;  // of this process' blocks; blocks that come in another order are reordered
+  // Of this process's blocks; received blocks in another order are reordered.
+  kv::BlockFormat format;
   std::string fleet_secret;  // keys the auth tag; equal in all nodes of a fleet; may be empty
-  int64_t frame_bytes_min =
-      64 << 10;  // smaller pushes are coalesced up to this where the ranges allow
+  // Smaller pushes are combined into frames of this size where the ranges allow it.
+  int64_t frame_bytes_min = 64 << 10;
   int64_t frame_bytes_max = 1 << 20;
   int64_t export_bytes_in_flight_max = 16 << 20;  // per export; more waits in the export's queue
   int checksum_retries_max = 1;                   // NACKs of one range before the epoch fails
-  absl::Duration nack_after =
-      absl::Milliseconds(200);  // FIN seen, data missing this long: ask again
-  // A receive or send that must end (its lease is draining, its export dead) and did not within
-  // this time is ended by dropping the connection: the peer hangs.
+  // FIN has arrived and data is missing for this long: ask for it again.
+  absl::Duration nack_after = absl::Milliseconds(200);
+  // When a receive or send of an ended lease or export is still in flight after this time, the peer
+  // hangs: the endpoint drops the connection.
   absl::Duration drain_after = absl::Seconds(1);
   int nack_rounds_max = 64;  // NACKs one export answers before it fails
   int64_t leases_max = 4096;
   int64_t exports_max = 4096;
-  // Leases that ended and whose late frames are still answered (a repeated FIN with ACK or ABORT).
+  // Ended leases whose late frames are still answered (a repeated FIN with ACK or ABORT).
   int64_t remembered_acks_max = 4096;
 };
 

@@ -1,8 +1,9 @@
-// The seam under the KV plane: moves frames (header + scattered payload) between processes. The
-// receiver decides where a payload lands, after checking its header. Versions: UCX (shared memory,
-// TCP), in-process, and the simulator's virtual network. Thread safety: all methods but Wake() are
-// called by one thread, the transfer thread; listener calls and completions run inside Progress()
-// on that thread.
+// The seam under the KV plane: moves frames (a header and a scattered payload) between processes.
+// The receiver decides where a payload lands, after it has checked the header. Implementations: UCX
+// (shared memory and TCP), NCCL on top of another transport, in-process, and the simulator's
+// virtual network. Thread safety: one thread, the transfer thread, calls all methods but Wake();
+// the transport calls the listener and runs completions on that thread, inside Progress(). Owner:
+// TransferService, or the simulator.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +36,9 @@ inline size_t Bytes(const GatherList& payload) {
   return bytes;
 }
 
-// When a payload was on its way into its place. Began: its header was seen; where payload and
-// header come together, the transport began to take them in. Waiting for the sender to compute is
-// not in it.
+// While a payload was on its way into its place. It begins when this process sees the header or,
+// where header and payload come together, begins to take them in; so the time that the sender
+// computes is not part of it.
 struct ReceiveInterval {
   absl::Time began, landed;
 };
@@ -66,7 +67,7 @@ class KvTransport {
   virtual ~KvTransport() = default;
 
   virtual void SetListener(Listener* listener) = 0;
-  // Opaque bytes by which others reach this transport.
+  // Opaque bytes by which other processes reach this transport.
   virtual const std::string& address() const = 0;
   // Starts connecting; errors arrive as OnPeerLost. Connecting twice to one address gives one
   // PeerId.
@@ -87,11 +88,12 @@ class KvTransport {
   // "shm", "tcp", "inproc"; "unknown" before the connection is up.
   virtual std::string TransportName(PeerId peer) const = 0;
 
-  // The device's memory that payloads of this transport are in; null: the host's arena. Lives as
+  // Where payloads of this transport lie: a device's memory, or null for the host's arena. Lives as
   // long as the transport.
   virtual PayloadStore* payloads() { return nullptr; }
 
-  // Moves things on; says whether anything happened.
+  // Sends, receives and calls back as far as possible without blocking; says whether anything
+  // happened.
   virtual bool Progress() = 0;
   // Blocks until something may have happened, Wake() was called or `timeout` passed.
   virtual void Wait(absl::Duration timeout) = 0;

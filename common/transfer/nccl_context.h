@@ -1,5 +1,6 @@
-// What the halves of a NcclTransport share. Thread safety: none; the transfer thread. Owner: the
-// transport.
+// What the sending and the receiving half of a NcclTransport share: the options, the transport
+// beneath, NCCL's channels, and the listener. Thread safety: none; the transfer thread. Owner: the
+// NcclTransport.
 #pragma once
 
 #include <cstdint>
@@ -13,30 +14,30 @@
 
 namespace tandem::transfer {
 
-// Payloads that may be on a link and not yet taken out by its receiver: more than the slots, so
-// that word of them being taken out need not be waited for each time.
-inline constexpr uint64_t kLinkWindow = 16;
+// How many payloads a sender may put on a channel before the receiver reports that it took the
+// first of them out. More than a channel has slots, so that the sender rarely waits for the report.
+inline constexpr uint64_t kChannelWindow = 16;
 
 struct NcclContext {
-  NcclContext(const NcclTransportOptions& link_options,
+  NcclContext(const NcclTransportOptions& channel_options,
               std::unique_ptr<KvTransport> other_transport,
               std::unique_ptr<kernels::PairChannels> pair_channels)
-      : options(link_options),
-        auth(link_options.fleet_secret),
+      : options(channel_options),
+        auth(channel_options.fleet_secret),
         other(std::move(other_transport)),
-        links(std::move(pair_channels)) {}
+        channels(std::move(pair_channels)) {}
 
   absl::Time now() const { return options.clock->Now(); }
-  // Signs and sends a frame about link `number`.
-  void SendAbout(PeerId peer, uint64_t number, v1::KvLink::Kind kind, bool from_receiver,
-                 std::string id = "", uint64_t consumed = 0) {
+  // Signs and sends a frame about channel `number`.
+  void SendChannelFrame(PeerId peer, uint64_t number, v1::KvChannel::Kind kind, bool from_receiver,
+                        std::string id = "", uint64_t consumed = 0) {
     v1::KvFrame frame;
-    v1::KvLink& link = *frame.mutable_link();
-    link.set_number(number);
-    link.set_kind(kind);
-    link.set_from_receiver(from_receiver);
-    link.set_id(std::move(id));
-    link.set_consumed(consumed);
+    v1::KvChannel& channel = *frame.mutable_channel();
+    channel.set_number(number);
+    channel.set_kind(kind);
+    channel.set_from_receiver(from_receiver);
+    channel.set_id(std::move(id));
+    channel.set_consumed(consumed);
     auth.Sign(frame);
     other->Send(peer, frame, {}, [](const absl::Status&) {});
   }
@@ -44,10 +45,10 @@ struct NcclContext {
   const NcclTransportOptions options;
   const FrameAuth auth;
   const std::unique_ptr<KvTransport> other;
-  const std::unique_ptr<kernels::PairChannels> links;
+  const std::unique_ptr<kernels::PairChannels> channels;
   KvTransport::Listener* listener = nullptr;
   uint64_t next_number = 1;
-  // Above those that the other transport gives.
+  // Above the ids that the other transport gives.
   uint64_t next_receive = uint64_t{1} << 63;
 };
 

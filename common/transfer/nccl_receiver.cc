@@ -21,22 +21,22 @@ void Scatter(absl::Span<const std::byte> from, const ScatterList& to) {
 
 }  // namespace
 
-NcclReceiver::NcclReceiver(NcclContext& context, PeerId peer, const v1::KvLink& offer)
+NcclReceiver::NcclReceiver(NcclContext& context, PeerId peer, const v1::KvChannel& offer)
     : context_(context),
       peer_(peer),
       number_(offer.number()),
       stands_since_(context.now()),
-      landings_(static_cast<size_t>(context.links->slots())) {
-  auto link = context_.links->Open(offer.id(), kernels::PairChannels::Side::kReceiver);
-  if (link.ok()) {
-    link_ = *std::move(link);
+      landings_(static_cast<size_t>(context.channels->slots())) {
+  auto channel = context_.channels->Open(offer.id(), kernels::PairChannels::Side::kReceiver);
+  if (channel.ok()) {
+    channel_ = *std::move(channel);
   } else {
-    End(link.status(), /*tell=*/true);
+    End(channel.status(), /*tell=*/true);
   }
 }
 
 bool NcclReceiver::busy() const {
-  if (link_ == nullptr) return false;
+  if (channel_ == nullptr) return false;
   for (const std::optional<Landing>& landing : landings_) {
     if (landing.has_value()) return true;
   }
@@ -44,12 +44,12 @@ bool NcclReceiver::busy() const {
 }
 
 void NcclReceiver::OnHeader(const v1::KvFrame& frame) {
-  const v1::KvViaLink& via = frame.via_link();
-  if (link_ == nullptr || via.ordinal() < next_ordinal_) return;  // a repeat
-  if (!open_ || via.ordinal() >= next_ordinal_ + 2 * kLinkWindow || via.bytes() == 0 ||
-      via.bytes() > context_.links->slot_bytes()) {
+  const v1::KvViaChannel& via = frame.via_channel();
+  if (channel_ == nullptr || via.ordinal() < next_ordinal_) return;  // a repeat
+  if (!open_ || via.ordinal() >= next_ordinal_ + 2 * kChannelWindow || via.bytes() == 0 ||
+      via.bytes() > context_.channels->slot_bytes()) {
     End(absl::InvalidArgumentError(absl::StrCat("payload ", via.ordinal(), " of ", via.bytes(),
-                                                " bytes cannot be on the link")),
+                                                " bytes cannot be on the channel")),
         /*tell=*/true);
     return;
   }
@@ -59,26 +59,26 @@ void NcclReceiver::OnHeader(const v1::KvFrame& frame) {
 }
 
 bool NcclReceiver::Progress() {
-  if (link_ == nullptr) return false;
-  const kernels::PairChannel::State state = link_->Progress();
+  if (channel_ == nullptr) return false;
+  const kernels::PairChannel::State state = channel_->Progress();
   if (state == kernels::PairChannel::State::kFailed) {
-    End(link_->status(), /*tell=*/true);
+    End(channel_->status(), /*tell=*/true);
     return true;
   }
   const absl::Time now = context_.now();
   if (!open_) {
     if (state == kernels::PairChannel::State::kOpen) {
       open_ = true;
-      context_.SendAbout(peer_, number_, v1::KvLink::READY, /*from_receiver=*/true);
+      context_.SendChannelFrame(peer_, number_, v1::KvChannel::READY, /*from_receiver=*/true);
     } else if (now > stands_since_ + context_.options.open_within) {
       End(absl::DeadlineExceededError("not open in time"), /*tell=*/true);
     }
     return open_;
   }
   bool moved = FinishLanded();
-  if (link_ == nullptr) return true;  // ended by the listener
+  if (channel_ == nullptr) return true;  // ended by the listener
   moved = StartNext() || moved;
-  if (link_ == nullptr) return true;
+  if (channel_ == nullptr) return true;
   if (moved || !busy()) {
     stands_since_ = now;
   } else if (now > stands_since_ + context_.options.move_within) {
@@ -98,18 +98,18 @@ bool NcclReceiver::StartNext() {
     headers_.erase(next);
     ++next_ordinal_;
     Landing landing;
-    landing.bytes = frame.via_link().bytes();
+    landing.bytes = frame.via_channel().bytes();
     landing.receive_id = context_.next_receive++;
     landing.began = context_.now();
-    frame.clear_via_link();
-    link_->Start(static_cast<int>(slot), landing.bytes);
+    frame.clear_via_channel();
+    channel_->Start(static_cast<int>(slot), landing.bytes);
     if (context_.listener != nullptr) {
       landing.place = context_.listener->OnFrame(peer_, frame, landing.bytes, landing.receive_id);
     }
-    if (link_ == nullptr) {
-      // The listener ended the connection; it gave the place for nothing.
+    if (channel_ == nullptr) {
+      // The listener ended the connection: nothing will land in its place.
       if (landing.place.has_value()) {
-        context_.listener->OnPayload(landing.receive_id, absl::CancelledError("the link ended"),
+        context_.listener->OnPayload(landing.receive_id, absl::CancelledError("the channel ended"),
                                      {.began = landing.began, .landed = landing.began});
       }
       return true;
@@ -120,18 +120,18 @@ bool NcclReceiver::StartNext() {
   return moved;
 }
 
-// In the order of their numbers, which is that of the slots from the oldest on.
+// In the order of their ordinals, which is the order of the slots from the oldest on.
 bool NcclReceiver::FinishLanded() {
   bool moved = false;
   while (consumed_ < next_ordinal_) {
     const size_t slot = static_cast<size_t>(consumed_ % landings_.size());
-    if (!landings_[slot].has_value() || !link_->idle(static_cast<int>(slot))) break;
+    if (!landings_[slot].has_value() || !channel_->idle(static_cast<int>(slot))) break;
     const Landing landing = *std::exchange(landings_[slot], std::nullopt);
     ++consumed_;
     moved = true;
     if (!landing.place.has_value()) continue;
     const absl::Span<const std::byte> landed =
-        link_->slot(static_cast<int>(slot)).first(landing.bytes);
+        channel_->slot(static_cast<int>(slot)).first(landing.bytes);
     absl::Status status;
     if (context_.options.device != nullptr) {
       status = context_.options.device->EmptyDevice(landed.data(), *landing.place);
@@ -140,22 +140,25 @@ bool NcclReceiver::FinishLanded() {
     }
     context_.listener->OnPayload(landing.receive_id, status,
                                  {.began = landing.began, .landed = context_.now()});
-    if (link_ == nullptr) return true;
+    if (channel_ == nullptr) return true;
   }
-  if (consumed_ >= announced_ + kLinkWindow / 2) {
+  if (consumed_ >= announced_ + kChannelWindow / 2) {
     announced_ = consumed_;
-    context_.SendAbout(peer_, number_, v1::KvLink::CONSUMED, /*from_receiver=*/true, "", consumed_);
+    context_.SendChannelFrame(peer_, number_, v1::KvChannel::CONSUMED, /*from_receiver=*/true, "",
+                              consumed_);
   }
   return moved;
 }
 
 void NcclReceiver::End(absl::Status status, bool tell) {
-  link_.reset();
+  channel_.reset();
   headers_.clear();
   if (tell) {
-    Log(LogLevel::kWarning, "link failed",
-        {{"kind", context_.links->name()}, {"peer", peer_.value()}, {"reason", status.message()}});
-    context_.SendAbout(peer_, number_, v1::KvLink::CLOSED, /*from_receiver=*/true);
+    Log(LogLevel::kWarning, "KV channel failed",
+        {{"kind", context_.channels->name()},
+         {"peer", peer_.value()},
+         {"reason", status.message()}});
+    context_.SendChannelFrame(peer_, number_, v1::KvChannel::CLOSED, /*from_receiver=*/true);
   }
   for (std::optional<Landing>& slot : landings_) {
     if (!slot.has_value()) continue;

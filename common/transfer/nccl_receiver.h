@@ -1,5 +1,8 @@
-// The receiving end of a link from one peer. Thread safety: none; the transfer thread. Owner: the
-// NcclTransport, until the peer is gone or offers another link.
+// The receiving end of the channel from one peer: matches the headers that arrive over the other
+// transport with the payloads that come out of the channel, in the order of their ordinals.
+// Invariant: the listener hears of each payload that it gave a place exactly once.
+// Thread safety: none; the transfer thread. Owner: the NcclTransport, until the peer is lost or
+// offers another channel.
 #pragma once
 
 #include <map>
@@ -14,22 +17,24 @@ namespace tandem::transfer {
 
 class NcclReceiver {
  public:
-  // Opens the link that `offer` names.
-  NcclReceiver(NcclContext& context, PeerId peer, const v1::KvLink& offer);
+  // Opens the channel that `offer` names.
+  NcclReceiver(NcclContext& context, PeerId peer, const v1::KvChannel& offer);
 
   uint64_t number() const { return number_; }
-  bool open() const { return open_ && link_ != nullptr; }
-  // Progress() is to be called soon.
+  bool open() const { return open_ && channel_ != nullptr; }
+  // Something is under way: call Progress() again soon.
   bool busy() const;
-  // The header of a payload on this link. A header that cannot be of it ends the link.
+  // The header of a payload on this channel. A header with an impossible ordinal or size ends the
+  // channel.
   void OnHeader(const v1::KvFrame& frame);
-  // Moves things on; says whether anything happened.
+  // Moves payloads on; says whether anything happened.
   bool Progress();
-  // Payloads that were given a place fail with `status`; the peer is told unless it is gone.
+  // Ends the channel. Payloads that the listener gave a place fail with `status`. `tell`: also
+  // sends CLOSED to the peer.
   void End(absl::Status status, bool tell);
 
  private:
-  // A payload under way: its header was accepted, or is to be thrown away.
+  // A payload that is coming out of a slot; without a place it is discarded.
   struct Landing {
     size_t bytes = 0;
     uint64_t receive_id = 0;
@@ -37,20 +42,21 @@ class NcclReceiver {
     absl::Time began;
   };
 
-  // Begins to take out the payloads that are next.
+  // Starts the receive of each payload whose header is next in order.
   bool StartNext();
+  // Copies what has landed in the slots to its places.
   bool FinishLanded();
 
   NcclContext& context_;
   const PeerId peer_;
   const uint64_t number_;
-  std::unique_ptr<kernels::PairChannel> link_;  // null once it failed
+  std::unique_ptr<kernels::PairChannel> channel_;  // null once it failed
   bool open_ = false;
-  absl::Time stands_since_;  // nothing moved since, though something should
+  absl::Time stands_since_;  // since when nothing has moved although something should
   uint64_t next_ordinal_ = 0, consumed_ = 0, announced_ = 0;
-  // Bound: twice kLinkWindow; a header further ahead ends the link.
+  // Bound: twice kChannelWindow; a header further ahead ends the channel.
   std::map<uint64_t, v1::KvFrame> headers_;
-  // Bound: the slots of the link, fixed.
+  // Bound: the slots of the channel, fixed.
   std::vector<std::optional<Landing>> landings_;
 };
 

@@ -15,19 +15,20 @@ NcclSender::NcclSender(NcclContext& context, PeerId peer)
       peer_(peer),
       number_(context.next_number++),
       offered_(context.now()),
-      in_flight_(static_cast<size_t>(context.links->slots())) {
+      in_flight_(static_cast<size_t>(context.channels->slots())) {
   if (const absl::Status status = Offer(); !status.ok()) Fail(status);
 }
 
 absl::Status NcclSender::Offer() {
-  ASSIGN_OR_RETURN(std::string id, context_.links->NewId());
-  ASSIGN_OR_RETURN(link_, context_.links->Open(id, kernels::PairChannels::Side::kSender));
-  context_.SendAbout(peer_, number_, v1::KvLink::OFFER, /*from_receiver=*/false, std::move(id));
+  ASSIGN_OR_RETURN(std::string id, context_.channels->NewId());
+  ASSIGN_OR_RETURN(channel_, context_.channels->Open(id, kernels::PairChannels::Side::kSender));
+  context_.SendChannelFrame(peer_, number_, v1::KvChannel::OFFER, /*from_receiver=*/false,
+                            std::move(id));
   return absl::OkStatus();
 }
 
 bool NcclSender::busy() const {
-  if (link_ == nullptr) return false;
+  if (channel_ == nullptr) return false;
   for (const std::optional<Payload>& payload : in_flight_) {
     if (payload.has_value()) return true;
   }
@@ -39,28 +40,28 @@ void NcclSender::Send(const v1::KvFrame& frame, GatherList payload, Done done) {
   Pump();
 }
 
-void NcclSender::OnFrame(const v1::KvLink& frame) {
-  if (frame.number() != number_ || link_ == nullptr) return;
+void NcclSender::OnFrame(const v1::KvChannel& frame) {
+  if (frame.number() != number_ || channel_ == nullptr) return;
   switch (frame.kind()) {
-    case v1::KvLink::READY:
+    case v1::KvChannel::READY:
       peer_ready_ = true;
       return;
-    case v1::KvLink::CONSUMED:
+    case v1::KvChannel::CONSUMED:
       if (frame.consumed() > next_ordinal_) {
         return Fail(absl::DataLossError("the peer took out more than was sent"));
       }
       consumed_ = std::max(consumed_, frame.consumed());  // they may come out of order
       return;
     default:
-      return Fail(absl::UnavailableError("the peer closed the link"));
+      return Fail(absl::UnavailableError("the peer closed the channel"));
   }
 }
 
 bool NcclSender::Progress() {
-  if (link_ == nullptr) return false;
-  const kernels::PairChannel::State state = link_->Progress();
+  if (channel_ == nullptr) return false;
+  const kernels::PairChannel::State state = channel_->Progress();
   if (state == kernels::PairChannel::State::kFailed) {
-    Fail(link_->status());
+    Fail(channel_->status());
     return true;
   }
   const absl::Time now = context_.now();
@@ -75,18 +76,18 @@ bool NcclSender::Progress() {
   bool moved = false;
   for (size_t slot = 0; slot < in_flight_.size(); ++slot) {
     if (!in_flight_[slot].has_value()) continue;
-    if (link_->idle(static_cast<int>(slot))) {
+    if (channel_->idle(static_cast<int>(slot))) {
       Payload sent = *std::move(in_flight_[slot]);
       in_flight_[slot].reset();
       sent.done(absl::OkStatus());
-      if (link_ == nullptr) return true;  // ended by what `done` did
+      if (channel_ == nullptr) return true;  // ended by what `done` did
       moved = true;
     } else if (now > in_flight_[slot]->started + context_.options.move_within) {
       Fail(absl::DeadlineExceededError("a payload stood still"));
       return true;
     }
   }
-  // The receiver took nothing out for long although all slots are idle.
+  // The receiver has taken no payload out for long, although all slots are idle.
   if (!waiting_.empty() && now > waiting_.front().started + context_.options.move_within) {
     Fail(absl::DeadlineExceededError("the peer takes nothing out"));
     return true;
@@ -97,7 +98,7 @@ bool NcclSender::Progress() {
 
 void NcclSender::Pump() {
   for (size_t slot = 0; slot < in_flight_.size() && !waiting_.empty(); ++slot) {
-    if (next_ordinal_ - consumed_ >= kLinkWindow) break;
+    if (next_ordinal_ - consumed_ >= kChannelWindow) break;
     if (in_flight_[slot].has_value()) continue;
     Payload payload = std::move(waiting_.front());
     waiting_.pop_front();
@@ -107,11 +108,11 @@ void NcclSender::Pump() {
       return Fail(std::move(status));
     }
     v1::KvFrame header = payload.frame;
-    header.mutable_via_link()->set_link(number_);
-    header.mutable_via_link()->set_ordinal(next_ordinal_++);
-    header.mutable_via_link()->set_bytes(bytes);
+    header.mutable_via_channel()->set_channel(number_);
+    header.mutable_via_channel()->set_ordinal(next_ordinal_++);
+    header.mutable_via_channel()->set_bytes(bytes);
     context_.other->Send(peer_, header, {}, [](const absl::Status&) {});
-    link_->Start(static_cast<int>(slot), bytes);
+    channel_->Start(static_cast<int>(slot), bytes);
     payload.started = context_.now();
     in_flight_[slot] = std::move(payload);
   }
@@ -121,7 +122,7 @@ void NcclSender::Pump() {
 }
 
 absl::Status NcclSender::Fill(int slot, const GatherList& payload) {
-  std::byte* to = link_->slot(slot).data();
+  std::byte* to = channel_->slot(slot).data();
   if (context_.options.device != nullptr) return context_.options.device->FillDevice(to, payload);
   for (const absl::Span<const std::byte> piece : payload) {
     std::memcpy(to, piece.data(), piece.size());
@@ -141,10 +142,10 @@ std::vector<NcclSender::Payload> NcclSender::TakeAll() {
 
 void NcclSender::Fail(absl::Status why) {
   open_ = false;
-  link_.reset();
-  Log(LogLevel::kWarning, "link failed",
-      {{"kind", context_.links->name()}, {"peer", peer_.value()}, {"reason", why.message()}});
-  context_.SendAbout(peer_, number_, v1::KvLink::CLOSED, /*from_receiver=*/false);
+  channel_.reset();
+  Log(LogLevel::kWarning, "KV channel failed",
+      {{"kind", context_.channels->name()}, {"peer", peer_.value()}, {"reason", why.message()}});
+  context_.SendChannelFrame(peer_, number_, v1::KvChannel::CLOSED, /*from_receiver=*/false);
   for (Payload& payload : TakeAll()) {
     context_.other->Send(peer_, payload.frame, std::move(payload.bytes), std::move(payload.done));
   }
@@ -152,7 +153,7 @@ void NcclSender::Fail(absl::Status why) {
 
 void NcclSender::End(const absl::Status& status) {
   open_ = false;
-  link_.reset();
+  channel_.reset();
   for (Payload& payload : TakeAll()) payload.done(status);
 }
 

@@ -1,5 +1,7 @@
-// The sending end of a link to one peer: from the offer to its end, and what waits for it.
-// Thread safety: none; the transfer thread. Owner: the NcclTransport, until the peer is gone.
+// The sending end of the channel to one peer, from its offer to its end, and the payloads that wait
+// for a slot or are in one. Invariants: every payload completes exactly once, through the channel
+// or, after the channel failed, through the other transport. Thread safety: none; the transfer
+// thread. Owner: the NcclTransport, until the peer is lost.
 #pragma once
 
 #include <deque>
@@ -15,20 +17,20 @@ class NcclSender {
  public:
   using Done = absl::AnyInvocable<void(const absl::Status&)>;
 
-  // Offers a link to `peer`.
+  // Offers a channel to `peer`.
   NcclSender(NcclContext& context, PeerId peer);
 
-  // Payloads can go this way.
+  // Whether the channel takes payloads.
   bool open() const { return open_; }
-  // Progress() is to be called soon.
+  // Something is under way: call Progress() again soon.
   bool busy() const;
   // As KvTransport::Send. REQUIRES: open(), the payload fits a slot.
   void Send(const v1::KvFrame& frame, GatherList payload, Done done);
-  // What the peer says of the link.
-  void OnFrame(const v1::KvLink& frame);
-  // Moves things on; says whether anything happened.
+  // READY, CONSUMED or CLOSED from the peer.
+  void OnFrame(const v1::KvChannel& frame);
+  // Moves payloads on; says whether anything happened.
   bool Progress();
-  // The peer is gone: completes everything with `status`.
+  // The peer is lost: completes everything with `status`.
   void End(const absl::Status& status);
 
  private:
@@ -40,9 +42,11 @@ class NcclSender {
   };
 
   absl::Status Offer();
+  // Moves waiting payloads into idle slots.
   void Pump();
+  // Copies a payload into a slot.
   absl::Status Fill(int slot, const GatherList& payload);
-  // Sends what is unfinished by the other transport, and everything later.
+  // Ends the channel and sends all unfinished payloads through the other transport.
   void Fail(absl::Status why);
   // All unfinished payloads, in order.
   std::vector<Payload> TakeAll();
@@ -50,13 +54,13 @@ class NcclSender {
   NcclContext& context_;
   const PeerId peer_;
   uint64_t number_ = 0;
-  std::unique_ptr<kernels::PairChannel> link_;  // null once it failed
+  std::unique_ptr<kernels::PairChannel> channel_;  // null once it failed
   absl::Time offered_;
   bool peer_ready_ = false, open_ = false;
   uint64_t next_ordinal_ = 0, consumed_ = 0;
   // Bound: the payloads in flight that the KV transfer allows.
   std::deque<Payload> waiting_;
-  // Bound: the slots of the link, fixed.
+  // Bound: the slots of the channel, fixed.
   std::vector<std::optional<Payload>> in_flight_;
 };
 

@@ -17,10 +17,10 @@ namespace {
 class NcclTransport final : public KvTransport, private KvTransport::Listener {
  public:
   NcclTransport(const NcclTransportOptions& options, std::unique_ptr<KvTransport> other,
-                std::unique_ptr<kernels::PairChannels> links)
-      : context_(options, std::move(other), std::move(links)) {
+                std::unique_ptr<kernels::PairChannels> channels)
+      : context_(options, std::move(other), std::move(channels)) {
     TANDEM_CHECK((context_.options.device != nullptr) ==
-                     (context_.links->slot_memory() == kernels::SlotMemory::kDevice),
+                     (context_.channels->slot_memory() == kernels::SlotMemory::kDevice),
                  "slots in device memory and payloads there go together");
     context_.other->SetListener(this);
   }
@@ -34,14 +34,14 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
     return context_.other->Connect(peer);
   }
   void Disconnect(PeerId peer) override {
-    EndLinks(peer, absl::CancelledError("disconnected"));
+    EndChannels(peer, absl::CancelledError("disconnected"));
     context_.other->Disconnect(peer);
   }
 
   void Send(PeerId peer, const v1::KvFrame& frame, GatherList payload,
             absl::AnyInvocable<void(const absl::Status&)> done) override {
     const size_t bytes = Bytes(payload);
-    if (bytes > 0 && bytes <= context_.links->slot_bytes()) {
+    if (bytes > 0 && bytes <= context_.channels->slot_bytes()) {
       std::unique_ptr<NcclSender>& sender = senders_[peer];
       if (sender == nullptr) sender = std::make_unique<NcclSender>(context_, peer);
       if (sender->open()) return sender->Send(frame, std::move(payload), std::move(done));
@@ -53,10 +53,10 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
   std::string TransportName(PeerId peer) const override {
     const auto sender = senders_.find(peer);
     const auto receiver = receivers_.find(peer);
-    const bool linked = (sender != senders_.end() && sender->second->open()) ||
-                        (receiver != receivers_.end() && receiver->second->open());
-    if (!linked) return context_.other->TransportName(peer);
-    return absl::StrCat(context_.links->name(),
+    const bool over_channel = (sender != senders_.end() && sender->second->open()) ||
+                              (receiver != receivers_.end() && receiver->second->open());
+    if (!over_channel) return context_.other->TransportName(peer);
+    return absl::StrCat(context_.channels->name(),
                         context_.options.device == nullptr ? "" : "+device");
   }
   PayloadStore* payloads() override { return context_.options.device.get(); }
@@ -65,7 +65,7 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
     ended_senders_.clear();
     ended_receivers_.clear();
     bool moved = context_.other->Progress();
-    // A step may end connections, this one's included: by key, from one to the next.
+    // By key: Progress() of one sender may end connections, its own included.
     for (auto it = senders_.begin(); it != senders_.end();) {
       const PeerId peer = it->first;
       moved = it->second->Progress() || moved;
@@ -79,7 +79,7 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
     return moved;
   }
 
-  // Links wake nobody: while one is busy the wait is short.
+  // A channel cannot end a wait: while one is busy the wait is short.
   void Wait(absl::Duration timeout) override {
     bool busy = false;
     for (const auto& [peer, sender] : senders_) busy = busy || sender->busy();
@@ -93,16 +93,17 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
 
   std::optional<ScatterList> OnFrame(PeerId from, const v1::KvFrame& frame, size_t payload_bytes,
                                      uint64_t receive_id) override {
-    if (frame.has_link()) {
-      OnLink(from, frame);
+    if (frame.has_channel()) {
+      OnChannel(from, frame);
       return std::nullopt;
     }
-    if (frame.has_via_link()) {
+    if (frame.has_via_channel()) {
       const auto receiver = receivers_.find(from);
-      if (receiver != receivers_.end() && receiver->second->number() == frame.via_link().link()) {
+      if (receiver != receivers_.end() &&
+          receiver->second->number() == frame.via_channel().channel()) {
         receiver->second->OnHeader(frame);
       }
-      return std::nullopt;  // its payload does not come this way
+      return std::nullopt;  // its payload comes through the channel
     }
     if (context_.listener == nullptr) return std::nullopt;
     return context_.listener->OnFrame(from, frame, payload_bytes, receive_id);
@@ -112,43 +113,44 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
     context_.listener->OnPayload(receive_id, status, interval);
   }
   void OnPeerLost(PeerId peer, const absl::Status& status) override {
-    EndLinks(peer, status);
+    EndChannels(peer, status);
     if (context_.listener != nullptr) context_.listener->OnPeerLost(peer, status);
   }
 
-  void OnLink(PeerId from, const v1::KvFrame& frame) {
-    const v1::KvLink& link = frame.link();
+  void OnChannel(PeerId from, const v1::KvFrame& frame) {
+    const v1::KvChannel& channel = frame.channel();
     if (!context_.auth.Verify(frame)) {
-      Log(LogLevel::kWarning, "link frame rejected", {{"peer", from.value()}});
+      Log(LogLevel::kWarning, "KV channel frame rejected", {{"peer", from.value()}});
       return;
     }
-    if (link.from_receiver()) {
+    if (channel.from_receiver()) {
       const auto sender = senders_.find(from);
-      if (sender != senders_.end()) sender->second->OnFrame(link);
+      if (sender != senders_.end()) sender->second->OnFrame(channel);
       return;
     }
     const auto known = receivers_.find(from);
-    if (link.kind() == v1::KvLink::CLOSED) {
-      if (known != receivers_.end() && known->second->number() == link.number()) {
-        known->second->End(absl::UnavailableError("the sender closed the link"), /*tell=*/false);
+    if (channel.kind() == v1::KvChannel::CLOSED) {
+      if (known != receivers_.end() && known->second->number() == channel.number()) {
+        known->second->End(absl::UnavailableError("the sender closed the channel"), /*tell=*/false);
       }
       return;
     }
-    if (link.kind() != v1::KvLink::OFFER) return;
+    if (channel.kind() != v1::KvChannel::OFFER) return;
     // A repeat, or older than what is there.
-    if (known != receivers_.end() && link.number() <= known->second->number()) return;
+    if (known != receivers_.end() && channel.number() <= known->second->number()) return;
     if (known == receivers_.end() &&
         static_cast<int>(receivers_.size()) >= context_.options.incoming_max) {
-      context_.SendAbout(from, link.number(), v1::KvLink::CLOSED, /*from_receiver=*/true);
+      context_.SendChannelFrame(from, channel.number(), v1::KvChannel::CLOSED,
+                                /*from_receiver=*/true);
       return;
     }
-    EndReceiver(from, absl::UnavailableError("the sender offered another link"));
-    receivers_[from] = std::make_unique<NcclReceiver>(context_, from, link);
+    EndReceiver(from, absl::UnavailableError("the sender offered another channel"));
+    receivers_[from] = std::make_unique<NcclReceiver>(context_, from, channel);
   }
 
-  void EndLinks(PeerId peer, const absl::Status& status) {
+  void EndChannels(PeerId peer, const absl::Status& status) {
     if (const auto it = senders_.find(peer); it != senders_.end()) {
-      // Kept until the next Progress: this may be a call from inside it.
+      // Destroyed in the next Progress: the sender itself may be the caller.
       ended_senders_.push_back(std::move(it->second));
       senders_.erase(it);
       NcclSender& sender = *ended_senders_.back();
@@ -179,8 +181,8 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
 
 std::unique_ptr<KvTransport> NewNcclTransport(const NcclTransportOptions& options,
                                               std::unique_ptr<KvTransport> other,
-                                              std::unique_ptr<kernels::PairChannels> links) {
-  return std::make_unique<NcclTransport>(options, std::move(other), std::move(links));
+                                              std::unique_ptr<kernels::PairChannels> channels) {
+  return std::make_unique<NcclTransport>(options, std::move(other), std::move(channels));
 }
 
 }  // namespace tandem::transfer

@@ -1,7 +1,8 @@
-// Where payloads come from and go to: this process's blocks, in the host's arena or in a device's
-// memory (device_payloads.h). A payload's bytes are the same either way: its range's cells, layer
-// by layer and block by block, under XXH3; so peers need not know which kind the other one has.
-// Thread safety: none; the transfer thread.
+// Where payloads come from and go to: this process's KV blocks, in the host's arena or in a
+// device's memory (device_payloads.h). A payload has the same bytes and the same XXH3 checksum
+// either way: the cells of its range, layer by layer and block by block. So a peer need not know
+// where the other one's blocks lie. Thread safety: none; the transfer thread. Owner: the
+// KvTransferContext, or the transport whose payloads lie in a device's memory.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ struct PayloadCells {
   }
 };
 
-// Keeps a payload's bytes, or its place, in being until it ends.
+// Keeps a payload's bytes, or its place, valid until it is destroyed.
 class PayloadHold {
  public:
   virtual ~PayloadHold() = default;
@@ -52,13 +53,14 @@ class PayloadStore {
 
   virtual ~PayloadStore() = default;
 
-  // The payload of cells that are final. nullopt: there is no room for it until a hold ends.
+  // The payload of cells whose contents are final. nullopt: no room for it until a hold ends.
   virtual absl::StatusOr<std::optional<Outgoing>> Take(const PayloadCells& cells) = 0;
-  // Where a payload for the cells may land; the blocks are the lease's, their bytes its own until
+  // Where a payload for the cells may land. The blocks belong to a lease; nothing reads them before
   // Install. Errors: kInvalidArgument for a payload larger than any place.
   virtual absl::StatusOr<Place> Reserve(const PayloadCells& cells) = 0;
-  // What landed becomes the cells' contents, in this process's order, if it has `checksum`.
-  // `order`: of the elements as they came. Errors: kDataLoss when the checksum differs.
+  // Makes what landed in `place` the cells' contents, in this process's element order, if it has
+  // `checksum`. `order`: of the elements as they arrived. Errors: kDataLoss when the checksum
+  // differs.
   virtual absl::Status Install(const PayloadCells& cells, const Place& place, uint64_t checksum,
                                const std::string& order) = 0;
 };

@@ -1,6 +1,8 @@
-// Carries payloads of device memory by a transport that reaches host memory only: each passes the
-// pinned twin of its slot, after the device computed its checksum at the sender, before it does at
-// the receiver. Thread safety: as KvTransport.
+// Sends payloads that lie in device memory through a transport that reaches host memory only. Each
+// payload passes through the pinned host memory that belongs to its slot (its twin): the sender
+// copies it there after the device has computed its checksum, the receiver copies it to the device,
+// which then verifies the checksum. Thread safety: as KvTransport. Owner: TransferService, or the
+// NcclTransport on top.
 #pragma once
 
 #include <memory>

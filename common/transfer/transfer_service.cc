@@ -15,7 +15,7 @@
 namespace tandem::transfer {
 namespace {
 
-// Deadlines are met within this even when nothing arrives.
+// The longest sleep, so that deadlines are checked when nothing arrives.
 constexpr absl::Duration kTickEvery = absl::Milliseconds(20);
 
 class TransferServiceImpl final : public TransferService {
@@ -34,7 +34,8 @@ class TransferServiceImpl final : public TransferService {
     stopping_.store(true);
     transport_->Wake();
     thread_.join();
-    // The transport goes first of what can touch the arena; the endpoint ignores its completions.
+    // Destroys the transport first, because it writes into the arena; the endpoint ignores its late
+    // completions.
     endpoint_.reset();
     transport_.reset();
   }

@@ -1,6 +1,6 @@
-// The transfer thread: owns the transport (a UCX worker) and the KvTransferEndpoint, runs them, and
-// exchanges commands and events with the engine thread. Spins briefly, then sleeps on the
-// transport's event descriptor. Thread safety: Submit and counters from any thread.
+// The transfer thread: it owns the transport and the KvTransferEndpoint, drives both, and exchanges
+// commands and events with the engine thread. When idle it spins briefly, then sleeps on the
+// transport's event descriptor. Thread safety: all methods from any thread. Owner: NodeRuntime.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,8 @@ namespace tandem::transfer {
 
 struct TransferServiceOptions {
   KvTransferOptions kv_transfer;
-  int64_t command_queue_max =
-      65536;  // commands wait here; a full queue fails the request that met it
+  // Commands that wait for the transfer thread; Submit refuses more.
+  int64_t command_queue_max = 65536;
   absl::Duration spin = absl::Microseconds(20);
 };
 
@@ -35,7 +35,7 @@ class TransferService {
   // Stops the thread; open leases and exports end without events.
   virtual ~TransferService() = default;
 
-  // kResourceExhausted when the queue is full: the command was not taken.
+  // kResourceExhausted when the queue is full: the command was not taken, submit it again later.
   virtual absl::Status Submit(TransferCommand command) = 0;
   virtual const std::string& address() const = 0;
   virtual TransferCounters counters() const = 0;

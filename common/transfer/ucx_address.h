@@ -1,6 +1,7 @@
-// How UCX transports reach each other, in bytes: the address that a node publishes, and, with a
-// shm's address in it, the body of a greeting. The tag under the fleet's secret keeps damaged and
-// foreign addresses away from UCX, which trusts what it unpacks. Thread safety: plain values.
+// The address of a UCX transport, in bytes. A node publishes it at registration; HELLO and WELCOME
+// messages carry it with the address of a shared-memory worker added. A tag keyed with the fleet's
+// secret keeps damaged and foreign addresses away from UCX, which trusts what it unpacks.
+// Thread safety: plain values.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +14,11 @@ namespace tandem::transfer {
 
 struct UcxAddress {
   uint64_t origin = 0;  // drawn by the transport at its start
-  // What the transport agrees to carry frames over.
+  // Whether the transport agrees to carry frames over TCP, and over shared memory.
   bool takes_tcp = false, takes_shm = false;
   std::string host;
   std::string worker_address;
-  // In greetings: the worker that only the greeted peer writes to; empty when there is none.
+  // In greetings: the shared-memory worker that only the greeted peer writes to; empty: none.
   std::string shm_address;
 
   std::string Serialize(absl::string_view fleet_secret) const;

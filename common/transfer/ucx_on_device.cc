@@ -1,4 +1,5 @@
-// What this UCX can do with device memory: asked of UCX, and tried.
+#include "common/transfer/ucx_on_device.h"
+
 #include <ucp/api/ucp.h>
 
 #include <utility>
@@ -7,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/runtime/clock.h"
-#include "common/transfer/ucx_transport.h"
 #include "common/transfer/ucx_worker.h"
 
 namespace tandem::transfer {
@@ -15,7 +15,7 @@ namespace {
 
 constexpr absl::Duration kTrialMax = absl::Seconds(10);
 
-// One end of the trial. The receiving one reserves a place for what comes.
+// One end of the trial. The receiving end reserves a place for the payload that arrives.
 class TrialEnd final : public KvTransport::Listener {
  public:
   TrialEnd(std::unique_ptr<KvTransport> transport_in, PayloadStore& payloads,
@@ -55,7 +55,7 @@ class TrialEnd final : public KvTransport::Listener {
   uint64_t checksum_ = 0;
 };
 
-// From blocks[0] to blocks[1], through transports of their own.
+// Moves a payload of `range` from block 0 to block 1, through two transports of its own.
 absl::Status TryPayload(const UcxOptions& options, const BlockRange& range) {
   DevicePayloads& device = *options.device;
   const std::vector<BlockId> blocks = {BlockId(0), BlockId(1)};

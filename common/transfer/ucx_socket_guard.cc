@@ -33,18 +33,18 @@ using State = std::shared_ptr<GuardState>;
 constexpr char kPurpose[] = "kv socket";
 constexpr size_t kNonceBytes = 16;
 constexpr size_t kPreambleBytes = kNonceBytes + kKeyedTagBytes;
-// How long the kernel waits for a connection's first bytes; it is not this process's until then.
+// How long the kernel waits for a connection's first bytes before accept() returns it.
 constexpr int kFirstBytesWithinS = 5;
-// How long UCX's thread waits for a connection that it makes: UCX waits itself, without a bound.
+// How long connect() waits until the connection is up. UCX itself would wait without a bound.
 constexpr int kConnectWithinMs = 3000;
 // Connections refused in one call of accept, so that a flood does not hold UCX's thread.
 constexpr int kRefusedAtOnce = 16;
 
-// Of the thread that is inside UCX. Functions that stand for the C library's get no argument that
-// could say whom they work for.
+// The guard of the thread that is inside UCX: the functions that replace the C library's have no
+// argument that could name it.
 thread_local const State* current = nullptr;
 
-// Which sockets that listen are guarded.
+// The guarded listening sockets.
 class Listeners {
  public:
   void Add(int fd, const State& guard) {
@@ -67,7 +67,7 @@ class Listeners {
   absl::flat_hash_map<int, State> guards_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Never ends: accept() may be called until the process does.
+// Never destroyed: accept() may be called until the process ends.
 Listeners& AllListeners() {
   static Listeners& listeners = *new Listeners;
   return listeners;
@@ -87,7 +87,8 @@ std::string AddressBytes(const sockaddr_storage& address) {
       absl::string_view(reinterpret_cast<const char*>(&in6.sin6_port), sizeof in6.sin6_port));
 }
 
-// What the tag is about: the random bytes and both ends. "" when the connection is gone.
+// The bytes that the tag covers: the random bytes and both ends' addresses. "" when the connection
+// is gone.
 std::string Tagged(int fd, absl::string_view nonce, bool connecting) {
   sockaddr_storage own = {}, other = {};
   socklen_t own_bytes = sizeof own, other_bytes = sizeof other;

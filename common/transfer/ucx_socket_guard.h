@@ -1,21 +1,20 @@
-// Keeps bytes of strangers away from UCX. What arrives on a TCP socket of UCX's 1.13 is trusted: 13
-// bytes of its own protocol name an address of this process and what to write there, whatever
-// features its context has. So who connects must first prove, on the socket, that it holds the
-// fleet's secret; only then does UCX learn of the connection (docs/adr/0025).
+// Keeps bytes of strangers away from UCX. UCX 1.13 trusts what arrives on its TCP sockets: 13 bytes
+// of its own protocol can name an address of this process and what to write there, whatever
+// features its context has. So a process that connects must first prove, on the socket, that it
+// holds the fleet's secret; only then does UCX learn of the connection (docs/adr/0025).
 //
 //   connecting side   connect() ─▶ random | tag ─▶ then UCX's own bytes
 //   listening side    the kernel holds a connection back until bytes are there; accept() reads
 //                     these 48 and gives UCX the socket, or closes it and counts
 //
-// The tag is made with the secret over the random bytes and both ends' addresses, so that it is of
-// no use on another connection. UCX offers no place for this: its calls of listen, accept and
-// connect are answered by functions of this file that stand in front of the C library's (all other
-// callers' go through unchanged).
+// The tag is a keyed checksum over the random bytes and both ends' addresses, so it is of no use on
+// another connection. UCX has no hook for this. Therefore ucx_socket_guard.cc defines listen,
+// accept and connect in front of the C library's; calls from other code go through unchanged.
 //
-// Under an empty secret anybody who knows this protocol gets through; port scanners do not.
+// With an empty secret any process that knows this protocol gets through; port scanners do not.
 //
-// Thread safety: Scope by the thread that calls UCX; refused() from any thread. UCX accepts on a
-// thread of its own.
+// Thread safety: the thread that calls UCX uses Scope; any thread may call refused(). UCX accepts
+// on a thread of its own. Owner: UcxTransport.
 #pragma once
 
 #include <atomic>
@@ -28,7 +27,7 @@ namespace tandem::transfer {
 class UcxSocketGuard {
  public:
   explicit UcxSocketGuard(const std::string& secret);
-  // After the UCX workers whose sockets it guards.
+  // REQUIRES: the UCX workers whose sockets it guards are destroyed.
   ~UcxSocketGuard();
   UcxSocketGuard(const UcxSocketGuard&) = delete;
   UcxSocketGuard& operator=(const UcxSocketGuard&) = delete;
@@ -45,7 +44,7 @@ class UcxSocketGuard {
     const std::shared_ptr<struct GuardState>* const outer_;
   };
 
-  // Connections that were closed before UCX heard of them.
+  // Connections that the guard closed before UCX learned of them.
   int64_t refused() const;
 
  private:

@@ -1,13 +1,22 @@
 #include "common/transfer/ucx_transport.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/runtime/clock.h"
 #include "common/telemetry/log.h"
-#include "common/transfer/ucx_transport_impl.h"
+#include "common/transfer/ucx_local.h"
+#include "common/transfer/ucx_message.h"
+#include "common/transfer/ucx_peer_table.h"
+#include "common/transfer/ucx_receiver.h"
+#include "common/transfer/ucx_sender.h"
+#include "common/transfer/ucx_socket_guard.h"
+#include "common/transfer/ucx_worker.h"
 
 namespace tandem::transfer {
 namespace {
@@ -15,173 +24,175 @@ namespace {
 constexpr int kProgressBatch = 16;
 // UCX 1.13 skips its keepalive on all but every 32nd call of ucp_worker_progress.
 constexpr int kCallsToKeepalive = 32;
-// How long a transport that ends waits for UCX to give its requests back.
+// How long a transport that shuts down waits for UCX to give its requests back.
 constexpr absl::Duration kShutdownMax = absl::Seconds(1);
+// Messages dropped between two log lines.
+constexpr int64_t kLogEveryDrops = 1000;
 
-}  // namespace
+// Ties the parts together: routes what arrives to the peer table or the receiver, and moves all of
+// them on in Progress. UCX calls back only inside ucp_worker_progress and ucp_worker_destroy.
+class UcxTransport final : public KvTransport, private UcxMessageSink {
+ public:
+  explicit UcxTransport(const UcxOptions& options)
+      : guard_(options.fleet_secret), local_(options) {}
+  // Finds the transports and begins to listen. Call once, before everything else.
+  absl::Status Start();
+  ~UcxTransport() override;
 
-absl::StatusOr<std::unique_ptr<KvTransport>> NewUcxTransport(const UcxOptions& options) {
-  auto transport = std::make_unique<UcxTransport>(options);
-  RETURN_IF_ERROR(transport->Start());
-  return transport;
-}
+  void SetListener(Listener* listener) override {
+    listener_ = listener;
+    receiver_.SetListener(listener);
+  }
+  const std::string& address() const override { return address_; }
+  absl::StatusOr<PeerId> Connect(const PeerAddress& peer) override {
+    const UcxSocketGuard::Scope scope(guard_);
+    return peers_.Connect(peer);
+  }
+  void Disconnect(PeerId peer) override {
+    const UcxSocketGuard::Scope scope(guard_);
+    peers_.Disconnect(peer);
+  }
+  void Send(PeerId peer, const v1::KvFrame& frame, GatherList payload,
+            absl::AnyInvocable<void(const absl::Status&)> done) override;
+  std::string TransportName(PeerId peer) const override;
+  Refusals refusals() const override { return {guard_.refused(), dropped_messages_}; }
+  bool Progress() override;
+  void Wait(absl::Duration timeout) override;
+  void Wake() override { wake_event_->Wake(); }
+  PayloadStore* payloads() override { return local_.options().device.get(); }
 
-UcxTransport::UcxTransport(const UcxOptions& options)
-    : options_(options),
-      random_(NewSystemRandom()),
-      origin_(random_->Next()),
-      guard_(options.fleet_secret) {}
+ private:
+  static ucs_status_t OnControlMessage(void* transport, const void* header, size_t header_bytes,
+                                       void* data, size_t data_bytes,
+                                       const ucp_am_recv_param_t* param);
+  void OnMessage(const UcxMessage& message) override;
+  absl::Status Route(const UcxMessage& message);
+  void CountDropped(absl::string_view why);
+  bool ProgressWorker(UcxWorker& worker, int idle_calls_max);
+  // Runs completions and ends lost peers.
+  bool FinishRound();
+
+  // Public calls run in its scope: any of them may make UCX connect.
+  const UcxSocketGuard guard_;
+  std::unique_ptr<WakeEvent> wake_event_;
+  UcxLocal local_;
+  UcxSender sender_;
+  UcxReceiver receiver_{local_};
+  UcxPeerTable peers_{local_, sender_, receiver_, *this};
+  std::string address_;
+  Listener* listener_ = nullptr;
+  int64_t dropped_messages_ = 0;
+  bool waited_ = false;  // since the last Progress
+};
 
 absl::Status UcxTransport::Start() {
   const UcxSocketGuard::Scope scope(guard_);
-  const std::string& wanted = options_.transports;
-  if (wanted != "auto" && wanted != "shm" && wanted != "tcp") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("transports is '", wanted, "', expected auto, shm or tcp"));
-  }
   ASSIGN_OR_RETURN(wake_event_, WakeEvent::Create());
-  const auto memory = options_.device != nullptr && !options_.device->host_addressable()
-                          ? UcxContext::Memory::kHostAndCuda
-                          : UcxContext::Memory::kHost;
-  ASSIGN_OR_RETURN(tcp_context_, UcxContext::Create("tcp", memory));
-  ASSIGN_OR_RETURN(control_, UcxWorker::Create(*tcp_context_));
-  RETURN_IF_ERROR(control_->Handle(static_cast<unsigned>(MessageKind::kFrame),
-                                   &UcxTransport::OnControlMessage, this));
-  header_bytes_max_ = control_->header_bytes_max();
-  if (wanted != "tcp") {
-    absl::StatusOr<std::unique_ptr<UcxContext>> shm = UcxContext::Create("posix", memory);
-    if (shm.ok()) {
-      shm_context_ = *std::move(shm);
-    } else if (wanted == "shm") {
-      return shm.status();
-    } else {
-      Log(LogLevel::kWarning, "no shared memory for KV", {{"reason", shm.status().message()}});
-    }
-  }
-  own_address_ = UcxAddress{.origin = origin_,
-                            .takes_tcp = wanted != "shm",
-                            .takes_shm = shm_context_ != nullptr,
-                            .host = options_.host,
-                            .worker_address = control_->address(),
-                            .shm_address = ""};
-  address_ = own_address_.Serialize(options_.fleet_secret);
+  RETURN_IF_ERROR(local_.Start(&UcxTransport::OnControlMessage, this));
+  address_ = local_.address().Serialize(local_.options().fleet_secret);
   return absl::OkStatus();
 }
 
 UcxTransport::~UcxTransport() {
   const UcxSocketGuard::Scope scope(guard_);
-  listener_ = nullptr;
-  for (auto& [id, peer] : peers_) {
-    if (!peer->lost) Lose(*peer, absl::CancelledError("the transport ends"), /*silent=*/true);
-  }
+  SetListener(nullptr);
+  peers_.LoseAll(absl::CancelledError("the transport ends"));
   const absl::Time give_up = RealClock().Now() + kShutdownMax;
-  while (!peers_.empty() && RealClock().Now() < give_up) Progress();
-  if (!peers_.empty()) {
+  while (peers_.size() > 0 && RealClock().Now() < give_up) Progress();
+  if (peers_.size() > 0) {
     Log(LogLevel::kError, "UCX kept requests of a closed transport", {{"peers", peers_.size()}});
   }
-  // UCX gives up what it kept; its callbacks use the peers and this.
-  for (auto& [id, peer] : peers_) {
-    if (peer->shm != nullptr) DestroyShmEndpoint(*peer);
-  }
-  control_.reset();
+  // UCX gives up what it kept; its callbacks use the peers, the sender and the receiver.
+  peers_.DestroyShmEndpoints();
+  local_.StopControl();
 }
 
-void UcxTransport::Send(PeerId peer, const v1::KvFrame& frame, GatherList payload, Done done) {
+void UcxTransport::Send(PeerId peer, const v1::KvFrame& frame, GatherList payload,
+                        absl::AnyInvocable<void(const absl::Status&)> done) {
   const UcxSocketGuard::Scope scope(guard_);
-  auto request = std::make_unique<SendRequest>();
-  request->done = std::move(done);
-  const auto it = peers_.find(peer);
-  if (it == peers_.end() || it->second->lost) {
-    FinishSend(std::move(request),
-               absl::UnavailableError(absl::StrCat("KV peer ", peer.value(), " is gone")));
+  auto send = std::make_unique<UcxSend>();
+  send->done = std::move(done);
+  UcxPeer* to = peers_.Find(peer);
+  if (to == nullptr || to->lost) {
+    sender_.Finish(std::move(send),
+                   absl::UnavailableError(absl::StrCat("KV peer ", peer.value(), " is gone")));
     return;
   }
-  request->header = MessageHeader(MessageKind::kFrame, 0, frame.SerializeAsString());
-  if (request->header.size() > header_bytes_max_) {
-    const absl::Status status = absl::InvalidArgumentError(absl::StrCat(
-        "KV frame header of ", request->header.size(), " bytes, UCX takes ", header_bytes_max_));
-    FinishSend(std::move(request), status);
+  const std::string frame_bytes = frame.SerializeAsString();
+  const UcxHeader header = {.kind = UcxMessageKind::kFrame,
+                            .origin = local_.origin(),
+                            .connection = 0,
+                            .body = frame_bytes};
+  send->header = header.Serialize();
+  if (send->header.size() > local_.header_bytes_max()) {
+    const absl::Status status =
+        absl::InvalidArgumentError(absl::StrCat("KV frame header of ", send->header.size(),
+                                                " bytes, UCX takes ", local_.header_bytes_max()));
+    sender_.Finish(std::move(send), status);
     return;
   }
-  request->pieces.reserve(payload.size());
+  send->pieces.reserve(payload.size());
   for (const absl::Span<const std::byte> piece : payload) {
-    request->pieces.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
-    request->memory = MemoryOf(piece.data());
+    send->pieces.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
+    send->memory = local_.MemoryOf(piece.data());
   }
-  Peer& to = *it->second;
-  request->peer = &to;
-  if (to.state != Peer::State::kOpen) {
-    to.waiting.push_back(std::move(request));
+  send->peer = to;
+  if (to->state != UcxPeer::State::kOpen) {
+    to->waiting.push_back(std::move(send));
   } else {
-    StartSend(std::move(request), to.over_shm);
+    sender_.Start(std::move(send), to->over_shm);
   }
 }
 
-void UcxTransport::StartSend(std::unique_ptr<SendRequest> request, bool over_shm) {
-  request->transport = this;
-  request->over_shm = over_shm;
-  Peer& peer = *request->peer;
-  ucp_request_param_t param = {};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                       UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  param.memory_type = request->memory;
-  param.cb.send = &UcxTransport::OnSendDone;
-  param.user_data = request.get();
-  param.datatype = ucp_dt_make_contig(1);
-  const void* buffer = nullptr;
-  size_t count = 0;
-  if (request->pieces.size() == 1) {
-    buffer = request->pieces[0].buffer;
-    count = request->pieces[0].length;
-  } else if (!request->pieces.empty()) {
-    param.datatype = ucp_dt_make_iov();
-    buffer = request->pieces.data();
-    count = request->pieces.size();
+// Returning UCS_OK without starting a receive drops the payload, wherever it is.
+ucs_status_t UcxTransport::OnControlMessage(void* transport, const void* header,
+                                            size_t header_bytes, void* data, size_t data_bytes,
+                                            const ucp_am_recv_param_t* param) {
+  UcxTransport& self = *static_cast<UcxTransport*>(transport);
+  self.OnMessage({.worker = &self.local_.control(),
+                  .shm_peer = nullptr,
+                  .header = absl::string_view(static_cast<const char*>(header), header_bytes),
+                  .data = data,
+                  .data_bytes = data_bytes,
+                  .rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0});
+  return UCS_OK;
+}
+
+void UcxTransport::OnMessage(const UcxMessage& message) {
+  if (const absl::Status routed = Route(message); !routed.ok()) CountDropped(routed.message());
+}
+
+// An error says why the message is dropped.
+absl::Status UcxTransport::Route(const UcxMessage& message) {
+  const std::optional<UcxHeader> header = UcxHeader::Parse(message.header);
+  if (!header.has_value()) return absl::InvalidArgumentError("header too short");
+  const bool over_shm = message.shm_peer != nullptr;
+  if (header->kind == UcxMessageKind::kHello && !over_shm) return peers_.OnHello(*header);
+  UcxPeer* from = peers_.FindByOrigin(header->origin);
+  if (from == nullptr || (over_shm && message.shm_peer != from)) {
+    return absl::UnavailableError("from a peer that did not greet, or is gone");
   }
-  ++peer.sends_in_flight;
-  if (over_shm) peer.shm->sends.insert(request.get());
-  SendRequest* in_flight = request.release();  // OnSendDone takes it back
-  const ucs_status_ptr_t result =
-      ucp_am_send_nbx((over_shm ? peer.shm->endpoint : peer.control).handle(),
-                      static_cast<unsigned>(MessageKind::kFrame), in_flight->header.data(),
-                      in_flight->header.size(), buffer, count, &param);
-  if (UCS_PTR_IS_PTR(result)) return;
-  OnSendDone(nullptr, UCS_PTR_STATUS(result), in_flight);
-}
-
-void UcxTransport::OnSendDone(void* request, ucs_status_t status, void* user_data) {
-  std::unique_ptr<SendRequest> send(static_cast<SendRequest*>(user_data));
-  if (request != nullptr) ucp_request_free(request);
-  UcxTransport* transport = send->transport;
-  if (send->over_shm) send->peer->shm->sends.erase(send.get());
-  absl::Status result;
-  if (status == UCS_ERR_CANCELED) {
-    result = absl::CancelledError("the connection was closed");
-  } else if (status != UCS_OK) {
-    result = UcxError("send", status);
+  if (header->kind == UcxMessageKind::kFrame) {
+    return receiver_.OnFrame(*from, header->body, message);
   }
-  transport->FinishSend(std::move(send), result);
+  return peers_.OnGreeting(*from, *header, over_shm);
 }
 
-void UcxTransport::FinishSend(std::unique_ptr<SendRequest> request, const absl::Status& status) {
-  request->status = status;
-  finished_sends_.push_back(std::move(request));
+void UcxTransport::CountDropped(absl::string_view why) {
+  if (dropped_messages_++ % kLogEveryDrops != 0) return;
+  Log(LogLevel::kWarning, "KV message dropped", {{"reason", why}, {"dropped", dropped_messages_}});
 }
 
-bool UcxTransport::RunCompletions() {
-  if (finished_sends_.empty()) return false;
-  // Completions send more; what they finish waits for the next round.
-  for (std::unique_ptr<SendRequest>& send : std::exchange(finished_sends_, {})) {
-    if (send->peer != nullptr) {
-      --send->peer->sends_in_flight;
-      if (send->peer->lost) peers_changed_ = true;
-    }
-    if (send->done) send->done(send->status);
+bool UcxTransport::FinishRound() {
+  const bool completed = sender_.RunCompletions();
+  const std::vector<std::unique_ptr<UcxPeer>> ended = peers_.TakeEnded();
+  for (const std::unique_ptr<UcxPeer>& peer : ended) {
+    if (!peer->silent && listener_ != nullptr) listener_->OnPeerLost(peer->id, peer->why);
   }
-  return true;
+  return completed || !ended.empty();
 }
 
-// Bounded, so that commands and deadlines are not kept waiting by a busy peer.
+// Bounded, so that a busy peer does not delay commands and deadlines.
 bool UcxTransport::ProgressWorker(UcxWorker& worker, int idle_calls_max) {
   bool moved = false;
   for (int i = 0; i < kProgressBatch && idle_calls_max > 0;) {
@@ -191,43 +202,53 @@ bool UcxTransport::ProgressWorker(UcxWorker& worker, int idle_calls_max) {
     }
     ++i;
     moved = true;
-    if (!finished_sends_.empty() || peers_changed_) break;
+    if (sender_.has_finished() || peers_.ending()) break;
   }
   return moved;
 }
 
 bool UcxTransport::Progress() {
   const UcxSocketGuard::Scope scope(guard_);
-  round_began_ = RealClock().Now();
-  // After a sleep UCX is called more often than it has work: it looks for dead peers on every 32nd
-  // call only. Lanes need no such look: the death of their peers breaks the control connection.
-  bool moved = ProgressWorker(*control_, std::exchange(waited_, false) ? kCallsToKeepalive : 1);
-  // A greeting may add a shm meanwhile, nothing takes one away before Reap.
-  for (size_t i = 0; i < shm_peers_.size(); ++i) {
-    moved = ProgressWorker(*shm_peers_[i]->shm->worker, 1) || moved;
+  receiver_.BeginRound(RealClock().Now());
+  // After a sleep UCX is called more often than it has work, because it looks for dead peers on
+  // every 32nd call only. Shared-memory workers need no such look: the death of their peers breaks
+  // the control connection.
+  bool moved =
+      ProgressWorker(local_.control(), std::exchange(waited_, false) ? kCallsToKeepalive : 1);
+  // By index: a greeting may append a peer meanwhile. Nothing removes one before FinishRound.
+  for (size_t i = 0; i < peers_.shm_peers().size(); ++i) {
+    moved = ProgressWorker(*peers_.shm_peers()[i]->shm->worker, 1) || moved;
   }
-  return Reap() || moved;
+  return FinishRound() || moved;
 }
 
 void UcxTransport::Wait(absl::Duration timeout) {
-  if (!finished_sends_.empty()) return;
+  if (sender_.has_finished()) return;
   waited_ = true;
   std::vector<int> fds;
-  fds.reserve(shm_peers_.size() + 1);
-  if (!control_->Arm()) return;
-  fds.push_back(control_->fd());
-  for (const Peer* peer : shm_peers_) {
+  fds.reserve(peers_.shm_peers().size() + 1);
+  if (!local_.control().Arm()) return;
+  fds.push_back(local_.control().fd());
+  for (const UcxPeer* peer : peers_.shm_peers()) {
     if (!peer->shm->worker->Arm()) return;
     fds.push_back(peer->shm->worker->fd());
   }
-  wake_event_->Wait(fds, peers_changed_ ? std::min(timeout, absl::Milliseconds(1)) : timeout);
+  wake_event_->Wait(fds, peers_.ending() ? std::min(timeout, absl::Milliseconds(1)) : timeout);
 }
 
 std::string UcxTransport::TransportName(PeerId peer) const {
-  const auto it = peers_.find(peer);
-  if (it == peers_.end() || it->second->state != Peer::State::kOpen) return "unknown";
-  return absl::StrCat(it->second->over_shm ? "shm" : "tcp",
-                      options_.device == nullptr ? "" : "+device");
+  const UcxPeer* known = peers_.Find(peer);
+  if (known == nullptr || known->state != UcxPeer::State::kOpen) return "unknown";
+  return absl::StrCat(known->over_shm ? "shm" : "tcp",
+                      local_.options().device == nullptr ? "" : "+device");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KvTransport>> NewUcxTransport(const UcxOptions& options) {
+  auto transport = std::make_unique<UcxTransport>(options);
+  RETURN_IF_ERROR(transport->Start());
+  return transport;
 }
 
 }  // namespace tandem::transfer

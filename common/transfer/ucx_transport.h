@@ -1,9 +1,13 @@
-// The KvTransport over UCX: active messages in shared memory between processes of one host, over
-// TCP between hosts. No remote memory access: UCX's context has no RMA feature and rendezvous
-// copies through active messages, so that every byte lands by this process's own hand inside
-// Progress(). A pair of processes shares no queue with any other process, so a peer that dies at
-// any instruction takes nobody's connection along. Thread safety: as KvTransport; may be created on
-// another thread than the one that uses it.
+// The KvTransport over UCX. It sends active messages through shared memory between processes of one
+// host, and over TCP between hosts. It uses no remote memory access: UCX's context has no RMA
+// feature, and rendezvous copies through active messages, so every byte is written by this process
+// itself, inside Progress(). No two peers share a queue, so a peer that dies at any instruction
+// breaks its own connection only.
+//
+// Parts: UcxLocal (this process's workers and address), UcxPeerTable (greetings and endings),
+// UcxSender and UcxReceiver (frames), UcxSocketGuard (keeps strangers away from UCX).
+// Thread safety: as KvTransport; it may be created on another thread than the one that uses it.
+// Owner: TransferService.
 #pragma once
 
 #include <memory>
@@ -17,29 +21,20 @@ namespace tandem::transfer {
 
 struct UcxOptions {
   // "auto" (shared memory on one host, else TCP), "shm" or "tcp". Shared memory connections are
-  // arranged over TCP, so a TCP network (the loopback device is enough) is needed in any case.
+  // set up over TCP, so a TCP network (the loopback device is enough) is needed in any case.
   std::string transports = "auto";
   std::string host;  // names this machine; peers with an equal host are expected on shared memory
-  // The fleet's: who does not hold it reaches neither UCX nor this process over TCP
+  // The fleet's secret: a process without it reaches neither UCX nor this process over TCP
   // (common/transfer/ucx_socket_guard.h).
   std::string fleet_secret;
-  // Payloads lie in its slots, which UCX reads and writes itself: CUDA memory, by a UCX that knows
-  // it. Null: in host memory. Shared with a NcclTransport where one lies on top.
+  // Payloads lie in slots of this store, which UCX reads and writes itself; in CUDA memory, that
+  // needs a UCX built with CUDA. Null: payloads lie in host memory. Shared with a NcclTransport
+  // that uses this transport.
   std::shared_ptr<DevicePayloads> device;
 };
 
-// kUnavailable with UCX's words when no usable transport is found; kInvalidArgument for unknown
-// `transports`; kUnimplemented as UcxCarriesCuda, where that is needed.
+// Errors: kUnavailable with UCX's message when no usable transport is found; kInvalidArgument for
+// unknown `transports`; kUnimplemented as UcxCarriesCuda (ucx_on_device.h), where that is needed.
 absl::StatusOr<std::unique_ptr<KvTransport>> NewUcxTransport(const UcxOptions& options);
-
-// Whether this UCX says that it carries CUDA memory; else kUnimplemented with its version and what
-// it carries.
-absl::Status UcxCarriesCuda();
-// "UCX 1.13.1, host memory only"
-std::string DescribeUcx();
-// Moves payloads of `options.device` from a few of its blocks to others through a pair of
-// transports as NewUcxTransport makes them, of several sizes, and verifies what came. REQUIRES: no
-// block holds anything yet. Errors: what did not travel, and why.
-absl::Status TryUcxOnDevice(const UcxOptions& options);
 
 }  // namespace tandem::transfer

@@ -23,9 +23,9 @@
 namespace tandem::transfer {
 namespace {
 
-// A value, and the keys by which versions of UCX may know what it is for, without the "UCX_"
-// prefix. 1.13's ucp_config_modify knows a transport's settings by the key they have in common with
-// others' (TX_SEG_SIZE), 1.22's by the name in the environment (TCP_TX_SEG_SIZE).
+// A setting's value, and the keys under which different versions of UCX know the setting, without
+// the "UCX_" prefix. UCX 1.13's ucp_config_modify knows a transport's settings by the key they have
+// in common with others' (TX_SEG_SIZE), 1.22's by the name in the environment (TCP_TX_SEG_SIZE).
 struct Setting {
   std::vector<std::string> keys;
   std::string value;
@@ -42,14 +42,15 @@ absl::Status Apply(const Setting& setting, ucp_config_t* config) {
   return UcxError(absl::StrCat("setting ", setting.keys.back(), "=", setting.value), status);
 }
 
-// What the protocol relies on.
+// The settings that this transport relies on.
 std::vector<Setting> Settings(const std::string& tls, UcxContext::Memory memory) {
-  // What moves bytes between CUDA memory and UCX's own buffers; no peer reaches through it. UCX's
-  // cuda_ipc would open this process' memory to others of the host: it stays off.
+  // cuda_copy moves bytes between CUDA memory and UCX's own buffers; no peer can reach memory
+  // through it. UCX's cuda_ipc would open this process's memory to other processes of the host: it
+  // stays off.
   const bool cuda = memory == UcxContext::Memory::kHostAndCuda;
   std::vector<Setting> settings = {
       {{"TLS"}, cuda ? absl::StrCat(tls, ",cuda_copy") : tls},
-      // How soon a dead peer is seen where its death breaks no connection.
+      // How soon UCX notices a dead peer whose death breaks no connection.
       {{"KEEPALIVE_INTERVAL"}, "500ms"},
       // Rendezvous by active messages: no peer writes into this process by itself, not even late.
       {{"RNDV_SCHEME"}, "am"},
@@ -68,7 +69,7 @@ std::vector<Setting> Settings(const std::string& tls, UcxContext::Memory memory)
   return settings;
 }
 
-// Keeps UCX's log still while it lives.
+// Suppresses UCX's log while it lives.
 class QuietUcx {
  public:
   QuietUcx() { ucs_log_push_handler(&Swallow); }

@@ -1,8 +1,7 @@
-// UCX's objects with owners, configured for the KV plane: a context (the choice of transports), its
-// workers (each receives through queues of its own) and their endpoints. Everything the process's
-// environment says about UCX still applies to what is not set here (UCX_NET_DEVICES,
-// UCX_LOG_LEVEL). Thread safety: none; one thread at a time, but for WakeEvent::Wake. Owner:
-// UcxTransport.
+// RAII for UCX's objects, configured for the KV plane: a context (the choice of transports), its
+// workers (each receives through queues of its own) and their endpoints. UCX's environment
+// variables (UCX_NET_DEVICES, UCX_LOG_LEVEL) still decide what is not set here. Thread safety:
+// none; one thread at a time, except WakeEvent::Wake. Owners: UcxLocal and UcxPeerTable.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -19,7 +18,7 @@
 
 namespace tandem::transfer {
 
-// UCX's words for a failed call.
+// kUnavailable with UCX's message for a failed call.
 absl::Status UcxError(absl::string_view what, ucs_status_t status);
 
 class UcxContext {
@@ -76,15 +75,15 @@ class UcxEndpoint {
   UcxEndpoint(const UcxEndpoint&) = delete;
   UcxEndpoint& operator=(const UcxEndpoint&) = delete;
 
-  // `on_error` gets `arg` when the other side is gone. Call once. kUnavailable when UCX cannot
-  // reach the address.
+  // UCX calls `on_error` with `arg` when the other side is gone. Call once. kUnavailable when UCX
+  // cannot reach the address.
   absl::Status Open(UcxWorker& worker, const std::string& address, ucp_err_handler_cb_t on_error,
                     void* arg);
   bool open() const { return handle_ != nullptr; }
   ucp_ep_h handle() const { return handle_; }
-  // Gives up what is in flight: its callbacks run with an error. Call again as often as you like.
+  // Gives up what is in flight: its callbacks run with an error. Later calls have no effect.
   void StartClose();
-  // Whether UCX has let go of it; true for one that never was open.
+  // Whether UCX has closed it; true for an endpoint that was never open.
   bool Closed();
 
  private:
@@ -92,7 +91,7 @@ class UcxEndpoint {
   ucs_status_ptr_t closing_ = nullptr;  // UCX's close request
 };
 
-// Sleeps on workers' descriptors.
+// Sleeps until a worker's descriptor is readable or another thread calls Wake.
 class WakeEvent {
  public:
   static absl::StatusOr<std::unique_ptr<WakeEvent>> Create();

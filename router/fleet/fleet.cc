@@ -228,7 +228,7 @@ void Fleet::HandedOff(NodeKey from, NodeKey to, const v1::Installed& installed) 
   Node* receiver = Find(to);
   if (sender == nullptr || receiver == nullptr) return;
   receiver->troubles_in.erase(sender->id);
-  v1::LinkStatus& link = receiver->links_in[sender->id];
+  v1::NodePairStatus& link = receiver->links_in[sender->id];
   link.set_from_node(sender->id.value());
   link.set_to_node(receiver->id.value());
   link.set_transport(installed.transport());
@@ -241,7 +241,7 @@ void Fleet::KvTransferFailed(NodeKey from, NodeKey to, absl::Time now) {
   const Node* sender = Find(from);
   Node* receiver = Find(to);
   if (sender == nullptr || receiver == nullptr) return;
-  LinkTrouble& trouble = receiver->troubles_in[sender->id];
+  PairTrouble& trouble = receiver->troubles_in[sender->id];
   const int beyond = ++trouble.failures - kFailuresToLeaveAlone;
   if (beyond < 0) return;
   trouble.left_alone_until =

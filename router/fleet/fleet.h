@@ -33,7 +33,7 @@ namespace tandem::router {
 using NodeSlot = uint16_t;
 
 // KV transfers that failed in a row between two nodes that are both there.
-struct LinkTrouble {
+struct PairTrouble {
   int failures = 0;
   absl::Time left_alone_until = absl::InfinitePast();
 };
@@ -58,8 +58,8 @@ struct Node {
   v1::NodeLoad load;      // as last reported; an empty pool before
   v1::NodeCounters counters;
   // Bound: one for each joined node.
-  std::map<NodeId, v1::LinkStatus> links_in;  // by sender; only senders that are joined
-  std::map<NodeId, LinkTrouble> troubles_in;
+  std::map<NodeId, v1::NodePairStatus> links_in;  // by sender; only senders that are joined
+  std::map<NodeId, PairTrouble> troubles_in;
 
   // This router's own legs on the node.
   int64_t legs = 0;

@@ -1,5 +1,5 @@
-// Memory stays bounded: what a process queues for others and keeps for itself. Thread safety: pure
-// functions.
+// Checks that memory stays bounded: what a process queues for others and what it stores.
+// Thread safety: free functions; the simulation's thread.
 #pragma once
 
 #include <string>

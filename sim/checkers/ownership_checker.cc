@@ -99,7 +99,7 @@ void OwnershipChecker::OnEmitted(const transfer::TransferEvent& event) {
       Violate(absl::StrCat("lease ", ended.value(), " ended with receive ", id, " in flight"));
 }
 
-// What is told as verified holds what was sent, in all layers, and nothing is on its way there.
+// Blocks reported as verified contain what was sent, in all layers, and no receive targets them.
 void OwnershipChecker::OnRaised(const transfer::EpochRaised& event) {
   const auto found = leases_.find(event.lease);
   if (found == leases_.end()) return;
@@ -129,7 +129,7 @@ void OwnershipChecker::OnDelivered(const transfer::TransferEvent& event) {
   }
   if (const auto* installed = std::get_if<transfer::LeaseInstalled>(&event)) {
     ended = installed->lease;
-    // The core is closing it already: it keeps the blocks until LeaseDrained.
+    // The core is already closing the lease: the blocks stay its own until LeaseDrained.
     if (const auto found = leases_.find(ended); found != leases_.end() && found->second.closing)
       return;
   } else if (const auto* drained = std::get_if<transfer::LeaseDrained>(&event)) {

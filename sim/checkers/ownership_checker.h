@@ -1,11 +1,11 @@
-// One process's KV blocks have one owner each, and bytes of peers land only where its current
-// epoch's lease says. It listens where core, KV plane, transport and engine meet, and keeps its own
-// book of leases and exports:
+// Checks that each KV block of one process has one owner, and that bytes of peers land only where a
+// lease of the current epoch allows it. The checker observes the calls between core, KV plane,
+// transport and engine, and tracks leases and exports itself:
 //   issued     the core's command leaves the engine thread: blocks change hands
 //   handled    the KV plane acts on it: epochs and closings hold from here on
 //   emitted    the KV plane's event leaves it: no byte may land any more
 //   delivered  the core gets the event: blocks change hands back
-// Thread safety: none.
+// Thread safety: none; the simulation's thread. Owner: a SimNode.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// A request whose processes are healthy finishes within a bound after the last fault.
-// Thread safety: pure function.
+// Checks that every request finishes within a bound after the last fault.
+// Thread safety: a free function; the simulation's thread.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace tandem::sim {
 
-// Generous beside every deadline of a simulated cluster: what is not done by then hangs.
+// Much longer than every deadline of a simulated cluster: a request that is not done by then hangs.
 inline constexpr absl::Duration kProgressBound = absl::Seconds(30);
 
 // `unfinished`: requests that have neither ended nor lost their client, `since` the last fault was

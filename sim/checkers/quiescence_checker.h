@@ -1,5 +1,6 @@
-// Nothing outlives its owner: one lease time after the last request every figure that requests
-// move is back where it began. Thread safety: none.
+// Checks that nothing outlives its owner: one lease time after the last request, every count that
+// requests change is back at its initial value.
+// Thread safety: free functions; the simulation's thread.
 #pragma once
 
 #include <string>
@@ -17,8 +18,8 @@ void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
 void CheckRouterQuiet(const std::string& name, const router::RouterCoreImpl& core, absl::Time now,
                       RunLog& log);
 
-// The router's index names what its nodes hold, no more and no less. REQUIRES: `nodes` are all that
-// it has joined, and nothing is under way.
+// Checks that the router's index holds exactly the blocks that its nodes hold. REQUIRES: `nodes`
+// are all nodes that joined it, and nothing is in flight.
 void CheckIndex(const std::string& name, const router::RouterCoreImpl& core,
                 const std::vector<const node::NodeCore*>& nodes, RunLog& log);
 

@@ -14,7 +14,7 @@ void SaltChecker::OnCommand(const v1::NodeCommand& command) {
   ++served_[sequence.cache_salt()][leg.request_id()];
 }
 
-// What runs there has left blocks already: it counts as served before.
+// Requests that run on the other node have left blocks already: they count as served before.
 void SaltChecker::OnAdopt(const SaltChecker& from) {
   for (const auto& [salt, requests] : from.served_)
     for (const auto& [request, times] : requests) served_[salt][request] += times + 1;
@@ -31,7 +31,7 @@ void SaltChecker::Check(const v1::Leg& leg, int64_t cached_tokens) {
   if (cached_tokens == 0) return;
   const std::vector<TokenId> mine = whole_sequences_(leg.request_id()).at(leg.sequence_index());
   for (const auto& [other, times] : served_[salt_of_[leg.request_id()]]) {
-    if (other == leg.request_id() && times == 1) continue;  // it cannot have left anything yet
+    if (other == leg.request_id() && times == 1) continue;  // it has left no block yet
     for (const std::vector<TokenId>& theirs : whole_sequences_(other))
       if (static_cast<int64_t>(theirs.size()) >= cached_tokens &&
           static_cast<int64_t>(mine.size()) >= cached_tokens &&

@@ -1,5 +1,6 @@
-// A prefix is reused only where a sequence of the same cache salt left it: what one process says
-// it found in its cache is compared with what it was ever given. Thread safety: none.
+// Checks that a node reuses a prefix only when a sequence of the same cache salt left it: compares
+// what the node reports as cached with everything it was ever given. Thread safety: none; the
+// simulation's thread. Owner: a SimNode.
 #pragma once
 
 #include <functional>
@@ -27,7 +28,7 @@ class SaltChecker {
   void OnCommand(const v1::NodeCommand& command);
   // What the node answers.
   void OnEvent(const v1::NodeEvent& event);
-  // Blocks of another node may come here.
+  // This node may receive prefix blocks from the node of `from`.
   void OnAdopt(const SaltChecker& from);
 
  private:

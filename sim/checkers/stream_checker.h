@@ -1,7 +1,7 @@
-// No token lost, repeated, changed or reordered, and each stream ends exactly once: what one
-// client gets is compared with the oracle as it comes. A client that asks again (its router died)
-// starts over at the first token and must be told the same again.
-// Thread safety: none.
+// Checks that no token is lost, repeated, changed or reordered, and that each stream ends exactly
+// once: compares what one client receives with the oracle, token by token. A client that asks again
+// (its router died) starts at the first token and must receive the same tokens.
+// Thread safety: none; the simulation's thread. Owner: SimClients.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a simulated request must be answered, computed from its prompt alone.
+// The answer that a simulated request must get, computed from its prompt alone.
 // Thread safety: pure functions.
 #pragma once
 
@@ -19,7 +19,7 @@ struct OracleAnswer {
 engine::HashEngineOptions EngineOptions(const Topology& topology);
 // The `index`th request of a schedule, as a router takes it.
 router::RequestInput ToInput(const SimRequest& request, int index);
-// Of one of its sequences.
+// The answer of one of its sequences.
 OracleAnswer Oracle(const engine::HashEngineOptions& engine, const router::RequestInput& input,
                     int32_t sequence_index);
 

@@ -1,7 +1,7 @@
-// One simulated process: alive or not, running or stopped, with a clock of its own. Whatever a
-// process does later, it does through Post, so that a crash takes its future away and a pause
-// (SIGSTOP) delays it; what arrives meanwhile waits as in the kernel's buffers.
-// Thread safety: none.
+// One simulated process: alive or not, running or paused, with a clock of its own. A process does
+// everything that it does later through Post, so that a crash cancels it and a pause (SIGSTOP)
+// delays it; actions of a paused process wait, as data waits in the kernel's buffers.
+// Thread safety: none; the simulation's thread. Owner: the simulation.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ class Process {
   void Pause() { paused_ = alive_; }
   void Resume() {
     paused_ = false;
-    // What comes while these run is for later.
+    // Actions that are held while these run wait for the next Resume.
     std::deque<Action> held = std::exchange(held_, {});
     const uint64_t life = life_;
     for (Action& action : held)

@@ -18,7 +18,7 @@ constexpr absl::string_view kFaultNames[kFaultKinds] = {
     "slow-link",    "cut",           "lose-frames", "double-frames", "corrupt-frames",
     "delay-frames", "corrupt-block", "drain"};
 
-// Each field of a record with its name: what printing and parsing share.
+// Visits each field of a record with its name, for printing and for parsing.
 template <typename Visit>
 void VisitFields(Topology& t, Visit visit) {
   visit("routers", t.routers);
@@ -125,7 +125,7 @@ class Drawer {
     t.hold_frames = OneIn(2) ? 1 : 0;
     t.reuse_addresses = OneIn(2) ? 1 : 0;
     t.clock_skew_us = OneIn(2) ? Between(1000, 3'600'000'000) : 0;
-    // Short ones find sequences still running at half of them.
+    // A short drain timeout: half of it passes while sequences still run.
     t.drain_us = OneIn(3) ? 500'000 : Between(2'000, 30'000);
     return t;
   }
@@ -165,7 +165,7 @@ class Drawer {
     if (kind == FaultKind::kCorruptBlock || kind == FaultKind::kDrain ||
         kind == FaultKind::kSlowLink)
       f.target = Between(t.routers, t.processes() - 1);
-    // A sender that lives on after its router gave it up is the hardest peer of a receiver.
+    // A sender that still runs after its router gave it up is the hardest peer for a receiver.
     const bool senders = t.prefill_nodes > 0 && OneIn(2);
     if (senders && kind == FaultKind::kCutStream)
       f.other = Between(t.routers, t.routers + t.prefill_nodes - 1);
@@ -193,7 +193,7 @@ class Drawer {
     return f;
   }
 
-  // Of a decode node, while it may be in the middle of an answer.
+  // Drains a decode node while it may be generating.
   Fault DrawDrainUnderLoad(const Schedule& schedule) {
     const Topology& t = schedule.topology;
     const auto last = static_cast<int64_t>(schedule.requests.size()) - 1;
@@ -215,7 +215,7 @@ absl::string_view FaultName(FaultKind kind) { return kFaultNames[static_cast<int
 
 namespace {
 
-// Anywhere; or soon after a request came or another fault began, when more is under way.
+// At any time; or soon after a request or another fault began, when more is in flight.
 int64_t DrawFaultTime(Drawer& draw, const Schedule& schedule, int64_t span_us) {
   const int64_t way = draw.Between(0, 2);
   if (way == 0 && !schedule.faults.empty())
@@ -241,7 +241,7 @@ Schedule DrawSchedule(uint64_t seed) {
     schedule.requests.push_back(
         draw.DrawRequest(t, draw.Between(20'000, 20'000 + span_us), families));
 
-  // Which kinds occur is drawn first: a mixture of all would hide what some do alone.
+  // Draws first which kinds occur: a mixture of all kinds would hide the effects of single ones.
   std::vector<FaultKind> kinds;
   for (int kind = 0; kind < kFaultKinds; ++kind)
     if (draw.OneIn(4)) kinds.push_back(static_cast<FaultKind>(kind));
@@ -252,7 +252,7 @@ Schedule DrawSchedule(uint64_t seed) {
   }
   if (std::count(kinds.begin(), kinds.end(), FaultKind::kDrain) > 0 && t.decode_nodes > 1)
     for (int i = 0; i < 4; ++i) schedule.faults.push_back(draw.DrawDrainUnderLoad(schedule));
-  // Most blocks that are damaged hold nothing at that time.
+  // More often, because most damaged blocks hold nothing at that time.
   if (std::count(kinds.begin(), kinds.end(), FaultKind::kCorruptBlock) > 0)
     for (int i = 0; i < 12; ++i) {
       const int64_t at_us = DrawFaultTime(draw, schedule, span_us);

@@ -1,7 +1,7 @@
-// A schedule: everything that one simulated run depends on, as data. Drawn from a seed, printed,
-// read back, and made smaller while it still fails. Times are microseconds of virtual time since
-// the start, so that a printed schedule is exact.
-// Thread safety: values and pure functions.
+// A schedule: everything that one simulated run depends on, as data. It is drawn from a seed,
+// printed, parsed again, and made smaller while it still fails. Times are microseconds of virtual
+// time since the start, so that a printed schedule is exact. Thread safety: plain values and pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -50,10 +50,10 @@ struct SimRequest {
   int64_t max_tokens = 1;
   int64_t sampled = 0;  // 1: temperature 1; 0: greedy
   int64_t seed = 0;
-  int64_t salt = 0;     // which tenant's cache salt
+  int64_t salt = 0;     // which cache salt
   int64_t answers = 1;  // n
   int64_t priority = 0;
-  int64_t cancel_us = 0;  // after submission the client goes away; 0 = it stays
+  int64_t cancel_us = 0;  // the client disconnects this long after it asked; 0 = never
 };
 
 struct Topology {
@@ -80,7 +80,7 @@ struct Topology {
 };
 
 struct Schedule {
-  uint64_t seed = 0;  // of all that happens by chance while it runs
+  uint64_t seed = 0;  // of all random choices while it runs
   Topology topology;
   std::vector<SimRequest> requests;  // by at_us
   std::vector<Fault> faults;         // by at_us

@@ -1,4 +1,5 @@
-// What the checkers found, and the timeline of a run. Thread safety: none; one run owns it.
+// The violations that checkers found in a run, and the run's timeline.
+// Thread safety: none; the simulation's thread. Owner: the simulation.
 #pragma once
 
 #include <string>
@@ -17,20 +18,20 @@ struct Violation {
   std::string what;
 };
 
-// One thing that happened, in the lane of one process (or of the clients: lane -1).
+// One event, in the timeline's row of one process, or of the clients (row -1).
 struct TimelineEntry {
   int64_t at_us = 0;
-  int lane = -1;
+  int row = -1;
   std::string text;
 };
 
 class RunLog {
  public:
-  // A run that is wrong is wrong again and again; the first few tell.
+  // One error usually causes many violations; the first few are enough.
   static constexpr size_t kViolationsMax = 16;
   static constexpr size_t kEntriesMax = 200'000;
 
-  // Without a timeline only violations are kept.
+  // Without a timeline only violations are recorded.
   RunLog(const World& world, bool timeline)
       : world_(world), start_(world.now()), timeline_(timeline) {}
 
@@ -41,9 +42,9 @@ class RunLog {
       violations_.push_back({now_us(), std::string(checker), std::move(what)});
   }
   bool timeline() const { return timeline_; }
-  // REQUIRES: timeline(), so that nobody makes texts that nobody reads.
-  void Note(int lane, std::string text) {
-    if (entries_.size() < kEntriesMax) entries_.push_back({now_us(), lane, std::move(text)});
+  // REQUIRES: timeline(), so that callers format no text that is not recorded.
+  void Note(int row, std::string text) {
+    if (entries_.size() < kEntriesMax) entries_.push_back({now_us(), row, std::move(text)});
   }
 
   const std::vector<Violation>& violations() const { return violations_; }

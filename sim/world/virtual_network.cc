@@ -9,11 +9,11 @@
 namespace tandem::sim {
 namespace {
 
-// How often what a partition holds back is tried again.
+// How often a packet that a partition holds back is tried again.
 constexpr absl::Duration kHoldStep = absl::Milliseconds(5);
 // A dead peer's host answers with a reset about as fast as with anything else.
 constexpr absl::Duration kResetDelay = absl::Microseconds(300);
-// A connection whose bytes go unanswered ends after this.
+// A connection whose bytes are not acknowledged ends after this time.
 constexpr absl::Duration kUnansweredLimit = absl::Milliseconds(100);
 
 }  // namespace
@@ -93,7 +93,7 @@ void VirtualNetwork::Close(const std::shared_ptr<Connection>& connection,
   }
 }
 
-// A partition keeps the news back too.
+// A partition delays this notice too.
 void VirtualNetwork::TellLost(const std::shared_ptr<Connection>& connection, VirtualTransport* end,
                               int from) {
   const int to = end->process_.id();
@@ -134,14 +134,14 @@ absl::StatusOr<transfer::PeerId> VirtualTransport::Connect(const transfer::PeerA
     return it->second;
   const auto found = network_.transports_.find(peer.transport_address);
   if (found == network_.transports_.end() || found->second == this)
-    return absl::UnavailableError(absl::StrCat("nobody listens at ", peer.transport_address));
+    return absl::UnavailableError(absl::StrCat("no transport listens at ", peer.transport_address));
   // Ends with the last of both transports and the packets in flight.
   const auto connection = std::make_shared<VirtualNetwork::Connection>();
   connection->ends[0] = this;
   connection->ends[1] = found->second;
   connection->processes[0] = process_.id();
   connection->processes[1] = found->second->process_.id();
-  // The other end is told by the first frame; its transport must know the connection to end it.
+  // The other end learns of the connection by its first frame, but must know it now to end it.
   found->second->PeerOf(connection);
   return PeerOf(connection);
 }
@@ -248,7 +248,7 @@ void VirtualTransport::Land(uint64_t receive_id) {
   const auto found = receives_.find(receive_id);
   if (found == receives_.end()) return;  // the connection ended before
   const VirtualNetwork::PacketRef packet = found->second.packet;
-  if (!packet->connection->open) return;  // its end is on its way and ends this
+  if (!packet->connection->open) return;  // OnLost will end the receive
   // This transport may be gone by then; its process is not.
   const auto again = [this, receive_id, process = &process_, life = process_.life()] {
     if (life == process->life())
@@ -276,7 +276,7 @@ void VirtualTransport::EndReceive(uint64_t receive_id, const absl::Status& statu
   const auto found = receives_.find(receive_id);
   const absl::Time began = found->second.began;
   if (!status.ok() && network_.world_.Chance(2)) {
-    // Half of the payload had come: the place holds anything.
+    // Half of the payload has landed: the place may hold any bytes.
     for (const absl::Span<std::byte> piece : found->second.place) {
       if (observer_ != nullptr) observer_->OnLanding(receive_id, false);
       std::memset(piece.data(), 0x5a, piece.size() / 2);

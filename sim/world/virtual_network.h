@@ -2,7 +2,7 @@
 // processes, with loss, duplication, corruption, delay (and so reordering), partitions in one or
 // both directions and slow links. A payload travels apart from its header and out of its sender's
 // memory (rendezvous) or with it (eager), so receives are in flight while other things happen.
-// Thread safety: none.
+// Thread safety: none; the simulation's thread. Owner: the simulation.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace tandem::sim {
 
-// Where payloads go, for the checkers.
+// Tells a checker where payloads land.
 class LandingObserver {
  public:
   virtual ~LandingObserver() = default;
@@ -31,7 +31,7 @@ struct FrameFaults {
   uint64_t lose_one_in = 0;  // 0 = never
   uint64_t duplicate_one_in = 0;
   uint64_t corrupt_one_in = 0;
-  absl::Duration delay_max;  // beside the usual
+  absl::Duration delay_max;  // in addition to the usual delay
 };
 
 struct NetworkOptions {
@@ -39,7 +39,7 @@ struct NetworkOptions {
   absl::Duration delay_max = absl::Microseconds(200);
   double bytes_per_second = 1e8;
   bool rendezvous = true;
-  bool hold_when_blocked = false;  // else what meets a partition is lost and its connection ends
+  bool hold_when_blocked = false;  // else a partition loses packets and ends their connections
 };
 
 class VirtualTransport;
@@ -78,7 +78,7 @@ class VirtualNetwork {
     VirtualTransport* sender = nullptr;      // valid while the connection is open
     VirtualTransport* receiver = nullptr;    // likewise
     int from = -1, to = -1;
-    uint64_t send_id = 0;  // 0 = nobody waits for its completion
+    uint64_t send_id = 0;  // 0 = no send waits for its completion
     v1::KvFrame frame;
     size_t bytes = 0;
     transfer::GatherList memory;  // the sender's, unless copied
@@ -95,7 +95,7 @@ class VirtualNetwork {
   absl::Duration WireTime(int from, int to, size_t bytes) const;
   void Transmit(PacketRef packet);
   void Arrive(const PacketRef& packet);
-  // What to do with a packet whose way is blocked; true when it was dealt with.
+  // Handles a packet whose path is blocked; false when it is not blocked.
   bool MeetPartition(const PacketRef& packet, absl::AnyInvocable<void()> again);
   // The connection ends; both ends but `closer` are told.
   void Close(const std::shared_ptr<Connection>& connection, const VirtualTransport* closer);
@@ -122,7 +122,7 @@ class VirtualTransport final : public transfer::KvTransport {
   void Send(transfer::PeerId peer, const v1::KvFrame& frame, transfer::GatherList payload,
             absl::AnyInvocable<void(const absl::Status&)> done) override;
   std::string TransportName(transfer::PeerId) const override { return "virtual"; }
-  // Events of the world move everything on.
+  // Events of the World do all the work.
   bool Progress() override { return false; }
   void Wait(absl::Duration) override {}
   void Wake() override {}

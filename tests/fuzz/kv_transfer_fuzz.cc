@@ -28,10 +28,10 @@ void Run(const uint8_t* data, size_t size) {
   if (faults_byte & 4) faults.damage_payload = 0.05;
   if (faults_byte & 8) faults.damage_header = 0.03;
   faults.delay_steps_max = delay % 64;
-  const testing::LinkFaults link_faults = {
+  const testing::ChannelFaults channel_faults = {
       .refuse = 0.1, .never = 0.1, .fail = 0.001, .stall = 0.001, .delay_steps_max = 6};
   testing::KvTransferWorld world(std::make_unique<fuzz::FuzzRandom>(bytes), seed, faults,
-                                 (faults_byte & 16) != 0 ? &link_faults : nullptr);
+                                 (faults_byte & 16) != 0 ? &channel_faults : nullptr);
   testing::HostilePeer hostile(world.network(), std::make_unique<fuzz::FuzzRandom>(bytes),
                                (faults_byte & 32) != 0 ? "fleet" : nullptr);
   if (faults_byte & 64) {

@@ -71,9 +71,9 @@ class HostileFrames {
         frame.mutable_abort()->set_from_receiver(random_.Below(2) == 0);
         break;
       default:
-        frame.mutable_link()->set_number(random_.Below(4));
-        frame.mutable_link()->set_kind(static_cast<v1::KvLink::Kind>(random_.Below(6)));
-        frame.mutable_link()->set_id(std::string(random_.Below(64), 'i'));
+        frame.mutable_channel()->set_number(random_.Below(4));
+        frame.mutable_channel()->set_kind(static_cast<v1::KvChannel::Kind>(random_.Below(6)));
+        frame.mutable_channel()->set_id(std::string(random_.Below(64), 'i'));
         break;
     }
   }

@@ -44,8 +44,8 @@ struct KvTransferSide {
   static constexpr auto kLeased = std::byte{0xAA};  // in blocks of a new lease
   static constexpr auto kReused = std::byte{0x55};  // in source blocks whose export ended
 
-  // `links`: null when payloads take the network.
-  KvTransferSide(FaultyNetwork& network, LoopbackChannels* links, const KvTransferClock& clock,
+  // `channels`: null when payloads take the network.
+  KvTransferSide(FaultyNetwork& network, LoopbackChannels* channels, const KvTransferClock& clock,
                  Incarnation incarnation_in, const NewKvTransferMemory& new_memory)
       : incarnation(incarnation_in) {
     arena = *kv::BlockArena::Create(
@@ -59,7 +59,7 @@ struct KvTransferSide {
     } else {
       wire->set_payloads(memory.payloads.get());
     }
-    if (links != nullptr) AddLinks(*links, clock);
+    if (channels != nullptr) AddChannels(*channels, clock);
     transfer::KvTransferOptions options;
     options.incarnation = incarnation;
     options.fleet_secret = "fleet";
@@ -74,7 +74,7 @@ struct KvTransferSide {
       Fill(BlockId(i), kFree);
     }
   }
-  void AddLinks(LoopbackChannels& links, const KvTransferClock& clock) {
+  void AddChannels(LoopbackChannels& channels, const KvTransferClock& clock) {
     transfer::NcclTransportOptions options;
     options.fleet_secret = "fleet";
     options.open_within = absl::Milliseconds(60);
@@ -83,9 +83,9 @@ struct KvTransferSide {
     options.device = memory.payloads;
     transport = transfer::NewNcclTransport(
         options, std::move(transport),
-        links.NewEnd(3, 6 * kCellBytes,
-                     memory.payloads != nullptr ? kernels::SlotMemory::kDevice
-                                                : kernels::SlotMemory::kHost));
+        channels.NewEnd(3, 6 * kCellBytes,
+                        memory.payloads != nullptr ? kernels::SlotMemory::kDevice
+                                                   : kernels::SlotMemory::kHost));
   }
   absl::Span<std::byte> Cell(int layer, BlockId block) const {
     if (memory.payloads == nullptr) return arena->Block(layer, block);

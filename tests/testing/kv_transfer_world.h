@@ -29,17 +29,18 @@ class KvTransferWorld {
   // What a hostile process of the network does in a step.
   using Stranger = std::function<void(KvTransferWorld&)>;
 
-  // `random` decides what happens; `seed` what the network and the links do, by `faults` and
-  // `link_faults`. `link_faults`: null for payloads on the network. `new_memory`: null for blocks
-  // in the arenas.
+  // `random` decides what happens; `seed` what the network and the channels do, by `faults` and
+  // `channel_faults`. `channel_faults`: null for payloads on the network. `new_memory`: null for
+  // blocks in the arenas.
   KvTransferWorld(std::unique_ptr<Random> random, uint64_t seed, const Faults& faults,
-                  const LinkFaults* link_faults, const NewKvTransferMemory& new_memory = nullptr)
+                  const ChannelFaults* channel_faults,
+                  const NewKvTransferMemory& new_memory = nullptr)
       : network_(seed, faults), random_(std::move(random)) {
-    if (link_faults != nullptr) links_.emplace(seed ^ 0x117C, *link_faults);
+    if (channel_faults != nullptr) channels_.emplace(seed ^ 0x117C, *channel_faults);
     for (uint64_t i = 0; i < 3; ++i) {
-      sides_.push_back(std::make_unique<KvTransferSide>(network_,
-                                                        links_.has_value() ? &*links_ : nullptr,
-                                                        clock_, Incarnation(100 + i), new_memory));
+      sides_.push_back(
+          std::make_unique<KvTransferSide>(network_, channels_.has_value() ? &*channels_ : nullptr,
+                                           clock_, Incarnation(100 + i), new_memory));
     }
   }
 
@@ -59,11 +60,11 @@ class KvTransferWorld {
   // nothing may be left.
   void Settle() {
     network_.set_faults({});
-    if (links_.has_value()) links_->set_faults({});
+    if (channels_.has_value()) channels_->set_faults({});
     stranger_ = nullptr;
     for (auto& [id, lease] : leases_) lease.give_up = true;
     for (int i = 0; i < 5000 && !Quiet(); ++i) Step();
-    if (links_.has_value()) by_link = links_->delivered();
+    if (channels_.has_value()) by_channel = channels_->delivered();
     Require(leases_.empty(), "leases never ended");
     Require(exports_.empty(), "exports never ended");
     for (const auto& side : sides_) {
@@ -84,8 +85,8 @@ class KvTransferWorld {
   const std::string& failure() const { return failure_; }
 
   int installed = 0, drained = 0, exports_failed = 0, leases_failed = 0;
-  int64_t by_link = 0;   // payloads
-  int64_t verified = 0;  // blocks that a next epoch found verified
+  int64_t by_channel = 0;  // payloads
+  int64_t verified = 0;    // blocks that a next epoch found verified
   // Of every event so far, with its time: equal worlds have equal histories.
   uint64_t history = 0;
 
@@ -160,7 +161,7 @@ class KvTransferWorld {
   void EndExport(KvTransferSide& side, transfer::ExportId id);
 
   FaultyNetwork network_;
-  std::optional<LoopbackChannels> links_;
+  std::optional<LoopbackChannels> channels_;
   KvTransferClock clock_;
   std::unique_ptr<Random> random_;
   Stranger stranger_;

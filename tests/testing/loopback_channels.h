@@ -1,5 +1,5 @@
 // PairChannels within one process for tests: payloads take some steps (calls of Progress), and
-// links do not open, fail or stand still as chance has it. Thread safety: none.
+// channels do not open, fail or stand still as chance has it. Thread safety: none.
 #pragma once
 
 #include <cstring>
@@ -17,28 +17,28 @@
 
 namespace tandem::testing {
 
-struct LinkFaults {
-  double refuse = 0;           // of links: NewId or Open errs
-  double never = 0;            // of links: never open
+struct ChannelFaults {
+  double refuse = 0;           // of channels: NewId or Open errs
+  double never = 0;            // of channels: never open
   double fail = 0, stall = 0;  // of steps
   int delay_steps_max = 0;
 };
 
 class LoopbackChannels {
  public:
-  LoopbackChannels(uint64_t seed, const LinkFaults& faults)
+  LoopbackChannels(uint64_t seed, const ChannelFaults& faults)
       : faults_(faults), random_(NewSeededRandom(seed)) {}
 
   std::unique_ptr<kernels::PairChannels> NewEnd(
       int slots, size_t slot_bytes, kernels::SlotMemory memory = kernels::SlotMemory::kHost);
-  void set_faults(const LinkFaults& faults) { faults_ = faults; }
-  // Payloads that came out of links.
+  void set_faults(const ChannelFaults& faults) { faults_ = faults; }
+  // Payloads that came out of channels.
   int64_t delivered() const { return delivered_; }
-  int64_t links() const { return static_cast<int64_t>(channels_.size()); }
+  int64_t channels() const { return static_cast<int64_t>(channels_.size()); }
 
  private:
+  class Endpoint;
   class End;
-  class Link;
   struct Channel {
     bool ends[2] = {false, false};
     bool never = false, failed = false, stalled = false;
@@ -48,29 +48,29 @@ class LoopbackChannels {
     return static_cast<double>(random_->Below(1'000'000)) < probability * 1e6;
   }
 
-  LinkFaults faults_;
+  ChannelFaults faults_;
   std::unique_ptr<Random> random_;
   int64_t delivered_ = 0;
   std::map<std::string, std::shared_ptr<Channel>> channels_;
 };
 
-class LoopbackChannels::Link final : public kernels::PairChannel {
+class LoopbackChannels::Endpoint final : public kernels::PairChannel {
  public:
-  Link(LoopbackChannels& network, std::shared_ptr<Channel> channel, bool sender, int slots,
-       size_t slot_bytes)
+  Endpoint(LoopbackChannels& network, std::shared_ptr<Channel> channel, bool sender, int slots,
+           size_t slot_bytes)
       : network_(network), channel_(std::move(channel)), sender_(sender) {
     slots_.resize(static_cast<size_t>(slots));
     for (Slot& slot : slots_) slot.memory.resize(slot_bytes);
     channel_->ends[sender_ ? 0 : 1] = true;
   }
   // The other end hears of it, or just gets nothing any more.
-  ~Link() override { (network_.Chance(0.5) ? channel_->failed : channel_->stalled) = true; }
+  ~Endpoint() override { (network_.Chance(0.5) ? channel_->failed : channel_->stalled) = true; }
 
   State Progress() override {
     if (network_.Chance(network_.faults_.fail)) channel_->failed = true;
     if (network_.Chance(network_.faults_.stall)) channel_->stalled = true;
     if (channel_->failed) {
-      status_ = absl::UnavailableError("the loopback link failed");
+      status_ = absl::UnavailableError("the loopback channel failed");
       return State::kFailed;
     }
     if (!channel_->ends[0] || !channel_->ends[1] || channel_->never) return State::kOpening;
@@ -137,7 +137,7 @@ class LoopbackChannels::End final : public kernels::PairChannels {
   kernels::SlotMemory slot_memory() const override { return memory_; }
   absl::StatusOr<std::string> NewId() override {
     if (network_.Chance(network_.faults_.refuse)) return absl::UnavailableError("no id today");
-    const std::string id = absl::StrCat("link ", network_.channels_.size());
+    const std::string id = absl::StrCat("channel ", network_.channels_.size());
     network_.channels_[id] = std::make_shared<Channel>();
     network_.channels_[id]->never = network_.Chance(network_.faults_.never);
     return id;
@@ -145,10 +145,11 @@ class LoopbackChannels::End final : public kernels::PairChannels {
   absl::StatusOr<std::unique_ptr<kernels::PairChannel>> Open(const std::string& id,
                                                              Side side) override {
     const auto found = network_.channels_.find(id);
-    if (found == network_.channels_.end()) return absl::InvalidArgumentError("no such link");
-    if (network_.Chance(network_.faults_.refuse)) return absl::UnavailableError("no link today");
-    return std::make_unique<Link>(network_, found->second, side == Side::kSender, slots_,
-                                  slot_bytes_);
+    if (found == network_.channels_.end()) return absl::InvalidArgumentError("no such channel");
+    if (network_.Chance(network_.faults_.refuse))
+      return absl::UnavailableError("no channel this time");
+    return std::make_unique<Endpoint>(network_, found->second, side == Side::kSender, slots_,
+                                      slot_bytes_);
   }
 
  private:

@@ -118,7 +118,7 @@ TEST(Cli, MistypedEnvironmentAndFilesNameTheNearest) {
 }
 
 TEST(Cli, ARouterThatIsNotThereIsNamed) {
-  // Port 1 is nobody's on a loopback of ours.
+  // No process listens on port 1 of the test machine's loopback device.
   const std::string flag = "--router=127.0.0.1:1";
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{"tandem", "generate", flag, "hello"},

@@ -1,5 +1,5 @@
 // Goal: every request that cannot be served gets a status whose code is right and whose message
-// names the field, the value and what was expected; it costs nobody else anything: the cluster
+// names the field, the value and what was expected; it affects no other request: the cluster
 // answers an ordinary request afterwards and holds nothing.
 #include <cmath>
 #include <functional>

@@ -104,7 +104,7 @@ TEST_F(WireErrors, TheOtherMethodsSayItToo) {
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("chat.messages[0].content:")));
   EXPECT_THAT(SendRaw("Abort", std::string("\x0a\x01\xff", 3)),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("request_id:")));
-  EXPECT_OK(SendRaw("Abort", std::string("\x0a\x01x", 3)));  // idempotent: nobody has that name
+  EXPECT_OK(SendRaw("Abort", std::string("\x0a\x01x", 3)));  // idempotent: no request has that id
 
   v1::DetokenizeRequest detokenize;
   detokenize.add_ids(65);

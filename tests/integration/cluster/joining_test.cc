@@ -1,6 +1,6 @@
 // Goal: nodes started apart from `tandem up` join its fleet if they hold the secret that it was
-// given, with its routers' addresses as it prints them, nobody joins a fleet whose secret was drawn
-// for the run, and one that leaves in order alarms nobody.
+// given, with its routers' addresses as it prints them, no other node joins a fleet whose secret
+// was drawn for the run, and a node that leaves in order causes no warning.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -68,7 +68,7 @@ TEST_F(Joining, WhoHoldsTheSecretOfTheFile) {
   }
 }
 
-TEST_F(Joining, WhoLeavesInOrderAlarmsNobody) {
+TEST_F(Joining, LeavingInOrderCausesNoWarning) {
   const std::string file = SecretFile("of this fleet");
   ASSERT_OK_AND_ASSIGN(const auto cluster, Up({"--fleet-secret-file=" + file}));
   const std::string marker = "nodes join on ";
@@ -90,7 +90,7 @@ TEST_F(Joining, WhoFindsNoRouterSaysWhere) {
   EXPECT_NE(line.find("refused"), std::string::npos) << line;
 }
 
-TEST_F(Joining, NobodyWhereTheSecretWasDrawn) {
+TEST_F(Joining, NoNodeJoinsWhereTheSecretWasDrawn) {
   ASSERT_OK_AND_ASSIGN(const auto cluster, Up({}));
   EXPECT_TRUE(cluster->LinesWith("nodes join on ").empty());
   // As the log of its own nodes tells it.

@@ -125,8 +125,8 @@ TEST_F(Failover, ARollingRestartFailsNothing) {
   Stop(*clients_[0]);
 }
 
-// Answers that take longer than the drain is given go on elsewhere before it ends; without that the
-// node would end busy.
+// Answers that take longer than the drain timeout continue on another node before it ends; without
+// that the node would end busy.
 TEST_F(Failover, ADrainHandsLongAnswersOver) {
   StartRouters(1);
   for (const char* id : {"decode-0", "decode-1"}) nodes_.push_back(StartSlowDecode(id));
@@ -251,7 +251,7 @@ TEST_F(Failover, ADrainedNodesPrefixesAreFoundAtItsPeer) {
   ASSERT_OK(AwaitQuiet(*clients_[0], absl::Seconds(30)));
 }
 
-// A stopped router's connections stay open: only pings show that nobody is behind them. What its
+// A stopped router's connections stay open: only pings show that no process serves them. What its
 // nodes hold for it ends then, whatever the deadlines of its requests are.
 TEST_F(Failover, NodesNoticeARouterThatHangs) {
   StartRouters(1);

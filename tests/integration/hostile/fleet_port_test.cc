@@ -54,7 +54,7 @@ class HostileFleetPort : public HostileCluster {
   std::deque<Stream> streams_;
 };
 
-TEST_F(HostileFleetPort, AFloodOfStrangersKeepsNobodyOut) {
+TEST_F(HostileFleetPort, AFloodOfStrangersKeepsNoNodeOut) {
   const int64_t before = StreamsRefused();
   // Silent ones stay open while others come, speak and go; a node starts again among them.
   for (int i = 0; i < 200; ++i) Join();

@@ -25,7 +25,7 @@ namespace tandem::testing {
 
 inline constexpr char kFleetSecret[] = "only the fleet knows this";
 
-// Stands where nodes expect a router, and keeps what they say of themselves.
+// Listens where nodes expect a router, and records their registrations.
 class Eavesdropper final : public v1::Fleet::Service {
  public:
   v1::Registration Await(const std::string& node_id) {

@@ -230,7 +230,7 @@ TEST_F(BadHttp, BrokenHttp) {
     EXPECT_EQ(answer.Header("connection"), "close");
     EXPECT_FALSE(socket.ReadSome());  // and it is closed
   }
-  {  // Closed in the middle of a request: nobody is answered, nobody is hurt.
+  {  // Closed in the middle of a request: no answer, and no effect on others.
     HttpSocket socket(http());
     socket.Send("POST /v1/completions HTTP/1.1\r\ncontent-length: 50\r\n\r\n{\"pro");
     ::shutdown(socket.fd(), SHUT_WR);

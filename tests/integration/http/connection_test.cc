@@ -92,7 +92,7 @@ TEST(HttpConnections, ClientsThatLeaveFreeBothLegs) {
   EXPECT_EQ(cluster->Stop(), "exit code 0");
 }
 
-TEST(HttpConnections, OneThatDoesNotReadHoldsNobodyUp) {
+TEST(HttpConnections, OneThatDoesNotReadDelaysNoOther) {
   ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=2048"}));
   // More events than the kernel's buffers hold.
   HttpSocket deaf(cluster->http_address());
@@ -104,7 +104,7 @@ TEST(HttpConnections, OneThatDoesNotReadHoldsNobodyUp) {
                                            {"stream", true}})
                                .dump();
   ASSERT_TRUE(deaf.Send(PostOf("/v1/completions", body)));
-  // Its request ends by itself (16,384 parts are kept), while others are served.
+  // Its request ends by itself (16,384 parts are buffered), while others are served.
   for (int i = 0; i < 20; ++i) {
     const HttpAnswer answer =
         Ask(cluster->http_address(), PostOf("/v1/completions", R"({"prompt":"q","max_tokens":4})"));

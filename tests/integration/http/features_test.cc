@@ -250,7 +250,7 @@ TEST(HttpFeatures, PagesOfAllowedOriginsMayCall) {
   EXPECT_EQ(asked.Header("access-control-allow-methods"), "POST");
   EXPECT_EQ(asked.Header("access-control-allow-headers"), "authorization,content-type");
   EXPECT_EQ(asked.Header("vary"), "origin");
-  // The answer itself, whole or streamed, and what is asked of the router's own turn.
+  // The answer itself, whole or streamed, and what the router's core answers.
   const HttpAnswer streamed =
       Ask(cluster->http_address(), PostOf("/v1/completions", body, "origin: " + chat + "\r\n"));
   EXPECT_EQ(streamed.status, 200);

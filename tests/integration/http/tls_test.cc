@@ -36,7 +36,7 @@ void ExpectSameOverHttp(const TestCluster& cluster, const Certificate& certifica
   }
 }
 
-// A load over TLS, on fresh and kept connections; and who is not believed.
+// A load over TLS, on new and reused connections; and certificates that are not trusted.
 void ExpectLoads(const TestCluster& cluster, const Certificate& certificate,
                  const Certificate& stranger) {
   const auto load = [](const std::string& target, const std::vector<std::string>& more) {

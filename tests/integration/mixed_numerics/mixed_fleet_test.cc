@@ -1,7 +1,7 @@
 // Goal: processes of different numerics serve one request where the operator allows it: the prompt
 // is computed by the one, its KV travels, is put into the other's order and answers what the model
-// answers; and whoever asks is told. Where it is not allowed the second node is refused, with both
-// ids, and nothing starts.
+// answers; and clients that ask are told. Where it is not allowed the second node is refused, with
+// both ids, and nothing starts.
 #include <gmock/gmock.h>
 
 #include "kernels/api/backend.h"

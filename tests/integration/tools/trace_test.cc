@@ -1,6 +1,6 @@
 // Goal: the timing of a request that real processes served reaches its client when it asks (gRPC
 // and HTTP), and `tandem trace` afterwards; gaps number the output tokens less one; the steps fit
-// into the whole; a name nobody knows gets a clear error.
+// into the whole; an unknown name gets a clear error.
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -80,7 +80,7 @@ TEST_F(Trace, TheCommandShowsAndDrawsAFinishedRequest) {
   EXPECT_THAT(picture, AllOf(HasSubstr("my-request"), HasSubstr("</svg>")));
 }
 
-TEST_F(Trace, NamesNobodyKnowsAreRefused) {
+TEST_F(Trace, UnknownNamesAreRefused) {
   const ProgramRun run = Ask("no-such-request");
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.output, HasSubstr("tandem trace: request_id: 'no-such-request' is not among the "

@@ -1,11 +1,13 @@
-// Goal: under random workloads, topologies and faults in virtual time every promise is kept: each
-// accepted request gets the oracle's tokens once and in order, blocks have one owner, stale senders
-// write nothing, everything ends. Two thousand fresh seeds a run; a failing seed repeats the run.
+// Goal: under random workloads, topologies and faults in virtual time the checkers find no
+// violation: each accepted request gets the oracle's tokens once and in order, blocks have one
+// owner, stale senders write nothing, everything ends. Two thousand fresh seeds a run; a failing
+// seed repeats the run.
 #include "sim/swarm.h"
 
 #include <random>
 
 #include "common/telemetry/log.h"
+#include "sim/timeline.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::sim {
@@ -39,7 +41,7 @@ TEST(Swarm, EveryFaultMeetsEveryState) {
 }
 
 // A prompt of 120 tokens, whose prefill node computes 8 a step and dies on the way. At whatever
-// moment: nobody computes again what the decode node had received, and it is all used.
+// moment: no node computes again what the decode node had received, and all of it is used.
 TEST(Schedule, APrefillNodesDeathCostsOnlyWhatWasNotVerified) {
   SetLogLevel(LogLevel::kError);
   int64_t partly = 0;

@@ -1,5 +1,5 @@
 // Goal: each form of a batch's line becomes the request it says, with the command line's defaults
-// below it; what is wrong is named by its field and never guessed; an earlier run's output is kept
+// below it; what is wrong is named by its field and never guessed; an earlier run's answers stay
 // exactly as far as it is whole.
 #include "cli/batch/batch_lines.h"
 
@@ -149,7 +149,7 @@ TEST(BatchOutput, AnswersAreReadBack) {
 
   ASSERT_OK_AND_ASSIGN(const BatchOutput output, ReadBatchOutput(absl::StrCat(good, bad)));
   EXPECT_THAT(output.answered, ElementsAre("a"));
-  EXPECT_EQ(output.kept, good);
+  EXPECT_EQ(output.answers, good);
   EXPECT_EQ(output.dropped, 1);
 }
 
@@ -164,7 +164,7 @@ TEST(BatchOutput, ACutLastLineIsRepairedWhereverItWasCut) {
     // Only the newline missing: the answer is whole.
     const bool whole = cut + 1 >= second.size();
     EXPECT_EQ(output.answered.size(), whole ? 2u : 1u) << cut;
-    EXPECT_EQ(output.kept, whole ? first + second : first) << cut;
+    EXPECT_EQ(output.answers, whole ? first + second : first) << cut;
   }
 }
 

@@ -93,7 +93,7 @@ TEST(PacketSwitch, CarriesPacketsToTheirPorts) {
   packets->Set(0, 1, {.cut = true});
   devices[0].Send(Packet(1, "lost"));
   devices[0].Send("no packet");
-  devices[0].Send(Packet(77, "to nobody"));
+  devices[0].Send(Packet(77, "to no port"));
   devices[0].Send(Packet(2, "two"));
   EXPECT_EQ(devices[2].Receive(), Packet(2, "two"));
   // Those before it in the same device have been dealt with.

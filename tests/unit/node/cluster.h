@@ -229,7 +229,7 @@ class Cluster {
               counters.prompt_tokens_total());
   }
 
-  // The client of a leg, unless the event is of an older attempt or nobody listens any more.
+  // The client of a leg, unless the event is of an older attempt or no client listens any more.
   Client* Find(const v1::Leg& leg) {
     for (Client& c : clients_) {
       if (c.leg.request_id() == leg.request_id()) {

@@ -42,7 +42,7 @@ TEST_F(DecodeCoreTest, RefusesWhatCannotBeTakenOnAndHoldsNothing) {
   refused(command, kInvalid, "deadline_s");
   refused(Run("a", 4, -2), kInvalid, "local_prefill_tokens_max: -2");
   command.mutable_prefill()->mutable_leg()->set_request_id("a");
-  refused(command, absl::StatusCode::kUnavailable, "not kept here");
+  refused(command, absl::StatusCode::kUnavailable, "not retained here");
 }
 
 TEST_F(DecodeCoreTest, RefusesForNowWithoutBlocksOrSlotsAndWhileDraining) {
@@ -339,7 +339,7 @@ TEST_F(DecodeCoreTest, TokensOfNumberedLegsAreLists) {
   EXPECT_EQ(scored.steps(0).tokens(0).top_logprobs_size(), 1);
 }
 
-// What the mask leaves none of is nobody's fault but the request's, wherever it is asked.
+// When the constraint's mask leaves no token, the request is at fault, wherever this is noticed.
 TEST_F(DecodeCoreTest, AConstraintThatLeavesNoTokenIsTheRequestsFault) {
   v1::NodeCommand command = Run("a", 4, -1);
   v1::SequenceSpec& sequence = *command.mutable_start_decode()->mutable_sequence();

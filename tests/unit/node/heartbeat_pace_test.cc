@@ -25,7 +25,7 @@ TEST(HeartbeatPace, IsTheAskedOneFromTheMomentItIsAsked) {
   HeartbeatPace pace(absl::Seconds(1));
   EXPECT_TRUE(pace.TakeDue(start));  // before it has joined
   EXPECT_FALSE(pace.TakeDue(start + absl::Milliseconds(100)));
-  pace.Ask(absl::Milliseconds(250), start + absl::Milliseconds(100));
+  pace.RequestInterval(absl::Milliseconds(250), start + absl::Milliseconds(100));
   EXPECT_LE(LongestSilence(pace, start + absl::Milliseconds(100), absl::Seconds(5)),
             absl::Milliseconds(250));
 }
@@ -33,13 +33,13 @@ TEST(HeartbeatPace, IsTheAskedOneFromTheMomentItIsAsked) {
 TEST(HeartbeatPace, FollowsTheMostImpatientRouter) {
   const absl::Time start = absl::FromUnixSeconds(1000);
   HeartbeatPace pace(absl::Seconds(1));
-  pace.Ask(absl::Seconds(5), start);
+  pace.RequestInterval(absl::Seconds(5), start);
   EXPECT_EQ(LongestSilence(pace, start, absl::Minutes(1)), absl::Seconds(5));
-  pace.Ask(absl::Milliseconds(500), start + absl::Minutes(1));
-  pace.Ask(absl::Seconds(2), start + absl::Minutes(1));
+  pace.RequestInterval(absl::Milliseconds(500), start + absl::Minutes(1));
+  pace.RequestInterval(absl::Seconds(2), start + absl::Minutes(1));
   EXPECT_LE(LongestSilence(pace, start + absl::Minutes(1), absl::Minutes(1)),
             absl::Milliseconds(500));
-  pace.Ask(absl::ZeroDuration(), start + absl::Minutes(2));
+  pace.RequestInterval(absl::ZeroDuration(), start + absl::Minutes(2));
   EXPECT_GE(LongestSilence(pace, start + absl::Minutes(2), absl::Minutes(1)), HeartbeatPace::kMin);
 }
 

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/transfer/ucx_transport.h"
+#include "common/transfer/ucx_on_device.h"
 #include "tests/testing/emulated_memory.h"
 #include "tests/testing/status_matchers.h"
 

@@ -130,7 +130,7 @@ TEST_F(PrefillCoreTest, ADamagedBlockFailsOnlyThePromptThatUsesIt) {
   }
   EXPECT_EQ(failed, 1);
   EXPECT_EQ(finished, 1);
-  EXPECT_THAT(core_->CachedBlocks(), IsEmpty()) << "the damaged block is found by nobody";
+  EXPECT_THAT(core_->CachedBlocks(), IsEmpty()) << "no lookup finds the damaged block";
 }
 
 TEST_F(PrefillCoreTest, PushesLayerByLayerWhatEachChunkCompletes) {

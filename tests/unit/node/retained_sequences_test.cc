@@ -1,6 +1,6 @@
-// Goal: what a draining decode node keeps of its sequences is sent whole, to who asks for just
-// that, and freed in every other case; blocks adopted from a draining peer are found once they have
-// come.
+// Goal: the sequences that a draining decode node retains are sent whole, to a router that asks for
+// just that, and freed in every other case; blocks adopted from a draining peer are found once they
+// have come.
 #include "decode_node/retained_sequences.h"
 
 #include <string>
@@ -18,7 +18,7 @@ using ::testing::SizeIs;
 
 class RetainedSequencesTest : public DecodeCoreTest {
  protected:
-  // A sequence of 20 prompt tokens and one generated one, kept by a node that drains.
+  // A sequence of 20 prompt tokens and one generated token, retained by a node that drains.
   void KeepOne() {
     Send(Run("a", 20, -1));
     node::NodeActions actions = Step();
@@ -27,7 +27,7 @@ class RetainedSequencesTest : public DecodeCoreTest {
     core_->StartMigration(now_, absl::Seconds(10));
     EXPECT_THAT(core_->TakeActions().events, IsEmpty()) << "it is whole after its next step";
     actions = Step();
-    ASSERT_THAT(actions.events, SizeIs(1)) << "the step's token is nobody's yet";
+    ASSERT_THAT(actions.events, SizeIs(1)) << "the step's token is not reported yet";
     EXPECT_TRUE(actions.events[0].second.leg_failed().retained());
     EXPECT_THAT(core_->PlanStep(now_), IsEmpty());
     EXPECT_FALSE(core_->idle());
@@ -80,7 +80,7 @@ TEST_F(RetainedSequencesTest, AreNotSentForOtherTokens) {
   v1::NodeCommand other = Prefill();
   other.mutable_prefill()->mutable_sequence()->set_prompt(20, first_.token_id() + 1);
   EXPECT_THAT(Refusal(Send(other)),
-              testing::StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is kept")));
+              testing::StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is retained")));
   EXPECT_TRUE(core_->idle());
 }
 
@@ -95,7 +95,7 @@ TEST_F(RetainedSequencesTest, AreFreedByAbortsLostRoutersAndTime) {
     EXPECT_TRUE(core_->idle());
     EXPECT_EQ(used(), 0);
     EXPECT_THAT(Refusal(Send(Prefill())),
-                testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("kept")));
+                testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("retained")));
   }
 }
 

@@ -139,7 +139,7 @@ TEST_F(SequenceSchedulerTest, OnlyTheSequenceAtFaultFailsWhenAStepDoes) {
   Finish(scheduler);
   ASSERT_EQ(Plan(scheduler).size(), 3u);
   EXPECT_THAT(scheduler.FinishStep(absl::DataLossError("block 3")).outcomes, IsEmpty());
-  EXPECT_EQ(scheduler.SealedHashes().size(), 3u) << "nobody is known to be wrong yet";
+  EXPECT_EQ(scheduler.SealedHashes().size(), 3u) << "no sequence is known to be at fault yet";
   for (const uint64_t id : {1, 2, 3}) {
     EXPECT_EQ(Plan(scheduler), (std::vector<Row>{{id, 20, 1, true}}));
     if (id != 2) {

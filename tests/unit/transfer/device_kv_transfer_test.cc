@@ -1,8 +1,8 @@
 // Goal: KV transfers whose blocks lie in device memory keep all the promises that KvTransferWorld
 // checks, as sender, receiver or both, beside peers whose blocks lie in host memory: over a network
-// that reaches the device's memory, one that does not, and links; with damaged copies, lost links
-// and fewer slots than payloads. Every slot comes back. Where network and links reach the device,
-// no byte of a payload passes the host. Seeds are printed.
+// that reaches the device's memory, one that does not, and channels; with damaged copies, lost
+// channels and fewer slots than payloads. Every slot comes back. Where network and channels reach
+// the device, no byte of a payload passes the host. Seeds are printed.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -14,12 +14,12 @@
 namespace tandem::transfer {
 namespace {
 
+using ::tandem::testing::ChannelFaults;
 using ::tandem::testing::EmulatedMemory;
 using ::tandem::testing::Faults;
 using ::tandem::testing::KvTransferMemory;
 using ::tandem::testing::KvTransferSide;
 using ::tandem::testing::KvTransferWorld;
-using ::tandem::testing::LinkFaults;
 using ::tandem::testing::NewDeviceMemory;
 
 enum class Memory { kHost, kStaged, kReached };
@@ -27,14 +27,14 @@ enum class Memory { kHost, kStaged, kReached };
 struct Scenario {
   Memory sides[3];
   Faults faults;
-  const LinkFaults* links = nullptr;
+  const ChannelFaults* channels = nullptr;
   int send_slots = 3, receive_slots = 4;
   double damaged_copies = 0;  // of steps: the next large copy of one device
 };
 
 struct Outcome {
   int installed = 0;
-  int64_t by_link = 0, spilled = 0, frames = 0;
+  int64_t by_channel = 0, spilled = 0, frames = 0;
   kernels::emulated::DeviceCalls calls;  // of all devices
 };
 
@@ -58,7 +58,7 @@ class DeviceKvTransferTest : public ::testing::Test {
       return {devices.back(), payloads.back(), devices.back()->blocks.regions,
               kind == Memory::kStaged};
     };
-    KvTransferWorld world(NewSeededRandom(seed ^ 0x5EED), seed, scenario.faults, scenario.links,
+    KvTransferWorld world(NewSeededRandom(seed ^ 0x5EED), seed, scenario.faults, scenario.channels,
                           new_memory);
     const auto damage = NewSeededRandom(seed ^ 0xDA3A6E);
     world.set_stranger([&](KvTransferWorld&) {
@@ -71,7 +71,7 @@ class DeviceKvTransferTest : public ::testing::Test {
     world.Settle();
     EXPECT_EQ(world.failure(), "");
     outcome.installed += world.installed;
-    outcome.by_link += world.by_link;
+    outcome.by_channel += world.by_channel;
     for (const auto& side : world.sides()) {
       outcome.frames += side->endpoint->counters().frames_sent;
     }
@@ -92,9 +92,9 @@ class DeviceKvTransferTest : public ::testing::Test {
       RunWorld(scenario, seed, outcome);
       if (HasFailure()) break;
     }
-    std::printf("seeds from %llu: installed=%d by_link=%lld spilled=%lld kernels=%lld\n",
+    std::printf("seeds from %llu: installed=%d by_channel=%lld spilled=%lld kernels=%lld\n",
                 static_cast<unsigned long long>(first_seed), outcome.installed,
-                static_cast<long long>(outcome.by_link), static_cast<long long>(outcome.spilled),
+                static_cast<long long>(outcome.by_channel), static_cast<long long>(outcome.spilled),
                 static_cast<long long>(outcome.calls.kernels));
     // The test would be empty if hardly anything got through.
     EXPECT_GT(outcome.installed, 20);
@@ -110,21 +110,23 @@ constexpr Faults kEverything = {.drop = 0.05,
                                 .damage_payload = 0.05,
                                 .damage_header = 0.03,
                                 .delay_steps_max = 30};
-constexpr LinkFaults kSoundLinks = {.delay_steps_max = 4};
-constexpr LinkFaults kFailingLinks = {
+constexpr ChannelFaults kSoundChannels = {.delay_steps_max = 4};
+constexpr ChannelFaults kFailingChannels = {
     .refuse = 0.1, .never = 0.1, .fail = 0.002, .stall = 0.002, .delay_steps_max = 6};
 
-Scenario With(const Memory (&sides)[3], const Faults& faults, const LinkFaults* links = nullptr) {
+Scenario With(const Memory (&sides)[3], const Faults& faults,
+              const ChannelFaults* channels = nullptr) {
   Scenario scenario;
   std::copy(std::begin(sides), std::end(sides), std::begin(scenario.sides));
   scenario.faults = faults;
-  scenario.links = links;
+  scenario.channels = channels;
   return scenario;
 }
 
 TEST_F(DeviceKvTransferTest, PayloadsDoNotPassTheHost) {
-  for (const LinkFaults* links : {static_cast<const LinkFaults*>(nullptr), &kSoundLinks}) {
-    Scenario scenario = With(kReached, kDelays, links);
+  for (const ChannelFaults* channels :
+       {static_cast<const ChannelFaults*>(nullptr), &kSoundChannels}) {
+    Scenario scenario = With(kReached, kDelays, channels);
     scenario.send_slots = scenario.receive_slots = 200;
     const Outcome outcome = Run(scenario);
     EXPECT_EQ(outcome.spilled, 0);
@@ -132,8 +134,8 @@ TEST_F(DeviceKvTransferTest, PayloadsDoNotPassTheHost) {
     // Checksums alone come out: one for each payload, at either end.
     EXPECT_GT(outcome.calls.bytes_out, 0);
     EXPECT_LE(outcome.calls.bytes_out, outcome.frames * 2 * int64_t{sizeof(uint64_t)});
-    if (links != nullptr) {
-      EXPECT_GT(outcome.by_link, 200);
+    if (channels != nullptr) {
+      EXPECT_GT(outcome.by_channel, 200);
     }
   }
 }
@@ -149,13 +151,15 @@ TEST_F(DeviceKvTransferTest, MixedPeersOnABadNetwork) {
   Run(With({Memory::kHost, Memory::kStaged, Memory::kReached}, kEverything));
 }
 
-TEST_F(DeviceKvTransferTest, MixedPeersOnLinksThatFail) {
+TEST_F(DeviceKvTransferTest, MixedPeersOnChannelsThatFail) {
   const Outcome outcome =
-      Run(With({Memory::kHost, Memory::kStaged, Memory::kReached}, kDelays, &kFailingLinks));
-  EXPECT_GT(outcome.by_link, 50);
+      Run(With({Memory::kHost, Memory::kStaged, Memory::kReached}, kDelays, &kFailingChannels));
+  EXPECT_GT(outcome.by_channel, 50);
 }
 
-TEST_F(DeviceKvTransferTest, EverythingAtOnce) { Run(With(kReached, kEverything, &kFailingLinks)); }
+TEST_F(DeviceKvTransferTest, EverythingAtOnce) {
+  Run(With(kReached, kEverything, &kFailingChannels));
+}
 
 TEST_F(DeviceKvTransferTest, DamagedCopiesAreFoundAndMadeGood) {
   Scenario scenario = With({Memory::kStaged, Memory::kStaged, Memory::kHost}, kDelays);

@@ -243,7 +243,7 @@ TEST_F(HeaderCheckTest, HungReceiveIsEndedByDroppingThePeer) {
 TEST_F(HeaderCheckTest, DamagedPayloadIsAskedForOnceThenFails) {
   for (int attempt = 1; attempt <= 2; ++attempt) {
     const auto place = Offer(Data());
-    ASSERT_TRUE(place.has_value()) << "the damaged range was kept";
+    ASSERT_TRUE(place.has_value()) << "the damaged range was not asked for again";
     Land(*place, std::byte{9});
     EXPECT_EQ(SentOf(v1::KvFrame::kNack).size(), 1u);
     EXPECT_EQ(endpoint_->counters().checksum_failures, attempt);
@@ -270,7 +270,7 @@ TEST_F(HeaderCheckTest, RepeatedFinOfAnInstalledLeaseIsAcknowledged) {
 }
 
 TEST_F(HeaderCheckTest, AFloodIsAnsweredWithinABound) {
-  // Answers to a peer that takes none of them: no more than 4,096 are kept.
+  // Answers to a peer that takes none of them: no more than 4,096 are stored.
   v1::KvFrame fin = Data();
   fin.mutable_fin()->set_data_frames(1);
   for (uint64_t lease = 100; lease < 20'000; ++lease) {

@@ -1,7 +1,7 @@
-// Goal: a hostile process on the KV network disturbs nobody. One without the fleet's secret changes
-// nothing at all: all that happens happens at the same moments as without it, and it is never
-// answered. One with the secret, a compromised or confused node, may cost an epoch, but never a
-// byte, a block or a lease; floods are answered within a bound. Seeds are printed.
+// Goal: a hostile process on the KV network disturbs no node. One without the fleet's secret
+// changes nothing at all: all that happens happens at the same moments as without it, and it is
+// never answered. One with the secret, a compromised or confused node, may cost an epoch, but never
+// a byte, a block or a lease; floods are answered within a bound. Seeds are printed.
 #include "tests/testing/hostile_peer.h"
 
 #include <gtest/gtest.h>

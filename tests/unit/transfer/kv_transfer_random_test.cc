@@ -1,6 +1,6 @@
 // Goal: whatever the network and the cores do to KV transfers (drops, duplicates, reordering,
 // damage, broken connections, cancels, raised epochs, closed leases), the promises that
-// KvTransferWorld checks hold; the same when payloads travel by links that fail, stand still or
+// KvTransferWorld checks hold; the same when payloads travel by channels that fail, stand still or
 // never open. Seeds are printed.
 #include <gtest/gtest.h>
 
@@ -9,37 +9,37 @@
 namespace tandem::transfer {
 namespace {
 
+using ::tandem::testing::ChannelFaults;
 using ::tandem::testing::Faults;
 using ::tandem::testing::KvTransferWorld;
-using ::tandem::testing::LinkFaults;
 
-// Returns how many payloads came by links.
+// Returns how many payloads came by channels.
 int64_t RunSeeds(const Faults& faults, uint64_t first_seed,
-                 const LinkFaults* link_faults = nullptr) {
+                 const ChannelFaults* channel_faults = nullptr) {
   int installed = 0, drained = 0, failed = 0;
-  int64_t by_link = 0, verified = 0;
+  int64_t by_channel = 0, verified = 0;
   for (uint64_t seed = first_seed; seed < first_seed + 40; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    KvTransferWorld world(NewSeededRandom(seed ^ 0x5EED), seed, faults, link_faults);
+    KvTransferWorld world(NewSeededRandom(seed ^ 0x5EED), seed, faults, channel_faults);
     for (int step = 0; step < 1500; ++step) world.Live();
     world.Settle();
     EXPECT_EQ(world.failure(), "");
     installed += world.installed;
     drained += world.drained;
     failed += world.exports_failed;
-    by_link += world.by_link;
+    by_channel += world.by_channel;
     verified += world.verified;
     if (::testing::Test::HasFailure()) break;
   }
-  std::printf("seeds %llu..%llu: installed=%d drained=%d exports_failed=%d by_link=%lld\n",
+  std::printf("seeds %llu..%llu: installed=%d drained=%d exports_failed=%d by_channel=%lld\n",
               static_cast<unsigned long long>(first_seed),
               static_cast<unsigned long long>(first_seed + 39), installed, drained, failed,
-              static_cast<long long>(by_link));
+              static_cast<long long>(by_channel));
   // The test would be empty if hardly anything got through, or hardly anything was disturbed.
   EXPECT_GT(installed, 400);
   EXPECT_GT(drained, 40);
   EXPECT_GT(verified, 40);
-  return by_link;
+  return by_channel;
 }
 
 TEST(KvTransferRandomTest, SoundNetwork) { RunSeeds({.delay_steps_max = 0}, 1000); }
@@ -57,21 +57,21 @@ constexpr Faults kEverything = {.drop = 0.05,
                                 .delay_steps_max = 60};
 TEST(KvTransferRandomTest, Everything) { RunSeeds(kEverything, 5000); }
 
-TEST(KvTransferRandomTest, SoundLinks) {
-  const LinkFaults faults = {.delay_steps_max = 4};
+TEST(KvTransferRandomTest, SoundChannels) {
+  const ChannelFaults faults = {.delay_steps_max = 4};
   EXPECT_GT(RunSeeds({.delay_steps_max = 0}, 6000, &faults), 10'000);
 }
-TEST(KvTransferRandomTest, LinksWithLateHeaders) {
-  const LinkFaults faults = {.delay_steps_max = 4};
+TEST(KvTransferRandomTest, ChannelsWithLateHeaders) {
+  const ChannelFaults faults = {.delay_steps_max = 4};
   EXPECT_GT(RunSeeds({.duplicate = 0.1, .delay_steps_max = 12}, 7000, &faults), 1000);
 }
-TEST(KvTransferRandomTest, LinksThatFail) {
-  const LinkFaults faults = {
+TEST(KvTransferRandomTest, ChannelsThatFail) {
+  const ChannelFaults faults = {
       .refuse = 0.1, .never = 0.1, .fail = 0.002, .stall = 0.002, .delay_steps_max = 6};
   EXPECT_GT(RunSeeds({.delay_steps_max = 4}, 8000, &faults), 1000);
 }
-TEST(KvTransferRandomTest, LinksAndEverything) {
-  const LinkFaults faults = {
+TEST(KvTransferRandomTest, ChannelsAndEverything) {
+  const ChannelFaults faults = {
       .refuse = 0.1, .never = 0.1, .fail = 0.001, .stall = 0.001, .delay_steps_max = 6};
   EXPECT_GT(RunSeeds(kEverything, 9000, &faults), 100);
 }

@@ -1,5 +1,6 @@
-// Goal: payloads take a link once it is open at both ends and say so; offers under another secret,
-// too many offers, and headers that cannot be on a link do no more than end or decline it.
+// Goal: payloads take a channel once it is open at both ends and say so; offers under another
+// secret, too many offers, and headers that cannot be on a channel do no more than end or decline
+// it.
 #include "common/transfer/nccl_transport.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +51,7 @@ class NcclTransportTest : public ::testing::Test {
     options.fleet_secret = secret;
     options.incoming_max = incoming_max;
     options.clock = &clock_;
-    return NewNcclTransport(options, network_.NewTransport(), links_.NewEnd(2, kSlotBytes));
+    return NewNcclTransport(options, network_.NewTransport(), channels_.NewEnd(2, kSlotBytes));
   }
   PeerId Connect(KvTransport& from, const KvTransport& to) {
     return *from.Connect({NodeId("to"), Incarnation(1), to.address(), "host"});
@@ -77,33 +78,34 @@ class NcclTransportTest : public ::testing::Test {
 
   StepClock clock_;
   FaultyNetwork network_{1, {}};
-  LoopbackChannels links_{1, {}};
+  LoopbackChannels channels_{1, {}};
   std::vector<std::byte> payload_;
 };
 
-TEST_F(NcclTransportTest, PayloadsTakeTheLinkOnceItIsOpen) {
+TEST_F(NcclTransportTest, PayloadsTakeTheChannelOnceItIsOpen) {
   const auto a = NewEnd("s"), b = NewEnd("s");
   KvTransport* const both[] = {a.get(), b.get()};
   Taker taker;
   b->SetListener(&taker);
   const PeerId to = Connect(*a, *b);
-  ASSERT_OK(Send(*a, to, std::byte{1}, both));  // offers the link and does not wait for it
-  EXPECT_EQ(links_.delivered(), 0);
+  ASSERT_OK(Send(*a, to, std::byte{1}, both));  // offers the channel and does not wait for it
+  EXPECT_EQ(channels_.delivered(), 0);
   EXPECT_EQ(a->TransportName(to), "loopback");
   for (int i = 2; i < 60; ++i) {
     ASSERT_OK(Send(*a, to, static_cast<std::byte>(i), both));
     EXPECT_EQ(taker.landed, i);
     EXPECT_EQ(taker.payload, payload_);
-    EXPECT_FALSE(taker.frames.back().has_via_link());  // what the KV transfer signed, and no more
+    EXPECT_FALSE(
+        taker.frames.back().has_via_channel());  // what the KV transfer signed, and no more
   }
-  EXPECT_EQ(links_.delivered(), 58);
+  EXPECT_EQ(channels_.delivered(), 58);
   // The peer's end is told when the connection ends, and what is under way ends first.
   a->Disconnect(to);
   Step(both, 5);
   EXPECT_EQ(taker.lost, 1);
 }
 
-TEST_F(NcclTransportTest, WhatIsLargerThanASlotGoesBesideTheLink) {
+TEST_F(NcclTransportTest, WhatIsLargerThanASlotGoesBesideTheChannel) {
   const auto a = NewEnd("s"), b = NewEnd("s");
   KvTransport* const both[] = {a.get(), b.get()};
   Taker taker;
@@ -116,7 +118,7 @@ TEST_F(NcclTransportTest, WhatIsLargerThanASlotGoesBesideTheLink) {
   a->Send(to, frame, {absl::MakeConstSpan(large)}, [](const absl::Status&) {});
   Step(both, 10);
   EXPECT_EQ(taker.payload, large);
-  EXPECT_EQ(links_.delivered(), 0);
+  EXPECT_EQ(channels_.delivered(), 0);
 }
 
 TEST_F(NcclTransportTest, OffersUnderAnotherSecretOrTooManyAreNotTaken) {
@@ -131,40 +133,41 @@ TEST_F(NcclTransportTest, OffersUnderAnotherSecretOrTooManyAreNotTaken) {
     EXPECT_EQ(sender->TransportName(to), sender == a.get() ? "loopback" : "virtual");
   }
   EXPECT_EQ(taker.landed, 9);
-  EXPECT_EQ(links_.delivered(), 2);  // a's, after the first
+  EXPECT_EQ(channels_.delivered(), 2);  // a's, after the first
 }
 
-TEST_F(NcclTransportTest, HeadersThatCannotBeOnTheLinkEndIt) {
+TEST_F(NcclTransportTest, HeadersThatCannotBeOnTheChannelEndIt) {
   const auto honest = NewEnd("s");
   Taker taker, answers;
   honest->SetListener(&taker);
   const auto hostile = network_.NewTransport();
   hostile->SetListener(&answers);
   const PeerId to = Connect(*hostile, *honest);
-  const auto ends = links_.NewEnd(2, kSlotBytes);
+  const auto ends = channels_.NewEnd(2, kSlotBytes);
   KvTransport* const all[] = {honest.get()};
   const FrameAuth auth("s");
   uint64_t number = 0;
   for (const auto& [ordinal, bytes] :
        {std::pair<uint64_t, uint64_t>(1000, 8), {0, 0}, {0, kSlotBytes + 1}}) {
     ASSERT_OK_AND_ASSIGN(const std::string id, ends->NewId());
-    ASSERT_OK_AND_ASSIGN(const auto link, ends->Open(id, kernels::PairChannels::Side::kSender));
+    ASSERT_OK_AND_ASSIGN(const auto channel, ends->Open(id, kernels::PairChannels::Side::kSender));
     v1::KvFrame offer;
-    offer.mutable_link()->set_kind(v1::KvLink::OFFER);
-    offer.mutable_link()->set_number(++number);
-    offer.mutable_link()->set_id(id);
+    offer.mutable_channel()->set_kind(v1::KvChannel::OFFER);
+    offer.mutable_channel()->set_number(++number);
+    offer.mutable_channel()->set_id(id);
     auth.Sign(offer);
     hostile->Send(to, offer, {}, [](const absl::Status&) {});
     Step(all, 4);
-    ASSERT_EQ(answers.frames.back().link().kind(), v1::KvLink::READY);
+    ASSERT_EQ(answers.frames.back().channel().kind(), v1::KvChannel::READY);
     v1::KvFrame header;
     header.mutable_data();
-    header.mutable_via_link()->set_link(number);
-    header.mutable_via_link()->set_ordinal(ordinal);
-    header.mutable_via_link()->set_bytes(bytes);
+    header.mutable_via_channel()->set_channel(number);
+    header.mutable_via_channel()->set_ordinal(ordinal);
+    header.mutable_via_channel()->set_bytes(bytes);
     hostile->Send(to, header, {}, [](const absl::Status&) {});
     Step(all, 4);
-    EXPECT_EQ(answers.frames.back().link().kind(), v1::KvLink::CLOSED) << ordinal << " " << bytes;
+    EXPECT_EQ(answers.frames.back().channel().kind(), v1::KvChannel::CLOSED)
+        << ordinal << " " << bytes;
     EXPECT_TRUE(taker.frames.empty());
   }
 }

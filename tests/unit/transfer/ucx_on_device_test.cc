@@ -2,6 +2,8 @@
 // and by the in-process transport, as they are or through their twins, to and from peers whose
 // blocks lie in host memory; a UCX without CUDA says so; and a trial finds what does not travel.
 // The device is the emulated one, whose memory UCX reaches as the host's. Seeds are printed.
+#include "common/transfer/ucx_on_device.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <ucp/api/ucp.h>
