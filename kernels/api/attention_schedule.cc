@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/api/attention.h"
+
 namespace tandem::kernels {
 namespace {
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/api/device_ops.h"
+#include "kernels/api/device_attention.h"
 
 namespace tandem::kernels {
 

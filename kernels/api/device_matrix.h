@@ -17,7 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/api/device_ops.h"
+#include "kernels/api/bf16.h"
+#include "kernels/api/device_weight_type.h"
 #include "kernels/api/gemm.h"
 
 namespace tandem::kernels {

@@ -13,9 +13,15 @@
 #include <vector>
 
 #include "kernels/api/attention_schedule.h"
+#include "kernels/api/bf16.h"
 #include "kernels/api/device.h"
+#include "kernels/api/device_attention.h"
+#include "kernels/api/device_checksum.h"
+#include "kernels/api/device_gemm.h"
 #include "kernels/api/device_matrix.h"
 #include "kernels/api/device_ops.h"
+#include "kernels/api/device_quantise.h"
+#include "kernels/api/device_weight_type.h"
 
 namespace tandem::kernels {
 namespace {

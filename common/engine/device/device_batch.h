@@ -12,7 +12,7 @@
 #include "common/engine/engine.h"
 #include "kernels/api/attention_schedule.h"
 #include "kernels/api/device.h"
-#include "kernels/api/device_ops.h"
+#include "kernels/api/device_attention.h"
 
 namespace tandem::engine {
 

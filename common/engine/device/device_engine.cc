@@ -17,6 +17,8 @@
 #include "common/engine/slice_check.h"
 #include "common/runtime/processors.h"
 #include "common/telemetry/log.h"
+#include "kernels/api/device_attention.h"
+#include "kernels/api/device_ops.h"
 
 namespace tandem::engine {
 namespace {

@@ -4,6 +4,13 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "kernels/api/bf16.h"
+#include "kernels/api/device_attention.h"
+#include "kernels/api/device_embed.h"
+#include "kernels/api/device_gemm.h"
+#include "kernels/api/device_quantise.h"
+#include "kernels/api/device_rms_norm.h"
+#include "kernels/api/device_rope_kv.h"
 
 namespace tandem::engine {
 

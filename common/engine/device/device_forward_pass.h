@@ -15,6 +15,7 @@
 #include "common/engine/device/gemm_tiles.h"
 #include "common/model/model_config.h"
 #include "kernels/api/device.h"
+#include "kernels/api/device_gemm.h"
 #include "kernels/api/device_ops.h"
 
 namespace tandem::engine {

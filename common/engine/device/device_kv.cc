@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
+#include "kernels/api/device_checksum.h"
+#include "kernels/api/device_ops.h"
 #include "xxhash.h"
 
 namespace tandem::engine {

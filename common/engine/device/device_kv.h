@@ -21,7 +21,6 @@
 #include "common/engine/engine.h"
 #include "common/kv/block_arena.h"
 #include "kernels/api/device.h"
-#include "kernels/api/device_ops.h"
 #include "kernels/api/kv_cache.h"
 
 namespace tandem::engine {

@@ -7,6 +7,8 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "kernels/api/device_ops.h"
+#include "kernels/api/device_sampling.h"
 
 namespace tandem::engine {
 namespace {

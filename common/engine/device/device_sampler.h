@@ -19,7 +19,6 @@
 #include "common/engine/token_sampler.h"
 #include "kernels/api/backend.h"
 #include "kernels/api/device.h"
-#include "kernels/api/device_ops.h"
 #include "kernels/api/parallel.h"
 
 namespace tandem::engine {

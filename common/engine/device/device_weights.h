@@ -13,6 +13,7 @@
 #include "common/model/checkpoint.h"
 #include "kernels/api/device.h"
 #include "kernels/api/device_ops.h"
+#include "kernels/api/device_weight_type.h"
 #include "kernels/api/parallel.h"
 
 namespace tandem::engine {

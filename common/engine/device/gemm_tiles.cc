@@ -12,7 +12,10 @@
 #include "common/engine/weight_file.h"
 #include "common/runtime/clock.h"
 #include "common/telemetry/log.h"
+#include "kernels/api/bf16.h"
 #include "kernels/api/device_matrix.h"
+#include "kernels/api/device_ops.h"
+#include "kernels/api/device_quantise.h"
 #include "xxhash.h"
 
 namespace tandem::engine {

@@ -1,6 +1,6 @@
 // Which tile computes each matrix product of a model on this device. Kernels choose by shape
-// (kernels/cuda/gemm_config.h); a search times every tile instead, once, and keeps what it found in
-// a file for the next start.
+// (kernels/cuda/ops/gemm_config.h); a search times every tile instead, once, and keeps what it
+// found in a file for the next start.
 //
 // A choice decides speed and no bit: every tile sums k in one order (ADR 0017, 0018, 0024). So
 // nothing here can fail a start or change an answer: what cannot be timed leaves the choice to the
@@ -23,7 +23,8 @@
 #include "absl/types/span.h"
 #include "common/engine/device/device_weights.h"
 #include "kernels/api/device.h"
-#include "kernels/api/device_ops.h"
+#include "kernels/api/device_gemm.h"
+#include "kernels/api/device_weight_type.h"
 #include "kernels/api/parallel.h"
 
 namespace tandem::engine {

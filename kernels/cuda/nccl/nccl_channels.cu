@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/api/device.h"
 #include "kernels/api/pair_channel.h"
-#include "kernels/cuda/device/cuda_stream.h"
+#include "kernels/cuda/gpu/cuda_stream.h"
 #include "kernels/cuda/nccl/nccl_api.h"
 
 namespace tandem::kernels {

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include "device_fixture.h"
+#include "kernels/api/device_checksum.h"
 
 namespace tandem::kernels {
 namespace {

@@ -14,9 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/api/bf16.h"
 #include "kernels/api/device.h"
 #include "kernels/api/device_ops.h"
-#include "kernels/cuda/emulator/emulated_device.h"
+#include "kernels/cuda/backend/emulated_device.h"
 
 namespace tandem::kernels {
 

@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "device_fixture.h"
+#include "kernels/api/bf16.h"
 #include "kernels/api/device_matrix.h"
-#include "kernels/cuda/device/hopper.h"
-#include "kernels/cuda/device/swizzle.h"
 #include "kernels/cuda/emulator/product_queue.h"
+#include "kernels/cuda/simt/hopper.h"
+#include "kernels/cuda/simt/swizzle.h"
 
 namespace tandem::kernels::emulated {
 namespace {

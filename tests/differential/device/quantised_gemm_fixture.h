@@ -9,7 +9,11 @@
 #include <vector>
 
 #include "device_fixture.h"
+#include "kernels/api/bf16.h"
+#include "kernels/api/device_gemm.h"
 #include "kernels/api/device_matrix.h"
+#include "kernels/api/device_quantise.h"
+#include "kernels/api/device_weight_type.h"
 
 namespace tandem::kernels {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/engine/device/device_engine.h"
-#include "kernels/cuda/emulator/emulated_device.h"
+#include "kernels/cuda/backend/emulated_device.h"
 #include "tests/golden/cpu_engine/engine_driver.h"
 
 namespace tandem::engine {

@@ -6,6 +6,7 @@
 
 #include "common/engine/device/device_weights.h"
 #include "kernels/api/device_matrix.h"
+#include "kernels/api/device_weight_type.h"
 #include "tests/golden/device_engine/device_engines.h"
 #include "tests/testing/models.h"
 

@@ -1,0 +1,19 @@
+// The activations of gated feed-forward layers: one function for the operator on rows and for the
+// epilogue of a product, so that both give the same bits.
+#pragma once
+
+#include "kernels/api/elementwise.h"
+#include "kernels/cuda/simt/simt.h"
+
+namespace tandem::kernels::TANDEM_SIMT {
+
+// act(gate) · up. Every rounding is written out: no compiler contracts one kernel's into an fma and
+// not the other's.
+TANDEM_DEVICE float Gate(GateActivation activation, float gate, float up) {
+  if (activation == GateActivation::kSilu) return Mul(gate / Add(1.0f, Exp(-gate)), up);
+  constexpr float kRoot2OverPi = 0.7978845608028654f;
+  const float cubic = Fma(Mul(Mul(gate, gate), gate), 0.044715f, gate);
+  return Mul(Mul(Mul(0.5f, gate), Add(1.0f, Tanh(Mul(kRoot2OverPi, cubic)))), up);
+}
+
+}  // namespace tandem::kernels::TANDEM_SIMT

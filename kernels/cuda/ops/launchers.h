@@ -1,0 +1,34 @@
+// The launchers behind DeviceOps, once for each version of simt.h.
+#pragma once
+
+#include "kernels/api/device_ops.h"
+#include "kernels/cuda/simt/simt.h"
+
+namespace tandem::kernels::TANDEM_SIMT {
+
+void Embed(const DeviceEmbedArgs& args, DeviceStream& stream);
+void RmsNorm(const DeviceRmsNormArgs& args, DeviceStream& stream);
+void RopeKv(const DeviceRopeKvArgs& args, DeviceStream& stream);
+void Gated(const DeviceGatedArgs& args, DeviceStream& stream);
+void CopyBlocks(const DeviceCopyBlocksArgs& args, DeviceStream& stream);
+void MoveCells(const DeviceMoveCellsArgs& args, DeviceStream& stream);
+void Quantise(const DeviceQuantiseArgs& args, DeviceStream& stream);
+void Gemm(const DeviceGemmArgs& args, DeviceStream& stream);
+// Gemm of one type of weights. REQUIRES: args.type is it.
+void GemmInt8(const DeviceGemmArgs& args, DeviceStream& stream);
+void GemmWeightOnly(const DeviceGemmArgs& args, DeviceStream& stream);  // kInt4, kFp8
+// The same on Hopper, for kFp8Rows too; other numerics than Gemm. Weights that are neither bf16 nor
+// kFp8Rows go to Gemm.
+void WgmmaGemm(const DeviceGemmArgs& args, DeviceStream& stream);
+void WgmmaGemmFp8(const DeviceGemmArgs& args, DeviceStream& stream);  // kFp8Rows
+void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
+// The same on Hopper, for bf16 and head_dim 64, 128 and 256; what else there is goes to Attention.
+void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream);
+void Checksum(const DeviceChecksumArgs& args, DeviceStream& stream);
+void Sample(const DeviceSampleArgs& args, DeviceStream& stream);
+void RouteExperts(const DeviceRouteArgs& args, DeviceStream& stream);
+void SortByExpert(const DeviceSortByExpertArgs& args, DeviceStream& stream);
+void GroupedGemm(const DeviceGroupedGemmArgs& args, DeviceStream& stream);
+void CombineExperts(const DeviceCombineArgs& args, DeviceStream& stream);
+
+}  // namespace tandem::kernels::TANDEM_SIMT
