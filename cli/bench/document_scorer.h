@@ -1,6 +1,6 @@
-// Runs the forward pass over whole documents and hands out the logits of every position, which the
-// engine itself computes only for rows that sample. Thread safety: one thread. Owner: `tandem eval`
-// and tests.
+// Runs the forward pass over whole documents and returns the logits of every position; the engine
+// computes logits only for rows that sample. Thread safety: one thread. Owner: `tandem eval` and
+// tests.
 #pragma once
 
 #include <cstdint>

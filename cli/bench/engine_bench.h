@@ -1,5 +1,5 @@
-// Measures an engine's speed at given shapes, and beside it the roof: what the arithmetic and the
-// memory bandwidth measured in the same run would allow. Thread safety: one thread. Owner:
+// Measures an engine's speed at given shapes, and beside it the roof: the speed that the arithmetic
+// and the memory bandwidth measured in the same run would allow. Thread safety: one thread. Owner:
 // `tandem bench engine`.
 #pragma once
 

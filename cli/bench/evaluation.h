@@ -1,6 +1,6 @@
-// What a choice of weights and KV type costs in accuracy: perplexity, divergence and agreement over
-// a text, against the same model with fp32 weights and cache. Thread safety: one thread. Owner:
-// `tandem eval`.
+// Measures what a choice of weights and KV type costs in accuracy: perplexity, divergence and
+// agreement over a text, against the same model with fp32 weights and cache. Thread safety: one
+// thread. Owner: `tandem eval`.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What this machine allows at most, measured: the roofs that benchmarks print their figures under.
+// Measures the most that this machine allows: the roofs that benchmarks print their figures under.
 // Thread safety: one thread.
 #pragma once
 

@@ -133,7 +133,8 @@ bool ComputePool::Steal(Range* own, Range* other) {
     if (begin == end || JobOf(seen) != JobOf(mine)) return false;
     if (other->units.compare_exchange_weak(seen, RangeOf(JobOf(seen), begin, middle),
                                            std::memory_order_acq_rel, std::memory_order_acquire)) {
-      // Nobody else writes an empty range before its job ends, and that waits for these units.
+      // No other worker writes an empty range before its job ends, and the job's end waits for
+      // these units.
       own->units.store(RangeOf(JobOf(mine), middle, end), std::memory_order_release);
       return true;
     }

@@ -1,12 +1,12 @@
 // The compute threads of one engine: fork and join for kernels.
 //
-// A job's tasks are cut into one range for each worker, who takes them in ascending order, so that
-// a worker's tasks read memory as one stream and no word is shared while all have work; who has
-// finished makes the latter half of what another has left its own range. Between the forks of a
-// step workers spin, for a step has hundreds of forks some microseconds apart; after kSpin without
-// work they sleep, so an idle engine costs nothing. Thread safety: one ParallelFor call at a time,
-// by the thread that owns the pool. Invariants: a job's fields change only when every task of the
-// job before is claimed and finished.
+// A job's tasks are divided into one range for each worker, which takes them in ascending order. So
+// a worker's tasks read memory as one stream, and workers share no word while all have work. A
+// worker that finishes early takes over the second half of the tasks that another worker still has.
+// Between the forks of a step workers spin, because a step has hundreds of forks some microseconds
+// apart; after kSpin without work they sleep, so an idle engine costs no CPU time. Thread safety:
+// one ParallelFor call at a time, by the thread that owns the pool. Invariants: a job's fields
+// change only when every task of the job before is claimed and finished. Owner: the engine.
 #pragma once
 
 #include <atomic>

@@ -1,16 +1,16 @@
 // The engine: turns a batch of sequence slices into KV in blocks and sampled tokens.
 //
 // One Step serves prompt chunks, single-token decode rows and any mixture. The engine keeps no
-// sequences: a slice carries all that decides its result, so inserting a sequence that came from
-// elsewhere needs nothing but its blocks, and a leg can be replayed anywhere. The scheduler that
-// calls Step owns all bookkeeping.
+// sequences: a slice carries everything that decides its result. So a sequence that came from
+// another node needs only its blocks, and any leg can be replayed on any node. The scheduler that
+// calls Step does all bookkeeping.
 //
 // Contract (idea 1 of the architecture): a slice's KV bytes and sampled token are a function of its
 // tokens and sampling parameters alone, bit for bit: not of the other slices, the chunking, the
 // thread count or the block ids.
 //
-// Thread safety: Step and AllocateKv are called by one thread, the engine thread; spec() and
-// arena() by any. Owner: the node process (or the simulator).
+// Thread safety: one thread, the engine thread, calls Step and AllocateKv; any thread may call
+// spec() and arena(). Owner: the node process (or the simulator).
 #pragma once
 
 #include <cstdint>
@@ -103,17 +103,17 @@ class Engine {
   virtual absl::StatusOr<std::optional<int64_t>> DeviceKvBytes() {
     return std::optional<int64_t>();
   }
-  // Sets the KV cache up. Called once, before Step.
+  // Allocates the KV cache. The owner calls it once, before Step.
   virtual absl::Status AllocateKv(int64_t num_blocks) = 0;
   // REQUIRES: AllocateKv succeeded.
   virtual kv::BlockArena& arena() = 0;
   // Where the blocks lie for an engine whose KV is in a device's memory; nullptr for others.
   // REQUIRES: AllocateKv succeeded.
   virtual const kernels::DeviceBlocks* device_blocks() { return nullptr; }
-  // Whether the arena is to be the host's side of a device's blocks (the default): what steps write
-  // is copied there, what arrived there is fetched. Without it, whoever moves blocks does so in
-  // the device's memory. Engines without one ignore it. REQUIRES: AllocateKv succeeded; no Step
-  // yet.
+  // Whether the arena mirrors the device's blocks on the host (the default): the engine copies what
+  // steps write to the arena, and fetches what KV transfers put there. Otherwise transfers access
+  // device memory directly. Engines without a device ignore it. REQUIRES: AllocateKv succeeded; no
+  // Step yet.
   virtual void KeepHostSide(bool) {}
 
   // Computes all slices. Returns one token for each slice with `sample`, in slice order. The rows

@@ -1,4 +1,4 @@
-// What every engine checks before a step touches memory.
+// The checks that every engine makes on a batch before a step touches memory.
 // Thread safety: a pure function.
 #pragma once
 

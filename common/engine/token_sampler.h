@@ -1,5 +1,5 @@
-// From a sequence's sampling parameters to the sampling kernel's arguments, and the choice by a
-// backend of the host. Thread safety: pure functions of their arguments.
+// Translates a sequence's sampling parameters into the sampling kernel's arguments, and chooses a
+// token with a backend of the host. Thread safety: pure functions of their arguments.
 #pragma once
 
 #include <cstdint>

@@ -1,14 +1,15 @@
-// A file of packed weights: what a start would otherwise dequantise and pack again, mapped
-// read-only and shared by every process of the host that computes with the same. Smaller results
-// that a start would otherwise find out again are kept in the same form (gemm_tiles.h).
+// A file of packed weights, so that a start need not dequantise and pack a checkpoint again. It is
+// mapped read-only, and every process of the host with the same key shares it. Smaller results of a
+// start (the GEMM tiles of device/gemm_tiles.h) are kept in the same form.
 //
 // Layout, little-endian: a header of kWeightFileHeaderBytes (magic, version, sizes, the key it was
 // written for, checksums of payload and header), then the payload. The key says in words what the
-// payload depends on; a file with another key is not this one's. The checksum is XXH3-64 over the
-// XXH3-64 of every kWeightFileChunkBytes of payload and is verified when a file is mapped.
+// payload depends on; a file with another key holds other weights. The checksum is XXH3-64 over the
+// XXH3-64 of every kWeightFileChunkBytes of payload; mapping a file verifies it.
 // Files appear whole under their name (temporary file, then link or rename) and are never written
 // to afterwards, so any number of processes may write, replace and map them at once.
-// Thread safety: functions from any thread; MappedWeights is const.
+// Thread safety: functions from any thread; MappedWeights is const. Owner: the engine holds the
+// mapping.
 #pragma once
 
 #include <cstddef>

@@ -1,12 +1,17 @@
 // Causal grouped-query attention over the paged cache: ONE operator for prompt and generated rows.
 //
-// Row at position t attends to positions (t − sliding_window, t] (all of [0, t] without a window).
-// Numerics: reduces over absolute partitions of 256 tokens. For each (row, head, partition): scores
-// in fp32 (head_dim ascending, q scaled first), m = max, p = exp(s − m), l = Σ p in 16 lanes and a
-// fixed tree, o = Σ p·v with tokens ascending; entries outside the row's range take no part at all.
-// Partitions merge in ascending order with one merge function.
-// So a row has the same bits as a prompt row and as a generated one, wherever the prompt was cut,
-// wherever its blocks lie, and whatever block size is used.
+// A row at position t attends to positions (t − sliding_window, t], or to all of [0, t] without a
+// window.
+// Numerics: the reduction runs over absolute partitions of 256 tokens. For each (row, head,
+// partition): scores in fp32 (head_dim ascending, q scaled first), m = max, p = exp(s − m), l = Σ p
+// in 16 lanes and a fixed tree, o = Σ p·v with tokens ascending. Tokens outside the row's range
+// take no part. Partitions merge in ascending order with one merge function. So a row has the same
+// bits as a prompt row and as a generated one, wherever the prompt was cut, wherever its blocks
+// lie, and whatever block size is used.
+//
+// Thread safety: the calling thread and the threads of `parallel`; calls that write different
+// outputs and scratch may run at once. Owner: the caller owns all memory. Errors: none; a broken
+// REQUIRES ends the process (require.h).
 #pragma once
 
 #include <cstddef>

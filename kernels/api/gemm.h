@@ -1,9 +1,15 @@
-// y[m, n] = Σ_k x[m, k] · w[n, k] (+ bias[n]) (+ y[m, n]): every projection of the model.
+// Matrix products, for every projection of the model: y[m, n] = Σ_k x[m, k] · w[n, k] (+ bias[n])
+// (+ y[m, n]).
 //
-// The weights are packed once, into a layout that belongs to the backend: callers know its size in
-// bytes and nothing else, so tiles for matrix units and quantised weights need no change in
-// callers. Numerics: fp32 accumulation from 0 with k ascending, then + bias, then + residual. A
-// row's bits depend on that row and the weights only, not on `rows`, on threads or on blocking.
+// A model packs its weights once, into a layout that belongs to the backend. Callers know the
+// layout's size in bytes and nothing else, so tiles for matrix units and quantised weights need no
+// change in callers. Numerics: fp32 accumulation from 0 with k ascending, then + bias, then +
+// residual. A row's bits depend on that row and the weights only: not on `rows`, threads or
+// blocking.
+//
+// Thread safety: packed weights are constant while products read them; different threads may pack
+// different rows. Owner: the caller owns all memory. Errors: none; a broken REQUIRES ends the
+// process (require.h).
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Rounding of weights to groups of four-bit integers, and back: one implementation for every class,
-// compiled once. Thread safety: pure functions.
+// Rounds weights to groups of four-bit integers, and back. Every class uses this one
+// implementation, compiled once, so all get the same bits. Thread safety: pure functions.
 #pragma once
 
 #include "kernels/api/gemm.h"

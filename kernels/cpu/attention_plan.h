@@ -1,5 +1,6 @@
-// How attention cuts its work, shared by the kernel and by the size of its scratch. Plain
-// arithmetic, no instruction set. Nothing here changes a result bit.
+// How attention divides its work into tasks. The kernel and the function that sizes its scratch
+// share it. Plain arithmetic, without an instruction set; no choice here changes a result bit.
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>

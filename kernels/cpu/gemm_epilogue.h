@@ -1,5 +1,5 @@
-// What products over packed panels end with, once a tile's sums are fp32: bias and residual, or
-// gate.
+// The last step of products over packed panels, once a tile's sums are fp32: bias and residual, or
+// gate. Thread safety: one worker of a call, which writes its own tile of y.
 #pragma once
 
 #include "kernels/cpu/activate.h"

@@ -1,8 +1,9 @@
-// How a product over packed panels of weights is cut into tasks. Blocks of rows and panels divide
-// rows and features, never k, so that no cut can change a bit.
+// How a product over packed panels of weights is divided into tasks. Tasks divide rows and features
+// into blocks of rows and panels, and never divide k, so no division changes a bit.
 //   few rows:  a task takes one panel and all rows; the panel is read from memory once.
 //   many rows: a task takes a few blocks of rows and as many panels as stay in L2; a block of x
 //              stays in L1 while the panels pass.
+// Thread safety: pure functions.
 #pragma once
 
 #include "kernels/api/gemm.h"

@@ -1,6 +1,6 @@
-// Rows of activations rounded to int8 as a product begins, group by group along k: each group by
-// the largest magnitude in it, so that a large activation does not cost the others of its row their
-// bits, and a row depends on nothing but itself.
+// Rounds rows of activations to int8 when a product begins, group by group along k. Each group is
+// scaled by its own largest magnitude, so a large activation costs the other groups of its row no
+// precision, and a row depends on itself alone. Thread safety: one worker writes one row.
 #pragma once
 
 #include "kernels/cpu/gemm_plan.h"

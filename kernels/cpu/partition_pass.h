@@ -1,4 +1,5 @@
 // The inner body of attention: a block of query vectors against one partition of 256 tokens.
+// Thread safety: one worker of a call, with scratch of its own.
 #pragma once
 
 #include "kernels/api/attention.h"

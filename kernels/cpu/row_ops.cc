@@ -1,5 +1,5 @@
 // Operators on rows: RMSNorm, RoPE, gated activations, residual add, scale. All are bound by bytes;
-// rows (or ranges of elements) go to threads in pieces large enough to pay for the hand-over.
+// rows (or ranges of elements) go to threads in pieces large enough to be worth a task.
 #include <cmath>
 
 #include "kernels/api/require.h"

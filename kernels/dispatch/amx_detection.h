@@ -1,5 +1,6 @@
-// Whether this process may use AMX: what the processor says, what the system keeps of the state,
-// and its permission. Nothing here executes an AMX instruction.
+// Whether this process may use AMX: what the processor reports, what state the system saves, and
+// whether the system grants the process permission. No AMX instruction runs here.
+// Thread safety: any thread; the permission is the process's.
 #pragma once
 
 #include <cstdint>

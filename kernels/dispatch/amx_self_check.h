@@ -1,7 +1,7 @@
-// The check that a processor's tiles compute what they are specified to: products of a few small
-// shapes, with tails in rows, features and k, against those of the emulated tiles. A virtual
-// machine or a processor that answers CPUID and computes something else is found here, before any
-// answer depends on it.
+// The check that a processor's tiles compute what their specification says: products of a few small
+// shapes, with tails in rows, features and k, compared with those of the emulated tiles. It finds a
+// virtual machine or processor that reports AMX and computes something else, before any answer
+// depends on it. Thread safety: any thread.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// What the CPU engine's options come to on this processor. Thread safety: pure functions.
+// The choices that the CPU engine makes from its options and this processor: backend, threads,
+// types. Thread safety: pure functions.
 #pragma once
 
 #include <string>

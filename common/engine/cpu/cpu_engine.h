@@ -1,4 +1,5 @@
-// The CPU engine: a checkpoint's forward pass on the CPU kernels, weights packed at load.
+// The CPU engine: a checkpoint's forward pass on the CPU kernels, with weights packed when it
+// loads. Thread safety: common/engine/engine.h's. Owner: the node process.
 #pragma once
 
 #include <memory>

@@ -80,7 +80,7 @@ void ForwardPass::Forward(const ForwardBatch& batch, const kv::BlockArena& arena
     const kernels::KvLayer kv = KvOf(arena, layer);
     ComputeKv(batch, layer, kv);
     layer_done(layer);
-    // Nobody reads what the last layer makes of rows that do not sample.
+    // No later step reads the last layer's results of rows that do not sample.
     if (layer + 1 == num_layers && batch.logit_rows.empty() && !batch.logits_later) return;
     Attend(batch, layer, kv);
     FeedForward(rows, layer);

@@ -100,7 +100,7 @@ class WeightLoader {
     }
   }
 
-  // Plans gate and up in turns of kInterleave rows.
+  // Plans gate and up alternately, kInterleave rows at a time.
   void PlanInterleaved(int layer, Projection* projection) {
     const StoredTensor& gate = Find(TensorRole::kGate, layer);
     const StoredTensor& up = Find(TensorRole::kUp, layer);

@@ -1,7 +1,7 @@
-// Keeps packed weights in files between starts (weight_file.h): decides where they lie, what they
-// are called and what they depend on. Nothing here can fail a start: what cannot be used is packed
-// again, what cannot be written is computed with from memory, and the log says why.
-// Thread safety: one thread. Owner: whoever loads weights.
+// Keeps packed weights in files between starts (weight_file.h): decides where the files lie, what
+// they are called and what they depend on. No problem here can fail a start: weights whose file
+// cannot be used are packed again, weights that cannot be written are used from memory, and the log
+// says why. Thread safety: one thread. Owner: the engine that loads weights.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ struct WeightCacheOptions {
   std::string user_folder;  // empty: none
 };
 
-// Less than this is packed in some tens of milliseconds, and not worth a file nobody asked for.
+// Bytes of packed weights below which "auto" writes no file: packing them takes some tens of
+// milliseconds.
 inline constexpr size_t kWeightCacheAutoBytes = size_t{64} << 20;
 
 // What packed bytes depend on, beside the checkpoint.

@@ -3,8 +3,9 @@
 //
 // Steps of one row for each sequence (decoding) run as graphs, captured once for each bucket of row
 // counts; padding rows change no other row's bits. Steps with prompt rows are enqueued layer by
-// layer, and what a layer wrote is mirrored to the host while later layers compute.
-// Tokens are chosen on the device, as the host's sampler would: the same bits from the same logits.
+// layer, and a second stream mirrors each written layer to the host while later layers compute.
+// Tokens are chosen on the device with the bits of the host's sampler on the same logits.
+// Thread safety: common/engine/engine.h's. Owner: the node process; the device must outlive it.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 //
 // The device's regions have the arena's layout. What a step writes can be mirrored to the arena,
 // layer by layer while later layers compute; blocks that arrived from elsewhere are fetched before
-// a step looks at them. Both ways go through two pinned buffers that take turns, and both are
+// a step looks at them. Both directions use two pinned buffers alternately, and both are
 // verified: the device computes each block's checksum from its own memory, the host from the
 // arena's. A copy that differs is made again once. The arena's memory is mapped and grows with the
 // blocks that travelled; it is pinned piece by piece when a copy first touches a piece, up to a

@@ -1,11 +1,12 @@
-// Chooses a step's tokens where its logits lie: parameters go to the device through one pinned
-// buffer, the sampling kernel runs after the forward pass on the same stream, and only tokens and
-// log-probabilities come back. While the device computes, the host gathers counts and masks.
+// Chooses a step's tokens on the device, where its logits lie: parameters go to the device through
+// one pinned buffer, the sampling kernel runs after the forward pass on the same stream, and only
+// tokens and log-probabilities come back. While the device computes, the host gathers counts and
+// masks.
 //
-// The kernel's bits are those of the host's vector classes. Rows that it does not serve (more than
-// kTopLogprobsMax top tokens, or nothing left to choose, where the host decides what then) have
-// their logits copied out and are sampled by the host.
-// Thread safety: one thread. Owner: the device engine.
+// The kernel's bits are those of the host's vector classes. Two kinds of rows have their logits
+// copied out and are sampled by the host: rows with more than kTopLogprobsMax top tokens, and rows
+// with no token left to choose, where the host decides how to continue. Thread safety: one thread.
+// Owner: the device engine.
 #pragma once
 
 #include <cstdint>

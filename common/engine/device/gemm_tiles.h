@@ -1,15 +1,15 @@
 // Which tile computes each matrix product of a model on this device. Kernels choose by shape
-// (kernels/cuda/ops/gemm_config.h); a search times every tile instead, once, and keeps what it
-// found in a file for the next start.
+// (kernels/cuda/ops/gemm_config.h). A search instead times every tile, once, and keeps the fastest
+// in a file for the next start.
 //
-// A choice decides speed and no bit: every tile sums k in one order (ADR 0017, 0018, 0024). So
-// nothing here can fail a start or change an answer: what cannot be timed leaves the choice to the
-// kernels, what cannot be read is searched again, what cannot be written is used all the same, and
-// a warning says why.
+// A choice decides speed and no bit: every tile sums k in one order (docs/adr/0017, 0018, 0024). So
+// no failure here can fail a start or change an answer: a product that cannot be timed keeps the
+// kernels' own choice, a file that cannot be read is searched for again, a file that cannot be
+// written is used from memory, and a warning says why.
 //
 // A file (weight_file.h: versioned, checksummed, replaced as a whole) holds a byte for each product
-// and bucket of row counts. Its key names in words all that the times depend on: device, software,
-// kernels, their tiles, buckets and shapes.
+// and bucket of row counts. Its key names in words everything that the times depend on: device,
+// software, kernels, their tiles, buckets and shapes.
 // Thread safety: GemmTiles is const once made; the functions by one thread. Owner: the device
 // engine.
 #pragma once

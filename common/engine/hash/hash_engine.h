@@ -1,11 +1,13 @@
-// The hash engine: no weights; KV bytes are hashes of the tokens they stand for.
+// The hash engine: an engine without weights, for tests of the cluster. Its KV bytes are hashes of
+// the tokens they stand for.
 //
 // For token i: h_i = H(h_{i-1}, token_i, salt), h_{-1} = H(salt); layer l stores mix(h_i, l)
 // repeated to fill the token's bytes. A step reads h_{start-1} back from the block table to
-// continue, and a sampling step reads every layer of every token of the sequence back, checks that
-// it is what that layer must hold given layer 0, folds the lot and derives the next token from the
-// fold, the seed (temperature > 0) and the position. A lost, stale, swapped, torn or foreign block
-// therefore changes the stream.
+// continue. A sampling step reads back every layer of every token of the sequence, checks each
+// layer against layer 0, folds them all and derives the next token from the fold, the seed
+// (temperature > 0) and the position. A lost, stale, swapped, torn or foreign block therefore
+// changes the stream. Thread safety: common/engine/engine.h's. Owner: the node process, the
+// simulator or a test.
 #pragma once
 
 #include <cstdint>

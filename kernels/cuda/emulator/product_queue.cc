@@ -30,7 +30,7 @@ float WidenE4m3(uint8_t code) {
   return values[code];
 }
 
-// The rows of an operand of a product, as its descriptor tells where they lie.
+// The rows of a product's operand, read from where its descriptor says.
 class Operand {
  public:
   Operand(uint64_t descriptor, bool fp8)
@@ -79,7 +79,7 @@ class Operand {
   const bool swizzled_;
 };
 
-// What the running thread's part of a 64 × columns product is made of: two rows of a and a quarter
+// The operands of the running thread's part of a 64 × columns product: two rows of a and a quarter
 // of b's columns.
 std::vector<float> ReadOperands(const Product& product) {
   const Operand of_a(product.a, product.fp8), of_b(product.b, product.fp8);
@@ -139,7 +139,7 @@ ProductQueue::Accumulators& ProductQueue::Hide(float* d, int columns) {
   const size_t size = static_cast<size_t>(columns / 2);
   for (Accumulators& hidden : hidden_) {
     if (hidden.d != d) continue;
-    // Nobody may write accumulators either while a product on them is unfinished.
+    // A thread may not write accumulators either while a product on them is unfinished.
     KERNEL_REQUIRE(hidden.values.size() == size && FloatToBits(d[0]) == FloatToBits(kHidden));
     ++hidden.unfinished;
     return hidden;

@@ -1,7 +1,8 @@
 // One emulated thread's part of its warpgroup's asynchronous matrix products.
 //
-// Operands are read at the start or as late as the waits allow, whichever is drawn. Accumulators
-// hold NaN from the start of the first product on them to the wait that ends the last.
+// The queue reads operands when a product starts or as late as the waits allow, whichever a random
+// draw says. Accumulators hold NaN from the start of the first product on them to the wait that
+// ends the last. Thread safety: its emulated thread. Owner: that thread.
 #pragma once
 
 #include <cstddef>

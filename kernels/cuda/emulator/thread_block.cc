@@ -14,7 +14,7 @@ namespace {
 // Deep enough for kernels' register arrays, which live on the stack here, with a sanitizer's
 // redzones.
 constexpr size_t kStackBytes = 256 << 10;
-// What memory holds before anything is written: NaN as fp32 and as two bf16.
+// The byte that fills memory before its first write: NaN as fp32 and as two bf16.
 constexpr int kPoison = 0xff;
 
 enum class State {
@@ -42,7 +42,7 @@ uint64_t NextRandom(uint64_t* state) {
   return z ^ (z >> 31);
 }
 
-// What a thread starts with where a block has a multiprocessor for itself.
+// A thread's registers at launch, where its block has a multiprocessor for itself.
 int RegistersAtLaunch(int threads) { return std::min(65536 / threads / 8 * 8, 248); }
 
 class BlockRunner {
@@ -75,14 +75,14 @@ class BlockRunner {
       KERNEL_REQUIRE(fiber.thread.copies.empty());
       KERNEL_REQUIRE(fiber.thread.products.empty());
     }
-    // Otherwise copies would land in the memory of whichever block comes next.
+    // A copy still under way would land in the memory of the next block.
     KERNEL_REQUIRE(landings_.empty());
   }
 
   static BlockRunner& running() { return *running_; }
   Thread& current() { return fibers_[current_].thread; }
-  char* ExchangeAreaOf(int turn) {
-    const size_t area = static_cast<size_t>(current().index / 32 * 2 + turn);
+  char* ExchangeAreaOf(int index) {
+    const size_t area = static_cast<size_t>(current().index / 32 * 2 + index);
     return exchange_.data() + area * 32 * kExchangeBytes;
   }
 
@@ -143,7 +143,7 @@ class BlockRunner {
     }
     bool moved = false;
     size_t done = 0;
-    // Some warps are held back, so that the others get ahead of them as far as barriers let them.
+    // Hold some warps back, so that the others get as far ahead as barriers allow.
     const uint64_t held = NextRandom(&random_) | NextRandom(&random_);
     for (const int index : *order) {
       Fiber& fiber = fibers_[static_cast<size_t>(index)];
@@ -161,7 +161,7 @@ class BlockRunner {
       land();
       return done;
     }
-    // Otherwise some threads wait at a barrier that the others passed by.
+    // If no thread can move, some wait at a barrier that the others never reach.
     KERNEL_REQUIRE(moved);
     return done;
   }
@@ -200,7 +200,8 @@ void AsyncCopies::Wait(size_t pending) {
 
 Thread& CurrentThread() { return BlockRunner::running().current(); }
 void BlockBarrier() {
-  // Otherwise others would use barriers that bulk copies do not see yet.
+  // A block barrier before the fence would let other threads use barriers that bulk copies do not
+  // see yet.
   KERNEL_REQUIRE(!CurrentThread().has_unfenced_barriers);
   BlockRunner::running().Arrive(State::kAtBlockBarrier);
 }
@@ -210,7 +211,7 @@ void SleepOn(const void* key) { BlockRunner::running().Sleep(key); }
 void Wake(const void* key) { BlockRunner::running().WakeSleepers(key); }
 void LandLater(std::function<void()> land) { BlockRunner::running().AddLanding(std::move(land)); }
 uint64_t DrawNumber() { return BlockRunner::running().Draw(); }
-char* ExchangeArea(int turn) { return BlockRunner::running().ExchangeAreaOf(turn); }
+char* ExchangeArea(int index) { return BlockRunner::running().ExchangeAreaOf(index); }
 
 void RunGrid(const Grid& grid, uint64_t seed, void (*body)(const void* context),
              const void* context) {

@@ -1,4 +1,5 @@
-// A CUDA event.
+// A CUDA event. Thread safety: one thread at a time. Owner: the engine; an event must go before its
+// device. It owns the handle.
 #pragma once
 
 #include <cuda_runtime.h>

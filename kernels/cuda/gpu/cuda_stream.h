@@ -1,4 +1,6 @@
-// A CUDA stream and the Status of what was enqueued on it.
+// A CUDA stream, and the Status of the work enqueued on it.
+// Thread safety: one thread at a time. Owner: the engine; a stream must go before its device. It
+// owns the handle.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +10,7 @@
 
 namespace tandem::kernels::cuda {
 
-// OK, or a Status naming `call` and CUDA's words for the error.
+// OK, or a Status that names `call` and CUDA's name and text for the error.
 absl::Status ToStatus(const char* call, cudaError_t error);
 
 class CudaStream final : public DeviceStream {
@@ -17,7 +19,7 @@ class CudaStream final : public DeviceStream {
   ~CudaStream() override;
 
   cudaStream_t handle() const { return handle_; }
-  // Keeps the first failure.
+  // Records `error` as the stream's status if it is a failure and the first one.
   void Check(const char* call, cudaError_t error);
 
   void CopyIn(void* device, const void* host, size_t bytes) override;

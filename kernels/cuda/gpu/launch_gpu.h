@@ -1,4 +1,5 @@
-// The GPU's version of launch.h. Included through launch.h only.
+// The GPU's version of simt/launch.h. Kernels include it through simt/launch.h only.
+// Thread safety: the stream's. REQUIRES: the stream is a CudaStream.
 #pragma once
 
 #include "kernels/cuda/gpu/cuda_stream.h"

@@ -1,5 +1,6 @@
-// The GPU's version of simt.h: one function for each instruction that kernels use (PTX ISA 8.0,
-// sm_80 and later). Included through simt.h only.
+// The GPU's version of simt/simt.h: one function for each instruction that kernels use (PTX
+// ISA 8.0, sm_80 and later). Kernels include it through simt/simt.h only, which states the thread
+// safety.
 #pragma once
 
 #include <cuda_runtime.h>

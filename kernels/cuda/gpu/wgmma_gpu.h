@@ -1,5 +1,6 @@
 // The warpgroup matrix instructions of sm_90a: m64nNk16 of bf16 and m64nNk32 of e4m3, one function
-// for each N that tiles use (PTX ISA 8.0, "wgmma.mma_async"). Included through hopper.h only.
+// for each N that tiles use (PTX ISA 8.0, "wgmma.mma_async"). Kernels include it through
+// simt/hopper.h only. Thread safety: called by all threads of a warpgroup together.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The activations of gated feed-forward layers: one function for the operator on rows and for the
-// epilogue of a product, so that both give the same bits.
+// The activations of gated feed-forward layers. The operator on rows and a product's epilogue share
+// this one function, so both give the same bits. Thread safety: pure functions.
 #pragma once
 
 #include "kernels/api/elementwise.h"

@@ -1,9 +1,10 @@
-// The kernel of attention: items of a batch, each a tile of query vectors and a range of
-// partitions, for one head_dim, tile size and cache type. See attention.cu; one file compiles each
-// cache type.
+// The attention kernel for one head_dim, tile size and cache type. Each thread block (wide) or warp
+// (narrow) computes one item: a tile of query vectors over a range of partitions. attention.cu
+// holds the derivation and the launcher; one source compiles each cache type.
 //
-// Shared memory: q's tile, then stages of 32 tokens: K, then V, then of int8 and fp8 caches the
-// tokens' scales of K and of V; chunks of rows swizzled.
+// Shared memory: q's tile, then stages of 32 tokens: K, then V, and for int8 and fp8 caches the
+// tokens' scales of K and of V; chunks of rows are swizzled.
+// Thread safety: launchers use the stream's thread; device functions run in threads of a block.
 #pragma once
 
 #include "kernels/api/bf16.h"
@@ -92,8 +93,8 @@ struct AttentionKernel {
   TANDEM_KERNEL int64_t SlabBytes(const Params& p) {
     return int64_t{p.args.layer.shape.block_tokens / 16} * kSixteenBytes;
   }
-  // K of the sixteen tokens from `token` on, which lie together; anything where nobody attends to
-  // them, when their table entry may be anything too.
+  // K of the sixteen tokens from `token` on, which lie together. Tokens that no row attends to may
+  // have any table entry; the address is then meaningless and the copy is not valid.
   TANDEM_KERNEL const char* KeysOf(const Params& p, const AttentionWork& work, int token) {
     const char* base = static_cast<const char*>(p.args.layer.base);
     if (token + 16 <= work.begin_token || token >= work.end_token) return base;
@@ -122,7 +123,7 @@ struct AttentionKernel {
       CopyAsync16(stage + kTileBytes + at, keys + slab_bytes, valid);
     }
     if constexpr (kCodes) {
-      // Four tokens' scales each: K's 32, then V's. Some may be of tokens that nobody attends to.
+      // Four tokens' scales each: K's 32, then V's. Some may be of tokens that no row attends to.
       constexpr int kFours = kSubTileTokens / 4;
       if (ThreadIndex() >= 2 * kFours) return;
       const int four = ThreadIndex() % kFours, token = first_token + four * 4;

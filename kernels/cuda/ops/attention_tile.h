@@ -4,17 +4,17 @@
 //
 //   S = q·Kᵀ·scale·log₂e   m16n8k16, head_dim ascending
 //   m' = max(m, row max of S);  p = 2^(S − m');  l ← l·2^(m − m') + Σ p;  o ← o·2^(m − m') + p·V
-// Sub-tiles lie at multiples of 32 tokens of the sequence. One in which a row attends to nothing
-// leaves that row's m, l and o as they were, to the bit, so rows of a tile do not touch each other.
-// Sums over a row of S: four tokens' worth in each lane, lanes of a quad at the end of a partition.
-// Every product and sum on the way is rounded on its own (Mul, Add): no compiler may contract them
-// differently in two kernels.
+// Sub-tiles lie at multiples of 32 tokens of the sequence. A sub-tile in which a row attends to no
+// token leaves that row's m, l and o unchanged, to the bit, so rows of a tile do not affect each
+// other. A row of S is summed four tokens at a time in each lane; the four lanes of a quad add up
+// at the end of a partition. Every product and sum is rounded on its own (Mul, Add): no compiler
+// may contract them differently in two kernels.
 //
 // A cache of int8 or fp8 stays in bytes up to the registers. Its codes are exact in bf16, so K
-// loses nothing: a token's scale multiplies its score. V's scale multiplies p before p is rounded
-// to bf16, which it is anyway. What four bytes of a matrix load hold is not the order that operands
-// have, so within 16 elements of head_dim q lies permuted, and o's columns come out permuted
-// (ValuesOf).
+// loses no precision: a token's scale multiplies its score. V's scale multiplies p before p is
+// rounded to bf16. A matrix load delivers four bytes in another order than operands need, so within
+// 16 elements of head_dim the code permutes q, and o's columns come out permuted (ValuesOf).
+// Thread safety: device functions, called by all threads of a warp together.
 #pragma once
 
 #include "kernels/api/attention.h"
@@ -160,7 +160,7 @@ struct WarpTile {
     }
   }
 
-  // p times the tokens' scales of V. Scales of tokens that nobody attends to may be anything.
+  // p times the tokens' scales of V. Scales of tokens that no row attends to may be anything.
   TANDEM_DEVICE static void ScaleWeights(const TokenFactors& scales, float p[4][4]) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {

@@ -1,8 +1,8 @@
-// The works of one block of a persistent grid: (tile, KV head) pairs, the last tile first, because
-// causal tiles grow with their index, and all KV heads of a tile together. Rounds of the grid
-// alternate in direction: whoever had the longest of a round has the shortest of the next. Blocks
-// of one round that share a KV head walk its tokens at about the same time, so that the L2 serves
-// them.
+// The work list of one block of a persistent grid: (tile, KV head) pairs, the last tile first,
+// because causal tiles grow with their index, and all KV heads of a tile together. Rounds of the
+// grid alternate in direction: the block with the longest pair of one round gets the shortest of
+// the next. Blocks of one round that share a KV head walk its tokens at about the same time, so the
+// L2 serves them. Thread safety: pure functions, the same in all threads of a block.
 #pragma once
 
 #include "kernels/api/device_attention.h"

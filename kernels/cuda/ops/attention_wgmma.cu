@@ -21,6 +21,7 @@
 #include "kernels/cuda/ops/attention_walk.h"
 #include "kernels/cuda/ops/attention_wgmma_tile.h"
 #include "kernels/cuda/ops/launchers.h"
+#include "kernels/cuda/ops/ring_cursor.h"
 #include "kernels/cuda/simt/swizzle.h"
 
 namespace tandem::kernels::TANDEM_SIMT {
@@ -79,7 +80,7 @@ struct WgmmaAttentionKernel {
   static constexpr AttentionLayout kLayout = {kHeadDim, kNarrow};
   static constexpr int kThreads = kLayout.threads();
   static constexpr int kBlocksPerMultiprocessor = kLayout.blocks_per_multiprocessor();
-  // Each block takes a kilobyte more than it asks for.
+  // The system adds a kilobyte to what each block asks for.
   static_assert(kBlocksPerMultiprocessor * (kLayout.shared_bytes() + 1024) <= size_t{228} << 10);
   static constexpr AttentionTile kTile = {kNarrow ? kNarrowTileVectors : kWarpgroupVectors,
                                           kWarpgroupTokens};
@@ -89,21 +90,9 @@ struct WgmmaAttentionKernel {
   using Total = WarpgroupTotal<kHeadDim, TotalValues>;
   using Walk = AttentionWalk<kLayout.consumers()>;
 
-  // Where a thread is in a ring: of stages, or of posted works.
-  template <int kSize>
-  struct TurnOf {
-    int stage = 0;
-    int parity = 0;
-
-    TANDEM_DEVICE void Next() {
-      if (++stage == kSize) {
-        stage = 0;
-        parity ^= 1;
-      }
-    }
-  };
-  using Turn = TurnOf<kLayout.stages()>;
-  using WorkTurn = TurnOf<kPostedWorks>;
+  // Where a thread is in the ring of stages, and in the ring of posted works.
+  using Cursor = RingCursor<kLayout.stages()>;
+  using WorkCursor = RingCursor<kPostedWorks>;
 
   // K or V of a stage, and its barriers.
   enum Part { kKeys, kValues };
@@ -126,12 +115,12 @@ struct WgmmaAttentionKernel {
     return PanelMemory() + consumer * kLayout.tile_bytes();
   }
 
-  TANDEM_KERNEL void WaitFull(Part part, const Turn& turn) {
-    WaitPhase(Full(part, turn.stage), turn.parity);
+  TANDEM_KERNEL void WaitFull(Part part, const Cursor& cursor) {
+    WaitPhase(Full(part, cursor.stage), cursor.parity);
   }
   // By all threads of a consumer.
-  TANDEM_KERNEL void Release(Part part, const Turn& turn) {
-    if (LaneIndex() == 0) Arrive(Empty(part, turn.stage));
+  TANDEM_KERNEL void Release(Part part, const Cursor& cursor) {
+    if (LaneIndex() == 0) Arrive(Empty(part, cursor.stage));
   }
 
   // ---- the producer: one thread
@@ -165,8 +154,8 @@ struct WgmmaAttentionKernel {
     const AttentionItem* items = kNarrow ? p.args.narrow_items : p.args.wide_items;
     const int count = kNarrow ? p.args.counts->narrow_items : p.args.counts->wide_items;
     Walk walk({items, count, kTile});
-    WorkTurn place;
-    Turn turn;
+    WorkCursor place;
+    Cursor cursor;
     for (;; place.Next()) {
       // The first time round, the phase "before" the first counts as ended.
       WaitPhase(WorkDone(place.stage), place.parity ^ 1);
@@ -174,11 +163,11 @@ struct WgmmaAttentionKernel {
       if (!walk.Next(p.args, work)) break;
       Arrive(WorkPosted(place.stage));
       for (int i = work->first_sub_tile; i < work->end_sub_tile; ++i) {
-        WaitPhase(Empty(kKeys, turn.stage), turn.parity ^ 1);
-        CopyPart(p, *work, i, kKeys, turn.stage);
-        WaitPhase(Empty(kValues, turn.stage), turn.parity ^ 1);
-        CopyPart(p, *work, i, kValues, turn.stage);
-        turn.Next();
+        WaitPhase(Empty(kKeys, cursor.stage), cursor.parity ^ 1);
+        CopyPart(p, *work, i, kKeys, cursor.stage);
+        WaitPhase(Empty(kValues, cursor.stage), cursor.parity ^ 1);
+        CopyPart(p, *work, i, kValues, cursor.stage);
+        cursor.Next();
       }
     }
     WorkAt(place.stage)->item.num_rows = 0;
@@ -190,7 +179,7 @@ struct WgmmaAttentionKernel {
   // 64 vectors of the work from `first_vector` on.
   TANDEM_KERNEL void LoadQueries(const Params& p, const AttentionWork& work, int first_vector,
                                  char* queries) {
-    // Nobody multiplies with the last work's any more.
+    // After this no thread multiplies with the last work's queries any more.
     SyncWarpgroup();
     constexpr int kChunks = kHeadDim / 8;
     for (int i = ThreadIndex() % kWarpgroupSize; i < kWarpgroupVectors * kChunks;
@@ -317,23 +306,23 @@ struct WgmmaAttentionKernel {
   // Takes sub-tiles of one partition into `tile`: while the product of one with V runs, the next
   // one's scores become p.
   TANDEM_KERNEL void AttendPartition(const AttentionWork& work, const SubTiles& sub_tiles,
-                                     const Vectors& vectors, Tile* tile, Turn* turn) {
+                                     const Vectors& vectors, Tile* tile, Cursor* cursor) {
     PackedWeights weights;
     float s[kWarpgroupTokens / 2], factor[2];
-    WaitFull(kKeys, *turn);
+    WaitFull(kKeys, *cursor);
     FenceProducts(s);
-    StartScores(s, vectors.queries, MemoryOf(kKeys, turn->stage));
+    StartScores(s, vectors.queries, MemoryOf(kKeys, cursor->stage));
     CommitProducts();
     WaitProducts<0>(s);
-    Release(kKeys, *turn);
+    Release(kKeys, *cursor);
     tile->Softmax(sub_tiles.begin * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
     weights.Pack(s);
     for (int i = sub_tiles.begin; i < sub_tiles.end; ++i) {
-      char* values = MemoryOf(kValues, turn->stage);
-      WaitFull(kValues, *turn);
+      char* values = MemoryOf(kValues, cursor->stage);
+      WaitFull(kValues, *cursor);
       ClearValues(work, i, values);
       if (i + 1 == sub_tiles.end) break;
-      Turn ahead = *turn;  // of K one sub-tile more is done with than of V
+      Cursor ahead = *cursor;  // K is one sub-tile ahead of V
       ahead.Next();
       WaitFull(kKeys, ahead);
       FenceProducts(s);
@@ -347,23 +336,23 @@ struct WgmmaAttentionKernel {
       tile->Softmax((i + 1) * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
       WaitProducts<0>(tile->o);
       weights.Hold();
-      Release(kValues, *turn);
-      turn->Next();
+      Release(kValues, *cursor);
+      cursor->Next();
       tile->Rescale(factor);
       weights.Pack(s);
     }
     FenceProducts(tile->o);
-    tile->StartValues(MemoryOf(kValues, turn->stage), weights);
+    tile->StartValues(MemoryOf(kValues, cursor->stage), weights);
     CommitProducts();
     WaitProducts<0>(tile->o);
     weights.Hold();
-    Release(kValues, *turn);
-    turn->Next();
+    Release(kValues, *cursor);
+    cursor->Next();
   }
 
   // The sub-tiles that this consumer's vectors attend to.
   TANDEM_KERNEL void Attend(const Params& p, const AttentionWork& work, const SubTiles& sub_tiles,
-                            int consumer, Turn* turn) {
+                            int consumer, Cursor* cursor) {
     char* const queries = QueriesOf(consumer);
     const int skipped = consumer * kWarpgroupVectors;
     LoadQueries(p, work, work.item.first_vector + skipped, queries);
@@ -379,7 +368,7 @@ struct WgmmaAttentionKernel {
       const int end = full < sub_tiles.end ? full : sub_tiles.end;
       Tile tile;
       tile.Reset();
-      AttendPartition(work, {begin, end}, vectors, &tile, turn);
+      AttendPartition(work, {begin, end}, vectors, &tile, cursor);
       EndPartition(p, work, partition, &tile, &total);
       begin = end;
     }
@@ -387,31 +376,31 @@ struct WgmmaAttentionKernel {
   }
 
   // Gives back, unread, stages of `count` sub-tiles that the other consumer alone needs.
-  TANDEM_KERNEL void PassOver(int count, Turn* turn) {
+  TANDEM_KERNEL void PassOver(int count, Cursor* cursor) {
     for (int i = 0; i < count; ++i) {
-      WaitFull(kKeys, *turn);
-      Release(kKeys, *turn);
-      WaitFull(kValues, *turn);
-      Release(kValues, *turn);
-      turn->Next();
+      WaitFull(kKeys, *cursor);
+      Release(kKeys, *cursor);
+      WaitFull(kValues, *cursor);
+      Release(kValues, *cursor);
+      cursor->Next();
     }
   }
 
   TANDEM_KERNEL void AttendWorks(const Params& p, int consumer) {
-    WorkTurn place;
-    Turn turn;
+    WorkCursor place;
+    Cursor cursor;
     while (true) {
       WaitPhase(WorkPosted(place.stage), place.parity);
       const AttentionWork& work = *WorkAt(place.stage);
       if (work.item.num_rows == 0) return;
       if constexpr (kLayout.consumers() == 1) {
-        Attend(p, work, {work.first_sub_tile, work.end_sub_tile}, 0, &turn);
+        Attend(p, work, {work.first_sub_tile, work.end_sub_tile}, 0, &cursor);
       } else {
         const AttentionWork part = work.PartOf(p.args, consumer * kWarpgroupVectors, kTile);
         const SubTiles own = {part.first_sub_tile, part.end_sub_tile};
-        PassOver(own.begin - work.first_sub_tile, &turn);
-        if (own.begin < own.end) Attend(p, work, own, consumer, &turn);
-        PassOver(work.end_sub_tile - own.end, &turn);
+        PassOver(own.begin - work.first_sub_tile, &cursor);
+        if (own.begin < own.end) Attend(p, work, own, consumer, &cursor);
+        PassOver(work.end_sub_tile - own.end, &cursor);
       }
       SyncWarp();
       if (LaneIndex() == 0) Arrive(WorkDone(place.stage));

@@ -1,11 +1,11 @@
 // The inner body of attention on Hopper: 64 query vectors of one warpgroup against 64 tokens of K
-// and V in shared memory. The formulas of attention_tile.h with other instructions and sub-tiles of
-// 64 tokens; prompt rows and generated ones run this one body.
+// and V in shared memory. The formulas are those of attention_tile.h, with other instructions and
+// sub-tiles of 64 tokens; prompt rows and generated ones run this one body.
 //
 //   S = q·Kᵀ·scale·log₂e   m64n64k16, head_dim ascending
 //   p·V                    m64nNk16, tokens ascending, p in registers
-// A sub-tile in which a row attends to nothing leaves that row's m, l and o as they were, to the
-// bit.
+// A sub-tile in which a row attends to no token leaves that row's m, l and o unchanged, to the bit.
+// Thread safety: device functions, called by all threads of a warpgroup together.
 #pragma once
 
 #include "kernels/api/attention.h"

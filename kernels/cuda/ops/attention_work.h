@@ -1,6 +1,7 @@
-// An attention item on its way: which query vectors its tile has, which tokens they attend to and
-// which sub-tiles of tokens that takes. The same in all threads of a block, and for every kernel
-// that walks the schedule.
+// One attention item as a kernel works on it: which query vectors its tile has, which tokens they
+// attend to, and which sub-tiles of tokens that takes. All threads of a block compute the same
+// values, and every kernel that walks the schedule uses this code. Thread safety: pure functions
+// and values.
 #pragma once
 
 #include "kernels/api/attention.h"

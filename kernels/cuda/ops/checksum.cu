@@ -1,5 +1,5 @@
-// XXH3-64 of ranges in device memory, the checksum that the KV transfer's payloads carry: the value
-// that the host's library gives, to the bit, without the bytes passing the host.
+// XXH3-64 of ranges in device memory (kernels/api/device_checksum.h): the host library's value, to
+// the bit, without the bytes passing through the host.
 //
 // XXH3 keeps eight sums of 64 bits. Blocks of 1024 bytes are sixteen stripes of eight words; a word
 // w at place i of stripe s adds w to sum i ^ 1 and low(w ^ secret) · high(w ^ secret) to sum i,
@@ -7,8 +7,8 @@
 // not depend on the sums before it, so blocks are added up side by side and only the scrambling, a
 // few instructions a block, goes in order. Grid: a thread block for each range. Eight threads take
 // a block of 1024 bytes, a word of each stripe; 32 of those at a time, while one warp goes through
-// the sums of the 32 before. Shared memory: the secret, then two turns of [32][8] sums. Bound:
-// bytes of the range.
+// the sums of the 32 before. Shared memory: the secret, then two halves of [32][8] sums, used
+// alternately. Bound: bytes of the range.
 #include "kernels/api/device_checksum.h"
 #include "kernels/api/require.h"
 #include "kernels/cuda/ops/launchers.h"
@@ -139,7 +139,7 @@ struct ChecksumKernel {
       if (block < blocks) added = AddBlock(data + block * kBlockBytes, lane);
       sums[ThreadIndex()] = added.Sum();
       SyncThreads();
-      // The other warps go on to the next turn, into the other half.
+      // Meanwhile the other warps compute the next 32 blocks, into the other half.
       if (WarpIndex() == 0) {
         for (int i = 0; i < kTogether && first + i < blocks; ++i) {
           sum += sums[i * kLanes + lane];

@@ -1,6 +1,7 @@
 // The bf16 product of one tile, for every kernel whose rows must have its bits: m16n8k16 steps with
-// k ascending, nothing split over K, rows and columns beyond the matrices as zeros. Shared memory:
+// k ascending, no split over K, rows and columns beyond the matrices as zeros. Shared memory:
 // stage s holds x's tile [m][k], then w's [n][k], chunks swizzled.
+// Thread safety: device functions, called by all threads of a block together.
 #pragma once
 
 #include "kernels/api/bf16.h"

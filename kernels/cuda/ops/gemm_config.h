@@ -1,6 +1,6 @@
-// The tile of a matrix product by its shape: plain host code. Every tile of a type of weights
-// accumulates k in the same ascending steps with the same instruction and no split over K, so the
-// choice changes no result bit.
+// Chooses the tile of a matrix product by its shape: plain host code. Every tile of a type of
+// weights accumulates k in the same ascending steps with the same instruction and no split over K,
+// so the choice changes no result bit. Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,10 @@
-// What becomes of a product's sums, in every GEMM kernel: y = sum (+ bias) (+ y), or, where rows of
-// w are a gate's and an up projection's in turn, act(gate) · up in bf16.
+// The last step of every GEMM kernel, once a tile's sums are fp32: y = sum (+ bias) (+ y). Where
+// rows of a gate and of an up projection alternate in w, it is act(gate) · up in bf16 instead.
 //
-// Two neighbouring columns at a time, which is what a thread has of an accumulator of mma.sync and
-// of wgmma alike: columns 2·(lane % 4) and the next of every eight. So a gate and its up projection
-// meet in one thread, and stores are 8 bytes (4 in bf16).
+// A thread handles two neighbouring columns at a time, which is what an accumulator of mma.sync and
+// of wgmma gives it: columns 2·(lane % 4) and the next of every eight. So a gate and its up
+// projection meet in one thread, and stores are 8 bytes (4 in bf16). Thread safety: device
+// functions; each thread writes its own columns.
 #pragma once
 
 #include "kernels/api/device_gemm.h"

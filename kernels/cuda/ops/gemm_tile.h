@@ -1,5 +1,6 @@
-// What the products of all types of weights share: the pipeline over k, matrix loads of a warp's
-// operands, and the way out of the accumulators.
+// The parts that products of all types of weights share: the pipeline over k, matrix loads of a
+// warp's operands, and the stores of the accumulators. Thread safety: device functions, called by
+// all threads of a block together.
 #pragma once
 
 #include "kernels/api/device_gemm.h"

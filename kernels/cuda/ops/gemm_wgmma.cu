@@ -44,18 +44,18 @@ struct WgmmaGemmKernel : WgmmaRing<gemm::kWgmmaTiles[kTileIndex]> {
 
   TANDEM_KERNEL void MultiplyTiles(const Params& p, int consumer) {
     const auto tiling = Ring::TilingOf(p.args);
-    typename Ring::Turn turn;
+    typename Ring::Cursor cursor;
     for (int t = BlockX(); t < tiling.row_tiles * tiling.n_tiles; t += GridX()) {
       float acc[Ring::kSums];
       int previous = 0;
       for (int i = 0; i < tiling.k_tiles; ++i) {
-        WaitPhase(Ring::FullBarrier(turn.stage), turn.parity);
-        Multiply(acc, Ring::StageOf(turn.stage), consumer, i > 0);
+        WaitPhase(Ring::FullBarrier(cursor.stage), cursor.parity);
+        Multiply(acc, Ring::StageOf(cursor.stage), consumer, i > 0);
         // The tensor cores go on with this stage while the previous one is given back.
         WaitProducts<1>(acc);
         if (i > 0) Ring::Release(previous);
-        previous = turn.stage;
-        turn.Next();
+        previous = cursor.stage;
+        cursor.Next();
       }
       WaitProducts<0>(acc);
       Ring::Release(previous);

@@ -1,6 +1,7 @@
 // Tiles of the matrix products on Hopper, and the order in which blocks take them: plain host code.
 // Every tile of a type of weights accumulates k in the same ascending steps with products of 64
 // rows of w by `rows` rows of x, and k is never split, so the choice changes no result bit.
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>

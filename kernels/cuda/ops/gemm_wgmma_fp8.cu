@@ -84,19 +84,19 @@ struct WgmmaFp8GemmKernel : WgmmaRing<gemm::kWgmmaFp8Tiles[kTileIndex]> {
 
   TANDEM_KERNEL void MultiplyTiles(const Params& p, int consumer) {
     const auto tiling = Ring::TilingOf(p.args);
-    typename Ring::Turn turn;
+    typename Ring::Cursor cursor;
     for (int t = BlockX(); t < tiling.row_tiles * tiling.n_tiles; t += GridX()) {
       Sums sums = {}, first, second;
       for (int i = 0; i < tiling.k_tiles; ++i) {
-        WaitPhase(Ring::FullBarrier(turn.stage), turn.parity);
-        Multiply(first, turn.stage, 0, consumer);
-        Multiply(second, turn.stage, 1, consumer);
+        WaitPhase(Ring::FullBarrier(cursor.stage), cursor.parity);
+        Multiply(first, cursor.stage, 0, consumer);
+        Multiply(second, cursor.stage, 1, consumer);
         WaitProducts<1>(first);
-        AddScaled(sums, first, turn.stage, 0);
+        AddScaled(sums, first, cursor.stage, 0);
         WaitProducts<0>(second);
-        AddScaled(sums, second, turn.stage, 1);
-        Release(turn.stage);
-        turn.Next();
+        AddScaled(sums, second, cursor.stage, 1);
+        Release(cursor.stage);
+        cursor.Next();
       }
       const gemm::TilePlace at = gemm::PlaceOfTile(t, tiling.row_tiles, tiling.n_tiles);
       ScaleByWeights(p.args, sums, at.n_tile * kTile.n + consumer * 64);

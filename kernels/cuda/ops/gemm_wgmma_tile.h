@@ -1,23 +1,25 @@
-// What Hopper's matrix products share, whatever their operands' type: the ring of stages that a
-// copying warpgroup fills, the walk over tiles of y, and the way out of the accumulators.
+// The parts that Hopper's matrix products share, whatever their operands' type: the ring of stages
+// that a copying warpgroup fills, the walk over tiles of y, and the stores of the accumulators.
 //
-// The operands are swapped: a warpgroup multiplies 64 rows of w (A) by 8 to 256 rows of x (B), so
-// that few rows of x do not pay for 64, and one form of the instruction's sum serves every number
-// of rows (ADR 0017).
+// The operands are swapped: a warpgroup multiplies 64 rows of w (A) by 8 to 256 rows of x (B). So a
+// few rows of x do not cost as much as 64, and one form of the instruction's sum serves every
+// number of rows (docs/adr/0017).
 //
 // Grid: at most one block for each multiprocessor, each walking tiles of y in the order of
-// PlaceOfTile. In a block one warpgroup only copies: panels of w and x come by bulk tensor copies
+// PlaceOfTile. In each block one warpgroup only copies: bulk tensor copies bring panels of w and x
 // into `stages` stages, zeros beyond the matrices, and it runs ahead into the next tile while the
-// consumers store theirs. Barriers of stage s: full[s] ends when its bytes are there, empty[s] when
-// each consumer warp is done with it. Shared memory: stage s holds w's panels [k / columns of a
-// panel][n], then x's [..][rows]; behind all stages the scales of x that each brings along,
-// [groups][rows], where a type has them, and the barriers.
+// consumers store theirs. Barriers of stage s: full[s] ends when its bytes have arrived, empty[s]
+// when each consumer warp has finished with it. Shared memory: stage s holds w's panels [k /
+// columns of a panel][n], then x's [..][rows]; behind all stages lie the scales of x that each
+// stage brings along, [groups][rows], for types that have them, and the barriers. Thread safety:
+// launchers use the stream's thread; device functions run in threads of a block.
 #pragma once
 
 #include "kernels/api/device_gemm.h"
 #include "kernels/api/require.h"
 #include "kernels/cuda/ops/gemm_epilogue.h"
 #include "kernels/cuda/ops/gemm_wgmma_config.h"
+#include "kernels/cuda/ops/ring_cursor.h"
 #include "kernels/cuda/simt/hopper.h"
 #include "kernels/cuda/simt/launch.h"
 
@@ -37,21 +39,11 @@ struct WgmmaRing {
   static constexpr int kThreads = kTile.threads();
   static constexpr int kBlocksPerMultiprocessor = 1;
   static constexpr int kPanelColumns = kPanelRowBytes / kTile.element_bytes();
-  static constexpr int kSteps = kPanelRowBytes / kStepBytes;  // of an instruction in a panel
-  static constexpr int kSums = kTile.rows / 2;                // a thread's
+  static constexpr int kSteps =
+      kPanelRowBytes / kStepBytes;              // instructions that read a panel's row
+  static constexpr int kSums = kTile.rows / 2;  // sums a thread holds
 
-  // Where a thread is in the ring of stages.
-  struct Turn {
-    int stage = 0;
-    int parity = 0;
-
-    TANDEM_DEVICE void Next() {
-      if (++stage == kTile.stages) {
-        stage = 0;
-        parity ^= 1;
-      }
-    }
-  };
+  using Cursor = RingCursor<kTile.stages>;
   struct Tiling {
     int row_tiles, n_tiles, k_tiles;
   };
@@ -101,14 +93,14 @@ struct WgmmaRing {
     PrefetchMap(p.w);
     PrefetchMap(p.x);
     if constexpr (kTile.groups() > 0) PrefetchMap(p.scales);
-    Turn turn;
+    Cursor cursor;
     for (int t = BlockX(); t < tiling.row_tiles * tiling.n_tiles; t += GridX()) {
       const gemm::TilePlace at = gemm::PlaceOfTile(t, tiling.row_tiles, tiling.n_tiles);
       for (int i = 0; i < tiling.k_tiles; ++i) {
         // The first time round, the phase "before" the first counts as ended.
-        WaitPhase(EmptyBarrier(turn.stage), turn.parity ^ 1);
-        CopyStage(p, turn.stage, at, i);
-        turn.Next();
+        WaitPhase(EmptyBarrier(cursor.stage), cursor.parity ^ 1);
+        CopyStage(p, cursor.stage, at, i);
+        cursor.Next();
       }
     }
   }

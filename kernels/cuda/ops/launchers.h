@@ -1,4 +1,7 @@
-// The launchers behind DeviceOps, once for each version of simt.h.
+// The host functions that launch each operator's kernels: what the tables of DeviceOps point to.
+// Each operator's header in kernels/api documents its arguments. They are compiled once for CUDA
+// and once for the emulated thread block (namespace TANDEM_SIMT). Thread safety: the stream's.
+// Errors: the stream's status; a broken REQUIRES ends the process.
 #pragma once
 
 #include "kernels/api/device_ops.h"

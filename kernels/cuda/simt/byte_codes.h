@@ -1,6 +1,6 @@
-// The one-byte codes of int8 and fp8 caches and of fp8 weights: how a value becomes one, and how
-// they become bf16 operands of matrix instructions. Every code is exact in bf16; its scale is
-// applied in fp32 by whoever uses the product.
+// The one-byte codes of int8 and fp8 caches and of fp8 weights: how a value becomes a code, and how
+// codes become bf16 operands of matrix instructions. Every code is exact in bf16; the kernel that
+// uses the product applies its scale in fp32. Thread safety: pure functions.
 #pragma once
 
 #include "kernels/api/kv_cache.h"

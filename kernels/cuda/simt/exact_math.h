@@ -1,7 +1,8 @@
-// exp and log for choosing tokens, to the bit those of the CPU classes (kernels/cpu/vec_math.h):
-// the same polynomials in the same order of roundings, so that a device and a host draw the same
-// token and report the same log-probabilities from the same logits. Every operation is one that
-// IEEE 754 rounds correctly. Attention and the activations have faster ones of their own.
+// exp and log for choosing tokens, with the bits of the CPU classes (kernels/cpu/vec_math.h): the
+// same polynomials in the same order of roundings, so a device and a host draw the same token and
+// report the same log-probabilities from the same logits. IEEE 754 rounds every operation here
+// correctly. Attention and the activations have faster functions of their own. Thread safety: pure
+// functions.
 #pragma once
 
 #include "kernels/cuda/simt/simt.h"

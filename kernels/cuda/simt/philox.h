@@ -1,5 +1,5 @@
-// Philox4x32-10 and Gumbel noise for one token: the same words and bits as the CPU's, see
-// kernels/api/sampling.h.
+// Philox4x32-10 and Gumbel noise for one token: the same words and bits as the CPU's
+// (kernels/api/sampling.h defines them). Thread safety: pure functions.
 #pragma once
 
 #include "kernels/cuda/simt/exact_math.h"

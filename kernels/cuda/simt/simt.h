@@ -1,9 +1,11 @@
-// What a kernel may use of a GPU thread, in two versions: the GPU's own instructions under nvcc,
-// and an emulated thread block (kernels/cuda/emulator) under a host compiler. Kernels written
-// against this header are therefore run, unchanged, by tests on hosts without a GPU.
+// The instructions of a GPU thread that kernels may use, in two versions: under nvcc the GPU's own
+// (kernels/cuda/gpu), under a host compiler those of an emulated thread block
+// (kernels/cuda/emulator). So tests on hosts without a GPU run, unchanged, every kernel written
+// against this header.
 //
 // Vocabulary: a block of `threads` threads (a multiple of 32) in one dimension, warps of 32 lanes
 // that stay converged at every collective (Sync*, Shuffle*, LoadMatrix*, Mma).
+// Thread safety: called by threads of a block; all lanes of a warp call a collective together.
 #pragma once
 
 #include <cstddef>

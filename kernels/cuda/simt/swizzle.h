@@ -1,5 +1,6 @@
-// Where a 16-byte chunk of a tile's row lies in shared memory: chunks of a row are permuted by the
-// row's number, so that the eight rows a matrix load touches lie in different banks.
+// Where a 16-byte chunk of a tile's row lies in shared memory. The row's number permutes its
+// chunks, so that the eight rows a matrix load touches lie in different banks. Thread safety: pure
+// functions.
 #pragma once
 
 #include "kernels/cuda/simt/simt.h"

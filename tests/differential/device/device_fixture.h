@@ -1,5 +1,5 @@
-// What the device tests share: the device under test (emulated on the host, or CUDA where there is
-// one), seeded data, buffers that start as NaN, and bf16.
+// The fixture of the device tests: the device under test (emulated on the host, or CUDA where there
+// is one), seeded data, buffers that start as NaN, and bf16 conversions. Thread safety: one thread.
 #pragma once
 
 #include <gmock/gmock.h>

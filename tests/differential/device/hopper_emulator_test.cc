@@ -1,7 +1,7 @@
 // Goal: the emulation of Hopper's barriers, bulk copies and warpgroup products computes what they
 // compute, and catches what a GPU punishes at random: operands read too early or overwritten too
 // early, accumulators read before the wait, stores that were not shown to the tensor cores, wrong
-// descriptors, barriers that nobody completes.
+// descriptors, barriers that no thread completes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -218,9 +218,9 @@ INSTANTIATE_TEST_SUITE_P(All, HopperEmulatorDeathTest,
 
 TEST_P(HopperEmulatorDeathTest, EndsWhereAGpuWouldHangOrBreak) {
   EXPECT_DEATH(CountWrong<Mistake::kTooManyBytesExpected>(seed_), "precondition broken: moved");
-  // Who does not wait for the copy, or for the other parity, which passes at once, runs ahead of
-  // the phases: depending on the order of threads a copy begins in a phase that still waits for the
-  // last, or a phase never ends.
+  // A thread that does not wait for the copy, or waits for the other parity, which passes at once,
+  // runs ahead of the phases: depending on the order of threads a copy begins in a phase that still
+  // waits for the last one, or a phase never ends.
   EXPECT_DEATH(CountWrong<Mistake::kNoWaitForCopy>(seed_), "precondition broken");
   EXPECT_DEATH(CountWrong<Mistake::kWrongParity>(seed_), "precondition broken");
   EXPECT_DEATH(CountWrong<Mistake::kNoProductFence>(seed_), "precondition broken: fenced_");

@@ -1,6 +1,6 @@
-// What tests of products with quantised weights share: weights drawn and packed, activations
-// rounded on the device, a product by any options, and its sum in double within a derived
-// tolerance.
+// The fixture of the tests of products with quantised weights: draws and packs weights, rounds
+// activations on the device, runs a product with any options, and computes its sum in double within
+// a derived tolerance. Thread safety: one thread.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The devices that the device engine is tested on: emulated ones everywhere, CUDA where there is
-// one.
+// one. Thread safety: one thread.
 #pragma once
 
 #include <memory>

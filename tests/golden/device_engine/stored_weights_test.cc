@@ -1,6 +1,6 @@
 // Goal: with --weights as-stored a device holds a file's blocks of four bits as they are: Q4_1
 // weights are the file's, rounded to bf16 as products round them, and Q4_K weights as near as
-// scales in fp16 allow; gate and up lie row by row in turn.
+// scales in fp16 allow; gate and up lie row by row alternately.
 #include <cmath>
 #include <cstring>
 
