@@ -1,11 +1,11 @@
-// Paged causal attention, see kernels/api/attention.h. Blocks of up to 12 (AVX2: 6) query vectors,
-// that is (row, head) pairs of one KV head, go through one partition of 256 tokens at a time
-// (partition_pass.h); what is decided here is only which thread does which:
-//   - many tasks: one for each (block of rows, KV head), or for each row that is generated and
-//     several KV heads, which walks its partitions in ascending order and merges as it goes;
-//   - few (a long sequence generating alone): one for each (block of rows, KV head, partition);
-//   records
-//     (m, l, o) go to scratch and are merged in the same ascending order by a second round.
+// Paged causal attention (kernels/api/attention.h). partition_pass.h computes one partition of 256
+// tokens for a block of up to 12 (AVX2: 6) query vectors, that is (row, head) pairs of one KV head.
+// This file only decides which task does which:
+//   - many blocks: a task takes one (block of rows, KV head), or one generated row and several KV
+//     heads. It walks the partitions in ascending order and merges as it goes.
+//   - few blocks (a long sequence that generates alone): a task takes one (block of rows, KV head,
+//     partition). Records (m, l, o) go to scratch, and a second round of tasks merges them in the
+//     same ascending order.
 // Bound by FMAs for prompts, by bytes of K and V for generation.
 // Measured on a Zen 4 EPYC, one thread, 512 rows at the end of 2048 tokens: AVX-512 78-101 GFLOP/s
 // of 117, AVX2 70-93.

@@ -1,4 +1,4 @@
-// y = x·wᵀ, see kernels/api/gemm.h.
+// y = x·wᵀ (kernels/api/gemm.h) with fp32 or bf16 w, and the choice of the product for other types.
 //
 // Packed weights: panels of 16 output features, [ceil(N/16)][K][16], lanes across N, so that a
 // product needs no reduction across lanes. With more than one row, x is first packed into blocks of

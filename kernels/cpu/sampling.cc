@@ -1,6 +1,7 @@
-// Choosing a token, see kernels/api/sampling.h. No full sort: top-k and top-p find their prefix of
-// the (logit descending, id ascending) order by quickselect on 64-bit keys, with probabilities as
-// 40-bit integers, so that sums do not depend on the order the selection met them in.
+// The choice of a token (kernels/api/sampling.h) without a full sort: top-k and top-p find their
+// prefix of the (logit descending, id ascending) order by quickselect on 64-bit keys, with
+// probabilities as 40-bit integers, so that sums do not depend on the order the selection met them
+// in.
 #include "kernels/api/sampling.h"
 
 #include "kernels/cpu/ops.h"

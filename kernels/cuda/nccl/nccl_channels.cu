@@ -1,6 +1,7 @@
-// Links through NCCL: a communicator of two ranks for each, non-blocking, with the sender as rank
-// 0. A payload goes from its slot's device memory through NCCL to the other end's. Where slots are
-// host memory (pinned), it is copied to the device first, or to the host at the end.
+// PairChannels through NCCL (kernels/api/pair_channel.h): each channel is a non-blocking
+// communicator of two ranks, with the sender as rank 0. NCCL moves a payload from its slot's device
+// memory to the other end's. Where slots are pinned host memory, the sender first copies it to the
+// device, and the receiver copies it to the host at the end.
 #include <cuda_runtime.h>
 
 #include <cstring>

@@ -1,4 +1,5 @@
-// Causal grouped-query attention over the paged cache, for prompt and generated rows alike.
+// Causal grouped-query attention over the paged cache, for prompt and generated rows alike
+// (kernels/api/device_attention.h).
 //
 // Grid: x walks the items of the batch (a persistent loop, so that a captured graph serves any
 // number of them), y = KV heads. An item is a tile of query vectors and a range of 256-token

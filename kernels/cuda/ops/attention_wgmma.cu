@@ -1,5 +1,5 @@
 // Causal grouped-query attention over the paged cache on Hopper, for prompt and generated rows
-// alike. Derived in docs/kernels/attention_hopper.md.
+// alike (kernels/api/device_attention.h). docs/kernels/attention_hopper.md derives it.
 //
 // Consumers are warpgroups of 64 query vectors each: of a narrow item's tile 16, of a wide one's
 // all; with head_dim 64 and 128 two consumers take two neighbouring wide items and share K and V.
@@ -7,12 +7,12 @@
 // block by block of the cache, into stages of 64 tokens; it walks the block's works
 // (attention_walk.h: a persistent grid), posts each for the consumers and runs ahead through the
 // sub-tiles and into the next work. Barriers of a stage: K's and V's full
-// end when their bytes are there, K's and V's empty when each consumer warp is done with them.
-// A consumer's exponentials run beside its last product with V and all of the other consumer's.
-// Partitions of 256 tokens, records and their merge are those of attention.cu; the bits are not.
-// Shared memory: q's panels of each consumer, then stages: K's panels [head_dim / 64][64 tokens],
-// then V's; the merged o where registers do not hold it; barriers; posted works. Bound: bytes of K
-// and V for narrow tiles and head_dim 256, tensor cores and exponentials for wide ones.
+// end when their bytes have arrived, K's and V's empty when each consumer warp has finished with
+// them. A consumer's exponentials run beside its last product with V and all of the other
+// consumer's. Partitions of 256 tokens, records and their merge are those of attention.cu; the bits
+// are not. Shared memory: q's panels of each consumer, then stages: K's panels [head_dim / 64][64
+// tokens], then V's; the merged o where registers do not hold it; barriers; posted works. Bound:
+// bytes of K and V for narrow tiles and head_dim 256, tensor cores and exponentials for wide ones.
 #include <type_traits>
 
 #include "kernels/api/bf16.h"

@@ -1,4 +1,5 @@
-// y[m, n] = Σ_k x[m, k] · w[n, k], bf16 operands, fp32 accumulators, for every projection.
+// y[m, n] = Σ_k x[m, k] · w[n, k], bf16 operands, fp32 accumulators, for every projection
+// (kernels/api/device_gemm.h, kBf16).
 //
 // Grid: x = tiles of n, y = tiles of m. A block walks k in tiles of `tile.k`; operands come by
 // 16-byte asynchronous copies into `tile.stages` stages of shared memory. A row's bits depend on

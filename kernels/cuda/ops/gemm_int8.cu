@@ -1,5 +1,5 @@
-// y = x·wᵀ with int8 w and x: the numbers of the CPU's int8 products (kernels/cpu/gemm_int8.cc),
-// with their bits.
+// y = x·wᵀ with int8 w and x (kernels/api/device_gemm.h, kInt8): the numbers and the bits of the
+// CPU's int8 products (kernels/cpu/gemm_int8.cc).
 //
 //   w[n, k] ≈ sw[n]·qw[n, k]        sw[n] = max_k |w[n, k]| / 127, when packing
 //   x[m, k] ≈ sx[m, g]·qx[m, k]     sx[m, g] = max |x[m, k]| / 127 over group g of 64 k: `quantise`

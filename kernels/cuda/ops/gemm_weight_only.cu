@@ -1,6 +1,6 @@
-// y = x·wᵀ with bf16 x and w in four or eight bits, which become bf16 on their way from shared
-// memory into registers. Row by row of x these are the bits that gemm.cu gives for the same weights
-// stored as bf16.
+// y = x·wᵀ with bf16 x and w in four or eight bits (kernels/api/device_gemm.h, kInt4 and kFp8). The
+// weights become bf16 on their way from shared memory into registers, so each row has the bits that
+// gemm.cu gives for the same weights stored as bf16.
 //
 //   int4: w[n, k] = bf16(s[n, g]·q[n, k] + o[n, g])   q in [0, 15]; s, o fp16; g: group of 32 k
 //   fp8:  y[m, n] = s[n]·Σ_k x[m, k]·e[n, k]          e an e4m3 number, exactly a bf16 one

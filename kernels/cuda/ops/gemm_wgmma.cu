@@ -1,6 +1,7 @@
-// y[m, n] = Σ_k x[m, k] · w[n, k] on Hopper: bf16 operands, fp32 accumulators.
+// y[m, n] = Σ_k x[m, k] · w[n, k] on Hopper: bf16 operands, fp32 accumulators
+// (kernels/api/device_gemm.h, kBf16).
 //
-// The frame is gemm_wgmma_tile.h's: 64 rows of w by 8 to 256 rows of x in an instruction, k
+// gemm_wgmma_tile.h is the frame: 64 rows of w by 8 to 256 rows of x in an instruction, k
 // ascending in steps of 16, nothing split over K. A row's bits depend on that row and on w alone
 // (docs/NUMERICS.md, GEMM), whatever the tile. Bound: bytes of w for few rows; tensor cores for
 // many.

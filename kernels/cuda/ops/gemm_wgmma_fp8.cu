@@ -1,20 +1,21 @@
-// y = x·wᵀ on Hopper with e4m3 w and x (ADR 0029).
+// y = x·wᵀ on Hopper with e4m3 w and x (kernels/api/device_gemm.h, kFp8Rows; docs/adr/0029).
 //
-//   w[n, k] = sw[n]·ew[n, k]        a scale for each row of w
-//   x[m, k] ≈ sx[m, g]·ex[m, k]     sx[m, g] = max |x[m, k]| / 448 over group g of 128 k:
-//   `quantise` y[m, n] = sw[n]·Σ_g sx[m, g]·c[m, n, g]     one FMA chain, g ascending c[m, n, g] =
-//   Σ_{k in g} ew·ex               four wgmma of 32 k, ascending, from zero
+//   w[n, k] = sw[n]·ew[n, k]                     a scale for each row of w
+//   x[m, k] ≈ sx[m, g]·ex[m, k]                  group g of 128 k, rounded by quantise.cu
+//   sx[m, g] = max |x[m, k]| / 448               over the group
+//   y[m, n] = sw[n]·Σ_g sx[m, g]·c[m, n, g]      one FMA chain, g ascending
+//   c[m, n, g] = Σ_{k in g} ew·ex                four wgmma of 32 k, ascending, from zero
 //
 // The tensor core adds fp8 products in fewer bits than fp32 has (some 13 behind the point, aligned
-// to the largest and truncated), so no sum stays in it for more than 128 k. Whatever its addition
-// does, it is the same instruction in every tile and nothing is split over K: a row's bits depend
-// on that row and on w alone (docs/NUMERICS.md, GEMM).
+// to the largest and truncated), so no sum stays in it for more than 128 k. However it adds, every
+// tile uses the same instruction and no tile splits K: a row's bits depend on that row and on w
+// alone (docs/NUMERICS.md, GEMM).
 //
-// The frame is gemm_wgmma_tile.h's. A stage holds two groups: while the tensor cores multiply the
+// gemm_wgmma_tile.h is the frame. A stage holds two groups: while the tensor cores multiply the
 // second, the warpgroup adds the first's sums, scaled, in fp32; while it adds the second's, another
-// warpgroup's products run. (Products on their way from one stage into the next would fill that gap
-// too, but ptxas 13.0 then serialises them all: its remark C7514.) Bound: bytes of w for few rows;
-// tensor cores for many (a thread's FMAs on sums are one for each 128 products).
+// warpgroup's products run. (Products that stay under way from one stage into the next would fill
+// that gap too, but ptxas 13.0 then serialises them all: its remark C7514.) Bound: bytes of w for
+// few rows; tensor cores for many (a thread does one FMA on sums for each 128 products).
 #include "kernels/api/device_gemm.h"
 #include "kernels/api/device_quantise.h"
 #include "kernels/api/device_weight_type.h"

@@ -1,5 +1,5 @@
-// The experts' matrix products: rows in order of their experts, each multiplied by its own expert's
-// matrix, in one launch.
+// The experts' matrix products (kernels/api/device_experts.h): rows in order of their experts, each
+// multiplied by its own expert's matrix, in one launch.
 //
 // Grid: x = tiles of n, y = tiles of m, where no tile holds rows of two experts: a block finds its
 // tile by walking the experts' offsets, and there may be up to one short tile for each expert, so

@@ -1,5 +1,5 @@
-// A mixture of experts around its matrix products: which experts a row goes to, the rows in order
-// of their experts, and the weighted sum of what the experts made of them.
+// A mixture of experts without its matrix products (kernels/api/device_experts.h): the choice of
+// each row's experts, the order of rows by expert, and the weighted sum of the experts' results.
 //
 // Route: a warp for each row, lane i holding experts i, i + 32, …; the sum of exponentials is taken
 // over a lane's experts in order, then by a tree over the lanes. Sort: a block for each expert; its

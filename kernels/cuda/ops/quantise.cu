@@ -1,6 +1,5 @@
-// Activations rounded for products that read them so (kernels/api/device_ops.h,
-// DeviceQuantiseArgs): values[m, k] = round(x[m, k] · most / max |x[m, k]|) with one scale max |x|
-// / most for each group.
+// Rounds activations for products that read them rounded (kernels/api/device_quantise.h):
+// values[m, k] = round(x[m, k] · most / max |x|), with one scale max |x| / most for each group.
 //
 //   int8: most = 127, groups of 64; the CPU's numbers (kernels/cpu/gemm_int8.cc)
 //   e4m3: most = 448, groups of 128; to nearest even, subnormals too

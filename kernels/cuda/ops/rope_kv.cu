@@ -1,5 +1,5 @@
-// QK-norm, RoPE, rounding, and K and V into the paged cache: vLLM's reshape_and_cache with what
-// comes before it.
+// QK-norm, RoPE, rounding, and the write of K and V into the paged cache
+// (kernels/api/device_rope_kv.h): vLLM's reshape_and_cache and the steps before it.
 //
 //   q, k:  [x / sqrt(mean(x²) + eps) · weight]  then  (x₁, x₂) → (x₁·cos − x₂·sin, x₂·cos + x₁·sin)
 //   with x₁ the first, x₂ the second half of a head; v is only rounded. q is rounded to bf16; K and

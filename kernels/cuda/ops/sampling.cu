@@ -1,5 +1,6 @@
 // One token from each row of logits: bias, allowed tokens, penalties, temperature, min-p, top-k,
-// top-p, Gumbel-max; logprobs of the raw distribution. See kernels/api/sampling.h.
+// top-p, Gumbel-max; logprobs of the raw distribution. kernels/api/sampling.h defines all of
+// it, kernels/api/device_sampling.h the arguments.
 //
 // Grid: a block of 512 threads for each row. No sort: a token's key orders by (logit descending, id
 // ascending), and top-k and top-p find the largest key that stays by radix selection, eight bits a

@@ -1,4 +1,4 @@
-// What a build without a CUDA toolkit answers.
+// The CUDA functions of kernels/api/device.h in a build without a CUDA toolkit: each says so.
 #include "kernels/api/device.h"
 
 namespace tandem::kernels {

@@ -1,4 +1,5 @@
-// What a build without CUDA, or without NCCL's header, answers.
+// OpenNcclChannels (kernels/api/pair_channel.h) in a build without CUDA or NCCL's header: it says
+// so.
 #include "kernels/api/pair_channel.h"
 
 namespace tandem::kernels {
