@@ -28,7 +28,7 @@ class DocumentScorer {
     kernels::KvType kv_type = kernels::KvType::kBf16;
     int threads = 0;  // 0 = one per core this process may use
   };
-  // `checkpoint` may go away afterwards.
+  // The scorer does not keep `checkpoint`.
   static absl::StatusOr<std::unique_ptr<DocumentScorer>> Create(const model::Checkpoint& checkpoint,
                                                                 const Options& options);
 

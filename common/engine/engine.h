@@ -38,7 +38,8 @@ struct EngineSpec {
   std::string numerics_id;  // backend, ISA class, kernel version, weight type, KV type, block size
   int32_t vocab_size = 0;
   int32_t context_tokens = 0;
-  // Of a file, in constant use, though the system counts them as memory it could free.
+  // Bytes of weights that are mapped from a file. The engine uses them constantly, though the
+  // system counts them as memory it could free.
   int64_t mapped_bytes = 0;
   kv::BlockLayout layout;
   kv::BlockFormat format;  // for fleets that allow mixed numerics
@@ -53,8 +54,8 @@ struct SampledToken {
   TokenId token = 0;
   float logprob = 0;                     // 0 unless asked for
   std::vector<TopLogprob> top_logprobs;  // most likely first; ties by lower token id
-  // There is no token: this block of the sequence does not hold what its tokens say. The step's
-  // other slices do not suffer from it.
+  // Set instead of a token when this block of the sequence does not hold its tokens' KV. The step's
+  // other slices are unaffected.
   std::optional<BlockId> damaged;
 };
 
@@ -69,14 +70,14 @@ struct SequenceSlice {
   absl::Span<const BlockId> blocks;
   // Sample the token after the last one. REQUIRES: num_computed + num_new == tokens.size().
   bool sample = false;
-  int64_t prompt_tokens =
-      0;  // tokens before this index are prompt: penalties tell them from output
+  // Tokens before this index are prompt; penalties treat them differently from output.
+  int64_t prompt_tokens = 0;
   int32_t sequence_index = 0;
   const request::SamplingParams* sampling = nullptr;  // REQUIRES: set when `sample`
   // Bit i % 32 of word i / 32 says whether token i may be chosen: vocab_size / 32 + 1 words; empty
-  // = all may. Not empty whatever sampling->allowed_token_ids leaves of it.
+  // = all may. REQUIRES: some token is in this mask and in sampling->allowed_token_ids.
   absl::Span<const uint32_t> allowed;
-  // What may not be chosen before min_tokens; nullptr and empty = nothing.
+  // Stop tokens that may not be chosen before min_tokens; nullptr and empty = none.
   const request::StopParams* stop = nullptr;
   absl::Span<const TokenId> eos_token_ids;
   // Score prompt tokens as their predecessors' rows are computed: for each new row i with i + 1 <
@@ -117,9 +118,10 @@ class Engine {
   virtual void KeepHostSide(bool) {}
 
   // Computes all slices. Returns one token for each slice with `sample`, in slice order. The rows
-  // of one step may not exceed what ProfileStepBytes was asked for. Two slices never write the same
-  // block. Errors: kInvalidArgument for a slice that breaks its REQUIRES or a token id outside the
-  // vocabulary (nothing is computed). A damaged block is no error of the step: see SampledToken.
+  // of one step may not exceed the `max_batch_tokens` of ProfileStepBytes. REQUIRES: no two slices
+  // write the same block. Errors: kInvalidArgument for a slice that breaks its REQUIRES or a token
+  // id outside the vocabulary; the step then computes nothing. A damaged block does not fail the
+  // step: see SampledToken.
   virtual absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
                                                          LayerDone layer_done) = 0;
 };

@@ -54,7 +54,7 @@ struct Backend {
 inline constexpr const char* kPortableNumerics = "cpu-fp32x16-v1";
 
 // The backend of a class, or nullptr when this processor (or operating system) lacks its features.
-// The first call for kAmx asks the system for the tiles' state and checks what they compute.
+// The first call for kAmx asks the system for the tile state and runs the self-check of the tiles.
 const Backend* FindBackend(IsaClass isa);
 // Why FindBackend returns nullptr: "the processor has no AMX-TILE"; empty where it returns a
 // backend.
@@ -63,7 +63,7 @@ std::string WhyMissing(IsaClass isa);
 // measurement of about a millisecond: there are processors whose `vdpbf16ps` is slower than two
 // FMAs.
 const Backend& BestBackend();
-// The fastest class of the portable numerics; `ref` where there is not even AVX2 and FMA.
+// The fastest class of the portable numerics; `ref` on processors without AVX2 and FMA.
 const Backend& BestPortableBackend();
 // "ref", "avx2", "avx512", "avx512bf16", "amx" or "amx_emulated"; false when `name` is none of
 // them.

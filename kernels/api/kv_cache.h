@@ -26,7 +26,7 @@ enum class KvType { kF32, kBf16, kInt8, kFp8 };
 
 // Types of one byte an element, with an fp32 scale for each token's K and V of each head.
 constexpr bool HasKvScales(KvType type) { return type == KvType::kInt8 || type == KvType::kFp8; }
-// What the largest magnitude of a head becomes.
+// The code that the largest magnitude of a head is scaled to.
 constexpr float LargestKvCode(KvType type) { return type == KvType::kInt8 ? 127.0f : 448.0f; }
 // Heads whose largest magnitude is not above this are stored as zeros with scale 0.
 inline constexpr float kSmallestKvMagnitude = 1e-30f;

@@ -59,7 +59,7 @@ inline AttentionPlan PlanAttention(int32_t num_heads, const KvShape& kv, int64_t
   return plan;
 }
 
-// Whether so few (row block, KV head) tasks are to be split by partitions.
+// Whether there are so few (row block, KV head) tasks that partitions must split them.
 inline bool SplitsPartitions(int64_t tasks, int num_workers) {
   return num_workers > 1 && tasks < kTasksPerWorker * num_workers;
 }

@@ -14,7 +14,7 @@ inline constexpr bool kTakesBf16 = true;
 
 #else
 
-// Whether the class's operators take and give bf16 activations (Backend::dot_products).
+// Whether the class's operators read and write bf16 activations (Backend::dot_products).
 inline constexpr bool kTakesBf16 = kHasTiles;
 
 // In the low halves of lanes; a NaN stays a (quiet) NaN.

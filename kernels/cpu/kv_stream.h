@@ -35,14 +35,14 @@ class KvStream {
     begun_ = task;
     if (!guessed) Open(task);
   }
-  // What `task` reads below `token` and is not yet on its way: now it is.
+  // Starts fetching everything that `task` reads below `token` and that is not under way yet.
   TANDEM_INLINE void FetchBelow(int64_t task, int32_t token) {
     while (task_ == task && token_ < token && left_ > 0) {
       for (; left_ > 0; left_ -= 64, at_ += 64) _mm_prefetch(at_, _MM_HINT_T1);
       NextRun();
     }
   }
-  // Where the next `bytes` to be fetched lie, to be fetched by the caller; nullptr at the end.
+  // The address of the next `bytes` bytes, which the caller then fetches; nullptr at the end.
   TANDEM_INLINE const char* Next(int64_t bytes) {
     if (left_ <= 0) return nullptr;
     const char* at = at_;

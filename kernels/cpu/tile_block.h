@@ -87,7 +87,7 @@ struct Int8Products {
   }
 };
 
-// What one step reads.
+// The operands of one step.
 struct StepOperands {
   TileMemory<const char> x;
   MemoryRange x_range;

@@ -10,8 +10,9 @@
 
 namespace tandem::kernels {
 
-// What differs: packed weights or int8 products in a bit, or bf16 products by more than any order
-// of rounding explains; empty when nothing does. Takes about ten milliseconds.
+// Names the first difference: packed weights or int8 products that differ in a bit, or bf16
+// products that differ by more than any order of rounding explains. Empty when there is none. Takes
+// about ten milliseconds.
 std::string CompareProducts(const Backend& tiles, const Backend& expected);
 
 }  // namespace tandem::kernels

@@ -18,7 +18,7 @@ struct CpuChoices {
   kernels::KvShape kv;
   std::string numerics;  // the first part of the numerics id
 
-  // Of weights that the checkpoint does not store as bf16.
+  // The packed type of weights that the checkpoint does not store as bf16.
   kernels::WeightType weight_type() const;
 };
 

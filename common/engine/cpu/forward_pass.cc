@@ -11,7 +11,7 @@ namespace tandem::engine {
 namespace {
 
 // Strides of activations in elements of 2 or 4 bytes. Rows whose distance is a multiple of 2 KiB
-// compete for the same few places in a cache: those get 64 bytes more.
+// compete for the same cache sets, so these get 64 bytes more.
 int64_t PaddedStride(int64_t size, bool bf16) {
   return bf16 && size % 1024 == 0 ? size + 32 : size;
 }
@@ -47,7 +47,7 @@ int64_t ForwardPass::Reserve(int64_t rows, int64_t logit_rows) {
   };
   if (rows > reserved_rows_) {
     grow(&x_, rows, hidden_);
-    // Activations in bf16 take half of what is reserved here for them.
+    // Activations in bf16 take half of this.
     grow(&h_, rows, h_stride_);
     grow(&qkv_, rows, qkv_size_);
     grow(&attention_, rows, attention_stride_);

@@ -28,21 +28,21 @@ struct DeviceEngineOptions {
   std::string kv_type = "bf16";  // "bf16", "int8" or "fp8"
   // Share of the device's memory that weights, buffers and KV may fill.
   double memory_fraction = 0.9;
-  // Keep the arena up to date with what steps write: for nodes that send KV to others.
+  // Whether the arena mirrors what steps write, for nodes that send KV to others.
   bool mirror_written_kv = true;
   bool use_graphs = true;
   bool sample_on_device = true;  // false: logits are copied out for the host's sampler
   GemmTilesOptions gemm_tiles;   // decides speed and no bit
 };
 
-// Loads the weights. `checkpoint` may go away afterwards. Errors: kInvalidArgument for options out
-// of range or a checkpoint the kernels cannot run (says what); the device's.
+// Loads the weights. The engine does not keep `checkpoint`. Errors: kInvalidArgument for options
+// out of range or a checkpoint the kernels cannot run (says what); the device's.
 absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint& checkpoint,
                                                         const DeviceEngineOptions& options,
                                                         std::unique_ptr<kernels::Device> device);
 
-// On the first CUDA device. Errors: as above; kUnimplemented in a build without CUDA, kUnavailable
-// without a driver or device.
+// The same on the first CUDA device. Errors: as above; kUnimplemented in a build without CUDA,
+// kUnavailable without a driver or device.
 absl::StatusOr<std::unique_ptr<Engine>> NewCudaEngine(const model::Checkpoint& checkpoint,
                                                       const DeviceEngineOptions& options);
 

@@ -40,14 +40,16 @@ class DeviceSampler {
   DeviceSampler(Options options, kernels::Device& device, kernels::DeviceStream& stream,
                 kernels::ParallelFor parallel);
 
-  // Makes room for `rows` rows a step. Returns the bytes of the device held. Errors: the device's.
+  // Allocates buffers for `rows` rows a step. Returns the bytes of the device held. Errors: the
+  // device's.
   absl::StatusOr<int64_t> Reserve(int32_t rows);
 
   // Enqueues the choice for the slices with `sample`, whose logits are the rows of `logits` in
-  // device memory. REQUIRES: reserved; the call before was finished. Errors: the device's.
+  // device memory. REQUIRES: Reserve covers the rows; Finish ended the last Start. Errors: the
+  // device's.
   absl::Status Start(absl::Span<const SequenceSlice> slices, const float* logits);
-  // What was started, in slice order; the stream's work is done then. Errors: the device's;
-  // kInternal when no token can be chosen.
+  // Waits for the stream and returns the tokens of the last Start, in slice order. Errors: the
+  // device's; kInternal when no token can be chosen.
   absl::StatusOr<std::vector<SampledToken>> Finish();
 
   // The raw log-probabilities of `targets` by the rows of `logits`, and the `num_top` highest of
@@ -56,7 +58,7 @@ class DeviceSampler {
                                                   int32_t num_top, const float* logits);
 
  private:
-  // Where a step's arrays lie in the buffers.
+  // The sizes of a step's arrays in the buffers.
   struct Places {
     size_t input_bytes = 0;
     size_t output_bytes = 0;

@@ -47,7 +47,7 @@ class ProductQueue {
     // The thread's two rows of a, then its columns of b, k() numbers each; empty: still to be read.
     std::vector<float> operands;
   };
-  // What accumulators will hold once their products end.
+  // The values that accumulators get once their products end.
   struct Accumulators {
     float* d;
     std::vector<float> values;

@@ -101,8 +101,8 @@ void WaitCopies() {
 struct Halves {
   uint16_t of[8];
 };
-// What lane `lane` gets of matrix `matrix`: elements (row lane/4, columns 2·(lane%4) and the next),
-// or of its transpose.
+// Each lane gets, of each of four matrices, elements (row lane/4, columns 2·(lane%4) and the next),
+// or those of its transpose.
 void LoadMatrix4(uint32_t out[4], const void* row);
 void LoadMatrix4Transposed(uint32_t out[4], const void* row);
 void Mma(float d[4], const uint32_t a[4], const uint32_t b[2]);

@@ -14,8 +14,8 @@
 
 namespace tandem::kernels::cuda {
 
-// Whether this pass compiles for Hopper. Kernels of other passes hold a trap instead: the host
-// launches them on Hopper alone.
+// Whether this pass compiles for Hopper. In other passes these kernels contain only a trap: the
+// host launches them on Hopper alone.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr bool kCompilesForHopper = true;
 #else
@@ -31,20 +31,20 @@ TANDEM_DEVICE uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// A phase of `barrier` ends after `arrivals` arrivals and all bytes expected in it. By one thread,
-// then FenceBarrierInit, then SyncThreads.
+// A phase of `barrier` ends after `arrivals` arrivals and all bytes expected in it. One thread
+// calls this, then FenceBarrierInit; then all threads call SyncThreads.
 TANDEM_DEVICE void InitBarrier(Barrier* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)),
                "r"(arrivals)
                : "memory");
 }
-// Shows initialised barriers to bulk copies.
+// Makes initialised barriers visible to bulk copies.
 TANDEM_DEVICE void FenceBarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// Shows this thread's ordinary stores to shared memory to bulk copies and matrix products that are
-// started after a barrier.
+// Makes this thread's ordinary stores to shared memory visible to bulk copies and matrix products
+// that start after the next barrier.
 TANDEM_DEVICE void FenceProxyAsync() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -84,7 +84,7 @@ PanelMap DescribePanels(const PanelSource& source, DeviceStream& stream);
 TANDEM_DEVICE void PrefetchMap(const PanelMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map.map) : "memory");
 }
-// Where in a matrix a copy begins.
+// The first element of a copy in its matrix.
 struct MatrixPlace {
   int row, column;
 };
@@ -103,7 +103,7 @@ TANDEM_DEVICE void CopyPanel(char* panel, const PanelMap& map, int row, int colu
   CopyFromMatrix(panel, map.map, {row, column}, barrier);
 }
 
-// The same for numbers [column, column + count) of a row: 4 · count bytes on `barrier`.
+// The same for the numbers [column, column + count) of a row: counts 4 · count bytes on `barrier`.
 struct RunMap {
   CUtensorMap map;
 };
@@ -154,8 +154,9 @@ TANDEM_DEVICE bool ElectOne() {
       : "=r"(elected));
   return elected != 0;
 }
-// All warps of a warpgroup: gives registers back, or takes what others gave. kCount registers a
-// thread from then on, a multiple of 8 from 24 to 240; 0: as many as before.
+// Gives registers back, or takes registers that other warpgroups gave; all warps of a warpgroup
+// call it. Each thread then has kCount registers, a multiple of 8 from 24 to 240; 0: as many as
+// before.
 template <int kCount>
 TANDEM_DEVICE void GiveRegisters() {
   static_assert(kCount == 0 || IsRegisterCount(kCount));
@@ -176,7 +177,7 @@ TANDEM_DEVICE void HoldRegisters(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
-// The same for a product's operand.
+// Keeps the compiler from moving accesses of a product's operand across this point.
 TANDEM_DEVICE void HoldOperand(uint32_t (&a)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[i])::"memory");
@@ -192,7 +193,7 @@ template <int kCount>
 TANDEM_DEVICE void StartProduct(float (&d)[kCount], uint64_t a, uint64_t b, bool accumulate) {
   WgmmaInstruction(d, a, b, accumulate ? 1u : 0u);
 }
-// The same on panels of e4m3: d[64×kN] (+)= a[64×32] · b[kN×32]ᵀ, added in fewer bits than fp32
+// StartProduct on panels of e4m3: d[64×kN] (+)= a[64×32] · b[kN×32]ᵀ, added in fewer bits than fp32
 // has.
 template <int kCount>
 TANDEM_DEVICE void StartFp8Product(float (&d)[kCount], uint64_t a, uint64_t b, bool accumulate) {

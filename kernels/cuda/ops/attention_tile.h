@@ -30,10 +30,11 @@ inline constexpr int kSubTilesPerPartition = kPartitionTokens / kSubTileTokens;
 
 // −infinity as a constant both compilers take.
 TANDEM_DEVICE float MinusInfinity() { return BitsToFloat(0xff800000u); }
-// What exponents are taken relative to: the maximum, or 0 while nothing was attended to.
+// The number that exponents are relative to: the maximum, or 0 before the row attended to any
+// token.
 TANDEM_DEVICE float Anchor(float m) { return m == MinusInfinity() ? 0.0f : m; }
 
-// What merging two partitions multiplies each by.
+// The factors by which a merge multiplies each of two partitions.
 struct MergeFactors {
   float m, a, b;
 };

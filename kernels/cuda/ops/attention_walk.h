@@ -10,7 +10,7 @@
 
 namespace tandem::kernels::TANDEM_SIMT {
 
-// What block `block` of `blocks` does in a round, as a position in the order of all works.
+// The position, in the order of all works, that block `block` of `blocks` takes in a round.
 TANDEM_BOTH constexpr int WalkPosition(int round, int block, int blocks) {
   return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
 }
@@ -23,7 +23,8 @@ struct AttentionList {
   AttentionTile tile;
 };
 
-// The same sequence of works in every thread of a block.
+// The works of this thread's block, one after another; every thread of the block sees the same
+// ones.
 template <int kTogether>
 class AttentionWalk {
  public:
@@ -31,7 +32,7 @@ class AttentionWalk {
 
   TANDEM_DEVICE explicit AttentionWalk(const AttentionList& list) : list_(list) {}
 
-  // Whether there is another work.
+  // Moves on to the next work. False: there is none.
   TANDEM_DEVICE bool Next(const DeviceAttentionArgs& args, AttentionWork* work) {
     if (alone_next_) {
       alone_next_ = false;

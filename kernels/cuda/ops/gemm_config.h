@@ -16,11 +16,11 @@ namespace tandem::kernels::gemm {
 struct Tile {
   int m, n, k;
   int warps_m, warps_n;
-  int stages;  // tiles of operands in shared memory: one computed on, the others on their way
+  int stages;  // tiles of operands in shared memory: one is computed on, copies fill the others
   DeviceWeightType type = DeviceWeightType::kBf16;
 
   constexpr int threads() const { return warps_m * warps_n * 32; }
-  // Of one stage: x's tile, then w's, then the scales that come along with them.
+  // Bytes of one stage: x's tile, then w's, then their scales.
   constexpr int x_bytes() const { return m * k * (type == DeviceWeightType::kInt8 ? 1 : 2); }
   constexpr int w_bytes() const {
     if (type == DeviceWeightType::kBf16) return n * k * 2;
@@ -40,7 +40,8 @@ inline constexpr Tile kMediumTile = {64, 64, 64, 2, 2, 3};
 // Prompts: operands are reused from shared memory.
 inline constexpr Tile kLargeTile = {128, 128, 64, 2, 4, 3};
 
-// By type of weights; k of the others is what keeps as many bytes on their way.
+// The tiles of each type of weights. k of types other than bf16 is chosen to keep as many bytes
+// under way.
 struct Tiles {
   Tile small, medium, large;
 };

@@ -22,7 +22,7 @@ struct TileOf {
   static constexpr int kWarpM = kM / kTile.warps_m, kWarpN = kN / kTile.warps_n;
   static constexpr int kTilesM = kWarpM / 16, kTilesN = kWarpN / 8;
 
-  // Of the warp, in the block's tile.
+  // Where the warp's part lies in the block's tile.
   TANDEM_KERNEL int FirstM() { return WarpIndex() / kTile.warps_n * kWarpM; }
   TANDEM_KERNEL int FirstN() { return WarpIndex() % kTile.warps_n * kWarpN; }
 

@@ -17,15 +17,16 @@ void CopyBlocks(const DeviceCopyBlocksArgs& args, DeviceStream& stream);
 void MoveCells(const DeviceMoveCellsArgs& args, DeviceStream& stream);
 void Quantise(const DeviceQuantiseArgs& args, DeviceStream& stream);
 void Gemm(const DeviceGemmArgs& args, DeviceStream& stream);
-// Gemm of one type of weights. REQUIRES: args.type is it.
+// Gemm for some types of weights. REQUIRES: args.type is one of them.
 void GemmInt8(const DeviceGemmArgs& args, DeviceStream& stream);
 void GemmWeightOnly(const DeviceGemmArgs& args, DeviceStream& stream);  // kInt4, kFp8
-// The same on Hopper, for kFp8Rows too; other numerics than Gemm. Weights that are neither bf16 nor
-// kFp8Rows go to Gemm.
+// Gemm on Hopper, for kFp8Rows too, with numerics of its own. It passes weights that are neither
+// bf16 nor kFp8Rows on to Gemm.
 void WgmmaGemm(const DeviceGemmArgs& args, DeviceStream& stream);
 void WgmmaGemmFp8(const DeviceGemmArgs& args, DeviceStream& stream);  // kFp8Rows
 void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
-// The same on Hopper, for bf16 and head_dim 64, 128 and 256; what else there is goes to Attention.
+// Attention on Hopper, for bf16 caches and head_dim 64, 128 and 256. It passes other calls on to
+// Attention.
 void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream);
 void Checksum(const DeviceChecksumArgs& args, DeviceStream& stream);
 void Sample(const DeviceSampleArgs& args, DeviceStream& stream);

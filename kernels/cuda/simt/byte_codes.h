@@ -8,12 +8,14 @@
 
 namespace tandem::kernels::TANDEM_SIMT {
 
-// Of a value that its head's factor scaled to ±127: to nearest even, two's complement.
+// The int8 code of a value that its head's factor scaled to ±127: to nearest even, two's
+// complement.
 TANDEM_DEVICE uint8_t ToInt8Code(float scaled) {
   return static_cast<uint8_t>(RoundToInt(Max(Min(scaled, 127.0f), -127.0f)));
 }
 
-// Of a value that its head's factor scaled to ±448: e4m3, to nearest even, never NaN's code.
+// The e4m3 code of a value that its head's factor scaled to ±448: to nearest even, never NaN's
+// code.
 TANDEM_DEVICE uint8_t ToFp8Code(float scaled) {
   const uint32_t sign = FloatToBits(scaled) >> 24 & 0x80u;
   const float magnitude = Min(BitsToFloat(FloatToBits(scaled) & 0x7fffffffu), 448.0f);
@@ -26,7 +28,8 @@ TANDEM_DEVICE uint8_t ToFp8Code(float scaled) {
   return static_cast<uint8_t>(sign | (rounded - ((127 - 7) << 3)));
 }
 
-// Two codes as bf16: of int8 those in the low bytes of the halves of `bytes`, of e4m3 in the high.
+// Two codes as bf16. int8 codes lie in the low bytes of the halves of `bytes`, e4m3 codes in the
+// high bytes.
 TANDEM_DEVICE uint32_t WidenInt8Pair(uint32_t bytes) {
   // 128 + the low seven bits, less 128 or, for negative ones, 256.
   constexpr uint32_t kOne = 0x3f803f80u;
@@ -34,7 +37,7 @@ TANDEM_DEVICE uint32_t WidenInt8Pair(uint32_t bytes) {
                      (bytes & 0x00800080u) | 0xc300c300u);
 }
 TANDEM_DEVICE uint32_t WidenFp8Pair(uint32_t bytes) {
-  // With its exponent in bf16's place the number is 2^120 too small: subnormals too.
+  // With its exponent in bf16's place the number is 2^120 too small, for subnormals too.
   constexpr uint32_t kUnit = 0x7b807b80u, kMinusZero = 0x80008000u;
   return FmaBf16Pair((bytes & 0x80008000u) | (bytes >> 4 & 0x07f007f0u), kUnit, kMinusZero);
 }
