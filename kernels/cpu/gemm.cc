@@ -100,7 +100,7 @@ TileFns SelectTile(int64_t rows) {
   return kFns[rows - 1];
 }
 
-// Rows cut into the fewest blocks of at most kMaxBlockRows, sizes as equal as can be.
+// Rows divided into the fewest blocks of at most kMaxBlockRows, of nearly equal size.
 struct RowBlocks {
   int64_t rows;
   int64_t count;
@@ -118,7 +118,7 @@ void PackX(const GemmArgs& args, const RowBlocks& blocks, int64_t block, float* 
   }
 }
 
-// The tiles of some row blocks by some panels.
+// Computes the tiles of some row blocks by some panels.
 struct Region {
   int64_t block_begin, block_end;
   int64_t panel_begin, panel_end;

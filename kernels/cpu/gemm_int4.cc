@@ -47,7 +47,7 @@ struct Factors {
   V16 scale, offset;
 };
 
-// Where a panel's groups lie, and their factors: features [16 v, + 16).
+// The place of a panel's groups, and their factors: features [16 v, + 16).
 struct GroupLayout {
   static constexpr int64_t kGroupBytes = kQuantBytes + kPanel * 2 * 2;
 

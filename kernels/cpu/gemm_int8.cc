@@ -32,7 +32,7 @@ TANDEM_INLINE int64_t PanelBytes(const MatrixShape& shape) {
   return CeilDiv(shape.k, 4) * kQuadBytes + kTrailerBytes;
 }
 
-// Of one row and group of x.
+// The factors of one row and group of x.
 struct GroupScale {
   float scale;
   int32_t correction;  // −128·Σ qx

@@ -138,7 +138,7 @@ void TileGemm(const GemmArgs& args, const ParallelFor& parallel) {
   if (x == nullptr) {
     KERNEL_REQUIRE(args.scratch != nullptr);
     k = PaddedK(shape);
-    // Rows 2 KiB apart would compete for the same few places in a cache.
+    // Rows 2 KiB apart would compete for the same cache sets.
     x_stride = k % 1024 == 0 ? k + kStepK : k;
     RoundRows(args, x_stride, parallel);
     x = static_cast<const uint16_t*>(args.scratch);

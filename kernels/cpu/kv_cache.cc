@@ -17,7 +17,7 @@
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
 
-// Where element d of a token lies, from its tile of K or its (pair of) V.
+// The offset of element d of a token, from its tile of K or its (pair of) V.
 template <typename T>
 constexpr bool kPairs = kHasDotProducts && sizeof(T) == sizeof(Bf16);
 template <typename T>

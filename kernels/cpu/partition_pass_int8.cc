@@ -116,7 +116,7 @@ TANDEM_INLINE void Softmax(const Int8Pass& pass, int32_t r, int32_t first_tile, 
     const int32_t t = tile * 16;
     const V16 p = Exp(Sub(Load(s + t), Set1(m)));
     sum = Add(sum, p);
-    // A token outside the range may lie in memory never written: its scale is not looked at.
+    // A token outside the range may lie in memory that was never written, so do not read its scale.
     const Mask16 inside = LaneRange(begin - t, end - t);
     const V16 weight = Mul(p, Select(inside, Load(pass.Tile(tile, 1).scales), Zero()));
     Store(s + t, weight);

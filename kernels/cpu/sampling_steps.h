@@ -125,7 +125,7 @@ inline void DivideByTemperature(const SamplingArgs& args, float* work) {
   }
 }
 
-// The best of a sequence of scored tokens; equal scores go to the lower id, -inf to none.
+// The best of a sequence of scored tokens; ties go to the lower id, and -inf is never best.
 struct Best {
   int32_t token = -1;
   float score = kMinusInfinity;

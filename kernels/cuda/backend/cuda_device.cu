@@ -46,7 +46,7 @@ class CudaDevice final : public Device {
 
   absl::StatusOr<DeviceBuffer> Allocate(DeviceBuffer::Kind kind, size_t bytes) override {
     if (bytes == 0) return DeviceBuffer();
-    // The engine thread need not be the one that opened the device.
+    // The calling thread may not be the one that opened the device.
     absl::Status status = ToStatus("cudaSetDevice", cudaSetDevice(ordinal_));
     if (!status.ok()) return status;
     void* data = nullptr;
@@ -82,7 +82,7 @@ class CudaDevice final : public Device {
     return std::unique_ptr<DeviceStream>(std::make_unique<CudaStream>(handle));
   }
 
-  // A failure shows in whatever is done next.
+  // A failure shows in the next CUDA call.
   void UseOnThisThread() override { cudaSetDevice(ordinal_); }
 
   absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() override {
@@ -114,7 +114,7 @@ absl::StatusOr<int> CountDevices() {
   return count;
 }
 
-// The driver's own version through the runtime's table of driver symbols: nothing here links
+// The driver's own version, through the runtime's table of driver symbols, so that no program links
 // libcuda.
 std::string DriverVersion() {
   void* entry = nullptr;
@@ -129,7 +129,7 @@ std::string DriverVersion() {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-// What the kernels were compiled with.
+// The CUDA version that the kernels were compiled with.
 std::string RuntimeVersion() {
   return absl::StrCat("CUDA ", CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
 }

@@ -16,7 +16,7 @@ class FiberContext {
  public:
   // The next switch to this context calls `entry` on `stack`, [bytes]. `entry` never returns.
   void Prepare(char* stack, size_t bytes, void (*entry)());
-  // Saves this context, which is running, and goes on with `next`.
+  // Saves this context, which is running, and continues `next`.
   void SwitchTo(FiberContext& next);
 
  private:

@@ -9,7 +9,7 @@
 namespace tandem::kernels::emulated {
 namespace {
 
-// A barrier as it lies in shared memory. Memory that was never initialised is all ones.
+// The bits of a barrier in shared memory. Uninitialised memory is all ones.
 struct BarrierState {
   uint64_t expected : 20;
   uint64_t pending : 20;
@@ -35,7 +35,8 @@ void Store(Barrier* barrier, BarrierState state) {
   if (ends) Wake(barrier);
 }
 
-// Part of a matrix on its way: rows of bytes, swizzled or not. The block outlives it.
+// A bulk copy under way of a part of a matrix: rows of bytes, swizzled or not. The block outlives
+// it.
 struct MatrixCopy {
   char* shared;
   char* async_view;

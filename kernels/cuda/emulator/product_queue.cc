@@ -101,7 +101,8 @@ std::vector<float> ReadOperands(const Product& product) {
   return operands;
 }
 
-// Adds one row's products with one column to `before`, in the way of the operands' type.
+// Adds one row's products with one column to `before`, as the tensor core does for this operand
+// type.
 float AddProducts(const Product& product, const float* row, const float* column, float before) {
   if (!product.fp8) {
     double sum = 0;

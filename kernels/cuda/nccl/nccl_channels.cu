@@ -30,7 +30,7 @@ struct NcclSlot {
   cudaEvent_t done = nullptr;
 };
 
-// What a link holds of NCCL and CUDA, and how it is given back.
+// A channel's NCCL and CUDA resources, and how they are freed.
 struct NcclResources {
   const NcclApi* nccl = nullptr;
   int ordinal = 0;
@@ -38,7 +38,7 @@ struct NcclResources {
   cudaStream_t stream = nullptr;
   std::vector<NcclSlot> slots;
 
-  // May hang when the other end died in the middle of something.
+  // May hang when the other end died during an operation.
   void Release() {
     cudaSetDevice(ordinal);
     if (communicator != nullptr) nccl->comm_abort(communicator);
@@ -57,8 +57,8 @@ class NcclChannel final : public PairChannel {
     resources_.nccl = &nccl;
     resources_.ordinal = ordinal;
   }
-  // Aborting can hang, and frees memory that the device may still read: on a thread of its own,
-  // which the process does not wait for.
+  // Aborting can hang, and frees memory that the device may still read. So it runs on a thread of
+  // its own, for which the process does not wait.
   ~NcclChannel() override {
     std::thread([resources = std::move(resources_)]() mutable { resources.Release(); }).detach();
   }
@@ -126,7 +126,7 @@ class NcclChannel final : public PairChannel {
     if (status_.ok()) status_ = resources_.nccl->ToStatus(call, result);
   }
 
-  // The communicator has nothing under way that forbids the next call.
+  // Whether the communicator has finished the last call, so that the next one is allowed.
   bool Settled() {
     ncclResult_t result = ncclInProgress;
     Check("ncclCommGetAsyncError",
@@ -157,7 +157,7 @@ class NcclChannel final : public PairChannel {
     if (result == ncclSuccess || Settled()) FinishIssue();
   }
 
-  // The call is in the stream now; what follows it goes behind it.
+  // NCCL has enqueued the call on the stream; later work runs after it.
   void FinishIssue() {
     NcclSlot& slot = At(*std::exchange(issuing_, std::nullopt));
     if (!sender_ && slot.host != nullptr) {

@@ -7,8 +7,8 @@
 
 namespace tandem::kernels::TANDEM_SIMT {
 
-// act(gate) · up. Every rounding is written out: no compiler contracts one kernel's into an fma and
-// not the other's.
+// act(gate) · up. Every rounding is explicit, so that no compiler contracts it into an fma in one
+// kernel only.
 TANDEM_DEVICE float Gate(GateActivation activation, float gate, float up) {
   if (activation == GateActivation::kSilu) return Mul(gate / Add(1.0f, Exp(-gate)), up);
   constexpr float kRoot2OverPi = 0.7978845608028654f;

@@ -19,7 +19,8 @@
 namespace tandem::kernels::TANDEM_SIMT {
 namespace {
 
-// Merges the records of split tiles in index order. Grid as above; a thread for a vector's column.
+// Merges the records of split tiles in index order. Same grid; a thread for each column of a
+// vector.
 template <int kHeadDim>
 struct AttentionMergeKernel {
   using Params = AttentionParams;

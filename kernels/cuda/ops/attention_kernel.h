@@ -40,7 +40,7 @@ struct AttentionKernel {
   static constexpr int kTileBytes = kSubTileTokens * kRowBytes;  // of K or of V
   static constexpr int kScaleBytes = kCodes ? kSubTileTokens * 4 : 0;
   static constexpr int kStageBytes = 2 * (kTileBytes + kScaleBytes);
-  // Powers of two: which stage comes next then costs no registers. Codes are half as many bytes.
+  // Powers of two, so that the next stage's number costs no registers. Codes take half the bytes.
   static constexpr int kStages = kHeadDim == 256 && !kCodes ? 2 : 4;
   static constexpr int kSharedBytes = kQueryBytes + kStages * kStageBytes;
   static constexpr int kSixteenBytes = 16 * (kCodes ? kHeadDim + 4 : kRowBytes);  // in a slab
@@ -134,7 +134,7 @@ struct AttentionKernel {
     }
   }
 
-  // What this lane's tokens are scaled by: `scales` in shared memory, times `factor`.
+  // The scales of this lane's tokens: `scales` in shared memory, times `factor`.
   struct alignas(8) ScalePair {
     float of[2];
   };
@@ -153,7 +153,7 @@ struct AttentionKernel {
     return factors;
   }
 
-  // o, m and l of one partition, for the merge kernel. Narrow tiles only.
+  // Writes o, m and l of one partition, for the merge kernel. Narrow tiles only.
   TANDEM_KERNEL void StoreRecord(const Params& p, const AttentionWork& work, int partition,
                                  const Tile& tile) {
     const int record = work.item.first_record + partition - work.item.first_partition;
@@ -281,7 +281,7 @@ void LaunchItemsOf(const AttentionParams& params, DeviceStream& stream) {
   if (head_dim == 256) LaunchItems<256, kType>(params, stream);
 }
 
-// LaunchItemsOf, a file for each type.
+// LaunchItemsOf for each cache type; one source compiles each.
 void AttendBf16(const AttentionParams& params, DeviceStream& stream);
 void AttendInt8(const AttentionParams& params, DeviceStream& stream);
 void AttendFp8(const AttentionParams& params, DeviceStream& stream);

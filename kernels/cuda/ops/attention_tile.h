@@ -28,7 +28,7 @@ namespace tandem::kernels::TANDEM_SIMT {
 inline constexpr int kSubTileTokens = 32;
 inline constexpr int kSubTilesPerPartition = kPartitionTokens / kSubTileTokens;
 
-// −infinity as a constant both compilers take.
+// −infinity as a constant that both compilers accept.
 TANDEM_DEVICE float MinusInfinity() { return BitsToFloat(0xff800000u); }
 // The number that exponents are relative to: the maximum, or 0 before the row attended to any
 // token.
@@ -125,8 +125,8 @@ struct WarpTile {
     }
   }
 
-  // Turns scores of tokens [first_token, + 32), times `factors`, into p and moves m and l on;
-  // returns what o is to be multiplied by in factor[2].
+  // Turns scores of tokens [first_token, + 32), times `factors`, into p and updates m and l.
+  // Returns in factor[2] the numbers to multiply o by.
   TANDEM_DEVICE void Softmax(int first_token, const TokenFactors& factors, float s[4][4],
                              float factor[2]) {
     float most[2] = {m[0], m[1]};
@@ -250,7 +250,7 @@ struct WarpTile {
     }
   }
 
-  // Sums l over the lanes that share a row: once, at the end of a partition.
+  // Sums l over the lanes that share a row. Called once, at the end of a partition.
   TANDEM_DEVICE void FinishPartition() {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -259,7 +259,7 @@ struct WarpTile {
     }
   }
 
-  // This = this merged with `later`, the next partition.
+  // Merges `later`, the next partition, into this.
   TANDEM_DEVICE void Merge(const WarpTile& later) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {

@@ -30,7 +30,7 @@ namespace {
 constexpr int kTilePanelBytes = 64 * kPanelRowBytes;  // of 64 vectors, or of 64 tokens
 constexpr int kPostedWorks = 2;                       // in shared memory at a time
 
-// How tiles of a head_dim are laid out in a block.
+// The shared memory and threads of a block, for one head_dim and tile size.
 struct AttentionLayout {
   int head_dim;
   bool narrow;
@@ -44,11 +44,11 @@ struct AttentionLayout {
   }
   constexpr int blocks_per_multiprocessor() const { return narrow && head_dim <= 128 ? 2 : 1; }
 
-  // Two consumers keep the total of partitions in registers, which the producer gives them.
+  // Two consumers keep the total of partitions in registers that the producer gives up.
   constexpr bool moves_registers() const { return consumers() == 2; }
   constexpr int producer_registers() const { return moves_registers() ? 40 : 0; }
   constexpr int consumer_registers() const { return moves_registers() ? 232 : 0; }
-  // Otherwise it lies in shared memory, for the threads that have vectors.
+  // Otherwise the total lies in shared memory, for the threads that have vectors.
   constexpr int total_threads() const { return narrow ? kWarpSize : kWarpgroupSize; }
   constexpr int total_bytes() const {
     return moves_registers() ? 0 : head_dim / 2 * total_threads() * 4;
@@ -103,7 +103,7 @@ struct WgmmaAttentionKernel {
     return reinterpret_cast<Barrier*>(PanelMemory() + kLayout.barriers_at()) + stage * 4 + part;
   }
   TANDEM_KERNEL Barrier* Empty(Part part, int stage) { return Full(part, stage) + 2; }
-  // A posted work; the last has no rows.
+  // A posted work. One without rows marks the end.
   TANDEM_KERNEL AttentionWork* WorkAt(int place) {
     return reinterpret_cast<AttentionWork*>(PanelMemory() + kLayout.works_at()) + place;
   }
@@ -118,15 +118,15 @@ struct WgmmaAttentionKernel {
   TANDEM_KERNEL void WaitFull(Part part, const Cursor& cursor) {
     WaitPhase(Full(part, cursor.stage), cursor.parity);
   }
-  // By all threads of a consumer.
+  // All threads of a consumer call this.
   TANDEM_KERNEL void Release(Part part, const Cursor& cursor) {
     if (LaneIndex() == 0) Arrive(Empty(part, cursor.stage));
   }
 
   // ---- the producer: one thread
 
-  // Starts the copies of K or V of one sub-tile, leaving out pieces of blocks that no vector of the
-  // tile attends to: their table entries may be anything.
+  // Starts the copies of K or V of one sub-tile. It skips pieces of blocks that no vector of the
+  // tile attends to, because their table entries may be anything.
   TANDEM_KERNEL void CopyPart(const Params& p, const AttentionWork& work, int sub_tile, Part part,
                               int stage) {
     const int block_tokens = 1 << p.block_shift;
@@ -157,7 +157,7 @@ struct WgmmaAttentionKernel {
     WorkCursor place;
     Cursor cursor;
     for (;; place.Next()) {
-      // The first time round, the phase "before" the first counts as ended.
+      // In the first round, the phase before the first counts as ended.
       WaitPhase(WorkDone(place.stage), place.parity ^ 1);
       AttentionWork* work = WorkAt(place.stage);
       if (!walk.Next(p.args, work)) break;
@@ -198,8 +198,8 @@ struct WgmmaAttentionKernel {
     SyncWarpgroup();
   }
 
-  // Makes V zero for tokens that no vector of the tile attends to: their places in the cache may
-  // hold anything, and p = 0 does not undo a NaN. Two consumers write the same zeros.
+  // Zeroes V of tokens that no vector of the tile attends to: their places in the cache may hold
+  // anything, and 0 · NaN is NaN. Two consumers write the same zeros.
   TANDEM_KERNEL void ClearValues(const AttentionWork& work, int sub_tile, char* values) {
     const int first_token = sub_tile * kWarpgroupTokens;
     if (first_token >= work.begin_token && first_token + kWarpgroupTokens <= work.end_token) return;
@@ -217,7 +217,7 @@ struct WgmmaAttentionKernel {
     SyncWarpgroup();
   }
 
-  // Starts s = q·Kᵀ. Between FenceProducts and CommitProducts.
+  // Starts s = q·Kᵀ. REQUIRES: between FenceProducts and CommitProducts.
   TANDEM_KERNEL void StartScores(float (&s)[kWarpgroupTokens / 2], const char* queries,
                                  const char* keys) {
 #pragma unroll
@@ -228,10 +228,10 @@ struct WgmmaAttentionKernel {
     }
   }
 
-  // Whether this thread's vectors may be any: of a narrow tile the first warp has all.
+  // Whether this thread can have vectors: a narrow tile's are all in the first warp.
   TANDEM_KERNEL bool HasVectors() { return !kNarrow || WarpIndex() == 0; }
 
-  // o, m and l of one partition, for the merge kernel.
+  // Writes o, m and l of one partition, for the merge kernel.
   TANDEM_KERNEL void StoreRecord(const Params& p, const AttentionWork& work, int partition,
                                  const Tile& tile) {
     const int record = work.item.first_record + partition - work.item.first_partition;
@@ -292,19 +292,19 @@ struct WgmmaAttentionKernel {
     return total;
   }
 
-  // Sub-tiles [begin, end), one at least.
+  // Sub-tiles [begin, end), at least one.
   struct SubTiles {
     int begin, end;
   };
-  // A consumer's vectors, as a thread has them.
+  // A thread's view of its consumer's vectors.
   struct Vectors {
     const char* queries;
     TokenRange range[2];
     float scale_log2;
   };
 
-  // Takes sub-tiles of one partition into `tile`: while the product of one with V runs, the next
-  // one's scores become p.
+  // Adds sub-tiles of one partition to `tile`. While one sub-tile's product with V runs, the
+  // threads turn the next one's scores into p.
   TANDEM_KERNEL void AttendPartition(const AttentionWork& work, const SubTiles& sub_tiles,
                                      const Vectors& vectors, Tile* tile, Cursor* cursor) {
     PackedWeights weights;
@@ -375,7 +375,7 @@ struct WgmmaAttentionKernel {
     StoreOutput(p, work, first_vector, &total);
   }
 
-  // Gives back, unread, stages of `count` sub-tiles that the other consumer alone needs.
+  // Releases, unread, the stages of `count` sub-tiles that only the other consumer needs.
   TANDEM_KERNEL void PassOver(int count, Cursor* cursor) {
     for (int i = 0; i < count; ++i) {
       WaitFull(kKeys, *cursor);
@@ -472,7 +472,7 @@ void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream) {
   if (shape.head_dim == 128) LaunchAttention<128>(args, block_shift, stream);
   if (shape.head_dim == 256) LaunchAttention<256>(args, block_shift, stream);
 
-  // Records are alike, so the merge is too.
+  // Records have the form of attention.cu's, so its merge kernel serves both.
   DeviceAttentionArgs merges = args;
   merges.launch.narrow_items = merges.launch.wide_items = 0;
   Attention(merges, stream);

@@ -34,7 +34,7 @@ struct PackedWeights {
       }
     }
   }
-  // After the wait for the product: nothing takes these registers before it.
+  // Called after the wait for the product, so that the compiler reuses no operand register earlier.
   TANDEM_DEVICE void Hold() {
 #pragma unroll
     for (int step = 0; step < kWarpgroupTokens / 16; ++step) HoldOperand(of[step]);
@@ -42,8 +42,8 @@ struct PackedWeights {
 };
 
 // A warpgroup's tile. Lane i holds rows i/4 and i/4 + 8 of its warp's 16; accumulators as
-// StartProduct lays them out. Products of o and scores of the next sub-tile may be on their way
-// together: only Rescale, FinishPartition's caller and the total touch o.
+// StartProduct lays them out. Products of o and scores of the next sub-tile may be under way
+// together: only Rescale, FinishPartition's caller and the total access o.
 template <int kHeadDim>
 struct WarpgroupTile {
   float o[kHeadDim / 2];
@@ -56,8 +56,8 @@ struct WarpgroupTile {
     l[0] = l[1] = 0;
   }
 
-  // Turns scores of tokens [first_token, + 64) into p and moves m and l on; o is to be multiplied
-  // by factor[2] before p·V is added.
+  // Turns scores of tokens [first_token, + 64) into p and updates m and l. The caller multiplies o
+  // by factor[2] before it adds p·V.
   TANDEM_DEVICE void Softmax(int first_token, float scale_log2, const TokenRange range[2],
                              float (&s)[kWarpgroupTokens / 2], float (&factor)[2]) {
     float most[2] = {m[0], m[1]};
@@ -92,7 +92,7 @@ struct WarpgroupTile {
     for (int i = 0; i < kHeadDim / 2; ++i) o[i] = Mul(o[i], factor[i / 2 % 2]);
   }
 
-  // Starts o += p·V: `values` are panels of V. Between FenceProducts and CommitProducts.
+  // Starts o += p·V: `values` are panels of V. REQUIRES: between FenceProducts and CommitProducts.
   TANDEM_DEVICE void StartValues(const char* values, const PackedWeights& p) {
 #pragma unroll
     for (int step = 0; step < kWarpgroupTokens / 16; ++step) {
@@ -100,7 +100,7 @@ struct WarpgroupTile {
     }
   }
 
-  // Sums l over the lanes that share a row: once, at the end of a partition.
+  // Sums l over the lanes that share a row. Called once, at the end of a partition.
   TANDEM_DEVICE void FinishPartition() {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -110,7 +110,7 @@ struct WarpgroupTile {
   }
 };
 
-// Where a total's o lies: in registers, or in shared memory, each thread's own, element i at
+// The storage of a total's o: registers, or each thread's own part of shared memory, element i at
 // i · kThreads.
 template <int kCount>
 struct RegisterValues {
@@ -136,7 +136,7 @@ struct WarpgroupTotal {
     l[0] = l[1] = 0;
   }
 
-  // This = this merged with `later`, the next partition.
+  // Merges `later`, the next partition, into this.
   TANDEM_DEVICE void Merge(const WarpgroupTile<kHeadDim>& later) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {

@@ -15,7 +15,7 @@ struct TokenRange {
   int begin, end;
 };
 
-// A kernel's tile: query vectors of an item, and tokens that they meet at a time.
+// A kernel's tile: query vectors of an item, and the tokens of one sub-tile.
 struct AttentionTile {
   int vectors, tokens;
 };
@@ -52,7 +52,7 @@ struct AttentionWork {
     return work;
   }
 
-  // The same for the tile's vectors from `skipped` on alone, if there are any.
+  // The same for the tile's vectors from `skipped` on only, if there are any.
   TANDEM_DEVICE AttentionWork PartOf(const DeviceAttentionArgs& args, int skipped,
                                      AttentionTile tile) const {
     AttentionItem part = item;
@@ -63,7 +63,7 @@ struct AttentionWork {
     return none;
   }
 
-  // Empty for a vector that there is not.
+  // Empty for a vector beyond the sequence's last.
   TANDEM_DEVICE TokenRange RangeOf(int vector) const {
     if (vector >= end_vector) return {0, 0};
     const int position = item.first_position + vector / heads_per_kv;

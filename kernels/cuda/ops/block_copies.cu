@@ -32,8 +32,8 @@ struct CopyBlocksKernel {
   }
 };
 
-// Between a payload and the cells it is made of; a block for each 16 KiB of a cell, so that a few
-// large cells occupy many multiprocessors.
+// Copies between a payload and its cells. Each block copies 16 KiB of a cell, so that a few large
+// cells occupy many multiprocessors.
 struct MoveCellsKernel {
   using Params = DeviceMoveCellsArgs;
   static constexpr const char* kName = "move_cells kernel";

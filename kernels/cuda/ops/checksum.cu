@@ -52,11 +52,11 @@ struct ChecksumKernel {
   static constexpr int kBlockBytes = kStripes * kStripeBytes;
   static constexpr int kTogether = kThreads / kLanes;
   static constexpr int kSharedBytes = (kSecretWords + 2 * kTogether * kLanes) * 8;
-  // Where in the secret the last stripe's words and the final ones begin.
+  // Offsets in the secret of the last stripe's words and of the final ones.
   static constexpr int kLastStripeSecret = 121;
   static constexpr int kFinalSecret = 11;
 
-  // What some stripes add to a lane's sum, and to its neighbour's.
+  // The amounts that some stripes add to a lane's sum and to its neighbour's.
   struct Added {
     uint64_t products = 0, words = 0;
 
@@ -65,7 +65,7 @@ struct ChecksumKernel {
       products += (key & 0xffffffffu) * (key >> 32);
       words += word;
     }
-    // Both kinds for this lane. Every lane of the warp takes part.
+    // Both amounts for this lane. Every lane of the warp must call this.
     TANDEM_DEVICE uint64_t Sum() const { return products + ShuffleXor(words, 1); }
   };
 
@@ -77,7 +77,7 @@ struct ChecksumKernel {
   }
 
   TANDEM_KERNEL uint64_t* Secret() { return reinterpret_cast<uint64_t*>(SharedMemory()); }
-  // The secret's word at a byte that is no multiple of 8.
+  // The secret's word at a byte offset that need not be a multiple of 8.
   TANDEM_KERNEL uint64_t SecretAt(int byte) {
     const uint64_t* word = Secret() + byte / 8;
     return word[0] >> byte % 8 * 8 | word[1] << (64 - byte % 8 * 8);
@@ -92,8 +92,8 @@ struct ChecksumKernel {
     return added;
   }
 
-  // What follows the last whole block: at most 1024 bytes, of which the last 64 are a stripe of
-  // their own that may overlap the one before.
+  // Adds the rest behind the last whole block: at most 1024 bytes, of which the last 64 are a
+  // stripe of their own that may overlap the one before.
   TANDEM_KERNEL Added AddRest(const char* rest, const char* end, int lane) {
     Added added;
     const int stripes = static_cast<int>(end - rest - 1) / kStripeBytes;
@@ -104,7 +104,7 @@ struct ChecksumKernel {
     return added;
   }
 
-  // The halves of the 128-bit product, one xor the other.
+  // The xor of the two halves of the 128-bit product.
   TANDEM_KERNEL uint64_t FoldedProduct(uint64_t a, uint64_t b) {
     const uint64_t a_low = a & 0xffffffffu, a_high = a >> 32;
     const uint64_t b_low = b & 0xffffffffu, b_high = b >> 32;

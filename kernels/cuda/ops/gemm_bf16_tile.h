@@ -41,8 +41,8 @@ struct Bf16Tile : TileOf<kTile> {
     }
   }
 
-  // Adds the products over k < `k_count`. x_row(i) and w_row(i) are where rows i of the block's
-  // tiles begin, nullptr for one beyond the matrix; `any` is some address that may be named.
+  // Adds the products over k < `k_count`. x_row(i) and w_row(i) return the addresses of rows i
+  // of the block's tiles, nullptr for rows beyond the matrix; `any` is any valid address.
   template <typename XRow, typename WRow>
   TANDEM_KERNEL void Accumulate(int k_count, const Bf16Bits* any, const XRow& x_row,
                                 const WRow& w_row, float acc[kTilesM][kTilesN][4]) {

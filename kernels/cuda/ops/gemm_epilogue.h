@@ -16,7 +16,7 @@ struct alignas(8) FloatPair {
   float first, second;
 };
 
-// Stores the sums of columns n and n + 1 of row m; what lies outside of y is dropped.
+// Stores the sums of columns n and n + 1 of row m, and drops those outside of y.
 // REQUIRES: n is even.
 TANDEM_DEVICE void StorePair(const DeviceGemmArgs& p, int m, int n, FloatPair sum) {
   if (m >= p.rows || n >= p.n) return;

@@ -74,7 +74,7 @@ struct GemmInt8Kernel : TileOf<kTile> {
     }
   }
 
-  // Adds a group's products: 64 of k, two instructions.
+  // Adds the products of one group of 64 k: two instructions.
   TANDEM_KERNEL void MultiplyGroup(const char* stage, int group, float sums[kTilesM][kTilesN][4]) {
     const char* w = stage + kTile.x_bytes();
     const float* scales = reinterpret_cast<const float*>(w + kTile.w_bytes()) + group * kTile.m;

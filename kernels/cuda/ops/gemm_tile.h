@@ -12,7 +12,7 @@
 
 namespace tandem::kernels::TANDEM_SIMT {
 
-// A tile's numbers as one warp sees them.
+// A tile's constants, and one warp's part of it.
 template <gemm::Tile kTile>
 struct TileOf {
   static constexpr int kThreads = kTile.threads();
@@ -38,8 +38,8 @@ struct TileOf {
     }
     for (int i = 0; i < tiles; ++i) {
       WaitCopies<kStages - 2>();
-      // Everybody's copies of tile i are there, and everybody is done with tile i − 1, whose stage
-      // is the next to be filled.
+      // All threads' copies of tile i have landed, and all threads are done with tile i − 1, whose
+      // stage is the next to be filled.
       SyncThreads();
       if (i + kStages - 1 < tiles) load(i + kStages - 1, stage(i + kStages - 1));
       CommitCopies();
@@ -48,8 +48,9 @@ struct TileOf {
     WaitCopies<0>();
   }
 
-  // Starts copies of kRows × kChunks chunks: chunk(row, c) says where from, or nullptr for zeros;
-  // place(row, c) where to, from `to`. `any` is some address that may be named for zeros.
+  // Starts copies of kRows × kChunks chunks: chunk(row, c) is a chunk's source, or nullptr for
+  // zeros; place(row, c) is its offset from `to`. `any` is any valid address, which copies of zeros
+  // name.
   template <int kRows, int kChunks, typename Chunk, typename Place>
   TANDEM_KERNEL void CopyTile(char* to, const void* any, const Chunk& chunk, const Place& place) {
     for (int i = ThreadIndex(); i < kRows * kChunks; i += kThreads) {

@@ -19,13 +19,13 @@
 namespace tandem::kernels::TANDEM_SIMT {
 namespace {
 
-// fp16 in the low half of `bits`, finite, exactly.
+// The finite fp16 number in the low half of `bits`, exactly.
 TANDEM_DEVICE float HalfToFloat(uint32_t bits) {
   const float magnitude = Mul(BitsToFloat((bits & 0x7fffu) << 13), 0x1p112f);
   return (bits & 0x8000u) != 0 ? -magnitude : magnitude;
 }
 
-// Weights of one row for a lane's fragments of two steps of 16: b[step] is what Mma takes.
+// Weights of one row for a lane's fragments of two steps of 16: b[step] is Mma's operand.
 struct Int4Weights {
   static constexpr int kUnitChunks = 1;  // of a group of 32 in a row of w
 
@@ -36,7 +36,7 @@ struct Int4Weights {
     const float scale = HalfToFloat(scales), offset = HalfToFloat(scales >> 16);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      // 128 + q in bf16 is q behind the bits of 128.
+      // In bf16, 128 + q has the bits of 128 with q in the lowest ones.
       const uint32_t shifted = (word >> (4 * i) & 0x000f000fu) | 0x43004300u;
       const uint32_t pair = FmaBf16Pair(shifted, kOne, kMinus128);
       b[i / 2][i % 2] = PackBf16(Fma(BitsToFloat(pair << 16), scale, offset),

@@ -52,7 +52,7 @@ struct WgmmaGemmKernel : WgmmaRing<gemm::kWgmmaTiles[kTileIndex]> {
       for (int i = 0; i < tiling.k_tiles; ++i) {
         WaitPhase(Ring::FullBarrier(cursor.stage), cursor.parity);
         Multiply(acc, Ring::StageOf(cursor.stage), consumer, i > 0);
-        // The tensor cores go on with this stage while the previous one is given back.
+        // While the tensor cores work on this stage, release the previous one.
         WaitProducts<1>(acc);
         if (i > 0) Ring::Release(previous);
         previous = cursor.stage;

@@ -42,7 +42,7 @@ struct WgmmaTile {
   constexpr int barriers_offset() const {
     return scales_offset() + stages * groups() * run_stride();
   }
-  // With two barriers of 8 bytes for each stage, and room to begin on a multiple of 1024.
+  // Includes two barriers of 8 bytes for each stage, and room to begin on a multiple of 1024.
   constexpr size_t shared_bytes() const {
     return static_cast<size_t>(barriers_offset() + stages * 16) + 1024;
   }
@@ -95,8 +95,8 @@ constexpr int ChooseWgmmaTile(const WgmmaTile (&tiles)[kCount], int64_t rows, in
   return 3;
 }
 
-// Which tile of y is the index-th: bands of kBandTiles tiles of rows, in each of them rows first,
-// so that the tiles computed at one time share both operands in the L2.
+// The place of the index-th tile of y. Tiles go in bands of kBandTiles tiles of rows, rows first in
+// each band, so that tiles computed at the same time share both operands in the L2.
 struct TilePlace {
   int row_tile, n_tile;
 };

@@ -25,7 +25,7 @@
 
 namespace tandem::kernels::TANDEM_SIMT {
 
-// The operands of a product as the copy engine knows them, and the call.
+// The copy engine's descriptions of a product's operands, and the call.
 struct WgmmaParams {
   PanelMap w, x;
   DeviceGemmArgs args;
@@ -86,7 +86,7 @@ struct WgmmaRing {
     }
   }
 
-  // One thread: fills stage after stage with the operands of this block's tiles.
+  // Run by one thread: fills stage after stage with the operands of this block's tiles.
   template <typename Params>
   TANDEM_KERNEL void CopyTiles(const Params& p) {
     const Tiling tiling = TilingOf(p.args);
@@ -97,7 +97,7 @@ struct WgmmaRing {
     for (int t = BlockX(); t < tiling.row_tiles * tiling.n_tiles; t += GridX()) {
       const gemm::TilePlace at = gemm::PlaceOfTile(t, tiling.row_tiles, tiling.n_tiles);
       for (int i = 0; i < tiling.k_tiles; ++i) {
-        // The first time round, the phase "before" the first counts as ended.
+        // In the first round, the phase before the first counts as ended.
         WaitPhase(EmptyBarrier(cursor.stage), cursor.parity ^ 1);
         CopyStage(p, cursor.stage, at, i);
         cursor.Next();
@@ -105,8 +105,8 @@ struct WgmmaRing {
     }
   }
 
-  // A warp is done with a stage. Its lanes' own reads of shared memory, where there are any, come
-  // before a SyncWarp.
+  // Reports that a warp is done with a stage. REQUIRES: a SyncWarp follows the lanes' own reads of
+  // the stage, if there are any.
   TANDEM_KERNEL void Release(int stage) {
     if (LaneIndex() == 0) Arrive(EmptyBarrier(stage));
   }
@@ -135,7 +135,7 @@ struct WgmmaRing {
                            const gemm::TilePlace& at, int consumer) {
     const int first_row = at.row_tile * kTile.rows;
     const int first_n = at.n_tile * kTile.n + consumer * 64;
-    // Two unrolled copies, so that the plain one does not step over the gate's long code.
+    // Two unrolled loops, so that the plain one does not carry the gate's long code.
     DeviceGemmArgs plain = p;
     plain.gated = nullptr;
     if (p.gated == nullptr) {

@@ -77,7 +77,7 @@ struct GroupedGemmKernel : Bf16Tile<kTile> {
 
 template <gemm::Tile kTile>
 void LaunchTile(const DeviceGroupedGemmArgs& args, DeviceStream& stream) {
-  // Full tiles, and a short one for each expert that has rows.
+  // An upper bound: all full tiles, and a short one for each expert.
   const int short_tiles = args.rows < args.num_experts ? args.rows : args.num_experts;
   Launch<GroupedGemmKernel<kTile>>({.x = (args.n + kTile.n - 1) / kTile.n,
                                     .y = args.rows / kTile.m + short_tiles,
@@ -90,7 +90,7 @@ void LaunchTile(const DeviceGroupedGemmArgs& args, DeviceStream& stream) {
 
 void GroupedGemm(const DeviceGroupedGemmArgs& args, DeviceStream& stream) {
   KERNEL_REQUIRE(args.k % 8 == 0 && args.num_experts > 0);
-  // By how many rows an expert has on average; the choice changes no bit.
+  // Choose the tile by the average number of rows of an expert; the choice changes no bit.
   if (args.rows <= gemm::kSmallTile.m * args.num_experts) {
     LaunchTile<gemm::kSmallTile>(args, stream);
   } else {

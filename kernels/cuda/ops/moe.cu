@@ -25,7 +25,7 @@ struct RouteExpertsKernel {
   static constexpr int kWarps = kThreads / kWarpSize;
   static constexpr int kPerLane = kExpertsMax / kWarpSize;
 
-  // A NaN is the least likely of all.
+  // NaN counts as the lowest logit.
   TANDEM_KERNEL float Clean(float x) {
     return x != x ? -kLargest : Max(Min(x, kLargest), -kLargest);
   }
@@ -56,7 +56,7 @@ struct RouteExpertsKernel {
       logits[i] = there ? Clean(from[expert]) : -kLargest;
       keys[i] = there ? KeyOf(logits[i], expert) : kNoKey;
     }
-    // The expert that lane j of the warp keeps is the j-th likeliest.
+    // Lane j of the warp keeps the j-th most likely expert.
     uint64_t after = 0;
     int mine = -1;
     for (int n = 0; n < p.top_k; ++n) {
@@ -91,7 +91,7 @@ struct RouteExpertsKernel {
     const float* from = p.logits + int64_t{row} * p.num_experts;
     const float weight = mine < 0 ? 0.0f : ExactExp(Add(Clean(from[mine]), -max));
     if (p.renormalise) {
-      // In order of the experts, as they are applied.
+      // In ascending order of experts, the order in which CombineExperts adds them.
       sum = 0;
       for (int n = 0; n < p.top_k; ++n)
         sum = Add(sum, WarpSum(rank == n && mine >= 0 ? weight : 0));

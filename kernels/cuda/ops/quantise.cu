@@ -22,7 +22,8 @@ struct Int8Codes {
 
   TANDEM_KERNEL float Magnitude(float value) { return Max(value, -value); }
   TANDEM_KERNEL uint32_t Round(float value, float factor) {
-    // Nearest, ties to even: a float of this size, whose last bit counts ones, holds no fraction.
+    // To nearest, ties to even: the last bit of a float of this magnitude counts ones, so the
+    // addition rounds the fraction away.
     constexpr float kOffset = 12582912.0f;  // 1.5·2²³
     const float rounded = Add(Add(Mul(value, factor), kOffset), -kOffset);
     const float inside = Min(Max(rounded, -127.0f), 127.0f);

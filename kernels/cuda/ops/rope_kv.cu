@@ -60,7 +60,8 @@ struct RopeKvKernel {
     }
   }
 
-  // Heads of at most 32 elements, one in each lane: the other of a pair is half a head away.
+  // Heads of at most 32 elements have one in each lane; the other element of a pair is half a head
+  // away.
   TANDEM_KERNEL void RotateAcross(float x[kElements], int half, const float* cos,
                                   const float* sin) {
     const float other = ShuffleXor(x[0], half);
@@ -69,7 +70,7 @@ struct RopeKvKernel {
     x[0] = Add(Mul(x[0], cos[i]), Mul(other, sine));
   }
 
-  // A slab of the cache: of K or V of one head, in the block of `slot`.
+  // The slab of K or V of one head in the block of `slot`.
   TANDEM_KERNEL char* SlabOf(const Params& p, int64_t slot, int head) {
     const KvShape& shape = p.layer.shape;
     const int value = head >= p.num_heads + shape.num_kv_heads ? 1 : 0;
@@ -87,7 +88,7 @@ struct RopeKvKernel {
     }
   }
 
-  // One token's codes and scale, into a slab in tiles of 16 tokens.
+  // Writes one token's codes and scale into a slab of tiles of 16 tokens.
   TANDEM_KERNEL void StoreCodes(const Params& p, const float x[kElements], int token, char* slab) {
     const int head_dim = p.layer.shape.head_dim;
     const KvType type = p.layer.shape.type;
@@ -111,7 +112,7 @@ struct RopeKvKernel {
     }
   }
 
-  // A head of q goes to q, one of K or V to the cache; padding rows have no place there.
+  // Writes a head of q to q, and a head of K or V to the cache. Padding rows have no cache slot.
   TANDEM_KERNEL void Store(const Params& p, const float x[kElements], int64_t row, int head) {
     const KvShape& shape = p.layer.shape;
     if (head < p.num_heads) {

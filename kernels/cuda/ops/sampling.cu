@@ -23,19 +23,19 @@ constexpr int kSampleThreads = 512;
 constexpr int kWarps = kSampleThreads / kWarpSize;
 constexpr int kBins = 256;
 constexpr float kLargest = 3.402823466e38f;
-// Tokens fit these bits of a key, logits lie above them.
+// The bits of a key that hold the token; the logit lies above them.
 constexpr int kTokenBits = 24;
 constexpr uint64_t kNoKey = ~uint64_t{0};
-// How the CPU classes sum: vectors of sixteen, in chunks of 1024 logits.
+// The order in which the CPU classes sum: vectors of sixteen, in chunks of 1024 logits.
 constexpr int kSumLanes = 16;
 constexpr int kSumChunk = 1024;
 
 TANDEM_DEVICE float Infinity() { return BitsToFloat(0x7f800000u); }
 
-// NaN becomes −inf, +inf the largest float.
+// Replaces NaN by −inf, and +inf by the largest float.
 TANDEM_DEVICE float Clean(float x) { return x != x ? -Infinity() : Min(x, kLargest); }
 
-// Ascending keys are descending logits, then ascending ids; −0 and 0 are one logit.
+// The key of a token: ascending keys are descending logits, then ascending ids. −0 and 0 are equal.
 TANDEM_DEVICE uint64_t MakeKey(float logit, int token) {
   const uint32_t bits = FloatToBits(logit + 0.0f);
   const uint32_t ascending = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
@@ -52,7 +52,7 @@ struct SampleKernel {
   static constexpr int kBlocksPerMultiprocessor = 1;
   static constexpr size_t kSharedBytes = (kBins + kWarps) * sizeof(uint64_t);
 
-  // What the block works on.
+  // The row that the block works on.
   struct Row {
     const DeviceSampleRow* parameters;
     const float* logits;
@@ -88,7 +88,7 @@ struct SampleKernel {
     return WarpWords()[0];
   }
 
-  // Fills work with the logits the choice is made from; −inf is never chosen.
+  // Fills `work` with the adjusted logits that the choice uses; −inf is never chosen.
   TANDEM_KERNEL void Adjust(const Row& row) {
     const DeviceSampleRow& p = *row.parameters;
     for (int i = ThreadIndex(); i < row.vocab_size; i += kThreads)
@@ -133,7 +133,7 @@ struct SampleKernel {
     return BlockMin(best);
   }
 
-  // What min-p, top-k and top-p keep: keys up to `cut`, of logits from `least` on.
+  // The tokens that min-p, top-k and top-p keep: keys up to `cut`, and logits of at least `least`.
   struct Kept {
     float least;
     float max;
@@ -163,7 +163,7 @@ struct SampleKernel {
                   by_mass ? MassOf(row.work[i], kept.max) : 1);
       }
       SyncThreads();
-      // Every thread walks the bins alike.
+      // Every thread walks the bins in the same way.
       int bin = 0;
       while (bin < kBins - 1 && reached + Histogram()[bin] < target) reached += Histogram()[bin++];
       prefix = prefix << 8 | static_cast<uint32_t>(bin);
@@ -214,8 +214,8 @@ struct SampleKernel {
   }
 
   // Σ e^(logit − max) in the CPU classes' order: sixteen lanes over each chunk, chunks in order,
-  // then a tree over the lanes. A pass has 32 chunks, one for each sixteen threads; the histogram's
-  // room holds what they come to. The first sixteen threads get the sum.
+  // then a tree over the lanes. A pass has 32 chunks, one for each sixteen threads; their sums use
+  // the histogram's shared memory. The first sixteen threads get the result.
   TANDEM_KERNEL float SumOfExponentials(const Row& row, float max) {
     static_assert(kThreads * sizeof(float) <= kBins * sizeof(uint64_t));
     float* of_chunk = reinterpret_cast<float*>(Histogram());
@@ -250,7 +250,7 @@ struct SampleKernel {
     }
   };
 
-  // The lowest key above `after` (of all, when it is kNoKey) of raw logits, −inf among them.
+  // The lowest key above `after` (the lowest of all for kNoKey) of the raw logits, −inf included.
   TANDEM_KERNEL uint64_t NextRawKey(const Row& row, uint64_t after) {
     uint64_t next = kNoKey;
     for (int i = ThreadIndex(); i < row.vocab_size; i += kThreads) {
