@@ -209,10 +209,10 @@ class NcclChannels final : public PairChannels {
           absl::StrCat("NCCL's id has ", id.size(), " bytes, expected ", sizeof unique.internal));
     }
     std::memcpy(unique.internal, id.data(), id.size());
-    auto link = std::make_unique<NcclChannel>(nccl_, ordinal_, side == Side::kSender);
-    const absl::Status status = link->Init(unique, slots_, slot_bytes_, memory_);
+    auto channel = std::make_unique<NcclChannel>(nccl_, ordinal_, side == Side::kSender);
+    const absl::Status status = channel->Init(unique, slots_, slot_bytes_, memory_);
     if (!status.ok()) return status;
-    return link;
+    return channel;
   }
 
  private:

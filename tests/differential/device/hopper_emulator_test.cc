@@ -394,7 +394,7 @@ TEST_P(HopperEmulatorTest, RegistersGoFromOneWarpgroupToTheOthers) {
   EXPECT_EQ(taken, 4);
 }
 
-TEST_P(HopperEmulatorDeathTest, EndsWhereRegistersAreTakenThatNobodyGives) {
+TEST_P(HopperEmulatorDeathTest, EndsWhereNoThreadGivesTheRegistersTaken) {
   int taken = 0;
   const auto take_more = [&] {
     Launch<ExchangeKernel<40, 240>>({.threads = 384}, {&taken}, stream());

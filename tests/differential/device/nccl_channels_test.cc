@@ -1,5 +1,5 @@
-// Goal: NCCL's links carry payloads unchanged between two GPUs, end with the other side, and say
-// why there are none.
+// Goal: NCCL's channels carry payloads unchanged between two GPUs, refuse ids that are malformed,
+// and say why a host or build has none.
 #include <cstring>
 #include <functional>
 #include <random>
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 constexpr int kSlots = 3;
 constexpr size_t kSlotBytes = 1 << 20;
 
-// Moves both on until `done`; false after a minute or when one fails.
+// Calls Progress of both until `done`. False: a minute passed, or one failed.
 bool MoveUntil(PairChannel& a, PairChannel& b, const std::function<bool()>& done) {
   const absl::Time end = absl::Now() + absl::Minutes(1);
   while (!done() && absl::Now() < end) {
@@ -69,13 +69,13 @@ TEST(NcclChannels, CarryPayloadsBetweenTwoGpus) {
   }
 }
 
-TEST(NcclChannels, RefuseAnIdThatIsNone) {
+TEST(NcclChannels, RefuseAMalformedId) {
   if (CountCudaDevices() < 1) GTEST_SKIP() << "needs a GPU: " << DescribeCuda();
-  ASSERT_OK_AND_ASSIGN(const auto links,
+  ASSERT_OK_AND_ASSIGN(const auto channels,
                        OpenNcclChannels(0, kSlots, kSlotBytes, SlotMemory::kHost));
-  const auto link = links->Open("short", PairChannels::Side::kReceiver);
-  EXPECT_EQ(link.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(link.status().message()), HasSubstr("5 bytes, expected 128"));
+  const auto channel = channels->Open("short", PairChannels::Side::kReceiver);
+  EXPECT_EQ(channel.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(channel.status().message()), HasSubstr("5 bytes, expected 128"));
 }
 
 TEST(NcclChannels, SayWhyThereAreNone) {
