@@ -27,10 +27,9 @@ struct EvaluationResult {
   std::string weights, kv_type;
   int64_t weight_bytes = 0;
   double perplexity = 0;
-  double kl_mean = 0;    // of the baseline's distribution from this one, in nats
-  double top_share = 0;  // positions with the baseline's most likely token
-  double greedy_share =
-      0;  // share of continuation tokens before the first difference from the baseline
+  double kl_mean = 0;        // of the baseline's distribution from this one, in nats
+  double top_share = 0;      // positions with the baseline's most likely token
+  double greedy_share = 0;   // continuation tokens before the first difference from the baseline
   int64_t greedy_equal = 0;  // continuations equal to their end
 };
 

@@ -27,9 +27,9 @@ inline constexpr int32_t kPartitionTokens = 256;
 struct AttentionArgs {
   const float* q = nullptr;  // [rows][q_stride], num_heads · head_dim used
   int64_t q_stride = 0;
-  int32_t num_heads =
-      0;            // a multiple of num_kv_heads; head h reads KV head h / (heads per KV head)
-  float scale = 0;  // multiplies q·k
+  // A multiple of num_kv_heads. Head h reads KV head h / (heads per KV head).
+  int32_t num_heads = 0;
+  float scale = 0;                          // multiplies q·k
   int32_t sliding_window = 0;               // tokens a row may look back, itself included; 0 = all
   KvLayer layer;                            // K and V of these rows are already written
   const SequenceRows* sequences = nullptr;  // [num_sequences]

@@ -39,9 +39,8 @@ struct WgmmaRing {
   static constexpr int kThreads = kTile.threads();
   static constexpr int kBlocksPerMultiprocessor = 1;
   static constexpr int kPanelColumns = kPanelRowBytes / kTile.element_bytes();
-  static constexpr int kSteps =
-      kPanelRowBytes / kStepBytes;              // instructions that read a panel's row
-  static constexpr int kSums = kTile.rows / 2;  // sums a thread holds
+  static constexpr int kSteps = kPanelRowBytes / kStepBytes;  // instructions for a panel's row
+  static constexpr int kSums = kTile.rows / 2;                // sums that a thread holds
 
   using Cursor = RingCursor<kTile.stages>;
   struct Tiling {
