@@ -1,4 +1,4 @@
-// What `tandem bench` prints. Thread safety: pure functions.
+// The tables and JSON that `tandem bench` prints. Thread safety: pure functions.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// Runs the forward pass over whole documents and hands out the logits of every position, which the
-// engine itself computes only for rows that sample. Thread safety: one thread. Owner: `tandem eval`
-// and tests.
+// Runs the forward pass over whole documents and returns the logits of every position; the engine
+// computes logits only for rows that sample. Thread safety: one thread. Owner: `tandem eval` and
+// tests.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class DocumentScorer {
     kernels::KvType kv_type = kernels::KvType::kBf16;
     int threads = 0;  // 0 = one per core this process may use
   };
-  // `checkpoint` may go away afterwards.
+  // The scorer does not keep `checkpoint`.
   static absl::StatusOr<std::unique_ptr<DocumentScorer>> Create(const model::Checkpoint& checkpoint,
                                                                 const Options& options);
 

@@ -14,10 +14,10 @@ namespace tandem::engine {
 namespace {
 
 constexpr int kRepeatsMin = 3;
-// Of one weight in a group of 32 with scale and offset.
+// Bytes of one weight in a group of 32 with scale and offset.
 constexpr double kInt4WeightBytes = 20.0 / 32;
 
-// What a shape costs, from the architecture.
+// The operations and bytes of a shape, computed from the architecture.
 class CostModel {
  public:
   CostModel(const model::ModelConfig& config, const EngineSpec& spec)
@@ -39,7 +39,7 @@ class CostModel {
     output_weights_ = 1.0 * config.hidden_size * config.vocab_size;
   }
 
-  // Tokens of KV that a row at `position` looks at, all layers together.
+  // Tokens of KV that a row at `position` attends to, summed over layers.
   double Visible(int64_t position) const {
     double sum = 0;
     for (const model::LayerConfig& layer : config_.layers) {
@@ -49,7 +49,7 @@ class CostModel {
     return sum;
   }
 
-  // Fills everything of `result` but what was measured. `steps` of the weights are read.
+  // Fills everything in `result` except measurements. The run reads the weights `steps` times.
   void Fill(const MachineRoofs& roofs, int64_t chunk_tokens, BenchResult* result) const {
     const BenchShape& shape = result->shape;
     const double tokens = static_cast<double>(shape.decode ? shape.sequences : shape.tokens);
@@ -84,7 +84,7 @@ class CostModel {
  private:
   const model::ModelConfig& config_;
   const double kv_token_bytes_;
-  // What the weights' types are; where both occur, the layers have four bits and the output eight.
+  // The weights' types. Where both occur, layers have four bits and the output matrix eight.
   const bool int4_, int8_;
   const double output_weight_bytes_, layer_weight_bytes_;
   double layer_weights_ = 0, output_weights_ = 0;
@@ -158,7 +158,7 @@ absl::StatusOr<double> MeasureSeconds(Engine* engine, const BenchOptions& option
   return times[times.size() / 2];
 }
 
-// Every block holds something finite and is backed by memory of its own, as after a prompt.
+// Fills every block with finite values and its own memory pages, as a prompt would.
 void FillCache(Engine* engine, int64_t num_blocks) {
   for (int layer = 0; layer < engine->spec().layout.num_layers; ++layer) {
     for (int64_t b = 0; b < num_blocks; ++b) {

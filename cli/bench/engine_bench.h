@@ -1,5 +1,5 @@
-// Measures an engine's speed at given shapes, and beside it the roof: what the arithmetic and the
-// memory bandwidth measured in the same run would allow. Thread safety: one thread. Owner:
+// Measures an engine's speed at given shapes, and beside it the roof: the speed that the arithmetic
+// and the memory bandwidth measured in the same run would allow. Thread safety: one thread. Owner:
 // `tandem bench engine`.
 #pragma once
 
@@ -27,17 +27,17 @@ struct BenchShape {
 struct BenchResult {
   BenchShape shape;
   double tokens_per_second = 0;       // median
-  double roof_tokens_per_second = 0;  // of the larger of the times for arithmetic and for bytes
+  double roof_tokens_per_second = 0;  // from the longer of the times for arithmetic and for bytes
   double flops_per_token = 0;
   double bytes_per_token = 0;
-  std::string bound;  // what the roof is made of: "FLOPs", "weight bytes" or "KV bytes"
+  std::string bound;  // what limits the roof: "FLOPs", "weight bytes" or "KV bytes"
 };
 
 struct BenchOptions {
   CpuEngineOptions engine;
   std::vector<BenchShape> shapes;
   int64_t chunk_tokens = 512;  // rows of a prefill step
-  // Each shape is measured for about so long, three times at least.
+  // The time to measure each shape for; at least three runs.
   absl::Duration time_each = absl::Seconds(1);
 };
 

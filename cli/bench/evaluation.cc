@@ -28,7 +28,7 @@ double LogSum(absl::Span<const float> logits) {
   return most + std::log(sum);
 }
 
-// What one position adds to a candidate's sums.
+// One position's contribution to a candidate's sums.
 struct PositionScore {
   double negative_logprob = 0, kl = 0;
   bool same_top = false;

@@ -1,6 +1,6 @@
-// What a choice of weights and KV type costs in accuracy: perplexity, divergence and agreement over
-// a text, against the same model with fp32 weights and cache. Thread safety: one thread. Owner:
-// `tandem eval`.
+// Measures what a choice of weights and KV type costs in accuracy: perplexity, divergence and
+// agreement over a text, against the same model with fp32 weights and cache. Thread safety: one
+// thread. Owner: `tandem eval`.
 #pragma once
 
 #include <string>
@@ -15,9 +15,9 @@ namespace tandem::engine {
 
 struct EvaluationOptions {
   CpuEngineOptions engine;            // threads, isa, numerics; weights and kv_type are replaced
-  std::vector<std::string> weights;   // of CpuEngineOptions
-  std::vector<std::string> kv_types;  // each goes with each of `weights`
-  int64_t window_tokens = 512;        // positions are scored with at most so much before them
+  std::vector<std::string> weights;   // values of CpuEngineOptions::weights
+  std::vector<std::string> kv_types;  // each is combined with each of `weights`
+  int64_t window_tokens = 512;        // the most tokens of context before a scored position
   int64_t positions = 2048;           // at most
   int64_t greedy_prompts = 4;         // prompts continued greedily
   int64_t greedy_tokens = 32;         // tokens of each continuation
@@ -29,7 +29,7 @@ struct EvaluationResult {
   double perplexity = 0;
   double kl_mean = 0;        // of the baseline's distribution from this one, in nats
   double top_share = 0;      // positions with the baseline's most likely token
-  double greedy_share = 0;   // tokens of the continuations before they part from the baseline's
+  double greedy_share = 0;   // continuation tokens before the first difference from the baseline
   int64_t greedy_equal = 0;  // continuations equal to their end
 };
 

@@ -16,8 +16,8 @@
 namespace tandem::engine {
 namespace {
 
-// Weights that come from memory are spread over so many bytes of equal matrices: no cache keeps
-// them from one call to the next.
+// Bytes of equal matrices that calls use alternately, so that no cache keeps weights from one call
+// to the next.
 constexpr size_t kColdBytes = size_t{128} << 20;
 constexpr int64_t kContext = 2048;
 constexpr int64_t kPromptRows = 512;
@@ -60,7 +60,7 @@ class KernelBench {
   std::vector<KernelResult> TakeResults() { return std::move(results_); }
 
  private:
-  // What one call costs at least.
+  // The least operations and bytes of one call.
   struct Cost {
     double flops = 0, bytes = 0;
     bool cached = false;  // the bytes stay in the cores' caches from call to call

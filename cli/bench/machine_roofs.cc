@@ -14,7 +14,7 @@ namespace {
 
 // Larger than any cache, so that reading it is reading memory.
 constexpr size_t kMemoryBytes = size_t{512} << 20;
-// A thread's share fits the second cache of any core this is meant for, and not the first.
+// A thread's share fits the L2 cache of any supported core, and not its L1.
 constexpr size_t kCachedBytesEach = size_t{256} << 10;
 
 uint64_t Fold(const uint64_t* data, size_t words) {

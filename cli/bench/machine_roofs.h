@@ -1,4 +1,4 @@
-// What this machine allows at most, measured: the roofs that benchmarks print their figures under.
+// Measures the most that this machine allows: the roofs that benchmarks print their figures under.
 // Thread safety: one thread.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace tandem::engine {
 
-// What all compute threads do together.
+// The rates of all compute threads together.
 struct MachineRoofs {
   double flops = 0;                   // operations a second of products with fp32 or bf16 weights
   double int8_flops = 0;              // of products with int8 weights
@@ -18,7 +18,7 @@ struct MachineRoofs {
 
 MachineRoofs MeasureRoofs(const kernels::Backend& backend, ComputePool& pool);
 
-// How long `work` takes.
+// The time that `work` takes.
 double SecondsOf(absl::FunctionRef<void()> work);
 
 }  // namespace tandem::engine

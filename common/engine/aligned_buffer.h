@@ -1,5 +1,5 @@
-// Memory for kernels: 64-byte aligned, on huge pages where the system grants them, zero-filled on
-// first touch. Thread safety: as a plain array. Owner: whoever declares it.
+// Memory for kernels: 64-byte aligned, on huge pages where the system grants them, zero until
+// written. Thread safety: as a plain array. Owner: the object that declares it.
 #pragma once
 
 #include <cstddef>

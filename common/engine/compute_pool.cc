@@ -19,10 +19,10 @@ namespace {
 constexpr int kSpin = 2000;
 // Tasks of a larger job are claimed several at a time.
 constexpr uint32_t kUnitsMax = 0xffff;
-// Polls before the caller gives up its processor to a worker that lost its own.
+// Polls before the caller yields its processor to a worker that the system took off its own.
 constexpr int kSpinBeforeYield = 2000;
 
-// The word of a range: job, first unit, unit behind the last.
+// A range's word: job, first unit, end.
 uint64_t RangeOf(uint64_t job, uint64_t begin, uint64_t end) {
   return job << 32 | begin << 16 | end;
 }
@@ -125,15 +125,16 @@ bool ComputePool::Take(Range* own, Claim* claim) {
 
 bool ComputePool::Steal(Range* own, Range* other) {
   const uint64_t mine = own->units.load(std::memory_order_acquire);
-  if (BeginOf(mine) != EndOf(mine)) return true;  // of a job that began meanwhile
+  if (BeginOf(mine) != EndOf(mine)) return true;  // a new job began meanwhile
   uint64_t seen = other->units.load(std::memory_order_acquire);
   while (true) {
     const uint32_t begin = BeginOf(seen), end = EndOf(seen), middle = begin + (end - begin) / 2;
-    // Of another job: the owner is about to write, or has written, this worker's range of that one.
+    // `other` works on another job: that job's owner writes, or has written, this worker's range.
     if (begin == end || JobOf(seen) != JobOf(mine)) return false;
     if (other->units.compare_exchange_weak(seen, RangeOf(JobOf(seen), begin, middle),
                                            std::memory_order_acq_rel, std::memory_order_acquire)) {
-      // Nobody else writes an empty range before its job ends, and that waits for these units.
+      // No other worker writes an empty range before its job ends, and the job's end waits for
+      // these units.
       own->units.store(RangeOf(JobOf(mine), middle, end), std::memory_order_release);
       return true;
     }
@@ -149,8 +150,8 @@ bool ComputePool::StealFromAny(int worker) {
 }
 
 void ComputePool::RunTasks(int worker) {
-  // Told once, at the end: a word that all workers write costs a transfer between their caches for
-  // each task. No other job can begin before.
+  // A worker reports once, at the end: a word that all workers wrote for each task would move
+  // between their caches each time. No other job can begin before.
   uint32_t done = 0;
   do {
     Claim claim;

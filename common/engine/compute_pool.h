@@ -1,12 +1,12 @@
 // The compute threads of one engine: fork and join for kernels.
 //
-// A job's tasks are cut into one range for each worker, who takes them in ascending order, so that
-// a worker's tasks read memory as one stream and no word is shared while all have work; who has
-// finished makes the latter half of what another has left its own range. Between the forks of a
-// step workers spin, for a step has hundreds of forks some microseconds apart; after kSpin without
-// work they sleep, so an idle engine costs nothing. Thread safety: one ParallelFor call at a time,
-// by the thread that owns the pool. Invariants: a job's fields change only when every task of the
-// job before is claimed and finished.
+// A job's tasks are divided into one range for each worker, which takes them in ascending order. So
+// a worker's tasks read memory as one stream, and workers share no word while all have work. A
+// worker that finishes early takes over the second half of the tasks that another worker still has.
+// Between the forks of a step workers spin, because a step has hundreds of forks some microseconds
+// apart; after kSpin without work they sleep, so an idle engine costs no CPU time. Thread safety:
+// one ParallelFor call at a time, by the thread that owns the pool. Invariants: a job's fields
+// change only when every task of the job before is claimed and finished. Owner: the engine.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,9 @@ namespace tandem::engine {
 
 class ComputePool {
  public:
-  // `num_threads` ≥ 1, the calling thread being one of them. With `processors`, one for each, every
-  // thread but the caller's stays on its own; one that may not is logged and runs anywhere.
+  // `num_threads` ≥ 1 counts the calling thread too. `processors` is empty or has one entry for
+  // each thread; then every thread but the caller's stays on its processor. Where the system
+  // refuses, the pool logs it and the thread runs anywhere.
   explicit ComputePool(int num_threads, const std::vector<int32_t>& processors = {});
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
@@ -40,9 +41,9 @@ class ComputePool {
   // Claims and runs tasks of the current job until none is left.
   void RunTasks(int worker);
 
-  // What is left of a worker's tasks: the job's number in the upper half, then 16 bits each of the
-  // first unit and the one behind the last. A claim is one compare-and-swap, so a worker that comes
-  // late can never take a task of another job.
+  // A worker's remaining tasks: the job's number in the upper half, then 16 bits each for the first
+  // unit and the end. A claim is one compare-and-swap, so a late worker can never take a task of
+  // another job.
   struct alignas(64) Range {
     std::atomic<uint64_t> units{0};
   };
@@ -51,12 +52,12 @@ class ComputePool {
     const void* context;
     uint32_t first_task, end_task;
   };
-  // Claims the first unit of the worker's range. False: nothing is left.
+  // Claims the first unit of the worker's range. False: the range is empty.
   bool Take(Range* own, Claim* claim);
-  // Moves the latter half of what `other` has left of the job to the worker's own empty range.
-  // False: nothing is left.
+  // Moves the second half of the units that `other` has left to the worker's own empty range.
+  // False: `other` has none left.
   static bool Steal(Range* own, Range* other);
-  // One of them, until all are empty.
+  // Steals from any worker that has units left. False: no worker has any.
   bool StealFromAny(int worker);
 
   const int num_threads_;
@@ -65,7 +66,7 @@ class ComputePool {
   std::atomic<const void*> context_{nullptr};
   std::atomic<uint32_t> num_tasks_{0};
   std::atomic<uint32_t> unit_tasks_{1};  // tasks of a unit
-  uint64_t jobs_ = 0;                    // of the owner alone
+  uint64_t jobs_ = 0;                    // only the owner reads and writes it
   std::vector<Range> ranges_;            // [threads]
   alignas(64) std::atomic<uint32_t> finished_{0};
   alignas(64) std::atomic<uint32_t> job_{0};  // workers wait on it
@@ -73,8 +74,8 @@ class ComputePool {
   std::vector<Thread> threads_;
 };
 
-// The calling thread stays on this processor; where the kernel refuses, it is logged and runs
-// anywhere.
+// Keeps the calling thread on this processor. Where the system refuses, it logs that and the thread
+// runs anywhere.
 void KeepThisThreadOn(int32_t processor);
 
 }  // namespace tandem::engine

@@ -1,16 +1,16 @@
 // The engine: turns a batch of sequence slices into KV in blocks and sampled tokens.
 //
 // One Step serves prompt chunks, single-token decode rows and any mixture. The engine keeps no
-// sequences: a slice carries all that decides its result, so inserting a sequence that came from
-// elsewhere needs nothing but its blocks, and a leg can be replayed anywhere. The scheduler that
-// calls Step owns all bookkeeping.
+// sequences: a slice carries everything that decides its result. So a sequence that came from
+// another node needs only its blocks, and any leg can be replayed on any node. The scheduler that
+// calls Step does all bookkeeping.
 //
 // Contract (idea 1 of the architecture): a slice's KV bytes and sampled token are a function of its
 // tokens and sampling parameters alone, bit for bit: not of the other slices, the chunking, the
 // thread count or the block ids.
 //
-// Thread safety: Step and AllocateKv are called by one thread, the engine thread; spec() and
-// arena() by any. Owner: the node process (or the simulator).
+// Thread safety: one thread, the engine thread, calls Step and AllocateKv; any thread may call
+// spec() and arena(). Owner: the node process (or the simulator).
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ struct EngineSpec {
   std::string numerics_id;  // backend, ISA class, kernel version, weight type, KV type, block size
   int32_t vocab_size = 0;
   int32_t context_tokens = 0;
-  // Of a file, in constant use, though the system counts them as memory it could free.
+  // Bytes of weights that are mapped from a file. The engine uses them constantly, though the
+  // system counts them as memory it could free.
   int64_t mapped_bytes = 0;
   kv::BlockLayout layout;
   kv::BlockFormat format;  // for fleets that allow mixed numerics
@@ -53,8 +54,8 @@ struct SampledToken {
   TokenId token = 0;
   float logprob = 0;                     // 0 unless asked for
   std::vector<TopLogprob> top_logprobs;  // most likely first; ties by lower token id
-  // There is no token: this block of the sequence does not hold what its tokens say. The step's
-  // other slices do not suffer from it.
+  // Set instead of a token when this block of the sequence does not hold its tokens' KV. The step's
+  // other slices are unaffected.
   std::optional<BlockId> damaged;
 };
 
@@ -69,14 +70,14 @@ struct SequenceSlice {
   absl::Span<const BlockId> blocks;
   // Sample the token after the last one. REQUIRES: num_computed + num_new == tokens.size().
   bool sample = false;
-  int64_t prompt_tokens =
-      0;  // tokens before this index are prompt: penalties tell them from output
+  // Tokens before this index are prompt; penalties treat them differently from output.
+  int64_t prompt_tokens = 0;
   int32_t sequence_index = 0;
   const request::SamplingParams* sampling = nullptr;  // REQUIRES: set when `sample`
   // Bit i % 32 of word i / 32 says whether token i may be chosen: vocab_size / 32 + 1 words; empty
-  // = all may. Not empty whatever sampling->allowed_token_ids leaves of it.
+  // = all may. REQUIRES: some token is in this mask and in sampling->allowed_token_ids.
   absl::Span<const uint32_t> allowed;
-  // What may not be chosen before min_tokens; nullptr and empty = nothing.
+  // Stop tokens that may not be chosen before min_tokens; nullptr and empty = none.
   const request::StopParams* stop = nullptr;
   absl::Span<const TokenId> eos_token_ids;
   // Score prompt tokens as their predecessors' rows are computed: for each new row i with i + 1 <
@@ -103,23 +104,24 @@ class Engine {
   virtual absl::StatusOr<std::optional<int64_t>> DeviceKvBytes() {
     return std::optional<int64_t>();
   }
-  // Sets the KV cache up. Called once, before Step.
+  // Allocates the KV cache. The owner calls it once, before Step.
   virtual absl::Status AllocateKv(int64_t num_blocks) = 0;
   // REQUIRES: AllocateKv succeeded.
   virtual kv::BlockArena& arena() = 0;
   // Where the blocks lie for an engine whose KV is in a device's memory; nullptr for others.
   // REQUIRES: AllocateKv succeeded.
   virtual const kernels::DeviceBlocks* device_blocks() { return nullptr; }
-  // Whether the arena is to be the host's side of a device's blocks (the default): what steps write
-  // is copied there, what arrived there is fetched. Without it, whoever moves blocks does so in
-  // the device's memory. Engines without one ignore it. REQUIRES: AllocateKv succeeded; no Step
-  // yet.
+  // Whether the arena mirrors the device's blocks on the host (the default): the engine copies what
+  // steps write to the arena, and fetches what KV transfers put there. Otherwise transfers access
+  // device memory directly. Engines without a device ignore it. REQUIRES: AllocateKv succeeded; no
+  // Step yet.
   virtual void KeepHostSide(bool) {}
 
   // Computes all slices. Returns one token for each slice with `sample`, in slice order. The rows
-  // of one step may not exceed what ProfileStepBytes was asked for. Two slices never write the same
-  // block. Errors: kInvalidArgument for a slice that breaks its REQUIRES or a token id outside the
-  // vocabulary (nothing is computed). A damaged block is no error of the step: see SampledToken.
+  // of one step may not exceed the `max_batch_tokens` of ProfileStepBytes. REQUIRES: no two slices
+  // write the same block. Errors: kInvalidArgument for a slice that breaks its REQUIRES or a token
+  // id outside the vocabulary; the step then computes nothing. A damaged block does not fail the
+  // step: see SampledToken.
   virtual absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
                                                          LayerDone layer_done) = 0;
 };

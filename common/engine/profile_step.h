@@ -1,6 +1,7 @@
-// The step that engines run when they are set up: one prompt with enough rows for every kernel to
-// take its widest path (more would only lengthen start-up), or as many as one context holds, in
-// blocks 0, 1, ... Thread safety: a value, not to be moved.
+// The step that engines run once at start-up to measure themselves: one prompt with enough rows for
+// every kernel to take its widest path (more would only lengthen start-up), or as many rows as one
+// context holds, in blocks 0, 1, ... Thread safety: a value, which must not be moved.
+// Owner: the engine, during start-up.
 #pragma once
 
 #include <algorithm>

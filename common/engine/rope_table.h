@@ -1,6 +1,6 @@
 // Cosines and sines of rotary position embedding, by absolute position: angles in double, tables in
 // fp32. Layers with the same theta and scaling share one table.
-// Thread safety: const methods from any thread. Owner: the engine.
+// Thread safety: any thread may call const methods. Owner: the engine.
 #pragma once
 
 #include <cstdint>

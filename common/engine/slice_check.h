@@ -1,4 +1,4 @@
-// What every engine checks before a step touches memory.
+// The checks that every engine makes on a batch before a step touches memory.
 // Thread safety: a pure function.
 #pragma once
 
@@ -10,9 +10,9 @@
 
 namespace tandem::engine {
 
-// kInvalidArgument naming the slice and what it breaks of SequenceSlice's REQUIRES: ranges, block
-// table length, block ids against `num_blocks`, new token ids against the vocabulary, two slices
-// that write one block.
+// Errors: kInvalidArgument, naming the slice and the REQUIRES of SequenceSlice that it breaks:
+// ranges, block table length, block ids against `num_blocks`, new token ids against the vocabulary,
+// two slices that write one block.
 absl::Status CheckSlices(absl::Span<const SequenceSlice> slices, const EngineSpec& spec,
                          int64_t num_blocks);
 

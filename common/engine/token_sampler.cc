@@ -9,7 +9,7 @@
 namespace tandem::engine {
 namespace {
 
-// Nearest float that is positive and finite, for parameters that must stay so.
+// The nearest positive, finite float, for parameters that must be both.
 float PositiveFloat(double value) {
   return static_cast<float>(std::clamp(value, double{std::numeric_limits<float>::min()},
                                        double{std::numeric_limits<float>::max()}));
@@ -39,7 +39,7 @@ TokenMask MaskOf(absl::Span<const TokenId> tokens, size_t vocab_size) {
   return mask;
 }
 
-// Keeps what `other` allows too.
+// Intersects the mask with `other`.
 void Narrow(absl::Span<const uint32_t> other, TokenMask& mask) {
   if (mask.empty()) {
     mask.assign(other.begin(), other.end());
@@ -48,7 +48,7 @@ void Narrow(absl::Span<const uint32_t> other, TokenMask& mask) {
   for (size_t i = 0; i < mask.size(); ++i) mask[i] &= i < other.size() ? other[i] : 0;
 }
 
-// What allowed_token_ids and the slice's constraint leave.
+// The tokens that both allowed_token_ids and the slice's constraint allow.
 TokenMask AllowedMask(const SequenceSlice& slice, size_t vocab_size) {
   const std::vector<TokenId>& listed = slice.sampling->allowed_token_ids;
   TokenMask mask = listed.empty() ? TokenMask() : MaskOf(listed, vocab_size);
@@ -75,7 +75,7 @@ void Ban(absl::Span<const TokenId> tokens, size_t vocab_size, TokenMask& mask) {
   }
 }
 
-// What may come next.
+// Sets the inputs that say which tokens may come next.
 void FillChoice(const SequenceSlice& slice, size_t vocab_size, SamplingInputs& inputs) {
   const request::SamplingParams& params = *slice.sampling;
   inputs.mask = AllowedMask(slice, vocab_size);
@@ -143,8 +143,8 @@ absl::StatusOr<SampledToken> SampleToken(const SamplingInputs& inputs, const flo
   args.scratch = scratch;
   kernels::SamplingResult result = backend.sample(args);
   if (result.token < 0 && inputs.banned) {
-    // Bans left nothing to choose. What is allowed outranks them: an answer that goes on beats a
-    // step that fails for everyone in it.
+    // Every allowed token is banned. Ignore the bans: otherwise the whole step would fail, for all
+    // sequences in it.
     args.allowed_tokens = inputs.unbanned.empty() ? nullptr : inputs.unbanned.data();
     result = backend.sample(args);
   }
@@ -164,7 +164,7 @@ absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<
 SampledToken ScoreToken(TokenId token, int32_t num_top, absl::Span<const float> logits,
                         const kernels::Backend& backend, void* scratch) {
   std::vector<kernels::TokenLogprob> top(std::min<size_t>(num_top, logits.size()));
-  // A greedy choice among one: its log-probability is of the raw distribution.
+  // Greedy, with one allowed token: the result's log-probability is of the raw distribution.
   const TokenMask only = MaskOf(absl::MakeConstSpan(&token, 1), logits.size());
   kernels::SamplingArgs args;
   args.logits = logits.data();

@@ -1,5 +1,5 @@
-// From a sequence's sampling parameters to the sampling kernel's arguments, and the choice by a
-// backend of the host. Thread safety: pure functions of their arguments.
+// Translates a sequence's sampling parameters into the sampling kernel's arguments, and chooses a
+// token with a backend of the host. Thread safety: pure functions of their arguments.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@ namespace tandem::engine {
 // Bit i says whether token i may be chosen; empty = all may.
 using TokenMask = std::vector<uint32_t>;
 
-// What a slice asks of its next token, but for the logits.
+// All inputs of a slice's next token except the logits.
 struct SamplingInputs {
   // Points into the vectors below; no logits, top_logprobs or scratch yet.
   kernels::SamplingArgs args;
   std::vector<kernels::TokenBias> biases;
   std::vector<kernels::TokenCount> counts;
   TokenMask mask;
-  bool banned = false;  // `mask` lacks tokens that are only banned
-  TokenMask unbanned;   // with them
-  TokenId only = -1;    // ≥ 0: the one token there is, and nothing else is wanted
+  bool banned = false;  // `mask` excludes banned tokens, which may be chosen if no other is left
+  TokenMask unbanned;   // the mask without that exclusion
+  TokenId only = -1;    // ≥ 0: the only possible token, when the slice wants no log-probabilities
 
   SamplingInputs() = default;
   SamplingInputs(SamplingInputs&&) = default;
@@ -38,7 +38,7 @@ SamplingInputs InputsOf(const SequenceSlice& slice, int32_t vocab_size);
 absl::StatusOr<SampledToken> SampleToken(const SequenceSlice& slice, absl::Span<const float> logits,
                                          const kernels::Backend& backend, void* scratch);
 
-// The same from inputs made before. `logits` has inputs.args.vocab_size elements.
+// The same, from inputs that InputsOf made. `logits` has inputs.args.vocab_size elements.
 absl::StatusOr<SampledToken> SampleToken(const SamplingInputs& inputs, const float* logits,
                                          const kernels::Backend& backend, void* scratch);
 

@@ -36,7 +36,7 @@ struct Header {
   uint64_t payload_checksum;
   char key[kWeightFileKeyBytesMax];
   char unused[kWeightFileHeaderBytes - 40 - kWeightFileKeyBytesMax];  // zeros
-  uint64_t header_checksum;                                           // of all before it
+  uint64_t header_checksum;                                           // of the bytes before it
 };
 static_assert(sizeof(Header) == kWeightFileHeaderBytes);
 
@@ -96,7 +96,7 @@ absl::Status CheckHeader(const std::string& path, const Header& header, uint64_t
 absl::Status WriteAll(const std::string& path, int fd, const void* data, size_t bytes) {
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
-    // Less than 2 GiB: what one call takes.
+    // Below 2 GiB, the most that one call writes.
     const ssize_t written = ::write(fd, next, std::min(bytes, size_t{1} << 30));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return SystemError(path, "cannot write");
@@ -115,7 +115,7 @@ absl::Status CheckRoom(const std::string& path, int fd, uint64_t bytes) {
                                                    " free would leave less than as many"));
 }
 
-// Removes what killed processes left of files that were to become `path`.
+// Removes temporary files for `path` that killed processes left.
 void RemoveAbandoned(const std::string& path, const struct stat& own) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -135,12 +135,13 @@ void RemoveAbandoned(const std::string& path, const struct stat& own) {
   ::closedir(listing);
 }
 
-// Gives the whole temporary file its name, unless another process's file for the same has it.
+// Renames the complete temporary file to its name, unless another process's file for the same key
+// is there.
 absl::Status Publish(const std::string& temporary, const std::string& path,
                      const WeightFileWanted& wanted, const kernels::ParallelFor& parallel) {
   if (::link(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
   if (errno == EEXIST && OpenWeightFile(path, wanted, parallel).ok()) return absl::OkStatus();
-  // Not every file system has links; and what is in the way is of no use to anyone.
+  // Not every file system has links. The file at `path` cannot be used, so replace it.
   if (::rename(temporary.c_str(), path.c_str()) != 0) return SystemError(path, "cannot replace");
   return absl::OkStatus();
 }
@@ -156,7 +157,7 @@ absl::Span<const std::byte> MappedWeights::payload() const {
 
 absl::StatusOr<std::unique_ptr<MappedWeights>> OpenWeightFile(
     const std::string& path, const WeightFileWanted& wanted, const kernels::ParallelFor& parallel) {
-  // Not to be held up by something that is no file.
+  // O_NONBLOCK: opening a pipe or device must not block.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return SystemError(path, "cannot open");
   const absl::Cleanup close_fd = [fd] { ::close(fd); };
@@ -211,7 +212,7 @@ absl::StatusOr<std::unique_ptr<MappedWeights>> WriteWeightFile(
   RETURN_IF_ERROR(CheckRoom(path, fd, sizeof(header) + payload.size()));
   RETURN_IF_ERROR(WriteAll(temporary, fd, &header, sizeof(header)));
   RETURN_IF_ERROR(WriteAll(temporary, fd, payload.data(), payload.size()));
-  // Without fsync: what a power failure leaves of the file fails its checksum and is replaced.
+  // No fsync: a file that a power failure cut short fails its checksum and is replaced.
   const WeightFileWanted wanted = {key, payload.size()};
   RETURN_IF_ERROR(Publish(temporary, path, wanted, parallel));
   return OpenWeightFile(path, wanted, parallel);

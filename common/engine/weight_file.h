@@ -1,14 +1,15 @@
-// A file of packed weights: what a start would otherwise dequantise and pack again, mapped
-// read-only and shared by every process of the host that computes with the same. Smaller results
-// that a start would otherwise find out again are kept in the same form (gemm_tiles.h).
+// A file of packed weights, so that a start need not dequantise and pack a checkpoint again. It is
+// mapped read-only, and every process of the host with the same key shares it. Smaller results of a
+// start (the GEMM tiles of device/gemm_tiles.h) are kept in the same form.
 //
 // Layout, little-endian: a header of kWeightFileHeaderBytes (magic, version, sizes, the key it was
 // written for, checksums of payload and header), then the payload. The key says in words what the
-// payload depends on; a file with another key is not this one's. The checksum is XXH3-64 over the
-// XXH3-64 of every kWeightFileChunkBytes of payload and is verified when a file is mapped.
+// payload depends on; a file with another key holds other weights. The checksum is XXH3-64 over the
+// XXH3-64 of every kWeightFileChunkBytes of payload; mapping a file verifies it.
 // Files appear whole under their name (temporary file, then link or rename) and are never written
 // to afterwards, so any number of processes may write, replace and map them at once.
-// Thread safety: functions from any thread; MappedWeights is const.
+// Thread safety: functions from any thread; MappedWeights is const. Owner: the engine holds the
+// mapping.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,7 @@ inline constexpr size_t kWeightFileHeaderBytes = 4096;
 inline constexpr size_t kWeightFileKeyBytesMax = 3072;
 inline constexpr size_t kWeightFileChunkBytes = size_t{4} << 20;
 
-// What a file must be to serve: written for `key`, with so many bytes of payload.
+// The file that a caller accepts: written for `key`, with `payload_bytes` bytes of payload.
 struct WeightFileWanted {
   std::string key;  // at most kWeightFileKeyBytesMax
   size_t payload_bytes = 0;
@@ -56,11 +57,11 @@ absl::StatusOr<std::unique_ptr<MappedWeights>> OpenWeightFile(const std::string&
                                                               const WeightFileWanted& wanted,
                                                               const kernels::ParallelFor& parallel);
 
-// Writes a file of `payload` for `key` under `path`, for this user's processes, and maps it. A file
-// that another process wrote for the same in the meantime stays and is mapped instead; any other in
-// its place is replaced. Leaves at least as many bytes free on the file system as it takes. Errors:
-// kResourceExhausted when there is no room for that, kUnavailable when the system does not let it
-// write there; then `path` is as it was. REQUIRES: payload is not empty.
+// Writes a file of `payload` for `key` under `path`, for this user's processes, and maps it. If
+// another process wrote a file for the same key in the meantime, that file stays and is mapped
+// instead; any other file at `path` is replaced. The file system keeps at least as many free bytes
+// as the file takes. Errors: kResourceExhausted when there is no room for that, kUnavailable when
+// the system does not allow the write; then `path` is unchanged. REQUIRES: payload is not empty.
 absl::StatusOr<std::unique_ptr<MappedWeights>> WriteWeightFile(
     const std::string& path, const std::string& key, absl::Span<const std::byte> payload,
     const kernels::ParallelFor& parallel);

@@ -9,6 +9,8 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/transfer/frame_auth.h"
+#include "kernels/api/device_block_copies.h"
+#include "kernels/api/device_checksum.h"
 #include "kernels/api/device_ops.h"
 
 namespace tandem::transfer {

@@ -1,12 +1,17 @@
 // Causal grouped-query attention over the paged cache: ONE operator for prompt and generated rows.
 //
-// Row at position t attends to positions (t − sliding_window, t] (all of [0, t] without a window).
-// Numerics: reduces over absolute partitions of 256 tokens. For each (row, head, partition): scores
-// in fp32 (head_dim ascending, q scaled first), m = max, p = exp(s − m), l = Σ p in 16 lanes and a
-// fixed tree, o = Σ p·v with tokens ascending; entries outside the row's range take no part at all.
-// Partitions merge in ascending order with one merge function.
-// So a row has the same bits as a prompt row and as a generated one, wherever the prompt was cut,
-// wherever its blocks lie, and whatever block size is used.
+// A row at position t attends to positions (t − sliding_window, t], or to all of [0, t] without a
+// window.
+// Numerics: the reduction runs over absolute partitions of 256 tokens. For each (row, head,
+// partition): scores in fp32 (head_dim ascending, q scaled first), m = max, p = exp(s − m), l = Σ p
+// in 16 lanes and a fixed tree, o = Σ p·v with tokens ascending. Tokens outside the row's range
+// take no part. Partitions merge in ascending order with one merge function. So a row has the same
+// bits as a prompt row and as a generated one, wherever the prompt was cut, wherever its blocks
+// lie, and whatever block size is used.
+//
+// Thread safety: the calling thread and the threads of `parallel`; calls that write different
+// outputs and scratch may run at once. Owner: the caller owns all memory. Errors: none; a broken
+// REQUIRES ends the process (require.h).
 #pragma once
 
 #include <cstddef>
@@ -22,9 +27,9 @@ inline constexpr int32_t kPartitionTokens = 256;
 struct AttentionArgs {
   const float* q = nullptr;  // [rows][q_stride], num_heads · head_dim used
   int64_t q_stride = 0;
-  int32_t num_heads =
-      0;            // a multiple of num_kv_heads; head h reads KV head h / (heads per KV head)
-  float scale = 0;  // multiplies q·k
+  // A multiple of num_kv_heads. Head h reads KV head h / (heads per KV head).
+  int32_t num_heads = 0;
+  float scale = 0;                          // multiplies q·k
   int32_t sliding_window = 0;               // tokens a row may look back, itself included; 0 = all
   KvLayer layer;                            // K and V of these rows are already written
   const SequenceRows* sequences = nullptr;  // [num_sequences]

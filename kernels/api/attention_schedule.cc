@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "kernels/api/attention.h"
+
 namespace tandem::kernels {
 namespace {
 
-// The partitions that any row of a tile looks at.
+// The partitions that any row of a tile attends to.
 struct PartitionRange {
   int32_t first, end;
 };

@@ -1,17 +1,19 @@
-// How a batch's attention is cut into items for the GPU: plain host code, tested as such. Nothing
-// here changes a result bit: a tile's partitions are computed by the same body wherever they run,
-// and merge in index order whether one item walks them or many.
+// Cuts a batch's attention into items for the GPU. This is plain host code, tested as such. No
+// choice here changes a result bit: every item computes a tile's partitions with the same body, and
+// partitions merge in index order whether one item or several walk them.
 //
-// A tile is 16 (narrow) or 64 (wide) consecutive query vectors of one sequence, vector v being row
-// v / h and query head v % h of each KV head, h query heads sharing a KV head. Sequences with at
-// most 16 vectors get a narrow tile: a warp for each item. Long narrow tiles are split by
-// partitions (Flash-Decoding) until the items of a batch are about equal.
+// A tile is 16 (narrow) or 64 (wide) consecutive query vectors of one sequence. With h query heads
+// for each KV head, vector v of a KV head is row v / h and query head v % h. A sequence with at
+// most 16 vectors gets a narrow tile, and a warp computes each item of it. Long narrow tiles are
+// split by partitions (Flash-Decoding) until the items of a batch take about equal time.
+//
+// Thread safety: pure functions and plain values. Owner: the caller.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/api/device_ops.h"
+#include "kernels/api/device_attention.h"
 
 namespace tandem::kernels {
 

@@ -44,25 +44,26 @@ struct Backend {
   KvReadFn kv_read = nullptr;
   AttentionFn attention = nullptr;
   SampleFn sample = nullptr;
-  // Measures, in about a millisecond, the multiply-adds that one thread does a second at most, in
-  // the type that kBf16 weights are multiplied in. nullptr: unknown.
+  // Measures, in about a millisecond, the most multiply-adds a second that one thread does in the
+  // type that products with kBf16 weights use. nullptr: unknown.
   double (*peak_rate)() = nullptr;
-  double (*int8_peak_rate)() = nullptr;  // the same of products with kInt8 weights
+  double (*int8_peak_rate)() = nullptr;  // the same for products with kInt8 weights
 };
 
-// What avx2 and avx512 share.
+// The numerics id that avx2 and avx512 share.
 inline constexpr const char* kPortableNumerics = "cpu-fp32x16-v1";
 
 // The backend of a class, or nullptr when this processor (or operating system) lacks its features.
-// The first call for kAmx asks the system for the tiles' state and checks what they compute.
+// The first call for kAmx asks the system for the tile state and runs the self-check of the tiles.
 const Backend* FindBackend(IsaClass isa);
-// Why FindBackend gives nullptr: "the processor has no AMX-TILE"; empty where it does not.
+// Why FindBackend returns nullptr: "the processor has no AMX-TILE"; empty where it returns a
+// backend.
 std::string WhyMissing(IsaClass isa);
 // The fastest class this processor has, by its features and, for amx and avx512bf16, by a
 // measurement of about a millisecond: there are processors whose `vdpbf16ps` is slower than two
 // FMAs.
 const Backend& BestBackend();
-// The fastest class of the portable numerics; `ref` where there is not even AVX2 and FMA.
+// The fastest class of the portable numerics; `ref` on processors without AVX2 and FMA.
 const Backend& BestPortableBackend();
 // "ref", "avx2", "avx512", "avx512bf16", "amx" or "amx_emulated"; false when `name` is none of
 // them.

@@ -24,14 +24,13 @@ class Device;
 
 struct DeviceProperties {
   std::string name;      // "NVIDIA H200"
-  std::string software;  // what compiles and runs kernels there: "CUDA 13.0, driver for CUDA 13.0"
+  std::string software;  // compiler, runtime and driver: "CUDA 13.0, driver for CUDA 13.0"
   int compute_major = 0, compute_minor = 0;
   int multiprocessors = 0;
   int64_t memory_bytes = 0;
   int64_t l2_bytes = 0;
   int64_t shared_bytes_per_block_max = 0;
-  // Its memory is the host's: whoever reads and writes host memory can do so there (the emulated
-  // device).
+  // Whether the host can read and write this memory as its own (the emulated device).
   bool host_addressable = false;
 };
 
@@ -67,7 +66,7 @@ class DeviceBuffer {
   size_t bytes_ = 0;
 };
 
-// What was captured from a stream, ready to run again with one call.
+// Work captured from a stream, which Launch runs again with one call.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
@@ -83,13 +82,13 @@ class DeviceEvent {
   virtual absl::StatusOr<float> MillisecondsSince(DeviceEvent& start) = 0;
 };
 
-// Work in order. Enqueueing never fails visibly: see status().
+// A queue of work that runs in order. Calls that enqueue report failures through status() only.
 class DeviceStream {
  public:
   virtual ~DeviceStream() = default;
 
-  // Memory on either side stays unchanged until the copy is done. Host memory that is not pinned
-  // makes the call wait.
+  // The caller keeps both sides' memory unchanged until the copy is done. A copy from or to host
+  // memory that is not pinned blocks the caller until it is done.
   virtual void CopyIn(void* device, const void* host, size_t bytes) = 0;
   virtual void CopyOut(void* host, const void* device, size_t bytes) = 0;
   virtual void CopyWithin(void* to, const void* from, size_t bytes) = 0;
@@ -98,14 +97,14 @@ class DeviceStream {
   virtual void Record(DeviceEvent& event) = 0;
   virtual void Wait(DeviceEvent& event) = 0;
 
-  // Captures what `enqueue` enqueues here instead of running it. `enqueue` may not allocate or
-  // synchronise.
+  // Records the work that `enqueue` enqueues on this stream instead of running it. REQUIRES:
+  // `enqueue` neither allocates nor synchronises.
   virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> Capture(
       absl::FunctionRef<void()> enqueue) = 0;
   virtual void Launch(DeviceGraph& graph) = 0;
 
   virtual absl::Status Synchronize() = 0;
-  // The first failure of a call on this stream; kept until the stream goes.
+  // The first failure of a call on this stream, kept for the stream's life.
   virtual const absl::Status& status() const = 0;
 };
 
@@ -114,19 +113,20 @@ class Device {
   virtual ~Device() = default;
 
   virtual const DeviceProperties& properties() const = 0;
-  // The kernels of this device; every stream they get must be this device's.
+  // This device's operators. REQUIRES: callers pass them streams of this device only.
   virtual const DeviceOps& ops() const = 0;
   virtual absl::StatusOr<int64_t> FreeBytes() = 0;
   // Contents are undefined. Errors: kResourceExhausted when the device refuses the memory.
   virtual absl::StatusOr<DeviceBuffer> Allocate(DeviceBuffer::Kind kind, size_t bytes) = 0;
-  // Makes mapped host memory, from a page's boundary on, as good to copy from and to as
-  // kPinnedHost, until Unpin of the same address. Errors: kResourceExhausted where it is refused.
+  // Pins mapped host memory, so that copies treat it like kPinnedHost, until Unpin of the same
+  // address. REQUIRES: `host` is a page's boundary. Errors: kResourceExhausted when the system
+  // refuses.
   virtual absl::Status Pin(void* host, size_t bytes) = 0;
   virtual void Unpin(void* host) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() = 0;
-  // What other libraries do on this thread with device memory, they do on this device: for a thread
-  // that gives them such memory before it used a stream.
+  // Makes this device the calling thread's current one. A thread calls it before it passes device
+  // memory to another library, if it has not used one of the device's streams yet.
   virtual void UseOnThisThread() {}
 
  private:
@@ -138,13 +138,14 @@ inline DeviceBuffer::~DeviceBuffer() {
   if (data_ != nullptr) device_->Free(kind_, data_);
 }
 
-// What this build and this host offer of CUDA, in words a user can act on: "built without CUDA",
-// "built with CUDA 13.0; no device: no NVIDIA driver found", "built with CUDA 13.0; 1 device: …".
+// Describes this build's CUDA and this host's devices, in words a user can act on: "built without
+// CUDA", "built with CUDA 13.0; no device: no NVIDIA driver found", "built with CUDA 13.0; 1
+// device: …".
 std::string DescribeCuda();
 // The number of CUDA devices that can be used; 0 without CUDA, a driver or a device.
 int CountCudaDevices();
-// Devices of compute capability 9.0 have kernels of their own, with numerics of their own; the
-// portable ones run there too.
+// Which kernels a device of compute capability 9.0 uses: its own, which have a numerics id of their
+// own, or the portable ones, which run there too.
 enum class DeviceKernels { kOwn, kPortable };
 // Errors: kUnimplemented in a build without CUDA, kUnavailable without a driver or device (says
 // which), kInvalidArgument for an ordinal beyond the devices there are.

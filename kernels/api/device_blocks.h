@@ -1,5 +1,6 @@
-// The blocks of a KV cache that lies in a device's memory, as the KV plane sees them: where they
-// are, not what they mean. Thread safety: a value. Owner: the engine, whose memory it names.
+// Where the blocks of a KV cache lie in a device's memory. KV transfers use it to move blocks
+// without knowing what their bytes mean. Thread safety: a value. Owner: the engine, whose memory it
+// names.
 #pragma once
 
 #include <cstdint>

@@ -18,13 +18,13 @@ uint32_t Bits(float value) {
   return bits;
 }
 
-// Where element i of a group of 32 lies: in lane (i / 2) % 4's words.
+// The place of element i of a group of 32: in lane (i / 2) % 4's words.
 struct Place {
   int lane, half, eight, step;
   explicit Place(int32_t i) : lane(i / 2 % 4), half(i % 2), eight(i / 8 % 2), step(i / 16) {}
 
   int nibble() const { return 2 * step + eight + 4 * half; }  // of the lane's word
-  // Of the group's 32.
+  // Which of the group's 32 elements.
   int byte() const { return lane * 8 + step * 4 + half * 2 + (eight == 0 ? 1 : 0); }
 };
 
@@ -49,14 +49,14 @@ void PackInt8(const DevicePackArgs& args) {
   auto* out = static_cast<int8_t*>(args.values);
   for (int32_t i = 0; i < PaddedColumns(args.k); ++i) {
     const float rounded = i < args.k ? std::nearbyint(args.row[i] * scale.factor) : 0.0f;
-    // Also what is no number becomes one.
+    // NaN becomes a number, too.
     const float inside = rounded > -127.0f ? (rounded < 127.0f ? rounded : 127.0f) : -127.0f;
     out[i] = static_cast<int8_t>(inside);
   }
   std::memcpy(args.scales, &scale.scale, sizeof(float));
 }
 
-// Where element i of a row of e4m3 lies.
+// The place of element i of a row of e4m3.
 int32_t Fp8Place(DeviceWeightType type, int32_t i) {
   if (type == DeviceWeightType::kFp8Rows) return i;
   return i / kGroup * kGroup + Place(i % kGroup).byte();

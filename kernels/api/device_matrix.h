@@ -1,6 +1,6 @@
-// Weight matrices in the form that device products read (kernels/api/device_ops.h,
-// DeviceWeightType): rounded and laid out row by row on the host, once, when a model is loaded.
-// Thread safety: pure functions; rows may be packed by different threads at once.
+// Packs weight matrices in the form that device products read (kernels/api/device_weight_type.h):
+// the host rounds them and lays them out row by row, once, when it loads a model. Thread safety:
+// pure functions; rows may be packed by different threads at once.
 //
 // kBf16   values [n][k] bf16; no scales.
 // kInt8   values [n][PaddedColumns(k)] int8; scales [n] fp32.
@@ -17,7 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/api/device_ops.h"
+#include "kernels/api/bf16.h"
+#include "kernels/api/device_weight_type.h"
 #include "kernels/api/gemm.h"
 
 namespace tandem::kernels {
@@ -31,16 +32,15 @@ struct DeviceRowBytes {
 };
 DeviceRowBytes RowBytesOf(DeviceWeightType type, int32_t k);
 
-// One row of w on its way to a device.
+// One row of w, to be packed.
 struct DevicePackArgs {
   DeviceWeightType type = DeviceWeightType::kBf16;
   int32_t k = 0;
   const float* row = nullptr;  // [k]
-  // kInt4: [ceil(k / 32)] instead of `row`. What is infinite or no number in them becomes some
-  // number.
+  // kInt4: [ceil(k / 32)] groups instead of `row`. Infinite and NaN scales become finite ones.
   const Int4Group* groups = nullptr;
-  // kFp8 and kFp8Rows: [k] e4m3 instead of `row`, and what multiplies them: laid out as they are,
-  // without rounding. REQUIRES: numbers (neither 0x7f nor 0xff).
+  // kFp8 and kFp8Rows: [k] e4m3 codes instead of `row`, and their scale. They are laid out as they
+  // are, without rounding. REQUIRES: no code is NaN (0x7f or 0xff).
   const uint8_t* codes = nullptr;
   float code_scale = 1.0f;
   void* values = nullptr;  // [RowBytesOf.values]
@@ -48,15 +48,15 @@ struct DevicePackArgs {
 };
 void PackDeviceRow(const DevicePackArgs& args);
 
-// The groups of a block. Scales and offsets are rounded to fp16, which loses less than the rounding
-// of weights to bf16 that follows.
+// The groups of a Q4_K block. It rounds scales and offsets to fp16, which loses less than the later
+// rounding of weights to bf16.
 void GroupsOf(const Q4KBlock& block, Int4Group groups[8]);
 
-// The row that products see, in fp32: what tests compare with.
+// The row as products see it, in fp32; tests compare with it.
 void UnpackDeviceRow(const DevicePackArgs& args, float* row);
 
-// e4m3 (no infinities; 448 is the largest): to nearest even, and what is beyond or no number to
-// ±448.
+// To e4m3, which has no infinities and 448 as its largest magnitude: to nearest even; larger
+// magnitudes and NaN become ±448.
 uint8_t FloatToE4m3(float value);
 float E4m3ToFloat(uint8_t bits);
 

@@ -1,4 +1,7 @@
-// Operators without a reduction: gated activations, residual add, scale.
+// Operators without a reduction: gated activation, residual add, scale. Every element is computed
+// on its own, so no cut into tasks changes a bit. Thread safety: the calling thread and the threads
+// of `parallel`. Owner: the caller owns all memory. Errors: none; a broken REQUIRES ends the
+// process (require.h).
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,15 @@
-// y[m, n] = Σ_k x[m, k] · w[n, k] (+ bias[n]) (+ y[m, n]): every projection of the model.
+// Matrix products, for every projection of the model: y[m, n] = Σ_k x[m, k] · w[n, k] (+ bias[n])
+// (+ y[m, n]).
 //
-// The weights are packed once, into a layout that belongs to the backend: callers know its size in
-// bytes and nothing else, so tiles for matrix units and quantised weights need no change in
-// callers. Numerics: fp32 accumulation from 0 with k ascending, then + bias, then + residual. A
-// row's bits depend on that row and the weights only, not on `rows`, on threads or on blocking.
+// A model packs its weights once, into a layout that belongs to the backend. Callers know the
+// layout's size in bytes and nothing else, so tiles for matrix units and quantised weights need no
+// change in callers. Numerics: fp32 accumulation from 0 with k ascending, then + bias, then +
+// residual. A row's bits depend on that row and the weights only: not on `rows`, threads or
+// blocking.
+//
+// Thread safety: packed weights are constant while products read them; different threads may pack
+// different rows. Owner: the caller owns all memory. Errors: none; a broken REQUIRES ends the
+// process (require.h).
 #pragma once
 
 #include <cstddef>
@@ -20,13 +26,15 @@ namespace tandem::kernels {
 //
 // kInt8 keeps a row of w as integers of [-127, 127] times max|w|/127, and rounds each row of x in
 // the same way; sums of their products are exact, so all classes give the same bits:
-// y = float(Σ qx·qw)·(sx·sw). x must be finite; what is not gives some number, the same everywhere.
+// y = float(Σ qx·qw)·(sx·sw). x should be finite; otherwise y is unspecified but equal in all
+// classes.
 //
-// kInt4 keeps each group of 32 along k of a row of w as Int4Group, made of the weights when packing
-// or given as it is, and rounds x in groups of 32: exact sums, the same bits in all classes, too.
+// kInt4 keeps each group of 32 along k of a row of w as Int4Group, which packing makes from weights
+// or takes as given, and rounds x in groups of 32: exact sums, so again all classes give the same
+// bits.
 //
-// kQ4K keeps Q4KBlocks as they are given, and is computed with as kInt4 is: scales and minima of a
-// group are products that fp32 holds exactly.
+// kQ4K keeps Q4KBlocks as they are given; its products are those of kInt4, because a group's scale
+// and minimum are products that fp32 holds exactly.
 enum class WeightType { kF32, kBf16, kInt8, kInt4, kQ4K };
 
 inline constexpr int64_t kInt4GroupSize = 32;
@@ -66,22 +74,23 @@ struct PackedMatrix {
 // Bytes of the packed form of `shape`.
 using PackedBytesFn = size_t (*)(const MatrixShape& shape);
 
-// Some rows of w on their way into the packed form.
+// Some rows of w, to be packed.
 struct PackRowsArgs {
   MatrixShape shape;
   int64_t first_row = 0;
   int64_t num_rows = 0;         // first_row + num_rows <= shape.n
   const float* rows = nullptr;  // [num_rows][shape.k]
   void* packed = nullptr;       // [PackedBytes(shape)], 64-byte boundary
-  // kInt4: [num_rows][ceil(shape.k / 32)] instead of rows. What is infinite or no number in them
-  // becomes some number.
+  // kInt4: [num_rows][ceil(shape.k / 32)] groups instead of rows. Infinite and NaN scales become
+  // finite ones.
   const Int4Group* groups = nullptr;
   // kQ4K: [num_rows][shape.k / 256] instead of rows; the same holds. REQUIRES: scales and minima in
   // their range.
   const Q4KBlock* blocks = nullptr;
 };
-// Packs them. Any split of [0, n) into ranges, in any order, gives the same bytes; disjoint ranges
-// may be packed by different threads at once. The range with the last row also fills the padding.
+// Packs these rows. Any split of [0, n) into ranges, in any order, gives the same bytes; disjoint
+// ranges may be packed by different threads at once. The range with the last row also fills the
+// padding.
 using PackRowsFn = void (*)(const PackRowsArgs& args);
 
 struct GemmArgs {
@@ -96,9 +105,9 @@ struct GemmArgs {
   bool add_to_y = false;        // residual: adds to what y holds instead of replacing it
   float* y = nullptr;           // [rows][y_stride], shape.n written; does not overlap x
   int64_t y_stride = 0;         // elements between rows
-  // When set, w's rows are 16 of a gate, 16 of an up projection, 16 of gate, and so on; then
-  // act(gate)·up is rounded to bf16 into here, [rows][y_stride] with shape.n / 2 written, and there
-  // is neither y nor bias. REQUIRES: x_bf16, shape.n a multiple of 32.
+  // When set, 16 rows of a gate and 16 of an up projection alternate in w. The product then writes
+  // act(gate)·up, rounded to bf16, into `gated_bf16`, [rows][y_stride] with shape.n / 2 written,
+  // and uses neither y nor bias. REQUIRES: x_bf16, shape.n a multiple of 32.
   uint16_t* gated_bf16 = nullptr;
   float* gated = nullptr;  // the same in fp32. REQUIRES: x, kInt8, kInt4 or kQ4K weights
   GateActivation activation = GateActivation::kSilu;
@@ -106,7 +115,7 @@ struct GemmArgs {
 };
 using GemmFn = void (*)(const GemmArgs& args, const ParallelFor& parallel);
 
-// Scratch for one call with up to `rows` rows of `k` features; enough for any fewer of both.
+// Bytes of scratch for one call with at most `rows` rows of at most `k` features.
 size_t GemmScratchBytes(int64_t rows, int64_t k);
 
 }  // namespace tandem::kernels

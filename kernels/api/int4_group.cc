@@ -22,7 +22,7 @@ float QuantOf(const uint8_t (&quants)[16], int64_t i) {
   return static_cast<float>(i < 16 ? quants[i] & 15 : quants[i - 16] >> 4);
 }
 
-// Also of what is no number: some value of [-65504, 65504].
+// NaN, too, becomes some value of [-65504, 65504].
 float Inside(float value) {
   return value > -kHalfMax ? (value < kHalfMax ? value : kHalfMax) : -kHalfMax;
 }
@@ -30,7 +30,7 @@ float Inside(float value) {
 }  // namespace
 
 float HalfToFloat(uint16_t half) {
-  if ((half & 0x7c00) == 0x7c00) {  // infinite or no number
+  if ((half & 0x7c00) == 0x7c00) {  // infinite or NaN
     const uint32_t bits = (half & 0x8000u) << 16 | 0x7f800000u | (half & 0x3ffu) << 13;
     float value = 0;
     std::memcpy(&value, &bits, sizeof(value));

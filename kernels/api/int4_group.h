@@ -1,23 +1,24 @@
-// Rounding of weights to groups of four-bit integers, and back: one implementation for every class,
-// compiled once. Thread safety: pure functions.
+// Rounds weights to groups of four-bit integers, and back. Every class uses this one
+// implementation, compiled once, so all get the same bits. Thread safety: pure functions.
 #pragma once
 
 #include "kernels/api/gemm.h"
 
 namespace tandem::kernels {
 
-// `count` ≤ kInt4GroupSize weights as one group; what is behind them in it is 0. The least and the
-// largest weight become 0 and 15, but for the rounding of scale and offset to fp16. Weights that
-// are no numbers, or beyond fp16's range, become some that are.
+// `count` ≤ kInt4GroupSize weights as one group, padded with 0. The smallest and the largest weight
+// become 0 and 15, except for the rounding of scale and offset to fp16. NaN weights and weights
+// beyond fp16's range become finite.
 Int4Group RoundToInt4(const float* weights, int64_t count);
 
-// Element i of the group, as products see it.
+// Element i of the group, as products use it.
 float Int4Value(const Int4Group& group, int64_t i);
 
-// The same group with scale and offset that are numbers: what is infinite or none becomes ±65504.
+// The same group with finite scale and offset: infinities and NaN become ±65504.
 Int4Group FiniteInt4(const Int4Group& group);
 
-// Group g of a block, element i of it, and the block with numbers, in the same way.
+// The same for a Q4_K block: scale and offset of its group g, element i of that group, and the
+// block with finite scales.
 struct Int4Factors {
   float scale, offset;
 };
@@ -25,9 +26,9 @@ Int4Factors Q4KFactors(const Q4KBlock& block, int64_t g);
 float Q4KValue(const Q4KBlock& block, int64_t g, int64_t i);
 Q4KBlock FiniteQ4K(const Q4KBlock& block);
 
-// fp16, exactly.
+// An fp16 value, exactly.
 float HalfToFloat(uint16_t half);
-// To nearest even; beyond the range: ±65504.
+// To nearest even; values beyond fp16's range become ±65504.
 uint16_t FloatToHalf(float value);
 
 }  // namespace tandem::kernels

@@ -1,10 +1,14 @@
-// The paged KV cache as kernels see it, and the kernel that fills it.
+// The paged KV cache as kernels see it, and the operator that fills it.
 //
 // One layer's region: [num_blocks][num_kv_heads][2][slab], K's slab before V's. A slab holds one
 // head's `block_tokens` tokens in an element order that belongs to the backend (the CPU classes
 // keep K in tiles of 16 tokens, [block_tokens/16][head_dim][16], and V as
-// [block_tokens][head_dim]). K and V are rounded to the cache's type when written, before any
-// attention reads them.
+// [block_tokens][head_dim]). The write rounds K and V to the cache's type before any attention
+// reads them.
+//
+// Thread safety: calls that write different (block, token) places may run at once; a write and
+// attention over the same place may not. Owner: the engine owns the region; KvLayer borrows it.
+// Errors: none; a broken REQUIRES ends the process (require.h).
 #pragma once
 
 #include <cstddef>
@@ -22,7 +26,7 @@ enum class KvType { kF32, kBf16, kInt8, kFp8 };
 
 // Types of one byte an element, with an fp32 scale for each token's K and V of each head.
 constexpr bool HasKvScales(KvType type) { return type == KvType::kInt8 || type == KvType::kFp8; }
-// What the largest magnitude of a head becomes.
+// The code that the largest magnitude of a head is scaled to.
 constexpr float LargestKvCode(KvType type) { return type == KvType::kInt8 ? 127.0f : 448.0f; }
 // Heads whose largest magnitude is not above this are stored as zeros with scale 0.
 inline constexpr float kSmallestKvMagnitude = 1e-30f;

@@ -1,12 +1,11 @@
 // A one-way channel for payloads between two processes, through their accelerators: NCCL between
-// GPUs. The sender writes bytes into a slot (host memory that the accelerator reaches, or the
-// accelerator's own memory) and starts to send; they arrive in a slot at the other end. Operations
-// match by order: the n-th of the receiver takes the n-th of the sender, and their sizes must be
-// equal.
+// GPUs. The sender puts bytes into a slot (host memory that the accelerator reaches, or its own
+// memory) and sends them; they arrive in a slot of the receiver. Operations match by order: the
+// receiver's n-th operation takes the sender's n-th, and their sizes must be equal.
 //
-// Nothing here blocks: the owner calls Progress often. A channel that has failed stays failed;
-// destroying it aborts what is in flight.
-// Thread safety: one thread at a time. Owner: the KV plane's transport.
+// No call blocks: the owner calls Progress often, which advances all operations. A failed channel
+// stays failed; its owner destroys it, which aborts operations in flight.
+// Thread safety: one thread at a time. Owner: the KV transfer's NCCL transport.
 #pragma once
 
 #include <cstddef>
@@ -27,14 +26,14 @@ class PairChannel {
 
   virtual ~PairChannel() = default;
   virtual State Progress() = 0;
-  // Why it failed.
+  // Why the channel failed; OK before.
   virtual const absl::Status& status() const = 0;
 
   virtual absl::Span<std::byte> slot(int index) = 0;
-  // Sends or receives `bytes` of a slot, by the channel's side. REQUIRES: kOpen, the slot is idle,
+  // Sends or receives `bytes` of a slot, by this end's side. REQUIRES: kOpen, the slot is idle,
   // 0 < bytes <= slot_bytes.
   virtual void Start(int slot, size_t bytes) = 0;
-  // Nothing is under way in the slot: what was started there is sent, or has landed.
+  // Whether the slot's last operation is done: its bytes are sent, or have arrived.
   virtual bool idle(int slot) const = 0;
 };
 
@@ -47,17 +46,17 @@ class PairChannels {
   virtual const std::string& name() const = 0;  // "nccl"
   virtual int slots() const = 0;                // of each channel
   virtual size_t slot_bytes() const = 0;
-  // Where this end's slots are; the other end's may be elsewhere.
+  // Where this end's slots lie; the other end may choose differently.
   virtual SlotMemory slot_memory() const { return SlotMemory::kHost; }
-  // What both ends of a new channel are given; drawn by the sender.
+  // An id for a new channel. The sender draws it and tells the receiver, and both pass it to Open.
   virtual absl::StatusOr<std::string> NewId() = 0;
-  // Begins to open; the channel is open once both ends did this. kInvalidArgument for an id that is
-  // none.
+  // Begins to open a channel; it is open once both ends have done this. Errors: kInvalidArgument
+  // for an id that NewId cannot have made.
   virtual absl::StatusOr<std::unique_ptr<PairChannel>> Open(const std::string& id, Side side) = 0;
 };
 
-// Channels through NCCL and a CUDA device. Errors: kUnimplemented in a build without CUDA or NCCL's
-// header, kUnavailable without a device, or without a libnccl.so.2 to load (says which).
+// Opens channels through NCCL and a CUDA device. Errors: kUnimplemented in a build without CUDA or
+// NCCL's header, kUnavailable without a device, or without a libnccl.so.2 to load (says which).
 absl::StatusOr<std::unique_ptr<PairChannels>> OpenNcclChannels(int device_ordinal, int slots,
                                                                size_t slot_bytes,
                                                                SlotMemory memory);

@@ -1,4 +1,5 @@
-// Philox4x32 with ten rounds (Salmon, Moraes, Dror, Shaw: Parallel random numbers, SC 2011).
+// Philox4x32_10 of kernels/api/sampling.h: Philox4x32 with ten rounds (Salmon, Moraes, Dror, Shaw:
+// Parallel random numbers, SC 2011).
 #include "kernels/api/sampling.h"
 
 namespace tandem::kernels {

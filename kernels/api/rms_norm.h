@@ -1,5 +1,8 @@
-// y = x / sqrt(mean(x²) + eps) · weight, for each row, or for each head of each row (QK-norm).
-// Numerics: squares summed in 16 lanes (lane i takes elements i, i + 16, …) and a fixed tree.
+// RMSNorm: y = x / sqrt(mean(x²) + eps) · weight, for each row, or for each head of each row
+// (QK-norm).
+// Numerics: squares are summed in 16 lanes (lane i takes elements i, i + 16, …) and a fixed tree.
+// Thread safety: the calling thread and the threads of `parallel`. Owner: the caller owns all
+// memory. Errors: none; a broken REQUIRES ends the process (require.h).
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,10 @@
 // Rotary position embedding, in place, on pairs (i, i + head_dim/2) of each head ("half-split"):
 //   x'[i]       = x[i]·cos − x[i + h]·sin
 //   x'[i + h]   = x[i + h]·cos + x[i]·sin      with h = head_dim / 2
-// The tables hold fp32 cosines and sines of angles computed in double when the model was loaded.
+// The tables hold fp32 cosines and sines of angles that were computed in double when the model was
+// loaded.
+// Thread safety: the calling thread and the threads of `parallel`. Owner: the caller owns all
+// memory. Errors: none; a broken REQUIRES ends the process (require.h).
 #pragma once
 
 #include <cstdint>

@@ -2,11 +2,14 @@
 // (seed, sequence index, position). No random state lives anywhere.
 //
 // Order: logit bias, allowed tokens, penalties, temperature, min-p, top-k, top-p, then Gumbel-max:
-// the token is argmax(logit/T + g) over what is left, g = -log(-log u), with u from Philox4x32-10
-// keyed by (seed, sequence index) and counted by (position, token id / 4), word token id % 4.
-// Temperature 0 is plain argmax. Ties go to the lower id everywhere. Logprobs are of the raw
-// distribution, before bias, penalties and temperature. A NaN logit counts as minus infinity; when
-// no token is left the result's token is -1.
+// the token is argmax(logit/T + g) over the tokens that remain, g = -log(-log u), with u from
+// Philox4x32-10 keyed by (seed, sequence index) and counted by (position, token id / 4), word token
+// id % 4. Temperature 0 is plain argmax. Ties go to the lower id everywhere. Logprobs are of the
+// raw distribution, before bias, penalties and temperature. A NaN logit counts as minus infinity;
+// when no token remains the result's token is -1.
+//
+// Thread safety: pure functions; calls with different scratch may run at once. Owner: the caller
+// owns all memory. Errors: none; a broken REQUIRES ends the process (require.h).
 #pragma once
 
 #include <cstddef>

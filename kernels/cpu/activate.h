@@ -1,4 +1,5 @@
-// The activations of gated feed-forward layers, the only ones of a class.
+// The activations of gated feed-forward layers: the only implementation of a class, so the operator
+// on rows and a product's epilogue give the same bits. Thread safety: pure functions.
 #pragma once
 
 #include "kernels/api/elementwise.h"

@@ -1,11 +1,11 @@
-// Paged causal attention, see kernels/api/attention.h. Blocks of up to 12 (AVX2: 6) query vectors,
-// that is (row, head) pairs of one KV head, go through one partition of 256 tokens at a time
-// (partition_pass.h); what is decided here is only which thread does which:
-//   - many tasks: one for each (block of rows, KV head), or for each row that is generated and
-//     several KV heads, which walks its partitions in ascending order and merges as it goes;
-//   - few (a long sequence generating alone): one for each (block of rows, KV head, partition);
-//   records
-//     (m, l, o) go to scratch and are merged in the same ascending order by a second round.
+// Paged causal attention (kernels/api/attention.h). partition_pass.h computes one partition of 256
+// tokens for a block of up to 12 (AVX2: 6) query vectors, that is (row, head) pairs of one KV head.
+// This file only decides which task does which:
+//   - many blocks: a task takes one (block of rows, KV head), or one generated row and several KV
+//     heads. It walks the partitions in ascending order and merges as it goes.
+//   - few blocks (a long sequence that generates alone): a task takes one (block of rows, KV head,
+//     partition). Records (m, l, o) go to scratch, and a second round of tasks merges them in the
+//     same ascending order.
 // Bound by FMAs for prompts, by bytes of K and V for generation.
 // Measured on a Zen 4 EPYC, one thread, 512 rows at the end of 2048 tokens: AVX-512 78-101 GFLOP/s
 // of 117, AVX2 70-93.
@@ -25,7 +25,7 @@
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
 
-// One call: its arguments, its plan, and where scratch lies.
+// One call: its arguments, its plan, and the parts of its scratch.
 struct Call {
   const AttentionArgs* args;
   const ParallelFor* parallel;
@@ -66,12 +66,12 @@ struct Vectors {
   }
 };
 
-// The vectors cut into register blocks of equal size, as far as that goes.
+// The vectors divided into register blocks of nearly equal size.
 TANDEM_INLINE int64_t NumGroups(int64_t count) {
   return (count + kMaxBlockRows - 1) / kMaxBlockRows;
 }
 
-// Whether this call runs on dot products.
+// Whether this call uses bf16 dot products.
 TANDEM_INLINE bool UsesDot(const AttentionArgs& args) {
   return kHasDotProducts && args.layer.shape.type == KvType::kBf16;
 }
@@ -131,7 +131,7 @@ void PackQueries(const Vectors& vectors, float* packed) {
   }
 }
 
-// One partition, as the call's type of cache has it.
+// Runs one partition with the pass for the call's cache type.
 TANDEM_INLINE void RunPass(const PartitionGroup& group) {
   const KvType type = group.layer->shape.type;
   if (type == KvType::kInt8) {
@@ -147,8 +147,8 @@ TANDEM_INLINE void RunPass(const PartitionGroup& group) {
   RunPartitionGroup(group);
 }
 
-// Runs all vectors through one partition; `sink(j, state)` takes each partial, nothing for a vector
-// without a token there.
+// Runs all vectors through one partition. `sink(j, state)` gets each partial; vectors without a
+// token in the partition are skipped.
 template <typename Sink>
 TANDEM_INLINE void RunPartition(const Vectors& vectors, const float* packed_q, int32_t partition,
                                 KvStream* stream, const Sink& sink) {
@@ -183,7 +183,7 @@ TANDEM_INLINE void RunPartition(const Vectors& vectors, const float* packed_q, i
   }
 }
 
-// The merge and the end of a row's softmax, as the call's type of cache has them.
+// The merge and the end of a row's softmax, for the call's cache type.
 TANDEM_INLINE void Merge(const AttentionArgs& args, const SoftmaxState& into,
                          const SoftmaxState& part) {
 #if defined(__AVX512BF16__)
@@ -256,8 +256,8 @@ void RunWhole(const Call& call, int64_t task, int worker) {
   }
 }
 
-// Cuts a call into tasks for RunWhole. Rows that are generated take several KV heads at once, whose
-// K and V lie side by side, if that leaves enough tasks.
+// Divides a call into tasks for RunWhole. A task of a generated row takes several KV heads, whose K
+// and V are adjacent in memory, if that leaves enough tasks.
 void ListTasks(Call* call, int num_workers) {
   const AttentionArgs& args = *call->args;
   const KvShape& shape = args.layer.shape;
@@ -288,7 +288,7 @@ void ListTasks(Call* call, int num_workers) {
   }
 }
 
-// Where the record of (block, partition, kv head, vector) lies.
+// The address of the record of (block, partition, kv head, vector).
 TANDEM_INLINE SoftmaxState Record(const Call& call, const Vectors& vectors, int32_t partition,
                                   int64_t j) {
   const RowBlock& block = *vectors.block;
@@ -315,7 +315,7 @@ TANDEM_INLINE SplitTask SplitTaskOf(const Call& call, int64_t task) {
   return {&block, within / partitions, block.first_partition + within % partitions};
 }
 
-// Sends for all K and V that a task reads.
+// Prefetches all K and V that a task reads.
 void FetchSplit(const Call& call, int64_t task) {
   const AttentionArgs& args = *call.args;
   const KvShape& shape = args.layer.shape;
@@ -342,8 +342,8 @@ void FetchSplit(const Call& call, int64_t task) {
 
 void RunSplit(const Call& call, int64_t task, int worker) {
   const int workers = call.parallel->num_workers;
-  // A worker sends for each partition while the one before is read; for its first, and for those
-  // it takes from others, as it begins.
+  // A worker prefetches each partition while it reads the one before; its first partition, and
+  // those it takes from other workers, when it begins them.
   const int64_t first = FirstTask(call.num_split_tasks, worker, workers);
   const int64_t end = FirstTask(call.num_split_tasks, worker + 1, workers);
   if (task <= first || task >= end) FetchSplit(call, task);
@@ -371,7 +371,7 @@ void MergeRecords(const Call& call, const RowBlock& block, int32_t kv_head) {
   }
 }
 
-// Cuts the sequences into row blocks. `capacity` is how many the list holds.
+// Divides the sequences into row blocks. `capacity` is the most that the list holds.
 void ListBlocks(Call* call, int64_t capacity) {
   const AttentionArgs& args = *call->args;
   for (int32_t s = 0; s < args.num_sequences; ++s) {

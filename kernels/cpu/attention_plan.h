@@ -1,5 +1,6 @@
-// How attention cuts its work, shared by the kernel and by the size of its scratch. Plain
-// arithmetic, no instruction set. Nothing here changes a result bit.
+// How attention divides its work into tasks. The kernel and the function that sizes its scratch
+// share it. Plain arithmetic, without an instruction set; no choice here changes a result bit.
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +59,7 @@ inline AttentionPlan PlanAttention(int32_t num_heads, const KvShape& kv, int64_t
   return plan;
 }
 
-// Whether so few (row block, KV head) tasks are to be split by partitions.
+// Whether there are so few (row block, KV head) tasks that partitions must split them.
 inline bool SplitsPartitions(int64_t tasks, int num_workers) {
   return num_workers > 1 && tasks < kTasksPerWorker * num_workers;
 }

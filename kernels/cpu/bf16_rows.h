@@ -1,6 +1,6 @@
-// Activations on their way into products that take them in bf16: sixteen fp32 lanes rounded to
-// nearest even. One instruction of AVX512-BF16, which makes zeros of subnormals; integer operations
-// that keep them elsewhere.
+// Rounds activations for products that take them in bf16: sixteen fp32 lanes to nearest even. With
+// AVX512-BF16 this is one instruction, which turns subnormals into zeros; elsewhere it is integer
+// operations that keep them. Thread safety: pure functions.
 #pragma once
 
 #include "kernels/cpu/dot.h"
@@ -14,7 +14,7 @@ inline constexpr bool kTakesBf16 = true;
 
 #else
 
-// Whether the class's operators take and give bf16 activations (Backend::dot_products).
+// Whether the class's operators read and write bf16 activations (Backend::dot_products).
 inline constexpr bool kTakesBf16 = kHasTiles;
 
 // In the low halves of lanes; a NaN stays a (quiet) NaN.

@@ -2,7 +2,7 @@
 //
 // One `vdpbf16ps` adds two products to each of sixteen fp32 lanes: first that of the odd elements,
 // then that of the even ones, each with one rounding, subnormals taken as zero. A chain of them is
-// a fixed order, as a chain of FMAs is.
+// a fixed order, as a chain of FMAs is. Thread safety: pure functions.
 #pragma once
 
 #include "kernels/cpu/vec_math.h"

@@ -1,10 +1,10 @@
-// TileRegisters in plain C++, as Intel's Software Developer's Manual (volume 2, TDPBF16PS, TDPBSSD,
-// LDTILECFG, TILELOADD, TILESTORED) says the instructions behave. What the processor would raise a
-// fault for ends the process with a message; so does memory outside the caller's range. See
-// tile_registers.h.
+// TileRegisters (tile_registers.h) in plain C++, as Intel's Software Developer's Manual (volume 2,
+// TDPBF16PS, TDPBSSD, LDTILECFG, TILELOADD, TILESTORED) says the instructions behave. Where the
+// processor would raise a fault, or memory lies outside the caller's range, the process ends with a
+// message.
 //
-// One case is not the manual's to decide: a sum that rounds up to the least normal number from
-// below it is kept here.
+// The manual leaves one case open: this code keeps a sum that rounds up to the least normal number
+// from below it. Thread safety: as tile_registers.h.
 #pragma once
 
 #include <cstring>

@@ -1,7 +1,8 @@
-// The inner loop of every matrix product here (projections, q·k, p·v): `R` rows of A against `NV`
-// vectors of B, accumulators in registers.
+// The inner loop of every matrix product of the CPU classes (projections, q·k, p·v): `R` rows of A
+// against `NV` vectors of B, accumulators in registers.
 //   acc[r][v] = Σ_k A[k][r] · B[k][v]       each element one FMA chain, k ascending
-// So an element's bits do not depend on R, NV or on how the range of k is cut between calls.
+// So an element's bits do not depend on R, on NV or on how calls divide the range of k.
+// Thread safety: pure functions.
 #pragma once
 
 #include "kernels/cpu/v16.h"

@@ -1,4 +1,4 @@
-// y = x·wᵀ, see kernels/api/gemm.h.
+// y = x·wᵀ (kernels/api/gemm.h) with fp32 or bf16 w, and the choice of the product for other types.
 //
 // Packed weights: panels of 16 output features, [ceil(N/16)][K][16], lanes across N, so that a
 // product needs no reduction across lanes. With more than one row, x is first packed into blocks of
@@ -100,7 +100,7 @@ TileFns SelectTile(int64_t rows) {
   return kFns[rows - 1];
 }
 
-// Rows cut into the fewest blocks of at most kMaxBlockRows, sizes as equal as can be.
+// Rows divided into the fewest blocks of at most kMaxBlockRows, of nearly equal size.
 struct RowBlocks {
   int64_t rows;
   int64_t count;
@@ -118,7 +118,7 @@ void PackX(const GemmArgs& args, const RowBlocks& blocks, int64_t block, float* 
   }
 }
 
-// The tiles of some row blocks by some panels.
+// Computes the tiles of some row blocks by some panels.
 struct Region {
   int64_t block_begin, block_end;
   int64_t panel_begin, panel_end;

@@ -1,4 +1,4 @@
-// y = x·wᵀ with bf16 x and w, see kernels/api/gemm.h and docs/kernels/gemm.md.
+// y = x·wᵀ with bf16 x and w (kernels/api/gemm.h, docs/kernels/gemm.md).
 //
 // Packed weights: panels of 32 output features, [ceil(N/32)][ceil(K/2)][32][2], so that a register
 // holds a pair of k for sixteen features and one panel is one stream of memory. x stays row-major;

@@ -1,5 +1,5 @@
-// Products of bf16 weights by `vdpbf16ps`, for classes compiled with AVX512-BF16: what gemm.cc
-// calls for WeightType::kBf16.
+// Products of bf16 weights by `vdpbf16ps`, for classes compiled with AVX512-BF16. gemm.cc calls
+// them for WeightType::kBf16. Thread safety: the calling thread and the threads of `parallel`.
 #pragma once
 
 #include "kernels/api/gemm.h"

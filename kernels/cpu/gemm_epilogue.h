@@ -1,5 +1,5 @@
-// What products over packed panels end with, once a tile's sums are fp32: bias and residual, or
-// gate.
+// The last step of products over packed panels, once a tile's sums are fp32: bias and residual, or
+// gate. Thread safety: one worker of a call, which writes its own tile of y.
 #pragma once
 
 #include "kernels/cpu/activate.h"
@@ -43,7 +43,7 @@ TANDEM_INLINE void StoreGated(const TilePlace& place, const V16 (&sums)[R][2]) {
   }
 }
 
-// As the call's arguments say.
+// The epilogue that the call's arguments ask for.
 template <int R>
 TANDEM_INLINE void StoreTile(const TilePlace& place, const V16 (&sums)[R][2]) {
   if (place.args->gated == nullptr) {
@@ -65,7 +65,7 @@ TANDEM_INLINE void StoreGatedBf16(const TilePlace& place, const V16 (&sums)[R][2
   }
 }
 
-// The same for products of bf16, whose gate gives bf16.
+// The same for bf16 products, whose gate writes bf16.
 template <int R>
 TANDEM_INLINE void StoreBf16Tile(const TilePlace& place, const V16 (&sums)[R][2]) {
   if (place.args->gated_bf16 == nullptr) {

@@ -1,10 +1,10 @@
-// y = x·wᵀ with four-bit w and int8 x, see kernels/api/gemm.h and docs/kernels/gemm.md.
+// y = x·wᵀ with four-bit w and int8 x (kernels/api/gemm.h, docs/kernels/gemm.md).
 //
 //   w[n, k] = s[n, g]·q[n, k] + o[n, g]    q in [0, 15], s and o exact in fp32, g: group of 32 k
 //   x[m, k] ≈ t[m, g]·p[m, k]              t[m, g] = max |x[m, k]| / 127 over the same group
 //   y[m, n] = Σ_g (s·t)·float(Σ_{k in g} q·p) + o·(t·Σ_{k in g} p)   two FMAs a group, g ascending
 // The inner sums are exact in int32, the outer chain is fixed: rows, blocking, threads and class
-// cannot change a bit. q is unsigned as it is, so nothing has to be taken off.
+// cannot change a bit. q is unsigned already, so no sum needs a correction.
 // Packed weights: panels of 32 output features, [ceil(N/32)][ceil(K/32)] of {[4][32][4] bytes,
 // s[32], o[32] fp16}: one stream of memory, ten lines a group. Byte b of word j of a feature holds
 // elements 4j + b (low half) and 16 + 4j + b (high half) of its group: the order of Int4Group.
@@ -47,7 +47,7 @@ struct Factors {
   V16 scale, offset;
 };
 
-// Where a panel's groups lie, and their factors: features [16 v, + 16).
+// The place of a panel's groups, and their factors: features [16 v, + 16).
 struct GroupLayout {
   static constexpr int64_t kGroupBytes = kQuantBytes + kPanel * 2 * 2;
 

@@ -1,6 +1,6 @@
-// Products of four-bit weights in groups with activations rounded to int8: what gemm.cc calls for
+// Products of four-bit weights in groups with activations rounded to int8. gemm.cc calls them for
 // WeightType::kInt4 and kQ4K. Sums of a group are exact integers, so every class gives the same
-// bits.
+// bits. Thread safety: the calling thread and the threads of `parallel`.
 #pragma once
 
 #include "kernels/api/gemm.h"

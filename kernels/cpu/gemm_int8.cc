@@ -1,12 +1,13 @@
-// y = x·wᵀ with int8 w and x, see kernels/api/gemm.h and docs/kernels/gemm.md.
+// y = x·wᵀ with int8 w and x (kernels/api/gemm.h, docs/kernels/gemm.md).
 //
 //   w[n, k] ≈ sw[n]·qw[n, k]        sw[n] = max_k |w[n, k]| / 127, when packing
-//   x[m, k] ≈ sx[m, g]·qx[m, k]     sx[m, g] = max |x[m, k]| / 127 over group g of 64 k, in each
-//   call y[m, n] = sw[n]·Σ_g sx[m, g]·float(Σ_{k in g} qx·qw)     one FMA chain, g ascending
+//   x[m, k] ≈ sx[m, g]·qx[m, k]     sx[m, g] = max |x[m, k]| / 127 over group g of 64 k, per call
+//   y[m, n] = sw[n]·Σ_g sx[m, g]·float(Σ_{k in g} qx·qw)     one FMA chain, g ascending
+//
 // The inner sums are exact in int32, the outer chain is fixed: rows, blocking, threads and class
-// cannot change a bit. Groups keep a large activation from costing the others of its row theirs.
-// Instructions want one operand unsigned: w is kept as qw + 128, and 128·Σ qx is taken off where a
-// group's sum begins.
+// cannot change a bit. Groups keep a large activation from costing the rest of its row precision.
+// The instructions want one unsigned operand: w is kept as qw + 128, and each group's sum begins at
+// −128·Σ qx.
 // Packed weights: panels of 32 output features, [ceil(N/32)] of {[ceil(K/4)][32][4] bytes, sw[32]
 // fp32}: one stream of memory. Six rows by 32 features make 12 integer and 12 fp32 accumulators.
 // Bound by bytes of w up to about 20 rows, by dot products above.
@@ -31,7 +32,7 @@ TANDEM_INLINE int64_t PanelBytes(const MatrixShape& shape) {
   return CeilDiv(shape.k, 4) * kQuadBytes + kTrailerBytes;
 }
 
-// Of one row and group of x.
+// The factors of one row and group of x.
 struct GroupScale {
   float scale;
   int32_t correction;  // −128·Σ qx

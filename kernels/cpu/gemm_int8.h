@@ -1,5 +1,6 @@
-// Products of int8 weights with activations rounded to int8 row by row: what gemm.cc calls for
+// Products of int8 weights with activations rounded to int8 row by row. gemm.cc calls them for
 // WeightType::kInt8. Sums are exact integers, so every class gives the same bits.
+// Thread safety: the calling thread and the threads of `parallel`.
 #pragma once
 
 #include "kernels/api/gemm.h"

@@ -1,8 +1,9 @@
-// How a product over packed panels of weights is cut into tasks. Blocks of rows and panels divide
-// rows and features, never k, so that no cut can change a bit.
+// How a product over packed panels of weights is divided into tasks. Tasks divide rows and features
+// into blocks of rows and panels, and never divide k, so no division changes a bit.
 //   few rows:  a task takes one panel and all rows; the panel is read from memory once.
 //   many rows: a task takes a few blocks of rows and as many panels as stay in L2; a block of x
 //              stays in L1 while the panels pass.
+// Thread safety: pure functions.
 #pragma once
 
 #include "kernels/api/gemm.h"
@@ -13,15 +14,15 @@ namespace tandem::kernels::TANDEM_ISA {
 inline constexpr int64_t kLanes = 16;
 // Output features of a panel.
 inline constexpr int64_t kPanel = 32;
-// How far ahead of its use a stream of weights is fetched, in bytes.
+// How many bytes ahead of its use a stream of weights is fetched.
 inline constexpr int64_t kPrefetchBytes = 4096;
-// What a step of a tile reads of a panel, at most.
+// The most bytes of a panel that a step of a tile reads.
 inline constexpr int64_t kLinePair = 128;
 
 TANDEM_INLINE int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 TANDEM_INLINE int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// What a kernel's tiles ask for.
+// A kernel's tile sizes, from which the plan follows.
 struct PlanShape {
   int64_t rows_max;     // of a tile
   int64_t panel_bytes;  // of one panel of weights

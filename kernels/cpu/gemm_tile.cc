@@ -1,12 +1,12 @@
-// y = x·wᵀ with bf16 x and w on tile registers, see kernels/api/gemm.h and docs/kernels/gemm.md.
+// y = x·wᵀ with bf16 x and w on tile registers (kernels/api/gemm.h, docs/kernels/gemm.md).
 //
 // Packed weights: panels of 32 output features, [ceil(N/32)][ceil(K/32)][2][16][16][2]: a step of
-// 32 k is two tiles of sixteen features, whose rows hold pairs of k. What pads N and K is zero. x
-// stays row-major, a row of a tile is 64 bytes of it; what is left of k behind whole steps is
-// copied behind zeros first, so that nothing beyond x is read.
-// Every element is one chain of steps from zero with k ascending, each step the same whatever rows
-// share its tiles: neither rows, blocking nor threads change a bit.
-// Bound by bytes of w up to about 100 rows, by tile products above.
+// 32 k is two tiles of sixteen features, whose rows hold pairs of k. Padding of N and K is zero. x
+// stays row-major, and a row of a tile is 64 bytes of it. The rest of k behind the last whole step
+// is first copied and padded with zeros, so that no load reads beyond x. Every element is one chain
+// of steps from zero with k ascending, each step the same whatever rows share its tiles: neither
+// rows, blocking nor threads change a bit. Bound by bytes of w up to about 100 rows, by tile
+// products above.
 #include "kernels/cpu/gemm_tile.h"
 
 #include "kernels/api/require.h"
@@ -138,7 +138,7 @@ void TileGemm(const GemmArgs& args, const ParallelFor& parallel) {
   if (x == nullptr) {
     KERNEL_REQUIRE(args.scratch != nullptr);
     k = PaddedK(shape);
-    // Rows 2 KiB apart would compete for the same few places in a cache.
+    // Rows 2 KiB apart would compete for the same cache sets.
     x_stride = k % 1024 == 0 ? k + kStepK : k;
     RoundRows(args, x_stride, parallel);
     x = static_cast<const uint16_t*>(args.scratch);

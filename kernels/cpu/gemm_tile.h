@@ -1,5 +1,6 @@
-// Products of bf16 and of int8 weights on tile registers, for classes that have them: what gemm.cc
-// calls for WeightType::kBf16 and WeightType::kInt8 there.
+// Products of bf16 and of int8 weights on tile registers, for classes that have them. There,
+// gemm.cc calls them for WeightType::kBf16 and WeightType::kInt8. Thread safety: the calling thread
+// and the threads of `parallel`.
 #pragma once
 
 #include "kernels/api/gemm.h"

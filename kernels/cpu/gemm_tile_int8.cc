@@ -4,7 +4,7 @@
 // A group of 64 k is one step, whose exact sums go to memory and are scaled there: four groups at a
 // time, so that the fp32 sums are read and written once for four.
 // Packed weights: panels of 32 output features, [ceil(N/32)] of {[ceil(K/64)][2][16][16][4] bytes,
-// sw[32] fp32}: rows of tiles hold quads of k. What pads N and K is zero.
+// sw[32] fp32}: rows of tiles hold quads of k. Padding of N and K is zero.
 // Bound by bytes of w up to about 60 rows, by the scaling of sums above.
 #include "kernels/api/require.h"
 #include "kernels/cpu/gemm_epilogue.h"

@@ -1,4 +1,5 @@
 // Gumbel noise for sixteen tokens at a time: g = -log(-log u), u from Philox4x32-10.
+// Thread safety: pure functions.
 #pragma once
 
 #include "kernels/cpu/vec_math.h"

@@ -1,10 +1,10 @@
-// TileRegisters on AMX's own. See tile_registers.h.
+// TileRegisters (tile_registers.h) on AMX's own tiles.
 //
-// The instructions are written out: g++ 12's intrinsics do not say what memory they read, so that
-// stores before them, of a configuration even, may be left out. No compiler here touches tiles by
-// itself, so they need no clobbers.
-// REQUIRES: the processor has AMX-TILE, AMX-BF16 and AMX-INT8, and the system granted the process
-// the state (kernels/dispatch/amx_detection.h).
+// The instructions are written as assembly: g++ 12's intrinsics do not say what memory they read,
+// so the compiler may drop stores before them, even those of a configuration. Neither g++ 12 nor
+// clang 14 uses tiles by itself, so the assembly needs no clobbers. REQUIRES: the processor has
+// AMX-TILE, AMX-BF16 and AMX-INT8, and the system granted the process the tile state
+// (kernels/dispatch/amx_detection.h). Thread safety: as tile_registers.h.
 #pragma once
 
 namespace tandem::kernels::TANDEM_ISA {

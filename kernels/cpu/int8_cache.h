@@ -1,10 +1,10 @@
-// Where the elements of an int8 cache lie, and how rows are rounded on their way in.
+// Where the elements of an int8 cache lie, and how the cache write rounds rows.
 //
-// A slab is tiles of 16 tokens, each 16·head_dim bytes and a fp32 scale for each token:
+// A slab is tiles of 16 tokens, each 16·head_dim bytes and an fp32 scale for each token:
 //   K  [head_dim / 4][16 tokens][4] unsigned, q + 128, so that a register holds four dimensions of
 //      16 tokens;
 //   V  [8 pairs of tokens][head_dim][2] signed.
-// A token's bytes and scale depend on that token alone.
+// A token's bytes and scale depend on that token alone. Thread safety: pure functions.
 #pragma once
 
 #include "kernels/cpu/int8_dot.h"

@@ -1,5 +1,5 @@
 // Sums of products of unsigned by signed bytes, exact in int32, in the best instructions a class
-// has: one `vpdpbusd` with VNNI, two `vpmaddwd` elsewhere.
+// has: one `vpdpbusd` with VNNI, two `vpmaddwd` elsewhere. Thread safety: pure functions.
 #pragma once
 
 #include "kernels/cpu/v16.h"

@@ -1,6 +1,6 @@
-// Rows of activations rounded to int8 as a product begins, group by group along k: each group by
-// the largest magnitude in it, so that a large activation does not cost the others of its row their
-// bits, and a row depends on nothing but itself.
+// Rounds rows of activations to int8 when a product begins, group by group along k. Each group is
+// scaled by its own largest magnitude, so a large activation costs the other groups of its row no
+// precision, and a row depends on itself alone. Thread safety: one worker writes one row.
 #pragma once
 
 #include "kernels/cpu/gemm_plan.h"
@@ -79,13 +79,13 @@ TANDEM_INLINE RoundedGroup RoundWholeGroup(const float* x, uint8_t* bytes) {
   return {found.scale, static_cast<int32_t>(ReduceAdd(total))};
 }
 
-// All rows of a call, in its scratch. `Scale` is what a kernel keeps of a group: it has From(const
-// RoundedGroup&).
+// All rows of a call, in its scratch. `Scale` is the type that a kernel keeps for a group: it has
+// From(const RoundedGroup&).
 template <typename Scale, int64_t kGroup, int64_t kPad>
 struct QuantisedRows {
   uint8_t* bytes;
-  int64_t
-      stride;  // a multiple of kPad; not of 1 KiB, whose rows would compete for places in a cache
+  // A multiple of kPad, and not of 1 KiB, whose rows would compete for the same cache sets.
+  int64_t stride;
   Scale* scales;  // [rows][groups]
   int64_t groups;
 

@@ -1,10 +1,11 @@
-// Writing rows of K and V into the paged cache, and reading one token back.
+// The write of K and V rows into the paged cache, and the read of one token
+// (kernels/api/kv_cache.h).
 //
 // Element order inside a slab: K [block_tokens/16][head_dim][16], so that scores of 16 tokens are
 // one FMA chain over head_dim; V [block_tokens][head_dim], so that outputs are one chain over
 // tokens. A bf16 cache of a class with dot products keeps pairs: K
-// [block_tokens/16][head_dim/2][16] [2], pairs along head_dim; V [block_tokens/2][head_dim][2],
-// pairs of tokens. An int8 cache: int8_cache.h.
+// [block_tokens/16][head_dim/2][16][2], pairs along head_dim; V [block_tokens/2][head_dim][2],
+// pairs of tokens. int8_cache.h has the order of an int8 cache.
 #include "kernels/api/kv_cache.h"
 
 #include "kernels/api/require.h"
@@ -16,7 +17,7 @@
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
 
-// Where element d of a token lies, from its tile of K or its (pair of) V.
+// The offset of element d of a token, from its tile of K or its (pair of) V.
 template <typename T>
 constexpr bool kPairs = kHasDotProducts && sizeof(T) == sizeof(Bf16);
 template <typename T>

@@ -1,10 +1,11 @@
-// The K and V that one worker will read next, fetched into its second cache at the pace at which it
-// reads those fetched before. Memory then works all through a generation step's attention, also
-// while softmax and products run, and sees the order in which blocks lie: whole blocks, head beside
-// head. Changes no result bit.
+// Fetches the K and V that one worker will read next into its L2 cache, at the pace at which the
+// worker reads what was fetched before. Memory then works all through a generation step's
+// attention, even while softmax and products run, and sees accesses in the order in which blocks
+// lie: whole blocks, one head after the other. It changes no result bit.
 //
-// A worker's stream is that of the task it runs, and then of those behind, which it will probably
-// get next. A wrong guess costs bytes only. Thread safety: one worker.
+// A worker's stream covers the task it runs and then the tasks behind it, which it will probably
+// get next. A wrong guess costs memory traffic only. Thread safety: one worker. Owner: that
+// worker's call.
 #pragma once
 
 #include "kernels/api/attention.h"
@@ -34,14 +35,14 @@ class KvStream {
     begun_ = task;
     if (!guessed) Open(task);
   }
-  // What `task` reads below `token` and is not yet on its way: now it is.
+  // Starts fetching everything that `task` reads below `token` and that is not under way yet.
   TANDEM_INLINE void FetchBelow(int64_t task, int32_t token) {
     while (task_ == task && token_ < token && left_ > 0) {
       for (; left_ > 0; left_ -= 64, at_ += 64) _mm_prefetch(at_, _MM_HINT_T1);
       NextRun();
     }
   }
-  // Where the next `bytes` to be fetched lie, to be fetched by the caller; nullptr at the end.
+  // The address of the next `bytes` bytes, which the caller then fetches; nullptr at the end.
   TANDEM_INLINE const char* Next(int64_t bytes) {
     if (left_ <= 0) return nullptr;
     const char* at = at_;

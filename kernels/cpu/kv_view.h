@@ -1,4 +1,6 @@
-// Where the elements of a layer's cache lie, for elements of type T.
+// Where the elements of a layer's cache lie, for elements of type T. Thread safety: a value; the
+// region's own rules apply to what it points to (kernels/api/kv_cache.h). Owner: the engine owns
+// the region; a view borrows it.
 #pragma once
 
 #include "kernels/api/kv_cache.h"

@@ -1,4 +1,6 @@
-// The operators of one instruction-set class, as its table names them.
+// The operators of one instruction-set class, as the class's table names them (table.cc). Each
+// operator's header in kernels/api documents it and states its thread safety.
+// Thread safety: the operators'.
 #pragma once
 
 #include "kernels/api/backend.h"

@@ -1,5 +1,6 @@
-// The rows of weights that pack_rows is given, one after another, with their places in panels of
-// packed weights.
+// Walks the rows of weights that pack_rows is given, one after another, together with their places
+// in the panels of packed weights. Thread safety: one thread; different threads may walk different
+// rows.
 #pragma once
 
 #include "kernels/cpu/gemm_plan.h"

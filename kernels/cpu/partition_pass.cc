@@ -1,11 +1,11 @@
-// One partition of attention for a block of query vectors, see partition_pass.h.
+// One partition of attention for a block of query vectors (partition_pass.h).
 //
-//   s[r][t] = Σ_d q[r][d]·k[t][d]       16 tokens to a vector, d ascending
-//   m[r] = max s,  p[r][t] = e^(s − m),  l[r] = Σ p     lane t % 16 of the absolute token, fixed
-//   tree o[r][d] = Σ_t p[r][t]·v[t][d]       16 dimensions to a vector, t ascending over the row's
-//   range
+//   s[r][t] = Σ_d q[r][d]·k[t][d]                     16 tokens to a vector, d ascending
+//   m[r] = max s,  p[r][t] = e^(s − m),  l[r] = Σ p   lane t % 16 of the absolute token, fixed tree
+//   o[r][d] = Σ_t p[r][t]·v[t][d]                     16 dimensions to a vector, t ascending
+//
 // A vector's operations are the same whichever others share its block: scores are per-lane chains,
-// the rest runs over the vector's own range, in pieces where ranges differ.
+// and the rest runs over the vector's own range, in pieces where ranges differ.
 #include "kernels/cpu/partition_pass.h"
 
 namespace tandem::kernels::TANDEM_ISA {

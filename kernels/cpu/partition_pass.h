@@ -1,4 +1,5 @@
 // The inner body of attention: a block of query vectors against one partition of 256 tokens.
+// Thread safety: one worker of a call, with scratch of its own.
 #pragma once
 
 #include "kernels/api/attention.h"
@@ -69,7 +70,7 @@ TANDEM_INLINE void Prefetch(const void* data, int64_t bytes) {
     _mm_prefetch(static_cast<const char*>(data) + i, _MM_HINT_T0);
   }
 }
-// What a group fetches while it reads `bytes` bytes at `own`.
+// The memory that a group prefetches while it reads `bytes` bytes at `own`.
 TANDEM_INLINE const char* Ahead(const PartitionGroup& group, const void* own, int64_t bytes) {
   const char* next = group.stream == nullptr ? nullptr : group.stream->Next(bytes);
   return next == nullptr ? static_cast<const char*>(own) : next;

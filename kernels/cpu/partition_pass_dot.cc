@@ -1,11 +1,14 @@
-// One partition of attention over a bf16 cache by `vdpbf16ps`, see partition_pass.h and
-// docs/kernels/attention.md.
+// One partition of attention over a bf16 cache by `vdpbf16ps` (partition_pass.h,
+// docs/kernels/attention.md).
 //
-//   s[r][t] = Σ q[r][d]·k[t][d]       16 tokens to a vector, pairs of d ascending; q holds
-//   scale·log2 e m[r] = max s,  p[r][t] = 2^(s − m),  l[r] = Σ p      lane t % 16, fixed tree
-//   o[r][d] = Σ bf16(p[r][t])·v[t][d]    16 dimensions to a vector, pairs of tokens ascending
-// Pairs of tokens are absolute; of a pair that the row's range cuts, the token outside counts as
-// p = 0 and v = 0. A vector's operations are the same whichever others share its block.
+//   s[r][t] = Σ q[r][d]·k[t][d]                       16 tokens to a vector, pairs of d ascending;
+//                                                     q is scaled by scale·log2 e
+//   m[r] = max s,  p[r][t] = 2^(s − m),  l[r] = Σ p   lane t % 16, fixed tree
+//   o[r][d] = Σ bf16(p[r][t])·v[t][d]                 16 dimensions to a vector, pairs of tokens
+//                                                     ascending
+//
+// Pairs of tokens are absolute. Where the row's range cuts a pair, the token outside counts as p =
+// 0 and v = 0. A vector's operations are the same whichever others share its block.
 #include "kernels/api/require.h"
 #include "kernels/cpu/partition_pass.h"
 

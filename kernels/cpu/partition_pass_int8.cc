@@ -1,10 +1,10 @@
-// One partition of attention over an int8 cache, see partition_pass.h and
-// docs/kernels/attention.md.
+// One partition of attention over an int8 cache (partition_pass.h, docs/kernels/attention.md).
 //
 //   s[r][t] = float(Σ_d qq[r][d]·kq[t][d])·(sq[r]·sk[t])      exact sums of int8 products
 //   m[r] = max s,  p[r][t] = e^(s − m),  l[r] = Σ p           lane t % 16, fixed tree
 //   w[r][t] = p[r][t]·sv[t],  c[r] = max_t w / 32767,  wq = w / c to the nearest integer
 //   o[r][d] = float(Σ_t wq[r][t]·vq[t][d])·c[r]               exact sums again
+//
 // Both sums are integers below 2^31 whatever the inputs, so neither order nor class changes a bit:
 // tokens outside a row's range count as wq = 0. A vector's operations are the same whichever others
 // share its block.
@@ -116,7 +116,7 @@ TANDEM_INLINE void Softmax(const Int8Pass& pass, int32_t r, int32_t first_tile, 
     const int32_t t = tile * 16;
     const V16 p = Exp(Sub(Load(s + t), Set1(m)));
     sum = Add(sum, p);
-    // A token outside the range may lie in memory never written: its scale is not looked at.
+    // A token outside the range may lie in memory that was never written, so do not read its scale.
     const Mask16 inside = LaneRange(begin - t, end - t);
     const V16 weight = Mul(p, Select(inside, Load(pass.Tile(tile, 1).scales), Zero()));
     Store(s + t, weight);

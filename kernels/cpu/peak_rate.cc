@@ -1,4 +1,5 @@
-// What one thread multiplies a second at most, and whether `vdpbf16ps` beats FMA here. Zen 4 issues
+// The most multiply-adds a second that one thread does (Backend::peak_rate), from which dispatch.cc
+// decides whether `vdpbf16ps` beats FMA on this processor. Zen 4 issues
 // one a cycle, twice the products of an FMA; the Xeons of the Sapphire Rapids generation take it
 // apart into so many steps that FMAs win twice over. The ratios, 2 and ½, are far enough from 1 for
 // a measurement of a millisecond on a busy machine.

@@ -1,4 +1,5 @@
-// Finding the most likely tokens without sorting.
+// Finds the most likely tokens without sorting. Thread safety: pure functions of their arguments;
+// one thread a buffer.
 #pragma once
 
 #include "kernels/cpu/v16.h"

@@ -1,5 +1,6 @@
-// Operators on rows: RMSNorm, RoPE, gated activations, residual add, scale. All are bound by bytes;
-// rows (or ranges of elements) go to threads in pieces large enough to pay for the hand-over.
+// Operators on rows: RMSNorm, RoPE, gated activations, residual add, scale (kernels/api/rms_norm.h,
+// rope.h and elementwise.h). All are bound by bytes;
+// rows (or ranges of elements) go to threads in pieces large enough to be worth a task.
 #include <cmath>
 
 #include "kernels/api/require.h"

@@ -1,6 +1,7 @@
-// Choosing a token, see kernels/api/sampling.h. No full sort: top-k and top-p find their prefix of
-// the (logit descending, id ascending) order by quickselect on 64-bit keys, with probabilities as
-// 40-bit integers, so that sums do not depend on the order the selection met them in.
+// The choice of a token (kernels/api/sampling.h) without a full sort: top-k and top-p find their
+// prefix of the (logit descending, id ascending) order by quickselect on 64-bit keys, with
+// probabilities as 40-bit integers, so that sums do not depend on the order the selection met them
+// in.
 #include "kernels/api/sampling.h"
 
 #include "kernels/cpu/ops.h"
@@ -10,7 +11,8 @@
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
 
-// Adjusted logits; the division is left out where it and the cleaning after it change nothing.
+// Writes adjusted logits. It skips the division where that and the cleaning after it change
+// nothing.
 void AdjustAndDivide(const SamplingArgs& args, float* work) {
   Adjust(args, work);
   const bool divides = args.temperature != 0 && args.temperature != 1;
@@ -26,7 +28,7 @@ int32_t Argmax(const float* work, int32_t vocab_size) {
   return i;
 }
 
-// Tokens that are judged by their largest logit before each is looked at.
+// The size of a group of tokens, which the scan skips when the group's largest logit is too small.
 constexpr int32_t kGroup = 64;
 
 // The largest logit of a group; `work` is padded to whole vectors only.
@@ -46,7 +48,7 @@ int32_t DrawFromAll(const SamplingArgs& args, const float* work) {
     StoreIds(i, ids);
     best.Take(ids, Add(Load(work + i), noise.At(LoadU(ids))));
   };
-  // The likeliest token sets a mark that the noise of few others can reach.
+  // The score of the most likely token is a bound that the noise of few others can exceed.
   const int32_t likeliest = Argmax(work, args.vocab_size);
   if (likeliest < 0) return -1;
   take(likeliest / kLanes * kLanes);
@@ -103,7 +105,8 @@ int32_t CollectKeys(const float* work, int32_t vocab_size, float least, uint64_t
   return count;
 }
 
-// A logit that at least `k` tokens reach: the k-th largest of the groups' largest. `keys` is room.
+// A logit that at least `k` tokens reach: the k-th largest of the groups' largest. `keys` is
+// scratch.
 float TopKBound(const float* work, int32_t vocab_size, int32_t k, uint64_t* keys) {
   const int32_t groups = (vocab_size + kGroup - 1) / kGroup;
   if (k > groups / 2) return -kLargest;
@@ -122,8 +125,8 @@ struct MassQuery {
   uint64_t target;
 };
 
-// A logit, `least` or above, whose tokens and those above it weigh `target` or more. Where few
-// tokens do, a look at them is cheap, so bounds are tried from above.
+// A logit of at least `least` such that the tokens at or above it weigh at least `target`. It tries
+// bounds from above, because summing few tokens is cheap.
 float TopPBound(const float* work, const MassQuery& query) {
   constexpr float kSpans[] = {2.0f, 4.0f, 6.0f, 9.0f, 13.0f, 18.0f};
   for (const float span : kSpans) {

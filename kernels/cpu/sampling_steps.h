@@ -1,6 +1,6 @@
-// The steps of choosing a token that need no shortcut: see kernels/api/sampling.h for what they
-// define, sampling.cc for how few tokens the rest of them has to look at. Included by one source
-// of each class.
+// The steps of choosing a token that need no shortcut. kernels/api/sampling.h defines them;
+// sampling.cc keeps small the number of tokens that the later steps look at. One source of each
+// class includes this header. Thread safety: one thread a row, with scratch of its own.
 #pragma once
 
 #include "kernels/api/require.h"
@@ -125,7 +125,7 @@ inline void DivideByTemperature(const SamplingArgs& args, float* work) {
   }
 }
 
-// The best of a sequence of scored tokens; equal scores go to the lower id, -inf to none.
+// The best of a sequence of scored tokens; ties go to the lower id, and -inf is never best.
 struct Best {
   int32_t token = -1;
   float score = kMinusInfinity;

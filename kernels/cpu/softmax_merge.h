@@ -1,6 +1,7 @@
-// The merge of two softmax partials, the only one there is: of partitions in one kernel, of split
-// decoding, of partitions computed elsewhere.
+// The merge of two softmax partials. It is the only one: partitions in one kernel, split decoding
+// and partitions computed elsewhere all use it.
 //   m' = max(m1, m2);  l' = l1·e^(m1−m') + l2·e^(m2−m');  o' = o1·e^(m1−m') + o2·e^(m2−m')
+// Thread safety: pure functions.
 #pragma once
 
 #include "kernels/cpu/dot.h"

@@ -1,4 +1,5 @@
-// The table of this instruction-set class.
+// The Backend of this instruction-set class (kernels/api/backend.h): the operators that ops.h
+// declares.
 #include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/ops.h"
 

@@ -6,6 +6,7 @@
 //   tile 5 tile 2   tile 3    rows [16, 32)
 // A step reads four tiles for four products. A block of up to sixteen rows leaves 2, 3 and 5 out.
 // Packed weights: panels of [steps][2] tiles, so that a panel is one stream of memory.
+// Thread safety: one worker, which holds the tiles (tile_registers.h).
 #pragma once
 
 #include "kernels/cpu/gemm_plan.h"
@@ -86,7 +87,7 @@ struct Int8Products {
   }
 };
 
-// What one step reads.
+// The operands of one step.
 struct StepOperands {
   TileMemory<const char> x;
   MemoryRange x_range;

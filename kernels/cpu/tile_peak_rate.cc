@@ -1,5 +1,5 @@
-// What one thread multiplies on tile registers a second at most: products of four accumulators in
-// turn, as a block has them, without loads.
+// The most multiply-adds a second that one thread does on tile registers (Backend::peak_rate):
+// products into four accumulators alternately, as a block does them, without loads.
 #include <time.h>
 
 #include "kernels/cpu/gemm_tile.h"

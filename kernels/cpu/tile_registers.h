@@ -26,7 +26,7 @@ inline constexpr int64_t kTileRows = 16;
 inline constexpr int64_t kTileRowBytes = 64;
 inline constexpr int64_t kTileBytes = kTileRows * kTileRowBytes;
 
-// What LDTILECFG reads, byte for byte. Tiles that are not used have 0 rows of 0 bytes.
+// The bytes that LDTILECFG reads. Tiles that are not used have 0 rows of 0 bytes.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -36,7 +36,7 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Where a tile's rows lie.
+// The memory of a tile's rows.
 template <typename Byte>
 struct TileMemory {
   Byte* first;

@@ -1,10 +1,10 @@
-// V16: sixteen fp32 lanes, the unit in which every cpu kernel is written once. One __m512 under
-// AVX-512, two __m256 under AVX2; each operation is the same IEEE operation in each lane, and each
-// reduction the same tree, so that both classes give the same bits.
+// V16: sixteen fp32 lanes, the unit in which every CPU kernel is written once. One __m512 under
+// AVX-512, two __m256 under AVX2. Each operation is the same IEEE operation in each lane, and each
+// reduction the same tree, so both classes give the same bits.
 //
-// This folder is compiled once for each class, into namespaces of their own (TANDEM_ISA).
-// Everything here is force-inlined or has internal linkage: a function of the wide class that the
-// linker shared with baseline code would crash older processors.
+// Each class compiles this folder once, into a namespace of its own (TANDEM_ISA). Everything here
+// is force-inlined or has internal linkage: if the linker shared a function of the wide class with
+// baseline code, older processors would crash. Thread safety: values.
 #pragma once
 
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-// V16 under AVX2 and FMA: two halves of eight lanes. See v16.h.
+// V16 under AVX2 and FMA: two halves of eight lanes. v16.h documents it. Thread safety: values.
 #pragma once
 
 namespace tandem::kernels::TANDEM_ISA {

@@ -1,4 +1,4 @@
-// V16 under AVX-512 (F, DQ, BW, VL). See v16.h.
+// V16 under AVX-512 (F, DQ, BW, VL). v16.h documents it. Thread safety: values.
 #pragma once
 
 namespace tandem::kernels::TANDEM_ISA {

@@ -1,6 +1,7 @@
-// exp, log and what is built of them, on sixteen lanes: the only ones any cpu kernel uses, so that
-// every path through a model agrees to the bit. Errors are a few units in the last place; tests in
-// tests/differential/kernels measure them against double.
+// exp, log and the functions built on them, on sixteen lanes. Every CPU kernel uses these and no
+// others, so every path through a model agrees to the bit. Errors are a few units in the last
+// place; tests in tests/differential/kernels measure them against double. Thread safety: pure
+// functions.
 #pragma once
 
 #include "kernels/cpu/v16.h"

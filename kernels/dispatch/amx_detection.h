@@ -1,5 +1,6 @@
-// Whether this process may use AMX: what the processor says, what the system keeps of the state,
-// and its permission. Nothing here executes an AMX instruction.
+// Whether this process may use AMX: what the processor reports, what state the system saves, and
+// whether the system grants the process permission. No AMX instruction runs here.
+// Thread safety: any thread; the permission is the process's.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@
 
 namespace tandem::kernels {
 
-// Found facts; a struct of its own so that machines that are not at hand can be judged in tests.
+// What the processor and the system report. A struct of its own, so that tests can judge machines
+// other than their own.
 struct AmxFacts {
   bool avx512 = false;  // F, DQ, BW, VL and VNNI, kept by the system
   bool tile = false;    // CPUID: AMX-TILE, AMX-BF16, AMX-INT8
@@ -20,13 +22,13 @@ struct AmxFacts {
   uint32_t product_rows = 0, product_row_bytes = 0;
 };
 
-// Of this processor.
+// The facts of this processor.
 AmxFacts FindAmxFacts();
-// Why AMX cannot be used: "the processor has no AMX-BF16"; empty when it can, as far as `facts` go.
+// Why `facts` rule AMX out: "the processor has no AMX-BF16"; empty where they do not.
 std::string JudgeAmxFacts(const AmxFacts& facts);
-// Asks the system for the tiles' state, for all threads of the process, present and to come. Why it
-// refuses: "the system refuses the state of tiles: Operation not permitted"; empty when it does
-// not. REQUIRES: JudgeAmxFacts found nothing.
+// Asks the system for the tile state, for all present and future threads of the process. Returns
+// why the system refuses ("the system refuses the state of tiles: Operation not permitted"), or an
+// empty string. REQUIRES: JudgeAmxFacts returned an empty string.
 std::string RequestTileState();
 
 }  // namespace tandem::kernels

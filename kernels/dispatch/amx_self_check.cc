@@ -60,8 +60,8 @@ std::vector<float> Multiply(const Backend& backend, const Product& product,
   return y;
 }
 
-// How far two orders of rounding may part. Each of a product's k multiply-adds and of the few sums
-// of every 32 rounds once, by half a unit of the sum of magnitudes at most.
+// The most that two orders of rounding may differ. Each of a product's k multiply-adds and of the
+// few sums of every 32 rounds once, by half a unit of the sum of magnitudes at most.
 double Bound(const Product& product, size_t at) {
   const int64_t n = product.shape.n, k = product.shape.k;
   const float* x = product.x.data() + static_cast<int64_t>(at) / n * k;

@@ -1,7 +1,7 @@
-// The check that a processor's tiles compute what they are specified to: products of a few small
-// shapes, with tails in rows, features and k, against those of the emulated tiles. A virtual
-// machine or a processor that answers CPUID and computes something else is found here, before any
-// answer depends on it.
+// The check that a processor's tiles compute what their specification says: products of a few small
+// shapes, with tails in rows, features and k, compared with those of the emulated tiles. It finds a
+// virtual machine or processor that reports AMX and computes something else, before any answer
+// depends on it. Thread safety: any thread.
 #pragma once
 
 #include <string>
@@ -10,8 +10,9 @@
 
 namespace tandem::kernels {
 
-// What differs: packed weights or int8 products in a bit, or bf16 products by more than any order
-// of rounding explains; empty when nothing does. Takes about ten milliseconds.
+// Names the first difference: packed weights or int8 products that differ in a bit, or bf16
+// products that differ by more than any order of rounding explains. Empty when there is none. Takes
+// about ten milliseconds.
 std::string CompareProducts(const Backend& tiles, const Backend& expected);
 
 }  // namespace tandem::kernels

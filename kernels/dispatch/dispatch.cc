@@ -1,4 +1,5 @@
-// The table of backends and the choice among them by the processor's features.
+// FindBackend, BestBackend and the other functions of kernels/api/backend.h: the table of backends,
+// and the choice among them by the processor's features.
 #include <cstring>
 #include <initializer_list>
 

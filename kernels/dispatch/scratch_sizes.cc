@@ -1,4 +1,5 @@
-// Sizes: of scratch areas and of cache blocks. Every instruction-set class uses the same ones.
+// Sizes of scratch areas and of cache blocks (AttentionScratchBytes, SamplingScratchBytes,
+// KvSlabBytes and the like of kernels/api). Every instruction-set class uses the same sizes.
 #include "kernels/api/attention.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/kv_cache.h"

@@ -1,4 +1,5 @@
-// Attention as the formula says: one softmax over all tokens of a row's range, in double.
+// Attention by its formula (kernels/api/attention.h): one softmax over all tokens of a row's range,
+// in double.
 #include <cmath>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// y = x·wᵀ in double; weights stay row-major fp32, rounded to bf16, int8 or four bits where
-// the type says so.
+// y = x·wᵀ in double (kernels/api/gemm.h). Weights stay row-major fp32, rounded to bf16, int8 or
+// four bits where their type says so.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,5 @@
-// The cache with both slabs as [block_tokens][head_dim]; int8 has each token's scale before it.
+// The cache (kernels/api/kv_cache.h) with both slabs as [block_tokens][head_dim]; int8 has each
+// token's scale before it.
 #include <algorithm>
 #include <cmath>
 

@@ -1,5 +1,6 @@
 // The reference operators: naive loops in double, the oracle of the differential tests. They may
-// allocate; nothing about them is tuned, and their packed layouts are the plain row-major ones.
+// allocate memory, are not tuned, and pack weights as plain row-major matrices. Thread safety: as
+// the operators' headers in kernels/api.
 #pragma once
 
 #include <cmath>

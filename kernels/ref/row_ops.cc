@@ -1,4 +1,4 @@
-// Operators on rows, in double.
+// Operators on rows (kernels/api/rms_norm.h, rope.h and elementwise.h), in double.
 #include <cmath>
 
 #include "kernels/ref/ops.h"

@@ -1,4 +1,4 @@
-// Choosing a token the plain way: sort everything, in double.
+// The choice of a token (kernels/api/sampling.h) without shortcuts: sort all tokens, in double.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-// The reference backend's table.
+// The reference Backend (kernels/api/backend.h): the operators that ops.h declares.
 #include "kernels/ref/ops.h"
 
 namespace tandem::kernels::ref {

@@ -13,9 +13,15 @@
 #include <vector>
 
 #include "kernels/api/attention_schedule.h"
+#include "kernels/api/bf16.h"
 #include "kernels/api/device.h"
+#include "kernels/api/device_attention.h"
+#include "kernels/api/device_checksum.h"
+#include "kernels/api/device_gemm.h"
 #include "kernels/api/device_matrix.h"
 #include "kernels/api/device_ops.h"
+#include "kernels/api/device_quantise.h"
+#include "kernels/api/device_weight_type.h"
 
 namespace tandem::kernels {
 namespace {
@@ -183,7 +189,7 @@ class Bench {
     DeviceAttentionArgs args = Args(sequences, heads, {kv_heads, kHeadDim, kBlockTokens, type});
     const DeviceBuffer dtables = Upload(tables);
     const size_t kv_bytes = tables.size() * static_cast<size_t>(args.layer.block_stride_bytes);
-    // Several caches take turns, together far beyond the L2.
+    // Measure on several caches alternately, which together exceed the L2 by far.
     std::vector<DeviceBuffer> caches;
     for (int i = 0; i < 6; ++i) caches.push_back(RandomBf16(kv_bytes / 2));
     const size_t q_size = static_cast<size_t>(batch * heads * kHeadDim);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "kernels/cuda/emulator/emulated_device.h"
+#include "kernels/cuda/backend/emulated_device.h"
 #include "tests/testing/kv_transfer_side.h"
 
 namespace tandem::testing {

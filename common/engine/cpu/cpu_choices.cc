@@ -9,7 +9,7 @@
 namespace tandem::engine {
 namespace {
 
-// More compute threads than any machine this is meant for.
+// An upper bound: more compute threads than any supported machine has.
 constexpr int kThreadsMax = 1024;
 
 // The classes this processor has, for messages: "avx512bf16, avx512, avx2, ref".
@@ -70,7 +70,7 @@ absl::StatusOr<const kernels::Backend*> SelectBackend(const CpuEngineOptions& op
   return backend;
 }
 
-// The class with the widest products of whole numbers, whatever its products of fractions are.
+// The class with the fastest integer products, whatever its floating-point products are.
 const kernels::Backend& WidestBackend() {
   for (const kernels::IsaClass isa : {kernels::IsaClass::kAmx, kernels::IsaClass::kAvx512Bf16}) {
     if (const kernels::Backend* backend = kernels::FindBackend(isa)) return *backend;
@@ -137,8 +137,8 @@ absl::StatusOr<CpuChoices> ChooseForCpu(const model::ModelConfig& config,
   ASSIGN_OR_RETURN(choices.weights, ParseWeights(options.weights));
   choices.kv = {config.num_kv_heads, config.head_dim, options.block_tokens};
   ASSIGN_OR_RETURN(choices.kv.type, ParseKvType(options.kv_type));
-  // With weights of four or eight bits and an int8 cache nothing is left that classes compute
-  // differently: any may serve, and the one with the widest instructions is wanted.
+  // With weights of four or eight bits and an int8 cache all classes compute the same bits, so take
+  // the one with the widest instructions.
   const bool exact = HasExactProducts(choices.weights) && choices.kv.type == kernels::KvType::kInt8;
   if (exact && options.isa == "auto") choices.backend = &WidestBackend();
   choices.numerics = exact && choices.backend->isa != kernels::IsaClass::kRef

@@ -1,4 +1,5 @@
-// What the CPU engine's options come to on this processor. Thread safety: pure functions.
+// The choices that the CPU engine makes from its options and this processor: backend, threads,
+// types. Thread safety: pure functions.
 #pragma once
 
 #include <string>
@@ -17,7 +18,7 @@ struct CpuChoices {
   kernels::KvShape kv;
   std::string numerics;  // the first part of the numerics id
 
-  // Of weights that the checkpoint does not store as bf16.
+  // The packed type of weights that the checkpoint does not store as bf16.
   kernels::WeightType weight_type() const;
 };
 

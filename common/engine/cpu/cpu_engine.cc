@@ -48,7 +48,7 @@ class CpuEngine : public Engine {
                                                      spec_.context_tokens * kBatchContextsMax));
     }
     RETURN_IF_ERROR(RunProfile(max_batch_tokens));
-    // Everything a step touches is allocated here, once: the largest step needs no more.
+    // Allocate everything that the largest step uses, once.
     return pass_.Reserve(max_batch_tokens, std::min(max_batch_tokens, kLogitRowsReserved)) +
            ReserveSampling();
   }
@@ -70,7 +70,7 @@ class CpuEngine : public Engine {
   }
 
  private:
-  // Rows that sample in the step that is profiled; steps with more grow the logits then.
+  // Rows that sample in the profiled step. A step with more of them grows the logits' buffer.
   static constexpr int64_t kLogitRowsReserved = 64;
   // Prompt rows scored at a time.
   static constexpr int64_t kScoredRows = 32;
@@ -172,7 +172,7 @@ absl::StatusOr<std::vector<SampledToken>> CpuEngine::SampleAll(
   return tokens;
 }
 
-// Runs one step of that size, or as much of it as one context holds, over blocks of its own.
+// Runs one step of that size, or of one context if that is smaller, over blocks of its own.
 absl::Status CpuEngine::RunProfile(int64_t max_batch_tokens) {
   const ProfileStep step(spec_, max_batch_tokens);
   ASSIGN_OR_RETURN(std::unique_ptr<kv::BlockArena> arena,

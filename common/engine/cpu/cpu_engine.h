@@ -1,4 +1,5 @@
-// The CPU engine: a checkpoint's forward pass on the CPU kernels, weights packed at load.
+// The CPU engine: a checkpoint's forward pass on the CPU kernels, with weights packed when it
+// loads. Thread safety: common/engine/engine.h's. Owner: the node process.
 #pragma once
 
 #include <memory>
@@ -14,8 +15,8 @@ namespace tandem::engine {
 struct CpuEngineOptions {
   // Compute threads; 0 = one per core this process may use and has time for.
   int32_t threads = 0;
-  // Where compute threads but the first, which is the engine's caller, stay: one for each of
-  // `threads`, or empty: anywhere.
+  // The processor of each of `threads` compute threads, or empty: anywhere. The first thread is the
+  // engine's caller, which is not moved.
   std::vector<int32_t> processors;
   // "auto", "amx", "avx512bf16", "avx512", "avx2" or "ref"; in tests "amx_emulated" too
   std::string isa = "auto";
@@ -29,9 +30,9 @@ struct CpuEngineOptions {
   WeightCacheOptions weight_cache;
 };
 
-// Loads the weights (dequantises and packs, or maps) with all threads. `checkpoint` may go away
-// afterwards. Errors: kInvalidArgument for options out of range or an ISA class this CPU lacks
-// (names what it has).
+// Loads the weights (dequantises and packs them, or maps a file) with all threads. The engine does
+// not keep `checkpoint`. Errors: kInvalidArgument for options out of range or an ISA class this CPU
+// lacks (names what it has).
 absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& checkpoint,
                                                      const CpuEngineOptions& options);
 

@@ -11,7 +11,7 @@ namespace tandem::engine {
 namespace {
 
 // Strides of activations in elements of 2 or 4 bytes. Rows whose distance is a multiple of 2 KiB
-// compete for the same few places in a cache: those get 64 bytes more.
+// compete for the same cache sets, so these get 64 bytes more.
 int64_t PaddedStride(int64_t size, bool bf16) {
   return bf16 && size % 1024 == 0 ? size + 32 : size;
 }
@@ -47,7 +47,7 @@ int64_t ForwardPass::Reserve(int64_t rows, int64_t logit_rows) {
   };
   if (rows > reserved_rows_) {
     grow(&x_, rows, hidden_);
-    // Activations in bf16 take half of what is reserved here for them.
+    // Activations in bf16 take half of this.
     grow(&h_, rows, h_stride_);
     grow(&qkv_, rows, qkv_size_);
     grow(&attention_, rows, attention_stride_);
@@ -80,7 +80,7 @@ void ForwardPass::Forward(const ForwardBatch& batch, const kv::BlockArena& arena
     const kernels::KvLayer kv = KvOf(arena, layer);
     ComputeKv(batch, layer, kv);
     layer_done(layer);
-    // Nobody reads what the last layer makes of rows that do not sample.
+    // No later step reads the last layer's results of rows that do not sample.
     if (layer + 1 == num_layers && batch.logit_rows.empty() && !batch.logits_later) return;
     Attend(batch, layer, kv);
     FeedForward(rows, layer);

@@ -23,7 +23,7 @@ constexpr int64_t kRowsPerTask = 64;
 // Rows of gate, then as many of up: half the panel of a dot product's weights.
 constexpr int64_t kInterleave = 16;
 
-// Rows of one stored tensor bound for a place in a packed matrix.
+// Rows of one stored tensor, and their place in a packed matrix.
 struct PackJob {
   const StoredTensor* tensor;  // nullptr: zero rows
   int64_t first_row;           // in the tensor
@@ -32,7 +32,7 @@ struct PackJob {
   int64_t packed_row;  // of first_row
 };
 
-// What changes when the same tensors come to lie in other places.
+// The version of the layout. It changes whenever the same tensors get other places.
 constexpr char kPlanVersion[] = "1";
 // Packed matrices begin on cache lines; a page apart they do not share one.
 constexpr size_t kAlignment = 4096;
@@ -53,7 +53,7 @@ const char* TypeName(kernels::WeightType type) {
   return "";
 }
 
-// What all tensors of a projection are stored as, and whether they give the logits.
+// The types that a projection's tensors are stored as, and whether it computes the logits.
 struct StoredAs {
   bool bf16 = true, int4 = true, q4k = true, output = false;
 
@@ -64,7 +64,7 @@ struct StoredAs {
   }
 };
 
-// Gathers what must be packed, then packs it with all threads.
+// Plans which rows go where, then packs them with all threads.
 class WeightLoader {
  public:
   WeightLoader(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
@@ -100,7 +100,7 @@ class WeightLoader {
     }
   }
 
-  // Plans gate and up in turns of kInterleave rows.
+  // Plans gate and up alternately, kInterleave rows at a time.
   void PlanInterleaved(int layer, Projection* projection) {
     const StoredTensor& gate = Find(TensorRole::kGate, layer);
     const StoredTensor& up = Find(TensorRole::kUp, layer);
@@ -131,7 +131,7 @@ class WeightLoader {
     embedding_offset_ = Reserve(static_cast<size_t>(embedding->rows * embedding->row_bytes));
   }
 
-  // What the storage must be, once everything is planned.
+  // The storage that the plan needs. REQUIRES: everything is planned.
   WeightCacheSubject Subject() const {
     WeightCacheSubject subject;
     subject.backend = &backend_;
@@ -157,7 +157,7 @@ class WeightLoader {
   absl::Status Pack(char* storage, const kernels::ParallelFor& parallel) {
     Bind(storage);
     absl::Mutex mutex;
-    absl::Status status;  // of some job that could not be done
+    absl::Status status;  // of some job that failed
     parallel(static_cast<int64_t>(jobs_.size()), [&](int64_t task, int) {
       const PackJob& job = jobs_[static_cast<size_t>(task)];
       if (job.tensor != nullptr) {
@@ -246,8 +246,8 @@ class WeightLoader {
       case WeightFormat::kInt8:
         return kernels::WeightType::kInt8;
       case WeightFormat::kInt4:
-        // Errors of the output matrix are errors of the logits: four bits there cost more than in
-        // all layers together.
+        // The output matrix's errors go straight into the logits: four bits there cost more
+        // accuracy than in all layers together.
         return stored.output ? kernels::WeightType::kInt8 : kernels::WeightType::kInt4;
       case WeightFormat::kAsStored:
         if (stored.q4k) return kernels::WeightType::kQ4K;

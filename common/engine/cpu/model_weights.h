@@ -21,12 +21,12 @@ namespace tandem::engine {
 
 // How weights are kept. kAuto: bf16 where the backend multiplies bf16 pairs; elsewhere weights
 // stored as bf16 stay bf16 (exact) and everything else becomes fp32. kInt8, kInt4: see
-// kernels::WeightType; kInt4 keeps the output matrix in int8. kAsStored: matrices stored in blocks
-// of four bits (Q4_0, Q4_1, Q4_K) as they are, others in int8. fp8 is one of the others: CPUs have
-// no products of it, and int8 adds a third of the error that fp8 has made (docs/NUMERICS.md).
+// kernels::WeightType; kInt4 keeps the output matrix in int8. kAsStored keeps matrices stored in
+// blocks of four bits (Q4_0, Q4_1, Q4_K) as they are and rounds all others to int8, fp8 included:
+// CPUs have no fp8 products, and int8 adds a third of the error that fp8 made (docs/NUMERICS.md).
 enum class WeightFormat { kAuto, kF32, kBf16, kInt8, kInt4, kAsStored };
 
-// Products take activations rounded to int8, and give the same bits in every class.
+// Whether products take activations rounded to int8, and so give the same bits in every class.
 constexpr bool HasExactProducts(WeightFormat format) {
   return format == WeightFormat::kInt8 || format == WeightFormat::kInt4 ||
          format == WeightFormat::kAsStored;
@@ -56,19 +56,19 @@ struct LayerWeights {
 
 class ModelWeights {
  public:
-  // `checkpoint` may go away afterwards.
+  // Loads with the threads of `parallel`. The object does not keep `checkpoint`.
   ModelWeights(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
                const kernels::ParallelFor& parallel, WeightFormat format = WeightFormat::kAuto,
                const WeightCacheOptions& cache = {});
 
-  // What kept the weights from being loaded: kInvalidArgument for a tensor with codes that are no
-  // numbers. REQUIRES: OK wherever anything below is called.
+  // Why loading failed: kInvalidArgument for a tensor with NaN codes. REQUIRES of every function
+  // below: this is OK.
   const absl::Status& status() const { return status_; }
 
-  // Every product takes bf16 activations.
+  // Whether every product takes bf16 activations.
   bool dot_products() const { return dot_products_; }
-  // gate_up has 16 rows of gate, 16 of up and so on, both padded with zero rows to a multiple of
-  // 16: GemmArgs::gated_bf16, or GemmArgs::gated where there are no dot products.
+  // Whether gate_up alternates 16 rows of gate and 16 of up, both padded with zero rows to a
+  // multiple of 16, as GemmArgs::gated_bf16 (with dot products) and GemmArgs::gated (without) need.
   bool fused_gate() const { return fused_gate_; }
 
   const std::vector<LayerWeights>& layers() const { return layers_; }
@@ -81,7 +81,7 @@ class ModelWeights {
   // "int4+int8", "stored-int4+int8", "stored-int8+q4k".
   const std::string& TypeNames() const { return type_names_; }
   int64_t bytes() const { return bytes_; }
-  // Of bytes(), those that lie in a file's mapping, which other processes may share.
+  // The part of bytes() that lies in a file's mapping, which other processes may share.
   int64_t mapped_bytes() const { return mapped_ == nullptr ? 0 : bytes_; }
 
  private:
@@ -92,7 +92,7 @@ class ModelWeights {
   std::vector<float> final_norm_;
   Projection output_;
   model::StoredTensor embedding_;  // its data lies in the storage too
-  // Packed matrices and the embedding's stored rows: in one of the two.
+  // One of the two holds the packed matrices and the embedding's stored rows.
   AlignedBuffer own_;
   std::unique_ptr<MappedWeights> mapped_;
   int64_t bytes_ = 0;

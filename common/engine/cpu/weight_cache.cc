@@ -15,10 +15,10 @@ std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZe
 
 std::string Digest(absl::string_view text) { return Hex(XXH3_64bits(text.data(), text.size())); }
 
-// What the backend's packing makes of a small matrix of each type: another layout, or another way
-// to round, gives another digest, so that no version has to be counted by hand.
+// A digest of how the backend packs a small matrix of each type. Another layout or rounding gives
+// another digest, so the code needs no hand-kept version number.
 std::string PackingDigest(const WeightCacheSubject& subject) {
-  // Neither is a multiple of any panel, group or vector.
+  // Neither size is a multiple of any panel, group or vector.
   constexpr int64_t kRows = 70, kColumns = 331;
   std::vector<float> rows(kRows * kColumns);
   uint32_t state = 1;
@@ -63,7 +63,7 @@ WeightCache::WeightCache(const model::Checkpoint& checkpoint, const WeightCacheO
   const std::string suffix =
       absl::StrCat(".", subject.backend->name, ".", subject.format, ".packed");
   const std::string name = model.filename().string();
-  // Elsewhere models of one name may meet.
+  // In a shared folder different models may have one name.
   const std::string distinct = absl::StrCat(name, ".", Digest(model.string()), suffix);
   if (automatic) {
     paths_.push_back((model.parent_path() / absl::StrCat(name, suffix)).string());

@@ -1,7 +1,7 @@
-// Keeps packed weights in files between starts (weight_file.h): decides where they lie, what they
-// are called and what they depend on. Nothing here can fail a start: what cannot be used is packed
-// again, what cannot be written is computed with from memory, and the log says why.
-// Thread safety: one thread. Owner: whoever loads weights.
+// Keeps packed weights in files between starts (weight_file.h): decides where the files lie, what
+// they are called and what they depend on. No problem here can fail a start: weights whose file
+// cannot be used are packed again, weights that cannot be written are used from memory, and the log
+// says why. Thread safety: one thread. Owner: the engine that loads weights.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,23 @@
 namespace tandem::engine {
 
 struct WeightCacheOptions {
-  // "off"; a folder; or "auto": beside the checkpoint where that can be written, else user_folder,
-  // and only for weights of at least kWeightCacheAutoBytes.
+  // "off"; a folder; or "auto": the checkpoint's folder where that can be written, else
+  // user_folder, and only for weights of at least kWeightCacheAutoBytes.
   std::string where = "off";
   std::string user_folder;  // empty: none
 };
 
-// Less than this is packed in some tens of milliseconds, and not worth a file nobody asked for.
+// Bytes of packed weights below which "auto" writes no file: packing them takes some tens of
+// milliseconds.
 inline constexpr size_t kWeightCacheAutoBytes = size_t{64} << 20;
 
-// What packed bytes depend on, beside the checkpoint.
+// Everything except the checkpoint that packed bytes depend on.
 struct WeightCacheSubject {
   const kernels::Backend* backend = nullptr;
   std::string format;  // part of the file's name, e.g. "int8"
   std::string plan;    // which tensors lie where, in words
   size_t bytes = 0;
-  std::vector<kernels::WeightType> types;  // that occur
+  std::vector<kernels::WeightType> types;  // the types that occur
 };
 
 class WeightCache {
@@ -42,7 +43,7 @@ class WeightCache {
 
   // The packed weights of an earlier start, or of another process; nullptr when there are none.
   std::unique_ptr<MappedWeights> Find(const kernels::ParallelFor& parallel) const;
-  // Writes `packed` where the next start finds it and maps it; nullptr when that is not possible.
+  // Writes `packed` to a file that the next start finds, and maps it; nullptr when that fails.
   std::unique_ptr<MappedWeights> Keep(absl::Span<const std::byte> packed,
                                       const kernels::ParallelFor& parallel) const;
 

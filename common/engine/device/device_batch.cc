@@ -6,6 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "kernels/api/device_attention.h"
 
 namespace tandem::engine {
 namespace {

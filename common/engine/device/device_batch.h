@@ -12,11 +12,11 @@
 #include "common/engine/engine.h"
 #include "kernels/api/attention_schedule.h"
 #include "kernels/api/device.h"
-#include "kernels/api/device_ops.h"
+#include "kernels/api/device_attention.h"
 
 namespace tandem::engine {
 
-// What a step may hold at most.
+// The largest step that a batch can hold.
 struct DeviceBatchLimits {
   int32_t rows = 0;
   int32_t logit_rows = 0;
@@ -35,9 +35,9 @@ class DeviceBatch {
  public:
   explicit DeviceBatch(DeviceBatchOptions options) : options_(std::move(options)) {}
 
-  // Makes room; addresses change when it grows. Errors: the device's.
+  // Allocates buffers for `limits`. Addresses change when they grow. Errors: the device's.
   absl::Status Reserve(const DeviceBatchLimits& limits, kernels::Device& device);
-  // What `slices` need.
+  // The limits that `slices` need.
   static DeviceBatchLimits Needs(absl::Span<const SequenceSlice> slices);
   bool Fits(const DeviceBatchLimits& limits) const;
   const DeviceBatchLimits& limits() const { return limits_; }
@@ -55,7 +55,7 @@ class DeviceBatch {
   const int32_t* positions() const { return at<int32_t>(positions_); }
   const int64_t* slots() const { return at<int64_t>(slots_); }
   const int32_t* logit_rows() const { return at<int32_t>(logit_rows_); }
-  // Sets the schedule's fields of `args` for windows[index]; counts as on the device, `launch` as
+  // Sets the schedule's fields of `args` for windows[index]: device addresses, and in `launch` as
   // many blocks as this step needs.
   void SetSchedule(size_t index, kernels::DeviceAttentionArgs* args) const;
   // `launch` for any step of `rows` rows of one token each.
@@ -65,7 +65,7 @@ class DeviceBatch {
   static constexpr int32_t kRecordsMax = 1024;
 
  private:
-  // Where the arrays of one window's schedule lie.
+  // Offsets of the arrays of one window's schedule.
   struct ScheduleSection {
     size_t counts = 0, narrow = 0, wide = 0, merges = 0;
     kernels::AttentionCounts current;

@@ -17,6 +17,8 @@
 #include "common/engine/slice_check.h"
 #include "common/runtime/processors.h"
 #include "common/telemetry/log.h"
+#include "kernels/api/device_attention.h"
+#include "kernels/api/device_ops.h"
 
 namespace tandem::engine {
 namespace {
@@ -25,7 +27,7 @@ using kernels::DeviceBuffer;
 
 // Rows beyond which a step gains nothing from a graph: launches hide behind the kernels.
 constexpr int32_t kGraphRowsMax = 256;
-// Rows that sample in the step that is profiled; steps with more grow the logits then.
+// Rows that sample in the profiled step. A step with more of them grows the logits' buffer.
 constexpr int32_t kLogitRowsReserved = 64;
 // Prompt rows scored at a time: the logits of a whole prompt would be larger than the model.
 constexpr int32_t kScoredRows = DeviceSampler::kHostRows;
@@ -118,7 +120,8 @@ class DeviceEngine final : public Engine {
     const int64_t total = parts_.device->properties().memory_bytes;
     const auto allowed =
         static_cast<int64_t>(parts_.options.memory_fraction * static_cast<double>(total));
-    // Other processes' memory is not ours to count, but what they left is all there is.
+    // The fraction limits this engine's own memory. Memory that other processes use does not count
+    // against it, but reduces the free bytes.
     const int64_t own = std::max<int64_t>(0, parts_.free_bytes_at_start - free_bytes);
     return std::optional<int64_t>(std::min(allowed - own, free_bytes));
   }
@@ -177,7 +180,7 @@ class DeviceEngine final : public Engine {
  private:
   absl::Status Reserve(const DeviceBatchLimits& limits) {
     if (batch_.Fits(limits)) return absl::OkStatus();
-    // Graphs know the addresses of what is about to move.
+    // Drop the graphs: they hold the addresses of buffers that are about to move.
     graphs_.clear();
     RETURN_IF_ERROR(batch_.Reserve(limits, *parts_.device));
     ASSIGN_OR_RETURN(step_bytes_, pass_.Reserve(batch_.limits().rows, batch_.limits().logit_rows));
@@ -231,7 +234,8 @@ class DeviceEngine final : public Engine {
     return absl::OkStatus();
   }
 
-  // Mirrors what the step writes where that is wanted, and tells of each layer.
+  // Mirrors the layers that the step writes, if the engine keeps a host side, and calls
+  // `layer_done` for each.
   absl::Status FinishLayers(absl::Span<const SequenceSlice> slices, bool as_graph,
                             LayerDone layer_done) {
     const std::vector<BlockId> written =
@@ -298,10 +302,10 @@ class DeviceEngine final : public Engine {
     return status;
   }
 
-  // In the order of construction: the device goes last.
+  // In the order of construction, so that the device is destroyed last.
   Parts parts_;
   const EngineSpec spec_;
-  // Of the host's side; see KeepHostSide.
+  // Whether the arena mirrors the device's blocks (KeepHostSide).
   bool fetch_arrived_ = true;
   bool mirror_written_;
   const int32_t heads_per_kv_;

@@ -3,8 +3,9 @@
 //
 // Steps of one row for each sequence (decoding) run as graphs, captured once for each bucket of row
 // counts; padding rows change no other row's bits. Steps with prompt rows are enqueued layer by
-// layer, and what a layer wrote is mirrored to the host while later layers compute.
-// Tokens are chosen on the device, as the host's sampler would: the same bits from the same logits.
+// layer, and a second stream mirrors each written layer to the host while later layers compute.
+// Tokens are chosen on the device with the bits of the host's sampler on the same logits.
+// Thread safety: common/engine/engine.h's. Owner: the node process; the device must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -27,21 +28,21 @@ struct DeviceEngineOptions {
   std::string kv_type = "bf16";  // "bf16", "int8" or "fp8"
   // Share of the device's memory that weights, buffers and KV may fill.
   double memory_fraction = 0.9;
-  // Keep the arena up to date with what steps write: for nodes that send KV to others.
+  // Whether the arena mirrors what steps write, for nodes that send KV to others.
   bool mirror_written_kv = true;
   bool use_graphs = true;
   bool sample_on_device = true;  // false: logits are copied out for the host's sampler
   GemmTilesOptions gemm_tiles;   // decides speed and no bit
 };
 
-// Loads the weights. `checkpoint` may go away afterwards. Errors: kInvalidArgument for options out
-// of range or a checkpoint the kernels cannot run (says what); the device's.
+// Loads the weights. The engine does not keep `checkpoint`. Errors: kInvalidArgument for options
+// out of range or a checkpoint the kernels cannot run (says what); the device's.
 absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint& checkpoint,
                                                         const DeviceEngineOptions& options,
                                                         std::unique_ptr<kernels::Device> device);
 
-// On the first CUDA device. Errors: as above; kUnimplemented in a build without CUDA, kUnavailable
-// without a driver or device.
+// The same on the first CUDA device. Errors: as above; kUnimplemented in a build without CUDA,
+// kUnavailable without a driver or device.
 absl::StatusOr<std::unique_ptr<Engine>> NewCudaEngine(const model::Checkpoint& checkpoint,
                                                       const DeviceEngineOptions& options);
 

@@ -4,6 +4,13 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "kernels/api/bf16.h"
+#include "kernels/api/device_attention.h"
+#include "kernels/api/device_embed.h"
+#include "kernels/api/device_gemm.h"
+#include "kernels/api/device_quantise.h"
+#include "kernels/api/device_rms_norm.h"
+#include "kernels/api/device_rope_kv.h"
 
 namespace tandem::engine {
 
@@ -90,7 +97,7 @@ void DeviceForwardPass::Enqueue(const DeviceBatch& batch, const Extent& extent,
   for (int layer = 0; layer < num_layers; ++layer) {
     ComputeKv(batch, extent.rows, layer, region(layer));
     layer_done(layer);
-    // Nobody reads what the last layer makes of rows that do not sample.
+    // No later step reads the last layer's results of rows that do not sample.
     if (layer + 1 == num_layers && extent.logit_rows == 0 && !extent.logits_later) return;
     Attend(batch, extent, layer, region(layer));
     FeedForward(extent.rows, layer);

@@ -15,6 +15,7 @@
 #include "common/engine/device/gemm_tiles.h"
 #include "common/model/model_config.h"
 #include "kernels/api/device.h"
+#include "kernels/api/device_gemm.h"
 #include "kernels/api/device_ops.h"
 
 namespace tandem::engine {
@@ -31,7 +32,8 @@ class DeviceForwardPass {
   DeviceForwardPass(Options options, const DeviceWeights& weights, kernels::Device& device,
                     kernels::DeviceStream& stream);
 
-  // Makes room; buffers move when it grows. Returns the bytes held. Errors: the device's.
+  // Allocates buffers for steps of this size. Addresses change when they grow. Returns the bytes
+  // held. Errors: the device's.
   absl::StatusOr<int64_t> Reserve(int32_t rows, int32_t logit_rows);
 
   // How much of a batch a pass computes. For a graph, `rows` and `logit_rows` are the bucket's.
@@ -41,8 +43,8 @@ class DeviceForwardPass {
     bool decode_launch = false;  // launch for any batch of `rows` one-token rows, not for this one
     bool logits_later = false;   // EnqueueLogits follows: compute the last layer in any case
   };
-  // `region(layer)` is a layer's KV in device memory; `layer_done(layer)` is called when what
-  // writes it is enqueued. REQUIRES: reserved.
+  // `region(layer)` is a layer's KV in device memory. Calls `layer_done(layer)` once the work that
+  // writes that layer's KV is enqueued. REQUIRES: Reserve covers `extent`.
   void Enqueue(const DeviceBatch& batch, const Extent& extent,
                absl::FunctionRef<char*(int layer)> region,
                absl::FunctionRef<void(int layer)> layer_done);
@@ -66,12 +68,12 @@ class DeviceForwardPass {
     const kernels::DeviceBuffer* y;
   };
   void Multiply(const Product& product);
-  void Launch(kernels::DeviceGemmArgs args);  // with the tile that was chosen for it
-  // y of the product is rows of act(gate) · up in bf16.
+  void Launch(kernels::DeviceGemmArgs args);  // with the tile that options_.tiles has for it
+  // The same for gate_up: writes act(gate) · up in bf16 to the product's y.
   void MultiplyGated(const Product& product);
-  // Rounds x where products with w read it so.
+  // The arguments of a product; rounds x first where products with w read it rounded.
   kernels::DeviceGemmArgs PrepareProduct(const Product& product);
-  // The most that a product needs for its x, rounded.
+  // The most bytes that any product needs for its rounded x.
   kernels::DeviceRoundedBytes RoundedBytesMax() const;
   void Normalise(int32_t rows, const kernels::DeviceBuffer& weight);
   void ComputeKv(const DeviceBatch& batch, int32_t rows, int layer, char* region);

@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
+#include "kernels/api/device_checksum.h"
+#include "kernels/api/device_ops.h"
 #include "xxhash.h"
 
 namespace tandem::engine {
@@ -17,10 +19,10 @@ using kernels::DeviceBuffer;
 
 // One pinned buffer: long enough for the link's full rate, at least one block.
 constexpr int64_t kStageBytes = int64_t{8} << 20;
-// What is pinned at a time: a few milliseconds of the host's.
+// The bytes pinned at a time: pinning them takes the host a few milliseconds.
 constexpr int64_t kPieceBytes = int64_t{32} << 20;
 constexpr int64_t kPageBytes = 4096;
-// A copy that comes out wrong twice is not the link's momentary fault.
+// Attempts per copy: one that is wrong twice is no momentary fault of the link.
 constexpr int kAttempts = 2;
 
 }  // namespace

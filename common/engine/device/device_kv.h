@@ -2,7 +2,7 @@
 //
 // The device's regions have the arena's layout. What a step writes can be mirrored to the arena,
 // layer by layer while later layers compute; blocks that arrived from elsewhere are fetched before
-// a step looks at them. Both ways go through two pinned buffers that take turns, and both are
+// a step looks at them. Both directions use two pinned buffers alternately, and both are
 // verified: the device computes each block's checksum from its own memory, the host from the
 // arena's. A copy that differs is made again once. The arena's memory is mapped and grows with the
 // blocks that travelled; it is pinned piece by piece when a copy first touches a piece, up to a
@@ -21,7 +21,6 @@
 #include "common/engine/engine.h"
 #include "common/kv/block_arena.h"
 #include "kernels/api/device.h"
-#include "kernels/api/device_ops.h"
 #include "kernels/api/kv_cache.h"
 
 namespace tandem::engine {
@@ -31,7 +30,7 @@ absl::StatusOr<kernels::KvType> ParseDeviceKvType(const std::string& name);
 
 class DeviceKv {
  public:
-  // Host memory of the arena that may be pinned. Beyond it copies are staged.
+  // The most bytes of the arena that may be pinned. Copies of other pieces are staged.
   static constexpr int64_t kPinnedBytesMax = int64_t{8} << 30;
 
   // `device` outlives it. Errors: kResourceExhausted when the device or the host refuses the
@@ -45,14 +44,14 @@ class DeviceKv {
   // A layer's region in device memory.
   char* Region(int layer) const { return regions_[static_cast<size_t>(layer)].data(); }
 
-  // Sends to the device what arrived in blocks that `slices` look at; blocks that a slice writes
-  // from their first token on are its own, whatever arrived there before. Returns when all is
-  // there. Errors: kDataLoss for a block whose copy differs again.
+  // Copies blocks that arrived in the arena and that `slices` read to the device, and returns when
+  // all copies are done. It skips blocks that a slice writes from their first token on. Errors:
+  // kDataLoss for a block whose copy differs twice.
   absl::Status FetchArrived(absl::Span<const SequenceSlice> slices);
 
   // Blocks that `slices` write, ascending.
   std::vector<BlockId> WrittenBlocks(absl::Span<const SequenceSlice> slices) const;
-  // Copies one layer of `blocks` to the arena once `ready` is reached; returns when it is there.
+  // Copies one layer of `blocks` to the arena once `ready` is reached; returns when that is done.
   // Errors: as FetchArrived.
   absl::Status Mirror(int layer, absl::Span<const BlockId> blocks, kernels::DeviceEvent& ready);
 
@@ -74,16 +73,18 @@ class DeviceKv {
   explicit DeviceKv(kernels::Device& device) : device_(device) {}
   // Blocks of a piece: whole pages, so that pieces can be pinned one by one.
   int64_t PieceBlocks() const;
-  // Whether the piece of the arena that holds `run` is pinned; tries to when it is first asked for.
+  // Whether the piece of the arena that holds `run` is pinned. The first call for a piece tries to
+  // pin it.
   bool Pinned(const Run& run);
   // Blocks that a stage holds at most.
   int64_t StageBlocks() const;
-  // Consecutive ones of a piece together, none longer than a stage holds. REQUIRES: ascending.
+  // Joins consecutive blocks of a piece into runs, none longer than a stage holds. REQUIRES:
+  // ascending.
   std::vector<Run> RunsOf(int layer, absl::Span<const BlockId> blocks) const;
   std::byte* HostBytes(const Run& run) const;
   char* DeviceBytes(const Run& run) const;
   size_t Bytes(const Run& run) const;
-  // All of `runs`, one on its way while the one before is finished.
+  // Copies all of `runs`: each copy is under way while the one before is verified.
   absl::Status Copy(Way way, absl::Span<const Run> runs);
   // Enqueues a run's copy through `stage` and the device's checksums of its blocks.
   void Start(Way way, const Run& run, Stage& stage);

@@ -7,6 +7,8 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "kernels/api/device_ops.h"
+#include "kernels/api/device_sampling.h"
 
 namespace tandem::engine {
 namespace {
@@ -19,12 +21,12 @@ using kernels::TokenLogprob;
 // Room for each row's biases, counts and part of a mask from the start; more is made when needed.
 constexpr size_t kRowBytesReserved = 1024;
 
-// Puts arrays one after another into pinned memory, each where a copy of it will lie on the device.
+// Appends arrays to pinned memory, at the offsets that they will have on the device.
 class Packer {
  public:
   Packer(char* host, char* device) : host_(host), device_(device) {}
 
-  // The device's address of the copy; nullptr of nothing.
+  // The device's address of the copy; nullptr for an empty array.
   template <typename T>
   const T* Put(const std::vector<T>& values) {
     static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= 4);
@@ -104,7 +106,7 @@ absl::StatusOr<int64_t> DeviceSampler::Reserve(int32_t rows) {
 absl::Status DeviceSampler::Grow(const Places& needs) {
   const auto grow = [this](size_t bytes, DeviceBuffer& host, DeviceBuffer& device) {
     if (bytes <= host.bytes()) return absl::OkStatus();
-    // Twice as much as before at least: histories grow by a token a step.
+    // At least double the buffer: histories grow by a token a step.
     bytes = std::max(bytes, 2 * host.bytes());
     host = DeviceBuffer();
     device = DeviceBuffer();
@@ -167,7 +169,7 @@ void DeviceSampler::Upload(const Places& places, const float* logits) {
 
 void DeviceSampler::PrepareInputs(absl::Span<const SequenceSlice> slices) {
   std::vector<const SequenceSlice*> sampling;
-  bool slow = false;  // some need a walk over their history or a mask as long as the vocabulary
+  bool slow = false;  // whether some rows have a history to walk or a mask over the vocabulary
   for (const SequenceSlice& slice : slices) {
     if (!slice.sample) continue;
     sampling.push_back(&slice);

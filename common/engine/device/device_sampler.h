@@ -1,11 +1,12 @@
-// Chooses a step's tokens where its logits lie: parameters go to the device through one pinned
-// buffer, the sampling kernel runs after the forward pass on the same stream, and only tokens and
-// log-probabilities come back. While the device computes, the host gathers counts and masks.
+// Chooses a step's tokens on the device, where its logits lie: parameters go to the device through
+// one pinned buffer, the sampling kernel runs after the forward pass on the same stream, and only
+// tokens and log-probabilities come back. While the device computes, the host gathers counts and
+// masks.
 //
-// The kernel's bits are those of the host's vector classes. Rows that it does not serve (more than
-// kTopLogprobsMax top tokens, or nothing left to choose, where the host decides what then) have
-// their logits copied out and are sampled by the host.
-// Thread safety: one thread. Owner: the device engine.
+// The kernel's bits are those of the host's vector classes. Two kinds of rows have their logits
+// copied out and are sampled by the host: rows with more than kTopLogprobsMax top tokens, and rows
+// with no token left to choose, where the host decides how to continue. Thread safety: one thread.
+// Owner: the device engine.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,6 @@
 #include "common/engine/token_sampler.h"
 #include "kernels/api/backend.h"
 #include "kernels/api/device.h"
-#include "kernels/api/device_ops.h"
 #include "kernels/api/parallel.h"
 
 namespace tandem::engine {
@@ -40,14 +40,16 @@ class DeviceSampler {
   DeviceSampler(Options options, kernels::Device& device, kernels::DeviceStream& stream,
                 kernels::ParallelFor parallel);
 
-  // Makes room for `rows` rows a step. Returns the bytes of the device held. Errors: the device's.
+  // Allocates buffers for `rows` rows a step. Returns the bytes of the device held. Errors: the
+  // device's.
   absl::StatusOr<int64_t> Reserve(int32_t rows);
 
   // Enqueues the choice for the slices with `sample`, whose logits are the rows of `logits` in
-  // device memory. REQUIRES: reserved; the call before was finished. Errors: the device's.
+  // device memory. REQUIRES: Reserve covers the rows; Finish ended the last Start. Errors: the
+  // device's.
   absl::Status Start(absl::Span<const SequenceSlice> slices, const float* logits);
-  // What was started, in slice order; the stream's work is done then. Errors: the device's;
-  // kInternal when no token can be chosen.
+  // Waits for the stream and returns the tokens of the last Start, in slice order. Errors: the
+  // device's; kInternal when no token can be chosen.
   absl::StatusOr<std::vector<SampledToken>> Finish();
 
   // The raw log-probabilities of `targets` by the rows of `logits`, and the `num_top` highest of
@@ -56,7 +58,7 @@ class DeviceSampler {
                                                   int32_t num_top, const float* logits);
 
  private:
-  // Where a step's arrays lie in the buffers.
+  // The sizes of a step's arrays in the buffers.
   struct Places {
     size_t input_bytes = 0;
     size_t output_bytes = 0;

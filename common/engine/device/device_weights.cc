@@ -24,8 +24,8 @@ using model::TensorRole;
 constexpr size_t kStagingBytes = size_t{16} << 20;
 constexpr int64_t kRowsPerTask = 16;
 
-// The rows of a matrix on the device: those of some tensors one after another, or a row of each in
-// turn.
+// The rows of a matrix on the device: those of some tensors one after another, or rows of two
+// tensors alternately.
 struct RowSources {
   std::vector<const StoredTensor*> tensors;
   bool in_turn = false;

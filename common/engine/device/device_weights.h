@@ -1,7 +1,6 @@
-// A checkpoint's weights in device memory: matrices in the type that is asked for, the embedding in
-// bf16, projections that share their input fused, norms and biases in fp32, RoPE tables by absolute
-// position.
-// Thread safety: const after loading. Owner: the device engine.
+// A checkpoint's weights in device memory: matrices in the requested type, the embedding in bf16,
+// projections that share their input fused, norms and biases in fp32, RoPE tables by absolute
+// position. Thread safety: const after loading. Owner: the device engine.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +12,7 @@
 #include "common/model/checkpoint.h"
 #include "kernels/api/device.h"
 #include "kernels/api/device_ops.h"
+#include "kernels/api/device_weight_type.h"
 #include "kernels/api/parallel.h"
 
 namespace tandem::engine {

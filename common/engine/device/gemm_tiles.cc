@@ -12,7 +12,10 @@
 #include "common/engine/weight_file.h"
 #include "common/runtime/clock.h"
 #include "common/telemetry/log.h"
+#include "kernels/api/bf16.h"
 #include "kernels/api/device_matrix.h"
+#include "kernels/api/device_ops.h"
+#include "kernels/api/device_quantise.h"
 #include "xxhash.h"
 
 namespace tandem::engine {
@@ -22,12 +25,12 @@ using kernels::DeviceBuffer;
 using kernels::DeviceGemmArgs;
 using kernels::DeviceWeightType;
 
-// Runs that are timed, of which the best counts: others share the device's clocks.
+// Timed runs, of which the fastest counts: other work on the device slows some down.
 constexpr int kTimedRuns = 3;
-// Calls of one run: enough that launching hides behind computing, and no more than take long.
+// Calls of one run: enough to hide launches behind computation, few enough to be quick.
 constexpr int kCallsMin = 4, kCallsMax = 64;
-// What scratch memory holds: bf16, e4m3 and fp32 numbers of ordinary size, int8 numbers that are
-// not 0.
+// The byte that fills scratch memory: it makes bf16, e4m3 and fp32 numbers of ordinary size, and
+// int8 numbers that are not 0.
 constexpr int kScratchByte = 0x3c;
 
 size_t BucketsOf(int32_t rows_max) {
@@ -76,7 +79,7 @@ absl::StatusOr<Scratch> AllocateScratch(const std::vector<GemmProduct>& products
   return scratch;
 }
 
-// Calls with the weights of layer after layer, until they are twice what the L2 holds.
+// Calls with the weights of one layer after the other, until they are twice the L2's size.
 std::vector<DeviceGemmArgs> CallsOf(const GemmProduct& product, int32_t rows,
                                     const Scratch& scratch, const kernels::DeviceProperties& of) {
   const size_t weight_bytes = std::max<size_t>(1, product.weights[0]->values.bytes());
@@ -135,7 +138,7 @@ size_t BytesOf(const std::vector<GemmProduct>& products) {
   return bytes;
 }
 
-// What a file's bytes say. Errors: kDataLoss for a tile that the device does not have.
+// Reads a file's payload. Errors: kDataLoss for a tile that the device does not have.
 absl::StatusOr<GemmTiles> FromBytes(absl::Span<const std::byte> bytes,
                                     const std::vector<GemmProduct>& products,
                                     const kernels::Device& device) {
@@ -157,7 +160,7 @@ absl::StatusOr<GemmTiles> FromBytes(absl::Span<const std::byte> bytes,
   return tiles;
 }
 
-// Where the file lies; empty: there is none.
+// The file's path; empty: no file is kept.
 std::string PathOf(const GemmTilesOptions& options, const std::string& key) {
   const bool named = options.choice != "auto" && options.choice != "search";
   const std::string& folder = named ? options.choice : options.user_folder;
@@ -166,7 +169,7 @@ std::string PathOf(const GemmTilesOptions& options, const std::string& key) {
   return (std::filesystem::path(folder) / absl::StrCat("gemm-tiles.", digest)).string();
 }
 
-// What an earlier start found out. Errors: as OpenWeightFile; kDataLoss.
+// The tiles that an earlier start found. Errors: as OpenWeightFile; kDataLoss.
 absl::StatusOr<GemmTiles> ReadTiles(const std::string& path, const std::string& key,
                                     const std::vector<GemmProduct>& products,
                                     const kernels::Device& device,
@@ -184,7 +187,7 @@ void KeepTiles(const std::string& path, const std::string& key, const GemmTiles&
   if (key.size() <= kWeightFileKeyBytesMax) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-    // A good file for the same would stay.
+    // WriteWeightFile keeps a good file for the same key, so remove it first.
     std::filesystem::remove(path, ignored);
     status = WriteWeightFile(path, key, ToBytes(tiles), parallel).status();
   }
@@ -252,7 +255,7 @@ GemmTimer TimeByEvents(kernels::Device& device, kernels::DeviceStream& stream) {
 
 absl::StatusOr<GemmTiles> SearchGemmTiles(const std::vector<GemmProduct>& products,
                                           kernels::Device& device, const GemmTimer& timer) {
-  // A stream of its own: a failure stays with it.
+  // Use a separate stream, so that a failure here does not fail the engine's.
   ASSIGN_OR_RETURN(const auto stream, device.NewStream());
   ASSIGN_OR_RETURN(const Scratch scratch, AllocateScratch(products, device, *stream));
   const GemmTimer by_events = TimeByEvents(device, *stream);

@@ -1,15 +1,15 @@
 // Which tile computes each matrix product of a model on this device. Kernels choose by shape
-// (kernels/cuda/gemm_config.h); a search times every tile instead, once, and keeps what it found in
-// a file for the next start.
+// (kernels/cuda/ops/gemm_config.h). A search instead times every tile, once, and keeps the fastest
+// in a file for the next start.
 //
-// A choice decides speed and no bit: every tile sums k in one order (ADR 0017, 0018, 0024). So
-// nothing here can fail a start or change an answer: what cannot be timed leaves the choice to the
-// kernels, what cannot be read is searched again, what cannot be written is used all the same, and
-// a warning says why.
+// A choice decides speed and no bit: every tile sums k in one order (docs/adr/0017, 0018, 0024). So
+// no failure here can fail a start or change an answer: a product that cannot be timed keeps the
+// kernels' own choice, a file that cannot be read is searched for again, a file that cannot be
+// written is used from memory, and a warning says why.
 //
 // A file (weight_file.h: versioned, checksummed, replaced as a whole) holds a byte for each product
-// and bucket of row counts. Its key names in words all that the times depend on: device, software,
-// kernels, their tiles, buckets and shapes.
+// and bucket of row counts. Its key names in words everything that the times depend on: device,
+// software, kernels, their tiles, buckets and shapes.
 // Thread safety: GemmTiles is const once made; the functions by one thread. Owner: the device
 // engine.
 #pragma once
@@ -23,7 +23,8 @@
 #include "absl/types/span.h"
 #include "common/engine/device/device_weights.h"
 #include "kernels/api/device.h"
-#include "kernels/api/device_ops.h"
+#include "kernels/api/device_gemm.h"
+#include "kernels/api/device_weight_type.h"
 #include "kernels/api/parallel.h"
 
 namespace tandem::engine {
@@ -32,29 +33,29 @@ namespace tandem::engine {
 // tiles are full whichever is taken, kernels choose by shape.
 inline constexpr int32_t kGemmRowBuckets[] = {8, 16, 32, 64, 128, 256, 512, 1024, 2048};
 
-// Products of one shape, as a step computes them one after another with other weights.
+// The products of one shape. A step computes them one after another, each with other weights.
 struct GemmProduct {
   kernels::DeviceWeightType type = kernels::DeviceWeightType::kBf16;
   int32_t n = 0, k = 0;
   bool gated = false;
-  int32_t rows_max = 0;                      // buckets beyond are not timed
+  int32_t rows_max = 0;                      // larger buckets are not timed
   std::vector<const DeviceMatrix*> weights;  // not empty
 };
-// Of a model, in the order of their first use. The output matrix has rows that sample, at most
-// kOutputRowsMax of which are timed: its results are large.
+// The products of a model, in the order of their first use. The output matrix is timed with at most
+// kOutputRowsMax rows, because its results are large.
 inline constexpr int32_t kOutputRowsMax = 256;
 std::vector<GemmProduct> GemmProductsOf(const DeviceWeights& weights);
 
 class GemmTiles {
  public:
-  // The tile for a call, by its type, shape and rows; −1, by shape, where nothing was found out.
+  // The tile for a call, by its type, shape and rows; −1 (the kernel chooses) where none was timed.
   int32_t TileFor(const kernels::DeviceGemmArgs& args) const;
 
   struct Entry {
     kernels::DeviceWeightType type = kernels::DeviceWeightType::kBf16;
     int32_t n = 0, k = 0;
     bool gated = false;
-    std::vector<int8_t> tiles;  // of the first buckets
+    std::vector<int8_t> tiles;  // one for each of the first buckets
   };
   std::vector<Entry> entries;
 };
@@ -62,22 +63,22 @@ class GemmTiles {
 // Milliseconds that a device takes for these calls, one after another.
 using GemmTimer =
     std::function<absl::StatusOr<double>(absl::Span<const kernels::DeviceGemmArgs> calls)>;
-// With the device's events on `stream`: the best of several runs, after one that warms up.
+// A timer by the device's events on `stream`: the best of several runs, after a warm-up run.
 GemmTimer TimeByEvents(kernels::Device& device, kernels::DeviceStream& stream);
 
 // Times every tile that fits the device at every bucket, in calls that read the weights of as many
-// layers as the L2 cannot hold, and takes the fastest; of equals the first. Errors: the timer's and
-// the device's.
+// layers as the L2 cannot hold, and takes the fastest, or the first of equal ones. Errors: the
+// timer's and the device's.
 absl::StatusOr<GemmTiles> SearchGemmTiles(const std::vector<GemmProduct>& products,
                                           kernels::Device& device, const GemmTimer& timer);
 
-// All that the times depend on, in words.
+// Everything that the times depend on, in words: the key of the file.
 std::string GemmTilesKey(const std::vector<GemmProduct>& products, const kernels::Device& device);
 
 struct GemmTilesOptions {
-  // "by-shape": no search. "auto": from the file that an earlier start left in `user_folder`, else
-  // by a search that leaves one. "search": by a search that replaces it. Anything else: as auto, in
-  // the folder of that name.
+  // "by-shape": no search. "auto": reads the file that an earlier start left in `user_folder`, or
+  // searches and writes one. "search": searches and replaces the file. Any other text is a folder,
+  // which "auto" then uses.
   std::string choice = "by-shape";
   std::string user_folder;  // empty: no file
   GemmTimer timer;          // empty: TimeByEvents

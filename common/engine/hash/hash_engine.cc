@@ -31,13 +31,14 @@ uint64_t StartHash() { return Scramble(kSalt); }
 uint64_t NextHash(uint64_t previous, TokenId token) {
   return Combine(previous ^ kSalt, static_cast<uint64_t>(token) + 1);
 }
-// What layer `layer` stores for a token whose hash is `hash`; layer 0 stores the hash itself.
+// The word that layer `layer` stores for a token whose hash is `hash`; layer 0 stores the hash
+// itself.
 uint64_t LayerWord(uint64_t hash, int layer) {
   return layer == 0 ? hash : Scramble(hash + kGolden * static_cast<uint64_t>(layer));
 }
 
-// The tokens that a slice's mask and allowed_token_ids leave, ascending; empty = all. As without a
-// mask, printable bytes and the end come before others.
+// The tokens that a slice's mask and allowed_token_ids allow, ascending; empty = all. As without a
+// mask, printable bytes and the end-of-sequence token are preferred to others.
 std::vector<TokenId> Candidates(const SequenceSlice& slice) {
   const std::vector<TokenId>& listed = slice.sampling->allowed_token_ids;
   if (slice.allowed.empty()) return listed;
@@ -52,7 +53,7 @@ std::vector<TokenId> Candidates(const SequenceSlice& slice) {
   return usual.empty() ? all : usual;
 }
 
-// `candidates`: what may be chosen; empty = everything.
+// `candidates`: the tokens that may be chosen; empty = all.
 TokenId TokenOfDraw(const HashEngineOptions& options, absl::Span<const TokenId> candidates,
                     uint64_t draw) {
   const uint64_t high = draw >> 32;
@@ -62,7 +63,7 @@ TokenId TokenOfDraw(const HashEngineOptions& options, absl::Span<const TokenId> 
   return kFirstPrintable + static_cast<TokenId>(high % kPrintableCount);
 }
 
-// What a draw says of its token and of `num_top` others.
+// Made-up log-probabilities of a draw's token and of `num_top` others.
 SampledToken WithLogprobs(const HashEngineOptions& options, TokenId token, uint64_t draw,
                           int num_top) {
   SampledToken sampled;
@@ -79,7 +80,7 @@ SampledToken WithLogprobs(const HashEngineOptions& options, TokenId token, uint6
 SampledToken Choose(const HashEngineOptions& options, uint64_t fold, int64_t position,
                     const request::SamplingParams& sampling, int32_t sequence_index,
                     absl::Span<const TokenId> candidates, absl::Span<const TokenId> banned) {
-  constexpr int kRedrawsMax = 1000;  // then there is, as good as surely, nothing else to choose
+  constexpr int kRedrawsMax = 1000;  // then almost certainly no other token can be chosen
   uint64_t draw = Combine(fold, static_cast<uint64_t>(position));
   if (sampling.temperature > 0) {
     draw = Combine(Combine(draw, sampling.seed), static_cast<uint64_t>(sequence_index));
@@ -194,8 +195,8 @@ class HashEngine : public Engine {
     }
   }
 
-  // Everything the sequence's blocks hold, in one number; or the first block in which a layer does
-  // not match layer 0 or a token's words differ among themselves.
+  // Folds everything that the sequence's blocks hold into one number; or returns the first block in
+  // which a layer does not match layer 0 or the words of one token differ.
   struct Folded {
     uint64_t fold = 0;
     std::optional<BlockId> damaged;

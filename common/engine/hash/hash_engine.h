@@ -1,11 +1,13 @@
-// The hash engine: no weights; KV bytes are hashes of the tokens they stand for.
+// The hash engine: an engine without weights, for tests of the cluster. Its KV bytes are hashes of
+// the tokens they stand for.
 //
 // For token i: h_i = H(h_{i-1}, token_i, salt), h_{-1} = H(salt); layer l stores mix(h_i, l)
 // repeated to fill the token's bytes. A step reads h_{start-1} back from the block table to
-// continue, and a sampling step reads every layer of every token of the sequence back, checks that
-// it is what that layer must hold given layer 0, folds the lot and derives the next token from the
-// fold, the seed (temperature > 0) and the position. A lost, stale, swapped, torn or foreign block
-// therefore changes the stream.
+// continue. A sampling step reads back every layer of every token of the sequence, checks each
+// layer against layer 0, folds them all and derives the next token from the fold, the seed
+// (temperature > 0) and the position. A lost, stale, swapped, torn or foreign block therefore
+// changes the stream. Thread safety: common/engine/engine.h's. Owner: the node process, the
+// simulator or a test.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +27,16 @@ struct HashEngineOptions {
   int64_t kv_bytes_per_token_layer = 64;  // multiple of 8, >= 8
   int32_t vocab_size = 259;  // 256 bytes + specials; generated tokens are printable ASCII bytes
   int32_t context_tokens = 32768;
-  // Simulated time of a step, spent waiting: step + per row. 0 = none.
+  // The simulated time of a step: step_time + row_time for each row. 0 = none.
   absl::Duration step_time;
   absl::Duration row_time;
   // One generated token in this many is the end-of-sequence token (258); 0 = never.
   int64_t eos_every = 0;
 };
 
-// `waiter` outlives the engine and spends the simulated time. Of the sampling parameters only
-// temperature, seed, allowed_token_ids, a slice's mask and logprobs (made-up numbers) have an
-// effect. Errors: kInvalidArgument for options out of range.
+// `waiter` must outlive the engine; it waits for the simulated time. Only these sampling parameters
+// have an effect: temperature, seed, allowed_token_ids, a slice's mask, and logprobs (whose values
+// are made up). Errors: kInvalidArgument for options out of range.
 absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& options,
                                                       Waiter& waiter = RealWaiter());
 

@@ -1,6 +1,7 @@
-// Where a fiber goes on: a stack and what the calling convention keeps on it. Switching costs some
-// nanoseconds on x86-64; elsewhere ucontext serves, with a system call or two.
-// Thread safety: fibers switch among each other on one thread.
+// The saved state of a suspended fiber: a stack, and on it the registers that the calling
+// convention keeps. A switch takes some nanoseconds on x86-64; elsewhere ucontext does it, with a
+// system call or two. Thread safety: fibers switch among each other on one host thread. Owner: the
+// emulated block.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ class FiberContext {
  public:
   // The next switch to this context calls `entry` on `stack`, [bytes]. `entry` never returns.
   void Prepare(char* stack, size_t bytes, void (*entry)());
-  // Saves this context, which is running, and goes on with `next`.
+  // Saves this context, which is running, and continues `next`.
   void SwitchTo(FiberContext& next);
 
  private:

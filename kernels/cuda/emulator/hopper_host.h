@@ -1,17 +1,24 @@
-// The host's version of hopper.h: each function as the PTX manual describes the instruction,
-// executed by an emulated thread block. Included through hopper.h only.
+// The host's version of kernels/cuda/simt/hopper.h: each function does what the PTX manual says of
+// the instruction, inside an emulated thread block. Kernels include it through simt/hopper.h only;
+// kernels/cuda/gpu/hopper_gpu.h documents each function.
 //
-// Stricter than a GPU on purpose: a bulk copy makes its panel NaN when it starts and lands when
-// nothing else in the block can move, in any order; products read their operands at the start or at
-// the wait, and only what bulk copies or FenceProxyAsync showed them; accumulators are NaN until
-// the wait. A phase that nobody ends, a barrier used before it was initialised and fenced, a
-// product without its fence, an operand in registers that changes before the wait, registers that
-// nobody gives back, and copies or products that outlive the block end the process.
+// Stricter than a GPU on purpose: a bulk copy fills its panel with NaN when it starts and lands
+// when no other thread of the block can proceed, in any order; products read their operands at the
+// start or at the wait, and see only what bulk copies or FenceProxyAsync made visible; accumulators
+// are NaN until the wait. These mistakes end the process: a phase that no thread ends, a barrier
+// used before it was initialised and fenced, a product without its fence, a register operand that
+// changes before the wait, registers that no thread gives back, and copies or products that outlive
+// the block.
+//
+// Thread safety: threads of the emulated block, which run one at a time on one host thread.
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/api/device.h"
+#include "kernels/api/kv_cache.h"
 #include "kernels/cuda/emulator/simt_host.h"
+#include "kernels/cuda/hopper_types.h"
 
 namespace tandem::kernels::emulated {
 
@@ -57,12 +64,12 @@ void CopyCachePanel(char* panel, const CacheMap& map, const CachePlace& place, B
 
 inline int WarpgroupIndex() { return ThreadIndex() / kWarpgroupSize; }
 inline void SyncWarpgroup() { WarpgroupBarrier(); }
-// Any one lane of the warp, the same one all through a block.
+// True in one lane of the warp, which stays the same throughout a block.
 inline bool ElectOne() {
   WarpBarrier();
   return ThreadIndex() % 32 == CurrentThread().block->elected_lane;
 }
-// Takes wait until as many were given back.
+// A take waits until other warps have given back enough registers.
 void MoveRegistersTo(int count, bool giving);
 template <int kCount>
 void GiveRegisters() {
@@ -96,8 +103,8 @@ void AddRegisterProduct(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b) 
   AddRegisterProductOf(d, 2 * kCount, a, b);
 }
 inline void CommitProducts() { CurrentThread().products.Commit(); }
-// Others may get ahead before operands are read; the whole warp has its results before any of its
-// threads goes on.
+// Other warps may get ahead before operands are read. The whole warp has its results before any of
+// its threads continues.
 template <int kPending, int kCount>
 void WaitProducts(float (&)[kCount]) {
   WarpBarrier();

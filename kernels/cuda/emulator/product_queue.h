@@ -1,7 +1,8 @@
 // One emulated thread's part of its warpgroup's asynchronous matrix products.
 //
-// Operands are read at the start or as late as the waits allow, whichever is drawn. Accumulators
-// hold NaN from the start of the first product on them to the wait that ends the last.
+// The queue reads operands when a product starts or as late as the waits allow, whichever a random
+// draw says. Accumulators hold NaN from the start of the first product on them to the wait that
+// ends the last. Thread safety: its emulated thread. Owner: that thread.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +47,7 @@ class ProductQueue {
     // The thread's two rows of a, then its columns of b, k() numbers each; empty: still to be read.
     std::vector<float> operands;
   };
-  // What accumulators will hold once their products end.
+  // The values that accumulators get once their products end.
   struct Accumulators {
     float* d;
     std::vector<float> values;

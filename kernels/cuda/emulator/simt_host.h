@@ -1,9 +1,10 @@
-// The host's version of simt.h: each function as the PTX manual describes the instruction, executed
-// by an emulated thread block. Included through simt.h only.
+// The host's version of simt/simt.h: each function does what the PTX manual says of the
+// instruction, inside an emulated thread block. Kernels include it through simt/simt.h only.
 //
-// Stricter than a GPU on purpose: shared memory starts as NaNs, asynchronous copies land as late as
+// Stricter than a GPU on purpose: shared memory starts as NaN, asynchronous copies land as late as
 // the waits allow, threads run in an order drawn anew at every barrier, and a barrier that part of
 // a warp or block never reaches ends the process.
+// Thread safety: threads of the emulated block, which run one at a time on one host thread.
 #pragma once
 
 #include <cmath>
@@ -38,7 +39,7 @@ T ShuffleXorOf(T x, int mask) {
 inline float ShuffleXor(float x, int mask) { return ShuffleXorOf(x, mask); }
 inline uint64_t ShuffleXor(uint64_t x, int mask) { return ShuffleXorOf(x, mask); }
 
-// Threads of a block take turns, so a plain addition is atomic.
+// Threads of a block run one at a time, so a plain addition is atomic.
 inline void SharedAdd(uint64_t* dst, uint64_t x) { *dst += x; }
 
 inline float BitsToFloat(uint32_t bits) {
@@ -61,7 +62,7 @@ inline uint32_t PackBf16(float low, float high) {
   return RoundToBf16(low) | RoundToBf16(high) << 16;
 }
 
-// Rounded once: through a float that keeps in its last bit whether anything was lost.
+// a · b + c, rounded once: the float in between records in its last bit whether it lost anything.
 inline uint32_t FmaBf16(uint32_t a, uint32_t b, uint32_t c) {
   const double exact = std::fma(double{BitsToFloat(a << 16)}, double{BitsToFloat(b << 16)},
                                 double{BitsToFloat(c << 16)});
@@ -100,8 +101,8 @@ void WaitCopies() {
 struct Halves {
   uint16_t of[8];
 };
-// What lane `lane` gets of matrix `matrix`: elements (row lane/4, columns 2·(lane%4) and the next),
-// or of its transpose.
+// Each lane gets, of each of four matrices, elements (row lane/4, columns 2·(lane%4) and the next),
+// or those of its transpose.
 void LoadMatrix4(uint32_t out[4], const void* row);
 void LoadMatrix4Transposed(uint32_t out[4], const void* row);
 void Mma(float d[4], const uint32_t a[4], const uint32_t b[2]);

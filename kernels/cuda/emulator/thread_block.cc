@@ -1,12 +1,12 @@
 #include "kernels/cuda/emulator/thread_block.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <utility>
 
 #include "kernels/api/require.h"
 #include "kernels/cuda/emulator/fiber.h"
-#include "kernels/cuda/emulator/simt_host.h"
 
 namespace tandem::kernels::emulated {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 // Deep enough for kernels' register arrays, which live on the stack here, with a sanitizer's
 // redzones.
 constexpr size_t kStackBytes = 256 << 10;
-// What memory holds before anything is written: NaN as fp32 and as two bf16.
+// The byte that fills memory before its first write: NaN as fp32 and as two bf16.
 constexpr int kPoison = 0xff;
 
 enum class State {
@@ -42,7 +42,7 @@ uint64_t NextRandom(uint64_t* state) {
   return z ^ (z >> 31);
 }
 
-// What a thread starts with where a block has a multiprocessor for itself.
+// A thread's registers at launch, where its block has a multiprocessor for itself.
 int RegistersAtLaunch(int threads) { return std::min(65536 / threads / 8 * 8, 248); }
 
 class BlockRunner {
@@ -75,14 +75,14 @@ class BlockRunner {
       KERNEL_REQUIRE(fiber.thread.copies.empty());
       KERNEL_REQUIRE(fiber.thread.products.empty());
     }
-    // Otherwise copies would land in the memory of whichever block comes next.
+    // A copy still under way would land in the memory of the next block.
     KERNEL_REQUIRE(landings_.empty());
   }
 
   static BlockRunner& running() { return *running_; }
   Thread& current() { return fibers_[current_].thread; }
-  char* ExchangeAreaOf(int turn) {
-    const size_t area = static_cast<size_t>(current().index / 32 * 2 + turn);
+  char* ExchangeAreaOf(int index) {
+    const size_t area = static_cast<size_t>(current().index / 32 * 2 + index);
     return exchange_.data() + area * 32 * kExchangeBytes;
   }
 
@@ -143,7 +143,7 @@ class BlockRunner {
     }
     bool moved = false;
     size_t done = 0;
-    // Some warps are held back, so that the others get ahead of them as far as barriers let them.
+    // Hold some warps back, so that the others get as far ahead as barriers allow.
     const uint64_t held = NextRandom(&random_) | NextRandom(&random_);
     for (const int index : *order) {
       Fiber& fiber = fibers_[static_cast<size_t>(index)];
@@ -161,7 +161,7 @@ class BlockRunner {
       land();
       return done;
     }
-    // Otherwise some threads wait at a barrier that the others passed by.
+    // If no thread can move, some wait at a barrier that the others never reach.
     KERNEL_REQUIRE(moved);
     return done;
   }
@@ -200,7 +200,8 @@ void AsyncCopies::Wait(size_t pending) {
 
 Thread& CurrentThread() { return BlockRunner::running().current(); }
 void BlockBarrier() {
-  // Otherwise others would use barriers that bulk copies do not see yet.
+  // A block barrier before the fence would let other threads use barriers that bulk copies do not
+  // see yet.
   KERNEL_REQUIRE(!CurrentThread().has_unfenced_barriers);
   BlockRunner::running().Arrive(State::kAtBlockBarrier);
 }
@@ -210,7 +211,7 @@ void SleepOn(const void* key) { BlockRunner::running().Sleep(key); }
 void Wake(const void* key) { BlockRunner::running().WakeSleepers(key); }
 void LandLater(std::function<void()> land) { BlockRunner::running().AddLanding(std::move(land)); }
 uint64_t DrawNumber() { return BlockRunner::running().Draw(); }
-char* ExchangeArea(int turn) { return BlockRunner::running().ExchangeAreaOf(turn); }
+char* ExchangeArea(int index) { return BlockRunner::running().ExchangeAreaOf(index); }
 
 void RunGrid(const Grid& grid, uint64_t seed, void (*body)(const void* context),
              const void* context) {
@@ -223,68 +224,6 @@ void RunGrid(const Grid& grid, uint64_t seed, void (*body)(const void* context),
     std::swap(blocks[i - 1], blocks[NextRandom(&seed) % i]);
   }
   for (const auto& [x, y] : blocks) runner.Run(x, y);
-}
-
-// ---- matrix instructions (PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix")
-
-namespace {
-
-void LoadMatrices(uint32_t out[4], const void* row, bool transposed) {
-  Halves mine;
-  KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(row) % 16 == 0);
-  std::memcpy(&mine, row, sizeof(mine));
-  const WarpExchange<Halves> rows(mine);
-  const int lane = ThreadIndex() % 32;
-  for (int matrix = 0; matrix < 4; ++matrix) {
-    uint32_t halves[2];
-    for (int i = 0; i < 2; ++i) {
-      const int r = lane / 4, c = lane % 4 * 2 + i;
-      halves[i] = transposed ? rows.of(matrix * 8 + c).of[r] : rows.of(matrix * 8 + r).of[c];
-    }
-    out[matrix] = halves[0] | halves[1] << 16;
-  }
-}
-
-struct Fragments {
-  uint32_t a[4];
-  uint32_t b[2];
-};
-int Byte(uint32_t word, int index) { return static_cast<int8_t>(word >> (8 * index)); }
-float Element(uint32_t word, int half) { return BitsToFloat((word >> (16 * half)) << 16); }
-
-}  // namespace
-
-void LoadMatrix4(uint32_t out[4], const void* row) { LoadMatrices(out, row, false); }
-void LoadMatrix4Transposed(uint32_t out[4], const void* row) { LoadMatrices(out, row, true); }
-
-void Mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
-  const WarpExchange<Fragments> warp({{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
-  const int lane = ThreadIndex() % 32;
-  for (int i = 0; i < 4; ++i) {
-    // d[i] is row lane/4 (+ 8 for i ≥ 2), column 2·(lane%4) + i%2.
-    const int row = lane / 4, column = lane % 4 * 2 + i % 2;
-    for (int k = 0; k < 16; ++k) {
-      const Fragments from_a = warp.of(row * 4 + k % 8 / 2);
-      const Fragments from_b = warp.of(column * 4 + k % 8 / 2);
-      const float x = Element(from_a.a[i / 2 + k / 8 * 2], k % 2);
-      const float w = Element(from_b.b[k / 8], k % 2);
-      d[i] += x * w;
-    }
-  }
-}
-
-void MmaInt8(int32_t d[4], const uint32_t a[4], const uint32_t b[2]) {
-  const WarpExchange<Fragments> warp({{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
-  const int lane = ThreadIndex() % 32;
-  for (int i = 0; i < 4; ++i) {
-    // As above, but a word holds four k.
-    const int row = lane / 4, column = lane % 4 * 2 + i % 2;
-    for (int k = 0; k < 32; ++k) {
-      const Fragments from_a = warp.of(row * 4 + k % 16 / 4);
-      const Fragments from_b = warp.of(column * 4 + k % 16 / 4);
-      d[i] += Byte(from_a.a[i / 2 + k / 16 * 2], k % 4) * Byte(from_b.b[k / 16], k % 4);
-    }
-  }
 }
 
 }  // namespace tandem::kernels::emulated

@@ -14,7 +14,7 @@
 
 namespace tandem::kernels::emulated {
 
-// A thread's asynchronous 16-byte copies. They land when a wait demands it, and not earlier.
+// A thread's asynchronous 16-byte copies. They land only when a wait requires it.
 class AsyncCopies {
  public:
   void Start(void* shared, const void* global, bool valid) {
@@ -49,7 +49,7 @@ struct Block {
   // Where shared memory lies in the window that descriptors address: on a multiple of 128 only.
   uint32_t window_address = 0;
   int elected_lane = 0;
-  int free_registers = 0;  // given back by threads, taken by none
+  int free_registers = 0;  // given back by threads and not taken since
 };
 
 inline constexpr size_t kExchangeBytes = 32;
@@ -61,7 +61,7 @@ struct Thread {
   ProductQueue products;
   bool has_unfenced_barriers = false;
   int registers = 0;
-  int exchange_turn = 0;  // which of its warp's two exchange areas comes next
+  int next_exchange = 0;  // which of its warp's two exchange areas it uses next
 };
 
 // The emulated thread that runs now. REQUIRES: inside RunGrid.
@@ -69,26 +69,26 @@ Thread& CurrentThread();
 void BlockBarrier();
 void WarpBarrier();
 void WarpgroupBarrier();
-// Sleeps until somebody calls Wake with this key.
+// Suspends the running thread until another one calls Wake with this key.
 void SleepOn(const void* key);
 void Wake(const void* key);
-// `land` runs once no thread of the block can move otherwise, in an order drawn among all such.
+// Calls `land` once no thread of the block can proceed; several landings run in a random order.
 void LandLater(std::function<void()> land);
-// From the seed of the block.
+// The next random number of the block, from its seed.
 uint64_t DrawNumber();
-// Area `turn` of this thread's warp, [32][kExchangeBytes].
-char* ExchangeArea(int turn);
+// Exchange area `index` (0 or 1) of this thread's warp, [32][kExchangeBytes].
+char* ExchangeArea(int index);
 
-// Shows one value of each lane to all lanes of the warp. Two areas take turns: a lane can be at
-// most one exchange ahead of another, so that one barrier is enough.
+// Shows one value of each lane to all lanes of the warp. Exchanges use two areas alternately: a
+// lane can be at most one exchange ahead of another, so one barrier for each exchange is enough.
 template <typename T>
 class WarpExchange {
  public:
   explicit WarpExchange(const T& mine) {
     static_assert(sizeof(T) <= kExchangeBytes);
     Thread& thread = CurrentThread();
-    area_ = ExchangeArea(thread.exchange_turn);
-    thread.exchange_turn ^= 1;
+    area_ = ExchangeArea(thread.next_exchange);
+    thread.next_exchange ^= 1;
     std::memcpy(area_ + thread.index % 32 * kExchangeBytes, &mine, sizeof(T));
     WarpBarrier();
   }

@@ -1,4 +1,6 @@
-// NCCL's functions, found in libnccl.so.2 at run time: binaries load on hosts without it.
+// NCCL's functions, looked up in libnccl.so.2 at run time, so that programs load on hosts without
+// it. Thread safety: the table is constant once loaded. Errors: kUnavailable where the library or
+// one of its functions is missing (says which).
 #pragma once
 
 #include <nccl.h>

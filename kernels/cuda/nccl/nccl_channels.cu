@@ -1,6 +1,7 @@
-// Links through NCCL: a communicator of two ranks for each, non-blocking, with the sender as rank
-// 0. A payload goes from its slot's device memory through NCCL to the other end's. Where slots are
-// host memory (pinned), it is copied to the device first, or to the host at the end.
+// PairChannels through NCCL (kernels/api/pair_channel.h): each channel is a non-blocking
+// communicator of two ranks, with the sender as rank 0. NCCL moves a payload from its slot's device
+// memory to the other end's. Where slots are pinned host memory, the sender first copies it to the
+// device, and the receiver copies it to the host at the end.
 #include <cuda_runtime.h>
 
 #include <cstring>
@@ -13,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/api/device.h"
 #include "kernels/api/pair_channel.h"
-#include "kernels/cuda/device/cuda_stream.h"
+#include "kernels/cuda/gpu/cuda_stream.h"
 #include "kernels/cuda/nccl/nccl_api.h"
 
 namespace tandem::kernels {
@@ -29,7 +30,7 @@ struct NcclSlot {
   cudaEvent_t done = nullptr;
 };
 
-// What a link holds of NCCL and CUDA, and how it is given back.
+// A channel's NCCL and CUDA resources, and how they are freed.
 struct NcclResources {
   const NcclApi* nccl = nullptr;
   int ordinal = 0;
@@ -37,7 +38,7 @@ struct NcclResources {
   cudaStream_t stream = nullptr;
   std::vector<NcclSlot> slots;
 
-  // May hang when the other end died in the middle of something.
+  // May hang when the other end died during an operation.
   void Release() {
     cudaSetDevice(ordinal);
     if (communicator != nullptr) nccl->comm_abort(communicator);
@@ -56,8 +57,8 @@ class NcclChannel final : public PairChannel {
     resources_.nccl = &nccl;
     resources_.ordinal = ordinal;
   }
-  // Aborting can hang, and frees memory that the device may still read: on a thread of its own,
-  // which the process does not wait for.
+  // Aborting can hang, and frees memory that the device may still read. So it runs on a thread of
+  // its own, for which the process does not wait.
   ~NcclChannel() override {
     std::thread([resources = std::move(resources_)]() mutable { resources.Release(); }).detach();
   }
@@ -125,7 +126,7 @@ class NcclChannel final : public PairChannel {
     if (status_.ok()) status_ = resources_.nccl->ToStatus(call, result);
   }
 
-  // The communicator has nothing under way that forbids the next call.
+  // Whether the communicator has finished the last call, so that the next one is allowed.
   bool Settled() {
     ncclResult_t result = ncclInProgress;
     Check("ncclCommGetAsyncError",
@@ -156,7 +157,7 @@ class NcclChannel final : public PairChannel {
     if (result == ncclSuccess || Settled()) FinishIssue();
   }
 
-  // The call is in the stream now; what follows it goes behind it.
+  // NCCL has enqueued the call on the stream; later work runs after it.
   void FinishIssue() {
     NcclSlot& slot = At(*std::exchange(issuing_, std::nullopt));
     if (!sender_ && slot.host != nullptr) {
@@ -208,10 +209,10 @@ class NcclChannels final : public PairChannels {
           absl::StrCat("NCCL's id has ", id.size(), " bytes, expected ", sizeof unique.internal));
     }
     std::memcpy(unique.internal, id.data(), id.size());
-    auto link = std::make_unique<NcclChannel>(nccl_, ordinal_, side == Side::kSender);
-    const absl::Status status = link->Init(unique, slots_, slot_bytes_, memory_);
+    auto channel = std::make_unique<NcclChannel>(nccl_, ordinal_, side == Side::kSender);
+    const absl::Status status = channel->Init(unique, slots_, slot_bytes_, memory_);
     if (!status.ok()) return status;
-    return link;
+    return channel;
   }
 
  private:

@@ -9,6 +9,8 @@
 #include <set>
 #include <tuple>
 
+#include "kernels/api/device_attention.h"
+
 namespace tandem::kernels {
 namespace {
 

@@ -8,6 +8,7 @@
 
 #include "device_fixture.h"
 #include "kernels/api/attention_schedule.h"
+#include "kernels/api/device_attention.h"
 #include "kv_codes.h"
 
 namespace tandem::kernels {

@@ -1,7 +1,7 @@
 // Goal: the works that the blocks of a persistent grid walk cover every query vector and KV head of
 // random schedules exactly once, whatever the grid; two tiles share a work only where they are
 // neighbours of one sequence; and blocks of a long causal prompt have about the same to do.
-#include "kernels/cuda/attention_walk.h"
+#include "kernels/cuda/ops/attention_walk.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,8 @@
 #include <vector>
 
 #include "kernels/api/attention_schedule.h"
-#include "kernels/cuda/emulator/emulated_device.h"
+#include "kernels/api/device_attention.h"
+#include "kernels/cuda/backend/emulated_device.h"
 
 namespace tandem::kernels::emulated {
 namespace {

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include "device_fixture.h"
+#include "kernels/api/device_checksum.h"
 
 namespace tandem::kernels {
 namespace {
@@ -45,7 +46,7 @@ class DeviceChecksumTest : public DeviceTest {
 INSTANTIATE_TEST_SUITE_P(All, DeviceChecksumTest, kDeviceKinds, DeviceName);
 
 TEST_P(DeviceChecksumTest, EqualsTheHostsToTheBit) {
-  // A stripe, a block and the blocks of a turn, and what lies beside them.
+  // A stripe, a block and the 32 blocks of a round, and what lies beside them.
   for (size_t boundary : {256, 320, 1024, 1088, 2048, 32768, 33792, 65536, 66560}) {
     for (int beside : {-1, 0, 1}) ExpectHosts(boundary + static_cast<size_t>(beside));
   }

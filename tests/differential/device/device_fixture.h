@@ -1,5 +1,5 @@
-// What the device tests share: the device under test (emulated on the host, or CUDA where there is
-// one), seeded data, buffers that start as NaN, and bf16.
+// The fixture of the device tests: the device under test (emulated on the host, or CUDA where there
+// is one), seeded data, buffers that start as NaN, and bf16 conversions. Thread safety: one thread.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -14,9 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/api/bf16.h"
 #include "kernels/api/device.h"
 #include "kernels/api/device_ops.h"
-#include "kernels/cuda/emulator/emulated_device.h"
+#include "kernels/cuda/backend/emulated_device.h"
 
 namespace tandem::kernels {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device_fixture.h"
-#include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/simt/launch.h"
 
 namespace tandem::kernels::emulated {
 namespace {

@@ -5,7 +5,11 @@
 // (tolerances, invariance, epilogues, tiles) is in quantised_gemm_test.cc.
 #include <limits>
 
-#include "kernels/cuda/gemm_wgmma_config.h"
+#include "kernels/api/device_gemm.h"
+#include "kernels/api/device_ops.h"
+#include "kernels/api/device_quantise.h"
+#include "kernels/api/device_weight_type.h"
+#include "kernels/cuda/ops/gemm_wgmma_config.h"
 #include "quantised_gemm_fixture.h"
 
 namespace tandem::kernels {

@@ -4,8 +4,11 @@
 #include <set>
 
 #include "device_fixture.h"
-#include "kernels/cuda/gemm_config.h"
-#include "kernels/cuda/gemm_wgmma_config.h"
+#include "kernels/api/bf16.h"
+#include "kernels/api/device_gemm.h"
+#include "kernels/api/device_weight_type.h"
+#include "kernels/cuda/ops/gemm_config.h"
+#include "kernels/cuda/ops/gemm_wgmma_config.h"
 
 namespace tandem::kernels {
 namespace {

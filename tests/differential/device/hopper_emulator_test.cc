@@ -1,17 +1,18 @@
 // Goal: the emulation of Hopper's barriers, bulk copies and warpgroup products computes what they
 // compute, and catches what a GPU punishes at random: operands read too early or overwritten too
 // early, accumulators read before the wait, stores that were not shown to the tensor cores, wrong
-// descriptors, barriers that nobody completes.
+// descriptors, barriers that no thread completes.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
 #include "device_fixture.h"
+#include "kernels/api/bf16.h"
 #include "kernels/api/device_matrix.h"
-#include "kernels/cuda/device/hopper.h"
-#include "kernels/cuda/device/swizzle.h"
 #include "kernels/cuda/emulator/product_queue.h"
+#include "kernels/cuda/simt/hopper.h"
+#include "kernels/cuda/simt/swizzle.h"
 
 namespace tandem::kernels::emulated {
 namespace {
@@ -217,9 +218,9 @@ INSTANTIATE_TEST_SUITE_P(All, HopperEmulatorDeathTest,
 
 TEST_P(HopperEmulatorDeathTest, EndsWhereAGpuWouldHangOrBreak) {
   EXPECT_DEATH(CountWrong<Mistake::kTooManyBytesExpected>(seed_), "precondition broken: moved");
-  // Who does not wait for the copy, or for the other parity, which passes at once, runs ahead of
-  // the phases: depending on the order of threads a copy begins in a phase that still waits for the
-  // last, or a phase never ends.
+  // A thread that does not wait for the copy, or waits for the other parity, which passes at once,
+  // runs ahead of the phases: depending on the order of threads a copy begins in a phase that still
+  // waits for the last one, or a phase never ends.
   EXPECT_DEATH(CountWrong<Mistake::kNoWaitForCopy>(seed_), "precondition broken");
   EXPECT_DEATH(CountWrong<Mistake::kWrongParity>(seed_), "precondition broken");
   EXPECT_DEATH(CountWrong<Mistake::kNoProductFence>(seed_), "precondition broken: fenced_");
@@ -393,7 +394,7 @@ TEST_P(HopperEmulatorTest, RegistersGoFromOneWarpgroupToTheOthers) {
   EXPECT_EQ(taken, 4);
 }
 
-TEST_P(HopperEmulatorDeathTest, EndsWhereRegistersAreTakenThatNobodyGives) {
+TEST_P(HopperEmulatorDeathTest, EndsWhereNoThreadGivesTheRegistersTaken) {
   int taken = 0;
   const auto take_more = [&] {
     Launch<ExchangeKernel<40, 240>>({.threads = 384}, {&taken}, stream());

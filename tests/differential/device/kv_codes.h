@@ -1,5 +1,5 @@
-// An int8 or fp8 cache as the tests see it: codes and scales of one head of one token, made and
-// read by formulas of their own.
+// An int8 or fp8 cache as the tests see it: codes and scales of one head of one token, written and
+// read by formulas that are independent of the kernels'. Thread safety: pure functions.
 #pragma once
 
 #include <algorithm>

@@ -6,6 +6,9 @@
 #include <numeric>
 
 #include "device_fixture.h"
+#include "kernels/api/bf16.h"
+#include "kernels/api/device_experts.h"
+#include "kernels/api/device_gemm.h"
 
 namespace tandem::kernels {
 namespace {

@@ -1,6 +1,6 @@
-// What tests of products with quantised weights share: weights drawn and packed, activations
-// rounded on the device, a product by any options, and its sum in double within a derived
-// tolerance.
+// The fixture of the tests of products with quantised weights: draws and packs weights, rounds
+// activations on the device, runs a product with any options, and computes its sum in double within
+// a derived tolerance. Thread safety: one thread.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,11 @@
 #include <vector>
 
 #include "device_fixture.h"
+#include "kernels/api/bf16.h"
+#include "kernels/api/device_gemm.h"
 #include "kernels/api/device_matrix.h"
+#include "kernels/api/device_quantise.h"
+#include "kernels/api/device_weight_type.h"
 
 namespace tandem::kernels {
 

@@ -7,7 +7,12 @@
 #include <utility>
 
 #include "kernels/api/backend.h"
-#include "kernels/cuda/gemm_config.h"
+#include "kernels/api/device_gated.h"
+#include "kernels/api/device_gemm.h"
+#include "kernels/api/device_ops.h"
+#include "kernels/api/device_quantise.h"
+#include "kernels/api/device_weight_type.h"
+#include "kernels/cuda/ops/gemm_config.h"
 #include "quantised_gemm_fixture.h"
 
 namespace tandem::kernels {

@@ -2,7 +2,8 @@
 // roundings, for a cache of each type; codes of one byte are the nearest ones and widen exactly;
 // padding rows write no cache; nothing outside a row's place is touched.
 #include "device_fixture.h"
-#include "kernels/cuda/device/byte_codes.h"
+#include "kernels/api/device_rope_kv.h"
+#include "kernels/cuda/simt/byte_codes.h"
 #include "kv_codes.h"
 
 namespace tandem::kernels {

@@ -1,6 +1,10 @@
 // Goal: embedding, RMSNorm, gated activations and block copies on the device equal their formulas
 // in double, within roundings; nothing outside a row's place is touched.
 #include "device_fixture.h"
+#include "kernels/api/device_block_copies.h"
+#include "kernels/api/device_embed.h"
+#include "kernels/api/device_gated.h"
+#include "kernels/api/device_rms_norm.h"
 
 namespace tandem::kernels {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "device_fixture.h"
 #include "kernels/api/backend.h"
+#include "kernels/api/device_sampling.h"
 
 namespace tandem::kernels {
 namespace {

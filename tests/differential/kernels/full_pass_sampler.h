@@ -1,4 +1,5 @@
-// A sampler without shortcuts, compiled for AVX2: see full_pass_sampler.cc.
+// A sampler without shortcuts, compiled for AVX2 (full_pass_sampler.cc): the oracle of the samplers
+// that have them. Thread safety: pure functions.
 #pragma once
 
 #include "kernels/api/sampling.h"

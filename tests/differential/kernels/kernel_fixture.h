@@ -1,5 +1,5 @@
-// What the kernel tests share: seeded data, poisoned buffers, a thread pool, and a parameter for
-// the instruction-set class.
+// The fixture of the kernel tests: seeded data, poisoned buffers, a thread pool, and a parameter
+// for the instruction-set class. Thread safety: one thread.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -103,7 +103,7 @@ inline float RoundedToBf16(float x) {
   return x;
 }
 
-// Threads of its own for one call; tasks are handed out in an order that differs from run to run.
+// Threads of its own for one call; tasks are given out in an order that differs from run to run.
 class Threads {
  public:
   explicit Threads(int count) : count_(count) {}

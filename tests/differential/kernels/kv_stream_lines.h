@@ -1,4 +1,5 @@
-// What kernels/cpu/kv_stream.h fetches, see kv_stream_lines.cc.
+// The cache lines that kernels/cpu/kv_stream.h fetches, as kv_stream_lines.cc records them.
+// Thread safety: one thread.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,6 @@
-// A layer's paged cache and a batch of sequences over it, for the attention tests: K and V are kept
-// per sequence and position, written into blocks at random places of a poisoned region.
+// A layer's paged cache and a batch of sequences over it, for the attention tests. It keeps K and V
+// by sequence and position, and writes them into blocks at random places of a poisoned region.
+// Thread safety: one thread.
 #pragma once
 
 #include <algorithm>

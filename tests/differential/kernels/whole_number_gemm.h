@@ -1,4 +1,5 @@
-// Random products for tests of weights kept as whole numbers, with rows of every size and outliers.
+// Random products for tests of weights kept as integers, with rows of every size and outliers.
+// Thread safety: one thread.
 #pragma once
 
 #include <algorithm>

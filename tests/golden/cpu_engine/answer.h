@@ -1,4 +1,4 @@
-// What tests of invariance compare.
+// An engine's answer as tests of invariance compare it. Thread safety: a value.
 #pragma once
 
 #include <cstring>

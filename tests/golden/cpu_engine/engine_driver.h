@@ -1,5 +1,5 @@
-// Drives an engine as a scheduler would, one sequence at a time or several: for the CPU engine's
-// tests.
+// Drives an engine as a scheduler would, with one sequence at a time or several, for the CPU
+// engine's tests. Thread safety: one thread.
 #pragma once
 
 #include <algorithm>

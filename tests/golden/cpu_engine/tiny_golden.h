@@ -1,4 +1,5 @@
-// Goldens of the tiny checkpoints, for every engine.
+// Reads the goldens of the tiny checkpoints, for the tests of every engine. Thread safety: pure
+// functions.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Goldens of real models by make_real_goldens.py, for every engine.
+// Reads the goldens of real models that make_real_goldens.py wrote, for the tests of every engine.
+// Thread safety: pure functions.
 #pragma once
 
 #include <cmath>

@@ -1,12 +1,12 @@
 // The devices that the device engine is tested on: emulated ones everywhere, CUDA where there is
-// one.
+// one. Thread safety: one thread.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "common/engine/device/device_engine.h"
-#include "kernels/cuda/emulator/emulated_device.h"
+#include "kernels/cuda/backend/emulated_device.h"
 #include "tests/golden/cpu_engine/engine_driver.h"
 
 namespace tandem::engine {

@@ -10,7 +10,7 @@
 #include <iostream>
 #include <random>
 
-#include "kernels/cuda/emulator/emulated_device.h"
+#include "kernels/cuda/backend/emulated_device.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::engine {

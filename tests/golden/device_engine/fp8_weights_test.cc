@@ -13,6 +13,7 @@
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/device/device_weights.h"
 #include "kernels/api/device_matrix.h"
+#include "kernels/api/device_weight_type.h"
 #include "tests/golden/cpu_engine/tiny_golden.h"
 #include "tests/golden/device_engine/device_engines.h"
 #include "tests/testing/fp8_checkpoint.h"

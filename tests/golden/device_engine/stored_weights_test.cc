@@ -1,11 +1,12 @@
 // Goal: with --weights as-stored a device holds a file's blocks of four bits as they are: Q4_1
 // weights are the file's, rounded to bf16 as products round them, and Q4_K weights as near as
-// scales in fp16 allow; gate and up lie row by row in turn.
+// scales in fp16 allow; gate and up lie row by row alternately.
 #include <cmath>
 #include <cstring>
 
 #include "common/engine/device/device_weights.h"
 #include "kernels/api/device_matrix.h"
+#include "kernels/api/device_weight_type.h"
 #include "tests/golden/device_engine/device_engines.h"
 #include "tests/testing/models.h"
 

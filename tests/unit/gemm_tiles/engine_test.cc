@@ -9,6 +9,7 @@
 #include <iostream>
 #include <random>
 
+#include "kernels/api/device_gemm.h"
 #include "tests/golden/cpu_engine/answer.h"
 #include "tests/golden/device_engine/device_engines.h"
 

@@ -10,7 +10,12 @@
 #include <tuple>
 
 #include "common/engine/device/gemm_tiles.h"
-#include "kernels/cuda/emulator/emulated_device.h"
+#include "kernels/api/bf16.h"
+#include "kernels/api/device_gemm.h"
+#include "kernels/api/device_ops.h"
+#include "kernels/api/device_quantise.h"
+#include "kernels/api/device_weight_type.h"
+#include "kernels/cuda/backend/emulated_device.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::engine {

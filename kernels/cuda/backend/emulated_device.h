@@ -1,0 +1,44 @@
+// The emulated device: a Device whose memory is the host's and whose kernels run in the emulated
+// thread block (kernels/cuda/emulator). Tests use it to run the GPU's kernels without a GPU; it is
+// slow by design.
+//
+// Thread safety: one thread at a time for a device and everything made from it.
+// Owner: the test that opened it; streams, buffers, events and graphs must go before their device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "kernels/api/device.h"
+#include "kernels/cuda/emulator/emulated_stream.h"
+
+namespace tandem::kernels::emulated {
+
+// Which kernels an emulated device has: the portable ones, or Hopper's.
+enum class EmulatedChip { kAmpere, kHopper };
+
+// A device whose threads and blocks run in orders drawn from `seed`.
+std::unique_ptr<Device> NewEmulatedDevice(uint64_t seed, EmulatedChip chip = EmulatedChip::kAmpere);
+
+// REQUIRES for all functions below: `device` is an emulated one.
+
+// The calls since the device was made.
+DeviceCalls CallsOf(const Device& device);
+
+// Makes the next `count` copies of at least `bytes_min` bytes, in any direction, flip one bit.
+void DamageCopies(Device& device, int count, size_t bytes_min);
+
+// Makes events take their time from `now_ms`, which each Record calls. Without a clock, events have
+// no time.
+void SetClock(Device& device, std::function<float()> now_ms);
+
+// The number of pinned pieces of host memory, and the most that Pin accepts.
+size_t NumPins(const Device& device);
+void LimitPins(Device& device, size_t pins);
+
+// Makes the device's properties say, from now on, that the host cannot address its memory.
+void HideFromHost(Device& device);
+
+}  // namespace tandem::kernels::emulated

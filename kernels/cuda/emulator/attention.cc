@@ -1,2 +1,0 @@
-// The kernels of attention.cu, compiled for the emulator.
-#include "kernels/cuda/attention.cu"

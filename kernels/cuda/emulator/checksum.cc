@@ -1,2 +1,0 @@
-// The kernel of checksum.cu, compiled for the emulator.
-#include "kernels/cuda/checksum.cu"

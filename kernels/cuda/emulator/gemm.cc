@@ -1,2 +1,0 @@
-// The kernels of gemm.cu, compiled for the emulator.
-#include "kernels/cuda/gemm.cu"

@@ -1,0 +1,217 @@
+#include "kernels/cuda/emulator/hopper_host.h"
+
+#include <cstring>
+
+#include "kernels/api/bf16.h"
+#include "kernels/api/require.h"
+#include "kernels/cuda/emulator/async_view.h"
+
+namespace tandem::kernels::emulated {
+namespace {
+
+// The bits of a barrier in shared memory. Uninitialised memory is all ones.
+struct BarrierState {
+  uint64_t expected : 20;
+  uint64_t pending : 20;
+  uint64_t bytes : 23;  // of bulk copies that the phase still waits for
+  uint64_t parity : 1;  // of the current phase
+};
+static_assert(sizeof(BarrierState) == sizeof(Barrier));
+constexpr int kArrivalsMax = 1024;
+
+BarrierState Load(const Barrier* barrier) {
+  BarrierState state;
+  std::memcpy(&state, barrier, sizeof(state));
+  KERNEL_REQUIRE(state.expected > 0 && state.expected <= kArrivalsMax);
+  return state;
+}
+void Store(Barrier* barrier, BarrierState state) {
+  const bool ends = state.pending == 0 && state.bytes == 0;
+  if (ends) {
+    state.pending = state.expected;
+    state.parity ^= 1;
+  }
+  std::memcpy(barrier, &state, sizeof(state));
+  if (ends) Wake(barrier);
+}
+
+// A bulk copy under way of a part of a matrix: rows of bytes, swizzled or not. The block outlives
+// it.
+struct MatrixCopy {
+  char* shared;
+  char* async_view;
+  const char* base;
+  int64_t rows, row_bytes;  // of the matrix
+  int64_t row, byte;        // where in it the part begins
+  int part_rows, part_row_bytes;
+  bool swizzled;
+  Barrier* barrier;
+
+  int bytes() const { return part_rows * part_row_bytes; }
+  void Poison() const {
+    std::memset(shared, 0xff, static_cast<size_t>(bytes()));
+    std::memset(async_view, 0xff, static_cast<size_t>(bytes()));
+  }
+  void Land() const {
+    constexpr int kUnit = 4;  // divides rows and places of all types
+    for (int r = 0; r < part_rows; ++r) {
+      for (int c = 0; c < part_row_bytes; c += kUnit) {
+        const int64_t at_row = row + r, at_byte = byte + c;
+        const bool inside = at_row >= 0 && at_row < rows && at_byte >= 0 && at_byte < row_bytes;
+        uint32_t value = 0;
+        if (inside) std::memcpy(&value, base + at_row * row_bytes + at_byte, kUnit);
+        // Panels lie on multiples of 1024, so offsets have the bits that addresses have.
+        const uint32_t offset = static_cast<uint32_t>(r * part_row_bytes + c);
+        const uint32_t to = swizzled ? Swizzled(offset) : offset;
+        std::memcpy(shared + to, &value, kUnit);
+        std::memcpy(async_view + to, &value, kUnit);
+      }
+    }
+    BarrierState state = Load(barrier);
+    KERNEL_REQUIRE(state.bytes >= static_cast<uint64_t>(bytes()));
+    state.bytes -= static_cast<uint64_t>(bytes());
+    Store(barrier, state);
+  }
+  void Start() {
+    async_view = AsyncAt(SharedAddress(shared), bytes());
+    Poison();
+    LandLater([copy = *this] { copy.Land(); });
+  }
+};
+
+}  // namespace
+
+void InitBarrier(Barrier* barrier, int arrivals) {
+  KERNEL_REQUIRE(arrivals > 0 && arrivals <= kArrivalsMax && SharedAddress(barrier) % 8 == 0);
+  CurrentThread().has_unfenced_barriers = true;
+  BarrierState state = {};
+  state.expected = static_cast<uint64_t>(arrivals) & 0xfffff;
+  state.pending = state.expected;
+  std::memcpy(barrier, &state, sizeof(state));
+}
+
+void FenceBarrierInit() { CurrentThread().has_unfenced_barriers = false; }
+
+void FenceProxyAsync() {
+  const Block& block = *CurrentThread().block;
+  std::memcpy(block.async_view, block.shared, block.shared_bytes);
+}
+
+void Arrive(Barrier* barrier) {
+  BarrierState state = Load(barrier);
+  KERNEL_REQUIRE(state.pending > 0);
+  --state.pending;
+  Store(barrier, state);
+}
+
+void ArriveExpecting(Barrier* barrier, int bytes) {
+  BarrierState state = Load(barrier);
+  KERNEL_REQUIRE(state.pending > 0 && bytes >= 0 && bytes < 1 << 20);
+  state.bytes += static_cast<uint64_t>(bytes);
+  --state.pending;
+  Store(barrier, state);
+}
+
+void WaitPhase(Barrier* barrier, int parity) {
+  while (Load(barrier).parity == static_cast<uint64_t>(parity)) SleepOn(barrier);
+}
+
+void MoveRegistersTo(int count, bool giving) {
+  Thread& thread = CurrentThread();
+  Block& block = *thread.block;
+  const int more = count - thread.registers;
+  const bool right_way = giving ? more <= 0 : more >= 0;
+  KERNEL_REQUIRE(right_way);
+  while (block.free_registers < more) SleepOn(&block.free_registers);
+  block.free_registers -= more;
+  thread.registers = count;
+  Wake(&block.free_registers);
+  WarpBarrier();
+}
+
+PanelMap DescribePanels(const PanelSource& source, DeviceStream&) {
+  // What cuTensorMapEncodeTiled demands of these.
+  KERNEL_REQUIRE(source.element_bytes == 1 || source.element_bytes == 2);
+  KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(source.base) % 16 == 0);
+  KERNEL_REQUIRE(source.columns * source.element_bytes % 16 == 0);
+  KERNEL_REQUIRE(source.rows > 0 && source.columns > 0);
+  KERNEL_REQUIRE(source.panel_rows > 0 && source.panel_rows <= 256);
+  return {source};
+}
+
+void CopyPanel(char* panel, const PanelMap& map, int row, int column, Barrier* barrier) {
+  const PanelSource& source = map.source;
+  KERNEL_REQUIRE(SharedAddress(panel) % kPanelAlignment == 0);
+  MatrixCopy copy = {};
+  copy.shared = panel;
+  copy.base = static_cast<const char*>(source.base);
+  copy.rows = source.rows;
+  copy.row_bytes = source.columns * source.element_bytes;
+  copy.row = row;
+  copy.byte = int64_t{column} * source.element_bytes;
+  copy.part_rows = source.panel_rows;
+  copy.part_row_bytes = kPanelRowBytes;
+  copy.swizzled = true;
+  copy.barrier = barrier;
+  copy.Start();
+}
+
+RunMap DescribeRuns(const RunSource& source, DeviceStream&) {
+  KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(source.base) % 16 == 0 && source.columns % 4 == 0);
+  KERNEL_REQUIRE(source.rows > 0 && source.columns > 0);
+  KERNEL_REQUIRE(source.count > 0 && source.count <= 256 && source.count % 4 == 0);
+  return {source};
+}
+
+void CopyRun(float* run, const RunMap& map, int row, int column, Barrier* barrier) {
+  constexpr int kBytes = sizeof(float);
+  KERNEL_REQUIRE(SharedAddress(run) % kRunAlignment == 0);
+  MatrixCopy copy = {};
+  copy.shared = reinterpret_cast<char*>(run);
+  copy.base = reinterpret_cast<const char*>(map.source.base);
+  copy.rows = map.source.rows;
+  copy.row_bytes = map.source.columns * kBytes;
+  copy.row = row;
+  copy.byte = int64_t{column} * kBytes;
+  copy.part_rows = 1;
+  copy.part_row_bytes = map.source.count * kBytes;
+  copy.barrier = barrier;
+  copy.Start();
+}
+
+CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream&) {
+  KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(layer.base) % 16 == 0);
+  KERNEL_REQUIRE(layer.block_stride_bytes % 16 == 0);
+  return {layer, layer.shape.block_tokens < tokens_max ? layer.shape.block_tokens : tokens_max};
+}
+
+void CopyCachePanel(char* panel, const CacheMap& map, const CachePlace& place, Barrier* barrier) {
+  const KvShape& shape = map.layer.shape;
+  KERNEL_REQUIRE(place.slab >= 0 && place.slab < 2 * shape.num_kv_heads && place.block >= 0);
+  const char* slab =
+      static_cast<const char*>(map.layer.base) + place.block * map.layer.block_stride_bytes +
+      int64_t{place.slab} * shape.block_tokens * shape.head_dim * int64_t{sizeof(Bf16Bits)};
+  const PanelSource source = {slab, shape.block_tokens, shape.head_dim, map.tokens};
+  CopyPanel(panel, {source}, place.token, place.column, barrier);
+}
+
+void AddRegisterProductOf(float* d, int columns, const uint32_t a[4], uint64_t b) {
+  struct Words {
+    uint32_t of[4];
+  };
+  const Words mine = {{a[0], a[1], a[2], a[3]}};
+  const WarpExchange<Words> warp(mine);
+  Product product = {d, columns, true, b, true};
+  product.a_in_registers = true;
+  product.a_words = a;
+  std::memcpy(product.a_were, a, sizeof(product.a_were));
+  for (int half = 0; half < 2; ++half) {
+    for (int k = 0; k < 16; ++k) {
+      const uint32_t word = warp.of(ThreadIndex() % 32 / 4 * 4 + k % 8 / 2).of[half + k / 8 * 2];
+      product.a_rows[half][k] = BitsToFloat(word >> (16 * (k % 2)) << 16);
+    }
+  }
+  CurrentThread().products.Start(product);
+}
+
+}  // namespace tandem::kernels::emulated

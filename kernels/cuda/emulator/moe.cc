@@ -1,2 +1,0 @@
-// The kernels of moe.cu, compiled for the emulator.
-#include "kernels/cuda/moe.cu"

@@ -1,2 +1,0 @@
-// The kernels of quantise.cu, compiled for the emulator.
-#include "kernels/cuda/quantise.cu"

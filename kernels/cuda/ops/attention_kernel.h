@@ -1,0 +1,289 @@
+// The attention kernel for one head_dim, tile size and cache type. Each thread block (wide) or warp
+// (narrow) computes one item: a tile of query vectors over a range of partitions. attention.cu
+// holds the derivation and the launcher; one source compiles each cache type.
+//
+// Shared memory: q's tile, then stages of 32 tokens: K, then V, and for int8 and fp8 caches the
+// tokens' scales of K and of V; chunks of rows are swizzled.
+// Thread safety: launchers use the stream's thread; device functions run in threads of a block.
+#pragma once
+
+#include "kernels/api/bf16.h"
+#include "kernels/api/device_attention.h"
+#include "kernels/cuda/ops/attention_tile.h"
+#include "kernels/cuda/simt/launch.h"
+
+namespace tandem::kernels::TANDEM_SIMT {
+
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+struct AttentionParams {
+  DeviceAttentionArgs args;
+  int block_shift;  // log₂ of block_tokens
+};
+
+template <int kHeadDim, int kRowTiles, KvType kType>
+struct AttentionKernel {
+  using Params = AttentionParams;
+  static constexpr const char* kName = "attention kernel";
+  static constexpr int kHalves = kHeadDim == 256 ? 2 : 1;
+  static constexpr int kColumns = kHeadDim / kHalves;
+  static constexpr int kThreads = kRowTiles * kHalves * kWarpSize;
+  static constexpr int kBlocksPerMultiprocessor = 1;
+  static constexpr int kVectors = kRowTiles * 16;
+  static constexpr int kChunks = kHeadDim / 8;
+  static constexpr int kQueryRowBytes = kHeadDim * 2;
+  static constexpr int kQueryBytes = kVectors * kQueryRowBytes;
+  using Tile = WarpTile<kHeadDim, kColumns, kType>;
+  static constexpr bool kCodes = Tile::kCodes;
+  static constexpr int kKvChunks = Tile::kKvChunks;
+  static constexpr int kRowBytes = kKvChunks * 16;               // of K or V of a token
+  static constexpr int kTileBytes = kSubTileTokens * kRowBytes;  // of K or of V
+  static constexpr int kScaleBytes = kCodes ? kSubTileTokens * 4 : 0;
+  static constexpr int kStageBytes = 2 * (kTileBytes + kScaleBytes);
+  // Powers of two, so that the next stage's number costs no registers. Codes take half the bytes.
+  static constexpr int kStages = kHeadDim == 256 && !kCodes ? 2 : 4;
+  static constexpr int kSharedBytes = kQueryBytes + kStages * kStageBytes;
+  static constexpr int kSixteenBytes = 16 * (kCodes ? kHeadDim + 4 : kRowBytes);  // in a slab
+  static constexpr int kRecordFloats = kHeadDim + 2;
+
+  TANDEM_KERNEL void LoadQueries(const Params& p, const AttentionWork& work) {
+    if constexpr (kCodes) {
+      for (int i = ThreadIndex(); i < kVectors * kKvChunks; i += kThreads) {
+        PermuteQueries(p, work, i / kKvChunks, i % kKvChunks);
+      }
+    } else {
+      for (int i = ThreadIndex(); i < kVectors * kChunks; i += kThreads) {
+        const int r = i / kChunks, chunk = i % kChunks;
+        const int vector = work.item.first_vector + r;
+        const bool valid = vector < work.end_vector;
+        const int64_t row = valid ? work.RowOf(p.args, vector) : 0;
+        CopyAsync16(SharedMemory() + SwizzledOffset<kChunks>(r, chunk),
+                    p.args.q + row * kHeadDim + chunk * 8, valid);
+      }
+    }
+  }
+
+  struct alignas(16) Chunk {
+    uint32_t word[4];
+  };
+  // Step `step` of 16 elements of row `r`, in the order that codes of K have in operands: 0, 2, 4,
+  // 6 to 14, then 1, 3, 5, 7 to 15.
+  TANDEM_KERNEL void PermuteQueries(const Params& p, const AttentionWork& work, int r, int step) {
+    Chunk from[2] = {{{0, 0, 0, 0}}, {{0, 0, 0, 0}}}, even, odd;
+    const int vector = work.item.first_vector + r;
+    if (vector < work.end_vector) {
+      const Bf16Bits* q = p.args.q + work.RowOf(p.args, vector) * kHeadDim + step * 16;
+      from[0] = reinterpret_cast<const Chunk*>(q)[0];
+      from[1] = reinterpret_cast<const Chunk*>(q)[1];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t low = from[i / 2].word[i % 2 * 2], high = from[i / 2].word[i % 2 * 2 + 1];
+      even.word[i] = (low & 0xffff) | high << 16;
+      odd.word[i] = low >> 16 | (high & 0xffff0000u);
+    }
+    char* shared = SharedMemory();
+    *reinterpret_cast<Chunk*>(shared + SwizzledOffset<kChunks>(r, step * 2)) = even;
+    *reinterpret_cast<Chunk*>(shared + SwizzledOffset<kChunks>(r, step * 2 + 1)) = odd;
+  }
+
+  TANDEM_KERNEL char* StageOf(int sub_tile) {
+    return SharedMemory() + kQueryBytes + sub_tile % kStages * kStageBytes;
+  }
+  TANDEM_KERNEL int64_t SlabBytes(const Params& p) {
+    return int64_t{p.args.layer.shape.block_tokens / 16} * kSixteenBytes;
+  }
+  // K of the sixteen tokens from `token` on, which lie together. Tokens that no row attends to may
+  // have any table entry; the address is then meaningless and the copy is not valid.
+  TANDEM_KERNEL const char* KeysOf(const Params& p, const AttentionWork& work, int token) {
+    const char* base = static_cast<const char*>(p.args.layer.base);
+    if (token + 16 <= work.begin_token || token >= work.end_token) return base;
+    const int64_t block = p.args.tables[work.item.table_offset + (token >> p.block_shift)];
+    const int in_block = token & ((1 << p.block_shift) - 1);
+    return base + block * p.args.layer.block_stride_bytes + work.kv_head * 2 * SlabBytes(p) +
+           in_block / 16 * kSixteenBytes;
+  }
+
+  // Starts the copies of K and V of one sub-tile. Tokens that no vector of the tile attends to
+  // become zeros: their places in the cache may hold anything.
+  TANDEM_KERNEL void LoadSubTile(const Params& p, const AttentionWork& work, int sub_tile) {
+    char* stage = StageOf(sub_tile);
+    const int first_token = sub_tile * kSubTileTokens;
+    const char* first = KeysOf(p, work, first_token);
+    const char* second = KeysOf(p, work, first_token + 16);
+    const int64_t slab_bytes = SlabBytes(p);
+#pragma unroll 1  // registers are scarce
+    for (int i = ThreadIndex(); i < kSubTileTokens * kKvChunks; i += kThreads) {
+      const int t = i / kKvChunks, chunk = i % kKvChunks;
+      const int token = first_token + t;
+      const bool valid = token >= work.begin_token && token < work.end_token;
+      const char* keys = (t < 16 ? first : second) + t % 16 * kRowBytes + chunk * 16;
+      const int at = SwizzledOffset<kKvChunks>(t, chunk);
+      CopyAsync16(stage + at, keys, valid);
+      CopyAsync16(stage + kTileBytes + at, keys + slab_bytes, valid);
+    }
+    if constexpr (kCodes) {
+      // Four tokens' scales each: K's 32, then V's. Some may be of tokens that no row attends to.
+      constexpr int kFours = kSubTileTokens / 4;
+      if (ThreadIndex() >= 2 * kFours) return;
+      const int four = ThreadIndex() % kFours, token = first_token + four * 4;
+      const bool valid = token + 4 > work.begin_token && token < work.end_token;
+      const char* scales = (four < 4 ? first : second) + 16 * kHeadDim + four % 4 * 16 +
+                           ThreadIndex() / kFours * slab_bytes;
+      CopyAsync16(stage + 2 * kTileBytes + ThreadIndex() * 16, scales, valid);
+    }
+  }
+
+  // The scales of this lane's tokens: `scales` in shared memory, times `factor`.
+  struct alignas(8) ScalePair {
+    float of[2];
+  };
+  TANDEM_KERNEL TokenFactors FactorsFrom(const char* scales, float factor) {
+    TokenFactors factors;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      if constexpr (kCodes) {
+        const ScalePair pair = reinterpret_cast<const ScalePair*>(scales)[n * 4 + LaneIndex() % 4];
+        factors.of[n][0] = Mul(pair.of[0], factor);
+        factors.of[n][1] = Mul(pair.of[1], factor);
+      } else {
+        factors.of[n][0] = factors.of[n][1] = factor;
+      }
+    }
+    return factors;
+  }
+
+  // Writes o, m and l of one partition, for the merge kernel. Narrow tiles only.
+  TANDEM_KERNEL void StoreRecord(const Params& p, const AttentionWork& work, int partition,
+                                 const Tile& tile) {
+    const int record = work.item.first_record + partition - work.item.first_partition;
+    const int64_t first =
+        (int64_t{record} * p.args.layer.shape.num_kv_heads + work.kv_head) * kNarrowRows;
+    const int half = WarpIndex() % kHalves;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float* to = p.args.records + (first + LaneIndex() / 4 + 8 * h) * kRecordFloats;
+#pragma unroll
+      for (int g = 0; g < Tile::kGroups; ++g) {
+        const ColumnPair pair = tile.ValuesOf(g, h);
+        to[half * kColumns + pair.column] = pair.low;
+        to[half * kColumns + pair.column + 1] = pair.high;
+      }
+      if (half == 0 && LaneIndex() % 4 == 0) {
+        to[kHeadDim] = tile.m[h];
+        to[kHeadDim + 1] = tile.l[h];
+      }
+    }
+  }
+  static constexpr int kNarrowRows = 16;
+
+  TANDEM_KERNEL void StoreOutput(const Params& p, const AttentionWork& work, const Tile& tile) {
+    const int half = WarpIndex() % kHalves;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int vector =
+          work.item.first_vector + WarpIndex() / kHalves * 16 + LaneIndex() / 4 + 8 * h;
+      if (vector >= work.end_vector) continue;
+      const float inverse = 1.0f / tile.l[h];
+      Bf16Bits* to = p.args.out + work.RowOf(p.args, vector) * kHeadDim + half * kColumns;
+#pragma unroll
+      for (int g = 0; g < Tile::kGroups; ++g) {
+        const ColumnPair pair = tile.ValuesOf(g, h);
+        *reinterpret_cast<uint32_t*>(to + pair.column) =
+            PackBf16(Mul(pair.low, inverse), Mul(pair.high, inverse));
+      }
+    }
+  }
+
+  // One sub-tile's arithmetic by one warp.
+  TANDEM_KERNEL void Attend(const Params& p, int sub_tile, Tile* tile) {
+    const char* stage = StageOf(sub_tile);
+    const char* scales = stage + 2 * kTileBytes;
+    const char* q = SharedMemory() + WarpIndex() / kHalves * 16 * kQueryRowBytes;
+    float s[4][4], factor[2];
+    tile->Score(q, stage, s);
+    tile->Softmax(sub_tile * kSubTileTokens, FactorsFrom(scales, p.args.scale * kLog2E), s, factor);
+    if constexpr (kCodes) tile->ScaleWeights(FactorsFrom(scales + kScaleBytes, 1.0f), s);
+    tile->AddValues(stage + kTileBytes, WarpIndex() % kHalves * kColumns, s, factor);
+  }
+
+  TANDEM_KERNEL void RunItem(const Params& p, const AttentionItem& item) {
+    const AttentionWork work =
+        AttentionWork::Of(p.args, item, BlockY(), {kVectors, kSubTileTokens});
+    LoadQueries(p, work);
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) {
+      if (work.first_sub_tile + i < work.end_sub_tile)
+        LoadSubTile(p, work, work.first_sub_tile + i);
+      CommitCopies();
+    }
+    Tile tile, total;
+    tile.Reset();
+    total.Reset();
+    const int first = item.first_vector + WarpIndex() / kHalves * 16 + LaneIndex() / 4;
+    tile.range[0] = work.RangeOf(first);
+    tile.range[1] = work.RangeOf(first + 8);
+    for (int i = work.first_sub_tile; i < work.end_sub_tile; ++i) {
+      WaitCopies<kStages - 2>();
+      SyncThreads();
+      const int next = i + kStages - 1;
+      if (next < work.end_sub_tile) LoadSubTile(p, work, next);
+      CommitCopies();
+      Attend(p, i, &tile);
+      if ((i + 1) % kSubTilesPerPartition != 0 && i + 1 != work.end_sub_tile) continue;
+      tile.FinishPartition();
+      if (item.first_record >= 0) {
+        StoreRecord(p, work, i / kSubTilesPerPartition, tile);
+      } else {
+        total.Merge(tile);
+      }
+      tile.Reset();
+    }
+    if (item.first_record < 0) StoreOutput(p, work, total);
+    WaitCopies<0>();
+    SyncThreads();
+  }
+
+  TANDEM_KERNEL void Run(const Params& p) {
+    const bool narrow = kRowTiles == 1;
+    const AttentionItem* items = narrow ? p.args.narrow_items : p.args.wide_items;
+    const int count = narrow ? p.args.counts->narrow_items : p.args.counts->wide_items;
+    for (int i = BlockX(); i < count; i += GridX()) RunItem(p, items[i]);
+  }
+};
+
+// Enqueues the items of a batch, wide and narrow tiles.
+template <int kHeadDim, KvType kType>
+void LaunchItems(const AttentionParams& params, DeviceStream& stream) {
+  using Narrow = AttentionKernel<kHeadDim, 1, kType>;
+  using Wide = AttentionKernel<kHeadDim, 4, kType>;
+  const AttentionCounts& launch = params.args.launch;
+  const int kv_heads = params.args.layer.shape.num_kv_heads;
+  Launch<Wide>({.x = launch.wide_items,
+                .y = kv_heads,
+                .threads = Wide::kThreads,
+                .shared_bytes = Wide::kSharedBytes},
+               params, stream);
+  Launch<Narrow>({.x = launch.narrow_items,
+                  .y = kv_heads,
+                  .threads = Narrow::kThreads,
+                  .shared_bytes = Narrow::kSharedBytes},
+                 params, stream);
+}
+
+template <KvType kType>
+void LaunchItemsOf(const AttentionParams& params, DeviceStream& stream) {
+  const int head_dim = params.args.layer.shape.head_dim;
+  if (head_dim == 16) LaunchItems<16, kType>(params, stream);
+  if (head_dim == 32) LaunchItems<32, kType>(params, stream);
+  if (head_dim == 64) LaunchItems<64, kType>(params, stream);
+  if (head_dim == 128) LaunchItems<128, kType>(params, stream);
+  if (head_dim == 256) LaunchItems<256, kType>(params, stream);
+}
+
+// LaunchItemsOf for each cache type; one source compiles each.
+void AttendBf16(const AttentionParams& params, DeviceStream& stream);
+void AttendInt8(const AttentionParams& params, DeviceStream& stream);
+void AttendFp8(const AttentionParams& params, DeviceStream& stream);
+
+}  // namespace tandem::kernels::TANDEM_SIMT

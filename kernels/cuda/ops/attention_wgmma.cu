@@ -1,0 +1,481 @@
+// Causal grouped-query attention over the paged cache on Hopper, for prompt and generated rows
+// alike (kernels/api/device_attention.h). docs/kernels/attention_hopper.md derives it.
+//
+// Consumers are warpgroups of 64 query vectors each: of a narrow item's tile 16, of a wide one's
+// all; with head_dim 64 and 128 two consumers take two neighbouring wide items and share K and V.
+// One more thread, of a warpgroup or warp of its own, starts the bulk tensor copies of K and V,
+// block by block of the cache, into stages of 64 tokens; it walks the block's works
+// (attention_walk.h: a persistent grid), posts each for the consumers and runs ahead through the
+// sub-tiles and into the next work. Barriers of a stage: K's and V's full
+// end when their bytes have arrived, K's and V's empty when each consumer warp has finished with
+// them. A consumer's exponentials run beside its last product with V and all of the other
+// consumer's. Partitions of 256 tokens, records and their merge are those of attention.cu; the bits
+// are not. Shared memory: q's panels of each consumer, then stages: K's panels [head_dim / 64][64
+// tokens], then V's; the merged o where registers do not hold it; barriers; posted works. Bound:
+// bytes of K and V for narrow tiles and head_dim 256, tensor cores and exponentials for wide ones.
+#include <type_traits>
+
+#include "kernels/api/bf16.h"
+#include "kernels/api/device_attention.h"
+#include "kernels/api/require.h"
+#include "kernels/cuda/ops/attention_walk.h"
+#include "kernels/cuda/ops/attention_wgmma_tile.h"
+#include "kernels/cuda/ops/launchers.h"
+#include "kernels/cuda/ops/ring_cursor.h"
+#include "kernels/cuda/simt/swizzle.h"
+
+namespace tandem::kernels::TANDEM_SIMT {
+namespace {
+
+constexpr int kTilePanelBytes = 64 * kPanelRowBytes;  // of 64 vectors, or of 64 tokens
+constexpr int kPostedWorks = 2;                       // in shared memory at a time
+
+// The shared memory and threads of a block, for one head_dim and tile size.
+struct AttentionLayout {
+  int head_dim;
+  bool narrow;
+
+  constexpr int panels() const { return head_dim / kPanelColumns; }
+  constexpr int stages() const { return head_dim == 64 || (head_dim == 128 && !narrow) ? 4 : 2; }
+  constexpr int consumers() const { return narrow || head_dim == 256 ? 1 : 2; }
+  // The producer needs one thread; setmaxnreg wants it in a warpgroup.
+  constexpr int threads() const {
+    return consumers() * kWarpgroupSize + (moves_registers() ? kWarpgroupSize : kWarpSize);
+  }
+  constexpr int blocks_per_multiprocessor() const { return narrow && head_dim <= 128 ? 2 : 1; }
+
+  // Two consumers keep the total of partitions in registers that the producer gives up.
+  constexpr bool moves_registers() const { return consumers() == 2; }
+  constexpr int producer_registers() const { return moves_registers() ? 40 : 0; }
+  constexpr int consumer_registers() const { return moves_registers() ? 232 : 0; }
+  // Otherwise the total lies in shared memory, for the threads that have vectors.
+  constexpr int total_threads() const { return narrow ? kWarpSize : kWarpgroupSize; }
+  constexpr int total_bytes() const {
+    return moves_registers() ? 0 : head_dim / 2 * total_threads() * 4;
+  }
+
+  constexpr int tile_bytes() const { return panels() * kTilePanelBytes; }  // of q, K or V
+  constexpr int stages_at() const { return consumers() * tile_bytes(); }
+  constexpr int total_at() const { return stages_at() + stages() * 2 * tile_bytes(); }
+  constexpr int barriers_at() const { return total_at() + total_bytes(); }
+  constexpr int work_barriers_at() const { return barriers_at() + stages() * 4 * 8; }
+  constexpr int works_at() const { return work_barriers_at() + kPostedWorks * 2 * 8; }
+  constexpr size_t shared_bytes() const {
+    return works_at() + kPostedWorks * sizeof(AttentionWork) + kPanelSlack;
+  }
+};
+
+struct Chunk {
+  alignas(16) uint32_t words[4];
+};
+
+template <int kHeadDim, bool kNarrow>
+struct WgmmaAttentionKernel {
+  struct Params {
+    CacheMap cache;
+    DeviceAttentionArgs args;
+    int block_shift;  // log₂ of block_tokens
+  };
+  static constexpr const char* kName = "wgmma attention kernel";
+  static constexpr AttentionLayout kLayout = {kHeadDim, kNarrow};
+  static constexpr int kThreads = kLayout.threads();
+  static constexpr int kBlocksPerMultiprocessor = kLayout.blocks_per_multiprocessor();
+  // The system adds a kilobyte to what each block asks for.
+  static_assert(kBlocksPerMultiprocessor * (kLayout.shared_bytes() + 1024) <= size_t{228} << 10);
+  static constexpr AttentionTile kTile = {kNarrow ? kNarrowTileVectors : kWarpgroupVectors,
+                                          kWarpgroupTokens};
+  using Tile = WarpgroupTile<kHeadDim>;
+  using TotalValues = std::conditional_t<kLayout.moves_registers(), RegisterValues<kHeadDim / 2>,
+                                         SharedValues<kLayout.total_threads()>>;
+  using Total = WarpgroupTotal<kHeadDim, TotalValues>;
+  using Walk = AttentionWalk<kLayout.consumers()>;
+
+  // Where a thread is in the ring of stages, and in the ring of posted works.
+  using Cursor = RingCursor<kLayout.stages()>;
+  using WorkCursor = RingCursor<kPostedWorks>;
+
+  // K or V of a stage, and its barriers.
+  enum Part { kKeys, kValues };
+  TANDEM_KERNEL char* MemoryOf(Part part, int stage) {
+    return PanelMemory() + kLayout.stages_at() + (stage * 2 + part) * kLayout.tile_bytes();
+  }
+  TANDEM_KERNEL Barrier* Full(Part part, int stage) {
+    return reinterpret_cast<Barrier*>(PanelMemory() + kLayout.barriers_at()) + stage * 4 + part;
+  }
+  TANDEM_KERNEL Barrier* Empty(Part part, int stage) { return Full(part, stage) + 2; }
+  // A posted work. One without rows marks the end.
+  TANDEM_KERNEL AttentionWork* WorkAt(int place) {
+    return reinterpret_cast<AttentionWork*>(PanelMemory() + kLayout.works_at()) + place;
+  }
+  TANDEM_KERNEL Barrier* WorkPosted(int place) {
+    return reinterpret_cast<Barrier*>(PanelMemory() + kLayout.work_barriers_at()) + place * 2;
+  }
+  TANDEM_KERNEL Barrier* WorkDone(int place) { return WorkPosted(place) + 1; }
+  TANDEM_KERNEL char* QueriesOf(int consumer) {
+    return PanelMemory() + consumer * kLayout.tile_bytes();
+  }
+
+  TANDEM_KERNEL void WaitFull(Part part, const Cursor& cursor) {
+    WaitPhase(Full(part, cursor.stage), cursor.parity);
+  }
+  // All threads of a consumer call this.
+  TANDEM_KERNEL void Release(Part part, const Cursor& cursor) {
+    if (LaneIndex() == 0) Arrive(Empty(part, cursor.stage));
+  }
+
+  // ---- the producer: one thread
+
+  // Starts the copies of K or V of one sub-tile. It skips pieces of blocks that no vector of the
+  // tile attends to, because their table entries may be anything.
+  TANDEM_KERNEL void CopyPart(const Params& p, const AttentionWork& work, int sub_tile, Part part,
+                              int stage) {
+    const int block_tokens = 1 << p.block_shift;
+    const int box = block_tokens < kWarpgroupTokens ? block_tokens : kWarpgroupTokens;
+    const int first_token = sub_tile * kWarpgroupTokens;
+    const int from = work.begin_token > first_token ? (work.begin_token - first_token) / box : 0;
+    const int tokens = work.end_token - first_token;
+    const int end = tokens < kWarpgroupTokens ? (tokens + box - 1) / box : kWarpgroupTokens / box;
+    Barrier* full = Full(part, stage);
+    ArriveExpecting(full, (end - from) * kLayout.panels() * PanelBytes(box));
+    for (int i = from; i < end; ++i) {
+      const int token = first_token + i * box;
+      const int block = p.args.tables[work.item.table_offset + (token >> p.block_shift)];
+      CachePlace place = {0, token & (block_tokens - 1), work.kv_head * 2 + part, block};
+      for (int panel = 0; panel < kLayout.panels(); ++panel) {
+        place.column = panel * kPanelColumns;
+        CopyCachePanel(MemoryOf(part, stage) + panel * kTilePanelBytes + PanelBytes(i * box),
+                       p.cache, place, full);
+      }
+    }
+  }
+
+  TANDEM_KERNEL void CopyWorks(const Params& p) {
+    PrefetchMap(p.cache);
+    const AttentionItem* items = kNarrow ? p.args.narrow_items : p.args.wide_items;
+    const int count = kNarrow ? p.args.counts->narrow_items : p.args.counts->wide_items;
+    Walk walk({items, count, kTile});
+    WorkCursor place;
+    Cursor cursor;
+    for (;; place.Next()) {
+      // In the first round, the phase before the first counts as ended.
+      WaitPhase(WorkDone(place.stage), place.parity ^ 1);
+      AttentionWork* work = WorkAt(place.stage);
+      if (!walk.Next(p.args, work)) break;
+      Arrive(WorkPosted(place.stage));
+      for (int i = work->first_sub_tile; i < work->end_sub_tile; ++i) {
+        WaitPhase(Empty(kKeys, cursor.stage), cursor.parity ^ 1);
+        CopyPart(p, *work, i, kKeys, cursor.stage);
+        WaitPhase(Empty(kValues, cursor.stage), cursor.parity ^ 1);
+        CopyPart(p, *work, i, kValues, cursor.stage);
+        cursor.Next();
+      }
+    }
+    WorkAt(place.stage)->item.num_rows = 0;
+    Arrive(WorkPosted(place.stage));
+  }
+
+  // ---- consumers
+
+  // 64 vectors of the work from `first_vector` on.
+  TANDEM_KERNEL void LoadQueries(const Params& p, const AttentionWork& work, int first_vector,
+                                 char* queries) {
+    // After this no thread multiplies with the last work's queries any more.
+    SyncWarpgroup();
+    constexpr int kChunks = kHeadDim / 8;
+    for (int i = ThreadIndex() % kWarpgroupSize; i < kWarpgroupVectors * kChunks;
+         i += kWarpgroupSize) {
+      const int r = i / kChunks, chunk = i % kChunks;
+      const int vector = first_vector + r;
+      Chunk value = {{0, 0, 0, 0}};
+      if (vector < work.end_vector) {
+        value = *reinterpret_cast<const Chunk*>(p.args.q + work.RowOf(p.args, vector) * kHeadDim +
+                                                chunk * 8);
+      }
+      *reinterpret_cast<Chunk*>(queries + chunk / 8 * kTilePanelBytes +
+                                SwizzledOffset<8>(r, chunk % 8)) = value;
+    }
+    FenceProxyAsync();
+    SyncWarpgroup();
+  }
+
+  // Zeroes V of tokens that no vector of the tile attends to: their places in the cache may hold
+  // anything, and 0 · NaN is NaN. Two consumers write the same zeros.
+  TANDEM_KERNEL void ClearValues(const AttentionWork& work, int sub_tile, char* values) {
+    const int first_token = sub_tile * kWarpgroupTokens;
+    if (first_token >= work.begin_token && first_token + kWarpgroupTokens <= work.end_token) return;
+    constexpr int kChunks = kHeadDim / 8;
+#pragma unroll 1  // registers are scarce
+    for (int i = ThreadIndex() % kWarpgroupSize; i < kWarpgroupTokens * kChunks;
+         i += kWarpgroupSize) {
+      const int t = i / kChunks, chunk = i % kChunks;
+      const int token = first_token + t;
+      if (token >= work.begin_token && token < work.end_token) continue;
+      *reinterpret_cast<Chunk*>(values + chunk / 8 * kTilePanelBytes + t * kPanelRowBytes +
+                                chunk % 8 * 16) = {{0, 0, 0, 0}};
+    }
+    FenceProxyAsync();
+    SyncWarpgroup();
+  }
+
+  // Starts s = q·Kᵀ. REQUIRES: between FenceProducts and CommitProducts.
+  TANDEM_KERNEL void StartScores(float (&s)[kWarpgroupTokens / 2], const char* queries,
+                                 const char* keys) {
+#pragma unroll
+    for (int step = 0; step < kHeadDim / 16; ++step) {
+      const int at = step / 4 * kTilePanelBytes;
+      StartProduct(s, PanelDescriptor(queries + at, step % 4), PanelDescriptor(keys + at, step % 4),
+                   step > 0);
+    }
+  }
+
+  // Whether this thread can have vectors: a narrow tile's are all in the first warp.
+  TANDEM_KERNEL bool HasVectors() { return !kNarrow || WarpIndex() == 0; }
+
+  // Writes o, m and l of one partition, for the merge kernel.
+  TANDEM_KERNEL void StoreRecord(const Params& p, const AttentionWork& work, int partition,
+                                 const Tile& tile) {
+    const int record = work.item.first_record + partition - work.item.first_partition;
+    const int64_t first =
+        (int64_t{record} * p.args.layer.shape.num_kv_heads + work.kv_head) * kNarrowTileVectors;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float* to = p.args.records + (first + LaneIndex() / 4 + 8 * h) * (kHeadDim + 2);
+#pragma unroll
+      for (int g = 0; g < kHeadDim / 8; ++g) {
+        const int column = g * 8 + LaneIndex() % 4 * 2;
+        to[column] = tile.o[g * 4 + 2 * h];
+        to[column + 1] = tile.o[g * 4 + 2 * h + 1];
+      }
+      if (LaneIndex() % 4 == 0) {
+        to[kHeadDim] = tile.m[h];
+        to[kHeadDim + 1] = tile.l[h];
+      }
+    }
+  }
+
+  TANDEM_KERNEL void EndPartition(const Params& p, const AttentionWork& work, int partition,
+                                  Tile* tile, Total* total) {
+    tile->FinishPartition();
+    if (!HasVectors()) return;
+    if (kNarrow && work.item.first_record >= 0) {
+      StoreRecord(p, work, partition, *tile);
+    } else {
+      total->Merge(*tile);
+    }
+  }
+
+  TANDEM_KERNEL void StoreOutput(const Params& p, const AttentionWork& work, int first_vector,
+                                 Total* total) {
+    if (!HasVectors() || (kNarrow && work.item.first_record >= 0)) return;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int vector = first_vector + 8 * h;
+      if (vector >= work.end_vector) continue;
+      const float inverse = 1.0f / total->l[h];
+      Bf16Bits* to = p.args.out + work.RowOf(p.args, vector) * kHeadDim;
+#pragma unroll
+      for (int g = 0; g < kHeadDim / 8; ++g) {
+        const int i = g * 4 + 2 * h;
+        *reinterpret_cast<uint32_t*>(to + g * 8 + LaneIndex() % 4 * 2) =
+            PackBf16(Mul(total->o.At(i), inverse), Mul(total->o.At(i + 1), inverse));
+      }
+    }
+  }
+
+  TANDEM_KERNEL Total EmptyTotal() {
+    Total total;
+    if constexpr (!kLayout.moves_registers()) {
+      total.o.first = reinterpret_cast<float*>(PanelMemory() + kLayout.total_at()) +
+                      ThreadIndex() % kLayout.total_threads();
+    }
+    if (HasVectors()) total.Reset();
+    return total;
+  }
+
+  // Sub-tiles [begin, end), at least one.
+  struct SubTiles {
+    int begin, end;
+  };
+  // A thread's view of its consumer's vectors.
+  struct Vectors {
+    const char* queries;
+    TokenRange range[2];
+    float scale_log2;
+  };
+
+  // Adds sub-tiles of one partition to `tile`. While one sub-tile's product with V runs, the
+  // threads turn the next one's scores into p.
+  TANDEM_KERNEL void AttendPartition(const AttentionWork& work, const SubTiles& sub_tiles,
+                                     const Vectors& vectors, Tile* tile, Cursor* cursor) {
+    PackedWeights weights;
+    float s[kWarpgroupTokens / 2], factor[2];
+    WaitFull(kKeys, *cursor);
+    FenceProducts(s);
+    StartScores(s, vectors.queries, MemoryOf(kKeys, cursor->stage));
+    CommitProducts();
+    WaitProducts<0>(s);
+    Release(kKeys, *cursor);
+    tile->Softmax(sub_tiles.begin * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
+    weights.Pack(s);
+    for (int i = sub_tiles.begin; i < sub_tiles.end; ++i) {
+      char* values = MemoryOf(kValues, cursor->stage);
+      WaitFull(kValues, *cursor);
+      ClearValues(work, i, values);
+      if (i + 1 == sub_tiles.end) break;
+      Cursor ahead = *cursor;  // K is one sub-tile ahead of V
+      ahead.Next();
+      WaitFull(kKeys, ahead);
+      FenceProducts(s);
+      FenceProducts(tile->o);
+      StartScores(s, vectors.queries, MemoryOf(kKeys, ahead.stage));
+      CommitProducts();
+      tile->StartValues(values, weights);
+      CommitProducts();
+      WaitProducts<1>(s);
+      Release(kKeys, ahead);
+      tile->Softmax((i + 1) * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
+      WaitProducts<0>(tile->o);
+      weights.Hold();
+      Release(kValues, *cursor);
+      cursor->Next();
+      tile->Rescale(factor);
+      weights.Pack(s);
+    }
+    FenceProducts(tile->o);
+    tile->StartValues(MemoryOf(kValues, cursor->stage), weights);
+    CommitProducts();
+    WaitProducts<0>(tile->o);
+    weights.Hold();
+    Release(kValues, *cursor);
+    cursor->Next();
+  }
+
+  // The sub-tiles that this consumer's vectors attend to.
+  TANDEM_KERNEL void Attend(const Params& p, const AttentionWork& work, const SubTiles& sub_tiles,
+                            int consumer, Cursor* cursor) {
+    char* const queries = QueriesOf(consumer);
+    const int skipped = consumer * kWarpgroupVectors;
+    LoadQueries(p, work, work.item.first_vector + skipped, queries);
+    const int first_vector =
+        work.item.first_vector + skipped + WarpIndex() % kWarpgroupWarps * 16 + LaneIndex() / 4;
+    const Vectors vectors = {queries,
+                             {work.RangeOf(first_vector), work.RangeOf(first_vector + 8)},
+                             p.args.scale * kLog2OfE};
+    Total total = EmptyTotal();
+    for (int begin = sub_tiles.begin; begin < sub_tiles.end;) {
+      const int partition = begin / kWarpgroupTilesPerPartition;
+      const int full = (partition + 1) * kWarpgroupTilesPerPartition;
+      const int end = full < sub_tiles.end ? full : sub_tiles.end;
+      Tile tile;
+      tile.Reset();
+      AttendPartition(work, {begin, end}, vectors, &tile, cursor);
+      EndPartition(p, work, partition, &tile, &total);
+      begin = end;
+    }
+    StoreOutput(p, work, first_vector, &total);
+  }
+
+  // Releases, unread, the stages of `count` sub-tiles that only the other consumer needs.
+  TANDEM_KERNEL void PassOver(int count, Cursor* cursor) {
+    for (int i = 0; i < count; ++i) {
+      WaitFull(kKeys, *cursor);
+      Release(kKeys, *cursor);
+      WaitFull(kValues, *cursor);
+      Release(kValues, *cursor);
+      cursor->Next();
+    }
+  }
+
+  TANDEM_KERNEL void AttendWorks(const Params& p, int consumer) {
+    WorkCursor place;
+    Cursor cursor;
+    while (true) {
+      WaitPhase(WorkPosted(place.stage), place.parity);
+      const AttentionWork& work = *WorkAt(place.stage);
+      if (work.item.num_rows == 0) return;
+      if constexpr (kLayout.consumers() == 1) {
+        Attend(p, work, {work.first_sub_tile, work.end_sub_tile}, 0, &cursor);
+      } else {
+        const AttentionWork part = work.PartOf(p.args, consumer * kWarpgroupVectors, kTile);
+        const SubTiles own = {part.first_sub_tile, part.end_sub_tile};
+        PassOver(own.begin - work.first_sub_tile, &cursor);
+        if (own.begin < own.end) Attend(p, work, own, consumer, &cursor);
+        PassOver(work.end_sub_tile - own.end, &cursor);
+      }
+      SyncWarp();
+      if (LaneIndex() == 0) Arrive(WorkDone(place.stage));
+      place.Next();
+    }
+  }
+
+  TANDEM_KERNEL void Run(const Params& p) {
+    if constexpr (!kCompilesForHopper) {
+      Trap();
+    } else {
+      if (ThreadIndex() == 0) {
+        for (int stage = 0; stage < kLayout.stages(); ++stage) {
+          for (const Part part : {kKeys, kValues}) {
+            InitBarrier(Full(part, stage), 1);
+            InitBarrier(Empty(part, stage), kLayout.consumers() * kWarpgroupWarps);
+          }
+        }
+        for (int place = 0; place < kPostedWorks; ++place) {
+          InitBarrier(WorkPosted(place), 1);
+          InitBarrier(WorkDone(place), kLayout.consumers() * kWarpgroupWarps);
+        }
+        FenceBarrierInit();
+      }
+      SyncThreads();
+      const int warpgroup = WarpgroupIndex();
+      if (warpgroup == kLayout.consumers()) {
+        GiveRegisters<kLayout.producer_registers()>();
+        if (WarpIndex() == kLayout.consumers() * kWarpgroupWarps && ElectOne()) CopyWorks(p);
+      } else {
+        TakeRegisters<kLayout.consumer_registers()>();
+        AttendWorks(p, warpgroup);
+      }
+    }
+  }
+};
+
+template <int kHeadDim, bool kNarrow>
+void LaunchItems(const DeviceAttentionArgs& args, int block_shift, DeviceStream& stream) {
+  using Kernel = WgmmaAttentionKernel<kHeadDim, kNarrow>;
+  const int items = kNarrow ? args.launch.narrow_items : args.launch.wide_items;
+  if (items == 0) return;
+  const int tiles = (items + Kernel::kLayout.consumers() - 1) / Kernel::kLayout.consumers();
+  const int works = tiles * args.layer.shape.num_kv_heads;
+  const int room = args.multiprocessors * Kernel::kBlocksPerMultiprocessor;
+  Launch<Kernel>({.x = works < room ? works : room,
+                  .threads = Kernel::kThreads,
+                  .shared_bytes = Kernel::kLayout.shared_bytes()},
+                 {DescribeCache(args.layer, kWarpgroupTokens, stream), args, block_shift}, stream);
+}
+
+template <int kHeadDim>
+void LaunchAttention(const DeviceAttentionArgs& args, int block_shift, DeviceStream& stream) {
+  LaunchItems<kHeadDim, false>(args, block_shift, stream);
+  LaunchItems<kHeadDim, true>(args, block_shift, stream);
+}
+
+}  // namespace
+
+void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream) {
+  const KvShape& shape = args.layer.shape;
+  if (shape.type != KvType::kBf16 || shape.head_dim < 64) return Attention(args, stream);
+  KERNEL_REQUIRE(IsDeviceHeadDim(shape.head_dim));
+  int block_shift = 0;
+  while (1 << block_shift < shape.block_tokens) ++block_shift;
+  KERNEL_REQUIRE(1 << block_shift == shape.block_tokens);
+
+  if (shape.head_dim == 64) LaunchAttention<64>(args, block_shift, stream);
+  if (shape.head_dim == 128) LaunchAttention<128>(args, block_shift, stream);
+  if (shape.head_dim == 256) LaunchAttention<256>(args, block_shift, stream);
+
+  // Records have the form of attention.cu's, so its merge kernel serves both.
+  DeviceAttentionArgs merges = args;
+  merges.launch.narrow_items = merges.launch.wide_items = 0;
+  Attention(merges, stream);
+}
+
+}  // namespace tandem::kernels::TANDEM_SIMT

@@ -1,0 +1,154 @@
+// The inner body of attention on Hopper: 64 query vectors of one warpgroup against 64 tokens of K
+// and V in shared memory. The formulas are those of attention_tile.h, with other instructions and
+// sub-tiles of 64 tokens; prompt rows and generated ones run this one body.
+//
+//   S = q·Kᵀ·scale·log₂e   m64n64k16, head_dim ascending
+//   p·V                    m64nNk16, tokens ascending, p in registers
+// A sub-tile in which a row attends to no token leaves that row's m, l and o unchanged, to the bit.
+// Thread safety: device functions, called by all threads of a warpgroup together.
+#pragma once
+
+#include "kernels/api/attention.h"
+#include "kernels/cuda/ops/attention_tile.h"
+#include "kernels/cuda/simt/hopper.h"
+#include "kernels/cuda/simt/launch.h"
+
+namespace tandem::kernels::TANDEM_SIMT {
+
+inline constexpr float kLog2OfE = 1.4426950408889634f;
+inline constexpr int kWarpgroupVectors = 64;
+inline constexpr int kNarrowTileVectors = 16;  // of those, in narrow items and in records
+inline constexpr int kWarpgroupTokens = 64;
+inline constexpr int kWarpgroupTilesPerPartition = kPartitionTokens / kWarpgroupTokens;
+
+// p of a sub-tile as the operand of products: steps of 16 tokens.
+struct PackedWeights {
+  uint32_t of[kWarpgroupTokens / 16][4];
+
+  TANDEM_DEVICE void Pack(const float (&p)[kWarpgroupTokens / 2]) {
+#pragma unroll
+    for (int step = 0; step < kWarpgroupTokens / 16; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        of[step][i] = PackBf16(p[step * 8 + i * 2], p[step * 8 + i * 2 + 1]);
+      }
+    }
+  }
+  // Called after the wait for the product, so that the compiler reuses no operand register earlier.
+  TANDEM_DEVICE void Hold() {
+#pragma unroll
+    for (int step = 0; step < kWarpgroupTokens / 16; ++step) HoldOperand(of[step]);
+  }
+};
+
+// A warpgroup's tile. Lane i holds rows i/4 and i/4 + 8 of its warp's 16; accumulators as
+// StartProduct lays them out. Products of o and scores of the next sub-tile may be under way
+// together: only Rescale, FinishPartition's caller and the total access o.
+template <int kHeadDim>
+struct WarpgroupTile {
+  float o[kHeadDim / 2];
+  float m[2], l[2];
+
+  TANDEM_DEVICE void Reset() {
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) o[i] = 0;
+    m[0] = m[1] = MinusInfinity();
+    l[0] = l[1] = 0;
+  }
+
+  // Turns scores of tokens [first_token, + 64) into p and updates m and l. The caller multiplies o
+  // by factor[2] before it adds p·V.
+  TANDEM_DEVICE void Softmax(int first_token, float scale_log2, const TokenRange range[2],
+                             float (&s)[kWarpgroupTokens / 2], float (&factor)[2]) {
+    float most[2] = {m[0], m[1]};
+#pragma unroll
+    for (int i = 0; i < kWarpgroupTokens / 2; ++i) {
+      const int token = first_token + i / 4 * 8 + LaneIndex() % 4 * 2 + i % 2;
+      const TokenRange& r = range[i / 2 % 2];
+      const bool attended = token >= r.begin && token < r.end;
+      s[i] = attended ? Mul(s[i], scale_log2) : MinusInfinity();
+      most[i / 2 % 2] = Max(most[i / 2 % 2], s[i]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      most[h] = Max(most[h], ShuffleXor(most[h], 1));
+      most[h] = Max(most[h], ShuffleXor(most[h], 2));
+      const float anchor = Anchor(most[h]);
+      factor[h] = Exp2(Add(m[h], -anchor));
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kWarpgroupTokens / 2; ++i) {
+        if (i / 2 % 2 != h) continue;
+        s[i] = Exp2(Add(s[i], -anchor));
+        sum = Add(sum, s[i]);
+      }
+      l[h] = Add(Mul(l[h], factor[h]), sum);
+      m[h] = most[h];
+    }
+  }
+
+  TANDEM_DEVICE void Rescale(const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) o[i] = Mul(o[i], factor[i / 2 % 2]);
+  }
+
+  // Starts o += p·V: `values` are panels of V. REQUIRES: between FenceProducts and CommitProducts.
+  TANDEM_DEVICE void StartValues(const char* values, const PackedWeights& p) {
+#pragma unroll
+    for (int step = 0; step < kWarpgroupTokens / 16; ++step) {
+      AddRegisterProduct(o, p.of[step], TransposedDescriptor(values, step, kWarpgroupTokens));
+    }
+  }
+
+  // Sums l over the lanes that share a row. Called once, at the end of a partition.
+  TANDEM_DEVICE void FinishPartition() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      l[h] = Add(l[h], ShuffleXor(l[h], 1));
+      l[h] = Add(l[h], ShuffleXor(l[h], 2));
+    }
+  }
+};
+
+// The storage of a total's o: registers, or each thread's own part of shared memory, element i at
+// i · kThreads.
+template <int kCount>
+struct RegisterValues {
+  float of[kCount];
+  TANDEM_DEVICE float& At(int i) { return of[i]; }
+};
+template <int kThreads>
+struct SharedValues {
+  float* first;
+  TANDEM_DEVICE float& At(int i) { return first[i * kThreads]; }
+};
+
+// The merge of a tile's partitions so far.
+template <int kHeadDim, typename Values>
+struct WarpgroupTotal {
+  Values o;
+  float m[2], l[2];
+
+  TANDEM_DEVICE void Reset() {
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) o.At(i) = 0;
+    m[0] = m[1] = MinusInfinity();
+    l[0] = l[1] = 0;
+  }
+
+  // Merges `later`, the next partition, into this.
+  TANDEM_DEVICE void Merge(const WarpgroupTile<kHeadDim>& later) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const MergeFactors f = FactorsOf(m[h], later.m[h]);
+      m[h] = f.m;
+      l[h] = MergeValue(f, l[h], later.l[h]);
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 2; ++i) {
+        if (i / 2 % 2 == h) o.At(i) = MergeValue(f, o.At(i), later.o[i]);
+      }
+    }
+  }
+};
+
+}  // namespace tandem::kernels::TANDEM_SIMT

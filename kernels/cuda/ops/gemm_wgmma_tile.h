@@ -1,0 +1,193 @@
+// The parts that Hopper's matrix products share, whatever their operands' type: the ring of stages
+// that a copying warpgroup fills, the walk over tiles of y, and the stores of the accumulators.
+//
+// The operands are swapped: a warpgroup multiplies 64 rows of w (A) by 8 to 256 rows of x (B). So a
+// few rows of x do not cost as much as 64, and one form of the instruction's sum serves every
+// number of rows (docs/adr/0017).
+//
+// Grid: at most one block for each multiprocessor, each walking tiles of y in the order of
+// PlaceOfTile. In each block one warpgroup only copies: bulk tensor copies bring panels of w and x
+// into `stages` stages, zeros beyond the matrices, and it runs ahead into the next tile while the
+// consumers store theirs. Barriers of stage s: full[s] ends when its bytes have arrived, empty[s]
+// when each consumer warp has finished with it. Shared memory: stage s holds w's panels [k /
+// columns of a panel][n], then x's [..][rows]; behind all stages lie the scales of x that each
+// stage brings along, [groups][rows], for types that have them, and the barriers. Thread safety:
+// launchers use the stream's thread; device functions run in threads of a block.
+#pragma once
+
+#include "kernels/api/device_gemm.h"
+#include "kernels/api/require.h"
+#include "kernels/cuda/ops/gemm_epilogue.h"
+#include "kernels/cuda/ops/gemm_wgmma_config.h"
+#include "kernels/cuda/ops/ring_cursor.h"
+#include "kernels/cuda/simt/hopper.h"
+#include "kernels/cuda/simt/launch.h"
+
+namespace tandem::kernels::TANDEM_SIMT {
+
+// The copy engine's descriptions of a product's operands, and the call.
+struct WgmmaParams {
+  PanelMap w, x;
+  DeviceGemmArgs args;
+};
+struct ScaledWgmmaParams : WgmmaParams {
+  RunMap scales;  // of x, [groups][ScaleStride(rows)]
+};
+
+template <gemm::WgmmaTile kTile>
+struct WgmmaRing {
+  static constexpr int kThreads = kTile.threads();
+  static constexpr int kBlocksPerMultiprocessor = 1;
+  static constexpr int kPanelColumns = kPanelRowBytes / kTile.element_bytes();
+  static constexpr int kSteps = kPanelRowBytes / kStepBytes;  // instructions for a panel's row
+  static constexpr int kSums = kTile.rows / 2;                // sums that a thread holds
+
+  using Cursor = RingCursor<kTile.stages>;
+  struct Tiling {
+    int row_tiles, n_tiles, k_tiles;
+  };
+
+  TANDEM_KERNEL Tiling TilingOf(const DeviceGemmArgs& args) {
+    return {(args.rows + kTile.rows - 1) / kTile.rows, (args.n + kTile.n - 1) / kTile.n,
+            (args.k + kTile.k - 1) / kTile.k};
+  }
+  TANDEM_KERNEL char* StageOf(int stage) { return PanelMemory() + stage * kTile.operand_bytes(); }
+  // Scales of x's rows in one group of k of a stage.
+  TANDEM_KERNEL float* ScalesOf(int stage, int group) {
+    const int run = stage * kTile.groups() + group;
+    return reinterpret_cast<float*>(PanelMemory() + kTile.scales_offset() +
+                                    run * kTile.run_stride());
+  }
+  TANDEM_KERNEL Barrier* FullBarrier(int stage) {
+    return reinterpret_cast<Barrier*>(PanelMemory() + kTile.barriers_offset()) + stage;
+  }
+  TANDEM_KERNEL Barrier* EmptyBarrier(int stage) { return FullBarrier(kTile.stages + stage); }
+
+  // Fills a stage with tile `i` of k of the operands of one tile of y.
+  template <typename Params>
+  TANDEM_KERNEL void CopyStage(const Params& p, int stage, const gemm::TilePlace& at, int i) {
+    Barrier* full = FullBarrier(stage);
+    ArriveExpecting(full, kTile.stage_bytes());
+    char* w = StageOf(stage);
+    char* x = w + kTile.panels() * PanelBytes(kTile.n);
+#pragma unroll
+    for (int panel = 0; panel < kTile.panels(); ++panel) {
+      const int k = i * kTile.k + panel * kPanelColumns;
+      CopyPanel(w + panel * PanelBytes(kTile.n), p.w, at.n_tile * kTile.n, k, full);
+      CopyPanel(x + panel * PanelBytes(kTile.rows), p.x, at.row_tile * kTile.rows, k, full);
+    }
+    if constexpr (kTile.groups() > 0) {
+#pragma unroll
+      for (int group = 0; group < kTile.groups(); ++group) {
+        CopyRun(ScalesOf(stage, group), p.scales, i * kTile.groups() + group,
+                at.row_tile * kTile.rows, full);
+      }
+    }
+  }
+
+  // Run by one thread: fills stage after stage with the operands of this block's tiles.
+  template <typename Params>
+  TANDEM_KERNEL void CopyTiles(const Params& p) {
+    const Tiling tiling = TilingOf(p.args);
+    PrefetchMap(p.w);
+    PrefetchMap(p.x);
+    if constexpr (kTile.groups() > 0) PrefetchMap(p.scales);
+    Cursor cursor;
+    for (int t = BlockX(); t < tiling.row_tiles * tiling.n_tiles; t += GridX()) {
+      const gemm::TilePlace at = gemm::PlaceOfTile(t, tiling.row_tiles, tiling.n_tiles);
+      for (int i = 0; i < tiling.k_tiles; ++i) {
+        // In the first round, the phase before the first counts as ended.
+        WaitPhase(EmptyBarrier(cursor.stage), cursor.parity ^ 1);
+        CopyStage(p, cursor.stage, at, i);
+        cursor.Next();
+      }
+    }
+  }
+
+  // Reports that a warp is done with a stage. REQUIRES: a SyncWarp follows the lanes' own reads of
+  // the stage, if there are any.
+  TANDEM_KERNEL void Release(int stage) {
+    if (LaneIndex() == 0) Arrive(EmptyBarrier(stage));
+  }
+
+  // Stores the sums of a warpgroup's 64 columns. They are those of yᵀ: a thread has two rows of y
+  // in one column. Lanes four apart hold neighbouring columns and exchange, after which each has
+  // one row in two columns.
+  TANDEM_KERNEL void StoreSums(const DeviceGemmArgs& p, const float (&sums)[kSums], int first_row,
+                               int first_n) {
+    const int lane = LaneIndex();
+    const int odd = lane / 4 % 2;
+    const int n = first_n + WarpIndex() % kWarpgroupWarps * 16 + lane / 8 * 2;
+#pragma unroll
+    for (int j = 0; j < kTile.rows / 8; ++j) {
+      const int row = first_row + j * 8 + lane % 4 * 2 + odd;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float first = sums[j * 4 + half * 2], second = sums[j * 4 + half * 2 + 1];
+        const float other = ShuffleXor(odd != 0 ? first : second, 4);
+        StorePair(p, row, n + half * 8, {odd != 0 ? other : first, odd != 0 ? second : other});
+      }
+    }
+  }
+  // In the tile of y at `at`, columns from 64 · consumer.
+  TANDEM_KERNEL void Store(const DeviceGemmArgs& p, const float (&sums)[kSums],
+                           const gemm::TilePlace& at, int consumer) {
+    const int first_row = at.row_tile * kTile.rows;
+    const int first_n = at.n_tile * kTile.n + consumer * 64;
+    // Two unrolled loops, so that the plain one does not carry the gate's long code.
+    DeviceGemmArgs plain = p;
+    plain.gated = nullptr;
+    if (p.gated == nullptr) {
+      StoreSums(plain, sums, first_row, first_n);
+    } else {
+      StoreSums(p, sums, first_row, first_n);
+    }
+  }
+
+  // The kernel: multiply(consumer) in the warpgroups that multiply.
+  template <typename Params, typename Multiply>
+  TANDEM_KERNEL void RunRoles(const Params& p, const Multiply& multiply) {
+    if constexpr (!kCompilesForHopper) {
+      Trap();
+    } else {
+      if (ThreadIndex() == 0) {
+        for (int stage = 0; stage < kTile.stages; ++stage) {
+          InitBarrier(FullBarrier(stage), 1);
+          InitBarrier(EmptyBarrier(stage), kTile.consumers() * kWarpgroupWarps);
+        }
+        FenceBarrierInit();
+      }
+      SyncThreads();
+      const int warpgroup = WarpgroupIndex();
+      if (warpgroup == kTile.consumers()) {
+        GiveRegisters<kTile.copier_registers()>();
+        if (WarpIndex() == kTile.consumers() * kWarpgroupWarps && ElectOne()) CopyTiles(p);
+      } else {
+        TakeRegisters<kTile.consumer_registers()>();
+        multiply(warpgroup);
+      }
+    }
+  }
+};
+
+template <typename Kernel, gemm::WgmmaTile kTile>
+void LaunchRing(const typename Kernel::Params& params, DeviceStream& stream) {
+  const int64_t tiles = gemm::CountWgmmaTiles(kTile, params.args.rows, params.args.n);
+  const int64_t most = params.args.multiprocessors;
+  Launch<Kernel>({.x = static_cast<int>(tiles < most ? tiles : most),
+                  .threads = kTile.threads(),
+                  .shared_bytes = kTile.shared_bytes()},
+                 params, stream);
+}
+
+// Launches Kernel<index>, `of` naming which index of kCount.
+template <template <int> typename Kernel, int kCount, int kIndex = 0>
+void LaunchChosenRing(int of, const DeviceGemmArgs& args, DeviceStream& stream) {
+  if constexpr (kIndex < kCount) {
+    if (of != kIndex) return LaunchChosenRing<Kernel, kCount, kIndex + 1>(of, args, stream);
+    using Chosen = Kernel<kIndex>;
+    LaunchRing<Chosen, Chosen::kTile>(Chosen::ParamsOf(args, stream), stream);
+  }
+}
+
+}  // namespace tandem::kernels::TANDEM_SIMT
