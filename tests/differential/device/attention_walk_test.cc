@@ -15,6 +15,7 @@
 #include "kernels/api/attention_schedule.h"
 #include "kernels/api/device_attention.h"
 #include "kernels/cuda/backend/emulated_device.h"
+#include "kernels/cuda/simt/launch.h"
 
 namespace tandem::kernels::emulated {
 namespace {

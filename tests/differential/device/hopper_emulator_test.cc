@@ -12,6 +12,7 @@
 #include "kernels/api/device_matrix.h"
 #include "kernels/cuda/emulator/product_queue.h"
 #include "kernels/cuda/simt/hopper.h"
+#include "kernels/cuda/simt/launch.h"
 #include "kernels/cuda/simt/swizzle.h"
 
 namespace tandem::kernels::emulated {
