@@ -17,6 +17,7 @@
 #include "kernels/api/device.h"
 #include "kernels/api/device_gemm.h"
 #include "kernels/api/device_ops.h"
+#include "kernels/api/device_quantise.h"
 
 namespace tandem::engine {
 
