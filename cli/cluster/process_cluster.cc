@@ -1,3 +1,4 @@
+// Implements StartProcessCluster (cli/cluster/cluster.h): each node and router is a process.
 #include <signal.h>
 
 #include <cstdio>

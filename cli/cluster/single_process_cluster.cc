@@ -1,3 +1,5 @@
+// Implements StartSingleProcessCluster (cli/cluster/cluster.h): all nodes and routers in this
+// process.
 #include <utility>
 #include <vector>
 

@@ -1,3 +1,4 @@
+// `tandem up`: implements NewUpCommand (cli/command_line/commands.h).
 #include <cstdio>
 #include <filesystem>
 

@@ -21,7 +21,8 @@
 // a thread combines or the owner has been signalled. After Close() the strand accepts no item, and
 // RunOwner returns when all are processed. Items that `process` pushes are processed after its call
 // returns.
-// Owner: the object whose state `process` changes; it joins the owner thread before its destruction.
+// Owner: the object whose state `process` changes; it joins the owner thread before its
+// destruction.
 #pragma once
 
 #include <algorithm>

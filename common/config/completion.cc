@@ -1,4 +1,4 @@
-// Completion scripts for bash and zsh.
+// Completion scripts for bash and zsh (common/config/schema.h).
 #include <algorithm>
 
 #include "absl/strings/match.h"

@@ -1,3 +1,4 @@
+// Implements Nearest (common/config/schema.h) by edit distance.
 #include <algorithm>
 #include <numeric>
 

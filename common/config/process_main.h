@@ -1,5 +1,6 @@
-// What every main does around its work: parse, print help or the effective configuration, block
-// signals, run, report an error.
+// The frame of every process's main function: parses flags, prints help or the effective
+// configuration, blocks signals, runs the process, and reports its error.
+// Thread safety: the main thread calls it, before other threads start.
 #pragma once
 
 #include <functional>

@@ -109,7 +109,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(const
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(
     const TlsTrust& trust) {
-  if (trust.any_server) {
+  if (trust.anybody) {
     grpc::experimental::TlsChannelCredentialsOptions options;
     options.set_verify_server_certs(false);
     options.set_check_call_host(false);

@@ -51,7 +51,7 @@ struct TlsTrust {
   // TLS.
   std::string authorities;
   // TLS without a check of the certificate, for a router that the caller has started itself.
-  bool any_server = false;
+  bool anybody = false;
 };
 
 // Errors: kInvalidArgument names a file that cannot be read or holds no certificate.

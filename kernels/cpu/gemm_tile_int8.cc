@@ -1,4 +1,5 @@
-// y = x·wᵀ with int8 w and x on tile registers: the definition and the bits of gemm_int8.cc.
+// y = x·wᵀ with int8 w and x on tile registers (kernels/cpu/gemm_tile.h): the definition and the
+// bits of gemm_int8.cc.
 //
 //   y[m, n] = sw[n]·Σ_g sx[m, g]·float(Σ_{k in g} qx·qw)     one FMA chain, groups g ascending
 // A group of 64 k is one step, whose exact sums go to memory and are scaled there: four groups at a

@@ -1,4 +1,4 @@
-// One partition of attention over a bf16 cache by `vdpbf16ps` (partition_pass.h,
+// One partition of attention over a bf16 cache by `vdpbf16ps` (kernels/cpu/partition_pass.h,
 // docs/kernels/attention.md).
 //
 //   s[r][t] = Σ q[r][d]·k[t][d]                       16 tokens to a vector, pairs of d ascending;

@@ -1,4 +1,5 @@
-// One partition of attention over an int8 cache (partition_pass.h, docs/kernels/attention.md).
+// One partition of attention over an int8 cache (kernels/cpu/partition_pass.h,
+// docs/kernels/attention.md).
 //
 //   s[r][t] = float(Σ_d qq[r][d]·kq[t][d])·(sq[r]·sk[t])      exact sums of int8 products
 //   m[r] = max s,  p[r][t] = e^(s − m),  l[r] = Σ p           lane t % 16, fixed tree

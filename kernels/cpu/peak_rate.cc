@@ -1,8 +1,8 @@
-// The most multiply-adds a second that one thread does (Backend::peak_rate), from which dispatch.cc
-// decides whether `vdpbf16ps` beats FMA on this processor. Zen 4 issues
-// one a cycle, twice the products of an FMA; the Xeons of the Sapphire Rapids generation take it
-// apart into so many steps that FMAs win twice over. The ratios, 2 and ½, are far enough from 1 for
-// a measurement of a millisecond on a busy machine.
+// Implements PeakRate and Int8PeakRate (kernels/cpu/ops.h): the most multiply-adds a second that
+// one thread does. From it dispatch.cc decides whether `vdpbf16ps` beats FMA on this processor. Zen
+// 4 issues one a cycle, twice the products of an FMA. The Xeons of the Sapphire Rapids generation
+// split it into so many steps that FMAs are twice as fast. The ratios, 2 and ½, are far enough from
+// 1 for a measurement of a millisecond on a busy machine.
 #include <time.h>
 
 #include "kernels/cpu/dot.h"

@@ -1,5 +1,6 @@
-// The most multiply-adds a second that one thread does on tile registers (Backend::peak_rate):
-// products into four accumulators alternately, as a block does them, without loads.
+// Implements TilePeakRate and TileInt8PeakRate (kernels/cpu/gemm_tile.h): the most multiply-adds a
+// second that one thread does on tile registers, with products into four accumulators alternately,
+// as a block does them, without loads.
 #include <time.h>
 
 #include "kernels/cpu/gemm_tile.h"

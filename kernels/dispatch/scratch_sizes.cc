@@ -1,5 +1,6 @@
-// Sizes of scratch areas and of cache blocks (AttentionScratchBytes, SamplingScratchBytes,
-// KvSlabBytes and the like of kernels/api). Every instruction-set class uses the same sizes.
+// Sizes of scratch areas and of cache blocks, which kernels/api/attention.h, kernels/api/gemm.h,
+// kernels/api/kv_cache.h and kernels/api/sampling.h declare (AttentionScratchBytes and the like).
+// Every instruction-set class uses the same sizes.
 #include "kernels/api/attention.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/kv_cache.h"

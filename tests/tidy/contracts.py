@@ -3,15 +3,15 @@
 thread-contract: a header of a production folder says in its opening comment what may be called from which thread, with
 "Thread safety: ..." (or "Threads: ...", "Thread: ..."). A header of plain values or pure functions says just that.
 
-no-header: a production source has a header of its name, or its opening comment begins "Implements ... (path/x.h)",
-which tells a reader the header whose declarations it defines. A main function needs no header.
+no-header: a production source has a header of its name, or its opening comment names the header that declares what it
+defines, by path: "Implements NewChaosCommand (cli/command_line/commands.h)." A main function needs no header.
 """
 import re
 
-from tree import HEADERS, Finding, is_production, opening_comment
+from tree import HEADERS, PRODUCTION, Finding, is_production, opening_comment
 
 PROMISE = re.compile(r"\b(?:Thread safety|Threads?):\s+\w")
-IMPLEMENTS = re.compile(r"Implements\b[^()]*\(([\w./-]+\.(?:h|cuh))\)")
+HEADER_PATH = re.compile(r"(?<![\w./-])(?:" + "|".join(PRODUCTION) + r")/[\w./-]+\.(?:h|cuh)\b")
 
 
 def check_thread_contract(path, text):
@@ -24,9 +24,10 @@ def check_has_header(root, path, text):
         return
     if any((root / path).with_suffix(suffix).exists() for suffix in HEADERS):
         return
-    stated = IMPLEMENTS.match(opening_comment(text))
-    if stated is None:
+    stated = HEADER_PATH.findall(opening_comment(text))
+    if not stated:
         yield Finding(path, 1, "no-header",
-                      'no header of its name: begin with "// Implements ... (path/x.h)." or give it one')
-    elif not (root / stated.group(1)).is_file():
-        yield Finding(path, 1, "no-header", f"implements {stated.group(1)}, which does not exist")
+                      'no header of its name: say "Implements ... (path/x.h)." in the opening comment')
+    for header in stated:
+        if not (root / header).is_file():
+            yield Finding(path, 1, "no-header", f"its opening comment names {header}, which does not exist")

@@ -44,8 +44,6 @@ ROOMS = {
     "common/model": ["architecture", "architecture/families", ".", "tokenizer chat_template"],
     "common/guided": [".", "json_schema"],
     "common/engine": [".", "cpu device hash"],
-    "prefill_node": [".", "ops"],
-    "decode_node": [".", "ops"],
     "router": ["fleet", "placement", "core", "front_end", "front_end/grpc front_end/http", "process", "."],
     "sim": ["world", "checkers", "."],
     "cli": ["command_line flags client report bench", "batch cluster bench_serve", "chaos", "commands", "."],

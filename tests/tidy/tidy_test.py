@@ -174,8 +174,9 @@ class TidyTest(unittest.TestCase):
                            ("tests/unit/kv/c_test.cc", ""),
                            ("common/kv/c.cc", "// Implements eviction of BlockPool\n// (common/kv/a.h). More.\n")]:
             self.assertEqual(self.found(path, text, "no-header"), [], path)
-        for text in ["", "// Eviction. Implements (common/kv/a.h).\n", "// Implements eviction.\n",
-                     "// Implements eviction (common/kv/gone.h).\n", "\n// Implements eviction (common/kv/a.h).\n"]:
+        for text in ["", "// Implements eviction (a.h).\n", "// Implements eviction.\n",
+                     "// Implements eviction (common/kv/gone.h).\n", "\n// Implements eviction (common/kv/a.h).\n",
+                     "// Implements common/kv/a.h and common/kv/gone.h.\n"]:
             self.assertEqual(self.found("common/kv/c.cc", text, "no-header"), [1], text)
             self.assertEqual(self.found("kernels/cuda/c.cu", text, "no-header"), [1], text)
 

@@ -1,5 +1,6 @@
 // The GPU's version of kernels/cuda/simt/hopper.h: one function for each instruction (PTX ISA 8.0,
-// sm_90a). Kernels include it through simt/hopper.h only. simt/hopper.h states the thread safety.
+// sm_90a). Kernels include it through simt/hopper.h only.
+// Thread safety: as kernels/cuda/simt/hopper.h states.
 #pragma once
 
 #include <cuda.h>

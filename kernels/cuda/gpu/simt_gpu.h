@@ -1,6 +1,6 @@
-// The GPU's version of simt/simt.h: one function for each instruction that kernels use (PTX
-// ISA 8.0, sm_80 and later). Kernels include it through simt/simt.h only, which states the thread
-// safety.
+// The GPU's version of kernels/cuda/simt/simt.h: one function for each instruction that kernels use
+// (PTX ISA 8.0, sm_80 and later). Kernels include it through simt/simt.h only.
+// Thread safety: as kernels/cuda/simt/simt.h states.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,5 +1,5 @@
-// Attention over an fp8 cache: instances of attention_kernel.h's kernel, which attention.cu
-// launches.
+// Attention over an fp8 cache: instances of the kernel of kernels/cuda/ops/attention_kernel.h,
+// which attention.cu launches.
 #include "kernels/cuda/ops/attention_kernel.h"
 
 namespace tandem::kernels::TANDEM_SIMT {
