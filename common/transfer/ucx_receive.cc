@@ -18,7 +18,7 @@ constexpr size_t kPrefixBytes = kConnectionAt + sizeof(uint64_t);
 // Messages dropped between two log lines.
 constexpr int64_t kLogEveryDrops = 1000;
 
-void AppendNumber(std::string& out, uint64_t value) {
+void AppendHeaderNumber(std::string& out, uint64_t value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
@@ -33,8 +33,8 @@ uint64_t NumberAt(absl::string_view bytes, size_t offset) {
 std::string UcxTransport::MessageHeader(MessageKind kind, uint64_t connection,
                                         absl::string_view rest) const {
   std::string header(1, static_cast<char>(kind));
-  AppendNumber(header, origin_);
-  AppendNumber(header, connection);
+  AppendHeaderNumber(header, origin_);
+  AppendHeaderNumber(header, connection);
   absl::StrAppend(&header, rest);
   return header;
 }
