@@ -20,8 +20,7 @@ inline constexpr int kExitFailed = 1;  // the work failed
 inline constexpr int kExitUsage = 2;   // bad flags, environment or configuration file
 
 // Parses `args` with `schema` (which fills its struct), then calls `run`. Errors go to standard
-// error as
-// `<program>: <message>`.
+// error as `<program>: <message>`. Returns an exit code.
 int RunProcess(Schema& schema, const std::vector<std::string>& args,
                const std::map<std::string, std::string>& env,
                const std::function<absl::Status(StopSignal& stop)>& run);
