@@ -40,8 +40,8 @@ absl::StatusOr<Json> HttpApi::ItemsOf(const Call& call, const std::string& id) {
 }
 
 absl::StatusOr<ApiRequest> HttpApi::ResponseOf(Call& call) {
-  ASSIGN_OR_RETURN(const Json body, Body(call));
-  ResponseReading reading = {Strict(call, body), responses_.on(), nullptr};
+  ASSIGN_OR_RETURN(const Json body, ParseBody(call));
+  ResponseReading reading = {AsksForStrict(call, body), responses_.on(), nullptr};
   if (responses_.on()) {
     reading.find = [&](const std::string& id) { return ItemsOf(call, id); };
   }
