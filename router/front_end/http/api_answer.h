@@ -1,13 +1,11 @@
 // Answers one completion, chat or response request: starts a session for each of its prompts, takes
 // their parts from the router, and writes them to the client on the connection's I/O thread, as
-// events or as one object.
-//
-// While the client's socket is full, parts wait here, at most kPartsMax of them. Beyond that the
-// answer ends the session, as the gRPC front end does. Parts that gathered go out in one write.
-//
-// Thread safety: Offer, Ended and Flush from any thread; the other methods on the I/O thread, or in
-// work that HttpExchange::RunOrPost runs. Owner: shared by the exchange (until the answer is
-// complete or the client gone) and the sinks of the sessions.
+// events or as one object.  While the client's socket is full, parts wait here, at most kPartsMax
+// of them. Beyond that the answer ends the session, as the gRPC front end does. Parts that gathered
+// go out in one write.  Thread safety: Offer, Ended and Flush from any thread; the other methods on
+// the I/O thread, or in work that HttpExchange::RunOrPost runs.
+// Owner: shared by the exchange (until the answer is complete or the client gone) and the sinks of
+// the sessions.
 #pragma once
 
 #include <functional>

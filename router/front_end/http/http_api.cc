@@ -218,7 +218,7 @@ HttpHeaders HttpApi::HeadersOf(const Call& call) {
 }
 
 void HttpApi::RunOnCore(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make) {
-  // The reply is made in the router's turn and sent on the connection's.
+  // The router core's strand makes the reply; the connection's strand sends it.
   const auto run = [call, make = std::move(make)](RouterCore& core, absl::Time now) {
     auto reply = std::make_shared<HttpReply>(make(core, now));
     for (auto& header : HeadersOf(call)) reply->headers.push_back(std::move(header));
@@ -341,7 +341,7 @@ absl::StatusOr<Json> HttpApi::TokenizeJson(const Call& call) const {
 void HttpApi::Tokenize(Call& call) {
   const absl::StatusOr<Json> json = TokenizeJson(call);
   if (!json.ok()) return Reply(call, ErrorReply(json.status()));
-  // Many tokens are written here, not in the router's turn.
+  // Long lists of tokens are written on this I/O thread, not on the router core's strand.
   std::string members = JsonText(*json);
   members.pop_back();
   call.request.body.clear();  // not to be carried there

@@ -54,7 +54,7 @@ class HttpApi {
   // Waits until running answers are written and their connections closed, at most `timeout`.
   void FinishDrain(absl::Duration timeout);
   // Closes all connections and ends the threads. REQUIRES of the owner: it destroys this object
-  // only after the router core has let go of all requests.
+  // only after the router core holds none of its requests.
   void Stop() { server_->Stop(); }
 
  private:

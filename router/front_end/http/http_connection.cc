@@ -22,7 +22,7 @@ HttpConnection::HttpConnection(IoStrand& strand, ClientSocket socket,
                                const ConnectionLimits& limits, const Hooks& hooks)
     : strand_(strand),
       socket_(std::move(socket)),
-      timer_(box.context()),
+      timer_(strand.context()),
       limits_(limits),
       hooks_(hooks),
       reader_(limits.reader) {}

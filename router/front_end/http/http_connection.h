@@ -11,8 +11,8 @@
 // `write_timeout`. Every state has a deadline. If the client ends its stream while its answer is
 // being made, the connection treats it as gone.
 // Thread safety: every method runs within the lock of its IoStrand, except Post and RunOrPost,
-// which any thread may call. Owner: shared by the operations that are pending on the socket and by
-// the answer that is being written.
+// which any thread may call.
+// Owner: shared by the operations that are pending on the socket and the answer being written.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>

@@ -1,6 +1,8 @@
 // Serves HTTP/1.1. It accepts connections, spreads them over its own I/O threads, and gives
-// requests to a handler. Thread safety: public methods from any thread; the owner alone starts and
-// destroys it. The handler and the hooks run on the I/O threads. Owner: HttpApi.
+// requests to a handler.
+// Thread safety: public methods from any thread; the owner alone starts and destroys it. The
+// handler and the hooks run on the I/O threads.
+// Owner: HttpApi.
 #pragma once
 
 #include <functional>

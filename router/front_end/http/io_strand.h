@@ -5,12 +5,13 @@
 // while the I/O thread waits for events, which saves waking it.
 //
 // Invariant: whatever touches the thread's connections holds `entered_`: the I/O thread's handlers
-// (Enter), posted work, and work that another thread runs (RunOrPost). So two pieces of work never
-// run at the same time.
+// (Enter), posted work, and work that another thread runs (RunOrPost). Two pieces of work never run
+// at the same time.
 // Lock order: the I/O thread may wait for other locks while it holds `entered_`. Other threads
-// never wait for `entered_`; RunOrPost only tries to take it. Thread safety: any thread. Owner: the
-// server; it outlives all threads that may post. Work posted after the I/O thread has ended is
-// destroyed with the strand, unrun.
+// never wait for `entered_`; RunOrPost only tries to take it.
+// Thread safety: any thread.
+// Owner: the server's worker; it outlives all threads that may post. Work posted after the I/O
+// thread has ended is destroyed with the strand, unrun.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

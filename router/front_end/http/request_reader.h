@@ -32,7 +32,7 @@ class RequestReader {
   ~RequestReader();
 
   void Append(absl::string_view bytes) { buffer_.append(bytes.data(), bytes.size()); }
-  // The next whole request. After a Fault every call returns NeedMore or that Fault.
+  // The next whole request. After a Fault every call returns NeedMore.
   Result Next();
   // The number of bytes of requests that Next has not returned.
   size_t buffered() const { return buffer_.size(); }

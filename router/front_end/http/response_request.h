@@ -1,7 +1,7 @@
 // Reads a body of POST /v1/responses: OpenAI's fields, with the extra parameters that vLLM adds.
 // The reader rewrites the body as that of a chat and lets ReadChat read it, so that equal
-// conversations become equal prompts. It checks and keeps what only this API has. Thread safety:
-// pure functions.
+// conversations become equal prompts. It checks and keeps what only this API has.
+// Thread safety: pure functions.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,9 @@
 // Keeps finished answers of the responses endpoint, so that a client can refer to one instead of
 // sending its conversation again. It lies in the memory of one router and is bounded in number and
-// bytes. When a bound is reached, the owner with the most bytes loses its least recently used one.
-// Thread safety: any thread. Owner: HttpApi.
+// bytes. When a bound is exceeded, the owner with the most responses (or bytes) loses its least
+// recently used one.
+// Thread safety: any thread.
+// Owner: HttpApi.
 // Invariants: an owner sees only what it kept itself; the bounds hold after every call.
 #pragma once
 
