@@ -50,6 +50,8 @@ void ReadStream(Fields& fields, ApiRequest& api) {
   fields.Keep(members.status());
 }
 
+}  // namespace
+
 void ReadSharedFields(Fields& fields, ApiRequest& api, v1::GenerateRequest& request) {
   if (const auto model = fields.String("model")) {
     api.model = *model;
