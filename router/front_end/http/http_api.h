@@ -22,6 +22,7 @@
 #include "router/front_end/api_keys.h"
 #include "router/front_end/http/api_request.h"
 #include "router/front_end/http/http_server.h"
+#include "router/front_end/http/json_body.h"
 #include "router/front_end/http/response_store.h"
 #include "router/front_end/request_metrics.h"
 

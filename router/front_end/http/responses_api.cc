@@ -1,4 +1,5 @@
-// /v1/responses and the responses that are kept: see docs/adr/0032-kept-responses.md.
+// The endpoints of /v1/responses: answering, keeping, and giving back what was kept
+// (docs/adr/0032-kept-responses.md). Contract: router/front_end/http/http_api.h.
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "absl/strings/str_split.h"
-#include "router/front_end/http/answer_format.h"
+#include "router/front_end/http/response_format.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::router {
