@@ -8,6 +8,7 @@
 #include "cli/command_line/commands.h"
 #include "common/base/version.h"
 #include "common/config/process_main.h"
+#include "common/request/parameter_table.h"
 #include "common/transfer/ucx_on_device.h"
 #include "decode_node/decode_kind.h"
 #include "kernels/api/device.h"
@@ -112,6 +113,10 @@ int TandemMain(const std::vector<std::string>& args, const Environment& env) {
     return config::kExitOk;
   }
   if (name == "completion") return Complete(commands, args);
+  if (name == "parameter-docs") {
+    std::fputs(request::ParametersMarkdown().c_str(), stdout);
+    return config::kExitOk;
+  }
   if (name == "config-docs") {
     std::fputs(ConfigMarkdown().c_str(), stdout);
     return config::kExitOk;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "common/request/parameter_table.h"
 #include "router/front_end/http/json_body.h"
 
 namespace tandem::cli {
@@ -19,20 +21,8 @@ namespace {
 
 using router::Json;
 
-// Which part of a GenerateRequest a parameter of the same name is in.
-constexpr const char* kSamplingFields[] = {"temperature",
-                                           "top_k",
-                                           "top_p",
-                                           "min_p",
-                                           "repetition_penalty",
-                                           "presence_penalty",
-                                           "frequency_penalty",
-                                           "seed",
-                                           "logit_bias",
-                                           "allowed_token_ids"};
-constexpr const char* kStopFields[] = {"max_tokens", "min_tokens",
-                                       "stop",       "stop_token_ids",
-                                       "ignore_eos", "include_stop_str_in_output"};
+// Fields of a GenerateRequest that a line has under the same name. `bad_words` are texts here,
+// which is the form of GenerateRequest.bad_words.
 constexpr const char* kRequestFields[] = {"model",     "cache_salt", "priority",
                                           "bad_words", "deadline_s", "echo"};
 // Fields that say who asks, or how to deliver the answer; a batch ignores them.
@@ -117,6 +107,26 @@ absl::Status ReadResponseFormat(const Json& format, v1::GenerateRequest& request
   return Wrong("response_format", "type text, json_object or json_schema with a schema");
 }
 
+// Where the sampling or stop parameter `name` lies in the JSON of a GenerateRequest.
+struct Place {
+  const char* part;         // "sampling" or "stop"
+  absl::string_view field;  // the wire's name for it
+};
+std::optional<Place> PlaceOf(absl::string_view name) {
+  std::optional<Place> place;
+  request::ForEachParameter([&](const auto& row) {
+    using Params = typename std::decay_t<decltype(row)>::params_type;
+    bool is_named = (row.about.apis & request::kBatch) != 0 && row.about.name == name;
+    for (const request::Alias& alias : row.about.aliases) {
+      is_named = is_named || ((alias.apis & request::kBatch) != 0 && alias.name == name);
+    }
+    if (!is_named) return;
+    place =
+        Place{std::is_same_v<Params, request::StopParams> ? "stop" : "sampling", row.about.name};
+  });
+  return place;
+}
+
 // Puts `name` into `wire`, the JSON of a GenerateRequest's parameters, or straight into `request`.
 absl::Status ReadField(const std::string& name, const Json& value, Json& wire,
                        v1::GenerateRequest& request) {
@@ -125,17 +135,13 @@ absl::Status ReadField(const std::string& name, const Json& value, Json& wire,
   if (name == "messages") return ReadMessages(value, request);
   if (name == "response_format") return ReadResponseFormat(value, request);
   if (name == "n") return value == 1 ? absl::OkStatus() : Wrong("n", "1: a line has one answer");
-  if (name == "max_completion_tokens") {
-    wire["stop"]["max_tokens"] = value;
-  } else if (name == "stop") {
+  if (name == "stop") {
     wire["stop"]["stop"] = value.is_string() ? Json::array({value}) : value;
     request.mutable_stop()->clear_stop();
-  } else if (Contains(kSamplingFields, name)) {
-    wire["sampling"][name] = value;
-  } else if (Contains(kStopFields, name)) {
-    wire["stop"][name] = value;
   } else if (Contains(kRequestFields, name)) {
     wire[name] = value;
+  } else if (const std::optional<Place> place = PlaceOf(name)) {
+    wire[place->part][std::string(place->field)] = value;
   } else {
     return absl::InvalidArgumentError(absl::StrCat(name, ": not served in a batch"));
   }

@@ -1,5 +1,5 @@
-// What an answer must look like, as the client said it; common/guided compiles it.
-// Thread safety: values.
+// The constraint on an answer's form, as the client wrote it. common/guided compiles it.
+// Thread safety: plain values. Owner: the request.
 #pragma once
 
 #include <string>

@@ -2,31 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
+#include "common/request/parameter_table.h"
 
 namespace tandem::request {
 namespace {
 
-constexpr double kPenaltyMax = 2.0;       // presence and frequency, as OpenAI's API bounds them
-constexpr float kLogitBiasMax = 100;      // likewise
-constexpr size_t kBadWordsMax = 1024;     // token sequences
-constexpr size_t kBadWordTokensMax = 64;  // of each
-constexpr size_t kStopStringsMax = 64;
-constexpr size_t kStopStringBytesMax = 1024;
-
-struct Range {
-  double low, high;
-  bool low_excluded = false;
+// Bounds that depend on the model or on who asks.
+struct Limits {
+  int32_t vocab_size = 0;
+  int32_t logprobs_max = kLogprobsMax;
 };
 
-// NaN is in no range.
-absl::Status CheckRange(absl::string_view field, double value, Range range) {
-  const bool above = range.low_excluded ? value > range.low : value >= range.low;
-  if (above && value <= range.high && std::isfinite(value)) return absl::OkStatus();
+absl::Status OutOfRange(absl::string_view field, double value, const Range& range) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", expected a number in ",
                                                  range.low_excluded ? "(" : "[", range.low, ", ",
                                                  range.high, "]"));
@@ -38,89 +31,150 @@ absl::Status CheckToken(absl::string_view field, TokenId token, int32_t vocab_si
       absl::StrCat(field, ": token ", token, ", expected one in [0, ", vocab_size, ")"));
 }
 
-absl::Status CheckTokens(absl::string_view field, absl::Span<const TokenId> tokens,
-                         int32_t vocab_size) {
+// One overload for each type that a parameter can have.
+
+absl::Status Check(const Description& about, double value, const Limits& /*limits*/) {
+  if (about.range.Contains(value)) return absl::OkStatus();
+  return OutOfRange(about.name, value, about.range);
+}
+
+absl::Status Check(const Description& about, int32_t value, const Limits& /*limits*/) {
+  if (about.range.Contains(value)) return absl::OkStatus();
+  if (!about.expected.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(about.name, ": ", value, ", expected ", about.expected));
+  }
+  if (about.range.high == Range::kUnbounded) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(about.name, ": ", value, ", expected >= ", about.range.low));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(about.name, ": ", value, ", expected one in [",
+                                                 about.range.low, ", ", about.range.high, "]"));
+}
+
+// Only `logprobs` has this type: nodes take more of them than clients may ask for.
+absl::Status Check(const Description& about, const std::optional<int32_t>& value,
+                   const Limits& limits) {
+  if (!value.has_value()) return absl::OkStatus();
+  Description bounded = about;
+  bounded.range.high = limits.logprobs_max;
+  return Check(bounded, *value, limits);
+}
+
+absl::Status Check(const Description&, uint64_t, const Limits&) { return absl::OkStatus(); }
+absl::Status Check(const Description&, bool, const Limits&) { return absl::OkStatus(); }
+
+absl::Status Check(const Description& about, const std::vector<TokenId>& tokens,
+                   const Limits& limits) {
   for (size_t i = 0; i < tokens.size(); ++i) {
-    RETURN_IF_ERROR(CheckToken(field, tokens[i], vocab_size));
+    RETURN_IF_ERROR(CheckToken(about.name, tokens[i], limits.vocab_size));
     if (i > 0 && tokens[i] < tokens[i - 1]) {
-      return absl::InvalidArgumentError(absl::StrCat(field, ": token ", tokens[i], " after ",
+      return absl::InvalidArgumentError(absl::StrCat(about.name, ": token ", tokens[i], " after ",
                                                      tokens[i - 1], ", expected ascending order"));
     }
   }
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status Validate(const SamplingParams& params, int32_t vocab_size, int32_t logprobs_max) {
-  constexpr double kAny = 1e30;
-  RETURN_IF_ERROR(CheckRange("temperature", params.temperature, {0.0, kAny}));
-  if (params.top_k < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("top_k: ", params.top_k, ", expected >= 1, or 0 or -1 for off"));
-  }
-  RETURN_IF_ERROR(CheckRange("top_p", params.top_p, {0.0, 1.0, true}));
-  RETURN_IF_ERROR(CheckRange("min_p", params.min_p, {0.0, 1.0}));
-  RETURN_IF_ERROR(CheckRange("repetition_penalty", params.repetition_penalty, {0.0, kAny, true}));
-  RETURN_IF_ERROR(
-      CheckRange("presence_penalty", params.presence_penalty, {-kPenaltyMax, kPenaltyMax}));
-  RETURN_IF_ERROR(
-      CheckRange("frequency_penalty", params.frequency_penalty, {-kPenaltyMax, kPenaltyMax}));
-  for (size_t i = 0; i < params.logit_bias.size(); ++i) {
-    const auto& [token, bias] = params.logit_bias[i];
-    RETURN_IF_ERROR(CheckToken("logit_bias", token, vocab_size));
-    RETURN_IF_ERROR(CheckRange(absl::StrCat("logit_bias of token ", token), bias,
-                               {-kLogitBiasMax, kLogitBiasMax}));
-    if (i > 0 && token <= params.logit_bias[i - 1].first) {
-      return absl::InvalidArgumentError(absl::StrCat("logit_bias: token ", token, " after ",
-                                                     params.logit_bias[i - 1].first,
+absl::Status Check(const Description& about, const std::vector<std::pair<TokenId, float>>& biases,
+                   const Limits& limits) {
+  for (size_t i = 0; i < biases.size(); ++i) {
+    const auto& [token, bias] = biases[i];
+    RETURN_IF_ERROR(CheckToken(about.name, token, limits.vocab_size));
+    if (!about.range.Contains(bias)) {
+      return OutOfRange(absl::StrCat(about.name, " of token ", token), bias, about.range);
+    }
+    if (i > 0 && token <= biases[i - 1].first) {
+      return absl::InvalidArgumentError(absl::StrCat(about.name, ": token ", token, " after ",
+                                                     biases[i - 1].first,
                                                      ", expected ascending order without repeats"));
     }
-  }
-  RETURN_IF_ERROR(CheckTokens("allowed_token_ids", params.allowed_token_ids, vocab_size));
-  if (params.bad_words.size() > kBadWordsMax) {
-    return absl::InvalidArgumentError(absl::StrCat("bad_words: ", params.bad_words.size(),
-                                                   " token sequences, expected at most ",
-                                                   kBadWordsMax));
-  }
-  for (size_t i = 0; i < params.bad_words.size(); ++i) {
-    const std::vector<TokenId>& word = params.bad_words[i];
-    if (word.empty() || word.size() > kBadWordTokensMax) {
-      return absl::InvalidArgumentError(absl::StrCat("bad_words[", i, "]: ", word.size(),
-                                                     " tokens, expected 1 to ", kBadWordTokensMax));
-    }
-    for (const TokenId token : word) {
-      RETURN_IF_ERROR(CheckToken(absl::StrCat("bad_words[", i, "]"), token, vocab_size));
-    }
-  }
-  if (params.logprobs.has_value() && (*params.logprobs < 0 || *params.logprobs > logprobs_max)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("logprobs: ", *params.logprobs, ", expected one in [0, ", logprobs_max, "]"));
   }
   return absl::OkStatus();
 }
 
-absl::Status Validate(const StopParams& params, int32_t vocab_size) {
-  if (params.max_tokens < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_tokens: ", params.max_tokens, ", expected >= 1"));
+// `entries` and `units` name what the list and its entries consist of: "strings" of "bytes".
+template <typename Entry>
+absl::Status CheckList(const Description& about, const std::vector<Entry>& list,
+                       absl::string_view entries, absl::string_view units) {
+  const ListBounds& bounds = about.list;
+  if (list.size() > bounds.entries_max) {
+    return absl::InvalidArgumentError(absl::StrCat(about.name, ": ", list.size(), " ", entries,
+                                                   ", expected at most ", bounds.entries_max));
   }
-  if (params.min_tokens < 0 || params.min_tokens > params.max_tokens) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list[i].size() < bounds.entry_size_min || list[i].size() > bounds.entry_size_max) {
+      return absl::InvalidArgumentError(absl::StrCat(about.name, "[", i, "]: ", list[i].size(), " ",
+                                                     units, ", expected ", bounds.entry_size_min,
+                                                     " to ", bounds.entry_size_max));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const Description& about, const std::vector<std::vector<TokenId>>& sequences,
+                   const Limits& limits) {
+  RETURN_IF_ERROR(CheckList(about, sequences, "token sequences", "tokens"));
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    for (const TokenId token : sequences[i]) {
+      if (token >= 0 && token < limits.vocab_size) continue;
+      return CheckToken(absl::StrCat(about.name, "[", i, "]"), token, limits.vocab_size);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const Description& about, const std::vector<std::string>& texts,
+                   const Limits& /*limits*/) {
+  return CheckList(about, texts, "strings", "bytes");
+}
+
+// The rows whose values `params` holds.
+template <typename Params>
+absl::Status CheckRows(const Params& params, const Limits& limits) {
+  absl::Status status;
+  ForEachParameter([&](const auto& row) {
+    using Row = std::decay_t<decltype(row)>;
+    if constexpr (std::is_same_v<typename Row::params_type, Params>) {
+      if (status.ok()) status = Check(row.about, params.*row.member, limits);
+    }
+  });
+  return status;
+}
+
+}  // namespace
+
+absl::Status Validate(const SamplingParams& params, int32_t vocab_size, int32_t logprobs_max) {
+  return CheckRows(params, {.vocab_size = vocab_size, .logprobs_max = logprobs_max});
+}
+
+absl::Status Validate(const StopParams& params, int32_t vocab_size) {
+  // Another parameter bounds min_tokens, which its row cannot say. A fault of max_tokens itself
+  // comes first.
+  if (params.max_tokens >= 1 && (params.min_tokens < 0 || params.min_tokens > params.max_tokens)) {
     return absl::InvalidArgumentError(
         absl::StrCat("min_tokens: ", params.min_tokens,
                      ", expected one in [0, max_tokens = ", params.max_tokens, "]"));
   }
-  if (params.stop.size() > kStopStringsMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("stop: ", params.stop.size(), " strings, expected at most ", kStopStringsMax));
-  }
-  for (size_t i = 0; i < params.stop.size(); ++i) {
-    if (params.stop[i].empty() || params.stop[i].size() > kStopStringBytesMax) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "stop[", i, "]: ", params.stop[i].size(), " bytes, expected 1 to ", kStopStringBytesMax));
+  return CheckRows(params, {.vocab_size = vocab_size});
+}
+
+absl::string_view FirstUnusedByBeams(const SamplingParams& sampling, const StopParams& stop) {
+  absl::string_view name;
+  const auto look_at = [&](const auto& row, const auto& params) {
+    using Params = std::decay_t<decltype(params)>;
+    if (!name.empty() || row.about.beam_search) return;
+    if (params.*row.member != Params().*row.member) name = row.about.name;
+  };
+  ForEachParameter([&](const auto& row) {
+    using Row = std::decay_t<decltype(row)>;
+    if constexpr (std::is_same_v<typename Row::params_type, SamplingParams>) {
+      look_at(row, sampling);
+    } else {
+      look_at(row, stop);
     }
-  }
-  return CheckTokens("stop_token_ids", params.stop_token_ids, vocab_size);
+  });
+  return name;
 }
 
 std::vector<TokenId> BannedTokens(const SamplingParams& params, const StopParams* stop,
@@ -133,7 +187,7 @@ std::vector<TokenId> BannedTokens(const SamplingParams& params, const StopParams
     if (!std::equal(word.begin(), word.end() - 1, output.end() - before)) continue;
     banned.push_back(word.back());
   }
-  // min_tokens others come before one that stops, as in vLLM and transformers.
+  // Before min_tokens a token that stops must not be generated, as in vLLM and transformers.
   if (stop != nullptr && static_cast<int64_t>(output.size()) < stop->min_tokens) {
     banned.insert(banned.end(), stop->stop_token_ids.begin(), stop->stop_token_ids.end());
     if (!stop->ignore_eos) banned.insert(banned.end(), eos_token_ids.begin(), eos_token_ids.end());

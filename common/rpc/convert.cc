@@ -1,69 +1,127 @@
 #include "common/rpc/convert.h"
 
 #include <algorithm>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include "common/rpc/wire_fields.h"
 
 namespace tandem::rpc {
 
-request::SamplingParams FromWire(const v1::SamplingParams& wire) {
-  request::SamplingParams params;
-  if (wire.has_temperature()) params.temperature = wire.temperature();
-  if (wire.has_top_k()) params.top_k = wire.top_k() == -1 ? 0 : wire.top_k();
-  if (wire.has_top_p()) params.top_p = wire.top_p();
-  if (wire.has_min_p()) params.min_p = wire.min_p();
-  if (wire.has_repetition_penalty()) params.repetition_penalty = wire.repetition_penalty();
-  if (wire.has_presence_penalty()) params.presence_penalty = wire.presence_penalty();
-  if (wire.has_frequency_penalty()) params.frequency_penalty = wire.frequency_penalty();
-  params.seed = wire.seed();
-  for (const auto& [token, bias] : wire.logit_bias()) params.logit_bias.emplace_back(token, bias);
+namespace {
+
+// CopyIn and CopyOut have one overload for each kind of field in kWireFields.
+
+template <typename P, typename W, typename M, typename T>
+void CopyIn(const ScalarField<P, W, M, T>& field, const W& wire, P& params) {
+  if (field.has == nullptr || (wire.*field.has)()) params.*field.member = (wire.*field.get)();
+}
+
+template <typename P, typename W>
+void CopyIn(const TokenIdsField<P, W>& field, const W& wire, P& params) {
+  const auto& ids = (wire.*field.get)();
+  std::vector<TokenId>& tokens = params.*field.member;
+  tokens.assign(ids.begin(), ids.end());
+  std::sort(tokens.begin(), tokens.end());
+}
+
+void CopyIn(const TextsField& field, const v1::StopParams& wire, request::StopParams& params) {
+  const auto& texts = (wire.*field.get)();
+  (params.*field.member).assign(texts.begin(), texts.end());
+}
+
+void CopyIn(const BiasesField& field, const v1::SamplingParams& wire,
+            request::SamplingParams& params) {
+  auto& biases = params.*field.member;
+  for (const auto& [token, bias] : wire.logit_bias()) biases.emplace_back(token, bias);
   // A protobuf map has no order; the value's order must not depend on it.
-  std::sort(params.logit_bias.begin(), params.logit_bias.end());
-  params.allowed_token_ids.assign(wire.allowed_token_ids().begin(), wire.allowed_token_ids().end());
-  std::sort(params.allowed_token_ids.begin(), params.allowed_token_ids.end());
-  if (wire.has_logprobs()) params.logprobs = wire.logprobs();
-  for (const v1::TokenIds& word : wire.bad_words())
-    params.bad_words.emplace_back(word.ids().begin(), word.ids().end());
+  std::sort(biases.begin(), biases.end());
+}
+
+void CopyIn(const BadWordsField& field, const v1::SamplingParams& wire,
+            request::SamplingParams& params) {
+  for (const v1::TokenIds& word : wire.bad_words()) {
+    (params.*field.member).emplace_back(word.ids().begin(), word.ids().end());
+  }
+}
+
+template <typename P, typename W, typename M, typename T>
+void CopyOut(const ScalarField<P, W, M, T>& field, const P& params, W& wire) {
+  if constexpr (std::is_same_v<M, std::optional<T>>) {
+    if ((params.*field.member).has_value()) (wire.*field.set)(*(params.*field.member));
+  } else {
+    (wire.*field.set)(params.*field.member);
+  }
+}
+
+template <typename P, typename W>
+void CopyOut(const TokenIdsField<P, W>& field, const P& params, W& wire) {
+  const std::vector<TokenId>& tokens = params.*field.member;
+  (wire.*field.mutate)()->Add(tokens.begin(), tokens.end());
+}
+
+void CopyOut(const TextsField& field, const request::StopParams& params, v1::StopParams& wire) {
+  const std::vector<std::string>& texts = params.*field.member;
+  (wire.*field.mutate)()->Add(texts.begin(), texts.end());
+}
+
+void CopyOut(const BiasesField& field, const request::SamplingParams& params,
+             v1::SamplingParams& wire) {
+  for (const auto& [token, bias] : params.*field.member) {
+    (*wire.mutable_logit_bias())[token] = bias;
+  }
+}
+
+void CopyOut(const BadWordsField& field, const request::SamplingParams& params,
+             v1::SamplingParams& wire) {
+  for (const std::vector<TokenId>& word : params.*field.member) {
+    wire.add_bad_words()->mutable_ids()->Add(word.begin(), word.end());
+  }
+}
+
+template <typename Params, typename Message>
+Params ParamsOf(const Message& wire) {
+  Params params;
+  ForEachWireField([&](const request::Description&, const auto& field) {
+    using Field = std::decay_t<decltype(field)>;
+    if constexpr (std::is_same_v<typename Field::message_type, Message>) {
+      CopyIn(field, wire, params);
+    }
+  });
+  return params;
+}
+
+template <typename Message, typename Params>
+Message MessageOf(const Params& params) {
+  Message wire;
+  ForEachWireField([&](const request::Description&, const auto& field) {
+    using Field = std::decay_t<decltype(field)>;
+    if constexpr (std::is_same_v<typename Field::message_type, Message>) {
+      CopyOut(field, params, wire);
+    }
+  });
+  return wire;
+}
+
+}  // namespace
+
+request::SamplingParams FromWire(const v1::SamplingParams& wire) {
+  auto params = ParamsOf<request::SamplingParams>(wire);
+  if (params.top_k == -1) params.top_k = 0;  // both mean "off"
   return params;
 }
 
 request::StopParams FromWire(const v1::StopParams& wire) {
-  request::StopParams params;
-  params.max_tokens = wire.max_tokens();
-  params.min_tokens = wire.min_tokens();
-  params.stop.assign(wire.stop().begin(), wire.stop().end());
-  params.stop_token_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
-  std::sort(params.stop_token_ids.begin(), params.stop_token_ids.end());
-  params.ignore_eos = wire.ignore_eos();
-  params.include_stop_str_in_output = wire.include_stop_str_in_output();
-  return params;
+  return ParamsOf<request::StopParams>(wire);
 }
 
 v1::SamplingParams ToWire(const request::SamplingParams& params) {
-  v1::SamplingParams wire;
-  wire.set_temperature(params.temperature);
-  wire.set_top_k(params.top_k);
-  wire.set_top_p(params.top_p);
-  wire.set_min_p(params.min_p);
-  wire.set_repetition_penalty(params.repetition_penalty);
-  wire.set_presence_penalty(params.presence_penalty);
-  wire.set_frequency_penalty(params.frequency_penalty);
-  wire.set_seed(params.seed);
-  for (const auto& [token, bias] : params.logit_bias) (*wire.mutable_logit_bias())[token] = bias;
-  for (const TokenId token : params.allowed_token_ids) wire.add_allowed_token_ids(token);
-  if (params.logprobs.has_value()) wire.set_logprobs(*params.logprobs);
-  for (const std::vector<TokenId>& word : params.bad_words)
-    wire.add_bad_words()->mutable_ids()->Add(word.begin(), word.end());
-  return wire;
+  return MessageOf<v1::SamplingParams>(params);
 }
 
 v1::StopParams ToWire(const request::StopParams& params) {
-  v1::StopParams wire;
-  wire.set_max_tokens(params.max_tokens);
-  wire.set_min_tokens(params.min_tokens);
-  for (const std::string& stop : params.stop) wire.add_stop(stop);
-  for (const TokenId token : params.stop_token_ids) wire.add_stop_token_ids(token);
-  wire.set_ignore_eos(params.ignore_eos);
-  wire.set_include_stop_str_in_output(params.include_stop_str_in_output);
-  return wire;
+  return MessageOf<v1::StopParams>(params);
 }
 
 request::GuidedParams FromWire(const v1::GuidedDecoding& wire) {

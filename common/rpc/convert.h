@@ -1,5 +1,7 @@
-// Between wire messages and the values the code computes with.
-// Thread safety: pure functions.
+// Converts between wire messages and the values that the code computes with. FromWire and ToWire
+// are inverse on values that request::Validate accepts. The fields of sampling and stop parameters
+// are listed in common/rpc/wire_fields.h.
+// Thread safety: pure functions. Errors: none; a wire value without a meaning becomes the default.
 #pragma once
 
 #include "absl/status/status.h"
@@ -11,7 +13,8 @@
 
 namespace tandem::rpc {
 
-// Fills defaults for absent fields; does not validate ranges (request::Validate does).
+// An absent field leaves the member's default. Ranges are not checked: request::Validate does that.
+// Lists of token ids and biases come out in ascending order.
 request::SamplingParams FromWire(const v1::SamplingParams& wire);
 request::StopParams FromWire(const v1::StopParams& wire);
 v1::SamplingParams ToWire(const request::SamplingParams& params);

@@ -55,18 +55,13 @@ absl::Status CheckBeams(const v1::GenerateRequest& request) {
     return absl::InvalidArgumentError(
         absl::StrCat("beam_search.length_penalty: ", beams.length_penalty(),
                      ", expected a number in [-100, 100]"));
+  const absl::string_view unused =
+      request::FirstUnusedByBeams(sampling, rpc::FromWire(request.stop()));
   const std::pair<bool, absl::string_view> excluded[] = {
       {request.sampling().has_temperature() && sampling.temperature != 0, "temperature"},
-      {sampling.top_k != 0, "top_k"},
-      {sampling.top_p != 1, "top_p"},
-      {sampling.min_p != 0, "min_p"},
-      {sampling.has_penalties(), "penalties"},
-      {!sampling.logit_bias.empty(), "logit_bias"},
-      {!sampling.allowed_token_ids.empty(), "allowed_token_ids"},
-      {!sampling.bad_words.empty() || request.bad_words_size() > 0, "bad_words"},
-      {request.stop().stop_size() > 0, "stop"},
+      {!unused.empty(), unused},
+      {request.bad_words_size() > 0, "bad_words"},
       {request.stop().stop_token_ids_size() > kBeamWidthMax, "so many stop_token_ids"},
-      {request.stop().min_tokens() > 0, "min_tokens"},
       {request.has_best_of(), "best_of"},
       {IsPromptOnly(request), "max_tokens 0"},
       {request.has_guided(), "guided"}};

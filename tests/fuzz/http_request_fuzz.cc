@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "router/front_end/http/api_request.h"
+#include "router/front_end/http/chat_request.h"
+#include "router/front_end/http/completion_request.h"
 #include "router/front_end/http/request_reader.h"
 #include "router/front_end/http/response_request.h"
 #include "router/front_end/trace_parent.h"

@@ -1,7 +1,8 @@
-// Writes a request's answer parts as OpenAI's API words them: server-sent events as they come, or
-// one object at the end. The completion, the chat and the responses endpoint are the three
-// implementations. Thread safety: none; its answer owns it, on the connection's I/O thread.
-// Invariants: what a choice's events say joined up is what the whole object would have said.
+// Writes the parts of an answer in the JSON of OpenAI's API: as server-sent events while they come,
+// or as one object at the end. There is an implementation for each endpoint: completion_format.h,
+// chat_format.h, response_format.h.
+// Thread safety: none. Owner: the answer (api_answer.h), on the I/O thread of its connection.
+// Invariant: a choice's events, joined, hold the same text and tokens as the whole object would.
 #pragma once
 
 #include <memory>
@@ -17,7 +18,7 @@
 
 namespace tandem::router {
 
-// What every event and object of an answer says first.
+// The members that begin every event and object of an answer.
 struct AnswerHead {
   std::string id;
   int64_t created_s = 0;  // Unix time
@@ -37,38 +38,39 @@ class AnswerFormat {
   AnswerFormat(ApiRequest api, AnswerHead head, const model::Tokenizer& tokenizer);
   virtual ~AnswerFormat() = default;
 
-  // A part of prompt number `prompt`'s answer. With `events`, appends what the client is sent now.
+  // Takes a part of the answer to prompt number `prompt`. Appends the events to send now to
+  // `events`; nullptr: the client does not stream.
   void Add(size_t prompt, const v1::GenerateResponse& part, std::string* events);
-  // A delta that is text alone.
+  // Takes a delta of text without tokens, like Add.
   void AddText(size_t prompt, int32_t sequence_index, absl::string_view text, std::string* events);
-  // All parts are in: appends the stream's last events.
+  // Appends the stream's last events. REQUIRES: all parts were added.
   virtual void EndEvents(std::string& events);
-  // The answer broke off after events went out: appends the stream's last ones.
+  // Appends the last events of a stream that failed with `status` after its first event.
   virtual void FailEvents(const absl::Status& status, std::string& events);
-  // All parts are in: the whole object.
+  // The whole object. REQUIRES: all parts were added.
   virtual std::string ToJson();
-  // `status` with the endpoint's names for fields.
+  // `status`, in which the fields have this endpoint's names.
   virtual absl::Status TranslateFieldNames(const absl::Status& status) const { return status; }
 
   const UsageTotals& usage() const { return usage_; }
 
  protected:
   using Tokens = google::protobuf::RepeatedPtrField<v1::GeneratedToken>;
-  // One choice of the answer, as far as it is known.
+  // One choice of the answer, as received so far.
   struct Choice {
     size_t prompt = 0;
     std::string text;
     std::vector<int32_t> token_ids;
     v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
     std::string stop_string;
-    v1::Finished finished;  // where its timing was asked for
+    v1::Finished finished;  // if the client asked for its timing
   };
   struct Prompt {
     std::vector<int32_t> token_ids;
-    Json logprobs;  // vLLM's prompt_logprobs, if asked for
+    Json logprobs;  // vLLM's prompt_logprobs, if the client asked for them
   };
 
-  // ---- what differs between the endpoints; `index` is the choice's
+  // ---- What differs between the endpoints. `index` is the choice's.
   virtual const char* object_name() const = 0;
   virtual const char* chunk_name() const = 0;
   virtual void OnStarted(size_t index, std::string* events) = 0;
@@ -87,7 +89,7 @@ class AnswerFormat {
   static Json StopReason(const Choice& choice);
   // The token ids of a delta, where the client asked for them.
   static Json TokenIdsJson(const Tokens& tokens);
-  // Where the time went and who served it, one element a prompt.
+  // Times and nodes, one element for each prompt.
   Json TimingJson() const;
 
   const ApiRequest api_;
@@ -99,20 +101,13 @@ class AnswerFormat {
   std::vector<Choice> choices_;  // n for each prompt
 
  private:
-  // Where the choice of a prompt's sequence is; nullopt for one the client did not ask for.
+  // The index of the choice that a prompt's sequence is; nullopt if the client did not ask for it.
   std::optional<size_t> IndexOf(size_t prompt, int32_t sequence) const;
   Json UsageJson(const UsageTotals& usage) const;
   UsageTotals UsageSoFar() const;
 
-  std::string event_begin_;  // of every event, up to its choice; made with the first
+  std::string event_begin_;  // every event's text up to its choice; made with the first event
   UsageTotals usage_;
 };
-
-std::unique_ptr<AnswerFormat> NewCompletionFormat(ApiRequest api, AnswerHead head,
-                                                  const model::Tokenizer& tokenizer);
-std::unique_ptr<AnswerFormat> NewChatFormat(ApiRequest api, AnswerHead head,
-                                            const model::Tokenizer& tokenizer);
-std::unique_ptr<AnswerFormat> NewResponseFormat(ApiRequest api, AnswerHead head,
-                                                const model::Tokenizer& tokenizer);
 
 }  // namespace tandem::router

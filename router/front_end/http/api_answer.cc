@@ -3,7 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "router/front_end/http/chat_format.h"
+#include "router/front_end/http/completion_format.h"
 #include "router/front_end/http/openai_error.h"
+#include "router/front_end/http/response_format.h"
 
 namespace tandem::router {
 namespace {
@@ -113,7 +116,7 @@ bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse& part) {
   if (gone_) return true;
   if (parts_.size() >= kPartsMax) return false;
   parts_.Add(prompt, part);
-  if (urgent || parts_.size() % kHeap == 0) due_ = true;
+  if (urgent || parts_.size() % kGatheredParts == 0) due_ = true;
   return true;
 }
 

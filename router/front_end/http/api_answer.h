@@ -1,13 +1,11 @@
-// One completion or chat request while it is answered: starts a session for each of its prompts,
-// takes their parts from the router, and writes them to the client on its connection's I/O
-// thread, as events or as one object.
-//
-// While the client's socket is full, parts wait here, at most kPartsMax of them; then the session
-// is ended, as over gRPC. What has gathered goes out in one write.
-//
-// Thread safety: Offer, Ended and Flush from any thread, the rest on the I/O thread (or as if
-// there: HttpExchange::RunOrPost). Lifetime: shared by the exchange (until the answer is complete
-// or the client gone) and the sessions' sinks.
+// Answers one completion, chat or response request: starts a session for each of its prompts, takes
+// their parts from the router, and writes them to the client on the connection's I/O thread, as
+// events or as one object.  While the client's socket is full, parts wait here, at most kPartsMax
+// of them. Beyond that the answer ends the session, as the gRPC front end does. Parts that gathered
+// go out in one write.  Thread safety: Offer, Ended and Flush from any thread; the other methods on
+// the I/O thread, or in work that HttpExchange::RunOrPost runs.
+// Owner: shared by the exchange (until the answer is complete or the client gone) and the sinks of
+// the sessions.
 #pragma once
 
 #include <functional>
@@ -31,7 +29,7 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
     std::function<void(const UsageTotals&)> charge;  // at the end of a complete answer; may be null
   };
 
-  // Answers `api` over `exchange`, at once when it is refused.
+  // Starts to answer `api` over `exchange`. A request that is refused is answered at once.
   static void Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
                     const AnswerSession::Deps& deps, Options options, const Arrival& arrival);
 
@@ -42,13 +40,13 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
         options_(std::move(options)),
         format_(std::move(format)) {}
 
-  // Takes a part of prompt number `prompt`; room is left in it. False: too many wait. It is written
-  // after the next Flush.
+  // Takes the contents of a part of prompt number `prompt`, to be written after the next Flush. May
+  // leave reusable memory in `part`. False: too many parts wait, and the session must end.
   bool Offer(size_t prompt, v1::GenerateResponse& part);
-  // The session of that prompt has ended.
+  // A session has ended, with `status`.
   void Ended(const absl::Status& status);
-  // Writes what was taken, if it is not to gather further: on the I/O thread or, if `inline_ok` and
-  // it is at nothing, on the calling one.
+  // Writes the parts that were taken, unless more of them should gather first. The calling thread
+  // writes if `inline_ok` and the I/O thread is idle; else the I/O thread does.
   void Flush(bool inline_ok);
 
   void OnGone() override;
@@ -57,16 +55,16 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
  private:
   // Parts a client may leave unread before its request, and it alone, is ended.
   static constexpr size_t kPartsMax = 16384;
-  // A whole object is not urgent: its parts are gathered in larger heaps.
-  static constexpr size_t kHeap = 1024;
+  // Parts that gather before a write, if the client does not stream: its object is not urgent.
+  static constexpr size_t kGatheredParts = 1024;
 
   void StartSessions(const std::vector<v1::GenerateRequest>& requests,
                      const AnswerSession::Deps& deps, const Arrival& arrival);
-  // `woken`: a Flush asked for it.
+  // `woken`: called because of a Flush.
   void Drain(bool woken);
-  // Appends what `taken_` says.
+  // Appends the parts in `taken_` as events.
   void Format(std::string& events);
-  // `events`: what is still to be sent before the end.
+  // In the following, `events` are those to send before the end.
   void BeginStream(absl::string_view events);
   void Complete(std::string& events);
   void Fail(const absl::Status& status, std::string& events);
@@ -75,7 +73,8 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
 
   const std::shared_ptr<HttpExchange> exchange_;
   const bool stream_;
-  bool writes_start_ = false;  // an event says that a choice begins; fixed before sessions start
+  bool writes_start_ =
+      false;  // whether an event announces each choice; fixed before sessions start
   const Options options_;
   const std::unique_ptr<AnswerFormat> format_;
   // Bound: one for each prompt, kPromptsMax (1,024).
@@ -83,15 +82,15 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   size_t running_ = 0;      // sessions without an end
   bool streaming_ = false;  // the reply's head is out
   bool done_ = false;       // replied, or the client is gone
-  PartBuffer taken_;        // what Drain writes
+  PartBuffer taken_;        // the parts that Drain writes
 
   absl::Mutex mutex_;
   PartBuffer parts_ ABSL_GUARDED_BY(mutex_);  // at most kPartsMax; then the answer is cancelled
   // Bound: one for each session.
   std::vector<absl::Status> ends_ ABSL_GUARDED_BY(mutex_);
-  bool due_ ABSL_GUARDED_BY(mutex_) = false;    // what waits shall be written
-  bool awake_ ABSL_GUARDED_BY(mutex_) = false;  // a Drain is on its way
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;   // nothing is taken any more
+  bool due_ ABSL_GUARDED_BY(mutex_) = false;    // a Flush wants what waits to be written
+  bool awake_ ABSL_GUARDED_BY(mutex_) = false;  // a Drain was posted and has not run
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;   // takes no more parts
 };
 
 }  // namespace tandem::router

@@ -1,7 +1,8 @@
+#include "router/front_end/http/chat_format.h"
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "router/front_end/http/answer_format.h"
 #include "router/front_end/http/logprobs_json.h"
 #include "router/front_end/http/tool_calls.h"
 

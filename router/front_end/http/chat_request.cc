@@ -1,138 +1,19 @@
-#include <utility>
+#include "router/front_end/http/chat_request.h"
 
-#include "absl/strings/ascii.h"
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "router/front_end/http/api_request.h"
+#include "common/request/sampling_params.h"
+#include "router/front_end/http/chat_messages.h"
+#include "router/front_end/http/json_fields.h"
+#include "router/front_end/http/request_fields.h"
+#include "router/front_end/http/truncate_prompts.h"
 
 namespace tandem::router {
 namespace {
-
-constexpr int32_t kTopLogprobsMax = 20;
-
-// A message's text: a string, or parts of type "text" joined by line ends.
-absl::Status ReadContent(const Json& content, const std::string& path, Json& message) {
-  if (content.is_string() || content.is_null()) {
-    message["content"] = content;
-    return absl::OkStatus();
-  }
-  if (!content.is_array()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", content.type_name(),
-                                                   ", expected a string or a list of text parts"));
-  }
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    const std::string part_path = absl::StrCat(path, "[", i, "]");
-    if (!content[i].is_object()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(part_path, ": ", content[i].type_name(), ", expected an object"));
-    }
-    Fields part(content[i], part_path);
-    if (part.String("type").value_or("") != "text") {
-      part.Fault("type", "\"text\": this model reads nothing else");
-    }
-    const auto piece = part.String("text");
-    if (part.status().ok() && !piece.has_value()) part.Fault("text", "a string");
-    RETURN_IF_ERROR(part.status());
-    absl::StrAppend(&text, i == 0 ? "" : "\n", *piece);
-  }
-  message["content"] = std::move(text);
-  return absl::OkStatus();
-}
-
-// Templates want a call's arguments as an object; OpenAI's API sends them as text.
-absl::Status ReadToolCalls(Fields& fields, Json& message) {
-  const Json* calls = fields.Any("tool_calls");
-  if (calls == nullptr) return absl::OkStatus();
-  if (!calls->is_array()) {
-    fields.Fault("tool_calls", "a list");
-    return fields.status();
-  }
-  Json copies = Json::array();
-  for (size_t i = 0; i < calls->size(); ++i) {
-    const std::string path = absl::StrCat(fields.PathOf("tool_calls"), "[", i, "]");
-    Json call = (*calls)[i];
-    if (!call.is_object() || !call.contains("function") || !call["function"].is_object() ||
-        !call["function"].contains("name") || !call["function"]["name"].is_string()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ".function: expected an object with a name"));
-    }
-    Json& arguments = call["function"]["arguments"];
-    if (arguments.is_string()) {
-      const std::string text = arguments.get<std::string>();
-      absl::StatusOr<Json> parsed = ParseJsonBody(text.empty() ? "{}" : text);
-      if (!parsed.ok()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(path, ".function.arguments: ", parsed.status().message()));
-      }
-      arguments = *std::move(parsed);
-    } else if (!arguments.is_object()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ".function.arguments: expected a JSON object as a string"));
-    }
-    copies.push_back(std::move(call));
-  }
-  if (!copies.empty()) message["tool_calls"] = std::move(copies);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Json> ReadMessage(const Json& object, const std::string& path) {
-  if (!object.is_object()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", object.type_name(), ", expected an object"));
-  }
-  Fields fields(object, path);
-  Json message = Json::object();
-  const std::string role = fields.String("role").value_or("");
-  if (role != "system" && role != "developer" && role != "user" && role != "assistant" &&
-      role != "tool") {
-    fields.Fault("role", "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"");
-  }
-  // Templates know developers by their older name.
-  message["role"] = role == "developer" ? "system" : role;
-  RETURN_IF_ERROR(fields.status());
-  const Json* content = fields.Any("content");
-  // An assistant's turn may have been calls alone, or nothing at all.
-  if (content == nullptr && role != "assistant") {
-    fields.Fault("content", "a string or a list of text parts");
-    return fields.status();
-  }
-  RETURN_IF_ERROR(
-      ReadContent(content == nullptr ? Json("") : *content, fields.PathOf("content"), message));
-  for (const absl::string_view name : {"name", "tool_call_id", "reasoning_content"}) {
-    if (auto value = fields.String(name)) message[std::string(name)] = *std::move(value);
-  }
-  if (role == "assistant") RETURN_IF_ERROR(ReadToolCalls(fields, message));
-  RETURN_IF_ERROR(fields.status());
-  return message;
-}
-
-absl::Status CheckTools(Fields& fields, const Json& tools) {
-  if (!tools.is_array()) {
-    fields.Fault("tools", "a list of tools");
-    return fields.status();
-  }
-  for (size_t i = 0; i < tools.size(); ++i) {
-    const std::string path = absl::StrCat("tools[", i, "]");
-    const Json& tool = tools[i];
-    if (!tool.is_object() || tool.value("type", Json()) != Json("function")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ".type: expected an object of type \"function\""));
-    }
-    const auto function = tool.find("function");
-    if (function == tool.end() || !function->is_object() || !function->contains("name") ||
-        !(*function)["name"].is_string() || (*function)["name"] == "") {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ".function: expected an object with a name"));
-    }
-    const auto parameters = function->find("parameters");
-    if (parameters != function->end() && !parameters->is_object() && !parameters->is_null()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ".function.parameters: expected a JSON Schema object"));
-    }
-  }
-  return absl::OkStatus();
-}
 
 Json ParametersOf(const Json& function) {
   const auto parameters = function.find("parameters");
@@ -202,7 +83,7 @@ absl::Status ReadTools(Fields& fields, ApiRequest& api, v1::GenerateRequest& req
 
 void ReadLogprobs(Fields& fields, ApiRequest& api, v1::GenerateRequest& request) {
   const bool logprobs = fields.Bool("logprobs").value_or(false);
-  const auto top = fields.Integer("top_logprobs", {0, kTopLogprobsMax});
+  const auto top = fields.Integer("top_logprobs", {0, request::kLogprobsMax});
   if (logprobs) {
     api.logprobs = static_cast<int32_t>(top.value_or(0));
     request.mutable_sampling()->set_logprobs(*api.logprobs);
@@ -212,71 +93,7 @@ void ReadLogprobs(Fields& fields, ApiRequest& api, v1::GenerateRequest& request)
   }
 }
 
-// Stands where a continued message ends, with a space that templates which trim messages take away.
-// Noncharacters, as no text in use has them.
-constexpr absl::string_view kEndMark = "\ufdd0\ufdd1";
-
-// Marks the end of the last message, whose text the answer goes on with.
-absl::Status MarkEnd(Json& messages) {
-  Json& last = messages.back();
-  if (last["role"] != "assistant" || last.contains("tool_calls")) {
-    return absl::InvalidArgumentError(
-        "continue_final_message: expected an assistant's message without tool_calls as the last "
-        "one");
-  }
-  last["content"] = absl::StrCat(last["content"].get<std::string>(), kEndMark, " ");
-  return absl::OkStatus();
-}
-
-// The prompt up to the mark.
-absl::StatusOr<std::string> UpToMark(std::string text) {
-  const size_t mark = absl::string_view(text).rfind(kEndMark);
-  if (mark == std::string::npos) {
-    return absl::InvalidArgumentError(
-        "continue_final_message: the model's chat template leaves the last message out");
-  }
-  const bool trimmed = text.compare(mark + kEndMark.size(), 1, " ") != 0;
-  text.resize(mark);
-  if (trimmed) absl::StripTrailingAsciiWhitespace(&text);
-  return text;
-}
-
 }  // namespace
-
-absl::StatusOr<std::string> RenderMessages(Fields& fields, const ModelAssets& assets,
-                                           absl::Time now, bool with_tools) {
-  const Json* list = fields.Any("messages");
-  if (list == nullptr || !list->is_array() || list->empty()) {
-    fields.Fault("messages", "a list of at least one message");
-    return fields.status();
-  }
-  model::ChatTemplate::RenderInput input;
-  input.messages = Json::array();
-  for (size_t i = 0; i < list->size(); ++i) {
-    ASSIGN_OR_RETURN(Json message, ReadMessage((*list)[i], absl::StrCat("messages[", i, "]")));
-    input.messages.push_back(std::move(message));
-  }
-  const Json* tools = fields.Any("tools");
-  if (tools != nullptr) RETURN_IF_ERROR(CheckTools(fields, *tools));
-  if (with_tools && tools != nullptr && !tools->empty()) input.tools = *tools;
-  if (const Json* documents = fields.Any("documents")) {
-    if (!documents->is_array()) fields.Fault("documents", "a list");
-    input.documents = *documents;
-  }
-  const bool continues = fields.Bool("continue_final_message").value_or(false);
-  input.add_generation_prompt = fields.Bool("add_generation_prompt").value_or(!continues);
-  if (continues && input.add_generation_prompt) {
-    fields.Keep(absl::InvalidArgumentError(
-        "continue_final_message: not together with add_generation_prompt"));
-  }
-  if (const Json* extra = fields.Object("chat_template_kwargs")) input.extra = *extra;
-  fields.Unserved("chat_template");
-  RETURN_IF_ERROR(fields.status());
-  if (!continues) return assets.RenderChat(std::move(input), now);
-  RETURN_IF_ERROR(MarkEnd(input.messages));
-  ASSIGN_OR_RETURN(std::string text, assets.RenderChat(std::move(input), now));
-  return UpToMark(std::move(text));
-}
 
 absl::StatusOr<ApiRequest> ReadChat(const Json& body, const ModelAssets& assets, absl::Time now,
                                     bool strict) {
@@ -284,13 +101,7 @@ absl::StatusOr<ApiRequest> ReadChat(const Json& body, const ModelAssets& assets,
   api.kind = ApiKind::kChat;
   v1::GenerateRequest request;
   Fields fields(body);
-  ReadSampling(fields, api, request);
-  auto max_tokens = fields.Integer("max_completion_tokens");
-  const auto older_name = fields.Integer("max_tokens");
-  if (!max_tokens.has_value()) max_tokens = older_name;
-  if (max_tokens.has_value()) {
-    request.mutable_stop()->set_max_tokens(static_cast<int32_t>(*max_tokens));
-  }
+  ReadSharedFields(fields, api, request);
   ReadLogprobs(fields, api, request);
   fields.Unserved("functions");
   fields.Unserved("audio");

@@ -1,5 +1,5 @@
-// One client's TCP socket, plain or under TLS: who reads and writes need not know which. Never
-// blocks. Thread safety: none; used within its connection's lock.
+// One client's TCP socket, plain or under TLS. Its user need not know which. It never blocks.
+// Thread safety: none; used within the lock of its connection's strand. Owner: the HttpConnection.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -18,11 +18,11 @@ using TcpSocket =
 
 class ClientSocket {
  public:
-  // `socket` is non-blocking. Under TLS if `tls`, which is a session over it, is not null.
+  // REQUIRES: `socket` is non-blocking. `tls`: a TLS session over `socket`, or null for plain TCP.
   ClientSocket(TcpSocket socket, TlsSession tls)
       : socket_(std::move(socket)), tls_(std::move(tls)) {}
 
-  // Calls `handler(error_code)` from the I/O thread when reading, or writing, may get further.
+  // Calls `handler(error_code)` on the I/O thread when reading (or writing) may make progress.
   template <typename Handler>
   void AsyncWaitReadable(Handler handler) {
     if (HasDecrypted()) {
@@ -40,13 +40,14 @@ class ClientSocket {
                        std::move(handler));
   }
 
-  // The bytes read into [data, data + size). `error`: would_block when none are there yet, eof at
-  // the end of the client's stream, anything else when the connection is of no more use. `waited`:
-  // since the kernel received the last of these bytes; zero where it does not say, as under TLS.
+  // Reads into [data, data + size) and returns the number of bytes. `error`: would_block if there
+  // are none yet, eof at the end of the client's stream, anything else if the connection is broken.
+  // `waited`: the time since the kernel received the last of these bytes; zero if it does not say,
+  // as under TLS.
   size_t ReadSome(char* data, size_t size, boost::system::error_code& error,
                   absl::Duration& waited);
-  // The bytes taken of `bytes`, which may be fewer than all. `error`: would_block when none are
-  // taken for now; the next call must bring the same bytes again, and may add more behind them.
+  // Writes a prefix of `bytes` and returns its length. `error`: would_block if nothing was written;
+  // the next call must bring the same bytes again, and may add more after them.
   size_t WriteSome(absl::string_view bytes, boost::system::error_code& error);
   // Tells the client that nothing follows.
   void ShutdownSend();
@@ -56,7 +57,7 @@ class ClientSocket {
   bool HasDecrypted() const;
   size_t ReadTls(char* data, size_t size, boost::system::error_code& error);
   void EndTls();
-  // What became of an SSL call that returned `result`.
+  // The error code of an SSL call that returned `result`.
   boost::system::error_code TlsError(int result, bool& awaits_read, bool& awaits_write);
 
   TcpSocket socket_;

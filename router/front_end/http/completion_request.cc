@@ -1,8 +1,11 @@
+#include "router/front_end/http/completion_request.h"
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "router/front_end/http/api_request.h"
+#include "router/front_end/http/json_fields.h"
+#include "router/front_end/http/request_fields.h"
 
 namespace tandem::router {
 namespace {
@@ -70,13 +73,9 @@ absl::StatusOr<ApiRequest> ReadCompletion(const Json& body, bool strict) {
   api.kind = ApiKind::kCompletion;
   v1::GenerateRequest base;
   Fields fields(body);
-  ReadSampling(fields, api, base);
-  base.mutable_stop()->set_max_tokens(
-      static_cast<int32_t>(fields.Integer("max_tokens").value_or(kMaxTokensDefault)));
-  if (const auto value = fields.Integer("logprobs")) {
-    api.logprobs = static_cast<int32_t>(*value);
-    base.mutable_sampling()->set_logprobs(*api.logprobs);
-  }
+  ReadSharedFields(fields, api, base);
+  if (!base.stop().has_max_tokens()) base.mutable_stop()->set_max_tokens(kMaxTokensDefault);
+  if (base.sampling().has_logprobs()) api.logprobs = base.sampling().logprobs();
   api.echo = fields.Bool("echo").value_or(false);
   base.set_echo(api.echo);
   if (api.echo && api.logprobs.has_value()) {

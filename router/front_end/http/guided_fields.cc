@@ -1,6 +1,9 @@
-// What the answer must look like: vLLM's guided_* and structured_outputs, OpenAI's response_format.
+#include "router/front_end/http/guided_fields.h"
+
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
-#include "router/front_end/http/api_request.h"
 
 namespace tandem::router {
 namespace {

@@ -11,7 +11,12 @@
 #include "common/base/version.h"
 #include "common/runtime/clock.h"
 #include "router/front_end/http/api_answer.h"
+#include "router/front_end/http/chat_messages.h"
+#include "router/front_end/http/chat_request.h"
+#include "router/front_end/http/completion_request.h"
+#include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/openai_error.h"
+#include "router/front_end/http/truncate_prompts.h"
 #include "router/front_end/trace_parent.h"
 
 namespace tandem::router {
@@ -213,7 +218,7 @@ HttpHeaders HttpApi::HeadersOf(const Call& call) {
 }
 
 void HttpApi::RunOnCore(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make) {
-  // The reply is made in the router's turn and sent on the connection's.
+  // The router core's strand makes the reply; the connection's strand sends it.
   const auto run = [call, make = std::move(make)](RouterCore& core, absl::Time now) {
     auto reply = std::make_shared<HttpReply>(make(core, now));
     for (auto& header : HeadersOf(call)) reply->headers.push_back(std::move(header));
@@ -226,11 +231,11 @@ void HttpApi::RunOnCore(const Call& call, std::function<HttpReply(RouterCore&, a
 
 // ---- completions
 
-absl::StatusOr<Json> HttpApi::Body(const Call& call) const {
+absl::StatusOr<Json> HttpApi::ParseBody(const Call& call) const {
   return ParseJsonBody(call.request.body, {.packs_prompts = true});
 }
 
-bool HttpApi::Strict(const Call& call, const Json& body) const {
+bool HttpApi::AsksForStrict(const Call& call, const Json& body) const {
   const absl::string_view header = call.request.Header("x-tandem-strict");
   if (!header.empty()) return header == "1" || absl::EqualsIgnoreCase(header, "true");
   const auto field = body.find("strict");
@@ -238,9 +243,9 @@ bool HttpApi::Strict(const Call& call, const Json& body) const {
 }
 
 void HttpApi::Completions(Call& call) {
-  const absl::StatusOr<Json> body = Body(call);
+  const absl::StatusOr<Json> body = ParseBody(call);
   if (!body.ok()) return Reply(call, ErrorReply(body.status()));
-  absl::StatusOr<ApiRequest> api = ReadCompletion(*body, Strict(call, *body));
+  absl::StatusOr<ApiRequest> api = ReadCompletion(*body, AsksForStrict(call, *body));
   if (!api.ok()) return Reply(call, ErrorReply(api.status()));
   const absl::Status truncated = TruncatePrompts(deps_.session.assets, *api);
   if (!truncated.ok()) return Reply(call, ErrorReply(truncated));
@@ -248,10 +253,10 @@ void HttpApi::Completions(Call& call) {
 }
 
 void HttpApi::ChatCompletions(Call& call) {
-  const absl::StatusOr<Json> body = Body(call);
+  const absl::StatusOr<Json> body = ParseBody(call);
   if (!body.ok()) return Reply(call, ErrorReply(body.status()));
   absl::StatusOr<ApiRequest> api =
-      ReadChat(*body, deps_.session.assets, call.now, Strict(call, *body));
+      ReadChat(*body, deps_.session.assets, call.now, AsksForStrict(call, *body));
   if (!api.ok()) return Reply(call, ErrorReply(api.status()));
   Generate(call, *std::move(api), "chatcmpl-");
 }
@@ -308,7 +313,7 @@ void HttpApi::Models(Call& call) {
 }
 
 absl::StatusOr<Json> HttpApi::TokenizeJson(const Call& call) const {
-  ASSIGN_OR_RETURN(const Json body, Body(call));
+  ASSIGN_OR_RETURN(const Json body, ParseBody(call));
   const ModelAssets& assets = deps_.session.assets;
   Fields fields(body);
   fields.Ignore({"model", "strict"});
@@ -324,7 +329,7 @@ absl::StatusOr<Json> HttpApi::TokenizeJson(const Call& call) const {
     options.add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
   }
   const bool strings = fields.Bool("return_token_strs").value_or(false);
-  RETURN_IF_ERROR(fields.Finish(Strict(call, body)));
+  RETURN_IF_ERROR(fields.Finish(AsksForStrict(call, body)));
   Json ids = Json::array(), texts = Json::array();
   for (const TokenId id : assets.tokenizer->Encode(text, options)) {
     ids.push_back(id);
@@ -336,7 +341,7 @@ absl::StatusOr<Json> HttpApi::TokenizeJson(const Call& call) const {
 void HttpApi::Tokenize(Call& call) {
   const absl::StatusOr<Json> json = TokenizeJson(call);
   if (!json.ok()) return Reply(call, ErrorReply(json.status()));
-  // Many tokens are written here, not in the router's turn.
+  // Long lists of tokens are written on this I/O thread, not on the router core's strand.
   std::string members = JsonText(*json);
   members.pop_back();
   call.request.body.clear();  // not to be carried there
@@ -347,7 +352,7 @@ void HttpApi::Tokenize(Call& call) {
 }
 
 absl::StatusOr<Json> HttpApi::DetokenizeJson(const Call& call) const {
-  ASSIGN_OR_RETURN(const Json body, Body(call));
+  ASSIGN_OR_RETURN(const Json body, ParseBody(call));
   const ModelAssets& assets = deps_.session.assets;
   Fields fields(body);
   fields.Ignore({"model", "strict"});
@@ -361,7 +366,7 @@ absl::StatusOr<Json> HttpApi::DetokenizeJson(const Call& call) const {
     ids.push_back(id);
   }
   const bool skip = fields.Bool("skip_special_tokens").value_or(false);
-  RETURN_IF_ERROR(fields.Finish(Strict(call, body)));
+  RETURN_IF_ERROR(fields.Finish(AsksForStrict(call, body)));
   return Json{{"prompt", assets.tokenizer->Decode(ids, skip)}};
 }
 

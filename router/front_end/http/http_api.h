@@ -1,12 +1,14 @@
-// The OpenAI-compatible HTTP API of a router: authenticates, routes requests to their handlers, and
-// answers what needs no model. Completions go through the same AnswerSession as gRPC's Generate.
+// The OpenAI-compatible HTTP API of a router. It authenticates clients, sends requests to their
+// handlers, and answers what needs no model itself. Completions run in the same AnswerSession as
+// gRPC's Generate.
 //
 //   POST /v1/completions  /v1/chat/completions  /v1/responses  /tokenize  /detokenize
 //   GET  /v1/responses/ID  DELETE /v1/responses/ID  POST /v1/responses/ID/cancel
 //   POST /v1/responses/input_tokens
 //   GET  /v1/models  /v1/models/NAME  /health  /ping  /load  /live  /ready  /version  /  /metrics
 //
-// Thread safety: public methods from any thread; Start and the destructor by the owner.
+// Thread safety: public methods from any thread; the owner alone starts and destroys it. Handlers
+// run on the server's I/O threads. Owner: the router process.
 #pragma once
 
 #include <atomic>
@@ -20,6 +22,7 @@
 #include "router/front_end/api_keys.h"
 #include "router/front_end/http/api_request.h"
 #include "router/front_end/http/http_server.h"
+#include "router/front_end/http/json_body.h"
 #include "router/front_end/http/response_store.h"
 #include "router/front_end/request_metrics.h"
 
@@ -27,15 +30,15 @@ namespace tandem::router {
 
 struct FrontEndOptions {
   HttpServerOptions server;
-  // Whose pages may call from a browser, such as "https://chat.example"; "*" = anybody's.
+  // Origins whose pages may call from a browser, such as "https://chat.example"; "*": all.
   std::vector<std::string> allowed_origins;
-  ResponseStore::Options responses;  // finished ones that are kept
+  ResponseStore::Options responses;  // which finished responses are kept
 };
 
 class HttpApi {
  public:
-  // `ready`: whether requests can be served now. `keys`: who may ask; null = anybody. All that is
-  // referred to outlives the front end.
+  // `ready`: returns whether requests can be served now. `keys`: the clients that may call; null:
+  // all. Everything that Deps refers to outlives the HttpApi.
   struct Deps {
     AnswerSession::Deps session;
     std::function<bool()> ready;
@@ -47,27 +50,27 @@ class HttpApi {
   HttpApi(Deps deps, const FrontEndOptions& options);
 
   const std::string& address() const { return server_->address(); }
-  // From now on completions are refused with 503 and /ready says no.
+  // From now on completions are refused with 503, and /ready answers 503.
   void BeginDrain() { draining_ = true; }
   // Waits until running answers are written and their connections closed, at most `timeout`.
   void FinishDrain(absl::Duration timeout);
-  // Closes all connections and ends the threads. The object must live on until no turn of
-  // the router refers to its requests any more.
+  // Closes all connections and ends the threads. REQUIRES of the owner: it destroys this object
+  // only after the router core holds none of its requests.
   void Stop() { server_->Stop(); }
 
  private:
-  // A request on its way to its answer.
+  // One request while it is handled.
   struct Call {
     HttpRequest request;
     std::shared_ptr<HttpExchange> exchange;
     std::string request_id;
     std::string traceparent;   // valid, or empty
-    std::string allow_origin;  // whose pages may read the answer; empty: no page is told
+    std::string allow_origin;  // the origin whose pages may read the answer; empty: none
     absl::Time now;
     ApiKeys::Key* key = nullptr;
   };
-  // What a path asks for: nothing, an API key, or that and so much of the router's time that an
-  // overloaded one refuses it.
+  // What a path needs: nothing, an API key, or a key and so much of the router's time that an
+  // overloaded router refuses it.
   enum class Needs { kNothing, kKey, kTime };
   struct Route {
     const char* path;
@@ -82,16 +85,16 @@ class HttpApi {
   void Reply(const Call& call, HttpReply reply) const;
   // "*", the origin itself if it is allowed, or empty.
   std::string AllowOrigin(absl::string_view origin) const;
-  // Answers what a browser asks before it lets a page call `route`.
+  // Answers the request that a browser makes before a page may call `route` (CORS).
   void Preflight(const Route& route, const Call& call) const;
-  // x-request-id, traceparent if one came, and what a page of an allowed origin may read.
+  // x-request-id, traceparent if the client sent one, and the CORS headers for an allowed origin.
   static HttpHeaders HeadersOf(const Call& call);
-  // Runs `make` in the router's turn and sends its reply.
+  // Runs `make` on the router core's strand and sends its reply.
   void RunOnCore(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make);
 
   void Completions(Call& call);
   void ChatCompletions(Call& call);
-  // Those of front_end_responses.cc.
+  // In responses_api.cc.
   void Responses(Call& call);
   void KeptResponse(Call& call);
   void CancelResponse(Call& call);
@@ -109,8 +112,10 @@ class HttpApi {
   void Version(Call& call);
   void Metrics(Call& call);
 
-  absl::StatusOr<Json> Body(const Call& call) const;
-  bool Strict(const Call& call, const Json& body) const;
+  // The body as JSON; kInvalidArgument names the faulty field.
+  absl::StatusOr<Json> ParseBody(const Call& call) const;
+  // Whether the client wants unknown fields refused, by header or by the field `strict`.
+  bool AsksForStrict(const Call& call, const Json& body) const;
   absl::StatusOr<Json> TokenizeJson(const Call& call) const;
   absl::StatusOr<Json> DetokenizeJson(const Call& call) const;
   Json ModelJson(int64_t context_tokens) const;

@@ -18,11 +18,11 @@ constexpr size_t kKeptBytesMax = 4096;
 
 }  // namespace
 
-HttpConnection::HttpConnection(IoStrand& box, ClientSocket socket, const ConnectionLimits& limits,
-                               const Hooks& hooks)
-    : box_(box),
+HttpConnection::HttpConnection(IoStrand& strand, ClientSocket socket,
+                               const ConnectionLimits& limits, const Hooks& hooks)
+    : strand_(strand),
       socket_(std::move(socket)),
-      timer_(box.context()),
+      timer_(strand.context()),
       limits_(limits),
       hooks_(hooks),
       reader_(limits.reader) {}
@@ -39,7 +39,7 @@ void HttpConnection::ReadMore() {
   if (state_ == State::kAnswering && reader_.buffered() >= kAheadBytesMax) return;
   reading_ = true;
   socket_.AsyncWaitReadable([self = shared_from_this()](const error_code& error) {
-    self->box_.Enter([&] {
+    self->strand_.Enter([&] {
       self->reading_ = false;
       if (self->state_ == State::kClosed) return;
       if (error) return self->Close();
@@ -189,7 +189,7 @@ void HttpConnection::Flush() {
   }
   if (error != boost::asio::error::would_block) {
     // The caller may be this connection's answer: it must not be told from within its own call.
-    box_.Post([self = shared_from_this()] { self->Close(); });
+    strand_.Post([self = shared_from_this()] { self->Close(); });
     return;
   }
   writing_ = true;
@@ -207,7 +207,7 @@ bool HttpConnection::Send(error_code& error) {
 
 void HttpConnection::AwaitWritable() {
   socket_.AsyncWaitWritable([self = shared_from_this()](const error_code& wait_error) {
-    self->box_.Enter([&] {
+    self->strand_.Enter([&] {
       if (self->state_ == State::kClosed) return;
       error_code error = wait_error;
       const bool whole = !error && self->Send(error);
@@ -246,9 +246,9 @@ void HttpConnection::ReplyDone() {
   SetDeadline(limits_.idle_timeout);
   // A request sent ahead has waited for the one before it: that is not the router's doing.
   arrived_ = RealClock().Now();
-  if (reader_.buffered() > 0 && !box_.OnIoThread()) {
+  if (reader_.buffered() > 0 && !strand_.OnIoThread()) {
     // A request sent ahead is work for the I/O thread, not for who ended the one before it.
-    box_.Post([self = shared_from_this()] { self->Advance(); });
+    strand_.Post([self = shared_from_this()] { self->Advance(); });
   } else if (!advancing_) {
     Advance();
   }
@@ -283,7 +283,7 @@ void HttpConnection::ArmTimer() {
   armed_ = deadline_;
   timer_.expires_after(absl::ToChronoNanoseconds(armed_ - RealClock().Now()));
   timer_.async_wait([self = shared_from_this()](const error_code& error) {
-    self->box_.Enter([&] {
+    self->strand_.Enter([&] {
       if (error || self->state_ == State::kClosed) return;
       self->armed_ = absl::InfiniteFuture();
       self->OnDeadline();

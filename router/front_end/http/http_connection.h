@@ -1,13 +1,18 @@
-// One client's TCP connection: reads requests one after the other, hands each to the handler, and
-// writes its reply before the next is looked at.
+// One client's TCP connection. It reads requests one after another, gives each to the handler, and
+// writes the reply before it looks at the next request.
 //
-//   idle ─bytes─▶ reading ─request─▶ answering ─reply written─▶ idle …      (kept alive)
-//                    └─fault, timeout─▶ reply, lingering ─▶ closed
+// clang-format off
+//   idle --bytes--> reading --request--> answering --reply written--> idle ...     (kept alive)
+//                      `--fault, timeout--> reply, lingering --> closed
+// clang-format on
 //
-// Bounds: requests sent ahead wait in a buffer of kAheadBytesMax, after which nothing is read; a
-// reply that the client does not read ends the connection after `write_timeout`; every state has a
-// deadline. The client's end of stream while its answer is made means that it is gone.
-// Thread safety: within its IoStrand's lock, except Post and RunOrPost.
+// Bounds: requests that the client sends ahead wait in a buffer of kAheadBytesMax; when it is full
+// the connection reads nothing. A client that does not read its reply loses the connection after
+// `write_timeout`. Every state has a deadline. If the client ends its stream while its answer is
+// being made, the connection treats it as gone.
+// Thread safety: every method runs within the lock of its IoStrand, except Post and RunOrPost,
+// which any thread may call.
+// Owner: shared by the operations that are pending on the socket and the answer being written.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -35,23 +40,23 @@ class HttpConnection final : public HttpExchange,
  public:
   struct Hooks {
     std::function<void(HttpRequest, std::shared_ptr<HttpExchange>)> handle;
-    // The reply to a request that could not be read.
+    // Makes the reply to a request that could not be read.
     std::function<HttpReply(int status, const std::string& message)> fault;
     std::function<void(HttpConnection*)> closed;
   };
 
-  // All that is referred to outlives the connection. `box` is its I/O thread's.
-  HttpConnection(IoStrand& box, ClientSocket socket, const ConnectionLimits& limits,
+  // `strand`, `limits` and `hooks` outlive the connection. `strand` is that of its I/O thread.
+  HttpConnection(IoStrand& strand, ClientSocket socket, const ConnectionLimits& limits,
                  const Hooks& hooks);
 
   void Start();
-  // Ends the connection now, or, when a reply is being made, after it.
+  // Closes the connection now or, if a reply is being made, after the reply.
   void CloseWhenIdle();
   void Close();
 
   // ---- HttpExchange
-  void Post(absl::AnyInvocable<void()> work) override { box_.Post(std::move(work)); }
-  void RunOrPost(absl::AnyInvocable<void()> work) override { box_.RunOrPost(std::move(work)); }
+  void Post(absl::AnyInvocable<void()> work) override { strand_.Post(std::move(work)); }
+  void RunOrPost(absl::AnyInvocable<void()> work) override { strand_.RunOrPost(std::move(work)); }
   void Wait(std::shared_ptr<PendingAnswer> answer) override { pending_ = std::move(answer); }
   void Reply(HttpReply reply) override;
   void BeginStream(const HttpReply& reply) override;
@@ -76,9 +81,9 @@ class HttpConnection final : public HttpExchange,
   void Refuse(int status, const std::string& message);
   void Write(std::string bytes);
   void AddToStream(absl::string_view bytes);
-  // Sends what is in out_, unless something is being sent.
+  // Starts to send out_, unless the connection is sending already.
   void Flush();
-  // Sends on. True when all of sending_ is out; else `error` says why not.
+  // Sends more of sending_. True when all of it is sent; else `error` says why not.
   bool Send(boost::system::error_code& error);
   void AwaitWritable();
   void OnWritten();
@@ -87,24 +92,24 @@ class HttpConnection final : public HttpExchange,
   void ArmTimer();
   void OnDeadline();
 
-  IoStrand& box_;
+  IoStrand& strand_;
   ClientSocket socket_;
   boost::asio::steady_timer timer_;
   const ConnectionLimits& limits_;
   const Hooks& hooks_;
   RequestReader reader_;
   State state_ = State::kReading;
-  std::shared_ptr<PendingAnswer> pending_;  // shared with what feeds it from other threads
-  std::string out_, sending_;               // to be written; being written
-  size_t sent_ = 0;                         // of sending_
+  std::shared_ptr<PendingAnswer> pending_;  // shared with the sessions that feed it
+  std::string out_, sending_;               // to be written next; being written
+  size_t sent_ = 0;                         // bytes of sending_
   bool reading_ = false, writing_ = false;
   bool keep_alive_ = true, chunked_ = true, head_only_ = false;
-  bool reply_ended_ = false;    // all of the reply is in out_ or sending_
+  bool reply_ended_ = false;    // out_ and sending_ hold the rest of the reply
   bool linger_ = false;         // after the reply, the client may still be sending
   bool advancing_ = false;      // HandleOne is on the stack
   bool timed_request_ = false;  // the deadline is that of the request being read
   size_t linger_bytes_ = 0;
-  absl::Time arrived_;  // the last bytes that were read, at this machine
+  absl::Time arrived_;  // when this machine received the last bytes read
   absl::Time deadline_ = absl::InfiniteFuture();
   absl::Time armed_ = absl::InfiniteFuture();
 };

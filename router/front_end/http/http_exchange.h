@@ -1,7 +1,9 @@
 // How a handler answers one HTTP request: the seam between the API and the server that carries it.
-// Thread safety: everything on the connection's own I/O thread or in work run by RunOrPost, which
-// is the same to a handler; except Post and RunOrPost: any thread. Lifetime: shared by the
-// connection's operations and whoever still answers.
+// A handler either calls Reply, or calls Wait and later streams from the PendingAnswer.
+// Thread safety: any thread may call Post and RunOrPost. All other methods are called on the
+// connection's I/O thread or from work that RunOrPost runs; the two exclude each other.
+// Owner: shared by the connection's pending operations and the answer. After the client is gone
+// calls have no effect.
 #pragma once
 
 #include <memory>
@@ -13,13 +15,13 @@
 
 namespace tandem::router {
 
-// An answer that is given later. Owned by the exchange until the answer is complete.
+// An answer that comes later. The exchange owns it until the answer is complete.
 class PendingAnswer {
  public:
   virtual ~PendingAnswer() = default;
-  // The client is gone, or was cut off. Nothing is called after that.
+  // The client is gone, or the server closed its connection. The last call.
   virtual void OnGone() = 0;
-  // What was written has been sent: more may follow.
+  // All bytes written so far are sent: the answer may write more.
   virtual void OnWritable() = 0;
 };
 
@@ -27,23 +29,25 @@ class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
 
-  // Runs `work` on the I/O thread, soon. Any thread; dropped once the server stops.
+  // Runs `work` on the I/O thread later. The server drops `work` after Stop.
   virtual void Post(absl::AnyInvocable<void()> work) = 0;
-  // Like Post, but runs `work` before it returns if the I/O thread is at nothing: for little work.
+  // Like Post, but if the I/O thread is idle, the calling thread runs `work` before this returns.
+  // REQUIRES: `work` is short and does not block.
   virtual void RunOrPost(absl::AnyInvocable<void()> work) = 0;
 
-  // The answer comes later, from `answer`. REQUIRES: called by the handler, at most once.
+  // Announces that `answer` will write the reply. REQUIRES: called by the handler, at most once.
   virtual void Wait(std::shared_ptr<PendingAnswer> answer) = 0;
-  // The whole reply. REQUIRES: nothing was replied to this request yet.
+  // Sends a whole reply. REQUIRES: this request has no reply yet.
   virtual void Reply(HttpReply reply) = 0;
-  // The head of a reply whose body is streamed (`reply.body` is its beginning).
+  // Sends the head of a streamed reply, and `reply.body`, the beginning of its body.
+  // REQUIRES: as Reply.
   virtual void BeginStream(const HttpReply& reply) = 0;
-  // Bytes of the body. REQUIRES: BeginStream; not writing().
+  // Sends bytes of the body. REQUIRES: after BeginStream; not writing().
   virtual void WriteStream(absl::string_view bytes) = 0;
-  // The stream's last bytes and its end; `complete` false closes the connection so that the client
-  // can tell.
+  // Sends the stream's last bytes and ends it. With `complete` false the connection is closed, so
+  // that the client can tell that the answer broke off.
   virtual void EndStream(bool complete, absl::string_view bytes) = 0;
-  // Earlier bytes are still on their way: hold yours back until OnWritable.
+  // Whether earlier bytes are still being sent. If so, write no more until OnWritable.
   virtual bool writing() const = 0;
 };
 

@@ -1,5 +1,5 @@
-// One HTTP request and one whole reply, free of any server library.
-// Thread safety: values.
+// One HTTP request and one whole reply, as plain values without any server library.
+// Thread safety: plain values and pure functions. Owner: the connection, then the handler.
 #pragma once
 
 #include <string>
@@ -16,10 +16,10 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 struct HttpRequest {
   std::string method;   // "GET"
   std::string path;     // the target up to a '?', without percent-encoding
-  std::string query;    // what follows it, as it came
-  HttpHeaders headers;  // names in lower case, in the order they came
+  std::string query;    // the text after the '?', unchanged
+  HttpHeaders headers;  // names in lower case, in the order of the request
   std::string body;
-  absl::Time arrived;  // its last bytes, at this machine; later when it was sent ahead
+  absl::Time arrived;  // when this machine received its last bytes; later if it was sent ahead
   bool keep_alive = true;
   bool chunked_allowed = true;  // HTTP/1.1: a reply of unknown length can be chunked
 
@@ -36,7 +36,7 @@ struct HttpReply {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
-  HttpHeaders headers;  // beside content-type, content-length and connection
+  HttpHeaders headers;  // besides content-type, content-length and connection
 };
 
 // "Not Found" for 404.

@@ -42,12 +42,13 @@ void RaiseDescriptorLimit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// One I/O thread and its connections: all but the context and the box within the box's lock.
+// One I/O thread and its connections. Everything but the context and the strand is used within the
+// strand's lock.
 struct Worker {
   boost::asio::io_context context{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work{
       context.get_executor()};
-  IoStrand box{context};
+  IoStrand strand{context};
   // Bound: connections_max (32,768) over all workers.
   absl::flat_hash_map<HttpConnection*, std::shared_ptr<HttpConnection>> connections;
   bool stopping = false;
@@ -68,7 +69,7 @@ class HttpServerImpl final : public HttpServer {
     if (std::exchange(stopped_, true)) return;
     BeginDrain();
     for (auto& worker : workers_) {
-      worker->box.Post([raw = worker.get()] {
+      worker->strand.Post([raw = worker.get()] {
         raw->stopping = true;
         const auto connections = raw->connections;
         for (const auto& [connection, owner] : connections) owner->Close();
@@ -130,7 +131,7 @@ class HttpServerImpl final : public HttpServer {
       retry_->cancel();
     });
     for (auto& worker : workers_) {
-      worker->box.Post([raw = worker.get()] {
+      worker->strand.Post([raw = worker.get()] {
         raw->stopping = true;
         const auto connections = raw->connections;
         for (const auto& [connection, owner] : connections) owner->CloseWhenIdle();
@@ -201,8 +202,8 @@ class HttpServerImpl final : public HttpServer {
     socket.set_option(boost::asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
     socket.non_blocking(true, ignored);
     auto connection = std::make_shared<HttpConnection>(
-        worker.box, ClientSocket(std::move(socket), std::move(tls)), options_.limits, hooks_);
-    worker.box.Post([this, &worker, connection] {
+        worker.strand, ClientSocket(std::move(socket), std::move(tls)), options_.limits, hooks_);
+    worker.strand.Post([this, &worker, connection] {
       {
         absl::MutexLock lock(&mutex_);
         owners_[connection.get()] = &worker;

@@ -1,5 +1,8 @@
-// Serves HTTP/1.1: accepts, spreads connections over I/O threads of its own, and hands requests to
-// a handler. Thread safety: public methods from any thread; Start and the destructor by the owner.
+// Serves HTTP/1.1. It accepts connections, spreads them over its own I/O threads, and gives
+// requests to a handler.
+// Thread safety: public methods from any thread; the owner alone starts and destroys it. The
+// handler and the hooks run on the I/O threads.
+// Owner: HttpApi.
 #pragma once
 
 #include <functional>
@@ -12,7 +15,7 @@
 namespace tandem::router {
 
 struct HttpServerOptions {
-  std::string address = "127.0.0.1:8000";  // host:port; port 0 picks one
+  std::string address = "127.0.0.1:8000";  // host:port; port 0: the kernel picks one
   int threads = 2;
   int64_t connections_max = 32768;  // more are closed at once
   ConnectionLimits limits;
@@ -21,22 +24,21 @@ struct HttpServerOptions {
 
 class HttpServer {
  public:
-  // kInvalidArgument for an address that is none, and as TlsContext::Load; kUnavailable naming an
-  // address that cannot be bound.
-  // `hooks.closed` is the server's own.
+  // kInvalidArgument for a malformed address, and as TlsContext::Load; kUnavailable naming an
+  // address that cannot be bound. The server sets `hooks.closed` itself.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options,
                                                            HttpConnection::Hooks hooks);
-  // Stops.
+  // Calls Stop.
   virtual ~HttpServer() = default;
 
   // "host:port" with the port bound.
   virtual const std::string& address() const = 0;
-  // Accepts no more; connections end with the answer they are at.
+  // Accepts no more connections. Each connection closes after its current answer.
   virtual void BeginDrain() = 0;
   // Waits until no connection is left, at most `timeout`.
   virtual void AwaitIdle(absl::Duration timeout) = 0;
-  // Closes all connections (their answers are told that the client is gone) and ends the threads.
-  // Idempotent. Whoever still holds an exchange may use it in vain until the server is destroyed.
+  // Closes all connections, tells their answers that the client is gone, and ends the threads.
+  // Idempotent. An exchange stays valid until the server is destroyed, but its calls do nothing.
   virtual void Stop() = 0;
   virtual int64_t connections() const = 0;
 };

@@ -1,12 +1,17 @@
-// Work for one I/O thread and its connections. Other threads leave it here, and a burst of it (a
-// step's tokens for hundreds of streams) wakes that thread once; or they do a little of it
-// themselves while the I/O thread waits for events, which spares waking it.
+// Runs work for one I/O thread and its connections, one piece at a time.
 //
-// All that touches the thread's connections runs within the box's lock: the I/O thread's handlers
-// by Enter, posted work, and what another thread runs by RunOrPost. Lock order: the I/O thread may
-// wait for other locks within it; nobody else waits for it (RunOrPost only tries). Thread safety:
-// any thread. Lifetime: outlives whoever may still post; what is posted after the I/O thread has
-// ended is dropped with the box.
+// Other threads give their work to the I/O thread by Post. A burst of work (the tokens of one step,
+// for hundreds of streams) wakes that thread once. By RunOrPost, a thread runs a little work itself
+// while the I/O thread waits for events, which saves waking it.
+//
+// Invariant: whatever touches the thread's connections holds `entered_`: the I/O thread's handlers
+// (Enter), posted work, and work that another thread runs (RunOrPost). Two pieces of work never run
+// at the same time.
+// Lock order: the I/O thread may wait for other locks while it holds `entered_`. Other threads
+// never wait for `entered_`; RunOrPost only tries to take it.
+// Thread safety: any thread.
+// Owner: the server's worker; it outlives all threads that may post. Work posted after the I/O
+// thread has ended is destroyed with the strand, unrun.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -29,7 +34,7 @@ class IoStrand {
   // Whether the caller is the I/O thread.
   bool OnIoThread() const { return context_.get_executor().running_in_this_thread(); }
 
-  // Runs `handler`, one of the I/O thread's. REQUIRES: not within another.
+  // Runs `handler` on the calling thread. REQUIRES: on the I/O thread; not within other work.
   template <typename Handler>
   void Enter(Handler handler) {
     absl::MutexLock lock(&entered_);
@@ -47,8 +52,8 @@ class IoStrand {
     if (first) boost::asio::post(context_, [this] { RunAll(); });
   }
 
-  // Runs `work` before it returns if the I/O thread is at nothing and nothing waits for it; else as
-  // Post. For work that is short and blocks on nothing.
+  // Runs `work` on the calling thread if the I/O thread is idle and no work waits for it; else as
+  // Post. REQUIRES: `work` is short and does not block.
   void RunOrPost(Work work) {
     if (!OnIoThread() && entered_.TryLock()) {
       const bool idle = NothingWaits();
@@ -76,7 +81,7 @@ class IoStrand {
     }
     for (Work& work : running_) {
       work();
-      work = nullptr;  // what it holds ends here, not with the burst
+      work = nullptr;  // destroys what it holds now, not after the burst
     }
     running_.clear();
   }
@@ -84,9 +89,9 @@ class IoStrand {
   boost::asio::io_context& context_;
   absl::Mutex entered_ ABSL_ACQUIRED_BEFORE(mutex_);
   absl::Mutex mutex_;
-  // Bound: connections_max; an answer wakes its connection once at a time.
+  // Bound: connections_max, because an answer has at most one piece of work waiting.
   std::vector<Work> waiting_ ABSL_GUARDED_BY(mutex_);
-  // Bound: as waiting_, whose burst it was. Its room is kept.
+  // The burst that runs. Bound: as waiting_. Its memory is kept for the next burst.
   std::vector<Work> running_ ABSL_GUARDED_BY(entered_);
 };
 

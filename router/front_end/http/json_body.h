@@ -1,6 +1,7 @@
-// JSON that strangers sent, and JSON text for them. Parsing is simdjson's, and nlohmann's for text
-// that is not in order; this adds bounds on depth and size, refuses fields given twice, and says in
-// which field the text is broken. Thread safety: pure functions.
+// Reads JSON bodies of clients, and writes JSON text for replies. simdjson parses well-formed text;
+// nlohmann's parser reads the rest and finds the fault. This layer bounds depth and size, refuses
+// fields that are given twice, and names the field in which the text is broken.
+// Thread safety: pure functions. Errors: kInvalidArgument naming field and byte.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,20 +18,22 @@ using Json = nlohmann::ordered_json;
 struct JsonLimits {
   int depth_max = 64;
   int64_t values_max = 4'000'000;
-  // Lists of token ids in the body's members "prompt" and "tokens" may come packed: IsPackedIds().
+  // Whether lists of token ids in the members "prompt" and "tokens" may be returned packed; see
+  // IsPackedIds().
   bool packs_prompts = false;
 };
 
-// A JSON object. kInvalidArgument "field: …" (or "body: …") with the byte where it went wrong: not
-// JSON, not UTF-8, a lone surrogate, a number no double holds, a field twice, too deep, too much.
+// Parses a JSON object. kInvalidArgument "field: …" (or "body: …") gives the byte of the fault: not
+// JSON, not UTF-8, a lone surrogate, a number that no double holds, a field given twice, too deep,
+// too many values.
 absl::StatusOr<Json> ParseJsonBody(absl::string_view body, const JsonLimits& limits = {});
 
-// A list of token ids, none negative and at least one, as one value: thousands of numbers would be
-// most of what a request costs.
+// Whether `value` is a packed list: at least one token id, none negative, stored as one binary
+// value. Storing thousands of ids as JSON numbers would be most of a request's cost.
 inline bool IsPackedIds(const Json& value) { return value.is_binary(); }
 // REQUIRES: IsPackedIds(packed).
 std::vector<int32_t> UnpackIds(const Json& packed);
-// A list, packed or not.
+// Whether `value` is a list, packed or not.
 inline bool IsList(const Json& value) { return value.is_array() || IsPackedIds(value); }
 
 // `value` as compact JSON text; bytes that are not UTF-8 become U+FFFD.

@@ -1,9 +1,11 @@
-// Typed access to the members of a JSON object that a client sent. The first fault is kept, so
-// reading goes on without a check at each field; a null member counts as absent.
+// Typed access to the members of a JSON object that a client sent. A Fields object keeps the first
+// fault, so a reader asks for one field after another and checks once at the end. A member that is
+// null counts as absent.
 //   Fields fields(body);
 //   if (auto value = fields.Number("temperature")) sampling.set_temperature(*value);
 //   RETURN_IF_ERROR(fields.Finish(strict));
-// Thread safety: none. Lifetime: borrows the object.
+// Thread safety: none; one reader uses it. Owner: the reader's stack. Lifetime: borrows the object.
+// Errors: kInvalidArgument "path.name: value, expected …"; kUnimplemented for unserved fields.
 #pragma once
 
 #include <cstdint>
@@ -41,19 +43,22 @@ class Fields {
   std::vector<int32_t> TokenIds(absl::string_view name);
   // An object; nullptr when absent.
   const Json* Object(absl::string_view name);
-  // Whatever it is; nullptr when absent.
+  // A value of any type; nullptr when absent.
   const Json* Any(absl::string_view name);
-  // Fields with no effect here.
+  // Accepts fields that have no effect here.
   void Ignore(std::initializer_list<absl::string_view> names);
-  // A field that changes the answer and is not served: refused unless absent, false, or empty.
+  // Refuses a field that would change the answer and is not served, unless it is absent, false or
+  // empty.
   void Unserved(absl::string_view name);
 
   // "path.name".
   std::string PathOf(absl::string_view name) const;
+  // Records that the field has another value than `expected`, unless there is a fault already.
   void Fault(absl::string_view name, absl::string_view expected);
+  // Records a fault, unless there is one already.
   void Keep(const absl::Status& status) { status_.Update(status); }
   const absl::Status& status() const { return status_; }
-  // The first fault; when `strict`, also a field that was never asked for.
+  // The first fault. If there is none and `strict`: a member that no call asked for is one.
   absl::Status Finish(bool strict);
 
  private:
@@ -61,7 +66,7 @@ class Fields {
   const std::string path_;
   absl::Status status_;
   // Bound: the object's members.
-  std::vector<bool> asked_for_;  // of each member
+  std::vector<bool> asked_for_;  // for each member, in order
 };
 
 // Token ids in `list`, or a fault naming `path`.

@@ -1,6 +1,6 @@
-// The fast way to read JSON: simdjson's, for text that is well-formed and within its bounds. Text
-// that is not gets no verdict here: ParseJsonBody's other parser finds the fault and names it.
-// Thread safety: pure functions; each thread keeps a parser with buffers of its own.
+// Reads JSON by simdjson: the fast way, for text that is well-formed and within its bounds. Of
+// other text it says nothing: ParseJsonBody's second parser finds the fault and names it. Thread
+// safety: pure functions; each thread has a parser with its own buffers.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace tandem::router {
 
-// The value that `text` writes, just as the other parser would give it; nullopt: ask that one.
+// The value of `text`, equal to what the second parser would return; nullopt: use that parser.
 std::optional<Json> ReadJsonTape(absl::string_view text, const JsonLimits& limits);
 
 }  // namespace tandem::router

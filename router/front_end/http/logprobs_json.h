@@ -1,5 +1,5 @@
-// Log-probabilities in the two shapes of OpenAI's API.
-// Thread safety: LogprobsWriter none, the rest pure.
+// Writes log-probabilities in the two forms of OpenAI's API.
+// Thread safety: CompletionLogprobs: none, its format owns it. The rest: pure functions.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct LogprobsStyle {
 Json ChatLogprob(const LogprobsStyle& style, const v1::GeneratedToken& token, int32_t top);
 
 // Completions: {"text_offset": […], "token_logprobs": […], "tokens": […], "top_logprobs": [{…}…]},
-// one element a token. Offsets count characters from the beginning of the choice's text.
+// one element for each token. Offsets count characters from the beginning of the choice's text.
 class CompletionLogprobs {
  public:
   CompletionLogprobs(const LogprobsStyle& style, int32_t top) : style_(style), top_(top) {}
@@ -27,7 +27,7 @@ class CompletionLogprobs {
   // The first token of a prompt has no probability.
   void AddFirst(int32_t token_id);
   void Add(const v1::GeneratedToken& token);
-  // What was added since the last call.
+  // The object for the tokens added since the last call.
   Json Take();
 
  private:

@@ -1,4 +1,4 @@
-// Errors as OpenAI's API words them: {"error": {"message", "type", "param", "code"}}.
+// Writes errors in the form of OpenAI's API: {"error": {"message", "type", "param", "code"}}.
 // Thread safety: pure functions.
 #pragma once
 
@@ -9,11 +9,12 @@
 
 namespace tandem::router {
 
-// HTTP's status for one of ours. What is not served is the client's to change: 400.
+// The HTTP status of an error. kUnimplemented becomes 400, because the client can leave the field
+// out.
 int HttpStatusOf(const absl::Status& status);
 // The error object alone, for the middle of a stream.
 std::string ErrorJson(int http_status, const absl::Status& status);
-// A whole reply; 429 and 503 say when to try again.
+// A whole reply. With 429 and 503 a header says when to try again.
 HttpReply ErrorReply(const absl::Status& status);
 HttpReply ErrorReply(int http_status, const std::string& message);
 // `status`, with the seconds after which a retry makes sense.

@@ -1,9 +1,12 @@
-// Parts of an answer on their way from the router to an I/O thread. Most are text alone: these lie
-// one after another in one string. What the others hold goes back, after it was read, to whoever
-// adds the next: memory is allocated and freed by one thread, for an allocator's other threads'
-// memory is the slow kind. Two of these change places, one being filled while the other is read.
+// Holds parts of an answer between the router, which adds them, and an I/O thread, which reads
+// them.
 //
-// Thread safety: none.
+// Most parts are text alone; their texts lie one after another in a single string. The memory of
+// other parts is reused: Add swaps the new part with one that was already read. So the thread that
+// allocated a part's memory also frees it, which allocators do fastest. Two buffers are used
+// alternately: one is filled while the other is read.
+// Thread safety: none. Owner: an ApiAnswer, which guards the buffer that is being filled.
+// Invariant: items() are the parts added since Clear, in order.
 #pragma once
 
 #include <string>
@@ -20,10 +23,10 @@ class PartBuffer {
   struct Item {
     size_t prompt = 0;
     bool is_text = false;
-    // With is_text: a delta of this sequence, and where its text is.
+    // If is_text: the sequence of the delta, and where its text lies in the buffer's string.
     int32_t sequence_index = 0;
     size_t text_begin = 0, text_size = 0;
-    v1::GenerateResponse part;  // else
+    v1::GenerateResponse part;  // if not is_text
   };
 
   size_t size() const { return size_; }
@@ -33,7 +36,7 @@ class PartBuffer {
     return absl::string_view(texts_).substr(item.text_begin, item.text_size);
   }
 
-  // Takes `part`; what is left in it is of no meaning.
+  // Takes the contents of `part`, which is unspecified afterwards.
   void Add(size_t prompt, v1::GenerateResponse& part) {
     if (items_.empty()) items_.reserve(kFirstRoom);
     if (size_ == items_.size()) items_.emplace_back();
@@ -50,7 +53,7 @@ class PartBuffer {
     texts_ += part.delta().text();
   }
 
-  // Empty, but keeps room for some parts and what is in it.
+  // Removes all parts. Keeps the memory of a few for the next ones.
   void Clear() {
     size_ = 0;
     if (items_.size() > kKept) items_ = {};
@@ -63,7 +66,7 @@ class PartBuffer {
   static constexpr size_t kKept = 8;
   static constexpr size_t kKeptBytes = 256;
 
-  // Bound: its owner's.
+  // Bound: ApiAnswer::kPartsMax.
   std::vector<Item> items_;
   std::string texts_;
   size_t size_ = 0;

@@ -1,6 +1,6 @@
-// Finds requests in the bytes of one connection. Parsing is Boost.Beast's; this sets its limits,
-// names what was wrong, and bounds what is kept of requests sent ahead of their turn.
-// Thread safety: none; its connection owns it.
+// Finds requests in the bytes of one connection. Boost.Beast parses; this class sets its limits,
+// names faults, and bounds the memory for requests that the client sends ahead.
+// Thread safety: none. Owner: the HttpConnection.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct ReaderLimits {
 class RequestReader {
  public:
   struct NeedMore {};
-  // The bytes are no request; `status` is what HTTP calls it. The connection cannot go on.
+  // The bytes are not a request. `status` is the HTTP status to answer. No later bytes can be read.
   struct Fault {
     int status = 400;
     std::string message;
@@ -32,11 +32,11 @@ class RequestReader {
   ~RequestReader();
 
   void Append(absl::string_view bytes) { buffer_.append(bytes.data(), bytes.size()); }
-  // The next whole request. After a Fault nothing else is found.
+  // The next whole request. After a Fault every call returns NeedMore.
   Result Next();
-  // Bytes that belong to requests not yet taken.
+  // The number of bytes of requests that Next has not returned.
   size_t buffered() const { return buffer_.size(); }
-  // In the middle of a request: silence now is a timeout, not an idle connection.
+  // Whether a request has begun and not ended; if so, the request timeout applies.
   bool in_request() const { return !buffer_.empty() || in_body_; }
   // True once for a request whose client waits for a "100 Continue" before it sends the body.
   bool TakeContinue();

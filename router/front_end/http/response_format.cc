@@ -1,9 +1,10 @@
+#include "router/front_end/http/response_format.h"
+
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/runtime/clock.h"
-#include "router/front_end/http/answer_format.h"
 #include "router/front_end/http/logprobs_json.h"
 #include "router/front_end/http/openai_error.h"
 #include "router/front_end/http/response_request.h"
@@ -57,7 +58,7 @@ class ResponseFormat final : public AnswerFormat {
   std::string ToJson() override { return KeptText(Status()); }
 
   absl::Status TranslateFieldNames(const absl::Status& status) const override {
-    return InResponseTerms(status);
+    return ToResponseFieldNames(status);
   }
 
  private:

@@ -1,7 +1,7 @@
-// The items of OpenAI's Responses API as the messages of a chat: messages, function_call and
-// function_call_output items. Everything else an item can be is refused by its name. Calls belong
-// to the assistant's message before them, as in a chat, so that both APIs give a model the same
-// prompt. Thread safety: none; one for each conversation.
+// Turns the items of OpenAI's Responses API into the messages of a chat: message, function_call and
+// function_call_output items. Other kinds of items are refused by name. A call belongs to the
+// assistant's message before it, as in a chat, so that both APIs give a model the same prompt.
+// Thread safety: none. Owner: the reader of one conversation.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ namespace tandem::router {
 
 class ItemReader {
  public:
-  // The next item of the conversation. `path` names it in faults: "input[2]".
+  // Reads the next item of the conversation. `path` names it in errors: "input[2]".
   absl::Status Add(const Json& item, const std::string& path);
-  // The last item is an assistant's message that was cut off: the answer goes on with it.
+  // Whether the last item is an unfinished assistant's message, which the answer continues.
   bool continues() const { return continues_; }
   // The messages of all items, in order.
   Json TakeMessages() { return std::move(messages_); }

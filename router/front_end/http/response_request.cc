@@ -9,6 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "common/request/parameter_table.h"
+#include "router/front_end/http/chat_request.h"
+#include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/response_items.h"
 
 namespace tandem::router {
@@ -21,27 +24,12 @@ constexpr int64_t kMetadataValueCharactersMax = 512;
 
 constexpr char kLogprobs[] = "message.output_text.logprobs";
 
-// What a chat's body has under the same name and with the same meaning.
+// Fields that a chat's body has under the same name and with the same meaning, besides sampling and
+// stop parameters.
 constexpr const char* kSameInChats[] = {"model",
                                         "request_id",
                                         "stream",
-                                        "temperature",
-                                        "top_p",
-                                        "top_k",
-                                        "min_p",
-                                        "repetition_penalty",
-                                        "presence_penalty",
-                                        "frequency_penalty",
-                                        "seed",
-                                        "logit_bias",
-                                        "allowed_token_ids",
-                                        "stop",
-                                        "stop_token_ids",
-                                        "min_tokens",
-                                        "ignore_eos",
-                                        "include_stop_str_in_output",
                                         "skip_special_tokens",
-                                        "bad_words",
                                         "structured_outputs",
                                         "guided_json",
                                         "guided_regex",
@@ -60,7 +48,7 @@ constexpr const char* kSameInChats[] = {"model",
                                         "add_generation_prompt",
                                         "continue_final_message"};
 
-// Fields of the other endpoints, and what they are called here.
+// Fields of the other endpoints, and their names here.
 constexpr std::pair<const char*, const char*> kCalledOtherwise[] = {
     {"messages", "input"},
     {"max_tokens", "max_output_tokens"},
@@ -75,7 +63,7 @@ int64_t Characters(absl::string_view text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
-// A string or null, as the response object repeats it.
+// A string, or null when absent: the form in which the response object repeats the field.
 Json StringOrNull(Fields& fields, absl::string_view name) {
   auto value = fields.String(name);
   return value.has_value() ? Json(*std::move(value)) : Json();
@@ -117,7 +105,7 @@ Json ReadMetadata(Fields& fields) {
   return *metadata;
 }
 
-// Functions as this API lists them; `wrapped` gets them as a chat does.
+// The functions in the form of this API; `wrapped` receives them in the form of a chat.
 absl::StatusOr<Json> ReadFunctions(Fields& fields, Json& wrapped) {
   const Json* tools = fields.Any("tools");
   Json list = wrapped = Json::array();
@@ -180,7 +168,7 @@ absl::StatusOr<Json> ReadToolChoice(Fields& fields, Json& chat) {
   return Json{{"type", "function"}, {"name", *name}};
 }
 
-// What the text must look like; `chat` gets the response_format that says the same.
+// Reads what the text must look like; `chat` receives the response_format of the same meaning.
 absl::StatusOr<Json> ReadTextFormat(const Json& object, Json& chat) {
   Fields format(object, "text.format");
   const std::string type = OneOf(format, "type", {"text", "json_object", "json_schema"});
@@ -193,7 +181,7 @@ absl::StatusOr<Json> ReadTextFormat(const Json& object, Json& chat) {
     const Json* schema = format.Object("schema");
     if (schema == nullptr) format.Fault("schema", "a JSON Schema object");
     const Json description = StringOrNull(format, "description");
-    // Always followed, whether strict or not.
+    // The answer always follows the schema; `strict` changes nothing.
     const auto strict = format.Bool("strict");
     RETURN_IF_ERROR(format.status());
     said.update({{"name", *name},
@@ -220,7 +208,7 @@ absl::StatusOr<Json> ReadTextSettings(Fields& fields, Json& chat) {
   return text;
 }
 
-// No model here is told how much to reason: taken, repeated, and without effect.
+// Accepted and repeated in the answer, but without effect: no model here takes a reasoning effort.
 Json ReadReasoning(Fields& fields) {
   Json reasoning = {{"effort", nullptr}, {"summary", nullptr}};
   const Json* given = fields.Object("reasoning");
@@ -237,7 +225,8 @@ Json ReadReasoning(Fields& fields) {
   return reasoning;
 }
 
-// Log-probabilities are asked for by name; what else can be is never in an answer of ours.
+// Reads `include`. Log-probabilities are the only entry with an effect: the others name parts that
+// our answers never have.
 void ReadInclude(Fields& fields, Json& chat) {
   for (const std::string& name : fields.Strings("include")) {
     if (name == kLogprobs) {
@@ -248,7 +237,7 @@ void ReadInclude(Fields& fields, Json& chat) {
   }
 }
 
-// The items before this request's.
+// The items of the conversation before this request.
 absl::StatusOr<Json> ReadPrevious(Fields& fields, const ResponseReading& reading, Json& settings) {
   settings["previous_response_id"] = StringOrNull(fields, "previous_response_id");
   RETURN_IF_ERROR(fields.status());
@@ -260,7 +249,7 @@ absl::StatusOr<Json> ReadPrevious(Fields& fields, const ResponseReading& reading
   return reading.find(settings["previous_response_id"].get<std::string>());
 }
 
-// `items`: those of the conversation so far, to which this input is added.
+// Adds this request's input to `items`, the conversation so far, and writes all of it to `chat`.
 absl::Status ReadInput(Fields& fields, const Json& instructions, Json& items, Json& chat) {
   ItemReader reader;
   if (instructions.is_string()) {
@@ -287,8 +276,8 @@ absl::Status ReadInput(Fields& fields, const Json& instructions, Json& items, Js
   return absl::OkStatus();
 }
 
-// What is refused because it changes the answer, and what has no effect.
-void ReadTheRest(Fields& fields) {
+// Refuses fields that would change the answer, and accepts those without an effect.
+void ReadUnservedFields(Fields& fields) {
   for (const auto& [name, here] : kCalledOtherwise) {
     if (fields.Any(name) == nullptr) continue;
     fields.Keep(absl::UnimplementedError(
@@ -305,7 +294,7 @@ void ReadTheRest(Fields& fields) {
     fields.Unserved(name);
   }
   if (const Json* options = fields.Object("stream_options")) {
-    // Events are not padded.
+    // Accepted without effect: events are not padded.
     Fields members(*options, "stream_options");
     members.Bool("include_obfuscation");
     fields.Keep(members.status());
@@ -314,14 +303,14 @@ void ReadTheRest(Fields& fields) {
                  "prompt_cache_retention", "background_options", "spaces_between_special_tokens"});
 }
 
-// What the response object repeats of plain values; `chat` gets what they ask for.
+// Reads the plain values that the response object repeats, and writes to `chat` what they ask for.
 void ReadPlainSettings(Fields& fields, bool keeps, Json& chat, ResponseParts& parts) {
   constexpr IntegerRange kPositive = {1, std::numeric_limits<int32_t>::max()};
   Json& settings = parts.settings;
   const auto max_tokens = fields.Integer("max_output_tokens", kPositive);
   if (max_tokens.has_value()) chat["max_completion_tokens"] = *max_tokens;
   const auto max_calls = fields.Integer("max_tool_calls", kPositive);
-  const auto top = fields.Integer("top_logprobs", {0, 20});
+  const auto top = fields.Integer("top_logprobs", {0, request::kLogprobsMax});
   ReadInclude(fields, chat);
   if (chat.contains("logprobs")) chat["top_logprobs"] = top.value_or(0);
   const bool parallel_calls = fields.Bool("parallel_tool_calls").value_or(true);
@@ -341,7 +330,7 @@ void ReadPlainSettings(Fields& fields, bool keeps, Json& chat, ResponseParts& pa
   settings["prompt_cache_key"] = StringOrNull(fields, "prompt_cache_key");
   settings["reasoning"] = ReadReasoning(fields);
   settings["safety_identifier"] = StringOrNull(fields, "safety_identifier");
-  // All requests are served alike; vLLM's and ours are told apart by `priority`.
+  // All requests get the same service; `priority` orders them.
   settings["service_tier"] = "default";
   settings["store"] = parts.store;
   settings["temperature"] = fields.Number("temperature").value_or(1);
@@ -351,9 +340,19 @@ void ReadPlainSettings(Fields& fields, bool keeps, Json& chat, ResponseParts& pa
   settings["user"] = StringOrNull(fields, "user");
 }
 
+void CopySharedFields(Fields& fields, Json& chat) {
+  const auto copy = [&](absl::string_view name) {
+    if (const Json* value = fields.Any(name)) chat[std::string(name)] = *value;
+  };
+  for (const char* name : kSameInChats) copy(name);
+  request::ForEachParameter([&](const auto& row) {
+    if (row.about.apis & request::kResponses) copy(row.about.name);
+  });
+}
+
 }  // namespace
 
-absl::Status InResponseTerms(const absl::Status& status) {
+absl::Status ToResponseFieldNames(const absl::Status& status) {
   for (const auto& [chat, here] : {std::pair("messages", "input"), std::pair("prompt", "input"),
                                    std::pair("response_format", "text.format"),
                                    std::pair("tool_choice.function.name", "tool_choice.name"),
@@ -374,12 +373,10 @@ absl::StatusOr<ApiRequest> ReadResponse(const Json& body, const ModelAssets& ass
                                         const ResponseReading& reading) {
   Fields fields(body);
   Json chat = Json::object();
-  for (const char* name : kSameInChats) {
-    if (const Json* value = fields.Any(name)) chat[name] = *value;
-  }
+  CopySharedFields(fields, chat);
   auto parts = std::make_shared<ResponseParts>();
   ReadPlainSettings(fields, reading.keeps, chat, *parts);
-  ReadTheRest(fields);
+  ReadUnservedFields(fields);
   Json instructions = StringOrNull(fields, "instructions");
   RETURN_IF_ERROR(fields.status());
   ASSIGN_OR_RETURN(parts->settings["text"], ReadTextSettings(fields, chat));
@@ -391,7 +388,7 @@ absl::StatusOr<ApiRequest> ReadResponse(const Json& body, const ModelAssets& ass
   if (parts->store) parts->items = JsonText(items);
   parts->settings["instructions"] = std::move(instructions);
   absl::StatusOr<ApiRequest> api = ReadChat(chat, assets, now, /*strict=*/false);
-  if (!api.ok()) return InResponseTerms(api.status());
+  if (!api.ok()) return ToResponseFieldNames(api.status());
   api->kind = ApiKind::kResponse;
   api->response = std::move(parts);
   return api;

@@ -1,6 +1,7 @@
-// OpenAI's /v1/responses bodies, with the extra parameters that vLLM gives them, as the chats that
-// they mean: such a body is rewritten as a chat's and read as one, so that equal conversations are
-// equal prompts. What only this API has is checked and kept here. Thread safety: pure functions.
+// Reads a body of POST /v1/responses: OpenAI's fields, with the extra parameters that vLLM adds.
+// The reader rewrites the body as that of a chat and lets ReadChat read it, so that equal
+// conversations become equal prompts. It checks and keeps what only this API has.
+// Thread safety: pure functions.
 #pragma once
 
 #include <functional>
@@ -9,34 +10,36 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "router/front_end/http/api_request.h"
+#include "router/front_end/http/json_body.h"
+#include "router/front_end/model_assets.h"
 
 namespace tandem::router {
 
-// How requests are read.
+// The router's settings and state that reading depends on.
 struct ResponseReading {
-  bool strict = false;  // refuses unknown fields
-  bool keeps = false;   // answers are kept unless the request says otherwise
-  // The conversation up to and with the kept response of this id, as a list of items. kNotFound
-  // naming previous_response_id. Null: none is kept.
+  bool strict = false;  // refuse unknown fields
+  bool keeps = false;   // keep answers unless the request says otherwise
+  // Returns the conversation up to and including the kept response of this id, as a list of items;
+  // kNotFound naming previous_response_id. Null: this router keeps no responses.
   std::function<absl::StatusOr<Json>(const std::string& id)> find;
 };
 
-// What an answer to such a request needs beside an ApiRequest.
+// What an answer to such a request needs besides an ApiRequest.
 struct ResponseParts {
-  // The members of the response object that repeat what was asked for, defaults filled in.
+  // The members of the response object that repeat the request, with defaults filled in.
   Json settings = Json::object();
   bool store = false;
   std::string items;  // with `store`: the conversation so far, a JSON list of items
-  // Takes the finished object with its id and `items`; null: it is not kept.
+  // Stores the finished object with its id and `items`; null: it is not kept.
   std::function<void(const std::string& id, std::string object, std::string items)> keep;
 };
 
-// kInvalidArgument and kUnimplemented name the field: "input[1].content[0].type: …"; so does
-// kNotFound. The result has one request, and `response`.
+// The result has one request, and `response`. kInvalidArgument, kUnimplemented and kNotFound name
+// the field: "input[1].content[0].type: …". REQUIRES: body.is_object().
 absl::StatusOr<ApiRequest> ReadResponse(const Json& body, const ModelAssets& assets, absl::Time now,
                                         const ResponseReading& reading);
 
-// `status`, which speaks of a chat's fields, as this API calls them.
-absl::Status InResponseTerms(const absl::Status& status);
+// `status`, whose message begins with a chat's field, with this API's name of that field.
+absl::Status ToResponseFieldNames(const absl::Status& status);
 
 }  // namespace tandem::router

@@ -1,9 +1,10 @@
-// Finished answers of the responses endpoint, so that a client can name one instead of sending its
-// conversation again. In memory, of this router alone, and bounded in number and bytes: where a
-// bound is reached, whoever keeps most loses the one unused for longest.
-//
-// Thread safety: any thread. Invariants: an owner sees what it kept itself and nothing else; the
-// bounds hold after every call.
+// Keeps finished answers of the responses endpoint, so that a client can refer to one instead of
+// sending its conversation again. It lies in the memory of one router and is bounded in number and
+// bytes. When a bound is exceeded, the owner with the most responses (or bytes) loses its least
+// recently used one.
+// Thread safety: any thread.
+// Owner: HttpApi.
+// Invariants: an owner sees only what it kept itself; the bounds hold after every call.
 #pragma once
 
 #include <list>
@@ -20,11 +21,11 @@ class ResponseStore {
  public:
   struct Options {
     int64_t responses_max = 1024;           // 0: nothing is kept
-    int64_t bytes_max = int64_t{64} << 20;  // of texts, and kOverheadBytes for each response
+    int64_t bytes_max = int64_t{64} << 20;  // texts, and kOverheadBytes for each response
   };
   static constexpr int64_t kOverheadBytes = 512;
 
-  // Who asks: an API key, or null where there are none.
+  // The client: its API key, or null in a router without keys.
   using Owner = const void*;
   struct Kept {
     std::string object;  // the response object as it was sent
@@ -32,18 +33,18 @@ class ResponseStore {
   };
   struct Counts {
     int64_t responses = 0, bytes = 0;  // kept now
-    int64_t dropped = 0;               // made room, or were too large to be kept
+    int64_t dropped = 0;               // evicted, or too large to keep
   };
 
   explicit ResponseStore(const Options& options) : options_(options) {}
 
   bool on() const { return options_.responses_max > 0; }
   int64_t responses_max() const { return options_.responses_max; }
-  // Replaces what the owner kept under this id.
+  // Keeps a response; replaces one that the owner kept under the same id.
   void Keep(Owner owner, const std::string& id, Kept kept);
-  // Null when it is not here. What is found is the last to make room. Shared: it outlives Erase.
+  // Null if there is none. Marks the response as just used. Shared because it may outlive Erase.
   std::shared_ptr<const Kept> Find(Owner owner, const std::string& id);
-  // Whether it was here.
+  // Returns whether there was one.
   bool Erase(Owner owner, const std::string& id);
   Counts counts() const;
   // In Prometheus' text format.

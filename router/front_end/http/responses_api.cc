@@ -1,4 +1,5 @@
-// /v1/responses and the responses that are kept: see docs/adr/0032-kept-responses.md.
+// The endpoints of /v1/responses: answering, keeping, and giving back what was kept
+// (docs/adr/0032-kept-responses.md). Contract: router/front_end/http/http_api.h.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,8 +41,8 @@ absl::StatusOr<Json> HttpApi::ItemsOf(const Call& call, const std::string& id) {
 }
 
 absl::StatusOr<ApiRequest> HttpApi::ResponseOf(Call& call) {
-  ASSIGN_OR_RETURN(const Json body, Body(call));
-  ResponseReading reading = {Strict(call, body), responses_.on(), nullptr};
+  ASSIGN_OR_RETURN(const Json body, ParseBody(call));
+  ResponseReading reading = {AsksForStrict(call, body), responses_.on(), nullptr};
   if (responses_.on()) {
     reading.find = [&](const std::string& id) { return ItemsOf(call, id); };
   }

@@ -1,6 +1,6 @@
-// Reads a TCP socket and learns when the kernel received what is read: how long a request lay
-// there before the router had time for it is not visible otherwise. Linux (SO_TIMESTAMPNS).
-// Thread safety: pure functions of their descriptor.
+// Reads a TCP socket and says when the kernel received the bytes. This shows how long a request
+// waited before the router had time to read it. Linux (SO_TIMESTAMPNS).
+// Thread safety: any thread; calls for one descriptor must not overlap.
 #pragma once
 
 #include <sys/types.h>
@@ -11,13 +11,14 @@
 
 namespace tandem::router {
 
-// Has the kernel stamp what comes in on the connections that `listening_fd` accepts from now on,
-// those that wait there included. Best effort: without stamps nothing seems to have waited.
+// Makes the kernel record the arrival times of bytes on all connections that `listening_fd` accepts
+// from now on, also on those that wait to be accepted. Best effort: without times, `waited` is
+// zero.
 void StampArrivals(int listening_fd);
 
 struct StampedRead {
   ssize_t got = 0;  // as recv(2): -1 with errno, 0 at the stream's end
-  // Since the kernel received the last of these bytes; zero where it does not say.
+  // The time since the kernel received the last of these bytes; zero if it does not say.
   absl::Duration waited;
 };
 

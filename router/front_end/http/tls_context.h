@@ -1,5 +1,6 @@
-// Makes a TLS session for each connection of the HTTP server, from files that it reads again when
-// they change. Thread safety: none; the thread that accepts has it.
+// Makes a TLS session for each connection of the HTTP server. It reads its files again when they
+// change, so that certificates can be replaced without a restart.
+// Thread safety: none. Owner: the thread that accepts connections.
 #pragma once
 
 #include <filesystem>
@@ -25,15 +26,15 @@ class TlsContext {
   // Errors as rpc::LoadSslContext.
   static absl::StatusOr<std::unique_ptr<TlsContext>> Load(const rpc::TlsFiles& files);
 
-  // A session over `socket`, a descriptor that does not block; its handshake is part of its first
-  // reads and writes. Null when memory is short.
+  // A session over `socket`, a non-blocking descriptor. Its first reads and writes make the
+  // handshake. Null if memory is short.
   TlsSession NewSession(int socket, absl::Time now);
 
  private:
   using FileTime = std::filesystem::file_time_type;
 
   TlsContext(rpc::TlsFiles files, rpc::SslContext context);
-  // What changed files hold is used from now on; while it cannot be, what they held before is.
+  // Loads the files again if they changed. If that fails, the previous contents stay in use.
   void Refresh(absl::Time now);
   std::optional<std::pair<FileTime, FileTime>> FileTimes() const;
 

@@ -1,8 +1,8 @@
-// Finds tool calls in an answer's text as it comes: sections <tool_call>{"name": …, "arguments":
-// {…}}</tool_call>, the format of the templates that declare tools this way (Hermes, Qwen). Text
-// that may be the beginning of a section is held back. What looks like a call and is none stays
-// text. Where calls are not parallel only the first of an answer is given.
-// Thread safety: none; one for each choice.
+// Finds tool calls in an answer's text while it arrives: sections <tool_call>{"name": …,
+// "arguments": {…}}</tool_call>, the format of templates in the style of Hermes and Qwen. Text that
+// may begin a section is held back. A section that is not a call stays text. If calls are not
+// parallel, only the first of an answer is returned.
+// Thread safety: none. Owner: one for each choice of an answer.
 #pragma once
 
 #include <string>
@@ -29,9 +29,9 @@ class ToolCallFinder {
   explicit ToolCallFinder(const ApiRequest& api)
       : mode_(api.tool_mode), tool_name_(api.tool_name), parallel_(api.parallel_calls) {}
 
-  // What `text`, the next of the answer, makes certain.
+  // Takes the next text of the answer; returns the text and calls that are certain now.
   ToolPieces Append(absl::string_view text);
-  // The answer is complete: the rest.
+  // The rest. REQUIRES: the answer is complete.
   ToolPieces Flush();
   // Whether any call was found.
   bool found() const { return found_; }

@@ -1,14 +1,14 @@
-// Prompts cut to their last tokens, as vLLM's truncate_prompt_tokens asks for.
+#include "router/front_end/http/truncate_prompts.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "router/front_end/http/api_request.h"
 
 namespace tandem::router {
 namespace {
 
-// As many as leave room for the answer.
+// The longest prompt, in tokens, that leaves room in the context for the answer.
 int64_t Room(const v1::GenerateRequest& request, int64_t context_tokens) {
   const bool given = request.stop().has_max_tokens();
   const int64_t answer = std::max<int64_t>(given ? request.stop().max_tokens() : 1, 1);

@@ -1,9 +1,10 @@
 // Goal: every parameter of OpenAI's API and of vLLM's lands in the field of our request that means
 // the same; what is refused names its field; unknown fields matter only to strict clients.
-#include "router/front_end/http/api_request.h"
-
 #include <gmock/gmock.h>
 
+#include "router/front_end/http/chat_request.h"
+#include "router/front_end/http/completion_request.h"
+#include "router/front_end/http/truncate_prompts.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::router {

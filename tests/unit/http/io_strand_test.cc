@@ -1,5 +1,5 @@
 // Goal: what is posted runs once and in order, and a burst wakes the I/O thread once; another
-// thread runs work itself only while the I/O thread is at nothing and nothing waits for it.
+// thread runs work itself only while the I/O thread is idle and no work waits for it.
 #include "router/front_end/http/io_strand.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,5 @@
-// Goal: parts come out once and in order, those that are text alone too; what another part held
-// goes back, after it was read, to whoever adds the next in its place; a long row of unread parts
-// leaves no room behind.
+// Goal: parts come out once and in order, also those that are text alone; Add returns the memory of
+// parts that were read; after many unread parts the buffer keeps no large memory.
 #include "router/front_end/http/part_buffer.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +75,7 @@ TEST(PartBuffer, TextsStayApartAndInTheirPlaces) {
   }
 }
 
-TEST(PartBuffer, GivesBackWhatWasReadToWhoeverAdds) {
+TEST(PartBuffer, GivesMemoryOfReadPartsToTheNextAdd) {
   PartBuffer buffer;
   v1::GenerateResponse part = Part("first");
   buffer.Add(0, part);

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "absl/strings/str_split.h"
-#include "router/front_end/http/answer_format.h"
+#include "router/front_end/http/response_format.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::router {
@@ -208,11 +208,11 @@ TEST(Response, WhatIsRefusedIsNamed) {
 }
 
 TEST(Response, FieldsOfChatsAreRenamed) {
-  EXPECT_EQ(InResponseTerms(absl::InvalidArgumentError("messages[1].role: x")).message(),
+  EXPECT_EQ(ToResponseFieldNames(absl::InvalidArgumentError("messages[1].role: x")).message(),
             "input[1].role: x");
-  EXPECT_EQ(InResponseTerms(absl::InvalidArgumentError("max_tokens: 5")).message(),
+  EXPECT_EQ(ToResponseFieldNames(absl::InvalidArgumentError("max_tokens: 5")).message(),
             "max_output_tokens: 5");
-  EXPECT_EQ(InResponseTerms(absl::InvalidArgumentError("max_tokens_x: 5")).message(),
+  EXPECT_EQ(ToResponseFieldNames(absl::InvalidArgumentError("max_tokens_x: 5")).message(),
             "max_tokens_x: 5");
 }
 

@@ -54,7 +54,7 @@ TEST(ResponseStore, WhoKeepsMostMakesRoom) {
   }
   EXPECT_NE(store.Find(&kBob, "bob"), nullptr);
   EXPECT_NE(store.Find(&kAlice, "19"), nullptr);
-  // One that no room is enough for takes nobody's.
+  // A response larger than the bound evicts nothing.
   const int64_t before = store.counts().responses;
   store.Keep(&kAlice, "large", {std::string(100000, 'x'), ""});
   EXPECT_EQ(store.Find(&kAlice, "large"), nullptr);

@@ -1,5 +1,5 @@
 // Goal: a connection's deadlines hold: a request that does not arrive is answered 408, a reply that
-// is not read ends its connection and nobody else's, and what threads post is run in order.
+// is not read ends its own connection only, and what threads post is run in order.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 

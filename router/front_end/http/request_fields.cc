@@ -1,0 +1,97 @@
+#include "router/front_end/http/request_fields.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "router/front_end/http/guided_fields.h"
+#include "router/front_end/http/sampling_fields.h"
+
+namespace tandem::router {
+namespace {
+
+constexpr int32_t kChoicesMax = 128;
+
+void ReadChoices(Fields& fields, ApiRequest& api, v1::GenerateRequest& request) {
+  if (const auto value = fields.Integer("n", {1, kChoicesMax})) {
+    api.n = static_cast<int32_t>(*value);
+    request.set_n(api.n);
+  }
+  if (const auto value = fields.Integer("best_of", {1, kChoicesMax})) {
+    if (*value < api.n) {
+      fields.Keep(absl::InvalidArgumentError(
+          absl::StrCat("best_of: ", *value, ", expected at least n = ", api.n)));
+    }
+    // best_of equal to n is the default: leave it out.
+    if (*value != api.n) request.set_best_of(static_cast<int32_t>(*value));
+  }
+  const bool beam = fields.Bool("use_beam_search").value_or(false);
+  const auto penalty = fields.Number("length_penalty");
+  const auto early = fields.Bool("early_stopping");
+  if (!beam) return;
+  v1::BeamSearch& search = *request.mutable_beam_search();
+  search.set_width(request.has_best_of() ? request.best_of() : api.n);
+  request.clear_best_of();
+  if (penalty.has_value()) search.set_length_penalty(*penalty);
+  search.set_early_stopping(early.value_or(false));
+}
+
+void ReadStream(Fields& fields, ApiRequest& api) {
+  api.stream = fields.Bool("stream").value_or(false);
+  const Json* options = fields.Object("stream_options");
+  if (options == nullptr) return;
+  if (!api.stream) {
+    return fields.Keep(absl::InvalidArgumentError(
+        "stream_options: given without stream, expected \"stream\": true beside it"));
+  }
+  Fields members(*options, "stream_options");
+  api.include_usage = members.Bool("include_usage").value_or(false);
+  api.continuous_usage = members.Bool("continuous_usage_stats").value_or(false);
+  fields.Keep(members.status());
+}
+
+}  // namespace
+
+void ReadSharedFields(Fields& fields, ApiRequest& api, v1::GenerateRequest& request) {
+  if (const auto model = fields.String("model")) {
+    api.model = *model;
+    request.set_model(*model);
+  }
+  if (const auto id = fields.String("request_id")) request.set_request_id(*id);
+  ReadSamplingFields(
+      fields, api.kind == ApiKind::kCompletion ? request::kCompletions : request::kChat, request);
+  ReadChoices(fields, api, request);
+  ReadStream(fields, api);
+  ReadGuided(fields, request);
+  request.set_keep_special_tokens(!fields.Bool("skip_special_tokens").value_or(true));
+  if (const auto value = fields.Integer("prompt_logprobs")) {
+    request.set_prompt_logprobs(static_cast<int32_t>(*value));
+    if (api.stream) {
+      fields.Keep(absl::InvalidArgumentError(
+          "prompt_logprobs: given with stream, expected a whole answer"));
+    }
+  }
+  if (const auto value = fields.Integer("priority")) {
+    request.set_priority(static_cast<int32_t>(*value));
+  }
+  if (const auto value = fields.Number("deadline_s")) request.set_deadline_s(*value);
+  if (const auto value = fields.String("cache_salt")) request.set_cache_salt(*value);
+  api.return_token_ids = fields.Bool("return_token_ids").value_or(false);
+  api.tokens_as_ids = fields.Bool("return_tokens_as_token_ids").value_or(false);
+  api.timing = fields.Bool("timing").value_or(false);
+  request.set_return_gaps(api.timing);
+  // The usage so far counts tokens.
+  request.set_return_token_ids(api.return_token_ids || api.continuous_usage);
+  request.set_return_prompt_token_ids(api.return_token_ids);
+  if (const auto value = fields.Integer("truncate_prompt_tokens")) {
+    if (*value < 1 && *value != -1) fields.Fault("truncate_prompt_tokens", "-1 or at least 1");
+    api.truncate_prompt_tokens = static_cast<int32_t>(*value);
+  }
+  fields.Unserved("logits_processors");
+  // These identify the client or concern other servers' storage; no answer depends on them.
+  fields.Ignore({"strict", "user", "metadata", "store", "service_tier", "prompt_cache_key",
+                 "safety_identifier", "spaces_between_special_tokens", "detokenize",
+                 "guided_decoding_backend", "guided_whitespace_pattern"});
+}
+
+}  // namespace tandem::router

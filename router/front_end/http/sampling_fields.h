@@ -1,0 +1,18 @@
+// Reads the sampling and stop parameters of an HTTP body into a request. The parameters and their
+// names in each API come from common/request/parameter_table.h; a row there is all that a new one
+// needs.
+// Thread safety: pure functions.
+#pragma once
+
+#include "common/request/parameter_table.h"
+#include "router/front_end/http/json_fields.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::router {
+
+// Reads every parameter that `api` knows. A field that is absent or null stays absent. Types are
+// checked here, ranges with those of all front ends (router/core/validate.h). A fault goes to
+// `fields` and names the field: "top_k: 1.5, expected a whole number".
+void ReadSamplingFields(Fields& fields, request::Api api, v1::GenerateRequest& request);
+
+}  // namespace tandem::router
