@@ -1,4 +1,5 @@
-// Configuration of the router process. Fields, ranges and help texts: RegisterRouterConfig.
+// The router process's configuration. RegisterRouterConfig gives each field its flag, range and
+// help text. Thread safety: a value.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 #include "absl/time/time.h"
 #include "common/config/schema.h"
 #include "common/rpc/tls.h"
-#include "router/core/router_core.h"
+#include "router/core/router_options.h"
 #include "router/front_end/load_shedder.h"
 
 namespace tandem::router {
@@ -34,7 +35,7 @@ struct RouterConfig {
   std::string log_level = "info";
 };
 
-// `config` outlives `schema`.
+// Registers the fields of `config`, which outlives `schema`.
 void RegisterRouterConfig(config::Schema& schema, RouterConfig& config);
 
 }  // namespace tandem::router

@@ -2,7 +2,7 @@
 // requests of ours. Everything that has a meaning here is mapped; a parameter that would change the
 // answer and is not served is refused; fields nobody knows are ignored unless the client asks to be
 // strict. Ranges of sampling parameters are checked where all front ends' are
-// (router/core/validate.h). Thread safety: pure functions.
+// (router/front_end/request_validation.h). Thread safety: pure functions.
 #pragma once
 
 #include <memory>

@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/runtime/clock.h"
+#include "router/core/router_core.h"
 #include "router/front_end/http/api_answer.h"
 #include "router/front_end/http/openai_error.h"
 #include "router/front_end/trace_parent.h"

@@ -16,7 +16,5 @@ std::string ErrorJson(int http_status, const absl::Status& status);
 // A whole reply; 429 and 503 say when to try again.
 HttpReply ErrorReply(const absl::Status& status);
 HttpReply ErrorReply(int http_status, const std::string& message);
-// `status`, with the seconds after which a retry makes sense.
-absl::Status WithRetryAfter(absl::Status status, int64_t seconds);
 
 }  // namespace tandem::router
