@@ -12,7 +12,7 @@ constexpr absl::Duration kRouterTickInterval = absl::Milliseconds(20);
 }  // namespace
 
 void SimRouter::OnStart() {
-  core_ = std::make_unique<router::RouterCoreImpl>(options_.core, options_.model, world().random());
+  core_ = std::make_unique<router::RouterCore>(options_.core, options_.model, world().random());
   Tick();
 }
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "router/core/router_core_impl.h"
+#include "router/core/router_core.h"
 #include "sim/control_stream.h"
 #include "sim/world/process.h"
 #include "sim/world/violations.h"
@@ -38,7 +38,7 @@ class SimRouter final : public Process {
   // REQUIRES: alive, for the next two.
   absl::Status Submit(router::RequestInput input);
   void Finish(const RequestId& id);
-  const router::RouterCoreImpl& core() const { return *core_; }
+  const router::RouterCore& core() const { return *core_; }
 
   void OnStreamOpened(ControlStream& stream, uint64_t connection);
   void OnNodeMessage(ControlStream& stream, const v1::NodeMessage& message);
@@ -56,7 +56,7 @@ class SimRouter final : public Process {
   RunLog& log_;
   const ClientSink clients_;
   std::vector<ControlStream*> all_streams_;
-  std::unique_ptr<router::RouterCoreImpl> core_;
+  std::unique_ptr<router::RouterCore> core_;
   std::map<ControlStream*, router::NodeKey> keys_;  // of the current connection
   std::map<router::NodeKey, ControlStream*> streams_;
   uint64_t next_key_ = 1;

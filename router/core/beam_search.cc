@@ -44,7 +44,7 @@ BeamSearch::Beam BeamSearch::Extend(const Candidate& candidate) const {
 
 void BeamSearch::Complete(Beam beam, int64_t tokens) {
   beam.score = Penalised(beam.score, tokens);
-  // Equal scores: the one that was complete first.
+  // Of equal scores, the beam that was complete first stays ahead.
   const auto place =
       std::upper_bound(complete_.begin(), complete_.end(), beam.score,
                        [](double score, const Beam& other) { return score > other.score; });

@@ -1,14 +1,15 @@
-// Beam search over single-token steps: which sequences go on, which are complete, when it is over.
-//
-// A step extends every running beam by each of its likeliest tokens and orders the candidates by
-// (score, lower parent, lower token), score being the sum of log-probabilities. Of the best
-// `width`, those that end in a stop token (or at max_tokens) are complete, with score /
-// tokens^length_penalty; the best `width` that do not end run on. It is over when `width` are
-// complete and either early_stopping, or the best running score, at its present length, cannot beat
-// the worst complete one: transformers' rules, and the goldens'
+// The rules of beam search over single-token steps: which beams go on, which are complete, and when
+// the search is over. They are those of transformers, which made the golden outputs
 // (scripts/make_goldens/generation.py).
 //
-// Thread safety: none. Pure: no clock, no randomness.
+// A step extends every running beam by each of its likeliest tokens and orders the candidates by
+// (score, lower parent, lower token); the score is the sum of log-probabilities. Of the best
+// `width` candidates, those that end in a stop token (or at max_tokens) are complete; their score
+// becomes score / tokens^length_penalty. The best `width` candidates that do not end run on. The
+// search is over when `width` beams are complete and, unless early_stopping is set, the best
+// running score at its present length cannot beat the worst complete one.
+//
+// Thread safety: none; a BeamGroup owns it. No clock, no randomness.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@
 
 #include "common/base/ids.h"
 #include "common/request/sampling_params.h"
-#include "router/core/router_core.h"
+#include "router/core/request_input.h"
 #include "tandem/v1/common.pb.h"
 
 namespace tandem::router {
@@ -34,7 +35,7 @@ class BeamSearch {
   BeamSearch(const BeamParams& params, int32_t max_tokens, std::vector<TokenId> stop_token_ids,
              int32_t logprobs);
 
-  // Top log-probabilities that each step must come with: as many continuations of one beam as can
+  // How many top log-probabilities each token must carry: as many continuations of one beam as can
   // matter.
   int32_t candidates() const {
     return params_.width + static_cast<int32_t>(stop_token_ids_.size());
@@ -42,9 +43,10 @@ class BeamSearch {
   const std::vector<Beam>& running() const { return running_; }
   // Lowers max_tokens. Before the first Advance.
   void LimitTokens(int64_t max_tokens) { max_tokens_ = std::min(max_tokens_, max_tokens); }
-  // What follows running()[beam]; only its top_logprobs count. Once for each before Advance.
+  // The token computed after running()[beam]; only its top_logprobs count. Call once for each
+  // running beam before Advance.
   void Offer(int32_t beam, const v1::GeneratedToken& token);
-  // Takes the step. True when the search is over.
+  // Completes the step. True when the search is over.
   bool Advance();
   // Best first, at most `width`.
   const std::vector<Beam>& complete() const { return complete_; }

@@ -1,12 +1,13 @@
-// Prefix blocks of a node that drains: who takes them. The router keeps no state for it, the
-// messages name both ends (docs/adr/0021-a-draining-node-is-a-sender.md).
+#include "router/core/prefix_migration.h"
+
+#include <utility>
+#include <vector>
+
 #include "common/telemetry/log.h"
-#include "router/core/router_core_impl.h"
 
 namespace tandem::router {
 
-// Another node of its role, with the most free blocks; nullptr when there is none.
-const Node* RouterCoreImpl::SuccessorOf(const Node& node) const {
+const Node* PrefixMigration::SuccessorOf(const Node& node) const {
   const Node* best = nullptr;
   for (const Node* other : fleet_.nodes()) {
     if (other->role != node.role || other->draining || other->key == node.key) continue;
@@ -15,15 +16,18 @@ const Node* RouterCoreImpl::SuccessorOf(const Node& node) const {
   return best;
 }
 
-absl::Status RouterCoreImpl::OnBlocksOffered(const Node& node, const v1::BlocksOffered& offered) {
+bool PrefixMigration::HeldElsewhere(v1::NodeRole role, const kv::BlockHash& hash) const {
+  for (const Node* other : fleet_.nodes())
+    if (other->role == role && !other->draining && index_.Holds(other->slot, hash)) return true;
+  return false;
+}
+
+absl::Status PrefixMigration::OnBlocksOffered(const Node& node, const v1::BlocksOffered& offered) {
   const auto hashes = kv::UnpackHashes(offered.hashes());
   if (!hashes.ok()) return hashes.status();
   std::vector<kv::BlockHash> missing;
   for (const kv::BlockHash& hash : *hashes) {
-    bool elsewhere = false;
-    for (const Node* other : fleet_.nodes())
-      elsewhere |= other->role == node.role && !other->draining && index_.Holds(other->slot, hash);
-    if (!elsewhere) missing.push_back(hash);
+    if (!HeldElsewhere(node.role, hash)) missing.push_back(hash);
   }
   const Node* successor = SuccessorOf(node);
   if (successor == nullptr || missing.empty()) {
@@ -44,7 +48,7 @@ absl::Status RouterCoreImpl::OnBlocksOffered(const Node& node, const v1::BlocksO
   return absl::OkStatus();
 }
 
-void RouterCoreImpl::OnBlocksWanted(const Node& node, const v1::BlocksWanted& wanted) {
+void PrefixMigration::OnBlocksWanted(const Node& node, const v1::BlocksWanted& wanted) {
   for (const Node* from : fleet_.nodes()) {
     if (from->id.value() != wanted.from_node_id() ||
         from->incarnation.value() != wanted.from_incarnation())

@@ -51,7 +51,7 @@ v1::Timing RequestSteps::Timing(absl::Time done) const {
   return timing;
 }
 
-void RequestReport::OnRun(const std::string& decode_node) {
+void RequestReport::OnStartDecode(const std::string& decode_node) {
   if (reserved_)
     cached_in_earlier_attempts_ = std::min(
         cached_in_earlier_attempts_.value_or(attempt_prompt_tokens_), CachedInThisAttempt());

@@ -1,6 +1,6 @@
-// What a finished request tells its client beside the tokens: when each step happened, which nodes
-// served it, and where its prompt's KV came from.
-// Thread safety: values.
+// What the client of a finished request gets beside the tokens: when each step happened, which
+// nodes served the request, and where its prompt's KV came from. Thread safety: values; a
+// SequenceAnswer owns them.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace tandem::router {
 
-// Gaps between tokens that a request's timing holds; later ones are only counted.
+// Gaps between tokens that the timing lists; later ones are only counted.
 inline constexpr size_t kTimingGapsMax = 4096;
 
-// The steps of one request. A step that a retry repeats keeps its last time until the first token
-// is out; from then on only `installed` may still be set.
+// When the steps of one request happened. Until the first token, a retry overwrites the times of
+// the steps that it repeats. After it, only `installed` may still be set.
 struct RequestSteps {
   absl::Time submitted = absl::InfinitePast();
   std::optional<absl::Time> placed, reserved, first_token, installed;
@@ -36,17 +36,17 @@ struct RequestSteps {
 
 class RequestReport {
  public:
-  // A new decode placement: what the last one said about sources no longer describes the answer.
-  void OnRun(const std::string& decode_node);
+  // A new decode leg starts: the sources that the last one reported no longer describe the answer.
+  void OnStartDecode(const std::string& decode_node);
   void OnReserved(int64_t prompt_tokens, int64_t cached_tokens);
   void OnPrefill(const std::string& prefill_node);
   void OnPrefillFinished(const v1::TokensBySource& tokens);
   void OnInstalled(const v1::Installed& installed);
 
   v1::Route Route(int32_t attempts) const;
-  // `prompt_tokens` as the client sent them. Cached tokens are the prompt less what any node
-  // computed, in the worst of the attempts; until a node says what it computed, all but what the
-  // decode node held.
+  // `prompt_tokens`: of the prompt as the client sent it. Cached tokens are the prompt minus what
+  // nodes computed, in the attempt that computed most. Until a node reports what it computed, they
+  // are the tokens that the decode node held.
   v1::Usage Usage(int32_t prompt_tokens, int32_t output_tokens) const;
 
  private:

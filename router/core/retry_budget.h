@@ -1,7 +1,7 @@
-// How soon failed placements are tried again: at once while failures are few, later and spread out
-// when they are many, so that retries never amplify an outage. A token bucket for the whole router;
-// beyond it a retry reserves a token of the future and waits for it.
-// Thread safety: none; who has the router's turn owns it.
+// Decides how soon a failed placement is tried again: at once while failures are few, later and
+// spread out when they are many, so that retries do not amplify an outage. It is one token bucket
+// for the whole router. When the bucket is empty, a retry reserves a future token and waits for it.
+// Thread safety: none; the core owns it, on the core's strand.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace tandem::router {
 
 class RetryBudget {
  public:
-  // Retries at once: those of a few nodes' whole batches.
+  // Tokens in a full bucket: enough to retry the whole batches of a few nodes at once.
   static constexpr double kBurst = 1024;
   static constexpr double kPerSecond = 200;
-  // Before a request's second retry; doubles with each one after it.
+  // The wait before a sequence's second retry; it doubles with each later one.
   static constexpr absl::Duration kBackoffMin = absl::Milliseconds(25);
   static constexpr absl::Duration kBackoffMax = absl::Seconds(1);
 
@@ -27,8 +27,8 @@ class RetryBudget {
     Refill(now);
     return tokens_ >= 1;
   }
-  // Takes a token for a request's `retry`th retry (1 = its first); how long it waits. Jitter
-  // spreads waits over half of their length.
+  // Takes a token for a sequence's `retry`th retry (1 = its first) and returns how long the retry
+  // must wait. Jitter draws the wait from its upper half.
   absl::Duration Take(int retry, absl::Time now) {
     Refill(now);
     tokens_ -= 1;
@@ -49,7 +49,7 @@ class RetryBudget {
   }
 
   Random& random_;
-  double tokens_ = kBurst;  // negative: reserved ahead of time
+  double tokens_ = kBurst;  // negative: reserved future tokens
   absl::Time last_ = absl::InfinitePast();
 };
 

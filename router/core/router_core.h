@@ -1,7 +1,7 @@
-// The router's decisions as one state machine: membership, prefix index, placement, and every
-// request's life over its two legs. Fed by clients' submissions, nodes' messages and time; answers
-// with commands for nodes and events for clients. No thread, clock, socket or random device inside
-// (Random is a seam).
+// The router's decisions as one state machine: which nodes belong to the fleet, which blocks they
+// hold, where each request runs, and each request's life over its two legs. Clients' submissions,
+// nodes' messages and the time go in; commands for nodes and events for clients come out. It has no
+// thread, clock, socket or random device (Random is a seam), so the simulator runs the same code.
 //
 // One request:
 //   Submit ─▶ Queued ─place(P, D)─▶ Reserving ─Reserved─▶ Prefilling ─first token─▶ Installing
@@ -12,193 +12,121 @@
 //   prefill lost: NewEpoch to D, Prefill to another P, same lease. Local prefill (short or cached
 //   prompt, no prefill nodes): Reserving → Generating.
 //
-// A request of several sequences is one such life each, under one id: the lowest running sequence
-// leads, the others wait until its prompt is installed and then follow it to its decode node, where
-// the prompt's full blocks are shared (docs/adr/0009-sequences-follow-their-leader.md).
+// The core checks what comes in and keeps the fleet and the index; RequestTable runs the requests.
 //
-// Thread safety: none; who has the router's turn (or the simulator) makes every call.
+// Thread safety: none; every call runs on the core's strand (RouterServer), or in the simulator.
 // Invariants: a client sees each token index of each sequence once, in order, and for each sequence
-// exactly one Done, or for the whole request one Failed; every request has a deadline in every
-// state; the index and the queues are bounded.
+// exactly one RequestDone, or for the whole request one RequestFailed; every request has a deadline
+// in every state; the index and the queues are bounded; commands go to joined nodes only.
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
-#include <variant>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
-#include "common/request/guided_params.h"
-#include "common/request/sampling_params.h"
 #include "common/runtime/random.h"
+#include "router/core/prefix_migration.h"
+#include "router/core/request_input.h"
+#include "router/core/request_table.h"
+#include "router/core/retry_budget.h"
+#include "router/core/router_actions.h"
+#include "router/core/router_counters.h"
+#include "router/core/router_options.h"
+#include "router/fleet/fleet.h"
+#include "router/fleet/model_identity.h"
+#include "router/fleet/node_key.h"
+#include "router/fleet/prefix_index.h"
+#include "router/placement/pair_placement.h"
 #include "tandem/v1/client.pb.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::router {
 
-// One stream of one node; a node that reconnects gets a new key.
-using NodeKey = StrongId<struct NodeKeyTag, uint64_t>;
-
-// What nodes must serve to join: this router's model.
-struct ModelIdentity {
-  std::string name;  // the checkpoint's own
-  std::string fingerprint;
-  int32_t vocab_size = 0;
-  int32_t context_tokens = 0;
-  // What clients may call it beside its own name; the first is what they are told.
-  std::vector<std::string> served_names;
-  bool mixed_numerics = false;  // as RouterOptions has it; answers say so
-
-  const std::string& served_name() const {
-    return served_names.empty() ? name : served_names.front();
-  }
-  bool Serves(const std::string& asked) const {
-    return asked == name ||
-           std::find(served_names.begin(), served_names.end(), asked) != served_names.end();
-  }
-};
-
-struct RouterOptions {
-  std::string router_id;
-  std::string version;
-  int32_t local_prefill_tokens_max = 32;  // uncached prompt tokens a decode node computes itself
-  absl::Duration heartbeat_interval = absl::Seconds(1);
-  absl::Duration node_lost_after = absl::Seconds(4);  // nothing heard
-  absl::Duration lease_time = absl::Seconds(10);
-  absl::Duration queue_deadline =
-      absl::Seconds(60);  // Queued longer: kUnavailable or kResourceExhausted
-  absl::Duration no_node_deadline =
-      absl::Seconds(5);  // Queued while no decode node has ever joined: kUnavailable
-  absl::Duration reserve_deadline = absl::Seconds(10);   // Run without Reserved or Refused
-  absl::Duration prefill_deadline = absl::Seconds(120);  // Reserved to the first token, installed
-  absl::Duration token_deadline =
-      absl::Seconds(60);     // generating without any token: the decode leg is retried
-  int attempts_max = 4;      // placements of one request
-  int64_t queue_max = 8192;  // requests waiting for placement; more: kResourceExhausted
-  int64_t requests_max = 65536;
-  int64_t nodes_max = 4096;
-  int64_t index_blocks_max =
-      4 << 20;  // prefix index entries; least recently used nodes' entries go first
-  // Nodes of different numerics ids whose blocks hold the same may exchange KV. Answers are then
-  // not reproducible, and say so.
-  bool allow_mixed_numerics = false;
-  bool pick_power_of_two = false;  // place by the better of two random pairs instead of the best
-};
-
-// Beam search instead of sampling: router/core/beam_search.h.
-struct BeamParams {
-  int32_t width = 1;
-  double length_penalty = 1.0;
-  bool early_stopping = false;
-};
-
-// A validated, tokenized request.
-struct RequestInput {
-  RequestId id;
-  std::vector<TokenId> prompt;       // not empty
-  request::SamplingParams sampling;  // seed set
-  request::StopParams
-      stop;  // max_tokens set; stop strings are matched by the caller, who then calls Finish
-  std::vector<TokenId> eos_token_ids;
-  std::string cache_salt;
-  request::GuidedParams guided;  // what the answer must look like; compiles
-  int32_t sequence_index = 0;    // of the first sequence
-  int32_t sequences = 1;         // answers, indices from sequence_index up
-  int32_t priority = 0;          // lower is placed and computed earlier
-  // The whole answer must be out by then, counted from Submit.
-  absl::Duration answer_deadline = absl::InfiniteDuration();
-  // Report the prompt's own log-probabilities, each with this many top ones.
-  std::optional<int32_t> prompt_logprobs;
-  std::optional<BeamParams> beams;  // `sequences` of the best are the answers
-  // Not done before the prompt lies on the decode node, however short the answer: others share it.
-  bool installs_prompt = false;
-  uint32_t attempts_before =
-      0;                 // legs of this name that are over; new ones are numbered from there
-  std::string trace_id;  // of the client's tracing, for log lines; may be empty
-  // False when max_tokens is only the default, "up to the context": it is then lowered to what the
-  // largest decode node can hold instead of refusing the request.
-  bool max_tokens_given = true;
-};
-
-// Log-probabilities of the prompt's tokens from the second on; before any TokensReady, if asked
-// for.
-struct PromptScored {
-  std::vector<v1::GeneratedToken> tokens;
-};
-// Next tokens of one sequence, in order, each index exactly once.
-struct TokensReady {
-  int32_t sequence_index = 0;
-  std::vector<v1::GeneratedToken> tokens;
-};
-// One sequence is complete. `usage`, `route` and `timing` are final; the prompt is in the usage of
-// the first sequence alone.
-struct RequestDone {
-  int32_t sequence_index = 0;
-  bool last = true;  // of the request: nothing follows
-  request::FinishReason reason = request::FinishReason::kNone;
-  v1::Usage usage;
-  v1::Route route;
-  v1::Timing timing;
-};
-// The request failed as a whole; nothing follows.
-struct RequestFailed {
-  absl::Status status;
-};
-using ClientEvent = std::variant<TokensReady, RequestDone, RequestFailed, PromptScored>;
-
-struct RouterActions {
-  std::vector<std::pair<NodeKey, v1::NodeCommand>> commands;
-  std::vector<std::pair<RequestId, ClientEvent>> client_events;
-  std::vector<std::pair<NodeKey, absl::Status>> disconnects;  // streams to end, with the reason
-};
-
 class RouterCore {
  public:
   // `random` outlives the core.
-  static std::unique_ptr<RouterCore> Create(const RouterOptions& options,
-                                            const ModelIdentity& model, Random& random);
-  virtual ~RouterCore() = default;
+  RouterCore(const RouterOptions& options, const ModelIdentity& model, Random& random);
+  RouterCore(const RouterCore&) = delete;
+  RouterCore& operator=(const RouterCore&) = delete;
 
-  // kAlreadyExists for a running id; kResourceExhausted when full; kInvalidArgument when no node
-  // could ever hold the request (names the largest); kUnavailable naming the missing kind of node
-  // when there is none to place on and none joined within the queue deadline (arrives as
-  // RequestFailed).
-  virtual absl::Status Submit(RequestInput input, absl::Time now) = 0;
-  // Ends a request: the client is gone or aborted it. All legs are aborted; a RequestDone with
-  // `reason` follows for each running sequence. Unknown ids are ignored: idempotent.
-  virtual void Finish(const RequestId& id, request::FinishReason reason, absl::Time now) = 0;
-  // Ends one sequence: its stop string appeared (kStop). Otherwise as Finish.
-  virtual void FinishSequence(const RequestId& id, int32_t sequence_index,
-                              request::FinishReason reason, absl::Time now) = 0;
+  // Takes a request on. kAlreadyExists for a running id; kResourceExhausted when the router is
+  // full; kInvalidArgument when no node could ever hold the request (names the largest). Later
+  // failures arrive as RequestFailed: kUnavailable, naming the missing kind of node, when no node
+  // takes the request within the queue deadline.
+  absl::Status Submit(RequestInput input, absl::Time now);
+  // Ends a request: the client left or aborted it. Aborts all legs; a RequestDone with `reason`
+  // follows for each running sequence. Idempotent: unknown ids are ignored.
+  void Finish(const RequestId& id, request::FinishReason reason, absl::Time now);
+  // Ends one sequence, whose stop string appeared (kStop). Otherwise as Finish.
+  void FinishSequence(const RequestId& id, int32_t sequence_index, request::FinishReason reason,
+                      absl::Time now);
 
-  // kFailedPrecondition when the model or numerics id differs (both named); kInvalidArgument for a
-  // bad registration. A newer incarnation of a known node id replaces the older stream (a
-  // disconnect action).
-  virtual absl::StatusOr<v1::Welcome> NodeJoined(NodeKey key, const v1::Registration& registration,
-                                                 absl::Time now) = 0;
-  // Anything after the registration.
-  virtual void OnNodeMessage(NodeKey key, const v1::NodeMessage& message, absl::Time now) = 0;
-  virtual void NodeLost(NodeKey key, const absl::Status& why, absl::Time now) = 0;
-  // Deadlines, heartbeat loss, queue retries. At least every 50 ms.
-  virtual void OnTick(absl::Time now) = 0;
+  // A node's stream began with `registration`. kFailedPrecondition when the model or numerics id
+  // differs (names both); kInvalidArgument for a bad registration. A newer incarnation of a known
+  // node id replaces the older stream (a disconnect action).
+  absl::StatusOr<v1::Welcome> NodeJoined(NodeKey key, const v1::Registration& registration,
+                                         absl::Time now);
+  // Any message after the registration. A message that is not valid disconnects the node.
+  void OnNodeMessage(NodeKey key, const v1::NodeMessage& message, absl::Time now);
+  // The stream ended.
+  void NodeLost(NodeKey key, const absl::Status& why, absl::Time now);
+  // Handles deadlines, silent nodes and the queue. Call at least every 50 ms.
+  void OnTick(absl::Time now);
 
-  virtual RouterActions TakeActions() = 0;
-  virtual v1::GetStatusResponse GetStatus(absl::Time now) const = 0;
+  // What the calls since the last TakeActions want done.
+  RouterActions TakeActions();
+  v1::GetStatusResponse GetStatus(absl::Time now) const;
   // For the status: streams that were refused before the core heard of them, so far.
-  virtual void SetStreamsRefused(int64_t count) = 0;
+  void SetStreamsRefused(int64_t count) { streams_refused_ = count; }
   // Of the fleet; empty while no node has joined.
-  virtual std::string numerics_id() const = 0;
-  // Tokens of the longest prompt and answer that can be served: the model's context, or less where
-  // no decode node has room for as much.
-  virtual int64_t context_tokens() const = 0;
-  virtual int64_t requests_running() const = 0;
+  std::string numerics_id() const { return fleet_.numerics_id(); }
+  // Tokens of the longest prompt and answer that the router can serve: the model's context, or what
+  // the largest decode node holds if that is less.
+  int64_t context_tokens() const;
+  int64_t requests_running() const { return table_.requests(); }
+
+  // For checks by tests and the simulator.
+  const Fleet& fleet() const { return fleet_; }
+  const PrefixIndex& index() const { return index_; }
+  int64_t requests_queued() const { return table_.queued(); }
+  int64_t deadlines() const { return table_.deadlines(); }
+  std::array<int64_t, 5> requests_by_state() const { return table_.sequences_by_state(); }
+
+ private:
+  absl::Status CheckAdmission(const RequestInput& input) const;
+  // kDataLoss when a message of the stream is missing.
+  absl::Status CheckSequenceNumber(Node& node, const v1::NodeMessage& message) const;
+  absl::Status OnNodeEvent(Node& node, const v1::NodeEvent& event, absl::Time now);
+  // An event about the leg that its `body` names.
+  template <typename Event>
+  absl::Status OnLegEvent(const Node& node, const v1::NodeEvent& event, const Event& body,
+                          absl::Time now);
+  // kInvalidArgument for lists of different lengths.
+  absl::Status OnTokens(const Node& node, const v1::TokensGenerated& tokens, absl::Time now);
+  absl::Status OnBlocks(const Node& node, const v1::NodeEvent& event);
+  void Disconnect(NodeKey key, const absl::Status& why, absl::Time now);
+  void NoteTime(absl::Time now);
+
+  const RouterOptions options_;
+  const ModelIdentity model_;
+  RetryBudget retries_;
+  Fleet fleet_;
+  PrefixIndex index_;
+  PairPlacement placement_;
+  RouterActions actions_;
+  RouterCounters counters_;
+  RequestTable table_;
+  PrefixMigration migration_;
+  int64_t streams_refused_ = 0;
+  const uint64_t incarnation_;
+  std::optional<absl::Time> started_;
+  // OnTokens fills it for each token of a list, so that it allocates nothing.
+  v1::TokensGenerated::Step plain_step_;
 };
 
 }  // namespace tandem::router

@@ -1,11 +1,12 @@
-// Turns what several legs say about one answer into each token once and in order, and knows when
-// the answer ends by token or by length.
+// Merges the tokens that several legs report for one answer: each token comes out once and in
+// order. It also detects the end of the answer by token or by length.
 //
-//   index == next        delivered, and what was waiting behind it
-//   index <  next        dropped; it must be what was delivered, or the legs have diverged
-//   index >  next        waits, at most kWaitingMax of them
+//   index == next   is delivered, with the waiting tokens that follow it
+//   index <  next   is dropped; if it differs from the delivered token, the legs have diverged
+//   index >  next   waits; at most kWaitingMax tokens do
 //
-// Thread safety: none. Invariants: delivered() only grows, and not after finish() is set.
+// Thread safety: none; a SequenceAnswer owns it.
+// Invariants: delivered() only grows, and not after finish() is set.
 #pragma once
 
 #include <cstdint>
@@ -36,17 +37,17 @@ class TokenStream {
               int32_t vocab_size)
       : stop_(stop), eos_token_ids_(eos_token_ids), vocab_size_(vocab_size) {}
 
-  // kDataLoss when the leg cannot be right: a token outside the vocabulary, a negative index, or
-  // too many tokens ahead. After finish() everything is ignored.
+  // Takes a reported token. kDataLoss when the leg cannot be right: a token outside the vocabulary,
+  // a negative index, or too many waiting tokens. Ignores all tokens after finish().
   absl::StatusOr<Outcome> Offer(const v1::GeneratedToken& token);
-  // Forgets tokens ahead of a gap: they came from a leg that was given up.
+  // Drops tokens that wait for a missing one: the leg that sent them was given up.
   void DropWaiting() { waiting_.clear(); }
 
   const std::vector<TokenId>& delivered() const { return delivered_; }
   size_t waiting() const { return waiting_.size(); }
   // kNone until a delivered token ends the answer.
   request::FinishReason finish() const { return finish_; }
-  // Delivered since the last call.
+  // Tokens delivered since the last call.
   std::vector<v1::GeneratedToken> TakeReady();
 
  private:

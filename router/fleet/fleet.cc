@@ -11,10 +11,10 @@
 namespace tandem::router {
 namespace {
 
-// One failure may be one request's bad luck. Long enough for a link to come back, short enough to
-// notice that it did.
-constexpr int kFailuresToLeaveAlone = 2;
-constexpr absl::Duration kInBackoffMin = absl::Seconds(1), kInBackoffMax = absl::Seconds(16);
+// A single failure may be chance. The backoff is long enough for a link to come back, and short
+// enough to use it soon after.
+constexpr int kFailuresBeforeBackoff = 2;
+constexpr absl::Duration kBackoffMin = absl::Seconds(1), kBackoffMax = absl::Seconds(16);
 
 v1::NodeStatus StatusOf(const Node& node) {
   v1::NodeStatus status;
@@ -131,7 +131,7 @@ void Fleet::Remove(NodeKey key) {
   free_slots_.push_back(node.slot);
   for (auto& [other_key, other] : by_key_) {
     other->links_in.erase(node.id);
-    other->troubles_in.erase(node.id);
+    other->failures_in.erase(node.id);
   }
   by_id_.erase(node.id);
   by_key_.erase(it);
@@ -223,11 +223,11 @@ int64_t Fleet::decode_capacity_tokens() const {
   return capacity;
 }
 
-void Fleet::HandedOff(NodeKey from, NodeKey to, const v1::Installed& installed) {
+void Fleet::KvTransferDone(NodeKey from, NodeKey to, const v1::Installed& installed) {
   const Node* sender = Find(from);
   Node* receiver = Find(to);
   if (sender == nullptr || receiver == nullptr) return;
-  receiver->troubles_in.erase(sender->id);
+  receiver->failures_in.erase(sender->id);
   v1::NodePairStatus& link = receiver->links_in[sender->id];
   link.set_from_node(sender->id.value());
   link.set_to_node(receiver->id.value());
@@ -241,21 +241,20 @@ void Fleet::KvTransferFailed(NodeKey from, NodeKey to, absl::Time now) {
   const Node* sender = Find(from);
   Node* receiver = Find(to);
   if (sender == nullptr || receiver == nullptr) return;
-  PairTrouble& trouble = receiver->troubles_in[sender->id];
-  const int beyond = ++trouble.failures - kFailuresToLeaveAlone;
+  TransferFailures& failed = receiver->failures_in[sender->id];
+  const int beyond = ++failed.in_a_row - kFailuresBeforeBackoff;
   if (beyond < 0) return;
-  trouble.left_alone_until =
-      now + std::min(kInBackoffMin * (1 << std::min(beyond, 10)), kInBackoffMax);
+  failed.backoff_until = now + std::min(kBackoffMin * (1 << std::min(beyond, 10)), kBackoffMax);
   Log(LogLevel::kWarning, "no KV transfers between two nodes for a while",
       {{"from", sender->id.value()},
        {"to", receiver->id.value()},
-       {"failures", trouble.failures},
-       {"for", absl::FormatDuration(trouble.left_alone_until - now)}});
+       {"failures", failed.in_a_row},
+       {"for", absl::FormatDuration(failed.backoff_until - now)}});
 }
 
 bool Fleet::InBackoff(const Node& from, const Node& to, absl::Time now) {
-  const auto trouble = to.troubles_in.find(from.id);
-  return trouble != to.troubles_in.end() && now < trouble->second.left_alone_until;
+  const auto failed = to.failures_in.find(from.id);
+  return failed != to.failures_in.end() && now < failed->second.backoff_until;
 }
 
 void Fleet::FillStatus(absl::Time now, v1::GetStatusResponse& status) const {

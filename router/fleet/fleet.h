@@ -1,11 +1,11 @@
-// The nodes that this router knows: who they are, what they last reported, and what this router has
-// placed on them that their reports cannot show yet.
+// The nodes that have joined this router: their registration, their last load report, and the work
+// that this router has placed on them since, which no report can show yet.
 //
-// Thread safety: none; who has the router's turn owns it.
-// Invariants: at most one node per node id; all nodes share one numerics id (or, where mixed ones
-// are allowed, what their blocks hold) and one block size, fixed by the first node that joins an
-// empty fleet; slots are dense, small and reused after a node
-// leaves; at most nodes_max nodes and kLostNodesKept remembered lost ones.
+// Thread safety: none; the core owns it, on the core's strand.
+// Invariants: at most one node per node id; all nodes share one block size and one numerics id (or,
+// where mixed ones are allowed, the same block contents), fixed by the first node that joins an
+// empty fleet; slots are dense, small, and reused after a node leaves; at most nodes_max nodes, and
+// kLostNodesKept lost ones that status still shows.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
-#include "router/core/router_core.h"
+#include "router/fleet/model_identity.h"
+#include "router/fleet/node_key.h"
 #include "tandem/v1/client.pb.h"
 #include "tandem/v1/fleet.pb.h"
 
@@ -32,10 +33,10 @@ namespace tandem::router {
 // A node's index in the prefix index.
 using NodeSlot = uint16_t;
 
-// KV transfers that failed in a row between two nodes that are both there.
-struct PairTrouble {
-  int failures = 0;
-  absl::Time left_alone_until = absl::InfinitePast();
+// KV transfers that failed in a row from one joined node to another.
+struct TransferFailures {
+  int in_a_row = 0;
+  absl::Time backoff_until = absl::InfinitePast();
 };
 
 struct Node {
@@ -59,7 +60,7 @@ struct Node {
   v1::NodeCounters counters;
   // Bound: one for each joined node.
   std::map<NodeId, v1::NodePairStatus> links_in;  // by sender; only senders that are joined
-  std::map<NodeId, PairTrouble> troubles_in;
+  std::map<NodeId, TransferFailures> failures_in;
 
   // This router's own legs on the node.
   int64_t legs = 0;
@@ -72,11 +73,12 @@ struct Node {
     return std::min<int64_t>(context_tokens, num_blocks * block_tokens);
   }
   int64_t blocks_for(int64_t tokens) const { return (tokens + block_tokens - 1) / block_tokens; }
-  // What a new leg can be given now, as far as this router knows.
+  // Blocks that a new leg can get now, as far as this router knows.
   int64_t blocks_available() const {
     return load.blocks_free() + load.blocks_cached() - blocks_unconfirmed - blocks_unreported;
   }
-  // Reports lag and see other routers' legs; our own legs are known at once. The larger one counts.
+  // A report is late but counts other routers' legs; this router's own legs are known at once. So
+  // the larger figure counts.
   int64_t sequences() const {
     return std::max(load.sequences_running() + load.sequences_waiting(), legs);
   }
@@ -95,18 +97,18 @@ class Fleet {
   };
   Fleet(const ModelIdentity& model, const Options& options) : model_(model), options_(options) {}
 
-  // The stream that a registration would replace: the same node id with the same or an older
-  // incarnation. Errors as CheckRegistration; kFailedPrecondition for an older incarnation than the
-  // one connected, or another numerics id or block size than the fleet's (both named);
-  // kResourceExhausted when full. Changes nothing.
+  // Whether a node may join, and the stream that it would replace: one of the same node id with the
+  // same or an older incarnation. Errors: those of CheckRegistration; kFailedPrecondition if a
+  // newer incarnation is connected, or if numerics id or block size differ from the fleet's (names
+  // both); kResourceExhausted when the fleet is full. Changes nothing.
   absl::StatusOr<std::optional<NodeKey>> CheckJoin(NodeKey key,
                                                    const v1::Registration& registration) const;
   // REQUIRES: CheckJoin was OK and the node it replaces was removed.
   Node& Join(NodeKey key, const v1::Registration& registration, absl::Time now);
-  // Forgets the node; it is remembered as lost for status. Unknown keys are ignored.
+  // Removes the node; status shows it as lost for a while. Unknown keys are ignored.
   void Remove(NodeKey key);
 
-  // nullptr when not joined (any more). Valid until the node is removed.
+  // nullptr when the node has not joined or has left. Valid until the node is removed.
   Node* Find(NodeKey key);
   const Node* Find(NodeKey key) const;
   // In order of node id.
@@ -114,36 +116,38 @@ class Fleet {
   bool empty() const { return by_key_.empty(); }
   int64_t size() const { return static_cast<int64_t>(by_key_.size()); }
 
-  // A load report: what was confirmed before it is in it.
+  // A load report came. It includes all that the node confirmed before.
   void OnLoad(Node& node, const v1::NodeLoad& load);
-  // This router's own legs, for `Node`'s in-flight figures. Nodes that have left are ignored.
+  // These keep the figures of this router's own legs on a node. Nodes that have left are ignored.
   void DecodePlaced(NodeKey key, int64_t blocks);
   void DecodeReserved(NodeKey key, int64_t blocks);
   void DecodeEnded(NodeKey key, int64_t blocks_unconfirmed);
   void PrefillPlaced(NodeKey key, int64_t tokens);
   void PrefillEnded(NodeKey key, int64_t tokens);
 
-  // Nodes not heard of for longer than `lost_after`, oldest id first.
+  // Nodes that have sent nothing for longer than `lost_after`, in order of node id.
   std::vector<NodeKey> Silent(absl::Time now, absl::Duration lost_after) const;
 
-  // Of the nodes now joined; empty and 0 when there are none. Where mixed numerics are allowed it
-  // names what blocks hold, and no node's own id.
+  // Of the joined nodes; empty and 0 when there are none. Where mixed numerics are allowed, it
+  // names the contents of blocks and is no node's own id.
   const std::string& numerics_id() const { return numerics_id_; }
-  // Whether numerics_id() stands for several: nodes are to keep blocks under it.
+  // Whether numerics_id() stands for several ids. Commands then carry it, and nodes name blocks by
+  // it.
   bool mixes_numerics() const { return !kv_contents_.empty(); }
   int32_t block_tokens() const { return block_tokens_; }
-  // Changes whenever numerics_id or block_tokens may have: cached hashes are then void.
+  // Changes whenever numerics_id or block_tokens may have changed: older block hashes are then
+  // void.
   uint64_t generation() const { return generation_; }
   // The longest sequence any decode node (draining ones too) can hold; 0 when there is none.
   int64_t decode_capacity_tokens() const;
   bool decode_node_seen() const { return decode_node_seen_; }
 
-  // A KV transfer from one node to another was installed.
-  void HandedOff(NodeKey from, NodeKey to, const v1::Installed& installed);
-  // One failed, though both nodes are there: after a few in a row the pair is left alone for a
-  // while, each time longer, until a KV transfer succeeds.
+  // A KV transfer from one node to another is complete: the receiver has installed it.
+  void KvTransferDone(NodeKey from, NodeKey to, const v1::Installed& installed);
+  // A KV transfer failed though both nodes have joined. After a few failures in a row the pair is
+  // in backoff, each time for longer, until a KV transfer succeeds.
   void KvTransferFailed(NodeKey from, NodeKey to, absl::Time now);
-  // Whether that while lasts.
+  // Whether the pair is in backoff.
   static bool InBackoff(const Node& from, const Node& to, absl::Time now);
   void FillStatus(absl::Time now, v1::GetStatusResponse& status) const;
 
@@ -165,7 +169,7 @@ class Fleet {
   std::vector<NodeSlot> free_slots_;
   NodeSlot next_slot_ = 0;
   std::string numerics_id_;
-  std::string first_numerics_id_;  // of the first node's own
+  std::string first_numerics_id_;  // the first node's own
   std::string kv_contents_;        // only where mixed numerics are allowed and the nodes name them
   int64_t kv_bytes_per_block_ = 0;
   int32_t block_tokens_ = 0;

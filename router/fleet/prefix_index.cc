@@ -40,7 +40,7 @@ void PrefixIndex::Remove(NodeSlot slot, absl::Span<const kv::BlockHash> hashes) 
   TANDEM_CHECK(it != nodes_.end(), "slot ", slot);
   for (const kv::BlockHash& hash : hashes)
     if (Erase(slot, hash)) --it->second.live;
-  // Nodes mostly remove what they stored first.
+  // Nodes mostly remove their oldest blocks first.
   std::deque<kv::BlockHash>& log = it->second.log;
   while (!log.empty() && !Holds(slot, log.front())) log.pop_front();
   Compact(slot, it->second);
@@ -135,7 +135,7 @@ void PrefixIndex::MakeRoom() {
 void PrefixIndex::Compact(NodeSlot slot, NodeEntries& node) {
   constexpr int64_t kStaleAllowed = 64;  // small logs are not worth a pass
   if (static_cast<int64_t>(node.log.size()) <= 2 * node.live + kStaleAllowed) return;
-  // A hash removed and stored again is in the log twice: its last place counts.
+  // A hash that was removed and stored again is in the log twice. Its last place counts.
   absl::flat_hash_set<kv::BlockHash> seen;
   std::deque<kv::BlockHash> log;
   for (auto it = node.log.rbegin(); it != node.log.rend(); ++it)

@@ -1,7 +1,8 @@
-// Which nodes hold which KV blocks: block hash → node slots. Soft state, fed by what nodes say they
-// stored and removed; a wrong entry costs a recomputation, never a wrong token.
+// Maps block hashes to the nodes that hold the block's KV, so that placement finds the nodes with
+// the longest prefix of a prompt. It is soft state: nodes report what they store and remove. A
+// wrong entry costs a recomputation, never a wrong token.
 //
-// Thread safety: none; who has the router's turn owns it.
+// Thread safety: none; the core owns it, on the core's strand.
 // Invariants: entries() <= entries_max, counting (hash, node) pairs; a node has at most its own
 // bound of entries (a node cannot hold more blocks than its pool); dropping a node costs its own
 // entries, not the whole index.
@@ -29,20 +30,20 @@ class PrefixIndex {
 
   explicit PrefixIndex(int64_t entries_max) : entries_max_(entries_max) {}
 
-  // A node may now have entries, at most `entries_max` of them. REQUIRES: the slot is not in use.
+  // Begins a node, which may have at most `entries_max` entries. REQUIRES: the slot is not in use.
   void AddNode(NodeSlot slot, int64_t entries_max);
   // Drops the node's entries.
   void DropNode(NodeSlot slot);
 
-  // REQUIRES (both): AddNode(slot). A hash stored twice or removed without having been stored is
-  // ignored. Beyond a bound the oldest entries go: of this node at its own bound, of the least
-  // recently used node at the index's.
+  // REQUIRES (both): AddNode(slot) before. Storing a hash twice, or removing one that is not there,
+  // does nothing. At the node's bound, its own oldest entries are evicted; at the index's bound,
+  // those of the least recently used node.
   void Store(NodeSlot slot, absl::Span<const kv::BlockHash> hashes);
   void Remove(NodeSlot slot, absl::Span<const kv::BlockHash> hashes);
-  // The node was placed on for its prefix: its entries are the last to go.
+  // The node is now the most recently used one: placement chose it for its prefix.
   void Touch(NodeSlot slot);
 
-  // Every node that holds hashes[0], ascending by slot, in one walk over `hashes`.
+  // Every node that holds hashes[0], ascending by slot. Cost: one walk over `hashes`.
   std::vector<Match> LongestPrefixes(absl::Span<const kv::BlockHash> hashes) const;
 
   bool Holds(NodeSlot slot, const kv::BlockHash& hash) const;
@@ -53,7 +54,7 @@ class PrefixIndex {
   int64_t evicted() const { return evicted_; }
 
  private:
-  // A block's hash is one already.
+  // A block hash is uniform already; this only folds it.
   struct OfHash {
     size_t operator()(const kv::BlockHash& hash) const {
       return absl::Hash<uint64_t>()(hash.high ^ hash.low);

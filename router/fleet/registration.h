@@ -1,6 +1,6 @@
-// Whether a node may join this router's fleet: its registration is well formed and it serves the
-// same model. (Equality with the other nodes is the fleet's business.)
-// Thread safety: pure functions.
+// Checks whether a node may join: its registration is well formed, and it serves the router's
+// model. (Fleet::CheckJoin compares it with the nodes that have joined.) Thread safety: pure
+// functions.
 #pragma once
 
 #include <vector>
@@ -8,15 +8,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/kv/block_hash.h"
-#include "router/core/router_core.h"
+#include "router/fleet/model_identity.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::router {
 
 inline constexpr size_t kNodeIdBytesMax = 128;
 
-// kInvalidArgument names the field at fault, its value and what was expected; kFailedPrecondition
-// names both models when they differ.
+// kInvalidArgument, naming the bad field, its value and what was expected; kFailedPrecondition,
+// naming both models, when they differ.
 absl::Status CheckRegistration(const v1::Registration& registration, const ModelIdentity& model);
 
 // "prefill" or "decode".

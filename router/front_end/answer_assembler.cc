@@ -68,7 +68,7 @@ std::string AnswerAssembler::Take(absl::string_view text) {
     if (!stop_.include_stop_str_in_output) held_.resize(held_.size() - longest);
     return std::exchange(held_, "");
   }
-  // A stop string that did not count may still be the beginning of itself again.
+  // The end of a stop string that did not count may be the beginning of the next match.
   size_t kept = 0;
   for (const Matcher& matcher : matchers_) {
     const bool whole = matcher.matched == static_cast<int32_t>(matcher.text.size());

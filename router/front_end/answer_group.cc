@@ -34,7 +34,7 @@ v1::GeneratedToken AnswerGroup::Shown(const v1::GeneratedToken& token) const {
 }
 
 AnswerGroup::Parts AnswerGroup::OnScores(const PromptScored& event) {
-  // Clients take messages of 4 MiB by default; this many tokens with 20 top ones each have 0.4.
+  // Clients accept messages of 4 MiB by default. This many tokens, with 20 top ones each, take 0.4.
   constexpr size_t kTokensOfPart = 1024;
   Parts parts(1 + (event.tokens.size() - (event.tokens.empty() ? 0 : 1)) / kTokensOfPart);
   for (v1::GenerateResponse& part : parts) part.mutable_prompt_logprobs();
@@ -50,7 +50,7 @@ bool AnswerGroup::OnTokens(const TokensReady& event, v1::GenerateResponse& part)
   delta.Clear();
   delta.set_sequence_index(event.sequence_index);
   for (const v1::GeneratedToken& token : event.tokens) {
-    // Computed before the stop string was seen: not part of the answer.
+    // The node computed it before the router saw the stop string: not part of the answer.
     if (answer.assembler->stopped()) break;
     ++answer.output_tokens;
     answer.logprob_sum += static_cast<double>(token.logprob());
@@ -82,11 +82,11 @@ AnswerGroup::Parts AnswerGroup::OnDone(RequestDone event) {
   if (Give(answer, rest)) *parts.emplace_back().mutable_delta() = std::move(rest);
   v1::Finished& finished = answer.finished;
   finished.set_sequence_index(event.sequence_index);
-  // The stop string may be whole with the last token that max_tokens allows: then the node's end
-  // and the router's come in either order.
+  // The last token that max_tokens allows may complete the stop string. Then the node's end and the
+  // router's come in either order.
   const bool stopped =
       answer.assembler->stopped() && event.reason == request::FinishReason::kLength;
-  // What the token that is not shown would have ended is no matter.
+  // The one token of a prompt-only request is not shown, so its stop string does not count.
   const bool nothing_more = options_.prompt_only && event.reason == request::FinishReason::kStop;
   finished.set_reason(rpc::ToWire(stopped        ? request::FinishReason::kStop
                                   : nothing_more ? request::FinishReason::kLength

@@ -1,7 +1,8 @@
-// All answers of one request, as its client sees them: core events in, response parts out. Text,
-// stop strings, what a resumed client has already, and which of best_of answers are returned.
+// Turns the core's events for one request into the response parts that its client sees: decodes
+// text, matches stop strings, leaves out what a resumed client has already, and picks the best of
+// best_of answers.
 //
-// Thread safety: none; one per request, in the router's turn. Protobuf in, protobuf out, no I/O.
+// Thread safety: none; an AnswerSession owns it, on the core's strand. No I/O.
 // Invariants: per answer, deltas in order and then one Finished; nothing follows the last Finished.
 #pragma once
 
@@ -12,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "router/core/router_core.h"
+#include "router/core/client_event.h"
 #include "router/front_end/answer_assembler.h"
 #include "tandem/v1/client.pb.h"
 
@@ -39,7 +40,7 @@ class AnswerGroup {
   AnswerGroup(AnswerOptions options, const NewAssembler& new_assembler);
 
   Parts OnScores(const PromptScored& event);
-  // True: `part`, whose room is used again, is a delta to send.
+  // Fills `part`, whose memory is reused. True: it is a delta to send.
   bool OnTokens(const TokensReady& event, v1::GenerateResponse& part);
   Parts OnDone(RequestDone event);
   // A stop string of this answer was found: the caller calls RouterCore::FinishSequence(kStop).

@@ -8,8 +8,8 @@
 #include "common/model/tokenizer/streaming_detokenizer.h"
 #include "common/rpc/convert.h"
 #include "common/runtime/clock.h"
-#include "router/core/validate.h"
 #include "router/front_end/bad_words.h"
+#include "router/front_end/request_validation.h"
 
 namespace tandem::router {
 namespace {
@@ -112,7 +112,7 @@ absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
     options.echo = request.has_text()
                        ? request.text()
                        : tokenizer.Decode(input.prompt, !request.keep_special_tokens());
-  // The best are chosen by it.
+  // The best answers are chosen by their log-probability.
   if (options.n < options.sequences && !options.return_logprobs) input.sampling.logprobs = 0;
   const bool keep_special_tokens = request.keep_special_tokens();
   answers_ = std::make_unique<AnswerGroup>(std::move(options), [&] {
@@ -129,7 +129,8 @@ absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
 }
 
 void AnswerSession::Cancel() {
-  // A push onto a closed inbox fails: the router is going down and ends all requests itself.
+  // A push into a closed inbox fails. The router is then shutting down and ends all requests
+  // itself.
   if (!over_.exchange(true)) deps_.inbox.Push(SessionEnded{id_, shared_from_this()});
 }
 

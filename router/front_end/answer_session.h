@@ -1,14 +1,14 @@
-// One request from whichever front end: checks it, tokenizes it, hands it to the router, and
-// turns what the core answers into the parts its client sees. A front end only carries those parts,
-// so the same request gets the same stream over every protocol.
+// One client request, from either front end. The session checks the request, tokenizes it, submits
+// it to the core, and turns the core's events into the parts that the client sees. A front end only
+// carries those parts, so the same request gets the same stream over every protocol.
 //
 //   Start ─▶ (Submit) ─▶ Accepted ─▶ OnEvent… ─▶ the sink's OnEnd
 //
-// A request may have several answers (sequences), each with text, end and stop string of its own;
-// the stream ends with the last of them.
+// A request may have several answers (sequences), each with its own text, end and stop strings. The
+// stream ends with the last of them.
 //
-// Thread safety: Start and Cancel from any thread; the rest in the router's turn. Lifetime: shared
-// between the front end and the router; the session lets go of its sink at the end.
+// Thread safety: Start and Cancel from any thread; all else on the core's strand.
+// Owner: shared by the front end and the core's shell; the session releases its sink at the end.
 #pragma once
 
 #include <atomic>
@@ -18,6 +18,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/runtime/random.h"
 #include "router/front_end/answer_group.h"
 #include "router/front_end/inbox.h"
 #include "router/front_end/load_shedder.h"
@@ -28,23 +30,23 @@
 
 namespace tandem::router {
 
-// Where a session's parts go: a front end's side of one request. Called in the router's turn, so it
-// must not block; OnEnd also on the thread that called Start.
+// A front end's side of one request: takes the parts that the client gets. The session calls it on
+// the core's strand, so it must not block; OnEnd also on the thread that called Start.
 class AnswerSink {
  public:
   virtual ~AnswerSink() = default;
-  // Takes the next part; nothing but OnEnd(OK) follows one that is `last`. What is left in `part`
-  // is of no meaning, but its room serves the next one. False: its client has left too much unread,
-  // the request (and it alone) is ended.
+  // Takes the next part. Only OnEnd(OK) follows a `last` part. The sink may leave anything in
+  // `part`; its memory is reused for the next part. False: the client has left too much unread, and
+  // the session ends this request.
   virtual bool OnPart(v1::GenerateResponse& part, bool last) = 0;
-  // Exactly once, after every part; not OK when the answer is incomplete.
+  // Called exactly once, after every part. Not OK when the answer is incomplete.
   virtual void OnEnd(const absl::Status& status) = 0;
-  // What was handed over so far shall go out: now, and on this thread if that is possible at once,
-  // when `inline_ok`. Not called for each part: several may go out together.
+  // Flushes buffered parts; inline if `inline_ok` and possible without blocking. Called once for
+  // several parts, so that they go out together.
   virtual void Flush(bool inline_ok) = 0;
 };
 
-// When a request came, and what its client's tracing calls it (32 hex digits, or empty).
+// When and where a request arrived, and its trace id from the client (32 hex digits, or empty).
 struct Arrival {
   absl::Time at;
   std::string trace_id;
@@ -63,8 +65,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
     LoadShedder& shedder;
   };
 
-  // Validates, tokenizes and submits `request` on the calling thread. An error means that the sink
-  // was not and will not be called.
+  // Validates, tokenizes and submits `request` on the calling thread. After an error the sink was
+  // not called and will not be.
   static absl::StatusOr<std::shared_ptr<AnswerSession>> Start(const v1::GenerateRequest& request,
                                                               const Arrival& arrival,
                                                               const Deps& deps,
@@ -73,23 +75,24 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   AnswerSession(const Deps& deps, std::shared_ptr<AnswerSink> sink)
       : deps_(deps), sink_(std::move(sink)) {}
 
-  // The client is gone: both legs end. Idempotent; nothing happens once the client has its end.
+  // The client is gone: ends the request. Idempotent; does nothing once the client has its end.
   void Cancel();
 
-  // The client has the beginning of this answer already, from a call that broke off.
+  // The client has the beginning of this answer already, from a call that was cut off.
   bool resumes() const { return resumes_; }
 
-  // ---- in the router's turn
-  // Whether the client went before the request's turn came; that is its end then.
+  // ---- on the core's strand
+  // Ends the stream and returns true if the client left before the core took the request.
   bool EndIfCancelled();
-  // The request was taken on: tells the client.
+  // The core accepted the request: tells the client.
   void Accepted();
-  // What should end because of this event: its sequence (kStop, a stop string), the whole request
-  // (kAborted, a client that does not read), or nothing (kNone).
+  // Passes an event on to the client. Returns what must end because of it: its sequence (kStop: a
+  // stop string appeared), the whole request (kAborted: the client does not read), or nothing
+  // (kNone).
   request::FinishReason OnEvent(ClientEvent event);
   // Ends the stream with an error.
   void Fail(const absl::Status& status);
-  // Has the sink send what it was handed since the last call. `inline_ok`: see AnswerSink.
+  // Flushes the sink. `inline_ok`: see AnswerSink.
   void Flush(bool inline_ok);
 
  private:
@@ -102,18 +105,18 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   void End(const absl::Status& status);
 
   const Deps deps_;
-  std::shared_ptr<AnswerSink> sink_;   // in the router's turn once started; null after the end
+  std::shared_ptr<AnswerSink> sink_;   // on the core's strand once started; null after the end
   std::shared_ptr<AnswerSink> ended_;  // until it has sent its end
   RequestId id_;
   absl::Time submitted_;
   bool resumes_ = false;
-  // When each sequence's last tokens came; in the turn. Bound: kSequencesMax (128).
+  // When each sequence's last tokens came; on the core's strand. Bound: kSequencesMax (128).
   absl::InlinedVector<absl::Time, 1> last_tokens_;
-  v1::GenerateResponse part_;  // room for the next delta; in the turn
+  v1::GenerateResponse part_;  // the next delta, reused; on the core's strand
   v1::Started started_;
   std::unique_ptr<AnswerGroup> answers_;
   bool overflowed_ = false;        // a part was not taken
-  std::atomic<bool> over_{false};  // the client has its end; a cancel changes nothing
+  std::atomic<bool> over_{false};  // the client has its end: Cancel does nothing
 };
 
 }  // namespace tandem::router

@@ -16,14 +16,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
-#include "router/front_end/http/openai_error.h"
+#include "common/rpc/error_details.h"
 
 namespace tandem::router {
 namespace {
 
 constexpr size_t kHashHexBytes = 64;
 
-// Refills to a minute's amount in a minute. A limit of 0 is none.
+// A token bucket that refills to `per_minute` in one minute. 0 = no limit.
 struct Bucket {
   double per_minute = 0;
   double left = 0;
@@ -35,12 +35,18 @@ struct Bucket {
     left = std::min(per_minute, left + std::max(0.0, minutes) * per_minute);
     at = now;
   }
-  // Seconds until `wanted` is there; 0 = it is.
+  // Seconds until the bucket holds `wanted`; 0 if it does now.
   int64_t SecondsUntil(double wanted) const {
     if (per_minute == 0 || left >= wanted) return 0;
     return static_cast<int64_t>(std::ceil((wanted - left) / per_minute * 60));
   }
 };
+
+// Adds to `status` the seconds until a retry makes sense. Both front ends tell the client.
+absl::Status WithRetryAfter(absl::Status status, int64_t seconds) {
+  status.SetPayload(rpc::kRetryAfterPayload, absl::Cord(absl::StrCat(seconds)));
+  return status;
+}
 
 }  // namespace
 

@@ -1,9 +1,10 @@
-// Who may use a router, over HTTP and gRPC, and how much. Keys are kept as SHA-256 hashes, so the
-// file tells nobody a key. One line a key:
+// The API keys that a router accepts over HTTP and gRPC, and each key's quota. The file holds
+// SHA-256 hashes, so reading it reveals no key. One line per key:
 //   NAME  SHA256-IN-HEX  [requests_per_minute=N]  [tokens_per_minute=N]      # comment
-// Quotas are token buckets of one minute's amount. Tokens are charged when an answer ends, so a
-// bucket may go below zero and then refuses until it has refilled.
-// Thread safety: any thread.
+// Each quota is a token bucket that holds one minute's amount. An answer's tokens are charged when
+// it ends, so a bucket may fall below zero; it then refuses requests until it has refilled. Thread
+// safety: any thread. Errors are statuses; each front end turns them into its protocol's reply. A
+// refusal carries the seconds until a retry makes sense in the payload rpc::kRetryAfterPayload.
 #pragma once
 
 #include <memory>
@@ -27,11 +28,11 @@ class ApiKeys {
                                                         const std::string& path);
   ~ApiKeys();
 
-  // Counts one request for the key in "Bearer KEY". kUnauthenticated without a known one;
-  // kResourceExhausted with a retry hint when its quota is used up. The result lives as long as
-  // this.
+  // Counts one request for the key in "Bearer KEY". kUnauthenticated if the key is missing or not
+  // known; kResourceExhausted, with the retry payload, when its quota is used up. The key lives as
+  // long as this object.
   absl::StatusOr<Key*> Admit(absl::string_view authorization, absl::Time now);
-  // An answer of `key` ended.
+  // Charges the tokens of an answer of `key` that has ended.
   void Charge(Key* key, int64_t tokens, absl::Time now);
 
  private:
@@ -39,7 +40,7 @@ class ApiKeys {
   absl::Status AddLine(absl::string_view line);
 
   absl::Mutex mutex_;
-  // By hash, in lower-case hex. A look-up's time tells at most hashes' beginnings.
+  // By hash, in lower-case hex. A look-up's timing reveals at most the beginning of a hash.
   // Bound: the lines of the keys file.
   absl::flat_hash_map<std::string, std::unique_ptr<Key>> keys_ ABSL_GUARDED_BY(mutex_);
 };

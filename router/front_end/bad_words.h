@@ -1,4 +1,4 @@
-// Texts that must not be generated, as the token sequences that spell them.
+// Turns texts that an answer must not contain into the token sequences that spell them.
 // Thread safety: pure function.
 #pragma once
 

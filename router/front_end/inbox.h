@@ -1,6 +1,8 @@
-// What reaches the router's core: from clients' calls, nodes' streams and other threads of the
-// process. Whoever brings it takes the router's turn when that is free
-// (docs/adr/0030-who-brings-a-message-takes-the-turn.md).
+// The core's strand: everything that reaches the core, from clients' calls, nodes' streams and
+// other threads of the process. The pushing thread runs the core if no other thread does; otherwise
+// the thread that runs it handles the item too
+// (docs/adr/0030-who-brings-a-message-takes-the-turn.md). Thread safety: any thread pushes;
+// handlers run on the strand, one at a time. Owner: RouterServer.
 #pragma once
 
 #include <google/protobuf/arena.h>
@@ -11,20 +13,23 @@
 
 #include "absl/status/status.h"
 #include "common/base/strand.h"
-#include "router/core/router_core.h"
+#include "router/core/request_input.h"
+#include "router/fleet/node_key.h"
 #include "router/front_end/load_shedder.h"
+#include "tandem/v1/fleet.pb.h"
 
 namespace tandem::router {
 
 class AnswerSession;
+class RouterCore;
 
-// Pushed late: what nodes say of requests that run goes before.
+// Pushed with the low priority class: nodes' messages about running requests go first.
 struct SubmitRequest {
   RequestInput input;
   std::shared_ptr<AnswerSession> session;
   LoadShedder::Place place;
 };
-// A client is gone, or its answer ended by the client side's own judgement.
+// The client is gone, or its front end ends the request.
 struct SessionEnded {
   RequestId id;
   std::shared_ptr<AnswerSession> session;
@@ -34,8 +39,8 @@ struct NodeRegistered {
   NodeKey node;
   v1::Registration registration;
 };
-// The message lies in the arena: a step's tokens for hundreds of sequences are thousands of small
-// objects, made on one thread and ended on another.
+// The message lies in the arena, because a step's tokens for hundreds of sequences are thousands of
+// small objects, which one thread makes and another frees.
 struct NodeSpoke {
   NodeKey node;
   std::unique_ptr<google::protobuf::Arena> arena;
@@ -45,7 +50,7 @@ struct NodeGone {
   NodeKey node;
   absl::Status why;
 };
-// Runs in the router's turn, with the core: for GetStatus, Abort and the like. Must not block.
+// Runs `call` on the core's strand, for GetStatus, Abort and the like. Must not block.
 struct CoreCall {
   std::function<void(RouterCore&, absl::Time now)> call;
 };

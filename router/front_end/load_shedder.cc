@@ -19,15 +19,15 @@ LoadShedder::LoadShedder(const Options& options, RequestMetrics& metrics)
 
 absl::Status LoadShedder::Admit(FrontEndKind front_end, absl::Duration waited, absl::Time now,
                                 absl::FunctionRef<bool()> resumes) {
-  const absl::Duration wait = waited + Expected();
+  const absl::Duration wait = waited + Predicted();
   metrics_.OnWait(wait);
   if (options_.delay <= absl::ZeroDuration()) return absl::OkStatus();
   absl::Duration longest;
   {
-    FrontEndState& door = front_ends_[static_cast<size_t>(front_end)];
-    absl::MutexLock lock(&door.mutex);
-    door.rule.Observe(wait, now);
-    longest = door.rule.waited_max();
+    FrontEndState& state = front_ends_[static_cast<size_t>(front_end)];
+    absl::MutexLock lock(&state.mutex);
+    state.rule.Observe(wait, now);
+    longest = state.rule.waited_max();
   }
   if (wait <= longest || (wait <= kResumingFactor * longest && resumes())) return absl::OkStatus();
   return Refusal(wait, longest);
@@ -46,20 +46,20 @@ LoadShedder::Place LoadShedder::Enter(FrontEndKind front_end, absl::Time now) {
   return {front_end, waiting_++, now};
 }
 
-absl::Status LoadShedder::Taken(const Place& place, bool resumes, absl::Time now) {
+absl::Status LoadShedder::Dequeued(const Place& place, bool resumes, absl::Time now) {
   --waiting_;
-  // Averages of both before the one is divided by the other: long queues tell best what each costs.
+  // A quotient of averages, not an average of quotients: long queues measure the service time best.
   waited_ns_ += (absl::ToDoubleNanoseconds(now - place.since) - waited_ns_) * kNewest;
   ahead_ += (static_cast<double>(place.ahead + 1) - ahead_) * kNewest;
-  each_ns_ = waited_ns_ / ahead_;
-  // Most have not waited for as long as anybody may: no lock for them.
+  service_ns_ = waited_ns_ / ahead_;
+  // Most requests have waited less than any limit. They take no lock.
   const absl::Duration waited = now - place.since;
   if (options_.delay <= absl::ZeroDuration() || waited <= options_.delay) return absl::OkStatus();
-  FrontEndState& door = front_ends_[static_cast<size_t>(place.front_end)];
+  FrontEndState& state = front_ends_[static_cast<size_t>(place.front_end)];
   absl::Duration longest;
   {
-    absl::MutexLock lock(&door.mutex);
-    longest = door.rule.waited_max();
+    absl::MutexLock lock(&state.mutex);
+    longest = state.rule.waited_max();
   }
   if (waited <= (resumes ? kResumingFactor : 1) * kForecastMargin * longest)
     return absl::OkStatus();

@@ -1,16 +1,18 @@
-// Refuses requests while the router has too little time for all that come: before they are parsed
-// and tokenized, by how long they have waited and will wait (OverloadRule).
+// Refuses requests while the router is overloaded, so that the requests it takes are served in
+// time. It decides before a request is parsed and tokenized, so a refusal costs little, and judges
+// by how long the request has waited so far and will wait for the core.
 //
-//   kernel ─I/O thread─▶ Admit ─▶ parse, tokenize ─▶ Enter ─late lane of the turn─▶ Taken
-//   └──── waited ─────┘                              └───── expected at Admit ─────┘
+//   kernel ──I/O thread──▶ Admit ─▶ parse, tokenize ─▶ Enter ──core's queue──▶ Dequeued
+//   └────── waited ──────┘                             └── predicted at Admit ──┘
 //
-// What the turn's lane will cost is what waits there, times what each of those took that were taken
-// of late. Where that is too much nobody is sent to wait. What is sent comes in time, unless the
-// turn has got more to do since: it is refused when it is taken, then.
-// Each front_end has a rule of its own: what one of them cannot see (how long gRPC's threads have
-// held a call) does not speak for the other.
+// The predicted wait is the number of requests in the core's queue times the recent service time of
+// one of them (an EWMA). Admit refuses a request whose total wait is too long for OverloadRule. An
+// admitted request is dispatched in time unless load rises in between; then Dequeued refuses it.
+// Each front end has an OverloadRule of its own, because each sees a different part of the wait:
+// how long gRPC's threads have held a call, for example, is not visible.
 //
-// Thread safety: any thread, Taken in the router's turn. Cost: a lock for a few instructions.
+// Thread safety: Admit, Enter and OnRejected from any thread; Dequeued on the core's strand. Cost:
+// a lock held for a few instructions. Owner: RouterServer.
 #pragma once
 
 #include <array>
@@ -29,44 +31,46 @@ namespace tandem::router {
 class LoadShedder {
  public:
   struct Options {
-    absl::Duration delay =
-        absl::Milliseconds(100);  // OverloadRule's target; zero = nothing refused
+    // OverloadRule's target. Zero: no request is refused.
+    absl::Duration delay = absl::Milliseconds(100);
     absl::Duration interval = absl::Seconds(1);
   };
   enum class FrontEndKind { kHttp, kGrpc };
-  // A request's place in the lane.
+  // A request's place in the core's queue.
   struct Place {
     FrontEndKind front_end = FrontEndKind::kHttp;
-    int64_t ahead = 0;
-    absl::Time since;
+    int64_t ahead = 0;  // requests in the queue before it
+    absl::Time since;   // when it entered
   };
 
   // `metrics` outlives the shedder.
   LoadShedder(const Options& options, RequestMetrics& metrics);
 
-  // Whether a request that has waited for `waited` may go on. kUnavailable, saying how long
-  // requests wait, if not. `resumes`: whether it is the rest of an answer that its client has in
-  // part; asked only of what would be refused. Such are refused only after kResumingFactor times as
-  // long.
+  // Whether a request that has waited for `waited` may go on. kUnavailable, with the wait and its
+  // limit, if not. `resumes`: whether the client has the beginning of the answer already; called
+  // only for a request that would be refused. The limit for such a request is kResumingFactor times
+  // as long.
   absl::Status Admit(FrontEndKind front_end, absl::Duration waited, absl::Time now,
                      absl::FunctionRef<bool()> resumes);
 
-  // A request is about to enter the lane …
+  // The calling thread is about to put a request into the core's queue. Each call is followed by
+  // Dequeued or OnRejected.
   Place Enter(FrontEndKind front_end, absl::Time now);
-  // … and was taken from it, by who has the turn. kUnavailable, as Admit's, if it has waited there
-  // for kForecastMargin times as long as those of its door may now: …
-  absl::Status Taken(const Place& place, bool resumes, absl::Time now);
-  // … or did not fit into the lane.
+  // The core has taken the request from its queue. kUnavailable, as Admit's, if the request has
+  // waited there for kForecastMargin times the current limit of its front end.
+  absl::Status Dequeued(const Place& place, bool resumes, absl::Time now);
+  // The queue was full: the request did not enter.
   void OnRejected() { --waiting_; }
 
+  // Requests refused so far.
   int64_t refused() const { return refused_; }
 
  private:
   static constexpr int kResumingFactor = 4;
-  // Of requests that the door has let in just so, about half wait a little longer than was
-  // expected. What was spent on them would be lost.
+  // The prediction is too short for about half of the requests. The margin keeps those that it let
+  // in only just: the work already spent on them would be lost.
   static constexpr double kForecastMargin = 1.5;
-  // The share that the newest request has in the averages below.
+  // Weight of the newest request in the EWMAs below.
   static constexpr double kNewest = 1.0 / 64;
 
   struct FrontEndState {
@@ -75,16 +79,20 @@ class LoadShedder {
     OverloadRule rule ABSL_GUARDED_BY(mutex);
   };
 
+  // Counts a refusal and words it.
   absl::Status Refusal(absl::Duration wait, absl::Duration longest);
-  // What a request that entered the lane now would wait there.
-  absl::Duration Expected() const { return absl::Nanoseconds(waiting_.load() * each_ns_.load()); }
+  // The wait of a request that enters the core's queue now.
+  absl::Duration Predicted() const {
+    return absl::Nanoseconds(waiting_.load() * service_ns_.load());
+  }
 
   const Options options_;
   RequestMetrics& metrics_;
-  std::array<FrontEndState, 2> front_ends_;
-  std::atomic<int64_t> waiting_{0};
-  double waited_ns_ = 0, ahead_ = 0;  // of those taken of late, on average; in the turn
-  std::atomic<double> each_ns_{0};    // the one by the other
+  std::array<FrontEndState, 2> front_ends_;  // by FrontEndKind
+  std::atomic<int64_t> waiting_{0};          // requests in the core's queue
+  // EWMAs over dequeued requests: time in the queue, and place in it. On the core's strand.
+  double waited_ns_ = 0, ahead_ = 0;
+  std::atomic<double> service_ns_{0};  // waited_ns_ / ahead_: time per queued request
   std::atomic<int64_t> refused_{0};
 };
 

@@ -13,7 +13,7 @@
 namespace tandem::router {
 namespace {
 
-// Normalisation shortens a text at most this much.
+// Normalization shortens a text to no less than this fraction.
 constexpr int64_t kNormalisationMax = 4;
 
 int64_t PromptBytesMax(const ModelAssets& assets) {

@@ -12,7 +12,7 @@
 #include "common/guided/constraint_cache.h"
 #include "common/model/chat_template/chat_template.h"
 #include "common/model/tokenizer/tokenizer.h"
-#include "router/core/router_core.h"
+#include "router/fleet/model_identity.h"
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::router {
@@ -22,13 +22,12 @@ struct ModelAssets {
   std::string architecture;
   std::vector<TokenId> eos_token_ids;
   std::unique_ptr<model::Tokenizer> tokenizer;
-  // Which constraints on answers compile. Not null; safe from any thread.
+  // Checks that a constraint on an answer compiles. Not null; safe from any thread.
   std::unique_ptr<guided::ConstraintChecker> constraints =
       std::make_unique<guided::ConstraintChecker>();
   std::unique_ptr<model::ChatTemplate> chat_template;  // null when the model has none
 
-  // No text of more bytes makes a prompt that the context has room for, so it need not be tokenized
-  // to be refused.
+  // A text of more bytes never fits into the context, so it is refused without being tokenized.
   int64_t prompt_bytes_max = 0;
 
   // From a checkpoint on disk.

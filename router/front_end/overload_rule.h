@@ -1,18 +1,17 @@
-// When a server that has too little time for its requests begins to refuse some, and which: the
-// standing queue of "Controlling Queue Delay" (Nichols, Jacobson, ACM Queue 10(5), 2012), with the
-// refusals of "Fail at Scale" (Maurer, ACM Queue 13(8), 2015): of the wait of each request,
-//   - bursts make the longest waits long and the shortest short, so the shortest of an interval
-//     tells whether a queue stands;
-//   - while one stands, whoever has waited for more than twice the target is refused, so that the
-//     others are served in time and the server has as much to do as it can.
-// A standing queue is one in which, for kParts parts of an interval one after the other, nobody
-// waited less than the target, and at least kWaitingMin requests waited at a time (by Little's law:
-// the sum of waits over the time in which they were seen). A process that stood still for a second
-// is one such part, however many requests came meanwhile, and a few clients of a slow machine are
-// no queue. It ends with the first request that waited less than the target, or when fewer than
-// kWaitingLeft wait.
+// Decides from the waits of requests when a server is overloaded, and how long a request may then
+// have waited. It detects a standing queue as "Controlling Queue Delay" does (Nichols, Jacobson,
+// ACM Queue 10(5), 2012), and refuses as "Fail at Scale" does (Maurer, ACM Queue 13(8), 2015):
+//   - A burst makes the longest waits long but leaves the shortest ones short. So the shortest wait
+//     of an interval tells whether a queue stands.
+//   - While a queue stands, requests that have waited for more than twice the target are refused.
+//     The others are served in time, and the server stays fully used.
+// A queue stands when, in each of kParts consecutive parts of an interval, no request waited less
+// than the target and at least kWaitingMin requests waited at a time (by Little's law: the sum of
+// the waits over the length of the part). So a process that stalls for a second fills only one
+// part, and a few clients of a slow machine are no queue. The queue ends with the first request
+// that waited less than the target, or when fewer than kWaitingLeft requests wait at a time.
 //
-// Thread safety: none. Takes the time as a parameter, and never goes back in it.
+// Thread safety: none; LoadShedder guards it. REQUIRES: `now` does not decrease between calls.
 #pragma once
 
 #include "absl/time/time.h"
@@ -32,7 +31,7 @@ class OverloadRule {
 
   explicit OverloadRule(const Options& options) : options_(options) {}
 
-  // A request that is looked at now has waited for `waited`, whatever becomes of it.
+  // Records that a request seen now has waited for `waited`, whether it is then refused or not.
   void Observe(absl::Duration waited, absl::Time now) {
     if (waited < options_.target) {
       parts_ = 0;
@@ -47,7 +46,7 @@ class OverloadRule {
   }
 
   bool overloaded() const { return parts_ == kParts; }
-  // How long an accepted request may have waited.
+  // The longest wait of a request that may be accepted.
   absl::Duration waited_max() const {
     return overloaded() ? 2 * options_.target : absl::InfiniteDuration();
   }
@@ -61,7 +60,7 @@ class OverloadRule {
   const Options options_;
   absl::Time part_began_ = absl::InfinitePast();
   absl::Duration waits_;  // of this part's requests, summed
-  int parts_ = 0;         // that had a standing queue, one after the other
+  int parts_ = 0;         // consecutive ones with a standing queue, at most kParts
 };
 
 }  // namespace tandem::router

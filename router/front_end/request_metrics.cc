@@ -20,7 +20,7 @@ MetricLabels With(MetricLabels labels, const MetricLabels& more) {
   return labels;
 }
 
-// What a node that has not gone says of itself.
+// The figures that a joined node reports.
 void AddLoadAndCounters(const v1::NodeStatus& node, const MetricLabels& labels,
                         MetricRegistry& page) {
   const auto add = [&](const char* name, const char* help, int64_t value) {
@@ -170,7 +170,7 @@ std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
     const MetricLabels labels = {{"node", node.node_id()}, {"role", node.role()}};
     add("tandem_node_ready", "1 while the node takes work.", node.state() == "ready" ? 1 : 0,
         labels);
-    // What it last said holds no more.
+    // The last report of a lost node no longer holds.
     if (node.state() == "lost") continue;
     AddLoadAndCounters(node, labels, page);
     if (node.role() != "decode") continue;

@@ -23,7 +23,7 @@ std::string TraceIdOf(absl::string_view traceparent) {
                           parent = traceparent.substr(36, 16), flags = traceparent.substr(53, 2);
   if (!IsHex(version) || !IsHex(trace) || !IsHex(parent) || !IsHex(flags)) return "";
   if (version == "ff" || IsZero(trace) || IsZero(parent)) return "";
-  // Later versions may say more after another dash.
+  // Later versions may have more fields after another dash.
   const bool more = traceparent.size() > kBytes;
   if (more && (version == "00" || traceparent[kBytes] != '-')) return "";
   return std::string(trace);

@@ -18,7 +18,7 @@ v1::RequestTrace& TraceStore::At(const std::string& request_id, absl::Time submi
   }
   if (static_cast<int64_t>(traces_.size()) >= requests_max_) {
     by_id_.erase(traces_.front().request_id());
-    // The room of the oldest is used again.
+    // Reuses the memory of the oldest trace.
     traces_.splice(traces_.end(), traces_, traces_.begin());
     traces_.back().Clear();
   } else {

@@ -1,6 +1,7 @@
-// How a router's last finished requests were served, for GetTrace.
-// Thread safety: any thread. Invariants: at most `requests_max` requests, the oldest go first; at
-// most kTimingGapsMax gaps a request, whatever its sequences.
+// Keeps how a router's last finished requests were served, for GetTrace.
+// Thread safety: any thread.
+// Invariants: at most `requests_max` requests, of which the oldest go first; at most kTimingGapsMax
+// gaps per request, over all its sequences.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "router/core/router_core.h"
+#include "router/core/client_event.h"
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::router {
@@ -22,12 +23,12 @@ class TraceStore {
  public:
   explicit TraceStore(int64_t requests_max) : requests_max_(requests_max) {}
 
-  // A sequence of the request that was submitted at `submitted` ended. A later request of the same
-  // name takes the earlier one's place.
+  // A sequence of the request ended. `submitted`: when the request was submitted. A later request
+  // with the same id replaces the earlier one.
   void OnDone(const std::string& request_id, absl::Time submitted, const RequestDone& done);
   void OnFailed(const std::string& request_id, absl::Time submitted, const absl::Status& why);
 
-  // kNotFound says how many requests are kept.
+  // kNotFound, saying how many requests are kept.
   absl::StatusOr<v1::RequestTrace> Find(const std::string& request_id) const;
 
  private:

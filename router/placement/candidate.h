@@ -1,5 +1,5 @@
-// What filters and scorers look at: one leg to place, and one node it could go to.
-// Thread safety: values.
+// What filters and scorers look at: the needs of one leg, and one node that it could run on.
+// Thread safety: values and pure functions; used on the core's strand.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace tandem::router {
 
-// One leg's needs.
+// What one leg needs of a node.
 struct LegNeeds {
   v1::NodeRole role = v1::NODE_ROLE_DECODE;
   int64_t prompt_tokens = 0;
   int64_t tokens_total = 0;  // the most the sequence can grow to on this node
   absl::Time now;
-  // Nodes that refused or failed this request, each until when it is left out.
+  // Nodes that refused or failed this sequence, each with the time until which it is avoided.
   const std::vector<std::pair<NodeKey, absl::Time>>* failed = nullptr;  // may be null
 };
 
@@ -31,9 +31,9 @@ struct Candidate {
   }
 };
 
-// Whether the node can take the leg at all.
+// Whether the node can take the leg at all. A pure function.
 using Filter = bool (*)(const LegNeeds& needs, const Candidate& candidate);
-// How good the node is for the leg, in [0, 1].
+// How good the node is for the leg, in [0, 1]; 1 is best. A pure function.
 using Scorer = double (*)(const LegNeeds& needs, const Candidate& candidate);
 
 }  // namespace tandem::router

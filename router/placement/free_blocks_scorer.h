@@ -1,4 +1,5 @@
-// The part of the node's pool that is free or reclaimable.
+// Scores a node by the fraction of its pool that is free or reclaimable: 1 = all of it.
+// Thread safety: pure function.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 
 namespace tandem::router {
 
-inline double FreeBlocks(const LegNeeds&, const Candidate& candidate) {
+inline double FreeBlocksScorer(const LegNeeds&, const Candidate& candidate) {
   const Node& node = *candidate.node;
   if (node.num_blocks <= 0) return 0.0;
   return std::clamp(

@@ -1,12 +1,12 @@
 #include "router/placement/leg_policy.h"
 
-#include "router/placement/accepts_work_filter.h"
-#include "router/placement/capacity_filter.h"
+#include "router/placement/accepts_work.h"
+#include "router/placement/could_ever_fit.h"
 #include "router/placement/free_blocks_scorer.h"
-#include "router/placement/free_room_filter.h"
+#include "router/placement/has_free_room.h"
+#include "router/placement/not_recently_failed.h"
 #include "router/placement/prefix_affinity_scorer.h"
 #include "router/placement/queue_depth_scorer.h"
-#include "router/placement/recent_failure_filter.h"
 
 namespace tandem::router {
 
@@ -28,13 +28,13 @@ double LegPolicy::Score(const LegNeeds& needs, const Candidate& candidate) const
 LegPolicy DecodePolicy() {
   // A full prefix hit outweighs an average queue, not a full one; free blocks break near ties.
   return {{AcceptsWork, CouldEverFit, HasFreeRoom, NotRecentlyFailed},
-          {{PrefixAffinity, 1.0}, {QueueDepthScorer, 1.0}, {FreeBlocks, 0.5}}};
+          {{PrefixAffinityScorer, 1.0}, {QueueDepthScorer, 1.0}, {FreeBlocksScorer, 0.5}}};
 }
 
 LegPolicy PrefillPolicy() {
   // A prefill node queues prompts, so it needs no free room at this moment.
   return {{AcceptsWork, CouldEverFit, NotRecentlyFailed},
-          {{PrefixAffinity, 1.0}, {QueueDepthScorer, 1.0}}};
+          {{PrefixAffinityScorer, 1.0}, {QueueDepthScorer, 1.0}}};
 }
 
 }  // namespace tandem::router

@@ -1,4 +1,6 @@
-// Filters and weighted scorers of one kind of leg: which nodes may take it, and how good each is.
+// The filters and weighted scorers of one kind of leg: which nodes may take it, and how good each
+// of them is. To add a criterion, write a Filter or Scorer in a header of its own and list it in
+// leg_policy.cc.
 // Thread safety: values and pure functions.
 #pragma once
 
@@ -17,12 +19,13 @@ struct LegPolicy {
   std::vector<Filter> filters;
   std::vector<WeightedScorer> scorers;
 
+  // Whether the node passes all filters.
   bool Allows(const LegNeeds& needs, const Candidate& candidate) const;
   // The weighted mean of the scores, in [0, 1]; 0 without scorers.
   double Score(const LegNeeds& needs, const Candidate& candidate) const;
 };
 
-// The policies in use.
+// The policies that PairPlacement uses.
 LegPolicy DecodePolicy();
 LegPolicy PrefillPolicy();
 

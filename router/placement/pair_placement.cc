@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "router/placement/accepts_work_filter.h"
-#include "router/placement/capacity_filter.h"
+#include "router/placement/accepts_work.h"
+#include "router/placement/could_ever_fit.h"
 
 namespace tandem::router {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 // work.
 constexpr size_t kBestOfEach = 8;
 // Shared memory moves KV at memcpy speed, TCP at about half of it: a tie breaker, not a reason.
-constexpr double kSameHostWorth = 0.05;
+constexpr double kSameHostBonus = 0.05;
 
 LegNeeds NeedsOf(const PlacementRequest& request, v1::NodeRole role) {
   LegNeeds needs;
@@ -64,7 +64,7 @@ size_t PairPlacement::Pick(absl::Span<const double> scores) const {
 double PairPlacement::PrefillScore(const Scored& prefill, const Node& decode) const {
   const Node& node = *prefill.candidate.node;
   const bool same_host = !node.host.empty() && node.host == decode.host;
-  return std::min(1.0, prefill.score * (1.0 - kSameHostWorth) + (same_host ? kSameHostWorth : 0));
+  return std::min(1.0, prefill.score * (1.0 - kSameHostBonus) + (same_host ? kSameHostBonus : 0));
 }
 
 std::optional<PlacementFailure> PairPlacement::Place(const PlacementRequest& request,
@@ -78,21 +78,21 @@ std::optional<PlacementFailure> PairPlacement::Place(const PlacementRequest& req
   std::vector<double> scores;
   std::vector<size_t> prefill_of;  // prefills.size() = none
   for (const Scored& decode : decodes) {
-    // Short enough for the decode node itself: the prefill side costs nothing, but a prefill node
-    // is still named in case the decode node's cache holds less than the index says.
+    // The rest of the prompt is short enough for the decode node itself, so the prefill side costs
+    // nothing. A prefill node is still chosen, in case the cache holds less than the index says.
     const bool local =
         decode.candidate.uncached_tokens(decode_needs) <= options_.local_prefill_tokens_max;
     size_t best = prefills.size();
-    double best_worth = 0;
+    double best_score = 0;
     for (size_t p = 0; p < prefills.size(); ++p) {
       if (Fleet::InBackoff(*prefills[p].candidate.node, *decode.candidate.node, request.now))
         continue;
-      const double worth = PrefillScore(prefills[p], *decode.candidate.node);
-      if (best != prefills.size() && worth <= best_worth) continue;
+      const double score = PrefillScore(prefills[p], *decode.candidate.node);
+      if (best != prefills.size() && score <= best_score) continue;
       best = p;
-      best_worth = worth;
+      best_score = score;
     }
-    scores.push_back((decode.score + (local ? 1.0 : best_worth)) / 2);
+    scores.push_back((decode.score + (local ? 1.0 : best_score)) / 2);
     prefill_of.push_back(best);
   }
   const size_t picked = Pick(scores);
@@ -117,7 +117,8 @@ bool PairPlacement::PlaceBeside(const PlacementRequest& request, NodeKey decode,
   placement = {};
   placement.decode = decode;
   placement.decode_cached_tokens = candidate.cached_tokens;
-  // Not the prefix after all: then a prefill node, if there is one.
+  // The node may no longer hold the prefix. Then a prefill node computes the prompt, if there is
+  // one.
   if (PlacePrefill(request, decode).has_value())
     placement.local_prefill_tokens_max =
         std::max(options_.local_prefill_tokens_max, node->block_tokens);

@@ -1,10 +1,13 @@
-// Places both legs of a request together: a decode node, and the prefill node that will feed it.
-// filter → score → pick over pairs, so that a decode node that makes prefill cheap (it holds the
-// prefix, or shares memory with an idle prefill node) wins over one that is merely emptier.
+// Places both legs of a request together: a decode node, and the prefill node that sends it the KV.
+// Placement filters, scores and picks pairs of nodes, not single ones. So a decode node that makes
+// prefill cheap (it holds the prefix, or shares memory with an idle prefill node) wins over one
+// that is only emptier. A pair whose KV transfers fail is left out for a while
+// (Fleet::KvTransferFailed). Without a prefill node that could take the prompt, the decode node
+// computes it (interleaved mode).
 //
-// Thread safety: none of its own; reads the fleet and the index.
-// A pair whose KV transfers fail is left out for a while (Fleet::KvTransferFailed).
-// Interleaved mode: without a prefill node that could take the prompt, the decode node computes it.
+// Thread safety: none; the core owns it, on the core's strand.
+// Invariants: keeps no state; reads the fleet and the index, and draws from `random` only with
+// pick_power_of_two.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +41,7 @@ struct Placement {
   // Absent: the decode node computes the prompt, whatever its length.
   std::optional<NodeKey> prefill;
   int64_t prefill_cached_tokens = 0;
-  // Run's: uncached tokens that the decode node computes itself; -1 = all.
+  // Uncached tokens that the decode node computes itself; -1 = all. Sent in StartDecode.
   int32_t local_prefill_tokens_max = -1;
 };
 
@@ -46,8 +49,8 @@ struct Placement {
 enum class PlacementFailure {
   kNoDecodeNode,  // none has joined, or all drain
   kNeverFits,     // no decode node could hold it even when empty
-  kNoRoom,        // those that could are full, or just refused it
-  kNotYet,        // it failed just now and waits a little before it is tried again
+  kNoRoom,        // the nodes that could hold it are full, or refused it a moment ago
+  kNotYet,        // its last placement failed, and it waits before the next one
 };
 
 class PairPlacement {
@@ -63,8 +66,8 @@ class PairPlacement {
   // On success fills `placement` and returns nullopt.
   std::optional<PlacementFailure> Place(const PlacementRequest& request,
                                         Placement& placement) const;
-  // On this decode node or not at all: it holds the prompt's full blocks, and computes the partial
-  // one itself. False when it has left, takes no work, or has no room.
+  // Places the request on `decode` only: that node holds the prompt's full blocks and computes the
+  // last, partial one itself. False when it has left, takes no work, or has no room.
   bool PlaceBeside(const PlacementRequest& request, NodeKey decode, Placement& placement) const;
   // A prefill node for a decode leg already placed on `decode`; nullopt when none can take it.
   struct PrefillPlace {
@@ -81,7 +84,7 @@ class PairPlacement {
   std::vector<Scored> Candidates(const LegPolicy& policy, const LegNeeds& needs,
                                  absl::Span<const kv::BlockHash> hashes) const;
   size_t Pick(absl::Span<const double> scores) const;
-  // What the prefill side of a pair is worth, in [0, 1].
+  // The score of the prefill side of a pair, in [0, 1].
   double PrefillScore(const Scored& prefill, const Node& decode) const;
   PlacementFailure WhyNot(const LegNeeds& needs) const;
 

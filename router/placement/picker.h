@@ -1,5 +1,5 @@
 // Picks one of several scored choices.
-// Thread safety: pure functions (a Random is the caller's).
+// Thread safety: pure functions (the caller owns the Random).
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace tandem::router {
 
-// The first of the highest scores: callers list choices by ascending id, so ties go to the lower
-// id. REQUIRES: not empty.
+// The index of the highest score, the first of them on a tie. Callers list choices by ascending id,
+// so ties go to the lower id. REQUIRES: not empty.
 size_t PickMax(absl::Span<const double> scores);
 
 // The better of two choices drawn at random (Mitzenmacher, "The power of two choices in randomized

@@ -1,5 +1,6 @@
-// How soon the node gets to the leg: 1 = nothing is before it. For a prefill leg, by prompt tokens
-// waiting; for a decode leg, by sequences running and waiting.
+// Scores a node by how soon it gets to the leg: 1 = nothing is ahead. For a prefill leg it counts
+// prompt tokens that wait; for a decode leg, sequences that run or wait.
+// Thread safety: pure function.
 #pragma once
 
 #include <algorithm>
@@ -8,9 +9,9 @@
 
 namespace tandem::router {
 
-// Tokens waiting at which a prefill node scores a half: about one long prompt.
+// With so many tokens waiting, a prefill node scores 0.5: about one long prompt.
 inline constexpr double kPrefillTokensHalf = 2048;
-// Sequences at which a decode node without a stated limit scores a half.
+// With so many sequences, a decode node that states no limit scores 0.5.
 inline constexpr double kSequencesHalf = 16;
 
 inline double QueueDepthScorer(const LegNeeds& needs, const Candidate& candidate) {

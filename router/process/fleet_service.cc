@@ -12,7 +12,7 @@
 namespace tandem::router {
 namespace {
 
-// A node that does not read for this many messages is dropped and must rejoin.
+// A node that leaves this many messages unread is disconnected and must rejoin.
 constexpr size_t kOutboxMax = 65536;
 constexpr absl::Duration kRefusalsLoggedEvery = absl::Seconds(1);
 
@@ -38,7 +38,7 @@ class FleetService::Stream final
     }
   }
 
-  // The first caller decides the status; gRPC's Finish follows once no write is under way.
+  // The first caller decides the status. gRPC's Finish follows when no write is in progress.
   void End(const absl::Status& status) {
     if (ending_.exchange(true)) return;
     end_status_ = status;
@@ -79,7 +79,7 @@ class FleetService::Stream final
     const bool admitted = admitted_;
     NodeGone gone{node_, end_status_.ok() ? absl::UnavailableError("the node left") : end_status_};
     owner_.Ended(node_);
-    // This object is gone now, and its place is free.
+    // Ended() has deleted this object. Its place is free.
     if (admitted) inbox.Push(std::move(gone));
   }
 

@@ -1,7 +1,11 @@
-// The service nodes join: their streams, without any decision but one: who does not begin with a
-// registration, proven where a secret is set, is refused here and reaches nothing else. Hands what
-// nodes say to the inbox; sends what the router says. Thread safety: Send and Disconnect
-// from any thread; service methods by gRPC.
+// The gRPC service that nodes join. It carries the nodes' streams: it pushes nodes' messages into
+// the inbox and writes the router's messages to the streams. It decides one thing: a stream that
+// does not begin with a registration (and, where a secret is set, a proof of it) is refused here,
+// and nothing of it reaches the core.
+//
+// Thread safety: all public methods from any thread, OnTick from one at a time; gRPC calls Join on
+// its own threads.
+// Owner: RouterServer.
 #pragma once
 
 #include <atomic>
@@ -19,12 +23,12 @@ namespace tandem::router {
 class FleetService final : public v1::Fleet::CallbackService {
  public:
   struct Options {
-    // Nodes must prove that they hold it (common/rpc/join_proof.h); empty = anybody may join.
+    // Nodes must prove that they hold it (common/rpc/join_proof.h). Empty: any node may join.
     std::string secret;
     // Streams beyond it end with kResourceExhausted.
     size_t streams_max = 8192;
-    // Streams whose registration has not come: beyond it the oldest of them ends, as honest nodes
-    // register at once.
+    // Streams that have not registered. Beyond it the oldest of them is ended: an honest node
+    // registers at once.
     size_t strangers_max = 64;
     absl::Duration register_within = absl::Seconds(10);
   };
@@ -35,7 +39,7 @@ class FleetService final : public v1::Fleet::CallbackService {
   grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage>* Join(
       grpc::CallbackServerContext* context) override;
 
-  // Queues for the node's stream; dropped when the stream is gone. Numbers the message.
+  // Numbers the message and queues it for the node's stream. Dropped when the stream has ended.
   void Send(NodeKey node, v1::RouterMessage message);
   // Ends the stream with `status`.
   void Disconnect(NodeKey node, const absl::Status& status);
@@ -43,16 +47,16 @@ class FleetService final : public v1::Fleet::CallbackService {
   void DisconnectAll(const absl::Status& status);
   // Ends the streams whose registration is overdue. Call every second or more often.
   void OnTick(absl::Time now);
-  // Streams that ended before they were a node's.
+  // Streams that were ended before they registered.
   int64_t streams_refused() const { return streams_refused_; }
 
  private:
   class Stream;
   void Ended(NodeKey node);
-  // The first message of a stream: OK makes it a node's.
+  // Checks the first message of a stream. OK: the stream belongs to a node.
   absl::Status Admit(NodeKey node, absl::string_view challenge, const v1::NodeMessage& message);
   void NoteRefused(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends the oldest stranger's stream.
+  // Ends the oldest stream that has not registered.
   void EndStranger(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Inbox& inbox_;
@@ -61,13 +65,14 @@ class FleetService final : public v1::Fleet::CallbackService {
   absl::Mutex mutex_;
   // Bound: streams_max (8,192), then kResourceExhausted.
   absl::flat_hash_map<NodeKey, std::unique_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
-  // Those of them that have not registered, and since when. Keys rise, so the first is the oldest.
+  // Streams that have not registered, with the time they opened. Keys rise, so the first is the
+  // oldest.
   // Bound: strangers_max (64), then the oldest goes.
   absl::btree_map<NodeKey, absl::Time> strangers_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_refused_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_key_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
-  // OnTick's, for the log.
+  // Only OnTick uses these, to log refusals.
   int64_t refusals_logged_ = 0;
   absl::Time next_log_ = absl::InfinitePast();
 };

@@ -11,7 +11,7 @@
 #include "common/config/common_options.h"
 #include "common/config/schema.h"
 #include "common/rpc/tls.h"
-#include "router/core/router_core.h"
+#include "router/core/router_options.h"
 #include "router/front_end/load_shedder.h"
 
 namespace tandem::router {
@@ -33,7 +33,7 @@ struct RouterConfig {
   RouterOptions core;  // its fields are registered one by one
 };
 
-// `config` outlives `schema`.
+// Registers the fields of `config`, which outlives `schema`.
 void RegisterRouterConfig(config::Schema& schema, RouterConfig& config);
 
 }  // namespace tandem::router

@@ -19,14 +19,14 @@
 namespace tandem::router {
 namespace {
 
-// Distributions build Abseil with its search for lock cycles on, at every lock and unlock. And each
-// larger allocation would first put together what small ones have freed.
+// Distributions build Abseil with deadlock detection, which costs time at every lock and unlock:
+// off. By default, each larger allocation first merges what small ones have freed: off, too.
 void PrepareForSpeed() {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   ::mallopt(M_MXFAST, 0);
 }
 
-// The file's or folder's name when `model` is a path, else `model`.
+// The name of the file or folder if `model` is a path, else `model`.
 std::string ShownName(const std::string& model) {
   const std::filesystem::path path(model);
   const std::filesystem::path last = path.has_filename() ? path : path.parent_path();
@@ -84,8 +84,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
 }
 
 int RouterMain(int argc, char** argv) {
-  // Requests that do not parse are answered with the reason; a client cannot fill the log with
-  // them.
+  // Answers requests that do not parse with the reason, and logs none of them: a client must not be
+  // able to fill the log.
   google::protobuf::SetLogHandler(nullptr);
   PrepareForSpeed();
   RouterConfig config;

@@ -1,4 +1,5 @@
-// A router from its configuration.
+// Builds a router from its configuration, and the main function of the router process.
+// Thread safety: call from the main thread.
 #pragma once
 
 #include <map>

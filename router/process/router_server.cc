@@ -11,6 +11,7 @@
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
+#include "router/core/router_core.h"
 #include "router/front_end/answer_session.h"
 #include "router/front_end/api_keys.h"
 #include "router/front_end/grpc/client_service.h"
@@ -20,13 +21,13 @@
 namespace tandem::router {
 namespace {
 
-// How often deadlines are looked at when nothing else happens.
+// How often the strand checks deadlines when nothing else happens.
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
-// Streams whose parts the thread that has the turn writes itself: a wake-up each is saved, and the
-// turn is held for as many writes to sockets that do not block (10 to 20 µs each on a virtual
-// machine).
+// Up to this many streams, the thread that runs the core writes their parts itself. That saves a
+// wake-up for each, and keeps the strand busy for as many writes to non-blocking sockets (10 to 20
+// µs each on a virtual machine).
 constexpr size_t kFewStreams = 4;
-// How long the ends of complete answers may take to be written while draining.
+// While draining, how long writing the ends of complete answers may take.
 constexpr absl::Duration kLastWrites = absl::Seconds(2);
 
 class RouterServerImpl final : public RouterServer {
@@ -34,19 +35,19 @@ class RouterServerImpl final : public RouterServer {
   RouterServerImpl(const RouterServerOptions& options, std::unique_ptr<ModelAssets> assets)
       : assets_(std::move(assets)),
         random_(NewSystemRandom()),
-        core_(RouterCore::Create(options.core, assets_->identity, *random_)),
+        core_(std::make_unique<RouterCore>(options.core, assets_->identity, *random_)),
         metrics_(assets_->identity.served_name()),
         traces_(options.traces_max),
         shedder_(options.overload, metrics_),
         inbox_(static_cast<size_t>(options.inbox_max),
-               [this](std::vector<InboxItem>& items) { TakeTurn(items); }),
+               [this](std::vector<InboxItem>& items) { RunCore(items); }),
         fleet_service_(inbox_, FleetOptions(options)),
         client_service_(SessionDeps()) {}
 
   ~RouterServerImpl() override {
     client_service_.BeginDrain();
     fleet_service_.DisconnectAll(absl::UnavailableError("the router is shutting down"));
-    // Calls still open are cancelled; the router thread goes on until the last of them is over.
+    // Cancels open calls. The router thread goes on until the last of them has ended.
     if (front_end_ != nullptr) front_end_->Stop();
     if (client_server_ != nullptr) client_server_->Shutdown(absl::ZeroDuration());
     if (fleet_server_ != nullptr) fleet_server_->Shutdown(absl::ZeroDuration());
@@ -118,10 +119,9 @@ class RouterServerImpl final : public RouterServer {
   }
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requests_running_ == 0; }
 
-  // ---- in the router's turn
-  // ----------------------------------------------------------------------------------
+  // ---- on the core's strand
 
-  void TakeTurn(std::vector<InboxItem>& items) {
+  void RunCore(std::vector<InboxItem>& items) {
     const absl::Time now = RealClock().Now();
     for (InboxItem& item : items) {
       std::visit([this, now](auto& event) { Handle(event, now); }, item);
@@ -139,7 +139,8 @@ class RouterServerImpl final : public RouterServer {
   }
 
   void Handle(SubmitRequest& event, absl::Time now) {
-    absl::Status status = shedder_.Taken(event.place, event.session->resumes(), RealClock().Now());
+    absl::Status status =
+        shedder_.Dequeued(event.place, event.session->resumes(), RealClock().Now());
     const RequestId id = event.input.id;
     if (event.session->EndIfCancelled()) return FlushSoon(event.session);
     if (status.ok()) {
@@ -155,8 +156,8 @@ class RouterServerImpl final : public RouterServer {
     FlushSoon(event.session);
     sessions_[id] = std::move(event.session);
   }
-  // The client resumes an answer whose earlier call it has lost, before this router has: that call
-  // ends (aborted), and its legs' late events do not meet those of the new one.
+  // The client resumes an answer whose earlier call broke off, before this router has noticed.
+  // Aborts that call, and numbers the new call's legs apart from its late events.
   void TakeOver(RequestInput& input, absl::Time now) {
     constexpr uint32_t kAttemptsOfCall = 1024;  // above any --attempts, both legs' retries included
     input.attempts_before = ++takeovers_ * kAttemptsOfCall;
@@ -164,7 +165,7 @@ class RouterServerImpl final : public RouterServer {
     Dispatch(now);
   }
   void Handle(SessionEnded& event, absl::Time now) {
-    // Another call may have tried the same id and been refused: its end is not the request's.
+    // A call that was refused because the id is running must not end the running request.
     const auto found = sessions_.find(event.id);
     if (found != sessions_.end() && found->second == event.session) {
       core_->Finish(event.id, event.reason, now);
@@ -189,7 +190,7 @@ class RouterServerImpl final : public RouterServer {
   void Handle(CoreCall& event, absl::Time now) { event.call(*core_, now); }
 
   void Dispatch(absl::Time now) {
-    // Finishing a request gives new actions: go on until none is left.
+    // Delivering events can end requests, which gives new actions.
     while (true) {
       RouterActions actions = core_->TakeActions();
       if (actions.commands.empty() && actions.client_events.empty() && actions.disconnects.empty())
@@ -198,23 +199,23 @@ class RouterServerImpl final : public RouterServer {
       for (auto& [id, event] : actions.client_events) Deliver(id, event, now);
       for (auto& [node, why] : actions.disconnects) fleet_service_.Disconnect(node, why);
     }
-    for (const auto& session : unflushed_) session->Flush(/*here=*/true);
+    for (const auto& session : unflushed_) session->Flush(/*inline_ok=*/true);
     unflushed_.clear();
     many_ = false;
   }
 
-  // What a few streams were handed is sent by this thread, when all is handed over, if their I/O
-  // threads are at nothing. Of many, each wakes its I/O thread as it comes, which then works beside
-  // this one.
+  // Flushes the session's sink at the end of Dispatch on this thread, if the session's I/O thread
+  // is idle and few sessions have parts. If many have, wakes each one's I/O thread now, which then
+  // works beside this thread.
   void FlushSoon(const std::shared_ptr<AnswerSession>& session) {
     if (!many_ && unflushed_.size() < kFewStreams) {
       if (unflushed_.empty() || unflushed_.back() != session) unflushed_.push_back(session);
       return;
     }
     many_ = true;
-    for (const auto& earlier : unflushed_) earlier->Flush(/*here=*/false);
+    for (const auto& earlier : unflushed_) earlier->Flush(/*inline_ok=*/false);
     unflushed_.clear();
-    session->Flush(/*here=*/false);
+    session->Flush(/*inline_ok=*/false);
   }
 
   void SendCommands(RouterActions& actions) {
@@ -253,12 +254,12 @@ class RouterServerImpl final : public RouterServer {
 
   const std::unique_ptr<ModelAssets> assets_;
   const std::unique_ptr<Random> random_;
-  const std::unique_ptr<RouterCore> core_;  // in the turn, as all that says so
+  const std::unique_ptr<RouterCore> core_;  // on its strand
   RequestMetrics metrics_;
   TraceStore traces_;
   LoadShedder shedder_;
-  std::unique_ptr<ApiKeys> keys_;  // null: anybody may ask
-  // Before what may hold its exchanges: destroyed after it.
+  std::unique_ptr<ApiKeys> keys_;  // null: no key is needed
+  // Declared before the members that may hold its exchanges, so it is destroyed after them.
   std::unique_ptr<HttpApi> front_end_;
   Inbox inbox_;
   FleetService fleet_service_;
@@ -266,12 +267,12 @@ class RouterServerImpl final : public RouterServer {
   std::unique_ptr<rpc::Server> client_server_;
   std::unique_ptr<rpc::Server> fleet_server_;
   // Bound: --requests-max.
-  absl::flat_hash_map<RequestId, std::shared_ptr<AnswerSession>> sessions_;  // in the turn
+  absl::flat_hash_map<RequestId, std::shared_ptr<AnswerSession>> sessions_;  // on the strand
   // Bound: kFewStreams.
-  std::vector<std::shared_ptr<AnswerSession>> unflushed_;  // in the turn; empty between turns
+  std::vector<std::shared_ptr<AnswerSession>> unflushed_;  // on the strand; empty between batches
   bool many_ = false;                                      // as unflushed_
-  uint32_t takeovers_ = 0;                                 // in the turn
-  absl::Time next_tick_ = absl::InfinitePast();            // in the turn
+  uint32_t takeovers_ = 0;                                 // on the strand
+  absl::Time next_tick_ = absl::InfinitePast();            // on the strand
   std::atomic<bool> decode_ready_{false};
   std::atomic<bool> draining_{false};
   absl::Mutex mutex_;

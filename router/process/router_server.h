@@ -1,9 +1,11 @@
-// The shell around a RouterCore: the router's turn, the clients' service, the nodes' service.
-//   who has the turn   owns the core: inbox → core → commands to node streams, events to client
-//                      sessions; whichever thread brought a message, or the router's own
-//                      (docs/adr/0030-who-brings-a-message-takes-the-turn.md)
-//   gRPC threads       parse, tokenize, hand over; write what sessions queue
-//   HTTP threads       the same for HTTP (router/http/)
+// The shell around a RouterCore: the core's strand, the service for clients and the service for
+// nodes.
+//   the core's strand   runs the core: inbox → core → commands to node streams and events to client
+//                       sessions. The thread that pushes an item runs it if no other thread does,
+//                       else the thread that does; the router's own thread runs the ticks
+//                       (docs/adr/0030-who-brings-a-message-takes-the-turn.md)
+//   gRPC threads        parse, tokenize, push into the inbox; write what sessions queue
+//   HTTP threads        the same for HTTP (router/front_end/http/)
 // Thread safety: public methods from any thread; Start and the destructor by the owner.
 #pragma once
 
@@ -14,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/tls.h"
-#include "router/core/router_core.h"
+#include "router/core/router_options.h"
 #include "router/front_end/load_shedder.h"
 #include "router/front_end/model_assets.h"
 
@@ -26,11 +28,11 @@ struct RouterServerOptions {
   // The OpenAI-compatible HTTP API, host:port; empty = none.
   std::string http_address;
   int http_threads = 2;
-  std::string api_keys;  // a file, see router/front_end/api_keys.h; empty = anybody may ask
-  rpc::TlsFiles tls;     // of gRPC and HTTP, where clients ask; none: plain
-  std::vector<std::string> allowed_origins;  // whose pages may call the HTTP API; "*" = any
-  int64_t responses_kept = 1024;             // of /v1/responses, to be named later; 0 = none
-  std::string fleet_secret;                  // that nodes must hold; empty = anybody may join
+  std::string api_keys;  // a file, see router/front_end/api_keys.h; empty = no key is needed
+  rpc::TlsFiles tls;     // of the clients' gRPC and HTTP ports; none: plain text
+  std::vector<std::string> allowed_origins;  // origins whose pages may call the HTTP API; "*" = any
+  int64_t responses_kept = 1024;             // by /v1/responses, for later requests that name them
+  std::string fleet_secret;                  // that nodes must hold; empty = any node may join
   RouterOptions core;
   LoadShedder::Options overload;
   int64_t inbox_max = 65536;
@@ -39,8 +41,8 @@ struct RouterServerOptions {
 
 class RouterServer {
  public:
-  // kUnavailable naming the address that cannot be bound; kInvalidArgument naming a file of `tls`
-  // or `api_keys` that cannot be used.
+  // Binds the ports and starts all threads. kUnavailable, naming the address that cannot be bound;
+  // kInvalidArgument, naming a file of `tls` or `api_keys` that cannot be used.
   static absl::StatusOr<std::unique_ptr<RouterServer>> Start(const RouterServerOptions& options,
                                                              std::unique_ptr<ModelAssets> assets);
   // Ends all streams and threads.

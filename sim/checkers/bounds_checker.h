@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/transfer/kv_transfer.h"
-#include "router/core/router_core_impl.h"
+#include "router/core/router_core.h"
 #include "sim/world/schedule.h"
 #include "sim/world/violations.h"
 
@@ -28,7 +28,7 @@ inline void CheckNodeBounds(const std::string& name, const Topology& topology,
          transfer.exports_open * (1 + topology.bytes_in_flight / (8 * topology.block_tokens)));
 }
 
-inline void CheckRouterBounds(const std::string& name, const router::RouterCoreImpl& core,
+inline void CheckRouterBounds(const std::string& name, const router::RouterCore& core,
                               int64_t requests, int64_t sequences, int64_t index_blocks_max,
                               RunLog& log) {
   const auto expect = [&](absl::string_view what, int64_t figure, int64_t bound) {

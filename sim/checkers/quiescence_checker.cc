@@ -42,7 +42,7 @@ void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
       counters.prompt_tokens_total() - prompt.computed() - prompt.received() - prompt.cached());
 }
 
-void CheckRouterQuiet(const std::string& name, const router::RouterCoreImpl& core, absl::Time now,
+void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, absl::Time now,
                       RunLog& log) {
   Zeroes zeroes(log, name);
   zeroes.Expect("requests_running", core.requests_running());
@@ -58,7 +58,7 @@ void CheckRouterQuiet(const std::string& name, const router::RouterCoreImpl& cor
   zeroes.Expect("diverged tokens", core.GetStatus(now).router().diverged_tokens());
 }
 
-void CheckIndex(const std::string& name, const router::RouterCoreImpl& core,
+void CheckIndex(const std::string& name, const router::RouterCore& core,
                 const std::vector<const node::NodeCore*>& nodes, RunLog& log) {
   int64_t held = 0;
   for (const node::NodeCore* node : nodes)

@@ -8,19 +8,19 @@
 
 #include "common/node/node_core.h"
 #include "common/transfer/kv_transfer.h"
-#include "router/core/router_core_impl.h"
+#include "router/core/router_core.h"
 #include "sim/world/violations.h"
 
 namespace tandem::sim {
 
 void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
                     const transfer::TransferCounters& transfer, RunLog& log);
-void CheckRouterQuiet(const std::string& name, const router::RouterCoreImpl& core, absl::Time now,
+void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, absl::Time now,
                       RunLog& log);
 
 // Checks that the router's index holds exactly the blocks that its nodes hold. REQUIRES: `nodes`
 // are all nodes that joined it, and nothing is in flight.
-void CheckIndex(const std::string& name, const router::RouterCoreImpl& core,
+void CheckIndex(const std::string& name, const router::RouterCore& core,
                 const std::vector<const node::NodeCore*>& nodes, RunLog& log);
 
 }  // namespace tandem::sim

@@ -11,7 +11,7 @@
 #include "common/telemetry/log.h"
 #include "fuzz_random.h"
 #include "odd_commands.h"
-#include "router/core/router_core_impl.h"
+#include "router/core/router_core.h"
 
 namespace tandem::router {
 namespace {
@@ -203,7 +203,7 @@ class Driver {
   fuzz::FuzzRandom random_;
   fuzz::OddCommands odd_;
   const std::unique_ptr<Random> core_random_;
-  RouterCoreImpl core_;
+  RouterCore core_;
   absl::Time now_ = absl::FromUnixSeconds(1000);
   uint64_t next_key_ = 0;
   std::set<uint64_t> nodes_;

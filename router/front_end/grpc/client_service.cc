@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/error_details.h"
 #include "common/runtime/clock.h"
+#include "router/core/router_core.h"
 #include "router/front_end/grpc/generate_session.h"
 #include "router/front_end/grpc/parse_request.h"
 #include "router/front_end/trace_parent.h"
@@ -61,7 +62,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(
 }
 
 absl::Status ClientService::Shed(absl::FunctionRef<bool()> resumes) const {
-  // How long gRPC has had the call is not known.
+  // How long gRPC has held the call is not known, so its wait so far counts as zero.
   return deps_.shedder.Admit(LoadShedder::FrontEndKind::kGrpc, absl::ZeroDuration(),
                              RealClock().Now(), resumes);
 }
@@ -90,7 +91,7 @@ grpc::ServerUnaryReactor* ClientService::Abort(grpc::CallbackServerContext* cont
   if (status.ok()) status = ParseRequest(*bytes, request);
   if (!status.ok()) return FinishWith(context, status);
   *response = SerializeResponse(v1::AbortResponse());
-  // After the request itself, if that still waits.
+  // In the low priority class: after the request itself, if that still waits.
   return RunOnCore(
       context,
       [id = RequestId(request.request_id())](RouterCore& core, absl::Time now) {

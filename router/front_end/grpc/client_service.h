@@ -1,6 +1,7 @@
-// The service clients call. Parses, tokenizes and hands over; decides nothing. Calls whose requests
-// carry text are taken as bytes, so that text which is not UTF-8 gets an answer that says so.
-// Thread safety: service methods by gRPC.
+// The gRPC service that clients call. It parses and tokenizes requests and submits them to the
+// core; it decides nothing about them. It takes calls whose requests carry text as raw bytes, so
+// that it can name the field that is not UTF-8. Thread safety: gRPC calls service methods on any of
+// its threads; BeginDrain from any thread; RequireKeys before serving. Owner: RouterServer.
 #pragma once
 
 #include <atomic>
@@ -23,7 +24,8 @@ class ClientService final : public ClientServiceBase {
   explicit ClientService(const AnswerSession::Deps& deps)
       : deps_(deps), assets_(deps.assets), inbox_(deps.inbox) {}
 
-  // Calls ask for one of `keys`, as HTTP does; but not GetStatus, like /metrics. Before serving.
+  // Every call but GetStatus then needs one of `keys`, as over HTTP all but /metrics do. REQUIRES:
+  // not serving yet.
   void RequireKeys(ApiKeys* keys) { keys_ = keys; }
   // From now on Generate is refused with kUnavailable.
   void BeginDrain() { draining_ = true; }
@@ -50,12 +52,13 @@ class ClientService final : public ClientServiceBase {
                                      v1::GetTraceResponse* response) override;
 
  private:
-  // The key of a call's metadata; null when none is asked for.
+  // Checks the key in a call's metadata; null when no keys are required.
   absl::StatusOr<ApiKeys::Key*> Admit(const grpc::CallbackServerContext& context) const;
-  // Not OK: the router has too little time for this call. `resumes`: see LoadShedder.
+  // kUnavailable when the router is too overloaded for this call. `resumes`: see LoadShedder.
   absl::Status Shed(absl::FunctionRef<bool()> resumes) const;
   absl::Status FillTokens(const v1::TokenizeRequest& request, v1::TokenizeResponse& response) const;
-  // Runs `fill` in the router's turn, then ends the call. `late`: after requests that wait.
+  // Runs `fill` on the core's strand, then ends the call. `late`: in the low priority class, after
+  // requests that wait.
   grpc::ServerUnaryReactor* RunOnCore(grpc::CallbackServerContext* context,
                                       std::function<void(RouterCore&, absl::Time)> fill,
                                       bool late = false);

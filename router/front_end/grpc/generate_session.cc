@@ -67,7 +67,7 @@ void GenerateSession::OnWriteDone(bool ok) {
   if (outbox_.Written()) {
     WriteCurrent();
   } else if (outbox_.closed()) {
-    // First: a client that goes while its last message is written has ended the call already.
+    // Checked first: a client that leaves during the last write has ended the call already.
     FinishOnce();
   } else if (outbox_.drained()) {
     End(absl::OkStatus());

@@ -1,7 +1,8 @@
-// One Generate call over gRPC: carries the parts of an AnswerSession to the client, holds what a
-// slow one has not read in a bound of its own, and ends the session when the client is gone.
-// Thread safety: the sink's side in the router's turn, reactions from gRPC; they meet in the
-// outbox. Lifetime: shared between gRPC (until OnDone) and the session (until its end).
+// One Generate call over gRPC. It writes the parts of an AnswerSession to the client, buffers what
+// a slow client has not read up to a bound, and cancels the session when the client is gone. Thread
+// safety: AnswerSink's methods run on the core's strand, gRPC's reactions on its threads; the
+// outbox synchronizes them.
+// Owner: shared by gRPC (until OnDone) and the session (until its end).
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -20,8 +21,8 @@ class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                               public AnswerSink,
                               public std::enable_shared_from_this<GenerateSession> {
  public:
-  // The reactor of a call with `request`, whose tokens are counted by `charge` (may be null); gRPC
-  // keeps it until OnDone. Errors end the call with their status.
+  // The reactor of a call with `request`. `charge` counts its tokens and may be null. gRPC keeps
+  // the reactor until OnDone. An error ends the call with its status.
   static GenerateSession* Start(const v1::GenerateRequest& request, const Arrival& arrival,
                                 const AnswerSession::Deps& deps,
                                 std::function<void(int64_t)> charge);
@@ -33,7 +34,7 @@ class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // ---- AnswerSink
   bool OnPart(v1::GenerateResponse& part, bool last) override;
   void OnEnd(const absl::Status& status) override;
-  void Flush(bool) override {}  // a part is on its way once gRPC has it
+  void Flush(bool) override {}  // gRPC writes each part at once
 
   // ---- gRPC
   void OnWriteDone(bool ok) override;
@@ -41,7 +42,7 @@ class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override;
 
  private:
-  // Messages a client may leave unread before its request, and it alone, is ended.
+  // Messages that a client may leave unread. Beyond it the session ends this request.
   static constexpr size_t kOutboxMax = 16384;
 
   // Serializes and writes the outbox's current message.
@@ -52,7 +53,7 @@ class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   std::shared_ptr<GenerateSession> self_;  // held until OnDone
   std::shared_ptr<AnswerSession> answer_;  // set before gRPC may react; null when refused
-  std::function<void(int64_t)> charge_;    // in the turn, as the next
+  std::function<void(int64_t)> charge_;    // this and the next: on the core's strand
   bool prompt_charged_ = false;
   rpc::Outbox<v1::GenerateResponse> outbox_;
   grpc::ByteBuffer writing_;  // the current message's bytes; owned like it

@@ -20,7 +20,7 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 
-// Deeper than any message of ours; bounds the work on hostile bytes.
+// Deeper than any message of this API. Bounds the work on hostile bytes.
 constexpr int kDepthMax = 8;
 
 // The first byte that begins an ill-formed sequence; nullopt when there is none.

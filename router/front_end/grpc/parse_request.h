@@ -1,5 +1,5 @@
 // Turns the bytes of a client's request into a message. gRPC's own parsing answers every failure
-// with an UNIMPLEMENTED that says nothing; this names the field that is not UTF-8.
+// with a bare UNIMPLEMENTED; this parser names the field that is not UTF-8.
 // Thread safety: pure functions.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace tandem::router {
 
-// kInvalidArgument names the string field that is not valid UTF-8 and its first bad byte, or says
-// that the bytes are no message of this type.
+// kInvalidArgument, naming the string field that is not valid UTF-8 and its first bad byte, or
+// saying that the bytes are not a message of this type.
 absl::Status ParseRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 
 grpc::ByteBuffer SerializeResponse(const google::protobuf::Message& message);

@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/runtime/clock.h"
+#include "router/core/router_core.h"
 #include "router/front_end/http/api_answer.h"
 #include "router/front_end/http/chat_messages.h"
 #include "router/front_end/http/chat_request.h"

@@ -121,9 +121,4 @@ HttpReply ErrorReply(int http_status, const std::string& message) {
   return Reply(http_status, absl::Status(CodeForHttp(http_status), message));
 }
 
-absl::Status WithRetryAfter(absl::Status status, int64_t seconds) {
-  status.SetPayload(rpc::kRetryAfterPayload, absl::Cord(absl::StrCat(seconds)));
-  return status;
-}
-
 }  // namespace tandem::router

@@ -17,7 +17,5 @@ std::string ErrorJson(int http_status, const absl::Status& status);
 // A whole reply. With 429 and 503 a header says when to try again.
 HttpReply ErrorReply(const absl::Status& status);
 HttpReply ErrorReply(int http_status, const std::string& message);
-// `status`, with the seconds after which a retry makes sense.
-absl::Status WithRetryAfter(absl::Status status, int64_t seconds);
 
 }  // namespace tandem::router

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "router/core/router_core_impl.h"
+#include "router/core/router_core.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/unit/router/fixtures.h"
 
@@ -40,9 +40,9 @@ class CoreHarness {
  public:
   explicit CoreHarness(RouterOptions options = {}, uint64_t seed = 1)
       : random_(NewSeededRandom(seed)),
-        core_(std::make_unique<RouterCoreImpl>(options, TestModel(), *random_)) {}
+        core_(std::make_unique<RouterCore>(options, TestModel(), *random_)) {}
 
-  RouterCoreImpl& core() { return *core_; }
+  RouterCore& core() { return *core_; }
   absl::Time now() const { return now_; }
   void Advance(absl::Duration by) {
     now_ += by;
@@ -187,7 +187,7 @@ class CoreHarness {
 
   absl::Time now_ = absl::FromUnixSeconds(1000);
   std::unique_ptr<Random> random_;
-  std::unique_ptr<RouterCoreImpl> core_;
+  std::unique_ptr<RouterCore> core_;
   std::map<uint64_t, std::deque<v1::NodeCommand>> commands_;
   std::map<std::string, ClientView> clients_;
   std::vector<std::pair<NodeKey, absl::Status>> disconnects_;

@@ -70,7 +70,7 @@ TEST_F(LoadShedderTest, RefusesInTheTurnWhatWasExpectedToComeSooner) {
   FrontEndKind front_end = FrontEndKind::kHttp;
   const auto taken_after = [&](absl::Duration wait, bool resumes) {
     const LoadShedder::Place place = shedder.Enter(front_end, now_);
-    return shedder.Taken(place, resumes, now_ + wait);
+    return shedder.Dequeued(place, resumes, now_ + wait);
   };
   EXPECT_TRUE(taken_after(absl::Seconds(9), false).ok()) << "nothing stands";
   for (const FrontEndKind door : {FrontEndKind::kHttp, FrontEndKind::kGrpc}) {
@@ -98,7 +98,8 @@ TEST_F(LoadShedderTest, ZeroRefusesNothing) {
   Overload(shedder, FrontEndKind::kHttp);
   EXPECT_TRUE(shedder.Admit(FrontEndKind::kHttp, absl::Hours(1), now_, Never).ok());
   EXPECT_TRUE(
-      shedder.Taken(shedder.Enter(FrontEndKind::kHttp, now_), false, now_ + absl::Hours(1)).ok());
+      shedder.Dequeued(shedder.Enter(FrontEndKind::kHttp, now_), false, now_ + absl::Hours(1))
+          .ok());
 }
 
 // Requests wait in the turn's lane alone. Random arrivals; each takes a random time; twice as many
@@ -118,7 +119,7 @@ TEST_F(LoadShedderTest, TheTurnsLaneStaysShort) {
   const auto take = [&](absl::Time until) {
     while (!lane.empty() && std::max(free, lane.front().since) <= until) {
       const absl::Time taken = std::max(free, lane.front().since);
-      const bool goes_on = shedder.Taken(lane.front(), /*resumes=*/false, taken).ok();
+      const bool goes_on = shedder.Dequeued(lane.front(), /*resumes=*/false, taken).ok();
       if (taken > begin + absl::Seconds(4)) {
         EXPECT_TRUE(goes_on) << "the forecast is good";
         EXPECT_LE(taken - lane.front().since, 3 * kDelay);

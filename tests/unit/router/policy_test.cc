@@ -1,15 +1,15 @@
 // Goal: each filter, scorer and picker decides as its table says, and pairs are chosen together.
 #include <memory>
 
-#include "router/placement/accepts_work_filter.h"
-#include "router/placement/capacity_filter.h"
+#include "router/placement/accepts_work.h"
+#include "router/placement/could_ever_fit.h"
 #include "router/placement/free_blocks_scorer.h"
-#include "router/placement/free_room_filter.h"
+#include "router/placement/has_free_room.h"
+#include "router/placement/not_recently_failed.h"
 #include "router/placement/pair_placement.h"
 #include "router/placement/picker.h"
 #include "router/placement/prefix_affinity_scorer.h"
 #include "router/placement/queue_depth_scorer.h"
-#include "router/placement/recent_failure_filter.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/unit/router/fixtures.h"
 
@@ -39,7 +39,7 @@ LegNeeds Needs(int64_t prompt, int64_t total) {
   return needs;
 }
 
-TEST(AcceptsWorkFilter, Table) {
+TEST(AcceptsWork, Table) {
   Node node = TestNode();
   LegNeeds needs = Needs(10, 20);
   EXPECT_TRUE(AcceptsWork(needs, {&node, 0}));
@@ -101,17 +101,17 @@ TEST(RecentFailureFilter, Table) {
 
 TEST(Scorers, Table) {
   Node node = TestNode();
-  EXPECT_EQ(PrefixAffinity(Needs(10, 20), {&node, 0}), 0.0);
-  EXPECT_EQ(PrefixAffinity(Needs(10, 20), {&node, 5}), 0.5);
-  EXPECT_EQ(PrefixAffinity(Needs(10, 20), {&node, 99}), 1.0);
-  EXPECT_EQ(PrefixAffinity(Needs(0, 20), {&node, 0}), 0.0);
+  EXPECT_EQ(PrefixAffinityScorer(Needs(10, 20), {&node, 0}), 0.0);
+  EXPECT_EQ(PrefixAffinityScorer(Needs(10, 20), {&node, 5}), 0.5);
+  EXPECT_EQ(PrefixAffinityScorer(Needs(10, 20), {&node, 99}), 1.0);
+  EXPECT_EQ(PrefixAffinityScorer(Needs(0, 20), {&node, 0}), 0.0);
 
-  EXPECT_EQ(FreeBlocks(Needs(10, 20), {&node, 0}), 1.0);
+  EXPECT_EQ(FreeBlocksScorer(Needs(10, 20), {&node, 0}), 1.0);
   node.load.set_blocks_free(20);
   node.load.set_blocks_cached(10);
-  EXPECT_EQ(FreeBlocks(Needs(10, 20), {&node, 0}), 0.3);
+  EXPECT_EQ(FreeBlocksScorer(Needs(10, 20), {&node, 0}), 0.3);
   node.blocks_unconfirmed = 50;
-  EXPECT_EQ(FreeBlocks(Needs(10, 20), {&node, 0}), 0.0);
+  EXPECT_EQ(FreeBlocksScorer(Needs(10, 20), {&node, 0}), 0.0);
 
   EXPECT_EQ(QueueDepthScorer(Needs(10, 20), {&node, 0}), 1.0);
   node.load.set_sequences_waiting(4);
@@ -265,7 +265,7 @@ TEST_F(PairPlacementTest, APairWhoseKvTransfersFailIsInBackoffForAWhile) {
   EXPECT_EQ(prefill_at(kNow), NodeKey(0));
   EXPECT_EQ(prefill_at(kNow + absl::Milliseconds(1500)), NodeKey(4));
   v1::Installed installed;
-  fleet_.HandedOff(NodeKey(3), NodeKey(1), installed);
+  fleet_.KvTransferDone(NodeKey(3), NodeKey(1), installed);
   EXPECT_EQ(prefill_at(kNow), NodeKey(3)) << "a KV transfer succeeded";
   // A node that joins anew begins anew.
   for (int i = 0; i < 2; ++i) fleet_.KvTransferFailed(NodeKey(3), NodeKey(1), kNow);

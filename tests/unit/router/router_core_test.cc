@@ -261,7 +261,7 @@ TEST_F(CoreTest, WelcomeAndStatus) {
   options.router_id = "router-0";
   options.version = "1.2";
   auto random = NewSeededRandom(1);
-  auto core = RouterCore::Create(options, TestModel(), *random);
+  auto core = std::make_unique<RouterCore>(options, TestModel(), *random);
   const absl::Time start = absl::FromUnixSeconds(50);
   ASSERT_OK_AND_ASSIGN(
       const v1::Welcome welcome,
@@ -476,7 +476,7 @@ TEST_F(CoreTest, IsDeterministic) {
     auto random = NewSeededRandom(9);
     RouterOptions options;
     options.pick_power_of_two = true;
-    RouterCoreImpl core(options, TestModel(), *random);
+    RouterCore core(options, TestModel(), *random);
     const absl::Time now = absl::FromUnixSeconds(1000);
     std::string log;
     for (int i = 0; i < 20; ++i)

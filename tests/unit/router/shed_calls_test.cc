@@ -24,8 +24,8 @@ class ShedCalls : public ::testing::Test {
     const absl::Time now = RealClock().Now();
     shedder_.Enter(LoadShedder::FrontEndKind::kGrpc, now);
     ASSERT_OK(
-        shedder_.Taken({.front_end = LoadShedder::FrontEndKind::kGrpc, .since = now - kExpected},
-                       /*resumes=*/false, now));
+        shedder_.Dequeued({.front_end = LoadShedder::FrontEndKind::kGrpc, .since = now - kExpected},
+                          /*resumes=*/false, now));
     shedder_.Enter(LoadShedder::FrontEndKind::kGrpc, now);
     // A queue has stood until now.
     for (absl::Duration ago = 2 * kInterval; ago > absl::ZeroDuration(); ago -= kInterval / 1000) {

@@ -1,4 +1,5 @@
-// Keeps nodes whose pool and context could hold the whole sequence if they were empty.
+// A filter that keeps nodes whose pool and context could hold the whole sequence if they were
+// empty. Thread safety: pure function.
 #pragma once
 
 #include "router/placement/candidate.h"

@@ -1,6 +1,6 @@
 // Goal: every field of a request is checked with an error that names it, the value and what was
 // expected; defaults are filled in.
-#include "router/core/validate.h"
+#include "router/front_end/request_validation.h"
 
 #include <functional>
 

@@ -1,4 +1,4 @@
-#include "router/core/validate.h"
+#include "router/front_end/request_validation.h"
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +27,7 @@ absl::Status CheckPrompt(const std::vector<TokenId>& prompt, const ModelIdentity
                      " tokens leave no room for an answer, the context "
                      "of ",
                      model.name, " is ", model.context_tokens, " tokens"));
-  // Mostly all of them are right, which a loop without exits finds out faster.
+  // Nearly always every token is valid. A loop without early exits checks that faster.
   const auto vocab_size = static_cast<uint32_t>(model.vocab_size);
   uint32_t outside = 0;
   for (const TokenId token : prompt) outside |= static_cast<uint32_t>(token) >= vocab_size ? 1 : 0;
@@ -44,7 +44,8 @@ absl::Status CheckBetween(absl::string_view field, int64_t value, int64_t low, i
       absl::StrCat(field, ": ", value, ", expected one in [", low, ", ", high, "]"));
 }
 
-// Beam search takes the likeliest tokens of the model's own distribution.
+// Beam search takes the likeliest tokens of the model's own distribution, so it excludes sampling
+// parameters.
 absl::Status CheckBeams(const v1::GenerateRequest& request) {
   if (!request.has_beam_search()) return absl::OkStatus();
   const v1::BeamSearch& beams = request.beam_search();
@@ -71,7 +72,7 @@ absl::Status CheckBeams(const v1::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
-// How many answers, and what of them is returned.
+// Checks how many answers to generate and what to return of them.
 absl::Status CheckAnswers(const v1::GenerateRequest& request) {
   const int32_t n = request.has_n() ? request.n() : 1;
   RETURN_IF_ERROR(CheckBetween("n", n, 1, kSequencesMax));

@@ -1,6 +1,6 @@
-// Keeps nodes that have a sequence slot and the blocks for the prompt and one more token now.
-// Blocks of a cached prefix count as available already (they are reclaimable, or shared for
-// nothing).
+// A filter that keeps nodes that now have a sequence slot, and blocks for the prompt and one more
+// token. Blocks of a cached prefix need no room: the sequence shares them.
+// Thread safety: pure function.
 #pragma once
 
 #include "router/placement/candidate.h"

@@ -1,4 +1,5 @@
-// Keeps nodes of the leg's role that take new work.
+// A filter that keeps nodes of the leg's role that take new work.
+// Thread safety: pure function.
 #pragma once
 
 #include "router/placement/candidate.h"

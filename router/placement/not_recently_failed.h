@@ -1,4 +1,5 @@
-// Leaves out nodes that refused or failed this very request a moment ago.
+// A filter that drops nodes that refused or failed this sequence a moment ago.
+// Thread safety: pure function.
 #pragma once
 
 #include "router/placement/candidate.h"

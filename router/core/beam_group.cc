@@ -1,0 +1,94 @@
+#include "router/core/beam_group.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::router {
+namespace {
+
+// The legs of a step have the names of the step before. Their attempts tell them apart.
+constexpr int kAttemptBitsOfStep = 16;
+
+BeamSearch MakeSearch(const RequestInput& input) {
+  std::vector<TokenId> stops = input.stop.stop_token_ids;
+  if (!input.stop.ignore_eos)
+    stops.insert(stops.end(), input.eos_token_ids.begin(), input.eos_token_ids.end());
+  std::sort(stops.begin(), stops.end());
+  stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
+  return BeamSearch(*input.beams, input.stop.max_tokens, std::move(stops),
+                    input.sampling.logprobs.value_or(0));
+}
+
+}  // namespace
+
+BeamGroup::BeamGroup(RequestInput input, absl::Time now)
+    : base_(std::move(input)), submitted_(now), search_(MakeSearch(base_)) {}
+
+std::vector<RequestInput> BeamGroup::StepInputs(absl::Time now) const {
+  std::vector<RequestInput> inputs;
+  for (const BeamSearch::Beam& beam : search_.running()) {
+    RequestInput input = base_;
+    for (const v1::GeneratedToken& token : beam.tokens) input.prompt.push_back(token.token_id());
+    input.sampling.temperature = 0;
+    input.sampling.logprobs = search_.candidates();
+    input.stop = {};
+    input.stop.max_tokens = 1;
+    input.stop.ignore_eos = true;
+    input.max_tokens_given = true;
+    input.sequence_index += static_cast<int32_t>(inputs.size());
+    input.sequences = 1;
+    input.installs_prompt = true;
+    input.attempts_before = steps_ << kAttemptBitsOfStep;
+    input.answer_deadline -= now - submitted_;
+    if (steps_ > 0) input.prompt_logprobs.reset();
+    inputs.push_back(std::move(input));
+  }
+  return inputs;
+}
+
+void BeamGroup::OnOutcome(int32_t beam, SequenceAnswer::Outcome& outcome) {
+  if (!outcome.tokens.empty()) search_.Offer(beam, outcome.tokens.front());
+  if (!outcome.done.has_value()) return;
+  if (outcome.done->reason == request::FinishReason::kAborted) aborted_ = true;
+  if (steps_ == 0) first_ = *std::move(outcome.done);
+}
+
+bool BeamGroup::Advance(int64_t decode_capacity_tokens) {
+  // A default max_tokens shrinks to what fits. The capacity is known now: a node has taken a step.
+  if (steps_ == 0 && !base_.max_tokens_given && decode_capacity_tokens > 0) {
+    search_.LimitTokens(
+        std::max<int64_t>(1, decode_capacity_tokens - static_cast<int64_t>(base_.prompt.size())));
+  }
+  if (aborted_ || search_.Advance()) return true;
+  ++steps_;
+  return false;
+}
+
+std::vector<ClientEvent> BeamGroup::Answers(absl::Time now) const {
+  const std::vector<BeamSearch::Beam>& complete = search_.complete();
+  const auto answers =
+      static_cast<int32_t>(aborted_ ? 1 : std::min<size_t>(base_.sequences, complete.size()));
+  std::vector<ClientEvent> events;
+  for (int32_t i = 0; i < answers; ++i) {
+    RequestDone done = first_;
+    done.sequence_index = base_.sequence_index + i;
+    done.last = i + 1 == answers;
+    done.reason = request::FinishReason::kAborted;
+    done.usage.set_output_tokens(0);
+    done.timing.set_total_ms(absl::ToDoubleMilliseconds(now - submitted_));
+    if (i > 0) {
+      done.usage.set_prompt_tokens(0);
+      done.usage.set_cached_tokens(0);
+    }
+    if (!aborted_) {
+      const BeamSearch::Beam& beam = complete[static_cast<size_t>(i)];
+      done.reason = beam.reason;
+      done.usage.set_output_tokens(static_cast<int32_t>(beam.tokens.size()));
+      events.emplace_back(TokensReady{done.sequence_index, beam.tokens});
+    }
+    events.emplace_back(std::move(done));
+  }
+  return events;
+}
+
+}  // namespace tandem::router

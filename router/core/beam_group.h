@@ -1,0 +1,47 @@
+// A request that is searched instead of sampled. Each step of the search runs one single-token
+// sequence for each running beam, on the decode node whose cache holds what the beams share.
+// BeamGroup makes the sequences of a step, collects their tokens, and has the answers at the end;
+// BeamSearch has the rules. RequestTable runs the sequences.
+//
+//   StepInputs ─▶ (the step's sequences run: OnOutcome) ─▶ Advance ─▶ StepInputs … ─▶ Answers
+//
+// Thread safety: none; a SequenceGroup owns it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "router/core/beam_search.h"
+#include "router/core/client_event.h"
+#include "router/core/request_input.h"
+#include "router/core/sequence_answer.h"
+
+namespace tandem::router {
+
+class BeamGroup {
+ public:
+  // REQUIRES: input.beams.
+  BeamGroup(RequestInput input, absl::Time now);
+
+  // The sequences of the current step, one for each running beam.
+  std::vector<RequestInput> StepInputs(absl::Time now) const;
+  // Takes what the sequence of `beam` (an index of StepInputs) has to say. Leaves its
+  // prompt_scores alone.
+  void OnOutcome(int32_t beam, SequenceAnswer::Outcome& outcome);
+  // All sequences of the step have ended. True when the search is over, false when another step
+  // follows. `decode_capacity_tokens`: of the fleet, 0 if it is not known.
+  bool Advance(int64_t decode_capacity_tokens);
+  // Tokens and end of each answer, best first. REQUIRES: Advance returned true.
+  std::vector<ClientEvent> Answers(absl::Time now) const;
+
+ private:
+  const RequestInput base_;
+  const absl::Time submitted_;
+  BeamSearch search_;
+  uint32_t steps_ = 0;    // complete ones
+  RequestDone first_;     // of the first step, which computed the prompt
+  bool aborted_ = false;  // no step follows
+};
+
+}  // namespace tandem::router

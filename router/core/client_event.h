@@ -1,0 +1,44 @@
+// What the core tells the client of one request.
+// Thread safety: values.
+// Invariants, for each request: PromptScored, if asked for, comes before any token; each sequence
+// gets each token index once and in order, then one RequestDone; a RequestFailed ends the whole
+// request.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/request/sampling_params.h"
+#include "tandem/v1/client.pb.h"
+#include "tandem/v1/common.pb.h"
+
+namespace tandem::router {
+
+// Log-probabilities of the prompt's tokens from the second token on, if asked for.
+struct PromptScored {
+  std::vector<v1::GeneratedToken> tokens;
+};
+// The next tokens of one sequence.
+struct TokensReady {
+  int32_t sequence_index = 0;
+  std::vector<v1::GeneratedToken> tokens;
+};
+// One sequence is complete. `usage`, `route` and `timing` are final. Only the first sequence's
+// usage counts the prompt.
+struct RequestDone {
+  int32_t sequence_index = 0;
+  bool last = true;  // nothing follows for this request
+  request::FinishReason reason = request::FinishReason::kNone;
+  v1::Usage usage;
+  v1::Route route;
+  v1::Timing timing;
+};
+// The request failed as a whole. Nothing follows.
+struct RequestFailed {
+  absl::Status status;
+};
+using ClientEvent = std::variant<TokensReady, RequestDone, RequestFailed, PromptScored>;
+
+}  // namespace tandem::router

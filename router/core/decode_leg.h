@@ -1,0 +1,93 @@
+// The decode leg of a sequence's current placement: the node that holds a lease for the prompt's KV
+// and generates the answer. Keeps the leg's state, what it reserves in the fleet's figures, and
+// sends its commands. SequenceMachine decides what happens; the leg carries it out.
+//
+//   Place ─▶ SendStart ─▶ OnReserved ─▶ OnInstalled ─▶ End
+//                           ▲    │
+//                           └─ SendNewEpoch (another prefill leg fills the same lease)
+//
+// Thread safety: none; a SequenceMachine owns it.
+// Invariants: while live(), the fleet counts the leg once; blocks() are in the fleet's unconfirmed
+// figure from Place until Reserved or End.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "router/core/leg_commands.h"
+#include "router/core/placed_prompt.h"
+#include "router/core/request_input.h"
+#include "router/core/sequence_context.h"
+#include "router/placement/pair_placement.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::router {
+
+class DecodeLeg {
+ public:
+  // `commands` outlives the leg.
+  DecodeLeg(const SequenceContext& context, LegCommands& commands)
+      : context_(context), commands_(commands) {}
+
+  // Begins a new leg on the placement's node and counts it in the fleet. Sends nothing yet.
+  // `prompt_tokens`: of the prompt as placed. REQUIRES: !live(); the node has joined.
+  void Place(const Placement& placement, int64_t prompt_tokens);
+  // Asks the node for a lease. `local_prefill_tokens_max`: uncached prompt tokens that the node
+  // computes itself; -1 = all of them.
+  void SendStart(const RequestInput& input, v1::SequenceSpec sequence,
+                 int32_t local_prefill_tokens_max);
+  // The node granted the lease, or (after SendNewEpoch) says what the prompt still lacks.
+  // `prompt_tokens`: as for Place.
+  void OnReserved(const v1::Reserved& reserved, int64_t prompt_tokens);
+  // Raises the epoch, so that blocks from the former prefill leg are refused, and tells the node.
+  void SendNewEpoch(int32_t local_prefill_tokens_max);
+  void OnInstalled() { state_.installed = true; }
+  // The prompt's KV may have gone: the placement is over.
+  void ForgetInstalled() { state_.installed = false; }
+  // The KV comes from a draining node that retained it.
+  void MarkMoved() { state_.moved = true; }
+  // Ends the leg. A reason that is not empty is sent to the node as an abort; an empty one means
+  // that the node knows. Idempotent.
+  void End(absl::string_view abort_reason);
+
+  // Whether an event that `node` sent is about this leg.
+  bool Is(NodeKey node, const v1::Leg& leg) const {
+    return state_.live && state_.node == node && leg.attempt() == state_.attempt;
+  }
+
+  NodeKey node() const { return state_.node; }
+  const std::string& node_id() const { return state_.node_id; }
+  uint32_t attempt() const { return state_.attempt; }
+  // The node may hold something for the leg.
+  bool live() const { return state_.live; }
+  bool reserved() const { return state_.reserved; }
+  // The node computes the prompt itself: no prefill leg is needed.
+  bool computes_locally() const { return state_.computes_locally; }
+  // The whole prompt's KV lies on the node. Stays set after End.
+  bool installed() const { return state_.installed; }
+  bool moved() const { return state_.moved; }
+  uint64_t lease() const { return state_.lease; }
+  uint32_t epoch() const { return state_.epoch; }
+  int64_t cached_tokens() const { return state_.cached_tokens; }
+  // Prompt tokens that need no sender: cached, or received from an earlier one.
+  int64_t tokens_held() const { return state_.cached_tokens + state_.received_tokens; }
+
+ private:
+  struct State {
+    NodeKey node;
+    std::string node_id;
+    uint32_t attempt = 0;
+    bool live = false, reserved = false, computes_locally = false, installed = false, moved = false;
+    int64_t blocks = 0;  // asked for
+    uint64_t lease = 0;
+    uint32_t epoch = 0;
+    int64_t cached_tokens = 0, received_tokens = 0;
+  };
+
+  const SequenceContext context_;
+  LegCommands& commands_;
+  State state_;
+};
+
+}  // namespace tandem::router

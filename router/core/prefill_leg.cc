@@ -1,0 +1,67 @@
+#include "router/core/prefill_leg.h"
+
+#include <utility>
+
+namespace tandem::router {
+
+void PrefillLeg::Plan(NodeKey node, int64_t tokens, int64_t cached_tokens) {
+  const int tries = state_.tries;
+  state_ = {};
+  state_.tries = tries;
+  state_.node = node;
+  const Node& found = *context_.fleet.Find(node);
+  state_.node_id = found.id.value();
+  state_.tokens = tokens;
+  state_.counted = true;
+  context_.fleet.PrefillPlaced(node, tokens);
+  if (cached_tokens > 0) context_.index.Touch(found.slot);
+}
+
+bool PrefillLeg::PlanHolds() const {
+  const bool planned = state_.counted && !sent();
+  const Node* node = planned ? context_.fleet.Find(state_.node) : nullptr;
+  return node != nullptr && (!node->draining || state_.retained);
+}
+
+void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input,
+                      v1::SequenceSpec sequence) {
+  state_.attempt = commands_.NextAttempt();
+  state_.live = true;
+  ++state_.tries;
+  const Node& receiver = *context_.fleet.Find(decode.node());
+
+  v1::NodeCommand command;
+  v1::Prefill& prefill = *command.mutable_prefill();
+  *prefill.mutable_leg() = commands_.NameOf(state_.attempt);
+  *prefill.mutable_sequence() = std::move(sequence);
+  prefill.set_lease_id(decode.lease());
+  prefill.set_epoch(decode.epoch());
+  prefill.set_first_ordinal(static_cast<int32_t>(decode.tokens_held() / receiver.block_tokens));
+  prefill.set_receiver_node_id(receiver.id.value());
+  prefill.set_receiver_incarnation(receiver.incarnation.value());
+  prefill.set_receiver_address(receiver.transfer_address);
+  prefill.set_receiver_host(receiver.host);
+  prefill.set_trace_id(input.trace_id);
+  prefill.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
+  commands_.Send(state_.node, std::move(command));
+}
+
+void PrefillLeg::OnFinished() {
+  state_.finished = true;
+  ReleaseTokens();
+}
+
+void PrefillLeg::ReleaseTokens() {
+  if (!state_.counted) return;
+  context_.fleet.PrefillEnded(state_.node, state_.tokens);
+  state_.counted = false;
+}
+
+void PrefillLeg::End(absl::string_view abort_reason) {
+  ReleaseTokens();
+  if (!state_.live) return;
+  if (!abort_reason.empty()) commands_.SendAbort(state_.node, state_.attempt, abort_reason);
+  state_.live = false;
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,88 @@
+// The prefill leg of a sequence's current placement: the node that computes the prompt (or retained
+// its KV) and sends the KV to the decode node. A placement may need several of them, one after the
+// other, when senders are lost or fail. Keeps the leg's state, the tokens it adds to the fleet's
+// figures, and sends its command. SequenceMachine decides what happens; the leg carries it out.
+//
+//   Clear ─▶ Plan ─▶ Send ─▶ OnFinished ─▶ End
+//              ▲               │
+//              └── End, Plan ──┘ (another node is tried)
+//
+// Thread safety: none; a SequenceMachine owns it.
+// Invariants: the fleet counts the leg's tokens once, from Plan until OnFinished, ReleaseTokens or
+// End.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "router/core/decode_leg.h"
+#include "router/core/leg_commands.h"
+#include "router/core/request_input.h"
+#include "router/core/sequence_context.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::router {
+
+class PrefillLeg {
+ public:
+  // `commands` outlives the leg.
+  PrefillLeg(const SequenceContext& context, LegCommands& commands)
+      : context_(context), commands_(commands) {}
+
+  // A new placement begins: no node is planned, none was tried. REQUIRES: !live().
+  void Clear() { state_ = {}; }
+  // Names the node that will compute the prompt and counts its work in the fleet. Sends nothing.
+  // `tokens`: that it has to compute. `cached_tokens`: that it holds. REQUIRES: !live(); the node
+  // has joined.
+  void Plan(NodeKey node, int64_t tokens, int64_t cached_tokens);
+  // The planned node retained the sequence's KV and sends it as it is.
+  void MarkRetained() { state_.retained = true; }
+  // Whether the planned node can still be sent the leg: it is there, and takes work unless it
+  // retained the KV.
+  bool PlanHolds() const;
+  // Tells the planned node to compute, and to send to `decode`'s lease. REQUIRES: a node is
+  // planned; the decode node has joined.
+  void Send(const DecodeLeg& decode, const RequestInput& input, v1::SequenceSpec sequence);
+  // The node has computed its part.
+  void OnFinished();
+  // Takes the leg's tokens out of the fleet's figures. Idempotent.
+  void ReleaseTokens();
+  // Ends the leg, planned or sent. `abort_reason`: see DecodeLeg::End. Idempotent.
+  void End(absl::string_view abort_reason);
+
+  // Whether an event that `node` sent is about this leg.
+  bool Is(NodeKey node, const v1::Leg& leg) const {
+    return sent() && state_.node == node && leg.attempt() == state_.attempt;
+  }
+
+  NodeKey node() const { return state_.node; }
+  const std::string& node_id() const { return state_.node_id; }
+  uint32_t attempt() const { return state_.attempt; }  // 0 until Send
+  bool sent() const { return state_.attempt != 0; }
+  // The node may hold something for the leg.
+  bool live() const { return state_.live; }
+  bool finished() const { return state_.finished; }
+  bool retained() const { return state_.retained; }
+  // Legs sent for the current decode placement, this one included.
+  int tries() const { return state_.tries; }
+
+ private:
+  struct State {
+    NodeKey node;
+    std::string node_id;
+    uint32_t attempt = 0;
+    bool live = false;
+    bool counted = false;  // `tokens` are in the fleet's figure
+    bool finished = false;
+    bool retained = false;
+    int64_t tokens = 0;
+    int tries = 0;
+  };
+
+  const SequenceContext context_;
+  LegCommands& commands_;
+  State state_;
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,280 @@
+#include "router/core/request_table.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::router {
+
+// ---- clients
+
+absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
+  SequenceGroup& group =
+      *groups_
+           .emplace(input.id.value(),
+                    std::make_unique<SequenceGroup>(input.id, input.trace_id, input.sequence_index))
+           .first->second;
+  if (input.beams.has_value()) {
+    group.set_beams(std::make_unique<BeamGroup>(std::move(input), now));
+    AddBeams(group, now);
+  } else {
+    AddSequences(group, std::move(input), now);
+  }
+  const std::vector<Serial> serials = group.by_index();
+  for (const Serial serial : serials) File(serial);
+  PlaceQueued(now);
+  if (IsQueued(serials.front()) && queued() > context_.options.queue_max) {
+    DropGroup(group);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        context_.options.queue_max, " requests wait for placement, the queue's bound"));
+  }
+  for (const Serial serial : serials) Settle(serial, now);
+  return absl::OkStatus();
+}
+
+void RequestTable::Finish(const RequestId& id, request::FinishReason reason, absl::Time now) {
+  const auto found = groups_.find(id.value());
+  if (found == groups_.end()) return;
+  const std::vector<Serial> live(found->second->live().begin(), found->second->live().end());
+  for (const Serial serial : live) sequences_.at(serial).machine->Finish(reason);
+  for (const Serial serial : live) Settle(serial, now);
+  PlaceQueued(now);
+}
+
+void RequestTable::FinishSequence(const RequestId& id, int32_t sequence_index,
+                                  request::FinishReason reason, absl::Time now) {
+  const auto found = groups_.find(id.value());
+  const Serial serial = found == groups_.end() ? 0 : found->second->Find(sequence_index);
+  if (serial == 0) return;
+  sequences_.at(serial).machine->Finish(reason);
+  Settle(serial, now);
+  PlaceQueued(now);
+}
+
+// ---- nodes and time
+
+SequenceMachine* RequestTable::FindSequence(const v1::Leg& leg, Serial& serial) {
+  serial = leg.number();
+  if (!leg.request_id().empty()) {
+    const auto group = groups_.find(leg.request_id());
+    serial = group == groups_.end() ? 0 : group->second->Find(leg.sequence_index());
+  }
+  const auto it = sequences_.find(serial);
+  return it == sequences_.end() ? nullptr : it->second.machine.get();
+}
+
+void RequestTable::OnEvent(NodeKey node, const v1::Leg& leg, const v1::NodeEvent& event,
+                           absl::Time now) {
+  Serial serial = 0;
+  SequenceMachine* machine = FindSequence(leg, serial);
+  if (machine == nullptr) return;
+  machine->OnEvent(node, event, now);
+  touched_.push_back(serial);
+}
+
+void RequestTable::OnTokens(NodeKey node, const v1::TokensGenerated::Step& step, absl::Time now) {
+  Serial serial = 0;
+  SequenceMachine* machine = FindSequence(step.leg(), serial);
+  if (machine == nullptr) return;
+  machine->OnTokens(node, step, now);
+  touched_.push_back(serial);
+}
+
+void RequestTable::SettleTouched(absl::Time now) {
+  for (const Serial serial : touched_) Settle(serial, now);
+  touched_.clear();
+}
+
+void RequestTable::OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now) {
+  std::vector<Serial> running;
+  for (auto& [serial, sequence] : sequences_) {
+    sequence.machine->OnNodeLost(node, why, now);
+    running.push_back(serial);
+  }
+  for (const Serial serial : running) Settle(serial, now);
+}
+
+void RequestTable::OnTick(absl::Time now) {
+  for (const Serial serial : deadlines_.PopDue(now)) {
+    const auto it = sequences_.find(serial);
+    if (it == sequences_.end()) continue;
+    it->second.machine->OnDeadline(now);
+    Settle(serial, now);
+  }
+}
+
+void RequestTable::PlaceQueued(absl::Time now) {
+  queue_.PlaceAll(
+      [&](Serial serial) -> AdmissionQueue::Attempt {
+        const Sequence& sequence = sequences_.at(serial);
+        const auto failure = sequence.machine->Place(BesideOf(*sequence.group), now);
+        return {failure, sequence.machine->waited(now)};
+      },
+      [&](Serial serial) { Settle(serial, now); });
+}
+
+std::array<int64_t, 5> RequestTable::sequences_by_state() const {
+  std::array<int64_t, 5> counts = {};
+  for (const auto& [serial, sequence] : sequences_) {
+    const auto state = static_cast<size_t>(sequence.machine->state());
+    if (state < counts.size()) ++counts[state];
+  }
+  return counts;
+}
+
+// ---- groups
+
+void RequestTable::AddSequence(SequenceGroup& group, RequestInput input, absl::Time now) {
+  const Serial serial = ++last_serial_;
+  sequences_[serial] = {std::make_unique<SequenceMachine>(std::move(input), serial, context_, now),
+                        &group};
+  group.Add(serial);
+}
+
+void RequestTable::AddSequences(SequenceGroup& group, RequestInput input, absl::Time now) {
+  if (input.sequences == 1) {
+    AddSequence(group, std::move(input), now);
+    return;
+  }
+  RequestInput leader = input;
+  leader.installs_prompt = true;
+  AddSequence(group, std::move(leader), now);
+  for (int32_t i = 1; i < input.sequences; ++i) {
+    RequestInput follower = input;
+    follower.sequence_index += i;
+    follower.prompt_logprobs.reset();  // the leader reports them for the whole request
+    AddSequence(group, std::move(follower), now);
+  }
+}
+
+void RequestTable::AddBeams(SequenceGroup& group, absl::Time now) {
+  group.ClearIndices();
+  for (RequestInput& input : group.beams()->StepInputs(now))
+    AddSequence(group, std::move(input), now);
+}
+
+void RequestTable::AdvanceSearch(SequenceGroup& group, absl::Time now) {
+  BeamGroup& beams = *group.beams();
+  if (beams.Advance(context_.fleet.decode_capacity_tokens())) {
+    for (ClientEvent& event : beams.Answers(now))
+      context_.actions.client_events.emplace_back(group.id(), std::move(event));
+    ++context_.counters.requests_finished;
+    DropGroup(group);
+    return;
+  }
+  AddBeams(group, now);
+  const std::vector<Serial> serials = group.by_index();
+  for (const Serial serial : serials) {
+    File(serial);
+    deadlines_.Set(serial, sequences_.at(serial).machine->deadline());
+  }
+}
+
+void RequestTable::Settle(Serial serial, absl::Time now) {
+  const auto it = sequences_.find(serial);
+  if (it == sequences_.end()) return;
+  SequenceMachine& machine = *it->second.machine;
+  SequenceGroup& group = *it->second.group;
+  const bool leads = group.leader() == serial;
+  SequenceMachine::Outcome outcome = machine.Settle(now);
+  if (!outcome.failure.ok()) return FailGroup(group, outcome.failure);
+  Emit(group, outcome, machine.input().sequence_index);
+  if (leads && machine.MayBeFollowed()) {
+    group.set_home(machine.home());
+    while (!group.held().empty()) Release(group, *group.held().begin(), now);
+  }
+  if (machine.done()) {
+    const bool last = group.live().size() == 1;
+    Remove(serial);
+    if (last && group.beams() != nullptr) return AdvanceSearch(group, now);
+    if (last) return DropGroup(group);
+    if (group.held().contains(group.leader())) Release(group, group.leader(), now);
+    return;
+  }
+  if (machine.state() == SequenceMachine::State::kQueued) File(serial);
+  deadlines_.Set(serial, machine.deadline());
+}
+
+void RequestTable::Emit(const SequenceGroup& group, SequenceMachine::Outcome& outcome,
+                        int32_t sequence_index) {
+  auto& events = context_.actions.client_events;
+  if (outcome.prompt_scores.has_value())
+    events.emplace_back(group.id(), PromptScored{*std::move(outcome.prompt_scores)});
+  if (group.beams() != nullptr)
+    return group.beams()->OnOutcome(sequence_index - group.first_index(), outcome);
+  if (!outcome.tokens.empty())
+    events.emplace_back(group.id(), TokensReady{sequence_index, std::move(outcome.tokens)});
+  if (!outcome.done.has_value()) return;
+  RequestDone& done = *outcome.done;
+  done.last = group.live().size() == 1;
+  if (sequence_index != group.first_index()) {
+    done.usage.set_prompt_tokens(0);
+    done.usage.set_cached_tokens(0);
+  }
+  if (done.last) ++context_.counters.requests_finished;
+  events.emplace_back(group.id(), std::move(done));
+}
+
+bool RequestTable::IsQueued(Serial serial) const {
+  const auto it = sequences_.find(serial);
+  return it != sequences_.end() && queue_.Contains(it->second.machine->input().priority, serial);
+}
+
+void RequestTable::File(Serial serial) {
+  const Sequence& sequence = sequences_.at(serial);
+  SequenceGroup& group = *sequence.group;
+  if (IsQueued(serial) || group.held().contains(serial)) return;
+  // The beams of later steps share blocks that lie on the decode node already.
+  const bool shared = group.beams() != nullptr && group.home().has_value();
+  const bool waits = !shared && serial != group.leader() &&
+                     !sequences_.at(group.leader()).machine->MayBeFollowed();
+  if (waits) {
+    sequence.machine->Hold();
+    group.Hold(serial);
+  } else {
+    queue_.Insert(sequence.machine->input().priority, serial);
+  }
+}
+
+void RequestTable::Release(SequenceGroup& group, Serial serial, absl::Time now) {
+  SequenceMachine& machine = *sequences_.at(serial).machine;
+  group.Unhold(serial);
+  machine.Unhold(now);
+  queue_.Insert(machine.input().priority, serial);
+  deadlines_.Set(serial, machine.deadline());
+}
+
+std::optional<NodeKey> RequestTable::BesideOf(const SequenceGroup& group) const {
+  return group.shares_blocks() ? group.home() : std::nullopt;
+}
+
+void RequestTable::FailGroup(SequenceGroup& group, const absl::Status& why) {
+  ++context_.counters.requests_failed;
+  Log(LogLevel::kWarning, "request failed",
+      {{"request_id", group.id().value()},
+       {group.trace_id().empty() ? "" : "trace_id", group.trace_id()},
+       {"why", why.ToString()}});
+  context_.actions.client_events.emplace_back(group.id(), RequestFailed{why});
+  const std::vector<Serial> live(group.live().begin(), group.live().end());
+  for (const Serial serial : live)
+    sequences_.at(serial).machine->Finish(request::FinishReason::kAborted);
+  DropGroup(group);
+}
+
+void RequestTable::DropGroup(SequenceGroup& group) {
+  while (!group.live().empty()) Remove(group.leader());
+  groups_.erase(RequestId(group.id()).value());
+}
+
+void RequestTable::Remove(Serial serial) {
+  const auto it = sequences_.find(serial);
+  SequenceGroup& group = *it->second.group;
+  const RequestInput& input = it->second.machine->input();
+  queue_.Erase(input.priority, serial);
+  deadlines_.Erase(serial);
+  group.Remove(serial, input.sequence_index);
+  sequences_.erase(it);
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,111 @@
+// The running requests: each with its group of sequences, each sequence with its machine. The table
+// hands events to the machine that they name, and afterwards settles it: it emits what the machine
+// has to tell the client, and puts the sequence where its state belongs (the admission queue, held
+// behind its leader, or nowhere when it has ended).
+//
+// A request of several sequences is one life for each, under one id. The leader, the lowest live
+// sequence, runs first; the others are held until its prompt is installed, and then follow it to
+// its decode node.
+//
+// Thread safety: none; the core owns it, on the core's strand.
+// Invariants: sequences, groups, deadlines and the queue name the same requests; a sequence that is
+// kQueued is either in the queue or held.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "router/core/admission_queue.h"
+#include "router/core/deadline_queue.h"
+#include "router/core/request_input.h"
+#include "router/core/sequence_context.h"
+#include "router/core/sequence_group.h"
+#include "router/core/sequence_machine.h"
+#include "router/core/serial.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::router {
+
+class RequestTable {
+ public:
+  explicit RequestTable(const SequenceContext& context) : context_(context) {}
+
+  // Adds a request that passed admission, and places what can be placed. kResourceExhausted when it
+  // would have to wait and queue_max sequences wait already. REQUIRES: !Contains(input.id).
+  absl::Status Submit(RequestInput input, absl::Time now);
+  // As RouterCore's methods of these names.
+  void Finish(const RequestId& id, request::FinishReason reason, absl::Time now);
+  void FinishSequence(const RequestId& id, int32_t sequence_index, request::FinishReason reason,
+                      absl::Time now);
+
+  // Events of a node about the leg of one sequence; ignored if no sequence has the leg. After the
+  // events of one message, call SettleTouched.
+  void OnEvent(NodeKey node, const v1::Leg& leg, const v1::NodeEvent& event, absl::Time now);
+  void OnTokens(NodeKey node, const v1::TokensGenerated::Step& step, absl::Time now);
+  void SettleTouched(absl::Time now);
+  // Tells every sequence. REQUIRES: the node has left the fleet.
+  void OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now);
+  // Handles the deadlines that have passed.
+  void OnTick(absl::Time now);
+  // Places queued sequences for which there may be room now.
+  void PlaceQueued(absl::Time now);
+
+  bool Contains(const RequestId& id) const { return groups_.contains(id.value()); }
+  int64_t requests() const { return static_cast<int64_t>(groups_.size()); }
+  int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
+  int64_t deadlines() const { return static_cast<int64_t>(deadlines_.size()); }
+  // How many sequences are in each SequenceMachine::State, kDone left out.
+  std::array<int64_t, 5> sequences_by_state() const;
+
+ private:
+  struct Sequence {
+    std::unique_ptr<SequenceMachine> machine;
+    SequenceGroup* group = nullptr;
+  };
+
+  // The sequence that a leg names, by number, or by request id where the node sent one. nullptr,
+  // and 0 in `serial`, when there is none.
+  SequenceMachine* FindSequence(const v1::Leg& leg, Serial& serial);
+  void AddSequence(SequenceGroup& group, RequestInput input, absl::Time now);
+  void AddSequences(SequenceGroup& group, RequestInput input, absl::Time now);
+  // Adds the sequences of the beam search's current step.
+  void AddBeams(SequenceGroup& group, absl::Time now);
+  // All sequences of the beam search's step have ended.
+  void AdvanceSearch(SequenceGroup& group, absl::Time now);
+  // Emits what the sequence has to say, then files, releases or removes it. Ignores ended ones.
+  void Settle(Serial serial, absl::Time now);
+  void Emit(const SequenceGroup& group, SequenceMachine::Outcome& outcome, int32_t sequence_index);
+  // Queues a kQueued sequence, or holds it behind its leader.
+  void File(Serial serial);
+  bool IsQueued(Serial serial) const;
+  // Queues a held sequence.
+  void Release(SequenceGroup& group, Serial serial, absl::Time now);
+  // The decode node that a sequence should share with its group.
+  std::optional<NodeKey> BesideOf(const SequenceGroup& group) const;
+  void FailGroup(SequenceGroup& group, const absl::Status& why);
+  // Forgets the request. REQUIRES: the legs of its sequences have ended.
+  void DropGroup(SequenceGroup& group);
+  // Forgets the sequence.
+  void Remove(Serial serial);
+
+  const SequenceContext context_;
+  Serial last_serial_ = 0;
+  // Bound: --requests-max.
+  absl::btree_map<Serial, Sequence> sequences_;
+  // Bound: --requests-max.
+  absl::flat_hash_map<std::string, std::unique_ptr<SequenceGroup>> groups_;  // by request id
+  AdmissionQueue queue_;
+  DeadlineQueue deadlines_;
+  // Bound: the sequences of one message, cleared after it.
+  std::vector<Serial> touched_;  // by the message being handled
+};
+
+}  // namespace tandem::router

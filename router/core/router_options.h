@@ -1,0 +1,44 @@
+// Limits and deadlines of a RouterCore. RouterConfig registers each field as a flag.
+// Thread safety: a value; the core keeps a copy that does not change.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace tandem::router {
+
+struct RouterOptions {
+  std::string router_id;
+  std::string version;
+  // A decode node computes a prompt itself when it lacks at most this many tokens of it.
+  int32_t local_prefill_tokens_max = 32;
+  absl::Duration heartbeat_interval = absl::Seconds(1);
+  // A node that sends nothing for this long is lost.
+  absl::Duration node_lost_after = absl::Seconds(4);
+  absl::Duration lease_time = absl::Seconds(10);
+  // Longest time in kQueued; then kUnavailable or kResourceExhausted.
+  absl::Duration queue_deadline = absl::Seconds(60);
+  // The same while no decode node has ever joined; then kUnavailable.
+  absl::Duration no_node_deadline = absl::Seconds(5);
+  // From StartDecode to Reserved or Refused; then the decode leg is retried.
+  absl::Duration reserve_deadline = absl::Seconds(10);
+  // From Reserved until the prompt's KV is installed; then the prefill leg is retried.
+  absl::Duration prefill_deadline = absl::Seconds(120);
+  // Between two tokens; then the decode leg is retried.
+  absl::Duration token_deadline = absl::Seconds(60);
+  int attempts_max = 4;          // placements of one sequence
+  int64_t queue_max = 8192;      // sequences that wait for placement; more: kResourceExhausted
+  int64_t requests_max = 65536;  // running requests; more: kResourceExhausted
+  int64_t nodes_max = 4096;      // joined nodes; more: kResourceExhausted
+  // Prefix index entries. At the bound, entries of the least recently used node go first.
+  int64_t index_blocks_max = 4 << 20;
+  // Allows nodes with different numerics ids but the same block contents to exchange KV. Answers
+  // are then not reproducible, and say so.
+  bool allow_mixed_numerics = false;
+  // Places a request on the better of two random pairs instead of the best pair.
+  bool pick_power_of_two = false;
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,89 @@
+// The sequences of one request: which of them are live, which one leads, and which wait for the
+// leader's prompt. The leader computes the prompt; the others then follow it to its decode node and
+// share the prompt's blocks (docs/adr/0009-sequences-follow-their-leader.md).
+//
+// Thread safety: none; RequestTable owns it.
+// Invariants: every held sequence is live; the leader is the live sequence with the lowest serial;
+// Find names exactly the live ones.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "common/base/ids.h"
+#include "router/core/beam_group.h"
+#include "router/core/serial.h"
+#include "router/fleet/node_key.h"
+
+namespace tandem::router {
+
+class SequenceGroup {
+ public:
+  // `first_index`: of the first sequence; those of the others rise by one.
+  SequenceGroup(RequestId id, std::string trace_id, int32_t first_index)
+      : id_(std::move(id)), trace_id_(std::move(trace_id)), first_index_(first_index) {}
+
+  const RequestId& id() const { return id_; }
+  const std::string& trace_id() const { return trace_id_; }
+  int32_t first_index() const { return first_index_; }
+
+  // Adds the sequence with the next index.
+  void Add(Serial serial) {
+    by_index_.push_back(serial);
+    live_.insert(serial);
+  }
+  void Remove(Serial serial, int32_t sequence_index) {
+    held_.erase(serial);
+    live_.erase(serial);
+    by_index_[sequence_index - first_index_] = 0;
+  }
+  // Begins a step of a beam search: its sequences take the indices of the last step's.
+  // REQUIRES: none is live.
+  void ClearIndices() { by_index_.clear(); }
+
+  // 0 when no live sequence has this index.
+  Serial Find(int32_t sequence_index) const {
+    const int64_t at = int64_t{sequence_index} - first_index_;
+    return at >= 0 && at < static_cast<int64_t>(by_index_.size()) ? by_index_[at] : 0;
+  }
+  // By index; 0 for a sequence that has ended.
+  const std::vector<Serial>& by_index() const { return by_index_; }
+  const absl::btree_set<Serial>& live() const { return live_; }
+  // REQUIRES: live() is not empty.
+  Serial leader() const { return *live_.begin(); }
+
+  // A held sequence waits until the leader's prompt is installed.
+  void Hold(Serial serial) { held_.insert(serial); }
+  void Unhold(Serial serial) { held_.erase(serial); }
+  const absl::btree_set<Serial>& held() const { return held_; }
+
+  // The decode node that last held the request's whole prompt.
+  const std::optional<NodeKey>& home() const { return home_; }
+  void set_home(std::optional<NodeKey> home) { home_ = home; }
+
+  // nullptr unless the request is a beam search.
+  BeamGroup* beams() const { return beams_.get(); }
+  void set_beams(std::unique_ptr<BeamGroup> beams) { beams_ = std::move(beams); }
+  // Whether sequences share blocks, now or in a later step.
+  bool shares_blocks() const { return by_index_.size() > 1 || beams_ != nullptr; }
+
+ private:
+  const RequestId id_;
+  const std::string trace_id_;
+  const int32_t first_index_;
+  // Bound: kSequencesMax (128).
+  std::vector<Serial> by_index_;  // [sequence index - first_index]; 0 = not running (any more)
+  // Bound: kSequencesMax (128).
+  absl::btree_set<Serial> live_;  // running or queued
+  // Bound: kSequencesMax (128).
+  absl::btree_set<Serial> held_;
+  std::optional<NodeKey> home_;
+  std::unique_ptr<BeamGroup> beams_;
+};
+
+}  // namespace tandem::router

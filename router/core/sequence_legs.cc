@@ -1,0 +1,109 @@
+#include "router/core/sequence_legs.h"
+
+namespace tandem::router {
+
+SequenceLegs::SequenceLegs(const RequestInput& input, uint64_t number,
+                           const SequenceContext& context)
+    : input_(input),
+      context_(context),
+      commands_(input, number, context),
+      prompt_(input.prompt),
+      decode_(context, commands_),
+      prefill_(context, commands_) {}
+
+PlacementRequest SequenceLegs::MakePlacementRequest(absl::Time now) {
+  PlacementRequest request;
+  request.prompt_tokens = prompt_.size();
+  request.tokens_total =
+      static_cast<int64_t>(input_.prompt.size()) + int64_t{input_.stop.max_tokens};
+  request.hashes = prompt_.Hashes(context_.fleet, context_.model, input_.cache_salt);
+  request.now = now;
+  request.failed = &failed_.entries();
+  return request;
+}
+
+std::optional<PlacementFailure> SequenceLegs::FindPlace(std::optional<NodeKey> beside,
+                                                        absl::Time now, Placement& placement) {
+  const PlacementRequest request = MakePlacementRequest(now);
+  if (beside.has_value() && context_.placement.PlaceBeside(request, *beside, placement))
+    return std::nullopt;
+  return context_.placement.Place(request, placement);
+}
+
+void SequenceLegs::Start(const Placement& placement, bool wants_scores) {
+  decode_.Place(placement, prompt_.size());
+  prefill_.Clear();
+  const Node* keeper = retained_.has_value() ? context_.fleet.Find(retained_->node) : nullptr;
+  if (keeper != nullptr) {
+    PlanPrefill(keeper->key, prompt_.size());
+    prefill_.MarkRetained();
+  } else if (placement.prefill.has_value()) {
+    PlanPrefill(*placement.prefill, placement.prefill_cached_tokens);
+  }
+  // Retained KV is always sent, however short the prompt is.
+  decode_.SendStart(input_, commands_.SpecOf(prompt_, wants_scores),
+                    keeper != nullptr ? 0 : placement.local_prefill_tokens_max);
+}
+
+void SequenceLegs::PlanPrefill(NodeKey node, int64_t cached_tokens) {
+  prefill_.Plan(node, prompt_.size() - cached_tokens, cached_tokens);
+}
+
+bool SequenceLegs::StartPrefill(bool wants_scores, absl::Time now) {
+  if (!prefill_.PlanHolds()) {
+    prefill_.ReleaseTokens();
+    const auto place = context_.placement.PlacePrefill(MakePlacementRequest(now), decode_.node());
+    if (!place.has_value()) return false;
+    PlanPrefill(place->node, place->cached_tokens);
+  }
+  if (prefill_.retained()) {
+    retained_.reset();
+    decode_.MarkMoved();
+  }
+  prefill_.Send(decode_, input_, commands_.SpecOf(prompt_, wants_scores));
+  return true;
+}
+
+void SequenceLegs::BeginNewEpoch(absl::Time now) {
+  const auto place = context_.placement.PlacePrefill(MakePlacementRequest(now), decode_.node());
+  decode_.SendNewEpoch(place.has_value() ? context_.options.local_prefill_tokens_max : -1);
+  if (place.has_value()) PlanPrefill(place->node, place->cached_tokens);
+}
+
+void SequenceLegs::OnNodeLost(NodeKey node) {
+  if (retained_.has_value() && retained_->node == node) retained_.reset();
+}
+
+// Attempt numbers rise from a placement's decode leg to its prefill legs, in the order of sending.
+bool SequenceLegs::IsEarlierSender(const v1::Leg& leg) const {
+  return decode_.live() && leg.attempt() > decode_.attempt() &&
+         leg.attempt() <= commands_.last_attempt() && leg.attempt() != prefill_.attempt();
+}
+
+void SequenceLegs::RecordTransfer(const v1::Installed& installed) {
+  if (decode_.moved()) {
+    RouterCounters& counters = context_.counters;
+    const int64_t computed = installed.tokens().computed() + installed.prefill_tokens().computed();
+    counters.kv_tokens_recomputed += computed;
+    if (computed <= 0) {  // the draining node sent everything
+      ++counters.sequences_moved;
+      counters.kv_tokens_moved += installed.tokens().received();
+    }
+  }
+  if (installed.transport().empty()) return;
+  if (Node* node = context_.fleet.Find(decode_.node()); node != nullptr)
+    node->transport = installed.transport();
+  if (!prefill_.live()) return;
+  if (Node* node = context_.fleet.Find(prefill_.node()); node != nullptr)
+    node->transport = installed.transport();
+  context_.fleet.KvTransferDone(prefill_.node(), decode_.node(), installed);
+}
+
+void SequenceLegs::End(absl::string_view reason) {
+  prefill_.End(reason);
+  decode_.End(reason);
+  if (retained_.has_value()) commands_.SendAbort(retained_->node, retained_->attempt, reason);
+  retained_.reset();
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,88 @@
+// Both legs of a sequence's current placement, and what they start from: the prompt as placed, the
+// nodes to avoid, and the KV that a draining node retained. It finds nodes for the legs and starts
+// them; SequenceMachine decides when.
+//
+// Thread safety: none; a SequenceMachine owns it.
+// Invariants: both legs of one placement start from the same prompt().
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "router/core/decode_leg.h"
+#include "router/core/failed_nodes.h"
+#include "router/core/leg_commands.h"
+#include "router/core/placed_prompt.h"
+#include "router/core/prefill_leg.h"
+#include "router/core/request_input.h"
+#include "router/core/sequence_context.h"
+#include "router/placement/pair_placement.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::router {
+
+class SequenceLegs {
+ public:
+  // `input` outlives this. `number`: see LegCommands.
+  SequenceLegs(const RequestInput& input, uint64_t number, const SequenceContext& context);
+  SequenceLegs(const SequenceLegs&) = delete;
+  SequenceLegs& operator=(const SequenceLegs&) = delete;
+
+  DecodeLeg& decode() { return decode_; }
+  const DecodeLeg& decode() const { return decode_; }
+  PrefillLeg& prefill() { return prefill_; }
+  const PrefillLeg& prefill() const { return prefill_; }
+  const PlacedPrompt& prompt() const { return prompt_; }
+  // Appends delivered tokens to the prompt. Only between placements.
+  void ExtendPrompt(const std::vector<TokenId>& delivered) { prompt_.Extend(delivered); }
+
+  // Finds nodes for a new placement, `beside` first if it is given. Returns why there are none, or
+  // nullopt and fills `placement`. Starts nothing.
+  std::optional<PlacementFailure> FindPlace(std::optional<NodeKey> beside, absl::Time now,
+                                            Placement& placement);
+  // Starts the decode leg and plans the prefill leg. A node that retained the sequence's KV becomes
+  // the prefill node. `wants_scores`, here and below: the prompt's scores are still to be computed.
+  void Start(const Placement& placement, bool wants_scores);
+  // Sends the prefill leg to the planned node if that still takes it, else to another one. False if
+  // no node takes it. REQUIRES: the decode leg is reserved.
+  bool StartPrefill(bool wants_scores, absl::Time now);
+  // After a prefill leg ended early: asks the decode node, under a new epoch, what the prompt still
+  // lacks, and plans another prefill leg. REQUIRES: the decode leg is reserved.
+  void BeginNewEpoch(absl::Time now);
+
+  // The draining decode node gave the leg up and keeps its KV until it is told to send or drop it.
+  void RetainDecodeLeg() { retained_ = Retained{decode_.node(), decode_.attempt()}; }
+  void OnNodeLost(NodeKey node);
+  // New placements avoid `node` until `until`.
+  void Avoid(NodeKey node, absl::Time until) { failed_.Add(node, until, context_.fleet); }
+
+  // Whether `leg` is a prefill leg of the current placement that was replaced.
+  bool IsEarlierSender(const v1::Leg& leg) const;
+  // Adds the KV transfer that filled the decode leg's lease to the fleet's links and the counters.
+  void RecordTransfer(const v1::Installed& installed);
+  // Ends both legs and drops what a draining node retained. `reason`: for the nodes, not empty.
+  void End(absl::string_view reason);
+
+ private:
+  struct Retained {
+    NodeKey node;
+    uint32_t attempt = 0;
+  };
+
+  PlacementRequest MakePlacementRequest(absl::Time now);
+  // Plans the prefill leg on `node`, which holds `cached_tokens` of the prompt.
+  void PlanPrefill(NodeKey node, int64_t cached_tokens);
+
+  const RequestInput& input_;
+  const SequenceContext context_;
+  LegCommands commands_;
+  PlacedPrompt prompt_;
+  DecodeLeg decode_;
+  PrefillLeg prefill_;
+  std::optional<Retained> retained_;
+  FailedNodes failed_;
+};
+
+}  // namespace tandem::router

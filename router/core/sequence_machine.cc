@@ -1,0 +1,494 @@
+#include "router/core/sequence_machine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/rpc/convert.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::router {
+namespace {
+
+// A full node is asked again after 20 ms, then after twice as long each time, up to a second.
+constexpr absl::Duration kRefusalBackoffMin = absl::Milliseconds(20);
+constexpr absl::Duration kRefusalBackoffMax = absl::Seconds(1);
+
+absl::Duration RefusalBackoff(int refusals) {
+  return std::min(kRefusalBackoffMin * (1 << std::min(refusals, 6)), kRefusalBackoffMax);
+}
+
+// The node's reason for a failure; never OK.
+absl::Status FailureOf(const v1::StatusProto& wire) {
+  const absl::Status status = rpc::FromWire(wire);
+  return status.ok() ? absl::UnknownError("the node gave no reason") : status;
+}
+
+}  // namespace
+
+SequenceMachine::SequenceMachine(RequestInput input, uint64_t number,
+                                 const SequenceContext& context, absl::Time now)
+    : input_(std::move(input)),
+      context_(context),
+      answer_deadline_(now + input_.answer_deadline),
+      answer_(input_, context, now),
+      legs_(input_, number, context),
+      queued_since_(now) {}
+
+absl::Time SequenceMachine::deadline() const {
+  if (held_) return answer_deadline_;  // the leader that it waits for has the other deadlines
+  if (state_ != State::kQueued) return std::min(state_deadline_, answer_deadline_);
+  const bool none_yet = !context_.fleet.decode_node_seen();
+  const absl::Duration limit =
+      none_yet ? std::min(context_.options.no_node_deadline, context_.options.queue_deadline)
+               : context_.options.queue_deadline;
+  return std::min(queued_since_ + limit, answer_deadline_);
+}
+
+void SequenceMachine::Unhold(absl::Time now) {
+  held_ = false;
+  queued_since_ = now;
+}
+
+// ---- placement
+
+void SequenceMachine::LowerMaxTokens() {
+  const int64_t capacity = context_.fleet.decode_capacity_tokens();
+  const int64_t room = capacity - static_cast<int64_t>(input_.prompt.size());
+  if (capacity > 0 && room >= 1)
+    input_.stop.max_tokens = static_cast<int32_t>(std::min<int64_t>(input_.stop.max_tokens, room));
+}
+
+std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> beside,
+                                                       absl::Time now) {
+  TANDEM_CHECK(state_ == State::kQueued, "request ", input_.id.value());
+  if (now < not_before_) return PlacementFailure::kNotYet;
+  const Fleet& fleet = context_.fleet;
+  // Both legs of a running placement were sent the same prompt, so it grows only here.
+  legs_.ExtendPrompt(answer_.delivered());
+  if (legs_.prompt().delivered() > 0) {
+    if (!fleet.empty() && fleet.numerics_id() != answer_.numerics_id()) {
+      Fail(absl::UnavailableError(absl::StrCat("the answer was begun with numerics id ",
+                                               answer_.numerics_id(), ", the fleet now has ",
+                                               fleet.numerics_id())));
+      return std::nullopt;
+    }
+  } else if (!input_.max_tokens_given) {
+    LowerMaxTokens();
+  }
+  Placement placement;
+  placement_failure_ = legs_.FindPlace(beside, now, placement);
+  if (!placement_failure_.has_value()) StartDecode(placement, now);
+  return placement_failure_;
+}
+
+void SequenceMachine::StartDecode(const Placement& placement, absl::Time now) {
+  answer_.DropWaiting();
+  legs_.Start(placement, answer_.AwaitsScores());
+  answer_.report().OnStartDecode(legs_.decode().node_id());
+  answer_.steps().OnPlaced(now);
+  Enter(State::kReserving, now + context_.options.reserve_deadline);
+}
+
+bool SequenceMachine::StartPrefill(absl::Time now) {
+  if (!legs_.StartPrefill(answer_.AwaitsScores(), now)) return false;
+  answer_.report().OnPrefill(legs_.prefill().node_id());
+  const bool first_token_out =
+      static_cast<int32_t>(answer_.delivered().size()) > legs_.prompt().delivered();
+  Enter(first_token_out ? State::kInstalling : State::kPrefilling,
+        now + context_.options.prefill_deadline);
+  return true;
+}
+
+// ---- events of nodes
+
+void SequenceMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Time now) {
+  if (done()) return;
+  switch (event.event_case()) {
+    case v1::NodeEvent::kReserved:
+      if (legs_.decode().Is(node, event.reserved().leg())) OnReserved(event.reserved(), now);
+      break;
+    case v1::NodeEvent::kRefused: {
+      const v1::Refused& refused = event.refused();
+      if (legs_.decode().Is(node, refused.leg()))
+        OnDecodeRefused(refused, now);
+      else if (legs_.prefill().Is(node, refused.leg()))
+        OnPrefillFailed(FailureOf(refused.status()), now);
+      break;
+    }
+    case v1::NodeEvent::kPrefillFinished:
+      if (legs_.prefill().Is(node, event.prefill_finished().leg()) && !legs_.prefill().finished()) {
+        legs_.prefill().OnFinished();
+        answer_.report().OnPrefillFinished(event.prefill_finished().tokens());
+      }
+      break;
+    case v1::NodeEvent::kPromptScored:
+      if (const v1::Leg& leg = event.prompt_scored().leg();
+          legs_.decode().Is(node, leg) || legs_.prefill().Is(node, leg))
+        answer_.OnPromptScored(event.prompt_scored());
+      break;
+    case v1::NodeEvent::kInstalled:
+      if (legs_.decode().Is(node, event.installed().leg())) OnInstalled(event.installed(), now);
+      break;
+    case v1::NodeEvent::kLegFinished:
+      if (legs_.decode().Is(node, event.leg_finished().leg()))
+        OnLegFinished(event.leg_finished(), now);
+      break;
+    case v1::NodeEvent::kLegFailed:
+      OnLegFailed(node, event.leg_failed(), now);
+      break;
+    default:
+      break;
+  }
+}
+
+void SequenceMachine::OnReserved(const v1::Reserved& reserved, absl::Time now) {
+  if (state_ != State::kReserving) return;
+  if (AwaitsNewEpoch() && reserved.epoch() != legs_.decode().epoch()) return;
+  legs_.decode().OnReserved(reserved, legs_.prompt().size());
+  answer_.report().OnReserved(legs_.prompt().size(), legs_.decode().cached_tokens());
+  answer_.steps().OnReserved(now);
+  refusals_ = 0;
+  if (legs_.decode().computes_locally()) {
+    legs_.prefill().End("");
+    Enter(State::kGenerating, now + context_.options.prefill_deadline);
+    return;
+  }
+  if (!StartPrefill(now))
+    Replace(absl::UnavailableError("no prefill node takes the prompt any more"), now);
+}
+
+void SequenceMachine::OnDecodeRefused(const v1::Refused& refused, absl::Time now) {
+  if (state_ != State::kReserving) return;
+  const absl::Status why = FailureOf(refused.status());
+  legs_.prefill().End("");
+  legs_.decode().End("");
+  if (why.code() == absl::StatusCode::kInvalidArgument) {
+    Fail(why);
+    return;
+  }
+  const bool full = why.code() == absl::StatusCode::kResourceExhausted;
+  legs_.Avoid(legs_.decode().node(), now + (full ? RefusalBackoff(refusals_++) : kFailureMemory));
+  if (!full && !CountAttempt(why)) return;
+  state_ = State::kQueued;  // queued_since_ stays, so the queue deadline bounds the refusals
+}
+
+void SequenceMachine::OnInstalled(const v1::Installed& installed, absl::Time now) {
+  if (!legs_.decode().reserved() || legs_.decode().installed()) return;
+  legs_.decode().OnInstalled();
+  answer_.report().OnInstalled(installed);
+  answer_.steps().OnInstalled(now);
+  legs_.RecordTransfer(installed);
+  // An earlier sender may have filled the lease after all. Then the last one still computes, and is
+  // aborted. A single sender has ended by itself: its blocks are acknowledged.
+  const bool still_computes = legs_.prefill().tries() > 1 && !legs_.prefill().finished();
+  legs_.prefill().End(still_computes ? "another sender filled the lease" : "");
+  // An earlier sender's last part may have arrived before NewEpoch did.
+  if (AwaitsPrefill() || AwaitsNewEpoch())
+    Enter(State::kGenerating, now + context_.options.token_deadline);
+  if (!installed.has_first_token()) return;
+  // The KV transfer repeats the token that the prefill node announced: that is no duplicate.
+  if (const absl::Status status = Offer(installed.first_token(), false, now); !status.ok()) {
+    GiveUpDecode(status, now);
+    return;
+  }
+  CheckEnd(false);
+}
+
+void SequenceMachine::OnTokens(NodeKey node, const v1::TokensGenerated::Step& step,
+                               absl::Time now) {
+  if (done()) return;
+  if (legs_.decode().Is(node, step.leg()))
+    OnDecodeTokens(step, now);
+  else if (legs_.prefill().Is(node, step.leg()) && legs_.prefill().live() && AwaitsPrefill())
+    OnPrefillTokens(step, now);
+}
+
+void SequenceMachine::OnDecodeTokens(const v1::TokensGenerated::Step& step, absl::Time now) {
+  if (!legs_.decode().reserved()) return;
+  for (const v1::GeneratedToken& token : step.tokens()) {
+    if (const absl::Status status = Offer(token, true, now); !status.ok()) {
+      GiveUpDecode(status, now);
+      return;
+    }
+  }
+  if (!step.tokens().empty() && state_ == State::kGenerating)
+    state_deadline_ = now + context_.options.token_deadline;
+  CheckEnd(true);
+}
+
+void SequenceMachine::OnPrefillTokens(const v1::TokensGenerated::Step& step, absl::Time now) {
+  for (const v1::GeneratedToken& token : step.tokens()) {
+    const absl::Status status =
+        token.index() == legs_.prompt().delivered()
+            ? Offer(token, true, now)
+            : absl::DataLossError(absl::StrCat("prefill node ", legs_.prefill().node_id(),
+                                               " sent token ", token.index(), ", expected ",
+                                               legs_.prompt().delivered()));
+    if (!status.ok()) {
+      OnPrefillFailed(status, now);
+      return;
+    }
+    if (state_ == State::kPrefilling) state_ = State::kInstalling;
+  }
+  CheckEnd(false);
+}
+
+absl::Status SequenceMachine::Offer(const v1::GeneratedToken& token, bool count_duplicate,
+                                    absl::Time now) {
+  return answer_.Offer(token, count_duplicate,
+                       {legs_.decode().node_id(), legs_.prefill().node_id()}, now);
+}
+
+void SequenceMachine::CheckEnd(bool decode_leg_ends_itself) {
+  if (!answer_.complete() || answer_.ended()) return;
+  if (input_.installs_prompt && !legs_.decode().installed()) return;
+  answer_.End(answer_.finish());
+  legs_.prefill().End("the answer is complete");
+  legs_.decode().End(decode_leg_ends_itself ? "" : "the answer is complete");
+}
+
+void SequenceMachine::OnLegFinished(const v1::LegFinished& finished, absl::Time now) {
+  const request::FinishReason reason = rpc::FromWire(finished.reason());
+  const auto delivered = static_cast<int32_t>(answer_.delivered().size());
+  if (reason != request::FinishReason::kStop && reason != request::FinishReason::kLength) {
+    GiveUpDecode(absl::UnavailableError(
+                     absl::StrCat("decode node ", legs_.decode().node_id(), " gave the leg up")),
+                 now);
+    return;
+  }
+  if (delivered == legs_.prompt().delivered() || finished.output_tokens() > delivered ||
+      answer_.waiting() > 0) {
+    GiveUpDecode(absl::DataLossError(absl::StrCat("decode node ", legs_.decode().node_id(),
+                                                  " ended after ", finished.output_tokens(),
+                                                  " tokens, ", delivered, " arrived")),
+                 now);
+    return;
+  }
+  answer_.End(reason);
+  legs_.prefill().End("the answer is complete");
+  legs_.decode().End("");
+}
+
+void SequenceMachine::OnLegFailed(NodeKey node, const v1::LegFailed& failed, absl::Time now) {
+  if (legs_.decode().Is(node, failed.leg()))
+    OnDecodeFailed(failed, now);
+  else if (legs_.prefill().Is(node, failed.leg()))
+    OnPrefillLegFailed(failed, now);
+  else if (legs_.IsEarlierSender(failed.leg()) && !failed.sender_side())
+    OnLeaseInDoubt(FailureOf(failed.status()), now);
+}
+
+void SequenceMachine::OnDecodeFailed(const v1::LegFailed& failed, absl::Time now) {
+  const absl::Status why = FailureOf(failed.status());
+  if (failed.sender_side() && legs_.decode().reserved() && !legs_.decode().computes_locally()) {
+    if (!AwaitsPrefill()) return;
+    if (failed.epoch() != 0 && failed.epoch() != legs_.decode().epoch()) return;
+    context_.fleet.KvTransferFailed(legs_.prefill().node(), legs_.decode().node(), now);
+    return RetryPrefill(why, now);
+  }
+  legs_.decode().End("");
+  if (failed.request_at_fault()) {
+    legs_.prefill().End("the request cannot be gone on with");
+    return Fail(why);
+  }
+  if (failed.retained()) legs_.RetainDecodeLeg();
+  GiveUpDecode(why, now);
+}
+
+void SequenceMachine::OnPrefillLegFailed(const v1::LegFailed& failed, absl::Time now) {
+  const absl::Status why = FailureOf(failed.status());
+  if (failed.sender_side()) {
+    if (legs_.prefill().live() && AwaitsPrefill())
+      context_.fleet.KvTransferFailed(legs_.prefill().node(), legs_.decode().node(), now);
+    return OnPrefillFailed(why, now);
+  }
+  if (!legs_.prefill().live() || !AwaitsPrefill()) return;
+  legs_.Avoid(legs_.prefill().node(), now + kFailureMemory);
+  OnLeaseInDoubt(why, now);
+}
+
+void SequenceMachine::OnLeaseInDoubt(const absl::Status& why, absl::Time now) {
+  if (AwaitsPrefill() || AwaitsNewEpoch()) Replace(why, now);
+}
+
+void SequenceMachine::OnPrefillFailed(const absl::Status& why, absl::Time now) {
+  if (!legs_.prefill().live() || !AwaitsPrefill()) return;
+  RetryPrefill(why, now);
+}
+
+void SequenceMachine::OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now) {
+  if (done()) return;
+  legs_.OnNodeLost(node);
+  if (legs_.decode().live() && legs_.decode().node() == node) {
+    Replace(why, now);
+  } else if (legs_.prefill().node() == node && legs_.prefill().live() && AwaitsPrefill()) {
+    RetryPrefill(why, now);
+  } else if (legs_.prefill().node() == node && legs_.prefill().sent() && answer_.AwaitsScores()) {
+    // The prompt's KV has arrived, but not all of its scores.
+    if (!answer_.ended())
+      Replace(why, now);
+    else
+      Fail(why);
+  }
+}
+
+// ---- retries
+
+bool SequenceMachine::CountAttempt(const absl::Status& why) {
+  if (attempts_ < context_.options.attempts_max) {
+    ++attempts_;
+    return true;
+  }
+  Fail(absl::UnavailableError(
+      absl::StrCat("gave up after ", attempts_, " attempts; the last: ", why.message())));
+  return false;
+}
+
+void SequenceMachine::GiveUpDecode(const absl::Status& why, absl::Time now) {
+  legs_.Avoid(legs_.decode().node(), now + kFailureMemory);
+  Replace(why, now);
+}
+
+void SequenceMachine::RetryPrefill(const absl::Status& why, absl::Time now) {
+  // A draining node leaves as soon as its last export is acknowledged, often before the receiver's
+  // Installed arrives here. That is no failure, so it costs no attempt and no retry.
+  const bool retained = legs_.prefill().retained();
+  if (answer_.complete() || (!retained && !context_.retries.HasRoom(now))) return Replace(why, now);
+  LogRetry("prefill leg is retried", legs_.prefill().node_id(), why);
+  legs_.Avoid(legs_.prefill().node(), now + kFailureMemory);
+  legs_.prefill().End("replaced");
+  if (!retained) {
+    if (!CountAttempt(why)) return;
+    context_.retries.Take(/*retry=*/1, now);
+  }
+  legs_.BeginNewEpoch(now);
+  Enter(State::kReserving, now + context_.options.reserve_deadline);
+}
+
+void SequenceMachine::Replace(const absl::Status& why, absl::Time now) {
+  // The answer is complete, and the sequence only waited until its prompt's KV lay on the decode
+  // node for the sequences beside it. There is nothing left to place.
+  if (answer_.complete()) {
+    answer_.End(answer_.finish());
+    legs_.End("the answer is complete");
+    return;
+  }
+  LogRetry("request is placed again", legs_.decode().node_id(), why);
+  const Node* node = context_.fleet.Find(legs_.decode().node());
+  const bool drains = node != nullptr && node->draining;
+  legs_.prefill().End("the decode leg is gone");
+  legs_.decode().End("replaced");
+  legs_.decode().ForgetInstalled();
+  if (!drains && !CountAttempt(why)) return;
+  not_before_ = now + context_.retries.Take(attempts_ - 1, now);
+  state_ = State::kQueued;
+  queued_since_ = now;
+}
+
+void SequenceMachine::LogRetry(absl::string_view what, const std::string& node,
+                               const absl::Status& why) const {
+  Log(LogLevel::kWarning, what,
+      {{"request_id", input_.id.value()},
+       {input_.trace_id.empty() ? "" : "trace_id", input_.trace_id},
+       {"node_id", node},
+       {"attempt", attempts_},
+       {"delivered_tokens", answer_.delivered().size()},
+       {"why", why.message()}});
+}
+
+// ---- ends
+
+void SequenceMachine::Finish(request::FinishReason reason) {
+  if (done()) return;
+  // A complete answer that waits for its prompt's scores can still be aborted.
+  const bool open = !answer_.ended() || reason == request::FinishReason::kAborted;
+  if (!open || !answer_.failure().ok()) return;
+  answer_.End(reason);
+  legs_.End(reason == request::FinishReason::kStop ? "the answer is complete" : "aborted");
+}
+
+void SequenceMachine::Fail(absl::Status status) {
+  legs_.End("the request failed");
+  answer_.Fail(std::move(status));
+}
+
+SequenceMachine::Outcome SequenceMachine::Settle(absl::Time now) {
+  if (done()) return {};
+  Outcome outcome = answer_.Take(attempts_, now);
+  if (outcome.done.has_value() || !outcome.failure.ok()) state_ = State::kDone;
+  return outcome;
+}
+
+// ---- deadlines
+
+void SequenceMachine::OnDeadline(absl::Time now) {
+  const RouterOptions& options = context_.options;
+  if (answer_.ended() && answer_.AwaitsScores() && now >= deadline())
+    return Fail(absl::UnavailableError("the prompt's log-probabilities did not arrive"));
+  if (done() || now < deadline()) return;
+  if (now >= answer_deadline_) return Fail(AnswerDeadlineStatus());
+  switch (state_) {
+    case State::kQueued:
+      Fail(QueueDeadlineStatus());
+      break;
+    case State::kReserving:
+      GiveUpDecode(LateStatus("no word of what the prompt lacks", options.reserve_deadline), now);
+      break;
+    case State::kPrefilling:
+    case State::kInstalling: {
+      const absl::Status why =
+          LateStatus("the prompt's KV did not arrive", options.prefill_deadline);
+      context_.fleet.KvTransferFailed(legs_.prefill().node(), legs_.decode().node(), now);
+      // Two senders were late for one lease: the receiver is what they have in common.
+      if (legs_.prefill().tries() > 1) {
+        GiveUpDecode(why, now);
+      } else {
+        RetryPrefill(why, now);
+      }
+      break;
+    }
+    case State::kGenerating:
+      GiveUpDecode(LateStatus("no token", options.token_deadline), now);
+      break;
+    case State::kDone:
+      break;
+  }
+}
+
+absl::Status SequenceMachine::LateStatus(absl::string_view what, absl::Duration limit) const {
+  return absl::DeadlineExceededError(absl::StrCat("decode node ", legs_.decode().node_id(), ": ",
+                                                  what, " within ", absl::FormatDuration(limit)));
+}
+
+absl::Status SequenceMachine::AnswerDeadlineStatus() const {
+  return absl::DeadlineExceededError(absl::StrCat(
+      "the answer was not complete within its ", absl::FormatDuration(input_.answer_deadline), ": ",
+      answer_.delivered().size(), " of at most ", input_.stop.max_tokens, " tokens are out"));
+}
+
+absl::Status SequenceMachine::QueueDeadlineStatus() const {
+  const int64_t total =
+      static_cast<int64_t>(input_.prompt.size()) + int64_t{input_.stop.max_tokens};
+  const std::string limit = absl::FormatDuration(context_.options.queue_deadline);
+  if (!context_.fleet.decode_node_seen())
+    return absl::UnavailableError("no decode node has joined this router");
+  switch (placement_failure_.value_or(PlacementFailure::kNoRoom)) {
+    case PlacementFailure::kNoDecodeNode:
+      return absl::UnavailableError(
+          absl::StrCat("no decode node took work within ", limit,
+                       ": those that had joined this router are lost or draining"));
+    case PlacementFailure::kNeverFits:
+      return absl::InvalidArgumentError(
+          absl::StrCat("the request needs ", total, " tokens of KV, the largest decode node holds ",
+                       context_.fleet.decode_capacity_tokens()));
+    case PlacementFailure::kNoRoom:
+    case PlacementFailure::kNotYet:
+      break;
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "no decode node had room for ", legs_.prompt().size(), " prompt tokens within ", limit));
+}
+
+}  // namespace tandem::router

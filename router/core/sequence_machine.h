@@ -1,0 +1,153 @@
+// One sequence's life: from the queue, over a decode leg and its prefill legs, to its end. It
+// decides; SequenceLegs carries out, and SequenceAnswer collects what the client gets.
+//
+//   kQueued ─Place─▶ kReserving ─Reserved─▶ kPrefilling ─first token─▶ kInstalling ─Installed─▶
+//     ▲                 │    └─ computes locally ──────────────────────────────────▶ kGenerating ─▶
+//     kDone └── Refused, decode leg lost, failed or late (at most attempts_max placements) ──┘
+//
+// In kPrefilling and kInstalling, a prefill leg that is lost, refused, failed or late is replaced
+// under the same lease: the machine sends NewEpoch to the decode node and is kReserving again until
+// the node says what the prompt still lacks. The node computes a short rest itself; otherwise
+// another prefill node sends it.
+//
+// Thread safety: none; the core owns it, on the core's strand.
+// Invariants: Settle reports the end or the failure once, and the machine ignores all later events;
+// no leg outlives the machine (each was aborted or has ended); each state has a deadline(); each
+// figure that a leg adds to a node in the fleet is taken back exactly once.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "router/core/request_input.h"
+#include "router/core/sequence_answer.h"
+#include "router/core/sequence_context.h"
+#include "router/core/sequence_legs.h"
+#include "router/placement/pair_placement.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::router {
+
+class SequenceMachine {
+ public:
+  // How long a sequence avoids a node that failed it: long enough for a restart to show as a lost
+  // stream. (A refusal only means "full now", so a node that refused is avoided for less.)
+  static constexpr absl::Duration kFailureMemory = absl::Seconds(1);
+
+  enum class State { kQueued, kReserving, kPrefilling, kInstalling, kGenerating, kDone };
+  using Outcome = SequenceAnswer::Outcome;
+
+  // `number`: names the sequence in its legs' events.
+  SequenceMachine(RequestInput input, uint64_t number, const SequenceContext& context,
+                  absl::Time now);
+  SequenceMachine(const SequenceMachine&) = delete;
+  SequenceMachine& operator=(const SequenceMachine&) = delete;
+
+  // Places a queued sequence. Returns why it stays queued; nullopt if it was placed or has failed.
+  // `beside`: the decode node that holds this prompt for another sequence of the request; it is
+  // preferred. REQUIRES: kQueued.
+  std::optional<PlacementFailure> Place(std::optional<NodeKey> beside, absl::Time now);
+  // A held sequence waits for its leader. It is not placed, and its queue deadline does not run.
+  // REQUIRES: kQueued.
+  void Hold() { held_ = true; }
+  void Unhold(absl::Time now);
+
+  // Events of nodes. Events of legs other than the current ones are ignored.
+  void OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Time now);
+  void OnTokens(NodeKey node, const v1::TokensGenerated::Step& step, absl::Time now);
+  // REQUIRES: the node has left the fleet.
+  void OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now);
+  // The deadline may have passed; does nothing if it moved.
+  void OnDeadline(absl::Time now);
+  // The client side ends the sequence.
+  void Finish(request::FinishReason reason);
+  // What the events since the last call amount to. Call after each batch of events, not after each
+  // event: the statistics that share a message with the last token then count. The outcome with
+  // `done` or a failure comes once, and is the last.
+  Outcome Settle(absl::Time now);
+
+  State state() const { return state_; }
+  bool done() const { return state_ == State::kDone; }
+  // When to call OnDeadline.
+  absl::Time deadline() const;
+  // Time in the queue since it was last queued or unheld.
+  absl::Duration waited(absl::Time now) const { return now - queued_since_; }
+  const RequestInput& input() const { return input_; }
+  // The decode node that holds the current placement's whole prompt; also after the end.
+  std::optional<NodeKey> home() const {
+    return legs_.decode().installed() ? std::optional<NodeKey>(legs_.decode().node())
+                                      : std::nullopt;
+  }
+  // Whether other sequences of the request may begin: the decode node holds the whole prompt, and
+  // the prompt's scores, which the client gets before any token, are complete.
+  bool MayBeFollowed() const { return home().has_value() && !answer_.AwaitsScores(); }
+
+ private:
+  void LowerMaxTokens();
+  void StartDecode(const Placement& placement, absl::Time now);
+  // False if no prefill node takes the prompt.
+  bool StartPrefill(absl::Time now);
+
+  void OnReserved(const v1::Reserved& reserved, absl::Time now);
+  void OnDecodeRefused(const v1::Refused& refused, absl::Time now);
+  void OnInstalled(const v1::Installed& installed, absl::Time now);
+  void OnDecodeTokens(const v1::TokensGenerated::Step& step, absl::Time now);
+  void OnPrefillTokens(const v1::TokensGenerated::Step& step, absl::Time now);
+  void OnLegFinished(const v1::LegFinished& finished, absl::Time now);
+  void OnLegFailed(NodeKey node, const v1::LegFailed& failed, absl::Time now);
+  void OnDecodeFailed(const v1::LegFailed& failed, absl::Time now);
+  void OnPrefillLegFailed(const v1::LegFailed& failed, absl::Time now);
+  // A step that computed blocks of the lease failed: nothing that the receiver holds can be
+  // trusted.
+  void OnLeaseInDoubt(const absl::Status& why, absl::Time now);
+  void OnPrefillFailed(const absl::Status& why, absl::Time now);
+  // An error: the leg that sent the token must be given up.
+  absl::Status Offer(const v1::GeneratedToken& token, bool count_duplicate, absl::Time now);
+  // Ends the sequence if its answer is complete.
+  void CheckEnd(bool decode_leg_ends_itself);
+
+  bool AwaitsPrefill() const {
+    return state_ == State::kPrefilling || state_ == State::kInstalling;
+  }
+  // NewEpoch was sent, and not yet answered.
+  bool AwaitsNewEpoch() const { return state_ == State::kReserving && legs_.decode().reserved(); }
+  // Avoids the decode node for a while, and places the sequence again.
+  void GiveUpDecode(const absl::Status& why, absl::Time now);
+  // Tries another prefill node for the same lease, or places the sequence again.
+  void RetryPrefill(const absl::Status& why, absl::Time now);
+  // Ends both legs and queues the sequence again, with a delay if the router retries often. Counts
+  // an attempt, unless the decode node drains: it then gave the leg up on purpose.
+  void Replace(const absl::Status& why, absl::Time now);
+  // Counts one more attempt. False, and the sequence fails, if that is too many.
+  bool CountAttempt(const absl::Status& why);
+  void Fail(absl::Status status);
+  absl::Status LateStatus(absl::string_view what, absl::Duration limit) const;
+  absl::Status QueueDeadlineStatus() const;
+  absl::Status AnswerDeadlineStatus() const;
+  void LogRetry(absl::string_view what, const std::string& node, const absl::Status& why) const;
+  void Enter(State state, absl::Time deadline) {
+    state_ = state;
+    state_deadline_ = deadline;
+  }
+
+  RequestInput input_;
+  const SequenceContext context_;
+  const absl::Time answer_deadline_;
+  bool held_ = false;
+  State state_ = State::kQueued;
+  SequenceAnswer answer_;
+  SequenceLegs legs_;
+
+  int32_t attempts_ = 1;
+  int refusals_ = 0;                                   // in a row
+  std::optional<PlacementFailure> placement_failure_;  // of the last Place
+  absl::Time queued_since_;
+  absl::Time not_before_ = absl::InfinitePast();  // of the next placement
+  absl::Time state_deadline_ = absl::InfiniteFuture();
+};
+
+}  // namespace tandem::router
