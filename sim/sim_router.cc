@@ -7,7 +7,7 @@
 namespace tandem::sim {
 namespace {
 
-constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
+constexpr absl::Duration kRouterTickInterval = absl::Milliseconds(20);
 
 }  // namespace
 
@@ -28,7 +28,7 @@ void SimRouter::Tick() {
   Pump();
   CheckRouterBounds(name(), *core_, options_.requests_max, options_.sequences_max,
                     options_.core.index_blocks_max, log_);
-  Post(kTickInterval, [this] { Tick(); });
+  Post(kRouterTickInterval, [this] { Tick(); });
 }
 
 absl::Status SimRouter::Submit(router::RequestInput input) {

@@ -4,6 +4,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/config/value.h"
 
 namespace tandem::cli {
 
@@ -28,12 +29,12 @@ absl::StatusOr<TargetAddress> ParseTarget(absl::string_view text) {
   if (!address.grpc && !address.tls) absl::ConsumePrefix(&rest, "http://");
   const size_t slash = rest.find('/');
   absl::string_view path = slash == absl::string_view::npos ? "" : rest.substr(slash);
-  absl::string_view authority = rest.substr(0, slash);
+  const std::string authority = config::CompleteAddress(std::string(rest.substr(0, slash)));
   path = absl::StripSuffix(absl::StripSuffix(absl::StripSuffix(path, "/"), "/v1"), "/");
   if (address.grpc && !path.empty()) return refuse("has a path");
   const size_t colon = authority.rfind(':');
-  if (colon == absl::string_view::npos) return refuse("has no port");
-  absl::string_view host = authority.substr(0, colon);
+  if (colon == std::string::npos) return refuse("has no port");
+  absl::string_view host = absl::string_view(authority).substr(0, colon);
   if (absl::ConsumePrefix(&host, "[")) host = absl::StripSuffix(host, "]");
   int32_t port = 0;
   if (!absl::SimpleAtoi(authority.substr(colon + 1), &port) || port < 1 || port > 65535) {

@@ -10,15 +10,13 @@
 namespace tandem::cli {
 namespace {
 
-using router::Json;
-
 std::string Row(const char* name, const Distribution& d) {
   if (d.count == 0) return absl::StrFormat("%-22s %10s\n", name, "none");
   return absl::StrFormat("%-22s %10.2f %10.2f %10.2f %10.2f %10.2f\n", name, d.mean, d.p50, d.p90,
                          d.p99, d.max);
 }
 
-Json ToJson(const Distribution& d) {
+router::Json ToJson(const Distribution& d) {
   return {{"count", d.count}, {"mean", d.mean}, {"p50", d.p50},
           {"p90", d.p90},     {"p99", d.p99},   {"max", d.max}};
 }
@@ -83,28 +81,28 @@ std::string FormatLoadTable(const LoadReport& report) {
 
 std::string FormatLoadJson(const LoadReport& report) {
   const LoadSummary& s = report.summary;
-  Json settings = Json::object(), errors = Json::object();
+  router::Json settings = router::Json::object(), errors = router::Json::object();
   for (const auto& [name, value] : report.settings) settings[name] = value;
   for (const auto& [kind, count] : s.errors) {
     errors[kind] = {{"count", count}, {"first_message", s.error_messages.at(kind)}};
   }
-  Json summary = {{"duration_s", s.seconds},
-                  {"requests", s.requests},
-                  {"answered", s.answered},
-                  {"failed", s.requests - s.answered - s.cancelled},
-                  {"cancelled", s.cancelled},
-                  {"errors", std::move(errors)},
-                  {"prompt_tokens", s.prompt_tokens},
-                  {"cached_tokens", s.cached_tokens},
-                  {"output_tokens", s.output_tokens},
-                  {"requests_per_second", s.requests_per_second},
-                  {"output_tokens_per_second", s.output_tokens_per_second},
-                  {"tokens_per_second", s.tokens_per_second},
-                  {"ttft_ms", ToJson(s.ttft)},
-                  {"itl_ms", ToJson(s.itl)},
-                  {"tpot_ms", ToJson(s.tpot)},
-                  {"e2e_ms", ToJson(s.e2e)},
-                  {"lateness_ms", ToJson(s.lateness)}};
+  router::Json summary = {{"duration_s", s.seconds},
+                          {"requests", s.requests},
+                          {"answered", s.answered},
+                          {"failed", s.requests - s.answered - s.cancelled},
+                          {"cancelled", s.cancelled},
+                          {"errors", std::move(errors)},
+                          {"prompt_tokens", s.prompt_tokens},
+                          {"cached_tokens", s.cached_tokens},
+                          {"output_tokens", s.output_tokens},
+                          {"requests_per_second", s.requests_per_second},
+                          {"output_tokens_per_second", s.output_tokens_per_second},
+                          {"tokens_per_second", s.tokens_per_second},
+                          {"ttft_ms", ToJson(s.ttft)},
+                          {"itl_ms", ToJson(s.itl)},
+                          {"tpot_ms", ToJson(s.tpot)},
+                          {"e2e_ms", ToJson(s.e2e)},
+                          {"lateness_ms", ToJson(s.lateness)}};
   if (s.objectives.any()) {
     summary["goodput"] = {
         {"slo_ttft_ms", s.objectives.ttft_ms}, {"slo_itl_ms", s.objectives.itl_ms},

@@ -159,7 +159,7 @@ class ChaosClusterImpl final : public ChaosCluster {
     config.core.lease_time = kLeaseTime;
     config.core.prefill_deadline = absl::Seconds(10);
     config.core.token_deadline = absl::Seconds(5);
-    config.drain_timeout = kChaosDrainTimeout;
+    config.common.drain_timeout = kChaosDrainTimeout;
     return ToFlags(config);
   }
 
@@ -169,7 +169,7 @@ class ChaosClusterImpl final : public ChaosCluster {
     const int index = process - topology_.routers - (role == "decode" ? topology_.prefill : 0);
     node::NodeConfig config = PlanNode(options_.up, role, index, options_.processors, fleet);
     if (options_.namespaces != nullptr) config.host = absl::StrCat("machine-", index);
-    config.drain_timeout = kChaosDrainTimeout;
+    config.common.drain_timeout = kChaosDrainTimeout;
     return ToFlags(config);
   }
 

@@ -127,7 +127,7 @@ class ChaosRun {
     ASSIGN_OR_RETURN(secret_, FleetSecret::Create());
     ChaosCluster::Options options;
     options.up = up_;
-    options.up.fleet_secret_file = secret_->path();
+    options.up.common.fleet_secret_file = secret_->path();
     options.logs = options_.logs;
     options.processors = ReadProcessors();
     options.namespaces = namespaces_.get();
@@ -155,7 +155,7 @@ class ChaosRun {
     load_.routers = cluster_->router_addresses();
     load_.requests = DrawWorkload({.seed = findings_.seed,
                                    .requests = options_.requests,
-                                   .hash_engine = up_.engine == "hash",
+                                   .hash_engine = up_.common.engine == "hash",
                                    .prompt_tokens_max = options_.prompt_tokens,
                                    .output_tokens_max = options_.output_tokens});
     load_.clients = options_.clients;
@@ -168,7 +168,7 @@ class ChaosRun {
       if (record.end != ChaosRequest::End::kWhole)
         return absl::InternalError(
             absl::StrCat("without faults, request ", record.id, " failed: ", record.what));
-    for (size_t i = 0; up_.engine == "hash" && i < load_.requests.size(); ++i) {
+    for (size_t i = 0; up_.common.engine == "hash" && i < load_.requests.size(); ++i) {
       const std::string difference =
           DifferenceFromHashEngine(load_.requests[i], recording.answers[i]);
       if (!difference.empty())
@@ -258,13 +258,13 @@ class ChaosCommand final : public Command {
       : schema_(
             "tandem chaos",
             "Injects faults into a cluster of real processes under load, and checks its answers.") {
-    up_.engine = "hash";
+    up_.common.engine = "hash";
     up_.routers = up_.prefill = 2;
     up_.decode = 3;
-    up_.kv_blocks = 1024;
-    up_.hash_step_time = absl::Milliseconds(2);
-    up_.log_level = "info";
-    up_.threads = 1;
+    up_.node.kv.blocks = 1024;
+    up_.node.hash.step_time = absl::Milliseconds(2);
+    up_.common.log_level = "info";
+    up_.node.threads = 1;
     AddRun();
     AddCluster();
   }
@@ -313,16 +313,16 @@ class ChaosCommand final : public Command {
     schema_.Add("prefill", &up_.prefill, "Prefill nodes.",
                 {.min = 0, .max = 64, .group = "Cluster"});
     schema_.Add("decode", &up_.decode, "Decode nodes.", {.min = 1, .max = 64, .group = "Cluster"});
-    schema_.Add("engine", &up_.engine, "hash needs no model; cpu computes one.",
+    schema_.Add("engine", &up_.common.engine, "hash needs no model; cpu computes one.",
                 {.group = "Cluster", .choices = {"hash", "cpu"}});
-    schema_.Add("model", &up_.model, "With engine cpu: the model, as for tandem up.",
+    schema_.Add("model", &up_.common.model, "With engine cpu: the model, as for tandem up.",
                 {.group = "Cluster"});
-    schema_.Add("threads", &up_.threads, "Compute threads of each node.",
+    schema_.Add("threads", &up_.node.threads, "Compute threads of each node.",
                 {.min = 1, .max = 1024, .group = "Cluster"});
-    schema_.Add("kv-blocks", &up_.kv_blocks, "KV blocks of each node.",
+    schema_.Add("kv-blocks", &up_.node.kv.blocks, "KV blocks of each node.",
                 {.min = 2, .unit = "blocks", .group = "Cluster"});
-    schema_.Add("hash-step-time", &up_.hash_step_time, "Hash engine: simulated time of a step.",
-                {.group = "Cluster"});
+    schema_.Add("hash-step-time", &up_.node.hash.step_time,
+                "Hash engine: simulated time of a step.", {.group = "Cluster"});
   }
 
   config::Schema schema_;

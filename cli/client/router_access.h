@@ -19,7 +19,8 @@ struct RouterAccess {
 // The flags router, api-key and tls-ca, under the heading `group` (may be empty).
 inline void RegisterRouterAccess(config::Schema& schema, RouterAccess& access,
                                  const std::string& group = "") {
-  schema.Add("router", &access.router, "Address of a router.", {.group = group});
+  schema.Add("router", &access.router, "Address of a router, port or host:port.",
+             {.group = group, .normalise = config::CompleteAddress});
   schema.Add("api-key", &access.options.api_key, "Key for routers that require one.",
              {.group = group, .secret = true});
   schema.Add("tls-ca", &access.options.tls.authorities,

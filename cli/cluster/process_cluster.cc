@@ -77,7 +77,8 @@ class ProcessCluster final : public Cluster {
 
   bool Drain() override {
     // Routers first: they finish running requests, for which they need the nodes.
-    const bool routers = End("tandem-router", absl::Now() + up_.drain_timeout + absl::Seconds(5));
+    const bool routers =
+        End("tandem-router", absl::Now() + up_.common.drain_timeout + absl::Seconds(5));
     const bool nodes = End("", absl::Now() + absl::Seconds(15));
     return routers && nodes;
   }

@@ -65,7 +65,7 @@ class SingleProcessCluster final : public Cluster {
 
   bool Drain() override {
     bool clean = true;
-    for (auto& router : routers_) clean = router->Drain(up_.drain_timeout) && clean;
+    for (auto& router : routers_) clean = router->Drain(up_.common.drain_timeout) && clean;
     for (auto& node : nodes_) clean = node->Drain() && clean;
     return clean;
   }

@@ -32,12 +32,12 @@ class UpCommand final : public Command {
 
  private:
   absl::Status Serve(StopSignal& stop, const Environment& env) {
-    ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(up_.log_level));
+    ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(up_.common.log_level));
     SetLogLevel(level);
     std::unique_ptr<FleetSecret> secret;
-    if (up_.fleet_secret_file.empty()) {
+    if (up_.common.fleet_secret_file.empty()) {
       ASSIGN_OR_RETURN(secret, FleetSecret::Create());
-      up_.fleet_secret_file = secret->path();
+      up_.common.fleet_secret_file = secret->path();
     }
     ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster, StartCluster(env));
     const absl::Time deadline = RealClock().Now() + up_.ready_timeout;
@@ -84,7 +84,7 @@ class UpCommand final : public Command {
     const std::string address = cluster.grpc_address();
     if (address.empty()) return false;
     if (client_ == nullptr) {
-      auto client = Client::Connect(address, {.tls = {.any_server = up_.tls.any()}});
+      auto client = Client::Connect(address, {.tls = {.any_server = up_.router.tls.any()}});
       if (!client.ok()) return false;
       client_ = *std::move(client);
     }

@@ -18,7 +18,8 @@ namespace {
 
 constexpr int kBarColumns = 48;
 // Of the picture.
-constexpr double kWidth = 900, kLeft = 110, kRight = 20, kRowHeight = 22, kTop = 60;
+constexpr double kPictureWidth = 900, kPictureLeft = 110, kPictureRight = 20,
+                 kPictureRowHeight = 22, kPictureTop = 60;
 constexpr int kTicksMax = 1000;
 
 std::string Sources(const v1::TokensBySource& tokens) {
@@ -83,22 +84,23 @@ double AppendSequence(const v1::Finished& finished, double total_ms, double y, s
   static constexpr const char* kColours[] = {"#9aa5b1", "#6f86a6", "#1f6fb4",
                                              "#c98a1b", "#3a8f5c", "#8a5fb0"};
   const auto x = [&](double ms) {
-    return kLeft + (total_ms <= 0 ? 0 : ms / total_ms * (kWidth - kLeft - kRight));
+    return kPictureLeft +
+           (total_ms <= 0 ? 0 : ms / total_ms * (kPictureWidth - kPictureLeft - kPictureRight));
   };
   absl::StrAppendFormat(&svg, "<text x=\"10\" y=\"%.1f\" font-weight=\"bold\">%s</text>\n", y + 14,
                         XmlEscape(Headline(finished)));
-  y += kRowHeight;
+  y += kPictureRowHeight;
   size_t row = 0;
   for (const TraceStep& step : TraceSteps(finished)) {
     absl::StrAppendFormat(&svg,
                           "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>"
                           "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"14\" fill=\"%s\">"
                           "<title>%s: %.2f ms from %.2f ms %s</title></rect>\n",
-                          kLeft - 8, y + 14, step.name, x(step.from_ms), y + 3,
+                          kPictureLeft - 8, y + 14, step.name, x(step.from_ms), y + 3,
                           std::max(x(step.from_ms + step.ms) - x(step.from_ms), 1.0),
                           kColours[row++ % std::size(kColours)], step.name, step.ms, step.from_ms,
                           XmlEscape(step.note));
-    y += kRowHeight;
+    y += kPictureRowHeight;
   }
   const v1::Timing& timing = finished.timing();
   const int stride = std::max(1, (timing.gap_ms_size() + kTicksMax - 1) / kTicksMax);
@@ -109,7 +111,7 @@ double AppendSequence(const v1::Finished& finished, double total_ms, double y, s
     absl::StrAppendFormat(&svg,
                           "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" "
                           "stroke=\"white\" stroke-width=\"0.8\"/>\n",
-                          x(at), y - kRowHeight + 3, x(at), y - kRowHeight + 17);
+                          x(at), y - kPictureRowHeight + 3, x(at), y - kPictureRowHeight + 17);
   }
   return y + 8;
 }
@@ -176,30 +178,30 @@ std::string FormatTrace(const v1::RequestTrace& trace) {
 std::string DrawTrace(const v1::RequestTrace& trace) {
   const double total_ms = TotalMs(trace);
   std::string rows;
-  double y = kTop;
+  double y = kPictureTop;
   for (const v1::Finished& finished : trace.sequences()) {
     y = AppendSequence(finished, total_ms, y, rows);
   }
   if (!trace.error().empty()) {
     absl::StrAppendFormat(&rows, "<text x=\"10\" y=\"%.1f\" fill=\"#b00020\">%s</text>\n", y + 14,
                           XmlEscape(trace.error()));
-    y += kRowHeight;
+    y += kPictureRowHeight;
   }
   std::string axis;
   const double most = std::max(total_ms, 1e-3), step = AxisStep(most, 8);
   for (double ms = 0; ms <= most * 1.0001; ms += step) {
-    const double x = kLeft + ms / most * (kWidth - kLeft - kRight);
+    const double x = kPictureLeft + ms / most * (kPictureWidth - kPictureLeft - kPictureRight);
     absl::StrAppendFormat(&axis,
                           "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
                           "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%g ms</text>\n",
-                          x, kTop - 10, x, y, x, kTop - 16, ms);
+                          x, kPictureTop - 10, x, y, x, kPictureTop - 16, ms);
   }
   return absl::StrFormat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
       "font-family=\"sans-serif\" font-size=\"11\">\n"
       "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
       "<text x=\"10\" y=\"20\" font-size=\"14\">Request %s</text>\n%s%s</svg>\n",
-      kWidth, y + 10, XmlEscape(trace.request_id()), axis, rows);
+      kPictureWidth, y + 10, XmlEscape(trace.request_id()), axis, rows);
 }
 
 }  // namespace tandem::cli

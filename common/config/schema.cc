@@ -82,11 +82,31 @@ bool IsChoice(absl::string_view text, const std::vector<std::string>& choices) {
 void Schema::Register(Field field) {
   TANDEM_CHECK(IsKebabCase(field.name), "configuration field ", field.name);
   TANDEM_CHECK(Find(field.name) == nullptr, "configuration field ", field.name, " added twice");
-  TANDEM_CHECK(fields_.size() < kMaxFields, program_, " has more fields than ", kMaxFields);
+  TANDEM_CHECK(fields_.size() - embedded_count_ < kMaxFields, program_, " has more fields than ",
+               kMaxFields);
   for (const char* reserved : {"config", "help", "version", "print-config"}) {
     TANDEM_CHECK(field.name != reserved, "configuration field ", field.name, " is reserved");
   }
   fields_.push_back(std::move(field));
+}
+
+void Schema::Embed(const Schema& other, const Embedding& which) {
+  for (const std::string& name : which.except) {
+    TANDEM_CHECK(other.Has(name), other.program_, " has no field ", name);
+  }
+  for (const Field& field : other.fields_) {
+    const auto& except = which.except;
+    if (Has(field.name) || std::find(except.begin(), except.end(), field.name) != except.end()) {
+      continue;
+    }
+    fields_.push_back(field);
+    ++embedded_count_;
+  }
+}
+
+bool Schema::Has(absl::string_view name) const {
+  return std::any_of(fields_.begin(), fields_.end(),
+                     [name](const Field& field) { return field.name == name; });
 }
 
 Schema::Field* Schema::Find(absl::string_view normalised_name) {

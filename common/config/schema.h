@@ -12,6 +12,12 @@
 // `tandem-router` is the YAML key queue-limit (or queue_limit), the variable
 // TANDEM_ROUTER_QUEUE_LIMIT and the flag --queue-limit. Of a flag given twice the last one counts.
 //
+// A process that starts others takes over the fields of their configurations from the same
+// description, instead of writing them again:
+//
+//   node::RegisterNodeConfig(node_schema, up.node);
+//   up_schema.Embed(node_schema, {.except = {"id", "routers"}});
+//
 // Thread safety: none; used before threads start. Owner: main. The schema writes through the
 // pointers it was given: the config struct must outlive it.
 // Errors: kInvalidArgument naming the key, where it came from, what was expected, and for unknown
@@ -37,9 +43,9 @@
 
 namespace tandem::config {
 
-// A configuration that needs more fields than this is two configurations. `tandem up` is one for
-// three kinds of processes and has the most.
-inline constexpr size_t kMaxFields = 48;
+// A configuration that needs more fields than this is two configurations. Fields that come from an
+// embedded schema count there.
+inline constexpr size_t kMaxFields = 36;
 
 // Limits and documentation of one field; every member is optional.
 template <typename T>
@@ -53,6 +59,8 @@ struct FieldOptions {
   bool secret = false;               // PrintEffective hides the value
   // What the types above cannot say; the message follows "expected ".
   std::function<absl::Status(const T&)> check;
+  // Completes an accepted value, e.g. CompleteAddress a bare port.
+  std::function<T(const T&)> normalise;
 };
 
 // Where a field's value came from.
@@ -111,6 +119,18 @@ class Schema {
   void AddEnum(absl::string_view name, E* value, absl::string_view help,
                std::vector<std::pair<std::string, E>> names, absl::string_view group = "");
 
+  // Which fields of another schema Embed leaves out.
+  struct Embedding {
+    std::vector<std::string> except;  // names
+  };
+
+  // Takes over the fields of `other` with their names, help, groups, defaults and checks. They set
+  // what `other` sets: its config struct must outlive this schema; `other` itself need not. A field
+  // whose name this schema already has is left out, so that a description registered before with
+  // Add replaces the embedded one.
+  // REQUIRES: `other` has every name in `which.except`.
+  void Embed(const Schema& other, const Embedding& which);
+
   // Lets up to `count_max` arguments that are no flags through; `what` names them in --help.
   void AllowPositionals(std::string what, size_t count_max) {
     positional_name_ = std::move(what);
@@ -154,6 +174,7 @@ class Schema {
 
   static std::string EnvironmentPrefixOf(absl::string_view program);
   void Register(Field field);
+  bool Has(absl::string_view name) const;
   Field* Find(absl::string_view normalised_name);
   absl::Status Assign(Field& field, absl::string_view text, Origin origin,
                       const std::string& detail);
@@ -170,6 +191,7 @@ class Schema {
   size_t positional_count_max_ = 0;
   std::vector<std::string> below_;  // prefixes
   std::vector<Field> fields_;
+  size_t embedded_count_ = 0;  // of fields_, those that come from other schemas
 };
 
 // This process's environment. The only reader of it.
@@ -239,7 +261,7 @@ void Schema::Add(absl::string_view name, T* value, absl::string_view help,
       return absl::InvalidArgumentError(expected);
     }
     absl::Status status = internal::CheckValue<T>(*parsed, options, expected);
-    if (status.ok()) *value = *std::move(parsed);
+    if (status.ok()) *value = options.normalise ? options.normalise(*parsed) : *parsed;
     return status;
   };
   FieldOptions<T> range_only = options;

@@ -1,5 +1,6 @@
 #include "common/config/value.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -165,6 +166,18 @@ absl::StatusOr<std::vector<std::string>> ValueTraits<std::vector<std::string>>::
 }
 std::string ValueTraits<std::vector<std::string>>::Format(const std::vector<std::string>& value) {
   return absl::StrJoin(value, ",");
+}
+
+std::string CompleteAddress(const std::string& text) {
+  const bool is_port = !text.empty() && std::all_of(text.begin(), text.end(),
+                                                    [](char c) { return absl::ascii_isdigit(c); });
+  return is_port ? absl::StrCat("127.0.0.1:", text) : text;
+}
+
+std::vector<std::string> CompleteAddresses(const std::vector<std::string>& texts) {
+  std::vector<std::string> addresses;
+  for (const std::string& text : texts) addresses.push_back(CompleteAddress(text));
+  return addresses;
 }
 
 }  // namespace tandem::config

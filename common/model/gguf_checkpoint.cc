@@ -16,7 +16,7 @@ namespace {
 
 // Gemma 3's layout where the file does not say otherwise: every sixth layer is global, local
 // layers rotate with base 10000.
-constexpr int64_t kGemmaPattern = 6;
+constexpr int64_t kGemmaGgufPattern = 6;
 constexpr double kGemmaLocalTheta = 10000.0;
 // Gemma 3 27B is the one size whose query_pre_attn_scalar is not head_dim but hidden / heads; GGUF
 // has no key for it, so it is known by its depth.
@@ -181,7 +181,7 @@ absl::Status FillLayers(const GgufFile& file, const Hyperparameters& parameters,
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const int32_t pattern,
-                   parameters.IntegerOr("attention.sliding_window_pattern", kGemmaPattern));
+                   parameters.IntegerOr("attention.sliding_window_pattern", kGemmaGgufPattern));
   for (int64_t i = 0; window > 0 && i < config.num_layers; ++i) {
     if (pattern == 0 || (i + 1) % pattern != 0) config.layers[static_cast<size_t>(i)] = local;
   }

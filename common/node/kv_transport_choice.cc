@@ -28,14 +28,14 @@ absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const std::string& role,
   Plan plan;
   const kernels::DeviceBlocks* blocks = engine.device_blocks();
   if (blocks == nullptr) {
-    if (config.kv_transport_choice == "device") {
+    if (config.kv.transport_choice == "device") {
       return absl::InvalidArgumentError(
           absl::StrCat("kv-path is device, but device is ", config.device));
     }
     plan.why = "KV is in host memory";
     return plan;
   }
-  if (config.kv_transport_choice == "host") {
+  if (config.kv.transport_choice == "host") {
     plan.why = "kv-path is host";
     return plan;
   }
@@ -44,7 +44,7 @@ absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const std::string& role,
   options.payload_bytes_max = kv_transfer.frame_bytes_max;
   auto device = transfer::DevicePayloads::Create(options, *blocks, engine.arena());
   if (!device.ok()) {
-    if (config.kv_transport_choice == "device") return device.status();
+    if (config.kv.transport_choice == "device") return device.status();
     plan.why = absl::StrCat("no slots: ", device.status().message());
     return plan;
   }
@@ -54,8 +54,8 @@ absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const std::string& role,
   plan.ucx_reaches_device = ucx_status.ok();
   // A decode node whose blocks leave from the host would have to copy each step's there, for the
   // sake of a drain.
-  const bool chosen = config.kv_transport_choice == "device" || ucx_status.ok() ||
-                      config.transport == "nccl" || role == "decode";
+  const bool chosen = config.kv.transport_choice == "device" || ucx_status.ok() ||
+                      config.kv.transport == "nccl" || role == "decode";
   if (chosen) plan.device = *std::move(device);
   plan.why = ucx_status.ok() ? transfer::DescribeUcx() : std::string(ucx_status.message());
   return plan;
@@ -67,13 +67,13 @@ absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, cons
                                                   const std::string& host,
                                                   const transfer::KvTransferOptions& kv_transfer,
                                                   engine::Engine& engine) {
-  const bool nccl = config.transport == "nccl";
+  const bool nccl = config.kv.transport == "nccl";
   if (nccl && config.device != "cuda") {
     return absl::InvalidArgumentError(absl::StrCat(
         "transport is nccl, which goes from GPU to GPU, but device is ", config.device));
   }
   transfer::UcxOptions ucx;
-  ucx.transports = nccl ? "auto" : config.transport;
+  ucx.transports = nccl ? "auto" : config.kv.transport;
   ucx.host = host;
   ucx.fleet_secret = kv_transfer.fleet_secret;
   ASSIGN_OR_RETURN(Plan plan, MakePlan(config, role, ucx, kv_transfer, engine));

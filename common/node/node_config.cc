@@ -7,19 +7,20 @@ void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
   schema.Add("id", &config.id,
              "Name of this node, unique in the fleet; default: role and process id.",
              {.group = "Identity"});
-  schema.Add("routers", &config.routers, "Fleet addresses of all routers to join, host:port.",
-             {.group = "Network"});
+  schema.Add("routers", &config.routers,
+             "Fleet addresses of all routers to join, port or host:port.",
+             {.group = "Network", .normalise = config::CompleteAddresses});
   schema.Add("health", &config.health,
-             "Address of the gRPC health service: \"\" is liveness, \"ready\" readiness; port 0 "
-             "picks one.",
-             {.group = "Network"});
+             "Address of the gRPC health service, port or host:port (\"\" is liveness, \"ready\" "
+             "readiness); port 0 picks one.",
+             {.group = "Network", .normalise = config::CompleteAddress});
   schema.Add(
-      "transport", &config.transport,
+      "transport", &config.kv.transport,
       "How KV blocks travel: shared memory on one host and TCP otherwise (auto), one of them, or "
       "from GPU to GPU (nccl; needs device cuda, and takes auto where a link cannot be opened).",
       {.group = "Network", .choices = {"auto", "shm", "tcp", "nccl"}});
   schema.Add(
-      "kv-path", &config.kv_transport_choice,
+      "kv-path", &config.kv.transport_choice,
       "With device cuda: KV blocks leave from and land in the GPU's memory (device), or pass the "
       "host's (host); auto: device where UCX or NCCL reaches it, and on decode nodes.",
       {.group = "Network", .choices = {"auto", "host", "device"}});
@@ -27,19 +28,9 @@ void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
       "host", &config.host,
       "Names the machine: nodes with equal names expect shared memory; default: the host name.",
       {.group = "Network"});
-  schema.Add(
-      "fleet-secret-file", &config.fleet_secret_file,
-      "File whose contents prove to routers and to other nodes that this node belongs to the "
-      "fleet; equal on all of them.",
-      {.group = "Network"});
 }
 
 void RegisterModel(config::Schema& schema, NodeConfig& config) {
-  schema.Add("model", &config.model, "A known model's name, a .gguf file or a checkpoint folder.",
-             {.group = "Model"});
-  schema.Add("engine", &config.engine,
-             "cpu computes the model (on the device named by device); hash needs none (for tests).",
-             {.group = "Model", .choices = {"cpu", "hash"}});
   schema.Add("device", &config.device,
              "Where the cpu engine's model runs: this host's processor, or its first CUDA device.",
              {.group = "Model", .choices = {"cpu", "cuda"}});
@@ -82,11 +73,11 @@ void RegisterModel(config::Schema& schema, NodeConfig& config) {
 }
 
 void RegisterHashEngine(config::Schema& schema, NodeConfig& config) {
-  schema.Add("hash-step-time", &config.hash_step_time, "Hash engine: simulated time of a step.",
+  schema.Add("hash-step-time", &config.hash.step_time, "Hash engine: simulated time of a step.",
              {.group = "Hash engine"});
-  schema.Add("hash-row-time", &config.hash_row_time, "Hash engine: simulated time of a row.",
+  schema.Add("hash-row-time", &config.hash.row_time, "Hash engine: simulated time of a row.",
              {.group = "Hash engine"});
-  schema.Add("hash-eos-every", &config.hash_eos_every,
+  schema.Add("hash-eos-every", &config.hash.eos_every,
              "Hash engine: one token in this many ends the answer; 0 = none does.",
              {.min = 0, .group = "Hash engine"});
 }
@@ -94,18 +85,19 @@ void RegisterHashEngine(config::Schema& schema, NodeConfig& config) {
 }  // namespace
 
 void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
+  config::RegisterCommonOptions(schema, config.common);
   RegisterIdentityAndNetwork(schema, config);
   RegisterModel(schema, config);
-  schema.Add("kv-type", &config.kv_type,
+  schema.Add("kv-type", &config.kv.type,
              "Type of cached keys and values; fp8 with device cuda only, f32 with device cpu only.",
              {.group = "KV cache", .choices = {"bf16", "int8", "fp8", "f32"}});
   schema.Add(
-      "block-tokens", &config.block_tokens, "Tokens of a KV block.",
+      "block-tokens", &config.kv.block_tokens, "Tokens of a KV block.",
       {.unit = "tokens", .group = "KV cache", .choices = {"8", "16", "32", "64", "128", "256"}});
-  schema.Add("kv-blocks", &config.kv_blocks,
-             "KV blocks of this node; 0 = from a profiling run and kv-memory-fraction.",
+  schema.Add("kv-blocks", &config.kv.blocks,
+             "KV blocks of a node; 0 = from a profiling run and kv-memory-fraction.",
              {.min = 0, .unit = "blocks", .group = "KV cache"});
-  schema.Add("kv-memory-fraction", &config.kv_memory_fraction,
+  schema.Add("kv-memory-fraction", &config.kv.memory_fraction,
              "Share of the memory available after loading the model that becomes KV cache.",
              {.min = 0.001, .max = 0.95, .group = "KV cache"});
   schema.Add("gpu-memory-fraction", &config.gpu_memory_fraction,
@@ -117,14 +109,10 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
       {.min = 1, .max = 65536, .unit = "tokens", .group = "Scheduling"});
   schema.Add("max-sequences", &config.max_sequences, "Sequences that may run together.",
              {.min = 1, .max = 65536, .unit = "sequences", .group = "Scheduling"});
-  schema.Add("drain-timeout", &config.drain_timeout,
-             "After SIGTERM, how long running work may go on.", {.group = "Lifecycle"});
   schema.Add("progress-deadline", &config.progress_deadline,
              "With work at hand and no engine step for this long the node reports not live.",
              {.group = "Lifecycle"});
   RegisterHashEngine(schema, config);
-  schema.Add("log-level", &config.log_level, "Least important lines to log.",
-             {.group = "Lifecycle", .choices = {"debug", "info", "warning", "error"}});
 }
 
 }  // namespace tandem::node

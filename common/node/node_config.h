@@ -1,5 +1,7 @@
-// Configuration of a node process, prefill or decode. Fields, ranges and help texts:
-// RegisterNodeConfig.
+// Configuration of a node process, prefill or decode. Each field's flag, range and help text is
+// described once, by RegisterNodeConfig; `tandem up` takes them over from there.
+//
+// Thread safety: a value. Owner: the process's main, or `tandem up` with --single-process.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +9,34 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/config/common_options.h"
 #include "common/config/schema.h"
 
 namespace tandem::node {
 
+// The KV cache, and how its blocks travel to other nodes.
+struct KvOptions {
+  std::string type = "bf16";
+  int32_t block_tokens = 32;
+  int64_t blocks = 0;  // 0 = as memory_fraction allows
+  double memory_fraction = 0.5;
+  std::string transport = "auto";
+  std::string transport_choice = "auto";  // --kv-path: through device or host memory
+};
+
+// The engine that computes no model (tests).
+struct HashOptions {
+  absl::Duration step_time;
+  absl::Duration row_time;
+  int64_t eos_every = 0;  // 0 = never
+};
+
 struct NodeConfig {
+  config::CommonOptions common;
   std::string id;
   std::vector<std::string> routers = {"127.0.0.1:50052"};
   std::string health = "127.0.0.1:0";
-  std::string model = "smollm2";
-  std::string engine = "cpu";
+  std::string host;  // empty = this machine's name
   std::string device = "cpu";
   double gpu_memory_fraction = 0.9;
   std::string isa = "auto";
@@ -26,23 +46,12 @@ struct NodeConfig {
   std::string gemm_tiles = "auto";
   int32_t threads = 0;
   std::string cpus;
-  std::string kv_type = "bf16";
-  int32_t block_tokens = 32;
-  int64_t kv_blocks = 0;
-  double kv_memory_fraction = 0.5;
+  int64_t context_tokens = 0;  // 0 = the model's
+  KvOptions kv;
   int64_t max_batch_tokens = 512;
   int32_t max_sequences = 64;
-  int64_t context_tokens = 0;
-  std::string transport = "auto";
-  std::string kv_transport_choice = "auto";
-  std::string host;
-  std::string fleet_secret_file;
-  absl::Duration drain_timeout = absl::Seconds(30);
   absl::Duration progress_deadline = absl::Seconds(120);
-  absl::Duration hash_step_time;
-  absl::Duration hash_row_time;
-  int64_t hash_eos_every = 0;
-  std::string log_level = "info";
+  HashOptions hash;
 };
 
 // `config` outlives `schema`.

@@ -60,10 +60,10 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
   if (config.device == "cuda") {
     engine::DeviceEngineOptions options;
     options.threads = threads;
-    options.block_tokens = config.block_tokens;
+    options.block_tokens = config.kv.block_tokens;
     options.context_tokens = config.context_tokens;
     options.weights = config.weights;
-    options.kv_type = config.kv_type;
+    options.kv_type = config.kv.type;
     options.memory_fraction = config.gpu_memory_fraction;
     options.gemm_tiles.choice = config.gemm_tiles;
     options.gemm_tiles.user_folder = model::UserWeightsFolder(env);
@@ -75,8 +75,8 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
   options.isa = config.isa;
   options.numerics = config.numerics;
   options.weights = config.weights;
-  options.kv_type = config.kv_type;
-  options.block_tokens = config.block_tokens;
+  options.kv_type = config.kv.type;
+  options.block_tokens = config.kv.block_tokens;
   options.context_tokens = config.context_tokens;
   options.weight_cache = {config.weight_cache, model::UserWeightsFolder(env)};
   return engine::NewCpuEngine(checkpoint, options);
@@ -86,19 +86,19 @@ absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config,
                                       const std::vector<int32_t>& processors,
                                       const std::map<std::string, std::string>& env) {
   LoadedModel loaded;
-  if (config.engine == "hash") {
+  if (config.common.engine == "hash") {
     engine::HashEngineOptions options;
-    options.block_tokens = config.block_tokens;
-    options.step_time = config.hash_step_time;
-    options.row_time = config.hash_row_time;
-    options.eos_every = config.hash_eos_every;
+    options.block_tokens = config.kv.block_tokens;
+    options.step_time = config.hash.step_time;
+    options.row_time = config.hash.row_time;
+    options.eos_every = config.hash.eos_every;
     ASSIGN_OR_RETURN(loaded.engine, engine::NewHashEngine(options));
     ASSIGN_OR_RETURN(
         loaded.constraints,
         NewConstraints(model::ByteVocabulary(), {model::kByteEndToken}, loaded.engine->spec()));
     return loaded;
   }
-  ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(config.model, env));
+  ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(config.common.model, env));
   Log(LogLevel::kInfo, "loading model", {{"path", path}});
   ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
                    model::Checkpoint::Open(path));
@@ -116,7 +116,7 @@ absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config,
 
 // The number of KV blocks: as configured, or what the memory fraction holds after a profiling run.
 absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& engine) {
-  if (config.kv_blocks > 0) return config.kv_blocks;
+  if (config.kv.blocks > 0) return config.kv.blocks;
   const engine::EngineSpec& spec = engine.spec();
   ASSIGN_OR_RETURN(const int64_t step_bytes, engine.ProfileStepBytes(config.max_batch_tokens));
   ASSIGN_OR_RETURN(const std::optional<int64_t> device_bytes, engine.DeviceKvBytes());
@@ -126,7 +126,7 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
   // A device's buffers for a step are allocated by now.
   const auto budget = device_bytes.has_value()
                           ? available_bytes
-                          : static_cast<int64_t>(config.kv_memory_fraction *
+                          : static_cast<int64_t>(config.kv.memory_fraction *
                                                  (available_bytes - spec.mapped_bytes)) -
                                 step_bytes;
   const int64_t fitting = budget / spec.layout.block_bytes();
@@ -142,7 +142,7 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
     return absl::ResourceExhaustedError(absl::StrCat(
         device_bytes.has_value()
             ? absl::StrCat("gpu-memory-fraction ", config.gpu_memory_fraction, " leaves ")
-            : absl::StrCat("kv-memory-fraction ", config.kv_memory_fraction, " of "),
+            : absl::StrCat("kv-memory-fraction ", config.kv.memory_fraction, " of "),
         available_bytes, " bytes available holds ", std::max<int64_t>(fitting, 0), " KV blocks of ",
         spec.layout.block_bytes(), " bytes beside ", step_bytes,
         " bytes for a step; expected at least 2"));
@@ -165,7 +165,7 @@ class NodeProcessImpl final : public NodeProcess {
     ASSIGN_OR_RETURN(server_, rpc::Server::Start(config.health, {}, kHealthCallBytesMax));
     NodeRuntimeOptions options;
     ASSIGN_OR_RETURN(options.transfer.kv_transfer.fleet_secret,
-                     config::ReadSecretFile("fleet-secret-file", config.fleet_secret_file));
+                     config::ReadSecretFile("fleet-secret-file", config.common.fleet_secret_file));
     ComputePlaces places;
     if (!config.cpus.empty()) {
       ASSIGN_OR_RETURN(places, PlaceComputeThreads(ReadProcessors(), config.cpus, config.threads));
@@ -241,7 +241,7 @@ absl::StatusOr<std::unique_ptr<NodeProcess>> NodeProcess::Start(
     const NodeConfig& config, const NodeKind& kind, const std::map<std::string, std::string>& env,
     std::unique_ptr<transfer::KvTransport> transport) {
   std::string id = config.id.empty() ? absl::StrCat(kind.role, "-", getpid()) : config.id;
-  auto process = std::make_unique<NodeProcessImpl>(std::move(id), config.drain_timeout);
+  auto process = std::make_unique<NodeProcessImpl>(std::move(id), config.common.drain_timeout);
   RETURN_IF_ERROR(process->Init(config, kind, env, std::move(transport)));
   return process;
 }
@@ -254,7 +254,7 @@ int NodeMain(int argc, char** argv, const NodeKind& kind) {
   return config::RunProcess(
       schema, {argv + 1, argv + argc}, env, [&](StopSignal& stop) -> absl::Status {
         SetLogProcessName(config.id);
-        ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(config.log_level));
+        ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(config.common.log_level));
         SetLogLevel(level);
         // Before threads and memory are created, so that all of them are placed there.
         if (!config.cpus.empty()) {

@@ -8,7 +8,7 @@ namespace tandem::transfer {
 namespace {
 
 constexpr absl::string_view kMagic = "TKVA3";
-constexpr char kPurpose[] = "kv address";
+constexpr char kAddressPurpose[] = "kv address";
 constexpr size_t kAddressBytesMax = 16 << 10;
 constexpr uint64_t kTakesTcp = 1;
 constexpr uint64_t kTakesShm = 2;
@@ -34,7 +34,7 @@ std::string UcxAddress::Serialize(absl::string_view fleet_secret) const {
   AppendNumber(bytes, host.size());
   AppendNumber(bytes, shm_address.size());
   absl::StrAppend(&bytes, host, shm_address, worker_address);
-  return absl::StrCat(bytes, KeyedTag(fleet_secret, kPurpose, bytes));
+  return absl::StrCat(bytes, KeyedTag(fleet_secret, kAddressPurpose, bytes));
 }
 
 absl::StatusOr<UcxAddress> UcxAddress::Parse(absl::string_view bytes,
@@ -48,7 +48,7 @@ absl::StatusOr<UcxAddress> UcxAddress::Parse(absl::string_view bytes,
   if (bytes.size() > kAddressBytesMax) return refuse("too long");
   if (!absl::StartsWith(bytes, kMagic)) return refuse("not a UCX transport's of this version");
   const absl::string_view body = bytes.substr(0, bytes.size() - kKeyedTagBytes);
-  if (!IsKeyedTag(bytes.substr(body.size()), fleet_secret, kPurpose, body)) {
+  if (!IsKeyedTag(bytes.substr(body.size()), fleet_secret, kAddressPurpose, body)) {
     return refuse("damaged, or of a node with another fleet-secret-file");
   }
   absl::string_view rest = body.substr(kMagic.size());

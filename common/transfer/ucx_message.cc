@@ -12,7 +12,7 @@ constexpr size_t kOriginAt = 1;
 constexpr size_t kConnectionAt = kOriginAt + sizeof(uint64_t);
 constexpr size_t kBodyAt = kConnectionAt + sizeof(uint64_t);
 
-void AppendNumber(std::string& out, uint64_t value) {
+void AppendHeaderNumber(std::string& out, uint64_t value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
@@ -26,8 +26,8 @@ uint64_t NumberAt(absl::string_view bytes, size_t offset) {
 
 std::string UcxHeader::Serialize() const {
   std::string bytes(1, static_cast<char>(kind));
-  AppendNumber(bytes, origin);
-  AppendNumber(bytes, connection);
+  AppendHeaderNumber(bytes, origin);
+  AppendHeaderNumber(bytes, connection);
   absl::StrAppend(&bytes, body);
   return bytes;
 }

@@ -30,7 +30,7 @@ namespace {
 
 using State = std::shared_ptr<GuardState>;
 
-constexpr char kPurpose[] = "kv socket";
+constexpr char kSocketPurpose[] = "kv socket";
 constexpr size_t kNonceBytes = 16;
 constexpr size_t kPreambleBytes = kNonceBytes + kKeyedTagBytes;
 // How long the kernel waits for a connection's first bytes before accept() returns it.
@@ -110,14 +110,14 @@ bool IsProven(int fd, const GuardState& guard) {
   const absl::string_view preamble(bytes, sizeof bytes);
   const std::string tagged = Tagged(fd, preamble.substr(0, kNonceBytes), /*connecting=*/false);
   return !tagged.empty() &&
-         IsKeyedTag(preamble.substr(kNonceBytes), guard.secret, kPurpose, tagged);
+         IsKeyedTag(preamble.substr(kNonceBytes), guard.secret, kSocketPurpose, tagged);
 }
 
 bool Prove(int fd, const GuardState& guard) {
   std::string preamble = SecretBytes(kNonceBytes);
   const std::string tagged = Tagged(fd, preamble, /*connecting=*/true);
   if (tagged.empty()) return false;
-  preamble += KeyedTag(guard.secret, kPurpose, tagged);
+  preamble += KeyedTag(guard.secret, kSocketPurpose, tagged);
   return ::send(fd, preamble.data(), preamble.size(), MSG_NOSIGNAL) ==
          static_cast<ssize_t>(preamble.size());
 }

@@ -6,10 +6,11 @@ namespace {
 
 void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
   schema.Add("id", &config.id, "Name of this router.", {.group = "Identity"});
-  schema.Add("grpc", &config.grpc, "Address for clients, host:port; port 0 picks one.",
-             {.group = "Network"});
-  schema.Add("fleet", &config.fleet, "Address where nodes join, host:port; port 0 picks one.",
-             {.group = "Network"});
+  schema.Add("grpc", &config.grpc, "Address for clients, port or host:port; port 0 picks one.",
+             {.group = "Network", .normalise = config::CompleteAddress});
+  schema.Add("fleet", &config.fleet,
+             "Address where nodes join, port or host:port; port 0 picks one.",
+             {.group = "Network", .normalise = config::CompleteAddress});
   schema.Add("http", &config.http,
              "Address of the OpenAI-compatible HTTP API, port or host:port; empty = none.",
              {.group = "Network"});
@@ -29,24 +30,17 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
              "Origins whose pages may call the HTTP API from a browser, such as "
              "https://chat.example; * = any, empty = none.",
              {.group = "Network"});
-  schema.Add("fleet-secret-file", &config.fleet_secret_file,
-             "File whose contents nodes must hold too to join; empty = anybody may.",
-             {.group = "Network"});
 }
 
 }  // namespace
 
 void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
+  config::RegisterCommonOptions(schema, config.common);
   RegisterIdentityAndNetwork(schema, config);
-  schema.Add("model", &config.model,
-             "The model served: a known name, a .gguf file or a checkpoint folder.",
-             {.group = "Model"});
   schema.Add("served-model-name", &config.served_model_name,
              "Names that clients may call the model by; the first is what they are told. Default: "
              "`model`, without folder and ending.",
              {.group = "Model"});
-  schema.Add("engine", &config.engine, "What the nodes run: cpu (a model) or hash (none).",
-             {.group = "Model", .choices = {"cpu", "hash"}});
   schema.Add("local-prefill-tokens", &config.core.local_prefill_tokens_max,
              "A decode node computes prompts itself whose uncached part is at most this long.",
              {.min = 0, .unit = "tokens", .group = "Placement"});
@@ -90,10 +84,6 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add("traces", &config.traces,
              "Finished requests whose timing is kept for `tandem trace`; 0 = none.",
              {.min = 0, .max = 1000000, .unit = "requests", .group = "Lifecycle"});
-  schema.Add("drain-timeout", &config.drain_timeout,
-             "After SIGTERM, how long running requests may go on.", {.group = "Lifecycle"});
-  schema.Add("log-level", &config.log_level, "Least important lines to log.",
-             {.group = "Lifecycle", .choices = {"debug", "info", "warning", "error"}});
 }
 
 }  // namespace tandem::router

@@ -1,11 +1,14 @@
-// Configuration of the router process. Fields, ranges and help texts: RegisterRouterConfig.
+// Configuration of the router process. Each field's flag, range and help text is described once, by
+// RegisterRouterConfig; `tandem up` takes them over from there.
+//
+// Thread safety: a value. Owner: the process's main, or `tandem up` with --single-process.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
+#include "common/config/common_options.h"
 #include "common/config/schema.h"
 #include "common/rpc/tls.h"
 #include "router/core/router_core.h"
@@ -14,6 +17,7 @@
 namespace tandem::router {
 
 struct RouterConfig {
+  config::CommonOptions common;
   std::string id = "router-0";
   std::string grpc = "127.0.0.1:50051";
   std::string fleet = "127.0.0.1:50052";
@@ -21,17 +25,12 @@ struct RouterConfig {
   int32_t http_threads = 2;
   std::string api_keys;
   rpc::TlsFiles tls;
-  std::vector<std::string> allowed_origins;  // "*" = any
-  std::string fleet_secret_file;
-  std::string model = "smollm2";
+  std::vector<std::string> allowed_origins;    // "*" = any
   std::vector<std::string> served_model_name;  // empty = as `model` says
-  std::string engine = "cpu";
   int64_t responses_kept = 1024;
   int64_t traces = 1024;
   LoadShedder::Options overload;
   RouterOptions core;  // its fields are registered one by one
-  absl::Duration drain_timeout = absl::Seconds(30);
-  std::string log_level = "info";
 };
 
 // `config` outlives `schema`.

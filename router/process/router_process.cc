@@ -35,10 +35,10 @@ std::string ShownName(const std::string& model) {
 
 absl::StatusOr<std::unique_ptr<ModelAssets>> LoadAssets(
     const RouterConfig& config, const std::map<std::string, std::string>& env) {
-  if (config.engine == "hash") return ModelAssets::ForHashEngine();
-  ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(config.model, env));
+  if (config.common.engine == "hash") return ModelAssets::ForHashEngine();
+  ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(config.common.model, env));
   ASSIGN_OR_RETURN(auto assets, ModelAssets::Load(path));
-  assets->identity.served_names = {ShownName(config.model)};
+  assets->identity.served_names = {ShownName(config.common.model)};
   return assets;
 }
 
@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   options.responses_kept = config.responses_kept;
   options.traces_max = config.traces;
   ASSIGN_OR_RETURN(options.fleet_secret,
-                   config::ReadSecretFile("fleet-secret-file", config.fleet_secret_file));
+                   config::ReadSecretFile("fleet-secret-file", config.common.fleet_secret_file));
   options.core = config.core;
   options.overload = config.overload;
   options.core.router_id = config.id;
@@ -96,12 +96,12 @@ int RouterMain(int argc, char** argv) {
   return config::RunProcess(
       schema, {argv + 1, argv + argc}, env, [&](StopSignal& stop) -> absl::Status {
         SetLogProcessName(config.id);
-        ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(config.log_level));
+        ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(config.common.log_level));
         SetLogLevel(level);
         ASSIGN_OR_RETURN(const auto server, StartRouter(config, env));
         while (stop.Wait(absl::Milliseconds(500)) == 0) server->Watch();
         stop.Restore();
-        server->Drain(config.drain_timeout);
+        server->Drain(config.common.drain_timeout);
         return absl::OkStatus();
       });
 }

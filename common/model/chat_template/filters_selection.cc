@@ -114,14 +114,14 @@ Result Map(Runtime& runtime, const Value& input, const Arguments& arguments) {
   return Value::MakeGenerator(std::move(mapped));
 }
 
-constexpr Filter kFilters[] = {{"map", Map},
-                               {"select", Select},
-                               {"reject", Reject},
-                               {"selectattr", SelectAttr},
-                               {"rejectattr", RejectAttr}};
+constexpr Filter kSelectionFilters[] = {{"map", Map},
+                                        {"select", Select},
+                                        {"reject", Reject},
+                                        {"selectattr", SelectAttr},
+                                        {"rejectattr", RejectAttr}};
 
 }  // namespace
 
-absl::Span<const Filter> SelectionFilters() { return kFilters; }
+absl::Span<const Filter> SelectionFilters() { return kSelectionFilters; }
 
 }  // namespace tandem::model::chat_template

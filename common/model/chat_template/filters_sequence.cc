@@ -234,7 +234,7 @@ Result Batch(Runtime& runtime, const Value& input, const Arguments& arguments) {
   return Value::MakeGenerator(std::move(batches));
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kSequenceFilters[] = {
     {"first", First},   {"last", Last},       {"length", LengthFilter}, {"count", LengthFilter},
     {"join", Join},     {"list", ListFilter}, {"reverse", Reverse},     {"sort", Sort},
     {"unique", Unique}, {"items", Items},     {"dictsort", DictSort},   {"min", Min},
@@ -243,7 +243,7 @@ constexpr Filter kFilters[] = {
 
 }  // namespace
 
-absl::Span<const Filter> SequenceFilters() { return kFilters; }
+absl::Span<const Filter> SequenceFilters() { return kSequenceFilters; }
 
 Value IgnoreCase(const Value& value) {
   return value.is_text() ? Value(Lower(value.text())) : value;

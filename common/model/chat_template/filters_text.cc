@@ -143,7 +143,7 @@ Result StringFilter(Runtime&, const Value& input, const Arguments&) { return Val
 // Nothing is escaped on output, so "safe" has nothing to do.
 Result Safe(Runtime&, const Value& input, const Arguments&) { return Value(input.Str()); }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kTextFilters[] = {
     {"trim", Trim},
     {"upper", UpperFilter},
     {"lower", LowerFilter},
@@ -163,7 +163,7 @@ constexpr Filter kFilters[] = {
 
 }  // namespace
 
-absl::Span<const Filter> TextFilters() { return kFilters; }
+absl::Span<const Filter> TextFilters() { return kTextFilters; }
 
 absl::StatusOr<Value> ReplaceText(Runtime& runtime, const std::string& text,
                                   const Replacement& replacement) {

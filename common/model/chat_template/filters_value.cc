@@ -155,13 +155,13 @@ Result ToJsonFilter(Runtime& runtime, const Value& input, const Arguments& argum
   return Value(std::move(text));
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kValueFilters[] = {
     {"default", Default}, {"d", Default},           {"int", Int}, {"float", Float}, {"abs", Abs},
     {"round", Round},     {"tojson", ToJsonFilter},
 };
 
 }  // namespace
 
-absl::Span<const Filter> ValueFilters() { return kFilters; }
+absl::Span<const Filter> ValueFilters() { return kValueFilters; }
 
 }  // namespace tandem::model::chat_template

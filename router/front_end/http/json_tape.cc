@@ -24,7 +24,7 @@ constexpr size_t kKeptTextMax = size_t{64} << 10;
 // What simdjson says of a longer list.
 constexpr size_t kListSizeMax = 0xFFFFFF;
 // Objects with more members than this are left to the parser that looks names up in a set.
-constexpr size_t kScannedMembersMax = 32;
+constexpr size_t kTapeScannedMembersMax = 32;
 
 // The list of token ids that is the body's "prompt", read apart: for the parser a thousand numbers
 // are most of a body.
@@ -196,7 +196,7 @@ class Reader {
   }
 
   bool ReadObject(const dom::object& object, int depth, Json& value) {
-    if (depth >= limits_.depth_max || object.size() > kScannedMembersMax) return false;
+    if (depth >= limits_.depth_max || object.size() > kTapeScannedMembersMax) return false;
     value = Json::object();
     auto& members = value.get_ref<Json::object_t&>();
     members.reserve(object.size());

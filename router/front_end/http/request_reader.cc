@@ -16,7 +16,7 @@ namespace {
 namespace http = boost::beast::http;
 
 // A buffer that grew beyond this for one request is given back.
-constexpr size_t kKeptBytesMax = 16384;
+constexpr size_t kReaderKeptBytesMax = 16384;
 
 absl::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -72,7 +72,7 @@ RequestReader::~RequestReader() = default;
 
 void RequestReader::Consume(size_t bytes) {
   buffer_.erase(0, bytes);
-  if (buffer_.empty() && buffer_.capacity() > kKeptBytesMax) buffer_.shrink_to_fit();
+  if (buffer_.empty() && buffer_.capacity() > kReaderKeptBytesMax) buffer_.shrink_to_fit();
 }
 
 RequestReader::Result RequestReader::Next() {

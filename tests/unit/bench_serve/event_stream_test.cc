@@ -89,6 +89,8 @@ TEST(Target, AddressesAreReadAndRefusedInWords) {
   };
   EXPECT_EQ(text("http://a:80"), "http://a:80");
   EXPECT_EQ(text("a:80"), "http://a:80");
+  EXPECT_EQ(text("8000"), "http://127.0.0.1:8000");
+  EXPECT_EQ(text("grpc://50051"), "grpc://127.0.0.1:50051");
   EXPECT_EQ(text("http://a:80/v1/"), "http://a:80");
   EXPECT_EQ(text("http://a:80/proxy/v1"), "http://a:80/proxy");
   EXPECT_EQ(text("http://[::1]:80"), "http://[::1]:80");

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 
 // A machine of so many cores, beside one memory, which nothing limits.
 Processors Machine(int32_t cores) {
@@ -58,9 +59,9 @@ TEST(ClusterPlan, NodesShareCoresAndMemory) {
   const node::NodeConfig node = PlanNode(up, "decode", 2, Machine(8), {"127.0.0.1:1"});
   EXPECT_EQ(node.id, "decode-2");
   EXPECT_EQ(node.threads, 2);
-  EXPECT_DOUBLE_EQ(node.kv_memory_fraction, up.kv_memory_fraction / 4);
+  EXPECT_DOUBLE_EQ(node.kv.memory_fraction, up.node.kv.memory_fraction / 4);
   EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).threads, 1);
-  up.threads = 5;
+  up.node.threads = 5;
   EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).threads, 5);
 }
 
@@ -79,35 +80,35 @@ TEST(ClusterPlan, NodesThatComputeHereHaveCoresOfTheirOwnWhereThereAreEnough) {
   EXPECT_EQ(PlanNode(up, "decode", 0, Machine(18), {}).cpus, "0-5");
   EXPECT_EQ(PlanNode(up, "decode", 0, Machine(18), {}).threads, 6);
   // Fewer threads than cores stay among them; more cannot.
-  up.threads = 2;
+  up.node.threads = 2;
   EXPECT_EQ(PlanNode(up, "decode", 0, Machine(18), {}).cpus, "0-5");
-  up.threads = 7;
+  up.node.threads = 7;
   EXPECT_EQ(PlanNode(up, "decode", 0, Machine(18), {}).cpus, "");
-  up.threads = 0;
+  up.node.threads = 0;
   up.pin = "off";
   EXPECT_EQ(PlanNode(up, "decode", 0, Machine(18), {}).cpus, "");
 }
 
 TEST(ClusterPlan, NodesOnAGpuTakeTheWayOfKvThatIsAskedFor) {
   UpConfig up;
-  up.device = "cuda";
-  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv_transport_choice, "auto");
-  up.kv_transport_choice = "device";
-  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv_transport_choice, "device");
+  up.node.device = "cuda";
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv.transport_choice, "auto");
+  up.node.kv.transport_choice = "device";
+  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv.transport_choice, "device");
   EXPECT_THAT(ToFlags(PlanNode(up, "decode", 0, Machine(2), {})), Contains("--kv-path=device"));
   // Beside nodes on a GPU one on the processor runs as ever; by itself it refuses what it cannot
   // do.
   up.prefill_device = "cpu";
-  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv_transport_choice, "auto");
-  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv_transport_choice, "device");
-  up.device = "cpu";
-  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv_transport_choice, "device");
+  EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).kv.transport_choice, "auto");
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv.transport_choice, "device");
+  up.node.device = "cpu";
+  EXPECT_EQ(PlanNode(up, "decode", 0, Machine(2), {}).kv.transport_choice, "device");
 }
 
 TEST(ClusterPlan, PrefillNodesMayHaveNumericsOfTheirOwn) {
   UpConfig up;
-  up.isa = "avx2";
-  up.weights = "f32";
+  up.node.isa = "avx2";
+  up.node.weights = "f32";
   EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).isa, "avx2");
   EXPECT_EQ(PlanNode(up, "prefill", 0, Machine(2), {}).weights, "f32");
   EXPECT_FALSE(PlanRouter(up, 0).core.allow_mixed_numerics);
@@ -116,28 +117,45 @@ TEST(ClusterPlan, PrefillNodesMayHaveNumericsOfTheirOwn) {
   up.prefill_device = "cuda";
   up.prefill_isa = "auto";
   up.prefill_weights = "bf16";
-  up.allow_mixed_numerics = true;
+  up.router.core.allow_mixed_numerics = true;
   const node::NodeConfig prefill = PlanNode(up, "prefill", 0, Machine(8), {});
   const node::NodeConfig decode = PlanNode(up, "decode", 0, Machine(8), {});
   EXPECT_EQ(prefill.device + prefill.isa + prefill.weights, "cudaautobf16");
   EXPECT_EQ(decode.device + decode.isa + decode.weights, "cpuavx2f32");
   // What a device has is shared by the nodes on it.
-  EXPECT_DOUBLE_EQ(prefill.gpu_memory_fraction, up.gpu_memory_fraction / 2);
-  EXPECT_DOUBLE_EQ(decode.kv_memory_fraction, up.kv_memory_fraction / 4);
+  EXPECT_DOUBLE_EQ(prefill.gpu_memory_fraction, up.node.gpu_memory_fraction / 2);
+  EXPECT_DOUBLE_EQ(decode.kv.memory_fraction, up.node.kv.memory_fraction / 4);
   EXPECT_TRUE(PlanRouter(up, 1).core.allow_mixed_numerics);
 }
 
 TEST(ClusterPlan, OnlyTheFirstRouterTakesTheGivenPort) {
   UpConfig up;
-  up.grpc = "0.0.0.0:50051";
+  up.router.grpc = "0.0.0.0:50051";
   EXPECT_EQ(PlanRouter(up, 0).grpc, "0.0.0.0:50051");
   EXPECT_EQ(PlanRouter(up, 1).grpc, "0.0.0.0:0");
 }
 
+TEST(ClusterPlan, HandsTheFlagsOfRoutersAndNodesOn) {
+  UpConfig up;
+  config::Schema schema("tandem up", "");
+  RegisterUpConfig(schema, up);
+  ASSERT_OK(schema
+                .Parse({.args = {"--grpc=50051", "--queue-max=7", "--model=m", "--kv-blocks=9",
+                                 "--gemm-tiles=search", "--drain-timeout=2s"}})
+                .status());
+  const std::vector<std::string> router = ToFlags(PlanRouter(up, 1));
+  const std::vector<std::string> node = ToFlags(PlanNode(up, "decode", 0, Machine(2), {}));
+  EXPECT_EQ(PlanRouter(up, 0).grpc, "127.0.0.1:50051");
+  EXPECT_THAT(router, IsSupersetOf({"--grpc=127.0.0.1:0", "--queue-max=7", "--model=m",
+                                    "--drain-timeout=2s", "--id=router-1"}));
+  EXPECT_THAT(node, IsSupersetOf({"--kv-blocks=9", "--gemm-tiles=search", "--model=m",
+                                  "--drain-timeout=2s", "--id=decode-0"}));
+}
+
 TEST(ClusterPlan, FlagsSurviveTheirProcess) {
   UpConfig up;
-  up.engine = "hash";
-  up.hash_step_time = absl::Milliseconds(3);
+  up.common.engine = "hash";
+  up.node.hash.step_time = absl::Milliseconds(3);
   const node::NodeConfig planned =
       PlanNode(up, "prefill", 0, Machine(2), {"127.0.0.1:7", "127.0.0.1:8"});
   node::NodeConfig parsed;
@@ -146,7 +164,7 @@ TEST(ClusterPlan, FlagsSurviveTheirProcess) {
   ASSERT_OK(schema.Parse({.args = ToFlags(planned), .env = {}, .file = ""}).status());
   EXPECT_EQ(ToFlags(parsed), ToFlags(planned));
   EXPECT_EQ(parsed.routers, planned.routers);
-  EXPECT_EQ(parsed.hash_step_time, absl::Milliseconds(3));
+  EXPECT_EQ(parsed.hash.step_time, absl::Milliseconds(3));
 }
 
 TEST(Summary, NamesNodesTokensAndTransport) {

@@ -330,5 +330,44 @@ TEST(SchemaDeathTest, RefusesWhatAProgrammerGotWrong) {
   EXPECT_DEATH(schema.Add("c", &value, "", {.max = 4}), "out of its range");
 }
 
+TEST(Schema, TakesOverTheFieldsOfAnotherSchema) {
+  Sample part;
+  int32_t count = 1;
+  bool trace = false;
+  Schema whole("tandem up", "Starts all.");
+  whole.Add("count", &count, "Processes.", {.min = 1});
+  whole.Add("trace", &trace, "Writes traces of all processes.");
+  whole.Embed(part.schema, {.except = {"seed"}});
+  ASSERT_OK(whole
+                .Parse({.args = {"--queue-limit=7", "--trace", "--count=2"},
+                        .env = {{"TANDEM_UP_PEERS", "x"}}})
+                .status());
+  EXPECT_EQ(part.config.queue_limit, 7);
+  EXPECT_THAT(part.config.peers, ElementsAre("x"));
+  // A description of its own replaces the embedded one.
+  EXPECT_TRUE(trace);
+  EXPECT_FALSE(part.config.trace);
+  EXPECT_THAT(whole.Help(), HasSubstr("Writes traces of all processes."));
+  // Limits come along; what is left out is unknown.
+  EXPECT_THAT(whole.Parse({.args = {"--queue-limit=0"}}).status(),
+              Fails(absl::StatusCode::kInvalidArgument, "an integer, from 1 to 1000"));
+  EXPECT_THAT(whole.Parse({.args = {"--seed=1"}}).status(),
+              Fails(absl::StatusCode::kInvalidArgument, "unknown flag --seed"));
+}
+
+TEST(Schema, ReadsABarePortAsOneOfThisMachine) {
+  std::string address = "127.0.0.1:0";
+  std::vector<std::string> addresses;
+  Schema schema("tandem-router", "");
+  schema.Add("grpc", &address, "Address.", {.normalise = CompleteAddress});
+  schema.Add("peers", &addresses, "Addresses.", {.normalise = CompleteAddresses});
+  ASSERT_OK(schema.Parse({.args = {"--grpc=50051", "--peers=1,example:2,[::1]:3,"}}).status());
+  EXPECT_EQ(address, "127.0.0.1:50051");
+  EXPECT_THAT(addresses, ElementsAre("127.0.0.1:1", "example:2", "[::1]:3"));
+  for (const char* as_it_is : {"localhost", ":1", "0.0.0.0:1", ""}) {
+    EXPECT_EQ(CompleteAddress(as_it_is), as_it_is);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::config

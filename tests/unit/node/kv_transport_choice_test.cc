@@ -50,7 +50,7 @@ absl::StatusOr<KvTransportChoice> Open(IdleEngine& engine, const std::string& ro
                                        const std::string& kv_transport_choice) {
   NodeConfig config;
   config.device = engine.memory == nullptr ? "cpu" : "cuda";
-  config.kv_transport_choice = kv_transport_choice;
+  config.kv.transport_choice = kv_transport_choice;
   return OpenKvTransport(config, role, "host", {}, engine);
 }
 
