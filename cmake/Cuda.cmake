@@ -1,16 +1,17 @@
 # The CUDA backend is optional: TANDEM_CUDA=AUTO builds it where a toolkit is found, ON insists, OFF never looks.
+# SKIP is OFF until scripts/build.sh runs without --cuda-if-gpu.
 # Binaries link the CUDA runtime statically and nothing of the driver, so they load on hosts without one.
-set(TANDEM_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
-set_property(CACHE TANDEM_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(TANDEM_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON, OFF or SKIP")
+set_property(CACHE TANDEM_CUDA PROPERTY STRINGS AUTO ON OFF SKIP)
 set(TANDEM_CUDA_ARCHITECTURES "80-real;90a-real;100-virtual" CACHE STRING
   "GPU architectures to compile for, as CMAKE_CUDA_ARCHITECTURES; one is enough on a developer's machine")
 set(TANDEM_HAVE_CUDA FALSE)
 
-if(NOT TANDEM_CUDA MATCHES "^(AUTO|ON|OFF)$")
-  message(FATAL_ERROR "TANDEM_CUDA is '${TANDEM_CUDA}', expected AUTO, ON or OFF")
+if(NOT TANDEM_CUDA MATCHES "^(AUTO|ON|OFF|SKIP)$")
+  message(FATAL_ERROR "TANDEM_CUDA is '${TANDEM_CUDA}', expected AUTO, ON, OFF or SKIP")
 endif()
 # A sanitized build tests the kernels' sources through the emulator; nvcc's host pass gains it nothing.
-if(NOT TANDEM_CUDA STREQUAL "OFF" AND NOT (TANDEM_CUDA STREQUAL "AUTO" AND TANDEM_SANITIZE))
+if(NOT TANDEM_CUDA MATCHES "^(OFF|SKIP)$" AND NOT (TANDEM_CUDA STREQUAL "AUTO" AND TANDEM_SANITIZE))
   find_program(TANDEM_NVCC nvcc HINTS /usr/local/cuda/bin ENV CUDA_HOME PATH_SUFFIXES bin)
   if(TANDEM_NVCC)
     set(CMAKE_CUDA_COMPILER ${TANDEM_NVCC})

@@ -19,16 +19,44 @@ if(TANDEM_FUZZ)
   target_compile_options(tandem_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# tandem_compile_together(target): with TANDEM_UNITY, compiles the target's sources ten at a time. Most of
-# a source's compile time goes into the headers of gRPC, Abseil and JSON, which ten sources then read
-# once. Their anonymous namespaces become one, so names in them must differ within a library.
-function(tandem_compile_together target)
+# tandem_combine(sources): with TANDEM_UNITY, replaces the .cc files of the list `sources` by files that
+# include up to ten of them each. Most of a source's compile time goes into the headers of gRPC, Abseil and
+# JSON, which ten sources then read once. Their anonymous namespaces become one, so names in them must
+# differ within a folder. A source with compile options of its own stays apart. (CMake's UNITY_BUILD
+# includes by absolute path, so that ccache finds nothing from another checkout.)
+function(tandem_combine list)
   if(NOT TANDEM_UNITY)
     return()
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
-  # g++ takes types of the anonymous namespace in an included .cc file for types of a header.
-  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  set(kept "")
+  set(combined "")
+  foreach(source ${${list}})
+    get_source_file_property(options ${source} COMPILE_OPTIONS)
+    if(source MATCHES "\\.cc$" AND NOT options)
+      file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR} ${source})
+      list(APPEND combined ${path})
+    else()
+      list(APPEND kept ${source})
+    endif()
+  endforeach()
+  list(LENGTH combined count)
+  math(EXPR batches "(${count} + 9) / 10")
+  set(from 0)
+  foreach(batch RANGE 1 ${batches})
+    if(count EQUAL 0)
+      break()
+    endif()
+    # Batches of one size, but for a source more in some.
+    math(EXPR to "${count} * ${batch} / ${batches}")
+    math(EXPR length "${to} - ${from}")
+    list(SUBLIST combined ${from} ${length} paths)
+    list(JOIN paths "\"\n#include \"" text)
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/unity/unity_${batch}.cc)
+    file(CONFIGURE OUTPUT ${file} CONTENT "#include \"${text}\"\n" @ONLY)  # writes only changes
+    list(APPEND kept ${file})
+    set(from ${to})
+  endforeach()
+  set(${list} ${kept} PARENT_SCOPE)
 endfunction()
 
 # tandem_library(base DEPS absl::status ...): a library `tandem_base`, alias `tandem::base`, of every
@@ -39,10 +67,14 @@ function(tandem_library name)
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
   set(compiled ${sources})
   list(FILTER compiled INCLUDE REGEX "\\.cc$")
+  tandem_combine(sources)
   if(compiled)
     add_library(tandem_${name} STATIC ${sources})
     target_link_libraries(tandem_${name} PUBLIC tandem_flags ${ARG_DEPS})
-    tandem_compile_together(tandem_${name})
+    if(TANDEM_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # g++ takes types of the anonymous namespace in an included .cc file for types of a header.
+      target_compile_options(tandem_${name} PRIVATE -Wno-subobject-linkage)
+    endif()
   else()
     add_library(tandem_${name} INTERFACE)
     target_link_libraries(tandem_${name} INTERFACE tandem_flags ${ARG_DEPS})

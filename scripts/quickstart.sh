@@ -21,7 +21,10 @@ again repeats only what is needed.
   --prompt TEXT    what to ask (default: a question about France)
   --prefill N      prefill nodes (default 1)
   --decode N       decode nodes (default 1)
-  --grpc ADDRESS   where the router listens (default 127.0.0.1:50051, or a free port if taken)
+  --grpc ADDRESS   where the router listens, a port or host:port (default 50051, or a free port if
+                   taken)
+  --http ADDRESS   the same for the OpenAI-compatible HTTP API (default 8000)
+  --cuda           build CUDA kernels without a GPU, too
   --serve          leave the cluster up until Ctrl-C, and say how to talk to it
   --help           this text
 
@@ -39,18 +42,19 @@ say() { printf '[%3d s] %s\n' "$SECONDS" "$*"; }
 
 # Sets the options from the command line.
 parse_arguments() {
-  model=smollm2 prompt="" prefill=1 decode=1 grpc="" http=8000 serve=no
+  model=smollm2 prompt="" prefill=1 decode=1 grpc="" http="" serve=no cuda=--cuda-if-gpu
   while [ $# -gt 0 ]; do
     case "$1" in
-      --model | --prompt | --prefill | --decode | --grpc)
+      --model | --prompt | --prefill | --decode | --grpc | --http)
         [ $# -ge 2 ] || fail "$1 needs a value (see --help)"
         printf -v "${1#--}" '%s' "$2"
         shift 2
         ;;
-      --model=* | --prompt=* | --prefill=* | --decode=* | --grpc=*)
+      --model=* | --prompt=* | --prefill=* | --decode=* | --grpc=* | --http=*)
         set -- "${1%%=*}" "${1#*=}" "${@:2}"
         ;;
       --serve) serve=yes && shift ;;
+      --cuda) cuda=--cuda && shift ;;
       -h | --help) usage && exit 0 ;;
       *) fail "unknown argument $1 (see --help)" ;;
     esac
@@ -68,7 +72,8 @@ port_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 # The default port, or a free one when another program (or another run of this one) has it.
 choose_address() {
-  ! port_taken 8000 || http=0
+  [ -n "$http" ] || { port_taken 8000 && http=0; } || http=8000
+  [[ ! "$grpc" =~ ^[0-9]+$ ]] || grpc="127.0.0.1:$grpc"
   [ -z "$grpc" ] || return 0
   grpc=127.0.0.1:50051
   port_taken 50051 || return 0
@@ -194,7 +199,7 @@ main() {
   say "checking packages"
   "$root/scripts/install_packages.sh"
   say "building (the first time takes minutes)"
-  "$root/scripts/build.sh" --binaries
+  "$root/scripts/build.sh" --binaries "$cuda"
   say "fetching the model $model (if it is not here yet)"
   local path
   path=$(python3 "$root/scripts/fetch_model.py" "$model" | tail -n 1)

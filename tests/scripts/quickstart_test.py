@@ -51,7 +51,7 @@ class QuickstartTest(unittest.TestCase):
         scripts.mkdir()
         shutil.copy(ROOT / "scripts/quickstart.sh", scripts)
         self.write(scripts / "install_packages.sh", "#!/bin/sh\n")
-        self.write(scripts / "build.sh", "#!/bin/sh\n")
+        self.write(scripts / "build.sh", '#!/bin/sh\necho "build.sh $*"\n')
         self.write(scripts / "fetch_model.py", "print('progress')\nprint('/models/model.gguf')\n")
         self.write(self.bin / "tandem", STAND_IN)
 
@@ -90,6 +90,17 @@ class QuickstartTest(unittest.TestCase):
         self.assertIn("--chat=What is the capital of France? --temperature 0", output)
         self.assertIn("--prefill 2 --decode 3", self.log())
         self.assertTrue(self.log().endswith("drained after SIGINT\n"))
+
+    def test_a_bare_port_is_one_of_this_machine(self):
+        status, output = self.run_to_end("works", "--grpc", "1", "--http=2", "--cuda")
+        self.assertEqual(status, 0, output)
+        self.assertIn("--grpc 127.0.0.1:1 --http 2", self.log())
+        self.assertIn("answer to --router 127.0.0.1:1 ", output)
+        self.assertIn("build.sh --binaries --cuda\n", output)
+
+    def test_cuda_kernels_are_built_where_a_gpu_is(self):
+        _, output = self.run_to_end("works")
+        self.assertIn("build.sh --binaries --cuda-if-gpu\n", output)
 
     def test_base_model_gets_a_plain_prompt(self):
         status, output = self.run_to_end("works", "--model", "gemma3", "--prompt", "Once upon")

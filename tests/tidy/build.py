@@ -43,8 +43,12 @@ def check_built(root, paths, compile_commands):
     compiled = set()
     for entry in json.loads(compile_commands.read_text()):
         file = pathlib.Path(entry["directory"], entry["file"]).resolve()
-        if file.is_relative_to(root):
-            compiled.add(file.relative_to(root).as_posix())
+        files = [file]
+        if file.name.startswith("unity_") and file.exists():  # includes several sources (cmake/Tandem.cmake)
+            files = [root / path for path in re.findall(r'#include "([^"]+)"', file.read_text(encoding="utf-8"))]
+        for source in files:
+            if source.is_relative_to(root):
+                compiled.add(source.relative_to(root).as_posix())
     included = set()
     for path in paths:
         text = (root / path).read_text(encoding="utf-8", errors="replace")

@@ -286,10 +286,13 @@ class TidyTest(unittest.TestCase):
     def test_files_that_no_target_builds(self):
         self.plant("common/kv/used.cc", '#include "common/kv/used.h"\n')
         self.plant("common/kv/used.h", CLEAN)
+        self.plant("common/kv/together.cc", "int b;\n")
+        self.plant("build/unity_0.cc", '#include "common/kv/together.cc"\n')
         self.plant("common/kv/orphan.cc", "int a;\n")
         self.plant("common/kv/orphan.h", CLEAN)
         commands = self.root / "compile_commands.json"
-        commands.write_text(json.dumps([{"directory": str(self.root / "build"), "file": "../common/kv/used.cc"}]))
+        commands.write_text(json.dumps([{"directory": str(self.root / "build"), "file": "../common/kv/used.cc"},
+                                        {"directory": str(self.root / "build"), "file": "unity_0.cc"}]))
         findings = tidy.check_tree(self.root, commands)
         self.assertEqual([(f.path, f.rule) for f in findings],
                          [("common/kv/orphan.cc", "not-built"), ("common/kv/orphan.h", "not-built")])

@@ -361,7 +361,7 @@ TEST(Schema, ReadsABarePortAsOneOfThisMachine) {
   Schema schema("tandem-router", "");
   schema.Add("grpc", &address, "Address.", {.normalise = CompleteAddress});
   schema.Add("peers", &addresses, "Addresses.", {.normalise = CompleteAddresses});
-  ASSERT_OK(schema.Parse({.args = {"--grpc=50051", "--peers=1,example:2,[::1]:3,"}}).status());
+  ASSERT_OK(schema.Parse({.args = {"--grpc=50051", "--peers=1,example:2,[::1]:3"}}).status());
   EXPECT_EQ(address, "127.0.0.1:50051");
   EXPECT_THAT(addresses, ElementsAre("127.0.0.1:1", "example:2", "[::1]:3"));
   for (const char* as_it_is : {"localhost", ":1", "0.0.0.0:1", ""}) {

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""Goal: build.sh compiles CUDA kernels exactly where they are asked for, and shows how far it is.
+
+Runs the real scripts in a scratch tree where cmake and ninja are stand-ins that record what they get.
+"""
+
+import importlib.util
+import io
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CMAKE = """#!/bin/sh
+mkdir -p build
+[ -z "$FAILING_CMAKE" ] || { echo "no package gRPC"; exit 1; }
+echo "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" >build/CMakeCache.txt
+for argument in "$@"; do
+  case "$argument" in
+    -DTANDEM_CUDA=*) echo "TANDEM_CUDA:STRING=${argument#*=}" >>build/CMakeCache.txt ;;
+  esac
+done
+: >build/build.ninja
+"""
+
+NINJA = """#!/bin/sh
+if [ "$1" = -n ]; then
+  printf '[1/2] Building CXX object a.o\\n[2/2] Linking x\\n'
+  exit 0
+fi
+echo "[1/2] Building CXX object a.o"
+if [ -n "$FAILING_NINJA" ]; then
+  printf 'FAILED: a.o\\nc++ -c a.cc\\na.cc:1: error: odd\\nninja: build stopped: subcommand failed.\\n'
+  exit 1
+fi
+echo "[2/2] Linking x"
+echo "targets $*"
+"""
+
+
+def load_progress():
+    spec = importlib.util.spec_from_file_location("build_progress", ROOT / "scripts/build_progress.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class BuildTest(unittest.TestCase):
+    def setUp(self):
+        self.tree = Path(tempfile.mkdtemp(prefix="build-test-"))
+        self.addCleanup(shutil.rmtree, self.tree)
+        (self.tree / "scripts").mkdir()
+        for name in ("build.sh", "build_progress.py"):
+            shutil.copy(ROOT / "scripts" / name, self.tree / "scripts")
+        tools = {"cmake": CMAKE, "ninja": NINJA, "ccache": "#!/bin/sh\n", "c++": "#!/bin/sh\n"}
+        # No GPU: nvidia-smi fails; a machine with one skips what depends on it.
+        tools["nvidia-smi"] = "#!/bin/sh\nexit 1\n"
+        for name, text in tools.items():
+            path = self.tree / "bin" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755)
+
+    def build(self, *arguments, **environment):
+        return subprocess.run(
+            [self.tree / "scripts/build.sh", *arguments],
+            env={**os.environ, "PATH": f"{self.tree}/bin:{os.environ['PATH']}", **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def cuda_after(self, *arguments):
+        done = self.build(*arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        cache = (self.tree / "build/CMakeCache.txt").read_text(encoding="utf-8")
+        return cache.split("TANDEM_CUDA:STRING=")[1].split()[0]
+
+    def test_cuda_is_left_out_only_until_a_build_wants_it(self):
+        if any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists():
+            self.skipTest("this machine has a GPU")
+        self.assertEqual(self.cuda_after("--binaries", "--cuda-if-gpu"), "SKIP")
+        self.assertEqual(self.cuda_after("--cuda-if-gpu"), "SKIP")
+        self.assertEqual(self.cuda_after(), "AUTO")
+        # A folder that has the kernels keeps them.
+        self.assertEqual(self.cuda_after("--cuda-if-gpu"), "AUTO")
+
+    def test_cuda_that_a_user_chose_stays(self):
+        self.assertEqual(self.cuda_after("--cuda"), "ON")
+        self.assertEqual(self.cuda_after(), "ON")
+        cache = self.tree / "build/CMakeCache.txt"
+        cache.write_text(cache.read_text(encoding="utf-8").replace("=ON", "=OFF"), encoding="utf-8")
+        self.assertEqual(self.cuda_after("--cuda-if-gpu"), "OFF")
+        self.assertEqual(self.cuda_after(), "OFF")
+
+    def test_targets_reach_ninja_and_commands_stay_hidden(self):
+        done = self.build("--binaries", "unit_base", TANDEM_JOBS="3")
+        self.assertIn("-j 3 tandem tandem-router tandem-prefill-node tandem-decode-node unit_base", done.stdout)
+        self.assertNotIn("[1/2]", done.stdout)
+
+    def test_failures_are_shown_whole(self):
+        done = self.build(FAILING_NINJA="1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("c++ -c a.cc\na.cc:1: error: odd", done.stdout)
+        shutil.rmtree(self.tree / "build")
+        done = self.build(FAILING_CMAKE="1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no package gRPC", done.stderr)
+
+    def test_unknown_options_are_named(self):
+        done = self.build("--fast")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("unknown argument --fast", done.stderr)
+
+
+class ProgressTest(unittest.TestCase):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    def test_a_pipe_gets_a_line_every_ten_seconds(self):
+        seconds = [0.0]
+        out = io.StringIO()
+        progress = load_progress().Progress(16, out, now=lambda: seconds[0])
+        for count in range(1, 4):
+            seconds[0] += 6
+            progress.step(count, 4, "Building CXX object a.cc.o")
+        # At 12 s half of the weight is done.
+        self.assertEqual(out.getvalue(), " 50 %  step 2 of 4, about 12 s left\n")
+
+    def test_a_terminal_has_one_line_that_output_replaces(self):
+        seconds = [0.0]
+        out = self.Terminal()
+        progress = load_progress().Progress(0, out, now=lambda: seconds[0])
+        seconds[0] = 90
+        progress.step(1, 2, "Linking x")
+        progress.other("a.cc:1: warning: odd")
+        self.assertEqual(
+            out.getvalue(), "\r\x1b[K 50 %  step 1 of 2, about 1 min 30 s left\r\x1b[Ka.cc:1: warning: odd\n"
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()
