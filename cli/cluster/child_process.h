@@ -1,6 +1,8 @@
-// A child process of `tandem up`: started in a process group of its own (the terminal's Ctrl-C
-// reaches only the parent), its standard error read line by line, ended with the parent. Thread
-// safety: by its owner; the line callback runs on the child's reader thread.
+// A child process of `tandem up`. It has a process group of its own, so that Ctrl-C in the terminal
+// reaches only the parent. A reader thread reads its standard error line by line. It ends with the
+// parent.
+//
+// Thread safety: the owner's thread only; the line callback runs on the reader thread.
 #pragma once
 
 #include <sys/types.h>
@@ -29,7 +31,7 @@ class ChildProcess {
   virtual const std::string& name() const = 0;
   virtual pid_t pid() const = 0;
   virtual void Signal(int signal) = 0;
-  // What it ended with ("exit code 1", "signal 9"), once it has; reaps.
+  // How the process ended ("exit code 1", "signal 9"); nullopt while it runs. Reaps it.
   virtual std::optional<std::string> Ended() = 0;
 };
 

@@ -1,5 +1,7 @@
-// A running local cluster: processes of their own, or threads of this one.
-// Thread safety: by its owner.
+// A running local cluster. Each router and node is a process of its own, or threads of this
+// process.
+//
+// Thread safety: the owner's thread only. Owner: the command that started the cluster.
 #pragma once
 
 #include <map>
@@ -17,18 +19,19 @@ namespace tandem::cli {
 class Cluster {
  public:
   virtual ~Cluster() = default;
-  // Where the first router serves clients; empty until it does.
+  // The gRPC address of the first router; empty until that router serves clients.
   virtual std::string grpc_address() const = 0;
-  // Where every router does, comma-separated.
+  // The gRPC addresses of all routers, comma-separated.
   virtual std::string grpc_addresses() const = 0;
-  // Where nodes join them, likewise.
+  // The addresses where nodes join the routers, comma-separated.
   virtual std::string fleet_addresses() const = 0;
-  // Where they serve HTTP, comma-separated; empty when they do not.
+  // The HTTP addresses of the routers, comma-separated; empty when none serves HTTP.
   virtual std::string http_addresses() const = 0;
-  // Moves starting and supervision on; call every 50 ms or so. An error means that the cluster
-  // cannot go on (it names the process and why).
+  // Starts the nodes once the routers serve, and restarts processes that ended. Call it about every
+  // 50 ms. Errors: the cluster cannot go on; the message names the process and the reason.
   virtual absl::Status Watch(absl::Time now) = 0;
-  // Routers finish running requests, then nodes end. True when nothing was cut off.
+  // Stops the cluster: routers finish their running requests, then nodes end. Returns true when
+  // every request could finish.
   virtual bool Drain() = 0;
 };
 

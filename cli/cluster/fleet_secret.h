@@ -1,6 +1,7 @@
-// A secret for a fleet that one command runs: made anew each time, readable by this user's
-// processes while the command runs, and kept in no folder.
-// Thread safety: none.
+// A random secret for the fleet that one command runs. This user's processes can read it through
+// path() while the command runs; it is in no folder.
+//
+// Thread safety: immutable after Create. Owner: the command.
 #pragma once
 
 #include <memory>

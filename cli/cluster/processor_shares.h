@@ -16,12 +16,12 @@ struct ProcessorShare {
   std::string cpus;
 };
 
-// The share of node `index` of `nodes` (≥ 1) that compute on processors. Shares are whole cores and
-// lie on one memory node each, which nodes take in turns: a single node has one memory node alone.
-// Where a memory node has eight cores or more, one of them is nobody's share: routers and what
-// moves messages run there. Nodes get processors of their own only where every share has four
-// cores, some core is nobody's, and no control group limits the time; else all run where the kernel
-// puts them, with as many threads as there are cores.
+// The share of node `index` of `nodes` (≥ 1) that compute on processors. A share is whole cores of
+// one memory node; the nodes take the memory nodes alternately. A memory node with eight cores or
+// more leaves one core out of all shares: routers and the threads that move messages run there.
+// `cpus` is set only where every share has four cores, at least one core is left out, and no
+// control group limits the time. Elsewhere the kernel places the threads, as many as there are
+// cores.
 ProcessorShare ShareOf(const Processors& processors, int index, int nodes);
 
 }  // namespace tandem::cli

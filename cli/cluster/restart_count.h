@@ -1,6 +1,7 @@
-// How often `tandem up` starts one process again. A process that ends at once each time is given
-// up; one that ran well in between starts afresh, however often it ended in the weeks before.
-// Thread safety: by its owner.
+// How often `tandem up` restarts one process. It gives up a process that ends soon after each
+// start. A run of kRanWell sets the count back to zero.
+//
+// Thread safety: the owner's thread only. Owner: the process's entry in a ProcessCluster.
 #pragma once
 
 #include "absl/time/time.h"
@@ -9,12 +10,12 @@ namespace tandem::cli {
 
 class RestartCount {
  public:
-  // Without a run of kRanWell between them.
+  // Restarts without a run of kRanWell between them.
   static constexpr int kRestartsMax = 5;
   static constexpr absl::Duration kRanWell = absl::Minutes(5);
 
   void Started(absl::Time now) { started_ = now; }
-  // The process ended: whether it is to be started again.
+  // Call when the process ended. Returns whether to restart it.
   bool Ended(absl::Time now) {
     if (now - started_ >= kRanWell) restarts_ = 0;
     if (restarts_ >= kRestartsMax) return false;

@@ -1,5 +1,7 @@
-// What every main does around its work: parse, print help or the effective configuration, block
-// signals, run, report an error.
+// What every main does around its work: parse the configuration, print help or the effective
+// configuration, block signals, run, report an error.
+//
+// Thread safety: called once, by main, before other threads start.
 #pragma once
 
 #include <functional>
@@ -19,8 +21,7 @@ inline constexpr int kExitFailed = 1;  // the work failed
 inline constexpr int kExitUsage = 2;   // bad flags, environment or configuration file
 
 // Parses `args` with `schema` (which fills its struct), then calls `run`. Errors go to standard
-// error as
-// `<program>: <message>`.
+// error as `<program>: <message>`. Returns an exit code.
 int RunProcess(Schema& schema, const std::vector<std::string>& args,
                const std::map<std::string, std::string>& env,
                const std::function<absl::Status(StopSignal& stop)>& run);
