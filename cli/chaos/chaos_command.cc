@@ -255,8 +255,9 @@ class ChaosRun {
 class ChaosCommand final : public Command {
  public:
   ChaosCommand()
-      : schema_("tandem chaos", "Injects faults into a cluster of real processes under load, and checks its "
-                "answers.") {
+      : schema_(
+            "tandem chaos",
+            "Injects faults into a cluster of real processes under load, and checks its answers.") {
     up_.common.engine = "hash";
     up_.routers = up_.prefill = 2;
     up_.decode = 3;
