@@ -1,5 +1,5 @@
-// The vocabulary of clusters without a model (the hash engine): token i is byte i, and three
-// specials follow. Thread safety: pure functions.
+// The vocabulary of clusters that serve no model (the hash engine): token i is byte i, and three
+// special tokens follow. Thread safety: pure functions.
 #pragma once
 
 #include "common/base/ids.h"

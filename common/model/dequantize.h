@@ -1,5 +1,6 @@
 // The element formats of checkpoint tensors and their conversion to fp32, bit for bit as ggml
-// (fp8: the Open Compute Project's OFP8) defines them. Thread safety: pure functions.
+// (fp8: the Open Compute Project's OFP8) defines them. Callers read whole tensors through
+// stored_tensor.h, which calls these functions row by row. Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,7 @@
 #include <optional>
 
 #include "absl/strings/string_view.h"
-#include "common/model/checkpoint.h"
+#include "common/model/stored_tensor.h"
 
 namespace tandem::model {
 
@@ -28,15 +29,16 @@ absl::string_view GgmlTypeName(uint32_t ggml_type);
 float HalfToFloat(uint16_t half);
 
 // Writes `columns` values of one row; of kF8E4M3 the elements alone, which scales multiply, and NaN
-// for codes that are no numbers. REQUIRES: columns is a multiple of the type's
+// for codes that are NaN. REQUIRES: columns is a multiple of the type's
 // block_elements; `data` holds columns / block_elements blocks (any alignment).
 void DequantizeRow(TensorType type, const std::byte* data, int64_t columns, float* out);
 
-// One stored Q4_K block, kQ4KStoredBytes at any alignment, taken apart.
+// One stored Q4_K block, kQ4KStoredBytes at any alignment, unpacked.
 inline constexpr int64_t kQ4KStoredBytes = 144;
 Q4KBlock UnpackQ4K(const std::byte* stored);
 
-// -8 times a half-precision number, exactly; the largest there is where that is beyond the range.
+// -8 times a half-precision number, exactly; the largest finite one if the product is beyond the
+// range.
 uint16_t TimesMinusEight(uint16_t half);
 
 }  // namespace tandem::model

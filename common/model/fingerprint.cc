@@ -1,3 +1,5 @@
+#include "common/model/fingerprint.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -5,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/model/dequantize.h"
-#include "common/model/loaded_checkpoint.h"
 #include "xxhash.h"
 
 namespace tandem::model {

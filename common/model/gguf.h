@@ -1,7 +1,8 @@
 // Reads the structure of a GGUF file (versions 2 and 3, little-endian): metadata and tensor
 // directory. Every length, count and offset is checked against the file's size before it is used,
 // so hostile bytes give an error, never a crash or a large allocation.
-// Thread safety: const methods from any thread. Borrows the file's bytes, which must outlive it.
+// Thread safety: const methods from any thread.
+// Owner: the loader, while it opens a checkpoint. Borrows the file's bytes, which must outlive it.
 // Errors: kInvalidArgument naming the key or tensor, the offset in the file, and what was expected
 // and found; kUnimplemented for versions, byte orders and tensor types that are not supported.
 #pragma once
@@ -17,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/model/checkpoint.h"
+#include "common/model/stored_tensor.h"
 
 namespace tandem::model {
 

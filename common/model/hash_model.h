@@ -1,4 +1,5 @@
 // The identity of the "model" that hash-engine clusters serve, shared by routers and nodes.
+// Thread safety: constants.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,15 @@
-// A Hugging Face directory as a Checkpoint: config.json, safetensors (single or sharded) with the
-// scales of fp8 tensors, and the tokenizer's and chat template's files.
+#include "common/model/hf_checkpoint.h"
+
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/architecture/registry.h"
 #include "common/model/hf_config.h"
 #include "common/model/hf_quantization.h"
 #include "common/model/json_reading.h"
@@ -190,7 +194,7 @@ absl::Status ReadTextSide(const std::string& folder, const json& config,
     AddNamedStops(*tokenizer_config, vocab_size, parts.stop_token_ids);
     parts.chat_template = TemplateOf(*tokenizer_config);
   }
-  // A file of its own takes precedence, as in transformers.
+  // The separate file takes precedence, as in transformers.
   ASSIGN_OR_RETURN(auto jinja, ReadOptional(path("chat_template.jinja"), kJsonBytesMax));
   if (jinja.has_value()) parts.chat_template = std::move(*jinja);
   return absl::OkStatus();
@@ -216,8 +220,10 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHuggingFaceCheckpoint(const std:
   if (const absl::Status status = AttachScales(scheme, weights.tensors); !status.ok()) {
     return At(folder, status);
   }
-  absl::StatusOr<TensorTable> table =
-      TensorTable::Bind(parts.config, TensorNaming::kHuggingFace, weights.tensors);
+  const Architecture* architecture =
+      ArchitectureRegistry::BuiltIn().FindByName(parts.config.architecture);
+  absl::StatusOr<TensorTable> table = TensorTable::Bind(
+      parts.config, *architecture, CheckpointFormat::kHuggingFace, weights.tensors);
   if (!table.ok()) return At(folder, table.status());
   parts.tensors = std::move(table).value();
   parts.files = std::move(weights.files);

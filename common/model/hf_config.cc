@@ -8,49 +8,17 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/architecture/registry.h"
 #include "common/model/hf_quantization.h"
 #include "common/model/json_reading.h"
-#include "common/model/loaded_checkpoint.h"
 
 namespace tandem::model {
 namespace {
 
 using nlohmann::json;
 
-// transformers' defaults for keys that a config.json may leave out.
+// transformers' default of rms_norm_eps.
 constexpr double kDefaultEps = 1e-6;
-constexpr double kDefaultTheta = 10000.0;
-constexpr double kGemmaGlobalTheta = 1000000.0;
-constexpr int32_t kGemmaPattern = 6;
-constexpr int32_t kMistralWindow = 4096;
-constexpr int32_t kQwenWindow = 4096;
-constexpr int32_t kQwenWindowLayers = 28;
-constexpr int32_t kGemmaWindow = 4096;
-
-struct Family {
-  absl::string_view class_name;
-  absl::string_view architecture;
-};
-constexpr Family kFamilies[] = {
-    {"LlamaForCausalLM", "llama"}, {"MistralForCausalLM", "mistral"}, {"Qwen2ForCausalLM", "qwen2"},
-    {"Qwen3ForCausalLM", "qwen3"}, {"Gemma3ForCausalLM", "gemma3"},
-};
-
-absl::StatusOr<std::string> Architecture(const json& config) {
-  const json* classes = JsonMembers(config).Find("architectures");
-  if (classes == nullptr || !classes->is_array() || classes->size() != 1 ||
-      !(*classes)[0].is_string()) {
-    return absl::InvalidArgumentError("key \"architectures\" is not an array of one class name");
-  }
-  const std::string& name = (*classes)[0].get_ref<const std::string&>();
-  for (const Family& family : kFamilies) {
-    if (name == family.class_name) return std::string(family.architecture);
-  }
-  return absl::UnimplementedError(
-      absl::StrCat("architecture \"", name,
-                   "\" is not supported; LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
-                   "Qwen3ForCausalLM and Gemma3ForCausalLM are"));
-}
 
 // Refuses features that would change the answer if they were passed over.
 absl::Status RefuseUnsupported(const JsonMembers& members) {
@@ -137,13 +105,14 @@ absl::StatusOr<RopeScaling> ReadScaling(const JsonMembers& rope, int32_t context
   return scaling;
 }
 
-// Rotation of one kind of layer. `theta_key` and `scaling_key` are transformers 4's spellings,
-// `part` the member of rope_parameters that transformers 5 keeps for this kind ("" for all).
+// RoPE parameters of one kind of layer. `theta_key` and `scaling_key` are transformers 4's
+// spellings, `part` the member of rope_parameters that transformers 5 keeps for this kind ("" for
+// all kinds).
 struct RopeKeys {
   absl::string_view theta_key;
   absl::string_view scaling_key;
   absl::string_view part;
-  double default_theta = kDefaultTheta;
+  double default_theta;
 };
 absl::Status ReadRope(const JsonMembers& members, const RopeKeys& keys, int32_t context_tokens,
                       LayerConfig& layer) {
@@ -188,49 +157,62 @@ absl::StatusOr<std::vector<bool>> LocalLayers(const JsonMembers& members,
   return is_local;
 }
 
-absl::Status FillMistral(const JsonMembers& members, ModelConfig& config) {
+// The window that config.json states: null means none, and an absent key the architecture's own.
+absl::StatusOr<int32_t> ReadWindow(const JsonMembers& members, const Architecture& architecture) {
+  const absl::string_view key = architecture.keys.sliding_window.hugging_face;
+  ASSIGN_OR_RETURN(const auto window, members.Count(key));
+  return window.value_or(members.Has(key) ? 0 : architecture.windows.tokens);
+}
+
+// kEveryLayer.
+absl::Status FillEveryWindow(const JsonMembers& members, const Architecture& architecture,
+                             ModelConfig& config) {
   if (members.Find("layer_types") != nullptr) {
-    return absl::UnimplementedError("key \"layer_types\" in a Mistral checkpoint");
+    return absl::UnimplementedError(
+        absl::StrCat("key \"layer_types\" in a checkpoint of architecture \"", architecture.name,
+                     "\", whose layers all have a window"));
   }
-  ASSIGN_OR_RETURN(const auto window, members.Count("sliding_window"));
-  const int32_t otherwise = members.Has("sliding_window") ? 0 : kMistralWindow;
-  for (LayerConfig& layer : config.layers) layer.sliding_window = window.value_or(otherwise);
+  ASSIGN_OR_RETURN(const int32_t window, ReadWindow(members, architecture));
+  for (LayerConfig& layer : config.layers) layer.sliding_window = window;
   return absl::OkStatus();
 }
 
-absl::Status FillQwen(const JsonMembers& members, ModelConfig& config) {
+// kDeepLayers.
+absl::Status FillDeepWindows(const JsonMembers& members, const Architecture& architecture,
+                             ModelConfig& config) {
   ASSIGN_OR_RETURN(const auto use_window, members.Bool("use_sliding_window"));
   if (!use_window.value_or(false)) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto window, members.Count("sliding_window"));
-  const int32_t otherwise = members.Has("sliding_window") ? 0 : kQwenWindow;
+  ASSIGN_OR_RETURN(const int32_t window, ReadWindow(members, architecture));
   ASSIGN_OR_RETURN(const auto first, members.Count("max_window_layers"));
   std::vector<bool> by_depth(config.layers.size());
   for (size_t i = 0; i < by_depth.size(); ++i) {
-    by_depth[i] = i >= static_cast<size_t>(first.value_or(kQwenWindowLayers));
+    by_depth[i] = i >= static_cast<size_t>(first.value_or(architecture.windows.full_layers));
   }
   ASSIGN_OR_RETURN(const std::vector<bool> is_local, LocalLayers(members, std::move(by_depth)));
   for (size_t i = 0; i < is_local.size(); ++i) {
-    if (is_local[i]) config.layers[i].sliding_window = window.value_or(otherwise);
+    if (is_local[i]) config.layers[i].sliding_window = window;
   }
   return absl::OkStatus();
 }
 
-absl::Status FillGemma(const JsonMembers& members, ModelConfig& config) {
-  config.activation = Activation::kGeluTanhMul;
-  config.qk_norm = true;
-  config.sandwich_norms = true;
-  // The reference keeps the root in fp32 when weights are fp32.
-  config.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(config.hidden_size)));
-  ASSIGN_OR_RETURN(const auto scalar, members.Number("query_pre_attn_scalar"));
-  config.attention_scale = static_cast<float>(1.0 / std::sqrt(scalar.value_or(256.0)));
-  LayerConfig local;
-  ASSIGN_OR_RETURN(const auto window, members.Count("sliding_window"));
-  local.sliding_window = window.value_or(kGemmaWindow);
-  RETURN_IF_ERROR(ReadRope(members, {"rope_local_base_freq", "", "sliding_attention"},
-                           config.context_tokens, local));
-  ASSIGN_OR_RETURN(const auto old_pattern, members.Count("sliding_window_pattern"));
-  ASSIGN_OR_RETURN(const auto pattern, members.Count("_sliding_window_pattern"));
-  const int32_t period = old_pattern.value_or(pattern.value_or(kGemmaPattern));
+// kPeriodic.
+absl::Status FillPeriodicWindows(const JsonMembers& members, const Architecture& architecture,
+                                 ModelConfig& config) {
+  const ConfigKeys& keys = architecture.keys;
+  LayerConfig local = config.layers.front();
+  if (architecture.windowed_rope_theta.has_value()) {
+    local = LayerConfig();
+    const RopeKeys rope = {keys.windowed_rope_theta.hugging_face, "", "sliding_attention",
+                           *architecture.windowed_rope_theta};
+    RETURN_IF_ERROR(ReadRope(members, rope, config.context_tokens, local));
+  }
+  ASSIGN_OR_RETURN(const auto window, members.Count(keys.sliding_window.hugging_face));
+  local.sliding_window = window.value_or(architecture.windows.tokens);
+  // transformers 5 writes the key with an underscore before it.
+  const absl::string_view period_key = keys.window_period.hugging_face;
+  ASSIGN_OR_RETURN(const auto old_period, members.Count(period_key));
+  ASSIGN_OR_RETURN(const auto new_period, members.Count(absl::StrCat("_", period_key)));
+  const int32_t period = old_period.value_or(new_period.value_or(architecture.windows.period));
   std::vector<bool> by_period(config.layers.size());
   for (size_t i = 0; i < by_period.size(); ++i) {
     by_period[i] = period == 0 || (i + 1) % static_cast<size_t>(period) != 0;
@@ -242,39 +224,109 @@ absl::Status FillGemma(const JsonMembers& members, ModelConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status FillSizes(const JsonMembers& members, ModelConfig& config) {
-  ASSIGN_OR_RETURN(config.num_layers, members.RequiredCount("num_hidden_layers"));
-  if (config.num_layers > kLayersMax) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "key \"num_hidden_layers\" is ", config.num_layers, ", at most ", kLayersMax, " expected"));
+absl::Status FillLayers(const JsonMembers& members, const Architecture& architecture,
+                        ModelConfig& config) {
+  LayerConfig layer;
+  const bool has_parts = architecture.windowed_rope_theta.has_value();
+  const RopeKeys rope = {architecture.keys.rope_theta.hugging_face, "rope_scaling",
+                         has_parts ? "full_attention" : "", architecture.rope_theta};
+  RETURN_IF_ERROR(ReadRope(members, rope, config.context_tokens, layer));
+  config.layers.assign(static_cast<size_t>(config.num_layers), layer);
+  if (config.layers.empty()) return absl::OkStatus();  // ValidateConfig refuses it
+  switch (architecture.windows.hugging_face) {
+    case WindowPattern::kNone:
+      return absl::OkStatus();
+    case WindowPattern::kEveryLayer:
+      return FillEveryWindow(members, architecture, config);
+    case WindowPattern::kDeepLayers:
+      return FillDeepWindows(members, architecture, config);
+    case WindowPattern::kPeriodic:
+      return FillPeriodicWindows(members, architecture, config);
   }
-  ASSIGN_OR_RETURN(config.hidden_size, members.RequiredCount("hidden_size"));
-  ASSIGN_OR_RETURN(config.num_heads, members.RequiredCount("num_attention_heads"));
-  ASSIGN_OR_RETURN(config.ffn_size, members.RequiredCount("intermediate_size"));
-  ASSIGN_OR_RETURN(config.vocab_size, members.RequiredCount("vocab_size"));
-  ASSIGN_OR_RETURN(config.context_tokens, members.RequiredCount("max_position_embeddings"));
-  if (config.architecture == "llama") {
-    ASSIGN_OR_RETURN(const auto kv_heads, members.Count("num_key_value_heads"));
+  return absl::OkStatus();
+}
+
+absl::Status FillSizes(const JsonMembers& members, const Architecture& architecture,
+                       ModelConfig& config) {
+  const ConfigKeys& keys = architecture.keys;
+  const auto required = [&](const Spelling& key) {
+    return members.RequiredCount(key.hugging_face);
+  };
+  ASSIGN_OR_RETURN(config.num_layers, required(keys.num_layers));
+  if (config.num_layers > kLayersMax) {
+    return absl::InvalidArgumentError(absl::StrCat("key \"", keys.num_layers.hugging_face, "\" is ",
+                                                   config.num_layers, ", at most ", kLayersMax,
+                                                   " expected"));
+  }
+  ASSIGN_OR_RETURN(config.hidden_size, required(keys.hidden_size));
+  ASSIGN_OR_RETURN(config.num_heads, required(keys.num_heads));
+  ASSIGN_OR_RETURN(config.ffn_size, required(keys.ffn_size));
+  ASSIGN_OR_RETURN(config.vocab_size, required(keys.vocab_size));
+  ASSIGN_OR_RETURN(config.context_tokens, required(keys.context_tokens));
+  if (architecture.kv_heads_optional) {
+    ASSIGN_OR_RETURN(const auto kv_heads, members.Count(keys.num_kv_heads.hugging_face));
     config.num_kv_heads = kv_heads.value_or(config.num_heads);
   } else {
-    ASSIGN_OR_RETURN(config.num_kv_heads, members.RequiredCount("num_key_value_heads"));
+    ASSIGN_OR_RETURN(config.num_kv_heads, required(keys.num_kv_heads));
   }
-  int32_t head_dim = config.num_heads > 0 ? config.hidden_size / config.num_heads : 0;
-  if (config.architecture == "qwen3") head_dim = 128;
-  if (config.architecture == "gemma3") head_dim = 256;
-  ASSIGN_OR_RETURN(const auto stated, members.Count("head_dim"));
+  int32_t head_dim = architecture.head_dim;
+  if (head_dim == 0 && config.num_heads > 0) head_dim = config.hidden_size / config.num_heads;
+  ASSIGN_OR_RETURN(const auto stated, members.Count(keys.head_dim.hugging_face));
   config.head_dim = stated.value_or(head_dim);
   return absl::OkStatus();
 }
 
-absl::Status CheckActivation(const JsonMembers& members, bool is_gemma) {
-  ASSIGN_OR_RETURN(const auto gemma_name, members.String("hidden_activation"));
-  ASSIGN_OR_RETURN(const auto name, members.String("hidden_act"));
-  const std::string expected = is_gemma ? "gelu_pytorch_tanh" : "silu";
-  const std::string found = (is_gemma ? gemma_name : name).value_or(expected);
-  if (found == expected) return absl::OkStatus();
+// A flag that some architectures have no key for: then the architecture decides.
+absl::StatusOr<bool> ReadFlag(const JsonMembers& members, const Spelling& key, bool otherwise) {
+  if (key.hugging_face.empty()) return otherwise;
+  ASSIGN_OR_RETURN(const auto value, members.Bool(key.hugging_face));
+  return value.value_or(otherwise);
+}
+
+absl::Status FillFlags(const JsonMembers& members, const Architecture& architecture,
+                       ModelConfig& config) {
+  const ConfigKeys& keys = architecture.keys;
+  ASSIGN_OR_RETURN(config.tied_embeddings,
+                   ReadFlag(members, keys.tied_embeddings, architecture.tied_embeddings));
+  ASSIGN_OR_RETURN(config.attention_bias, ReadFlag(members, keys.qkv_bias, architecture.qkv_bias));
+  ASSIGN_OR_RETURN(config.attention_output_bias,
+                   ReadFlag(members, keys.output_bias, architecture.output_bias));
+  return absl::OkStatus();
+}
+
+absl::Status FillScales(const JsonMembers& members, const Architecture& architecture,
+                        ModelConfig& config) {
+  ASSIGN_OR_RETURN(const auto eps, members.Number(architecture.keys.rms_norm_eps.hugging_face));
+  config.rms_norm_eps = static_cast<float>(eps.value_or(kDefaultEps));
+  SetEmbeddingScale(architecture, config);
+  double scalar = static_cast<double>(config.head_dim);
+  const absl::string_view scalar_key = architecture.keys.attention_scalar.hugging_face;
+  if (!scalar_key.empty()) {
+    ASSIGN_OR_RETURN(const auto stated, members.Number(scalar_key));
+    scalar = stated.value_or(architecture.attention_scalar);
+  }
+  config.attention_scale = static_cast<float>(1.0 / std::sqrt(scalar));
+  return absl::OkStatus();
+}
+
+absl::Status CheckActivation(const JsonMembers& members, const Architecture& architecture) {
+  ASSIGN_OR_RETURN(const auto found, members.String(architecture.keys.activation.hugging_face));
+  const absl::string_view expected =
+      *architecture.activation == Activation::kGeluTanhMul ? "gelu_pytorch_tanh" : "silu";
+  if (!found.has_value() || *found == expected) return absl::OkStatus();
   return absl::UnimplementedError(
-      absl::StrCat("activation \"", found, "\"; ", expected, " is supported"));
+      absl::StrCat("activation \"", *found, "\"; ", expected, " is supported"));
+}
+
+// The one class name in "architectures".
+absl::StatusOr<const Architecture*> FindArchitecture(const json& config) {
+  const json* classes = JsonMembers(config).Find("architectures");
+  if (classes == nullptr || !classes->is_array() || classes->size() != 1 ||
+      !(*classes)[0].is_string()) {
+    return absl::InvalidArgumentError("key \"architectures\" is not an array of one class name");
+  }
+  return ArchitectureRegistry::BuiltIn().Find(CheckpointFormat::kHuggingFace,
+                                              (*classes)[0].get_ref<const std::string&>());
 }
 
 }  // namespace
@@ -282,38 +334,18 @@ absl::Status CheckActivation(const JsonMembers& members, bool is_gemma) {
 absl::StatusOr<ModelConfig> ParseHuggingFaceConfig(absl::string_view config_json) {
   ASSIGN_OR_RETURN(const json root, ParseJsonObject(config_json, "the configuration"));
   const JsonMembers members(root);
+  ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitecture(root));
   ModelConfig config;
-  ASSIGN_OR_RETURN(config.architecture, Architecture(root));
-  const bool is_gemma = config.architecture == "gemma3";
-  const bool is_qwen = config.architecture == "qwen2" || config.architecture == "qwen3";
+  SetStructure(*architecture, config);
   RETURN_IF_ERROR(RefuseUnsupported(members));
   RETURN_IF_ERROR(ParseQuantization(root).status());
-  RETURN_IF_ERROR(CheckActivation(members, is_gemma));
-  RETURN_IF_ERROR(FillSizes(members, config));
+  RETURN_IF_ERROR(CheckActivation(members, *architecture));
+  RETURN_IF_ERROR(FillSizes(members, *architecture, config));
   ASSIGN_OR_RETURN(const auto name, members.String("_name_or_path"));
   config.name = name.value_or("");
-  ASSIGN_OR_RETURN(const auto eps, members.Number("rms_norm_eps"));
-  config.rms_norm_eps = static_cast<float>(eps.value_or(kDefaultEps));
-  ASSIGN_OR_RETURN(const auto is_tied, members.Bool("tie_word_embeddings"));
-  config.tied_embeddings = is_tied.value_or(is_gemma);
-  ASSIGN_OR_RETURN(const auto has_bias, members.Bool("attention_bias"));
-  config.attention_bias = has_bias.value_or(false);
-  config.attention_output_bias = config.attention_bias;
-  if (config.architecture == "qwen2") {
-    config.attention_bias = true;
-    config.attention_output_bias = false;
-  }
-  config.qk_norm = config.architecture == "qwen3";
-  config.attention_scale =
-      static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
-  LayerConfig layer;
-  const RopeKeys keys = {"rope_theta", "rope_scaling", is_gemma ? "full_attention" : "",
-                         is_gemma ? kGemmaGlobalTheta : kDefaultTheta};
-  RETURN_IF_ERROR(ReadRope(members, keys, config.context_tokens, layer));
-  config.layers.assign(static_cast<size_t>(config.num_layers), layer);
-  if (config.architecture == "mistral") RETURN_IF_ERROR(FillMistral(members, config));
-  if (is_qwen) RETURN_IF_ERROR(FillQwen(members, config));
-  if (is_gemma) RETURN_IF_ERROR(FillGemma(members, config));
+  RETURN_IF_ERROR(FillFlags(members, *architecture, config));
+  RETURN_IF_ERROR(FillScales(members, *architecture, config));
+  RETURN_IF_ERROR(FillLayers(members, *architecture, config));
   RETURN_IF_ERROR(ValidateConfig(config));
   return config;
 }

@@ -167,7 +167,7 @@ constexpr absl::string_view kUnusedSuffixes[] = {
     ".v_scale",     ".q_scale",        ".kv_scale",         ".prob_scale",   ".prob_output_scale",
 };
 
-// The weight that a scale belongs to; empty for a tensor that is no weight's scale.
+// The weight that a scale belongs to; empty for a tensor that is not a weight's scale.
 std::string WeightOf(absl::string_view name) {
   for (const absl::string_view suffix : kScaleSuffixes) {
     absl::string_view stem = name;

@@ -1,10 +1,11 @@
-// Hugging Face checkpoints whose matrices are stored as fp8 (e4m3): what their configuration says
-// of the scales, and the scales themselves, as files of compressed-tensors (llm-compressor), fp8
-// (AutoFP8, DeepSeek-V3, Qwen3-FP8), fbgemm_fp8 and ModelOpt have them. Which matrices are fp8 is
-// what the tensors' types say; a configuration's lists of modules are not needed.
+// The scales of fp8 (e4m3) matrices in Hugging Face checkpoints: which scales the configuration
+// declares, and their values. Four layouts are understood: compressed-tensors (llm-compressor), fp8
+// (AutoFP8, DeepSeek-V3, Qwen3-FP8), fbgemm_fp8 and ModelOpt. The tensors' types say which matrices
+// are fp8; the configuration's lists of modules are not read.
 //
-// Scales of activations and of KV caches may be there and are not used: activations are rounded, if
-// at all, as --weights says, and the cache has scales of its own, one for each token and head.
+// A checkpoint may also have scales of activations and of KV caches. They are not used: the flag
+// --weights decides whether activations are rounded, and the KV cache computes one scale per token
+// and head.
 // Thread safety: pure functions.
 #pragma once
 
@@ -34,12 +35,12 @@ struct Fp8Scheme {
 // e4m3 with scales of a kind above, kInvalidArgument for what is malformed; each names the key.
 absl::StatusOr<std::optional<Fp8Scheme>> ParseQuantization(const nlohmann::json& config);
 
-// The same of a ModelOpt checkpoint's hf_quant_config.json.
+// As ParseQuantization, of a ModelOpt checkpoint's hf_quant_config.json.
 absl::StatusOr<Fp8Scheme> ParseModelOptFile(const nlohmann::json& file);
 
-// Gives every fp8 tensor of a checkpoint its scales and takes tensors away that hold scales.
-// Errors: kInvalidArgument for an fp8 tensor that is no matrix, without scheme or scale or with a
-// scale of another shape; for a scale that is not above 0, so large that products overflow, or
+// Gives every fp8 tensor of a checkpoint its scales, and removes the tensors that hold scales.
+// Errors: kInvalidArgument for an fp8 tensor that is not a matrix, without scheme or scale or with
+// a scale of another shape; for a scale that is not above 0, so large that products overflow, or
 // belongs to no fp8 tensor. Each names the tensor, what was found and what was expected.
 absl::Status AttachScales(const std::optional<Fp8Scheme>& scheme, std::vector<FileTensor>& tensors);
 

@@ -1,6 +1,7 @@
-// Typed, checked access to JSON that others wrote. nlohmann_json is used without exceptions:
-// parsing reports failure by value and every access is checked first.
-// Thread safety: const methods from any thread.
+// Typed, checked access to JSON from files that may be damaged or hostile. nlohmann_json is used
+// without exceptions: parsing reports failure by value, and every access is checked first.
+// Thread safety: const methods from any thread. Owner: a JsonMembers borrows the JSON object, which
+// must outlive it.
 #pragma once
 
 #include <cstdint>

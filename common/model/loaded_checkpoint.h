@@ -1,5 +1,6 @@
-// What GGUF files and Hugging Face directories have in common once read: the one implementation of
-// Checkpoint, and its two loaders. Thread safety: const methods from any thread.
+// The one implementation of Checkpoint: the parts that a loader (gguf_checkpoint.h,
+// hf_checkpoint.h) collected, held together. Thread safety: const methods from any thread.
+// Owner: as Checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/model/checkpoint.h"
 #include "common/model/mapped_file.h"
 #include "common/model/tensor_table.h"
@@ -18,7 +18,7 @@ namespace tandem::model {
 class LoadedCheckpoint final : public Checkpoint {
  public:
   struct Parts {
-    std::vector<std::unique_ptr<MappedFile>> files;  // hold what `tensors` points into
+    std::vector<std::unique_ptr<MappedFile>> files;  // hold the bytes that `tensors` points into
     ModelConfig config;
     TokenizerSource tokenizer;
     std::string chat_template;
@@ -43,21 +43,7 @@ class LoadedCheckpoint final : public Checkpoint {
   std::string fingerprint_;
 };
 
-// Errors of both: as Checkpoint::Open, without the path.
-absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(std::unique_ptr<MappedFile> file);
-absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHuggingFaceCheckpoint(const std::string& folder);
-
-// Most layers a checkpoint may have; the largest published models have some 130.
-inline constexpr int64_t kLayersMax = 1024;
-// Checks that every figure is in the range the forward pass can work with, whatever file it came
-// from. Errors: kInvalidArgument, and kUnimplemented for a head_dim that kernels do not take.
-absl::Status ValidateConfig(const ModelConfig& config);
-
 // Whether a control token of this name ends an answer ("<|im_end|>", "<end_of_turn>", ...).
 bool IsTurnEnd(absl::string_view token);
-
-// 16 hex digits, see Checkpoint::fingerprint. Reads all tensor data when it is small, otherwise a
-// fixed sample of each tensor.
-std::string Fingerprint(const ModelConfig& config, const std::vector<StoredTensor>& tensors);
 
 }  // namespace tandem::model

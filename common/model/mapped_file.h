@@ -1,6 +1,7 @@
 // A file's bytes, mapped read-only into memory. Thread safety: const methods from any thread.
-// Invariant: bytes() stays valid and constant while the object lives, as long as nobody truncates
-// or rewrites the file in place (replace checkpoints by renaming a new file over the old one).
+// Owner: the Checkpoint whose tensors point into it; the destructor unmaps.
+// Invariant: bytes() is valid and constant while the object lives, provided that no process
+// truncates or rewrites the file in place. To replace a checkpoint, rename a new file over it.
 #pragma once
 
 #include <cstddef>

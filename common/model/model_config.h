@@ -1,20 +1,22 @@
-// One description of a decoder-only transformer that covers Llama 2/3, SmolLM2, Mistral, Qwen2,
-// Qwen3 and Gemma 3. Filled from GGUF metadata or a Hugging Face config.json; read by the forward
-// pass. Thread safety: a value. Owner: whoever loaded the checkpoint.
+// The numbers of one decoder-only transformer, as the forward passes need them. A loader sets every
+// field from a checkpoint and its architecture's description (architecture/architecture.h);
+// afterwards no code asks which architecture it is.
+// Thread safety: a value. Owner: the Checkpoint it describes; engines keep copies.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace tandem::model {
+#include "absl/status/status.h"
+#include "common/model/architecture/architecture.h"
 
-enum class Activation { kSiluMul, kGeluTanhMul };
+namespace tandem::model {
 
 // How RoPE's angles are scaled by the checkpoint. Kernels take finished tables, whose frequencies
 // RopeInverseFrequencies (rope_frequencies.h) derives from this.
 struct RopeScaling {
-  // kFactors: the checkpoint brings a divisor for each frequency (a Llama 3 GGUF does).
+  // kFactors: the checkpoint has a divisor for each frequency (a Llama 3 GGUF does).
   enum class Kind { kNone, kLinear, kLlama3, kYarn, kFactors };
   Kind kind = Kind::kNone;
   double factor = 1.0;
@@ -29,34 +31,47 @@ struct RopeScaling {
 
 // What differs from layer to layer.
 struct LayerConfig {
-  // Tokens a row may look back, itself included; 0 = all (a global layer).
+  // The number of newest tokens a row sees, its own included; 0 = all (a global layer).
   int64_t sliding_window = 0;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
 };
 
 struct ModelConfig {
-  std::string architecture;  // "llama", "mistral", "qwen2", "qwen3", "gemma3"
-  std::string name;          // as the checkpoint names itself
+  std::string architecture;  // Architecture::name
+  std::string name;          // as the checkpoint names itself; may be empty
   int32_t num_layers = 0;
   int32_t hidden_size = 0;
   int32_t num_heads = 0;
-  int32_t num_kv_heads = 0;
+  int32_t num_kv_heads = 0;  // divides num_heads
   int32_t head_dim = 0;
   int32_t ffn_size = 0;
   int32_t vocab_size = 0;
-  int32_t context_tokens = 0;  // trained context; prompts + answers never exceed it
+  int32_t context_tokens = 0;  // trained context; prompt and answer together never exceed it
   float rms_norm_eps = 1e-5f;
   Activation activation = Activation::kSiluMul;
-  bool attention_bias = false;         // q, k and v projections have a bias (Qwen2)
+  bool attention_bias = false;         // q, k and v projections have a bias
   bool attention_output_bias = false;  // so does o
-  bool qk_norm = false;                // RMSNorm of each q and k head before RoPE (Qwen3, Gemma 3)
-  bool sandwich_norms = false;         // norms after attention and after FFN too (Gemma 3)
+  bool qk_norm = false;                // RMSNorm of each q and k head before RoPE
+  bool sandwich_norms = false;         // norms after attention and after FFN, too
   bool tied_embeddings = false;        // output matrix = token embedding
-  float embedding_scale = 1.0f;  // sqrt(hidden_size) for Gemma (rounded as the reference rounds it)
-  float attention_scale =
-      0.0f;  // multiplies q·k; 1/sqrt(head_dim) unless the checkpoint says otherwise
-  std::vector<LayerConfig> layers;  // [num_layers]
+  float embedding_scale = 1.0f;        // multiplies embeddings
+  float attention_scale = 0.0f;        // multiplies q·k
+  std::vector<LayerConfig> layers;     // [num_layers]
 };
+
+// Sets the fields that the architecture alone decides: its name, activation, norms.
+void SetStructure(const Architecture& architecture, ModelConfig& config);
+// Sets embedding_scale. REQUIRES: hidden_size is set.
+void SetEmbeddingScale(const Architecture& architecture, ModelConfig& config);
+
+// Most layers a checkpoint may have; the largest published models have some 130.
+inline constexpr int64_t kLayersMax = 1024;
+
+// Checks that every number is in the range that the forward passes support.
+// REQUIRES: config.layers has num_layers elements if num_layers is in range.
+// Errors: kInvalidArgument naming the number and its range; kUnimplemented for a head_dim that no
+// kernel supports.
+absl::Status ValidateConfig(const ModelConfig& config);
 
 }  // namespace tandem::model

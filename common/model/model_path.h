@@ -1,5 +1,5 @@
-// Where a model named on a command line lies.
-// Thread safety: pure function over the file system.
+// Where a model named on a command line is on disk.
+// Thread safety: a pure function over the file system.
 #pragma once
 
 #include <map>

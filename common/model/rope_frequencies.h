@@ -1,4 +1,5 @@
-// The frequencies of rotary position embedding under the checkpoint's scaling. Pure functions.
+// The frequencies of rotary position embedding (RoPE) under the checkpoint's scaling. Engines build
+// their cosine and sine tables from them. Thread safety: pure functions.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Reads the structure of a safetensors file: an 8-byte little-endian header size, a JSON header,
 // and the tensors' bytes. Lengths and offsets are checked before use, so hostile bytes give an
-// error. Pure functions; the result points into `file`, which must outlive it.
+// error. Thread safety: pure functions. The result points into `file`, which must outlive it.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct ShardIndex {
   std::vector<std::string> files;
   std::vector<std::pair<std::string, size_t>> tensors;  // name and index into files
 };
-// Errors: kInvalidArgument for text that is no index or names a file outside its folder.
+// Errors: kInvalidArgument for text that is not an index or names a file outside its folder.
 absl::StatusOr<ShardIndex> ParseShardIndex(absl::string_view text);
 
 }  // namespace tandem::model

@@ -1,19 +1,19 @@
-// Which tensors an architecture consists of, what files call them, and where each was found.
-// Thread safety: const methods from any thread.
+// Which tensors a model consists of and where in a checkpoint's files each one is. Binding a table
+// is how a loader proves that a checkpoint is complete and has nothing it does not understand.
+// Thread safety: const methods from any thread. Owner: the Checkpoint, whose mapped files the
+// tensors point into.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "common/model/checkpoint.h"
+#include "common/model/architecture/architecture.h"
 #include "common/model/model_config.h"
+#include "common/model/stored_tensor.h"
 
 namespace tandem::model {
-
-enum class TensorNaming { kGguf, kHuggingFace };
 
 // A tensor found in a file, before its role is known. `shape` is slowest dimension first.
 struct FileTensor {
@@ -21,7 +21,7 @@ struct FileTensor {
   TensorType type = TensorType::kF32;
   std::vector<int64_t> shape;
   const std::byte* data = nullptr;
-  TensorScales scales;  // kF8E4M3, once they were found (hf_quantization.h)
+  TensorScales scales;  // kF8E4M3, set by AttachScales (hf_quantization.h)
 };
 
 // A tensor that `config` calls for. `columns` alone for vectors (rows = 0).
@@ -32,16 +32,21 @@ struct ExpectedTensor {
   int64_t rows = 0;
   int64_t columns = 0;
 };
-std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config, TensorNaming naming);
+// The tensors of the model, in a fixed order that fingerprints depend on.
+std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config,
+                                            const Architecture& architecture,
+                                            CheckpointFormat format);
 
 class TensorTable {
  public:
   // Gives every tensor its role. Errors: kInvalidArgument for a tensor that is missing, occurs
-  // twice or has another shape (naming it, expected and found); kUnimplemented for one that the
-  // architecture has no place for.
-  static absl::StatusOr<TensorTable> Bind(const ModelConfig& config, TensorNaming naming,
+  // twice or has another shape (naming it, expected and found); kUnimplemented for a tensor without
+  // a role in the architecture.
+  static absl::StatusOr<TensorTable> Bind(const ModelConfig& config,
+                                          const Architecture& architecture, CheckpointFormat format,
                                           const std::vector<FileTensor>& found);
 
+  // nullptr if there is none; `layer` is -1 for roles that are not per layer.
   const StoredTensor* Find(TensorRole role, int layer) const;
   // In the order of ExpectedTensors.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }

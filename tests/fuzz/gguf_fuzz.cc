@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/model/loaded_checkpoint.h"
+#include "common/model/gguf_checkpoint.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using tandem::model::MappedFile;

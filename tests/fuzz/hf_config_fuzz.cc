@@ -5,7 +5,6 @@
 
 #include "absl/strings/string_view.h"
 #include "common/model/hf_config.h"
-#include "common/model/loaded_checkpoint.h"
 #include "common/model/rope_frequencies.h"
 #include "common/model/safetensors.h"
 

@@ -1,6 +1,7 @@
 // The model's forward pass over one batch of rows: embeddings, layers, and logits of the rows that
-// sample. One description for Llama 2/3, SmolLM2, Mistral, Qwen2, Qwen3 and Gemma 3: what differs
-// (biases, QK-norm, sandwich norms, windows, rope, activation) is read from the configuration.
+// sample. One forward pass serves every architecture: what differs (biases, QK-norm, sandwich
+// norms, windows, rope, activation) is read from the ModelConfig, which the loader sets from the
+// architecture's description (common/model/architecture/architecture.h).
 //
 // A layer:  h = norm(x); q, k, v = h·Wqkv (+ b); q, k normed by head (QK-norm); rope; k, v → cache
 //           x += [norm](attention·Wo (+ b));  h = norm(x); x += [norm]((act(h·Wg) ⊙ h·Wu)·Wd)
@@ -51,7 +52,7 @@ class ForwardPass {
                absl::FunctionRef<void(int layer)> layer_done);
   absl::Span<const float> Logits(size_t index) const;
   // Logits of other rows of the last batch, which had `logits_later`: Logits(i) is now the row of
-  // rows[i]. `rows` ascend. A row's are the same whichever it is computed with.
+  // rows[i]. `rows` ascend. A row's are the same whatever rows it is computed with.
   void ComputeLogits(absl::Span<const int32_t> rows);
 
  private:

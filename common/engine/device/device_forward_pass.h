@@ -1,4 +1,4 @@
-// The model's forward pass on a device: the architecture of forward_pass.h with bf16 operands, fp32
+// The model's forward pass on a device: the layers of cpu/forward_pass.h with bf16 operands, fp32
 // residual stream and logits. Everything is enqueued on one stream and nothing waits, so that a
 // pass over rows of one token each can be captured as a graph. Thread safety: one thread. Owner:
 // the device engine.

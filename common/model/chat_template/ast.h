@@ -1,5 +1,6 @@
-// A parsed template. Nodes are immutable after parsing; their depth is bounded by
-// TemplateLimits::parse_depth_max, so walking them recursively is safe.
+// A parsed template. Thread safety: nodes are immutable after parsing; any thread may read them.
+// Owner: ChatTemplate. Invariant: depth is at most TemplateLimits::parse_depth_max, so recursive
+// walks are safe.
 #pragma once
 
 #include <memory>
@@ -93,7 +94,7 @@ struct Statement {
     kCallBlock,    // expression (a call) with macro as caller
     kFilterBlock,  // expression (filters around a null operand) over body
     kWith,         // bindings, body
-    kScope,        // body in a scope of its own: a generation block
+    kScope,        // body in a new scope: a generation block
     kBreak,
     kContinue,
   };

@@ -3,8 +3,8 @@
 // transformers configures it (immutable sandbox, trim_blocks, lstrip_blocks, loop controls, JSON
 // without HTML escapes, `generation` blocks).
 //
-// A template is a program from a file somebody downloaded, run on text somebody sent: it can reach
-// nothing but its variables, and steps, nesting and output are bounded by TemplateLimits.
+// A template is an untrusted program run on untrusted text: it can reach nothing but its variables,
+// and TemplateLimits bounds its steps, nesting and output.
 //
 // Not supported, refused by Parse: include, import, extends, block, recursive loops, translations.
 // Times are formatted in UTC.

@@ -166,7 +166,7 @@ absl::StatusOr<Evaluator::Flow> Evaluator::ExecuteFor(const Statement& statement
   if (loop->items.empty()) return Run(statement.otherwise, Child(scope));
   absl::StatusOr<Flow> result = Flow::kNormal;
   for (loop->index = 0; loop->index < loop->items.size(); ++loop->index) {
-    // Every round starts with a scope of its own: what one sets, the next does not see.
+    // Every iteration has a new scope: the next one does not see what it sets.
     const ScopePtr inner = Child(scope);
     inner->names["loop"] = Value(loop);
     const absl::Status assigned = Assign(statement.target, loop->items[loop->index], inner);

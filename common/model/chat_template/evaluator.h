@@ -1,4 +1,6 @@
-// Runs a parsed template. One evaluator renders once, on one thread.
+// Runs a parsed template. Thread safety: one evaluator renders once, on one thread.
+// Owner: ChatTemplate::Render, for the duration of the call. Borrows the parsed template.
+// Errors: kInvalidArgument with the template's line.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,8 @@
-// The tables of what a template can call: filters, tests, methods of values and global functions.
+// The tables of the functions that a template can call: filters, tests, methods of values and
+// global functions. filters_text.cc, filters_sequence.cc, filters_selection.cc and filters_value.cc
+// implement the filters; tests.cc, methods.cc and globals.cc the others.
+// Thread safety: pure functions over constant tables; each call uses the runtime of one rendering.
+// Errors: kInvalidArgument without a line; the evaluator adds it.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -1,4 +1,4 @@
-// Filters that apply another filter or test to every item.
+// Implements the filters of filters.h that apply another filter or test to every item.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

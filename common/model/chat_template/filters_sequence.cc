@@ -1,4 +1,4 @@
-// Filters on lists, dicts and other things to iterate over.
+// Implements the filters of filters.h on lists, dicts and other iterables.
 #include <algorithm>
 
 #include "absl/container/flat_hash_set.h"

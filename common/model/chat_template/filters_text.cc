@@ -1,4 +1,4 @@
-// Filters that read their input as text.
+// Implements the filters of filters.h that read their input as text.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -1,4 +1,4 @@
-// Filters on any value: defaults, numbers, JSON.
+// Implements the filters of filters.h on any value: defaults, numbers, JSON.
 #include <algorithm>
 #include <cmath>
 
@@ -132,7 +132,7 @@ Result ToJsonFilter(Runtime& runtime, const Value& input, const Arguments& argum
       format.indent = indent->text();
     } else {
       ASSIGN_OR_RETURN(const int64_t width, bound.Int(1, 0));
-      // An indentation beyond this is no formatting any more.
+      // An indentation beyond this does not serve formatting.
       constexpr int64_t kIndentMax = 64;
       if (width > kIndentMax) {
         return absl::InvalidArgumentError(

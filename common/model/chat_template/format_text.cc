@@ -1,4 +1,4 @@
-// Python's two ways of formatting text, as far as templates use them.
+// Implements PercentFormat and BraceFormat of operators.h.
 #include <algorithm>
 
 #include "absl/strings/ascii.h"

@@ -1,4 +1,4 @@
-// The functions every template sees.
+// Implements the global functions of filters.h, which every template can call.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"

@@ -1,4 +1,4 @@
-// json.dumps: the JSON text Python writes for a value.
+// Implements ToJson of value.h: the text that Python's json.dumps writes for a value.
 #include <algorithm>
 #include <cmath>
 

@@ -1,6 +1,6 @@
 // Splits a template's source into tokens, applying white-space control: `-` strips to the tag,
 // trim_blocks drops the newline after a block or comment tag, lstrip_blocks the indentation before
-// one; `+` keeps them.
+// one; `+` keeps them. Thread safety: pure functions. Errors: kInvalidArgument with the line.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Methods of texts, lists and dicts.
+// Implements the methods of filters.h: of texts, lists and dicts.
 #include <algorithm>
 
 #include "absl/strings/match.h"

@@ -242,7 +242,7 @@ absl::StatusOr<bool> Compare(Runtime& runtime, absl::string_view op, const Value
   }
   if (op == "<") return LessThan(runtime, left, right);
   if (op == ">") return LessThan(runtime, right, left);
-  // `<=` and `>=` are no negations: NaN is on neither side.
+  // `<=` and `>=` are not negations of `>` and `<`: NaN satisfies neither.
   ASSIGN_OR_RETURN(const bool less,
                    op == "<=" ? LessThan(runtime, left, right) : LessThan(runtime, right, left));
   return less ? true : Equals(runtime, left, right);

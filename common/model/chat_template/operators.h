@@ -1,5 +1,5 @@
-// The operators of the language on values, with Python's rules.
-// Errors: kInvalidArgument without a line; the evaluator adds it.
+// The operators of the language on values, with Python's rules. Thread safety: pure functions on
+// values of one rendering. Errors: kInvalidArgument without a line; the evaluator adds it.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ absl::StatusOr<bool> Compare(Runtime& runtime, absl::string_view op, const Value
                              const Value& right);
 absl::StatusOr<bool> ContainsItem(Runtime& runtime, const Value& container, const Value& item);
 
-// `object.name` and `object[key]`: undefined when there is no such thing.
+// `object.name` and `object[key]`: undefined when the object has no such member.
 absl::StatusOr<Value> GetAttribute(const Value& object, absl::string_view name);
 absl::StatusOr<Value> GetItem(const Value& object, const Value& key);
 struct SliceBounds {

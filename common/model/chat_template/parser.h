@@ -1,5 +1,7 @@
-// Tokens to syntax tree: jinja2's grammar (precedences, filters and tests binding tighter than
-// arithmetic, adjacent text literals joined). Recursive descent, its depth bounded.
+// Builds the syntax tree from tokens, by jinja2's grammar: precedences, filters and tests binding
+// tighter than arithmetic, adjacent text literals joined. Recursive descent of bounded depth.
+// parser.cc has the statements, parser_expression.cc the expressions.
+// Thread safety: one parser parses once, on one thread. Errors: kInvalidArgument with the line.
 #pragma once
 
 #include <memory>
@@ -110,7 +112,7 @@ class Parser {
   size_t at_ = 0;
   int32_t depth_ = 0;
   int32_t loop_depth_ = 0;
-  // In an if branch, where a name that is no filter may never run.
+  // In an if branch, where an unknown filter may never run.
   int32_t conditional_depth_ = 0;
   // Filters and tests that do not exist where they are sure to be needed.
   std::vector<absl::Status> unknown_;

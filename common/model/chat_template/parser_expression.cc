@@ -1,4 +1,4 @@
-// The expression half of the parser.
+// Implements the expressions of parser.h; parser.cc has the statements.
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/chat_template/filters.h"
@@ -47,7 +47,7 @@ Parser::Result Parser::ParseExpression() {
     RETURN_IF_ERROR(CheckDepth());
     ExpressionPtr node = Make(Expression::Kind::kConditional);
     Next();
-    // What a condition guards may never run: unknown names in it are no error yet.
+    // Code behind a condition may never run: unknown names in it are not yet an error.
     unknown_.resize(unknown_before);
     ASSIGN_OR_RETURN(ExpressionPtr condition, ParseOr());
     const size_t unknown_after = unknown_.size();

@@ -1,4 +1,6 @@
-// What filters, tests, methods and global functions may ask of the rendering they run in.
+// What filters, tests, methods and global functions may use of the rendering that calls them:
+// limits, the step counter and calls back into the template. Thread safety: belongs to one
+// rendering, on one thread. Owner: the Evaluator.
 #pragma once
 
 #include <initializer_list>

@@ -1,4 +1,4 @@
-// Attributes, items and slices.
+// Implements the attributes, items and slices of operators.h.
 #include <algorithm>
 
 #include "absl/strings/numbers.h"

@@ -1,4 +1,4 @@
-// What `is` asks.
+// Implements the tests of filters.h, which templates call with `is`.
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/chat_template/filters.h"

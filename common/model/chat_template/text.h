@@ -1,6 +1,6 @@
-// Text as Python sees it: sequences of code points, here held as UTF-8. A byte that is no part of
-// valid UTF-8 counts as one code point of its own and passes through unchanged.
-// Thread safety: pure functions.
+// Text with Python's view of it: a sequence of code points, stored as UTF-8. A byte that is not
+// part of valid UTF-8 counts as one code point and passes through unchanged. Thread safety: pure
+// functions.
 #pragma once
 
 #include <cstdint>

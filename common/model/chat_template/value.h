@@ -1,8 +1,8 @@
 // A value of the template language: Python's undefined, None, bool, int, float, str, list, tuple,
-// dict, plus namespaces, macros, bound methods and the `loop` object. Copies share what they hold;
-// lists and dicts never change once made, so values cannot form cycles except through namespaces
-// and scopes, which the evaluator empties at its end. Thread safety: a value belongs to one
-// rendering, on one thread.
+// dict, plus namespaces, macros, bound methods and the `loop` object. Copies share their contents;
+// lists and dicts never change after construction, so values form cycles only through namespaces
+// and scopes, which the evaluator empties when it ends.
+// Thread safety: a value belongs to one rendering, on one thread.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// Tokens that are matched in the text before anything else: control tokens and those that users or
-// trainers added. Where several match, the leftmost and then the longest is taken.
+// Finds tokens that are matched in the text before it is split into words: control tokens, and
+// tokens that users or trainers added. If several match, the leftmost wins, then the longest.
 //
-// A matcher is built once and then read from any thread. Two exist per tokenizer: one for the text
-// as given, one for tokens that are matched in normalised text.
+// Thread safety: built once, then const methods from any thread. Owner: TokenizerData, which has
+// two: one for the text as given, one for tokens that are matched in normalised text.
 #pragma once
 
 #include <array>

@@ -1,13 +1,14 @@
-// Byte-pair encoding of one word: the word's characters are symbols; of all adjacent pairs that
-// have a merge, the one of lowest rank (leftmost among equals) is joined, until none has. Short
-// words scan an array; long ones use a linked list and a heap, so the cost is n log n. A word is
-// first cut where no merge can reach across (join_table.h).
+// Byte-pair encoding of one word: the word starts as one symbol per character; of all adjacent
+// pairs that have a merge, the pair of lowest rank (leftmost among equals) is joined, until no pair
+// has a merge. Short words scan an array; long ones use a linked list and a heap, so the cost is
+// n log n. A word is first cut where no merge can reach across (join_table.h).
 //
-// Merges come either as a table of pairs (tokenizer.json, GGUF merges), or are implied by scores
-// (SentencePiece): a pair merges when its text is a token, better scores first, which is looked up
-// by text and needs no table of merges. Both give what Hugging Face's BPE gives.
+// Merges either come as a table of pairs (tokenizer.json, GGUF merges), or follow from scores
+// (SentencePiece): a pair merges when its text is a token, better scores first; the token is found
+// by its text, without a table of merges. Both give the same ids as Hugging Face's BPE.
 //
-// Thread safety: built once, then const from any thread; each caller brings its scratch.
+// Thread safety: built once, then const methods from any thread; each caller passes its own
+// scratch. Owner: TokenizerData.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// GPT-2's spelling of bytes: each of the 256 byte values has a printable character of its own, so
-// that a vocabulary of bytes can be written as text ("Ġthe" is " the").
+// GPT-2's spelling of bytes: each of the 256 byte values has its own printable character, so that a
+// vocabulary of bytes can be written as text ("Ġthe" is " the"). Thread safety: pure functions.
 #pragma once
 
 #include <optional>

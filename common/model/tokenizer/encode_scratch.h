@@ -1,5 +1,7 @@
-// What one Encode call needs for itself: a word cache and buffers. Calls borrow it from a pool, so
+// The working memory of one Encode call: a word cache and buffers. Calls borrow it from a pool, so
 // that caches stay warm and no lock is held while encoding.
+// Thread safety: the pool may be used from any thread; a borrowed scratch belongs to one call on
+// one thread. Owner: TokenizerData has the pool.
 #pragma once
 
 #include <deque>

@@ -1,5 +1,6 @@
-// Builds a tokenizer from GGUF's tokenizer.ggml.* arrays: "gpt2" (byte-level BPE with merges) and
-// "llama" (SentencePiece BPE whose merges follow from the tokens' scores).
+// Implements LoadGguf of tokenizer_data.h: builds a tokenizer from GGUF's tokenizer.ggml.* arrays,
+// "gpt2" (byte-level BPE with merges) and "llama" (SentencePiece BPE whose merges follow from the
+// tokens' scores).
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,4 +1,4 @@
-// The one hash of byte strings used by the tokenizer's tables.
+// The one hash of byte strings that the tokenizer's tables use. Thread safety: a pure function.
 #pragma once
 
 #define XXH_INLINE_ALL

@@ -1,6 +1,7 @@
-// Which two neighbouring bytes lie inside some text that a merge makes. Where a word has any other
-// two, no merge can reach across, so the word falls into parts that are encoded on their own, with
-// the same result: long words become many short ones. Built once, then read from any thread.
+// Which pairs of neighbouring bytes lie inside some text that a merge makes. Where a word has any
+// other pair, no merge can reach across, so the word is cut there and its parts are encoded
+// separately with the same result: a long word becomes many short ones.
+// Thread safety: built once, then const methods from any thread. Owner: BpeModel.
 #pragma once
 
 #include <cstdint>

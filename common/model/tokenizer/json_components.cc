@@ -1,3 +1,4 @@
+// Implements the readers of json_loader.h: normalisers, pre-tokenisers and decoders.
 #include <utility>
 
 #include "absl/strings/str_cat.h"

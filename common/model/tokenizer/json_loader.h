@@ -1,5 +1,7 @@
-// Reads the parts of a tokenizer.json. Internal to the loader: json_loader.cc assembles them,
-// json_components.cc reads normalisers, pre-tokenisers and decoders.
+// Internal to the tokenizer.json loader: what json_loader.cc, which assembles a TokenizerData, and
+// json_components.cc, which reads normalisers, pre-tokenisers and decoders, need of each other.
+// Thread safety: pure functions. Errors: kInvalidArgument naming the field; kUnimplemented naming a
+// component that is not supported.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,7 +21,7 @@ absl::Status ReadNormalizer(const Json& node, Normalizer* normalizer);
 absl::StatusOr<std::vector<PreTokenizerStep>> ReadPreTokenizer(const Json& node);
 absl::StatusOr<DecoderSpec> ReadDecoder(const Json& node);
 
-// A field of `node`: nullptr when `node` is no object or the field is absent or null.
+// A field of `node`: nullptr when `node` is not an object or the field is absent or null.
 const Json* FindField(const Json& node, absl::string_view name);
 // Errors: kInvalidArgument when the field is absent or of another type; `where` names the node.
 absl::StatusOr<std::string> StringField(const Json& node, absl::string_view name,

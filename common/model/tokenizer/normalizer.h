@@ -1,5 +1,5 @@
 // Rewrites text before it is split: Unicode normal forms (ICU), replacements and a prefix, in the
-// order the checkpoint gives. Thread safety: const methods from any thread.
+// checkpoint's order. Thread safety: const methods from any thread. Owner: TokenizerData.
 #pragma once
 
 #include <memory>
@@ -37,7 +37,7 @@ class Normalizer {
     std::string content;
     std::unique_ptr<RegexSplitter> regex;
   };
-  // Writes the result to `*out` and returns true, or returns false when `text` stays as it is.
+  // Writes the result to `*out` and returns true, or returns false when `text` is unchanged.
   static bool ApplyStep(const Step& step, absl::string_view text, std::string* out);
 
   std::vector<Step> steps_;

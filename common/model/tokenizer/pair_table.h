@@ -1,5 +1,5 @@
-// Merges by pair of token ids: open addressing over 16-byte slots. Built once, then read from any
-// thread.
+// Merges by pair of token ids: open addressing over 16-byte slots.
+// Thread safety: built once, then const methods from any thread. Owner: BpeModel.
 #pragma once
 
 #include <cstdint>

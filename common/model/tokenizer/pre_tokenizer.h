@@ -1,6 +1,6 @@
-// Cuts normalised text into the words that BPE encodes one by one. Either one of the hand-written
-// scanners, or a list of the steps that tokenizer.json can name. Thread safety: const methods from
-// any thread.
+// Cuts normalised text into the words that BPE encodes separately, either with a hand-written
+// scanner (word_scanner.h) or with the list of steps that a tokenizer.json names.
+// Thread safety: const methods from any thread. Owner: TokenizerData.
 #pragma once
 
 #include <deque>

@@ -22,7 +22,7 @@ constexpr size_t kJitStackBytesMax = size_t{1} << 20;
 constexpr absl::string_view kWhiteSpace =
     R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
-// Writes \s and \S out. Within a class \S has no such spelling and stays as it is.
+// Writes \s and \S out. Within a class \S cannot be spelt out and stays unchanged.
 std::string SpellOutWhiteSpace(absl::string_view pattern) {
   std::string out;
   bool in_class = false;

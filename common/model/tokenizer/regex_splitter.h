@@ -1,7 +1,7 @@
 // Splits text with a pattern, as Hugging Face's Split pre-tokeniser and Replace normaliser do.
-// PCRE2 with JIT stands in for Oniguruma; \s is rewritten to Unicode's white space, on which the
-// two differ. \p{...} follows the Unicode version of the PCRE2 library. Thread safety: const
-// methods from any thread.
+// PCRE2 with JIT replaces Oniguruma; \s is rewritten to Unicode's white space, on which the two
+// differ. \p{...} follows the Unicode version of the PCRE2 library. Thread safety: const methods
+// from any thread. Owner: the PreTokenizer or Normalizer that has the pattern.
 #pragma once
 
 #include <memory>

@@ -1,10 +1,11 @@
 // Turns tokens into text as they are generated. A piece never ends inside a UTF-8 sequence, and the
-// pieces' concatenation, Flush's included, is exactly Tokenizer::Decode of all the tokens: what is
-// held back is what a later token could still change. With byte-level BPE that is at most three
-// bytes; with byte fallback it is the current run of byte tokens, which Hugging Face's decoder
-// turns to text or to U+FFFD as a whole.
+// concatenation of all pieces, including that of Flush, is exactly Tokenizer::Decode of all tokens.
+// Text that a later token could still change is held back: with byte-level BPE at most three bytes;
+// with byte fallback the current run of byte tokens, which Hugging Face's decoder turns to text or
+// to U+FFFD as a whole.
 //
-// Thread safety: none; one per sequence. Owner: the sequence; borrows the tokenizer.
+// Thread safety: none; one object per sequence. Owner: the sequence. Borrows the tokenizer, which
+// must outlive it.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
-// The vocabulary's texts: id to text and text to id, in three flat arrays so that a quarter of a
-// million tokens load in tens of milliseconds. Built once, then read from any thread.
+// The texts of the vocabulary: id to text and text to id, in three flat arrays so that a quarter of
+// a million tokens load in tens of milliseconds.
+// Thread safety: built once, then const methods from any thread. Owner: TokenizerData.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,8 @@
 // like any text. Cost: linear up to a logarithm on any input. Words are remembered in bounded
 // caches (kWordCacheBytes each, at most kWordCachesMax at rest), borrowed by one call at a time.
 // Thread safety: const methods from any thread.
-// Owner: whoever loaded the checkpoint; shared by reference.
+// Owner: the process that loaded the checkpoint (a router's front ends, a CLI command); it lends
+// the tokenizer by reference.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,7 @@
-// A tokenizer's parts as the loaders (gguf_loader.cc, json_loader.cc) assemble them. Immutable once
-// loaded, but for the pool, which locks.
+// The parts of a tokenizer, as the loaders (gguf_loader.cc, json_loader.cc) assemble them.
+// Tokenizer (tokenizer.h) encodes and decodes with them. Thread safety: const from any thread once
+// loaded; the scratch pool, the only part that changes afterwards, has its own lock. Owner:
+// Tokenizer.
 #pragma once
 
 #include <cstdint>

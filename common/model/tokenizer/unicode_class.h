@@ -1,5 +1,5 @@
-// What pre-tokenisers ask of a code point: letter, number, white space. The table is our own, not
-// the system's ICU, so that a text has the same tokens on every machine.
+// Classifies a code point as letter, number, white space or other, for pre-tokenisers. The table is
+// part of Tandem, not the system's ICU, so that a text has the same tokens on every machine.
 // Thread safety: pure functions over a constant table.
 #pragma once
 

@@ -1,5 +1,5 @@
-// UTF-8 as the tokenizer needs it: classify a sequence, replace what is ill-formed, decode what is
-// known to be well-formed. Thread safety: pure functions.
+// UTF-8 as the tokenizer needs it: classify a sequence, replace ill-formed parts, decode text that
+// is known to be well-formed. Thread safety: pure functions.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Puts the encodings of a long word's windows together to the encoding of the whole word.
+// Joins the encodings of a long word's windows into the encoding of the whole word.
 //
-// Merging always joins the pair of lowest key, so what happens inside any stretch of the word that
-// no merge crosses is what happens to that stretch alone. Hence (1) any run of an encoding's tokens
+// Merging always joins the pair of lowest key, so merges inside a stretch of the word that no merge
+// crosses are the same as if the stretch were alone. Hence (1) any run of an encoding's tokens
 // is the encoding of its text, and (2) two encodings side by side are the encoding of both texts
 // exactly when the two tokens that meet encode to themselves. Where they do not, a few tokens
 // around the seam are encoded again, more of them until both new seams hold.

@@ -1,6 +1,7 @@
-// Remembers the token ids of short words. Direct-mapped, so a lookup is one hash and one compare, a
-// newer word replaces an older one, and the size never changes. A cache is used by one call at a
-// time (see EncodeScratchPool); it holds no more than what BPE would compute again.
+// Remembers the token ids of short words. Direct-mapped: a lookup is one hash and one compare, a
+// newer word replaces an older one, and the size never changes. An entry is exactly what BPE would
+// compute again, so the cache never changes a result.
+// Thread safety: one call at a time. Owner: an EncodeScratch.
 #pragma once
 
 #include <cstdint>

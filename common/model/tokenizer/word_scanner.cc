@@ -77,7 +77,7 @@ const char* SkipSpaces(const char* p, const char* end) {
   return q;
 }
 
-// The length of 's 't 'm 'd 're 've 'll at `p`, which is an apostrophe; 0 if none is there.
+// The length of 's 't 'm 'd 're 've 'll at `p`, which is an apostrophe; 0 if none follows.
 int ContractionLength(const char* p, const char* end) {
   if (end - p < 2) return 0;
   switch (p[1]) {

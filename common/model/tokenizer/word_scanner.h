@@ -1,10 +1,9 @@
-// Hand-written equals of the four pre-tokenisers that most checkpoints use. Each returns where the
-// word that begins at `p` ends. They are tested equal to the patterns they stand for:
+// Hand-written scanners, equivalent to the four pre-tokenisers that most checkpoints use. Each
+// returns where the word that begins at `p` ends. Tests compare them with these patterns:
 //   kGpt2    's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-//   kSmollm  every number character alone, then kGpt2 on what lies between
-//   kLlama3  (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
-//   ?[^\s\p{L}\p{N}]+[\r\n]*
-//            |\s*[\r\n]+|\s+(?!\S)|\s+
+//   kSmollm  every number character alone, then kGpt2 on the text in between
+//   kLlama3  (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}
+//            | ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 //   kQwen2   kLlama3 with \p{N} in place of \p{N}{1,3}
 // Thread safety: pure functions.
 #pragma once

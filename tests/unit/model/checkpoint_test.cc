@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/model/loaded_checkpoint.h"
+#include "common/model/gguf_checkpoint.h"
 #include "tests/testing/models.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/unit/model/gguf_builder.h"
