@@ -4,14 +4,16 @@ thread-contract: a header of a production folder says in its opening comment wha
 "Thread safety: ..." (or "Threads: ...", "Thread: ..."). A header of plain values or pure functions says just that.
 
 no-header: a production source has a header of its name, or its opening comment names the header that declares what it
-defines, by path: "Implements NewChaosCommand (cli/command_line/commands.h)." A main function needs no header.
+defines: "Implements NewChaosCommand (cli/command_line/commands.h)." The path starts at the root, or at a folder that
+holds the source. A main function needs no header.
 """
+import pathlib
 import re
 
-from tree import HEADERS, PRODUCTION, Finding, is_production, opening_comment
+from tree import HEADERS, Finding, is_production, opening_comment
 
 PROMISE = re.compile(r"\b(?:Thread safety|Threads?):\s+\w")
-HEADER_PATH = re.compile(r"(?<![\w./-])(?:" + "|".join(PRODUCTION) + r")/[\w./-]+\.(?:h|cuh)\b")
+HEADER_NAME = re.compile(r"(?<![\w./-])\w[\w./-]*\.(?:h|cuh)\b")
 
 
 def check_thread_contract(path, text):
@@ -24,10 +26,12 @@ def check_has_header(root, path, text):
         return
     if any((root / path).with_suffix(suffix).exists() for suffix in HEADERS):
         return
-    stated = HEADER_PATH.findall(opening_comment(text))
-    if not stated:
-        yield Finding(path, 1, "no-header",
-                      'no header of its name: say "Implements ... (path/x.h)." in the opening comment')
+    stated = HEADER_NAME.findall(opening_comment(text))
+    folders = [root, *(root / folder for folder in pathlib.PurePosixPath(path).parents)]
+    if not any((folder / header).is_file() for header in stated for folder in folders):
+        yield Finding(path, 1, "no-header", "no header of its name, and its opening comment names none that exists: "
+                                            'say "Implements ... (path/x.h)."')
+        return
     for header in stated:
-        if not (root / header).is_file():
+        if is_production(header) and not (root / header).is_file():
             yield Finding(path, 1, "no-header", f"its opening comment names {header}, which does not exist")

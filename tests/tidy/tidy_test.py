@@ -172,9 +172,10 @@ class TidyTest(unittest.TestCase):
         self.plant("kernels/cuda/b.cuh", CLEAN)
         for path, text in [("common/kv/a.cc", ""), ("kernels/cuda/b.cu", ""), ("router/main.cc", ""), ("cli/tandem_main.cc", ""),
                            ("tests/unit/kv/c_test.cc", ""),
+                           ("common/kv/x/c.cc", "// Implements eviction of a.h.\n"), ("common/x/c.cc", "// Evicts (kv/a.h).\n"),
                            ("common/kv/c.cc", "// Implements eviction of BlockPool\n// (common/kv/a.h). More.\n")]:
             self.assertEqual(self.found(path, text, "no-header"), [], path)
-        for text in ["", "// Implements eviction (a.h).\n", "// Implements eviction.\n",
+        for text in ["", "// Implements eviction (gone.h).\n", "// Implements eviction.\n",
                      "// Implements eviction (common/kv/gone.h).\n", "\n// Implements eviction (common/kv/a.h).\n",
                      "// Implements common/kv/a.h and common/kv/gone.h.\n"]:
             self.assertEqual(self.found("common/kv/c.cc", text, "no-header"), [1], text)

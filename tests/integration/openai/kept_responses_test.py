@@ -73,7 +73,7 @@ class KeptResponses(unittest.TestCase):
                           lambda: bob.responses.create(previous_response_id=answer.id, **ask)):
                 with self.assertRaises(openai.NotFoundError):
                     wrong()
-            # Whoever keeps most makes room.
+            # The key with the most stored responses makes room.
             ids = [bob.responses.create(**ask).id for _ in range(3)]
             alice.responses.retrieve(answer.id)
             bob.responses.retrieve(ids[-1])

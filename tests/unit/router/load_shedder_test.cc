@@ -62,7 +62,7 @@ TEST_F(LoadShedderTest, SparesTheRestOfAnAnswerForLonger) {
   EXPECT_TRUE(shedder.Admit(FrontEndKind::kGrpc, absl::Milliseconds(234), now_, Yes).ok());
   EXPECT_FALSE(shedder.Admit(FrontEndKind::kGrpc, absl::Milliseconds(234), now_, Never).ok());
   EXPECT_FALSE(shedder.Admit(FrontEndKind::kGrpc, absl::Seconds(1), now_, Yes).ok())
-      << "whoever says so must not queue for ever, either";
+      << "even such a request must not queue without end";
 }
 
 TEST_F(LoadShedderTest, RefusesInTheTurnWhatWasExpectedToComeSooner) {
