@@ -1,4 +1,5 @@
 // Flags that constrain an answer's form.
+// Thread safety: none; the main thread parses flags.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
 // Flags of how many answers a request has, and of everything else it can ask for.
+// Thread safety: none; the main thread parses flags.
 #pragma once
 
 #include <cstdint>

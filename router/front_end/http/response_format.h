@@ -1,4 +1,5 @@
 // Writes answers of POST /v1/responses: see answer_format.h for the contract.
+// Thread safety: as answer_format.h states.
 #pragma once
 
 #include <memory>
