@@ -387,7 +387,6 @@ class Walk {
     const int at = base + static_cast<int>(Below(12));
     return Generated(leg, {at, at + 1});
   }
-
   // A placement carries what the client has, a prefill the sequence of its lease, under new
   // numbers.
   void CheckCommand(const v1::NodeCommand& command) {
