@@ -44,7 +44,7 @@ TEST(MixedFleet, TakesOtherNumericsWhoseBlocksHoldTheSame) {
   const std::string id = fleet.numerics_id();
   fleet.Join(NodeKey(2), gpu, kStart);
   fleet.Remove(NodeKey(1));
-  EXPECT_EQ(fleet.numerics_id(), id) << "blocks are found under one id, whoever is there";
+  EXPECT_EQ(fleet.numerics_id(), id) << "blocks are found under one id, whichever nodes are there";
   fleet.Remove(NodeKey(2));
   EXPECT_EQ(fleet.numerics_id(), "");
 }
