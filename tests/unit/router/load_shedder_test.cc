@@ -1,7 +1,7 @@
-// Goal: a request is judged by how long it has waited and by what waits in the router's turn; one
-// that resumes an answer is spared for longer; each front_end is judged alone; zero refuses
-// nothing; and what is refused is counted. What the turn took longer for than was expected is
-// refused there. At twice what the turn can take, its lane stays short.
+// Goal: a request is judged by how long it has waited and by the predicted wait in the core's
+// queue; one front end's overload does not refuse the other's requests; a shedder without a delay
+// refuses nothing; refusals are counted. A request that waited longer than predicted is refused at
+// dispatch. At twice the load that the core can take, its queue stays short.
 #include "router/front_end/load_shedder.h"
 
 #include <gmock/gmock.h>
@@ -62,10 +62,10 @@ TEST_F(LoadShedderTest, SparesTheRestOfAnAnswerForLonger) {
   EXPECT_TRUE(shedder.Admit(FrontEndKind::kGrpc, absl::Milliseconds(234), now_, Yes).ok());
   EXPECT_FALSE(shedder.Admit(FrontEndKind::kGrpc, absl::Milliseconds(234), now_, Never).ok());
   EXPECT_FALSE(shedder.Admit(FrontEndKind::kGrpc, absl::Seconds(1), now_, Yes).ok())
-      << "even such a request must not queue without end";
+      << "a resumed request has a limit, too";
 }
 
-TEST_F(LoadShedderTest, RefusesInTheTurnWhatWasExpectedToComeSooner) {
+TEST_F(LoadShedderTest, RefusesAtDispatchWhatWaitedLongerThanPredicted) {
   LoadShedder shedder({.delay = kDelay}, metrics_);
   FrontEndKind front_end = FrontEndKind::kHttp;
   const auto taken_after = [&](absl::Duration wait, bool resumes) {
@@ -73,11 +73,11 @@ TEST_F(LoadShedderTest, RefusesInTheTurnWhatWasExpectedToComeSooner) {
     return shedder.Dequeued(place, resumes, now_ + wait);
   };
   EXPECT_TRUE(taken_after(absl::Seconds(9), false).ok()) << "nothing stands";
-  for (const FrontEndKind door : {FrontEndKind::kHttp, FrontEndKind::kGrpc}) {
-    Overload(shedder, door);
-    front_end = door == FrontEndKind::kHttp ? FrontEndKind::kGrpc : FrontEndKind::kHttp;
-    EXPECT_TRUE(taken_after(absl::Seconds(9), false).ok()) << "not this door's overload";
-    front_end = door;
+  for (const FrontEndKind overloaded : {FrontEndKind::kHttp, FrontEndKind::kGrpc}) {
+    Overload(shedder, overloaded);
+    front_end = overloaded == FrontEndKind::kHttp ? FrontEndKind::kGrpc : FrontEndKind::kHttp;
+    EXPECT_TRUE(taken_after(absl::Seconds(9), false).ok()) << "the other front end is overloaded";
+    front_end = overloaded;
     const int64_t before = shedder.refused();
     EXPECT_TRUE(taken_after(3 * kDelay, false).ok());
     EXPECT_TRUE(taken_after(absl::Milliseconds(1100), true).ok());
@@ -102,7 +102,7 @@ TEST_F(LoadShedderTest, ZeroRefusesNothing) {
           .ok());
 }
 
-// Requests wait in the turn's lane alone. Random arrivals; each takes a random time; twice as many
+// Requests wait in the core's queue alone. Random arrivals; each takes a random time; twice as many
 // come as can be taken.
 TEST_F(LoadShedderTest, TheTurnsLaneStaysShort) {
   constexpr absl::Duration kEach = absl::Microseconds(200);
@@ -112,21 +112,21 @@ TEST_F(LoadShedderTest, TheTurnsLaneStaysShort) {
   std::mt19937_64 random(seed);
   std::exponential_distribution<> exponential(1);
   LoadShedder shedder({.delay = kDelay}, metrics_);
-  std::deque<LoadShedder::Place> lane;
+  std::deque<LoadShedder::Place> queue;
   absl::Time free = now_;
   const absl::Time begin = now_;
   int accepted = 0;
   const auto take = [&](absl::Time until) {
-    while (!lane.empty() && std::max(free, lane.front().since) <= until) {
-      const absl::Time taken = std::max(free, lane.front().since);
-      const bool goes_on = shedder.Dequeued(lane.front(), /*resumes=*/false, taken).ok();
+    while (!queue.empty() && std::max(free, queue.front().since) <= until) {
+      const absl::Time taken = std::max(free, queue.front().since);
+      const bool goes_on = shedder.Dequeued(queue.front(), /*resumes=*/false, taken).ok();
       if (taken > begin + absl::Seconds(4)) {
         EXPECT_TRUE(goes_on) << "the forecast is good";
-        EXPECT_LE(taken - lane.front().since, 3 * kDelay);
+        EXPECT_LE(taken - queue.front().since, 3 * kDelay);
       }
       accepted += goes_on;
       free = taken + (goes_on ? exponential(random) * kEach : absl::ZeroDuration());
-      lane.pop_front();
+      queue.pop_front();
     }
   };
   for (int i = 0; i < kRequests; ++i) {
@@ -134,7 +134,7 @@ TEST_F(LoadShedderTest, TheTurnsLaneStaysShort) {
     take(now_);
     const FrontEndKind front_end = i % 2 == 0 ? FrontEndKind::kHttp : FrontEndKind::kGrpc;
     if (!shedder.Admit(front_end, absl::ZeroDuration(), now_, Never).ok()) continue;
-    lane.push_back(shedder.Enter(front_end, now_));
+    queue.push_back(shedder.Enter(front_end, now_));
   }
   take(absl::InfiniteFuture());
   EXPECT_GE(absl::FDivDuration(accepted * kEach, free - begin), 0.9) << "of its capacity";
@@ -146,7 +146,7 @@ TEST_F(LoadShedderTest, TheTurnsLaneStaysShort) {
     now_ += exponential(random) * kEach * 2;
     take(now_);
     EXPECT_TRUE(shedder.Admit(FrontEndKind::kHttp, absl::ZeroDuration(), now_, Never).ok());
-    lane.push_back(shedder.Enter(FrontEndKind::kHttp, now_));
+    queue.push_back(shedder.Enter(FrontEndKind::kHttp, now_));
   }
   EXPECT_EQ(shedder.refused(), before);
 }

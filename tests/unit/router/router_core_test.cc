@@ -257,20 +257,18 @@ TEST_F(CoreTest, AnAnswerIsNotContinuedUnderOtherNumerics) {
 }
 
 TEST_F(CoreTest, WelcomeAndStatus) {
-  RouterOptions options;
-  options.router_id = "router-0";
-  options.version = "1.2";
+  const RouterOptions options{.router_id = "router-0", .version = "1.2"};
   auto random = NewSeededRandom(1);
-  auto core = std::make_unique<RouterCore>(options, TestModel(), *random);
+  RouterCore core(options, TestModel(), *random);
   const absl::Time start = absl::FromUnixSeconds(50);
   ASSERT_OK_AND_ASSIGN(
       const v1::Welcome welcome,
-      core->NodeJoined(NodeKey(1), TestRegistration("d0", v1::NODE_ROLE_DECODE), start));
+      core.NodeJoined(NodeKey(1), TestRegistration("d0", v1::NODE_ROLE_DECODE), start));
   EXPECT_EQ(welcome.router_id(), "router-0");
   EXPECT_NE(welcome.router_incarnation(), 0u);
   EXPECT_EQ(welcome.heartbeat_interval_s(), 1);
   EXPECT_EQ(welcome.lease_time_s(), 10);
-  const v1::GetStatusResponse status = core->GetStatus(start + absl::Seconds(7));
+  const v1::GetStatusResponse status = core.GetStatus(start + absl::Seconds(7));
   EXPECT_EQ(status.router_id(), "router-0");
   EXPECT_EQ(status.version(), "1.2");
   EXPECT_EQ(status.uptime_s(), 7);

@@ -14,7 +14,7 @@ namespace tandem::router {
 namespace {
 
 constexpr absl::Duration kDelay = absl::Milliseconds(100);
-// What the turn's lane is made to seem to cost: too much, but not for who resumes.
+// The predicted wait in the core's queue: too long, but not for a resumed request.
 constexpr absl::Duration kExpected = absl::Milliseconds(300);
 
 class ShedCalls : public ::testing::Test {
