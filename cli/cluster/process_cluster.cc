@@ -1,3 +1,4 @@
+// Implements StartProcessCluster (cli/cluster/cluster.h): each router and node is a process.
 #include <signal.h>
 
 #include <cstdio>

@@ -1,3 +1,4 @@
+// Implements StartSingleProcessCluster (cli/cluster/cluster.h): routers and nodes are threads.
 #include <utility>
 #include <vector>
 

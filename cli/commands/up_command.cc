@@ -1,3 +1,4 @@
+// Implements NewUpCommand (cli/command_line/commands.h).
 #include <cstdio>
 #include <filesystem>
 

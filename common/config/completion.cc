@@ -1,4 +1,4 @@
-// Completion scripts for bash and zsh.
+// Implements BashCompletion and ZshCompletion (common/config/schema.h).
 #include <algorithm>
 
 #include "absl/strings/match.h"

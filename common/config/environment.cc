@@ -1,3 +1,4 @@
+// Implements Environment (common/config/schema.h).
 #include <unistd.h>
 
 #include "common/config/schema.h"

@@ -1,4 +1,4 @@
-// The --help text.
+// Implements Schema::Help (common/config/schema.h).
 #include <algorithm>
 
 #include "absl/strings/str_join.h"

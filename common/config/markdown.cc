@@ -1,4 +1,4 @@
-// The reference table of docs/CONFIG.md.
+// Implements Schema::Markdown (common/config/schema.h): the tables of docs/CONFIG.md.
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "common/config/schema.h"

@@ -1,3 +1,4 @@
+// Implements Nearest (common/config/schema.h).
 #include <algorithm>
 #include <numeric>
 

@@ -1,5 +1,5 @@
-// Reads a configuration file: a YAML map from field names to scalars, or to lists of scalars for
-// list fields.
+// Implements Schema::ApplyFile (common/config/schema.h). The file is a YAML map from field names to
+// scalars, or to lists of scalars for list fields.
 #include <yaml-cpp/yaml.h>
 
 #include <fstream>
