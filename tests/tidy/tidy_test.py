@@ -288,7 +288,8 @@ class TidyTest(unittest.TestCase):
     def test_files_that_no_target_builds(self):
         self.plant("common/kv/used.cc", '#include "common/kv/used.h"\n')
         self.plant("common/kv/used.h", CLEAN)
-        self.plant("common/kv/together.cc", "int b;\n")
+        self.plant("common/kv/together.cc", '#include "common/kv/together.h"\n')
+        self.plant("common/kv/together.h", CLEAN)
         self.plant("build/unity_0.cc", '#include "common/kv/together.cc"\n')
         self.plant("common/kv/orphan.cc", "int a;\n")
         self.plant("common/kv/orphan.h", CLEAN)
