@@ -18,7 +18,7 @@ constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 // Where tensor data starts and how it is padded, unless the file says otherwise.
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kAlignmentMax = 1 << 20;
-constexpr uint32_t kDimensionsMax = 4;
+constexpr uint32_t kGgufDimensionsMax = 4;
 // Keys and tensor names of real files are below 128 bytes; the format allows 65535.
 constexpr uint64_t kNameBytesMax = 65535;
 constexpr int kArrayDepthMax = 4;
@@ -265,7 +265,7 @@ absl::Status GgufFile::ReadTensors(Reader& reader, uint64_t count) {
     const uint64_t entry_offset = reader.offset();
     uint32_t num_dimensions = 0;
     RETURN_IF_ERROR(reader.Read(what, &num_dimensions));
-    if (num_dimensions < 1 || num_dimensions > kDimensionsMax) {
+    if (num_dimensions < 1 || num_dimensions > kGgufDimensionsMax) {
       return absl::InvalidArgumentError(absl::StrCat(
           what, " at offset ", entry_offset, ": ", num_dimensions, " dimensions, 1 to 4 expected"));
     }

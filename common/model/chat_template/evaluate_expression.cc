@@ -1,4 +1,5 @@
-// Implements the expressions of evaluator.h; evaluator.cc has the statements.
+// Implements the expressions of Evaluator (common/model/chat_template/evaluator.h). evaluator.cc
+// has the statements.
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/chat_template/evaluator.h"

@@ -1,4 +1,5 @@
-// Implements the filters of filters.h that apply another filter or test to every item.
+// Implements SelectionFilters (common/model/chat_template/filters.h): filters that apply another
+// filter or test to every item.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

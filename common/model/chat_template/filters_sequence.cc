@@ -1,4 +1,5 @@
-// Implements the filters of filters.h on lists, dicts and other iterables.
+// Implements SequenceFilters (common/model/chat_template/filters.h): filters on lists, dicts and
+// other iterables.
 #include <algorithm>
 
 #include "absl/container/flat_hash_set.h"

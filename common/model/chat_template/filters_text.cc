@@ -1,4 +1,5 @@
-// Implements the filters of filters.h that read their input as text.
+// Implements TextFilters (common/model/chat_template/filters.h): filters that read their input as
+// text.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

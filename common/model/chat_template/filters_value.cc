@@ -1,4 +1,5 @@
-// Implements the filters of filters.h on any value: defaults, numbers, JSON.
+// Implements ValueFilters (common/model/chat_template/filters.h): filters on any value, such as
+// defaults, numbers and JSON.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// Implements PercentFormat and BraceFormat of operators.h.
+// Implements PercentFormat and BraceFormat (common/model/chat_template/operators.h).
 #include <algorithm>
 
 #include "absl/strings/ascii.h"

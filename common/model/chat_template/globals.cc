@@ -1,4 +1,5 @@
-// Implements the global functions of filters.h, which every template can call.
+// Implements the global functions (common/model/chat_template/filters.h). Every template can call
+// them.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"

@@ -1,4 +1,5 @@
-// Implements ToJson of value.h: the text that Python's json.dumps writes for a value.
+// Implements ToJson (common/model/chat_template/value.h). The text is what Python's json.dumps
+// writes.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// Implements the methods of filters.h: of texts, lists and dicts.
+// Implements the methods of texts, lists and dicts (common/model/chat_template/filters.h).
 #include <algorithm>
 
 #include "absl/strings/match.h"

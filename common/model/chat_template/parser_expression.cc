@@ -1,4 +1,5 @@
-// Implements the expressions of parser.h; parser.cc has the statements.
+// Implements the expressions of Parser (common/model/chat_template/parser.h). parser.cc has the
+// statements.
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/chat_template/filters.h"

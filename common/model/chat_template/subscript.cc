@@ -1,4 +1,4 @@
-// Implements the attributes, items and slices of operators.h.
+// Implements attributes, items and slices (common/model/chat_template/operators.h).
 #include <algorithm>
 
 #include "absl/strings/numbers.h"

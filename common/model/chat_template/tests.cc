@@ -1,4 +1,4 @@
-// Implements the tests of filters.h, which templates call with `is`.
+// Implements the tests, which templates call with `is` (common/model/chat_template/filters.h).
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/chat_template/filters.h"

@@ -1,6 +1,6 @@
-// Implements LoadGguf of tokenizer_data.h: builds a tokenizer from GGUF's tokenizer.ggml.* arrays,
-// "gpt2" (byte-level BPE with merges) and "llama" (SentencePiece BPE whose merges follow from the
-// tokens' scores).
+// Implements LoadGguf (common/model/tokenizer/tokenizer_data.h). Reads GGUF's tokenizer.ggml.*
+// arrays: "gpt2" (byte-level BPE with merges) and "llama" (SentencePiece BPE whose merges follow
+// from the tokens' scores).
 #include <algorithm>
 #include <array>
 #include <cmath>

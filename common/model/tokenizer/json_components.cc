@@ -1,4 +1,5 @@
-// Implements the readers of json_loader.h: normalisers, pre-tokenisers and decoders.
+// Implements the readers of normalisers, pre-tokenisers and decoders
+// (common/model/tokenizer/json_loader.h).
 #include <utility>
 
 #include "absl/strings/str_cat.h"

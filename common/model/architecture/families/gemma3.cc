@@ -1,6 +1,6 @@
-// Gemma 3 (text): norms before and after attention and FFN, local layers with a sliding window and
-// RoPE parameters of their own, scaled embeddings. The build registers it
-// (architecture/registry.h).
+// Implements families::Gemma3 (common/model/architecture/registry.h). Gemma 3 (text): norms before
+// and after attention and FFN, local layers with a sliding window and RoPE parameters of their own,
+// scaled embeddings.
 #include "common/model/architecture/architecture.h"
 
 namespace tandem::model::families {

@@ -1,5 +1,5 @@
-// Llama 2 and 3, and models of the same architecture such as SmolLM2. The build registers it
-// (architecture/registry.h).
+// Implements families::Llama (common/model/architecture/registry.h). Llama 2 and 3, and models of
+// the same architecture such as SmolLM2.
 #include "common/model/architecture/architecture.h"
 
 namespace tandem::model::families {

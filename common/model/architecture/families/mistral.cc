@@ -1,5 +1,5 @@
-// Mistral: Llama with a sliding window in every layer. GGUF files of it say "llama". The build
-// registers it (architecture/registry.h).
+// Implements families::Mistral (common/model/architecture/registry.h). Llama with a sliding window
+// in every layer. GGUF files of it say "llama".
 #include "common/model/architecture/architecture.h"
 
 namespace tandem::model::families {

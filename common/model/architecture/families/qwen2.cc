@@ -1,5 +1,5 @@
-// Qwen2 and Qwen2.5: Llama with biases on q, k and v. The build registers it
-// (architecture/registry.h).
+// Implements families::Qwen2 (common/model/architecture/registry.h). Qwen2 and Qwen2.5, Llama with
+// biases on q, k and v.
 #include "common/model/architecture/architecture.h"
 
 namespace tandem::model::families {

@@ -1,5 +1,5 @@
-// Qwen3 (dense): Llama with an RMSNorm of each q and k head. The build registers it
-// (architecture/registry.h).
+// Implements families::Qwen3 (common/model/architecture/registry.h). Qwen3 (dense), Llama with an
+// RMSNorm of each q and k head.
 #include "common/model/architecture/architecture.h"
 
 namespace tandem::model::families {
