@@ -22,8 +22,9 @@ endif()
 # tandem_combine(sources): with TANDEM_UNITY, replaces the .cc files of the list `sources` by files that
 # include up to ten of them each. Most of a source's compile time goes into the headers of gRPC, Abseil and
 # JSON, which ten sources then read once. Their anonymous namespaces become one, so names in them must
-# differ within a folder. A source with compile options of its own stays apart. (CMake's UNITY_BUILD
-# includes by absolute path, so that ccache finds nothing from another checkout.)
+# differ within a folder. A source with compile options of its own stays apart, and so does one that tests
+# replace by a mutated copy (it includes common/base/mutation.h). (CMake's UNITY_BUILD includes by absolute
+# path, so that ccache finds nothing from another checkout.)
 function(tandem_combine list)
   if(NOT TANDEM_UNITY)
     return()
@@ -32,7 +33,11 @@ function(tandem_combine list)
   set(combined "")
   foreach(source ${${list}})
     get_source_file_property(options ${source} COMPILE_OPTIONS)
-    if(source MATCHES "\\.cc$" AND NOT options)
+    set(mutated "")
+    if(source MATCHES "\\.cc$")
+      file(STRINGS ${source} mutated REGEX "#include \"common/base/mutation.h\"")
+    endif()
+    if(source MATCHES "\\.cc$" AND NOT options AND NOT mutated)
       file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR} ${source})
       list(APPEND combined ${path})
     else()

@@ -85,7 +85,7 @@ class UpCommand final : public Command {
     const std::string address = cluster.grpc_address();
     if (address.empty()) return false;
     if (client_ == nullptr) {
-      auto client = Client::Connect(address, {.tls = {.any_server = up_.router.tls.any()}});
+      auto client = Client::Connect(address, {.tls = {.anybody = up_.router.tls.any()}});
       if (!client.ok()) return false;
       client_ = *std::move(client);
     }
