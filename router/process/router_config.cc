@@ -16,19 +16,19 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
              {.group = "Network"});
   schema.Add("http-threads", &config.http_threads, "Threads that serve HTTP.",
              {.min = 1, .max = 64, .group = "Network"});
-  schema.Add("api-keys", &config.api_keys,
-             "File of hashed keys that clients must have one of; empty = none needed.",
-             {.group = "Network"});
   schema.Add(
-      "tls-cert", &config.tls.certificate,
-      "For TLS where clients ask (gRPC and HTTP): file of the certificate and what leads from "
-      "it to its authority's, PEM; empty = no TLS. Read again when it changes.",
+      "api-keys", &config.api_keys,
+      "File with the hashes of the API keys that clients must send; empty = clients need no key.",
       {.group = "Network"});
-  schema.Add("tls-key", &config.tls.key, "File of the key of --tls-cert, PEM.",
+  schema.Add("tls-cert", &config.tls.certificate,
+             "TLS for clients (gRPC and HTTP): PEM file with the certificate and its chain; empty "
+             "= no TLS. The router reads it again when it changes.",
+             {.group = "Network"});
+  schema.Add("tls-key", &config.tls.key, "PEM file with the private key of --tls-cert.",
              {.group = "Network"});
   schema.Add("allowed-origins", &config.allowed_origins,
-             "Origins whose pages may call the HTTP API from a browser, such as "
-             "https://chat.example; * = any, empty = none.",
+             "Web origins whose pages may call the HTTP API, such as https://chat.example; * = "
+             "any, empty = none.",
              {.group = "Network"});
 }
 
@@ -38,51 +38,53 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   config::RegisterCommonOptions(schema, config.common);
   RegisterIdentityAndNetwork(schema, config);
   schema.Add("served-model-name", &config.served_model_name,
-             "Names that clients may call the model by; the first is what they are told. Default: "
-             "`model`, without folder and ending.",
+             "Names that clients may use for the model; answers name the first. Default: the last "
+             "part of `model` without its ending.",
              {.group = "Model"});
-  schema.Add("local-prefill-tokens", &config.core.local_prefill_tokens_max,
-             "A decode node computes prompts itself whose uncached part is at most this long.",
-             {.min = 0, .unit = "tokens", .group = "Placement"});
-  schema.Add("attempts", &config.core.attempts_max, "Placements of one request before it fails.",
+  schema.Add(
+      "local-prefill-tokens", &config.core.local_prefill_tokens_max,
+      "A decode node computes a prompt itself if at most this many of its tokens are not cached.",
+      {.min = 0, .unit = "tokens", .group = "Placement"});
+  schema.Add("attempts", &config.core.attempts_max,
+             "How often the router places one request before the request fails.",
              {.min = 1, .max = 100, .group = "Placement"});
-  schema.Add("index-blocks", &config.core.index_blocks_max, "Bound of the prefix index.",
+  schema.Add("index-blocks", &config.core.index_blocks_max, "Most KV blocks in the prefix index.",
              {.min = 1, .unit = "blocks", .group = "Placement"});
   schema.Add("allow-mixed-numerics", &config.core.allow_mixed_numerics,
-             "Nodes of other numerics may exchange KV; answers are then not reproducible.",
+             "Nodes of different numerics ids may exchange KV; answers are then not reproducible.",
              {.group = "Placement"});
   schema.Add("queue-max", &config.core.queue_max,
-             "Requests that may wait for a place; more are refused.",
+             "Most requests that wait for placement; the router refuses more.",
              {.min = 0, .unit = "requests", .group = "Admission"});
-  schema.Add("requests-max", &config.core.requests_max, "Requests in all.",
+  schema.Add("requests-max", &config.core.requests_max, "Most requests, running and waiting.",
              {.min = 1, .unit = "requests", .group = "Admission"});
-  schema.Add(
-      "overload-delay", &config.overload.delay,
-      "What requests may wait for the router itself, for --overload-interval, before those are "
-      "refused that waited twice as long; 0 = none are.",
-      {.group = "Admission"});
-  schema.Add("overload-interval", &config.overload.interval,
-             "For how long all requests must have waited for --overload-delay.",
+  schema.Add("overload-delay", &config.overload.delay,
+             "When all requests of the last --overload-interval waited longer than this for the "
+             "router itself, it refuses those that waited twice as long; 0 = it refuses none.",
              {.group = "Admission"});
+  schema.Add("overload-interval", &config.overload.interval,
+             "The interval that --overload-delay looks at.", {.group = "Admission"});
   schema.Add("queue-deadline", &config.core.queue_deadline,
-             "How long a request may wait for a place.", {.group = "Deadlines"});
+             "How long a request may wait for placement.", {.group = "Deadlines"});
   schema.Add("prefill-deadline", &config.core.prefill_deadline,
-             "From placement to an installed prompt.", {.group = "Deadlines"});
+             "Longest time from placement to an installed prompt.", {.group = "Deadlines"});
   schema.Add("token-deadline", &config.core.token_deadline,
-             "Between two tokens; then the answer goes on elsewhere.", {.group = "Deadlines"});
+             "Longest time between two tokens; after it another node continues the answer.",
+             {.group = "Deadlines"});
   schema.Add("heartbeat-interval", &config.core.heartbeat_interval, "How often nodes report.",
              {.group = "Deadlines"});
   schema.Add("node-lost-after", &config.core.node_lost_after,
-             "A node silent for this long is taken for dead.", {.group = "Deadlines"});
+             "The router takes a node for dead when it hears nothing from it for this long.",
+             {.group = "Deadlines"});
   schema.Add("lease-time", &config.core.lease_time,
-             "How long a lease outlives the last sign of its router, sender or client.",
+             "How long a lease lives after the last message of its router, sender or client.",
              {.group = "Deadlines"});
   schema.Add("responses-kept", &config.responses_kept,
-             "Answers of /v1/responses that a later request may name (previous_response_id), at "
-             "most 64 MiB of them; 0 = none.",
+             "Answers of /v1/responses that the router stores for later requests "
+             "(previous_response_id), at most 64 MiB; 0 = none.",
              {.min = 0, .max = 1000000, .unit = "responses", .group = "Lifecycle"});
   schema.Add("traces", &config.traces,
-             "Finished requests whose timing is kept for `tandem trace`; 0 = none.",
+             "Finished requests whose timing the router stores for `tandem trace`; 0 = none.",
              {.min = 0, .max = 1000000, .unit = "requests", .group = "Lifecycle"});
 }
 
