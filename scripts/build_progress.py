@@ -37,11 +37,32 @@ def weight(step):
     return 0.3  # links and generated sources
 
 
-def planned_weight(arguments):
-    """Weight of all steps that ninja would run now; 0 when it cannot say."""
-    plan = subprocess.run(["ninja", "-n", *arguments], capture_output=True, text=True, check=False)
-    steps = (STATUS.match(line) for line in plan.stdout.splitlines())
-    return sum(weight(step.group(3)) for step in steps if step)
+OUTPUT = re.compile(r" -o (\S+\.o) ")
+
+
+def average_weight(arguments):
+    """Average weight of the steps that make the targets, done or not; 0 when ninja cannot say.
+
+    ninja's dry run is no help: where CMake has to look at its globs again it lists that step alone.
+    """
+    folder, targets = [], []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "-C":
+            folder = ["-C", next(rest, ".")]
+        elif argument in ("-j", "-k", "-l"):
+            next(rest, None)
+        elif not argument.startswith("-"):
+            targets.append(argument)
+    commands = subprocess.run(
+        ["ninja", *folder, "-t", "commands", *targets], capture_output=True, text=True, check=False
+    ).stdout.splitlines()
+    weights = []
+    for command in commands:
+        made = OUTPUT.search(command)
+        kind = "CUDA" if made and made.group(1).endswith(".cu.o") else "CXX"
+        weights.append(weight(f"Building {kind} object {made.group(1)}" if made else ""))
+    return sum(weights) / len(weights) if weights else 0
 
 
 def duration(seconds):
@@ -52,8 +73,8 @@ def duration(seconds):
 class Progress:
     """Writes progress to `out`; `now` gives seconds."""
 
-    def __init__(self, total_weight, out=sys.stdout, now=time.monotonic):
-        self.total = total_weight
+    def __init__(self, average_weight, out=sys.stdout, now=time.monotonic):
+        self.average = average_weight
         self.done = 0.0
         self.out = out
         self.now = now
@@ -63,7 +84,9 @@ class Progress:
 
     def text(self, count, all_steps):
         elapsed = self.now() - self.start
-        share = min(self.done / self.total, 1.0) if self.total > 0 else count / all_steps
+        # Where only some steps are left, theirs may weigh more or less than the average.
+        estimate = self.done / (self.average * all_steps) if self.average > 0 else count / all_steps
+        share = min(estimate, 0.99) if count < all_steps else 1.0
         left = f", about {duration(elapsed * (1 - share) / share)} left" if share > 0.02 else ""
         return f"{int(share * 100):3d} %  step {count} of {all_steps}{left}"
 
@@ -91,7 +114,7 @@ class Progress:
 
 
 def main(arguments):
-    progress = Progress(planned_weight(arguments))
+    progress = Progress(average_weight(arguments))
     environment = {**os.environ, "NINJA_STATUS": "[%f/%t] "}
     # Ctrl-C reaches ninja, too; its end is awaited here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -125,12 +125,21 @@ class ProgressTest(unittest.TestCase):
     def test_a_pipe_gets_a_line_every_ten_seconds(self):
         seconds = [0.0]
         out = io.StringIO()
-        progress = load_progress().Progress(16, out, now=lambda: seconds[0])
+        progress = load_progress().Progress(4, out, now=lambda: seconds[0])
         for count in range(1, 4):
             seconds[0] += 6
             progress.step(count, 4, "Building CXX object a.cc.o")
         # At 12 s half of the weight is done.
         self.assertEqual(out.getvalue(), " 50 %  step 2 of 4, about 12 s left\n")
+
+    def test_the_average_weight_is_that_of_the_targets_steps(self):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "build.ninja").write_text(
+                "rule cc\n  command = cc -o $out -c $in\nrule link\n  command = ld $in\n"
+                "build a.cc.o: cc a.cc\nbuild b.cu.o: cc b.cu\nbuild p: link a.cc.o b.cu.o\nbuild c.cc.o: cc c.cc\n")
+            average = load_progress().average_weight(["-C", folder, "-j", "2", "p"])
+        self.assertAlmostEqual(average, (4 + 10 + 0.3) / 3)
+        self.assertEqual(load_progress().average_weight(["-C", "/nowhere"]), 0)
 
     def test_a_terminal_has_one_line_that_output_replaces(self):
         seconds = [0.0]
