@@ -37,8 +37,8 @@ struct Case {
   const char* model;  // of the golden
   const char* file;
   const char* kv_type;
-  // CpuEngineOptions::numerics; or "dot": the class avx512bf16; or, with products of whole numbers,
-  // CpuEngineOptions::weights.
+  // CpuEngineOptions::numerics; or the instruction-set class that multiplies in bf16, "avx512bf16"
+  // or "amx"; or, with products of whole numbers, CpuEngineOptions::weights.
   const char* numerics;
   double logit_deviation;  // of a position's logits over the vocabulary, typically
   int layers;
@@ -57,7 +57,12 @@ struct Case {
   double ComparedShareMin() const { return int8() ? kInt8ComparedShareMin : kComparedShareMin; }
   double KlMeanMax() const { return int8() ? kInt8KlMeanMax : kKlMeanMax; }
 
-  bool dot() const { return numerics == std::string("dot"); }
+  // The instruction-set class that multiplies in bf16; nullopt in the other cases.
+  std::optional<kernels::IsaClass> bf16_class() const {
+    if (numerics == std::string("avx512bf16")) return kernels::IsaClass::kAvx512Bf16;
+    if (numerics == std::string("amx")) return kernels::IsaClass::kAmx;
+    return std::nullopt;
+  }
 
   // How far the difference of two logits may be off. Each layer's attention reads K and V with a
   // relative rounding error u; the errors of layers are independent, so the final hidden state,
@@ -67,7 +72,8 @@ struct Case {
   // bf16 has u = 2⁻⁹. With fp32 there is only the order of sums: a sum of k terms is off by about
   // 2⁻²⁴·√k, and a layer has seven products with k of at most some 2,000.
   // The class avx512bf16 rounds the weights and the inputs of four products and q, p, K and V in
-  // each layer to bf16, twelve roundings where the cache alone makes one.
+  // each layer to bf16, twelve roundings where the cache alone makes one. The class amx rounds at
+  // fewer places.
   double GapTolerance() const {
     // A rounding to int8 errs by a uniform part of a step, a 127th of the largest of its group:
     // with a largest value of six deviations, by 6/(127·√12) of the deviation. Weights and inputs
@@ -79,7 +85,7 @@ struct Case {
       return 6 * std::sqrt(2.0) * logit_deviation * step *
              std::sqrt((int8_cache ? 11 : 8) * static_cast<double>(layers));
     }
-    if (dot())
+    if (bf16_class())
       return 6 * std::sqrt(2.0) * logit_deviation * std::ldexp(1, -9) * std::sqrt(12 * layers);
     const double rounding = kv_type == std::string("bf16")
                                 ? std::ldexp(1, -9)
@@ -93,7 +99,7 @@ void PrintTo(const Case& test_case, std::ostream* out) { *out << test_case.name;
 // All of the reference where rounding leaves little room above kTopShareMin: a tenth of it would
 // miss or meet the bound by chance.
 int64_t PositionsToCompare(const Case& test_case) {
-  int64_t positions = test_case.dot() ? 20000 : 2000;
+  int64_t positions = test_case.bf16_class() ? 20000 : 2000;
   if (const char* text = std::getenv("TANDEM_GOLDEN_POSITIONS"); text != nullptr) {
     TANDEM_CHECK(absl::SimpleAtoi(text, &positions) && positions >= 1000,
                  "TANDEM_GOLDEN_POSITIONS is \"", text, "\", expected 1000 or more");
@@ -108,8 +114,8 @@ TEST_P(RealModel, DistributionsAgree) {
   const Reference reference = ReadReference(GetParam().model);
   const kernels::KvType kv_type = GetParam().KvType();
   const kernels::Backend* backend = &kernels::BestPortableBackend();
-  if (GetParam().dot()) backend = kernels::FindBackend(kernels::IsaClass::kAvx512Bf16);
-  if (backend == nullptr) GTEST_SKIP() << "this processor lacks avx512bf16";
+  if (const auto isa = GetParam().bf16_class()) backend = kernels::FindBackend(*isa);
+  if (backend == nullptr) GTEST_SKIP() << "this processor lacks " << GetParam().numerics;
   ASSERT_OK_AND_ASSIGN(const auto checkpoint, model::Checkpoint::Open(path));
   ASSERT_OK_AND_ASSIGN(
       const auto scorer,
@@ -156,12 +162,12 @@ TEST_P(RealModel, GreedyAnswersAgree) {
   if (GetParam().int8()) {
     options.weights = GetParam().numerics;
     options.numerics = "portable";
-  } else if (!GetParam().dot()) {
+  } else if (const auto isa = GetParam().bf16_class(); !isa) {
     options.numerics = GetParam().numerics;
-  } else if (kernels::FindBackend(kernels::IsaClass::kAvx512Bf16) != nullptr) {
-    options.isa = "avx512bf16";
+  } else if (kernels::FindBackend(*isa) != nullptr) {
+    options.isa = GetParam().numerics;
   } else {
-    GTEST_SKIP() << "this processor lacks avx512bf16";
+    GTEST_SKIP() << "this processor lacks " << GetParam().numerics;
   }
   ASSERT_OK_AND_ASSIGN(const auto engine, engine::NewCpuEngine(*checkpoint, options));
   std::vector<std::vector<TokenId>> prompts;
@@ -199,8 +205,10 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"SmolLm2KvF32", "smollm2", kSmolLm2File, "f32", "portable", 3.4, 30},
                       Case{"Gemma3KvBf16", "gemma3", kGemma3File, "bf16", "portable", 4.4, 18},
                       Case{"Gemma3KvF32", "gemma3", kGemma3File, "f32", "portable", 4.4, 18},
-                      Case{"SmolLm2Dot", "smollm2", kSmolLm2File, "bf16", "dot", 3.4, 30},
-                      Case{"Gemma3Dot", "gemma3", kGemma3File, "bf16", "dot", 4.4, 18},
+                      Case{"SmolLm2Dot", "smollm2", kSmolLm2File, "bf16", "avx512bf16", 3.4, 30},
+                      Case{"Gemma3Dot", "gemma3", kGemma3File, "bf16", "avx512bf16", 4.4, 18},
+                      Case{"SmolLm2Tiles", "smollm2", kSmolLm2File, "bf16", "amx", 3.4, 30},
+                      Case{"Gemma3Tiles", "gemma3", kGemma3File, "bf16", "amx", 4.4, 18},
                       Case{"SmolLm2Int8", "smollm2", kSmolLm2File, "bf16", "int8", 3.4, 30},
                       Case{"Gemma3Int8", "gemma3", kGemma3File, "bf16", "int8", 4.4, 18},
                       Case{"SmolLm2AsStored", "smollm2", kSmolLm2File, "bf16", "as-stored", 3.4,
