@@ -1,17 +1,20 @@
 // `tandem bench serve`: implements NewBenchServeCommand (cli/command_line/commands.h).
 #include <sys/resource.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/bench_serve/load_run.h"
 #include "cli/bench_serve/load_target.h"
+#include "cli/bench_serve/progress_line.h"
 #include "cli/bench_serve/report.h"
+#include "cli/bench_serve/run_size.h"
 #include "cli/bench_serve/workload.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
@@ -106,9 +109,10 @@ class BenchServeCommand final : public Command {
   void RegisterLoad() {
     const std::string group = "Load";
     schema_.Add("requests", &load_.requests,
-                "Requests to send; 0 = as many as fit into --duration.",
+                "Requests to send; 0 = as many as fit into --duration or, without one, as a short "
+                "probe says that the server answers in about 20 s.",
                 {.min = 0, .group = group});
-    schema_.Add("duration", &duration_, "Sends no requests after this time; 0 = no limit.",
+    schema_.Add("duration", &duration_, "Starts no request after this time; 0 = no limit.",
                 {.min = absl::ZeroDuration(), .group = group});
     schema_.Add("concurrency", &load_.concurrency,
                 "Closed loop: number of clients, each with one request at a time. Open loop "
@@ -182,7 +186,10 @@ class BenchServeCommand final : public Command {
     schema_.Add("csv", &csv_, "A file for one line for each request.", {.group = group});
     schema_.Add("html", &html_, "A file for one self-contained page with charts.",
                 {.group = group});
-    schema_.Add("progress", &progress_, "Show progress on a terminal.", {.group = group});
+    schema_.Add("progress", &progress_,
+                "Show progress on standard error: on a terminal a line that changes, otherwise a "
+                "line every 5 s.",
+                {.group = group});
   }
 
   absl::Status Plan() {
@@ -190,9 +197,7 @@ class BenchServeCommand final : public Command {
     ASSIGN_OR_RETURN(workload_.prompt_tokens, ParseLengthRange("prompt-tokens", prompt_tokens_));
     ASSIGN_OR_RETURN(workload_.output_tokens, ParseLengthRange("output-tokens", output_tokens_));
     ASSIGN_OR_RETURN(workload_.token_ids, ParseLengthRange("token-ids", token_ids_));
-    if (load_.requests == 0 && duration_ == absl::ZeroDuration()) {
-      return absl::InvalidArgumentError("--requests=0 needs a --duration");
-    }
+    sized_by_probe_ = load_.requests == 0 && duration_ == absl::ZeroDuration();
     if (duration_ > absl::ZeroDuration()) load_.duration = duration_;
     if (arrivals_.rate > 0) {
       load_.arrivals = arrivals_;
@@ -227,15 +232,14 @@ class BenchServeCommand final : public Command {
     ASSIGN_OR_RETURN(const std::unique_ptr<LoadTarget> target,
                      target_options_.address.grpc ? NewGrpcTarget(target_options_, context)
                                                   : NewHttpTarget(target_options_, context));
-    ASSIGN_OR_RETURN(const std::unique_ptr<Workload> workload, NewWorkload(*target));
-    const bool show = progress_ && isatty(STDERR_FILENO) != 0;
-    const LoadHooks hooks = {.should_stop = [&] { return stop->Wait(absl::ZeroDuration()) != 0; },
-                             .on_progress =
-                                 [&](const LoadProgress& progress) {
-                                   if (show) ShowProgress(progress);
-                                 }};
+    ASSIGN_OR_RETURN(const std::unique_ptr<Workload> workload, NewWorkload(*target, workload_));
+    ProgressLine progress(progress_);
+    const LoadHooks hooks = {
+        .should_stop = [&] { return stop->Wait(absl::ZeroDuration()) != 0; },
+        .on_progress = [&](const LoadProgress& state) { progress.Show(state); }};
+    if (sized_by_probe_) RETURN_IF_ERROR(SizeRun(context, *target, hooks.should_stop));
     ASSIGN_OR_RETURN(LoadResult result, RunLoad(load_, context, *target, *workload, hooks));
-    if (show) std::fputs("\r\033[K", stderr);
+    progress.Clear();
     LoadReport report;
     report.settings = Settings(target->model());
     report.open_loop = load_.arrivals.has_value();
@@ -245,38 +249,56 @@ class BenchServeCommand final : public Command {
     return Publish(report);
   }
 
-  absl::StatusOr<std::unique_ptr<Workload>> NewWorkload(LoadTarget& target) {
+  absl::StatusOr<std::unique_ptr<Workload>> NewWorkload(LoadTarget& target,
+                                                        const WorkloadOptions& options) {
     if (!prompts_.empty()) {
       std::ifstream file(prompts_, std::ios::binary);
       const std::string text((std::istreambuf_iterator<char>(file)),
                              std::istreambuf_iterator<char>());
       if (!file) return absl::NotFoundError(absl::StrCat("--prompts ", prompts_, ": cannot read"));
       absl::StatusOr<std::unique_ptr<Workload>> workload =
-          NewFileWorkload(text, workload_, target_options_.chat);
+          NewFileWorkload(text, options, target_options_.chat);
       if (workload.ok()) return workload;
       return absl::InvalidArgumentError(
           absl::StrCat("--prompts ", prompts_, ": ", workload.status().message()));
     }
-    if (workload_.as_text) {
-      const std::unique_ptr<Random> random = NewSeededRandom(workload_.seed);
+    WorkloadOptions measured = options;
+    if (options.as_text) {
+      const std::unique_ptr<Random> random = NewSeededRandom(options.seed);
       const absl::StatusOr<int64_t> tokens = target.CountTokens(DrawWords(kSampleWords, *random));
       if (tokens.ok() && *tokens > 0) {
-        workload_.tokens_per_word = static_cast<double>(*tokens) / kSampleWords;
+        measured.tokens_per_word = static_cast<double>(*tokens) / kSampleWords;
       }
     }
-    return target_options_.chat ? NewChatWorkload(workload_) : NewSyntheticWorkload(workload_);
+    return target_options_.chat ? NewChatWorkload(measured) : NewSyntheticWorkload(measured);
   }
 
-  static void ShowProgress(const LoadProgress& progress) {
-    const double seconds = absl::ToDoubleSeconds(progress.elapsed);
-    std::fprintf(stderr,
-                 "\r\033[K%6.1f s  %ld sent, %ld ended (%ld failed), %ld under way, %.1f "
-                 "requests/s, %.0f parts/s",
-                 seconds, static_cast<long>(progress.begun), static_cast<long>(progress.ended),
-                 static_cast<long>(progress.failed), static_cast<long>(progress.in_flight),
-                 seconds > 0 ? static_cast<double>(progress.ended) / seconds : 0,
-                 seconds > 0 ? static_cast<double>(progress.texts) / seconds : 0);
-    std::fflush(stderr);
+  // Measures the server with requests like the run's, and sets load_.requests from it. An error
+  // if the server answers none of them.
+  absl::Status SizeRun(boost::asio::io_context& context, LoadTarget& target,
+                       const std::function<bool()>& should_stop) {
+    // Other prompts than the run's, so that the run does not meet them in a cache.
+    WorkloadOptions options = workload_;
+    options.seed = ~workload_.seed;
+    ASSIGN_OR_RETURN(const std::unique_ptr<Workload> workload, NewWorkload(target, options));
+    const LoadHooks hooks = {.should_stop = should_stop, .on_progress = [](const LoadProgress&) {}};
+    ASSIGN_OR_RETURN(const LoadResult probe,
+                     RunLoad(ProbeOptions(load_), context, target, *workload, hooks));
+    if (probe.interrupted) return absl::CancelledError("interrupted before the measurement began");
+    const std::optional<double> answered = AnswersPerSecond(probe);
+    if (!answered.has_value()) {
+      const RequestRecord& first = probe.records.front();
+      return absl::UnavailableError(
+          absl::StrCat("no request was answered: ", first.error, ": ", first.message));
+    }
+    std::optional<double> arriving;
+    if (load_.arrivals.has_value()) arriving = arrivals_.rate;
+    load_.requests = RequestsForRun(*answered, arriving);
+    if (progress_) {
+      absl::FPrintF(stderr, "the server answers about %.3g such requests/s: sending %d\n",
+                    *answered, load_.requests);
+    }
+    return absl::OkStatus();
   }
 
   std::vector<std::pair<std::string, std::string>> Settings(const std::string& model) const {
@@ -327,7 +349,8 @@ class BenchServeCommand final : public Command {
   config::Schema schema_;
   std::string target_ = "http://127.0.0.1:8000";
   TargetOptions target_options_;
-  LoadOptions load_ = {.concurrency = 0};
+  LoadOptions load_ = {.requests = 0, .concurrency = 0};
+  bool sized_by_probe_ = false;
   absl::Duration duration_;
   ArrivalOptions arrivals_ = {.rate = 0};
   WorkloadOptions workload_;

@@ -58,7 +58,8 @@ class Checkpoint {
 
   virtual const ModelConfig& config() const = 0;
   virtual const TokenizerSource& tokenizer() const = 0;
-  // The chat template's Jinja source; empty when the checkpoint has none.
+  // The Jinja source of the chat template: the checkpoint's own, or else its architecture's
+  // (Architecture::chat_template). Empty when there is neither.
   virtual const std::string& chat_template() const = 0;
   // Tokens that end an answer, ascending (eos, end of turn, generation_config's list).
   virtual const std::vector<int32_t>& stop_token_ids() const = 0;

@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(std::unique_ptr<M
   ASSIGN_OR_RETURN(parts.tokenizer, ReadTokenizer(gguf, parts.config.vocab_size));
   ASSIGN_OR_RETURN(parts.stop_token_ids, StopTokens(gguf, parts.tokenizer));
   ASSIGN_OR_RETURN(const auto chat_template, gguf.FindString("tokenizer.chat_template"));
-  parts.chat_template = chat_template.value_or("");
+  parts.chat_template = chat_template.value_or(std::string(architecture->chat_template));
   parts.files.push_back(std::move(file));
   return std::make_unique<LoadedCheckpoint>(std::move(parts));
 }

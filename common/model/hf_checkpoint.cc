@@ -224,6 +224,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHuggingFaceCheckpoint(const std:
       ArchitectureRegistry::BuiltIn().FindByName(parts.config.architecture);
   absl::StatusOr<TensorTable> table = TensorTable::Bind(
       parts.config, *architecture, CheckpointFormat::kHuggingFace, weights.tensors);
+  if (parts.chat_template.empty()) parts.chat_template = std::string(architecture->chat_template);
   if (!table.ok()) return At(folder, table.status());
   parts.tensors = std::move(table).value();
   parts.files = std::move(weights.files);

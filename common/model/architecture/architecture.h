@@ -137,6 +137,8 @@ struct Architecture {
   bool qkv_bias = false;
   bool output_bias = false;
   double attention_scalar = 0.0;  // needed if `keys.attention_scalar` names a key
+  // The Jinja template of conversations, for checkpoints that carry none; empty: there is none.
+  absl::string_view chat_template;
   // GGUF has no key for the attention scalar. Models of this depth, if not 0, use
   // hidden_size / num_heads in place of head_dim.
   int32_t gguf_even_scalar_layers = 0;

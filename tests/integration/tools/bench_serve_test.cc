@@ -141,7 +141,6 @@ TEST(BenchServeAlone, WrongUseIsSaid) {
   refused("--tls-ca=system", "--tls-ca needs an https:// or grpc:// --target");
   refused("--target=https://x", "no port");
   refused("--prompt-tokens=9..3", "--prompt-tokens");
-  refused("--requests=0", "--duration");
   refused("--arrivals=odd", "arrivals");
   refused("--burstines=1", "--burstiness");
 }

@@ -4,6 +4,31 @@
 #include "common/model/architecture/architecture.h"
 
 namespace tandem::model::families {
+namespace {
+
+// Gemma 3's form of a conversation. Its base models and many GGUF files carry no template. There is
+// no system turn: the system message begins the user's first turn.
+constexpr absl::string_view kChatTemplate = R"({{ bos_token }}
+{%- set ns = namespace(prefix='', expected='user') -%}
+{%- for message in messages -%}
+  {%- set text = message['content'] if message['content'] is string
+                 else message['content'] | map(attribute='text') | join('') -%}
+  {%- if message['role'] == 'system' and loop.first -%}
+    {%- set ns.prefix = text + '\n\n' -%}
+  {%- elif message['role'] != ns.expected -%}
+    {{ raise_exception("the messages' roles must alternate: user, assistant, user, ...") }}
+  {%- else -%}
+    {{ '<start_of_turn>' + ('model' if ns.expected == 'assistant' else 'user') + '\n' }}
+    {{- ns.prefix + text | trim + '<end_of_turn>\n' }}
+    {%- set ns.prefix = '' -%}
+    {%- set ns.expected = 'user' if ns.expected == 'assistant' else 'assistant' -%}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{ '<start_of_turn>model\n' }}
+{%- endif -%})";
+
+}  // namespace
 
 Architecture Gemma3() {
   return {
@@ -27,6 +52,7 @@ Architecture Gemma3() {
       .head_dim = 256,
       .tied_embeddings = true,
       .attention_scalar = 256.0,
+      .chat_template = kChatTemplate,
       // Gemma 3 27B, the one size whose scalar is not head_dim.
       .gguf_even_scalar_layers = 62,
   };

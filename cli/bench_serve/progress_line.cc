@@ -1,0 +1,34 @@
+#include "cli/bench_serve/progress_line.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "absl/strings/str_format.h"
+
+namespace tandem::cli {
+
+ProgressLine::ProgressLine(bool enabled)
+    : enabled_(enabled), terminal_(isatty(STDERR_FILENO) != 0) {}
+
+void ProgressLine::Show(const LoadProgress& progress) {
+  if (!enabled_ || (!terminal_ && progress.elapsed < next_)) return;
+  next_ = progress.elapsed + kPeriod;
+  const double seconds = absl::ToDoubleSeconds(progress.elapsed);
+  const auto per_second = [seconds](int64_t count) {
+    return seconds > 0 ? static_cast<double>(count) / seconds : 0;
+  };
+  absl::FPrintF(stderr,
+                "%s%6.1f s  %d sent, %d ended (%d failed), %d in flight, %.1f requests/s, %.0f "
+                "parts/s%s",
+                terminal_ ? "\r\033[K" : "", seconds, progress.begun, progress.ended,
+                progress.failed, progress.in_flight, per_second(progress.ended),
+                per_second(progress.texts), terminal_ ? "" : "\n");
+  std::fflush(stderr);
+}
+
+void ProgressLine::Clear() {
+  if (enabled_ && terminal_) std::fputs("\r\033[K", stderr);
+}
+
+}  // namespace tandem::cli
