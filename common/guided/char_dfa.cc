@@ -20,6 +20,8 @@ absl::Status TooLarge(size_t states) {
 // at the end of the text.
 class CharNfa {
  public:
+  explicit CharNfa(CompileBudget& budget) : budget_(budget) {}
+
   enum class When : uint8_t { kAlways, kAtBegin, kAtEnd };
   struct Move {
     int32_t target;
@@ -50,9 +52,8 @@ class CharNfa {
 
   absl::StatusOr<int32_t> Add(int32_t from, const RegexNode& node) {
     using Kind = RegexNode::Kind;
-    if (states_.size() > kNfaStatesMax || ++added_ > 4 * kNfaStatesMax) {
-      return TooLarge(kNfaStatesMax);
-    }
+    if (states_.size() > kNfaStatesMax) return TooLarge(kNfaStatesMax);
+    if (!budget_.Spend(1)) return budget_.status();
     switch (node.kind) {
       case Kind::kEmpty:
         return from;
@@ -94,6 +95,7 @@ class CharNfa {
     while (!todo.empty()) {
       const int32_t state = todo.back();
       todo.pop_back();
+      budget_.Spend(states_[state].moves.size());
       for (const Move& move : states_[state].moves) {
         if ((move.when == When::kAtBegin && !at_begin) || (move.when == When::kAtEnd && !at_end) ||
             seen[move.target]) {
@@ -139,9 +141,9 @@ class CharNfa {
     return end;
   }
 
+  CompileBudget& budget_;
   std::vector<State> states_;
   std::vector<CharSet> sets_;
-  size_t added_ = 0;  // nodes of the expression, including those without states of their own
   mutable std::vector<bool> seen_;
 };
 
@@ -150,9 +152,11 @@ struct Alphabet {
   std::vector<CharSet> letters;                  // disjoint
   std::vector<std::vector<int32_t>> letters_of;  // by set
 
-  explicit Alphabet(const std::vector<CharSet>& sets) : letters_of(sets.size()) {
+  // Incomplete when `budget` is exceeded.
+  Alphabet(const std::vector<CharSet>& sets, CompileBudget& budget) : letters_of(sets.size()) {
     std::map<uint32_t, std::vector<std::pair<int32_t, bool>>> events;
     for (size_t i = 0; i < sets.size(); ++i) {
+      if (!budget.Spend(sets[i].ranges().size())) return;
       for (const CharRange& range : sets[i].ranges()) {
         events[range.low].push_back({static_cast<int32_t>(i), true});
         events[range.high + 1].push_back({static_cast<int32_t>(i), false});
@@ -165,6 +169,7 @@ struct Alphabet {
         const auto at = std::lower_bound(inside.begin(), inside.end(), set);
         enters ? static_cast<void>(inside.insert(at, set)) : static_cast<void>(inside.erase(at));
       }
+      if (!budget.Spend(inside.size())) return;
       const auto next = std::next(it);
       if (!inside.empty() && next != events.end()) {
         groups[inside].push_back({it->first, next->first - 1});
@@ -182,33 +187,31 @@ struct Alphabet {
 // Subset construction.
 class Determinizer {
  public:
-  Determinizer(const CharNfa& nfa, int32_t accept)
-      : nfa_(nfa), accept_(accept), alphabet_(Distinct(nfa.sets())) {}
+  Determinizer(const CharNfa& nfa, int32_t accept, CompileBudget& budget)
+      : nfa_(nfa), accept_(accept), budget_(budget), alphabet_(Distinct(nfa.sets()), budget) {}
 
   absl::StatusOr<CharDfa> Run(int32_t start) {
+    RETURN_IF_ERROR(budget_.status());
     StateOf(nfa_.Closure({start}, /*at_begin=*/true, /*at_end=*/false), /*at_begin=*/true);
-    size_t work = 0;
     for (size_t i = 0; i < subsets_.size(); ++i) {
-      if (subsets_.size() > kDfaStatesMax || work > 40 * kNfaStatesMax) {
-        return TooLarge(kDfaStatesMax);
-      }
+      if (subsets_.size() > kDfaStatesMax) return TooLarge(kDfaStatesMax);
+      RETURN_IF_ERROR(budget_.status());
       std::map<int32_t, std::vector<int32_t>> targets;  // by letter
       for (const int32_t member : subsets_[i]) {
         const CharNfa::State& state = nfa_.states()[member];
         if (state.set < 0) continue;
-        for (const int32_t letter : alphabet_.letters_of[distinct_[state.set]]) {
-          targets[letter].push_back(state.next);
-          ++work;
-        }
+        const std::vector<int32_t>& letters = alphabet_.letters_of[distinct_[state.set]];
+        if (!budget_.Spend(letters.size())) return budget_.status();
+        for (const int32_t letter : letters) targets[letter].push_back(state.next);
       }
       std::map<int32_t, std::vector<CharRange>> edges;  // by target
       for (auto& [letter, next] : targets) {
         std::sort(next.begin(), next.end());
         next.erase(std::unique(next.begin(), next.end()), next.end());
         auto subset = nfa_.Closure(std::move(next), false, false);
-        work += subset.size();
-        auto& ranges = edges[StateOf(std::move(subset), false)];
         const auto& more = alphabet_.letters[letter].ranges();
+        if (!budget_.Spend(subset.size() + more.size())) return budget_.status();
+        auto& ranges = edges[StateOf(std::move(subset), false)];
         ranges.insert(ranges.end(), more.begin(), more.end());
       }
       for (auto& [target, ranges] : edges) {
@@ -219,17 +222,21 @@ class Determinizer {
   }
 
  private:
-  // Patterns repeat a few sets, so the alphabet is built from the distinct ones.
+  // Patterns repeat a few sets, so the alphabet is built from the distinct ones. Incomplete when
+  // the budget is exceeded.
   std::vector<CharSet> Distinct(const std::vector<CharSet>& sets) {
     std::vector<CharSet> kept;
-    absl::flat_hash_map<std::string, int32_t> index;
+    absl::flat_hash_map<CharSet, int32_t> index;
+    absl::flat_hash_map<const void*, int32_t> copies;  // by the ranges that copies share
     for (const CharSet& set : sets) {
-      std::string key;
-      for (const CharRange& range : set.ranges())
-        absl::StrAppend(&key, range.low, "-", range.high, ",");
-      const auto [it, fresh] = index.emplace(key, static_cast<int32_t>(kept.size()));
-      if (fresh) kept.push_back(set);
-      distinct_.push_back(it->second);
+      const auto [copy, unseen] = copies.emplace(&set.ranges(), 0);
+      if (unseen) {
+        if (!budget_.Spend(set.ranges().size())) return kept;
+        const auto [it, fresh] = index.emplace(set, static_cast<int32_t>(kept.size()));
+        if (fresh) kept.push_back(set);
+        copy->second = it->second;
+      }
+      distinct_.push_back(copy->second);
     }
     return kept;
   }
@@ -248,7 +255,8 @@ class Determinizer {
 
   const CharNfa& nfa_;
   const int32_t accept_;
-  std::vector<int32_t> distinct_;
+  CompileBudget& budget_;
+  std::vector<int32_t> distinct_;  // by set of the NFA: which of the alphabet's
   const Alphabet alphabet_;
   CharDfa dfa_;
   std::vector<std::vector<int32_t>> subsets_;
@@ -291,8 +299,9 @@ bool CharDfa::Empty() const {
   return true;
 }
 
-absl::StatusOr<CharDfa> CompileRegex(const RegexNode& regex, RegexMode mode) {
-  CharNfa nfa;
+absl::StatusOr<CharDfa> CompileRegex(const RegexNode& regex, RegexMode mode,
+                                     CompileBudget& budget) {
+  CharNfa nfa(budget);
   const int32_t start = nfa.NewState();
   int32_t at = start;
   if (mode == RegexMode::kContains) {
@@ -310,10 +319,10 @@ absl::StatusOr<CharDfa> CompileRegex(const RegexNode& regex, RegexMode mode) {
     nfa.AddMove(nfa.AddSet(rest, CharSet::All()), rest);
     nfa.AddMove(rest, accept, CharNfa::When::kAtEnd);
   }
-  return Determinizer(nfa, accept).Run(start);
+  return Determinizer(nfa, accept, budget).Run(start);
 }
 
-absl::StatusOr<CharDfa> Intersect(const CharDfa& a, const CharDfa& b) {
+absl::StatusOr<CharDfa> Intersect(const CharDfa& a, const CharDfa& b, CompileBudget& budget) {
   CharDfa both;
   if (a.states.empty() || b.states.empty()) return both;
   std::vector<std::pair<int32_t, int32_t>> pairs = {{0, 0}};
@@ -325,6 +334,7 @@ absl::StatusOr<CharDfa> Intersect(const CharDfa& a, const CharDfa& b) {
     CharDfa::State state{.accept = left.accept && right.accept};
     for (const CharDfa::Edge& x : left.edges) {
       for (const CharDfa::Edge& y : right.edges) {
+        if (!budget.Spend(x.set.ranges().size() + y.set.ranges().size())) return budget.status();
         CharSet set = x.set.Intersection(y.set);
         if (set.empty()) continue;
         const std::pair<int32_t, int32_t> next(x.target, y.target);
@@ -338,22 +348,29 @@ absl::StatusOr<CharDfa> Intersect(const CharDfa& a, const CharDfa& b) {
   return both;
 }
 
-CharDfa Complement(const CharDfa& dfa) {
+absl::StatusOr<CharDfa> Complement(const CharDfa& dfa, CompileBudget& budget) {
   CharDfa all = dfa;
   if (all.states.empty()) all.states.emplace_back();
   const auto sink = static_cast<int32_t>(all.states.size());
   for (CharDfa::State& state : all.states) {
     state.accept = !state.accept;
-    CharSet covered;
-    for (const CharDfa::Edge& edge : state.edges) covered = covered.Union(edge.set);
-    CharSet rest = covered.Complement();
+    std::vector<CharRange> covered;
+    for (const CharDfa::Edge& edge : state.edges) {
+      if (!budget.Spend(edge.set.ranges().size())) return budget.status();
+      covered.insert(covered.end(), edge.set.ranges().begin(), edge.set.ranges().end());
+    }
+    CharSet rest = CharSet(std::move(covered)).Complement();
     if (!rest.empty()) state.edges.push_back({std::move(rest), sink});
   }
   all.states.push_back({.accept = true, .edges = {{CharSet::All(), sink}}});
+  if (!budget.Spend(all.states.size())) return budget.status();
   return all;
 }
 
-CharDfa WordsDfa(absl::Span<const std::string> words) {
+absl::StatusOr<CharDfa> WordsDfa(absl::Span<const std::string> words, CompileBudget& budget) {
+  for (const std::string& word : words) {
+    if (!budget.Spend(1 + word.size())) return budget.status();
+  }
   std::vector<std::map<uint32_t, int32_t>> nodes(1);
   std::vector<bool> ends(1);
   for (const std::string& word : words) {
@@ -380,9 +397,10 @@ CharDfa WordsDfa(absl::Span<const std::string> words) {
   return dfa;
 }
 
-absl::StatusOr<CharDfa> LengthDfa(int64_t min, int64_t max) {
+absl::StatusOr<CharDfa> LengthDfa(int64_t min, int64_t max, CompileBudget& budget) {
   const int64_t last = max == kUnbounded ? min : max;
   if (last > static_cast<int64_t>(kDfaStatesMax)) return TooLarge(kDfaStatesMax);
+  if (!budget.Spend(static_cast<size_t>(std::max<int64_t>(last, 0)) + 1)) return budget.status();
   CharDfa dfa;
   if (max != kUnbounded && max < min) return dfa;
   for (int64_t i = 0; i <= last; ++i) {

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/guided/char_set.h"
+#include "common/guided/compile_budget.h"
 #include "common/guided/regex.h"
 
 namespace tandem::guided {
@@ -37,19 +38,19 @@ struct CharDfa {
   bool Empty() const;
 };
 
-// kContains: the strings that contain a match of `regex` (JSON Schema's meaning of `pattern`).
-// kWhole: the strings that it matches from start to end. Errors: kInvalidArgument when the
-// automaton exceeds the bounds.
-enum class RegexMode { kContains, kWhole };
-absl::StatusOr<CharDfa> CompileRegex(const RegexNode& regex, RegexMode mode);
+// Each function below spends what it does from `budget`. Errors: kInvalidArgument when the budget
+// is exceeded, or one of the bounds above.
 
-// Errors: kInvalidArgument when the product exceeds kDfaStatesMax.
-absl::StatusOr<CharDfa> Intersect(const CharDfa& a, const CharDfa& b);
-CharDfa Complement(const CharDfa& dfa);
+// kContains: the strings that contain a match of `regex` (JSON Schema's meaning of `pattern`).
+// kWhole: the strings that it matches from start to end.
+enum class RegexMode { kContains, kWhole };
+absl::StatusOr<CharDfa> CompileRegex(const RegexNode& regex, RegexMode mode, CompileBudget& budget);
+
+absl::StatusOr<CharDfa> Intersect(const CharDfa& a, const CharDfa& b, CompileBudget& budget);
+absl::StatusOr<CharDfa> Complement(const CharDfa& dfa, CompileBudget& budget);
 // Accepts exactly `words`. REQUIRES: they are valid UTF-8.
-CharDfa WordsDfa(absl::Span<const std::string> words);
-// Accepts strings of `min` to `max` code points (`max` = kUnbounded: no upper limit). Errors:
-// kInvalidArgument when that exceeds kDfaStatesMax.
-absl::StatusOr<CharDfa> LengthDfa(int64_t min, int64_t max);
+absl::StatusOr<CharDfa> WordsDfa(absl::Span<const std::string> words, CompileBudget& budget);
+// Accepts strings of `min` to `max` code points (`max` = kUnbounded: no upper limit).
+absl::StatusOr<CharDfa> LengthDfa(int64_t min, int64_t max, CompileBudget& budget);
 
 }  // namespace tandem::guided

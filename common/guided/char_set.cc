@@ -1,6 +1,7 @@
 #include "common/guided/char_set.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tandem::guided {
 namespace {
@@ -30,13 +31,16 @@ CharSet::CharSet(std::vector<CharRange> ranges) {
   std::sort(valid.begin(), valid.end(), [](const CharRange& a, const CharRange& b) {
     return a.low != b.low ? a.low < b.low : a.high < b.high;
   });
-  for (const CharRange& range : valid) AddRange(range.low, range.high, ranges_);
+  std::vector<CharRange> merged;
+  for (const CharRange& range : valid) AddRange(range.low, range.high, merged);
+  merged.shrink_to_fit();
+  ranges_ = std::make_shared<const std::vector<CharRange>>(std::move(merged));
 }
 
 CharSet CharSet::Complement() const {
   std::vector<CharRange> gaps;
   uint32_t next = 0;
-  for (const CharRange& range : ranges_) {
+  for (const CharRange& range : ranges()) {
     if (range.low > next) gaps.push_back({next, range.low - 1});
     next = range.high + 1;
   }
@@ -45,16 +49,16 @@ CharSet CharSet::Complement() const {
 }
 
 CharSet CharSet::Union(const CharSet& other) const {
-  std::vector<CharRange> all = ranges_;
-  all.insert(all.end(), other.ranges_.begin(), other.ranges_.end());
+  std::vector<CharRange> all = ranges();
+  all.insert(all.end(), other.ranges().begin(), other.ranges().end());
   return CharSet(std::move(all));
 }
 
 CharSet CharSet::Intersection(const CharSet& other) const {
   std::vector<CharRange> both;
-  for (size_t i = 0, j = 0; i < ranges_.size() && j < other.ranges_.size();) {
-    const CharRange& a = ranges_[i];
-    const CharRange& b = other.ranges_[j];
+  for (size_t i = 0, j = 0; i < ranges().size() && j < other.ranges().size();) {
+    const CharRange& a = ranges()[i];
+    const CharRange& b = other.ranges()[j];
     const uint32_t low = std::max(a.low, b.low), high = std::min(a.high, b.high);
     if (low <= high) both.push_back({low, high});
     a.high < b.high ? ++i : ++j;
@@ -63,11 +67,11 @@ CharSet CharSet::Intersection(const CharSet& other) const {
 }
 
 CharSet CharSet::FoldAsciiCase() const {
-  std::vector<CharRange> all = ranges_;
-  for (const CharRange& range : Intersection(Of('a', 'z')).ranges_) {
+  std::vector<CharRange> all = ranges();
+  for (const CharRange& range : Intersection(Of('a', 'z')).ranges()) {
     all.push_back({range.low - 32, range.high - 32});
   }
-  for (const CharRange& range : Intersection(Of('A', 'Z')).ranges_) {
+  for (const CharRange& range : Intersection(Of('A', 'Z')).ranges()) {
     all.push_back({range.low + 32, range.high + 32});
   }
   return CharSet(std::move(all));
@@ -75,9 +79,9 @@ CharSet CharSet::FoldAsciiCase() const {
 
 bool CharSet::Contains(uint32_t code_point) const {
   const auto it =
-      std::upper_bound(ranges_.begin(), ranges_.end(), code_point,
+      std::upper_bound(ranges().begin(), ranges().end(), code_point,
                        [](uint32_t value, const CharRange& range) { return value < range.low; });
-  return it != ranges_.begin() && code_point <= std::prev(it)->high;
+  return it != ranges().begin() && code_point <= std::prev(it)->high;
 }
 
 }  // namespace tandem::guided

@@ -1,9 +1,12 @@
 // Sets of Unicode code points, stored as sorted intervals. No set contains a surrogate (U+D800 to
 // U+DFFF), because UTF-8 text contains none.
+// Copies share their ranges, so a copy costs nothing.
 // Thread safety: plain values.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace tandem::guided {
@@ -31,13 +34,24 @@ class CharSet {
   CharSet FoldAsciiCase() const;
 
   bool Contains(uint32_t code_point) const;
-  bool empty() const { return ranges_.empty(); }
+  bool empty() const { return ranges().empty(); }
   // Ascending and disjoint; no two of them are adjacent.
-  const std::vector<CharRange>& ranges() const { return ranges_; }
-  friend bool operator==(const CharSet& a, const CharSet& b) { return a.ranges_ == b.ranges_; }
+  const std::vector<CharRange>& ranges() const {
+    static const std::vector<CharRange> none;
+    return ranges_ == nullptr ? none : *ranges_;
+  }
+  friend bool operator==(const CharSet& a, const CharSet& b) {
+    return a.ranges_ == b.ranges_ || a.ranges() == b.ranges();
+  }
+  template <typename H>
+  friend H AbslHashValue(H state, const CharSet& set) {
+    for (const CharRange& range : set.ranges())
+      state = H::combine(std::move(state), range.low, range.high);
+    return state;
+  }
 
  private:
-  std::vector<CharRange> ranges_;
+  std::shared_ptr<const std::vector<CharRange>> ranges_;  // immutable; shared with copies
 };
 
 }  // namespace tandem::guided

@@ -33,11 +33,17 @@ absl::StatusOr<RuleId> AddRoot(const request::GuidedParams& params, GrammarBuild
 }  // namespace
 
 absl::StatusOr<Program> Compile(const request::GuidedParams& params, int token_bytes_max) {
+  CompileBudget budget;
+  return Compile(params, token_bytes_max, budget);
+}
+
+absl::StatusOr<Program> Compile(const request::GuidedParams& params, int token_bytes_max,
+                                CompileBudget& budget) {
   if (params.text.size() > kSourceBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("constraint of ", params.text.size(),
                                                    " bytes, expected at most ", kSourceBytesMax));
   }
-  GrammarBuilder builder;
+  GrammarBuilder builder(budget);
   ASSIGN_OR_RETURN(const RuleId root, AddRoot(params, builder));
   ASSIGN_OR_RETURN(Program program, Lower(builder, root, token_bytes_max));
   if (StateGraph(program).start() == kDeadConfig) {
@@ -49,8 +55,8 @@ absl::StatusOr<Program> Compile(const request::GuidedParams& params, int token_b
 }
 
 absl::StatusOr<RuleId> AddRegex(absl::string_view pattern, GrammarBuilder& builder) {
-  ASSIGN_OR_RETURN(const RegexNode regex, ParseRegex(pattern));
-  ASSIGN_OR_RETURN(const CharDfa dfa, CompileRegex(regex, RegexMode::kWhole));
+  ASSIGN_OR_RETURN(const RegexNode regex, ParseRegex(pattern, builder.budget()));
+  ASSIGN_OR_RETURN(const CharDfa dfa, CompileRegex(regex, RegexMode::kWhole, builder.budget()));
   const RuleId rule = builder.NewRule("regex");
   builder.AddAutomaton(builder.start(rule), dfa, GrammarBuilder::Spelling::kPlain,
                        builder.end(rule));

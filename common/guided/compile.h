@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/guided/compile_budget.h"
 #include "common/guided/grammar_builder.h"
 #include "common/guided/program.h"
 #include "common/request/guided_params.h"
@@ -21,9 +22,11 @@ inline constexpr size_t kChoicesMax = 20000;
 
 // `token_bytes_max`: as for Lower. REQUIRES: params.any().
 // Errors: kInvalidArgument when the constraint is malformed, unsupported, beyond a bound, or
-// nothing satisfies it (the message names the keyword, rule or byte), or when its start is too
-// ambiguous.
+// nothing satisfies it (the message names the keyword, rule or byte), when its start is too
+// ambiguous, or when compiling it exceeds the budget (CompileBudget::kStepsMax without one).
 absl::StatusOr<Program> Compile(const request::GuidedParams& params, int token_bytes_max);
+absl::StatusOr<Program> Compile(const request::GuidedParams& params, int token_bytes_max,
+                                CompileBudget& budget);
 
 // The frontends. Each adds rules to `builder` and returns the rule that a whole answer matches.
 // Errors: as Compile.

@@ -39,8 +39,8 @@ class Constraint {
   static constexpr size_t kGraphBytesCached = size_t{32} << 20;
   static constexpr size_t kGraphBytesMax = size_t{256} << 20;
   static constexpr size_t kMaskBytesMax = size_t{32} << 20;
-  // Bound on the work for one mask, in StateGraph::work; it takes some seconds.
-  static constexpr uint64_t kMaskWorkMax = 400000000;
+  // Bound on the work for one mask, in StateGraph::work: some milliseconds of the engine's thread.
+  static constexpr uint64_t kMaskWorkMax = 1'000'000;
 
   // A position in the constraint's state graph.
   struct Place {

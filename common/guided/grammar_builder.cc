@@ -1,9 +1,9 @@
 #include "common/guided/grammar_builder.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/model/tokenizer/utf8.h"
 
@@ -78,7 +78,7 @@ RuleId GrammarBuilder::NewRule(std::string name) {
 }
 
 StateId GrammarBuilder::NewState() {
-  if (moves_.size() >= kGrammarStatesMax) {
+  if (moves_.size() >= kGrammarStatesMax || !budget_.Spend(1)) {
     full_ = true;
     return 0;
   }
@@ -87,13 +87,14 @@ StateId GrammarBuilder::NewState() {
 }
 
 void GrammarBuilder::Add(StateId from, const Move& move) {
-  if (num_moves_ >= kGrammarEdgesMax) full_ = true;
+  if (num_moves_ >= kGrammarEdgesMax || !budget_.Spend(1)) full_ = true;
   if (full_) return;
   moves_[from].push_back(move);
   ++num_moves_;
 }
 
 absl::Status GrammarBuilder::status() const {
+  if (budget_.exceeded()) return budget_.status();
   if (!full_) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("the constraint needs more than ",
                                                  kGrammarStatesMax, " states or ", kGrammarEdgesMax,
@@ -126,7 +127,10 @@ StateId GrammarBuilder::AfterCall(StateId from, RuleId rule) {
 }
 
 void GrammarBuilder::AddCodePoint(StateId from, const CharSet& set, StateId to) {
-  for (const CharRange& range : set.ranges()) AddUtf8(*this, from, range.low, range.high, to);
+  for (const CharRange& range : set.ranges()) {
+    if (full_) return;
+    AddUtf8(*this, from, range.low, range.high, to);
+  }
 }
 
 void GrammarBuilder::AddWords(StateId from, std::vector<std::string> words, StateId to) {
@@ -172,8 +176,7 @@ void GrammarBuilder::AddAutomaton(StateId from, const CharDfa& dfa, Spelling spe
   for (StateId& state : states) state = NewState();
   AddEmpty(from, states[0]);
   // Many edges share few distinct (set, target) pairs, so each pair is written once.
-  std::vector<CharSet> sets;
-  std::map<std::pair<size_t, StateId>, StateId> shared;
+  absl::flat_hash_map<std::pair<CharSet, StateId>, StateId> shared;
   for (size_t i = 0; i < states.size(); ++i) {
     if (dfa.states[i].accept) AddEmpty(states[i], to);
     for (const CharDfa::Edge& edge : dfa.states[i].edges) {
@@ -182,10 +185,8 @@ void GrammarBuilder::AddAutomaton(StateId from, const CharDfa& dfa, Spelling spe
         AddSet(states[i], edge.set, spelling, target);
         continue;
       }
-      const auto known = std::find(sets.begin(), sets.end(), edge.set);
-      const auto set = static_cast<size_t>(known - sets.begin());
-      if (known == sets.end()) sets.push_back(edge.set);
-      const auto [it, fresh] = shared.emplace(std::pair(set, target), 0);
+      budget_.Spend(edge.set.ranges().size());
+      const auto [it, fresh] = shared.emplace(std::pair(edge.set, target), 0);
       if (fresh) {
         it->second = NewState();
         AddSet(it->second, edge.set, spelling, target);

@@ -37,6 +37,11 @@ class GrammarBuilder {
     StateId start = 0, end = 0;
   };
 
+  // The builder spends a step for each state and each edge. `budget` outlives it.
+  explicit GrammarBuilder(CompileBudget& budget) : budget_(budget) {}
+
+  CompileBudget& budget() const { return budget_; }
+
   // Adds a rule that has a first and a last state. The caller adds what lies between them.
   RuleId NewRule(std::string name);
   StateId start(RuleId rule) const { return rules_[static_cast<size_t>(rule)].start; }
@@ -63,7 +68,7 @@ class GrammarBuilder {
   // Connects by a text that `dfa` accepts.
   void AddAutomaton(StateId from, const CharDfa& dfa, Spelling spelling, StateId to);
 
-  // kInvalidArgument once a bound is exceeded; from then on the builder adds nothing.
+  // kInvalidArgument once a bound or the budget is exceeded; from then on the builder adds nothing.
   absl::Status status() const;
 
   const std::vector<std::vector<Move>>& moves() const { return moves_; }
@@ -72,6 +77,7 @@ class GrammarBuilder {
  private:
   void Add(StateId from, const Move& move);
 
+  CompileBudget& budget_;
   std::vector<std::vector<Move>> moves_;  // by state
   std::vector<Rule> rules_;
   size_t num_moves_ = 0;

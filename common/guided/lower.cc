@@ -17,7 +17,7 @@ using Move = GrammarBuilder::Move;
 constexpr uint32_t kInfinite = 1u << 30;
 constexpr StateId kNone = ~StateId{0};
 // Bound on the work of finding aliases, in edges visited.
-constexpr size_t kAliasWorkMax = 8000000;
+constexpr size_t kAliasWorkMax = 2'000'000;
 
 class Lowering {
  public:
@@ -28,6 +28,7 @@ class Lowering {
     RETURN_IF_ERROR(builder_.status());
     FindNullable();
     FindHeights();
+    RETURN_IF_ERROR(builder_.budget().status());
     const uint32_t height = heights_[builder_.start(root_)];
     if (height == kInfinite) {
       return absl::InvalidArgumentError("nothing can satisfy the constraint");
@@ -57,6 +58,7 @@ class Lowering {
     marks_.resize(moves_.size());
     marks_[from] = mark_;
     for (size_t i = 0; i < found.size(); ++i) {
+      builder_.budget().Spend(1 + moves_[found[i]].size());
       for (const Move& move : moves_[found[i]]) {
         if (!PassesEmpty(move) || marks_[move.target] == mark_) continue;
         marks_[move.target] = mark_;
@@ -131,6 +133,8 @@ class Lowering {
         todo.pop_back();
         for (const StateId s : dependents[state]) {
           if (heights_[s] != kInfinite) continue;
+          // HeightOf looks at every edge of s, and s is met once for each of them.
+          if (!builder_.budget().Spend(moves_[s].size())) return;
           const uint32_t height = HeightOf(s);
           if (height <= level) {
             heights_[s] = level;
@@ -183,6 +187,7 @@ class Lowering {
     // The rules that a rule can call before it consumes a byte.
     std::vector<std::vector<RuleId>> first(rules_.size());
     for (size_t r = 0; r < rules_.size(); ++r) {
+      RETURN_IF_ERROR(builder_.budget().status());
       for (const StateId s : Closure(rules_[r].start)) {
         for (const Move& move : moves_[s]) {
           if (move.kind == Move::Kind::kCall && heights_[builder_.start(move.rule)] < kInfinite) {
@@ -238,6 +243,7 @@ class Lowering {
     for (const GrammarBuilder::Rule& rule : rules_) is_end[rule.end] = true;
     program_.start = IdOf(builder_.start(root_));
     for (size_t i = 0; i < order_.size(); ++i) {
+      RETURN_IF_ERROR(builder_.budget().status());
       Program::State state;
       state.bytes_begin = static_cast<uint32_t>(program_.bytes.size());
       state.calls_begin = static_cast<uint32_t>(program_.calls.size());

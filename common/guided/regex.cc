@@ -14,6 +14,9 @@ namespace {
 
 using Kind = RegexNode::Kind;
 
+// What sorting the ranges of a class costs for each of them.
+constexpr size_t kSortSteps = 4;
+
 CharSet Digits() { return CharSet::Of('0', '9'); }
 CharSet WordCharacters() { return CharSet({{'0', '9'}, {'A', 'Z'}, {'a', 'z'}, {'_', '_'}}); }
 // ECMA-262's WhiteSpace and LineTerminator.
@@ -30,7 +33,8 @@ CharSet Spaces() {
                   {0xFEFF, 0xFEFF}});
 }
 
-CharSet UnicodeClassSet(model::tokenizer_internal::UnicodeClass wanted) {
+// All code points of a class. Looks at each of the 1.1 million code points.
+CharSet ScanForClass(model::tokenizer_internal::UnicodeClass wanted) {
   std::vector<CharRange> ranges;
   for (uint32_t c = 0; c <= kCodePointMax; ++c) {
     if (model::tokenizer_internal::ClassOf(c) != wanted) continue;
@@ -43,9 +47,19 @@ CharSet UnicodeClassSet(model::tokenizer_internal::UnicodeClass wanted) {
   return CharSet(std::move(ranges));
 }
 
+// Computed once in the process's life.
+const CharSet& Letters() {
+  static const CharSet letters = ScanForClass(model::tokenizer_internal::UnicodeClass::kLetter);
+  return letters;
+}
+const CharSet& Numbers() {
+  static const CharSet numbers = ScanForClass(model::tokenizer_internal::UnicodeClass::kNumber);
+  return numbers;
+}
+
 class Parser {
  public:
-  explicit Parser(absl::string_view text) : text_(text) {}
+  Parser(absl::string_view text, CompileBudget& budget) : text_(text), budget_(budget) {}
 
   absl::StatusOr<RegexNode> Parse() {
     if (text_.size() > kRegexBytesMax) {
@@ -77,7 +91,8 @@ class Parser {
     return c;
   }
 
-  RegexNode Set(CharSet set) const {
+  RegexNode Set(CharSet set) {
+    budget_.Spend(ignore_case_ ? 1 + set.ranges().size() : 1);
     return {.kind = Kind::kSet, .set = ignore_case_ ? set.FoldAsciiCase() : std::move(set)};
   }
 
@@ -98,6 +113,7 @@ class Parser {
   absl::StatusOr<RegexNode> Sequence(int depth) {
     RegexNode all{.kind = Kind::kSequence};
     while (More() && Peek() != '|' && Peek() != ')') {
+      RETURN_IF_ERROR(budget_.status());
       ASSIGN_OR_RETURN(RegexNode one, Atom(depth));
       ASSIGN_OR_RETURN(one, Quantified(std::move(one)));
       all.children.push_back(std::move(one));
@@ -262,7 +278,9 @@ class Parser {
       case 'p':
       case 'P': {
         ASSIGN_OR_RETURN(const CharSet set, Property());
-        return c == 'p' ? set : set.Complement();
+        if (c == 'p') return set;
+        budget_.Spend(set.ranges().size());
+        return set.Complement();
       }
       default:
         break;
@@ -344,9 +362,8 @@ class Parser {
     } else if (More()) {
       name.push_back(text_[at_++]);
     }
-    using model::tokenizer_internal::UnicodeClass;
-    if (name == "L" || name == "Letter") return UnicodeClassSet(UnicodeClass::kLetter);
-    if (name == "N" || name == "Number") return UnicodeClassSet(UnicodeClass::kNumber);
+    if (name == "L" || name == "Letter") return Letters();
+    if (name == "N" || name == "Number") return Numbers();
     if (name == "Nd" || name == "digit") {
       return Error("\\p{Nd} is not supported; \\d and \\p{N} are");
     }
@@ -391,6 +408,8 @@ class Parser {
       // ECMA-262 reads [] as the empty class; POSIX and RE2 read a first ] as itself.
       first = false;
       ASSIGN_OR_RETURN(const CharSet low, ClassItem());
+      budget_.Spend(kSortSteps * low.ranges().size());
+      RETURN_IF_ERROR(budget_.status());
       const bool single = low.ranges().size() == 1 && low.ranges()[0].low == low.ranges()[0].high;
       if (single && Peek() == '-' && Peek(1) != ']' && at_ + 1 < text_.size()) {
         ++at_;
@@ -411,6 +430,7 @@ class Parser {
   }
 
   const absl::string_view text_;
+  CompileBudget& budget_;
   size_t at_ = 0;
   bool ignore_case_ = false;
   int quantifiers_ = 0;
@@ -418,6 +438,8 @@ class Parser {
 
 }  // namespace
 
-absl::StatusOr<RegexNode> ParseRegex(absl::string_view pattern) { return Parser(pattern).Parse(); }
+absl::StatusOr<RegexNode> ParseRegex(absl::string_view pattern, CompileBudget& budget) {
+  return Parser(pattern, budget).Parse();
+}
 
 }  // namespace tandem::guided

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/guided/char_set.h"
+#include "common/guided/compile_budget.h"
 
 namespace tandem::guided {
 
@@ -29,7 +30,8 @@ struct RegexNode {
   int32_t min = 0, max = kUnbounded;  // kRepeat
 };
 
-// Errors: kInvalidArgument tells what is wrong with the pattern, and where.
-absl::StatusOr<RegexNode> ParseRegex(absl::string_view pattern);
+// Errors: kInvalidArgument tells what is wrong with the pattern, and where, or that the pattern
+// exceeds the budget.
+absl::StatusOr<RegexNode> ParseRegex(absl::string_view pattern, CompileBudget& budget);
 
 }  // namespace tandem::guided

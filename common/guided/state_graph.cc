@@ -114,6 +114,7 @@ ConfigId StateGraph::FindStep(ConfigId from, uint8_t byte) {
   for (size_t i = 0; i < key.size(); i += key[i] + 1) {
     const auto begin = key.begin() + static_cast<int64_t>(i) + 1;
     const auto end = begin + key[i];
+    work_ += program_.BytesOf(*(end - 1)).size() / 8;
     for (const ByteEdge& edge : program_.BytesOf(*(end - 1))) {
       if (byte < edge.low || byte > edge.high) continue;
       Thread thread(begin, end);

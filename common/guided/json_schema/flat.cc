@@ -29,6 +29,17 @@ void CountRange::Narrow(const CountRange& other) {
   }
 }
 
+size_t Flat::Size() const {
+  size_t size = 1 + numbers.bounds.size() + numbers.multiples.size() + texts.size() +
+                objects.size() + required.size() + property_names.size();
+  if (values.has_value()) {
+    for (const Json& value : *values) size += 1 + value.size();
+  }
+  for (const ArrayLayer& layer : arrays) size += 1 + layer.prefix.size();
+  for (const ObjectLayer& layer : objects) size += layer.patterns.size();
+  return size;
+}
+
 void Flat::Narrow(const Flat& other) {
   types &= other.types;
   if (!values.has_value()) {

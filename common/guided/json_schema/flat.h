@@ -75,6 +75,8 @@ struct Flat {
   std::vector<std::string> required;  // no duplicates
   std::vector<const Json*> property_names;
 
+  // What copying this schema costs, in values, names and automata.
+  size_t Size() const;
   // Narrows this schema to the values that satisfy both.
   void Narrow(const Flat& other);
 };

@@ -44,7 +44,14 @@ absl::Status Flattener::Add(const Json& schema, int depth, std::vector<Flat>& al
         absl::StrCat("json_schema: combining it takes more than ", kWorkMax, " steps"));
   }
   ASSIGN_OR_RETURN(const Flat own, ReadKeywords(schema));
-  for (Flat& flat : alternatives) flat.Narrow(own);
+  for (Flat& flat : alternatives) {
+    const size_t pairs = flat.values.has_value() && own.values.has_value()
+                             ? flat.values->size() * own.values->size()
+                             : 0;
+    if (!budget_.Spend(pairs)) return budget_.status();
+    flat.Narrow(own);
+    if (!budget_.Spend(flat.Size())) return budget_.status();
+  }
   if (const auto reference = schema.find("$ref"); reference != schema.end()) {
     if (!reference->is_string()) return document_.Error(schema, "$ref", "expected a string");
     ASSIGN_OR_RETURN(const Json* target, document_.Resolve(reference->get<std::string>()));
@@ -75,6 +82,9 @@ absl::StatusOr<std::vector<Flat>> Flattener::Branches(const Json& schema,
                                                       const std::vector<Flat>& alternatives) {
   std::vector<std::vector<Flat>> branches;
   for (const Json& branch : schema.at(keyword)) {
+    for (const Flat& flat : alternatives) {
+      if (!budget_.Spend(flat.Size())) return budget_.status();
+    }
     std::vector<Flat> narrowed = alternatives;
     RETURN_IF_ERROR(Add(branch, depth + 1, narrowed));
     branches.push_back(std::move(narrowed));
@@ -126,16 +136,18 @@ absl::StatusOr<bool> Flattener::Disjoint(const Flat& a, const Flat& b, int depth
   if ((types & kNumber) != 0) {
     NumberRange range = a.numbers;
     range.Narrow(b.numbers);
-    ASSIGN_OR_RETURN(const CharDfa dfa, NumberDfa(range, (types & kFraction) == 0));
+    ASSIGN_OR_RETURN(const CharDfa dfa, NumberDfa(range, (types & kFraction) == 0, budget_));
     if (!dfa.Empty()) return false;
   }
   if ((types & kString) != 0) {
-    ASSIGN_OR_RETURN(CharDfa dfa, LengthDfa(std::max(a.length.min, b.length.min), kUnbounded));
+    ASSIGN_OR_RETURN(CharDfa dfa,
+                     LengthDfa(std::max(a.length.min, b.length.min), kUnbounded, budget_));
     for (const Flat* flat : {&a, &b}) {
-      ASSIGN_OR_RETURN(const CharDfa length, LengthDfa(flat->length.min, flat->length.max));
-      ASSIGN_OR_RETURN(dfa, Intersect(dfa, length));
+      ASSIGN_OR_RETURN(const CharDfa length,
+                       LengthDfa(flat->length.min, flat->length.max, budget_));
+      ASSIGN_OR_RETURN(dfa, Intersect(dfa, length, budget_));
       for (const SharedDfa& text : flat->texts) {
-        ASSIGN_OR_RETURN(dfa, Intersect(dfa, *text));
+        ASSIGN_OR_RETURN(dfa, Intersect(dfa, *text, budget_));
       }
     }
     if (!dfa.Empty()) return false;
@@ -188,6 +200,10 @@ absl::StatusOr<bool> Flattener::Validates(const Flat& flat, const Json& value) {
     if (number.fraction.empty()) type = kInteger;
   }
   if ((flat.types & type) == 0) return false;
+  const size_t bytes = value.is_string() ? value.get_ref<const std::string&>().size() : 0;
+  if (!budget_.Spend(flat.Size() + value.size() + bytes * (1 + flat.texts.size()))) {
+    return budget_.status();
+  }
   if (flat.values.has_value() &&
       std::none_of(flat.values->begin(), flat.values->end(),
                    [&](const Json& candidate) { return Equal(candidate, value); })) {

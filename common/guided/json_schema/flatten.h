@@ -18,8 +18,9 @@ inline constexpr int kReferenceDepthMax = 64;
 
 class Flattener {
  public:
-  // `document` outlives the Flattener.
-  explicit Flattener(const Document& document) : document_(document) {}
+  // `document` and `budget` outlive the Flattener.
+  Flattener(const Document& document, CompileBudget& budget)
+      : document_(document), budget_(budget) {}
 
   // The alternatives of `schemas`: a value satisfies all schemas exactly when it satisfies one of
   // the alternatives. Errors: kInvalidArgument names the keyword that is unknown, unsupported or
@@ -61,6 +62,7 @@ class Flattener {
   absl::StatusOr<bool> ValidatesObject(const Flat& flat, const Json& value);
 
   const Document& document_;
+  CompileBudget& budget_;
   std::map<std::string, SharedDfa> dfas_;  // by pattern; a format has a prefix that no pattern has
   size_t work_ = 0;
 };

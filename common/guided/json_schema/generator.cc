@@ -47,8 +47,10 @@ absl::StatusOr<RuleId> Generator::RuleFor(Conjunction schemas) {
 
 absl::Status Generator::AddFlat(StateId from, const Flat& flat, StateId to) {
   if (flat.values.has_value()) {
+    Flat rest = flat;  // what the values must satisfy beside being listed
+    rest.values.reset();
     for (const Json& value : *flat.values) {
-      ASSIGN_OR_RETURN(const bool valid, flattener_.Validates(flat, value));
+      ASSIGN_OR_RETURN(const bool valid, flattener_.Validates(rest, value));
       if (valid) AddLiteralValue(from, value, to);
     }
     return absl::OkStatus();
@@ -130,9 +132,9 @@ absl::Status Generator::AddString(StateId from, const Flat& flat, StateId to) {
   const StateId end = builder_.NewState();
   builder_.AddBytes(end, '"', '"', to);
   if (!flat.texts.empty()) {
-    ASSIGN_OR_RETURN(CharDfa dfa, LengthDfa(length.min, length.max));
+    ASSIGN_OR_RETURN(CharDfa dfa, LengthDfa(length.min, length.max, builder_.budget()));
     for (const SharedDfa& text : flat.texts) {
-      ASSIGN_OR_RETURN(dfa, Intersect(dfa, *text));
+      ASSIGN_OR_RETURN(dfa, Intersect(dfa, *text, builder_.budget()));
     }
     builder_.AddAutomaton(at, dfa, GrammarBuilder::Spelling::kJsonString, end);
     return absl::OkStatus();
@@ -152,8 +154,10 @@ absl::Status Generator::AddString(StateId from, const Flat& flat, StateId to) {
 }
 
 void Generator::AddQuoted(StateId from, const std::string& text, StateId to) {
+  const absl::StatusOr<CharDfa> word = WordsDfa({text}, builder_.budget());
+  if (!word.ok()) return;  // the budget is exceeded: builder_.status() says so
   const StateId end = builder_.NewState();
-  builder_.AddAutomaton(builder_.AfterLiteral(from, "\""), WordsDfa({text}),
+  builder_.AddAutomaton(builder_.AfterLiteral(from, "\""), *word,
                         GrammarBuilder::Spelling::kJsonString, end);
   builder_.AddBytes(end, '"', '"', to);
 }
@@ -178,7 +182,7 @@ absl::Status Generator::AddNumber(StateId from, const Flat& flat, StateId to) {
     builder_.AddCall(from, FreeNumber(integers_only), to);
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const CharDfa dfa, NumberDfa(flat.numbers, integers_only));
+  ASSIGN_OR_RETURN(const CharDfa dfa, NumberDfa(flat.numbers, integers_only, builder_.budget()));
   builder_.AddAutomaton(from, dfa, GrammarBuilder::Spelling::kPlain, to);
   return absl::OkStatus();
 }
@@ -275,7 +279,7 @@ namespace tandem::guided {
 
 absl::StatusOr<RuleId> AddJsonSchema(absl::string_view schema, GrammarBuilder& builder) {
   ASSIGN_OR_RETURN(const auto document, json_schema::Document::Parse(schema));
-  json_schema::Flattener flattener(*document);
+  json_schema::Flattener flattener(*document, builder.budget());
   return json_schema::Generator(flattener, builder).Generate({&document->root()});
 }
 

@@ -186,8 +186,8 @@ absl::StatusOr<bool> Flattener::ReadNumberKeyword(const Json& schema, const std:
 absl::StatusOr<SharedDfa> Flattener::PatternDfa(const std::string& pattern) {
   SharedDfa& dfa = dfas_[pattern];
   if (dfa != nullptr) return dfa;
-  ASSIGN_OR_RETURN(const RegexNode regex, ParseRegex(pattern));
-  ASSIGN_OR_RETURN(CharDfa compiled, CompileRegex(regex, RegexMode::kContains));
+  ASSIGN_OR_RETURN(const RegexNode regex, ParseRegex(pattern, budget_));
+  ASSIGN_OR_RETURN(CharDfa compiled, CompileRegex(regex, RegexMode::kContains, budget_));
   dfa = std::make_shared<const CharDfa>(std::move(compiled));
   return dfa;
 }
@@ -212,8 +212,8 @@ absl::StatusOr<bool> Flattener::ReadStringKeyword(const Json& schema, const std:
   if (!pattern.ok()) return document_.Error(schema, key, pattern.status().message());
   SharedDfa& dfa = dfas_[absl::StrCat(kFormatKey, text)];
   if (dfa == nullptr) {
-    ASSIGN_OR_RETURN(const RegexNode regex, ParseRegex(*pattern));
-    ASSIGN_OR_RETURN(CharDfa compiled, CompileRegex(regex, RegexMode::kWhole));
+    ASSIGN_OR_RETURN(const RegexNode regex, ParseRegex(*pattern, budget_));
+    ASSIGN_OR_RETURN(CharDfa compiled, CompileRegex(regex, RegexMode::kWhole, budget_));
     dfa = std::make_shared<const CharDfa>(std::move(compiled));
   }
   flat.texts.push_back(dfa);

@@ -198,20 +198,21 @@ void NumberRange::Narrow(const NumberRange& other) {
   multiples.insert(multiples.end(), other.multiples.begin(), other.multiples.end());
 }
 
-absl::StatusOr<CharDfa> NumberDfa(const NumberRange& range, bool integers_only) {
+absl::StatusOr<CharDfa> NumberDfa(const NumberRange& range, bool integers_only,
+                                  CompileBudget& budget) {
   const bool whole = integers_only || !range.multiples.empty();
   // The bound on digits keeps numbers within what JSON readers can represent. To count digits and
   // remainders together would take too many states.
   const char* numerals = !range.multiples.empty() ? "0|-?[1-9][0-9]*"
                          : whole                  ? "0|-?[1-9][0-9]{0,44}"
                                                   : "-?(0|[1-9][0-9]{0,44})(\\.[0-9]{1,44})?";
-  ASSIGN_OR_RETURN(const RegexNode shape, ParseRegex(numerals));
-  ASSIGN_OR_RETURN(CharDfa dfa, CompileRegex(shape, RegexMode::kWhole));
+  ASSIGN_OR_RETURN(const RegexNode shape, ParseRegex(numerals, budget));
+  ASSIGN_OR_RETURN(CharDfa dfa, CompileRegex(shape, RegexMode::kWhole, budget));
   for (const NumberBound& bound : range.bounds) {
-    ASSIGN_OR_RETURN(dfa, Intersect(dfa, BoundAutomaton(bound).Build()));
+    ASSIGN_OR_RETURN(dfa, Intersect(dfa, BoundAutomaton(bound).Build(), budget));
   }
   for (const int64_t divisor : range.multiples) {
-    ASSIGN_OR_RETURN(dfa, Intersect(dfa, MultipleDfa(divisor)));
+    ASSIGN_OR_RETURN(dfa, Intersect(dfa, MultipleDfa(divisor), budget));
   }
   return dfa;
 }

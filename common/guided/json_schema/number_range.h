@@ -45,7 +45,8 @@ struct NumberRange {
 
 // The automaton of the numerals in `range`, written without an exponent. It accepts integers only
 // when `integers_only` holds or `range` has multiples. Errors: kInvalidArgument when it exceeds the
-// bounds of char_dfa.h.
-absl::StatusOr<CharDfa> NumberDfa(const NumberRange& range, bool integers_only);
+// budget or the bounds of char_dfa.h.
+absl::StatusOr<CharDfa> NumberDfa(const NumberRange& range, bool integers_only,
+                                  CompileBudget& budget);
 
 }  // namespace tandem::guided::json_schema

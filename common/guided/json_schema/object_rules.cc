@@ -97,9 +97,12 @@ absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
         absl::StrCat("json_schema: patternProperties: ", patterns.size(),
                      " patterns on one object, expected at most ", kPatternsMax));
   }
-  CharDfa free = Complement(WordsDfa(std::vector<std::string>(names.begin(), names.end())));
+  CompileBudget& budget = builder_.budget();
+  const std::vector<std::string> words(names.begin(), names.end());
+  ASSIGN_OR_RETURN(const CharDfa named_keys, WordsDfa(words, budget));
+  ASSIGN_OR_RETURN(CharDfa free, Complement(named_keys, budget));
   if (allowed != nullptr) {
-    ASSIGN_OR_RETURN(free, Intersect(free, *allowed));
+    ASSIGN_OR_RETURN(free, Intersect(free, *allowed, budget));
   }
   std::vector<RuleId> rules;
   for (size_t subset = 0; subset < size_t{1} << patterns.size(); ++subset) {
@@ -109,7 +112,12 @@ absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
     for (const auto& [text, dfa] : patterns) {
       const bool matches = ((subset >> bit++) & 1) != 0;
       if (matches) matched.insert(text);
-      ASSIGN_OR_RETURN(keys, Intersect(keys, matches ? *dfa : Complement(*dfa)));
+      if (matches) {
+        ASSIGN_OR_RETURN(keys, Intersect(keys, *dfa, budget));
+      } else {
+        ASSIGN_OR_RETURN(const CharDfa others, Complement(*dfa, budget));
+        ASSIGN_OR_RETURN(keys, Intersect(keys, others, budget));
+      }
     }
     Conjunction schemas;
     for (const ObjectLayer& layer : flat.objects) {
@@ -204,23 +212,27 @@ void Generator::AddMembers(StateId from, const Flat& flat, const std::vector<Mem
 
 absl::StatusOr<CharDfa> Generator::Strings(const Conjunction& schemas) {
   ASSIGN_OR_RETURN(const std::vector<Flat> alternatives, flattener_.Flatten(schemas));
-  CharDfa none = Complement(CharDfa());  // of what no alternative allows: so far everything
+  CompileBudget& budget = builder_.budget();
+  // Of what no alternative allows: so far everything.
+  ASSIGN_OR_RETURN(CharDfa none, Complement(CharDfa(), budget));
   for (const Flat& flat : alternatives) {
     if ((flat.types & kString) == 0) continue;
-    ASSIGN_OR_RETURN(CharDfa dfa, LengthDfa(flat.length.min, flat.length.max));
+    ASSIGN_OR_RETURN(CharDfa dfa, LengthDfa(flat.length.min, flat.length.max, budget));
     for (const SharedDfa& text : flat.texts) {
-      ASSIGN_OR_RETURN(dfa, Intersect(dfa, *text));
+      ASSIGN_OR_RETURN(dfa, Intersect(dfa, *text, budget));
     }
     if (flat.values.has_value()) {
       std::vector<std::string> words;
       for (const Json& value : *flat.values) {
         if (value.is_string()) words.push_back(value.get<std::string>());
       }
-      ASSIGN_OR_RETURN(dfa, Intersect(dfa, WordsDfa(words)));
+      ASSIGN_OR_RETURN(const CharDfa listed, WordsDfa(words, budget));
+      ASSIGN_OR_RETURN(dfa, Intersect(dfa, listed, budget));
     }
-    ASSIGN_OR_RETURN(none, Intersect(none, Complement(dfa)));
+    ASSIGN_OR_RETURN(const CharDfa others, Complement(dfa, budget));
+    ASSIGN_OR_RETURN(none, Intersect(none, others, budget));
   }
-  return Complement(none);
+  return Complement(none, budget);
 }
 
 }  // namespace tandem::guided::json_schema

@@ -200,7 +200,8 @@ class Walk {
 
   const std::shared_ptr<const Vocabulary> vocabulary_;
   std::mt19937_64& random_;
-  GrammarBuilder builder_;
+  CompileBudget budget_;
+  GrammarBuilder builder_{budget_};
   RuleId root_ = -1;
   std::unique_ptr<SlowReference> reference_;
   std::shared_ptr<Constraint> constraint_;

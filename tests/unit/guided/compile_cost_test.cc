@@ -1,0 +1,172 @@
+// Goal: what one constraint costs to compile is bounded, whatever a client writes. Hostile
+// constraints of every kind are refused, or compile, within the budget of steps; what clients
+// really send takes a small part of it; and a class of Unicode costs its ranges once.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/guided/compile.h"
+#include "common/guided/regex.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::guided {
+namespace {
+
+using request::GuidedParams;
+using Kind = GuidedParams::Kind;
+using ::testing::HasSubstr;
+
+GuidedParams Params(Kind kind, std::string text) {
+  GuidedParams params;
+  params.kind = kind;
+  params.text = std::move(text);
+  return params;
+}
+
+std::string Repeat(absl::string_view text, size_t times) {
+  std::string all;
+  for (size_t i = 0; i < times; ++i) absl::StrAppend(&all, text);
+  return all;
+}
+
+struct Case {
+  const char* name;
+  GuidedParams params;
+};
+
+// Expressions, grammars and schemas of the largest size that are as costly as we know how.
+std::vector<Case> Hostile() {
+  std::vector<Case> cases;
+  const auto regex = [&](const char* name, std::string text) {
+    cases.push_back({name, Params(Kind::kRegex, std::move(text))});
+  };
+  regex("letters", Repeat("\\p{L}", 13000));
+  regex("not letters", Repeat("\\P{L}", 13000));
+  regex("letters of any case", "(?i)" + Repeat("\\p{L}", 13000));
+  regex("classes of letters", Repeat("[\\p{L}\\p{N}]", 5000));
+  regex("one class of letters", "[" + Repeat("\\p{L}", 13000) + "]");
+  regex("letters counted", "\\p{L}{90000}");
+  regex("letters or not", "(" + Repeat("\\p{L}|\\P{N}|", 5000) + "x)*y");
+  regex("exponential", "(a|b)*a(a|b){14}");
+  regex("exponential over letters", "(\\p{L}|\\p{N})*\\p{L}(\\p{L}|\\p{N}){13}");
+  regex("empty loops", "((((){100000}){100000}){100000}){100000}");
+  std::string classes;
+  for (int i = 0; i < 3000; ++i)
+    absl::StrAppend(&classes, "[\\u{1000}-\\u{", absl::Hex(0x1001 + i), "}]");
+  regex("overlapping classes", classes);
+  regex("nested counts", "((((a?){50}){50}){50}){50}");
+  regex("optional run", Repeat("a?", 9900));
+  const auto schema = [&](const char* name, std::string text) {
+    cases.push_back({name, Params(Kind::kJsonSchema, std::move(text))});
+  };
+  schema("pattern of letters",
+         absl::StrCat(R"({"type":"string","pattern":")", Repeat("\\\\p{L}", 10000), "\"}"));
+  std::vector<std::string> patterns;
+  for (int i = 0; i < 6; ++i)
+    patterns.push_back(absl::StrCat("\"(a|b)*", i, "(\\\\p{L}|b){9}\": {}"));
+  schema("patternProperties", absl::StrCat(R"({"type":"object","patternProperties":{)",
+                                           absl::StrJoin(patterns, ","), "}}"));
+  std::vector<std::string> words, consts;
+  for (int i = 0; i < 20000; ++i) words.push_back(absl::StrCat("\"w", i * 7919, "\""));
+  schema("large enum", absl::StrCat(R"({"enum":[)", absl::StrJoin(words, ","), "]}"));
+  for (int i = 0; i < 250; ++i)
+    consts.push_back(absl::StrCat(R"({"type":"object","properties":{"k":{"const":)", i,
+                                  R"(},"v":{"type":"string"}},"required":["k"]})"));
+  schema("oneOf of many", absl::StrCat(R"({"oneOf":[)", absl::StrJoin(consts, ","), "]}"));
+  schema("anyOf of anyOf",
+         R"({"$defs":{"a":{"anyOf":[{"$ref":"#/$defs/b"},{"$ref":"#/$defs/b"}]},)"
+         R"("b":{"anyOf":[{"$ref":"#/$defs/c"},{"$ref":"#/$defs/c"}]},)"
+         R"("c":{"anyOf":[{"$ref":"#/$defs/d"},{"$ref":"#/$defs/d"}]},"d":{"minLength":3}},)"
+         R"("allOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"}]})");
+  schema("enum in every branch",
+         absl::StrCat(R"({"enum":[)", absl::StrJoin(words, ","), R"(],"allOf":[)",
+                      Repeat("{\"minLength\":1},", 300), "{}]}"));
+  const auto grammar = [&](const char* name, std::string text) {
+    cases.push_back({name, Params(Kind::kGrammar, std::move(text))});
+  };
+  grammar("counted class", "root ::= [a-z]{10000}");
+  grammar("counted rules", "root ::= a{10000}\na ::= b{100}\nb ::= \"x\" | \"y\"");
+  grammar("many alternatives", "root ::= \"a\" " + Repeat("| \"b\" ", 40000));
+  std::string chain;
+  for (int i = 0; i < 8000; ++i) absl::StrAppend(&chain, "r", i, " ::= r", i + 1, " | \"x\"\n");
+  grammar("chain of rules", "root ::= r0\n" + chain + "r8000 ::= \"y\"");
+  std::string empties;
+  for (int i = 0; i < 4000; ++i) absl::StrAppend(&empties, "r", i, "? ");
+  std::string rules;
+  for (int i = 0; i < 4000; ++i) absl::StrAppend(&rules, "r", i, " ::= \"x\"\n");
+  grammar("optional rules", "root ::= " + empties + "\n" + rules);
+  return cases;
+}
+
+// The compiler looks at its budget between loops over one state, not inside each.
+constexpr int64_t kOvershootMax = CompileBudget::kStepsMax / 20;
+
+TEST(CompileCost, HostileConstraintsStayWithinTheBudget) {
+  for (const Case& c : Hostile()) {
+    CompileBudget budget;
+    const absl::StatusOr<Program> program = Compile(c.params, /*token_bytes_max=*/16, budget);
+    std::printf("%-28s %9ld steps  %s\n", c.name, static_cast<long>(budget.steps()),
+                std::string(program.status().message().substr(0, 100)).c_str());
+    EXPECT_LE(budget.steps(), CompileBudget::kStepsMax + kOvershootMax) << c.name;
+    if (program.ok()) continue;
+    EXPECT_EQ(program.status().code(), absl::StatusCode::kInvalidArgument) << c.name;
+    EXPECT_FALSE(program.status().message().empty()) << c.name;
+  }
+}
+
+TEST(CompileCost, ABudgetEndsCompilingWhereItIsSpent) {
+  for (const Case& c : Hostile()) {
+    CompileBudget whole;
+    const absl::StatusOr<Program> program = Compile(c.params, /*token_bytes_max=*/16, whole);
+    if (!program.ok()) continue;
+    CompileBudget enough(whole.steps());
+    EXPECT_OK(Compile(c.params, 16, enough).status()) << c.name;
+    CompileBudget half(whole.steps() / 2);
+    const absl::Status refused = Compile(c.params, 16, half).status();
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr(absl::StrCat("takes more than ", whole.steps() / 2, " steps")))
+        << c.name;
+    EXPECT_LE(half.steps(), whole.steps() / 2 + kOvershootMax) << c.name;
+  }
+}
+
+TEST(CompileCost, OrdinaryConstraintsTakeATenthOfTheBudget) {
+  std::vector<std::string> properties, names;
+  for (int i = 0; i < 100; ++i) {
+    properties.push_back(absl::StrCat(
+        "\"property_", i, R"(": {"anyOf": [{"type": "integer"}, {"type": "array", "items":)",
+        R"({"type": "string", "pattern": "^[a-z]+$"}}, {"enum": ["red", "green"]}]})"));
+    names.push_back(absl::StrCat("\"property_", i, "\""));
+  }
+  const std::vector<Case> ordinary = {
+      {"100 properties",
+       Params(Kind::kJsonSchema,
+              absl::StrCat(R"({"type": "object", "properties": {)", absl::StrJoin(properties, ","),
+                           R"(}, "required": [)", absl::StrJoin(names, ","),
+                           R"(], "additionalProperties": false})"))},
+      {"any JSON", Params(Kind::kJsonObject, "")},
+      {"date", Params(Kind::kRegex, R"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z)")},
+      {"sentence", Params(Kind::kRegex, R"(\p{L}+(,? \p{L}+){3,40}[.!?])")},
+  };
+  for (const Case& c : ordinary) {
+    CompileBudget budget;
+    EXPECT_OK(Compile(c.params, /*token_bytes_max=*/16, budget).status()) << c.name;
+    std::printf("%-28s %9ld steps\n", c.name, static_cast<long>(budget.steps()));
+    EXPECT_LE(budget.steps(), CompileBudget::kStepsMax / 10) << c.name;
+  }
+}
+
+// A class of Unicode has some 700 ranges. Its second use shares them.
+TEST(CompileCost, AClassOfUnicodeIsReadOnce) {
+  const auto steps = [](const std::string& pattern) {
+    CompileBudget budget;
+    EXPECT_OK(ParseRegex(pattern, budget).status());
+    return budget.steps();
+  };
+  EXPECT_LE(steps(Repeat("\\p{L}", 10000)) - steps("\\p{L}"), 2 * 10000);
+}
+
+}  // namespace
+}  // namespace tandem::guided
