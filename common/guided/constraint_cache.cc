@@ -15,15 +15,27 @@ absl::StatusOr<std::shared_ptr<Constraint>> ConstraintCache::Get(
       entries_.splice(entries_.begin(), entries_, it->second);
       return it->second->second;
     }
+    if (const auto it = errors_.find(params); it != errors_.end()) return it->second;
   }
-  ASSIGN_OR_RETURN(Program program, Compile(params, vocabulary_->token_bytes_max()));
-  auto constraint = std::make_shared<Constraint>(std::move(program), vocabulary_);
+  absl::StatusOr<Program> program = Compile(params, vocabulary_->token_bytes_max());
+  if (!program.ok()) {
+    absl::MutexLock lock(&mutex_);
+    if (errors_.size() >= kConstraintsMax) errors_.clear();
+    errors_.emplace(params, program.status());
+    return program.status();
+  }
+  auto constraint = std::make_shared<Constraint>(*std::move(program), vocabulary_);
   absl::MutexLock lock(&mutex_);
   if (const auto it = index_.find(params); it != index_.end()) return it->second->second;
   entries_.emplace_front(params, constraint);
   index_.emplace(params, entries_.begin());
   EvictOld();
   return constraint;
+}
+
+bool ConstraintCache::Contains(const request::GuidedParams& params) {
+  absl::MutexLock lock(&mutex_);
+  return index_.contains(params) || errors_.contains(params);
 }
 
 void ConstraintCache::EvictOld() {
@@ -39,11 +51,14 @@ void ConstraintCache::EvictOld() {
   }
 }
 
+std::optional<absl::Status> ConstraintChecker::Find(const request::GuidedParams& params) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = verdicts_.find(params);
+  return it == verdicts_.end() ? std::nullopt : std::optional(it->second);
+}
+
 absl::Status ConstraintChecker::Check(const request::GuidedParams& params) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (const auto it = verdicts_.find(params); it != verdicts_.end()) return it->second;
-  }
+  if (std::optional<absl::Status> known = Find(params)) return *std::move(known);
   const absl::Status verdict = Compile(params, /*token_bytes_max=*/0).status();
   absl::MutexLock lock(&mutex_);
   if (verdicts_.size() >= kVerdictsMax) verdicts_.clear();

@@ -8,6 +8,7 @@
 
 #include <list>
 #include <memory>
+#include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -29,6 +30,8 @@ class ConstraintCache {
 
   // Returns the compiled constraint. REQUIRES: params.any(). Errors: as Compile.
   absl::StatusOr<std::shared_ptr<Constraint>> Get(const request::GuidedParams& params);
+  // Whether Get would return at once: the constraint is compiled, or known not to compile.
+  bool Contains(const request::GuidedParams& params);
 
  private:
   // A constraint is shared with the sequences that it constrains.
@@ -40,6 +43,8 @@ class ConstraintCache {
   absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
   absl::flat_hash_map<request::GuidedParams, Entries::iterator> index_ ABSL_GUARDED_BY(mutex_);
+  // Errors of Compile. Bound: kConstraintsMax, then all go.
+  absl::flat_hash_map<request::GuidedParams, absl::Status> errors_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Tells a router, which needs no Program, whether a constraint compiles. It caches the verdicts.
@@ -49,6 +54,8 @@ class ConstraintChecker {
 
   // OK, or the error of Compile.
   absl::Status Check(const request::GuidedParams& params);
+  // The same if it is known already; compiles nothing.
+  std::optional<absl::Status> Find(const request::GuidedParams& params);
 
  private:
   absl::Mutex mutex_;

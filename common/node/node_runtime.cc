@@ -15,9 +15,9 @@
 #include "common/base/bounded_queue.h"
 #include "common/base/status_macros.h"
 #include "common/engine/compute_pool.h"
+#include "common/node/constraint_gate.h"
 #include "common/node/heartbeat_pace.h"
 #include "common/node/router_streams.h"
-#include "common/rpc/convert.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
@@ -57,6 +57,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     inbox_.Close();
     engine_thread_.Join();
     routers_.reset();
+    gate_.reset();
     transfer_.reset();
   }
 
@@ -66,15 +67,14 @@ class NodeRuntimeImpl final : public NodeRuntime {
                          options_.transfer, std::move(transport), engine_->arena(),
                          [this](transfer::TransferEvent event) { inbox_.Push(std::move(event)); }));
     last_progress_ = absl::ToUnixMillis(RealClock().Now());
+    if (options_.constraints != nullptr) {
+      gate_.emplace(options_.constraints, [this](RouterKey router, v1::RouterMessage message) {
+        inbox_.Push(RouterSpoke{router, std::move(message)});
+      });
+    }
     routers_ =
         RouterStreams::Create(options_.routers, options_.transfer.kv_transfer.fleet_secret,
-                              [this](RouterStreamEvent event) {
-                                if (const auto* message = std::get_if<RouterSpoke>(&event)) {
-                                  CompileConstraints(*message);
-                                  NoteInterval(message->message);
-                                }
-                                std::visit([this](auto& e) { inbox_.Push(std::move(e)); }, event);
-                              });
+                              [this](RouterStreamEvent event) { OnRouterEvent(std::move(event)); });
     PublishLoad();
     engine_thread_ = Thread("engine", [this] { RunEngine(); });
     heartbeat_thread_ = Thread("heartbeat", [this] { RunHeartbeat(); });
@@ -106,17 +106,15 @@ class NodeRuntimeImpl final : public NodeRuntime {
   absl::Status refused() const override { return routers_->refused(); }
 
  private:
-  // Compiles constraints on a gRPC thread, so that the engine thread finds them in the cache.
-  // Errors are ignored here: the core meets them again and reports them.
-  void CompileConstraints(const RouterSpoke& message) {
-    if (options_.constraints == nullptr) return;
-    for (const v1::NodeCommand& command : message.message.commands()) {
-      const v1::SequenceSpec& sequence = command.has_start_decode()
-                                             ? command.start_decode().sequence()
-                                             : command.prefill().sequence();
-      const request::GuidedParams params = rpc::FromWire(sequence.guided());
-      if (params.any()) static_cast<void>(options_.constraints->Get(params).status());
+  // On a gRPC thread.
+  void OnRouterEvent(RouterStreamEvent event) {
+    if (auto* message = std::get_if<RouterSpoke>(&event)) {
+      NoteInterval(message->message);
+      if (gate_.has_value()) gate_->Filter(message->router, message->message);
+    } else if (const auto* gone = std::get_if<RouterGone>(&event)) {
+      if (gate_.has_value()) gate_->OnRouterLost(gone->router);
     }
+    std::visit([this](auto& e) { inbox_.Push(std::move(e)); }, event);
   }
 
   // Heartbeats go to all routers at the shortest interval that any of them asked for.
@@ -311,6 +309,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   BoundedQueue<InboxItem> inbox_;
   BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
   std::unique_ptr<transfer::TransferService> transfer_;
+  std::optional<ConstraintGate> gate_;  // nullopt on nodes without a vocabulary
   std::unique_ptr<RouterStreams> routers_;
 
   absl::Notification engine_placed_;

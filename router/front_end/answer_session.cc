@@ -63,12 +63,48 @@ absl::StatusOr<std::shared_ptr<AnswerSession>> AnswerSession::Start(
   auto session = std::make_shared<AnswerSession>(deps, std::move(sink));
   RequestInput input;
   RETURN_IF_ERROR(session->Prepare(request, arrival, input));
-  const LoadShedder::Place place = deps.shedder.Enter(arrival.front_end, RealClock().Now());
-  if (!deps.inbox.TryPushLow(SubmitRequest{std::move(input), session, place})) {
-    deps.shedder.OnRejected();
-    return absl::ResourceExhaustedError("the router's inbox is full: try again");
+  if (!input.guided.any()) {
+    RETURN_IF_ERROR(session->Submit(std::move(input), arrival.front_end));
+  } else if (const auto verdict = session->ConstraintVerdict(input.guided)) {
+    RETURN_IF_ERROR(*verdict);
+    RETURN_IF_ERROR(session->Submit(std::move(input), arrival.front_end));
+  } else {
+    RETURN_IF_ERROR(session->SubmitLater(std::move(input), arrival.front_end));
   }
   return session;
+}
+
+std::optional<absl::Status> AnswerSession::ConstraintVerdict(
+    const request::GuidedParams& params) const {
+  std::optional<absl::Status> verdict = deps_.assets.constraints->Find(params);
+  if (verdict.has_value() && !verdict->ok())
+    *verdict = absl::Status(verdict->code(), absl::StrCat("guided: ", verdict->message()));
+  return verdict;
+}
+
+absl::Status AnswerSession::SubmitLater(RequestInput input, LoadShedder::FrontEndKind front_end) {
+  const request::GuidedParams params = input.guided;
+  guided::CompileQueue::Done done = [self = shared_from_this(), input = std::move(input),
+                                     front_end]() mutable {
+    // The verdict is missing only if others took its place at once: the nodes then refuse.
+    absl::Status status = self->ConstraintVerdict(input.guided).value_or(absl::OkStatus());
+    if (status.ok()) status = self->Submit(std::move(input), front_end);
+    if (status.ok()) return;
+    self->Fail(status);
+    self->Flush(/*inline_ok=*/false);
+  };
+  if (deps_.constraints.Add(params, done)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("guided: ", guided::CompileQueue::kConstraintsMax,
+                   " other constraints wait to be compiled: try again"));
+}
+
+absl::Status AnswerSession::Submit(RequestInput input, LoadShedder::FrontEndKind front_end) {
+  const LoadShedder::Place place = deps_.shedder.Enter(front_end, RealClock().Now());
+  if (deps_.inbox.TryPushLow(SubmitRequest{std::move(input), shared_from_this(), place}))
+    return absl::OkStatus();
+  deps_.shedder.OnRejected();
+  return absl::ResourceExhaustedError("the router's inbox is full: try again");
 }
 
 absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Arrival& arrival,
@@ -78,11 +114,6 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
   ASSIGN_OR_RETURN(std::vector<TokenId> prompt, PromptTokens(request, assets, arrival.at));
   ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets.identity,
                                           assets.eos_token_ids, deps_.random));
-  if (input.guided.any()) {
-    const absl::Status checked = assets.constraints->Check(input.guided);
-    if (!checked.ok())
-      return absl::Status(checked.code(), absl::StrCat("guided: ", checked.message()));
-  }
   id_ = input.id;
   submitted_ = arrival.at;
   input.trace_id = arrival.trace_id;

@@ -7,18 +7,21 @@
 // A request may have several answers (sequences), each with its own text, end and stop strings. The
 // stream ends with the last of them.
 //
-// Thread safety: Start and Cancel from any thread; all else on the core's strand.
+// Thread safety: Start and Cancel from any thread; all else on the core's strand. A session whose
+// constraint does not compile ends on the thread that compiles it; the strand never meets it.
 // Owner: shared by the front end and the core's shell; the session releases its sink at the end.
 #pragma once
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "common/guided/compile_queue.h"
 #include "common/runtime/random.h"
 #include "router/front_end/answer_group.h"
 #include "router/front_end/inbox.h"
@@ -63,10 +66,12 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
     RequestMetrics& metrics;
     TraceStore& traces;
     LoadShedder& shedder;
+    guided::CompileQueue& constraints;
   };
 
   // Validates, tokenizes and submits `request` on the calling thread. After an error the sink was
-  // not called and will not be.
+  // not called and will not be. A request with a constraint that was not compiled yet is submitted
+  // once `constraints` has compiled it; a constraint that does not compile then ends the stream.
   static absl::StatusOr<std::shared_ptr<AnswerSession>> Start(const v1::GenerateRequest& request,
                                                               const Arrival& arrival,
                                                               const Deps& deps,
@@ -98,6 +103,11 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
  private:
   absl::Status Prepare(const v1::GenerateRequest& request, const Arrival& arrival,
                        RequestInput& input);
+  // The constraint's verdict, in the words that the client gets; nullopt if it is not known yet.
+  std::optional<absl::Status> ConstraintVerdict(const request::GuidedParams& params) const;
+  // Compiles the constraint of `input` on another thread, then submits.
+  absl::Status SubmitLater(RequestInput input, LoadShedder::FrontEndKind front_end);
+  absl::Status Submit(RequestInput input, LoadShedder::FrontEndKind front_end);
   absl::Status PrepareAnswers(const v1::GenerateRequest& request, RequestInput& input);
   void Measure(const TokensReady& event);
   void SendAll(AnswerGroup::Parts parts, bool last);

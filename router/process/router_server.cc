@@ -115,7 +115,7 @@ class RouterServerImpl final : public RouterServer {
     return fleet;
   }
   AnswerSession::Deps SessionDeps() {
-    return {*assets_, inbox_, *random_, metrics_, traces_, shedder_};
+    return {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_};
   }
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requests_running_ == 0; }
 
@@ -262,6 +262,10 @@ class RouterServerImpl final : public RouterServer {
   // Declared before the members that may hold its exchanges, so it is destroyed after them.
   std::unique_ptr<HttpApi> front_end_;
   Inbox inbox_;
+  // Declared after what its thread uses, so it is destroyed before.
+  guided::CompileQueue constraints_{[this](const request::GuidedParams& params) {
+    static_cast<void>(assets_->constraints->Check(params));
+  }};
   FleetService fleet_service_;
   ClientService client_service_;
   std::unique_ptr<rpc::Server> client_server_;

@@ -55,6 +55,8 @@ class Generator {
   struct Member;
   absl::Status AddObject(StateId from, const Flat& flat, StateId to);
   absl::StatusOr<std::vector<Member>> NamedMembers(const Flat& flat, const CharDfa* names);
+  absl::StatusOr<CharDfa> KeysOf(const CharDfa& free,
+                                 const std::map<std::string, SharedDfa>& patterns, size_t subset);
   absl::StatusOr<std::vector<RuleId>> OtherMembers(const Flat& flat,
                                                    const std::vector<Member>& named,
                                                    const CharDfa* names);

@@ -77,6 +77,23 @@ absl::StatusOr<std::vector<Generator::Member>> Generator::NamedMembers(const Fla
   return members;
 }
 
+// The keys that match those of `patterns` whose bit is set in `subset`, and no other of them.
+absl::StatusOr<CharDfa> Generator::KeysOf(const CharDfa& free,
+                                          const std::map<std::string, SharedDfa>& patterns,
+                                          size_t subset) {
+  CharDfa keys = free;
+  size_t bit = 0;
+  for (const auto& [text, dfa] : patterns) {
+    if (((subset >> bit++) & 1) != 0) {
+      ASSIGN_OR_RETURN(keys, Intersect(keys, *dfa, builder_.budget()));
+    } else {
+      ASSIGN_OR_RETURN(const CharDfa others, Complement(*dfa, builder_.budget()));
+      ASSIGN_OR_RETURN(keys, Intersect(keys, others, builder_.budget()));
+    }
+  }
+  return keys;
+}
+
 // Members with other names: one rule for each set of patterns that a name can match. Empty when no
 // schema allows other members.
 absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
@@ -106,18 +123,11 @@ absl::StatusOr<std::vector<RuleId>> Generator::OtherMembers(const Flat& flat,
   }
   std::vector<RuleId> rules;
   for (size_t subset = 0; subset < size_t{1} << patterns.size(); ++subset) {
-    CharDfa keys = free;
+    ASSIGN_OR_RETURN(const CharDfa keys, KeysOf(free, patterns, subset));
     std::set<std::string> matched;
     size_t bit = 0;
     for (const auto& [text, dfa] : patterns) {
-      const bool matches = ((subset >> bit++) & 1) != 0;
-      if (matches) matched.insert(text);
-      if (matches) {
-        ASSIGN_OR_RETURN(keys, Intersect(keys, *dfa, budget));
-      } else {
-        ASSIGN_OR_RETURN(const CharDfa others, Complement(*dfa, budget));
-        ASSIGN_OR_RETURN(keys, Intersect(keys, others, budget));
-      }
+      if (((subset >> bit++) & 1) != 0) matched.insert(text);
     }
     Conjunction schemas;
     for (const ObjectLayer& layer : flat.objects) {

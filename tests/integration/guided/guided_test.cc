@@ -5,10 +5,12 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "common/guided/compile.h"
@@ -167,6 +169,40 @@ TEST(Guided, AnAnswerGoesOnInItsConstraintAfterItsDecodeNodeDied) {
   EXPECT_GE(interrupted.finished.route().attempts(), 2);
   EXPECT_EQ(interrupted.tokens, whole.tokens);
   EXPECT_EQ(interrupted.text, whole.text);
+}
+
+// Each of these takes the compiler a good part of its budget. They are compiled one by one on a
+// thread of their own: a request without a constraint is answered while most of them still wait,
+// and so is one whose constraint is known.
+TEST(Guided, CostlyConstraintsHoldNobodyUp) {
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--single-process",
+                                                         "--prefill=0", "--kv-blocks=64"}));
+  v1::GenerateRequest known;
+  known.set_text("x");
+  known.mutable_guided()->set_regex("[a-z]{3}");
+  ASSERT_OK(cluster->Generate(known).status);
+  constexpr int kCostly = 12;
+  std::atomic<int> answered = 0;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kCostly; ++i) {
+    clients.emplace_back([&, i] {
+      v1::GenerateRequest request;
+      request.set_text("x");
+      std::string letters(static_cast<size_t>(i), 'x');
+      for (int j = 0; j < 10000; ++j) letters += "\\p{L}";
+      request.mutable_guided()->set_regex(letters);
+      const Answer answer = cluster->Generate(request);
+      EXPECT_EQ(answer.status.code(), absl::StatusCode::kInvalidArgument) << answer.status;
+      ++answered;
+    });
+  }
+  v1::GenerateRequest plain;
+  plain.set_text("x");
+  plain.mutable_stop()->set_max_tokens(2);
+  EXPECT_OK(cluster->Generate(plain).status);
+  EXPECT_OK(cluster->Generate(known).status);
+  EXPECT_LT(answered, kCostly);
+  for (std::thread& client : clients) client.join();
 }
 
 TEST(Guided, RefusesWhatItDoesNotSupportByName) {

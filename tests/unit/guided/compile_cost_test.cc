@@ -36,9 +36,8 @@ struct Case {
   GuidedParams params;
 };
 
-// Expressions, grammars and schemas of the largest size that are as costly as we know how.
-std::vector<Case> Hostile() {
-  std::vector<Case> cases;
+// Expressions, schemas and grammars of the largest size that are as costly as we know how.
+void AddHostileExpressions(std::vector<Case>& cases) {
   const auto regex = [&](const char* name, std::string text) {
     cases.push_back({name, Params(Kind::kRegex, std::move(text))});
   };
@@ -58,6 +57,9 @@ std::vector<Case> Hostile() {
   regex("overlapping classes", classes);
   regex("nested counts", "((((a?){50}){50}){50}){50}");
   regex("optional run", Repeat("a?", 9900));
+}
+
+void AddHostileSchemas(std::vector<Case>& cases) {
   const auto schema = [&](const char* name, std::string text) {
     cases.push_back({name, Params(Kind::kJsonSchema, std::move(text))});
   };
@@ -83,6 +85,9 @@ std::vector<Case> Hostile() {
   schema("enum in every branch",
          absl::StrCat(R"({"enum":[)", absl::StrJoin(words, ","), R"(],"allOf":[)",
                       Repeat("{\"minLength\":1},", 300), "{}]}"));
+}
+
+void AddHostileGrammars(std::vector<Case>& cases) {
   const auto grammar = [&](const char* name, std::string text) {
     cases.push_back({name, Params(Kind::kGrammar, std::move(text))});
   };
@@ -97,6 +102,13 @@ std::vector<Case> Hostile() {
   std::string rules;
   for (int i = 0; i < 4000; ++i) absl::StrAppend(&rules, "r", i, " ::= \"x\"\n");
   grammar("optional rules", "root ::= " + empties + "\n" + rules);
+}
+
+std::vector<Case> Hostile() {
+  std::vector<Case> cases;
+  AddHostileExpressions(cases);
+  AddHostileSchemas(cases);
+  AddHostileGrammars(cases);
   return cases;
 }
 
