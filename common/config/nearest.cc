@@ -7,7 +7,7 @@
 namespace tandem::config {
 namespace {
 
-// Longer names are typos of nothing; bounds the work on hostile input.
+// A longer name gets no suggestion, which bounds the work on hostile input.
 constexpr size_t kNameLengthMax = 128;
 
 // Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
@@ -33,7 +33,7 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
 std::string Nearest(absl::string_view name, const std::vector<std::string>& candidates) {
   if (name.size() > kNameLengthMax) return "";
   std::string best;
-  // A third of the name wrong is no typo any more.
+  // A name that needs edits in more than a third of its letters is not a typo.
   size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
     const size_t distance = EditDistance(name, candidate);

@@ -1,4 +1,4 @@
-// The frame of every process's main function: parses flags, prints help or the effective
+// The common part of every process's main function: parses flags, prints help or the effective
 // configuration, blocks signals, runs the process, and reports its error.
 // Thread safety: the main thread calls it, before other threads start.
 #pragma once

@@ -20,8 +20,8 @@ bool IsKebabCase(absl::string_view name) {
 
 std::string Normalise(absl::string_view name) { return absl::StrReplaceAll(name, {{"_", "-"}}); }
 
-// Kubernetes puts TANDEM_ROUTER_SERVICE_HOST, TANDEM_ROUTER_PORT_50051_TCP_ADDR and their kin into
-// the environment of every pod beside a service named tandem-router.
+// Kubernetes puts TANDEM_ROUTER_SERVICE_HOST, TANDEM_ROUTER_PORT_50051_TCP_ADDR and similar
+// variables into the environment of every pod beside a service named tandem-router.
 bool IsServiceLink(absl::string_view suffix, absl::string_view value) {
   if (absl::StartsWith(suffix, "SERVICE_HOST") || absl::StartsWith(suffix, "SERVICE_PORT")) {
     return true;

@@ -10,10 +10,10 @@
 //
 // Precedence: default < file (`--config FILE`) < environment < flag. A field `queue-limit` of
 // `tandem-router` is the YAML key queue-limit (or queue_limit), the variable
-// TANDEM_ROUTER_QUEUE_LIMIT and the flag --queue-limit. Of a flag given twice the last one counts.
+// TANDEM_ROUTER_QUEUE_LIMIT and the flag --queue-limit. If a flag is given twice, the last value
+// counts.
 //
-// A process that starts others takes over the fields of their configurations from the same
-// description, instead of writing them again:
+// A process that starts others embeds their schemas, so each field is described once:
 //
 //   node::RegisterNodeConfig(node_schema, up.node);
 //   up_schema.Embed(node_schema, {.except = {"id", "routers"}});
@@ -43,8 +43,7 @@
 
 namespace tandem::config {
 
-// A configuration that needs more fields than this is two configurations. Fields that come from an
-// embedded schema count there.
+// The most fields of one schema. Fields of an embedded schema count in that schema, not here.
 inline constexpr size_t kMaxFields = 36;
 
 // Limits and documentation of one field; every member is optional.
@@ -124,21 +123,21 @@ class Schema {
     std::vector<std::string> except;  // names
   };
 
-  // Takes over the fields of `other` with their names, help, groups, defaults and checks. They set
-  // what `other` sets: its config struct must outlive this schema; `other` itself need not. A field
-  // whose name this schema already has is left out, so that a description registered before with
-  // Add replaces the embedded one.
+  // Adds the fields of `other` with their names, help, groups, defaults and checks. They set what
+  // `other` sets: its config struct must outlive this schema; `other` itself need not. A field
+  // whose name this schema already has keeps its description: call Add before Embed to replace an
+  // embedded field.
   // REQUIRES: `other` has every name in `which.except`.
   void Embed(const Schema& other, const Embedding& which);
 
-  // Lets up to `count_max` arguments that are no flags through; `what` names them in --help.
+  // Accepts up to `count_max` arguments that are not flags. `what` names them in --help.
   void AllowPositionals(std::string what, size_t count_max) {
     positional_name_ = std::move(what);
     positional_count_max_ = count_max;
   }
 
-  // Leaves the variables of `command`, a command below this one ("tandem bench serve" below "tandem
-  // bench"), to it.
+  // Ignores the environment variables of `command`, a subcommand of this one ("tandem bench serve"
+  // of "tandem bench").
   void LeaveEnvironmentOf(absl::string_view command) {
     below_.push_back(EnvironmentPrefixOf(command));
   }
@@ -160,7 +159,7 @@ class Schema {
   std::string Markdown() const;
 
  private:
-  // A flag read from the command line, applied after the file and the environment.
+  // A flag from the command line. Parse applies flags after the file and the environment.
   struct PendingFlag {
     Field* field;
     std::string text;
@@ -223,7 +222,7 @@ template <typename T>
 absl::Status CheckValue(const T& value, const FieldOptions<T>& options,
                         const std::string& expected) {
   if constexpr (kIsRanged<T>) {
-    // Written so that a NaN is out of every range.
+    // The comparisons are negated so that a NaN is out of every range.
     if ((options.min && !(*options.min < value || *options.min == value)) ||
         (options.max && !(value < *options.max || value == *options.max))) {
       return absl::InvalidArgumentError(expected);

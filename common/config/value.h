@@ -1,7 +1,7 @@
-// Text to value and back for every type a configuration field may have. `expected` phrases are
-// written to follow "expected " in an error message.
-// Thread safety: pure functions. Errors: kInvalidArgument saying what was expected; the caller adds
-// the key and where the value came from.
+// Text to value and back for every type a configuration field may have. The `Expected` phrases
+// follow "expected " in an error message.
+// Thread safety: pure functions. Errors: kInvalidArgument says what was expected; the caller adds
+// the key and the value's source.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@ std::string At(const std::string& path, const YAML::Node& node) {
   return absl::StrCat(path, ":", node.Mark().line + 1);
 }
 
-// A scalar's text, or a list's items joined the way list fields are parsed.
+// A scalar's text, or a list's items joined by commas, which the parser of list fields expects.
 absl::StatusOr<std::string> TextOf(const YAML::Node& node, const Schema::Field& field,
                                    const std::string& where) {
   if (node.IsScalar()) return node.Scalar();
@@ -59,7 +59,7 @@ absl::StatusOr<std::string> TextOf(const YAML::Node& node, const Schema::Field& 
 }
 
 absl::StatusOr<YAML::Node> LoadYaml(const std::string& path, const std::string& text) {
-  // yaml-cpp reports through exceptions; they end here.
+  // yaml-cpp reports errors as exceptions; this function turns them into a Status.
   try {
     return YAML::Load(text);
   } catch (const YAML::Exception& error) {

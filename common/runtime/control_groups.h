@@ -1,6 +1,6 @@
 // The folders that hold the limits of a process's control groups (Linux cgroups, versions 1 and 2).
-// A limit may stand at the process's own group, at any group above it, or at the root of the
-// mounted tree. In a container that root is the container's own group, even where
+// The process's own group, any group above it, or the root of the mounted tree may set a limit. In
+// a container that root is the container's own group, even where
 // /proc/self/cgroup names another path.
 // Source: /proc/self/cgroup and /sys/fs/cgroup.
 // Thread safety: pure functions of the files.

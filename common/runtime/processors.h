@@ -31,8 +31,8 @@ struct Processors {
   bool limited() const { return granted < static_cast<double>(usable.size()); }
 };
 
-// The processors of the calling thread's affinity mask. What cannot be read takes a default: one
-// core a processor, one memory node, no limit.
+// The processors of the calling thread's affinity mask. Defaults replace facts that cannot be read:
+// one core per processor, one memory node, no limit.
 Processors ReadProcessors();
 // The same for a process that may run on the ids `allowed`. `root`: a prefix of all paths, "" for
 // this machine.
@@ -41,7 +41,7 @@ Processors ReadProcessors(const std::string& root, const std::vector<int32_t>& a
 // The first usable processor of each core, ordered by memory node, then by core.
 std::vector<Processor> OneOfEachCore(const Processors& processors);
 
-// The default number of compute threads: one a core, at most `granted`, at least one.
+// The default number of compute threads: one per core, at most `granted`, at least one.
 int DefaultComputeThreads(const Processors& processors);
 
 // Parses "0-3,8" into ascending ids without duplicates; FormatProcessorList is the inverse. Errors:
@@ -53,10 +53,10 @@ struct ComputePlaces {
   std::vector<int32_t> all;      // ids on which any thread of the node may run
   std::vector<int32_t> compute;  // the id of each compute thread
 };
-// Chooses the processors of `threads` compute threads from `list` ("all" = every usable one), one a
-// core. With `threads` = 0 each core gets a thread; where there are eight cores or more, one core
-// stays free for the threads that move messages. Errors: kInvalidArgument when `list` cannot be
-// parsed, names a processor that is not usable, or has fewer cores than `threads`.
+// Chooses the processors of `threads` compute threads from `list` ("all" = every usable one), one
+// per core. With `threads` = 0 each core gets a thread; where there are eight cores or more, one
+// core stays free for the threads that move messages. Errors: kInvalidArgument when `list` cannot
+// be parsed, names a processor that is not usable, or has fewer cores than `threads`.
 absl::StatusOr<ComputePlaces> PlaceComputeThreads(const Processors& processors,
                                                   absl::string_view list, int threads);
 

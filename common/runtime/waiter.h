@@ -1,5 +1,5 @@
-// The seam for waiting on purpose: a simulated engine's step, a paced client. State machines never
-// wait.
+// The seam for deliberate waits, such as a simulated engine's step or a paced client. State
+// machines never wait.
 // Thread safety: any thread.
 #pragma once
 

@@ -46,7 +46,7 @@ void Log(LogLevel level, absl::string_view message, std::initializer_list<LogFie
     }
   }
   line.push_back('\n');
-  // A log line that cannot be written has nowhere to be reported.
+  // Ignore a failed write: there is no other place to report it.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 

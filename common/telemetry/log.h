@@ -1,4 +1,4 @@
-// Structured logs: one line an event, `key=value`, on standard error.
+// Structured logs: one line per event, `key=value`, on standard error.
 //   Log(LogLevel::kInfo, "lease installed", {{"request_id", id}, {"blocks", 3}});
 //   → 2026-11-21T18:03:12.123Z INFO decode-0 lease installed request_id=r-17 blocks=3
 // Values with spaces, quotes or control characters are quoted and escaped. No code logs per token.
