@@ -38,8 +38,8 @@ struct EngineSpec {
   std::string numerics_id;  // backend, ISA class, kernel version, weight type, KV type, block size
   int32_t vocab_size = 0;
   int32_t context_tokens = 0;
-  // Bytes of weights that are mapped from a file. The engine uses them constantly, though the
-  // system counts them as memory it could free.
+  // Bytes of weights that are mapped from a file. The system counts them as memory that it can
+  // free, although the engine reads them in every step.
   int64_t mapped_bytes = 0;
   kv::BlockLayout layout;
   kv::BlockFormat format;  // for fleets that allow mixed numerics
@@ -111,11 +111,11 @@ class Engine {
   // Where the blocks lie for an engine whose KV is in a device's memory; nullptr for others.
   // REQUIRES: AllocateKv succeeded.
   virtual const kernels::DeviceBlocks* device_blocks() { return nullptr; }
-  // Whether the arena mirrors the device's blocks on the host (the default): the engine copies what
-  // steps write to the arena, and fetches what KV transfers put there. Otherwise transfers access
-  // device memory directly. Engines without a device ignore it. REQUIRES: AllocateKv succeeded; no
-  // Step yet.
-  virtual void KeepHostSide(bool) {}
+  // Sets whether the arena on the host mirrors the device's blocks (the default). If so, the engine
+  // copies what steps write to the arena, and copies what KV transfers put there to the device.
+  // Otherwise transfers access device memory directly. Engines without a device ignore it.
+  // REQUIRES: AllocateKv succeeded; no Step yet.
+  virtual void UseHostMirror(bool) {}
 
   // Computes all slices. Returns one token for each slice with `sample`, in slice order. The rows
   // of one step may not exceed the `max_batch_tokens` of ProfileStepBytes. REQUIRES: no two slices

@@ -98,7 +98,7 @@ absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, cons
     path.transport =
         transfer::NewNcclTransport(options, std::move(path.transport), std::move(channels));
   }
-  engine.KeepHostSide(!path.on_device);
+  engine.UseHostMirror(!path.on_device);
   return path;
 }
 

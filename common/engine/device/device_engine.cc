@@ -25,7 +25,7 @@ namespace {
 
 using kernels::DeviceBuffer;
 
-// Rows beyond which a step gains nothing from a graph: launches hide behind the kernels.
+// Steps with more rows than this gain nothing from a graph: kernels run longer than launches take.
 constexpr int32_t kGraphRowsMax = 256;
 // Rows that sample in the profiled step. A step with more of them grows the logits' buffer.
 constexpr int32_t kLogitRowsReserved = 64;
@@ -146,9 +146,9 @@ class DeviceEngine final : public Engine {
     TANDEM_CHECK(kv_ != nullptr, "device_blocks before AllocateKv");
     return &blocks_;
   }
-  void KeepHostSide(bool keep) override {
-    fetch_arrived_ = keep;
-    mirror_written_ = keep && parts_.options.mirror_written_kv;
+  void UseHostMirror(bool enabled) override {
+    fetch_arrived_ = enabled;
+    mirror_written_ = enabled && parts_.options.mirror_written_kv;
   }
 
   absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
@@ -234,7 +234,7 @@ class DeviceEngine final : public Engine {
     return absl::OkStatus();
   }
 
-  // Mirrors the layers that the step writes, if the engine keeps a host side, and calls
+  // Mirrors the layers that the step writes, if the arena mirrors the device's blocks, and calls
   // `layer_done` for each.
   absl::Status FinishLayers(absl::Span<const SequenceSlice> slices, bool as_graph,
                             LayerDone layer_done) {
@@ -292,7 +292,8 @@ class DeviceEngine final : public Engine {
     return absl::OkStatus();
   }
 
-  // Runs one step over blocks of its own, so that the first one asked for finds all kernels loaded.
+  // Runs one step over blocks of its own, so that all kernels are loaded before the first real
+  // step.
   absl::Status RunProfile(int64_t max_batch_tokens) {
     const ProfileStep step(spec_, max_batch_tokens);
     RETURN_IF_ERROR(AllocateKv(step.num_blocks()));
@@ -305,7 +306,7 @@ class DeviceEngine final : public Engine {
   // In the order of construction, so that the device is destroyed last.
   Parts parts_;
   const EngineSpec spec_;
-  // Whether the arena mirrors the device's blocks (KeepHostSide).
+  // Whether the arena mirrors the device's blocks (UseHostMirror).
   bool fetch_arrived_ = true;
   bool mirror_written_;
   const int32_t heads_per_kv_;

@@ -31,7 +31,7 @@ struct KvTransferNode {
           transfer::DevicePayloads::Create(options, *engine->device_blocks(), engine->arena());
       EXPECT_OK(payloads.status());
       transport = transfer::NewStagingTransport(std::move(transport), *std::move(payloads));
-      engine->KeepHostSide(false);
+      engine->UseHostMirror(false);
     }
     transfer::KvTransferOptions options;
     options.incarnation = incarnation;

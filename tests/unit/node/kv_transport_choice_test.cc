@@ -32,14 +32,14 @@ class IdleEngine final : public engine::Engine {
   const kernels::DeviceBlocks* device_blocks() override {
     return memory == nullptr ? nullptr : &memory->blocks;
   }
-  void KeepHostSide(bool keep) override { host_side = keep; }
+  void UseHostMirror(bool enabled) override { host_mirror = enabled; }
   absl::StatusOr<std::vector<engine::SampledToken>> Step(absl::Span<const engine::SequenceSlice>,
                                                          LayerDone) override {
     return absl::UnimplementedError("idle");
   }
 
   std::unique_ptr<testing::EmulatedMemory> memory;
-  bool host_side = true;
+  bool host_mirror = true;
 
  private:
   const engine::EngineSpec spec_;
@@ -61,7 +61,7 @@ TEST(KvTransportChoiceTest, IsTheDevicesWhereItsMemoryTravels) {
       ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, role, choice));
       EXPECT_TRUE(path.on_device) << role << " " << choice;
       EXPECT_THAT(path.transport->payloads(), NotNull());
-      EXPECT_FALSE(engine.host_side);
+      EXPECT_FALSE(engine.host_mirror);
       EXPECT_THAT(path.why, HasSubstr("UCX"));
     }
   }
@@ -72,7 +72,7 @@ TEST(KvTransportChoiceTest, IsTheHostsWhereThatIsAskedFor) {
   ASSERT_OK_AND_ASSIGN(const KvTransportChoice path, Open(engine, "decode", "host"));
   EXPECT_FALSE(path.on_device);
   EXPECT_THAT(path.transport->payloads(), IsNull());
-  EXPECT_TRUE(engine.host_side);
+  EXPECT_TRUE(engine.host_mirror);
 }
 
 TEST(KvTransportChoiceTest, IsStagedOnDecodeNodesOnlyWhereUcxHasNoCuda) {
@@ -84,7 +84,7 @@ TEST(KvTransportChoiceTest, IsStagedOnDecodeNodesOnlyWhereUcxHasNoCuda) {
                          Open(engine, decode ? "decode" : "prefill", "auto"));
     EXPECT_EQ(path.on_device, decode);
     EXPECT_EQ(path.transport->payloads() != nullptr, decode);
-    EXPECT_EQ(engine.host_side, !decode);
+    EXPECT_EQ(engine.host_mirror, !decode);
     EXPECT_THAT(path.why, HasSubstr("carries host memory only"));
   }
 }
