@@ -79,7 +79,7 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add("lease-time", &config.core.lease_time,
              "How long a lease lives after the last message of its router, sender or client.",
              {.group = "Deadlines"});
-  schema.Add("responses-kept", &config.responses_kept,
+  schema.Add("responses-kept", &config.stored_responses_max,
              "Answers of /v1/responses that the router stores for later requests "
              "(previous_response_id), at most 64 MiB; 0 = none.",
              {.min = 0, .max = 1000000, .unit = "responses", .group = "Lifecycle"});

@@ -27,7 +27,7 @@ struct RouterConfig {
   rpc::TlsFiles tls;
   std::vector<std::string> allowed_origins;    // "*" = any
   std::vector<std::string> served_model_name;  // empty = as `model` says
-  int64_t responses_kept = 1024;
+  int64_t stored_responses_max = 1024;
   int64_t traces = 1024;
   LoadShedder::Options overload;
   RouterOptions core;  // its fields are registered one by one

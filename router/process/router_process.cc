@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   options.api_keys = config.api_keys;
   options.tls = config.tls;
   options.allowed_origins = config.allowed_origins;
-  options.responses_kept = config.responses_kept;
+  options.stored_responses_max = config.stored_responses_max;
   options.traces_max = config.traces;
   ASSIGN_OR_RETURN(options.fleet_secret,
                    config::ReadSecretFile("fleet-secret-file", config.common.fleet_secret_file));

@@ -70,7 +70,7 @@ class RouterServerImpl final : public RouterServer {
       http.server.threads = options.http_threads;
       http.server.tls = options.tls;
       http.allowed_origins = options.allowed_origins;
-      http.responses.responses_max = options.responses_kept;
+      http.responses.responses_max = options.stored_responses_max;
       ASSIGN_OR_RETURN(
           front_end_,
           HttpApi::Start(

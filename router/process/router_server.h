@@ -31,7 +31,7 @@ struct RouterServerOptions {
   std::string api_keys;  // a file, see router/front_end/api_keys.h; empty = no key is needed
   rpc::TlsFiles tls;     // of the clients' gRPC and HTTP ports; none: plain text
   std::vector<std::string> allowed_origins;  // origins whose pages may call the HTTP API; "*" = any
-  int64_t responses_kept = 1024;             // by /v1/responses, for later requests that name them
+  int64_t stored_responses_max = 1024;       // by /v1/responses, for later requests that name them
   std::string fleet_secret;                  // that nodes must hold; empty = any node may join
   RouterOptions core;
   LoadShedder::Options overload;
