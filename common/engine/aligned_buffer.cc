@@ -13,7 +13,7 @@ AlignedBuffer::AlignedBuffer(size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
   data_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   TANDEM_CHECK(data_ != MAP_FAILED, "cannot map ", bytes, " bytes: ", std::strerror(errno));
-  // Advice only: fewer TLB misses where the system grants huge pages.
+  // Ask for huge pages, which cause fewer TLB misses. The system may refuse.
   ::madvise(data_, bytes, MADV_HUGEPAGE);
 }
 

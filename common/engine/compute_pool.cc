@@ -17,12 +17,13 @@ namespace {
 // Polls before a worker sleeps: about 50 µs, several times the longest gap between two forks of a
 // step.
 constexpr int kSpin = 2000;
-// Tasks of a larger job are claimed several at a time.
+// The most units of a job. In a job with more tasks, a unit is several tasks, claimed together.
 constexpr uint32_t kUnitsMax = 0xffff;
-// Polls before the caller yields its processor to a worker that the system took off its own.
+// Polls before the caller yields its processor, in case a worker that the system has preempted
+// waits for it.
 constexpr int kSpinBeforeYield = 2000;
 
-// A range's word: job, first unit, end.
+// Packs a range into a word: job, first unit, end.
 uint64_t RangeOf(uint64_t job, uint64_t begin, uint64_t end) {
   return job << 32 | begin << 16 | end;
 }
@@ -63,7 +64,8 @@ ComputePool::~ComputePool() {
 void KeepThisThreadOn(int32_t processor) {
   const absl::Status status = PinCallingThread({processor});
   if (status.ok()) return;
-  Log(LogLevel::kWarning, "a compute thread runs anywhere", {{"why", status.ToString()}});
+  Log(LogLevel::kWarning, "cannot pin a compute thread, so it runs on any processor",
+      {{"why", status.ToString()}});
 }
 
 kernels::ParallelFor ComputePool::parallel() {
@@ -150,8 +152,8 @@ bool ComputePool::StealFromAny(int worker) {
 }
 
 void ComputePool::RunTasks(int worker) {
-  // A worker reports once, at the end: a word that all workers wrote for each task would move
-  // between their caches each time. No other job can begin before.
+  // Report once, at the end of the job. If each worker reported each task, the shared word would
+  // move between their caches every time. No other job can begin before this report.
   uint32_t done = 0;
   do {
     Claim claim;

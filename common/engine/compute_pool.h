@@ -21,8 +21,8 @@ namespace tandem::engine {
 class ComputePool {
  public:
   // `num_threads` ≥ 1 counts the calling thread too. `processors` is empty or has one entry for
-  // each thread; then every thread but the caller's stays on its processor. Where the system
-  // refuses, the pool logs it and the thread runs anywhere.
+  // each thread; the pool pins every thread but the caller's to its processor. If the system
+  // refuses, the pool logs a warning and the thread runs on any processor.
   explicit ComputePool(int num_threads, const std::vector<int32_t>& processors = {});
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
@@ -61,7 +61,7 @@ class ComputePool {
   bool StealFromAny(int worker);
 
   const int num_threads_;
-  // The current job, to be trusted by a worker that has claimed one of its tasks.
+  // The current job. A worker may rely on what it read here once it has claimed a task of the job.
   std::atomic<kernels::ParallelFor::Body> body_{nullptr};
   std::atomic<const void*> context_{nullptr};
   std::atomic<uint32_t> num_tasks_{0};
@@ -74,8 +74,8 @@ class ComputePool {
   std::vector<Thread> threads_;
 };
 
-// Keeps the calling thread on this processor. Where the system refuses, it logs that and the thread
-// runs anywhere.
+// Pins the calling thread to this processor. If the system refuses, logs a warning, and the thread
+// runs on any processor.
 void KeepThisThreadOn(int32_t processor);
 
 }  // namespace tandem::engine

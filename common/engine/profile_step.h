@@ -1,6 +1,6 @@
-// The step that engines run once at start-up to measure themselves: one prompt with enough rows for
-// every kernel to take its widest path (more would only lengthen start-up), or as many rows as one
-// context holds, in blocks 0, 1, ... Thread safety: a value, which must not be moved.
+// The step that engines run once at start-up to measure themselves: one prompt in blocks 0, 1, ...
+// It has enough rows for every kernel to take its widest path, but no more than one context holds.
+// Thread safety: a value, which must not be moved.
 // Owner: the engine, during start-up.
 #pragma once
 

@@ -88,7 +88,7 @@ void FillChoice(const SequenceSlice& slice, size_t vocab_size, SamplingInputs& i
     inputs.unbanned = inputs.mask;
     Ban(banned, vocab_size, inputs.mask);
   }
-  // A constraint often leaves no choice; then there is nothing to draw.
+  // A constraint often allows one token only. Then there is nothing to draw.
   if (!slice.allowed.empty() && !params.logprobs.has_value()) {
     inputs.only = OnlyToken(inputs.mask);
   }

@@ -70,7 +70,8 @@ absl::Status SystemError(const std::string& path, const char* what) {
 absl::Status CheckHeader(const std::string& path, const Header& header, uint64_t file_bytes,
                          const WeightFileWanted& wanted) {
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
-    return absl::DataLossError(absl::StrCat(path, ": not a file that was kept here"));
+    return absl::DataLossError(
+        absl::StrCat(path, ": not a weight file, its magic number is wrong"));
   }
   if (header.version != kWeightFileVersion) {
     return absl::FailedPreconditionError(
@@ -111,8 +112,8 @@ absl::Status CheckRoom(const std::string& path, int fd, uint64_t bytes) {
   if (::fstatvfs(fd, &room) != 0) return SystemError(path, "cannot stat the file system");
   const uint64_t free_bytes = uint64_t{room.f_bavail} * room.f_frsize;
   if (free_bytes / 2 >= bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(path, ": ", bytes, " bytes of ", free_bytes,
-                                                   " free would leave less than as many"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      path, ": expected ", 2 * bytes, " free bytes for a file of ", bytes, ", found ", free_bytes));
 }
 
 // Removes temporary files for `path` that killed processes left.
@@ -141,7 +142,7 @@ absl::Status Publish(const std::string& temporary, const std::string& path,
                      const WeightFileWanted& wanted, const kernels::ParallelFor& parallel) {
   if (::link(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
   if (errno == EEXIST && OpenWeightFile(path, wanted, parallel).ok()) return absl::OkStatus();
-  // Not every file system has links. The file at `path` cannot be used, so replace it.
+  // Some file systems have no hard links. The file at `path` cannot be used, so replace it.
   if (::rename(temporary.c_str(), path.c_str()) != 0) return SystemError(path, "cannot replace");
   return absl::OkStatus();
 }
@@ -177,7 +178,8 @@ absl::StatusOr<std::unique_ptr<MappedWeights>> OpenWeightFile(
   Header header;
   std::memcpy(&header, mapping, sizeof(header));
   RETURN_IF_ERROR(CheckHeader(path, header, bytes, wanted));
-  // All of it is about to be read; huge pages where the file system's cache has them.
+  // The verification below reads the whole mapping. Ask for huge pages, which some file systems
+  // offer.
   ::madvise(mapping, bytes, MADV_WILLNEED);
   ::madvise(mapping, bytes, MADV_HUGEPAGE);
   if (PayloadChecksum(mapped->payload(), parallel) != header.payload_checksum) {

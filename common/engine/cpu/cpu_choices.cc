@@ -9,7 +9,7 @@
 namespace tandem::engine {
 namespace {
 
-// An upper bound: more compute threads than any supported machine has.
+// More compute threads than any supported machine has cores.
 constexpr int kThreadsMax = 1024;
 
 // The classes this processor has, for messages: "avx512bf16, avx512, avx2, ref".

@@ -13,14 +13,16 @@
 namespace tandem::engine {
 
 struct CpuEngineOptions {
-  // Compute threads; 0 = one per core this process may use and has time for.
+  // Compute threads; 0 = one per core that this process may use, at most the processor time that it
+  // is granted.
   int32_t threads = 0;
-  // The processor of each of `threads` compute threads, or empty: anywhere. The first thread is the
-  // engine's caller, which is not moved.
+  // The processor of each of `threads` compute threads; empty: they run on any processor. The first
+  // thread is the engine's caller, which the engine does not pin.
   std::vector<int32_t> processors;
   // "auto", "amx", "avx512bf16", "avx512", "avx2" or "ref"; in tests "amx_emulated" too
   std::string isa = "auto";
-  // "auto": the fastest class's; "portable": the bits that avx512 and avx2 share, for mixed fleets.
+  // "auto": the fastest class's; "portable": the numerics that avx512 and avx2 share bit for bit,
+  // for mixed fleets.
   std::string numerics = "auto";
   // "auto", "bf16", "int8", "int4", "as-stored" or "f32" (portable classes)
   std::string weights = "auto";

@@ -10,8 +10,8 @@ namespace tandem::engine {
 
 namespace {
 
-// Strides of activations in elements of 2 or 4 bytes. Rows whose distance is a multiple of 2 KiB
-// compete for the same cache sets, so these get 64 bytes more.
+// A row's stride, for elements of 2 or 4 bytes. Rows a multiple of 2 KiB apart compete for the same
+// cache sets, so such rows get 64 bytes of padding.
 int64_t PaddedStride(int64_t size, bool bf16) {
   return bf16 && size % 1024 == 0 ? size + 32 : size;
 }
@@ -194,7 +194,7 @@ void ForwardPass::MultiplyGated(int64_t rows, const Projection& gate_up) {
   backend_.gemm(args, parallel_);
 }
 
-// The same in two operators, in place of gate.
+// The same in two operators; the result overwrites gate.
 void ForwardPass::ActivateGated(int64_t rows, const Projection& gate_up) {
   const int64_t ffn = options_.config.ffn_size;
   Multiply({{h_.data(), h_stride_}, rows, &gate_up, false, gate_up_.floats()});

@@ -125,7 +125,7 @@ class WeightLoader {
     }
   }
 
-  // A place for the embedding's rows as they are stored, which are read one by one.
+  // Reserves space for the embedding's rows in their stored form. A step reads them one at a time.
   void PlanEmbedding(StoredTensor* embedding) {
     *embedding = Find(TensorRole::kTokenEmbedding, -1);
     embedding_offset_ = Reserve(static_cast<size_t>(embedding->rows * embedding->row_bytes));

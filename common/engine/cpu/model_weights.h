@@ -1,6 +1,6 @@
-// A checkpoint's weights in the form the kernels want: matrices packed, projections that share
-// their input fused, norms in fp32. Loaded with all compute threads, each dequantising and packing
-// ranges of rows on its own; or mapped from what an earlier start packed (weight_cache.h). Thread
+// A checkpoint's weights in the form that the kernels need: matrices packed, projections that share
+// their input fused, norms in fp32. All compute threads load them, each dequantising and packing
+// ranges of rows; or the file that an earlier start packed is mapped (weight_cache.h). Thread
 // safety: const after loading. Owner: the engine.
 #pragma once
 

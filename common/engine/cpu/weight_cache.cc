@@ -15,8 +15,8 @@ std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZe
 
 std::string Digest(absl::string_view text) { return Hex(XXH3_64bits(text.data(), text.size())); }
 
-// A digest of how the backend packs a small matrix of each type. Another layout or rounding gives
-// another digest, so the code needs no hand-kept version number.
+// A digest of how the backend packs a small matrix of each type. A change of layout or rounding
+// changes the digest, so nobody has to maintain a version number.
 std::string PackingDigest(const WeightCacheSubject& subject) {
   // Neither size is a multiple of any panel, group or vector.
   constexpr int64_t kRows = 70, kColumns = 331;
@@ -84,7 +84,7 @@ std::unique_ptr<MappedWeights> WeightCache::Find(const kernels::ParallelFor& par
       return *std::move(mapped);
     }
     if (!absl::IsNotFound(mapped.status())) {
-      Log(LogLevel::kWarning, "packed weights cannot be used and are made again",
+      Log(LogLevel::kWarning, "cannot use packed weights, packing them again",
           {{"why", mapped.status().message()}});
     }
   }
@@ -100,12 +100,12 @@ std::unique_ptr<MappedWeights> WeightCache::Keep(absl::Span<const std::byte> pac
     std::filesystem::create_directories(folder, ignored);
     auto mapped = WriteWeightFile(paths_[i], wanted_.key, packed, parallel);
     if (mapped.ok()) {
-      Log(LogLevel::kInfo, "packed weights kept for the next start",
+      Log(LogLevel::kInfo, "packed weights written for the next start",
           {{"path", paths_[i]}, {"bytes", packed.size()}});
       return *std::move(mapped);
     }
     const bool last = i + 1 == paths_.size();
-    Log(last ? LogLevel::kWarning : LogLevel::kInfo, "packed weights cannot be kept",
+    Log(last ? LogLevel::kWarning : LogLevel::kInfo, "cannot write packed weights",
         {{"why", mapped.status().message()}});
   }
   return nullptr;

@@ -1,7 +1,7 @@
-// Keeps packed weights in files between starts (weight_file.h): decides where the files lie, what
-// they are called and what they depend on. No problem here can fail a start: weights whose file
-// cannot be used are packed again, weights that cannot be written are used from memory, and the log
-// says why. Thread safety: one thread. Owner: the engine that loads weights.
+// Keeps packed weights in files between starts (weight_file.h): chooses the files' folders, names
+// and keys. No problem here fails a start: if a file cannot be used, the engine packs the weights
+// again; if the weights cannot be written, it uses them from memory; the log says why. Thread
+// safety: one thread. Owner: the engine that loads weights.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct WeightCacheOptions {
   std::string user_folder;  // empty: none
 };
 
-// Bytes of packed weights below which "auto" writes no file: packing them takes some tens of
-// milliseconds.
+// "auto" writes no file for fewer bytes of packed weights than this: packing them takes only tens
+// of milliseconds.
 inline constexpr size_t kWeightCacheAutoBytes = size_t{64} << 20;
 
 // Everything except the checkpoint that packed bytes depend on.

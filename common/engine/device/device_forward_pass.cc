@@ -73,7 +73,7 @@ absl::StatusOr<int64_t> DeviceForwardPass::Reserve(int32_t rows, int32_t logit_r
   int64_t bytes = 0;
   for (const auto& [buffer, wanted] : kBuffers) {
     if (wanted > buffer->bytes()) {
-      // The old one goes first: a step must fit beside the KV cache without both.
+      // Free the old buffer first: both together need not fit beside the KV cache.
       *buffer = DeviceBuffer();
       ASSIGN_OR_RETURN(*buffer, device_.Allocate(DeviceBuffer::Kind::kDevice, wanted));
     }

@@ -22,7 +22,7 @@ constexpr int64_t kStageBytes = int64_t{8} << 20;
 // The bytes pinned at a time: pinning them takes the host a few milliseconds.
 constexpr int64_t kPieceBytes = int64_t{32} << 20;
 constexpr int64_t kPageBytes = 4096;
-// Attempts per copy: one that is wrong twice is no momentary fault of the link.
+// Attempts per copy. A momentary fault of the link does not damage a copy twice in a row.
 constexpr int kAttempts = 2;
 
 }  // namespace
@@ -90,7 +90,7 @@ bool DeviceKv::Pinned(const Run& run) {
   if (bytes > pinned_bytes_left_) return false;
   const absl::Status status = device_.Pin(HostBytes(whole), static_cast<size_t>(bytes));
   if (!status.ok()) {
-    Log(LogLevel::kWarning, "KV copies are staged from here on",
+    Log(LogLevel::kWarning, "cannot pin more of the arena, staging further KV copies",
         {{"pinned_bytes", kPinnedBytesMax - pinned_bytes_left_}, {"error", status.ToString()}});
     pinned_bytes_left_ = 0;
     return false;

@@ -1,12 +1,12 @@
 // The KV cache on a device, and its host side through which blocks travel between nodes.
 //
-// The device's regions have the arena's layout. What a step writes can be mirrored to the arena,
-// layer by layer while later layers compute; blocks that arrived from elsewhere are fetched before
-// a step looks at them. Both directions use two pinned buffers alternately, and both are
-// verified: the device computes each block's checksum from its own memory, the host from the
-// arena's. A copy that differs is made again once. The arena's memory is mapped and grows with the
-// blocks that travelled; it is pinned piece by piece when a copy first touches a piece, up to a
-// bound, and copies from and to pinned pieces need no stage.
+// The device's regions have the arena's layout. This class can mirror what a step writes to the
+// arena, layer by layer while later layers compute. Before a step reads blocks that arrived from
+// another node, it copies them to the device. Both directions use two pinned buffers alternately,
+// and both are verified: the device computes each block's checksum from its own memory, the host
+// from the arena's. If they differ, the copy is repeated once. The arena is mapped memory that
+// grows with the blocks that were transferred. The first copy that touches a piece of the arena
+// pins it, up to a bound; copies from and to pinned pieces need no stage.
 // Thread safety: the engine thread. Owner: the device engine.
 #pragma once
 

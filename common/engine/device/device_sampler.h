@@ -1,7 +1,7 @@
-// Chooses a step's tokens on the device, where its logits lie: parameters go to the device through
-// one pinned buffer, the sampling kernel runs after the forward pass on the same stream, and only
-// tokens and log-probabilities come back. While the device computes, the host gathers counts and
-// masks.
+// Chooses a step's tokens on the device, so that the logits need not be copied to the host.
+// Parameters go to the device through one pinned buffer, the sampling kernel runs after the forward
+// pass on the same stream, and only tokens and log-probabilities come back. While the device
+// computes, the host gathers counts and masks.
 //
 // The kernel's bits are those of the host's vector classes. Two kinds of rows have their logits
 // copied out and are sampled by the host: rows with more than kTopLogprobsMax top tokens, and rows
@@ -26,10 +26,10 @@ namespace tandem::engine {
 
 class DeviceSampler {
  public:
-  // The kernel looks at all logits once more for each top token.
+  // The kernel reads all logits once more for each top token.
   static constexpr int32_t kTopLogprobsMax = 32;
-  // Rows whose logits the host looks at together: those of a whole step could be larger than the
-  // model.
+  // Rows whose logits the host processes at a time. The logits of a whole step could be larger than
+  // the model.
   static constexpr int32_t kHostRows = 32;
 
   struct Options {

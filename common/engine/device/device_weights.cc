@@ -56,7 +56,7 @@ bool AllOf(const RowSources& sources, bool (*is_so)(const StoredTensor&)) {
                      [is_so](const StoredTensor* tensor) { return is_so(*tensor); });
 }
 
-// Stored rows of fp8 stay what they are.
+// Whether the device keeps the file's fp8 codes instead of rounding again.
 bool KeepsCodes(DeviceWeightFormat format, const RowSources& sources) {
   return (format == DeviceWeightFormat::kAsStored || format == DeviceWeightFormat::kFp8 ||
           format == DeviceWeightFormat::kFp8Rows) &&
@@ -236,7 +236,7 @@ class Loader {
       if (!status.ok()) return;
       std::vector<float> floats;
       std::vector<kernels::Int4Group> groups;
-      // The embedding is bf16 whatever the file has.
+      // The embedding is always bf16, whatever type the file stores.
       if (KeepsCodes(format_, sources) && matrix.type != DeviceWeightType::kBf16) {
         const model::Fp8Row stored = model::ReadFp8Row(tensor, tensor_row);
         args.codes = stored.codes;

@@ -25,8 +25,8 @@ namespace tandem::engine {
 // With kAsStored, kFp8 and kFp8Rows a matrix whose tensors are all stored as fp8 with one scale for
 // each row, or for the tensor, keeps the file's codes and scales, the output too (which is then
 // multiplied with activations in bf16): nothing is rounded again. fp8 with scales by block has no
-// scale for a row. Such weights are rounded like any others: by kAsStored to int8, which loses a
-// third of what another rounding to fp8 does, by the others to fp8.
+// scale for a row. Such weights are rounded like any others: kAsStored rounds them to int8, with a
+// third of the error of another rounding to fp8; the others round them to fp8.
 enum class DeviceWeightFormat { kBf16, kInt8, kInt4, kAsStored, kFp8, kFp8Rows };
 
 // "fp8" is kFp8Rows on devices that multiply fp8, kFp8 on others; "fp8a16" is kFp8 on all. Errors:

@@ -25,9 +25,9 @@ using kernels::DeviceBuffer;
 using kernels::DeviceGemmArgs;
 using kernels::DeviceWeightType;
 
-// Timed runs, of which the fastest counts: other work on the device slows some down.
+// Timed runs of a tile. The fastest counts, because other work on the device may slow some down.
 constexpr int kTimedRuns = 3;
-// Calls of one run: enough to hide launches behind computation, few enough to be quick.
+// Calls in one run: enough to hide launches behind computation, and few enough to be quick.
 constexpr int kCallsMin = 4, kCallsMax = 64;
 // The byte that fills scratch memory: it makes bf16, e4m3 and fp32 numbers of ordinary size, and
 // int8 numbers that are not 0.
@@ -183,7 +183,8 @@ absl::StatusOr<GemmTiles> ReadTiles(const std::string& path, const std::string& 
 void KeepTiles(const std::string& path, const std::string& key, const GemmTiles& tiles,
                const kernels::ParallelFor& parallel) {
   if (path.empty() || tiles.entries.empty()) return;
-  absl::Status status = absl::InvalidArgumentError("the device and the shapes take too many words");
+  absl::Status status =
+      absl::InvalidArgumentError("the key that describes the device and the shapes is too long");
   if (key.size() <= kWeightFileKeyBytesMax) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
@@ -192,7 +193,7 @@ void KeepTiles(const std::string& path, const std::string& key, const GemmTiles&
     status = WriteWeightFile(path, key, ToBytes(tiles), parallel).status();
   }
   if (status.ok()) return;
-  Log(LogLevel::kWarning, "the tiles of matrix products are not kept",
+  Log(LogLevel::kWarning, "cannot write the tiles of matrix products",
       {{"path", path}, {"why", status.ToString()}});
 }
 
@@ -307,18 +308,18 @@ GemmTiles ChooseGemmTiles(const DeviceWeights& weights, const GemmTilesOptions& 
   if (options.choice != "search" && !path.empty()) {
     absl::StatusOr<GemmTiles> kept = ReadTiles(path, key, products, device, parallel);
     if (kept.ok()) {
-      Log(LogLevel::kInfo, "tiles of matrix products are known", {{"path", path}});
+      Log(LogLevel::kInfo, "read the tiles of matrix products", {{"path", path}});
       return *std::move(kept);
     }
     if (!absl::IsNotFound(kept.status())) {
-      Log(LogLevel::kWarning, "the kept tiles of matrix products are of no use, searching again",
+      Log(LogLevel::kWarning, "cannot use the stored tiles of matrix products, searching again",
           {{"why", kept.status().ToString()}});
     }
   }
   const absl::Time begin = RealClock().Now();
   absl::StatusOr<GemmTiles> found = SearchGemmTiles(products, device, options.timer);
   if (!found.ok()) {
-    Log(LogLevel::kWarning, "no search for tiles of matrix products: kernels choose by shape",
+    Log(LogLevel::kWarning, "cannot search for tiles of matrix products, kernels choose by shape",
         {{"why", found.status().ToString()}});
     return {};
   }

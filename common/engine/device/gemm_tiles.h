@@ -2,15 +2,16 @@
 // (kernels/cuda/ops/gemm_config.h). A search instead times every tile, once, and keeps the fastest
 // in a file for the next start.
 //
-// A choice decides speed and no bit: every tile sums k in one order (docs/adr/0017, 0018, 0024). So
-// no failure here can fail a start or change an answer: a product that cannot be timed keeps the
-// kernels' own choice, a file that cannot be read is searched for again, a file that cannot be
-// written is used from memory, and a warning says why.
+// A choice affects speed and no bit: every tile sums k in the same order (docs/adr/0017, 0018,
+// 0024). So no failure here can fail a start or change an answer, and a warning says why it
+// happened. If a product cannot be timed, the kernels choose its tile by shape. If a file cannot be
+// read, a new search replaces it. If a file cannot be written, the engine uses the search's result
+// from memory.
 //
 // A file (weight_file.h: versioned, checksummed, replaced as a whole) holds a byte for each product
 // and bucket of row counts. Its key names in words everything that the times depend on: device,
 // software, kernels, their tiles, buckets and shapes.
-// Thread safety: GemmTiles is const once made; the functions by one thread. Owner: the device
+// Thread safety: GemmTiles is const once made; one thread calls the functions. Owner: the device
 // engine.
 #pragma once
 
@@ -29,8 +30,8 @@
 
 namespace tandem::engine {
 
-// Rows are timed at these counts, each of which stands for those below it. Beyond the last, where
-// tiles are full whichever is taken, kernels choose by shape.
+// The row counts that a search times. Each stands for all counts from the one before it. Above the
+// last, every tile is full, so kernels choose by shape.
 inline constexpr int32_t kGemmRowBuckets[] = {8, 16, 32, 64, 128, 256, 512, 1024, 2048};
 
 // The products of one shape. A step computes them one after another, each with other weights.
@@ -66,13 +67,13 @@ using GemmTimer =
 // A timer by the device's events on `stream`: the best of several runs, after a warm-up run.
 GemmTimer TimeByEvents(kernels::Device& device, kernels::DeviceStream& stream);
 
-// Times every tile that fits the device at every bucket, in calls that read the weights of as many
-// layers as the L2 cannot hold, and takes the fastest, or the first of equal ones. Errors: the
-// timer's and the device's.
+// Times every tile that fits the device at every bucket and takes the fastest, or the first of
+// equal ones. The timed calls read the weights of more layers than the L2 can hold, as a step does.
+// Errors: the timer's and the device's.
 absl::StatusOr<GemmTiles> SearchGemmTiles(const std::vector<GemmProduct>& products,
                                           kernels::Device& device, const GemmTimer& timer);
 
-// Everything that the times depend on, in words: the key of the file.
+// The key of the file: names everything that the times depend on.
 std::string GemmTilesKey(const std::vector<GemmProduct>& products, const kernels::Device& device);
 
 struct GemmTilesOptions {
