@@ -106,7 +106,7 @@ std::string ValueTraits<double>::Format(const double& value) {
 }
 
 absl::string_view ValueTraits<std::string>::Name() { return "string"; }
-absl::string_view ValueTraits<std::string>::Expected() { return "a text"; }
+absl::string_view ValueTraits<std::string>::Expected() { return "a string"; }
 absl::StatusOr<std::string> ValueTraits<std::string>::Parse(absl::string_view text) {
   return std::string(text);
 }
@@ -151,7 +151,7 @@ std::string ValueTraits<Bytes>::Format(const Bytes& value) {
 
 absl::string_view ValueTraits<std::vector<std::string>>::Name() { return "list"; }
 absl::string_view ValueTraits<std::vector<std::string>>::Expected() {
-  return "texts separated by commas";
+  return "strings separated by commas";
 }
 absl::StatusOr<std::vector<std::string>> ValueTraits<std::vector<std::string>>::Parse(
     absl::string_view text) {
@@ -159,7 +159,7 @@ absl::StatusOr<std::vector<std::string>> ValueTraits<std::vector<std::string>>::
   if (absl::StripAsciiWhitespace(text).empty()) return items;
   for (absl::string_view item : absl::StrSplit(text, ',')) {
     item = absl::StripAsciiWhitespace(item);
-    if (item.empty()) return Unexpected("texts separated by commas, none of them empty");
+    if (item.empty()) return Unexpected("strings separated by commas, none of them empty");
     items.emplace_back(item);
   }
   return items;

@@ -47,7 +47,7 @@ absl::StatusOr<std::string> TextOf(const YAML::Node& node, const Schema::Field& 
     for (const YAML::Node& item : node) {
       if (!item.IsScalar() || item.Scalar().find(',') != std::string::npos) {
         return absl::InvalidArgumentError(
-            absl::StrCat(field.name, " (", where, "): expected a list of texts without commas"));
+            absl::StrCat(field.name, " (", where, "): expected a list of strings without commas"));
       }
       items.push_back(item.Scalar());
     }

@@ -1,12 +1,12 @@
 // A checkpoint on disk: its configuration, its tensors by role, and the raw material of its
-// tokenizer and chat template. GGUF v3 files and Hugging Face directories (safetensors, single or
-// sharded) look alike through this interface; tensors are memory-mapped and read row by row on
+// tokenizer and chat template. This interface is the same for GGUF v3 files and Hugging Face
+// directories (safetensors, single or sharded). Tensors are memory-mapped and read row by row on
 // demand, in the canonical form of stored_tensor.h.
 // Thread safety: const methods from any thread.
 // Owner: the engine or router process that opened it. It unmaps the files when it is destroyed, so
 // it must outlive every StoredTensor* taken from it.
-// Errors: kNotFound for a path where nothing is; kInvalidArgument for a file that is not a
-// checkpoint or misses something (named, with offset and expected size where one applies);
+// Errors: kNotFound for a path that does not exist; kInvalidArgument for a file that is not a
+// checkpoint or lacks something (names it, with offset and expected size where they apply);
 // kUnimplemented for an architecture or tensor type that is not supported, naming it.
 #pragma once
 

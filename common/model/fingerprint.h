@@ -1,7 +1,7 @@
 // The identity of a checkpoint: nodes and routers compare it to make sure that they serve the same
 // model, and every block hash depends on it. Thread safety: pure functions.
-// Invariant: the fingerprint of a checkpoint never changes between versions of Tandem, because
-// clusters upgrade node by node.
+// Invariant: all versions of Tandem compute the same fingerprint of a checkpoint, because clusters
+// upgrade node by node.
 #pragma once
 
 #include <string>

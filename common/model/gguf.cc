@@ -22,8 +22,8 @@ constexpr uint32_t kGgufDimensionsMax = 4;
 // Keys and tensor names of real files are below 128 bytes; the format allows 65535.
 constexpr uint64_t kNameBytesMax = 65535;
 constexpr int kArrayDepthMax = 4;
-// The least a metadata entry (empty key, one-byte value) and a tensor entry (no dimension) take:
-// bounds the counts in the header.
+// The smallest metadata entry (empty key, one-byte value) and tensor entry (no dimension). They
+// bound the counts in the header.
 constexpr uint64_t kValueBytesMin = 8 + 4 + 1;
 constexpr uint64_t kTensorBytesMin = 8 + 4 + 4 + 8;
 
@@ -135,8 +135,8 @@ class GgufFile::Reader {
     RETURN_IF_ERROR(Read(what, &size));
     if (size > bytes_max) {
       return absl::InvalidArgumentError(absl::StrCat(what, " at offset ", offset_ - sizeof(size),
-                                                     ": ", size, " bytes long, at most ", bytes_max,
-                                                     " expected"));
+                                                     ": ", size, " bytes long, expected at most ",
+                                                     bytes_max));
     }
     RETURN_IF_ERROR(Need(size, what));
     *value = absl::string_view(reinterpret_cast<const char*>(file_.data()) + offset_,
@@ -151,13 +151,13 @@ class GgufFile::Reader {
     if (number > static_cast<uint32_t>(GgufValueType::kFloat64)) {
       return absl::InvalidArgumentError(absl::StrCat(what, " at offset ", offset_ - sizeof(number),
                                                      ": value type ", number,
-                                                     ", 0 to 12 expected"));
+                                                     ", expected 0 to 12"));
     }
     *type = static_cast<GgufValueType>(number);
     return absl::OkStatus();
   }
 
-  // Passes over a value's payload; for a string or array, `value` gets count and element type.
+  // Skips a value's payload; for a string or array, sets count and element type of `value`.
   absl::Status Skip(absl::string_view what, Value* value, int depth) {
     value->offset = offset_;
     if (const uint64_t bytes = ScalarBytes(value->type); bytes > 0) return Advance(what, bytes);
@@ -267,7 +267,7 @@ absl::Status GgufFile::ReadTensors(Reader& reader, uint64_t count) {
     RETURN_IF_ERROR(reader.Read(what, &num_dimensions));
     if (num_dimensions < 1 || num_dimensions > kGgufDimensionsMax) {
       return absl::InvalidArgumentError(absl::StrCat(
-          what, " at offset ", entry_offset, ": ", num_dimensions, " dimensions, 1 to 4 expected"));
+          what, " at offset ", entry_offset, ": ", num_dimensions, " dimensions, expected 1 to 4"));
     }
     uint64_t elements = 1;
     for (uint32_t d = 0; d < num_dimensions; ++d) {
@@ -277,7 +277,7 @@ absl::Status GgufFile::ReadTensors(Reader& reader, uint64_t count) {
       if (dimension == 0 || dimension > (uint64_t{1} << 56) / elements) {
         return absl::InvalidArgumentError(
             absl::StrCat(what, " at offset ", entry_offset, ": dimension ", d, " is ", dimension,
-                         dimension == 0 ? ", at least 1 expected" : ", too large for any file"));
+                         dimension == 0 ? ", expected at least 1" : ", too large for any file"));
       }
       elements *= dimension;
       tensor.dimensions.push_back(static_cast<int64_t>(dimension));
@@ -294,9 +294,9 @@ absl::Status GgufFile::ReadTensors(Reader& reader, uint64_t count) {
     tensor.type = *type;
     const TensorTypeLayout& layout = LayoutOf(*type);
     if (tensor.dimensions[0] % layout.block_elements != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(what, ": rows of ", tensor.dimensions[0], " elements, a multiple of ",
-                       layout.block_elements, " expected for type ", layout.name));
+      return absl::InvalidArgumentError(absl::StrCat(
+          what, ": rows of ", tensor.dimensions[0], " elements, expected a multiple of ",
+          layout.block_elements, " for type ", layout.name));
     }
     tensor.size_bytes = elements / static_cast<uint64_t>(layout.block_elements) *
                         static_cast<uint64_t>(layout.block_bytes);
@@ -313,8 +313,8 @@ absl::Status GgufFile::PlaceTensors(uint64_t directory_end) {
       stated.has_value() ? static_cast<uint64_t>(*stated) : kDefaultAlignment;
   if (alignment == 0 || alignment > kAlignmentMax || (alignment & (alignment - 1)) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("metadata key general.alignment is ", alignment,
-                                                   ", a power of two up to ", kAlignmentMax,
-                                                   " expected"));
+                                                   ", expected a power of two up to ",
+                                                   kAlignmentMax));
   }
   const uint64_t data_begin = (directory_end + alignment - 1) / alignment * alignment;
   const uint64_t file_bytes = file_.size();
@@ -364,8 +364,8 @@ bool GgufFile::IsArray(absl::string_view key) const {
 namespace {
 
 absl::Status WrongType(absl::string_view key, absl::string_view expected, GgufValueType found) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "metadata key ", key, " is of type ", ValueTypeName(found), ", ", expected, " expected"));
+  return absl::InvalidArgumentError(absl::StrCat("metadata key ", key, " is of type ",
+                                                 ValueTypeName(found), ", expected ", expected));
 }
 
 }  // namespace

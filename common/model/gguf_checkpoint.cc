@@ -30,8 +30,8 @@ absl::StatusOr<std::optional<int32_t>> FindTokenId(const GgufFile& file, absl::s
 absl::Status CheckCount(absl::string_view key, size_t found, size_t expected) {
   if (found == expected) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("metadata key ", key, " has ", found,
-                                                 " elements, one for each of ", expected,
-                                                 " tokens expected"));
+                                                 " elements, expected one for each of ", expected,
+                                                 " tokens"));
 }
 
 absl::StatusOr<TokenizerSource> ReadTokenizer(const GgufFile& file, int32_t vocab_size) {

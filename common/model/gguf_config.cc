@@ -46,7 +46,7 @@ class Hyperparameters {
   }
 
  private:
-  // An integer, or an array that says the same for every layer.
+  // An integer, or an array with the same integer for every layer.
   absl::StatusOr<std::optional<int64_t>> Find(absl::string_view name) const {
     const std::string key = Key(name);
     std::optional<int64_t> value;
@@ -64,7 +64,7 @@ class Hyperparameters {
     }
     if (value.has_value() && (*value < 0 || *value > std::numeric_limits<int32_t>::max())) {
       return absl::InvalidArgumentError(
-          absl::StrCat("metadata key ", key, " is ", *value, ", 0 to 2147483647 expected"));
+          absl::StrCat("metadata key ", key, " is ", *value, ", expected 0 to 2147483647"));
     }
     return value;
   }
@@ -80,7 +80,7 @@ const GgufTensor* FindTensor(const GgufFile& file, absl::string_view name) {
   return nullptr;
 }
 
-// Refuses features that would change the answer if they were passed over.
+// Refuses features that would change the answer if the loader ignored them.
 absl::Status RefuseUnsupported(const GgufFile& file, const Hyperparameters& parameters) {
   for (const absl::string_view name :
        {"expert_count", "attn_logit_softcapping", "final_logit_softcapping", "logit_scale",
@@ -110,7 +110,7 @@ absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, const Hyperpar
   RopeScaling scaling;
   ASSIGN_OR_RETURN(const std::optional<std::string> type,
                    file.FindString(parameters.Key("rope.scaling.type")));
-  // Old files state a linear factor alone.
+  // Old files have a linear factor without a scaling type.
   ASSIGN_OR_RETURN(const double linear, parameters.FloatOr("rope.scale_linear", 1.0));
   ASSIGN_OR_RETURN(scaling.factor, parameters.FloatOr("rope.scaling.factor", linear));
   const std::string kind = type.value_or(scaling.factor == 1.0 ? "none" : "linear");
@@ -121,7 +121,7 @@ absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, const Hyperpar
     ASSIGN_OR_RETURN(scaling.original_context,
                      parameters.IntegerOr("rope.scaling.original_context_length", context_tokens));
     ASSIGN_OR_RETURN(const double factor, parameters.FloatOr("rope.scaling.attn_factor", 1.0));
-    // The format's attention factor comes on top of YaRN's own.
+    // GGUF's attention factor multiplies YaRN's own.
     scaling.attention_factor =
         factor * (scaling.factor > 1.0 ? 1.0 + 0.1 * std::log(scaling.factor) : 1.0);
     ASSIGN_OR_RETURN(scaling.beta_fast, parameters.FloatOr("rope.scaling.yarn_beta_fast", 32.0));
@@ -133,7 +133,7 @@ absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, const Hyperpar
   const GgufTensor* factors = FindTensor(file, kRopeFactors);
   if (factors == nullptr) return scaling;
   if (factors->type != TensorType::kF32 || factors->dimensions.size() != 1) {
-    return absl::UnimplementedError("tensor rope_freqs.weight: a vector of type F32 expected");
+    return absl::UnimplementedError("tensor rope_freqs.weight: expected a vector of type F32");
   }
   if (scaling.kind != RopeScaling::Kind::kNone) {
     return absl::UnimplementedError(
@@ -156,8 +156,8 @@ absl::Status FillPeriodicWindows(const GgufFile& file, const Hyperparameters& pa
     const std::vector<int64_t> is_local = std::move(found).value_or(std::vector<int64_t>());
     if (is_local.size() != config.layers.size()) {
       return absl::InvalidArgumentError(absl::StrCat("metadata key ", key, " has ", is_local.size(),
-                                                     " elements, ", config.num_layers,
-                                                     " layers expected"));
+                                                     " elements, expected one for each of ",
+                                                     config.num_layers, " layers"));
     }
     for (size_t i = 0; i < config.layers.size(); ++i) {
       if (is_local[i] != 0) config.layers[i] = local;
@@ -211,7 +211,7 @@ absl::Status FillSizes(const Hyperparameters& parameters, const ConfigKeys& keys
   if (config.num_layers > kLayersMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("metadata key ", parameters.Key(keys.num_layers.gguf), " is ",
-                     config.num_layers, ", at most ", kLayersMax, " expected"));
+                     config.num_layers, ", expected at most ", kLayersMax));
   }
   ASSIGN_OR_RETURN(config.hidden_size, parameters.Integer(keys.hidden_size.gguf));
   ASSIGN_OR_RETURN(config.num_heads, parameters.Integer(keys.num_heads.gguf));

@@ -29,7 +29,7 @@ absl::Status At(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
-// The file's text; nullopt when there is none.
+// The file's text; nullopt if the file does not exist.
 absl::StatusOr<std::optional<std::string>> ReadOptional(const std::string& path, size_t bytes_max) {
   absl::StatusOr<std::string> text = ReadTextFile(path, bytes_max);
   if (text.ok()) return std::optional<std::string>(std::move(text).value());
@@ -37,7 +37,7 @@ absl::StatusOr<std::optional<std::string>> ReadOptional(const std::string& path,
   return text.status();
 }
 
-// nullopt when there is no such file.
+// nullopt if the file does not exist.
 absl::StatusOr<std::optional<json>> ReadOptionalJson(const std::string& path) {
   ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadOptional(path, kJsonBytesMax));
   if (!text.has_value()) return std::optional<json>();
@@ -76,7 +76,7 @@ absl::Status AddShards(const std::string& folder, const std::string& index_path,
     const auto found = file_of.find(name);
     if (found == file_of.end() || found->second != file) {
       return absl::InvalidArgumentError(absl::StrCat(
-          index_path, ": tensor ", name, " is said to be in ", index->files[file],
+          index_path, ": tensor ", name, " should be in ", index->files[file],
           found == file_of.end() ? ", which does not have it"
                                  : absl::StrCat(", it is in ", index->files[found->second])));
     }
@@ -121,9 +121,9 @@ absl::Status AddEosIds(const json& object, int32_t vocab_size, std::vector<int32
   const json list = value->is_array() ? *value : json::array({*value});
   for (const json& id : list) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("key \"eos_token_id\" holds ", id.is_number() ? id.dump() : id.type_name(),
-                       ", token ids below ", vocab_size, " expected"));
+      return absl::InvalidArgumentError(absl::StrCat("key \"eos_token_id\" holds ",
+                                                     id.is_number() ? id.dump() : id.type_name(),
+                                                     ", expected token ids below ", vocab_size));
     }
     ids.push_back(id.get<int32_t>());
   }
@@ -152,8 +152,8 @@ void AddNamedStops(const json& tokenizer_config, int32_t vocab_size, std::vector
   }
 }
 
-// tokenizer_config.json's template: a string, or a list of named ones of which "default" (else the
-// first) is taken.
+// tokenizer_config.json's template: a string, or a list of named templates, of which it uses
+// "default", or else the first.
 std::string TemplateOf(const json& tokenizer_config) {
   const json* value = JsonMembers(tokenizer_config).Find("chat_template");
   if (value == nullptr) return "";

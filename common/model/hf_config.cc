@@ -20,7 +20,7 @@ using nlohmann::json;
 // transformers' default of rms_norm_eps.
 constexpr double kDefaultEps = 1e-6;
 
-// Refuses features that would change the answer if they were passed over.
+// Refuses features that would change the answer if the loader ignored them.
 absl::Status RefuseUnsupported(const JsonMembers& members) {
   for (const absl::string_view key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (members.Find(key) != nullptr) {
@@ -126,7 +126,7 @@ absl::Status ReadRope(const JsonMembers& members, const RopeKeys& keys, int32_t 
   if (rope == nullptr) return absl::OkStatus();
   if (!rope->is_object()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rope parameters are a ", rope->type_name(), ", an object expected"));
+        absl::StrCat("rope parameters are a ", rope->type_name(), ", expected an object"));
   }
   const JsonMembers parameters(*rope);
   ASSIGN_OR_RETURN(const auto theta, parameters.Number("rope_theta"));
@@ -135,7 +135,7 @@ absl::Status ReadRope(const JsonMembers& members, const RopeKeys& keys, int32_t 
   return absl::OkStatus();
 }
 
-// Which layers look back a window only: `layer_types` where the file has it, else `otherwise`.
+// Which layers have a sliding window: from `layer_types` if the file has it, else `otherwise`.
 absl::StatusOr<std::vector<bool>> LocalLayers(const JsonMembers& members,
                                               std::vector<bool> otherwise) {
   const json* types = members.Find("layer_types");
@@ -255,8 +255,8 @@ absl::Status FillSizes(const JsonMembers& members, const Architecture& architect
   ASSIGN_OR_RETURN(config.num_layers, required(keys.num_layers));
   if (config.num_layers > kLayersMax) {
     return absl::InvalidArgumentError(absl::StrCat("key \"", keys.num_layers.hugging_face, "\" is ",
-                                                   config.num_layers, ", at most ", kLayersMax,
-                                                   " expected"));
+                                                   config.num_layers, ", expected at most ",
+                                                   kLayersMax));
   }
   ASSIGN_OR_RETURN(config.hidden_size, required(keys.hidden_size));
   ASSIGN_OR_RETURN(config.num_heads, required(keys.num_heads));
@@ -276,7 +276,7 @@ absl::Status FillSizes(const JsonMembers& members, const Architecture& architect
   return absl::OkStatus();
 }
 
-// A flag that some architectures have no key for: then the architecture decides.
+// A flag. If the architecture has no key for it, the architecture decides.
 absl::StatusOr<bool> ReadFlag(const JsonMembers& members, const Spelling& key, bool otherwise) {
   if (key.hugging_face.empty()) return otherwise;
   ASSIGN_OR_RETURN(const auto value, members.Bool(key.hugging_face));

@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::json;
 
-// Larger than any matrix; keeps products of two far from 2^63.
+// Larger than any matrix, and so small that products of two stay far below 2^63.
 constexpr int64_t kBlockMax = 1 << 24;
 constexpr float kE4m3Max = 448.0f;
 
@@ -33,7 +33,8 @@ absl::Status Unsupported(absl::string_view key, absl::string_view found, absl::s
 absl::Status SetBlock(int64_t rows, int64_t columns, Fp8Scheme& scheme) {
   if (rows < 1 || columns < 1 || rows > kBlockMax || columns > kBlockMax) {
     return absl::InvalidArgumentError(absl::StrCat("quantization: blocks of ", rows, " x ", columns,
-                                                   ", 1 to ", kBlockMax, " each way expected"));
+                                                   ", expected 1 to ", kBlockMax,
+                                                   " rows and columns"));
   }
   if (scheme.in_blocks() && (scheme.block_rows != rows || scheme.block_columns != columns)) {
     return absl::UnimplementedError(absl::StrCat("quantization: blocks of ", rows, " x ", columns,
@@ -56,7 +57,7 @@ absl::Status ReadBlock(absl::string_view key, const json& value, Fp8Scheme& sche
     }
   } else if (value.is_array() && value.size() == 2 && value[0].is_number_unsigned() &&
              value[1].is_number_unsigned()) {
-    // What is beyond an int64 wraps to a negative number, which is refused.
+    // A number beyond an int64 wraps to a negative one, which the check refuses.
     return SetBlock(value[0].get<int64_t>(), value[1].get<int64_t>(), scheme);
   }
   return absl::InvalidArgumentError(
@@ -242,7 +243,7 @@ absl::StatusOr<TensorScales> ReadScales(const Pair& pair) {
   if (file.type == TensorType::kF8E4M3) {
     return absl::InvalidArgumentError(absl::StrCat("tensor ", file.name, " is a scale of type ",
                                                    TensorTypeName(file.type),
-                                                   ", F32, F16 or BF16 expected"));
+                                                   ", expected F32, F16 or BF16"));
   }
   int64_t count = 1;
   for (const int64_t dimension : file.shape) count *= dimension;
@@ -253,7 +254,7 @@ absl::StatusOr<TensorScales> ReadScales(const Pair& pair) {
     if (value > 0 && std::isfinite(value * kE4m3Max)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("tensor ", file.name, ": scale ", i, " of ", count, " is ", value,
-                     ", a number above 0 whose 448-fold is finite expected"));
+                     ", expected a number above 0 whose product with 448 is finite"));
   }
   return scales;
 }
@@ -272,7 +273,7 @@ absl::Status FindScales(const std::vector<FileTensor>& tensors,
           "tensor ", tensor.name, " is the scale of ", weight,
           at == by_name.end() ? ", which is missing"
                               : absl::StrCat(", which is ", TensorTypeName(at->second->type)),
-          "; F8_E4M3 expected"));
+          "; expected F8_E4M3"));
     }
     const auto [other, is_new] = by_weight.emplace(weight, &tensor);
     if (!is_new) {
@@ -305,7 +306,7 @@ absl::StatusOr<std::optional<Fp8Scheme>> ParseQuantization(const json& config) {
   if (found == nullptr) return std::optional<Fp8Scheme>();
   if (!found->is_object()) {
     return absl::InvalidArgumentError(absl::StrCat("key \"quantization_config\" is a ",
-                                                   found->type_name(), ", an object expected"));
+                                                   found->type_name(), ", expected an object"));
   }
   const JsonMembers members(*found);
   ASSIGN_OR_RETURN(const auto method, members.String("quant_method"));
@@ -350,8 +351,8 @@ absl::Status AttachScales(const std::optional<Fp8Scheme>& scheme,
     if (scale == by_weight.end()) {
       const absl::string_view stem = absl::StripSuffix(weight.name, ".weight");
       return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", weight.name, " is F8_E4M3 without a scale: ", stem,
-                       kScaleSuffixes[0], " or ", stem, kScaleSuffixes[1], " expected"));
+          absl::StrCat("tensor ", weight.name, " is F8_E4M3 without a scale: expected ", stem,
+                       kScaleSuffixes[0], " or ", stem, kScaleSuffixes[1]));
     }
     ASSIGN_OR_RETURN(weight.scales, ReadScales({*scheme, *scale->second, weight}));
   }

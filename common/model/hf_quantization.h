@@ -1,5 +1,5 @@
 // The scales of fp8 (e4m3) matrices in Hugging Face checkpoints: which scales the configuration
-// declares, and their values. Four layouts are understood: compressed-tensors (llm-compressor), fp8
+// declares, and their values. Four layouts are supported: compressed-tensors (llm-compressor), fp8
 // (AutoFP8, DeepSeek-V3, Qwen3-FP8), fbgemm_fp8 and ModelOpt. The tensors' types say which matrices
 // are fp8; the configuration's lists of modules are not read.
 //

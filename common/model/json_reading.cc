@@ -16,7 +16,7 @@ using nlohmann::json;
 
 absl::Status WrongType(absl::string_view key, absl::string_view expected, const json& found) {
   return absl::InvalidArgumentError(
-      absl::StrCat("key \"", key, "\" is a ", found.type_name(), ", ", expected, " expected"));
+      absl::StrCat("key \"", key, "\" is a ", found.type_name(), ", expected ", expected));
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ absl::StatusOr<std::optional<int32_t>> JsonMembers::Count(absl::string_view key)
   if (!value.has_value()) return std::optional<int32_t>();
   if (*value < 0 || *value > std::numeric_limits<int32_t>::max()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("key \"", key, "\" is ", *value, ", 0 to 2147483647 expected"));
+        absl::StrCat("key \"", key, "\" is ", *value, ", expected 0 to 2147483647"));
   }
   return std::optional<int32_t>(static_cast<int32_t>(*value));
 }

@@ -1,5 +1,5 @@
-// The one implementation of Checkpoint: the parts that a loader (gguf_checkpoint.h,
-// hf_checkpoint.h) collected, held together. Thread safety: const methods from any thread.
+// The only implementation of Checkpoint. It holds the parts that a loader (gguf_checkpoint.h,
+// hf_checkpoint.h) collected. Thread safety: const methods from any thread.
 // Owner: as Checkpoint.
 #pragma once
 

@@ -18,28 +18,27 @@ constexpr int32_t kVocabularyMax = 1 << 24;
 
 absl::Status InRange(absl::string_view what, int64_t value, int64_t max) {
   if (value >= 1 && value <= max) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(what, " is ", value, ", 1 to ", max, " expected"));
+  return absl::InvalidArgumentError(absl::StrCat(what, " is ", value, ", expected 1 to ", max));
 }
 
 absl::Status Positive(absl::string_view what, double value) {
   if (std::isfinite(value) && value > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(what, " is ", value, ", a finite number above 0 expected"));
+      absl::StrCat(what, " is ", value, ", expected a finite number above 0"));
 }
 
 absl::Status ValidateLayer(const LayerConfig& layer, int32_t head_dim) {
   RETURN_IF_ERROR(Positive("rope theta", layer.rope_theta));
   if (layer.sliding_window < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("sliding window is ", layer.sliding_window, ", 0 or more expected"));
+        absl::StrCat("sliding window is ", layer.sliding_window, ", expected 0 or more"));
   }
   const RopeScaling& scaling = layer.rope_scaling;
   if (scaling.kind == RopeScaling::Kind::kNone) return absl::OkStatus();
   if (scaling.kind == RopeScaling::Kind::kFactors) {
     if (scaling.frequency_factors.size() != static_cast<size_t>(head_dim) / 2) {
-      return absl::InvalidArgumentError(absl::StrCat(scaling.frequency_factors.size(),
-                                                     " rope frequency factors, ", head_dim / 2,
-                                                     " expected"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          scaling.frequency_factors.size(), " rope frequency factors, expected ", head_dim / 2));
     }
     for (const float factor : scaling.frequency_factors) {
       RETURN_IF_ERROR(Positive("a rope frequency factor", factor));

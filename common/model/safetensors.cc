@@ -75,7 +75,7 @@ absl::StatusOr<Placed> ReadEntry(const std::string& name, const json& entry,
     if (dimension == 0 || dimension > (uint64_t{1} << 56) / bytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("tensor ", name, ": dimension ", dimension,
-                       dimension == 0 ? ", at least 1 expected" : ", too large for any file"));
+                       dimension == 0 ? ", expected at least 1" : ", too large for any file"));
     }
     bytes *= dimension;
     placed.tensor.shape.push_back(static_cast<int64_t>(dimension));

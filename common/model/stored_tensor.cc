@@ -130,10 +130,9 @@ absl::Status CheckCodes(const StoredTensor& tensor, int64_t row_begin, int64_t r
     const std::byte* end = begin + tensor.row_bytes;
     const std::byte* found = std::find_if(begin, end, IsNoNumber);
     if (found == end) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", tensor.name, ": row ", row, ", column ", found - begin, " is 0x",
-                     absl::Hex(static_cast<unsigned>(*found)),
-                     ", which in F8_E4M3 is no number; numbers expected"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor ", tensor.name, ": row ", row, ", column ", found - begin, " is 0x",
+        absl::Hex(static_cast<unsigned>(*found)), ", which is NaN in F8_E4M3; expected a number"));
   }
   return absl::OkStatus();
 }

@@ -17,7 +17,7 @@ bool IsRotated(TensorRole role) {
          role == TensorRole::kKBias;
 }
 
-// Tensors that files carry and the forward pass has no use for.
+// Tensors that some files contain and the forward pass does not use.
 bool IsIgnored(const ModelConfig& config, const Architecture& architecture, CheckpointFormat format,
                absl::string_view name) {
   // Divisors of the rotary frequencies: part of the configuration.

@@ -1,7 +1,7 @@
-// Which tensors a model consists of and where in a checkpoint's files each one is. Binding a table
-// is how a loader proves that a checkpoint is complete and has nothing it does not understand.
-// Thread safety: const methods from any thread. Owner: the Checkpoint, whose mapped files the
-// tensors point into.
+// Which tensors a model consists of and where in a checkpoint's files each one is. A loader binds a
+// table to check that a checkpoint has every tensor that the model needs and no other. Thread
+// safety: const methods from any thread. Owner: the Checkpoint, whose mapped files the tensors
+// point into.
 #pragma once
 
 #include <cstdint>

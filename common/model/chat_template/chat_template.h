@@ -3,7 +3,7 @@
 // transformers configures it (immutable sandbox, trim_blocks, lstrip_blocks, loop controls, JSON
 // without HTML escapes, `generation` blocks).
 //
-// A template is an untrusted program run on untrusted text: it can reach nothing but its variables,
+// A template is an untrusted program that runs on untrusted text. It can access only its variables,
 // and TemplateLimits bounds its steps, nesting and output.
 //
 // Not supported, refused by Parse: include, import, extends, block, recursive loops, translations.
@@ -40,14 +40,14 @@ struct TemplateLimits {
   int32_t value_depth_max = 200;
   // One for an operation, plus one for every 16 bytes or list element it produces.
   int64_t steps_max = 20'000'000;
-  // Of the rendering, and of any single text on the way to it.
+  // The longest rendering, and the longest string that a template may build.
   int64_t output_bytes_max = int64_t{64} << 20;
 };
 
 class ChatTemplate {
  public:
-  // What a rendering may depend on. Names bound: messages, tools, documents (none when null),
-  // add_generation_prompt, bos_token, eos_token and the members of `extra`, which win.
+  // The inputs of a rendering. It defines these variables: messages, tools, documents (none when
+  // null), add_generation_prompt, bos_token, eos_token and the members of `extra`, which win.
   struct RenderInput {
     nlohmann::ordered_json messages;   // array of {"role": …, "content": …, …}
     nlohmann::ordered_json tools;      // null or an array

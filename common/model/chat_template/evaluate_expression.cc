@@ -107,7 +107,7 @@ absl::StatusOr<Value> Evaluator::EvaluateLiteral(const Expression& node, const S
   if (node.kind == Expression::Kind::kTuple) return Value::MakeTuple(std::move(items));
   Dict dict;
   for (size_t i = 0; i < items.size(); i += 2) {
-    if (!IsHashable(items[i])) return Expected("dict", "a text, number or none as key", items[i]);
+    if (!IsHashable(items[i])) return Expected("dict", "a string, number or none as key", items[i]);
     dict.Set(items[i], items[i + 1]);
   }
   return Value(std::move(dict));
@@ -210,7 +210,7 @@ absl::StatusOr<Arguments> Evaluator::EvaluateArguments(const CallArguments& argu
     ASSIGN_OR_RETURN(const Value more, Evaluate(*arguments.star_star, scope));
     if (!more.is_dict()) return Expected("call", "a dict after **", more);
     for (const auto& [key, value] : more.dict().entries) {
-      if (!key.is_text()) return Expected("call", "texts as keys after **", key);
+      if (!key.is_text()) return Expected("call", "strings as keys after **", key);
       result.named.emplace_back(key.text(), value);
     }
   }

@@ -45,7 +45,7 @@ absl::Status Evaluator::Charge(int64_t steps) {
 absl::Status Evaluator::CheckBytes(int64_t bytes) {
   const int64_t max = std::min(limits_.output_bytes_max, kTextBytesMax);
   if (bytes <= max) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("a text grows beyond ", max, " bytes"));
+  return absl::InvalidArgumentError(absl::StrCat("a string grows beyond ", max, " bytes"));
 }
 
 absl::Status Evaluator::CheckDepth() const {

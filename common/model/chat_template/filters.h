@@ -41,8 +41,8 @@ const Method* FindMethod(const Value& self, absl::string_view name);
 const Global* FindGlobal(absl::string_view name);
 absl::Span<const Global> Globals();
 
-// Whether Python has such an attribute but the sandbox refuses it: what would change a value, and
-// the interpreter's own.
+// Whether Python has such an attribute but the sandbox refuses it: methods that change a value, and
+// the interpreter's internal attributes.
 bool IsUnsafeAttribute(const Value& self, absl::string_view name);
 
 // The filters by what they work on; FindFilter looks through all.

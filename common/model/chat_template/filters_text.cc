@@ -18,7 +18,7 @@ Result Trim(Runtime&, const Value& input, const Arguments& arguments) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Make("trim", arguments, {"chars"}));
   const Value* chars = bound.Get(0);
   if (chars == nullptr || chars->is_none()) return Value(Strip(input.Str(), {}));
-  if (!chars->is_text()) return Expected("trim", "a text of characters", *chars);
+  if (!chars->is_text()) return Expected("trim", "a string of characters", *chars);
   return Value(Strip(input.Str(), {.characters = &chars->text()}));
 }
 
@@ -49,7 +49,7 @@ Result Replace(Runtime& runtime, const Value& input, const Arguments& arguments)
 Result Indent(Runtime& runtime, const Value& input, const Arguments& arguments) {
   ASSIGN_OR_RETURN(const Bound bound,
                    Bound::Make("indent", arguments, {"width", "first", "blank"}));
-  if (!input.is_text()) return Expected("indent", "a text", input);
+  if (!input.is_text()) return Expected("indent", "a string", input);
   std::string indention(4, ' ');
   if (bound.Get(0) != nullptr && bound.Get(0)->is_text()) {
     indention = bound.Get(0)->text();
@@ -79,7 +79,7 @@ Result Center(Runtime& runtime, const Value& input, const Arguments& arguments) 
   const std::string text = input.Str();
   const int64_t missing = width - CodePointCount(text);
   if (missing <= 0) return Value(text);
-  // Where the odd space goes is CPython's choice.
+  // Put the odd space on the side where CPython puts it.
   const int64_t left = missing / 2 + (missing & width & 1);
   return Value(absl::StrCat(std::string(static_cast<size_t>(left), ' '), text,
                             std::string(static_cast<size_t>(missing - left), ' ')));
@@ -109,7 +109,7 @@ Result Format(Runtime& runtime, const Value& input, const Arguments& arguments) 
 Result Truncate(Runtime&, const Value& input, const Arguments& arguments) {
   ASSIGN_OR_RETURN(const Bound bound,
                    Bound::Make("truncate", arguments, {"length", "killwords", "end", "leeway"}));
-  if (!input.is_text()) return Expected("truncate", "a text", input);
+  if (!input.is_text()) return Expected("truncate", "a string", input);
   ASSIGN_OR_RETURN(const int64_t length, bound.Int(0, 255));
   ASSIGN_OR_RETURN(const std::string end, bound.Text(2, "..."));
   ASSIGN_OR_RETURN(const int64_t leeway, bound.Int(3, 5));
@@ -141,7 +141,7 @@ Result WordCount(Runtime&, const Value& input, const Arguments&) {
 
 Result StringFilter(Runtime&, const Value& input, const Arguments&) { return Value(input.Str()); }
 
-// Nothing is escaped on output, so "safe" has nothing to do.
+// The evaluator escapes nothing on output, so "safe" returns its input.
 Result Safe(Runtime&, const Value& input, const Arguments&) { return Value(input.Str()); }
 
 constexpr Filter kTextFilters[] = {

@@ -23,7 +23,7 @@ Result Default(Runtime&, const Value& input, const Arguments& arguments) {
   return bound.Get(0) == nullptr ? Value("") : *bound.Get(0);
 }
 
-// int(text, base) of Python, without its underscores; false when it is none.
+// Python's int(text, base), without underscores; false if `text` is not such a number.
 bool ReadInteger(absl::string_view text, int64_t base, Integer* result) {
   text = Strip(text, {});
   const bool negative = !text.empty() && text[0] == '-';
@@ -53,7 +53,7 @@ bool ReadInteger(absl::string_view text, int64_t base, Integer* result) {
 
 bool ReadDouble(absl::string_view text, double* result) {
   text = Strip(text, {});
-  // Python's float() knows no hexadecimal numbers.
+  // Python's float() does not accept hexadecimal numbers.
   if (text.find_first_of("xX") != absl::string_view::npos) return false;
   return absl::SimpleAtod(text, result);
 }
@@ -133,7 +133,7 @@ Result ToJsonFilter(Runtime& runtime, const Value& input, const Arguments& argum
       format.indent = indent->text();
     } else {
       ASSIGN_OR_RETURN(const int64_t width, bound.Int(1, 0));
-      // An indentation beyond this does not serve formatting.
+      // A larger indentation is not useful for formatting.
       constexpr int64_t kIndentMax = 64;
       if (width > kIndentMax) {
         return absl::InvalidArgumentError(
@@ -146,7 +146,7 @@ Result ToJsonFilter(Runtime& runtime, const Value& input, const Arguments& argum
   if (separators != nullptr && !separators->is_none()) {
     if (!separators->is_list() || separators->list().items.size() != 2 ||
         !separators->list().items[0].is_text() || !separators->list().items[1].is_text()) {
-      return Expected("tojson", "two texts as separators", *separators);
+      return Expected("tojson", "two strings as separators", *separators);
     }
     format.item_separator = separators->list().items[0].text();
     format.key_separator = separators->list().items[1].text();

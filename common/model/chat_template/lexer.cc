@@ -22,7 +22,8 @@ bool IsNamePart(char c) {
 }
 bool IsDigit(char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); }
 
-// Line ends as \n, and one newline at the very end dropped, as jinja2 reads a template.
+// Normalises a template's source as jinja2 does: line ends become \n, and one newline at the end is
+// dropped.
 std::string NormaliseNewlines(absl::string_view source) {
   std::string out;
   out.reserve(source.size());

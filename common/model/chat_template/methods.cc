@@ -18,7 +18,7 @@ Result StripSides(const Value& self, const Arguments& arguments, StripOptions op
   ASSIGN_OR_RETURN(const Bound bound, Bound::Make("strip", arguments, {"chars"}));
   const Value* const chars = bound.Get(0);
   if (chars != nullptr && !chars->is_none()) {
-    if (!chars->is_text()) return Expected("strip", "a text of characters", *chars);
+    if (!chars->is_text()) return Expected("strip", "a string of characters", *chars);
     options.characters = &chars->text();
   }
   return Value(Strip(self.text(), options));
@@ -98,7 +98,7 @@ Result SplitSides(Runtime& runtime, const Value& self, const Arguments& argument
     return Value::MakeList(SplitAtSpace(self.text(), limit, from_right));
   }
   if (!separator->is_text() || separator->text().empty()) {
-    return Expected("split", "a text that is not empty", *separator);
+    return Expected("split", "a string that is not empty", *separator);
   }
   // The search from the right may compare the separator at every byte.
   if (from_right) {
@@ -129,7 +129,7 @@ Result AnyAffix(const Value& self, const Arguments& arguments,
   const bool is_tuple = affix.is_list() && affix.list().is_tuple;
   const std::vector<Value> affixes = is_tuple ? affix.list().items : std::vector<Value>{affix};
   for (const Value& candidate : affixes) {
-    if (!candidate.is_text()) return Expected("startswith", "a text", candidate);
+    if (!candidate.is_text()) return Expected("startswith", "a string", candidate);
     if (matches(self.text(), candidate.text())) return Value(true);
   }
   return Value(false);
@@ -162,8 +162,8 @@ Result ReplaceMethod(Runtime& runtime, const Value& self, const Arguments& argum
   ASSIGN_OR_RETURN(const Bound bound, Bound::Make("replace", arguments, {"old", "new", "count"}));
   ASSIGN_OR_RETURN(const Value from, bound.Required(0));
   ASSIGN_OR_RETURN(const Value to, bound.Required(1));
-  if (!from.is_text()) return Expected("replace", "a text", from);
-  if (!to.is_text()) return Expected("replace", "a text", to);
+  if (!from.is_text()) return Expected("replace", "a string", from);
+  if (!to.is_text()) return Expected("replace", "a string", to);
   ASSIGN_OR_RETURN(const int64_t count, bound.Int(2, -1));
   return ReplaceText(runtime, self.text(), {from.text(), to.text(), count});
 }
@@ -174,7 +174,7 @@ Result JoinMethod(Runtime& runtime, const Value& self, const Arguments& argument
   ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(runtime, iterable));
   std::string out;
   for (size_t i = 0; i < items.size(); ++i) {
-    if (!items[i].is_text()) return Expected("join", "texts", items[i]);
+    if (!items[i].is_text()) return Expected("join", "strings", items[i]);
     if (i > 0) out += self.text();
     out += items[i].text();
     RETURN_IF_ERROR(runtime.CheckBytes(static_cast<int64_t>(out.size())));
@@ -208,7 +208,7 @@ Result CountMethod(Runtime& runtime, const Value& self, const Arguments& argumen
     }
     return Value::MakeInteger(count);
   }
-  if (!value.is_text()) return Expected("count", "a text", value);
+  if (!value.is_text()) return Expected("count", "a string", value);
   RETURN_IF_ERROR(runtime.Charge(self.Size()));
   const std::string& sub = value.text();
   if (sub.empty()) return Value::MakeInteger(CodePointCount(self.text()) + 1);

@@ -211,7 +211,7 @@ absl::StatusOr<bool> LessThan(Runtime& runtime, const Value& left, const Value& 
 
 absl::StatusOr<bool> ContainsItem(Runtime& runtime, const Value& container, const Value& item) {
   if (container.is_text()) {
-    if (!item.is_text()) return Expected("operator in", "a text to look for in a text", item);
+    if (!item.is_text()) return Expected("operator in", "a string to look for in a string", item);
     RETURN_IF_ERROR(runtime.Charge(container.Size()));
     return FindText(container.text(), item.text()) != std::string::npos;
   }
@@ -273,7 +273,7 @@ absl::StatusOr<int64_t> Length(Runtime& runtime, const Value& value) {
   }
   if (value.is_undefined()) return 0;
   if (value.is_generator() || !(value.is_list() || value.is_dict())) {
-    return Expected("length", "a text, list or dict", value);
+    return Expected("length", "a string, list or dict", value);
   }
   return value.Size();
 }

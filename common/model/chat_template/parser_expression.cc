@@ -48,7 +48,7 @@ Parser::Result Parser::ParseExpression() {
     RETURN_IF_ERROR(CheckDepth());
     ExpressionPtr node = Make(Expression::Kind::kConditional);
     Next();
-    // Code behind a condition may never run: unknown names in it are not yet an error.
+    // Code behind a condition may never run, so an unknown name there is not an error yet.
     unknown_.resize(unknown_before);
     ASSIGN_OR_RETURN(ExpressionPtr condition, ParseOr());
     const size_t unknown_after = unknown_.size();

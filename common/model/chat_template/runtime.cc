@@ -70,7 +70,7 @@ absl::StatusOr<int64_t> Bound::Int(size_t parameter, int64_t otherwise) const {
 
 absl::StatusOr<std::string> Bound::Text(size_t parameter, absl::string_view otherwise) const {
   if (values_[parameter] == nullptr) return std::string(otherwise);
-  if (!values_[parameter]->is_text()) return Wrong(parameter, "a text");
+  if (!values_[parameter]->is_text()) return Wrong(parameter, "a string");
   return values_[parameter]->text();
 }
 

@@ -36,7 +36,7 @@ class Runtime {
   virtual void Own(std::shared_ptr<Namespace> name_space) = 0;
 };
 
-// A call's arguments by parameter; every one is optional until asked for.
+// A call's arguments by parameter. A missing argument is an error only when a function asks for it.
 class Bound {
  public:
   // kInvalidArgument, naming `function`, for arguments that fit no parameter.

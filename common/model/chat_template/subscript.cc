@@ -148,7 +148,7 @@ absl::StatusOr<Value> GetSlice(Runtime& runtime, const Value& object, const Slic
   };
   const Integer start = clamp(bounds.start, step > 0 ? lowest : highest);
   const Integer stop = clamp(bounds.stop, step > 0 ? highest : lowest);
-  // One step beyond the ends is as good as any longer one, and cannot overflow.
+  // A longer step selects nothing more than a step just beyond the ends, which cannot overflow.
   const Integer stride = std::clamp(step, -length - 1, length + 1);
   std::string text;
   std::vector<Value> items;

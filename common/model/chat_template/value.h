@@ -20,7 +20,7 @@
 
 namespace tandem::model::chat_template {
 
-// Python's integers are unbounded; beyond this type's range an operation is an error.
+// Python's integers are unbounded. Here an operation whose result exceeds this type fails.
 using Integer = __int128;
 std::string IntegerText(Integer value);
 
@@ -28,7 +28,8 @@ class Value;
 struct Macro;
 struct Scope;
 
-// No text is longer: what stops values that name themselves many times over from being printed.
+// The longest text of a value. It bounds the printing of a value that contains another one many
+// times.
 inline constexpr int64_t kTextBytesMax = int64_t{64} << 20;
 
 struct Undefined {
@@ -39,7 +40,8 @@ struct Undefined {
 struct List {
   std::vector<Value> items;
   bool is_tuple = false;
-  // A generator (what selectattr, map and their kin give): always true, without length or index.
+  // A generator (the result of selectattr, map and similar filters): always true, without length or
+  // index.
   bool is_generator = false;
   int32_t depth = 1;
 };
@@ -124,9 +126,9 @@ class Value {
   const std::string& undefined_reason() const { return *std::get<Undefined>(data_).reason; }
 
   bool Truth() const;
-  // Levels of lists and dicts; 0 for scalars and for what may form cycles.
+  // Levels of nested lists and dicts; 0 for scalars and for values that may form cycles.
   int32_t Depth() const;
-  // Bytes or elements held directly: what making it cost.
+  // Bytes or elements that the value holds directly: the cost of building it.
   int64_t Size() const;
   // "str", "int", "list", … for messages.
   absl::string_view TypeName() const;

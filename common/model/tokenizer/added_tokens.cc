@@ -52,7 +52,7 @@ size_t StripRight(absl::string_view text, size_t begin) {
 }  // namespace
 
 void AddedTokenMatcher::Add(const AddedToken& token, absl::string_view content) {
-  // Text is well-formed UTF-8; what is not could only match inside of a character.
+  // The input is well-formed UTF-8; a token that is not could match only inside a character.
   if (content.empty() || !IsValidUtf8(content)) return;
   is_first_byte_[static_cast<uint8_t>(content[0])] = true;
   int32_t node = 0;

@@ -12,7 +12,8 @@ namespace {
 
 // Words of up to this many symbols scan for the best pair, which needs no heap.
 constexpr size_t kShortWordSymbols = 40;
-// What a window of a long word has: its symbols and heap stay in a core's first caches.
+// The symbols of a window of a long word: few enough that its symbols and heap stay in a core's L1
+// and L2 caches.
 constexpr size_t kWindowSymbols = 512;
 // Longer left parts go first among merges of one score; beyond this they count as equal.
 constexpr uint32_t kTieCharsMax = 255;
@@ -111,7 +112,7 @@ size_t BpeModel::EndOfPart(absl::string_view word, const std::vector<BpeSymbol>&
   for (; end < symbols.size(); ++end) {
     const BpeSymbol& left = symbols[end - 1];
     const BpeSymbol& right = symbols[end];
-    // The unknown token stands for other texts than its own.
+    // The unknown token also stands for strings other than its own.
     if (left.id == options_.unknown_id || right.id == options_.unknown_id) continue;
     if (!joins_.MayJoin(word[left.end - 1], word[right.begin])) break;
   }

@@ -94,8 +94,8 @@ class BpeModel {
   // Merges one part of the word; what was joined to its left neighbour is dead afterwards.
   void MergePart(absl::string_view word, absl::Span<BpeSymbol> part,
                  std::vector<uint64_t>* heap) const;
-  // Appends the ids of a long part, encoded by windows; false when that does not work out, and then
-  // `part` is spoilt.
+  // Encodes a long part by windows and appends its ids. False when the windows cannot be joined;
+  // the contents of `part` are then undefined.
   bool EncodeWindows(absl::string_view word, absl::Span<BpeSymbol> part, BpeScratch* scratch,
                      std::vector<TokenId>* out) const;
   template <bool kByScore>

@@ -17,9 +17,10 @@
 
 namespace tandem::model::tokenizer_internal {
 
-// Scratches kept at rest: more calls at a time than this allocate one each and drop it again.
+// The most idle scratches in the pool. Further concurrent calls allocate a scratch and free it at
+// their end.
 inline constexpr size_t kWordCachesMax = 16;
-// A scratch that one huge text has grown beyond this is dropped, not kept.
+// The pool frees a scratch that a huge text has grown beyond this size.
 inline constexpr size_t kScratchBytesMax = size_t{4} << 20;
 
 struct EncodeScratch {

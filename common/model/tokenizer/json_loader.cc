@@ -189,7 +189,7 @@ class JsonLoader {
         right = merge[1].get_ref<const std::string&>();
       } else {
         return absl::InvalidArgumentError(
-            absl::StrCat("tokenizer.json: merge ", rank, ": expected two texts"));
+            absl::StrCat("tokenizer.json: merge ", rank, ": expected two strings"));
       }
       RETURN_IF_ERROR(builder.Add(left, right, rank++));
     }

@@ -106,7 +106,7 @@ void RegexSplitter::Find(absl::string_view text, std::vector<SplitSpan>* spans) 
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);
     if (result < 0) break;
     const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer_8(data.get());
-    // \K and lookbehind could put a match elsewhere than forward.
+    // With \K or lookbehind, a match could begin before the search position.
     if (offsets[0] < position || offsets[1] <= offsets[0]) break;
     if (offsets[0] > position) spans->push_back({position, offsets[0], false});
     spans->push_back({offsets[0], offsets[1], true});

@@ -62,8 +62,8 @@ class EncodeCall {
     }
   }
 
-  // Looks a few words ahead: a cache entry is mostly in memory that the core has not near, and
-  // comes while the words before it are done.
+  // Prefetches the cache entries of the next few words. An entry is mostly not in a nearby cache,
+  // and it arrives while earlier words are encoded.
   void ScannedWords(absl::string_view text, internal::ScanWordFn scan) {
     constexpr size_t kAhead = 4;
     std::array<absl::string_view, kAhead> words;

@@ -69,8 +69,8 @@ absl::StatusOr<std::pair<absl::string_view, absl::string_view>> SplitMerge(absl:
                                                                            size_t index) {
   const size_t space = merge.find(' ');
   if (space == absl::string_view::npos || merge.find(' ', space + 1) != absl::string_view::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("merge ", index, ": expected two texts, got \"",
-                                                   absl::CHexEscape(merge), "\""));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "merge ", index, ": expected two strings, got \"", absl::CHexEscape(merge), "\""));
   }
   return std::make_pair(merge.substr(0, space), merge.substr(space + 1));
 }

@@ -13,7 +13,8 @@ enum UnicodeClass : uint8_t {
   kLetter = 1,  // \p{L}
   kNumber = 2,  // \p{N}
   kSpace = 3,   // \s
-  // Numbers of a newer Unicode than the patterns': the Digits pre-tokeniser knows them, \p{N} not.
+  // Numbers that the patterns' older Unicode lacks: the Digits pre-tokeniser recognises them, \p{N}
+  // does not.
   kDigitsOnly = 4,
 };
 

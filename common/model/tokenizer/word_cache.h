@@ -14,8 +14,8 @@
 
 namespace tandem::model::tokenizer_internal {
 
-// 2 MiB: 32,768 words of up to 30 bytes, more than the distinct words of most texts, and what a
-// server core's L2 holds.
+// 2 MiB: 32,768 words of up to 30 bytes. This exceeds the distinct words of most texts and fits
+// into a server core's L2.
 inline constexpr size_t kWordCacheBytes = size_t{2} << 20;
 
 class WordCache {

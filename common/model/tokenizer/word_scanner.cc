@@ -32,8 +32,8 @@ struct Character {
   int length;
 };
 
-// The class that patterns see: digits they do not know are neither letters nor numbers to them,
-// unless the Digits pre-tokeniser looks first.
+// The class as patterns define it. Digits that their Unicode lacks are neither letters nor numbers,
+// unless the Digits pre-tokeniser runs first.
 template <bool kDigitsFirst>
 inline Character Look(const char* p) {
   const auto byte = static_cast<uint8_t>(*p);
@@ -98,7 +98,7 @@ int ContractionLength(const char* p, const char* end) {
 
 inline char LowerAscii(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
-// The same in any case. The long s (U+017F) is an s of another case.
+// The same, ignoring case. The long s (U+017F) matches s.
 int ContractionLengthAnyCase(const char* p, const char* end) {
   char lower[3] = {'\'', 0, 0};
   for (int i = 1; i < 3 && p + i < end; ++i) lower[i] = LowerAscii(p[i]);

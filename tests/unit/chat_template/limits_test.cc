@@ -58,12 +58,12 @@ TEST(ChatTemplateLimits, TextsAreBounded) {
            "\n{% set s = 'x' * 1000000 %}{{ ([s] * 1000) | join }}",
            "\n{% set s = 'x' * 60000000 %}{{ s }}{{ s }}",
        }) {
-    ExpectRefused(source, "chat template line 2: a text grows beyond");
+    ExpectRefused(source, "chat template line 2: a string grows beyond");
   }
   ExpectRefused(
       "{% set n = namespace(l=[1]) %}{% for i in range(150) %}{% set n.l = [n.l, n.l] %}"
       "{% endfor %}{{ n.l }}",
-      "a text grows beyond");
+      "a string grows beyond");
   ExpectRefused(
       "{% set n = namespace(l=[1]) %}{% for i in range(150) %}{% set n.l = [n.l, n.l] %}"
       "{% endfor %}{{ n.l | tojson }}",

@@ -196,7 +196,7 @@ TEST(Schema, BadFilesNameTheLine) {
       {"- a\n- b\n", "expected a map"},
       {"grpc: x\n  bad: [\n", "not YAML"},
       {"? [a]\n: 1\n", "expected a field's name as key"},
-      {"peers: [a, {b: c}]\n", "expected a list of texts"},
+      {"peers: [a, {b: c}]\n", "expected a list of strings"},
       {"queue-limit: 5000\n", ":1): expected an integer, from 1 to 1000"},
   };
   for (const auto& c : kCases) {

@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"KeyType", [](GgufBuilder& b) { b.String("llama.block_count", "1"); }, kInvalid,
                "llama.block_count is of type string"},
         Damage{"ManyLayers", [](GgufBuilder& b) { b.Uint32("llama.block_count", 4000000); },
-               kInvalid, "llama.block_count is 4000000, at most 1024"},
+               kInvalid, "llama.block_count is 4000000, expected at most 1024"},
         Damage{"Negative",
                [](GgufBuilder& b) {
                  b.Scalar<int32_t>("llama.embedding_length", GgufValueType::kInt32, -5);

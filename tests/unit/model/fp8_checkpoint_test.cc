@@ -249,7 +249,7 @@ const Damage kScaleDamages[] = {
      4,
      [](Fp8Folder& f) { f.entries.erase(kUp + "_scale_inv"); },
      kInvalid,
-     {kUp + " is F8_E4M3 without a scale", "up_proj.weight_scale_inv expected"}},
+     {kUp + " is F8_E4M3 without a scale", "up_proj.weight_scale_inv"}},
     {"TwoScales",
      3,
      [](Fp8Folder& f) { f.entries[kUp + "_scale_inv"] = f.entries.at(kUp + "_scale"); },
@@ -264,7 +264,7 @@ const Damage kScaleDamages[] = {
      3,
      [](Fp8Folder& f) { f.entries["lm_head.weight_scale"] = f.entries.at(kUp + "_scale"); },
      kInvalid,
-     {"lm_head.weight_scale is the scale of lm_head.weight, which is BF16; F8_E4M3"}},
+     {"lm_head.weight_scale is the scale of lm_head.weight, which is BF16; expected F8_E4M3"}},
     {"ScaleIsFp8",
      3,
      [](Fp8Folder& f) {

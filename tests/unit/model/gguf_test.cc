@@ -199,7 +199,7 @@ INSTANTIATE_TEST_SUITE_P(
                  b.Find("token_embd.weight").dimensions = {48, 4};
                  b.Find("token_embd.weight").type = 8;
                },
-               kInvalid, "rows of 48 elements, a multiple of 32 expected for type Q8_0"},
+               kInvalid, "rows of 48 elements, expected a multiple of 32 for type Q8_0"},
         Damage{"BeyondEnd",
                [](GgufBuilder& b) {
                  b.Find("token_embd.weight").dimensions = {32, 60000};
