@@ -61,7 +61,7 @@ void SimClients::Cancel(Client& client) {
   if (client.settled) return;
   client.settled = true;
   ++counts_.cancelled;
-  if (log_.timeline()) log_.Note(-1, absl::StrCat(client.input.id.value(), " goes away"));
+  if (log_.timeline()) log_.Note(-1, absl::StrCat(client.input.id.value(), " disconnects"));
   SimRouter& router = *routers_[client.router];
   if (client.asking)
     router.Post(absl::Microseconds(50), [&router, id = client.input.id] { router.Finish(id); });

@@ -44,7 +44,7 @@ class SimNode final : public Process {
   KvTransferStates kv_transfer_states() const { return ownership_->states(); }
   // What requests of each cache salt left, or may have left, here. REQUIRES: was started once.
   const SaltChecker& salt() const { return *salt_; }
-  // By the engine, since the simulation began.
+  // Rows that the engine has computed since the simulation began.
   int64_t rows_computed() const { return rows_computed_; }
   int64_t blocks_adopted() const { return alive() ? core_->counters().blocks_adopted() : 0; }
   // As SIGTERM does. The process ends when it is idle, or after the drain timeout.
@@ -80,7 +80,7 @@ class SimNode final : public Process {
   RunLog& log_;
   std::vector<ControlStream*> streams_;
 
-  // Of this life.
+  // State of this life of the process.
   Incarnation incarnation_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<VirtualTransport> transport_;

@@ -31,10 +31,9 @@ struct SimReport {
   std::vector<std::string> process_names;  // by row of the timeline
   ClientCounts clients;
   Coverage coverage = {};
-  // Where decode nodes got the KV of prompts from: of the nodes alive at the end, since their
-  // start.
+  // Where decode nodes got the KV of prompts from, summed over the nodes that are alive at the end.
   int64_t tokens_cached = 0, tokens_received = 0, tokens_computed = 0;
-  // Of routers and nodes alive at the end, since their start.
+  // Summed over the routers and nodes that are alive at the end.
   int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0;
   int64_t rows_computed = 0;  // by all engines, ever
   int64_t events = 0;

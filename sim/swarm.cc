@@ -91,7 +91,7 @@ std::string ToText(const SwarmReport& report) {
       "%d schedules in %.1f s (%.0f a second), %d events, %.0f s of virtual time\n"
       "%d requests: %d answered, %d cancelled, %d failed and asked again among %d retries; %d "
       "faults\n%d sequences moved with %d tokens' KV and %d prefix blocks migrated by drains\n"
-      "%d schedules broke a promise\n",
+      "%d schedules violated an invariant\n",
       report.schedules, seconds, static_cast<double>(report.schedules) / seconds, report.events,
       static_cast<double>(report.virtual_us) / 1e6, report.requests, report.clients.done,
       report.clients.cancelled, report.clients.failed, report.clients.asked_again, report.faults,

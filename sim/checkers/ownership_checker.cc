@@ -110,11 +110,11 @@ void OwnershipChecker::OnRaised(const transfer::EpochRaised& event) {
     for (int32_t layer = 0; layer < layers_; ++layer)
       if (lease.intact.count({ordinal, layer}) == 0)
         Violate(absl::StrCat("lease ", event.lease.value(), ": ordinal ", ordinal, " layer ", layer,
-                             " is told as verified and is not"));
+                             " is reported as verified and is not"));
   for (const auto& [id, receive] : receives_)
     if (receive.lease == event.lease && receive.first_ordinal < end)
       Violate(absl::StrCat("lease ", event.lease.value(), ": receive ", id,
-                           " is in flight to blocks told as verified"));
+                           " is in flight to blocks reported as verified"));
 }
 
 void OwnershipChecker::OnDelivered(const transfer::TransferEvent& event) {
@@ -156,18 +156,18 @@ void OwnershipChecker::OnAdmitted(const v1::KvFrame& frame, uint64_t receive_id)
   const auto found = leases_.find(id);
   if (found == leases_.end() || !found->second.open || found->second.closed ||
       found->second.ended) {
-    Violate(absl::StrCat("a payload for lease ", id.value(), " was let in, which is not open"));
+    Violate(absl::StrCat("a payload was accepted for lease ", id.value(), ", which is not open"));
   } else {
     const Lease& lease = found->second;
     if (lease.epoch.value() != frame.epoch())
       Violate(absl::StrCat("stale write: lease ", id.value(), " has epoch ", lease.epoch.value(),
-                           ", a payload of epoch ", frame.epoch(), " was let in"));
+                           ", but a payload of epoch ", frame.epoch(), " was accepted"));
     const int32_t last = lease.first_ordinal + static_cast<int32_t>(lease.blocks.size());
     if (receive.first_ordinal < lease.first_ordinal ||
         receive.first_ordinal + receive.ordinal_count > last)
-      Violate(absl::StrCat("lease ", id.value(), ": a payload outside its blocks was let in"));
+      Violate(absl::StrCat("lease ", id.value(), ": a payload outside its blocks was accepted"));
     if (receive.first_ordinal < lease.first_ordinal + lease.verified)
-      Violate(absl::StrCat("lease ", id.value(), ": a payload for verified blocks was let in"));
+      Violate(absl::StrCat("lease ", id.value(), ": a payload for verified blocks was accepted"));
   }
   for (const auto& [other_id, other] : receives_)
     if (receive.Overlaps(other))
@@ -177,7 +177,7 @@ void OwnershipChecker::OnAdmitted(const v1::KvFrame& frame, uint64_t receive_id)
 
 void OwnershipChecker::OnLanding(uint64_t receive_id, bool intact) {
   const auto receive = receives_.find(receive_id);
-  if (receive == receives_.end()) return Violate("bytes landed for a receive that is over");
+  if (receive == receives_.end()) return Violate("bytes landed for a receive that has ended");
   const auto found = leases_.find(receive->second.lease);
   if (found == leases_.end() || found->second.ended)
     return Violate(absl::StrCat("bytes landed in blocks of lease ", receive->second.lease.value(),
@@ -216,8 +216,8 @@ void OwnershipChecker::OnStep(absl::Span<const engine::SequenceSlice> slices) {
     for (int64_t i = 0; i < end; ++i) {
       const BlockId block = slice.blocks[i];
       if (const auto lease = leased_.find(block); lease != leased_.end())
-        Violate(absl::StrCat("block ", block.value(), " is computed on while lease ",
-                             lease->second.value(), " has it"));
+        Violate(absl::StrCat("block ", block.value(), " is in a step while lease ",
+                             lease->second.value(), " owns it"));
       if (i >= first_written) CheckWritten(block, written);
     }
   }

@@ -38,8 +38,9 @@ void SaltChecker::Check(const v1::Leg& leg, int64_t cached_tokens) {
           std::equal(mine.begin(), mine.begin() + cached_tokens, theirs.begin()))
         return;
   }
-  log_.Violate("salt", absl::StrCat(node_, ": ", leg.request_id(), " found ", cached_tokens,
-                                    " tokens cached that no request of its tenant left here"));
+  log_.Violate("salt",
+               absl::StrCat(node_, ": ", leg.request_id(), " found ", cached_tokens,
+                            " tokens cached that no request with its cache salt left here"));
 }
 
 }  // namespace tandem::sim

@@ -1,5 +1,5 @@
 // Checks that a node reuses a prefix only when a sequence of the same cache salt left it: compares
-// what the node reports as cached with everything it was ever given. Thread safety: none; the
+// what the node reports as cached with everything that it ever received. Thread safety: none; the
 // simulation's thread. Owner: a SimNode.
 #pragma once
 
@@ -37,7 +37,7 @@ class SaltChecker {
   RunLog& log_;
   const std::string node_;
   const std::function<std::vector<std::vector<TokenId>>(const std::string&)> whole_sequences_;
-  // Requests this process was given, by salt, and how often.
+  // Requests that this process received, by salt, and how often.
   std::map<std::string, std::map<std::string, int>> served_;
   std::map<std::string, std::string> salt_of_;
 };

@@ -5,7 +5,7 @@ namespace tandem::sim {
 void StreamChecker::OnToken(int32_t index, TokenId token) {
   if (ended_) return Violate(absl::StrCat("token ", index, " after the end"));
   if (index != next_)
-    return Violate(absl::StrCat("token ", index, " came, expected token ", next_));
+    return Violate(absl::StrCat("received token ", index, ", expected token ", next_));
   if (index >= static_cast<int32_t>(oracle_.tokens.size()))
     return Violate(absl::StrCat("token ", index, " of an answer of ", oracle_.tokens.size()));
   if (token != oracle_.tokens[index])
@@ -17,7 +17,8 @@ void StreamChecker::OnDone(request::FinishReason reason, int32_t output_tokens_r
   if (ended_) return Violate("ended twice");
   ended_ = true;
   if (output_tokens_reported != next_)
-    Violate(absl::StrCat("usage counts ", output_tokens_reported, " tokens, ", next_, " came"));
+    Violate(absl::StrCat("usage counts ", output_tokens_reported, " tokens, the client received ",
+                         next_));
   if (reason == request::FinishReason::kAborted) return;
   if (next_ != static_cast<int32_t>(oracle_.tokens.size()) || reason != oracle_.reason)
     Violate(absl::StrCat("ended after ", next_, " tokens for reason ", static_cast<int>(reason),

@@ -1,6 +1,6 @@
-// One simulated process: alive or not, running or paused, with a clock of its own. A process does
-// everything that it does later through Post, so that a crash cancels it and a pause (SIGSTOP)
-// delays it; actions of a paused process wait, as data waits in the kernel's buffers.
+// One simulated process: alive or not, running or paused, with a clock of its own. A process
+// schedules every later action through Post, so that a crash cancels the action and a pause
+// (SIGSTOP) delays it. Actions of a paused process wait, as data waits in the kernel's buffers.
 // Thread safety: none; the simulation's thread. Owner: the simulation.
 #pragma once
 
@@ -27,7 +27,7 @@ class Process {
   const std::string& name() const { return name_; }
   bool alive() const { return alive_; }
   bool paused() const { return paused_; }
-  // How many times it was started or ended: tells this life from earlier ones.
+  // How many times it was started or ended, which distinguishes this life from earlier ones.
   uint64_t life() const { return life_; }
   absl::Time Now() const { return world_.now() + clock_offset_; }
 

@@ -165,7 +165,8 @@ class Drawer {
     if (kind == FaultKind::kCorruptBlock || kind == FaultKind::kDrain ||
         kind == FaultKind::kSlowLink)
       f.target = Between(t.routers, t.processes() - 1);
-    // A sender that still runs after its router gave it up is the hardest peer for a receiver.
+    // This is the hardest case for a receiver: a sender that still runs after its router has given
+    // it up.
     const bool senders = t.prefill_nodes > 0 && OneIn(2);
     if (senders && kind == FaultKind::kCutStream)
       f.other = Between(t.routers, t.routers + t.prefill_nodes - 1);
@@ -241,7 +242,8 @@ Schedule DrawSchedule(uint64_t seed) {
     schedule.requests.push_back(
         draw.DrawRequest(t, draw.Between(20'000, 20'000 + span_us), families));
 
-  // Draws first which kinds occur: a mixture of all kinds would hide the effects of single ones.
+  // Draw first which kinds of fault occur: if all kinds occurred in every schedule, they would hide
+  // each other's effects.
   std::vector<FaultKind> kinds;
   for (int kind = 0; kind < kFaultKinds; ++kind)
     if (draw.OneIn(4)) kinds.push_back(static_cast<FaultKind>(kind));
@@ -252,7 +254,7 @@ Schedule DrawSchedule(uint64_t seed) {
   }
   if (std::count(kinds.begin(), kinds.end(), FaultKind::kDrain) > 0 && t.decode_nodes > 1)
     for (int i = 0; i < 4; ++i) schedule.faults.push_back(draw.DrawDrainUnderLoad(schedule));
-  // More often, because most damaged blocks hold nothing at that time.
+  // Draw this fault more often, because most blocks that it damages are empty at that time.
   if (std::count(kinds.begin(), kinds.end(), FaultKind::kCorruptBlock) > 0)
     for (int i = 0; i < 12; ++i) {
       const int64_t at_us = DrawFaultTime(draw, schedule, span_us);
@@ -297,7 +299,7 @@ absl::Status ParseLine(const std::vector<std::string>& words, Schedule& schedule
     Fault& fault = schedule.faults.emplace_back();
     const auto name = std::find(std::begin(kFaultNames), std::end(kFaultNames), values["kind"]);
     if (name == std::end(kFaultNames))
-      return absl::InvalidArgumentError(absl::StrCat("kind=", values["kind"], " is no fault"));
+      return absl::InvalidArgumentError(absl::StrCat("kind=", values["kind"], " is not a fault"));
     fault.kind = static_cast<FaultKind>(name - std::begin(kFaultNames));
     RETURN_IF_ERROR(ParseFields(values, fault));
   } else {
@@ -313,11 +315,11 @@ absl::Status CheckSchedule(const Schedule& s) {
       t.blocks_per_node < 2 || t.blocks_per_node > 1 << 20 || t.block_tokens < 1 ||
       256 % t.block_tokens != 0 || t.max_batch_tokens < 1 || t.max_sequences < 1 ||
       t.frame_blocks < 1 || t.kv_bytes_per_second < 1)
-    return absl::InvalidArgumentError("topology: a figure is out of its range");
+    return absl::InvalidArgumentError("topology: a value is out of its range");
   for (const SimRequest& r : s.requests)
     if (r.own_tokens < 1 || r.shared_tokens < 0 || r.max_tokens < 1 || r.router < 0 ||
         r.answers < 1 || r.answers > 64 || r.router >= t.routers)
-      return absl::InvalidArgumentError("request: a figure is out of its range");
+      return absl::InvalidArgumentError("request: a value is out of its range");
   for (const Fault& f : s.faults)
     if (f.target < 0 || f.target >= t.processes() || f.other < 0 || f.other >= t.processes())
       return absl::InvalidArgumentError(absl::StrCat("fault: the topology has ", t.processes(),

@@ -27,7 +27,7 @@ struct TimelineEntry {
 
 class RunLog {
  public:
-  // One error usually causes many violations; the first few are enough.
+  // The most violations that are recorded: one error usually causes many.
   static constexpr size_t kViolationsMax = 16;
   static constexpr size_t kEntriesMax = 200'000;
 
@@ -42,7 +42,7 @@ class RunLog {
       violations_.push_back({now_us(), std::string(checker), std::move(what)});
   }
   bool timeline() const { return timeline_; }
-  // REQUIRES: timeline(), so that callers format no text that is not recorded.
+  // REQUIRES: timeline(). Callers check it first, so that they format only text that is recorded.
   void Note(int row, std::string text) {
     if (entries_.size() < kEntriesMax) entries_.push_back({now_us(), row, std::move(text)});
   }

@@ -9,9 +9,9 @@
 namespace tandem::sim {
 namespace {
 
-// How often a packet that a partition holds back is tried again.
+// The interval between attempts to deliver a packet that a partition holds back.
 constexpr absl::Duration kHoldStep = absl::Milliseconds(5);
-// A dead peer's host answers with a reset about as fast as with anything else.
+// A dead peer's host answers with a connection reset after about an ordinary round trip.
 constexpr absl::Duration kResetDelay = absl::Microseconds(300);
 // A connection whose bytes are not acknowledged ends after this time.
 constexpr absl::Duration kUnansweredLimit = absl::Milliseconds(100);
@@ -276,7 +276,7 @@ void VirtualTransport::EndReceive(uint64_t receive_id, const absl::Status& statu
   const auto found = receives_.find(receive_id);
   const absl::Time began = found->second.began;
   if (!status.ok() && network_.world_.Chance(2)) {
-    // Half of the payload has landed: the place may hold any bytes.
+    // Only half of the payload has landed, so its destination may hold any bytes.
     for (const absl::Span<std::byte> piece : found->second.place) {
       if (observer_ != nullptr) observer_->OnLanding(receive_id, false);
       std::memset(piece.data(), 0x5a, piece.size() / 2);

@@ -17,7 +17,7 @@
 
 namespace tandem::sim {
 
-// Tells a checker where payloads land.
+// Reports to a checker where payloads land.
 class LandingObserver {
  public:
   virtual ~LandingObserver() = default;
