@@ -1,5 +1,5 @@
-// Opens CUDA devices, and describes what this build and host offer of CUDA: the functions at the
-// end of kernels/api/device.h.
+// Opens CUDA devices, and describes the CUDA support of this build and host: implements the
+// functions at the end of kernels/api/device.h.
 #include <cuda.h>
 
 #include <utility>
@@ -18,7 +18,7 @@ namespace {
 constexpr DeviceOps kOps = PortableOps("cuda-mma16816-v2");
 [[maybe_unused]] constexpr DeviceOps kHopperOps = HopperOps("cuda-wgmma16-v2");
 
-// Code for sm_90a runs on compute capability 9.0 and nowhere else.
+// Code for sm_90a runs on compute capability 9.0 only.
 const DeviceOps& OpsFor([[maybe_unused]] const cudaDeviceProp& properties,
                         [[maybe_unused]] DeviceKernels choice) {
 #if defined(TANDEM_HOPPER_COMPILED)
@@ -65,7 +65,7 @@ class CudaDevice final : public Device {
     absl::Status status = ToStatus("cudaSetDevice", cudaSetDevice(ordinal_));
     if (!status.ok()) return status;
     status = ToStatus("cudaHostRegister", cudaHostRegister(host, bytes, cudaHostRegisterPortable));
-    cudaGetLastError();  // a refusal is an answer, not a pending error
+    cudaGetLastError();  // clears the error, which the caller gets as a Status
     if (status.ok()) return status;
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot pin ", bytes, " bytes: ", status.message()));
@@ -109,7 +109,7 @@ class CudaDevice final : public Device {
 absl::StatusOr<int> CountDevices() {
   int count = 0;
   absl::Status status = ToStatus("cudaGetDeviceCount", cudaGetDeviceCount(&count));
-  cudaGetLastError();  // a missing driver is an answer, not a pending error
+  cudaGetLastError();  // clears the error, which the caller gets as a Status
   if (!status.ok()) return status;
   return count;
 }

@@ -41,17 +41,18 @@ class EmulatedDevice final : public Device {
     // Exactly `bytes` long, so that a sanitizer sees accesses beyond it; NaN until written.
     void* data = nullptr;
     if (posix_memalign(&data, 256, bytes) != 0) {
-      return absl::ResourceExhaustedError("the host refuses memory for the emulated device");
+      return absl::ResourceExhaustedError("the host has no memory for the emulated device");
     }
     std::memset(data, 0xff, bytes);
     return DeviceBuffer(this, kind, data, bytes);
   }
-  // As strict as CUDA: from a page's boundary, and no page twice.
+  // As strict as CUDA: a piece begins on a page's boundary, and no page is pinned twice.
   absl::Status Pin(void* host, size_t bytes) override {
     constexpr uintptr_t kPage = 4096;
     const uintptr_t begin = reinterpret_cast<uintptr_t>(host);
     const uintptr_t end = (begin + bytes + kPage - 1) / kPage * kPage;
-    if (begin % kPage != 0) return absl::InvalidArgumentError("not a page's boundary");
+    if (begin % kPage != 0)
+      return absl::InvalidArgumentError("the address is not a page's boundary");
     for (const auto& [other, other_end] : pins_) {
       if (begin < other_end && other < end) return absl::InvalidArgumentError("pinned already");
     }

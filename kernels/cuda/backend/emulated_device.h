@@ -3,7 +3,8 @@
 // slow by design.
 //
 // Thread safety: one thread at a time for a device and everything made from it.
-// Owner: the test that opened it; streams, buffers, events and graphs must go before their device.
+// Owner: the test that opened it; streams, buffers, events and graphs must be destroyed before
+// their device.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // The saved state of a suspended fiber: a stack, and on it the registers that the calling
-// convention keeps. A switch takes some nanoseconds on x86-64; elsewhere ucontext does it, with a
-// system call or two. Thread safety: fibers switch among each other on one host thread. Owner: the
-// emulated block.
+// convention keeps. A switch takes some nanoseconds on x86-64. Other processors use ucontext, which
+// makes one or two system calls. Thread safety: fibers switch among each other on one host thread.
+// Owner: the emulated block.
 #pragma once
 
 #include <cstddef>

@@ -130,7 +130,7 @@ void MoveRegistersTo(int count, bool giving) {
 }
 
 PanelMap DescribePanels(const PanelSource& source, DeviceStream&) {
-  // What cuTensorMapEncodeTiled demands of these.
+  // The conditions that cuTensorMapEncodeTiled checks.
   KERNEL_REQUIRE(source.element_bytes == 1 || source.element_bytes == 2);
   KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(source.base) % 16 == 0);
   KERNEL_REQUIRE(source.columns * source.element_bytes % 16 == 0);

@@ -39,7 +39,7 @@ class Operand {
         leading_bytes_(static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4),
         stride_bytes_(static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4),
         swizzled_(descriptor >> 62 == 1) {
-    // Neither the other swizzles nor a base offset are used here.
+    // Kernels use neither the other swizzles nor a base offset.
     KERNEL_REQUIRE(descriptor >> 62 <= 1 && (descriptor >> 49 & 7) == 0);
   }
 

@@ -143,7 +143,7 @@ class BlockRunner {
     }
     bool moved = false;
     size_t done = 0;
-    // Hold some warps back, so that the others get as far ahead as barriers allow.
+    // Hold some warps back, so that the others advance as far as barriers allow.
     const uint64_t held = NextRandom(&random_) | NextRandom(&random_);
     for (const int index : *order) {
       Fiber& fiber = fibers_[static_cast<size_t>(index)];

@@ -1,5 +1,5 @@
-// A CUDA event. Thread safety: one thread at a time. Owner: the engine; an event must go before its
-// device. It owns the handle.
+// A CUDA event. Thread safety: one thread at a time. Owner: the engine; an event must be destroyed
+// before its device. It owns the handle.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,6 +1,6 @@
 // A CUDA stream, and the Status of the work enqueued on it.
-// Thread safety: one thread at a time. Owner: the engine; a stream must go before its device. It
-// owns the handle.
+// Thread safety: one thread at a time. Owner: the engine; a stream must be destroyed before its
+// device. It owns the handle.
 #pragma once
 
 #include <cuda_runtime.h>

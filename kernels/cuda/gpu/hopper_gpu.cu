@@ -80,7 +80,7 @@ CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream& strea
   const cuuint64_t row_bytes = static_cast<cuuint64_t>(shape.head_dim) * sizeof(Bf16Bits);
   const cuuint64_t block_tokens = static_cast<cuuint64_t>(shape.block_tokens);
   const int tokens = shape.block_tokens < tokens_max ? shape.block_tokens : tokens_max;
-  // The launch does not say how many blocks the region has; block tables name none beyond it.
+  // The launch does not know how many blocks the region has. Block tables name no block beyond it.
   constexpr cuuint64_t kBlocksMax = 1 << 30;
   CacheMap cache = {};
   Encode({.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,

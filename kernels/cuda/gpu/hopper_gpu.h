@@ -136,7 +136,7 @@ TANDEM_DEVICE void CopyCachePanel(char* panel, const CacheMap& map, const CacheP
 
 // ---- warpgroups
 
-// This thread's warpgroup, the same value in a whole warp as far as the compiler can see.
+// This thread's warpgroup, computed so that the compiler knows that it is the same in a whole warp.
 TANDEM_DEVICE int WarpgroupIndex() {
   return __shfl_sync(0xffffffffu, ThreadIndex() / kWarpgroupSize, 0);
 }

@@ -23,7 +23,8 @@ template <typename Kernel>
 void Launch(const LaunchShape& shape, const typename Kernel::Params& params, DeviceStream& stream) {
   if (shape.x == 0 || shape.y == 0) return;
   CudaStream& on = static_cast<CudaStream&>(stream);
-  // Beyond 48 KB a kernel must ask once; asking again is cheap and needs no state.
+  // A kernel that needs more than 48 KB must request it once. Repeating the request is cheap and
+  // needs no state.
   if (shape.shared_bytes > (48 << 10)) {
     on.Check("cudaFuncSetAttribute",
              cudaFuncSetAttribute(KernelEntry<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,

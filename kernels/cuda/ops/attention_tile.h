@@ -30,8 +30,8 @@ inline constexpr int kSubTilesPerPartition = kPartitionTokens / kSubTileTokens;
 
 // −infinity as a constant that both compilers accept.
 TANDEM_DEVICE float MinusInfinity() { return BitsToFloat(0xff800000u); }
-// The number that exponents are relative to: the maximum, or 0 before the row attended to any
-// token.
+// The number that is subtracted from exponents: the maximum, or 0 before the row has attended to
+// any token.
 TANDEM_DEVICE float Anchor(float m) { return m == MinusInfinity() ? 0.0f : m; }
 
 // The factors by which a merge multiplies each of two partitions.

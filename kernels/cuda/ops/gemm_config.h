@@ -34,10 +34,10 @@ struct Tile {
   constexpr size_t shared_bytes() const { return static_cast<size_t>(stage_bytes() * stages); }
 };
 
-// Decoding: weights are read once, so many narrow blocks with much in flight.
+// Decoding: each weight is read once, so use many narrow blocks with many bytes in flight.
 inline constexpr Tile kSmallTile = {16, 32, 128, 1, 4, 4};
 inline constexpr Tile kMediumTile = {64, 64, 64, 2, 2, 3};
-// Prompts: operands are reused from shared memory.
+// Prompts: use wide tiles, which reuse operands from shared memory.
 inline constexpr Tile kLargeTile = {128, 128, 64, 2, 4, 3};
 
 // The tiles of each type of weights. k of types other than bf16 is chosen to keep as many bytes

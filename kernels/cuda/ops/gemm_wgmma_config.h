@@ -48,8 +48,9 @@ struct WgmmaTile {
   }
 };
 
-// Few rows: bound by bytes of w, so as many narrow blocks as there can be, each with some 150 KB on
-// their way. More: 64 columns still, while wider tiles would leave multiprocessors idle.
+// Few rows: bound by bytes of w, so the tiles give as many narrow blocks as possible, each with
+// some 150 KB of copies in flight. More rows: still 64 columns, while wider tiles would leave
+// multiprocessors idle.
 inline constexpr WgmmaTile kWgmmaTiles[] = {
     {64, 8, 128, 8},  {64, 16, 128, 8},  {64, 32, 128, 7},  {64, 64, 128, 6},
     {64, 128, 64, 8}, {128, 128, 64, 6}, {128, 256, 64, 4},

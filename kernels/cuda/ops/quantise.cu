@@ -76,7 +76,7 @@ struct QuantiseKernel {
       most = Max(most, Codes::Magnitude(values[i]));
     }
     for (int mask = 1; mask < kLanes; mask *= 2) most = Max(most, ShuffleXor(most, mask));
-    const bool some = most > 1e-30f;  // below, all are next to nothing, and their inverse infinite
+    const bool some = most > 1e-30f;  // below, all are nearly 0, and the inverse is infinite
     const float factor = some ? Codes::kMost / most : 0.0f;
     if (k >= columns) return;
     Bytes bytes = {};

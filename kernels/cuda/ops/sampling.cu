@@ -7,8 +7,8 @@
 // pass, over histograms of counts or of probabilities as 40-bit integers. Integer sums do not
 // depend on the order of atomics. exp, log, and the order in which log-probabilities' sum is taken
 // are the CPU classes': the same logits give the same token and the same bits there and here. A
-// greedy row without options is one reading of its logits; others work in a row of their own, which
-// L2 holds after the first pass. Shared memory: 256 histogram bins, then a word for each warp.
+// greedy row without options reads its logits once. Other rows copy them to a work row, which L2
+// holds after the first pass. Shared memory: 256 histogram bins, then a word for each warp.
 #include "kernels/api/device_sampling.h"
 #include "kernels/api/require.h"
 #include "kernels/cuda/ops/launchers.h"

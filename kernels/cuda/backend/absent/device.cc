@@ -1,4 +1,5 @@
-// The CUDA functions of kernels/api/device.h in a build without a CUDA toolkit: each says so.
+// The CUDA functions of kernels/api/device.h in a build without a CUDA toolkit. Each returns an
+// error that says so.
 #include "kernels/api/device.h"
 
 namespace tandem::kernels {

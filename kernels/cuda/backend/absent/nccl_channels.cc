@@ -1,5 +1,5 @@
-// OpenNcclChannels (kernels/api/pair_channel.h) in a build without CUDA or NCCL's header: it says
-// so.
+// OpenNcclChannels (kernels/api/pair_channel.h) in a build without CUDA or NCCL's header. It
+// returns an error that says so.
 #include "kernels/api/pair_channel.h"
 
 namespace tandem::kernels {
