@@ -5,8 +5,8 @@
 // nodes mix. avx512bf16 computes products of bf16 weights and of a bf16 cache with `vdpbf16ps`: a
 // numerics of its own, twice as fast where the processor has a full-rate unit for it. amx computes
 // products of bf16 and of int8 weights on tile registers, everything else as avx512 does; its bf16
-// products are a third numerics. amx_emulated is amx with tile registers made of plain C++, at home
-// on any processor with AVX2: what amx is tested with and checks itself against.
+// products are a third numerics. amx_emulated is amx with tile registers emulated in plain C++, and
+// runs on any processor with AVX2. Tests of amx use it, and FindBackend compares amx with it.
 // Thread safety: backends are constants.
 #pragma once
 
@@ -60,8 +60,7 @@ const Backend* FindBackend(IsaClass isa);
 // backend.
 std::string WhyMissing(IsaClass isa);
 // The fastest class this processor has, by its features and, for amx and avx512bf16, by a
-// measurement of about a millisecond: there are processors whose `vdpbf16ps` is slower than two
-// FMAs.
+// measurement of about a millisecond: on some processors `vdpbf16ps` is slower than two FMAs.
 const Backend& BestBackend();
 // The fastest class of the portable numerics; `ref` on processors without AVX2 and FMA.
 const Backend& BestPortableBackend();

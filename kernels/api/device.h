@@ -1,10 +1,11 @@
-// An accelerator as the engine sees it: memory, streams, events, graphs. One seam with two
-// versions: CUDA, and the emulated device of the tests, which runs the same kernels on the host.
+// An accelerator as the engine sees it: memory, streams, events, graphs. This seam has two
+// implementations: CUDA, and the emulated device of the tests, which runs the same kernels on the
+// host.
 //
-// Errors name the call that failed, its device's words for why, and what was asked for. A stream
+// Errors name the call that failed, what it was asked to do and the device's reason. A stream
 // remembers the first failure of anything enqueued on it; Synchronize and status() report it.
 // Thread safety: a Device from any thread; a Stream, its graphs and events by one thread at a time.
-// Owner: the engine; streams, buffers, events and graphs must go before their device.
+// Owner: the engine; streams, buffers, events and graphs must be destroyed before their device.
 #pragma once
 
 #include <cstddef>
@@ -144,8 +145,8 @@ inline DeviceBuffer::~DeviceBuffer() {
 std::string DescribeCuda();
 // The number of CUDA devices that can be used; 0 without CUDA, a driver or a device.
 int CountCudaDevices();
-// Which kernels a device of compute capability 9.0 uses: its own, which have a numerics id of their
-// own, or the portable ones, which run there too.
+// Which kernels a device of compute capability 9.0 uses: Hopper's, which have their own numerics
+// id, or the portable ones.
 enum class DeviceKernels { kOwn, kPortable };
 // Errors: kUnimplemented in a build without CUDA, kUnavailable without a driver or device (says
 // which), kInvalidArgument for an ordinal beyond the devices there are.

@@ -34,7 +34,8 @@ float LargestMagnitude(const float* row, int32_t k) {
   return most;
 }
 
-// The scale that maps magnitudes up to `most` onto [0, limit], and its inverse: as the CPU's int8.
+// The scale that maps magnitudes up to `most` onto [0, limit], and its inverse, computed as for the
+// CPU's int8.
 struct RowScale {
   float factor = 0, scale = 0;
   RowScale(float most, float limit) {

@@ -48,8 +48,8 @@ struct DevicePackArgs {
 };
 void PackDeviceRow(const DevicePackArgs& args);
 
-// The groups of a Q4_K block. It rounds scales and offsets to fp16, which loses less than the later
-// rounding of weights to bf16.
+// The groups of a Q4_K block. It rounds scales and offsets to fp16, with a smaller error than the
+// later rounding of weights to bf16.
 void GroupsOf(const Q4KBlock& block, Int4Group groups[8]);
 
 // The row as products see it, in fp32; tests compare with it.

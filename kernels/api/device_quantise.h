@@ -1,4 +1,4 @@
-// Activations rounded for products that read them rounded: x ≈ scale · value, each group of columns
+// Rounds activations for products that read them rounded: x ≈ scale · value, each group of columns
 // scaled by its largest magnitude. DeviceOps::quantise enqueues it, before the product.
 //
 // All pointers are device memory, except where a comment says otherwise; the caller owns that

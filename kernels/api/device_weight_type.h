@@ -1,5 +1,5 @@
-// The types of weight matrices in device memory. kernels/api/device_matrix.h packs rows so;
-// products with them are in kernels/api/device_gemm.h (docs/adr/0018). Thread safety: constants.
+// The types of weight matrices in device memory. kernels/api/device_matrix.h packs rows in these
+// forms; kernels/api/device_gemm.h multiplies with them (docs/adr/0018). Thread safety: constants.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 namespace tandem::kernels {
 
 // kBf16: [n][k] bf16.
-// kInt8: what kernels::WeightType::kInt8 means on a CPU, with its bits: integers and a scale for
-// each row, activations rounded to int8 in groups of 64, exact sums of a group, one chain of FMAs.
+// kInt8: the numbers and bits of kernels::WeightType::kInt8 on a CPU: integers and a scale for each
+// row, activations rounded to int8 in groups of 64, exact sums of a group, one chain of FMAs.
 // kInt4: groups of 32 as Int4Group; each weight scale · q + offset is rounded to bf16 on its way
 // into the product with bf16 activations. kFp8: e4m3 and a scale for each row, multiplied like
 // kInt4 (bf16 holds an e4m3 number exactly). kFp8Rows: the numbers of kFp8, multiplied as e4m3 with

@@ -36,7 +36,7 @@ float HalfToFloat(uint16_t half) {
     std::memcpy(&value, &bits, sizeof(value));
     return value;
   }
-  // The exponent's bias differs by 112; subnormals come out right because the product is exact.
+  // The exponent's bias differs by 112. The product is exact, so subnormals are correct too.
   const uint32_t bits = (half & 0x7fffu) << 13;
   float magnitude = 0;
   std::memcpy(&magnitude, &bits, sizeof(magnitude));

@@ -1,6 +1,6 @@
-// KERNEL_REQUIRE: a precondition of a kernel, checked in release builds too. A broken one is a bug
-// of the calling program, so the process ends with a message; callers refuse bad user input long
-// before. Thread safety: any thread.
+// KERNEL_REQUIRE: a precondition of a kernel, checked in release builds too. A broken precondition
+// is a bug of the calling program, so the process ends with a message. Callers refuse bad user
+// input before they call a kernel. Thread safety: any thread.
 #pragma once
 
 #include <cstdio>

@@ -1,6 +1,6 @@
 // How a ParallelFor call divides its tasks: worker w runs tasks [FirstTask(n, w), FirstTask(n, w +
-// 1)) of n in ascending order, though other workers may take the last of them. A kernel may
-// prefetch by this rule; no result may depend on it. Thread safety: a pure function.
+// 1)) of n in ascending order. Other workers may steal the last of them. A kernel may prefetch by
+// this rule; no result may depend on it. Thread safety: a pure function.
 #pragma once
 
 #include <cstdint>

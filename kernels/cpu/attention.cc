@@ -1,6 +1,6 @@
 // Paged causal attention (kernels/api/attention.h). partition_pass.h computes one partition of 256
 // tokens for a block of up to 12 (AVX2: 6) query vectors, that is (row, head) pairs of one KV head.
-// This file only decides which task does which:
+// This file only divides the work among tasks:
 //   - many blocks: a task takes one (block of rows, KV head), or one generated row and several KV
 //     heads. It walks the partitions in ascending order and merges as it goes.
 //   - few blocks (a long sequence that generates alone): a task takes one (block of rows, KV head,
@@ -207,7 +207,7 @@ TANDEM_INLINE void Finish(const Vectors& vectors, int64_t j, const SoftmaxState&
                 [&](int32_t d, V16 value) { Store(args.out + at + d, value); });
 }
 
-// Whether the vectors of blocks of `rows` rows wait for memory rather than for products.
+// Whether memory, and not products, bounds blocks of `rows` rows.
 TANDEM_INLINE bool Streams(const Call& call, int64_t rows) {
   return rows * call.plan.heads_per_kv <= kStreamingRows;
 }
@@ -218,7 +218,7 @@ TANDEM_INLINE KvStream* StreamOf(const Call& call, int worker) {
   return reinterpret_cast<KvStream*>(end - kStreamFloats);
 }
 
-// One task: all partitions of its vectors, merged as they come.
+// One task: computes all partitions of its vectors and merges each as soon as it is computed.
 void RunWhole(const Call& call, int64_t task, int worker) {
   const AttentionArgs& args = *call.args;
   const KvTasks& tasks = call.tasks;

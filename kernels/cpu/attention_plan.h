@@ -27,10 +27,10 @@ namespace {
 // four blocks of twelve, so that K and V of a partition are widened and read from L2 once for each
 // twelve.
 constexpr int64_t kTaskVectors = 48;
-// Partitions become tasks of their own while there are fewer tasks a worker than this.
+// Each partition becomes a task while there are fewer tasks per worker than this.
 constexpr int64_t kTasksPerWorker = 4;
-// A task takes as many KV heads of a sequence as this many bytes of a partition: one partition that
-// is read and one that comes stay in half of a second cache.
+// A task takes as many KV heads of a sequence as fit into this many bytes of a partition. The
+// partition that it reads and the one that it prefetches then stay in half of L2.
 constexpr int64_t kTaskPartitionBytes = 256 << 10;
 // Floats of a worker's stream of K and V.
 constexpr int64_t kStreamFloats = 32;
@@ -59,7 +59,7 @@ inline AttentionPlan PlanAttention(int32_t num_heads, const KvShape& kv, int64_t
   return plan;
 }
 
-// Whether there are so few (row block, KV head) tasks that partitions must split them.
+// Whether there are so few (row block, KV head) tasks that the call must split them by partition.
 inline bool SplitsPartitions(int64_t tasks, int num_workers) {
   return num_workers > 1 && tasks < kTasksPerWorker * num_workers;
 }

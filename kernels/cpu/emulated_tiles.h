@@ -47,8 +47,8 @@ TANDEM_INLINE void ZeroUpperRows(EmulatedTile* c) {
 }
 
 // Even and odd elements of the pairs are summed apart, each by fused multiply-adds with k
-// ascending; then even + odd; then that is added to C. Every step rounds to nearest even, and takes
-// and makes no subnormal.
+// ascending; then even + odd; then that is added to C. Every step rounds to nearest even, and
+// flushes subnormal inputs and results to zero.
 static inline void AddBf16Products(const EmulatedTile& a, const EmulatedTile& b, EmulatedTile* c) {
   constexpr int kColumns = kTileRowBytes / 4;
   alignas(64) float weights[kTileRows][2][kColumns] = {};

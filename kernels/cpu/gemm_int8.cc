@@ -5,9 +5,9 @@
 //   y[m, n] = sw[n]·Σ_g sx[m, g]·float(Σ_{k in g} qx·qw)     one FMA chain, g ascending
 //
 // The inner sums are exact in int32, the outer chain is fixed: rows, blocking, threads and class
-// cannot change a bit. Groups keep a large activation from costing the rest of its row precision.
-// The instructions want one unsigned operand: w is kept as qw + 128, and each group's sum begins at
-// −128·Σ qx.
+// cannot change a bit. With groups, a large activation costs only its own group precision, not its
+// whole row. The instructions want one unsigned operand: w is kept as qw + 128, and each group's
+// sum begins at −128·Σ qx.
 // Packed weights: panels of 32 output features, [ceil(N/32)] of {[ceil(K/4)][32][4] bytes, sw[32]
 // fp32}: one stream of memory. Six rows by 32 features make 12 integer and 12 fp32 accumulators.
 // Bound by bytes of w up to about 20 rows, by dot products above.

@@ -14,7 +14,7 @@ namespace tandem::kernels::TANDEM_ISA {
 inline constexpr int64_t kLanes = 16;
 // Output features of a panel.
 inline constexpr int64_t kPanel = 32;
-// How many bytes ahead of its use a stream of weights is fetched.
+// How many bytes ahead of their use a tile prefetches weights.
 inline constexpr int64_t kPrefetchBytes = 4096;
 // The most bytes of a panel that a step of a tile reads.
 inline constexpr int64_t kLinePair = 128;
@@ -42,7 +42,7 @@ struct Plan {
 };
 
 TANDEM_INLINE Plan MakePlan(const GemmArgs& args, const PlanShape& shape) {
-  // Weights that pass through L2 again and again: about half of the 1 MB that a Zen 4 core has.
+  // Bytes of weights that a task rereads from L2: about half of the 1 MB that a Zen 4 core has.
   constexpr int64_t kChunkBytes = 480 << 10;
   Plan plan = {};
   plan.rows = args.rows;
@@ -56,7 +56,7 @@ TANDEM_INLINE Plan MakePlan(const GemmArgs& args, const PlanShape& shape) {
     plan.task_blocks = shape.task_blocks;
     const int64_t fitting = kChunkBytes / plan.panel_bytes;
     plan.task_panels = fitting < 1 ? 1 : fitting;
-    // Ranges of equal size, so that the last is not a narrow one.
+    // Use ranges of equal size, so that the last one is not narrow.
     plan.task_panels = CeilDiv(plan.panels, CeilDiv(plan.panels, plan.task_panels));
   }
   plan.block_tasks = CeilDiv(plan.row_blocks, plan.task_blocks);
@@ -64,13 +64,13 @@ TANDEM_INLINE Plan MakePlan(const GemmArgs& args, const PlanShape& shape) {
   return plan;
 }
 
-// What a tile fetches into the second cache while it reads its panel: `step` bytes from `first` on
-// for each kLinePair of it.
+// What a tile prefetches into L2 while it reads its panel: `step` bytes, from `first` on, for each
+// kLinePair of the panel.
 struct Ahead {
   const char* first;
   int64_t step;
 
-  // Where that has got to when `read` bytes of the panel are read.
+  // The next address to prefetch after the tile has read `read` bytes of the panel.
   TANDEM_INLINE const char* At(int64_t read) const { return first + read / kLinePair * step; }
 };
 
@@ -79,9 +79,9 @@ TANDEM_INLINE void FetchLinePair(const char* p) {
   _mm_prefetch(p + 64, _MM_HINT_T1);
 }
 
-// What block `block` fetches at panel `w`: what lies a little further, or, with few blocks of rows,
-// the panel that its worker will probably take next, the one behind, in as many parts as there are
-// blocks.
+// What block `block` prefetches at panel `w`. With many blocks of rows, or one, it is what lies a
+// little further in the panel. With few, it is the block's share of the next panel, which its
+// worker will probably take next.
 TANDEM_INLINE Ahead AheadOf(const GemmArgs& args, const Plan& plan, const char* w, int64_t block) {
   if (plan.task_panels > 1 || plan.row_blocks == 1) return {w + kPrefetchBytes, kLinePair};
   const int64_t bytes = plan.panel_bytes;

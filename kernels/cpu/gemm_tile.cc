@@ -2,11 +2,11 @@
 //
 // Packed weights: panels of 32 output features, [ceil(N/32)][ceil(K/32)][2][16][16][2]: a step of
 // 32 k is two tiles of sixteen features, whose rows hold pairs of k. Padding of N and K is zero. x
-// stays row-major, and a row of a tile is 64 bytes of it. The rest of k behind the last whole step
-// is first copied and padded with zeros, so that no load reads beyond x. Every element is one chain
-// of steps from zero with k ascending, each step the same whatever rows share its tiles: neither
-// rows, blocking nor threads change a bit. Bound by bytes of w up to about 100 rows, by tile
-// products above.
+// stays row-major, and a row of a tile is 64 bytes of it. If the last step is incomplete, its part
+// of x is first copied and padded with zeros, so that no load reads beyond x. Every element is one
+// chain of steps from zero with k ascending, each step the same whatever rows share its tiles:
+// neither rows, blocking nor threads change a bit. Bound by bytes of w up to about 100 rows, by
+// tile products above.
 #include "kernels/cpu/gemm_tile.h"
 
 #include "kernels/api/require.h"

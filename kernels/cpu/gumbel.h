@@ -13,9 +13,9 @@ class GumbelNoise {
       : seed_(seed), sequence_index_(sequence_index), position_(position) {}
 
   // Whether any of the 64 tokens from `first` (a multiple of 64), whose logits are at most `logit`,
-  // may score `score` or more with its noise: a quarter of the work of computing it, and never
-  // wrong where it says no. With r = 1 - u, -log(1 - r) ≥ r, so g ≤ -log r, and g ≥ d takes r ≤
-  // e^-d.
+  // may score `score` or more with its noise. False is always right; true may be wrong. The test
+  // takes a quarter of the work of computing the noise. With r = 1 - u, -log(1 - r) ≥ r, so g ≤
+  // -log r, and g ≥ d requires r ≤ e^-d.
   TANDEM_INLINE bool MayReach(float score, float logit, int32_t first) const {
     // Two units in the last place of both: the sum of logit and noise is rounded, and so is this.
     const float slack = (Magnitude(score) + Magnitude(logit)) * 0x1p-22f;

@@ -16,7 +16,7 @@ class TileRegisters {
   TANDEM_INLINE TileRegisters() {}
   TileRegisters(const TileRegisters&) = delete;
   TileRegisters& operator=(const TileRegisters&) = delete;
-  // A thread without tiles in use has 8 KB less to save when it is switched.
+  // Release the tiles: a context switch of this thread then saves 8 KB less.
   TANDEM_INLINE ~TileRegisters() { asm volatile("tilerelease" ::: "memory"); }
 
   TANDEM_INLINE void Configure(const TileConfig& config) {

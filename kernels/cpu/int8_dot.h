@@ -6,8 +6,8 @@
 
 namespace tandem::kernels::TANDEM_ISA {
 
-// Ends what the compiler may think of a value together: without it, sums that an epilogue reads are
-// written to the stack in every step of the loop before it.
+// Hides a value's computation from the compiler. Without it, the compiler writes sums that an
+// epilogue reads to the stack in every step of the loop before it.
 template <typename Lanes>
 TANDEM_INLINE void Settle(Lanes& x) {
 #if defined(__AVX512F__)
@@ -19,8 +19,8 @@ TANDEM_INLINE void Settle(Lanes& x) {
 
 #if defined(__AVX512VNNI__)
 
-// Both are settled: g++ 12 copies a loop's sums before and after each product otherwise, twice as
-// many instructions as there are products.
+// Both call Settle: otherwise g++ 12 copies a loop's sums before and after each product, which
+// takes twice as many instructions as the products.
 
 // sum[i] + Σ_{j<4} u[4i + j]·s[4i + j].
 TANDEM_INLINE U16 DotBytes(U16 u, U16 s, U16 sum) {
@@ -75,7 +75,7 @@ TANDEM_INLINE U16 BroadcastQuad(const void* p) {
 TANDEM_INLINE V16 Magnitude(V16 x) { return FromBits(AndU(BitsOf(x), SetU1(0x7fffffffu))); }
 
 // The factor that maps magnitudes up to `most` onto [0, 127], and its inverse; both 0 when all
-// values are (next to) nothing.
+// values are (nearly) 0.
 struct Int8Scale {
   float factor, scale;
 };

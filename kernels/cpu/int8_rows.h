@@ -8,8 +8,8 @@
 
 namespace tandem::kernels::TANDEM_ISA {
 
-// A row of weights: its scale, and one of its elements as an integer of [-127, 127]. What is no
-// number becomes one.
+// A row of weights: its scale, and one of its elements as an integer of [-127, 127]. NaN becomes an
+// integer of that range, too.
 TANDEM_INLINE Int8Scale ScaleOfWeights(const float* row, int64_t k_count) {
   float most = 0;
   for (int64_t k = 0; k < k_count; ++k) {

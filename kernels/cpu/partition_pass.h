@@ -61,10 +61,10 @@ void RunPartitionGroupDot(const PartitionGroup& group);
 // rounded, then a scale and −128 times the sum of the bytes for each vector.
 void RunPartitionGroupInt8(const PartitionGroup& group);
 
-// Groups this small belong to generation, which waits for memory: K and V are prefetched.
+// Groups this small occur in generation, which memory bounds, so they prefetch K and V.
 inline constexpr int kStreamingRows = 8;
 
-// Fetches some K or V that will be wanted soon.
+// Prefetches some K or V that the worker will read soon.
 TANDEM_INLINE void Prefetch(const void* data, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) {
     _mm_prefetch(static_cast<const char*>(data) + i, _MM_HINT_T0);

@@ -12,7 +12,8 @@
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
 
-// Enough for two operations a cycle of four cycles' latency, and for AVX2's sixteen registers.
+// Enough chains for two operations per cycle with four cycles' latency; they fit into AVX2's
+// sixteen registers.
 constexpr int kChains = kHas32Registers ? 12 : 6;
 constexpr int kSteps = 2000;
 constexpr int kTrials = 9;

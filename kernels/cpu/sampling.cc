@@ -48,7 +48,7 @@ int32_t DrawFromAll(const SamplingArgs& args, const float* work) {
     StoreIds(i, ids);
     best.Take(ids, Add(Load(work + i), noise.At(LoadU(ids))));
   };
-  // The score of the most likely token is a bound that the noise of few others can exceed.
+  // Start with the score of the most likely token: few other tokens can exceed it.
   const int32_t likeliest = Argmax(work, args.vocab_size);
   if (likeliest < 0) return -1;
   take(likeliest / kLanes * kLanes);
@@ -126,7 +126,7 @@ struct MassQuery {
 };
 
 // A logit of at least `least` such that the tokens at or above it weigh at least `target`. It tries
-// bounds from above, because summing few tokens is cheap.
+// high bounds first, because summing few tokens is cheap.
 float TopPBound(const float* work, const MassQuery& query) {
   constexpr float kSpans[] = {2.0f, 4.0f, 6.0f, 9.0f, 13.0f, 18.0f};
   for (const float span : kSpans) {

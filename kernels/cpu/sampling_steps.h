@@ -1,5 +1,5 @@
 // The steps of choosing a token that need no shortcut. kernels/api/sampling.h defines them;
-// sampling.cc keeps small the number of tokens that the later steps look at. One source of each
+// sampling.cc keeps the number of tokens that the later steps process small. One source of each
 // class includes this header. Thread safety: one thread a row, with scratch of its own.
 #pragma once
 
@@ -40,7 +40,8 @@ struct RawDistribution {
 };
 
 inline RawDistribution Normalise(const float* x, int32_t size) {
-  // Sums of 1024 first, then of those: keeps the error of a large vocabulary's sum near one ulp.
+  // Sum chunks of 1024 first, then their sums. This keeps the error of a large vocabulary's sum
+  // near one ulp.
   constexpr int32_t kChunk = 1024;
   RawDistribution raw = {MaxLogit(x, size), 0};
   if (raw.max == kMinusInfinity) return raw;

@@ -1,5 +1,5 @@
-// The merge of two softmax partials. It is the only one: partitions in one kernel, split decoding
-// and partitions computed elsewhere all use it.
+// The merge of two softmax partials. Partitions in one kernel, split decoding and partitions
+// computed elsewhere all use this one function.
 //   m' = max(m1, m2);  l' = l1·e^(m1−m') + l2·e^(m2−m');  o' = o1·e^(m1−m') + o2·e^(m2−m')
 // Thread safety: pure functions.
 #pragma once

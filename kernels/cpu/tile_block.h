@@ -1,5 +1,5 @@
 // How products run on tile registers: a block of up to 32 rows of activations by a panel of 32
-// features, four accumulators, one step of 64 bytes of k after the other.
+// features, four accumulators, in steps of 64 bytes of k.
 //
 //          tile 6   tile 7    16 features each: pairs (quads) of k in rows
 //   tile 4 tile 0   tile 1    rows [0, 16)

@@ -1,18 +1,18 @@
-// Tile registers, the operands of matrix units, behind one seam with two implementations: those of
-// a processor with AMX (hardware_tiles.h) and a program that does what its instructions are
-// specified to do (emulated_tiles.h). Kernels are written once, over TileRegisters, which is one or
-// the other for a whole class.
+// Tile registers, the operands of matrix units, behind one seam with two implementations: the
+// hardware's, on a processor with AMX (hardware_tiles.h), and an emulation of its instructions by
+// their specification (emulated_tiles.h). Kernels are written once, over TileRegisters, which is
+// one of the two for a whole class.
 //
 //   Configure(config)            shapes of all tiles; their contents become zero
 //   Zero<T>()                    tile T = 0
 //   Load<T>(rows, readable)      tile T's rows, `rows.stride` bytes apart
 //   Store<T>(rows, writable)     the same into memory
-//   DotBf16<C, A, B>()           C[m][n] += Σ_k A[m][k]·B[k][n], pairs of bf16 along k in each
-//   dword DotInt8<C, A, B>()           the same of quads of signed bytes, exact in int32
+//   DotBf16<C, A, B>()           C[m][n] += Σ_k A[m][k]·B[k][n], a dword holds a bf16 pair along k
+//   DotInt8<C, A, B>()           the same for quads of signed bytes, exact in int32
 // Eight tiles of up to 16 rows of 64 bytes. A: rows of activations. B: row i holds the i-th pair
 // (quad) of k for sixteen features. C: rows by sixteen features.
-// Thread safety: tiles belong to a thread; an object is made, used and destroyed on one, which then
-// holds no tiles any more. One object a thread at a time.
+// Thread safety: tiles belong to a thread. One thread makes, uses and destroys an object, and
+// afterwards holds no tiles. A thread has one object at a time.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct TileMemory {
   int64_t stride;  // bytes between rows
 };
 
-// Bytes that may be touched; the emulation holds every access to it.
+// The bytes that an operation may access. The emulation checks every access against them.
 struct MemoryRange {
   const char* begin;
   const char* end;

@@ -3,8 +3,8 @@
 // reduction the same tree, so both classes give the same bits.
 //
 // Each class compiles this folder once, into a namespace of its own (TANDEM_ISA). Everything here
-// is force-inlined or has internal linkage: if the linker shared a function of the wide class with
-// baseline code, older processors would crash. Thread safety: values.
+// is force-inlined or has internal linkage: otherwise the linker could merge a function of the wide
+// class with that of baseline code, and older processors would crash. Thread safety: values.
 #pragma once
 
 #include <immintrin.h>

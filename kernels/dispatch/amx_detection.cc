@@ -25,10 +25,10 @@ std::string JudgeAmxFacts(const AmxFacts& facts) {
   if (!facts.bf16) return "the processor has no AMX-BF16";
   if (!facts.int8) return "the processor has no AMX-INT8";
   if (!facts.avx512) return "the processor has AMX, but not all of AVX-512 F, DQ, BW, VL and VNNI";
-  if (!facts.xgetbv) return "the system does not say what state it keeps (no OSXSAVE)";
+  if (!facts.xgetbv) return "the system does not report which register state it saves (no OSXSAVE)";
   if ((facts.kept & kTileState) != kTileState) {
-    return absl::StrCat("the system does not keep the state of tiles (XCR0 is ",
-                        absl::Hex(facts.kept), ", bits 17 and 18 are wanted)");
+    return absl::StrCat("the system does not save the tile registers (XCR0 is ",
+                        absl::Hex(facts.kept), ", expected bits 17 and 18)");
   }
   if (facts.tile_bytes != 1024 || facts.tile_row_bytes != 64 || facts.tiles != 8 ||
       facts.tile_rows != 16 || facts.product_rows < 16 || facts.product_row_bytes < 64) {
@@ -87,16 +87,19 @@ std::string RequestTileState() {
   constexpr int kGetPermission = 0x1022, kRequestPermission = 0x1023;
   constexpr int kTileDataFeature = 18;
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileDataFeature) != 0) {
-    return absl::StrCat("the system refuses the state of tiles: ", std::strerror(errno));
+    return absl::StrCat("the system refuses access to the tile registers: ", std::strerror(errno));
   }
   uint64_t granted = 0;
   if (syscall(SYS_arch_prctl, kGetPermission, &granted) != 0) {
-    return absl::StrCat("the system does not say whether it grants the state of tiles: ",
-                        std::strerror(errno));
+    return absl::StrCat(
+        "the system does not report whether it grants access to the tile registers: ",
+        std::strerror(errno));
   }
   if ((granted & kTileData) == 0) {
-    return absl::StrCat("the system granted the state of tiles and denies it (permissions are ",
-                        absl::Hex(granted), ", bit 18 is wanted)");
+    return absl::StrCat(
+        "the system granted access to the tile registers, but reports that it did not (permissions "
+        "are ",
+        absl::Hex(granted), ", expected bit 18)");
   }
   return "";
 }
@@ -104,7 +107,7 @@ std::string RequestTileState() {
 #else
 
 AmxFacts FindAmxFacts() { return {}; }
-std::string RequestTileState() { return "this is no x86 processor"; }
+std::string RequestTileState() { return "this is not an x86 processor"; }
 
 #endif
 

@@ -8,8 +8,8 @@
 
 namespace tandem::kernels {
 
-// What the processor and the system report. A struct of its own, so that tests can judge machines
-// other than their own.
+// What the processor and the system report. It is a struct so that tests can describe other
+// machines.
 struct AmxFacts {
   bool avx512 = false;  // F, DQ, BW, VL and VNNI, kept by the system
   bool tile = false;    // CPUID: AMX-TILE, AMX-BF16, AMX-INT8
@@ -27,8 +27,8 @@ AmxFacts FindAmxFacts();
 // Why `facts` rule AMX out: "the processor has no AMX-BF16"; empty where they do not.
 std::string JudgeAmxFacts(const AmxFacts& facts);
 // Asks the system for the tile state, for all present and future threads of the process. Returns
-// why the system refuses ("the system refuses the state of tiles: Operation not permitted"), or an
-// empty string. REQUIRES: JudgeAmxFacts returned an empty string.
+// why the system refuses ("the system refuses access to the tile registers: Operation not
+// permitted"), or an empty string. REQUIRES: JudgeAmxFacts returned an empty string.
 std::string RequestTileState();
 
 }  // namespace tandem::kernels

@@ -79,14 +79,14 @@ std::string Compare(const Backend& tiles, const Backend& expected, const Product
   const std::vector<Line> packed = Pack(tiles, product), other = Pack(expected, product);
   if (packed.size() != other.size() ||
       std::memcmp(packed.data(), other.data(), packed.size() * sizeof(Line)) != 0) {
-    return absl::StrCat("weights of the ", what, " are packed wrongly");
+    return absl::StrCat("the weights of the ", what, " are packed incorrectly");
   }
   const std::vector<float> y = Multiply(tiles, product, packed);
   const std::vector<float> wanted = Multiply(expected, product, other);
   for (size_t i = 0; i < y.size(); ++i) {
     const double bound = exact ? 0 : Bound(product, i);
     if (std::fabs(double{y[i]} - wanted[i]) <= bound) continue;
-    return absl::StrCat("the processor's tiles compute something else than specified: element ", i,
+    return absl::StrCat("the processor's tile registers compute wrong results: element ", i,
                         " of the ", what, " is ", y[i], ", expected ", wanted[i]);
   }
   return "";
@@ -98,7 +98,7 @@ std::string CompareProducts(const Backend& tiles, const Backend& expected) {
   struct Size {
     int64_t rows, n, k;
   };
-  // One tile and several of rows, whole and not; the same of panels and of steps.
+  // One and several tiles of rows, complete and incomplete; likewise panels and steps.
   constexpr Size kSizes[] = {{1, 33, 70}, {16, 32, 64}, {5, 70, 331}, {17, 40, 130}, {70, 64, 192}};
   for (const WeightType type : {WeightType::kBf16, WeightType::kInt8}) {
     for (const Size& size : kSizes) {

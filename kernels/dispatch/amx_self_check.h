@@ -1,6 +1,6 @@
 // The check that a processor's tiles compute what their specification says: products of a few small
 // shapes, with tails in rows, features and k, compared with those of the emulated tiles. It finds a
-// virtual machine or processor that reports AMX and computes something else, before any answer
+// virtual machine or processor that reports AMX and computes wrong results, before any answer
 // depends on it. Thread safety: any thread.
 #pragma once
 

@@ -75,9 +75,9 @@ std::string WhyMissing(IsaClass isa) {
     return why;
   }
   const Features features = FeaturesOf(isa);
-  return features.found ? "" : std::string("the processor has not all of ") + features.what;
+  return features.found ? "" : std::string("the processor lacks some of ") + features.what;
 #else
-  return "this is no x86 processor";
+  return "this is not an x86 processor";
 #endif
 }
 

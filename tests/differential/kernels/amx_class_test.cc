@@ -99,7 +99,7 @@ TEST(AmxClass, SelfCheckFindsWhatIsWrong) {
   EXPECT_THAT(CompareProducts(wrong, *real), HasSubstr("is nan"));
   wrong = *real;
   wrong.pack_rows = WrongPackRows;
-  EXPECT_THAT(CompareProducts(wrong, *real), HasSubstr("packed wrongly"));
+  EXPECT_THAT(CompareProducts(wrong, *real), HasSubstr("packed incorrectly"));
   // Another class packs otherwise.
   EXPECT_NE(CompareProducts(*FindBackend(IsaClass::kAvx2), *real), "");
 }

@@ -260,7 +260,7 @@ TEST(CheckpointTest, DamagedFolders) {
                              folder.path() + "/model-00003-of-00003.safetensors",
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_THAT(Checkpoint::Open(folder.path()).status(),
-              StatusIs(kInvalid, HasSubstr("is said to be in model-00003-of-00003.safetensors")));
+              StatusIs(kInvalid, HasSubstr("should be in model-00003-of-00003.safetensors")));
   std::filesystem::remove(folder.path() + "/model.safetensors.index.json");
   EXPECT_THAT(Checkpoint::Open(folder.path()).status(),
               StatusIs(kInvalid, HasSubstr("neither model.safetensors nor")));
