@@ -48,9 +48,9 @@ TANDEM_CONFIG_VALUE_TRAITS(Bytes);
 TANDEM_CONFIG_VALUE_TRAITS(std::vector<std::string>);
 #undef TANDEM_CONFIG_VALUE_TRAITS
 
-// A bare port such as "50051" as "127.0.0.1:50051"; every other text as it is.
+// Turns a bare port such as "50051" into "127.0.0.1:50051"; returns any other string unchanged.
 std::string CompleteAddress(const std::string& text);
-// The same for each text of a list.
+// The same for each string of a list.
 std::vector<std::string> CompleteAddresses(const std::vector<std::string>& texts);
 
 }  // namespace tandem::config

@@ -126,8 +126,8 @@ class Device {
   virtual void Unpin(void* host) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() = 0;
-  // Makes this device the calling thread's current one. A thread calls it before it passes device
-  // memory to another library, if it has not used one of the device's streams yet.
+  // Makes this device the calling thread's current one. A thread that has not used one of the
+  // device's streams yet calls it before it passes device memory to another library.
   virtual void UseOnThisThread() {}
 
  private:

@@ -12,7 +12,7 @@
 
 namespace tandem::kernels {
 
-// One row's parameters. A member means what its namesake in SamplingArgs means.
+// One row's parameters. Each member has the meaning of the SamplingArgs member of that name.
 struct DeviceSampleRow {
   // ≥ 0: the token is given, and only its log-probabilities are wanted.
   int32_t known_token = -1;

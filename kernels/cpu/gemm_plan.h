@@ -31,7 +31,7 @@ struct PlanShape {
 };
 
 struct Plan {
-  int64_t rows, row_blocks;  // blocks of equal size, as far as that goes
+  int64_t rows, row_blocks;  // blocks of nearly equal size
   int64_t panels, panel_bytes;
   int64_t task_blocks, task_panels;
   int64_t block_tasks, panel_tasks;

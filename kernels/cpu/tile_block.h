@@ -33,7 +33,7 @@ TANDEM_INLINE TileConfig ConfigOf(int64_t rows) {
   return config;
 }
 
-// A thread's tiles, configured for the block at hand.
+// A thread's tiles, configured for the current block.
 struct BlockTiles {
   TileRegisters tiles;
   int64_t rows = 0;

@@ -3,7 +3,7 @@
 // transport and engine, and tracks leases and exports itself:
 //   issued     the core's command leaves the engine thread: blocks change hands
 //   handled    the KV plane acts on it: epochs and closings hold from here on
-//   emitted    the KV plane's event leaves it: no byte may land any more
+//   emitted    the KV plane's event leaves it: from here on no byte may land
 //   delivered  the core gets the event: blocks change hands back
 // Thread safety: none; the simulation's thread. Owner: a SimNode.
 #pragma once
@@ -59,7 +59,7 @@ class OwnershipChecker final : public LandingObserver {
     bool landed = false;
     // (ordinal, layer) holding what was sent, and what was not.
     std::set<std::pair<int32_t, int32_t>> intact, damaged;
-    int32_t verified = 0;  // blocks that no byte may land in any more
+    int32_t verified = 0;  // blocks in which no further byte may land
   };
   struct Export {
     int32_t first_ordinal = 0;

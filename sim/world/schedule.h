@@ -86,7 +86,7 @@ struct Schedule {
   std::vector<Fault> faults;         // by at_us
 };
 
-// Topology, requests and faults drawn from the seed; which kinds of fault occur at all, too.
+// Draws topology, kinds of fault, requests and faults from the seed.
 Schedule DrawSchedule(uint64_t seed);
 
 // One line each for the seed, the topology, every request and every fault.

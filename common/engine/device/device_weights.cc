@@ -35,7 +35,7 @@ struct RowSources {
     for (const StoredTensor* tensor : tensors) sum += tensor->rows;
     return sum;
   }
-  // Reads row `row` of the matrix with read(tensor, row of it).
+  // Reads row `row` of the matrix: calls read(tensor, the tensor's row).
   template <typename Read>
   void Visit(int64_t row, const Read& read) const {
     const int64_t count = static_cast<int64_t>(tensors.size());

@@ -1,7 +1,7 @@
-// The description of a model architecture as data: what its checkpoints call things, which parts a
-// layer has, and which values apply when a checkpoint leaves them out. Each architecture is one
-// file in families/ that fills an Architecture; the loaders of both checkpoint formats read it and
-// set a ModelConfig (common/model/model_config.h) from it, and the forward passes read only the
+// The description of a model architecture as data: the names that its checkpoints use, the parts of
+// a layer, and the values that apply when a checkpoint omits them. Each architecture is one file in
+// families/ that fills an Architecture; the loaders of both checkpoint formats read it and set a
+// ModelConfig (common/model/model_config.h) from it, and the forward passes read only the
 // ModelConfig. Every default below is the Llama convention, so a description states only what
 // differs.
 // Thread safety: a value. Owner: ArchitectureRegistry.
@@ -108,7 +108,7 @@ struct Architecture {
   // At least one is not empty; an empty one means that no checkpoint of that format exists.
   Spelling spelling;
 
-  // --- What checkpoints call things ---
+  // --- The names that checkpoints use ---
   ConfigKeys keys;
   std::vector<TensorName> tensor_names;  // those that differ from LlamaTensorNames()
 

@@ -20,7 +20,8 @@ absl::Status WithLine(int line, const absl::Status& status) {
 Evaluator::~Evaluator() {
   for (const auto& name_space : namespaces_) name_space->attributes = Dict();
   for (const ScopePtr& scope : captured_) scope->names.clear();
-  // Newest first: a scope's parent is older, so chains of them end one link at a time.
+  // Release the newest scope first. A scope's parent is older, so no destructor recurses along a
+  // chain of scopes.
   while (!captured_.empty()) captured_.pop_back();
 }
 
@@ -166,7 +167,7 @@ absl::StatusOr<Evaluator::Flow> Evaluator::ExecuteFor(const Statement& statement
   if (loop->items.empty()) return Run(statement.otherwise, Child(scope));
   absl::StatusOr<Flow> result = Flow::kNormal;
   for (loop->index = 0; loop->index < loop->items.size(); ++loop->index) {
-    // Every iteration has a new scope: the next one does not see what it sets.
+    // Every iteration has a new scope, so variables that it sets are not visible in the next one.
     const ScopePtr inner = Child(scope);
     inner->names["loop"] = Value(loop);
     const absl::Status assigned = Assign(statement.target, loop->items[loop->index], inner);

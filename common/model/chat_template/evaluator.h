@@ -65,7 +65,7 @@ class Evaluator final : public Runtime {
   absl::Status Assign(const Target& target, const Value& value, const ScopePtr& scope);
   absl::Status AssignAttribute(const Target& target, const Value& value, const ScopePtr& scope);
   absl::Status Emit(absl::string_view text);
-  // Runs `body` and returns what it printed.
+  // Runs `body` and returns its output.
   absl::StatusOr<std::string> Capture(const Body& body, const ScopePtr& scope);
   absl::StatusOr<Value> CallMacro(const Callable& callable, const Arguments& arguments);
   absl::Status BindMacro(const Macro& macro, const Arguments& arguments, const ScopePtr& scope);

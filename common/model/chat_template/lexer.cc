@@ -77,7 +77,8 @@ class Lexer {
     Add(Token::Kind::kData, std::string(text)).line = line;
   }
 
-  // `text` stands before a tag whose opening brace is at at_ + 2 already; what of it is kept.
+  // Returns the part of `text`, which precedes a tag, that white-space control keeps. `sign` is the
+  // tag's `-`, `+` or neither.
   absl::string_view BeforeTag(absl::string_view text, char sign, bool is_variable) const {
     if (sign == '-') return Strip(text, {.left = false});
     if (sign == '+' || is_variable) return text;
@@ -392,7 +393,7 @@ class Lexer {
   const absl::string_view source_;
   size_t at_ = 0;
   int line_ = 1;
-  // Whether what was read last ended with a newline: indentation may follow.
+  // Whether the last token ended with a newline, so that indentation may follow.
   bool line_starting_ = true;
   std::string open_;  // the closing brackets this tag still needs
   std::vector<Token> tokens_;

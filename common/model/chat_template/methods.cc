@@ -268,7 +268,7 @@ Result Get(Runtime&, const Value& self, const Arguments& arguments) {
   if (const Value* value = self.dict().Find(key)) return *value;
   return bound.Get(1) == nullptr ? Value() : *bound.Get(1);
 }
-// The argument of the loop's round, in turn.
+// Returns the argument for the loop's current round; starts over after the last one.
 Result Cycle(Runtime&, const Value& self, const Arguments& arguments) {
   if (arguments.positional.empty()) {
     return absl::InvalidArgumentError("cycle: expected at least one value");

@@ -104,7 +104,7 @@ class Parser {
   using Rule = Result (Parser::*)();
   // `operand (operator operand)*`, left associative.
   Result ParseBinary(Rule operand, const std::vector<absl::string_view>& operators);
-  // Remembers an error unless the name is known or may never be needed.
+  // Records an error, unless the name is known or its code may never run.
   void CheckKnown(bool known, absl::string_view what, const Expression& node);
 
   const std::vector<Token> tokens_;
@@ -112,9 +112,9 @@ class Parser {
   size_t at_ = 0;
   int32_t depth_ = 0;
   int32_t loop_depth_ = 0;
-  // In an if branch, where an unknown filter may never run.
+  // Above 0 in an if branch, whose filters may never run.
   int32_t conditional_depth_ = 0;
-  // Filters and tests that do not exist where they are sure to be needed.
+  // Errors for unknown filters and tests in code that is certain to run.
   std::vector<absl::Status> unknown_;
   // Names seen in the macro being parsed; null outside of macros.
   Macro* macro_ = nullptr;

@@ -9,8 +9,8 @@
 
 namespace tandem::model::tokenizer_internal {
 
-// The bytes that `spelling` stands for; nullopt when a character of it stands for none (then the
-// token is text, as added tokens may be).
+// The bytes that `spelling` stands for; nullopt when a character of it stands for no byte (the
+// token is then ordinary text, as added tokens may be).
 std::optional<std::string> BytesOfSpelling(absl::string_view spelling);
 
 // The spelling of `bytes`.

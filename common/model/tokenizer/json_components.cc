@@ -171,7 +171,7 @@ absl::Status ReadPreTokenizerAt(const Json& node, int depth, std::vector<PreToke
 }
 
 // Reads one step of a decoder, which must come in the order replacements, byte fallback, fuse,
-// strip. `*fused` tells whether Fuse came.
+// strip. `*fused`: whether a Fuse step has been read.
 absl::Status ReadDecoderStep(const Json& node, int depth, DecoderSpec* decoder, bool* fused) {
   constexpr absl::string_view kWhere = "decoder";
   RETURN_IF_ERROR(CheckNesting(depth, kWhere));

@@ -74,7 +74,7 @@ void StreamingDetokenizer::AppendText(absl::string_view text, std::string* out) 
   tokenizer_internal::AppendLossyUtf8(text, out);
 }
 
-// A run of byte tokens is text if all of it is; else each of its bytes is a replacement.
+// A run of byte tokens becomes text if the whole run is UTF-8; otherwise each byte becomes U+FFFD.
 void StreamingDetokenizer::EndByteRun(std::string* out) {
   if (pending_.empty()) return;
   if (tokenizer_internal::IsValidUtf8(pending_)) {

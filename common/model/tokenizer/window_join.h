@@ -3,8 +3,8 @@
 // Merging always joins the pair of lowest key, so merges inside a stretch of the word that no merge
 // crosses are the same as if the stretch were alone. Hence (1) any run of an encoding's tokens
 // is the encoding of its text, and (2) two encodings side by side are the encoding of both texts
-// exactly when the two tokens that meet encode to themselves. Where they do not, a few tokens
-// around the seam are encoded again, more of them until both new seams hold.
+// exactly when the two tokens that meet encode to themselves. Otherwise Append encodes a few tokens
+// around the seam again, and more of them until both new seams hold.
 //
 // Thread safety: one thread. Cost: linear in the windows, unless seams do not settle.
 #pragma once

@@ -62,7 +62,7 @@ inline uint32_t PackBf16(float low, float high) {
   return RoundToBf16(low) | RoundToBf16(high) << 16;
 }
 
-// a · b + c, rounded once: the float in between records in its last bit whether it lost anything.
+// a · b + c, rounded once: the intermediate result's last bit records whether it was inexact.
 inline uint32_t FmaBf16(uint32_t a, uint32_t b, uint32_t c) {
   const double exact = std::fma(double{BitsToFloat(a << 16)}, double{BitsToFloat(b << 16)},
                                 double{BitsToFloat(c << 16)});

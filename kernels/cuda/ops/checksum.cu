@@ -4,11 +4,11 @@
 // XXH3 keeps eight sums of 64 bits. Blocks of 1024 bytes are sixteen stripes of eight words; a word
 // w at place i of stripe s adds w to sum i ^ 1 and low(w ^ secret) · high(w ^ secret) to sum i,
 // with word s + i of the secret; after each block every sum is scrambled. What a block adds does
-// not depend on the sums before it, so blocks are added up side by side and only the scrambling, a
-// few instructions a block, goes in order. Grid: a thread block for each range. Eight threads take
-// a block of 1024 bytes, a word of each stripe; 32 of those at a time, while one warp goes through
-// the sums of the 32 before. Shared memory: the secret, then two halves of [32][8] sums, used
-// alternately. Bound: bytes of the range.
+// not depend on the sums before it. So threads compute many blocks' amounts in parallel, and only
+// the scrambling, a few instructions per block, runs in order. Grid: a thread block for each range.
+// Eight threads take a block of 1024 bytes, a word of each stripe; 32 of those at a time, while one
+// warp goes through the sums of the 32 before. Shared memory: the secret, then two halves of
+// [32][8] sums, used alternately. Bound: bytes of the range.
 #include "kernels/api/device_checksum.h"
 #include "kernels/api/require.h"
 #include "kernels/cuda/ops/launchers.h"
