@@ -14,11 +14,10 @@ constexpr absl::Duration kRetryDelay = absl::Milliseconds(40);
 }  // namespace
 
 void SimClients::Add(const SimRequest& request, const engine::HashEngineOptions& engine) {
+  engine_ = engine;
   auto client = std::make_unique<Client>();
-  client->input = ToInput(request, static_cast<int>(clients_.size()));
-  for (int i = 0; i < client->input.sequences; ++i)
-    client->checkers.emplace_back(log_, absl::StrCat(client->input.id.value(), "/", i),
-                                  Oracle(engine, client->input, i));
+  client->request = request;
+  Prepare(*client, static_cast<int>(clients_.size()));
   client->router = static_cast<int>(request.router);
   Client* raw = client.get();
   clients_.push_back(std::move(client));
@@ -26,6 +25,27 @@ void SimClients::Add(const SimRequest& request, const engine::HashEngineOptions&
   if (request.cancel_us > 0)
     world_.After(absl::Microseconds(request.at_us + request.cancel_us),
                  [this, raw] { Cancel(*raw); });
+}
+
+void SimClients::Prepare(Client& client, int index) {
+  client.input = ToInput(client.request, index);
+  client.checkers.clear();
+  for (int i = 0; i < client.input.sequences; ++i)
+    client.checkers.emplace_back(log_, absl::StrCat(client.input.id.value(), "/", i),
+                                 Oracle(engine_, client.input, i));
+}
+
+void SimClients::AskForAnother(Client& client) {
+  if (client.request.again_seed == 0) return;
+  int index = 0;
+  if (!absl::SimpleAtoi(absl::string_view(client.input.id.value()).substr(1), &index)) return;
+  client.earlier = WholeSequences(client.input.id.value());
+  client.request.own_seed = client.request.again_seed;
+  client.request.again_seed = 0;
+  Prepare(client, index);
+  client.asking = client.settled = false;
+  if (log_.timeline()) log_.Note(-1, absl::StrCat(client.input.id.value(), " has another prompt"));
+  Ask(client);
 }
 
 void SimClients::AskLater(Client& client, absl::Duration delay, bool elsewhere) {
@@ -63,8 +83,11 @@ void SimClients::Cancel(Client& client) {
   ++counts_.cancelled;
   if (log_.timeline()) log_.Note(-1, absl::StrCat(client.input.id.value(), " disconnects"));
   SimRouter& router = *routers_[client.router];
-  if (client.asking)
-    router.Post(absl::Microseconds(50), [&router, id = client.input.id] { router.Finish(id); });
+  if (!client.asking) return AskForAnother(client);
+  router.Post(absl::Microseconds(50), [this, &router, &client] {
+    router.Finish(client.input.id);
+    AskForAnother(client);
+  });
 }
 
 void SimClients::OnEvent(SimRouter& router, const RequestId& id, const router::ClientEvent& event) {
@@ -128,7 +151,7 @@ std::vector<std::vector<TokenId>> SimClients::WholeSequences(const std::string& 
   int index = 0;
   if (!absl::SimpleAtoi(absl::string_view(request_id).substr(1), &index)) return {};
   const Client& client = *clients_[index];
-  std::vector<std::vector<TokenId>> sequences;
+  std::vector<std::vector<TokenId>> sequences = client.earlier;
   for (const StreamChecker& checker : client.checkers) {
     std::vector<TokenId>& tokens = sequences.emplace_back(client.input.prompt);
     const std::vector<TokenId>& answer = checker.oracle().tokens;

@@ -1,5 +1,6 @@
 // The clients of a simulated cluster. Each client sends one request, and sends it again, with the
-// same request id, when its router died, hangs or could not serve it. Thread safety: none; the
+// same request id, when its router died, hangs or could not serve it. Some clients that leave ask
+// for another prompt under the same id as soon as the router has aborted the first one. Thread safety: none; the
 // simulation's thread. Owner: the simulation.
 #pragma once
 
@@ -33,14 +34,17 @@ class SimClients {
 
   bool AllSettled() const;
   std::vector<std::string> Unsettled() const;
-  // Prompt and whole answer of each sequence.
+  // Prompt and whole answer of each sequence, those of an earlier request with this id included.
   std::vector<std::vector<TokenId>> WholeSequences(const std::string& request_id) const;
   const ClientCounts& counts() const { return counts_; }
 
  private:
   struct Client {
+    SimRequest request;
     router::RequestInput input;
     std::vector<StreamChecker> checkers;  // by sequence index
+    // Of the request that the client gave up for the present one.
+    std::vector<std::vector<TokenId>> earlier;
     int router = 0;                       // asked, or to be asked next
     uint64_t asked = 0;                   // how often: tells late events from current ones
     bool asking = false;
@@ -50,10 +54,14 @@ class SimClients {
   void AskLater(Client& client, absl::Duration delay, bool elsewhere);
   void Ask(Client& client);
   void Cancel(Client& client);
+  // The client asks for its next prompt under the same id, if it has one.
+  void AskForAnother(Client& client);
+  void Prepare(Client& client, int index);
 
   World& world_;
   RunLog& log_;
   std::vector<SimRouter*> routers_;
+  engine::HashEngineOptions engine_;
   std::vector<std::unique_ptr<Client>> clients_;
   ClientCounts counts_;
 };

@@ -22,6 +22,7 @@ enum class Mutation {
   kForgetSkipped,        // a block whose contents are wrong stays in the prefix cache
   kAdoptedUnseen,        // a migrated prefix block can be matched before it has arrived
   kMovedTokenRepeated,   // a migrated sequence emits its last token again
+  kLegFoundByName,       // a request hears the legs of an ended one that had the same id
   kVerifiedOvercounted,  // a receiver tells the next sender of blocks that it does not hold
 };
 

@@ -18,17 +18,22 @@
 
 namespace tandem::node {
 
-// A leg's name without its attempt: one router's one sequence.
+// A leg's name without its attempt: one router's one sequence. The number tells apart the requests
+// that used one id after another.
 struct LegKey {
   RouterKey router;
+  uint64_t number = 0;
   std::string request_id;
   int32_t sequence_index = 0;
 
   LegKey(RouterKey from, const v1::Leg& leg)
-      : router(from), request_id(leg.request_id()), sequence_index(leg.sequence_index()) {}
+      : router(from),
+        number(leg.number()),
+        request_id(leg.request_id()),
+        sequence_index(leg.sequence_index()) {}
   friend bool operator<(const LegKey& a, const LegKey& b) {
-    return std::tie(a.router, a.request_id, a.sequence_index) <
-           std::tie(b.router, b.request_id, b.sequence_index);
+    return std::tie(a.router, a.number, a.request_id, a.sequence_index) <
+           std::tie(b.router, b.number, b.request_id, b.sequence_index);
   }
 };
 

@@ -6,9 +6,6 @@
 namespace tandem::router {
 namespace {
 
-// The legs of a step have the names of the step before. Their attempts tell them apart.
-constexpr int kAttemptBitsOfStep = 16;
-
 BeamSearch MakeSearch(const RequestInput& input) {
   std::vector<TokenId> stops = input.stop.stop_token_ids;
   if (!input.stop.ignore_eos)
@@ -38,7 +35,6 @@ std::vector<RequestInput> BeamGroup::StepInputs(absl::Time now) const {
     input.sequence_index += static_cast<int32_t>(inputs.size());
     input.sequences = 1;
     input.installs_prompt = true;
-    input.attempts_before = steps_ << kAttemptBitsOfStep;
     input.answer_deadline -= now - submitted_;
     if (steps_ > 0) input.prompt_logprobs.reset();
     inputs.push_back(std::move(input));

@@ -20,7 +20,7 @@ class LegCommands {
  public:
   // `input` outlives this. `number`: of the sequence; nodes repeat it in their events.
   LegCommands(const RequestInput& input, uint64_t number, const SequenceContext& context)
-      : input_(input), number_(number), context_(context), last_attempt_(input.attempts_before) {}
+      : input_(input), number_(number), context_(context) {}
 
   // The number of a new leg.
   uint32_t NextAttempt() { return ++last_attempt_; }
@@ -40,7 +40,7 @@ class LegCommands {
   const RequestInput& input_;
   const uint64_t number_;
   const SequenceContext context_;
-  uint32_t last_attempt_;
+  uint32_t last_attempt_ = 0;
 };
 
 }  // namespace tandem::router

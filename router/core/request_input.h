@@ -45,8 +45,6 @@ struct RequestInput {
   // The sequence ends only once its prompt lies on the decode node, however short the answer is:
   // other sequences share that prompt.
   bool installs_prompt = false;
-  // Legs of this name that are over. New legs are numbered from here.
-  uint32_t attempts_before = 0;
   std::string trace_id;  // from the client's tracing, for log lines; may be empty
   // False when max_tokens is only the default, "up to the context". The core then lowers it to what
   // the largest decode node can hold instead of refusing the request.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/mutation.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::router {
@@ -56,12 +57,18 @@ void RequestTable::FinishSequence(const RequestId& id, int32_t sequence_index,
 
 SequenceMachine* RequestTable::FindSequence(const v1::Leg& leg, Serial& serial) {
   serial = leg.number();
-  if (!leg.request_id().empty()) {
+  if (TANDEM_MUTATED(kLegFoundByName) && !leg.request_id().empty()) {
     const auto group = groups_.find(leg.request_id());
     serial = group == groups_.end() ? 0 : group->second->Find(leg.sequence_index());
   }
   const auto it = sequences_.find(serial);
-  return it == sequences_.end() ? nullptr : it->second.machine.get();
+  if (it == sequences_.end()) return nullptr;
+  SequenceMachine* machine = it->second.machine.get();
+  // A node may leave the name out; one that gives it gives the whole of it.
+  const RequestInput& input = machine->input();
+  const bool same = leg.request_id().empty() || (leg.request_id() == input.id.value() &&
+                                                 leg.sequence_index() == input.sequence_index);
+  return same ? machine : nullptr;
 }
 
 void RequestTable::OnEvent(NodeKey node, const v1::Leg& leg, const v1::NodeEvent& event,

@@ -71,8 +71,9 @@ class RequestTable {
     SequenceGroup* group = nullptr;
   };
 
-  // The sequence that a leg names, by number, or by request id where the node sent one. nullptr,
-  // and 0 in `serial`, when there is none.
+  // The running sequence whose number the leg carries; nullptr when there is none, or when the leg
+  // gives that number another name. The name alone finds nothing: a client may use a request id
+  // again while events of the earlier request are on their way.
   SequenceMachine* FindSequence(const v1::Leg& leg, Serial& serial);
   void AddSequence(SequenceGroup& group, RequestInput input, absl::Time now);
   void AddSequences(SequenceGroup& group, RequestInput input, absl::Time now);

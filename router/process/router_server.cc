@@ -144,7 +144,13 @@ class RouterServerImpl final : public RouterServer {
     const RequestId id = event.input.id;
     if (event.session->EndIfCancelled()) return FlushSoon(event.session);
     if (status.ok()) {
-      if (event.session->resumes() && sessions_.contains(id)) TakeOver(event.input, now);
+      if (sessions_.contains(id)) {
+        // The client resumes an answer whose earlier call broke off, before this router has
+        // noticed.
+        if (event.session->resumes()) core_->Finish(id, request::FinishReason::kAborted, now);
+        // What the core said of an earlier request with this id goes to that request's session.
+        Dispatch(now);
+      }
       status = core_->Submit(std::move(event.input), now);
     }
     if (!status.ok()) {
@@ -155,14 +161,6 @@ class RouterServerImpl final : public RouterServer {
     event.session->Accepted();
     FlushSoon(event.session);
     sessions_[id] = std::move(event.session);
-  }
-  // The client resumes an answer whose earlier call broke off, before this router has noticed.
-  // Aborts that call, and numbers the new call's legs apart from its late events.
-  void TakeOver(RequestInput& input, absl::Time now) {
-    constexpr uint32_t kAttemptsOfCall = 1024;  // above any --attempts, both legs' retries included
-    input.attempts_before = ++takeovers_ * kAttemptsOfCall;
-    core_->Finish(input.id, request::FinishReason::kAborted, now);
-    Dispatch(now);
   }
   void Handle(SessionEnded& event, absl::Time now) {
     // A call that was refused because the id is running must not end the running request.
@@ -275,7 +273,6 @@ class RouterServerImpl final : public RouterServer {
   // Bound: kFewStreams.
   std::vector<std::shared_ptr<AnswerSession>> unflushed_;  // on the strand; empty between batches
   bool many_ = false;                                      // as unflushed_
-  uint32_t takeovers_ = 0;                                 // on the strand
   absl::Time next_tick_ = absl::InfinitePast();            // on the strand
   std::atomic<bool> decode_ready_{false};
   std::atomic<bool> draining_{false};

@@ -10,7 +10,9 @@ void SaltChecker::OnCommand(const v1::NodeCommand& command) {
   const v1::Leg& leg = run ? command.start_decode().leg() : command.prefill().leg();
   const v1::SequenceSpec& sequence =
       run ? command.start_decode().sequence() : command.prefill().sequence();
-  salt_of_[leg.request_id()] = sequence.cache_salt();
+  Given& given = given_[leg.request_id()][leg.sequence_index()];
+  given.salt = sequence.cache_salt();
+  given.prompt.assign(sequence.prompt().begin(), sequence.prompt().end());
   ++served_[sequence.cache_salt()][leg.request_id()];
 }
 
@@ -29,8 +31,9 @@ void SaltChecker::OnEvent(const v1::NodeEvent& event) {
 
 void SaltChecker::Check(const v1::Leg& leg, int64_t cached_tokens) {
   if (cached_tokens == 0) return;
-  const std::vector<TokenId> mine = whole_sequences_(leg.request_id()).at(leg.sequence_index());
-  for (const auto& [other, times] : served_[salt_of_[leg.request_id()]]) {
+  const Given& given = given_[leg.request_id()][leg.sequence_index()];
+  const std::vector<TokenId>& mine = given.prompt;
+  for (const auto& [other, times] : served_[given.salt]) {
     if (other == leg.request_id() && times == 1) continue;  // it has left no block yet
     for (const std::vector<TokenId>& theirs : whole_sequences_(other))
       if (static_cast<int64_t>(theirs.size()) >= cached_tokens &&

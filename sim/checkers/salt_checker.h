@@ -17,8 +17,8 @@ namespace tandem::sim {
 
 class SaltChecker {
  public:
-  // `whole_sequences`: prompt and answer of each sequence of a request, since generated tokens are
-  // cached too.
+  // `whole_sequences`: prompt and answer of each sequence of a request id, since generated tokens
+  // are cached too.
   SaltChecker(RunLog& log, std::string node,
               std::function<std::vector<std::vector<TokenId>>(const std::string& request_id)>
                   whole_sequences)
@@ -39,7 +39,12 @@ class SaltChecker {
   const std::function<std::vector<std::vector<TokenId>>(const std::string&)> whole_sequences_;
   // Requests that this process received, by salt, and how often.
   std::map<std::string, std::map<std::string, int>> served_;
-  std::map<std::string, std::string> salt_of_;
+  // What the last command said of each sequence. A client may use its request id again.
+  struct Given {
+    std::string salt;
+    std::vector<TokenId> prompt;
+  };
+  std::map<std::string, std::map<int32_t, Given>> given_;
 };
 
 }  // namespace tandem::sim

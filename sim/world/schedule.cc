@@ -58,6 +58,8 @@ void VisitFields(SimRequest& r, Visit visit) {
   visit("answers", r.answers);
   visit("priority", r.priority);
   visit("cancel_us", r.cancel_us);
+  visit("again_seed", r.again_seed);
+  visit("logprobs", r.logprobs);
 }
 template <typename Visit>
 void VisitFields(Fault& f, Visit visit) {
@@ -149,7 +151,9 @@ class Drawer {
     r.salt = OneIn(3) ? Between(1, 2) : 0;
     r.answers = OneIn(5) ? Between(2, 4) : 1;
     r.priority = OneIn(4) ? Between(-1, 1) : 0;
-    r.cancel_us = OneIn(6) ? Between(1, 40'000) : 0;
+    r.cancel_us = OneIn(5) ? Between(1, 40'000) : 0;
+    r.again_seed = r.cancel_us != 0 ? Between(1, 1 << 30) : 0;
+    r.logprobs = OneIn(2) ? 1 : 0;
     return r;
   }
 

@@ -54,6 +54,10 @@ struct SimRequest {
   int64_t answers = 1;  // n
   int64_t priority = 0;
   int64_t cancel_us = 0;  // the client disconnects this long after it asked; 0 = never
+  // Not 0: a client that disconnects asks again at once, under the same request id, with another
+  // prompt of its own: the one of this seed.
+  int64_t again_seed = 0;
+  int64_t logprobs = 0;  // top ones of each token; their events name legs in full
 };
 
 struct Topology {

@@ -61,7 +61,7 @@ class OddCommands {
     leg.set_request_id(absl::StrCat("r", random_.Below(6)));
     leg.set_sequence_index(Int(2));
     leg.set_attempt(static_cast<uint32_t>(Number(4)));
-    leg.set_number(leg.attempt() % 2);  // 0: a router of an earlier release
+    leg.set_number(leg.attempt() % 2);  // 0 names no sequence of a router
   }
   void SetSequence(v1::SequenceSpec& sequence) {
     for (uint64_t i = random_.Below(90); i > 0; --i) sequence.add_prompt(Int(40));

@@ -85,6 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Planted{Mutation::kForgetSkipped, "ForgetSkipped"},
                       Planted{Mutation::kVerifiedOvercounted, "VerifiedOvercounted"},
                       Planted{Mutation::kAdoptedUnseen, "AdoptedUnseen"},
+                      Planted{Mutation::kLegFoundByName, "LegFoundByName"},
                       Planted{Mutation::kMovedTokenRepeated, "MovedTokenRepeated"}),
     [](const auto& planted) { return std::string(planted.param.name); });
 

@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST_F(RequestTest, LegsAreFoundByNumberAndOfEarlierReleasesByName) {
+TEST_F(RequestTest, LegsAreFoundByNumberAlone) {
   JoinAll();
   ASSERT_OK(h_.Submit("other"));
   const v1::Leg other = h_.NextRun(kD0).leg();
@@ -20,9 +20,11 @@ TEST_F(RequestTest, LegsAreFoundByNumberAndOfEarlierReleasesByName) {
   v1::Leg number = leg, name = leg, unknown = leg;
   number.clear_request_id();
   name.clear_number();
+  h_.Say(kD1, {Reserved(name, 0, true), Refused(name, absl::StatusCode::kUnavailable)});
+  EXPECT_EQ(h_.core().requests_running(), 2) << "a name alone identifies no leg";
   unknown.clear_request_id();
   unknown.set_number(leg.number() + 1);
-  h_.Say(kD1, {Reserved(name, 0, true), Installed(name, -1), Generated(name, {0})});
+  h_.Say(kD1, {Reserved(leg, 0, true), Installed(leg, -1), Generated(leg, {0})});
   h_.Say(kD1, {Generated(number, {1, 2})});
   h_.Say(kD1, {Generated(unknown, {3})});
   h_.Say(kD0, {Generated(number, {3})});  // another node's
@@ -44,6 +46,30 @@ TEST_F(RequestTest, LegsAreFoundByNumberAndOfEarlierReleasesByName) {
   EXPECT_THAT(h_.client("r").tokens, ElementsAre(500, 501, 502, 503, 504, 505, 506, 507, 508, 509));
   h_.Say(kD1, {Generated(number, {9}), LegFinished(leg, v1::FINISH_REASON_LENGTH, 10)});  // late
   EXPECT_EQ(h_.client("r").ends, 1);
+}
+
+// Both requests have the same id, nodes and attempts: only the numbers differ.
+TEST_F(RequestTest, AReusedIdHearsNothingOfItsPredecessor) {
+  h_.JoinDecode(kD0, "d0");
+  h_.JoinPrefill(kP0, "p0");
+  ToPrefilling();
+  const v1::Leg old_decode = d_, old_prefill = p_;
+  h_.Finish("r", request::FinishReason::kAborted);
+  h_.ExpectAbort(kP0, old_prefill.attempt());
+  h_.ExpectAbort(kD0, old_decode.attempt());
+  h_.client("r") = {};
+  ToPrefilling();
+  ASSERT_EQ(d_.attempt(), old_decode.attempt());
+  ASSERT_EQ(p_.attempt(), old_prefill.attempt());
+  h_.Say(kP0, {GeneratedToken(old_prefill, 0, 7), PrefillFinished(old_prefill, 100, 0)});
+  h_.Say(kD0, {Reserved(old_decode), Installed(old_decode, 0), GeneratedToken(old_decode, 1, 7)});
+  EXPECT_THAT(h_.client("r").tokens, ElementsAre());
+  h_.Say(kD0, {LegFinished(old_decode, v1::FINISH_REASON_LENGTH, 2), LegFailed(old_decode, false)});
+  h_.Say(kP0, {LegFailed(old_prefill, true), Refused(old_prefill, absl::StatusCode::kUnavailable)});
+  for (const uint64_t node : {kD0, kP0}) EXPECT_TRUE(h_.Quiet(node)) << node;
+  h_.Say(kP0, {Generated(p_, {0}), PrefillFinished(p_, 100, 0)});
+  h_.Say(kD0, {Installed(d_, 0), Generated(d_, {1, 2, 3, 4, 5, 6, 7, 8, 9})});
+  ExpectDone(10);
 }
 
 TEST_F(RequestTest, BothLegsToTheEnd) {
