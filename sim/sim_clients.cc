@@ -42,6 +42,7 @@ void SimClients::AskForAnother(Client& client) {
   client.earlier = WholeSequences(client.input.id.value());
   client.request.own_seed = client.request.again_seed;
   client.request.again_seed = 0;
+  ++counts_.ids_reused;
   Prepare(client, index);
   client.asking = client.settled = false;
   if (log_.timeline()) log_.Note(-1, absl::StrCat(client.input.id.value(), " has another prompt"));

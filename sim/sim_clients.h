@@ -15,6 +15,7 @@ namespace tandem::sim {
 
 struct ClientCounts {
   int64_t done = 0, cancelled = 0;
+  int64_t ids_reused = 0;  // of the cancelled requests: their ids were used again at once
   int64_t asked_again = 0;
   int64_t failed = 0;  // RequestFailed events
 };

@@ -24,6 +24,7 @@ void Merge(const Schedule& schedule, const SimReport& run, SwarmReport& total) {
   total.blocks_adopted += run.blocks_adopted;
   total.clients.done += run.clients.done;
   total.clients.cancelled += run.clients.cancelled;
+  total.clients.ids_reused += run.clients.ids_reused;
   total.clients.asked_again += run.clients.asked_again;
   total.clients.failed += run.clients.failed;
   for (size_t fault = 0; fault < run.coverage.size(); ++fault)
