@@ -2,7 +2,6 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/keyed_tag.h"
@@ -24,6 +24,28 @@ struct GuardState {
   explicit GuardState(const std::string& fleet_secret) : secret(fleet_secret) {}
   const std::string secret;
   std::atomic<int64_t> refused{0};
+
+  // Sockets that are being connected: the proof goes in front of the first bytes that UCX sends. An
+  // entry whose connection failed stays until its descriptor is connected or accepted again.
+  void AwaitProof(int fd) {
+    absl::MutexLock lock(&mutex_);
+    unproven_.insert(fd);
+    count_ = unproven_.size();
+  }
+  // False when the socket owes no proof.
+  bool Forget(int fd) {
+    if (count_ == 0) return false;
+    absl::MutexLock lock(&mutex_);
+    const bool found = unproven_.erase(fd) > 0;
+    count_ = unproven_.size();
+    return found;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  // Bound: the process's descriptors.
+  absl::flat_hash_set<int> unproven_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<size_t> count_{0};  // of unproven_: most calls of send find none, without the lock
 };
 
 namespace {
@@ -35,8 +57,9 @@ constexpr size_t kNonceBytes = 16;
 constexpr size_t kPreambleBytes = kNonceBytes + kKeyedTagBytes;
 // How long the kernel waits for a connection's first bytes before accept() returns it.
 constexpr int kFirstBytesWithinS = 5;
-// How long connect() waits until the connection is up. UCX itself would wait without a bound.
-constexpr int kConnectWithinMs = 3000;
+// How often the kernel repeats a connection's first packet: it gives up after 3 s. By default a host
+// that does not answer would be tried for two minutes.
+constexpr int kConnectRepeats = 1;
 // Connections refused in one call of accept, so that a flood does not hold UCX's thread.
 constexpr int kRefusedAtOnce = 16;
 
@@ -122,17 +145,6 @@ bool Prove(int fd, const GuardState& guard) {
          static_cast<ssize_t>(preamble.size());
 }
 
-// The end of a connect() that goes on in the background: 0, or what it ended with.
-int AwaitConnected(int fd) {
-  pollfd polled = {.fd = fd, .events = POLLOUT, .revents = 0};
-  const int ready = ::poll(&polled, 1, kConnectWithinMs);
-  if (ready < 0) return errno;
-  if (ready == 0) return ETIMEDOUT;
-  int error = 0;
-  socklen_t error_bytes = sizeof error;
-  return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) == 0 ? error : errno;
-}
-
 int Accept(int fd, GuardState& guard, sockaddr* address, socklen_t* address_bytes) {
   const socklen_t room = address_bytes == nullptr ? 0 : *address_bytes;
   for (int refused = 0; refused < kRefusedAtOnce; ++refused) {
@@ -144,6 +156,7 @@ int Accept(int fd, GuardState& guard, sockaddr* address, socklen_t* address_byte
       if (errno != EINTR) errno = EAGAIN;
       return -1;
     }
+    guard.Forget(connection);  // of an earlier socket with this descriptor
     if (IsProven(connection, guard)) return connection;
     ::close(connection);
     guard.refused.fetch_add(1);
@@ -181,20 +194,30 @@ extern "C" int accept(int fd, sockaddr* __restrict address, socklen_t* __restric
 }
 
 extern "C" int connect(int fd, const sockaddr* address, socklen_t address_bytes) {
-  const auto result = static_cast<int>(::syscall(SYS_connect, fd, address, address_bytes));
-  if (current == nullptr || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) {
-    return result;
+  const bool guarded = current != nullptr &&
+                       (address->sa_family == AF_INET || address->sa_family == AF_INET6);
+  if (guarded) {
+    ::setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kConnectRepeats, sizeof(int));
+    (*current)->Forget(fd);
   }
+  const auto result = static_cast<int>(::syscall(SYS_connect, fd, address, address_bytes));
+  if (!guarded) return result;
   if (result != 0) {
-    if (errno != EINPROGRESS) return result;
-    if (const int error = AwaitConnected(fd); error != 0) {
-      errno = error;
-      return -1;
-    }
+    if (errno == EINPROGRESS) (*current)->AwaitProof(fd);
+    return result;
   }
   if (Prove(fd, **current)) return 0;
   errno = ECONNRESET;
   return -1;
+}
+
+// UCX sends nothing before the connection is up, and the first bytes with this function.
+extern "C" ssize_t send(int fd, const void* bytes, size_t count, int flags) {
+  if (current != nullptr && (*current)->Forget(fd) && !Prove(fd, **current)) {
+    errno = ECONNRESET;
+    return -1;
+  }
+  return ::syscall(SYS_sendto, fd, bytes, count, flags, nullptr, 0);
 }
 
 }  // namespace tandem::transfer

@@ -9,7 +9,9 @@
 //
 // The tag is a keyed checksum over the random bytes and both ends' addresses, so it is of no use on
 // another connection. UCX has no hook for this. Therefore ucx_socket_guard.cc defines listen,
-// accept and connect in front of the C library's; calls from other code go through unchanged.
+// accept, connect and send in front of the C library's; calls from other code go through unchanged.
+// None of them waits: a host that does not answer costs its own connection, and after 3 s UCX hears
+// that it failed.
 //
 // With an empty secret any process that knows this protocol gets through; port scanners do not.
 //
