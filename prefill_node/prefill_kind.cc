@@ -8,15 +8,8 @@ node::NodeKind PrefillKind() {
   return {.program = "tandem-prefill-node",
           .purpose = "Processes prompts and pushes their KV to decode nodes.",
           .role = "prefill",
-          .new_core = [](const node::NodeConfig& config, const engine::EngineSpec& spec,
-                         int64_t num_blocks, std::shared_ptr<guided::ConstraintCache> constraints)
-              -> std::unique_ptr<node::NodeCore> {
-            return std::make_unique<PrefillCore>(
-                node::SchedulerOptions{.spec = spec,
-                                       .num_blocks = num_blocks,
-                                       .max_batch_tokens = config.max_batch_tokens,
-                                       .max_sequences = config.max_sequences,
-                                       .constraints = std::move(constraints)});
+          .new_core = [](node::SchedulerOptions options) -> std::unique_ptr<node::NodeCore> {
+            return std::make_unique<PrefillCore>(std::move(options));
           }};
 }
 

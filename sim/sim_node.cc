@@ -135,6 +135,7 @@ v1::NodeMessage SimNode::MakeRegistration() const {
   registration.set_kv_bytes_per_block(spec.layout.block_bytes());
   registration.set_transfer_address(transport_->address());
   registration.set_host("simulated");
+  registration.set_block_names(kv::BlockKey().names());
   registration.set_max_sequences(static_cast<int32_t>(options_.topology.max_sequences));
   registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
   *message.mutable_load() = core_->load();

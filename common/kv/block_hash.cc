@@ -1,12 +1,14 @@
 #include "common/kv/block_hash.h"
 
-#include <xxhash.h>
+#include <openssl/evp.h>
 
 #include <bit>
 #include <cstring>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/keyed_tag.h"
 
 namespace tandem::kv {
 namespace {
@@ -14,7 +16,14 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "token ids are hashed as they lie in memory, which is little-endian on the wire");
 
-BlockHash FromXxh(const XXH128_hash_t& hash) { return {hash.high64, hash.low64}; }
+// Changes whenever the same tokens would get other names.
+constexpr absl::string_view kVersion = "sha256-1";
+constexpr absl::string_view kKeyPurpose = "tandem block key";
+constexpr absl::string_view kFingerprintPurpose = "tandem block key fingerprint";
+constexpr size_t kFingerprintBytes = 8;
+// Stands where a block has its parent's hash.
+constexpr char kRoot[] = "block chain root";
+static_assert(sizeof(kRoot) - 1 == kBlockHashBytes);
 
 // Compilers do not turn loops over the bytes into a single instruction.
 void StoreBigEndian(uint64_t value, char* out) {
@@ -33,28 +42,6 @@ void AppendPart(std::string& buffer, absl::string_view part) {
   StoreBigEndian(part.size(), length);
   buffer.append(length, sizeof(length));
   buffer.append(part.data(), part.size());
-}
-
-// Hashes a parent's hash and a block's tokens. A block of usual size is first copied behind its
-// parent's hash: hashing the two parts where they lie takes three times as long.
-BlockHash Chain(const BlockHash& parent, absl::Span<const TokenId> tokens) {
-  constexpr size_t kTokensTogether = 256;
-  char head[kBlockHashBytes + kTokensTogether * sizeof(TokenId)];
-  StoreBigEndian(parent.high, head);
-  StoreBigEndian(parent.low, head + 8);
-  const size_t bytes = tokens.size() * sizeof(TokenId);
-  if (tokens.size() <= kTokensTogether) {
-    if (bytes > 0) std::memcpy(head + kBlockHashBytes, tokens.data(), bytes);
-    return FromXxh(XXH3_128bits(head, kBlockHashBytes + bytes));
-  }
-  XXH3_state_t* const state = XXH3_createState();
-  TANDEM_CHECK(state != nullptr);
-  XXH3_128bits_reset(state);
-  XXH3_128bits_update(state, head, kBlockHashBytes);
-  XXH3_128bits_update(state, tokens.data(), bytes);
-  const BlockHash hash = FromXxh(XXH3_128bits_digest(state));
-  XXH3_freeState(state);
-  return hash;
 }
 
 }  // namespace
@@ -84,27 +71,76 @@ absl::StatusOr<std::vector<BlockHash>> UnpackHashes(absl::string_view bytes) {
   return hashes;
 }
 
-BlockHash SaltHash(absl::string_view model_fingerprint, absl::string_view numerics_id,
-                   absl::string_view cache_salt) {
-  std::string buffer;
-  AppendPart(buffer, model_fingerprint);
-  AppendPart(buffer, numerics_id);
-  AppendPart(buffer, cache_salt);
-  return FromXxh(XXH3_128bits(buffer.data(), buffer.size()));
+BlockKey BlockKey::FromSecret(absl::string_view fleet_secret) {
+  static_assert(kBytes == kKeyedTagBytes);
+  std::array<unsigned char, kBytes> bytes;
+  std::memcpy(bytes.data(), KeyedTag(fleet_secret, kKeyPurpose, "").data(), kBytes);
+  return BlockKey(bytes);
 }
 
-BlockHash NextBlockHash(const BlockHash& parent, absl::Span<const TokenId> block_tokens) {
-  return Chain(parent, block_tokens);
+std::string BlockKey::names() const {
+  const absl::string_view key(reinterpret_cast<const char*>(bytes_.data()), kBytes);
+  const std::string tag = KeyedTag(key, kFingerprintPurpose, "").substr(0, kFingerprintBytes);
+  return absl::StrCat(kVersion, ":", absl::BytesToHexString(tag));
 }
 
-std::vector<BlockHash> HashBlocks(const BlockHash& salt, absl::Span<const TokenId> tokens,
-                                  int block_tokens) {
+struct BlockHasher::Digest {
+  // Fetched once: looking the algorithm up takes twice as long as a hash.
+  EVP_MD* const sha256 = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+  EVP_MD_CTX* const context = EVP_MD_CTX_new();
+
+  Digest() { TANDEM_CHECK(sha256 != nullptr && context != nullptr, "OpenSSL has no SHA-256"); }
+  Digest(const Digest&) = delete;
+  Digest& operator=(const Digest&) = delete;
+  ~Digest() {
+    EVP_MD_CTX_free(context);
+    EVP_MD_free(sha256);
+  }
+};
+
+BlockHasher::BlockHasher(const BlockKey& key) : key_(key), digest_(std::make_unique<Digest>()) {}
+BlockHasher::~BlockHasher() = default;
+
+BlockHash BlockHasher::Hash(const char* head, absl::string_view rest) {
+  EVP_MD_CTX* const context = digest_->context;
+  char prefix[BlockKey::kBytes + kBlockHashBytes];
+  std::memcpy(prefix, key_.bytes().data(), BlockKey::kBytes);
+  std::memcpy(prefix + BlockKey::kBytes, head, kBlockHashBytes);
+  unsigned char out[EVP_MAX_MD_SIZE];
+  TANDEM_CHECK(EVP_DigestInit_ex2(context, digest_->sha256, nullptr) == 1 &&
+                   EVP_DigestUpdate(context, prefix, sizeof prefix) == 1 &&
+                   EVP_DigestUpdate(context, rest.data(), rest.size()) == 1 &&
+                   EVP_DigestFinal_ex(context, out, nullptr) == 1,
+               "SHA-256 failed");
+  const char* bytes = reinterpret_cast<const char*>(out);
+  return {LoadBigEndian(bytes), LoadBigEndian(bytes + 8)};
+}
+
+BlockHash BlockHasher::Salt(absl::string_view model_fingerprint, absl::string_view numerics_id,
+                            absl::string_view cache_salt) {
+  std::string parts;
+  AppendPart(parts, model_fingerprint);
+  AppendPart(parts, numerics_id);
+  AppendPart(parts, cache_salt);
+  return Hash(kRoot, parts);
+}
+
+BlockHash BlockHasher::Next(const BlockHash& parent, absl::Span<const TokenId> block_tokens) {
+  char head[kBlockHashBytes];
+  StoreBigEndian(parent.high, head);
+  StoreBigEndian(parent.low, head + 8);
+  return Hash(head, {reinterpret_cast<const char*>(block_tokens.data()),
+                     block_tokens.size() * sizeof(TokenId)});
+}
+
+std::vector<BlockHash> BlockHasher::Blocks(const BlockHash& salt, absl::Span<const TokenId> tokens,
+                                           int block_tokens) {
   TANDEM_CHECK(block_tokens > 0, "block_tokens is ", block_tokens);
   std::vector<BlockHash> hashes;
   hashes.reserve(tokens.size() / block_tokens);
   BlockHash parent = salt;
   for (size_t begin = 0; begin + block_tokens <= tokens.size(); begin += block_tokens) {
-    parent = Chain(parent, tokens.subspan(begin, block_tokens));
+    parent = Next(parent, tokens.subspan(begin, block_tokens));
     hashes.push_back(parent);
   }
   return hashes;

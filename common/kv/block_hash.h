@@ -1,10 +1,18 @@
 // Content hashes that name full KV blocks. A block's hash covers all tokens up to the block's end
-// and a salt (model fingerprint, numerics id, the request's cache salt). Equal hashes therefore
-// mean equal contents on every node. Definition: XXH3-128, chained: hash_i = H(hash_{i-1} || tokens
-// of block i), hash_{-1} = H(salt). Thread safety: plain values and pure functions.
+// and a salt (model fingerprint, numerics id, the request's cache salt). Equal hashes mean equal
+// contents on every node, because nobody can find two blocks of one name: the hash resists
+// collisions, and is keyed with the fleet's secret, so that a client cannot even compute names.
+//
+// Definition, with H(x) = the first 128 bits of SHA-256(key || x):
+//   hash_{-1} = H("block chain root" || the parts of the salt, each behind its length)
+//   hash_i    = H(hash_{i-1} || tokens of block i)
+//
+// Thread safety: BlockKey and BlockHash are plain values. A BlockHasher belongs to one thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -35,14 +43,51 @@ std::string PackHashes(absl::Span<const BlockHash> hashes);
 // The inverse. Errors: kInvalidArgument when the size is not a multiple of kBlockHashBytes.
 absl::StatusOr<std::vector<BlockHash>> UnpackHashes(absl::string_view bytes);
 
-// The hash that a chain starts with. Each part is length-prefixed, so that ("ab","c") differs from
-// ("a","bc").
-BlockHash SaltHash(absl::string_view model_fingerprint, absl::string_view numerics_id,
-                   absl::string_view cache_salt);
-// The hash of one full block that follows the block `parent` (or the salt).
-BlockHash NextBlockHash(const BlockHash& parent, absl::Span<const TokenId> block_tokens);
-// The hashes of the full blocks of `tokens`: [tokens.size() / block_tokens].
-std::vector<BlockHash> HashBlocks(const BlockHash& salt, absl::Span<const TokenId> tokens,
-                                  int block_tokens);
+// What all processes of a fleet key their hashes with.
+class BlockKey {
+ public:
+  static constexpr size_t kBytes = 32;
+
+  // The key of fleets without a secret. It is public: anyone can compute names with it.
+  BlockKey() : BlockKey(FromSecret("")) {}
+  static BlockKey FromSecret(absl::string_view fleet_secret);
+
+  // How processes with this key name blocks, for Registration: the definition's version and a
+  // fingerprint of the key, which does not reveal the key. Processes exchange hashes only if equal.
+  std::string names() const;
+  const std::array<unsigned char, kBytes>& bytes() const { return bytes_; }
+
+ private:
+  explicit BlockKey(const std::array<unsigned char, kBytes>& bytes) : bytes_(bytes) {}
+  std::array<unsigned char, kBytes> bytes_;
+};
+
+// Computes hashes. Costs 0.11 µs a block of 16 tokens with SHA instructions (Sapphire Rapids Xeon);
+// allocates nothing beside its results.
+class BlockHasher {
+ public:
+  explicit BlockHasher(const BlockKey& key);
+  BlockHasher(const BlockHasher&) = delete;
+  BlockHasher& operator=(const BlockHasher&) = delete;
+  ~BlockHasher();
+
+  // The hash that a chain starts with. Each part is length-prefixed, so that ("ab","c") differs
+  // from ("a","bc").
+  BlockHash Salt(absl::string_view model_fingerprint, absl::string_view numerics_id,
+                 absl::string_view cache_salt);
+  // The hash of one full block that follows the block `parent` (or the salt).
+  BlockHash Next(const BlockHash& parent, absl::Span<const TokenId> block_tokens);
+  // The hashes of the full blocks of `tokens`: [tokens.size() / block_tokens].
+  std::vector<BlockHash> Blocks(const BlockHash& salt, absl::Span<const TokenId> tokens,
+                                int block_tokens);
+
+ private:
+  // `head`: kBlockHashBytes.
+  BlockHash Hash(const char* head, absl::string_view rest);
+
+  struct Digest;
+  const BlockKey key_;
+  const std::unique_ptr<Digest> digest_;  // reused, because making one costs more than a hash
+};
 
 }  // namespace tandem::kv

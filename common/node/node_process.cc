@@ -196,8 +196,16 @@ class NodeProcessImpl final : public NodeProcess {
       kv_transport_choice = absl::StrCat(path.on_device ? "device" : "host", " (", path.why, ")");
     }
     options.constraints = loaded.constraints;
+    const kv::BlockKey block_key =
+        kv::BlockKey::FromSecret(options.transfer.kv_transfer.fleet_secret);
+    options.block_names = block_key.names();
     std::unique_ptr<NodeCore> core =
-        kind.new_core(config, engine->spec(), num_blocks, std::move(loaded.constraints));
+        kind.new_core({.spec = engine->spec(),
+                       .block_key = block_key,
+                       .num_blocks = num_blocks,
+                       .max_batch_tokens = config.max_batch_tokens,
+                       .max_sequences = config.max_sequences,
+                       .constraints = std::move(loaded.constraints)});
     const engine::EngineSpec spec = engine->spec();
     ASSIGN_OR_RETURN(runtime_, NodeRuntime::Start(options, std::move(core), std::move(engine),
                                                   std::move(kv_transport)));

@@ -13,6 +13,7 @@
 #include "common/node/node_config.h"
 #include "common/node/node_core.h"
 #include "common/node/node_runtime.h"
+#include "common/node/sequence_scheduler.h"
 
 namespace tandem::node {
 
@@ -21,10 +22,7 @@ struct NodeKind {
   std::string program;  // "tandem-prefill-node"
   std::string purpose;  // one line for --help
   std::string role;     // "prefill": the default id's first part
-  std::function<std::unique_ptr<NodeCore>(const NodeConfig& config, const engine::EngineSpec& spec,
-                                          int64_t num_blocks,
-                                          std::shared_ptr<guided::ConstraintCache> constraints)>
-      new_core;
+  std::function<std::unique_ptr<NodeCore>(SchedulerOptions options)> new_core;
 };
 
 class NodeProcess {

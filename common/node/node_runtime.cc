@@ -187,6 +187,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     registration.set_kv_bytes_per_block(spec.layout.block_bytes());
     registration.set_kv_contents(spec.format.Contents());
     registration.set_kv_order(spec.format.order);
+    registration.set_block_names(options_.block_names);
     registration.set_transfer_address(transfer_->address());
     registration.set_host(options_.host);
     registration.set_version(options_.version);

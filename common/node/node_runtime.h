@@ -33,6 +33,7 @@ struct NodeRuntimeOptions {
   Incarnation incarnation;
   std::string host;  // equal for processes that share memory
   std::string version;
+  std::string block_names;           // as registered: of the core's kv::BlockKey
   std::vector<std::string> routers;  // host:port of each router's fleet service
   int32_t max_sequences = 0;         // as registered
   absl::Duration heartbeat_interval = absl::Seconds(1);

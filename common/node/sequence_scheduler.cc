@@ -25,7 +25,7 @@ SchedulerOptions Clamped(SchedulerOptions options) {
 }  // namespace
 
 SequenceScheduler::SequenceScheduler(const SchedulerOptions& options)
-    : options_(Clamped(options)), pool_(options.num_blocks) {}
+    : options_(Clamped(options)), hasher_(options.block_key), pool_(options.num_blocks) {}
 
 Sequence& SequenceScheduler::At(SequenceId id) {
   const auto it = sequences_.find(id);
@@ -66,7 +66,7 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   sequence->tokens = std::move(input.prompt);
   sequence->prompt_tokens = prompt_tokens;
   sequence->salt =
-      kv::SaltHash(options_.spec.model_fingerprint,
+      hasher_.Salt(options_.spec.model_fingerprint,
                    input.numerics_id.empty() ? options_.spec.numerics_id : input.numerics_id,
                    TANDEM_MUTATED(kSaltIgnored) ? std::string() : input.cache_salt);
   sequence->input = std::move(input);
@@ -118,13 +118,13 @@ void SequenceScheduler::ExtendHashes(Sequence& sequence) {
   const size_t block_tokens = options_.spec.layout.block_tokens;
   const auto tokens = absl::MakeConstSpan(sequence.tokens);
   if (sequence.hashes.empty()) {
-    sequence.hashes = kv::HashBlocks(sequence.salt, tokens, static_cast<int>(block_tokens));
+    sequence.hashes = hasher_.Blocks(sequence.salt, tokens, static_cast<int>(block_tokens));
     return;
   }
   while ((sequence.hashes.size() + 1) * block_tokens <= tokens.size()) {
     const size_t begin = sequence.hashes.size() * block_tokens;
     sequence.hashes.push_back(
-        kv::NextBlockHash(sequence.hashes.back(), tokens.subspan(begin, block_tokens)));
+        hasher_.Next(sequence.hashes.back(), tokens.subspan(begin, block_tokens)));
   }
 }
 

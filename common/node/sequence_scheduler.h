@@ -39,6 +39,7 @@ namespace tandem::node {
 
 struct SchedulerOptions {
   engine::EngineSpec spec;
+  kv::BlockKey block_key;  // that blocks are named with; the fleet's
   int64_t num_blocks = 0;
   int64_t max_batch_tokens = 512;  // rows of one step
   int32_t max_sequences = 64;      // in the running batch; at most max_batch_tokens are used
@@ -156,6 +157,7 @@ class SequenceScheduler {
   void ForgetFrom(const Sequence& sequence, BlockId damaged);
 
   const SchedulerOptions options_;
+  kv::BlockHasher hasher_;
   kv::BlockPool pool_;
   // Bound: --max-sequences and 1,024 waiting.
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;

@@ -15,12 +15,13 @@ RouterCore::RouterCore(const RouterOptions& options, const ModelIdentity& model,
     : options_(options),
       model_(model),
       retries_(random),
+      hasher_(options.block_key),
       fleet_(model, {options.nodes_max, options.allow_mixed_numerics}),
       index_(options.index_blocks_max),
       placement_({.local_prefill_tokens_max = options.local_prefill_tokens_max,
                   .pick_power_of_two = options.pick_power_of_two},
                  fleet_, index_, random),
-      table_({options_, model_, fleet_, index_, placement_, actions_, counters_, retries_}),
+      table_({options_, model_, fleet_, index_, placement_, actions_, counters_, retries_, hasher_}),
       migration_(fleet_, index_, actions_),
       incarnation_(random.Next()) {}
 
@@ -90,6 +91,7 @@ absl::StatusOr<v1::Welcome> RouterCore::NodeJoined(NodeKey key,
   ASSIGN_OR_RETURN(const std::vector<kv::BlockHash> hashes,
                    kv::UnpackHashes(registration.cached_blocks()));
   ASSIGN_OR_RETURN(const std::optional<NodeKey> replaced, fleet_.CheckJoin(key, registration));
+  RETURN_IF_ERROR(CheckBlockNames(registration, options_.block_key));
   if (replaced.has_value())
     Disconnect(*replaced,
                absl::UnavailableError(

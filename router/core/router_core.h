@@ -66,8 +66,8 @@ class RouterCore {
   void FinishSequence(const RequestId& id, int32_t sequence_index, request::FinishReason reason,
                       absl::Time now);
 
-  // A node's stream began with `registration`. kFailedPrecondition when the model or numerics id
-  // differs (names both); kInvalidArgument for a bad registration. A newer incarnation of a known
+  // A node's stream began with `registration`. kFailedPrecondition when the model, the numerics id
+  // or the way to name blocks differs (names both); kInvalidArgument for a bad registration. A newer incarnation of a known
   // node id replaces the older stream (a disconnect action).
   absl::StatusOr<v1::Welcome> NodeJoined(NodeKey key, const v1::Registration& registration,
                                          absl::Time now);
@@ -115,6 +115,7 @@ class RouterCore {
   const RouterOptions options_;
   const ModelIdentity model_;
   RetryBudget retries_;
+  kv::BlockHasher hasher_;
   Fleet fleet_;
   PrefixIndex index_;
   PairPlacement placement_;

@@ -6,12 +6,14 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "common/kv/block_hash.h"
 
 namespace tandem::router {
 
 struct RouterOptions {
   std::string router_id;
   std::string version;
+  kv::BlockKey block_key;  // that blocks are named with; the fleet's
   // A decode node computes a prompt itself when it lacks at most this many tokens of it.
   int32_t local_prefill_tokens_max = 32;
   absl::Duration heartbeat_interval = absl::Seconds(1);

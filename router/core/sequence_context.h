@@ -3,6 +3,7 @@
 // Thread safety: none; used on the core's strand.
 #pragma once
 
+#include "common/kv/block_hash.h"
 #include "router/core/retry_budget.h"
 #include "router/core/router_actions.h"
 #include "router/core/router_counters.h"
@@ -23,6 +24,7 @@ struct SequenceContext {
   RouterActions& actions;
   RouterCounters& counters;
   RetryBudget& retries;
+  kv::BlockHasher& hasher;
 };
 
 }  // namespace tandem::router

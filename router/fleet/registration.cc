@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
@@ -46,6 +47,16 @@ absl::Status CheckRegistration(const v1::Registration& registration, const Model
   RETURN_IF_ERROR(
       CheckEqual("model fingerprint", id, registration.model_fingerprint(), model.fingerprint));
   return CheckEqual("vocab_size", id, registration.vocab_size(), model.vocab_size);
+}
+
+absl::Status CheckBlockNames(const v1::Registration& registration, const kv::BlockKey& key) {
+  const std::string& names = registration.block_names();
+  if (names == key.names()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "node ", registration.node_id(), " names blocks by ",
+      names.empty() ? "an earlier release's hash" : absl::CHexEscape(names.substr(0, 64)),
+      ", this router by ", key.names(),
+      ": all processes of a fleet need one release and one fleet secret"));
 }
 
 const char* RoleName(v1::NodeRole role) {

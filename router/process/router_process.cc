@@ -65,6 +65,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   options.core = config.core;
   options.overload = config.overload;
   options.core.router_id = config.id;
+  options.core.block_key = kv::BlockKey::FromSecret(options.fleet_secret);
   options.core.version = std::string(kVersion);
   if (config.core.allow_mixed_numerics) {
     assets->identity.mixed_numerics = true;

@@ -107,6 +107,7 @@ class Driver {
     registration.set_max_sequences(random_.Below(8) == 0 ? odd_.Int(3) : 4);
     registration.set_transfer_address("address");
     registration.set_host("host");
+    registration.set_block_names(random_.Below(16) == 0 ? "another" : kv::BlockKey().names());
     AddHashes(*registration.mutable_cached_blocks());
     const uint64_t key = next_key_++;
     if (core_.NodeJoined(NodeKey(key), registration, now_).ok()) nodes_.insert(key);

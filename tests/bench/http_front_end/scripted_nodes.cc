@@ -31,6 +31,7 @@ v1::Registration NewRegistration(const v1::GetModelResponse& model, bool decode,
   registration.set_host("scripted");
   registration.set_version("bench");
   registration.set_max_sequences(65536);
+  registration.set_block_names(kv::BlockKey().names());
   return registration;
 }
 
@@ -116,7 +117,7 @@ void ScriptedNodes::OnRun(const v1::StartDecode& run, v1::NodeMessage& reply) {
   running.prompt_tokens = run.sequence().prompt_size();
   running.tokens_max = run.sequence().stop().max_tokens();
   const std::vector<TokenId> prompt(run.sequence().prompt().begin(), run.sequence().prompt().end());
-  running.hashes = kv::HashBlocks(kv::SaltHash(options_.model.fingerprint(), kNumericsId, ""),
+  running.hashes = hasher_.Blocks(hasher_.Salt(options_.model.fingerprint(), kNumericsId, ""),
                                   prompt, kBlockTokens);
   v1::Reserved& reserved = *reply.add_events()->mutable_reserved();
   *reserved.mutable_leg() = run.leg();

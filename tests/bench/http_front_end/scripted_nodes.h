@@ -87,6 +87,7 @@ class ScriptedNodes final : public rpc::FleetClient::Listener {
   // Bound: the requests whose first token the client has not seen.
   absl::flat_hash_map<std::string, absl::Duration> held_ ABSL_GUARDED_BY(mutex_);
   uint64_t steps_ ABSL_GUARDED_BY(mutex_) = 0;
+  kv::BlockHasher hasher_ ABSL_GUARDED_BY(mutex_){kv::BlockKey()};
   uint64_t next_lease_ ABSL_GUARDED_BY(mutex_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Thread thread_;

@@ -143,6 +143,8 @@ TEST_F(HostileFleetPort, ANodeThatSaysWhatCannotBeIsRefused) {
   expect_refused([](R& r) { r.set_cached_blocks("no hashes"); }, invalid, "got 9 in all");
   expect_refused([](R& r) { r.set_model_fingerprint("another"); }, differs, "fingerprint");
   expect_refused([](R& r) { r.set_numerics_id("another"); }, differs, "numerics id");
+  expect_refused([](R& r) { r.set_block_names("sha256-1:0011"); }, differs, "names blocks by");
+  expect_refused([](R& r) { r.clear_block_names(); }, differs, "an earlier release's hash");
   // The name of a node that is there, by an earlier process of it.
   expect_refused(
       [&](R& r) {

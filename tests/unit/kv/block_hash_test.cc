@@ -13,56 +13,78 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(BlockHash, ChainsOverFullBlocksOnly) {
+  BlockHasher hasher{BlockKey()};
   std::vector<TokenId> tokens;
   for (int i = 0; i < 37; ++i) tokens.push_back(i * 7919 % 259);
-  const BlockHash salt = SaltHash("model", "numerics", "tenant");
-  const std::vector<BlockHash> hashes = HashBlocks(salt, tokens, 16);
+  const BlockHash salt = hasher.Salt("model", "numerics", "tenant");
+  const std::vector<BlockHash> hashes = hasher.Blocks(salt, tokens, 16);
   ASSERT_EQ(hashes.size(), 2u);
   const auto span = absl::MakeConstSpan(tokens);
-  EXPECT_EQ(hashes[0], NextBlockHash(salt, span.subspan(0, 16)));
-  EXPECT_EQ(hashes[1], NextBlockHash(hashes[0], span.subspan(16, 16)));
+  EXPECT_EQ(hashes[0], hasher.Next(salt, span.subspan(0, 16)));
+  EXPECT_EQ(hashes[1], hasher.Next(hashes[0], span.subspan(16, 16)));
 }
 
-// Nodes and routers of different builds compute the same hashes, for every block size.
+// Nodes and routers of different builds compute the same hashes, for every block size. The values
+// are of Python's hashlib and hmac.
 TEST(BlockHash, MatchesRecordedValues) {
+  BlockHasher hasher(BlockKey::FromSecret("fleet"));
   const struct {
     size_t tokens;
     BlockHash hash;
-  } known[] = {{1, {0x3c0b6534cbc9d5c8, 0x83d492507f2535fe}},
-               {8, {0x190c5c97582a8021, 0x8ae4dc78c6b77e1f}},
-               {16, {0x5e06ba066fa3f485, 0x1713e31889d2f0b8}},
-               {32, {0xfbe1fd4c52ca670f, 0x3cc4559e4c77e785}},
-               {64, {0x6648928f72d0d5ef, 0xcfe60a06f282a702}},
-               {128, {0xcf7e054ad320a3c3, 0xc63964e6ec111255}},
-               {256, {0x2d542697ddb383de, 0xb4d05259420167de}},
-               {257, {0xdaa0e97d88783563, 0x226bef8370a20b95}},
-               {512, {0x48619dca79ad452c, 0x87be900d4c0f7601}}};
+  } known[] = {{1, {0x666f5ebdf0c54a58, 0xd50a744b7ba3f515}},
+               {8, {0x8041e57e2bc04606, 0xcc0aa0bb7021c89e}},
+               {16, {0x1a7a9359fd890cd9, 0x7d66b70f2ca77a30}},
+               {32, {0xb9560507d3195864, 0xedff49b6c00a9b80}},
+               {64, {0xb67c158cfdf76067, 0xae784f1747fcfae7}},
+               {128, {0x036dbf3462ae706f, 0xba92aeb621ef8338}},
+               {256, {0x8257358caa1df71d, 0x56936e8126c52577}},
+               {257, {0xba31bf3f513cfb71, 0xc8bd29787c0471b4}},
+               {512, {0x4e49864deac57667, 0x8657aef71adf2a9a}}};
   std::vector<TokenId> tokens;
   for (int i = 0; i < 512; ++i) tokens.push_back(i * 7 + 1);
+  EXPECT_EQ(BlockKey::FromSecret("fleet").names(), "sha256-1:a8d74228bec91068");
+  EXPECT_EQ(hasher.Salt("model", "numerics", "tenant"),
+            (BlockHash{0x2bac02207c413638, 0x4b6ae8baf6720e7e}));
   const BlockHash parent = {0x0102030405060708, 0x1112131415161718};
   for (const auto& one : known) {
-    EXPECT_EQ(NextBlockHash(parent, absl::MakeConstSpan(tokens).first(one.tokens)), one.hash)
+    EXPECT_EQ(hasher.Next(parent, absl::MakeConstSpan(tokens).first(one.tokens)), one.hash)
         << one.tokens;
   }
 }
 
 TEST(BlockHash, DependsOnEveryTokenAndItsPosition) {
-  const BlockHash salt = SaltHash("m", "n", "");
+  BlockHasher hasher{BlockKey()};
+  const BlockHash salt = hasher.Salt("m", "n", "");
   std::vector<TokenId> tokens(32, 5);
-  absl::flat_hash_set<BlockHash> seen = {HashBlocks(salt, tokens, 16)[1]};
+  absl::flat_hash_set<BlockHash> seen = {hasher.Blocks(salt, tokens, 16)[1]};
   for (size_t i = 0; i < tokens.size(); ++i) {
     std::vector<TokenId> changed = tokens;
     changed[i] = 6;
-    EXPECT_TRUE(seen.insert(HashBlocks(salt, changed, 16)[1]).second) << "token " << i;
+    EXPECT_TRUE(seen.insert(hasher.Blocks(salt, changed, 16)[1]).second) << "token " << i;
   }
   // Equal blocks at different places differ: the chain carries the prefix.
-  EXPECT_NE(HashBlocks(salt, tokens, 16)[0], HashBlocks(salt, tokens, 16)[1]);
+  EXPECT_NE(hasher.Blocks(salt, tokens, 16)[0], hasher.Blocks(salt, tokens, 16)[1]);
+}
+
+// Without the fleet's secret a client cannot compute names, so it cannot search for two equal ones.
+TEST(BlockHash, DependsOnTheFleetsSecret) {
+  const BlockKey one = BlockKey::FromSecret("one"), other = BlockKey::FromSecret("other");
+  BlockHasher first(one), again(BlockKey::FromSecret("one")), second(other), open{BlockKey()};
+  const BlockHash parent = {1, 2};
+  const std::vector<TokenId> tokens(16, 5);
+  EXPECT_EQ(first.Next(parent, tokens), again.Next(parent, tokens));
+  EXPECT_NE(first.Next(parent, tokens), second.Next(parent, tokens));
+  EXPECT_NE(first.Next(parent, tokens), open.Next(parent, tokens));
+  EXPECT_NE(first.Salt("m", "n", ""), second.Salt("m", "n", ""));
+  EXPECT_NE(one.names(), other.names());
+  EXPECT_NE(one.names(), BlockKey().names());
 }
 
 TEST(BlockHash, SaltPartsDoNotRunTogether) {
-  absl::flat_hash_set<BlockHash> seen = {SaltHash("ab", "c", ""), SaltHash("a", "bc", ""),
-                                         SaltHash("abc", "", ""), SaltHash("a", "b", "c"),
-                                         SaltHash("", "", "abc")};
+  BlockHasher hasher{BlockKey()};
+  absl::flat_hash_set<BlockHash> seen = {hasher.Salt("ab", "c", ""), hasher.Salt("a", "bc", ""),
+                                         hasher.Salt("abc", "", ""), hasher.Salt("a", "b", "c"),
+                                         hasher.Salt("", "", "abc")};
   EXPECT_EQ(seen.size(), 5u);
 }
 

@@ -37,6 +37,7 @@ inline v1::Registration TestRegistration(const std::string& id, v1::NodeRole rol
   registration.set_transfer_address("address of " + id);
   registration.set_host("host of " + id);
   registration.set_max_sequences(16);
+  registration.set_block_names(kv::BlockKey().names());
   return registration;
 }
 
@@ -48,7 +49,8 @@ inline std::vector<TokenId> Tokens(int count, TokenId first = 1) {
 
 inline std::vector<kv::BlockHash> HashesOf(const std::vector<TokenId>& tokens,
                                            const std::string& cache_salt = "") {
-  return kv::HashBlocks(kv::SaltHash("f00d", "n1", cache_salt), tokens, kBlockTokens);
+  kv::BlockHasher hasher{kv::BlockKey()};
+  return hasher.Blocks(hasher.Salt("f00d", "n1", cache_salt), tokens, kBlockTokens);
 }
 
 }  // namespace tandem::router
