@@ -1,7 +1,7 @@
 // The clients of a simulated cluster. Each client sends one request, and sends it again, with the
 // same request id, when its router died, hangs or could not serve it. Some clients that leave ask
-// for another prompt under the same id as soon as the router has aborted the first one. Thread safety: none; the
-// simulation's thread. Owner: the simulation.
+// for another prompt under the same id as soon as the router has aborted the first one. Thread
+// safety: none; the simulation's thread. Owner: the simulation.
 #pragma once
 
 #include <memory>
@@ -46,8 +46,8 @@ class SimClients {
     std::vector<StreamChecker> checkers;  // by sequence index
     // Of the request that the client gave up for the present one.
     std::vector<std::vector<TokenId>> earlier;
-    int router = 0;                       // asked, or to be asked next
-    uint64_t asked = 0;                   // how often: tells late events from current ones
+    int router = 0;      // asked, or to be asked next
+    uint64_t asked = 0;  // how often: tells late events from current ones
     bool asking = false;
     bool settled = false;
     absl::Time last_news;

@@ -1,7 +1,7 @@
 // Content hashes that name full KV blocks. A block's hash covers all tokens up to the block's end
 // and a salt (model fingerprint, numerics id, the request's cache salt). Equal hashes mean equal
-// contents on every node, because nobody can find two blocks of one name: the hash resists
-// collisions, and is keyed with the fleet's secret, so that a client cannot even compute names.
+// contents on every node, because the hash resists collisions: a client cannot find two
+// blocks of one name. It is also keyed with the fleet's secret, so a client cannot compute names.
 //
 // Definition, with H(x) = the first 128 bits of SHA-256(key || x):
 //   hash_{-1} = H("block chain root" || the parts of the salt, each behind its length)

@@ -150,6 +150,14 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
   return blocks;
 }
 
+SchedulerOptions SchedulerOptionsOf(const NodeConfig& config, const engine::Engine& engine,
+                                    int64_t num_blocks) {
+  return {.spec = engine.spec(),
+          .num_blocks = num_blocks,
+          .max_batch_tokens = config.max_batch_tokens,
+          .max_sequences = config.max_sequences};
+}
+
 class NodeProcessImpl final : public NodeProcess {
  public:
   NodeProcessImpl(std::string id, absl::Duration drain_timeout)
@@ -196,16 +204,11 @@ class NodeProcessImpl final : public NodeProcess {
       kv_transport_choice = absl::StrCat(path.on_device ? "device" : "host", " (", path.why, ")");
     }
     options.constraints = loaded.constraints;
-    const kv::BlockKey block_key =
-        kv::BlockKey::FromSecret(options.transfer.kv_transfer.fleet_secret);
-    options.block_names = block_key.names();
-    std::unique_ptr<NodeCore> core =
-        kind.new_core({.spec = engine->spec(),
-                       .block_key = block_key,
-                       .num_blocks = num_blocks,
-                       .max_batch_tokens = config.max_batch_tokens,
-                       .max_sequences = config.max_sequences,
-                       .constraints = std::move(loaded.constraints)});
+    SchedulerOptions scheduler = SchedulerOptionsOf(config, *engine, num_blocks);
+    scheduler.block_key = kv::BlockKey::FromSecret(options.transfer.kv_transfer.fleet_secret);
+    scheduler.constraints = std::move(loaded.constraints);
+    options.block_names = scheduler.block_key.names();
+    std::unique_ptr<NodeCore> core = kind.new_core(std::move(scheduler));
     const engine::EngineSpec spec = engine->spec();
     ASSIGN_OR_RETURN(runtime_, NodeRuntime::Start(options, std::move(core), std::move(engine),
                                                   std::move(kv_transport)));

@@ -57,8 +57,8 @@ constexpr size_t kNonceBytes = 16;
 constexpr size_t kPreambleBytes = kNonceBytes + kKeyedTagBytes;
 // How long the kernel waits for a connection's first bytes before accept() returns it.
 constexpr int kFirstBytesWithinS = 5;
-// How often the kernel repeats a connection's first packet: it gives up after 3 s. By default a host
-// that does not answer would be tried for two minutes.
+// How often the kernel repeats a connection's first packet: it gives up after 3 s. By default a
+// host that does not answer would be tried for two minutes.
 constexpr int kConnectRepeats = 1;
 // Connections refused in one call of accept, so that a flood does not hold UCX's thread.
 constexpr int kRefusedAtOnce = 16;
@@ -194,8 +194,8 @@ extern "C" int accept(int fd, sockaddr* __restrict address, socklen_t* __restric
 }
 
 extern "C" int connect(int fd, const sockaddr* address, socklen_t address_bytes) {
-  const bool guarded = current != nullptr &&
-                       (address->sa_family == AF_INET || address->sa_family == AF_INET6);
+  const bool guarded =
+      current != nullptr && (address->sa_family == AF_INET || address->sa_family == AF_INET6);
   if (guarded) {
     ::setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kConnectRepeats, sizeof(int));
     (*current)->Forget(fd);

@@ -39,8 +39,7 @@ class PlacedPrompt {
   // Hashes of the full blocks, for the fleet's numerics id and block size. Kept until either
   // changes. Empty while the fleet is empty and no hashes were made before.
   const std::vector<kv::BlockHash>& Hashes(const Fleet& fleet, const ModelIdentity& model,
-                                           const std::string& cache_salt,
-                                           kv::BlockHasher& hasher) {
+                                           const std::string& cache_salt, kv::BlockHasher& hasher) {
     if (!fleet.empty() && hashes_generation_ != fleet.generation()) {
       hashes_ = hasher.Blocks(hasher.Salt(model.fingerprint, fleet.numerics_id(), cache_salt),
                               tokens_, fleet.block_tokens());

@@ -21,7 +21,8 @@ RouterCore::RouterCore(const RouterOptions& options, const ModelIdentity& model,
       placement_({.local_prefill_tokens_max = options.local_prefill_tokens_max,
                   .pick_power_of_two = options.pick_power_of_two},
                  fleet_, index_, random),
-      table_({options_, model_, fleet_, index_, placement_, actions_, counters_, retries_, hasher_}),
+      table_(
+          {options_, model_, fleet_, index_, placement_, actions_, counters_, retries_, hasher_}),
       migration_(fleet_, index_, actions_),
       incarnation_(random.Next()) {}
 

@@ -67,8 +67,8 @@ class RouterCore {
                       absl::Time now);
 
   // A node's stream began with `registration`. kFailedPrecondition when the model, the numerics id
-  // or the way to name blocks differs (names both); kInvalidArgument for a bad registration. A newer incarnation of a known
-  // node id replaces the older stream (a disconnect action).
+  // or the way to name blocks differs (names both); kInvalidArgument for a bad registration. A
+  // newer incarnation of a known node id replaces the older stream (a disconnect action).
   absl::StatusOr<v1::Welcome> NodeJoined(NodeKey key, const v1::Registration& registration,
                                          absl::Time now);
   // Any message after the registration. A message that is not valid disconnects the node.

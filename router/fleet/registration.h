@@ -18,8 +18,8 @@ inline constexpr size_t kNodeIdBytesMax = 128;
 // kInvalidArgument, naming the bad field, its value and what was expected; kFailedPrecondition,
 // naming both models, when they differ.
 absl::Status CheckRegistration(const v1::Registration& registration, const ModelIdentity& model);
-// kFailedPrecondition, naming both ways, when the node does not name blocks as this router does: its
-// hashes would find nothing here, or what they do not mean.
+// kFailedPrecondition, naming both ways, when the node does not name blocks as this router does:
+// its hashes would find nothing here, or what they do not mean.
 absl::Status CheckBlockNames(const v1::Registration& registration, const kv::BlockKey& key);
 
 // "prefill" or "decode".

@@ -1,12 +1,13 @@
-// Goal: only nodes that serve the same model with the same numerics join, each error names both
-// values, and what a node carries is its report plus what the report cannot show yet.
+// Goal: only nodes that serve the same model with the same numerics and block names join, each
+// error names both values, and what a node carries is its report plus what the report cannot show
+// yet.
 #include "router/fleet/fleet.h"
 
 #include <functional>
 
 #include "router/fleet/registration.h"
 #include "tests/testing/status_matchers.h"
-#include "tests/unit/router/fixtures.h"
+#include "tests/unit/router/core_harness.h"
 
 namespace tandem::router {
 namespace {
@@ -61,6 +62,22 @@ TEST(Registration, RefusesEachBadFieldNamingIt) {
     for (const std::string& name : c.names)
       EXPECT_THAT(std::string(status.message()), HasSubstr(name));
   }
+}
+
+TEST(Registration, NodesThatNameBlocksOtherwiseAreRefused) {
+  RouterOptions options;
+  options.block_key = kv::BlockKey::FromSecret("the fleet's");
+  CoreHarness h(options);
+  v1::Registration registration = TestRegistration("d0", v1::NODE_ROLE_DECODE);
+  EXPECT_THAT(h.Join(1, registration),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("node d0"), HasSubstr(registration.block_names()),
+                             HasSubstr(options.block_key.names()))));
+  registration.clear_block_names();
+  EXPECT_THAT(h.Join(1, registration), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                HasSubstr("an earlier release's hash")));
+  registration.set_block_names(options.block_key.names());
+  ASSERT_OK(h.Join(1, registration));
 }
 
 class FleetTest : public ::testing::Test {

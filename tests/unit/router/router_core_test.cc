@@ -256,22 +256,6 @@ TEST_F(CoreTest, AnAnswerIsNotContinuedUnderOtherNumerics) {
               StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("n1"), HasSubstr("n2"))));
 }
 
-TEST_F(CoreTest, NodesThatNameBlocksOtherwiseAreRefused) {
-  RouterOptions options;
-  options.block_key = kv::BlockKey::FromSecret("the fleet's");
-  CoreHarness h(options);
-  v1::Registration registration = TestRegistration("d0", v1::NODE_ROLE_DECODE);
-  EXPECT_THAT(h.Join(1, registration),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("node d0"), HasSubstr(registration.block_names()),
-                             HasSubstr(options.block_key.names()))));
-  registration.clear_block_names();
-  EXPECT_THAT(h.Join(1, registration), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                                HasSubstr("an earlier release's hash")));
-  registration.set_block_names(options.block_key.names());
-  ASSERT_OK(h.Join(1, registration));
-}
-
 TEST_F(CoreTest, WelcomeAndStatus) {
   const RouterOptions options{.router_id = "router-0", .version = "1.2"};
   auto random = NewSeededRandom(1);
