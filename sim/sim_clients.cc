@@ -154,7 +154,7 @@ std::vector<std::vector<TokenId>> SimClients::WholeSequences(const std::string& 
   const Client& client = *clients_[index];
   std::vector<std::vector<TokenId>> sequences = client.earlier;
   for (const StreamChecker& checker : client.checkers) {
-    std::vector<TokenId>& tokens = sequences.emplace_back(client.input.prompt);
+    std::vector<TokenId>& tokens = sequences.emplace_back(*client.input.prompt);
     const std::vector<TokenId>& answer = checker.oracle().tokens;
     tokens.insert(tokens.end(), answer.begin(), answer.end());
   }

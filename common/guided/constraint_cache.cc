@@ -51,6 +51,13 @@ void ConstraintCache::EvictOld() {
   }
 }
 
+SharedValue<request::GuidedParams> ConstraintChecker::Share(
+    const SharedValue<request::GuidedParams>& params) {
+  absl::MutexLock lock(&mutex_);
+  if (!(*shared_ == *params)) shared_ = params;
+  return shared_;
+}
+
 std::optional<absl::Status> ConstraintChecker::Find(const request::GuidedParams& params) {
   absl::MutexLock lock(&mutex_);
   const auto it = verdicts_.find(params);

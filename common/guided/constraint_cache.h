@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/shared_value.h"
 #include "common/guided/constraint.h"
 #include "common/guided/vocabulary.h"
 #include "common/request/guided_params.h"
@@ -56,10 +57,15 @@ class ConstraintChecker {
   absl::Status Check(const request::GuidedParams& params);
   // The same if it is known already; compiles nothing.
   std::optional<absl::Status> Find(const request::GuidedParams& params);
+  // `params`, or the copy of an equal one that the last call returned: the prompts of a batch then
+  // hold one constraint.
+  SharedValue<request::GuidedParams> Share(const SharedValue<request::GuidedParams>& params);
 
  private:
   absl::Mutex mutex_;
   absl::flat_hash_map<request::GuidedParams, absl::Status> verdicts_ ABSL_GUARDED_BY(mutex_);
+  // The last one that was shared. One is enough for a batch.
+  SharedValue<request::GuidedParams> shared_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem::guided

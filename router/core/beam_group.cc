@@ -25,7 +25,11 @@ std::vector<RequestInput> BeamGroup::StepInputs(absl::Time now) const {
   std::vector<RequestInput> inputs;
   for (const BeamSearch::Beam& beam : search_.running()) {
     RequestInput input = base_;
-    for (const v1::GeneratedToken& token : beam.tokens) input.prompt.push_back(token.token_id());
+    if (!beam.tokens.empty()) {
+      std::vector<TokenId> prompt = *base_.prompt;
+      for (const v1::GeneratedToken& token : beam.tokens) prompt.push_back(token.token_id());
+      input.prompt = std::move(prompt);
+    }
     input.sampling.temperature = 0;
     input.sampling.logprobs = search_.candidates();
     input.stop = {};
@@ -53,7 +57,7 @@ bool BeamGroup::Advance(int64_t decode_capacity_tokens) {
   // A default max_tokens shrinks to what fits. The capacity is known now: a node has taken a step.
   if (steps_ == 0 && !base_.max_tokens_given && decode_capacity_tokens > 0) {
     search_.LimitTokens(
-        std::max<int64_t>(1, decode_capacity_tokens - static_cast<int64_t>(base_.prompt.size())));
+        std::max<int64_t>(1, decode_capacity_tokens - static_cast<int64_t>(base_.prompt->size())));
   }
   if (aborted_ || search_.Advance()) return true;
   ++steps_;

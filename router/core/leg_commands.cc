@@ -25,7 +25,7 @@ v1::SequenceSpec LegCommands::SpecOf(const PlacedPrompt& prompt, bool wants_scor
   spec.mutable_stop()->clear_stop();  // the router matches stop strings
   spec.mutable_eos_token_ids()->Add(input_.eos_token_ids.begin(), input_.eos_token_ids.end());
   spec.set_cache_salt(input_.cache_salt);
-  if (input_.guided.any()) *spec.mutable_guided() = rpc::ToWire(input_.guided);
+  if (input_.guided->any()) *spec.mutable_guided() = rpc::ToWire(*input_.guided);
   spec.set_priority(input_.priority);
   if (wants_scores) spec.set_prompt_logprobs(*input_.prompt_logprobs);
   if (context_.fleet.mixes_numerics()) spec.set_numerics_id(context_.fleet.numerics_id());

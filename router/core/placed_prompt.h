@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/base/shared_value.h"
 #include "common/kv/block_hash.h"
 #include "router/fleet/fleet.h"
 #include "router/fleet/model_identity.h"
@@ -20,19 +21,21 @@ namespace tandem::router {
 
 class PlacedPrompt {
  public:
-  explicit PlacedPrompt(std::vector<TokenId> prompt) : tokens_(std::move(prompt)) {}
+  explicit PlacedPrompt(SharedValue<std::vector<TokenId>> prompt) : tokens_(std::move(prompt)) {}
 
   // Appends what has been delivered since the last call. `delivered`: the whole answer so far.
   void Extend(const std::vector<TokenId>& delivered) {
     const auto count = static_cast<int32_t>(delivered.size());
     if (count == delivered_) return;
-    tokens_.insert(tokens_.end(), delivered.begin() + delivered_, delivered.end());
+    std::vector<TokenId> tokens = *tokens_;
+    tokens.insert(tokens.end(), delivered.begin() + delivered_, delivered.end());
+    tokens_ = std::move(tokens);
     delivered_ = count;
     hashes_generation_ = 0;
   }
 
-  const std::vector<TokenId>& tokens() const { return tokens_; }
-  int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
+  const std::vector<TokenId>& tokens() const { return *tokens_; }
+  int64_t size() const { return static_cast<int64_t>(tokens_->size()); }
   // How many of tokens(), at their end, are delivered tokens of the answer.
   int32_t delivered() const { return delivered_; }
 
@@ -42,15 +45,14 @@ class PlacedPrompt {
                                            const std::string& cache_salt, kv::BlockHasher& hasher) {
     if (!fleet.empty() && hashes_generation_ != fleet.generation()) {
       hashes_ = hasher.Blocks(hasher.Salt(model.fingerprint, fleet.numerics_id(), cache_salt),
-                              tokens_, fleet.block_tokens());
+                              *tokens_, fleet.block_tokens());
       hashes_generation_ = fleet.generation();
     }
     return hashes_;
   }
 
  private:
-  // Bound: the context.
-  std::vector<TokenId> tokens_;
+  SharedValue<std::vector<TokenId>> tokens_;  // at most the context; until a retry, the request's
   int32_t delivered_ = 0;
   // Bound: the context's blocks.
   std::vector<kv::BlockHash> hashes_;

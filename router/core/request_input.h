@@ -1,4 +1,5 @@
-// A validated, tokenized request: what a front end submits to the core.
+// A validated, tokenized request: what a front end submits to the core. Each of its sequences has a
+// copy, and copies share what may be large: the prompt and the constraint.
 // router/front_end/request_validation.h makes one from the wire.
 // Thread safety: a value.
 #pragma once
@@ -10,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/base/shared_value.h"
 #include "common/request/guided_params.h"
 #include "common/request/sampling_params.h"
 
@@ -27,16 +29,16 @@ struct BeamParams {
 
 struct RequestInput {
   RequestId id;
-  std::vector<TokenId> prompt;       // not empty
-  request::SamplingParams sampling;  // seed set
+  SharedValue<std::vector<TokenId>> prompt;  // not empty
+  request::SamplingParams sampling;          // seed set
   // max_tokens set. The front end matches stop strings and then calls RouterCore::FinishSequence.
   request::StopParams stop;
   std::vector<TokenId> eos_token_ids;
   std::string cache_salt;
-  request::GuidedParams guided;  // the constraint on the answer; compiles
-  int32_t sequence_index = 0;    // of the first sequence
-  int32_t sequences = 1;         // answers; their indices rise from sequence_index
-  int32_t priority = 0;          // a lower one is placed and computed earlier
+  SharedValue<request::GuidedParams> guided;  // the constraint on the answer; compiles
+  int32_t sequence_index = 0;                 // of the first sequence
+  int32_t sequences = 1;                      // answers; their indices rise from sequence_index
+  int32_t priority = 0;                       // a lower one is placed and computed earlier
   // The whole answer must be out within this time, counted from Submit.
   absl::Duration answer_deadline = absl::InfiniteDuration();
   // Report the log-probabilities of the prompt's own tokens, each with this many top ones.
@@ -49,6 +51,15 @@ struct RequestInput {
   // False when max_tokens is only the default, "up to the context". The core then lowers it to what
   // the largest decode node can hold instead of refusing the request.
   bool max_tokens_given = true;
+
+  // How many sequences the request runs at a time.
+  int32_t sequences_at_once() const { return beams.has_value() ? beams->width : sequences; }
+  // About how many bytes the router holds for the request until it ends: what its sequences share
+  // once, and for each of them its own state and its longest answer.
+  int64_t HeldBytesMax() const;
 };
+
+// A sequence's own state: its machine, legs, and copies of the small parameters.
+inline constexpr int64_t kSequenceBytes = 4096;
 
 }  // namespace tandem::router

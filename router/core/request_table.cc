@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/mutation.h"
 #include "common/telemetry/log.h"
@@ -11,11 +12,13 @@ namespace tandem::router {
 // ---- clients
 
 absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
-  SequenceGroup& group =
-      *groups_
-           .emplace(input.id.value(),
-                    std::make_unique<SequenceGroup>(input.id, input.trace_id, input.sequence_index))
-           .first->second;
+  const int64_t held_bytes = input.HeldBytesMax();
+  held_bytes_ += held_bytes;
+  SequenceGroup& group = *groups_
+                              .emplace(input.id.value(), std::make_unique<SequenceGroup>(
+                                                             input.id, input.trace_id,
+                                                             input.sequence_index, held_bytes))
+                              .first->second;
   if (input.beams.has_value()) {
     group.set_beams(std::make_unique<BeamGroup>(std::move(input), now));
     AddBeams(group, now);
@@ -119,6 +122,14 @@ void RequestTable::PlaceQueued(absl::Time now) {
         return {failure, sequence.machine->waited(now)};
       },
       [&](Serial serial) { Settle(serial, now); });
+}
+
+int64_t RequestTable::requests_waiting() const {
+  absl::flat_hash_set<const SequenceGroup*> placed;
+  for (const auto& [serial, sequence] : sequences_) {
+    if (sequence.machine->state() != SequenceMachine::State::kQueued) placed.insert(sequence.group);
+  }
+  return requests() - static_cast<int64_t>(placed.size());
 }
 
 std::array<int64_t, 5> RequestTable::sequences_by_state() const {
@@ -271,6 +282,7 @@ void RequestTable::FailGroup(SequenceGroup& group, const absl::Status& why) {
 
 void RequestTable::DropGroup(SequenceGroup& group) {
   while (!group.live().empty()) Remove(group.leader());
+  held_bytes_ -= group.held_bytes();
   groups_.erase(RequestId(group.id()).value());
 }
 

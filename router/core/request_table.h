@@ -60,6 +60,11 @@ class RequestTable {
 
   bool Contains(const RequestId& id) const { return groups_.contains(id.value()); }
   int64_t requests() const { return static_cast<int64_t>(groups_.size()); }
+  int64_t sequences() const { return static_cast<int64_t>(sequences_.size()); }
+  // What the running requests may come to hold: RequestInput::HeldBytesMax of all.
+  int64_t held_bytes() const { return held_bytes_; }
+  // Requests of which no sequence is placed.
+  int64_t requests_waiting() const;
   int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
   int64_t deadlines() const { return static_cast<int64_t>(deadlines_.size()); }
   // How many sequences are in each SequenceMachine::State, kDone left out.
@@ -103,6 +108,7 @@ class RequestTable {
   absl::btree_map<Serial, Sequence> sequences_;
   // Bound: --requests-max.
   absl::flat_hash_map<std::string, std::unique_ptr<SequenceGroup>> groups_;  // by request id
+  int64_t held_bytes_ = 0;
   AdmissionQueue queue_;
   DeadlineQueue deadlines_;
   // Bound: the sequences of one message, cleared after it.

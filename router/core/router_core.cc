@@ -34,16 +34,21 @@ void RouterCore::NoteTime(absl::Time now) {
 
 absl::Status RouterCore::CheckAdmission(const RequestInput& input) const {
   const std::string& id = input.id.value();
-  if (id.empty() || input.prompt.empty() || input.stop.max_tokens < 1)
+  if (id.empty() || input.prompt->empty() || input.stop.max_tokens < 1)
     return absl::InvalidArgumentError(absl::StrCat(
-        "request \"", id, "\": prompt of ", input.prompt.size(), " tokens and max_tokens ",
+        "request \"", id, "\": prompt of ", input.prompt->size(), " tokens and max_tokens ",
         input.stop.max_tokens, ", expected an id and at least 1 of each"));
   if (table_.Contains(input.id))
     return absl::AlreadyExistsError(absl::StrCat("request ", id, " is running"));
-  if (requests_running() >= options_.requests_max)
-    return absl::ResourceExhaustedError(
-        absl::StrCat("this router runs ", requests_running(), " requests, its bound"));
-  const auto prompt = static_cast<int64_t>(input.prompt.size());
+  if (table_.sequences() + input.sequences_at_once() > options_.requests_max)
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "this router runs ", table_.sequences(), " sequences, and ", input.sequences_at_once(),
+        " more would pass its bound of ", options_.requests_max));
+  if (table_.held_bytes() + input.HeldBytesMax() > options_.request_bytes_max)
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "this router's requests may come to hold ", table_.held_bytes(), " bytes, and ",
+        input.HeldBytesMax(), " more would pass its bound of ", options_.request_bytes_max));
+  const auto prompt = static_cast<int64_t>(input.prompt->size());
   if (input.sequences < 1 || input.sequences > kSequencesMax)
     return absl::InvalidArgumentError(absl::StrCat("request ", id, ": ", input.sequences,
                                                    " sequences, expected 1 to ", kSequencesMax));
@@ -282,7 +287,7 @@ v1::GetStatusResponse RouterCore::GetStatus(absl::Time now) const {
   fleet_.FillStatus(now, status);
   v1::RouterStatus& router = *status.mutable_router();
   router.set_requests_running(requests_running());
-  router.set_requests_queued(requests_queued());
+  router.set_requests_queued(table_.requests_waiting());
   router.set_requests_finished(counters_.requests_finished);
   router.set_requests_failed(counters_.requests_failed);
   router.set_index_blocks(index_.hashes());

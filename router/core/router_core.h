@@ -93,7 +93,8 @@ class RouterCore {
   // For checks by tests and the simulator.
   const Fleet& fleet() const { return fleet_; }
   const PrefixIndex& index() const { return index_; }
-  int64_t requests_queued() const { return table_.queued(); }
+  // Sequences in the admission queue.
+  int64_t sequences_queued() const { return table_.queued(); }
   int64_t deadlines() const { return table_.deadlines(); }
   std::array<int64_t, 5> requests_by_state() const { return table_.sequences_by_state(); }
 

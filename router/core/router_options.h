@@ -30,10 +30,13 @@ struct RouterOptions {
   absl::Duration prefill_deadline = absl::Seconds(120);
   // Between two tokens; then the decode leg is retried.
   absl::Duration token_deadline = absl::Seconds(60);
-  int attempts_max = 4;          // placements of one sequence
-  int64_t queue_max = 8192;      // sequences that wait for placement; more: kResourceExhausted
-  int64_t requests_max = 65536;  // running requests; more: kResourceExhausted
-  int64_t nodes_max = 4096;      // joined nodes; more: kResourceExhausted
+  int attempts_max = 4;      // placements of one sequence
+  int64_t queue_max = 8192;  // sequences that wait for placement; more: kResourceExhausted
+  // Sequences, running and waiting, and the bytes that their requests may come to hold
+  // (RequestInput::HeldBytesMax); more: kResourceExhausted.
+  int64_t requests_max = 65536;
+  int64_t request_bytes_max = int64_t{8} << 30;
+  int64_t nodes_max = 4096;  // joined nodes; more: kResourceExhausted
   // Prefix index entries. At the bound, entries of the least recently used node go first.
   int64_t index_blocks_max = 4 << 20;
   // Allows nodes with different numerics ids but the same block contents to exchange KV. Answers

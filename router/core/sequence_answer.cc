@@ -11,7 +11,7 @@ SequenceAnswer::SequenceAnswer(const RequestInput& input, const SequenceContext&
     : input_(input),
       context_(context),
       tokens_(input.stop, input.eos_token_ids, context.model.vocab_size),
-      scores_(input.prompt_logprobs.has_value(), input.prompt.size()) {
+      scores_(input.prompt_logprobs.has_value(), input.prompt->size()) {
   steps_.submitted = now;
 }
 
@@ -55,7 +55,7 @@ SequenceAnswer::Outcome SequenceAnswer::Take(int attempts, absl::Time now) {
   RequestDone& done = outcome.done.emplace();
   done.sequence_index = input_.sequence_index;
   done.reason = ending_;
-  done.usage = report_.Usage(static_cast<int32_t>(input_.prompt.size()),
+  done.usage = report_.Usage(static_cast<int32_t>(input_.prompt->size()),
                              static_cast<int32_t>(tokens_.delivered().size()));
   done.route = report_.Route(attempts);
   done.route.set_mixed_numerics(context_.fleet.mixes_numerics());

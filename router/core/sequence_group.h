@@ -25,12 +25,17 @@ namespace tandem::router {
 class SequenceGroup {
  public:
   // `first_index`: of the first sequence; those of the others rise by one.
-  SequenceGroup(RequestId id, std::string trace_id, int32_t first_index)
-      : id_(std::move(id)), trace_id_(std::move(trace_id)), first_index_(first_index) {}
+  // `held_bytes`: what the request may come to hold.
+  SequenceGroup(RequestId id, std::string trace_id, int32_t first_index, int64_t held_bytes)
+      : id_(std::move(id)),
+        trace_id_(std::move(trace_id)),
+        first_index_(first_index),
+        held_bytes_(held_bytes) {}
 
   const RequestId& id() const { return id_; }
   const std::string& trace_id() const { return trace_id_; }
   int32_t first_index() const { return first_index_; }
+  int64_t held_bytes() const { return held_bytes_; }
 
   // Adds the sequence with the next index.
   void Add(Serial serial) {
@@ -76,6 +81,7 @@ class SequenceGroup {
   const RequestId id_;
   const std::string trace_id_;
   const int32_t first_index_;
+  const int64_t held_bytes_;
   // Bound: kSequencesMax (128).
   std::vector<Serial> by_index_;  // [sequence index - first_index]; 0 = not running (any more)
   // Bound: kSequencesMax (128).

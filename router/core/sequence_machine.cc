@@ -55,7 +55,7 @@ void SequenceMachine::Unhold(absl::Time now) {
 
 void SequenceMachine::LowerMaxTokens() {
   const int64_t capacity = context_.fleet.decode_capacity_tokens();
-  const int64_t room = capacity - static_cast<int64_t>(input_.prompt.size());
+  const int64_t room = capacity - static_cast<int64_t>(input_.prompt->size());
   if (capacity > 0 && room >= 1)
     input_.stop.max_tokens = static_cast<int32_t>(std::min<int64_t>(input_.stop.max_tokens, room));
 }
@@ -470,7 +470,7 @@ absl::Status SequenceMachine::AnswerDeadlineStatus() const {
 
 absl::Status SequenceMachine::QueueDeadlineStatus() const {
   const int64_t total =
-      static_cast<int64_t>(input_.prompt.size()) + int64_t{input_.stop.max_tokens};
+      static_cast<int64_t>(input_.prompt->size()) + int64_t{input_.stop.max_tokens};
   const std::string limit = absl::FormatDuration(context_.options.queue_deadline);
   if (!context_.fleet.decode_node_seen())
     return absl::UnavailableError("no decode node has joined this router");

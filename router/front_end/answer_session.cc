@@ -63,9 +63,9 @@ absl::StatusOr<std::shared_ptr<AnswerSession>> AnswerSession::Start(
   auto session = std::make_shared<AnswerSession>(deps, std::move(sink));
   RequestInput input;
   RETURN_IF_ERROR(session->Prepare(request, arrival, input));
-  if (!input.guided.any()) {
+  if (!input.guided->any()) {
     RETURN_IF_ERROR(session->Submit(std::move(input), arrival.front_end));
-  } else if (const auto verdict = session->ConstraintVerdict(input.guided)) {
+  } else if (const auto verdict = session->ConstraintVerdict(*input.guided)) {
     RETURN_IF_ERROR(*verdict);
     RETURN_IF_ERROR(session->Submit(std::move(input), arrival.front_end));
   } else {
@@ -83,17 +83,17 @@ std::optional<absl::Status> AnswerSession::ConstraintVerdict(
 }
 
 absl::Status AnswerSession::SubmitLater(RequestInput input, LoadShedder::FrontEndKind front_end) {
-  const request::GuidedParams params = input.guided;
+  const SharedValue<request::GuidedParams> params = input.guided;
   guided::CompileQueue::Done done = [self = shared_from_this(), input = std::move(input),
                                      front_end]() mutable {
     // The verdict is missing only if others took its place at once: the nodes then refuse.
-    absl::Status status = self->ConstraintVerdict(input.guided).value_or(absl::OkStatus());
+    absl::Status status = self->ConstraintVerdict(*input.guided).value_or(absl::OkStatus());
     if (status.ok()) status = self->Submit(std::move(input), front_end);
     if (status.ok()) return;
     self->Fail(status);
     self->Flush(/*inline_ok=*/false);
   };
-  if (deps_.constraints.Add(params, done)) return absl::OkStatus();
+  if (deps_.constraints.Add(*params, done)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("guided: ", guided::CompileQueue::kConstraintsMax,
                    " other constraints wait to be compiled: try again"));
@@ -114,6 +114,8 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
   ASSIGN_OR_RETURN(std::vector<TokenId> prompt, PromptTokens(request, assets, arrival.at));
   ASSIGN_OR_RETURN(input, ValidateRequest(request, std::move(prompt), assets.identity,
                                           assets.eos_token_ids, deps_.random));
+  // The prompts of a batch come with equal constraints.
+  if (input.guided->any()) input.guided = assets.constraints->Share(input.guided);
   id_ = input.id;
   submitted_ = arrival.at;
   input.trace_id = arrival.trace_id;
@@ -121,9 +123,9 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
   started_.set_request_id(id_.value());
   started_.set_model(assets.identity.served_name());
   started_.set_seed(input.sampling.seed);
-  started_.set_prompt_tokens(static_cast<int32_t>(input.prompt.size()));
+  started_.set_prompt_tokens(static_cast<int32_t>(input.prompt->size()));
   if (request.return_prompt_token_ids()) {
-    for (const TokenId token : input.prompt) started_.add_prompt_token_ids(token);
+    for (const TokenId token : *input.prompt) started_.add_prompt_token_ids(token);
   }
   return PrepareAnswers(request, input);
 }
@@ -142,7 +144,7 @@ absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
   if (request.echo())
     options.echo = request.has_text()
                        ? request.text()
-                       : tokenizer.Decode(input.prompt, !request.keep_special_tokens());
+                       : tokenizer.Decode(*input.prompt, !request.keep_special_tokens());
   // The best answers are chosen by their log-probability.
   if (options.n < options.sequences && !options.return_logprobs) input.sampling.logprobs = 0;
   const bool keep_special_tokens = request.keep_special_tokens();

@@ -160,7 +160,7 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
   input.cache_salt = request.cache_salt();
   if (request.has_guided()) {
     input.guided = rpc::FromWire(request.guided());
-    if (!input.guided.any())
+    if (!input.guided->any())
       return absl::InvalidArgumentError(
           "guided: no constraint is given, expected json_schema, json_object, regex, choice or "
           "grammar");

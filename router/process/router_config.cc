@@ -56,8 +56,13 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add("queue-max", &config.core.queue_max,
              "Most requests that wait for placement; the router refuses more.",
              {.min = 0, .unit = "requests", .group = "Admission"});
-  schema.Add("requests-max", &config.core.requests_max, "Most requests, running and waiting.",
-             {.min = 1, .unit = "requests", .group = "Admission"});
+  schema.Add("requests-max", &config.core.requests_max,
+             "Most sequences, running and waiting; a request of n answers counts n.",
+             {.min = 1, .unit = "sequences", .group = "Admission"});
+  schema.Add("request-bytes-max", &config.core.request_bytes_max,
+             "Most memory that running and waiting requests may come to hold: prompts, constraints "
+             "and answers.",
+             {.min = 1 << 20, .unit = "bytes", .group = "Admission"});
   schema.Add("overload-delay", &config.overload.delay,
              "When all requests of the last --overload-interval waited longer than this for the "
              "router itself, it refuses those that waited twice as long; 0 = it refuses none.",

@@ -36,7 +36,7 @@ inline void CheckRouterBounds(const std::string& name, const router::RouterCore&
       log.Violate("bounds", absl::StrCat(name, ": ", what, " = ", figure, ", at most ", bound));
   };
   expect("requests", core.requests_running(), requests);
-  expect("sequences queued", core.requests_queued(), sequences);
+  expect("sequences queued", core.sequences_queued(), sequences);
   expect("deadlines", core.deadlines(), sequences);
   expect("index entries", core.index().hashes(), index_blocks_max);
 }

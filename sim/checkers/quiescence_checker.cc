@@ -46,7 +46,7 @@ void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, a
                       RunLog& log) {
   Zeroes zeroes(log, name);
   zeroes.Expect("requests_running", core.requests_running());
-  zeroes.Expect("requests_queued", core.requests_queued());
+  zeroes.Expect("sequences_queued", core.sequences_queued());
   zeroes.Expect("deadlines", core.deadlines());
   for (const router::Node* node : core.fleet().nodes()) {
     const std::string& id = node->id.value();

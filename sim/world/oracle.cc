@@ -24,11 +24,13 @@ engine::HashEngineOptions EngineOptions(const Topology& topology) {
 router::RequestInput ToInput(const SimRequest& request, int index) {
   router::RequestInput input;
   input.id = RequestId(absl::StrCat("r", index));
+  std::vector<TokenId> prompt;
   for (int64_t i = 0; i < request.shared_tokens; ++i)
-    input.prompt.push_back(static_cast<TokenId>((request.family * 31 + i * 7 + 3) % 256));
+    prompt.push_back(static_cast<TokenId>((request.family * 31 + i * 7 + 3) % 256));
   const auto random = NewSeededRandom(static_cast<uint64_t>(request.own_seed));
   for (int64_t i = 0; i < request.own_tokens; ++i)
-    input.prompt.push_back(static_cast<TokenId>(random->Below(256)));
+    prompt.push_back(static_cast<TokenId>(random->Below(256)));
+  input.prompt = std::move(prompt);
   input.sampling.temperature = request.sampled != 0 ? 1.0 : 0.0;
   input.sampling.seed = static_cast<uint64_t>(request.seed);
   if (request.logprobs != 0) input.sampling.logprobs = static_cast<int32_t>(request.logprobs);
@@ -43,7 +45,7 @@ router::RequestInput ToInput(const SimRequest& request, int index) {
 OracleAnswer Oracle(const engine::HashEngineOptions& engine, const router::RequestInput& input,
                     int32_t sequence_index) {
   OracleAnswer answer;
-  std::vector<TokenId> tokens = input.prompt;
+  std::vector<TokenId> tokens = *input.prompt;
   while (answer.reason == request::FinishReason::kNone) {
     const TokenId next =
         engine::HashEngineNextToken(engine, tokens, input.sampling, sequence_index);

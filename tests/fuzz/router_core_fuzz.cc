@@ -85,7 +85,7 @@ class Driver {
       core_.Finish(RequestId(id), request::FinishReason::kAborted, now_);
       Take();
     }
-    if (core_.requests_running() != 0 || core_.requests_queued() != 0) Die("a request is left");
+    if (core_.requests_running() != 0 || core_.sequences_queued() != 0) Die("a request is left");
     if (core_.deadlines() != 0) Die("a deadline is left");
     if (core_.index().entries() != 0) Die("the index holds blocks of nobody");
     if (!open_.empty()) Die("a request was never ended");
@@ -121,9 +121,11 @@ class Driver {
     RequestInput input;
     const std::string id = absl::StrCat("r", random_.Below(8));
     input.id = RequestId(id);
+    std::vector<TokenId> prompt;
     for (uint64_t i = 1 + random_.Below(60); i > 0; --i) {
-      input.prompt.push_back(static_cast<TokenId>(random_.Below(3)));
+      prompt.push_back(static_cast<TokenId>(random_.Below(3)));
     }
+    input.prompt = std::move(prompt);
     input.stop.max_tokens = 1 + static_cast<int32_t>(random_.Below(12));
     input.eos_token_ids = {999};
     input.sequences = random_.Below(4) == 0 ? 1 + static_cast<int32_t>(random_.Below(3)) : 1;

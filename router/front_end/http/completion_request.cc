@@ -11,6 +11,10 @@ namespace tandem::router {
 namespace {
 
 constexpr size_t kPromptsMax = 1024;
+// More sequences would not fit into a router's queue by its default.
+constexpr int64_t kBatchSequencesMax = 8192;
+// What the prompts of a batch share, such as a grammar, counts once for each.
+constexpr int64_t kBatchBytesMax = int64_t{64} << 20;
 constexpr int32_t kMaxTokensDefault = 16;  // OpenAI's
 
 v1::GenerateRequest WithText(const v1::GenerateRequest& base, std::string text) {
@@ -25,6 +29,24 @@ absl::StatusOr<v1::GenerateRequest> WithTokens(const v1::GenerateRequest& base, 
   v1::GenerateRequest request = base;
   request.mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
   return request;
+}
+
+// Bounds what a batch costs before its requests are made.
+absl::Status CheckBatch(int64_t prompts, const v1::GenerateRequest& base) {
+  int64_t sequences = base.has_best_of() ? base.best_of() : base.has_n() ? base.n() : 1;
+  if (base.has_beam_search()) sequences = base.beam_search().width();
+  if (prompts * sequences > kBatchSequencesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt: ", prompts, " prompts of ", sequences, " sequences each are ", prompts * sequences,
+        " sequences, expected at most ", kBatchSequencesMax, " in one request"));
+  }
+  const auto bytes = static_cast<int64_t>(base.ByteSizeLong());
+  if (prompts * bytes > kBatchBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt: ", prompts, " prompts with parameters of ", bytes, " bytes take ", prompts * bytes,
+        " bytes, expected at most ", kBatchBytesMax, " in one request"));
+  }
+  return absl::OkStatus();
 }
 
 // A string, a list of strings, a list of token ids, or a list of such lists.
@@ -50,6 +72,7 @@ absl::Status ReadPrompts(Fields& fields, const v1::GenerateRequest& base, ApiReq
     return absl::InvalidArgumentError(
         absl::StrCat("prompt: ", prompt->size(), " prompts, expected at most ", kPromptsMax));
   }
+  RETURN_IF_ERROR(CheckBatch(static_cast<int64_t>(prompt->size()), base));
   for (size_t i = 0; i < prompt->size(); ++i) {
     const Json& item = (*prompt)[i];
     const std::string path = absl::StrCat("prompt[", i, "]");

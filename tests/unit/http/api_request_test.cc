@@ -26,6 +26,28 @@ std::string Repeated(const std::string& text, int times) {
   return all;
 }
 
+// A batch may ask for as many sequences, and hold as many bytes, as a router can serve at a time.
+TEST(Batch, IsBoundedOverItsPrompts) {
+  const auto batch = [](int prompts, const std::string& members) {
+    std::string all = "\"a\"";
+    for (int i = 1; i < prompts; ++i) all += ",\"a\"";
+    return Completion("{\"prompt\":[" + all + "]" + members + "}").status();
+  };
+  EXPECT_OK(batch(1024, ""));
+  EXPECT_OK(batch(1024, R"(,"n":8)"));
+  EXPECT_THAT(
+      std::string(batch(1024, R"(,"n":9)").message()),
+      HasSubstr("1024 prompts of 9 sequences each are 9216 sequences, expected at most 8192"));
+  EXPECT_THAT(std::string(batch(65, R"(,"best_of":127)").message()), HasSubstr("8255 sequences"));
+  const auto grammar = [](size_t bytes) {
+    return R"(,"guided_grammar":"root ::= \"a\" )" + std::string(bytes, ' ') + "\"";
+  };
+  EXPECT_OK(batch(1024, grammar(60'000)));
+  EXPECT_THAT(std::string(batch(1024, grammar(66'000)).message()),
+              HasSubstr("bytes, expected at most 67108864 in one request"));
+  EXPECT_OK(batch(2, grammar(250'000)));
+}
+
 constexpr char kMessages[] =
     R"("messages":[{"role":"system","content":"s"},{"role":"user","content":"u"}])";
 

@@ -88,7 +88,7 @@ TEST(ValidateRequest, KeepsWhatWasGiven) {
   EXPECT_EQ(input.sampling.seed, 0u);
   EXPECT_EQ(input.stop.max_tokens, 370);
   EXPECT_TRUE(input.max_tokens_given);
-  EXPECT_EQ(input.prompt, Tokens(30));
+  EXPECT_EQ(*input.prompt, Tokens(30));
 }
 
 TEST(ValidateRequest, TakesTheServedNamesAndTheModelsOwn) {

@@ -38,8 +38,8 @@ TEST_F(CoreTest, AdmissionNamesWhatIsWrong) {
   ASSERT_OK(h.Submit("r", 50, 6));
   EXPECT_THAT(h.Submit("r", 50, 6), StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("r")));
   ASSERT_OK(h.Submit("s", 50, 6));
-  EXPECT_THAT(h.Submit("t", 50, 6),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("2 requests")));
+  EXPECT_THAT(h.Submit("t", 50, 6), StatusIs(absl::StatusCode::kResourceExhausted,
+                                             HasSubstr("runs 2 sequences, and 1 more")));
 }
 
 TEST_F(CoreTest, ADefaultMaxTokensShrinksToTheLargestPool) {

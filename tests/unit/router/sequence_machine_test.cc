@@ -323,7 +323,7 @@ TEST_F(RequestTest, RefusedForRoomTriesTheNextBestThenWaitsWithBackoff) {
   h_.Say(kD0, {Refused(d_, absl::StatusCode::kResourceExhausted)});
   const v1::Leg second = h_.NextRun(kD1).leg();
   h_.Say(kD1, {Refused(second, absl::StatusCode::kResourceExhausted)});
-  EXPECT_EQ(h_.core().requests_queued(), 1);
+  EXPECT_EQ(h_.core().sequences_queued(), 1);
   EXPECT_TRUE(h_.Quiet(kD0));
   h_.Advance(absl::Milliseconds(50));  // the first backoff is 20 ms
   FinishLocally(kD0, 0, 10);

@@ -71,7 +71,8 @@ class ShedCalls : public ::testing::Test {
                    }
                  }
                }};
-  ClientService service_{{*assets_, inbox_, *random_, metrics_, traces_, shedder_}};
+  guided::CompileQueue constraints_{[](const request::GuidedParams&) {}};
+  ClientService service_{{*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_}};
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<v1::Tandem::Stub> stub_;
   int64_t refused_ = 0;

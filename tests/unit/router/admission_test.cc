@@ -1,0 +1,96 @@
+// Goal: what a router takes on is bounded in sequences and in bytes, however requests divide them;
+// the sequences of a request share what is large; and no count of requests falls below zero.
+#include <gmock/gmock.h>
+
+#include "common/telemetry/log.h"
+#include "tests/unit/router/core_harness.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::HasSubstr;
+
+class AdmissionTest : public ::testing::Test {
+ protected:
+  AdmissionTest() { SetLogLevel(LogLevel::kError); }
+};
+
+TEST_F(AdmissionTest, CountsSequences) {
+  RouterOptions options;
+  options.requests_max = 10;
+  CoreHarness h(options);
+  h.JoinDecode(1, "d0");
+  const auto input = [](const std::string& id, int sequences) {
+    RequestInput input = CoreHarness::Input(id, 50, 6);
+    input.sequences = sequences;
+    return input;
+  };
+  ASSERT_OK(h.Submit(input("a", 8)));
+  EXPECT_THAT(h.Submit(input("b", 3)), StatusIs(absl::StatusCode::kResourceExhausted,
+                                                HasSubstr("runs 8 sequences, and 3 more")));
+  RequestInput search = input("c", 1);
+  search.beams = BeamParams{.width = 3};
+  EXPECT_THAT(h.Submit(std::move(search)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("3 more")));
+  ASSERT_OK(h.Submit(input("d", 2)));
+  EXPECT_THAT(h.Submit(input("e", 1)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("runs 10")));
+  h.Finish("a", request::FinishReason::kAborted);
+  ASSERT_OK(h.Submit(input("f", 8)));
+}
+
+TEST_F(AdmissionTest, CountsBytesUntilTheRequestEnds) {
+  const auto input = [](const std::string& id) {
+    RequestInput input = CoreHarness::Input(id, 50, 6);
+    request::GuidedParams guided;
+    guided.kind = request::GuidedParams::Kind::kGrammar;
+    guided.text = std::string(200'000, ' ');
+    input.guided = std::move(guided);
+    input.sequences = 100;
+    return input;
+  };
+  // What the sequences share counts once.
+  EXPECT_GT(input("a").HeldBytesMax(), 200'000 + 100 * kSequenceBytes);
+  EXPECT_LT(input("a").HeldBytesMax(), 200'000 + 101 * (kSequenceBytes + 50 * 4));
+  RouterOptions options;
+  options.request_bytes_max = 2 * input("a").HeldBytesMax();
+  CoreHarness h(options);
+  h.JoinDecode(1, "d0");
+  ASSERT_OK(h.Submit(input("a")));
+  ASSERT_OK(h.Submit(input("b")));
+  EXPECT_THAT(h.Submit(input("c")),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("would pass its bound")));
+  h.Finish("a", request::FinishReason::kAborted);
+  ASSERT_OK(h.Submit(input("c")));
+}
+
+TEST_F(AdmissionTest, CopiesOfARequestShareWhatIsLarge) {
+  const RequestInput input = CoreHarness::Input("a", 5000, 6);
+  const RequestInput copy = input;
+  EXPECT_TRUE(copy.prompt.SharesWith(input.prompt));
+  EXPECT_TRUE(copy.guided.SharesWith(input.guided));
+}
+
+// A request of many sequences is one request, running as soon as one of them is placed.
+TEST_F(AdmissionTest, MoreRequestsRunThanWaitWhateverTheirSequences) {
+  CoreHarness h;
+  v1::Registration registration = TestRegistration("d0", v1::NODE_ROLE_DECODE);
+  registration.set_max_sequences(2);
+  ASSERT_OK(h.Join(1, registration));
+  for (int i = 0; i < 4; ++i) {
+    RequestInput input = CoreHarness::Input(absl::StrCat("r", i), 20, 6);
+    input.sequences = 128;
+    ASSERT_OK(h.Submit(std::move(input)));
+    EXPECT_EQ(h.status().requests_running(), i + 1);
+    EXPECT_LE(h.status().requests_queued(), i);
+    EXPECT_GE(h.core().sequences_queued(), 0);
+  }
+  for (int i = 0; i < 4; ++i) {
+    h.Finish(absl::StrCat("r", i), request::FinishReason::kAborted);
+    EXPECT_GE(h.status().requests_running(), h.status().requests_queued());
+  }
+  EXPECT_EQ(h.status().requests_queued(), 0);
+}
+
+}  // namespace
+}  // namespace tandem::router
