@@ -3,7 +3,7 @@
 // medians of repeated graph-free launches between events, after warming up.
 //
 //   gpu_bench              the table
-//   gpu_bench --describe   says which GPU there is; exit status 1 without one
+//   gpu_bench --describe   says which GPU there is; exit status 77 without one
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -340,9 +340,13 @@ class Bench {
 }  // namespace
 }  // namespace tandem::kernels
 
+// run_all.sh reads it: the program loaded, and there is no GPU. A program that cannot load ends
+// otherwise.
+constexpr int kNoGpu = 77;
+
 int main(int argc, char** argv) {
   std::printf("%s\n", tandem::kernels::DescribeCuda().c_str());
-  if (tandem::kernels::CountCudaDevices() == 0) return 1;
+  if (tandem::kernels::CountCudaDevices() == 0) return kNoGpu;
   if (argc > 1 && std::strcmp(argv[1], "--describe") == 0) return 0;
   const std::string own = [] {
     tandem::kernels::Bench bench(tandem::kernels::DeviceKernels::kOwn);

@@ -4,58 +4,107 @@
 #
 #   tests/gpu/run_all.sh [FOLDER]     FOLDER holds the programs (default: build/tests)
 #
-# Prints a short table last: one line for each suite and each benchmark figure. Logs go to $OUT, or a temporary
-# folder. Exit status 0 means that everything that is there ran and passed, and that there is a GPU; 77 that there is
-# none. Suites are bounded so that all of it ends within 8 minutes.
+# Prints each result when it comes, what matters most first. Logs and results.json go to $OUT, or to a temporary
+# folder. Every suite has a limit, and all of it ends within 8 minutes. Exit status:
+#   0   everything that is there ran and passed on a GPU
+#   1   something failed, or the programs cannot load here
+#   77  the programs load, and there is no GPU for them
 set -uo pipefail
 
 readonly folder=${1:-build/tests}
 readonly logs=${OUT:-$(mktemp -d)}
-if ! "$folder/gpu_bench" --describe; then
-  echo "SKIPPED: no GPU that this build can use"
-  exit 77
-fi
-
-table=()
+readonly total_limit=470  # seconds; a command that ignores its end takes 5 more
+readonly no_gpu=77        # gpu_bench --describe ends with it
+rows=()
 failed=0
 
-# A name, its time limit in seconds and its command; the last line of its log joins the table.
-run() {
-  local name=$1 limit=$2
-  shift 2
-  local start=$SECONDS status=0
-  timeout "$limit" "$@" >"$logs/$name.log" 2>&1 || status=$?
-  local word=passed
-  if [ "$status" -ne 0 ]; then
-    word="FAILED ($status)"
-    failed=1
-    tail -n 30 "$logs/$name.log"
-  fi
-  table+=("$(printf '%-34s %-12s %3d s  %s' "$name" "$word" $((SECONDS - start)) \
-    "$(grep -E '^\[  (PASSED|FAILED)' "$logs/$name.log" | head -n 1)")")
+# Prints a result and writes results.json anew, so that a run that is cut off leaves what it found.
+report() {  # name, outcome, seconds, note
+  printf '%-24s %-14s %3d s  %s\n' "$1" "$2" "$3" "$4"
+  rows+=("$(printf '{"name": "%s", "outcome": "%s", "seconds": %d}' "$1" "$2" "$3")")
+  (IFS=,; printf '[%s]\n' "${rows[*]}") >"$logs/results.json"
 }
 
-run differential 120 "$folder/differential_device" --gtest_filter='*/Cuda*'
-if command -v compute-sanitizer >/dev/null; then
-  for tool in memcheck racecheck; do
-    run "sanitizer_$tool" 90 compute-sanitizer --tool "$tool" --error-exitcode 9 "$folder/differential_device" \
-      --gtest_filter='*Gemm*/Cuda*:*RowOps*/Cuda:*Attention*BlockSize*/Cuda'
-  done
-else
-  table+=("sanitizer                          SKIPPED      compute-sanitizer is not here")
-fi
-if [ -x "$folder/golden_device_engine" ]; then
-  run engine 120 "$folder/golden_device_engine" --gtest_filter='*Cuda*'
-else
-  table+=("engine                             SKIPPED      golden_device_engine was not brought along")
-fi
-if [ -x "$folder/unit_gemm_tiles" ]; then
-  run gemm_tiles 60 "$folder/unit_gemm_tiles" --gtest_filter='*Cuda*'
-else
-  table+=("gemm_tiles                         SKIPPED      unit_gemm_tiles was not brought along")
-fi
-run bench 60 "$folder/gpu_bench"
+# Sets `status` and `seconds`. The limit shrinks to what is left of the whole run's.
+run_limited() {  # name, limit in seconds, command
+  local name=$1 limit=$2 start=$SECONDS left=$((total_limit - SECONDS))
+  shift 2
+  status=124
+  seconds=0
+  if [ "$left" -le 0 ]; then
+    : >"$logs/$name.log"
+    return
+  fi
+  status=0
+  timeout --kill-after=5 "$((limit < left ? limit : left))" "$@" >"$logs/$name.log" 2>&1 || status=$?
+  seconds=$((SECONDS - start))
+}
 
-cat "$logs/bench.log"
-printf '%s\n' "${table[@]}"
+fail() {  # name, outcome
+  failed=1
+  report "$1" "$2" "$seconds" ''
+  tail -n 30 "$logs/$1.log"
+}
+
+# A GoogleTest program. One whose filter finds nothing, or that skips every test, has proven nothing: that fails.
+run_suite() {  # name, limit in seconds, program, filter
+  if [ ! -x "$folder/$3" ]; then
+    seconds=0
+    echo "$folder/$3 is not here" >"$logs/$1.log"
+    fail "$1" missing
+    return
+  fi
+  run_limited "$1" "$2" "$folder/$3" --gtest_filter="$4"
+  local passed
+  passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$logs/$1.log" | tail -n 1)
+  if [ "$status" -ne 0 ]; then
+    fail "$1" "failed ($status)"
+  elif [ "${passed:-0}" -eq 0 ]; then
+    fail "$1" 'none passed'
+  else
+    report "$1" passed "$seconds" "$passed tests"
+  fi
+}
+
+# compute-sanitizer refuses some GPUs and drivers. What it says is worth reading and never decides.
+run_sanitizer() {  # tool
+  local name=sanitizer_$1
+  if ! command -v compute-sanitizer >/dev/null; then
+    report "$name" skipped 0 'compute-sanitizer is not here'
+    return
+  fi
+  run_limited "$name" 60 compute-sanitizer --tool "$1" --error-exitcode 9 "$folder/differential_device" \
+    --gtest_filter='*Gemm*/Cuda*:*RowOps*/Cuda:*Attention*BlockSize*/Cuda'
+  local outcome=clean
+  [ "$status" -eq 0 ] || outcome="advisory ($status)"
+  report "$name" "$outcome" "$seconds" "see $logs/$name.log"
+}
+
+run_limited describe 30 "$folder/gpu_bench" --describe
+cat "$logs/describe.log"
+case $status in
+  0) report describe passed "$seconds" '' ;;
+  "$no_gpu")
+    report describe 'no GPU' "$seconds" ''
+    exit "$no_gpu"
+    ;;
+  *)
+    fail describe "cannot load ($status)"
+    exit 1
+    ;;
+esac
+
+run_suite gemm_and_attention 120 differential_device '*Gemm*/Cuda*:*Attention*/Cuda*'
+run_limited bench 60 "$folder/gpu_bench"
+if [ "$status" -eq 0 ]; then
+  report bench passed "$seconds" ''
+  cat "$logs/bench.log"
+else
+  fail bench "failed ($status)"
+fi
+run_suite engine 120 golden_device_engine '*Cuda*'
+run_suite operators 60 differential_device '*/Cuda*-*Gemm*:*Attention*'
+run_suite gemm_tiles 30 unit_gemm_tiles '*Cuda*'
+run_sanitizer memcheck
+run_sanitizer racecheck
 exit "$failed"
