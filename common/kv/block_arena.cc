@@ -1,15 +1,39 @@
 #include "common/kv/block_arena.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <limits>
+#include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
 
 namespace tandem::kv {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+constexpr char kSharedHugePages[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+
+// The choice is in brackets: "always within_size advise [never] deny force".
+bool SharedMemoryMayBeHuge() {
+  std::ifstream file(kSharedHugePages);
+  const std::string choices((std::istreambuf_iterator<char>(file)),
+                            std::istreambuf_iterator<char>());
+  return !choices.empty() && !absl::StrContains(choices, "[never]") &&
+         !absl::StrContains(choices, "[deny]");
+}
+
+}  // namespace
 
 BlockArena::BlockArena(const BlockLayout& layout, int64_t num_blocks)
     : layout_(layout),
@@ -17,7 +41,8 @@ BlockArena::BlockArena(const BlockLayout& layout, int64_t num_blocks)
       arrived_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(num_blocks))) {}
 
 absl::StatusOr<std::unique_ptr<BlockArena>> BlockArena::Create(const BlockLayout& layout,
-                                                               int64_t num_blocks) {
+                                                               int64_t num_blocks,
+                                                               ArenaMemory memory) {
   if (layout.num_layers <= 0 || layout.block_tokens <= 0 || layout.layer_block_bytes <= 0 ||
       num_blocks <= 0) {
     return absl::InvalidArgumentError(
@@ -32,25 +57,68 @@ absl::StatusOr<std::unique_ptr<BlockArena>> BlockArena::Create(const BlockLayout
                                                    " bytes a layer exceed the address space"));
   }
   std::unique_ptr<BlockArena> arena(new BlockArena(layout, num_blocks));
-  const size_t region_bytes = static_cast<size_t>(num_blocks * layout.layer_block_bytes);
-  for (int layer = 0; layer < layout.num_layers; ++layer) {
-    void* region =
-        ::mmap(nullptr, region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (region == MAP_FAILED) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("KV arena: cannot map ", region_bytes, " bytes for layer ", layer, " of ",
-                       layout.num_layers, ": ", std::strerror(errno)));
-    }
-    // This is only advice: huge pages cause fewer TLB misses, where the system grants them.
-    ::madvise(region, region_bytes, MADV_HUGEPAGE);
-    arena->regions_.push_back(static_cast<std::byte*>(region));
-  }
+  RETURN_IF_ERROR(arena->Map(memory));
   return arena;
 }
 
+absl::Status BlockArena::Map(ArenaMemory memory) {
+  const size_t used_bytes = static_cast<size_t>(num_blocks_ * layout_.layer_block_bytes);
+  // Regions of some size begin where a huge page may begin.
+  const size_t align = used_bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes;
+  if (used_bytes > std::numeric_limits<size_t>::max() / 2 / layout_.num_layers) {
+    return absl::InvalidArgumentError("KV arena: its layers exceed the address space");
+  }
+  region_bytes_ = (used_bytes + align - 1) / align * align;
+  num_bytes_ = region_bytes_ * static_cast<size_t>(layout_.num_layers);
+  const bool small_pages = memory == ArenaMemory::kShareableIfHuge && !SharedMemoryMayBeHuge();
+  if (small_pages) {
+    Log(LogLevel::kInfo, "KV arena is not shared with processes of this host",
+        {{"reason", absl::StrCat("huge pages for shared memory are off in ", kSharedHugePages)}});
+  } else if (memory != ArenaMemory::kPrivate) {
+    const absl::Status mapped = MapShareable();
+    if (mapped.ok()) return mapped;
+    Log(LogLevel::kWarning, "KV arena cannot be shared with processes of this host",
+        {{"reason", mapped.message()}});
+  }
+  void* base =
+      ::mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) {
+    return absl::ResourceExhaustedError(absl::StrCat("KV arena: cannot map ", num_bytes_,
+                                                     " bytes for ", layout_.num_layers,
+                                                     " layers: ", std::strerror(errno)));
+  }
+  // This is only advice: huge pages cause fewer TLB misses, where the system grants them.
+  ::madvise(base, num_bytes_, MADV_HUGEPAGE);
+  base_ = static_cast<std::byte*>(base);
+  return absl::OkStatus();
+}
+
+absl::Status BlockArena::MapShareable() {
+  const auto error = [&](absl::string_view call) {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    descriptor_ = -1;
+    return absl::ResourceExhaustedError(absl::StrCat(call, ": ", std::strerror(errno)));
+  };
+  descriptor_ = ::memfd_create("tandem-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (descriptor_ < 0) return error("memfd_create");
+  if (::ftruncate(descriptor_, static_cast<off_t>(num_bytes_)) != 0) return error("ftruncate");
+  void* base = ::mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
+  if (base == MAP_FAILED) return error("mmap");
+  // From here on the mapping above is the only one that can write.
+  if (::fcntl(descriptor_, F_ADD_SEALS,
+              F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    const absl::Status status = error("sealing the memfd");
+    ::munmap(base, num_bytes_);
+    return status;
+  }
+  ::madvise(base, num_bytes_, MADV_HUGEPAGE);
+  base_ = static_cast<std::byte*>(base);
+  return absl::OkStatus();
+}
+
 BlockArena::~BlockArena() {
-  const size_t region_bytes = static_cast<size_t>(num_blocks_ * layout_.layer_block_bytes);
-  for (std::byte* region : regions_) ::munmap(region, region_bytes);
+  if (base_ != nullptr) ::munmap(base_, num_bytes_);
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 absl::Span<std::byte> BlockArena::Block(int layer, BlockId block) const {
@@ -63,7 +131,7 @@ absl::Span<std::byte> BlockArena::Block(int layer, BlockId block) const {
 std::byte* BlockArena::LayerRegion(int layer) const {
   TANDEM_CHECK(layer >= 0 && layer < layout_.num_layers, "layer ", layer, " of ",
                layout_.num_layers);
-  return regions_[layer];
+  return base_ + static_cast<size_t>(layer) * region_bytes_;
 }
 
 void BlockArena::MarkArrived(BlockId block) const {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/transfer/device_payloads.h"
+#include "common/transfer/mapped_transport.h"
 #include "common/transfer/nccl_transport.h"
 #include "common/transfer/staging_transport.h"
 #include "common/transfer/ucx_on_device.h"
@@ -97,6 +98,12 @@ absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, cons
     options.device = plan.device;
     path.transport =
         transfer::NewNcclTransport(options, std::move(path.transport), std::move(channels));
+  }
+  if (!path.on_device && !nccl && config.kv.transport != "tcp") {
+    transfer::MappedTransportOptions mapped;
+    mapped.fleet_secret = kv_transfer.fleet_secret;
+    path.transport =
+        transfer::NewMappedTransport(mapped, engine.arena(), std::move(path.transport));
   }
   engine.UseHostMirror(!path.on_device);
   return path;

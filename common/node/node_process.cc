@@ -54,7 +54,8 @@ absl::StatusOr<std::shared_ptr<guided::ConstraintCache>> NewConstraints(
 
 absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
     const NodeConfig& config, const std::vector<int32_t>& processors,
-    const model::Checkpoint& checkpoint, const std::map<std::string, std::string>& env) {
+    const model::Checkpoint& checkpoint, const std::map<std::string, std::string>& env,
+    kv::ArenaMemory kv_memory) {
   const int32_t threads =
       processors.empty() ? config.threads : static_cast<int32_t>(processors.size());
   if (config.device == "cuda") {
@@ -79,12 +80,23 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
   options.block_tokens = config.kv.block_tokens;
   options.context_tokens = config.context_tokens;
   options.weight_cache = {config.weight_cache, model::UserWeightsFolder(env)};
+  options.kv_memory = kv_memory;
   return engine::NewCpuEngine(checkpoint, options);
+}
+
+// Peers on this host read the blocks of a node that sends. A prefill node sends all that it
+// computes; a decode node reads its own KV for every token and sends when it drains.
+kv::ArenaMemory KvMemory(const NodeConfig& config, const NodeKind& kind) {
+  if (config.kv.transport != "auto" && config.kv.transport != "shm") {
+    return kv::ArenaMemory::kPrivate;
+  }
+  return kind.role == "prefill" ? kv::ArenaMemory::kShareable : kv::ArenaMemory::kShareableIfHuge;
 }
 
 absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config,
                                       const std::vector<int32_t>& processors,
-                                      const std::map<std::string, std::string>& env) {
+                                      const std::map<std::string, std::string>& env,
+                                      kv::ArenaMemory kv_memory) {
   LoadedModel loaded;
   if (config.common.engine == "hash") {
     engine::HashEngineOptions options;
@@ -92,6 +104,7 @@ absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config,
     options.step_time = config.hash.step_time;
     options.row_time = config.hash.row_time;
     options.eos_every = config.hash.eos_every;
+    options.kv_memory = kv_memory;
     ASSIGN_OR_RETURN(loaded.engine, engine::NewHashEngine(options));
     ASSIGN_OR_RETURN(
         loaded.constraints,
@@ -102,7 +115,7 @@ absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config,
   Log(LogLevel::kInfo, "loading model", {{"path", path}});
   ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
                    model::Checkpoint::Open(path));
-  ASSIGN_OR_RETURN(loaded.engine, NewModelEngine(config, processors, *checkpoint, env));
+  ASSIGN_OR_RETURN(loaded.engine, NewModelEngine(config, processors, *checkpoint, env, kv_memory));
   auto constraints =
       NewConstraints(checkpoint->tokenizer(), checkpoint->stop_token_ids(), loaded.engine->spec());
   if (constraints.ok()) {
@@ -179,7 +192,8 @@ class NodeProcessImpl final : public NodeProcess {
       ASSIGN_OR_RETURN(places, PlaceComputeThreads(ReadProcessors(), config.cpus, config.threads));
       options.engine_processor = places.compute.front();
     }
-    ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(config, places.compute, env));
+    ASSIGN_OR_RETURN(LoadedModel loaded,
+                     LoadModel(config, places.compute, env, KvMemory(config, kind)));
     std::unique_ptr<engine::Engine> engine = std::move(loaded.engine);
     ASSIGN_OR_RETURN(const int64_t num_blocks, ChooseBlocks(config, *engine));
     RETURN_IF_ERROR(engine->AllocateKv(num_blocks));

@@ -26,9 +26,13 @@ class ArenaPayloads final : public PayloadStore {
   }
 
   absl::Status Install(const PayloadCells& cells, const Place& place, uint64_t checksum,
-                       const std::string& order) override {
-    if (!TANDEM_MUTATED(kChecksumIgnored) &&
-        PayloadChecksum(GatherList(place.bytes.begin(), place.bytes.end())) != checksum) {
+                       const std::string& order,
+                       const std::optional<uint64_t>& landed_checksum) override {
+    const uint64_t landed =
+        landed_checksum.has_value()
+            ? *landed_checksum
+            : PayloadChecksum(GatherList(place.bytes.begin(), place.bytes.end()));
+    if (!TANDEM_MUTATED(kChecksumIgnored) && landed != checksum) {
       return absl::DataLossError("the payload's checksum differs");
     }
     PutInOwnOrder(order, place.bytes);

@@ -144,7 +144,8 @@ absl::StatusOr<PayloadStore::Place> DevicePayloads::Reserve(const PayloadCells& 
 }
 
 absl::Status DevicePayloads::Install(const PayloadCells& cells, const Place& place,
-                                     uint64_t checksum, const std::string& order) {
+                                     uint64_t checksum, const std::string& order,
+                                     const std::optional<uint64_t>&) {
   absl::Span<std::byte> payload = place.bytes.front();
   if (place.hold == nullptr) {
     payload = Slot(upload_slot(), Bytes(cells));

@@ -45,7 +45,8 @@ class DevicePayloads final : public PayloadStore {
   absl::StatusOr<std::optional<Outgoing>> Take(const PayloadCells& cells) override;
   absl::StatusOr<Place> Reserve(const PayloadCells& cells) override;
   absl::Status Install(const PayloadCells& cells, const Place& place, uint64_t checksum,
-                       const std::string& order) override;
+                       const std::string& order,
+                       const std::optional<uint64_t>& landed_checksum) override;
 
   // ---- for transports
   // Whether a piece of a payload lies in a slot.

@@ -1,6 +1,6 @@
 #include "common/transfer/frame_auth.h"
 
-#include <xxhash.h>
+#include <xxh_x86dispatch.h>
 
 #include <cstring>
 #include <memory>
@@ -35,14 +35,13 @@ bool FrameAuth::Verify(const v1::KvFrame& frame) const {
 }
 
 uint64_t PayloadChecksum(absl::Span<const absl::Span<const std::byte>> pieces) {
-  if (pieces.size() == 1) return XXH3_64bits(pieces[0].data(), pieces[0].size());
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
-                                                                              &XXH3_freeState);
-  TANDEM_CHECK(state != nullptr && XXH3_64bits_reset(state.get()) == XXH_OK);
+  if (pieces.size() == 1) return XXH3_64bits_dispatch(pieces[0].data(), pieces[0].size());
+  XXH3_state_t state;
+  TANDEM_CHECK(XXH3_64bits_reset(&state) == XXH_OK);
   for (const absl::Span<const std::byte> piece : pieces) {
-    XXH3_64bits_update(state.get(), piece.data(), piece.size());
+    XXH3_64bits_update_dispatch(&state, piece.data(), piece.size());
   }
-  return XXH3_64bits_digest(state.get());
+  return XXH3_64bits_digest(&state);
 }
 
 }  // namespace tandem::transfer

@@ -255,7 +255,7 @@ void KvReceiver::OnPayload(uint64_t receive_id, const absl::Status& status,
 void KvReceiver::OnLanded(Lease& lease, const Receive& receive, const ReceiveInterval& interval) {
   const absl::Status installed =
       context_.payloads.Install({receive.range, lease.blocks, lease.first_ordinal}, receive.place,
-                                receive.checksum, receive.order);
+                                receive.checksum, receive.order, interval.checksum);
   if (!installed.ok()) {
     lease.cells.Set(receive.range, CellState::kEmpty);
     if (absl::IsDataLoss(installed)) {

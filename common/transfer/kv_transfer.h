@@ -105,7 +105,7 @@ struct LeaseInstalled {
   // The part of transfer_time during which at least one payload was being received; the wire's rate
   // is bytes_received over this.
   absl::Duration receive_time;
-  std::string transport;  // "shm", "tcp", "inproc"
+  std::string transport;  // "shm", "shm+mapped", "tcp", "inproc"
 };
 // The current epoch's sender failed (abort, lost, deadline, repeated checksum failure). The lease
 // stays reserved until RaiseEpoch or CloseLease. Sent at most once per epoch.

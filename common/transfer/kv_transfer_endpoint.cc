@@ -113,6 +113,7 @@ class KvTransferEndpointImpl final : public KvTransferEndpoint {
         return;
       case v1::KvFrame::kData:
       case v1::KvFrame::kChannel:  // for transports with channels; this one has none
+      case v1::KvFrame::kMapping:  // for transports with mapped arenas, likewise
       case v1::KvFrame::KIND_NOT_SET:
         break;
     }

@@ -36,11 +36,13 @@ inline size_t Bytes(const GatherList& payload) {
   return bytes;
 }
 
-// While a payload was on its way into its place. It begins when this process sees the header or,
-// where header and payload come together, begins to take them in; so the time that the sender
-// computes is not part of it.
+// When a payload was on its way into its place, and what landed. It begins when this process sees
+// the header or, where header and payload come together, begins to take them in; so the time that
+// the sender computes is not part of it.
 struct ReceiveInterval {
   absl::Time began, landed;
+  // PayloadChecksum of the bytes as they landed, from a transport that computed it while it copied.
+  std::optional<uint64_t> checksum = std::nullopt;
 };
 
 class PayloadStore;
@@ -85,7 +87,7 @@ class KvTransport {
     int64_t connections = 0, messages = 0;
   };
   virtual Refusals refusals() const { return {}; }
-  // "shm", "tcp", "inproc"; "unknown" before the connection is up.
+  // "shm", "shm+mapped", "tcp", "inproc"; "unknown" before the connection is up.
   virtual std::string TransportName(PeerId peer) const = 0;
 
   // Where payloads of this transport lie: a device's memory, or null for the host's arena. Lives as

@@ -59,10 +59,12 @@ class PayloadStore {
   // Install. Errors: kInvalidArgument for a payload larger than any place.
   virtual absl::StatusOr<Place> Reserve(const PayloadCells& cells) = 0;
   // Makes what landed in `place` the cells' contents, in this process's element order, if it has
-  // `checksum`. `order`: of the elements as they arrived. Errors: kDataLoss when the checksum
+  // `checksum`. `order`: of the elements as they arrived. `landed_checksum`: of the
+  // bytes in `place`, if this process has computed it already. Errors: kDataLoss when the checksum
   // differs.
   virtual absl::Status Install(const PayloadCells& cells, const Place& place, uint64_t checksum,
-                               const std::string& order) = 0;
+                               const std::string& order,
+                               const std::optional<uint64_t>& landed_checksum) = 0;
 };
 
 // The cells' bytes in `arena`, in payload order, neighbours as one piece.

@@ -36,7 +36,7 @@ class TrialEnd final : public KvTransport::Listener {
     return place_.bytes;
   }
   void OnPayload(uint64_t, const absl::Status& status, const ReceiveInterval&) override {
-    End(status.ok() ? payloads_.Install(cells_, place_, checksum_, "") : status);
+    End(status.ok() ? payloads_.Install(cells_, place_, checksum_, "", std::nullopt) : status);
     place_ = {};
   }
   void OnPeerLost(PeerId, const absl::Status& status) override { End(status); }

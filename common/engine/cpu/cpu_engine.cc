@@ -27,12 +27,14 @@ class CpuEngine : public Engine {
     EngineSpec spec;
     model::ModelConfig config;
     kernels::KvShape kv;
+    kv::ArenaMemory kv_memory = kv::ArenaMemory::kPrivate;
     const kernels::Backend* backend;
     std::unique_ptr<ComputePool> pool;
     std::unique_ptr<ModelWeights> weights;
   };
   explicit CpuEngine(Parts parts)
       : spec_(std::move(parts.spec)),
+        kv_memory_(parts.kv_memory),
         backend_(*parts.backend),
         pool_(std::move(parts.pool)),
         weights_(std::move(parts.weights)),
@@ -55,7 +57,7 @@ class CpuEngine : public Engine {
 
   absl::Status AllocateKv(int64_t num_blocks) override {
     TANDEM_CHECK(arena_ == nullptr, "AllocateKv is called once");
-    ASSIGN_OR_RETURN(arena_, kv::BlockArena::Create(spec_.layout, num_blocks));
+    ASSIGN_OR_RETURN(arena_, kv::BlockArena::Create(spec_.layout, num_blocks, kv_memory_));
     return absl::OkStatus();
   }
 
@@ -87,6 +89,7 @@ class CpuEngine : public Engine {
   int64_t ReserveSampling();
 
   const EngineSpec spec_;
+  const kv::ArenaMemory kv_memory_;
   const kernels::Backend& backend_;
   const std::unique_ptr<ComputePool> pool_;
   const std::unique_ptr<ModelWeights> weights_;
@@ -245,6 +248,7 @@ absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& ch
        {"mapped_bytes", parts.weights->mapped_bytes()},
        {"load_ms", absl::ToInt64Milliseconds(RealClock().Now() - begin)},
        {"numerics_id", spec.numerics_id}});
+  parts.kv_memory = options.kv_memory;
   return std::unique_ptr<Engine>(new CpuEngine(std::move(parts)));
 }
 

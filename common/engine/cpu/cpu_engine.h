@@ -30,6 +30,7 @@ struct CpuEngineOptions {
   int block_tokens = 32;         // divides 256
   int64_t context_tokens = 0;    // 0 = the checkpoint's; else at most that
   WeightCacheOptions weight_cache;
+  kv::ArenaMemory kv_memory = kv::ArenaMemory::kPrivate;
 };
 
 // Loads the weights (dequantises and packs them, or maps a file) with all threads. The engine does

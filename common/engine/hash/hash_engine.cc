@@ -109,7 +109,7 @@ class HashEngine : public Engine {
   }
 
   absl::Status AllocateKv(int64_t num_blocks) override {
-    ASSIGN_OR_RETURN(arena_, kv::BlockArena::Create(spec_.layout, num_blocks));
+    ASSIGN_OR_RETURN(arena_, kv::BlockArena::Create(spec_.layout, num_blocks, options_.kv_memory));
     return absl::OkStatus();
   }
 

@@ -32,6 +32,7 @@ struct HashEngineOptions {
   absl::Duration row_time;
   // One generated token in this many is the end-of-sequence token (258); 0 = never.
   int64_t eos_every = 0;
+  kv::ArenaMemory kv_memory = kv::ArenaMemory::kPrivate;
 };
 
 // `waiter` must outlive the engine; it waits for the simulated time. Only these sampling parameters

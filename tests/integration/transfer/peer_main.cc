@@ -1,5 +1,6 @@
 // One node's KV plane as a process of its own, driven line by line over stdin and stdout, so that a
 // test can kill or stop it.
+// TRANSPORTS is UCX's choice (auto, shm or tcp), or mapped: arenas are mapped, on top of auto.
 //   transfer_peer TRANSPORTS NUM_LAYERS LAYER_BLOCK_BYTES NUM_BLOCKS INCARNATION
 // Prints "address HEX" first. Commands:
 //   fill FIRST_BLOCK COUNT SEED          writes a pattern that depends on (layer, ordinal, seed)
@@ -23,7 +24,9 @@
 #include "absl/synchronization/mutex.h"
 #include "common/kv/block_arena.h"
 #include "common/runtime/clock.h"
+#include "common/transfer/mapped_transport.h"
 #include "common/transfer/transfer_service.h"
+#include "common/transfer/ucx_transport.h"
 
 namespace tandem::transfer {
 namespace {
@@ -165,9 +168,13 @@ int Main(char** argv) {
   auto arena = kv::BlockArena::Create({.num_layers = std::atoi(argv[2]),
                                        .block_tokens = 16,
                                        .layer_block_bytes = std::atoll(argv[3])},
-                                      std::atoll(argv[4]));
-  auto transport =
-      NewUcxTransport({.transports = argv[1], .host = "host", .fleet_secret = kFleetSecret});
+                                      std::atoll(argv[4]), kv::ArenaMemory::kShareable);
+  const bool mapped = std::string(argv[1]) == "mapped";
+  auto transport = NewUcxTransport(
+      {.transports = mapped ? "auto" : argv[1], .host = "host", .fleet_secret = kFleetSecret});
+  if (mapped && arena.ok() && transport.ok()) {
+    transport = NewMappedTransport({.fleet_secret = kFleetSecret}, **arena, *std::move(transport));
+  }
   if (!arena.ok() || !transport.ok()) {
     std::cerr << arena.status() << " " << transport.status() << std::endl;
     return 1;

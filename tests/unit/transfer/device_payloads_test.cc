@@ -102,10 +102,11 @@ TEST_F(DevicePayloadsTest, ReachNoBlockBeforeTheyAreVerified) {
     ASSERT_OK_AND_ASSIGN(PayloadStore::Place place, payloads_->Reserve(cells_));
     EXPECT_EQ(payloads_->Holds(place.bytes[0].data()), !spilled);
     Land(payload, place.bytes);
-    const absl::Status damaged = payloads_->Install(cells_, place, ChecksumOf(payload) ^ 1, "rows");
+    const absl::Status damaged =
+        payloads_->Install(cells_, place, ChecksumOf(payload) ^ 1, "rows", std::nullopt);
     EXPECT_EQ(damaged.code(), absl::StatusCode::kDataLoss) << damaged;
     EXPECT_EQ(Contents(cells_), before) << "spilled " << spilled;
-    EXPECT_OK(payloads_->Install(cells_, place, ChecksumOf(payload), "rows"));
+    EXPECT_OK(payloads_->Install(cells_, place, ChecksumOf(payload), "rows", std::nullopt));
     EXPECT_EQ(Contents(cells_), payload) << "spilled " << spilled;
     Land(before, {Cell(1, cells_.block(0)), Cell(1, cells_.block(1)), Cell(2, cells_.block(0)),
                   Cell(2, cells_.block(1))});
@@ -134,13 +135,16 @@ TEST_F(DevicePayloadsTest, ArePutInOrder) {
     for (int copies = 1; copies <= 2; ++copies) {
       Land(payload, place.bytes);
       kernels::emulated::DamageCopies(*memory_->device, copies, kCellBytes);
-      EXPECT_EQ(payloads_->Install(cells_, place, ChecksumOf(payload), std::string(order)).code(),
-                absl::StatusCode::kDataLoss);
+      EXPECT_EQ(
+          payloads_->Install(cells_, place, ChecksumOf(payload), std::string(order), std::nullopt)
+              .code(),
+          absl::StatusCode::kDataLoss);
       kernels::emulated::DamageCopies(*memory_->device, 0, 0);
       EXPECT_EQ(Contents(cells_), before);
     }
     Land(payload, place.bytes);
-    EXPECT_OK(payloads_->Install(cells_, place, ChecksumOf(payload), std::string(order)));
+    EXPECT_OK(
+        payloads_->Install(cells_, place, ChecksumOf(payload), std::string(order), std::nullopt));
     EXPECT_EQ(Contents(cells_), expected) << order;
   }
 }
