@@ -29,6 +29,7 @@ CommandMap AllCommands() {
   commands["status"] = NewStatusCommand();
   commands["trace"] = NewTraceCommand();
   commands["bench"] = NewBenchCommand();
+  commands["bench kv"] = NewBenchKvCommand();
   commands["bench serve"] = NewBenchServeCommand();
   commands["eval"] = NewEvalCommand();
   commands["sim"] = NewSimCommand();

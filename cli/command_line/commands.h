@@ -30,6 +30,7 @@ std::unique_ptr<Command> NewTokenizeCommand();
 std::unique_ptr<Command> NewStatusCommand();
 std::unique_ptr<Command> NewTraceCommand();
 std::unique_ptr<Command> NewBenchCommand();
+std::unique_ptr<Command> NewBenchKvCommand();
 std::unique_ptr<Command> NewBenchServeCommand();
 std::unique_ptr<Command> NewEvalCommand();
 std::unique_ptr<Command> NewSimCommand();

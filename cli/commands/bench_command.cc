@@ -77,6 +77,7 @@ class BenchCommand final : public Command {
   BenchCommand()
       : schema_("tandem bench",
                 "Measures the CPU engine, or its kernels one by one, beside the machine's roofs.") {
+    schema_.LeaveEnvironmentOf("tandem bench kv");
     schema_.LeaveEnvironmentOf("tandem bench serve");
     schema_.Add("model", &model_, "A known model's name, a .gguf file or a checkpoint folder.");
     schema_.Add("threads", &options_.engine.threads, "Compute threads; 0 = one per core.",
@@ -113,7 +114,7 @@ class BenchCommand final : public Command {
     absl::Status status =
         engine || kernels
             ? PlanShapes()
-            : absl::InvalidArgumentError("expected what to measure: engine, kernels or serve");
+            : absl::InvalidArgumentError("expected what to measure: engine, kernels, kv or serve");
     if (!status.ok()) {
       ReportError(schema_, status);
       return config::kExitUsage;

@@ -1,0 +1,54 @@
+// Goal: `tandem bench kv` moves real blocks over every transport with one or many streams and says
+// what it measured in a table and in JSON; wrong use is named before anything runs.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/testing/program_run.h"
+
+namespace tandem::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(BenchKv, MeasuresEveryTransport) {
+  const ProgramRun run =
+      RunProgram({"tandem", "bench", "kv", "--bytes=4194304", "--blocks=4096,65536",
+                  "--transports=mapped,shm,tcp", "--streams=3", "--rounds=2", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  // The log comes first.
+  const auto report = nlohmann::json::parse(run.output.substr(run.output.find("{\"memcpy")));
+  for (const char* figure : {"memcpy_gbps", "shm_gbps", "tcp_gbps", "round_trip_us"}) {
+    EXPECT_GT(report[figure].get<double>(), 0) << figure;
+  }
+  ASSERT_EQ(report["results"].size(), 6u);
+  for (const auto& result : report["results"]) {
+    EXPECT_GT(result["gbps"].get<double>(), 0) << result;
+    EXPECT_GT(result["send_cpu_ms_per_mb"].get<double>(), 0) << result;
+    EXPECT_GT(result["receive_cpu_ms_per_mb"].get<double>(), 0) << result;
+  }
+}
+
+TEST(BenchKv, PrintsATable) {
+  const ProgramRun run = RunProgram({"tandem", "bench", "kv", "--bytes=1048576", "--blocks=1048576",
+                                     "--transports=tcp", "--rounds=1"});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("MEMCPY GB/S"));
+  EXPECT_THAT(run.output, HasSubstr("tcp            1048576"));
+}
+
+TEST(BenchKv, WrongUseIsSaid) {
+  const auto refused = [](const std::string& flag, const std::string& word) {
+    const ProgramRun run = RunProgram({"tandem", "bench", "kv", flag});
+    EXPECT_EQ(run.exit_code, 2) << flag;
+    EXPECT_THAT(run.output, HasSubstr(word)) << flag;
+  };
+  refused("--blocks=63", "expected a number from 64");
+  refused("--blocks=large", "expected a number from 64");
+  refused("--blocks=1073741824", "to --bytes");
+  refused("--transports=pigeon", "expected mapped, shm or tcp");
+  refused("--streams=0", "from 1 to 1024");
+}
+
+}  // namespace
+}  // namespace tandem::testing
