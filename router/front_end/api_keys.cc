@@ -121,7 +121,7 @@ absl::Status ApiKeys::AddLine(absl::string_view line) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ApiKeys::Key*> ApiKeys::Admit(absl::string_view authorization, absl::Time now) {
+absl::StatusOr<ApiKeys::Key*> ApiKeys::Identify(absl::string_view authorization) {
   constexpr absl::string_view kScheme = "bearer ";
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) {
     return absl::UnauthenticatedError("authorization: missing, expected \"Bearer\" and an API key");
@@ -133,7 +133,13 @@ absl::StatusOr<ApiKeys::Key*> ApiKeys::Admit(absl::string_view authorization, ab
   if (found == keys_.end()) {
     return absl::UnauthenticatedError("authorization: this API key is not known here");
   }
-  Key& key = *found->second;
+  return found->second.get();
+}
+
+absl::StatusOr<ApiKeys::Key*> ApiKeys::Admit(absl::string_view authorization, absl::Time now) {
+  ASSIGN_OR_RETURN(Key* const identified, Identify(authorization));
+  Key& key = *identified;
+  absl::MutexLock lock(&mutex_);
   key.requests.Refill(now);
   key.tokens.Refill(now);
   const auto refuse = [&key](const char* what, const Bucket& bucket, int64_t seconds) {

@@ -28,9 +28,11 @@ class ApiKeys {
                                                         const std::string& path);
   ~ApiKeys();
 
-  // Counts one request for the key in "Bearer KEY". kUnauthenticated if the key is missing or not
-  // known; kResourceExhausted, with the retry payload, when its quota is used up. The key lives as
-  // long as this object.
+  // The key in "Bearer KEY"; counts nothing. kUnauthenticated if it is missing or not known. The
+  // key lives as long as this object.
+  absl::StatusOr<Key*> Identify(absl::string_view authorization);
+  // Counts one request for the key. Errors: as Identify, and kResourceExhausted, with the retry
+  // payload, when the key's quota is used up.
   absl::StatusOr<Key*> Admit(absl::string_view authorization, absl::Time now);
   // Charges the tokens of an answer of `key` that has ended.
   void Charge(Key* key, int64_t tokens, absl::Time now);

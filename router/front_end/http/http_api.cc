@@ -45,10 +45,15 @@ std::string GivenRequestId(const HttpRequest& request) {
   return std::string(id);
 }
 
-bool IsJson(absl::string_view content_type) {
+// Whether the body is to be read as JSON. `curl -d` calls every body a form. Pages of a browser can
+// send a form to any server without asking it first, so a form with an Origin is none of ours.
+bool IsJson(const HttpRequest& request) {
+  const absl::string_view content_type = request.Header("content-type");
   const absl::string_view type =
       absl::StripAsciiWhitespace(content_type.substr(0, content_type.find(';')));
-  return type.empty() || absl::EqualsIgnoreCase(type, "application/json");
+  if (type.empty() || absl::EqualsIgnoreCase(type, "application/json")) return true;
+  return absl::EqualsIgnoreCase(type, "application/x-www-form-urlencoded") &&
+         request.Header("origin").empty();
 }
 
 bool Lists(absl::string_view methods, absl::string_view method) {
@@ -106,6 +111,9 @@ absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Start(const FrontEndOptions& o
                                          std::shared_ptr<HttpExchange> exchange) {
     raw->Handle(std::move(request), std::move(exchange));
   };
+  hooks.refuse = [raw = front_end.get()](const HttpRequest& head) {
+    return raw->RefuseBeforeBody(head);
+  };
   hooks.fault = [](int status, const std::string& message) { return ErrorReply(status, message); };
   ASSIGN_OR_RETURN(front_end->server_, HttpServer::Start(options.server, std::move(hooks)));
   return front_end;
@@ -128,6 +136,28 @@ std::string HttpApi::NewId(absl::string_view prefix) const {
 }
 
 // ---- routing
+
+std::optional<HttpReply> HttpApi::RefuseBeforeBody(const HttpRequest& head) {
+  if (deps_.keys == nullptr) return std::nullopt;
+  std::string path = head.path;
+  if (path.size() > 1 && path.back() == '/') path.pop_back();
+  const absl::string_view routed = RoutePath(path);
+  for (const Route& route : kRoutes) {
+    if (routed != route.path) continue;
+    if (route.needs == Needs::kNothing) return std::nullopt;
+    const absl::Status known = deps_.keys->Identify(head.Header("authorization")).status();
+    if (known.ok()) return std::nullopt;
+    Call call;
+    call.request_id = GivenRequestId(head);
+    if (call.request_id.empty()) call.request_id = NewId("");
+    call.allow_origin = AllowOrigin(head.Header("origin"));
+    HttpReply reply = ErrorReply(known);
+    const HttpHeaders headers = HeadersOf(call);
+    reply.headers.insert(reply.headers.end(), headers.begin(), headers.end());
+    return reply;
+  }
+  return std::nullopt;  // Handle refuses it; the body's bound is the usual one
+}
 
 void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   Call call;
@@ -172,7 +202,7 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
     if (!key.ok()) return Reply(call, ErrorReply(key.status()));
     call.key = *key;
   }
-  if (method == "POST" && !IsJson(call.request.Header("content-type"))) {
+  if (method == "POST" && !IsJson(call.request)) {
     return Reply(call, ErrorReply(415, "content-type: expected application/json"));
   }
   const absl::string_view encoding = call.request.Header("content-encoding");

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,8 @@ class HttpApi {
   };
   static const Route kRoutes[];
 
+  // The refusal of a request without a key that it needs, before its body is read.
+  std::optional<HttpReply> RefuseBeforeBody(const HttpRequest& head);
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void Dispatch(const Route& route, Call& call);
   void Reply(const Call& call, HttpReply reply) const;

@@ -97,7 +97,12 @@ void HttpConnection::HandleOne() {
     return;
   }
   if (const auto* fault = std::get_if<RequestReader::Fault>(&next)) {
-    return Refuse(fault->status, fault->message);
+    return Refuse(hooks_.fault(fault->status, fault->message));
+  }
+  if (hooks_.refuse != nullptr) {
+    if (const std::optional<HttpRequest> head = reader_.TakeHead()) {
+      if (std::optional<HttpReply> reply = hooks_.refuse(*head)) return Refuse(*std::move(reply));
+    }
   }
   if (reader_.TakeContinue()) Write("HTTP/1.1 100 Continue\r\n\r\n");
   if (reader_.in_request() && !timed_request_) {
@@ -106,12 +111,13 @@ void HttpConnection::HandleOne() {
   }
 }
 
-void HttpConnection::Refuse(int status, const std::string& message) {
+void HttpConnection::Refuse(HttpReply reply) {
   state_ = State::kAnswering;
   keep_alive_ = head_only_ = false;
   linger_ = true;
   reply_ended_ = false;
-  Reply(hooks_.fault(status, message));
+  reader_.Discard();
+  Reply(std::move(reply));
 }
 
 // ---- answering
@@ -297,8 +303,8 @@ void HttpConnection::OnDeadline() {
     return;
   }
   if (state_ == State::kReading && timed_request_ && !writing_) {
-    return Refuse(408, absl::StrCat("the request did not arrive within ",
-                                    absl::FormatDuration(limits_.request_timeout)));
+    return Refuse(hooks_.fault(408, absl::StrCat("the request did not arrive within ",
+                                                 absl::FormatDuration(limits_.request_timeout))));
   }
   Close();
 }

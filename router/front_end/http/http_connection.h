@@ -18,6 +18,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
@@ -40,6 +41,9 @@ class HttpConnection final : public HttpExchange,
  public:
   struct Hooks {
     std::function<void(HttpRequest, std::shared_ptr<HttpExchange>)> handle;
+    // Looks at a request whose body has not come yet. A reply refuses the request: it is sent, the
+    // body is not kept, and the connection closes.
+    std::function<std::optional<HttpReply>(const HttpRequest& head)> refuse;
     // Makes the reply to a request that could not be read.
     std::function<HttpReply(int status, const std::string& message)> fault;
     std::function<void(HttpConnection*)> closed;
@@ -78,7 +82,7 @@ class HttpConnection final : public HttpExchange,
   void OnBytes(absl::string_view bytes);
   void Advance();
   void HandleOne();
-  void Refuse(int status, const std::string& message);
+  void Refuse(HttpReply reply);
   void Write(std::string bytes);
   void AddToStream(absl::string_view bytes);
   // Starts to send out_, unless the connection is sending already.

@@ -61,6 +61,25 @@ RequestReader::Fault FaultOf(const boost::system::error_code& error, const Reade
   return {400, absl::StrCat("not a well-formed HTTP request: ", error.message())};
 }
 
+// A request without its body.
+HttpRequest RequestOf(const http::request<http::string_body>& message) {
+  HttpRequest request;
+  request.keep_alive = message.keep_alive();
+  request.chunked_allowed = message.version() >= 11;
+  request.method = std::string(message.method_string());
+  const absl::string_view target = OriginForm(View(message.target()));
+  request.path = DecodedPath(target.substr(0, target.find('?')));
+  if (request.path.empty()) request.path = "/";
+  if (const size_t query = target.find('?'); query != absl::string_view::npos) {
+    request.query = std::string(target.substr(query + 1));
+  }
+  for (const auto& field : message) {
+    request.headers.emplace_back(absl::AsciiStrToLower(View(field.name_string())),
+                                 std::string(field.value()));
+  }
+  return request;
+}
+
 }  // namespace
 
 struct RequestReader::Parser {
@@ -101,6 +120,15 @@ RequestReader::Result RequestReader::Next() {
       return FaultOf(error, limits_);
     }
     if (!had_header && parser.is_header_done()) {
+      head_taken_ = false;
+      const absl::string_view coding = View(parser.get()[http::field::transfer_encoding]);
+      if (!coding.empty() && !absl::EqualsIgnoreCase(coding, "chunked")) {
+        // The body's end cannot be found (RFC 9112, 6.3), so what follows would be read as a
+        // request.
+        faulty_ = true;
+        parser_ = nullptr;
+        return Fault{501, absl::StrCat("transfer-encoding: ", coding, ", expected chunked alone")};
+      }
       continue_wanted_ =
           !parser.is_done() &&
           absl::EqualsIgnoreCase(View(parser.get()[http::field::expect]), "100-continue");
@@ -112,26 +140,25 @@ RequestReader::Result RequestReader::Next() {
   return Finish();
 }
 
+std::optional<HttpRequest> RequestReader::TakeHead() {
+  if (!in_body_ || std::exchange(head_taken_, true)) return std::nullopt;
+  return RequestOf(parser_->parser.get());
+}
+
 RequestReader::Result RequestReader::Finish() {
   auto message = parser_->parser.release();
   parser_ = nullptr;
   in_body_ = false;
-  HttpRequest request;
-  request.keep_alive = message.keep_alive();
-  request.chunked_allowed = message.version() >= 11;
-  request.method = std::string(message.method_string());
-  const absl::string_view target = OriginForm(View(message.target()));
-  request.path = DecodedPath(target.substr(0, target.find('?')));
-  if (request.path.empty()) request.path = "/";
-  if (const size_t query = target.find('?'); query != absl::string_view::npos) {
-    request.query = std::string(target.substr(query + 1));
-  }
-  for (const auto& field : message) {
-    request.headers.emplace_back(absl::AsciiStrToLower(View(field.name_string())),
-                                 std::string(field.value()));
-  }
+  HttpRequest request = RequestOf(message);
   request.body = std::move(message.body());
   return request;
+}
+
+void RequestReader::Discard() {
+  faulty_ = true;
+  in_body_ = false;
+  parser_ = nullptr;
+  buffer_ = std::string();
 }
 
 bool RequestReader::TakeContinue() { return std::exchange(continue_wanted_, false); }

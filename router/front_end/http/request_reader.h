@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -34,10 +35,14 @@ class RequestReader {
   void Append(absl::string_view bytes) { buffer_.append(bytes.data(), bytes.size()); }
   // The next whole request. After a Fault every call returns NeedMore.
   Result Next();
+  // Forgets the request that has begun, and the bytes behind it. REQUIRES: no call of Next follows.
+  void Discard();
   // The number of bytes of requests that Next has not returned.
   size_t buffered() const { return buffer_.size(); }
   // Whether a request has begun and not ended; if so, the request timeout applies.
   bool in_request() const { return !buffer_.empty() || in_body_; }
+  // Once for each request whose header is read and whose body is not: the request without a body.
+  std::optional<HttpRequest> TakeHead();
   // True once for a request whose client waits for a "100 Continue" before it sends the body.
   bool TakeContinue();
 
@@ -51,6 +56,7 @@ class RequestReader {
   std::string buffer_;
   std::unique_ptr<Parser> parser_;
   bool in_body_ = false;
+  bool head_taken_ = false;
   bool continue_wanted_ = false;
   bool faulty_ = false;
 };

@@ -219,6 +219,8 @@ TEST_F(BadHttp, BrokenHttp) {
       {"POST /v1/completions HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n", 400},
       {"POST /v1/completions HTTP/1.1\r\ncontent-length: 99999999999\r\n\r\n", 413},
       {"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400},
+      {"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: gzip\r\n\r\nGET /live HTTP/1.1\r\n\r\n",
+       501},
   };
   for (const auto& [bytes, status] : table) {
     SCOPED_TRACE(bytes.substr(0, 100));

@@ -140,6 +140,23 @@ TEST(HttpConnections, KeysAndQuotas) {
                                PostOf("/v1/completions", body, "authorization: Bearer nope\r\n"));
   EXPECT_EQ(wrong.status, 401);
   EXPECT_EQ(Ask(cluster->http_address(), GetOf("/v1/models")).status, 401);
+  {  // The header decides: nobody waits for the body, and none of it is kept.
+    HttpSocket socket(cluster->http_address());
+    socket.Send(
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer nope\r\n"
+        "content-length: 10000000\r\n\r\n{");
+    const HttpAnswer early = socket.Read();
+    EXPECT_EQ(early.status, 401) << early.body;
+    EXPECT_EQ(early.Header("connection"), "close");
+    EXPECT_FALSE(early.Header("x-request-id").empty());
+  }
+  // `curl -d` calls its body a form.
+  EXPECT_EQ(Ask(cluster->http_address(),
+                "POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret-one\r\n"
+                "content-type: application/x-www-form-urlencoded\r\ncontent-length: " +
+                    absl::StrCat(body.size(), "\r\n\r\n", body))
+                .status,
+            200);
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(Ask(cluster->http_address(),
                   PostOf("/v1/completions", body, "authorization: Bearer secret-one\r\n"))

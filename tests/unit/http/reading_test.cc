@@ -55,6 +55,51 @@ TEST(RequestReader, FindsRequestsInAnySplit) {
   }
 }
 
+// A body whose end cannot be found is not read as no body, and what follows it not as a request.
+TEST(RequestReader, RefusesTransferCodingsButChunked) {
+  for (const char* coding :
+       {"gzip", "identity", "chunked, gzip", "gzip, chunked", "chunkedx", "x"}) {
+    RequestReader reader({});
+    reader.Append(absl::StrCat("POST /p HTTP/1.1\r\ntransfer-encoding: ", coding,
+                               "\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n"));
+    RequestReader::Result next = reader.Next();
+    const auto* fault = std::get_if<RequestReader::Fault>(&next);
+    ASSERT_NE(fault, nullptr) << coding;
+    EXPECT_EQ(fault->status, 501) << coding;
+    EXPECT_THAT(fault->message, HasSubstr("expected chunked")) << coding;
+    next = reader.Next();
+    EXPECT_TRUE(std::holds_alternative<RequestReader::NeedMore>(next)) << coding;
+  }
+  RequestReader reader({});
+  reader.Append("POST /p HTTP/1.1\r\ntransfer-encoding: Chunked\r\n\r\n1\r\na\r\n0\r\n\r\n");
+  RequestReader::Result next = reader.Next();
+  EXPECT_TRUE(std::holds_alternative<HttpRequest>(next));
+}
+
+TEST(RequestReader, ShowsAHeadOnceBeforeItsBody) {
+  RequestReader reader({});
+  reader.Append("POST /p HTTP/1.1\r\nauthorization: Bearer k\r\ncontent-le");
+  EXPECT_TRUE(std::holds_alternative<RequestReader::NeedMore>(reader.Next()));
+  EXPECT_FALSE(reader.TakeHead().has_value());
+  reader.Append("ngth: 5\r\n\r\nab");
+  EXPECT_TRUE(std::holds_alternative<RequestReader::NeedMore>(reader.Next()));
+  const std::optional<HttpRequest> head = reader.TakeHead();
+  ASSERT_TRUE(head.has_value());
+  EXPECT_EQ(head->path, "/p");
+  EXPECT_EQ(head->Header("authorization"), "Bearer k");
+  EXPECT_EQ(head->body, "");
+  EXPECT_FALSE(reader.TakeHead().has_value());
+  reader.Append("cde");
+  RequestReader::Result next = reader.Next();
+  ASSERT_TRUE(std::holds_alternative<HttpRequest>(next));
+  EXPECT_EQ(std::get<HttpRequest>(next).body, "abcde");
+  reader.Append("POST /q HTTP/1.1\r\ncontent-length: 5\r\n\r\nab");
+  EXPECT_TRUE(std::holds_alternative<RequestReader::NeedMore>(reader.Next()));
+  EXPECT_TRUE(reader.TakeHead().has_value()) << "of the next request";
+  reader.Discard();
+  EXPECT_EQ(reader.buffered(), 0u);
+}
+
 TEST(RequestReader, DecodesPathsAndLeavesWhatIsNoEncoding) {
   const std::vector<std::pair<std::string, std::string>> targets = {
       {"/v1/models/meta-llama%2FLlama-3.1-8B", "/v1/models/meta-llama/Llama-3.1-8B"},

@@ -9,6 +9,7 @@ namespace tandem::router {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::StatusIs;
 
 class AdmissionTest : public ::testing::Test {
  protected:
