@@ -82,8 +82,8 @@ struct WgmmaAttentionKernel {
   static constexpr int kBlocksPerMultiprocessor = kLayout.blocks_per_multiprocessor();
   // The system adds a kilobyte to what each block asks for.
   static_assert(kBlocksPerMultiprocessor * (kLayout.shared_bytes() + 1024) <= size_t{228} << 10);
-  [[maybe_unused]] static constexpr AttentionTile kTile = {kNarrow ? kNarrowTileVectors : kWarpgroupVectors,
-                                          kWarpgroupTokens};
+  [[maybe_unused]] static constexpr AttentionTile kTile = {
+      kNarrow ? kNarrowTileVectors : kWarpgroupVectors, kWarpgroupTokens};
   using Tile = WarpgroupTile<kHeadDim>;
   using TotalValues = std::conditional_t<kLayout.moves_registers(), RegisterValues<kHeadDim / 2>,
                                          SharedValues<kLayout.total_threads()>>;
