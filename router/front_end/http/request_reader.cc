@@ -94,6 +94,20 @@ void RequestReader::Consume(size_t bytes) {
   if (buffer_.empty() && buffer_.capacity() > kReaderKeptBytesMax) buffer_.shrink_to_fit();
 }
 
+std::optional<RequestReader::Fault> RequestReader::OnHeader() {
+  auto& parser = parser_->parser;
+  head_taken_ = false;
+  continue_wanted_ =
+      !parser.is_done() &&
+      absl::EqualsIgnoreCase(View(parser.get()[http::field::expect]), "100-continue");
+  const absl::string_view coding = View(parser.get()[http::field::transfer_encoding]);
+  if (coding.empty() || absl::EqualsIgnoreCase(coding, "chunked")) return std::nullopt;
+  // The body's end cannot be found (RFC 9112, 6.3): what follows could be read as a request.
+  Fault fault{501, absl::StrCat("transfer-encoding: ", coding, ", expected chunked alone")};
+  Discard();
+  return fault;
+}
+
 RequestReader::Result RequestReader::Next() {
   if (faulty_) return NeedMore{};
   if (parser_ == nullptr) {
@@ -113,25 +127,15 @@ RequestReader::Result RequestReader::Next() {
     const bool had_header = parser.is_header_done();
     const size_t used = parser.put(boost::asio::buffer(buffer_.data(), buffer_.size()), error);
     Consume(used);
+    // Before any error: parsing goes on into the body, which may be in another coding.
+    if (!had_header && parser.is_header_done()) {
+      if (std::optional<Fault> fault = OnHeader()) return *std::move(fault);
+    }
     if (error == http::error::need_more) error = {};
     if (error) {
       faulty_ = true;
       parser_ = nullptr;
       return FaultOf(error, limits_);
-    }
-    if (!had_header && parser.is_header_done()) {
-      head_taken_ = false;
-      const absl::string_view coding = View(parser.get()[http::field::transfer_encoding]);
-      if (!coding.empty() && !absl::EqualsIgnoreCase(coding, "chunked")) {
-        // The body's end cannot be found (RFC 9112, 6.3), so what follows would be read as a
-        // request.
-        faulty_ = true;
-        parser_ = nullptr;
-        return Fault{501, absl::StrCat("transfer-encoding: ", coding, ", expected chunked alone")};
-      }
-      continue_wanted_ =
-          !parser.is_done() &&
-          absl::EqualsIgnoreCase(View(parser.get()[http::field::expect]), "100-continue");
     }
     if (used == 0) break;
   }

@@ -49,6 +49,8 @@ class RequestReader {
  private:
   struct Parser;  // keeps Beast out of this header
 
+  // Looks at a header that was just read; a fault if its body cannot be read.
+  std::optional<Fault> OnHeader();
   Result Finish();
   void Consume(size_t bytes);
 

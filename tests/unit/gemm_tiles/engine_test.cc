@@ -169,8 +169,7 @@ TEST_P(GemmTilesEngine, DamagedAndForeignFilesAreRefusedByNameAndReplaced) {
     const auto engine = Start("auto");
     ASSERT_NE(engine, nullptr);
     EXPECT_GT(timed_, 0) << why;
-    EXPECT_THAT(log_,
-                AllOf(HasSubstr("of no use, searching again"), HasSubstr(path), HasSubstr(why)));
+    EXPECT_THAT(log_, AllOf(HasSubstr("searching again"), HasSubstr(path), HasSubstr(why)));
     ExpectSame(Run(engine.get()), expected, why);
     ASSERT_NE(Start("auto"), nullptr);
     EXPECT_EQ(timed_, 0) << "replaced: " << why;
@@ -183,7 +182,7 @@ TEST_P(GemmTilesEngine, DamagedAndForeignFilesAreRefusedByNameAndReplaced) {
   expect_refused(bytes, "the header is damaged");
   expect_refused(good.substr(0, good.size() - 1 - random_() % 10), "bytes, expected");
   expect_refused("", "has 0 bytes");
-  expect_refused(std::string(good.size(), 'x'), "not a file");
+  expect_refused(std::string(good.size(), 'x'), "not a weight file");
   expect_refused(foreign, "was written for {gemm tiles; device emulated");
   bytes = good;
   bytes[8] = 9;
@@ -246,7 +245,7 @@ TEST_P(GemmTilesEngine, NothingFailsAStart) {
   engine = Start("auto");
   ASSERT_NE(engine, nullptr);
   EXPECT_GT(timed_, 0);
-  EXPECT_THAT(log_, HasSubstr("are not kept"));
+  EXPECT_THAT(log_, HasSubstr("cannot write the tiles"));
   ExpectSame(Run(engine.get()), expected, "nowhere to keep it");
 }
 
