@@ -82,7 +82,7 @@ struct Flag {
 struct Description {
   absl::string_view name;       // also the proto field's
   unsigned apis = kEverywhere;  // where `name` is read
-  std::array<Alias, 2> aliases = {};
+  std::array<Alias, 4> aliases = {};
   Range range = {};                // of a number, or of each bias
   ListBounds list = {};            // of texts and token sequences
   absl::string_view expected;      // in messages, where the range does not say it all
@@ -111,7 +111,9 @@ inline constexpr std::tuple kParameters = {
               {.name = "max_tokens",
                .apis = kCompletions | kChat | kBatch,
                .aliases = {Alias{"max_completion_tokens", kChat | kBatch},
-                           Alias{"max_output_tokens", kResponses, true}},
+                           Alias{"max_output_tokens", kResponses, true},
+                           Alias{"max_new_tokens", kCompletions | kChat},
+                           Alias{"n_predict", kCompletions | kChat}},
                .range = {.low = 1},
                .default_text = "what the context holds; 16 in completions",
                .beam_search = true,
@@ -147,6 +149,7 @@ inline constexpr std::tuple kParameters = {
                                 "the likeliest."}}},
     Parameter{&SamplingParams::repetition_penalty,
               {.name = "repetition_penalty",
+               .aliases = {Alias{"repeat_penalty", kAllHttp}},
                .range = {.low = 0, .low_excluded = true},
                .help = "Divides positive logits of tokens in the prompt or the answer, "
                        "multiplies negative ones.",
@@ -195,6 +198,7 @@ inline constexpr std::tuple kParameters = {
                        "\"include\"."}},
     Parameter{&StopParams::min_tokens,
               {.name = "min_tokens",
+               .aliases = {Alias{"min_new_tokens", kAllHttp}},
                .range = {.low = 0},
                .help = "Nothing stops the answer before this many tokens; at most "
                        "max_tokens."}},

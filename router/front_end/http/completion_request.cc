@@ -107,6 +107,7 @@ absl::StatusOr<ApiRequest> ReadCompletion(const Json& body, bool strict) {
   }
   fields.Unserved("suffix");
   fields.Unserved("prompt_embeds");
+  fields.Unserved("documents");
   RETURN_IF_ERROR(fields.status());
   RETURN_IF_ERROR(ReadPrompts(fields, base, api));
   if (api.requests.size() > 1) {

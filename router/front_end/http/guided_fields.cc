@@ -86,6 +86,9 @@ void ReadGuided(Fields& fields, v1::GenerateRequest& request) {
   constraint.Regex(fields, "guided_regex");
   constraint.Choice(fields, "guided_choice");
   constraint.Grammar(fields, "guided_grammar");
+  // As llama.cpp calls them.
+  constraint.JsonSchema(fields, "json_schema");
+  constraint.Grammar(fields, "grammar");
   constraint.JsonObject(fields, "guided_json_object");
   if (const Json* outputs = fields.Object("structured_outputs")) {
     Fields members(*outputs, "structured_outputs");

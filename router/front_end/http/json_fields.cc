@@ -145,6 +145,12 @@ void Fields::Unserved(absl::string_view name) {
   Keep(absl::UnimplementedError(absl::StrCat(PathOf(name), ": not served by this router")));
 }
 
+void Fields::Unserved(absl::string_view name, double neutral) {
+  const Json* value = Any(name);
+  if (value != nullptr && value->is_number() && value->get<double>() == neutral) return;
+  Unserved(name);
+}
+
 absl::Status Fields::Finish(bool strict) {
   if (!status_.ok() || !strict) return status_;
   size_t at = 0;

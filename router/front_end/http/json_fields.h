@@ -50,6 +50,8 @@ class Fields {
   // Refuses a field that would change the answer and is not served, unless it is absent, false or
   // empty.
   void Unserved(absl::string_view name);
+  // The same of a number that changes nothing when it is `neutral`.
+  void Unserved(absl::string_view name, double neutral);
 
   // "path.name".
   std::string PathOf(absl::string_view name) const;

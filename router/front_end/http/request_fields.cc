@@ -87,7 +87,17 @@ void ReadSharedFields(Fields& fields, ApiRequest& api, v1::GenerateRequest& requ
     if (*value < 1 && *value != -1) fields.Fault("truncate_prompt_tokens", "-1 or at least 1");
     api.truncate_prompt_tokens = static_cast<int32_t>(*value);
   }
-  fields.Unserved("logits_processors");
+  for (const absl::string_view name :
+       {"logits_processors", "structural_tag", "lora_request", "lora", "prediction",
+        "mm_processor_kwargs", "thinking_token_budget"})
+    fields.Unserved(name);
+  // Samplers of llama.cpp that are not here, with the value that turns each off.
+  fields.Unserved("typical_p", 1);
+  fields.Unserved("mirostat", 0);
+  fields.Unserved("dry_multiplier", 0);
+  fields.Unserved("xtc_probability", 0);
+  fields.Unserved("dynatemp_range", 0);
+  fields.Unserved("top_n_sigma", -1);
   // These identify the client or concern other servers' storage; no answer depends on them.
   fields.Ignore({"strict", "user", "metadata", "store", "service_tier", "prompt_cache_key",
                  "safety_identifier", "spaces_between_special_tokens", "detokenize",

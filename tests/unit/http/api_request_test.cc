@@ -26,6 +26,36 @@ std::string Repeated(const std::string& text, int times) {
   return all;
 }
 
+// What changes an answer is served under the names that other servers give it, or refused by name.
+TEST(ForeignNames, AreServedOrRefused) {
+  const auto read = [](const std::string& members) {
+    absl::StatusOr<ApiRequest> api = Completion(R"({"prompt":"a",)" + members + "}");
+    EXPECT_OK(api.status()) << members;
+    return api.ok() ? std::move(api->requests.at(0)) : v1::GenerateRequest();
+  };
+  EXPECT_EQ(read(R"("n_predict":7)").stop().max_tokens(), 7);
+  EXPECT_EQ(read(R"("max_new_tokens":8)").stop().max_tokens(), 8);
+  EXPECT_EQ(read(R"("min_new_tokens":2)").stop().min_tokens(), 2);
+  EXPECT_FLOAT_EQ(read(R"("repeat_penalty":1.5)").sampling().repetition_penalty(), 1.5);
+  EXPECT_EQ(read(R"("grammar":"root ::= \"a\"")").guided().grammar(), "root ::= \"a\"");
+  EXPECT_EQ(read(R"("json_schema":{"type":"null"})").guided().json_schema(), R"({"type":"null"})");
+  const v1::GenerateRequest search =
+      read(R"("use_beam_search":true,"n":3,"length_penalty":0.5,"early_stopping":true)");
+  EXPECT_EQ(search.beam_search().width(), 3);
+  EXPECT_FLOAT_EQ(search.beam_search().length_penalty(), 0.5);
+  read(R"("typical_p":1,"mirostat":0,"dry_multiplier":0.0,"lora_request":null,"documents":[])");
+  for (const char* members : {R"("typical_p":0.9)", R"("mirostat":2)", R"("dry_multiplier":0.8)",
+                              R"("lora_request":{"lora_name":"x"})", R"("structural_tag":{"a":1})",
+                              R"("prediction":{"type":"content","content":"x"})",
+                              R"("documents":[{"text":"x"}])", R"("xtc_probability":0.5)"}) {
+    const absl::Status status =
+        Completion(absl::StrCat(R"({"prompt":"a",)", members, "}")).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << members << ": " << status;
+    const std::string text = members;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text.substr(1, text.find('"', 1) - 1)));
+  }
+}
+
 // A batch may ask for as many sequences, and hold as many bytes, as a router can serve at a time.
 TEST(Batch, IsBoundedOverItsPrompts) {
   const auto batch = [](int prompts, const std::string& members) {
