@@ -54,24 +54,33 @@ ToolPieces ToolCallFinder::Append(absl::string_view text) {
 }
 
 void ToolCallFinder::TakeSections(ToolPieces& pieces) {
+  const absl::string_view held = held_;
+  size_t at = 0;  // what lies before is taken
   while (true) {
-    const size_t begin = held_.find(kBegin);
-    if (begin == std::string::npos) {
-      const size_t kept = PartialSuffix(held_, kBegin);
-      pieces.content.append(held_, 0, held_.size() - kept);
-      held_.erase(0, held_.size() - kept);
+    const size_t begin = held.find(kBegin, at);
+    if (begin == absl::string_view::npos) {
+      const size_t rest = held.size() - at - PartialSuffix(held.substr(at), kBegin);
+      absl::StrAppend(&pieces.content, held.substr(at, rest));
+      at += rest;
+      break;
+    }
+    absl::StrAppend(&pieces.content, held.substr(at, begin - at));
+    at = begin;
+    const size_t body = begin + kBegin.size();
+    const size_t end = held.find(kEnd, std::max(body, searched_));
+    if (end == absl::string_view::npos) {
+      // Its last bytes may begin the mark.
+      searched_ = std::max(body, held.size() - std::min(held.size(), kEnd.size() - 1)) - begin;
+      held_.erase(0, at);
       return;
     }
-    pieces.content.append(held_, 0, begin);
-    held_.erase(0, begin);
-    const size_t end = held_.find(kEnd, kBegin.size());
-    if (end == std::string::npos) return;
-    const std::string section = held_.substr(0, end + kEnd.size());
-    held_.erase(0, section.size());
-    const absl::string_view json =
-        absl::string_view(section).substr(kBegin.size(), end - kBegin.size());
-    if (!AddCallText(json, pieces)) pieces.content += section;
+    searched_ = 0;
+    at = end + kEnd.size();
+    if (!AddCallText(held.substr(body, end - body), pieces))
+      absl::StrAppend(&pieces.content, held.substr(begin, at - begin));
   }
+  searched_ = 0;
+  held_.erase(0, at);
 }
 
 // Whether it is a call, given or not.

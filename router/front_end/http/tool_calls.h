@@ -46,6 +46,7 @@ class ToolCallFinder {
   const std::string tool_name_;
   const bool parallel_;
   std::string held_;
+  size_t searched_ = 0;  // the bytes of held_, an open section, in which no closing mark begins
   bool found_ = false;
 };
 

@@ -417,6 +417,17 @@ TEST(ToolCalls, OfSeveralThatAreNotParallelTheFirstIsGiven) {
   EXPECT_EQ(list.content, "");
 }
 
+// Each token of an open call is looked at once: looking at all of them for each, this took minutes.
+TEST(ToolCalls, LongOnesAreReadOnce) {
+  const std::string argument(8 << 20, '<');
+  const std::string text =
+      absl::StrCat(R"(<tool_call>{"name":"f","arguments":{"x":")", argument, R"("}}</tool_call>)");
+  const ToolPieces pieces = Found(ToolMode::kAuto, text, 4);
+  ASSERT_EQ(pieces.calls.size(), 1u);
+  EXPECT_EQ(pieces.calls[0].arguments.size(), argument.size() + 8);
+  EXPECT_EQ(pieces.content, "");
+}
+
 TEST(ToolCalls, EndWhereTheAnswerDoes) {
   const ToolPieces open = Found(ToolMode::kAuto, R"(<tool_call>{"name":"f","arguments":{}})", 3);
   ASSERT_EQ(open.calls.size(), 1u);
