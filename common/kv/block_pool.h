@@ -11,7 +11,7 @@
 //
 // A *sealed* block is full and immutable, can be found by its hash, and may have many references. A
 // block that is not sealed has exactly one owner. A *quarantined* block has no owner, but a peer's
-// bytes may still land in it, so the pool does not allocate it (docs/KV_TRANSFER.md, "Draining").
+// bytes may still land in it, so the pool does not allocate it (docs/KV_TRANSFER.md, "States").
 // Allocate takes free blocks first, then evicts cached ones, the least recently used first.
 //
 // Thread safety: none; the engine thread calls all methods.

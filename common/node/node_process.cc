@@ -40,7 +40,7 @@ std::string HostName() {
 // What a node builds from its checkpoint, or without one for the hash engine.
 struct LoadedModel {
   std::unique_ptr<engine::Engine> engine;
-  // Shared by the core and the threads that parse commands.
+  // Shared by the core and the runtime's ConstraintGate.
   std::shared_ptr<guided::ConstraintCache> constraints;
 };
 

@@ -6,7 +6,8 @@
 //               engine steps, sends the core's actions
 //   transfer    the KV plane (TransferService)
 //   heartbeat   connects to routers, sends load reports; never waits for the engine thread
-//   gRPC        parse routers' messages, compile constraints, push into the inbox
+//   gRPC        parse routers' messages, push them into the inbox
+//   constraints compiles constraints on answers; commands that need one wait in the ConstraintGate
 //
 // Invariant: every transfer command of the core reaches the KV plane, in order.
 // Thread safety: any thread calls public methods; the owner alone calls Start and the destructor.
@@ -41,8 +42,8 @@ struct NodeRuntimeOptions {
   absl::Duration progress_deadline = absl::Seconds(120);
   int64_t inbox_max = 65536;
   transfer::TransferServiceOptions transfer;
-  // The core's too: constraints are compiled on the threads that receive commands, so that the
-  // engine thread finds them compiled. May be null.
+  // The core's too: the ConstraintGate fills it before a command reaches the core, so that the
+  // engine thread finds each constraint compiled. May be null.
   std::shared_ptr<guided::ConstraintCache> constraints;
   // The processor that the engine thread, the first of the compute threads, stays on; none: any.
   std::optional<int32_t> engine_processor;

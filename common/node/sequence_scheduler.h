@@ -44,7 +44,7 @@ struct SchedulerOptions {
   int64_t max_batch_tokens = 512;  // rows of one step
   int32_t max_sequences = 64;      // in the running batch; at most max_batch_tokens are used
   int64_t max_waiting = 1024;      // sequences admitted beyond max_sequences
-  // Shared with the threads that parse commands; null = sequences with a constraint are refused.
+  // Shared with the runtime's ConstraintGate, which fills it; null = constraints are refused.
   std::shared_ptr<guided::ConstraintCache> constraints;
   // After a failed step each of its sequences is tried alone, so that only the faulty one fails.
   // Not for nodes that push blocks while a step runs: they would push them twice.

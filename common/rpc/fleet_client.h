@@ -1,5 +1,5 @@
 // A node's stream to one router. It connects, reconnects with backoff, and queues the node's
-// messages, because gRPC allows one write at a time. A node has one FleetClient a router.
+// messages, because gRPC allows one write at a time. A node has one FleetClient for each router.
 // Thread safety: any thread may call any method. gRPC's threads call the Listener; the calls of one
 // connection come one at a time, in order.
 // Owner: the node's runtime.

@@ -1,9 +1,10 @@
 // The seam under the KV plane: moves frames (a header and a scattered payload) between processes.
 // The receiver decides where a payload lands, after it has checked the header. Implementations: UCX
-// (shared memory and TCP), NCCL on top of another transport, in-process, and the simulator's
-// virtual network. Thread safety: one thread, the transfer thread, calls all methods but Wake();
-// the transport calls the listener and runs completions on that thread, inside Progress(). Owner:
-// TransferService, or the simulator.
+// (shared memory and TCP), in-process, the simulator's virtual network; and on top of another
+// transport, which carries the headers: mapped arenas (mapped_transport.h) and NCCL.
+// Thread safety: one thread, the transfer thread, calls all methods but Wake(); the transport calls
+// the listener and runs completions on that thread, inside Progress().
+// Owner: TransferService, or the simulator.
 #pragma once
 
 #include <cstddef>

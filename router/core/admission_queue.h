@@ -28,7 +28,7 @@ class AdmissionQueue {
   // After waiting this long for room, no younger sequence passes.
   static constexpr absl::Duration kFirstInLineAfter = absl::Seconds(1);
 
-  // What came of trying to place a sequence: why it stays queued (nullopt: it was placed, or has
+  // The result of trying to place a sequence: why it stays queued (nullopt: it was placed, or has
   // failed), and how long it has waited.
   struct Attempt {
     std::optional<PlacementFailure> failure;

@@ -8,7 +8,7 @@
 // given among what the last token completed, which does depend on it). With min_tokens, a string
 // completed by an earlier token does not count.
 //
-// Thread safety: none; one per client stream, owned by it. No lock, no I/O.
+// Thread safety: none; an AnswerGroup owns one for each answer. No lock, no I/O.
 // Invariants: the deltas joined are a prefix of the detokenised answer; nothing follows finished().
 #pragma once
 
@@ -47,7 +47,7 @@ class AnswerAssembler {
   // find a last stop string.
   std::string Flush();
 
-  // A stop string was found: the caller calls RouterCore::Finish(kStop).
+  // A stop string was found: the router ends the sequence (RouterCore::FinishSequence, kStop).
   bool stopped() const { return stop_string_ >= 0; }
   // The one found; empty unless stopped().
   absl::string_view stop_string() const;

@@ -43,7 +43,8 @@ class AnswerGroup {
   // Fills `part`, whose memory is reused. True: it is a delta to send.
   bool OnTokens(const TokensReady& event, v1::GenerateResponse& part);
   Parts OnDone(RequestDone event);
-  // A stop string of this answer was found: the caller calls RouterCore::FinishSequence(kStop).
+  // A stop string of this answer was found: the router ends its sequence
+  // (RouterCore::FinishSequence, kStop).
   bool stopped(int32_t sequence_index) const;
 
  private:

@@ -34,7 +34,9 @@
 namespace tandem::router {
 
 // A front end's side of one request: takes the parts that the client gets. The session calls it on
-// the core's strand, so it must not block; OnEnd also on the thread that called Start.
+// the core's strand, so it must not block. A request whose constraint is compiled first may fail
+// before it reaches the strand: then the compiling thread calls OnEnd and Flush, and no part came
+// before.
 class AnswerSink {
  public:
   virtual ~AnswerSink() = default;

@@ -6,6 +6,7 @@
 //                       (docs/adr/0030-who-brings-a-message-takes-the-turn.md)
 //   gRPC threads        parse, tokenize, push into the inbox; write what sessions queue
 //   HTTP threads        the same for HTTP (router/front_end/http/)
+//   constraints thread  compiles constraints that requests bring, then submits those requests
 // Thread safety: public methods from any thread; Start and the destructor by the owner.
 #pragma once
 

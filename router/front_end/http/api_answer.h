@@ -1,9 +1,12 @@
 // Answers one completion, chat or response request: starts a session for each of its prompts, takes
 // their parts from the router, and writes them to the client on the connection's I/O thread, as
-// events or as one object.  While the client's socket is full, parts wait here, at most kPartsMax
-// of them. Beyond that the answer ends the session, as the gRPC front end does. Parts that gathered
-// go out in one write.  Thread safety: Offer, Ended and Flush from any thread; the other methods on
-// the I/O thread, or in work that HttpExchange::RunOrPost runs.
+// events or as one object.
+//
+// While the client's socket is full, parts wait here, at most kPartsMax of them. Beyond that the
+// answer ends the session, as the gRPC front end does. Parts that gathered go out in one write.
+//
+// Thread safety: Offer, Ended and Flush from any thread; the other methods on the I/O thread, or in
+// work that HttpExchange::RunOrPost runs.
 // Owner: shared by the exchange (until the answer is complete or the client gone) and the sinks of
 // the sessions.
 #pragma once
@@ -73,8 +76,8 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
 
   const std::shared_ptr<HttpExchange> exchange_;
   const bool stream_;
-  bool writes_start_ =
-      false;  // whether an event announces each choice; fixed before sessions start
+  // Whether an event announces each choice; fixed before sessions start.
+  bool writes_start_ = false;
   const Options options_;
   const std::unique_ptr<AnswerFormat> format_;
   // Bound: one for each prompt, kPromptsMax (1,024).

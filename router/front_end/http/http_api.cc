@@ -408,7 +408,7 @@ void HttpApi::Detokenize(Call& call) {
 
 // ---- the state of this router
 
-// Alive means that the router answers, not only that this one does.
+// Alive means that the router's core answers, not only this I/O thread.
 void HttpApi::Live(Call& call) {
   RunOnCore(call, [](RouterCore&, absl::Time) { return JsonReply({{"status", "live"}}); });
 }

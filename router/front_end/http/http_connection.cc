@@ -250,10 +250,10 @@ void HttpConnection::ReplyDone() {
   state_ = State::kReading;
   timed_request_ = false;
   SetDeadline(limits_.idle_timeout);
-  // A request sent ahead has waited for the one before it: that is not the router's doing.
+  // The load shedder must not count the time that a request sent ahead waited for the last one.
   arrived_ = RealClock().Now();
   if (reader_.buffered() > 0 && !strand_.OnIoThread()) {
-    // A request sent ahead is work for the I/O thread, not for who ended the one before it.
+    // A request sent ahead is work for the I/O thread, not for the thread that ended the last one.
     strand_.Post([self = shared_from_this()] { self->Advance(); });
   } else if (!advancing_) {
     Advance();
