@@ -31,6 +31,8 @@ struct RequestDone {
   int32_t sequence_index = 0;
   bool last = true;  // nothing follows for this request
   request::FinishReason reason = request::FinishReason::kNone;
+  // With `last`: as in RequestFailed.
+  int64_t computed_tokens = 0;
   v1::Usage usage;
   v1::Route route;
   v1::Timing timing;
@@ -38,6 +40,9 @@ struct RequestDone {
 // The request failed as a whole. Nothing follows.
 struct RequestFailed {
   absl::Status status;
+  // Tokens that nodes computed for the request: its prompt, if it was ever placed, and what all of
+  // its sequences generated, those whose answers the client does not get included (best_of, beams).
+  int64_t computed_tokens = 0;
 };
 using ClientEvent = std::variant<TokensReady, RequestDone, RequestFailed, PromptScored>;
 

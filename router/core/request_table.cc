@@ -31,7 +31,7 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
   if (IsQueued(serials.front()) && queued() > context_.options.queue_max) {
     DropGroup(group);
     return absl::ResourceExhaustedError(absl::StrCat(
-        context_.options.queue_max, " requests wait for placement, the queue's bound"));
+        context_.options.queue_max, " sequences wait for placement, the queue's bound"));
   }
   for (const Serial serial : serials) Settle(serial, now);
   return absl::OkStatus();
@@ -175,8 +175,11 @@ void RequestTable::AddBeams(SequenceGroup& group, absl::Time now) {
 void RequestTable::AdvanceSearch(SequenceGroup& group, absl::Time now) {
   BeamGroup& beams = *group.beams();
   if (beams.Advance(context_.fleet.decode_capacity_tokens())) {
-    for (ClientEvent& event : beams.Answers(now))
+    for (ClientEvent& event : beams.Answers(now)) {
+      if (auto* done = std::get_if<RequestDone>(&event); done != nullptr && done->last)
+        done->computed_tokens = group.computed_tokens();
       context_.actions.client_events.emplace_back(group.id(), std::move(event));
+    }
     ++context_.counters.requests_finished;
     DropGroup(group);
     return;
@@ -196,6 +199,9 @@ void RequestTable::Settle(Serial serial, absl::Time now) {
   SequenceGroup& group = *it->second.group;
   const bool leads = group.leader() == serial;
   SequenceMachine::Outcome outcome = machine.Settle(now);
+  if (leads && machine.was_placed() && group.computed_tokens() == 0)
+    group.CountPrompt(static_cast<int64_t>(machine.input().prompt->size()));
+  group.CountGenerated(static_cast<int64_t>(outcome.tokens.size()));
   if (!outcome.failure.ok()) return FailGroup(group, outcome.failure);
   Emit(group, outcome, machine.input().sequence_index);
   if (leads && machine.MayBeFollowed()) {
@@ -230,7 +236,10 @@ void RequestTable::Emit(const SequenceGroup& group, SequenceMachine::Outcome& ou
     done.usage.set_prompt_tokens(0);
     done.usage.set_cached_tokens(0);
   }
-  if (done.last) ++context_.counters.requests_finished;
+  if (done.last) {
+    ++context_.counters.requests_finished;
+    done.computed_tokens = group.computed_tokens();
+  }
   events.emplace_back(group.id(), std::move(done));
 }
 
@@ -273,7 +282,8 @@ void RequestTable::FailGroup(SequenceGroup& group, const absl::Status& why) {
       {{"request_id", group.id().value()},
        {group.trace_id().empty() ? "" : "trace_id", group.trace_id()},
        {"why", why.ToString()}});
-  context_.actions.client_events.emplace_back(group.id(), RequestFailed{why});
+  context_.actions.client_events.emplace_back(group.id(),
+                                              RequestFailed{why, group.computed_tokens()});
   const std::vector<Serial> live(group.live().begin(), group.live().end());
   for (const Serial serial : live)
     sequences_.at(serial).machine->Finish(request::FinishReason::kAborted);

@@ -71,6 +71,12 @@ class SequenceGroup {
   const std::optional<NodeKey>& home() const { return home_; }
   void set_home(std::optional<NodeKey> home) { home_ = home; }
 
+  // The request's `prompt_tokens` are being computed. Counts them once.
+  void CountPrompt(int64_t prompt_tokens) { prompt_tokens_ = prompt_tokens; }
+  void CountGenerated(int64_t tokens) { generated_tokens_ += tokens; }
+  // As RequestFailed's.
+  int64_t computed_tokens() const { return prompt_tokens_ + generated_tokens_; }
+
   // nullptr unless the request is a beam search.
   BeamGroup* beams() const { return beams_.get(); }
   void set_beams(std::unique_ptr<BeamGroup> beams) { beams_ = std::move(beams); }
@@ -89,6 +95,7 @@ class SequenceGroup {
   // Bound: kSequencesMax (128).
   absl::btree_set<Serial> held_;
   std::optional<NodeKey> home_;
+  int64_t prompt_tokens_ = 0, generated_tokens_ = 0;  // computed so far
   std::unique_ptr<BeamGroup> beams_;
 };
 

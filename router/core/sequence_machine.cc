@@ -84,6 +84,7 @@ std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> be
 }
 
 void SequenceMachine::StartDecode(const Placement& placement, absl::Time now) {
+  was_placed_ = true;
   answer_.DropWaiting();
   legs_.Start(placement, answer_.AwaitsScores());
   answer_.report().OnStartDecode(legs_.decode().node_id());

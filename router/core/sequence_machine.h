@@ -72,6 +72,8 @@ class SequenceMachine {
 
   State state() const { return state_; }
   bool done() const { return state_ == State::kDone; }
+  // Whether a node was ever asked to compute for it.
+  bool was_placed() const { return was_placed_; }
   // When to call OnDeadline.
   absl::Time deadline() const;
   // Time in the queue since it was last queued or unheld.
@@ -138,6 +140,7 @@ class SequenceMachine {
   const SequenceContext context_;
   const absl::Time answer_deadline_;
   bool held_ = false;
+  bool was_placed_ = false;
   State state_ = State::kQueued;
   SequenceAnswer answer_;
   SequenceLegs legs_;

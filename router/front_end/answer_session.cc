@@ -116,11 +116,13 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
                                           assets.eos_token_ids, deps_.random));
   // The prompts of a batch come with equal constraints.
   if (input.guided->any()) input.guided = assets.constraints->Share(input.guided);
+  started_.set_request_id(input.id.value());
+  call_ = arrival.call;
+  RETURN_IF_ERROR(Assign(input));
   id_ = input.id;
   submitted_ = arrival.at;
   input.trace_id = arrival.trace_id;
   resumes_ = request.resume_from_token() > 0;
-  started_.set_request_id(id_.value());
   started_.set_model(assets.identity.served_name());
   started_.set_seed(input.sampling.seed);
   started_.set_prompt_tokens(static_cast<int32_t>(input.prompt->size()));
@@ -128,6 +130,14 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
     for (const TokenId token : *input.prompt) started_.add_prompt_token_ids(token);
   }
   return PrepareAnswers(request, input);
+}
+
+absl::Status AnswerSession::Assign(RequestInput& input) const {
+  if (call_ == nullptr) return absl::OkStatus();
+  const Tenant& tenant = call_->tenant();
+  input.id = RequestId(tenant.ScopedId(input.id.value()));
+  input.cache_salt = tenant.CacheSalt(input.cache_salt);
+  return tenant.CheckPriority(input.priority);
 }
 
 absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
@@ -175,6 +185,8 @@ bool AnswerSession::EndIfCancelled() {
 }
 
 void AnswerSession::Accepted() {
+  accepted_ = true;
+  ChargeUpTo(started_.prompt_tokens());
   v1::GenerateResponse part;
   *part.mutable_started() = started_;
   Send(part);
@@ -182,12 +194,16 @@ void AnswerSession::Accepted() {
 
 request::FinishReason AnswerSession::OnEvent(ClientEvent event) {
   if (const auto* failed = std::get_if<RequestFailed>(&event)) {
+    EndCall(failed->computed_tokens);
     Fail(failed->status);
     return request::FinishReason::kNone;
   }
   if (auto* done = std::get_if<RequestDone>(&event)) {
     const bool last = done->last;
-    if (last) over_ = true;
+    if (last) {
+      over_ = true;
+      EndCall(done->computed_tokens);
+    }
     deps_.traces.OnDone(id_.value(), submitted_, *done);
     SendAll(answers_->OnDone(*std::move(done)), last);
     if (last) End(absl::OkStatus());
@@ -215,6 +231,17 @@ void AnswerSession::Measure(const TokensReady& event) {
   deps_.metrics.OnTokens(static_cast<int64_t>(event.tokens.size()),
                          last == absl::InfinitePast() ? absl::ZeroDuration() : now - last);
   last = now;
+}
+
+void AnswerSession::ChargeUpTo(int64_t computed_tokens) {
+  if (call_ == nullptr) return;
+  call_->tenant().Charge(computed_tokens - charged_, RealClock().Now());
+  charged_ = computed_tokens;
+}
+
+void AnswerSession::EndCall(int64_t computed_tokens) {
+  ChargeUpTo(computed_tokens);
+  call_ = nullptr;
 }
 
 void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
@@ -247,7 +274,8 @@ void AnswerSession::End(const absl::Status& status) {
   if (sink_ == nullptr) return;
   sink_->OnEnd(status);
   ended_ = std::move(sink_);
-  part_ = v1::GenerateResponse();  // here, not on the thread that lets go of the session
+  if (!accepted_) call_ = nullptr;  // else once the core has ended the request
+  part_ = v1::GenerateResponse();   // here, not on the thread that lets go of the session
 }
 
 }  // namespace tandem::router

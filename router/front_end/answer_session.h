@@ -28,6 +28,7 @@
 #include "router/front_end/load_shedder.h"
 #include "router/front_end/model_assets.h"
 #include "router/front_end/request_metrics.h"
+#include "router/front_end/tenant.h"
 #include "router/front_end/trace_store.h"
 #include "tandem/v1/client.pb.h"
 
@@ -51,11 +52,13 @@ class AnswerSink {
   virtual void Flush(bool inline_ok) = 0;
 };
 
-// When and where a request arrived, and its trace id from the client (32 hex digits, or empty).
+// When and where a request arrived, its trace id from the client (32 hex digits, or empty), and the
+// tenant's call that it is a part of (null in a router without keys).
 struct Arrival {
   absl::Time at;
   std::string trace_id;
   LoadShedder::FrontEndKind front_end;
+  std::shared_ptr<const TenantCall> call = nullptr;
 };
 
 class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
@@ -110,8 +113,15 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   // Compiles the constraint of `input` on another thread, then submits.
   absl::Status SubmitLater(RequestInput input, LoadShedder::FrontEndKind front_end);
   absl::Status Submit(RequestInput input, LoadShedder::FrontEndKind front_end);
+  // Makes the request its tenant's: its name in the cluster, its salt. kPermissionDenied for a
+  // priority that the tenant may not ask for.
+  absl::Status Assign(RequestInput& input) const;
   absl::Status PrepareAnswers(const v1::GenerateRequest& request, RequestInput& input);
   void Measure(const TokensReady& event);
+  // Charges the tenant so that `computed_tokens` have been charged in all.
+  void ChargeUpTo(int64_t computed_tokens);
+  // The core's last event of this request: charges the rest, and gives the tenant's place back.
+  void EndCall(int64_t computed_tokens);
   void SendAll(AnswerGroup::Parts parts, bool last);
   void Send(v1::GenerateResponse& part, bool last = false);
   void End(const absl::Status& status);
@@ -119,7 +129,12 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   const Deps deps_;
   std::shared_ptr<AnswerSink> sink_;   // on the core's strand once started; null after the end
   std::shared_ptr<AnswerSink> ended_;  // until it has sent its end
-  RequestId id_;
+  // On the core's strand once started; null without a tenant, and once the core has ended the
+  // request.
+  std::shared_ptr<const TenantCall> call_;
+  bool accepted_ = false;  // by the core; on its strand
+  int64_t charged_ = 0;    // to the tenant; on the core's strand
+  RequestId id_;           // in the cluster; clients know it by started_.request_id()
   absl::Time submitted_;
   bool resumes_ = false;
   // When each sequence's last tokens came; on the core's strand. Bound: kSequencesMax (128).

@@ -1,50 +1,78 @@
-// The API keys that a router accepts over HTTP and gRPC, and each key's quota. The file holds
-// SHA-256 hashes, so reading it reveals no key. One line per key:
-//   NAME  SHA256-IN-HEX  [requests_per_minute=N]  [tokens_per_minute=N]      # comment
-// Each quota is a token bucket that holds one minute's amount. An answer's tokens are charged when
-// it ends, so a bucket may fall below zero; it then refuses requests until it has refilled. Thread
-// safety: any thread. Errors are statuses; each front end turns them into its protocol's reply. A
-// refusal carries the seconds until a retry makes sense in the payload rpc::kRetryAfterPayload.
+// The API keys that a router accepts over HTTP and gRPC, and the tenants that own them. The file
+// holds SHA-256 hashes, so reading it reveals no key. One line per key:
+//   TENANT  SHA256-IN-HEX  [SETTING=VALUE]...      # comment
+//   requests_per_minute=N  tokens_per_minute=N     quotas of the tenant, over all its keys
+//   sequences=N                                    sequences that are answered at a time
+//   priority=MIN..MAX                              priorities it may ask for (default: 0 or more)
+//   cache=GROUP                                    shares cached prompts with tenants of the group
+//   scopes=infer,admin                             what it may do (default: infer)
+// Lines with the same tenant are its several keys. Settings belong to the tenant: any of its lines
+// may give one, and two lines may not disagree.
+//
+// Thread safety: any thread. Errors are statuses; each front end turns them into its protocol's
+// reply.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "router/front_end/tenant.h"
 
 namespace tandem::router {
 
+inline constexpr size_t kTenantNameBytesMax = 64;
+
 class ApiKeys {
  public:
-  struct Key;
-
   // kNotFound for a file that cannot be read, kInvalidArgument naming a bad line.
   static absl::StatusOr<std::unique_ptr<ApiKeys>> Load(const std::string& path);
   static absl::StatusOr<std::unique_ptr<ApiKeys>> Parse(absl::string_view text,
                                                         const std::string& path);
-  ~ApiKeys();
 
-  // The key in "Bearer KEY"; counts nothing. kUnauthenticated if it is missing or not known. The
-  // key lives as long as this object.
-  absl::StatusOr<Key*> Identify(absl::string_view authorization);
-  // Counts one request for the key. Errors: as Identify, and kResourceExhausted, with the retry
-  // payload, when the key's quota is used up.
-  absl::StatusOr<Key*> Admit(absl::string_view authorization, absl::Time now);
-  // Charges the tokens of an answer of `key` that has ended.
-  void Charge(Key* key, int64_t tokens, absl::Time now);
+  // Takes the file's present keys and settings. Tenants that it still names go on with what they
+  // have used; calls that are being answered go on. Errors as Load: the old keys then stay.
+  absl::Status Reload();
+  // Reloads a file that has changed since the last look. Logs what it did; the old keys stay when
+  // the file cannot be used. Call every second or so.
+  void ReloadIfChanged();
+
+  // The tenant of the key in "Bearer KEY"; counts nothing. kUnauthenticated if the key is missing
+  // or not known.
+  absl::StatusOr<std::shared_ptr<Tenant>> Identify(absl::string_view authorization) const;
+  // The same for a request, which it counts. Errors: as Identify and Tenant::CountRequest.
+  absl::StatusOr<std::shared_ptr<Tenant>> Admit(absl::string_view authorization,
+                                                absl::Time now) const;
 
  private:
-  ApiKeys();
-  absl::Status AddLine(absl::string_view line);
+  using Tenants = absl::btree_map<std::string, std::shared_ptr<Tenant>>;
+  using Keys = absl::flat_hash_map<std::string, std::shared_ptr<Tenant>>;
+  // What identifies a version of the file.
+  struct Version {
+    int64_t modified_ns = 0, bytes = 0;
+    uint64_t inode = 0;
+    friend bool operator==(const Version&, const Version&) = default;
+  };
 
-  absl::Mutex mutex_;
+  explicit ApiKeys(std::string path) : path_(std::move(path)) {}
+  absl::Status Take(absl::string_view text);
+  static Version VersionOf(const std::string& path);
+
+  const std::string path_;
+  mutable absl::Mutex mutex_;
+  Version version_ ABSL_GUARDED_BY(mutex_);
   // By hash, in lower-case hex. A look-up's timing reveals at most the beginning of a hash.
   // Bound: the lines of the keys file.
-  absl::flat_hash_map<std::string, std::unique_ptr<Key>> keys_ ABSL_GUARDED_BY(mutex_);
+  Keys keys_ ABSL_GUARDED_BY(mutex_);
+  // By name. Bound: the lines of the keys file.
+  Tenants tenants_ ABSL_GUARDED_BY(mutex_);
 };
 
 // SHA-256 in lower-case hex.

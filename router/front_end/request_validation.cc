@@ -111,6 +111,13 @@ bool IsPromptOnly(const v1::GenerateRequest& request) {
          (request.echo() || request.has_prompt_logprobs());
 }
 
+int32_t SequencesOf(const v1::GenerateRequest& request) {
+  const int32_t beams = request.has_beam_search() ? request.beam_search().width() : 1;
+  const int32_t answers = request.has_best_of() ? request.best_of() : request.n();
+  const int32_t sequences = std::max({beams, answers, int32_t{1}});
+  return sequences <= kSequencesMax ? sequences : 1;
+}
+
 absl::Status ValidateEnvelope(const v1::GenerateRequest& request, const ModelIdentity& model) {
   RETURN_IF_ERROR(CheckLength("request_id", request.request_id(), kRequestIdBytesMax));
   RETURN_IF_ERROR(CheckLength("cache_salt", request.cache_salt(), kCacheSaltBytesMax));

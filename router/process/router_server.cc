@@ -88,6 +88,7 @@ class RouterServerImpl final : public RouterServer {
   }
 
   void Watch() override {
+    if (keys_ != nullptr) keys_->ReloadIfChanged();
     client_server_->SetHealth("", true);
     client_server_->SetHealth("ready", decode_ready_ && !draining_);
   }

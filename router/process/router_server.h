@@ -53,7 +53,8 @@ class RouterServer {
   virtual const std::string& fleet_address() const = 0;
   // Empty when HTTP is not served.
   virtual std::string http_address() const = 0;
-  // Refreshes readiness: serving means a decode node is ready. Call every second or so.
+  // Refreshes readiness (serving means a decode node is ready), and the API keys if their file has
+  // changed. Call every second or so.
   virtual void Watch() = 0;
   // Refuses new requests and waits for running ones, at most `timeout`. True when none was cut off.
   virtual bool Drain(absl::Duration timeout) = 0;

@@ -10,6 +10,7 @@
 #include "router/core/router_core.h"
 #include "router/front_end/grpc/generate_session.h"
 #include "router/front_end/grpc/parse_request.h"
+#include "router/front_end/request_validation.h"
 #include "router/front_end/trace_parent.h"
 
 namespace tandem::router {
@@ -23,6 +24,11 @@ std::string MetadataOf(const grpc::CallbackServerContext& context, const char* n
   return std::string(found->second.data(), found->second.size());
 }
 
+// The cluster's name of the request that a call of `tenant` (null: no keys) names.
+std::string SoughtId(const std::shared_ptr<Tenant>& tenant, const std::string& request_id) {
+  return tenant == nullptr ? request_id : tenant->SoughtId(request_id);
+}
+
 grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
                                      const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -32,10 +38,17 @@ grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
 
 }  // namespace
 
-absl::StatusOr<ApiKeys::Key*> ClientService::Admit(
+absl::StatusOr<std::shared_ptr<Tenant>> ClientService::Admit(
     const grpc::CallbackServerContext& context) const {
   if (keys_ == nullptr) return nullptr;
   return keys_->Admit(MetadataOf(context, "authorization"), RealClock().Now());
+}
+
+absl::StatusOr<std::shared_ptr<Tenant>> ClientService::AdmitToInfer(
+    const grpc::CallbackServerContext& context) const {
+  ASSIGN_OR_RETURN(std::shared_ptr<Tenant> tenant, Admit(context));
+  if (tenant != nullptr) RETURN_IF_ERROR(tenant->CheckMayInfer());
+  return tenant;
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(
@@ -44,21 +57,19 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(
   const absl::Status shed =
       Shed([&] { return ParseRequest(*bytes, request).ok() && request.resume_from_token() > 0; });
   if (!shed.ok()) return GenerateSession::Refuse(shed);
-  const absl::StatusOr<ApiKeys::Key*> key = Admit(*context);
-  if (!key.ok()) return GenerateSession::Refuse(key.status());
+  const absl::StatusOr<std::shared_ptr<Tenant>> tenant = AdmitToInfer(*context);
+  if (!tenant.ok()) return GenerateSession::Refuse(tenant.status());
   absl::Status status = ParseRequest(*bytes, request);
   if (draining_) status = absl::UnavailableError("this router is draining; ask another");
   if (!status.ok()) return GenerateSession::Refuse(status);
-  std::function<void(int64_t)> charge;
-  if (*key != nullptr) {
-    charge = [keys = keys_, of = *key](int64_t tokens) {
-      keys->Charge(of, tokens, RealClock().Now());
-    };
+  Arrival arrival{RealClock().Now(), TraceIdOf(MetadataOf(*context, "traceparent")),
+                  LoadShedder::FrontEndKind::kGrpc};
+  if (*tenant != nullptr) {
+    auto call = TenantCall::Begin(*tenant, SequencesOf(request));
+    if (!call.ok()) return GenerateSession::Refuse(call.status());
+    arrival.call = *std::move(call);
   }
-  return GenerateSession::Start(request,
-                                {RealClock().Now(), TraceIdOf(MetadataOf(*context, "traceparent")),
-                                 LoadShedder::FrontEndKind::kGrpc},
-                                deps_, std::move(charge));
+  return GenerateSession::Start(request, arrival, deps_);
 }
 
 absl::Status ClientService::Shed(absl::FunctionRef<bool()> resumes) const {
@@ -87,14 +98,15 @@ grpc::ServerUnaryReactor* ClientService::Abort(grpc::CallbackServerContext* cont
                                                const grpc::ByteBuffer* bytes,
                                                grpc::ByteBuffer* response) {
   v1::AbortRequest request;
-  absl::Status status = Admit(*context).status();
+  const absl::StatusOr<std::shared_ptr<Tenant>> tenant = Admit(*context);
+  absl::Status status = tenant.status();
   if (status.ok()) status = ParseRequest(*bytes, request);
   if (!status.ok()) return FinishWith(context, status);
   *response = SerializeResponse(v1::AbortResponse());
   // In the low priority class: after the request itself, if that still waits.
   return RunOnCore(
       context,
-      [id = RequestId(request.request_id())](RouterCore& core, absl::Time now) {
+      [id = RequestId(SoughtId(*tenant, request.request_id()))](RouterCore& core, absl::Time now) {
         core.Finish(id, request::FinishReason::kAborted, now);
       },
       /*late=*/true);
@@ -120,7 +132,7 @@ grpc::ServerUnaryReactor* ClientService::Tokenize(grpc::CallbackServerContext* c
   v1::TokenizeRequest request;
   v1::TokenizeResponse tokens;
   absl::Status status = Shed([] { return false; });
-  if (status.ok()) status = Admit(*context).status();
+  if (status.ok()) status = AdmitToInfer(*context).status();
   if (status.ok()) status = ParseRequest(*bytes, request);
   if (status.ok()) status = FillTokens(request, tokens);
   if (status.ok()) *response = SerializeResponse(tokens);
@@ -133,7 +145,8 @@ grpc::ServerUnaryReactor* ClientService::Detokenize(grpc::CallbackServerContext*
   if (const absl::Status shed = Shed([] { return false; }); !shed.ok()) {
     return FinishWith(context, shed);
   }
-  if (const auto key = Admit(*context); !key.ok()) return FinishWith(context, key.status());
+  const absl::Status admitted = AdmitToInfer(*context).status();
+  if (!admitted.ok()) return FinishWith(context, admitted);
   const auto& ids = request->ids();
   const auto bad = std::find_if(ids.begin(), ids.end(), [this](int32_t id) {
     return id < 0 || id >= assets_.identity.vocab_size;
@@ -151,7 +164,8 @@ grpc::ServerUnaryReactor* ClientService::Detokenize(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* ClientService::GetModel(grpc::CallbackServerContext* context,
                                                   const v1::GetModelRequest*,
                                                   v1::GetModelResponse* response) {
-  if (const auto key = Admit(*context); !key.ok()) return FinishWith(context, key.status());
+  const absl::Status admitted = Admit(*context).status();
+  if (!admitted.ok()) return FinishWith(context, admitted);
   response->set_name(assets_.identity.served_name());
   response->set_architecture(assets_.architecture);
   response->set_fingerprint(assets_.identity.fingerprint);
@@ -175,9 +189,14 @@ grpc::ServerUnaryReactor* ClientService::GetStatus(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* ClientService::GetTrace(grpc::CallbackServerContext* context,
                                                   const v1::GetTraceRequest* request,
                                                   v1::GetTraceResponse* response) {
-  if (const auto key = Admit(*context); !key.ok()) return FinishWith(context, key.status());
-  absl::StatusOr<v1::RequestTrace> trace = deps_.traces.Find(request->request_id());
-  if (trace.ok()) *response->mutable_trace() = *std::move(trace);
+  const absl::StatusOr<std::shared_ptr<Tenant>> tenant = Admit(*context);
+  if (!tenant.ok()) return FinishWith(context, tenant.status());
+  absl::StatusOr<v1::RequestTrace> trace =
+      deps_.traces.Find(SoughtId(*tenant, request->request_id()));
+  if (trace.ok()) {
+    *response->mutable_trace() = *std::move(trace);
+    response->mutable_trace()->set_request_id(request->request_id());
+  }
   return FinishWith(context, trace.status());
 }
 

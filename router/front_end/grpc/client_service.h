@@ -52,8 +52,12 @@ class ClientService final : public ClientServiceBase {
                                      v1::GetTraceResponse* response) override;
 
  private:
-  // Checks the key in a call's metadata; null when no keys are required.
-  absl::StatusOr<ApiKeys::Key*> Admit(const grpc::CallbackServerContext& context) const;
+  // Checks the key in a call's metadata and counts a request of its tenant; null when no keys are
+  // required.
+  absl::StatusOr<std::shared_ptr<Tenant>> Admit(const grpc::CallbackServerContext& context) const;
+  // The same for calls that need the scope infer.
+  absl::StatusOr<std::shared_ptr<Tenant>> AdmitToInfer(
+      const grpc::CallbackServerContext& context) const;
   // kUnavailable when the router is too overloaded for this call. `resumes`: see LoadShedder.
   absl::Status Shed(absl::FunctionRef<bool()> resumes) const;
   absl::Status FillTokens(const v1::TokenizeRequest& request, v1::TokenizeResponse& response) const;

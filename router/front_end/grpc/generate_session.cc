@@ -8,10 +8,8 @@
 namespace tandem::router {
 
 GenerateSession* GenerateSession::Start(const v1::GenerateRequest& request, const Arrival& arrival,
-                                        const AnswerSession::Deps& deps,
-                                        std::function<void(int64_t)> charge) {
+                                        const AnswerSession::Deps& deps) {
   auto session = std::make_shared<GenerateSession>();
-  session->charge_ = std::move(charge);
   session->self_ = session;
   absl::StatusOr<std::shared_ptr<AnswerSession>> answer =
       AnswerSession::Start(request, arrival, deps, session);
@@ -32,12 +30,6 @@ GenerateSession* GenerateSession::Refuse(const absl::Status& status) {
 }
 
 bool GenerateSession::OnPart(v1::GenerateResponse& part, bool last) {
-  if (charge_ != nullptr && part.has_finished()) {
-    const v1::Usage& usage = part.finished().usage();
-    // The answers of one request share its prompt.
-    const int64_t prompt_tokens = std::exchange(prompt_charged_, true) ? 0 : usage.prompt_tokens();
-    charge_(prompt_tokens + usage.output_tokens());
-  }
   if (last ? outbox_.AddLast(std::move(part)) : outbox_.Add(std::move(part))) WriteCurrent();
   return !outbox_.overflowed();
 }

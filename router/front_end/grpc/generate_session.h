@@ -8,7 +8,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
-#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -21,11 +20,10 @@ class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                               public AnswerSink,
                               public std::enable_shared_from_this<GenerateSession> {
  public:
-  // The reactor of a call with `request`. `charge` counts its tokens and may be null. gRPC keeps
-  // the reactor until OnDone. An error ends the call with its status.
+  // The reactor of a call with `request`. gRPC keeps the reactor until OnDone. An error ends the
+  // call with its status.
   static GenerateSession* Start(const v1::GenerateRequest& request, const Arrival& arrival,
-                                const AnswerSession::Deps& deps,
-                                std::function<void(int64_t)> charge);
+                                const AnswerSession::Deps& deps);
   // The reactor of a call that is refused.
   static GenerateSession* Refuse(const absl::Status& status);
 
@@ -53,8 +51,6 @@ class GenerateSession final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   std::shared_ptr<GenerateSession> self_;  // held until OnDone
   std::shared_ptr<AnswerSession> answer_;  // set before gRPC may react; null when refused
-  std::function<void(int64_t)> charge_;    // this and the next: on the core's strand
-  bool prompt_charged_ = false;
   rpc::Outbox<v1::GenerateResponse> outbox_;
   grpc::ByteBuffer writing_;  // the current message's bytes; owned like it
   std::atomic<bool> ending_{false};

@@ -170,7 +170,6 @@ void ApiAnswer::BeginStream(absl::string_view events) {
 
 void ApiAnswer::Complete(std::string& events) {
   done_ = true;
-  if (options_.charge) options_.charge(format_->usage());
   if (!stream_) return exchange_->Reply(NewReply("application/json", format_->ToJson()));
   format_->EndEvents(events);
   if (!streaming_) {

@@ -11,7 +11,6 @@
 // the sessions.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,8 +27,7 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
  public:
   struct Options {
     AnswerHead head;
-    HttpHeaders headers;                             // of the reply
-    std::function<void(const UsageTotals&)> charge;  // at the end of a complete answer; may be null
+    HttpHeaders headers;  // of the reply
   };
 
   // Starts to answer `api` over `exchange`. A request that is refused is answered at once.

@@ -18,6 +18,7 @@
 #include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/openai_error.h"
 #include "router/front_end/http/truncate_prompts.h"
+#include "router/front_end/request_validation.h"
 #include "router/front_end/trace_parent.h"
 
 namespace tandem::router {
@@ -197,10 +198,12 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
     if (!shed.ok()) return Reply(call, ErrorReply(shed));
   }
   if (route.needs != Needs::kNothing && deps_.keys != nullptr) {
-    absl::StatusOr<ApiKeys::Key*> key =
+    absl::StatusOr<std::shared_ptr<Tenant>> tenant =
         deps_.keys->Admit(call.request.Header("authorization"), call.now);
-    if (!key.ok()) return Reply(call, ErrorReply(key.status()));
-    call.key = *key;
+    if (!tenant.ok()) return Reply(call, ErrorReply(tenant.status()));
+    call.tenant = *std::move(tenant);
+    const absl::Status may_infer = call.tenant->CheckMayInfer();
+    if (route.needs == Needs::kTime && !may_infer.ok()) return Reply(call, ErrorReply(may_infer));
   }
   if (method == "POST" && !IsJson(call.request)) {
     return Reply(call, ErrorReply(415, "content-type: expected application/json"));
@@ -306,14 +309,16 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   if (api.requests.size() == 1) api.requests[0].set_request_id(options.head.id);
   options.headers = HeadersOf(call);
   if (model.mixed_numerics) options.headers.emplace_back("x-tandem-mixed-numerics", "true");
-  if (call.key != nullptr) {
-    options.charge = [this, key = call.key](const UsageTotals& usage) {
-      deps_.keys->Charge(key, usage.prompt_tokens + usage.completion_tokens, RealClock().Now());
-    };
+  Arrival arrival{call.request.arrived, TraceIdOf(call.traceparent),
+                  LoadShedder::FrontEndKind::kHttp};
+  if (call.tenant != nullptr) {
+    int64_t sequences = 0;
+    for (const v1::GenerateRequest& request : api.requests) sequences += SequencesOf(request);
+    auto tenant_call = TenantCall::Begin(call.tenant, sequences);
+    if (!tenant_call.ok()) return Reply(call, ErrorReply(tenant_call.status()));
+    arrival.call = *std::move(tenant_call);
   }
-  ApiAnswer::Start(
-      std::move(api), call.exchange, deps_.session, std::move(options),
-      {call.request.arrived, TraceIdOf(call.traceparent), LoadShedder::FrontEndKind::kHttp});
+  ApiAnswer::Start(std::move(api), call.exchange, deps_.session, std::move(options), arrival);
 }
 
 // ---- models and tokens

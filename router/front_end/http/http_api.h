@@ -68,7 +68,7 @@ class HttpApi {
     std::string traceparent;   // valid, or empty
     std::string allow_origin;  // the origin whose pages may read the answer; empty: none
     absl::Time now;
-    ApiKeys::Key* key = nullptr;
+    std::shared_ptr<Tenant> tenant;  // null in a router without keys
   };
   // What a path needs: nothing, an API key, or a key and so much of the router's time that an
   // overloaded router refuses it.
@@ -104,6 +104,9 @@ class HttpApi {
   void InputTokens(Call& call);
   absl::StatusOr<ApiRequest> ResponseOf(Call& call);
   absl::StatusOr<Json> ItemsOf(const Call& call, const std::string& id);
+  static ResponseStore::Owner OwnerOf(const Call& call) {
+    return call.tenant == nullptr ? "" : call.tenant->name();
+  }
   void Generate(Call& call, ApiRequest api, const char* id_prefix);
   void Models(Call& call);
   void Tokenize(Call& call);

@@ -6,7 +6,7 @@
 
 namespace tandem::router {
 
-void ResponseStore::Keep(Owner owner, const std::string& id, Kept kept) {
+void ResponseStore::Keep(const Owner& owner, const std::string& id, Kept kept) {
   Entry entry;
   entry.id = id;
   entry.bytes =
@@ -27,7 +27,8 @@ void ResponseStore::Keep(Owner owner, const std::string& id, Kept kept) {
   MakeRoom();
 }
 
-std::shared_ptr<const ResponseStore::Kept> ResponseStore::Find(Owner owner, const std::string& id) {
+std::shared_ptr<const ResponseStore::Kept> ResponseStore::Find(const Owner& owner,
+                                                               const std::string& id) {
   absl::MutexLock lock(&mutex_);
   const auto shelf = shelves_.find(owner);
   if (shelf == shelves_.end()) return nullptr;
@@ -38,7 +39,7 @@ std::shared_ptr<const ResponseStore::Kept> ResponseStore::Find(Owner owner, cons
   return found->second->kept;
 }
 
-bool ResponseStore::Erase(Owner owner, const std::string& id) {
+bool ResponseStore::Erase(const Owner& owner, const std::string& id) {
   absl::MutexLock lock(&mutex_);
   return Remove(owner, id);
 }
@@ -65,7 +66,7 @@ std::string ResponseStore::MetricsText() const {
       now.dropped, "\n");
 }
 
-bool ResponseStore::Remove(Owner owner, const std::string& id) {
+bool ResponseStore::Remove(const Owner& owner, const std::string& id) {
   const auto shelf = shelves_.find(owner);
   if (shelf == shelves_.end()) return false;
   const auto found = shelf->second.by_id.find(id);

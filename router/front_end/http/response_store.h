@@ -25,8 +25,8 @@ class ResponseStore {
   };
   static constexpr int64_t kOverheadBytes = 512;
 
-  // The client: its API key, or null in a router without keys.
-  using Owner = const void*;
+  // The tenant's name; empty in a router without keys.
+  using Owner = std::string;
   struct Kept {
     std::string object;  // the response object as it was sent
     std::string items;   // its conversation up to its output: a JSON list of items
@@ -41,11 +41,11 @@ class ResponseStore {
   bool on() const { return options_.responses_max > 0; }
   int64_t responses_max() const { return options_.responses_max; }
   // Keeps a response; replaces one that the owner kept under the same id.
-  void Keep(Owner owner, const std::string& id, Kept kept);
+  void Keep(const Owner& owner, const std::string& id, Kept kept);
   // Null if there is none. Marks the response as just used. Shared because it may outlive Erase.
-  std::shared_ptr<const Kept> Find(Owner owner, const std::string& id);
+  std::shared_ptr<const Kept> Find(const Owner& owner, const std::string& id);
   // Returns whether there was one.
-  bool Erase(Owner owner, const std::string& id);
+  bool Erase(const Owner& owner, const std::string& id);
   Counts counts() const;
   // In Prometheus' text format.
   std::string MetricsText() const;
@@ -64,12 +64,12 @@ class ResponseStore {
     int64_t bytes = 0;
   };
 
-  bool Remove(Owner owner, const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Remove(const Owner& owner, const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   mutable absl::Mutex mutex_;
-  // Bound: the API keys; one that is empty is removed.
+  // Bound: the tenants; a shelf that is empty is removed.
   absl::flat_hash_map<Owner, Shelf> shelves_ ABSL_GUARDED_BY(mutex_);
   Counts counts_ ABSL_GUARDED_BY(mutex_);
 };

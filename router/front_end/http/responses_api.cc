@@ -31,7 +31,7 @@ absl::Status NotKept(absl::string_view field, absl::string_view id) {
 }  // namespace
 
 absl::StatusOr<Json> HttpApi::ItemsOf(const Call& call, const std::string& id) {
-  const std::shared_ptr<const ResponseStore::Kept> kept = responses_.Find(call.key, id);
+  const std::shared_ptr<const ResponseStore::Kept> kept = responses_.Find(OwnerOf(call), id);
   if (kept == nullptr) return NotKept("previous_response_id", id);
   ASSIGN_OR_RETURN(Json conversation, ParseJsonBody(absl::StrCat("{\"items\":", kept->items, "}")));
   ASSIGN_OR_RETURN(Json object, ParseJsonBody(kept->object));
@@ -53,8 +53,8 @@ void HttpApi::Responses(Call& call) {
   absl::StatusOr<ApiRequest> api = ResponseOf(call);
   if (!api.ok()) return Reply(call, ErrorReply(api.status()));
   if (api->response->store) {
-    api->response->keep = [this, owner = call.key](const std::string& id, std::string object,
-                                                   std::string items) {
+    api->response->keep = [this, owner = OwnerOf(call)](const std::string& id, std::string object,
+                                                        std::string items) {
       responses_.Keep(owner, id, {std::move(object), std::move(items)});
     };
   }
@@ -73,7 +73,7 @@ void HttpApi::InputTokens(Call& call) {
 void HttpApi::KeptResponse(Call& call) {
   const std::string id(absl::StripPrefix(call.request.path, kPrefix));
   if (call.request.method == "DELETE") {
-    if (!responses_.Erase(call.key, id)) {
+    if (!responses_.Erase(OwnerOf(call), id)) {
       return Reply(call, ErrorReply(NotKept("response_id", id)));
     }
     const Json deleted = {{"id", id}, {"object", "response"}, {"deleted", true}};
@@ -83,7 +83,7 @@ void HttpApi::KeptResponse(Call& call) {
     return Reply(call, ErrorReply(absl::UnimplementedError(
                            "stream: kept responses are not streamed again, expected none")));
   }
-  const std::shared_ptr<const ResponseStore::Kept> kept = responses_.Find(call.key, id);
+  const std::shared_ptr<const ResponseStore::Kept> kept = responses_.Find(OwnerOf(call), id);
   if (kept == nullptr) return Reply(call, ErrorReply(NotKept("response_id", id)));
   Reply(call, {.body = kept->object});
 }
@@ -91,7 +91,7 @@ void HttpApi::KeptResponse(Call& call) {
 // What is kept has ended.
 void HttpApi::CancelResponse(Call& call) {
   const std::string id(absl::StripSuffix(absl::StripPrefix(call.request.path, kPrefix), "/cancel"));
-  if (responses_.Find(call.key, id) == nullptr) {
+  if (responses_.Find(OwnerOf(call), id) == nullptr) {
     return Reply(call, ErrorReply(NotKept("response_id", id)));
   }
   Reply(call, ErrorReply(400, absl::StrCat("response_id: \"", id,

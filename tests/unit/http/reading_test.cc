@@ -6,7 +6,6 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "router/front_end/api_keys.h"
 #include "router/front_end/http/json_body.h"
 #include "router/front_end/http/json_tape.h"
 #include "router/front_end/http/request_reader.h"
@@ -438,40 +437,6 @@ TEST(ToolCalls, EndWhereTheAnswerDoes) {
   const ToolPieces list = Found(
       ToolMode::kRequired, R"([{"name":"a","parameters":{}},{"name":"b","parameters":{}}])", 4);
   EXPECT_EQ(list.calls.size(), 2u);
-}
-
-TEST(ApiKeys, RefillByTheMinute) {
-  ASSERT_OK_AND_ASSIGN(
-      auto keys,
-      ApiKeys::Parse("a " + Sha256Hex("k") + " requests_per_minute=60 tokens_per_minute=120 # x\n",
-                     "file"));
-  absl::Time now = absl::UnixEpoch();
-  ApiKeys::Key* key = nullptr;
-  for (int i = 0; i < 60; ++i) {
-    ASSERT_OK_AND_ASSIGN(key, keys->Admit("Bearer k", now));
-  }
-  EXPECT_THAT(keys->Admit("Bearer k", now),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("60 requests a minute")));
-  now += absl::Seconds(1);
-  EXPECT_OK(keys->Admit("Bearer k", now));
-  keys->Charge(key, 240, now);
-  now += absl::Seconds(30);
-  EXPECT_THAT(keys->Admit("Bearer k", now),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("120 tokens a minute")));
-  now += absl::Seconds(60);
-  EXPECT_OK(keys->Admit("Bearer k", now));
-  EXPECT_THAT(keys->Admit("Bearer kk", now),
-              StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("not known")));
-  EXPECT_THAT(keys->Admit("", now), StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("")));
-}
-
-TEST(ApiKeys, BadFilesNameTheLine) {
-  EXPECT_THAT(ApiKeys::Parse("\nname", "file"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("file:2: ")));
-  EXPECT_THAT(ApiKeys::Parse("name abcd", "file"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("64 hex digits")));
-  EXPECT_THAT(ApiKeys::Parse("name " + Sha256Hex("x") + " requests=5", "file"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("requests=5")));
 }
 
 }  // namespace

@@ -13,59 +13,59 @@ namespace {
 
 using Kept = ResponseStore::Kept;
 
-const int kAlice = 0, kBob = 0;
+constexpr char kAlice[] = "alice", kBob[] = "bob", kNobody[] = "";
 
 TEST(ResponseStore, OwnersSeeTheirOwn) {
   ResponseStore store({.responses_max = 4});
-  store.Keep(&kAlice, "resp_1", {"a", "i"});
-  store.Keep(nullptr, "resp_1", {"n", "i"});
-  EXPECT_EQ(store.Find(&kAlice, "resp_1")->object, "a");
-  EXPECT_EQ(store.Find(nullptr, "resp_1")->object, "n");
-  EXPECT_EQ(store.Find(&kBob, "resp_1"), nullptr);
-  EXPECT_FALSE(store.Erase(&kBob, "resp_1"));
-  const std::shared_ptr<const Kept> held = store.Find(&kAlice, "resp_1");
-  EXPECT_TRUE(store.Erase(&kAlice, "resp_1"));
+  store.Keep(kAlice, "resp_1", {"a", "i"});
+  store.Keep(kNobody, "resp_1", {"n", "i"});
+  EXPECT_EQ(store.Find(kAlice, "resp_1")->object, "a");
+  EXPECT_EQ(store.Find(kNobody, "resp_1")->object, "n");
+  EXPECT_EQ(store.Find(kBob, "resp_1"), nullptr);
+  EXPECT_FALSE(store.Erase(kBob, "resp_1"));
+  const std::shared_ptr<const Kept> held = store.Find(kAlice, "resp_1");
+  EXPECT_TRUE(store.Erase(kAlice, "resp_1"));
   EXPECT_EQ(held->items, "i");
-  EXPECT_EQ(store.Find(&kAlice, "resp_1"), nullptr);
+  EXPECT_EQ(store.Find(kAlice, "resp_1"), nullptr);
   EXPECT_EQ(store.counts().responses, 1);
   EXPECT_EQ(store.counts().dropped, 0);
 }
 
 TEST(ResponseStore, TheOneUnusedForLongestMakesRoom) {
   ResponseStore store({.responses_max = 2});
-  store.Keep(nullptr, "1", {});
-  store.Keep(nullptr, "2", {});
-  EXPECT_NE(store.Find(nullptr, "1"), nullptr);
-  store.Keep(nullptr, "3", {});
-  EXPECT_EQ(store.Find(nullptr, "2"), nullptr);
-  EXPECT_NE(store.Find(nullptr, "1"), nullptr);
-  store.Keep(nullptr, "3", {"again", ""});
-  EXPECT_EQ(store.Find(nullptr, "3")->object, "again");
+  store.Keep(kNobody, "1", {});
+  store.Keep(kNobody, "2", {});
+  EXPECT_NE(store.Find(kNobody, "1"), nullptr);
+  store.Keep(kNobody, "3", {});
+  EXPECT_EQ(store.Find(kNobody, "2"), nullptr);
+  EXPECT_NE(store.Find(kNobody, "1"), nullptr);
+  store.Keep(kNobody, "3", {"again", ""});
+  EXPECT_EQ(store.Find(kNobody, "3")->object, "again");
   EXPECT_EQ(store.counts().responses, 2);
   EXPECT_EQ(store.counts().dropped, 1);
 }
 
 TEST(ResponseStore, WhoKeepsMostMakesRoom) {
   ResponseStore store({.responses_max = 10, .bytes_max = 10 * ResponseStore::kOverheadBytes});
-  store.Keep(&kBob, "bob", {"b", ""});
+  store.Keep(kBob, "bob", {"b", ""});
   for (int i = 0; i < 20; ++i) {
-    store.Keep(&kAlice, absl::StrCat(i), {std::string(300, 'x'), ""});
+    store.Keep(kAlice, absl::StrCat(i), {std::string(300, 'x'), ""});
     EXPECT_LE(store.counts().bytes, 10 * ResponseStore::kOverheadBytes);
   }
-  EXPECT_NE(store.Find(&kBob, "bob"), nullptr);
-  EXPECT_NE(store.Find(&kAlice, "19"), nullptr);
+  EXPECT_NE(store.Find(kBob, "bob"), nullptr);
+  EXPECT_NE(store.Find(kAlice, "19"), nullptr);
   // A response larger than the bound evicts nothing.
   const int64_t before = store.counts().responses;
-  store.Keep(&kAlice, "large", {std::string(100000, 'x'), ""});
-  EXPECT_EQ(store.Find(&kAlice, "large"), nullptr);
+  store.Keep(kAlice, "large", {std::string(100000, 'x'), ""});
+  EXPECT_EQ(store.Find(kAlice, "large"), nullptr);
   EXPECT_EQ(store.counts().responses, before);
 }
 
 TEST(ResponseStore, ZeroKeepsNothing) {
   ResponseStore store({.responses_max = 0});
   EXPECT_FALSE(store.on());
-  store.Keep(nullptr, "1", {});
-  EXPECT_EQ(store.Find(nullptr, "1"), nullptr);
+  store.Keep(kNobody, "1", {});
+  EXPECT_EQ(store.Find(kNobody, "1"), nullptr);
 }
 
 TEST(ResponseStore, BoundsHoldWhateverIsAsked) {
@@ -74,9 +74,8 @@ TEST(ResponseStore, BoundsHoldWhateverIsAsked) {
   std::mt19937 random(seed);
   const ResponseStore::Options options = {.responses_max = 8, .bytes_max = 9000};
   ResponseStore store(options);
-  const int owners[3] = {};
   for (int i = 0; i < 3000; ++i) {
-    const int* owner = &owners[random() % 3];
+    const std::string owner = absl::StrCat("tenant-", random() % 3);
     const std::string id = absl::StrCat(random() % 12);
     switch (random() % 4) {
       case 0:
@@ -95,8 +94,8 @@ TEST(ResponseStore, BoundsHoldWhateverIsAsked) {
     ASSERT_LE(store.counts().bytes, options.bytes_max);
     ASSERT_GE(store.counts().bytes, store.counts().responses * ResponseStore::kOverheadBytes);
   }
-  for (const int& owner : owners) {
-    for (int id = 0; id < 12; ++id) store.Erase(&owner, absl::StrCat(id));
+  for (int owner = 0; owner < 3; ++owner) {
+    for (int id = 0; id < 12; ++id) store.Erase(absl::StrCat("tenant-", owner), absl::StrCat(id));
   }
   EXPECT_EQ(store.counts().responses, 0);
   EXPECT_EQ(store.counts().bytes, 0);

@@ -34,6 +34,7 @@ struct ClientView {
   int ends = 0;
   std::optional<RequestDone> done;
   absl::Status failure;
+  int64_t failed_after = 0;  // tokens were computed
 };
 
 class CoreHarness {
@@ -176,6 +177,7 @@ class CoreHarness {
       } else {
         ++client.ends;
         client.failure = std::get<RequestFailed>(event).status;
+        client.failed_after = std::get<RequestFailed>(event).computed_tokens;
         EXPECT_FALSE(client.failure.ok());
       }
     }

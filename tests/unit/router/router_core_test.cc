@@ -99,7 +99,7 @@ TEST_F(CoreTest, QueueIsBoundedFifoAndDrainsWhenRoomAppears) {
   const v1::Leg leg = h.NextRun(1).leg();
   for (int i = 1; i <= 3; ++i) ASSERT_OK(h.Submit(absl::StrCat("r", i)));
   EXPECT_THAT(h.Submit("r4"),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("3 requests wait")));
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("3 sequences wait")));
   EXPECT_EQ(h.status().requests_queued(), 3);
   EXPECT_EQ(h.status().requests_running(), 4);
   h.Finish("r2", request::FinishReason::kAborted);  // one in the middle leaves

@@ -1,0 +1,143 @@
+#include "router/front_end/tenant.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/error_details.h"
+
+namespace tandem::router {
+namespace {
+
+// A place among the tenant's sequences becomes free when an answer ends; nobody knows when.
+constexpr int64_t kSequencesRetryS = 1;
+
+// Adds to `status` the seconds until a retry makes sense. Both front ends tell the client.
+absl::Status WithRetryAfter(absl::Status status, int64_t seconds) {
+  status.SetPayload(rpc::kRetryAfterPayload, absl::Cord(absl::StrCat(seconds)));
+  return status;
+}
+
+}  // namespace
+
+void Tenant::Bucket::Refill(absl::Time now) {
+  const double minutes =
+      at == absl::InfinitePast() ? 1.0 : absl::FDivDuration(now - at, absl::Minutes(1));
+  left = std::min(per_minute, left + std::max(0.0, minutes) * per_minute);
+  at = now;
+}
+
+int64_t Tenant::Bucket::SecondsUntil(double wanted) const {
+  if (per_minute == 0 || left >= wanted) return 0;
+  return static_cast<int64_t>(std::ceil((wanted - left) / per_minute * 60));
+}
+
+TenantLimits Tenant::limits() const {
+  absl::MutexLock lock(&mutex_);
+  return limits_;
+}
+
+void Tenant::SetLimits(const TenantLimits& limits) {
+  absl::MutexLock lock(&mutex_);
+  const auto set = [](Bucket& bucket, int64_t before, int64_t after) {
+    if (before == after) return;
+    // A limit that begins or changes begins with a full bucket.
+    bucket = {.per_minute = static_cast<double>(after)};
+  };
+  set(requests_, limits_.requests_per_minute, limits.requests_per_minute);
+  set(tokens_, limits_.tokens_per_minute, limits.tokens_per_minute);
+  limits_ = limits;
+}
+
+absl::Status Tenant::Refuse(const char* what, const Bucket& bucket, int64_t seconds) const {
+  return WithRetryAfter(
+      absl::ResourceExhaustedError(absl::StrCat("quota: ", name_, " has used its ",
+                                                bucket.per_minute, " ", what, " a minute")),
+      seconds);
+}
+
+absl::Status Tenant::CountRequest(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  requests_.Refill(now);
+  tokens_.Refill(now);
+  if (const int64_t wait = requests_.SecondsUntil(1); wait > 0)
+    return Refuse("requests", requests_, wait);
+  if (const int64_t wait = tokens_.SecondsUntil(1); wait > 0)
+    return Refuse("tokens", tokens_, wait);
+  requests_.left -= 1;
+  return absl::OkStatus();
+}
+
+void Tenant::Charge(int64_t tokens, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  tokens_.Refill(now);
+  tokens_.left = std::min(tokens_.per_minute, tokens_.left - static_cast<double>(tokens));
+}
+
+absl::Status Tenant::Begin(int64_t sequences) {
+  absl::MutexLock lock(&mutex_);
+  if (limits_.sequences_max > 0 && sequences_ + sequences > limits_.sequences_max) {
+    return WithRetryAfter(
+        absl::ResourceExhaustedError(
+            absl::StrCat("quota: ", name_, " has ", sequences_, " sequences running, and ",
+                         sequences, " more would pass its ", limits_.sequences_max, " at a time")),
+        kSequencesRetryS);
+  }
+  sequences_ += sequences;
+  return absl::OkStatus();
+}
+
+void Tenant::End(int64_t sequences) {
+  absl::MutexLock lock(&mutex_);
+  sequences_ -= sequences;
+  TANDEM_CHECK(sequences_ >= 0, "tenant ", name_, " ended more sequences than it began");
+}
+
+int64_t Tenant::sequences() const {
+  absl::MutexLock lock(&mutex_);
+  return sequences_;
+}
+
+absl::Status Tenant::CheckPriority(int32_t priority) const {
+  absl::MutexLock lock(&mutex_);
+  if (priority >= limits_.priority_min && priority <= limits_.priority_max) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("priority: ", priority, ", expected ",
+                                                  limits_.priority_min, " to ",
+                                                  limits_.priority_max, " from ", name_));
+}
+
+absl::Status Tenant::CheckMayInfer() const {
+  absl::MutexLock lock(&mutex_);
+  if (limits_.may_infer) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("authorization: ", name_, " has not the scope infer"));
+}
+
+std::string Tenant::ScopedId(absl::string_view request_id) const {
+  return absl::StrCat(name_, "/", request_id);
+}
+
+std::string Tenant::SoughtId(absl::string_view request_id) const {
+  const bool names_tenant = request_id.find('/') != absl::string_view::npos;
+  if (names_tenant && limits().is_admin) return std::string(request_id);
+  return ScopedId(request_id);
+}
+
+std::string Tenant::CacheSalt(absl::string_view client_salt) const {
+  absl::MutexLock lock(&mutex_);
+  // Neither names nor groups contain spaces, so no two pairs give the same text.
+  const bool own = limits_.cache_group.empty();
+  return absl::StrCat(own ? "tenant " : "group ", own ? name_ : limits_.cache_group, " ",
+                      client_salt);
+}
+
+absl::StatusOr<std::shared_ptr<const TenantCall>> TenantCall::Begin(std::shared_ptr<Tenant> tenant,
+                                                                    int64_t sequences) {
+  RETURN_IF_ERROR(tenant->Begin(sequences));
+  return std::shared_ptr<const TenantCall>(new TenantCall(std::move(tenant), sequences));
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,121 @@
+// A tenant: who owns API keys and all that is asked for with them. A tenant has limits; its
+// requests have names of its own; and its cached prompts are found by its own requests alone,
+// unless it shares them with a group.
+//
+// Thread safety: any thread.
+// Owner: ApiKeys, and every call of the tenant that is being answered.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace tandem::router {
+
+struct TenantLimits {
+  // Each of these is a token bucket that holds one minute's amount; 0 = no limit.
+  int64_t requests_per_minute = 0;
+  int64_t tokens_per_minute = 0;
+  // Sequences that are answered at a time, those of best_of and beam searches included; 0 = no
+  // limit.
+  int64_t sequences_max = 0;
+  // Priorities that its requests may have; a lower one is more urgent.
+  int32_t priority_min = 0;
+  int32_t priority_max = std::numeric_limits<int32_t>::max();
+  // Tenants of one group share cached prompts; empty: the tenant shares them with nobody.
+  std::string cache_group;
+  bool may_infer = true;  // may ask for answers and tokens
+  bool is_admin = false;  // may see and end the requests of every tenant
+
+  friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
+};
+
+class Tenant {
+ public:
+  explicit Tenant(std::string name) : name_(std::move(name)) {}
+  Tenant(const Tenant&) = delete;
+  Tenant& operator=(const Tenant&) = delete;
+
+  const std::string& name() const { return name_; }
+  TenantLimits limits() const;
+  // What was used so far stays counted.
+  void SetLimits(const TenantLimits& limits);
+
+  // Counts one request. kResourceExhausted, with the seconds until a retry makes sense in the
+  // payload rpc::kRetryAfterPayload, when requests or tokens are used up: the request then does not
+  // count.
+  absl::Status CountRequest(absl::Time now);
+  // Charges tokens that were computed; a negative number gives tokens back. The bucket may fall
+  // below zero: requests are then refused until it has refilled, so the rate holds in the long run.
+  void Charge(int64_t tokens, absl::Time now);
+  // Counts sequences that begin. kResourceExhausted, with the retry payload, beyond sequences_max.
+  absl::Status Begin(int64_t sequences);
+  void End(int64_t sequences);
+  int64_t sequences() const;
+
+  // kPermissionDenied, naming the allowed range.
+  absl::Status CheckPriority(int32_t priority) const;
+  // kPermissionDenied for a tenant that may not ask for answers.
+  absl::Status CheckMayInfer() const;
+
+  // The name that the cluster knows the tenant's request by, "TENANT/ID". No other tenant can form
+  // it, so nobody can abort, resume or look up another's request.
+  std::string ScopedId(absl::string_view request_id) const;
+  // The name for a look-up or an abort. As ScopedId, but an admin may write "TENANT/ID" for any
+  // tenant's request.
+  std::string SoughtId(absl::string_view request_id) const;
+  // The salt of the request's cached blocks: the tenant's or its group's, and the client's own.
+  std::string CacheSalt(absl::string_view client_salt) const;
+
+ private:
+  // A token bucket that refills to `per_minute` in one minute. `per_minute` 0: no limit.
+  struct Bucket {
+    double per_minute = 0;
+    double left = 0;
+    absl::Time at = absl::InfinitePast();
+
+    void Refill(absl::Time now);
+    // Seconds until the bucket holds `wanted`; 0 if it does now.
+    int64_t SecondsUntil(double wanted) const;
+  };
+  absl::Status Refuse(const char* what, const Bucket& bucket, int64_t seconds) const;
+
+  const std::string name_;
+  mutable absl::Mutex mutex_;
+  TenantLimits limits_ ABSL_GUARDED_BY(mutex_);
+  Bucket requests_ ABSL_GUARDED_BY(mutex_);
+  Bucket tokens_ ABSL_GUARDED_BY(mutex_);
+  int64_t sequences_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// One call of a tenant while it is answered: holds its place among the tenant's sequences, and
+// gives it back when the last owner lets go. Thread safety: any thread. Owner: shared by the call's
+// answer sessions.
+class TenantCall {
+ public:
+  // Errors as Tenant::Begin.
+  static absl::StatusOr<std::shared_ptr<const TenantCall>> Begin(std::shared_ptr<Tenant> tenant,
+                                                                 int64_t sequences);
+  ~TenantCall() { tenant_->End(sequences_); }
+  TenantCall(const TenantCall&) = delete;
+  TenantCall& operator=(const TenantCall&) = delete;
+
+  Tenant& tenant() const { return *tenant_; }
+
+ private:
+  TenantCall(std::shared_ptr<Tenant> tenant, int64_t sequences)
+      : tenant_(std::move(tenant)), sequences_(sequences) {}
+
+  const std::shared_ptr<Tenant> tenant_;
+  const int64_t sequences_;
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,224 @@
+// Goal: one tenant cannot abort, look up, block or profit from another's requests; an admin can see
+// and end them; sequences that run, and tokens that were computed for an answer that nobody waited
+// for, count; keys that `tandem keys` adds and revokes hold without a restart.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+
+#include <fstream>
+
+#include "router/front_end/api_keys.h"
+#include "tandem/v1/client.grpc.pb.h"
+#include "tests/testing/http_client.h"
+#include "tests/testing/program_run.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_cluster.h"
+
+namespace tandem::testing {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+class TenantsTest : public ::testing::Test {
+ protected:
+  ~TenantsTest() override {
+    if (cluster_ != nullptr) {
+      EXPECT_EQ(cluster_->Stop(), "exit code 0");
+    }
+    std::remove(path_.c_str());
+  }
+  static std::string Line(const std::string& tenant, const std::string& settings = "") {
+    return absl::StrCat(tenant, " ", router::Sha256Hex(tenant), " ", settings, "\n");
+  }
+  // Each tenant's name is its key.
+  void Start(const std::string& keys, std::vector<std::string> flags = {}) {
+    std::ofstream(path_) << keys;
+    flags.insert(flags.end(), {"--engine=hash", "--kv-blocks=256", "--api-keys=" + path_});
+    auto cluster = TestCluster::Start(flags);
+    ASSERT_OK(cluster.status());
+    cluster_ = *std::move(cluster);
+    stub_ = v1::Tandem::NewStub(
+        grpc::CreateChannel(cluster_->address(), grpc::InsecureChannelCredentials()));
+  }
+  static void Authorize(grpc::ClientContext& context, const std::string& tenant) {
+    context.AddMetadata("authorization", "Bearer " + tenant);
+  }
+  static v1::GenerateRequest Request(const std::string& id, int max_tokens) {
+    v1::GenerateRequest request;
+    request.set_request_id(id);
+    request.set_text("a prompt that is long enough to fill more than one block of the cache");
+    request.mutable_stop()->set_max_tokens(max_tokens);
+    request.mutable_stop()->set_ignore_eos(true);
+    return request;
+  }
+  // A stream whose first token has come.
+  struct Running {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+    // To the end; the last message's Finished.
+    grpc::Status Read(v1::Finished* finished = nullptr) {
+      v1::GenerateResponse part;
+      while (reader->Read(&part)) {
+        if (part.has_finished() && finished != nullptr) *finished = part.finished();
+      }
+      return reader->Finish();
+    }
+  };
+  std::unique_ptr<Running> Begin(const std::string& tenant, const v1::GenerateRequest& request) {
+    auto running = std::make_unique<Running>();
+    Authorize(running->context, tenant);
+    running->reader = stub_->Generate(&running->context, request);
+    v1::GenerateResponse part;
+    while (running->reader->Read(&part) && !part.has_delta()) {
+    }
+    EXPECT_TRUE(part.has_delta());
+    return running;
+  }
+  grpc::Status Generate(const std::string& tenant, const v1::GenerateRequest& request,
+                        v1::Finished* finished = nullptr) {
+    Running running;
+    Authorize(running.context, tenant);
+    running.reader = stub_->Generate(&running.context, request);
+    return running.Read(finished);
+  }
+  grpc::Status Abort(const std::string& tenant, const std::string& id) {
+    grpc::ClientContext context;
+    Authorize(context, tenant);
+    v1::AbortRequest request;
+    request.set_request_id(id);
+    v1::AbortResponse response;
+    return stub_->Abort(&context, request, &response);
+  }
+  grpc::Status Trace(const std::string& tenant, const std::string& id, v1::RequestTrace& trace) {
+    grpc::ClientContext context;
+    Authorize(context, tenant);
+    v1::GetTraceRequest request;
+    request.set_request_id(id);
+    v1::GetTraceResponse response;
+    const grpc::Status status = stub_->GetTrace(&context, request, &response);
+    trace = response.trace();
+    return status;
+  }
+  int AskModels(const std::string& key) {
+    return Ask(cluster_->http_address(),
+               GetOf("/v1/models", "authorization: Bearer " + key + "\r\n"))
+        .status;
+  }
+
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/tenants-", ::getpid());
+  std::unique_ptr<TestCluster> cluster_;
+  std::unique_ptr<v1::Tandem::Stub> stub_;
+};
+
+TEST_F(TenantsTest, EachControlsItsOwnRequestsOnly) {
+  Start(Line("alice") + Line("bob") + Line("root", "scopes=admin"), {"--hash-step-time=5ms"});
+  const auto alice = Begin("alice", Request("r", 4000));
+  // The same name is bob's to use, and ends nothing of alice's.
+  v1::Finished bobs;
+  EXPECT_TRUE(Generate("bob", Request("r", 3), &bobs).ok());
+  EXPECT_EQ(bobs.usage().output_tokens(), 3);
+  EXPECT_TRUE(Abort("bob", "r").ok());
+  EXPECT_TRUE(Abort("bob", "alice/r").ok());
+  v1::RequestTrace trace;
+  EXPECT_TRUE(Trace("bob", "r", trace).ok());
+  EXPECT_EQ(trace.request_id(), "r");
+  EXPECT_EQ(trace.sequences(0).usage().output_tokens(), 3);
+  EXPECT_EQ(Trace("bob", "alice/r", trace).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Generate("root", Request("x", 1)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  v1::GenerateResponse part;
+  EXPECT_TRUE(alice->reader->Read(&part)) << "it still runs";
+  EXPECT_TRUE(Abort("root", "alice/r").ok());
+  v1::Finished finished;
+  EXPECT_TRUE(alice->Read(&finished).ok());
+  EXPECT_EQ(finished.reason(), v1::FINISH_REASON_ABORTED);
+  EXPECT_TRUE(Trace("root", "alice/r", trace).ok());
+  EXPECT_EQ(trace.request_id(), "alice/r");
+}
+
+TEST_F(TenantsTest, CachedPromptsAreTheirsOrTheirGroups) {
+  Start(Line("alice") + Line("bob") + Line("carol", "cache=team") + Line("dave", "cache=team"));
+  const auto cached = [this](const std::string& tenant) {
+    v1::Finished finished;
+    EXPECT_TRUE(Generate(tenant, Request("", 2), &finished).ok());
+    return finished.usage().cached_tokens();
+  };
+  EXPECT_EQ(cached("alice"), 0);
+  EXPECT_GT(cached("alice"), 0);
+  EXPECT_EQ(cached("bob"), 0) << "the time of an answer tells nothing of alice's prompts";
+  EXPECT_EQ(cached("carol"), 0);
+  EXPECT_GT(cached("dave"), 0);
+}
+
+TEST_F(TenantsTest, SequencesAtATimeAndPriorities) {
+  Start(Line("alice", "sequences=3") + Line("bob", "priority=-5..5"), {"--hash-step-time=5ms"});
+  v1::GenerateRequest two = Request("two", 4000);
+  two.set_n(2);
+  const auto running = Begin("alice", two);
+  const grpc::Status refused = Generate("alice", two);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("2 sequences running, and 2 more"));
+  v1::GenerateRequest best = Request("best", 1);
+  best.set_best_of(2);
+  EXPECT_EQ(Generate("alice", best).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(Generate("alice", Request("one", 1)).ok());
+  EXPECT_TRUE(Abort("alice", "two").ok());
+  EXPECT_TRUE(running->Read().ok());
+  EXPECT_TRUE(Generate("alice", best).ok()) << "its place is free when the client has its end";
+  const std::string batch = json({{"prompt", {"a", "b", "c", "d"}}, {"max_tokens", 1}}).dump();
+  EXPECT_EQ(Ask(cluster_->http_address(),
+                PostOf("/v1/completions", batch, "authorization: Bearer alice\r\n"))
+                .status,
+            429);
+  const auto with_priority = [](int32_t priority) {
+    v1::GenerateRequest request = Request("", 1);
+    request.set_priority(priority);
+    return request;
+  };
+  EXPECT_EQ(Generate("alice", with_priority(-1)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(Generate("alice", with_priority(1)).ok());
+  EXPECT_TRUE(Generate("bob", with_priority(-5)).ok());
+}
+
+TEST_F(TenantsTest, ClosingEarlyIsNotFree) {
+  Start(Line("alice", "tokens_per_minute=60"), {"--hash-step-time=5ms"});
+  {
+    const auto running = Begin("alice", Request("r", 4000));
+    running->context.TryCancel();
+    EXPECT_EQ(running->Read().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  // The prompt alone has more than 60 tokens.
+  const grpc::Status refused = Generate("alice", Request("s", 1));
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("60 tokens a minute"));
+}
+
+TEST_F(TenantsTest, KeysComeAndGoWithoutARestart) {
+  Start(Line("alice"));
+  const auto keys = [this](std::vector<std::string> words) {
+    words.insert(words.begin(), {"tandem", "keys"});
+    words.push_back("--file=" + path_);
+    return RunProgram(words);
+  };
+  const ProgramRun added = keys({"add", "bob", "--set=sequences=4,scopes=infer,admin"});
+  ASSERT_EQ(added.exit_code, 0) << added.output;
+  ASSERT_THAT(added.output, HasSubstr("\nsk-"));
+  const std::string key(absl::StripAsciiWhitespace(
+      absl::string_view(added.output).substr(added.output.find("\nsk-"))));
+  EXPECT_THAT(keys({"list"}).output, HasSubstr("sequences=4 scopes=infer,admin"));
+  const auto becomes = [this](const std::string& of, int status) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    while (AskModels(of) != status && absl::Now() < deadline) {
+    }
+    EXPECT_EQ(AskModels(of), status);
+  };
+  becomes(key, 200);
+  EXPECT_EQ(keys({"revoke", "alice"}).exit_code, 0);
+  becomes("alice", 401);
+  becomes(key, 200);
+  EXPECT_EQ(keys({"revoke", "alice"}).exit_code, 1);
+  EXPECT_EQ(keys({"add", "a/b"}).exit_code, 1);
+  EXPECT_EQ(keys({"ad"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,199 @@
+// Goal: a keys file names tenants with several keys each, and bad lines are named; quotas refill by
+// the minute and hold for what was computed; a tenant has so many sequences at a time; names, salts
+// and priorities of one tenant are no other's; a changed file is taken, a broken one is not, and
+// what was used stays counted.
+#include "router/front_end/tenant.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/telemetry/log.h"
+#include "router/front_end/api_keys.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+const absl::Time kNow = absl::UnixEpoch();
+
+std::unique_ptr<ApiKeys> Keys(const std::string& text) {
+  auto keys = ApiKeys::Parse(text, "file");
+  EXPECT_OK(keys.status());
+  return *std::move(keys);
+}
+
+std::string Line(const std::string& tenant, const std::string& key,
+                 const std::string& settings = "") {
+  return absl::StrCat(tenant, " ", Sha256Hex(key), " ", settings, "\n");
+}
+
+std::shared_ptr<Tenant> TenantOf(const ApiKeys& keys, const std::string& key) {
+  auto tenant = keys.Identify("Bearer " + key);
+  EXPECT_OK(tenant.status());
+  return *std::move(tenant);
+}
+
+TEST(ApiKeys, RefillByTheMinute) {
+  const auto keys = Keys(Line("a", "k", "requests_per_minute=60 tokens_per_minute=120 # x"));
+  absl::Time now = kNow;
+  std::shared_ptr<Tenant> tenant;
+  for (int i = 0; i < 60; ++i) {
+    ASSERT_OK_AND_ASSIGN(tenant, keys->Admit("Bearer k", now));
+  }
+  EXPECT_THAT(keys->Admit("Bearer k", now),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("60 requests a minute")));
+  now += absl::Seconds(1);
+  EXPECT_OK(keys->Admit("Bearer k", now));
+  tenant->Charge(240, now);
+  now += absl::Seconds(30);
+  EXPECT_THAT(keys->Admit("Bearer k", now),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("120 tokens a minute")));
+  now += absl::Seconds(60);
+  EXPECT_OK(keys->Admit("Bearer k", now));
+  EXPECT_THAT(keys->Admit("Bearer kk", now),
+              StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("not known")));
+  EXPECT_THAT(keys->Admit("", now), StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("")));
+}
+
+TEST(ApiKeys, BadFilesNameTheLine) {
+  const auto why = [](const std::string& text) {
+    return std::string(ApiKeys::Parse(text, "file").status().message());
+  };
+  const std::string hash = Sha256Hex("x");
+  EXPECT_THAT(why("\nname"), HasSubstr("file:2: "));
+  EXPECT_THAT(why("name abcd"), HasSubstr("64 hex digits"));
+  EXPECT_THAT(why("name " + hash + " requests=5"), HasSubstr("requests=5"));
+  EXPECT_THAT(why("name " + hash + " sequences=0"), HasSubstr("at least 1"));
+  EXPECT_THAT(why("name " + hash + " priority=5"), HasSubstr("MIN..MAX"));
+  EXPECT_THAT(why("name " + hash + " priority=5..1"), HasSubstr("MIN..MAX"));
+  EXPECT_THAT(why("name " + hash + " scopes=root"), HasSubstr("infer,admin"));
+  EXPECT_THAT(why("na/me " + hash), HasSubstr("\"/\""));
+  EXPECT_THAT(why(std::string(kTenantNameBytesMax + 1, 'n') + " " + hash), HasSubstr("1 to 64"));
+  EXPECT_THAT(why(Line("a", "x") + Line("b", "x")), HasSubstr("file:2: this hash"));
+  EXPECT_THAT(why(Line("a", "x", "sequences=1") + Line("a", "y", "sequences=2")),
+              HasSubstr("an earlier line gives a sequences=1"));
+}
+
+TEST(ApiKeys, SeveralKeysShareTheirTenantsQuota) {
+  const auto keys = Keys(Line("a", "old", "requests_per_minute=2") + Line("a", "new"));
+  EXPECT_EQ(TenantOf(*keys, "old"), TenantOf(*keys, "new"));
+  EXPECT_OK(keys->Admit("Bearer old", kNow));
+  EXPECT_OK(keys->Admit("Bearer new", kNow));
+  EXPECT_FALSE(keys->Admit("Bearer old", kNow).ok());
+}
+
+TEST(Tenant, TokensThatWereNotComputedAreGivenBack) {
+  Tenant tenant("a");
+  tenant.SetLimits({.tokens_per_minute = 100});
+  EXPECT_OK(tenant.CountRequest(kNow));
+  tenant.Charge(100, kNow);
+  EXPECT_FALSE(tenant.CountRequest(kNow).ok());
+  tenant.Charge(-100, kNow);
+  EXPECT_OK(tenant.CountRequest(kNow));
+  tenant.Charge(-100, kNow);  // a bucket holds one minute's amount and no more
+  tenant.Charge(100, kNow);
+  EXPECT_FALSE(tenant.CountRequest(kNow).ok());
+}
+
+TEST(Tenant, RunsSoManySequencesAtATime) {
+  const auto tenant = std::make_shared<Tenant>("a");
+  tenant->SetLimits({.sequences_max = 5});
+  auto first = TenantCall::Begin(tenant, 5);
+  ASSERT_OK(first.status());
+  EXPECT_THAT(TenantCall::Begin(tenant, 1).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("a has 5 sequences running, and 1 more would pass its 5")));
+  std::shared_ptr<const TenantCall> shared = *first;
+  first = absl::CancelledError("");
+  EXPECT_EQ(tenant->sequences(), 5) << "one owner is left";
+  shared = nullptr;
+  EXPECT_EQ(tenant->sequences(), 0);
+  EXPECT_OK(TenantCall::Begin(tenant, 5).status());
+}
+
+TEST(Tenant, NamesAreItsOwn) {
+  Tenant alice("alice"), bob("bob"), admin("root");
+  admin.SetLimits({.is_admin = true});
+  EXPECT_NE(alice.ScopedId("r"), bob.ScopedId("r"));
+  EXPECT_NE(bob.SoughtId("alice/r"), alice.ScopedId("r"));
+  EXPECT_EQ(bob.SoughtId("r"), bob.ScopedId("r"));
+  EXPECT_EQ(admin.SoughtId("alice/r"), alice.ScopedId("r"));
+  EXPECT_EQ(admin.SoughtId("r"), admin.ScopedId("r"));
+}
+
+TEST(Tenant, SaltsAreItsOwnOrItsGroups) {
+  Tenant alice("alice"), bob("bob"), carol("carol"), group("g");
+  bob.SetLimits({.cache_group = "g"});
+  carol.SetLimits({.cache_group = "g"});
+  EXPECT_NE(alice.CacheSalt(""), bob.CacheSalt(""));
+  EXPECT_EQ(bob.CacheSalt("s"), carol.CacheSalt("s"));
+  EXPECT_NE(bob.CacheSalt("s"), bob.CacheSalt("t"));
+  EXPECT_NE(group.CacheSalt(""), bob.CacheSalt("")) << "a tenant of the group's name is not in it";
+}
+
+TEST(Tenant, PrioritiesHaveARange) {
+  const auto keys = Keys(Line("plain", "p") + Line("urgent", "u", "priority=-10..10") +
+                         Line("any", "a", "priority=.."));
+  EXPECT_THAT(TenantOf(*keys, "p")->CheckPriority(-1),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("-1, expected 0 to")));
+  EXPECT_OK(TenantOf(*keys, "p")->CheckPriority(1000));
+  EXPECT_OK(TenantOf(*keys, "u")->CheckPriority(-10));
+  EXPECT_FALSE(TenantOf(*keys, "u")->CheckPriority(-11).ok());
+  EXPECT_FALSE(TenantOf(*keys, "u")->CheckPriority(11).ok());
+  EXPECT_OK(TenantOf(*keys, "a")->CheckPriority(-2000000000));
+}
+
+TEST(Tenant, ScopesSayWhatItMayDo) {
+  const auto keys = Keys(Line("a", "a") + Line("b", "b", "scopes=admin"));
+  EXPECT_OK(TenantOf(*keys, "a")->CheckMayInfer());
+  EXPECT_FALSE(TenantOf(*keys, "a")->limits().is_admin);
+  EXPECT_THAT(TenantOf(*keys, "b")->CheckMayInfer(),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("scope infer")));
+}
+
+class ReloadTest : public ::testing::Test {
+ protected:
+  ReloadTest() { SetLogLevel(LogLevel::kError); }
+  ~ReloadTest() override { std::remove(path_.c_str()); }
+  // As `tandem keys` writes: a new file takes the old one's place.
+  void Write(const std::string& text) {
+    std::ofstream(path_ + ".new") << text;
+    ASSERT_EQ(std::rename((path_ + ".new").c_str(), path_.c_str()), 0);
+  }
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/keys-", ::getpid());
+};
+
+TEST_F(ReloadTest, TakesWhatChangedAndKeepsWhatWasUsed) {
+  Write(Line("a", "k", "requests_per_minute=1") + Line("b", "gone"));
+  ASSERT_OK_AND_ASSIGN(const auto keys, ApiKeys::Load(path_));
+  EXPECT_OK(keys->Admit("Bearer k", kNow));
+  Write(Line("a", "k2", "requests_per_minute=1") + Line("c", "come"));
+  EXPECT_FALSE(keys->Identify("Bearer come").ok()) << "nobody has looked at the file yet";
+  keys->ReloadIfChanged();
+  EXPECT_OK(keys->Identify("Bearer come").status());
+  EXPECT_FALSE(keys->Identify("Bearer gone").ok());
+  EXPECT_FALSE(keys->Identify("Bearer k").ok());
+  EXPECT_EQ(keys->Admit("Bearer k2", kNow).status().code(), absl::StatusCode::kResourceExhausted)
+      << "a new key of the same tenant";
+}
+
+TEST_F(ReloadTest, ABrokenFileChangesNothing) {
+  Write(Line("a", "k"));
+  ASSERT_OK_AND_ASSIGN(const auto keys, ApiKeys::Load(path_));
+  Write("nonsense\n");
+  keys->ReloadIfChanged();
+  EXPECT_OK(keys->Identify("Bearer k").status());
+  std::remove(path_.c_str());
+  keys->ReloadIfChanged();
+  EXPECT_OK(keys->Identify("Bearer k").status());
+  EXPECT_THAT(ApiKeys::Load(path_), StatusIs(absl::StatusCode::kNotFound, HasSubstr(path_)));
+}
+
+}  // namespace
+}  // namespace tandem::router
