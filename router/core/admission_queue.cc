@@ -1,26 +1,46 @@
 #include "router/core/admission_queue.h"
 
+#include <algorithm>
+
 namespace tandem::router {
 
-void AdmissionQueue::PlaceAll(absl::FunctionRef<Attempt(Serial)> place,
-                              absl::FunctionRef<void(Serial)> placed) {
-  int passed = 0, visited = 0;
-  for (auto it = queue_.begin(); it != queue_.end() && visited < kVisitedMax; ++visited) {
-    const std::pair<int32_t, Serial> entry = *it;
-    const Attempt attempt = place(entry.second);
-    if (!attempt.failure.has_value()) {
-      queue_.erase(entry);
-      placed(entry.second);
-      it = queue_.upper_bound(entry);
+absl::Time AdmissionQueue::RankOf(absl::Time arrived, int32_t priority, absl::Duration level,
+                                  absl::Duration most) {
+  return arrived + std::clamp(priority * level, -most, most);
+}
+
+void AdmissionQueue::PlaceAll(Owner& owner) {
+  Walk walk;
+  for (auto it = queue_.begin(); it != queue_.end() && !walk.over;) {
+    if (++walk.visited > kVisitedMax || walk.tried >= kTriedMax) return;
+    const Place place = *it;
+    if (!Try(place.serial, owner, walk)) {
+      ++it;
       continue;
     }
-    if (*attempt.failure == PlacementFailure::kNoDecodeNode) return;
-    // A sequence that no present node can hold, or that backs off, does not hold up others.
-    if (*attempt.failure == PlacementFailure::kNoRoom &&
-        (attempt.waited > kFirstInLineAfter || ++passed >= kPassedMax))
-      return;
-    ++it;
+    queue_.erase(place);
+    owner.OnPlaced(place.serial);
+    it = queue_.upper_bound(place);
   }
+}
+
+bool AdmissionQueue::Try(Serial serial, Owner& owner, Walk& walk) {
+  const int64_t needed = owner.TokensNeeded(serial);
+  // An older one that needs no more found no room.
+  if (needed >= walk.no_room_for) return false;
+  ++walk.tried;
+  const Attempt attempt = owner.TryToPlace(serial);
+  if (!attempt.failure.has_value()) return true;
+  // A sequence that no present node can hold, or that backs off, says nothing about others.
+  walk.over = *attempt.failure == PlacementFailure::kNoDecodeNode;
+  if (*attempt.failure != PlacementFailure::kNoRoom) return false;
+  if (needed > 0) walk.no_room_for = needed;
+  if (attempt.waited > kKeepRoomAfter && walk.kept < kKeptMax) {
+    ++walk.kept;
+    owner.KeepRoomFor(serial);
+  }
+  if (++walk.failed >= kFailedMax) walk.over = true;
+  return false;
 }
 
 }  // namespace tandem::router

@@ -31,6 +31,10 @@ class FailedNodes {
     entries_.emplace_back(node, until);
   }
 
+  bool any(absl::Time now) const {
+    return std::any_of(entries_.begin(), entries_.end(),
+                       [now](const auto& entry) { return now < entry.second; });
+  }
   // Each node with the time until which it is left out.
   const Entries& entries() const { return entries_; }
 

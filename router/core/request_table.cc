@@ -1,5 +1,6 @@
 #include "router/core/request_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -14,11 +15,12 @@ namespace tandem::router {
 absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
   const int64_t held_bytes = input.HeldBytesMax();
   held_bytes_ += held_bytes;
-  SequenceGroup& group = *groups_
-                              .emplace(input.id.value(), std::make_unique<SequenceGroup>(
-                                                             input.id, input.trace_id,
-                                                             input.sequence_index, held_bytes))
-                              .first->second;
+  const RouterOptions& options = context_.options;
+  const absl::Time rank = AdmissionQueue::RankOf(now, input.priority, options.priority_level,
+                                                 options.queue_deadline / 4);
+  auto made = std::make_unique<SequenceGroup>(input.id, input.trace_id, input.sequence_index,
+                                              held_bytes, rank);
+  SequenceGroup& group = *groups_.emplace(input.id.value(), std::move(made)).first->second;
   if (input.beams.has_value()) {
     group.set_beams(std::make_unique<BeamGroup>(std::move(input), now));
     AddBeams(group, now);
@@ -114,14 +116,46 @@ void RequestTable::OnTick(absl::Time now) {
   }
 }
 
+class RequestTable::Placing final : public AdmissionQueue::Owner {
+ public:
+  Placing(RequestTable& table, absl::Time now) : table_(table), now_(now) {}
+
+  int64_t TokensNeeded(Serial serial) override {
+    const Sequence& sequence = table_.sequences_.at(serial);
+    const bool apart =
+        table_.BesideOf(*sequence.group).has_value() || sequence.machine->AvoidsNodes(now_);
+    return apart ? 0 : sequence.machine->tokens_to_place();
+  }
+  AdmissionQueue::Attempt TryToPlace(Serial serial) override {
+    const Sequence& sequence = table_.sequences_.at(serial);
+    const auto failure = sequence.machine->Place(table_.BesideOf(*sequence.group), kept_, now_);
+    return {failure, sequence.machine->waited(now_)};
+  }
+  void OnPlaced(Serial serial) override {
+    table_.sequences_.at(serial).kept.reset();
+    table_.Settle(serial, now_);
+  }
+  void KeepRoomFor(Serial serial) override {
+    Sequence& sequence = table_.sequences_.at(serial);
+    // The same node as in the last walk: its room grows, because nothing younger comes there.
+    const Node* node =
+        sequence.kept.has_value() ? table_.context_.fleet.Find(*sequence.kept) : nullptr;
+    const bool stays = node != nullptr && !node->draining &&
+                       std::find(kept_.begin(), kept_.end(), node->key) == kept_.end();
+    if (!stays) sequence.kept = sequence.machine->NodeToKeep(kept_, now_);
+    if (sequence.kept.has_value()) kept_.push_back(*sequence.kept);
+  }
+
+ private:
+  RequestTable& table_;
+  const absl::Time now_;
+  // Bound: AdmissionQueue::kKeptMax (16).
+  std::vector<NodeKey> kept_;
+};
+
 void RequestTable::PlaceQueued(absl::Time now) {
-  queue_.PlaceAll(
-      [&](Serial serial) -> AdmissionQueue::Attempt {
-        const Sequence& sequence = sequences_.at(serial);
-        const auto failure = sequence.machine->Place(BesideOf(*sequence.group), now);
-        return {failure, sequence.machine->waited(now)};
-      },
-      [&](Serial serial) { Settle(serial, now); });
+  Placing placing(*this, now);
+  queue_.PlaceAll(placing);
 }
 
 int64_t RequestTable::requests_waiting() const {
@@ -245,7 +279,11 @@ void RequestTable::Emit(const SequenceGroup& group, SequenceMachine::Outcome& ou
 
 bool RequestTable::IsQueued(Serial serial) const {
   const auto it = sequences_.find(serial);
-  return it != sequences_.end() && queue_.Contains(it->second.machine->input().priority, serial);
+  return it != sequences_.end() && queue_.Contains(PlaceOf(serial));
+}
+
+AdmissionQueue::Place RequestTable::PlaceOf(Serial serial) const {
+  return {sequences_.at(serial).group->rank(), serial};
 }
 
 void RequestTable::File(Serial serial) {
@@ -260,7 +298,7 @@ void RequestTable::File(Serial serial) {
     sequence.machine->Hold();
     group.Hold(serial);
   } else {
-    queue_.Insert(sequence.machine->input().priority, serial);
+    queue_.Insert(PlaceOf(serial));
   }
 }
 
@@ -268,7 +306,7 @@ void RequestTable::Release(SequenceGroup& group, Serial serial, absl::Time now) 
   SequenceMachine& machine = *sequences_.at(serial).machine;
   group.Unhold(serial);
   machine.Unhold(now);
-  queue_.Insert(machine.input().priority, serial);
+  queue_.Insert(PlaceOf(serial));
   deadlines_.Set(serial, machine.deadline());
 }
 
@@ -300,7 +338,7 @@ void RequestTable::Remove(Serial serial) {
   const auto it = sequences_.find(serial);
   SequenceGroup& group = *it->second.group;
   const RequestInput& input = it->second.machine->input();
-  queue_.Erase(input.priority, serial);
+  queue_.Erase(PlaceOf(serial));
   deadlines_.Erase(serial);
   group.Remove(serial, input.sequence_index);
   sequences_.erase(it);

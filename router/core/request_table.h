@@ -74,7 +74,11 @@ class RequestTable {
   struct Sequence {
     std::unique_ptr<SequenceMachine> machine;
     SequenceGroup* group = nullptr;
+    // The decode node whose room is kept for it while it waits.
+    std::optional<NodeKey> kept;
   };
+  // Walks the admission queue.
+  class Placing;
 
   // The running sequence whose number the leg carries; nullptr when there is none, or when the leg
   // gives that number another name. The name alone finds nothing: a client may use a request id
@@ -92,6 +96,8 @@ class RequestTable {
   // Queues a kQueued sequence, or holds it behind its leader.
   void File(Serial serial);
   bool IsQueued(Serial serial) const;
+  // Its place in the queue, whether it is there or not.
+  AdmissionQueue::Place PlaceOf(Serial serial) const;
   // Queues a held sequence.
   void Release(SequenceGroup& group, Serial serial, absl::Time now);
   // The decode node that a sequence should share with its group.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "router/core/beam_group.h"
 #include "router/core/serial.h"
@@ -26,16 +27,20 @@ class SequenceGroup {
  public:
   // `first_index`: of the first sequence; those of the others rise by one.
   // `held_bytes`: what the request may come to hold.
-  SequenceGroup(RequestId id, std::string trace_id, int32_t first_index, int64_t held_bytes)
+  // `rank`: of its sequences in the admission queue.
+  SequenceGroup(RequestId id, std::string trace_id, int32_t first_index, int64_t held_bytes,
+                absl::Time rank)
       : id_(std::move(id)),
         trace_id_(std::move(trace_id)),
         first_index_(first_index),
-        held_bytes_(held_bytes) {}
+        held_bytes_(held_bytes),
+        rank_(rank) {}
 
   const RequestId& id() const { return id_; }
   const std::string& trace_id() const { return trace_id_; }
   int32_t first_index() const { return first_index_; }
   int64_t held_bytes() const { return held_bytes_; }
+  absl::Time rank() const { return rank_; }
 
   // Adds the sequence with the next index.
   void Add(Serial serial) {
@@ -88,6 +93,7 @@ class SequenceGroup {
   const std::string trace_id_;
   const int32_t first_index_;
   const int64_t held_bytes_;
+  const absl::Time rank_;
   // Bound: kSequencesMax (128).
   std::vector<Serial> by_index_;  // [sequence index - first_index]; 0 = not running (any more)
   // Bound: kSequencesMax (128).

@@ -24,11 +24,19 @@ PlacementRequest SequenceLegs::MakePlacementRequest(absl::Time now) {
 }
 
 std::optional<PlacementFailure> SequenceLegs::FindPlace(std::optional<NodeKey> beside,
+                                                        const std::vector<NodeKey>& kept,
                                                         absl::Time now, Placement& placement) {
-  const PlacementRequest request = MakePlacementRequest(now);
+  PlacementRequest request = MakePlacementRequest(now);
+  request.kept = &kept;
   if (beside.has_value() && context_.placement.PlaceBeside(request, *beside, placement))
     return std::nullopt;
   return context_.placement.Place(request, placement);
+}
+
+std::optional<NodeKey> SequenceLegs::NodeToKeep(const std::vector<NodeKey>& kept, absl::Time now) {
+  PlacementRequest request = MakePlacementRequest(now);
+  request.kept = &kept;
+  return context_.placement.NodeToKeep(request);
 }
 
 void SequenceLegs::Start(const Placement& placement, bool wants_scores) {

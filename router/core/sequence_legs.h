@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -38,10 +39,15 @@ class SequenceLegs {
   // Appends delivered tokens to the prompt. Only between placements.
   void ExtendPrompt(const std::vector<TokenId>& delivered) { prompt_.Extend(delivered); }
 
-  // Finds nodes for a new placement, `beside` first if it is given. Returns why there are none, or
-  // nullopt and fills `placement`. Starts nothing.
-  std::optional<PlacementFailure> FindPlace(std::optional<NodeKey> beside, absl::Time now,
+  // Finds nodes for a new placement, `beside` first if it is given, none of `kept` otherwise.
+  // Returns why there are none, or nullopt and fills `placement`. Starts nothing.
+  std::optional<PlacementFailure> FindPlace(std::optional<NodeKey> beside,
+                                            const std::vector<NodeKey>& kept, absl::Time now,
                                             Placement& placement);
+  // As PairPlacement's, for this sequence.
+  std::optional<NodeKey> NodeToKeep(const std::vector<NodeKey>& kept, absl::Time now);
+  // Whether new placements avoid some node now.
+  bool AvoidsNodes(absl::Time now) const { return failed_.any(now); }
   // Starts the decode leg and plans the prefill leg. A node that retained the sequence's KV becomes
   // the prefill node. `wants_scores`, here and below: the prompt's scores are still to be computed.
   void Start(const Placement& placement, bool wants_scores);

@@ -61,6 +61,7 @@ void SequenceMachine::LowerMaxTokens() {
 }
 
 std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> beside,
+                                                       const std::vector<NodeKey>& kept,
                                                        absl::Time now) {
   TANDEM_CHECK(state_ == State::kQueued, "request ", input_.id.value());
   if (now < not_before_) return PlacementFailure::kNotYet;
@@ -78,7 +79,7 @@ std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> be
     LowerMaxTokens();
   }
   Placement placement;
-  placement_failure_ = legs_.FindPlace(beside, now, placement);
+  placement_failure_ = legs_.FindPlace(beside, kept, now, placement);
   if (!placement_failure_.has_value()) StartDecode(placement, now);
   return placement_failure_;
 }

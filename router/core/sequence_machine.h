@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -49,8 +50,20 @@ class SequenceMachine {
 
   // Places a queued sequence. Returns why it stays queued; nullopt if it was placed or has failed.
   // `beside`: the decode node that holds this prompt for another sequence of the request; it is
-  // preferred. REQUIRES: kQueued.
-  std::optional<PlacementFailure> Place(std::optional<NodeKey> beside, absl::Time now);
+  // preferred. `kept`: decode nodes whose room is kept for sequences that have waited longer.
+  // REQUIRES: kQueued.
+  std::optional<PlacementFailure> Place(std::optional<NodeKey> beside,
+                                        const std::vector<NodeKey>& kept, absl::Time now);
+  // As SequenceLegs' methods of these names.
+  std::optional<NodeKey> NodeToKeep(const std::vector<NodeKey>& kept, absl::Time now) {
+    return legs_.NodeToKeep(kept, now);
+  }
+  bool AvoidsNodes(absl::Time now) const { return legs_.AvoidsNodes(now); }
+  // Tokens that a decode node must have room for to take it now.
+  int64_t tokens_to_place() const {
+    return legs_.prompt().size() + static_cast<int64_t>(answer_.delivered().size()) -
+           legs_.prompt().delivered() + 1;
+  }
   // A held sequence waits for its leader. It is not placed, and its queue deadline does not run.
   // REQUIRES: kQueued.
   void Hold() { held_ = true; }

@@ -30,7 +30,7 @@ struct TenantLimits {
   // Priorities that its requests may have; a lower one is more urgent.
   int32_t priority_min = 0;
   int32_t priority_max = std::numeric_limits<int32_t>::max();
-  // Tenants of one group share cached prompts; empty: the tenant shares them with nobody.
+  // Tenants of one group share cached prompts; empty: no other tenant finds them.
   std::string cache_group;
   bool may_infer = true;  // may ask for answers and tokens
   bool is_admin = false;  // may see and end the requests of every tenant
@@ -67,7 +67,7 @@ class Tenant {
   absl::Status CheckMayInfer() const;
 
   // The name that the cluster knows the tenant's request by, "TENANT/ID". No other tenant can form
-  // it, so nobody can abort, resume or look up another's request.
+  // it, so no client can abort, resume or look up another tenant's request.
   std::string ScopedId(absl::string_view request_id) const;
   // The name for a look-up or an abort. As ScopedId, but an admin may write "TENANT/ID" for any
   // tenant's request.

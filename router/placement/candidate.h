@@ -20,6 +20,8 @@ struct LegNeeds {
   absl::Time now;
   // Nodes that refused or failed this sequence, each with the time until which it is avoided.
   const std::vector<std::pair<NodeKey, absl::Time>>* failed = nullptr;  // may be null
+  // Nodes whose room is kept for sequences that have waited longer; may be null.
+  const std::vector<NodeKey>* kept = nullptr;
 };
 
 struct Candidate {

@@ -4,6 +4,7 @@
 #include "router/placement/could_ever_fit.h"
 #include "router/placement/free_blocks_scorer.h"
 #include "router/placement/has_free_room.h"
+#include "router/placement/not_kept_for_older.h"
 #include "router/placement/not_recently_failed.h"
 #include "router/placement/prefix_affinity_scorer.h"
 #include "router/placement/queue_depth_scorer.h"
@@ -27,7 +28,7 @@ double LegPolicy::Score(const LegNeeds& needs, const Candidate& candidate) const
 
 LegPolicy DecodePolicy() {
   // A full prefix hit outweighs an average queue, not a full one; free blocks break near ties.
-  return {{AcceptsWork, CouldEverFit, HasFreeRoom, NotRecentlyFailed},
+  return {{AcceptsWork, CouldEverFit, HasFreeRoom, NotRecentlyFailed, NotKeptForOlder},
           {{PrefixAffinityScorer, 1.0}, {QueueDepthScorer, 1.0}, {FreeBlocksScorer, 0.5}}};
 }
 

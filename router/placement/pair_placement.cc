@@ -4,6 +4,7 @@
 
 #include "router/placement/accepts_work.h"
 #include "router/placement/could_ever_fit.h"
+#include "router/placement/not_kept_for_older.h"
 
 namespace tandem::router {
 namespace {
@@ -22,6 +23,7 @@ LegNeeds NeedsOf(const PlacementRequest& request, v1::NodeRole role) {
   needs.tokens_total = role == v1::NODE_ROLE_PREFILL ? request.prompt_tokens : request.tokens_total;
   needs.now = request.now;
   needs.failed = request.failed;
+  needs.kept = request.kept;
   return needs;
 }
 
@@ -113,7 +115,9 @@ bool PairPlacement::PlaceBeside(const PlacementRequest& request, NodeKey decode,
   if (node == nullptr) return false;
   const int64_t full_blocks = (request.prompt_tokens - 1) / node->block_tokens;
   const Candidate candidate{node, full_blocks * node->block_tokens};
-  if (!decode_policy_.Allows(NeedsOf(request, v1::NODE_ROLE_DECODE), candidate)) return false;
+  LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
+  needs.kept = nullptr;  // sequences that run there already share most of their blocks with it
+  if (!decode_policy_.Allows(needs, candidate)) return false;
   placement = {};
   placement.decode = decode;
   placement.decode_cached_tokens = candidate.cached_tokens;
@@ -142,6 +146,19 @@ std::optional<PairPlacement::PrefillPlace> PairPlacement::PlacePrefill(
   for (const Scored& prefill : prefills) scores.push_back(PrefillScore(prefill, *decode_node));
   const Candidate& picked = prefills[Pick(scores)].candidate;
   return PrefillPlace{picked.node->key, picked.cached_tokens};
+}
+
+std::optional<NodeKey> PairPlacement::NodeToKeep(const PlacementRequest& request) const {
+  const LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
+  const Node* best = nullptr;
+  for (const Node* node : fleet_.nodes()) {
+    const Candidate candidate{node, 0};
+    if (!AcceptsWork(needs, candidate) || !CouldEverFit(needs, candidate) ||
+        !NotKeptForOlder(needs, candidate))
+      continue;
+    if (best == nullptr || node->blocks_available() > best->blocks_available()) best = node;
+  }
+  return best == nullptr ? std::nullopt : std::optional<NodeKey>(best->key);
 }
 
 PlacementFailure PairPlacement::WhyNot(const LegNeeds& needs) const {

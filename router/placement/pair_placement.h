@@ -33,6 +33,8 @@ struct PlacementRequest {
   absl::Span<const kv::BlockHash> hashes;
   absl::Time now;
   const std::vector<std::pair<NodeKey, absl::Time>>* failed = nullptr;
+  // Decode nodes whose room is kept for sequences that have waited longer; may be null.
+  const std::vector<NodeKey>* kept = nullptr;
 };
 
 struct Placement {
@@ -69,6 +71,9 @@ class PairPlacement {
   // Places the request on `decode` only: that node holds the prompt's full blocks and computes the
   // last, partial one itself. False when it has left, takes no work, or has no room.
   bool PlaceBeside(const PlacementRequest& request, NodeKey decode, Placement& placement) const;
+  // The decode node whose room should be kept for a request that finds none: of those that could
+  // hold it and are not kept yet, the one with the most free blocks; nullopt if there is none.
+  std::optional<NodeKey> NodeToKeep(const PlacementRequest& request) const;
   // A prefill node for a decode leg already placed on `decode`; nullopt when none can take it.
   struct PrefillPlace {
     NodeKey node;

@@ -54,8 +54,11 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
              "Nodes of different numerics ids may exchange KV; answers are then not reproducible.",
              {.group = "Placement"});
   schema.Add("queue-max", &config.core.queue_max,
-             "Most requests that wait for placement; the router refuses more.",
-             {.min = 0, .unit = "requests", .group = "Admission"});
+             "Most sequences that wait for placement; the router refuses more.",
+             {.min = 0, .unit = "sequences", .group = "Admission"});
+  schema.Add("priority-level", &config.core.priority_level,
+             "Waiting time that one level of priority is worth in the queue.",
+             {.group = "Admission"});
   schema.Add("requests-max", &config.core.requests_max,
              "Most sequences, running and waiting; a request of n answers counts n.",
              {.min = 1, .unit = "sequences", .group = "Admission"});
