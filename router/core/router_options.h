@@ -25,8 +25,8 @@ struct RouterOptions {
   // The same while no decode node has ever joined; then kUnavailable.
   absl::Duration no_node_deadline = absl::Seconds(5);
   // What one level of priority is worth in the queue: a sequence of priority 0 passes one of
-  // priority 1 that is older by less than this. All levels together are worth a quarter of the queue
-  // deadline at most.
+  // priority 1 that is older by less than this. All levels together are worth a quarter of the
+  // queue deadline at most.
   absl::Duration priority_level = absl::Seconds(1);
   // From StartDecode to Reserved or Refused; then the decode leg is retried.
   absl::Duration reserve_deadline = absl::Seconds(10);

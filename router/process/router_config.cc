@@ -32,6 +32,24 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
              {.group = "Network"});
 }
 
+void RegisterDeadlines(config::Schema& schema, RouterConfig& config) {
+  schema.Add("queue-deadline", &config.core.queue_deadline,
+             "How long a request may wait for placement.", {.group = "Deadlines"});
+  schema.Add("prefill-deadline", &config.core.prefill_deadline,
+             "Longest time from placement to an installed prompt.", {.group = "Deadlines"});
+  schema.Add("token-deadline", &config.core.token_deadline,
+             "Longest time between two tokens; after it another node continues the answer.",
+             {.group = "Deadlines"});
+  schema.Add("heartbeat-interval", &config.core.heartbeat_interval, "How often nodes report.",
+             {.group = "Deadlines"});
+  schema.Add("node-lost-after", &config.core.node_lost_after,
+             "The router takes a node for dead when it hears nothing from it for this long.",
+             {.group = "Deadlines"});
+  schema.Add("lease-time", &config.core.lease_time,
+             "How long a lease lives after the last message of its router, sender or client.",
+             {.group = "Deadlines"});
+}
+
 }  // namespace
 
 void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
@@ -72,21 +90,7 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
              {.group = "Admission"});
   schema.Add("overload-interval", &config.overload.interval,
              "The interval that --overload-delay looks at.", {.group = "Admission"});
-  schema.Add("queue-deadline", &config.core.queue_deadline,
-             "How long a request may wait for placement.", {.group = "Deadlines"});
-  schema.Add("prefill-deadline", &config.core.prefill_deadline,
-             "Longest time from placement to an installed prompt.", {.group = "Deadlines"});
-  schema.Add("token-deadline", &config.core.token_deadline,
-             "Longest time between two tokens; after it another node continues the answer.",
-             {.group = "Deadlines"});
-  schema.Add("heartbeat-interval", &config.core.heartbeat_interval, "How often nodes report.",
-             {.group = "Deadlines"});
-  schema.Add("node-lost-after", &config.core.node_lost_after,
-             "The router takes a node for dead when it hears nothing from it for this long.",
-             {.group = "Deadlines"});
-  schema.Add("lease-time", &config.core.lease_time,
-             "How long a lease lives after the last message of its router, sender or client.",
-             {.group = "Deadlines"});
+  RegisterDeadlines(schema, config);
   schema.Add("responses-kept", &config.stored_responses_max,
              "Answers of /v1/responses that the router stores for later requests "
              "(previous_response_id), at most 64 MiB; 0 = none.",
