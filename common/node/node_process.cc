@@ -183,7 +183,8 @@ class NodeProcessImpl final : public NodeProcess {
                     const std::map<std::string, std::string>& env,
                     std::unique_ptr<transfer::KvTransport> transport) {
     // The port first, so that a port in use is reported before a model is loaded.
-    ASSIGN_OR_RETURN(server_, rpc::Server::Start(config.health, {}, kHealthCallBytesMax));
+    ASSIGN_OR_RETURN(
+        server_, rpc::Server::Start(config.health, {}, {.message_bytes_max = kHealthCallBytesMax}));
     NodeRuntimeOptions options;
     ASSIGN_OR_RETURN(options.transfer.kv_transfer.fleet_secret,
                      config::ReadSecretFile("fleet-secret-file", config.common.fleet_secret_file));

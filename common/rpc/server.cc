@@ -2,6 +2,7 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -27,7 +28,8 @@ constexpr int kIdleMaxMs = 10 * 60 * 1000;
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address,
                                                       const std::vector<grpc::Service*>& services,
-                                                      int message_bytes_max, const TlsFiles& tls) {
+                                                      const ServerLimits& limits,
+                                                      const TlsFiles& tls) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon + 1 == address.size()) {
     return absl::InvalidArgumentError(
@@ -49,7 +51,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeWithinMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMaxMs);
-  builder.SetMaxReceiveMessageSize(message_bytes_max);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.streams_max);
+  builder.SetMaxReceiveMessageSize(limits.message_bytes_max);
+  if (limits.memory_bytes_max > 0) {
+    builder.SetResourceQuota(
+        grpc::ResourceQuota("server").Resize(static_cast<size_t>(limits.memory_bytes_max)));
+  }
   for (grpc::Service* service : services) builder.RegisterService(service);
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr || server->port_ == 0) {

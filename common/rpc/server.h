@@ -15,22 +15,38 @@
 
 namespace tandem::rpc {
 
-// The largest message that a server accepts from a client, in bytes. A long context's prompt as
-// token ids stays well below it.
-inline constexpr int kClientMessageBytesMax = 64 << 20;
-// The same from a node. It is small because anyone who can connect makes the router hold this much
+// What callers may make a server hold.
+struct ServerLimits {
+  // The largest message, in bytes. gRPC reads a call's first message before it tells the service of
+  // the call, and so before the service can look at the caller's key.
+  int message_bytes_max = 1 << 20;
+  // Memory for all connections of the server together; 0 = no bound. gRPC stops reading when it is
+  // used up, and then ends calls.
+  int64_t memory_bytes_max = 0;
+  // Calls that one connection has open at a time; a client's others wait for their turn.
+  int streams_max = 1024;
+};
+
+// From clients. A long context's prompt as token ids stays well below this; HTTP bodies have the
+// same bound.
+inline constexpr int kClientMessageBytesMax = 16 << 20;
+inline constexpr ServerLimits kClientLimits = {.message_bytes_max = kClientMessageBytesMax,
+                                               .memory_bytes_max = int64_t{1} << 30,
+                                               .streams_max = 4096};
+// From a node. The message is small because anyone who can connect makes the router hold this much
 // for each open stream, before the router knows who sent it.
 inline constexpr int kNodeMessageBytesMax = 4 << 20;
+inline constexpr ServerLimits kNodeLimits = {.message_bytes_max = kNodeMessageBytesMax};
 
 class Server {
  public:
   // Listens on `address` (host:port; port 0 picks a free one). `services` outlive the server. A
-  // call with a message of more than `message_bytes_max` ends with RESOURCE_EXHAUSTED. The server
-  // speaks TLS when `tls` names files. Errors: kUnavailable, which names the address, when it
+  // call with a message of more than `limits` allow ends with RESOURCE_EXHAUSTED. The server speaks
+  // TLS when `tls` names files. Errors: kUnavailable, which names the address, when it
   // cannot be bound (it is in use); and those of LoadSslContext.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& address,
                                                        const std::vector<grpc::Service*>& services,
-                                                       int message_bytes_max,
+                                                       const ServerLimits& limits,
                                                        const TlsFiles& tls = {});
   ~Server();
 

@@ -145,7 +145,7 @@ void RequestMetrics::OnFinished(const v1::Finished& finished, absl::Duration sin
 void RequestMetrics::OnFailed() { failed_.Add(1); }
 
 std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
-                                 int64_t http_connections) const {
+                                 const HttpGauges& http) const {
   MetricRegistry page;
   const auto add = [&](const char* name, const char* help, double value,
                        const MetricLabels& labels = {}) {
@@ -158,9 +158,16 @@ std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
   add("vllm:num_requests_running", "Requests placed on nodes.", running, model_label_);
   add("tandem_requests_queued", "Requests waiting for a place.", queued, model_label_);
   add("vllm:num_requests_waiting", "Requests waiting for a place.", queued, model_label_);
-  add("tandem_http_connections", "Open HTTP connections.", static_cast<double>(http_connections));
+  add("tandem_http_connections", "Open HTTP connections.", static_cast<double>(http.connections));
+  add("tandem_http_buffer_bytes",
+      "Bytes of HTTP requests that have not arrived whole and of answers that are not read.",
+      static_cast<double>(http.buffer_bytes));
   add("tandem_index_blocks", "Block hashes in the prefix index.",
       static_cast<double>(router.index_blocks()));
+  page.AddCounter(
+          "tandem_http_buffers_refused_total",
+          "Requests and answers that were ended because such bytes had used up their bound.")
+      .Add(static_cast<double>(http.buffers_refused));
   page.AddCounter("tandem_fleet_streams_refused_total",
                   "Streams to the fleet's port that were no node's.")
       .Add(static_cast<double>(router.fleet_streams_refused()));

@@ -13,6 +13,13 @@
 
 namespace tandem::router {
 
+// What the HTTP server holds.
+struct HttpGauges {
+  int64_t connections = 0;
+  int64_t buffer_bytes = 0;     // see BufferBudget
+  int64_t buffers_refused = 0;  // so far
+};
+
 class RequestMetrics {
  public:
   explicit RequestMetrics(const std::string& model);
@@ -29,7 +36,7 @@ class RequestMetrics {
   void OnRefused() { refused_->Add(1); }
 
   // The page for Prometheus: the above, and gauges from `status`.
-  std::string Text(const v1::GetStatusResponse& status, int64_t http_connections) const;
+  std::string Text(const v1::GetStatusResponse& status, const HttpGauges& http) const;
 
  private:
   struct Pair {

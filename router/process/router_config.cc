@@ -17,6 +17,11 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
   schema.Add("http-threads", &config.http_threads, "Threads that serve HTTP.",
              {.min = 1, .max = 64, .group = "Network"});
   schema.Add(
+      "http-buffer-bytes", &config.http_buffer_bytes,
+      "Memory for HTTP requests that have not arrived whole and for answers that their clients "
+      "have not read, of all connections together.",
+      {.min = 1 << 20, .unit = "bytes", .group = "Network"});
+  schema.Add(
       "api-keys", &config.api_keys,
       "File with the hashes of the API keys that clients must send; empty = clients need no key.",
       {.group = "Network"});

@@ -23,6 +23,7 @@ struct RouterConfig {
   std::string fleet = "127.0.0.1:50052";
   std::string http;  // empty = not served
   int32_t http_threads = 2;
+  int64_t http_buffer_bytes = int64_t{512} << 20;
   std::string api_keys;
   rpc::TlsFiles tls;
   std::vector<std::string> allowed_origins;    // "*" = any

@@ -55,6 +55,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
     ASSIGN_OR_RETURN(options.http_address, ParseHttpAddress(config.http));
   }
   options.http_threads = config.http_threads;
+  options.http_buffer_bytes = config.http_buffer_bytes;
   options.api_keys = config.api_keys;
   options.tls = config.tls;
   options.allowed_origins = config.allowed_origins;

@@ -42,7 +42,7 @@ class RouterServerImpl final : public RouterServer {
         inbox_(static_cast<size_t>(options.inbox_max),
                [this](std::vector<InboxItem>& items) { RunCore(items); }),
         fleet_service_(inbox_, FleetOptions(options)),
-        client_service_(SessionDeps()) {}
+        client_service_(SessionDeps(), status_) {}
 
   ~RouterServerImpl() override {
     client_service_.BeginDrain();
@@ -61,20 +61,23 @@ class RouterServerImpl final : public RouterServer {
       client_service_.RequireKeys(keys_.get());
     }
     ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_},
-                                                       rpc::kNodeMessageBytesMax));
+                                                       rpc::kNodeLimits));
     ASSIGN_OR_RETURN(client_server_, rpc::Server::Start(options.grpc_address, {&client_service_},
-                                                        rpc::kClientMessageBytesMax, options.tls));
+                                                        rpc::kClientLimits, options.tls));
     if (!options.http_address.empty()) {
       FrontEndOptions http;
       http.server.address = options.http_address;
       http.server.threads = options.http_threads;
+      http.server.buffer_bytes_max = options.http_buffer_bytes;
       http.server.tls = options.tls;
       http.allowed_origins = options.allowed_origins;
       http.responses.responses_max = options.stored_responses_max;
       ASSIGN_OR_RETURN(
           front_end_,
-          HttpApi::Start(
-              http, {SessionDeps(), [this] { return decode_ready_ && !draining_; }, keys_.get()}));
+          HttpApi::Start(http,
+                         {SessionDeps(), status_, [this] { return decode_ready_ && !draining_; },
+                          [this] { return RealClock().Now() - absl::FromUnixNanos(last_turn_ns_); },
+                          keys_.get()}));
     }
     thread_ = Thread("router", [this] { inbox_.RunOwner(kTickInterval); });
     return absl::OkStatus();
@@ -124,6 +127,7 @@ class RouterServerImpl final : public RouterServer {
 
   void RunCore(std::vector<InboxItem>& items) {
     const absl::Time now = RealClock().Now();
+    last_turn_ns_.store(absl::ToUnixNanos(now), std::memory_order_relaxed);
     for (InboxItem& item : items) {
       std::visit([this, now](auto& event) { Handle(event, now); }, item);
     }
@@ -261,6 +265,7 @@ class RouterServerImpl final : public RouterServer {
   // Declared before the members that may hold its exchanges, so it is destroyed after them.
   std::unique_ptr<HttpApi> front_end_;
   Inbox inbox_;
+  StatusBoard status_{inbox_};
   // Declared after what its thread uses, so it is destroyed before.
   guided::CompileQueue constraints_{[this](const request::GuidedParams& params) {
     static_cast<void>(assets_->constraints->Check(params));
@@ -276,6 +281,7 @@ class RouterServerImpl final : public RouterServer {
   bool many_ = false;                                      // as unflushed_
   absl::Time next_tick_ = absl::InfinitePast();            // on the strand
   std::atomic<bool> decode_ready_{false};
+  std::atomic<int64_t> last_turn_ns_{absl::ToUnixNanos(RealClock().Now())};  // of the core
   std::atomic<bool> draining_{false};
   absl::Mutex mutex_;
   int64_t requests_running_ ABSL_GUARDED_BY(mutex_) = 0;

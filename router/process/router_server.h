@@ -29,6 +29,7 @@ struct RouterServerOptions {
   // The OpenAI-compatible HTTP API, host:port; empty = none.
   std::string http_address;
   int http_threads = 2;
+  int64_t http_buffer_bytes = int64_t{512} << 20;  // see BufferBudget
   std::string api_keys;  // a file, see router/front_end/api_keys.h; empty = no key is needed
   rpc::TlsFiles tls;     // of the clients' gRPC and HTTP ports; none: plain text
   std::vector<std::string> allowed_origins;  // origins whose pages may call the HTTP API; "*" = any

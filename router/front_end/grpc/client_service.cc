@@ -88,8 +88,8 @@ grpc::ServerUnaryReactor* ClientService::RunOnCore(
   }};
   const bool queued = late ? inbox_.TryPushLow(std::move(query)) : inbox_.TryPush(std::move(query));
   if (!queued) {
-    reactor->Finish(rpc::ToGrpcWithDetails(
-        absl::ResourceExhaustedError("the router's inbox is full or closed")));
+    reactor->Finish(
+        rpc::ToGrpcWithDetails(absl::UnavailableError("the router's inbox is full or closed")));
   }
   return reactor;
 }
@@ -180,10 +180,16 @@ grpc::ServerUnaryReactor* ClientService::GetModel(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* ClientService::GetStatus(grpc::CallbackServerContext* context,
                                                    const v1::GetStatusRequest*,
                                                    v1::GetStatusResponse* response) {
-  return RunOnCore(context, [this, response](RouterCore& core, absl::Time now) {
-    *response = core.GetStatus(now);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  status_.Read(RealClock().Now(), [this, reactor, response](const StatusBoard::Status& status) {
+    if (status == nullptr)
+      return reactor->Finish(
+          rpc::ToGrpcWithDetails(absl::UnavailableError("the router's inbox is full or closed")));
+    *response = *status;
     response->mutable_router()->set_requests_refused(deps_.shedder.refused());
+    reactor->Finish(grpc::Status::OK);
   });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* ClientService::GetTrace(grpc::CallbackServerContext* context,

@@ -9,6 +9,7 @@
 
 #include "router/front_end/answer_session.h"
 #include "router/front_end/api_keys.h"
+#include "router/front_end/status_board.h"
 #include "tandem/v1/client.grpc.pb.h"
 
 namespace tandem::router {
@@ -21,8 +22,9 @@ using ClientServiceBase =
 
 class ClientService final : public ClientServiceBase {
  public:
-  explicit ClientService(const AnswerSession::Deps& deps)
-      : deps_(deps), assets_(deps.assets), inbox_(deps.inbox) {}
+  // All that `deps` refers to, and `status`, outlive the service.
+  ClientService(const AnswerSession::Deps& deps, StatusBoard& status)
+      : deps_(deps), assets_(deps.assets), inbox_(deps.inbox), status_(status) {}
 
   // Every call but GetStatus then needs one of `keys`, as over HTTP all but /metrics do. REQUIRES:
   // not serving yet.
@@ -70,6 +72,7 @@ class ClientService final : public ClientServiceBase {
   const AnswerSession::Deps deps_;
   const ModelAssets& assets_;
   Inbox& inbox_;
+  StatusBoard& status_;
   ApiKeys* keys_ = nullptr;
   std::atomic<bool> draining_{false};
 };

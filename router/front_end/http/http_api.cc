@@ -35,6 +35,8 @@ constexpr char kServedInstead[] =
     "/v1/completions";
 // How long a browser need not ask again.
 constexpr char kPreflightSeconds[] = "600";
+// The core does something every 20 ms.
+constexpr absl::Duration kCoreDeadAfter = absl::Seconds(5);
 
 // What a client calls its request, if that can stand in a header and a log; else empty.
 std::string GivenRequestId(const HttpRequest& request) {
@@ -263,6 +265,18 @@ void HttpApi::RunOnCore(const Call& call, std::function<HttpReply(RouterCore&, a
   }
 }
 
+void HttpApi::ReplyWithStatus(const Call& call,
+                              std::function<HttpReply(const v1::GetStatusResponse&)> make) {
+  deps_.status.Read(call.now, [this, call,
+                               make = std::move(make)](const StatusBoard::Status& status) {
+    call.exchange->Post([this, call, make, status] {
+      Reply(call, status != nullptr
+                      ? make(*status)
+                      : ErrorReply(absl::UnavailableError("the router's inbox is full or closed")));
+    });
+  });
+}
+
 // ---- completions
 
 absl::StatusOr<Json> HttpApi::ParseBody(const Call& call) const {
@@ -413,23 +427,30 @@ void HttpApi::Detokenize(Call& call) {
 
 // ---- the state of this router
 
-// Alive means that the router's core answers, not only this I/O thread.
+// Probes take none of the core's time, so that many of them, or one while the core is busy, delay
+// no request. The core itself says when it last did something.
+std::optional<HttpReply> HttpApi::CoreIsDead() const {
+  const absl::Duration silent = deps_.core_silent();
+  if (silent < kCoreDeadAfter) return std::nullopt;
+  return ErrorReply(absl::UnavailableError(
+      absl::StrCat("the router's core has done nothing for ", absl::FormatDuration(silent))));
+}
+
 void HttpApi::Live(Call& call) {
-  RunOnCore(call, [](RouterCore&, absl::Time) { return JsonReply({{"status", "live"}}); });
+  Reply(call, CoreIsDead().value_or(JsonReply({{"status", "live"}})));
 }
 
 void HttpApi::Health(Call& call) {
-  RunOnCore(call, [this](RouterCore&, absl::Time) {
-    if (deps_.ready()) return JsonReply({{"status", "ok"}});
-    return ErrorReply(
-        absl::UnavailableError("no decode node is ready, or this router is draining"));
-  });
+  if (std::optional<HttpReply> dead = CoreIsDead()) return Reply(call, *std::move(dead));
+  if (deps_.ready()) return Reply(call, JsonReply({{"status", "ok"}}));
+  Reply(call,
+        ErrorReply(absl::UnavailableError("no decode node is ready, or this router is draining")));
 }
 
 // vLLM's: requests that are being answered or wait for that.
 void HttpApi::Load(Call& call) {
-  RunOnCore(call, [](RouterCore& core, absl::Time now) {
-    return JsonReply({{"server_load", core.GetStatus(now).router().requests_running()}});
+  ReplyWithStatus(call, [](const v1::GetStatusResponse& status) {
+    return JsonReply({{"server_load", status.router().requests_running()}});
   });
 }
 
@@ -438,10 +459,11 @@ void HttpApi::Ready(Call& call) { Health(call); }
 void HttpApi::Version(Call& call) { Reply(call, JsonReply({{"version", std::string(kVersion)}})); }
 
 void HttpApi::Metrics(Call& call) {
-  RunOnCore(call, [this](RouterCore& core, absl::Time now) {
+  ReplyWithStatus(call, [this](const v1::GetStatusResponse& status) {
     HttpReply reply;
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    reply.body = deps_.session.metrics.Text(core.GetStatus(now), server_->connections());
+    reply.body = deps_.session.metrics.Text(
+        status, {server_->connections(), server_->buffers().used(), server_->buffers().refused()});
     reply.body += responses_.MetricsText();
     return reply;
   });

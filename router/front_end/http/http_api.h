@@ -26,6 +26,7 @@
 #include "router/front_end/http/json_body.h"
 #include "router/front_end/http/response_store.h"
 #include "router/front_end/request_metrics.h"
+#include "router/front_end/status_board.h"
 
 namespace tandem::router {
 
@@ -38,11 +39,14 @@ struct FrontEndOptions {
 
 class HttpApi {
  public:
-  // `ready`: returns whether requests can be served now. `keys`: the clients that may call; null:
-  // all. Everything that Deps refers to outlives the HttpApi.
+  // `ready`: returns whether requests can be served now. `core_silent`: for how long the core has
+  // done nothing. `keys`: the clients that may call; null: all. Everything that Deps refers to
+  // outlives the HttpApi.
   struct Deps {
     AnswerSession::Deps session;
+    StatusBoard& status;
     std::function<bool()> ready;
+    std::function<absl::Duration()> core_silent;
     ApiKeys* keys = nullptr;
   };
 
@@ -92,6 +96,11 @@ class HttpApi {
   void Preflight(const Route& route, const Call& call) const;
   // x-request-id, traceparent if the client sent one, and the CORS headers for an allowed origin.
   static HttpHeaders HeadersOf(const Call& call);
+  // Sends what `make` makes of the router's status, on the connection's I/O thread.
+  void ReplyWithStatus(const Call& call,
+                       std::function<HttpReply(const v1::GetStatusResponse&)> make);
+  // The refusal of a request while the core does nothing; nullopt when it lives.
+  std::optional<HttpReply> CoreIsDead() const;
   // Runs `make` on the router core's strand and sends its reply.
   void RunOnCore(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make);
 

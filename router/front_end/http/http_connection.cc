@@ -19,13 +19,15 @@ constexpr size_t kKeptBytesMax = 4096;
 }  // namespace
 
 HttpConnection::HttpConnection(IoStrand& strand, ClientSocket socket,
-                               const ConnectionLimits& limits, const Hooks& hooks)
+                               const ConnectionLimits& limits, BufferBudget& budget,
+                               const Hooks& hooks)
     : strand_(strand),
       socket_(std::move(socket)),
       timer_(strand.context()),
       limits_(limits),
       hooks_(hooks),
-      reader_(limits.reader) {}
+      reader_(limits.reader),
+      share_(budget) {}
 
 void HttpConnection::Start() {
   SetDeadline(limits_.idle_timeout);
@@ -67,6 +69,10 @@ void HttpConnection::OnBytes(absl::string_view bytes) {
   }
   reader_.Append(bytes);
   if (state_ == State::kReading) Advance();
+  if (state_ == State::kReading && !CountHeld()) {
+    return Refuse(hooks_.fault(
+        503, "this router holds as many bytes of other requests as it may: try again"));
+  }
   ReadMore();
 }
 
@@ -86,6 +92,7 @@ void HttpConnection::HandleOne() {
   RequestReader::Result next = reader_.Next();
   if (auto* request = std::get_if<HttpRequest>(&next)) {
     state_ = State::kAnswering;
+    CountHeld();
     timed_request_ = false;
     chunked_ = request->chunked_allowed;
     keep_alive_ = keep_alive_ && request->keep_alive && chunked_;
@@ -117,6 +124,7 @@ void HttpConnection::Refuse(HttpReply reply) {
   linger_ = true;
   reply_ended_ = false;
   reader_.Discard();
+  CountHeld();
   Reply(std::move(reply));
 }
 
@@ -193,14 +201,19 @@ void HttpConnection::Flush() {
     if (reply_ended_ && !advancing_) ReplyDone();
     return;
   }
-  if (error != boost::asio::error::would_block) {
+  if (error != boost::asio::error::would_block || !CountHeld()) {
     // The caller may be this connection's answer: it must not be told from within its own call.
     strand_.Post([self = shared_from_this()] { self->Close(); });
     return;
   }
   writing_ = true;
+  sent_in_time_ = sent_;
   SetDeadline(limits_.write_timeout);
   AwaitWritable();
+}
+
+bool HttpConnection::CountHeld() {
+  return share_.Hold(static_cast<int64_t>(reader_.held() + out_.size() + sending_.size()));
 }
 
 bool HttpConnection::Send(error_code& error) {
@@ -217,7 +230,13 @@ void HttpConnection::AwaitWritable() {
       if (self->state_ == State::kClosed) return;
       error_code error = wait_error;
       const bool whole = !error && self->Send(error);
-      if (!whole && error == boost::asio::error::would_block) return self->AwaitWritable();
+      if (!whole && error == boost::asio::error::would_block) {
+        if (self->sent_ >= self->sent_in_time_ + kProgressBytes) {
+          self->sent_in_time_ = self->sent_;
+          self->SetDeadline(self->limits_.write_timeout);
+        }
+        return self->AwaitWritable();
+      }
       self->writing_ = false;
       if (!whole) return self->Close();
       self->OnWritten();
@@ -227,6 +246,7 @@ void HttpConnection::AwaitWritable() {
 
 void HttpConnection::OnWritten() {
   sending_.clear();
+  CountHeld();
   if (!out_.empty()) return Flush();
   if (state_ == State::kReading) {  // a "100 Continue" went out
     SetDeadline(limits_.request_timeout);
@@ -249,6 +269,7 @@ void HttpConnection::ReplyDone() {
   }
   state_ = State::kReading;
   timed_request_ = false;
+  CountHeld();
   SetDeadline(limits_.idle_timeout);
   // The load shedder must not count the time that a request sent ahead waited for the last one.
   arrived_ = RealClock().Now();

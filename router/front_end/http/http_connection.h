@@ -8,7 +8,9 @@
 //
 // Bounds: requests that the client sends ahead wait in a buffer of kAheadBytesMax; when it is full
 // the connection reads nothing. A client that does not read its reply loses the connection after
-// `write_timeout`. Every state has a deadline. If the client ends its stream while its answer is
+// `write_timeout`; one that reads slowly keeps it. What a connection holds counts in its server's
+// BufferBudget: without room there a request is refused, and an unread answer ends its connection.
+// Every state has a deadline. If the client ends its stream while its answer is
 // being made, the connection treats it as gone.
 // Thread safety: every method runs within the lock of its IoStrand, except Post and RunOrPost,
 // which any thread may call.
@@ -22,6 +24,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "router/front_end/http/buffer_budget.h"
 #include "router/front_end/http/client_socket.h"
 #include "router/front_end/http/http_exchange.h"
 #include "router/front_end/http/io_strand.h"
@@ -33,7 +36,7 @@ struct ConnectionLimits {
   ReaderLimits reader;
   absl::Duration idle_timeout = absl::Seconds(75);     // between requests
   absl::Duration request_timeout = absl::Seconds(30);  // from a request's first byte to its last
-  absl::Duration write_timeout = absl::Seconds(60);    // the client reads nothing
+  absl::Duration write_timeout = absl::Seconds(60);    // the client reads less than kProgressBytes
 };
 
 class HttpConnection final : public HttpExchange,
@@ -49,9 +52,13 @@ class HttpConnection final : public HttpExchange,
     std::function<void(HttpConnection*)> closed;
   };
 
-  // `strand`, `limits` and `hooks` outlive the connection. `strand` is that of its I/O thread.
+  // A client that reads this much within `write_timeout` goes on.
+  static constexpr size_t kProgressBytes = 4096;
+
+  // `strand`, `limits`, `budget` and `hooks` outlive the connection. `strand` is that of its I/O
+  // thread.
   HttpConnection(IoStrand& strand, ClientSocket socket, const ConnectionLimits& limits,
-                 const Hooks& hooks);
+                 BufferBudget& budget, const Hooks& hooks);
 
   void Start();
   // Closes the connection now or, if a reply is being made, after the reply.
@@ -91,6 +98,8 @@ class HttpConnection final : public HttpExchange,
   bool Send(boost::system::error_code& error);
   void AwaitWritable();
   void OnWritten();
+  // Counts what the connection holds now; false: there is no room for it.
+  bool CountHeld();
   void ReplyDone();
   void SetDeadline(absl::Duration from_now);
   void ArmTimer();
@@ -106,6 +115,8 @@ class HttpConnection final : public HttpExchange,
   std::shared_ptr<PendingAnswer> pending_;  // shared with the sessions that feed it
   std::string out_, sending_;               // to be written next; being written
   size_t sent_ = 0;                         // bytes of sending_
+  size_t sent_in_time_ = 0;                 // those when the write deadline was set
+  BufferShare share_;                       // of the server's budget
   bool reading_ = false, writing_ = false;
   bool keep_alive_ = true, chunked_ = true, head_only_ = false;
   bool reply_ended_ = false;    // out_ and sending_ hold the rest of the reply

@@ -58,7 +58,7 @@ struct Worker {
 class HttpServerImpl final : public HttpServer {
  public:
   HttpServerImpl(const HttpServerOptions& options, HttpConnection::Hooks hooks)
-      : options_(options), hooks_(std::move(hooks)) {
+      : options_(options), budget_(options.buffer_bytes_max), hooks_(std::move(hooks)) {
     for (int i = 0; i < options_.threads; ++i) workers_.push_back(std::make_unique<Worker>());
     hooks_.closed = [this](HttpConnection* connection) { OnClosed(connection); };
   }
@@ -153,6 +153,8 @@ class HttpServerImpl final : public HttpServer {
     return open_;
   }
 
+  const BufferBudget& buffers() const override { return budget_; }
+
  private:
   void Accept() {
     if (!acceptor_->is_open()) return;
@@ -202,7 +204,8 @@ class HttpServerImpl final : public HttpServer {
     socket.set_option(boost::asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
     socket.non_blocking(true, ignored);
     auto connection = std::make_shared<HttpConnection>(
-        worker.strand, ClientSocket(std::move(socket), std::move(tls)), options_.limits, hooks_);
+        worker.strand, ClientSocket(std::move(socket), std::move(tls)), options_.limits, budget_,
+        hooks_);
     worker.strand.Post([this, &worker, connection] {
       {
         absl::MutexLock lock(&mutex_);
@@ -227,6 +230,7 @@ class HttpServerImpl final : public HttpServer {
   }
 
   const HttpServerOptions options_;
+  BufferBudget budget_;  // outlives the connections
   HttpConnection::Hooks hooks_;
   // Bound: fixed at start.
   std::vector<std::unique_ptr<Worker>> workers_;

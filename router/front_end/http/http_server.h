@@ -19,6 +19,9 @@ struct HttpServerOptions {
   int threads = 2;
   int64_t connections_max = 32768;  // more are closed at once
   ConnectionLimits limits;
+  // Bytes of requests that have not arrived whole and of answers that are not read, of all
+  // connections together; see BufferBudget.
+  int64_t buffer_bytes_max = int64_t{512} << 20;
   rpc::TlsFiles tls;  // none: plain HTTP
 };
 
@@ -41,6 +44,7 @@ class HttpServer {
   // Idempotent. An exchange stays valid until the server is destroyed, but its calls do nothing.
   virtual void Stop() = 0;
   virtual int64_t connections() const = 0;
+  virtual const BufferBudget& buffers() const = 0;
 };
 
 // "8000", ":8000", "host:8000" or "[::1]:8000" as host:port (host defaults to 127.0.0.1).

@@ -89,6 +89,10 @@ struct RequestReader::Parser {
 RequestReader::RequestReader(const ReaderLimits& limits) : limits_(limits) {}
 RequestReader::~RequestReader() = default;
 
+size_t RequestReader::held() const {
+  return buffer_.size() + (parser_ == nullptr ? 0 : parser_->parser.get().body().size());
+}
+
 void RequestReader::Consume(size_t bytes) {
   buffer_.erase(0, bytes);
   if (buffer_.empty() && buffer_.capacity() > kReaderKeptBytesMax) buffer_.shrink_to_fit();

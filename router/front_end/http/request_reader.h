@@ -39,6 +39,8 @@ class RequestReader {
   void Discard();
   // The number of bytes of requests that Next has not returned.
   size_t buffered() const { return buffer_.size(); }
+  // The bytes that the reader holds: these, and the body that has come so far.
+  size_t held() const;
   // Whether a request has begun and not ended; if so, the request timeout applies.
   bool in_request() const { return !buffer_.empty() || in_body_; }
   // Once for each request whose header is read and whose body is not: the request without a body.

@@ -59,8 +59,8 @@ class FleetStreams : public ::testing::Test {
  protected:
   void Serve(const FleetService::Options& options) {
     service_ = std::make_unique<FleetService>(inbox_, options);
-    ASSERT_OK_AND_ASSIGN(
-        server_, rpc::Server::Start("127.0.0.1:0", {service_.get()}, rpc::kNodeMessageBytesMax));
+    ASSERT_OK_AND_ASSIGN(server_,
+                         rpc::Server::Start("127.0.0.1:0", {service_.get()}, rpc::kNodeLimits));
     stub_ = v1::Fleet::NewStub(
         grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
   }

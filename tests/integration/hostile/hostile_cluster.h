@@ -76,8 +76,8 @@ class HostileCluster : public ::testing::Test {
   void SetUp() override {
     secret_file_ = absl::StrCat(::testing::TempDir(), "/tandem-hostile-", ::getpid());
     std::ofstream(secret_file_) << kFleetSecret << "\n";
-    ASSERT_OK_AND_ASSIGN(
-        ear_, rpc::Server::Start("127.0.0.1:0", {&eavesdropper_}, rpc::kNodeMessageBytesMax));
+    ASSERT_OK_AND_ASSIGN(ear_,
+                         rpc::Server::Start("127.0.0.1:0", {&eavesdropper_}, rpc::kNodeLimits));
     // Attackers that hold the secret cost attempts.
     Start("router", {"tandem-router", "--grpc=127.0.0.1:0", "--fleet=127.0.0.1:0",
                      "--heartbeat-interval=100ms", "--attempts=50"});

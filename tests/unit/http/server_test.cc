@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "router/front_end/http/http_server.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/status_matchers.h"
@@ -94,6 +95,72 @@ TEST(HttpServer, EndsAConnectionThatDoesNotRead) {
   EXPECT_NE(deaf.buffer().find("first"), std::string::npos);
   EXPECT_EQ(deaf.buffer().find("\r\n0\r\n\r\n"), std::string::npos);
   EXPECT_EQ(testing::Ask(server->address(), testing::GetOf("/whole")).body, "whole");
+}
+
+// A client that reads little at a time keeps its answer for as long as it reads. The idle
+// connections are the clock: each ends after a quarter of the write timeout.
+TEST(HttpServer, ASlowReaderGetsItsWholeAnswer) {
+  constexpr absl::Duration kWriteTimeout = absl::Seconds(2);
+  HttpConnection::Hooks hooks;
+  const std::string body(size_t{24} << 20, 'x');
+  hooks.handle = [&body](HttpRequest, std::shared_ptr<HttpExchange> exchange) {
+    exchange->Reply({200, "text/plain", body});
+  };
+  hooks.fault = Fault;
+  ASSERT_OK_AND_ASSIGN(auto server, HttpServer::Start(Options({.idle_timeout = kWriteTimeout / 4,
+                                                               .write_timeout = kWriteTimeout}),
+                                                      std::move(hooks)));
+  HttpSocket slow(server->address());
+  ASSERT_TRUE(slow.Send("GET / HTTP/1.1\r\nhost: t\r\n\r\n"));
+  for (int tick = 0; tick < 8; ++tick) {
+    HttpSocket idle(server->address());
+    while (idle.ReadSome()) {
+    }
+    const size_t before = slow.buffer().size();
+    while (slow.buffer().size() < before + (size_t{1} << 20)) {
+      ASSERT_TRUE(slow.ReadSome()) << "cut off after " << slow.buffer().size() << " bytes";
+    }
+  }
+  EXPECT_EQ(slow.Read().body.size(), body.size());
+}
+
+// Strangers send large requests and never end them. What they hold is bounded; ordinary requests
+// are answered meanwhile, and large ones again once the strangers have left.
+TEST(HttpServer, BoundsWhatAllConnectionsHold) {
+  constexpr int64_t kBytesMax = 1 << 20;
+  constexpr int kStrangers = 40;
+  HttpConnection::Hooks hooks;
+  hooks.handle = [](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+    exchange->Reply({200, "text/plain", std::to_string(request.body.size())});
+  };
+  hooks.fault = Fault;
+  HttpServerOptions options = Options({});
+  options.buffer_bytes_max = kBytesMax;
+  ASSERT_OK_AND_ASSIGN(auto server, HttpServer::Start(options, std::move(hooks)));
+  const auto head = [](int64_t body) {
+    return "POST / HTTP/1.1\r\nhost: t\r\ncontent-length: " + std::to_string(body) + "\r\n\r\n";
+  };
+  const std::string large(100'000, 'x');
+  std::vector<std::unique_ptr<HttpSocket>> strangers;
+  for (int i = 0; i < kStrangers; ++i) {
+    strangers.push_back(std::make_unique<HttpSocket>(server->address()));
+    ASSERT_TRUE(strangers.back()->Send(head(10'000'000) + large));
+    const std::string small(10'000, 'y');
+    EXPECT_EQ(testing::Ask(server->address(), head(10'000) + small).body, "10000");
+    EXPECT_LE(server->buffers().used(), kBytesMax);
+  }
+  constexpr int64_t kHeld = kBytesMax / (100'000 - BufferBudget::kFreeBytes);
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (server->buffers().refused() < kStrangers - kHeld && absl::Now() < deadline) {
+  }
+  EXPECT_GE(server->buffers().refused(), kStrangers - kHeld);
+  const HttpAnswer answer = testing::Ask(server->address(), head(200'000) + large + large);
+  EXPECT_EQ(answer.status, 503) << answer.body;
+  strangers.clear();
+  while (server->connections() > 0 && absl::Now() < deadline) {
+  }
+  EXPECT_EQ(server->buffers().used(), 0);
+  EXPECT_EQ(testing::Ask(server->address(), head(200'000) + large + large).body, "200000");
 }
 
 TEST(HttpServer, RunsWhatIsPostedInOrder) {

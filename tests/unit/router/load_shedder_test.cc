@@ -49,7 +49,7 @@ TEST_F(LoadShedderTest, RefusesWhatHasWaitedForLongAndCounts) {
   EXPECT_TRUE(shedder.Admit(FrontEndKind::kGrpc, absl::Seconds(9), now_, Never).ok());
   EXPECT_TRUE(shedder.Admit(FrontEndKind::kHttp, 2 * kDelay, now_, Never).ok());
   EXPECT_EQ(shedder.refused(), 1);
-  EXPECT_THAT(metrics_.Text({}, 0),
+  EXPECT_THAT(metrics_.Text({}, {}),
               HasSubstr("tandem_requests_refused_total{model_name=\"m\",reason=\"overload\"} 1\n"));
   // One that has not waited ends it.
   EXPECT_TRUE(shedder.Admit(FrontEndKind::kHttp, absl::ZeroDuration(), now_, Never).ok());

@@ -26,7 +26,7 @@ TEST(RequestMetrics, APromptOfSeveralAnswersCountsOnce) {
   for (const int32_t prompt_tokens : {100, 0, 0}) {
     metrics.OnFinished(FinishedOf(prompt_tokens, 7), absl::Seconds(1));
   }
-  const std::string text = metrics.Text({}, 0);
+  const std::string text = metrics.Text({}, {});
   for (const char* name : {"tandem_prompt_tokens", "vllm:request_prompt_tokens"}) {
     EXPECT_THAT(text, HasSubstr(absl::StrCat("\n", name, "_count{model_name=\"m\"} 1\n")));
     EXPECT_THAT(text, HasSubstr(absl::StrCat("\n", name, "_sum{model_name=\"m\"} 100\n")));
@@ -46,7 +46,7 @@ TEST(RequestMetrics, NodesCountersAreCounters) {
     node.mutable_counters()->set_kv_bytes_received(role[0] == 'p' ? 0 : 4096);
     node.mutable_counters()->mutable_prompt_tokens()->set_computed(33);
   }
-  const std::string text = RequestMetrics("m").Text(status, 0);
+  const std::string text = RequestMetrics("m").Text(status, {});
   EXPECT_THAT(text, HasSubstr("# TYPE tandem_node_kv_sent_bytes_total counter\n"));
   EXPECT_THAT(text, HasSubstr("tandem_node_kv_sent_bytes_total{node=\"prefill-0\",role=\"prefill\"}"
                               " 4096\n"));
@@ -71,7 +71,7 @@ TEST(RequestMetrics, NodesThatAreGoneHoldNothing) {
     node.mutable_load()->set_blocks_total(100);
   }
   status.mutable_nodes(2)->mutable_load()->set_blocks_used(0);
-  const std::string text = RequestMetrics("m").Text(status, 0);
+  const std::string text = RequestMetrics("m").Text(status, {});
   EXPECT_THAT(text, HasSubstr("vllm:kv_cache_usage_perc{model_name=\"m\"} 0.25\n"));
   EXPECT_THAT(text, HasSubstr("tandem_node_ready{node=\"was-lost\",role=\"decode\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("tandem_node_blocks{node=\"was-draining\",role=\"decode\"} 100\n"));

@@ -34,8 +34,8 @@ class ShedCalls : public ::testing::Test {
           .IgnoreError();
     }
     refused_ = shedder_.refused();
-    ASSERT_OK_AND_ASSIGN(
-        server_, rpc::Server::Start("127.0.0.1:0", {&service_}, rpc::kClientMessageBytesMax));
+    ASSERT_OK_AND_ASSIGN(server_,
+                         rpc::Server::Start("127.0.0.1:0", {&service_}, rpc::kClientLimits));
     stub_ = v1::Tandem::NewStub(
         grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
   }
@@ -72,7 +72,9 @@ class ShedCalls : public ::testing::Test {
                  }
                }};
   guided::CompileQueue constraints_{[](const request::GuidedParams&) {}};
-  ClientService service_{{*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_}};
+  StatusBoard status_{inbox_};
+  ClientService service_{{*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_},
+                         status_};
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<v1::Tandem::Stub> stub_;
   int64_t refused_ = 0;

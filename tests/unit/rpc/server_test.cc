@@ -38,7 +38,7 @@ std::string Reflect(const Server& server, int field, const std::string& text) {
 }
 
 TEST(Server, DescribesTheHealthService) {
-  ASSERT_OK_AND_ASSIGN(const auto server, Server::Start("127.0.0.1:0", {}, 1 << 20));
+  ASSERT_OK_AND_ASSIGN(const auto server, Server::Start("127.0.0.1:0", {}, {}));
   EXPECT_THAT(Reflect(*server, /*list_services*/ 7, "*"), HasSubstr(kHealth));
   const std::string file = Reflect(*server, /*file_containing_symbol*/ 4, kHealth);
   for (const char* name : {"HealthCheckRequest", "HealthCheckResponse", "Watch", "NOT_SERVING"}) {
