@@ -2,7 +2,9 @@
 # Runs every GPU test and benchmark from programs that were built elsewhere; builds nothing. For machines that are
 # lent for minutes: copy the programs and this script there, or run it in a build tree.
 #
-#   tests/gpu/run_all.sh [FOLDER]     FOLDER holds the programs (default: build/tests)
+#   tests/gpu/run_all.sh [FOLDER]     FOLDER holds the programs (default: bin/ beside this script, else build/tests)
+#
+# scripts/make_gpu_bundle.sh packs this script with programs that load on a bare machine.
 #
 # Prints each result when it comes, what matters most first. Logs and results.json go to $OUT, or to a temporary
 # folder. Every suite has a limit, and all of it ends within 8 minutes. Exit status:
@@ -11,7 +13,10 @@
 #   77  the programs load, and there is no GPU for them
 set -uo pipefail
 
-readonly folder=${1:-build/tests}
+here=$(cd "$(dirname "$0")" && pwd)
+readonly here
+if [ -d "$here/bin" ]; then default=$here/bin; else default=build/tests; fi
+readonly folder=${1:-$default}
 readonly logs=${OUT:-$(mktemp -d)}
 readonly total_limit=470  # seconds; a command that ignores its end takes 5 more
 readonly no_gpu=77        # gpu_bench --describe ends with it

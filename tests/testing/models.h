@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -35,10 +36,18 @@ inline std::optional<std::string> FindModel(const std::string& file_name) {
   return path;
 }
 
-// A folder below tests/golden. REQUIRES: the target defines TANDEM_SOURCE_DIR, as tandem_test does.
+// A folder below tests/golden, or below the goldens that lie beside the program in a bundle
+// (scripts/make_gpu_bundle.sh). REQUIRES: the target defines TANDEM_SOURCE_DIR, as tandem_test does.
 #ifdef TANDEM_SOURCE_DIR
 inline std::string GoldenPath(const std::string& relative) {
-  return std::string(TANDEM_SOURCE_DIR) + "/tests/golden/" + relative;
+  static const std::string folder = [] {
+    std::error_code error;
+    const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+    const auto bundled = program.parent_path().parent_path() / "goldens";
+    return std::filesystem::is_directory(bundled, error) ? bundled.string()
+                                                         : TANDEM_SOURCE_DIR "/tests/golden";
+  }();
+  return folder + "/" + relative;
 }
 #endif
 

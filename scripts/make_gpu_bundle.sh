@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Makes one archive with everything that a machine with a GPU needs to run the GPU tests and benchmarks: programs,
+# the libraries they load, goldens and tests/gpu/run_all.sh. That machine needs a CUDA driver and a C library of at
+# least this machine's version; it compiles and installs nothing.
+#
+#   scripts/make_gpu_bundle.sh [BUILD]        BUILD: a build tree with CUDA (default: build)
+#
+#   then there:   tar xzf gpu_bundle.tar.gz && gpu_bundle/run_all.sh
+#
+# Builds the programs first. Leaves BUILD/gpu_bundle/ and BUILD/gpu_bundle.tar.gz.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly build=${1:-build}
+readonly bundle=$build/gpu_bundle
+readonly archive=$build/gpu_bundle.tar.gz
+readonly bytes_max=$((64 << 20)) # what machines that are lent for minutes take at once, with the tree
+readonly suites=(differential_device golden_device_engine unit_gemm_tiles gpu_bench)
+# Parts of the C library: they belong to the machine's own loader.
+readonly of_libc='/(ld-linux[^/]*|libc|libm|libdl|libpthread|librt|libresolv)\.so'
+
+fail() {
+  echo "make_gpu_bundle: $*" >&2
+  exit 1
+}
+
+for tool in cmake ninja patchelf strip ldd; do
+  command -v "$tool" >/dev/null || fail "$tool not found: scripts/install_packages.sh installs it"
+done
+[ -e "$build/build.ninja" ] || cmake --preset release -B "$build" -DTANDEM_CUDA=ON
+grep -q '^TANDEM_CUDA:.*=OFF' "$build/CMakeCache.txt" && fail "$build was configured without CUDA"
+ninja -C "$build" "${suites[@]}" tandem
+
+rm -rf "$bundle" "$archive"
+mkdir -p "$bundle/bin" "$bundle/lib"
+programs=("$build/bin/tandem")
+for suite in "${suites[@]}"; do programs+=("$build/tests/$suite"); done
+for program in "${programs[@]}"; do
+  to=$bundle/bin/$(basename "$program")
+  strip -o "$to" "$program"
+  # RPATH, not RUNPATH: it holds for the libraries' own libraries, too.
+  patchelf --force-rpath --set-rpath "\$ORIGIN/../lib" "$to"
+done
+
+missing=$(for program in "${programs[@]}"; do ldd "$program"; done | awk '/not found/ {print $1}' | sort -u)
+[ -z "$missing" ] || fail "these libraries are not on this machine: $missing"
+for program in "${programs[@]}"; do ldd "$program"; done |
+  awk '$3 ~ /^\// {print $3}' | sort -u | grep -vE "$of_libc" |
+  while read -r library; do
+    strip --strip-unneeded -o "$bundle/lib/$(basename "$library")" "$library"
+  done
+# What UCX loads by name when it starts.
+ucx=$(ldd "$build/bin/tandem" | awk '$1 ~ /^libucs\.so/ {print $3}')
+if [ -d "$(dirname "$ucx")/ucx" ]; then cp -rL "$(dirname "$ucx")/ucx" "$bundle/lib/ucx"; fi
+
+cp -r tests/golden "$bundle/goldens"
+cp tests/gpu/run_all.sh "$bundle/run_all.sh"
+git rev-parse HEAD >"$bundle/COMMIT" 2>/dev/null || true
+tar -C "$build" -c gpu_bundle | gzip -9 >"$archive"
+
+bytes=$(stat -c %s "$archive")
+tree=$(git ls-files -z 2>/dev/null | du --files0-from=- -cb | tail -1 | cut -f1)
+echo "$archive: $((bytes >> 20)) MiB packed, $(du -sm "$bundle" | cut -f1) MiB unpacked; the tree: $((tree >> 20)) MiB"
+[ $((bytes + tree)) -le "$bytes_max" ] || fail "archive and tree are larger than $((bytes_max >> 20)) MiB"
