@@ -109,6 +109,10 @@ class DeviceStream {
   virtual const absl::Status& status() const = 0;
 };
 
+// Whose blocks a busy device runs first. The engine's steps are urgent; copies and KV transfers
+// wait behind them, and fill what they leave free.
+enum class StreamPriority { kNormal, kUrgent };
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -124,7 +128,10 @@ class Device {
   // refuses.
   virtual absl::Status Pin(void* host, size_t bytes) = 0;
   virtual void Unpin(void* host) = 0;
-  virtual absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() = 0;
+  virtual absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream(StreamPriority priority) = 0;
+  absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() {
+    return NewStream(StreamPriority::kNormal);
+  }
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() = 0;
   // Makes this device the calling thread's current one. A thread that has not used one of the
   // device's streams yet calls it before it passes device memory to another library.

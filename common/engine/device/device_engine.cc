@@ -364,7 +364,7 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
   ASSIGN_OR_RETURN(parts.kv.type, ParseDeviceKvType(options.kv_type));
   parts.spec = MakeSpec(checkpoint, parts.kv, options, *parts.device, format);
   ASSIGN_OR_RETURN(parts.free_bytes_at_start, parts.device->FreeBytes());
-  ASSIGN_OR_RETURN(parts.stream, parts.device->NewStream());
+  ASSIGN_OR_RETURN(parts.stream, parts.device->NewStream(kernels::StreamPriority::kUrgent));
   ASSIGN_OR_RETURN(parts.step_done, parts.device->NewEvent());
   for (int layer = 0; layer < parts.config.num_layers; ++layer) {
     ASSIGN_OR_RETURN(parts.layer_written.emplace_back(), parts.device->NewEvent());

@@ -2,6 +2,7 @@
 // functions at the end of kernels/api/device.h.
 #include <cuda.h>
 
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -72,12 +73,19 @@ class CudaDevice final : public Device {
   }
   void Unpin(void* host) override { cudaHostUnregister(host); }
 
-  absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
+  absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream(StreamPriority priority) override {
     absl::Status status = ToStatus("cudaSetDevice", cudaSetDevice(ordinal_));
     if (!status.ok()) return status;
+    // Lower numbers are more urgent.
+    int normal = 0, urgent = 0;
+    status = ToStatus("cudaDeviceGetStreamPriorityRange",
+                      cudaDeviceGetStreamPriorityRange(&normal, &urgent));
+    if (!status.ok()) return status;
     cudaStream_t handle = nullptr;
-    status = ToStatus("cudaStreamCreateWithFlags",
-                      cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));
+    status = ToStatus(
+        "cudaStreamCreateWithPriority",
+        cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking,
+                                     priority == StreamPriority::kUrgent ? urgent : normal));
     if (!status.ok()) return status;
     return std::unique_ptr<DeviceStream>(std::make_unique<CudaStream>(handle));
   }
@@ -106,7 +114,21 @@ class CudaDevice final : public Device {
   const DeviceOps& ops_;
 };
 
+// Settings that CUDA reads from the environment when a process first uses it. What a user has set
+// stays. Kernels load when the device is opened, because one that loads at its first use may have
+// to wait for the device, which a stream under capture must not. Streams of engine, copies and KV
+// transfers get hardware queues of their own, because in a shared one they wait for each other.
+void SetProcessDefaults() {
+  static const bool once = [] {
+    setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
 absl::StatusOr<int> CountDevices() {
+  SetProcessDefaults();
   int count = 0;
   absl::Status status = ToStatus("cudaGetDeviceCount", cudaGetDeviceCount(&count));
   cudaGetLastError();  // clears the error, which the caller gets as a Status

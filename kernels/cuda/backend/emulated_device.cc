@@ -64,7 +64,7 @@ class EmulatedDevice final : public Device {
   size_t num_pins() const { return pins_.size(); }
   void set_pins_max(size_t pins) { pins_max_ = pins; }
 
-  absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
+  absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream(StreamPriority) override {
     return std::unique_ptr<DeviceStream>(
         std::make_unique<EmulatedStream>(seed_, &calls_, &faults_, &clock_));
   }

@@ -21,6 +21,10 @@ namespace tandem::kernels {
 namespace cuda {
 namespace {
 
+// Blocks that NCCL may keep on the device for one channel while it waits for the other end. They
+// take multiprocessors from the engine's steps for as long.
+constexpr int kBlocksMax = 4;
+
 struct NcclSlot {
   enum class State { kIdle, kWaiting, kRunning };
   State state = State::kIdle;
@@ -65,8 +69,11 @@ class NcclChannel final : public PairChannel {
 
   absl::Status Init(const ncclUniqueId& id, int slots, size_t slot_bytes, SlotMemory memory) {
     Check("cudaSetDevice", cudaSetDevice(resources_.ordinal));
-    Check("cudaStreamCreateWithFlags",
-          cudaStreamCreateWithFlags(&resources_.stream, cudaStreamNonBlocking));
+    int normal = 0, urgent = 0;
+    Check("cudaDeviceGetStreamPriorityRange", cudaDeviceGetStreamPriorityRange(&normal, &urgent));
+    // Behind the engine's steps.
+    Check("cudaStreamCreateWithPriority",
+          cudaStreamCreateWithPriority(&resources_.stream, cudaStreamNonBlocking, normal));
     resources_.slots.resize(static_cast<size_t>(slots));
     slot_bytes_ = slot_bytes;
     for (NcclSlot& slot : resources_.slots) {
@@ -82,6 +89,8 @@ class NcclChannel final : public PairChannel {
     if (!status_.ok()) return status_;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    config.minCTAs = 1;
+    config.maxCTAs = kBlocksMax;
     Check("ncclCommInitRankConfig", resources_.nccl->comm_init_rank_config(
                                         &resources_.communicator, 2, id, sender_ ? 0 : 1, &config));
     return status_;

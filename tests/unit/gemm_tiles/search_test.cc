@@ -232,8 +232,9 @@ class SmallDevice final : public Device {
   }
   absl::Status Pin(void* host, size_t bytes) override { return device_.Pin(host, bytes); }
   void Unpin(void* host) override { device_.Unpin(host); }
-  absl::StatusOr<std::unique_ptr<kernels::DeviceStream>> NewStream() override {
-    return device_.NewStream();
+  absl::StatusOr<std::unique_ptr<kernels::DeviceStream>> NewStream(
+      kernels::StreamPriority priority) override {
+    return device_.NewStream(priority);
   }
   absl::StatusOr<std::unique_ptr<kernels::DeviceEvent>> NewEvent() override {
     return device_.NewEvent();
