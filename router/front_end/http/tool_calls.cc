@@ -21,6 +21,40 @@ size_t PartialSuffix(absl::string_view text, absl::string_view marker) {
   return 0;
 }
 
+// Finds the whole objects of a list that may be cut off.
+class ObjectScanner {
+ public:
+  explicit ObjectScanner(absl::string_view list) : rest_(list) {}
+
+  // The next whole object; false if there is none.
+  bool Next(absl::string_view& object) {
+    const size_t begin = rest_.find('{');
+    rest_.remove_prefix(std::min(begin, rest_.size()));
+    int depth = 0;
+    bool in_text = false;
+    for (size_t i = 0; i < rest_.size(); ++i) {
+      const char c = rest_[i];
+      if (in_text) {
+        i += c == '\\' ? 1 : 0;
+        in_text = c != '"';
+        continue;
+      }
+      in_text = c == '"';
+      depth += c == '{' ? 1 : c == '}' ? -1 : 0;
+      if (c != '}' || depth > 0) continue;
+      object = rest_.substr(0, i + 1);
+      rest_.remove_prefix(i + 1);
+      return true;
+    }
+    return false;
+  }
+  // What follows the last whole object: an object that is cut off, or nothing.
+  absl::string_view rest() const { return rest_; }
+
+ private:
+  absl::string_view rest_;
+};
+
 // One call's object: its arguments are named "arguments" or "parameters", as an object or as text.
 bool ReadCall(const Json& object, ToolCall& call) {
   if (!object.is_object() || !object.contains("name") || !object["name"].is_string()) return false;
@@ -104,6 +138,26 @@ void ToolCallFinder::TakeList(absl::string_view json, ToolPieces& pieces) {
   for (const Json& object : (*list)["calls"]) AddCall(object, pieces);
 }
 
+void ToolCallFinder::TakeCutList(absl::string_view json, ToolPieces& pieces) {
+  ObjectScanner scanner(json);
+  absl::string_view object;
+  while (scanner.Next(object)) AddCallText(object, pieces);
+  // The constraint writes the name first: {"name": "...", "parameters": ...
+  const absl::string_view rest = scanner.rest();
+  constexpr absl::string_view kArguments = "\"parameters\":";
+  const size_t arguments = rest.find(kArguments);
+  if (arguments == absl::string_view::npos) return;
+  absl::string_view head = absl::StripTrailingAsciiWhitespace(rest.substr(0, arguments));
+  head.remove_suffix(absl::EndsWith(head, ",") ? 1 : 0);
+  const absl::StatusOr<Json> named = ParseJsonBody(absl::StrCat(head, "}"));
+  ToolCall call;
+  if (!named.ok() || !ReadCall(*named, call)) return;
+  call.arguments =
+      std::string(absl::StripLeadingAsciiWhitespace(rest.substr(arguments + kArguments.size())));
+  if (parallel_ || !found_) pieces.calls.push_back(std::move(call));
+  found_ = true;
+}
+
 ToolPieces ToolCallFinder::Flush() {
   ToolPieces pieces;
   const std::string rest = std::exchange(held_, "");
@@ -114,7 +168,7 @@ ToolPieces ToolCallFinder::Flush() {
   }
   if (mode_ == ToolMode::kRequired) {
     TakeList(rest, pieces);
-    if (!found_) pieces.content = rest;
+    if (!found_) TakeCutList(rest, pieces);
     return pieces;
   }
   // Models end the answer where the closing mark would stand.

@@ -41,6 +41,9 @@ class ToolCallFinder {
   bool AddCall(const Json& object, ToolPieces& pieces);
   bool AddCallText(absl::string_view json, ToolPieces& pieces);
   void TakeList(absl::string_view json, ToolPieces& pieces);
+  // A list that the answer's length cut off: its whole calls, and what there is of the last one's
+  // arguments.
+  void TakeCutList(absl::string_view json, ToolPieces& pieces);
 
   const ToolMode mode_;
   const std::string tool_name_;

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "router/front_end/http/json_body.h"
 #include "router/front_end/http/json_tape.h"
@@ -437,6 +438,30 @@ TEST(ToolCalls, EndWhereTheAnswerDoes) {
   const ToolPieces list = Found(
       ToolMode::kRequired, R"([{"name":"a","parameters":{}},{"name":"b","parameters":{}}])", 4);
   EXPECT_EQ(list.calls.size(), 2u);
+}
+
+// An answer that its length cut off is still calls, the last one with what there is of its
+// arguments, wherever it was cut.
+TEST(ToolCalls, ACutListIsCallsToo) {
+  const std::string whole =
+      R"([{"name":"a","parameters":{"x":"}{\""}}, {"name": "b", "parameters": {"y": [1, 2]}}])";
+  const size_t first_end = whole.find("}},") + 2;
+  const size_t second_name = whole.find(R"("parameters": )");
+  for (size_t cut = 0; cut < whole.size(); ++cut) {
+    SCOPED_TRACE(whole.substr(0, cut));
+    const ToolPieces pieces = Found(ToolMode::kRequired, whole.substr(0, cut), 4);
+    EXPECT_EQ(pieces.content, "");
+    if (cut < first_end) continue;
+    ASSERT_GE(pieces.calls.size(), 1u);
+    EXPECT_EQ(pieces.calls[0].arguments, R"({"x":"}{\""})");
+    if (cut < second_name + 13) continue;
+    ASSERT_EQ(pieces.calls.size(), 2u);
+    EXPECT_EQ(pieces.calls[1].name, "b");
+    // Whole arguments are written anew, without spaces.
+    const std::string& arguments = pieces.calls[1].arguments;
+    EXPECT_TRUE(arguments == R"({"y":[1,2]})" || absl::StartsWith(R"({"y": [1, 2]})", arguments))
+        << arguments;
+  }
 }
 
 }  // namespace
