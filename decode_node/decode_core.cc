@@ -27,6 +27,8 @@ void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comman
     case v1::NodeCommand::kAdoptBlocks:
       return prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
     case v1::NodeCommand::kSendBlocks:
+      if (command.send_blocks().fetch())
+        return prefix_fetch_.OnSendBlocks(command.send_blocks(), now);
       return prefix_migration_.OnSendBlocks(router, command.send_blocks());
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
@@ -438,7 +440,7 @@ v1::NodeLoad DecodeCore::load() const {
   v1::NodeLoad load = node::LoadOf(scheduler_);
   load.set_leases(static_cast<int64_t>(by_lease_.size() + draining_leases_.size()) +
                   prefix_migration_.leases());
-  load.set_exports(retained_.exports() + prefix_migration_.exports());
+  load.set_exports(retained_.exports() + prefix_migration_.exports() + prefix_fetch_.exports());
   return load;
 }
 

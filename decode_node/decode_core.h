@@ -33,6 +33,7 @@
 #include "absl/time/time.h"
 #include "common/node/node_core.h"
 #include "common/node/node_ledger.h"
+#include "common/node/prefix_fetch.h"
 #include "common/node/prefix_migration.h"
 #include "common/node/sequence_scheduler.h"
 #include "decode_node/retained_sequences.h"
@@ -64,7 +65,8 @@ class DecodeCore final : public node::NodeCore {
   void BeginDrain(absl::Time now, absl::Duration time_left) override;
   void StartMigration(absl::Time now, absl::Duration time_left) override;
   bool idle() const override {
-    return scheduler_.size() == 0 && draining_leases_.empty() && prefix_migration_.idle();
+    return scheduler_.size() == 0 && draining_leases_.empty() && prefix_migration_.idle() &&
+           prefix_fetch_.idle();
   }
 
  private:
@@ -103,10 +105,12 @@ class DecodeCore final : public node::NodeCore {
   void Handle(const transfer::ExportDone& event, absl::Time) {
     retained_.Handle(event);
     prefix_migration_.Handle(event);
+    prefix_fetch_.Handle(event);
   }
   void Handle(const transfer::ExportFailed& event, absl::Time) {
     retained_.Handle(event);
     prefix_migration_.Handle(event);
+    prefix_fetch_.Handle(event);
   }
 
   // Tells the router that the sequence is in the running batch. `received`: the lease that
@@ -137,6 +141,7 @@ class DecodeCore final : public node::NodeCore {
   std::map<LeaseId, std::vector<BlockId>> draining_leases_;  // quarantined blocks
   RetainedSequences retained_{scheduler_, ledger_};
   node::PrefixMigration prefix_migration_{scheduler_, ledger_};
+  node::PrefixFetch prefix_fetch_{scheduler_, ledger_};
   // Set once the migration began: until when a sequence can still be retained.
   std::optional<absl::Time> migration_until_;
 };

@@ -30,10 +30,17 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
     case v1::NodeCommand::kAdoptBlocks:
       return prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
     case v1::NodeCommand::kSendBlocks:
+      if (command.send_blocks().fetch()) return SendBlocks(command.send_blocks(), now);
       return prefix_migration_.OnSendBlocks(router, command.send_blocks());
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
   }
+}
+
+void PrefillCore::SendBlocks(const v1::SendBlocks& command, absl::Time now) {
+  if (!command.hashes().empty()) return prefix_fetch_.OnSendBlocks(command, now);
+  const LeaseId lease(command.lease_id());
+  if (prefix_fetch_.OnNoHolder(lease)) EndFetching(lease, now);
 }
 
 void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time now) {
@@ -46,6 +53,7 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
     }
     Abandon(old->second, "replaced by a newer attempt");
   }
+  if (!DropFetching(key, command.leg().attempt())) return;
   const auto refuse = [&](const absl::Status& status) {
     ledger_.Refuse(router, command.leg(), status, command.trace_id());
   };
@@ -61,21 +69,80 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
     return refuse(absl::InvalidArgumentError(absl::StrCat(
         "first_ordinal: ", command.first_ordinal(), ", expected one in [0, ", blocks, ")")));
   }
-  const auto sequence = scheduler_.Admit(*std::move(input), /*generates=*/false);
-  if (!sequence.ok()) return refuse(sequence.status());
+  ledger_.LegTaken(command.leg(), command.trace_id());
+  if (Fetch(router, command, *input, *time_allowed, now)) return;
+  Begin(router, command, *std::move(input), *time_allowed, now + *time_allowed);
+}
 
+bool PrefillCore::DropFetching(const node::LegKey& key, uint32_t attempt) {
+  for (auto it = fetching_.begin(); it != fetching_.end(); ++it) {
+    const Fetching& fetching = it->second;
+    const node::LegKey other(fetching.router, fetching.command.leg());
+    if (key < other || other < key) continue;
+    if (attempt <= fetching.command.leg().attempt()) return false;
+    fetching_.erase(it);
+    return true;
+  }
+  return true;
+}
+
+bool PrefillCore::Fetch(node::RouterKey router, const v1::Prefill& command,
+                        const node::SequenceInput& input, absl::Duration time_allowed,
+                        absl::Time now) {
+  // Tokens that are scored must be computed here.
+  if (command.fetch_blocks() <= 0 || input.prompt_logprobs.has_value()) return false;
+  std::vector<kv::BlockHash> hashes = scheduler_.HashesOf(input);
+  const kv::BlockLayout& layout = scheduler_.spec().layout;
+  const auto prompt = static_cast<int64_t>(input.prompt.size());
+  // At least the last token is computed, so that there is a row to sample from.
+  const int64_t useful =
+      std::min<int64_t>(command.fetch_blocks(), (prompt - 1) / layout.block_tokens);
+  hashes.resize(static_cast<size_t>(std::clamp<int64_t>(useful, 0, std::ssize(hashes))));
+  const auto lease =
+      prefix_fetch_.Begin(router, {command.fetch_from_node_id(), command.fetch_from_incarnation()},
+                          hashes, layout.BlocksFor(prompt), time_allowed, now);
+  if (!lease.has_value()) return false;
+  fetching_.emplace(*lease, Fetching{router, command, time_allowed, now + time_allowed});
+  return true;
+}
+
+void PrefillCore::EndFetching(LeaseId lease, absl::Time now) {
+  const auto it = fetching_.find(lease);
+  if (it == fetching_.end()) return;  // the leg has ended
+  const Fetching fetching = std::move(it->second);
+  fetching_.erase(it);
+  auto input =
+      node::ParseSequence(fetching.command.sequence(), fetching.command.leg().sequence_index(),
+                          scheduler_.spec(), scheduler_.constraints());
+  if (ledger_.draining()) input = absl::UnavailableError("draining");
+  if (fetching.deadline <= now) input = absl::DeadlineExceededError("its beginning came too late");
+  if (!input.ok()) {
+    return ledger_.Refuse(fetching.router, fetching.command.leg(), input.status(),
+                          fetching.command.trace_id());
+  }
+  Begin(fetching.router, fetching.command, *std::move(input), fetching.time_allowed,
+        fetching.deadline);
+}
+
+void PrefillCore::Begin(node::RouterKey router, const v1::Prefill& command,
+                        node::SequenceInput input, absl::Duration time_allowed,
+                        absl::Time deadline) {
+  const auto sequence = scheduler_.Admit(std::move(input), /*generates=*/false);
+  if (!sequence.ok()) {
+    return ledger_.Refuse(router, command.leg(), sequence.status(), command.trace_id());
+  }
+  const node::LegKey key(router, command.leg());
   Export exported{.owner = key,
                   .wire = command.leg(),
                   .trace_id = command.trace_id(),
                   .epoch = Epoch(command.epoch()),
                   .sequence = *sequence,
                   .first_ordinal = command.first_ordinal(),
-                  .time_allowed = *time_allowed,
-                  .deadline = now + *time_allowed};
+                  .time_allowed = time_allowed,
+                  .deadline = deadline};
   const auto it = exports_.emplace(ledger_.NewExport(), std::move(exported)).first;
   legs_.emplace(key, it);
   by_sequence_.emplace(*sequence, it);
-  ledger_.LegTaken(command.leg(), command.trace_id());
   ledger_.counters().set_requests(ledger_.counters().requests() + 1);
   scheduler_.Schedule(*sequence);
   Open(it, command);
@@ -109,7 +176,9 @@ void PrefillCore::Open(Exports::iterator it, const v1::Prefill& command) {
 
 // Ends a leg in whatever phase it is; ignores unknown legs and older attempts.
 void PrefillCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
-  const auto found = legs_.find(node::LegKey(router, command.leg()));
+  const node::LegKey key(router, command.leg());
+  DropFetching(key, command.leg().attempt() + 1);
+  const auto found = legs_.find(key);
   if (found == legs_.end() || command.leg().attempt() < found->second->second.wire.attempt()) {
     return;
   }
@@ -125,6 +194,7 @@ void PrefillCore::BeginDrain(absl::Time now, absl::Duration time_left) {
 
 void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
   prefix_migration_.OnRouterLost(router);
+  std::erase_if(fetching_, [&](const auto& entry) { return entry.second.router == router; });
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     if (leg->first.router == router) Abandon(leg->second, "router lost");
@@ -160,20 +230,22 @@ void PrefillCore::Abandon(Exports::iterator it, const std::string& reason) {
 
 // ---- the KV plane --------------------------------------------------------------------------
 
-void PrefillCore::OnTransfer(const transfer::TransferEvent& event, absl::Time) {
-  std::visit([&](const auto& e) { Handle(e); }, event);
+void PrefillCore::OnTransfer(const transfer::TransferEvent& event, absl::Time now) {
+  std::visit([&](const auto& e) { Handle(e, now); }, event);
 }
 
-void PrefillCore::Handle(const transfer::ExportDone& event) {
+void PrefillCore::Handle(const transfer::ExportDone& event, absl::Time) {
   prefix_migration_.Handle(event);
+  prefix_fetch_.Handle(event);
   const auto it = exports_.find(event.export_id);
   if (it == exports_.end()) return;
   ledger_.counters().set_kv_bytes_sent(ledger_.counters().kv_bytes_sent() + event.bytes_sent);
   EndExport(it);
 }
 
-void PrefillCore::Handle(const transfer::ExportFailed& event) {
+void PrefillCore::Handle(const transfer::ExportFailed& event, absl::Time) {
   prefix_migration_.Handle(event);
+  prefix_fetch_.Handle(event);
   const auto it = exports_.find(event.export_id);
   if (it == exports_.end()) return;
   if (it->second.owner.has_value()) {
@@ -278,8 +350,9 @@ std::pair<node::RouterKey, v1::NodeEvent> PrefillCore::Finish(Exports::iterator 
 
 v1::NodeLoad PrefillCore::load() const {
   v1::NodeLoad load = node::LoadOf(scheduler_);
-  load.set_exports(static_cast<int64_t>(exports_.size()) + prefix_migration_.exports());
-  load.set_leases(prefix_migration_.leases());
+  load.set_exports(static_cast<int64_t>(exports_.size()) + prefix_migration_.exports() +
+                   prefix_fetch_.exports());
+  load.set_leases(prefix_migration_.leases() + prefix_fetch_.leases());
   return load;
 }
 

@@ -2,8 +2,12 @@
 // decode node as soon as they are complete, and samples the first token.
 //
 //   Prefill ─▶ Refused
-//      └─▶ Computing ──prompt's last row──▶ Pushed ──ExportDone──▶ gone (blocks stay as cache)
+//      └─▶ (Fetching) ─▶ Computing ──prompt's last row──▶ Pushed ──ExportDone──▶ gone (blocks stay
+//      as cache)
 //              └── abort, deadline, router lost, step failed ──▶ Abandoned
+//
+// A prompt whose beginning lies on another node waits in Fetching while that is brought here; it
+// holds no sequence and no export yet, and is computed whatever becomes of the fetch.
 //
 // ExportFailed ends an export in every phase. Blocks stay pinned until ExportDone or ExportFailed,
 // whatever becomes of the leg. A pushed or abandoned prompt takes no slot of the batch.
@@ -24,6 +28,7 @@
 #include "absl/time/time.h"
 #include "common/node/node_core.h"
 #include "common/node/node_ledger.h"
+#include "common/node/prefix_fetch.h"
 #include "common/node/prefix_migration.h"
 #include "common/node/sequence_scheduler.h"
 
@@ -54,7 +59,8 @@ class PrefillCore final : public node::NodeCore {
   // Prompts are not migrated: each is computed soon, and only this node has its blocks.
   void StartMigration(absl::Time, absl::Duration) override {}
   bool idle() const override {
-    return scheduler_.size() == 0 && exports_.empty() && prefix_migration_.idle();
+    return scheduler_.size() == 0 && exports_.empty() && fetching_.empty() &&
+           prefix_migration_.idle() && prefix_fetch_.idle();
   }
 
  private:
@@ -71,6 +77,14 @@ class PrefillCore final : public node::NodeCore {
     absl::Time deadline;
   };
   using Exports = std::map<ExportId, Export>;
+  // A prompt whose beginning is being fetched.
+  struct Fetching {
+    node::RouterKey router;
+    v1::Prefill command;
+    absl::Duration time_allowed;
+    absl::Time deadline;
+  };
+  using Fetchings = std::map<LeaseId, Fetching>;
   // Blocks that the running step completes.
   struct Push {
     ExportId export_id;
@@ -79,6 +93,19 @@ class PrefillCore final : public node::NodeCore {
 
   void Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time now);
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
+  // Of a fetch: sends to another node, or hears that this node's has no holder.
+  void SendBlocks(const v1::SendBlocks& command, absl::Time now);
+  // Forgets an attempt that is being fetched for; false if `attempt` is no newer than it.
+  bool DropFetching(const node::LegKey& key, uint32_t attempt);
+  // Fetches the prompt's beginning if the command names a holder and that saves work. False: the
+  // prompt can be admitted now.
+  bool Fetch(node::RouterKey router, const v1::Prefill& command, const node::SequenceInput& input,
+             absl::Duration time_allowed, absl::Time now);
+  // The fetch under `lease` is over: computes the prompt.
+  void EndFetching(LeaseId lease, absl::Time now);
+  // Admits the prompt and opens its export.
+  void Begin(node::RouterKey router, const v1::Prefill& command, node::SequenceInput input,
+             absl::Duration time_allowed, absl::Time deadline);
 
   // Opens the export and pushes what the prefix cache holds.
   void Open(Exports::iterator it, const v1::Prefill& command);
@@ -96,16 +123,28 @@ class PrefillCore final : public node::NodeCore {
   // Fills pushes_ from the planned step.
   void PlanPushes();
 
-  void Handle(const transfer::ExportDone& event);
-  void Handle(const transfer::ExportFailed& event);
-  void Handle(const transfer::LeaseInstalled& event) { prefix_migration_.Handle(event); }
-  void Handle(const transfer::LeaseFailed& event) { prefix_migration_.Handle(event); }
-  void Handle(const transfer::EpochRaised&) {}
-  void Handle(const transfer::LeaseDrained& event) { prefix_migration_.Handle(event); }
+  void Handle(const transfer::ExportDone& event, absl::Time now);
+  void Handle(const transfer::ExportFailed& event, absl::Time now);
+  void Handle(const transfer::LeaseInstalled& event, absl::Time now) {
+    prefix_migration_.Handle(event);
+    if (prefix_fetch_.Handle(event)) EndFetching(event.lease, now);
+  }
+  void Handle(const transfer::LeaseFailed& event, absl::Time now) {
+    prefix_migration_.Handle(event);
+    if (prefix_fetch_.Handle(event)) EndFetching(event.lease, now);
+  }
+  void Handle(const transfer::EpochRaised&, absl::Time) {}
+  void Handle(const transfer::LeaseDrained& event, absl::Time) {
+    prefix_migration_.Handle(event);
+    prefix_fetch_.Handle(event);
+  }
 
   node::SequenceScheduler scheduler_;
   node::NodeLedger ledger_;
   node::PrefixMigration prefix_migration_{scheduler_, ledger_};
+  node::PrefixFetch prefix_fetch_{scheduler_, ledger_};
+  // Bound: PrefixFetch::kFetchesMax (64).
+  Fetchings fetching_;
   // Bound: exports_max (4,096).
   Exports exports_;
   // Bound: one for each export.

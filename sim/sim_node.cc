@@ -158,6 +158,9 @@ void SimNode::OnRouterMessage(ControlStream& stream, const v1::RouterMessage& me
     if (command.has_adopt_blocks())
       if (const SaltChecker* from = options_.salt_of(command.adopt_blocks().from_node_id()))
         salt_->OnAdopt(*from);
+    if (command.has_prefill() && command.prefill().fetch_blocks() > 0)
+      if (const SaltChecker* from = options_.salt_of(command.prefill().fetch_from_node_id()))
+        salt_->OnAdopt(*from);
     if (log_.timeline()) log_.Note(id(), Describe(command));
     core_->OnCommand(found->second, command, Now());
   }

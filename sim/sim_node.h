@@ -47,6 +47,7 @@ class SimNode final : public Process {
   // Rows that the engine has computed since the simulation began.
   int64_t rows_computed() const { return rows_computed_; }
   int64_t blocks_adopted() const { return alive() ? core_->counters().blocks_adopted() : 0; }
+  int64_t blocks_fetched() const { return alive() ? core_->counters().blocks_fetched() : 0; }
   // As SIGTERM does. The process ends when it is idle, or after the drain timeout.
   void BeginDrain();
   bool draining() const { return drain_ends_.has_value(); }

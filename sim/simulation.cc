@@ -312,6 +312,7 @@ SimReport Simulation::Run() {
     report.process_names.push_back(node->name());
     report.rows_computed += node->rows_computed();
     report.blocks_adopted += node->blocks_adopted();
+    report.blocks_fetched += node->blocks_fetched();
     if (!node->alive() || node->core().role() != v1::NODE_ROLE_DECODE) continue;
     const v1::TokensBySource tokens = node->core().counters().prompt_tokens();
     report.tokens_cached += tokens.cached();

@@ -27,7 +27,8 @@ struct SwarmReport {
   std::vector<Failure> failures;  // by seed
   int64_t schedules = 0, events = 0, virtual_us = 0;
   int64_t faults = 0, requests = 0;
-  int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0;  // as in SimReport
+  // As in SimReport.
+  int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0, blocks_fetched = 0;
   ClientCounts clients;
   Coverage coverage = {};
   absl::Duration took;

@@ -38,6 +38,16 @@ const Sequence& SequenceScheduler::Get(SequenceId id) const {
   return const_cast<SequenceScheduler*>(this)->At(id);
 }
 
+kv::BlockHash SequenceScheduler::SaltOf(const SequenceInput& input) {
+  return hasher_.Salt(options_.spec.model_fingerprint,
+                      input.numerics_id.empty() ? options_.spec.numerics_id : input.numerics_id,
+                      TANDEM_MUTATED(kSaltIgnored) ? std::string() : input.cache_salt);
+}
+
+std::vector<kv::BlockHash> SequenceScheduler::HashesOf(const SequenceInput& input) {
+  return hasher_.Blocks(SaltOf(input), input.prompt, options_.spec.layout.block_tokens);
+}
+
 // ---- admission and release
 
 absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool generates) {
@@ -65,10 +75,7 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   sequence->id = SequenceId(next_id_);
   sequence->tokens = std::move(input.prompt);
   sequence->prompt_tokens = prompt_tokens;
-  sequence->salt =
-      hasher_.Salt(options_.spec.model_fingerprint,
-                   input.numerics_id.empty() ? options_.spec.numerics_id : input.numerics_id,
-                   TANDEM_MUTATED(kSaltIgnored) ? std::string() : input.cache_salt);
+  sequence->salt = SaltOf(input);
   sequence->input = std::move(input);
   if (!AcquireBlocks(*sequence, std::min(prompt_blocks + (generates ? 1 : 0), blocks_max))) {
     return absl::ResourceExhaustedError(

@@ -17,9 +17,9 @@
 //
 // Thread safety: none; one thread, the engine thread. Owner: a core.
 // Invariants: every block reference of the pool belongs to exactly one sequence's table, or to the
-// node's PrefixMigration; blocks are written only by the sequence that allocated them, before they
-// are sealed; a sequence that is part of the running step keeps its tokens and blocks until
-// FinishStep.
+// node's PrefixMigration or PrefixFetch; blocks are written only by the sequence that allocated
+// them, before they are sealed; a sequence that is part of the running step keeps its tokens and
+// blocks until FinishStep.
 #pragma once
 
 #include <cstdint>
@@ -118,7 +118,10 @@ class SequenceScheduler {
   // retry_alone the failure of a step of several sequences has no outcomes: they are tried again.
   StepResult FinishStep(const absl::StatusOr<std::vector<engine::SampledToken>>& result);
 
-  // For PrefixMigration, whose blocks belong to no sequence.
+  // The names of the full blocks of a prompt.
+  std::vector<kv::BlockHash> HashesOf(const SequenceInput& input);
+
+  // For PrefixMigration and PrefixFetch, whose blocks belong to no sequence.
   kv::BlockPool& pool() { return pool_; }
   kv::BlockPool::Counts block_counts() const { return pool_.counts(); }
   kv::BlockEvents DrainBlockEvents() { return pool_.DrainEvents(); }
@@ -136,6 +139,7 @@ class SequenceScheduler {
   using Order = std::pair<int32_t, SequenceId>;  // Sequence::order
   using Queue = std::map<Order, Sequence*>;
 
+  kv::BlockHash SaltOf(const SequenceInput& input);
   Sequence& At(SequenceId id);
   bool AcquireBlocks(Sequence& sequence, int64_t count);
   void ReturnBlocks(Sequence& sequence);

@@ -23,8 +23,8 @@ bool PrefillLeg::PlanHolds() const {
   return node != nullptr && (!node->draining || state_.retained);
 }
 
-void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input,
-                      v1::SequenceSpec sequence) {
+void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input, v1::SequenceSpec sequence,
+                      const std::optional<Holder>& holder) {
   state_.attempt = commands_.NextAttempt();
   state_.live = true;
   ++state_.tries;
@@ -43,6 +43,13 @@ void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input,
   prefill.set_receiver_host(receiver.host);
   prefill.set_trace_id(input.trace_id);
   prefill.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
+  const Node* from = holder.has_value() ? context_.fleet.Find(holder->node) : nullptr;
+  if (from != nullptr) {
+    prefill.set_fetch_from_node_id(from->id.value());
+    prefill.set_fetch_from_incarnation(from->incarnation.value());
+    prefill.set_fetch_blocks(holder->blocks);
+    context_.index.Touch(from->slot);
+  }
   commands_.Send(state_.node, std::move(command));
 }
 

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -41,9 +42,15 @@ class PrefillLeg {
   // Whether the planned node can still be sent the leg: it is there, and takes work unless it
   // retained the KV.
   bool PlanHolds() const;
-  // Tells the planned node to compute, and to send to `decode`'s lease. REQUIRES: a node is
-  // planned; the decode node has joined.
-  void Send(const DecodeLeg& decode, const RequestInput& input, v1::SequenceSpec sequence);
+  // A node that holds more of the prompt's beginning than the planned node.
+  struct Holder {
+    NodeKey node;
+    int32_t blocks = 0;  // the prompt's first ones
+  };
+  // Tells the planned node to compute, to fetch what `holder` has before (if there is one), and to
+  // send to `decode`'s lease. REQUIRES: a node is planned; the decode node has joined.
+  void Send(const DecodeLeg& decode, const RequestInput& input, v1::SequenceSpec sequence,
+            const std::optional<Holder>& holder);
   // The node has computed its part.
   void OnFinished();
   // Takes the leg's tokens out of the fleet's figures. Idempotent.

@@ -49,21 +49,30 @@ absl::Status PrefixMigration::OnBlocksOffered(const Node& node, const v1::Blocks
 }
 
 void PrefixMigration::OnBlocksWanted(const Node& node, const v1::BlocksWanted& wanted) {
+  bool found = false;
   for (const Node* from : fleet_.nodes()) {
     if (from->id.value() != wanted.from_node_id() ||
         from->incarnation.value() != wanted.from_incarnation())
       continue;
+    found = true;
     v1::NodeCommand command;
     v1::SendBlocks& send = *command.mutable_send_blocks();
     send.set_lease_id(wanted.lease_id());
     send.set_epoch(wanted.epoch());
     send.set_hashes(wanted.hashes());
+    send.set_fetch(wanted.fetch());
     send.set_receiver_node_id(node.id.value());
     send.set_receiver_incarnation(node.incarnation.value());
     send.set_receiver_address(node.transfer_address);
     send.set_receiver_host(node.host);
     actions_.commands.emplace_back(from->key, std::move(command));
   }
+  if (found || !wanted.fetch()) return;
+  // A prompt waits for this fetch.
+  v1::NodeCommand command;
+  command.mutable_send_blocks()->set_lease_id(wanted.lease_id());
+  command.mutable_send_blocks()->set_fetch(true);
+  actions_.commands.emplace_back(node.key, std::move(command));
 }
 
 }  // namespace tandem::router

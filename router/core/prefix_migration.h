@@ -23,7 +23,8 @@ class PrefixMigration {
 
   // `node` drains and offers blocks. kInvalidArgument for malformed hashes.
   absl::Status OnBlocksOffered(const Node& node, const v1::BlocksOffered& offered);
-  // The successor `node` has room and asks for blocks. A sender that has left is ignored.
+  // The successor `node` has room and asks for blocks, or a prefill node fetches some for a prompt.
+  // A sender that has left is ignored.
   void OnBlocksWanted(const Node& node, const v1::BlocksWanted& wanted);
 
  private:

@@ -16,6 +16,9 @@ struct RouterOptions {
   kv::BlockKey block_key;  // that blocks are named with; the fleet's
   // A decode node computes a prompt itself when it lacks at most this many tokens of it.
   int32_t local_prefill_tokens_max = 32;
+  // A prefill node fetches a prompt's beginning from a node that holds at least this many tokens
+  // more of it, instead of computing them; 0 = never.
+  int32_t fetch_tokens_min = 64;
   absl::Duration heartbeat_interval = absl::Seconds(1);
   // A node that sends nothing for this long is lost.
   absl::Duration node_lost_after = absl::Seconds(4);

@@ -1,5 +1,7 @@
 #include "router/core/sequence_legs.h"
 
+#include <algorithm>
+
 namespace tandem::router {
 
 SequenceLegs::SequenceLegs(const RequestInput& input, uint64_t number,
@@ -69,8 +71,39 @@ bool SequenceLegs::StartPrefill(bool wants_scores, absl::Time now) {
     retained_.reset();
     decode_.MarkMoved();
   }
-  prefill_.Send(decode_, input_, commands_.SpecOf(prompt_, wants_scores));
+  // Scores need every row, and retained KV is complete.
+  const bool may_fetch = !wants_scores && !prefill_.retained();
+  prefill_.Send(decode_, input_, commands_.SpecOf(prompt_, wants_scores),
+                may_fetch ? FindHolder(now) : std::nullopt);
   return true;
+}
+
+std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
+  const int64_t tokens_min = context_.options.fetch_tokens_min;
+  const Node* planned = context_.fleet.Find(prefill_.node());
+  // Nodes of other numerics name their blocks alike only within the fleet's own rules for mixing.
+  if (tokens_min == 0 || planned == nullptr || context_.fleet.mixes_numerics()) return std::nullopt;
+  const auto& hashes =
+      prompt_.Hashes(context_.fleet, context_.model, input_.cache_salt, context_.hasher);
+  const int64_t usable = (prompt_.size() - 1) / planned->block_tokens;
+  int64_t here = 0;
+  std::optional<PrefillLeg::Holder> best;
+  const std::vector<PrefixIndex::Match> matches = context_.index.LongestPrefixes(hashes);
+  for (const Node* node : context_.fleet.nodes()) {
+    const auto match =
+        std::lower_bound(matches.begin(), matches.end(), node->slot,
+                         [](const PrefixIndex::Match& m, NodeSlot slot) { return m.slot < slot; });
+    if (match == matches.end() || match->slot != node->slot) continue;
+    const auto blocks = static_cast<int32_t>(std::min<int64_t>(match->blocks, usable));
+    if (node == planned) here = blocks;
+    if (node == planned || node->draining || Fleet::InBackoff(*node, *planned, now)) continue;
+    const bool better = !best.has_value() || blocks > best->blocks ||
+                        (blocks == best->blocks && node->key == decode_.node());
+    if (better) best = PrefillLeg::Holder{node->key, blocks};
+  }
+  if (!best.has_value() || (best->blocks - here) * planned->block_tokens < tokens_min)
+    return std::nullopt;
+  return best;
 }
 
 void SequenceLegs::BeginNewEpoch(absl::Time now) {

@@ -78,6 +78,9 @@ class SequenceLegs {
   };
 
   PlacementRequest MakePlacementRequest(absl::Time now);
+  // The node from which the planned prefill node should fetch the prompt's beginning: the one that
+  // holds most of it, if that saves enough tokens; of equal ones the decode node.
+  std::optional<PrefillLeg::Holder> FindHolder(absl::Time now);
   // Plans the prefill leg on `node`, which holds `cached_tokens` of the prompt.
   void PlanPrefill(NodeKey node, int64_t cached_tokens);
 

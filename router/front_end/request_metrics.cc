@@ -48,6 +48,12 @@ void AddLoadAndCounters(const v1::NodeStatus& node, const MetricLabels& labels,
         counters.kv_bytes_received());
   count("tandem_node_computed_prompt_tokens_total", "Prompt tokens that the node has computed.",
         counters.prompt_tokens().computed());
+  count("tandem_node_fetched_blocks_total",
+        "KV blocks of prompts' beginnings that the node has fetched and not computed.",
+        counters.blocks_fetched());
+  count("tandem_node_fetches_failed_total",
+        "Beginnings of prompts that the node could not fetch, and computed.",
+        counters.fetches_failed());
   count("tandem_node_generated_tokens_total", "Tokens that the node has generated.",
         counters.generated_tokens());
   count("tandem_node_preemptions_total", "Sequences that lost their blocks to others.",

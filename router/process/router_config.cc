@@ -68,6 +68,11 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
       "local-prefill-tokens", &config.core.local_prefill_tokens_max,
       "A decode node computes a prompt itself if at most this many of its tokens are not cached.",
       {.min = 0, .unit = "tokens", .group = "Placement"});
+  schema.Add(
+      "fetch-tokens", &config.core.fetch_tokens_min,
+      "A prefill node fetches the beginning of a prompt from a node that holds at least this "
+      "many tokens more of it, instead of computing them; 0 = never.",
+      {.min = 0, .unit = "tokens", .group = "Placement"});
   schema.Add("attempts", &config.core.attempts_max,
              "How often the router places one request before the request fails.",
              {.min = 1, .max = 100, .group = "Placement"});

@@ -37,7 +37,8 @@ inline std::optional<std::string> FindModel(const std::string& file_name) {
 }
 
 // A folder below tests/golden, or below the goldens that lie beside the program in a bundle
-// (scripts/make_gpu_bundle.sh). REQUIRES: the target defines TANDEM_SOURCE_DIR, as tandem_test does.
+// (scripts/make_gpu_bundle.sh). REQUIRES: the target defines TANDEM_SOURCE_DIR, as tandem_test
+// does.
 #ifdef TANDEM_SOURCE_DIR
 inline std::string GoldenPath(const std::string& relative) {
   static const std::string folder = [] {

@@ -29,6 +29,7 @@ TEST(Swarm, TwoThousandFreshSchedulesKeepEveryPromise) {
   EXPECT_GT(report.clients.ids_reused, 0);
   EXPECT_GT(report.sequences_moved, 0);
   EXPECT_GT(report.blocks_adopted, 0);
+  EXPECT_GT(report.blocks_fetched, 0);
 }
 
 TEST(Swarm, EveryFaultMeetsEveryState) {

@@ -1,0 +1,95 @@
+// Brings the beginning of a prompt's KV to a prefill node from another node that holds it, so that
+// it is not computed twice: a conversation's history lies on the decode node that generated it.
+// This class is both ends. An ordinary KV transfer (lease and export) moves the blocks, as in
+// PrefixMigration; they are named by their hashes.
+//
+//   receiving end   Begin ─▶ BlocksWanted to the router ─▶ leased ─LeaseInstalled─▶ prefix cache
+//                                                             └─LeaseFailed─▶ quarantined
+//                                                                ─LeaseDrained─▶ free
+//   sending end     SendBlocks ─▶ sending ─ExportDone, ExportFailed─▶ gone
+//                       └─ a block is gone: the receiver is told at once
+//
+// A fetch that fails costs the prompt nothing but its time: the node then computes what it lacks.
+//
+// Thread safety: none; one thread, the engine thread. Owner: a core.
+// Invariants: blocks that are sent are pinned until their export ends; a fetched block is found by
+// its hash only after all of the fetch arrived and was verified; while a fetch runs, the blocks of
+// the prompt that were here before it are pinned.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/kv/block_pool.h"
+#include "common/node/node_ledger.h"
+
+namespace tandem::node {
+
+class PrefixFetch {
+ public:
+  static constexpr size_t kFetchesMax = 64;  // at a time; more prompts compute what they lack
+  static constexpr size_t kSendsMax = 64;    // at a time; others are declined
+  // A fetch that takes longer, or a quarter of its prompt's time, is given up: the holder was lost
+  // before it began to send, or computing the tokens takes no longer.
+  static constexpr absl::Duration kTimeMax = absl::Seconds(2);
+
+  // The node that holds the blocks.
+  struct Holder {
+    std::string node_id;
+    uint64_t incarnation = 0;
+  };
+
+  // `scheduler` and `ledger` outlive this.
+  PrefixFetch(SequenceScheduler& scheduler, NodeLedger& ledger)
+      : scheduler_(scheduler), ledger_(ledger) {}
+
+  // Asks `router` for the blocks of `hashes`, a prompt's beginning, that are not here. Returns the
+  // lease that they will come under; nullopt if there is nothing to fetch, no room, or too many
+  // fetches run. `prompt_blocks`: that the prompt needs in all; the fetch takes no room that it
+  // would lack afterwards.
+  // `time_allowed`: of the prompt.
+  std::optional<LeaseId> Begin(RouterKey router, const Holder& holder,
+                               absl::Span<const kv::BlockHash> hashes, int64_t prompt_blocks,
+                               absl::Duration time_allowed, absl::Time now);
+  void OnSendBlocks(const v1::SendBlocks& command, absl::Time now);
+  // The router has found no holder.
+  bool OnNoHolder(LeaseId lease);
+
+  // Events of other leases and exports have no effect. True, here and above: this fetch is over,
+  // and its prompt can be admitted.
+  bool Handle(const transfer::LeaseInstalled& event);
+  bool Handle(const transfer::LeaseFailed& event);
+  void Handle(const transfer::LeaseDrained& event);
+  void Handle(const transfer::ExportDone& event);
+  void Handle(const transfer::ExportFailed& event);
+
+  bool idle() const { return fetches_.empty() && sends_.empty(); }
+  int64_t leases() const { return static_cast<int64_t>(fetches_.size()); }
+  int64_t exports() const { return static_cast<int64_t>(sends_.size()); }
+
+ private:
+  struct Fetch {
+    // Bound: the context's blocks.
+    std::vector<BlockId> before;        // here already, pinned
+    std::vector<kv::BlockHash> hashes;  // by ordinal, of those below
+    std::vector<BlockId> blocks;
+    bool closing = false;  // quarantined
+  };
+  void GiveUp(LeaseId lease, Fetch& fetch, const absl::Status& why);
+  void EndSend(transfer::ExportId export_id);
+  // Leaves first, so that a prefix stays in the cache longer than what follows it.
+  void Unpin(const std::vector<BlockId>& blocks);
+
+  SequenceScheduler& scheduler_;
+  NodeLedger& ledger_;
+  // Bound: kFetchesMax.
+  std::map<LeaseId, Fetch> fetches_;
+  // The pinned blocks. Bound: the exports of a node (4,096); all but kSendsMax are being declined.
+  std::map<transfer::ExportId, std::vector<BlockId>> sends_;
+};
+
+}  // namespace tandem::node
