@@ -95,7 +95,7 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
   RegisterCluster(schema, config);
   RegisterSharedOut(schema, config);
   schema.Embed(common, {});
-  schema.Embed(router, {.except = {"id", "fleet"}});
+  schema.Embed(router, {.except = {"id", "fleet", "open-fleet"}});
   schema.Embed(node, {.except = {"id", "routers", "health", "host", "cpus"}});
   AddPrefillField(schema, node, "device", &config.prefill_device,
                   "Where prefill nodes run the model; same: where device says.");

@@ -11,6 +11,9 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
   schema.Add("fleet", &config.fleet,
              "Address where nodes join, port or host:port; port 0 picks one.",
              {.group = "Network", .normalise = config::CompleteAddress});
+  schema.Add("open-fleet", &config.open_fleet,
+             "Nodes may join from other machines without a secret (--fleet-secret-file).",
+             {.group = "Network"});
   schema.Add("http", &config.http,
              "Address of the OpenAI-compatible HTTP API, port or host:port; empty = none.",
              {.group = "Network"});

@@ -24,6 +24,7 @@ struct RouterConfig {
   std::string http;  // empty = not served
   int32_t http_threads = 2;
   int64_t http_buffer_bytes = int64_t{512} << 20;
+  bool open_fleet = false;
   std::string api_keys;
   rpc::TlsFiles tls;
   std::vector<std::string> allowed_origins;    // "*" = any

@@ -7,6 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -42,6 +45,23 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> LoadAssets(
   return assets;
 }
 
+// Whether only this machine can reach an address, host:port.
+bool IsLoopback(absl::string_view address) {
+  const absl::string_view host = address.substr(0, address.rfind(':'));
+  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+}
+
+// Without a secret any process that reaches the port may join as a node: it is then sent prompts,
+// and says what the answers are.
+absl::Status CheckFleetPort(const RouterConfig& config, const std::string& secret) {
+  if (!secret.empty() || config.open_fleet || IsLoopback(config.fleet)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "fleet: ", config.fleet, " is reachable from other machines, and without a secret any of ",
+      "them may join as a node; expected --fleet-secret-file, an address of this machine alone, "
+      "or ",
+      "--open-fleet"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
@@ -63,6 +83,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   options.traces_max = config.traces;
   ASSIGN_OR_RETURN(options.fleet_secret,
                    config::ReadSecretFile("fleet-secret-file", config.common.fleet_secret_file));
+  RETURN_IF_ERROR(CheckFleetPort(config, options.fleet_secret));
   options.core = config.core;
   options.overload = config.overload;
   options.core.router_id = config.id;
