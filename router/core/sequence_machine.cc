@@ -440,8 +440,10 @@ void SequenceMachine::OnDeadline(absl::Time now) {
       break;
     case State::kPrefilling:
     case State::kInstalling: {
-      const absl::Status why =
-          LateStatus("the prompt's KV did not arrive", options.prefill_deadline);
+      const absl::Status why = absl::DeadlineExceededError(
+          absl::StrCat("prefill node ", legs_.prefill().node_id(),
+                       ": the prompt's KV did not reach decode node ", legs_.decode().node_id(),
+                       " within ", absl::FormatDuration(options.prefill_deadline)));
       context_.fleet.KvTransferFailed(legs_.prefill().node(), legs_.decode().node(), now);
       // Two senders were late for one lease: the receiver is what they have in common.
       if (legs_.prefill().tries() > 1) {
