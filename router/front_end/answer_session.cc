@@ -60,18 +60,28 @@ absl::StatusOr<std::vector<TokenId>> PromptTokens(const v1::GenerateRequest& req
 absl::StatusOr<std::shared_ptr<AnswerSession>> AnswerSession::Start(
     const v1::GenerateRequest& request, const Arrival& arrival, const Deps& deps,
     std::shared_ptr<AnswerSink> sink) {
-  auto session = std::make_shared<AnswerSession>(deps, std::move(sink));
-  RequestInput input;
-  RETURN_IF_ERROR(session->Prepare(request, arrival, input));
-  if (!input.guided->any()) {
-    RETURN_IF_ERROR(session->Submit(std::move(input), arrival.front_end));
-  } else if (const auto verdict = session->ConstraintVerdict(*input.guided)) {
-    RETURN_IF_ERROR(*verdict);
-    RETURN_IF_ERROR(session->Submit(std::move(input), arrival.front_end));
-  } else {
-    RETURN_IF_ERROR(session->SubmitLater(std::move(input), arrival.front_end));
-  }
+  ASSIGN_OR_RETURN(std::shared_ptr<AnswerSession> session,
+                   Make(request, arrival, deps, std::move(sink)));
+  RETURN_IF_ERROR(session->Begin());
   return session;
+}
+
+absl::StatusOr<std::shared_ptr<AnswerSession>> AnswerSession::Make(
+    const v1::GenerateRequest& request, const Arrival& arrival, const Deps& deps,
+    std::shared_ptr<AnswerSink> sink) {
+  auto session = std::make_shared<AnswerSession>(deps, std::move(sink));
+  session->front_end_ = arrival.front_end;
+  RETURN_IF_ERROR(session->Prepare(request, arrival, session->input_.emplace()));
+  const request::GuidedParams& guided = *session->input_->guided;
+  if (guided.any()) RETURN_IF_ERROR(session->ConstraintVerdict(guided).value_or(absl::OkStatus()));
+  return session;
+}
+
+absl::Status AnswerSession::Begin() {
+  RequestInput input = *std::exchange(input_, std::nullopt);
+  const request::GuidedParams& guided = *input.guided;
+  const bool known = !guided.any() || ConstraintVerdict(guided).has_value();
+  return known ? Submit(std::move(input), front_end_) : SubmitLater(std::move(input), front_end_);
 }
 
 std::optional<absl::Status> AnswerSession::ConstraintVerdict(

@@ -2,13 +2,13 @@
 // it to the core, and turns the core's events into the parts that the client sees. A front end only
 // carries those parts, so the same request gets the same stream over every protocol.
 //
-//   Start ─▶ (Submit) ─▶ Accepted ─▶ OnEvent… ─▶ the sink's OnEnd
+//   Make ─▶ Begin ─▶ (Submit) ─▶ Accepted ─▶ OnEvent… ─▶ the sink's OnEnd
 //
 // A request may have several answers (sequences), each with its own text, end and stop strings. The
 // stream ends with the last of them.
 //
-// Thread safety: Start and Cancel from any thread; all else on the core's strand. A session whose
-// constraint does not compile ends on the thread that compiles it; the strand never meets it.
+// Thread safety: Make, Begin and Cancel from any thread; all else on the core's strand. A session
+// whose constraint does not compile ends on the thread that compiles it; the strand never meets it.
 // Owner: shared by the front end and the core's shell; the session releases its sink at the end.
 #pragma once
 
@@ -74,13 +74,22 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
     guided::CompileQueue& constraints;
   };
 
-  // Validates, tokenizes and submits `request` on the calling thread. After an error the sink was
-  // not called and will not be. A request with a constraint that was not compiled yet is submitted
-  // once `constraints` has compiled it; a constraint that does not compile then ends the stream.
+  // Validates and tokenizes `request` on the calling thread. After an error, here and below, the
+  // sink was not called and will not be.
+  static absl::StatusOr<std::shared_ptr<AnswerSession>> Make(const v1::GenerateRequest& request,
+                                                             const Arrival& arrival,
+                                                             const Deps& deps,
+                                                             std::shared_ptr<AnswerSink> sink);
+  // Submits the request. One whose constraint was not compiled yet is submitted once `constraints`
+  // has compiled it; a constraint that does not compile then ends the stream. Called once.
+  absl::Status Begin();
+  // Make and Begin.
   static absl::StatusOr<std::shared_ptr<AnswerSession>> Start(const v1::GenerateRequest& request,
                                                               const Arrival& arrival,
                                                               const Deps& deps,
                                                               std::shared_ptr<AnswerSink> sink);
+  // How many sequences it runs at a time. REQUIRES: before Begin.
+  int32_t sequences_at_once() const { return input_->sequences_at_once(); }
 
   AnswerSession(const Deps& deps, std::shared_ptr<AnswerSink> sink)
       : deps_(deps), sink_(std::move(sink)) {}
@@ -132,6 +141,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   // On the core's strand once started; null without a tenant, and once the core has ended the
   // request.
   std::shared_ptr<const TenantCall> call_;
+  std::optional<RequestInput> input_;  // from Make until Begin
+  LoadShedder::FrontEndKind front_end_ = LoadShedder::FrontEndKind::kHttp;
   bool accepted_ = false;  // by the core; on its strand
   int64_t charged_ = 0;    // to the tenant; on the core's strand
   RequestId id_;           // in the cluster; clients know it by started_.request_id()

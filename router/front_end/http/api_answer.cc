@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "router/front_end/http/chat_format.h"
 #include "router/front_end/http/completion_format.h"
 #include "router/front_end/http/openai_error.h"
@@ -83,8 +84,8 @@ void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
 void ApiAnswer::StartSessions(const std::vector<v1::GenerateRequest>& requests,
                               const AnswerSession::Deps& deps, const Arrival& arrival) {
   for (size_t i = 0; i < requests.size(); ++i) {
-    auto session = AnswerSession::Start(requests[i], arrival, deps,
-                                        std::make_shared<PromptSink>(shared_from_this(), i));
+    auto session = AnswerSession::Make(requests[i], arrival, deps,
+                                       std::make_shared<PromptSink>(shared_from_this(), i));
     if (!session.ok()) {
       std::string none;
       if (requests.size() == 1) return Fail(session.status(), none);
@@ -94,8 +95,28 @@ void ApiAnswer::StartSessions(const std::vector<v1::GenerateRequest>& requests,
                   none);
     }
     sessions_.push_back(*std::move(session));
-    ++running_;
   }
+  {
+    absl::MutexLock lock(&mutex_);
+    ahead_.resize(sessions_.size());
+  }
+  std::string none;
+  if (const absl::Status status = BeginSessions(); !status.ok()) Fail(status, none);
+}
+
+absl::Status ApiAnswer::BeginSessions() {
+  while (!done_ && begun_ < sessions_.size()) {
+    const int32_t sequences = sessions_[begun_]->sequences_at_once();
+    {
+      absl::MutexLock lock(&mutex_);
+      if (sequences_ahead_ > 0 && sequences_ahead_ + sequences > kSequencesAhead) break;
+      ahead_[begun_] = sequences;
+      sequences_ahead_ += sequences;
+    }
+    ++running_;
+    RETURN_IF_ERROR(sessions_[begun_++]->Begin());
+  }
+  return absl::OkStatus();
 }
 
 void ApiAnswer::Flush(bool inline_ok) {
@@ -113,6 +134,9 @@ bool ApiAnswer::Offer(size_t prompt, v1::GenerateResponse& part) {
   // Nothing is written at the start of a completion.
   const bool urgent = stream_ && (!part.has_started() || writes_start_);
   absl::MutexLock lock(&mutex_);
+  // The core has taken the session's sequences: there is room for others of this answer.
+  sequences_ahead_ -= std::exchange(ahead_[prompt], 0);
+  if (part.has_started() && sequences_ahead_ <= kSequencesAhead / 2) due_ = true;
   if (gone_) return true;
   if (parts_.size() >= kPartsMax) return false;
   parts_.Add(prompt, part);
@@ -145,6 +169,7 @@ void ApiAnswer::Drain(bool woken) {
     --running_;
     if (!end.ok()) return Fail(end, events);
   }
+  if (const absl::Status status = BeginSessions(); !status.ok()) return Fail(status, events);
   if (running_ == 0) return Complete(events);
   if (events.empty()) return;
   if (streaming_) return exchange_->WriteStream(events);

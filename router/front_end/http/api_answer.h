@@ -56,11 +56,17 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
  private:
   // Parts a client may leave unread before its request, and it alone, is ended.
   static constexpr size_t kPartsMax = 16384;
+  // Sequences of one answer that wait for the core.
+  static constexpr int64_t kSequencesAhead = 64;
   // Parts that gather before a write, if the client does not stream: its object is not urgent.
   static constexpr size_t kGatheredParts = 1024;
 
+  // Makes a session for each request: all are valid, or the answer fails. Then begins the first.
   void StartSessions(const std::vector<v1::GenerateRequest>& requests,
                      const AnswerSession::Deps& deps, const Arrival& arrival);
+  // Begins sessions until about kSequencesAhead sequences wait for the core to take them. So a
+  // large batch does not stand in the core's queue as a whole, before what others ask meanwhile.
+  absl::Status BeginSessions();
   // `woken`: called because of a Flush.
   void Drain(bool woken);
   // Appends the parts in `taken_` as events.
@@ -80,7 +86,8 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   const std::unique_ptr<AnswerFormat> format_;
   // Bound: one for each prompt, kPromptsMax (1,024).
   std::vector<std::shared_ptr<AnswerSession>> sessions_;
-  size_t running_ = 0;      // sessions without an end
+  size_t begun_ = 0;        // sessions; those behind wait for BeginSessions
+  size_t running_ = 0;      // begun sessions without an end
   bool streaming_ = false;  // the reply's head is out
   bool done_ = false;       // replied, or the client is gone
   PartBuffer taken_;        // the parts that Drain writes
@@ -89,9 +96,12 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   PartBuffer parts_ ABSL_GUARDED_BY(mutex_);  // at most kPartsMax; then the answer is cancelled
   // Bound: one for each session.
   std::vector<absl::Status> ends_ ABSL_GUARDED_BY(mutex_);
-  bool due_ ABSL_GUARDED_BY(mutex_) = false;    // a Flush wants what waits to be written
-  bool awake_ ABSL_GUARDED_BY(mutex_) = false;  // a Drain was posted and has not run
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;   // takes no more parts
+  // Bound: one for each session. The sequences of each that the core has not taken yet.
+  std::vector<int32_t> ahead_ ABSL_GUARDED_BY(mutex_);
+  int64_t sequences_ahead_ ABSL_GUARDED_BY(mutex_) = 0;  // their sum
+  bool due_ ABSL_GUARDED_BY(mutex_) = false;             // a Flush wants what waits to be written
+  bool awake_ ABSL_GUARDED_BY(mutex_) = false;           // a Drain was posted and has not run
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;            // takes no more parts
 };
 
 }  // namespace tandem::router
