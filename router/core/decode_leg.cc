@@ -15,7 +15,6 @@ void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens) {
   state_.blocks =
       node.blocks_for(prompt_tokens + 1) - placement.decode_cached_tokens / node.block_tokens;
   context_.fleet.DecodePlaced(state_.node, state_.blocks);
-  if (placement.decode_cached_tokens > 0) context_.index.Touch(node.slot);
 }
 
 void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,

@@ -4,17 +4,15 @@
 
 namespace tandem::router {
 
-void PrefillLeg::Plan(NodeKey node, int64_t tokens, int64_t cached_tokens) {
+void PrefillLeg::Plan(NodeKey node, int64_t tokens) {
   const int tries = state_.tries;
   state_ = {};
   state_.tries = tries;
   state_.node = node;
-  const Node& found = *context_.fleet.Find(node);
-  state_.node_id = found.id.value();
+  state_.node_id = context_.fleet.Find(node)->id.value();
   state_.tokens = tokens;
   state_.counted = true;
   context_.fleet.PrefillPlaced(node, tokens);
-  if (cached_tokens > 0) context_.index.Touch(found.slot);
 }
 
 bool PrefillLeg::PlanHolds() const {
@@ -48,7 +46,6 @@ void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input, v1::Se
     prefill.set_fetch_from_node_id(from->id.value());
     prefill.set_fetch_from_incarnation(from->incarnation.value());
     prefill.set_fetch_blocks(holder->blocks);
-    context_.index.Touch(from->slot);
   }
   commands_.Send(state_.node, std::move(command));
 }

@@ -34,9 +34,8 @@ class PrefillLeg {
   // A new placement begins: no node is planned, none was tried. REQUIRES: !live().
   void Clear() { state_ = {}; }
   // Names the node that will compute the prompt and counts its work in the fleet. Sends nothing.
-  // `tokens`: that it has to compute. `cached_tokens`: that it holds. REQUIRES: !live(); the node
-  // has joined.
-  void Plan(NodeKey node, int64_t tokens, int64_t cached_tokens);
+  // `tokens`: that it has to compute. REQUIRES: !live(); the node has joined.
+  void Plan(NodeKey node, int64_t tokens);
   // The planned node retained the sequence's KV and sends it as it is.
   void MarkRetained() { state_.retained = true; }
   // Whether the planned node can still be sent the leg: it is there, and takes work unless it

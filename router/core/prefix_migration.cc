@@ -16,18 +16,12 @@ const Node* PrefixMigration::SuccessorOf(const Node& node) const {
   return best;
 }
 
-bool PrefixMigration::HeldElsewhere(v1::NodeRole role, const kv::BlockHash& hash) const {
-  for (const Node* other : fleet_.nodes())
-    if (other->role == role && !other->draining && index_.Holds(other->slot, hash)) return true;
-  return false;
-}
-
 absl::Status PrefixMigration::OnBlocksOffered(const Node& node, const v1::BlocksOffered& offered) {
   const auto hashes = kv::UnpackHashes(offered.hashes());
   if (!hashes.ok()) return hashes.status();
   std::vector<kv::BlockHash> missing;
   for (const kv::BlockHash& hash : *hashes) {
-    if (!HeldElsewhere(node.role, hash)) missing.push_back(hash);
+    if (!index_.HeldBy(GroupOf(node.role), hash)) missing.push_back(hash);
   }
   const Node* successor = SuccessorOf(node);
   if (successor == nullptr || missing.empty()) {

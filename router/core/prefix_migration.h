@@ -31,8 +31,6 @@ class PrefixMigration {
   // Another node of the same role that does not drain, with the most free blocks; nullptr if there
   // is none.
   const Node* SuccessorOf(const Node& node) const;
-  // Whether a node of `role` that does not drain holds the block.
-  bool HeldElsewhere(v1::NodeRole role, const kv::BlockHash& hash) const;
 
   const Fleet& fleet_;
   const PrefixIndex& index_;

@@ -16,11 +16,12 @@ RouterCore::RouterCore(const RouterOptions& options, const ModelIdentity& model,
       model_(model),
       retries_(random),
       hasher_(options.block_key),
-      fleet_(model, {options.nodes_max, options.allow_mixed_numerics}),
-      index_(options.index_blocks_max),
-      placement_({.local_prefill_tokens_max = options.local_prefill_tokens_max,
-                  .pick_power_of_two = options.pick_power_of_two},
-                 fleet_, index_, random),
+      fleet_(model, {options.nodes_max, options.allow_mixed_numerics}, random),
+      index_({.entries_max = options.index_blocks_max,
+              .slots_max = static_cast<size_t>(options.nodes_max),
+              .seed = random.Next()}),
+      placement_({.local_prefill_tokens_max = options.local_prefill_tokens_max}, fleet_, index_,
+                 random),
       table_(
           {options_, model_, fleet_, index_, placement_, actions_, counters_, retries_, hasher_}),
       migration_(fleet_, index_, actions_),
@@ -104,7 +105,7 @@ absl::StatusOr<v1::Welcome> RouterCore::NodeJoined(NodeKey key,
                    absl::StrCat("node ", registration.node_id(), " opened a newer stream")),
                now);
   const Node& node = fleet_.Join(key, registration, now);
-  index_.AddNode(node.slot, node.num_blocks);
+  index_.AddNode(node.slot, node.group(), node.num_blocks);
   index_.Store(node.slot, hashes);
   Log(LogLevel::kInfo, "node joined",
       {{"node_id", node.id.value()},
@@ -230,7 +231,8 @@ absl::Status RouterCore::OnNodeEvent(Node& node, const v1::NodeEvent& event, abs
       migration_.OnBlocksWanted(node, event.blocks_wanted());
       break;
     case v1::NodeEvent::kDraining:
-      node.draining = true;
+      fleet_.SetDraining(node);
+      index_.SetGroup(node.slot, node.group());
       Log(LogLevel::kInfo, "node drains", {{"node_id", node.id.value()}});
       break;
     default:
@@ -290,7 +292,7 @@ v1::GetStatusResponse RouterCore::GetStatus(absl::Time now) const {
   router.set_requests_queued(table_.requests_waiting());
   router.set_requests_finished(counters_.requests_finished);
   router.set_requests_failed(counters_.requests_failed);
-  router.set_index_blocks(index_.hashes());
+  router.set_index_blocks(index_.entries());
   router.set_duplicate_tokens(counters_.duplicate_tokens);
   router.set_diverged_tokens(counters_.diverged_tokens);
   router.set_sequences_moved(counters_.sequences_moved);

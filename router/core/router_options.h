@@ -49,8 +49,6 @@ struct RouterOptions {
   // Allows nodes with different numerics ids but the same block contents to exchange KV. Answers
   // are then not reproducible, and say so.
   bool allow_mixed_numerics = false;
-  // Places a request on the better of two random pairs instead of the best pair.
-  bool pick_power_of_two = false;
 };
 
 }  // namespace tandem::router

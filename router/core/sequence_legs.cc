@@ -43,6 +43,7 @@ std::optional<NodeKey> SequenceLegs::NodeToKeep(const std::vector<NodeKey>& kept
 
 void SequenceLegs::Start(const Placement& placement, bool wants_scores) {
   decode_.Place(placement, prompt_.size());
+  TouchPrefix(placement.decode, placement.decode_cached_tokens);
   prefill_.Clear();
   const Node* keeper = retained_.has_value() ? context_.fleet.Find(retained_->node) : nullptr;
   if (keeper != nullptr) {
@@ -57,7 +58,16 @@ void SequenceLegs::Start(const Placement& placement, bool wants_scores) {
 }
 
 void SequenceLegs::PlanPrefill(NodeKey node, int64_t cached_tokens) {
-  prefill_.Plan(node, prompt_.size() - cached_tokens, cached_tokens);
+  prefill_.Plan(node, prompt_.size() - cached_tokens);
+  TouchPrefix(node, cached_tokens);
+}
+
+void SequenceLegs::TouchPrefix(NodeKey key, int64_t cached_tokens) {
+  const Node& node = *context_.fleet.Find(key);
+  const absl::Span<const kv::BlockHash> hashes =
+      prompt_.Hashes(context_.fleet, context_.model, input_.cache_salt, context_.hasher);
+  const int64_t blocks = node.blocks_for(cached_tokens);
+  context_.index.Touch(node.slot, hashes.first(std::min<size_t>(blocks, hashes.size())));
 }
 
 bool SequenceLegs::StartPrefill(bool wants_scores, absl::Time now) {
@@ -73,8 +83,10 @@ bool SequenceLegs::StartPrefill(bool wants_scores, absl::Time now) {
   }
   // Scores need every row, and retained KV is complete.
   const bool may_fetch = !wants_scores && !prefill_.retained();
-  prefill_.Send(decode_, input_, commands_.SpecOf(prompt_, wants_scores),
-                may_fetch ? FindHolder(now) : std::nullopt);
+  const auto holder = may_fetch ? FindHolder(now) : std::nullopt;
+  if (holder.has_value())
+    TouchPrefix(holder->node, int64_t{holder->blocks} * context_.fleet.block_tokens());
+  prefill_.Send(decode_, input_, commands_.SpecOf(prompt_, wants_scores), holder);
   return true;
 }
 
@@ -83,24 +95,26 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
   const Node* planned = context_.fleet.Find(prefill_.node());
   // Nodes of other numerics name their blocks alike only within the fleet's own rules for mixing.
   if (tokens_min == 0 || planned == nullptr || context_.fleet.mixes_numerics()) return std::nullopt;
-  const auto& hashes =
+  const absl::Span<const kv::BlockHash> all =
       prompt_.Hashes(context_.fleet, context_.model, input_.cache_salt, context_.hasher);
-  const int64_t usable = (prompt_.size() - 1) / planned->block_tokens;
-  int64_t here = 0;
+  const auto usable = static_cast<size_t>((prompt_.size() - 1) / planned->block_tokens);
+  const absl::Span<const kv::BlockHash> hashes = all.first(std::min(usable, all.size()));
+  const PrefixIndex& index = context_.index;
   std::optional<PrefillLeg::Holder> best;
-  const std::vector<PrefixIndex::Match> matches = context_.index.LongestPrefixes(hashes);
-  for (const Node* node : context_.fleet.nodes()) {
-    const auto match =
-        std::lower_bound(matches.begin(), matches.end(), node->slot,
-                         [](const PrefixIndex::Match& m, NodeSlot slot) { return m.slot < slot; });
-    if (match == matches.end() || match->slot != node->slot) continue;
-    const auto blocks = static_cast<int32_t>(std::min<int64_t>(match->blocks, usable));
-    if (node == planned) here = blocks;
-    if (node == planned || node->draining || Fleet::InBackoff(*node, *planned, now)) continue;
-    const bool better = !best.has_value() || blocks > best->blocks ||
-                        (blocks == best->blocks && node->key == decode_.node());
-    if (better) best = PrefillLeg::Holder{node->key, blocks};
-  }
+  const auto consider = [&](const Node* node, int32_t blocks) {
+    if (node == nullptr || node == planned || node->draining || blocks == 0 ||
+        Fleet::InBackoff(*node, *planned, now))
+      return;
+    if (!best.has_value() || blocks > best->blocks) best = PrefillLeg::Holder{node->key, blocks};
+  };
+  const Node* decode = context_.fleet.Find(decode_.node());
+  if (decode != nullptr) consider(decode, index.RunOn(decode->slot, hashes));
+  // From the planned node's slot on, so that nodes that fetch the same prefix ask different
+  // holders.
+  for (const auto& holders : index.DeepestHolders(hashes, CandidateFinder::kHolders, planned->slot))
+    for (const PrefixIndex::Match& match : holders)
+      consider(context_.fleet.At(match.slot), match.blocks);
+  const int64_t here = index.RunOn(planned->slot, hashes);
   if (!best.has_value() || (best->blocks - here) * planned->block_tokens < tokens_min)
     return std::nullopt;
   return best;

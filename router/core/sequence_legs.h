@@ -83,6 +83,8 @@ class SequenceLegs {
   std::optional<PrefillLeg::Holder> FindHolder(absl::Time now);
   // Plans the prefill leg on `node`, which holds `cached_tokens` of the prompt.
   void PlanPrefill(NodeKey node, int64_t cached_tokens);
+  // The index forgets the prefix that the node is expected to hold later than others.
+  void TouchPrefix(NodeKey key, int64_t cached_tokens);
 
   const RequestInput& input_;
   const SequenceContext context_;

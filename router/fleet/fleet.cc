@@ -16,6 +16,11 @@ namespace {
 constexpr int kFailuresBeforeBackoff = 2;
 constexpr absl::Duration kBackoffMin = absl::Seconds(1), kBackoffMax = absl::Seconds(16);
 
+// With so many tokens waiting, a prefill node is half busy: about one long prompt.
+constexpr double kPrefillTokensHalf = 2048;
+// With so many sequences, a decode node that states no limit is half busy.
+constexpr double kSequencesHalf = 16;
+
 v1::NodeStatus StatusOf(const Node& node) {
   v1::NodeStatus status;
   status.set_node_id(node.id.value());
@@ -29,6 +34,27 @@ v1::NodeStatus StatusOf(const Node& node) {
 }
 
 }  // namespace
+
+double Node::queue_fraction() const {
+  if (role == v1::NODE_ROLE_PREFILL) {
+    const auto waiting = static_cast<double>(std::max<int64_t>(prefill_tokens_waiting(), 0));
+    return waiting / (kPrefillTokensHalf + waiting);
+  }
+  const auto count = static_cast<double>(std::max<int64_t>(sequences(), 0));
+  if (max_sequences > 0) return std::clamp(count / max_sequences, 0.0, 1.0);
+  return count / (kSequencesHalf + count);
+}
+
+double Node::free_fraction() const {
+  if (num_blocks <= 0) return 0.0;
+  return std::clamp(static_cast<double>(blocks_available()) / static_cast<double>(num_blocks), 0.0,
+                    1.0);
+}
+
+double Node::load_score() const {
+  if (role == v1::NODE_ROLE_PREFILL) return queue_fraction();
+  return queue_fraction() + 0.5 * (1.0 - free_fraction());
+}
 
 absl::StatusOr<std::optional<NodeKey>> Fleet::CheckJoin(
     NodeKey key, const v1::Registration& registration) const {
@@ -116,6 +142,10 @@ Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time 
   lost_.erase(std::remove_if(lost_.begin(), lost_.end(),
                              [&](const LostNode& l) { return l.status.node_id() == id.value(); }),
               lost_.end());
+  if (node->role == v1::NODE_ROLE_DECODE) decode_capacities_.insert(node->capacity_tokens());
+  order_.Update(*node);
+  if (by_slot_.size() <= node->slot) by_slot_.resize(node->slot + 1);
+  by_slot_[node->slot] = node.get();
   by_id_[id] = node.get();
   return *(by_key_[key] = std::move(node));
 }
@@ -129,6 +159,10 @@ void Fleet::Remove(NodeKey key) {
   lost_.push_back(std::move(lost));
   if (lost_.size() > kLostNodesKept) lost_.pop_front();
   free_slots_.push_back(node.slot);
+  order_.Remove(node);
+  by_slot_[node.slot] = nullptr;
+  if (node.role == v1::NODE_ROLE_DECODE)
+    decode_capacities_.erase(decode_capacities_.find(node.capacity_tokens()));
   for (auto& [other_key, other] : by_key_) {
     other->links_in.erase(node.id);
     other->failures_in.erase(node.id);
@@ -172,41 +206,54 @@ std::vector<const Node*> Fleet::nodes() const {
 void Fleet::OnLoad(Node& node, const v1::NodeLoad& load) {
   node.load = load;
   node.blocks_unreported = 0;
+  order_.UpdateAndShuffle(node);
+}
+
+void Fleet::SetDraining(Node& node) {
+  node.draining = true;
+  order_.Update(node);
+}
+
+void Fleet::ChangeLoad(NodeKey key, absl::FunctionRef<void(Node&)> change) {
+  Node* node = Find(key);
+  if (node == nullptr) return;
+  change(*node);
+  order_.Update(*node);
 }
 
 void Fleet::DecodePlaced(NodeKey key, int64_t blocks) {
-  Node* node = Find(key);
-  if (node == nullptr) return;
-  ++node->legs;
-  node->blocks_unconfirmed += blocks;
+  ChangeLoad(key, [&](Node& node) {
+    ++node.legs;
+    node.blocks_unconfirmed += blocks;
+  });
 }
 
 void Fleet::DecodeReserved(NodeKey key, int64_t blocks) {
-  Node* node = Find(key);
-  if (node == nullptr) return;
-  node->blocks_unconfirmed -= blocks;
-  node->blocks_unreported += blocks;
+  ChangeLoad(key, [&](Node& node) {
+    node.blocks_unconfirmed -= blocks;
+    node.blocks_unreported += blocks;
+  });
 }
 
 void Fleet::DecodeEnded(NodeKey key, int64_t blocks_unconfirmed) {
-  Node* node = Find(key);
-  if (node == nullptr) return;
-  --node->legs;
-  node->blocks_unconfirmed -= blocks_unconfirmed;
+  ChangeLoad(key, [&](Node& node) {
+    --node.legs;
+    node.blocks_unconfirmed -= blocks_unconfirmed;
+  });
 }
 
 void Fleet::PrefillPlaced(NodeKey key, int64_t tokens) {
-  if (Node* node = Find(key); node != nullptr) {
-    ++node->legs;
-    node->prefill_tokens_ahead += tokens;
-  }
+  ChangeLoad(key, [&](Node& node) {
+    ++node.legs;
+    node.prefill_tokens_ahead += tokens;
+  });
 }
 
 void Fleet::PrefillEnded(NodeKey key, int64_t tokens) {
-  if (Node* node = Find(key); node != nullptr) {
-    --node->legs;
-    node->prefill_tokens_ahead -= tokens;
-  }
+  ChangeLoad(key, [&](Node& node) {
+    --node.legs;
+    node.prefill_tokens_ahead -= tokens;
+  });
 }
 
 std::vector<NodeKey> Fleet::Silent(absl::Time now, absl::Duration lost_after) const {
@@ -214,13 +261,6 @@ std::vector<NodeKey> Fleet::Silent(absl::Time now, absl::Duration lost_after) co
   for (const auto& [id, node] : by_id_)
     if (now - node->last_heard > lost_after) silent.push_back(node->key);
   return silent;
-}
-
-int64_t Fleet::decode_capacity_tokens() const {
-  int64_t capacity = 0;
-  for (const auto& [id, node] : by_id_)
-    if (node->role == v1::NODE_ROLE_DECODE) capacity = std::max(capacity, node->capacity_tokens());
-  return capacity;
 }
 
 void Fleet::KvTransferDone(NodeKey from, NodeKey to, const v1::Installed& installed) {

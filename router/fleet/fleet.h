@@ -18,20 +18,26 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "router/fleet/load_order.h"
 #include "router/fleet/model_identity.h"
 #include "router/fleet/node_key.h"
+#include "router/fleet/node_slot.h"
 #include "tandem/v1/client.pb.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::router {
 
-// A node's index in the prefix index.
-using NodeSlot = uint16_t;
+inline NodeGroup GroupOf(v1::NodeRole role) {
+  if (role == v1::NODE_ROLE_PREFILL) return kPrefillNodes;
+  return role == v1::NODE_ROLE_DECODE ? kDecodeNodes : kNoGroup;
+}
 
 // KV transfers that failed in a row from one joined node to another.
 struct TransferFailures {
@@ -85,6 +91,18 @@ struct Node {
   int64_t prefill_tokens_waiting() const {
     return std::max(load.prefill_tokens_waiting(), prefill_tokens_ahead);
   }
+  bool has_sequence_slot() const { return max_sequences <= 0 || sequences() < max_sequences; }
+
+  // How busy the node is with legs of its kind, in [0, 1]; 0 = nothing is ahead of a new one. For a
+  // prefill node it counts prompt tokens that wait; for a decode node, sequences that run or wait.
+  double queue_fraction() const;
+  // The fraction of the pool that is free or can be reclaimed.
+  double free_fraction() const;
+  // What decides between nodes for any request: less is better. A decode node's pool counts half as
+  // much as its queue.
+  double load_score() const;
+  // The legs that the node takes now.
+  NodeGroup group() const { return draining ? kNoGroup : GroupOf(role); }
 };
 
 class Fleet {
@@ -95,7 +113,9 @@ class Fleet {
     int64_t nodes_max = 0;
     bool allow_mixed_numerics = false;
   };
-  Fleet(const ModelIdentity& model, const Options& options) : model_(model), options_(options) {}
+  // `random` orders equally loaded nodes. It outlives the fleet.
+  Fleet(const ModelIdentity& model, const Options& options, Random& random)
+      : model_(model), options_(options), order_(random) {}
 
   // Whether a node may join, and the stream that it would replace: one of the same node id with the
   // same or an older incarnation. Errors: those of CheckRegistration; kFailedPrecondition if a
@@ -111,11 +131,15 @@ class Fleet {
   // nullptr when the node has not joined or has left. Valid until the node is removed.
   Node* Find(NodeKey key);
   const Node* Find(NodeKey key) const;
+  // The joined node with the slot; nullptr if there is none.
+  const Node* At(NodeSlot slot) const { return slot < by_slot_.size() ? by_slot_[slot] : nullptr; }
   // In order of node id.
   std::vector<const Node*> nodes() const;
   bool empty() const { return by_key_.empty(); }
   int64_t size() const { return static_cast<int64_t>(by_key_.size()); }
 
+  // The node takes no new work from now on.
+  void SetDraining(Node& node);
   // A load report came. It includes all that the node confirmed before.
   void OnLoad(Node& node, const v1::NodeLoad& load);
   // These keep the figures of this router's own legs on a node. Nodes that have left are ignored.
@@ -124,6 +148,11 @@ class Fleet {
   void DecodeEnded(NodeKey key, int64_t blocks_unconfirmed);
   void PrefillPlaced(NodeKey key, int64_t tokens);
   void PrefillEnded(NodeKey key, int64_t tokens);
+
+  // The nodes that take new work, by load.
+  const LoadOrder& order() const { return order_; }
+  // Slots of joined nodes are below this.
+  size_t slots() const { return next_slot_; }
 
   // Nodes that have sent nothing for longer than `lost_after`, in order of node id.
   std::vector<NodeKey> Silent(absl::Time now, absl::Duration lost_after) const;
@@ -139,7 +168,9 @@ class Fleet {
   // void.
   uint64_t generation() const { return generation_; }
   // The longest sequence any decode node (draining ones too) can hold; 0 when there is none.
-  int64_t decode_capacity_tokens() const;
+  int64_t decode_capacity_tokens() const {
+    return decode_capacities_.empty() ? 0 : *decode_capacities_.rbegin();
+  }
   bool decode_node_seen() const { return decode_node_seen_; }
 
   // A KV transfer from one node to another is complete: the receiver has installed it.
@@ -157,6 +188,8 @@ class Fleet {
     absl::Time last_heard;
   };
   NodeSlot TakeSlot();
+  // Changes the figures of a node that has joined, and its place in the order.
+  void ChangeLoad(NodeKey key, absl::FunctionRef<void(Node&)> change);
 
   // Whether the node can serve beside those that are there. Errors as CheckJoin.
   absl::Status CheckNumerics(const v1::Registration& registration) const;
@@ -166,6 +199,11 @@ class Fleet {
   // Bound: nodes_max (4,096).
   absl::flat_hash_map<NodeKey, std::unique_ptr<Node>> by_key_;
   absl::btree_map<NodeId, Node*> by_id_;
+  LoadOrder order_;
+  // Bound: one for each joined decode node.
+  absl::btree_multiset<int64_t> decode_capacities_;  // tokens
+  // Bound: the slots in use at most at a time.
+  std::vector<const Node*> by_slot_;
   std::vector<NodeSlot> free_slots_;
   NodeSlot next_slot_ = 0;
   std::string numerics_id_;

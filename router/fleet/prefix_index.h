@@ -1,91 +1,126 @@
-// Maps block hashes to the nodes that hold the block's KV, so that placement finds the nodes with
-// the longest prefix of a prompt. It is soft state: nodes report what they store and remove. A
-// wrong entry costs a recomputation, never a wrong token.
+// Maps KV blocks to the nodes that hold them, so that placement finds the nodes with the longest
+// prefixes of a prompt. It is soft state: nodes report what they store and remove.
+//
+// The index is lossy. It keeps 64 bits of a block's name, so two blocks may share a tag, and at its
+// bound it forgets blocks. A wrong or missing entry costs a recomputation, never a wrong token.
+//
+// Nodes evict a prefix's last blocks first, so a node that holds block i of a prompt nearly always
+// holds those before it. The index relies on that: it searches for the length of a run by doubling
+// and halving, and does not look at each block. Where a node has a hole, the run it finds ends at
+// the hole or later; the node still holds the first and the last block of that run.
+//
+// Prefill nodes and decode nodes are found apart; nodes of no group (they drain) are never found.
 //
 // Thread safety: none; the core owns it, on the core's strand.
-// Invariants: entries() <= entries_max, counting (hash, node) pairs; a node has at most its own
-// bound of entries (a node cannot hold more blocks than its pool); dropping a node costs its own
-// entries, not the whole index.
+// Invariants: entries() <= entries_max, counting (block, node) pairs; a node has at most its own
+// bound of entries; the answers depend on the calls and the seed alone.
+// Cost of an entry: 16 bytes in a table that is 35 to 70 % full, so 23 to 46 bytes. A block with
+// more than kNarrowMax holders has one row of slots_max / 4 bytes instead.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <deque>
+#include <optional>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/inlined_vector.h"
-#include "absl/hash/hash.h"
 #include "absl/types/span.h"
 #include "common/kv/block_hash.h"
-#include "router/fleet/fleet.h"
+#include "router/fleet/holder_table.h"
+#include "router/fleet/node_slot.h"
+#include "router/fleet/wide_holders.h"
 
 namespace tandem::router {
 
 class PrefixIndex {
  public:
+  // A block with more holders than kNarrowMax has a row of bits; one with fewer than kWideMin has
+  // single entries again.
+  static constexpr uint32_t kNarrowMax = 48, kWideMin = 24;
+
+  struct Options {
+    int64_t entries_max = 0;
+    size_t slots_max = 4096;
+    uint64_t seed = 0;  // nodes that do not know it cannot crowd one part of the table
+    int tag_bits = 64;  // fewer make tags collide, for tests
+  };
   struct Match {
     NodeSlot slot = 0;
-    int32_t blocks = 0;  // >= 1: the longest run from the start that the node holds
+    int32_t blocks = 0;  // >= 1: the run from the start that the node holds
   };
+  using Matches = std::array<std::vector<Match>, kNodeGroups>;  // by group; longest first
 
-  explicit PrefixIndex(int64_t entries_max) : entries_max_(entries_max) {}
+  explicit PrefixIndex(const Options& options);
 
-  // Begins a node, which may have at most `entries_max` entries. REQUIRES: the slot is not in use.
-  void AddNode(NodeSlot slot, int64_t entries_max);
-  // Drops the node's entries.
+  // Begins a node, which may have at most `entries_max` entries. REQUIRES: the slot is below
+  // slots_max and not in use.
+  void AddNode(NodeSlot slot, NodeGroup group, int64_t entries_max);
+  void SetGroup(NodeSlot slot, NodeGroup group);
+  // Forgets the node and what it holds. Cost: a look at each row, none at single entries.
   void DropNode(NodeSlot slot);
 
-  // REQUIRES (both): AddNode(slot) before. Storing a hash twice, or removing one that is not there,
-  // does nothing. At the node's bound, its own oldest entries are evicted; at the index's bound,
-  // those of the least recently used node.
-  void Store(NodeSlot slot, absl::Span<const kv::BlockHash> hashes);
+  // REQUIRES (both): AddNode(slot) before. Storing a block again only moves it to `tier`; removing
+  // one that is not there does nothing. At the node's bound further blocks are not taken up; at the
+  // index's bound, blocks that no placement used recently are forgotten.
+  void Store(NodeSlot slot, absl::Span<const kv::BlockHash> hashes, Tier tier = Tier::kDevice);
   void Remove(NodeSlot slot, absl::Span<const kv::BlockHash> hashes);
-  // The node is now the most recently used one: placement chose it for its prefix.
-  void Touch(NodeSlot slot);
+  // Placement chose the node for these blocks: the index forgets others first.
+  void Touch(NodeSlot slot, absl::Span<const kv::BlockHash> hashes);
 
-  // Every node that holds hashes[0], ascending by slot. Cost: one walk over `hashes`.
-  std::vector<Match> LongestPrefixes(absl::Span<const kv::BlockHash> hashes) const;
+  // For each group, up to `count` nodes that hold the longest runs from the start. Among nodes with
+  // equal runs, those at or after slot `from` come first, then the others: callers draw `from` at
+  // random, so that no node is always left out. One walk finds both groups.
+  Matches DeepestHolders(absl::Span<const kv::BlockHash> hashes, size_t count, NodeSlot from) const;
+  // The run from the start that one node holds, in blocks.
+  int32_t RunOn(NodeSlot slot, absl::Span<const kv::BlockHash> hashes) const;
 
-  bool Holds(NodeSlot slot, const kv::BlockHash& hash) const;
+  // Where the node keeps the block; nullopt when it does not hold it.
+  std::optional<Tier> TierOn(NodeSlot slot, const kv::BlockHash& hash) const;
+  // Whether a node of the group holds the block.
+  bool HeldBy(NodeGroup group, const kv::BlockHash& hash) const;
 
   int64_t entries() const { return entries_; }
-  int64_t hashes() const { return static_cast<int64_t>(holders_.size()); }
-  // Entries dropped because a bound was hit.
+  // Entries of the table, stale ones included: what its memory is for.
+  int64_t table_entries() const { return table_.size(); }
+  // Entries forgotten or not taken up because a bound was hit.
   int64_t evicted() const { return evicted_; }
 
  private:
-  // A block hash is uniform already; this only folds it.
-  struct OfHash {
-    size_t operator()(const kv::BlockHash& hash) const {
-      return absl::Hash<uint64_t>()(hash.high ^ hash.low);
-    }
-  };
-  // Ascending. Eight holders fit without an allocation, in the 24 bytes the vector has anyway.
-  using Holders = absl::InlinedVector<NodeSlot, 8>;
-  struct NodeEntries {
+  class Search;
+  struct NodeState {
+    uint32_t generation = 0;
+    bool joined = false;
+    NodeGroup group = kNoGroup;
     int64_t entries_max = 0;
     int64_t live = 0;
-    uint64_t last_used = 0;
-    // Hashes in the order they were stored. May name hashes removed since (skipped when met) and
-    // is compacted when more than half of it is stale.
-    // Bound: twice the entries of the node.
-    std::deque<kv::BlockHash> log;
   };
 
-  bool Insert(NodeSlot slot, const kv::BlockHash& hash);
-  bool Erase(NodeSlot slot, const kv::BlockHash& hash);
-  void EvictOldest(NodeSlot slot, NodeEntries& node);
+  uint64_t TagOf(const kv::BlockHash& hash) const;
+  bool Live(const HolderEntry& entry) const;
+  // Whether the entry is stale; frees its row if it has one. Its caller erases it.
+  bool IsDead(const HolderEntry& entry);
+  bool StoreOne(NodeSlot slot, uint64_t tag, Tier tier);
+  bool RemoveOne(NodeSlot slot, uint64_t tag);
+  bool AddEntry(const HolderEntry& entry);
+  // Turns the tag's single entries into a row, and back.
+  std::optional<uint32_t> Widen(uint64_t tag);  // nullopt: they are forgotten
+  void Narrow(uint64_t tag, uint32_t row);
+  // At the bound: forgets entries until there is room for one more.
   void MakeRoom();
-  void Compact(NodeSlot slot, NodeEntries& node);
+  void Forget(const HolderEntry& entry);
+  void ForgetRow(uint32_t row);
+  uint8_t TierOfTag(NodeSlot slot, uint64_t tag) const;
+  // Places of the table and of rows that are taken, stale ones included.
+  int64_t taken() const { return table_.size() + wide_entries_; }
 
-  const int64_t entries_max_;
+  const Options options_;
+  HolderTable table_;
+  WideHolders wide_;
+  // Bound: the fleet's slots, for both.
+  std::vector<NodeState> nodes_;
+  std::array<SlotSet, kNodeGroups> in_group_;
   int64_t entries_ = 0;
+  int64_t wide_entries_ = 0;  // of entries_, those in rows
   int64_t evicted_ = 0;
-  uint64_t uses_ = 0;
-  // Bound: --index-blocks, then the oldest entries go.
-  absl::flat_hash_map<kv::BlockHash, Holders, OfHash> holders_;
-  // Bound: one for each joined node.
-  absl::flat_hash_map<NodeSlot, NodeEntries> nodes_;
 };
 
 }  // namespace tandem::router

@@ -9,11 +9,10 @@
 namespace tandem::router {
 namespace {
 
-// Pairs are weighed among the best of each side: enough to find a good pair, and a bound on the
-// work.
-constexpr size_t kBestOfEach = 8;
 // Shared memory moves KV at memcpy speed, TCP at about half of it: a tie breaker, not a reason.
 constexpr double kSameHostBonus = 0.05;
+// The score of a pair that may not be chosen now; others are at least 0.
+constexpr double kNotAllowed = -1;
 
 LegNeeds NeedsOf(const PlacementRequest& request, v1::NodeRole role) {
   LegNeeds needs;
@@ -31,36 +30,22 @@ LegNeeds NeedsOf(const PlacementRequest& request, v1::NodeRole role) {
 
 PairPlacement::PairPlacement(const Options& options, const Fleet& fleet, const PrefixIndex& index,
                              Random& random)
-    : options_(options), fleet_(fleet), index_(index), random_(random) {}
+    : options_(options), fleet_(fleet), index_(index), random_(random), finder_(fleet, index) {}
 
-std::vector<PairPlacement::Scored> PairPlacement::Candidates(
-    const LegPolicy& policy, const LegNeeds& needs, absl::Span<const kv::BlockHash> hashes) const {
-  const std::vector<PrefixIndex::Match> matches = index_.LongestPrefixes(hashes);
-  std::vector<Scored> scored;
-  for (const Node* node : fleet_.nodes()) {
-    Scored entry{{node, 0}, 0};
-    const auto match =
-        std::lower_bound(matches.begin(), matches.end(), node->slot,
-                         [](const PrefixIndex::Match& m, NodeSlot slot) { return m.slot < slot; });
-    // The last prompt token is always computed, so that there is a row to sample from.
-    if (match != matches.end() && match->slot == node->slot)
-      entry.candidate.cached_tokens = std::min<int64_t>(
-          static_cast<int64_t>(match->blocks) * node->block_tokens, needs.prompt_tokens - 1);
-    if (!policy.Allows(needs, entry.candidate)) continue;
-    entry.score = policy.Score(needs, entry.candidate);
-    scored.push_back(entry);
-  }
-  if (scored.size() > kBestOfEach && !options_.pick_power_of_two) {
-    // Stable: equal scores stay in order of node id.
-    std::stable_sort(scored.begin(), scored.end(),
-                     [](const Scored& a, const Scored& b) { return a.score > b.score; });
-    scored.resize(kBestOfEach);
-  }
-  return scored;
+PrefixIndex::Matches PairPlacement::Holders(absl::Span<const kv::BlockHash> hashes) const {
+  if (hashes.empty() || fleet_.empty()) return {};
+  const auto from = static_cast<NodeSlot>(random_.Below(fleet_.slots()));
+  return index_.DeepestHolders(hashes, CandidateFinder::kHolders, from);
 }
 
-size_t PairPlacement::Pick(absl::Span<const double> scores) const {
-  return options_.pick_power_of_two ? PickOfTwo(scores, random_) : PickMax(scores);
+std::vector<PairPlacement::Scored> PairPlacement::Candidates(
+    const LegPolicy& policy, const LegNeeds& needs, absl::Span<const kv::BlockHash> hashes,
+    const PrefixIndex::Matches& holders) const {
+  std::vector<Scored> scored;
+  for (const Candidate& candidate :
+       finder_.Find(policy, needs, hashes, holders[GroupOf(needs.role)]))
+    scored.push_back({candidate, policy.Score(needs, candidate)});
+  return scored;
 }
 
 double PairPlacement::PrefillScore(const Scored& prefill, const Node& decode) const {
@@ -69,41 +54,47 @@ double PairPlacement::PrefillScore(const Scored& prefill, const Node& decode) co
   return std::min(1.0, prefill.score * (1.0 - kSameHostBonus) + (same_host ? kSameHostBonus : 0));
 }
 
+std::vector<double> PairPlacement::PrefillScores(absl::Span<const Scored> prefills,
+                                                 const Node& decode, absl::Time now) const {
+  std::vector<double> scores;
+  for (const Scored& prefill : prefills)
+    scores.push_back(Fleet::InBackoff(*prefill.candidate.node, decode, now)
+                         ? kNotAllowed
+                         : PrefillScore(prefill, decode));
+  return scores;
+}
+
 std::optional<PlacementFailure> PairPlacement::Place(const PlacementRequest& request,
                                                      Placement& placement) const {
   const LegNeeds decode_needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
-  const std::vector<Scored> decodes = Candidates(decode_policy_, decode_needs, request.hashes);
+  const PrefixIndex::Matches holders = Holders(request.hashes);
+  const std::vector<Scored> decodes =
+      Candidates(decode_policy_, decode_needs, request.hashes, holders);
   if (decodes.empty()) return WhyNot(decode_needs);
   const std::vector<Scored> prefills =
-      Candidates(prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes);
+      Candidates(prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes, holders);
 
   std::vector<double> scores;
-  std::vector<size_t> prefill_of;  // prefills.size() = none
   for (const Scored& decode : decodes) {
     // The rest of the prompt is short enough for the decode node itself, so the prefill side costs
     // nothing. A prefill node is still chosen, in case the cache holds less than the index says.
     const bool local =
         decode.candidate.uncached_tokens(decode_needs) <= options_.local_prefill_tokens_max;
-    size_t best = prefills.size();
-    double best_score = 0;
-    for (size_t p = 0; p < prefills.size(); ++p) {
-      if (Fleet::InBackoff(*prefills[p].candidate.node, *decode.candidate.node, request.now))
-        continue;
-      const double score = PrefillScore(prefills[p], *decode.candidate.node);
-      if (best != prefills.size() && score <= best_score) continue;
-      best = p;
-      best_score = score;
+    double prefill_score = 1.0;
+    if (!local) {
+      prefill_score = 0;
+      for (const double score : PrefillScores(prefills, *decode.candidate.node, request.now))
+        prefill_score = std::max(prefill_score, score);
     }
-    scores.push_back((decode.score + (local ? 1.0 : best_score)) / 2);
-    prefill_of.push_back(best);
+    scores.push_back((decode.score + prefill_score) / 2);
   }
-  const size_t picked = Pick(scores);
+  const Candidate& decode = decodes[PickBest(scores, random_)].candidate;
   placement = {};
-  placement.decode = decodes[picked].candidate.node->key;
-  placement.decode_cached_tokens = decodes[picked].candidate.cached_tokens;
-  if (const size_t p = prefill_of[picked]; p != prefills.size()) {
-    placement.prefill = prefills[p].candidate.node->key;
-    placement.prefill_cached_tokens = prefills[p].candidate.cached_tokens;
+  placement.decode = decode.node->key;
+  placement.decode_cached_tokens = decode.cached_tokens;
+  if (const auto prefill = PickPrefill(prefills, *decode.node, request.now)) {
+    placement.prefill = prefill->node;
+    placement.prefill_cached_tokens = prefill->cached_tokens;
     placement.local_prefill_tokens_max = options_.local_prefill_tokens_max;
   }
   return std::nullopt;
@@ -129,23 +120,24 @@ bool PairPlacement::PlaceBeside(const PlacementRequest& request, NodeKey decode,
   return true;
 }
 
+std::optional<PairPlacement::PrefillPlace> PairPlacement::PickPrefill(
+    absl::Span<const Scored> prefills, const Node& decode, absl::Time now) const {
+  const std::vector<double> scores = PrefillScores(prefills, decode, now);
+  if (scores.empty()) return std::nullopt;
+  const size_t picked = PickBest(scores, random_);
+  if (scores[picked] == kNotAllowed) return std::nullopt;
+  const Candidate& candidate = prefills[picked].candidate;
+  return PrefillPlace{candidate.node->key, candidate.cached_tokens};
+}
+
 std::optional<PairPlacement::PrefillPlace> PairPlacement::PlacePrefill(
     const PlacementRequest& request, NodeKey decode) const {
   const Node* decode_node = fleet_.Find(decode);
   if (decode_node == nullptr) return std::nullopt;
-  std::vector<Scored> prefills =
-      Candidates(prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes);
-  prefills.erase(std::remove_if(prefills.begin(), prefills.end(),
-                                [&](const Scored& prefill) {
-                                  return Fleet::InBackoff(*prefill.candidate.node, *decode_node,
-                                                          request.now);
-                                }),
-                 prefills.end());
-  if (prefills.empty()) return std::nullopt;
-  std::vector<double> scores;
-  for (const Scored& prefill : prefills) scores.push_back(PrefillScore(prefill, *decode_node));
-  const Candidate& picked = prefills[Pick(scores)].candidate;
-  return PrefillPlace{picked.node->key, picked.cached_tokens};
+  const std::vector<Scored> prefills =
+      Candidates(prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes,
+                 Holders(request.hashes));
+  return PickPrefill(prefills, *decode_node, request.now);
 }
 
 std::optional<NodeKey> PairPlacement::NodeToKeep(const PlacementRequest& request) const {
@@ -162,15 +154,10 @@ std::optional<NodeKey> PairPlacement::NodeToKeep(const PlacementRequest& request
 }
 
 PlacementFailure PairPlacement::WhyNot(const LegNeeds& needs) const {
-  bool any = false, fits = false;
-  for (const Node* node : fleet_.nodes()) {
-    const Candidate candidate{node, 0};
-    if (!AcceptsWork(needs, candidate)) continue;
-    any = true;
-    if (CouldEverFit(needs, candidate)) fits = true;
-  }
-  if (!any) return PlacementFailure::kNoDecodeNode;
-  return fits ? PlacementFailure::kNoRoom : PlacementFailure::kNeverFits;
+  const LoadOrder& order = fleet_.order();
+  if (order.size(kDecodeNodes) == 0) return PlacementFailure::kNoDecodeNode;
+  return needs.tokens_total <= order.decode_capacity_tokens() ? PlacementFailure::kNoRoom
+                                                              : PlacementFailure::kNeverFits;
 }
 
 }  // namespace tandem::router

@@ -6,8 +6,8 @@
 // computes it (interleaved mode).
 //
 // Thread safety: none; the core owns it, on the core's strand.
-// Invariants: keeps no state; reads the fleet and the index, and draws from `random` only with
-// pick_power_of_two.
+// Invariants: keeps no state; reads the fleet and the index, and draws from `random`.
+// Cost: at most 16 nodes of each role are weighed, however many have joined (CandidateFinder).
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@
 #include "common/runtime/random.h"
 #include "router/fleet/fleet.h"
 #include "router/fleet/prefix_index.h"
+#include "router/placement/candidate_finder.h"
 #include "router/placement/leg_policy.h"
 #include "router/placement/picker.h"
 
@@ -59,7 +60,6 @@ class PairPlacement {
  public:
   struct Options {
     int32_t local_prefill_tokens_max = 0;
-    bool pick_power_of_two = false;
   };
   // `fleet`, `index` and `random` outlive this.
   PairPlacement(const Options& options, const Fleet& fleet, const PrefixIndex& index,
@@ -87,16 +87,23 @@ class PairPlacement {
     double score = 0;
   };
   std::vector<Scored> Candidates(const LegPolicy& policy, const LegNeeds& needs,
-                                 absl::Span<const kv::BlockHash> hashes) const;
-  size_t Pick(absl::Span<const double> scores) const;
+                                 absl::Span<const kv::BlockHash> hashes,
+                                 const PrefixIndex::Matches& holders) const;
+  PrefixIndex::Matches Holders(absl::Span<const kv::BlockHash> hashes) const;
   // The score of the prefill side of a pair, in [0, 1].
   double PrefillScore(const Scored& prefill, const Node& decode) const;
+  // The same for all candidates; below 0 for those whose KV transfers to `decode` are in backoff.
+  std::vector<double> PrefillScores(absl::Span<const Scored> prefills, const Node& decode,
+                                    absl::Time now) const;
+  std::optional<PrefillPlace> PickPrefill(absl::Span<const Scored> prefills, const Node& decode,
+                                          absl::Time now) const;
   PlacementFailure WhyNot(const LegNeeds& needs) const;
 
   const Options options_;
   const Fleet& fleet_;
   const PrefixIndex& index_;
   Random& random_;
+  const CandidateFinder finder_;
   const LegPolicy decode_policy_ = DecodePolicy();
   const LegPolicy prefill_policy_ = PrefillPolicy();
 };

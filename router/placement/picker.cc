@@ -6,19 +6,15 @@
 
 namespace tandem::router {
 
-size_t PickMax(absl::Span<const double> scores) {
+size_t PickBest(absl::Span<const double> scores, Random& random) {
   TANDEM_CHECK(!scores.empty());
-  return std::max_element(scores.begin(), scores.end()) - scores.begin();
-}
-
-size_t PickOfTwo(absl::Span<const double> scores, Random& random) {
-  TANDEM_CHECK(!scores.empty());
-  if (scores.size() == 1) return 0;
-  size_t first = random.Below(scores.size());
-  size_t second = random.Below(scores.size() - 1);
-  if (second >= first) ++second;
-  if (first > second) std::swap(first, second);
-  return scores[second] > scores[first] ? second : first;
+  const double least = *std::max_element(scores.begin(), scores.end()) - kScoreError;
+  const auto is_best = [least](double score) { return score >= least; };
+  const auto count = static_cast<uint64_t>(std::count_if(scores.begin(), scores.end(), is_best));
+  uint64_t skipped = count == 1 ? 0 : random.Below(count);
+  for (size_t i = 0; i < scores.size(); ++i)
+    if (is_best(scores[i]) && skipped-- == 0) return i;
+  return 0;
 }
 
 }  // namespace tandem::router

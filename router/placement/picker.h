@@ -9,13 +9,13 @@
 
 namespace tandem::router {
 
-// The index of the highest score, the first of them on a tie. Callers list choices by ascending id,
-// so ties go to the lower id. REQUIRES: not empty.
-size_t PickMax(absl::Span<const double> scores);
+// Scores that differ by less count as equal. They come from load reports that are up to a heartbeat
+// old, so a smaller difference says nothing.
+inline constexpr double kScoreError = 0.001;
 
-// The better of two choices drawn at random (Mitzenmacher, "The power of two choices in randomized
-// load balancing", 1996): several routers with the same stale view do not all pick the same node.
-// Ties go to the lower index. REQUIRES: not empty.
-size_t PickOfTwo(absl::Span<const double> scores, Random& random);
+// The index of a choice with the highest score; of those within kScoreError of it, one at random,
+// so that requests and routers that see the same reports do not all pick the same node. Draws from
+// `random` only if there are several. REQUIRES: not empty.
+size_t PickBest(absl::Span<const double> scores, Random& random);
 
 }  // namespace tandem::router

@@ -38,7 +38,7 @@ inline void CheckRouterBounds(const std::string& name, const router::RouterCore&
   expect("requests", core.requests_running(), requests);
   expect("sequences queued", core.sequences_queued(), sequences);
   expect("deadlines", core.deadlines(), sequences);
-  expect("index entries", core.index().hashes(), index_blocks_max);
+  expect("index entries", core.index().entries(), index_blocks_max);
 }
 
 }  // namespace tandem::sim

@@ -73,11 +73,13 @@ v1::Registration RegistrationOf(int number, int64_t blocks) {
 
 class Bench {
  public:
-  Bench(int nodes, int64_t entries) : fleet_(Model(), {.nodes_max = 4096}), index_(entries * 2) {
+  Bench(int nodes, int64_t entries)
+      : fleet_(Model(), {.nodes_max = 4096}, *random_),
+        index_({.entries_max = entries * 2, .seed = 1}) {
     const int64_t pool = 4 * entries / nodes + 4096;
     for (int n = 0; n < nodes; ++n) {
       Node& node = fleet_.Join(NodeKey(n + 1), RegistrationOf(n, pool), absl::UnixEpoch());
-      index_.AddNode(node.slot, pool);
+      index_.AddNode(node.slot, node.group(), pool);
       slots_.push_back(node.slot);
       v1::NodeLoad load;
       load.set_blocks_total(pool);

@@ -39,9 +39,10 @@ struct ClientView {
 
 class CoreHarness {
  public:
-  explicit CoreHarness(RouterOptions options = {}, uint64_t seed = 1)
-      : random_(NewSeededRandom(seed)),
-        core_(std::make_unique<RouterCore>(options, TestModel(), *random_)) {}
+  // Of equal nodes, placement chooses the one that joined first; with a seed, any.
+  explicit CoreHarness(RouterOptions options = {})
+      : CoreHarness(options, std::make_unique<FirstOfEqual>()) {}
+  CoreHarness(RouterOptions options, uint64_t seed) : CoreHarness(options, NewSeededRandom(seed)) {}
 
   RouterCore& core() { return *core_; }
   absl::Time now() const { return now_; }
@@ -147,6 +148,10 @@ class CoreHarness {
   }
 
  private:
+  CoreHarness(const RouterOptions& options, std::unique_ptr<Random> random)
+      : random_(std::move(random)),
+        core_(std::make_unique<RouterCore>(options, TestModel(), *random_)) {}
+
   // A request's first sequence is named as the request, the others "id#index".
   static std::string ViewOf(const std::string& id, const ClientEvent& event) {
     int32_t index = 0;

@@ -41,6 +41,12 @@ inline v1::Registration TestRegistration(const std::string& id, v1::NodeRole rol
   return registration;
 }
 
+// Makes placement choose the first of several equal nodes: in the order in which they joined.
+class FirstOfEqual final : public Random {
+ public:
+  uint64_t Next() override { return 0; }
+};
+
 inline std::vector<TokenId> Tokens(int count, TokenId first = 1) {
   std::vector<TokenId> tokens;
   for (int i = 0; i < count; ++i) tokens.push_back(first + i);

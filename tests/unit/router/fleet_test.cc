@@ -90,7 +90,8 @@ class FleetTest : public ::testing::Test {
     fleet_.Join(NodeKey(key), registration, kStart);
     return absl::OkStatus();
   }
-  Fleet fleet_{TestModel(), {3}};
+  FirstOfEqual random_;
+  Fleet fleet_{TestModel(), {3}, random_};
 };
 
 TEST_F(FleetTest, FirstNodeFixesNumericsAndBlockSizeWhileAnyNodeIsThere) {

@@ -25,7 +25,8 @@ v1::Registration Exchanging(const std::string& id, v1::NodeRole role, const std:
 }
 
 TEST(MixedFleet, RefusesOtherNumericsUnlessTheyAreAllowed) {
-  Fleet fleet(TestModel(), {.nodes_max = 8});
+  FirstOfEqual random;
+  Fleet fleet(TestModel(), {.nodes_max = 8}, random);
   fleet.Join(NodeKey(1), Exchanging("d0", v1::NODE_ROLE_DECODE, "cpu"), kStart);
   EXPECT_THAT(
       fleet.CheckJoin(NodeKey(2), Exchanging("p0", v1::NODE_ROLE_PREFILL, "gpu")),
@@ -35,7 +36,8 @@ TEST(MixedFleet, RefusesOtherNumericsUnlessTheyAreAllowed) {
 }
 
 TEST(MixedFleet, TakesOtherNumericsWhoseBlocksHoldTheSame) {
-  Fleet fleet(TestModel(), {.nodes_max = 8, .allow_mixed_numerics = true});
+  FirstOfEqual random;
+  Fleet fleet(TestModel(), {.nodes_max = 8, .allow_mixed_numerics = true}, random);
   fleet.Join(NodeKey(1), Exchanging("d0", v1::NODE_ROLE_DECODE, "cpu"), kStart);
   EXPECT_TRUE(fleet.mixes_numerics());
   EXPECT_THAT(fleet.numerics_id(), AllOf(HasSubstr("mixed"), HasSubstr("bf16 2x32")));
@@ -50,7 +52,8 @@ TEST(MixedFleet, TakesOtherNumericsWhoseBlocksHoldTheSame) {
 }
 
 TEST(MixedFleet, RefusesOtherKvByName) {
-  Fleet fleet(TestModel(), {.nodes_max = 8, .allow_mixed_numerics = true});
+  FirstOfEqual random;
+  Fleet fleet(TestModel(), {.nodes_max = 8, .allow_mixed_numerics = true}, random);
   fleet.Join(NodeKey(1), Exchanging("d0", v1::NODE_ROLE_DECODE, "cpu"), kStart);
   v1::Registration other = Exchanging("p0", v1::NODE_ROLE_PREFILL, "gpu");
   other.set_kv_contents("bf16 8x64 4 layers 4 tokens");
@@ -69,7 +72,8 @@ TEST(MixedFleet, RefusesOtherKvByName) {
 }
 
 TEST(MixedFleet, NodesThatNameNoKvServeAmongThemselves) {
-  Fleet fleet(TestModel(), {.nodes_max = 8, .allow_mixed_numerics = true});
+  FirstOfEqual random;
+  Fleet fleet(TestModel(), {.nodes_max = 8, .allow_mixed_numerics = true}, random);
   fleet.Join(NodeKey(1), TestRegistration("d0", v1::NODE_ROLE_DECODE), kStart);
   EXPECT_FALSE(fleet.mixes_numerics());
   EXPECT_EQ(fleet.numerics_id(), "n1");

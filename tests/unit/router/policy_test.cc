@@ -1,6 +1,8 @@
 // Goal: each filter, scorer and picker decides as its table says, and pairs are chosen together.
+#include <map>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "router/placement/accepts_work.h"
 #include "router/placement/could_ever_fit.h"
 #include "router/placement/free_blocks_scorer.h"
@@ -122,8 +124,8 @@ TEST(Scorers, Table) {
   node.load.set_sequences_waiting(16);
   EXPECT_EQ(QueueDepthScorer(Needs(10, 20), {&node, 0}), 0.5);
 
-  LegNeeds prefill = Needs(10, 10);
-  prefill.role = v1::NODE_ROLE_PREFILL;
+  const LegNeeds prefill = Needs(10, 10);
+  node.role = v1::NODE_ROLE_PREFILL;
   EXPECT_EQ(QueueDepthScorer(prefill, {&node, 0}), 1.0);
   node.load.set_prefill_tokens_waiting(2048);
   EXPECT_EQ(QueueDepthScorer(prefill, {&node, 0}), 0.5);
@@ -131,38 +133,42 @@ TEST(Scorers, Table) {
   EXPECT_EQ(QueueDepthScorer(prefill, {&node, 0}), 0.25);
 }
 
-TEST(Pickers, MaxTakesTheFirstOfTheBest) {
-  EXPECT_EQ(PickMax({0.25}), 0u);
-  EXPECT_EQ(PickMax({0.25, 0.75, 0.5, 0.75}), 1u);
+TEST(PickBest, DrawsAmongTheBestOnly) {
+  auto random = NewSeededRandom(3);
+  EXPECT_EQ(PickBest({0.25}, *random), 0u);
+  std::vector<int> picked(4);
+  for (int i = 0; i < 1000; ++i) ++picked[PickBest({0.25, 0.75, 0.5, 0.7495}, *random)];
+  EXPECT_EQ(picked[0] + picked[2], 0);
+  EXPECT_GT(picked[1], 400);
+  EXPECT_GT(picked[3], 400) << "within the error of the best score";
 }
 
-TEST(Pickers, OfTwoNeverTakesTheWorstAndUsesAllOthers) {
-  auto random = NewSeededRandom(3);
-  std::vector<int> picked(4);
-  for (int i = 0; i < 1000; ++i) ++picked[PickOfTwo({0.5, 0.1, 0.9, 0.7}, *random)];
-  EXPECT_EQ(picked[1], 0);  // loses against each other one
-  EXPECT_GT(picked[0], 100);
-  EXPECT_GT(picked[3], 200);
-  EXPECT_GT(picked[2], 400);
-  EXPECT_EQ(PickOfTwo({0.5}, *random), 0u);
+v1::NodeLoad LoadOf(int64_t blocks_free) {
+  v1::NodeLoad load;
+  load.set_blocks_total(100);
+  load.set_blocks_free(blocks_free);
+  return load;
 }
 
 class PairPlacementTest : public ::testing::Test {
  protected:
   Node& Add(uint64_t key, const std::string& id, v1::NodeRole role) {
     Node& node = fleet_.Join(NodeKey(key), TestRegistration(id, role), kNow);
-    index_.AddNode(node.slot, 1000);
+    index_.AddNode(node.slot, node.group(), 1000);
     return node;
   }
   std::optional<PlacementFailure> Place(int prompt, int total) {
+    return Place(prompt, total, random_);
+  }
+  std::optional<PlacementFailure> Place(int prompt, int total, Random& random) {
     const auto tokens = Tokens(prompt);
     hashes_ = HashesOf(tokens);
-    return PairPlacement({.local_prefill_tokens_max = 8}, fleet_, index_, *random_)
+    return PairPlacement({.local_prefill_tokens_max = 8}, fleet_, index_, random)
         .Place({prompt, total, hashes_, kNow, &failed_}, placement_);
   }
-  Fleet fleet_{TestModel(), {100}};
-  PrefixIndex index_{100000};
-  std::unique_ptr<Random> random_ = NewSeededRandom(1);
+  FirstOfEqual random_;
+  Fleet fleet_{TestModel(), {2000}, random_};
+  PrefixIndex index_{{.entries_max = 100000}};
   std::vector<kv::BlockHash> hashes_;
   std::vector<std::pair<NodeKey, absl::Time>> failed_;
   Placement placement_;
@@ -178,18 +184,24 @@ TEST_F(PairPlacementTest, SaysWhyNot) {
   failed_ = {{NodeKey(2), kNow + absl::Seconds(1)}};
   EXPECT_EQ(Place(40, 60), PlacementFailure::kNoRoom);
   failed_.clear();
-  decode.load.set_blocks_free(2);
+  fleet_.OnLoad(decode, LoadOf(2));
   EXPECT_EQ(Place(40, 60), PlacementFailure::kNoRoom);
-  decode.draining = true;
+  fleet_.SetDraining(decode);
   EXPECT_EQ(Place(40, 60), PlacementFailure::kNoDecodeNode);
 }
 
-TEST_F(PairPlacementTest, TiesGoToTheLowerIdAndInterleavedModeHasNoPrefillNode) {
+TEST_F(PairPlacementTest, TiesAreBrokenAtRandomAndInterleavedModeHasNoPrefillNode) {
   Add(1, "d1", v1::NODE_ROLE_DECODE);
   Add(2, "d0", v1::NODE_ROLE_DECODE);
-  ASSERT_EQ(Place(40, 60), std::nullopt);
-  EXPECT_EQ(placement_.decode, NodeKey(2));
-  EXPECT_FALSE(placement_.prefill.has_value());
+  std::map<NodeKey, int> placed;
+  const auto random = NewSeededRandom(1);
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_EQ(Place(40, 60, *random), std::nullopt);
+    ++placed[placement_.decode];
+    EXPECT_FALSE(placement_.prefill.has_value());
+  }
+  EXPECT_GT(placed[NodeKey(1)], 400);
+  EXPECT_GT(placed[NodeKey(2)], 400);
 }
 
 TEST_F(PairPlacementTest, PrefixesAndLoadDecideBothLegs) {
@@ -205,15 +217,15 @@ TEST_F(PairPlacementTest, PrefixesAndLoadDecideBothLegs) {
   EXPECT_EQ(placement_.decode_cached_tokens, 20);
   EXPECT_EQ(placement_.prefill, NodeKey(4));
   EXPECT_EQ(placement_.prefill_cached_tokens, 39);  // the last token is always computed
-  p1.prefill_tokens_ahead = 1000;
-  d1.legs = 15;
+  fleet_.PrefillPlaced(p1.key, 1000);
+  for (int i = 0; i < 15; ++i) fleet_.DecodePlaced(d1.key, 0);
   ASSERT_EQ(Place(40, 60), std::nullopt);
   EXPECT_EQ(placement_.decode, NodeKey(1));
   EXPECT_EQ(placement_.prefill, NodeKey(4));  // its prefix still outweighs an empty queue
   index_.Remove(p1.slot, hashes);
   ASSERT_EQ(Place(40, 60), std::nullopt);
   EXPECT_EQ(placement_.prefill, NodeKey(3));
-  p0.draining = true;
+  fleet_.SetDraining(p0);
   failed_ = {{NodeKey(4), kNow + absl::Seconds(1)}};
   ASSERT_EQ(Place(40, 60), std::nullopt);
   EXPECT_FALSE(placement_.prefill.has_value());
@@ -229,12 +241,48 @@ TEST_F(PairPlacementTest, APairThatSharesMemoryWinsATie) {
   EXPECT_EQ(placement_.prefill, NodeKey(4));
 }
 
+// The nodes that placement looks at first are all full, too small, avoided or kept; one that it
+// would reach last has room.
+TEST_F(PairPlacementTest, FindsTheOneNodeWithRoomAmongAThousand) {
+  std::vector<NodeKey> kept;
+  for (uint64_t key = 1; key <= 1000; ++key) {
+    Node& node = Add(key, absl::StrCat("d", key), v1::NODE_ROLE_DECODE);
+    if (key % 3 == 0) failed_.push_back({node.key, kNow + absl::Seconds(1)});
+    if (key % 3 == 1) kept.push_back(node.key);
+    if (key % 3 == 2) fleet_.OnLoad(node, LoadOf(2));
+  }
+  Node& last = Add(1001, "last", v1::NODE_ROLE_DECODE);
+  fleet_.OnLoad(last, LoadOf(11));
+  for (int i = 0; i < 15; ++i) fleet_.DecodePlaced(last.key, 0);
+  const PairPlacement placer({.local_prefill_tokens_max = 8}, fleet_, index_, random_);
+  PlacementRequest request{40, 60, {}, kNow, &failed_};
+  request.kept = &kept;
+  ASSERT_EQ(placer.Place(request, placement_), std::nullopt);
+  EXPECT_EQ(placement_.decode, last.key);
+  fleet_.DecodePlaced(last.key, 1);
+  EXPECT_EQ(placer.Place(request, placement_), PlacementFailure::kNoRoom);
+}
+
+// A thousand requests between two load reports do not all go to one node.
+TEST_F(PairPlacementTest, EqualNodesShareTheRequestsBetweenTwoReports) {
+  const auto random = NewSeededRandom(2);
+  for (uint64_t key = 1; key <= 100; ++key) Add(key, absl::StrCat("d", key), v1::NODE_ROLE_DECODE);
+  std::map<NodeKey, int> placed;
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_EQ(Place(40, 60, *random), std::nullopt);
+    fleet_.DecodePlaced(placement_.decode, 0);
+    ++placed[placement_.decode];
+  }
+  EXPECT_EQ(placed.size(), 100u);
+  for (const auto& [node, count] : placed) EXPECT_LE(count, 11);
+}
+
 TEST_F(PairPlacementTest, AReplacementPrefillNodeIsNotTheOneThatFailed) {
   Add(1, "d0", v1::NODE_ROLE_DECODE);
   Add(3, "p0", v1::NODE_ROLE_PREFILL);
   Add(4, "p1", v1::NODE_ROLE_PREFILL);
   failed_ = {{NodeKey(3), kNow + absl::Seconds(1)}};
-  const PairPlacement placer({.local_prefill_tokens_max = 8}, fleet_, index_, *random_);
+  const PairPlacement placer({.local_prefill_tokens_max = 8}, fleet_, index_, random_);
   const PlacementRequest request{40, 60, {}, kNow, &failed_};
   EXPECT_EQ(placer.PlacePrefill(request, NodeKey(1))->node, NodeKey(4));
   failed_.push_back({NodeKey(4), kNow + absl::Seconds(1)});
@@ -246,7 +294,7 @@ TEST_F(PairPlacementTest, APairWhoseKvTransfersFailIsInBackoffForAWhile) {
   Add(1, "d0", v1::NODE_ROLE_DECODE);
   Add(3, "p0", v1::NODE_ROLE_PREFILL);
   Add(4, "p1", v1::NODE_ROLE_PREFILL);
-  const PairPlacement placer({.local_prefill_tokens_max = 8}, fleet_, index_, *random_);
+  const PairPlacement placer({.local_prefill_tokens_max = 8}, fleet_, index_, random_);
   const auto prefill_at = [&](absl::Time now) {
     Placement placement;
     EXPECT_FALSE(placer.Place({40, 60, {}, now, &failed_}, placement).has_value());

@@ -472,7 +472,6 @@ TEST_F(CoreTest, IsDeterministic) {
   for (int run = 0; run < 2; ++run) {
     auto random = NewSeededRandom(9);
     RouterOptions options;
-    options.pick_power_of_two = true;
     RouterCore core(options, TestModel(), *random);
     const absl::Time now = absl::FromUnixSeconds(1000);
     std::string log;
