@@ -22,6 +22,7 @@ router::RouterOptions CoreOptions(const Topology& topology) {
   router::RouterOptions options;
   options.router_id = "simulated";
   options.local_prefill_tokens_max = static_cast<int32_t>(topology.local_prefill_tokens);
+  options.placement = router::kPlacementPolicies.at(topology.placement).second;
   options.heartbeat_interval = absl::Milliseconds(100);
   options.node_lost_after = absl::Milliseconds(400);
   options.lease_time = kLeaseTime;

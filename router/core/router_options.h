@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 #include "common/kv/block_hash.h"
+#include "router/placement/placement_policy.h"
 
 namespace tandem::router {
 
@@ -44,8 +45,10 @@ struct RouterOptions {
   int64_t requests_max = 65536;
   int64_t request_bytes_max = int64_t{8} << 30;
   int64_t nodes_max = 4096;  // joined nodes; more: kResourceExhausted
-  // Prefix index entries. At the bound, entries of the least recently used node go first.
-  int64_t index_blocks_max = 4 << 20;
+  // Prefix index entries, at most 46 bytes each. At the bound, the index forgets those that no
+  // placement used recently.
+  int64_t index_blocks_max = 16 << 20;
+  PlacementPolicy placement = PlacementPolicy::kAffinity;
   // Allows nodes with different numerics ids but the same block contents to exchange KV. Answers
   // are then not reproducible, and say so.
   bool allow_mixed_numerics = false;

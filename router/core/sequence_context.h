@@ -20,7 +20,7 @@ struct SequenceContext {
   const ModelIdentity& model;
   Fleet& fleet;
   PrefixIndex& index;
-  const PairPlacement& placement;
+  PairPlacement& placement;
   RouterActions& actions;
   RouterCounters& counters;
   RetryBudget& retries;

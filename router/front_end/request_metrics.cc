@@ -168,7 +168,8 @@ std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
   add("tandem_http_buffer_bytes",
       "Bytes of HTTP requests that have not arrived whole and of answers that are not read.",
       static_cast<double>(http.buffer_bytes));
-  add("tandem_index_blocks", "Entries of the prefix index: pairs of a block and a node that holds it.",
+  add("tandem_index_blocks",
+      "Entries of the prefix index: pairs of a block and a node that holds it.",
       static_cast<double>(router.index_blocks()));
   page.AddCounter(
           "tandem_http_buffers_refused_total",

@@ -3,15 +3,6 @@
 #include <algorithm>
 
 namespace tandem::router {
-namespace {
-
-Candidate WithPrefix(const Node& node, const LegNeeds& needs, int32_t blocks) {
-  // The last prompt token is always computed, so that there is a row to sample from.
-  return {&node, std::min(int64_t{blocks} * node.block_tokens, needs.prompt_tokens - 1)};
-}
-
-}  // namespace
-
 // The candidates found so far.
 class CandidateFinder::Collection {
  public:
@@ -36,9 +27,14 @@ class CandidateFinder::Collection {
   std::vector<Candidate> found_;
 };
 
+Candidate CandidateFinder::Of(const Node& node, const LegNeeds& needs, int32_t blocks) {
+  // The last prompt token is always computed, so that there is a row to sample from.
+  return {&node, std::min(int64_t{blocks} * node.block_tokens, needs.prompt_tokens - 1)};
+}
+
 Candidate CandidateFinder::Of(const Node& node, const LegNeeds& needs,
                               absl::Span<const kv::BlockHash> hashes) const {
-  return WithPrefix(node, needs, index_.RunOn(node.slot, hashes));
+  return Of(node, needs, index_.RunOn(node.slot, hashes));
 }
 
 std::vector<Candidate> CandidateFinder::Find(const LegPolicy& policy, const LegNeeds& needs,
@@ -46,7 +42,7 @@ std::vector<Candidate> CandidateFinder::Find(const LegPolicy& policy, const LegN
                                              absl::Span<const PrefixIndex::Match> holders) const {
   Collection found(policy, needs);
   for (const PrefixIndex::Match& match : holders)
-    found.AddIfAllowed(WithPrefix(*fleet_.At(match.slot), needs, match.blocks));
+    found.AddIfAllowed(Of(*fleet_.At(match.slot), needs, match.blocks));
   const size_t enough = found.size() + kLeastLoaded;
   const bool decode = needs.role == v1::NODE_ROLE_DECODE;
   size_t visited = 0;

@@ -34,7 +34,9 @@ class CandidateFinder {
   std::vector<Candidate> Find(const LegPolicy& policy, const LegNeeds& needs,
                               absl::Span<const kv::BlockHash> hashes,
                               absl::Span<const PrefixIndex::Match> holders) const;
-  // The node as a candidate: with what the index says of it.
+  // The node as a candidate that holds the first `blocks` blocks of the prompt.
+  static Candidate Of(const Node& node, const LegNeeds& needs, int32_t blocks);
+  // The same, with what the index says of it.
   Candidate Of(const Node& node, const LegNeeds& needs,
                absl::Span<const kv::BlockHash> hashes) const;
 

@@ -30,7 +30,12 @@ LegNeeds NeedsOf(const PlacementRequest& request, v1::NodeRole role) {
 
 PairPlacement::PairPlacement(const Options& options, const Fleet& fleet, const PrefixIndex& index,
                              Random& random)
-    : options_(options), fleet_(fleet), index_(index), random_(random), finder_(fleet, index) {}
+    : options_(options),
+      fleet_(fleet),
+      index_(index),
+      random_(random),
+      finder_(fleet, index),
+      chooser_(options.policy, fleet, finder_, random) {}
 
 PrefixIndex::Matches PairPlacement::Holders(absl::Span<const kv::BlockHash> hashes) const {
   if (hashes.empty() || fleet_.empty()) return {};
@@ -65,7 +70,8 @@ std::vector<double> PairPlacement::PrefillScores(absl::Span<const Scored> prefil
 }
 
 std::optional<PlacementFailure> PairPlacement::Place(const PlacementRequest& request,
-                                                     Placement& placement) const {
+                                                     Placement& placement) {
+  if (options_.policy != PlacementPolicy::kAffinity) return PlaceApart(request, placement);
   const LegNeeds decode_needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
   const PrefixIndex::Matches holders = Holders(request.hashes);
   const std::vector<Scored> decodes =
@@ -92,16 +98,44 @@ std::optional<PlacementFailure> PairPlacement::Place(const PlacementRequest& req
   placement = {};
   placement.decode = decode.node->key;
   placement.decode_cached_tokens = decode.cached_tokens;
-  if (const auto prefill = PickPrefill(prefills, *decode.node, request.now)) {
-    placement.prefill = prefill->node;
-    placement.prefill_cached_tokens = prefill->cached_tokens;
-    placement.local_prefill_tokens_max = options_.local_prefill_tokens_max;
-  }
+  SetPrefill(PickPrefill(prefills, *decode.node, request.now), placement);
   return std::nullopt;
 }
 
+void PairPlacement::SetPrefill(const std::optional<PrefillPlace>& prefill,
+                               Placement& placement) const {
+  if (!prefill.has_value()) return;
+  placement.prefill = prefill->node;
+  placement.prefill_cached_tokens = prefill->cached_tokens;
+  placement.local_prefill_tokens_max = options_.local_prefill_tokens_max;
+}
+
+std::optional<PlacementFailure> PairPlacement::PlaceApart(const PlacementRequest& request,
+                                                          Placement& placement) {
+  const LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
+  const PrefixIndex::Matches holders = Holders(request.hashes);
+  const auto decode = chooser_.Choose(decode_policy_, needs, request.hashes, holders[kDecodeNodes],
+                                      [](const Node&) { return true; });
+  if (!decode.has_value()) return WhyNot(needs);
+  placement = {};
+  placement.decode = decode->node->key;
+  placement.decode_cached_tokens = decode->cached_tokens;
+  SetPrefill(ChoosePrefill(request, *decode->node, holders), placement);
+  return std::nullopt;
+}
+
+std::optional<PairPlacement::PrefillPlace> PairPlacement::ChoosePrefill(
+    const PlacementRequest& request, const Node& decode, const PrefixIndex::Matches& holders) {
+  const auto chosen = chooser_.Choose(
+      prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes,
+      holders[kPrefillNodes],
+      [&](const Node& node) { return !Fleet::InBackoff(node, decode, request.now); });
+  if (!chosen.has_value()) return std::nullopt;
+  return PrefillPlace{chosen->node->key, chosen->cached_tokens};
+}
+
 bool PairPlacement::PlaceBeside(const PlacementRequest& request, NodeKey decode,
-                                Placement& placement) const {
+                                Placement& placement) {
   const Node* node = fleet_.Find(decode);
   if (node == nullptr) return false;
   const int64_t full_blocks = (request.prompt_tokens - 1) / node->block_tokens;
@@ -131,9 +165,11 @@ std::optional<PairPlacement::PrefillPlace> PairPlacement::PickPrefill(
 }
 
 std::optional<PairPlacement::PrefillPlace> PairPlacement::PlacePrefill(
-    const PlacementRequest& request, NodeKey decode) const {
+    const PlacementRequest& request, NodeKey decode) {
   const Node* decode_node = fleet_.Find(decode);
   if (decode_node == nullptr) return std::nullopt;
+  if (options_.policy != PlacementPolicy::kAffinity)
+    return ChoosePrefill(request, *decode_node, Holders(request.hashes));
   const std::vector<Scored> prefills =
       Candidates(prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes,
                  Holders(request.hashes));

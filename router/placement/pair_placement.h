@@ -6,7 +6,8 @@
 // computes it (interleaved mode).
 //
 // Thread safety: none; the core owns it, on the core's strand.
-// Invariants: keeps no state; reads the fleet and the index, and draws from `random`.
+// Invariants: keeps no state but round robin's; reads the fleet and the index, and draws from
+// `random`.
 // Cost: at most 16 nodes of each role are weighed, however many have joined (CandidateFinder).
 #pragma once
 
@@ -23,8 +24,10 @@
 #include "router/fleet/fleet.h"
 #include "router/fleet/prefix_index.h"
 #include "router/placement/candidate_finder.h"
+#include "router/placement/leg_chooser.h"
 #include "router/placement/leg_policy.h"
 #include "router/placement/picker.h"
+#include "router/placement/placement_policy.h"
 
 namespace tandem::router {
 
@@ -60,17 +63,17 @@ class PairPlacement {
  public:
   struct Options {
     int32_t local_prefill_tokens_max = 0;
+    PlacementPolicy policy = PlacementPolicy::kAffinity;
   };
   // `fleet`, `index` and `random` outlive this.
   PairPlacement(const Options& options, const Fleet& fleet, const PrefixIndex& index,
                 Random& random);
 
   // On success fills `placement` and returns nullopt.
-  std::optional<PlacementFailure> Place(const PlacementRequest& request,
-                                        Placement& placement) const;
+  std::optional<PlacementFailure> Place(const PlacementRequest& request, Placement& placement);
   // Places the request on `decode` only: that node holds the prompt's full blocks and computes the
   // last, partial one itself. False when it has left, takes no work, or has no room.
-  bool PlaceBeside(const PlacementRequest& request, NodeKey decode, Placement& placement) const;
+  bool PlaceBeside(const PlacementRequest& request, NodeKey decode, Placement& placement);
   // The decode node whose room should be kept for a request that finds none: of those that could
   // hold it and are not kept yet, the one with the most free blocks; nullopt if there is none.
   std::optional<NodeKey> NodeToKeep(const PlacementRequest& request) const;
@@ -79,7 +82,7 @@ class PairPlacement {
     NodeKey node;
     int64_t cached_tokens = 0;
   };
-  std::optional<PrefillPlace> PlacePrefill(const PlacementRequest& request, NodeKey decode) const;
+  std::optional<PrefillPlace> PlacePrefill(const PlacementRequest& request, NodeKey decode);
 
  private:
   struct Scored {
@@ -97,6 +100,11 @@ class PairPlacement {
                                     absl::Time now) const;
   std::optional<PrefillPlace> PickPrefill(absl::Span<const Scored> prefills, const Node& decode,
                                           absl::Time now) const;
+  // Place for the policies that choose each leg alone.
+  std::optional<PlacementFailure> PlaceApart(const PlacementRequest& request, Placement& placement);
+  std::optional<PrefillPlace> ChoosePrefill(const PlacementRequest& request, const Node& decode,
+                                            const PrefixIndex::Matches& holders);
+  void SetPrefill(const std::optional<PrefillPlace>& prefill, Placement& placement) const;
   PlacementFailure WhyNot(const LegNeeds& needs) const;
 
   const Options options_;
@@ -104,6 +112,7 @@ class PairPlacement {
   const PrefixIndex& index_;
   Random& random_;
   const CandidateFinder finder_;
+  LegChooser chooser_;  // unused with kAffinity
   const LegPolicy decode_policy_ = DecodePolicy();
   const LegPolicy prefill_policy_ = PrefillPolicy();
 };

@@ -79,8 +79,16 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add("attempts", &config.core.attempts_max,
              "How often the router places one request before the request fails.",
              {.min = 1, .max = 100, .group = "Placement"});
-  schema.Add("index-blocks", &config.core.index_blocks_max, "Most KV blocks in the prefix index.",
-             {.min = 1, .unit = "blocks", .group = "Placement"});
+  std::vector<std::pair<std::string, PlacementPolicy>> policies;
+  for (const auto& [name, policy] : kPlacementPolicies) policies.emplace_back(name, policy);
+  schema.AddEnum("placement", &config.core.placement,
+                 "How requests are placed. `affinity` weighs prefixes, queues and free blocks; the "
+                 "others choose by one criterion, to compare with.",
+                 policies, "Placement");
+  schema.Add(
+      "index-blocks", &config.core.index_blocks_max,
+      "Most entries of the prefix index: pairs of a KV block and a node; up to 46 bytes each.",
+      {.min = 1, .unit = "blocks", .group = "Placement"});
   schema.Add("allow-mixed-numerics", &config.core.allow_mixed_numerics,
              "Nodes of different numerics ids may exchange KV; answers are then not reproducible.",
              {.group = "Placement"});

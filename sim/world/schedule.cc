@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/runtime/random.h"
+#include "router/placement/placement_policy.h"
 
 namespace tandem::sim {
 namespace {
@@ -30,6 +31,7 @@ void VisitFields(Topology& t, Visit visit) {
   visit("sequences", t.max_sequences);
   visit("eos_every", t.eos_every);
   visit("local_prefill", t.local_prefill_tokens);
+  visit("placement", t.placement);
   visit("frame_blocks", t.frame_blocks);
   visit("in_flight", t.bytes_in_flight);
   visit("step_us", t.step_us);
@@ -129,6 +131,8 @@ class Drawer {
     t.clock_skew_us = OneIn(2) ? Between(1000, 3'600'000'000) : 0;
     // A short drain timeout: half of it passes while sequences still run.
     t.drain_us = OneIn(3) ? 500'000 : Between(2'000, 30'000);
+    t.placement =
+        OneIn(4) ? Between(1, static_cast<int64_t>(router::kPlacementPolicies.size()) - 1) : 0;
     return t;
   }
 
@@ -318,7 +322,8 @@ absl::Status CheckSchedule(const Schedule& s) {
   if (t.routers < 1 || t.decode_nodes < 1 || t.prefill_nodes < 0 || t.processes() > 64 ||
       t.blocks_per_node < 2 || t.blocks_per_node > 1 << 20 || t.block_tokens < 1 ||
       256 % t.block_tokens != 0 || t.max_batch_tokens < 1 || t.max_sequences < 1 ||
-      t.frame_blocks < 1 || t.kv_bytes_per_second < 1)
+      t.frame_blocks < 1 || t.kv_bytes_per_second < 1 || t.placement < 0 ||
+      t.placement >= static_cast<int64_t>(router::kPlacementPolicies.size()))
     return absl::InvalidArgumentError("topology: a value is out of its range");
   for (const SimRequest& r : s.requests)
     if (r.own_tokens < 1 || r.shared_tokens < 0 || r.max_tokens < 1 || r.router < 0 ||

@@ -80,6 +80,7 @@ struct Topology {
   int64_t reuse_addresses = 0;  // a restarted process is reached where its predecessor was
   int64_t clock_skew_us = 0;    // clocks differ by up to this
   int64_t drain_us = 500'000;   // a node's --drain-timeout
+  int64_t placement = 0;        // index of router::kPlacementPolicies
   int64_t processes() const { return routers + prefill_nodes + decode_nodes; }
 };
 

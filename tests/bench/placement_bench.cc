@@ -116,7 +116,7 @@ class Bench {
     const auto everywhere = Chain(~uint64_t{0} / 2000, kSystemBlocks);
     if (hot)
       for (const NodeSlot slot : slots_) index_.Store(slot, everywhere);
-    const PairPlacement placement({.local_prefill_tokens_max = 32}, fleet_, index_, *random_);
+    PairPlacement placement({.local_prefill_tokens_max = 32}, fleet_, index_, *random_);
     std::vector<double> us;
     int64_t cached = 0;
     for (int i = 0; i < 5000; ++i) {

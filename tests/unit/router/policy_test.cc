@@ -254,7 +254,7 @@ TEST_F(PairPlacementTest, FindsTheOneNodeWithRoomAmongAThousand) {
   Node& last = Add(1001, "last", v1::NODE_ROLE_DECODE);
   fleet_.OnLoad(last, LoadOf(11));
   for (int i = 0; i < 15; ++i) fleet_.DecodePlaced(last.key, 0);
-  const PairPlacement placer({.local_prefill_tokens_max = 8}, fleet_, index_, random_);
+  PairPlacement placer({.local_prefill_tokens_max = 8}, fleet_, index_, random_);
   PlacementRequest request{40, 60, {}, kNow, &failed_};
   request.kept = &kept;
   ASSERT_EQ(placer.Place(request, placement_), std::nullopt);
@@ -282,7 +282,7 @@ TEST_F(PairPlacementTest, AReplacementPrefillNodeIsNotTheOneThatFailed) {
   Add(3, "p0", v1::NODE_ROLE_PREFILL);
   Add(4, "p1", v1::NODE_ROLE_PREFILL);
   failed_ = {{NodeKey(3), kNow + absl::Seconds(1)}};
-  const PairPlacement placer({.local_prefill_tokens_max = 8}, fleet_, index_, random_);
+  PairPlacement placer({.local_prefill_tokens_max = 8}, fleet_, index_, random_);
   const PlacementRequest request{40, 60, {}, kNow, &failed_};
   EXPECT_EQ(placer.PlacePrefill(request, NodeKey(1))->node, NodeKey(4));
   failed_.push_back({NodeKey(4), kNow + absl::Seconds(1)});
@@ -294,7 +294,7 @@ TEST_F(PairPlacementTest, APairWhoseKvTransfersFailIsInBackoffForAWhile) {
   Add(1, "d0", v1::NODE_ROLE_DECODE);
   Add(3, "p0", v1::NODE_ROLE_PREFILL);
   Add(4, "p1", v1::NODE_ROLE_PREFILL);
-  const PairPlacement placer({.local_prefill_tokens_max = 8}, fleet_, index_, random_);
+  PairPlacement placer({.local_prefill_tokens_max = 8}, fleet_, index_, random_);
   const auto prefill_at = [&](absl::Time now) {
     Placement placement;
     EXPECT_FALSE(placer.Place({40, 60, {}, now, &failed_}, placement).has_value());
