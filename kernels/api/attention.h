@@ -5,9 +5,10 @@
 // Numerics: the reduction runs over absolute partitions of 256 tokens. For each (row, head,
 // partition): scores in fp32 (head_dim ascending, q scaled first), m = max, p = exp(s − m), l = Σ p
 // in 16 lanes and a fixed tree, o = Σ p·v with tokens ascending. Tokens outside the row's range
-// take no part. Partitions merge in ascending order with one merge function. So a row has the same
-// bits as a prompt row and as a generated one, wherever the prompt was cut, wherever its blocks
-// lie, and whatever block size is used.
+// take no part. One merge function folds partials in two levels: the 16 partitions of a group
+// (4,096 tokens, absolute as well) in ascending order, then groups in ascending order. So a row has
+// the same bits as a prompt row and as a generated one, wherever the prompt was cut, wherever its
+// blocks lie, and whatever block size is used.
 //
 // Thread safety: the calling thread and the threads of `parallel`; calls that write different
 // outputs and scratch may run at once. Owner: the caller owns all memory. Errors: none; a broken
@@ -23,6 +24,11 @@
 namespace tandem::kernels {
 
 inline constexpr int32_t kPartitionTokens = 256;
+inline constexpr int32_t kGroupPartitions = 16;
+// The partition with which the group of `partition` ends, exclusive.
+constexpr int32_t EndOfGroup(int32_t partition) {
+  return (partition / kGroupPartitions + 1) * kGroupPartitions;
+}
 
 struct AttentionArgs {
   const float* q = nullptr;  // [rows][q_stride], num_heads · head_dim used

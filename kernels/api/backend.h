@@ -27,7 +27,7 @@ enum class IsaClass { kRef, kAvx2, kAvx512, kAvx512Bf16, kAmx, kAmxEmulated };
 struct Backend {
   IsaClass isa = IsaClass::kRef;
   const char* name = "";      // "ref", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", "cpu-amx"
-  const char* numerics = "";  // equal strings promise equal bits, e.g. "cpu-fp32x16-v1"
+  const char* numerics = "";  // equal strings promise equal bits, e.g. "cpu-fp32x16-v2"
   // Products with kBf16 weights round x to bf16, and operators take and give bf16 activations.
   bool dot_products = false;
   bool kv_in_pairs = false;  // how a bf16 cache lies (kernels/cpu/kv_cache.cc)
@@ -51,7 +51,7 @@ struct Backend {
 };
 
 // The numerics id that avx2 and avx512 share.
-inline constexpr const char* kPortableNumerics = "cpu-fp32x16-v1";
+inline constexpr const char* kPortableNumerics = "cpu-fp32x16-v2";
 
 // The backend of a class, or nullptr when this processor (or operating system) lacks its features.
 // The first call for kAmx asks the system for the tile state and runs the self-check of the tiles.

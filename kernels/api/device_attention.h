@@ -1,7 +1,8 @@
 // Causal grouped-query attention over the paged cache on a device: one operator for prompt and
 // generated rows. kernels/api/attention_schedule.h cuts a batch into the items here;
 // DeviceOps::attention enqueues them. Numerics: partitions of 256 tokens, merged in index order, so
-// the schedule changes no bit (kernels/api/attention.h has the formula).
+// the schedule changes no bit (kernels/api/attention.h has the formula). Unlike the CPU's classes,
+// devices fold all partitions in one level, without groups.
 //
 // All pointers are device memory, except where a comment says otherwise; the caller owns that
 // memory and keeps it unchanged until the enqueued work is done. Thread safety: the stream's.

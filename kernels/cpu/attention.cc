@@ -2,10 +2,11 @@
 // tokens for a block of up to 12 (AVX2: 6) query vectors, that is (row, head) pairs of one KV head.
 // This file only divides the work among tasks:
 //   - many blocks: a task takes one (block of rows, KV head), or one generated row and several KV
-//     heads. It walks the partitions in ascending order and merges as it goes.
+//     heads. It walks the partitions in ascending order and merges as it goes, 16 partitions into
+//     their group and groups into the row's total.
 //   - few blocks (a long sequence that generates alone): a task takes one (block of rows, KV head,
 //     partition). Records (m, l, o) go to scratch, and a second round of tasks merges them in the
-//     same ascending order.
+//     same order, by the same groups.
 // Bound by FMAs for prompts, by bytes of K and V for generation.
 // Measured on a Zen 4 EPYC, one thread, 512 rows at the end of 2048 tokens: AVX-512 78-101 GFLOP/s
 // of 117, AVX2 70-93.
@@ -16,11 +17,8 @@
 #include "kernels/api/require.h"
 #include "kernels/api/task_range.h"
 #include "kernels/cpu/attention_plan.h"
-#include "kernels/cpu/bf16_rows.h"
-#include "kernels/cpu/gemm_dot.h"
-#include "kernels/cpu/int8_cache.h"
+#include "kernels/cpu/attention_vectors.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/partition_pass.h"
 
 namespace tandem::kernels::TANDEM_ISA {
 namespace {
@@ -39,172 +37,9 @@ struct Call {
   float* records;
 };
 
-TANDEM_INLINE int32_t RowBegin(const AttentionArgs& args, int32_t position) {
-  if (args.sliding_window <= 0 || position + 1 <= args.sliding_window) return 0;
-  return position + 1 - args.sliding_window;
-}
-
-// Query vectors of one block of rows and one KV head; vector j is row j / heads_per_kv of the block
-// and head j % heads_per_kv of the KV head.
-struct Vectors {
-  const Call* call;
-  const RowBlock* block;
-  int32_t kv_head;
-
-  TANDEM_INLINE int64_t count() const { return block->num_rows * call->plan.heads_per_kv; }
-  TANDEM_INLINE int64_t Row(int64_t j) const {
-    return call->args->sequences[block->sequence].first_row + block->first_row +
-           j / call->plan.heads_per_kv;
-  }
-  TANDEM_INLINE int64_t HeadOffset(int64_t j) const {
-    const int64_t head = kv_head * call->plan.heads_per_kv + j % call->plan.heads_per_kv;
-    return head * call->args->layer.shape.head_dim;
-  }
-  TANDEM_INLINE int32_t Position(int64_t j) const {
-    return call->args->sequences[block->sequence].first_position + block->first_row +
-           static_cast<int32_t>(j / call->plan.heads_per_kv);
-  }
-};
-
-// The vectors divided into register blocks of nearly equal size.
-TANDEM_INLINE int64_t NumGroups(int64_t count) {
-  return (count + kMaxBlockRows - 1) / kMaxBlockRows;
-}
-
-// Whether this call uses bf16 dot products.
-TANDEM_INLINE bool UsesDot(const AttentionArgs& args) {
-  return kHasDotProducts && args.layer.shape.type == KvType::kBf16;
-}
-
-struct PairsShape {
-  int32_t head_dim;
-  int64_t step;  // between pairs
-};
-
-// Rounds the pairs of one query vector, scaled with log2 e, and scatters them.
-TANDEM_INLINE void PackPairs([[maybe_unused]] const float* q, [[maybe_unused]] float scale,
-                             const PairsShape& shape, uint32_t* out) {
-  alignas(64) uint32_t pairs[128] = {};
-#if defined(__AVX512BF16__)
-  const V16 factor = Set1(scale * kLog2E);
-  for (int32_t d = 0; d < shape.head_dim; d += 16) {
-    StoreBf16(reinterpret_cast<uint16_t*>(pairs) + d, Mul(Load(q + d), factor));
-  }
-#endif
-  for (int32_t i = 0; i < shape.head_dim / 2; ++i) out[i * shape.step] = pairs[i];
-}
-
-// Rounds one query vector, scaled, to int8 and scatters its quads, its scale and its correction.
-TANDEM_INLINE void PackQuads(const float* q, float scale, const PairsShape& shape, uint32_t* out) {
-  alignas(64) uint8_t bytes[256];
-  const float q_scale = QuantiseHead(q, scale, shape.head_dim, bytes);
-  int32_t sum = 0;
-  for (int32_t d = 0; d < shape.head_dim; ++d) sum += static_cast<int8_t>(bytes[d]);
-  const int32_t correction = -128 * sum;
-  for (int32_t i = 0; i < shape.head_dim / 4; ++i, out += shape.step) {
-    __builtin_memcpy(out, bytes + i * 4, 4);
-  }
-  __builtin_memcpy(out, &q_scale, 4);
-  __builtin_memcpy(out + shape.step, &correction, 4);
-}
-
-// Copies the scaled q of every group as [head_dim][group size], or as bf16 pairs,
-// [head_dim / 2][group size], or as int8 (see RunPartitionGroupInt8).
-void PackQueries(const Vectors& vectors, float* packed) {
-  const AttentionArgs& args = *vectors.call->args;
-  const int32_t head_dim = args.layer.shape.head_dim;
-  const int64_t count = vectors.count(), groups = NumGroups(count);
-  for (int64_t g = 0; g < groups; ++g) {
-    const int64_t begin = count * g / groups, size = count * (g + 1) / groups - begin;
-    float* out = packed + begin * head_dim;
-    for (int64_t r = 0; r < size; ++r) {
-      const float* q =
-          args.q + vectors.Row(begin + r) * args.q_stride + vectors.HeadOffset(begin + r);
-      if (args.layer.shape.type == KvType::kInt8) {
-        PackQuads(q, args.scale, {head_dim, size}, reinterpret_cast<uint32_t*>(out) + r);
-      } else if (!UsesDot(args)) {
-        for (int32_t d = 0; d < head_dim; ++d) out[d * size + r] = q[d] * args.scale;
-      } else {
-        PackPairs(q, args.scale, {head_dim, size}, reinterpret_cast<uint32_t*>(out) + r);
-      }
-    }
-  }
-}
-
-// Runs one partition with the pass for the call's cache type.
-TANDEM_INLINE void RunPass(const PartitionGroup& group) {
-  const KvType type = group.layer->shape.type;
-  if (type == KvType::kInt8) {
-    RunPartitionGroupInt8(group);
-    return;
-  }
-#if defined(__AVX512BF16__)
-  if (type == KvType::kBf16) {
-    RunPartitionGroupDot(group);
-    return;
-  }
-#endif
-  RunPartitionGroup(group);
-}
-
-// Runs all vectors through one partition. `sink(j, state)` gets each partial; vectors without a
-// token in the partition are skipped.
-template <typename Sink>
-TANDEM_INLINE void RunPartition(const Vectors& vectors, const float* packed_q, int32_t partition,
-                                KvStream* stream, const Sink& sink) {
-  const AttentionArgs& args = *vectors.call->args;
-  const int32_t head_dim = args.layer.shape.head_dim;
-  const int64_t count = vectors.count(), groups = NumGroups(count);
-  alignas(64) float o[kMaxBlockRows * 256];
-  float m[kMaxBlockRows], l[kMaxBlockRows];
-  for (int64_t g = 0; g < groups; ++g) {
-    const int64_t begin = count * g / groups;
-    PartitionGroup group = {};
-    group.size = static_cast<int32_t>(count * (g + 1) / groups - begin);
-    group.q = packed_q + begin * head_dim;
-    group.q_pairs = group.q;
-    group.layer = &args.layer;
-    group.block_table = args.sequences[vectors.block->sequence].block_table;
-    group.kv_head = vectors.kv_head;
-    group.first_token = partition * kPartitionTokens;
-    group.stream = stream;
-    for (int32_t r = 0; r < group.size; ++r) {
-      const int32_t position = vectors.Position(begin + r);
-      group.begin[r] = ClampToPartition(RowBegin(args, position) - group.first_token);
-      group.end[r] = ClampToPartition(position + 1 - group.first_token);
-    }
-    group.m = m;
-    group.l = l;
-    group.o = o;
-    RunPass(group);
-    for (int32_t r = 0; r < group.size; ++r) {
-      sink(begin + r, SoftmaxState{m + r, l + r, o + r * head_dim});
-    }
-  }
-}
-
-// The merge and the end of a row's softmax, for the call's cache type.
-TANDEM_INLINE void Merge(const AttentionArgs& args, const SoftmaxState& into,
-                         const SoftmaxState& part) {
-#if defined(__AVX512BF16__)
-  if (UsesDot(args)) {
-    MergeSoftmax<BinaryExponential>(into, part, args.layer.shape.head_dim);
-    return;
-  }
-#endif
-  MergeSoftmax<NaturalExponential>(into, part, args.layer.shape.head_dim);
-}
-
-TANDEM_INLINE void Finish(const Vectors& vectors, int64_t j, const SoftmaxState& state) {
-  const AttentionArgs& args = *vectors.call->args;
-  const int64_t at = vectors.Row(j) * args.out_stride + vectors.HeadOffset(j);
-  if (args.out_bf16 != nullptr) {
-    FinishSoftmax(state, args.layer.shape.head_dim,
-                  [&](int32_t d, V16 value) { StoreBf16(args.out_bf16 + at + d, value); });
-    return;
-  }
-  FinishSoftmax(state, args.layer.shape.head_dim,
-                [&](int32_t d, V16 value) { Store(args.out + at + d, value); });
+TANDEM_INLINE Vectors VectorsOf(const Call& call, const RowBlock& block, int32_t kv_head) {
+  return {call.args, &call.args->sequences[block.sequence],       block.first_row, block.num_rows,
+          kv_head,   static_cast<int32_t>(call.plan.heads_per_kv)};
 }
 
 // Whether memory, and not products, bounds blocks of `rows` rows.
@@ -218,41 +53,92 @@ TANDEM_INLINE KvStream* StreamOf(const Call& call, int worker) {
   return reinterpret_cast<KvStream*>(end - kStreamFloats);
 }
 
-// One task: computes all partitions of its vectors and merges each as soon as it is computed.
-void RunWhole(const Call& call, int64_t task, int worker) {
-  const AttentionArgs& args = *call.args;
+// (m, l, o) of each of a task's vectors.
+struct States {
+  float* o;
+  float* m;
+  float* l;
+  int32_t head_dim;
+
+  TANDEM_INLINE SoftmaxState Of(int64_t j) const { return {m + j, l + j, o + j * head_dim}; }
+};
+// `count` empty ones, in [count · (head_dim + 2)] floats.
+TANDEM_INLINE States EmptyStates(float* memory, int64_t count, int32_t head_dim) {
+  float* m = memory + count * head_dim;
+  const States states = {memory, m, m + count, head_dim};
+  for (int64_t j = 0; j < count; ++j) states.l[j] = 0;
+  return states;
+}
+// Folds each vector's group into its total, and empties the group.
+void FoldGroups(const AttentionArgs& args, const States& total, const States& group,
+                int64_t count) {
+  for (int64_t j = 0; j < count; ++j) {
+    Merge(args, total.Of(j), group.Of(j));
+    group.l[j] = 0;
+  }
+}
+
+// The KV heads of one task, and where its worker keeps things: q of every vector of every head, and
+// (m, l, o) of the group of partitions that the task is in and of the groups before it.
+struct WholeTask {
+  const RowBlock* block;
+  int32_t first_head, end_head;
+  int64_t vectors;  // of a head
+  float* q;
+  States group, total;
+
+  TANDEM_INLINE int64_t all() const { return (end_head - first_head) * vectors; }
+  TANDEM_INLINE int64_t FirstOf(int32_t head) const { return (head - first_head) * vectors; }
+};
+TANDEM_INLINE WholeTask WholeTaskOf(const Call& call, int64_t index, int worker) {
   const KvTasks& tasks = call.tasks;
-  const int32_t head_dim = args.layer.shape.head_dim, kv_heads = args.layer.shape.num_kv_heads;
-  const RowBlock& block = call.blocks[task / tasks.head_tasks];
-  const int32_t first_head = static_cast<int32_t>(task % tasks.head_tasks) * tasks.heads;
-  const int32_t end_head =
-      first_head + tasks.heads < kv_heads ? first_head + tasks.heads : kv_heads;
-  const int64_t count = block.num_rows * call.plan.heads_per_kv;  // vectors of a head
-  const int64_t all = (end_head - first_head) * count;
-  float* q = call.workers + worker * call.plan.worker_floats;
-  float* o = q + all * head_dim;
-  float* m = o + all * head_dim;
-  float* l = m + all;
+  const KvShape& shape = call.args->layer.shape;
+  WholeTask task;
+  task.block = &call.blocks[index / tasks.head_tasks];
+  task.first_head = static_cast<int32_t>(index % tasks.head_tasks) * tasks.heads;
+  const int32_t end = task.first_head + tasks.heads;
+  task.end_head = end < shape.num_kv_heads ? end : shape.num_kv_heads;
+  task.vectors = task.block->num_rows * call.plan.heads_per_kv;
+  task.q = call.workers + worker * call.plan.worker_floats;
+  float* states = task.q + task.all() * shape.head_dim;
+  task.group = EmptyStates(states, task.all(), shape.head_dim);
+  states += task.all() * (shape.head_dim + 2);
+  task.total = EmptyStates(states, task.all(), shape.head_dim);
+  return task;
+}
+
+// One task: computes all partitions of its vectors and merges each as soon as it is computed.
+void RunWhole(const Call& call, int64_t index, int worker) {
+  const AttentionArgs& args = *call.args;
+  const int32_t head_dim = args.layer.shape.head_dim;
+  const WholeTask task = WholeTaskOf(call, index, worker);
+  const RowBlock& block = *task.block;
   KvStream* stream = Streams(call, block.num_rows) ? StreamOf(call, worker) : nullptr;
-  if (stream != nullptr) stream->Begin(task);
-  for (int64_t j = 0; j < all; ++j) l[j] = 0;
-  for (int32_t head = first_head; head < end_head; ++head) {
-    PackQueries({&call, &block, head}, q + (head - first_head) * count * head_dim);
+  if (stream != nullptr) stream->Begin(index);
+  for (int32_t head = task.first_head; head < task.end_head; ++head) {
+    PackQueries(VectorsOf(call, block, head), task.q + task.FirstOf(head) * head_dim);
   }
   for (int32_t p = block.first_partition; p < block.end_partition; ++p) {
-    if (stream != nullptr) stream->FetchBelow(task, (p + 1) * kPartitionTokens);
-    for (int32_t head = first_head; head < end_head; ++head) {
-      const int64_t first = (head - first_head) * count;
-      RunPartition({&call, &block, head}, q + first * head_dim, p, stream,
+    const bool begins_group = p % kGroupPartitions == 0;
+    if (begins_group && p > block.first_partition) {
+      FoldGroups(args, task.total, task.group, task.all());
+    }
+    if (stream != nullptr) stream->FetchBelow(index, (p + 1) * kPartitionTokens);
+    for (int32_t head = task.first_head; head < task.end_head; ++head) {
+      const int64_t first = task.FirstOf(head);
+      RunPartition(VectorsOf(call, block, head), task.q + first * head_dim, p, stream,
                    [&](int64_t j, const SoftmaxState& part) {
-                     j += first;
-                     Merge(args, {m + j, l + j, o + j * head_dim}, part);
+                     Merge(args, task.group.Of(first + j), part);
                    });
     }
   }
-  for (int64_t j = 0; j < all; ++j) {
-    const Vectors vectors = {&call, &block, static_cast<int32_t>(first_head + j / count)};
-    Finish(vectors, j % count, {m + j, l + j, o + j * head_dim});
+  // Most sequences fit into one group, which is then their total.
+  const bool one_group = EndOfGroup(block.first_partition) >= block.end_partition;
+  if (!one_group) FoldGroups(args, task.total, task.group, task.all());
+  const States& result = one_group ? task.group : task.total;
+  for (int64_t j = 0; j < task.all(); ++j) {
+    const int32_t head = static_cast<int32_t>(task.first_head + j / task.vectors);
+    Finish(VectorsOf(call, block, head), j % task.vectors, result.Of(j));
   }
 }
 
@@ -288,17 +174,22 @@ void ListTasks(Call* call, int num_workers) {
   }
 }
 
-// The address of the record of (block, partition, kv head, vector).
-TANDEM_INLINE SoftmaxState Record(const Call& call, const Vectors& vectors, int32_t partition,
-                                  int64_t j) {
-  const RowBlock& block = *vectors.block;
-  const int64_t heads = call.args->layer.shape.num_kv_heads;
-  const int64_t index =
-      block.first_record +
-      ((partition - block.first_partition) * heads + vectors.kv_head) * vectors.count() + j;
-  float* record = call.records + index * call.plan.record_floats;
-  return {record, record + 1, record + kRecordExtra};
-}
+// The records of one block and KV head.
+struct BlockRecords {
+  const Call* call;
+  const RowBlock* block;
+  int32_t kv_head;
+
+  // The record of vector j and one partition.
+  TANDEM_INLINE SoftmaxState Of(int32_t partition, int64_t j) const {
+    const int64_t heads = call->args->layer.shape.num_kv_heads;
+    const int64_t vectors = block->num_rows * call->plan.heads_per_kv;
+    const int64_t row = (partition - block->first_partition) * heads + kv_head;
+    const int64_t index = block->first_record + row * vectors + j;
+    float* record = call->records + index * call->plan.record_floats;
+    return {record, record + 1, record + kRecordExtra};
+  }
+};
 
 // One task of a split call: one partition of one block and KV head. All partitions of a head follow
 // each other, so that every worker gets about as many full ones.
@@ -349,23 +240,32 @@ void RunSplit(const Call& call, int64_t task, int worker) {
   if (task <= first || task >= end) FetchSplit(call, task);
   if (task >= first && task + 1 < end) FetchSplit(call, task + 1);
   const SplitTask split = SplitTaskOf(call, task);
-  const Vectors vectors = {&call, split.block, split.kv_head};
+  const Vectors vectors = VectorsOf(call, *split.block, split.kv_head);
+  const BlockRecords records = {&call, split.block, split.kv_head};
   float* q = call.workers + worker * call.plan.worker_floats;
   PackQueries(vectors, q);
   RunPartition(vectors, q, split.partition, nullptr, [&](int64_t j, const SoftmaxState& part) {
-    const SoftmaxState record = Record(call, vectors, split.partition, j);
+    const SoftmaxState record = records.Of(split.partition, j);
     *record.l = 0;
     Merge(*call.args, record, part);
   });
 }
 
-// Second round of a split call: merges the records of one block and KV head.
+// Second round of a split call: merges the records of one block and KV head. The first record of a
+// group becomes the group's, and the first group's the vector's total.
 void MergeRecords(const Call& call, const RowBlock& block, int32_t kv_head) {
-  const Vectors vectors = {&call, &block, kv_head};
+  const Vectors vectors = VectorsOf(call, block, kv_head);
+  const BlockRecords records = {&call, &block, kv_head};
   for (int64_t j = 0; j < vectors.count(); ++j) {
-    const SoftmaxState total = Record(call, vectors, block.first_partition, j);
-    for (int32_t p = block.first_partition + 1; p < block.end_partition; ++p) {
-      Merge(*call.args, total, Record(call, vectors, p, j));
+    const SoftmaxState total = records.Of(block.first_partition, j);
+    for (int32_t p = block.first_partition; p < block.end_partition;) {
+      const SoftmaxState group = records.Of(p, j);
+      const bool first_group = p == block.first_partition;
+      const int32_t end = EndOfGroup(p);
+      for (++p; p < end && p < block.end_partition; ++p) {
+        Merge(*call.args, group, records.Of(p, j));
+      }
+      if (!first_group) Merge(*call.args, total, group);
     }
     Finish(vectors, j, total);
   }

@@ -41,7 +41,7 @@ struct AttentionPlan {
   int64_t heads_per_kv = 0;
   int64_t rows_per_block = 0;
   int64_t block_list_bytes = 0;
-  int64_t worker_floats = 0;
+  int64_t worker_floats = 0;  // q, (m, l, o) of a group and of the total, and a stream
   int64_t record_floats = 0;
 };
 
@@ -54,7 +54,7 @@ inline AttentionPlan PlanAttention(int32_t num_heads, const KvShape& kv, int64_t
   plan.rows_per_block = rows < 1 ? 1 : rows;
   const int64_t vectors = plan.rows_per_block * plan.heads_per_kv;
   plan.block_list_bytes = RoundUpTo64(max_rows * static_cast<int64_t>(sizeof(RowBlock)));
-  plan.worker_floats = RoundUpTo64(vectors * (2 * kv.head_dim + 2) * 4) / 4 + kStreamFloats;
+  plan.worker_floats = RoundUpTo64(vectors * (3 * kv.head_dim + 4) * 4) / 4 + kStreamFloats;
   plan.record_floats = kv.head_dim + kRecordExtra;
   return plan;
 }

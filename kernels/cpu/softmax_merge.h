@@ -25,9 +25,21 @@ struct SoftmaxState {
   float* o;  // [head_dim]
 };
 
+// The same, read only.
+struct SoftmaxPart {
+  const float* m;
+  const float* l;
+  const float* o;
+
+  TANDEM_INLINE SoftmaxPart(const float* m_in, const float* l_in, const float* o_in)
+      : m(m_in), l(l_in), o(o_in) {}
+  TANDEM_INLINE SoftmaxPart(const SoftmaxState& state)  // NOLINT(runtime/explicit): a view
+      : m(state.m), l(state.l), o(state.o) {}
+};
+
 // into = merge(into, part), in this order. Merging nothing changes nothing.
 template <typename Exponential>
-TANDEM_INLINE void MergeSoftmax(const SoftmaxState& into, const SoftmaxState& part,
+TANDEM_INLINE void MergeSoftmax(const SoftmaxState& into, const SoftmaxPart& part,
                                 int32_t head_dim) {
   if (*part.l == 0) return;
   if (*into.l == 0) {
@@ -48,8 +60,7 @@ TANDEM_INLINE void MergeSoftmax(const SoftmaxState& into, const SoftmaxState& pa
 
 // out = o / l; `store(d, value)` takes the elements from d on.
 template <typename StoreFn>
-TANDEM_INLINE void FinishSoftmax(const SoftmaxState& state, int32_t head_dim,
-                                 const StoreFn& store) {
+TANDEM_INLINE void FinishSoftmax(const SoftmaxPart& state, int32_t head_dim, const StoreFn& store) {
   const V16 l = Set1(*state.l);
   for (int32_t d = 0; d < head_dim; d += 16) store(d, Div(Load(state.o + d), l));
 }

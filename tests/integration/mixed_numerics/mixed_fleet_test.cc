@@ -118,13 +118,13 @@ INSTANTIATE_TEST_SUITE_P(All, MixedFleet,
                          ::testing::Values(Mixture{"int8_to_f32",
                                                    {"avx2", "int8"},
                                                    {"avx2", "f32"},
-                                                   "cpu-fp32x16-v1-wint8-",
-                                                   "cpu-fp32x16-v1-wf32-"},
+                                                   "cpu-fp32x16-v2-wint8-",
+                                                   "cpu-fp32x16-v2-wf32-"},
                                            Mixture{"tiles_to_pairs",
                                                    {"avx2", "f32"},
                                                    {"avx512bf16", "bf16"},
-                                                   "cpu-fp32x16-v1-wf32-",
-                                                   "cpu-bf16dot-v1-wbf16-"}),
+                                                   "cpu-fp32x16-v2-wf32-",
+                                                   "cpu-bf16dot-v2-wbf16-"}),
                          [](const ::testing::TestParamInfo<Mixture>& param) {
                            return param.param.name;
                          });
