@@ -8,7 +8,7 @@
 // take no part. One merge function folds partials in two levels: the 16 partitions of a group
 // (4,096 tokens, absolute as well) in ascending order, then groups in ascending order. So a row has
 // the same bits as a prompt row and as a generated one, wherever the prompt was cut, wherever its
-// blocks lie, and whatever block size is used.
+// blocks lie, and whatever block size is used. attention_partials.h computes the two steps apart.
 //
 // Thread safety: the calling thread and the threads of `parallel`; calls that write different
 // outputs and scratch may run at once. Owner: the caller owns all memory. Errors: none; a broken

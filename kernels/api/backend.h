@@ -13,6 +13,7 @@
 #include <string>
 
 #include "kernels/api/attention.h"
+#include "kernels/api/attention_partials.h"
 #include "kernels/api/elementwise.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/kv_cache.h"
@@ -43,6 +44,8 @@ struct Backend {
   KvWriteFn kv_write = nullptr;
   KvReadFn kv_read = nullptr;
   AttentionFn attention = nullptr;
+  AttentionPartialsFn attention_partials = nullptr;
+  MergePartialsFn merge_partials = nullptr;
   SampleFn sample = nullptr;
   // Measures, in about a millisecond, the most multiply-adds a second that one thread does in the
   // type that products with kBf16 weights use. nullptr: unknown.

@@ -59,6 +59,15 @@ inline AttentionPlan PlanAttention(int32_t num_heads, const KvShape& kv, int64_t
   return plan;
 }
 
+// Bytes of the list that holds the first task of each sequence of AttentionPartials.
+inline int64_t PartialsListBytes(int64_t max_sequences) {
+  return RoundUpTo64(max_sequences * static_cast<int64_t>(sizeof(int64_t)));
+}
+// Floats of q that one worker of AttentionPartials packs.
+inline int64_t PartialsQueryFloats(const AttentionPlan& plan, const KvShape& kv) {
+  return RoundUpTo64(plan.rows_per_block * plan.heads_per_kv * kv.head_dim * 4) / 4;
+}
+
 // Whether there are so few (row block, KV head) tasks that the call must split them by partition.
 inline bool SplitsPartitions(int64_t tasks, int num_workers) {
   return num_workers > 1 && tasks < kTasksPerWorker * num_workers;

@@ -1,5 +1,7 @@
-// What attention is made of: the query vectors of some rows, one partition's (m, l, o) for each of
-// them, the merge of two, and the end of a row's softmax. Thread safety: one worker of a call, with scratch of its own.
+// What plain attention (attention.cc) and attention as partials (attention_partials.cc) share: the
+// query vectors of some rows, one partition's (m, l, o) for each of them, the merge of two, and the
+// end of a row's softmax. Both operators are built of these and of nothing else, so they have the
+// same bits. Thread safety: one worker of a call, with scratch of its own.
 #pragma once
 
 #include "kernels/api/attention.h"

@@ -42,6 +42,8 @@ extern constexpr Backend kBackend = {
     .kv_write = KvWrite,
     .kv_read = KvRead,
     .attention = Attention,
+    .attention_partials = AttentionPartials,
+    .merge_partials = MergePartials,
     .sample = Sample,
 #if defined(TANDEM_TILE_CLASS)
     .peak_rate = TilePeakRate,

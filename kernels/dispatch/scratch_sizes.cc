@@ -2,6 +2,7 @@
 // kernels/api/kv_cache.h and kernels/api/sampling.h declare (AttentionScratchBytes and the like).
 // Every instruction-set class uses the same sizes.
 #include "kernels/api/attention.h"
+#include "kernels/api/attention_partials.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/kv_cache.h"
 #include "kernels/api/sampling.h"
@@ -39,6 +40,12 @@ size_t AttentionScratchBytes(const AttentionLimits& limits) {
     bytes += rows * limits.num_heads * partitions * plan.record_floats * 4;
   }
   return static_cast<size_t>(RoundUpTo64(bytes));
+}
+
+size_t PartialsScratchBytes(const PartialsLimits& limits) {
+  const AttentionPlan plan = PlanAttention(limits.num_heads, limits.kv, 0);
+  return static_cast<size_t>(PartialsListBytes(limits.max_sequences) +
+                             limits.num_workers * PartialsQueryFloats(plan, limits.kv) * 4);
 }
 
 size_t SamplingScratchBytes(int32_t vocab_size) {

@@ -21,6 +21,8 @@ void ScaleBy(float* x, float factor, int64_t size, const ParallelFor& parallel);
 void KvWrite(const KvWriteArgs& args, const ParallelFor& parallel);
 void KvRead(const KvReadArgs& args);
 void Attention(const AttentionArgs& args, const ParallelFor& parallel);
+void AttentionPartials(const AttentionPartialsArgs& args, const ParallelFor& parallel);
+void MergePartials(const MergePartialsArgs& args, const ParallelFor& parallel);
 SamplingResult Sample(const SamplingArgs& args);
 
 inline double Activate(GateActivation activation, double g) {

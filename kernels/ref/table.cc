@@ -6,7 +6,7 @@ namespace tandem::kernels::ref {
 extern constexpr Backend kBackend = {
     .isa = IsaClass::kRef,
     .name = "ref",
-    .numerics = "ref-double-v1",
+    .numerics = "ref-double-v2",
     .packed_bytes = PackedBytes,
     .pack_rows = PackRows,
     .gemm = Gemm,
@@ -18,6 +18,8 @@ extern constexpr Backend kBackend = {
     .kv_write = KvWrite,
     .kv_read = KvRead,
     .attention = Attention,
+    .attention_partials = AttentionPartials,
+    .merge_partials = MergePartials,
     .sample = Sample,
 };
 

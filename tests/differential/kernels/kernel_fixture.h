@@ -85,6 +85,7 @@ class ClassTest : public KernelTest, public ::testing::WithParamInterface<IsaCla
 };
 
 inline std::string ClassName(const ::testing::TestParamInfo<IsaClass>& info) {
+  if (info.param == IsaClass::kRef) return "Ref";
   if (info.param == IsaClass::kAmx) return "Amx";
   if (info.param == IsaClass::kAmxEmulated) return "AmxEmulated";
   if (info.param == IsaClass::kAvx512Bf16) return "Avx512Bf16";

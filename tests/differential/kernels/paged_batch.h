@@ -58,53 +58,71 @@ class PagedCache {
   std::vector<std::vector<int32_t>> tables_;
 };
 
+// The rows of some chunks as one batch: their places, and their q, k and v one after the other.
+struct BatchRows {
+  BatchRows(const AttentionShape& shape, const std::vector<SequenceData>& data,
+            const std::vector<Chunk>& chunks, PagedCache* cache)
+      : q_size(static_cast<size_t>(shape.num_heads) * shape.kv.head_dim),
+        kv_size(static_cast<size_t>(shape.kv.num_kv_heads) * shape.kv.head_dim) {
+    for (const Chunk& chunk : chunks) {
+      sequences.push_back(
+          {cache->table(chunk.sequence).data(), rows, chunk.end - chunk.begin, chunk.begin});
+      rows += chunk.end - chunk.begin;
+      context = std::max(context, chunk.end);
+    }
+    const size_t count = static_cast<size_t>(rows);
+    q = Floats(count * q_size), k = Floats(count * kv_size), v = Floats(count * kv_size);
+    size_t row = 0;
+    for (const Chunk& chunk : chunks) {
+      const SequenceData& from = data[chunk.sequence];
+      const size_t begin = static_cast<size_t>(chunk.begin);
+      const size_t size = static_cast<size_t>(chunk.end - chunk.begin);
+      std::memcpy(q.data() + row * q_size, from.q.data() + begin * q_size, size * q_size * 4);
+      std::memcpy(k.data() + row * kv_size, from.k.data() + begin * kv_size, size * kv_size * 4);
+      std::memcpy(v.data() + row * kv_size, from.v.data() + begin * kv_size, size * kv_size * 4);
+      row += size;
+    }
+  }
+
+  size_t q_size, kv_size;  // floats of a row
+  std::vector<SequenceRows> sequences;
+  int32_t rows = 0, context = 0;  // context: the highest position + 1
+  Floats q{0}, k{0}, v{0};
+};
+
+inline void WriteRows(const Backend& backend, const BatchRows& batch, PagedCache* cache,
+                      const ParallelFor& parallel) {
+  KvWriteArgs write;
+  write.k = batch.k.data();
+  write.v = batch.v.data();
+  write.k_stride = write.v_stride = static_cast<int64_t>(batch.kv_size);
+  write.layer = cache->layer();
+  write.sequences = batch.sequences.data();
+  write.num_sequences = static_cast<int32_t>(batch.sequences.size());
+  backend.kv_write(write, parallel);
+}
+
 // Writes the chunks' K and V and attends with their rows, as one batch; returns
 // [rows][heads·head_dim] in the chunks' order. Scratch and output start poisoned.
 inline Floats RunBatch(const Backend& backend, const AttentionShape& shape,
                        const std::vector<SequenceData>& data, const std::vector<Chunk>& chunks,
                        PagedCache* cache, const ParallelFor& parallel,
                        uint16_t* out_bf16 = nullptr) {
-  const size_t q_size = static_cast<size_t>(shape.num_heads) * shape.kv.head_dim;
-  const size_t kv_size = static_cast<size_t>(shape.kv.num_kv_heads) * shape.kv.head_dim;
-  std::vector<SequenceRows> sequences;
-  int32_t rows = 0, context = 0;
-  for (const Chunk& chunk : chunks) {
-    sequences.push_back(
-        {cache->table(chunk.sequence).data(), rows, chunk.end - chunk.begin, chunk.begin});
-    rows += chunk.end - chunk.begin;
-    context = std::max(context, chunk.end);
-  }
-  Floats q(rows * q_size), k(rows * kv_size), v(rows * kv_size), out(rows * q_size);
-  size_t row = 0;
-  for (const Chunk& chunk : chunks) {
-    const SequenceData& from = data[chunk.sequence];
-    const size_t begin = static_cast<size_t>(chunk.begin);
-    const size_t count = static_cast<size_t>(chunk.end - chunk.begin);
-    std::memcpy(q.data() + row * q_size, from.q.data() + begin * q_size, count * q_size * 4);
-    std::memcpy(k.data() + row * kv_size, from.k.data() + begin * kv_size, count * kv_size * 4);
-    std::memcpy(v.data() + row * kv_size, from.v.data() + begin * kv_size, count * kv_size * 4);
-    row += count;
-  }
-  KvWriteArgs write;
-  write.k = k.data();
-  write.v = v.data();
-  write.k_stride = write.v_stride = static_cast<int64_t>(kv_size);
-  write.layer = cache->layer();
-  write.sequences = sequences.data();
-  write.num_sequences = static_cast<int32_t>(sequences.size());
-  backend.kv_write(write, parallel);
+  const BatchRows batch(shape, data, chunks, cache);
+  WriteRows(backend, batch, cache, parallel);
+  Floats out(static_cast<size_t>(batch.rows) * batch.q_size);
   const size_t scratch_bytes = AttentionScratchBytes(
-      {shape.num_heads, shape.kv, std::max(rows, 1), context, parallel.num_workers});
+      {shape.num_heads, shape.kv, std::max(batch.rows, 1), batch.context, parallel.num_workers});
   Floats scratch(scratch_bytes / sizeof(float));
   AttentionArgs args;
-  args.q = q.data();
-  args.q_stride = args.out_stride = static_cast<int64_t>(q_size);
+  args.q = batch.q.data();
+  args.q_stride = args.out_stride = static_cast<int64_t>(batch.q_size);
   args.num_heads = shape.num_heads;
   args.scale = 1.0f / std::sqrt(static_cast<float>(shape.kv.head_dim));
   args.sliding_window = shape.sliding_window;
   args.layer = cache->layer();
-  args.sequences = sequences.data();
-  args.num_sequences = static_cast<int32_t>(sequences.size());
+  args.sequences = batch.sequences.data();
+  args.num_sequences = static_cast<int32_t>(batch.sequences.size());
   args.out = out_bf16 == nullptr ? out.data() : nullptr;
   args.out_bf16 = out_bf16;
   args.scratch = scratch.data();
