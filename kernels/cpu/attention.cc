@@ -208,27 +208,9 @@ TANDEM_INLINE SplitTask SplitTaskOf(const Call& call, int64_t task) {
 
 // Prefetches all K and V that a task reads.
 void FetchSplit(const Call& call, int64_t task) {
-  const AttentionArgs& args = *call.args;
-  const KvShape& shape = args.layer.shape;
   const SplitTask split = SplitTaskOf(call, task);
   if (!Streams(call, split.block->num_rows)) return;
-  const SequenceRows& sequence = args.sequences[split.block->sequence];
-  const int32_t first = sequence.first_position + split.block->first_row;
-  const int32_t base = split.partition * kPartitionTokens;
-  const int32_t begin = base + ClampToPartition(RowBegin(args, first) - base) / 16 * 16;
-  const int32_t end = base + ClampToPartition(first + split.block->num_rows - base);
-  const int64_t slab_bytes = static_cast<int64_t>(KvSlabBytes(shape));
-  const int64_t tile_bytes = slab_bytes / (shape.block_tokens / 16);
-  for (int32_t token = begin; token < end; token += 16) {
-    const char* key =
-        static_cast<const char*>(args.layer.base) +
-        sequence.block_table[token / shape.block_tokens] * args.layer.block_stride_bytes +
-        split.kv_head * 2 * slab_bytes + token % shape.block_tokens / 16 * tile_bytes;
-    for (int64_t i = 0; i < tile_bytes; i += 64) {
-      _mm_prefetch(key + i, _MM_HINT_T1);
-      _mm_prefetch(key + slab_bytes + i, _MM_HINT_T1);
-    }
-  }
+  FetchPartition(VectorsOf(call, *split.block, split.kv_head), split.partition);
 }
 
 void RunSplit(const Call& call, int64_t task, int worker) {

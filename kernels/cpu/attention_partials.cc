@@ -52,7 +52,13 @@ void RunPiece(const Vectors& vectors, const AttentionPiece& piece, const PieceOu
   const int32_t head_dim = vectors.args->layer.shape.head_dim;
   PackQueries(vectors, q);
   for (int64_t j = 0; j < vectors.count(); ++j) *out.Of(j).l = 0;
+  // Memory bounds generated rows, so the next partition is on its way while one is read.
+  const bool fetches = vectors.count() <= kStreamingRows;
+  if (fetches) FetchPartition(vectors, piece.first_partition);
   for (int32_t i = 0; i < piece.num_partitions; ++i) {
+    if (fetches && i + 1 < piece.num_partitions) {
+      FetchPartition(vectors, piece.first_partition + i + 1);
+    }
     RunPartition(
         vectors, q, piece.first_partition + i, nullptr,
         [&](int64_t j, const SoftmaxState& part) { Merge(*vectors.args, out.Of(j), part); });

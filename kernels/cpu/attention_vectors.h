@@ -158,6 +158,28 @@ TANDEM_INLINE void RunPartition(const Vectors& vectors, const float* packed_q, i
   }
 }
 
+// Prefetches K and V of the tokens of a partition that any of the vectors attends to.
+inline void FetchPartition(const Vectors& vectors, int32_t partition) {
+  const AttentionArgs& args = *vectors.args;
+  const KvShape& shape = args.layer.shape;
+  const int32_t first = vectors.Position(0), base = partition * kPartitionTokens;
+  const int32_t begin = ClampToPartition(RowBegin(args, first) - base) / 16 * 16;
+  const int32_t end = ClampToPartition(first + vectors.num_rows - base);
+  const int32_t in_table = (partition - vectors.table_partition) * kPartitionTokens;
+  const int64_t slab_bytes = static_cast<int64_t>(KvSlabBytes(shape));
+  const int64_t tile_bytes = slab_bytes / (shape.block_tokens / 16);
+  for (int32_t token = in_table + begin; token < in_table + end; token += 16) {
+    const int64_t block = vectors.sequence->block_table[token / shape.block_tokens];
+    const char* key = static_cast<const char*>(args.layer.base) +
+                      block * args.layer.block_stride_bytes + vectors.kv_head * 2 * slab_bytes +
+                      token % shape.block_tokens / 16 * tile_bytes;
+    for (int64_t i = 0; i < tile_bytes; i += 64) {
+      _mm_prefetch(key + i, _MM_HINT_T1);
+      _mm_prefetch(key + slab_bytes + i, _MM_HINT_T1);
+    }
+  }
+}
+
 // The merge and the end of a row's softmax, for the call's cache type.
 TANDEM_INLINE void Merge(const AttentionArgs& args, const SoftmaxState& into,
                          const SoftmaxPart& part) {
