@@ -24,7 +24,7 @@
 namespace tandem::cli {
 namespace {
 
-constexpr absl::Duration kTick = absl::Milliseconds(10);
+constexpr absl::Duration kChaosTick = absl::Milliseconds(10);
 constexpr absl::Duration kReadyWithin = absl::Seconds(180);
 constexpr int64_t kSharedMemoryBytes = 256 << 20;
 // How many more connections a process may have at the end than before: to peers that started later.
@@ -187,7 +187,7 @@ class ChaosRun {
     FaultRunner runner(faults_, topology_, *cluster_, namespaces_.get());
     while (absl::Now() - begin < length() && !interrupted_) {
       runner.Tick(absl::Now() - begin);
-      interrupted_ = stop_.Wait(kTick) != 0;
+      interrupted_ = stop_.Wait(kChaosTick) != 0;
     }
     runner.EndAll();
     if (!interrupted_ && !load->Finish(load_.give_up_after + absl::Seconds(10)))

@@ -10,6 +10,42 @@
 #include "tandem/v1/client.grpc.pb.h"
 
 namespace tandem::cli {
+
+void Cancellation::Cancel() {
+  absl::MutexLock lock(&mutex_);
+  cancelled_ = true;
+  if (end_call_) end_call_();
+}
+
+void Cancellation::Reset() {
+  absl::MutexLock lock(&mutex_);
+  cancelled_ = false;
+}
+
+bool Cancellation::cancelled() const {
+  absl::MutexLock lock(&mutex_);
+  return cancelled_;
+}
+
+// Names the call that a Cancellation ends, as long as this object lives.
+// Thread safety: the call's thread. Owner: the call.
+class Attachment {
+ public:
+  Attachment(Cancellation& cancellation, std::function<void()> end_call)
+      : cancellation_(cancellation) {
+    absl::MutexLock lock(&cancellation_.mutex_);
+    if (cancellation_.cancelled_) end_call();
+    cancellation_.end_call_ = std::move(end_call);
+  }
+  ~Attachment() {
+    absl::MutexLock lock(&cancellation_.mutex_);
+    cancellation_.end_call_ = nullptr;
+  }
+
+ private:
+  Cancellation& cancellation_;
+};
+
 namespace {
 
 constexpr absl::Duration kUnaryTimeout = absl::Seconds(30);
@@ -26,7 +62,15 @@ class ClientImpl final : public Client {
 
   absl::Status Generate(const v1::GenerateRequest& request,
                         const std::function<bool(const v1::GenerateResponse&)>& on_part) override {
+    Cancellation never;
+    return Generate(request, on_part, never);
+  }
+
+  absl::Status Generate(const v1::GenerateRequest& request,
+                        const std::function<bool(const v1::GenerateResponse&)>& on_part,
+                        Cancellation& cancellation) override {
     grpc::ClientContext context;
+    const Attachment attached(cancellation, [&context] { context.TryCancel(); });
     AddApiKey(context, api_key_);
     const auto reader = stub_->Generate(&context, request);
     v1::GenerateResponse part;

@@ -6,8 +6,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/rpc/tls.h"
 #include "tandem/v1/client.pb.h"
@@ -17,6 +19,22 @@ namespace tandem::cli {
 struct ClientOptions {
   std::string api_key;  // sent with every call; empty = none
   rpc::TlsTrust tls;
+};
+
+// Ends a call from another thread. It serves one call at a time.
+// Thread safety: any thread. Owner: the caller, who keeps it until the call has returned.
+class Cancellation {
+ public:
+  // Ends the call that runs now, and the next ones, until Reset.
+  void Cancel();
+  void Reset();
+  bool cancelled() const;
+
+ private:
+  friend class Attachment;
+  mutable absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<void()> end_call_ ABSL_GUARDED_BY(mutex_);
 };
 
 class Client {
@@ -35,6 +53,10 @@ class Client {
   virtual absl::Status Generate(
       const v1::GenerateRequest& request,
       const std::function<bool(const v1::GenerateResponse&)>& on_part) = 0;
+  // The same, until `cancellation` ends it with kCancelled.
+  virtual absl::Status Generate(const v1::GenerateRequest& request,
+                                const std::function<bool(const v1::GenerateResponse&)>& on_part,
+                                Cancellation& cancellation) = 0;
   virtual absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request) = 0;
   virtual absl::StatusOr<v1::DetokenizeResponse> Detokenize(
       const v1::DetokenizeRequest& request) = 0;

@@ -3,16 +3,24 @@
 
 #include <cstdio>
 #include <iostream>
+#include <map>
+#include <optional>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/chat/conversation.h"
+#include "cli/chat/message_lines.h"
 #include "cli/client/client.h"
 #include "cli/client/router_access.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
 #include "cli/flags/sampling_flags.h"
 #include "cli/report/markdown_stream.h"
+#include "cli/terminal/interrupts.h"
+#include "cli/terminal/line_editor.h"
+#include "cli/terminal/terminal.h"
+#include "cli/terminal/word_wrap.h"
+#include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 
 namespace tandem::cli {
@@ -25,7 +33,21 @@ constexpr char kChatHelp[] =
     "/retry    sends the last message again and discards its answer\n"
     "/undo     removes the last message and its answer\n"
     "/summary  how the last answer was served\n"
-    "/quit     leaves\n";
+    "/quit     leaves\n"
+    "A line that ends with \\ goes on in the next one; \"\"\" begins and ends a message of many\n"
+    "lines. Ctrl-C stops an answer; twice, or Ctrl-D, leaves.\n";
+
+// "auto": a file in the user's folder for what programs remember.
+std::string HistoryFile(const std::string& flag, const Environment& env) {
+  if (flag != "auto") return flag;
+  const auto folder = [&env](const char* name) {
+    const auto found = env.find(name);
+    return found == env.end() ? "" : found->second;
+  };
+  const std::string state = folder("XDG_STATE_HOME"), home = folder("HOME");
+  if (!state.empty()) return absl::StrCat(state, "/tandem/chat_history");
+  return home.empty() ? "" : absl::StrCat(home, "/.local/state/tandem/chat_history");
+}
 
 class ChatCommand final : public Command {
  public:
@@ -38,119 +60,196 @@ class ChatCommand final : public Command {
     schema_.Add("rate", &rate_,
                 "Print tokens and tokens per second after each answer; always on a terminal.",
                 {.group = "Output"});
+    schema_.Add("history", &history_,
+                "File with the last 1,000 messages typed on a terminal, for you alone; auto: "
+                "tandem/chat_history in XDG_STATE_HOME or ~/.local/state; empty = none.",
+                {.group = "Input"});
   }
 
   config::Schema& schema() override { return schema_; }
 
   int Run(const std::vector<std::string>& args, const Environment& env) override {
     if (auto code = ParseArguments(schema_, args, env, nullptr)) return *code;
-    auto client = Connect(access_);
-    if (!client.ok()) return ReportError(schema_, client.status());
-    client_ = *std::move(client);
-    const auto model = client_->GetModel();
-    if (!model.ok()) return ReportError(schema_, model.status());
-    interactive_ = isatty(STDIN_FILENO) != 0;
-    markdown_ = markdown_ && isatty(STDOUT_FILENO) != 0;
+    output_ = DescribeTerminal(STDOUT_FILENO, env);
+    interactive_ = output_.is_terminal && DescribeTerminal(STDIN_FILENO, env).is_terminal;
+    markdown_ = markdown_ && output_.is_terminal;
     rate_ = rate_ || interactive_;
-    if (interactive_) std::printf("%s; /help lists commands\n", model->name().c_str());
-    Clear();
-    std::string line;
-    while (ReadLine(line)) {
-      if (line.empty()) continue;
-      if (line == "/quit" || line == "/exit") break;
-      const absl::Status status = line[0] == '/' ? HandleCommand(line) : Turn(line);
-      std::fflush(stdout);
-      if (!status.ok()) return ReportError(schema_, status);
-    }
-    return config::kExitOk;
+    env_ = env;
+    const absl::Status status = Chat();
+    return status.ok() ? config::kExitOk : ReportError(schema_, status);
   }
 
  private:
-  bool ReadLine(std::string& line) {
+  absl::Status Chat() {
+    // Before gRPC starts threads: they must not take Ctrl-C.
     if (interactive_) {
-      std::printf("\n> ");
-      std::fflush(stdout);
+      ASSIGN_OR_RETURN(interrupts_, Interrupts::Create());
+      ASSIGN_OR_RETURN(editor_, LineEditor::Create({HistoryFile(history_, env_), CommandNames()}));
     }
-    return static_cast<bool>(std::getline(std::cin, line));
-  }
-
-  void Clear() {
-    chat_.Clear();
-    if (!system_.empty()) AddMessage("system", system_);
-  }
-
-  void AddMessage(const std::string& role, const std::string& content) {
-    v1::ChatMessage& message = *chat_.add_messages();
-    message.set_role(role);
-    message.set_content(content);
-  }
-
-  absl::Status HandleCommand(const std::string& line) {
-    if (line == "/clear") {
-      Clear();
-    } else if (line == "/retry") {
-      const std::string last = ForgetLastTurn();
-      if (!last.empty()) return Turn(last);
-      std::printf("nothing was asked yet\n");
-    } else if (line == "/undo") {
-      if (ForgetLastTurn().empty()) std::printf("nothing was asked yet\n");
-    } else if (line == "/summary") {
-      std::fputs(FormatSummary(last_).c_str(), stdout);
-    } else if (absl::StartsWith(line, "/system ")) {
-      system_ = line.substr(8);
-      Clear();
-    } else {
-      std::fputs(line == "/help" ? kChatHelp
-                                 : absl::StrCat("unknown command ", line, "\n", kChatHelp).c_str(),
-                 stdout);
+    ASSIGN_OR_RETURN(client_, Connect(access_));
+    ASSIGN_OR_RETURN(const v1::GetModelResponse model, client_->GetModel());
+    if (interactive_) std::printf("%s; /help lists commands\n", model.name().c_str());
+    conversation_.Start(system_);
+    while (const std::optional<std::string> message = ReadMessage()) {
+      if (message->empty()) continue;
+      if (editor_ != nullptr) editor_->Remember(*message);
+      if (*message == "/quit" || *message == "/exit") break;
+      RETURN_IF_ERROR(message->front() == '/' ? HandleCommand(*message) : Turn(*message));
     }
     return absl::OkStatus();
   }
 
-  // Removes the user's last message and returns it; empty when there is none.
-  std::string ForgetLastTurn() {
-    std::string asked;
-    while (asked.empty() && chat_.messages_size() > 0) {
-      const v1::ChatMessage& last = chat_.messages(chat_.messages_size() - 1);
-      if (last.role() == "system") break;
-      if (last.role() == "user") asked = last.content();
-      chat_.mutable_messages()->RemoveLast();
+  // The next message; nullopt when the user leaves.
+  std::optional<std::string> ReadMessage() {
+    MessageLines lines;
+    while (!lines.complete()) {
+      TypedLine line = ReadLine(lines.empty() ? "> " : "... ");
+      if (line.kind == TypedLine::Kind::kEnd) {
+        if (lines.empty()) return std::nullopt;
+        break;
+      }
+      if (line.kind == TypedLine::Kind::kInterrupt) {
+        const bool idle = lines.empty() && line.text.empty();
+        if (idle && just_interrupted_) return std::nullopt;
+        if (idle) std::printf("Ctrl-C again leaves; so does Ctrl-D\n");
+        just_interrupted_ = true;
+        lines.Take();
+        continue;
+      }
+      just_interrupted_ = false;
+      lines.Add(line.text);
     }
-    return asked;
+    return lines.Take();
   }
 
+  TypedLine ReadLine(const std::string& prompt) {
+    if (editor_ != nullptr) {
+      if (prompt == "> ") Print("\n");
+      return editor_->Read(prompt);
+    }
+    TypedLine line;
+    if (std::getline(std::cin, line.text)) line.kind = TypedLine::Kind::kLine;
+    return line;
+  }
+
+  using Handler = absl::Status (ChatCommand::*)(const std::string& text);
+  static const std::map<std::string, Handler>& Commands() {
+    static const auto* const commands = new std::map<std::string, Handler>{
+        {"/help", &ChatCommand::ShowHelp},   {"/system", &ChatCommand::SetSystem},
+        {"/clear", &ChatCommand::StartOver}, {"/retry", &ChatCommand::Retry},
+        {"/undo", &ChatCommand::Undo},       {"/summary", &ChatCommand::ShowSummary}};
+    return *commands;
+  }
+  static std::vector<std::string> CommandNames() {
+    std::vector<std::string> names = {"/quit"};
+    for (const auto& [name, handler] : Commands()) names.push_back(name);
+    return names;
+  }
+
+  absl::Status HandleCommand(const std::string& line) {
+    const size_t space = line.find(' ');
+    const std::string name = line.substr(0, space);
+    const std::string text = space == std::string::npos ? "" : line.substr(space + 1);
+    const auto found = Commands().find(name);
+    if (found != Commands().end()) return (this->*found->second)(text);
+    Print(absl::StrCat("unknown command ", line, "\n", kChatHelp));
+    return absl::OkStatus();
+  }
+
+  absl::Status ShowHelp(const std::string&) {
+    Print(kChatHelp);
+    return absl::OkStatus();
+  }
+  absl::Status ShowSummary(const std::string&) {
+    Print(FormatSummary(last_));
+    return absl::OkStatus();
+  }
+  absl::Status SetSystem(const std::string& text) {
+    system_ = text;
+    return StartOver("");
+  }
+  absl::Status StartOver(const std::string&) {
+    conversation_.Start(system_);
+    unanswered_.clear();
+    return absl::OkStatus();
+  }
+  absl::Status Undo(const std::string&) {
+    if (ForgetLastTurn().empty()) Print("nothing was asked yet\n");
+    return absl::OkStatus();
+  }
+  absl::Status Retry(const std::string&) {
+    const std::string last = ForgetLastTurn();
+    if (!last.empty()) return Turn(last);
+    Print("nothing was asked yet\n");
+    return absl::OkStatus();
+  }
+  std::string ForgetLastTurn() {
+    if (!unanswered_.empty()) return std::exchange(unanswered_, "");
+    return conversation_.ForgetLastTurn();
+  }
+
+  // Asks, and shows the answer while it comes.
   absl::Status Turn(const std::string& text) {
-    AddMessage("user", text);
+    conversation_.Add("user", text);
+    unanswered_.clear();
     v1::GenerateRequest request;
-    *request.mutable_chat() = chat_;
+    *request.mutable_chat() = conversation_.messages();
     ApplySamplingFlags(sampling_, request);
     std::string answer;
     MarkdownStream styled;
-    const absl::Status status = client_->Generate(request, [&](const v1::GenerateResponse& part) {
-      if (part.has_finished()) last_ = part.finished();
-      if (part.has_delta()) {
-        const std::string& delta = part.delta().text();
-        Print(markdown_ ? styled.Append(delta) : delta);
-        answer += delta;
-      }
-      return true;
-    });
-    Print(styled.Flush() + "\n");
-    if (absl::IsInvalidArgument(status)) {
-      // For example a conversation longer than the context: the user can continue after /clear.
-      std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-      chat_.mutable_messages()->RemoveLast();
-      return absl::OkStatus();
+    // The window may have another size than at the last answer.
+    WordWrap wrapped(DescribeTerminal(STDOUT_FILENO, env_).columns);
+    last_.Clear();
+    cancellation_.Reset();
+    if (interrupts_ != nullptr) interrupts_->Begin([this] { cancellation_.Cancel(); });
+    const absl::Status status = client_->Generate(
+        request,
+        [&](const v1::GenerateResponse& part) {
+          if (part.has_finished()) last_ = part.finished();
+          const std::string& delta = part.delta().text();
+          Print(wrapped.Append(markdown_ ? styled.Append(delta) : delta));
+          answer += delta;
+          return true;
+        },
+        cancellation_);
+    const bool stopped = interrupts_ != nullptr && interrupts_->End() > 0;
+    just_interrupted_ = stopped;
+    Print(absl::StrCat(wrapped.Append(markdown_ ? styled.Flush() : ""), wrapped.Flush(), "\n"));
+    return EndTurn(text, answer, status, stopped);
+  }
+
+  // Keeps what was said, and tells how the answer ended.
+  absl::Status EndTurn(const std::string& text, const std::string& answer,
+                       const absl::Status& status, bool stopped) {
+    if (!answer.empty()) {
+      conversation_.Add("assistant", answer);
+    } else if (!status.ok()) {
+      conversation_.ForgetLastTurn();
+      unanswered_ = text;
     }
-    if (!status.ok()) return status;
-    AddMessage("assistant", answer);
-    if (rate_) Print(FormatRate(last_));
+    if (stopped && !status.ok()) {
+      Note("[stopped; /retry asks again]");
+    } else if (!status.ok()) {
+      // For example a conversation longer than the context: the user can continue after /clear.
+      if (!interactive_ && !absl::IsInvalidArgument(status)) return status;
+      Note(absl::StrCat(answer.empty() ? "" : "the answer broke off: ", status.message()));
+    } else {
+      if (rate_) Print(FormatRate(last_));
+      if (last_.reason() == v1::FINISH_REASON_LENGTH) {
+        Note(absl::StrCat("[cut off after ", last_.usage().output_tokens(),
+                          " tokens: --max-tokens and the model's context are the limits]"));
+      }
+    }
     return absl::OkStatus();
   }
 
   static void Print(const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
+  }
+  // About an answer, not of it: beside the answers when those go to a file.
+  void Note(const std::string& text) const {
+    std::fprintf(output_.is_terminal ? stdout : stderr, "%s\n", text.c_str());
   }
 
   // "[8 tokens, 35.1 tokens/s after 120 ms]".
@@ -170,11 +269,19 @@ class ChatCommand final : public Command {
   RouterAccess access_;
   std::string system_;
   SamplingFlags sampling_;
+  std::string history_ = "auto";
+  Environment env_;
+  Terminal output_;
+  std::unique_ptr<Interrupts> interrupts_;
+  std::unique_ptr<LineEditor> editor_;
   std::unique_ptr<Client> client_;
-  v1::ChatMessages chat_;
+  Cancellation cancellation_;
+  Conversation conversation_;
+  std::string unanswered_;  // the last message, when no answer to it came
   v1::Finished last_;
   bool markdown_ = true, rate_ = false;
   bool interactive_ = false;
+  bool just_interrupted_ = false;  // Ctrl-C was the last that the user did
 };
 
 }  // namespace

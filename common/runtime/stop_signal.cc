@@ -7,31 +7,38 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <initializer_list>
 
 #include "absl/status/status.h"
 
 namespace tandem {
 namespace {
 
-sigset_t StopSet() {
+sigset_t SetOf(std::initializer_list<int> signals) {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
+  for (const int signal : signals) sigaddset(&set, signal);
   return set;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StopSignal>> StopSignal::Create() {
-  const sigset_t set = StopSet();
+  return Block(SetOf({SIGTERM, SIGINT}));
+}
+
+absl::StatusOr<std::unique_ptr<StopSignal>> StopSignal::CreateForInterrupts() {
+  return Block(SetOf({SIGINT}));
+}
+
+absl::StatusOr<std::unique_ptr<StopSignal>> StopSignal::Block(const sigset_t& set) {
   if (pthread_sigmask(SIG_BLOCK, &set, nullptr) != 0) {
-    return absl::InternalError("cannot block SIGTERM and SIGINT");
+    return absl::InternalError("cannot block signals");
   }
   signal(SIGPIPE, SIG_IGN);
   const int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   if (fd < 0) return absl::ErrnoToStatus(errno, "signalfd");
-  return std::unique_ptr<StopSignal>(new StopSignal(fd));
+  return std::unique_ptr<StopSignal>(new StopSignal(set, fd));
 }
 
 StopSignal::~StopSignal() { close(fd_); }
@@ -47,9 +54,6 @@ int StopSignal::Wait(absl::Duration timeout) {
   return static_cast<int>(info.ssi_signo);
 }
 
-void StopSignal::Restore() {
-  const sigset_t set = StopSet();
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
-}
+void StopSignal::Restore() { pthread_sigmask(SIG_UNBLOCK, &set_, nullptr); }
 
 }  // namespace tandem

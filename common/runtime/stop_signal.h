@@ -4,6 +4,8 @@
 // signal mask.
 #pragma once
 
+#include <signal.h>
+
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -15,6 +17,8 @@ class StopSignal {
  public:
   // Blocks SIGTERM and SIGINT in this thread and the threads it starts later; ignores SIGPIPE.
   static absl::StatusOr<std::unique_ptr<StopSignal>> Create();
+  // The same for SIGINT alone: Ctrl-C interrupts what a command does for its user.
+  static absl::StatusOr<std::unique_ptr<StopSignal>> CreateForInterrupts();
   ~StopSignal();
 
   // Waits at most `timeout` for a signal. Returns its number, or 0 on timeout.
@@ -25,8 +29,10 @@ class StopSignal {
   void Restore();
 
  private:
-  explicit StopSignal(int fd) : fd_(fd) {}
-  int fd_;
+  static absl::StatusOr<std::unique_ptr<StopSignal>> Block(const sigset_t& set);
+  StopSignal(const sigset_t& set, int fd) : set_(set), fd_(fd) {}
+  const sigset_t set_;
+  const int fd_;
 };
 
 }  // namespace tandem
