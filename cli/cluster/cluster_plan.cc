@@ -58,6 +58,11 @@ void RegisterCluster(config::Schema& schema, UpConfig& config) {
              {.group = "Cluster", .choices = {"auto", "off"}});
   schema.Add("ready-timeout", &config.ready_timeout, "How long starting may take.",
              {.group = "Lifecycle"});
+  schema.Add("logs", &config.logs,
+             "Which lines of the processes' logs to print. all: every line; brief: one line for "
+             "each process that is ready, then warnings, errors, throughput and access; auto: "
+             "brief where standard error is a terminal and the log is text, else all.",
+             {.group = "Lifecycle", .choices = {"auto", "all", "brief"}});
   schema.Add("quiet", &config.quiet, "Leave the processes' logs out.", {.group = "Lifecycle"});
 }
 

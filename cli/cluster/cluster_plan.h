@@ -41,6 +41,7 @@ struct UpConfig {
   std::string prefill_weights = "same";
   absl::Duration ready_timeout = absl::Seconds(120);
   bool quiet = false;
+  std::string logs = "auto";
 };
 
 // `config` outlives `schema`.

@@ -1,13 +1,16 @@
 // Implements StartProcessCluster (cli/cluster/cluster.h): each node and router is a process.
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
@@ -24,12 +27,47 @@ constexpr absl::Duration kRestartDelay = absl::Milliseconds(500);
 
 // The value of `key=` in a structured log line, empty when it has none.
 std::string FieldOf(absl::string_view line, absl::string_view key) {
+  if (absl::StartsWith(line, "{")) {
+    const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto found = object.is_object() ? object.find(std::string(key)) : object.end();
+    return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+  }
   for (const absl::string_view word : absl::StrSplit(line, ' ')) {
     if (absl::StartsWith(word, key) && word.size() > key.size() && word[key.size()] == '=') {
       return std::string(word.substr(key.size() + 1));
     }
   }
   return "";
+}
+
+bool IsMessage(const std::string& line, absl::string_view message) {
+  return absl::StartsWith(line, "{") ? FieldOf(line, "message") == message
+                                     : absl::StrContains(line, absl::StrCat(" ", message, " "));
+}
+
+// What `--logs=brief` prints of a log line; empty = nothing.
+std::string BriefLine(const std::string& name, const std::string& line) {
+  const std::vector<absl::string_view> words = absl::StrSplit(line, absl::MaxSplits(' ', 2));
+  const absl::string_view level = words.size() > 1 ? words[1] : "";
+  if (level != "INFO" && level != "DEBUG") return absl::StrCat("[", name, "] ", line);
+  if (absl::StrContains(line, " router started ")) {
+    return absl::StrFormat("%-12sserves %s", name, FieldOf(line, "model"));
+  }
+  if (absl::StrContains(line, " node started ")) {
+    return absl::StrFormat("%-12sready, %s KV blocks", name, FieldOf(line, "kv_blocks"));
+  }
+  if (absl::StrContains(line, " loading model ")) {
+    return absl::StrFormat("%-12sloads %s", name, FieldOf(line, "path"));
+  }
+  const bool asked_for =
+      absl::StrContains(line, " request ended ") || absl::StrContains(line, " throughput ");
+  return asked_for ? absl::StrCat("[", name, "] ", line) : "";
+}
+
+// Whether `up` prints brief lines. JSON is for programs, which want all of it.
+bool IsBrief(const UpConfig& up) {
+  if (up.common.log_format == "json") return false;
+  return up.logs == "brief" || (up.logs == "auto" && isatty(STDERR_FILENO) != 0);
 }
 
 // What a process said when it started.
@@ -42,7 +80,7 @@ struct Announcement {
 class ProcessCluster final : public Cluster {
  public:
   ProcessCluster(const UpConfig& up, std::string binaries, const Processors& processors)
-      : up_(up), binaries_(std::move(binaries)), processors_(processors) {}
+      : up_(up), brief_(IsBrief(up)), binaries_(std::move(binaries)), processors_(processors) {}
 
   absl::Status Start() {
     for (int i = 0; i < up_.routers; ++i) {
@@ -178,16 +216,21 @@ class ProcessCluster final : public Cluster {
     absl::MutexLock lock(&mutex_);
     Announcement& announcement = announcements_[name];
     announcement.last_line = line;
-    if (absl::StrContains(line, " router started ")) {
+    if (IsMessage(line, "router started")) {
       announcement.started = true;
       announcement.grpc = FieldOf(line, "grpc");
       announcement.fleet = FieldOf(line, "fleet");
       announcement.http = FieldOf(line, "http");
       if (announcement.http == "off") announcement.http.clear();
-    } else if (absl::StrContains(line, " node started ")) {
+    } else if (IsMessage(line, "node started")) {
       announcement.started = true;
     }
-    if (!up_.quiet) std::fprintf(stderr, "[%s] %s\n", name.c_str(), line.c_str());
+    if (up_.quiet) return;
+    const bool json = absl::StartsWith(line, "{");  // it names its process itself
+    const std::string shown = json     ? line
+                              : brief_ ? BriefLine(name, line)
+                                       : absl::StrCat("[", name, "] ", line);
+    if (!shown.empty()) std::fprintf(stderr, "%s\n", shown.c_str());
   }
 
   // Ends the processes of one program ("" = all) with SIGTERM, after `deadline` with SIGKILL.
@@ -212,6 +255,7 @@ class ProcessCluster final : public Cluster {
   }
 
   const UpConfig up_;
+  const bool brief_;
   const std::string binaries_;
   const Processors processors_;
   std::vector<Process> processes_;

@@ -1,5 +1,6 @@
 // `tandem generate`: implements NewGenerateCommand (cli/command_line/commands.h).
 #include <google/protobuf/util/json_util.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <map>
@@ -129,6 +130,18 @@ class GenerateCommand final : public Command {
   }
 
   absl::Status Build(const std::vector<std::string>& positionals, v1::GenerateRequest& request) {
+    // A prompt that is piped in needs no name.
+    const bool piped =
+        positionals.empty() && chat_.empty() && tokens_.empty() && isatty(STDIN_FILENO) == 0;
+    if (piped) {
+      const std::string prompt = ReadStandardInput();
+      if (!prompt.empty()) return BuildFrom({prompt}, request);
+    }
+    return BuildFrom(positionals, request);
+  }
+
+  absl::Status BuildFrom(const std::vector<std::string>& positionals,
+                         v1::GenerateRequest& request) {
     const int given =
         (positionals.empty() ? 0 : 1) + (chat_.empty() ? 0 : 1) + (tokens_.empty() ? 0 : 1);
     if (given != 1) {

@@ -33,8 +33,7 @@ class UpCommand final : public Command {
 
  private:
   absl::Status Serve(StopSignal& stop, const Environment& env) {
-    ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(up_.common.log_level));
-    SetLogLevel(level);
+    RETURN_IF_ERROR(config::ConfigureLog(up_.common, env));
     std::unique_ptr<FleetSecret> secret;
     if (up_.common.fleet_secret_file.empty()) {
       ASSIGN_OR_RETURN(secret, FleetSecret::Create());

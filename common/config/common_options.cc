@@ -1,5 +1,11 @@
 #include "common/config/common_options.h"
 
+#include <unistd.h>
+
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/telemetry/log.h"
+
 namespace tandem::config {
 
 void RegisterCommonOptions(Schema& schema, CommonOptions& options) {
@@ -17,6 +23,28 @@ void RegisterCommonOptions(Schema& schema, CommonOptions& options) {
              "How long running work may go on after SIGTERM or Ctrl-C.", {.group = "Lifecycle"});
   schema.Add("log-level", &options.log_level, "Lowest level that is logged.",
              {.group = "Lifecycle", .choices = {"debug", "info", "warning", "error"}});
+  schema.Add("log-format", &options.log_format,
+             "text: `key=value` after the message; json: one JSON object a line; auto: text, and "
+             "for a terminal in colours unless the environment has NO_COLOR.",
+             {.group = "Lifecycle", .choices = {"auto", "text", "json"}});
+}
+
+absl::Status ConfigureLog(const CommonOptions& options,
+                          const std::map<std::string, std::string>& env) {
+  ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(options.log_level));
+  SetLogLevel(level);
+  const auto no_color = env.find("NO_COLOR");
+  const bool colours = options.log_format == "auto" && isatty(STDERR_FILENO) != 0 &&
+                       (no_color == env.end() || no_color->second.empty());
+  SetLogFormat(options.log_format == "json" ? LogFormat::kJson
+               : colours                    ? LogFormat::kColours
+                                            : LogFormat::kText);
+  return absl::OkStatus();
+}
+
+void LogConfiguration(const Schema& schema) {
+  Log(LogLevel::kInfo, "configured",
+      {{"program", schema.program()}, {"version", kVersion}, {"changed", schema.PrintChanged()}});
 }
 
 }  // namespace tandem::config

@@ -34,7 +34,6 @@ int RunProcess(Schema& schema, const std::vector<std::string>& args,
   }
   const absl::StatusOr<std::unique_ptr<StopSignal>> stop = StopSignal::Create();
   if (!stop.ok()) return Report(schema, stop.status(), kExitFailed);
-  std::fputs(schema.PrintEffective().c_str(), stderr);
   const absl::Status status = run(**stop);
   return status.ok() ? kExitOk : Report(schema, status, kExitFailed);
 }

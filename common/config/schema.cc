@@ -283,14 +283,24 @@ absl::StatusOr<Parsed> Schema::Parse(const Inputs& inputs) {
   return line.parsed;
 }
 
+std::string Schema::PrintField(const Field& field) {
+  const bool hide = field.secret && field.origin != Origin::kDefault;
+  return absl::StrCat(field.name, "=", hide ? "(hidden)" : field.get(), " (",
+                      OriginText(field.origin, field.origin_detail), ")");
+}
+
 std::string Schema::PrintEffective() const {
   std::string out;
-  for (const Field& field : fields_) {
-    const bool hide = field.secret && field.origin != Origin::kDefault;
-    absl::StrAppend(&out, field.name, "=", hide ? "(hidden)" : field.get(), " (",
-                    OriginText(field.origin, field.origin_detail), ")\n");
-  }
+  for (const Field& field : fields_) absl::StrAppend(&out, PrintField(field), "\n");
   return out;
+}
+
+std::string Schema::PrintChanged() const {
+  std::vector<std::string> changed;
+  for (const Field& field : fields_) {
+    if (field.get() != field.default_text) changed.push_back(PrintField(field));
+  }
+  return absl::StrJoin(changed, ", ");
 }
 
 }  // namespace tandem::config

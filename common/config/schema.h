@@ -44,7 +44,7 @@
 namespace tandem::config {
 
 // The most fields of one schema. Fields of an embedded schema count in that schema, not here.
-inline constexpr size_t kMaxFields = 36;
+inline constexpr size_t kMaxFields = 40;
 
 // Limits and documentation of one field; every member is optional.
 template <typename T>
@@ -155,6 +155,9 @@ class Schema {
   std::string Help() const;
   // `name=value (default | file x.yaml:3 | env VAR | flag)`, one field a line.
   std::string PrintEffective() const;
+  // The same for the fields whose values are not the defaults, in one line: `a=1 (flag), b=2 (env
+  // TANDEM_ROUTER_B)`; empty when none differs.
+  std::string PrintChanged() const;
   // A table for docs/CONFIG.md.
   std::string Markdown() const;
 
@@ -172,6 +175,7 @@ class Schema {
   };
 
   static std::string EnvironmentPrefixOf(absl::string_view program);
+  static std::string PrintField(const Field& field);
   void Register(Field field);
   bool Has(absl::string_view name) const;
   Field* Find(absl::string_view normalised_name);

@@ -280,8 +280,8 @@ int NodeMain(int argc, char** argv, const NodeKind& kind) {
   return config::RunProcess(
       schema, {argv + 1, argv + argc}, env, [&](StopSignal& stop) -> absl::Status {
         SetLogProcessName(config.id);
-        ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(config.common.log_level));
-        SetLogLevel(level);
+        RETURN_IF_ERROR(config::ConfigureLog(config.common, env));
+        config::LogConfiguration(schema);
         // Before threads and memory are created, so that all of them are placed there.
         if (!config.cpus.empty()) {
           ASSIGN_OR_RETURN(const ComputePlaces places,

@@ -133,6 +133,12 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
   submitted_ = arrival.at;
   input.trace_id = arrival.trace_id;
   resumes_ = request.resume_from_token() > 0;
+  if (deps_.access_log) {
+    const bool http = arrival.front_end == LoadShedder::FrontEndKind::kHttp;
+    access_ = std::make_unique<AccessRecord>(started_.request_id(), arrival.trace_id,
+                                             http ? "http" : "grpc",
+                                             static_cast<int64_t>(input.prompt->size()));
+  }
   started_.set_model(assets.identity.served_name());
   started_.set_seed(input.sampling.seed);
   started_.set_prompt_tokens(static_cast<int32_t>(input.prompt->size()));
@@ -256,8 +262,10 @@ void AnswerSession::EndCall(int64_t computed_tokens) {
 
 void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (parts[i].has_finished())
+    if (parts[i].has_finished()) {
       deps_.metrics.OnFinished(parts[i].finished(), RealClock().Now() - submitted_);
+      if (access_ != nullptr) access_->OnFinished(parts[i].finished());
+    }
     Send(parts[i], last && i + 1 == parts.size());
   }
 }
@@ -283,6 +291,7 @@ void AnswerSession::Flush(bool inline_ok) {
 void AnswerSession::End(const absl::Status& status) {
   if (sink_ == nullptr) return;
   sink_->OnEnd(status);
+  if (access_ != nullptr) access_->Write(status, RealClock().Now() - submitted_);
   ended_ = std::move(sink_);
   if (!accepted_) call_ = nullptr;  // else once the core has ended the request
   part_ = v1::GenerateResponse();   // here, not on the thread that lets go of the session

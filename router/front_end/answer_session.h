@@ -23,6 +23,7 @@
 #include "common/base/ids.h"
 #include "common/guided/compile_queue.h"
 #include "common/runtime/random.h"
+#include "router/front_end/access_record.h"
 #include "router/front_end/answer_group.h"
 #include "router/front_end/inbox.h"
 #include "router/front_end/load_shedder.h"
@@ -72,6 +73,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
     TraceStore& traces;
     LoadShedder& shedder;
     guided::CompileQueue& constraints;
+    bool access_log = false;  // one line for each request
   };
 
   // Validates and tokenizes `request` on the calling thread. After an error, here and below, the
@@ -153,8 +155,9 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   v1::GenerateResponse part_;  // the next delta, reused; on the core's strand
   v1::Started started_;
   std::unique_ptr<AnswerGroup> answers_;
-  bool overflowed_ = false;        // a part was not taken
-  std::atomic<bool> over_{false};  // the client has its end: Cancel does nothing
+  std::unique_ptr<AccessRecord> access_;  // on the core's strand; null = the router logs no access
+  bool overflowed_ = false;               // a part was not taken
+  std::atomic<bool> over_{false};         // the client has its end: Cancel does nothing
 };
 
 }  // namespace tandem::router

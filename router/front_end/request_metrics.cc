@@ -148,6 +148,14 @@ void RequestMetrics::OnFinished(const v1::Finished& finished, absl::Duration sin
   }
 }
 
+RequestMetrics::Totals RequestMetrics::totals() const {
+  return {.requests = stopped_.ours->value() + length_.ours->value() + aborted_.ours->value() +
+                      failed_.ours->value(),
+          .prompt_tokens = prompt_tokens_.ours->value(),
+          .cached_tokens = cached_tokens_.ours->value(),
+          .output_tokens = output_tokens_.ours->value()};
+}
+
 void RequestMetrics::OnFailed() { failed_.Add(1); }
 
 std::string RequestMetrics::Text(const v1::GetStatusResponse& status,

@@ -35,6 +35,12 @@ class RequestMetrics {
   // It was too long.
   void OnRefused() { refused_->Add(1); }
 
+  // Since the start. Prompt tokens count when their request ends, output tokens as they come.
+  struct Totals {
+    double requests = 0, prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
+  };
+  Totals totals() const;
+
   // The page for Prometheus: the above, and gauges from `status`.
   std::string Text(const v1::GetStatusResponse& status, const HttpGauges& http) const;
 

@@ -40,6 +40,25 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
              {.group = "Network"});
 }
 
+// What the router keeps and logs of its requests.
+void RegisterRecords(config::Schema& schema, RouterConfig& config) {
+  schema.Add("responses-kept", &config.stored_responses_max,
+             "Answers of /v1/responses that the router stores for later requests "
+             "(previous_response_id), at most 64 MiB; 0 = none.",
+             {.min = 0, .max = 1000000, .unit = "responses", .group = "Lifecycle"});
+  schema.Add("traces", &config.traces,
+             "Finished requests whose timing the router stores for `tandem trace`; 0 = none.",
+             {.min = 0, .max = 1000000, .unit = "requests", .group = "Lifecycle"});
+  schema.Add("access-log", &config.access_log,
+             "Log one line for each request when it ends: ids, nodes, times, tokens, never text. "
+             "The router waits when nobody reads its log.",
+             {.group = "Lifecycle"});
+  schema.Add("throughput-every", &config.throughput_every,
+             "How often the router logs requests and tokens per second while it has work; 0 = "
+             "never.",
+             {.min = absl::ZeroDuration(), .group = "Lifecycle"});
+}
+
 void RegisterDeadlines(config::Schema& schema, RouterConfig& config) {
   schema.Add("queue-deadline", &config.core.queue_deadline,
              "How long a request may wait for placement.", {.group = "Deadlines"});
@@ -112,13 +131,7 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
   schema.Add("overload-interval", &config.overload.interval,
              "The interval that --overload-delay looks at.", {.group = "Admission"});
   RegisterDeadlines(schema, config);
-  schema.Add("responses-kept", &config.stored_responses_max,
-             "Answers of /v1/responses that the router stores for later requests "
-             "(previous_response_id), at most 64 MiB; 0 = none.",
-             {.min = 0, .max = 1000000, .unit = "responses", .group = "Lifecycle"});
-  schema.Add("traces", &config.traces,
-             "Finished requests whose timing the router stores for `tandem trace`; 0 = none.",
-             {.min = 0, .max = 1000000, .unit = "requests", .group = "Lifecycle"});
+  RegisterRecords(schema, config);
 }
 
 }  // namespace tandem::router

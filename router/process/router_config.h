@@ -31,6 +31,8 @@ struct RouterConfig {
   std::vector<std::string> served_model_name;  // empty = as `model` says
   int64_t stored_responses_max = 1024;
   int64_t traces = 1024;
+  bool access_log = false;
+  absl::Duration throughput_every = absl::Seconds(10);  // 0 = no line
   LoadShedder::Options overload;
   RouterOptions core;  // its fields are registered one by one
 };

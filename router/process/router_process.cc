@@ -81,6 +81,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   options.allowed_origins = config.allowed_origins;
   options.stored_responses_max = config.stored_responses_max;
   options.traces_max = config.traces;
+  options.access_log = config.access_log;
+  options.throughput_every = config.throughput_every;
   ASSIGN_OR_RETURN(options.fleet_secret,
                    config::ReadSecretFile("fleet-secret-file", config.common.fleet_secret_file));
   RETURN_IF_ERROR(CheckFleetPort(config, options.fleet_secret));
@@ -116,17 +118,17 @@ int RouterMain(int argc, char** argv) {
                         "Places requests on prefill and decode nodes and streams their answers.");
   RegisterRouterConfig(schema, config);
   const auto env = config::Environment();
-  return config::RunProcess(
-      schema, {argv + 1, argv + argc}, env, [&](StopSignal& stop) -> absl::Status {
-        SetLogProcessName(config.id);
-        ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(config.common.log_level));
-        SetLogLevel(level);
-        ASSIGN_OR_RETURN(const auto server, StartRouter(config, env));
-        while (stop.Wait(absl::Milliseconds(500)) == 0) server->Watch();
-        stop.Restore();
-        server->Drain(config.common.drain_timeout);
-        return absl::OkStatus();
-      });
+  return config::RunProcess(schema, {argv + 1, argv + argc}, env,
+                            [&](StopSignal& stop) -> absl::Status {
+                              SetLogProcessName(config.id);
+                              RETURN_IF_ERROR(config::ConfigureLog(config.common, env));
+                              config::LogConfiguration(schema);
+                              ASSIGN_OR_RETURN(const auto server, StartRouter(config, env));
+                              while (stop.Wait(absl::Milliseconds(500)) == 0) server->Watch();
+                              stop.Restore();
+                              server->Drain(config.common.drain_timeout);
+                              return absl::OkStatus();
+                            });
 }
 
 }  // namespace tandem::router

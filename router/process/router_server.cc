@@ -16,6 +16,7 @@
 #include "router/front_end/api_keys.h"
 #include "router/front_end/grpc/client_service.h"
 #include "router/front_end/http/http_api.h"
+#include "router/front_end/throughput_line.h"
 #include "router/process/fleet_service.h"
 
 namespace tandem::router {
@@ -39,6 +40,8 @@ class RouterServerImpl final : public RouterServer {
         metrics_(assets_->identity.served_name()),
         traces_(options.traces_max),
         shedder_(options.overload, metrics_),
+        access_log_(options.access_log),
+        throughput_(metrics_, options.throughput_every, RealClock().Now()),
         inbox_(static_cast<size_t>(options.inbox_max),
                [this](std::vector<InboxItem>& items) { RunCore(items); }),
         fleet_service_(inbox_, FleetOptions(options)),
@@ -94,6 +97,7 @@ class RouterServerImpl final : public RouterServer {
     if (keys_ != nullptr) keys_->ReloadIfChanged();
     client_server_->SetHealth("", true);
     client_server_->SetHealth("ready", decode_ready_ && !draining_);
+    throughput_.OnTick(RealClock().Now(), RequestsRunning());
   }
 
   bool Drain(absl::Duration timeout) override {
@@ -119,7 +123,11 @@ class RouterServerImpl final : public RouterServer {
     return fleet;
   }
   AnswerSession::Deps SessionDeps() {
-    return {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_};
+    return {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, access_log_};
+  }
+  int64_t RequestsRunning() const {
+    absl::MutexLock lock(&mutex_);
+    return requests_running_;
   }
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requests_running_ == 0; }
 
@@ -261,6 +269,8 @@ class RouterServerImpl final : public RouterServer {
   RequestMetrics metrics_;
   TraceStore traces_;
   LoadShedder shedder_;
+  const bool access_log_;
+  ThroughputLine throughput_;      // on the thread that calls Watch
   std::unique_ptr<ApiKeys> keys_;  // null: no key is needed
   // Declared before the members that may hold its exchanges, so it is destroyed after them.
   std::unique_ptr<HttpApi> front_end_;
@@ -283,7 +293,7 @@ class RouterServerImpl final : public RouterServer {
   std::atomic<bool> decode_ready_{false};
   std::atomic<int64_t> last_turn_ns_{absl::ToUnixNanos(RealClock().Now())};  // of the core
   std::atomic<bool> draining_{false};
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   int64_t requests_running_ ABSL_GUARDED_BY(mutex_) = 0;
   Thread thread_;
 };

@@ -39,6 +39,8 @@ struct RouterServerOptions {
   LoadShedder::Options overload;
   int64_t inbox_max = 65536;
   int64_t traces_max = 1024;  // finished requests whose timing is kept for GetTrace
+  bool access_log = false;    // one line for each request that ends
+  absl::Duration throughput_every = absl::ZeroDuration();  // of the throughput line; 0 = none
 };
 
 class RouterServer {

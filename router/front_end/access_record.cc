@@ -1,0 +1,58 @@
+#include "router/front_end/access_record.h"
+
+#include <cmath>
+
+#include "absl/strings/string_view.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::router {
+namespace {
+
+absl::string_view ReasonName(v1::FinishReason reason) {
+  switch (reason) {
+    case v1::FINISH_REASON_STOP:
+      return "stop";
+    case v1::FINISH_REASON_LENGTH:
+      return "length";
+    case v1::FINISH_REASON_ABORTED:
+      return "abort";
+    default:
+      return "error";
+  }
+}
+
+// To a tenth of a millisecond.
+double Rounded(double ms) { return std::round(ms * 10) / 10; }
+
+}  // namespace
+
+void AccessRecord::OnFinished(const v1::Finished& finished) {
+  cached_tokens_ += finished.usage().cached_tokens();
+  output_tokens_ += finished.usage().output_tokens();
+  reason_ = finished.reason();
+  if (answers_++ > 0) return;
+  route_ = finished.route();
+  queue_ms_ = finished.timing().queue_ms();
+  first_token_ms_ = finished.timing().first_token_ms();
+}
+
+void AccessRecord::Write(const absl::Status& status, absl::Duration total) const {
+  Log(LogLevel::kInfo, "request ended",
+      {{"request_id", request_id_},
+       {trace_id_.empty() ? "" : "trace_id", trace_id_},
+       {"front_end", front_end_},
+       {"status", absl::StatusCodeToString(status.code())},
+       {"reason", ReasonName(reason_)},
+       {"prompt_tokens", prompt_tokens_},
+       {"cached_tokens", cached_tokens_},
+       {"output_tokens", output_tokens_},
+       {"answers", answers_},
+       {"queue_ms", Rounded(queue_ms_)},
+       {"first_token_ms", Rounded(first_token_ms_)},
+       {"total_ms", Rounded(absl::ToDoubleMilliseconds(total))},
+       {route_.prefill_node().empty() ? "" : "prefill", route_.prefill_node()},
+       {route_.decode_node().empty() ? "" : "decode", route_.decode_node()},
+       {"attempts", route_.attempts()}});
+}
+
+}  // namespace tandem::router
