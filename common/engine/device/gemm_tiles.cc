@@ -16,6 +16,7 @@
 #include "kernels/api/device_matrix.h"
 #include "kernels/api/device_ops.h"
 #include "kernels/api/device_quantise.h"
+#include "kernels/api/device_timing.h"
 #include "xxhash.h"
 
 namespace tandem::engine {
@@ -25,13 +26,16 @@ using kernels::DeviceBuffer;
 using kernels::DeviceGemmArgs;
 using kernels::DeviceWeightType;
 
-// Timed runs of a tile. The fastest counts, because other work on the device may slow some down.
+// Timed runs of a tile. The median counts.
 constexpr int kTimedRuns = 3;
-// Calls in one run: enough to hide launches behind computation, and few enough to be quick.
-constexpr int kCallsMin = 4, kCallsMax = 64;
+// Calls in one run: enough to hide a launch behind computation, and few enough to be quick.
+constexpr int kCallsMin = kernels::kTimedCallsMin, kCallsMax = 64;
 // The byte that fills scratch memory: it makes bf16, e4m3 and fp32 numbers of ordinary size, and
 // int8 numbers that are not 0.
 constexpr int kScratchByte = 0x3c;
+
+// What a product does with its sums.
+enum class Output { kStored, kAdded, kGated };
 
 size_t BucketsOf(int32_t rows_max) {
   const auto* end =
@@ -100,6 +104,7 @@ std::vector<DeviceGemmArgs> CallsOf(const GemmProduct& product, int32_t rows,
     args.n = w.n;
     args.k = w.k;
     args.y = scratch.y.as<float>();
+    args.add_to_y = product.adds;
     if (product.gated) args.gated = scratch.y.as<kernels::Bf16Bits>();
     args.multiprocessors = of.multiprocessors;
   }
@@ -121,7 +126,7 @@ absl::StatusOr<int8_t> FastestTile(std::vector<DeviceGemmArgs> calls,
 }
 
 GemmTiles::Entry EntryOf(const GemmProduct& product) {
-  return {product.type, product.n, product.k, product.gated, {}};
+  return {product.type, product.n, product.k, product.gated, product.adds, {}};
 }
 
 std::vector<std::byte> ToBytes(const GemmTiles& tiles) {
@@ -201,32 +206,38 @@ void KeepTiles(const std::string& path, const std::string& key, const GemmTiles&
 
 std::vector<GemmProduct> GemmProductsOf(const DeviceWeights& weights) {
   std::vector<GemmProduct> products;
-  const auto add = [&products](const DeviceMatrix& w, bool gated, int32_t rows_max) {
+  const auto add = [&products](const DeviceMatrix& w, Output output, int32_t rows_max) {
+    const bool gated = output == Output::kGated, adds = output == Output::kAdded;
     auto found = std::find_if(products.begin(), products.end(), [&](const GemmProduct& other) {
-      return other.type == w.type && other.n == w.n && other.k == w.k && other.gated == gated;
+      return other.type == w.type && other.n == w.n && other.k == w.k && other.gated == gated &&
+             other.adds == adds;
     });
     if (found == products.end()) {
-      products.push_back({w.type, w.n, w.k, gated, rows_max, {}});
+      products.push_back({w.type, w.n, w.k, gated, adds, rows_max, {}});
       found = products.end() - 1;
     }
     found->rows_max = std::max(found->rows_max, rows_max);
     found->weights.push_back(&w);
   };
+  // A norm behind a projection takes its result; without one, the residual does.
+  const auto projected = [](const DeviceBuffer& norm) {
+    return norm.bytes() > 0 ? Output::kStored : Output::kAdded;
+  };
   const int32_t rows_max = *(std::end(kGemmRowBuckets) - 1);
   for (const DeviceLayerWeights& layer : weights.layers) {
-    add(layer.qkv, false, rows_max);
-    add(layer.o, false, rows_max);
-    add(layer.gate_up, true, rows_max);
-    add(layer.down, false, rows_max);
+    add(layer.qkv, Output::kStored, rows_max);
+    add(layer.o, projected(layer.post_attention_norm), rows_max);
+    add(layer.gate_up, Output::kGated, rows_max);
+    add(layer.down, projected(layer.post_ffn_norm), rows_max);
   }
-  add(weights.output_matrix(), false, kOutputRowsMax);
+  add(weights.output_matrix(), Output::kStored, kOutputRowsMax);
   return products;
 }
 
 int32_t GemmTiles::TileFor(const DeviceGemmArgs& args) const {
   for (const Entry& entry : entries) {
     if (entry.type != args.type || entry.n != args.n || entry.k != args.k ||
-        entry.gated != (args.gated != nullptr)) {
+        entry.gated != (args.gated != nullptr) || entry.adds != args.add_to_y) {
       continue;
     }
     const auto* bucket =
@@ -237,20 +248,11 @@ int32_t GemmTiles::TileFor(const DeviceGemmArgs& args) const {
   return -1;
 }
 
-GemmTimer TimeByEvents(kernels::Device& device, kernels::DeviceStream& stream) {
-  return [&device, &stream](absl::Span<const DeviceGemmArgs> calls) -> absl::StatusOr<double> {
-    ASSIGN_OR_RETURN(const auto start, device.NewEvent());
-    ASSIGN_OR_RETURN(const auto end, device.NewEvent());
-    double least_ms = 0;
-    for (int run = 0; run <= kTimedRuns; ++run) {
-      stream.Record(*start);
-      for (const DeviceGemmArgs& call : calls) device.ops().gemm(call, stream);
-      stream.Record(*end);
-      RETURN_IF_ERROR(stream.Synchronize());
-      ASSIGN_OR_RETURN(const double ms, end->MillisecondsSince(*start));
-      if (run == 1 || (run > 1 && ms < least_ms)) least_ms = ms;
-    }
-    return least_ms;
+GemmTimer TimeGemmsInGraph(kernels::Device& device, kernels::DeviceStream& stream) {
+  return [&device, &stream](absl::Span<const DeviceGemmArgs> calls) {
+    return kernels::TimeInGraph(
+        device, stream, {static_cast<int>(calls.size()), kTimedRuns},
+        [&](int call) { device.ops().gemm(calls[static_cast<size_t>(call)], stream); });
   };
 }
 
@@ -259,7 +261,7 @@ absl::StatusOr<GemmTiles> SearchGemmTiles(const std::vector<GemmProduct>& produc
   // Use a separate stream, so that a failure here does not fail the engine's.
   ASSIGN_OR_RETURN(const auto stream, device.NewStream());
   ASSIGN_OR_RETURN(const Scratch scratch, AllocateScratch(products, device, *stream));
-  const GemmTimer by_events = TimeByEvents(device, *stream);
+  const GemmTimer in_graph = TimeGemmsInGraph(device, *stream);
   GemmTiles tiles;
   for (const GemmProduct& product : products) {
     const std::vector<int32_t> admissible = AdmissibleTiles(product.type, device);
@@ -267,7 +269,7 @@ absl::StatusOr<GemmTiles> SearchGemmTiles(const std::vector<GemmProduct>& produc
     for (size_t i = 0; i < BucketsOf(product.rows_max); ++i) {
       ASSIGN_OR_RETURN(const int8_t tile, FastestTile(CallsOf(product, kGemmRowBuckets[i], scratch,
                                                               device.properties()),
-                                                      admissible, timer ? timer : by_events));
+                                                      admissible, timer ? timer : in_graph));
       entry.tiles.push_back(tile);
     }
   }
@@ -284,7 +286,8 @@ std::string GemmTilesKey(const std::vector<GemmProduct>& products, const kernels
   std::vector<DeviceWeightType> types;
   for (const GemmProduct& product : products) {
     absl::StrAppend(&key, "; ", kernels::DeviceWeightTypeName(product.type), " ", product.n, "x",
-                    product.k, product.gated ? " gated" : "", " to ", product.rows_max);
+                    product.k, product.gated ? " gated" : "", product.adds ? " added" : "", " to ",
+                    product.rows_max);
     if (std::find(types.begin(), types.end(), product.type) == types.end()) {
       types.push_back(product.type);
     }

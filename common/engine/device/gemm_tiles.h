@@ -39,6 +39,7 @@ struct GemmProduct {
   kernels::DeviceWeightType type = kernels::DeviceWeightType::kBf16;
   int32_t n = 0, k = 0;
   bool gated = false;
+  bool adds = false;                         // to what y holds
   int32_t rows_max = 0;                      // larger buckets are not timed
   std::vector<const DeviceMatrix*> weights;  // not empty
 };
@@ -56,16 +57,17 @@ class GemmTiles {
     kernels::DeviceWeightType type = kernels::DeviceWeightType::kBf16;
     int32_t n = 0, k = 0;
     bool gated = false;
+    bool adds = false;
     std::vector<int8_t> tiles;  // one for each of the first buckets
   };
   std::vector<Entry> entries;
 };
 
-// Milliseconds that a device takes for these calls, one after another.
+// Milliseconds that a device takes for one of these calls, when they run one after another.
 using GemmTimer =
     std::function<absl::StatusOr<double>(absl::Span<const kernels::DeviceGemmArgs> calls)>;
-// A timer by the device's events on `stream`: the best of several runs, after a warm-up run.
-GemmTimer TimeByEvents(kernels::Device& device, kernels::DeviceStream& stream);
+// A timer that runs the calls on `stream` from a graph (kernels/api/device_timing.h).
+GemmTimer TimeGemmsInGraph(kernels::Device& device, kernels::DeviceStream& stream);
 
 // Times every tile that fits the device at every bucket and takes the fastest, or the first of
 // equal ones. The timed calls read the weights of more layers than the L2 can hold, as a step does.
@@ -82,7 +84,7 @@ struct GemmTilesOptions {
   // which "auto" then uses.
   std::string choice = "by-shape";
   std::string user_folder;  // empty: no file
-  GemmTimer timer;          // empty: TimeByEvents
+  GemmTimer timer;          // empty: TimeGemmsInGraph
 };
 GemmTiles ChooseGemmTiles(const DeviceWeights& weights, const GemmTilesOptions& options,
                           kernels::Device& device, const kernels::ParallelFor& parallel);

@@ -57,9 +57,9 @@ DeviceWeights NewWeights(Device& device, int layers, DeviceWeightType type) {
   return weights;
 }
 
-using Call = std::tuple<int32_t, int32_t, bool, int32_t>;  // n, k, gated, rows
+using Call = std::tuple<int32_t, int32_t, bool, bool, int32_t>;  // n, k, gated, adds, rows
 Call CallOf(const DeviceGemmArgs& args) {
-  return {args.n, args.k, args.gated != nullptr, args.rows};
+  return {args.n, args.k, args.gated != nullptr, args.add_to_y, args.rows};
 }
 
 // Times drawn once for each call and tile.
@@ -123,22 +123,25 @@ TEST_P(GemmTilesSearch, TakesTheFastestForEveryShapeAndBucket) {
   std::cout << "seed " << seed << "\n";
   DrawnTimes drawn(seed);
   ASSERT_OK_AND_ASSIGN(const GemmTiles tiles, SearchGemmTiles(products_, *device_, drawn.timer()));
-  // qkv and o share a shape; the gate of that shape is a product of its own.
-  ASSERT_EQ(products_.size(), 4u);
-  EXPECT_EQ(products_[0].weights.size(), 6u);
+  // qkv, o and the gate share a shape. The one adds, and the other gates: each is of its own kind.
+  ASSERT_EQ(products_.size(), 5u);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(products_[i].weights.size(), 3u);
+  EXPECT_TRUE(products_[1].adds && products_[3].adds) << "o and down, without a norm behind them";
   size_t calls = 0;
   for (const GemmProduct& product : products_) {
     DeviceGemmArgs args;
     args.type = product.type;
     args.n = product.n;
     args.k = product.k;
+    args.add_to_y = product.adds;
     kernels::Bf16Bits gated = 0;
     if (product.gated) args.gated = &gated;
     int32_t first = 1;
     for (const int32_t bucket : kGemmRowBuckets) {
       if (bucket > product.rows_max) break;
       ++calls;
-      const int32_t fastest = drawn.Fastest({product.n, product.k, product.gated, bucket});
+      const int32_t fastest =
+          drawn.Fastest({product.n, product.k, product.gated, product.adds, bucket});
       for (const int32_t rows : {first, (first + bucket) / 2, bucket}) {
         args.rows = rows;
         EXPECT_EQ(tiles.TileFor(args), fastest) << rows << " rows of " << product.n;
@@ -263,36 +266,52 @@ TEST(GemmTiles, NeverNameATileThatDoesNotFit) {
   EXPECT_NE(GemmTilesKey(products, small), GemmTilesKey(products, *device));
 }
 
-TEST(GemmTiles, AreTimedByTheDevicesEvents) {
+// A model whose projections end in norms stores what others add.
+TEST(GemmTiles, ProjectionsBeforeANormDoNotAdd) {
+  const auto device = NewEmulatedDevice(1);
+  DeviceWeights weights = NewWeights(*device, 1, DeviceWeightType::kBf16);
+  for (auto* norm : {&weights.layers[0].post_attention_norm, &weights.layers[0].post_ffn_norm}) {
+    *norm = device->Allocate(kernels::DeviceBuffer::Kind::kDevice, kN * sizeof(float)).value();
+  }
+  const auto products = GemmProductsOf(weights);
+  EXPECT_EQ(products.size(), 4u) << "qkv and o are one product";
+  for (const GemmProduct& product : products) EXPECT_FALSE(product.adds);
+}
+
+TEST(GemmTiles, AreTimedInAGraphWithTheDevicesEvents) {
   const auto device = NewEmulatedDevice(1);
   const DeviceWeights weights = NewWeights(*device, 2, DeviceWeightType::kBf16);
   std::vector<GemmProduct> products = GemmProductsOf(weights);
   for (GemmProduct& product : products) product.rows_max = 8;  // what emulated products can do
   EXPECT_THAT(SearchGemmTiles(products, *device, nullptr).status(),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("no clock")));
-  // A clock that only kernels move, by a millisecond each; the first run takes much longer.
-  const int64_t before = kernels::emulated::CallsOf(*device).kernels;
+  // A clock that only graphs move, by ten milliseconds each.
   kernels::emulated::SetClock(*device, [&] {
-    const int64_t ran = kernels::emulated::CallsOf(*device).kernels - before;
-    return static_cast<float>(ran) + (ran > 0 ? 1000.0f : 0.0f);
+    return 10.0f * static_cast<float>(kernels::emulated::CallsOf(*device).graphs);
   });
   ASSERT_OK_AND_ASSIGN(const auto stream, device->NewStream());
+  const auto filled = [&](size_t count, auto value) {
+    auto buffer =
+        device->Allocate(kernels::DeviceBuffer::Kind::kDevice, count * sizeof(value)).value();
+    std::fill_n(buffer.template as<decltype(value)>(), count, value);
+    return buffer;
+  };
+  constexpr kernels::Bf16Bits kOne = 0x3f80;
+  const auto x = filled(8 * kK, kOne), w = filled(kN * kK, kOne), y = filled(8 * kN, 0.0f);
   std::vector<DeviceGemmArgs> calls(5);
-  ASSERT_OK_AND_ASSIGN(
-      const auto x, device->Allocate(kernels::DeviceBuffer::Kind::kDevice, 8 * kK * sizeof(float)));
-  ASSERT_OK_AND_ASSIGN(
-      const auto y, device->Allocate(kernels::DeviceBuffer::Kind::kDevice, 8 * kN * sizeof(float)));
   for (DeviceGemmArgs& call : calls) {
     call.x = x.as<kernels::Bf16Bits>();
-    call.w = weights.layers[0].qkv.values.as<kernels::Bf16Bits>();
+    call.w = w.as<kernels::Bf16Bits>();
     call.rows = 8;
     call.n = kN;
     call.k = kK;
+    call.add_to_y = true;
     call.y = y.as<float>();
   }
-  ASSERT_OK_AND_ASSIGN(const double ms, TimeByEvents(*device, *stream)(calls));
-  EXPECT_EQ(ms, 5.0) << "the first run warms up and does not count";
-  EXPECT_EQ(kernels::emulated::CallsOf(*device).kernels - before, 4 * 5);
+  ASSERT_OK_AND_ASSIGN(const double ms, TimeGemmsInGraph(*device, *stream)(calls));
+  EXPECT_EQ(ms, 2.0) << "10 ms for five calls";
+  // Each product adds kK. One runs alone, then four runs of the graph.
+  for (int i = 0; i < 8 * kN; ++i) ASSERT_EQ(y.as<float>()[i], kK * (1 + 4 * 5)) << i;
   // Every tile takes the same time then, and the first of them is taken.
   ASSERT_OK_AND_ASSIGN(const GemmTiles tiles, SearchGemmTiles(products, *device, nullptr));
   for (const GemmTiles::Entry& entry : tiles.entries) {
@@ -307,7 +326,8 @@ TEST(GemmTiles, KeysSayWhatTimesDependOn) {
   const std::string key = GemmTilesKey(products, *ampere);
   EXPECT_THAT(key, AllOf(HasSubstr("emulated sm80"), HasSubstr("thread block emulator"),
                          HasSubstr("emulated-mma16816"), HasSubstr("48x64 gated to 2048"),
-                         HasSubstr("144x64 to 256"), HasSubstr("0:16x32x128x4")));
+                         HasSubstr("144x64 to 256"), HasSubstr("48x64 added to 2048"),
+                         HasSubstr("0:16x32x128x4")));
   EXPECT_NE(GemmTilesKey(products, *hopper), key);
   const DeviceWeights other = NewWeights(*ampere, 2, DeviceWeightType::kInt8);
   EXPECT_NE(GemmTilesKey(GemmProductsOf(other), *ampere), key);
