@@ -100,7 +100,7 @@ case $status in
 esac
 
 run_suite gemm_and_attention 120 differential_device '*Gemm*/Cuda*:*Attention*/Cuda*'
-run_limited bench 60 "$folder/gpu_bench"
+run_limited bench 90 "$folder/gpu_bench" --json "$logs/bench.json"  # for tests/gpu/fill_table.py
 if [ "$status" -eq 0 ]; then
   report bench passed "$seconds" ''
   cat "$logs/bench.log"
