@@ -212,10 +212,10 @@ TEST_F(RequestErrors, PromptsThatAreTooLong) {
 
 TEST_F(RequestErrors, ARequestBeyondTheMessageLimit) {
   v1::GenerateRequest request = TokensRequest(1, 1);
-  request.set_text(std::string(65 << 20, 'a'));
+  request.set_text(std::string(17 << 20, 'a'));
   const Answer answer = cluster_->Generate(request);
   EXPECT_THAT(answer.status, StatusIs(StatusCode::kResourceExhausted,
-                                      AllOf(HasSubstr("larger than max"), HasSubstr("67108864"))));
+                                      AllOf(HasSubstr("larger than max"), HasSubstr("16777216"))));
 }
 
 class RunningRequests : public BadCluster {
