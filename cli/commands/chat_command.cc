@@ -16,6 +16,7 @@
 #include "cli/command_line/parse.h"
 #include "cli/flags/sampling_flags.h"
 #include "cli/report/markdown_stream.h"
+#include "cli/terminal/interrupt_key.h"
 #include "cli/terminal/interrupts.h"
 #include "cli/terminal/line_editor.h"
 #include "cli/terminal/terminal.h"
@@ -84,7 +85,9 @@ class ChatCommand final : public Command {
     // Before gRPC starts threads: they must not take Ctrl-C.
     if (interactive_) {
       ASSIGN_OR_RETURN(interrupts_, Interrupts::Create());
+      interrupt_key_.emplace();
       ASSIGN_OR_RETURN(editor_, LineEditor::Create({HistoryFile(history_, env_), CommandNames()}));
+      interrupt_key_->SetInterrupts(false);  // the editor sets the terminal up, too
     }
     ASSIGN_OR_RETURN(client_, Connect(access_));
     ASSIGN_OR_RETURN(const v1::GetModelResponse model, client_->GetModel());
@@ -201,7 +204,10 @@ class ChatCommand final : public Command {
     WordWrap wrapped(DescribeTerminal(STDOUT_FILENO, env_).columns);
     last_.Clear();
     cancellation_.Reset();
-    if (interrupts_ != nullptr) interrupts_->Begin([this] { cancellation_.Cancel(); });
+    if (interrupts_ != nullptr) {
+      interrupts_->Begin([this] { cancellation_.Cancel(); });
+      interrupt_key_->SetInterrupts(true);
+    }
     const absl::Status status = client_->Generate(
         request,
         [&](const v1::GenerateResponse& part) {
@@ -212,6 +218,7 @@ class ChatCommand final : public Command {
           return true;
         },
         cancellation_);
+    if (interrupts_ != nullptr) interrupt_key_->SetInterrupts(false);
     const bool stopped = interrupts_ != nullptr && interrupts_->End() > 0;
     just_interrupted_ = stopped;
     Print(absl::StrCat(wrapped.Append(markdown_ ? styled.Flush() : ""), wrapped.Flush(), "\n"));
@@ -273,6 +280,7 @@ class ChatCommand final : public Command {
   Environment env_;
   Terminal output_;
   std::unique_ptr<Interrupts> interrupts_;
+  std::optional<InterruptKey> interrupt_key_;  // set with interrupts_
   std::unique_ptr<LineEditor> editor_;
   std::unique_ptr<Client> client_;
   Cancellation cancellation_;

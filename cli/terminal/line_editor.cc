@@ -52,6 +52,10 @@ class LineEditorImpl final : public LineEditor {
     // which libedit reads the terminal's settings again.
     el_set(editor_, EL_SETTY, "-d", "-intr", nullptr);
     el_set(editor_, EL_SETTY, "-d", "intr=", nullptr);
+    // Between lines too: else a Ctrl-C that is typed there would be lost, and what is typed ahead
+    // would be shown twice (cli/terminal/interrupt_key.h).
+    for (const char* mode : {"-isig", "-icanon", "-echo"})
+      el_set(editor_, EL_SETTY, "-x", mode, nullptr);
     Bind("tandem-interrupt", "Gives the line up", &OnInterrupt, {"^C"});
     Bind("tandem-break", "Inserts a line break", &OnLineBreak, {"\033\n", "\033\r"});
     Bind("tandem-paste", "Inserts what is pasted", &OnPaste, {kPasteBegins});
