@@ -16,7 +16,8 @@ InterruptKey::~InterruptKey() {
 void InterruptKey::SetInterrupts(bool interrupts) {
   termios now;
   if (!is_terminal_ || tcgetattr(STDIN_FILENO, &now) != 0) return;
-  // A terminal that gathers whole lines, or shows keys itself, would do so with what is typed ahead.
+  // A terminal that gathers whole lines, or shows keys itself, would do so with what is typed
+  // ahead.
   now.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
   now.c_cc[VMIN] = 1;
   now.c_cc[VTIME] = 0;
