@@ -312,7 +312,8 @@ TEST_P(AttentionPartialsTest, ARowWithoutATokenHasARecordOfZeros) {
   const Floats records = RecordsOf(tail, {1, 2}, {});
   const size_t row_floats = 2 * 66;
   for (size_t i = 0; i < 2 * row_floats; ++i) ASSERT_EQ(records[i], 0.0f) << "float " << i;
-  EXPECT_GE(records[2 * row_floats + 1], 1.0f) << "l of row 256, which attends to itself";
+  // The largest score's own term is 1, but for the rounding of m.
+  EXPECT_GT(records[2 * row_floats + 1], 0.999f) << "l of row 256, which attends to itself";
 }
 
 // Many sequences of different sizes in one call, each with records of its own.
