@@ -167,9 +167,9 @@ void Generator::AddQuoted(StateId from, const std::string& text, StateId to) {
 RuleId Generator::FreeNumber(bool integers_only) {
   const auto [it, fresh] = shared_.emplace(integers_only ? "integer" : "number", -1);
   if (!fresh) return it->second;
-  // Bounded, so that what is read back is finite.
-  const auto rule = AddRegex(integers_only ? "0|-?[1-9][0-9]{0,63}"
-                                           : "-?(0|[1-9][0-9]{0,63})(\\.[0-9]{1,63})?"
+  // Bounded by what readers keep: 18 digits fit a 64-bit integer, 17 a double.
+  const auto rule = AddRegex(integers_only ? "0|-?[1-9][0-9]{0,17}"
+                                           : "-?(0|[1-9][0-9]{0,16})(\\.[0-9]{1,17})?"
                                              "([eE][+-]?[0-9]{1,2})?",
                              builder_);
   it->second = *rule;

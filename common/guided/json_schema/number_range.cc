@@ -201,11 +201,16 @@ void NumberRange::Narrow(const NumberRange& other) {
 absl::StatusOr<CharDfa> NumberDfa(const NumberRange& range, bool integers_only,
                                   CompileBudget& budget) {
   const bool whole = integers_only || !range.multiples.empty();
-  // The bound on digits keeps numbers within what JSON readers can represent. To count digits and
-  // remainders together would take too many states.
-  const char* numerals = !range.multiples.empty() ? "0|-?[1-9][0-9]*"
-                         : whole                  ? "0|-?[1-9][0-9]{0,44}"
-                                                  : "-?(0|[1-9][0-9]{0,44})(\\.[0-9]{1,44})?";
+  // As many digits as readers keep (a 64-bit integer 18, a double 17), and as the bounds need.
+  size_t whole_digits = whole ? 18 : 17, fraction_digits = 17;
+  for (const NumberBound& bound : range.bounds) {
+    whole_digits = std::max(whole_digits, bound.value.whole.size());
+    fraction_digits = std::max(fraction_digits, bound.value.fraction.size() + 1);
+  }
+  const std::string numerals =
+      whole ? absl::StrCat("0|-?[1-9][0-9]{0,", whole_digits - 1, "}")
+            : absl::StrCat("-?(0|[1-9][0-9]{0,", whole_digits - 1, "})(\\.[0-9]{1,",
+                           fraction_digits, "})?");
   ASSIGN_OR_RETURN(const RegexNode shape, ParseRegex(numerals, budget));
   ASSIGN_OR_RETURN(CharDfa dfa, CompileRegex(shape, RegexMode::kWhole, budget));
   for (const NumberBound& bound : range.bounds) {
