@@ -1,6 +1,5 @@
 #include "common/rpc/server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 
@@ -9,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/reflection_service.h"
 #include "grpc/health/v1/health.pb.h"
 
 namespace tandem::rpc {
@@ -41,8 +41,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address
   // gRPC's health service registers no descriptor. Reflection finds this project's copy of it,
   // which the linker must keep.
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
+  AddReflection(builder);
   auto server = std::unique_ptr<Server>(new Server());
   builder.AddListeningPort(address, credentials, &server->port_);
   // Without this two processes can listen on one port, and each answers some of the calls.

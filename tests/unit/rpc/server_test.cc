@@ -1,5 +1,5 @@
 // Goal: every server describes its services by reflection, gRPC's health service among them, so
-// that clients can call it without this project's proto files.
+// that clients can call it without this project's proto files; in both versions of the protocol.
 #include "common/rpc/server.h"
 
 #include <gmock/gmock.h>
@@ -16,11 +16,14 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr char kHealth[] = "grpc.health.v1.Health";
-constexpr char kReflection[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+constexpr char kVersions[][9] = {"v1", "v1alpha"};
 
-// The server's answer to one request of the reflection protocol, which sets `field` to
+// The server's answer to one request of a version of the reflection protocol, which sets `field` to
 // `text`.
-std::string Reflect(const Server& server, int field, const std::string& text) {
+std::string Reflect(const Server& server, const std::string& version, int field,
+                    const std::string& text) {
+  const std::string method =
+      absl::StrCat("/grpc.reflection.", version, ".ServerReflection/ServerReflectionInfo");
   grpc::GenericStub stub(grpc::CreateChannel(server.address(), grpc::InsecureChannelCredentials()));
   const grpc::Slice slice(absl::StrCat(std::string(1, static_cast<char>(field << 3 | 2)),
                                        std::string(1, static_cast<char>(text.size())), text));
@@ -28,7 +31,7 @@ std::string Reflect(const Server& server, int field, const std::string& text) {
   grpc::ByteBuffer reply;
   grpc::ClientContext context;
   std::promise<grpc::Status> end;
-  stub.UnaryCall(&context, kReflection, grpc::StubOptions(), &request, &reply,
+  stub.UnaryCall(&context, method, grpc::StubOptions(), &request, &reply,
                  [&end](grpc::Status status) { end.set_value(std::move(status)); });
   const grpc::Status status = end.get_future().get();
   EXPECT_TRUE(status.ok()) << status.error_message();
@@ -39,11 +42,32 @@ std::string Reflect(const Server& server, int field, const std::string& text) {
 
 TEST(Server, DescribesTheHealthService) {
   ASSERT_OK_AND_ASSIGN(const auto server, Server::Start("127.0.0.1:0", {}, {}));
-  EXPECT_THAT(Reflect(*server, /*list_services*/ 7, "*"), HasSubstr(kHealth));
-  const std::string file = Reflect(*server, /*file_containing_symbol*/ 4, kHealth);
-  for (const char* name : {"HealthCheckRequest", "HealthCheckResponse", "Watch", "NOT_SERVING"}) {
-    EXPECT_THAT(file, HasSubstr(name));
+  for (const char* version : kVersions) {
+    EXPECT_THAT(Reflect(*server, version, /*list_services*/ 7, "*"), HasSubstr(kHealth));
+    const std::string file = Reflect(*server, version, /*file_containing_symbol*/ 4, kHealth);
+    for (const char* name : {"HealthCheckRequest", "HealthCheckResponse", "Watch", "NOT_SERVING"}) {
+      EXPECT_THAT(file, HasSubstr(name));
+    }
   }
+}
+
+TEST(Server, DescribesReflectionItself) {
+  ASSERT_OK_AND_ASSIGN(const auto server, Server::Start("127.0.0.1:0", {}, {}));
+  for (const char* version : kVersions) {
+    const std::string name = absl::StrCat("grpc.reflection.", version, ".ServerReflection");
+    EXPECT_THAT(Reflect(*server, version, /*list_services*/ 7, "*"), HasSubstr(name));
+    EXPECT_THAT(Reflect(*server, version, /*file_containing_symbol*/ 4, name),
+                HasSubstr("ExtensionNumberResponse"));
+  }
+}
+
+TEST(Server, NamesWhatReflectionDoesNotKnow) {
+  ASSERT_OK_AND_ASSIGN(const auto server, Server::Start("127.0.0.1:0", {}, {}));
+  for (const int field : {3, 4, 6}) {  // a file, a symbol, a type's extensions
+    EXPECT_THAT(Reflect(*server, "v1", field, "no.such.thing"),
+                HasSubstr("no.such.thing: not known to this server"));
+  }
+  EXPECT_THAT(Reflect(*server, "v1", /*host*/ 1, "h"), HasSubstr("message_request: is missing"));
 }
 
 }  // namespace
