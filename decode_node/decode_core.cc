@@ -45,7 +45,7 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
   const auto refuse = [&](const absl::Status& status) {
     ledger_.Refuse(router, command.leg(), status, command.trace_id());
   };
-  if (ledger_.draining()) return refuse(absl::UnavailableError("draining"));
+  if (ledger_.draining()) return refuse(absl::UnavailableError("this node is draining"));
   if (command.local_prefill_tokens_max() < -1) {
     return refuse(absl::InvalidArgumentError(absl::StrCat(
         "local_prefill_tokens_max: ", command.local_prefill_tokens_max(), ", expected >= -1")));
@@ -110,10 +110,11 @@ void DecodeCore::Reserve(Legs::iterator it, int64_t local_prefill_tokens_max) {
 void DecodeCore::NewEpoch(node::RouterKey router, const v1::NewEpoch& command, absl::Time now) {
   const auto it = legs_.find(node::LegKey(router, command.leg()));
   if (it == legs_.end()) {
-    ledger_.FailLeg(router, command.leg(),
-                    absl::NotFoundError(absl::StrCat("lease ", command.lease_id(),
-                                                     ": its leg is not here (any more)")),
-                    /*sender_side=*/false);
+    ledger_.FailLeg(
+        router, command.leg(),
+        absl::NotFoundError(absl::StrCat("lease ", command.lease_id(),
+                                         ": this node does not have its leg (any more)")),
+        /*sender_side=*/false);
     return;
   }
   Leg& leg = it->second;
@@ -121,11 +122,12 @@ void DecodeCore::NewEpoch(node::RouterKey router, const v1::NewEpoch& command, a
   // The lease was installed in the meantime: Installed is already on its way to the router.
   if (leg.phase != Phase::kReceiving) return;
   if (command.lease_id() != leg.lease.value() || command.epoch() <= leg.epoch.value()) {
-    ledger_.FailLeg(router, command.leg(),
-                    absl::FailedPreconditionError(absl::StrCat(
-                        "lease ", leg.lease.value(), " has epoch ", leg.epoch.value(),
-                        ", command names lease ", command.lease_id(), " epoch ", command.epoch())),
-                    /*sender_side=*/false);
+    ledger_.FailLeg(
+        router, command.leg(),
+        absl::FailedPreconditionError(absl::StrCat(
+            "NewEpoch names lease ", command.lease_id(), " epoch ", command.epoch(),
+            ", expected lease ", leg.lease.value(), " and an epoch above ", leg.epoch.value())),
+        /*sender_side=*/false);
     return;
   }
   if (command.local_prefill_tokens_max() < -1) {
@@ -183,7 +185,9 @@ void DecodeCore::StartMigration(absl::Time now, absl::Duration time_left) {
 }
 
 void DecodeCore::GiveUpForDrain(Legs::iterator leg) {
-  FailAndEnd(leg, absl::UnavailableError("this node drains: go on elsewhere"), "migrated");
+  FailAndEnd(leg,
+             absl::UnavailableError("this node is draining: continue the sequence on another node"),
+             "migrated");
 }
 
 void DecodeCore::Retain(Legs::iterator it, const engine::SampledToken& next) {
@@ -255,9 +259,9 @@ void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time) {
       first.token_id() >= scheduler_.spec().vocab_size) {
     ledger_.FailLeg(it->first.router, leg.wire,
                     absl::DataLossError(absl::StrCat(
-                        "lease ", event.lease.value(), ": first token ", first.token_id(), " at ",
-                        first.index(), ", expected one in [0, ", scheduler_.spec().vocab_size,
-                        ") at ", leg.output_tokens)),
+                        "lease ", event.lease.value(), ": FIN carries token ", first.token_id(),
+                        " at index ", first.index(), ", expected a token in [0, ",
+                        scheduler_.spec().vocab_size, ") at index ", leg.output_tokens)),
                     /*sender_side=*/false, leg.trace_id);
     return End(it, "first token out of range");
   }

@@ -34,8 +34,8 @@ absl::Status RetainedSequences::Check(const Entry& retained, const v1::Prefill& 
                   sequence.tokens.end()) ||
       asked.cache_salt() != sequence.input.cache_salt) {
     return absl::FailedPreconditionError(
-        absl::StrCat("prompt: ", asked.prompt_size(), " tokens that are not the ",
-                     sequence.tokens.size(), " whose KV is retained"));
+        absl::StrCat("prompt: ", asked.prompt_size(), " tokens, expected the ",
+                     sequence.tokens.size(), " tokens whose KV this node retains"));
   }
   const int64_t blocks = scheduler_.spec().layout.BlocksFor(asked.prompt_size());
   if (command.first_ordinal() < 0 || command.first_ordinal() >= blocks) {
@@ -49,7 +49,7 @@ void RetainedSequences::Send(node::RouterKey router, const v1::Prefill& command,
   const auto found = retained_.find(node::LegKey(router, command.leg()));
   if (found == retained_.end()) {
     return ledger_.Refuse(router, command.leg(),
-                          absl::UnavailableError("Prefill: the sequence is not retained here"),
+                          absl::UnavailableError("Prefill: this node does not retain the sequence"),
                           command.trace_id());
   }
   const auto time_allowed = node::ParseDeadline(command.deadline_s());

@@ -22,11 +22,13 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
       return Abort(router, command.abort());
     case v1::NodeCommand::kStartDecode:
       return ledger_.Refuse(router, command.start_decode().leg(),
-                            absl::InvalidArgumentError("StartDecode: this is a prefill node"));
+                            absl::InvalidArgumentError(
+                                "StartDecode: sent to a prefill node, expected a decode node"));
     case v1::NodeCommand::kNewEpoch:
-      return ledger_.FailLeg(router, command.new_epoch().leg(),
-                             absl::InvalidArgumentError("NewEpoch: this is a prefill node"),
-                             /*sender_side=*/true);
+      return ledger_.FailLeg(
+          router, command.new_epoch().leg(),
+          absl::InvalidArgumentError("NewEpoch: sent to a prefill node, expected a decode node"),
+          /*sender_side=*/true);
     case v1::NodeCommand::kAdoptBlocks:
       return prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
     case v1::NodeCommand::kSendBlocks:
@@ -57,7 +59,7 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
   const auto refuse = [&](const absl::Status& status) {
     ledger_.Refuse(router, command.leg(), status, command.trace_id());
   };
-  if (ledger_.draining()) return refuse(absl::UnavailableError("draining"));
+  if (ledger_.draining()) return refuse(absl::UnavailableError("this node is draining"));
   const auto time_allowed = node::ParseDeadline(command.deadline_s());
   if (!time_allowed.ok()) return refuse(time_allowed.status());
   auto input = node::ParseSequence(command.sequence(), command.leg().sequence_index(),
@@ -114,7 +116,7 @@ void PrefillCore::EndFetching(LeaseId lease, absl::Time now) {
   auto input =
       node::ParseSequence(fetching.command.sequence(), fetching.command.leg().sequence_index(),
                           scheduler_.spec(), scheduler_.constraints());
-  if (ledger_.draining()) input = absl::UnavailableError("draining");
+  if (ledger_.draining()) input = absl::UnavailableError("this node is draining");
   if (fetching.deadline <= now) input = absl::DeadlineExceededError("its beginning came too late");
   if (!input.ok()) {
     return ledger_.Refuse(fetching.router, fetching.command.leg(), input.status(),
@@ -208,7 +210,7 @@ void PrefillCore::OnTick(absl::Time now) {
     const Export& exported = leg->second->second;
     if (exported.deadline > now) continue;
     Fail(leg->second,
-         absl::DeadlineExceededError(absl::StrCat("prompt not delivered within ",
+         absl::DeadlineExceededError(absl::StrCat("the prompt's KV was not delivered within ",
                                                   absl::FormatDuration(exported.time_allowed))),
          /*lease_stands=*/true);
   }

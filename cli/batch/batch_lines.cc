@@ -242,7 +242,8 @@ absl::StatusOr<BatchOutput> ReadBatchOutput(absl::string_view text) {
                       (json.contains("text") || json.contains("error"));
     if (!ours && end != absl::string_view::npos) {
       return absl::FailedPreconditionError(
-          absl::StrCat("line ", number, " is no answer of a batch; name another file"));
+          absl::StrCat("line ", number,
+                       " is not an answer of a batch, expected a batch's output or a new file"));
     }
     if (!ours || json.contains("error")) {
       ++output.dropped;

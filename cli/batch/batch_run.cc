@@ -90,7 +90,8 @@ class Batch {
         Fail(item.name, item.number, batch.status());
       } else if (item.name_taken) {
         Fail(item.name, item.number,
-             absl::InvalidArgumentError("custom_id: an earlier line has the same"));
+             absl::InvalidArgumentError(absl::StrCat(
+                 "custom_id: \"", item.name, "\" is also an earlier line's, expected its own")));
       } else {
         Answer(*batch, item.number);
       }
@@ -163,7 +164,7 @@ absl::StatusOr<BatchCounts> RunBatch(const BatchOptions& options, Client& client
   }
   if (SameFile(options.input, options.output)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--output ", options.output, ": is the same file as --batch"));
+        absl::StrCat("--output ", options.output, ": expected another file than --batch"));
   }
   RETURN_IF_ERROR(client.GetModel().status());
   ASSIGN_OR_RETURN(BatchOutput earlier, RepairOutput(options.output));

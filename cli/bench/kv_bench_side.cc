@@ -88,7 +88,8 @@ absl::Status KvBenchSide::Open(uint64_t round, int32_t num_blocks) {
   }
   while (service_->counters().leases_open != opened) {
     if (RealClock().Now() > now + kRoundMax) {
-      return absl::DeadlineExceededError("the leases did not open");
+      return absl::DeadlineExceededError(
+          "the receiver's leases did not open within a round's time");
     }
     std::this_thread::yield();
   }
@@ -103,9 +104,9 @@ absl::Status KvBenchSide::Await() {
     if (const auto* failed = std::get_if<transfer::ExportFailed>(&*event)) return failed->status;
     if (const auto* failed = std::get_if<transfer::LeaseFailed>(&*event)) return failed->status;
   }
-  return absl::DeadlineExceededError(absl::StrCat("over ", plan_.transport, ", blocks of ",
-                                                  plan_.block_bytes, " bytes: no end in ",
-                                                  absl::FormatDuration(kRoundMax)));
+  return absl::DeadlineExceededError(
+      absl::StrCat("over ", plan_.transport, ", with blocks of ", plan_.block_bytes,
+                   " bytes: the round did not end within ", absl::FormatDuration(kRoundMax)));
 }
 
 absl::Status KvBenchSide::AwaitInstalled() {

@@ -255,7 +255,8 @@ class BenchServeCommand final : public Command {
       std::ifstream file(prompts_, std::ios::binary);
       const std::string text((std::istreambuf_iterator<char>(file)),
                              std::istreambuf_iterator<char>());
-      if (!file) return absl::NotFoundError(absl::StrCat("--prompts ", prompts_, ": cannot read"));
+      if (!file)
+        return absl::NotFoundError(absl::StrCat("--prompts ", prompts_, ": cannot be read"));
       absl::StatusOr<std::unique_ptr<Workload>> workload =
           NewFileWorkload(text, options, target_options_.chat);
       if (workload.ok()) return workload;

@@ -69,7 +69,7 @@ absl::Status EventStreamReader::Append(absl::string_view bytes,
   line_.append(bytes.data(), bytes.size());
   if (line_.size() + data_.size() > kEventBytesMax) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("an event of more than ", kEventBytesMax, " bytes"));
+        absl::StrCat("the server sent an event of more than ", kEventBytesMax, " bytes"));
   }
   return absl::OkStatus();
 }

@@ -102,7 +102,7 @@ class HttpTarget final : public LoadTarget {
     if (reply->result_int() != 200) {
       return absl::FailedPreconditionError(
           absl::StrCat(address.text(), "/v1/models answers with HTTP ", reply->result_int(), " (",
-                       ErrorMessageOf(reply->body()), "); --model names the model instead"));
+                       ErrorMessageOf(reply->body()), "); name the model with --model"));
     }
     const Json json = Json::parse(reply->body(), nullptr, /*allow_exceptions=*/false);
     if (json.is_object() && json.contains("data") && json["data"].is_array() &&
@@ -112,7 +112,7 @@ class HttpTarget final : public LoadTarget {
       return absl::OkStatus();
     }
     return absl::FailedPreconditionError(
-        absl::StrCat(address.text(), "/v1/models names no model; --model does"));
+        absl::StrCat(address.text(), "/v1/models names no model; name one with --model"));
   }
 
   std::shared_ptr<LoadCall> Start(const LoadRequest& load, AnswerObserver& observer) override {

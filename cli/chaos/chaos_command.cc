@@ -102,7 +102,8 @@ class ChaosRun {
       }
       plan.kinds.push_back(kind);
     }
-    if (plan.kinds.empty()) return absl::InvalidArgumentError("faults: none is left to carry out");
+    if (plan.kinds.empty())
+      return absl::InvalidArgumentError("faults: this cluster allows none of them");
     faults_ = PlanFaults(plan);
     std::printf("seed %llu: %zu faults\n", static_cast<unsigned long long>(findings_.seed),
                 faults_.size());
@@ -116,7 +117,7 @@ class ChaosRun {
     for (const std::string& role : options_.victims) {
       if (role != "router" && role != "prefill" && role != "decode")
         return absl::InvalidArgumentError(
-            absl::StrCat("victims has \"", role, "\", expected some of router, prefill, decode"));
+            absl::StrCat("victims: \"", role, "\", expected some of router, prefill, decode"));
       for (int i = 0; i < topology_.processes(); ++i) any = any || topology_.RoleOf(i) == role;
     }
     return any ? absl::OkStatus()
@@ -173,7 +174,7 @@ class ChaosRun {
           DifferenceFromHashEngine(load_.requests[i], recording.answers[i]);
       if (!difference.empty())
         return absl::InternalError(
-            absl::StrCat("without faults, request ", i, " is answered wrong: ", difference));
+            absl::StrCat("without faults, the answer to request ", i, " is wrong: ", difference));
     }
     load_.expected = std::move(recording.answers);
     findings_.calm = std::move(recording.records);

@@ -207,7 +207,7 @@ class ChaosLoadImpl final : public ChaosLoad {
     SetCall(client, nullptr);
     if (!status.ok()) return status;
     if (ended.ok() && !collector.finished() && record.end != ChaosRequest::End::kCancelled)
-      return absl::DataLossError("the call ended without the answer's end");
+      return absl::DataLossError("the call ended before the answer did");
     return ended;
   }
 

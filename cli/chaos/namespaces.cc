@@ -99,7 +99,7 @@ struct Port {
 
 // Creates a namespace that lives while its descriptor is open.
 absl::StatusOr<Port> NewPort(int port) {
-  absl::StatusOr<Port> made = absl::UnknownError("not made");
+  absl::StatusOr<Port> made = absl::UnknownError("the network namespace was not created");
   // In a new thread: a thread has its own namespace, so the calling thread stays in its own.
   Thread maker("namespace", [&] {
     made = [&]() -> absl::StatusOr<Port> {
@@ -167,7 +167,8 @@ absl::StatusOr<std::unique_ptr<Namespaces>> Namespaces::Create(int count, int64_
   const absl::Status status = namespaces->Init(count, shm_bytes, seed);
   if (status.ok()) return namespaces;
   if (home.get() < 0 || setns(home.get(), CLONE_NEWNET) != 0)
-    return absl::InternalError(absl::StrCat(status.message(), "; and there is no way back"));
+    return absl::InternalError(
+        absl::StrCat(status.message(), "; this process could not return to its own namespace"));
   return status;
 }
 

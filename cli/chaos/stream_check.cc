@@ -22,7 +22,8 @@ absl::Status AnswerCollector::OnPart(const v1::GenerateResponse& part) {
   const int index =
       part.has_delta() ? part.delta().sequence_index() : part.finished().sequence_index();
   if (index < 0 || index >= static_cast<int>(answers_.size()))
-    return absl::DataLossError(absl::StrCat("sequence ", index, " of ", answers_.size()));
+    return absl::DataLossError(
+        absl::StrCat("a part names sequence ", index, ", expected one below ", answers_.size()));
   SequenceAnswer& answer = answers_[static_cast<size_t>(index)];
   if (answer.reason != v1::FINISH_REASON_UNSPECIFIED)
     return absl::DataLossError(absl::StrCat("sequence ", index, " goes on after its end"));
@@ -33,8 +34,8 @@ absl::Status AnswerCollector::OnPart(const v1::GenerateResponse& part) {
   }
   for (const v1::GeneratedToken& token : part.delta().tokens()) {
     if (token.index() != static_cast<int>(answer.tokens.size()))
-      return absl::DataLossError(absl::StrCat("sequence ", index, ": token ", token.index(),
-                                              " after ", answer.tokens.size(), " tokens"));
+      return absl::DataLossError(absl::StrCat("sequence ", index, ": token index ", token.index(),
+                                              " came, expected ", answer.tokens.size()));
     answer.tokens.push_back(token.token_id());
     answer.logprobs.push_back(token.logprob());
   }

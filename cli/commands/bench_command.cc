@@ -130,7 +130,7 @@ class BenchCommand final : public Command {
     for (const std::string& text : texts) {
       if (!absl::SimpleAtoi(text, &numbers.emplace_back()) || numbers.back() < 1) {
         return absl::InvalidArgumentError(
-            absl::StrCat("--", flag, " has \"", text, "\", expected a number from 1"));
+            absl::StrCat("--", flag, ": \"", text, "\", expected a number from 1"));
       }
     }
     return numbers;
@@ -150,7 +150,8 @@ class BenchCommand final : public Command {
   }
 
   absl::Status MeasureKernels(const Environment& env) {
-    if (!svg_.empty()) return absl::InvalidArgumentError("--svg goes with `bench engine`");
+    if (!svg_.empty())
+      return absl::InvalidArgumentError("--svg: only `bench engine` draws a picture");
     ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(model_, env));
     ASSIGN_OR_RETURN(const auto checkpoint, model::Checkpoint::Open(path));
     ASSIGN_OR_RETURN(const engine::KernelReport report,

@@ -50,13 +50,13 @@ class BenchKvCommand final : public Command {
       int64_t& bytes = options_.block_bytes.emplace_back();
       if (!absl::SimpleAtoi(text, &bytes) || bytes < 64 || bytes > options_.bytes) {
         return absl::InvalidArgumentError(
-            absl::StrCat("--blocks has \"", text, "\", expected a number from 64 to --bytes"));
+            absl::StrCat("--blocks: \"", text, "\", expected a number from 64 to --bytes"));
       }
     }
     for (const std::string& transport : options_.transports) {
       if (transport != "mapped" && transport != "shm" && transport != "tcp") {
         return absl::InvalidArgumentError(
-            absl::StrCat("--transports has \"", transport, "\", expected mapped, shm or tcp"));
+            absl::StrCat("--transports: \"", transport, "\", expected mapped, shm or tcp"));
       }
     }
     return absl::OkStatus();

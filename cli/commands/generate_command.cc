@@ -109,10 +109,11 @@ class GenerateCommand final : public Command {
     if (!positionals.empty() || !chat_.empty() || !tokens_.empty() || !system_.empty() ||
         !request_id_.empty()) {
       return absl::InvalidArgumentError(
-          "a --batch has its own prompts, messages and names: expected none on the command line");
+          "--batch: the file has the prompts, messages and names, expected none on the command "
+          "line");
     }
     if (sequences_.n != 1 || sequences_.best_of > 1) {
-      return absl::InvalidArgumentError("--n: a line of a --batch has one answer");
+      return absl::InvalidArgumentError("--n: a line of a batch gets one answer, expected 1");
     }
     return BuildParameters(batch_.defaults);
   }

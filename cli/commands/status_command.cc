@@ -69,7 +69,8 @@ class StatusCommand final : public Command {
       options.always_print_primitive_fields = true;
       options.add_whitespace = true;
       const auto converted = google::protobuf::util::MessageToJsonString(*status, &text, options);
-      if (!converted.ok()) return ReportError(schema_, absl::InternalError("cannot print JSON"));
+      if (!converted.ok())
+        return ReportError(schema_, absl::InternalError("cannot convert the status to JSON"));
     } else {
       text = FormatStatus(*status);
     }

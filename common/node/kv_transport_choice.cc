@@ -31,7 +31,7 @@ absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const std::string& role,
   if (blocks == nullptr) {
     if (config.kv.transport_choice == "device") {
       return absl::InvalidArgumentError(
-          absl::StrCat("kv-path is device, but device is ", config.device));
+          absl::StrCat("kv-path is device, but device is ", config.device, ", expected cuda"));
     }
     plan.why = "KV is in host memory";
     return plan;
@@ -70,8 +70,9 @@ absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, cons
                                                   engine::Engine& engine) {
   const bool nccl = config.kv.transport == "nccl";
   if (nccl && config.device != "cuda") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "transport is nccl, which goes from GPU to GPU, but device is ", config.device));
+    return absl::InvalidArgumentError(
+        absl::StrCat("transport is nccl, which goes from GPU to GPU, but device is ", config.device,
+                     ", expected cuda"));
   }
   transfer::UcxOptions ucx;
   ucx.transports = nccl ? "auto" : config.kv.transport;

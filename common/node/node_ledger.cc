@@ -64,7 +64,7 @@ void NodeLedger::SendScores(RouterKey router, const v1::Leg& leg, const StepOutc
 }
 
 void NodeLedger::LegTaken(const v1::Leg& leg, absl::string_view trace_id) {
-  Log(LogLevel::kDebug, "leg taken",
+  Log(LogLevel::kDebug, "took a leg",
       {{"request_id", leg.request_id()},
        {trace_id.empty() ? "" : "trace_id", trace_id},
        {"sequence", leg.sequence_index()},
@@ -73,7 +73,7 @@ void NodeLedger::LegTaken(const v1::Leg& leg, absl::string_view trace_id) {
 
 void NodeLedger::Refuse(RouterKey router, const v1::Leg& leg, const absl::Status& status,
                         absl::string_view trace_id) {
-  Log(LogLevel::kDebug, "leg refused",
+  Log(LogLevel::kDebug, "refused a leg",
       {{"request_id", leg.request_id()},
        {trace_id.empty() ? "" : "trace_id", trace_id},
        {"sequence", leg.sequence_index()},
@@ -87,7 +87,7 @@ void NodeLedger::Refuse(RouterKey router, const v1::Leg& leg, const absl::Status
 
 void NodeLedger::FailLeg(RouterKey router, const v1::Leg& leg, const absl::Status& status,
                          bool sender_side, absl::string_view trace_id) {
-  Log(LogLevel::kWarning, "leg failed",
+  Log(LogLevel::kWarning, "a leg failed",
       {{"request_id", leg.request_id()},
        {trace_id.empty() ? "" : "trace_id", trace_id},
        {"sequence", leg.sequence_index()},

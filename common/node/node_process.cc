@@ -246,9 +246,14 @@ class NodeProcessImpl final : public NodeProcess {
 
   bool Drain() override {
     server_->SetHealth("ready", false);
-    Log(LogLevel::kInfo, "draining", {{"timeout", absl::FormatDuration(drain_timeout_)}});
+    Log(LogLevel::kInfo, "the node is draining",
+        {{"timeout", absl::FormatDuration(drain_timeout_)}});
     const bool idle = runtime_->Drain(drain_timeout_);
-    Log(idle ? LogLevel::kInfo : LogLevel::kWarning, "drained", {{"idle", idle ? "yes" : "no"}});
+    if (idle) {
+      Log(LogLevel::kInfo, "drained");
+    } else {
+      Log(LogLevel::kWarning, "drain timed out, running work is cut off");
+    }
     return idle;
   }
 

@@ -92,13 +92,13 @@ void PrefixMigration::OnTick(absl::Time now) {
 void PrefixMigration::Handle(const transfer::ExportDone& event) {
   if (export_ != event.export_id) return;
   ledger_.counters().set_kv_bytes_sent(ledger_.counters().kv_bytes_sent() + event.bytes_sent);
-  Log(LogLevel::kInfo, "prefix blocks were migrated", {{"bytes", event.bytes_sent}});
+  Log(LogLevel::kInfo, "migrated prefix blocks to a peer", {{"bytes", event.bytes_sent}});
   EndOffer();
 }
 
 void PrefixMigration::Handle(const transfer::ExportFailed& event) {
   if (export_ != event.export_id) return;
-  Log(LogLevel::kWarning, "prefix blocks were not migrated", {{"why", event.status.ToString()}});
+  Log(LogLevel::kWarning, "could not migrate prefix blocks", {{"why", event.status.ToString()}});
   EndOffer();
 }
 

@@ -116,7 +116,7 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
         Log(LogLevel::kError, "router refused this node",
             {{"address", client.router_address()}, {"why", status.message()}});
       } else if (was_welcomed && !leaving_) {
-        Log(LogLevel::kWarning, "lost router",
+        Log(LogLevel::kWarning, "lost the stream to a router",
             {{"address", client.router_address()}, {"why", status.message()}});
       }
     }

@@ -15,7 +15,8 @@ absl::Status FollowConstraint(const v1::SequenceSpec& wire, guided::ConstraintCa
   const request::GuidedParams params = rpc::FromWire(wire.guided());
   if (!params.any()) return absl::InvalidArgumentError("guided: no constraint is given");
   if (constraints == nullptr) {
-    return absl::UnimplementedError("guided: this node has no vocabulary to guide");
+    return absl::UnimplementedError(
+        "guided: this node's tokenizer cannot be used, so it serves no constraints");
   }
   ASSIGN_OR_RETURN(std::shared_ptr<guided::Constraint> constraint, constraints->Get(params));
   input.matcher.emplace(std::move(constraint),
@@ -37,7 +38,8 @@ absl::Status CheckNextToken(SequenceInput& input) {
     return ((allowed[static_cast<size_t>(token) / 32] >> (token % 32)) & 1) != 0;
   };
   if (listed.empty() || std::any_of(listed.begin(), listed.end(), both)) return absl::OkStatus();
-  return absl::InvalidArgumentError("guided: none of allowed_token_ids fits the constraint here");
+  return absl::InvalidArgumentError(
+      "guided: the constraint allows none of allowed_token_ids at this token");
 }
 
 absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_t sequence_index,

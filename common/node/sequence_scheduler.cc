@@ -65,11 +65,12 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   }
   if (size() >= options_.max_sequences + options_.max_waiting) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("slots: ", size(), " sequences are here, expected at most ",
-                     options_.max_sequences + options_.max_waiting));
+        absl::StrCat("slots: this node holds ", size(),
+                     " sequences, its limit (max-sequences and those that may wait)"));
   }
   if (short_of_blocks_) {
-    return absl::ResourceExhaustedError("KV pool: running sequences wait for blocks");
+    return absl::ResourceExhaustedError(
+        "KV pool: no new sequence is admitted while running ones wait for blocks");
   }
   auto sequence = std::make_unique<Sequence>();
   sequence->id = SequenceId(next_id_);
@@ -362,8 +363,9 @@ bool SequenceScheduler::OnStepFailed(const absl::Status& status) {
 void SequenceScheduler::TakeToken(Sequence& sequence, const engine::SampledToken& token,
                                   StepOutcome& outcome) {
   if (token.damaged.has_value()) {
-    outcome.status = absl::DataLossError(absl::StrCat(
-        "block ", token.damaged->value(), " does not hold what the sequence's tokens say"));
+    outcome.status = absl::DataLossError(
+        absl::StrCat("block ", token.damaged->value(),
+                     " does not hold the KV of the sequence's tokens: it is damaged"));
     return ForgetFrom(sequence, *token.damaged);
   }
   outcome.sampled = true;

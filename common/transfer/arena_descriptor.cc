@@ -44,8 +44,9 @@ absl::StatusOr<std::pair<sockaddr_un, socklen_t>> AbstractAddress(const std::str
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (name.empty() || name.size() + 1 > sizeof address.sun_path) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a socket's name of ", name.size(), " bytes, expected 1 to ", sizeof address.sun_path - 1));
+    return absl::InvalidArgumentError(absl::StrCat("the socket's name has ", name.size(),
+                                                   " bytes, expected 1 to ",
+                                                   sizeof address.sun_path - 1));
   }
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   return std::make_pair(address,
@@ -162,7 +163,8 @@ bool ArenaDescriptorServer::Serve(const Caller& caller) {
     if (!SendDescriptor(caller.socket.get(), descriptor_)) why = "the caller left";
   }
   if (why != nullptr) {
-    Log(LogLevel::kWarning, "KV arena's descriptor refused", {{"reason", why}});
+    Log(LogLevel::kWarning, "refused a process that asked for the KV arena's descriptor",
+        {{"reason", why}});
   }
   return true;
 }

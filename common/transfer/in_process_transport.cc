@@ -132,7 +132,8 @@ class InProcessTransport final : public KvTransport {
 
   absl::StatusOr<PeerId> Connect(const PeerAddress& peer) override {
     if (peer.transport_address == address_) {
-      return absl::InvalidArgumentError(absl::StrCat(address_, ": connected to itself"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(address_, ": a KV transport cannot connect to itself"));
     }
     if (const auto it = by_address_.find(peer.transport_address); it != by_address_.end()) {
       return it->second;

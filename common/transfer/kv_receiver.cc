@@ -134,8 +134,8 @@ KvReceiver::Lease* KvReceiver::Admit(PeerId from, const v1::KvFrame& frame) {
     // The core's RaiseEpoch is still in the command queue; the sender will repeat what is missing.
     context_.RejectUntimely(
         from, frame,
-        absl::FailedPreconditionError(
-            absl::StrCat("lease has epoch ", lease.epoch.value(), ", the frame a newer one")));
+        absl::FailedPreconditionError(absl::StrCat("the frame has epoch ", frame.epoch(),
+                                                   ", the lease has epoch ", lease.epoch.value())));
     return nullptr;
   }
   absl::string_view why;
@@ -175,13 +175,14 @@ absl::Status KvReceiver::CheckData(const Lease& lease, const v1::KvData& data,
   }
   const uint64_t planned = static_cast<uint64_t>(range->cells() * context_.layer_block_bytes());
   if (data.payload_bytes() != planned || payload_bytes != planned) {
-    return absl::InvalidArgumentError(absl::StrCat("the range takes ", planned,
-                                                   " bytes, the header says ", data.payload_bytes(),
-                                                   ", the payload has ", payload_bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the payload has ", payload_bytes, " bytes and the header says ",
+                     data.payload_bytes(), ", expected ", planned, " for this range"));
   }
   RETURN_IF_ERROR(kv::CheckReorder(context_.options.format, data.block_order()));
   if (!lease.cells.AllAre(*range, CellState::kEmpty)) {
-    return absl::AlreadyExistsError("the range is filled or in flight, at least in part");
+    return absl::AlreadyExistsError(
+        "part of the range is filled or in flight, expected an empty range");
   }
   return absl::OkStatus();
 }
@@ -344,7 +345,9 @@ void KvReceiver::OnAbort(PeerId from, const v1::KvFrame& frame) {
   if (it == leases_.end()) return;  // it has ended; an ABORT is never answered
   Lease& lease = *it->second;
   if (lease.epoch.value() != frame.epoch() || (lease.sender.has_value() && *lease.sender != from)) {
-    context_.Reject(from, frame, absl::FailedPreconditionError("ABORT of another epoch or sender"));
+    context_.Reject(from, frame,
+                    absl::FailedPreconditionError(
+                        "an ABORT came from another epoch or sender than the lease's"));
     return;
   }
   Fail(lease, absl::AbortedError(absl::StrCat("lease ", lease.id.value(),

@@ -251,7 +251,8 @@ void KvSender::OnNack(PeerId from, const v1::KvFrame& frame) {
   Export* exported = FindByFrame(from, frame);
   if (exported == nullptr || exported->outcome.has_value()) return;
   if (frame.sender_incarnation() != exported->open.peer.incarnation.value()) {
-    context_.Reject(from, frame, absl::FailedPreconditionError("NACK of another incarnation"));
+    context_.Reject(from, frame,
+                    absl::FailedPreconditionError("a NACK names another incarnation of this node"));
     return;
   }
   std::vector<BlockRange> ranges;
@@ -263,7 +264,7 @@ void KvSender::OnNack(PeerId from, const v1::KvFrame& frame) {
     if (!range.has_value() || !exported->cells.Contains(*range) ||
         !exported->cells.AllAre(*range, CellState::kFilled)) {
       context_.Reject(from, frame,
-                      absl::OutOfRangeError("NACK of a range that was not sent, or not pushed"));
+                      absl::OutOfRangeError("a NACK asks for a range that was not sent"));
       return;
     }
     cells += range->cells();
@@ -299,7 +300,8 @@ void KvSender::OnAck(PeerId from, const v1::KvFrame& frame) {
   if (frame.sender_incarnation() != exported->open.peer.incarnation.value() ||
       !exported->fin_sent) {
     context_.Reject(from, frame,
-                    absl::FailedPreconditionError("ACK of another incarnation, or before FIN"));
+                    absl::FailedPreconditionError(
+                        "an ACK came before FIN, or names another incarnation of this node"));
     return;
   }
   End(*exported, absl::OkStatus(), /*tell_receiver=*/false);

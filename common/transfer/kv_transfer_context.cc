@@ -62,7 +62,7 @@ void KvTransferContext::Reject(PeerId from, const v1::KvFrame& frame, const absl
     ++rejects_unlogged_;
     return;
   }
-  Log(LogLevel::kWarning, "KV frame rejected",
+  Log(LogLevel::kWarning, "rejected a KV frame",
       {{"peer", from.value()},
        {"lease", frame.lease_id()},
        {"epoch", frame.epoch()},
@@ -75,7 +75,7 @@ void KvTransferContext::Reject(PeerId from, const v1::KvFrame& frame, const absl
 void KvTransferContext::RejectUntimely(PeerId from, const v1::KvFrame& frame,
                                        const absl::Status& why) {
   ++counters.frames_rejected;
-  Log(LogLevel::kDebug, "KV frame came too early or too late",
+  Log(LogLevel::kDebug, "a KV frame arrived too early or too late",
       {{"peer", from.value()},
        {"lease", frame.lease_id()},
        {"epoch", frame.epoch()},

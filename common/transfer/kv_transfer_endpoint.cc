@@ -41,7 +41,7 @@ class KvTransferEndpointImpl final : public KvTransferEndpoint {
     std::sort(stuck.begin(), stuck.end());
     stuck.erase(std::unique(stuck.begin(), stuck.end()), stuck.end());
     for (const PeerId peer : stuck) {
-      Log(LogLevel::kWarning, "KV peer hangs, dropping the connection", {{"peer", peer.value()}});
+      Log(LogLevel::kWarning, "a KV peer hangs; dropping its connection", {{"peer", peer.value()}});
       context_.transport.Disconnect(peer);
       OnPeerLost(peer, absl::UnavailableError("the peer hangs; the connection was dropped"));
     }
@@ -56,7 +56,8 @@ class KvTransferEndpointImpl final : public KvTransferEndpoint {
                                      uint64_t receive_id) override {
     ++context_.counters.frames_received;
     if (!context_.auth.Verify(frame)) {
-      context_.Reject(from, frame, absl::PermissionDeniedError("wrong auth tag"));
+      context_.Reject(from, frame,
+                      absl::PermissionDeniedError("the frame's tag is not of this fleet's secret"));
       return std::nullopt;
     }
     if (frame.receiver_incarnation() != context_.options.incarnation.value()) {
@@ -67,7 +68,9 @@ class KvTransferEndpointImpl final : public KvTransferEndpoint {
       return receiver_.OnData(from, frame, payload_bytes, receive_id);
     }
     if (payload_bytes > 0) {
-      context_.Reject(from, frame, absl::InvalidArgumentError("a payload without DATA"));
+      context_.Reject(
+          from, frame,
+          absl::InvalidArgumentError("a control frame carries a payload, expected none"));
       return std::nullopt;
     }
     OnControl(from, frame);
@@ -117,7 +120,9 @@ class KvTransferEndpointImpl final : public KvTransferEndpoint {
       case v1::KvFrame::KIND_NOT_SET:
         break;
     }
-    context_.Reject(from, frame, absl::InvalidArgumentError("a frame of unknown kind"));
+    context_.Reject(from, frame,
+                    absl::InvalidArgumentError(
+                        absl::StrCat("frame kind ", frame.kind_case(), " is not served here")));
   }
 
   // The frame is for an earlier process at this address. A sender gets an ABORT, so that it frees

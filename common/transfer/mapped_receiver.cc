@@ -66,15 +66,17 @@ absl::Status MappedReceiver::Open() {
 absl::StatusOr<GatherList> MappedReceiver::PiecesOf(const v1::KvViaMapping& via) const {
   GatherList pieces;
   if (via.offsets_size() == 0 || via.offsets_size() != via.lengths_size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a payload of ", via.offsets_size(), " offsets and ", via.lengths_size(), " lengths"));
+    return absl::InvalidArgumentError(absl::StrCat("a mapped payload has ", via.offsets_size(),
+                                                   " offsets and ", via.lengths_size(),
+                                                   " lengths, expected as many of each"));
   }
   pieces.reserve(static_cast<size_t>(via.offsets_size()));
   for (int i = 0; i < via.offsets_size(); ++i) {
     const uint64_t offset = via.offsets(i), length = via.lengths(i);
     if (length == 0 || length > arena_bytes_ || offset > arena_bytes_ - length) {
-      return absl::InvalidArgumentError(absl::StrCat("a piece at ", offset, " of ", length,
-                                                     " bytes, the arena has ", arena_bytes_));
+      return absl::InvalidArgumentError(absl::StrCat("a piece of ", length, " bytes at offset ",
+                                                     offset, ", expected it inside the arena's ",
+                                                     arena_bytes_, " bytes"));
     }
     pieces.push_back(arena_->bytes().subspan(offset, length));
   }
@@ -104,7 +106,7 @@ void MappedReceiver::Land(const v1::KvFrame& frame, const GatherList& pieces) {
   if (!place.has_value()) return;
   absl::Status landed;
   if (arena_ == nullptr) {
-    landed = absl::CancelledError("the mapping ended");
+    landed = absl::CancelledError("the mapping was given up before the payload was copied");
   } else {
     interval.checksum = CopyWithChecksum(pieces, *place);
   }
@@ -136,7 +138,7 @@ void MappedReceiver::Unmap() {
 
 void MappedReceiver::Fail(const absl::Status& why) {
   Unmap();
-  Log(LogLevel::kWarning, "a peer's KV arena is not mapped, its payloads take the slower way",
+  Log(LogLevel::kWarning, "cannot map a peer's KV arena; its payloads travel over UCX",
       {{"peer", peer_.value()}, {"reason", why.message()}});
   Tell(v1::KvMapping::CLOSED);
 }

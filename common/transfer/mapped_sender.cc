@@ -55,7 +55,7 @@ void MappedSender::OnFrame(const v1::KvMapping& frame) {
     case v1::KvMapping::READY:
       if (state_ != State::kOffered) return;
       state_ = State::kOpen;
-      Log(LogLevel::kInfo, "KV arena is mapped by a peer", {{"peer", peer_.value()}});
+      Log(LogLevel::kInfo, "a peer has mapped this node's KV arena", {{"peer", peer_.value()}});
       return;
     case v1::KvMapping::TAKEN:
       for (const uint64_t ordinal : frame.taken()) {
@@ -65,7 +65,7 @@ void MappedSender::OnFrame(const v1::KvMapping& frame) {
       }
       return;
     default:
-      return Fail(absl::UnavailableError("the peer declined it"));
+      return Fail(absl::UnavailableError("the peer declined the mapping"));
   }
 }
 
@@ -81,7 +81,7 @@ bool MappedSender::Progress() {
 void MappedSender::Fail(const absl::Status& why) {
   state_ = State::kFailed;
   context_.server->Withdraw(number_);
-  Log(LogLevel::kInfo, "KV arena is not mapped by a peer, payloads take the slower way",
+  Log(LogLevel::kInfo, "a peer did not map this node's KV arena; payloads to it travel over UCX",
       {{"peer", peer_.value()}, {"reason", why.message()}});
   v1::KvMapping closed;
   closed.set_number(number_);

@@ -23,7 +23,8 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
     context_.other->SetListener(this);
   }
   ~MappedTransport() override {
-    for (auto& [peer, sender] : senders_) sender->End(absl::CancelledError("shut down"));
+    for (auto& [peer, sender] : senders_)
+      sender->End(absl::CancelledError("this process is shutting down"));
   }
 
   void SetListener(KvTransport::Listener* listener) override { context_.listener = listener; }
@@ -32,7 +33,7 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
     return context_.other->Connect(peer);
   }
   void Disconnect(PeerId peer) override {
-    EndMappings(peer, absl::CancelledError("disconnected"));
+    EndMappings(peer, absl::CancelledError("this node closed the connection"));
     context_.other->Disconnect(peer);
   }
 
@@ -155,12 +156,14 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
       mapped += receiver->open() || receiver->opening() ? 1 : 0;
     }
     if (mapped >= context_.options.mappings_max) {
-      return absl::ResourceExhaustedError(absl::StrCat(mapped, " arenas are mapped"));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          mapped, " arenas are mapped, expected fewer than ", context_.options.mappings_max));
     }
     const uint64_t rest = context_.options.mapped_bytes_max - context_.mapped_bytes;
     if (offer.arena_bytes() == 0 || offer.arena_bytes() > rest) {
       return absl::ResourceExhaustedError(absl::StrCat("the arena has ", offer.arena_bytes(),
-                                                       " bytes, ", rest, " may still be mapped"));
+                                                       " bytes, expected at most the ", rest,
+                                                       " that this process may still map"));
     }
     return absl::OkStatus();
   }

@@ -49,7 +49,7 @@ void NcclReceiver::OnHeader(const v1::KvFrame& frame) {
   if (!open_ || via.ordinal() >= next_ordinal_ + 2 * kChannelWindow || via.bytes() == 0 ||
       via.bytes() > context_.channels->slot_bytes()) {
     End(absl::InvalidArgumentError(absl::StrCat("payload ", via.ordinal(), " of ", via.bytes(),
-                                                " bytes cannot be on the channel")),
+                                                " bytes is not one that the channel can carry")),
         /*tell=*/true);
     return;
   }
@@ -71,7 +71,10 @@ bool NcclReceiver::Progress() {
       open_ = true;
       context_.SendChannelFrame(peer_, number_, v1::KvChannel::READY, /*from_receiver=*/true);
     } else if (now > stands_since_ + context_.options.open_within) {
-      End(absl::DeadlineExceededError("not open in time"), /*tell=*/true);
+      End(absl::DeadlineExceededError(
+              absl::StrCat("the channel did not open within ",
+                           absl::FormatDuration(context_.options.open_within))),
+          /*tell=*/true);
     }
     return open_;
   }
@@ -82,7 +85,10 @@ bool NcclReceiver::Progress() {
   if (moved || !busy()) {
     stands_since_ = now;
   } else if (now > stands_since_ + context_.options.move_within) {
-    End(absl::DeadlineExceededError("a payload or its header did not come"), /*tell=*/true);
+    End(absl::DeadlineExceededError(
+            absl::StrCat("a payload or its header did not arrive within ",
+                         absl::FormatDuration(context_.options.move_within))),
+        /*tell=*/true);
     return true;
   }
   return moved;
@@ -154,7 +160,7 @@ void NcclReceiver::End(absl::Status status, bool tell) {
   channel_.reset();
   headers_.clear();
   if (tell) {
-    Log(LogLevel::kWarning, "KV channel failed",
+    Log(LogLevel::kWarning, "a KV channel from a peer failed",
         {{"kind", context_.channels->name()},
          {"peer", peer_.value()},
          {"reason", status.message()}});

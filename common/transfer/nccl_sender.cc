@@ -48,7 +48,7 @@ void NcclSender::OnFrame(const v1::KvChannel& frame) {
       return;
     case v1::KvChannel::CONSUMED:
       if (frame.consumed() > next_ordinal_) {
-        return Fail(absl::DataLossError("the peer took out more than was sent"));
+        return Fail(absl::DataLossError("the peer reports more payloads taken than were sent"));
       }
       consumed_ = std::max(consumed_, frame.consumed());  // they may come out of order
       return;
@@ -83,13 +83,16 @@ bool NcclSender::Progress() {
       if (channel_ == nullptr) return true;  // ended by what `done` did
       moved = true;
     } else if (now > in_flight_[slot]->started + context_.options.move_within) {
-      Fail(absl::DeadlineExceededError("a payload stood still"));
+      Fail(absl::DeadlineExceededError(
+          absl::StrCat("a payload made no progress within ",
+                       absl::FormatDuration(context_.options.move_within))));
       return true;
     }
   }
   // The receiver has taken no payload out for long, although all slots are idle.
   if (!waiting_.empty() && now > waiting_.front().started + context_.options.move_within) {
-    Fail(absl::DeadlineExceededError("the peer takes nothing out"));
+    Fail(absl::DeadlineExceededError(absl::StrCat(
+        "the peer took no payload within ", absl::FormatDuration(context_.options.move_within))));
     return true;
   }
   Pump();
@@ -143,7 +146,7 @@ std::vector<NcclSender::Payload> NcclSender::TakeAll() {
 void NcclSender::Fail(absl::Status why) {
   open_ = false;
   channel_.reset();
-  Log(LogLevel::kWarning, "KV channel failed",
+  Log(LogLevel::kWarning, "a KV channel to a peer failed",
       {{"kind", context_.channels->name()}, {"peer", peer_.value()}, {"reason", why.message()}});
   context_.SendChannelFrame(peer_, number_, v1::KvChannel::CLOSED, /*from_receiver=*/false);
   for (Payload& payload : TakeAll()) {

@@ -25,7 +25,8 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
     context_.other->SetListener(this);
   }
   ~NcclTransport() override {
-    for (auto& [peer, sender] : senders_) sender->End(absl::CancelledError("shut down"));
+    for (auto& [peer, sender] : senders_)
+      sender->End(absl::CancelledError("this process is shutting down"));
   }
 
   void SetListener(KvTransport::Listener* listener) override { context_.listener = listener; }
@@ -34,7 +35,7 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
     return context_.other->Connect(peer);
   }
   void Disconnect(PeerId peer) override {
-    EndChannels(peer, absl::CancelledError("disconnected"));
+    EndChannels(peer, absl::CancelledError("this node closed the connection"));
     context_.other->Disconnect(peer);
   }
 

@@ -42,8 +42,9 @@ class TransferServiceImpl final : public TransferService {
 
   absl::Status Submit(TransferCommand command) override {
     if (!commands_.TryPush(std::move(command))) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("transfer: ", commands_.capacity(), " commands are waiting"));
+      return absl::ResourceExhaustedError(absl::StrCat("transfer: the queue holds its ",
+                                                       commands_.capacity(),
+                                                       " commands, submit this one again later"));
     }
     // A wake-up is a system call; the thread needs it only when it sleeps or is about to.
     if (sleeping_.load()) transport_->Wake();

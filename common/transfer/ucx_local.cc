@@ -43,7 +43,7 @@ absl::Status UcxLocal::StartShm(UcxContext::Memory memory) {
   } else if (options_.transports == "shm") {
     return shm.status();
   } else {
-    Log(LogLevel::kWarning, "no shared memory for KV", {{"reason", shm.status().message()}});
+    Log(LogLevel::kWarning, "KV does not use shared memory", {{"reason", shm.status().message()}});
   }
   return absl::OkStatus();
 }

@@ -70,7 +70,8 @@ absl::Status TryPayload(const UcxOptions& options, const BlockRange& range) {
   address.host = options.host;
   ASSIGN_OR_RETURN(const PeerId peer, sender.transport->Connect(address));
   ASSIGN_OR_RETURN(std::optional<PayloadStore::Outgoing> payload, device.Take(from));
-  if (!payload.has_value()) return absl::ResourceExhaustedError("no slot is free");
+  if (!payload.has_value())
+    return absl::ResourceExhaustedError("the trial found no free device slot");
   v1::KvFrame frame;
   frame.mutable_data()->set_payload_checksum(payload->checksum);
   bool sent = false;
@@ -81,7 +82,8 @@ absl::Status TryPayload(const UcxOptions& options, const BlockRange& range) {
   const absl::Time give_up = RealClock().Now() + kTrialMax;
   while (!receiver.result.has_value() || !sent) {
     if (sender.result.has_value()) return *sender.result;
-    if (RealClock().Now() > give_up) return absl::DeadlineExceededError("nothing came");
+    if (RealClock().Now() > give_up)
+      return absl::DeadlineExceededError("the trial's payload did not arrive in time");
     sender.transport->Progress();
     receiver.transport->Progress();
   }
@@ -101,7 +103,8 @@ std::string DescribeUcx() {
 
 absl::Status TryUcxOnDevice(const UcxOptions& options) {
   const std::vector<BlockRange> ranges = options.device->TrialRanges();
-  if (ranges.empty()) return absl::ResourceExhaustedError("a trial wants two blocks");
+  if (ranges.empty())
+    return absl::ResourceExhaustedError("the trial needs two KV blocks, the arena has fewer");
   for (const BlockRange& range : ranges) {
     if (absl::Status status = TryPayload(options, range); !status.ok()) {
       return absl::Status(status.code(),

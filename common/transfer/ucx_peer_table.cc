@@ -49,7 +49,8 @@ UcxPeer* UcxPeerTable::FindByOrigin(uint64_t origin) const {
 absl::Status UcxPeerTable::AddShmWorker(UcxPeer& peer) {
   if (peer.shm != nullptr) return absl::OkStatus();
   if (shm_peers_.size() >= kShmEndpointsMax) {
-    return absl::ResourceExhaustedError(absl::StrCat(shm_peers_.size(), " KV peers share memory"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(shm_peers_.size(), " KV peers share memory, the limit is ", kShmEndpointsMax));
   }
   auto shm = std::make_unique<UcxShmEndpoint>();
   ASSIGN_OR_RETURN(shm->worker, local_.NewShmWorker(&UcxPeerTable::OnShmMessage, &peer));
@@ -90,11 +91,12 @@ absl::StatusOr<PeerId> UcxPeerTable::Connect(const PeerAddress& peer) {
                    UcxAddress::Parse(peer.transport_address, options.fleet_secret));
   if (address.origin == local_.origin()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("node ", peer.node.value(), ": a KV transport was connected to itself"));
+        absl::StrCat("node ", peer.node.value(), ": a KV transport cannot connect to itself"));
   }
   if (const UcxPeer* known = FindByOrigin(address.origin); known != nullptr) return known->id;
   if (peers_.size() >= kPeersMax) {
-    return absl::ResourceExhaustedError(absl::StrCat(peers_.size(), " KV peers are connected"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(peers_.size(), " KV peers are connected, the limit is ", kPeersMax));
   }
   if (!local_.SharesMemoryWith(address) && !local_.MayUseTcpWith(address)) {
     return absl::UnavailableError(
@@ -120,7 +122,7 @@ absl::Status UcxPeerTable::OpenEndpoints(UcxPeer& peer) {
   if (!local_.SharesMemoryWith(peer.address)) return absl::OkStatus();
   const absl::Status shm = AddShmWorker(peer);
   if (shm.ok() || !local_.MayUseTcpWith(peer.address)) return shm;
-  Log(LogLevel::kWarning, "no shared memory for a KV peer of this host",
+  Log(LogLevel::kWarning, "cannot share memory with a KV peer on this host; using TCP",
       {{"peer", peer.id.value()}, {"reason", shm.message()}});
   return absl::OkStatus();
 }
@@ -149,7 +151,7 @@ absl::Status UcxPeerTable::OnHello(const UcxHeader& hello) {
       UcxAddress::Parse(hello.body, local_.options().fleet_secret);
   if (!parsed.ok() || parsed->origin != hello.origin || hello.origin == local_.origin() ||
       hello.connection == 0) {
-    return absl::InvalidArgumentError("a greeting that is damaged");
+    return absl::InvalidArgumentError("a greeting does not parse");
   }
   if (UcxPeer* known = FindByOrigin(hello.origin); known != nullptr) {
     if (known->remote_connection == hello.connection) return absl::OkStatus();
@@ -160,10 +162,11 @@ absl::Status UcxPeerTable::OnHello(const UcxHeader& hello) {
       if (has_shm && hello.origin < local_.origin()) Accept(*known, parsed->shm_address);
       return absl::OkStatus();
     }
-    Lose(*known, absl::UnavailableError("the peer connected anew"), /*silent=*/false);
+    Lose(*known, absl::UnavailableError("the peer opened a newer connection"), /*silent=*/false);
   }
   if (peers_.size() >= kPeersMax) {
-    return absl::ResourceExhaustedError("a greeting beyond the limit of peers");
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a greeting came when ", peers_.size(), " peers were connected, the limit"));
   }
   UcxPeer& peer = Add(*parsed);
   peer.remote_connection = hello.connection;
@@ -186,7 +189,7 @@ void UcxPeerTable::Accept(UcxPeer& peer, const std::string& shm_address) {
   if (shm.ok()) {
     peer.state = UcxPeer::State::kWelcomed;
   } else {
-    Log(LogLevel::kWarning, "no shared memory for a KV peer that asks for it",
+    Log(LogLevel::kWarning, "cannot share memory with a KV peer that asked for it; using TCP",
         {{"peer", peer.id.value()}, {"host", peer.address.host}, {"reason", shm.message()}});
   }
   Greet(peer, UcxMessageKind::kWelcome, /*offer_shm=*/shm.ok());
@@ -214,7 +217,7 @@ absl::Status UcxPeerTable::OnWelcome(UcxPeer& peer, const UcxHeader& welcome) {
   const absl::StatusOr<UcxAddress> parsed =
       UcxAddress::Parse(welcome.body, local_.options().fleet_secret);
   if (!parsed.ok() || parsed->origin != peer.address.origin) {
-    return absl::InvalidArgumentError("a welcome that is damaged");
+    return absl::InvalidArgumentError("a welcome does not parse");
   }
   if (peer.state != UcxPeer::State::kGreeted || welcome.connection != peer.connection) {
     return absl::OkStatus();

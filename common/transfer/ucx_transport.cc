@@ -96,11 +96,12 @@ absl::Status UcxTransport::Start() {
 UcxTransport::~UcxTransport() {
   const UcxSocketGuard::Scope scope(guard_);
   SetListener(nullptr);
-  peers_.LoseAll(absl::CancelledError("the transport ends"));
+  peers_.LoseAll(absl::CancelledError("the transport is shutting down"));
   const absl::Time give_up = RealClock().Now() + kShutdownMax;
   while (peers_.size() > 0 && RealClock().Now() < give_up) Progress();
   if (peers_.size() > 0) {
-    Log(LogLevel::kError, "UCX kept requests of a closed transport", {{"peers", peers_.size()}});
+    Log(LogLevel::kError, "UCX still held requests when its transport closed",
+        {{"peers", peers_.size()}});
   }
   // UCX gives up what it kept; its callbacks use the peers, the sender and the receiver.
   peers_.DestroyShmEndpoints();
@@ -165,12 +166,14 @@ void UcxTransport::OnMessage(const UcxMessage& message) {
 // An error says why the message is dropped.
 absl::Status UcxTransport::Route(const UcxMessage& message) {
   const std::optional<UcxHeader> header = UcxHeader::Parse(message.header);
-  if (!header.has_value()) return absl::InvalidArgumentError("header too short");
+  if (!header.has_value())
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the message's header has ", message.header.size(), " bytes, fewer than one needs"));
   const bool over_shm = message.shm_peer != nullptr;
   if (header->kind == UcxMessageKind::kHello && !over_shm) return peers_.OnHello(*header);
   UcxPeer* from = peers_.FindByOrigin(header->origin);
   if (from == nullptr || (over_shm && message.shm_peer != from)) {
-    return absl::UnavailableError("from a peer that did not greet, or is gone");
+    return absl::UnavailableError("the message came from a peer that has not greeted, or has left");
   }
   if (header->kind == UcxMessageKind::kFrame) {
     return receiver_.OnFrame(*from, header->body, message);
@@ -180,7 +183,8 @@ absl::Status UcxTransport::Route(const UcxMessage& message) {
 
 void UcxTransport::CountDropped(absl::string_view why) {
   if (dropped_messages_++ % kLogEveryDrops != 0) return;
-  Log(LogLevel::kWarning, "KV message dropped", {{"reason", why}, {"dropped", dropped_messages_}});
+  Log(LogLevel::kWarning, "dropped a KV message",
+      {{"reason", why}, {"dropped", dropped_messages_}});
 }
 
 bool UcxTransport::FinishRound() {

@@ -36,7 +36,7 @@ absl::Status PrefixMigration::OnBlocksOffered(const Node& node, const v1::Blocks
   adopt.set_from_node_id(node.id.value());
   adopt.set_from_incarnation(node.incarnation.value());
   adopt.set_deadline_s(offered.deadline_s());
-  Log(LogLevel::kInfo, "a draining node's prefix blocks are offered",
+  Log(LogLevel::kInfo, "offered a draining node's prefix blocks to a peer",
       {{"from", node.id.value()}, {"to", successor->id.value()}, {"blocks", missing.size()}});
   actions_.commands.emplace_back(successor->key, std::move(command));
   return absl::OkStatus();

@@ -44,12 +44,12 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input) const {
     return absl::AlreadyExistsError(absl::StrCat("request ", id, " is running"));
   if (table_.sequences() + input.sequences_at_once() > options_.requests_max)
     return absl::ResourceExhaustedError(absl::StrCat(
-        "this router runs ", table_.sequences(), " sequences, and ", input.sequences_at_once(),
-        " more would pass its bound of ", options_.requests_max));
+        "this router runs ", table_.sequences(), " sequences; ", input.sequences_at_once(),
+        " more would exceed its limit of ", options_.requests_max));
   if (table_.held_bytes() + input.HeldBytesMax() > options_.request_bytes_max)
     return absl::ResourceExhaustedError(absl::StrCat(
-        "this router's requests may come to hold ", table_.held_bytes(), " bytes, and ",
-        input.HeldBytesMax(), " more would pass its bound of ", options_.request_bytes_max));
+        "this router's requests may hold up to ", table_.held_bytes(), " bytes; ",
+        input.HeldBytesMax(), " more would exceed its limit of ", options_.request_bytes_max));
   const auto prompt = static_cast<int64_t>(input.prompt->size());
   if (input.sequences < 1 || input.sequences > kSequencesMax)
     return absl::InvalidArgumentError(absl::StrCat("request ", id, ": ", input.sequences,
@@ -129,8 +129,8 @@ absl::Status RouterCore::CheckSequenceNumber(Node& node, const v1::NodeMessage& 
   if (number == 0) return absl::OkStatus();
   const uint64_t expected = node.last_sequence_number + 1;
   if (node.last_sequence_number != 0 && number != expected)
-    return absl::DataLossError(
-        absl::StrCat("node ", node.id.value(), ": message ", number, " came, expected ", expected));
+    return absl::DataLossError(absl::StrCat("node ", node.id.value(), " sent message ", number,
+                                            ", expected message ", expected));
   node.last_sequence_number = number;
   return absl::OkStatus();
 }
@@ -187,8 +187,9 @@ absl::Status RouterCore::OnTokens(const Node& node, const v1::TokensGenerated& t
   for (const int other : {plain.leg_attempts_size(), plain.token_ids_size(), plain.indices_size(),
                           plain.logprobs_size()}) {
     if (other != count)
-      return absl::InvalidArgumentError(absl::StrCat("node ", node.id.value(), ": a list of ",
-                                                     other, " beside ", count, " legs' tokens"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("node ", node.id.value(), ": TokensGenerated has a list of ", other,
+                       " entries, expected ", count, ", one for each leg"));
   }
   if (count == 0) return absl::OkStatus();
   v1::TokensGenerated::Step& step = plain_step_;
@@ -234,7 +235,7 @@ absl::Status RouterCore::OnNodeEvent(Node& node, const v1::NodeEvent& event, abs
     case v1::NodeEvent::kDraining:
       fleet_.SetDraining(node);
       index_.SetGroup(node.slot, node.group());
-      Log(LogLevel::kInfo, "node drains", {{"node_id", node.id.value()}});
+      Log(LogLevel::kInfo, "node is draining", {{"node_id", node.id.value()}});
       break;
     default:
       break;
@@ -276,7 +277,8 @@ void RouterCore::OnTick(absl::Time now) {
     Disconnect(
         key,
         absl::UnavailableError(absl::StrCat(
-            "nothing was heard for ", absl::FormatDuration(now - fleet_.Find(key)->last_heard))),
+            "the node sent nothing for ", absl::FormatDuration(now - fleet_.Find(key)->last_heard),
+            ", expected a heartbeat")),
         now);
   table_.OnTick(now);
   table_.PlaceQueued(now);

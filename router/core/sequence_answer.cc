@@ -26,7 +26,7 @@ absl::Status SequenceAnswer::Offer(const v1::GeneratedToken& token, bool count_d
   if (outcome->duplicate && count_duplicate) ++context_.counters.duplicate_tokens;
   if (outcome->diverged) {
     ++context_.counters.diverged_tokens;
-    Log(LogLevel::kError, "a leg disagrees with a delivered token",
+    Log(LogLevel::kError, "a leg sent another token than the one delivered",
         {{"request_id", input_.id.value()},
          {input_.trace_id.empty() ? "" : "trace_id", input_.trace_id},
          {"decode_node", nodes.decode},

@@ -70,9 +70,9 @@ std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> be
   legs_.ExtendPrompt(answer_.delivered());
   if (legs_.prompt().delivered() > 0) {
     if (!fleet.empty() && fleet.numerics_id() != answer_.numerics_id()) {
-      Fail(absl::UnavailableError(absl::StrCat("the answer was begun with numerics id ",
-                                               answer_.numerics_id(), ", the fleet now has ",
-                                               fleet.numerics_id())));
+      Fail(absl::UnavailableError(absl::StrCat("the answer began under numerics id ",
+                                               answer_.numerics_id(), "; the fleet now has ",
+                                               fleet.numerics_id(), ", which cannot continue it")));
       return std::nullopt;
     }
   } else if (!input_.max_tokens_given) {
@@ -255,16 +255,17 @@ void SequenceMachine::OnLegFinished(const v1::LegFinished& finished, absl::Time 
   const request::FinishReason reason = rpc::FromWire(finished.reason());
   const auto delivered = static_cast<int32_t>(answer_.delivered().size());
   if (reason != request::FinishReason::kStop && reason != request::FinishReason::kLength) {
-    GiveUpDecode(absl::UnavailableError(
-                     absl::StrCat("decode node ", legs_.decode().node_id(), " gave the leg up")),
-                 now);
+    GiveUpDecode(
+        absl::UnavailableError(absl::StrCat("decode node ", legs_.decode().node_id(),
+                                            " ended the leg without a reason that ends an answer")),
+        now);
     return;
   }
   if (delivered == legs_.prompt().delivered() || finished.output_tokens() > delivered ||
       answer_.waiting() > 0) {
     GiveUpDecode(absl::DataLossError(absl::StrCat("decode node ", legs_.decode().node_id(),
-                                                  " ended after ", finished.output_tokens(),
-                                                  " tokens, ", delivered, " arrived")),
+                                                  " ended the leg after ", finished.output_tokens(),
+                                                  " tokens, but ", delivered, " arrived")),
                  now);
     return;
   }
@@ -292,7 +293,7 @@ void SequenceMachine::OnDecodeFailed(const v1::LegFailed& failed, absl::Time now
   }
   legs_.decode().End("");
   if (failed.request_at_fault()) {
-    legs_.prefill().End("the request cannot be gone on with");
+    legs_.prefill().End("no node can continue the request");
     return Fail(why);
   }
   if (failed.retained()) legs_.RetainDecodeLeg();
@@ -343,8 +344,8 @@ bool SequenceMachine::CountAttempt(const absl::Status& why) {
     ++attempts_;
     return true;
   }
-  Fail(absl::UnavailableError(
-      absl::StrCat("gave up after ", attempts_, " attempts; the last: ", why.message())));
+  Fail(absl::UnavailableError(absl::StrCat("the router gave up after ", attempts_,
+                                           " attempts; the last one failed: ", why.message())));
   return false;
 }
 
@@ -358,7 +359,7 @@ void SequenceMachine::RetryPrefill(const absl::Status& why, absl::Time now) {
   // Installed arrives here. That is no failure, so it costs no attempt and no retry.
   const bool retained = legs_.prefill().retained();
   if (answer_.complete() || (!retained && !context_.retries.HasRoom(now))) return Replace(why, now);
-  LogRetry("prefill leg is retried", legs_.prefill().node_id(), why);
+  LogRetry("retrying the prefill leg", legs_.prefill().node_id(), why);
   legs_.Avoid(legs_.prefill().node(), now + kFailureMemory);
   legs_.prefill().End("replaced");
   if (!retained) {
@@ -377,7 +378,7 @@ void SequenceMachine::Replace(const absl::Status& why, absl::Time now) {
     legs_.End("the answer is complete");
     return;
   }
-  LogRetry("request is placed again", legs_.decode().node_id(), why);
+  LogRetry("placing the sequence again", legs_.decode().node_id(), why);
   const Node* node = context_.fleet.Find(legs_.decode().node());
   const bool drains = node != nullptr && node->draining;
   legs_.prefill().End("the decode leg is gone");
@@ -436,7 +437,7 @@ void SequenceMachine::OnDeadline(absl::Time now) {
       Fail(QueueDeadlineStatus());
       break;
     case State::kReserving:
-      GiveUpDecode(LateStatus("no word of what the prompt lacks", options.reserve_deadline), now);
+      GiveUpDecode(LateStatus("no answer to the reservation came", options.reserve_deadline), now);
       break;
     case State::kPrefilling:
     case State::kInstalling: {
@@ -467,9 +468,10 @@ absl::Status SequenceMachine::LateStatus(absl::string_view what, absl::Duration 
 }
 
 absl::Status SequenceMachine::AnswerDeadlineStatus() const {
-  return absl::DeadlineExceededError(absl::StrCat(
-      "the answer was not complete within its ", absl::FormatDuration(input_.answer_deadline), ": ",
-      answer_.delivered().size(), " of at most ", input_.stop.max_tokens, " tokens are out"));
+  return absl::DeadlineExceededError(
+      absl::StrCat("the answer was not complete within its ",
+                   absl::FormatDuration(input_.answer_deadline), ": ", answer_.delivered().size(),
+                   " of at most ", input_.stop.max_tokens, " tokens were delivered"));
 }
 
 absl::Status SequenceMachine::QueueDeadlineStatus() const {
@@ -481,8 +483,8 @@ absl::Status SequenceMachine::QueueDeadlineStatus() const {
   switch (placement_failure_.value_or(PlacementFailure::kNoRoom)) {
     case PlacementFailure::kNoDecodeNode:
       return absl::UnavailableError(
-          absl::StrCat("no decode node took work within ", limit,
-                       ": those that had joined this router are lost or draining"));
+          absl::StrCat("no decode node accepted work within ", limit,
+                       ": all that had joined this router are lost or draining"));
     case PlacementFailure::kNeverFits:
       return absl::InvalidArgumentError(
           absl::StrCat("the request needs ", total, " tokens of KV, the largest decode node holds ",

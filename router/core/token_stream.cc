@@ -24,7 +24,7 @@ absl::StatusOr<TokenStream::Outcome> TokenStream::Offer(const v1::GeneratedToken
   if (token.index() > next) {
     if (waiting_.size() >= kWaitingMax)
       return absl::DataLossError(absl::StrCat("token ", next, " is missing and ", waiting_.size(),
-                                              " later ones wait for it"));
+                                              " later tokens wait for it, the limit"));
     waiting_.emplace(token.index(), token);
     return outcome;
   }

@@ -98,12 +98,12 @@ absl::Status Fleet::CheckNumerics(const v1::Registration& registration) const {
   };
   if (kv_contents_.empty() || registration.kv_contents() != kv_contents_ ||
       registration.kv_bytes_per_block() != kv_bytes_per_block_) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        differ, ", and though mixed numerics are allowed its KV is another: its blocks hold ",
-        named(registration.kv_contents(), registration.kv_bytes_per_block()), ", the fleet's ",
-        named(kv_contents_, kv_bytes_per_block_)));
+    return absl::FailedPreconditionError(
+        absl::StrCat(differ, "; mixed numerics are allowed, but its blocks hold ",
+                     named(registration.kv_contents(), registration.kv_bytes_per_block()),
+                     " and the fleet's hold ", named(kv_contents_, kv_bytes_per_block_)));
   }
-  Log(LogLevel::kWarning, "a node of other numerics joins: answers are not reproducible",
+  Log(LogLevel::kWarning, "a node with another numerics id joined: answers are not reproducible",
       {{"node_id", registration.node_id()},
        {"numerics_id", registration.numerics_id()},
        {"fleet", first_numerics_id_},
@@ -285,7 +285,7 @@ void Fleet::KvTransferFailed(NodeKey from, NodeKey to, absl::Time now) {
   const int beyond = ++failed.in_a_row - kFailuresBeforeBackoff;
   if (beyond < 0) return;
   failed.backoff_until = now + std::min(kBackoffMin * (1 << std::min(beyond, 10)), kBackoffMax);
-  Log(LogLevel::kWarning, "no KV transfers between two nodes for a while",
+  Log(LogLevel::kWarning, "KV transfers between two nodes failed; the pair is left out for a while",
       {{"from", sender->id.value()},
        {"to", receiver->id.value()},
        {"failures", failed.in_a_row},

@@ -56,7 +56,7 @@ absl::Status CheckBlockNames(const v1::Registration& registration, const kv::Blo
       "node ", registration.node_id(), " names blocks by ",
       names.empty() ? "an earlier release's hash" : absl::CHexEscape(names.substr(0, 64)),
       ", this router by ", key.names(),
-      ": all processes of a fleet need one release and one fleet secret"));
+      ": expected the same release and the same fleet secret in all processes of a fleet"));
 }
 
 const char* RoleName(v1::NodeRole role) {

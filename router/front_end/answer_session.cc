@@ -28,10 +28,9 @@ class AnswerDetokenizer final : public Detokenizer {
 absl::Status CheckPromptBytes(const std::string& text, const ModelAssets& assets) {
   const auto bytes = static_cast<int64_t>(text.size());
   if (bytes <= assets.prompt_bytes_max) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("prompt: ", bytes, " bytes, more than any prompt of ",
-                   assets.identity.context_tokens, " tokens has, the context of ",
-                   assets.identity.served_name(), " (at most ", assets.prompt_bytes_max, ")"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "prompt: ", bytes, " bytes, expected at most ", assets.prompt_bytes_max, ": the context of ",
+      assets.identity.served_name(), " holds ", assets.identity.context_tokens, " tokens"));
 }
 
 absl::StatusOr<std::vector<TokenId>> PromptTokens(const v1::GenerateRequest& request,
@@ -196,7 +195,7 @@ void AnswerSession::Cancel() {
 bool AnswerSession::EndIfCancelled() {
   if (!over_) return false;
   deps_.metrics.OnAborted();
-  End(absl::CancelledError("the client cancelled"));
+  End(absl::CancelledError("the client cancelled the request"));
   return true;
 }
 
@@ -233,7 +232,7 @@ request::FinishReason AnswerSession::OnEvent(ClientEvent event) {
   }
   if (!overflowed_ || sink_ == nullptr) return request::FinishReason::kNone;
   Fail(absl::ResourceExhaustedError(
-      "the client left more unread than is kept for it: request ended"));
+      "the client reads too slowly: its unread parts exceeded the limit, so the request ended"));
   return request::FinishReason::kAborted;
 }
 

@@ -105,7 +105,7 @@ absl::StatusOr<std::shared_ptr<Tenant>> ApiKeys::Identify(absl::string_view auth
   absl::MutexLock lock(&mutex_);
   const auto found = keys_.find(hash);
   if (found == keys_.end()) {
-    return absl::UnauthenticatedError("authorization: this API key is not known here");
+    return absl::UnauthenticatedError("authorization: unknown API key");
   }
   return found->second;
 }

@@ -36,10 +36,9 @@ absl::Status LoadShedder::Admit(FrontEndKind front_end, absl::Duration waited, a
 absl::Status LoadShedder::Refusal(absl::Duration wait, absl::Duration longest) {
   ++refused_;
   metrics_.OnRefused();
-  return absl::UnavailableError(
-      absl::StrCat("this router is overloaded: requests wait for ", Milliseconds(wait),
-                   " before it has time for them, more than ", Milliseconds(longest),
-                   " are refused; ask again later or ask another router"));
+  return absl::UnavailableError(absl::StrCat(
+      "this router is overloaded: a request would wait ", Milliseconds(wait), ", and the limit is ",
+      Milliseconds(longest), "; try again later or ask another router"));
 }
 
 LoadShedder::Place LoadShedder::Enter(FrontEndKind front_end, absl::Time now) {

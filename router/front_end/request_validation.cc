@@ -23,10 +23,8 @@ absl::Status CheckPrompt(const std::vector<TokenId>& prompt, const ModelIdentity
   if (prompt.empty()) return absl::InvalidArgumentError("prompt: empty, expected at least 1 token");
   if (prompt.size() >= static_cast<size_t>(model.context_tokens))
     return absl::InvalidArgumentError(
-        absl::StrCat("prompt: ", prompt.size(),
-                     " tokens leave no room for an answer, the context "
-                     "of ",
-                     model.name, " is ", model.context_tokens, " tokens"));
+        absl::StrCat("prompt: ", prompt.size(), " tokens, expected fewer than the context of ",
+                     model.name, ", ", model.context_tokens, " tokens"));
   // Nearly always every token is valid. A loop without early exits checks that faster.
   const auto vocab_size = static_cast<uint32_t>(model.vocab_size);
   uint32_t outside = 0;
@@ -68,7 +66,8 @@ absl::Status CheckBeams(const v1::GenerateRequest& request) {
       {request.has_guided(), "guided"}};
   for (const auto& [given, name] : excluded)
     if (given)
-      return absl::InvalidArgumentError(absl::StrCat("beam_search: not together with ", name));
+      return absl::InvalidArgumentError(
+          absl::StrCat("beam_search: given together with ", name, ", expected one of them"));
   return absl::OkStatus();
 }
 
@@ -93,7 +92,7 @@ absl::Status CheckAnswers(const v1::GenerateRequest& request) {
   const bool greedy = request.sampling().has_temperature() && request.sampling().temperature() == 0;
   if (request.resume_from_token() > 0 && !greedy && !request.sampling().has_seed())
     return absl::InvalidArgumentError(
-        "resume_from_token: without sampling.seed, expected the one that Started told");
+        "resume_from_token: given without sampling.seed, expected the seed that Started named");
   if (request.bad_words_size() > kBadWordTextsMax)
     return absl::InvalidArgumentError(absl::StrCat("bad_words: ", request.bad_words_size(),
                                                    " texts, expected at most ", kBadWordTextsMax));
@@ -153,7 +152,8 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
   if (input.stop.max_tokens > room)
     return absl::InvalidArgumentError(
         absl::StrCat("max_tokens: ", input.stop.max_tokens, " after a prompt of ", prompt.size(),
-                     " tokens, the context of ", model.name, " is ", model.context_tokens));
+                     " tokens, expected at most ", room, ": the context of ", model.name, " is ",
+                     model.context_tokens, " tokens"));
   if (searched && input.stop.max_tokens > kBeamTokensMax)
     return absl::InvalidArgumentError(absl::StrCat("max_tokens: ", input.stop.max_tokens,
                                                    ", expected at most ", kBeamTokensMax,

@@ -34,7 +34,7 @@ class FleetService::Stream final
     if (outbox_.Add(std::move(message))) {
       StartWrite(outbox_.current());
     } else if (outbox_.overflowed()) {
-      End(absl::ResourceExhaustedError("the node does not read its commands"));
+      End(absl::ResourceExhaustedError("the node left too many commands unread"));
     }
   }
 
@@ -47,8 +47,10 @@ class FleetService::Stream final
 
   void OnReadDone(bool ok) override {
     if (!ok) {
-      End(admitted_ ? absl::OkStatus()
-                    : absl::InvalidArgumentError("the stream brought no registration"));
+      End(admitted_
+              ? absl::OkStatus()
+              : absl::InvalidArgumentError(
+                    "the stream ended without a registration, expected one as its first message"));
       return;
     }
     if (!admitted_) {
@@ -66,7 +68,7 @@ class FleetService::Stream final
     Read();
   }
   void OnWriteDone(bool ok) override {
-    if (!ok) End(absl::UnavailableError("the stream broke"));
+    if (!ok) End(absl::UnavailableError("cannot write to the node's stream"));
     if (outbox_.Written()) {
       StartWrite(outbox_.current());
     } else if (outbox_.closed()) {
@@ -195,7 +197,7 @@ void FleetService::OnTick(absl::Time now) {
   }
   const int64_t refused = streams_refused_;
   if (refused == refusals_logged_ || now < next_log_) return;
-  Log(LogLevel::kWarning, "fleet streams refused",
+  Log(LogLevel::kWarning, "refused streams at the fleet's port",
       {{"count", refused - refusals_logged_}, {"last", last.message()}});
   refusals_logged_ = refused;
   next_log_ = now + kRefusalsLoggedEvery;
@@ -224,7 +226,8 @@ void FleetService::DisconnectAll(const absl::Status& status) {
 void FleetService::Ended(NodeKey node) {
   std::unique_ptr<Stream> ended;  // destroyed after the lock is released
   absl::MutexLock lock(&mutex_);
-  if (strangers_.erase(node) > 0) NoteRefused(absl::CancelledError("left without registering"));
+  if (strangers_.erase(node) > 0)
+    NoteRefused(absl::CancelledError("the node left without registering"));
   const auto found = streams_.find(node);
   if (found == streams_.end()) return;
   ended = std::move(found->second);

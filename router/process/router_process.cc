@@ -93,7 +93,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   options.core.version = std::string(kVersion);
   if (config.core.allow_mixed_numerics) {
     assets->identity.mixed_numerics = true;
-    Log(LogLevel::kWarning, "mixed numerics are allowed: no answer of this router is reproducible",
+    Log(LogLevel::kWarning,
+        "mixed numerics are allowed: this router's answers are not reproducible",
         {{"router_id", config.id}});
   }
   const ModelIdentity identity = assets->identity;

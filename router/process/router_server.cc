@@ -101,7 +101,7 @@ class RouterServerImpl final : public RouterServer {
   }
 
   bool Drain(absl::Duration timeout) override {
-    Log(LogLevel::kInfo, "draining", {{"timeout", absl::FormatDuration(timeout)}});
+    Log(LogLevel::kInfo, "the router is draining", {{"timeout", absl::FormatDuration(timeout)}});
     draining_ = true;
     client_service_.BeginDrain();
     if (front_end_ != nullptr) front_end_->BeginDrain();
@@ -112,7 +112,11 @@ class RouterServerImpl final : public RouterServer {
       idle = mutex_.AwaitWithTimeout(absl::Condition(this, &RouterServerImpl::Idle), timeout);
     }
     if (front_end_ != nullptr) front_end_->FinishDrain(kLastWrites);
-    Log(idle ? LogLevel::kInfo : LogLevel::kWarning, "drained", {{"idle", idle ? "yes" : "no"}});
+    if (idle) {
+      Log(LogLevel::kInfo, "drained");
+    } else {
+      Log(LogLevel::kWarning, "drain timed out, running work is cut off");
+    }
     return idle;
   }
 
@@ -185,7 +189,7 @@ class RouterServerImpl final : public RouterServer {
   void Handle(NodeRegistered& event, absl::Time now) {
     absl::StatusOr<v1::Welcome> welcome = core_->NodeJoined(event.node, event.registration, now);
     if (!welcome.ok()) {
-      Log(LogLevel::kWarning, "node refused",
+      Log(LogLevel::kWarning, "refused a node",
           {{"node_id", event.registration.node_id()}, {"why", welcome.status().message()}});
       fleet_service_.Disconnect(event.node, welcome.status());
       return;

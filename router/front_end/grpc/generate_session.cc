@@ -68,7 +68,7 @@ void GenerateSession::OnWriteDone(bool ok) {
 
 void GenerateSession::OnCancel() {
   if (answer_ != nullptr) answer_->Cancel();
-  End(absl::CancelledError("the client cancelled"));
+  End(absl::CancelledError("the client cancelled the request"));
 }
 
 void GenerateSession::OnDone() {

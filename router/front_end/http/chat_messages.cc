@@ -128,7 +128,7 @@ absl::StatusOr<std::string> UpToMark(std::string text) {
   const size_t mark = absl::string_view(text).rfind(kEndMark);
   if (mark == std::string::npos) {
     return absl::InvalidArgumentError(
-        "continue_final_message: the model's chat template leaves the last message out");
+        "continue_final_message: the model's chat template does not write the last message's text");
   }
   const bool trimmed = text.compare(mark + kEndMark.size(), 1, " ") != 0;
   text.resize(mark);
@@ -189,7 +189,7 @@ absl::StatusOr<std::string> RenderMessages(Fields& fields, const ModelAssets& as
   input.add_generation_prompt = fields.Bool("add_generation_prompt").value_or(!continues);
   if (continues && input.add_generation_prompt) {
     fields.Keep(absl::InvalidArgumentError(
-        "continue_final_message: not together with add_generation_prompt"));
+        "continue_final_message: given together with add_generation_prompt, expected one of them"));
   }
   if (const Json* extra = fields.Object("chat_template_kwargs")) input.extra = *extra;
   fields.Unserved("chat_template");

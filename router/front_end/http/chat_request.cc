@@ -73,7 +73,7 @@ absl::Status ReadTools(Fields& fields, ApiRequest& api, v1::GenerateRequest& req
   if (!some) return absl::InvalidArgumentError("tool_choice: given without tools");
   if (request.has_guided()) {
     return absl::InvalidArgumentError(
-        "tool_choice: a tool's arguments are the constraint, expected no other one");
+        "tool_choice: the tool's arguments constrain the answer, expected no other constraint");
   }
   if (choice->is_object()) return ReadNamedTool(*choice, *tools, api, request);
   api.tool_mode = ToolMode::kRequired;
@@ -115,9 +115,9 @@ absl::StatusOr<ApiRequest> ReadChat(const Json& body, const ModelAssets& assets,
   RETURN_IF_ERROR(fields.Finish(strict));
   if (!api.truncate_prompt_tokens.has_value() &&
       static_cast<int64_t>(text.size()) > assets.prompt_bytes_max) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "messages: ", text.size(), " bytes as a prompt, more than the context of ",
-        assets.identity.served_name(), " holds (at most ", assets.prompt_bytes_max, ")"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("messages: ", text.size(), " bytes as a prompt, expected at most ",
+                     assets.prompt_bytes_max, ", the context of ", assets.identity.served_name()));
   }
   // The template wrote the special tokens.
   const std::vector<TokenId> ids =

@@ -163,7 +163,8 @@ class HttpServerImpl final : public HttpServer {
         worker.context, [this, &worker](const error_code& error, TcpSocket socket) {
           if (error == boost::asio::error::operation_aborted || !acceptor_->is_open()) return;
           if (error) {
-            Log(LogLevel::kWarning, "accept failed", {{"error", error.message()}});
+            Log(LogLevel::kWarning, "cannot accept an HTTP connection; trying again",
+                {{"error", error.message()}});
             retry_->expires_after(absl::ToChronoMilliseconds(kAcceptPause));
             retry_->async_wait([this](const error_code& cancelled) {
               if (!cancelled) Accept();

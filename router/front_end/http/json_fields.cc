@@ -156,8 +156,8 @@ absl::Status Fields::Finish(bool strict) {
   size_t at = 0;
   for (const auto& [name, value] : object_.items()) {
     if (!asked_for_[at++]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(PathOf(name), ": unknown field (the request asks to be strict)"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          PathOf(name), ": unknown field, expected only known ones: the request is strict"));
     }
   }
   return absl::OkStatus();

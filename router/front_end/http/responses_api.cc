@@ -24,8 +24,8 @@ bool HasTrue(absl::string_view query, absl::string_view name) {
 
 absl::Status NotKept(absl::string_view field, absl::string_view id) {
   return absl::NotFoundError(absl::StrCat(
-      field, ": \"", id, "\" is not kept by this router; it may have made room for others, and ",
-      "what another router answered is kept there"));
+      field, ": \"", id, "\" is not kept by this router: it was never here, was dropped to ",
+      "make room, or another router answered it"));
 }
 
 }  // namespace
@@ -80,8 +80,9 @@ void HttpApi::KeptResponse(Call& call) {
     return Reply(call, {.body = JsonText(deleted)});
   }
   if (HasTrue(call.request.query, "stream")) {
-    return Reply(call, ErrorReply(absl::UnimplementedError(
-                           "stream: kept responses are not streamed again, expected none")));
+    return Reply(call,
+                 ErrorReply(absl::UnimplementedError(
+                     "stream: true, expected false: a kept response cannot be streamed again")));
   }
   const std::shared_ptr<const ResponseStore::Kept> kept = responses_.Find(OwnerOf(call), id);
   if (kept == nullptr) return Reply(call, ErrorReply(NotKept("response_id", id)));

@@ -56,13 +56,13 @@ void TlsContext::Refresh(absl::Time now) {
   if (!times.has_value() || times == loaded_) return;
   absl::StatusOr<rpc::SslContext> fresh = LoadContext(files_);
   if (!fresh.ok()) {
-    Log(LogLevel::kWarning, "renewed TLS files cannot be used; the old ones are",
+    Log(LogLevel::kWarning, "cannot use the renewed TLS files; the old ones stay in use",
         {{"why", fresh.status().message()}});
     return;
   }
   context_ = *std::move(fresh);
   loaded_ = times;
-  Log(LogLevel::kInfo, "TLS files read again", {{"certificate", files_.certificate}});
+  Log(LogLevel::kInfo, "read the renewed TLS files", {{"certificate", files_.certificate}});
 }
 
 TlsSession TlsContext::NewSession(int socket, absl::Time now) {

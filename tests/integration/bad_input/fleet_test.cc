@@ -48,7 +48,7 @@ class LoneRouter : public ::testing::Test {
     const std::string last = node.AwaitLine("tandem-decode-node: ", absl::ZeroDuration());
     for (const std::string& text : named) EXPECT_THAT(last, HasSubstr(text)) << node.log();
     EXPECT_THAT(last, HasSubstr("node " + id));
-    EXPECT_THAT(router_->AwaitLine("node refused node_id=" + id), HasSubstr(named[0]));
+    EXPECT_THAT(router_->AwaitLine("refused a node node_id=" + id), HasSubstr(named[0]));
   }
 
   std::unique_ptr<RunningProgram> router_;

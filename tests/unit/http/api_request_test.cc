@@ -226,7 +226,7 @@ TEST(Chat, ContinuesTheLastMessage) {
   EXPECT_THAT(ChatAfter(R"({"role":"assistant","content":"a"})",
                         continues + R"(,"add_generation_prompt":true)"),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("continue_final_message: not together")));
+                       HasSubstr("continue_final_message: given together")));
   for (
       const char* last :
       {R"({"role":"user","content":"a"})",

@@ -39,7 +39,7 @@ TEST_F(CoreTest, AdmissionNamesWhatIsWrong) {
   EXPECT_THAT(h.Submit("r", 50, 6), StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("r")));
   ASSERT_OK(h.Submit("s", 50, 6));
   EXPECT_THAT(h.Submit("t", 50, 6), StatusIs(absl::StatusCode::kResourceExhausted,
-                                             HasSubstr("runs 2 sequences, and 1 more")));
+                                             HasSubstr("runs 2 sequences; 1 more")));
 }
 
 TEST_F(CoreTest, ADefaultMaxTokensShrinksToTheLargestPool) {
@@ -176,7 +176,7 @@ TEST_F(CoreTest, SilentNodesAreLostAndDisconnected) {
   ASSERT_EQ(h.disconnects().size(), 1u);
   EXPECT_EQ(h.disconnects()[0].first, NodeKey(1));
   EXPECT_THAT(h.disconnects()[0].second,
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("nothing was heard for 5s")));
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("the node sent nothing for 5s")));
   h.NextRun(2);
   h.Say(1, {});  // a message still on its way is ignored
   h.Lose(1);     // and so is the stream's end
