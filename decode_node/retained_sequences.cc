@@ -34,7 +34,7 @@ absl::Status RetainedSequences::Check(const Entry& retained, const v1::Prefill& 
                   sequence.tokens.end()) ||
       asked.cache_salt() != sequence.input.cache_salt) {
     return absl::FailedPreconditionError(
-        absl::StrCat("prompt: ", asked.prompt_size(), " tokens, expected the ",
+        absl::StrCat("prompt: ", asked.prompt_size(), " tokens, expected the same ",
                      sequence.tokens.size(), " tokens whose KV this node retains"));
   }
   const int64_t blocks = scheduler_.spec().layout.BlocksFor(asked.prompt_size());

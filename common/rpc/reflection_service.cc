@@ -115,6 +115,7 @@ class ReflectionService final : public v1::ServerReflection::Service {
   }
 
   const DescriptorPool& pool_ = *DescriptorPool::generated_pool();
+  // Bound: the services of one server.
   std::vector<std::string> names_;
 };
 
@@ -138,7 +139,6 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
     plugins->push_back(std::make_unique<ReflectionPlugin>());
   }
 };
@@ -146,6 +146,8 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
 }  // namespace
 
 void AddReflection(grpc::ServerBuilder& builder) {
+  // The library adds v1alpha to every server of the process.
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   builder.SetOption(std::make_unique<ReflectionOption>());
 }
 

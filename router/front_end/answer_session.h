@@ -27,6 +27,7 @@
 #include "router/front_end/answer_group.h"
 #include "router/front_end/inbox.h"
 #include "router/front_end/load_shedder.h"
+#include "router/front_end/long_work.h"
 #include "router/front_end/model_assets.h"
 #include "router/front_end/request_metrics.h"
 #include "router/front_end/tenant.h"
@@ -73,6 +74,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
     TraceStore& traces;
     LoadShedder& shedder;
     guided::CompileQueue& constraints;
+    LongWork& long_work;
     bool access_log = false;  // one line for each request
   };
 

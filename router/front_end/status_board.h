@@ -28,7 +28,7 @@ class StatusBoard {
 
   using Status = std::shared_ptr<const v1::GetStatusResponse>;
   // Called once, on the asking thread or on the core's strand; must not block. The status is null
-  // when there is none: the router's inbox is full or closed.
+  // when there is none: the router's inbox is full, or the router is shutting down.
   using Done = std::function<void(const Status&)>;
 
   explicit StatusBoard(Inbox& inbox) : inbox_(inbox) {}

@@ -127,7 +127,8 @@ class RouterServerImpl final : public RouterServer {
     return fleet;
   }
   AnswerSession::Deps SessionDeps() {
-    return {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, access_log_};
+    return {*assets_, inbox_,       *random_,   metrics_,   traces_,
+            shedder_, constraints_, long_work_, access_log_};
   }
   int64_t RequestsRunning() const {
     absl::MutexLock lock(&mutex_);
@@ -284,6 +285,7 @@ class RouterServerImpl final : public RouterServer {
   guided::CompileQueue constraints_{[this](const request::GuidedParams& params) {
     static_cast<void>(assets_->constraints->Check(params));
   }};
+  LongWork long_work_;  // as constraints_
   FleetService fleet_service_;
   ClientService client_service_;
   std::unique_ptr<rpc::Server> client_server_;

@@ -207,10 +207,9 @@ absl::StatusOr<CharDfa> NumberDfa(const NumberRange& range, bool integers_only,
     whole_digits = std::max(whole_digits, bound.value.whole.size());
     fraction_digits = std::max(fraction_digits, bound.value.fraction.size() + 1);
   }
-  const std::string numerals =
-      whole ? absl::StrCat("0|-?[1-9][0-9]{0,", whole_digits - 1, "}")
-            : absl::StrCat("-?(0|[1-9][0-9]{0,", whole_digits - 1, "})(\\.[0-9]{1,",
-                           fraction_digits, "})?");
+  const std::string numerals = whole ? absl::StrCat("0|-?[1-9][0-9]{0,", whole_digits - 1, "}")
+                                     : absl::StrCat("-?(0|[1-9][0-9]{0,", whole_digits - 1,
+                                                    "})(\\.[0-9]{1,", fraction_digits, "})?");
   ASSIGN_OR_RETURN(const RegexNode shape, ParseRegex(numerals, budget));
   ASSIGN_OR_RETURN(CharDfa dfa, CompileRegex(shape, RegexMode::kWhole, budget));
   for (const NumberBound& bound : range.bounds) {

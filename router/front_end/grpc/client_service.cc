@@ -88,8 +88,8 @@ grpc::ServerUnaryReactor* ClientService::RunOnCore(
   }};
   const bool queued = late ? inbox_.TryPushLow(std::move(query)) : inbox_.TryPush(std::move(query));
   if (!queued) {
-    reactor->Finish(
-        rpc::ToGrpcWithDetails(absl::UnavailableError("the router's inbox is full or closed")));
+    reactor->Finish(rpc::ToGrpcWithDetails(
+        absl::UnavailableError("the router's inbox is full, or the router is shutting down")));
   }
   return reactor;
 }
@@ -126,17 +126,31 @@ absl::Status ClientService::FillTokens(const v1::TokenizeRequest& request,
   return absl::OkStatus();
 }
 
+absl::Status ClientService::WriteTokens(const grpc::ByteBuffer& bytes,
+                                        grpc::ByteBuffer& response) const {
+  v1::TokenizeRequest request;
+  v1::TokenizeResponse tokens;
+  RETURN_IF_ERROR(ParseRequest(bytes, request));
+  RETURN_IF_ERROR(FillTokens(request, tokens));
+  response = SerializeResponse(tokens);
+  return absl::OkStatus();
+}
+
 grpc::ServerUnaryReactor* ClientService::Tokenize(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* bytes,
                                                   grpc::ByteBuffer* response) {
-  v1::TokenizeRequest request;
-  v1::TokenizeResponse tokens;
   absl::Status status = Shed([] { return false; });
   if (status.ok()) status = AdmitToInfer(*context).status();
-  if (status.ok()) status = ParseRequest(*bytes, request);
-  if (status.ok()) status = FillTokens(request, tokens);
-  if (status.ok()) *response = SerializeResponse(tokens);
-  return FinishWith(context, status);
+  if (!status.ok()) return FinishWith(context, status);
+  if (bytes->Length() <= LongWork::kShortBytesMax) {
+    return FinishWith(context, WriteTokens(*bytes, *response));
+  }
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  status = deps_.long_work.Add(bytes->Length(), [this, bytes, response, reactor] {
+    reactor->Finish(rpc::ToGrpcWithDetails(WriteTokens(*bytes, *response)));
+  });
+  if (!status.ok()) reactor->Finish(rpc::ToGrpcWithDetails(status));
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* ClientService::Detokenize(grpc::CallbackServerContext* context,
@@ -183,8 +197,8 @@ grpc::ServerUnaryReactor* ClientService::GetStatus(grpc::CallbackServerContext* 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   status_.Read(RealClock().Now(), [this, reactor, response](const StatusBoard::Status& status) {
     if (status == nullptr)
-      return reactor->Finish(
-          rpc::ToGrpcWithDetails(absl::UnavailableError("the router's inbox is full or closed")));
+      return reactor->Finish(rpc::ToGrpcWithDetails(
+          absl::UnavailableError("the router's inbox is full, or the router is shutting down")));
     *response = *status;
     response->mutable_router()->set_requests_refused(deps_.shedder.refused());
     reactor->Finish(grpc::Status::OK);

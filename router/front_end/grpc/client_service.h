@@ -63,6 +63,7 @@ class ClientService final : public ClientServiceBase {
   // kUnavailable when the router is too overloaded for this call. `resumes`: see LoadShedder.
   absl::Status Shed(absl::FunctionRef<bool()> resumes) const;
   absl::Status FillTokens(const v1::TokenizeRequest& request, v1::TokenizeResponse& response) const;
+  absl::Status WriteTokens(const grpc::ByteBuffer& bytes, grpc::ByteBuffer& response) const;
   // Runs `fill` on the core's strand, then ends the call. `late`: in the low priority class, after
   // requests that wait.
   grpc::ServerUnaryReactor* RunOnCore(grpc::CallbackServerContext* context,

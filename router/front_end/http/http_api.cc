@@ -261,20 +261,22 @@ void HttpApi::RunOnCore(const Call& call, std::function<HttpReply(RouterCore&, a
     call.exchange->Post([exchange = call.exchange, reply] { exchange->Reply(std::move(*reply)); });
   };
   if (!deps_.session.inbox.TryPush(CoreCall{run})) {
-    Reply(call, ErrorReply(absl::UnavailableError("the router's inbox is full or closed")));
+    Reply(call, ErrorReply(absl::UnavailableError(
+                    "the router's inbox is full, or the router is shutting down")));
   }
 }
 
 void HttpApi::ReplyWithStatus(const Call& call,
                               std::function<HttpReply(const v1::GetStatusResponse&)> make) {
-  deps_.status.Read(call.now, [this, call,
-                               make = std::move(make)](const StatusBoard::Status& status) {
-    call.exchange->Post([this, call, make, status] {
-      Reply(call, status != nullptr
-                      ? make(*status)
-                      : ErrorReply(absl::UnavailableError("the router's inbox is full or closed")));
-    });
-  });
+  deps_.status.Read(
+      call.now, [this, call, make = std::move(make)](const StatusBoard::Status& status) {
+        call.exchange->Post([this, call, make, status] {
+          Reply(call, status != nullptr
+                          ? make(*status)
+                          : ErrorReply(absl::UnavailableError(
+                                "the router's inbox is full, or the router is shutting down")));
+        });
+      });
 }
 
 // ---- completions
@@ -360,69 +362,6 @@ void HttpApi::Models(Call& call) {
   Reply(call, ErrorReply(404, absl::StrCat("model: \"", name,
                                            "\" is not served here, this router serves \"",
                                            model.served_name(), "\"")));
-}
-
-absl::StatusOr<Json> HttpApi::TokenizeJson(const Call& call) const {
-  ASSIGN_OR_RETURN(const Json body, ParseBody(call));
-  const ModelAssets& assets = deps_.session.assets;
-  Fields fields(body);
-  fields.Ignore({"model", "strict"});
-  std::string text;
-  model::Tokenizer::EncodeOptions options;
-  if (fields.Any("messages") != nullptr) {
-    ASSIGN_OR_RETURN(text, RenderMessages(fields, assets, call.now, true));
-    options.add_special_tokens = fields.Bool("add_special_tokens").value_or(false);
-  } else {
-    const auto prompt = fields.String("prompt");
-    if (!prompt.has_value() && fields.status().ok()) fields.Fault("prompt", "a string");
-    text = prompt.value_or("");
-    options.add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
-  }
-  const bool strings = fields.Bool("return_token_strs").value_or(false);
-  RETURN_IF_ERROR(fields.Finish(AsksForStrict(call, body)));
-  Json ids = Json::array(), texts = Json::array();
-  for (const TokenId id : assets.tokenizer->Encode(text, options)) {
-    ids.push_back(id);
-    if (strings) texts.push_back(assets.tokenizer->Decode({id}, /*skip_special_tokens=*/false));
-  }
-  return Json{{"count", ids.size()}, {"tokens", ids}, {"token_strs", strings ? texts : Json()}};
-}
-
-void HttpApi::Tokenize(Call& call) {
-  const absl::StatusOr<Json> json = TokenizeJson(call);
-  if (!json.ok()) return Reply(call, ErrorReply(json.status()));
-  // Long lists of tokens are written on this I/O thread, not on the router core's strand.
-  std::string members = JsonText(*json);
-  members.pop_back();
-  call.request.body.clear();  // not to be carried there
-  RunOnCore(call, [members = std::move(members)](RouterCore& core, absl::Time) {
-    return HttpReply{.body =
-                         absl::StrCat(members, ",\"max_model_len\":", core.context_tokens(), "}")};
-  });
-}
-
-absl::StatusOr<Json> HttpApi::DetokenizeJson(const Call& call) const {
-  ASSIGN_OR_RETURN(const Json body, ParseBody(call));
-  const ModelAssets& assets = deps_.session.assets;
-  Fields fields(body);
-  fields.Ignore({"model", "strict"});
-  if (fields.Any("tokens") == nullptr) fields.Fault("tokens", "a list of token ids");
-  std::vector<TokenId> ids;
-  for (const int32_t id : fields.TokenIds("tokens")) {
-    if (id >= assets.identity.vocab_size) {
-      fields.Keep(absl::InvalidArgumentError(
-          absl::StrCat("tokens: ", id, ", expected one in [0, ", assets.identity.vocab_size, ")")));
-    }
-    ids.push_back(id);
-  }
-  const bool skip = fields.Bool("skip_special_tokens").value_or(false);
-  RETURN_IF_ERROR(fields.Finish(AsksForStrict(call, body)));
-  return Json{{"prompt", assets.tokenizer->Decode(ids, skip)}};
-}
-
-void HttpApi::Detokenize(Call& call) {
-  const absl::StatusOr<Json> json = DetokenizeJson(call);
-  Reply(call, json.ok() ? JsonReply(*json) : ErrorReply(json.status()));
 }
 
 // ---- the state of this router

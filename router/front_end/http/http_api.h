@@ -90,6 +90,10 @@ class HttpApi {
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void Dispatch(const Route& route, Call& call);
   void Reply(const Call& call, HttpReply reply) const;
+  // The same from any thread.
+  void ReplyLater(const Call& call, HttpReply reply) const;
+  // Calls `run`: here, or for a large body on the thread for long work. Takes `call`.
+  void RunLong(Call& call, void (HttpApi::*run)(Call&));
   // "*", the origin itself if it is allowed, or empty.
   std::string AllowOrigin(absl::string_view origin) const;
   // Answers the request that a browser makes before a page may call `route` (CORS).
@@ -118,8 +122,11 @@ class HttpApi {
   }
   void Generate(Call& call, ApiRequest api, const char* id_prefix);
   void Models(Call& call);
+  // In tokenize_api.cc.
   void Tokenize(Call& call);
+  void TokenizeNow(Call& call);
   void Detokenize(Call& call);
+  void DetokenizeNow(Call& call);
   void Health(Call& call);
   void Load(Call& call);
   void Live(Call& call);
@@ -131,7 +138,8 @@ class HttpApi {
   absl::StatusOr<Json> ParseBody(const Call& call) const;
   // Whether the client wants unknown fields refused, by header or by the field `strict`.
   bool AsksForStrict(const Call& call, const Json& body) const;
-  absl::StatusOr<Json> TokenizeJson(const Call& call) const;
+  // The members of /tokenize's answer but the last.
+  absl::StatusOr<std::string> TokenizeText(const Call& call) const;
   absl::StatusOr<Json> DetokenizeJson(const Call& call) const;
   Json ModelJson(int64_t context_tokens) const;
   std::string NewId(absl::string_view prefix) const;

@@ -78,7 +78,7 @@ TEST_F(Joining, LeavingInOrderCausesNoWarning) {
   EXPECT_EQ(member->AwaitEnd(), "exit code 0");
   EXPECT_EQ(member->log().find("WARN"), std::string::npos) << member->log();
   EXPECT_EQ(cluster->Stop(), "exit code 0");
-  EXPECT_FALSE(cluster->LinesWith("node drains node_id=apart").empty());
+  EXPECT_FALSE(cluster->LinesWith("node is draining node_id=apart").empty());
   EXPECT_FALSE(cluster->LinesWith("node left node_id=apart").empty());
   EXPECT_TRUE(cluster->LinesWith("node lost node_id=apart").empty());
 }

@@ -1,6 +1,7 @@
 // Goal: connections behave: kept alive, pipelined in order, 100-continue, HTTP/1.0; a client that
 // leaves frees both legs at once, one that does not read is ended alone; keys and quotas hold.
 #include <gmock/gmock.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <fstream>
@@ -68,6 +69,25 @@ TEST(HttpConnections, AreKeptAndPipelined) {
   EXPECT_EQ(cluster->Stop(), "exit code 0");
 }
 
+// The router's only HTTP thread goes on with others while a large text is tokenized.
+TEST(HttpConnections, TokenizingDelaysNobody) {
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--http-threads=1"}));
+  const nlohmann::json large = {{"prompt", std::string(4 << 20, 'x')}, {"return_token_strs", true}};
+  HttpSocket first(cluster->http_address());
+  ASSERT_TRUE(first.Send(PostOf("/tokenize", large.dump())));
+  int answered = 0;
+  for (; answered < 20; ++answered) {
+    const HttpAnswer small =
+        Ask(cluster->http_address(), PostOf("/tokenize", R"({"prompt":"abc"})"));
+    ASSERT_EQ(small.status, 200) << small.body;
+    pollfd readable = {.fd = first.fd(), .events = POLLIN, .revents = 0};
+    if (::poll(&readable, 1, 0) > 0) break;
+  }
+  EXPECT_GT(answered, 0) << "no small request was answered before the large one";
+  EXPECT_EQ(first.Read().Json()["count"], 4 << 20);
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
 TEST(HttpConnections, ClientsThatLeaveFreeBothLegs) {
   ASSERT_OK_AND_ASSIGN(auto cluster,
                        TestCluster::Start({"--engine=hash", "--prefill=1", "--kv-blocks=256",
@@ -115,7 +135,7 @@ TEST(HttpConnections, OneThatDoesNotReadDelaysNoOther) {
   const auto told = [&] {
     const absl::string_view all = deaf.buffer();
     return absl::StrContains(all.substr(all.size() - std::min<size_t>(all.size(), 4096)),
-                             "left more unread");
+                             "reads too slowly");
   };
   while (!told() && deaf.ReadSome(20000)) {
   }

@@ -95,7 +95,7 @@ TEST(HttpFeatures, TraceIdsReachHeadersAndLogs) {
   EXPECT_FALSE(cluster->LinesWith("trace_id=" + trace).empty());
   const auto lines = cluster->LinesWith("trace_id=" + trace);
   EXPECT_TRUE(std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
-    return absl::StrContains(line, "leg taken");
+    return absl::StrContains(line, "took a leg");
   })) << "a node says it too";
   EXPECT_FALSE(cluster->LinesWith("trace_id=" + other.substr(3, 32)).empty());
 }

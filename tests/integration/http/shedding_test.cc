@@ -81,7 +81,7 @@ TEST_F(HttpShedding, RefusesWhatItHasNoTimeForAndKeepsTheConnection) {
     ASSERT_EQ(answer.status, 503) << answer.body;
     refused.push_back(socket.get());
     EXPECT_EQ(answer.Json()["error"]["type"], "server_error");
-    EXPECT_THAT(answer.body, ::testing::HasSubstr("overloaded: requests wait for "));
+    EXPECT_THAT(answer.body, ::testing::HasSubstr("overloaded: a request would wait "));
     int seconds = 0;
     EXPECT_TRUE(absl::SimpleAtoi(answer.Header("retry-after"), &seconds) && seconds >= 1)
         << answer.head;

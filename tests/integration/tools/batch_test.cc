@@ -172,10 +172,10 @@ TEST_F(BatchFiles, WrongUseIsSaid) {
   };
   std::ofstream(in_) << "{\"prompt\": \"a\"}\n";
   refused({"--batch=" + in_}, 2, "--batch and --output go together");
-  refused({"--batch=" + in_, "--output=" + out_, "prompt"}, 2, "its own prompts");
+  refused({"--batch=" + in_, "--output=" + out_, "prompt"}, 2, "the file has the prompts");
   refused({"--batch=" + in_, "--output=" + out_, "--n=2"}, 2, "--n");
   refused({"--batch=/no/such", "--output=" + out_}, 1, "--batch /no/such: cannot be read");
-  refused({"--batch=" + in_, "--output=" + in_}, 1, "the same file");
+  refused({"--batch=" + in_, "--output=" + in_}, 1, "another file than --batch");
   refused({"--batch=" + in_, "--output=" + out_, "--router=127.0.0.1:1"}, 1, "127.0.0.1:1");
   EXPECT_EQ(ReadAll(out_), "");
 }

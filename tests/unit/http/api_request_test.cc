@@ -248,8 +248,9 @@ TEST(Chat, AMessageThatTheTemplateTrimsIsContinuedAtItsEnd) {
   ASSERT_OK_AND_ASSIGN(const ApiRequest api, ReadChat(json, *assets, absl::UnixEpoch(), false));
   EXPECT_EQ(PromptOf(api), "[assistant] </s> or");
   ASSERT_OK_AND_ASSIGN(assets->chat_template, model::ChatTemplate::Parse("nothing of them"));
-  EXPECT_THAT(ReadChat(json, *assets, absl::UnixEpoch(), false),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("leaves the last message")));
+  EXPECT_THAT(
+      ReadChat(json, *assets, absl::UnixEpoch(), false),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("does not write the last message")));
 }
 
 TEST(Chat, AssistantsMayHaveSaidNothing) {

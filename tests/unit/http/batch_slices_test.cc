@@ -41,9 +41,10 @@ class BatchSlices : public ::testing::Test {
       request.mutable_stop()->set_max_tokens(1);
       api.requests.push_back(std::move(request));
     }
-    ApiAnswer::Start(std::move(api), exchange_,
-                     {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_}, {},
-                     {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp});
+    ApiAnswer::Start(
+        std::move(api), exchange_,
+        {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_}, {},
+        {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp});
   }
   // The core takes the oldest request that waits, and ends each of its sequences.
   void TakeOne() {
@@ -82,6 +83,7 @@ class BatchSlices : public ::testing::Test {
                  }
                }};
   guided::CompileQueue constraints_{[](const request::GuidedParams&) {}};
+  LongWork long_work_;
   const std::shared_ptr<Exchange> exchange_ = std::make_shared<Exchange>();
 };
 

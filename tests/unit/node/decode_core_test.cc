@@ -42,7 +42,7 @@ TEST_F(DecodeCoreTest, RefusesWhatCannotBeTakenOnAndHoldsNothing) {
   refused(command, kInvalid, "deadline_s");
   refused(Run("a", 4, -2), kInvalid, "local_prefill_tokens_max: -2");
   command.mutable_prefill()->mutable_leg()->set_request_id("a");
-  refused(command, absl::StatusCode::kUnavailable, "not retained here");
+  refused(command, absl::StatusCode::kUnavailable, "does not retain the sequence");
 }
 
 TEST_F(DecodeCoreTest, RefusesForNowWithoutBlocksOrSlotsAndWhileDraining) {
@@ -53,14 +53,15 @@ TEST_F(DecodeCoreTest, RefusesForNowWithoutBlocksOrSlotsAndWhileDraining) {
   Send(Abort("a"));
   Send(transfer::LeaseDrained{LeaseId(1)});
   for (const char* id : {"c", "d", "e", "f"}) Send(Run(id, 2));
-  EXPECT_THAT(Refusal(Send(Run("g", 2))), testing::StatusIs(kExhausted, HasSubstr("slots: 4")));
+  EXPECT_THAT(Refusal(Send(Run("g", 2))),
+              testing::StatusIs(kExhausted, HasSubstr("slots: this node holds 4")));
   core_->BeginDrain(now_, absl::Seconds(1));
   core_->BeginDrain(now_, absl::Seconds(1));
   const node::NodeActions actions = core_->TakeActions();
   ASSERT_THAT(actions.broadcast, SizeIs(1));
   EXPECT_TRUE(actions.broadcast[0].has_draining());
-  EXPECT_THAT(Refusal(Send(Run("h", 2))),
-              testing::StatusIs(absl::StatusCode::kUnavailable, "draining"));
+  EXPECT_THAT(Refusal(Send(Run("h", 2))), testing::StatusIs(absl::StatusCode::kUnavailable,
+                                                            HasSubstr("this node is draining")));
 }
 
 TEST_F(DecodeCoreTest, ShortPromptsAreComputedHereAndCachedPrefixesCount) {

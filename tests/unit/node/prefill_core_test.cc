@@ -269,13 +269,13 @@ TEST_F(PrefillCoreTest, RefusesWhatCannotBeTakenOn) {
   refused(Prefill("a", 129), kInvalid, "needs 9 KV blocks, this node has 8");
   v1::NodeCommand run;
   run.mutable_start_decode()->mutable_leg()->set_request_id("a");
-  refused(run, kInvalid, "this is a prefill node");
+  refused(run, kInvalid, "sent to a prefill node");
   EXPECT_TRUE(core_->idle());
   Send(Prefill("b", 100));
   refused(Prefill("c", 20), absl::StatusCode::kResourceExhausted, "2 blocks are needed, 1 of 8");
   core_->BeginDrain(now_, absl::Seconds(1));
   core_->TakeActions();
-  refused(Prefill("d", 4), absl::StatusCode::kUnavailable, "draining");
+  refused(Prefill("d", 4), absl::StatusCode::kUnavailable, "this node is draining");
 }
 
 TEST_F(PrefillCoreTest, ANewerEpochOfTheSameLegReplacesTheExport) {

@@ -79,8 +79,8 @@ TEST_F(RetainedSequencesTest, AreNotSentForOtherTokens) {
   KeepOne();
   v1::NodeCommand other = Prefill();
   other.mutable_prefill()->mutable_sequence()->set_prompt(20, first_.token_id() + 1);
-  EXPECT_THAT(Refusal(Send(other)),
-              testing::StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is retained")));
+  EXPECT_THAT(Refusal(Send(other)), testing::StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                      HasSubstr("whose KV this node retains")));
   EXPECT_TRUE(core_->idle());
 }
 
@@ -95,7 +95,7 @@ TEST_F(RetainedSequencesTest, AreFreedByAbortsLostRoutersAndTime) {
     EXPECT_TRUE(core_->idle());
     EXPECT_EQ(used(), 0);
     EXPECT_THAT(Refusal(Send(Prefill())),
-                testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("retained")));
+                testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("does not retain")));
   }
 }
 

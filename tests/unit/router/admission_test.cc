@@ -28,7 +28,7 @@ TEST_F(AdmissionTest, CountsSequences) {
   };
   ASSERT_OK(h.Submit(input("a", 8)));
   EXPECT_THAT(h.Submit(input("b", 3)), StatusIs(absl::StatusCode::kResourceExhausted,
-                                                HasSubstr("runs 8 sequences, and 3 more")));
+                                                HasSubstr("runs 8 sequences; 3 more")));
   RequestInput search = input("c", 1);
   search.beams = BeamParams{.width = 3};
   EXPECT_THAT(h.Submit(std::move(search)),
@@ -60,7 +60,7 @@ TEST_F(AdmissionTest, CountsBytesUntilTheRequestEnds) {
   ASSERT_OK(h.Submit(input("a")));
   ASSERT_OK(h.Submit(input("b")));
   EXPECT_THAT(h.Submit(input("c")),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("would pass its bound")));
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("would exceed its limit")));
   h.Finish("a", request::FinishReason::kAborted);
   ASSERT_OK(h.Submit(input("c")));
 }

@@ -125,7 +125,7 @@ TEST(ValidateRequest, NamesWhatIsWrong) {
       {[](auto& r) { r.set_n(129); }, kBad, {"n: 129", "128"}},
       {[](auto& r) { r.clear_prompt(); }, kBad, {"prompt: missing"}},
       {nothing, kBad, {"prompt: empty"}, {}},
-      {nothing, kBad, {"prompt: 400 tokens", "context", "is 400"}, Tokens(400)},
+      {nothing, kBad, {"prompt: 400 tokens", "context", "400 tokens"}, Tokens(400)},
       {nothing, kBad, {"token 1 is 1000", "[0, 1000)"}, {5, 1000}},
       {nothing, kBad, {"token 0 is -1"}, {-1}},
       {[](auto& r) { r.mutable_stop()->set_max_tokens(371); },

@@ -72,9 +72,10 @@ class ShedCalls : public ::testing::Test {
                  }
                }};
   guided::CompileQueue constraints_{[](const request::GuidedParams&) {}};
+  LongWork long_work_;
   StatusBoard status_{inbox_};
-  ClientService service_{{*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_},
-                         status_};
+  ClientService service_{
+      {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_}, status_};
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<v1::Tandem::Stub> stub_;
   int64_t refused_ = 0;
@@ -83,7 +84,8 @@ class ShedCalls : public ::testing::Test {
 TEST_F(ShedCalls, SayWhyAndWhenToAskAgain) {
   const grpc::Status status = Generate(0);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
-  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("overloaded: requests wait for 300 ms"));
+  EXPECT_THAT(status.error_message(),
+              ::testing::HasSubstr("overloaded: a request would wait 300 ms"));
   v1::ErrorStatus error;
   v1::RetryInfo retry;
   ASSERT_TRUE(error.ParseFromString(status.error_details()));

@@ -57,7 +57,7 @@ TEST(ApiKeys, RefillByTheMinute) {
   now += absl::Seconds(60);
   EXPECT_OK(keys->Admit("Bearer k", now));
   EXPECT_THAT(keys->Admit("Bearer kk", now),
-              StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("not known")));
+              StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("unknown API key")));
   EXPECT_THAT(keys->Admit("", now), StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("")));
 }
 
