@@ -122,7 +122,7 @@ class KeysCommand final : public Command {
                 {.required = true});
     schema_.Add("set", &settings_,
                 "With add: settings of the tenant, such as requests_per_minute=60, "
-                "tokens_per_minute=N, sequences=N, priority=MIN..MAX, cache=GROUP, "
+                "tokens_per_minute=N, sequences=N, weight=N, priority=MIN..MAX, cache=GROUP, "
                 "scopes=infer,admin; several are separated by commas or spaces.");
     schema_.AllowPositionals("add TENANT | list | revoke TENANT-OR-HASH", 2);
   }

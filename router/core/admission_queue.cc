@@ -9,19 +9,89 @@ absl::Time AdmissionQueue::RankOf(absl::Time arrived, int32_t priority, absl::Du
   return arrived + std::clamp(priority * level, -most, most);
 }
 
+template <typename Change>
+void AdmissionQueue::Alter(const std::string& tenant, Change change) {
+  Line& line = lines_.at(tenant);
+  const auto waits = [&] { return !line.aside && !line.places.empty(); };
+  if (waits()) turns_.erase({line.counter, tenant});
+  size_ -= line.places.size();
+  change(line);
+  size_ += line.places.size();
+  if (waits()) turns_.insert({line.counter, tenant});
+}
+
+void AdmissionQueue::Join(const std::string& tenant, double weight) {
+  lines_.try_emplace(tenant);
+  Alter(tenant, [&](Line& line) {
+    ++line.requests;
+    line.weight = weight;
+  });
+}
+
+void AdmissionQueue::Leave(const std::string& tenant) {
+  if (--lines_.at(tenant).requests == 0) lines_.erase(tenant);
+}
+
+void AdmissionQueue::Charge(const std::string& tenant, int64_t tokens) {
+  if (tokens == 0) return;
+  Alter(tenant, [&](Line& line) { line.counter += static_cast<double>(tokens) / line.weight; });
+}
+
+void AdmissionQueue::Insert(const std::string& tenant, const Place& place) {
+  Alter(tenant, [&](Line& line) {
+    if (line.places.empty()) line.counter = std::max(line.counter, floor_);
+    line.places.insert(place);
+  });
+}
+
+void AdmissionQueue::Erase(const std::string& tenant, const Place& place) {
+  Alter(tenant, [&](Line& line) { line.places.erase(place); });
+}
+
+bool AdmissionQueue::Contains(const std::string& tenant, const Place& place) const {
+  const auto line = lines_.find(tenant);
+  return line != lines_.end() && line->second.places.contains(place);
+}
+
+std::optional<AdmissionQueue::Place> AdmissionQueue::NextOf(const std::string& tenant,
+                                                            const Walk& walk) const {
+  const absl::btree_set<Place>& places = lines_.at(tenant).places;
+  const auto tried = walk.tried_last.find(tenant);
+  const auto next =
+      tried == walk.tried_last.end() ? places.begin() : places.upper_bound(tried->second);
+  return next == places.end() ? std::nullopt : std::optional(*next);
+}
+
+void AdmissionQueue::SetAside(const std::string& tenant, bool aside) {
+  if (lines_.contains(tenant)) Alter(tenant, [&](Line& line) { line.aside = aside; });
+}
+
+// In rounds: a turn ends with the first sequence that is not placed, and the next turn of the line
+// comes when all others had theirs. So one tenant's sequences without room do not use up the walk.
 void AdmissionQueue::PlaceAll(Owner& owner) {
   Walk walk;
-  for (auto it = queue_.begin(); it != queue_.end() && !walk.over;) {
-    if (++walk.visited > kVisitedMax || walk.tried >= kTriedMax) return;
-    const Place place = *it;
-    if (!Try(place.serial, owner, walk)) {
-      ++it;
+  std::vector<std::string> to_go_on, ended;
+  while (!walk.over) {
+    if (turns_.empty()) {
+      for (const std::string& tenant : to_go_on) SetAside(tenant, false);
+      to_go_on.clear();
+    }
+    if (turns_.empty()) break;
+    const std::string tenant = turns_.begin()->second;
+    if (++walk.visited > kVisitedMax || walk.tried >= kTriedMax) break;
+    const std::optional<Place> place = NextOf(tenant, walk);
+    if (place.has_value() && Try(place->serial, owner, walk)) {
+      floor_ = std::max(floor_, turns_.begin()->first);
+      Erase(tenant, *place);
+      owner.OnPlaced(place->serial);
       continue;
     }
-    queue_.erase(place);
-    owner.OnPlaced(place.serial);
-    it = queue_.upper_bound(place);
+    SetAside(tenant, true);
+    (place.has_value() ? to_go_on : ended).push_back(tenant);
+    if (place.has_value()) walk.tried_last[tenant] = *place;
   }
+  for (const std::string& tenant : to_go_on) SetAside(tenant, false);
+  for (const std::string& tenant : ended) SetAside(tenant, false);
 }
 
 bool AdmissionQueue::Try(Serial serial, Owner& owner, Walk& walk) {

@@ -1,6 +1,16 @@
-// The sequences that wait for placement, in the order in which they are tried. Priority counts as
-// time: a level is worth a fixed wait, so every sequence grows more urgent while it waits, and all
-// waits are bounded. The order never changes while sequences wait, because all of them age alike.
+// The sequences that wait for placement, in the order in which they are tried.
+//
+// Tenants take turns: each has a counter of the tokens that were computed for it, divided by its
+// weight, and the lowest counter comes first. So tenants that all have sequences waiting get tokens
+// in proportion to their weights, however much each asks for, and one that asks for little is
+// placed past any other's backlog. A tenant that comes back begins where the others are: it neither
+// gains from the time that it was away, nor pays for what it got while it was alone. (This is the
+// virtual token counter of Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024.) A
+// router without tenants has one line.
+//
+// Within a tenant's line priority counts as time: a level is worth a fixed wait, so every sequence
+// grows more urgent while it waits, and no priority starves another. The order in a line never
+// changes while sequences wait, because all of them age alike.
 //
 // A sequence that finds no room blocks only those that need the same room. Younger sequences that
 // need less are still tried. Once it has waited for long, one decode node is kept for it: nothing
@@ -8,15 +18,18 @@
 // starve it, and go on elsewhere.
 //
 // Thread safety: none; RequestTable owns it.
-// Invariants: each sequence is in it at most once.
+// Invariants: each sequence is in it at most once; a tenant's line exists between Join and Leave.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
@@ -72,11 +85,21 @@ class AdmissionQueue {
     virtual void KeepRoomFor(Serial serial) = 0;
   };
 
-  void Insert(const Place& place) { queue_.insert(place); }
+  // A request of the tenant begins; `weight` > 0 counts from now on. Leave: it has ended, and none
+  // of its sequences waits.
+  void Join(const std::string& tenant, double weight);
+  void Leave(const std::string& tenant);
+  // Tokens were computed for the tenant. REQUIRES: one of its requests has joined.
+  void Charge(const std::string& tenant, int64_t tokens);
+  // Tenants of which requests have joined.
+  size_t tenants() const { return lines_.size(); }
+
+  // REQUIRES: as Charge.
+  void Insert(const std::string& tenant, const Place& place);
   // Does nothing for a sequence that is not in the queue.
-  void Erase(const Place& place) { queue_.erase(place); }
-  bool Contains(const Place& place) const { return queue_.contains(place); }
-  size_t size() const { return queue_.size(); }
+  void Erase(const std::string& tenant, const Place& place);
+  bool Contains(const std::string& tenant, const Place& place) const;
+  size_t size() const { return size_; }
 
   // Walks the queue and tries to place its sequences, up to the bounds above.
   void PlaceAll(Owner& owner);
@@ -88,12 +111,37 @@ class AdmissionQueue {
     // The least room that was looked for in vain.
     int64_t no_room_for = std::numeric_limits<int64_t>::max();
     bool over = false;
+    // The lines that had a turn that ended, and the sequence that was tried last in each.
+    // Bound: kVisitedMax (1,024).
+    absl::btree_map<std::string, Place> tried_last;
   };
+  struct Line {
+    // Bound: --queue-max, all lines together.
+    absl::btree_set<Place> places;
+    int64_t requests = 0;
+    double weight = 1;
+    double counter = 0;  // tokens computed for the tenant over its weight
+    bool aside = false;  // out of turns_ until a walk's next round
+  };
+  // Who has its turn: the lowest counter first. Ties go by name.
+  using Turn = std::pair<double, std::string>;
+
+  // Changes a line and keeps turns_ as it says.
+  template <typename Change>
+  void Alter(const std::string& tenant, Change change);
+  // The first sequence of the tenant's line after those that this walk has tried.
+  std::optional<Place> NextOf(const std::string& tenant, const Walk& walk) const;
+  void SetAside(const std::string& tenant, bool aside);
   // Tries one sequence; true: it was placed.
   bool Try(Serial serial, Owner& owner, Walk& walk);
 
-  // Bound: --queue-max.
-  absl::btree_set<Place> queue_;
+  // Bound: --requests-max, because each has a request.
+  absl::btree_map<std::string, Line> lines_;
+  // Bound: the lines with sequences that wait.
+  absl::btree_set<Turn> turns_;
+  size_t size_ = 0;
+  // Where a line begins that has waited for nothing: the counter that had the turn last.
+  double floor_ = 0;
 };
 
 }  // namespace tandem::router

@@ -19,8 +19,9 @@ absl::Status RequestTable::Submit(RequestInput input, absl::Time now) {
   const absl::Time rank = AdmissionQueue::RankOf(now, input.priority, options.priority_level,
                                                  options.queue_deadline / 4);
   auto made = std::make_unique<SequenceGroup>(input.id, input.trace_id, input.sequence_index,
-                                              held_bytes, rank);
+                                              held_bytes, input.share, rank);
   SequenceGroup& group = *groups_.emplace(input.id.value(), std::move(made)).first->second;
+  queue_.Join(group.share().tenant, group.share().weight);
   if (input.beams.has_value()) {
     group.set_beams(std::make_unique<BeamGroup>(std::move(input), now));
     AddBeams(group, now);
@@ -232,10 +233,12 @@ void RequestTable::Settle(Serial serial, absl::Time now) {
   SequenceMachine& machine = *it->second.machine;
   SequenceGroup& group = *it->second.group;
   const bool leads = group.leader() == serial;
+  const int64_t computed_before = group.computed_tokens();
   SequenceMachine::Outcome outcome = machine.Settle(now);
   if (leads && machine.was_placed() && group.computed_tokens() == 0)
     group.CountPrompt(static_cast<int64_t>(machine.input().prompt->size()));
   group.CountGenerated(static_cast<int64_t>(outcome.tokens.size()));
+  queue_.Charge(group.share().tenant, group.computed_tokens() - computed_before);
   if (!outcome.failure.ok()) return FailGroup(group, outcome.failure);
   Emit(group, outcome, machine.input().sequence_index);
   if (leads && machine.MayBeFollowed()) {
@@ -279,7 +282,8 @@ void RequestTable::Emit(const SequenceGroup& group, SequenceMachine::Outcome& ou
 
 bool RequestTable::IsQueued(Serial serial) const {
   const auto it = sequences_.find(serial);
-  return it != sequences_.end() && queue_.Contains(PlaceOf(serial));
+  return it != sequences_.end() &&
+         queue_.Contains(it->second.group->share().tenant, PlaceOf(serial));
 }
 
 AdmissionQueue::Place RequestTable::PlaceOf(Serial serial) const {
@@ -298,7 +302,7 @@ void RequestTable::File(Serial serial) {
     sequence.machine->Hold();
     group.Hold(serial);
   } else {
-    queue_.Insert(PlaceOf(serial));
+    queue_.Insert(group.share().tenant, PlaceOf(serial));
   }
 }
 
@@ -306,7 +310,7 @@ void RequestTable::Release(SequenceGroup& group, Serial serial, absl::Time now) 
   SequenceMachine& machine = *sequences_.at(serial).machine;
   group.Unhold(serial);
   machine.Unhold(now);
-  queue_.Insert(PlaceOf(serial));
+  queue_.Insert(group.share().tenant, PlaceOf(serial));
   deadlines_.Set(serial, machine.deadline());
 }
 
@@ -331,6 +335,7 @@ void RequestTable::FailGroup(SequenceGroup& group, const absl::Status& why) {
 void RequestTable::DropGroup(SequenceGroup& group) {
   while (!group.live().empty()) Remove(group.leader());
   held_bytes_ -= group.held_bytes();
+  queue_.Leave(group.share().tenant);
   groups_.erase(RequestId(group.id()).value());
 }
 
@@ -338,7 +343,7 @@ void RequestTable::Remove(Serial serial) {
   const auto it = sequences_.find(serial);
   SequenceGroup& group = *it->second.group;
   const RequestInput& input = it->second.machine->input();
-  queue_.Erase(PlaceOf(serial));
+  queue_.Erase(group.share().tenant, PlaceOf(serial));
   deadlines_.Erase(serial);
   group.Remove(serial, input.sequence_index);
   sequences_.erase(it);

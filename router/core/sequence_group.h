@@ -27,19 +27,21 @@ class SequenceGroup {
  public:
   // `first_index`: of the first sequence; those of the others rise by one.
   // `held_bytes`: what the request may come to hold.
-  // `rank`: of its sequences in the admission queue.
+  // `share` and `rank`: of its sequences in the admission queue.
   SequenceGroup(RequestId id, std::string trace_id, int32_t first_index, int64_t held_bytes,
-                absl::Time rank)
+                TenantShare share, absl::Time rank)
       : id_(std::move(id)),
         trace_id_(std::move(trace_id)),
         first_index_(first_index),
         held_bytes_(held_bytes),
+        share_(std::move(share)),
         rank_(rank) {}
 
   const RequestId& id() const { return id_; }
   const std::string& trace_id() const { return trace_id_; }
   int32_t first_index() const { return first_index_; }
   int64_t held_bytes() const { return held_bytes_; }
+  const TenantShare& share() const { return share_; }
   absl::Time rank() const { return rank_; }
 
   // Adds the sequence with the next index.
@@ -93,6 +95,7 @@ class SequenceGroup {
   const std::string trace_id_;
   const int32_t first_index_;
   const int64_t held_bytes_;
+  const TenantShare share_;
   const absl::Time rank_;
   // Bound: kSequencesMax (128).
   std::vector<Serial> by_index_;  // [sequence index - first_index]; 0 = not running (any more)

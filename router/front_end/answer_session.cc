@@ -152,6 +152,7 @@ absl::Status AnswerSession::Assign(RequestInput& input) const {
   const Tenant& tenant = call_->tenant();
   input.id = RequestId(tenant.ScopedId(input.id.value()));
   input.cache_salt = tenant.CacheSalt(input.cache_salt);
+  input.share = {tenant.name(), static_cast<double>(tenant.limits().weight)};
   return tenant.CheckPriority(input.priority);
 }
 

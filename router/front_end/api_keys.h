@@ -3,6 +3,7 @@
 //   TENANT  SHA256-IN-HEX  [SETTING=VALUE]...      # comment
 //   requests_per_minute=N  tokens_per_minute=N     quotas of the tenant, over all its keys
 //   sequences=N                                    sequences that are answered at a time
+//   weight=N                                       its share of the cluster's work (default: 1)
 //   priority=MIN..MAX                              priorities it may ask for (default: 0 or more)
 //   cache=GROUP                                    shares cached prompts with tenants of the group
 //   scopes=infer,admin                             what it may do (default: infer)

@@ -17,8 +17,11 @@ namespace {
 
 constexpr size_t kHashHexBytes = 64;
 constexpr absl::string_view kSettings =
-    "requests_per_minute=N, tokens_per_minute=N, sequences=N, priority=MIN..MAX, cache=GROUP or "
+    "requests_per_minute=N, tokens_per_minute=N, sequences=N, weight=N, priority=MIN..MAX, "
+    "cache=GROUP or "
     "scopes=infer,admin";
+
+constexpr int64_t kWeightMax = 1000;
 
 absl::Status ReadAmount(absl::string_view text, int64_t& to) {
   if (absl::SimpleAtoi(text, &to) && to >= 1) return absl::OkStatus();
@@ -56,6 +59,11 @@ absl::Status ReadSetting(absl::string_view name, absl::string_view value, Tenant
   if (name == "requests_per_minute") return ReadAmount(value, limits.requests_per_minute);
   if (name == "tokens_per_minute") return ReadAmount(value, limits.tokens_per_minute);
   if (name == "sequences") return ReadAmount(value, limits.sequences_max);
+  if (name == "weight") {
+    RETURN_IF_ERROR(ReadAmount(value, limits.weight));
+    if (limits.weight <= kWeightMax) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("expected a weight of at most ", kWeightMax));
+  }
   if (name == "priority") return ReadPriorities(value, limits);
   if (name == "scopes") return ReadScopes(value, limits);
   if (name == "cache") {

@@ -32,6 +32,8 @@ struct TenantLimits {
   int32_t priority_max = std::numeric_limits<int32_t>::max();
   // Tenants of one group share cached prompts; empty: no other tenant finds them.
   std::string cache_group;
+  // Tenants that wait at the same time get tokens in proportion to their weights.
+  int64_t weight = 1;
   bool may_infer = true;  // may ask for answers and tokens
   bool is_admin = false;  // may see and end the requests of every tenant
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -58,13 +59,14 @@ class Room : public AdmissionQueue::Owner {
 
 TEST(AdmissionQueue, BlocksOnlyThoseThatNeedAsMuch) {
   AdmissionQueue queue;
+  queue.Join("", 1);
   Room room;
   room.room = 100;
   room.waited = absl::Seconds(30);
   const std::vector<int64_t> needs = {500, 500, 600, 40, 400, 50, 90};
   for (size_t i = 0; i < needs.size(); ++i) {
     room.needs[i + 1] = needs[i];
-    queue.Insert({kNow, i + 1});
+    queue.Insert("", {kNow, i + 1});
   }
   queue.PlaceAll(room);
   EXPECT_EQ(room.placed, (std::vector<Serial>{4, 6}));
@@ -78,11 +80,12 @@ TEST(AdmissionQueue, AWalkIsBounded) {
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   AdmissionQueue queue;
+  queue.Join("", 1);
   Room room;
   room.waited = absl::Seconds(30);
   for (Serial serial = 1; serial <= 5000; ++serial) {
     room.needs[serial] = 10000 - static_cast<int64_t>(serial) - random() % 3;
-    queue.Insert({kNow, serial});
+    queue.Insert("", {kNow, serial});
   }
   queue.PlaceAll(room);
   EXPECT_LE(room.tried, AdmissionQueue::kFailedMax);
@@ -91,6 +94,113 @@ TEST(AdmissionQueue, AWalkIsBounded) {
   room.room = 1 << 30;
   queue.PlaceAll(room);
   EXPECT_EQ(room.placed.size(), static_cast<size_t>(AdmissionQueue::kTriedMax));
+}
+
+// Sequences of tenants, each of which costs its tenant tokens when it is placed. Serials are
+// 1000 * tenant + number.
+class Tenants : public AdmissionQueue::Owner {
+ public:
+  explicit Tenants(std::map<Serial, double> weights) : weights_(std::move(weights)) {
+    for (const auto& [tenant, weight] : weights_) {
+      queue.Join(absl::StrCat("t", tenant), weight);
+    }
+  }
+
+  static std::string NameOf(Serial serial) { return absl::StrCat("t", serial / 1000); }
+  static int64_t CostOf(Serial serial) { return 100 + static_cast<int64_t>(serial % 7) * 30; }
+  void Wait(Serial serial) { queue.Insert(NameOf(serial), {kNow, serial}); }
+  void Place(size_t count) {
+    places = count;
+    queue.PlaceAll(*this);
+  }
+
+  int64_t TokensNeeded(Serial) override { return 1; }
+  AdmissionQueue::Attempt TryToPlace(Serial) override {
+    if (places > 0) return {};
+    return {PlacementFailure::kNoRoom, absl::ZeroDuration()};
+  }
+  void OnPlaced(Serial serial) override {
+    --places;
+    placed.push_back(serial);
+    got[serial / 1000] += static_cast<double>(CostOf(serial)) / weights_.at(serial / 1000);
+    queue.Charge(NameOf(serial), CostOf(serial));
+  }
+  void KeepRoomFor(Serial) override {}
+
+  AdmissionQueue queue;
+  std::vector<Serial> placed;
+  std::map<Serial, double> got;  // tokens over weight
+  size_t places = 0;
+
+ private:
+  const std::map<Serial, double> weights_;
+};
+
+// The shares hold for tenants that ask for more than others, and when few run at a time.
+TEST(AdmissionQueue, TenantsShareByWeight) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  Tenants tenants({{1, 1}, {2, 3}, {3, 0.5}});
+  for (Serial number = 0; number < 999; ++number) {
+    tenants.Wait(1000 + number);
+    if (number % 2 == 0) tenants.Wait(2000 + number);
+    if (number % 3 == 0) tenants.Wait(3000 + number);
+  }
+  for (int i = 0; i < 150; ++i) {
+    tenants.Place(1 + random() % 5);
+    constexpr double kOne = 280;  // the dearest sequence
+    EXPECT_NEAR(tenants.got[2], tenants.got[1], kOne / 1 + kOne / 3);
+    EXPECT_NEAR(tenants.got[3], tenants.got[1], kOne / 1 + kOne / 0.5);
+  }
+  EXPECT_GT(tenants.got[1], 1000);
+  while (tenants.queue.size() > 0) tenants.Place(100);
+  for (const char* tenant : {"t1", "t2", "t3"}) tenants.queue.Leave(tenant);
+  EXPECT_EQ(tenants.queue.tenants(), 0u);
+}
+
+TEST(AdmissionQueue, WhoAsksForLittlePassesABacklog) {
+  Tenants tenants({{1, 1}, {2, 1}});
+  for (Serial number = 0; number < 500; ++number) tenants.Wait(1000 + number);
+  tenants.Place(10);
+  tenants.Wait(2001);
+  tenants.Place(1);
+  EXPECT_EQ(tenants.placed.back(), 2001u);
+}
+
+// It pays nothing later for what it got while no other tenant waited, and the other saves nothing
+// up while it is away.
+TEST(AdmissionQueue, WhoComesBackBeginsWhereTheOthersAre) {
+  Tenants tenants({{1, 1}, {2, 1}});
+  for (Serial number = 0; number < 900; ++number) tenants.Wait(1000 + number);
+  tenants.Place(200);
+  for (Serial number = 0; number < 900; ++number) tenants.Wait(2000 + number);
+  tenants.placed.clear();
+  for (int i = 0; i < 100; ++i) tenants.Place(1);
+  const auto of_first = std::count_if(tenants.placed.begin(), tenants.placed.end(),
+                                      [](Serial serial) { return serial < 2000; });
+  EXPECT_GE(of_first, 47);
+  EXPECT_LE(of_first, 53);
+}
+
+// Eight sequences without room end a walk. A tenant with many such leaves the walk to others.
+TEST(AdmissionQueue, ATenantWithoutRoomLeavesTurnsToOthers) {
+  AdmissionQueue queue;
+  Room room;
+  queue.Join("large", 1);
+  queue.Join("small", 1);
+  room.room = 50;
+  for (Serial serial = 1; serial <= 20; ++serial) {
+    room.needs[serial] = 1000 - static_cast<int64_t>(serial);
+    queue.Insert("large", {kNow, serial});
+  }
+  for (Serial serial = 101; serial <= 103; ++serial) {
+    room.needs[serial] = 10;
+    queue.Insert("small", {kNow, serial});
+  }
+  queue.PlaceAll(room);
+  EXPECT_EQ(room.placed, (std::vector<Serial>{101, 102, 103}));
+  EXPECT_EQ(room.tried, AdmissionQueue::kFailedMax + 3);
 }
 
 class QueueOfCoreTest : public ::testing::Test {
@@ -128,6 +238,31 @@ TEST_F(QueueOfCoreTest, OneThatFindsNoRoomHoldsUpNobodyElsewhere) {
   EXPECT_EQ(h_.NextRun(1).leg().request_id(), "large");
   ASSERT_OK(h_.Submit("after", 10));
   EXPECT_EQ(h_.NextRun(2).leg().request_id(), "after");
+}
+
+// One tenant's backlog does not delay another's requests. What was computed is charged, an answer's
+// tokens included; a tenant of twice the weight gets twice as much.
+TEST_F(QueueOfCoreTest, TenantsTakeTurns) {
+  h_.JoinDecode(1, "d0");
+  const auto submit = [&](const std::string& tenant, int number, double weight) {
+    RequestInput input = CoreHarness::Input(absl::StrCat(tenant, number), 150, 10);
+    input.share = {tenant, weight};
+    ASSERT_OK(h_.Submit(std::move(input)));
+  };
+  Free(1, 0);
+  for (int i = 0; i < 12; ++i) submit("a", i, 1);
+  for (int i = 0; i < 12; ++i) submit("b", i, 2);
+  std::string order;
+  for (int i = 0; i < 12; ++i) {
+    Free(1, 40);
+    const std::string id = h_.NextRun(1).leg().request_id();
+    order += id[0];
+    ASSERT_TRUE(h_.Quiet(1)) << "there is room for one";
+    Free(1, 0);
+    h_.Finish(id, request::FinishReason::kAborted);
+    h_.Next(1);
+  }
+  EXPECT_EQ(order, "abbabbabbabb");
 }
 
 }  // namespace

@@ -70,6 +70,8 @@ TEST(ApiKeys, BadFilesNameTheLine) {
   EXPECT_THAT(why("name abcd"), HasSubstr("64 hex digits"));
   EXPECT_THAT(why("name " + hash + " requests=5"), HasSubstr("requests=5"));
   EXPECT_THAT(why("name " + hash + " sequences=0"), HasSubstr("at least 1"));
+  EXPECT_THAT(why("name " + hash + " weight=0"), HasSubstr("at least 1"));
+  EXPECT_THAT(why("name " + hash + " weight=1001"), HasSubstr("at most 1000"));
   EXPECT_THAT(why("name " + hash + " priority=5"), HasSubstr("MIN..MAX"));
   EXPECT_THAT(why("name " + hash + " priority=5..1"), HasSubstr("MIN..MAX"));
   EXPECT_THAT(why("name " + hash + " scopes=root"), HasSubstr("infer,admin"));
