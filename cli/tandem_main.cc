@@ -28,6 +28,7 @@ CommandMap AllCommands() {
   commands["tokenize"] = NewTokenizeCommand();
   commands["status"] = NewStatusCommand();
   commands["trace"] = NewTraceCommand();
+  commands["why"] = NewWhyCommand();
   commands["keys"] = NewKeysCommand();
   commands["bench"] = NewBenchCommand();
   commands["bench kv"] = NewBenchKvCommand();

@@ -29,6 +29,7 @@ std::unique_ptr<Command> NewChatCommand();
 std::unique_ptr<Command> NewTokenizeCommand();
 std::unique_ptr<Command> NewStatusCommand();
 std::unique_ptr<Command> NewTraceCommand();
+std::unique_ptr<Command> NewWhyCommand();
 std::unique_ptr<Command> NewKeysCommand();
 std::unique_ptr<Command> NewBenchCommand();
 std::unique_ptr<Command> NewBenchKvCommand();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <variant>
 #include <vector>
 
@@ -36,6 +37,8 @@ struct RequestDone {
   v1::Usage usage;
   v1::Route route;
   v1::Timing timing;
+  // How the nodes of each of its placements were chosen.
+  std::vector<std::shared_ptr<const v1::PlacementDecision>> placements;
 };
 // The request failed as a whole. Nothing follows.
 struct RequestFailed {

@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -38,6 +41,12 @@ class RequestReport {
  public:
   // A new decode leg starts: the sources that the last one reported no longer describe the answer.
   void OnStartDecode(const std::string& decode_node);
+  // How the nodes of that leg and of its prompt were chosen.
+  void AddPlacement(std::shared_ptr<const v1::PlacementDecision> decision) {
+    placements_.push_back(std::move(decision));
+  }
+  using Placements = std::vector<std::shared_ptr<const v1::PlacementDecision>>;
+  const Placements& placements() const { return placements_; }
   void OnReserved(int64_t prompt_tokens, int64_t cached_tokens);
   void OnPrefill(const std::string& prefill_node);
   void OnPrefillFinished(const v1::TokensBySource& tokens);
@@ -59,6 +68,8 @@ class RequestReport {
   int64_t reserved_cached_tokens_ = 0;
   std::optional<int64_t> cached_in_earlier_attempts_;
   bool reserved_ = false;
+  // Bound: --attempts, and the drains that a sequence outlives.
+  Placements placements_;
 };
 
 }  // namespace tandem::router

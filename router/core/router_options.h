@@ -49,6 +49,8 @@ struct RouterOptions {
   // placement used recently.
   int64_t index_blocks_max = 16 << 20;
   PlacementPolicy placement = PlacementPolicy::kAffinity;
+  // Placements tell what was weighed, for traces.
+  bool explains_placements = false;
   // Allows nodes with different numerics ids but the same block contents to exchange KV. Answers
   // are then not reproducible, and say so.
   bool allow_mixed_numerics = false;

@@ -60,6 +60,7 @@ SequenceAnswer::Outcome SequenceAnswer::Take(int attempts, absl::Time now) {
   done.route = report_.Route(attempts);
   done.route.set_mixed_numerics(context_.fleet.mixes_numerics());
   done.timing = steps_.Timing(now);
+  done.placements = report_.placements();
   return outcome;
 }
 

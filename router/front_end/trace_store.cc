@@ -51,6 +51,13 @@ void TraceStore::OnDone(const std::string& request_id, absl::Time submitted,
   finished.mutable_timing()->mutable_gap_ms()->Truncate(static_cast<int>(kept));
   finished.mutable_timing()->set_gaps_dropped(done.timing.gaps_dropped() +
                                               static_cast<int32_t>(had - kept));
+  for (const auto& placement : done.placements) {
+    if (trace.placements_size() < kPlacementsMax) {
+      *trace.add_placements() = *placement;
+    } else {
+      trace.set_placements_dropped(trace.placements_dropped() + 1);
+    }
+  }
 }
 
 void TraceStore::OnFailed(const std::string& request_id, absl::Time submitted,

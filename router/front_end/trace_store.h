@@ -1,7 +1,7 @@
 // Keeps how a router's last finished requests were served, for GetTrace.
 // Thread safety: any thread.
 // Invariants: at most `requests_max` requests, of which the oldest go first; at most kTimingGapsMax
-// gaps per request, over all its sequences.
+// gaps and kPlacementsMax placements per request, over all its sequences.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,8 @@ namespace tandem::router {
 
 class TraceStore {
  public:
+  static constexpr int kPlacementsMax = 32;
+
   explicit TraceStore(int64_t requests_max) : requests_max_(requests_max) {}
 
   // A sequence of the request ended. `submitted`: when the request was submitted. A later request

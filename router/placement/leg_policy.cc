@@ -29,13 +29,15 @@ double LegPolicy::Score(const LegNeeds& needs, const Candidate& candidate) const
 LegPolicy DecodePolicy() {
   // A full prefix hit outweighs an average queue, not a full one; free blocks break near ties.
   return {{AcceptsWork, CouldEverFit, HasFreeRoom, NotRecentlyFailed, NotKeptForOlder},
-          {{PrefixAffinityScorer, 1.0}, {QueueDepthScorer, 1.0}, {FreeBlocksScorer, 0.5}}};
+          {{"prefix", PrefixAffinityScorer, 1.0},
+           {"queue", QueueDepthScorer, 1.0},
+           {"free blocks", FreeBlocksScorer, 0.5}}};
 }
 
 LegPolicy PrefillPolicy() {
   // A prefill node queues prompts, so it needs no free room at this moment.
   return {{AcceptsWork, CouldEverFit, NotRecentlyFailed},
-          {{PrefixAffinityScorer, 1.0}, {QueueDepthScorer, 1.0}}};
+          {{"prefix", PrefixAffinityScorer, 1.0}, {"queue", QueueDepthScorer, 1.0}}};
 }
 
 }  // namespace tandem::router

@@ -11,6 +11,7 @@
 namespace tandem::router {
 
 struct WeightedScorer {
+  const char* name = "";
   Scorer scorer = nullptr;
   double weight = 0;
 };

@@ -99,6 +99,7 @@ std::optional<PlacementFailure> PairPlacement::Place(const PlacementRequest& req
   placement.decode = decode.node->key;
   placement.decode_cached_tokens = decode.cached_tokens;
   SetPrefill(PickPrefill(prefills, *decode.node, request.now), placement);
+  Explain(request, decodes, scores, prefills, placement);
   return std::nullopt;
 }
 
@@ -121,7 +122,63 @@ std::optional<PlacementFailure> PairPlacement::PlaceApart(const PlacementRequest
   placement.decode = decode->node->key;
   placement.decode_cached_tokens = decode->cached_tokens;
   SetPrefill(ChoosePrefill(request, *decode->node, holders), placement);
+  Explain(request, {}, {}, {}, placement);
   return std::nullopt;
+}
+
+void PairPlacement::Explain(const PlacementRequest& request, absl::Span<const Scored> decodes,
+                            absl::Span<const double> pair_scores, absl::Span<const Scored> prefills,
+                            Placement& placement) const {
+  if (!options_.explains) return;
+  auto decision = std::make_shared<v1::PlacementDecision>();
+  decision->set_policy(std::string(NameOf(options_.policy)));
+  decision->set_prompt_tokens(request.prompt_tokens);
+  decision->set_local_prefill_tokens_max(placement.local_prefill_tokens_max);
+  const auto add = [&](auto& list, const LegPolicy& policy, v1::NodeRole role, const Scored& scored,
+                       double pair_score) {
+    v1::PlacementCandidate& candidate = *list.Add();
+    candidate.set_node_id(scored.candidate.node->id.value());
+    candidate.set_cached_tokens(scored.candidate.cached_tokens);
+    candidate.set_chosen(scored.candidate.node->key == placement.decode ||
+                         scored.candidate.node->key == placement.prefill);
+    const LegNeeds needs = NeedsOf(request, role);
+    for (const WeightedScorer& weighted : policy.scorers) {
+      v1::PlacementScore& score = *candidate.add_scores();
+      score.set_name(weighted.name);
+      score.set_score(weighted.scorer(needs, scored.candidate));
+      score.set_weight(weighted.weight);
+    }
+    candidate.set_score(scored.score);
+    candidate.set_pair_score(pair_score);
+  };
+  for (size_t i = 0; i < decodes.size(); ++i) {
+    add(*decision->mutable_decode_nodes(), decode_policy_, v1::NODE_ROLE_DECODE, decodes[i],
+        pair_scores[i]);
+  }
+  const Node& decode = *fleet_.Find(placement.decode);
+  const std::vector<double> prefill_scores = PrefillScores(prefills, decode, request.now);
+  for (size_t i = 0; i < prefills.size(); ++i) {
+    add(*decision->mutable_prefill_nodes(), prefill_policy_, v1::NODE_ROLE_PREFILL, prefills[i],
+        prefill_scores[i]);
+  }
+  AddChosen(placement, *decision);
+  placement.decision = std::move(decision);
+}
+
+// The chosen nodes where nothing was weighed.
+void PairPlacement::AddChosen(const Placement& placement, v1::PlacementDecision& decision) const {
+  const auto add = [&](auto& list, NodeKey key, int64_t cached_tokens) {
+    v1::PlacementCandidate& candidate = *list.Add();
+    candidate.set_node_id(fleet_.Find(key)->id.value());
+    candidate.set_cached_tokens(cached_tokens);
+    candidate.set_chosen(true);
+  };
+  if (decision.decode_nodes().empty()) {
+    add(*decision.mutable_decode_nodes(), placement.decode, placement.decode_cached_tokens);
+  }
+  if (decision.prefill_nodes().empty() && placement.prefill.has_value()) {
+    add(*decision.mutable_prefill_nodes(), *placement.prefill, placement.prefill_cached_tokens);
+  }
 }
 
 std::optional<PairPlacement::PrefillPlace> PairPlacement::ChoosePrefill(
@@ -151,6 +208,15 @@ bool PairPlacement::PlaceBeside(const PlacementRequest& request, NodeKey decode,
   if (PlacePrefill(request, decode).has_value())
     placement.local_prefill_tokens_max =
         std::max(options_.local_prefill_tokens_max, node->block_tokens);
+  if (options_.explains) {
+    auto decision = std::make_shared<v1::PlacementDecision>();
+    decision->set_policy(std::string(NameOf(options_.policy)));
+    decision->set_prompt_tokens(request.prompt_tokens);
+    decision->set_local_prefill_tokens_max(placement.local_prefill_tokens_max);
+    decision->set_beside(true);
+    AddChosen(placement, *decision);
+    placement.decision = std::move(decision);
+  }
   return true;
 }
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@
 #include "router/placement/leg_policy.h"
 #include "router/placement/picker.h"
 #include "router/placement/placement_policy.h"
+#include "tandem/v1/client.pb.h"
 
 namespace tandem::router {
 
@@ -49,6 +51,8 @@ struct Placement {
   int64_t prefill_cached_tokens = 0;
   // Uncached tokens that the decode node computes itself; -1 = all. Sent in StartDecode.
   int32_t local_prefill_tokens_max = -1;
+  // What was weighed; null unless Options::explains. Shared with the sequence's report.
+  std::shared_ptr<v1::PlacementDecision> decision;
 };
 
 // Why a request could not be placed now.
@@ -64,6 +68,7 @@ class PairPlacement {
   struct Options {
     int32_t local_prefill_tokens_max = 0;
     PlacementPolicy policy = PlacementPolicy::kAffinity;
+    bool explains = false;  // placements tell what was weighed
   };
   // `fleet`, `index` and `random` outlive this.
   PairPlacement(const Options& options, const Fleet& fleet, const PrefixIndex& index,
@@ -106,6 +111,12 @@ class PairPlacement {
                                             const PrefixIndex::Matches& holders);
   void SetPrefill(const std::optional<PrefillPlace>& prefill, Placement& placement) const;
   PlacementFailure WhyNot(const LegNeeds& needs) const;
+  // Fills placement.decision if Options::explains. `pair_scores`: of `decodes`, in their order.
+  void Explain(const PlacementRequest& request, absl::Span<const Scored> decodes,
+               absl::Span<const double> pair_scores, absl::Span<const Scored> prefills,
+               Placement& placement) const;
+
+  void AddChosen(const Placement& placement, v1::PlacementDecision& decision) const;
 
   const Options options_;
   const Fleet& fleet_;

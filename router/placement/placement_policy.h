@@ -29,4 +29,12 @@ inline constexpr std::array<std::pair<absl::string_view, PlacementPolicy>, 6> kP
      {"prefix-only", PlacementPolicy::kPrefixOnly},
      {"consistent-hash", PlacementPolicy::kConsistentHash}}};
 
+// The name that `--placement` takes.
+constexpr absl::string_view NameOf(PlacementPolicy policy) {
+  for (const auto& [name, known] : kPlacementPolicies) {
+    if (known == policy) return name;
+  }
+  return "";
+}
+
 }  // namespace tandem::router

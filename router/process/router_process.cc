@@ -87,6 +87,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
                    config::ReadSecretFile("fleet-secret-file", config.common.fleet_secret_file));
   RETURN_IF_ERROR(CheckFleetPort(config, options.fleet_secret));
   options.core = config.core;
+  options.core.explains_placements = config.traces > 0;
   options.overload = config.overload;
   options.core.router_id = config.id;
   options.core.block_key = kv::BlockKey::FromSecret(options.fleet_secret);

@@ -88,5 +88,25 @@ TEST_F(Trace, UnknownNamesAreRefused) {
   EXPECT_EQ(RunProgram({"tandem", "trace"}).exit_code, 2);
 }
 
+// `tandem why`: the nodes that were weighed, and which were chosen.
+TEST_F(Trace, WhyShowsTheCandidates) {
+  ASSERT_OK(cluster_->Generate(Request("chosen", 3)).status);
+  const auto why = [&](const std::string& flag, const std::string& id) {
+    return RunProgram({"tandem", "why", "--router=" + cluster_->address(), flag, id});
+  };
+  const ProgramRun text = why("--json=false", "chosen");
+  EXPECT_EQ(text.exit_code, 0) << text.output;
+  EXPECT_THAT(text.output, AllOf(HasSubstr("sequence 0, placed at "), HasSubstr("> decode-"),
+                                 HasSubstr("> prefill-"), HasSubstr("PREFIX*1")));
+  EXPECT_THAT(text.output, HasSubstr(" computes what neither holds."));
+  const ProgramRun json = why("--json", "chosen");
+  const nlohmann::json decision = nlohmann::json::parse(json.output)["placements"][0];
+  EXPECT_EQ(decision["policy"], "affinity");
+  EXPECT_EQ(decision["decode_nodes"].size(), 1u);
+  const ProgramRun unknown = why("--json=false", "unknown");
+  EXPECT_NE(unknown.exit_code, 0);
+  EXPECT_THAT(unknown.output, HasSubstr("'unknown' is not among the last"));
+}
+
 }  // namespace
 }  // namespace tandem::testing

@@ -47,6 +47,40 @@ class PoliciesTest : public ::testing::Test {
   std::vector<std::pair<NodeKey, absl::Time>> failed_;
 };
 
+// The decision lists every node that was weighed, with scores that make up its score, and marks the
+// nodes of the placement, which have the best one.
+TEST_F(PoliciesTest, APlacementTellsWhatItWeighed) {
+  Join(3, 2);
+  const auto hashes = HashesOf(Tokens(40));
+  index_.Store(fleet_.Find(NodeKey(2))->slot, hashes);
+  for (const PlacementPolicy policy : {PlacementPolicy::kAffinity, PlacementPolicy::kRandom}) {
+    PairPlacement placer({.local_prefill_tokens_max = 8, .policy = policy, .explains = true},
+                         fleet_, index_, *random_);
+    const Placement placement = Place(placer);
+    ASSERT_NE(placement.decision, nullptr);
+    const v1::PlacementDecision& decision = *placement.decision;
+    EXPECT_EQ(decision.policy(), NameOf(policy));
+    EXPECT_EQ(decision.prompt_tokens(), 40);
+    const bool weighed = policy == PlacementPolicy::kAffinity;
+    EXPECT_EQ(decision.decode_nodes_size(), weighed ? 3 : 1);
+    EXPECT_EQ(decision.prefill_nodes_size(), weighed ? 2 : 1);
+    double best = 0;
+    for (const auto& node : decision.decode_nodes()) best = std::max(best, node.pair_score());
+    for (const auto& node : decision.decode_nodes()) {
+      EXPECT_EQ(node.chosen(), node.node_id() == fleet_.Find(placement.decode)->id.value());
+      if (node.chosen()) EXPECT_EQ(node.pair_score(), best);
+      double sum = 0, weights = 0;
+      for (const auto& score : node.scores()) {
+        sum += score.weight() * score.score();
+        weights += score.weight();
+      }
+      EXPECT_EQ(weights > 0, weighed);
+      if (weighed) EXPECT_DOUBLE_EQ(sum / weights, node.score());
+    }
+  }
+  EXPECT_EQ(Place(*With(PlacementPolicy::kAffinity)).decision, nullptr);
+}
+
 TEST_F(PoliciesTest, RoundRobinTakesTurnsAndPassesOverNodesThatMayNot) {
   Join(3, 2);
   const auto placer = With(PlacementPolicy::kRoundRobin);

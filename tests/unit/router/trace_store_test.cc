@@ -76,6 +76,21 @@ TEST(TraceStore, GapsOfARequestAreBounded) {
   EXPECT_EQ(kept + dropped, 10'000u);
 }
 
+TEST(TraceStore, PlacementsOfARequestAreBounded) {
+  TraceStore store(1);
+  for (int i = 0; i < TraceStore::kPlacementsMax + 5; ++i) {
+    RequestDone done = Done(i, 0);
+    const auto decision = std::make_shared<v1::PlacementDecision>();
+    decision->set_sequence_index(i);
+    done.placements.push_back(decision);
+    store.OnDone("r", kNow, done);
+  }
+  ASSERT_OK_AND_ASSIGN(const v1::RequestTrace trace, store.Find("r"));
+  ASSERT_EQ(trace.placements_size(), TraceStore::kPlacementsMax);
+  EXPECT_EQ(trace.placements(7).sequence_index(), 7);
+  EXPECT_EQ(trace.placements_dropped(), 5);
+}
+
 TEST(TraceStore, OfNoRequestsKeepsNone) {
   TraceStore store(0);
   store.OnDone("r", kNow, Done(0, 1));

@@ -1,0 +1,103 @@
+#include "cli/report/placement_text.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tandem::cli {
+namespace {
+
+using Candidates = google::protobuf::RepeatedPtrField<v1::PlacementCandidate>;
+
+std::string PairScore(const v1::PlacementCandidate& candidate) {
+  return candidate.pair_score() < 0 ? "backoff" : absl::StrFormat("%.3f", candidate.pair_score());
+}
+
+// The columns of one leg's nodes; only the chosen one's name where nothing was weighed.
+std::string Table(const char* title, const Candidates& candidates) {
+  if (candidates.empty()) return "";
+  std::vector<const v1::PlacementCandidate*> best_first;
+  size_t width = std::string(title).size();
+  for (const v1::PlacementCandidate& candidate : candidates) {
+    best_first.push_back(&candidate);
+    width = std::max(width, candidate.node_id().size());
+  }
+  std::stable_sort(best_first.begin(), best_first.end(),
+                   [](const auto* a, const auto* b) { return a->pair_score() > b->pair_score(); });
+  const auto name_column = static_cast<int>(width);
+  const bool weighed = !candidates[0].scores().empty();
+  std::string text = absl::StrFormat("    %-*s %8s", name_column, title, "CACHED");
+  for (const v1::PlacementScore& score : candidates[0].scores()) {
+    absl::StrAppendFormat(
+        &text, " %12s",
+        absl::StrFormat("%s*%g", absl::AsciiStrToUpper(score.name()), score.weight()));
+  }
+  absl::StrAppend(&text, weighed ? "    SCORE     PAIR\n" : "\n");
+  for (const v1::PlacementCandidate* candidate : best_first) {
+    absl::StrAppendFormat(&text, "  %s %-*s %8d", candidate->chosen() ? ">" : " ", name_column,
+                          absl::CHexEscape(candidate->node_id()), candidate->cached_tokens());
+    for (const v1::PlacementScore& score : candidate->scores()) {
+      absl::StrAppendFormat(&text, " %12.3f", score.score());
+    }
+    if (weighed)
+      absl::StrAppendFormat(&text, " %8.3f %8s", candidate->score(), PairScore(*candidate));
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
+const v1::PlacementCandidate* Chosen(const Candidates& candidates) {
+  for (const v1::PlacementCandidate& candidate : candidates) {
+    if (candidate.chosen()) return &candidate;
+  }
+  return nullptr;
+}
+
+// Which node computes the prompt, and why.
+std::string Conclusion(const v1::PlacementDecision& decision) {
+  const v1::PlacementCandidate* decode = Chosen(decision.decode_nodes());
+  const v1::PlacementCandidate* prefill = Chosen(decision.prefill_nodes());
+  if (decode == nullptr) return "";
+  const int64_t lacks = decision.prompt_tokens() - decode->cached_tokens();
+  const std::string node = absl::CHexEscape(decode->node_id());
+  std::string text = absl::StrCat("  ", node, " decodes");
+  if (decision.beside()) {
+    return absl::StrCat(text, ", beside the request's other sequences: it holds their prompt.\n");
+  }
+  absl::StrAppend(&text, " and lacks ", lacks, " of the prompt's ", decision.prompt_tokens(),
+                  " tokens; ");
+  if (prefill == nullptr) {
+    return absl::StrCat(text, "it computes them itself: no prefill node may take them.\n");
+  }
+  if (lacks <= decision.local_prefill_tokens_max()) {
+    return absl::StrCat(text, "it computes them itself: they are at most ",
+                        decision.local_prefill_tokens_max(), " (--local-prefill-tokens).\n");
+  }
+  return absl::StrCat(text, absl::CHexEscape(prefill->node_id()),
+                      " computes what neither holds.\n");
+}
+
+}  // namespace
+
+std::string FormatPlacements(const v1::RequestTrace& trace) {
+  std::string text = absl::StrCat("request ", absl::CHexEscape(trace.request_id()), "\n");
+  for (const v1::PlacementDecision& decision : trace.placements()) {
+    absl::StrAppendFormat(&text, "sequence %d, placed at %.2f ms by %s\n",
+                          decision.sequence_index(), decision.at_ms(), decision.policy());
+    absl::StrAppend(&text, Table("DECODE NODE", decision.decode_nodes()),
+                    Table("PREFILL NODE", decision.prefill_nodes()), Conclusion(decision));
+  }
+  if (trace.placements_dropped() > 0) {
+    absl::StrAppend(&text, "and ", trace.placements_dropped(), " placements more\n");
+  }
+  if (!trace.error().empty()) absl::StrAppend(&text, "failed: ", trace.error(), "\n");
+  if (trace.placements().empty())
+    absl::StrAppend(&text, "no sequence of it was placed and ended\n");
+  return text;
+}
+
+}  // namespace tandem::cli

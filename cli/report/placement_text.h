@@ -1,0 +1,14 @@
+// How a router chose the nodes of a finished request, as text for a terminal.
+// Thread safety: pure functions.
+#pragma once
+
+#include <string>
+
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::cli {
+
+// Every placement: the nodes that were weighed, best first, their scores, and which were chosen.
+std::string FormatPlacements(const v1::RequestTrace& trace);
+
+}  // namespace tandem::cli
