@@ -36,8 +36,10 @@ enum Api : unsigned {
   kChat = 2,         // POST /v1/chat/completions
   kResponses = 4,    // POST /v1/responses
   kBatch = 8,        // a line of `tandem generate --batch`
+  kOllama = 16,      // `options` of POST /api/chat and /api/generate
+  kMessages = 32,    // POST /v1/messages
 };
-inline constexpr unsigned kAllHttp = kCompletions | kChat | kResponses;
+inline constexpr unsigned kAllHttp = kCompletions | kChat | kResponses | kOllama | kMessages;
 inline constexpr unsigned kEverywhere = kAllHttp | kBatch;
 
 // Numbers from `low` to `high`, both included unless `low_excluded`. NaN and infinities are in no
@@ -82,7 +84,7 @@ struct Flag {
 struct Description {
   absl::string_view name;       // also the proto field's
   unsigned apis = kEverywhere;  // where `name` is read
-  std::array<Alias, 4> aliases = {};
+  std::array<Alias, 5> aliases = {};
   Range range = {};                // of a number, or of each bias
   ListBounds list = {};            // of texts and token sequences
   absl::string_view expected;      // in messages, where the range does not say it all
@@ -109,9 +111,10 @@ Parameter(T Params::*, Description) -> Parameter<Params, T>;
 inline constexpr std::tuple kParameters = {
     Parameter{&StopParams::max_tokens,
               {.name = "max_tokens",
-               .apis = kCompletions | kChat | kBatch,
+               .apis = kCompletions | kChat | kBatch | kMessages,
                .aliases = {Alias{"max_completion_tokens", kChat | kBatch},
                            Alias{"max_output_tokens", kResponses, true},
+                           Alias{"num_predict", kOllama, true},
                            Alias{"max_new_tokens", kCompletions | kChat},
                            Alias{"n_predict", kCompletions | kChat}},
                .range = {.low = 1},
@@ -204,6 +207,8 @@ inline constexpr std::tuple kParameters = {
                        "max_tokens."}},
     Parameter{&StopParams::stop,
               {.name = "stop",
+               .apis = kEverywhere & ~kMessages,
+               .aliases = {Alias{"stop_sequences", kMessages}},
                .list = {kStopStringsMax, 1, kStopStringBytesMax},
                .help = "Texts that end the answer. A single text need not be a list over "
                        "HTTP.",

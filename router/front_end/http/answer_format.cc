@@ -69,7 +69,7 @@ void AnswerFormat::Add(size_t prompt, const v1::GenerateResponse& part, std::str
       Choice& choice = choices_[*index];
       choice.reason = finished.reason();
       choice.stop_string = finished.stop_string();
-      if (api_.timing) choice.finished = finished;
+      if (needs_timing()) choice.finished = finished;
       // Of the answers to one prompt, one has its tokens.
       usage_.cached_tokens += finished.usage().cached_tokens();
       usage_.completion_tokens += finished.usage().output_tokens();

@@ -1,6 +1,6 @@
-// Writes the parts of an answer in the JSON of OpenAI's API: as server-sent events while they come,
-// or as one object at the end. There is an implementation for each endpoint: completion_format.h,
-// chat_format.h, response_format.h.
+// Writes the parts of an answer in the JSON of the client's API: as events while they come, or as
+// one object at the end. There is an implementation for each endpoint: completion_format.h,
+// chat_format.h, response_format.h, ollama_format.h.
 // Thread safety: none. Owner: the answer (api_answer.h), on the I/O thread of its connection.
 // Invariant: a choice's events, joined, hold the same text and tokens as the whole object would.
 #pragma once
@@ -49,6 +49,8 @@ class AnswerFormat {
   virtual void FailEvents(const absl::Status& status, std::string& events);
   // The whole object. REQUIRES: all parts were added.
   virtual std::string ToJson();
+  // The content type of a stream.
+  virtual const char* stream_type() const { return "text/event-stream; charset=utf-8"; }
   // `status`, in which the fields have this endpoint's names.
   virtual absl::Status TranslateFieldNames(const absl::Status& status) const { return status; }
 
@@ -63,7 +65,7 @@ class AnswerFormat {
     std::vector<int32_t> token_ids;
     v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
     std::string stop_string;
-    v1::Finished finished;  // if the client asked for its timing
+    v1::Finished finished;  // if needs_timing()
   };
   struct Prompt {
     std::vector<int32_t> token_ids;
@@ -79,6 +81,8 @@ class AnswerFormat {
                        std::string* events) = 0;
   virtual void OnFinished(size_t index, std::string* events) = 0;
   virtual Json ChoiceJson(size_t index) const = 0;
+  // Whether the end of each choice is kept with its times.
+  virtual bool needs_timing() const { return api_.timing; }
 
   // Begins an event with one choice, whose members the caller appends as JSON text.
   void BeginEvent(std::string& events);

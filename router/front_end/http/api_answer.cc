@@ -6,6 +6,7 @@
 #include "common/base/status_macros.h"
 #include "router/front_end/http/chat_format.h"
 #include "router/front_end/http/completion_format.h"
+#include "router/front_end/http/ollama_format.h"
 #include "router/front_end/http/openai_error.h"
 #include "router/front_end/http/response_format.h"
 
@@ -56,6 +57,9 @@ std::unique_ptr<AnswerFormat> NewFormat(ApiRequest api, const AnswerHead& head,
       return NewCompletionFormat(std::move(api), head, tokenizer);
     case ApiKind::kChat:
       return NewChatFormat(std::move(api), head, tokenizer);
+    case ApiKind::kOllamaChat:
+    case ApiKind::kOllamaGenerate:
+      return NewOllamaFormat(std::move(api), head, tokenizer);
     case ApiKind::kResponse:
       break;
   }
@@ -72,7 +76,7 @@ void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
   api.requests.clear();
   api.prompts = requests.size();
   const bool stream = api.stream;
-  const bool writes_start = api.kind != ApiKind::kCompletion;
+  const bool writes_start = api.kind == ApiKind::kChat || api.kind == ApiKind::kResponse;
   auto format = NewFormat(std::move(api), options.head, tokenizer);
   auto answer =
       std::make_shared<ApiAnswer>(exchange, stream, std::move(options), std::move(format));
@@ -190,7 +194,7 @@ void ApiAnswer::Format(std::string& events) {
 // The head waits for the first event: a request that fails before it gets a status of its own.
 void ApiAnswer::BeginStream(absl::string_view events) {
   streaming_ = true;
-  exchange_->BeginStream(NewReply("text/event-stream; charset=utf-8", std::string(events)));
+  exchange_->BeginStream(NewReply(format_->stream_type(), std::string(events)));
 }
 
 void ApiAnswer::Complete(std::string& events) {
@@ -213,6 +217,7 @@ void ApiAnswer::Fail(const absl::Status& status, std::string& events) {
   }
   if (!streaming_) {
     HttpReply reply = ErrorReply(format_->TranslateFieldNames(status));
+    options_.error_form.Apply(reply);
     reply.headers.insert(reply.headers.end(), options_.headers.begin(), options_.headers.end());
     return exchange_->Reply(std::move(reply));
   }

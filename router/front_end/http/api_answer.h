@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "router/front_end/answer_session.h"
 #include "router/front_end/http/answer_format.h"
+#include "router/front_end/http/api_dialect.h"
 #include "router/front_end/http/http_exchange.h"
 #include "router/front_end/http/part_buffer.h"
 
@@ -28,6 +29,7 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   struct Options {
     AnswerHead head;
     HttpHeaders headers;  // of the reply
+    ErrorForm error_form = {};
   };
 
   // Starts to answer `api` over `exchange`. A request that is refused is answered at once.

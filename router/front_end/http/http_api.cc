@@ -94,6 +94,12 @@ const HttpApi::Route HttpApi::kRoutes[] = {
     {kInputTokensPath, "POST", Needs::kTime, &HttpApi::InputTokens},
     {kKeptResponsePath, "GET, HEAD, DELETE", Needs::kKey, &HttpApi::KeptResponse},
     {kCancelResponsePath, "POST", Needs::kKey, &HttpApi::CancelResponse},
+    {"/api/chat", "POST", Needs::kTime, &HttpApi::OllamaChat},
+    {"/api/generate", "POST", Needs::kTime, &HttpApi::OllamaGenerate},
+    {"/api/show", "POST", Needs::kKey, &HttpApi::OllamaShow},
+    {"/api/tags", "GET, HEAD", Needs::kKey, &HttpApi::OllamaTags},
+    {"/api/ps", "GET, HEAD", Needs::kKey, &HttpApi::OllamaRunning},
+    {"/api/version", "GET, HEAD", Needs::kNothing, &HttpApi::Version},
     {"/tokenize", "POST", Needs::kTime, &HttpApi::Tokenize},
     {"/detokenize", "POST", Needs::kTime, &HttpApi::Detokenize},
     {kModelsPath, "GET, HEAD", Needs::kKey, &HttpApi::Models},
@@ -155,6 +161,7 @@ std::optional<HttpReply> HttpApi::RefuseBeforeBody(const HttpRequest& head) {
     if (call.request_id.empty()) call.request_id = NewId("");
     call.allow_origin = AllowOrigin(head.Header("origin"));
     HttpReply reply = ErrorReply(known);
+    ErrorForm{DialectOf(path), call.request_id}.Apply(reply);
     const HttpHeaders headers = HeadersOf(call);
     reply.headers.insert(reply.headers.end(), headers.begin(), headers.end());
     return reply;
@@ -219,6 +226,7 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
 }
 
 void HttpApi::Reply(const Call& call, HttpReply reply) const {
+  FormOf(call).Apply(reply);
   const HttpHeaders headers = HeadersOf(call);
   reply.headers.insert(reply.headers.end(), headers.begin(), headers.end());
   call.exchange->Reply(std::move(reply));
@@ -324,6 +332,7 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
                                        : model.fingerprint};
   if (api.requests.size() == 1) api.requests[0].set_request_id(options.head.id);
   options.headers = HeadersOf(call);
+  options.error_form = FormOf(call);
   if (model.mixed_numerics) options.headers.emplace_back("x-tandem-mixed-numerics", "true");
   Arrival arrival{call.request.arrived, TraceIdOf(call.traceparent),
                   LoadShedder::FrontEndKind::kHttp};

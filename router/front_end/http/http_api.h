@@ -1,10 +1,11 @@
-// The OpenAI-compatible HTTP API of a router. It authenticates clients, sends requests to their
-// handlers, and answers what needs no model itself. Completions run in the same AnswerSession as
-// gRPC's Generate.
+// The HTTP API of a router: OpenAI's, and beside it Ollama's. It authenticates clients, sends
+// requests to their handlers, and answers what needs no model itself. Completions run in the same
+// AnswerSession as gRPC's Generate.
 //
 //   POST /v1/completions  /v1/chat/completions  /v1/responses  /tokenize  /detokenize
 //   GET  /v1/responses/ID  DELETE /v1/responses/ID  POST /v1/responses/ID/cancel
 //   POST /v1/responses/input_tokens
+//   POST /api/chat  /api/generate  /api/show  GET  /api/tags  /api/ps  /api/version (Ollama's)
 //   GET  /v1/models  /v1/models/NAME  /health  /ping  /load  /live  /ready  /version  /  /metrics
 //
 // Thread safety: public methods from any thread; the owner alone starts and destroys it. Handlers
@@ -21,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "router/front_end/answer_session.h"
 #include "router/front_end/api_keys.h"
+#include "router/front_end/http/api_dialect.h"
 #include "router/front_end/http/api_request.h"
 #include "router/front_end/http/http_server.h"
 #include "router/front_end/http/json_body.h"
@@ -89,11 +91,15 @@ class HttpApi {
   std::optional<HttpReply> RefuseBeforeBody(const HttpRequest& head);
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void Dispatch(const Route& route, Call& call);
+  // Sends a reply; a refusal in the form of the path's API.
   void Reply(const Call& call, HttpReply reply) const;
   // The same from any thread.
   void ReplyLater(const Call& call, HttpReply reply) const;
   // Calls `run`: here, or for a large body on the thread for long work. Takes `call`.
   void RunLong(Call& call, void (HttpApi::*run)(Call&));
+  static ErrorForm FormOf(const Call& call) {
+    return {DialectOf(call.request.path), call.request_id};
+  }
   // "*", the origin itself if it is allowed, or empty.
   std::string AllowOrigin(absl::string_view origin) const;
   // Answers the request that a browser makes before a page may call `route` (CORS).
@@ -116,6 +122,15 @@ class HttpApi {
   void CancelResponse(Call& call);
   void InputTokens(Call& call);
   absl::StatusOr<ApiRequest> ResponseOf(Call& call);
+  // In ollama_api.cc.
+  void OllamaChat(Call& call);
+  void OllamaGenerate(Call& call);
+  void OllamaTags(Call& call);
+  void OllamaRunning(Call& call);
+  void OllamaShow(Call& call);
+  void OllamaAnswer(Call& call, ApiKind kind);
+  absl::StatusOr<std::string> OllamaNameIn(const Json& body) const;
+  Json OllamaModel() const;
   absl::StatusOr<Json> ItemsOf(const Call& call, const std::string& id);
   static ResponseStore::Owner OwnerOf(const Call& call) {
     return call.tenant == nullptr ? "" : call.tenant->name();

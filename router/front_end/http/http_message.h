@@ -37,6 +37,7 @@ struct HttpReply {
   std::string content_type = "application/json";
   std::string body;
   HttpHeaders headers;  // besides content-type, content-length and connection
+  std::string error;    // of a refusal: what was wrong; `body` says it in OpenAI's form
 };
 
 // "Not Found" for 404.

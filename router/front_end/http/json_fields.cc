@@ -3,7 +3,10 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::router {
@@ -180,6 +183,20 @@ absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const Json& list, const std::s
     ids.push_back(static_cast<int32_t>(*id));
   }
   return ids;
+}
+
+absl::Status RenameField(const absl::Status& status, const FieldNames& names) {
+  for (const auto& [chat, other] : names) {
+    absl::string_view rest = status.message();
+    if (!absl::ConsumePrefix(&rest, chat)) continue;
+    if (!absl::StartsWith(rest, ":") && !absl::StartsWith(rest, "[")) continue;
+    absl::Status renamed(status.code(), absl::StrCat(other, rest));
+    status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
+      renamed.SetPayload(url, payload);
+    });
+    return renamed;
+  }
+  return status;
 }
 
 }  // namespace tandem::router

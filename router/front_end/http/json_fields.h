@@ -12,6 +12,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -70,6 +71,11 @@ class Fields {
   // Bound: the object's members.
   std::vector<bool> asked_for_;  // for each member, in order
 };
+
+// What another API calls the fields of a chat: pairs of a chat's name and the other one.
+using FieldNames = std::vector<std::pair<std::string, std::string>>;
+// `status`, with the other name where its message begins with a chat's: "stop: …", "stop[1]: …".
+absl::Status RenameField(const absl::Status& status, const FieldNames& names);
 
 // Token ids in `list`, or a fault naming `path`.
 absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const Json& list, const std::string& path);

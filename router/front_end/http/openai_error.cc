@@ -64,6 +64,7 @@ absl::StatusCode CodeForHttp(int http_status) {
 HttpReply Reply(int http_status, const absl::Status& status) {
   HttpReply reply;
   reply.status = http_status;
+  reply.error = std::string(status.message());
   reply.body = absl::StrCat("{\"error\":", ErrorJson(http_status, status), "}");
   if (http_status == 429 || http_status == 503) {
     const absl::optional<absl::Cord> seconds = status.GetPayload(rpc::kRetryAfterPayload);

@@ -5,14 +5,13 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/request/parameter_table.h"
 #include "router/front_end/http/chat_request.h"
 #include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/response_items.h"
+#include "router/front_end/http/sampling_fields.h"
 
 namespace tandem::router {
 namespace {
@@ -345,28 +344,18 @@ void CopySharedFields(Fields& fields, Json& chat) {
     if (const Json* value = fields.Any(name)) chat[std::string(name)] = *value;
   };
   for (const char* name : kSameInChats) copy(name);
-  request::ForEachParameter([&](const auto& row) {
-    if (row.about.apis & request::kResponses) copy(row.about.name);
-  });
+  CopySamplingFields(fields, request::kResponses, chat);
 }
 
 }  // namespace
 
 absl::Status ToResponseFieldNames(const absl::Status& status) {
-  for (const auto& [chat, here] : {std::pair("messages", "input"), std::pair("prompt", "input"),
-                                   std::pair("response_format", "text.format"),
-                                   std::pair("tool_choice.function.name", "tool_choice.name"),
-                                   std::pair("max_tokens", "max_output_tokens")}) {
-    absl::string_view rest = status.message();
-    if (!absl::ConsumePrefix(&rest, chat)) continue;
-    if (!absl::StartsWith(rest, ":") && !absl::StartsWith(rest, "[")) continue;
-    absl::Status renamed(status.code(), absl::StrCat(here, rest));
-    status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
-      renamed.SetPayload(url, payload);
-    });
-    return renamed;
-  }
-  return status;
+  static const auto* const names = new FieldNames{{"messages", "input"},
+                                                  {"prompt", "input"},
+                                                  {"response_format", "text.format"},
+                                                  {"tool_choice.function.name", "tool_choice.name"},
+                                                  {"max_tokens", "max_output_tokens"}};
+  return RenameField(status, *names);
 }
 
 absl::StatusOr<ApiRequest> ReadResponse(const Json& body, const ModelAssets& assets, absl::Time now,

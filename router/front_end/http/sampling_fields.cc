@@ -93,4 +93,16 @@ void ReadSamplingFields(Fields& fields, request::Api api, v1::GenerateRequest& r
   });
 }
 
+void CopySamplingFields(Fields& fields, request::Api api, Json& chat) {
+  request::ForEachParameter([&](const auto& row) {
+    const auto copy = [&](absl::string_view name) {
+      if (const Json* value = fields.Any(name)) chat[std::string(row.about.name)] = *value;
+    };
+    if (row.about.apis & api) copy(row.about.name);
+    for (const request::Alias& alias : row.about.aliases) {
+      if ((alias.apis & api) && !alias.own_reader) copy(alias.name);
+    }
+  });
+}
+
 }  // namespace tandem::router

@@ -15,4 +15,8 @@ namespace tandem::router {
 // `fields` and names the field: "top_k: 1.5, expected a whole number".
 void ReadSamplingFields(Fields& fields, request::Api api, v1::GenerateRequest& request);
 
+// Copies every parameter that `api` knows from `fields` to `chat`, a chat's body, under the name
+// that a chat has for it. Values are copied unread: the chat's reader checks them.
+void CopySamplingFields(Fields& fields, request::Api api, Json& chat);
+
 }  // namespace tandem::router

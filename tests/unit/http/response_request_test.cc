@@ -73,6 +73,13 @@ TEST(Response, SamplingParametersAreAChats) {
   EXPECT_TRUE(api.timing);
 }
 
+TEST(Response, OtherNamesOfParametersAreReadToo) {
+  ASSERT_OK_AND_ASSIGN(const ApiRequest api,
+                       Response(R"("repeat_penalty":1.5,"min_new_tokens":2)", /*strict=*/true));
+  EXPECT_EQ(api.requests[0].sampling().repetition_penalty(), 1.5);
+  EXPECT_EQ(api.requests[0].stop().min_tokens(), 2);
+}
+
 TEST(Response, LeavesOutWhatWasNotSaid) {
   ASSERT_OK_AND_ASSIGN(const ApiRequest api,
                        Response(R"("temperature":null,"tools":null,"text":null,"top_logprobs":3)"));

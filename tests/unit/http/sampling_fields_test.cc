@@ -15,7 +15,8 @@ namespace {
 
 using ::testing::StartsWith;
 
-constexpr request::Api kApis[] = {request::kCompletions, request::kChat};
+constexpr request::Api kApis[] = {request::kCompletions, request::kChat, request::kOllama,
+                                  request::kMessages};
 
 // Reads a body of one field; strict, so that a field that is not read is a fault.
 absl::StatusOr<v1::GenerateRequest> Read(request::Api api, absl::string_view name,

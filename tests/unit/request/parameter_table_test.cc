@@ -109,7 +109,7 @@ TEST(ParameterTable, TheBoundsOfEveryListAreExact) {
 }
 
 TEST(ParameterTable, NoTwoParametersShareANameInOneApi) {
-  for (const Api api : {kCompletions, kChat, kResponses, kBatch}) {
+  for (const Api api : {kCompletions, kChat, kResponses, kBatch, kOllama, kMessages}) {
     std::set<std::string> names;
     ForEachParameter([&](const auto& row) {
       const Description& about = row.about;

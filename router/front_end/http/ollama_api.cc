@@ -1,0 +1,109 @@
+// The endpoints of Ollama's API: answering, and saying what is served. A router does not load,
+// pull, copy or delete models. Contract: router/front_end/http/http_api.h.
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "router/core/router_core.h"
+#include "router/front_end/http/http_api.h"
+#include "router/front_end/http/json_fields.h"
+#include "router/front_end/http/ollama_format.h"
+#include "router/front_end/http/ollama_request.h"
+#include "router/front_end/http/openai_error.h"
+#include "router/front_end/http/truncate_prompts.h"
+
+namespace tandem::router {
+
+void HttpApi::OllamaAnswer(Call& call, ApiKind kind) {
+  const absl::StatusOr<Json> body = ParseBody(call);
+  if (!body.ok()) return Reply(call, ErrorReply(body.status()));
+  const ModelAssets& assets = deps_.session.assets;
+  if (const auto reason = OllamaLoadReason(*body)) {
+    const absl::StatusOr<std::string> name = OllamaNameIn(*body);
+    if (!name.ok()) return Reply(call, ErrorReply(name.status()));
+    return Reply(call, {.body = JsonText(OllamaLoaded(kind, *name, *reason, call.now))});
+  }
+  const OllamaReading reading = {call.now, AsksForStrict(call, *body)};
+  absl::StatusOr<ApiRequest> api = kind == ApiKind::kOllamaChat
+                                       ? ReadOllamaChat(*body, assets, reading)
+                                       : ReadOllamaGenerate(*body, assets, reading);
+  if (!api.ok()) return Reply(call, ErrorReply(api.status()));
+  const absl::Status truncated = TruncatePrompts(assets, *api);
+  if (!truncated.ok()) return Reply(call, ErrorReply(truncated));
+  Generate(call, *std::move(api), "ollama-");
+}
+
+void HttpApi::OllamaChat(Call& call) { OllamaAnswer(call, ApiKind::kOllamaChat); }
+
+void HttpApi::OllamaGenerate(Call& call) { OllamaAnswer(call, ApiKind::kOllamaGenerate); }
+
+// The name in a body, checked: `model`, or `name` as older clients call it.
+absl::StatusOr<std::string> HttpApi::OllamaNameIn(const Json& body) const {
+  Fields fields(body);
+  const auto older = fields.String("name");
+  const std::string name =
+      fields.String("model").value_or(older.value_or(deps_.session.assets.identity.served_name()));
+  RETURN_IF_ERROR(fields.status());
+  RETURN_IF_ERROR(OllamaModelName(name, deps_.session.assets).status());
+  return name;
+}
+
+// A router has no weights: sizes are 0, and the digest is the checkpoint's fingerprint.
+Json HttpApi::OllamaModel() const {
+  const ModelAssets& assets = deps_.session.assets;
+  const std::string& name = assets.identity.served_name();
+  return {{"name", name},
+          {"model", name},
+          {"modified_at", OllamaTime(absl::FromUnixSeconds(started_s_))},
+          {"size", 0},
+          {"digest", assets.identity.fingerprint},
+          {"details",
+           {{"parent_model", ""},
+            {"format", ""},
+            {"family", assets.architecture},
+            {"families", Json::array({assets.architecture})},
+            {"parameter_size", ""},
+            {"quantization_level", ""}}}};
+}
+
+void HttpApi::OllamaTags(Call& call) {
+  Reply(call, {.body = JsonText(Json{{"models", Json::array({OllamaModel()})}})});
+}
+
+void HttpApi::OllamaRunning(Call& call) {
+  RunOnCore(call, [this](RouterCore& core, absl::Time) {
+    Json model = OllamaModel();
+    model.erase("modified_at");
+    // It stays loaded as long as its nodes run.
+    model["expires_at"] = "9999-12-31T23:59:59Z";
+    model["size_vram"] = 0;
+    model["context_length"] = core.context_tokens();
+    return HttpReply{.body = JsonText(Json{{"models", Json::array({model})}})};
+  });
+}
+
+void HttpApi::OllamaShow(Call& call) {
+  const absl::StatusOr<Json> body = ParseBody(call);
+  const absl::StatusOr<std::string> name = body.ok() ? OllamaNameIn(*body) : body.status();
+  if (!name.ok()) return Reply(call, ErrorReply(name.status()));
+  RunOnCore(call, [this](RouterCore& core, absl::Time) {
+    const ModelAssets& assets = deps_.session.assets;
+    const Json model = OllamaModel();
+    Json capabilities = Json::array({"completion"});
+    if (assets.chat_template != nullptr) capabilities.push_back("tools");
+    const Json shown = {{"modelfile", ""},
+                        {"parameters", ""},
+                        {"template", ""},
+                        {"details", model["details"]},
+                        {"model_info",
+                         {{"general.architecture", assets.architecture},
+                          {"general.basename", assets.identity.name},
+                          {assets.architecture + ".context_length", core.context_tokens()},
+                          {assets.architecture + ".vocab_size", assets.identity.vocab_size}}},
+                        {"capabilities", capabilities},
+                        {"modified_at", model["modified_at"]}};
+    return HttpReply{.body = JsonText(shown)};
+  });
+}
+
+}  // namespace tandem::router
