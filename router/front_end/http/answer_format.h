@@ -1,6 +1,6 @@
 // Writes the parts of an answer in the JSON of the client's API: as events while they come, or as
 // one object at the end. There is an implementation for each endpoint: completion_format.h,
-// chat_format.h, response_format.h, ollama_format.h.
+// chat_format.h, response_format.h, ollama_format.h, anthropic_format.h.
 // Thread safety: none. Owner: the answer (api_answer.h), on the I/O thread of its connection.
 // Invariant: a choice's events, joined, hold the same text and tokens as the whole object would.
 #pragma once

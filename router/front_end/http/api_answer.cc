@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "router/front_end/http/anthropic_format.h"
 #include "router/front_end/http/chat_format.h"
 #include "router/front_end/http/completion_format.h"
 #include "router/front_end/http/ollama_format.h"
@@ -60,6 +61,8 @@ std::unique_ptr<AnswerFormat> NewFormat(ApiRequest api, const AnswerHead& head,
     case ApiKind::kOllamaChat:
     case ApiKind::kOllamaGenerate:
       return NewOllamaFormat(std::move(api), head, tokenizer);
+    case ApiKind::kMessage:
+      return NewAnthropicFormat(std::move(api), head, tokenizer);
     case ApiKind::kResponse:
       break;
   }
@@ -76,7 +79,8 @@ void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
   api.requests.clear();
   api.prompts = requests.size();
   const bool stream = api.stream;
-  const bool writes_start = api.kind == ApiKind::kChat || api.kind == ApiKind::kResponse;
+  const bool writes_start =
+      api.kind == ApiKind::kChat || api.kind == ApiKind::kResponse || api.kind == ApiKind::kMessage;
   auto format = NewFormat(std::move(api), options.head, tokenizer);
   auto answer =
       std::make_shared<ApiAnswer>(exchange, stream, std::move(options), std::move(format));

@@ -12,9 +12,10 @@
 
 namespace tandem::router {
 
-enum class Dialect { kOpenAi, kOllama };
+enum class Dialect { kOpenAi, kOllama, kAnthropic };
 
-// The API that a path belongs to: /api/… is Ollama's, all else is OpenAI's.
+// The API that a path belongs to: /api/… is Ollama's, /v1/messages and what is below it are
+// Anthropic's, all else is OpenAI's.
 Dialect DialectOf(absl::string_view path);
 
 // Words the errors of one request.
@@ -28,5 +29,9 @@ struct ErrorForm {
 
 // Ollama's error, as a reply's body and as a line of a stream: {"error":"…"}.
 std::string OllamaErrorJson(absl::string_view message);
+// Anthropic's error, as a reply's body and as an event of a stream: {"type":"error","error":{…}}.
+// An empty `request_id` is left out.
+std::string AnthropicErrorJson(int http_status, absl::string_view message,
+                               absl::string_view request_id);
 
 }  // namespace tandem::router

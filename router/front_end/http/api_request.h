@@ -1,7 +1,7 @@
 // A request of the HTTP API after its JSON body was read: what to generate, as requests like those
 // of gRPC, and how to write the answer. Each endpoint has its own reader
-// (completion_request.h, chat_request.h, response_request.h, ollama_request.h) and writer
-// (answer_format.h).
+// (completion_request.h, chat_request.h, response_request.h, ollama_request.h, anthropic_request.h)
+// and writer (answer_format.h).
 //
 // All readers follow one rule for fields. A field that has a meaning here is mapped. A field that
 // would change the answer and is not served is refused. Other fields are ignored, unless the client
@@ -20,7 +20,7 @@ namespace tandem::router {
 
 struct ResponseParts;  // router/front_end/http/response_request.h
 
-enum class ApiKind { kCompletion, kChat, kResponse, kOllamaGenerate, kOllamaChat };
+enum class ApiKind { kCompletion, kChat, kResponse, kOllamaGenerate, kOllamaChat, kMessage };
 
 // How an answer's text becomes tool calls.
 enum class ToolMode {

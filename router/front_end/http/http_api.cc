@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,6 +16,7 @@
 #include "router/front_end/http/completion_request.h"
 #include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/openai_error.h"
+#include "router/front_end/http/request_headers.h"
 #include "router/front_end/http/truncate_prompts.h"
 #include "router/front_end/request_validation.h"
 #include "router/front_end/trace_parent.h"
@@ -24,7 +24,6 @@
 namespace tandem::router {
 namespace {
 
-constexpr size_t kRequestIdBytesKept = 128;
 constexpr char kModelsPath[] = "/v1/models";
 constexpr char kResponsesPath[] = "/v1/responses";
 constexpr char kInputTokensPath[] = "/v1/responses/input_tokens";
@@ -37,27 +36,6 @@ constexpr char kServedInstead[] =
 constexpr char kPreflightSeconds[] = "600";
 // The core does something every 20 ms.
 constexpr absl::Duration kCoreDeadAfter = absl::Seconds(5);
-
-// What a client calls its request, if that can stand in a header and a log; else empty.
-std::string GivenRequestId(const HttpRequest& request) {
-  const absl::string_view id = request.Header("x-request-id");
-  if (id.empty() || id.size() > kRequestIdBytesKept) return "";
-  for (const char c : id) {
-    if (!absl::ascii_isgraph(static_cast<unsigned char>(c))) return "";
-  }
-  return std::string(id);
-}
-
-// Whether the body is to be read as JSON. `curl -d` calls every body a form. Pages of a browser can
-// send a form to any server without asking it first, so a form with an Origin is none of ours.
-bool IsJson(const HttpRequest& request) {
-  const absl::string_view content_type = request.Header("content-type");
-  const absl::string_view type =
-      absl::StripAsciiWhitespace(content_type.substr(0, content_type.find(';')));
-  if (type.empty() || absl::EqualsIgnoreCase(type, "application/json")) return true;
-  return absl::EqualsIgnoreCase(type, "application/x-www-form-urlencoded") &&
-         request.Header("origin").empty();
-}
 
 bool Lists(absl::string_view methods, absl::string_view method) {
   for (const absl::string_view one : absl::StrSplit(methods, ", ")) {
@@ -94,6 +72,8 @@ const HttpApi::Route HttpApi::kRoutes[] = {
     {kInputTokensPath, "POST", Needs::kTime, &HttpApi::InputTokens},
     {kKeptResponsePath, "GET, HEAD, DELETE", Needs::kKey, &HttpApi::KeptResponse},
     {kCancelResponsePath, "POST", Needs::kKey, &HttpApi::CancelResponse},
+    {"/v1/messages", "POST", Needs::kTime, &HttpApi::Messages},
+    {"/v1/messages/count_tokens", "POST", Needs::kTime, &HttpApi::CountTokens},
     {"/api/chat", "POST", Needs::kTime, &HttpApi::OllamaChat},
     {"/api/generate", "POST", Needs::kTime, &HttpApi::OllamaGenerate},
     {"/api/show", "POST", Needs::kKey, &HttpApi::OllamaShow},
@@ -154,14 +134,15 @@ std::optional<HttpReply> HttpApi::RefuseBeforeBody(const HttpRequest& head) {
   for (const Route& route : kRoutes) {
     if (routed != route.path) continue;
     if (route.needs == Needs::kNothing) return std::nullopt;
-    const absl::Status known = deps_.keys->Identify(head.Header("authorization")).status();
+    const absl::Status known = deps_.keys->Identify(Authorization(head)).status();
     if (known.ok()) return std::nullopt;
     Call call;
+    call.request.path = path;
     call.request_id = GivenRequestId(head);
     if (call.request_id.empty()) call.request_id = NewId("");
     call.allow_origin = AllowOrigin(head.Header("origin"));
     HttpReply reply = ErrorReply(known);
-    ErrorForm{DialectOf(path), call.request_id}.Apply(reply);
+    FormOf(call).Apply(reply);
     const HttpHeaders headers = HeadersOf(call);
     reply.headers.insert(reply.headers.end(), headers.begin(), headers.end());
     return reply;
@@ -208,7 +189,7 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
   }
   if (route.needs != Needs::kNothing && deps_.keys != nullptr) {
     absl::StatusOr<std::shared_ptr<Tenant>> tenant =
-        deps_.keys->Admit(call.request.Header("authorization"), call.now);
+        deps_.keys->Admit(Authorization(call.request), call.now);
     if (!tenant.ok()) return Reply(call, ErrorReply(tenant.status()));
     call.tenant = *std::move(tenant);
     const absl::Status may_infer = call.tenant->CheckMayInfer();
@@ -253,6 +234,10 @@ void HttpApi::Preflight(const Route& route, const Call& call) const {
 
 HttpHeaders HttpApi::HeadersOf(const Call& call) {
   HttpHeaders headers = {{"x-request-id", call.request_id}};
+  // What Anthropic's clients call it.
+  if (FormOf(call).dialect == Dialect::kAnthropic) {
+    headers.emplace_back("request-id", call.request_id);
+  }
   if (!call.traceparent.empty()) headers.emplace_back("traceparent", call.traceparent);
   if (call.allow_origin.empty()) return headers;
   headers.emplace_back("access-control-allow-origin", call.allow_origin);

@@ -1,10 +1,11 @@
-// The HTTP API of a router: OpenAI's, and beside it Ollama's. It authenticates clients, sends
-// requests to their handlers, and answers what needs no model itself. Completions run in the same
-// AnswerSession as gRPC's Generate.
+// The HTTP API of a router: OpenAI's, and beside it Anthropic's and Ollama's. It authenticates
+// clients, sends requests to their handlers, and answers what needs no model itself. Completions
+// run in the same AnswerSession as gRPC's Generate.
 //
 //   POST /v1/completions  /v1/chat/completions  /v1/responses  /tokenize  /detokenize
 //   GET  /v1/responses/ID  DELETE /v1/responses/ID  POST /v1/responses/ID/cancel
 //   POST /v1/responses/input_tokens
+//   POST /v1/messages  /v1/messages/count_tokens (Anthropic's)
 //   POST /api/chat  /api/generate  /api/show  GET  /api/tags  /api/ps  /api/version (Ollama's)
 //   GET  /v1/models  /v1/models/NAME  /health  /ping  /load  /live  /ready  /version  /  /metrics
 //
@@ -122,6 +123,10 @@ class HttpApi {
   void CancelResponse(Call& call);
   void InputTokens(Call& call);
   absl::StatusOr<ApiRequest> ResponseOf(Call& call);
+  // In anthropic_api.cc.
+  void Messages(Call& call);
+  void CountTokens(Call& call);
+  absl::StatusOr<ApiRequest> MessageOf(const Call& call, bool counts_only) const;
   // In ollama_api.cc.
   void OllamaChat(Call& call);
   void OllamaGenerate(Call& call);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/runtime/clock.h"
 #include "router/front_end/http/api_dialect.h"
+#include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/ollama_request.h"
 #include "router/front_end/http/tool_calls.h"
 
@@ -41,7 +42,9 @@ class OllamaFormat final : public AnswerFormat {
   }
 
   absl::Status TranslateFieldNames(const absl::Status& status) const override {
-    return ToOllamaFieldNames(status);
+    // A conversation's prompt is its messages.
+    const absl::Status named = chat_ ? RenameField(status, {{"prompt", "messages"}}) : status;
+    return ToOllamaFieldNames(named);
   }
 
  private:

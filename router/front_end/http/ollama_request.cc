@@ -11,13 +11,11 @@
 #include "router/front_end/http/chat_request.h"
 #include "router/front_end/http/completion_request.h"
 #include "router/front_end/http/json_fields.h"
+#include "router/front_end/http/request_fields.h"
 #include "router/front_end/http/sampling_fields.h"
 
 namespace tandem::router {
 namespace {
-
-// Fields of ours that a chat's body has under the same name, with the same meaning.
-constexpr const char* kServing[] = {"request_id", "priority", "deadline_s", "cache_salt"};
 
 bool GivesZero(const Json& body, absl::string_view name) {
   const auto found = body.find(name);
@@ -83,9 +81,7 @@ absl::StatusOr<Json> ReadShared(Fields& fields, const ModelAssets& assets, bool 
     ASSIGN_OR_RETURN(chat["model"], OllamaModelName(*model, assets));
   }
   chat["stream"] = fields.Bool("stream").value_or(true);
-  for (const char* name : kServing) {
-    if (const Json* value = fields.Any(name)) chat[name] = *value;
-  }
+  CopyServingFields(fields, chat);
   RETURN_IF_ERROR(ReadOptions(fields, strict, chat));
   ReadFormat(fields, chat);
   // A prompt that is too long: Ollama cuts it, Tandem where it is asked to.

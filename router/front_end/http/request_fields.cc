@@ -104,4 +104,10 @@ void ReadSharedFields(Fields& fields, ApiRequest& api, v1::GenerateRequest& requ
                  "guided_decoding_backend", "guided_whitespace_pattern"});
 }
 
+void CopyServingFields(Fields& fields, Json& chat) {
+  for (const char* name : {"request_id", "priority", "deadline_s", "cache_salt"}) {
+    if (const Json* value = fields.Any(name)) chat[name] = *value;
+  }
+}
+
 }  // namespace tandem::router

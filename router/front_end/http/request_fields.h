@@ -14,4 +14,8 @@ namespace tandem::router {
 // REQUIRES: `api.kind` is set; `request` is empty.
 void ReadSharedFields(Fields& fields, ApiRequest& api, v1::GenerateRequest& request);
 
+// Copies to `chat`, a chat's body, the fields of ours that concern how a request is served:
+// `request_id`, `priority`, `deadline_s` and `cache_salt`. Every API has them under these names.
+void CopyServingFields(Fields& fields, Json& chat);
+
 }  // namespace tandem::router

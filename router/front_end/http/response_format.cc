@@ -81,16 +81,7 @@ class ResponseFormat final : public AnswerFormat {
             ChatLogprob({tokenizer_, api_.tokens_as_ids}, token, *api_.logprobs));
       }
     }
-    if (api_.tool_mode != ToolMode::kAuto) return Give(finder_.Append(text), events);
-    // Up to each '>', with which sections begin and end: what the finder gives is then one text or
-    // one call, and their order is known however the text comes.
-    while (!text.empty()) {
-      const size_t end = text.find('>');
-      const absl::string_view piece =
-          text.substr(0, end == absl::string_view::npos ? end : end + 1);
-      Give(finder_.Append(piece), events);
-      text.remove_prefix(piece.size());
-    }
+    finder_.AppendInOrder(text, [&](const ToolPieces& pieces) { Give(pieces, events); });
   }
 
   void OnFinished(size_t, std::string* events) override {

@@ -87,6 +87,18 @@ ToolPieces ToolCallFinder::Append(absl::string_view text) {
   return pieces;
 }
 
+void ToolCallFinder::AppendInOrder(absl::string_view text,
+                                   absl::FunctionRef<void(const ToolPieces&)> give) {
+  if (mode_ != ToolMode::kAuto) return give(Append(text));
+  // Up to each '>', with which sections begin and end.
+  while (!text.empty()) {
+    const size_t end = text.find('>');
+    const absl::string_view piece = text.substr(0, end == absl::string_view::npos ? end : end + 1);
+    give(Append(piece));
+    text.remove_prefix(piece.size());
+  }
+}
+
 void ToolCallFinder::TakeSections(ToolPieces& pieces) {
   const absl::string_view held = held_;
   size_t at = 0;  // what lies before is taken

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "router/front_end/http/api_request.h"
 #include "router/front_end/http/json_body.h"
@@ -31,6 +32,9 @@ class ToolCallFinder {
 
   // Takes the next text of the answer; returns the text and calls that are certain now.
   ToolPieces Append(absl::string_view text);
+  // Like Append, but gives what is certain in the order in which the model wrote it: each time one
+  // text or one call, however the text comes.
+  void AppendInOrder(absl::string_view text, absl::FunctionRef<void(const ToolPieces&)> give);
   // The rest. REQUIRES: the answer is complete.
   ToolPieces Flush();
   // Whether any call was found.

@@ -118,6 +118,7 @@ class Ollama(unittest.TestCase):
                 (lambda: self.chat(model="other"), 404, 'model: "other" is not served'),
                 (lambda: self.client.show("other"), 404, 'model: "other" is not served'),
                 (lambda: self.client.generate(model="hash", prompt="x" * 40000), 400, "prompt: 40"),
+                (lambda: self.chat(messages=[{"role": "user", "content": "x" * 40000}]), 400, "messages: 40"),
                 (lambda: self.client.pull("hash"), 404, "no such path: /api/pull")):
             with self.assertRaises(ollama.ResponseError) as caught:
                 call()

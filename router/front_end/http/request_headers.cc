@@ -1,0 +1,39 @@
+#include "router/front_end/http/request_headers.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem::router {
+namespace {
+
+constexpr size_t kRequestIdBytesKept = 128;
+
+}  // namespace
+
+std::string GivenRequestId(const HttpRequest& request) {
+  const absl::string_view id = request.Header("x-request-id");
+  if (id.empty() || id.size() > kRequestIdBytesKept) return "";
+  for (const char c : id) {
+    if (!absl::ascii_isgraph(static_cast<unsigned char>(c))) return "";
+  }
+  return std::string(id);
+}
+
+bool IsJson(const HttpRequest& request) {
+  const absl::string_view content_type = request.Header("content-type");
+  const absl::string_view type =
+      absl::StripAsciiWhitespace(content_type.substr(0, content_type.find(';')));
+  if (type.empty() || absl::EqualsIgnoreCase(type, "application/json")) return true;
+  return absl::EqualsIgnoreCase(type, "application/x-www-form-urlencoded") &&
+         request.Header("origin").empty();
+}
+
+std::string Authorization(const HttpRequest& request) {
+  const absl::string_view key = request.Header("x-api-key");
+  const absl::string_view authorization = request.Header("authorization");
+  if (!authorization.empty() || key.empty()) return std::string(authorization);
+  return absl::StrCat("Bearer ", key);
+}
+
+}  // namespace tandem::router

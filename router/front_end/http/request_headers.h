@@ -1,0 +1,23 @@
+// What the API reads in the headers of a request, besides what HTTP itself needs.
+// Thread safety: pure functions.
+#pragma once
+
+#include <string>
+
+#include "router/front_end/http/http_message.h"
+
+namespace tandem::router {
+
+// What a client calls its request (x-request-id), if that can stand in a header and a log: at most
+// 128 visible characters; else empty.
+std::string GivenRequestId(const HttpRequest& request);
+
+// Whether the body is to be read as JSON. `curl -d` calls every body a form. Pages of a browser can
+// send a form to any server without asking it first, so a form with an Origin is none of ours.
+bool IsJson(const HttpRequest& request);
+
+// The client's key as an authorization header has it. Anthropic's clients have a header of their
+// own for it (x-api-key), which counts where there is no other. Empty: no key.
+std::string Authorization(const HttpRequest& request);
+
+}  // namespace tandem::router
