@@ -131,7 +131,7 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
   id_ = input.id;
   submitted_ = arrival.at;
   input.trace_id = arrival.trace_id;
-  resumes_ = request.resume_from_token() > 0;
+  resumes_ = arrival.resumes || request.resume_from_token() > 0;
   if (deps_.access_log) {
     const bool http = arrival.front_end == LoadShedder::FrontEndKind::kHttp;
     access_ = std::make_unique<AccessRecord>(started_.request_id(), arrival.trace_id,

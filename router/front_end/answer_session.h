@@ -61,6 +61,7 @@ struct Arrival {
   std::string trace_id;
   LoadShedder::FrontEndKind front_end;
   std::shared_ptr<const TenantCall> call = nullptr;
+  bool resumes = false;  // the client has the beginning of the answer already
 };
 
 class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {

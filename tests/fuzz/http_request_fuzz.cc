@@ -4,10 +4,14 @@
 #include <cstdint>
 #include <string>
 
+#include "common/runtime/random.h"
+#include "router/front_end/http/anthropic_request.h"
 #include "router/front_end/http/chat_request.h"
 #include "router/front_end/http/completion_request.h"
+#include "router/front_end/http/ollama_request.h"
 #include "router/front_end/http/request_reader.h"
 #include "router/front_end/http/response_request.h"
+#include "router/front_end/http/stream_resumption.h"
 #include "router/front_end/trace_parent.h"
 
 namespace {
@@ -35,8 +39,27 @@ void Map(absl::string_view body) {
     };
     const absl::StatusOr<ApiRequest> response =
         tandem::router::ReadResponse(*json, *assets, absl::UnixEpoch(), {strict, true, find});
-    [[maybe_unused]] const bool any = completion.ok() || chat.ok() || response.ok();
+    const absl::StatusOr<ApiRequest> message =
+        tandem::router::ReadAnthropic(*json, *assets, {absl::UnixEpoch(), strict, !strict});
+    const absl::StatusOr<ApiRequest> ollama_chat =
+        tandem::router::ReadOllamaChat(*json, *assets, {absl::UnixEpoch(), strict});
+    const absl::StatusOr<ApiRequest> ollama_prompt =
+        tandem::router::ReadOllamaGenerate(*json, *assets, {absl::UnixEpoch(), strict});
+    [[maybe_unused]] const auto load = tandem::router::OllamaLoadReason(*json);
+    [[maybe_unused]] const bool any = completion.ok() || chat.ok() || response.ok() ||
+                                      message.ok() || ollama_chat.ok() || ollama_prompt.ok();
   }
+}
+
+// A stream that the headers of a request ask to continue.
+void Continue(const HttpRequest& head) {
+  static const std::unique_ptr<tandem::Random> random = tandem::NewSeededRandom(1);
+  ApiRequest api;
+  api.stream = true;
+  api.requests.emplace_back();
+  std::string id = "answer";
+  [[maybe_unused]] const absl::Status status =
+      tandem::router::MakeResumable(head, "f", *random, id, api);
 }
 
 }  // namespace
@@ -45,6 +68,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
   Map(bytes);
   [[maybe_unused]] const std::string trace = tandem::router::TraceIdOf(bytes);
+  HttpRequest last;
+  last.headers = {{"last-event-id", std::string(bytes)}};
+  Continue(last);
   // The first byte chooses how the rest is split.
   const size_t piece = size == 0 ? 1 : 1 + data[0] % 64;
   RequestReader reader({.header_bytes_max = 4096, .body_bytes_max = 65536});
@@ -56,6 +82,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const auto* request = std::get_if<HttpRequest>(&next);
       if (request == nullptr) break;
       Map(request->body);
+      Continue(*request);
     }
   }
   return 0;

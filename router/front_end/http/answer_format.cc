@@ -13,7 +13,8 @@ AnswerFormat::AnswerFormat(ApiRequest api, AnswerHead head, const model::Tokeniz
       head_(std::move(head)),
       tokenizer_(tokenizer),
       prompts_(api_.prompts),
-      choices_(api_.prompts * static_cast<size_t>(api_.n)) {
+      choices_(api_.prompts * static_cast<size_t>(api_.n)),
+      cursor_(api_.event_id_begin, api_.received) {
   for (size_t i = 0; i < choices_.size(); ++i) {
     choices_[i].prompt = i / static_cast<size_t>(api_.n);
   }
@@ -138,6 +139,7 @@ void AnswerFormat::BeginEvent(std::string& events) {
     AppendJsonString(head_.model, event_begin_);
     event_begin_ += ",\"choices\":[{";
   }
+  cursor_.AppendId(events);
   events += event_begin_;
 }
 
@@ -150,7 +152,7 @@ void AnswerFormat::EndEvent(std::string& events) const {
 }
 
 void AnswerFormat::EndEvents(std::string& events) {
-  if (api_.include_usage || api_.timing) {
+  if ((api_.include_usage || api_.timing) && cursor_.NewEvent()) {
     Json object = {{"id", head_.id},
                    {"object", chunk_name()},
                    {"created", head_.created_s},
@@ -158,6 +160,7 @@ void AnswerFormat::EndEvents(std::string& events) {
                    {"choices", Json::array()}};
     if (api_.include_usage) object["usage"] = UsageJson(usage_);
     if (api_.timing) object["timing"] = TimingJson();
+    cursor_.AppendId(events);
     absl::StrAppend(&events, "data: ", JsonText(object), "\n\n");
   }
   absl::StrAppend(&events, "data: [DONE]\n\n");

@@ -84,7 +84,8 @@ class AnswerFormat {
   // Whether the end of each choice is kept with its times.
   virtual bool needs_timing() const { return api_.timing; }
 
-  // Begins an event with one choice, whose members the caller appends as JSON text.
+  // Begins an event with one choice, whose members the caller appends as JSON text. REQUIRES:
+  // cursor_ has counted it.
   void BeginEvent(std::string& events);
   void EndEvent(std::string& events) const;
   // "stop", "length", …
@@ -103,6 +104,7 @@ class AnswerFormat {
   std::vector<Prompt> prompts_;
   // Bound: n (128) for each prompt, fixed at construction.
   std::vector<Choice> choices_;  // n for each prompt
+  EventCursor cursor_;           // where the stream is; of the events that have an id
 
  private:
   // The index of the choice that a prompt's sequence is; nullopt if the client did not ask for it.

@@ -95,7 +95,11 @@ class AnthropicFormat final : public AnswerFormat {
     open_ = true;
     text_ += text;
     if (events == nullptr) return;
-    BlockEvent("content_block_delta", {"delta", {{"type", "text_delta"}, {"text", text}}}, *events);
+    const std::string fresh(cursor_.NewText(text));
+    if (fresh.empty()) return;
+    WriteEvent("content_block_delta",
+               {{"index", blocks_.size()}, {"delta", {{"type", "text_delta"}, {"text", fresh}}}},
+               *events);
   }
 
   void Close(std::string* events) {
@@ -127,7 +131,13 @@ class AnthropicFormat final : public AnswerFormat {
 
   // ---- events and the object
 
+  // An event without text.
   void Event(const char* type, const Json& members, std::string& events) {
+    if (cursor_.NewEvent()) WriteEvent(type, members, events);
+  }
+
+  void WriteEvent(const char* type, const Json& members, std::string& events) {
+    cursor_.AppendId(events);
     Json event = {{"type", type}};
     event.update(members);
     absl::StrAppend(&events, "event: ", type, "\ndata: ", JsonText(event), "\n\n");

@@ -57,9 +57,14 @@ absl::StatusOr<std::string> ReadTexts(const Json& content, const std::string& pa
   return text;
 }
 
+// In place: a message may have many blocks.
 void AppendText(const std::string& text, Json& message) {
   Json& content = message["content"];
-  content = content.is_null() ? text : absl::StrCat(content.get<std::string>(), "\n", text);
+  if (content.is_null()) {
+    content = text;
+  } else {
+    absl::StrAppend(&content.get_ref<std::string&>(), "\n", text);
+  }
 }
 
 }  // namespace

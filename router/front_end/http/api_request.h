@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "router/front_end/http/stream_resumption.h"
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::router {
@@ -46,6 +47,11 @@ struct ApiRequest {
   bool return_token_ids = false;
   bool tokens_as_ids = false;  // "token_id:17" for a token's text in logprobs
   bool timing = false;         // a `timing` block with the answer
+  // Of a stream that can be continued, what each event's id begins with, and of one that is being
+  // continued, what the client has already; see stream_resumption.h.
+  std::string event_id_begin;
+  bool resumes = false;
+  StreamPosition received;
   ToolMode tool_mode = ToolMode::kNone;
   std::string tool_name;       // kNamed
   bool parallel_calls = true;  // false: the client gets only the first of an answer's calls

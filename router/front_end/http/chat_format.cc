@@ -29,7 +29,7 @@ class ChatFormat final : public AnswerFormat {
   const char* chunk_name() const override { return "chat.completion.chunk"; }
 
   void OnStarted(size_t index, std::string* events) override {
-    if (events == nullptr) return;
+    if (events == nullptr || !cursor_.NewEvent()) return;
     Event(index, R"({"role":"assistant","content":""})", "null", "", *events);
   }
 
@@ -58,7 +58,7 @@ class ChatFormat final : public AnswerFormat {
 
   void OnFinished(size_t index, std::string* events) override {
     Give(index, messages_[index].finder.Flush(), "null", "", events);
-    if (events == nullptr) return;
+    if (events == nullptr || !cursor_.NewEvent()) return;
     Event(index, "{}", "null",
           absl::StrCat(",\"stop_reason\":", JsonText(StopReason(choices_[index]))), *events,
           absl::StrCat("\"", FinishReason(index), "\""));
@@ -70,17 +70,20 @@ class ChatFormat final : public AnswerFormat {
     Message& message = messages_[index];
     if (events == nullptr) {
       choices_[index].text += pieces.content;
-    } else if (!pieces.content.empty() || logprobs != "null" || !extra.empty()) {
-      std::string delta = "{\"content\":";
-      AppendJsonString(pieces.content, delta);
-      Event(index, delta + "}", logprobs, extra, *events);
+    } else {
+      const absl::string_view content = cursor_.NewText(pieces.content);
+      if (!content.empty() || logprobs != "null" || !extra.empty()) {
+        std::string delta = "{\"content\":";
+        AppendJsonString(content, delta);
+        Event(index, delta + "}", logprobs, extra, *events);
+      }
     }
     for (const ToolCall& call : pieces.calls) {
       const size_t number = message.calls.size();
       message.calls.push_back({{"id", absl::StrCat("call_", head_.id, "_", index, "_", number)},
                                {"type", "function"},
                                {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
-      if (events == nullptr) continue;
+      if (events == nullptr || !cursor_.NewEvent()) continue;
       Json sent = {{"index", number}};
       sent.update(message.calls.back());
       Event(index, absl::StrCat("{\"tool_calls\":[", JsonText(sent), "]}"), "null", "", *events);

@@ -40,6 +40,7 @@ class CompletionFormat final : public AnswerFormat {
       choices_[index].text.append(text.data(), text.size());
       return;
     }
+    text = cursor_.NewText(text);
     if (text.empty() && !api_.return_token_ids && logprobs_.empty()) return;
     BeginEvent(*events);
     absl::StrAppend(events, "\"index\":", index, ",\"text\":");
@@ -62,6 +63,7 @@ class CompletionFormat final : public AnswerFormat {
       if (!logprobs_.empty()) whole_logprobs_[index] = logprobs_[index].Take();
       return;
     }
+    if (!cursor_.NewEvent()) return;
     BeginEvent(*events);
     absl::StrAppend(
         events, "\"index\":", index, ",\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"",

@@ -184,7 +184,7 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
     // What asks for work: before any is done for it.
     const absl::Status shed = deps_.session.shedder.Admit(
         LoadShedder::FrontEndKind::kHttp, call.now - call.request.arrived, call.now,
-        [&call] { return NamesResumption(call.request.body); });
+        [&call] { return NamesLastEvent(call.request) || NamesResumption(call.request.body); });
     if (!shed.ok()) return Reply(call, ErrorReply(shed));
   }
   if (route.needs != Needs::kNothing && deps_.keys != nullptr) {
@@ -311,8 +311,11 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   ApiAnswer::Options options;
   const ModelIdentity& model = deps_.session.assets.identity;
   const std::string& given_id = api.requests[0].request_id();
-  options.head = {given_id.empty() ? NewId(id_prefix) : given_id, absl::ToUnixSeconds(call.now),
-                  model.served_name(),
+  std::string id = given_id.empty() ? NewId(id_prefix) : given_id;
+  const absl::Status ready =
+      MakeResumable(call.request, model.fingerprint, deps_.session.random, id, api);
+  if (!ready.ok()) return Reply(call, ErrorReply(ready));
+  options.head = {std::move(id), absl::ToUnixSeconds(call.now), model.served_name(),
                   model.mixed_numerics ? absl::StrCat(model.fingerprint, "-mixed-numerics")
                                        : model.fingerprint};
   if (api.requests.size() == 1) api.requests[0].set_request_id(options.head.id);
@@ -321,6 +324,7 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   if (model.mixed_numerics) options.headers.emplace_back("x-tandem-mixed-numerics", "true");
   Arrival arrival{call.request.arrived, TraceIdOf(call.traceparent),
                   LoadShedder::FrontEndKind::kHttp};
+  arrival.resumes = api.resumes;
   if (call.tenant != nullptr) {
     int64_t sequences = 0;
     for (const v1::GenerateRequest& request : api.requests) sequences += SequencesOf(request);

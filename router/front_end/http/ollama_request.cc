@@ -101,10 +101,16 @@ absl::StatusOr<Json> ReadMessage(const Json& object, const std::string& path) {
   Fields fields(object, path);
   fields.Unserved("images");
   RETURN_IF_ERROR(fields.status());
+  constexpr std::pair<const char*, const char*> kMembers[] = {{"role", "role"},
+                                                              {"content", "content"},
+                                                              {"tool_calls", "tool_calls"},
+                                                              {"name", "name"},
+                                                              {"tool_name", "name"},
+                                                              {"tool_call_id", "tool_call_id"},
+                                                              {"thinking", "reasoning_content"}};
   Json message = Json::object();
-  for (const auto& [name, value] : object.items()) {
-    if (name == "images") continue;
-    message[name == "tool_name" ? "name" : name == "thinking" ? "reasoning_content" : name] = value;
+  for (const auto& [ollamas, chats] : kMembers) {
+    if (const Json* value = fields.Any(ollamas)) message[chats] = *value;
   }
   const auto calls = message.find("tool_calls");
   if (calls == message.end() || !calls->is_array()) return message;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 
+#include <cstring>
 #include <fstream>
 
 #include "router/front_end/api_keys.h"
@@ -133,6 +134,26 @@ TEST_F(TenantsTest, EachControlsItsOwnRequestsOnly) {
   EXPECT_EQ(finished.reason(), v1::FINISH_REASON_ABORTED);
   EXPECT_TRUE(Trace("root", "alice/r", trace).ok());
   EXPECT_EQ(trace.request_id(), "alice/r");
+}
+
+// A tenant that learns the id of another's event gets a stream of its own for its own body.
+TEST_F(TenantsTest, AStreamIsContinuedByItsOwnerOnly) {
+  Start(Line("alice") + Line("bob"), {"--hash-step-time=5ms"});
+  const auto ask = [](const std::string& tenant, const std::string& header) {
+    return PostOf("/v1/completions",
+                  R"({"prompt":"u","stream":true,"max_tokens":300,"ignore_eos":true})",
+                  absl::StrCat("authorization: Bearer ", tenant, "\r\n", header, "\r\n"));
+  };
+  HttpSocket alice(cluster_->http_address());
+  alice.Send(ask("alice", "x-tandem-resumable: 1"));
+  constexpr char kId[] = "\nid: ";
+  while (!absl::StrContains(alice.buffer(), kId) && alice.ReadSome()) {
+  }
+  const size_t begin = alice.buffer().find(kId) + std::strlen(kId);
+  const std::string id = alice.buffer().substr(begin, alice.buffer().find('\n', begin) - begin);
+  const HttpAnswer bobs = Ask(cluster_->http_address(), ask("bob", "last-event-id: " + id));
+  EXPECT_THAT(bobs.body, HasSubstr("\"finish_reason\":\"length\"")) << "charged to bob";
+  EXPECT_THAT(alice.Read().body, HasSubstr("\"finish_reason\":\"length\"")) << "not replaced";
 }
 
 TEST_F(TenantsTest, CachedPromptsAreTheirsOrTheirGroups) {

@@ -1,0 +1,71 @@
+// A stream of events that another request can continue after its connection, or its router, was
+// lost.
+//
+// A router remembers nothing of a stream. The client brings what is needed: the request's body once
+// more, and in Last-Event-ID the id of the last event that it received. An id names the answer, its
+// seed, the request, and a place in the stream. Since a stream is a function of its request, any
+// router of the fleet generates it again and sends what lies behind that place
+// (docs/adr/0042-streams-resume-from-an-event-id.md).
+//
+// A place is counted in bytes of text and in events without text. Both come in the same order in
+// every run, while how much text one event holds depends on how tokens arrived.
+// Thread safety: pure functions and values; an EventCursor belongs to one answer's format.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+class Random;
+}
+
+namespace tandem::router {
+
+struct ApiRequest;
+struct HttpRequest;
+
+struct StreamPosition {
+  int64_t text_bytes = 0;
+  int64_t events = 0;  // without text
+};
+
+// Follows a stream, leaves out what its client has, and writes the ids of events.
+class EventCursor {
+ public:
+  // `id_begin`: what every id begins with; empty: events have no ids. `received`: what the client
+  // has.
+  EventCursor(std::string id_begin, StreamPosition received)
+      : id_begin_(std::move(id_begin)), received_(received) {}
+
+  // The part of the next event's text that the client does not have.
+  absl::string_view NewText(absl::string_view text);
+  // Counts the next event, which has no text. Whether the client does not have it.
+  bool NewEvent() { return ++at_.events > received_.events; }
+  // Appends the id of the event that was counted last, as a line of its own: what the client has
+  // once it has received that event.
+  void AppendId(std::string& events) const;
+
+ private:
+  const std::string id_begin_;
+  const StreamPosition received_;
+  StreamPosition at_;
+};
+
+// Reads the headers x-tandem-resumable and Last-Event-ID. If neither asks for it, nothing changes.
+// Otherwise the events of `api` get ids, which needs a seed: one is drawn if the request has none.
+// With Last-Event-ID, `id` becomes the id of the answer to continue.
+//   id: the answer's, given by the client or drawn.
+//   fingerprint: of the model.
+// Errors, naming the header: kInvalidArgument for an id that is none, or that names an answer to
+// another request; kUnimplemented for a request whose stream cannot be continued.
+absl::Status MakeResumable(const HttpRequest& head, const std::string& fingerprint, Random& random,
+                           std::string& id, ApiRequest& api);
+
+// Whether the client has the beginning of the answer already.
+bool NamesLastEvent(const HttpRequest& head);
+
+}  // namespace tandem::router

@@ -1,0 +1,168 @@
+// Goal: a stream over HTTP whose router was killed, or whose connection was lost, is continued by
+// another router, or the same one, after the last event that the client received: the text is that
+// of a stream that nothing disturbed, each byte once.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "tests/testing/http_client.h"
+#include "tests/testing/program_run.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::testing {
+namespace {
+
+// A stream as its client has it.
+struct HttpStream {
+  std::string text, last_id, end;
+
+  // Takes the whole events of a body; a last one that was cut short is left out.
+  void Take(absl::string_view body) {
+    for (size_t end_at; (end_at = body.find("\n\n")) != absl::string_view::npos;) {
+      for (absl::string_view line : absl::StrSplit(body.substr(0, end_at), '\n')) {
+        if (absl::ConsumePrefix(&line, "id: ")) last_id = std::string(line);
+        if (!absl::ConsumePrefix(&line, "data: ") || line == "[DONE]") continue;
+        const auto json = nlohmann::json::parse(line);
+        if (json.contains("error")) end = json["error"].dump();
+        if (json.contains("choices") && !json["choices"].empty()) TakeChoice(json["choices"][0]);
+        if (json.contains("delta")) TakeDelta(json["delta"]);
+      }
+      body.remove_prefix(end_at + 2);
+    }
+  }
+
+ private:
+  void TakeChoice(const nlohmann::json& choice) {
+    text += choice.value("text", "");
+    if (choice.contains("delta")) text += choice["delta"].value("content", "");
+    if (choice["finish_reason"].is_string()) end = choice["finish_reason"];
+  }
+  void TakeDelta(const nlohmann::json& delta) {
+    text += delta.value("text", "");
+    if (delta.contains("stop_reason") && delta["stop_reason"].is_string()) {
+      end = delta["stop_reason"];
+    }
+  }
+};
+
+struct Asked {
+  const char *path, *begin, *end;  // of the body, whose parameters follow `begin`
+};
+constexpr Asked kAsked[] = {
+    {"/v1/completions", R"({"prompt":"Once upon a time")", "length"},
+    {"/v1/chat/completions", R"({"messages":[{"role":"user","content":"Hi"}])", "length"},
+    {"/v1/messages", R"({"messages":[{"role":"user","content":"Hi"}])", "max_tokens"}};
+
+std::string StreamRequest(const Asked& asked, const std::string& members,
+                          const std::string& headers) {
+  return PostOf(asked.path,
+                absl::StrCat(asked.begin, R"(,"stream":true,"max_tokens":700,"temperature":1,)",
+                             R"("ignore_eos":true)", members, "}"),
+                headers);
+}
+
+class HttpResumption : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string fleet;
+    for (const char* id : {"router-0", "router-1"}) {
+      auto router = RunningProgram::Start({"tandem-router", "--engine=hash", "--grpc=127.0.0.1:0",
+                                           "--http=127.0.0.1:0", "--fleet=127.0.0.1:0",
+                                           absl::StrCat("--id=", id)});
+      ASSERT_OK(router.status());
+      routers_.push_back(*std::move(router));
+      addresses_.push_back(routers_.back()->AwaitField("router started", "http"));
+      absl::StrAppend(&fleet, fleet.empty() ? "" : ",",
+                      routers_.back()->AwaitField("router started", "fleet"));
+    }
+    for (const char* kind : {"prefill", "decode"}) {
+      auto node = RunningProgram::Start({absl::StrCat("tandem-", kind, "-node"), "--engine=hash",
+                                         absl::StrCat("--id=", kind, "-0"),
+                                         absl::StrCat("--routers=", fleet), "--kv-blocks=1024",
+                                         "--hash-step-time=2ms"});
+      ASSERT_OK(node.status());
+      nodes_.push_back(*std::move(node));
+      for (const char* id : {"router-0", "router-1"}) {
+        ASSERT_FALSE(nodes_.back()->AwaitLine(absl::StrCat("router_id=", id)).empty());
+      }
+    }
+  }
+
+  // Asks router 0 for a stream and reads its first events.
+  std::unique_ptr<HttpSocket> Begin(const Asked& asked) {
+    auto socket = std::make_unique<HttpSocket>(addresses_[0]);
+    socket->Send(StreamRequest(asked, "", "x-tandem-resumable: 1\r\n"));
+    const auto ids = [&] {
+      const std::vector<std::string> pieces = absl::StrSplit(socket->buffer(), "\nid: ");
+      return pieces.size() - 1;
+    };
+    while (ids() < 20 && socket->ReadSome()) {
+    }
+    EXPECT_GE(ids(), 20u) << socket->buffer();
+    return socket;
+  }
+
+  // The same body again, after the last event of `stream`.
+  void Continue(const Asked& asked, size_t router, HttpStream& stream) {
+    const HttpAnswer answer =
+        Ask(addresses_[router],
+            StreamRequest(asked, "", absl::StrCat("last-event-id: ", stream.last_id, "\r\n")));
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    stream.Take(answer.body);
+  }
+
+  // The text that nothing disturbs; the seed stands in the ids of events.
+  std::string TextOf(const Asked& asked, const std::string& id) {
+    const std::vector<std::string> parts = absl::StrSplit(id, '/');
+    uint64_t seed = 0;
+    EXPECT_TRUE(absl::SimpleHexAtoi(parts[parts.size() - 3], &seed)) << id;
+    HttpStream whole;
+    whole.Take(Ask(addresses_[1], StreamRequest(asked, absl::StrCat(",\"seed\":", seed), "")).body);
+    EXPECT_EQ(whole.end, asked.end);
+    return whole.text;
+  }
+
+  std::vector<std::unique_ptr<RunningProgram>> routers_, nodes_;
+  std::vector<std::string> addresses_;
+};
+
+TEST_F(HttpResumption, AnotherRouterContinuesTheStreamsOfADeadOne) {
+  std::vector<std::unique_ptr<HttpSocket>> sockets;
+  for (const Asked& asked : kAsked) sockets.push_back(Begin(asked));
+  routers_[0]->Signal(SIGKILL);
+  for (size_t i = 0; i < sockets.size(); ++i) {
+    const HttpAnswer cut = sockets[i]->Read();
+    EXPECT_FALSE(cut.complete);
+    HttpStream stream;
+    stream.Take(cut.body);
+    EXPECT_EQ(stream.end, "") << "the stream ended before its router did";
+    EXPECT_GE(stream.text.size(), 10u);
+    Continue(kAsked[i], 1, stream);
+    EXPECT_EQ(stream.end, kAsked[i].end);
+    EXPECT_EQ(stream.text, TextOf(kAsked[i], stream.last_id)) << kAsked[i].path;
+  }
+}
+
+// The router has not noticed that the client is gone: the lost stream ends.
+TEST_F(HttpResumption, TheSameRouterReplacesTheLostStream) {
+  for (const Asked& asked : kAsked) {
+    const std::unique_ptr<HttpSocket> lost = Begin(asked);
+    const size_t begin = lost->buffer().find("\nid: ") + 1;
+    const size_t end = lost->buffer().find('\n', begin);
+    HttpStream stream;
+    stream.last_id = lost->buffer().substr(begin + 4, end - begin - 4);
+    Continue(asked, 0, stream);
+    EXPECT_EQ(stream.end, asked.end);
+    HttpStream replaced;
+    replaced.Take(lost->Read().body);
+    EXPECT_NE(replaced.end, asked.end);
+    // All but the text of the first events.
+    const std::string whole = TextOf(asked, stream.last_id);
+    EXPECT_THAT(whole, ::testing::EndsWith(stream.text));
+    EXPECT_GT(stream.text.size() + 200, whole.size());
+  }
+}
+
+}  // namespace
+}  // namespace tandem::testing
