@@ -11,7 +11,7 @@ from tree import FOLDERS, Finding, folder_of, includes
 
 TABLES = "tests/tidy/folders.py"
 BASE = ("common/base", "common/runtime", "common/telemetry")
-COMMON = (*BASE, "common/config", "common/model", "common/kv", "common/request", "common/guided", "common/engine",
+COMMON = (*BASE, "common/config", "common/cost", "common/model", "common/kv", "common/request", "common/guided", "common/engine",
           "common/rpc", "common/transfer", "common/node")
 # What the files of a unit, at any depth, may include besides the unit itself. A name stands for all folders below it.
 MAY_INCLUDE = {
@@ -20,17 +20,18 @@ MAY_INCLUDE = {
     "common/runtime": ["common/base"],
     "common/telemetry": ["common/base", "common/runtime"],
     "common/config": BASE,
+    "common/cost": ["common/base"],
     "common/model": BASE,
     "common/kv": BASE,
     "common/request": BASE,
     "common/guided": [*BASE, "common/model", "common/request"],
     "common/engine": [*BASE, "common/request", "common/kv", "common/model", "kernels/api"],
-    "common/rpc": [*BASE, "common/request", "proto"],
+    "common/rpc": [*BASE, "common/cost", "common/request", "proto"],
     "common/transfer": [*BASE, "common/kv", "kernels/api", "proto"],
     "common/node": [*COMMON, "kernels/api", "proto"],
     "prefill_node": [*COMMON, "proto"],
     "decode_node": [*COMMON, "proto"],
-    "router": [*BASE, "common/config", "common/model", "common/kv", "common/request", "common/guided", "common/rpc",
+    "router": [*BASE, "common/config", "common/cost", "common/model", "common/kv", "common/request", "common/guided", "common/rpc",
                "proto"],
     "sim": [*COMMON, "prefill_node", "decode_node", "router", "proto"],
     "cli": [*COMMON, "prefill_node", "decode_node", "router", "sim", "kernels/api", "proto"],

@@ -1,0 +1,181 @@
+#include "common/cost/online_fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "common/base/check.h"
+
+namespace tandem::cost {
+namespace {
+
+// How many samples the fit remembers: while predictions are good, and while they are bad.
+constexpr double kMemory = 256, kMemoryWhileBad = 8;
+// Predictions are bad when the relative error's root mean square is above this.
+constexpr double kBad = 0.35;
+// A time is clipped when it is more than this many standard deviations off, but never when it is
+// within kTolerance of the prediction.
+constexpr double kDeviationsMax = 4, kTolerance = 0.5;
+// Until there are this many samples a time may be off by this factor.
+constexpr int64_t kFirstSamples = 16;
+constexpr double kFirstTolerance = 63;
+// Of the mean information of a term. Damping keeps the solution finite when terms always occur in
+// the same proportion, so that the samples cannot tell them apart.
+constexpr double kDamping = 1e-4;
+// Weight of the newest error in variance_.
+constexpr double kErrorGain = 1.0 / 16;
+constexpr float kErrorShownMax = 1000;
+
+}  // namespace
+
+OnlineFit::OnlineFit(int terms, const Terms& scale) : count_(terms), scale_(scale) {
+  TANDEM_CHECK(terms >= 1 && terms <= kTermsMax, "terms ", terms);
+  for (int i = 0; i < count_; ++i) TANDEM_CHECK(scale[i] > 0, "term ", i, " scale ", scale[i]);
+}
+
+// Written so that NaN fails every comparison.
+bool OnlineFit::Valid(const Terms& terms, double time) const {
+  if (!(time > 0 && time <= kTimeMax)) return false;
+  double sum = 0;
+  for (int i = 0; i < count_; ++i) {
+    if (!(terms[i] >= 0 && terms[i] <= kTermMax)) return false;
+    sum += terms[i];
+  }
+  return sum > 0;
+}
+
+OnlineFit::Terms OnlineFit::Scaled(const Terms& terms) const {
+  Terms scaled{};
+  for (int i = 0; i < count_; ++i) scaled[i] = terms[i] / scale_[i];
+  return scaled;
+}
+
+double OnlineFit::Dot(const Terms& terms) const {
+  double sum = 0;
+  for (int i = 0; i < count_; ++i) sum += theta_[i] * terms[i];
+  return sum;
+}
+
+OnlineFit::Verdict OnlineFit::Observe(const Terms& terms, double time) {
+  if (!Valid(terms, time)) {
+    ++rejected_;
+    return Verdict::kRejected;
+  }
+  const Terms scaled = Scaled(terms);
+  const double predicted = Dot(scaled);
+  double clipped = time;
+  if (predicted > 0) {
+    const double tolerance = samples_ < kFirstSamples
+                                 ? kFirstTolerance
+                                 : std::max(kTolerance, kDeviationsMax * std::sqrt(variance_));
+    clipped = std::clamp(time, predicted / (1 + tolerance), predicted * (1 + tolerance));
+    Remember(std::abs(time - predicted) / predicted);
+    const double error = (clipped - predicted) / predicted;
+    variance_ += kErrorGain * (std::min(error * error, 1.0) - variance_);
+  }
+  Forget(scaled);
+  Update(scaled, 1 / (clipped * clipped), clipped - predicted);
+  ++samples_;
+  predicted_sum_ += predicted;
+  actual_sum_ += time;
+  if (clipped == time) return Verdict::kUsed;
+  ++clipped_;
+  return Verdict::kClipped;
+}
+
+void OnlineFit::Remember(double relative_error) {
+  recent_[samples_ % kRecent] =
+      static_cast<float>(std::min<double>(relative_error, kErrorShownMax));
+}
+
+// Scales the rows and columns of the terms that the sample has.
+void OnlineFit::Forget(const Terms& terms) {
+  const double memory = variance_ > kBad * kBad ? kMemoryWhileBad : kMemory;
+  const double factor = std::sqrt(1 - 1 / memory);
+  for (int i = 0; i < count_; ++i) {
+    for (int j = 0; j < count_; ++j) {
+      if (terms[i] > 0) information_[i][j] *= factor;
+      if (terms[j] > 0) information_[i][j] *= factor;
+    }
+  }
+}
+
+// The unconstrained solution first; then without the coefficients that it made negative, which
+// become 0, until none is.
+void OnlineFit::Update(const Terms& terms, double weight, double error) {
+  Terms target{};
+  for (int i = 0; i < count_; ++i) {
+    for (int j = 0; j < count_; ++j) information_[i][j] += weight * terms[i] * terms[j];
+    target[i] = weight * terms[i] * error;
+  }
+  std::array<bool, kTermsMax> fixed{};
+  for (int round = 0; round <= count_; ++round) {
+    Terms right = target;
+    for (int i = 0; i < count_; ++i) {
+      for (int j = 0; j < count_; ++j)
+        if (fixed[j]) right[i] += information_[i][j] * theta_[j];
+    }
+    const Terms step = Solve(right, fixed);
+    bool negative = false;
+    for (int i = 0; i < count_; ++i) {
+      if (fixed[i] || theta_[i] + step[i] >= 0) continue;
+      fixed[i] = negative = true;
+    }
+    if (negative) continue;
+    for (int i = 0; i < count_; ++i) theta_[i] = fixed[i] ? 0 : theta_[i] + step[i];
+    return;
+  }
+}
+
+// By Cholesky's decomposition: information_ is positive semidefinite, and damping makes it
+// definite.
+OnlineFit::Terms OnlineFit::Solve(const Terms& right,
+                                  const std::array<bool, kTermsMax>& fixed) const {
+  double trace = 0;
+  for (int i = 0; i < count_; ++i) trace += information_[i][i];
+  const double damping = kDamping * trace / count_;
+  Matrix lower{};
+  Terms solution{};
+  for (int i = 0; i < count_; ++i) {
+    if (fixed[i]) continue;
+    for (int j = 0; j <= i; ++j) {
+      if (fixed[j]) continue;
+      double sum = information_[i][j] + (i == j ? damping : 0);
+      for (int k = 0; k < j; ++k) sum -= lower[i][k] * lower[j][k];
+      // Rounding may leave a pivot below the damping, never what it stands for.
+      lower[i][j] = i == j ? std::sqrt(std::max(sum, damping)) : sum / lower[j][j];
+    }
+    double sum = right[i];
+    for (int k = 0; k < i; ++k) sum -= lower[i][k] * solution[k];
+    solution[i] = sum / lower[i][i];
+  }
+  for (int i = count_ - 1; i >= 0; --i) {
+    if (fixed[i]) continue;
+    for (int k = i + 1; k < count_; ++k) solution[i] -= lower[k][i] * solution[k];
+    solution[i] /= lower[i][i];
+  }
+  return solution;
+}
+
+OnlineFit::Prediction OnlineFit::Predict(const Terms& terms) const {
+  if (samples_ == 0) return {0, std::numeric_limits<double>::infinity()};
+  const Terms scaled = Scaled(terms);
+  const double value = Dot(scaled);
+  const Terms spread = Solve(scaled, {});
+  double uncertainty = 0;  // of the coefficients, for these terms, beside one sample's own
+  for (int i = 0; i < count_; ++i) uncertainty += scaled[i] * spread[i];
+  return {value, relative_error() * std::sqrt(value * value + std::max(uncertainty, 0.0))};
+}
+
+double OnlineFit::relative_error() const { return std::sqrt(variance_); }
+
+double OnlineFit::median_relative_error() const {
+  // The first sample has no prediction before it; its place holds a 0.
+  const auto count = static_cast<int>(std::min<int64_t>(samples_, kRecent));
+  if (count == 0) return 0;
+  std::array<float, kRecent> sorted = recent_;
+  std::nth_element(sorted.begin(), sorted.begin() + count / 2, sorted.begin() + count);
+  return sorted[count / 2];
+}
+
+}  // namespace tandem::cost

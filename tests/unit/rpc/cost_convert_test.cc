@@ -1,0 +1,53 @@
+// Goal: a step's cost arrives as it was sent, and a peer's impossible figures are refused by name.
+#include "common/rpc/cost_convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+cost::StepProfile Learned() {
+  cost::StepCost cost;
+  for (int i = 1; i < 50; ++i) {
+    cost::StepShape shape;
+    shape.Add(100 * i, 1 + i % 7, i % 3 == 0);
+    cost.Observe(shape, 1000 + 13 * i);
+  }
+  return cost.profile();
+}
+
+TEST(CostConvert, ArrivesAsSent) {
+  const cost::StepProfile sent = Learned();
+  const auto arrived = FromWire(ToWire(sent));
+  ASSERT_OK(arrived.status());
+  cost::StepShape shape;
+  shape.Add(1000, 1, true);
+  shape.Add(0, 100, false);
+  EXPECT_EQ(arrived->Predict(shape).us, sent.Predict(shape).us);
+  EXPECT_EQ(arrived->Predict(shape).error_us, sent.Predict(shape).error_us);
+  EXPECT_EQ(arrived->samples, 49);
+  EXPECT_EQ(arrived->actual_us, sent.actual_us);
+  EXPECT_EQ(ToWire(*arrived).SerializeAsString(), ToWire(sent).SerializeAsString());
+}
+
+TEST(CostConvert, RefusesWhatCannotBe) {
+  for (const double figure : {-1.0, std::nan(""), 1.0 / 0.0}) {
+    v1::StepCost wire = ToWire(Learned());
+    wire.set_prompt_row_us(figure);
+    EXPECT_EQ(FromWire(wire).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(FromWire(wire).status().message(), HasSubstr("prompt_row_us"));
+  }
+  v1::StepCost wire = ToWire(Learned());
+  wire.set_samples(-1);
+  EXPECT_EQ(FromWire(wire).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tandem::rpc
