@@ -343,12 +343,15 @@ void DecodeCore::Handle(const transfer::LeaseDrained& event, absl::Time) {
 
 // ---- generating ----------------------------------------------------------------------------
 
-absl::Span<const engine::SequenceSlice> DecodeCore::PlanStep(absl::Time) {
-  return scheduler_.PlanStep();
+absl::Span<const engine::SequenceSlice> DecodeCore::PlanStep(absl::Time now) {
+  const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
+  scheduler_.meter().Start(scheduler_.planned_shape(), now);
+  return slices;
 }
 
 void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
-                            absl::Time) {
+                            absl::Time now) {
+  scheduler_.meter().Stop(result.ok(), now);
   const node::StepResult step = scheduler_.FinishStep(result);
   ledger_.counters().set_steps(ledger_.counters().steps() + 1);
   node::TokenBatch tokens;

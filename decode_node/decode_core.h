@@ -61,6 +61,7 @@ class DecodeCore final : public node::NodeCore {
   node::NodeActions TakeActions() override { return ledger_.Take(scheduler_); }
   v1::NodeLoad load() const override;
   v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
+  cost::StepProfile step_profile() const override { return scheduler_.meter().cost().profile(); }
   std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
   void BeginDrain(absl::Time now, absl::Duration time_left) override;
   void StartMigration(absl::Time now, absl::Duration time_left) override;

@@ -267,8 +267,9 @@ void PrefillCore::EndExport(Exports::iterator it) {
 
 // ---- computing -----------------------------------------------------------------------------
 
-absl::Span<const engine::SequenceSlice> PrefillCore::PlanStep(absl::Time) {
+absl::Span<const engine::SequenceSlice> PrefillCore::PlanStep(absl::Time now) {
   const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
+  scheduler_.meter().Start(scheduler_.planned_shape(), now);
   PlanPushes();
   return slices;
 }
@@ -302,7 +303,8 @@ void PrefillCore::OnLayerDone(int layer) {
 }
 
 void PrefillCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
-                             absl::Time) {
+                             absl::Time now) {
+  scheduler_.meter().Stop(result.ok(), now);
   const node::StepResult step = scheduler_.FinishStep(result);
   ledger_.counters().set_steps(ledger_.counters().steps() + 1);
   pushes_.clear();

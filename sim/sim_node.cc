@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/engine/hash/hash_engine.h"
+#include "common/rpc/cost_convert.h"
 #include "decode_node/decode_core.h"
 #include "prefill_node/prefill_core.h"
 #include "sim/checkers/bounds_checker.h"
@@ -212,6 +213,7 @@ void SimNode::Tick() {
     v1::NodeMessage heartbeat;
     *heartbeat.mutable_load() = core_->load();
     *heartbeat.mutable_counters() = core_->counters();
+    *heartbeat.mutable_step_cost() = rpc::ToWire(core_->step_profile());
     for (ControlStream* stream : streams_)
       if (routers_.count(stream) > 0) stream->ToRouter(heartbeat);
   }
@@ -255,9 +257,21 @@ void SimNode::StartStep() {
   step_ = core_->PlanStep(Now());
   if (step_.empty()) return;
   stepping_ = true;
-  const absl::Duration time =
-      world().RandomDelay(absl::Microseconds(options_.topology.step_us)) * slowness();
-  Post(time, [this] { FinishStep(); });
+  Post(StepTime() * slowness(), [this] { FinishStep(); });
+}
+
+absl::Duration SimNode::StepTime() {
+  const Topology& t = options_.topology;
+  const absl::Duration random = world().RandomDelay(absl::Microseconds(t.step_us));
+  if (t.row_us == 0) return random;
+  const auto row_us = static_cast<double>(t.row_us);
+  const cost::StepProfile clock{.step_us = static_cast<double>(t.step_us),
+                                .prompt_row_us = row_us,
+                                .generated_row_us = row_us};
+  cost::StepShape shape;
+  for (const engine::SequenceSlice& slice : step_)
+    shape.Add(slice.num_computed, slice.num_new, slice.sample);
+  return absl::Microseconds(clock.Predict(shape).us);
 }
 
 void SimNode::FinishStep() {

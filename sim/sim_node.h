@@ -74,6 +74,7 @@ class SimNode final : public Process {
   void FromPlane();
   void Hop(absl::Time& free_at, Action action);
   void StartStep();
+  absl::Duration StepTime();  // of step_
   void FinishStep();
 
   VirtualNetwork& network_;

@@ -14,6 +14,39 @@
 namespace tandem::cli {
 namespace {
 
+// What the node's cost model predicted for its engine steps, and what they took.
+void AppendStepCosts(const v1::GetStatusResponse& status, std::string& text) {
+  bool first = true;
+  for (const v1::NodeStatus& node : status.nodes()) {
+    const v1::StepCost& cost = node.step_cost();
+    if (cost.samples() == 0) continue;
+    if (first) absl::StrAppend(&text, "\nENGINE STEPS\n");
+    first = false;
+    const auto steps = static_cast<double>(cost.samples());
+    absl::StrAppendFormat(&text,
+                          "%s: %d steps, predicted %.2f ms and took %.2f ms each; recent "
+                          "predictions are off by %.0f%% (median); a prompt token costs %.3f ms, "
+                          "a generated one %.3f ms, a step %.3f ms\n",
+                          node.node_id(), cost.samples(), cost.predicted_us() / steps / 1e3,
+                          cost.actual_us() / steps / 1e3, 100 * cost.median_relative_error(),
+                          cost.prompt_row_us() / 1e3,
+                          (cost.generated_row_us() + cost.sampled_row_us()) / 1e3,
+                          cost.step_us() / 1e3);
+  }
+}
+
+void AppendPair(const v1::NodePairStatus& pair, std::string& text) {
+  absl::StrAppendFormat(&text, "%s -> %s over %s: %d KV transfers, %.1f MB, the last in %.1f ms",
+                        pair.from_node(), pair.to_node(), pair.transport(), pair.kv_transfers(),
+                        pair.kv_bytes() / 1e6, pair.last_transfer_ms());
+  if (pair.bytes_per_second() > 0) {
+    absl::StrAppendFormat(&text, "; on the wire %.2f ms and %.1f MB/s, off by %.0f%%",
+                          pair.fixed_ms(), pair.bytes_per_second() / 1e6,
+                          100 * pair.rate_relative_error());
+  }
+  absl::StrAppend(&text, "\n");
+}
+
 std::string FormatStatus(const v1::GetStatusResponse& status) {
   const v1::RouterStatus& router = status.router();
   std::string text = absl::StrFormat(
@@ -36,12 +69,8 @@ std::string FormatStatus(const v1::GetStatusResponse& status) {
         node.counters().kv_bytes_sent() / 1e6, node.counters().kv_bytes_received() / 1e6);
   }
   if (!status.links().empty()) absl::StrAppend(&text, "\nKV TRANSFERS\n");
-  for (const v1::NodePairStatus& pair : status.links()) {
-    absl::StrAppendFormat(&text,
-                          "%s -> %s over %s: %d KV transfers, %.1f MB, the last in %.1f ms\n",
-                          pair.from_node(), pair.to_node(), pair.transport(), pair.kv_transfers(),
-                          pair.kv_bytes() / 1e6, pair.last_transfer_ms());
-  }
+  for (const v1::NodePairStatus& pair : status.links()) AppendPair(pair, text);
+  AppendStepCosts(status, text);
   if (status.nodes().empty()) absl::StrAppend(&text, "(no node has joined)\n");
   return text;
 }

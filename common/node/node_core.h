@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/cost/step_cost.h"
 #include "common/engine/engine.h"
 #include "common/kv/block_hash.h"
 #include "common/transfer/kv_transfer.h"
@@ -63,6 +64,8 @@ class NodeCore {
 
   virtual v1::NodeLoad load() const = 0;
   virtual v1::NodeCounters counters() const = 0;
+  // What the steps cost, learned from those that ran.
+  virtual cost::StepProfile step_profile() const = 0;
   // Hashes of the full blocks held, parents first: for Registration.
   virtual std::vector<kv::BlockHash> CachedBlocks() const = 0;
 

@@ -21,6 +21,7 @@
 #include "common/model/tokenizer/tokenizer.h"
 #include "common/node/available_memory.h"
 #include "common/node/kv_transport_choice.h"
+#include "common/node/step_probe.h"
 #include "common/rpc/server.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/processors.h"
@@ -220,6 +221,8 @@ class NodeProcessImpl final : public NodeProcess {
     }
     options.constraints = loaded.constraints;
     SchedulerOptions scheduler = SchedulerOptionsOf(config, *engine, num_blocks);
+    ASSIGN_OR_RETURN(scheduler.step_cost,
+                     ProbeStepCost(*engine, config.max_batch_tokens, RealClock()));
     scheduler.block_key = kv::BlockKey::FromSecret(options.transfer.kv_transfer.fleet_secret);
     scheduler.constraints = std::move(loaded.constraints);
     options.block_names = scheduler.block_key.names();

@@ -18,6 +18,7 @@
 #include "common/node/constraint_gate.h"
 #include "common/node/heartbeat_pace.h"
 #include "common/node/router_streams.h"
+#include "common/rpc/cost_convert.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
@@ -198,6 +199,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
     Dispatch();
     core_->OnRouterJoined(event.router, RealClock().Now());
     routers_->Send(event.router, std::move(message));
+    absl::MutexLock lock(&mutex_);
+    steps_announced_ = 0;
   }
   void Handle(RouterSpoke& event) {
     const absl::Time now = RealClock().Now();
@@ -269,6 +272,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     absl::MutexLock lock(&mutex_);
     load_ = core_->load();
     counters_ = core_->counters();
+    step_profile_ = core_->step_profile();
     counters_.set_kv_bytes_sent(transfer.bytes_sent);
     counters_.set_kv_bytes_received(transfer.bytes_received);
     counters_.set_kv_frames_rejected(transfer.frames_rejected);
@@ -287,6 +291,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
     v1::NodeMessage message;
     *message.mutable_load() = load_;
     *message.mutable_counters() = counters_;
+    const int64_t steps = step_profile_.samples + step_profile_.rejected;
+    if (steps != steps_announced_) {
+      *message.mutable_step_cost() = rpc::ToWire(step_profile_);
+      steps_announced_ = steps;
+    }
     return message;
   }
 
@@ -320,6 +329,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
   mutable absl::Mutex mutex_;
   v1::NodeLoad load_ ABSL_GUARDED_BY(mutex_);
   v1::NodeCounters counters_ ABSL_GUARDED_BY(mutex_);
+  cost::StepProfile step_profile_ ABSL_GUARDED_BY(mutex_);
+  int64_t steps_announced_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: a router has not heard of any
   bool drained_ ABSL_GUARDED_BY(mutex_) = false;
   HeartbeatPace heartbeat_ ABSL_GUARDED_BY(mutex_){options_.heartbeat_interval};
 

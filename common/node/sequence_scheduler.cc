@@ -25,7 +25,10 @@ SchedulerOptions Clamped(SchedulerOptions options) {
 }  // namespace
 
 SequenceScheduler::SequenceScheduler(const SchedulerOptions& options)
-    : options_(Clamped(options)), hasher_(options.block_key), pool_(options.num_blocks) {}
+    : options_(Clamped(options)),
+      hasher_(options.block_key),
+      pool_(options.num_blocks),
+      meter_(options.step_cost) {}
 
 Sequence& SequenceScheduler::At(SequenceId id) {
   const auto it = sequences_.find(id);
@@ -224,6 +227,7 @@ void SequenceScheduler::EndQuarantine(absl::Span<const BlockId> blocks) {
 absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   TANDEM_CHECK(planned_.empty(), "PlanStep before FinishStep of the step before");
   slices_.clear();
+  shape_ = {};
   short_of_blocks_ = false;
   FillRunning();
   if (PlanSuspect()) return slices_;
@@ -330,6 +334,7 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows) {
                       .first_row = sequence.num_computed,
                       .num_rows = num_rows,
                       .sample = sample});
+  shape_.Add(sequence.num_computed, num_rows, sample);
   sequence.in_step = true;
 }
 

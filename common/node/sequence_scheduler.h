@@ -31,9 +31,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/cost/step_cost.h"
 #include "common/engine/engine.h"
 #include "common/kv/block_pool.h"
 #include "common/node/sequence.h"
+#include "common/node/step_meter.h"
 
 namespace tandem::node {
 
@@ -49,6 +51,8 @@ struct SchedulerOptions {
   // After a failed step each of its sequences is tried alone, so that only the faulty one fails.
   // Not for nodes that push blocks while a step runs: they would push them twice.
   bool retry_alone = false;
+  // What the engine's steps cost, as far as it is known before the first one.
+  cost::StepCost step_cost;
 };
 
 // A slice of the running step.
@@ -118,6 +122,11 @@ class SequenceScheduler {
   // retry_alone the failure of a step of several sequences has no outcomes: they are tried again.
   StepResult FinishStep(const absl::StatusOr<std::vector<engine::SampledToken>>& result);
 
+  // What the planned step computes, and the clock that its caller starts and stops around it.
+  const cost::StepShape& planned_shape() const { return shape_; }
+  StepMeter& meter() { return meter_; }
+  const StepMeter& meter() const { return meter_; }
+
   // The names of the full blocks of a prompt.
   std::vector<kv::BlockHash> HashesOf(const SequenceInput& input);
 
@@ -170,6 +179,8 @@ class SequenceScheduler {
   // Bound: --max-batch-tokens.
   std::vector<engine::SequenceSlice> slices_;
   std::vector<PlannedSlice> planned_;
+  cost::StepShape shape_;  // of planned_
+  StepMeter meter_;
   // Bound: the slices of the failed step.
   std::vector<SequenceId> suspects_;  // of a failed step, to be tried alone, last first
   uint64_t next_id_ = 1;

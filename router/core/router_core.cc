@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/cost_convert.h"
 #include "common/telemetry/log.h"
 #include "router/fleet/registration.h"
 
@@ -153,10 +154,20 @@ void RouterCore::OnNodeMessage(NodeKey key, const v1::NodeMessage& message, absl
     // After the events: the report includes what they say.
     if (message.has_load()) fleet_.OnLoad(*node, message.load());
     if (message.has_counters()) node->counters = message.counters();
+    if (message.has_step_cost()) status = OnStepCost(*node, message.step_cost());
   }
   table_.SettleTouched(now);
   if (!status.ok()) Disconnect(key, status, now);
   table_.PlaceQueued(now);
+}
+
+absl::Status RouterCore::OnStepCost(Node& node, const v1::StepCost& wire) {
+  auto profile = rpc::FromWire(wire);
+  if (!profile.ok())
+    return absl::InvalidArgumentError(
+        absl::StrCat("node ", node.id.value(), ": ", profile.status().message()));
+  node.step_cost = *std::move(profile);
+  return absl::OkStatus();
 }
 
 absl::Status RouterCore::OnBlocks(const Node& node, const v1::NodeEvent& event) {

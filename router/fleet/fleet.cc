@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/cost_convert.h"
 #include "common/telemetry/log.h"
 #include "router/fleet/registration.h"
 
@@ -30,6 +31,16 @@ v1::NodeStatus StatusOf(const Node& node) {
   *status.mutable_counters() = node.counters;
   status.set_transport(node.transport);
   status.set_incarnation(node.incarnation.value());
+  if (node.step_cost.has_value()) *status.mutable_step_cost() = rpc::ToWire(*node.step_cost);
+  return status;
+}
+
+v1::NodePairStatus StatusOf(const NodePair& pair) {
+  v1::NodePairStatus status = pair.status;
+  status.set_fixed_ms(pair.cost.fixed_us() / 1e3);
+  status.set_bytes_per_second(pair.cost.bytes_per_second());
+  status.set_rate_relative_error(pair.cost.relative_error());
+  status.set_rate_samples(pair.cost.samples());
   return status;
 }
 
@@ -268,7 +279,10 @@ void Fleet::KvTransferDone(NodeKey from, NodeKey to, const v1::Installed& instal
   Node* receiver = Find(to);
   if (sender == nullptr || receiver == nullptr) return;
   receiver->failures_in.erase(sender->id);
-  v1::NodePairStatus& link = receiver->links_in[sender->id];
+  NodePair& pair = receiver->links_in[sender->id];
+  // A transfer that was too short for the receiver's clock has 0 ms, and is rejected.
+  pair.cost.Observe(installed.kv_bytes_received(), installed.kv_receive_ms() * 1e3);
+  v1::NodePairStatus& link = pair.status;
   link.set_from_node(sender->id.value());
   link.set_to_node(receiver->id.value());
   link.set_transport(installed.transport());
@@ -299,7 +313,7 @@ bool Fleet::InBackoff(const Node& from, const Node& to, absl::Time now) {
 
 void Fleet::FillStatus(absl::Time now, v1::GetStatusResponse& status) const {
   for (const auto& [id, node] : by_id_) {
-    for (const auto& [sender, link] : node->links_in) *status.add_links() = link;
+    for (const auto& [sender, pair] : node->links_in) *status.add_links() = StatusOf(pair);
     v1::NodeStatus& out = *status.add_nodes() = StatusOf(*node);
     out.set_last_heard_ms(absl::ToDoubleMilliseconds(now - node->last_heard));
   }

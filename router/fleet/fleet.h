@@ -25,6 +25,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/cost/link_cost.h"
+#include "common/cost/step_cost.h"
 #include "router/fleet/load_order.h"
 #include "router/fleet/model_identity.h"
 #include "router/fleet/node_key.h"
@@ -43,6 +45,12 @@ inline NodeGroup GroupOf(v1::NodeRole role) {
 struct TransferFailures {
   int in_a_row = 0;
   absl::Time backoff_until = absl::InfinitePast();
+};
+
+// The KV transfers from one joined node to another.
+struct NodePair {
+  v1::NodePairStatus status;  // without what `cost` tells
+  cost::LinkCost cost;        // of the time on the wire
 };
 
 struct Node {
@@ -64,8 +72,9 @@ struct Node {
   std::string transport;  // of the last KV transfer; empty before
   v1::NodeLoad load;      // as last reported; an empty pool before
   v1::NodeCounters counters;
+  std::optional<cost::StepProfile> step_cost;  // as last reported
   // Bound: one for each joined node.
-  std::map<NodeId, v1::NodePairStatus> links_in;  // by sender; only senders that are joined
+  std::map<NodeId, NodePair> links_in;  // by sender; only senders that are joined
   std::map<NodeId, TransferFailures> failures_in;
 
   // This router's own legs on the node.

@@ -58,6 +58,19 @@ void AddLoadAndCounters(const v1::NodeStatus& node, const MetricLabels& labels,
         counters.generated_tokens());
   count("tandem_node_preemptions_total", "Sequences that lost their blocks to others.",
         counters.preemptions());
+  if (!node.has_step_cost()) return;
+  const v1::StepCost& cost = node.step_cost();
+  count("tandem_node_steps_measured_total", "Engine steps that the node's cost model has used.",
+        cost.samples());
+  page.AddCounter("tandem_node_step_seconds_total", "What the measured engine steps took.", labels)
+      .Add(cost.actual_us() / 1e6);
+  page.AddCounter("tandem_node_step_predicted_seconds_total",
+                  "What the cost model predicted for the measured engine steps, each beforehand.",
+                  labels)
+      .Add(cost.predicted_us() / 1e6);
+  page.AddGauge("tandem_node_step_error_ratio",
+                "Median relative error of the cost model's recent predictions.", labels)
+      .Set(cost.median_relative_error());
 }
 
 }  // namespace

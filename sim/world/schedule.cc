@@ -44,6 +44,7 @@ void VisitFields(Topology& t, Visit visit) {
   visit("reuse_addresses", t.reuse_addresses);
   visit("skew_us", t.clock_skew_us);
   visit("drain_us", t.drain_us);
+  visit("row_us", t.row_us);
 }
 template <typename Visit>
 void VisitFields(SimRequest& r, Visit visit) {
@@ -134,6 +135,11 @@ class Drawer {
     t.placement =
         OneIn(4) ? Between(1, static_cast<int64_t>(router::kPlacementPolicies.size()) - 1) : 0;
     return t;
+  }
+
+  // How long steps take.
+  void DrawCosts(Topology& t) {
+    t.row_us = OneIn(2) ? Between(1, 100) : 0;
   }
 
   SimRequest DrawRequest(const Topology& t, int64_t at_us, int64_t families) {
@@ -241,6 +247,7 @@ Schedule DrawSchedule(uint64_t seed) {
   Schedule schedule;
   schedule.seed = seed;
   schedule.topology = draw.DrawTopology();
+  Drawer(seed ^ 0x636f737473).DrawCosts(schedule.topology);  // "costs"
   const Topology& t = schedule.topology;
 
   const int64_t span_us = draw.Between(10'000, 300'000);

@@ -80,7 +80,9 @@ struct Topology {
   int64_t reuse_addresses = 0;  // a restarted process is reached where its predecessor was
   int64_t clock_skew_us = 0;    // clocks differ by up to this
   int64_t drain_us = 500'000;   // a node's --drain-timeout
-  int64_t placement = 0;        // index of router::kPlacementPolicies
+  // Not 0: a step takes exactly step_us, and this for each of its rows, as cost::StepProfile says.
+  int64_t row_us = 0;
+  int64_t placement = 0;   // index of router::kPlacementPolicies
   int64_t processes() const { return routers + prefill_nodes + decode_nodes; }
 };
 

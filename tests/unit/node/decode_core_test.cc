@@ -394,5 +394,21 @@ TEST_F(DecodeCoreTest, ALostRoutersLegsEndAndOthersStay) {
   EXPECT_EQ(core_->load().sequences_waiting(), 1);
 }
 
+TEST_F(DecodeCoreTest, LearnsWhatItsStepsCostFromTheClockItIsGiven) {
+  Send(Run("a", 40, /*local_max=*/40));
+  const auto step = [&](absl::Duration time, bool fails) {
+    const auto slices = core_->PlanStep(now_);
+    now_ += time;
+    core_->OnStepDone(fails ? absl::InternalError("broken") : engine_->Step(slices, [](int) {}),
+                      now_);
+  };
+  step(absl::Milliseconds(40), false);
+  step(absl::Milliseconds(5), false);
+  EXPECT_EQ(core_->step_profile().samples, 2);
+  EXPECT_EQ(core_->step_profile().actual_us, 45'000);
+  step(absl::Milliseconds(7), true);  // a failed step teaches nothing
+  EXPECT_EQ(core_->step_profile().samples, 2);
+}
+
 }  // namespace
 }  // namespace tandem::decode_node

@@ -78,5 +78,29 @@ TEST(RequestMetrics, NodesThatAreGoneHoldNothing) {
   EXPECT_THAT(text, Not(HasSubstr("tandem_node_blocks{node=\"was-lost\"")));
 }
 
+TEST(RequestMetrics, ShowsPredictedAndMeasuredStepTimes) {
+  v1::GetStatusResponse status;
+  for (const char* id : {"new", "d0"}) {
+    v1::NodeStatus& node = *status.add_nodes();
+    node.set_node_id(id);
+    node.set_role("decode");
+    node.set_state("ready");
+  }
+  v1::StepCost& cost = *status.mutable_nodes(1)->mutable_step_cost();
+  cost.set_samples(200);
+  cost.set_predicted_us(1.5e6);
+  cost.set_actual_us(2.5e6);
+  cost.set_median_relative_error(0.25);
+  const std::string text = RequestMetrics("m").Text(status, {});
+  const auto line = [](const char* name, const char* value) {
+    return absl::StrCat(name, "{node=\"d0\",role=\"decode\"} ", value, "\n");
+  };
+  EXPECT_THAT(text, HasSubstr(line("tandem_node_steps_measured_total", "200")));
+  EXPECT_THAT(text, HasSubstr(line("tandem_node_step_predicted_seconds_total", "1.5")));
+  EXPECT_THAT(text, HasSubstr(line("tandem_node_step_seconds_total", "2.5")));
+  EXPECT_THAT(text, HasSubstr(line("tandem_node_step_error_ratio", "0.25")));
+  EXPECT_THAT(text, Not(HasSubstr("tandem_node_step_error_ratio{node=\"new\"")));
+}
+
 }  // namespace
 }  // namespace tandem::router

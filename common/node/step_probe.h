@@ -1,0 +1,22 @@
+// Measures a few small engine steps when a node starts, so that its cost model predicts the first
+// request's steps.
+// Thread safety: a function; the engine's owner calls it before the engine thread starts.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "common/cost/step_cost.h"
+#include "common/engine/engine.h"
+#include "common/runtime/clock.h"
+
+namespace tandem::node {
+
+// Runs four steps of at most 32 rows (and one that only warms caches) over the engine's first
+// blocks, and fits a StepCost to them. Knows nothing, and runs nothing, when the context or the
+// blocks do not hold two tokens. REQUIRES: AllocateKv succeeded; no block is in use.
+// Errors: as Engine::Step.
+absl::StatusOr<cost::StepCost> ProbeStepCost(engine::Engine& engine, int64_t max_batch_tokens,
+                                             const Clock& clock);
+
+}  // namespace tandem::node
