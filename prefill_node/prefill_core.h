@@ -37,7 +37,9 @@ namespace tandem::prefill_node {
 class PrefillCore final : public node::NodeCore {
  public:
   // REQUIRES: positive num_blocks, max_batch_tokens and max_sequences.
-  explicit PrefillCore(const node::SchedulerOptions& options) : scheduler_(options) {}
+  // Ignores itl_slo: no sequence generates here, so no prompt's row delays a token.
+  explicit PrefillCore(node::SchedulerOptions options)
+      : scheduler_((options.itl_slo = absl::ZeroDuration(), options)) {}
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_PREFILL; }
   void OnRouterJoined(node::RouterKey router, absl::Time) override {

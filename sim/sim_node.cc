@@ -1,5 +1,6 @@
 #include "sim/sim_node.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -95,10 +96,22 @@ void SimNode::OnStart() {
 
 void SimNode::MakeCore() {
   const Topology& t = options_.topology;
-  const node::SchedulerOptions scheduler{.spec = engine_->spec(),
-                                         .num_blocks = t.blocks_per_node,
-                                         .max_batch_tokens = t.max_batch_tokens,
-                                         .max_sequences = static_cast<int32_t>(t.max_sequences)};
+  node::SchedulerOptions scheduler{.spec = engine_->spec(),
+                                   .num_blocks = t.blocks_per_node,
+                                   .max_batch_tokens = t.max_batch_tokens,
+                                   .max_sequences = static_cast<int32_t>(t.max_sequences),
+                                   .itl_slo = absl::Microseconds(t.itl_slo_us)};
+  if (t.row_us != 0) {
+    // As a node's probe at its start (common/node/step_probe.h).
+    for (const bool generate : {false, true}) {
+      for (const int64_t sequences : {1, 4}) {
+        cost::StepShape shape;
+        for (int64_t i = 0; i < sequences; ++i)
+          shape.Add(generate ? 8 : 0, generate ? 1 : 8, generate);
+        scheduler.step_cost.Observe(shape, StepClock().Predict(shape).us);
+      }
+    }
+  }
   if (options_.role == v1::NODE_ROLE_PREFILL)
     core_ = std::make_unique<prefill_node::PrefillCore>(scheduler);
   else
@@ -260,18 +273,24 @@ void SimNode::StartStep() {
   Post(StepTime() * slowness(), [this] { FinishStep(); });
 }
 
+cost::StepProfile SimNode::StepClock() const {
+  const auto row_us = static_cast<double>(options_.topology.row_us);
+  return {.step_us = static_cast<double>(options_.topology.step_us),
+          .prompt_row_us = row_us,
+          .generated_row_us = row_us};
+}
+
 absl::Duration SimNode::StepTime() {
   const Topology& t = options_.topology;
   const absl::Duration random = world().RandomDelay(absl::Microseconds(t.step_us));
   if (t.row_us == 0) return random;
-  const auto row_us = static_cast<double>(t.row_us);
-  const cost::StepProfile clock{.step_us = static_cast<double>(t.step_us),
-                                .prompt_row_us = row_us,
-                                .generated_row_us = row_us};
   cost::StepShape shape;
   for (const engine::SequenceSlice& slice : step_)
     shape.Add(slice.num_computed, slice.num_new, slice.sample);
-  return absl::Microseconds(clock.Predict(shape).us);
+  const double us = StepClock().Predict(shape).us;
+  if (shape.prompt_rows > 0 && shape.generated_rows > 0)
+    mixed_step_us_max_ = std::max(mixed_step_us_max_, static_cast<int64_t>(us));
+  return absl::Microseconds(us);
 }
 
 void SimNode::FinishStep() {

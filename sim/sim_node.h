@@ -46,6 +46,8 @@ class SimNode final : public Process {
   const SaltChecker& salt() const { return *salt_; }
   // Rows that the engine has computed since the simulation began.
   int64_t rows_computed() const { return rows_computed_; }
+  // The longest step, by the costed clock, that held rows of prompts and generated ones.
+  int64_t mixed_step_us_max() const { return mixed_step_us_max_; }
   int64_t blocks_adopted() const { return alive() ? core_->counters().blocks_adopted() : 0; }
   int64_t blocks_fetched() const { return alive() ? core_->counters().blocks_fetched() : 0; }
   // As SIGTERM does. The process ends when it is idle, or after the drain timeout.
@@ -74,6 +76,8 @@ class SimNode final : public Process {
   void FromPlane();
   void Hop(absl::Time& free_at, Action action);
   void StartStep();
+  // What a step costs where row_us is not 0.
+  cost::StepProfile StepClock() const;
   absl::Duration StepTime();  // of step_
   void FinishStep();
 
@@ -97,6 +101,7 @@ class SimNode final : public Process {
   absl::Time to_plane_free_, from_plane_free_, next_heartbeat_;
   std::optional<absl::Time> drain_ends_;
   int64_t rows_computed_ = 0;
+  int64_t mixed_step_us_max_ = 0;
 };
 
 }  // namespace tandem::sim

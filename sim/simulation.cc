@@ -312,6 +312,7 @@ SimReport Simulation::Run() {
   for (const auto& node : nodes_) {
     report.process_names.push_back(node->name());
     report.rows_computed += node->rows_computed();
+    report.mixed_step_us_max = std::max(report.mixed_step_us_max, node->mixed_step_us_max());
     report.blocks_adopted += node->blocks_adopted();
     report.blocks_fetched += node->blocks_fetched();
     if (!node->alive() || node->core().role() != v1::NODE_ROLE_DECODE) continue;

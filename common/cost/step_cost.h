@@ -9,7 +9,8 @@
 // prompt share what they read (arithmetic bounds them), a generated row reads its sequence alone
 // (bytes bound it). Times are microseconds.
 // Thread safety: StepShape and StepProfile are values; StepCost has none.
-// Owner: StepMeter (a node); StepProfile: the router's Node, and the simulator's, whose clock it is.
+// Owner: StepMeter (a node); StepProfile: the router's Node, and the simulator's, whose clock it
+// is.
 #pragma once
 
 #include <cstdint>

@@ -108,6 +108,11 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
              {.min = 1, .max = 65536, .unit = "tokens", .group = "Scheduling"});
   schema.Add("max-sequences", &config.max_sequences, "Most sequences that run at the same time.",
              {.min = 1, .max = 65536, .unit = "sequences", .group = "Scheduling"});
+  schema.Add("itl-slo", &config.itl_slo,
+             "On decode nodes, the longest step that a generated token should wait for: while "
+             "sequences generate, a step takes only as many prompt tokens as its predicted time "
+             "allows, at least one KV block's. 0 = as many as --max-batch-tokens allows.",
+             {.group = "Scheduling"});
   schema.Add(
       "progress-deadline", &config.progress_deadline,
       "A node with work that finishes no engine step for this long reports itself as not live.",

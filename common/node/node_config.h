@@ -50,6 +50,7 @@ struct NodeConfig {
   KvOptions kv;
   int64_t max_batch_tokens = 512;
   int32_t max_sequences = 64;
+  absl::Duration itl_slo;  // 0 = none
   absl::Duration progress_deadline = absl::Seconds(120);
   HashOptions hash;
 };

@@ -164,12 +164,16 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
   return blocks;
 }
 
-SchedulerOptions SchedulerOptionsOf(const NodeConfig& config, const engine::Engine& engine,
-                                    int64_t num_blocks) {
-  return {.spec = engine.spec(),
-          .num_blocks = num_blocks,
-          .max_batch_tokens = config.max_batch_tokens,
-          .max_sequences = config.max_sequences};
+// Runs a few small steps on the engine. REQUIRES: its KV is allocated and not in use.
+absl::StatusOr<SchedulerOptions> SchedulerOptionsOf(const NodeConfig& config,
+                                                    engine::Engine& engine, int64_t num_blocks) {
+  SchedulerOptions options{.spec = engine.spec(),
+                           .num_blocks = num_blocks,
+                           .max_batch_tokens = config.max_batch_tokens,
+                           .max_sequences = config.max_sequences,
+                           .itl_slo = config.itl_slo};
+  ASSIGN_OR_RETURN(options.step_cost, ProbeStepCost(engine, config.max_batch_tokens, RealClock()));
+  return options;
 }
 
 class NodeProcessImpl final : public NodeProcess {
@@ -220,9 +224,7 @@ class NodeProcessImpl final : public NodeProcess {
       kv_transport_choice = absl::StrCat(path.on_device ? "device" : "host", " (", path.why, ")");
     }
     options.constraints = loaded.constraints;
-    SchedulerOptions scheduler = SchedulerOptionsOf(config, *engine, num_blocks);
-    ASSIGN_OR_RETURN(scheduler.step_cost,
-                     ProbeStepCost(*engine, config.max_batch_tokens, RealClock()));
+    ASSIGN_OR_RETURN(SchedulerOptions scheduler, SchedulerOptionsOf(config, *engine, num_blocks));
     scheduler.block_key = kv::BlockKey::FromSecret(options.transfer.kv_transfer.fleet_secret);
     scheduler.constraints = std::move(loaded.constraints);
     options.block_names = scheduler.block_key.names();

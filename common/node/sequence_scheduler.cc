@@ -242,11 +242,35 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   for (const auto& [id, sequence] : running_) {
     if (rows == 0) break;
     if (sequence->remaining() <= 1) continue;
-    const int64_t chunk = std::min(sequence->remaining(), rows);
+    const int64_t chunk = ChunkOf(*sequence, rows);
+    if (chunk == 0) break;
     AddSlice(*sequence, chunk);
     rows -= chunk;
   }
   return slices_;
+}
+
+// The largest chunk that keeps the step's predicted time within the SLO. By bisection: more rows
+// never take less time. The prediction's error is left out: on a busy machine it is as large as the
+// prediction, and no chunk makes the machine's other work smaller.
+int64_t SequenceScheduler::ChunkOf(const Sequence& sequence, int64_t rows_max) const {
+  const int64_t longest = std::min(sequence.remaining(), rows_max);
+  if (options_.itl_slo <= absl::ZeroDuration() || shape_.generated_rows == 0) return longest;
+  const double slo_us = absl::ToDoubleMicroseconds(options_.itl_slo);
+  const auto fits = [&](int64_t rows) {
+    cost::StepShape with = shape_;
+    with.Add(sequence.num_computed, rows, rows == sequence.remaining());
+    return meter_.cost().samples() > 0 && meter_.cost().Predict(with).us <= slo_us;
+  };
+  if (fits(longest)) return longest;
+  int64_t fitting = 0, above = longest;
+  while (above - fitting > 1) {
+    const int64_t middle = fitting + (above - fitting) / 2;
+    (fits(middle) ? fitting : above) = middle;
+  }
+  // One prompt advances by at least a block in each step.
+  const int64_t least = shape_.prompt_rows == 0 ? options_.spec.layout.block_tokens : 0;
+  return std::max(fitting, std::min(least, longest));
 }
 
 // Moves waiting sequences into free slots in order; a preempted one needs its blocks

@@ -6,8 +6,9 @@
 //                                     └──── preempted ─────┘     Release works in every phase.
 //
 // A step consists of one row for each running sequence that generates, then chunks of prompts, up
-// to max_batch_tokens rows. Priority and arrival decide everything (of equal priority, a lower
-// SequenceId came first), so equal histories give equal plans.
+// to max_batch_tokens rows. With an SLO for the time between tokens, fewer prompt rows join a step
+// that has generated ones. Priority and arrival decide everything (of equal priority, a lower
+// SequenceId came first), so equal histories in equal times give equal plans.
 //
 // When a generating sequence needs a block and none is available, the scheduler preempts the last
 // sequence behind it in the order: that sequence gives up all of its blocks, waits, and is computed
@@ -53,6 +54,10 @@ struct SchedulerOptions {
   bool retry_alone = false;
   // What the engine's steps cost, as far as it is known before the first one.
   cost::StepCost step_cost;
+  // While sequences generate here, a step takes only as many rows of prompts as keep its predicted
+  // time within this, but at least one block's, so that prompts advance. Zero: as many as
+  // max_batch_tokens allows.
+  absl::Duration itl_slo;
 };
 
 // A slice of the running step.
@@ -162,6 +167,8 @@ class SequenceScheduler {
   void Preempt(Sequence& sequence);
   static void TakeScores(Sequence& sequence, int64_t first_row, StepOutcome& outcome);
   void AddSlice(Sequence& sequence, int64_t num_rows);
+  // How many rows, at most `rows_max`, of this prompt the planned step takes in.
+  int64_t ChunkOf(const Sequence& sequence, int64_t rows_max) const;
   // Plans the next sequence of a failed step alone; false when there is none (any more).
   bool PlanSuspect();
   // Whether the failed step's sequences are tried again, alone.

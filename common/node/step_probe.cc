@@ -58,7 +58,9 @@ class Probe {
   const Clock& clock_;
   const request::SamplingParams sampling_;
   int64_t prompt_tokens_ = 0;
+  // Bound: kPromptTokens and one.
   std::vector<TokenId> tokens_;  // prompt and generated token of every sequence
+  // Bound: kSequences.
   std::vector<std::vector<BlockId>> tables_;
 };
 

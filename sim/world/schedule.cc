@@ -45,6 +45,7 @@ void VisitFields(Topology& t, Visit visit) {
   visit("skew_us", t.clock_skew_us);
   visit("drain_us", t.drain_us);
   visit("row_us", t.row_us);
+  visit("itl_slo_us", t.itl_slo_us);
 }
 template <typename Visit>
 void VisitFields(SimRequest& r, Visit visit) {
@@ -137,9 +138,11 @@ class Drawer {
     return t;
   }
 
-  // How long steps take.
+  // How long steps take, and how long they should.
   void DrawCosts(Topology& t) {
     t.row_us = OneIn(2) ? Between(1, 100) : 0;
+    // From less than a step to all that a step can take.
+    t.itl_slo_us = OneIn(2) ? Between(1, 4 * t.step_us) : 0;
   }
 
   SimRequest DrawRequest(const Topology& t, int64_t at_us, int64_t families) {

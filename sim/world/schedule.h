@@ -82,6 +82,7 @@ struct Topology {
   int64_t drain_us = 500'000;   // a node's --drain-timeout
   // Not 0: a step takes exactly step_us, and this for each of its rows, as cost::StepProfile says.
   int64_t row_us = 0;
+  int64_t itl_slo_us = 0;  // a node's --itl-slo
   int64_t placement = 0;   // index of router::kPlacementPolicies
   int64_t processes() const { return routers + prefill_nodes + decode_nodes; }
 };

@@ -123,6 +123,41 @@ TEST(Schedule, ADrainingNodesPrefixBlocksGoToAPeer) {
   }
 }
 
+// Goal: whatever the SLO for the time between tokens, a node that computes prompts beside its
+// answers gives every client the stream that the oracle says, and computes each row once. A tight
+// SLO cuts prompts into more steps; the virtual clock, a StepProfile, shows it.
+TEST(Schedule, AnSloForTheTimeBetweenTokensChangesStepsAndNoStream) {
+  SetLogLevel(LogLevel::kError);
+  Schedule schedule;
+  Topology& t = schedule.topology;
+  t.prefill_nodes = 0;
+  t.max_batch_tokens = 512;
+  t.max_sequences = 16;
+  t.blocks_per_node = 512;
+  t.step_us = 500;
+  t.row_us = 100;
+  for (int64_t i = 0; i < 8; ++i)
+    schedule.requests.push_back(
+        {.at_us = 50'000 + i, .own_tokens = 8, .own_seed = i + 1, .max_tokens = 200});
+  for (int64_t i = 0; i < 8; ++i)
+    schedule.requests.push_back(
+        {.at_us = 90'000 + i, .own_tokens = 300, .own_seed = i + 100, .max_tokens = 2});
+  const auto run = [&](int64_t itl_slo_us) {
+    t.itl_slo_us = itl_slo_us;
+    const SimReport report = RunSchedule(schedule);
+    EXPECT_TRUE(report.violations.empty()) << itl_slo_us;
+    EXPECT_EQ(report.clients.done, 16) << itl_slo_us;
+    return report;
+  };
+  const SimReport unprotected = run(0), tight = run(3000), impossible = run(1);
+  for (const SimReport* report : {&tight, &impossible})
+    EXPECT_EQ(report->rows_computed, unprotected.rows_computed);
+  EXPECT_GT(unprotected.mixed_step_us_max, 30'000);
+  EXPECT_LE(tight.mixed_step_us_max, 3300);
+  // A block of 8 rows beside 8 generated ones.
+  EXPECT_LE(impossible.mixed_step_us_max, 500 + 16 * 100 + 100);
+}
+
 TEST(Schedule, EqualSeedsRunTheSameEvents) {
   SetLogLevel(LogLevel::kError);
   for (uint64_t seed = 1; seed < 40; ++seed) {

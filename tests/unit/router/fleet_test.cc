@@ -200,7 +200,7 @@ TEST_F(FleetTest, ALinksRateIsLearnedFromItsTransfers) {
   ASSERT_OK(Join(1, TestRegistration("d0", v1::NODE_ROLE_DECODE)));
   ASSERT_OK(Join(2, TestRegistration("p0", v1::NODE_ROLE_PREFILL)));
   v1::Installed installed;
-  for (int i = 1; i <= 40; ++i) {  // half a millisecond, and a gigabyte a second
+  for (int i = 1; i <= 200; ++i) {  // half a millisecond, and a gigabyte a second
     const int64_t bytes = 100'000 * (1 + i % 7);
     installed.set_kv_bytes_received(bytes);
     installed.set_kv_receive_ms(0.5 + static_cast<double>(bytes) / 1e6);
@@ -212,8 +212,8 @@ TEST_F(FleetTest, ALinksRateIsLearnedFromItsTransfers) {
   fleet_.FillStatus(kStart, status);
   ASSERT_EQ(status.links_size(), 1);
   const v1::NodePairStatus& pair = status.links(0);
-  EXPECT_EQ(pair.kv_transfers(), 41);
-  EXPECT_EQ(pair.rate_samples(), 40);
+  EXPECT_EQ(pair.kv_transfers(), 201);
+  EXPECT_EQ(pair.rate_samples(), 200);
   EXPECT_NEAR(pair.bytes_per_second(), 1e9, 2e7);
   EXPECT_NEAR(pair.fixed_ms(), 0.5, 0.02);
   EXPECT_LT(pair.rate_relative_error(), 0.1);
