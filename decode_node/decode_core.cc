@@ -55,6 +55,7 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
   auto input = node::ParseSequence(command.sequence(), command.leg().sequence_index(),
                                    scheduler_.spec(), scheduler_.constraints());
   if (!input.ok()) return refuse(input.status());
+  input->arrived = now;
   const auto sequence = scheduler_.Admit(*std::move(input), /*generates=*/true);
   if (!sequence.ok()) return refuse(sequence.status());
 

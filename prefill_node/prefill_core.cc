@@ -65,6 +65,7 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
   auto input = node::ParseSequence(command.sequence(), command.leg().sequence_index(),
                                    scheduler_.spec(), scheduler_.constraints());
   if (!input.ok()) return refuse(input.status());
+  input->arrived = now;
   const int64_t blocks =
       scheduler_.spec().layout.BlocksFor(static_cast<int64_t>(input->prompt.size()));
   if (command.first_ordinal() < 0 || command.first_ordinal() >= blocks) {
@@ -122,6 +123,7 @@ void PrefillCore::EndFetching(LeaseId lease, absl::Time now) {
     return ledger_.Refuse(fetching.router, fetching.command.leg(), input.status(),
                           fetching.command.trace_id());
   }
+  input->arrived = fetching.deadline - fetching.time_allowed;
   Begin(fetching.router, fetching.command, *std::move(input), fetching.time_allowed,
         fetching.deadline);
 }

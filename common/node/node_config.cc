@@ -114,6 +114,12 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
              "allows, at least one KV block's. 0 = as many as --max-batch-tokens allows.",
              {.group = "Scheduling"});
   schema.Add(
+      "queue-order", &config.queue_order,
+      "Which sequences are computed first. fcfs: by arrival; priority: each level of priority "
+      "counts as a second of waiting, at most 30 s in all; shortest-prompt: as priority, and "
+      "a prompt counts as arriving later by the time that computing it takes.",
+      {.group = "Scheduling", .choices = {"fcfs", "priority", "shortest-prompt"}});
+  schema.Add(
       "progress-deadline", &config.progress_deadline,
       "A node with work that finishes no engine step for this long reports itself as not live.",
       {.group = "Lifecycle"});

@@ -51,6 +51,7 @@ struct NodeConfig {
   int64_t max_batch_tokens = 512;
   int32_t max_sequences = 64;
   absl::Duration itl_slo;  // 0 = none
+  std::string queue_order = "priority";
   absl::Duration progress_deadline = absl::Seconds(120);
   HashOptions hash;
 };

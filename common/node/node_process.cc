@@ -172,6 +172,7 @@ absl::StatusOr<SchedulerOptions> SchedulerOptionsOf(const NodeConfig& config,
                            .max_batch_tokens = config.max_batch_tokens,
                            .max_sequences = config.max_sequences,
                            .itl_slo = config.itl_slo};
+  ASSIGN_OR_RETURN(options.queue_order, ParseQueueOrder(config.queue_order));
   ASSIGN_OR_RETURN(options.step_cost, ProbeStepCost(engine, config.max_batch_tokens, RealClock()));
   return options;
 }

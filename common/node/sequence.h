@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/engine/engine.h"
 #include "common/guided/constraint.h"
@@ -34,6 +35,7 @@ struct SequenceInput {
   std::string numerics_id;  // part of the blocks' hashes; empty = the engine's own
   int32_t sequence_index = 0;
   int32_t priority = 0;                    // lower is computed earlier
+  absl::Time arrived;                      // at this node
   std::optional<guided::Matcher> matcher;  // the constraint's state after the answer so far, if any
   std::optional<int32_t> prompt_logprobs;  // how many top ones to report of each prompt token
 };
@@ -77,12 +79,14 @@ struct Sequence {
   // Prompt tokens 1 to num_scored have log-probabilities; their rows need not be computed again.
   int64_t num_scored = 0;
   std::vector<engine::SampledToken> step_scores;  // filled by the running step
+  absl::Time rank;                                // does not change
   SequencePhase phase = SequencePhase::kHeld;
   bool in_step = false;   // a slice of the running step
   bool released = false;  // erased when the running step is done
 
-  // Sequences are served in this order: lower priority value first, then earlier arrival.
-  std::pair<int32_t, SequenceId> order() const { return {input.priority, id}; }
+  // Sequences are served in this order: by rank (queue_policy.h), then by arrival.
+  using Order = std::pair<absl::Time, SequenceId>;
+  Order order() const { return {rank, id}; }
   // Prompt tokens still to be scored.
   int64_t unscored() const {
     if (!input.prompt_logprobs.has_value()) return 0;

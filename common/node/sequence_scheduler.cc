@@ -87,10 +87,19 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
                      " of ", options_.num_blocks, " are available"));
   }
   sequence->cached_tokens = sequence->num_computed;
+  sequence->rank = RankOf(*sequence);
   ++next_id_;
   const SequenceId id = sequence->id;
   sequences_.emplace(id, std::move(sequence));
   return id;
+}
+
+absl::Time SequenceScheduler::RankOf(const Sequence& sequence) const {
+  cost::StepShape rest;
+  rest.Add(sequence.num_computed, sequence.remaining(), /*sample=*/true);
+  const absl::Duration compute_time = absl::Microseconds(meter_.cost().Predict(rest).us);
+  return node::RankOf(options_.queue_order, sequence.input.arrived, sequence.input.priority,
+                      compute_time);
 }
 
 // Fills an empty block table with `count` blocks: first from the prefix cache, then free ones. All

@@ -7,8 +7,8 @@
 //
 // A step consists of one row for each running sequence that generates, then chunks of prompts, up
 // to max_batch_tokens rows. With an SLO for the time between tokens, fewer prompt rows join a step
-// that has generated ones. Priority and arrival decide everything (of equal priority, a lower
-// SequenceId came first), so equal histories in equal times give equal plans.
+// that has generated ones. A sequence's rank decides its place (queue_policy.h); of equal ranks, a
+// lower SequenceId came first. So equal histories in equal times give equal plans.
 //
 // When a generating sequence needs a block and none is available, the scheduler preempts the last
 // sequence behind it in the order: that sequence gives up all of its blocks, waits, and is computed
@@ -35,6 +35,7 @@
 #include "common/cost/step_cost.h"
 #include "common/engine/engine.h"
 #include "common/kv/block_pool.h"
+#include "common/node/queue_policy.h"
 #include "common/node/sequence.h"
 #include "common/node/step_meter.h"
 
@@ -58,6 +59,7 @@ struct SchedulerOptions {
   // time within this, but at least one block's, so that prompts advance. Zero: as many as
   // max_batch_tokens allows.
   absl::Duration itl_slo;
+  QueueOrder queue_order = QueueOrder::kPriority;
 };
 
 // A slice of the running step.
@@ -150,10 +152,11 @@ class SequenceScheduler {
   guided::ConstraintCache* constraints() const { return options_.constraints.get(); }
 
  private:
-  using Order = std::pair<int32_t, SequenceId>;  // Sequence::order
+  using Order = Sequence::Order;
   using Queue = std::map<Order, Sequence*>;
 
   kv::BlockHash SaltOf(const SequenceInput& input);
+  absl::Time RankOf(const Sequence& sequence) const;
   Sequence& At(SequenceId id);
   bool AcquireBlocks(Sequence& sequence, int64_t count);
   void ReturnBlocks(Sequence& sequence);

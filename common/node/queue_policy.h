@@ -1,0 +1,48 @@
+// In which order a node computes its sequences, and which one it preempts first. A sequence's rank
+// is the time at which it counts as having arrived; an earlier rank goes first. A rank never
+// changes, and it is at most kAdvantageMax from the real arrival. So no sequence passes one that
+// arrived 2 * kAdvantageMax before it: every wait is bounded, as if age raised priority linearly.
+// Thread safety: a value. Owner: the SequenceScheduler.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace tandem::node {
+
+enum class QueueOrder {
+  kArrival,         // priorities do not matter
+  kPriority,        // each level below another counts as kPriorityLevel of waiting
+  kShortestPrompt,  // as kPriority, and a prompt counts as arriving when it could be computed
+};
+
+// What a level of priority is worth: as --priority-level of a router, unless it is changed there.
+inline constexpr absl::Duration kPriorityLevel = absl::Seconds(1);
+inline constexpr absl::Duration kAdvantageMax = absl::Seconds(30);
+
+// `compute_time`: what the uncached part of its prompt takes, as predicted.
+inline absl::Time RankOf(QueueOrder order, absl::Time arrived, int32_t priority,
+                         absl::Duration compute_time) {
+  absl::Duration later;
+  if (order != QueueOrder::kArrival) later += priority * kPriorityLevel;
+  if (order == QueueOrder::kShortestPrompt) later += compute_time;
+  return arrived + std::clamp(later, -kAdvantageMax, kAdvantageMax);
+}
+
+// "fcfs", "priority" or "shortest-prompt". Errors: kInvalidArgument names the value.
+inline absl::StatusOr<QueueOrder> ParseQueueOrder(absl::string_view text) {
+  if (text == "fcfs") return QueueOrder::kArrival;
+  if (text == "priority") return QueueOrder::kPriority;
+  if (text == "shortest-prompt") return QueueOrder::kShortestPrompt;
+  return absl::InvalidArgumentError(
+      absl::StrCat("queue-order: \"", text, "\", expected fcfs, priority or shortest-prompt"));
+}
+
+}  // namespace tandem::node

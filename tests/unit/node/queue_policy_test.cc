@@ -1,0 +1,124 @@
+// Goal: priority decides who is computed first, and no flood of urgent or short work keeps a
+// sequence waiting for more than a stated time.
+#include "common/node/queue_policy.h"
+
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "common/engine/hash/hash_engine.h"
+#include "common/node/sequence_scheduler.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::node {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const absl::Time kStart = absl::FromUnixSeconds(1000);
+
+TEST(QueuePolicy, PriorityCountsAsWaitingAndIsBounded) {
+  const auto rank = [](QueueOrder order, int32_t priority, absl::Duration compute) {
+    return RankOf(order, kStart, priority, compute) - kStart;
+  };
+  constexpr absl::Duration kCompute = absl::Seconds(3);
+  EXPECT_EQ(rank(QueueOrder::kArrival, 7, kCompute), absl::ZeroDuration());
+  EXPECT_EQ(rank(QueueOrder::kPriority, 7, kCompute), absl::Seconds(7));
+  EXPECT_EQ(rank(QueueOrder::kPriority, -7, kCompute), absl::Seconds(-7));
+  EXPECT_EQ(rank(QueueOrder::kShortestPrompt, 7, kCompute), absl::Seconds(10));
+  for (const QueueOrder order : {QueueOrder::kPriority, QueueOrder::kShortestPrompt}) {
+    EXPECT_EQ(rank(order, std::numeric_limits<int32_t>::max(), kCompute), kAdvantageMax);
+    EXPECT_EQ(rank(order, std::numeric_limits<int32_t>::min(), kCompute), -kAdvantageMax);
+  }
+  EXPECT_EQ(rank(QueueOrder::kShortestPrompt, 0, absl::InfiniteDuration()), kAdvantageMax);
+}
+
+TEST(QueuePolicy, OrdersHaveNames) {
+  EXPECT_EQ(*ParseQueueOrder("fcfs"), QueueOrder::kArrival);
+  EXPECT_EQ(*ParseQueueOrder("priority"), QueueOrder::kPriority);
+  EXPECT_EQ(*ParseQueueOrder("shortest-prompt"), QueueOrder::kShortestPrompt);
+  EXPECT_THAT(ParseQueueOrder("lifo"), testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                                         HasSubstr("\"lifo\", expected fcfs")));
+}
+
+class QueueOrderTest : public ::testing::Test {
+ protected:
+  // One sequence at a time; a prompt's row takes a millisecond.
+  void Start(QueueOrder order) {
+    SchedulerOptions options{.spec = (*engine::NewHashEngine({}))->spec(),
+                             .num_blocks = 256,
+                             .max_batch_tokens = 4096,
+                             .max_sequences = 1,
+                             .queue_order = order};
+    for (int64_t rows = 2; rows < 40; ++rows) {
+      cost::StepShape shape;
+      shape.Add(0, rows, false);
+      options.step_cost.Observe(shape, 1000.0 * static_cast<double>(rows));
+    }
+    scheduler_.emplace(options);
+  }
+  void Add(absl::Duration after, int32_t priority, int64_t prompt_tokens = 8) {
+    SequenceInput input;
+    input.prompt.assign(prompt_tokens, ++prompts_);
+    input.stop.max_tokens = 1;
+    input.priority = priority;
+    input.arrived = kStart + after;
+    const auto id = scheduler_->Admit(input, /*generates=*/false);
+    EXPECT_OK(id.status());
+    scheduler_->Schedule(*id);
+  }
+  // The sequence that the next step computes; it then leaves.
+  uint64_t Next() {
+    EXPECT_EQ(scheduler_->PlanStep().size(), 1u);
+    const SequenceId id = scheduler_->planned().front().id;
+    EXPECT_OK(scheduler_->FinishStep(std::vector<engine::SampledToken>(1)).status);
+    scheduler_->Release(id);
+    return id.value();
+  }
+  std::vector<uint64_t> All() {
+    std::vector<uint64_t> order;
+    while (scheduler_->size() > 0) order.push_back(Next());
+    return order;
+  }
+
+  std::optional<SequenceScheduler> scheduler_;
+  TokenId prompts_ = 0;
+};
+
+TEST_F(QueueOrderTest, UrgentGoesFirstWithinWhatPriorityIsWorth) {
+  Start(QueueOrder::kPriority);
+  Add(absl::ZeroDuration(), 0);
+  Add(absl::Seconds(1), -5);  // urgent: as if it had come four seconds before the first
+  Add(absl::Seconds(6), -5);  // urgent, and too late to pass the first
+  Add(absl::Seconds(6), 0);
+  EXPECT_THAT(All(), ElementsAre(2, 1, 3, 4));
+  Start(QueueOrder::kArrival);
+  Add(absl::ZeroDuration(), 0);
+  Add(absl::Seconds(1), -5);
+  EXPECT_THAT(All(), ElementsAre(1, 2));
+}
+
+TEST_F(QueueOrderTest, AFloodOfTheMostUrgentDelaysTheLeastUrgentForABoundedTime) {
+  Start(QueueOrder::kPriority);
+  Add(absl::ZeroDuration(), std::numeric_limits<int32_t>::max());
+  // One a second arrives and one a second is computed.
+  for (int second = 1; second < 1000; ++second) {
+    Add(absl::Seconds(second), std::numeric_limits<int32_t>::min());
+    if (Next() != 1) continue;
+    EXPECT_EQ(absl::Seconds(second), 2 * kAdvantageMax);
+    return;
+  }
+  FAIL() << "the first sequence was never computed";
+}
+
+TEST_F(QueueOrderTest, AShortPromptPassesALongOneThatHasNotWaitedForLong) {
+  Start(QueueOrder::kShortestPrompt);
+  Add(absl::ZeroDuration(), 0, 2008);  // two seconds more than the others
+  Add(absl::Seconds(1), 0);
+  Add(absl::Seconds(3), 0);
+  EXPECT_THAT(All(), ElementsAre(2, 1, 3));
+}
+
+}  // namespace
+}  // namespace tandem::node
