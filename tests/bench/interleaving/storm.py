@@ -30,7 +30,7 @@ class Cluster:
 
     def __init__(self, args, slo):
         command = [os.path.join(args.build, "bin", "tandem"), "up", "--model", args.model, "--prefill", "0",
-                   "--decode", "1", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--kv-blocks", "2048",
+                   "--decode", "1", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--kv-blocks", "512",
                    "--itl-slo", slo]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.address = ""
@@ -44,6 +44,9 @@ class Cluster:
         if self.port is None:
             sys.exit("tandem up did not start: run with --verbose")
         threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        # Until every KV block has been written: a block's memory is slow when it is used first.
+        for _ in range(10):
+            self.complete([random.randrange(1000, 40000) for _ in range(2048)], 1, False)
 
     def close(self):
         self.process.send_signal(signal.SIGINT)
