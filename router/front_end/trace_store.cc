@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/convert.h"
 #include "router/core/request_report.h"
@@ -74,6 +75,25 @@ absl::StatusOr<v1::RequestTrace> TraceStore::Find(const std::string& request_id)
   if (found != by_id_.end()) return *found->second;
   return absl::NotFoundError(absl::StrCat("request_id: '", request_id, "' is not among the last ",
                                           requests_max_, " finished requests of this router"));
+}
+
+std::vector<TraceSummary> TraceStore::Recent(absl::string_view prefix, size_t count) const {
+  std::vector<TraceSummary> recent;
+  absl::MutexLock lock(&mutex_);
+  size_t looked_at = 0;
+  for (auto trace = traces_.rbegin(); trace != traces_.rend(); ++trace) {
+    if (recent.size() >= count || ++looked_at > kRecentScanMax) break;
+    if (!absl::StartsWith(trace->request_id(), prefix)) continue;
+    TraceSummary& summary = recent.emplace_back();
+    summary.request_id = trace->request_id();
+    summary.submitted_s = trace->submitted_s();
+    summary.failed = !trace->error().empty();
+    for (const v1::Finished& sequence : trace->sequences()) {
+      summary.total_ms = std::max(summary.total_ms, sequence.timing().total_ms());
+      summary.output_tokens += sequence.usage().output_tokens();
+    }
+  }
+  return recent;
 }
 
 }  // namespace tandem::router

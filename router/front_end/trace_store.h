@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <list>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "router/core/client_event.h"
@@ -19,9 +21,21 @@
 
 namespace tandem::router {
 
+// One finished request in a list.
+struct TraceSummary {
+  std::string request_id;
+  double submitted_s = 0;     // Unix time
+  double total_ms = 0;        // of its longest sequence; 0 for a request that failed
+  int64_t output_tokens = 0;  // of all its sequences
+  bool failed = false;
+};
+
 class TraceStore {
  public:
   static constexpr int kPlacementsMax = 32;
+  // How many traces, from the newest, one call of Recent looks at. Most of its time is under the
+  // lock that ending requests take.
+  static constexpr size_t kRecentScanMax = 1024;
 
   explicit TraceStore(int64_t requests_max) : requests_max_(requests_max) {}
 
@@ -32,6 +46,9 @@ class TraceStore {
 
   // kNotFound, saying how many requests are kept.
   absl::StatusOr<v1::RequestTrace> Find(const std::string& request_id) const;
+
+  // The newest requests whose ids begin with `prefix`, newest first, at most `count`.
+  std::vector<TraceSummary> Recent(absl::string_view prefix, size_t count) const;
 
  private:
   using Traces = std::list<v1::RequestTrace>;

@@ -24,11 +24,7 @@
 namespace tandem::router {
 namespace {
 
-constexpr char kModelsPath[] = "/v1/models";
-constexpr char kResponsesPath[] = "/v1/responses";
-constexpr char kInputTokensPath[] = "/v1/responses/input_tokens";
-constexpr char kKeptResponsePath[] = "/v1/responses/ID";
-constexpr char kCancelResponsePath[] = "/v1/responses/ID/cancel";
+constexpr absl::string_view kModelsFolder = "/v1/models/";
 constexpr char kServedInstead[] =
     "; this router's model writes text, over /v1/chat/completions, /v1/responses and "
     "/v1/completions";
@@ -44,17 +40,6 @@ bool Lists(absl::string_view methods, absl::string_view method) {
   return false;
 }
 
-// The path under which kRoutes has this one: names and ids are no part of it.
-absl::string_view RoutePath(absl::string_view path) {
-  if (absl::StartsWith(path, absl::StrCat(kModelsPath, "/"))) return kModelsPath;
-  if (path == kInputTokensPath || !absl::StartsWith(path, absl::StrCat(kResponsesPath, "/"))) {
-    return path;
-  }
-  const absl::string_view rest = path.substr(sizeof(kResponsesPath));
-  if (absl::EndsWith(rest, "/cancel")) return kCancelResponsePath;
-  return absl::StrContains(rest, '/') ? path : kKeptResponsePath;
-}
-
 // Whether a body may be of a request that resumes an answer, without parsing it: within a JSON
 // string quotes are escaped, so no prompt is taken for that.
 bool NamesResumption(absl::string_view body) {
@@ -64,34 +49,6 @@ bool NamesResumption(absl::string_view body) {
 HttpReply JsonReply(const Json& json) { return {.body = JsonText(json)}; }
 
 }  // namespace
-
-const HttpApi::Route HttpApi::kRoutes[] = {
-    {"/v1/completions", "POST", Needs::kTime, &HttpApi::Completions},
-    {"/v1/chat/completions", "POST", Needs::kTime, &HttpApi::ChatCompletions},
-    {kResponsesPath, "POST", Needs::kTime, &HttpApi::Responses},
-    {kInputTokensPath, "POST", Needs::kTime, &HttpApi::InputTokens},
-    {kKeptResponsePath, "GET, HEAD, DELETE", Needs::kKey, &HttpApi::KeptResponse},
-    {kCancelResponsePath, "POST", Needs::kKey, &HttpApi::CancelResponse},
-    {"/v1/messages", "POST", Needs::kTime, &HttpApi::Messages},
-    {"/v1/messages/count_tokens", "POST", Needs::kTime, &HttpApi::CountTokens},
-    {"/api/chat", "POST", Needs::kTime, &HttpApi::OllamaChat},
-    {"/api/generate", "POST", Needs::kTime, &HttpApi::OllamaGenerate},
-    {"/api/show", "POST", Needs::kKey, &HttpApi::OllamaShow},
-    {"/api/tags", "GET, HEAD", Needs::kKey, &HttpApi::OllamaTags},
-    {"/api/ps", "GET, HEAD", Needs::kKey, &HttpApi::OllamaRunning},
-    {"/api/version", "GET, HEAD", Needs::kNothing, &HttpApi::Version},
-    {"/tokenize", "POST", Needs::kTime, &HttpApi::Tokenize},
-    {"/detokenize", "POST", Needs::kTime, &HttpApi::Detokenize},
-    {kModelsPath, "GET, HEAD", Needs::kKey, &HttpApi::Models},
-    {"/health", "GET, HEAD", Needs::kNothing, &HttpApi::Health},
-    {"/ping", "GET, HEAD, POST", Needs::kNothing, &HttpApi::Health},
-    {"/load", "GET, HEAD", Needs::kNothing, &HttpApi::Load},
-    {"/live", "GET, HEAD", Needs::kNothing, &HttpApi::Live},
-    {"/ready", "GET, HEAD", Needs::kNothing, &HttpApi::Ready},
-    {"/version", "GET, HEAD", Needs::kNothing, &HttpApi::Version},
-    {"/metrics", "GET, HEAD", Needs::kNothing, &HttpApi::Metrics},
-    {"/", "GET, HEAD", Needs::kNothing, &HttpApi::Version},
-};
 
 absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Start(const FrontEndOptions& options, Deps deps) {
   auto front_end = std::make_unique<HttpApi>(std::move(deps), options);
@@ -112,6 +69,7 @@ HttpApi::HttpApi(Deps deps, const FrontEndOptions& options)
     : deps_(std::move(deps)),
       allowed_origins_(options.allowed_origins),
       started_s_(absl::ToUnixSeconds(RealClock().Now())),
+      openapi_(DescribeRoutes(deps_.keys != nullptr)),
       responses_(options.responses) {}
 
 void HttpApi::FinishDrain(absl::Duration timeout) {
@@ -130,24 +88,21 @@ std::optional<HttpReply> HttpApi::RefuseBeforeBody(const HttpRequest& head) {
   if (deps_.keys == nullptr) return std::nullopt;
   std::string path = head.path;
   if (path.size() > 1 && path.back() == '/') path.pop_back();
-  const absl::string_view routed = RoutePath(path);
-  for (const Route& route : kRoutes) {
-    if (routed != route.path) continue;
-    if (route.needs == Needs::kNothing) return std::nullopt;
-    const absl::Status known = deps_.keys->Identify(Authorization(head)).status();
-    if (known.ok()) return std::nullopt;
-    Call call;
-    call.request.path = path;
-    call.request_id = GivenRequestId(head);
-    if (call.request_id.empty()) call.request_id = NewId("");
-    call.allow_origin = AllowOrigin(head.Header("origin"));
-    HttpReply reply = ErrorReply(known);
-    FormOf(call).Apply(reply);
-    const HttpHeaders headers = HeadersOf(call);
-    reply.headers.insert(reply.headers.end(), headers.begin(), headers.end());
-    return reply;
-  }
-  return std::nullopt;  // Handle refuses it; the body's bound is the usual one
+  const Route* route = FindRoute(path);
+  // Handle refuses a path that is not there; the body's bound is the usual one.
+  if (route == nullptr || route->needs == Needs::kNothing) return std::nullopt;
+  const absl::Status known = deps_.keys->Identify(Authorization(head)).status();
+  if (known.ok()) return std::nullopt;
+  Call call;
+  call.request.path = path;
+  call.request_id = GivenRequestId(head);
+  if (call.request_id.empty()) call.request_id = NewId("");
+  call.allow_origin = AllowOrigin(head.Header("origin"));
+  HttpReply reply = ErrorReply(known);
+  FormOf(call).Apply(reply);
+  const HttpHeaders headers = HeadersOf(call);
+  reply.headers.insert(reply.headers.end(), headers.begin(), headers.end());
+  return reply;
 }
 
 void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
@@ -162,10 +117,7 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange
   call.request = std::move(request);
   call.exchange = std::move(exchange);
   call.now = RealClock().Now();
-  const absl::string_view path = RoutePath(call.request.path);
-  for (const Route& route : kRoutes) {
-    if (path == route.path) return Dispatch(route, call);
-  }
+  if (const Route* route = FindRoute(call.request.path)) return Dispatch(*route, call);
   const bool of_openai = absl::StartsWith(call.request.path, "/v1/");
   Reply(call, ErrorReply(404, absl::StrCat("no such path: ", call.request.path,
                                            of_openai ? kServedInstead : "")));
@@ -188,8 +140,10 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
     if (!shed.ok()) return Reply(call, ErrorReply(shed));
   }
   if (route.needs != Needs::kNothing && deps_.keys != nullptr) {
-    absl::StatusOr<std::shared_ptr<Tenant>> tenant =
-        deps_.keys->Admit(Authorization(call.request), call.now);
+    const std::string key(Authorization(call.request));
+    absl::StatusOr<std::shared_ptr<Tenant>> tenant = route.needs == Needs::kKnownKey
+                                                         ? deps_.keys->Identify(key)
+                                                         : deps_.keys->Admit(key, call.now);
     if (!tenant.ok()) return Reply(call, ErrorReply(tenant.status()));
     call.tenant = *std::move(tenant);
     const absl::Status may_infer = call.tenant->CheckMayInfer();
@@ -344,13 +298,14 @@ Json HttpApi::ModelJson(int64_t context_tokens) const {
 }
 
 void HttpApi::Models(Call& call) {
-  if (call.request.path == kModelsPath) {
-    return RunOnCore(call, [this](RouterCore& core, absl::Time) {
-      return JsonReply(
-          {{"object", "list"}, {"data", Json::array({ModelJson(core.context_tokens())})}});
-    });
-  }
-  const std::string name = call.request.path.substr(sizeof(kModelsPath));
+  RunOnCore(call, [this](RouterCore& core, absl::Time) {
+    return JsonReply(
+        {{"object", "list"}, {"data", Json::array({ModelJson(core.context_tokens())})}});
+  });
+}
+
+void HttpApi::OneModel(Call& call) {
+  const std::string name = call.request.path.substr(kModelsFolder.size());
   const ModelIdentity& model = deps_.session.assets.identity;
   if (model.Serves(name)) {
     return RunOnCore(call, [this](RouterCore& core, absl::Time) {

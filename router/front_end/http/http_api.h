@@ -7,7 +7,8 @@
 //   POST /v1/responses/input_tokens
 //   POST /v1/messages  /v1/messages/count_tokens (Anthropic's)
 //   POST /api/chat  /api/generate  /api/show  GET  /api/tags  /api/ps  /api/version (Ollama's)
-//   GET  /v1/models  /v1/models/NAME  /health  /ping  /load  /live  /ready  /version  /  /metrics
+//   GET  /v1/models  /v1/models/NAME  /health  /ping  /load  /live  /ready  /version  /metrics
+//   GET  /  /page/NAME  /docs  /openapi.json  /status  /traces  /traces/ID
 //
 // Thread safety: public methods from any thread; the owner alone starts and destroys it. Handlers
 // run on the server's I/O threads. Owner: the router process.
@@ -27,6 +28,7 @@
 #include "router/front_end/http/api_request.h"
 #include "router/front_end/http/http_server.h"
 #include "router/front_end/http/json_body.h"
+#include "router/front_end/http/openapi.h"
 #include "router/front_end/http/response_store.h"
 #include "router/front_end/request_metrics.h"
 #include "router/front_end/status_board.h"
@@ -53,6 +55,11 @@ class HttpApi {
     ApiKeys* keys = nullptr;
   };
 
+  // The text of /openapi.json; `keys`: the router knows API keys. It has every route.
+  static std::string DescribeRoutes(bool keys);
+  // The methods that a path takes, "GET, HEAD"; empty for a path that is not served.
+  static absl::string_view MethodsOf(absl::string_view path);
+
   static absl::StatusOr<std::unique_ptr<HttpApi>> Start(const FrontEndOptions& options, Deps deps);
 
   HttpApi(Deps deps, const FrontEndOptions& options);
@@ -77,16 +84,20 @@ class HttpApi {
     absl::Time now;
     std::shared_ptr<Tenant> tenant;  // null in a router without keys
   };
-  // What a path needs: nothing, an API key, or a key and so much of the router's time that an
-  // overloaded router refuses it.
-  enum class Needs { kNothing, kKey, kTime };
+  // What a path needs: nothing; an API key, without counting as one of its requests; a key whose
+  // request counts; or such a key and so much of the router's time that an overloaded router
+  // refuses it.
+  enum class Needs { kNothing, kKnownKey, kKey, kTime };
   struct Route {
     const char* path;
     const char* methods;  // as an allow header lists them
     Needs needs;
     void (HttpApi::*handle)(Call&);
+    RouteNote note;  // for /openapi.json
   };
+  // In http_routes.cc. Null for a path that is not served.
   static const Route kRoutes[];
+  static const Route* FindRoute(absl::string_view path);
 
   // The refusal of a request without a key that it needs, before its body is read.
   std::optional<HttpReply> RefuseBeforeBody(const HttpRequest& head);
@@ -140,8 +151,17 @@ class HttpApi {
   static ResponseStore::Owner OwnerOf(const Call& call) {
     return call.tenant == nullptr ? "" : call.tenant->name();
   }
+  // In page_api.cc.
+  void Root(Call& call);
+  void PageFileNamed(Call& call);
+  void Docs(Call& call);
+  void OpenApi(Call& call);
+  void ClusterStatus(Call& call);
+  void Traces(Call& call);
+  void OneTrace(Call& call);
   void Generate(Call& call, ApiRequest api, const char* id_prefix);
   void Models(Call& call);
+  void OneModel(Call& call);
   // In tokenize_api.cc.
   void Tokenize(Call& call);
   void TokenizeNow(Call& call);
@@ -167,6 +187,7 @@ class HttpApi {
   const Deps deps_;
   const std::vector<std::string> allowed_origins_;
   const int64_t started_s_;
+  const std::string openapi_;
   ResponseStore responses_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<HttpServer> server_;

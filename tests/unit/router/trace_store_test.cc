@@ -36,6 +36,32 @@ TEST(TraceStore, TheOldestGoFirst) {
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("'r0' is not among the last 3"));
 }
 
+std::vector<std::string> Ids(const std::vector<TraceSummary>& summaries) {
+  std::vector<std::string> ids;
+  for (const TraceSummary& summary : summaries) ids.push_back(summary.request_id);
+  return ids;
+}
+
+TEST(TraceStore, ListsTheNewestFirstAndOnlyOnesOwn) {
+  TraceStore store(10);
+  for (int i = 0; i < 4; ++i) store.OnDone(absl::StrCat("alice/r", i), kNow, Done(0, 0));
+  store.OnFailed("bob/r", kNow, absl::UnavailableError("no node"));
+  EXPECT_THAT(Ids(store.Recent("", 2)), ::testing::ElementsAre("bob/r", "alice/r3"));
+  EXPECT_THAT(Ids(store.Recent("alice/", 2)), ::testing::ElementsAre("alice/r3", "alice/r2"));
+  EXPECT_THAT(Ids(store.Recent("carol/", 2)), ::testing::IsEmpty());
+  EXPECT_TRUE(store.Recent("bob/", 1)[0].failed);
+}
+
+TEST(TraceStore, AListLooksAtABoundedNumber) {
+  constexpr int kScanned = static_cast<int>(TraceStore::kRecentScanMax);
+  TraceStore store(2 * kScanned);
+  store.OnDone("alice/old", kNow, Done(0, 0));
+  for (int i = 0; i < kScanned - 1; ++i) store.OnDone(absl::StrCat("bob/", i), kNow, Done(0, 0));
+  EXPECT_THAT(Ids(store.Recent("alice/", 1)), ::testing::ElementsAre("alice/old"));
+  store.OnDone("bob/one more", kNow, Done(0, 0));
+  EXPECT_THAT(Ids(store.Recent("alice/", 1)), ::testing::IsEmpty());
+}
+
 TEST(TraceStore, SequencesOfARequestStayTogether) {
   TraceStore store(2);
   store.OnDone("r", kNow, Done(0, 2));

@@ -1,0 +1,16 @@
+# Writes OUTPUT, the source behind router/front_end/http/page_files.h, from the files FILES (a list).
+# Run at build time: cmake -DOUTPUT=... "-DFILES=...;..." -P cmake/EmbedPage.cmake
+set(code "#include \"router/front_end/http/page_files.h\"\n\nnamespace tandem::router {\nnamespace {\n\n")
+string(APPEND code "constexpr PageFile kFiles[] = {\n")
+foreach(file IN LISTS FILES)
+  get_filename_component(name "${file}" NAME)
+  file(READ "${file}" text)
+  string(FIND "${text}" ")embedded\"" end)
+  if(NOT end EQUAL -1)
+    message(FATAL_ERROR "${file} holds )embedded\", which ends a raw string in C++: write it otherwise")
+  endif()
+  string(APPEND code "    {\"${name}\", R\"embedded(${text})embedded\"},\n")
+endforeach()
+string(APPEND code "};\n\n}  // namespace\n\n")
+string(APPEND code "absl::Span<const PageFile> PageFiles() { return kFiles; }\n\n}  // namespace tandem::router\n")
+file(WRITE "${OUTPUT}" "${code}")

@@ -1,0 +1,226 @@
+// The paths of the HTTP API, one row each, and how a request's path is looked up among them.
+// Contract: router/front_end/http/http_api.h.
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "router/front_end/http/http_api.h"
+
+namespace tandem::router {
+namespace {
+
+constexpr char kOneModelPath[] = "/v1/models/NAME";
+constexpr char kOneTracePath[] = "/traces/ID";
+constexpr char kPageFilePath[] = "/page/NAME";
+constexpr char kResponsesPath[] = "/v1/responses";
+constexpr char kInputTokensPath[] = "/v1/responses/input_tokens";
+constexpr char kKeptResponsePath[] = "/v1/responses/ID";
+constexpr char kCancelResponsePath[] = "/v1/responses/ID/cancel";
+
+// The path under which the table has this one: names and ids are no part of it.
+absl::string_view RoutePath(absl::string_view path) {
+  if (absl::StartsWith(path, "/v1/models/")) return kOneModelPath;
+  if (absl::StartsWith(path, "/traces/")) return kOneTracePath;
+  if (absl::StartsWith(path, "/page/")) return kPageFilePath;
+  if (path == kInputTokensPath || !absl::StartsWith(path, absl::StrCat(kResponsesPath, "/"))) {
+    return path;
+  }
+  const absl::string_view rest = path.substr(sizeof(kResponsesPath));
+  if (absl::EndsWith(rest, "/cancel")) return kCancelResponsePath;
+  return absl::StrContains(rest, '/') ? path : kKeptResponsePath;
+}
+
+}  // namespace
+
+const HttpApi::Route HttpApi::kRoutes[] = {
+    {"/v1/completions",
+     "POST",
+     Needs::kTime,
+     &HttpApi::Completions,
+     {"Answers", "Completes prompts.", "CompletionRequest", "Completion", true}},
+    {"/v1/chat/completions",
+     "POST",
+     Needs::kTime,
+     &HttpApi::ChatCompletions,
+     {"Answers", "Answers a conversation.", "ChatRequest", "ChatCompletion", true}},
+    {kResponsesPath,
+     "POST",
+     Needs::kTime,
+     &HttpApi::Responses,
+     {"Answers", "Answers items, and keeps the response.", "ResponseRequest", "Response", true}},
+    {kInputTokensPath,
+     "POST",
+     Needs::kTime,
+     &HttpApi::InputTokens,
+     {"Answers", "Counts the tokens of such a request's prompt.", "ResponseRequest",
+      "InputTokens"}},
+    {kKeptResponsePath,
+     "GET, HEAD, DELETE",
+     Needs::kKey,
+     &HttpApi::KeptResponse,
+     {"Answers", "Returns a response that this router keeps.", "", "KeptResponse", false,
+      "Deletes a response that this router keeps."}},
+    {kCancelResponsePath,
+     "POST",
+     Needs::kKey,
+     &HttpApi::CancelResponse,
+     {"Answers", "Always an error: a response that is kept has ended.", "", "KeptResponse"}},
+    {"/v1/messages",
+     "POST",
+     Needs::kTime,
+     &HttpApi::Messages,
+     {"Anthropic", "Answers messages.", "MessagesRequest", "Message", true}},
+    {"/v1/messages/count_tokens",
+     "POST",
+     Needs::kTime,
+     &HttpApi::CountTokens,
+     {"Anthropic", "Counts the tokens of such a request's prompt.", "MessagesRequest",
+      "InputTokens"}},
+    {"/api/chat",
+     "POST",
+     Needs::kTime,
+     &HttpApi::OllamaChat,
+     {"Ollama", "Answers a conversation, as lines of JSON.", "OllamaChatRequest", "OllamaLine"}},
+    {"/api/generate",
+     "POST",
+     Needs::kTime,
+     &HttpApi::OllamaGenerate,
+     {"Ollama", "Completes a prompt, as lines of JSON.", "OllamaGenerateRequest", "OllamaLine"}},
+    {"/api/show",
+     "POST",
+     Needs::kKey,
+     &HttpApi::OllamaShow,
+     {"Ollama", "Describes a model that is served.", "OllamaShowRequest", "OllamaModel"}},
+    {"/api/tags",
+     "GET, HEAD",
+     Needs::kKey,
+     &HttpApi::OllamaTags,
+     {"Ollama", "Lists what is served.", "", "OllamaModels"}},
+    {"/api/ps",
+     "GET, HEAD",
+     Needs::kKey,
+     &HttpApi::OllamaRunning,
+     {"Ollama", "Lists what is loaded.", "", "OllamaModels"}},
+    {"/api/version",
+     "GET, HEAD",
+     Needs::kNothing,
+     &HttpApi::Version,
+     {"Ollama", "The program's version.", "", "Version"}},
+    {"/tokenize",
+     "POST",
+     Needs::kTime,
+     &HttpApi::Tokenize,
+     {"Tokens", "Turns a text or a conversation into token ids.", "TokenizeRequest", "Tokens"}},
+    {"/detokenize",
+     "POST",
+     Needs::kTime,
+     &HttpApi::Detokenize,
+     {"Tokens", "Turns token ids into text.", "DetokenizeRequest", "Prompt"}},
+    {"/v1/models",
+     "GET, HEAD",
+     Needs::kKey,
+     &HttpApi::Models,
+     {"Models", "Lists what is served.", "", "ModelList"}},
+    {kOneModelPath,
+     "GET, HEAD",
+     Needs::kKey,
+     &HttpApi::OneModel,
+     {"Models", "Describes a model that is served.", "", "Model"}},
+    {"/status",
+     "GET, HEAD",
+     Needs::kKnownKey,
+     &HttpApi::ClusterStatus,
+     {"Cluster", "Nodes, their load and blocks, and KV transfers between them.", "",
+      "ClusterStatus"}},
+    {"/traces",
+     "GET, HEAD",
+     Needs::kKnownKey,
+     &HttpApi::Traces,
+     {"Cluster", "Lists the key's last finished requests, newest first.", "", "Traces"}},
+    {kOneTracePath,
+     "GET, HEAD",
+     Needs::kKnownKey,
+     &HttpApi::OneTrace,
+     {"Cluster", "Tells how a finished request was served.", "", "Trace"}},
+    {"/health",
+     "GET, HEAD",
+     Needs::kNothing,
+     &HttpApi::Health,
+     {"Probes", "200 while a decode node is ready and the router does not drain.", "", "State"}},
+    {"/ping",
+     "GET, HEAD, POST",
+     Needs::kNothing,
+     &HttpApi::Health,
+     {"Probes", "The same as /health.", "", "State"}},
+    {"/ready",
+     "GET, HEAD",
+     Needs::kNothing,
+     &HttpApi::Ready,
+     {"Probes", "The same as /health.", "", "State"}},
+    {"/live",
+     "GET, HEAD",
+     Needs::kNothing,
+     &HttpApi::Live,
+     {"Probes", "200 while the router's core works.", "", "State"}},
+    {"/load",
+     "GET, HEAD",
+     Needs::kNothing,
+     &HttpApi::Load,
+     {"Probes", "Counts the requests that are answered or wait.", "", "Load"}},
+    {"/metrics",
+     "GET, HEAD",
+     Needs::kNothing,
+     &HttpApi::Metrics,
+     {"Probes", "Counters in the text format of Prometheus.", "", "text"}},
+    {"/version",
+     "GET, HEAD",
+     Needs::kNothing,
+     &HttpApi::Version,
+     {"Probes", "The program's version.", "", "Version"}},
+    {"/",
+     "GET, HEAD",
+     Needs::kNothing,
+     &HttpApi::Root,
+     {"Page", "The web page for browsers (accept: text/html), the version for others.", "",
+      "VersionOrPage"}},
+    {kPageFilePath,
+     "GET, HEAD",
+     Needs::kNothing,
+     &HttpApi::PageFileNamed,
+     {"Page", "A file of the web page.", "", "file"}},
+    {"/docs",
+     "GET, HEAD",
+     Needs::kNothing,
+     &HttpApi::Docs,
+     {"Page", "This description as a page.", "", "html"}},
+    {"/openapi.json",
+     "GET, HEAD",
+     Needs::kNothing,
+     &HttpApi::OpenApi,
+     {"Page", "This description.", "", "Document"}},
+};
+
+std::string HttpApi::DescribeRoutes(bool keys) {
+  std::vector<DescribedRoute> described;
+  for (const Route& route : kRoutes) {
+    described.push_back({route.path, route.methods, route.needs != Needs::kNothing,
+                         route.needs == Needs::kTime, route.note});
+  }
+  return JsonText(OpenApiDocument(described, keys));
+}
+
+const HttpApi::Route* HttpApi::FindRoute(absl::string_view path) {
+  const absl::string_view routed = RoutePath(path);
+  for (const Route& route : kRoutes) {
+    if (routed == route.path) return &route;
+  }
+  return nullptr;
+}
+
+absl::string_view HttpApi::MethodsOf(absl::string_view path) {
+  const Route* route = FindRoute(path);
+  return route == nullptr ? "" : route->methods;
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,129 @@
+// The view Requests: the last finished requests, and one request's waterfall.
+import * as api from "./api.js";
+import {byId, bytes, count, make, milliseconds} from "./dom.js";
+
+let chosen = null;
+
+// The steps of one sequence, as times from its arrival.
+function steps(sequence) {
+  const timing = sequence.timing ?? {}, route = sequence.route ?? {};
+  const first = timing.first_token_ms ?? 0;
+  const before = Math.max(0, first - timing.queue_ms - timing.reserve_ms - timing.prefill_ms);
+  const list = [];
+  let at = 0;
+  const add = (name, kind, ms, note) => {
+    if (ms > 0) list.push({name, kind, from: at, ms, note});
+    at += Math.max(0, ms);
+  };
+  add("Router", "router", before, "reading, tokenizing, delivering");
+  add("Queue", "queue", timing.queue_ms, "waiting for room");
+  add("Reserve", "reserve", timing.reserve_ms, "blocks on the decode node");
+  add("Prefill", "prefill", timing.prefill_ms, `on ${route.prefill_node || route.decode_node || "no node"}`);
+  const installed = first + (timing.install_ms ?? 0);
+  if (route.kv_transfer_ms > 0) {
+    list.push({name: "KV transfer", kind: "kv", from: Math.max(0, installed - route.kv_transfer_ms), ms: route.kv_transfer_ms,
+      note: `${bytes(Number(route.kv_bytes_moved))} over ${route.transport}, beside the prefill`});
+  }
+  at = first;
+  add("Install", "install", timing.install_ms, "the rest of the KV, after the first token");
+  add("Decode", "decode", timing.total_ms - at, `on ${route.decode_node || "no node"}`);
+  return list;
+}
+
+function waterfall(sequence, total) {
+  const rows = make("div", {class: "waterfall", role: "list"});
+  for (const step of steps(sequence)) {
+    const bar = make("div", {class: `bar ${step.kind}`});
+    bar.style.left = `${100 * step.from / total}%`;
+    bar.style.width = `${Math.min(100 - 100 * step.from / total, 100 * step.ms / total)}%`;
+    rows.append(make("div", {class: "row", role: "listitem", title: step.note},
+      make("span", {}, step.name), make("div", {class: "rail", "aria-hidden": "true"}, bar),
+      make("span", {class: "number"}, milliseconds(step.ms)), make("span", {class: "hidden"}, step.note)));
+  }
+  return rows;
+}
+
+function tokens(sources) {
+  return `${count(sources?.computed ?? 0)} computed, ${count(sources?.received ?? 0)} received, ${count(sources?.cached ?? 0)} cached`;
+}
+
+function details(sequence) {
+  const route = sequence.route ?? {}, usage = sequence.usage ?? {}, timing = sequence.timing ?? {};
+  const rows = [
+    ["Ended by", String(sequence.reason ?? "").replace("FINISH_REASON_", "").toLowerCase()],
+    ["Prompt", `${count(usage.prompt_tokens ?? 0)} tokens, ${count(usage.cached_tokens ?? 0)} of them cached`],
+    ["Answer", `${count(usage.output_tokens ?? 0)} tokens`],
+    ["First token", `after ${milliseconds(timing.first_token_ms ?? 0)}`],
+    ["Prefill node", route.prefill_node ? `${route.prefill_node}: ${tokens(route.prefill_tokens)}` : "none: the decode node read the prompt"],
+    ["Decode node", route.decode_node ? `${route.decode_node}: ${tokens(route.decode_tokens)}` : "none"],
+    ["KV moved", Number(route.kv_bytes_moved) > 0 ? `${bytes(Number(route.kv_bytes_moved))} over ${route.transport}` : "nothing"],
+    ["Attempts", count(route.attempts ?? 0)],
+  ];
+  return make("table", {}, make("tbody", {}, ...rows.map(([name, value]) =>
+    make("tr", {}, make("th", {scope: "row"}, name), make("td", {}, value)))));
+}
+
+function show(trace) {
+  const sequences = trace.sequences ?? [];
+  const total = Math.max(0.001, ...sequences.map((one) => one.timing?.total_ms ?? 0));
+  const parts = [make("h2", {class: "trace-id"}, trace.request_id),
+    make("p", {class: "note"}, `${new Date(trace.submitted_s * 1000).toLocaleString("en-GB")}, ${milliseconds(total)} in all`)];
+  if (trace.error) parts.push(make("p", {class: "error"}, trace.error));
+  for (const sequence of sequences) {
+    if (sequences.length > 1) parts.push(make("h3", {}, `Answer ${sequence.sequence_index ?? 0}`));
+    parts.push(waterfall(sequence, total), details(sequence));
+  }
+  byId("trace").replaceChildren(...parts);
+}
+
+function mark() {
+  for (const button of byId("recent").querySelectorAll("button")) {
+    button.setAttribute("aria-current", String(button.dataset.id === chosen));
+  }
+}
+
+export async function open(id) {
+  chosen = id;
+  mark();
+  byId("trace").replaceChildren(make("p", {class: "empty"}, "Loading…"));
+  try {
+    const trace = await api.get(`traces/${encodeURIComponent(id)}`);
+    if (chosen === id) show(trace);
+  } catch (error) {
+    if (chosen === id) byId("trace").replaceChildren(make("p", {class: "empty error"}, error.message));
+  }
+}
+
+function item(trace) {
+  const button = make("button", {type: "button", "data-id": trace.request_id},
+    make("span", {class: "id"}, trace.request_id),
+    make("span", {class: trace.failed ? "note error" : "note number"}, trace.failed ? "failed" : milliseconds(trace.total_ms)),
+    make("span", {class: "note"}, `${new Date(trace.submitted_s * 1000).toLocaleTimeString("en-GB")} · ${count(trace.output_tokens)} tokens`));
+  button.addEventListener("click", () => open(trace.request_id));
+  return make("li", {}, button);
+}
+
+export async function refresh() {
+  try {
+    const {traces} = await api.get("traces");
+    byId("no-recent").hidden = traces.length > 0;
+    // The list is built anew only when it has changed, so that the keyboard's place stays.
+    const ids = traces.map((trace) => trace.request_id).join("\n");
+    if (byId("recent").dataset.ids === ids) return;
+    byId("recent").dataset.ids = ids;
+    byId("recent").replaceChildren(...traces.map(item));
+    mark();
+  } catch (error) {
+    if (error.status === 0) return;
+    byId("no-recent").hidden = false;
+    byId("no-recent").textContent = error.message;
+  }
+}
+
+export function start() {
+  byId("find").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const id = byId("find-id").value.trim();
+    if (id) open(id);
+  });
+}
