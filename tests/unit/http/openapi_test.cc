@@ -80,9 +80,13 @@ TEST(OpenApi, EveryParameterHasEachOfItsNames) {
   for (const auto& [api, schema] : apis) {
     const Json& properties = schemas[schema]["properties"];
     request::ForEachParameter([&, api = api](const auto& row) {
-      if (row.about.apis & api) EXPECT_TRUE(properties.contains(std::string(row.about.name)));
+      if (row.about.apis & api) {
+        EXPECT_TRUE(properties.contains(std::string(row.about.name)));
+      }
       for (const request::Alias& alias : row.about.aliases) {
-        if (alias.apis & api) EXPECT_TRUE(properties.contains(std::string(alias.name)));
+        if (alias.apis & api) {
+          EXPECT_TRUE(properties.contains(std::string(alias.name)));
+        }
       }
     });
   }
