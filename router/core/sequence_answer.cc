@@ -64,4 +64,12 @@ SequenceAnswer::Outcome SequenceAnswer::Take(int attempts, absl::Time now) {
   return outcome;
 }
 
+void SequenceAnswer::KeepDecision(const std::shared_ptr<v1::PlacementDecision>& decision,
+                                  absl::Time now) {
+  if (decision == nullptr) return;
+  decision->set_sequence_index(input_.sequence_index);
+  decision->set_at_ms(absl::ToDoubleMilliseconds(now - steps_.submitted));
+  report_.AddPlacement(decision);
+}
+
 }  // namespace tandem::router

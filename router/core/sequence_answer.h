@@ -69,6 +69,8 @@ class SequenceAnswer {
 
   RequestSteps& steps() { return steps_; }
   RequestReport& report() { return report_; }
+  // Keeps how a placement at `now` chose its nodes; nothing where no decision was written.
+  void KeepDecision(const std::shared_ptr<v1::PlacementDecision>& decision, absl::Time now);
 
   // `attempts`: placements so far, for the report.
   Outcome Take(int attempts, absl::Time now);

@@ -24,7 +24,6 @@ absl::Status FailureOf(const v1::StatusProto& wire) {
   const absl::Status status = rpc::FromWire(wire);
   return status.ok() ? absl::UnknownError("the node gave no reason") : status;
 }
-
 }  // namespace
 
 SequenceMachine::SequenceMachine(RequestInput input, uint64_t number,
@@ -89,11 +88,7 @@ void SequenceMachine::StartDecode(const Placement& placement, absl::Time now) {
   answer_.DropWaiting();
   legs_.Start(placement, answer_.AwaitsScores());
   answer_.report().OnStartDecode(legs_.decode().node_id());
-  if (placement.decision != nullptr) {
-    placement.decision->set_sequence_index(input().sequence_index);
-    placement.decision->set_at_ms(absl::ToDoubleMilliseconds(now - answer_.steps().submitted));
-    answer_.report().AddPlacement(placement.decision);
-  }
+  answer_.KeepDecision(placement.decision, now);
   answer_.steps().OnPlaced(now);
   Enter(State::kReserving, now + context_.options.reserve_deadline);
 }
