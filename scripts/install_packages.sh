@@ -2,6 +2,7 @@
 # Installs the Debian or Ubuntu packages that building, running and testing Tandem needs.
 #
 #   scripts/install_packages.sh            installs what scripts/packages.txt lists and is missing
+#   scripts/install_packages.sh --tests    also installs what only some tests need
 #   scripts/install_packages.sh --check    installs nothing; lists what is missing, exit status 1 if any
 #
 # Asks nothing and reads no input. Calls apt-get only when something is missing; that needs root or
@@ -18,8 +19,10 @@ fail() {
 
 # Names in the list that dpkg does not call installed, one a line.
 missing_packages() {
-  local wanted installed
-  mapfile -t wanted < <(sed -e 's/#.*//' "$list" | tr -s ' \t' '\n' | sed '/^$/d' | sort -u)
+  local wanted installed skipped='# tests$'
+  [ "$tests" = yes ] && skipped='^$'
+  mapfile -t wanted < <(sed -e "/$skipped/d" -e 's/#.*//' "$list" | tr -s ' \t' '\n' |
+    sed '/^$/d' | sort -u)
   # dpkg-query fails when it does not know a name at all; those are missing too.
   # shellcheck disable=SC2016
   installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null |
@@ -27,6 +30,11 @@ missing_packages() {
   comm -23 <(printf '%s\n' "${wanted[@]}") <(echo "$installed")
 }
 
+tests=no
+if [ "${1:-}" = --tests ]; then
+  tests=yes
+  shift
+fi
 [ -r "$list" ] || fail "$list cannot be read"
 for tool in dpkg-query apt-get; do
   command -v "$tool" >/dev/null ||
@@ -43,7 +51,7 @@ case "${1:-}" in
     exit 1
     ;;
   -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0" && exit 0 ;;
-  *) fail "unknown argument $1 (expected none, --check or --help)" ;;
+  *) fail "unknown argument $1 (expected none, --tests, --check or --help)" ;;
 esac
 if [ ${#missing[@]} -eq 0 ]; then
   echo "install_packages: all packages of scripts/packages.txt are installed"

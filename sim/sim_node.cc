@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/engine/hash/hash_engine.h"
+#include "common/node/step_probe.h"
 #include "common/rpc/cost_convert.h"
 #include "decode_node/decode_core.h"
 #include "prefill_node/prefill_core.h"
@@ -101,17 +102,7 @@ void SimNode::MakeCore() {
                                    .max_batch_tokens = t.max_batch_tokens,
                                    .max_sequences = static_cast<int32_t>(t.max_sequences),
                                    .itl_slo = absl::Microseconds(t.itl_slo_us)};
-  if (t.row_us != 0) {
-    // As a node's probe at its start (common/node/step_probe.h).
-    for (const bool generate : {false, true}) {
-      for (const int64_t sequences : {1, 4}) {
-        cost::StepShape shape;
-        for (int64_t i = 0; i < sequences; ++i)
-          shape.Add(generate ? 8 : 0, generate ? 1 : 8, generate);
-        scheduler.step_cost.Observe(shape, StepClock().Predict(shape).us);
-      }
-    }
-  }
+  if (t.row_us != 0) scheduler.step_cost = node::KnownStepCost(StepClock());
   if (options_.role == v1::NODE_ROLE_PREFILL)
     core_ = std::make_unique<prefill_node::PrefillCore>(scheduler);
   else

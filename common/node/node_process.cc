@@ -164,7 +164,8 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
   return blocks;
 }
 
-// Runs a few small steps on the engine. REQUIRES: its KV is allocated and not in use.
+// Runs a few small steps on the engine, unless it simulates their times. REQUIRES: its KV is
+// allocated and not in use.
 absl::StatusOr<SchedulerOptions> SchedulerOptionsOf(const NodeConfig& config,
                                                     engine::Engine& engine, int64_t num_blocks) {
   SchedulerOptions options{.spec = engine.spec(),
@@ -173,6 +174,14 @@ absl::StatusOr<SchedulerOptions> SchedulerOptionsOf(const NodeConfig& config,
                            .max_sequences = config.max_sequences,
                            .itl_slo = config.itl_slo};
   ASSIGN_OR_RETURN(options.queue_order, ParseQueueOrder(config.queue_order));
+  const HashOptions& hash = config.hash;
+  if (config.common.engine == "hash" && hash.step_time + hash.row_time > absl::ZeroDuration()) {
+    const double row_us = absl::ToDoubleMicroseconds(hash.row_time);
+    options.step_cost = KnownStepCost({.step_us = absl::ToDoubleMicroseconds(hash.step_time),
+                                       .prompt_row_us = row_us,
+                                       .generated_row_us = row_us});
+    return options;
+  }
   ASSIGN_OR_RETURN(options.step_cost, ProbeStepCost(engine, config.max_batch_tokens, RealClock()));
   return options;
 }

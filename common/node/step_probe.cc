@@ -79,4 +79,17 @@ absl::StatusOr<cost::StepCost> ProbeStepCost(engine::Engine& engine, int64_t max
   return cost;
 }
 
+cost::StepCost KnownStepCost(const cost::StepProfile& clock) {
+  cost::StepCost cost;
+  for (const bool generate : {false, true}) {
+    for (const int64_t sequences : {int64_t{1}, kSequences}) {
+      cost::StepShape shape;
+      for (int64_t i = 0; i < sequences; ++i)
+        shape.Add(generate ? kPromptTokens : 0, generate ? 1 : kPromptTokens, generate);
+      cost.Observe(shape, clock.Predict(shape).us);
+    }
+  }
+  return cost;
+}
+
 }  // namespace tandem::node

@@ -19,4 +19,8 @@ namespace tandem::node {
 absl::StatusOr<cost::StepCost> ProbeStepCost(engine::Engine& engine, int64_t max_batch_tokens,
                                              const Clock& clock);
 
+// The cost of steps whose times are known, as a node's of simulated times are: `clock` predicts
+// them. Runs no step.
+cost::StepCost KnownStepCost(const cost::StepProfile& clock);
+
 }  // namespace tandem::node

@@ -36,9 +36,11 @@ absl::StatusOr<std::string> HttpApi::TokenizeText(const Call& call) const {
   std::string text;
   model::Tokenizer::EncodeOptions options;
   if (fields.Any("messages") != nullptr) {
+    if (fields.Any("prompt") != nullptr) fields.Fault("prompt", "none beside messages");
     ASSIGN_OR_RETURN(text, RenderMessages(fields, assets, call.now, true));
     options.add_special_tokens = fields.Bool("add_special_tokens").value_or(false);
   } else {
+    fields.Ignore({"tools", "add_generation_prompt"});  // of the template, which a text has none of
     const auto prompt = fields.String("prompt");
     if (!prompt.has_value() && fields.status().ok()) fields.Fault("prompt", "a string");
     text = prompt.value_or("");

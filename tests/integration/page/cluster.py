@@ -30,7 +30,9 @@ class Cluster:
                 return error.code, error.headers, error.read().decode()
 
     def stop(self):
-        """Drains the cluster; returns its exit status."""
+        """Drains the cluster; returns its exit status, the same for a second call."""
+        if self.process.stdout.closed:
+            return self.process.returncode
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(timeout=60)
         self.process.stdout.close()

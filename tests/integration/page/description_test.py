@@ -58,14 +58,17 @@ class Description(unittest.TestCase):
                         self.assertNotIn(method, headers["allow"].split(", "))
 
     def test_a_strict_router_knows_every_described_field(self):
-        least = {"/v1/completions": {"prompt": "Hello"}, "/v1/responses": {"input": "Hello"},
-                 "/v1/responses/input_tokens": {"input": "Hello"}, "/tokenize": {"prompt": "Hello"},
-                 "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hello"}]},
-                 "/detokenize": {"tokens": [1, 2]},
-                 "/v1/messages": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3},
-                 "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hello"}]},
-                 "/api/chat": {"model": "hash", "messages": [{"role": "user", "content": "Hello"}]},
-                 "/api/generate": {"model": "hash", "prompt": "Hello"}, "/api/show": {"model": "hash"}}
+        hello = [{"role": "user", "content": "Hello"}]
+        least = {"/v1/completions": {"prompt": "Hello", "max_tokens": 3},
+                 "/v1/chat/completions": {"messages": hello, "max_tokens": 3},
+                 "/v1/responses": {"input": "Hello", "max_output_tokens": 16},
+                 "/v1/responses/input_tokens": {"input": "Hello"},
+                 "/tokenize": {"messages": hello}, "/detokenize": {"tokens": [1, 2]},
+                 "/v1/messages": {"messages": hello, "max_tokens": 3},
+                 "/v1/messages/count_tokens": {"messages": hello},
+                 "/api/chat": {"model": "hash", "messages": hello, "options": {"num_predict": 3}},
+                 "/api/generate": {"model": "hash", "prompt": "Hello", "options": {"num_predict": 3}},
+                 "/api/show": {"model": "hash"}}
         for path, methods in self.document["paths"].items():
             content = methods.get("post", {}).get("requestBody", {}).get("content")
             if content is None:

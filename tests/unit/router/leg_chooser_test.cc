@@ -68,14 +68,18 @@ TEST_F(PoliciesTest, APlacementTellsWhatItWeighed) {
     for (const auto& node : decision.decode_nodes()) best = std::max(best, node.pair_score());
     for (const auto& node : decision.decode_nodes()) {
       EXPECT_EQ(node.chosen(), node.node_id() == fleet_.Find(placement.decode)->id.value());
-      if (node.chosen()) EXPECT_EQ(node.pair_score(), best);
+      if (node.chosen()) {
+        EXPECT_EQ(node.pair_score(), best);
+      }
       double sum = 0, weights = 0;
       for (const auto& score : node.scores()) {
         sum += score.weight() * score.score();
         weights += score.weight();
       }
       EXPECT_EQ(weights > 0, weighed);
-      if (weighed) EXPECT_DOUBLE_EQ(sum / weights, node.score());
+      if (weighed) {
+        EXPECT_DOUBLE_EQ(sum / weights, node.score());
+      }
     }
   }
   EXPECT_EQ(Place(*With(PlacementPolicy::kAffinity)).decision, nullptr);

@@ -63,6 +63,41 @@ function details(sequence) {
     make("tr", {}, make("th", {scope: "row"}, name), make("td", {}, value)))));
 }
 
+// The nodes that a placement weighed, best first, with what each score came from.
+function candidates(role, list) {
+  const names = [...new Set(list.flatMap((node) => node.scores.map((score) => score.name)))];
+  const rows = list.map((node) => {
+    const of = new Map(node.scores.map((score) => [score.name, score]));
+    return make("tr", {class: node.chosen ? "chosen" : null},
+      make("th", {scope: "row"}, node.node_id, node.chosen ? make("span", {class: "badge ready"}, "chosen") : ""),
+      make("td", {class: "number"}, count(Number(node.cached_tokens))),
+      ...names.map((name) => make("td", {class: "number"}, of.has(name) ? of.get(name).score.toFixed(2) : "–")),
+      make("td", {class: "number"}, node.scores.length > 0 ? node.score.toFixed(3) : "–"));
+  });
+  const weight = (name) => list.flatMap((node) => node.scores).find((score) => score.name === name).weight;
+  return make("table", {}, make("caption", {}, role), make("thead", {}, make("tr", {},
+    make("th", {scope: "col"}, "Node"), make("th", {scope: "col", class: "number"}, "Cached tokens"),
+    ...names.map((name) => make("th", {scope: "col", class: "number"}, `${name.replaceAll("_", " ")} × ${weight(name)}`)),
+    make("th", {scope: "col", class: "number"}, "Score"))), make("tbody", {}, ...rows));
+}
+
+function decision(placement) {
+  const about = `${placement.policy}, after ${milliseconds(placement.at_ms)}: `;
+  const what = placement.beside ? "the decode node of the request's other answers was free"
+    : placement.prefill_nodes.length > 0 ? `${count(Number(placement.prompt_tokens))} tokens to read and then to answer`
+      : "the decode node reads the prompt itself";
+  const parts = [make("p", {class: "note"}, about + what)];
+  for (const [role, list] of [["Decode nodes", placement.decode_nodes], ["Prefill nodes", placement.prefill_nodes]]) {
+    if (list.length > 0) parts.push(make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": role}, candidates(role, list)));
+  }
+  return parts;
+}
+
+function why(placements) {
+  if (placements.length === 0) return [];
+  return [make("details", {class: "why"}, make("summary", {}, "Why these nodes"), ...placements.flatMap(decision))];
+}
+
 function show(trace) {
   const sequences = trace.sequences ?? [];
   const total = Math.max(0.001, ...sequences.map((one) => one.timing?.total_ms ?? 0));
@@ -71,7 +106,8 @@ function show(trace) {
   if (trace.error) parts.push(make("p", {class: "error"}, trace.error));
   for (const sequence of sequences) {
     if (sequences.length > 1) parts.push(make("h3", {}, `Answer ${sequence.sequence_index ?? 0}`));
-    parts.push(waterfall(sequence, total), details(sequence));
+    const placements = (trace.placements ?? []).filter((each) => each.sequence_index === (sequence.sequence_index ?? 0));
+    parts.push(waterfall(sequence, total), details(sequence), ...why(placements));
   }
   byId("trace").replaceChildren(...parts);
 }
