@@ -27,8 +27,10 @@ void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comman
     case v1::NodeCommand::kAdoptBlocks:
       return prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
     case v1::NodeCommand::kSendBlocks:
-      if (command.send_blocks().fetch())
+      if (command.send_blocks().fetch()) {
+        if (stored_blocks_.Hold(router, command.send_blocks(), now)) return;
         return prefix_fetch_.OnSendBlocks(command.send_blocks(), now);
+      }
       return prefix_migration_.OnSendBlocks(router, command.send_blocks());
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
@@ -42,6 +44,7 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
     if (command.leg().attempt() <= old->second.wire.attempt()) return;
     End(old, "replaced by a newer attempt");
   }
+  if (!stored_blocks_.Drop(key, command.leg().attempt())) return;
   const auto refuse = [&](const absl::Status& status) {
     ledger_.Refuse(router, command.leg(), status, command.trace_id());
   };
@@ -56,6 +59,7 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
                                    scheduler_.spec(), scheduler_.constraints());
   if (!input.ok()) return refuse(input.status());
   input->arrived = now;
+  if (stored_blocks_.Hold(router, command, *input, *time_allowed, now)) return;
   const auto sequence = scheduler_.Admit(*std::move(input), /*generates=*/true);
   if (!sequence.ok()) return refuse(sequence.status());
 
@@ -149,8 +153,10 @@ void DecodeCore::NewEpoch(node::RouterKey router, const v1::NewEpoch& command, a
 
 // Ends a leg in whatever phase it is; ignores unknown legs and older attempts.
 void DecodeCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
-  const auto it = legs_.find(node::LegKey(router, command.leg()));
+  const node::LegKey key(router, command.leg());
+  const auto it = legs_.find(key);
   if (TANDEM_MUTATED(kAbortIgnored)) return;
+  stored_blocks_.Drop(key, command.leg().attempt() + 1);
   retained_.Abort(router, command);
   if (it == legs_.end() || command.leg().attempt() < it->second.wire.attempt()) return;
   End(it, command.reason());
@@ -166,6 +172,7 @@ void DecodeCore::OnRouterLost(node::RouterKey router, absl::Time) {
   }
   retained_.OnRouterLost(router);
   prefix_migration_.OnRouterLost(router);
+  stored_blocks_.OnRouterLost(router);
 }
 
 void DecodeCore::BeginDrain(absl::Time now, absl::Duration time_left) {
@@ -205,6 +212,7 @@ void DecodeCore::Retain(Legs::iterator it, const engine::SampledToken& next) {
 void DecodeCore::OnTick(absl::Time now) {
   retained_.OnTick(now);
   prefix_migration_.OnTick(now);
+  for (const auto& [router, command] : stored_blocks_.OnTick(now)) OnCommand(router, command, now);
   const bool too_late = migration_until_.has_value() && *migration_until_ <= now;
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
@@ -448,6 +456,7 @@ v1::NodeLoad DecodeCore::load() const {
   v1::NodeLoad load = node::LoadOf(scheduler_);
   load.set_leases(static_cast<int64_t>(by_lease_.size() + draining_leases_.size()) +
                   prefix_migration_.leases());
+  stored_blocks_.AddTo(load);
   load.set_exports(retained_.exports() + prefix_migration_.exports() + prefix_fetch_.exports());
   return load;
 }

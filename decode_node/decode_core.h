@@ -13,10 +13,11 @@
 //        │                                  ▲
 //        └── computes the whole prompt ─────┘
 //
-// A Receiving leg answers LeaseFailed with LegFailed{sender_side} and waits for NewEpoch; after
-// EpochRaised it answers Reserved again, for another sender. An abort, a deadline or the loss of
-// the router ends a leg in every phase. If the leg had a lease, the lease's blocks stay quarantined
-// until LeaseDrained.
+// A command whose prompt's beginning lies in storage waits in StoredBlocks, before any of this,
+// while that is read. A Receiving leg answers LeaseFailed with LegFailed{sender_side} and waits for
+// NewEpoch; after EpochRaised it answers Reserved again, for another sender. An abort, a deadline
+// or the loss of the router ends a leg in every phase. If the leg had a lease, the lease's blocks
+// stay quarantined until LeaseDrained.
 //
 // Thread safety: none; the engine thread (or the simulator) makes every call.
 // Invariants: each leg holds one sequence of the scheduler; a Receiving leg has exactly one open
@@ -36,6 +37,7 @@
 #include "common/node/prefix_fetch.h"
 #include "common/node/prefix_migration.h"
 #include "common/node/sequence_scheduler.h"
+#include "common/node/stored_blocks.h"
 #include "decode_node/retained_sequences.h"
 
 namespace tandem::decode_node {
@@ -44,7 +46,8 @@ class DecodeCore final : public node::NodeCore {
  public:
   // REQUIRES: positive num_blocks, max_batch_tokens and max_sequences.
   explicit DecodeCore(node::SchedulerOptions options)
-      : scheduler_((options.retry_alone = true, options)) {}
+      : scheduler_((options.retry_alone = true, options)),
+        stored_blocks_(scheduler_, ledger_, options.stored_blocks) {}
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_DECODE; }
   void OnRouterJoined(node::RouterKey router, absl::Time) override {
@@ -53,21 +56,31 @@ class DecodeCore final : public node::NodeCore {
   void OnRouterLost(node::RouterKey router, absl::Time now) override;
   void OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) override;
   void OnTransfer(const transfer::TransferEvent& event, absl::Time now) override;
+  void OnStorage(const storage::StorageEvent& event, absl::Time now) override {
+    for (const auto& [router, command] : stored_blocks_.Handle(event, now))
+      OnCommand(router, command, now);
+  }
   void OnTick(absl::Time now) override;
   absl::Span<const engine::SequenceSlice> PlanStep(absl::Time now) override;
   void OnLayerDone(int) override {}
   void OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                   absl::Time now) override;
-  node::NodeActions TakeActions() override { return ledger_.Take(scheduler_); }
+  node::NodeActions TakeActions() override {
+    const auto changes = stored_blocks_.Take(scheduler_.DrainBlockEvents());
+    return ledger_.Take(changes.memory, changes.on_disk);
+  }
   v1::NodeLoad load() const override;
   v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
   cost::StepProfile step_profile() const override { return scheduler_.meter().cost().profile(); }
   std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
+  std::vector<kv::BlockHash> BlocksOnDiskOnly() const override {
+    return stored_blocks_.OnDiskOnly();
+  }
   void BeginDrain(absl::Time now, absl::Duration time_left) override;
   void StartMigration(absl::Time now, absl::Duration time_left) override;
   bool idle() const override {
     return scheduler_.size() == 0 && draining_leases_.empty() && prefix_migration_.idle() &&
-           prefix_fetch_.idle();
+           prefix_fetch_.idle() && stored_blocks_.idle();
   }
 
  private:
@@ -143,6 +156,7 @@ class DecodeCore final : public node::NodeCore {
   RetainedSequences retained_{scheduler_, ledger_};
   node::PrefixMigration prefix_migration_{scheduler_, ledger_};
   node::PrefixFetch prefix_fetch_{scheduler_, ledger_};
+  node::StoredBlocks stored_blocks_;
   // Set once the migration began: until when a sequence can still be retained.
   std::optional<absl::Time> migration_until_;
 };

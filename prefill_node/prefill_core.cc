@@ -32,17 +32,21 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
     case v1::NodeCommand::kAdoptBlocks:
       return prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
     case v1::NodeCommand::kSendBlocks:
-      if (command.send_blocks().fetch()) return SendBlocks(command.send_blocks(), now);
+      if (command.send_blocks().fetch()) return SendBlocks(router, command.send_blocks(), now);
       return prefix_migration_.OnSendBlocks(router, command.send_blocks());
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
   }
 }
 
-void PrefillCore::SendBlocks(const v1::SendBlocks& command, absl::Time now) {
-  if (!command.hashes().empty()) return prefix_fetch_.OnSendBlocks(command, now);
-  const LeaseId lease(command.lease_id());
-  if (prefix_fetch_.OnNoHolder(lease)) EndFetching(lease, now);
+void PrefillCore::SendBlocks(node::RouterKey router, const v1::SendBlocks& command,
+                             absl::Time now) {
+  if (command.hashes().empty()) {
+    const LeaseId lease(command.lease_id());
+    if (prefix_fetch_.OnNoHolder(lease)) EndFetching(lease, now);
+    return;
+  }
+  if (!stored_blocks_.Hold(router, command, now)) prefix_fetch_.OnSendBlocks(command, now);
 }
 
 void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time now) {
@@ -56,6 +60,7 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
     Abandon(old->second, "replaced by a newer attempt");
   }
   if (!DropFetching(key, command.leg().attempt())) return;
+  if (!stored_blocks_.Drop(key, command.leg().attempt())) return;
   const auto refuse = [&](const absl::Status& status) {
     ledger_.Refuse(router, command.leg(), status, command.trace_id());
   };
@@ -72,6 +77,7 @@ void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, ab
     return refuse(absl::InvalidArgumentError(absl::StrCat(
         "first_ordinal: ", command.first_ordinal(), ", expected one in [0, ", blocks, ")")));
   }
+  if (stored_blocks_.Hold(router, command, *input, *time_allowed, now)) return;
   ledger_.LegTaken(command.leg(), command.trace_id());
   if (Fetch(router, command, *input, *time_allowed, now)) return;
   Begin(router, command, *std::move(input), *time_allowed, now + *time_allowed);
@@ -182,6 +188,7 @@ void PrefillCore::Open(Exports::iterator it, const v1::Prefill& command) {
 void PrefillCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
   const node::LegKey key(router, command.leg());
   DropFetching(key, command.leg().attempt() + 1);
+  stored_blocks_.Drop(key, command.leg().attempt() + 1);
   const auto found = legs_.find(key);
   if (found == legs_.end() || command.leg().attempt() < found->second->second.wire.attempt()) {
     return;
@@ -199,6 +206,7 @@ void PrefillCore::BeginDrain(absl::Time now, absl::Duration time_left) {
 void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
   prefix_migration_.OnRouterLost(router);
   std::erase_if(fetching_, [&](const auto& entry) { return entry.second.router == router; });
+  stored_blocks_.OnRouterLost(router);
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     if (leg->first.router == router) Abandon(leg->second, "router lost");
@@ -207,6 +215,7 @@ void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
 
 void PrefillCore::OnTick(absl::Time now) {
   prefix_migration_.OnTick(now);
+  for (const auto& [router, command] : stored_blocks_.OnTick(now)) OnCommand(router, command, now);
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
     const Export& exported = leg->second->second;
@@ -359,6 +368,7 @@ v1::NodeLoad PrefillCore::load() const {
   load.set_exports(static_cast<int64_t>(exports_.size()) + prefix_migration_.exports() +
                    prefix_fetch_.exports());
   load.set_leases(prefix_migration_.leases() + prefix_fetch_.leases());
+  stored_blocks_.AddTo(load);
   return load;
 }
 

@@ -2,12 +2,13 @@
 // decode node as soon as they are complete, and samples the first token.
 //
 //   Prefill ─▶ Refused
-//      └─▶ (Fetching) ─▶ Computing ──prompt's last row──▶ Pushed ──ExportDone──▶ gone (blocks stay
-//      as cache)
+//      └─▶ (loading) ─▶ (Fetching) ─▶ Computing ──prompt's last row──▶ Pushed ──ExportDone──▶ gone
+//      (blocks stay as cache)
 //              └── abort, deadline, router lost, step failed ──▶ Abandoned
 //
-// A prompt whose beginning lies on another node waits in Fetching while that is brought here; it
-// holds no sequence and no export yet, and is computed whatever becomes of the fetch.
+// A prompt whose beginning lies in storage waits in StoredBlocks while that is read. One whose
+// beginning lies on another node waits in Fetching while that is brought here. Both hold no
+// sequence and no export yet, and are computed whatever becomes of the load and the fetch.
 //
 // ExportFailed ends an export in every phase. Blocks stay pinned until ExportDone or ExportFailed,
 // whatever becomes of the leg. A pushed or abandoned prompt takes no slot of the batch.
@@ -31,6 +32,7 @@
 #include "common/node/prefix_fetch.h"
 #include "common/node/prefix_migration.h"
 #include "common/node/sequence_scheduler.h"
+#include "common/node/stored_blocks.h"
 
 namespace tandem::prefill_node {
 
@@ -39,7 +41,8 @@ class PrefillCore final : public node::NodeCore {
   // REQUIRES: positive num_blocks, max_batch_tokens and max_sequences.
   // Ignores itl_slo: no sequence generates here, so no prompt's row delays a token.
   explicit PrefillCore(node::SchedulerOptions options)
-      : scheduler_((options.itl_slo = absl::ZeroDuration(), options)) {}
+      : scheduler_((options.itl_slo = absl::ZeroDuration(), options)),
+        stored_blocks_(scheduler_, ledger_, options.stored_blocks) {}
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_PREFILL; }
   void OnRouterJoined(node::RouterKey router, absl::Time) override {
@@ -48,22 +51,32 @@ class PrefillCore final : public node::NodeCore {
   void OnRouterLost(node::RouterKey router, absl::Time now) override;
   void OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) override;
   void OnTransfer(const transfer::TransferEvent& event, absl::Time now) override;
+  void OnStorage(const storage::StorageEvent& event, absl::Time now) override {
+    for (const auto& [router, command] : stored_blocks_.Handle(event, now))
+      OnCommand(router, command, now);
+  }
   void OnTick(absl::Time now) override;
   absl::Span<const engine::SequenceSlice> PlanStep(absl::Time now) override;
   void OnLayerDone(int layer) override;
   void OnStepDone(const absl::StatusOr<std::vector<engine::SampledToken>>& result,
                   absl::Time now) override;
-  node::NodeActions TakeActions() override { return ledger_.Take(scheduler_); }
+  node::NodeActions TakeActions() override {
+    const auto changes = stored_blocks_.Take(scheduler_.DrainBlockEvents());
+    return ledger_.Take(changes.memory, changes.on_disk);
+  }
   v1::NodeLoad load() const override;
   v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
   cost::StepProfile step_profile() const override { return scheduler_.meter().cost().profile(); }
   std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }
+  std::vector<kv::BlockHash> BlocksOnDiskOnly() const override {
+    return stored_blocks_.OnDiskOnly();
+  }
   void BeginDrain(absl::Time now, absl::Duration time_left) override;
   // Prompts are not migrated: each is computed soon, and only this node has its blocks.
   void StartMigration(absl::Time, absl::Duration) override {}
   bool idle() const override {
     return scheduler_.size() == 0 && exports_.empty() && fetching_.empty() &&
-           prefix_migration_.idle() && prefix_fetch_.idle();
+           prefix_migration_.idle() && prefix_fetch_.idle() && stored_blocks_.idle();
   }
 
  private:
@@ -97,7 +110,7 @@ class PrefillCore final : public node::NodeCore {
   void Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time now);
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
   // Of a fetch: sends to another node, or hears that this node's has no holder.
-  void SendBlocks(const v1::SendBlocks& command, absl::Time now);
+  void SendBlocks(node::RouterKey router, const v1::SendBlocks& command, absl::Time now);
   // Forgets an attempt that is being fetched for; false if `attempt` is no newer than it.
   bool DropFetching(const node::LegKey& key, uint32_t attempt);
   // Fetches the prompt's beginning if the command names a holder and that saves work. False: the
@@ -146,6 +159,7 @@ class PrefillCore final : public node::NodeCore {
   node::NodeLedger ledger_;
   node::PrefixMigration prefix_migration_{scheduler_, ledger_};
   node::PrefixFetch prefix_fetch_{scheduler_, ledger_};
+  node::StoredBlocks stored_blocks_;
   // Bound: PrefixFetch::kFetchesMax (64).
   Fetchings fetching_;
   // Bound: exports_max (4,096).

@@ -1,5 +1,6 @@
 // A random secret for the fleet that one command runs. This user's processes can read it through
-// path() while the command runs; it is in no folder.
+// path() while the command runs. It is in no folder, unless the fleet keeps KV blocks on disk:
+// their names are keyed with the secret, so that the next run finds them only with the same one.
 //
 // Thread safety: immutable after Create. Owner: the command.
 #pragma once
@@ -14,6 +15,9 @@ namespace tandem::cli {
 class FleetSecret {
  public:
   static absl::StatusOr<std::unique_ptr<FleetSecret>> Create();
+  // The secret in `folder`/fleet-secret, which this makes, with the folder, if they are not there.
+  // Errors: the system's, naming the path.
+  static absl::StatusOr<std::unique_ptr<FleetSecret>> KeepIn(const std::string& folder);
   ~FleetSecret();
   FleetSecret(const FleetSecret&) = delete;
   FleetSecret& operator=(const FleetSecret&) = delete;
@@ -22,8 +26,8 @@ class FleetSecret {
   const std::string& path() const { return path_; }
 
  private:
-  explicit FleetSecret(int fd);
-  const int fd_;
+  FleetSecret(int fd, std::string path);
+  const int fd_;  // -1: the secret is a file
   const std::string path_;
 };
 

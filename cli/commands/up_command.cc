@@ -36,7 +36,8 @@ class UpCommand final : public Command {
     RETURN_IF_ERROR(config::ConfigureLog(up_.common, env));
     std::unique_ptr<FleetSecret> secret;
     if (up_.common.fleet_secret_file.empty()) {
-      ASSIGN_OR_RETURN(secret, FleetSecret::Create());
+      const std::string& disk = up_.node.kv.disk;
+      ASSIGN_OR_RETURN(secret, disk.empty() ? FleetSecret::Create() : FleetSecret::KeepIn(disk));
       up_.common.fleet_secret_file = secret->path();
     }
     ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster, StartCluster(env));

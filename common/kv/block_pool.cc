@@ -1,6 +1,7 @@
 #include "common/kv/block_pool.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -34,7 +35,7 @@ void BlockPool::Evict(BlockId block) {
 
 absl::StatusOr<std::vector<BlockId>> BlockPool::Allocate(int64_t count) {
   TANDEM_CHECK(count >= 0, "count ", count);
-  const int64_t available = static_cast<int64_t>(free_.size() + lru_.size());
+  const int64_t available = counts().available();
   if (count > available) {
     return absl::ResourceExhaustedError(
         absl::StrCat("KV pool: ", count, " blocks requested, ", available, " of ", blocks_.size(),
@@ -43,7 +44,9 @@ absl::StatusOr<std::vector<BlockId>> BlockPool::Allocate(int64_t count) {
   std::vector<BlockId> allocated;
   allocated.reserve(count);
   for (int64_t i = 0; i < count; ++i) {
-    if (free_.empty()) Evict(lru_.front());
+    if (free_.empty()) {
+      Evict(*std::find_if(lru_.begin(), lru_.end(), [&](BlockId id) { return !At(id).saving; }));
+    }
     const BlockId block = free_.back();
     free_.pop_back();
     Block& b = At(block);
@@ -67,6 +70,7 @@ std::vector<BlockId> BlockPool::Match(absl::Span<const BlockHash> hashes) {
       lru_.erase(b.lru);
       b.state = State::kUsed;
       ++used_;
+      if (b.saving) --saving_cached_;
     }
     ++b.references;
     matched.push_back(it->second);
@@ -120,6 +124,10 @@ void BlockPool::Unref(BlockId block) {
   if (b.sealed && !b.forgotten) {
     b.state = State::kCached;
     b.lru = lru_.insert(lru_.end(), block);
+    if (b.saving) ++saving_cached_;
+  } else if (b.saving) {
+    b.state = State::kQuarantined;
+    ++quarantined_;
   } else {
     b = Block();
     free_.push_back(block);
@@ -143,7 +151,30 @@ void BlockPool::Forget(BlockId block) {
   if (!b.sealed || b.forgotten) return;
   b.forgotten = true;
   by_hash_.erase(b.hash);
+  wrong_.push_back(b.hash);
   changes_.push_back({.hash = b.hash, .stored = false});
+}
+
+std::optional<BlockId> BlockPool::Find(const BlockHash& hash) const {
+  const auto it = by_hash_.find(hash);
+  if (it == by_hash_.end()) return std::nullopt;
+  return it->second;
+}
+
+void BlockPool::BeginSave(BlockId block) {
+  Block& b = At(block);
+  TANDEM_CHECK(b.sealed && !b.forgotten && !b.saving, "block ", block.value(),
+               " saved twice or while not sealed");
+  b.saving = true;
+  if (b.state == State::kCached) ++saving_cached_;
+}
+
+void BlockPool::EndSave(BlockId block) {
+  Block& b = At(block);
+  TANDEM_CHECK(b.saving, "block ", block.value(), " is not being saved");
+  b.saving = false;
+  if (b.state == State::kCached) --saving_cached_;
+  if (b.state == State::kQuarantined) EndQuarantine(block);
 }
 
 bool BlockPool::IsSealed(BlockId block) const { return At(block).sealed; }
@@ -171,7 +202,8 @@ BlockPool::Counts BlockPool::counts() const {
                       .free = static_cast<int64_t>(free_.size()),
                       .cached = static_cast<int64_t>(lru_.size()),
                       .used = used_,
-                      .quarantined = quarantined_};
+                      .quarantined = quarantined_,
+                      .saving = saving_cached_};
   TANDEM_CHECK(counts.free + counts.cached + counts.used + counts.quarantined == counts.total,
                "free ", counts.free, " cached ", counts.cached, " used ", counts.used,
                " quarantined ", counts.quarantined, " total ", counts.total);
@@ -194,6 +226,7 @@ BlockEvents BlockPool::DrainEvents() {
     (change.stored ? events.stored : events.removed).push_back(change.hash);
   }
   changes_.clear();
+  events.wrong = std::exchange(wrong_, {});
   return events;
 }
 

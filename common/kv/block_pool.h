@@ -12,7 +12,9 @@
 // A *sealed* block is full and immutable, can be found by its hash, and may have many references. A
 // block that is not sealed has exactly one owner. A *quarantined* block has no owner, but a peer's
 // bytes may still land in it, so the pool does not allocate it (docs/KV_TRANSFER.md, "States").
-// Allocate takes free blocks first, then evicts cached ones, the least recently used first.
+// Allocate takes free blocks first, then evicts cached ones, the least recently used first. A block
+// that is being *saved* to storage keeps its bytes until that ends, without a reference: Allocate
+// passes over it.
 //
 // Thread safety: none; the engine thread calls all methods.
 // Invariants: free + cached + used + quarantined = total. A hash names at most one block. A block
@@ -22,6 +24,7 @@
 
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -37,14 +40,18 @@ namespace tandem::kv {
 struct BlockEvents {
   std::vector<BlockHash> stored;   // in the order they were sealed
   std::vector<BlockHash> removed;  // evicted
+  // Of `removed`, and of those that were stored and removed since the last call: their contents
+  // turned out to be wrong.
+  std::vector<BlockHash> wrong;
 };
 
 class BlockPool {
  public:
   struct Counts {
     int64_t total = 0, free = 0, cached = 0, used = 0, quarantined = 0;
+    int64_t saving = 0;  // of the cached ones
     // The blocks that Allocate can return now.
-    int64_t available() const { return free + cached; }
+    int64_t available() const { return free + cached - saving; }
   };
 
   explicit BlockPool(int64_t num_blocks);
@@ -75,6 +82,12 @@ class BlockPool {
   // used.
   void Forget(BlockId block);
 
+  // The sealed block that `hash` finds; nullopt when there is none.
+  std::optional<BlockId> Find(const BlockHash& hash) const;
+  // Keeps a sealed block's bytes until EndSave. REQUIRES: Find found it; it is not being saved.
+  void BeginSave(BlockId block);
+  void EndSave(BlockId block);
+
   // Removes the only reference of an unsealed block, but does not make it allocatable.
   void Quarantine(BlockId block);
   // Makes a quarantined block free.
@@ -93,6 +106,7 @@ class BlockPool {
     State state = State::kFree;
     bool sealed = false;
     bool forgotten = false;  // sealed, but Forget() withdrew its hash
+    bool saving = false;
     int32_t references = 0;
     BlockHash hash;
     uint64_t sealed_order = 0;
@@ -115,7 +129,8 @@ class BlockPool {
   absl::flat_hash_map<BlockHash, BlockId> by_hash_;
   // Bound: the changes of one step; DrainEvents empties it after each.
   std::vector<Change> changes_;  // since DrainEvents
-  int64_t used_ = 0, quarantined_ = 0;
+  std::vector<BlockHash> wrong_;
+  int64_t used_ = 0, quarantined_ = 0, saving_cached_ = 0;
   uint64_t next_sealed_order_ = 1;
 };
 

@@ -40,6 +40,15 @@ absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const std::string& role,
     plan.why = "kv-path is host";
     return plan;
   }
+  if (!config.kv.disk.empty()) {
+    if (config.kv.transport_choice == "device") {
+      return absl::InvalidArgumentError(
+          "kv-path is device, but kv-disk stores KV from the host's copy, expected kv-path host or "
+          "auto");
+    }
+    plan.why = "kv-disk stores KV from the host's copy";
+    return plan;
+  }
   transfer::DevicePayloadOptions options;
   options.format = kv_transfer.format;
   options.payload_bytes_max = kv_transfer.frame_bytes_max;

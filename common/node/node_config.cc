@@ -99,6 +99,16 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
   schema.Add("kv-memory-fraction", &config.kv.memory_fraction,
              "Share of the memory left after loading the model that the KV cache takes.",
              {.min = 0.001, .max = 0.95, .group = "KV cache"});
+  schema.Add(
+      "kv-disk", &config.kv.disk,
+      "Folder where the node keeps KV blocks that memory has no room for, in a file named "
+      "after it; the next start finds them again. A prompt whose beginning lies there is read "
+      "and not computed. Empty: memory only.",
+      {.group = "KV cache"});
+  schema.Add("kv-disk-bytes", &config.kv.disk_bytes,
+             "Most bytes of that file; 0 = memory only. When it is full, the block that was used "
+             "least recently makes room.",
+             {.min = 0, .unit = "bytes", .group = "KV cache"});
   schema.Add("gpu-memory-fraction", &config.gpu_memory_fraction,
              "With device cuda: share of the GPU's memory for weights, buffers and KV cache.",
              {.min = 0.01, .max = 1.0, .group = "KV cache"});

@@ -17,6 +17,7 @@
 #include "common/cost/step_cost.h"
 #include "common/engine/engine.h"
 #include "common/kv/block_hash.h"
+#include "common/storage/block_storage.h"
 #include "common/transfer/kv_transfer.h"
 #include "tandem/v1/fleet.pb.h"
 
@@ -30,7 +31,10 @@ struct NodeActions {
   std::vector<std::pair<RouterKey, v1::NodeEvent>> events;
   std::vector<v1::NodeEvent> broadcast;  // to every router: blocks stored and removed, draining
   std::vector<transfer::TransferCommand> transfer;
-  bool empty() const { return events.empty() && broadcast.empty() && transfer.empty(); }
+  std::vector<storage::StorageCommand> storage;
+  bool empty() const {
+    return events.empty() && broadcast.empty() && transfer.empty() && storage.empty();
+  }
 };
 
 class NodeCore {
@@ -45,6 +49,7 @@ class NodeCore {
   // Never fails: a bad command is answered with Refused or LegFailed.
   virtual void OnCommand(RouterKey router, const v1::NodeCommand& command, absl::Time now) = 0;
   virtual void OnTransfer(const transfer::TransferEvent& event, absl::Time now) = 0;
+  virtual void OnStorage(const storage::StorageEvent& event, absl::Time now) = 0;
   // Deadlines. At least every 50 ms.
   virtual void OnTick(absl::Time now) = 0;
 
@@ -68,6 +73,8 @@ class NodeCore {
   virtual cost::StepProfile step_profile() const = 0;
   // Hashes of the full blocks held, parents first: for Registration.
   virtual std::vector<kv::BlockHash> CachedBlocks() const = 0;
+  // Likewise for blocks that lie in storage and not in memory, in no order.
+  virtual std::vector<kv::BlockHash> BlocksOnDiskOnly() const = 0;
 
   // Refuses new legs from now on; running legs go on. Offers prefix blocks to peers for
   // `time_left`.

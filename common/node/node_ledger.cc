@@ -129,16 +129,22 @@ v1::NodeCounters NodeLedger::CountersWith(const SequenceScheduler& scheduler) co
   return counters;
 }
 
-NodeActions NodeLedger::Take(SequenceScheduler& scheduler) {
-  const kv::BlockEvents blocks = scheduler.DrainBlockEvents();
-  if (!blocks.removed.empty()) {
+NodeActions NodeLedger::Take(const kv::BlockEvents& memory,
+                             absl::Span<const kv::BlockHash> on_disk) {
+  if (!memory.removed.empty()) {
     v1::NodeEvent event;
-    event.mutable_blocks_removed()->set_hashes(kv::PackHashes(blocks.removed));
+    event.mutable_blocks_removed()->set_hashes(kv::PackHashes(memory.removed));
     actions_.broadcast.push_back(std::move(event));
   }
-  if (!blocks.stored.empty()) {
+  if (!on_disk.empty()) {
     v1::NodeEvent event;
-    event.mutable_blocks_stored()->set_hashes(kv::PackHashes(blocks.stored));
+    event.mutable_blocks_stored()->set_hashes(kv::PackHashes(on_disk));
+    event.mutable_blocks_stored()->set_on_disk(true);
+    actions_.broadcast.push_back(std::move(event));
+  }
+  if (!memory.stored.empty()) {
+    v1::NodeEvent event;
+    event.mutable_blocks_stored()->set_hashes(kv::PackHashes(memory.stored));
     actions_.broadcast.push_back(std::move(event));
   }
   return std::exchange(actions_, {});

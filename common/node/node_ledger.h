@@ -7,12 +7,14 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/node/node_core.h"
 #include "common/node/sequence_scheduler.h"
 
@@ -75,6 +77,7 @@ class NodeLedger {
   void FailRequest(RouterKey router, const v1::Leg& leg, const absl::Status& status,
                    absl::string_view trace_id = "");
   void Transfer(transfer::TransferCommand command);
+  void Store(storage::StorageCommand command) { actions_.storage.push_back(std::move(command)); }
   // Ids that this node has not used before.
   LeaseId NewLease() { return LeaseId(next_lease_++); }
   transfer::ExportId NewExport() { return transfer::ExportId(next_export_++); }
@@ -88,8 +91,9 @@ class NodeLedger {
   // The counters, with those of the scheduler added.
   v1::NodeCounters CountersWith(const SequenceScheduler& scheduler) const;
 
-  // All actions since the last call, with events for blocks that were cached or evicted meanwhile.
-  NodeActions Take(SequenceScheduler& scheduler);
+  // All actions since the last call, with events for the blocks that came and went meanwhile:
+  // `memory`, and blocks that from now on lie in storage only.
+  NodeActions Take(const kv::BlockEvents& memory, absl::Span<const kv::BlockHash> on_disk);
 
  private:
   NodeActions actions_;

@@ -75,7 +75,10 @@ class Cutter {
     v1::NodeEvent rest;
     if (event.has_blocks_stored()) {
       std::string more = TakeRest(*event.mutable_blocks_stored()->mutable_hashes(), payload_max_);
-      if (!more.empty()) rest.mutable_blocks_stored()->set_hashes(std::move(more));
+      if (!more.empty()) {
+        rest.mutable_blocks_stored()->set_hashes(std::move(more));
+        rest.mutable_blocks_stored()->set_on_disk(event.blocks_stored().on_disk());
+      }
     } else if (event.has_blocks_removed()) {
       std::string more = TakeRest(*event.mutable_blocks_removed()->mutable_hashes(), payload_max_);
       if (!more.empty()) rest.mutable_blocks_removed()->set_hashes(std::move(more));

@@ -1,12 +1,15 @@
 #include "common/node/node_process.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/config/process_main.h"
@@ -25,6 +28,7 @@
 #include "common/rpc/server.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/processors.h"
+#include "common/storage/block_file.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::node {
@@ -164,6 +168,34 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
   return blocks;
 }
 
+// The node's blocks on disk, as configured. Null where there is none: a disk that cannot be used
+// costs the node nothing but what it would have saved.
+std::unique_ptr<storage::BlockFile> OpenStorage(const NodeConfig& config, absl::string_view id,
+                                                const engine::EngineSpec& spec,
+                                                absl::string_view block_names) {
+  if (config.kv.disk.empty() || config.kv.disk_bytes == 0) return nullptr;
+  // Of its own, if there is none: Open says what is wrong otherwise.
+  mkdir(config.kv.disk.c_str(), S_IRWXU);
+  storage::BlockFileOptions options;
+  // The id may be any text, and names one file.
+  options.path = absl::StrCat(config.kv.disk, "/", absl::StrReplaceAll(id, {{"/", "_"}}), ".kv");
+  options.contents =
+      absl::StrCat("model ", spec.model_fingerprint, "\nnumerics ", spec.numerics_id,
+                   "\nblock tokens ", spec.layout.block_tokens, "\nlayers ", spec.layout.num_layers,
+                   "\norder ", spec.format.order, "\nnames ", absl::CHexEscape(block_names));
+  options.block_bytes = spec.layout.block_bytes();
+  options.bytes_max = config.kv.disk_bytes;
+  auto file = storage::BlockFile::Open(options);
+  if (!file.ok()) {
+    Log(LogLevel::kWarning, "KV blocks are not stored on disk",
+        {{"why", file.status().ToString()}});
+    return nullptr;
+  }
+  Log(LogLevel::kInfo, "KV blocks are stored on disk",
+      {{"path", options.path}, {"blocks_max", (*file)->slots()}, {"blocks", (*file)->size()}});
+  return *std::move(file);
+}
+
 // Runs a few small steps on the engine, unless it simulates their times. REQUIRES: its KV is
 // allocated and not in use.
 absl::StatusOr<SchedulerOptions> SchedulerOptionsOf(const NodeConfig& config,
@@ -184,6 +216,18 @@ absl::StatusOr<SchedulerOptions> SchedulerOptionsOf(const NodeConfig& config,
   }
   ASSIGN_OR_RETURN(options.step_cost, ProbeStepCost(engine, config.max_batch_tokens, RealClock()));
   return options;
+}
+
+NodeParts NewCoreWithStorage(const NodeConfig& config, const NodeKind& kind, absl::string_view id,
+                             SchedulerOptions options) {
+  NodeParts parts;
+  parts.storage = OpenStorage(config, id, options.spec, options.block_key.names());
+  if (parts.storage != nullptr) {
+    options.stored_blocks =
+        std::make_shared<const std::vector<kv::BlockHash>>(parts.storage->Hashes());
+  }
+  parts.core = kind.new_core(std::move(options));
+  return parts;
 }
 
 class NodeProcessImpl final : public NodeProcess {
@@ -238,10 +282,11 @@ class NodeProcessImpl final : public NodeProcess {
     scheduler.block_key = kv::BlockKey::FromSecret(options.transfer.kv_transfer.fleet_secret);
     scheduler.constraints = std::move(loaded.constraints);
     options.block_names = scheduler.block_key.names();
-    std::unique_ptr<NodeCore> core = kind.new_core(std::move(scheduler));
     const engine::EngineSpec spec = engine->spec();
-    ASSIGN_OR_RETURN(runtime_, NodeRuntime::Start(options, std::move(core), std::move(engine),
-                                                  std::move(kv_transport)));
+    NodeParts parts = NewCoreWithStorage(config, kind, id_, std::move(scheduler));
+    parts.engine = std::move(engine);
+    parts.transport = std::move(kv_transport);
+    ASSIGN_OR_RETURN(runtime_, NodeRuntime::Start(options, std::move(parts)));
     Log(LogLevel::kInfo, "node started",
         {{"node_id", id_},
          {"model", spec.model_name},

@@ -21,6 +21,7 @@
 #include "common/rpc/cost_convert.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
+#include "common/storage/storage_service.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::node {
@@ -39,7 +40,7 @@ struct MigrationRequest {
   absl::Duration time_left;
 };
 using InboxItem = std::variant<RouterConnected, RouterSpoke, RouterGone, transfer::TransferEvent,
-                               DrainRequest, MigrationRequest>;
+                               storage::StorageEvent, DrainRequest, MigrationRequest>;
 
 class NodeRuntimeImpl final : public NodeRuntime {
  public:
@@ -59,10 +60,18 @@ class NodeRuntimeImpl final : public NodeRuntime {
     engine_thread_.Join();
     routers_.reset();
     gate_.reset();
+    storage_.reset();
     transfer_.reset();
   }
 
-  absl::Status StartThreads(std::unique_ptr<transfer::KvTransport> transport) {
+  absl::Status StartThreads(std::unique_ptr<transfer::KvTransport> transport,
+                            std::unique_ptr<storage::BlockFile> file) {
+    if (file != nullptr) {
+      stored_blocks_max_ = file->slots();
+      storage_ = std::make_unique<storage::StorageService>(
+          std::move(file), engine_->arena(),
+          [this](storage::StorageEvent event) { inbox_.Push(std::move(event)); });
+    }
     ASSIGN_OR_RETURN(transfer_,
                      transfer::TransferService::Create(
                          options_.transfer, std::move(transport), engine_->arena(),
@@ -194,6 +203,12 @@ class NodeRuntimeImpl final : public NodeRuntime {
     registration.set_version(options_.version);
     registration.set_max_sequences(options_.max_sequences);
     registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
+    registration.set_stored_blocks_max(stored_blocks_max_);
+    if (const auto hashes = core_->BlocksOnDiskOnly(); !hashes.empty()) {
+      v1::BlocksStored& stored = *message.add_events()->mutable_blocks_stored();
+      stored.set_hashes(kv::PackHashes(hashes));
+      stored.set_on_disk(true);
+    }
     *message.mutable_load() = core_->load();
     // Sends earlier events first: none may be lost, and none may repeat what the snapshot holds.
     Dispatch();
@@ -210,6 +225,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   }
   void Handle(RouterGone& event) { core_->OnRouterLost(event.router, RealClock().Now()); }
   void Handle(transfer::TransferEvent& event) { core_->OnTransfer(event, RealClock().Now()); }
+  void Handle(storage::StorageEvent& event) { core_->OnStorage(event, RealClock().Now()); }
   void Handle(DrainRequest& request) {
     core_->BeginDrain(RealClock().Now(), request.time_left);
     drain_begun_ = true;
@@ -225,6 +241,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
       transfer_backlog_.push_back(std::move(command));
     }
     SubmitBacklog();
+    for (storage::StorageCommand& command : actions.storage) storage_->Submit(std::move(command));
     absl::flat_hash_map<RouterKey, v1::NodeMessage> messages;
     for (v1::NodeEvent& event : actions.broadcast) {
       for (const RouterKey router : routers_->open()) {
@@ -319,6 +336,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
   BoundedQueue<InboxItem> inbox_;
   BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
   std::unique_ptr<transfer::TransferService> transfer_;
+  std::unique_ptr<storage::StorageService> storage_;  // null: KV lies in memory only
+  int64_t stored_blocks_max_ = 0;
   std::optional<ConstraintGate> gate_;  // nullopt on nodes without a vocabulary
   std::unique_ptr<RouterStreams> routers_;
 
@@ -340,11 +359,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<NodeRuntime>> NodeRuntime::Start(
-    const NodeRuntimeOptions& options, std::unique_ptr<NodeCore> core,
-    std::unique_ptr<engine::Engine> engine, std::unique_ptr<transfer::KvTransport> transport) {
-  auto runtime = std::make_unique<NodeRuntimeImpl>(options, std::move(core), std::move(engine));
-  RETURN_IF_ERROR(runtime->StartThreads(std::move(transport)));
+absl::StatusOr<std::unique_ptr<NodeRuntime>> NodeRuntime::Start(const NodeRuntimeOptions& options,
+                                                                NodeParts parts) {
+  auto runtime =
+      std::make_unique<NodeRuntimeImpl>(options, std::move(parts.core), std::move(parts.engine));
+  RETURN_IF_ERROR(runtime->StartThreads(std::move(parts.transport), std::move(parts.storage)));
   return runtime;
 }
 

@@ -5,6 +5,7 @@
 //   engine      the core and the engine: takes events from the inbox, gives them to the core, runs
 //               engine steps, sends the core's actions
 //   transfer    the KV plane (TransferService)
+//   storage     KV blocks on disk (StorageService), if there is a BlockFile
 //   heartbeat   connects to routers, sends load reports; never waits for the engine thread
 //   gRPC        parse routers' messages, push them into the inbox
 //   constraints compiles constraints on answers; commands that need one wait in the ConstraintGate
@@ -25,6 +26,7 @@
 #include "common/engine/engine.h"
 #include "common/guided/constraint_cache.h"
 #include "common/node/node_core.h"
+#include "common/storage/block_file.h"
 #include "common/transfer/transfer_service.h"
 
 namespace tandem::node {
@@ -49,12 +51,19 @@ struct NodeRuntimeOptions {
   std::optional<int32_t> engine_processor;
 };
 
+// What a node runs on. `storage` may be null: the node keeps KV in memory only.
+struct NodeParts {
+  std::unique_ptr<NodeCore> core;
+  std::unique_ptr<engine::Engine> engine;  // its KV is allocated
+  std::unique_ptr<transfer::KvTransport> transport;
+  std::unique_ptr<storage::BlockFile> storage;
+};
+
 class NodeRuntime {
  public:
-  // `engine` has its KV allocated. Starts all threads; routers are joined in the background.
-  static absl::StatusOr<std::unique_ptr<NodeRuntime>> Start(
-      const NodeRuntimeOptions& options, std::unique_ptr<NodeCore> core,
-      std::unique_ptr<engine::Engine> engine, std::unique_ptr<transfer::KvTransport> transport);
+  // Starts all threads; routers are joined in the background.
+  static absl::StatusOr<std::unique_ptr<NodeRuntime>> Start(const NodeRuntimeOptions& options,
+                                                            NodeParts parts);
   // Stops all threads; legs still running end without events.
   virtual ~NodeRuntime() = default;
 

@@ -18,9 +18,9 @@
 //
 // Thread safety: none; one thread, the engine thread. Owner: a core.
 // Invariants: every block reference of the pool belongs to exactly one sequence's table, or to the
-// node's PrefixMigration or PrefixFetch; blocks are written only by the sequence that allocated
-// them, before they are sealed; a sequence that is part of the running step keeps its tokens and
-// blocks until FinishStep.
+// node's PrefixMigration, PrefixFetch or StoredBlocks; blocks are written only by the sequence that
+// allocated them, before they are sealed; a sequence that is part of the running step keeps its
+// tokens and blocks until FinishStep.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +60,8 @@ struct SchedulerOptions {
   // max_batch_tokens allows.
   absl::Duration itl_slo;
   QueueOrder queue_order = QueueOrder::kPriority;
+  // What the node's storage holds at the start, for the core's StoredBlocks; null: no storage.
+  std::shared_ptr<const std::vector<kv::BlockHash>> stored_blocks;
 };
 
 // A slice of the running step.
@@ -137,7 +139,7 @@ class SequenceScheduler {
   // The names of the full blocks of a prompt.
   std::vector<kv::BlockHash> HashesOf(const SequenceInput& input);
 
-  // For PrefixMigration and PrefixFetch, whose blocks belong to no sequence.
+  // For PrefixMigration, PrefixFetch and StoredBlocks, whose blocks belong to no sequence.
   kv::BlockPool& pool() { return pool_; }
   kv::BlockPool::Counts block_counts() const { return pool_.counts(); }
   kv::BlockEvents DrainBlockEvents() { return pool_.DrainEvents(); }

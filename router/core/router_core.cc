@@ -108,7 +108,7 @@ absl::StatusOr<v1::Welcome> RouterCore::NodeJoined(NodeKey key,
                    absl::StrCat("node ", registration.node_id(), " opened a newer stream")),
                now);
   const Node& node = fleet_.Join(key, registration, now);
-  index_.AddNode(node.slot, node.group(), node.num_blocks);
+  index_.AddNode(node.slot, node.group(), node.num_blocks + registration.stored_blocks_max());
   index_.Store(node.slot, hashes);
   Log(LogLevel::kInfo, "node joined",
       {{"node_id", node.id.value()},
@@ -178,7 +178,7 @@ absl::Status RouterCore::OnBlocks(const Node& node, const v1::NodeEvent& event) 
     return absl::InvalidArgumentError(
         absl::StrCat("node ", node.id.value(), ": ", hashes.status().message()));
   if (stored)
-    index_.Store(node.slot, *hashes);
+    index_.Store(node.slot, *hashes, event.blocks_stored().on_disk() ? Tier::kDisk : Tier::kDevice);
   else
     index_.Remove(node.slot, *hashes);
   return absl::OkStatus();

@@ -30,6 +30,7 @@ void AddLoadAndCounters(const v1::NodeStatus& node, const MetricLabels& labels,
   add("tandem_node_blocks_used", "KV blocks held by sequences and leases.", load.blocks_used());
   add("tandem_node_blocks_cached", "KV blocks kept as prefix cache.", load.blocks_cached());
   add("tandem_node_blocks", "KV blocks in all.", load.blocks_total());
+  add("tandem_node_blocks_stored", "KV blocks that the node has on disk.", load.blocks_stored());
   add("tandem_node_sequences_running", "Sequences in the node's batch.", load.sequences_running());
   add("tandem_node_sequences_waiting", "Sequences that wait for a place in the node's batch.",
       load.sequences_waiting());
@@ -54,6 +55,14 @@ void AddLoadAndCounters(const v1::NodeStatus& node, const MetricLabels& labels,
   count("tandem_node_fetches_failed_total",
         "Beginnings of prompts that the node could not fetch, and computed.",
         counters.fetches_failed());
+  count("tandem_node_saved_blocks_total", "KV blocks that the node has stored on disk.",
+        counters.blocks_saved());
+  count("tandem_node_loaded_blocks_total",
+        "KV blocks of prompts' beginnings that the node has read from disk and not computed.",
+        counters.blocks_loaded());
+  count("tandem_node_storage_failures_total",
+        "KV blocks that the node could not store or read (the disk was full, damaged or slow).",
+        counters.blocks_damaged() + counters.saves_failed() + counters.loads_given_up());
   count("tandem_node_generated_tokens_total", "Tokens that the node has generated.",
         counters.generated_tokens());
   count("tandem_node_preemptions_total", "Sequences that lost their blocks to others.",

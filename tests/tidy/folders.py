@@ -12,7 +12,7 @@ from tree import FOLDERS, Finding, folder_of, includes
 TABLES = "tests/tidy/folders.py"
 BASE = ("common/base", "common/runtime", "common/telemetry")
 COMMON = (*BASE, "common/config", "common/cost", "common/model", "common/kv", "common/request", "common/guided", "common/engine",
-          "common/rpc", "common/transfer", "common/node")
+          "common/rpc", "common/storage", "common/transfer", "common/node")
 # What the files of a unit, at any depth, may include besides the unit itself. A name stands for all folders below it.
 MAY_INCLUDE = {
     "kernels": [],
@@ -27,6 +27,7 @@ MAY_INCLUDE = {
     "common/guided": [*BASE, "common/model", "common/request"],
     "common/engine": [*BASE, "common/request", "common/kv", "common/model", "kernels/api"],
     "common/rpc": [*BASE, "common/cost", "common/request", "proto"],
+    "common/storage": [*BASE, "common/kv"],
     "common/transfer": [*BASE, "common/kv", "kernels/api", "proto"],
     "common/node": [*COMMON, "kernels/api", "proto"],
     "prefill_node": [*COMMON, "proto"],

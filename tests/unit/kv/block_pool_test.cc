@@ -109,6 +109,7 @@ class NaivePool {
   std::map<BlockId, Block> used;
   std::vector<std::pair<BlockId, BlockHash>> cached;  // least recently used first
   std::set<BlockId> quarantined;
+  std::set<BlockId> saving;
 
   int free() const {
     return num_blocks_ - static_cast<int>(used.size() + cached.size() + quarantined.size());
@@ -122,10 +123,23 @@ class NaivePool {
     }
     return std::nullopt;
   }
+  int available() const {
+    return free() +
+           static_cast<int>(std::count_if(cached.begin(), cached.end(), [&](const auto& c) {
+             return !saving.contains(c.first);
+           }));
+  }
   // The blocks that Allocate must have evicted to return `ids`.
   void Allocated(const std::vector<BlockId>& ids) {
-    const int evictions = std::max(0, static_cast<int>(ids.size()) - free());
-    cached.erase(cached.begin(), cached.begin() + evictions);
+    int evictions = std::max(0, static_cast<int>(ids.size()) - free());
+    for (auto it = cached.begin(); evictions > 0;) {
+      if (saving.contains(it->first)) {
+        ++it;
+        continue;
+      }
+      it = cached.erase(it);
+      --evictions;
+    }
     for (const BlockId id : ids) {
       EXPECT_TRUE(!used.contains(id) && !quarantined.contains(id)) << "block " << id;
       for (const auto& entry : cached) EXPECT_NE(entry.first, id);
@@ -165,7 +179,7 @@ class PoolFuzzer {
       : random_(seed), num_blocks_(num_blocks), pool_(num_blocks), naive_(num_blocks) {}
 
   void Step() {
-    switch (random_() % 6) {
+    switch (random_() % 8) {
       case 0:
         return Allocate();
       case 1:
@@ -181,6 +195,10 @@ class PoolFuzzer {
           naive_.quarantined.erase(id);
         }
         return;
+      case 5:
+        return BeginSave();
+      case 6:
+        return EndSave();
       default:
         return Unref();
     }
@@ -192,6 +210,7 @@ class PoolFuzzer {
     ASSERT_EQ(counts.cached, static_cast<int64_t>(naive_.cached.size()));
     ASSERT_EQ(counts.quarantined, static_cast<int64_t>(naive_.quarantined.size()));
     ASSERT_EQ(counts.free, naive_.free());
+    ASSERT_EQ(counts.available(), naive_.available());
     const std::vector<BlockHash> sealed = pool_.SealedHashes();
     ASSERT_EQ(std::set<BlockHash>(sealed.begin(), sealed.end()), naive_.Hashes());
     if (random_() % 4 == 0) CompareEvents();
@@ -215,9 +234,8 @@ class PoolFuzzer {
   }
   void Allocate() {
     const int count = static_cast<int>(random_() % 5);
-    const int available = naive_.free() + static_cast<int>(naive_.cached.size());
     const auto blocks = pool_.Allocate(count);
-    ASSERT_EQ(blocks.ok(), count <= available);
+    ASSERT_EQ(blocks.ok(), count <= naive_.available());
     if (blocks.ok()) naive_.Allocated(*blocks);
   }
   void Match() {
@@ -248,6 +266,18 @@ class PoolFuzzer {
     pool_.Quarantine(*id);
     naive_.used.erase(*id);
     naive_.quarantined.insert(*id);
+  }
+  void BeginSave() {
+    const BlockHash hash = Hash(random_() % (2 * num_blocks_));
+    const std::optional<BlockId> id = naive_.Find(hash);
+    ASSERT_EQ(pool_.Find(hash), id);
+    if (!id.has_value() || !naive_.saving.insert(*id).second) return;
+    pool_.BeginSave(*id);
+  }
+  void EndSave() {
+    if (naive_.saving.empty()) return;
+    pool_.EndSave(*naive_.saving.begin());
+    naive_.saving.erase(naive_.saving.begin());
   }
   void Unref() {
     const std::optional<BlockId> id = AnyUsed(/*unsealed=*/false);
@@ -295,6 +325,21 @@ TEST(BlockPool, AForgottenBlockIsFoundByNobodyAndFreedAtItsEnd) {
   pool.Unref(wrong);
   EXPECT_EQ(pool.counts().free, 3);
   EXPECT_EQ(pool.MatchLength({hash}), 1) << "the right one stays";
+}
+
+TEST(BlockPool, AForgottenBlockKeepsItsBytesWhileItIsSaved) {
+  BlockPool pool(2);
+  const BlockHash hash = {1, 2};
+  const BlockId wrong = (*pool.Allocate(1))[0];
+  pool.Seal(wrong, hash);
+  pool.BeginSave(wrong);
+  pool.Forget(wrong);
+  EXPECT_EQ(pool.DrainEvents().wrong, std::vector<BlockHash>{hash});
+  pool.Unref(wrong);
+  EXPECT_EQ(pool.counts().quarantined, 1) << "its bytes are still being read";
+  EXPECT_FALSE(pool.Allocate(2).ok());
+  pool.EndSave(wrong);
+  EXPECT_EQ(pool.counts().free, 2);
 }
 
 }  // namespace

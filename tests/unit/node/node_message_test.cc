@@ -54,7 +54,8 @@ std::vector<std::string> Told(const std::vector<v1::NodeMessage>& messages) {
   for (const v1::NodeMessage& message : messages) {
     tell("stored ", message.registration().cached_blocks());
     for (const v1::NodeEvent& event : message.events()) {
-      tell("stored ", event.blocks_stored().hashes());
+      tell(event.blocks_stored().on_disk() ? "on disk " : "stored ",
+           event.blocks_stored().hashes());
       tell("removed ", event.blocks_removed().hashes());
       if (event.has_draining()) told.push_back("draining");
       int32_t index = event.prompt_scored().first_index();

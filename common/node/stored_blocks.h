@@ -1,0 +1,146 @@
+// A node's KV blocks on disk, as its core sees them. Sealed blocks are copied there in the
+// background, in the order in which they were sealed. A prompt whose beginning lies there and not
+// in memory waits until it has been read; then it is admitted as any other, and finds its beginning
+// as prefix cache.
+//
+//   save    sealed ─▶ candidate ─SaveBlock─▶ saving ─BlockSaved─▶ stored, or not
+//   load    Hold ─▶ loading ─BlocksLoaded─▶ prefix cache; the command comes back
+//                      └─ too long, abort ─▶ closing (quarantined) ─BlocksLoaded─▶ free
+//
+// Nothing here can fail a request: what cannot be read is computed. A load begins only if reading
+// is predicted to take less time than computing. What memory held under a hash that turned out to
+// be wrong is forgotten in storage as well.
+//
+// Routers hear of a block once, wherever it lies: it is removed for them when neither memory nor
+// storage has it.
+//
+// Thread safety: none; one thread, the engine thread. Owner: a core.
+// Invariants: blocks that are being saved are not evicted; a block that is being read is found by
+// its hash only after its bytes were verified; the blocks of a prompt that were in memory before
+// its load are pinned during it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/cost/link_cost.h"
+#include "common/kv/block_pool.h"
+#include "common/node/node_ledger.h"
+#include "common/node/sequence.h"
+#include "common/storage/block_storage.h"
+
+namespace tandem::node {
+
+class StoredBlocks {
+ public:
+  static constexpr size_t kSavesMax = 8;   // at a time
+  static constexpr size_t kLoadsMax = 64;  // at a time; more prompts compute what they lack
+  // A load that takes longer, or a quarter of its prompt's time, is given up.
+  static constexpr absl::Duration kLoadTimeMax = absl::Seconds(2);
+  // After a save failed: for how long nothing is saved.
+  static constexpr absl::Duration kPause = absl::Seconds(30);
+
+  // A command whose load has ended.
+  struct Ready {
+    RouterKey router;
+    v1::NodeCommand command;  // with the time that is left
+  };
+
+  // `contents`: what the storage holds at the start; null: there is no storage, and nothing here
+  // has an effect. `scheduler` and `ledger` outlive this.
+  StoredBlocks(SequenceScheduler& scheduler, NodeLedger& ledger,
+               const std::shared_ptr<const std::vector<kv::BlockHash>>& contents);
+
+  // Loads the beginning of a prompt that is to be computed or decoded here, if storage holds more
+  // of it than memory. True: `command` waits and comes back from Handle or OnTick, unless Drop
+  // takes it before; it may then wait again. Not for a prompt whose tokens are to be scored: they
+  // must be computed. `time_allowed`: of the prompt.
+  bool Hold(RouterKey router, const v1::Prefill& command, const SequenceInput& input,
+            absl::Duration time_allowed, absl::Time now);
+  bool Hold(RouterKey router, const v1::StartDecode& command, const SequenceInput& input,
+            absl::Duration time_allowed, absl::Time now);
+  // As above for the blocks that another node fetches from here.
+  bool Hold(RouterKey router, const v1::SendBlocks& command, absl::Time now);
+  // Forgets a leg's waiting command of an older attempt than `attempt`. False if a command of this
+  // attempt or a newer one waits.
+  bool Drop(const LegKey& leg, uint32_t attempt);
+  void OnRouterLost(RouterKey router);
+
+  std::vector<Ready> Handle(const storage::StorageEvent& event, absl::Time now);
+  // Gives up loads that take too long.
+  std::vector<Ready> OnTick(absl::Time now);
+
+  // Takes the pool's changes: begins to save what is new. Returns what routers shall hear.
+  struct Changes {
+    kv::BlockEvents memory;              // blocks_stored and blocks_removed
+    std::vector<kv::BlockHash> on_disk;  // blocks_stored with on_disk
+  };
+  Changes Take(kv::BlockEvents events);
+  // The hashes that lie in storage and not in memory: for a router that joins.
+  std::vector<kv::BlockHash> OnDiskOnly() const;
+
+  void AddTo(v1::NodeLoad& load) const;
+  // No command waits and no block is quarantined. Saves may go on.
+  bool idle() const { return loads_.empty(); }
+
+ private:
+  struct Waiting {
+    Ready ready;
+    absl::Time since;
+  };
+  struct Load {
+    std::vector<Waiting> waiting;  // Bound: the commands of routers that wait for blocks of a node
+    absl::Time give_up;
+    std::vector<BlockId> before;               // in memory already, pinned
+    std::vector<storage::HashedBlock> blocks;  // to be read
+    bool closing = false;                      // given up: quarantined
+  };
+  // The load that brings the first block that memory lacks: a new one, or one that runs; null if
+  // there is none. `prompt_blocks`: that the prompt needs in all.
+  Load* Begin(absl::Span<const kv::BlockHash> hashes, int64_t prompt_blocks,
+              absl::Duration time_allowed, absl::Time now);
+  Load* BeginPrompt(const SequenceInput& input, absl::Duration time_allowed, absl::Time now);
+  void Apply(const storage::BlockSaved& event, absl::Time now);
+  std::vector<Ready> Apply(const storage::BlocksLoaded& event, absl::Time now);
+  // Storage has these no more.
+  void OnLeft(const std::vector<kv::BlockHash>& hashes);
+  // Whether reading `blocks` blocks of a prompt costs less than computing them.
+  bool Pays(int64_t first_block, int64_t blocks) const;
+  static void Wait(Load& load, RouterKey router, v1::NodeCommand command, absl::Time now);
+  // Appends the load's commands to `ready`, with the time that is left to each.
+  static void TakeWaiting(Load& load, absl::Time now, std::vector<Ready>& ready);
+  void Unpin(const std::vector<BlockId>& blocks);
+  void StartSaves();
+  bool InMemory(const kv::BlockHash& hash) const {
+    return scheduler_.pool().Find(hash).has_value();
+  }
+
+  SequenceScheduler& scheduler_;
+  NodeLedger& ledger_;
+  const bool enabled_;
+  // Bound: the storage's slots (--kv-disk-bytes).
+  absl::flat_hash_set<kv::BlockHash> stored_;
+  // Bound: kLoadsMax, and those that were given up of a disk that hangs.
+  std::map<storage::LoadId, Load> loads_;
+  // Bound: the blocks of loads_. Those that are not given up, by what they bring.
+  absl::flat_hash_map<kv::BlockHash, storage::LoadId> loading_;
+  // Bound: --kv-blocks; older ones are not saved.
+  std::deque<kv::BlockHash> candidates_;
+  // Bound: kSavesMax. True: its contents turned out to be wrong meanwhile.
+  absl::flat_hash_map<kv::BlockHash, bool> saving_;
+  // Bound: the changes since Take.
+  std::vector<kv::BlockHash> left_, saved_;  // storage; some may lie in memory
+  cost::LinkCost read_cost_;
+  uint64_t next_load_ = 1;
+  std::optional<absl::Time> paused_until_;  // of saves
+};
+
+}  // namespace tandem::node

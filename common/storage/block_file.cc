@@ -1,0 +1,281 @@
+#include "common/storage/block_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::storage {
+namespace {
+
+constexpr int64_t kPageBytes = 4096;
+constexpr absl::string_view kMagic = "tandem KV blocks 1\n";
+constexpr int kPiecesMax = 1024;  // of one system call (IOV_MAX)
+
+int64_t RoundUp(int64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+// The checksum of a block, which is another one for another hash: bytes in the wrong slot are
+// found.
+class Checksum {
+ public:
+  explicit Checksum(const kv::BlockHash& hash) : state_(XXH3_createState()) {
+    XXH3_64bits_reset_withSeed(state_, hash.high ^ hash.low);
+  }
+  ~Checksum() { XXH3_freeState(state_); }
+  Checksum(const Checksum&) = delete;
+  Checksum& operator=(const Checksum&) = delete;
+  void Add(absl::Span<const std::byte> bytes) {
+    XXH3_64bits_update(state_, bytes.data(), bytes.size());
+  }
+  uint64_t value() const { return XXH3_64bits_digest(state_); }
+
+ private:
+  XXH3_state_t* const state_;
+};
+
+// Reads or writes all bytes of `pieces` at `offset`, in as few calls as the system allows.
+template <typename Call>
+absl::Status Transfer(std::vector<iovec> pieces, int64_t offset, Call call) {
+  size_t first = 0;
+  while (first < pieces.size()) {
+    if (pieces[first].iov_len == 0) {
+      ++first;
+      continue;
+    }
+    const auto count = std::min<size_t>(pieces.size() - first, kPiecesMax);
+    const ssize_t moved = call(&pieces[first], static_cast<int>(count), offset);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved < 0) return absl::ErrnoToStatus(errno, "");
+    if (moved == 0) return absl::OutOfRangeError("the file ends early");
+    offset += moved;
+    auto left = static_cast<size_t>(moved);
+    while (left > 0 && left >= pieces[first].iov_len) left -= pieces[first++].iov_len;
+    if (left > 0) {
+      pieces[first].iov_base = static_cast<char*>(pieces[first].iov_base) + left;
+      pieces[first].iov_len -= left;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteAll(int descriptor, std::vector<iovec> pieces, int64_t offset) {
+  return Transfer(std::move(pieces), offset, [descriptor](const iovec* from, int count, off_t at) {
+    return pwritev(descriptor, from, count, at);
+  });
+}
+
+absl::Status ReadAll(int descriptor, std::vector<iovec> pieces, int64_t offset) {
+  return Transfer(std::move(pieces), offset, [descriptor](const iovec* to, int count, off_t at) {
+    return preadv(descriptor, to, count, at);
+  });
+}
+
+iovec Piece(const void* data, size_t bytes) { return {const_cast<void*>(data), bytes}; }
+
+}  // namespace
+
+// As it lies in the file, in the machine's byte order. All zero: the slot is free.
+struct BlockFile::Entry {
+  uint64_t high = 0, low = 0;  // the hash
+  uint64_t order = 0;          // of saving, from 1
+  uint64_t checksum = 0;       // of the block
+  uint64_t own_checksum = 0;   // of the fields above
+  uint64_t unused[3] = {};
+
+  uint64_t Own() const { return XXH3_64bits(this, offsetof(Entry, own_checksum)); }
+};
+
+BlockFile::BlockFile(int descriptor, const BlockFileOptions& options, int64_t slots)
+    : descriptor_(descriptor),
+      options_(options),
+      slots_(slots),
+      slot_bytes_(RoundUp(options.block_bytes)) {}
+
+BlockFile::~BlockFile() { close(descriptor_); }
+
+int64_t BlockFile::EntryAt(int64_t slot) const {
+  return kPageBytes + slot * static_cast<int64_t>(sizeof(Entry));
+}
+
+int64_t BlockFile::SlotAt(int64_t slot) const {
+  return RoundUp(EntryAt(slots_)) + slot * slot_bytes_;
+}
+
+std::string BlockFile::Header() const {
+  return absl::StrCat(kMagic, "slots ", slots_, "\nblock bytes ", options_.block_bytes, "\n",
+                      options_.contents, "\n");
+}
+
+absl::Status BlockFile::Fault(absl::string_view what) const {
+  return absl::ErrnoToStatus(errno, absl::StrCat(options_.path, ": ", what));
+}
+
+absl::StatusOr<std::unique_ptr<BlockFile>> BlockFile::Open(const BlockFileOptions& options) {
+  TANDEM_CHECK(options.block_bytes > 0, "block_bytes ", options.block_bytes);
+  // Each slot takes its block and its entry; one page each for the header and for rounding.
+  const int64_t slots = (options.bytes_max - 2 * kPageBytes) /
+                        (RoundUp(options.block_bytes) + static_cast<int64_t>(sizeof(Entry)));
+  if (slots < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(options.path, ": ", options.bytes_max,
+                                                   " bytes hold no KV block, expected at least ",
+                                                   RoundUp(options.block_bytes) + 3 * kPageBytes));
+  }
+  const int descriptor =
+      open(options.path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
+  if (descriptor < 0) return absl::ErrnoToStatus(errno, absl::StrCat(options.path, ": open"));
+  std::unique_ptr<BlockFile> file(new BlockFile(descriptor, options, slots));
+  struct stat about = {};
+  if (fstat(descriptor, &about) != 0) return file->Fault("fstat");
+  if (!S_ISREG(about.st_mode))
+    return absl::InvalidArgumentError(absl::StrCat(options.path, ": expected a regular file"));
+  if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(options.path, ": another process uses this file"));
+  }
+  const std::string header = file->Header();
+  if (header.size() > kPageBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("contents: ", options.contents.size(), " bytes, expected less than a page"));
+  }
+  std::string found(static_cast<size_t>(kPageBytes), '\0');
+  const absl::Status read = ReadAll(descriptor, {Piece(found.data(), found.size())}, 0);
+  std::string wanted = header;
+  wanted.resize(static_cast<size_t>(kPageBytes), '\0');
+  if (read.ok() && found == wanted && about.st_size == file->SlotAt(slots)) {
+    RETURN_IF_ERROR(file->ReadEntries());
+    return file;
+  }
+  if (about.st_size > 0) {
+    Log(LogLevel::kInfo, "stored KV blocks are of another model, numerics or size, and are dropped",
+        {{"path", options.path}});
+  }
+  RETURN_IF_ERROR(file->Create());
+  return file;
+}
+
+absl::Status BlockFile::Create() {
+  // Without its old bytes first, so that no old entry is taken for one of the new layout.
+  if (ftruncate(descriptor_, 0) != 0 || ftruncate(descriptor_, SlotAt(slots_)) != 0)
+    return Fault("ftruncate");
+  std::string header = Header();
+  header.resize(static_cast<size_t>(kPageBytes), '\0');
+  RETURN_IF_ERROR(WriteAll(descriptor_, {Piece(header.data(), header.size())}, 0));
+  for (int64_t slot = slots_ - 1; slot >= 0; --slot) free_.push_back(slot);
+  return absl::OkStatus();
+}
+
+absl::Status BlockFile::ReadEntries() {
+  std::vector<Entry> entries(static_cast<size_t>(slots_));
+  RETURN_IF_ERROR(
+      ReadAll(descriptor_, {Piece(entries.data(), entries.size() * sizeof(Entry))}, EntryAt(0)));
+  std::map<uint64_t, int64_t> by_order;
+  for (int64_t slot = slots_ - 1; slot >= 0; --slot) {
+    const Entry& entry = entries[static_cast<size_t>(slot)];
+    const bool whole = entry.order > 0 && entry.Own() == entry.own_checksum;
+    if (!whole || !by_order.try_emplace(entry.order, slot).second) free_.push_back(slot);
+  }
+  for (const auto& [order, slot] : by_order) {
+    const Entry& entry = entries[static_cast<size_t>(slot)];
+    const kv::BlockHash hash{.high = entry.high, .low = entry.low};
+    const auto [it, is_new] = by_hash_.try_emplace(hash);
+    if (!is_new) {  // the later one counts
+      free_.push_back(it->second.slot);
+      uses_.erase(it->second.use);
+    }
+    it->second = {.slot = slot, .checksum = entry.checksum, .use = uses_.insert(uses_.end(), hash)};
+    next_order_ = order + 1;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockFile::WriteEntry(int64_t slot, const Entry& entry) {
+  return WriteAll(descriptor_, {Piece(&entry, sizeof(entry))}, EntryAt(slot));
+}
+
+void BlockFile::Drop(const kv::BlockHash& hash) {
+  const auto it = by_hash_.find(hash);
+  // If this fails, the checksum of the next block in the slot differs from what the entry says.
+  WriteEntry(it->second.slot, Entry()).IgnoreError();
+  free_.push_back(it->second.slot);
+  uses_.erase(it->second.use);
+  by_hash_.erase(it);
+}
+
+int64_t BlockFile::TakeSlot(std::vector<kv::BlockHash>& removed) {
+  if (free_.empty()) {
+    removed.push_back(uses_.front());
+    Drop(removed.back());
+  }
+  const int64_t slot = free_.back();
+  free_.pop_back();
+  return slot;
+}
+
+absl::Status BlockFile::Save(const kv::BlockHash& hash,
+                             absl::Span<const absl::Span<const std::byte>> pieces,
+                             std::vector<kv::BlockHash>& removed) {
+  if (by_hash_.contains(hash)) return absl::OkStatus();
+  Checksum checksum(hash);
+  std::vector<iovec> from;
+  for (const absl::Span<const std::byte> piece : pieces) {
+    checksum.Add(piece);
+    from.push_back(Piece(piece.data(), piece.size()));
+  }
+  const int64_t slot = TakeSlot(removed);
+  Entry entry{
+      .high = hash.high, .low = hash.low, .order = next_order_++, .checksum = checksum.value()};
+  entry.own_checksum = entry.Own();
+  absl::Status written = WriteAll(descriptor_, std::move(from), SlotAt(slot));
+  if (written.ok()) written = WriteEntry(slot, entry);
+  if (!written.ok()) {
+    free_.push_back(slot);
+    return absl::Status(written.code(), absl::StrCat(options_.path, ": ", written.message()));
+  }
+  by_hash_[hash] = {
+      .slot = slot, .checksum = entry.checksum, .use = uses_.insert(uses_.end(), hash)};
+  return absl::OkStatus();
+}
+
+absl::Status BlockFile::Load(const kv::BlockHash& hash,
+                             absl::Span<const absl::Span<std::byte>> pieces) {
+  const auto it = by_hash_.find(hash);
+  if (it == by_hash_.end()) return absl::NotFoundError("the block is not stored");
+  Stored& stored = it->second;
+  std::vector<iovec> to;
+  for (const absl::Span<std::byte> piece : pieces) to.push_back(Piece(piece.data(), piece.size()));
+  absl::Status read = ReadAll(descriptor_, std::move(to), SlotAt(stored.slot));
+  if (read.ok()) {
+    Checksum checksum(hash);
+    for (const absl::Span<std::byte> piece : pieces) checksum.Add(piece);
+    if (checksum.value() != stored.checksum) {
+      read = absl::DataLossError(absl::StrCat(options_.path, ": a stored block is damaged"));
+    }
+  }
+  if (!read.ok()) {
+    Drop(hash);
+    return read;
+  }
+  uses_.splice(uses_.end(), uses_, stored.use);
+  return absl::OkStatus();
+}
+
+void BlockFile::Forget(const kv::BlockHash& hash) {
+  if (by_hash_.contains(hash)) Drop(hash);
+}
+
+std::vector<kv::BlockHash> BlockFile::Hashes() const { return {uses_.begin(), uses_.end()}; }
+
+}  // namespace tandem::storage

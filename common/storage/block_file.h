@@ -1,0 +1,101 @@
+// KV blocks in a file of bounded size, found by their hashes. When the file is full, the block that
+// was used least recently makes room. The file outlives its process: the next one finds the blocks
+// again, if it serves the same model with the same numerics.
+//
+//   header     one page: what the blocks are, and how large
+//   entries    one a slot: the block's hash, its order, the checksums of the block and of the entry
+//   slots      one block each, layer after layer
+//
+// A process may die at any moment: an entry is cleared before its slot is overwritten and written
+// after it. What the machine lost (a power failure, a bad disk) is found by its checksum when it is
+// read, is dropped, and counts as not stored.
+//
+// Thread safety: none; one thread. Owner: StorageService.
+// Invariants: one process has the file open at a time; a hash has at most one slot.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/kv/block_hash.h"
+
+namespace tandem::storage {
+
+struct BlockFileOptions {
+  std::string path;
+  // What the blocks of this node are: model, numerics, layout. A file of other contents is emptied.
+  std::string contents;
+  int64_t block_bytes = 0;
+  int64_t bytes_max = 0;  // of the whole file
+};
+
+class BlockFile {
+ public:
+  // Opens the file, or makes it, readable by its owner alone. Blocks of other contents or of
+  // another size are dropped, with a line in the log. Errors: kInvalidArgument when bytes_max holds
+  // no block, or `contents` does not fit the header; kFailedPrecondition when another process has
+  // the file; otherwise the system's, naming the path.
+  static absl::StatusOr<std::unique_ptr<BlockFile>> Open(const BlockFileOptions& options);
+  ~BlockFile();
+  BlockFile(const BlockFile&) = delete;
+  BlockFile& operator=(const BlockFile&) = delete;
+
+  // Stores the block whose bytes are `pieces`, one after another, and appends the hash that made
+  // room, if one did, to `removed`. Without effect if the hash is stored. Errors: the system's
+  // (kResourceExhausted when the disk is full); the block is then not stored.
+  absl::Status Save(const kv::BlockHash& hash, absl::Span<const absl::Span<const std::byte>> pieces,
+                    std::vector<kv::BlockHash>& removed);
+  // Reads the block into `pieces`. Errors: kNotFound; kDataLoss when its checksum differs and the
+  // system's: the block is then dropped.
+  absl::Status Load(const kv::BlockHash& hash, absl::Span<const absl::Span<std::byte>> pieces);
+
+  // Drops the block, if it is stored.
+  void Forget(const kv::BlockHash& hash);
+
+  // The stored hashes, least recently used first. After Open they are in the order of their saving.
+  std::vector<kv::BlockHash> Hashes() const;
+  int64_t slots() const { return slots_; }
+  int64_t size() const { return static_cast<int64_t>(by_hash_.size()); }
+
+ private:
+  struct Entry;
+  struct Stored {
+    int64_t slot = 0;
+    uint64_t checksum = 0;
+    std::list<kv::BlockHash>::iterator use;
+  };
+
+  BlockFile(int descriptor, const BlockFileOptions& options, int64_t slots);
+  // The header that this process would write.
+  std::string Header() const;
+  // Empties the file and writes its header.
+  absl::Status Create();
+  absl::Status ReadEntries();
+  absl::Status WriteEntry(int64_t slot, const Entry& entry);
+  // A free slot, or that of the least recently used block, which is dropped.
+  int64_t TakeSlot(std::vector<kv::BlockHash>& removed);
+  void Drop(const kv::BlockHash& hash);
+  int64_t EntryAt(int64_t slot) const;
+  int64_t SlotAt(int64_t slot) const;
+  absl::Status Fault(absl::string_view what) const;
+
+  const int descriptor_;
+  const BlockFileOptions options_;
+  const int64_t slots_, slot_bytes_;
+  uint64_t next_order_ = 1;
+  // Bound: the slots.
+  absl::flat_hash_map<kv::BlockHash, Stored> by_hash_;
+  std::list<kv::BlockHash> uses_;  // least recent first
+  std::vector<int64_t> free_;      // used as a stack
+};
+
+}  // namespace tandem::storage

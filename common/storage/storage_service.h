@@ -1,0 +1,53 @@
+// The thread that carries out a core's storage commands on a BlockFile.
+//
+// Loads go before saves: a prompt waits for a load, and no request waits for a save.
+// Thread safety: any thread calls Submit; `sink` is called on the storage thread. The owner alone
+// destroys it.
+// Owner: NodeRuntime.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/types/span.h"
+#include "common/base/bounded_queue.h"
+#include "common/kv/block_arena.h"
+#include "common/runtime/thread.h"
+#include "common/storage/block_file.h"
+#include "common/storage/block_storage.h"
+
+namespace tandem::storage {
+
+class StorageService {
+ public:
+  // More commands than a core has under way at a time.
+  static constexpr int64_t kCommandsMax = 4096;
+
+  // `arena` outlives it. Starts the thread.
+  StorageService(std::unique_ptr<BlockFile> file, kv::BlockArena& arena,
+                 absl::AnyInvocable<void(StorageEvent)> sink);
+  // Ends the command that runs; those that wait have no event.
+  ~StorageService();
+
+  // REQUIRES: fewer than kCommandsMax commands without an event.
+  void Submit(StorageCommand command);
+
+ private:
+  void Run();
+  void Handle(const SaveBlock& command);
+  void Handle(const LoadBlocks& command);
+  void Handle(const ForgetBlock& command) { file_->Forget(command.hash); }
+
+  const std::unique_ptr<BlockFile> file_;  // storage thread
+  kv::BlockArena& arena_;
+  absl::AnyInvocable<void(StorageEvent)> sink_;  // storage thread
+  BoundedQueue<StorageCommand> inbox_{kCommandsMax};
+  // Bound: kCommandsMax.
+  std::deque<LoadBlocks> loads_;       // storage thread
+  std::deque<StorageCommand> others_;  // storage thread
+  Thread thread_;
+};
+
+}  // namespace tandem::storage

@@ -1,0 +1,129 @@
+// Goal: a cluster with --kv-disk reads after a restart what it computed before, and its answers are
+// those of a cluster without one, also when the files were damaged or cannot be used at all.
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_cluster.h"
+
+namespace tandem::testing {
+namespace {
+
+constexpr int kPrompt = 320, kBlockTokens = 32;
+
+class StorageTest : public ::testing::Test {
+ protected:
+  StorageTest() {
+    std::string name = ::testing::TempDir() + "/storage_XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~StorageTest() override { std::filesystem::remove_all(folder_); }
+
+  // A row takes 1 ms, so that reading is always predicted to pay.
+  std::unique_ptr<TestCluster> Start(const std::string& disk) {
+    auto cluster =
+        TestCluster::Start({"--engine=hash", "--hash-row-time=1ms", "--kv-blocks=64", "--prefill=1",
+                            "--decode=1", "--kv-disk=" + disk, "--kv-disk-bytes=1000000"});
+    EXPECT_OK(cluster.status());
+    return *std::move(cluster);
+  }
+  static std::vector<int32_t> Ask(TestCluster& cluster) {
+    v1::GenerateRequest request;
+    for (int i = 0; i < kPrompt; ++i) request.mutable_tokens()->add_ids(1 + i % 200);
+    request.mutable_stop()->set_max_tokens(12);
+    request.mutable_stop()->set_ignore_eos(true);
+    request.set_return_token_ids(true);
+    request.mutable_sampling()->set_seed(7);
+    const Answer answer = cluster.Generate(request);
+    EXPECT_OK(answer.status);
+    return answer.tokens;
+  }
+  // The sum over nodes, once it is at least `least`; nodes report with their heartbeats.
+  static int64_t Await(TestCluster& cluster, int64_t least,
+                       int64_t (v1::NodeCounters::*of)() const) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    int64_t sum = 0;
+    do {
+      sum = 0;
+      const auto status = cluster.client().GetStatus(absl::Seconds(10));
+      EXPECT_OK(status.status());
+      for (const v1::NodeStatus& node : status->nodes()) sum += (node.counters().*of)();
+    } while (sum < least && absl::Now() < deadline);
+    EXPECT_GE(sum, least);
+    return sum;
+  }
+  static int64_t Computed(TestCluster& cluster) {
+    const auto status = cluster.client().GetStatus(absl::Seconds(10));
+    EXPECT_OK(status.status());
+    int64_t sum = 0;
+    for (const v1::NodeStatus& node : status->nodes())
+      sum += node.counters().prompt_tokens().computed();
+    return sum;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(StorageTest, ARestartedClusterReadsWhatItComputed) {
+  std::vector<int32_t> first;
+  {
+    const auto cluster = Start(folder_ + "/kv");
+    first = Ask(*cluster);
+    // Both nodes hold the prompt.
+    Await(*cluster, 2 * (kPrompt / kBlockTokens), &v1::NodeCounters::blocks_saved);
+    EXPECT_EQ(cluster->Stop(), "exit code 0");
+  }
+  const auto cluster = Start(folder_ + "/kv");
+  EXPECT_EQ(Ask(*cluster), first);
+  Await(*cluster, kPrompt / kBlockTokens - 1, &v1::NodeCounters::blocks_loaded);
+  Await(*cluster, kPrompt, &v1::NodeCounters::prompt_tokens_total);
+  EXPECT_LE(Computed(*cluster), 2 * kBlockTokens);
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+TEST_F(StorageTest, DamagedFilesCostOnlyTime) {
+  std::vector<int32_t> first;
+  {
+    const auto cluster = Start(folder_);
+    first = Ask(*cluster);
+    Await(*cluster, 2 * (kPrompt / kBlockTokens), &v1::NodeCounters::blocks_saved);
+    EXPECT_EQ(cluster->Stop(), "exit code 0");
+  }
+  for (const char* node : {"prefill-0", "decode-0"}) {
+    std::fstream file(folder_ + "/" + node + ".kv",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(0, std::ios::end);
+    const auto bytes = static_cast<int64_t>(file.tellg());
+    // Every slot begins at a page behind the header and the entries.
+    for (int64_t at = 4096; at + 4 < bytes; at += 4096) {
+      if (at < 4 * 4096) continue;  // the entries stay
+      file.seekp(at + 1);
+      file << "xyz";
+    }
+  }
+  const auto cluster = Start(folder_);
+  EXPECT_EQ(Ask(*cluster), first);
+  Await(*cluster, 1, &v1::NodeCounters::blocks_damaged);
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+TEST_F(StorageTest, AFolderThatCannotBeUsedCostsOnlyTheStorage) {
+  std::ofstream(folder_ + "/prefill-0.kv") << "not a file of blocks";
+  ASSERT_EQ(mkdir((folder_ + "/decode-0.kv").c_str(), 0700), 0);
+  const auto cluster = Start(folder_);
+  EXPECT_FALSE(Ask(*cluster).empty());
+  // The prefill node's file was of no use and is made anew; the decode node has none.
+  Await(*cluster, kPrompt / kBlockTokens, &v1::NodeCounters::blocks_saved);
+  const auto status = cluster->client().GetStatus(absl::Seconds(10));
+  ASSERT_OK(status.status());
+  for (const v1::NodeStatus& node : status->nodes())
+    EXPECT_EQ(node.load().blocks_stored() > 0, node.role() == "prefill") << node.node_id();
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+}  // namespace
+}  // namespace tandem::testing
