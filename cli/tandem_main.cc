@@ -32,6 +32,7 @@ CommandMap AllCommands() {
   commands["keys"] = NewKeysCommand();
   commands["bench"] = NewBenchCommand();
   commands["bench kv"] = NewBenchKvCommand();
+  commands["bench modes"] = NewBenchModesCommand();
   commands["bench serve"] = NewBenchServeCommand();
   commands["eval"] = NewEvalCommand();
   commands["sim"] = NewSimCommand();

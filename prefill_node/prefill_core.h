@@ -39,9 +39,11 @@ namespace tandem::prefill_node {
 class PrefillCore final : public node::NodeCore {
  public:
   // REQUIRES: positive num_blocks, max_batch_tokens and max_sequences.
-  // Ignores itl_slo: no sequence generates here, so no prompt's row delays a token.
+  // Ignores itl_slo and static_batches: no sequence generates here, so no prompt's row delays a
+  // token, and a prompt that was computed has left the batch.
   explicit PrefillCore(node::SchedulerOptions options)
-      : scheduler_((options.itl_slo = absl::ZeroDuration(), options)),
+      : scheduler_(
+            (options.itl_slo = absl::ZeroDuration(), options.static_batches = false, options)),
         stored_blocks_(scheduler_, ledger_, options.stored_blocks) {}
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_PREFILL; }

@@ -13,23 +13,6 @@ namespace {
 // Columns of the charts over time.
 constexpr double kTimeColumns = 60;
 
-constexpr char kStyle[] =
-    "body{font:14px sans-serif;margin:2em auto;max-width:1100px;color:#222}"
-    "table{border-collapse:collapse;margin:1em 0}"
-    "td,th{padding:3px 12px;text-align:right;border-bottom:1px solid #ddd}"
-    "td:first-child,th:first-child,.settings td{text-align:left}"
-    "svg{width:100%;max-width:720px;display:block;margin:1em 0}";
-
-Series CumulativeShare(const char* name, std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  Series series = {.name = name, .points = {}};
-  for (size_t i = 0; i < values.size(); ++i) {
-    series.points.emplace_back(values[i],
-                               static_cast<double>(i + 1) / static_cast<double>(values.size()));
-  }
-  return series;
-}
-
 std::string LatencyCharts(const LoadReport& report) {
   std::vector<double> ttft, e2e, itl;
   for (const RequestRecord& record : report.records) {
@@ -131,11 +114,8 @@ std::string Facts(const LoadReport& report) {
 
 std::string FormatLoadHtml(const LoadReport& report) {
   const LoadSummary& s = report.summary;
-  return absl::StrCat(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"/><title>tandem bench "
-      "serve</title><style>",
-      kStyle, "</style></head>\n<body>\n<h1>Load on a serving cluster</h1>\n<p>",
-      LatencyNote(report.open_loop),
+  const std::string body = absl::StrCat(
+      "<h1>Load on a serving cluster</h1>\n<p>", LatencyNote(report.open_loop),
       report.interrupted ? " The run was interrupted: this is the result so far." : "",
       "</p>\n<table class=\"settings\">\n", Facts(report),
       "</table>\n<table>\n<tr><th>milliseconds</th><th>count</th><th>mean</th><th>p50</th>"
@@ -143,7 +123,8 @@ std::string FormatLoadHtml(const LoadReport& report) {
       ResultRow("first token (TTFT)", s.ttft), ResultRow("between parts (ITL)", s.itl),
       ResultRow("each token (TPOT)", s.tpot), ResultRow("end to end", s.e2e),
       ResultRow("sent late by", s.lateness), "</table>\n", LatencyCharts(report),
-      FirstTokensOverTime(report), ThroughputOverTime(report), "</body>\n</html>\n");
+      FirstTokensOverTime(report), ThroughputOverTime(report));
+  return ReportPage("tandem bench serve", body);
 }
 
 }  // namespace tandem::cli

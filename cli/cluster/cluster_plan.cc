@@ -75,10 +75,12 @@ void RegisterSharedOut(config::Schema& schema, UpConfig& config) {
              "Where the first router serves the OpenAI-compatible HTTP API, port or host:port; "
              "empty = nowhere.",
              {.group = "Network"});
-  schema.Add("fleet-secret-file", &config.common.fleet_secret_file,
-             "File whose contents nodes started apart from this command must hold to join; empty = "
-             "this command draws a secret for the run, and no other node can join.",
-             {.group = "Network"});
+  schema.Add(
+      "fleet-secret-file", &config.common.fleet_secret_file,
+      "File whose contents nodes started apart from this command must hold to join; empty = "
+      "this command draws a secret for the run, and no other node can join. With --kv-disk it "
+      "keeps the secret there, as fleet-secret, for the next run.",
+      {.group = "Network"});
   schema.Add("threads", &config.node.threads,
              "Compute threads of each node; 0 = this machine's cores shared among the nodes.",
              {.min = 0, .max = 1024, .group = "Model"});

@@ -33,6 +33,7 @@ std::unique_ptr<Command> NewWhyCommand();
 std::unique_ptr<Command> NewKeysCommand();
 std::unique_ptr<Command> NewBenchCommand();
 std::unique_ptr<Command> NewBenchKvCommand();
+std::unique_ptr<Command> NewBenchModesCommand();
 std::unique_ptr<Command> NewBenchServeCommand();
 std::unique_ptr<Command> NewEvalCommand();
 std::unique_ptr<Command> NewSimCommand();

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/client/client.h"
-#include "cli/cluster/cluster.h"
+#include "cli/cluster/cluster_start.h"
 #include "cli/cluster/fleet_secret.h"
 #include "cli/command_line/commands.h"
 #include "common/base/status_macros.h"
@@ -40,14 +40,15 @@ class UpCommand final : public Command {
       ASSIGN_OR_RETURN(secret, disk.empty() ? FleetSecret::Create() : FleetSecret::KeepIn(disk));
       up_.common.fleet_secret_file = secret->path();
     }
-    ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster, StartCluster(env));
+    ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster, StartCluster(up_, env));
+    ReadyProbe probe(up_);
     const absl::Time deadline = RealClock().Now() + up_.ready_timeout;
     bool ready = false;
     while (stop.Wait(kWatchInterval) == 0) {
       const absl::Time now = RealClock().Now();
       RETURN_IF_ERROR(cluster->Watch(now));
       if (ready) continue;
-      ready = IsReady(*cluster);
+      ready = probe.IsReady(*cluster);
       if (ready) {
         Announce(*cluster, /*others_may_join=*/secret == nullptr);
       } else if (now > deadline) {
@@ -72,33 +73,8 @@ class UpCommand final : public Command {
     std::fflush(stdout);
   }
 
-  absl::StatusOr<std::unique_ptr<Cluster>> StartCluster(const Environment& env) {
-    if (up_.single_process) return StartSingleProcessCluster(up_, ReadProcessors(), env);
-    std::error_code error;
-    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-    if (error) return absl::InternalError("cannot find this program's folder");
-    return StartProcessCluster(up_, self.parent_path().string(), ReadProcessors());
-  }
-
-  // Every node is ready at the first router.
-  bool IsReady(const Cluster& cluster) {
-    const std::string address = cluster.grpc_address();
-    if (address.empty()) return false;
-    if (client_ == nullptr) {
-      auto client = Client::Connect(address, {.tls = {.anybody = up_.router.tls.any()}});
-      if (!client.ok()) return false;
-      client_ = *std::move(client);
-    }
-    const auto status = client_->GetStatus(absl::Seconds(1));
-    if (!status.ok()) return false;
-    int ready = 0;
-    for (const v1::NodeStatus& node : status->nodes()) ready += node.state() == "ready" ? 1 : 0;
-    return ready >= up_.prefill + up_.decode;
-  }
-
   config::Schema schema_;
   UpConfig up_;
-  std::unique_ptr<Client> client_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -13,6 +14,13 @@ namespace {
 constexpr double kWidth = 720, kHeight = 300;
 constexpr double kLeft = 64, kRight = 16, kTop = 34, kBottom = 46;
 constexpr const char* kColours[] = {"#1f6fb4", "#d1495b", "#3a8f5c", "#8a5fb0", "#c98a1b"};
+
+constexpr char kPageStyle[] =
+    "body{font:14px sans-serif;margin:2em auto;max-width:1100px;color:#222}"
+    "table{border-collapse:collapse;margin:1em 0}"
+    "td,th{padding:3px 12px;text-align:right;border-bottom:1px solid #ddd}"
+    "td:first-child,th:first-child,.settings td{text-align:left}"
+    "svg{width:100%;max-width:720px;display:block;margin:1em 0}";
 
 class Plot {
  public:
@@ -154,6 +162,22 @@ double AxisStep(double most, int count) {
     if (factor * power >= raw) return factor * power;
   }
   return 10 * power;
+}
+
+Series CumulativeShare(std::string name, std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  Series series = {.name = std::move(name), .points = {}};
+  for (size_t i = 0; i < values.size(); ++i) {
+    series.points.emplace_back(values[i],
+                               static_cast<double>(i + 1) / static_cast<double>(values.size()));
+  }
+  return series;
+}
+
+std::string ReportPage(absl::string_view title, absl::string_view body) {
+  return absl::StrCat("<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"/><title>",
+                      XmlEscape(title), "</title><style>", kPageStyle, "</style></head>\n<body>\n",
+                      body, "</body>\n</html>\n");
 }
 
 }  // namespace tandem::cli

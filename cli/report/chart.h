@@ -28,6 +28,12 @@ struct Chart {
 std::string DrawChart(const Chart& chart);
 inline constexpr size_t kPointsMax = 2000;
 
+// The share of values at or below each, for a chart of a distribution.
+Series CumulativeShare(std::string name, std::vector<double> values);
+
+// An HTML page that loads nothing else, around `body`. `title`: plain text.
+std::string ReportPage(absl::string_view title, absl::string_view body);
+
 // `text` for XML: & < > and quotes escaped, control characters and bytes that are not UTF-8
 // replaced.
 std::string XmlEscape(absl::string_view text);

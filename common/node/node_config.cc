@@ -130,6 +130,11 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
       "a prompt counts as arriving later by the time that computing it takes.",
       {.group = "Scheduling", .choices = {"fcfs", "priority", "shortest-prompt"}});
   schema.Add(
+      "batching", &config.batching,
+      "When a sequence may join a decode node's batch. continuous: at any step; static: when "
+      "all sequences of the last batch have ended, as servers did before, for comparison.",
+      {.group = "Scheduling", .choices = {"continuous", "static"}});
+  schema.Add(
       "progress-deadline", &config.progress_deadline,
       "A node with work that finishes no engine step for this long reports itself as not live.",
       {.group = "Lifecycle"});

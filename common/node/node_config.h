@@ -54,6 +54,7 @@ struct NodeConfig {
   int32_t max_sequences = 64;
   absl::Duration itl_slo;  // 0 = none
   std::string queue_order = "priority";
+  std::string batching = "continuous";
   absl::Duration progress_deadline = absl::Seconds(120);
   HashOptions hash;
 };

@@ -204,7 +204,8 @@ absl::StatusOr<SchedulerOptions> SchedulerOptionsOf(const NodeConfig& config,
                            .num_blocks = num_blocks,
                            .max_batch_tokens = config.max_batch_tokens,
                            .max_sequences = config.max_sequences,
-                           .itl_slo = config.itl_slo};
+                           .itl_slo = config.itl_slo,
+                           .static_batches = config.batching == "static"};
   ASSIGN_OR_RETURN(options.queue_order, ParseQueueOrder(config.queue_order));
   const HashOptions& hash = config.hash;
   if (config.common.engine == "hash" && hash.step_time + hash.row_time > absl::ZeroDuration()) {

@@ -285,7 +285,9 @@ int64_t SequenceScheduler::ChunkOf(const Sequence& sequence, int64_t rows_max) c
 // Moves waiting sequences into free slots in order; a preempted one needs its blocks
 // first, and delays those behind it until it has them.
 void SequenceScheduler::FillRunning() {
-  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_sequences) {
+  const bool closed = options_.static_batches && !running_.empty();
+  while (!closed && !waiting_.empty() &&
+         static_cast<int64_t>(running_.size()) < options_.max_sequences) {
     Sequence& sequence = *waiting_.begin()->second;
     if (sequence.blocks.empty()) {
       const int64_t needed =

@@ -60,6 +60,8 @@ struct SchedulerOptions {
   // max_batch_tokens allows.
   absl::Duration itl_slo;
   QueueOrder queue_order = QueueOrder::kPriority;
+  // Sequences join only when the last batch has ended as a whole: for comparison.
+  bool static_batches = false;
   // What the node's storage holds at the start, for the core's StoredBlocks; null: no storage.
   std::shared_ptr<const std::vector<kv::BlockHash>> stored_blocks;
 };

@@ -84,6 +84,23 @@ TEST_F(SequenceSchedulerTest, DecodeRowsFirstThenPromptsInOrderWithinTheBudget) 
   Finish(scheduler);
 }
 
+TEST_F(SequenceSchedulerTest, AStaticBatchEndsAsAWholeBeforeTheNext) {
+  SchedulerOptions options = Options(64, 100, 3);
+  options.static_batches = true;
+  SequenceScheduler scheduler(options);
+  Add(scheduler, Input(1, 4));
+  Add(scheduler, Input(2, 4));
+  EXPECT_EQ(Plan(scheduler), (std::vector<Row>{{1, 0, 4, true}, {2, 0, 4, true}}));
+  Finish(scheduler);
+  Add(scheduler, Input(3, 4));  // there is a slot, and it has to wait
+  scheduler.Release(SequenceId(1));
+  EXPECT_EQ(Plan(scheduler), (std::vector<Row>{{2, 4, 1, true}}));
+  Finish(scheduler);
+  scheduler.Release(SequenceId(2));
+  EXPECT_EQ(Plan(scheduler), (std::vector<Row>{{3, 0, 4, true}}));
+  Finish(scheduler);
+}
+
 TEST_F(SequenceSchedulerTest, TheYoungestIsPreemptedAndComesBackBeforeAnythingNew) {
   SequenceScheduler scheduler(Options(4, 100, 8));
   Add(scheduler, Input(1, 16, 33));  // two blocks now, three in the end

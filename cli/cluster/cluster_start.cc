@@ -1,0 +1,34 @@
+#include "cli/cluster/cluster_start.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "common/runtime/processors.h"
+
+namespace tandem::cli {
+
+absl::StatusOr<std::unique_ptr<Cluster>> StartCluster(
+    const UpConfig& up, const std::map<std::string, std::string>& env) {
+  if (up.single_process) return StartSingleProcessCluster(up, ReadProcessors(), env);
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return absl::InternalError("cannot find this program's folder");
+  return StartProcessCluster(up, self.parent_path().string(), ReadProcessors());
+}
+
+bool ReadyProbe::IsReady(const Cluster& cluster) {
+  const std::string address = cluster.grpc_address();
+  if (address.empty()) return false;
+  if (client_ == nullptr) {
+    auto client = Client::Connect(address, {.tls = {.anybody = up_.router.tls.any()}});
+    if (!client.ok()) return false;
+    client_ = *std::move(client);
+  }
+  const auto status = client_->GetStatus(absl::Seconds(1));
+  if (!status.ok()) return false;
+  int ready = 0;
+  for (const v1::NodeStatus& node : status->nodes()) ready += node.state() == "ready" ? 1 : 0;
+  return ready >= up_.prefill + up_.decode;
+}
+
+}  // namespace tandem::cli
