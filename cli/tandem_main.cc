@@ -30,6 +30,8 @@ CommandMap AllCommands() {
   commands["trace"] = NewTraceCommand();
   commands["why"] = NewWhyCommand();
   commands["keys"] = NewKeysCommand();
+  commands["pull"] = NewPullCommand();
+  commands["models"] = NewModelsCommand();
   commands["bench"] = NewBenchCommand();
   commands["bench kv"] = NewBenchKvCommand();
   commands["bench modes"] = NewBenchModesCommand();

@@ -31,6 +31,8 @@ std::unique_ptr<Command> NewStatusCommand();
 std::unique_ptr<Command> NewTraceCommand();
 std::unique_ptr<Command> NewWhyCommand();
 std::unique_ptr<Command> NewKeysCommand();
+std::unique_ptr<Command> NewPullCommand();
+std::unique_ptr<Command> NewModelsCommand();
 std::unique_ptr<Command> NewBenchCommand();
 std::unique_ptr<Command> NewBenchKvCommand();
 std::unique_ptr<Command> NewBenchModesCommand();

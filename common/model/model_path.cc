@@ -4,6 +4,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_name.h"
+#include "common/model/model_store.h"
 
 namespace tandem::model {
 namespace {
@@ -22,14 +25,6 @@ std::string Lookup(const std::map<std::string, std::string>& env, const std::str
   return found == env.end() ? "" : found->second;
 }
 
-std::string ModelsFolder(const std::map<std::string, std::string>& env) {
-  if (std::string folder = Lookup(env, "TANDEM_MODELS"); !folder.empty()) return folder;
-  if (std::string cache = Lookup(env, "XDG_CACHE_HOME"); !cache.empty()) {
-    return absl::StrCat(cache, "/tandem/models");
-  }
-  return absl::StrCat(Lookup(env, "HOME"), "/.cache/tandem/models");
-}
-
 }  // namespace
 
 std::string UserWeightsFolder(const std::map<std::string, std::string>& env) {
@@ -43,6 +38,16 @@ std::string UserWeightsFolder(const std::map<std::string, std::string>& env) {
 absl::StatusOr<std::string> ResolveModelPath(const std::string& name_or_path,
                                              const std::map<std::string, std::string>& env) {
   std::error_code ignored;
+  if (LooksLikeModelName(name_or_path)) {
+    ASSIGN_OR_RETURN(const ModelName name, ParseModelName(name_or_path));
+    const std::string folder = absl::StrCat(ModelsFolder(env), "/", name.folder());
+    const auto stored = ReadManifest(folder);
+    if (stored.ok()) return stored->path();
+    return absl::NotFoundError(absl::StrCat(
+        "model ", name_or_path, " is not in ", folder, ": fetch it with tandem pull ", name_or_path,
+        "; without a network, copy its files (config.json, tokenizer.json, *.safetensors, or one "
+        "*.gguf) to a folder and name that"));
+  }
   for (const KnownModel& known : kKnownModels) {
     if (known.name != name_or_path) continue;
     const std::string path = absl::StrCat(ModelsFolder(env), "/", known.file);
@@ -54,7 +59,8 @@ absl::StatusOr<std::string> ResolveModelPath(const std::string& name_or_path,
   if (std::filesystem::exists(name_or_path, ignored)) return name_or_path;
   return absl::NotFoundError(
       absl::StrCat("model '", name_or_path,
-                   "': no such file or directory, and not a known name (smollm2, gemma3)"));
+                   "': no such file or directory, and not a known name (smollm2, gemma3, "
+                   "hf:ORG/NAME, https://HOST/PATH.gguf)"));
 }
 
 }  // namespace tandem::model

@@ -10,10 +10,10 @@
 
 namespace tandem::model {
 
-// `name_or_path`: a path to a .gguf file or a directory, or one of the names that
-// scripts/fetch_model.py knows (smollm2, gemma3), looked up in the models folder: TANDEM_MODELS of
-// `env`, else XDG_CACHE_HOME/tandem/models, else HOME/.cache/tandem/models. Errors: kNotFound
-// naming what was looked for, where, and how to fetch it.
+// `name_or_path`: a path to a .gguf file or a directory; a name of a model that `tandem pull`
+// fetched (model_name.h); or one of the names that scripts/fetch_model.py knows (smollm2, gemma3).
+// Names are looked up in the models folder (model_store.h). Never uses a network. Errors: kNotFound
+// naming what was looked for, where, and how to fetch it; kInvalidArgument for a malformed name.
 absl::StatusOr<std::string> ResolveModelPath(const std::string& name_or_path,
                                              const std::map<std::string, std::string>& env);
 

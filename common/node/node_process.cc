@@ -9,6 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -152,10 +153,17 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
   const int64_t usable = spec.layout.BlocksFor(spec.context_tokens) * config.max_sequences;
   const int64_t blocks = std::min(fitting, usable);
   Log(LogLevel::kInfo, "sized KV cache",
-      {{"available_bytes", available_bytes},
-       {"step_bytes", step_bytes},
-       {"block_bytes", spec.layout.block_bytes()},
-       {"blocks", blocks}});
+      {{"how", device_bytes.has_value()
+                   ? absl::StrFormat("%d bytes of the device / %d a block = %d blocks",
+                                     available_bytes, spec.layout.block_bytes(), fitting)
+                   : absl::StrFormat("(%g * (%d available - %d mapped weights) - %d for a step) / "
+                                     "%d a block = %d blocks",
+                                     config.kv.memory_fraction, available_bytes, spec.mapped_bytes,
+                                     step_bytes, spec.layout.block_bytes(), fitting)},
+       {"useful", absl::StrFormat("%d sequences of %d tokens = %d blocks", config.max_sequences,
+                                  spec.context_tokens, usable)},
+       {"blocks", blocks},
+       {"tokens", blocks * spec.layout.block_tokens}});
   if (blocks < 2) {
     return absl::ResourceExhaustedError(absl::StrCat(
         device_bytes.has_value()

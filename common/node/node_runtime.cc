@@ -209,7 +209,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
       stored.set_hashes(kv::PackHashes(hashes));
       stored.set_on_disk(true);
     }
-    *message.mutable_load() = core_->load();
+    *message.mutable_load() = Load();
     // Sends earlier events first: none may be lost, and none may repeat what the snapshot holds.
     Dispatch();
     core_->OnRouterJoined(event.router, RealClock().Now());
@@ -251,7 +251,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     for (auto& [router, event] : actions.events) {
       *messages[router].add_events() = std::move(event);
     }
-    const v1::NodeLoad load = core_->load();
+    const v1::NodeLoad load = Load();
     if (!messages.empty()) announced_held_ = HeldBy(load);
     for (auto& [router, message] : messages) {
       *message.mutable_load() = load;
@@ -262,7 +262,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   // An abort frees room, at once or when its lease has drained, without an event. So this sends the
   // load when room was freed; else routers would not use it until the next heartbeat.
   void AnnounceFreedRoom() {
-    const v1::NodeLoad load = core_->load();
+    const v1::NodeLoad load = Load();
     const int64_t held = HeldBy(load);
     if (held >= announced_held_) return;
     announced_held_ = held;
@@ -280,6 +280,15 @@ class NodeRuntimeImpl final : public NodeRuntime {
     }
   }
 
+  // The core's, with what waits for each thread.
+  v1::NodeLoad Load() const {
+    v1::NodeLoad load = core_->load();
+    load.set_engine_backlog(static_cast<int64_t>(inbox_.size()));
+    load.set_transfer_backlog(transfer_->backlog() + std::ssize(transfer_backlog_));
+    if (storage_ != nullptr) load.set_storage_backlog(storage_->backlog());
+    return load;
+  }
+
   static int64_t HeldBy(const v1::NodeLoad& load) {
     return load.blocks_used() + load.blocks_quarantined() + load.leases() + load.exports();
   }
@@ -287,7 +296,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   void PublishLoad() {
     const transfer::TransferCounters transfer = transfer_->counters();
     absl::MutexLock lock(&mutex_);
-    load_ = core_->load();
+    load_ = Load();
     counters_ = core_->counters();
     step_profile_ = core_->step_profile();
     counters_.set_kv_bytes_sent(transfer.bytes_sent);

@@ -32,6 +32,7 @@ StorageService::~StorageService() {
 }
 
 void StorageService::Submit(StorageCommand command) {
+  ++backlog_;
   TANDEM_CHECK(inbox_.TryPush(std::move(command)) || inbox_.closed(), "more than ", kCommandsMax,
                " storage commands at a time");
 }
@@ -50,9 +51,11 @@ void StorageService::Run() {
     if (!loads_.empty()) {
       Handle(loads_.front());
       loads_.pop_front();
+      --backlog_;
     } else if (!others_.empty()) {
       std::visit([this](const auto& each) { Handle(each); }, others_.front());
       others_.pop_front();
+      --backlog_;
     }
   }
 }

@@ -6,6 +6,7 @@
 // Owner: NodeRuntime.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -33,6 +34,8 @@ class StorageService {
 
   // REQUIRES: fewer than kCommandsMax commands without an event.
   void Submit(StorageCommand command);
+  // Commands that wait for the storage thread, or that it carries out.
+  int64_t backlog() const { return backlog_; }
 
  private:
   void Run();
@@ -44,6 +47,7 @@ class StorageService {
   kv::BlockArena& arena_;
   absl::AnyInvocable<void(StorageEvent)> sink_;  // storage thread
   BoundedQueue<StorageCommand> inbox_{kCommandsMax};
+  std::atomic<int64_t> backlog_{0};
   // Bound: kCommandsMax.
   std::deque<LoadBlocks> loads_;       // storage thread
   std::deque<StorageCommand> others_;  // storage thread

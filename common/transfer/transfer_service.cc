@@ -53,6 +53,7 @@ class TransferServiceImpl final : public TransferService {
 
   const std::string& address() const override { return address_; }
 
+  int64_t backlog() const override { return static_cast<int64_t>(commands_.size()); }
   TransferCounters counters() const override {
     absl::MutexLock lock(&mutex_);
     return counters_;

@@ -39,6 +39,8 @@ class TransferService {
   virtual absl::Status Submit(TransferCommand command) = 0;
   virtual const std::string& address() const = 0;
   virtual TransferCounters counters() const = 0;
+  // Commands that wait for the transfer thread.
+  virtual int64_t backlog() const = 0;
 };
 
 }  // namespace tandem::transfer

@@ -20,9 +20,7 @@ MetricLabels With(MetricLabels labels, const MetricLabels& more) {
   return labels;
 }
 
-// The figures that a joined node reports.
-void AddLoadAndCounters(const v1::NodeStatus& node, const MetricLabels& labels,
-                        MetricRegistry& page) {
+void AddLoad(const v1::NodeStatus& node, const MetricLabels& labels, MetricRegistry& page) {
   const auto add = [&](const char* name, const char* help, int64_t value) {
     page.AddGauge(name, help, labels).Set(static_cast<double>(value));
   };
@@ -34,6 +32,17 @@ void AddLoadAndCounters(const v1::NodeStatus& node, const MetricLabels& labels,
   add("tandem_node_sequences_running", "Sequences in the node's batch.", load.sequences_running());
   add("tandem_node_sequences_waiting", "Sequences that wait for a place in the node's batch.",
       load.sequences_waiting());
+  const auto add_backlog = [&](const char* thread, int64_t value) {
+    page.AddGauge("tandem_node_backlog", "Events and commands that wait for the node's thread.",
+                  With(labels, {{"thread", thread}}))
+        .Set(static_cast<double>(value));
+  };
+  add_backlog("engine", load.engine_backlog());
+  add_backlog("transfer", load.transfer_backlog());
+  add_backlog("storage", load.storage_backlog());
+}
+
+void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricRegistry& page) {
   const v1::NodeCounters& counters = node.counters();
   const auto count = [&](const char* name, const char* help, int64_t value) {
     page.AddCounter(name, help, labels).Add(static_cast<double>(value));
@@ -216,7 +225,8 @@ std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
         labels);
     // The last report of a lost node no longer holds.
     if (node.state() == "lost") continue;
-    AddLoadAndCounters(node, labels, page);
+    AddLoad(node, labels, page);
+    AddCounters(node, labels, page);
     if (node.role() != "decode") continue;
     used += static_cast<double>(node.load().blocks_used());
     total += static_cast<double>(node.load().blocks_total());

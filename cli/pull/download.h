@@ -1,0 +1,59 @@
+// Fetches files over HTTP, so that a connection that breaks costs only what had not arrived.
+//
+// A file arrives under its name with ".part" behind it, goes on where the last try ended (also of
+// an earlier process) if the server still has the same file, and gets its own name once its size
+// and its hash are right.
+//
+// Thread safety: none; a Downloader belongs to one thread. Owner: the pull command.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace tandem::cli {
+
+struct DownloadOptions {
+  // Sent to `token_host` only ("host" or "host:port" of the first URL), and to no host that it
+  // redirects to. Empty: none.
+  std::string token, token_host;
+  int attempts = 6;                                     // that bring nothing new, one after another
+  absl::Duration first_wait = absl::Milliseconds(500);  // doubles with each of them
+  absl::Duration wait_max = absl::Seconds(60);          // also for a server's Retry-After
+  absl::Duration stall = absl::Seconds(30);             // without a byte: the connection is broken
+  // Waits; false: give up.
+  std::function<bool(absl::Duration)> wait;
+};
+
+struct RemoteFile {
+  std::string url;
+  int64_t bytes = -1;     // -1: as the server says
+  std::string sha256;     // hexadecimal; empty: not known
+  std::string git_blob;   // the hash that git gives it; empty: not known
+  int64_t bytes_max = 0;  // more is refused
+};
+
+class Downloader {
+ public:
+  // `on_progress`: bytes of the file that are here.
+  using Progress = std::function<void(int64_t bytes)>;
+
+  static absl::StatusOr<std::unique_ptr<Downloader>> Create(DownloadOptions options);
+  virtual ~Downloader() = default;
+
+  // A small text, such as a list. Errors: as Fetch.
+  virtual absl::StatusOr<std::string> FetchText(const std::string& url, int64_t bytes_max) = 0;
+  // Brings `file` to `path`. Returns its SHA-256. Errors name the URL: kNotFound;
+  // kPermissionDenied for 401 and 403, naming what to do; kDataLoss when what arrived is not what
+  // was promised; kResourceExhausted for too large a file; kCancelled when `wait` said so;
+  // kUnavailable otherwise.
+  virtual absl::StatusOr<std::string> Fetch(const RemoteFile& file, const std::string& path,
+                                            const Progress& on_progress) = 0;
+};
+
+}  // namespace tandem::cli

@@ -1,0 +1,165 @@
+#include "cli/pull/pull.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/pull/download.h"
+#include "cli/pull/download_progress.h"
+#include "cli/pull/hugging_face.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kListBytesMax = 16 << 20;
+constexpr int64_t kFileBytesMax = int64_t{1} << 43;       // of a file whose size nobody has told
+constexpr int64_t kDiskReserveBytes = int64_t{64} << 20;  // left free
+
+// Held while a model is brought.
+class FolderLock {
+ public:
+  static absl::StatusOr<std::unique_ptr<FolderLock>> Take(const std::string& folder) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    const int fd = open(absl::StrCat(folder, "/.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) return absl::ErrnoToStatus(errno, folder);
+    std::unique_ptr<FolderLock> lock(new FolderLock(fd));
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder, ": another tandem pull brings this model"));
+  }
+  ~FolderLock() { close(fd_); }
+
+ private:
+  explicit FolderLock(int fd) : fd_(fd) {}
+  const int fd_;
+};
+
+absl::Status CheckRoom(const std::string& folder, int64_t bytes) {
+  std::error_code error;
+  const fs::space_info space = fs::space(folder, error);
+  if (error || static_cast<int64_t>(space.available) >= bytes + kDiskReserveBytes)
+    return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(folder, ": ", BytesText(bytes), " are to come and ",
+                   BytesText(static_cast<int64_t>(space.available)), " are free"));
+}
+
+// The file of `known` if it is here as it was fetched.
+std::optional<model::StoredFile> Kept(const absl::StatusOr<model::StoredModel>& known,
+                                      const RepositoryFile& file) {
+  if (!known.ok()) return std::nullopt;
+  for (const model::StoredFile& stored : known->files) {
+    if (stored.name == file.name && stored.bytes == file.remote.bytes &&
+        stored.sha256 == file.remote.sha256)
+      return stored;
+  }
+  return std::nullopt;
+}
+
+class Puller {
+ public:
+  Puller(Downloader& downloader, const PullOptions& options, model::StoredModel model)
+      : downloader_(downloader), options_(options), model_(std::move(model)) {}
+
+  absl::StatusOr<model::StoredModel> Bring(const std::vector<RepositoryFile>& files) {
+    const auto known = model::ReadManifest(model_.folder);
+    int64_t bytes = 0, here = 0;
+    for (const RepositoryFile& file : files) {
+      bytes += std::max<int64_t>(file.remote.bytes, 0);
+      here += Kept(known, file).has_value() ? file.remote.bytes : PartBytes(file);
+    }
+    RETURN_IF_ERROR(CheckRoom(model_.folder, bytes - here));
+    // Not whole until all of it is: other files may take the place of those that were here.
+    std::error_code ignored;
+    fs::remove(model_.folder + "/manifest.json", ignored);
+    DownloadProgress progress(bytes, here, options_.progress);
+    for (const RepositoryFile& file : files) RETURN_IF_ERROR(BringFile(file, known, progress));
+    RETURN_IF_ERROR(model::WriteManifest(model_));
+    return model_;
+  }
+
+ private:
+  int64_t PartBytes(const RepositoryFile& file) const {
+    std::error_code error;
+    const auto bytes = fs::file_size(absl::StrCat(model_.folder, "/", file.name, ".part"), error);
+    return error ? 0 : static_cast<int64_t>(bytes);
+  }
+
+  absl::Status BringFile(const RepositoryFile& file,
+                         const absl::StatusOr<model::StoredModel>& known,
+                         DownloadProgress& progress) {
+    if (const auto kept = Kept(known, file)) {
+      model_.files.push_back(*kept);
+      return absl::OkStatus();
+    }
+    const std::string path = absl::StrCat(model_.folder, "/", file.name);
+    const int64_t before = PartBytes(file);
+    ASSIGN_OR_RETURN(const std::string sha256,
+                     downloader_.Fetch(file.remote, path, [&](int64_t bytes) {
+                       progress.Show(file.name, bytes - before);
+                     }));
+    std::error_code error;
+    const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
+    if (error) return absl::UnavailableError(absl::StrCat(path, ": ", error.message()));
+    progress.FileEnds(bytes - before);
+    model_.files.push_back({.name = file.name, .bytes = bytes, .sha256 = sha256});
+    return absl::OkStatus();
+  }
+
+  Downloader& downloader_;
+  const PullOptions& options_;
+  model::StoredModel model_;
+};
+
+}  // namespace
+
+absl::StatusOr<model::StoredModel> PullModel(const std::string& name,
+                                             const std::map<std::string, std::string>& env,
+                                             const PullOptions& options) {
+  ASSIGN_OR_RETURN(const model::ModelName parsed, model::ParseModelName(name));
+  model::StoredModel stored{.name = name,
+                            .commit = "",
+                            .folder = absl::StrCat(model::ModelsFolder(env), "/", parsed.folder()),
+                            .files = {}};
+  ASSIGN_OR_RETURN(const std::unique_ptr<FolderLock> lock, FolderLock::Take(stored.folder));
+  DownloadOptions download;
+  download.wait = options.wait;
+  download.attempts = static_cast<int>(options.attempts);
+  if (!parsed.is_repository()) {
+    ASSIGN_OR_RETURN(const auto downloader, Downloader::Create(std::move(download)));
+    const RepositoryFile file{.name = parsed.file,
+                              .remote = {.url = parsed.url, .bytes_max = kFileBytesMax}};
+    return Puller(*downloader, options, std::move(stored)).Bring({file});
+  }
+  ASSIGN_OR_RETURN(const Hub hub, Hub::FromEnvironment(env));
+  download.token = hub.token;
+  download.token_host = hub.host();
+  ASSIGN_OR_RETURN(const auto downloader, Downloader::Create(std::move(download)));
+  const absl::StatusOr<std::string> list =
+      downloader->FetchText(ListUrl(hub, parsed), kListBytesMax);
+  if (list.status().code() == absl::StatusCode::kUnavailable) {
+    return absl::UnavailableError(absl::StrCat(
+        list.status().message(),
+        ". Without a network, copy the model's files (config.json, tokenizer.json, *.safetensors, "
+        "or one *.gguf) from another machine to a folder and give its path as --model"));
+  }
+  RETURN_IF_ERROR(list.status());
+  ASSIGN_OR_RETURN(const Repository repository, ChooseFiles(hub, parsed, *list));
+  stored.commit = repository.commit;
+  return Puller(*downloader, options, std::move(stored)).Bring(repository.files);
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,44 @@
+// The models that were fetched to this disk. A model is whole once its manifest is there, which is
+// written last; what has no manifest is not found.
+// Thread safety: pure functions over the file system.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/model/model_name.h"
+
+namespace tandem::model {
+
+struct StoredFile {
+  std::string name;
+  int64_t bytes = 0;
+  std::string sha256;  // as it was when it was fetched
+};
+
+struct StoredModel {
+  std::string name;    // as `tandem pull` was given it
+  std::string commit;  // of the repository; empty for a file
+  std::string folder;
+  std::vector<StoredFile> files;
+
+  int64_t bytes() const;
+  // What Checkpoint::Open takes: the folder, or its one GGUF file.
+  std::string path() const;
+};
+
+// TANDEM_MODELS of `env`, else XDG_CACHE_HOME/tandem/models, else HOME/.cache/tandem/models.
+std::string ModelsFolder(const std::map<std::string, std::string>& env);
+
+// Marks the model as whole. Errors: kUnavailable when the manifest cannot be written.
+absl::Status WriteManifest(const StoredModel& model);
+// Errors: kNotFound when the folder holds no whole model.
+absl::StatusOr<StoredModel> ReadManifest(const std::string& folder);
+// All whole models below `models_folder`, by name.
+std::vector<StoredModel> ListModels(const std::string& models_folder);
+
+}  // namespace tandem::model

@@ -1,0 +1,275 @@
+#!/usr/bin/env python3
+"""Goal: a model that is fetched is the one that the hub lists, whole or not there at all, however connections break
+and whatever the hub says; a token goes to the hub alone; errors say what to do.
+
+    pull_test.py --build DIR      [unittest arguments]
+"""
+import argparse
+import fcntl
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from hub import COMMIT, Hub
+
+BUILD = None
+SEED = random.SystemRandom().randrange(1 << 32)
+
+
+def contents(size, seed):
+    return random.Random(seed).randbytes(size)
+
+
+class Pull(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="tandem-pull-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.files = {"config.json": b'{"model_type": "llama"}', "tokenizer.json": contents(5000, 1),
+                      "model.safetensors": contents(300_000, 2), "README.md": b"not needed"}
+        self.hub = Hub(self.files)
+        self.addCleanup(self.hub.stop)
+        self.env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "HF_ENDPOINT": self.hub.url,
+                    "TANDEM_MODELS": str(self.folder / "models")}
+
+    def tandem(self, *args, **env):
+        run = subprocess.run([f"{BUILD}/bin/tandem", *args], env={**self.env, **env}, stdin=subprocess.DEVNULL,
+                             capture_output=True, text=True, timeout=120)
+        return run.returncode, run.stdout + run.stderr
+
+    def pull(self, name="hf:org/name", *args, **env):
+        return self.tandem("pull", "--attempts=3", *args, name, **env)
+
+    def models(self):
+        return json.loads(self.tandem("models", "--json")[1])
+
+    def check(self, name="hf:org/name", names=("config.json", "model.safetensors", "tokenizer.json")):
+        """The model is here, and has these files with the hub's bytes and no others."""
+        model, = [each for each in self.models() if each["name"] == name]
+        folder = pathlib.Path(model["path"])
+        folder = folder if folder.is_dir() else folder.parent
+        here = {path.name for path in folder.iterdir()} - {"manifest.json", ".lock"}
+        self.assertEqual(here, set(names))
+        for each in names:
+            self.assertEqual((folder / each).read_bytes(), self.hub.files[each], each)
+
+    def expect_failure(self, words, *args, **env):
+        code, output = self.pull(*args, **env)
+        self.assertNotEqual(code, 0, output)
+        for word in [words] if isinstance(words, str) else words:
+            self.assertIn(word, output)
+        self.assertEqual(self.models(), [])
+        return output
+
+    # ---- what goes well
+
+    def test_the_needed_files_come(self):
+        code, output = self.pull()
+        self.assertEqual(code, 0, output)
+        self.assertIn("in 3 files", output)
+        self.check()
+        self.assertEqual(self.models()[0]["commit"], COMMIT)
+
+    def test_what_is_here_is_not_fetched_again(self):
+        self.pull()
+        files = len(self.hub.requests("/resolve/"))
+        self.assertEqual(self.pull()[0], 0)
+        self.assertEqual([path for path, _ in self.hub.seen if "safetensors" in path],
+                         [f"/org/name/resolve/{COMMIT}/model.safetensors"])
+        self.assertLessEqual(len(self.hub.requests("/resolve/")) - files, 2)  # small files without a SHA-256
+        self.check()
+
+    def test_a_new_commits_files_replace_the_old(self):
+        self.pull()
+        self.hub.files["model.safetensors"] = contents(200_000, 3)
+        self.assertEqual(self.pull()[0], 0)
+        self.check()
+
+    def test_one_gguf_file_of_several(self):
+        self.hub.files = {"a-q4.gguf": contents(9000, 4), "a-q8.gguf": contents(9500, 5)}
+        self.expect_failure(["a-q4.gguf, a-q8.gguf", "hf:org/name:a-q4.gguf"])
+        code, output = self.pull("hf:org/name:a-q8.gguf")
+        self.assertEqual(code, 0, output)
+        self.check("hf:org/name:a-q8.gguf", ["a-q8.gguf"])
+        self.assertTrue(self.models()[0]["path"].endswith("/a-q8.gguf"))
+
+    def test_an_address_of_a_file(self):
+        self.hub.files = {"a.gguf": contents(70_000, 6)}
+        self.hub.break_after = [1000]
+        url = f"{self.hub.url}/some/where/a.gguf?download=true"
+        code, output = self.pull(url)
+        self.assertEqual(code, 0, output)
+        self.check(url, ["a.gguf"])
+
+    def test_a_revision_has_a_folder_of_its_own(self):
+        self.pull()
+        self.assertEqual(self.pull("hf:org/name@v2")[0], 0)
+        self.assertTrue(any("/revision/v2?" in path for path, _ in self.hub.seen))
+        self.assertEqual([model["name"] for model in self.models()], ["hf:org/name", "hf:org/name@v2"])
+        self.assertEqual(self.tandem("models", "--remove", "hf:org/name")[0], 0)
+        self.check("hf:org/name@v2")
+
+    # ---- connections
+
+    def test_broken_connections_cost_what_had_not_arrived(self):
+        print("seed", SEED)
+        draw = random.Random(SEED)
+        self.hub.break_after = [draw.randrange(1, 60_000) for _ in range(12)]
+        code, output = self.pull()
+        self.assertEqual(code, 0, output)
+        self.check()
+        ranges = [headers["Range"] for headers in self.hub.requests("model.safetensors") if "Range" in headers]
+        self.assertGreater(len(ranges), 2)
+        self.assertTrue(all(headers.get("If-Range") for headers in self.hub.requests("model.safetensors")
+                            if "Range" in headers))
+
+    def test_a_server_that_ignores_ranges(self):
+        self.hub.ranges = False
+        self.hub.break_after = [100, 4000, 100_000]
+        self.assertEqual(self.pull()[0], 0)
+        self.check()
+
+    def test_another_process_goes_on(self):
+        self.hub.break_after = [200_000, 0, 0, 0]
+        self.hub.files = {"a.gguf": contents(300_000, 7)}
+        self.expect_failure("a.gguf")
+        self.hub.seen.clear()
+        self.assertEqual(self.pull()[0], 0)
+        self.check(names=["a.gguf"])
+        self.assertEqual(self.hub.requests("a.gguf")[0]["Range"], "bytes=200000-")
+
+    def test_a_file_that_changed_meanwhile_is_begun_anew(self):
+        self.hub.files = {"a.gguf": contents(300_000, 8)}
+        self.hub.break_after = [200_000, 0, 0]
+        self.expect_failure("a.gguf")
+        self.hub.files["a.gguf"] = contents(300_000, 9)
+        self.assertEqual(self.pull()[0], 0)
+        self.check(names=["a.gguf"])
+
+    def test_interrupted(self):
+        self.hub.files = {"a.gguf": contents(300_000, 10)}
+        self.hub.statuses = [(503, [("retry-after", "60")])]
+        process = subprocess.Popen([f"{BUILD}/bin/tandem", "pull", "hf:org/name"], env=self.env,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.assertTrue(self.hub.asked.wait(60))
+        process.send_signal(signal.SIGINT)
+        self.assertNotEqual(process.wait(timeout=60), 0)
+        self.assertIn(b"interrupted", process.stderr.read())
+        process.stderr.close()
+
+    def test_busy_servers_are_asked_again(self):
+        self.hub.statuses = [(503, []), (429, [("retry-after", "1")])]
+        self.assertEqual(self.pull()[0], 0)
+        self.check()
+
+    # ---- what servers say
+
+    def test_wrong_bytes(self):
+        for fault in ({"lfs": {"sha256": "0" * 64}}, {"lfs": {"sha256": "f" * 64, "size": 1}}):
+            self.hub.listed = {"model.safetensors": fault}
+            self.expect_failure(["model.safetensors", "has SHA-256"])
+        self.hub.listed = {"config.json": {"blobId": "0" * 40}}
+        self.expect_failure(["config.json", "has git hash"])
+
+    def test_wrong_sizes(self):
+        self.hub.listed = {"model.safetensors": {"size": 299_999}}
+        self.expect_failure("sends more than the 299999 bytes")
+        self.hub.listed = {"model.safetensors": {"size": 300_001}}
+        self.expect_failure("has 300000 bytes, and its list names 300001")
+        self.hub.listed = {"model.safetensors": {"size": 1 << 60}}
+        self.expect_failure("are free")
+
+    def test_names_that_leave_the_folder(self):
+        data = b"evil"
+        for name in ("../evil.safetensors", "/evil.json", "sub/model.safetensors", ".bashrc", "..", "a\\b.gguf"):
+            self.hub.extra_siblings.append({"rfilename": name, "size": len(data), "blobId": "0" * 40})
+        self.assertEqual(self.pull()[0], 0)
+        self.check()
+        self.assertEqual(list(self.folder.rglob("*evil*")), [])
+
+    def test_lists_of_another_form(self):
+        for siblings in (["x"], [{"rfilename": 5, "size": "large"}], [{}]):
+            self.hub.files, self.hub.extra_siblings = {}, siblings
+            self.expect_failure("neither safetensors nor GGUF")
+        self.hub.statuses = [(200, [])]
+        self.expect_failure("expected a model's commit")
+
+    def test_missing(self):
+        self.expect_failure("404", "hf:org/other")
+        self.hub.extra_siblings = [{"rfilename": "model-2.safetensors", "size": 3, "lfs": {"sha256": "0" * 64}}]
+        self.expect_failure(["model-2.safetensors", "404"])
+
+    def test_redirects_without_an_end(self):
+        self.hub.file_host = self.hub.url
+        self.expect_failure("redirect")
+
+    # ---- tokens
+
+    def test_a_token_goes_to_the_hub_alone(self):
+        other = Hub(self.files)
+        self.addCleanup(other.stop)
+        # Another host for libcurl and for us: the name, not the address.
+        self.hub.file_host = other.url.replace("127.0.0.1", "localhost")
+        self.hub.token = "secret"
+        self.expect_failure(["401", "HF_TOKEN"])
+        self.expect_failure("the token that was sent may not read it", HF_TOKEN="wrong")
+        self.assertEqual(self.pull(HF_TOKEN="secret")[0], 0)
+        self.check()
+        self.assertGreater(len(other.seen), 0)
+        for _, headers in other.seen:
+            self.assertNotIn("authorization", {name.lower() for name in headers})
+        (self.folder / ".cache/huggingface").mkdir(parents=True)
+        (self.folder / ".cache/huggingface/token").write_text("secret\n")
+        self.assertEqual(self.pull("hf:org/name@v3")[0], 0)
+
+    # ---- names and use
+
+    def test_names_are_checked(self):
+        for name in ("org/name", "hf:org", "hf:org/name/more", "hf:../name", "hf:org/na me", "hf:org/name@", "hf:/",
+                     "https://host/model.bin", "ftp://host/a.gguf", "http://example.com/a.gguf", "https://host", ""):
+            with self.subTest(name=name):
+                self.expect_failure("expected", name)
+        self.assertEqual(self.hub.seen, [])
+        self.expect_failure("HF_ENDPOINT", HF_ENDPOINT="http://example.com")
+
+    def test_models_that_are_not_here_say_how_to_get_them(self):
+        code, output = self.tandem("bench", "engine", "--model=hf:org/name")
+        self.assertNotEqual(code, 0)
+        self.assertIn("tandem pull hf:org/name", output)
+        self.assertEqual(self.hub.seen, [])
+        self.pull()
+        code, output = self.tandem("bench", "engine", "--model=hf:org/name")
+        self.assertNotIn("tandem pull", output)  # found; it is no model that could run
+
+    def test_without_a_network(self):
+        self.hub.stop()
+        self.expect_failure("copy the model's files")
+
+    def test_one_pull_at_a_time(self):
+        folder = self.folder / "models/hf/org/name/main"
+        folder.mkdir(parents=True)
+        with open(folder / ".lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.expect_failure("another tandem pull")
+
+    def test_an_unwhole_model_is_not_listed(self):
+        self.pull()
+        path = pathlib.Path(self.models()[0]["path"])
+        (path / "config.json").write_bytes(b"")
+        self.assertEqual(self.models(), [])
+        self.assertEqual(self.pull()[0], 0)
+        self.check()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    known, rest = parser.parse_known_args()
+    BUILD = known.build
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
