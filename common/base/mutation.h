@@ -23,6 +23,8 @@ enum class Mutation {
   kAdoptedUnseen,        // a migrated prefix block can be matched before it has arrived
   kMovedTokenRepeated,   // a migrated sequence emits its last token again
   kLegFoundByName,       // a request hears the legs of an ended one that had the same id
+  kPartTokensIgnored,    // a fork copies rows of other tokens than the sequence's
+  kForkNeverUnpinned,    // the block that a fork copied stays pinned after the step
   kVerifiedOvercounted,  // a receiver tells the next sender of blocks that it does not hold
 };
 

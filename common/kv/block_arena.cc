@@ -128,6 +128,12 @@ absl::Span<std::byte> BlockArena::Block(int layer, BlockId block) const {
                         static_cast<size_t>(layout_.layer_block_bytes));
 }
 
+void BlockArena::CopyBlock(int layer, BlockId from, BlockId to) const {
+  TANDEM_CHECK(from != to, "block ", from.value(), " copied to itself");
+  std::memcpy(Block(layer, to).data(), Block(layer, from).data(),
+              static_cast<size_t>(layout_.layer_block_bytes));
+}
+
 std::byte* BlockArena::LayerRegion(int layer) const {
   TANDEM_CHECK(layer >= 0 && layer < layout_.num_layers, "layer ", layer, " of ",
                layout_.num_layers);

@@ -46,6 +46,8 @@ class BlockArena {
   int64_t num_blocks() const { return num_blocks_; }
   // One block of one layer, layer_block_bytes long. REQUIRES: `layer` and `block` are in range.
   absl::Span<std::byte> Block(int layer, BlockId block) const;
+  // Copies one block of one layer. REQUIRES: as Block; two blocks.
+  void CopyBlock(int layer, BlockId from, BlockId to) const;
   // The whole region of a layer, for kernels that index blocks themselves.
   std::byte* LayerRegion(int layer) const;
 

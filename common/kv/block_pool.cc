@@ -23,12 +23,32 @@ const BlockPool::Block& BlockPool::At(BlockId block) const {
   return const_cast<BlockPool*>(this)->At(block);
 }
 
+void BlockPool::EnterCache(BlockId block) {
+  Block& b = At(block);
+  b.state = State::kCached;
+  b.lru = lru_.insert(lru_.end(), block);
+  if (b.saving) ++saving_cached_;
+  if (b.sealed) return;
+  b.part = cached_parts_.insert(cached_parts_.end(), block);
+  if (cached_parts_.size() > kCachedPartsMax) Evict(cached_parts_.front());
+}
+
+void BlockPool::LeaveCache(BlockId block) {
+  Block& b = At(block);
+  lru_.erase(b.lru);
+  if (b.saving) --saving_cached_;
+  if (!b.sealed) cached_parts_.erase(b.part);
+}
+
 void BlockPool::Evict(BlockId block) {
   Block& b = At(block);
   TANDEM_CHECK(b.state == State::kCached, "block ", block.value(), " evicted while not cached");
-  lru_.erase(b.lru);
-  by_hash_.erase(b.hash);
-  changes_.push_back({.hash = b.hash, .stored = false});
+  LeaveCache(block);
+  parts_.Remove(block);
+  if (b.sealed) {
+    by_hash_.erase(b.hash);
+    changes_.push_back({.hash = b.hash, .stored = false});
+  }
   b = Block();
   free_.push_back(block);
 }
@@ -67,10 +87,9 @@ std::vector<BlockId> BlockPool::Match(absl::Span<const BlockHash> hashes) {
     if (it == by_hash_.end()) break;
     Block& b = At(it->second);
     if (b.state == State::kCached) {
-      lru_.erase(b.lru);
+      LeaveCache(it->second);
       b.state = State::kUsed;
       ++used_;
-      if (b.saving) --saving_cached_;
     }
     ++b.references;
     matched.push_back(it->second);
@@ -81,7 +100,7 @@ std::vector<BlockId> BlockPool::Match(absl::Span<const BlockHash> hashes) {
 std::vector<BlockHash> BlockPool::MostRecentlyUsed(int64_t count) const {
   std::vector<const Block*> shared, single;
   for (const Block& b : blocks_) {
-    if (b.state != State::kUsed || !b.sealed || b.forgotten) continue;
+    if (b.state != State::kUsed || !b.findable()) continue;
     (b.references > 1 ? shared : single).push_back(&b);
   }
   const auto earlier = [](const Block* a, const Block* b) {
@@ -91,7 +110,7 @@ std::vector<BlockHash> BlockPool::MostRecentlyUsed(int64_t count) const {
   std::sort(single.begin(), single.end(), earlier);
   std::vector<BlockHash> hashes;
   const auto add = [&](const Block& b) {
-    if (static_cast<int64_t>(hashes.size()) < count) hashes.push_back(b.hash);
+    if (b.sealed && static_cast<int64_t>(hashes.size()) < count) hashes.push_back(b.hash);
   };
   for (const Block* b : shared) add(*b);
   // Owners release leaves first, so a parent is more recent than its children.
@@ -121,11 +140,8 @@ void BlockPool::Unref(BlockId block) {
                " released by one who does not own it");
   if (--b.references > 0) return;
   --used_;
-  if (b.sealed && !b.forgotten) {
-    b.state = State::kCached;
-    b.lru = lru_.insert(lru_.end(), block);
-    if (b.saving) ++saving_cached_;
-  } else if (b.saving) {
+  if (b.findable() || parts_.Contains(block)) return EnterCache(block);
+  if (b.saving) {
     b.state = State::kQuarantined;
     ++quarantined_;
   } else {
@@ -148,7 +164,8 @@ void BlockPool::Seal(BlockId block, const BlockHash& hash) {
 void BlockPool::Forget(BlockId block) {
   Block& b = At(block);
   TANDEM_CHECK(b.state == State::kUsed, "block ", block.value(), " forgotten while not used");
-  if (!b.sealed || b.forgotten) return;
+  parts_.Remove(block);
+  if (!b.findable()) return;
   b.forgotten = true;
   by_hash_.erase(b.hash);
   wrong_.push_back(b.hash);
@@ -177,12 +194,44 @@ void BlockPool::EndSave(BlockId block) {
   if (b.state == State::kQuarantined) EndQuarantine(block);
 }
 
+void BlockPool::NamePart(BlockId block, const BlockHash& parent, absl::Span<const TokenId> tokens) {
+  const Block& b = At(block);
+  TANDEM_CHECK(b.state == State::kUsed, "block ", block.value(), " gets a part while not used");
+  if (!b.forgotten && !parts_.Contains(block)) parts_.Add(block, parent, tokens);
+}
+
+std::optional<BlockId> BlockPool::PinPart(const BlockHash& parent,
+                                          absl::Span<const TokenId> tokens) {
+  const std::optional<BlockId> block = parts_.Find(parent, tokens);
+  if (!block.has_value()) return std::nullopt;
+  Block& b = At(*block);
+  if (b.state == State::kCached) {
+    LeaveCache(*block);
+    b.state = State::kUsed;
+    ++used_;
+  }
+  ++b.references;
+  return block;
+}
+
+void BlockPool::ForgetParts(const BlockHash& parent) {
+  for (const BlockId block : parts_.PartsOf(parent)) {
+    const Block& b = At(block);
+    if (b.state == State::kCached && !b.sealed) {
+      Evict(block);
+    } else {
+      parts_.Remove(block);
+    }
+  }
+}
+
 bool BlockPool::IsSealed(BlockId block) const { return At(block).sealed; }
 
 void BlockPool::Quarantine(BlockId block) {
   Block& b = At(block);
   TANDEM_CHECK(b.state == State::kUsed && !b.sealed && b.references == 1, "block ", block.value(),
                " quarantined while shared, sealed or not used");
+  TANDEM_CHECK(!parts_.Contains(block), "block ", block.value(), " quarantined with a part");
   b.state = State::kQuarantined;
   b.references = 0;
   --used_;
@@ -233,7 +282,7 @@ BlockEvents BlockPool::DrainEvents() {
 std::vector<BlockHash> BlockPool::SealedHashes() const {
   std::vector<const Block*> sealed;
   for (const Block& b : blocks_) {
-    if (b.sealed && !b.forgotten) sealed.push_back(&b);
+    if (b.findable()) sealed.push_back(&b);
   }
   std::sort(sealed.begin(), sealed.end(),
             [](const Block* a, const Block* b) { return a->sealed_order < b->sealed_order; });

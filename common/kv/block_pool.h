@@ -3,18 +3,20 @@
 //
 //   free        ── Allocate ──────────────▶ used
 //   used        ── last Unref, sealed ────▶ cached
-//   used        ── last Unref, unsealed ──▶ free
-//   cached      ── Match ─────────────────▶ used
+//   used        ── last Unref, unsealed ──▶ free; cached if it has a part
+//   cached      ── Match, PinPart ────────▶ used
 //   cached      ── Allocate (evicts) ─────▶ used
 //   used        ── Quarantine ────────────▶ quarantined
 //   quarantined ── EndQuarantine ─────────▶ free
 //
 // A *sealed* block is full and immutable, can be found by its hash, and may have many references. A
-// block that is not sealed has exactly one owner. A *quarantined* block has no owner, but a peer's
-// bytes may still land in it, so the pool does not allocate it (docs/KV_TRANSFER.md, "States").
-// Allocate takes free blocks first, then evicts cached ones, the least recently used first. A block
-// that is being *saved* to storage keeps its bytes until that ends, without a reference: Allocate
-// passes over it.
+// block that is not sealed has exactly one owner. Its first rows may be a *part*, which can be
+// found by its tokens and copied; readers that copy it have references beside the owner's. A
+// *quarantined* block has no owner, but a peer's bytes may still land in it, so the pool does not
+// allocate it (docs/KV_TRANSFER.md, "States"). Allocate takes free blocks first, then evicts cached
+// ones, the least recently used first. Of blocks cached for their parts alone, kCachedPartsMax
+// stay. A block that is being *saved* to storage keeps its bytes until that ends, without a
+// reference: Allocate passes over it.
 //
 // Thread safety: none; the engine thread calls all methods.
 // Invariants: free + cached + used + quarantined = total. A hash names at most one block. A block
@@ -33,6 +35,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/kv/block_hash.h"
+#include "common/kv/part_index.h"
 
 namespace tandem::kv {
 
@@ -53,6 +56,10 @@ class BlockPool {
     // The blocks that Allocate can return now.
     int64_t available() const { return free + cached - saving; }
   };
+
+  // Two beam searches of the widest. Parts of older steps are of no use and would displace
+  // prefixes.
+  static constexpr size_t kCachedPartsMax = 128;
 
   explicit BlockPool(int64_t num_blocks);
 
@@ -88,6 +95,21 @@ class BlockPool {
   void BeginSave(BlockId block);
   void EndSave(BlockId block);
 
+  // Says that the first tokens.size() rows of `block` hold the KV of `tokens`, which follow the
+  // full block `parent` (or the salt), and will not change. No effect if the block has a part or
+  // was forgotten, or if another block begins with these tokens (PartIndex::Add). REQUIRES: `block`
+  // is used; tokens is not empty.
+  void NamePart(BlockId block, const BlockHash& parent, absl::Span<const TokenId> tokens);
+  // A block that begins with the KV of `tokens`, which follow `parent`, with a reference added for
+  // the caller, who copies the block. nullopt if there is none. No Seal while the reference lasts.
+  std::optional<BlockId> PinPart(const BlockHash& parent, absl::Span<const TokenId> tokens);
+  // Whether PinPart would find one.
+  bool HasPart(const BlockHash& parent, absl::Span<const TokenId> tokens) const {
+    return parts_.Find(parent, tokens).has_value();
+  }
+  // Withdraws the parts that follow `parent`, because the contents of one turned out to be wrong.
+  void ForgetParts(const BlockHash& parent);
+
   // Removes the only reference of an unsealed block, but does not make it allocatable.
   void Quarantine(BlockId block);
   // Makes a quarantined block free.
@@ -110,7 +132,9 @@ class BlockPool {
     int32_t references = 0;
     BlockHash hash;
     uint64_t sealed_order = 0;
-    std::list<BlockId>::iterator lru;  // valid while cached
+    std::list<BlockId>::iterator lru;   // valid while cached
+    std::list<BlockId>::iterator part;  // in cached_parts_; valid while cached and not sealed
+    bool findable() const { return sealed && !forgotten; }
   };
   // The pool began (`stored`) or ceased to hold a hash.
   struct Change {
@@ -120,6 +144,8 @@ class BlockPool {
   Block& At(BlockId block);
   const Block& At(BlockId block) const;
   void Evict(BlockId block);
+  void EnterCache(BlockId block);
+  void LeaveCache(BlockId block);
 
   // Bound: --kv-blocks, fixed.
   std::vector<Block> blocks_;
@@ -127,6 +153,9 @@ class BlockPool {
   std::vector<BlockId> free_;  // used as a stack
   std::list<BlockId> lru_;     // cached blocks, least recently used first
   absl::flat_hash_map<BlockHash, BlockId> by_hash_;
+  PartIndex parts_;
+  // Bound: kCachedPartsMax (128).
+  std::list<BlockId> cached_parts_;  // those of lru_ that are not sealed, least recently used first
   // Bound: the changes of one step; DrainEvents empties it after each.
   std::vector<Change> changes_;  // since DrainEvents
   std::vector<BlockHash> wrong_;
