@@ -68,6 +68,10 @@ struct SequenceSlice {
   int64_t num_new = 0;       // >= 1
   // Block table covering at least num_computed + num_new tokens.
   absl::Span<const BlockId> blocks;
+  // The slice is a fork: before anything is computed, the engine copies this block to the one that
+  // the first new row lies in. The rows of that block before the first new one are then there.
+  // REQUIRES: another block than the slice's; no slice of the step copies to it.
+  std::optional<BlockId> forked_from;
   // Sample the token after the last one. REQUIRES: num_computed + num_new == tokens.size().
   bool sample = false;
   // Tokens before this index are prompt; penalties treat them differently from output.

@@ -43,22 +43,50 @@ absl::Status CheckSlice(const SequenceSlice& slice, const EngineSpec& spec, int6
   return absl::OkStatus();
 }
 
+// `copied_to`: the first block that each fork writes.
+absl::Status CheckFork(const SequenceSlice& slice, const EngineSpec& spec, int64_t num_blocks,
+                       const absl::flat_hash_set<BlockId>& copied_to) {
+  const BlockId from = *slice.forked_from;
+  if (slice.num_computed % spec.layout.block_tokens == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a fork whose first new row ",
+                                                   slice.num_computed,
+                                                   " begins a block, expected rows to copy"));
+  }
+  if (from.value() < 0 || from.value() >= num_blocks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a fork of block ", from.value(), ", expected one in [0, ", num_blocks, ")"));
+  }
+  if (copied_to.contains(from)) {
+    return absl::InvalidArgumentError(absl::StrCat("a fork of block ", from.value(),
+                                                   ", to which a fork of the same step is copied"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckSlices(absl::Span<const SequenceSlice> slices, const EngineSpec& spec,
                          int64_t num_blocks) {
-  absl::flat_hash_set<BlockId> written;
+  absl::flat_hash_set<BlockId> written, copied_to;
   for (size_t i = 0; i < slices.size(); ++i) {
     const SequenceSlice& slice = slices[i];
     if (absl::Status status = CheckSlice(slice, spec, num_blocks); !status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("slice ", i, ": ", status.message()));
     }
+    if (slice.forked_from.has_value())
+      copied_to.insert(slice.blocks[slice.num_computed / spec.layout.block_tokens]);
     const int64_t last = (slice.num_computed + slice.num_new - 1) / spec.layout.block_tokens;
     for (int64_t b = slice.num_computed / spec.layout.block_tokens; b <= last; ++b) {
       if (!written.insert(slice.blocks[b]).second) {
         return absl::InvalidArgumentError(
             absl::StrCat("slice ", i, ": block ", slice.blocks[b].value(), " is written twice"));
       }
+    }
+  }
+  for (size_t i = 0; i < slices.size() && !copied_to.empty(); ++i) {
+    if (!slices[i].forked_from.has_value()) continue;
+    if (absl::Status status = CheckFork(slices[i], spec, num_blocks, copied_to); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("slice ", i, ": ", status.message()));
     }
   }
   return absl::OkStatus();

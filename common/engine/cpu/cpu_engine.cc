@@ -11,6 +11,7 @@
 #include "common/engine/cpu/cpu_choices.h"
 #include "common/engine/cpu/forward_pass.h"
 #include "common/engine/cpu/model_weights.h"
+#include "common/engine/fork_copies.h"
 #include "common/engine/profile_step.h"
 #include "common/engine/slice_check.h"
 #include "common/engine/token_sampler.h"
@@ -83,6 +84,7 @@ class CpuEngine : public Engine {
   absl::StatusOr<std::vector<SampledToken>> StepIn(const kv::BlockArena& arena,
                                                    absl::Span<const SequenceSlice> slices,
                                                    LayerDone layer_done);
+  void CopyForks(const kv::BlockArena& arena, absl::Span<const SequenceSlice> slices);
   absl::StatusOr<std::vector<SampledToken>> SampleAll(absl::Span<const SequenceSlice> slices);
   void ScorePrompts(absl::Span<const SequenceSlice> slices);
   absl::Status RunProfile(int64_t max_batch_tokens);
@@ -124,10 +126,21 @@ absl::StatusOr<std::vector<SampledToken>> CpuEngine::StepIn(const kv::BlockArena
                                                             LayerDone layer_done) {
   RETURN_IF_ERROR(CheckSlices(slices, spec_, arena.num_blocks()));
   if (slices.empty()) return std::vector<SampledToken>();
+  CopyForks(arena, slices);
   pass_.Forward(MakeBatch(slices), arena, layer_done);
   ASSIGN_OR_RETURN(std::vector<SampledToken> sampled, SampleAll(slices));
   ScorePrompts(slices);
   return sampled;
+}
+
+void CpuEngine::CopyForks(const kv::BlockArena& arena, absl::Span<const SequenceSlice> slices) {
+  const std::vector<BlockCopy> copies = ForkCopies(slices, spec_.layout.block_tokens);
+  const auto count = static_cast<int64_t>(copies.size());
+  if (count == 0) return;
+  pool_->parallel()(count * spec_.layout.num_layers, [&](int64_t i, int) {
+    const BlockCopy& copy = copies[static_cast<size_t>(i % count)];
+    arena.CopyBlock(static_cast<int>(i / count), copy.from, copy.to);
+  });
 }
 
 // A few rows' logits at a time: those of a whole prompt would be larger than the model.

@@ -163,6 +163,7 @@ class DeviceEngine final : public Engine {
     if (as_graph) needs.logit_rows = padded_rows;
     if (HasPromptScores(slices)) needs.logit_rows = std::max(needs.logit_rows, kScoredRows);
     RETURN_IF_ERROR(Reserve(needs));
+    RETURN_IF_ERROR(kv_->CopyForks(ForkCopies(slices, spec_.layout.block_tokens), *parts_.stream));
     batch_.Fill(slices, padded_rows, *parts_.stream);
     if (as_graph) {
       RETURN_IF_ERROR(EnqueueGraph(padded_rows));

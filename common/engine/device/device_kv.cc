@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
+#include "kernels/api/device_block_copies.h"
 #include "kernels/api/device_checksum.h"
 #include "kernels/api/device_ops.h"
 #include "xxhash.h"
@@ -131,7 +132,10 @@ size_t DeviceKv::Bytes(const Run& run) const {
 absl::Status DeviceKv::FetchArrived(absl::Span<const SequenceSlice> slices) {
   std::vector<BlockId> arrived;
   for (const SequenceSlice& slice : slices) {
-    const int64_t looked_at = arena_->layout().BlocksFor(slice.num_computed);
+    const bool forked = slice.forked_from.has_value();
+    if (forked && arena_->TakeArrived(*slice.forked_from)) arrived.push_back(*slice.forked_from);
+    const int64_t looked_at = forked ? slice.num_computed / arena_->layout().block_tokens
+                                     : arena_->layout().BlocksFor(slice.num_computed);
     const int64_t end = arena_->layout().BlocksFor(slice.num_computed + slice.num_new);
     for (int64_t i = 0; i < end; ++i) {
       const BlockId block = slice.blocks[static_cast<size_t>(i)];
@@ -203,6 +207,27 @@ int64_t DeviceKv::DamagedBlock(const Run& run, const Stage& stage) const {
     if (XXH3_64bits(block, bytes) != stage.checksums.as<uint64_t>()[i]) return run.first_block + i;
   }
   return -1;
+}
+
+absl::Status DeviceKv::CopyForks(absl::Span<const BlockCopy> copies,
+                                 kernels::DeviceStream& stream) {
+  if (copies.empty()) return absl::OkStatus();
+  std::vector<kernels::BlockPair> pairs;
+  for (const BlockCopy& copy : copies)
+    pairs.push_back({.from = copy.from.value(), .to = copy.to.value()});
+  const size_t bytes = pairs.size() * sizeof(kernels::BlockPair);
+  if (fork_pairs_.bytes() < bytes) {
+    ASSIGN_OR_RETURN(fork_pairs_, device_.Allocate(DeviceBuffer::Kind::kDevice, 2 * bytes));
+  }
+  stream.CopyIn(fork_pairs_.data(), pairs.data(), bytes);  // waits, because `pairs` is not pinned
+  for (int layer = 0; layer < arena_->layout().num_layers; ++layer) {
+    device_.ops().copy_blocks({.base = Region(layer),
+                               .block_bytes = arena_->layout().layer_block_bytes,
+                               .pairs = fork_pairs_.as<kernels::BlockPair>(),
+                               .num_pairs = static_cast<int32_t>(pairs.size())},
+                              stream);
+  }
+  return stream.status();
 }
 
 std::vector<BlockId> DeviceKv::WrittenBlocks(absl::Span<const SequenceSlice> slices) const {

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/engine.h"
+#include "common/engine/fork_copies.h"
 #include "common/kv/block_arena.h"
 #include "kernels/api/device.h"
 #include "kernels/api/kv_cache.h"
@@ -44,10 +45,14 @@ class DeviceKv {
   // A layer's region in device memory.
   char* Region(int layer) const { return regions_[static_cast<size_t>(layer)].data(); }
 
-  // Copies blocks that arrived in the arena and that `slices` read to the device, and returns when
-  // all copies are done. It skips blocks that a slice writes from their first token on. Errors:
-  // kDataLoss for a block whose copy differs twice.
+  // Copies blocks that arrived in the arena and that `slices` read or fork to the device, and
+  // returns when all copies are done. It skips blocks that a slice writes from their first token
+  // on, and those that forks are copied to. Errors: kDataLoss for a block whose copy differs twice.
   absl::Status FetchArrived(absl::Span<const SequenceSlice> slices);
+
+  // Enqueues the copies of all layers' blocks on `stream`. Call it after FetchArrived. Errors: the
+  // device's, when it refuses the memory for the list of copies.
+  absl::Status CopyForks(absl::Span<const BlockCopy> copies, kernels::DeviceStream& stream);
 
   // Blocks that `slices` write, ascending.
   std::vector<BlockId> WrittenBlocks(absl::Span<const SequenceSlice> slices) const;
@@ -100,6 +105,7 @@ class DeviceKv {
   int64_t pinned_bytes_left_ = kPinnedBytesMax;
   std::unique_ptr<kv::BlockArena> arena_;
   std::vector<kernels::DeviceBuffer> regions_;  // [num_layers]
+  kernels::DeviceBuffer fork_pairs_;            // of the step's forks
   std::unique_ptr<kernels::DeviceStream> copies_;
   Stage stages_[kStages];
 };

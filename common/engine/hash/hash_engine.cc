@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/engine/fork_copies.h"
 #include "common/engine/slice_check.h"
 #include "common/model/hash_model.h"
 
@@ -119,6 +120,10 @@ class HashEngine : public Engine {
                                                  LayerDone layer_done) override {
     TANDEM_CHECK(arena_ != nullptr, "Step before AllocateKv");
     RETURN_IF_ERROR(CheckSlices(slices, spec_, arena_->num_blocks()));
+    for (const BlockCopy& copy : ForkCopies(slices, spec_.layout.block_tokens)) {
+      for (int layer = 0; layer < options_.num_layers; ++layer)
+        arena_->CopyBlock(layer, copy.from, copy.to);
+    }
     HashRows(slices);
     waiter_.Wait(options_.step_time + options_.row_time * static_cast<double>(hashes_.size()));
     for (int layer = 0; layer < options_.num_layers; ++layer) {

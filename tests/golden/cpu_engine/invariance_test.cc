@@ -124,6 +124,33 @@ class InvarianceTest : public ::testing::TestWithParam<std::tuple<const char*, c
     }
   }
 
+  // The answer of a fork: a sequence that shares the request's full blocks, and whose last block is
+  // copied from the request's while the request generates on in the same steps.
+  Answer RunForked(Engine* engine, DrivenSequence request, const std::vector<BlockId>& others) {
+    const int64_t block_tokens = engine->spec().layout.block_tokens;
+    EXPECT_OK(ComputeRest(engine, &request, 1000).status());
+    DrivenSequence fork = request;
+    fork.computed = request.prompt_tokens - 1;
+    const auto full = static_cast<size_t>(fork.computed / block_tokens);
+    std::copy(others.begin() + static_cast<int64_t>(full), others.end(),
+              fork.blocks.begin() + static_cast<int64_t>(full));
+    Answer answer;
+    for (int64_t i = 0; i < kOutputTokens; ++i) {
+      // The request writes other tokens into the block from which the fork is copied.
+      request.tokens.push_back(static_cast<TokenId>(1 + random_() % 100));
+      std::vector<SequenceSlice> slices = {SliceOf(request, 1), SliceOf(fork, 1)};
+      if (i == 0 && fork.computed % block_tokens != 0) slices[1].forked_from = request.blocks[full];
+      const auto sampled = engine->Step(slices, [](int) {});
+      EXPECT_OK(sampled.status());
+      if (!sampled.ok()) return answer;
+      answer.Add((*sampled)[1]);
+      fork.tokens.push_back((*sampled)[1].token);
+      ++request.computed;
+      ++fork.computed;
+    }
+    return answer;
+  }
+
   uint64_t seed_ = 0;
   std::mt19937_64 random_;
   std::unique_ptr<model::Checkpoint> checkpoint_;
@@ -161,6 +188,19 @@ TEST_P(InvarianceTest, BatchAndThreadsDoNotChangeTheAnswer) {
     for (size_t i = 0; i < requests_.size(); ++i) {
       ExpectSame(answers[i], expected_[i],
                  "request " + std::to_string(i) + " with " + std::to_string(threads) + " threads");
+    }
+  }
+}
+
+TEST_P(InvarianceTest, AForksAnswerIsThatOfASequenceComputedAlone) {
+  for (int threads : {1, 2}) {
+    const std::unique_ptr<Engine> engine = NewEngine({.threads = threads});
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      DrivenSequence request = requests_[i];
+      request.blocks = TakeBlocks(engine->spec(), 100, TotalTokens(request));
+      const std::vector<BlockId> others = TakeBlocks(engine->spec(), 200, TotalTokens(request));
+      ExpectSame(RunForked(engine.get(), request, others), expected_[i],
+                 "request " + std::to_string(i) + ", forked");
     }
   }
 }

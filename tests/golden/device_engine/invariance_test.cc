@@ -113,6 +113,33 @@ class DeviceInvarianceTest
     }
   }
 
+  // The answer of a fork: a sequence that shares the request's full blocks, and whose last block is
+  // copied from the request's while the request generates on in the same steps.
+  Answer RunForked(Engine* engine, DrivenSequence request, const std::vector<BlockId>& others) {
+    const int64_t block_tokens = engine->spec().layout.block_tokens;
+    EXPECT_OK(ComputeRest(engine, &request, 1000).status());
+    DrivenSequence fork = request;
+    fork.computed = request.prompt_tokens - 1;
+    const auto full = static_cast<size_t>(fork.computed / block_tokens);
+    std::copy(others.begin() + static_cast<int64_t>(full), others.end(),
+              fork.blocks.begin() + static_cast<int64_t>(full));
+    Answer answer;
+    for (int64_t i = 0; i < kOutputTokens; ++i) {
+      // The request writes other tokens into the block from which the fork is copied.
+      request.tokens.push_back(static_cast<TokenId>(1 + random_() % 100));
+      std::vector<SequenceSlice> slices = {SliceOf(request, 1), SliceOf(fork, 1)};
+      if (i == 0 && fork.computed % block_tokens != 0) slices[1].forked_from = request.blocks[full];
+      const auto sampled = engine->Step(slices, [](int) {});
+      EXPECT_OK(sampled.status());
+      if (!sampled.ok()) return answer;
+      answer.Add((*sampled)[1]);
+      fork.tokens.push_back((*sampled)[1].token);
+      ++request.computed;
+      ++fork.computed;
+    }
+    return answer;
+  }
+
   DeviceKind kind_ = DeviceKind::kEmulated;
   uint64_t seed_ = 0;
   std::mt19937_64 random_;
@@ -165,6 +192,47 @@ TEST_P(DeviceInvarianceTest, BlocksContinueOnAnotherEngine) {
     answer.logprobs.insert(answer.logprobs.end(), rest.logprobs.begin(), rest.logprobs.end());
     ExpectSame(answer, expected_[i], "moved");
   }
+}
+
+TEST_P(DeviceInvarianceTest, AForksAnswerIsThatOfASequenceComputedAlone) {
+  for (bool use_graphs : {true, false}) {
+    const std::unique_ptr<Engine> engine =
+        NewEngine({.mirror_written_kv = true, .use_graphs = use_graphs});
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      DrivenSequence request = requests_[i];
+      request.blocks = RandomBlocks(request, 0);
+      ExpectSame(RunForked(engine.get(), request, RandomBlocks(request, 64)), expected_[i],
+                 use_graphs ? "forked, graphs" : "forked");
+    }
+  }
+}
+
+TEST_P(DeviceInvarianceTest, AForkCopiesABlockThatHasJustArrived) {
+  const std::unique_ptr<Engine> receiver = NewEngine({.mirror_written_kv = false});
+  DrivenSequence request = requests_[0];
+  request.blocks = RandomBlocks(request, 0);
+  ASSERT_OK(ComputeRest(engine_.get(), &request, 1000).status());
+  DrivenSequence fork = request;
+  fork.computed = request.prompt_tokens - 1;
+  const auto last = static_cast<size_t>(fork.computed / receiver->spec().layout.block_tokens);
+  if (fork.computed % receiver->spec().layout.block_tokens == 0) return;  // nothing to copy
+  for (size_t b = 0; b <= last; ++b) {
+    for (int layer = 0; layer < receiver->spec().layout.num_layers; ++layer) {
+      const auto from = engine_->arena().Block(layer, request.blocks[b]);
+      std::copy(from.begin(), from.end(),
+                receiver->arena().Block(layer, request.blocks[b]).begin());
+    }
+    receiver->arena().MarkArrived(request.blocks[b]);
+  }
+  const BlockId source = fork.blocks[last];
+  fork.blocks[last] = BlockId(100);
+  receiver->arena().MarkArrived(fork.blocks[last]);  // of a lease that ended unused
+  SequenceSlice slice = SliceOf(fork, 1);
+  slice.forked_from = source;
+  const auto sampled = receiver->Step(absl::MakeConstSpan(&slice, 1), [](int) {});
+  ASSERT_OK(sampled.status());
+  EXPECT_EQ(sampled->at(0).token, expected_[0].tokens[0]);
+  EXPECT_EQ(sampled->at(0).logprob, expected_[0].logprobs[0]);
 }
 
 TEST_P(DeviceInvarianceTest, PromptScoresDoNotDependOnChunks) {

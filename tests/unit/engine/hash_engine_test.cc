@@ -204,6 +204,49 @@ TEST_F(HashEngineTest, PlantedFaultsShow) {
   }
 }
 
+TEST_F(HashEngineTest, AForkGivesTheOraclesTokensWhileItsParentGoesOn) {
+  TestSequence parent = Started();  // 70 tokens and one: four full blocks and a part of a fifth
+  std::vector<TestSequence> children(3, parent);
+  std::vector<SequenceSlice> slices = {Slice(parent, 1)};
+  for (TestSequence& child : children) {
+    child.blocks = NewSequence(70, 8).blocks;
+    for (size_t full = 0; full < 4; ++full) child.blocks[full] = parent.blocks[full];
+    child.tokens.back() = static_cast<TokenId>(random_() % 259);
+    slices.push_back(Slice(child, 1));
+    slices.back().forked_from = parent.blocks[4];
+  }
+  const auto sampled = Step(slices);
+  ASSERT_OK(sampled);
+  EXPECT_EQ((*sampled)[0].token, parent.expected[1]);
+  for (size_t i = 0; i < children.size(); ++i) {
+    const TestSequence& child = children[i];
+    EXPECT_FALSE((*sampled)[i + 1].damaged.has_value());
+    EXPECT_EQ((*sampled)[i + 1].token,
+              HashEngineNextToken(options_, child.tokens, child.sampling, child.index));
+  }
+}
+
+TEST_F(HashEngineTest, RefusesForksThatBreakTheContract) {
+  const TestSequence parent = Started();
+  TestSequence child = parent;
+  child.blocks = NewSequence(70, 8).blocks;
+  const auto refused = [&](const char* what, const std::function<void(SequenceSlice&)>& spoil) {
+    SequenceSlice slice = Slice(child, 1);
+    slice.forked_from = parent.blocks[4];
+    spoil(slice);
+    EXPECT_THAT(Step({slice}),
+                testing::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
+  };
+  refused("a fork of block 256, expected one in [0, 256)",
+          [](auto& slice) { slice.forked_from = BlockId(kBlocks); });
+  refused("to which a fork of the same step is copied",
+          [&](auto& slice) { slice.forked_from = child.blocks[4]; });
+  refused("first new row 64 begins a block", [](auto& slice) {
+    slice.num_computed = 64;
+    slice.num_new = 7;
+  });
+}
+
 TEST_F(HashEngineTest, RefusesSlicesThatBreakTheContractAndWritesNothing) {
   TestSequence s = NewSequence(20, 4);
   const auto refused = [&](const char* what, const std::function<void(SequenceSlice&)>& spoil) {
