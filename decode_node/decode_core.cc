@@ -59,6 +59,7 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
                                    scheduler_.spec(), scheduler_.constraints());
   if (!input.ok()) return refuse(input.status());
   input->arrived = now;
+  input->forks_follow = command.forks_follow();
   if (stored_blocks_.Hold(router, command, *input, *time_allowed, now)) return;
   const auto sequence = scheduler_.Admit(*std::move(input), /*generates=*/true);
   if (!sequence.ok()) return refuse(sequence.status());
@@ -86,7 +87,8 @@ void DecodeCore::Reserve(Legs::iterator it, int64_t local_prefill_tokens_max) {
   v1::Reserved& reserved = *event.mutable_reserved();
   *reserved.mutable_leg() = leg.wire;
   reserved.set_cached_tokens(static_cast<int32_t>(sequence.cached_tokens));
-  if (local_prefill_tokens_max == -1 || uncached <= local_prefill_tokens_max) {
+  if (local_prefill_tokens_max == -1 || uncached <= local_prefill_tokens_max ||
+      scheduler_.CanFork(leg.sequence)) {
     leg.phase = Phase::kComputing;
     scheduler_.Schedule(leg.sequence);
     reserved.set_computes_locally(true);
@@ -384,9 +386,10 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
       leg.phase = Phase::kGenerating;
       const node::Sequence& sequence = scheduler_.Get(leg.sequence);
       v1::TokensBySource sources;
-      sources.set_cached(sequence.cached_tokens);
+      const int64_t held = sequence.cached_tokens + sequence.forked_tokens;
+      sources.set_cached(held);
       sources.set_received(leg.received_tokens);
-      sources.set_computed(sequence.prompt_tokens - sequence.cached_tokens - leg.received_tokens);
+      sources.set_computed(sequence.prompt_tokens - held - leg.received_tokens);
       SendInstalled(*it, sources, nullptr);
     }
     tokens.Add(it->first.router, leg.wire, node::ToWire(outcome.token, leg.output_tokens));

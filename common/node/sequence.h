@@ -38,6 +38,7 @@ struct SequenceInput {
   absl::Time arrived;                      // at this node
   std::optional<guided::Matcher> matcher;  // the constraint's state after the answer so far, if any
   std::optional<int32_t> prompt_logprobs;  // how many top ones to report of each prompt token
+  bool forks_follow = false;               // others will copy the prompt's end (sequence_fork.h)
 };
 
 // Errors: kInvalidArgument names the field, its value and what the model `spec` allows. Compiles a
@@ -71,6 +72,7 @@ struct Sequence {
   std::vector<TokenId> tokens;  // prompt, then generated
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt, found in the prefix cache on admission
+  int64_t forked_tokens = 0;  // of the prompt, copied from another sequence's block
   kv::BlockHash salt;
   std::vector<kv::BlockHash> hashes;  // of the full blocks of `tokens`, as far as needed
   std::vector<BlockId> blocks;        // by ordinal

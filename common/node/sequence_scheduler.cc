@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/mutation.h"
 #include "common/base/status_macros.h"
+#include "common/node/sequence_fork.h"
 
 namespace tandem::node {
 namespace {
@@ -157,6 +158,14 @@ void SequenceScheduler::SealComputed(Sequence& sequence) {
   }
 }
 
+void SequenceScheduler::TakeComputed(Sequence& sequence, int64_t num_computed) {
+  const bool had_prompt = sequence.num_computed >= sequence.prompt_tokens;
+  sequence.num_computed = num_computed;
+  SealComputed(sequence);
+  if (!had_prompt && num_computed >= sequence.prompt_tokens)
+    NamePromptEnd(sequence, options_.spec.layout.block_tokens, pool_);
+}
+
 void SequenceScheduler::Schedule(SequenceId id) {
   Sequence& sequence = At(id);
   TANDEM_CHECK(sequence.phase == SequencePhase::kHeld, "sequence ", id.value());
@@ -169,8 +178,7 @@ void SequenceScheduler::MarkReceived(SequenceId id, int64_t tokens) {
   TANDEM_CHECK(sequence.phase == SequencePhase::kHeld && tokens >= sequence.num_computed &&
                    tokens <= sequence.prompt_tokens,
                "sequence ", id.value(), " received up to ", tokens);
-  sequence.num_computed = tokens;
-  SealComputed(sequence);
+  TakeComputed(sequence, tokens);
   Schedule(id);
 }
 
@@ -244,13 +252,14 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   // Growing may preempt later sequences: they are behind the iterator.
   for (auto it = running_.begin(); it != running_.end(); ++it) {
     Sequence& sequence = *it->second;
-    if (sequence.remaining() != 1 || !Grow(sequence)) continue;
-    AddSlice(sequence, 1);
+    const std::optional<BlockId> fork = PinForkOf(sequence);
+    if (!fork.has_value() && (sequence.remaining() != 1 || !Grow(sequence))) continue;
+    AddSlice(sequence, 1, fork);
     --rows;
   }
   for (const auto& [id, sequence] : running_) {
     if (rows == 0) break;
-    if (sequence->remaining() <= 1) continue;
+    if (sequence->remaining() <= 1 || sequence->in_step) continue;
     const int64_t chunk = ChunkOf(*sequence, rows);
     if (chunk == 0) break;
     AddSlice(*sequence, chunk);
@@ -346,14 +355,29 @@ void SequenceScheduler::Preempt(Sequence& sequence) {
   ++preemption_count_;
 }
 
-void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows) {
-  const bool sample = num_rows == sequence.remaining();
+bool SequenceScheduler::CanFork(SequenceId id) const {
+  const PartName part = MissingPart(Get(id), options_.spec.layout.block_tokens);
+  return pool_.HasPart(part.parent, part.tokens);
+}
+
+std::optional<BlockId> SequenceScheduler::PinForkOf(const Sequence& sequence) {
+  const PartName part = MissingPart(sequence, options_.spec.layout.block_tokens);
+  return pool_.PinPart(part.parent, part.tokens);
+}
+
+void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,
+                                 std::optional<BlockId> forked_from) {
+  const bool sample = forked_from.has_value() || num_rows == sequence.remaining();
+  const int64_t first_row = forked_from.has_value()
+                                ? static_cast<int64_t>(sequence.tokens.size()) - num_rows
+                                : sequence.num_computed;
   SequenceInput& input = sequence.input;
   const bool guided = sample && input.matcher.has_value();
   slices_.push_back({.tokens = sequence.tokens,
-                     .num_computed = sequence.num_computed,
+                     .num_computed = first_row,
                      .num_new = num_rows,
                      .blocks = sequence.blocks,
+                     .forked_from = forked_from,
                      .sample = sample,
                      .prompt_tokens = sequence.prompt_tokens - sequence.input.delivered_tokens,
                      .sequence_index = sequence.input.sequence_index,
@@ -366,10 +390,11 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows) {
                      .prompt_logprobs = sequence.input.prompt_logprobs.value_or(0),
                      .prompt_scores = sequence.unscored() > 0 ? &sequence.step_scores : nullptr});
   planned_.push_back({.id = sequence.id,
-                      .first_row = sequence.num_computed,
+                      .first_row = first_row,
                       .num_rows = num_rows,
-                      .sample = sample});
-  shape_.Add(sequence.num_computed, num_rows, sample);
+                      .sample = sample,
+                      .forked_from = forked_from});
+  shape_.Add(first_row, num_rows, sample);
   sequence.in_step = true;
 }
 
@@ -395,7 +420,7 @@ bool SequenceScheduler::OnStepFailed(const absl::Status& status) {
   if (status.code() != absl::StatusCode::kDataLoss) return false;
   for (const PlannedSlice& slice : planned_) {
     const Sequence& sequence = *sequences_.at(slice.id);
-    ForgetFrom(sequence, sequence.blocks.front());
+    ForgetFrom(sequence, sequence.blocks.front(), pool_);
   }
   return false;
 }
@@ -406,18 +431,10 @@ void SequenceScheduler::TakeToken(Sequence& sequence, const engine::SampledToken
     outcome.status = absl::DataLossError(
         absl::StrCat("block ", token.damaged->value(),
                      " does not hold the KV of the sequence's tokens: it is damaged"));
-    return ForgetFrom(sequence, *token.damaged);
+    return ForgetFrom(sequence, *token.damaged, pool_);
   }
   outcome.sampled = true;
   outcome.token = token;
-}
-
-// Removes the damaged block and all later ones, which may have been computed from it, from the
-// prefix cache. Blocks before it are intact.
-void SequenceScheduler::ForgetFrom(const Sequence& sequence, BlockId damaged) {
-  if (TANDEM_MUTATED(kForgetSkipped)) return;
-  auto block = std::find(sequence.blocks.begin(), sequence.blocks.end(), damaged);
-  for (; block != sequence.blocks.end(); ++block) pool_.Forget(*block);
 }
 
 // Rows that are computed again after a preemption are scored again, but reported once.
@@ -441,6 +458,10 @@ StepResult SequenceScheduler::FinishStep(
         absl::StrCat("engine returned ", result->size(), " tokens, expected ", sampling));
   }
   const bool tried_again = !step.status.ok() && OnStepFailed(step.status);
+  for (const PlannedSlice& slice : planned_) {
+    if (slice.forked_from.has_value() && !TANDEM_MUTATED(kForkNeverUnpinned))
+      pool_.Unref(*slice.forked_from);
+  }
   size_t next_token = 0;
   for (const PlannedSlice& slice : planned_) {
     const auto it = sequences_.find(slice.id);
@@ -449,8 +470,9 @@ StepResult SequenceScheduler::FinishStep(
     sequence.in_step = false;
     StepOutcome outcome{.id = slice.id, .status = step.status};
     if (step.status.ok()) {
-      sequence.num_computed += slice.num_rows;
-      SealComputed(sequence);
+      sequence.forked_tokens += std::max<int64_t>(
+          0, std::min(slice.first_row, sequence.prompt_tokens) - sequence.num_computed);
+      TakeComputed(sequence, slice.first_row + slice.num_rows);
       if (slice.sample) TakeToken(sequence, (*result)[next_token++], outcome);
       TakeScores(sequence, slice.first_row, outcome);
     }

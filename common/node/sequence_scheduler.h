@@ -5,10 +5,11 @@
 //              └────MarkReceived──▶   ▲                    │
 //                                     └──── preempted ─────┘     Release works in every phase.
 //
-// A step consists of one row for each running sequence that generates, then chunks of prompts, up
-// to max_batch_tokens rows. With an SLO for the time between tokens, fewer prompt rows join a step
-// that has generated ones. A sequence's rank decides its place (queue_policy.h); of equal ranks, a
-// lower SequenceId came first. So equal histories in equal times give equal plans.
+// A step consists of one row for each running sequence that generates or is a fork
+// (sequence_fork.h), then chunks of prompts, up to max_batch_tokens rows. With an SLO for the time
+// between tokens, fewer prompt rows join a step that has generated ones. A sequence's rank decides
+// its place (queue_policy.h); of equal ranks, a lower SequenceId came first. So equal histories in
+// equal times give equal plans.
 //
 // When a generating sequence needs a block and none is available, the scheduler preempts the last
 // sequence behind it in the order: that sequence gives up all of its blocks, waits, and is computed
@@ -17,15 +18,16 @@
 // are missing, no new sequence is admitted.
 //
 // Thread safety: none; one thread, the engine thread. Owner: a core.
-// Invariants: every block reference of the pool belongs to exactly one sequence's table, or to the
-// node's PrefixMigration, PrefixFetch or StoredBlocks; blocks are written only by the sequence that
-// allocated them, before they are sealed; a sequence that is part of the running step keeps its
-// tokens and blocks until FinishStep.
+// Invariants: every block reference of the pool belongs to exactly one sequence's table, to a
+// planned slice that copies the block, or to the node's PrefixMigration, PrefixFetch or
+// StoredBlocks; blocks are written only by the sequence that allocated them, before they are
+// sealed; a sequence that is part of the running step keeps its tokens and blocks until FinishStep.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -71,6 +73,9 @@ struct PlannedSlice {
   SequenceId id;
   int64_t first_row = 0, num_rows = 0;  // tokens [first_row, first_row + num_rows)
   bool sample = false;
+  // The rows of the same block before first_row are copied from this block, which is pinned until
+  // FinishStep.
+  std::optional<BlockId> forked_from;
 };
 
 // What a finished step did to one sequence that was not released meanwhile.
@@ -116,6 +121,8 @@ class SequenceScheduler {
   // false without a constraint. Call it for each output token. Errors: kInvalidArgument when the
   // constraint forbids the token; as CheckNextToken when no token can follow.
   absl::StatusOr<bool> AdvanceConstraint(SequenceId id, TokenId token);
+  // Whether its last row is all that the next step would compute: the rest can be copied.
+  bool CanFork(SequenceId id) const;
   // Stops computing it, keeps its blocks.
   void Park(SequenceId id);
   // Gives its blocks back; full computed ones stay as prefix cache.
@@ -173,7 +180,12 @@ class SequenceScheduler {
   bool PreemptLast(const Order& behind);
   void Preempt(Sequence& sequence);
   static void TakeScores(Sequence& sequence, int64_t first_row, StepOutcome& outcome);
-  void AddSlice(Sequence& sequence, int64_t num_rows);
+  // Plans `num_rows` rows after those that are computed, or `forked_from` the last row alone.
+  void AddSlice(Sequence& sequence, int64_t num_rows, std::optional<BlockId> forked_from = {});
+  // The block that the rows before the last can be copied from, pinned.
+  std::optional<BlockId> PinForkOf(const Sequence& sequence);
+  // The first `num_computed` tokens now have KV.
+  void TakeComputed(Sequence& sequence, int64_t num_computed);
   // How many rows, at most `rows_max`, of this prompt the planned step takes in.
   int64_t ChunkOf(const Sequence& sequence, int64_t rows_max) const;
   // Plans the next sequence of a failed step alone; false when there is none (any more).
@@ -181,7 +193,6 @@ class SequenceScheduler {
   // Whether the failed step's sequences are tried again, alone.
   bool OnStepFailed(const absl::Status& status);
   void TakeToken(Sequence& sequence, const engine::SampledToken& token, StepOutcome& outcome);
-  void ForgetFrom(const Sequence& sequence, BlockId damaged);
 
   const SchedulerOptions options_;
   kv::BlockHasher hasher_;

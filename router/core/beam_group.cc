@@ -39,6 +39,7 @@ std::vector<RequestInput> BeamGroup::StepInputs(absl::Time now) const {
     input.sequence_index += static_cast<int32_t>(inputs.size());
     input.sequences = 1;
     input.installs_prompt = true;
+    input.forks_follow = true;
     input.answer_deadline -= now - submitted_;
     if (steps_ > 0) input.prompt_logprobs.reset();
     inputs.push_back(std::move(input));

@@ -24,6 +24,7 @@ void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,
   *start.mutable_leg() = commands_.NameOf(state_.attempt);
   *start.mutable_sequence() = std::move(sequence);
   start.set_trace_id(input.trace_id);
+  start.set_forks_follow(input.forks_follow);
   start.set_local_prefill_tokens_max(local_prefill_tokens_max);
   start.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
   commands_.Send(state_.node, std::move(command));

@@ -54,6 +54,8 @@ struct RequestInput {
   // The sequence ends only once its prompt lies on the decode node, however short the answer is:
   // other sequences share that prompt.
   bool installs_prompt = false;
+  // Other sequences will continue this prompt: its decode node lets them copy its last block.
+  bool forks_follow = false;
   std::string trace_id;  // from the client's tracing, for log lines; may be empty
   // False when max_tokens is only the default, "up to the context". The core then lowers it to what
   // the largest decode node can hold instead of refusing the request.

@@ -190,6 +190,7 @@ void RequestTable::AddSequences(SequenceGroup& group, RequestInput input, absl::
     AddSequence(group, std::move(input), now);
     return;
   }
+  input.forks_follow = true;
   RequestInput leader = input;
   leader.installs_prompt = true;
   AddSequence(group, std::move(leader), now);

@@ -83,6 +83,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Planted{Mutation::kExportUnpinnedEarly, "ExportUnpinnedEarly"},
                       Planted{Mutation::kRouterLossIgnored, "RouterLossIgnored"},
                       Planted{Mutation::kForgetSkipped, "ForgetSkipped"},
+                      Planted{Mutation::kPartTokensIgnored, "PartTokensIgnored"},
+                      Planted{Mutation::kForkNeverUnpinned, "ForkNeverUnpinned"},
                       Planted{Mutation::kVerifiedOvercounted, "VerifiedOvercounted"},
                       Planted{Mutation::kAdoptedUnseen, "AdoptedUnseen"},
                       Planted{Mutation::kLegFoundByName, "LegFoundByName"},

@@ -2,6 +2,7 @@
 // refused and why, who computes, what the KV plane is told, how epochs, attempts, deadlines and
 // aborts end, and where blocks are meanwhile.
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <variant>
 #include <vector>
@@ -98,6 +99,36 @@ TEST_F(DecodeCoreTest, ShortPromptsAreComputedHereAndCachedPrefixesCount) {
   actions = Send(Run("c", 32, /*local_max=*/16));
   EXPECT_EQ(actions.events[0].second.reserved().cached_tokens(), 16);
   EXPECT_TRUE(actions.events[0].second.reserved().computes_locally());
+}
+
+TEST_F(DecodeCoreTest, WhatFollowsAMarkedLegIsForkedAndNeedsNoSender) {
+  v1::NodeCommand marked = Run("a", 40, /*local_max=*/40);
+  marked.mutable_start_decode()->set_forks_follow(true);
+  marked.mutable_start_decode()->mutable_sequence()->mutable_stop()->set_max_tokens(1);
+  Send(marked);
+  Step();
+  ASSERT_TRUE(core_->idle());
+  EXPECT_EQ(core_->load().blocks_cached(), 3) << "two full blocks, and 8 rows of a third";
+
+  // The same prompt and one more token. The whole of it may be computed here only as a fork.
+  node::NodeActions actions = Send(Run("b", 41));
+  EXPECT_TRUE(actions.events[0].second.reserved().computes_locally());
+  EXPECT_EQ(actions.events[0].second.reserved().cached_tokens(), 32);
+  actions = Step();
+  EXPECT_EQ(actions.events[0].second.installed().tokens().computed(), 1);
+  EXPECT_EQ(actions.events[0].second.installed().tokens().cached(), 40);
+  std::vector<TokenId> prompt(41);
+  std::iota(prompt.begin(), prompt.end(), 0);
+  request::SamplingParams greedy;
+  greedy.seed = 1;
+  engine::HashEngineOptions options;
+  options.block_tokens = kBlockTokens;
+  EXPECT_EQ(actions.events[1].second.tokens().steps(0).tokens(0).token_id(),
+            engine::HashEngineNextToken(options, prompt, greedy, 0));
+  // Another token at the part's end: a prefill node sends the block.
+  v1::NodeCommand other = Run("c", 41);
+  other.mutable_start_decode()->mutable_sequence()->set_prompt(39, 7);
+  EXPECT_FALSE(Send(other).events[0].second.reserved().computes_locally());
 }
 
 TEST_F(DecodeCoreTest, InstalledSequencesGenerateAfterTheFirstToken) {

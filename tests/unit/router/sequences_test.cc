@@ -43,11 +43,24 @@ class SequencesTest : public RequestTest {
   v1::Leg leader_;
 };
 
+TEST_F(SequencesTest, ASequenceWithoutOthersExpectsNoForks) {
+  SubmitSequences(1);
+  EXPECT_FALSE(h_.NextRun(kD0).forks_follow());
+}
+
+TEST_F(SequencesTest, BeamsExpectForks) {
+  RequestInput input = CoreHarness::Input("r", 100, 10);
+  input.beams = BeamParams{.width = 2};
+  ASSERT_OK(h_.Submit(std::move(input)));
+  EXPECT_TRUE(h_.NextRun(kD0).forks_follow());
+}
+
 TEST_F(SequencesTest, FollowTheFirstToItsNode) {
   SubmitSequences(3);
   InstallLeader();
   const v1::StartDecode second = h_.NextRun(kD0);
   EXPECT_EQ(second.leg().sequence_index(), 1);
+  EXPECT_TRUE(second.forks_follow()) << "it may come to lead";
   // What the node lacks of the prompt is computed there: at most a block.
   EXPECT_GE(second.local_prefill_tokens_max(), kBlockTokens);
   const v1::Leg third = ExpectRun(kD0, 2);
