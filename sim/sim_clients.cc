@@ -30,9 +30,13 @@ void SimClients::Add(const SimRequest& request, const engine::HashEngineOptions&
 void SimClients::Prepare(Client& client, int index) {
   client.input = ToInput(client.request, index);
   client.checkers.clear();
-  for (int i = 0; i < client.input.sequences; ++i)
-    client.checkers.emplace_back(log_, absl::StrCat(client.input.id.value(), "/", i),
-                                 Oracle(engine_, client.input, i));
+  OracleAnswers oracle = Oracle(engine_, client.input);
+  client.sequences = std::move(oracle.sequences);
+  for (OracleAnswer& answer : oracle.answers) {
+    const size_t index = client.checkers.size();
+    client.checkers.emplace_back(log_, absl::StrCat(client.input.id.value(), "/", index),
+                                 std::move(answer));
+  }
 }
 
 void SimClients::AskForAnother(Client& client) {
@@ -153,11 +157,7 @@ std::vector<std::vector<TokenId>> SimClients::WholeSequences(const std::string& 
   if (!absl::SimpleAtoi(absl::string_view(request_id).substr(1), &index)) return {};
   const Client& client = *clients_[index];
   std::vector<std::vector<TokenId>> sequences = client.earlier;
-  for (const StreamChecker& checker : client.checkers) {
-    std::vector<TokenId>& tokens = sequences.emplace_back(*client.input.prompt);
-    const std::vector<TokenId>& answer = checker.oracle().tokens;
-    tokens.insert(tokens.end(), answer.begin(), answer.end());
-  }
+  sequences.insert(sequences.end(), client.sequences.begin(), client.sequences.end());
   return sequences;
 }
 

@@ -35,7 +35,8 @@ class SimClients {
 
   bool AllSettled() const;
   std::vector<std::string> Unsettled() const;
-  // Prompt and whole answer of each sequence, those of an earlier request with this id included.
+  // Prompt and whole answer of each sequence and beam, those of an earlier request with this id
+  // included.
   std::vector<std::vector<TokenId>> WholeSequences(const std::string& request_id) const;
   const ClientCounts& counts() const { return counts_; }
 
@@ -43,7 +44,8 @@ class SimClients {
   struct Client {
     SimRequest request;
     router::RequestInput input;
-    std::vector<StreamChecker> checkers;  // by sequence index
+    std::vector<StreamChecker> checkers;          // by sequence index
+    std::vector<std::vector<TokenId>> sequences;  // prompts and whole answers
     // Of the request that the client gave up for the present one.
     std::vector<std::vector<TokenId>> earlier;
     int router = 0;      // asked, or to be asked next

@@ -109,7 +109,8 @@ void Simulation::AddProcesses() {
                   .vocab_size = engine.vocab_size,
                   .context_tokens = engine.context_tokens};
   router.requests_max = static_cast<int64_t>(schedule_.requests.size());
-  for (const SimRequest& request : schedule_.requests) router.sequences_max += request.answers;
+  for (const SimRequest& request : schedule_.requests)
+    router.sequences_max += std::max(request.answers, request.beams);
   int id = 0;
   std::vector<SimRouter*> routers;
   for (int i = 0; i < t.routers; ++i) {

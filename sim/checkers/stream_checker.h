@@ -29,7 +29,6 @@ class StreamChecker {
   void OnFailed(const absl::Status& status);
 
   int32_t received() const { return next_; }
-  const OracleAnswer& oracle() const { return oracle_; }
 
  private:
   void Violate(std::string what) { log_.Violate("stream", absl::StrCat(id_, ": ", what)); }

@@ -1,13 +1,64 @@
 #include "sim/world/oracle.h"
 
+#include <algorithm>
+#include <variant>
+
 #include "absl/strings/str_cat.h"
+#include "common/node/sequence.h"
 #include "common/runtime/random.h"
+#include "router/core/beam_group.h"
 
 namespace tandem::sim {
 
 namespace {
 
 constexpr TokenId kEos = 258;  // the hash engine's
+
+OracleAnswer AnswerOf(const engine::HashEngineOptions& engine, const router::RequestInput& input,
+                      int32_t sequence_index) {
+  OracleAnswer answer;
+  std::vector<TokenId> tokens = *input.prompt;
+  while (answer.reason == request::FinishReason::kNone) {
+    const TokenId next =
+        engine::HashEngineNextToken(engine, tokens, input.sampling, sequence_index);
+    tokens.push_back(next);
+    answer.tokens.push_back(next);
+    answer.reason = request::CheckStop(input.stop, input.eos_token_ids, next,
+                                       static_cast<int32_t>(answer.tokens.size()));
+  }
+  return answer;
+}
+
+// The router's own rules of the search, on tokens that no node computed.
+OracleAnswers BeamOracle(const engine::HashEngineOptions& engine,
+                         const router::RequestInput& input) {
+  OracleAnswers oracle;
+  router::BeamGroup group(input, absl::UnixEpoch());
+  bool over = false;
+  while (!over) {
+    const std::vector<router::RequestInput> beams = group.StepInputs(absl::UnixEpoch());
+    for (size_t i = 0; i < beams.size(); ++i) {
+      const engine::SampledToken next = engine::HashEngineSample(
+          engine, *beams[i].prompt, beams[i].sampling, beams[i].sequence_index);
+      router::SequenceAnswer::Outcome outcome;
+      outcome.tokens.push_back(node::ToWire(next, 0));
+      outcome.done.emplace().reason = request::FinishReason::kLength;
+      group.OnOutcome(static_cast<int32_t>(i), outcome);
+      oracle.sequences.push_back(*beams[i].prompt);
+    }
+    over = group.Advance(/*decode_capacity_tokens=*/0);
+  }
+  for (const router::ClientEvent& event : group.Answers(absl::UnixEpoch())) {
+    if (const auto* tokens = std::get_if<router::TokensReady>(&event)) {
+      OracleAnswer& answer = oracle.answers.emplace_back();
+      for (const v1::GeneratedToken& token : tokens->tokens)
+        answer.tokens.push_back(token.token_id());
+    } else if (const auto* done = std::get_if<router::RequestDone>(&event)) {
+      oracle.answers.back().reason = done->reason;
+    }
+  }
+  return oracle;
+}
 
 }  // namespace
 
@@ -37,24 +88,25 @@ router::RequestInput ToInput(const SimRequest& request, int index) {
   input.stop.max_tokens = static_cast<int32_t>(request.max_tokens);
   input.eos_token_ids = {kEos};
   input.sequences = static_cast<int32_t>(request.answers);
+  if (request.beams > 0) {
+    input.beams = router::BeamParams{.width = static_cast<int32_t>(request.beams)};
+    input.sequences = std::min(input.sequences, input.beams->width);
+  }
   input.priority = static_cast<int32_t>(request.priority);
   if (request.salt != 0) input.cache_salt = absl::StrCat("tenant-", request.salt);
   return input;
 }
 
-OracleAnswer Oracle(const engine::HashEngineOptions& engine, const router::RequestInput& input,
-                    int32_t sequence_index) {
-  OracleAnswer answer;
-  std::vector<TokenId> tokens = *input.prompt;
-  while (answer.reason == request::FinishReason::kNone) {
-    const TokenId next =
-        engine::HashEngineNextToken(engine, tokens, input.sampling, sequence_index);
-    tokens.push_back(next);
-    answer.tokens.push_back(next);
-    answer.reason = request::CheckStop(input.stop, input.eos_token_ids, next,
-                                       static_cast<int32_t>(answer.tokens.size()));
+OracleAnswers Oracle(const engine::HashEngineOptions& engine, const router::RequestInput& input) {
+  if (input.beams.has_value()) return BeamOracle(engine, input);
+  OracleAnswers oracle;
+  for (int32_t index = 0; index < input.sequences; ++index) {
+    oracle.answers.push_back(AnswerOf(engine, input, index));
+    std::vector<TokenId>& tokens = oracle.sequences.emplace_back(*input.prompt);
+    const std::vector<TokenId>& answer = oracle.answers.back().tokens;
+    tokens.insert(tokens.end(), answer.begin(), answer.end());
   }
-  return answer;
+  return oracle;
 }
 
 }  // namespace tandem::sim

@@ -19,8 +19,12 @@ struct OracleAnswer {
 engine::HashEngineOptions EngineOptions(const Topology& topology);
 // The `index`th request of a schedule, as a router takes it.
 router::RequestInput ToInput(const SimRequest& request, int index);
-// The answer of one of its sequences.
-OracleAnswer Oracle(const engine::HashEngineOptions& engine, const router::RequestInput& input,
-                    int32_t sequence_index);
+// What the client gets, and what nodes may come to hold.
+struct OracleAnswers {
+  std::vector<OracleAnswer> answers;  // by sequence index
+  // Prompt and answer of each sequence; of a beam search, those of all beams of all steps.
+  std::vector<std::vector<TokenId>> sequences;
+};
+OracleAnswers Oracle(const engine::HashEngineOptions& engine, const router::RequestInput& input);
 
 }  // namespace tandem::sim

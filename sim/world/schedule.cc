@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/runtime/random.h"
+#include "router/core/request_input.h"
 #include "router/placement/placement_policy.h"
 
 namespace tandem::sim {
@@ -64,6 +65,7 @@ void VisitFields(SimRequest& r, Visit visit) {
   visit("cancel_us", r.cancel_us);
   visit("again_seed", r.again_seed);
   visit("logprobs", r.logprobs);
+  visit("beams", r.beams);
 }
 template <typename Visit>
 void VisitFields(Fault& f, Visit visit) {
@@ -167,6 +169,7 @@ class Drawer {
     r.cancel_us = OneIn(5) ? Between(1, 40'000) : 0;
     r.again_seed = r.cancel_us != 0 ? Between(1, 1 << 30) : 0;
     r.logprobs = OneIn(2) ? 1 : 0;
+    r.beams = OneIn(12) ? Between(2, 5) : 0;
     return r;
   }
 
@@ -337,7 +340,8 @@ absl::Status CheckSchedule(const Schedule& s) {
     return absl::InvalidArgumentError("topology: a value is out of its range");
   for (const SimRequest& r : s.requests)
     if (r.own_tokens < 1 || r.shared_tokens < 0 || r.max_tokens < 1 || r.router < 0 ||
-        r.answers < 1 || r.answers > 64 || r.router >= t.routers)
+        r.answers < 1 || r.answers > 64 || r.router >= t.routers || r.beams < 0 ||
+        r.beams > router::kBeamWidthMax)
       return absl::InvalidArgumentError("request: a value is out of its range");
   for (const Fault& f : s.faults)
     if (f.target < 0 || f.target >= t.processes() || f.other < 0 || f.other >= t.processes())

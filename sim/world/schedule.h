@@ -52,6 +52,7 @@ struct SimRequest {
   int64_t seed = 0;
   int64_t salt = 0;     // which cache salt
   int64_t answers = 1;  // n
+  int64_t beams = 0;    // not 0: a beam search of this width
   int64_t priority = 0;
   int64_t cancel_us = 0;  // the client disconnects this long after it asked; 0 = never
   // Not 0: a client that disconnects asks again at once, under the same request id, with another

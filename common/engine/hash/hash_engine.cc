@@ -274,16 +274,20 @@ absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& o
   return std::make_unique<HashEngine>(options, std::move(spec), waiter);
 }
 
-TokenId HashEngineNextToken(const HashEngineOptions& options, absl::Span<const TokenId> tokens,
-                            const request::SamplingParams& sampling, int32_t sequence_index) {
+SampledToken HashEngineSample(const HashEngineOptions& options, absl::Span<const TokenId> tokens,
+                              const request::SamplingParams& sampling, int32_t sequence_index) {
   uint64_t hash = StartHash(), fold = StartHash();
   for (const TokenId token : tokens) {
     hash = NextHash(hash, token);
     fold = Combine(fold, hash);
   }
   return Choose(options, fold, static_cast<int64_t>(tokens.size()), sampling, sequence_index,
-                sampling.allowed_token_ids, {})
-      .token;
+                sampling.allowed_token_ids, {});
+}
+
+TokenId HashEngineNextToken(const HashEngineOptions& options, absl::Span<const TokenId> tokens,
+                            const request::SamplingParams& sampling, int32_t sequence_index) {
+  return HashEngineSample(options, tokens, sampling, sequence_index).token;
 }
 
 }  // namespace tandem::engine

@@ -42,7 +42,9 @@ absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& o
                                                       Waiter& waiter = RealWaiter());
 
 // The stream the hash engine must produce, computed from tokens alone without any blocks: the
-// oracle of tests.
+// oracle of tests. HashEngineSample has the log-probabilities that `sampling` asks for, too.
+SampledToken HashEngineSample(const HashEngineOptions& options, absl::Span<const TokenId> tokens,
+                              const request::SamplingParams& sampling, int32_t sequence_index);
 TokenId HashEngineNextToken(const HashEngineOptions& options, absl::Span<const TokenId> tokens,
                             const request::SamplingParams& sampling, int32_t sequence_index);
 
