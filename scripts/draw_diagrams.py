@@ -224,20 +224,20 @@ def prefill_leg():
 
 def block_states():
     p = Picture("block_states", 900, 300, "States of a KV block in its pool",
-                "Free, used, cached and quarantined. A sealed block becomes cached when its last "
-                "owner leaves; a block that a peer may still write is quarantined first.")
+                "Free, used, cached and quarantined. A block that can be found becomes cached when its "
+                "last owner leaves; a block that a peer may still write is quarantined first.")
     p.box(110, 110, 130, 58, ["free"])
     p.box(432, 110, 156, 58, ["used", "1 or more references"], "decode")
-    p.box(773, 110, 156, 58, ["cached", "sealed, found by hash"], "router")
+    p.box(773, 110, 156, 58, ["cached", "found by hash or part"], "router")
     p.box(270, 245, 190, 58, ["quarantined", "a peer may still write"], "danger")
     p.line([(175, 100), (353, 100)])
     p.text(264, 91, "Allocate")
     p.line([(355, 122), (177, 122)])
-    p.text(264, 140, "Unref, not sealed")
+    p.text(264, 140, "Unref, cannot be found")
     p.line([(505, 100), (693, 100)])
-    p.text(600, 91, "last Unref of a sealed block")
+    p.text(600, 91, "last Unref, can be found")
     p.line([(695, 122), (507, 122)])
-    p.text(600, 140, "Match by hash")
+    p.text(600, 140, "Match, PinPart")
     p.line([(770, 81), (770, 40), (430, 40), (430, 79)])
     p.text(600, 31, "Allocate evicts the least recently used block")
     p.line([(420, 139), (420, 245), (367, 245)])

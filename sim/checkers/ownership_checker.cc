@@ -212,6 +212,9 @@ void OwnershipChecker::OnStep(absl::Span<const engine::SequenceSlice> slices) {
   std::set<BlockId> written;
   for (const engine::SequenceSlice& slice : slices) {
     const int64_t first_written = slice.num_computed / block_tokens_;
+    if (slice.forked_from.has_value() && leased_.contains(*slice.forked_from))
+      Violate(absl::StrCat("block ", slice.forked_from->value(), " is copied while lease ",
+                           leased_.at(*slice.forked_from).value(), " owns it"));
     const int64_t end = (slice.num_computed + slice.num_new + block_tokens_ - 1) / block_tokens_;
     for (int64_t i = 0; i < end; ++i) {
       const BlockId block = slice.blocks[i];

@@ -64,7 +64,9 @@ class OddCommands {
     leg.set_number(leg.attempt() % 2);  // 0 names no sequence of a router
   }
   void SetSequence(v1::SequenceSpec& sequence) {
-    for (uint64_t i = random_.Below(90); i > 0; --i) sequence.add_prompt(Int(40));
+    const bool alike = random_.Below(2) == 0;  // such prompts share blocks, and parts of blocks
+    for (uint64_t i = random_.Below(90); i > 0; --i)
+      sequence.add_prompt(alike ? sequence.prompt_size() % 40 : Int(40));
     sequence.set_delivered_tokens(Int(3));
     v1::SamplingParams& sampling = *sequence.mutable_sampling();
     sampling.set_seed(random_.Below(4));
@@ -81,6 +83,7 @@ class OddCommands {
     if (random_.Below(6) == 0) sequence.set_prompt_logprobs(Int(3));
   }
   void SetRun(v1::StartDecode& run) {
+    run.set_forks_follow(random_.Below(2) == 0);
     SetLeg(*run.mutable_leg());
     SetSequence(*run.mutable_sequence());
     run.set_local_prefill_tokens_max(random_.Below(2) == 0 ? -1 : Int(40));

@@ -1,6 +1,6 @@
 // Goal: n answers of one request are each what the request with that sequence index alone gives,
-// bit for bit in every topology; the prompt's KV travels once; the prompt is counted once; a group
-// that is cancelled leaves nothing behind.
+// bit for bit in every topology; the prompt's KV is computed and travels once; the prompt is
+// counted once; a group that is cancelled leaves nothing behind.
 #include <gmock/gmock.h>
 
 #include "common/engine/hash/hash_engine.h"
@@ -81,6 +81,10 @@ TEST(SeveralAnswers, AreTheSameEverywhereAndMoveThePromptOnce) {
       const v1::GenerateRequest request = RequestOf(shape, 4, absl::StrCat("four ", shape.name));
       const AnswersOf four = AskAll(cluster->client(), request);
       ExpectOneWhole(four, request);
+      for (int follower = 1; follower < request.n(); ++follower) {
+        EXPECT_EQ(four.by_index.at(follower).finished.route().decode_tokens().computed(), 1)
+            << "sequence " << follower << " did not copy the prompt's last block";
+      }
       bits.push_back(four.Bits());
       const AnswersOf one =
           AskAll(cluster->client(), RequestOf(shape, 1, absl::StrCat("one ", shape.name)));
