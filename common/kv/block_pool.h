@@ -85,8 +85,8 @@ class BlockPool {
   void Seal(BlockId block, const BlockHash& hash);
   bool IsSealed(BlockId block) const;
   // Withdraws a sealed block whose contents turned out to be wrong: its hash finds it no more, and
-  // its last Unref makes it free instead of cached. Withdraws a block's part, too. REQUIRES: `block`
-  // is used.
+  // its last Unref makes it free instead of cached. Withdraws a block's part, too. REQUIRES:
+  // `block` is used.
   void Forget(BlockId block);
 
   // The sealed block that `hash` finds; nullopt when there is none.

@@ -5,7 +5,8 @@
 
 Each build has a `tandem up` of one decode node that computes prompts itself; all run at once, and one works at a time.
 A round asks every build the same: the prompt alone, so that it is cached, and then the search (--answers N: N sampled
-answers instead). Prints a line for each search: seconds, tokens/s, and what the node counted: rows of prompts that it
+answers instead). Prints a line for each search: seconds, tokens/s, the node's processor time (which a busy machine
+changes less than the time; with --threads 1 no thread spins), and what the node counted: rows of prompts that it
 computed, generated rows, and engine steps. Then medians. Ends with an error if the builds' answers differ.
 """
 import argparse
@@ -30,7 +31,8 @@ class Cluster:
     def __init__(self, binaries, args):
         self.name = binaries
         command = [os.path.join(binaries, "tandem"), "up", "--model", args.model, "--prefill", "0", "--decode", "1",
-                   "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--kv-blocks", str(args.kv_blocks)]
+                   "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--kv-blocks", str(args.kv_blocks),
+                   "--threads", str(args.threads)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.port = None
         for line in self.process.stdout:
@@ -52,6 +54,20 @@ class Cluster:
         with urllib.request.urlopen(request, timeout=600) as answer:
             return answer.read().decode()
 
+    def node_cpu_seconds(self):
+        """Of the decode node, a child of `tandem up`."""
+        total = 0
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+                    name, fields = stat.read().rsplit(")", 1)
+            except OSError:
+                continue  # it ended meanwhile
+            fields = fields.split()
+            if int(fields[1]) == self.process.pid and "decode" in name:
+                total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return total
+
     def counters(self):
         time.sleep(1.5)  # a heartbeat brings the node's counters to the router
         text = self.get("/metrics")
@@ -68,11 +84,13 @@ def measure(cluster, prompt, args):
     else:
         body |= {"use_beam_search": True, "n": args.width, "temperature": 0}
     before = cluster.counters()
+    cpu = cluster.node_cpu_seconds()
     begin = time.monotonic()
     answer = json.loads(cluster.get("/v1/completions", body))
     seconds = time.monotonic() - begin
+    cpu = cluster.node_cpu_seconds() - cpu
     after = cluster.counters()
-    figures = {"seconds": seconds, "tokens/s": args.tokens * max(1, args.answers) / seconds}
+    figures = {"seconds": seconds, "tokens/s": args.tokens * max(1, args.answers) / seconds, "cpu seconds": cpu}
     figures |= {label: after[label] - before[label] for label in COUNTERS}
     return figures, [choice["text"] for choice in answer["choices"]]
 
@@ -90,6 +108,7 @@ def main():
     parser.add_argument("--prompt", type=int, default=1000, help="tokens")
     parser.add_argument("--tokens", type=int, default=64, help="longest answer")
     parser.add_argument("--kv-blocks", type=int, default=512)
+    parser.add_argument("--threads", type=int, default=0, help="compute threads; 0 = the default")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     clusters = [Cluster(binaries, args) for binaries in args.builds.split(",")]
