@@ -368,9 +368,8 @@ std::optional<BlockId> SequenceScheduler::PinForkOf(const Sequence& sequence) {
 void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,
                                  std::optional<BlockId> forked_from) {
   const bool sample = forked_from.has_value() || num_rows == sequence.remaining();
-  const int64_t first_row = forked_from.has_value()
-                                ? static_cast<int64_t>(sequence.tokens.size()) - num_rows
-                                : sequence.num_computed;
+  const int64_t copied_rows = forked_from.has_value() ? sequence.remaining() - num_rows : 0;
+  const int64_t first_row = sequence.num_computed + copied_rows;
   SequenceInput& input = sequence.input;
   const bool guided = sample && input.matcher.has_value();
   slices_.push_back({.tokens = sequence.tokens,
@@ -458,10 +457,9 @@ StepResult SequenceScheduler::FinishStep(
         absl::StrCat("engine returned ", result->size(), " tokens, expected ", sampling));
   }
   const bool tried_again = !step.status.ok() && OnStepFailed(step.status);
-  for (const PlannedSlice& slice : planned_) {
+  for (const PlannedSlice& slice : planned_)
     if (slice.forked_from.has_value() && !TANDEM_MUTATED(kForkNeverUnpinned))
       pool_.Unref(*slice.forked_from);
-  }
   size_t next_token = 0;
   for (const PlannedSlice& slice : planned_) {
     const auto it = sequences_.find(slice.id);
