@@ -67,8 +67,8 @@ void ControlStream::ToRouter(v1::NodeMessage message) {
   if (node_connection_ == 0) return;
   message.set_sequence_number(++number_);
   Send(to_router_, node_, router_,
-       [this, connection = node_connection_, message = std::move(message)] {
-         router_.Post(absl::ZeroDuration(), [this, connection, message] {
+       [this, connection = node_connection_, message = std::move(message)]() mutable {
+         router_.Post(absl::ZeroDuration(), [this, connection, message = std::move(message)] {
            if (connection == router_connection_) router_.OnNodeMessage(*this, message);
          });
        });
@@ -77,8 +77,8 @@ void ControlStream::ToRouter(v1::NodeMessage message) {
 void ControlStream::ToNode(v1::RouterMessage message) {
   if (router_connection_ == 0) return;
   Send(to_node_, router_, node_,
-       [this, connection = router_connection_, message = std::move(message)] {
-         node_.Post(absl::ZeroDuration(), [this, connection, message] {
+       [this, connection = router_connection_, message = std::move(message)]() mutable {
+         node_.Post(absl::ZeroDuration(), [this, connection, message = std::move(message)] {
            if (connection == node_connection_) node_.OnRouterMessage(*this, message);
          });
        });

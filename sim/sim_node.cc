@@ -6,19 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/engine/hash/hash_engine.h"
 #include "common/node/step_probe.h"
 #include "common/rpc/cost_convert.h"
 #include "decode_node/decode_core.h"
 #include "prefill_node/prefill_core.h"
 #include "sim/checkers/bounds_checker.h"
-#include "sim/world/oracle.h"
 
 namespace tandem::sim {
 namespace {
-
-constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
-constexpr absl::Duration kHeartbeatInterval = absl::Milliseconds(100);
 
 // A router's command as the timeline shows it.
 std::string Describe(const v1::NodeCommand& command) {
@@ -61,36 +56,24 @@ std::string Describe(const v1::NodeEvent& event) {
 
 }  // namespace
 
-SimNode::SimNode(World& world, VirtualNetwork& network, int id, std::string name,
-                 absl::Duration clock_offset, const SimNodeOptions& options, RunLog& log)
-    : Process(world, id, std::move(name), clock_offset),
-      network_(network),
-      options_(options),
-      log_(log) {}
+SimNode::SimNode(World& world, int id, std::string name, absl::Duration clock_offset,
+                 SimNodeOptions options, RunLog& log)
+    : Process(world, id, std::move(name), clock_offset), options_(std::move(options)), log_(log) {}
 
 void SimNode::OnStart() {
   const Topology& t = options_.topology;
   incarnation_ = Incarnation(static_cast<uint64_t>(absl::ToUnixMicros(Now())));
-  auto engine = engine::NewHashEngine(EngineOptions(t));
-  TANDEM_CHECK(engine.ok(), engine.status().ToString());
-  engine_ = *std::move(engine);
+  engine_ = options_.seams.engine();
   TANDEM_CHECK(engine_->AllocateKv(t.blocks_per_node).ok());
-  const std::string address =
-      t.reuse_addresses != 0 ? name() : absl::StrCat(name(), "/", incarnation_.value());
-  transport_ = network_.NewTransport(*this, address);
-  const int64_t cell_bytes = 8 * t.block_tokens;
-  transfer::KvTransferOptions kv_transfer;
-  kv_transfer.incarnation = incarnation_;
-  kv_transfer.fleet_secret = "simulated";
-  kv_transfer.frame_bytes_min = kv_transfer.frame_bytes_max = t.frame_blocks * cell_bytes;
-  kv_transfer.export_bytes_in_flight_max = t.bytes_in_flight;
-  kv_transfer.nack_after = absl::Milliseconds(30);
-  kv_transfer.drain_after = absl::Milliseconds(150);
-  endpoint_ = transfer::KvTransferEndpoint::Create(kv_transfer, engine_->arena(), *transport_);
-  ownership_.emplace(log_, name(), t.block_tokens, engine_->spec().layout.num_layers);
-  salt_.emplace(log_, name(), options_.whole_sequences);
-  transport_->SetObserver(&*ownership_);
-  transport_->SetOnActivity([this] { FromPlane(); });
+  if (options_.seams.checked) {
+    ownership_.emplace(log_, name(), t.block_tokens, engine_->spec().layout.num_layers);
+    salt_.emplace(log_, name(), options_.whole_sequences);
+  }
+  plane_ = options_.seams.kv_plane({.process = *this,
+                                    .incarnation = incarnation_,
+                                    .engine = *engine_,
+                                    .observer = ownership_ ? &*ownership_ : nullptr,
+                                    .on_activity = [this] { FromPlane(); }});
   MakeCore();
   Tick();
 }
@@ -102,7 +85,7 @@ void SimNode::MakeCore() {
                                    .max_batch_tokens = t.max_batch_tokens,
                                    .max_sequences = static_cast<int32_t>(t.max_sequences),
                                    .itl_slo = absl::Microseconds(t.itl_slo_us)};
-  if (t.row_us != 0) scheduler.step_cost = node::KnownStepCost(StepClock());
+  if (options_.seams.probed) scheduler.step_cost = node::KnownStepCost(*options_.seams.probed);
   if (options_.role == v1::NODE_ROLE_PREFILL)
     core_ = std::make_unique<prefill_node::PrefillCore>(scheduler);
   else
@@ -116,8 +99,7 @@ void SimNode::OnCrash() {
   for (ControlStream* stream : streams_) stream->OnNodeCrash();
   routers_.clear();
   core_.reset();
-  endpoint_.reset();
-  transport_.reset();
+  plane_.reset();
   engine_.reset();
 }
 
@@ -138,8 +120,8 @@ v1::NodeMessage SimNode::MakeRegistration() const {
   registration.set_block_tokens(spec.layout.block_tokens);
   registration.set_num_blocks(options_.topology.blocks_per_node);
   registration.set_kv_bytes_per_block(spec.layout.block_bytes());
-  registration.set_transfer_address(transport_->address());
-  registration.set_host("simulated");
+  registration.set_transfer_address(plane_->address());
+  registration.set_host(options_.seams.one_host ? "simulated" : name());
   registration.set_block_names(kv::BlockKey().names());
   registration.set_max_sequences(static_cast<int32_t>(options_.topology.max_sequences));
   registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
@@ -159,17 +141,21 @@ void SimNode::OnRouterMessage(ControlStream& stream, const v1::RouterMessage& me
   const auto found = routers_.find(&stream);
   if (found == routers_.end()) return;
   for (const v1::NodeCommand& command : message.commands()) {
-    salt_->OnCommand(command);
-    if (command.has_adopt_blocks())
-      if (const SaltChecker* from = options_.salt_of(command.adopt_blocks().from_node_id()))
-        salt_->OnAdopt(*from);
-    if (command.has_prefill() && command.prefill().fetch_blocks() > 0)
-      if (const SaltChecker* from = options_.salt_of(command.prefill().fetch_from_node_id()))
-        salt_->OnAdopt(*from);
+    if (salt_) CheckSalts(command);
     if (log_.timeline()) log_.Note(id(), Describe(command));
     core_->OnCommand(found->second, command, Now());
   }
   Pump();
+}
+
+void SimNode::CheckSalts(const v1::NodeCommand& command) {
+  salt_->OnCommand(command);
+  if (command.has_adopt_blocks())
+    if (const SaltChecker* from = options_.salt_of(command.adopt_blocks().from_node_id()))
+      salt_->OnAdopt(*from);
+  if (command.has_prefill() && command.prefill().fetch_blocks() > 0)
+    if (const SaltChecker* from = options_.salt_of(command.prefill().fetch_from_node_id()))
+      salt_->OnAdopt(*from);
 }
 
 void SimNode::OnStreamEnded(ControlStream& stream) {
@@ -207,13 +193,15 @@ void SimNode::Tick() {
   }
   for (ControlStream* stream : streams_) stream->Tick();
   core_->OnTick(Now());
-  endpoint_->Tick(Now());
+  plane_->Tick(Now());
   FromPlane();
   Pump();
-  ownership_->OnLoad(core_->load());
-  CheckNodeBounds(name(), options_.topology, endpoint_->counters(), log_);
+  if (ownership_) {
+    ownership_->OnLoad(core_->load());
+    CheckNodeBounds(name(), options_.topology, plane_->counters(), log_);
+  }
   if (world().now() >= next_heartbeat_) {
-    next_heartbeat_ = world().now() + kHeartbeatInterval;
+    next_heartbeat_ = world().now() + options_.seams.heartbeat_interval;
     v1::NodeMessage heartbeat;
     *heartbeat.mutable_load() = core_->load();
     *heartbeat.mutable_counters() = core_->counters();
@@ -221,7 +209,7 @@ void SimNode::Tick() {
     for (ControlStream* stream : streams_)
       if (routers_.count(stream) > 0) stream->ToRouter(heartbeat);
   }
-  Post(kTickInterval * slowness(), [this] { Tick(); });
+  Post(options_.seams.tick_interval * slowness(), [this] { Tick(); });
 }
 
 // ---- engine thread
@@ -241,7 +229,7 @@ void SimNode::SendEvents(node::NodeActions& actions) {
   for (const v1::NodeEvent& event : actions.broadcast)
     for (const auto& [stream, key] : routers_) *messages[key].add_events() = event;
   for (auto& [router, event] : actions.events) {
-    salt_->OnEvent(event);
+    if (salt_) salt_->OnEvent(event);
     if (log_.timeline())
       if (std::string text = Describe(event); !text.empty()) log_.Note(id(), std::move(text));
     *messages[router].add_events() = std::move(event);
@@ -264,33 +252,21 @@ void SimNode::StartStep() {
   Post(StepTime() * slowness(), [this] { FinishStep(); });
 }
 
-cost::StepProfile SimNode::StepClock() const {
-  const auto row_us = static_cast<double>(options_.topology.row_us);
-  return {.step_us = static_cast<double>(options_.topology.step_us),
-          .prompt_row_us = row_us,
-          .generated_row_us = row_us};
-}
-
 absl::Duration SimNode::StepTime() {
-  const Topology& t = options_.topology;
-  const absl::Duration random = world().RandomDelay(absl::Microseconds(t.step_us));
-  if (t.row_us == 0) return random;
   cost::StepShape shape;
   for (const engine::SequenceSlice& slice : step_)
     shape.Add(slice.num_computed, slice.num_new, slice.sample);
-  const double us = StepClock().Predict(shape).us;
-  if (shape.prompt_rows > 0 && shape.generated_rows > 0)
-    mixed_step_us_max_ = std::max(mixed_step_us_max_, static_cast<int64_t>(us));
-  return absl::Microseconds(us);
+  step_shape_ = shape;
+  step_time_ = options_.seams.step_time(shape);
+  return step_time_;
 }
 
 void SimNode::FinishStep() {
-  ownership_->OnStep(step_);
+  if (ownership_) ownership_->OnStep(step_);
   const auto result = engine_->Step(step_, [this](int layer) { core_->OnLayerDone(layer); });
   if (log_.timeline() && !result.ok())
     log_.Note(id(), absl::StrCat("step failed: ", result.status().message()));
-  if (result.ok())
-    for (const engine::SequenceSlice& slice : step_) rows_computed_ += slice.num_new;
+  if (result.ok()) work_.Add(step_shape_, step_time_);
   stepping_ = false;
   core_->OnStepDone(result, Now());
   Pump();
@@ -305,19 +281,19 @@ void SimNode::Hop(absl::Time& free_at, Action action) {
 }
 
 void SimNode::ToPlane(transfer::TransferCommand command) {
-  ownership_->OnIssued(command);
+  if (ownership_) ownership_->OnIssued(command);
   Hop(to_plane_free_, [this, command = std::move(command)] {
-    ownership_->OnHandled(command);
-    endpoint_->Handle(command, Now());
+    if (ownership_) ownership_->OnHandled(command);
+    plane_->Handle(command, Now());
     FromPlane();
   });
 }
 
 void SimNode::FromPlane() {
-  for (transfer::TransferEvent& event : endpoint_->TakeEvents()) {
-    ownership_->OnEmitted(event);
+  for (transfer::TransferEvent& event : plane_->TakeEvents()) {
+    if (ownership_) ownership_->OnEmitted(event);
     Hop(from_plane_free_, [this, event = std::move(event)] {
-      ownership_->OnDelivered(event);
+      if (ownership_) ownership_->OnDelivered(event);
       core_->OnTransfer(event, Now());
       Pump();
     });

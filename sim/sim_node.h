@@ -1,8 +1,10 @@
-// A node in the simulator: the production core, KV plane and hash engine, connected as NodeRuntime
-// connects them. A delay in both directions stands for the queues between the engine thread and the
-// transfer thread. Thread safety: none; the simulation's thread. Owner: the simulation.
+// A node in the simulator: the production core with an engine and a KV plane behind seams,
+// connected as NodeRuntime connects them. A delay in both directions stands for the queues between
+// the engine thread and the transfer thread. Thread safety: none; the simulation's thread. Owner:
+// the simulation.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,42 +14,60 @@
 
 #include "common/engine/engine.h"
 #include "common/node/node_core.h"
-#include "common/transfer/kv_transfer_endpoint.h"
 #include "sim/checkers/ownership_checker.h"
 #include "sim/checkers/salt_checker.h"
 #include "sim/control_stream.h"
+#include "sim/node_seams.h"
 #include "sim/world/process.h"
 #include "sim/world/schedule.h"
 #include "sim/world/violations.h"
-#include "sim/world/virtual_network.h"
 
 namespace tandem::sim {
 
 struct SimNodeOptions {
   v1::NodeRole role = v1::NODE_ROLE_DECODE;
   Topology topology;
+  NodeSeams seams;
+  // For the checkers.
   std::function<std::vector<std::vector<TokenId>>(const std::string& request_id)> whole_sequences;
   std::function<const SaltChecker*(const std::string& node)> salt_of;  // nullptr: not yet started
 };
 
+// What a node's engine has computed since the simulation began.
+struct NodeWork {
+  int64_t steps = 0, prompt_rows = 0, generated_rows = 0;
+  absl::Duration busy;
+  absl::Duration mixed_step_max;  // the longest step that held rows of both kinds
+
+  void Add(const cost::StepShape& shape, absl::Duration time) {
+    ++steps;
+    prompt_rows += shape.prompt_rows;
+    generated_rows += shape.generated_rows;
+    busy += time;
+    if (shape.prompt_rows > 0 && shape.generated_rows > 0)
+      mixed_step_max = std::max(mixed_step_max, time);
+  }
+};
+
 class SimNode final : public Process {
  public:
-  SimNode(World& world, VirtualNetwork& network, int id, std::string name,
-          absl::Duration clock_offset, const SimNodeOptions& options, RunLog& log);
+  SimNode(World& world, int id, std::string name, absl::Duration clock_offset,
+          SimNodeOptions options, RunLog& log);
 
   // The stream outlives the node.
   void AddStream(ControlStream& stream) { streams_.push_back(&stream); }
 
-  // REQUIRES: alive, for the next five.
+  // REQUIRES: alive, for the next three.
   const node::NodeCore& core() const { return *core_; }
-  const transfer::KvTransferEndpoint& endpoint() const { return *endpoint_; }
-  KvTransferStates kv_transfer_states() const { return ownership_->states(); }
-  // What requests of each cache salt left, or may have left, here. REQUIRES: was started once.
+  const KvPlane& plane() const { return *plane_; }
+  // Zero without checkers.
+  KvTransferStates kv_transfer_states() const {
+    return ownership_ ? ownership_->states() : KvTransferStates();
+  }
+  // What requests of each cache salt left, or may have left, here. REQUIRES: was started once,
+  // with checkers.
   const SaltChecker& salt() const { return *salt_; }
-  // Rows that the engine has computed since the simulation began.
-  int64_t rows_computed() const { return rows_computed_; }
-  // The longest step, by the costed clock, that held rows of prompts and generated ones.
-  int64_t mixed_step_us_max() const { return mixed_step_us_max_; }
+  const NodeWork& work() const { return work_; }
   int64_t blocks_adopted() const { return alive() ? core_->counters().blocks_adopted() : 0; }
   int64_t blocks_fetched() const { return alive() ? core_->counters().blocks_fetched() : 0; }
   // As SIGTERM does. The process ends when it is idle, or after the drain timeout.
@@ -75,13 +95,11 @@ class SimNode final : public Process {
   void ToPlane(transfer::TransferCommand command);
   void FromPlane();
   void Hop(absl::Time& free_at, Action action);
+  void CheckSalts(const v1::NodeCommand& command);
   void StartStep();
-  // What a step costs where row_us is not 0.
-  cost::StepProfile StepClock() const;
   absl::Duration StepTime();  // of step_
   void FinishStep();
 
-  VirtualNetwork& network_;
   const SimNodeOptions options_;
   RunLog& log_;
   std::vector<ControlStream*> streams_;
@@ -89,19 +107,19 @@ class SimNode final : public Process {
   // State of this life of the process.
   Incarnation incarnation_;
   std::unique_ptr<engine::Engine> engine_;
-  std::unique_ptr<VirtualTransport> transport_;
-  std::unique_ptr<transfer::KvTransferEndpoint> endpoint_;
+  std::unique_ptr<KvPlane> plane_;
   std::unique_ptr<node::NodeCore> core_;
   std::optional<OwnershipChecker> ownership_;
   std::optional<SaltChecker> salt_;
   std::map<ControlStream*, node::RouterKey> routers_;  // never walked: pointers have no order
   uint64_t next_router_ = 1;
   absl::Span<const engine::SequenceSlice> step_;
+  cost::StepShape step_shape_;  // of step_, as is step_time_
+  absl::Duration step_time_;
   bool stepping_ = false;
   absl::Time to_plane_free_, from_plane_free_, next_heartbeat_;
   std::optional<absl::Time> drain_ends_;
-  int64_t rows_computed_ = 0;
-  int64_t mixed_step_us_max_ = 0;
+  NodeWork work_;
 };
 
 }  // namespace tandem::sim

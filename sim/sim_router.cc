@@ -5,11 +5,6 @@
 #include "sim/checkers/bounds_checker.h"
 
 namespace tandem::sim {
-namespace {
-
-constexpr absl::Duration kRouterTickInterval = absl::Milliseconds(20);
-
-}  // namespace
 
 void SimRouter::OnStart() {
   core_ = std::make_unique<router::RouterCore>(options_.core, options_.model, world().random());
@@ -26,9 +21,10 @@ void SimRouter::OnCrash() {
 void SimRouter::Tick() {
   core_->OnTick(Now());
   Pump();
-  CheckRouterBounds(name(), *core_, options_.requests_max, options_.sequences_max,
-                    options_.core.index_blocks_max, log_);
-  Post(kRouterTickInterval, [this] { Tick(); });
+  if (options_.checked)
+    CheckRouterBounds(name(), *core_, options_.requests_max, options_.sequences_max,
+                      options_.core.index_blocks_max, log_);
+  Post(options_.tick_interval, [this] { Tick(); });
 }
 
 absl::Status SimRouter::Submit(router::RequestInput input) {

@@ -17,7 +17,9 @@ namespace tandem::sim {
 struct SimRouterOptions {
   router::RouterOptions core;
   router::ModelIdentity model;
-  int64_t requests_max = 0, sequences_max = 0;  // that the checkers allow
+  absl::Duration tick_interval = absl::Milliseconds(20);  // at most 50 ms
+  bool checked = true;                                    // the bounds checker watches the router
+  int64_t requests_max = 0, sequences_max = 0;            // that the checkers allow
 };
 
 class SimRouter final : public Process {

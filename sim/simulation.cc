@@ -4,10 +4,13 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/engine/hash/hash_engine.h"
 #include "common/model/hash_model.h"
 #include "sim/checkers/progress_checker.h"
 #include "sim/checkers/quiescence_checker.h"
 #include "sim/control_stream.h"
+#include "sim/endpoint_plane.h"
 #include "sim/sim_node.h"
 #include "sim/sim_router.h"
 #include "sim/world/oracle.h"
@@ -40,6 +43,7 @@ class Simulation {
   SimReport Run();
 
  private:
+  NodeSeams MakeSeams();
   void AddProcesses();
   void AddStreams();
   void Inject(const Fault& fault);
@@ -99,6 +103,34 @@ Simulation::Simulation(const Schedule& schedule, bool timeline)
   TickClients();
 }
 
+// What rows cost where row_us is not 0.
+cost::StepProfile RowPrices(const Topology& t) {
+  const auto row_us = static_cast<double>(t.row_us);
+  return {.step_us = static_cast<double>(t.step_us),
+          .prompt_row_us = row_us,
+          .generated_row_us = row_us};
+}
+
+NodeSeams Simulation::MakeSeams() {
+  const Topology& t = schedule_.topology;
+  NodeSeams seams;
+  seams.engine = [&t] {
+    auto engine = engine::NewHashEngine(EngineOptions(t));
+    TANDEM_CHECK(engine.ok(), engine.status().ToString());
+    return *std::move(engine);
+  };
+  seams.kv_plane = [this, &t](KvPlaneSite site) {
+    return std::make_unique<EndpointPlane>(network_, t, std::move(site));
+  };
+  if (t.row_us != 0) seams.probed = RowPrices(t);
+  seams.step_time = [this, &t](const cost::StepShape& shape) {
+    const absl::Duration random = world_.RandomDelay(absl::Microseconds(t.step_us));
+    if (t.row_us == 0) return random;
+    return absl::Microseconds(RowPrices(t).Predict(shape).us);
+  };
+  return seams;
+}
+
 void Simulation::AddProcesses() {
   const Topology& t = schedule_.topology;
   const engine::HashEngineOptions engine = EngineOptions(t);
@@ -126,6 +158,7 @@ void Simulation::AddProcesses() {
     SimNodeOptions node{
         .role = role,
         .topology = t,
+        .seams = MakeSeams(),
         .whole_sequences = [this](const std::string& r) { return clients_.WholeSequences(r); },
         .salt_of = [this](const std::string& from) -> const SaltChecker* {
           for (const auto& other : nodes_)
@@ -133,7 +166,7 @@ void Simulation::AddProcesses() {
           return nullptr;
         }};
     nodes_.push_back(
-        std::make_unique<SimNode>(world_, network_, id++, name, ClockOffset(), node, log_));
+        std::make_unique<SimNode>(world_, id++, name, ClockOffset(), std::move(node), log_));
   };
   for (int i = 0; i < t.prefill_nodes; ++i) add(v1::NODE_ROLE_PREFILL, absl::StrCat("prefill-", i));
   for (int i = 0; i < t.decode_nodes; ++i) add(v1::NODE_ROLE_DECODE, absl::StrCat("decode-", i));
@@ -270,8 +303,7 @@ void Simulation::Cover(const Fault& fault) {
 
 void Simulation::CheckQuiet() {
   for (const auto& node : nodes_)
-    if (node->alive())
-      CheckNodeQuiet(node->name(), node->core(), node->endpoint().counters(), log_);
+    if (node->alive()) CheckNodeQuiet(node->name(), node->core(), node->plane().counters(), log_);
   std::vector<const node::NodeCore*> all;
   for (const auto& node : nodes_)
     if (node->alive()) all.push_back(&node->core());
@@ -312,8 +344,9 @@ SimReport Simulation::Run() {
   }
   for (const auto& node : nodes_) {
     report.process_names.push_back(node->name());
-    report.rows_computed += node->rows_computed();
-    report.mixed_step_us_max = std::max(report.mixed_step_us_max, node->mixed_step_us_max());
+    report.rows_computed += node->work().prompt_rows + node->work().generated_rows;
+    report.mixed_step_us_max =
+        std::max(report.mixed_step_us_max, absl::ToInt64Microseconds(node->work().mixed_step_max));
     report.blocks_adopted += node->blocks_adopted();
     report.blocks_fetched += node->blocks_fetched();
     if (!node->alive() || node->core().role() != v1::NODE_ROLE_DECODE) continue;

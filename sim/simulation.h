@@ -37,7 +37,7 @@ struct SimReport {
   int64_t sequences_moved = 0, kv_tokens_moved = 0, blocks_adopted = 0;
   int64_t blocks_fetched = 0;
   int64_t rows_computed = 0;      // by all engines, ever
-  int64_t mixed_step_us_max = 0;  // of all nodes; 0 without row_us
+  int64_t mixed_step_us_max = 0;  // of all nodes
   int64_t events = 0;
   int64_t virtual_us = 0;
 };

@@ -1,0 +1,49 @@
+// The seams of a simulated node: what one simulation chooses and another chooses otherwise.
+//
+//                    the swarm (simulation.cc)          a trace (sim/trace/)
+//   engine           hash engine, bytes in blocks       tokens without bytes
+//   KV plane         shipping endpoint, frames          the time that a transfer takes
+//   step clock       random, or rows at a fixed price   a cost model
+//   checkers         on                                 off
+//
+// Thread safety: plain values; their functions run on the simulation's thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "common/cost/step_cost.h"
+#include "common/engine/engine.h"
+#include "sim/checkers/ownership_checker.h"
+#include "sim/kv_plane.h"
+#include "sim/world/process.h"
+
+namespace tandem::sim {
+
+// What a KV plane is made for.
+struct KvPlaneSite {
+  Process& process;
+  Incarnation incarnation;
+  engine::Engine& engine;               // its KV is allocated
+  LandingObserver* observer = nullptr;  // null without checkers
+  std::function<void()> on_activity;    // call it when TakeEvents has something new
+};
+
+struct NodeSeams {
+  // Called at each start of the process.
+  std::function<std::unique_ptr<engine::Engine>()> engine;
+  std::function<std::unique_ptr<KvPlane>(KvPlaneSite site)> kv_plane;
+  // How long a step of this shape takes.
+  std::function<absl::Duration(const cost::StepShape& shape)> step_time;
+  // What a probe at the node's start measures (common/node/step_probe.h); none = it measures
+  // nothing, and the first steps teach the node's cost model.
+  std::optional<cost::StepProfile> probed;
+  absl::Duration tick_interval = absl::Milliseconds(20);  // at most 50 ms
+  absl::Duration heartbeat_interval = absl::Milliseconds(100);
+  bool one_host = true;  // all nodes report one host; otherwise each its own
+  bool checked = true;   // checkers watch the node: blocks' owners, cache salts, bounds
+};
+
+}  // namespace tandem::sim
