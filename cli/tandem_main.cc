@@ -38,6 +38,7 @@ CommandMap AllCommands() {
   commands["bench serve"] = NewBenchServeCommand();
   commands["eval"] = NewEvalCommand();
   commands["sim"] = NewSimCommand();
+  commands["sim trace"] = NewSimTraceCommand();
   commands["chaos"] = NewChaosCommand();
   return commands;
 }

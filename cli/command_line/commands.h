@@ -39,6 +39,7 @@ std::unique_ptr<Command> NewBenchModesCommand();
 std::unique_ptr<Command> NewBenchServeCommand();
 std::unique_ptr<Command> NewEvalCommand();
 std::unique_ptr<Command> NewSimCommand();
+std::unique_ptr<Command> NewSimTraceCommand();
 std::unique_ptr<Command> NewChaosCommand();
 
 // The text of docs/CONFIG.md: the flags of all programs and commands.

@@ -47,8 +47,8 @@ ROOMS = {
     "common/guided": [".", "json_schema"],
     "common/engine": [".", "cpu device hash"],
     "router": ["fleet", "placement", "core", "front_end", "front_end/grpc front_end/http", "process", "."],
-    "sim": ["world", "checkers", "."],
-    "cli": ["command_line flags client report bench terminal", "chat batch cluster bench_serve pull", "chaos bench_modes", "commands", "."],
+    "sim": ["world", "checkers", ".", "trace"],
+    "cli": ["command_line flags client report bench terminal", "chat batch cluster bench_serve pull sim_trace", "chaos bench_modes", "commands", "."],
 }
 # The generated headers of proto/.
 GENERATED = "tandem/v1"

@@ -1,0 +1,181 @@
+// `tandem sim trace`: implements NewSimTraceCommand (cli/command_line/commands.h).
+#include <cstdio>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/command_line/commands.h"
+#include "cli/command_line/parse.h"
+#include "cli/sim_trace/model_cost.h"
+#include "cli/sim_trace/trace_report.h"
+#include "common/base/status_macros.h"
+#include "common/config/process_main.h"
+#include "common/runtime/clock.h"
+#include "common/telemetry/log.h"
+#include "sim/trace/arrivals.h"
+#include "sim/trace/trace_file.h"
+#include "sim/trace/trace_simulation.h"
+
+namespace tandem::cli {
+namespace {
+
+class SimTraceCommand final : public Command {
+ public:
+  SimTraceCommand()
+      : schema_("tandem sim trace",
+                "Replays a public trace through the router and the schedulers in virtual time.") {
+    RegisterFleet();
+    RegisterCosts();
+    RegisterLoad();
+    schema_.Add("json", &json_, "A file for the result as JSON; - prints it instead of the table.",
+                {.group = "Results"});
+    schema_.Add("html", &html_, "A file for one self-contained page with charts.",
+                {.group = "Results"});
+    schema_.AllowPositionals("FILE", 1);
+  }
+
+  config::Schema& schema() override { return schema_; }
+
+  int Run(const std::vector<std::string>& args, const Environment& env) override {
+    std::vector<std::string> positionals;
+    if (auto code = ParseArguments(schema_, args, env, &positionals)) return *code;
+    if (positionals.empty()) {
+      ReportError(schema_, absl::InvalidArgumentError(
+                               "expected FILE: a trace as JSON Lines (timestamp, input_length, "
+                               "output_length, hash_ids) or CSV, perhaps compressed with gzip"));
+      return config::kExitUsage;
+    }
+    SetLogLevel(LogLevel::kError);
+    const absl::Status status = Simulate(positionals[0]);
+    return status.ok() ? config::kExitOk : ReportError(schema_, status);
+  }
+
+ private:
+  void RegisterFleet() {
+    const std::string group = "Fleet";
+    schema_.Add("prefill", &options_.prefill_nodes, "Prefill nodes.",
+                {.min = 0, .max = sim::kSimulatedNodesMax, .group = group});
+    schema_.Add("decode", &options_.decode_nodes, "Decode nodes.",
+                {.min = 1, .max = sim::kSimulatedNodesMax, .group = group});
+    schema_.Add("routers", &options_.routers, "Routers; requests go to them in rotation.",
+                {.min = 1, .max = 64, .group = group});
+    schema_.Add("blocks", &options_.blocks_per_node,
+                "KV blocks of 512 tokens on each node; 0 = as many as the trace can fill.",
+                {.min = 0, .max = sim::kSimulatedBlocksMax, .group = group});
+    schema_.AddEnum("placement", &options_.placement, "How routers place requests.",
+                    {router::kPlacementPolicies.begin(), router::kPlacementPolicies.end()}, group);
+    schema_.Add("max-batch-tokens", &options_.max_batch_tokens, "Most rows of one engine step.",
+                {.min = 1, .max = 65536, .unit = "tokens", .group = group});
+    schema_.Add("max-sequences", &options_.max_sequences,
+                "Most sequences that run on a node at the same time.",
+                {.min = 1, .max = 65536, .unit = "sequences", .group = group});
+    schema_.Add("itl-slo", &options_.itl_slo, "The nodes' --itl-slo; 0 = none.",
+                {.min = absl::ZeroDuration(), .group = group});
+  }
+
+  void RegisterCosts() {
+    const std::string group = "Costs";
+    schema_.Add("model-cost", &model_cost_,
+                "What a step takes, in microseconds: a sum of terms, name=figure.",
+                {.group = group});
+    schema_.Add("kv-bytes-per-token", &options_.kv_bytes_per_token,
+                "Bytes of one token's KV, for transfers.",
+                {.min = 1, .max = 1 << 30, .unit = "bytes", .group = group});
+    schema_.Add("kv-rate", &kv_gb_per_second_,
+                "The rate at which each node sends KV, and receives it.",
+                {.min = 0.001, .max = 1e6, .unit = "GB/s", .group = group});
+    schema_.Add("kv-latency", &options_.link.latency, "One way, between two nodes.",
+                {.min = absl::ZeroDuration(), .max = absl::Seconds(10), .group = group});
+  }
+
+  void RegisterLoad() {
+    const std::string group = "Load";
+    schema_.Add("speed", &arrivals_.speed, "2 = requests arrive twice as fast as in the trace.",
+                {.min = 0.001, .max = 100'000.0, .group = group});
+    schema_.Add("requests", &arrivals_.requests_max,
+                "How many requests of the trace to take; 0 = all.", {.min = 0, .group = group});
+    schema_.Add("spread", &arrivals_.spread,
+                "Traces round their times: spread requests of one moment evenly over the time "
+                "until the next one.",
+                {.group = group});
+    schema_.Add("seed", &seed_, "Decides what is random in the network and the router.",
+                {.min = 0, .group = group});
+    schema_.Add("slo-ttft", &objectives_.ttft,
+                "Goodput: limit for the time to first token; 0 = none.",
+                {.min = absl::ZeroDuration(), .group = group});
+    schema_.Add("slo-itl", &objectives_.itl,
+                "Goodput: limit for the 99th percentile of a request's own gaps; 0 = none.",
+                {.min = absl::ZeroDuration(), .group = group});
+  }
+
+  absl::StatusOr<std::unique_ptr<sim::WorkloadSource>> Open(const std::string& path) const {
+    ASSIGN_OR_RETURN(std::unique_ptr<sim::WorkloadSource> trace, sim::OpenTrace(path));
+    return sim::AdaptArrivals(std::move(trace), arrivals_);
+  }
+
+  absl::Status Simulate(const std::string& path) {
+    ASSIGN_OR_RETURN(options_.step_cost, ParseModelCost(model_cost_));
+    options_.link.bytes_per_second = kv_gb_per_second_ * 1e9;
+    options_.objectives = objectives_;
+    options_.seed = static_cast<uint64_t>(seed_);
+    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> survey, Open(path));
+    TraceReport report = {.objectives = objectives_};
+    ASSIGN_OR_RETURN(report.trace, sim::Summarize(*survey));
+    ASSIGN_OR_RETURN(const int64_t blocks, sim::BlocksPerNode(options_, report.trace));
+    report.settings = Settings(path, blocks);
+    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> load, Open(path));
+    const absl::Time start = RealClock().Now();
+    ASSIGN_OR_RETURN(report.result, sim::RunTrace(options_, report.trace, *load));
+    report.wall_s = absl::ToDoubleSeconds(RealClock().Now() - start);
+    return Publish(report);
+  }
+
+  std::vector<std::pair<std::string, std::string>> Settings(const std::string& path,
+                                                            int64_t blocks) const {
+    return {{"trace", path},
+            {"fleet", absl::StrFormat("%d routers, %d prefill nodes, %d decode nodes, %d blocks "
+                                      "of %d tokens each",
+                                      options_.routers, options_.prefill_nodes,
+                                      options_.decode_nodes, blocks, sim::kTraceBlockTokens)},
+            {"placement", std::string(router::NameOf(options_.placement))},
+            {"model cost", model_cost_},
+            {"KV", absl::StrFormat("%d bytes a token, %g GB/s", options_.kv_bytes_per_token,
+                                   kv_gb_per_second_)},
+            {"speed", absl::StrFormat("%g", arrivals_.speed)},
+            {"seed", absl::StrCat(seed_)}};
+  }
+
+  static absl::Status WriteResult(const char* flag, const std::string& path,
+                                  const std::string& text) {
+    if (path.empty()) return absl::OkStatus();
+    std::ofstream file(path, std::ios::binary);
+    file << text;
+    file.close();
+    return file
+               ? absl::OkStatus()
+               : absl::UnavailableError(absl::StrCat("--", flag, " ", path, ": cannot be written"));
+  }
+
+  absl::Status Publish(const TraceReport& report) const {
+    const std::string json = FormatTraceJson(report);
+    std::fputs((json_ == "-" ? json : FormatTraceTable(report)).c_str(), stdout);
+    RETURN_IF_ERROR(WriteResult("json", json_ == "-" ? "" : json_, json));
+    return WriteResult("html", html_, html_.empty() ? "" : FormatTraceHtml(report));
+  }
+
+  config::Schema schema_;
+  sim::TraceOptions options_ = {.kv_bytes_per_token = 327'680,
+                                .link = {.latency = absl::Microseconds(50)}};
+  std::string model_cost_ = std::string(kDefaultModelCost);
+  double kv_gb_per_second_ = 25;  // 200 Gbit/s
+  sim::ArrivalOptions arrivals_;
+  sim::TraceObjectives objectives_;
+  int64_t seed_ = 1;
+  std::string json_, html_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> NewSimTraceCommand() { return std::make_unique<SimTraceCommand>(); }
+
+}  // namespace tandem::cli

@@ -1,0 +1,212 @@
+#include "cli/sim_trace/trace_report.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/report/chart.h"
+#include "router/front_end/http/json_body.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr double kPercentiles[] = {50, 90, 99, 99.9};
+
+std::string LatencyRow(const char* name, const sim::LatencyHistogram& latency) {
+  std::string row = absl::StrFormat("%-22s %10.2f", name, latency.mean_ms());
+  for (const double percent : kPercentiles)
+    absl::StrAppendFormat(&row, " %10.2f", latency.PercentileMs(percent));
+  return absl::StrCat(row, absl::StrFormat(" %10.2f\n", latency.max_ms()));
+}
+
+router::Json LatencyJson(const sim::LatencyHistogram& latency) {
+  return {{"count", latency.count()},        {"mean", latency.mean_ms()},
+          {"p50", latency.PercentileMs(50)}, {"p90", latency.PercentileMs(90)},
+          {"p99", latency.PercentileMs(99)}, {"p999", latency.PercentileMs(99.9)},
+          {"max", latency.max_ms()}};
+}
+
+double Share(int64_t part, int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+double HitOfCeiling(const TraceReport& report) {
+  return report.trace.ceiling() > 0 ? report.result.hit() / report.trace.ceiling() : 0;
+}
+
+std::string RequestsText(const TraceReport& report) {
+  const sim::TraceResult& r = report.result;
+  return absl::StrFormat(
+      "%d in %.1f s of virtual time: %d answered, %d failed, %d refused, %d unfinished", r.requests,
+      r.virtual_s, r.answered, r.failed, r.refused, r.unfinished);
+}
+
+std::string HitsText(const TraceReport& report) {
+  const sim::PromptSources& s = report.result.sources;
+  return absl::StrFormat(
+      "%.2f %% of prompt tokens, %.1f %% of the ceiling of %.2f %%; %.2f %% in prefill nodes (%.2f "
+      "%% fetched from other nodes), %.2f %% in decode nodes",
+      100 * report.result.hit(), 100 * HitOfCeiling(report), 100 * report.trace.ceiling(),
+      100 * Share(s.prefill_cache, s.prompt), 100 * Share(s.fetched, s.prompt),
+      100 * Share(s.decode_cache, s.prompt));
+}
+
+std::string GoodputText(const TraceReport& report) {
+  const sim::TraceObjectives& o = report.objectives;
+  std::string limits;
+  if (o.ttft > absl::ZeroDuration())
+    absl::StrAppend(&limits, "TTFT <= ", absl::FormatDuration(o.ttft));
+  if (o.itl > absl::ZeroDuration())
+    absl::StrAppend(&limits, limits.empty() ? "" : ", ",
+                    "p99 ITL <= ", absl::FormatDuration(o.itl));
+  return absl::StrFormat("%.3f requests/s, %.1f %% of all%s", report.result.goodput(),
+                         100 * Share(report.result.good, report.result.requests),
+                         limits.empty() ? "" : absl::StrCat(", within ", limits));
+}
+
+std::string SpeedText(const TraceReport& report) {
+  const double wall = std::max(report.wall_s, 1e-9);
+  return absl::StrFormat("%d events in %.2f s: %.2f million events/s, %.0f requests a minute",
+                         report.result.events, report.wall_s,
+                         static_cast<double>(report.result.events) / wall / 1e6,
+                         static_cast<double>(report.result.requests) * 60 / wall);
+}
+
+std::vector<std::pair<std::string, std::string>> Facts(const TraceReport& report) {
+  std::vector<std::pair<std::string, std::string>> facts = report.settings;
+  facts.emplace_back("requests", RequestsText(report));
+  facts.emplace_back("hits", HitsText(report));
+  facts.emplace_back("max/mean work", absl::StrFormat("%.3f", report.result.max_over_mean()));
+  facts.emplace_back("goodput", GoodputText(report));
+  facts.emplace_back("simulator", SpeedText(report));
+  if (!report.result.first_error.empty())
+    facts.emplace_back("first error", report.result.first_error);
+  return facts;
+}
+
+double BusyShare(const TraceReport& report, const sim::NodeResult& node) {
+  return report.result.virtual_s > 0 ? node.busy_s / report.result.virtual_s : 0;
+}
+
+std::string LatencyHtmlRow(const char* name, const sim::LatencyHistogram& latency) {
+  std::string row = absl::StrFormat("<tr><td>%s</td><td>%.2f</td>", name, latency.mean_ms());
+  for (const double percent : kPercentiles)
+    absl::StrAppendFormat(&row, "<td>%.2f</td>", latency.PercentileMs(percent));
+  return absl::StrCat(row, absl::StrFormat("<td>%.2f</td></tr>\n", latency.max_ms()));
+}
+
+// The share of events that took at most so long.
+std::string LatencyChart(const char* title, const sim::LatencyHistogram& latency) {
+  Series series = {.name = title, .points = {}};
+  for (int percent = 0; percent < 100; ++percent)
+    series.points.emplace_back(latency.PercentileMs(percent), percent / 100.0);
+  return DrawChart({.title = title,
+                    .x_label = "milliseconds",
+                    .y_label = "share at or below",
+                    .series = {std::move(series)}});
+}
+
+constexpr char kTraceStyle[] =
+    "body{font:14px sans-serif;margin:2em auto;max-width:1100px;color:#222}"
+    "table{border-collapse:collapse;margin:1em 0}"
+    "td,th{padding:3px 12px;text-align:right;border-bottom:1px solid #ddd}"
+    "td:first-child,th:first-child,.facts td{text-align:left}"
+    "svg{width:100%;max-width:720px;display:block;margin:1em 0}";
+
+}  // namespace
+
+std::string FormatTraceTable(const TraceReport& report) {
+  std::string text;
+  for (const auto& [name, value] : Facts(report))
+    absl::StrAppendFormat(&text, "%-14s %s\n", name, value);
+  absl::StrAppendFormat(&text, "\n%-22s %10s %10s %10s %10s %10s %10s\n", "MILLISECONDS", "MEAN",
+                        "P50", "P90", "P99", "P99.9", "MAX");
+  absl::StrAppend(&text, LatencyRow("first token (TTFT)", report.result.ttft),
+                  LatencyRow("between tokens (ITL)", report.result.itl),
+                  LatencyRow("end to end", report.result.e2e));
+  absl::StrAppendFormat(&text, "\n%-16s %8s %10s %14s %14s\n", "NODE", "BUSY %", "STEPS",
+                        "PROMPT TOKENS", "GENERATED");
+  // Of thousands of nodes the first of each kind say enough; --json has all.
+  constexpr size_t kNodesShown = 32;
+  for (size_t i = 0; i < std::min(report.result.nodes.size(), kNodesShown); ++i) {
+    const sim::NodeResult& node = report.result.nodes[i];
+    absl::StrAppendFormat(&text, "%-16s %8.1f %10d %14d %14d\n", node.name,
+                          100 * BusyShare(report, node), node.steps, node.prompt_tokens,
+                          node.generated_tokens);
+  }
+  if (report.result.nodes.size() > kNodesShown)
+    absl::StrAppendFormat(&text, "and %d more\n", report.result.nodes.size() - kNodesShown);
+  return text;
+}
+
+std::string FormatTraceJson(const TraceReport& report) {
+  const sim::TraceResult& r = report.result;
+  const sim::PromptSources& s = r.sources;
+  router::Json settings = router::Json::object(), nodes = router::Json::array();
+  for (const auto& [name, value] : report.settings) settings[name] = value;
+  for (const sim::NodeResult& node : r.nodes)
+    nodes.push_back({{"name", node.name},
+                     {"role", node.prefill ? "prefill" : "decode"},
+                     {"busy_s", node.busy_s},
+                     {"steps", node.steps},
+                     {"prompt_tokens", node.prompt_tokens},
+                     {"generated_tokens", node.generated_tokens}});
+  return router::JsonText({{"settings", std::move(settings)},
+                           {"hit", r.hit()},
+                           {"ceiling", report.trace.ceiling()},
+                           {"hit_of_ceiling", HitOfCeiling(report)},
+                           {"hits",
+                            {{"prompt_tokens", s.prompt},
+                             {"prefill_cache", s.prefill_cache},
+                             {"fetched", s.fetched},
+                             {"decode_cache", s.decode_cache}}},
+                           {"max_over_mean", r.max_over_mean()},
+                           {"ttft_ms", LatencyJson(r.ttft)},
+                           {"itl_ms", LatencyJson(r.itl)},
+                           {"e2e_ms", LatencyJson(r.e2e)},
+                           {"goodput", r.goodput()},
+                           {"good_share", Share(r.good, r.requests)},
+                           {"requests", r.requests},
+                           {"answered", r.answered},
+                           {"failed", r.failed},
+                           {"refused", r.refused},
+                           {"unfinished", r.unfinished},
+                           {"first_error", r.first_error},
+                           {"output_tokens", r.output_tokens},
+                           {"virtual_s", r.virtual_s},
+                           {"wall_s", report.wall_s},
+                           {"events", r.events},
+                           {"nodes", std::move(nodes)}}) +
+         "\n";
+}
+
+std::string FormatTraceHtml(const TraceReport& report) {
+  std::string facts, nodes;
+  for (const auto& [name, value] : Facts(report))
+    absl::StrAppend(&facts, "<tr><td>", XmlEscape(name), "</td><td>", XmlEscape(value),
+                    "</td></tr>\n");
+  for (const sim::NodeResult& node : report.result.nodes)
+    absl::StrAppendFormat(&nodes,
+                          "<tr><td>%s</td><td>%.1f</td><td>%d</td><td>%d</td><td>%d</td></tr>\n",
+                          XmlEscape(node.name), 100 * BusyShare(report, node), node.steps,
+                          node.prompt_tokens, node.generated_tokens);
+  return absl::StrCat(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"/><title>tandem sim "
+      "trace</title><style>",
+      kTraceStyle,
+      "</style></head>\n<body>\n<h1>A trace in virtual time</h1>\n<table "
+      "class=\"facts\">\n",
+      facts,
+      "</table>\n<table>\n<tr><th>milliseconds</th><th>mean</th><th>p50</th><th>p90</th><th>p99"
+      "</th><th>p99.9</th><th>max</th></tr>\n",
+      LatencyHtmlRow("first token (TTFT)", report.result.ttft),
+      LatencyHtmlRow("between tokens (ITL)", report.result.itl),
+      LatencyHtmlRow("end to end", report.result.e2e), "</table>\n",
+      LatencyChart("Time to first token", report.result.ttft),
+      LatencyChart("Between tokens", report.result.itl),
+      "<table>\n<tr><th>node</th><th>busy %</th><th>steps</th><th>prompt tokens</th>"
+      "<th>generated</th></tr>\n",
+      nodes, "</table>\n</body>\n</html>\n");
+}
+
+}  // namespace tandem::cli

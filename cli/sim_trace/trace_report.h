@@ -1,0 +1,32 @@
+// The result of `tandem sim trace` as a table, as JSON and as one HTML page with charts.
+// Thread safety: pure functions.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/trace/trace_result.h"
+#include "sim/trace/trace_summary.h"
+
+namespace tandem::cli {
+
+struct TraceReport {
+  // What was run, as it is shown: ("placement", "affinity").
+  std::vector<std::pair<std::string, std::string>> settings;
+  sim::TraceObjectives objectives;
+  sim::TraceSummary trace;
+  sim::TraceResult result;
+  double wall_s = 0;  // that the simulation took
+};
+
+// For a terminal.
+std::string FormatTraceTable(const TraceReport& report);
+// One object. "hit" and "ceiling" are shares of prompt tokens; "max_over_mean" compares the work of
+// the busiest node that computes prompts with the mean; "ttft_ms", "itl_ms" and "e2e_ms" hold
+// percentiles; "goodput" is in requests a second of virtual time.
+std::string FormatTraceJson(const TraceReport& report);
+// One page that loads nothing else. It is well-formed XML too.
+std::string FormatTraceHtml(const TraceReport& report);
+
+}  // namespace tandem::cli

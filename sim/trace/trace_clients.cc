@@ -1,0 +1,114 @@
+#include "sim/trace/trace_clients.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "sim/trace/trace_prompt.h"
+
+namespace tandem::sim {
+
+void TraceClients::Start(std::vector<SimRouter*> routers, absl::Duration delay) {
+  routers_ = std::move(routers);
+  start_ = last_arrival_ = world_.now() + delay;
+  ReadNext();
+}
+
+void TraceClients::ReadNext() {
+  auto next = source_.Next();
+  if (!next.ok()) status_ = next.status();
+  if (!next.ok() || !next->has_value()) {
+    exhausted_ = true;
+    return;
+  }
+  last_arrival_ = start_ + (*next)->at;
+  world_.After(std::max(absl::ZeroDuration(), last_arrival_ - world_.now()),
+               [this, request = **std::move(next)] {
+                 Send(request);
+                 ReadNext();
+               });
+}
+
+void TraceClients::Send(const TraceRequest& request) {
+  const int64_t number = result_.requests++;
+  router::RequestInput input;
+  input.id = RequestId(absl::StrCat(number));
+  input.prompt = MakePrompt(request);
+  input.sampling.seed = seed_ + static_cast<uint64_t>(number);
+  input.stop.max_tokens = static_cast<int32_t>(request.output_tokens);
+  running_[number].arrived = world_.now();
+  SimRouter& router = *routers_[static_cast<size_t>(number) % routers_.size()];
+  const absl::Status status = router.Submit(std::move(input));
+  if (status.ok()) return;
+  running_.erase(number);
+  ++result_.refused;
+  NoteError(status);
+}
+
+void TraceClients::NoteError(const absl::Status& status) {
+  if (result_.first_error.empty()) result_.first_error = status.ToString();
+}
+
+void TraceClients::OnEvent(const RequestId& id, const router::ClientEvent& event) {
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(id.value(), &number)) return;
+  const auto found = running_.find(number);
+  if (found == running_.end()) return;
+  if (const auto* tokens = std::get_if<router::TokensReady>(&event))
+    return OnTokens(found->second, tokens->tokens.size());
+  if (const auto* done = std::get_if<router::RequestDone>(&event)) {
+    OnDone(found->second, *done);
+  } else if (const auto* failed = std::get_if<router::RequestFailed>(&event)) {
+    ++result_.failed;
+    NoteError(failed->status);
+  } else {
+    return;
+  }
+  running_.erase(found);
+}
+
+void TraceClients::OnTokens(Running& request, size_t count) {
+  if (count == 0) return;
+  const absl::Time now = world_.now();
+  if (!request.last_token.has_value()) {
+    request.ttft = now - request.arrived;
+    --count;
+  }
+  for (size_t i = 0; i < count; ++i) {  // tokens that come together have no gap between them
+    const absl::Duration gap =
+        i == 0 && request.last_token ? now - *request.last_token : absl::ZeroDuration();
+    request.gaps_ms.push_back(static_cast<float>(absl::ToDoubleMilliseconds(gap)));
+  }
+  request.last_token = now;
+}
+
+void TraceClients::OnDone(const Running& request, const router::RequestDone& done) {
+  ++result_.answered;
+  result_.output_tokens += done.usage.output_tokens();
+  result_.ttft.Add(request.ttft);
+  result_.e2e.Add(world_.now() - request.arrived);
+  for (const float ms : request.gaps_ms) result_.itl.Add(absl::Milliseconds(ms));
+  PromptSources& sources = result_.sources;
+  sources.prompt += done.usage.prompt_tokens();
+  (done.route.prefill_node().empty() ? sources.decode_cache : sources.prefill_cache) +=
+      done.usage.cached_tokens();
+
+  bool good = objectives_.ttft == absl::ZeroDuration() || request.ttft <= objectives_.ttft;
+  if (objectives_.itl > absl::ZeroDuration() && !request.gaps_ms.empty()) {
+    std::vector<float> gaps = request.gaps_ms;
+    const size_t rank = (gaps.size() * 99 + 99) / 100 - 1;  // nearest rank
+    std::nth_element(gaps.begin(), gaps.begin() + static_cast<ptrdiff_t>(rank), gaps.end());
+    good = good && gaps[rank] <= absl::ToDoubleMilliseconds(objectives_.itl);
+  }
+  result_.good += good ? 1 : 0;
+  result_.virtual_s = absl::ToDoubleSeconds(world_.now() - start_);
+}
+
+void TraceClients::GiveUp() {
+  result_.unfinished += static_cast<int64_t>(running_.size());
+  running_.clear();
+}
+
+}  // namespace tandem::sim

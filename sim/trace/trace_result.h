@@ -1,0 +1,64 @@
+// What a simulated trace came to.
+// Thread safety: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "sim/trace/latency_histogram.h"
+
+namespace tandem::sim {
+
+// What a request must meet to count as good; 0 = no limit.
+struct TraceObjectives {
+  absl::Duration ttft;
+  absl::Duration itl;  // 99 % of the request's own gaps between tokens
+  bool any() const { return ttft > absl::ZeroDuration() || itl > absl::ZeroDuration(); }
+};
+
+// Tokens of answered requests' prompts, by where their KV came from.
+struct PromptSources {
+  int64_t prompt = 0;         // all
+  int64_t prefill_cache = 0;  // held by the prefill node
+  int64_t decode_cache = 0;   // held by the decode node, which computed the rest itself
+  // Of prefill_cache: brought from another node for this purpose. Counted in blocks that arrived.
+  int64_t fetched = 0;
+  int64_t hits() const { return prefill_cache + decode_cache; }
+};
+
+struct NodeResult {
+  std::string name;
+  bool prefill = false;
+  double busy_s = 0;  // in engine steps
+  int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0;
+};
+
+struct TraceResult {
+  // requests = answered + failed + refused + unfinished
+  int64_t requests = 0, answered = 0;
+  int64_t failed = 0;       // after the router took them on
+  int64_t refused = 0;      // at once
+  int64_t unfinished = 0;   // when the simulation gave up waiting
+  std::string first_error;  // of a failed or refused request
+  int64_t good = 0;         // answered within the objectives
+  int64_t output_tokens = 0;
+  LatencyHistogram ttft, itl, e2e;  // of answered requests; from the arrival
+  PromptSources sources;
+  std::vector<NodeResult> nodes;  // prefill nodes first
+  double virtual_s = 0;           // from the first arrival to the last answer
+  int64_t events = 0;
+
+  double hit() const {
+    return sources.prompt > 0
+               ? static_cast<double>(sources.hits()) / static_cast<double>(sources.prompt)
+               : 0;
+  }
+  // Of the nodes that compute prompts: the work of the busiest one by the mean. 1 = even; 0
+  // without work.
+  double max_over_mean() const;
+  double goodput() const { return virtual_s > 0 ? static_cast<double>(good) / virtual_s : 0; }
+};
+
+}  // namespace tandem::sim

@@ -1,0 +1,205 @@
+// Goal: a trace in virtual time takes the time that the cost model says, reuses what an unlimited
+// cache could, repeats exactly, and balances work; what cannot be simulated is refused.
+#include "sim/trace/trace_simulation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "common/telemetry/log.h"
+#include "sim/trace/token_engine.h"
+
+namespace tandem::sim {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ListSource final : public WorkloadSource {
+ public:
+  explicit ListSource(std::vector<TraceRequest> requests) : requests_(std::move(requests)) {}
+  absl::StatusOr<std::optional<TraceRequest>> Next() override {
+    if (next_ == requests_.size()) return std::optional<TraceRequest>();
+    return std::optional<TraceRequest>(requests_[next_++]);
+  }
+
+ private:
+  const std::vector<TraceRequest> requests_;
+  size_t next_ = 0;
+};
+
+TraceOptions SmallFleet() {
+  SetLogLevel(LogLevel::kError);
+  TraceOptions options;
+  options.prefill_nodes = options.decode_nodes = 2;
+  options.step_cost = {.step_us = 1000, .prompt_row_us = 100, .generated_row_us = 10};
+  options.kv_bytes_per_token = 1000;
+  options.link = {.bytes_per_second = 1e9, .latency = absl::Microseconds(50)};
+  return options;
+}
+
+absl::StatusOr<TraceResult> Replay(const TraceOptions& options,
+                                   const std::vector<TraceRequest>& requests) {
+  ListSource survey(requests);
+  auto summary = Summarize(survey);
+  if (!summary.ok()) return summary.status();
+  ListSource load(requests);
+  return RunTrace(options, *summary, load);
+}
+
+// Conversations whose turns repeat the turns before them, in the order in which they arrive.
+std::vector<TraceRequest> Conversations(uint64_t seed, int conversations, int turns,
+                                        absl::Duration gap) {
+  std::mt19937_64 random(seed);
+  std::vector<TraceRequest> requests;
+  std::vector<std::vector<uint64_t>> blocks(static_cast<size_t>(conversations));
+  uint64_t next = 1;
+  for (int turn = 0; turn < turns; ++turn) {
+    for (auto& conversation : blocks) {
+      const size_t added = 1 + random() % 6;
+      for (size_t i = 0; i < added; ++i) conversation.push_back(next++);
+      TraceRequest request;
+      request.line = static_cast<int64_t>(requests.size()) + 1;
+      request.at = static_cast<double>(requests.size()) * gap;
+      request.blocks = conversation;
+      request.prompt_tokens = static_cast<int64_t>(conversation.size()) * kTraceBlockTokens -
+                              static_cast<int64_t>(random() % 300);
+      request.output_tokens = 1 + static_cast<int64_t>(random() % 40);
+      requests.push_back(std::move(request));
+    }
+  }
+  return requests;
+}
+
+double Ceiling(const std::vector<TraceRequest>& requests) {
+  ListSource source(requests);
+  return Summarize(source)->ceiling();
+}
+
+TEST(TraceSimulation, OneRequestTakesWhatTheCostModelSays) {
+  // 2,000 rows in one step: 1 + 200 ms. Then 9 steps of one row: 1.01 ms each.
+  const auto result =
+      Replay(SmallFleet(), {{.line = 1, .prompt_tokens = 2000, .output_tokens = 10}});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->answered, 1);
+  EXPECT_EQ(result->output_tokens, 10);
+  // Beside the steps: four control messages of at most 0.3 ms.
+  EXPECT_GE(result->ttft.max_ms(), 201);
+  EXPECT_LE(result->ttft.max_ms(), 201 + 1.2);
+  EXPECT_EQ(result->itl.count(), 9);
+  // The second token waits for the transfer: 4 blocks of 512,000 bytes at 1 GB/s, once the step has
+  // ended.
+  EXPECT_NEAR(result->itl.max_ms(), 1.01 + 4 * 0.512, 1.0);
+  EXPECT_NEAR(result->itl.PercentileMs(50), 1.01, 0.3);
+  double busy = 0;
+  for (const NodeResult& node : result->nodes) busy += node.busy_s;
+  EXPECT_NEAR(busy, 0.201 + 9 * 0.00101, 1e-9);
+  EXPECT_EQ(result->hit(), 0);
+}
+
+TEST(TraceSimulation, ReusesWhatACacheWithoutLimitCould) {
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  const auto requests = Conversations(seed, 12, 6, absl::Seconds(2));
+  TraceOptions options = SmallFleet();
+  const auto result = Replay(options, requests);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->answered, requests.size());
+  EXPECT_GT(Ceiling(requests), 0.3);
+  EXPECT_GE(result->hit(), 0.95 * Ceiling(requests));
+  EXPECT_LE(result->hit(), Ceiling(requests) + 1e-9);
+  // What the report calls hits is what the engines did not compute.
+  int64_t computed = 0;
+  for (const NodeResult& node : result->nodes) computed += node.prompt_tokens;
+  EXPECT_EQ(result->sources.prompt - result->sources.hits(), computed);
+
+  // A pool that holds two conversations at most keeps less.
+  options.blocks_per_node = 60;
+  const auto small = Replay(options, requests);
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_EQ(small->answered, requests.size());
+  EXPECT_LT(small->hit(), result->hit());
+}
+
+TEST(TraceSimulation, EqualOptionsGiveEqualResults) {
+  const auto requests = Conversations(7, 10, 4, absl::Milliseconds(150));
+  TraceOptions options = SmallFleet();
+  options.routers = 2;
+  const auto run = [&](uint64_t seed) {
+    options.seed = seed;
+    auto result = Replay(options, requests);
+    EXPECT_TRUE(result.ok()) << result.status();
+    std::string text = absl::StrCat(result->events, " ", result->virtual_s, " ", result->hit());
+    for (const NodeResult& node : result->nodes)
+      absl::StrAppend(&text, " ", node.busy_s, "/", node.steps);
+    return text;
+  };
+  EXPECT_EQ(run(3), run(3));
+  EXPECT_NE(run(3), run(4));
+}
+
+TEST(TraceSimulation, EveryPolicyAndTopologyAnswersAll) {
+  const auto requests = Conversations(11, 10, 3, absl::Milliseconds(100));
+  for (const auto& [name, policy] : router::kPlacementPolicies) {
+    for (const int prefill_nodes : {0, 1, 5}) {
+      TraceOptions options = SmallFleet();
+      options.placement = policy;
+      options.prefill_nodes = prefill_nodes;
+      options.routers = 1 + prefill_nodes / 2;
+      const auto result = Replay(options, requests);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->answered, requests.size()) << name << ", " << prefill_nodes;
+      EXPECT_GE(result->max_over_mean(), 1) << name;
+      EXPECT_LE(result->max_over_mean(), std::max(1, prefill_nodes) + 2) << name;
+    }
+  }
+}
+
+TEST(TraceSimulation, CountsWhatIsWithinTheObjectives) {
+  // The second request waits for the first one's prompt, 201 ms, on the only prefill node.
+  TraceOptions options = SmallFleet();
+  options.prefill_nodes = options.decode_nodes = 1;
+  const std::vector<TraceRequest> requests = {
+      {.line = 1, .prompt_tokens = 2000, .output_tokens = 5},
+      {.line = 2, .prompt_tokens = 2000, .output_tokens = 5}};
+  options.objectives.ttft = absl::Milliseconds(250);
+  EXPECT_EQ(Replay(options, requests)->good, 1);
+  options.objectives.ttft = absl::Milliseconds(500);
+  EXPECT_EQ(Replay(options, requests)->good, 2);
+  options.objectives.itl = absl::Microseconds(500);
+  EXPECT_EQ(Replay(options, requests)->good, 0);
+}
+
+TEST(TraceSimulation, RefusesWhatDoesNotFit) {
+  const std::vector<TraceRequest> requests = {
+      {.line = 1, .prompt_tokens = 5000, .output_tokens = 120}};
+  TraceOptions options = SmallFleet();
+  options.blocks_per_node = 11;  // 5,120 tokens take 10, and two more
+  EXPECT_THAT(std::string(Replay(options, requests).status().message()),
+              HasSubstr("11 blocks, and the trace's longest sequence takes 12"));
+  options.blocks_per_node = 12;
+  EXPECT_EQ(Replay(options, requests)->answered, 1);
+  options.blocks_per_node = kSimulatedBlocksMax / 4 + 1;
+  EXPECT_THAT(std::string(Replay(options, requests).status().message()),
+              HasSubstr("expected at most 67108864 blocks in all"));
+  options = SmallFleet();
+  options.decode_nodes = kSimulatedNodesMax;
+  EXPECT_THAT(std::string(Replay(options, requests).status().message()),
+              HasSubstr("4098 nodes, expected at most 4096"));
+  options.decode_nodes = 0;
+  EXPECT_FALSE(Replay(options, requests).ok());
+}
+
+TEST(TraceSimulation, AnErrorOfTheSourceEndsTheRun) {
+  class Failing final : public WorkloadSource {
+    absl::StatusOr<std::optional<TraceRequest>> Next() override {
+      return absl::InvalidArgumentError("line 7 is bad");
+    }
+  } failing;
+  const TraceSummary summary{.requests = 1, .prompt_tokens = 1, .sequence_tokens_max = 2};
+  EXPECT_EQ(RunTrace(SmallFleet(), summary, failing).status().message(), "line 7 is bad");
+}
+
+}  // namespace
+}  // namespace tandem::sim

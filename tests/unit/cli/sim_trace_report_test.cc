@@ -1,0 +1,102 @@
+// Goal: the results of `tandem sim trace` hold the figures of a run in each form, the page is
+// well-formed and loads nothing, and a cost model is read or refused by the name of its term.
+#include <gmock/gmock.h>
+
+#include <boost/property_tree/ptree.hpp>
+#include <boost/property_tree/xml_parser.hpp>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/sim_trace/model_cost.h"
+#include "cli/sim_trace/trace_report.h"
+
+namespace tandem::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TraceReport Example() {
+  TraceReport report;
+  report.settings = {{"trace", "a <b> & \"c\" \x01\xff.jsonl"}};
+  report.objectives = {.ttft = absl::Seconds(2), .itl = absl::Milliseconds(50)};
+  report.trace = {.requests = 4, .prompt_tokens = 1000, .ceiling_tokens = 400};
+  sim::TraceResult& result = report.result;
+  result.requests = 4;
+  result.answered = 3;
+  result.refused = 1;
+  result.first_error = "RESOURCE_EXHAUSTED: <full>";
+  result.good = 2;
+  result.virtual_s = 8;
+  result.events = 5'000'000;
+  report.wall_s = 2;
+  result.sources = {.prompt = 1000, .prefill_cache = 250, .decode_cache = 50, .fetched = 100};
+  for (const int ms : {100, 200, 300}) result.ttft.Add(absl::Milliseconds(ms));
+  result.nodes = {{.name = "prefill-0", .prefill = true, .busy_s = 6},
+                  {.name = "prefill-1", .prefill = true, .busy_s = 2},
+                  {.name = "decode-0", .busy_s = 8}};
+  return report;
+}
+
+TEST(SimTraceReport, JsonHoldsTheFigures) {
+  const auto json = nlohmann::json::parse(FormatTraceJson(Example()));
+  EXPECT_DOUBLE_EQ(json["hit"], 0.3);
+  EXPECT_DOUBLE_EQ(json["ceiling"], 0.4);
+  EXPECT_DOUBLE_EQ(json["hit_of_ceiling"], 0.75);
+  EXPECT_EQ(json["hits"]["fetched"], 100);
+  EXPECT_DOUBLE_EQ(json["max_over_mean"], 1.5) << "of prefill nodes: 6 by the mean of 6 and 2";
+  EXPECT_DOUBLE_EQ(json["goodput"], 0.25);
+  EXPECT_DOUBLE_EQ(json["good_share"], 0.5);
+  EXPECT_NEAR(json["ttft_ms"]["p50"], 200, 2);
+  EXPECT_DOUBLE_EQ(json["ttft_ms"]["max"], 300);
+  EXPECT_EQ(json["itl_ms"]["count"], 0);
+  EXPECT_EQ(json["refused"], 1);
+  EXPECT_EQ(json["nodes"].size(), 3);
+}
+
+TEST(SimTraceReport, TableAndPageHoldTheFigures) {
+  const std::string table = FormatTraceTable(Example());
+  for (const char* text :
+       {"30.00 % of prompt tokens, 75.0 % of the ceiling of 40.00 %", "10.00 % fetched", "1.500",
+        "0.250 requests/s, 50.0 % of all", "2.50 million events/s", "1 refused", "prefill-1"})
+    EXPECT_THAT(table, HasSubstr(text));
+  const std::string page = FormatTraceHtml(Example());
+  std::istringstream text(page);
+  boost::property_tree::ptree tree;
+  ASSERT_NO_THROW(boost::property_tree::read_xml(text, tree));
+  EXPECT_THAT(page, HasSubstr("75.0 % of the ceiling"));
+  EXPECT_THAT(page, HasSubstr("RESOURCE_EXHAUSTED: &lt;full&gt;"));
+  for (const char* loaded : {"src=", "href=", "url(", "<script", "@import"})
+    EXPECT_THAT(page, Not(HasSubstr(loaded)));
+}
+
+TEST(SimTraceReport, AResultOfNothingIsShown) {
+  EXPECT_TRUE(nlohmann::json::accept(FormatTraceJson(TraceReport())));
+  EXPECT_THAT(FormatTraceTable(TraceReport()), HasSubstr("0 in 0.0 s"));
+}
+
+TEST(ModelCost, TermsAreReadByName) {
+  const auto profile = ParseModelCost("step=9000,prompt-row=112,generated-attended=0.02");
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(profile->step_us, 9000);
+  EXPECT_EQ(profile->prompt_row_us, 112);
+  EXPECT_EQ(profile->generated_attended_us, 0.02);
+  EXPECT_EQ(profile->sampled_row_us, 0);
+  EXPECT_TRUE(ParseModelCost(kDefaultModelCost).ok());
+  const std::pair<const char*, const char*> bad[] = {
+      {"speed=3", "'speed' is no term of the cost model, expected step, prompt-row"},
+      {"step", "step is ''"},
+      {"step=-1", "step is '-1', expected microseconds"},
+      {"step=nan", "step is 'nan'"},
+      {"step=1e7", "step is '1e7'"},
+      {"", "steps would take no time"},
+      {"prompt-row=1", "steps would take no time"}};
+  for (const auto& [text, why] : bad) {
+    const auto refused = ParseModelCost(text);
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr(why)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cli
