@@ -4,51 +4,48 @@
 
 namespace tandem::router {
 
-void LoadOrder::Enter(const Place& place) {
-  if (place.group == kNoGroup) return;
-  const NodeSlot slot = place.node->slot;
-  by_load_[place.group].emplace(place.load, place.tie, slot);
-  if (place.group != kDecodeNodes) return;
-  by_capacity_.emplace(-place.capacity_tokens, slot);
-  if (place.has_room) by_room_.emplace(-place.blocks, place.tie, slot);
+LoadOrder::Place LoadOrder::PlaceOf(const Node& node, uint64_t tie) {
+  return {.node = &node,
+          .group = node.group(),
+          .has_room = node.has_sequence_slot(),
+          .load = node.load_score(),
+          .blocks = node.blocks_available(),
+          .capacity_tokens = node.capacity_tokens(),
+          .tie = tie};
 }
 
-void LoadOrder::Leave(const Place& place) {
-  if (place.group == kNoGroup) return;
-  const NodeSlot slot = place.node->slot;
-  by_load_[place.group].erase({place.load, place.tie, slot});
-  if (place.group != kDecodeNodes) return;
-  by_capacity_.erase({-place.capacity_tokens, slot});
-  if (place.has_room) by_room_.erase({-place.blocks, place.tie, slot});
+void LoadOrder::Move(Place& place, const Place& next) {
+  const NodeSlot slot = (next.node != nullptr ? next : place).node->slot;
+  // `was` and `is`: whether the tree has an entry of the place.
+  const auto move = [&](auto& tree, bool was, const auto& from, bool is, const auto& to) {
+    if (was == is && from == to) return;
+    if (was) tree.erase(from);
+    if (is) tree.insert(to);
+  };
+  for (const NodeGroup group : {kPrefillNodes, kDecodeNodes})
+    move(by_load_[group], place.group == group, std::make_tuple(place.load, place.tie, slot),
+         next.group == group, std::make_tuple(next.load, next.tie, slot));
+  const bool was = place.group == kDecodeNodes, is = next.group == kDecodeNodes;
+  move(by_capacity_, was, std::make_pair(-place.capacity_tokens, slot), is,
+       std::make_pair(-next.capacity_tokens, slot));
+  move(by_room_, was && place.has_room, std::make_tuple(-place.blocks, place.tie, slot),
+       is && next.has_room, std::make_tuple(-next.blocks, next.tie, slot));
+  place = next;
 }
 
 void LoadOrder::Update(const Node& node) {
   if (places_.size() <= node.slot) places_.resize(node.slot + 1);
   Place& place = places_[node.slot];
-  Place next = place;
-  next.node = &node;
-  next.group = node.group();
-  next.load = node.load_score();
-  next.blocks = node.blocks_available();
-  next.capacity_tokens = node.capacity_tokens();
-  next.has_room = node.has_sequence_slot();
-  if (place.node == nullptr) next.tie = random_.Next();
-  Leave(place);
-  place = next;
-  Enter(place);
+  Move(place, PlaceOf(node, place.node == nullptr ? random_.Next() : place.tie));
 }
 
 void LoadOrder::UpdateAndShuffle(const Node& node) {
-  Update(node);
-  Place& place = places_[node.slot];
-  Leave(place);
-  place.tie = random_.Next();
-  Enter(place);
+  if (places_.size() <= node.slot) places_.resize(node.slot + 1);
+  Move(places_[node.slot], PlaceOf(node, random_.Next()));
 }
 
 void LoadOrder::Remove(const Node& node) {
-  Leave(places_[node.slot]);
-  places_[node.slot] = {};
+  if (places_[node.slot].node != nullptr) Move(places_[node.slot], {});
 }
 
 }  // namespace tandem::router
