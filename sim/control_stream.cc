@@ -13,6 +13,16 @@ constexpr absl::Duration kHoldStep = absl::Milliseconds(4);
 
 }  // namespace
 
+ControlStream::ControlStream(World& world, VirtualNetwork& network, const Options& options,
+                             SimRouter& router, SimNode& node)
+    : world_(world),
+      network_(network),
+      options_(options),
+      router_(router),
+      node_(node),
+      to_router_{.from = node, .to = router, .items = {}},
+      to_node_{.from = router, .to = node, .items = {}} {}
+
 bool ControlStream::Joins(int router_id, int node_id) const {
   return router_.id() == router_id && node_.id() == node_id;
 }
@@ -40,17 +50,16 @@ void ControlStream::Tick() {
     CloseFromNode();
 }
 
-void ControlStream::Send(Channel& channel, Process& from, Process& to,
-                         absl::AnyInvocable<void()> deliver) {
+void ControlStream::Send(Channel& channel, absl::AnyInvocable<void()> deliver) {
   channel.free_at =
       std::max(channel.free_at, world_.now() + world_.RandomDelay(options_.delay_max));
   channel.items.push_back({channel.free_at, std::move(deliver)});
-  if (!channel.scheduled) Drain(channel, from, to);
+  if (!channel.scheduled) Drain(channel);
 }
 
-void ControlStream::Drain(Channel& channel, Process& from, Process& to) {
+void ControlStream::Drain(Channel& channel) {
   channel.scheduled = false;
-  const bool blocked = network_.Blocked(from.id(), to.id());
+  const bool blocked = network_.Blocked(channel.from.id(), channel.to.id());
   while (!blocked && !channel.items.empty() && channel.items.front().at <= world_.now()) {
     auto deliver = std::move(channel.items.front().deliver);
     channel.items.pop_front();
@@ -60,28 +69,29 @@ void ControlStream::Drain(Channel& channel, Process& from, Process& to) {
   channel.scheduled = true;
   const absl::Duration wait = channel.items.front().at - world_.now();
   world_.After(blocked ? kHoldStep : std::max(wait, absl::ZeroDuration()),
-               [this, &channel, &from, &to] { Drain(channel, from, to); });
+               [this, &channel] { Drain(channel); });
 }
 
 void ControlStream::ToRouter(v1::NodeMessage message) {
   if (node_connection_ == 0) return;
   message.set_sequence_number(++number_);
-  Send(to_router_, node_, router_,
-       [this, connection = node_connection_, message = std::move(message)]() mutable {
-         router_.Post(absl::ZeroDuration(), [this, connection, message = std::move(message)] {
-           if (connection == router_connection_) router_.OnNodeMessage(*this, message);
-         });
-       });
+  // On the heap: the pointer is passed on several times.
+  Send(to_router_, [this, connection = node_connection_,
+                    message = std::make_unique<v1::NodeMessage>(std::move(message))]() mutable {
+    router_.Deliver([this, connection, message = std::move(message)] {
+      if (connection == router_connection_) router_.OnNodeMessage(*this, *message);
+    });
+  });
 }
 
 void ControlStream::ToNode(v1::RouterMessage message) {
   if (router_connection_ == 0) return;
-  Send(to_node_, router_, node_,
-       [this, connection = router_connection_, message = std::move(message)]() mutable {
-         node_.Post(absl::ZeroDuration(), [this, connection, message = std::move(message)] {
-           if (connection == node_connection_) node_.OnRouterMessage(*this, message);
-         });
-       });
+  Send(to_node_, [this, connection = router_connection_,
+                  message = std::make_unique<v1::RouterMessage>(std::move(message))]() mutable {
+    node_.Deliver([this, connection, message = std::move(message)] {
+      if (connection == node_connection_) node_.OnRouterMessage(*this, *message);
+    });
+  });
 }
 
 void ControlStream::EndAtRouter(uint64_t connection) {
@@ -104,7 +114,7 @@ void ControlStream::EndAtNode(uint64_t connection) {
 void ControlStream::CloseFromRouter() {
   const uint64_t connection = std::exchange(router_connection_, 0);
   if (connection == 0) return;
-  Send(to_node_, router_, node_, [this, connection] { EndAtNode(connection); });
+  Send(to_node_, [this, connection] { EndAtNode(connection); });
 }
 
 void ControlStream::CloseFromNode() {
@@ -112,7 +122,7 @@ void ControlStream::CloseFromNode() {
   if (connection == 0) return;
   next_attempt_ = world_.now() + kBackoff;
   node_.OnStreamEnded(*this);
-  Send(to_router_, node_, router_, [this, connection] { EndAtRouter(connection); });
+  Send(to_router_, [this, connection] { EndAtRouter(connection); });
 }
 
 void ControlStream::Cut() {
@@ -122,15 +132,13 @@ void ControlStream::Cut() {
 
 void ControlStream::OnRouterCrash() {
   const uint64_t connection = std::exchange(router_connection_, 0);
-  if (connection != 0)
-    Send(to_node_, router_, node_, [this, connection] { EndAtNode(connection); });
+  if (connection != 0) Send(to_node_, [this, connection] { EndAtNode(connection); });
 }
 
 void ControlStream::OnNodeCrash() {
   const uint64_t connection = std::exchange(node_connection_, 0);
   next_attempt_ = world_.now() + kBackoff;
-  if (connection != 0)
-    Send(to_router_, node_, router_, [this, connection] { EndAtRouter(connection); });
+  if (connection != 0) Send(to_router_, [this, connection] { EndAtRouter(connection); });
 }
 
 }  // namespace tandem::sim

@@ -26,8 +26,7 @@ class ControlStream {
   };
 
   ControlStream(World& world, VirtualNetwork& network, const Options& options, SimRouter& router,
-                SimNode& node)
-      : world_(world), network_(network), options_(options), router_(router), node_(node) {}
+                SimNode& node);
 
   // From the node's tick: opens a stream when there is none and the backoff has passed.
   void Tick();
@@ -54,13 +53,15 @@ class ControlStream {
       absl::Time at;
       absl::AnyInvocable<void()> deliver;
     };
+    Process& from;
+    Process& to;
     std::deque<Item> items;
     absl::Time free_at = absl::InfinitePast();
     bool scheduled = false;
   };
   bool Healthy() const;
-  void Send(Channel& channel, Process& from, Process& to, absl::AnyInvocable<void()> deliver);
-  void Drain(Channel& channel, Process& from, Process& to);
+  void Send(Channel& channel, absl::AnyInvocable<void()> deliver);
+  void Drain(Channel& channel);
   void EndAtRouter(uint64_t connection);
   void EndAtNode(uint64_t connection);
 

@@ -225,22 +225,31 @@ void SimNode::Pump() {
 }
 
 void SimNode::SendEvents(node::NodeActions& actions) {
-  std::map<node::RouterKey, v1::NodeMessage> messages;
+  // One for each router that hears something: few, so a list.
+  std::vector<std::pair<node::RouterKey, v1::NodeMessage>> messages;
+  const auto message_to = [&messages](node::RouterKey router) -> v1::NodeMessage& {
+    for (auto& [key, message] : messages)
+      if (key == router) return message;
+    return messages.emplace_back(router, v1::NodeMessage()).second;
+  };
   for (const v1::NodeEvent& event : actions.broadcast)
-    for (const auto& [stream, key] : routers_) *messages[key].add_events() = event;
+    for (const auto& [stream, key] : routers_) *message_to(key).add_events() = event;
   for (auto& [router, event] : actions.events) {
     if (salt_) salt_->OnEvent(event);
     if (log_.timeline())
       if (std::string text = Describe(event); !text.empty()) log_.Note(id(), std::move(text));
-    *messages[router].add_events() = std::move(event);
+    *message_to(router).add_events() = std::move(event);
   }
+  if (messages.empty()) return;
+  const v1::NodeLoad load = core_->load();
   for (ControlStream* stream : streams_) {
     const auto router = routers_.find(stream);
     if (router == routers_.end()) continue;
-    const auto found = messages.find(router->second);
-    if (found == messages.end()) continue;
-    *found->second.mutable_load() = core_->load();
-    stream->ToRouter(std::move(found->second));
+    for (auto& [key, message] : messages) {
+      if (key != router->second) continue;
+      *message.mutable_load() = load;
+      stream->ToRouter(std::move(message));
+    }
   }
 }
 

@@ -56,12 +56,19 @@ class Process {
   void SetSlowness(int64_t factor) { slowness_ = factor; }
   int64_t slowness() const { return slowness_; }
 
-  // Runs `action` in this life of the process after `delay`, or later if it is stopped then.
-  void Post(absl::Duration delay, Action action) {
+  // Runs `action` (a callable without arguments) in this life of the process after `delay`, or
+  // later if it is stopped then.
+  template <typename Callable>
+  void Post(absl::Duration delay, Callable action) {
     if (!alive_) return;
     world_.After(delay, [this, life = life_, action = std::move(action)]() mutable {
       if (life == life_) Run(std::move(action));
     });
+  }
+  // Runs `action` now, or later if the process is stopped; not at all if it is dead.
+  template <typename Callable>
+  void Deliver(Callable action) {
+    if (alive_) Run(std::move(action));
   }
 
  protected:
@@ -70,7 +77,8 @@ class Process {
   World& world() { return world_; }
 
  private:
-  void Run(Action action) {
+  template <typename Callable>
+  void Run(Callable action) {
     if (paused_)
       held_.push_back(std::move(action));
     else

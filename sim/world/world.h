@@ -29,18 +29,27 @@ class World {
   bool Chance(uint64_t one_in) { return one_in != 0 && random_->Below(one_in) == 0; }
 
   void After(absl::Duration delay, absl::AnyInvocable<void()> action) {
-    events_.push(Event{now_ + delay, next_order_++, std::move(action)});
+    uint32_t slot = static_cast<uint32_t>(actions_.size());
+    if (free_slots_.empty()) {
+      actions_.push_back(std::move(action));
+    } else {
+      slot = free_slots_.back();
+      free_slots_.pop_back();
+      actions_[slot] = std::move(action);
+    }
+    events_.push(Event{now_ + delay, next_order_++, slot});
   }
 
   // Runs the next event; false when there is none.
   bool RunOne() {
     if (events_.empty()) return false;
-    // The queue's top is const; the action is taken out before the pop.
-    Event event = std::move(const_cast<Event&>(events_.top()));
+    const Event event = events_.top();
     events_.pop();
     now_ = event.at;
     ++events_run_;
-    event.action();
+    absl::AnyInvocable<void()> action = std::move(actions_[event.slot]);
+    free_slots_.push_back(event.slot);
+    action();
     return true;
   }
   // Runs events until `until` (virtual time) or none is left.
@@ -51,10 +60,11 @@ class World {
   int64_t events_run() const { return events_run_; }
 
  private:
+  // Plain values, because the queue moves them often; what an event does lies apart.
   struct Event {
     absl::Time at;
     uint64_t order;
-    absl::AnyInvocable<void()> action;
+    uint32_t slot;  // of actions_
     friend bool operator<(const Event& a, const Event& b) {
       return a.at != b.at ? b.at < a.at : b.order < a.order;  // the earliest on top
     }
@@ -63,6 +73,8 @@ class World {
   std::unique_ptr<Random> random_;
   absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
   std::priority_queue<Event> events_;
+  std::vector<absl::AnyInvocable<void()>> actions_;  // of the events that wait, and unused ones
+  std::vector<uint32_t> free_slots_;
   uint64_t next_order_ = 0;
   int64_t events_run_ = 0;
 };
