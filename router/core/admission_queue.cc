@@ -38,6 +38,7 @@ void AdmissionQueue::Charge(const std::string& tenant, int64_t tokens) {
 }
 
 void AdmissionQueue::Insert(const std::string& tenant, const Place& place) {
+  ++inserted_;
   Alter(tenant, [&](Line& line) {
     if (line.places.empty()) line.counter = std::max(line.counter, floor_);
     line.places.insert(place);
@@ -68,8 +69,9 @@ void AdmissionQueue::SetAside(const std::string& tenant, bool aside) {
 
 // In rounds: a turn ends with the first sequence that is not placed, and the next turn of the line
 // comes when all others had theirs. So one tenant's sequences without room do not use up the walk.
-void AdmissionQueue::PlaceAll(Owner& owner) {
+bool AdmissionQueue::PlaceAll(Owner& owner) {
   Walk walk;
+  bool complete = true;
   std::vector<std::string> to_go_on, ended;
   while (!walk.over) {
     if (turns_.empty()) {
@@ -78,7 +80,8 @@ void AdmissionQueue::PlaceAll(Owner& owner) {
     }
     if (turns_.empty()) break;
     const std::string tenant = turns_.begin()->second;
-    if (++walk.visited > kVisitedMax || walk.tried >= kTriedMax) break;
+    complete = ++walk.visited <= kVisitedMax && walk.tried < kTriedMax;
+    if (!complete) break;
     const std::optional<Place> place = NextOf(tenant, walk);
     if (place.has_value() && Try(place->serial, owner, walk)) {
       floor_ = std::max(floor_, turns_.begin()->first);
@@ -92,6 +95,7 @@ void AdmissionQueue::PlaceAll(Owner& owner) {
   }
   for (const std::string& tenant : to_go_on) SetAside(tenant, false);
   for (const std::string& tenant : ended) SetAside(tenant, false);
+  return complete;
 }
 
 bool AdmissionQueue::Try(Serial serial, Owner& owner, Walk& walk) {

@@ -101,8 +101,11 @@ class AdmissionQueue {
   bool Contains(const std::string& tenant, const Place& place) const;
   size_t size() const { return size_; }
 
-  // Walks the queue and tries to place its sequences, up to the bounds above.
-  void PlaceAll(Owner& owner);
+  // Walks the queue and tries to place its sequences, up to the bounds above. False: a bound ended
+  // the walk before every sequence that might have found room was tried.
+  bool PlaceAll(Owner& owner);
+  // How often a sequence was inserted.
+  uint64_t inserted() const { return inserted_; }
 
  private:
   // What one walk has found so far.
@@ -140,6 +143,7 @@ class AdmissionQueue {
   // Bound: the lines with sequences that wait.
   absl::btree_set<Turn> turns_;
   size_t size_ = 0;
+  uint64_t inserted_ = 0;
   // Where a line begins that has waited for nothing: the counter that had the turn last.
   double floor_ = 0;
 };

@@ -156,7 +156,12 @@ class RequestTable::Placing final : public AdmissionQueue::Owner {
 
 void RequestTable::PlaceQueued(absl::Time now) {
   Placing placing(*this, now);
-  queue_.PlaceAll(placing);
+  const bool all = queue_.PlaceAll(placing);
+  walked_at_ = all ? std::optional(ChangesSoFar()) : std::nullopt;
+}
+
+void RequestTable::PlaceIfRoomGrew(absl::Time now) {
+  if (queued() > 0 && walked_at_ != ChangesSoFar()) PlaceQueued(now);
 }
 
 int64_t RequestTable::requests_waiting() const {

@@ -57,6 +57,10 @@ class RequestTable {
   void OnTick(absl::Time now);
   // Places queued sequences for which there may be room now.
   void PlaceQueued(absl::Time now);
+  // The same after a message of a node, most of which make no room: does nothing if the last walk
+  // tried all, and since then no node has come to have more room and no sequence was queued. What
+  // time alone changes waits for the next tick.
+  void PlaceIfRoomGrew(absl::Time now);
 
   bool Contains(const RequestId& id) const { return groups_.contains(id.value()); }
   int64_t requests() const { return static_cast<int64_t>(groups_.size()); }
@@ -107,6 +111,9 @@ class RequestTable {
   void DropGroup(SequenceGroup& group);
   // Forgets the sequence.
   void Remove(Serial serial);
+  std::pair<uint64_t, uint64_t> ChangesSoFar() const {
+    return {context_.fleet.order().room_grown(), queue_.inserted()};
+  }
 
   const SequenceContext context_;
   Serial last_serial_ = 0;
@@ -116,6 +123,8 @@ class RequestTable {
   absl::flat_hash_map<std::string, std::unique_ptr<SequenceGroup>> groups_;  // by request id
   int64_t held_bytes_ = 0;
   AdmissionQueue queue_;
+  // Of the fleet and of queue_, at the end of the last walk that tried all; nullopt after others.
+  std::optional<std::pair<uint64_t, uint64_t>> walked_at_;
   DeadlineQueue deadlines_;
   // Bound: the sequences of one message, cleared after it.
   std::vector<Serial> touched_;  // by the message being handled

@@ -158,7 +158,7 @@ void RouterCore::OnNodeMessage(NodeKey key, const v1::NodeMessage& message, absl
   }
   table_.SettleTouched(now);
   if (!status.ok()) Disconnect(key, status, now);
-  table_.PlaceQueued(now);
+  table_.PlaceIfRoomGrew(now);
 }
 
 absl::Status RouterCore::OnStepCost(Node& node, const v1::StepCost& wire) {

@@ -30,6 +30,11 @@ void LoadOrder::Move(Place& place, const Place& next) {
        std::make_pair(-next.capacity_tokens, slot));
   move(by_room_, was && place.has_room, std::make_tuple(-place.blocks, place.tie, slot),
        is && next.has_room, std::make_tuple(-next.blocks, next.tie, slot));
+  const bool had_room = was && place.has_room, has_room = is && next.has_room;
+  const bool more_room = has_room && (!had_room || next.blocks > place.blocks);
+  const bool less_to_do =
+      next.group == kPrefillNodes && (place.group != kPrefillNodes || next.load < place.load);
+  if (more_room || less_to_do) ++room_grown_;
   place = next;
 }
 

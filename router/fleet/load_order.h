@@ -49,6 +49,9 @@ class LoadOrder {
     for (const auto& [taken, tie, slot] : by_room_)
       if (!visit(*places_[slot].node)) return;
   }
+  // Rises when a node joins, when a decode node comes to have more room, and when a prefill node
+  // comes to have less to do: a leg that found no place may find one now.
+  uint64_t room_grown() const { return room_grown_; }
   size_t size(NodeGroup group) const { return by_load_[group].size(); }
   // The longest sequence that a decode node of the order can ever hold, in tokens; 0 without one.
   int64_t decode_capacity_tokens() const {
@@ -73,6 +76,7 @@ class LoadOrder {
   Random& random_;
   // Bound: the fleet's slots, for all.
   std::vector<Place> places_;
+  uint64_t room_grown_ = 0;
   std::array<absl::btree_set<std::tuple<double, uint64_t, NodeSlot>>, kNodeGroups> by_load_;
   absl::btree_set<std::tuple<int64_t, uint64_t, NodeSlot>> by_room_;  // by blocks, negated
   absl::btree_set<std::pair<int64_t, NodeSlot>> by_capacity_;         // of decode nodes; negated

@@ -68,7 +68,8 @@ TEST(AdmissionQueue, BlocksOnlyThoseThatNeedAsMuch) {
     room.needs[i + 1] = needs[i];
     queue.Insert("", {kNow, i + 1});
   }
-  queue.PlaceAll(room);
+  EXPECT_EQ(queue.inserted(), needs.size());
+  EXPECT_TRUE(queue.PlaceAll(room)) << "another walk would find no more";
   EXPECT_EQ(room.placed, (std::vector<Serial>{4, 6}));
   EXPECT_EQ(room.tried, 5) << "those of 500 and 600 behind one of 500 are not tried";
   EXPECT_EQ(room.kept, (std::vector<Serial>{1, 5, 7}));
@@ -92,7 +93,7 @@ TEST(AdmissionQueue, AWalkIsBounded) {
   EXPECT_LE(room.looked, AdmissionQueue::kVisitedMax);
   EXPECT_LE(room.kept.size(), static_cast<size_t>(AdmissionQueue::kKeptMax));
   room.room = 1 << 30;
-  queue.PlaceAll(room);
+  EXPECT_FALSE(queue.PlaceAll(room)) << "another walk would place more";
   EXPECT_EQ(room.placed.size(), static_cast<size_t>(AdmissionQueue::kTriedMax));
 }
 

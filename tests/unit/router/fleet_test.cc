@@ -164,6 +164,45 @@ TEST_F(FleetTest, LoadIsTheReportPlusWhatItCannotShowYet) {
   EXPECT_EQ(node.capacity_tokens(), 400);
 }
 
+// A walk of the queue that placed nothing is repeated only when this count has risen.
+TEST_F(FleetTest, CountsWhenRoomHasGrown) {
+  uint64_t seen = fleet_.order().room_grown();
+  const auto grew = [&] {
+    const uint64_t before = std::exchange(seen, fleet_.order().room_grown());
+    return before != seen;
+  };
+  ASSERT_OK(Join(1, TestRegistration("d0", v1::NODE_ROLE_DECODE, 7)));
+  Node& decode = *fleet_.Find(NodeKey(1));
+  v1::NodeLoad load;
+  const auto report = [&](Node& node) {
+    fleet_.OnLoad(node, load);
+    return grew();
+  };
+  load.set_blocks_total(100);
+  load.set_blocks_free(40);
+  EXPECT_TRUE(report(decode));
+  EXPECT_FALSE(report(decode)) << "the same again";
+  load.set_blocks_free(39);
+  EXPECT_FALSE(report(decode)) << "less room";
+  load.set_blocks_cached(2);
+  EXPECT_TRUE(report(decode));
+  decode.draining = true;
+  load.set_blocks_cached(9);
+  EXPECT_FALSE(report(decode)) << "it takes no work";
+  decode.draining = false;
+  EXPECT_TRUE(report(decode));
+
+  ASSERT_OK(Join(2, TestRegistration("p0", v1::NODE_ROLE_PREFILL)));
+  EXPECT_TRUE(grew());
+  Node& prefill = *fleet_.Find(NodeKey(2));
+  load.set_prefill_tokens_waiting(5000);
+  EXPECT_FALSE(report(prefill));
+  load.set_prefill_tokens_waiting(4000);
+  EXPECT_TRUE(report(prefill)) << "less to do";
+  load.set_blocks_free(90);
+  EXPECT_FALSE(report(prefill)) << "a prefill node's room is no reason to wait";
+}
+
 TEST_F(FleetTest, SilentAndLostNodesShowInStatus) {
   ASSERT_OK(Join(1, TestRegistration("d0", v1::NODE_ROLE_DECODE, 7)));
   ASSERT_OK(Join(2, TestRegistration("p0", v1::NODE_ROLE_PREFILL)));
