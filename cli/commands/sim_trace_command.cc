@@ -69,6 +69,11 @@ class SimTraceCommand final : public Command {
     schema_.Add("max-sequences", &options_.max_sequences,
                 "Most sequences that run on a node at the same time.",
                 {.min = 1, .max = 65536, .unit = "sequences", .group = group});
+    schema_.Add("prefill-wait", &options_.prefill_wait_max,
+                "The routers' --prefill-wait; 0 = none.",
+                {.min = absl::ZeroDuration(), .group = group});
+    schema_.Add("queue-deadline", &options_.queue_deadline, "The routers' --queue-deadline.",
+                {.min = absl::Milliseconds(1), .group = group});
     schema_.Add("itl-slo", &options_.itl_slo, "The nodes' --itl-slo; 0 = none.",
                 {.min = absl::ZeroDuration(), .group = group});
   }

@@ -107,9 +107,11 @@ bool AdmissionQueue::Try(Serial serial, Owner& owner, Walk& walk) {
   if (!attempt.failure.has_value()) return true;
   // A sequence that no present node can hold, or that backs off, says nothing about others.
   walk.over = *attempt.failure == PlacementFailure::kNoDecodeNode;
-  if (*attempt.failure != PlacementFailure::kNoRoom) return false;
-  if (needed > 0) walk.no_room_for = needed;
-  if (attempt.waited > kKeepRoomAfter && walk.kept < kKeptMax) {
+  const bool no_room = *attempt.failure == PlacementFailure::kNoRoom;
+  if (!no_room && *attempt.failure != PlacementFailure::kPrefillBusy) return false;
+  if (no_room && needed > 0) walk.no_room_for = needed;
+  // Where prefill nodes are busy, no decode node's room is missing.
+  if (no_room && attempt.waited > kKeepRoomAfter && walk.kept < kKeptMax) {
     ++walk.kept;
     owner.KeepRoomFor(serial);
   }

@@ -36,6 +36,9 @@ struct RouterOptions {
   absl::Duration reserve_deadline = absl::Seconds(10);
   // From Reserved until the prompt's KV is installed; then the prefill leg is retried.
   absl::Duration prefill_deadline = absl::Seconds(120);
+  // A prompt waits in the queue while every prefill node is predicted to compute for longer than
+  // this before it begins with it; 0 = prompts wait in prefill nodes, however long.
+  absl::Duration prefill_wait_max;
   // Between two tokens; then the decode leg is retried.
   absl::Duration token_deadline = absl::Seconds(60);
   int attempts_max = 4;      // placements of one sequence

@@ -489,6 +489,11 @@ absl::Status SequenceMachine::QueueDeadlineStatus() const {
       return absl::InvalidArgumentError(
           absl::StrCat("the request needs ", total, " tokens of KV, the largest decode node holds ",
                        context_.fleet.decode_capacity_tokens()));
+    case PlacementFailure::kPrefillBusy:
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "no prefill node was predicted to begin with ", legs_.prompt().size(),
+          " prompt tokens within ", absl::FormatDuration(context_.options.prefill_wait_max),
+          " (--prefill-wait) in the ", limit, " that a request may wait"));
     case PlacementFailure::kNoRoom:
     case PlacementFailure::kNotYet:
       break;

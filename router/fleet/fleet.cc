@@ -56,6 +56,14 @@ double Node::queue_fraction() const {
   return count / (kSequencesHalf + count);
 }
 
+absl::Duration Node::PredictedPrefillWait(int64_t prompt_tokens) const {
+  const int64_t rows = std::max<int64_t>(prefill_tokens_waiting(), 0);
+  if (!step_cost.has_value() || rows == 0) return absl::ZeroDuration();
+  // A row of a prompt attends to half of it, on average.
+  const cost::StepShape shape{.prompt_rows = rows, .prompt_attended = rows * prompt_tokens / 2};
+  return absl::Microseconds(step_cost->Predict(shape).us);
+}
+
 double Node::free_fraction() const {
   if (num_blocks <= 0) return 0.0;
   return std::clamp(static_cast<double>(blocks_available()) / static_cast<double>(num_blocks), 0.0,

@@ -100,6 +100,9 @@ struct Node {
   int64_t prefill_tokens_waiting() const {
     return std::max(load.prefill_tokens_waiting(), prefill_tokens_ahead);
   }
+  // How long the node is predicted to compute before it begins with a new prompt, if the prompts
+  // that wait there are as long as this one. 0 until the node has reported what steps cost.
+  absl::Duration PredictedPrefillWait(int64_t prompt_tokens) const;
   bool has_sequence_slot() const { return max_sequences <= 0 || sequences() < max_sequences; }
 
   // How busy the node is with legs of its kind, in [0, 1]; 0 = nothing is ahead of a new one. For a

@@ -18,6 +18,8 @@ struct LegNeeds {
   int64_t prompt_tokens = 0;
   int64_t tokens_total = 0;  // the most the sequence can grow to on this node
   absl::Time now;
+  // A prefill node may have this much to do before the leg; 0 = any amount.
+  absl::Duration prefill_wait_max;
   // Nodes that refused or failed this sequence, each with the time until which it is avoided.
   const std::vector<std::pair<NodeKey, absl::Time>>* failed = nullptr;  // may be null
   // Nodes whose room is kept for sequences that have waited longer; may be null.

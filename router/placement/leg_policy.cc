@@ -8,6 +8,7 @@
 #include "router/placement/not_recently_failed.h"
 #include "router/placement/prefix_affinity_scorer.h"
 #include "router/placement/queue_depth_scorer.h"
+#include "router/placement/starts_in_time.h"
 
 namespace tandem::router {
 
@@ -35,8 +36,8 @@ LegPolicy DecodePolicy() {
 }
 
 LegPolicy PrefillPolicy() {
-  // A prefill node queues prompts, so it needs no free room at this moment.
-  return {{AcceptsWork, CouldEverFit, NotRecentlyFailed},
+  // A prefill node queues prompts, so it needs no free room at this moment, only time.
+  return {{AcceptsWork, CouldEverFit, NotRecentlyFailed, StartsInTime},
           {{"prefix", PrefixAffinityScorer, 1.0}, {"queue", QueueDepthScorer, 1.0}}};
 }
 

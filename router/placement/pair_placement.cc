@@ -5,6 +5,7 @@
 #include "router/placement/accepts_work.h"
 #include "router/placement/could_ever_fit.h"
 #include "router/placement/not_kept_for_older.h"
+#include "router/placement/starts_in_time.h"
 
 namespace tandem::router {
 namespace {
@@ -69,23 +70,49 @@ std::vector<double> PairPlacement::PrefillScores(absl::Span<const Scored> prefil
   return scores;
 }
 
+LegNeeds PairPlacement::PrefillNeeds(const PlacementRequest& request) const {
+  LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_PREFILL);
+  needs.prefill_wait_max = options_.prefill_wait_max;
+  return needs;
+}
+
+bool PairPlacement::PrefillNodesBusy(const LegNeeds& needs) const {
+  bool busy = false;
+  fleet_.order().VisitByLoad(kPrefillNodes, [&](const Node& node) {
+    busy = !StartsInTime(needs, {&node, 0});
+    return false;
+  });
+  return busy;
+}
+
+bool PairPlacement::ComputesItself(const LegNeeds& needs, const Candidate& decode) const {
+  return decode.uncached_tokens(needs) <= options_.local_prefill_tokens_max;
+}
+
 std::optional<PlacementFailure> PairPlacement::Place(const PlacementRequest& request,
                                                      Placement& placement) {
   if (options_.policy != PlacementPolicy::kAffinity) return PlaceApart(request, placement);
   const LegNeeds decode_needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
   const PrefixIndex::Matches holders = Holders(request.hashes);
-  const std::vector<Scored> decodes =
-      Candidates(decode_policy_, decode_needs, request.hashes, holders);
+  std::vector<Scored> decodes = Candidates(decode_policy_, decode_needs, request.hashes, holders);
   if (decodes.empty()) return WhyNot(decode_needs);
+  const LegNeeds prefill_needs = PrefillNeeds(request);
+  if (PrefillNodesBusy(prefill_needs)) {
+    decodes.erase(std::remove_if(decodes.begin(), decodes.end(),
+                                 [&](const Scored& decode) {
+                                   return !ComputesItself(decode_needs, decode.candidate);
+                                 }),
+                  decodes.end());
+    if (decodes.empty()) return PlacementFailure::kPrefillBusy;
+  }
   const std::vector<Scored> prefills =
-      Candidates(prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes, holders);
+      Candidates(prefill_policy_, prefill_needs, request.hashes, holders);
 
   std::vector<double> scores;
   for (const Scored& decode : decodes) {
     // The rest of the prompt is short enough for the decode node itself, so the prefill side costs
     // nothing. A prefill node is still chosen, in case the cache holds less than the index says.
-    const bool local =
-        decode.candidate.uncached_tokens(decode_needs) <= options_.local_prefill_tokens_max;
+    const bool local = ComputesItself(decode_needs, decode.candidate);
     double prefill_score = 1.0;
     if (!local) {
       prefill_score = 0;
@@ -118,6 +145,8 @@ std::optional<PlacementFailure> PairPlacement::PlaceApart(const PlacementRequest
   const auto decode = chooser_.Choose(decode_policy_, needs, request.hashes, holders[kDecodeNodes],
                                       [](const Node&) { return true; });
   if (!decode.has_value()) return WhyNot(needs);
+  if (!ComputesItself(needs, *decode) && PrefillNodesBusy(PrefillNeeds(request)))
+    return PlacementFailure::kPrefillBusy;
   placement = {};
   placement.decode = decode->node->key;
   placement.decode_cached_tokens = decode->cached_tokens;

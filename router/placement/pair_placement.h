@@ -60,6 +60,7 @@ enum class PlacementFailure {
   kNoDecodeNode,  // none has joined, or all drain
   kNeverFits,     // no decode node could hold it even when empty
   kNoRoom,        // the nodes that could hold it are full, or refused it a moment ago
+  kPrefillBusy,   // every prefill node is predicted to begin with it too late
   kNotYet,        // its last placement failed, and it waits before the next one
 };
 
@@ -69,6 +70,9 @@ class PairPlacement {
     int32_t local_prefill_tokens_max = 0;
     PlacementPolicy policy = PlacementPolicy::kAffinity;
     bool explains = false;  // placements tell what was weighed
+    // A prompt waits in the router while every prefill node is predicted to need longer than this
+    // before it begins with it; 0 = it never does.
+    absl::Duration prefill_wait_max;
   };
   // `fleet`, `index` and `random` outlive this.
   PairPlacement(const Options& options, const Fleet& fleet, const PrefixIndex& index,
@@ -109,6 +113,11 @@ class PairPlacement {
   std::optional<PlacementFailure> PlaceApart(const PlacementRequest& request, Placement& placement);
   std::optional<PrefillPlace> ChoosePrefill(const PlacementRequest& request, const Node& decode,
                                             const PrefixIndex::Matches& holders);
+  // What a new placement needs of a prefill node.
+  LegNeeds PrefillNeeds(const PlacementRequest& request) const;
+  // Whether the prefill node that has least to do begins too late for the request.
+  bool PrefillNodesBusy(const LegNeeds& needs) const;
+  bool ComputesItself(const LegNeeds& needs, const Candidate& decode) const;
   void SetPrefill(const std::optional<PrefillPlace>& prefill, Placement& placement) const;
   PlacementFailure WhyNot(const LegNeeds& needs) const;
   // Fills placement.decision if Options::explains. `pair_scores`: of `decodes`, in their order.

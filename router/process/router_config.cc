@@ -64,6 +64,11 @@ void RegisterDeadlines(config::Schema& schema, RouterConfig& config) {
              "How long a request may wait for placement.", {.group = "Deadlines"});
   schema.Add("prefill-deadline", &config.core.prefill_deadline,
              "Longest time from placement to an installed prompt.", {.group = "Deadlines"});
+  schema.Add("prefill-wait", &config.core.prefill_wait_max,
+             "A prompt waits in the router's queue while every prefill node is predicted to need "
+             "longer than this before it begins with it; 0 = prompts wait in prefill nodes. With a "
+             "short --queue-deadline this bounds the time to first token under overload.",
+             {.min = absl::ZeroDuration(), .group = "Deadlines"});
   schema.Add("token-deadline", &config.core.token_deadline,
              "Longest time between two tokens; after it another node continues the answer.",
              {.group = "Deadlines"});

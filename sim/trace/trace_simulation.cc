@@ -84,6 +84,8 @@ void TraceSimulation::AddRouters() {
   SimRouterOptions options;
   options.core.router_id = "simulated";
   options.core.placement = options_.placement;
+  options.core.prefill_wait_max = options_.prefill_wait_max;
+  options.core.queue_deadline = options_.queue_deadline;
   options.model = {.name = std::string(model::kHashModelName),
                    .fingerprint = std::string(model::kHashModelFingerprint),
                    .vocab_size = kTraceVocabSize,

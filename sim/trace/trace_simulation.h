@@ -28,7 +28,9 @@ struct TraceOptions {
   cost::StepProfile step_cost;
   int64_t kv_bytes_per_token = 0;
   LinkOptions link;
-  absl::Duration itl_slo;  // a node's --itl-slo; 0 = none
+  absl::Duration itl_slo;                             // a node's --itl-slo; 0 = none
+  absl::Duration prefill_wait_max;                    // a router's --prefill-wait; 0 = none
+  absl::Duration queue_deadline = absl::Seconds(60);  // a router's
   TraceObjectives objectives;
   uint64_t seed = 1;
 };

@@ -171,6 +171,35 @@ TEST(TraceSimulation, CountsWhatIsWithinTheObjectives) {
   EXPECT_EQ(Replay(options, requests)->good, 0);
 }
 
+TEST(TraceSimulation, BoundedWaitsKeepGoodputUnderOverload) {
+  // A prefill node computes a prompt of 2,000 tokens in about 200 ms: two nodes, ten a second.
+  const auto good = [](double requests_per_second, bool bounded) {
+    std::vector<TraceRequest> requests;
+    for (int i = 0; i < 600; ++i)
+      requests.push_back({.line = i + 1,
+                          .at = absl::Seconds(i / requests_per_second),
+                          .prompt_tokens = 2000,
+                          .output_tokens = 5});
+    TraceOptions options = SmallFleet();
+    options.objectives.ttft = absl::Seconds(3);
+    if (bounded) {
+      options.prefill_wait_max = absl::Seconds(1);
+      options.queue_deadline = absl::Milliseconds(1500);
+    }
+    const auto result = Replay(options, requests);
+    EXPECT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->answered + result->failed, 600);
+    if (bounded && result->failed > 0) {
+      EXPECT_THAT(result->first_error, HasSubstr("--prefill-wait"));
+    }
+    return result->goodput();
+  };
+  const double at_capacity = good(10, true);
+  EXPECT_GT(at_capacity, 8);
+  EXPECT_GE(good(30, true), 0.95 * at_capacity);
+  EXPECT_LT(good(30, false), 0.5 * at_capacity) << "the limits make the difference";
+}
+
 TEST(TraceSimulation, RefusesWhatDoesNotFit) {
   const std::vector<TraceRequest> requests = {
       {.line = 1, .prompt_tokens = 5000, .output_tokens = 120}};

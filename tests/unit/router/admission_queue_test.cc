@@ -76,6 +76,28 @@ TEST(AdmissionQueue, BlocksOnlyThoseThatNeedAsMuch) {
   EXPECT_EQ(queue.size(), 5u);
 }
 
+TEST(AdmissionQueue, BusyPrefillNodesKeepNoRoom) {
+  class Busy final : public Room {
+   public:
+    AdmissionQueue::Attempt TryToPlace(Serial serial) override {
+      if (needs.at(serial) <= 50) return Room::TryToPlace(serial);  // a decode node computes it
+      ++tried;
+      return {PlacementFailure::kPrefillBusy, absl::Seconds(30)};
+    }
+  } busy;
+  busy.room = 1 << 20;
+  AdmissionQueue queue;
+  queue.Join("", 1);
+  for (Serial serial = 1; serial <= 100; ++serial) {
+    busy.needs[serial] = serial == 4 ? 50 : 500;
+    queue.Insert("", {kNow, serial});
+  }
+  EXPECT_TRUE(queue.PlaceAll(busy));
+  EXPECT_EQ(busy.placed, std::vector<Serial>{4}) << "it passes those that wait";
+  EXPECT_EQ(busy.tried, AdmissionQueue::kFailedMax + 1);
+  EXPECT_TRUE(busy.kept.empty());
+}
+
 TEST(AdmissionQueue, AWalkIsBounded) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE(absl::StrCat("seed ", seed));

@@ -163,9 +163,14 @@ class PairPlacementTest : public ::testing::Test {
   std::optional<PlacementFailure> Place(int prompt, int total, Random& random) {
     const auto tokens = Tokens(prompt);
     hashes_ = HashesOf(tokens);
-    return PairPlacement({.local_prefill_tokens_max = 8}, fleet_, index_, random)
+    return PairPlacement({.local_prefill_tokens_max = 8,
+                          .policy = policy_,
+                          .prefill_wait_max = prefill_wait_max_},
+                         fleet_, index_, random)
         .Place({prompt, total, hashes_, kNow, &failed_}, placement_);
   }
+  PlacementPolicy policy_ = PlacementPolicy::kAffinity;
+  absl::Duration prefill_wait_max_;
   FirstOfEqual random_;
   Fleet fleet_{TestModel(), {2000}, random_};
   PrefixIndex index_{{.entries_max = 100000}};
@@ -188,6 +193,63 @@ TEST_F(PairPlacementTest, SaysWhyNot) {
   EXPECT_EQ(Place(40, 60), PlacementFailure::kNoRoom);
   fleet_.SetDraining(decode);
   EXPECT_EQ(Place(40, 60), PlacementFailure::kNoDecodeNode);
+}
+
+TEST(PredictedPrefillWait, IsWhatTheWaitingRowsCost) {
+  Node node;
+  node.role = v1::NODE_ROLE_PREFILL;
+  node.load.set_prefill_tokens_waiting(1000);
+  EXPECT_EQ(node.PredictedPrefillWait(40), absl::ZeroDuration()) << "nothing is known of its steps";
+  node.step_cost =
+      cost::StepProfile{.step_us = 500, .prompt_row_us = 10, .prompt_attended_us = 0.1};
+  // 500 + 1000 rows * 10, and each attends to 20 tokens.
+  EXPECT_EQ(node.PredictedPrefillWait(40), absl::Microseconds(500 + 10'000 + 2'000));
+  node.load.set_prefill_tokens_waiting(0);
+  EXPECT_EQ(node.PredictedPrefillWait(40), absl::ZeroDuration());
+}
+
+TEST_F(PairPlacementTest, APromptWaitsWhileEveryPrefillNodeBeginsTooLate) {
+  for (const auto& [name, policy] : kPlacementPolicies) {
+    SCOPED_TRACE(std::string(name));
+    policy_ = policy;
+    for (const uint64_t key : {1, 2, 3}) {
+      if (const Node* node = fleet_.Find(NodeKey(key))) index_.DropNode(node->slot);
+      fleet_.Remove(NodeKey(key));
+    }
+    prefill_wait_max_ = absl::Milliseconds(10);
+    Node& decode = Add(1, "d0", v1::NODE_ROLE_DECODE);
+    EXPECT_EQ(Place(40, 60), std::nullopt) << "without prefill nodes decode nodes compute prompts";
+    for (const int i : {2, 3}) {
+      Node& prefill = Add(static_cast<uint64_t>(i), absl::StrCat("p", i), v1::NODE_ROLE_PREFILL);
+      prefill.step_cost = cost::StepProfile{.prompt_row_us = 10};
+      fleet_.PrefillPlaced(prefill.key, 1001);  // 10.01 ms
+    }
+    EXPECT_EQ(Place(40, 60), PlacementFailure::kPrefillBusy);
+    EXPECT_EQ(Place(8, 60), std::nullopt) << "a decode node computes so few tokens itself";
+    const auto hashes = HashesOf(Tokens(40));
+    index_.Store(decode.slot, hashes);
+    EXPECT_EQ(Place(40, 60), std::nullopt) << "nor is much left of a prompt that it holds";
+    index_.Remove(decode.slot, hashes);
+    prefill_wait_max_ = absl::ZeroDuration();
+    EXPECT_EQ(Place(40, 60), std::nullopt) << "no limit";
+    prefill_wait_max_ = absl::Microseconds(10'010);
+    EXPECT_EQ(Place(40, 60), std::nullopt) << "at the limit";
+    EXPECT_TRUE(placement_.prefill.has_value());
+  }
+}
+
+TEST_F(PairPlacementTest, ABusyHolderOfAPrefixGivesWay) {
+  prefill_wait_max_ = absl::Milliseconds(10);
+  Add(1, "d0", v1::NODE_ROLE_DECODE);
+  Node& holder = Add(2, "p0", v1::NODE_ROLE_PREFILL);
+  Add(3, "p1", v1::NODE_ROLE_PREFILL);
+  index_.Store(holder.slot, HashesOf(Tokens(40)));
+  holder.step_cost = cost::StepProfile{.prompt_row_us = 10};
+  ASSERT_EQ(Place(40, 60), std::nullopt);
+  EXPECT_EQ(placement_.prefill, NodeKey(2));
+  fleet_.PrefillPlaced(holder.key, 1001);
+  ASSERT_EQ(Place(40, 60), std::nullopt);
+  EXPECT_EQ(placement_.prefill, NodeKey(3));
 }
 
 TEST_F(PairPlacementTest, TiesAreBrokenAtRandomAndInterleavedModeHasNoPrefillNode) {
