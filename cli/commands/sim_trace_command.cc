@@ -128,11 +128,22 @@ class SimTraceCommand final : public Command {
     ASSIGN_OR_RETURN(report.trace, sim::Summarize(*survey));
     ASSIGN_OR_RETURN(const int64_t blocks, sim::BlocksPerNode(options_, report.trace));
     report.settings = Settings(path, blocks);
+    if (options_.blocks_per_node > 0) RETURN_IF_ERROR(ComparePolicies(path, report));
     ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> load, Open(path));
     const absl::Time start = RealClock().Now();
     ASSIGN_OR_RETURN(report.result, sim::RunTrace(options_, report.trace, *load));
     report.wall_s = absl::ToDoubleSeconds(RealClock().Now() - start);
     return Publish(report);
+  }
+
+  absl::Status ComparePolicies(const std::string& path, TraceReport& report) const {
+    const int64_t nodes =
+        options_.prefill_nodes > 0 ? options_.prefill_nodes : options_.decode_nodes;
+    report.policy_blocks = nodes * options_.blocks_per_node;
+    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> blocks, Open(path));
+    ASSIGN_OR_RETURN(report.policies,
+                     sim::CompareCachePolicies(*blocks, report.policy_blocks, options_.step_cost));
+    return absl::OkStatus();
   }
 
   std::vector<std::pair<std::string, std::string>> Settings(const std::string& path,

@@ -72,10 +72,20 @@ std::string SpeedText(const TraceReport& report) {
                          static_cast<double>(report.result.requests) * 60 / wall);
 }
 
+// "LRU 12.34 %, ..." of prompt tokens.
+std::string PoliciesText(const TraceReport& report) {
+  std::string text = absl::StrFormat("of %d blocks:", report.policy_blocks);
+  for (const sim::PolicyHits& hits : report.policies)
+    absl::StrAppendFormat(&text, "%s %s %.2f %%", &hits == &report.policies.front() ? "" : ",",
+                          hits.policy, 100 * Share(hits.hit_tokens, report.trace.prompt_tokens));
+  return text;
+}
+
 std::vector<std::pair<std::string, std::string>> Facts(const TraceReport& report) {
   std::vector<std::pair<std::string, std::string>> facts = report.settings;
   facts.emplace_back("requests", RequestsText(report));
   facts.emplace_back("hits", HitsText(report));
+  if (!report.policies.empty()) facts.emplace_back("one cache", PoliciesText(report));
   facts.emplace_back("max/mean work", absl::StrFormat("%.3f", report.result.max_over_mean()));
   facts.emplace_back("goodput", GoodputText(report));
   facts.emplace_back("simulator", SpeedText(report));
@@ -143,6 +153,9 @@ std::string FormatTraceJson(const TraceReport& report) {
   const sim::TraceResult& r = report.result;
   const sim::PromptSources& s = r.sources;
   router::Json settings = router::Json::object(), nodes = router::Json::array();
+  router::Json policies = router::Json::object();
+  for (const sim::PolicyHits& hits : report.policies)
+    policies[hits.policy] = Share(hits.hit_tokens, report.trace.prompt_tokens);
   for (const auto& [name, value] : report.settings) settings[name] = value;
   for (const sim::NodeResult& node : r.nodes)
     nodes.push_back({{"name", node.name},
@@ -160,6 +173,7 @@ std::string FormatTraceJson(const TraceReport& report) {
                              {"prefill_cache", s.prefill_cache},
                              {"fetched", s.fetched},
                              {"decode_cache", s.decode_cache}}},
+                           {"one_cache", {{"blocks", report.policy_blocks}, {"hit", policies}}},
                            {"max_over_mean", r.max_over_mean()},
                            {"ttft_ms", LatencyJson(r.ttft)},
                            {"itl_ms", LatencyJson(r.itl)},

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/trace/cache_policies.h"
 #include "sim/trace/trace_result.h"
 #include "sim/trace/trace_summary.h"
 
@@ -17,6 +18,10 @@ struct TraceReport {
   sim::TraceObjectives objectives;
   sim::TraceSummary trace;
   sim::TraceResult result;
+  // What one cache of as many blocks as all nodes that compute prompts would answer; empty where
+  // they have room for all.
+  std::vector<sim::PolicyHits> policies;
+  int64_t policy_blocks = 0;
   double wall_s = 0;  // that the simulation took
 };
 

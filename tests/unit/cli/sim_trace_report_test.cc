@@ -32,6 +32,8 @@ TraceReport Example() {
   report.wall_s = 2;
   result.sources = {.prompt = 1000, .prefill_cache = 250, .decode_cache = 50, .fetched = 100};
   for (const int ms : {100, 200, 300}) result.ttft.Add(absl::Milliseconds(ms));
+  report.policies = {{.policy = "LRU", .hit_tokens = 200}, {.policy = "FIFO", .hit_tokens = 150}};
+  report.policy_blocks = 77;
   result.nodes = {{.name = "prefill-0", .prefill = true, .busy_s = 6},
                   {.name = "prefill-1", .prefill = true, .busy_s = 2},
                   {.name = "decode-0", .busy_s = 8}};
@@ -51,6 +53,8 @@ TEST(SimTraceReport, JsonHoldsTheFigures) {
   EXPECT_DOUBLE_EQ(json["ttft_ms"]["max"], 300);
   EXPECT_EQ(json["itl_ms"]["count"], 0);
   EXPECT_EQ(json["refused"], 1);
+  EXPECT_EQ(json["one_cache"]["blocks"], 77);
+  EXPECT_DOUBLE_EQ(json["one_cache"]["hit"]["FIFO"], 0.15);
   EXPECT_EQ(json["nodes"].size(), 3);
 }
 
@@ -58,7 +62,8 @@ TEST(SimTraceReport, TableAndPageHoldTheFigures) {
   const std::string table = FormatTraceTable(Example());
   for (const char* text :
        {"30.00 % of prompt tokens, 75.0 % of the ceiling of 40.00 %", "10.00 % fetched", "1.500",
-        "0.250 requests/s, 50.0 % of all", "2.50 million events/s", "1 refused", "prefill-1"})
+        "0.250 requests/s, 50.0 % of all", "2.50 million events/s",
+        "of 77 blocks: LRU 20.00 %, FIFO 15.00 %", "1 refused", "prefill-1"})
     EXPECT_THAT(table, HasSubstr(text));
   const std::string page = FormatTraceHtml(Example());
   std::istringstream text(page);
