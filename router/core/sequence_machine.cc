@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/rpc/convert.h"
 #include "common/telemetry/log.h"
+#include "router/core/queue_deadline_status.h"
 
 namespace tandem::router {
 namespace {
@@ -434,7 +435,10 @@ void SequenceMachine::OnDeadline(absl::Time now) {
   if (now >= answer_deadline_) return Fail(AnswerDeadlineStatus());
   switch (state_) {
     case State::kQueued:
-      Fail(QueueDeadlineStatus());
+      Fail(QueueDeadlineStatus(
+          context_,
+          {legs_.prompt().size(), std::ssize(*input_.prompt) + int64_t{input_.stop.max_tokens}},
+          placement_failure_));
       break;
     case State::kReserving:
       GiveUpDecode(LateStatus("no answer to the reservation came", options.reserve_deadline), now);
@@ -472,34 +476,6 @@ absl::Status SequenceMachine::AnswerDeadlineStatus() const {
       absl::StrCat("the answer was not complete within its ",
                    absl::FormatDuration(input_.answer_deadline), ": ", answer_.delivered().size(),
                    " of at most ", input_.stop.max_tokens, " tokens were delivered"));
-}
-
-absl::Status SequenceMachine::QueueDeadlineStatus() const {
-  const int64_t total =
-      static_cast<int64_t>(input_.prompt->size()) + int64_t{input_.stop.max_tokens};
-  const std::string limit = absl::FormatDuration(context_.options.queue_deadline);
-  if (!context_.fleet.decode_node_seen())
-    return absl::UnavailableError("no decode node has joined this router");
-  switch (placement_failure_.value_or(PlacementFailure::kNoRoom)) {
-    case PlacementFailure::kNoDecodeNode:
-      return absl::UnavailableError(
-          absl::StrCat("no decode node accepted work within ", limit,
-                       ": all that had joined this router are lost or draining"));
-    case PlacementFailure::kNeverFits:
-      return absl::InvalidArgumentError(
-          absl::StrCat("the request needs ", total, " tokens of KV, the largest decode node holds ",
-                       context_.fleet.decode_capacity_tokens()));
-    case PlacementFailure::kPrefillBusy:
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "no prefill node was predicted to begin with ", legs_.prompt().size(),
-          " prompt tokens within ", absl::FormatDuration(context_.options.prefill_wait_max),
-          " (--prefill-wait) in the ", limit, " that a request may wait"));
-    case PlacementFailure::kNoRoom:
-    case PlacementFailure::kNotYet:
-      break;
-  }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "no decode node had room for ", legs_.prompt().size(), " prompt tokens within ", limit));
 }
 
 }  // namespace tandem::router

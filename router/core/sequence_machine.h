@@ -141,7 +141,6 @@ class SequenceMachine {
   bool CountAttempt(const absl::Status& why);
   void Fail(absl::Status status);
   absl::Status LateStatus(absl::string_view what, absl::Duration limit) const;
-  absl::Status QueueDeadlineStatus() const;
   absl::Status AnswerDeadlineStatus() const;
   void LogRetry(absl::string_view what, const std::string& node, const absl::Status& why) const;
   void Enter(State state, absl::Time deadline) {

@@ -1,0 +1,36 @@
+#include "router/core/queue_deadline_status.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::router {
+
+absl::Status QueueDeadlineStatus(const SequenceContext& context, const UnplacedPrompt& prompt,
+                                 std::optional<PlacementFailure> failure) {
+  const std::string limit = absl::FormatDuration(context.options.queue_deadline);
+  if (!context.fleet.decode_node_seen())
+    return absl::UnavailableError("no decode node has joined this router");
+  switch (failure.value_or(PlacementFailure::kNoRoom)) {
+    case PlacementFailure::kNoDecodeNode:
+      return absl::UnavailableError(
+          absl::StrCat("no decode node accepted work within ", limit,
+                       ": all that had joined this router are lost or draining"));
+    case PlacementFailure::kNeverFits:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the request needs ", prompt.tokens_total,
+          " tokens of KV, the largest decode node holds ", context.fleet.decode_capacity_tokens()));
+    case PlacementFailure::kPrefillBusy:
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "within ", limit, " no prefill node was predicted to begin with ", prompt.tokens,
+          " prompt tokens in ", absl::FormatDuration(context.options.prefill_wait_max),
+          " (--prefill-wait)"));
+    case PlacementFailure::kNoRoom:
+    case PlacementFailure::kNotYet:
+      break;
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no decode node had room for ", prompt.tokens, " prompt tokens within ", limit));
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,24 @@
+// Why a request that waited for placement until its deadline was not placed, for its client.
+// Thread safety: a pure function.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "router/core/sequence_context.h"
+#include "router/placement/pair_placement.h"
+
+namespace tandem::router {
+
+struct UnplacedPrompt {
+  int64_t tokens = 0;        // to be placed: the prompt, and what was delivered before
+  int64_t tokens_total = 0;  // the prompt with its longest answer
+};
+
+// `failure`: of the last attempt; none counts as no room. kUnavailable when no decode node takes
+// work, kInvalidArgument when none could ever hold the request, otherwise kResourceExhausted.
+absl::Status QueueDeadlineStatus(const SequenceContext& context, const UnplacedPrompt& prompt,
+                                 std::optional<PlacementFailure> failure);
+
+}  // namespace tandem::router
