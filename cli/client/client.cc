@@ -97,6 +97,12 @@ class ClientImpl final : public Client {
     return Call<v1::GetStatusResponse>(&v1::Tandem::Stub::GetStatus, v1::GetStatusRequest(),
                                        timeout);
   }
+  absl::StatusOr<v1::ListRequestsResponse> ListRequests(int32_t limit,
+                                                        absl::Duration timeout) override {
+    v1::ListRequestsRequest request;
+    request.set_limit(limit);
+    return Call<v1::ListRequestsResponse>(&v1::Tandem::Stub::ListRequests, request, timeout);
+  }
   absl::StatusOr<v1::RequestTrace> GetTrace(const std::string& request_id) override {
     v1::GetTraceRequest request;
     request.set_request_id(request_id);

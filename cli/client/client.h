@@ -62,6 +62,9 @@ class Client {
       const v1::DetokenizeRequest& request) = 0;
   virtual absl::StatusOr<v1::GetModelResponse> GetModel() = 0;
   virtual absl::StatusOr<v1::GetStatusResponse> GetStatus(absl::Duration timeout) = 0;
+  // At most `limit` requests that the router serves now, the oldest first. `timeout`: of the call.
+  virtual absl::StatusOr<v1::ListRequestsResponse> ListRequests(int32_t limit,
+                                                                absl::Duration timeout) = 0;
   virtual absl::StatusOr<v1::RequestTrace> GetTrace(const std::string& request_id) = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/mutation.h"
 #include "common/telemetry/log.h"
@@ -179,6 +180,22 @@ std::array<int64_t, 5> RequestTable::sequences_by_state() const {
     if (state < counts.size()) ++counts[state];
   }
   return counts;
+}
+
+v1::ListRequestsResponse RequestTable::ListRunning(const RunningQuery& query,
+                                                   absl::Time now) const {
+  v1::ListRequestsResponse response;
+  int64_t examined = 0;
+  for (const auto& [serial, sequence] : sequences_) {  // serials rise with time
+    if (response.requests_size() >= query.limit || ++examined > RunningQuery::kExaminedMax) break;
+    const SequenceGroup& group = *sequence.group;
+    if (group.leader() != serial || !absl::StartsWith(group.id().value(), query.id_prefix))
+      continue;
+    v1::RunningRequest& running = *response.add_requests();
+    running = DescribeRunning(*sequence.machine, now);
+    running.set_sequences(static_cast<int32_t>(group.live().size()));
+  }
+  return response;
 }
 
 // ---- groups

@@ -26,6 +26,7 @@
 #include "router/core/admission_queue.h"
 #include "router/core/deadline_queue.h"
 #include "router/core/request_input.h"
+#include "router/core/running_requests.h"
 #include "router/core/sequence_context.h"
 #include "router/core/sequence_group.h"
 #include "router/core/sequence_machine.h"
@@ -63,6 +64,8 @@ class RequestTable {
   void PlaceIfRoomGrew(absl::Time now);
 
   bool Contains(const RequestId& id) const { return groups_.contains(id.value()); }
+  // The requests that `query` asks for, by the age of their oldest live sequence.
+  v1::ListRequestsResponse ListRunning(const RunningQuery& query, absl::Time now) const;
   int64_t requests() const { return static_cast<int64_t>(groups_.size()); }
   int64_t sequences() const { return static_cast<int64_t>(sequences_.size()); }
   // What the running requests may come to hold: RequestInput::HeldBytesMax of all.

@@ -81,6 +81,9 @@ class RouterCore {
   // What the calls since the last TakeActions want done.
   RouterActions TakeActions();
   v1::GetStatusResponse GetStatus(absl::Time now) const;
+  v1::ListRequestsResponse ListRunning(const RunningQuery& query, absl::Time now) const {
+    return table_.ListRunning(query, now);
+  }
   // For the status: streams that were refused before the core heard of them, so far.
   void SetStreamsRefused(int64_t count) { streams_refused_ = count; }
   // Of the fleet; empty while no node has joined.

@@ -68,6 +68,7 @@ class SequenceAnswer {
   const std::string& numerics_id() const { return numerics_id_; }
 
   RequestSteps& steps() { return steps_; }
+  const RequestSteps& steps() const { return steps_; }
   RequestReport& report() { return report_; }
   // Keeps how a placement at `now` chose its nodes; nothing where no decision was written.
   void KeepDecision(const std::shared_ptr<v1::PlacementDecision>& decision, absl::Time now);

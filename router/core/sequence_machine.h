@@ -92,6 +92,11 @@ class SequenceMachine {
   // Time in the queue since it was last queued or unheld.
   absl::Duration waited(absl::Time now) const { return now - queued_since_; }
   const RequestInput& input() const { return input_; }
+  // For those who list what runs.
+  const SequenceLegs& legs() const { return legs_; }
+  int32_t attempts() const { return attempts_; }
+  absl::Time submitted() const { return answer_.steps().submitted; }
+  size_t delivered_tokens() const { return answer_.delivered().size(); }
   // The decode node that holds the current placement's whole prompt; also after the end.
   std::optional<NodeKey> home() const {
     return legs_.decode().installed() ? std::optional<NodeKey>(legs_.decode().node())

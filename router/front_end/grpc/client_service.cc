@@ -220,4 +220,29 @@ grpc::ServerUnaryReactor* ClientService::GetTrace(grpc::CallbackServerContext* c
   return FinishWith(context, trace.status());
 }
 
+grpc::ServerUnaryReactor* ClientService::ListRequests(grpc::CallbackServerContext* context,
+                                                      const v1::ListRequestsRequest* request,
+                                                      v1::ListRequestsResponse* response) {
+  const absl::StatusOr<std::shared_ptr<Tenant>> tenant = Admit(*context);
+  if (!tenant.ok()) return FinishWith(context, tenant.status());
+  if (request->limit() < 0 || request->limit() > RunningQuery::kLimitMax) {
+    return FinishWith(context, absl::InvalidArgumentError(absl::StrCat(
+                                   "limit: ", request->limit(), ", expected a number in [0, ",
+                                   RunningQuery::kLimitMax, "]")));
+  }
+  RunningQuery query;
+  if (request->limit() > 0) query.limit = request->limit();
+  // An admin sees the whole names; a tenant its own requests, by the names that it gave them.
+  if (*tenant != nullptr && !(*tenant)->limits().is_admin)
+    query.id_prefix = (*tenant)->ScopedId("");
+  return RunOnCore(
+      context,
+      [query, response](RouterCore& core, absl::Time now) {
+        *response = core.ListRunning(query, now);
+        for (v1::RunningRequest& running : *response->mutable_requests())
+          running.mutable_request_id()->erase(0, query.id_prefix.size());
+      },
+      /*late=*/true);
+}
+
 }  // namespace tandem::router

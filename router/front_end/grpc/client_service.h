@@ -14,11 +14,11 @@
 
 namespace tandem::router {
 
-using ClientServiceBase =
-    v1::Tandem::WithRawCallbackMethod_Generate<v1::Tandem::WithRawCallbackMethod_Abort<
-        v1::Tandem::WithRawCallbackMethod_Tokenize<v1::Tandem::WithCallbackMethod_Detokenize<
-            v1::Tandem::WithCallbackMethod_GetModel<v1::Tandem::WithCallbackMethod_GetStatus<
-                v1::Tandem::WithCallbackMethod_GetTrace<v1::Tandem::Service>>>>>>>;
+using ClientServiceBase = v1::Tandem::WithRawCallbackMethod_Generate<
+    v1::Tandem::WithRawCallbackMethod_Abort<v1::Tandem::WithRawCallbackMethod_Tokenize<
+        v1::Tandem::WithCallbackMethod_Detokenize<v1::Tandem::WithCallbackMethod_GetModel<
+            v1::Tandem::WithCallbackMethod_GetStatus<v1::Tandem::WithCallbackMethod_GetTrace<
+                v1::Tandem::WithCallbackMethod_ListRequests<v1::Tandem::Service>>>>>>>>;
 
 class ClientService final : public ClientServiceBase {
  public:
@@ -52,6 +52,9 @@ class ClientService final : public ClientServiceBase {
   grpc::ServerUnaryReactor* GetTrace(grpc::CallbackServerContext* context,
                                      const v1::GetTraceRequest* request,
                                      v1::GetTraceResponse* response) override;
+  grpc::ServerUnaryReactor* ListRequests(grpc::CallbackServerContext* context,
+                                         const v1::ListRequestsRequest* request,
+                                         v1::ListRequestsResponse* response) override;
 
  private:
   // Checks the key in a call's metadata and counts a request of its tenant; null when no keys are

@@ -18,6 +18,7 @@ namespace tandem::testing {
 namespace {
 
 using nlohmann::json;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class TenantsTest : public ::testing::Test {
@@ -53,7 +54,7 @@ class TenantsTest : public ::testing::Test {
     return request;
   }
   // A stream whose first token has come.
-  struct Running {
+  struct OpenStream {
     grpc::ClientContext context;
     std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
     // To the end; the last message's Finished.
@@ -65,8 +66,8 @@ class TenantsTest : public ::testing::Test {
       return reader->Finish();
     }
   };
-  std::unique_ptr<Running> Begin(const std::string& tenant, const v1::GenerateRequest& request) {
-    auto running = std::make_unique<Running>();
+  std::unique_ptr<OpenStream> Begin(const std::string& tenant, const v1::GenerateRequest& request) {
+    auto running = std::make_unique<OpenStream>();
     Authorize(running->context, tenant);
     running->reader = stub_->Generate(&running->context, request);
     v1::GenerateResponse part;
@@ -77,7 +78,7 @@ class TenantsTest : public ::testing::Test {
   }
   grpc::Status Generate(const std::string& tenant, const v1::GenerateRequest& request,
                         v1::Finished* finished = nullptr) {
-    Running running;
+    OpenStream running;
     Authorize(running.context, tenant);
     running.reader = stub_->Generate(&running.context, request);
     return running.Read(finished);
@@ -99,6 +100,20 @@ class TenantsTest : public ::testing::Test {
     const grpc::Status status = stub_->GetTrace(&context, request, &response);
     trace = response.trace();
     return status;
+  }
+  // The names of the requests that run, as `tenant` sees them.
+  std::vector<std::string> Running(const std::string& tenant, int32_t limit = 0) {
+    grpc::ClientContext context;
+    Authorize(context, tenant);
+    v1::ListRequestsRequest request;
+    request.set_limit(limit);
+    v1::ListRequestsResponse response;
+    const grpc::Status status = stub_->ListRequests(&context, request, &response);
+    if (!status.ok()) return {status.error_message()};
+    std::vector<std::string> names;
+    for (const v1::RunningRequest& running : response.requests())
+      names.push_back(running.request_id());
+    return names;
   }
   int AskModels(const std::string& key) {
     return Ask(cluster_->http_address(),
@@ -134,6 +149,19 @@ TEST_F(TenantsTest, EachControlsItsOwnRequestsOnly) {
   EXPECT_EQ(finished.reason(), v1::FINISH_REASON_ABORTED);
   EXPECT_TRUE(Trace("root", "alice/r", trace).ok());
   EXPECT_EQ(trace.request_id(), "alice/r");
+}
+
+TEST_F(TenantsTest, EachListsItsOwnRequestsOnly) {
+  Start(Line("alice") + Line("bob") + Line("root", "scopes=admin"), {"--hash-step-time=5ms"});
+  const auto alice = Begin("alice", Request("r", 4000));
+  EXPECT_THAT(Running("alice"), ElementsAre("r"));
+  EXPECT_THAT(Running("bob"), ElementsAre());
+  EXPECT_THAT(Running("root"), ElementsAre("alice/r"));
+  EXPECT_THAT(Running("nobody"), ElementsAre(HasSubstr("key")));
+  EXPECT_THAT(Running("alice", 101),
+              ElementsAre(HasSubstr("limit: 101, expected a number in [0, 100]")));
+  EXPECT_TRUE(Abort("alice", "r").ok());
+  EXPECT_TRUE(alice->Read().ok());
 }
 
 // A tenant that learns the id of another's event gets a stream of its own for its own body.
