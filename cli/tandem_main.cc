@@ -26,6 +26,7 @@ CommandMap AllCommands() {
   commands["generate"] = NewGenerateCommand();
   commands["chat"] = NewChatCommand();
   commands["tokenize"] = NewTokenizeCommand();
+  commands["ps"] = NewPsCommand();
   commands["status"] = NewStatusCommand();
   commands["trace"] = NewTraceCommand();
   commands["why"] = NewWhyCommand();

@@ -1,5 +1,4 @@
 // `tandem generate`: implements NewGenerateCommand (cli/command_line/commands.h).
-#include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -15,6 +14,7 @@
 #include "cli/flags/guided_flags.h"
 #include "cli/flags/sampling_flags.h"
 #include "cli/flags/sequence_flags.h"
+#include "cli/report/message_json.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 
@@ -213,13 +213,8 @@ class GenerateCommand final : public Command {
 };
 
 void GenerateCommand::PrintJson(const v1::GenerateResponse& part) {
-  std::string line;
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  if (google::protobuf::util::MessageToJsonString(part, &line, options).ok()) {
-    std::printf("%s\n", line.c_str());
-    std::fflush(stdout);
-  }
+  std::printf("%s\n", ToJson(part).dump().c_str());
+  std::fflush(stdout);
 }
 
 }  // namespace

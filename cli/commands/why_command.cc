@@ -1,12 +1,11 @@
 // `tandem why`: implements NewWhyCommand (cli/command_line/commands.h).
-#include <google/protobuf/util/json_util.h>
-
 #include <cstdio>
 
 #include "cli/client/client.h"
 #include "cli/client/router_access.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
+#include "cli/report/message_json.h"
 #include "cli/report/placement_text.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
@@ -44,14 +43,8 @@ class WhyCommand final : public Command {
     ASSIGN_OR_RETURN(v1::RequestTrace trace, client->GetTrace(request_id));
     std::string text = FormatPlacements(trace);
     if (json_) {
-      text.clear();
       trace.clear_sequences();
-      google::protobuf::util::JsonPrintOptions options;
-      options.preserve_proto_field_names = true;
-      options.always_print_primitive_fields = true;
-      options.add_whitespace = true;
-      const auto converted = google::protobuf::util::MessageToJsonString(trace, &text, options);
-      if (!converted.ok()) return absl::InternalError("cannot convert the decisions to JSON");
+      text = ToJson(trace).dump(2) + "\n";
     }
     std::fputs(text.c_str(), stdout);
     return absl::OkStatus();

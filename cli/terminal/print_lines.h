@@ -1,0 +1,13 @@
+// Prints styled lines to standard output, in colours where the terminal shows them.
+// Thread safety: the main thread.
+#pragma once
+
+#include "cli/terminal/styled_line.h"
+#include "cli/terminal/terminal.h"
+
+namespace tandem::cli {
+
+// `terminal`: what standard output is.
+void PrintLines(const StyledLines& lines, const Terminal& terminal);
+
+}  // namespace tandem::cli
