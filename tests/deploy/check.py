@@ -9,6 +9,8 @@ Usage: check.py CHECK --source DIR --build DIR
   shell       shellcheck accepts every shell script
   flags       every flag, configuration key and environment variable that the manifests use exists
               in the programs, and every port is one they were told to open
+  systemd     systemd reads the units, the programs take the flags and files that the units give them,
+              and every mistake planted in a unit is found
   libraries   the runtime image installs every shared library that the programs need
   checker     this file finds the mistakes that it is there to find
 
@@ -17,12 +19,15 @@ Exit status 0: fine; 1: a mistake; 77: a tool is missing (a mistake when CI=true
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import flags as flag_check
 import image_packages
+import systemd
 import tools
 
 OVERLAYS = ("base", "overlays/two-by-three", "overlays/tls")
@@ -117,6 +122,33 @@ def check_flags(context):
     return not mistakes
 
 
+def check_systemd(context):
+    systemd_analyze = tools.program("systemd-analyze")
+    binaries = tools.built(context.build, "tandem-router").parent
+    for name in flag_check.PROGRAMS:
+        tools.built(context.build, name)
+    units = sorted((context.source / "deploy/systemd").glob("*.service"))
+    plants = (
+        ("NoNewPrivileges=", "NoNewPrivilegess=", "NoNewPrivilegess"),
+        ("After=network-online.target", "After=network-online.tarjet", "network-online.tarjet"),
+        ("--config", "--confg", "confg"),
+        (".yaml", ".yml", "yml"),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        found = systemd.mistakes(systemd_analyze, units, binaries, Path(folder))
+        for unit in units:
+            for before, after, expected in plants:
+                planted = Path(folder) / "planted" / unit.name
+                shutil.rmtree(planted.parent, ignore_errors=True)
+                shutil.copytree(unit.parent, planted.parent)
+                planted.write_text(unit.read_text(encoding="utf-8").replace(before, after), encoding="utf-8")
+                said = systemd.mistakes(systemd_analyze, [planted], binaries, Path(folder))
+                if not any(expected in mistake for mistake in said):
+                    found.append(f"planted {after} in {unit.name}, found only {said}")
+    print("\n".join(found))
+    return bool(units) and not found
+
+
 def check_libraries(context):
     dockerfile = (context.source / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
     installed = image_packages.installed_by(dockerfile)
@@ -167,6 +199,7 @@ def main():
         "yaml": check_yaml,
         "shell": check_shell,
         "flags": check_flags,
+        "systemd": check_systemd,
         "libraries": check_libraries,
         "checker": check_checker,
     }

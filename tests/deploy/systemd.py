@@ -1,0 +1,58 @@
+"""Checks the units of deploy/systemd: systemd reads them, and the programs read what they name."""
+
+import re
+import subprocess
+
+# What `systemd-analyze verify` may not say anything about: the programs lie in /usr/bin only once installed.
+INSTALLED = "/usr/bin/"
+
+
+def commands(unit_text):
+    """(program, arguments) of each ExecStart."""
+    for line in re.findall(r"^ExecStart=(.*)$", unit_text, re.MULTILINE):
+        words = line.split()
+        yield words[0].removeprefix(INSTALLED), words[1:]
+
+
+def output_of(command):
+    result = subprocess.run(
+        [str(word) for word in command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return result.returncode, result.stdout
+
+
+def verify(systemd_analyze, unit, binaries, folder):
+    """What systemd finds wrong with the file `unit`, whose programs are taken from `binaries`; "" for nothing.
+
+    A copy is read from `folder`, for systemd asks that the programs exist."""
+    copy = folder / unit.name
+    copy.write_text(unit.read_text(encoding="utf-8").replace(INSTALLED, f"{binaries}/"), encoding="utf-8")
+    status, said = output_of([systemd_analyze, "verify", "--man=no", copy])
+    # systemd warns of unknown keys and goes on: everything it says of the unit counts.
+    own = [line for line in said.splitlines() if unit.stem.rstrip("@") in line]
+    return "\n".join(own) or ("" if status == 0 else said)
+
+
+def refused_command(unit, binaries):
+    """The first complaint of a program about the flags and the file that `unit` gives it; "" for none."""
+    for program, words in commands(unit.read_text(encoding="utf-8")):
+        local = [word.replace("/etc/tandem/", f"{unit.parent}/") for word in words]
+        status, said = output_of([binaries / program, *local, "--print-config"])
+        if status != 0:
+            return f"{program}: {said.strip().splitlines()[-1]}"
+    return ""
+
+
+def mistakes(systemd_analyze, units, binaries, folder):
+    """One line for each mistake in the files `units`."""
+    found = []
+    for unit in units:
+        for said in (verify(systemd_analyze, unit, binaries, folder), refused_command(unit, binaries)):
+            if said:
+                found.append(f"{unit.name}: {said}")
+    return found
