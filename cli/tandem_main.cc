@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/command_line/commands.h"
 #include "common/base/version.h"
+#include "common/config/completion.h"
 #include "common/config/process_main.h"
 #include "common/request/parameter_table.h"
 #include "common/transfer/ucx_on_device.h"
@@ -51,7 +52,8 @@ std::string Help(const CommandMap& commands) {
     absl::StrAppend(&text, absl::StrFormat("  %-12s%s\n", name, command->schema().purpose()));
   }
   absl::StrAppend(
-      &text, absl::StrFormat("  %-12s%s\n", "completion", "Prints shell completion: bash or zsh."),
+      &text,
+      absl::StrFormat("  %-12s%s\n", "completion", "Prints shell completion: bash, zsh or fish."),
       absl::StrFormat("  %-12s%s\n", "version", "Prints the version."),
       "\n`tandem COMMAND --help` lists a command's flags.\n"
       "Exit codes: 0 done, 1 failed, 2 wrong usage.\n");
@@ -98,8 +100,10 @@ int Complete(const CommandMap& commands, const std::vector<std::string>& args) {
     std::fputs(config::BashCompletion("tandem", schemas).c_str(), stdout);
   } else if (shell == "zsh") {
     std::fputs(config::ZshCompletion("tandem", schemas).c_str(), stdout);
+  } else if (shell == "fish") {
+    std::fputs(config::FishCompletion("tandem", schemas).c_str(), stdout);
   } else {
-    std::fprintf(stderr, "tandem completion: expected bash or zsh\n");
+    std::fprintf(stderr, "tandem completion: expected bash, zsh or fish\n");
     return config::kExitUsage;
   }
   return config::kExitOk;

@@ -1,10 +1,10 @@
-// Completion scripts for bash and zsh (common/config/schema.h).
+#include "common/config/completion.h"
+
 #include <algorithm>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "common/config/schema.h"
 
 namespace tandem::config {
 namespace {
@@ -81,6 +81,31 @@ std::string ZshSpec(const Schema::Field& field) {
   return absl::StrCat("'--", field.name, "=[", help, "]:", field.type, ":", values, "'");
 }
 
+// A word of fish, in single quotes.
+std::string FishWord(absl::string_view text) {
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"'", "\\'"}, {"\n", " "}}),
+                      "'");
+}
+
+// The condition under which the flags of `name` are offered: its words were typed, and no more
+// specific subcommand's.
+std::string FishCondition(absl::string_view function, const std::string& name,
+                          const std::vector<std::string>& others) {
+  std::string condition = name.empty() ? "true" : absl::StrCat(function, " ", name);
+  for (const std::string& other : others) {
+    if (other != name && (name.empty() || absl::StartsWith(other, absl::StrCat(name, " "))))
+      absl::StrAppend(&condition, "; and not ", function, " ", other);
+  }
+  return condition;
+}
+
+std::string FishFlag(const std::string& start, const Schema::Field& field) {
+  const std::string flag = absl::StrCat(start, " -l ", field.name, " -d ", FishWord(field.help));
+  if (field.is_bool) return absl::StrCat(flag, "\n", start, " -l no-", field.name, "\n");
+  if (field.choices.empty()) return absl::StrCat(flag, " -r\n");
+  return absl::StrCat(flag, " -x -a ", FishWord(absl::StrJoin(field.choices, " ")), "\n");
+}
+
 }  // namespace
 
 std::string BashCompletion(absl::string_view binary, absl::Span<const Schema* const> schemas) {
@@ -135,6 +160,33 @@ std::string ZshCompletion(absl::string_view binary, absl::Span<const Schema* con
   }
   absl::StrAppend(&out, "  esac\n}\n\nif [[ $funcstack[1] == ", function, " ]]; then\n  ", function,
                   " \"$@\"\nelse\n  compdef ", function, " ", binary, "\nfi\n");
+  return out;
+}
+
+std::string FishCompletion(absl::string_view binary, absl::Span<const Schema* const> schemas) {
+  const std::string function = absl::StrCat("_", FunctionName(binary), "_at");
+  std::vector<std::string> names;
+  for (const Schema* schema : schemas) names.push_back(Subcommand(binary, *schema));
+  // Whether the words after the binary's name begin with the function's arguments.
+  std::string out = absl::StrCat("function ", function, "\n",
+                                 "    set -l words (commandline -opc)[2..-1]\n"
+                                 "    set -l size (count $argv)\n"
+                                 "    test (count $words) -ge $size\n"
+                                 "    and test \"$words[1..$size]\" = \"$argv\"\nend\n");
+  const std::vector<std::string> subcommands = Subcommands(binary, schemas);
+  if (!subcommands.empty()) {
+    absl::StrAppend(&out, "complete -c ", binary,
+                    " -f -n 'test (count (commandline -opc)) -eq 1' -a ",
+                    FishWord(absl::StrJoin(subcommands, " ")), "\n");
+  }
+  for (const Schema* schema : schemas) {
+    const std::string start =
+        absl::StrCat("complete -c ", binary, " -n ",
+                     FishWord(FishCondition(function, Subcommand(binary, *schema), names)));
+    for (const Schema::Field& field : schema->fields()) out += FishFlag(start, field);
+    absl::StrAppend(&out, start, " -l config -r -d 'A YAML file.'\n", start,
+                    " -l print-config -d 'Prints all values and ends.'\n", start, " -l help\n");
+  }
   return out;
 }
 

@@ -200,10 +200,6 @@ class Schema {
 // This process's environment. The only reader of it.
 std::map<std::string, std::string> Environment();
 
-// Shell completion for `binary` from the schemas of itself or of its subcommands ("binary sub").
-std::string BashCompletion(absl::string_view binary, absl::Span<const Schema* const> schemas);
-std::string ZshCompletion(absl::string_view binary, absl::Span<const Schema* const> schemas);
-
 // The candidate with the fewest edits to `name`; empty when none is near.
 std::string Nearest(absl::string_view name, const std::vector<std::string>& candidates);
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "common/config/completion.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::config {
@@ -302,6 +303,43 @@ TEST(Completion, ZshNamesEveryFlag) {
   EXPECT_THAT(script, HasSubstr("#compdef tandem-router"));
   EXPECT_THAT(script, HasSubstr("'--mode=[How to place.]:choice:(fast exact)'"));
   EXPECT_THAT(script, HasSubstr("host\\:port"));
+}
+
+// What fish offers for `line`, in one line.
+std::string CompleteInFish(const std::string& script, const std::string& line) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "complete_", getpid(), ".fish");
+  std::ofstream(path) << script;
+  FILE* pipe = popen(absl::StrCat("HOME=", ::testing::TempDir(), " fish --no-config -c 'source ",
+                                  path, "; complete -C \"", line, "\"' | cut -f1 | tr '\\n' ' '")
+                         .c_str(),
+                     "r");
+  std::string out;
+  char buffer[4096];
+  while (const size_t count = fread(buffer, 1, sizeof(buffer), pipe)) out.append(buffer, count);
+  EXPECT_EQ(pclose(pipe), 0);
+  unlink(path.c_str());
+  return out;
+}
+
+TEST(Completion, FishOffersSubcommandsFlagsAndChoices) {
+  if (std::system("fish --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "fish is not installed";
+  std::string engine = "cpu";
+  bool serve = false;
+  int32_t rate = 1;
+  Schema up("tandem up", "Starts a cluster."), bench("tandem bench", "Measures."),
+      bench_serve("tandem bench serve", "Measures a server.");
+  up.Add("engine", &engine, "Engine, the node's.", {.choices = {"cpu", "hash"}});
+  up.Add("serve", &serve, "Stays.");
+  bench.Add("exact", &serve, "Exactly.");
+  bench_serve.Add("rate", &rate, "Requests each second.");
+  const std::string script = FishCompletion("tandem", {&up, &bench, &bench_serve});
+  EXPECT_EQ(CompleteInFish(script, "tandem "), "bench up ");
+  EXPECT_EQ(CompleteInFish(script, "tandem up --e"), "--engine ");
+  EXPECT_EQ(CompleteInFish(script, "tandem up --no"), "--no-serve ");
+  EXPECT_EQ(CompleteInFish(script, "tandem up --engine=h"), "--engine=hash ");
+  EXPECT_EQ(CompleteInFish(script, "tandem bench --e"), "--exact ");
+  EXPECT_EQ(CompleteInFish(script, "tandem bench serve --ra"), "--rate ");
+  EXPECT_EQ(CompleteInFish(script, "tandem bench serve --e"), "");
 }
 
 TEST(Value, BytesAndDurationsRoundTrip) {
