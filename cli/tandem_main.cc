@@ -29,6 +29,7 @@ CommandMap AllCommands() {
   commands["tokenize"] = NewTokenizeCommand();
   commands["ps"] = NewPsCommand();
   commands["status"] = NewStatusCommand();
+  commands["top"] = NewTopCommand();
   commands["trace"] = NewTraceCommand();
   commands["why"] = NewWhyCommand();
   commands["keys"] = NewKeysCommand();

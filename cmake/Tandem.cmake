@@ -22,8 +22,9 @@ endif()
 # tandem_combine(sources): with TANDEM_UNITY, replaces the .cc files of the list `sources` by files that
 # include up to ten of them each. Most of a source's compile time goes into the headers of gRPC, Abseil and
 # JSON, which ten sources then read once. Their anonymous namespaces become one, so names in them must
-# differ within a folder. A source with compile options of its own stays apart, and so does one that tests
-# replace by a mutated copy (it includes common/base/mutation.h). (CMake's UNITY_BUILD includes by absolute
+# differ within a folder. A source with compile options of its own stays apart, and so do one that tests
+# replace by a mutated copy (it includes common/base/mutation.h) and one that includes ncurses, whose macros
+# have the names of others' functions. (CMake's UNITY_BUILD includes by absolute
 # path, so that ccache finds nothing from another checkout.)
 function(tandem_combine list)
   if(NOT TANDEM_UNITY)
@@ -35,7 +36,7 @@ function(tandem_combine list)
     get_source_file_property(options ${source} COMPILE_OPTIONS)
     set(mutated "")
     if(source MATCHES "\\.cc$")
-      file(STRINGS ${source} mutated REGEX "#include \"common/base/mutation.h\"")
+      file(STRINGS ${source} mutated REGEX "#include (\"common/base/mutation.h\"|<curses.h>)")
     endif()
     if(source MATCHES "\\.cc$" AND NOT options AND NOT mutated)
       file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR} ${source})

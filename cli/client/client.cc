@@ -57,6 +57,8 @@ class ClientImpl final : public Client {
       : router_(router), api_key_(api_key) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(64 << 20);
+    // gRPC would try less and less often, up to every two minutes: too rarely for a user who waits.
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
     stub_ = v1::Tandem::NewStub(grpc::CreateCustomChannel(router, credentials, arguments));
   }
 

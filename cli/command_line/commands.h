@@ -29,6 +29,7 @@ std::unique_ptr<Command> NewChatCommand();
 std::unique_ptr<Command> NewTokenizeCommand();
 std::unique_ptr<Command> NewPsCommand();
 std::unique_ptr<Command> NewStatusCommand();
+std::unique_ptr<Command> NewTopCommand();
 std::unique_ptr<Command> NewTraceCommand();
 std::unique_ptr<Command> NewWhyCommand();
 std::unique_ptr<Command> NewKeysCommand();

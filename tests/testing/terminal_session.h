@@ -82,6 +82,24 @@ class TerminalSession {
     }
   }
 
+  // Waits until `holds(written())`. False when it does not in time.
+  template <typename Holds>
+  bool AwaitThat(const Holds& holds, absl::Duration timeout = absl::Seconds(30)) {
+    const absl::Time give_up = absl::Now() + timeout;
+    while (!holds(written_)) {
+      if (!Read(give_up)) return false;
+    }
+    return true;
+  }
+
+  // Gives the terminal another size; the program gets the signal SIGWINCH.
+  void Resize(TerminalSize size) {
+    winsize window{};
+    window.ws_col = size.columns;
+    window.ws_row = size.rows;
+    TANDEM_CHECK(::ioctl(fd_, TIOCSWINSZ, &window) == 0, "TIOCSWINSZ");
+  }
+
   // What Await found last, up to `text` that comes next: "" when it does not come.
   std::string Until(const std::string& text) {
     const size_t begin = seen_;
