@@ -16,6 +16,15 @@
 #include "router/front_end/keys_file.h"
 
 namespace tandem::router {
+namespace {
+
+constexpr absl::string_view kScheme = "bearer ";
+
+bool HoldsKey(absl::string_view authorization) {
+  return absl::StartsWithIgnoreCase(authorization, kScheme);
+}
+
+}  // namespace
 
 std::string Sha256Hex(absl::string_view text) {
   unsigned char digest[EVP_MAX_MD_SIZE];
@@ -24,15 +33,16 @@ std::string Sha256Hex(absl::string_view text) {
   return absl::BytesToHexString({reinterpret_cast<const char*>(digest), size});
 }
 
-absl::StatusOr<std::unique_ptr<ApiKeys>> ApiKeys::Load(const std::string& path) {
-  auto keys = std::unique_ptr<ApiKeys>(new ApiKeys(path));
+absl::StatusOr<std::unique_ptr<ApiKeys>> ApiKeys::Load(const std::string& path,
+                                                       int64_t wrong_keys_in_a_row) {
+  auto keys = std::unique_ptr<ApiKeys>(new ApiKeys(path, wrong_keys_in_a_row));
   RETURN_IF_ERROR(keys->Reload());
   return keys;
 }
 
 absl::StatusOr<std::unique_ptr<ApiKeys>> ApiKeys::Parse(absl::string_view text,
                                                         const std::string& path) {
-  auto keys = std::unique_ptr<ApiKeys>(new ApiKeys(path));
+  auto keys = std::unique_ptr<ApiKeys>(new ApiKeys(path, kWrongKeysInARow));
   RETURN_IF_ERROR(keys->Take(text));
   return keys;
 }
@@ -96,8 +106,7 @@ absl::Status ApiKeys::Take(absl::string_view text) {
 }
 
 absl::StatusOr<std::shared_ptr<Tenant>> ApiKeys::Identify(absl::string_view authorization) const {
-  constexpr absl::string_view kScheme = "bearer ";
-  if (!absl::StartsWithIgnoreCase(authorization, kScheme)) {
+  if (!HoldsKey(authorization)) {
     return absl::UnauthenticatedError("authorization: missing, expected \"Bearer\" and an API key");
   }
   const std::string hash =
@@ -113,6 +122,28 @@ absl::StatusOr<std::shared_ptr<Tenant>> ApiKeys::Identify(absl::string_view auth
 absl::StatusOr<std::shared_ptr<Tenant>> ApiKeys::Admit(absl::string_view authorization,
                                                        absl::Time now) const {
   ASSIGN_OR_RETURN(std::shared_ptr<Tenant> tenant, Identify(authorization));
+  RETURN_IF_ERROR(tenant->CountRequest(now));
+  return tenant;
+}
+
+absl::StatusOr<std::shared_ptr<Tenant>> ApiKeys::IdentifyFrom(absl::string_view source,
+                                                              absl::string_view authorization,
+                                                              absl::Time now) {
+  if (!HoldsKey(authorization)) return Identify(authorization);
+  RETURN_IF_ERROR(failed_.MayTry(source, now));
+  absl::StatusOr<std::shared_ptr<Tenant>> tenant = Identify(authorization);
+  if (tenant.ok()) {
+    failed_.OnRightKey(source);
+  } else {
+    failed_.OnWrongKey(source, now);
+  }
+  return tenant;
+}
+
+absl::StatusOr<std::shared_ptr<Tenant>> ApiKeys::AdmitFrom(absl::string_view source,
+                                                           absl::string_view authorization,
+                                                           absl::Time now) {
+  ASSIGN_OR_RETURN(std::shared_ptr<Tenant> tenant, IdentifyFrom(source, authorization, now));
   RETURN_IF_ERROR(tenant->CountRequest(now));
   return tenant;
 }

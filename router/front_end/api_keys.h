@@ -25,16 +25,20 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "router/front_end/failed_keys.h"
 #include "router/front_end/tenant.h"
 
 namespace tandem::router {
 
 inline constexpr size_t kTenantNameBytesMax = 64;
+// Wrong keys in a row that one source may send before it must wait: see FailedKeys.
+inline constexpr int64_t kWrongKeysInARow = 20;
 
 class ApiKeys {
  public:
   // kNotFound for a file that cannot be read, kInvalidArgument naming a bad line.
-  static absl::StatusOr<std::unique_ptr<ApiKeys>> Load(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<ApiKeys>> Load(
+      const std::string& path, int64_t wrong_keys_in_a_row = kWrongKeysInARow);
   static absl::StatusOr<std::unique_ptr<ApiKeys>> Parse(absl::string_view text,
                                                         const std::string& path);
 
@@ -51,6 +55,14 @@ class ApiKeys {
   // The same for a request, which it counts. Errors: as Identify and Tenant::CountRequest.
   absl::StatusOr<std::shared_ptr<Tenant>> Admit(absl::string_view authorization,
                                                 absl::Time now) const;
+  // Identify and Admit for a caller at `source`. A source that has sent too many wrong keys must
+  // wait: FailedKeys::MayTry's error, whatever key it sends. A call without a key is no try.
+  absl::StatusOr<std::shared_ptr<Tenant>> IdentifyFrom(absl::string_view source,
+                                                       absl::string_view authorization,
+                                                       absl::Time now);
+  absl::StatusOr<std::shared_ptr<Tenant>> AdmitFrom(absl::string_view source,
+                                                    absl::string_view authorization,
+                                                    absl::Time now);
 
  private:
   using Tenants = absl::btree_map<std::string, std::shared_ptr<Tenant>>;
@@ -62,11 +74,13 @@ class ApiKeys {
     friend bool operator==(const Version&, const Version&) = default;
   };
 
-  explicit ApiKeys(std::string path) : path_(std::move(path)) {}
+  ApiKeys(std::string path, int64_t wrong_keys_in_a_row)
+      : path_(std::move(path)), failed_(wrong_keys_in_a_row) {}
   absl::Status Take(absl::string_view text);
   static Version VersionOf(const std::string& path);
 
   const std::string path_;
+  FailedKeys failed_;
   mutable absl::Mutex mutex_;
   Version version_ ABSL_GUARDED_BY(mutex_);
   // By hash, in lower-case hex. A look-up's timing reveals at most the beginning of a hash.

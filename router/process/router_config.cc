@@ -28,6 +28,10 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
       "api-keys", &config.api_keys,
       "File with the hashes of the API keys that clients must send; empty = clients need no key.",
       {.group = "Network"});
+  schema.Add("wrong-keys", &config.wrong_keys,
+             "Wrong API keys in a row that an address may send before it must wait for each next "
+             "one; 0 = it never waits, for a router behind a proxy.",
+             {.min = 0, .unit = "keys", .group = "Network"});
   schema.Add("tls-cert", &config.tls.certificate,
              "TLS for clients (gRPC and HTTP): PEM file with the certificate and its chain; empty "
              "= no TLS. The router reads it again when it changes.",

@@ -12,6 +12,7 @@
 #include "common/config/schema.h"
 #include "common/rpc/tls.h"
 #include "router/core/router_options.h"
+#include "router/front_end/api_keys.h"
 #include "router/front_end/load_shedder.h"
 
 namespace tandem::router {
@@ -26,6 +27,7 @@ struct RouterConfig {
   int64_t http_buffer_bytes = int64_t{512} << 20;
   bool open_fleet = false;
   std::string api_keys;
+  int64_t wrong_keys = kWrongKeysInARow;
   rpc::TlsFiles tls;
   std::vector<std::string> allowed_origins;    // "*" = any
   std::vector<std::string> served_model_name;  // empty = as `model` says

@@ -77,6 +77,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   options.http_threads = config.http_threads;
   options.http_buffer_bytes = config.http_buffer_bytes;
   options.api_keys = config.api_keys;
+  options.wrong_keys = config.wrong_keys;
   options.tls = config.tls;
   options.allowed_origins = config.allowed_origins;
   options.stored_responses_max = config.stored_responses_max;

@@ -60,7 +60,7 @@ class RouterServerImpl final : public RouterServer {
 
   absl::Status StartServing(const RouterServerOptions& options) {
     if (!options.api_keys.empty()) {
-      ASSIGN_OR_RETURN(keys_, ApiKeys::Load(options.api_keys));
+      ASSIGN_OR_RETURN(keys_, ApiKeys::Load(options.api_keys, options.wrong_keys));
       client_service_.RequireKeys(keys_.get());
     }
     ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_},

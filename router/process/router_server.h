@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "common/rpc/tls.h"
 #include "router/core/router_options.h"
+#include "router/front_end/api_keys.h"
 #include "router/front_end/load_shedder.h"
 #include "router/front_end/model_assets.h"
 
@@ -31,7 +32,8 @@ struct RouterServerOptions {
   int http_threads = 2;
   int64_t http_buffer_bytes = int64_t{512} << 20;  // see BufferBudget
   std::string api_keys;  // a file, see router/front_end/api_keys.h; empty = no key is needed
-  rpc::TlsFiles tls;     // of the clients' gRPC and HTTP ports; none: plain text
+  int64_t wrong_keys = kWrongKeysInARow;
+  rpc::TlsFiles tls;  // of the clients' gRPC and HTTP ports; none: plain text
   std::vector<std::string> allowed_origins;  // origins whose pages may call the HTTP API; "*" = any
   int64_t stored_responses_max = 1024;       // by /v1/responses, for later requests that name them
   std::string fleet_secret;                  // that nodes must hold; empty = any node may join

@@ -41,7 +41,8 @@ grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
 absl::StatusOr<std::shared_ptr<Tenant>> ClientService::Admit(
     const grpc::CallbackServerContext& context) const {
   if (keys_ == nullptr) return nullptr;
-  return keys_->Admit(MetadataOf(context, "authorization"), RealClock().Now());
+  return keys_->AdmitFrom(SourceOfGrpcPeer(context.peer()), MetadataOf(context, "authorization"),
+                          RealClock().Now());
 }
 
 absl::StatusOr<std::shared_ptr<Tenant>> ClientService::AdmitToInfer(

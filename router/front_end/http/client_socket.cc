@@ -104,6 +104,12 @@ void ClientSocket::EndTls() {
   tls_broken_ = true;
 }
 
+std::string ClientSocket::PeerAddress() const {
+  error_code error;
+  const auto peer = socket_.remote_endpoint(error);
+  return error ? "" : peer.address().to_string();
+}
+
 void ClientSocket::ShutdownSend() {
   EndTls();
   error_code ignored;

@@ -91,7 +91,8 @@ std::optional<HttpReply> HttpApi::RefuseBeforeBody(const HttpRequest& head) {
   const Route* route = FindRoute(path);
   // Handle refuses a path that is not there; the body's bound is the usual one.
   if (route == nullptr || route->needs == Needs::kNothing) return std::nullopt;
-  const absl::Status known = deps_.keys->Identify(Authorization(head)).status();
+  const absl::Status known =
+      deps_.keys->IdentifyFrom(head.source, Authorization(head), RealClock().Now()).status();
   if (known.ok()) return std::nullopt;
   Call call;
   call.request.path = path;
@@ -141,9 +142,10 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
   }
   if (route.needs != Needs::kNothing && deps_.keys != nullptr) {
     const std::string key(Authorization(call.request));
-    absl::StatusOr<std::shared_ptr<Tenant>> tenant = route.needs == Needs::kKnownKey
-                                                         ? deps_.keys->Identify(key)
-                                                         : deps_.keys->Admit(key, call.now);
+    absl::StatusOr<std::shared_ptr<Tenant>> tenant =
+        route.needs == Needs::kKnownKey
+            ? deps_.keys->IdentifyFrom(call.request.source, key, call.now)
+            : deps_.keys->AdmitFrom(call.request.source, key, call.now);
     if (!tenant.ok()) return Reply(call, ErrorReply(tenant.status()));
     call.tenant = *std::move(tenant);
     const absl::Status may_infer = call.tenant->CheckMayInfer();

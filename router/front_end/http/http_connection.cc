@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/runtime/clock.h"
+#include "router/front_end/failed_keys.h"
 
 namespace tandem::router {
 namespace {
@@ -30,6 +31,7 @@ HttpConnection::HttpConnection(IoStrand& strand, ClientSocket socket,
       share_(budget) {}
 
 void HttpConnection::Start() {
+  source_ = SourceOfAddress(socket_.PeerAddress());
   SetDeadline(limits_.idle_timeout);
   ReadMore();
 }
@@ -100,6 +102,7 @@ void HttpConnection::HandleOne() {
     reply_ended_ = false;
     SetDeadline(absl::InfiniteDuration());
     request->arrived = arrived_;
+    request->source = source_;
     hooks_.handle(std::move(*request), shared_from_this());
     return;
   }
@@ -107,7 +110,8 @@ void HttpConnection::HandleOne() {
     return Refuse(hooks_.fault(fault->status, fault->message));
   }
   if (hooks_.refuse != nullptr) {
-    if (const std::optional<HttpRequest> head = reader_.TakeHead()) {
+    if (std::optional<HttpRequest> head = reader_.TakeHead()) {
+      head->source = source_;
       if (std::optional<HttpReply> reply = hooks_.refuse(*head)) return Refuse(*std::move(reply));
     }
   }

@@ -124,6 +124,7 @@ class HttpConnection final : public HttpExchange,
   bool advancing_ = false;      // HandleOne is on the stack
   bool timed_request_ = false;  // the deadline is that of the request being read
   size_t linger_bytes_ = 0;
+  std::string source_;  // of the client, set at Start
   absl::Time arrived_;  // when this machine received the last bytes read
   absl::Time deadline_ = absl::InfiniteFuture();
   absl::Time armed_ = absl::InfiniteFuture();

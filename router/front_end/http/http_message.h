@@ -19,6 +19,7 @@ struct HttpRequest {
   std::string query;    // the text after the '?', unchanged
   HttpHeaders headers;  // names in lower case, in the order of the request
   std::string body;
+  std::string source;  // who sent it, as failed_keys.h names sources
   absl::Time arrived;  // when this machine received its last bytes; later if it was sent ahead
   bool keep_alive = true;
   bool chunked_allowed = true;  // HTTP/1.1: a reply of unknown length can be chunked

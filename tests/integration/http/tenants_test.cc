@@ -1,6 +1,7 @@
 // Goal: one tenant cannot abort, look up, block or profit from another's requests; an admin can see
 // and end them; sequences that run, and tokens that were computed for an answer that nobody waited
-// for, count; keys that `tandem keys` adds and revokes hold without a restart.
+// for, count; who sends wrong keys waits; keys that `tandem keys` adds and revokes hold without a
+// restart.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 
@@ -241,8 +242,30 @@ TEST_F(TenantsTest, ClosingEarlyIsNotFree) {
   EXPECT_THAT(refused.error_message(), HasSubstr("60 tokens a minute"));
 }
 
+// Each wrong key doubles the wait, so some call comes too early, however slow this machine is.
+TEST_F(TenantsTest, WhoGuessesKeysWaits) {
+  Start(Line("alice"), {"--wrong-keys=3"});
+  const std::string guess = GetOf("/v1/models", "authorization: Bearer wrong\r\n");
+  HttpAnswer answer;
+  int wrong = 0;
+  while ((answer = Ask(cluster_->http_address(), guess)).status == 401 && wrong < 20) ++wrong;
+  EXPECT_GT(wrong, 3);
+  EXPECT_EQ(answer.status, 429) << answer.body;
+  EXPECT_THAT(answer.body, HasSubstr("wrong API keys in a row from 127.0.0.1"));
+  EXPECT_NE(answer.Header("retry-after"), "");
+  // The ports count together.
+  grpc::Status refused;
+  do {
+    refused = Generate("wrong", Request("r", 1));
+  } while (refused.error_code() == grpc::StatusCode::UNAUTHENTICATED && ++wrong < 20);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
+  EXPECT_THAT(refused.error_message(), HasSubstr("wrong API keys in a row from 127.0.0.1"));
+  // What needs no key is answered all the time.
+  EXPECT_EQ(Ask(cluster_->http_address(), GetOf("/health")).status, 200);
+}
+
 TEST_F(TenantsTest, KeysComeAndGoWithoutARestart) {
-  Start(Line("alice"));
+  Start(Line("alice"), {"--wrong-keys=0"});  // the test asks before the router has read the file
   const auto keys = [this](std::vector<std::string> words) {
     words.insert(words.begin(), {"tandem", "keys"});
     words.push_back("--file=" + path_);
