@@ -58,7 +58,10 @@ std::string Describe(const v1::NodeEvent& event) {
 
 SimNode::SimNode(World& world, int id, std::string name, absl::Duration clock_offset,
                  SimNodeOptions options, RunLog& log)
-    : Process(world, id, std::move(name), clock_offset), options_(std::move(options)), log_(log) {}
+    : Process(world, id, std::move(name), clock_offset), options_(std::move(options)), log_(log) {
+  const Topology& t = options_.topology;
+  if (t.disk_blocks > 0) disk_.emplace(t.disk_blocks, t.disk_fails);
+}
 
 void SimNode::OnStart() {
   const Topology& t = options_.topology;
@@ -67,7 +70,8 @@ void SimNode::OnStart() {
   TANDEM_CHECK(engine_->AllocateKv(t.blocks_per_node).ok());
   if (options_.seams.checked) {
     ownership_.emplace(log_, name(), t.block_tokens, engine_->spec().layout.num_layers);
-    salt_.emplace(log_, name(), options_.whole_sequences);
+    // What earlier processes left on the disk is reused.
+    if (!salt_ || !disk_) salt_.emplace(log_, name(), options_.whole_sequences);
   }
   plane_ = options_.seams.kv_plane({.process = *this,
                                     .incarnation = incarnation_,
@@ -86,12 +90,16 @@ void SimNode::MakeCore() {
                                    .max_sequences = static_cast<int32_t>(t.max_sequences),
                                    .itl_slo = absl::Microseconds(t.itl_slo_us)};
   if (options_.seams.probed) scheduler.step_cost = node::KnownStepCost(*options_.seams.probed);
+  if (disk_) {
+    scheduler.stored_blocks = std::make_shared<const std::vector<kv::BlockHash>>(disk_->Hashes());
+  }
   if (options_.role == v1::NODE_ROLE_PREFILL)
     core_ = std::make_unique<prefill_node::PrefillCore>(scheduler);
   else
     core_ = std::make_unique<decode_node::DecodeCore>(scheduler);
   stepping_ = false;
   to_plane_free_ = from_plane_free_ = next_heartbeat_ = world().now();
+  disk_free_ = from_disk_free_ = world().now();
   drain_ends_.reset();
 }
 
@@ -125,6 +133,7 @@ v1::NodeMessage SimNode::MakeRegistration() const {
   registration.set_block_names(kv::BlockKey().names());
   registration.set_max_sequences(static_cast<int32_t>(options_.topology.max_sequences));
   registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
+  registration.set_stored_blocks_max(options_.topology.disk_blocks);
   *message.mutable_load() = core_->load();
   return message;
 }
@@ -134,6 +143,14 @@ void SimNode::OnStreamOpened(ControlStream& stream) {
   const node::RouterKey key(next_router_++);
   core_->OnRouterJoined(key, Now());
   stream.ToRouter(MakeRegistration());
+  if (const auto hashes = core_->BlocksOnDiskOnly(); !hashes.empty()) {
+    v1::NodeMessage message;
+    v1::BlocksStored& stored = *message.add_events()->mutable_blocks_stored();
+    stored.set_hashes(kv::PackHashes(hashes));
+    stored.set_on_disk(true);
+    *message.mutable_load() = core_->load();
+    stream.ToRouter(std::move(message));
+  }
   routers_[&stream] = key;
 }
 
@@ -179,6 +196,7 @@ void SimNode::BeginDrain() {
 }
 
 void SimNode::CorruptBlock() {
+  if (disk_ && world().random().Below(2) == 0 && disk_->Damage(world().random())) return;
   kv::BlockArena& arena = engine_->arena();
   const BlockId block(static_cast<int32_t>(world().random().Below(arena.num_blocks())));
   // Not layer 0: later rows would be computed from the damaged row before the engine reads it back.
@@ -219,6 +237,7 @@ void SimNode::Pump() {
     node::NodeActions actions = core_->TakeActions();
     if (actions.empty()) break;
     for (transfer::TransferCommand& command : actions.transfer) ToPlane(std::move(command));
+    for (storage::StorageCommand& command : actions.storage) ToStorage(std::move(command));
     SendEvents(actions);
   }
   StartStep();
@@ -295,6 +314,19 @@ void SimNode::ToPlane(transfer::TransferCommand command) {
     if (ownership_) ownership_->OnHandled(command);
     plane_->Handle(command, Now());
     FromPlane();
+  });
+}
+
+void SimNode::ToStorage(storage::StorageCommand command) {
+  const absl::Duration time = world().RandomDelay(absl::Microseconds(options_.topology.disk_us));
+  disk_free_ = std::max(disk_free_, world().now()) + time;
+  Post(disk_free_ - world().now(), [this, command = std::move(command), time] {
+    const auto event = disk_->Handle(command, engine_->arena(), time, world().random());
+    if (!event.has_value()) return;
+    Hop(from_disk_free_, [this, event = *event] {
+      core_->OnStorage(event, Now());
+      Pump();
+    });
   });
 }
 

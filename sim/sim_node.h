@@ -18,6 +18,7 @@
 #include "sim/checkers/salt_checker.h"
 #include "sim/control_stream.h"
 #include "sim/node_seams.h"
+#include "sim/sim_disk.h"
 #include "sim/world/process.h"
 #include "sim/world/schedule.h"
 #include "sim/world/violations.h"
@@ -70,10 +71,11 @@ class SimNode final : public Process {
   const NodeWork& work() const { return work_; }
   int64_t blocks_adopted() const { return alive() ? core_->counters().blocks_adopted() : 0; }
   int64_t blocks_fetched() const { return alive() ? core_->counters().blocks_fetched() : 0; }
+  int64_t blocks_loaded() const { return alive() ? core_->counters().blocks_loaded() : 0; }
   // As SIGTERM does. The process ends when it is idle, or after the drain timeout.
   void BeginDrain();
   bool draining() const { return drain_ends_.has_value(); }
-  // Flips a bit of one of its KV blocks.
+  // Flips a bit of one of its KV blocks, in memory or on its disk.
   void CorruptBlock();
 
   void OnStreamOpened(ControlStream& stream);
@@ -94,6 +96,8 @@ class SimNode final : public Process {
   // From the engine thread to the transfer thread and back, in order.
   void ToPlane(transfer::TransferCommand command);
   void FromPlane();
+  // To the storage thread, whose disk takes its time, and back.
+  void ToStorage(storage::StorageCommand command);
   void Hop(absl::Time& free_at, Action action);
   void CheckSalts(const v1::NodeCommand& command);
   void StartStep();
@@ -103,6 +107,7 @@ class SimNode final : public Process {
   const SimNodeOptions options_;
   RunLog& log_;
   std::vector<ControlStream*> streams_;
+  std::optional<SimDisk> disk_;  // outlives the process
 
   // State of this life of the process.
   Incarnation incarnation_;
@@ -117,7 +122,7 @@ class SimNode final : public Process {
   cost::StepShape step_shape_;  // of step_, as is step_time_
   absl::Duration step_time_;
   bool stepping_ = false;
-  absl::Time to_plane_free_, from_plane_free_, next_heartbeat_;
+  absl::Time to_plane_free_, from_plane_free_, disk_free_, from_disk_free_, next_heartbeat_;
   std::optional<absl::Time> drain_ends_;
   NodeWork work_;
 };

@@ -349,6 +349,7 @@ SimReport Simulation::Run() {
         std::max(report.mixed_step_us_max, absl::ToInt64Microseconds(node->work().mixed_step_max));
     report.blocks_adopted += node->blocks_adopted();
     report.blocks_fetched += node->blocks_fetched();
+    report.blocks_loaded += node->blocks_loaded();
     if (!node->alive() || node->core().role() != v1::NODE_ROLE_DECODE) continue;
     const v1::TokensBySource tokens = node->core().counters().prompt_tokens();
     report.tokens_cached += tokens.cached();

@@ -50,7 +50,8 @@ class Cutter {
     if (message.has_registration())
       unregistered =
           TakeRest(*message.mutable_registration()->mutable_cached_blocks(), payload_max_);
-    bytes_ = message.ByteSizeLong();
+    // A registration stands alone: routers read no events beside it.
+    bytes_ = message.has_registration() ? bytes_max_ : message.ByteSizeLong();
     messages_.push_back(std::move(message));
     if (!unregistered.empty()) {
       v1::NodeEvent stored;
@@ -107,7 +108,9 @@ class Cutter {
 }  // namespace
 
 std::vector<v1::NodeMessage> CutNodeMessage(v1::NodeMessage message, size_t bytes_max) {
-  if (message.ByteSizeLong() > bytes_max) return Cutter(bytes_max).Cut(std::move(message));
+  const bool beside = message.has_registration() && message.events_size() > 0;
+  if (beside || message.ByteSizeLong() > bytes_max)
+    return Cutter(bytes_max).Cut(std::move(message));
   std::vector<v1::NodeMessage> whole;
   whole.push_back(std::move(message));
   return whole;

@@ -11,8 +11,9 @@ namespace tandem::node {
 // accept messages up to rpc::kNodeMessageBytesMax.
 inline constexpr size_t kNodeMessageBytes = 1 << 20;
 
-// The content of `message`, in order. Block hashes that do not fit into the registration follow it
-// as BlocksStored events; lists of hashes and of scored tokens are split.
+// The content of `message`, in order. A registration is a message of its own, because routers read
+// no events beside it. Block hashes that do not fit into it follow as BlocksStored events; lists of
+// hashes and of scored tokens are split.
 std::vector<v1::NodeMessage> CutNodeMessage(v1::NodeMessage message,
                                             size_t bytes_max = kNodeMessageBytes);
 

@@ -271,7 +271,9 @@ StoredBlocks::Changes StoredBlocks::Take(kv::BlockEvents events) {
   }
   for (const kv::BlockHash& hash : events.wrong) {
     if (const auto saving = saving_.find(hash); saving != saving_.end()) saving->second = true;
-    if (stored_.erase(hash) > 0) ledger_.Store(storage::ForgetBlock{.hash = hash});
+    if (stored_.erase(hash) == 0) continue;
+    ledger_.Store(storage::ForgetBlock{.hash = hash});
+    left_.push_back(hash);
   }
   const int64_t blocks = scheduler_.block_counts().total;
   for (const kv::BlockHash& hash : events.stored) {

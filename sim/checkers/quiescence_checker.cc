@@ -61,8 +61,9 @@ void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, a
 void CheckIndex(const std::string& name, const router::RouterCore& core,
                 const std::vector<const node::NodeCore*>& nodes, RunLog& log) {
   int64_t held = 0;
-  for (const node::NodeCore* node : nodes)
-    held += static_cast<int64_t>(node->CachedBlocks().size());
+  for (const node::NodeCore* node : nodes) {
+    held += static_cast<int64_t>(node->CachedBlocks().size() + node->BlocksOnDiskOnly().size());
+  }
   if (held != core.index().entries())
     log.Violate("index", absl::StrCat(name, ": the prefix index has ", core.index().entries(),
                                       " entries, its nodes hold ", held, " blocks"));

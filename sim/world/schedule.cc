@@ -47,6 +47,9 @@ void VisitFields(Topology& t, Visit visit) {
   visit("drain_us", t.drain_us);
   visit("row_us", t.row_us);
   visit("itl_slo_us", t.itl_slo_us);
+  visit("disk_blocks", t.disk_blocks);
+  visit("disk_us", t.disk_us);
+  visit("disk_fails", t.disk_fails);
 }
 template <typename Visit>
 void VisitFields(SimRequest& r, Visit visit) {
@@ -145,6 +148,13 @@ class Drawer {
     t.row_us = OneIn(2) ? Between(1, 100) : 0;
     // From less than a step to all that a step can take.
     t.itl_slo_us = OneIn(2) ? Between(1, 4 * t.step_us) : 0;
+  }
+
+  // Whether nodes have disks, and how slow and unreliable those are.
+  void DrawDisks(Topology& t) {
+    t.disk_blocks = OneIn(2) ? Between(4, 3 * t.blocks_per_node) : 0;
+    t.disk_us = OneIn(3) ? Between(1'000, 20'000) : Between(10, 1'000);
+    t.disk_fails = OneIn(4) ? Between(2, 10) : 0;
   }
 
   SimRequest DrawRequest(const Topology& t, int64_t at_us, int64_t families) {
@@ -254,6 +264,7 @@ Schedule DrawSchedule(uint64_t seed) {
   schedule.seed = seed;
   schedule.topology = draw.DrawTopology();
   Drawer(seed ^ 0x636f737473).DrawCosts(schedule.topology);  // "costs"
+  Drawer(seed ^ 0x6469736b73).DrawDisks(schedule.topology);  // "disks"
   const Topology& t = schedule.topology;
 
   const int64_t span_us = draw.Between(10'000, 300'000);
@@ -335,7 +346,8 @@ absl::Status CheckSchedule(const Schedule& s) {
   if (t.routers < 1 || t.decode_nodes < 1 || t.prefill_nodes < 0 || t.processes() > 64 ||
       t.blocks_per_node < 2 || t.blocks_per_node > 1 << 20 || t.block_tokens < 1 ||
       256 % t.block_tokens != 0 || t.max_batch_tokens < 1 || t.max_sequences < 1 ||
-      t.frame_blocks < 1 || t.kv_bytes_per_second < 1 || t.placement < 0 ||
+      t.frame_blocks < 1 || t.kv_bytes_per_second < 1 || t.placement < 0 || t.disk_blocks < 0 ||
+      t.disk_blocks > 1 << 20 || t.disk_us < 0 || t.disk_fails < 0 ||
       t.placement >= static_cast<int64_t>(router::kPlacementPolicies.size()))
     return absl::InvalidArgumentError("topology: a value is out of its range");
   for (const SimRequest& r : s.requests)

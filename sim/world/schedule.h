@@ -26,7 +26,7 @@ enum class FaultKind {
   kDuplicateFrames,
   kCorruptFrames,  // one byte of the payload
   kDelayFrames,    // by up to `amount` microseconds each, so that they overtake each other
-  kCorruptBlock,   // a byte of a KV block in the memory of `target`
+  kCorruptBlock,   // a byte of a KV block in the memory of `target`, or on its disk
   kDrain,          // SIGTERM to the node `target`, which ends when idle and starts again
 };
 inline constexpr int kFaultKinds = 13;
@@ -83,8 +83,11 @@ struct Topology {
   int64_t drain_us = 500'000;   // a node's --drain-timeout
   // Not 0: a step takes exactly step_us, and this for each of its rows, as cost::StepProfile says.
   int64_t row_us = 0;
-  int64_t itl_slo_us = 0;  // a node's --itl-slo
-  int64_t placement = 0;   // index of router::kPlacementPolicies
+  int64_t itl_slo_us = 0;   // a node's --itl-slo
+  int64_t placement = 0;    // index of router::kPlacementPolicies
+  int64_t disk_blocks = 0;  // that each node's disk holds; 0 = nodes have none
+  int64_t disk_us = 200;    // a command to a disk takes up to this
+  int64_t disk_fails = 0;   // one save in so many is refused; 0 = none
   int64_t processes() const { return routers + prefill_nodes + decode_nodes; }
 };
 

@@ -30,6 +30,7 @@ TEST(Swarm, TwoThousandFreshSchedulesKeepEveryPromise) {
   EXPECT_GT(report.sequences_moved, 0);
   EXPECT_GT(report.blocks_adopted, 0);
   EXPECT_GT(report.blocks_fetched, 0);
+  EXPECT_GT(report.blocks_loaded, 0);
 }
 
 TEST(Swarm, EveryFaultMeetsEveryState) {

@@ -86,6 +86,7 @@ TEST(NodeMessage, IsCutToWhatRoutersRead) {
     EXPECT_EQ(Told(parts), Told({message}));
     for (const v1::NodeMessage& part : parts) EXPECT_LE(part.ByteSizeLong(), bytes_max);
     EXPECT_EQ(parts[0].load().blocks_total(), 7);
+    EXPECT_FALSE(parts[0].has_registration() && parts[0].events_size() > 0);
     for (size_t i = 1; i < parts.size(); ++i) {
       EXPECT_FALSE(parts[i].has_registration() || parts[i].has_load());
       EXPECT_GT(parts[i].events_size(), 0) << "an empty message";
