@@ -82,7 +82,12 @@ TEST(Schedule, ADrainMovesSequencesAndNothingIsComputedAgain) {
       schedule.topology.decode_nodes = 2;
       schedule.topology.step_us = 20'000;
       schedule.requests.push_back(
-          {.at_us = 50'000, .own_tokens = 45, .own_seed = 3, .max_tokens = 60, .answers = answers});
+          {.at_us = 50'000,
+           .own_tokens = 45,
+           .own_seed = 3,
+           .max_tokens = 60,
+           .sampled = 1,
+           .answers = answers});  // sampled: an equal answer would be forked, and not moved
       const SimReport calm = RunSchedule(schedule);
       EXPECT_EQ(calm.sequences_moved, 0);
       // Placement drew one of the two decode nodes. Both runs draw the same one.
