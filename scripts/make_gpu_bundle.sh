@@ -7,7 +7,8 @@
 #
 #   then there:   tar xzf gpu_bundle.tar.gz && gpu_bundle/run_all.sh
 #
-# Builds the programs first. Leaves BUILD/gpu_bundle/ and BUILD/gpu_bundle.tar.gz.
+# Builds the programs first. Leaves BUILD/gpu_bundle/ and BUILD/gpu_bundle.tar.gz. In the archive the programs are
+# compressed by xz, which halves them; xz lies beside them, and run_all.sh unpacks them when it starts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,7 +25,7 @@ fail() {
   exit 1
 }
 
-for tool in cmake ninja patchelf strip ldd; do
+for tool in cmake ninja patchelf strip ldd xz; do
   command -v "$tool" >/dev/null || fail "$tool not found: scripts/install_packages.sh installs it"
 done
 [ -e "$build/build.ninja" ] || cmake --preset release -B "$build" -DTANDEM_CUDA=ON
@@ -51,12 +52,27 @@ for program in "${programs[@]}"; do ldd "$program"; done |
   done
 # What UCX loads by name when it starts.
 ucx=$(ldd "$build/bin/tandem" | awk '$1 ~ /^libucs\.so/ {print $3}')
-if [ -d "$(dirname "$ucx")/ucx" ]; then cp -rL "$(dirname "$ucx")/ucx" "$bundle/lib/ucx"; fi
+if [ -d "$(dirname "$ucx")/ucx" ]; then
+  mkdir "$bundle/lib/ucx"
+  for module in "$(dirname "$ucx")"/ucx/*.so.0; do
+    strip --strip-unneeded -o "$bundle/lib/ucx/$(basename "$module")" "$module"
+  done
+fi
 
 cp -r tests/golden "$bundle/goldens"
 cp tests/gpu/run_all.sh "$bundle/run_all.sh"
 git rev-parse HEAD >"$bundle/COMMIT" 2>/dev/null || true
-tar -C "$build" -c gpu_bundle | gzip -9 >"$archive"
+
+packed=$(mktemp -d "$build/gpu_bundle.XXXXXX")
+trap 'rm -rf "$packed"' EXIT
+mkdir -p "$packed/gpu_bundle/xz"
+mv "$bundle/run_all.sh" "$packed/gpu_bundle"
+tar -C "$bundle" -c . | xz -T0 -3 >"$packed/gpu_bundle/programs.tar.xz"
+install -m 755 "$(command -v xz)" "$packed/gpu_bundle/xz/xz"
+cp -L "$(ldd "$(command -v xz)" | awk '$1 ~ /^liblzma/ {print $3}')" "$packed/gpu_bundle/xz"
+patchelf --force-rpath --set-rpath "\$ORIGIN" "$packed/gpu_bundle/xz/xz"
+tar -C "$packed" -cz gpu_bundle >"$archive"
+cp "$packed/gpu_bundle/run_all.sh" "$bundle"
 
 bytes=$(stat -c %s "$archive")
 tree=$(git ls-files -z 2>/dev/null | du --files0-from=- -cb | tail -1 | cut -f1)

@@ -55,6 +55,12 @@ class Bundle(unittest.TestCase):
             to = "lib64" if name.startswith("ld-") else "lib/x86_64-linux-gnu"
             if found:
                 shutil.copy(found[0], os.path.join(cls.root, to, name))
+        # As run_all.sh does: by the bundle's own xz.
+        unpacked = run_in(cls.root, "/gpu_bundle/xz/xz", "-d", "/gpu_bundle/programs.tar.xz")
+        if unpacked.returncode != 0:
+            raise AssertionError(unpacked.stdout[-3000:])
+        bundle = os.path.join(cls.root, "gpu_bundle")
+        subprocess.run(["tar", "xf", os.path.join(bundle, "programs.tar"), "-C", bundle], check=True)
 
     @classmethod
     def tearDownClass(cls):

@@ -15,6 +15,10 @@ set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 readonly here
+if [ -f "$here/programs.tar.xz" ]; then # as make_gpu_bundle.sh packs them
+  "$here/xz/xz" -dc "$here/programs.tar.xz" | tar -C "$here" -x || exit 1
+  rm "$here/programs.tar.xz"
+fi
 if [ -d "$here/bin" ]; then default=$here/bin; else default=build/tests; fi
 readonly folder=${1:-$default}
 readonly logs=${OUT:-$(mktemp -d)}

@@ -87,7 +87,7 @@ TEST(Cli, BadValuesNameFieldValueAndExpectation) {
   ExpectUsageError({"tandem", "generate", "--tokens=1,x"}, {"'x' is not a token id"});
   ExpectUsageError({"tandem", "tokenize"}, {"expected TEXT"});
   ExpectUsageError({"tandem", "tokenize", "--decode", "1,two"}, {"'two' is not a token id"});
-  ExpectUsageError({"tandem", "completion", "fish"}, {"bash or zsh"});
+  ExpectUsageError({"tandem", "completion", "tcsh"}, {"expected bash, zsh or fish"});
 }
 
 TEST(Cli, MistypedEnvironmentAndFilesNameTheNearest) {
