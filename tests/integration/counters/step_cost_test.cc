@@ -51,9 +51,8 @@ TEST(StepCost, NodesLearnItAndStatusShowsIt) {
   }
   const ProgramRun shown = RunProgram({"tandem", "status", "--router", cluster->address()});
   EXPECT_EQ(shown.exit_code, 0) << shown.output;
-  EXPECT_THAT(shown.output,
-              AllOf(HasSubstr("ENGINE STEPS OF"), HasSubstr("PREDICTED"), HasSubstr("decode-0 "),
-                    HasSubstr("prefill-0 ")));
+  EXPECT_THAT(shown.output, AllOf(HasSubstr("ENGINE STEPS OF"), HasSubstr("PREDICTED"),
+                                  HasSubstr("decode-0 "), HasSubstr("prefill-0 ")));
   EXPECT_EQ(cluster->Stop(), "exit code 0");
 }
 
