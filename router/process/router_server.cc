@@ -143,12 +143,14 @@ class RouterServerImpl final : public RouterServer {
     last_turn_ns_.store(absl::ToUnixNanos(now), std::memory_order_relaxed);
     for (InboxItem& item : items) {
       std::visit([this, now](auto& event) { Handle(event, now); }, item);
+      // At once, so that /health never lags behind a status that this turn answers.
+      UpdateReadiness();
     }
     if (now >= next_tick_) {
       core_->OnTick(now);
       fleet_service_.OnTick(now);
       core_->SetStreamsRefused(fleet_service_.streams_refused());
-      decode_ready_ = HasReadyDecodeNode(now);
+      UpdateReadiness();
       next_tick_ = now + kTickInterval;
     }
     Dispatch(now);
@@ -260,13 +262,7 @@ class RouterServerImpl final : public RouterServer {
     }
   }
 
-  bool HasReadyDecodeNode(absl::Time now) const {
-    const v1::GetStatusResponse status = core_->GetStatus(now);
-    for (const v1::NodeStatus& node : status.nodes()) {
-      if (node.role() == "decode" && node.state() == "ready") return true;
-    }
-    return false;
-  }
+  void UpdateReadiness() { decode_ready_ = core_->fleet().order().size(kDecodeNodes) > 0; }
 
   const std::unique_ptr<ModelAssets> assets_;
   const std::unique_ptr<Random> random_;
