@@ -53,6 +53,31 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> Constraint::Mask(Place& place) 
   return mask;
 }
 
+ConfigId Constraint::StepToMostAmbiguous(StateGraph& graph, ConfigId config) {
+  ConfigId most = kDeadConfig;
+  for (const uint8_t byte : graph.DistinctBytes(config)) {
+    const ConfigId next = graph.Step(config, byte);
+    if (graph.Key(next).size() > graph.Key(most).size()) most = next;
+  }
+  return most;
+}
+
+absl::Status Constraint::Try() {
+  Place place = Start();
+  uint64_t work = 0;
+  for (int i = 0;; ++i) {
+    if ((i & (i - 1)) == 0) RETURN_IF_ERROR(Mask(place).status());  // after 0, 1, 2, 4, 8, … bytes
+    if (i == kTryBytesMax || work > kTryWorkMax) return absl::OkStatus();
+    absl::MutexLock lock(&mutex_);
+    Refresh(place);
+    const uint64_t before = graph_->work();
+    const ConfigId next = StepToMostAmbiguous(*graph_, place.config);
+    work += graph_->work() - before;
+    if (next == kDeadConfig) return absl::OkStatus();
+    place.config = next;
+  }
+}
+
 void Constraint::CacheMask(ConfigId config, std::shared_ptr<const TokenMask> mask) {
   const size_t kept_max = std::max<size_t>(8, kMaskBytesMax / (4 * vocabulary_->mask_words()));
   while (masks_.size() >= kept_max) {

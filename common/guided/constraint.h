@@ -41,6 +41,9 @@ class Constraint {
   static constexpr size_t kMaskBytesMax = size_t{32} << 20;
   // Bound on the work for one mask, in StateGraph::work: some milliseconds of the engine's thread.
   static constexpr uint64_t kMaskWorkMax = 1'000'000;
+  // Bounds on Try: the bytes that it follows, and the work for choosing them.
+  static constexpr int kTryBytesMax = 512;  // a power of two: then it computes 11 masks
+  static constexpr uint64_t kTryWorkMax = 8'000'000;
 
   // A position in the constraint's state graph.
   struct Place {
@@ -52,6 +55,12 @@ class Constraint {
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   Place Start();
+  // Follows the text that the constraint can read in the most ways, and computes masks along it.
+  // Whoever compiles a constraint calls this, so that one that is too ambiguous is refused before
+  // its request takes engine time. Constraints whose ambiguity lies elsewhere are found only when
+  // an answer gets there. The same for every Constraint of one program and vocabulary. Errors:
+  // those of Mask.
+  absl::Status Try();
   // Reads `bytes`. False, and `place` is unchanged, when the constraint forbids them there.
   bool Advance(Place& place, absl::string_view bytes);
   // The tokens allowed at `place`. Errors: kInvalidArgument when the constraint is too ambiguous to
@@ -73,6 +82,8 @@ class Constraint {
   void Refresh(Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<const TokenMask>> ComputeMask(StateGraph& graph,
                                                                ConfigId config) const;
+  // The step from `config` with the most threads; kDeadConfig when no byte may follow.
+  static ConfigId StepToMostAmbiguous(StateGraph& graph, ConfigId config);
   void CacheMask(ConfigId config, std::shared_ptr<const TokenMask> mask)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

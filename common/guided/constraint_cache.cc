@@ -7,6 +7,18 @@
 
 namespace tandem::guided {
 
+namespace {
+
+absl::StatusOr<std::shared_ptr<Constraint>> CompileAndTry(
+    const request::GuidedParams& params, const std::shared_ptr<const Vocabulary>& vocabulary) {
+  ASSIGN_OR_RETURN(Program program, Compile(params, vocabulary->token_bytes_max()));
+  auto constraint = std::make_shared<Constraint>(std::move(program), vocabulary);
+  RETURN_IF_ERROR(constraint->Try());
+  return constraint;
+}
+
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<Constraint>> ConstraintCache::Get(
     const request::GuidedParams& params) {
   {
@@ -17,17 +29,16 @@ absl::StatusOr<std::shared_ptr<Constraint>> ConstraintCache::Get(
     }
     if (const auto it = errors_.find(params); it != errors_.end()) return it->second;
   }
-  absl::StatusOr<Program> program = Compile(params, vocabulary_->token_bytes_max());
-  if (!program.ok()) {
+  absl::StatusOr<std::shared_ptr<Constraint>> constraint = CompileAndTry(params, vocabulary_);
+  if (!constraint.ok()) {
     absl::MutexLock lock(&mutex_);
     if (errors_.size() >= kConstraintsMax) errors_.clear();
-    errors_.emplace(params, program.status());
-    return program.status();
+    errors_.emplace(params, constraint.status());
+    return constraint.status();
   }
-  auto constraint = std::make_shared<Constraint>(*std::move(program), vocabulary_);
   absl::MutexLock lock(&mutex_);
   if (const auto it = index_.find(params); it != index_.end()) return it->second->second;
-  entries_.emplace_front(params, constraint);
+  entries_.emplace_front(params, *constraint);
   index_.emplace(params, entries_.begin());
   EvictOld();
   return constraint;
@@ -66,7 +77,7 @@ std::optional<absl::Status> ConstraintChecker::Find(const request::GuidedParams&
 
 absl::Status ConstraintChecker::Check(const request::GuidedParams& params) {
   if (std::optional<absl::Status> known = Find(params)) return *std::move(known);
-  const absl::Status verdict = Compile(params, /*token_bytes_max=*/0).status();
+  const absl::Status verdict = CompileAndTry(params, vocabulary_).status();
   absl::MutexLock lock(&mutex_);
   if (verdicts_.size() >= kVerdictsMax) verdicts_.clear();
   verdicts_.emplace(params, verdict);

@@ -29,7 +29,8 @@ class ConstraintCache {
   explicit ConstraintCache(std::shared_ptr<const Vocabulary> vocabulary)
       : vocabulary_(std::move(vocabulary)) {}
 
-  // Returns the compiled constraint. REQUIRES: params.any(). Errors: as Compile.
+  // Returns the compiled constraint. REQUIRES: params.any(). Errors: those of Compile and
+  // Constraint::Try.
   absl::StatusOr<std::shared_ptr<Constraint>> Get(const request::GuidedParams& params);
   // Whether Get would return at once: the constraint is compiled, or known not to compile.
   bool Contains(const request::GuidedParams& params);
@@ -44,7 +45,7 @@ class ConstraintCache {
   absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
   absl::flat_hash_map<request::GuidedParams, Entries::iterator> index_ ABSL_GUARDED_BY(mutex_);
-  // Errors of Compile. Bound: kConstraintsMax, then all go.
+  // Errors of Get. Bound: kConstraintsMax, then all go.
   absl::flat_hash_map<request::GuidedParams, absl::Status> errors_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -53,7 +54,11 @@ class ConstraintChecker {
  public:
   static constexpr size_t kVerdictsMax = 256;
 
-  // OK, or the error of Compile.
+  // `vocabulary`: that of the nodes, so that they refuse what the checker refuses.
+  explicit ConstraintChecker(std::shared_ptr<const Vocabulary> vocabulary)
+      : vocabulary_(std::move(vocabulary)) {}
+
+  // OK, or the error of ConstraintCache::Get.
   absl::Status Check(const request::GuidedParams& params);
   // The same if it is known already; compiles nothing.
   std::optional<absl::Status> Find(const request::GuidedParams& params);
@@ -62,6 +67,7 @@ class ConstraintChecker {
   SharedValue<request::GuidedParams> Share(const SharedValue<request::GuidedParams>& params);
 
  private:
+  const std::shared_ptr<const Vocabulary> vocabulary_;
   absl::Mutex mutex_;
   absl::flat_hash_map<request::GuidedParams, absl::Status> verdicts_ ABSL_GUARDED_BY(mutex_);
   // The last one that was shared. One is enough for a batch.

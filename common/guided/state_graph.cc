@@ -1,6 +1,7 @@
 #include "common/guided/state_graph.h"
 
 #include <algorithm>
+#include <bitset>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -131,6 +132,26 @@ ConfigId StateGraph::FindStep(ConfigId from, uint8_t byte) {
   }
   (*next)[byte] = target;
   return target;
+}
+
+std::vector<uint8_t> StateGraph::DistinctBytes(ConfigId id) {
+  // Steps change where an edge's range begins, and behind its end.
+  std::bitset<256> begins;
+  const std::vector<uint32_t>& key = configs_[id].key;
+  work_ += key.size();
+  for (size_t i = 0; i < key.size(); i += key[i] + 1) {
+    const absl::Span<const ByteEdge> edges = program_.BytesOf(key[i + key[i]]);
+    work_ += edges.size();
+    for (const ByteEdge& edge : edges) {
+      begins.set(edge.low);
+      if (edge.high < 255) begins.set(edge.high + 1);
+    }
+  }
+  std::vector<uint8_t> bytes;
+  for (size_t b = 0; b < begins.size(); ++b) {
+    if (begins[b]) bytes.push_back(static_cast<uint8_t>(b));
+  }
+  return bytes;
 }
 
 ConfigId StateGraph::Representative(ConfigId id) {

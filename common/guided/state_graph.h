@@ -40,6 +40,8 @@ class StateGraph {
   bool MayEnd(ConfigId id) const { return configs_[id].may_end; }
   // Whether some byte may follow.
   bool CanContinue(ConfigId id) const { return configs_[id].can_continue; }
+  // Bytes such that every step from `id` is the step of one of them. Counts as work.
+  std::vector<uint8_t> DistinctBytes(ConfigId id);
   // A configuration that allows the same tokens. Many configurations often have the same one, so
   // that they share one mask.
   ConfigId Representative(ConfigId id);

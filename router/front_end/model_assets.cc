@@ -16,6 +16,11 @@ namespace {
 // Normalization shortens a text to no less than this fraction.
 constexpr int64_t kNormalisationMax = 4;
 
+std::unique_ptr<guided::ConstraintChecker> NewConstraintChecker(const ModelAssets& assets) {
+  return std::make_unique<guided::ConstraintChecker>(guided::Vocabulary::FromTokenizer(
+      *assets.tokenizer, assets.identity.vocab_size, assets.eos_token_ids));
+}
+
 int64_t PromptBytesMax(const ModelAssets& assets) {
   size_t longest = 1;
   for (TokenId id = 0; id < assets.identity.vocab_size; ++id)
@@ -38,6 +43,7 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::Load(const std::string
     ASSIGN_OR_RETURN(assets->chat_template,
                      model::ChatTemplate::Parse(checkpoint->chat_template()));
   }
+  assets->constraints = NewConstraintChecker(*assets);
   assets->prompt_bytes_max = PromptBytesMax(*assets);
   return assets;
 }
@@ -51,6 +57,7 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::ForHashEngine() {
   ASSIGN_OR_RETURN(assets->tokenizer, model::Tokenizer::Create(model::ByteVocabulary()));
   ASSIGN_OR_RETURN(assets->chat_template,
                    model::ChatTemplate::Parse(model::ByteVocabularyChatTemplate()));
+  assets->constraints = NewConstraintChecker(*assets);
   assets->prompt_bytes_max = PromptBytesMax(*assets);
   return assets;
 }

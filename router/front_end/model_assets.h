@@ -23,8 +23,7 @@ struct ModelAssets {
   std::vector<TokenId> eos_token_ids;
   std::unique_ptr<model::Tokenizer> tokenizer;
   // Checks that a constraint on an answer compiles. Not null; safe from any thread.
-  std::unique_ptr<guided::ConstraintChecker> constraints =
-      std::make_unique<guided::ConstraintChecker>();
+  std::unique_ptr<guided::ConstraintChecker> constraints;
   std::unique_ptr<model::ChatTemplate> chat_template;  // null when the model has none
 
   // A text of more bytes never fits into the context, so it is refused without being tokenized.

@@ -178,7 +178,7 @@ TEST(ConstraintCache, CompilesOnceAndStaysBounded) {
   ASSERT_OK_AND_ASSIGN(const auto recompiled, cache.Get(regex(1)));
   EXPECT_NE(first, recompiled);
   EXPECT_FALSE(cache.Get({.kind = Kind::kRegex, .text = "("}).ok());
-  ConstraintChecker checker;
+  ConstraintChecker checker(Bytes());
   EXPECT_OK(checker.Check(regex(1)));
   EXPECT_THAT(checker.Check({.kind = Kind::kJsonSchema, .text = R"({"not": {}})"}).message(),
               HasSubstr("not"));

@@ -1,0 +1,124 @@
+// Goal: a constraint whose masks cost too much is refused when it is compiled, by router and node
+// alike, and not in the middle of an answer; what clients really send compiles, and random answers
+// to it can be followed to their end.
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "common/guided/compile.h"
+#include "common/guided/constraint_cache.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::guided {
+namespace {
+
+using request::GuidedParams;
+using Kind = GuidedParams::Kind;
+using ::testing::HasSubstr;
+
+// 20,000 tokens of up to 8 letters, blanks and brackets, and all single bytes.
+std::shared_ptr<const Vocabulary> LargeVocabulary() {
+  std::mt19937_64 random(1);
+  std::vector<std::string> tokens = {""};
+  for (int b = 0; b < 256; ++b) tokens.push_back(std::string(1, static_cast<char>(b)));
+  const std::string letters = "aaabbbcdefghijklmnop qrstuvwxyz(){}[],\"0123456789";
+  while (tokens.size() < 20000) {
+    std::string token;
+    for (size_t i = 1 + random() % 8; i > 0; --i) token += letters[random() % letters.size()];
+    tokens.push_back(token);
+  }
+  return std::make_shared<const Vocabulary>(std::move(tokens));
+}
+
+GuidedParams Grammar(std::string text) { return {.kind = Kind::kGrammar, .text = std::move(text)}; }
+
+// Each reads some text in very many ways, from its first byte or after a while.
+const char* const kAmbiguous[] = {
+    "root ::= ([a-z]?){400}",
+    "root ::= [a-z]{100} (([a-z] \"b\"? \"c\"?)? [a-b]?){150}",
+    "root ::= (\"(\" root? \")\")? [a-z] (root | root [a-z]) | [a-z]",
+};
+
+TEST(Trial, RefusesWhatIsTooAmbiguousWhenItIsCompiled) {
+  const auto vocabulary = LargeVocabulary();
+  for (const char* text : kAmbiguous) {
+    SCOPED_TRACE(text);
+    EXPECT_OK(Compile(Grammar(text), vocabulary->token_bytes_max()).status())
+        << "not what this test is about";
+    ConstraintCache node(vocabulary);
+    ConstraintChecker router(vocabulary);
+    const absl::Status refused = node.Get(Grammar(text)).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(refused.message(), HasSubstr("too ambiguous"));
+    EXPECT_EQ(router.Check(Grammar(text)), refused) << "the router must refuse what nodes refuse";
+  }
+}
+
+const GuidedParams kServed[] = {
+    Grammar("root ::= \"x\" ([a-z]* \"a\" [a-z]* \"b\"){90}"),
+    Grammar("root ::= (expr \"=\" term \"\\n\")+\nexpr ::= term ([-+*/] term)*\n"
+            "term ::= [0-9]+ | \"(\" expr \")\""),
+    Grammar("root ::= [a-z]{1,20} (\" \" [a-z]{1,20}){0,200} \".\""),
+    {.kind = Kind::kRegex, .text = "([a-z]|b)*a(a|b){8}"},
+    {.kind = Kind::kRegex, .text = ".{0,300}end"},
+    {.kind = Kind::kRegex, .text = "\\p{L}+( \\p{L}+)*[.!?]"},
+    {.kind = Kind::kJsonObject},
+    {.kind = Kind::kJsonSchema,
+     .text = R"({"type":"object","properties":{"a":{"type":"string","maxLength":400},
+      "b":{"type":"array","items":{"anyOf":[{"type":"number"},{"type":"string"}]},"maxItems":50},
+      "c":{"type":"string","pattern":"^[a-z ]+$"}},"additionalProperties":{"type":"string"}})"},
+};
+
+double MillisecondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+      .count();
+}
+
+// Follows random answers, and returns how many masks were computed.
+int Follow(const std::shared_ptr<Constraint>& constraint, std::mt19937_64& random,
+           double& longest_ms) {
+  Matcher matcher(constraint, {.eos_token_ids = {0}});
+  const int32_t size = constraint->vocabulary().size();
+  for (int step = 0; step < 60; ++step) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto allowed = matcher.Allowed();
+    longest_ms = std::max(longest_ms, MillisecondsSince(begin));
+    EXPECT_OK(allowed.status());
+    if (!allowed.ok()) return step;
+    TokenId token = static_cast<TokenId>(random() % static_cast<uint64_t>(size));
+    while (!(((*allowed)[static_cast<size_t>(token) / 32] >> (token % 32)) & 1)) {
+      token = (token + 1) % size;
+    }
+    EXPECT_OK(matcher.Advance(token));
+    if (matcher.ended()) return step + 1;
+  }
+  return 60;
+}
+
+TEST(Trial, AnswersOfWhatCompilesCanBeFollowed) {
+  const uint64_t seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937_64 random(seed);
+  const auto vocabulary = LargeVocabulary();
+  ConstraintCache cache(vocabulary);
+  int masks = 0;
+  for (const GuidedParams& params : kServed) {
+    SCOPED_TRACE(params.text);
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_OK_AND_ASSIGN(const auto constraint, cache.Get(params));
+    const double compile_ms = MillisecondsSince(begin);
+    double longest_ms = 0;
+    for (int i = 0; i < 5; ++i) masks += Follow(constraint, random, longest_ms);
+    std::cout << compile_ms << " ms to compile and try, longest mask " << longest_ms
+              << " ms: " << params.text.substr(0, 40) << "\n";
+  }
+  std::cout << masks << " masks\n";
+  EXPECT_GT(masks, 60);
+}
+
+}  // namespace
+}  // namespace tandem::guided
