@@ -17,6 +17,13 @@ class SharedValue {
 
   const T& operator*() const { return *value_; }
   const T* operator->() const { return value_.get(); }
+  // The value, to be changed: copies keep theirs, so a value that is shared is copied first.
+  T& Edit() {
+    auto own = std::make_shared<T>(*value_);
+    T& value = *own;
+    value_ = std::move(own);
+    return value;
+  }
   // Whether both are copies of one value.
   bool SharesWith(const SharedValue& other) const { return value_ == other.value_; }
 

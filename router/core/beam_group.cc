@@ -7,13 +7,13 @@ namespace tandem::router {
 namespace {
 
 BeamSearch MakeSearch(const RequestInput& input) {
-  std::vector<TokenId> stops = input.stop.stop_token_ids;
-  if (!input.stop.ignore_eos)
+  std::vector<TokenId> stops = input.stop->stop_token_ids;
+  if (!input.stop->ignore_eos)
     stops.insert(stops.end(), input.eos_token_ids.begin(), input.eos_token_ids.end());
   std::sort(stops.begin(), stops.end());
   stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
-  return BeamSearch(*input.beams, input.stop.max_tokens, std::move(stops),
-                    input.sampling.logprobs.value_or(0));
+  return BeamSearch(*input.beams, input.stop->max_tokens, std::move(stops),
+                    input.sampling->logprobs.value_or(0));
 }
 
 }  // namespace
@@ -22,6 +22,14 @@ BeamGroup::BeamGroup(RequestInput input, absl::Time now)
     : base_(std::move(input)), submitted_(now), search_(MakeSearch(base_)) {}
 
 std::vector<RequestInput> BeamGroup::StepInputs(absl::Time now) const {
+  SharedValue<request::SamplingParams> sampling = base_.sampling;
+  request::SamplingParams& greedy = sampling.Edit();
+  greedy.temperature = 0;
+  greedy.logprobs = search_.candidates();
+  request::StopParams one_token;
+  one_token.max_tokens = 1;
+  one_token.ignore_eos = true;
+  const SharedValue<request::StopParams> stop = std::move(one_token);
   std::vector<RequestInput> inputs;
   for (const BeamSearch::Beam& beam : search_.running()) {
     RequestInput input = base_;
@@ -30,11 +38,8 @@ std::vector<RequestInput> BeamGroup::StepInputs(absl::Time now) const {
       for (const v1::GeneratedToken& token : beam.tokens) prompt.push_back(token.token_id());
       input.prompt = std::move(prompt);
     }
-    input.sampling.temperature = 0;
-    input.sampling.logprobs = search_.candidates();
-    input.stop = {};
-    input.stop.max_tokens = 1;
-    input.stop.ignore_eos = true;
+    input.sampling = sampling;
+    input.stop = stop;
     input.max_tokens_given = true;
     input.sequence_index += static_cast<int32_t>(inputs.size());
     input.sequences = 1;

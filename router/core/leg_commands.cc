@@ -20,8 +20,8 @@ v1::SequenceSpec LegCommands::SpecOf(const PlacedPrompt& prompt, bool wants_scor
   v1::SequenceSpec spec;
   spec.mutable_prompt()->Add(prompt.tokens().begin(), prompt.tokens().end());
   spec.set_delivered_tokens(prompt.delivered());
-  *spec.mutable_sampling() = rpc::ToWire(input_.sampling);
-  *spec.mutable_stop() = rpc::ToWire(input_.stop);
+  *spec.mutable_sampling() = rpc::ToWire(*input_.sampling);
+  *spec.mutable_stop() = rpc::ToWire(*input_.stop);
   spec.mutable_stop()->clear_stop();  // the router matches stop strings
   spec.mutable_eos_token_ids()->Add(input_.eos_token_ids.begin(), input_.eos_token_ids.end());
   spec.set_cache_salt(input_.cache_salt);

@@ -2,12 +2,32 @@
 
 namespace tandem::router {
 
+namespace {
+
+template <typename T>
+size_t BytesOf(const std::vector<T>& list) {
+  return list.size() * sizeof(T);
+}
+
+// What a list of lists takes, with each list's own head.
+template <typename T>
+size_t BytesOfAll(const std::vector<T>& lists) {
+  size_t bytes = BytesOf(lists);
+  for (const T& list : lists) bytes += list.size() * sizeof(list[0]);
+  return bytes;
+}
+
+}  // namespace
+
 int64_t RequestInput::HeldBytesMax() const {
-  int64_t shared = static_cast<int64_t>(prompt->size() * sizeof(TokenId) + guided->text.size());
-  for (const std::string& choice : guided->choices) shared += static_cast<int64_t>(choice.size());
-  const int64_t own =
-      kSequenceBytes + int64_t{stop.max_tokens} * static_cast<int64_t>(sizeof(TokenId));
-  return shared + sequences_at_once() * own;
+  // A front end looks for stop strings with a table of four bytes for each of theirs.
+  const size_t stop_bytes = BytesOfAll(stop->stop) + BytesOf(stop->stop_token_ids);
+  const size_t shared = BytesOf(*prompt) + guided->text.size() + BytesOfAll(guided->choices) +
+                        BytesOf(sampling->logit_bias) + BytesOf(sampling->allowed_token_ids) +
+                        BytesOfAll(sampling->bad_words) + 6 * stop_bytes;
+  const size_t own = kSequenceBytes + cache_salt.size() + stop_bytes +
+                     static_cast<size_t>(stop->max_tokens) * sizeof(TokenId);
+  return static_cast<int64_t>(shared) + sequences_at_once() * static_cast<int64_t>(own);
 }
 
 }  // namespace tandem::router

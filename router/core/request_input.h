@@ -35,10 +35,10 @@ struct TenantShare {
 
 struct RequestInput {
   RequestId id;
-  SharedValue<std::vector<TokenId>> prompt;  // not empty
-  request::SamplingParams sampling;          // seed set
+  SharedValue<std::vector<TokenId>> prompt;       // not empty
+  SharedValue<request::SamplingParams> sampling;  // seed set
   // max_tokens set. The front end matches stop strings and then calls RouterCore::FinishSequence.
-  request::StopParams stop;
+  SharedValue<request::StopParams> stop;
   std::vector<TokenId> eos_token_ids;
   std::string cache_salt;
   SharedValue<request::GuidedParams> guided;  // the constraint on the answer; compiles
@@ -64,11 +64,12 @@ struct RequestInput {
   // How many sequences the request runs at a time.
   int32_t sequences_at_once() const { return beams.has_value() ? beams->width : sequences; }
   // About how many bytes the router holds for the request until it ends: what its sequences share
-  // once, and for each of them its own state and its longest answer.
+  // once, and for each of them its own state, its longest answer, and stop strings, which a
+  // sequence copies when a default max_tokens is lowered.
   int64_t HeldBytesMax() const;
 };
 
-// A sequence's own state: its machine, legs, and copies of the small parameters.
+// A sequence's own state: its machine, its legs and the answer's text that waits for a stop string.
 inline constexpr int64_t kSequenceBytes = 4096;
 
 }  // namespace tandem::router

@@ -39,10 +39,10 @@ void RouterCore::NoteTime(absl::Time now) {
 
 absl::Status RouterCore::CheckAdmission(const RequestInput& input) const {
   const std::string& id = input.id.value();
-  if (id.empty() || input.prompt->empty() || input.stop.max_tokens < 1)
+  if (id.empty() || input.prompt->empty() || input.stop->max_tokens < 1)
     return absl::InvalidArgumentError(absl::StrCat(
         "request \"", id, "\": prompt of ", input.prompt->size(), " tokens and max_tokens ",
-        input.stop.max_tokens, ", expected an id and at least 1 of each"));
+        input.stop->max_tokens, ", expected an id and at least 1 of each"));
   if (table_.Contains(input.id))
     return absl::AlreadyExistsError(absl::StrCat("request ", id, " is running"));
   if (table_.sequences() + input.sequences_at_once() > options_.requests_max)
@@ -58,7 +58,7 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input) const {
     return absl::InvalidArgumentError(absl::StrCat("request ", id, ": ", input.sequences,
                                                    " sequences, expected 1 to ", kSequencesMax));
   // A default max_tokens is lowered to what fits, so only one token must fit.
-  const int64_t needed = prompt + (input.max_tokens_given ? int64_t{input.stop.max_tokens} : 1);
+  const int64_t needed = prompt + (input.max_tokens_given ? int64_t{input.stop->max_tokens} : 1);
   if (needed > model_.context_tokens)
     return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
                                                    " tokens, the model's context is ",

@@ -17,7 +17,7 @@ PlacementRequest SequenceLegs::MakePlacementRequest(absl::Time now) {
   PlacementRequest request;
   request.prompt_tokens = prompt_.size();
   request.tokens_total =
-      static_cast<int64_t>(input_.prompt->size()) + int64_t{input_.stop.max_tokens};
+      static_cast<int64_t>(input_.prompt->size()) + int64_t{input_.stop->max_tokens};
   request.hashes =
       prompt_.Hashes(context_.fleet, context_.model, input_.cache_salt, context_.hasher);
   request.now = now;

@@ -56,8 +56,8 @@ void SequenceMachine::Unhold(absl::Time now) {
 void SequenceMachine::LowerMaxTokens() {
   const int64_t capacity = context_.fleet.decode_capacity_tokens();
   const int64_t room = capacity - static_cast<int64_t>(input_.prompt->size());
-  if (capacity > 0 && room >= 1)
-    input_.stop.max_tokens = static_cast<int32_t>(std::min<int64_t>(input_.stop.max_tokens, room));
+  if (capacity > 0 && room >= 1 && room < input_.stop->max_tokens)
+    input_.stop.Edit().max_tokens = static_cast<int32_t>(room);
 }
 
 std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> beside,
@@ -437,7 +437,7 @@ void SequenceMachine::OnDeadline(absl::Time now) {
     case State::kQueued:
       Fail(QueueDeadlineStatus(
           context_,
-          {legs_.prompt().size(), std::ssize(*input_.prompt) + int64_t{input_.stop.max_tokens}},
+          {legs_.prompt().size(), std::ssize(*input_.prompt) + int64_t{input_.stop->max_tokens}},
           placement_failure_));
       break;
     case State::kReserving:
@@ -475,7 +475,7 @@ absl::Status SequenceMachine::AnswerDeadlineStatus() const {
   return absl::DeadlineExceededError(
       absl::StrCat("the answer was not complete within its ",
                    absl::FormatDuration(input_.answer_deadline), ": ", answer_.delivered().size(),
-                   " of at most ", input_.stop.max_tokens, " tokens were delivered"));
+                   " of at most ", input_.stop->max_tokens, " tokens were delivered"));
 }
 
 }  // namespace tandem::router

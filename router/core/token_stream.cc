@@ -41,7 +41,7 @@ absl::StatusOr<TokenStream::Outcome> TokenStream::Offer(const v1::GeneratedToken
 void TokenStream::Deliver(const v1::GeneratedToken& token) {
   delivered_.push_back(token.token_id());
   ready_.push_back(token);
-  finish_ = request::CheckStop(stop_, eos_token_ids_, token.token_id(),
+  finish_ = request::CheckStop(*stop_, eos_token_ids_, token.token_id(),
                                static_cast<int64_t>(delivered_.size()));
 }
 

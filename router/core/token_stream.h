@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "common/base/shared_value.h"
 #include "common/request/sampling_params.h"
 #include "tandem/v1/common.pb.h"
 
@@ -33,8 +34,8 @@ class TokenStream {
 
   // `stop` and `eos_token_ids` outlive this; max_tokens may still be lowered before the first
   // token.
-  TokenStream(const request::StopParams& stop, const std::vector<TokenId>& eos_token_ids,
-              int32_t vocab_size)
+  TokenStream(const SharedValue<request::StopParams>& stop,
+              const std::vector<TokenId>& eos_token_ids, int32_t vocab_size)
       : stop_(stop), eos_token_ids_(eos_token_ids), vocab_size_(vocab_size) {}
 
   // Takes a reported token. kDataLoss when the leg cannot be right: a token outside the vocabulary,
@@ -53,7 +54,7 @@ class TokenStream {
  private:
   void Deliver(const v1::GeneratedToken& token);
 
-  const request::StopParams& stop_;
+  const SharedValue<request::StopParams>& stop_;
   const std::vector<TokenId>& eos_token_ids_;
   const int32_t vocab_size_;
   // Bound: max_tokens.

@@ -18,7 +18,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/base/shared_value.h"
 #include "common/request/sampling_params.h"
 
 namespace tandem::router {
@@ -33,11 +35,33 @@ class Detokenizer {
   virtual std::string Flush() = 0;
 };
 
+// What ends a request's answers. Immutable; all its answers share one.
+class StopRules {
+ public:
+  StopRules() = default;
+  // Stop strings are not empty (request::Validate).
+  StopRules(request::StopParams params, std::vector<TokenId> eos_token_ids);
+
+  const request::StopParams& params() const { return params_; }
+  const std::vector<TokenId>& eos_token_ids() const { return eos_token_ids_; }
+  absl::Span<const std::string> texts() const { return params_.stop; }
+  // A text ends with the first `matched` bytes of stop string `i`, and no more of it. Returns the
+  // same number for that text and `byte`. Takes constant time a byte, over a whole answer.
+  int32_t Advance(size_t i, int32_t matched, char byte) const;
+  // The longest part of the end of stop string `i` that it also begins with.
+  int32_t Overlap(size_t i) const { return fallbacks_[i].back(); }
+
+ private:
+  request::StopParams params_;
+  std::vector<TokenId> eos_token_ids_;
+  // The tables of Knuth, Morris and Pratt (1977): [i][j] is the length of the longest proper prefix
+  // of stop string i that ends its first j + 1 bytes.
+  std::vector<std::vector<int32_t>> fallbacks_;
+};
+
 class AnswerAssembler {
  public:
-  // Stop strings are not empty (request::Validate).
-  AnswerAssembler(std::unique_ptr<Detokenizer> detokenizer, request::StopParams stop,
-                  std::vector<TokenId> eos_token_ids);
+  AnswerAssembler(std::unique_ptr<Detokenizer> detokenizer, SharedValue<StopRules> rules);
 
   // The text that `token` makes certain. A token that ends the answer by its id has no text; one
   // that ends it by length has. Tokens after finished() are ignored: they may have been on their
@@ -55,22 +79,13 @@ class AnswerAssembler {
   bool finished() const { return stopped() || flushed_; }
 
  private:
-  // A stop string and how much of it the text ends with (Knuth, Morris and Pratt, 1977).
-  struct Matcher {
-    std::string text;
-    std::vector<int32_t> fallback;  // [i]: longest proper prefix that ends text[0..i]
-    int32_t matched = 0;
-  };
-
-  void Advance(Matcher& matcher, char byte) const;
   std::string Take(absl::string_view text);
 
   const std::unique_ptr<Detokenizer> detokenizer_;
-  const request::StopParams stop_;
-  const std::vector<TokenId> eos_token_ids_;
-  // Bound: one for each stop string, 64.
-  std::vector<Matcher> matchers_;  // as stop_.stop
-  std::string held_;               // not yet given out
+  const SharedValue<StopRules> rules_;
+  // How much of each stop string the text ends with. Bound: one for each stop string, 64.
+  std::vector<int32_t> matched_;
+  std::string held_;  // not yet given out. Bound: the longest stop string, 1,024 bytes
   int64_t tokens_ = 0;
   int stop_string_ = -1;
   bool flushed_ = false;

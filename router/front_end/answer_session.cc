@@ -139,7 +139,7 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
                                              static_cast<int64_t>(input.prompt->size()));
   }
   started_.set_model(assets.identity.served_name());
-  started_.set_seed(input.sampling.seed);
+  started_.set_seed(input.sampling->seed);
   started_.set_prompt_tokens(static_cast<int32_t>(input.prompt->size()));
   if (request.return_prompt_token_ids()) {
     for (const TokenId token : *input.prompt) started_.add_prompt_token_ids(token);
@@ -172,19 +172,21 @@ absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
                        ? request.text()
                        : tokenizer.Decode(*input.prompt, !request.keep_special_tokens());
   // The best answers are chosen by their log-probability.
-  if (options.n < options.sequences && !options.return_logprobs) input.sampling.logprobs = 0;
+  if (options.n < options.sequences && !options.return_logprobs) input.sampling.Edit().logprobs = 0;
   const bool keep_special_tokens = request.keep_special_tokens();
+  const SharedValue<StopRules> stop = StopRules(*input.stop, input.eos_token_ids);
   answers_ = std::make_unique<AnswerGroup>(std::move(options), [&] {
     return std::make_unique<AnswerAssembler>(
-        std::make_unique<AnswerDetokenizer>(tokenizer, keep_special_tokens), input.stop,
-        input.eos_token_ids);
+        std::make_unique<AnswerDetokenizer>(tokenizer, keep_special_tokens), stop);
   });
   const auto encode = [&](absl::string_view text) {
     return tokenizer.Encode(text, {.add_special_tokens = false});
   };
-  AddBadWords({request.bad_words().begin(), request.bad_words().end()}, encode,
-              input.sampling.bad_words);
-  return request::Validate(input.sampling, deps_.assets.identity.vocab_size);
+  if (!request.bad_words().empty()) {
+    AddBadWords({request.bad_words().begin(), request.bad_words().end()}, encode,
+                input.sampling.Edit().bad_words);
+  }
+  return request::Validate(*input.sampling, deps_.assets.identity.vocab_size);
 }
 
 void AnswerSession::Cancel() {

@@ -139,26 +139,27 @@ absl::StatusOr<RequestInput> ValidateRequest(const v1::GenerateRequest& request,
   RETURN_IF_ERROR(ValidateEnvelope(request, model));
   RETURN_IF_ERROR(CheckPrompt(prompt, model));
   RequestInput input;
-  input.sampling = rpc::FromWire(request.sampling());
-  input.stop = rpc::FromWire(request.stop());
+  request::SamplingParams sampling = rpc::FromWire(request.sampling());
+  request::StopParams stop = rpc::FromWire(request.stop());
   const int32_t room = model.context_tokens - static_cast<int32_t>(prompt.size());
   input.max_tokens_given = request.stop().has_max_tokens();
   const bool searched = request.has_beam_search();
-  if (!input.max_tokens_given)
-    input.stop.max_tokens = searched ? std::min(room, kBeamTokensMax) : room;
-  if (IsPromptOnly(request)) input.stop.max_tokens = 1;
-  RETURN_IF_ERROR(request::Validate(input.sampling, model.vocab_size));
-  RETURN_IF_ERROR(request::Validate(input.stop, model.vocab_size));
-  if (input.stop.max_tokens > room)
+  if (!input.max_tokens_given) stop.max_tokens = searched ? std::min(room, kBeamTokensMax) : room;
+  if (IsPromptOnly(request)) stop.max_tokens = 1;
+  RETURN_IF_ERROR(request::Validate(sampling, model.vocab_size));
+  RETURN_IF_ERROR(request::Validate(stop, model.vocab_size));
+  if (stop.max_tokens > room)
     return absl::InvalidArgumentError(
-        absl::StrCat("max_tokens: ", input.stop.max_tokens, " after a prompt of ", prompt.size(),
+        absl::StrCat("max_tokens: ", stop.max_tokens, " after a prompt of ", prompt.size(),
                      " tokens, expected at most ", room, ": the context of ", model.name, " is ",
                      model.context_tokens, " tokens"));
-  if (searched && input.stop.max_tokens > kBeamTokensMax)
-    return absl::InvalidArgumentError(absl::StrCat("max_tokens: ", input.stop.max_tokens,
+  if (searched && stop.max_tokens > kBeamTokensMax)
+    return absl::InvalidArgumentError(absl::StrCat("max_tokens: ", stop.max_tokens,
                                                    ", expected at most ", kBeamTokensMax,
                                                    " with beam_search"));
-  if (!request.sampling().has_seed()) input.sampling.seed = random.Next();
+  if (!request.sampling().has_seed()) sampling.seed = random.Next();
+  input.sampling = std::move(sampling);
+  input.stop = std::move(stop);
   input.id = RequestId(request.request_id().empty()
                            ? absl::StrFormat("r-%016x%016x", random.Next(), random.Next())
                            : request.request_id());

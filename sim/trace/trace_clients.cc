@@ -36,8 +36,8 @@ void TraceClients::Send(const TraceRequest& request) {
   router::RequestInput input;
   input.id = RequestId(absl::StrCat(number));
   input.prompt = MakePrompt(request);
-  input.sampling.seed = seed_ + static_cast<uint64_t>(number);
-  input.stop.max_tokens = static_cast<int32_t>(request.output_tokens);
+  input.sampling.Edit().seed = seed_ + static_cast<uint64_t>(number);
+  input.stop.Edit().max_tokens = static_cast<int32_t>(request.output_tokens);
   running_[number].arrived = world_.now();
   SimRouter& router = *routers_[static_cast<size_t>(number) % routers_.size()];
   const absl::Status status = router.Submit(std::move(input));

@@ -82,10 +82,11 @@ router::RequestInput ToInput(const SimRequest& request, int index) {
   for (int64_t i = 0; i < request.own_tokens; ++i)
     prompt.push_back(static_cast<TokenId>(random->Below(256)));
   input.prompt = std::move(prompt);
-  input.sampling.temperature = request.sampled != 0 ? 1.0 : 0.0;
-  input.sampling.seed = static_cast<uint64_t>(request.seed);
-  if (request.logprobs != 0) input.sampling.logprobs = static_cast<int32_t>(request.logprobs);
-  input.stop.max_tokens = static_cast<int32_t>(request.max_tokens);
+  input.sampling.Edit().temperature = request.sampled != 0 ? 1.0 : 0.0;
+  input.sampling.Edit().seed = static_cast<uint64_t>(request.seed);
+  if (request.logprobs != 0)
+    input.sampling.Edit().logprobs = static_cast<int32_t>(request.logprobs);
+  input.stop.Edit().max_tokens = static_cast<int32_t>(request.max_tokens);
   input.eos_token_ids = {kEos};
   input.sequences = static_cast<int32_t>(request.answers);
   if (request.beams > 0) {

@@ -126,7 +126,7 @@ class Driver {
       prompt.push_back(static_cast<TokenId>(random_.Below(3)));
     }
     input.prompt = std::move(prompt);
-    input.stop.max_tokens = 1 + static_cast<int32_t>(random_.Below(12));
+    input.stop.Edit().max_tokens = 1 + static_cast<int32_t>(random_.Below(12));
     input.eos_token_ids = {999};
     input.sequences = random_.Below(4) == 0 ? 1 + static_cast<int32_t>(random_.Below(3)) : 1;
     const int32_t sequences = input.sequences;

@@ -65,11 +65,28 @@ TEST_F(AdmissionTest, CountsBytesUntilTheRequestEnds) {
   ASSERT_OK(h.Submit(input("c")));
 }
 
+// Lists that a client chooses: a bad word of 64 tokens has 256 bytes, a stop string at most 1,024.
+TEST_F(AdmissionTest, CountsTheListsOfParameters) {
+  RequestInput input = CoreHarness::Input("a", 50, 6);
+  input.sequences = 100;
+  const int64_t plain = input.HeldBytesMax();
+  input.sampling.Edit().bad_words.assign(1024, std::vector<TokenId>(64, 7));
+  const int64_t with_words = input.HeldBytesMax();
+  EXPECT_GE(with_words, plain + 1024 * 256);
+  EXPECT_LT(with_words, plain + 2 * 1024 * 256) << "the sequences share them";
+  input.stop.Edit().stop.assign(64, std::string(1024, 'x'));
+  const int64_t with_stops = input.HeldBytesMax();
+  EXPECT_GE(with_stops, with_words + 100 * 64 * 1024) << "each may copy them";
+  EXPECT_LT(with_stops, with_words + 110 * 64 * 1024);
+}
+
 TEST_F(AdmissionTest, CopiesOfARequestShareWhatIsLarge) {
   const RequestInput input = CoreHarness::Input("a", 5000, 6);
   const RequestInput copy = input;
   EXPECT_TRUE(copy.prompt.SharesWith(input.prompt));
   EXPECT_TRUE(copy.guided.SharesWith(input.guided));
+  EXPECT_TRUE(copy.sampling.SharesWith(input.sampling));
+  EXPECT_TRUE(copy.stop.SharesWith(input.stop));
 }
 
 // A request of many sequences is one request, running as soon as one of them is placed.

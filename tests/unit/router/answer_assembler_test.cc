@@ -41,7 +41,7 @@ request::StopParams Stop(std::vector<std::string> strings, bool include = false,
 }
 
 Answer Assemble(const std::vector<std::string>& pieces, const request::StopParams& stop) {
-  AnswerAssembler assembler(std::make_unique<PieceDetokenizer>(pieces), stop, {kEos});
+  AnswerAssembler assembler(std::make_unique<PieceDetokenizer>(pieces), StopRules(stop, {kEos}));
   Answer answer;
   for (size_t i = 0; i < pieces.size(); ++i) answer.text += assembler.Append(i);
   answer.text += assembler.Flush();
@@ -53,7 +53,7 @@ Answer Assemble(const std::vector<std::string>& pieces, const request::StopParam
 TEST(AnswerAssembler, HoldsBackOnlyWhatAStopStringMayTake) {
   AnswerAssembler assembler(
       std::make_unique<PieceDetokenizer>(std::vector<std::string>{"ab<", "x", "<e", "nd", ">y"}),
-      Stop({"<end>"}), {kEos});
+      StopRules(Stop({"<end>"}), {kEos}));
   EXPECT_EQ(assembler.Append(0), "ab");
   EXPECT_EQ(assembler.Append(1), "<x");
   EXPECT_EQ(assembler.Append(2), "");
@@ -101,28 +101,29 @@ TEST(AnswerAssembler, ATokenThatEndsTheAnswerHasNoText) {
   request::StopParams stop = Stop({});
   stop.stop_token_ids = {1};
   const std::vector<std::string> pieces = {"a", "STOP", "b"};
-  AnswerAssembler by_stop_token(std::make_unique<PieceDetokenizer>(pieces, "\xEF\xBF\xBD"), stop,
-                                {kEos});
+  AnswerAssembler by_stop_token(std::make_unique<PieceDetokenizer>(pieces, "\xEF\xBF\xBD"),
+                                StopRules(stop, {kEos}));
   EXPECT_EQ(by_stop_token.Append(0), "a");
   EXPECT_EQ(by_stop_token.Append(1), "\xEF\xBF\xBD");  // what the detokenizer still held
   EXPECT_TRUE(by_stop_token.finished());
   EXPECT_FALSE(by_stop_token.stopped());
   EXPECT_EQ(by_stop_token.Append(2), "");
 
-  AnswerAssembler by_eos(std::make_unique<PieceDetokenizer>(pieces), Stop({"a!"}), {kEos});
+  AnswerAssembler by_eos(std::make_unique<PieceDetokenizer>(pieces),
+                         StopRules(Stop({"a!"}), {kEos}));
   EXPECT_EQ(by_eos.Append(0), "");
   EXPECT_EQ(by_eos.Append(kEos), "a");
   EXPECT_TRUE(by_eos.finished());
 
   request::StopParams min = stop;
   min.min_tokens = 3;
-  AnswerAssembler too_early(std::make_unique<PieceDetokenizer>(pieces), min, {kEos});
+  AnswerAssembler too_early(std::make_unique<PieceDetokenizer>(pieces), StopRules(min, {kEos}));
   EXPECT_EQ(too_early.Append(1), "STOP");
   EXPECT_FALSE(too_early.finished());
 
   request::StopParams length = Stop({});
   length.max_tokens = 1;
-  AnswerAssembler by_length(std::make_unique<PieceDetokenizer>(pieces), length, {kEos});
+  AnswerAssembler by_length(std::make_unique<PieceDetokenizer>(pieces), StopRules(length, {kEos}));
   EXPECT_EQ(by_length.Append(0), "a");
 }
 

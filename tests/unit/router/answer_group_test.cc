@@ -21,8 +21,8 @@ v1::FinishReason ReasonFor(const std::string& stop_string, request::FinishReason
   stop.max_tokens = 3;
   if (!stop_string.empty()) stop.stop = {stop_string};
   AnswerGroup group({.sequences = 1, .n = 1}, [&] {
-    return std::make_unique<AnswerAssembler>(std::make_unique<ByteDetokenizer>(), stop,
-                                             std::vector<TokenId>{});
+    return std::make_unique<AnswerAssembler>(std::make_unique<ByteDetokenizer>(),
+                                             StopRules(stop, {}));
   });
   TokensReady tokens;
   for (int i = 0; i < 3; ++i) {
@@ -44,8 +44,7 @@ v1::FinishReason ReasonFor(const std::string& stop_string, request::FinishReason
 TEST(AnswerGroup, WhatAPartHeldBeforeIsNotSentAgain) {
   AnswerGroup group({.sequences = 1, .n = 1, .return_tokens = true, .echo = "echo "}, [] {
     return std::make_unique<AnswerAssembler>(std::make_unique<ByteDetokenizer>(),
-                                             request::StopParams{.max_tokens = 9},
-                                             std::vector<TokenId>{});
+                                             StopRules(request::StopParams{.max_tokens = 9}, {}));
   });
   v1::GenerateResponse part;
   part.mutable_finished()->set_stop_string("of another sequence");
@@ -64,9 +63,9 @@ TEST(AnswerGroup, WhatAPartHeldBeforeIsNotSentAgain) {
 TEST(AnswerGroup, OfAPromptAloneNoTokenIsTold) {
   for (const auto reason : {request::FinishReason::kLength, request::FinishReason::kStop}) {
     AnswerGroup group({.return_tokens = true, .echo = "prompt", .prompt_only = true}, [] {
-      return std::make_unique<AnswerAssembler>(std::make_unique<ByteDetokenizer>(),
-                                               request::StopParams{.max_tokens = 1, .stop = {"a"}},
-                                               std::vector<TokenId>{});
+      return std::make_unique<AnswerAssembler>(
+          std::make_unique<ByteDetokenizer>(),
+          StopRules(request::StopParams{.max_tokens = 1, .stop = {"a"}}, {}));
     });
     TokensReady event;
     event.tokens.emplace_back().set_token_id('a');

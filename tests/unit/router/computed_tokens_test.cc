@@ -65,7 +65,7 @@ TEST_F(ComputedTokensTest, EveryBeamCounts) {
   JoinAll();
   RequestInput input = CoreHarness::Input("r", 100, 1);
   input.beams = BeamParams{.width = 4};
-  input.sampling.logprobs = 8;
+  input.sampling.Edit().logprobs = 8;
   ASSERT_OK(h_.Submit(std::move(input)));
   const v1::Leg leg = h_.NextRun(kD0).leg();
   h_.Say(kD0, {Reserved(leg, 0, true)});

@@ -73,7 +73,7 @@ class CoreHarness {
     RequestInput input;
     input.id = RequestId(id);
     input.prompt = Tokens(prompt);
-    input.stop.max_tokens = max_tokens;
+    input.stop.Edit().max_tokens = max_tokens;
     input.eos_token_ids = {999};
     return input;
   }

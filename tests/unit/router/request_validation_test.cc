@@ -30,7 +30,7 @@ TEST(ValidateRequest, NoAnswerIsOneWhereThePromptIsToldOf) {
     EXPECT_TRUE(IsPromptOnly(request));
     ASSERT_OK_AND_ASSIGN(const RequestInput input,
                          ValidateRequest(request, Tokens(399), TestModel(), {2}, *random));
-    EXPECT_EQ(input.stop.max_tokens, 1);
+    EXPECT_EQ(input.stop->max_tokens, 1);
     request.mutable_stop()->set_max_tokens(1);
     EXPECT_FALSE(IsPromptOnly(request));
     request.mutable_stop()->clear_max_tokens();
@@ -46,14 +46,14 @@ TEST(ValidateRequest, FillsDefaults) {
   ASSERT_OK_AND_ASSIGN(const RequestInput input,
                        ValidateRequest(request, Tokens(30), TestModel(), {2}, *random));
   EXPECT_EQ(input.id.value().size(), 34u);
-  EXPECT_EQ(input.stop.max_tokens, 370);
+  EXPECT_EQ(input.stop->max_tokens, 370);
   EXPECT_FALSE(input.max_tokens_given);
   EXPECT_EQ(input.eos_token_ids, std::vector<TokenId>{2});
   EXPECT_EQ(input.cache_salt, "tenant");
   ASSERT_OK_AND_ASSIGN(const RequestInput again,
                        ValidateRequest(request, Tokens(30), TestModel(), {2}, *random));
   EXPECT_NE(input.id, again.id);
-  EXPECT_NE(input.sampling.seed, again.sampling.seed);
+  EXPECT_NE(input.sampling->seed, again.sampling->seed);
 }
 
 TEST(ValidateRequest, BoundsTheTokensOfASearch) {
@@ -65,7 +65,7 @@ TEST(ValidateRequest, BoundsTheTokensOfASearch) {
   request.mutable_sampling()->set_temperature(0);
   ASSERT_OK_AND_ASSIGN(const RequestInput input,
                        ValidateRequest(request, Tokens(30), model, {2}, *random));
-  EXPECT_EQ(input.stop.max_tokens, kBeamTokensMax);
+  EXPECT_EQ(input.stop->max_tokens, kBeamTokensMax);
   request.mutable_stop()->set_max_tokens(kBeamTokensMax);
   EXPECT_OK(ValidateRequest(request, Tokens(30), model, {2}, *random));
   request.mutable_stop()->set_max_tokens(kBeamTokensMax + 1);
@@ -85,8 +85,8 @@ TEST(ValidateRequest, KeepsWhatWasGiven) {
   ASSERT_OK_AND_ASSIGN(const RequestInput input,
                        ValidateRequest(request, Tokens(30), TestModel(), {2}, *random));
   EXPECT_EQ(input.id.value(), "r-1");
-  EXPECT_EQ(input.sampling.seed, 0u);
-  EXPECT_EQ(input.stop.max_tokens, 370);
+  EXPECT_EQ(input.sampling->seed, 0u);
+  EXPECT_EQ(input.stop->max_tokens, 370);
   EXPECT_TRUE(input.max_tokens_given);
   EXPECT_EQ(*input.prompt, Tokens(30));
 }
