@@ -56,9 +56,9 @@ class Constraint {
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   Place Start();
   // Follows the text that the constraint can read in the most ways, and computes masks along it.
-  // Whoever compiles a constraint calls this, so that one that is too ambiguous is refused before
-  // its request takes engine time. Constraints whose ambiguity lies elsewhere are found only when
-  // an answer gets there. The same for every Constraint of one program and vocabulary. Errors:
+  // The thread that compiles a constraint calls this, so that one that is too ambiguous is refused
+  // before its request takes engine time. Constraints whose ambiguity lies elsewhere are found only
+  // when an answer gets there. The same for every Constraint of one program and vocabulary. Errors:
   // those of Mask.
   absl::Status Try();
   // Reads `bytes`. False, and `place` is unchanged, when the constraint forbids them there.

@@ -53,9 +53,11 @@ class StopRules {
 
  private:
   request::StopParams params_;
+  // Bound: the model's.
   std::vector<TokenId> eos_token_ids_;
   // The tables of Knuth, Morris and Pratt (1977): [i][j] is the length of the longest proper prefix
-  // of stop string i that ends its first j + 1 bytes.
+  // of stop string i that ends its first j + 1 bytes. Bound: one for each byte of stop strings, 64
+  // KiB.
   std::vector<std::vector<int32_t>> fallbacks_;
 };
 

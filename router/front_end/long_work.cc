@@ -6,8 +6,8 @@
 
 namespace tandem::router {
 
-LongWork::LongWork() {
-  thread_ = Thread("long-work", [this] { Run(); });
+LongWork::LongWork(int threads) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back("long-work", [this] { Run(); });
 }
 
 LongWork::~LongWork() {
@@ -15,7 +15,7 @@ LongWork::~LongWork() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
   }
-  thread_.Join();
+  for (Thread& thread : threads_) thread.Join();
 }
 
 absl::Status LongWork::Add(size_t bytes, Work work) {

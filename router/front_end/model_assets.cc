@@ -62,11 +62,19 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::ForHashEngine() {
   return assets;
 }
 
+absl::Status ModelAssets::CheckMessages(int64_t messages) const {
+  if (messages <= identity.context_tokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("messages: ", messages, " messages, expected at most ", identity.context_tokens,
+                   ": the context of ", identity.name, " holds so many tokens"));
+}
+
 absl::StatusOr<std::string> ModelAssets::RenderChat(const v1::ChatMessages& chat,
                                                     absl::Time now) const {
   if (chat.messages().empty()) {
     return absl::InvalidArgumentError("chat.messages: expected at least one message, got none");
   }
+  RETURN_IF_ERROR(CheckMessages(chat.messages_size()));
   model::ChatTemplate::RenderInput input;
   input.messages = nlohmann::ordered_json::array();
   for (const v1::ChatMessage& message : chat.messages()) {

@@ -34,6 +34,9 @@ struct ModelAssets {
   // For hash-engine clusters: bytes as tokens, the identity that their nodes register.
   static absl::StatusOr<std::unique_ptr<ModelAssets>> ForHashEngine();
 
+  // kInvalidArgument for a conversation of more messages than the context has tokens: each has one
+  // at least. To be asked before the messages are read.
+  absl::Status CheckMessages(int64_t messages) const;
   // The conversation as prompt text. kInvalidArgument when the template refuses it or there is
   // none.
   absl::StatusOr<std::string> RenderChat(const v1::ChatMessages& chat, absl::Time now) const;

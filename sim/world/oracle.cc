@@ -20,10 +20,10 @@ OracleAnswer AnswerOf(const engine::HashEngineOptions& engine, const router::Req
   std::vector<TokenId> tokens = *input.prompt;
   while (answer.reason == request::FinishReason::kNone) {
     const TokenId next =
-        engine::HashEngineNextToken(engine, tokens, input.sampling, sequence_index);
+        engine::HashEngineNextToken(engine, tokens, *input.sampling, sequence_index);
     tokens.push_back(next);
     answer.tokens.push_back(next);
-    answer.reason = request::CheckStop(input.stop, input.eos_token_ids, next,
+    answer.reason = request::CheckStop(*input.stop, input.eos_token_ids, next,
                                        static_cast<int32_t>(answer.tokens.size()));
   }
   return answer;
@@ -39,7 +39,7 @@ OracleAnswers BeamOracle(const engine::HashEngineOptions& engine,
     const std::vector<router::RequestInput> beams = group.StepInputs(absl::UnixEpoch());
     for (size_t i = 0; i < beams.size(); ++i) {
       const engine::SampledToken next = engine::HashEngineSample(
-          engine, *beams[i].prompt, beams[i].sampling, beams[i].sequence_index);
+          engine, *beams[i].prompt, *beams[i].sampling, beams[i].sequence_index);
       router::SequenceAnswer::Outcome outcome;
       outcome.tokens.push_back(node::ToWire(next, 0));
       outcome.done.emplace().reason = request::FinishReason::kLength;

@@ -72,7 +72,8 @@ std::unique_ptr<AnswerFormat> NewFormat(ApiRequest api, const AnswerHead& head,
 }  // namespace
 
 void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
-                      const AnswerSession::Deps& deps, Options options, const Arrival& arrival) {
+                      const AnswerSession::Deps& deps, Options options, const Arrival& arrival,
+                      bool away) {
   const model::Tokenizer& tokenizer = *deps.assets.tokenizer;
   // The prompts are not kept while they are answered.
   std::vector<v1::GenerateRequest> requests = std::move(api.requests);
@@ -85,31 +86,41 @@ void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
   auto answer =
       std::make_shared<ApiAnswer>(exchange, stream, std::move(options), std::move(format));
   answer->writes_start_ = writes_start;
-  exchange->Wait(answer);
-  answer->StartSessions(requests, deps, arrival);
+  // A server that stops drops what was posted. Sessions and answer hold each other until they end.
+  const std::shared_ptr<void> unless_started(nullptr, [answer](void*) {
+    if (!answer->started_) answer->sessions_.clear();
+  });
+  auto begin = [answer, unless_started, made = answer->MakeSessions(requests, deps, arrival)] {
+    answer->exchange_->Wait(answer);
+    answer->Begin(made);
+  };
+  away ? exchange->Post(std::move(begin)) : begin();
 }
 
-void ApiAnswer::StartSessions(const std::vector<v1::GenerateRequest>& requests,
-                              const AnswerSession::Deps& deps, const Arrival& arrival) {
+absl::Status ApiAnswer::MakeSessions(const std::vector<v1::GenerateRequest>& requests,
+                                     const AnswerSession::Deps& deps, const Arrival& arrival) {
   for (size_t i = 0; i < requests.size(); ++i) {
     auto session = AnswerSession::Make(requests[i], arrival, deps,
                                        std::make_shared<PromptSink>(shared_from_this(), i));
     if (!session.ok()) {
-      std::string none;
-      if (requests.size() == 1) return Fail(session.status(), none);
+      sessions_.clear();  // they hold the sinks, which hold this
+      if (requests.size() == 1) return session.status();
       // Which of the prompts it was.
-      return Fail(absl::Status(session.status().code(),
-                               absl::StrCat(session.status().message(), " (prompt ", i, ")")),
-                  none);
+      return absl::Status(session.status().code(),
+                          absl::StrCat(session.status().message(), " (prompt ", i, ")"));
     }
     sessions_.push_back(*std::move(session));
   }
-  {
-    absl::MutexLock lock(&mutex_);
-    ahead_.resize(sessions_.size());
-  }
+  absl::MutexLock lock(&mutex_);
+  ahead_.resize(sessions_.size());
+  return absl::OkStatus();
+}
+
+void ApiAnswer::Begin(const absl::Status& made) {
+  started_ = true;
   std::string none;
-  if (const absl::Status status = BeginSessions(); !status.ok()) Fail(status, none);
+  const absl::Status begun = made.ok() ? BeginSessions() : made;
+  if (!begun.ok()) Fail(begun, none);
 }
 
 absl::Status ApiAnswer::BeginSessions() {

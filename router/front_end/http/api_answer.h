@@ -32,9 +32,11 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
     ErrorForm error_form = {};
   };
 
-  // Starts to answer `api` over `exchange`. A request that is refused is answered at once.
+  // Starts to answer `api` over `exchange`. A request that is refused is answered at once. `away`:
+  // the calling thread is not the exchange's I/O thread, which then begins what is ready.
   static void Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
-                    const AnswerSession::Deps& deps, Options options, const Arrival& arrival);
+                    const AnswerSession::Deps& deps, Options options, const Arrival& arrival,
+                    bool away);
 
   ApiAnswer(std::shared_ptr<HttpExchange> exchange, bool stream, Options options,
             std::unique_ptr<AnswerFormat> format)
@@ -63,9 +65,11 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   // Parts that gather before a write, if the client does not stream: its object is not urgent.
   static constexpr size_t kGatheredParts = 1024;
 
-  // Makes a session for each request: all are valid, or the answer fails. Then begins the first.
-  void StartSessions(const std::vector<v1::GenerateRequest>& requests,
-                     const AnswerSession::Deps& deps, const Arrival& arrival);
+  // Makes a session for each request: all are valid, or the answer is to fail. Tokenizes prompts.
+  absl::Status MakeSessions(const std::vector<v1::GenerateRequest>& requests,
+                            const AnswerSession::Deps& deps, const Arrival& arrival);
+  // Answers with the sessions that were made, or with the reason why there are none.
+  void Begin(const absl::Status& made);
   // Begins sessions until about kSequencesAhead sequences wait for the core to take them. So a
   // large batch does not stand in the core's queue as a whole, before what others ask meanwhile.
   absl::Status BeginSessions();
@@ -88,6 +92,7 @@ class ApiAnswer final : public PendingAnswer, public std::enable_shared_from_thi
   const std::unique_ptr<AnswerFormat> format_;
   // Bound: one for each prompt, kPromptsMax (1,024).
   std::vector<std::shared_ptr<AnswerSession>> sessions_;
+  bool started_ = false;    // Begin was called
   size_t begun_ = 0;        // sessions; those behind wait for BeginSessions
   size_t running_ = 0;      // begun sessions without an end
   bool streaming_ = false;  // the reply's head is out

@@ -172,6 +172,7 @@ absl::StatusOr<std::string> RenderMessages(Fields& fields, const ModelAssets& as
     fields.Fault("messages", "a list of at least one message");
     return fields.status();
   }
+  RETURN_IF_ERROR(assets.CheckMessages(std::ssize(*list)));
   model::ChatTemplate::RenderInput input;
   input.messages = Json::array();
   for (size_t i = 0; i < list->size(); ++i) {

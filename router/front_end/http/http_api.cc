@@ -159,14 +159,30 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
     return Reply(call, ErrorReply(415, absl::StrCat("content-encoding: ", encoding,
                                                     ", expected a body that is not compressed")));
   }
-  (this->*route.handle)(call);
+  Run(route, call);
+}
+
+void HttpApi::Run(const Route& route, Call& call) {
+  const size_t bytes = call.request.body.size();
+  if (route.needs != Needs::kTime || bytes <= LongWork::kShortBytesMax)
+    return (this->*route.handle)(call);
+  call.away = true;
+  const auto held = std::make_shared<Call>(std::move(call));
+  const absl::Status added = deps_.session.long_work.Add(
+      bytes, [this, held, handle = route.handle] { (this->*handle)(*held); });
+  if (added.ok()) return;
+  held->away = false;
+  Reply(*held, ErrorReply(added));
 }
 
 void HttpApi::Reply(const Call& call, HttpReply reply) const {
   FormOf(call).Apply(reply);
   const HttpHeaders headers = HeadersOf(call);
   reply.headers.insert(reply.headers.end(), headers.begin(), headers.end());
-  call.exchange->Reply(std::move(reply));
+  if (!call.away) return call.exchange->Reply(std::move(reply));
+  call.exchange->Post([exchange = call.exchange, reply = std::move(reply)]() mutable {
+    exchange->Reply(std::move(reply));
+  });
 }
 
 std::string HttpApi::AllowOrigin(absl::string_view origin) const {
@@ -288,7 +304,8 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
     if (!tenant_call.ok()) return Reply(call, ErrorReply(tenant_call.status()));
     arrival.call = *std::move(tenant_call);
   }
-  ApiAnswer::Start(std::move(api), call.exchange, deps_.session, std::move(options), arrival);
+  ApiAnswer::Start(std::move(api), call.exchange, deps_.session, std::move(options), arrival,
+                   call.away);
 }
 
 // ---- models and tokens

@@ -83,6 +83,8 @@ class HttpApi {
     std::string allow_origin;  // the origin whose pages may read the answer; empty: none
     absl::Time now;
     std::shared_ptr<Tenant> tenant;  // null in a router without keys
+    // Handled on the thread for long work, and not on the exchange's.
+    bool away = false;
   };
   // What a path needs: nothing; an API key, without counting as one of its requests; a key whose
   // request counts; or such a key and so much of the router's time that an overloaded router
@@ -103,12 +105,10 @@ class HttpApi {
   std::optional<HttpReply> RefuseBeforeBody(const HttpRequest& head);
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void Dispatch(const Route& route, Call& call);
+  // Calls the route's handler: here, or for a large body on the thread for long work. Takes `call`.
+  void Run(const Route& route, Call& call);
   // Sends a reply; a refusal in the form of the path's API.
   void Reply(const Call& call, HttpReply reply) const;
-  // The same from any thread.
-  void ReplyLater(const Call& call, HttpReply reply) const;
-  // Calls `run`: here, or for a large body on the thread for long work. Takes `call`.
-  void RunLong(Call& call, void (HttpApi::*run)(Call&));
   static ErrorForm FormOf(const Call& call) {
     return {DialectOf(call.request.path), call.request_id};
   }
@@ -164,9 +164,7 @@ class HttpApi {
   void OneModel(Call& call);
   // In tokenize_api.cc.
   void Tokenize(Call& call);
-  void TokenizeNow(Call& call);
   void Detokenize(Call& call);
-  void DetokenizeNow(Call& call);
   void Health(Call& call);
   void Load(Call& call);
   void Live(Call& call);

@@ -134,6 +134,11 @@ void HttpConnection::Refuse(HttpReply reply) {
 
 // ---- answering
 
+void HttpConnection::Wait(std::shared_ptr<PendingAnswer> answer) {
+  if (state_ != State::kAnswering) return answer->OnGone();  // closed while the answer was prepared
+  pending_ = std::move(answer);
+}
+
 void HttpConnection::Reply(HttpReply reply) {
   if (state_ != State::kAnswering) return;
   pending_ = nullptr;

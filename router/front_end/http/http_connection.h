@@ -68,7 +68,7 @@ class HttpConnection final : public HttpExchange,
   // ---- HttpExchange
   void Post(absl::AnyInvocable<void()> work) override { strand_.Post(std::move(work)); }
   void RunOrPost(absl::AnyInvocable<void()> work) override { strand_.RunOrPost(std::move(work)); }
-  void Wait(std::shared_ptr<PendingAnswer> answer) override { pending_ = std::move(answer); }
+  void Wait(std::shared_ptr<PendingAnswer> answer) override;
   void Reply(HttpReply reply) override;
   void BeginStream(const HttpReply& reply) override;
   void WriteStream(absl::string_view bytes) override;

@@ -1,7 +1,7 @@
 // How a handler answers one HTTP request: the seam between the API and the server that carries it.
 // A handler either calls Reply, or calls Wait and later streams from the PendingAnswer.
 // Thread safety: any thread may call Post and RunOrPost. All other methods are called on the
-// connection's I/O thread or from work that RunOrPost runs; the two exclude each other.
+// connection's I/O thread or from work that Post or RunOrPost runs; these exclude each other.
 // Owner: shared by the connection's pending operations and the answer. After the client is gone
 // calls have no effect.
 #pragma once
@@ -35,7 +35,8 @@ class HttpExchange {
   // REQUIRES: `work` is short and does not block.
   virtual void RunOrPost(absl::AnyInvocable<void()> work) = 0;
 
-  // Announces that `answer` will write the reply. REQUIRES: called by the handler, at most once.
+  // Announces that `answer` will write the reply. If the client is gone, calls its OnGone at once.
+  // REQUIRES: at most once.
   virtual void Wait(std::shared_ptr<PendingAnswer> answer) = 0;
   // Sends a whole reply. REQUIRES: this request has no reply yet.
   virtual void Reply(HttpReply reply) = 0;

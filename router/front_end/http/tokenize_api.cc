@@ -14,20 +14,6 @@
 
 namespace tandem::router {
 
-void HttpApi::RunLong(Call& call, void (HttpApi::*run)(Call&)) {
-  const size_t bytes = call.request.body.size();
-  if (bytes <= LongWork::kShortBytesMax) return (this->*run)(call);
-  const auto held = std::make_shared<Call>(std::move(call));
-  const absl::Status added =
-      deps_.session.long_work.Add(bytes, [this, held, run] { (this->*run)(*held); });
-  if (!added.ok()) Reply(*held, ErrorReply(added));
-}
-
-void HttpApi::ReplyLater(const Call& call, HttpReply reply) const {
-  auto held = std::make_shared<HttpReply>(std::move(reply));
-  call.exchange->Post([this, call, held] { Reply(call, std::move(*held)); });
-}
-
 absl::StatusOr<std::string> HttpApi::TokenizeText(const Call& call) const {
   ASSIGN_OR_RETURN(const Json body, ParseBody(call));
   const ModelAssets& assets = deps_.session.assets;
@@ -61,11 +47,9 @@ absl::StatusOr<std::string> HttpApi::TokenizeText(const Call& call) const {
   return members + (ids.empty() ? "[]" : "]");
 }
 
-void HttpApi::Tokenize(Call& call) { RunLong(call, &HttpApi::TokenizeNow); }
-
-void HttpApi::TokenizeNow(Call& call) {
+void HttpApi::Tokenize(Call& call) {
   absl::StatusOr<std::string> members = TokenizeText(call);
-  if (!members.ok()) return ReplyLater(call, ErrorReply(members.status()));
+  if (!members.ok()) return Reply(call, ErrorReply(members.status()));
   call.request.body = std::string();  // not to be carried to the core's strand
   RunOnCore(call, [members = *std::move(members)](RouterCore& core, absl::Time) {
     return HttpReply{.body =
@@ -92,11 +76,9 @@ absl::StatusOr<Json> HttpApi::DetokenizeJson(const Call& call) const {
   return Json{{"prompt", assets.tokenizer->Decode(ids, skip)}};
 }
 
-void HttpApi::Detokenize(Call& call) { RunLong(call, &HttpApi::DetokenizeNow); }
-
-void HttpApi::DetokenizeNow(Call& call) {
+void HttpApi::Detokenize(Call& call) {
   const absl::StatusOr<Json> json = DetokenizeJson(call);
-  ReplyLater(call, json.ok() ? HttpReply{.body = JsonText(*json)} : ErrorReply(json.status()));
+  Reply(call, json.ok() ? HttpReply{.body = JsonText(*json)} : ErrorReply(json.status()));
 }
 
 }  // namespace tandem::router

@@ -11,6 +11,7 @@
 #include <regex>
 #include <set>
 
+#include "common/model/hash_model.h"
 #include "tandem/v1/client.grpc.pb.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/quiet_cluster.h"
@@ -22,6 +23,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(HttpFeatures, StreamsEndWholeWhenTheRouterDrains) {
   ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256",
@@ -98,6 +100,48 @@ TEST(HttpFeatures, TraceIdsReachHeadersAndLogs) {
     return absl::StrContains(line, "took a leg");
   })) << "a node says it too";
   EXPECT_FALSE(cluster->LinesWith("trace_id=" + other.substr(3, 32)).empty());
+}
+
+// Bodies of more than 64 KiB are read and tokenized apart from the threads that serve connections:
+// every kind of answer and refusal must come as it does for small ones.
+TEST(HttpFeatures, LargeRequestsAreAnsweredAsSmallOnes) {
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=4096"}));
+  const std::string address = cluster->http_address();
+  // Spaces of the body that no field sees make a small request large.
+  const auto both = [&](const std::string& path, json body) {
+    const HttpAnswer small = Ask(address, PostOf(path, body.dump()));
+    const HttpAnswer large = Ask(address, PostOf(path, body.dump() + std::string(100'000, ' ')));
+    EXPECT_EQ(small.status, large.status) << path << large.body;
+    return std::pair(small, large);
+  };
+  const auto text_of = [](const HttpAnswer& answer) {
+    return json::parse(answer.body)["choices"].dump();
+  };
+  json completion = {{"prompt", {"one", "two", "three"}}, {"max_tokens", 8}, {"temperature", 0}};
+  const auto answers = both("/v1/completions", completion);
+  EXPECT_EQ(text_of(answers.first), text_of(answers.second));
+  completion["prompt"][2] = "";
+  EXPECT_EQ(both("/v1/completions", completion).second.status, 400);
+  const json chat = {{"messages", {{{"role", "user"}, {"content", "hello"}}}},
+                     {"max_tokens", 8},
+                     {"stream", true}};
+  const auto streams = both("/v1/chat/completions", chat);
+  EXPECT_THAT(streams.second.body, HasSubstr("data: [DONE]"));
+  EXPECT_EQ(both("/v1/messages", chat).second.status, 200);
+  EXPECT_EQ(both("/v1/responses", {{"input", "hello"}, {"max_output_tokens", 8}}).second.status,
+            200);
+  EXPECT_EQ(both("/api/chat", chat).second.status, 200);
+  EXPECT_EQ(both("/tokenize", {{"prompt", "hello"}}).second.status, 200);
+  EXPECT_EQ(both("/v1/chat/completions", {{"messages", 7}}).second.status, 400);
+  // As many messages as the context has tokens are a prompt that is too long; more are not read.
+  const auto messages = [&](size_t count) {
+    json list = json::array();
+    for (size_t i = 0; i < count; ++i) list.push_back({{"role", "user"}, {"content", "a"}});
+    return Ask(address, PostOf("/v1/chat/completions", json{{"messages", list}}.dump())).body;
+  };
+  constexpr size_t kContext = model::kHashModelContextTokens;
+  EXPECT_THAT(messages(kContext), Not(HasSubstr("messages: 32768 messages")));
+  EXPECT_THAT(messages(kContext + 1), HasSubstr(absl::StrCat("messages: ", kContext + 1)));
 }
 
 TEST(HttpFeatures, KeysAndQuotasHoldOverGrpc) {

@@ -1,6 +1,7 @@
 // Goal: a large batch never has more than a slice of its sequences before the core, so that what
 // others ask meanwhile is not behind all of it; every prompt's turn comes; a batch with one bad
-// prompt is refused before any of it is submitted.
+// prompt is refused before any of it is submitted. An answer that was prepared on another thread
+// begins on its exchange's, and leaves nothing behind when it never begins or its client has gone.
 #include <gmock/gmock.h>
 
 #include "absl/strings/str_cat.h"
@@ -13,9 +14,18 @@ namespace {
 
 class Exchange final : public HttpExchange {
  public:
-  void Post(absl::AnyInvocable<void()> work) override { work(); }
+  void Post(absl::AnyInvocable<void()> work) override {
+    posted.push_back(std::move(work));
+    if (runs_posted) RunPosted();
+  }
+  void RunPosted() {
+    for (auto& work : std::exchange(posted, {})) work();
+  }
   void RunOrPost(absl::AnyInvocable<void()> work) override { work(); }
-  void Wait(std::shared_ptr<PendingAnswer> answer) override { pending_ = std::move(answer); }
+  void Wait(std::shared_ptr<PendingAnswer> answer) override {
+    if (gone) return answer->OnGone();
+    pending_ = std::move(answer);
+  }
   void Reply(HttpReply reply) override { replies.push_back(std::move(reply)); }
   void BeginStream(const HttpReply&) override {}
   void WriteStream(absl::string_view) override {}
@@ -23,6 +33,9 @@ class Exchange final : public HttpExchange {
   bool writing() const override { return false; }
 
   std::vector<HttpReply> replies;
+  std::vector<absl::AnyInvocable<void()>> posted;
+  bool runs_posted = true;
+  bool gone = false;
 
  private:
   std::shared_ptr<PendingAnswer> pending_;
@@ -30,7 +43,7 @@ class Exchange final : public HttpExchange {
 
 class BatchSlices : public ::testing::Test {
  protected:
-  void Start(int prompts, int n, int bad = -1) {
+  void Start(int prompts, int n, int bad = -1, bool away = false) {
     ApiRequest api;
     api.kind = ApiKind::kCompletion;
     for (int i = 0; i < prompts; ++i) {
@@ -44,7 +57,7 @@ class BatchSlices : public ::testing::Test {
     ApiAnswer::Start(
         std::move(api), exchange_,
         {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_}, {},
-        {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp});
+        {RealClock().Now(), "", LoadShedder::FrontEndKind::kHttp}, away);
   }
   // The core takes the oldest request that waits, and ends each of its sequences.
   void TakeOne() {
@@ -95,6 +108,35 @@ TEST_F(BatchSlices, OneSliceIsAheadAtATime) {
   EXPECT_LE(most_ahead_, 64);
   ASSERT_EQ(exchange_->replies.size(), 1u);
   EXPECT_EQ(exchange_->replies[0].status, 200);
+}
+
+TEST_F(BatchSlices, WhatWasPreparedElsewhereBeginsOnItsThread) {
+  exchange_->runs_posted = false;
+  Start(3, 1, /*bad=*/-1, /*away=*/true);
+  EXPECT_TRUE(waiting_.empty());
+  exchange_->RunPosted();
+  EXPECT_EQ(waiting_.size(), 3u);
+  exchange_->runs_posted = true;
+  while (!waiting_.empty()) TakeOne();
+  ASSERT_EQ(exchange_->replies.size(), 1u);
+  EXPECT_EQ(exchange_->replies[0].status, 200);
+}
+
+TEST_F(BatchSlices, WhatIsNeverBegunLeavesNothing) {
+  exchange_->runs_posted = false;
+  const auto before = exchange_.use_count();
+  for (const int bad : {-1, 1}) {
+    Start(3, 1, bad, /*away=*/true);
+    EXPECT_GT(exchange_.use_count(), before);
+    exchange_->posted.clear();  // as a server that stops does
+    EXPECT_EQ(exchange_.use_count(), before) << "an answer and its sessions hold each other";
+    exchange_->gone = true;
+    Start(3, 1, bad, /*away=*/true);
+    exchange_->RunPosted();
+    EXPECT_EQ(exchange_.use_count(), before) << "the answer outlives its client";
+    exchange_->gone = false;
+  }
+  EXPECT_TRUE(waiting_.empty());
 }
 
 TEST_F(BatchSlices, APromptOfManySequencesGoesAlone) {

@@ -1,4 +1,4 @@
-// Goal: long work runs in order on one thread of its own; what waits is bounded in number and in
+// Goal: long work begins in order on threads of its own; what waits is bounded in number and in
 // bytes; an empty queue takes a piece of any size; what never ran is destroyed.
 #include "router/front_end/long_work.h"
 
@@ -33,7 +33,7 @@ class Blocker {
 };
 
 TEST(LongWork, RunsInOrder) {
-  LongWork work;
+  LongWork work(/*threads=*/1);
   Blocker blocker(work);
   std::vector<int> order;
   absl::Notification done;
@@ -48,7 +48,7 @@ TEST(LongWork, RunsInOrder) {
 }
 
 TEST(LongWork, BoundsPiecesAndBytes) {
-  LongWork work;
+  LongWork work(/*threads=*/1);
   Blocker blocker(work, LongWork::kBytesMax + 1);  // alone, it may be of any size
   EXPECT_THAT(work.Add(1, [] {}),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("large requests")));
@@ -71,7 +71,7 @@ TEST(LongWork, BoundsPiecesAndBytes) {
 TEST(LongWork, DestroysWhatNeverRan) {
   const auto held = std::make_shared<int>(0);
   {
-    auto work = std::make_unique<LongWork>();
+    auto work = std::make_unique<LongWork>(/*threads=*/1);
     Blocker blocker(*work);
     ASSERT_OK(work->Add(1, [held] { ++*held; }));
     EXPECT_EQ(held.use_count(), 2);
