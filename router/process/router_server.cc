@@ -59,6 +59,7 @@ class RouterServerImpl final : public RouterServer {
   }
 
   absl::Status StartServing(const RouterServerOptions& options) {
+    UpdateReadiness();
     if (!options.api_keys.empty()) {
       ASSIGN_OR_RETURN(keys_, ApiKeys::Load(options.api_keys, options.wrong_keys));
       client_service_.RequireKeys(keys_.get());
@@ -79,6 +80,7 @@ class RouterServerImpl final : public RouterServer {
           front_end_,
           HttpApi::Start(http,
                          {SessionDeps(), status_, [this] { return decode_ready_ && !draining_; },
+                          [this] { return context_tokens_.load(); },
                           [this] { return RealClock().Now() - absl::FromUnixNanos(last_turn_ns_); },
                           keys_.get()}));
     }
@@ -262,7 +264,11 @@ class RouterServerImpl final : public RouterServer {
     }
   }
 
-  void UpdateReadiness() { decode_ready_ = core_->fleet().order().size(kDecodeNodes) > 0; }
+  // For calls that ask about the fleet without taking the core's time.
+  void UpdateReadiness() {
+    decode_ready_ = core_->fleet().order().size(kDecodeNodes) > 0;
+    context_tokens_ = core_->context_tokens();
+  }
 
   const std::unique_ptr<ModelAssets> assets_;
   const std::unique_ptr<Random> random_;
@@ -293,6 +299,7 @@ class RouterServerImpl final : public RouterServer {
   bool many_ = false;                                      // as unflushed_
   absl::Time next_tick_ = absl::InfinitePast();            // on the strand
   std::atomic<bool> decode_ready_{false};
+  std::atomic<int64_t> context_tokens_{0};
   std::atomic<int64_t> last_turn_ns_{absl::ToUnixNanos(RealClock().Now())};  // of the core
   std::atomic<bool> draining_{false};
   mutable absl::Mutex mutex_;

@@ -9,7 +9,6 @@
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/runtime/clock.h"
-#include "router/core/router_core.h"
 #include "router/front_end/http/api_answer.h"
 #include "router/front_end/http/chat_messages.h"
 #include "router/front_end/http/chat_request.h"
@@ -218,19 +217,6 @@ HttpHeaders HttpApi::HeadersOf(const Call& call) {
   return headers;
 }
 
-void HttpApi::RunOnCore(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make) {
-  // The router core's strand makes the reply; the connection's strand sends it.
-  const auto run = [call, make = std::move(make)](RouterCore& core, absl::Time now) {
-    auto reply = std::make_shared<HttpReply>(make(core, now));
-    for (auto& header : HeadersOf(call)) reply->headers.push_back(std::move(header));
-    call.exchange->Post([exchange = call.exchange, reply] { exchange->Reply(std::move(*reply)); });
-  };
-  if (!deps_.session.inbox.TryPush(CoreCall{run})) {
-    Reply(call, ErrorReply(absl::UnavailableError(
-                    "the router's inbox is full, or the router is shutting down")));
-  }
-}
-
 void HttpApi::ReplyWithStatus(const Call& call,
                               std::function<HttpReply(const v1::GetStatusResponse&)> make) {
   deps_.status.Read(
@@ -310,27 +296,21 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
 
 // ---- models and tokens
 
-Json HttpApi::ModelJson(int64_t context_tokens) const {
+Json HttpApi::ModelJson() const {
   const ModelIdentity& model = deps_.session.assets.identity;
-  return {{"id", model.served_name()}, {"object", "model"},  {"created", started_s_},
-          {"owned_by", "tandem"},      {"root", model.name}, {"max_model_len", context_tokens}};
+  return {{"id", model.served_name()}, {"object", "model"},
+          {"created", started_s_},     {"owned_by", "tandem"},
+          {"root", model.name},        {"max_model_len", deps_.context_tokens()}};
 }
 
 void HttpApi::Models(Call& call) {
-  RunOnCore(call, [this](RouterCore& core, absl::Time) {
-    return JsonReply(
-        {{"object", "list"}, {"data", Json::array({ModelJson(core.context_tokens())})}});
-  });
+  Reply(call, JsonReply({{"object", "list"}, {"data", Json::array({ModelJson()})}}));
 }
 
 void HttpApi::OneModel(Call& call) {
   const std::string name = call.request.path.substr(kModelsFolder.size());
   const ModelIdentity& model = deps_.session.assets.identity;
-  if (model.Serves(name)) {
-    return RunOnCore(call, [this](RouterCore& core, absl::Time) {
-      return JsonReply(ModelJson(core.context_tokens()));
-    });
-  }
+  if (model.Serves(name)) return Reply(call, JsonReply(ModelJson()));
   Reply(call, ErrorReply(404, absl::StrCat("model: \"", name,
                                            "\" is not served here, this router serves \"",
                                            model.served_name(), "\"")));

@@ -44,13 +44,15 @@ struct FrontEndOptions {
 
 class HttpApi {
  public:
-  // `ready`: returns whether requests can be served now. `core_silent`: for how long the core has
+  // `ready`: returns whether requests can be served now. `context_tokens`: the longest sequence
+  // that the fleet serves now. `core_silent`: for how long the core has
   // done nothing. `keys`: the clients that may call; null: all. Everything that Deps refers to
   // outlives the HttpApi.
   struct Deps {
     AnswerSession::Deps session;
     StatusBoard& status;
     std::function<bool()> ready;
+    std::function<int64_t()> context_tokens;
     std::function<absl::Duration()> core_silent;
     ApiKeys* keys = nullptr;
   };
@@ -123,8 +125,6 @@ class HttpApi {
                        std::function<HttpReply(const v1::GetStatusResponse&)> make);
   // The refusal of a request while the core does nothing; nullopt when it lives.
   std::optional<HttpReply> CoreIsDead() const;
-  // Runs `make` on the router core's strand and sends its reply.
-  void RunOnCore(const Call& call, std::function<HttpReply(RouterCore&, absl::Time)> make);
 
   void Completions(Call& call);
   void ChatCompletions(Call& call);
@@ -179,7 +179,7 @@ class HttpApi {
   // The members of /tokenize's answer but the last.
   absl::StatusOr<std::string> TokenizeText(const Call& call) const;
   absl::StatusOr<Json> DetokenizeJson(const Call& call) const;
-  Json ModelJson(int64_t context_tokens) const;
+  Json ModelJson() const;
   std::string NewId(absl::string_view prefix) const;
 
   const Deps deps_;

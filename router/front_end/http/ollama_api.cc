@@ -4,7 +4,6 @@
 
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
-#include "router/core/router_core.h"
 #include "router/front_end/http/http_api.h"
 #include "router/front_end/http/json_fields.h"
 #include "router/front_end/http/ollama_format.h"
@@ -71,39 +70,35 @@ void HttpApi::OllamaTags(Call& call) {
 }
 
 void HttpApi::OllamaRunning(Call& call) {
-  RunOnCore(call, [this](RouterCore& core, absl::Time) {
-    Json model = OllamaModel();
-    model.erase("modified_at");
-    // It stays loaded as long as its nodes run.
-    model["expires_at"] = "9999-12-31T23:59:59Z";
-    model["size_vram"] = 0;
-    model["context_length"] = core.context_tokens();
-    return HttpReply{.body = JsonText(Json{{"models", Json::array({model})}})};
-  });
+  Json model = OllamaModel();
+  model.erase("modified_at");
+  // It stays loaded as long as its nodes run.
+  model["expires_at"] = "9999-12-31T23:59:59Z";
+  model["size_vram"] = 0;
+  model["context_length"] = deps_.context_tokens();
+  Reply(call, {.body = JsonText(Json{{"models", Json::array({model})}})});
 }
 
 void HttpApi::OllamaShow(Call& call) {
   const absl::StatusOr<Json> body = ParseBody(call);
   const absl::StatusOr<std::string> name = body.ok() ? OllamaNameIn(*body) : body.status();
   if (!name.ok()) return Reply(call, ErrorReply(name.status()));
-  RunOnCore(call, [this](RouterCore& core, absl::Time) {
-    const ModelAssets& assets = deps_.session.assets;
-    const Json model = OllamaModel();
-    Json capabilities = Json::array({"completion"});
-    if (assets.chat_template != nullptr) capabilities.push_back("tools");
-    const Json shown = {{"modelfile", ""},
-                        {"parameters", ""},
-                        {"template", ""},
-                        {"details", model["details"]},
-                        {"model_info",
-                         {{"general.architecture", assets.architecture},
-                          {"general.basename", assets.identity.name},
-                          {assets.architecture + ".context_length", core.context_tokens()},
-                          {assets.architecture + ".vocab_size", assets.identity.vocab_size}}},
-                        {"capabilities", capabilities},
-                        {"modified_at", model["modified_at"]}};
-    return HttpReply{.body = JsonText(shown)};
-  });
+  const ModelAssets& assets = deps_.session.assets;
+  const Json model = OllamaModel();
+  Json capabilities = Json::array({"completion"});
+  if (assets.chat_template != nullptr) capabilities.push_back("tools");
+  const Json shown = {{"modelfile", ""},
+                      {"parameters", ""},
+                      {"template", ""},
+                      {"details", model["details"]},
+                      {"model_info",
+                       {{"general.architecture", assets.architecture},
+                        {"general.basename", assets.identity.name},
+                        {assets.architecture + ".context_length", deps_.context_tokens()},
+                        {assets.architecture + ".vocab_size", assets.identity.vocab_size}}},
+                      {"capabilities", capabilities},
+                      {"modified_at", model["modified_at"]}};
+  Reply(call, {.body = JsonText(shown)});
 }
 
 }  // namespace tandem::router

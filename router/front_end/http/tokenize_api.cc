@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "router/core/router_core.h"
 #include "router/front_end/http/chat_messages.h"
 #include "router/front_end/http/http_api.h"
 #include "router/front_end/http/json_fields.h"
@@ -48,13 +47,9 @@ absl::StatusOr<std::string> HttpApi::TokenizeText(const Call& call) const {
 }
 
 void HttpApi::Tokenize(Call& call) {
-  absl::StatusOr<std::string> members = TokenizeText(call);
+  const absl::StatusOr<std::string> members = TokenizeText(call);
   if (!members.ok()) return Reply(call, ErrorReply(members.status()));
-  call.request.body = std::string();  // not to be carried to the core's strand
-  RunOnCore(call, [members = *std::move(members)](RouterCore& core, absl::Time) {
-    return HttpReply{.body =
-                         absl::StrCat(members, ",\"max_model_len\":", core.context_tokens(), "}")};
-  });
+  Reply(call, {.body = absl::StrCat(*members, ",\"max_model_len\":", deps_.context_tokens(), "}")});
 }
 
 absl::StatusOr<Json> HttpApi::DetokenizeJson(const Call& call) const {
