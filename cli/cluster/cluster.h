@@ -27,6 +27,8 @@ class Cluster {
   virtual std::string fleet_addresses() const = 0;
   // The HTTP addresses of the routers, comma-separated; empty when none serves HTTP.
   virtual std::string http_addresses() const = 0;
+  // The addresses of the routers' ports for operators, comma-separated; empty when they have none.
+  virtual std::string admin_addresses() const = 0;
   // Starts the nodes once the routers serve, and restarts processes that ended. Call it about every
   // 50 ms. Errors: the cluster cannot go on; the message names the process and the reason.
   virtual absl::Status Watch(absl::Time now) = 0;

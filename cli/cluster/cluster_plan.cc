@@ -76,6 +76,12 @@ void RegisterSharedOut(config::Schema& schema, UpConfig& config) {
              "empty = nowhere.",
              {.group = "Network"});
   schema.Add(
+      "admin", &config.router.admin,
+      "Where the first router serves operators, port or host:port: /metrics, /load, /status, "
+      "/traces and POST /drain; the others pick ports. Clients' ports then serve none of "
+      "these. Empty = no such ports.",
+      {.group = "Network"});
+  schema.Add(
       "fleet-secret-file", &config.common.fleet_secret_file,
       "File whose contents nodes started apart from this command must hold to join; empty = "
       "this command draws a secret for the run, and no other node can join. With --kv-disk it "
@@ -120,6 +126,7 @@ router::RouterConfig PlanRouter(const UpConfig& up, int index) {
   if (index > 0) {
     config.grpc = absl::StrCat(up.router.grpc.substr(0, up.router.grpc.rfind(':')), ":0");
     if (!up.router.http.empty()) config.http = "0";
+    if (!up.router.admin.empty()) config.admin = "0";
   }
   return config;
 }

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "common/config/secret_file.h"
+#include "common/rpc/operator_key.h"
 #include "common/runtime/processors.h"
 
 namespace tandem::cli {
@@ -20,7 +22,11 @@ bool ReadyProbe::IsReady(const Cluster& cluster) {
   const std::string address = cluster.grpc_address();
   if (address.empty()) return false;
   if (client_ == nullptr) {
-    auto client = Client::Connect(address, {.tls = {.anybody = up_.router.tls.any()}});
+    const auto secret = config::ReadSecretFile("fleet-secret-file", up_.common.fleet_secret_file);
+    if (!secret.ok()) return false;
+    auto client =
+        Client::Connect(address, {.api_key = secret->empty() ? "" : rpc::OperatorKey(*secret),
+                                  .tls = {.anybody = up_.router.tls.any()}});
     if (!client.ok()) return false;
     client_ = *std::move(client);
   }

@@ -73,8 +73,8 @@ bool IsBrief(const UpConfig& up) {
 // What a process said when it started.
 struct Announcement {
   bool started = false;
-  std::string grpc, fleet, http;  // routers; http empty when it serves none
-  std::string last_line;          // explains a process that ended
+  std::string grpc, fleet, http, admin;  // of routers; empty where one has no such port
+  std::string last_line;                 // explains a process that ended
 };
 
 class ProcessCluster final : public Cluster {
@@ -99,6 +99,7 @@ class ProcessCluster final : public Cluster {
   std::string grpc_addresses() const override { return AddressesOf(&Announcement::grpc); }
   std::string fleet_addresses() const override { return AddressesOf(&Announcement::fleet); }
   std::string http_addresses() const override { return AddressesOf(&Announcement::http); }
+  std::string admin_addresses() const override { return AddressesOf(&Announcement::admin); }
 
   absl::Status Watch(absl::Time now) override {
     if (!nodes_started_ && RoutersStarted()) RETURN_IF_ERROR(StartNodes());
@@ -179,6 +180,9 @@ class ProcessCluster final : public Cluster {
         if (!announcement.http.empty()) {
           process.flags.push_back(absl::StrCat("--http=", announcement.http));
         }
+        if (!announcement.admin.empty()) {
+          process.flags.push_back(absl::StrCat("--admin=", announcement.admin));
+        }
       }
     }
     for (int i = 0; i < up_.prefill; ++i) {
@@ -222,6 +226,8 @@ class ProcessCluster final : public Cluster {
       announcement.fleet = FieldOf(line, "fleet");
       announcement.http = FieldOf(line, "http");
       if (announcement.http == "off") announcement.http.clear();
+      announcement.admin = FieldOf(line, "admin");
+      if (announcement.admin == "off") announcement.admin.clear();
     } else if (IsMessage(line, "node started")) {
       announcement.started = true;
     }

@@ -59,6 +59,14 @@ class SingleProcessCluster final : public Cluster {
     return absl::StrJoin(addresses, ", ");
   }
 
+  std::string admin_addresses() const override {
+    std::vector<std::string> addresses;
+    for (const auto& router : routers_) {
+      if (!router->admin_address().empty()) addresses.push_back(router->admin_address());
+    }
+    return absl::StrJoin(addresses, ", ");
+  }
+
   absl::Status Watch(absl::Time) override {
     for (auto& router : routers_) router->Watch();
     for (auto& node : nodes_) RETURN_IF_ERROR(node->Watch());

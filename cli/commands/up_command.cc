@@ -63,13 +63,15 @@ class UpCommand final : public Command {
   }
 
   void Announce(const Cluster& cluster, bool others_may_join) const {
-    const std::string http = cluster.http_addresses();
+    const auto place = [](const char* what, const std::string& addresses) {
+      return addresses.empty() ? "" : absl::StrCat("; ", what, " on ", addresses);
+    };
+    const std::string places = absl::StrCat(
+        place("HTTP", cluster.http_addresses()), place("operators", cluster.admin_addresses()),
+        place("nodes join", others_may_join ? cluster.fleet_addresses() : ""));
     std::printf(
-        "ready: %d router(s), %d prefill and %d decode node(s); gRPC on %s%s%s%s%s; Ctrl-C "
-        "drains\n",
-        up_.routers, up_.prefill, up_.decode, cluster.grpc_addresses().c_str(),
-        http.empty() ? "" : "; HTTP on ", http.c_str(), others_may_join ? "; nodes join on " : "",
-        others_may_join ? cluster.fleet_addresses().c_str() : "");
+        "ready: %d router(s), %d prefill and %d decode node(s); gRPC on %s%s; Ctrl-C drains\n",
+        up_.routers, up_.prefill, up_.decode, cluster.grpc_addresses().c_str(), places.c_str());
     std::fflush(stdout);
   }
 

@@ -109,6 +109,13 @@ absl::Status Tenant::CheckPriority(int32_t priority) const {
                                                   limits_.priority_max, " from ", name_));
 }
 
+absl::Status Tenant::CheckIsAdmin() const {
+  absl::MutexLock lock(&mutex_);
+  if (limits_.is_admin) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("authorization: ", name_, " has not the scope admin"));
+}
+
 absl::Status Tenant::CheckMayInfer() const {
   absl::MutexLock lock(&mutex_);
   if (limits_.may_infer) return absl::OkStatus();

@@ -65,6 +65,8 @@ class Tenant {
 
   // kPermissionDenied, naming the allowed range.
   absl::Status CheckPriority(int32_t priority) const;
+  // kPermissionDenied for a tenant without the scope admin.
+  absl::Status CheckIsAdmin() const;
   // kPermissionDenied for a tenant that may not ask for answers.
   absl::Status CheckMayInfer() const;
 

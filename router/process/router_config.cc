@@ -17,6 +17,12 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
   schema.Add("http", &config.http,
              "Address of the OpenAI-compatible HTTP API, port or host:port; empty = none.",
              {.group = "Network"});
+  schema.Add(
+      "admin", &config.admin,
+      "Address of a port for operators, port or host:port: /metrics, /load, /status, /traces "
+      "and POST /drain, for API keys with the scope admin, where there are keys. Clients' "
+      "ports then serve none of these. Empty = no such port.",
+      {.group = "Network"});
   schema.Add("http-threads", &config.http_threads, "Threads that serve HTTP.",
              {.min = 1, .max = 64, .group = "Network"});
   schema.Add(

@@ -22,7 +22,8 @@ struct RouterConfig {
   std::string id = "router-0";
   std::string grpc = "127.0.0.1:50051";
   std::string fleet = "127.0.0.1:50052";
-  std::string http;  // empty = not served
+  std::string http;   // empty = not served
+  std::string admin;  // empty = no port of its own
   int32_t http_threads = 2;
   int64_t http_buffer_bytes = int64_t{512} << 20;
   bool open_fleet = false;

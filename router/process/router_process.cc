@@ -74,6 +74,11 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   if (!config.http.empty()) {
     ASSIGN_OR_RETURN(options.http_address, ParseHttpAddress(config.http));
   }
+  if (!config.admin.empty()) {
+    if (config.http.empty())
+      return absl::InvalidArgumentError("admin: given without http, expected both or only http");
+    ASSIGN_OR_RETURN(options.admin_address, ParseHttpAddress(config.admin));
+  }
   options.http_threads = config.http_threads;
   options.http_buffer_bytes = config.http_buffer_bytes;
   options.api_keys = config.api_keys;
@@ -107,7 +112,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
        {"fingerprint", identity.fingerprint},
        {"grpc", server->grpc_address()},
        {"fleet", server->fleet_address()},
-       {"http", server->http_address().empty() ? "off" : server->http_address()}});
+       {"http", server->http_address().empty() ? "off" : server->http_address()},
+       {"admin", server->admin_address().empty() ? "off" : server->admin_address()}});
   return server;
 }
 

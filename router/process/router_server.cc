@@ -63,6 +63,7 @@ class RouterServerImpl final : public RouterServer {
     if (!options.api_keys.empty()) {
       ASSIGN_OR_RETURN(keys_, ApiKeys::Load(options.api_keys, options.wrong_keys));
       client_service_.RequireKeys(keys_.get());
+      if (!options.admin_address.empty()) client_service_.GuardStatus(options.fleet_secret);
     }
     ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_},
                                                        rpc::kNodeLimits));
@@ -71,6 +72,7 @@ class RouterServerImpl final : public RouterServer {
     if (!options.http_address.empty()) {
       FrontEndOptions http;
       http.server.address = options.http_address;
+      http.admin_address = options.admin_address;
       http.server.threads = options.http_threads;
       http.server.buffer_bytes_max = options.http_buffer_bytes;
       http.server.tls = options.tls;
@@ -82,7 +84,7 @@ class RouterServerImpl final : public RouterServer {
                          {SessionDeps(), status_, [this] { return decode_ready_ && !draining_; },
                           [this] { return context_tokens_.load(); },
                           [this] { return RealClock().Now() - absl::FromUnixNanos(last_turn_ns_); },
-                          keys_.get()}));
+                          [this] { RefuseOverGrpc(); }, keys_.get()}));
     }
     thread_ = Thread("router", [this] { inbox_.RunOwner(kTickInterval); });
     return absl::OkStatus();
@@ -95,6 +97,10 @@ class RouterServerImpl final : public RouterServer {
     return front_end_ == nullptr ? "" : front_end_->address();
   }
 
+  std::string admin_address() const override {
+    return front_end_ == nullptr ? "" : front_end_->admin_address();
+  }
+
   void Watch() override {
     if (keys_ != nullptr) keys_->ReloadIfChanged();
     client_server_->SetHealth("", true);
@@ -104,8 +110,7 @@ class RouterServerImpl final : public RouterServer {
 
   bool Drain(absl::Duration timeout) override {
     Log(LogLevel::kInfo, "the router is draining", {{"timeout", absl::FormatDuration(timeout)}});
-    draining_ = true;
-    client_service_.BeginDrain();
+    RefuseOverGrpc();
     if (front_end_ != nullptr) front_end_->BeginDrain();
     Watch();
     bool idle = false;
@@ -127,6 +132,11 @@ class RouterServerImpl final : public RouterServer {
     FleetService::Options fleet;
     fleet.secret = options.fleet_secret;
     return fleet;
+  }
+  // Any thread. The router is not ready from now on; requests that run go on.
+  void RefuseOverGrpc() {
+    draining_ = true;
+    client_service_.BeginDrain();
   }
   AnswerSession::Deps SessionDeps() {
     return {*assets_, inbox_,       *random_,   metrics_,   traces_,

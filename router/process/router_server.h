@@ -29,6 +29,7 @@ struct RouterServerOptions {
   std::string fleet_address = "127.0.0.1:50052";  // nodes
   // The OpenAI-compatible HTTP API, host:port; empty = none.
   std::string http_address;
+  std::string admin_address;  // what operators ask for over HTTP, host:port; empty = no such port
   int http_threads = 2;
   int64_t http_buffer_bytes = int64_t{512} << 20;  // see BufferBudget
   std::string api_keys;  // a file, see router/front_end/api_keys.h; empty = no key is needed
@@ -58,6 +59,8 @@ class RouterServer {
   virtual const std::string& fleet_address() const = 0;
   // Empty when HTTP is not served.
   virtual std::string http_address() const = 0;
+  // Empty when operators have no port of their own.
+  virtual std::string admin_address() const = 0;
   // Refreshes readiness (serving means a decode node is ready), and the API keys if their file has
   // changed. Call every second or so.
   virtual void Watch() = 0;

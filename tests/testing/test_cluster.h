@@ -82,6 +82,8 @@ class TestCluster {
   const std::string& address() const { return address_; }
   // Where the first router serves HTTP.
   const std::string& http_address() const { return http_address_; }
+  // Of the first router; empty without --admin.
+  const std::string& admin_address() const { return admin_address_; }
   // The pid in "node started"-style lines is not logged; processes are found by name under /proc by
   // tests that need it.
   pid_t pid() const { return child_->pid(); }
@@ -130,6 +132,7 @@ class TestCluster {
         return line.substr(begin, line.find_first_of(",;", begin) - begin);
       };
       http_address_ = first_after("HTTP on ");
+      if (absl::StrContains(line, "operators on ")) admin_address_ = first_after("operators on ");
       address_ = first_after("gRPC on ");
     } else if (absl::StartsWith(line, "tandem up: ")) {
       failed_ = true;
@@ -139,7 +142,7 @@ class TestCluster {
   std::unique_ptr<cli::ChildProcess> child_;
   std::unique_ptr<cli::Client> client_;
   mutable absl::Mutex mutex_;
-  std::string address_, http_address_;
+  std::string address_, http_address_, admin_address_;
   std::string log_tail_;
   std::vector<std::string> lines_;
   bool failed_ = false;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/error_details.h"
+#include "common/rpc/operator_key.h"
 #include "common/runtime/clock.h"
 #include "router/core/router_core.h"
 #include "router/front_end/grpc/generate_session.h"
@@ -50,6 +51,23 @@ absl::StatusOr<std::shared_ptr<Tenant>> ClientService::AdmitToInfer(
   ASSIGN_OR_RETURN(std::shared_ptr<Tenant> tenant, Admit(context));
   if (tenant != nullptr) RETURN_IF_ERROR(tenant->CheckMayInfer());
   return tenant;
+}
+
+void ClientService::GuardStatus(const std::string& fleet_secret) {
+  guards_status_ = true;
+  // A hash, so that the time of comparing tells nothing of the key.
+  if (!fleet_secret.empty())
+    operator_key_hash_ = Sha256Hex(absl::StrCat("Bearer ", rpc::OperatorKey(fleet_secret)));
+}
+
+absl::Status ClientService::CheckMaySeeStatus(const grpc::CallbackServerContext& context) const {
+  if (keys_ == nullptr || !guards_status_) return absl::OkStatus();
+  const std::string authorization = MetadataOf(context, "authorization");
+  if (Sha256Hex(authorization) == operator_key_hash_) return absl::OkStatus();
+  ASSIGN_OR_RETURN(
+      const std::shared_ptr<Tenant> tenant,
+      keys_->IdentifyFrom(SourceOfGrpcPeer(context.peer()), authorization, RealClock().Now()));
+  return tenant->CheckIsAdmin();
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(
@@ -195,6 +213,8 @@ grpc::ServerUnaryReactor* ClientService::GetModel(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* ClientService::GetStatus(grpc::CallbackServerContext* context,
                                                    const v1::GetStatusRequest*,
                                                    v1::GetStatusResponse* response) {
+  const absl::Status may_see = CheckMaySeeStatus(*context);
+  if (!may_see.ok()) return FinishWith(context, may_see);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   status_.Read(RealClock().Now(), [this, reactor, response](const StatusBoard::Status& status) {
     if (status == nullptr)

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "router/front_end/answer_session.h"
 #include "router/front_end/api_keys.h"
@@ -29,6 +30,9 @@ class ClientService final : public ClientServiceBase {
   // Every call but GetStatus then needs one of `keys`, as over HTTP all but /metrics do. REQUIRES:
   // not serving yet.
   void RequireKeys(ApiKeys* keys) { keys_ = keys; }
+  // GetStatus then needs an admin's key, or the operator key of `fleet_secret`. REQUIRES: as
+  // RequireKeys.
+  void GuardStatus(const std::string& fleet_secret);
   // From now on Generate is refused with kUnavailable.
   void BeginDrain() { draining_ = true; }
 
@@ -63,6 +67,8 @@ class ClientService final : public ClientServiceBase {
   // The same for calls that need the scope infer.
   absl::StatusOr<std::shared_ptr<Tenant>> AdmitToInfer(
       const grpc::CallbackServerContext& context) const;
+  // Whether a call may have the status.
+  absl::Status CheckMaySeeStatus(const grpc::CallbackServerContext& context) const;
   // kUnavailable when the router is too overloaded for this call. `resumes`: see LoadShedder.
   absl::Status Shed(absl::FunctionRef<bool()> resumes) const;
   absl::Status FillTokens(const v1::TokenizeRequest& request, v1::TokenizeResponse& response) const;
@@ -78,6 +84,8 @@ class ClientService final : public ClientServiceBase {
   Inbox& inbox_;
   StatusBoard& status_;
   ApiKeys* keys_ = nullptr;
+  bool guards_status_ = false;
+  std::string operator_key_hash_;  // empty without a secret
   std::atomic<bool> draining_{false};
 };
 

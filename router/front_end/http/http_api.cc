@@ -28,6 +28,8 @@ constexpr char kServedInstead[] =
     "; this router's model writes text, over /v1/chat/completions, /v1/responses and "
     "/v1/completions";
 // How long a browser need not ask again.
+// For requests to the operators' port that have not arrived whole, and answers not yet read.
+constexpr int64_t kAdminBufferBytes = int64_t{32} << 20;
 constexpr char kPreflightSeconds[] = "600";
 // The core does something every 20 ms.
 constexpr absl::Duration kCoreDeadAfter = absl::Seconds(5);
@@ -51,29 +53,48 @@ HttpReply JsonReply(const Json& json) { return {.body = JsonText(json)}; }
 
 absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Start(const FrontEndOptions& options, Deps deps) {
   auto front_end = std::make_unique<HttpApi>(std::move(deps), options);
-  HttpConnection::Hooks hooks;
-  hooks.handle = [raw = front_end.get()](HttpRequest request,
-                                         std::shared_ptr<HttpExchange> exchange) {
-    raw->Handle(std::move(request), std::move(exchange));
-  };
-  hooks.refuse = [raw = front_end.get()](const HttpRequest& head) {
-    return raw->RefuseBeforeBody(head);
-  };
-  hooks.fault = [](int status, const std::string& message) { return ErrorReply(status, message); };
-  ASSIGN_OR_RETURN(front_end->server_, HttpServer::Start(options.server, std::move(hooks)));
+  // First the operators' port, so that no client is served without the rules that it brings.
+  if (!options.admin_address.empty()) {
+    HttpServerOptions admin = options.server;
+    admin.address = options.admin_address;
+    admin.threads = 1;
+    admin.buffer_bytes_max = kAdminBufferBytes;
+    ASSIGN_OR_RETURN(front_end->admin_, HttpServer::Start(admin, front_end->HooksOf(Port::kAdmin)));
+  }
+  ASSIGN_OR_RETURN(front_end->server_,
+                   HttpServer::Start(options.server, front_end->HooksOf(Port::kClients)));
   return front_end;
+}
+
+HttpConnection::Hooks HttpApi::HooksOf(Port port) {
+  HttpConnection::Hooks hooks;
+  hooks.handle = [this, port](HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+    Handle(std::move(request), std::move(exchange), port);
+  };
+  hooks.refuse = [this, port](const HttpRequest& head) { return RefuseBeforeBody(head, port); };
+  hooks.fault = [](int status, const std::string& message) { return ErrorReply(status, message); };
+  return hooks;
 }
 
 HttpApi::HttpApi(Deps deps, const FrontEndOptions& options)
     : deps_(std::move(deps)),
       allowed_origins_(options.allowed_origins),
       started_s_(absl::ToUnixSeconds(RealClock().Now())),
-      openapi_(DescribeRoutes(deps_.keys != nullptr)),
+      has_admin_port_(!options.admin_address.empty()),
+      openapi_(Describe(deps_.keys != nullptr, Port::kClients, has_admin_port_)),
+      admin_openapi_(Describe(deps_.keys != nullptr, Port::kAdmin, has_admin_port_)),
       responses_(options.responses) {}
 
 void HttpApi::FinishDrain(absl::Duration timeout) {
   server_->BeginDrain();
   server_->AwaitIdle(timeout);
+  // Last, so that operators see the end.
+  if (admin_ != nullptr) admin_->BeginDrain();
+}
+
+void HttpApi::Stop() {
+  server_->Stop();
+  if (admin_ != nullptr) admin_->Stop();
 }
 
 std::string HttpApi::NewId(absl::string_view prefix) const {
@@ -83,13 +104,13 @@ std::string HttpApi::NewId(absl::string_view prefix) const {
 
 // ---- routing
 
-std::optional<HttpReply> HttpApi::RefuseBeforeBody(const HttpRequest& head) {
+std::optional<HttpReply> HttpApi::RefuseBeforeBody(const HttpRequest& head, Port port) {
   if (deps_.keys == nullptr) return std::nullopt;
   std::string path = head.path;
   if (path.size() > 1 && path.back() == '/') path.pop_back();
   const Route* route = FindRoute(path);
   // Handle refuses a path that is not there; the body's bound is the usual one.
-  if (route == nullptr || route->needs == Needs::kNothing) return std::nullopt;
+  if (route == nullptr || !NeedsKey(*route, port)) return std::nullopt;
   const absl::Status known =
       deps_.keys->IdentifyFrom(head.source, Authorization(head), RealClock().Now()).status();
   if (known.ok()) return std::nullopt;
@@ -105,7 +126,7 @@ std::optional<HttpReply> HttpApi::RefuseBeforeBody(const HttpRequest& head) {
   return reply;
 }
 
-void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange, Port port) {
   Call call;
   call.request_id = GivenRequestId(request);
   if (call.request_id.empty()) call.request_id = NewId("");
@@ -116,8 +137,16 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange
   if (request.path.size() > 1 && request.path.back() == '/') request.path.pop_back();
   call.request = std::move(request);
   call.exchange = std::move(exchange);
+  call.port = port;
   call.now = RealClock().Now();
-  if (const Route* route = FindRoute(call.request.path)) return Dispatch(*route, call);
+  if (const Route* route = FindRoute(call.request.path)) {
+    if (ServesAt(*route, port, has_admin_port_)) return Dispatch(*route, call);
+    const char* elsewhere = port == Port::kAdmin ? "clients" : "operators (--admin)";
+    return Reply(call, ErrorReply(404, absl::StrCat(call.request.path,
+                                                    ": not served here, expected "
+                                                    "the router's port for ",
+                                                    elsewhere)));
+  }
   const bool of_openai = absl::StartsWith(call.request.path, "/v1/");
   Reply(call, ErrorReply(404, absl::StrCat("no such path: ", call.request.path,
                                            of_openai ? kServedInstead : "")));
@@ -139,16 +168,8 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
         [&call] { return NamesLastEvent(call.request) || NamesResumption(call.request.body); });
     if (!shed.ok()) return Reply(call, ErrorReply(shed));
   }
-  if (route.needs != Needs::kNothing && deps_.keys != nullptr) {
-    const std::string key(Authorization(call.request));
-    absl::StatusOr<std::shared_ptr<Tenant>> tenant =
-        route.needs == Needs::kKnownKey
-            ? deps_.keys->IdentifyFrom(call.request.source, key, call.now)
-            : deps_.keys->AdmitFrom(call.request.source, key, call.now);
-    if (!tenant.ok()) return Reply(call, ErrorReply(tenant.status()));
-    call.tenant = *std::move(tenant);
-    const absl::Status may_infer = call.tenant->CheckMayInfer();
-    if (route.needs == Needs::kTime && !may_infer.ok()) return Reply(call, ErrorReply(may_infer));
+  if (const absl::Status known = Identify(route, call); !known.ok()) {
+    return Reply(call, ErrorReply(known));
   }
   if (method == "POST" && !IsJson(call.request)) {
     return Reply(call, ErrorReply(415, "content-type: expected application/json"));
@@ -159,6 +180,17 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
                                                     ", expected a body that is not compressed")));
   }
   Run(route, call);
+}
+
+absl::Status HttpApi::Identify(const Route& route, Call& call) const {
+  if (deps_.keys == nullptr || !NeedsKey(route, call.port)) return absl::OkStatus();
+  const std::string key(Authorization(call.request));
+  const bool counts = route.needs == Needs::kKey || route.needs == Needs::kTime;
+  ASSIGN_OR_RETURN(call.tenant, counts
+                                    ? deps_.keys->AdmitFrom(call.request.source, key, call.now)
+                                    : deps_.keys->IdentifyFrom(call.request.source, key, call.now));
+  if (call.port == Port::kAdmin) return call.tenant->CheckIsAdmin();
+  return route.needs == Needs::kTime ? call.tenant->CheckMayInfer() : absl::OkStatus();
 }
 
 void HttpApi::Run(const Route& route, Call& call) {
@@ -348,6 +380,17 @@ void HttpApi::Load(Call& call) {
 void HttpApi::Ready(Call& call) { Health(call); }
 
 void HttpApi::Version(Call& call) { Reply(call, JsonReply({{"version", std::string(kVersion)}})); }
+
+void HttpApi::Drain(Call& call) {
+  BeginDrain();
+  deps_.drain();
+  ReplyWithStatus(call, [](const v1::GetStatusResponse& status) {
+    HttpReply reply =
+        JsonReply({{"draining", true}, {"requests_running", status.router().requests_running()}});
+    reply.status = 202;
+    return reply;
+  });
+}
 
 void HttpApi::Metrics(Call& call) {
   ReplyWithStatus(call, [this](const v1::GetStatusResponse& status) {

@@ -37,6 +37,9 @@ namespace tandem::router {
 
 struct FrontEndOptions {
   HttpServerOptions server;
+  // host:port of the port for operators; empty: there is none, and clients' port serves what they
+  // ask for, but no drain.
+  std::string admin_address;
   // Origins whose pages may call from a browser, such as "https://chat.example"; "*": all.
   std::vector<std::string> allowed_origins;
   ResponseStore::Options responses;  // which finished responses are kept
@@ -54,11 +57,14 @@ class HttpApi {
     std::function<bool()> ready;
     std::function<int64_t()> context_tokens;
     std::function<absl::Duration()> core_silent;
+    std::function<void()> drain;  // the router's other ports refuse new requests from then on
     ApiKeys* keys = nullptr;
   };
 
-  // The text of /openapi.json; `keys`: the router knows API keys. It has every route.
+  // The text of /openapi.json of a router without a port for operators, and of such a port. `keys`:
+  // the router knows API keys. They have every route that is served there.
   static std::string DescribeRoutes(bool keys);
+  static std::string DescribeAdminRoutes(bool keys);
   // The methods that a path takes, "GET, HEAD"; empty for a path that is not served.
   static absl::string_view MethodsOf(absl::string_view path);
 
@@ -67,19 +73,23 @@ class HttpApi {
   HttpApi(Deps deps, const FrontEndOptions& options);
 
   const std::string& address() const { return server_->address(); }
+  // Empty without a port for operators.
+  std::string admin_address() const { return admin_ == nullptr ? "" : admin_->address(); }
   // From now on completions are refused with 503, and /ready answers 503.
   void BeginDrain() { draining_ = true; }
   // Waits until running answers are written and their connections closed, at most `timeout`.
   void FinishDrain(absl::Duration timeout);
   // Closes all connections and ends the threads. REQUIRES of the owner: it destroys this object
   // only after the router core holds none of its requests.
-  void Stop() { server_->Stop(); }
+  void Stop();
 
  private:
+  enum class Port { kClients, kAdmin };
   // One request while it is handled.
   struct Call {
     HttpRequest request;
     std::shared_ptr<HttpExchange> exchange;
+    Port port = Port::kClients;
     std::string request_id;
     std::string traceparent;   // valid, or empty
     std::string allow_origin;  // the origin whose pages may read the answer; empty: none
@@ -92,9 +102,13 @@ class HttpApi {
   // request counts; or such a key and so much of the router's time that an overloaded router
   // refuses it.
   enum class Needs { kNothing, kKnownKey, kKey, kTime };
+  // Which port serves a path: the clients'; the operators', or the clients' when there is no other;
+  // the operators' alone; or both.
+  enum class Where { kClients, kOperators, kAdminAlone, kBoth };
   struct Route {
     const char* path;
     const char* methods;  // as an allow header lists them
+    Where where;
     Needs needs;
     void (HttpApi::*handle)(Call&);
     RouteNote note;  // for /openapi.json
@@ -102,11 +116,18 @@ class HttpApi {
   // In http_routes.cc. Null for a path that is not served.
   static const Route kRoutes[];
   static const Route* FindRoute(absl::string_view path);
+  static std::string Describe(bool keys, Port port, bool has_admin_port);
+  static bool ServesAt(const Route& route, Port port, bool has_admin_port);
+  // On the operators' port all but probes and the page's files needs a key, and an admin's.
+  static bool NeedsKey(const Route& route, Port port);
 
   // The refusal of a request without a key that it needs, before its body is read.
-  std::optional<HttpReply> RefuseBeforeBody(const HttpRequest& head);
-  void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  std::optional<HttpReply> RefuseBeforeBody(const HttpRequest& head, Port port);
+  HttpConnection::Hooks HooksOf(Port port);
+  void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange, Port port);
   void Dispatch(const Route& route, Call& call);
+  // Sets the call's tenant, where the route needs a key.
+  absl::Status Identify(const Route& route, Call& call) const;
   // Calls the route's handler: here, or for a large body on the thread for long work. Takes `call`.
   void Run(const Route& route, Call& call);
   // Sends a reply; a refusal in the form of the path's API.
@@ -171,6 +192,7 @@ class HttpApi {
   void Ready(Call& call);
   void Version(Call& call);
   void Metrics(Call& call);
+  void Drain(Call& call);
 
   // The body as JSON; kInvalidArgument names the faulty field.
   absl::StatusOr<Json> ParseBody(const Call& call) const;
@@ -185,10 +207,12 @@ class HttpApi {
   const Deps deps_;
   const std::vector<std::string> allowed_origins_;
   const int64_t started_s_;
-  const std::string openapi_;
+  const bool has_admin_port_;
+  const std::string openapi_, admin_openapi_;  // of each port
   ResponseStore responses_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<HttpServer> server_;
+  std::unique_ptr<HttpServer> admin_;  // null without a port for operators
 };
 
 }  // namespace tandem::router

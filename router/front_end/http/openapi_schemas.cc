@@ -288,6 +288,7 @@ void AddReplies(Json& schemas) {
   schemas["ModelList"] = ObjectOf({{"object", "string"}, {"data", "array"}});
   schemas["State"] = ObjectOf({{"status", "string"}});
   schemas["Load"] = ObjectOf({{"server_load", "integer"}});
+  schemas["Drain"] = ObjectOf({{"draining", "boolean"}, {"requests_running", "integer"}});
   schemas["Version"] = ObjectOf({{"version", "string"}});
   schemas["Traces"] = ObjectOf({{"traces", "array"}});
   schemas["Document"] = {{"type", "object"}};

@@ -83,7 +83,9 @@ void HttpApi::PageFileNamed(Call& call) {
 
 void HttpApi::Docs(Call& call) { Reply(call, FileReply("docs.html")); }
 
-void HttpApi::OpenApi(Call& call) { Reply(call, HttpReply{.body = openapi_}); }
+void HttpApi::OpenApi(Call& call) {
+  Reply(call, HttpReply{.body = call.port == Port::kAdmin ? admin_openapi_ : openapi_});
+}
 
 void HttpApi::ClusterStatus(Call& call) {
   ReplyWithStatus(call, [this](const v1::GetStatusResponse& status) {
