@@ -11,6 +11,9 @@ Usage: check.py CHECK --source DIR --build DIR
               in the programs, and every port is one they were told to open
   systemd     systemd reads the units, the programs take the flags and files that the units give them,
               and every mistake planted in a unit is found
+  package     the Debian package has its files, depends on the programs' libraries, and its program runs
+  compose     the programs take the commands that the image and the compose file give them, and what the
+              compose file names exists
   libraries   the runtime image installs every shared library that the programs need
   checker     this file finds the mistakes that it is there to find
 
@@ -27,6 +30,7 @@ from pathlib import Path
 
 import flags as flag_check
 import image_packages
+import packages
 import systemd
 import tools
 
@@ -149,6 +153,38 @@ def check_systemd(context):
     return bool(units) and not found
 
 
+def check_package(context):
+    libraries = set()
+    for name in flag_check.PROGRAMS + ("tandem",):
+        libraries |= {package for _, package in image_packages.needed_by(tools.built(context.build, name))}
+    with tempfile.TemporaryDirectory() as folder:
+        package = packages.make(context.build, folder)
+        found = packages.mistakes(package, folder, libraries)
+        if not packages.mistakes(package, Path(folder) / "planted", libraries | {"libplanted"}):
+            found.append("a missing dependency was not found")
+    print("\n".join(found))
+    return not found
+
+
+def check_compose(context):
+    yaml = tools.module("yaml")
+    binaries = tools.built(context.build, "tandem").parent
+    dockerfile = (context.source / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
+    text = (context.source / "deploy/compose/compose.yaml").read_text(encoding="utf-8")
+
+    def mistakes(text):
+        compose = yaml.safe_load(text)
+        refused = [packages.refused(*command, binaries) for command in packages.commands(dockerfile, compose)]
+        return [said for said in refused if said] + packages.references(compose)
+
+    found = mistakes(text)
+    for before, after in (("--transport", "--transpot"), ("router:50052", "roter:50052"), ("- models:", "- modles:")):
+        if not any(after.strip("-: ").split(":")[0] in said for said in mistakes(text.replace(before, after))):
+            found.append(f"planted {after}: not found")
+    print("\n".join(found))
+    return not found
+
+
 def check_libraries(context):
     dockerfile = (context.source / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
     installed = image_packages.installed_by(dockerfile)
@@ -200,6 +236,8 @@ def main():
         "shell": check_shell,
         "flags": check_flags,
         "systemd": check_systemd,
+        "package": check_package,
+        "compose": check_compose,
         "libraries": check_libraries,
         "checker": check_checker,
     }

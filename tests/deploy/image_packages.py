@@ -29,11 +29,16 @@ def require_debian_12():
 
 def installed_by(dockerfile):
     """Packages that the last stage's apt-get names, and all that they depend on."""
-    require_debian_12()
     stage = dockerfile[dockerfile.rindex("\nFROM ") :]
     # The words after the flag, up to the next command.
     command = stage.split("--no-install-recommends", 1)[1].split("&&", 1)[0]
-    waiting = {word for word in command.replace("\\", " ").split() if not word.startswith("-")}
+    return with_dependencies({word for word in command.replace("\\", " ").split() if not word.startswith("-")})
+
+
+def with_dependencies(names):
+    """These packages, all that they depend on, and what every image has."""
+    require_debian_12()
+    waiting = set(names)
     closure = set(ESSENTIAL)
     while waiting:
         closure |= waiting

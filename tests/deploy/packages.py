@@ -1,0 +1,122 @@
+"""Checks the Debian package and the commands that containers run."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import image_packages
+import tools
+
+# What an operator expects where, besides the shells' completions.
+FILES = (
+    "etc/tandem/decode-node.yaml",
+    "etc/tandem/prefill-node.yaml",
+    "etc/tandem/router.yaml",
+    "usr/bin/tandem",
+    "usr/bin/tandem-decode-node",
+    "usr/bin/tandem-prefill-node",
+    "usr/bin/tandem-router",
+    "usr/lib/systemd/system/tandem-decode-node@.service",
+    "usr/lib/systemd/system/tandem-prefill-node@.service",
+    "usr/lib/systemd/system/tandem-router.service",
+    "usr/lib/sysusers.d/tandem.conf",
+    "usr/share/bash-completion/completions/tandem",
+    "usr/share/doc/tandem/copyright",
+    "usr/share/fish/vendor_completions.d/tandem.fish",
+    "usr/share/zsh/vendor-completions/_tandem",
+)
+
+
+def output_of(command):
+    """(exit status, output) of a command."""
+    result = subprocess.run(
+        [str(word) for word in command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return result.returncode, result.stdout
+
+
+def make(build, folder):
+    """Makes the Debian package in `folder`; returns its path."""
+    for tool in ("cpack", "dpkg-deb", "dpkg-shlibdeps"):
+        tools.program(tool)
+    status, said = output_of(["cpack", "--config", build / "CPackConfig.cmake", "-B", folder])
+    packages = list(Path(folder).glob("*.deb"))
+    if status != 0 or len(packages) != 1:
+        raise SystemExit(f"cpack made {len(packages)} packages:\n{said}")
+    return packages[0]
+
+
+def mistakes(package, folder, libraries):
+    """One line for each mistake in a package. It is unpacked into `folder`. `libraries`: the Debian
+    packages that the programs' shared libraries come from."""
+    found = []
+    root, control = Path(folder) / "root", Path(folder) / "control"
+    for flag, target in (("-x", root), ("-e", control)):
+        status, said = output_of(["dpkg-deb", flag, package, target])
+        if status != 0:
+            return [said]
+    found += [f"{name} is missing" for name in FILES if not (root / name).is_file()]
+    listed = (control / "conffiles").read_text(encoding="utf-8").split()
+    there = sorted(f"/{path.relative_to(root)}" for path in (root / "etc").rglob("*") if path.is_file())
+    if sorted(listed) != there:
+        found.append(f"conffiles lists {listed}, the package has {there}")
+    for script in ("postinst", "prerm", "postrm"):
+        status, said = output_of([tools.program("shellcheck"), "--shell=sh", control / script])
+        if status != 0:
+            found.append(said)
+    depends = re.search(r"^Depends: (.*)$", (control / "control").read_text(encoding="utf-8"), re.MULTILINE)
+    named = {entry.split()[0] for entry in depends[1].split(",")} if depends else set()
+    installed = image_packages.with_dependencies(named)
+    found += [f"Depends lacks {name}" for name in sorted(libraries - installed)]
+    status, said = output_of([root / "usr/bin/tandem", "version"])
+    if status != 0 or not said.startswith("tandem "):
+        found.append(f"the packed tandem version: {said}")
+    return found
+
+
+def commands(dockerfile, compose):
+    """(where, words) of each command of this project's programs in a Dockerfile and a compose file."""
+    runtime = dockerfile[dockerfile.rindex("\nFROM ") :]
+    for words in re.findall(r"^(?:HEALTHCHECK .*)?CMD (\[.*\])$", runtime, re.MULTILINE):
+        yield "the image", json.loads(words)
+    for name, service in compose["services"].items():
+        if "command" in service:
+            yield f"service {name}", service["command"]
+        test = service.get("healthcheck", {}).get("test", [])
+        if test:
+            yield f"service {name}, healthcheck", test[1:]
+
+
+def refused(where, words, binaries):
+    """What a program says against its command; "" for nothing."""
+    program = binaries / words[0]
+    if not program.exists():
+        return f"{where}: there is no program {words[0]}"
+    status, said = output_of([program, *words[1:], "--print-config"])
+    return "" if status == 0 else f"{where}: {said.strip().splitlines()[-1]}"
+
+
+def references(compose):
+    """One line for each service, volume and secret that a compose file names and does not define."""
+    found = []
+    for name, service in compose["services"].items():
+        for other in service.get("depends_on", {}):
+            if other not in compose["services"]:
+                found.append(f"{name} depends on {other}, which is no service")
+        for volume in service.get("volumes", []):
+            if volume.split(":")[0] not in compose["volumes"]:
+                found.append(f"{name} mounts {volume}, which is no volume")
+        for secret in service.get("secrets", []):
+            if secret not in compose["secrets"]:
+                found.append(f"{name} reads the secret {secret}, which is none")
+        for word in service.get("command", []):
+            host = re.match(r"--routers=([^:]+):", word)
+            if host and host[1] not in compose["services"]:
+                found.append(f"{name} joins {host[1]}, which is no service")
+    return found
