@@ -1,7 +1,11 @@
 // Drives a fuzz target without libFuzzer: runs every file of the given folders unchanged, then
 // seeded mutations of them. The same arguments give the same inputs. When an input kills the
-// process, it prints the input's file, mutation and seed.
-//   target_fuzz [--mutations=N] [--seconds=S] [--seed=X] [--only=MUTATION] FOLDER_OR_FILE...
+// process, it prints the input's file, mutation and seed. An input that takes more processor time
+// or memory than the options allow kills the process, too; the slowest one is named at the end.
+//   target_fuzz [--mutations=N] [--seconds=S] [--seed=X] [--only=MUTATION] [--input-cpu-seconds=S]
+//               [--memory-mib=M] FOLDER_OR_FILE...
+#include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -27,6 +32,14 @@ struct Options {
   uint64_t seconds = 10;      // stops earlier when they are over
   uint64_t seed = 1;
   int64_t only = -1;  // this mutation alone, to reproduce a failure
+  uint64_t input_cpu_seconds = 20;
+  uint64_t memory_mib = 2048;  // of the whole process; 0 = no bound
+};
+
+// The input that took the most processor time.
+struct Slowest {
+  double seconds = -1;
+  std::string input;
 };
 
 // What is being run, for the signal handler.
@@ -100,10 +113,35 @@ std::string Mutate(uint64_t seed, uint64_t index, const std::string& original,
   return bytes;
 }
 
-void Run(const std::string& bytes) {
+double ProcessorSeconds() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// g_current names the input.
+void Run(const Options& options, const std::string& bytes, Slowest& slowest) {
   // A copy of exactly this size, so that sanitizers see one byte too far.
   const std::vector<uint8_t> exact(bytes.begin(), bytes.end());
+  // SIGPROF comes when the time is over.
+  const itimerval limit = {.it_interval = {},
+                           .it_value = {static_cast<time_t>(options.input_cpu_seconds), 0}};
+  ::setitimer(ITIMER_PROF, &limit, nullptr);
+  const double begin = ProcessorSeconds();
   LLVMFuzzerTestOneInput(exact.data(), exact.size());
+  const double took = ProcessorSeconds() - begin;
+  if (took > slowest.seconds) slowest = {took, g_current};
+}
+
+// Sanitizers take address space of their own, which the bound would count.
+void BoundMemory(uint64_t mib) {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  const rlim_t bytes = static_cast<rlim_t>(mib) << 20;
+  const rlimit limit = {bytes, bytes};
+  if (mib > 0) ::setrlimit(RLIMIT_DATA, &limit);
+#else
+  static_cast<void>(mib);
+#endif
 }
 
 bool ReadNumber(const char* argument, const char* name, uint64_t* value) {
@@ -126,12 +164,13 @@ std::vector<std::string> FilesBelow(const std::string& path) {
 int RunAll(const Options& options, const std::vector<std::string>& files) {
   const auto begin = std::chrono::steady_clock::now();
   const auto limit = std::chrono::seconds(options.seconds);
+  Slowest slowest;
   std::vector<std::string> inputs;
   for (const std::string& file : files) {
     std::ifstream in(file, std::ios::binary);
     inputs.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
     std::snprintf(g_current, sizeof(g_current), "input: %s\n", file.c_str());
-    Run(inputs.back());
+    Run(options, inputs.back(), slowest);
   }
   uint64_t done = 0;
   for (uint64_t i = 0; i < options.mutations; ++i) {
@@ -141,13 +180,15 @@ int RunAll(const Options& options, const std::vector<std::string>& files) {
     std::snprintf(g_current, sizeof(g_current), "input: %s --only=%llu --seed=%llu\n",
                   files[file].c_str(), static_cast<unsigned long long>(i),
                   static_cast<unsigned long long>(options.seed));
-    Run(Mutate(options.seed, i, inputs[file], inputs[(i / inputs.size()) % inputs.size()]));
+    Run(options, Mutate(options.seed, i, inputs[file], inputs[(i / inputs.size()) % inputs.size()]),
+        slowest);
     ++done;
   }
   std::printf("%zu files and %llu of %llu mutations, seed %llu\n", files.size(),
               static_cast<unsigned long long>(done),
               static_cast<unsigned long long>(options.mutations),
               static_cast<unsigned long long>(options.seed));
+  std::printf("slowest, %.3f s of processor time: %s", slowest.seconds, slowest.input.c_str());
   return 0;
 }
 
@@ -160,6 +201,8 @@ int main(int argc, char** argv) {
     uint64_t only = 0;
     if (ReadNumber(argv[i], "--mutations=", &options.mutations) ||
         ReadNumber(argv[i], "--seconds=", &options.seconds) ||
+        ReadNumber(argv[i], "--input-cpu-seconds=", &options.input_cpu_seconds) ||
+        ReadNumber(argv[i], "--memory-mib=", &options.memory_mib) ||
         ReadNumber(argv[i], "--seed=", &options.seed)) {
       continue;
     }
@@ -173,7 +216,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "no input: name a corpus folder that has files\n");
     return 2;
   }
-  for (const int number : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) {
+  BoundMemory(options.memory_mib);
+  for (const int number : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL, SIGPROF}) {
     std::signal(number, ReportAndDie);
   }
   return RunAll(options, files);
