@@ -71,8 +71,14 @@ absl::Status Constraint::Try() {
     absl::MutexLock lock(&mutex_);
     Refresh(place);
     const uint64_t before = graph_->work();
+    const int64_t overflows = graph_->overflows();
     const ConfigId next = StepToMostAmbiguous(*graph_, place.config);
     work += graph_->work() - before;
+    if (graph_->overflows() > overflows) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("guided: the constraint is too ambiguous: after ", i,
+                       " bytes a text can be ", "read in more than ", kThreadsMax, " ways"));
+    }
     if (next == kDeadConfig) return absl::OkStatus();
     place.config = next;
   }
@@ -148,6 +154,10 @@ bool Matcher::IsEnd(TokenId token) const {
          rules_.eos_token_ids.end();
 }
 
+bool Matcher::Allows(TokenId token) const {
+  return mask_known_ && ((mask_->words[static_cast<size_t>(token) / 32] >> (token % 32)) & 1) != 0;
+}
+
 absl::Status Matcher::Advance(TokenId token) {
   const auto refuse = [&](absl::string_view why) {
     return absl::InvalidArgumentError(
@@ -160,7 +170,9 @@ absl::Status Matcher::Advance(TokenId token) {
   } else {
     const absl::string_view bytes = constraint_->vocabulary().TokenBytes(token);
     if (bytes.empty() || !constraint_->Advance(place_, bytes)) {
-      return refuse(absl::StrCat("(\"", absl::CHexEscape(bytes), "\") breaks the constraint"));
+      return refuse(absl::StrCat("(\"", absl::CHexEscape(bytes), "\") ",
+                                 Allows(token) ? "makes the constraint too ambiguous to follow"
+                                               : "breaks the constraint"));
     }
   }
   ++tokens_;

@@ -59,7 +59,7 @@ class Constraint {
   // The thread that compiles a constraint calls this, so that one that is too ambiguous is refused
   // before its request takes engine time. Constraints whose ambiguity lies elsewhere are found only
   // when an answer gets there. The same for every Constraint of one program and vocabulary. Errors:
-  // those of Mask.
+  // those of Mask, also where a text has more than kThreadsMax readings.
   absl::Status Try();
   // Reads `bytes`. False, and `place` is unchanged, when the constraint forbids them there.
   bool Advance(Place& place, absl::string_view bytes);
@@ -109,8 +109,9 @@ class Matcher {
   // `constraint`: shared with the other sequences that it constrains.
   Matcher(std::shared_ptr<Constraint> constraint, EndRules rules);
 
-  // Reads `token`. Errors: kInvalidArgument when the constraint does not allow it; the position is
-  // then unchanged.
+  // Reads `token`. Errors: kInvalidArgument when the constraint does not allow it, or is too
+  // ambiguous to follow there, which a mask does not always tell before; the position is then
+  // unchanged.
   absl::Status Advance(TokenId token);
   // The tokens that may come next: [mask_words], bit i % 32 of word i / 32 stands for token i.
   // Valid until the next Advance. Errors: kInvalidArgument when the constraint is too ambiguous, or
@@ -125,6 +126,8 @@ class Matcher {
 
  private:
   bool IsEnd(TokenId token) const;
+  // Whether the mask of this position is known and has the token.
+  bool Allows(TokenId token) const;
 
   // Shared with the other sequences of the request, and with the cache.
   std::shared_ptr<Constraint> constraint_;

@@ -42,8 +42,9 @@ class StateGraph {
   bool CanContinue(ConfigId id) const { return configs_[id].can_continue; }
   // Bytes such that every step from `id` is the step of one of them. Counts as work.
   std::vector<uint8_t> DistinctBytes(ConfigId id);
-  // A configuration that allows the same tokens. Many configurations often have the same one, so
-  // that they share one mask.
+  // A configuration that allows the same tokens, unless `id` needs more than kThreadsMax threads
+  // for one: the other may need fewer. Many configurations often have the same one, so that they
+  // share one mask.
   ConfigId Representative(ConfigId id);
 
   // A configuration's key, and the configuration of a key. With these a configuration moves to
