@@ -130,6 +130,8 @@ void Run(const Options& options, const std::string& bytes, Slowest& slowest) {
   const double begin = ProcessorSeconds();
   LLVMFuzzerTestOneInput(exact.data(), exact.size());
   const double took = ProcessorSeconds() - begin;
+  const itimerval none = {};
+  ::setitimer(ITIMER_PROF, &none, nullptr);
   if (took > slowest.seconds) slowest = {took, g_current};
 }
 

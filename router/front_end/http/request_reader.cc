@@ -80,6 +80,9 @@ HttpRequest RequestOf(const http::request<http::string_body>& message) {
   return request;
 }
 
+// "0", an end of line, and an empty line.
+constexpr size_t kLastChunkBytes = 5;
+
 }  // namespace
 
 struct RequestReader::Parser {
@@ -127,6 +130,9 @@ RequestReader::Result RequestReader::Next() {
   }
   auto& parser = parser_->parser;
   while (!parser.is_done() && !buffer_.empty()) {
+    // The parser ends the process when it is called again with less than a whole last chunk. No
+    // chunked body has fewer bytes left before its end, so waiting for them stops no request.
+    if (parser.is_header_done() && parser.chunked() && buffer_.size() < kLastChunkBytes) break;
     boost::system::error_code error;
     const bool had_header = parser.is_header_done();
     const size_t used = parser.put(boost::asio::buffer(buffer_.data(), buffer_.size()), error);

@@ -55,6 +55,32 @@ TEST(RequestReader, FindsRequestsInAnySplit) {
   }
 }
 
+// The parser underneath ends the process when the last chunk comes in two pieces, of which the
+// first has its line and the second too little: one client's three bytes ended the router.
+TEST(RequestReader, TheLastChunkMayComeInPieces) {
+  for (const std::string body : {"0\r\n\r\n", "00\r\n\r\n", "0;a=b\r\n\r\n", "0\r\na: b\r\n\r\n",
+                                 "1\r\nx\r\n0\r\n\r\n", "1\r\nx\r\n0\r\nt: v\r\n\r\n"}) {
+    const std::string bytes = "POST /p HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n" + body;
+    const std::string next = "GET /next HTTP/1.1\r\n\r\n";
+    for (size_t first = 1; first < bytes.size(); ++first) {
+      for (size_t second = first; second < bytes.size(); ++second) {
+        RequestReader reader({});
+        std::vector<HttpRequest> requests;
+        const std::string pieces[] = {bytes.substr(0, first), bytes.substr(first, second - first),
+                                      bytes.substr(second), next};
+        for (const std::string& piece : pieces) {
+          reader.Append(piece);
+          RequestReader::Result result = reader.Next();
+          if (auto* request = std::get_if<HttpRequest>(&result)) requests.push_back(*request);
+        }
+        ASSERT_EQ(requests.size(), 2u) << body << " cut at " << first << " and " << second;
+        EXPECT_EQ(requests[0].body, body[0] == '1' ? "x" : "");
+        EXPECT_EQ(requests[1].path, "/next");
+      }
+    }
+  }
+}
+
 // A body whose end cannot be found is not read as no body, and what follows it not as a request.
 TEST(RequestReader, RefusesTransferCodingsButChunked) {
   for (const char* coding :
