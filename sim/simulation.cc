@@ -20,6 +20,7 @@ namespace tandem::sim {
 namespace {
 
 constexpr absl::Duration kLeaseTime = absl::Milliseconds(600);
+constexpr absl::Duration kPrefillDeadline = absl::Milliseconds(1500);
 
 router::RouterOptions CoreOptions(const Topology& topology) {
   router::RouterOptions options;
@@ -32,7 +33,7 @@ router::RouterOptions CoreOptions(const Topology& topology) {
   options.queue_deadline = absl::Seconds(3);
   options.no_node_deadline = absl::Seconds(1);
   options.reserve_deadline = absl::Milliseconds(400);
-  options.prefill_deadline = absl::Milliseconds(1500);
+  options.prefill_deadline = kPrefillDeadline;
   options.token_deadline = absl::Milliseconds(800);
   return options;
 }
@@ -327,7 +328,9 @@ SimReport Simulation::Run() {
   while (!clients_.AllSettled() && world_.now() < last + kProgressBound)
     world_.RunUntil(world_.now() + absl::Milliseconds(5));
   CheckProgress(clients_.Unsettled(), world_.now() - last, log_);
-  world_.RunUntil(world_.now() + kLeaseTime);
+  // A fetch whose prompt nobody waits for any more runs to its own deadline, a quarter of its
+  // prompt's, and its lease ends after that.
+  world_.RunUntil(world_.now() + kPrefillDeadline / 4 + kLeaseTime);
   if (clients_.AllSettled()) CheckQuiet();
   if (schedule_.faults.empty() && clients_.counts().failed > 0)
     log_.Violate("progress", "a request failed without any fault");
