@@ -16,7 +16,7 @@ EndpointPlane::EndpointPlane(VirtualNetwork& network, const Topology& topology, 
   options.incarnation = site.incarnation;
   options.fleet_secret = "simulated";
   options.frame_bytes_min = options.frame_bytes_max = topology.frame_blocks * cell_bytes;
-  options.export_bytes_in_flight_max = topology.bytes_in_flight;
+  options.peer_bytes_in_flight_max = topology.bytes_in_flight;
   options.nack_after = absl::Milliseconds(30);
   options.drain_after = absl::Milliseconds(150);
   endpoint_ = transfer::KvTransferEndpoint::Create(options, site.engine.arena(), *transport_);

@@ -24,6 +24,14 @@ class BusyTime {
     total_ += ended - began;
   }
   absl::Duration total() const { return total_; }
+  // The part of the total that lies after `time`.
+  absl::Duration TotalAfter(absl::Time time) const {
+    absl::Duration after;
+    for (auto it = stretches_.rbegin(); it != stretches_.rend() && it->second > time; ++it) {
+      after += it->second - std::max(it->first, time);
+    }
+    return after;
+  }
 
  private:
   // Bound: the data frames of one lease.

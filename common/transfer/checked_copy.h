@@ -1,7 +1,7 @@
 // Copies a payload out of memory that its owner may change meanwhile, and computes the checksum of
-// the bytes that were copied. Each chunk is read once: from the source into a buffer that stays in
-// the cache, and from there both into the checksum and, past the caches, into the destination. So
-// the checksum is of what landed, whatever happens to the source.
+// the bytes that were copied. Each byte is read once, and goes both past the caches into its place
+// and into a buffer that stays in the cache; the buffer is then summed up. So the checksum is of
+// what landed, whatever happens to the source.
 // Thread safety: any thread.
 #pragma once
 

@@ -15,6 +15,12 @@ namespace {
 // Keeps a NACK's header within the smallest active message header of UCX's transports (8 KiB).
 constexpr size_t kNackRangesMax = 128;
 
+// A peer's word: a figure for people, which decides nothing.
+absl::Duration ComputedAgo(const v1::KvFin& fin) {
+  constexpr uint64_t kMaxUs = uint64_t{3600} * 1000 * 1000;
+  return absl::Microseconds(static_cast<int64_t>(std::min(fin.computed_us_ago(), kMaxUs)));
+}
+
 int64_t CellKey(int32_t ordinal, int32_t layer) { return (int64_t{ordinal} << 32) | layer; }
 
 }  // namespace
@@ -273,6 +279,7 @@ void KvReceiver::OnLanded(Lease& lease, const Receive& receive, const ReceiveInt
   const int64_t bytes = receive.range.cells() * context_.layer_block_bytes();
   lease.bytes_received += bytes;
   lease.receiving.Add(interval.began, interval.landed);
+  last_landing_ = std::max(last_landing_, interval.landed);
   context_.counters.bytes_received += bytes;
 }
 
@@ -317,6 +324,7 @@ void KvReceiver::OnFin(PeerId from, const v1::KvFrame& frame) {
   lease->first_frame_at = std::min(lease->first_frame_at, context_.now);
   if (!lease->fin.has_value()) {
     lease->fin = frame.fin();
+    lease->computed_at = LatestTime() - ComputedAgo(frame.fin());
     lease->nack_at = context_.now + context_.options.nack_after;
     // Every frame has been seen, but something is missing: ask at once.
     if (lease->data_frames_seen >= frame.fin().data_frames()) lease->nack_at = context_.now;
@@ -368,15 +376,20 @@ void KvReceiver::InstallIfComplete(Lease& lease) {
   v1::KvFrame ack = context_.Header(lease.sender_incarnation, lease.id, lease.epoch);
   ack.mutable_ack();
   context_.SendControl(*lease.sender, std::move(ack));
-  context_.events.push_back(
-      LeaseInstalled{.lease = lease.id,
-                     .epoch = lease.epoch,
-                     .first_token = lease.fin->first_token(),
-                     .tokens = lease.fin->tokens(),
-                     .bytes_received = lease.bytes_received,
-                     .transfer_time = context_.now - lease.first_frame_at,
-                     .receive_time = lease.receiving.total(),
-                     .transport = context_.transport.TransportName(*lease.sender)});
+  const absl::Time installed_at = LatestTime();
+  const absl::Time exposed_from = std::max(lease.computed_at, lease.first_frame_at);
+  const absl::Duration exposed = lease.receiving.TotalAfter(exposed_from);
+  context_.events.push_back(LeaseInstalled{
+      .lease = lease.id,
+      .epoch = lease.epoch,
+      .first_token = lease.fin->first_token(),
+      .tokens = lease.fin->tokens(),
+      .bytes_received = lease.bytes_received,
+      .transfer_time = installed_at - lease.first_frame_at,
+      .receive_time = lease.receiving.total(),
+      .hidden_time = lease.receiving.total() - exposed,
+      .beyond_time = std::max(absl::ZeroDuration(), installed_at - exposed_from - exposed),
+      .transport = context_.transport.TransportName(*lease.sender)});
   Forget(lease, lease.epoch);
 }
 

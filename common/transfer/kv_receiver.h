@@ -8,6 +8,7 @@
 // Thread safety: none; the transfer thread. Owner: KvTransferEndpoint.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -71,6 +72,7 @@ class KvReceiver {
     Incarnation sender_incarnation;
     int64_t data_frames_seen = 0;
     std::optional<v1::KvFin> fin;
+    absl::Time computed_at;  // when the sender had computed everything; set with `fin`
     absl::Time nack_at = absl::InfiniteFuture();
     // Bound: the cells of the lease.
     absl::flat_hash_map<int64_t, int> checksum_failures;  // by cell: ordinal and layer
@@ -110,7 +112,11 @@ class KvReceiver {
   // Ends a lease, remembering how.
   void Forget(const Lease& lease, std::optional<Epoch> installed);
 
+  // For figures only: the context's time may be from before the payloads of this round were copied.
+  absl::Time LatestTime() const { return std::max(context_.now, last_landing_); }
+
   KvTransferContext& context_;
+  absl::Time last_landing_ = absl::InfinitePast();
   // Ordered, so that a simulated run with the same seed repeats exactly.
   // Bound: leases_max (4,096).
   absl::btree_map<LeaseId, std::unique_ptr<Lease>> leases_;

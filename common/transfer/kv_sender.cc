@@ -59,6 +59,7 @@ void KvSender::Handle(const OpenExport& command) {
   }
   exports_.emplace(command.export_id,
                    std::make_unique<Export>(command, *peer, context_.arena.layout().num_layers));
+  ++peers_[*peer].exports;
   context_.counters.exports_open = static_cast<int64_t>(exports_.size());
 }
 
@@ -78,7 +79,7 @@ void KvSender::Handle(const PushRange& command) {
             ", which lie outside of ordinals ", exported->open.first_ordinal, "+",
             exported->open.blocks.size(), ", overlap an earlier push or follow FinishExport")),
         /*tell_receiver=*/true);
-    EraseIfIdle(*exported);
+    Settle(command.export_id);
     return;
   }
   exported->cells.Set(range, CellState::kFilled);
@@ -97,7 +98,6 @@ void KvSender::Handle(const PushRange& command) {
   pending.push_back(grown);
   QueueReady(*exported, /*all=*/false);
   Pump(*exported);
-  EraseIfIdle(*exported);
 }
 
 void KvSender::QueueReady(Export& exported, bool all) {
@@ -126,62 +126,91 @@ void KvSender::Handle(const FinishExport& command) {
                                                 ": finished, but not all of its blocks and layers "
                                                 "were pushed")),
         /*tell_receiver=*/true);
-    EraseIfIdle(*exported);
+    Settle(command.export_id);
     return;
   }
   exported->first_token = command.first_token;
   exported->tokens = command.tokens;
+  exported->computed_at =
+      command.computed_at == absl::InfinitePast() ? context_.now : command.computed_at;
   QueueReady(*exported, /*all=*/true);
   Pump(*exported);
-  EraseIfIdle(*exported);
 }
 
 void KvSender::Handle(const CancelExport& command) {
   Export* exported = Find(command.export_id);
   if (exported == nullptr) return;
   End(*exported, absl::CancelledError(command.reason), /*tell_receiver=*/true);
-  EraseIfIdle(*exported);
+  Settle(command.export_id);
 }
 
 void KvSender::Pump(Export& exported) {
-  if (!exported.outcome.has_value()) {
-    while (!exported.queue.empty()) {
-      const int64_t bytes = exported.queue.front().range.cells() * context_.layer_block_bytes();
-      if (exported.bytes_in_flight > 0 &&
-          exported.bytes_in_flight + bytes > context_.options.export_bytes_in_flight_max) {
-        break;
-      }
-      const Export::QueuedFrame queued = exported.queue.front();
-      absl::StatusOr<std::optional<PayloadStore::Outgoing>> payload =
-          context_.payloads.Take({queued.range, exported.open.blocks, exported.open.first_ordinal});
-      if (!payload.ok()) {
-        return End(exported, payload.status(), /*tell_receiver=*/true);
-      }
-      if (!payload->has_value()) {
-        blocked_ = true;
-        return;
-      }
-      exported.queue.pop_front();
-      SendFrame(exported, queued, **std::move(payload));
+  const ExportId id = exported.open.export_id;
+  const PeerId peer = exported.peer;
+  if (!exported.queue.empty() && !exported.has_turn) {
+    exported.has_turn = true;
+    peers_[peer].turns.push_back(id);
+  }
+  TakeTurns(peer);
+  Settle(id);
+}
+
+void KvSender::TakeTurns(PeerId peer_id) {
+  const int64_t bytes_max = std::min(context_.options.peer_bytes_in_flight_max,
+                                     context_.transport.BytesAheadMax(peer_id));
+  for (;;) {
+    // Looked up in each round: an export that ends may be the peer's last one.
+    const auto it = peers_.find(peer_id);
+    if (it == peers_.end() || it->second.turns.empty()) return;
+    Peer& peer = it->second;
+    Export& exported = *exports_.at(peer.turns.front());
+    if (exported.queue.empty()) {
+      exported.has_turn = false;
+      peer.turns.pop_front();
+      continue;
     }
-    if (exported.first_token.has_value() && !exported.fin_sent && exported.queue.empty() &&
-        exported.sends_in_flight == 0) {
-      SendFin(exported);
-    }
+    const int64_t bytes = exported.queue.front().range.cells() * context_.layer_block_bytes();
+    if (peer.bytes_in_flight > 0 && peer.bytes_in_flight + bytes > bytes_max) return;
+    if (!SendNext(exported)) return;
+    peer.turns.push_back(peer.turns.front());
+    peer.turns.pop_front();
+    if (exported.outcome.has_value()) Settle(exported.open.export_id);
+  }
+}
+
+bool KvSender::SendNext(Export& exported) {
+  const Export::QueuedFrame queued = exported.queue.front();
+  absl::StatusOr<std::optional<PayloadStore::Outgoing>> payload =
+      context_.payloads.Take({queued.range, exported.open.blocks, exported.open.first_ordinal});
+  if (!payload.ok()) {
+    End(exported, payload.status(), /*tell_receiver=*/true);
+    return true;
+  }
+  if (!payload->has_value()) {
+    blocked_ = true;
+    return false;
+  }
+  exported.queue.pop_front();
+  SendFrame(exported, queued, **std::move(payload));
+  return true;
+}
+
+void KvSender::Settle(ExportId id) {
+  Export* exported = Find(id);
+  if (exported == nullptr || exported->sends_in_flight > 0) return;
+  if (exported->outcome.has_value()) return Erase(*exported);
+  if (exported->first_token.has_value() && !exported->fin_sent && exported->queue.empty()) {
+    SendFin(*exported);
   }
 }
 
 void KvSender::ResumeBlocked() {
   if (!std::exchange(blocked_, false)) return;
-  // By key, because Pump may end exports.
-  for (auto it = exports_.begin(); it != exports_.end() && !blocked_;) {
-    Export& exported = *it->second;
-    const ExportId id = it->first;
-    if (!exported.queue.empty()) {
-      Pump(exported);
-      EraseIfIdle(exported);
-    }
-    it = exports_.upper_bound(id);
+  // By key, because exports may end, and with them their peers.
+  for (auto it = peers_.begin(); it != peers_.end() && !blocked_;) {
+    const PeerId peer = it->first;
+    TakeTurns(peer);
+    it = peers_.upper_bound(peer);
   }
 }
 
@@ -200,7 +229,7 @@ void KvSender::SendFrame(Export& exported, const Export::QueuedFrame& queued,
   data.set_payload_checksum(payload.checksum);
   data.set_block_order(context_.options.format.order);
   if (!queued.repeat) ++exported.data_frames;
-  exported.bytes_in_flight += bytes;
+  peers_[exported.peer].bytes_in_flight += bytes;
   ++exported.sends_in_flight;
   context_.SendData(exported.peer, std::move(frame), std::move(payload.bytes),
                     [this, id = exported.open.export_id, bytes,
@@ -213,7 +242,7 @@ void KvSender::SendFrame(Export& exported, const Export::QueuedFrame& queued,
 void KvSender::OnSent(ExportId id, int64_t bytes, const absl::Status& status) {
   Export* exported = Find(id);
   TANDEM_CHECK(exported != nullptr, "export ", id.value(), " ended with a send in flight");
-  exported->bytes_in_flight -= bytes;
+  peers_[exported->peer].bytes_in_flight -= bytes;
   --exported->sends_in_flight;
   if (status.ok()) {
     exported->bytes_sent += bytes;
@@ -226,7 +255,6 @@ void KvSender::OnSent(ExportId id, int64_t bytes, const absl::Status& status) {
         /*tell_receiver=*/true);
   }
   Pump(*exported);
-  EraseIfIdle(*exported);
   ResumeBlocked();
 }
 
@@ -236,6 +264,8 @@ void KvSender::SendFin(Export& exported) {
   frame.mutable_fin()->set_data_frames(exported.data_frames);
   *frame.mutable_fin()->mutable_first_token() = *exported.first_token;
   *frame.mutable_fin()->mutable_tokens() = exported.tokens;
+  const absl::Duration since = std::max(absl::ZeroDuration(), context_.now - exported.computed_at);
+  frame.mutable_fin()->set_computed_us_ago(static_cast<uint64_t>(absl::ToInt64Microseconds(since)));
   context_.SendControl(exported.peer, std::move(frame));
   exported.fin_sent = true;
   exported.repeat_fin_at = context_.now + kFinRepeatFactor * context_.options.nack_after;
@@ -282,7 +312,7 @@ void KvSender::OnNack(PeerId from, const v1::KvFrame& frame) {
                                          ": the receiver asked for missing data ",
                                          exported->nack_rounds, " times")),
         /*tell_receiver=*/true);
-    EraseIfIdle(*exported);
+    Settle(exported->open.export_id);
     return;
   }
   for (const BlockRange& range : ranges) {
@@ -291,7 +321,6 @@ void KvSender::OnNack(PeerId from, const v1::KvFrame& frame) {
     }
   }
   Pump(*exported);
-  EraseIfIdle(*exported);
 }
 
 void KvSender::OnAck(PeerId from, const v1::KvFrame& frame) {
@@ -305,7 +334,7 @@ void KvSender::OnAck(PeerId from, const v1::KvFrame& frame) {
     return;
   }
   End(*exported, absl::OkStatus(), /*tell_receiver=*/false);
-  EraseIfIdle(*exported);
+  Settle(exported->open.export_id);
 }
 
 void KvSender::OnAbort(PeerId from, const v1::KvFrame& frame) {
@@ -316,7 +345,7 @@ void KvSender::OnAbort(PeerId from, const v1::KvFrame& frame) {
                                       exported->open.peer.node.value(),
                                       " refused it: ", frame.abort().reason())),
       /*tell_receiver=*/false);
-  EraseIfIdle(*exported);
+  Settle(exported->open.export_id);
 }
 
 void KvSender::OnPeerLost(PeerId peer, const absl::Status& status) {
@@ -330,7 +359,7 @@ void KvSender::OnPeerLost(PeerId peer, const absl::Status& status) {
                                             exported->open.peer.node.value(),
                                             " was lost: ", status.message())),
         /*tell_receiver=*/false);
-    EraseIfIdle(*exported);
+    Settle(exported->open.export_id);
   }
 }
 
@@ -348,8 +377,7 @@ void KvSender::End(Export& exported, const absl::Status& outcome, bool tell_rece
   }
 }
 
-void KvSender::EraseIfIdle(Export& exported) {
-  if (!exported.outcome.has_value() || exported.sends_in_flight > 0) return;
+void KvSender::Erase(Export& exported) {
   const ExportId id = exported.open.export_id;
   if (exported.outcome->ok()) {
     context_.events.push_back(ExportDone{.export_id = id,
@@ -358,6 +386,10 @@ void KvSender::EraseIfIdle(Export& exported) {
   } else {
     context_.events.push_back(ExportFailed{.export_id = id, .status = *exported.outcome});
   }
+  const auto peer = peers_.find(exported.peer);
+  std::deque<ExportId>& turns = peer->second.turns;
+  if (exported.has_turn) turns.erase(std::find(turns.begin(), turns.end(), id));
+  if (--peer->second.exports == 0) peers_.erase(peer);
   by_frame_.erase(FrameKey(exported.peer, exported.open.lease, exported.open.epoch));
   exports_.erase(id);
   context_.counters.exports_open = static_cast<int64_t>(exports_.size());
@@ -383,7 +415,7 @@ void KvSender::Tick(std::vector<PeerId>& stuck_peers) {
                          exported->open.peer.node.value(), " by its deadline; ",
                          exported->bytes_sent, " bytes were sent")),
         /*tell_receiver=*/true);
-    EraseIfIdle(*exported);
+    Settle(exported->open.export_id);
   }
   ResumeBlocked();
 }

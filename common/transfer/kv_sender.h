@@ -1,12 +1,14 @@
 // The exports that one node sends, without I/O of its own (kv_transfer.h has the states). It turns
 // pushed ranges into DATA frames of a good size, bounds the bytes in flight, sends again what the
-// receiver asks for, and ends each export exactly once.
+// receiver asks for, and ends each export exactly once. The exports to one peer take turns, a frame
+// at a time.
 //
 // Invariants: it sends bytes only from ranges that the core pushed; an export ends only when none
-// of its sends is in flight, so its blocks may then be reused; bytes in flight of an export never
-// exceed export_bytes_in_flight_max, except for one frame that alone is larger; an export that
-// finds no room for a payload in the payload store continues when any send ends, or at the next
-// tick. Thread safety: none; the transfer thread. Owner: KvTransferEndpoint.
+// of its sends is in flight, so its blocks may then be reused; bytes in flight to a peer never
+// exceed peer_bytes_in_flight_max, nor the transport's BytesAheadMax, except for one frame that
+// alone is larger; an export that finds no room for a payload in the payload store continues when
+// any send ends, or at the next tick.
+// Thread safety: none; the transfer thread. Owner: KvTransferEndpoint.
 #pragma once
 
 #include <deque>
@@ -58,19 +60,27 @@ class KvSender {
     };
     // Bound: the cells of the export.
     std::deque<QueuedFrame> queue;
-    int64_t bytes_in_flight = 0;
+    bool has_turn = false;  // is in its peer's `turns`
     int64_t sends_in_flight = 0;
     int64_t bytes_sent = 0;
     uint32_t data_frames = 0;  // repeats not counted
     int nack_rounds = 0;
     std::optional<v1::GeneratedToken> first_token;  // set by FinishExport
     v1::TokensBySource tokens;                      // likewise
+    absl::Time computed_at;                         // likewise
     absl::Time first_push_at = absl::InfiniteFuture();
     absl::Time repeat_fin_at = absl::InfiniteFuture();
     bool fin_sent = false;
     // How the export ends, once nothing is in flight: OK when acknowledged.
     std::optional<absl::Status> outcome;
     absl::Time must_end_by = absl::InfiniteFuture();
+  };
+  // The receiver of one or more exports.
+  struct Peer {
+    int64_t exports = 0;
+    int64_t bytes_in_flight = 0;
+    // Exports with frames in their queues, in the order in which they send one. Bound: `exports`.
+    std::deque<ExportId> turns;
   };
   // Which export a frame from a receiver speaks of: at most one for (peer, lease, epoch).
   using FrameKey = std::tuple<PeerId, LeaseId, Epoch>;
@@ -81,9 +91,15 @@ class KvSender {
   Export* FindByFrame(PeerId from, const v1::KvFrame& frame);
   // Moves pending ranges to the queue: those that are large enough, or all.
   void QueueReady(Export& exported, bool all);
-  // Sends from the queue while the bytes in flight allow it, and FIN at the end. May end the
-  // export.
+  // Sends from the export's queue, in turn with others to the same peer, while the bytes in flight
+  // allow it; then Settle. May end and erase exports.
   void Pump(Export& exported);
+  // Gives the peer's exports their turns. May end and erase exports.
+  void TakeTurns(PeerId peer_id);
+  // Sends the first frame of the export's queue. False when there is no room for its payload now.
+  bool SendNext(Export& exported);
+  // Sends FIN when it is time, and erases an export that has ended and has nothing in flight.
+  void Settle(ExportId id);
   // Sends one DATA frame with a payload that the store gave out.
   void SendFrame(Export& exported, const Export::QueuedFrame& queued,
                  PayloadStore::Outgoing payload);
@@ -93,7 +109,7 @@ class KvSender {
   void SendFin(Export& exported);
   // Decides how the export ends; later calls change nothing.
   void End(Export& exported, const absl::Status& outcome, bool tell_receiver);
-  void EraseIfIdle(Export& exported);
+  void Erase(Export& exported);
 
   KvTransferContext& context_;
   // Ordered, so that a simulated run with the same seed repeats exactly.
@@ -101,6 +117,8 @@ class KvSender {
   absl::btree_map<ExportId, std::unique_ptr<Export>> exports_;
   // Bound: one for each export.
   absl::btree_map<FrameKey, ExportId> by_frame_;
+  // Bound: one for each export.
+  absl::btree_map<PeerId, Peer> peers_;
   bool blocked_ = false;  // an export waits for room in the payload store
 };
 

@@ -81,6 +81,9 @@ struct FinishExport {
   ExportId export_id;
   v1::GeneratedToken first_token;
   v1::TokensBySource tokens;  // where the sender got the prompt's KV from
+  // When all was computed. TransferService sets it; otherwise it is the time at which the command
+  // is handled.
+  absl::Time computed_at = absl::InfinitePast();
 };
 // Gives an export up; ExportFailed(kCancelled) follows once no send is in flight.
 struct CancelExport {
@@ -105,6 +108,12 @@ struct LeaseInstalled {
   // The part of transfer_time during which at least one payload was being received; the wire's rate
   // is bytes_received over this.
   absl::Duration receive_time;
+  // The part of receive_time before the sender had computed everything: prefill hides it.
+  absl::Duration hidden_time;
+  // From the time at which the sender had computed everything, or the first frame if that came
+  // later, to all verified, without receive_time's part of it: what the transfer costs beyond
+  // prefill and wire.
+  absl::Duration beyond_time;
   std::string transport;  // "shm", "shm+mapped", "tcp", "inproc"
 };
 // The current epoch's sender failed (abort, lost, deadline, repeated checksum failure). The lease

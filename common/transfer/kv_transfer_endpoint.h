@@ -28,8 +28,8 @@ struct KvTransferOptions {
   // Smaller pushes are combined into frames of this size where the ranges allow it.
   int64_t frame_bytes_min = 64 << 10;
   int64_t frame_bytes_max = 1 << 20;
-  int64_t export_bytes_in_flight_max = 16 << 20;  // per export; more waits in the export's queue
-  int checksum_retries_max = 1;                   // NACKs of one range before the epoch fails
+  int64_t peer_bytes_in_flight_max = 16 << 20;  // the rest waits in the exports' queues
+  int checksum_retries_max = 1;                 // NACKs of one range before the epoch fails
   // FIN has arrived and data is missing for this long: ask for it again.
   absl::Duration nack_after = absl::Milliseconds(200);
   // When a receive or send of an ended lease or export is still in flight after this time, the peer

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -83,6 +84,11 @@ class KvTransport {
   // on it.
   virtual void Send(PeerId peer, const v1::KvFrame& frame, GatherList payload,
                     absl::AnyInvocable<void(const absl::Status&)> done) = 0;
+  // As many bytes of payloads to `peer` as are worth sending before the first of them is done.
+  virtual int64_t BytesAheadMax(PeerId peer) const {
+    static_cast<void>(peer);
+    return std::numeric_limits<int64_t>::max();
+  }
   // Since its start; see TransferCounters.
   struct Refusals {
     int64_t connections = 0, messages = 0;

@@ -12,9 +12,10 @@
 namespace tandem::transfer {
 namespace {
 
-// Payloads taken before their owner hears of it: so few that the owner prepares the next ones while
-// this process copies.
-constexpr int kTakenMax = 4;
+// Bytes taken, and payloads, before their owner hears of it: so few that the owner, who may have
+// bytes_ahead_max before this process, prepares the next ones while this process copies.
+constexpr size_t kTakenBytesMax = 512 << 10;
+constexpr int kTakenMax = 16;
 
 }  // namespace
 
@@ -91,7 +92,8 @@ void MappedReceiver::OnHeader(const v1::KvFrame& frame) {
   Land(frame, *pieces);
   if (arena_ == nullptr) return;  // the listener ended the connection
   taken_.add_taken(frame.via_mapping().ordinal());
-  if (taken_.taken_size() >= kTakenMax) ReportTaken();
+  taken_bytes_ += Bytes(*pieces);
+  if (taken_bytes_ >= kTakenBytesMax || taken_.taken_size() >= kTakenMax) ReportTaken();
 }
 
 void MappedReceiver::Land(const v1::KvFrame& frame, const GatherList& pieces) {
@@ -120,6 +122,7 @@ void MappedReceiver::ReportTaken() {
   taken_.set_from_reader(true);
   context_.SendMappingFrame(peer_, taken_);
   taken_.clear_taken();
+  taken_bytes_ = 0;
 }
 
 void MappedReceiver::Tell(v1::KvMapping::Kind kind) {

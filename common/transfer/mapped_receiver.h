@@ -52,6 +52,7 @@ class MappedReceiver {
   std::unique_ptr<ArenaDescriptorCall> call_;  // while opening
   std::unique_ptr<MappedArena> arena_;         // while open
   v1::KvMapping taken_;                        // not reported yet; kTakenMax ordinals at most
+  size_t taken_bytes_ = 0;                     // of those payloads
 };
 
 }  // namespace tandem::transfer

@@ -48,6 +48,13 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
     context_.other->Send(peer, frame, std::move(payload), std::move(done));
   }
 
+  int64_t BytesAheadMax(PeerId peer) const override {
+    const auto sender = senders_.find(peer);
+    if (sender == senders_.end() || !sender->second->open()) {
+      return context_.other->BytesAheadMax(peer);
+    }
+    return context_.options.bytes_ahead_max;
+  }
   Refusals refusals() const override { return context_.other->refusals(); }
   std::string TransportName(PeerId peer) const override {
     const auto sender = senders_.find(peer);

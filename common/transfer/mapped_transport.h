@@ -38,6 +38,10 @@ struct MappedTransportOptions {
   std::string fleet_secret;  // signs the frames that set mappings up, and the proofs of readers
   // A mapping that is not ready within this time has failed.
   absl::Duration open_within = absl::Seconds(5);
+  // Bytes of payloads that a reader may have before it. The owner reads a payload for its checksum
+  // and the reader copies it soon after: with no more than this between them, the copy finds much
+  // of it in a cache that both share.
+  int64_t bytes_ahead_max = 4 << 20;
   // Arenas of others that this process maps: how many, and how many bytes of addresses in all.
   // Further offers are declined.
   int mappings_max = 64;

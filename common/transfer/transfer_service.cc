@@ -4,6 +4,7 @@
 #include <atomic>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -41,6 +42,7 @@ class TransferServiceImpl final : public TransferService {
   }
 
   absl::Status Submit(TransferCommand command) override {
+    if (auto* finish = std::get_if<FinishExport>(&command)) finish->computed_at = RealClock().Now();
     if (!commands_.TryPush(std::move(command))) {
       return absl::ResourceExhaustedError(absl::StrCat("transfer: the queue holds its ",
                                                        commands_.capacity(),
@@ -83,7 +85,8 @@ class TransferServiceImpl final : public TransferService {
       endpoint_->Handle(command, now);
       moved = true;
     }
-    endpoint_->Tick(now);
+    // Checksums of what was pushed may have taken a while.
+    endpoint_->Tick(moved ? RealClock().Now() : now);
     moved = transport_->Progress() || moved;
     for (TransferEvent& event : endpoint_->TakeEvents()) {
       sink_(std::move(event));

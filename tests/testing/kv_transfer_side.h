@@ -65,7 +65,7 @@ struct KvTransferSide {
     options.fleet_secret = "fleet";
     options.frame_bytes_min = 4 * kCellBytes;
     options.frame_bytes_max = 6 * kCellBytes;
-    options.export_bytes_in_flight_max = 20 * kCellBytes;
+    options.peer_bytes_in_flight_max = 20 * kCellBytes;
     options.nack_after = absl::Milliseconds(20);
     options.drain_after = absl::Milliseconds(100);
     endpoint = transfer::KvTransferEndpoint::Create(options, *arena, *transport);

@@ -284,7 +284,8 @@ TEST_F(HeaderCheckTest, AFloodIsAnsweredWithinABound) {
   EXPECT_TRUE(Offer(Data()).has_value()) << "honest traffic does not go on";
 }
 
-// Goal: the receive time holds what was spent receiving, once, and not the pauses between.
+// Goal: the receive time holds what was spent receiving, once, and not the pauses between; the
+// sender's computation hides what was received before its end, and what is left is neither.
 TEST_F(HeaderCheckTest, ReceiveTimeLeavesOutTheSendersPauses) {
   const absl::Time start = absl::UnixEpoch();
   const std::vector<std::pair<int, int>> landings_ms = {{0, 3}, {2, 4}, {200, 205}};
@@ -299,13 +300,19 @@ TEST_F(HeaderCheckTest, ReceiveTimeLeavesOutTheSendersPauses) {
     Land(*place, std::byte{4}, start + absl::Milliseconds(landings_ms[i].first),
          start + absl::Milliseconds(landings_ms[i].second));
   }
+  // The sender had computed everything 202 ms after the start; 3 ms of the last landing follow.
+  endpoint_->Tick(start + absl::Milliseconds(207));
   v1::KvFrame fin = Data();
   fin.mutable_fin()->set_data_frames(3);
+  fin.mutable_fin()->set_computed_us_ago(5000);
   Offer(fin, kPeer, 0);
   const auto events = endpoint_->TakeEvents();
   ASSERT_EQ(events.size(), 1u);
   ASSERT_TRUE(std::holds_alternative<LeaseInstalled>(events[0]));
-  EXPECT_EQ(std::get<LeaseInstalled>(events[0]).receive_time, absl::Milliseconds(9));
+  const auto& installed = std::get<LeaseInstalled>(events[0]);
+  EXPECT_EQ(installed.receive_time, absl::Milliseconds(9));
+  EXPECT_EQ(installed.hidden_time, absl::Milliseconds(6));
+  EXPECT_EQ(installed.beyond_time, absl::Milliseconds(2));
 }
 
 TEST(BusyTimeTest, CountsOverlapsOnce) {
@@ -321,6 +328,10 @@ TEST(BusyTimeTest, CountsOverlapsOnce) {
   busy.Add(at(12), at(12));
   busy.Add(at(20), at(21));
   EXPECT_EQ(busy.total(), absl::Seconds(13));
+  EXPECT_EQ(busy.TotalAfter(at(0)), absl::Seconds(13));
+  EXPECT_EQ(busy.TotalAfter(at(10)), absl::Seconds(3));
+  EXPECT_EQ(busy.TotalAfter(at(15)), absl::Seconds(1));
+  EXPECT_EQ(busy.TotalAfter(at(21)), absl::ZeroDuration());
 }
 
 // The sending side: the export of lease 9 at peer 8, of two blocks; only layer 0 is pushed.
@@ -385,9 +396,11 @@ TEST_F(SenderCheckTest, AckBeforeFinMeansNothing) {
   EXPECT_TRUE(endpoint_->TakeEvents().empty());
   endpoint_->Handle(PushRange{ExportId(1), 0, 2, 1, 1}, now_);
   endpoint_->Handle(FinishExport{ExportId(1), {}}, now_);
+  endpoint_->Tick(now_ + absl::Milliseconds(7));
   transport_.CompleteSends();
   ASSERT_EQ(SentOf(v1::KvFrame::kFin).size(), 1u);
   EXPECT_EQ(SentOf(v1::KvFrame::kFin)[0].fin().data_frames(), 2u);
+  EXPECT_EQ(SentOf(v1::KvFrame::kFin)[0].fin().computed_us_ago(), 7000u);
   Offer(ack, kPeer, 0);
   const auto events = endpoint_->TakeEvents();
   ASSERT_EQ(events.size(), 1u);
