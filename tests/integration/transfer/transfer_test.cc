@@ -13,117 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "tests/testing/child_process.h"
+#include "tests/integration/transfer/peer_node.h"
 
 namespace tandem::transfer {
 namespace {
-
-using ::tandem::testing::ChildProcess;
-
-constexpr absl::Duration kPatience = absl::Seconds(40);
-
-struct Node {
-  Node(const std::string& transports, int layers, int64_t layer_block_bytes, int blocks,
-       int incarnation_in)
-      : incarnation(incarnation_in),
-        process({std::string(TANDEM_BINARY_DIR) + "/tests/transfer_peer", transports,
-                 absl::StrCat(layers), absl::StrCat(layer_block_bytes), absl::StrCat(blocks),
-                 absl::StrCat(incarnation_in)}) {
-    const std::string line = process.ReadLine("address ", kPatience);
-    EXPECT_FALSE(line.empty());
-    if (!line.empty()) address = line.substr(8);
-  }
-  std::string Wait(const std::string& prefix) { return process.ReadLine(prefix, kPatience); }
-  // "check equal" when blocks hold the pattern of `seed`.
-  std::string Check(int first, int count, int seed) {
-    process.Write(absl::StrCat("check ", first, " ", count, " ", seed));
-    return Wait("check ");
-  }
-  void Fill(int first, int count, int seed) {
-    process.Write(absl::StrCat("fill ", first, " ", count, " ", seed));
-    EXPECT_EQ(Wait("filled"), "filled");
-  }
-
-  int incarnation;
-  std::string address;
-  ChildProcess process;
-};
-
-struct KvTransfer {
-  int id = 1;
-  int epoch = 1;
-  int receiver_block = 0;
-  int sender_block = 0;
-  int count = 1;
-  int deadline_ms = 30'000;
-};
-
-// Returns once the lease is open, as a router starts a sender only then.
-void OpenLease(Node& receiver, const KvTransfer& h) {
-  receiver.process.Write(absl::StrCat("lease ", h.id, " ", h.epoch, " ", h.receiver_block, " ",
-                                      h.count, " ", h.deadline_ms));
-  const absl::Time give_up = absl::Now() + kPatience;
-  while (absl::Now() < give_up) {
-    receiver.process.Write("counters");
-    const std::vector<std::string> words = absl::StrSplit(receiver.Wait("counters "), ' ');
-    if (words.size() == 5 && words[2] != "0") return;  // counters BYTES LEASES EXPORTS RECEIVES
-  }
-  ADD_FAILURE() << "lease " << h.id << " did not open";
-}
-void Export(Node& sender, const Node& receiver, const KvTransfer& h) {
-  sender.process.Write(absl::StrCat("export ", h.id, " ", receiver.address, " ",
-                                    receiver.incarnation, " ", h.id, " ", h.epoch, " ",
-                                    h.sender_block, " ", h.count, " ", h.deadline_ms));
-}
-
-// Bytes that the node has verified since its start.
-int64_t BytesReceived(Node& receiver) {
-  receiver.process.Write("counters");
-  const std::vector<std::string> words = absl::StrSplit(receiver.Wait("counters "), ' ');
-  int64_t bytes = -1;
-  EXPECT_TRUE(words.size() == 5 && absl::SimpleAtoi(words[1], &bytes));
-  return bytes;
-}
-
-// Returns once the receiver has verified some bytes beyond `before`.
-void AwaitData(Node& receiver, int64_t before = 0) {
-  const absl::Time give_up = absl::Now() + kPatience;
-  while (BytesReceived(receiver) <= before && absl::Now() < give_up) {
-  }
-  EXPECT_GT(BytesReceived(receiver), before) << "no data arrived";
-}
-
-// Returns once no lease, export or receive is open; counters follow their events a moment later.
-bool AwaitIdle(Node& node) {
-  const absl::Time give_up = absl::Now() + kPatience;
-  while (absl::Now() < give_up) {
-    node.process.Write("counters");
-    if (absl::EndsWith(node.Wait("counters "), " 0 0 0")) return true;
-  }
-  return false;
-}
-
-// A short transfer may be over before its arena is mapped.
-::testing::Matcher<std::string> ExpectedTransport(const std::string& transports) {
-  if (transports == "mapped") return ::testing::AnyOf("shm", "shm+mapped");
-  return ::testing::Eq(transports);
-}
-
-// Transfers blocks again and again until they leave from a mapped arena.
-void AwaitMapped(Node& sender, Node& receiver, int first_id) {
-  const absl::Time give_up = absl::Now() + kPatience;
-  for (int id = first_id; absl::Now() < give_up; ++id) {
-    const KvTransfer kv_transfer{.id = id, .count = 1};
-    OpenLease(receiver, kv_transfer);
-    Export(sender, receiver, kv_transfer);
-    const std::string installed = receiver.Wait(absl::StrCat("installed ", id, " "));
-    ASSERT_NE(installed, "");
-    ASSERT_NE(sender.Wait(absl::StrCat("done ", id, " ")), "");
-    ASSERT_TRUE(AwaitIdle(receiver));  // so that the counters speak of the next lease only
-    if (absl::StrContains(installed, " shm+mapped ")) return;
-  }
-  ADD_FAILURE() << "no arena was mapped";
-}
 
 class TransferTest : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Transports, TransferTest, ::testing::Values("shm", "tcp", "mapped"),
@@ -311,46 +204,6 @@ TEST(TransferAutoTest, ChoosesSharedMemoryOnOneHost) {
   OpenLease(receiver, kv_transfer);
   Export(sender, receiver, kv_transfer);
   EXPECT_TRUE(absl::StrContains(receiver.Wait("installed 1"), " shm "));
-}
-
-// Goal: a process that is killed anywhere in the middle of a mapped transfer ends no other process,
-// and costs it nothing that lasts.
-TEST(MappedTransferTest, KilledSendersDoNotHurtTheReceiver) {
-  constexpr int kRounds = 20, kBlocks = 128;
-  Node receiver("mapped", 8, 256 << 10, kBlocks, 11);
-  for (int round = 0; round < kRounds; ++round) {
-    auto sender = std::make_unique<Node>("mapped", 8, 256 << 10, kBlocks, 100 + round);
-    AwaitMapped(*sender, receiver, 1000 * (round + 1));
-    const KvTransfer kv_transfer{.id = round + 1, .count = kBlocks, .deadline_ms = 60'000};
-    OpenLease(receiver, kv_transfer);
-    const int64_t before = BytesReceived(receiver);
-    Export(*sender, receiver, kv_transfer);
-    AwaitData(receiver, before);
-    sender->process.Kill();
-    // The kill may come too late for one of the rounds.
-    ASSERT_NE(receiver.process.ReadLine("", absl::Seconds(20)), "");
-    receiver.process.Write(absl::StrCat("close ", round + 1));
-    ASSERT_NE(receiver.Wait(absl::StrCat("drained ", round + 1)), "");
-    ASSERT_TRUE(AwaitIdle(receiver));
-  }
-  EXPECT_TRUE(AwaitIdle(receiver));
-  EXPECT_EQ(receiver.process.Finish(), 0);
-}
-
-TEST(MappedTransferTest, KilledReceiversDoNotHurtTheSender) {
-  constexpr int kRounds = 20, kBlocks = 128;
-  Node sender("mapped", 8, 256 << 10, kBlocks, 11);
-  for (int round = 0; round < kRounds; ++round) {
-    auto receiver = std::make_unique<Node>("mapped", 8, 256 << 10, kBlocks, 100 + round);
-    AwaitMapped(sender, *receiver, 1000 * (round + 1));
-    const KvTransfer kv_transfer{.id = round + 1, .count = kBlocks, .deadline_ms = 60'000};
-    OpenLease(*receiver, kv_transfer);
-    Export(sender, *receiver, kv_transfer);
-    receiver->process.Kill();
-    ASSERT_NE(sender.process.ReadLine("", absl::Seconds(20)), "");
-  }
-  EXPECT_TRUE(AwaitIdle(sender));
-  EXPECT_EQ(sender.process.Finish(), 0);
 }
 
 }  // namespace

@@ -10,7 +10,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "common/transfer/arena_descriptor.h"
@@ -211,7 +214,10 @@ TEST_F(MappedTransportTest, AReaderThatNeverAcknowledgesHoldsSendsUntilItIsDropp
   taken.set_kind(v1::KvMapping::TAKEN);
   for (uint64_t ordinal : {7u, 1u, 1u << 31}) taken.add_taken(ordinal);
   reader_->SendMapping(taken);
-  for (int i = 0; i < 1000; ++i) Pump(*owner_, *reader_, [] { return true; });
+  for (int i = 0; i < 1000; ++i) {
+    reader_->transport->Progress();
+    owner_->transport->Progress();
+  }
   EXPECT_EQ(done_, 1);
   owner_->transport->Disconnect(owner_->peer);
   ASSERT_TRUE(Pump(*owner_, *reader_, [&] { return done_ == 2; }));
@@ -354,6 +360,69 @@ TEST_F(HostileOwnerTest, MappingsAndTheirBytesAreBounded) {
   first.reset();
   ASSERT_TRUE(Pump(*owner_, *reader_, [&] { return reader_->lost; }));
   EXPECT_TRUE(OfferArena(2));
+}
+
+// Descriptors that this process has open.
+size_t OpenDescriptors() {
+  const std::filesystem::directory_iterator open("/proc/self/fd"), end;
+  return static_cast<size_t>(std::distance(open, end));
+}
+
+TEST_F(HostileOwnerTest, OffersWithoutEndHoldOneDescriptorAtATime) {
+  constexpr uint64_t kOffers = 500;
+  Connect(false, true);
+  ASSERT_TRUE(OfferArena(1));
+  server_ = *ArenaDescriptorServer::Start(kSecret, owner_->arena->descriptor());
+  const size_t before = OpenDescriptors();
+  size_t most = 0;
+  for (uint64_t number = 2; number < kOffers; ++number) {
+    v1::KvMapping offer;
+    offer.set_number(number);
+    offer.set_kind(v1::KvMapping::OFFER);
+    offer.set_socket(server_->socket_name());
+    offer.set_ticket(server_->MakeTicket(number));
+    offer.set_arena_bytes(owner_->arena->bytes().size());
+    owner_->SendMapping(offer);
+    // The owner answers none of the calls.
+    owner_->transport->Progress();
+    reader_->transport->Progress();
+    most = std::max(most, OpenDescriptors());
+  }
+  // The reader's call, and the copy that this process holds of its other end.
+  EXPECT_LE(most, before + 4);
+  // Answers to earlier offers are still on their way.
+  OfferArena(kOffers);
+  EXPECT_TRUE(Pump(*owner_, *reader_, [&] {
+    server_->Progress(absl::Now());
+    const std::optional<v1::KvMapping> ready = owner_->Mapping(v1::KvMapping::READY);
+    return ready.has_value() && ready->number() == kOffers;
+  })) << "the reader does not go on with an honest owner";
+}
+
+TEST_F(MappedTransportTest, AReaderThatComesAfterItsPeerWasDroppedGetsNoDescriptor) {
+  Connect(true, false);
+  SendBlocks(1);
+  ASSERT_TRUE(Pump(*owner_, *reader_, [&] {
+    return reader_->Mapping(v1::KvMapping::OFFER).has_value() && done_ == 1;
+  }));
+  const v1::KvMapping offer = *reader_->Mapping(v1::KvMapping::OFFER);
+  owner_->transport->Disconnect(owner_->peer);
+  // Another reader's offer is open, so callers are served.
+  const std::unique_ptr<Side> honest = std::make_unique<Side>(false);
+  owner_->peer = *owner_->transport->Connect(
+      {NodeId("honest"), Incarnation(1), honest->transport->address(), "host"});
+  ASSERT_TRUE(Pump(*owner_, *honest, [&] {
+    if (done_ == static_cast<int>(lease_)) SendBlocks(1);
+    return honest->Mapping(v1::KvMapping::OFFER).has_value();
+  }));
+  auto late = ArenaDescriptorCall::Start(kSecret, offer.socket(), offer.ticket(), offer.number());
+  ASSERT_OK(late.status());
+  absl::StatusOr<std::optional<OwnedDescriptor>> got = std::optional<OwnedDescriptor>();
+  ASSERT_TRUE(Pump(*owner_, *honest, [&] {
+    got = (*late)->Poll();
+    return !got.ok() || got->has_value();
+  }));
+  EXPECT_EQ(got.status().code(), absl::StatusCode::kPermissionDenied);
 }
 
 }  // namespace
