@@ -1,11 +1,13 @@
 #include "cli/bench/kv_bench_side.h"
 
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/base/status_macros.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/random.h"
@@ -43,16 +45,26 @@ absl::StatusOr<std::unique_ptr<KvBenchSide>> KvBenchSide::Create(const KvBenchPl
 
 absl::Status KvBenchSide::Start(uint64_t number) {
   const bool mapped = plan_.transport == "mapped";
-  ASSIGN_OR_RETURN(
-      arena_,
-      kv::BlockArena::Create(
-          {.num_layers = 1, .block_tokens = 16, .layer_block_bytes = plan_.block_bytes},
-          plan_.num_blocks, mapped ? kv::ArenaMemory::kShareable : kv::ArenaMemory::kPrivate));
-  for (int32_t i = 0; i < plan_.num_blocks; ++i) {
-    const absl::Span<std::byte> block = arena_->Block(0, BlockId(i));
-    std::memset(block.data(), i + 1, block.size());
+  const bool sends = plan_.both || number == kKvBenchSender;
+  // As in a cluster: the arena of a node that only receives may stay its own.
+  const kv::ArenaMemory memory = !mapped ? kv::ArenaMemory::kPrivate
+                                 : sends ? kv::ArenaMemory::kShareable
+                                         : kv::ArenaMemory::kShareableIfHuge;
+  const int32_t num_blocks = plan_.num_blocks * (plan_.both ? 2 : 1);
+  ASSIGN_OR_RETURN(arena_, kv::BlockArena::Create({.num_layers = plan_.num_layers,
+                                                   .block_tokens = 16,
+                                                   .layer_block_bytes = plan_.block_bytes},
+                                                  num_blocks, memory));
+  for (int layer = 0; layer < plan_.num_layers; ++layer) {
+    for (int32_t i = 0; i < num_blocks; ++i) {
+      const absl::Span<std::byte> block = arena_->Block(layer, BlockId(i));
+      std::memset(block.data(), i + 1, block.size());
+    }
   }
-  order_ = ShuffledBlocks(plan_.num_blocks, number);
+  send_order_ = receive_order_ = ShuffledBlocks(plan_.num_blocks, number);
+  if (plan_.both) {
+    for (BlockId& block : receive_order_) block = BlockId(block.value() + plan_.num_blocks);
+  }
   ASSIGN_OR_RETURN(
       std::unique_ptr<transfer::KvTransport> transport,
       transfer::NewUcxTransport(
@@ -60,33 +72,36 @@ absl::Status KvBenchSide::Start(uint64_t number) {
   if (mapped) transport = transfer::NewMappedTransport({}, *arena_, std::move(transport));
   transfer::TransferServiceOptions options;
   options.kv_transfer.incarnation = Incarnation(number);
-  ASSIGN_OR_RETURN(service_,
-                   transfer::TransferService::Create(
-                       options, std::move(transport), *arena_,
-                       [this](transfer::TransferEvent event) { events_.Push(std::move(event)); }));
+  ASSIGN_OR_RETURN(
+      service_, transfer::TransferService::Create(
+                    options, std::move(transport), *arena_, [this](transfer::TransferEvent event) {
+                      events_.Push({std::move(event), RealClock().Now()});
+                    }));
   return absl::OkStatus();
 }
 
-std::vector<BlockId> KvBenchSide::BlocksOf(int32_t stream, int32_t num_blocks) const {
-  const int32_t first = num_blocks * stream / plan_.streams;
-  const int32_t end = num_blocks * (stream + 1) / plan_.streams;
-  return {order_.begin() + first, order_.begin() + end};
+std::vector<BlockId> KvBenchSide::BlocksOf(const std::vector<BlockId>& order, int32_t stream,
+                                           int32_t num_blocks) const {
+  const auto at = [&](int32_t i) {
+    return order.begin() + int64_t{num_blocks} * i / plan_.streams;
+  };
+  return {at(stream), at(stream + 1)};
 }
 
-absl::Status KvBenchSide::Open(uint64_t round, int32_t num_blocks) {
+absl::Status KvBenchSide::Open(const KvBenchRound& round) {
   const absl::Time now = RealClock().Now();
-  int32_t opened = 0;
   for (int32_t stream = 0; stream < plan_.streams; ++stream) {
-    const std::vector<BlockId> blocks = BlocksOf(stream, num_blocks);
+    const std::vector<BlockId> blocks = BlocksOf(receive_order_, stream, round.num_blocks);
     if (blocks.empty()) continue;
-    RETURN_IF_ERROR(service_->Submit(transfer::OpenLease{.lease = LeaseId(LeaseOf(round, stream)),
-                                                         .epoch = Epoch(1),
-                                                         .first_ordinal = 0,
-                                                         .blocks = blocks,
-                                                         .deadline = now + kRoundMax}));
-    ++opened;
+    RETURN_IF_ERROR(
+        service_->Submit(transfer::OpenLease{.lease = LeaseId(LeaseOf(round.number, stream)),
+                                             .epoch = Epoch(1),
+                                             .first_ordinal = 0,
+                                             .blocks = blocks,
+                                             .deadline = now + kRoundMax}));
+    ++leases_open_;
   }
-  while (service_->counters().leases_open != opened) {
+  while (service_->counters().leases_open != static_cast<int64_t>(leases_open_)) {
     if (RealClock().Now() > now + kRoundMax) {
       return absl::DeadlineExceededError(
           "the receiver's leases did not open within a round's time");
@@ -96,52 +111,66 @@ absl::Status KvBenchSide::Open(uint64_t round, int32_t num_blocks) {
   return absl::OkStatus();
 }
 
-template <typename Event>
-absl::Status KvBenchSide::Await() {
-  const std::optional<transfer::TransferEvent> event = events_.Pop(kRoundMax);
-  if (event.has_value() && std::holds_alternative<Event>(*event)) return absl::OkStatus();
-  if (event.has_value()) {
-    if (const auto* failed = std::get_if<transfer::ExportFailed>(&*event)) return failed->status;
-    if (const auto* failed = std::get_if<transfer::LeaseFailed>(&*event)) return failed->status;
-  }
-  return absl::DeadlineExceededError(
-      absl::StrCat("over ", plan_.transport, ", with blocks of ", plan_.block_bytes,
-                   " bytes: the round did not end within ", absl::FormatDuration(kRoundMax)));
-}
-
-absl::Status KvBenchSide::AwaitInstalled() {
-  const int64_t open = service_->counters().leases_open;
-  for (int64_t i = 0; i < open; ++i) RETURN_IF_ERROR(Await<transfer::LeaseInstalled>());
-  while (service_->counters().leases_open != 0) std::this_thread::yield();
-  return absl::OkStatus();
-}
-
-absl::Status KvBenchSide::Send(uint64_t round, int32_t num_blocks, const std::string& address,
+absl::Status KvBenchSide::Send(const KvBenchRound& round, const std::string& address,
                                uint64_t receiver) {
-  int32_t sent = 0;
+  std::vector<transfer::OpenExport> opened;
   for (int32_t stream = 0; stream < plan_.streams; ++stream) {
-    const std::vector<BlockId> blocks = BlocksOf(stream, num_blocks);
-    if (blocks.empty()) continue;
-    const transfer::ExportId id(LeaseOf(round, stream));
     transfer::OpenExport open;
-    open.export_id = id;
+    open.blocks = BlocksOf(send_order_, stream, round.num_blocks);
+    if (open.blocks.empty()) continue;
+    open.export_id = transfer::ExportId(LeaseOf(round.number, stream));
     open.peer = {NodeId("peer"), Incarnation(receiver), address, kHost};
-    open.lease = LeaseId(LeaseOf(round, stream));
+    open.lease = LeaseId(LeaseOf(round.number, stream));
     open.epoch = Epoch(1);
-    open.blocks = blocks;
     open.deadline = RealClock().Now() + kRoundMax;
     RETURN_IF_ERROR(service_->Submit(open));
-    RETURN_IF_ERROR(
-        service_->Submit(transfer::PushRange{.export_id = id,
-                                             .first_ordinal = 0,
-                                             .ordinal_count = static_cast<int32_t>(blocks.size()),
-                                             .first_layer = 0,
-                                             .layer_count = 1}));
-    RETURN_IF_ERROR(service_->Submit(transfer::FinishExport{.export_id = id}));
-    ++sent;
+    ++exports_open_;
+    opened.push_back(std::move(open));
   }
-  for (int32_t i = 0; i < sent; ++i) RETURN_IF_ERROR(Await<transfer::ExportDone>());
+  absl::Time next = RealClock().Now();
+  for (int32_t layer = 0; layer < plan_.num_layers; ++layer) {
+    next += round.layer_time;
+    if (round.layer_time > absl::ZeroDuration()) {
+      absl::Notification().WaitForNotificationWithTimeout(next - RealClock().Now());
+    }
+    for (const transfer::OpenExport& open : opened) {
+      RETURN_IF_ERROR(service_->Submit(
+          transfer::PushRange{.export_id = open.export_id,
+                              .first_ordinal = 0,
+                              .ordinal_count = static_cast<int32_t>(open.blocks.size()),
+                              .first_layer = layer,
+                              .layer_count = 1}));
+    }
+  }
+  for (const transfer::OpenExport& open : opened) {
+    RETURN_IF_ERROR(service_->Submit(transfer::FinishExport{.export_id = open.export_id}));
+  }
   return absl::OkStatus();
+}
+
+absl::StatusOr<KvBenchSide::Ends> KvBenchSide::AwaitEnds() {
+  Ends ends;
+  while (ends.exports.size() < exports_open_ || ends.leases.size() < leases_open_) {
+    std::optional<TimedEvent> next = events_.Pop(kRoundMax);
+    if (!next.has_value()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("over ", plan_.transport, ", with blocks of ", plan_.block_bytes,
+                       " bytes: the round did not end within ", absl::FormatDuration(kRoundMax)));
+    }
+    if (auto* installed = std::get_if<transfer::LeaseInstalled>(&next->event)) {
+      ends.leases.push_back(std::move(*installed));
+    } else if (std::holds_alternative<transfer::ExportDone>(next->event)) {
+      ends.exports.push_back(next->at);
+    } else if (const auto* sent = std::get_if<transfer::ExportFailed>(&next->event)) {
+      return sent->status;
+    } else if (const auto* received = std::get_if<transfer::LeaseFailed>(&next->event)) {
+      return received->status;
+    }
+  }
+  // Counters follow their events a moment later, and Open waits for them.
+  while (service_->counters().leases_open != 0) std::this_thread::yield();
+  exports_open_ = leases_open_ = 0;
+  return ends;
 }
 
 }  // namespace tandem::cli

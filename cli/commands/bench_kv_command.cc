@@ -20,12 +20,20 @@ class BenchKvCommand final : public Command {
     schema_.Add("blocks", &blocks_, "Sizes of one layer's block to measure.", {.unit = "bytes"});
     schema_.Add("transports", &options_.transports,
                 "mapped: copied from the sender's mapped arena; shm: UCX's shared memory; tcp: "
-                "UCX over TCP.");
-    schema_.Add("bytes", &options_.bytes, "Moved in each round; more than the caches hold.",
+                "UCX over TCP; socket: one plain TCP connection, for comparison.");
+    schema_.Add("bytes", &options_.bytes,
+                "Moved in each round and direction; more than the caches hold.",
                 {.min = 4096, .max = int64_t{64} << 30, .unit = "bytes"});
-    schema_.Add("streams", &options_.streams, "Transfers at a time.", {.min = 1, .max = 1024});
+    schema_.Add("streams", &streams_, "Numbers of transfers at a time to measure.");
+    schema_.Add("directions", &directions_,
+                "one: one process sends to the other; both: each sends to the other at once.");
     schema_.Add("rounds", &options_.rounds, "Rounds of which the median is printed.",
                 {.min = 1, .max = 1000});
+    schema_.Add("paced", &options_.paced,
+                "Transfers beside a stand-in for a prefill, over each transport; 0 = none.",
+                {.min = 0, .max = 10000});
+    schema_.Add("ucx-perftest", &options_.ucx_perftest,
+                "Also run UCX's own benchmark over TCP, where it is installed.");
     schema_.Add("json", &json_, "The figures as JSON.");
   }
 
@@ -38,9 +46,10 @@ class BenchKvCommand final : public Command {
       ReportError(schema_, status);
       return config::kExitUsage;
     }
-    const auto results = BenchKv(options_);
-    if (!results.ok()) return ReportError(schema_, results.status());
-    std::fputs((json_ ? FormatJson(*results) : FormatTable(*results)).c_str(), stdout);
+    options_.environment = env;
+    const auto report = BenchKv(options_);
+    if (!report.ok()) return ReportError(schema_, report.status());
+    std::fputs((json_ ? FormatJson(*report) : FormatTable(*report)).c_str(), stdout);
     return config::kExitOk;
   }
 
@@ -54,23 +63,39 @@ class BenchKvCommand final : public Command {
       }
     }
     for (const std::string& transport : options_.transports) {
-      if (transport != "mapped" && transport != "shm" && transport != "tcp") {
+      if (transport != "mapped" && transport != "shm" && transport != "tcp" &&
+          transport != "socket") {
         return absl::InvalidArgumentError(
-            absl::StrCat("--transports: \"", transport, "\", expected mapped, shm or tcp"));
+            absl::StrCat("--transports: \"", transport, "\", expected mapped, shm, tcp or socket"));
       }
+    }
+    for (const std::string& text : streams_) {
+      int32_t& streams = options_.streams.emplace_back();
+      if (!absl::SimpleAtoi(text, &streams) || streams < 1 || streams > 1024) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--streams: \"", text, "\", expected a number from 1 to 1024"));
+      }
+    }
+    for (const std::string& direction : directions_) {
+      if (direction != "one" && direction != "both") {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--directions: \"", direction, "\", expected one or both"));
+      }
+      options_.both_directions.push_back(direction == "both");
     }
     return absl::OkStatus();
   }
 
   KvBenchOptions Defaults() const {
     KvBenchOptions options;
-    options.transports = {"mapped", "shm", "tcp"};
+    options.transports = {"mapped", "shm", "tcp", "socket"};
     return options;
   }
 
   config::Schema schema_;
   KvBenchOptions options_ = Defaults();
   std::vector<std::string> blocks_ = {"4096", "16384", "65536", "262144", "1048576", "4194304"};
+  std::vector<std::string> streams_ = {"1"}, directions_ = {"one"};
   bool json_ = false;
 };
 

@@ -14,24 +14,36 @@ using ::testing::HasSubstr;
 TEST(BenchKv, MeasuresEveryTransport) {
   const ProgramRun run =
       RunProgram({"tandem", "bench", "kv", "--bytes=4194304", "--blocks=4096,65536",
-                  "--transports=mapped,shm,tcp", "--streams=3", "--rounds=2", "--json"});
+                  "--transports=mapped,shm,tcp,socket", "--streams=1,3", "--directions=one,both",
+                  "--rounds=2", "--paced=3", "--no-ucx-perftest", "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.output;
   // The log comes first.
   const auto report = nlohmann::json::parse(run.output.substr(run.output.find("{\"memcpy")));
-  for (const char* figure : {"memcpy_gbps", "shm_gbps", "tcp_gbps", "round_trip_us"}) {
+  for (const char* figure : {"memcpy_gbps", "shm_gbps", "tcp_gbps", "socket_gbps", "round_trip_us",
+                             "sleep_round_trip_us"}) {
     EXPECT_GT(report[figure].get<double>(), 0) << figure;
   }
-  ASSERT_EQ(report["results"].size(), 6u);
+  // Two sizes; three transports with one or three streams, one way or both; and the socket.
+  ASSERT_EQ(report["results"].size(), 2u * (3 * 2 * 2 + 1));
   for (const auto& result : report["results"]) {
     EXPECT_GT(result["gbps"].get<double>(), 0) << result;
     EXPECT_GT(result["send_cpu_ms_per_mb"].get<double>(), 0) << result;
     EXPECT_GT(result["receive_cpu_ms_per_mb"].get<double>(), 0) << result;
+    EXPECT_GT(result["fairness"].get<double>(), 0) << result;
+    EXPECT_LE(result["fairness"].get<double>(), 1) << result;
+  }
+  ASSERT_EQ(report["paced"].size(), 3u);
+  for (const auto& paced : report["paced"]) {
+    EXPECT_GT(paced["wire_ms"].get<double>(), 0) << paced;
+    EXPECT_GT(paced["hidden_part"].get<double>(), 0) << paced;
+    EXPECT_LE(paced["hidden_part"].get<double>(), 1) << paced;
+    EXPECT_GE(paced["beyond_ms_p99"], paced["beyond_ms_p50"]) << paced;
   }
 }
 
 TEST(BenchKv, PrintsATable) {
   const ProgramRun run = RunProgram({"tandem", "bench", "kv", "--bytes=1048576", "--blocks=1048576",
-                                     "--transports=tcp", "--rounds=1"});
+                                     "--transports=tcp", "--rounds=1", "--paced=0"});
   ASSERT_EQ(run.exit_code, 0) << run.output;
   EXPECT_THAT(run.output, HasSubstr("MEMCPY GB/S"));
   EXPECT_THAT(run.output, HasSubstr("tcp            1048576"));
@@ -46,8 +58,9 @@ TEST(BenchKv, WrongUseIsSaid) {
   refused("--blocks=63", "expected a number from 64");
   refused("--blocks=large", "expected a number from 64");
   refused("--blocks=1073741824", "to --bytes");
-  refused("--transports=pigeon", "expected mapped, shm or tcp");
+  refused("--transports=pigeon", "expected mapped, shm, tcp or socket");
   refused("--streams=0", "from 1 to 1024");
+  refused("--directions=up", "expected one or both");
 }
 
 }  // namespace
