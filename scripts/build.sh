@@ -102,6 +102,7 @@ jobs="${TANDEM_JOBS:-$(jobs_count)}"
 
 # Lets a checkout in another folder find what this one compiled.
 export CCACHE_BASEDIR="${CCACHE_BASEDIR:-$PWD}"
+export CCACHE_NOHASHDIR="${CCACHE_NOHASHDIR:-1}"
 # Takes the headers of a source from the compiler instead of from a preprocessor run before it.
 export CCACHE_DEPEND="${CCACHE_DEPEND:-1}"
 
