@@ -16,8 +16,8 @@ namespace tandem {
 template <typename Tag, typename Rep>
 class StrongId {
  public:
-  StrongId() = default;
-  explicit StrongId(Rep value) : value_(std::move(value)) {}
+  constexpr StrongId() = default;
+  constexpr explicit StrongId(Rep value) : value_(std::move(value)) {}
 
   const Rep& value() const { return value_; }
 
@@ -47,6 +47,9 @@ using RequestId = StrongId<struct RequestIdTag, std::string>;
 using NodeId = StrongId<struct NodeIdTag, std::string>;
 // The blocks that one receiver reserved for one sequence. Unique within (node, incarnation).
 using LeaseId = StrongId<struct LeaseIdTag, uint64_t>;
+// Blocks of one sequence that its node has lent to another. The borrowing node, the debtor, numbers
+// its loans; unique within (debtor, incarnation).
+using LoanId = StrongId<struct LoanIdTag, uint64_t>;
 // One attempt to fill a lease. A newer attempt has a higher epoch; the receiver refuses older ones.
 using Epoch = StrongId<struct EpochTag, uint32_t>;
 // One run of one process. A process draws a new incarnation at random each time it starts.

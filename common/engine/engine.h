@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/engine/remote_attention.h"
 #include "common/kv/block_arena.h"
 #include "common/kv/block_format.h"
 #include "common/kv/block_layout.h"
@@ -41,9 +42,18 @@ struct EngineSpec {
   // Bytes of weights that are mapped from a file. The system counts them as memory that it can
   // free, although the engine reads them in every step.
   int64_t mapped_bytes = 0;
+  // What can be lent: units of so many tokens, a multiple of block_tokens. 0: the engine neither
+  // borrows nor lends.
+  int32_t unit_tokens = 0;
+  // Some layers look back only so many tokens, and their KV of tokens within that is needed here:
+  // the largest such window; 0 = there is none.
+  int32_t window_tokens = 0;
   kv::BlockLayout layout;
   kv::BlockFormat format;  // for fleets that allow mixed numerics
 };
+
+// In a block table: the block lies with a creditor.
+inline constexpr BlockId kNoBlock(-1);
 
 struct TopLogprob {
   TokenId token = 0;
@@ -66,8 +76,11 @@ struct SequenceSlice {
   absl::Span<const TokenId> tokens;
   int64_t num_computed = 0;  // tokens whose KV already lies in `blocks`
   int64_t num_new = 0;       // >= 1
-  // Block table covering at least num_computed + num_new tokens.
+  // Block table covering at least num_computed + num_new tokens. kNoBlock for blocks of lent units.
   absl::Span<const BlockId> blocks;
+  // What the sequence has lent; null: nothing. REQUIRES: the engine has a RemoteAttention; the lent
+  // units end before token num_computed - max(1, window_tokens); no fork, no prompt_scores.
+  RemoteKv* remote = nullptr;
   // The slice is a fork: before anything is computed, the engine copies this block to the one that
   // the first new row lies in. The rows of that block before the first new one are then there.
   // REQUIRES: another block than the slice's; no slice of the step copies to it.
@@ -120,6 +133,14 @@ class Engine {
   // Otherwise transfers access device memory directly. Engines without a device ignore it.
   // REQUIRES: AllocateKv succeeded; no Step yet.
   virtual void UseHostMirror(bool) {}
+
+  // What answers other nodes' questions about blocks of this engine's arena; null where unit_tokens
+  // is 0. It may be used beside Step. REQUIRES: AllocateKv succeeded. It may not outlive the
+  // engine.
+  virtual std::unique_ptr<PartialAttention> NewPartialAttention() { return nullptr; }
+  // Where slices' lent units are asked about; outlives the engine's last Step. Null: slices may
+  // have none.
+  virtual void SetRemoteAttention(RemoteAttention*) {}
 
   // Computes all slices. Returns one token for each slice with `sample`, in slice order. The rows
   // of one step may not exceed the `max_batch_tokens` of ProfileStepBytes. REQUIRES: no two slices

@@ -1,11 +1,36 @@
 #include "common/engine/slice_check.h"
 
+#include <algorithm>
+
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::engine {
 namespace {
+
+// The blocks of the lent units, with which the table begins.
+absl::StatusOr<int64_t> CheckLent(const SequenceSlice& slice, const EngineSpec& spec) {
+  if (slice.remote == nullptr || slice.remote->lent.empty()) return 0;
+  int32_t next = 0;
+  for (const LentUnits& lent : slice.remote->lent) {
+    if (lent.units.first != next || lent.units.end <= lent.units.first) {
+      return absl::InvalidArgumentError(absl::StrCat("loan ", lent.loan.value(), " has units [",
+                                                     lent.units.first, ", ", lent.units.end,
+                                                     "), expected some from ", next));
+    }
+    next = lent.units.end;
+  }
+  const int64_t tokens = int64_t{next} * spec.unit_tokens;
+  if (spec.unit_tokens == 0 || tokens > slice.num_computed - std::max(1, spec.window_tokens) ||
+      slice.forked_from.has_value() || slice.prompt_scores != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        next, " units of ", spec.unit_tokens, " tokens are lent of ", slice.num_computed,
+        " computed ones, expected an engine that borrows, at least ",
+        std::max(1, spec.window_tokens), " tokens here, no fork and no prompt log-probabilities"));
+  }
+  return tokens / spec.layout.block_tokens;
+}
 
 absl::Status CheckSlice(const SequenceSlice& slice, const EngineSpec& spec, int64_t num_blocks) {
   const int64_t size = static_cast<int64_t>(slice.tokens.size());
@@ -23,7 +48,8 @@ absl::Status CheckSlice(const SequenceSlice& slice, const EngineSpec& spec, int6
     return absl::InvalidArgumentError(
         absl::StrCat(slice.blocks.size(), " blocks, expected ", needed, " for ", end, " tokens"));
   }
-  for (int64_t i = 0; i < needed; ++i) {
+  ASSIGN_OR_RETURN(const int64_t lent_blocks, CheckLent(slice, spec));
+  for (int64_t i = lent_blocks; i < needed; ++i) {
     if (slice.blocks[i].value() < 0 || slice.blocks[i].value() >= num_blocks) {
       return absl::InvalidArgumentError(absl::StrCat("block ", slice.blocks[i].value(),
                                                      ", expected one in [0, ", num_blocks, ")"));

@@ -12,7 +12,7 @@ namespace tandem::engine {
 
 // Errors: kInvalidArgument, naming the slice and the REQUIRES of SequenceSlice that it breaks:
 // ranges, block table length, block ids against `num_blocks`, new token ids against the vocabulary,
-// two slices that write one block, forks.
+// two slices that write one block, forks, lent units.
 absl::Status CheckSlices(absl::Span<const SequenceSlice> slices, const EngineSpec& spec,
                          int64_t num_blocks);
 

@@ -9,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/engine/compute_pool.h"
 #include "common/engine/cpu/cpu_choices.h"
+#include "common/engine/cpu/cpu_partial_attention.h"
 #include "common/engine/cpu/forward_pass.h"
 #include "common/engine/cpu/model_weights.h"
 #include "common/engine/fork_copies.h"
@@ -39,6 +40,7 @@ class CpuEngine : public Engine {
         backend_(*parts.backend),
         pool_(std::move(parts.pool)),
         weights_(std::move(parts.weights)),
+        partial_attention_{parts.config, parts.kv, spec_.context_tokens},
         pass_({std::move(parts.config), parts.kv, spec_.context_tokens}, *weights_, backend_,
               pool_->parallel()) {}
 
@@ -66,6 +68,11 @@ class CpuEngine : public Engine {
     TANDEM_CHECK(arena_ != nullptr, "arena before AllocateKv");
     return *arena_;
   }
+
+  std::unique_ptr<PartialAttention> NewPartialAttention() override {
+    return NewCpuPartialAttention(partial_attention_, backend_, arena());
+  }
+  void SetRemoteAttention(RemoteAttention* peers) override { pass_.SetRemoteAttention(peers); }
 
   absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
                                                  LayerDone layer_done) override {
@@ -95,6 +102,7 @@ class CpuEngine : public Engine {
   const kernels::Backend& backend_;
   const std::unique_ptr<ComputePool> pool_;
   const std::unique_ptr<ModelWeights> weights_;
+  const CpuPartialAttentionOptions partial_attention_;
   ForwardPass pass_;
   std::unique_ptr<kv::BlockArena> arena_;
   std::vector<AlignedBuffer> sampling_scratch_;  // [threads]
@@ -115,6 +123,10 @@ ForwardBatch CpuEngine::MakeBatch(absl::Span<const SequenceSlice> slices) {
       batch.tokens.push_back(slice.tokens[static_cast<size_t>(i)]);
       batch.positions.push_back(static_cast<int32_t>(i));
     }
+    if (slice.remote != nullptr && !slice.remote->lent.empty()) {
+      batch.remote.resize(slices.size());
+      batch.remote[batch.sequences.size() - 1] = slice.remote;
+    }
     if (slice.sample) batch.logit_rows.push_back(static_cast<int32_t>(batch.tokens.size()) - 1);
     batch.logits_later |= slice.prompt_scores != nullptr;
   }
@@ -126,6 +138,9 @@ absl::StatusOr<std::vector<SampledToken>> CpuEngine::StepIn(const kv::BlockArena
                                                             LayerDone layer_done) {
   RETURN_IF_ERROR(CheckSlices(slices, spec_, arena.num_blocks()));
   if (slices.empty()) return std::vector<SampledToken>();
+  for (const SequenceSlice& slice : slices) {
+    if (slice.remote != nullptr) slice.remote->failure = absl::OkStatus();
+  }
   CopyForks(arena, slices);
   pass_.Forward(MakeBatch(slices), arena, layer_done);
   ASSIGN_OR_RETURN(std::vector<SampledToken> sampled, SampleAll(slices));
@@ -177,6 +192,8 @@ absl::StatusOr<std::vector<SampledToken>> CpuEngine::SampleAll(
   std::vector<absl::StatusOr<SampledToken>> results(sampling.size(), SampledToken());
   pool_->parallel()(static_cast<int64_t>(sampling.size()), [&](int64_t i, int worker) {
     const size_t index = static_cast<size_t>(i);
+    // Without a creditor's answer the logits mean nothing, and may be no numbers.
+    if (sampling[index]->remote != nullptr && !sampling[index]->remote->failure.ok()) return;
     results[index] = SampleToken(*sampling[index], pass_.Logits(index), backend_,
                                  sampling_scratch_[static_cast<size_t>(worker)].data());
   });
@@ -242,6 +259,10 @@ absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& ch
           ? config.context_tokens
           : static_cast<int32_t>(std::min<int64_t>(options.context_tokens, config.context_tokens));
   spec.mapped_bytes = parts.weights->mapped_bytes();
+  spec.unit_tokens = kernels::kPartitionTokens;
+  for (const model::LayerConfig& layer : config.layers) {
+    spec.window_tokens = std::max(spec.window_tokens, static_cast<int32_t>(layer.sliding_window));
+  }
   spec.layout.num_layers = config.num_layers;
   spec.layout.block_tokens = options.block_tokens;
   spec.layout.layer_block_bytes = static_cast<int64_t>(kernels::KvBlockBytes(parts.kv));

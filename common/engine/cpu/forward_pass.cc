@@ -26,6 +26,7 @@ ForwardPass::ForwardPass(Options options, const ModelWeights& weights,
       backend_(backend),
       parallel_(parallel),
       rope_(options_.config, options_.context_tokens),
+      lent_attention_(backend, parallel),
       hidden_(options_.config.hidden_size),
       q_size_(int64_t{options_.config.num_heads} * options_.config.head_dim),
       kv_size_(int64_t{options_.config.num_kv_heads} * options_.config.head_dim),
@@ -161,7 +162,12 @@ void ForwardPass::Attend(const ForwardBatch& batch, int layer, const kernels::Kv
   args.out_stride = attention_stride_;
   args.scratch = attention_scratch_.data();
   args.scratch_bytes = attention_scratch_.bytes();
-  backend_.attention(args, parallel_);
+  // Layers with a window look at no lent token.
+  if (batch.remote.empty() || args.sliding_window > 0) {
+    backend_.attention(args, parallel_);
+  } else {
+    lent_attention_.Attend(args, batch.remote, layer);
+  }
   AddToResidual({attention_.data(), attention_stride_}, static_cast<int64_t>(batch.tokens.size()),
                 w.o, w.post_attention_norm);
 }

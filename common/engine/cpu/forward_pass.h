@@ -15,7 +15,9 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/engine/aligned_buffer.h"
+#include "common/engine/cpu/lent_attention.h"
 #include "common/engine/cpu/model_weights.h"
+#include "common/engine/remote_attention.h"
 #include "common/engine/rope_table.h"
 #include "common/kv/block_arena.h"
 #include "kernels/api/backend.h"
@@ -28,8 +30,10 @@ struct ForwardBatch {
   std::vector<int32_t> positions;                // [rows]
   std::vector<std::vector<int32_t>> tables;      // block tables the sequences point into
   std::vector<kernels::SequenceRows> sequences;  // with a pointer into `tables`
-  std::vector<int32_t> logit_rows;               // rows whose logits are wanted, ascending
-  bool logits_later = false;                     // ComputeLogits will be called for others
+  // What each sequence has lent, or null; empty when no sequence has lent anything.
+  std::vector<RemoteKv*> remote;
+  std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
+  bool logits_later = false;        // ComputeLogits will be called for others
 };
 
 class ForwardPass {
@@ -42,6 +46,9 @@ class ForwardPass {
   // Everything is borrowed and must outlive the pass.
   ForwardPass(Options options, const ModelWeights& weights, const kernels::Backend& backend,
               const kernels::ParallelFor& parallel);
+
+  // Outlives the last Forward. REQUIRES: called before a batch has `remote`.
+  void SetRemoteAttention(RemoteAttention* peers) { lent_attention_.SetPeers(peers); }
 
   // Makes room for `rows` rows a step, of which `logit_rows` have logits; returns the bytes held.
   int64_t Reserve(int64_t rows, int64_t logit_rows);
@@ -93,6 +100,7 @@ class ForwardPass {
   const kernels::Backend& backend_;
   const kernels::ParallelFor parallel_;
   const RopeTables rope_;
+  LentAttention lent_attention_;
   const int64_t hidden_;
   const int64_t q_size_;    // heads * head_dim
   const int64_t kv_size_;   // kv_heads * head_dim

@@ -8,35 +8,16 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/engine/fork_copies.h"
+#include "common/engine/hash/hash_words.h"
+#include "common/engine/hash/lent_hashes.h"
 #include "common/engine/slice_check.h"
 #include "common/model/hash_model.h"
 
 namespace tandem::engine {
 namespace {
 
-constexpr uint64_t kSalt = 0x74616e64656d6b76;    // "tandemkv"
-constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;  // 2^64 / the golden ratio
 constexpr TokenId kEosToken = 258;
 constexpr TokenId kFirstPrintable = 32, kPrintableCount = 95;
-
-// SplitMix64's finalizer: a bijection in which every input bit moves every output bit.
-uint64_t Scramble(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-uint64_t Combine(uint64_t a, uint64_t b) { return Scramble(Scramble(a + kGolden) ^ b); }
-
-uint64_t StartHash() { return Scramble(kSalt); }
-uint64_t NextHash(uint64_t previous, TokenId token) {
-  return Combine(previous ^ kSalt, static_cast<uint64_t>(token) + 1);
-}
-// The word that layer `layer` stores for a token whose hash is `hash`; layer 0 stores the hash
-// itself.
-uint64_t LayerWord(uint64_t hash, int layer) {
-  return layer == 0 ? hash : Scramble(hash + kGolden * static_cast<uint64_t>(layer));
-}
 
 // The tokens that a slice's mask and allowed_token_ids allow, ascending; empty = all. As without a
 // mask, printable bytes and the end-of-sequence token are preferred to others.
@@ -101,7 +82,8 @@ class HashEngine : public Engine {
       : options_(options),
         spec_(std::move(spec)),
         words_per_token_(options.kv_bytes_per_token_layer / 8),
-        waiter_(waiter) {}
+        waiter_(waiter),
+        lent_(spec_) {}
 
   const EngineSpec& spec() const override { return spec_; }
 
@@ -116,6 +98,11 @@ class HashEngine : public Engine {
 
   kv::BlockArena& arena() override { return *arena_; }
 
+  std::unique_ptr<PartialAttention> NewPartialAttention() override {
+    return NewHashPartialAttention(spec_, options_.kv_bytes_per_token_layer, *arena_);
+  }
+  void SetRemoteAttention(RemoteAttention* peers) override { lent_.SetPeers(peers); }
+
   absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
                                                  LayerDone layer_done) override {
     TANDEM_CHECK(arena_ != nullptr, "Step before AllocateKv");
@@ -125,10 +112,12 @@ class HashEngine : public Engine {
         arena_->CopyBlock(layer, copy.from, copy.to);
     }
     HashRows(slices);
+    lent_.Begin(slices);
     waiter_.Wait(options_.step_time + options_.row_time * static_cast<double>(hashes_.size()));
     for (int layer = 0; layer < options_.num_layers; ++layer) {
       WriteLayer(slices, layer);
       layer_done(layer);
+      lent_.Ask(slices, layer);
     }
     std::vector<SampledToken> sampled;
     size_t row = 0;
@@ -137,6 +126,10 @@ class HashEngine : public Engine {
         ScorePrompt(slice, absl::MakeConstSpan(hashes_).subspan(row));
       row += static_cast<size_t>(slice.num_new);
       if (!slice.sample) continue;
+      if (slice.remote != nullptr && !slice.remote->failure.ok()) {
+        sampled.emplace_back();
+        continue;
+      }
       const Folded folded = Fold(slice);
       if (folded.damaged.has_value()) {
         sampled.push_back({.damaged = folded.damaged});
@@ -166,11 +159,6 @@ class HashEngine : public Engine {
     const int32_t block_tokens = spec_.layout.block_tokens;
     return arena_->Block(layer, slice.blocks[token / block_tokens]).data() +
            (token % block_tokens) * words_per_token_ * 8;
-  }
-  uint64_t ReadWord(const std::byte* bytes, int64_t word) const {
-    uint64_t value;
-    std::memcpy(&value, bytes + word * 8, sizeof(value));
-    return value;
   }
 
   // hashes_ = the hashes of all new rows, slice after slice, continuing from what the blocks hold.
@@ -208,15 +196,14 @@ class HashEngine : public Engine {
   };
   Folded Fold(const SequenceSlice& slice) const {
     uint64_t fold = StartHash();
-    for (int64_t i = 0; i < static_cast<int64_t>(slice.tokens.size()); ++i) {
+    const absl::Span<const uint64_t> lent = lent_.Of(slice);
+    for (const uint64_t hash : lent) fold = Combine(fold, hash);
+    for (int64_t i = std::ssize(lent); i < static_cast<int64_t>(slice.tokens.size()); ++i) {
       const uint64_t hash = ReadWord(TokenBytes(slice, 0, i), 0);
       fold = Combine(fold, hash);
       for (int layer = 0; layer < options_.num_layers; ++layer) {
-        const uint64_t expected = LayerWord(hash, layer);
-        const std::byte* bytes = TokenBytes(slice, layer, i);
-        uint64_t wrong_bits = 0;
-        for (int64_t w = 0; w < words_per_token_; ++w) wrong_bits |= ReadWord(bytes, w) ^ expected;
-        if (wrong_bits != 0) [[unlikely]]
+        if (!WordsAre(TokenBytes(slice, layer, i), words_per_token_, LayerWord(hash, layer)))
+            [[unlikely]]
           return {.damaged = slice.blocks[i / spec_.layout.block_tokens]};
       }
     }
@@ -229,6 +216,7 @@ class HashEngine : public Engine {
   Waiter& waiter_;
   std::unique_ptr<kv::BlockArena> arena_;
   std::vector<uint64_t> hashes_;  // of the running step's rows
+  LentHashes lent_;
 };
 
 absl::Status CheckOptions(const HashEngineOptions& options) {
@@ -244,6 +232,12 @@ absl::Status CheckOptions(const HashEngineOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("kv_bytes_per_token_layer: ", options.kv_bytes_per_token_layer,
                      ", expected a positive multiple of 8"));
+  }
+  if (options.unit_tokens < options.block_tokens ||
+      options.unit_tokens % options.block_tokens != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("unit_tokens: ", options.unit_tokens,
+                                                   ", expected a multiple of block_tokens, ",
+                                                   options.block_tokens));
   }
   if (options.vocab_size <= kEosToken) {
     return absl::InvalidArgumentError(
@@ -268,6 +262,7 @@ absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& o
                                   options.kv_bytes_per_token_layer, "-eos", options.eos_every);
   spec.vocab_size = options.vocab_size;
   spec.context_tokens = options.context_tokens;
+  spec.unit_tokens = options.unit_tokens;
   spec.layout = {.num_layers = options.num_layers,
                  .block_tokens = options.block_tokens,
                  .layer_block_bytes = options.block_tokens * options.kv_bytes_per_token_layer};

@@ -33,6 +33,7 @@ struct HashEngineOptions {
   // One generated token in this many is the end-of-sequence token (258); 0 = never.
   int64_t eos_every = 0;
   kv::ArenaMemory kv_memory = kv::ArenaMemory::kPrivate;
+  int32_t unit_tokens = 256;  // of a unit that can be lent; a multiple of block_tokens
 };
 
 // `waiter` must outlive the engine; it waits for the simulated time. Only these sampling parameters
@@ -40,6 +41,11 @@ struct HashEngineOptions {
 // are made up). Errors: kInvalidArgument for options out of range.
 absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& options,
                                                       Waiter& waiter = RealWaiter());
+
+// A creditor answers a question about layer 0 with the 8-byte hashes of the units' tokens, and one
+// about another layer with a word for each unit, after it has compared that layer's bytes with
+// layer 0. So a lent block that is lost, stale or foreign changes the stream or fails the slice, as
+// one that is held here does.
 
 // The stream the hash engine must produce, computed from tokens alone without any blocks: the
 // oracle of tests. HashEngineSample has the log-probabilities that `sampling` asks for, too.
