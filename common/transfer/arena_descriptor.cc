@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "common/base/status_macros.h"
 #include "common/runtime/random.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/local_socket.h"
 
 namespace tandem::transfer {
 namespace {
@@ -34,67 +34,7 @@ absl::Status SystemError(absl::string_view call) {
   return absl::UnavailableError(absl::StrCat(call, ": ", std::strerror(errno)));
 }
 
-OwnedDescriptor NewSocket() {
-  // Each message is whole: a proof is there, or is not.
-  return OwnedDescriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-}
-
-// An abstract name: it begins with a zero byte and needs no file. kInvalidArgument when too long.
-absl::StatusOr<std::pair<sockaddr_un, socklen_t>> AbstractAddress(const std::string& name) {
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  if (name.empty() || name.size() + 1 > sizeof address.sun_path) {
-    return absl::InvalidArgumentError(absl::StrCat("the socket's name has ", name.size(),
-                                                   " bytes, expected 1 to ",
-                                                   sizeof address.sun_path - 1));
-  }
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  return std::make_pair(address,
-                        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size()));
-}
-
-bool IsOwnUser(int socket) {
-  ucred user = {};
-  socklen_t bytes = sizeof user;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &user, &bytes) == 0 &&
-         user.uid == ::geteuid();
-}
-
-// One byte with a descriptor beside it.
-struct DescriptorMessage {
-  DescriptorMessage() {
-    io = {.iov_base = &byte, .iov_len = 1};
-    header.msg_iov = &io;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = CMSG_LEN(sizeof(int));  // not CMSG_SPACE: it would have room for two
-  }
-  char byte = 0;
-  iovec io;
-  msghdr header = {};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-};
-
-bool SendDescriptor(int socket, int descriptor) {
-  DescriptorMessage message;
-  cmsghdr* rights = CMSG_FIRSTHDR(&message.header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof descriptor);
-  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
-  return ::sendmsg(socket, &message.header, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
-}
-
 }  // namespace
-
-OwnedDescriptor::~OwnedDescriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-OwnedDescriptor& OwnedDescriptor::operator=(OwnedDescriptor&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
 
 // ---- the owner's end ------------------------------------------------------------------------
 
@@ -107,14 +47,8 @@ absl::StatusOr<std::unique_ptr<ArenaDescriptorServer>> ArenaDescriptorServer::St
 
 absl::Status ArenaDescriptorServer::Listen() {
   name_ = absl::StrCat("tandem-kv-", absl::BytesToHexString(SecretBytes(kNameBytesRandom)));
-  ASSIGN_OR_RETURN(const auto address, AbstractAddress(name_));
-  listener_ = NewSocket();
-  if (listener_.get() < 0) return SystemError("socket");
-  if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address.first), address.second) !=
-      0) {
-    return SystemError("bind");
-  }
-  if (::listen(listener_.get(), static_cast<int>(kCallersMax)) != 0) return SystemError("listen");
+  ASSIGN_OR_RETURN(listener_,
+                   ListenLocal(name_, LocalSocketType::kMessages, static_cast<int>(kCallersMax)));
   return absl::OkStatus();
 }
 
@@ -174,13 +108,7 @@ bool ArenaDescriptorServer::Serve(const Caller& caller) {
 absl::StatusOr<std::unique_ptr<ArenaDescriptorCall>> ArenaDescriptorCall::Start(
     const std::string& secret, const std::string& socket_name, const std::string& ticket,
     uint64_t number) {
-  ASSIGN_OR_RETURN(const auto address, AbstractAddress(socket_name));
-  OwnedDescriptor socket = NewSocket();
-  if (socket.get() < 0) return SystemError("socket");
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.first), address.second) !=
-      0) {
-    return SystemError("connecting to the owner's socket");
-  }
+  ASSIGN_OR_RETURN(OwnedDescriptor socket, ConnectLocal(socket_name, LocalSocketType::kMessages));
   std::string proof(reinterpret_cast<const char*>(&number), sizeof number);
   proof += KeyedTag(secret, kPurpose, ticket);
   if (::send(socket.get(), proof.data(), proof.size(), MSG_NOSIGNAL) !=
@@ -191,17 +119,7 @@ absl::StatusOr<std::unique_ptr<ArenaDescriptorCall>> ArenaDescriptorCall::Start(
 }
 
 absl::StatusOr<std::optional<OwnedDescriptor>> ArenaDescriptorCall::Poll() {
-  DescriptorMessage message;
-  const ssize_t got = ::recvmsg(socket_.get(), &message.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return std::optional<OwnedDescriptor>();
-  const cmsghdr* rights = got == 1 ? CMSG_FIRSTHDR(&message.header) : nullptr;
-  if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS ||
-      rights->cmsg_len != CMSG_LEN(sizeof(int))) {
-    return absl::PermissionDeniedError("the arena's owner gave no descriptor");
-  }
-  int descriptor = -1;
-  std::memcpy(&descriptor, CMSG_DATA(rights), sizeof descriptor);
-  return std::optional<OwnedDescriptor>(OwnedDescriptor(descriptor));
+  return ReceiveDescriptor(socket_.get());
 }
 
 absl::StatusOr<std::unique_ptr<MappedArena>> MappedArena::Map(const OwnedDescriptor& descriptor,

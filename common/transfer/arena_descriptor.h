@@ -12,8 +12,6 @@
 // Thread safety: none; the transfer thread. No call blocks.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,21 +25,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/transfer/owned_descriptor.h"
 
 namespace tandem::transfer {
-
-// A file descriptor that is closed when its owner ends.
-class OwnedDescriptor {
- public:
-  explicit OwnedDescriptor(int fd = -1) : fd_(fd) {}
-  ~OwnedDescriptor();
-  OwnedDescriptor(OwnedDescriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 // The owner's end. Connections beyond kCallersMax (16) wait in the kernel, each taken one has
 // kCallerTime (1 s) to prove itself. Owner: MappedTransport.

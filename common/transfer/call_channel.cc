@@ -29,8 +29,8 @@ struct Header {
 };
 
 absl::Status SendMessage(MessageLink& link, Header header, MessagePieces pieces) {
-  // Room for the usual message of a few pieces without an allocation.
-  absl::InlinedVector<absl::Span<const std::byte>, 8> all;
+  // Room for a message with a piece for each row of a batch without an allocation.
+  absl::InlinedVector<absl::Span<const std::byte>, 64> all;
   all.push_back({reinterpret_cast<const std::byte*>(&header), sizeof header});
   all.insert(all.end(), pieces.begin(), pieces.end());
   return link.Send(all);
@@ -62,7 +62,10 @@ absl::StatusOr<CallPeer> CallChannel::AddPeer(std::unique_ptr<MessageLink> link)
       return absl::ResourceExhaustedError(absl::StrCat("epoll_ctl: ", std::strerror(errno)));
     }
   }
-  peers_[number].link = std::move(link);
+  Peer& peer = peers_[number];
+  peer.link = std::move(link);
+  peer.waiting.reserve(options_.calls_max);
+  peer.open.reserve(options_.calls_max);
   return number;
 }
 
@@ -80,29 +83,30 @@ absl::StatusOr<CallId> CallChannel::Call(CallPeer number, MessagePieces request,
                                          absl::Time deadline) {
   ASSIGN_OR_RETURN(Peer* const peer, Find(number));
   RETURN_IF_ERROR(peer->failure);
-  if (peer->waiting.size() + peer->late.size() >= options_.calls_max) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "peer ", static_cast<uint64_t>(number), " has ", peer->waiting.size(),
-        " calls that wait and ", peer->late.size(), " late ones, at most ", options_.calls_max));
+  if (peer->waiting.size() >= options_.calls_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("peer ", static_cast<uint64_t>(number), " has ", peer->waiting.size(),
+                     " calls without a response, at most ", options_.calls_max));
   }
   const auto call = static_cast<CallId>(next_number_++);
   RETURN_IF_ERROR(SendMessage(
       *peer->link, {.call = static_cast<uint64_t>(call), .kind = MessageKind::kRequest}, request));
-  peer->waiting[call] = deadline;
+  peer->waiting.push_back({.call = call, .deadline = deadline, .is_late = false});
   return call;
 }
 
 absl::Status CallChannel::Respond(CallPeer number, CallId call, MessagePieces response) {
   ASSIGN_OR_RETURN(Peer* const peer, Find(number));
   RETURN_IF_ERROR(peer->failure);
-  if (!peer->open.contains(call)) {
+  const auto open = std::find(peer->open.begin(), peer->open.end(), call);
+  if (open == peer->open.end()) {
     return absl::NotFoundError(absl::StrCat("call ", static_cast<uint64_t>(call), " of peer ",
                                             static_cast<uint64_t>(number), " is not open"));
   }
   RETURN_IF_ERROR(SendMessage(*peer->link,
                               {.call = static_cast<uint64_t>(call), .kind = MessageKind::kResponse},
                               response));
-  peer->open.erase(call);
+  peer->open.erase(open);
   return absl::OkStatus();
 }
 
@@ -118,11 +122,13 @@ absl::Status CallChannel::HandleMessage(CallPeer number, Peer& peer,
   const absl::Span<const std::byte> bytes = message.subspan(sizeof header);
   const auto call = static_cast<CallId>(header.call);
   if (header.kind == MessageKind::kRequest) {
-    if (peer.open.size() >= options_.calls_max || !peer.open.insert(call).second) {
+    if (peer.open.size() >= options_.calls_max ||
+        std::find(peer.open.begin(), peer.open.end(), call) != peer.open.end()) {
       return absl::DataLossError(absl::StrCat("request ", header.call, " with ", peer.open.size(),
                                               " calls open, expected a new one and at most ",
                                               options_.calls_max));
     }
+    peer.open.push_back(call);
     ++handled;
     handler.OnRequest(number, call, bytes);
     return absl::OkStatus();
@@ -132,12 +138,17 @@ absl::Status CallChannel::HandleMessage(CallPeer number, Peer& peer,
                                             static_cast<uint64_t>(header.kind),
                                             ", expected a request (1) or a response (2)"));
   }
-  if (peer.waiting.erase(call) > 0) {
-    ++handled;
-    handler.OnResponse(call, bytes);
-  } else if (peer.late.erase(call) == 0) {
+  const auto waiting = std::find_if(peer.waiting.begin(), peer.waiting.end(),
+                                    [&](const WaitingCall& it) { return it.call == call; });
+  if (waiting == peer.waiting.end()) {
     return absl::DataLossError(
         absl::StrCat("a response to call ", header.call, ", which this end did not make"));
+  }
+  const bool is_late = waiting->is_late;
+  peer.waiting.erase(waiting);
+  if (!is_late) {
+    ++handled;
+    handler.OnResponse(call, bytes);
   }
   return absl::OkStatus();
 }
@@ -160,18 +171,18 @@ size_t CallChannel::Receive(CallPeer number, Peer& peer, CallHandler& handler) {
 }
 
 size_t CallChannel::ExpireCalls(Peer& peer, absl::Time now, CallHandler& handler) {
-  std::vector<CallId> due;
-  for (const auto& [call, deadline] : peer.waiting) {
-    if (deadline <= now) due.push_back(call);
-  }
-  for (const CallId call : due) {
-    peer.waiting.erase(call);
-    peer.late.insert(call);
+  size_t due = 0;
+  // By index: the handler may call, which appends to the vector.
+  for (size_t i = 0; i < peer.waiting.size(); ++i) {
+    if (peer.waiting[i].is_late || peer.waiting[i].deadline > now) continue;
+    peer.waiting[i].is_late = true;
+    ++due;
+    const CallId call = peer.waiting[i].call;
     handler.OnResponse(
         call, absl::DeadlineExceededError(
                   absl::StrCat("call ", static_cast<uint64_t>(call), " got no response in time")));
   }
-  return due.size();
+  return due;
 }
 
 size_t CallChannel::DropFailed(CallHandler& handler) {
@@ -184,9 +195,13 @@ size_t CallChannel::DropFailed(CallHandler& handler) {
     const CallPeer number = it->first;
     const Peer lost = std::move(it->second);
     it = peers_.erase(it);
-    for (const auto& [call, deadline] : lost.waiting) handler.OnResponse(call, lost.failure);
+    for (const WaitingCall& call : lost.waiting) {
+      if (call.is_late) continue;
+      handler.OnResponse(call.call, lost.failure);
+      ++handled;
+    }
     handler.OnPeerLost(number, lost.failure);
-    handled += lost.waiting.size() + 1;
+    ++handled;
   }
   return handled;
 }
@@ -217,20 +232,31 @@ size_t CallChannel::Progress(CallHandler& handler) {
   return handled + DropFailed(handler);
 }
 
-void CallChannel::Sleep(absl::Time until) {
+bool CallChannel::PrepareSleep() {
   bool all_asleep = true;
+  for (auto& [number, peer] : peers_) all_asleep = peer.link->PrepareSleep() && all_asleep;
+  return all_asleep;
+}
+
+void CallChannel::EndSleep() {
+  for (auto& [number, peer] : peers_) peer.link->EndSleep();
+  next_check_ = absl::InfinitePast();
+}
+
+void CallChannel::Sleep(absl::Time until) {
   for (auto& [number, peer] : peers_) {
-    all_asleep = peer.link->PrepareSleep() && all_asleep;
-    for (const auto& [call, deadline] : peer.waiting) until = std::min(until, deadline);
+    for (const WaitingCall& call : peer.waiting) {
+      if (!call.is_late) until = std::min(until, call.deadline);
+    }
   }
+  const bool all_asleep = PrepareSleep();
   const absl::Duration left = std::min(until - clock_.Now(), kSleepMax);
   if (all_asleep && left > absl::ZeroDuration()) {
     epoll_event event;
     const auto milliseconds = absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)));
     ::epoll_wait(epoll_.get(), &event, 1, static_cast<int>(milliseconds));
-    next_check_ = absl::InfinitePast();
   }
-  for (auto& [number, peer] : peers_) peer.link->EndSleep();
+  EndSleep();
 }
 
 size_t CallChannel::Wait(CallHandler& handler, absl::Time until) {

@@ -19,14 +19,13 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
-#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/runtime/clock.h"
-#include "common/transfer/arena_descriptor.h"
 #include "common/transfer/message_link.h"
+#include "common/transfer/owned_descriptor.h"
 
 namespace tandem::transfer {
 
@@ -85,16 +84,28 @@ class CallChannel {
   // sleeps.
   size_t Wait(CallHandler& handler, absl::Time until);
 
+  // For a thread that waits for other descriptors beside the channel's:
+  //   if (channel.PrepareSleep()) poll({channel.descriptor(), ...});
+  //   channel.EndSleep();
+  // Readable when a peer has something to handle.
+  int descriptor() const { return epoll_.get(); }
+  // False when a message is there already.
+  bool PrepareSleep();
+  // The next Progress looks for peers that have ended.
+  void EndSleep();
+
  private:
+  struct WaitingCall {
+    CallId call;
+    absl::Time deadline;
+    bool is_late;  // past its deadline, and unanswered
+  };
   struct Peer {
     std::unique_ptr<MessageLink> link;
-    // Calls that wait for their response, with their deadlines. Bound: calls_max, late ones
-    // included.
-    absl::btree_map<CallId, absl::Time> waiting;
-    // Calls past their deadline, unanswered. Bound: calls_max, waiting ones included.
-    absl::btree_set<CallId> late;
+    // Calls without a response. Bound: calls_max, late ones included.
+    std::vector<WaitingCall> waiting;
     // The peer's calls that Respond has to answer. Bound: calls_max.
-    absl::btree_set<CallId> open;
+    std::vector<CallId> open;
     absl::Status failure;
   };
 

@@ -17,8 +17,8 @@
 #include <optional>
 #include <vector>
 
-#include "common/transfer/arena_descriptor.h"
 #include "common/transfer/message_link.h"
+#include "common/transfer/owned_descriptor.h"
 
 namespace tandem::transfer {
 

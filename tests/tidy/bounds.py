@@ -14,7 +14,7 @@ import re
 import sys
 
 STATE_MACHINES = ("router/", "prefill_node/", "decode_node/", "common/node/", "common/kv/", "common/transfer/",
-                  "common/rpc/", "common/storage/")
+                  "common/rpc/", "common/storage/", "common/lending/")
 TABLE_FILE = "docs/LIMITS.md"
 BEGIN, END = "<!-- bounds: written by tests/tidy/bounds.py -->", "<!-- bounds end -->"
 GROWING = r"std::(?:multi)?(?:map|set)|std::(?:deque|queue|list|priority_queue|unordered_\w+)|absl::(?:flat|node)_hash_\w+|absl::btree_\w+"

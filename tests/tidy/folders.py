@@ -12,7 +12,7 @@ from tree import FOLDERS, Finding, folder_of, includes
 TABLES = "tests/tidy/folders.py"
 BASE = ("common/base", "common/runtime", "common/telemetry")
 COMMON = (*BASE, "common/config", "common/cost", "common/model", "common/kv", "common/request", "common/guided", "common/engine",
-          "common/rpc", "common/storage", "common/transfer", "common/node")
+          "common/rpc", "common/storage", "common/transfer", "common/lending", "common/node")
 # What the files of a unit, at any depth, may include besides the unit itself. A name stands for all folders below it.
 MAY_INCLUDE = {
     "kernels": [],
@@ -29,6 +29,7 @@ MAY_INCLUDE = {
     "common/rpc": [*BASE, "common/cost", "common/request", "proto"],
     "common/storage": [*BASE, "common/kv"],
     "common/transfer": [*BASE, "common/kv", "kernels/api", "proto"],
+    "common/lending": [*BASE, "common/engine", "common/kv", "common/request", "common/transfer", "kernels/api"],
     "common/node": [*COMMON, "kernels/api", "proto"],
     "prefill_node": [*COMMON, "proto"],
     "decode_node": [*COMMON, "proto"],

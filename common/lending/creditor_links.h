@@ -1,0 +1,72 @@
+// The debtor's end of lending: links to creditors, over which the engine asks about lent KV in
+// every layer of a step. One link serves all loans of a creditor; all parts of a layer that go to
+// one creditor travel in one message, or in several where they are longer than a message may be.
+//
+// Links open by themselves: the first UseLoan of a creditor begins to connect, and Collect waits
+// for it. A creditor of the same host is reached over shared memory, others over TCP. A link that
+// fails is tried again for the next loan, not for those that it lost.
+//
+// A step ends where Progress is called. A loan that failed in one layer fails at once in the step's
+// later layers, and so do all loans of a creditor that missed a deadline: a step waits for a silent
+// creditor once. A creditor that still owes an answer is not asked again before it has given it;
+// one that owes it for the lease time has lost its loans.
+//
+// Loans are kept alive by the questions about them; those that no step has asked about lately are
+// renewed by Progress.
+// Thread safety: none; the engine thread. Owner: NodeRuntime, which hands it to the engine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+#include "common/engine/remote_attention.h"
+#include "common/lending/lending.h"
+#include "common/runtime/clock.h"
+
+namespace tandem::lending {
+
+struct CreditorLinksOptions {
+  DebtorId self;
+  std::string host;  // equal for processes that share memory
+  std::string fleet_secret;
+  // What one layer's Collect waits at most. A part that misses it fails, and so do the loan's other
+  // parts of the step.
+  absl::Duration answer_time_max = absl::Seconds(1);
+  // As LendingServiceOptions::lease_time: loans are renewed after a quarter of it.
+  absl::Duration lease_time = absl::Seconds(5);
+  // How long Collect spins before it sleeps: about as long as an answer takes.
+  absl::Duration spin = absl::Microseconds(500);
+};
+
+struct CreditorLinksCounters {
+  int64_t creditors = 0;  // connected now
+  int64_t questions = 0;  // messages since the start, as all below
+  int64_t failures = 0;   // parts without an answer
+  int64_t bytes_out = 0, bytes_in = 0;
+  absl::Duration waited;  // in Collect
+};
+
+class CreditorLinks : public engine::RemoteAttention {
+ public:
+  // Beyond these a loan is lost at once.
+  static constexpr size_t kLoansMax = 16384;
+  static constexpr size_t kCreditorsMax = 64;
+
+  // `clock` outlives it. Errors: as CallChannel::Create.
+  static absl::StatusOr<std::unique_ptr<CreditorLinks>> Create(const CreditorLinksOptions& options,
+                                                               const Clock& clock);
+
+  virtual void Handle(const UseLoan& command) = 0;
+  virtual void Handle(const ReturnLoan& command) = 0;
+  // Between steps, at least every 50 ms: opens links, renews loans, and returns what happened since
+  // the last call (LoanLost, LoanRecalled).
+  virtual std::vector<LendingEvent> Progress() = 0;
+  virtual CreditorLinksCounters counters() const = 0;
+};
+
+}  // namespace tandem::lending
