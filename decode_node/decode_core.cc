@@ -32,6 +32,10 @@ void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comman
         return prefix_fetch_.OnSendBlocks(command.send_blocks(), now);
       }
       return prefix_migration_.OnSendBlocks(router, command.send_blocks());
+    case v1::NodeCommand::kLendBlocks:
+      return lender_.OnLendBlocks(router, command.lend_blocks(), !borrower_.idle(), now);
+    case v1::NodeCommand::kLoanAnswer:
+      return borrower_.OnAnswer(command.loan_answer(), now);
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
   }
@@ -60,6 +64,7 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
   if (!input.ok()) return refuse(input.status());
   input->arrived = now;
   input->forks_follow = command.forks_follow();
+  input->borrow_blocks_max = std::max<int64_t>(command.borrow_blocks_max(), 0);
   if (stored_blocks_.Hold(router, command, *input, *time_allowed, now)) return;
   const auto sequence = scheduler_.Admit(*std::move(input), /*generates=*/true);
   if (!sequence.ok()) return refuse(sequence.status());
@@ -87,7 +92,8 @@ void DecodeCore::Reserve(Legs::iterator it, int64_t local_prefill_tokens_max) {
   v1::Reserved& reserved = *event.mutable_reserved();
   *reserved.mutable_leg() = leg.wire;
   reserved.set_cached_tokens(static_cast<int32_t>(sequence.cached_tokens));
-  if (local_prefill_tokens_max == -1 || uncached <= local_prefill_tokens_max ||
+  // A prompt that takes blocks as it is computed has no room for another node's.
+  if (local_prefill_tokens_max == -1 || sequence.grows || uncached <= local_prefill_tokens_max ||
       scheduler_.CanFork(leg.sequence)) {
     leg.phase = Phase::kComputing;
     scheduler_.Schedule(leg.sequence);
@@ -173,6 +179,7 @@ void DecodeCore::OnRouterLost(node::RouterKey router, absl::Time) {
     if (leg->first.router == router) End(leg, "router lost");
   }
   retained_.OnRouterLost(router);
+  borrower_.OnRouterLost(router);
   prefix_migration_.OnRouterLost(router);
   stored_blocks_.OnRouterLost(router);
 }
@@ -180,6 +187,7 @@ void DecodeCore::OnRouterLost(node::RouterKey router, absl::Time) {
 void DecodeCore::BeginDrain(absl::Time now, absl::Duration time_left) {
   if (!ledger_.draining()) prefix_migration_.Offer(now, now + time_left);
   ledger_.BeginDrain();
+  lender_.BeginDrain(now);
 }
 
 // A generating sequence is retained when its next step ends, because all of its tokens are computed
@@ -188,8 +196,10 @@ void DecodeCore::StartMigration(absl::Time now, absl::Duration time_left) {
   migration_until_ = now + time_left / 2;
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
+    // What a sequence has lent is not here to be sent.
+    const node::Sequence& sequence = scheduler_.Get(leg->second.sequence);
     const bool retained_soon = leg->second.phase == Phase::kGenerating &&
-                               !scheduler_.Get(leg->second.sequence).blocks.empty();
+                               !sequence.blocks.empty() && sequence.remote.lent.empty();
     if (!retained_soon) GiveUpForDrain(leg);
   }
 }
@@ -214,6 +224,9 @@ void DecodeCore::Retain(Legs::iterator it, const engine::SampledToken& next) {
 void DecodeCore::OnTick(absl::Time now) {
   retained_.OnTick(now);
   prefix_migration_.OnTick(now);
+  borrower_.OnTick(now);
+  lender_.OnTick(now);
+  EndStarved(now);
   for (const auto& [router, command] : stored_blocks_.OnTick(now)) OnCommand(router, command, now);
   const bool too_late = migration_until_.has_value() && *migration_until_ <= now;
   for (auto it = legs_.begin(); it != legs_.end();) {
@@ -260,6 +273,7 @@ void DecodeCore::OnTransfer(const transfer::TransferEvent& event, absl::Time now
 // announced. That is just as good, because the tokens alone decide the blocks' contents.
 void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time) {
   prefix_migration_.Handle(event);
+  lender_.Handle(event);
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end()) return;  // being closed: LeaseDrained follows
   const Legs::iterator it = found->second;
@@ -293,6 +307,7 @@ void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time) {
 
 void DecodeCore::Handle(const transfer::LeaseFailed& event, absl::Time) {
   prefix_migration_.Handle(event);
+  lender_.Handle(event);
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end() || event.epoch != found->second->second.epoch) return;
   if (found->second->second.phase == Phase::kClosing) return;
@@ -346,6 +361,7 @@ void DecodeCore::Handle(const transfer::LeaseDrained& event, absl::Time) {
     return;
   }
   prefix_migration_.Handle(event);
+  lender_.Handle(event);
   const auto found = draining_leases_.find(event.lease);
   if (found == draining_leases_.end()) return;
   if (!TANDEM_MUTATED(kReleaseLost)) scheduler_.EndQuarantine(found->second);
@@ -355,7 +371,9 @@ void DecodeCore::Handle(const transfer::LeaseDrained& event, absl::Time) {
 // ---- generating ----------------------------------------------------------------------------
 
 absl::Span<const engine::SequenceSlice> DecodeCore::PlanStep(absl::Time now) {
+  borrower_.BeforeStep(now);
   const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
+  borrower_.AfterPlan(!slices.empty(), now);
   scheduler_.meter().Start(scheduler_.planned_shape(), now);
   return slices;
 }
@@ -378,6 +396,10 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     }
     ledger_.SendScores(it->first.router, leg.wire, outcome);
     if (!outcome.sampled) continue;
+    if (migration_until_.has_value() && !scheduler_.Get(leg.sequence).remote.lent.empty()) {
+      GiveUpForDrain(it);
+      continue;
+    }
     if (migration_until_.has_value()) {
       Retain(it, outcome.token);
       continue;
@@ -458,9 +480,12 @@ void DecodeCore::Finish(Legs::iterator it, request::FinishReason reason) {
 v1::NodeLoad DecodeCore::load() const {
   v1::NodeLoad load = node::LoadOf(scheduler_);
   load.set_leases(static_cast<int64_t>(by_lease_.size() + draining_leases_.size()) +
-                  prefix_migration_.leases());
+                  prefix_migration_.leases() + lender_.leases());
   stored_blocks_.AddTo(load);
-  load.set_exports(retained_.exports() + prefix_migration_.exports() + prefix_fetch_.exports());
+  borrower_.AddTo(load);
+  load.set_blocks_lent(lender_.blocks_lent());
+  load.set_exports(borrower_.exports() + retained_.exports() + prefix_migration_.exports() +
+                   prefix_fetch_.exports());
   return load;
 }
 

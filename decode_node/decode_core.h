@@ -32,6 +32,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/node/borrower.h"
+#include "common/node/lender.h"
 #include "common/node/node_core.h"
 #include "common/node/node_ledger.h"
 #include "common/node/prefix_fetch.h"
@@ -47,15 +49,19 @@ class DecodeCore final : public node::NodeCore {
   // REQUIRES: positive num_blocks, max_batch_tokens and max_sequences.
   explicit DecodeCore(node::SchedulerOptions options)
       : scheduler_((options.retry_alone = true, options)),
-        stored_blocks_(scheduler_, ledger_, options.stored_blocks) {}
+        stored_blocks_(scheduler_, ledger_, options.stored_blocks),
+        borrower_(scheduler_, ledger_, options.borrows),
+        lender_(scheduler_, ledger_, options.lend_blocks_max) {}
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_DECODE; }
   void OnRouterJoined(node::RouterKey router, absl::Time) override {
     prefix_migration_.OnRouterJoined(router);
+    borrower_.OnRouterJoined(router);
   }
   void OnRouterLost(node::RouterKey router, absl::Time now) override;
   void OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) override;
   void OnTransfer(const transfer::TransferEvent& event, absl::Time now) override;
+  void OnLending(const lending::LendingEvent& event, absl::Time now) override;
   void OnStorage(const storage::StorageEvent& event, absl::Time now) override {
     for (const auto& [router, command] : stored_blocks_.Handle(event, now))
       OnCommand(router, command, now);
@@ -80,7 +86,7 @@ class DecodeCore final : public node::NodeCore {
   void StartMigration(absl::Time now, absl::Duration time_left) override;
   bool idle() const override {
     return scheduler_.size() == 0 && draining_leases_.empty() && prefix_migration_.idle() &&
-           prefix_fetch_.idle() && stored_blocks_.idle();
+           prefix_fetch_.idle() && stored_blocks_.idle() && borrower_.idle() && lender_.idle();
   }
 
  private:
@@ -117,11 +123,13 @@ class DecodeCore final : public node::NodeCore {
   void Handle(const transfer::EpochRaised& event, absl::Time now);
   void Handle(const transfer::LeaseDrained& event, absl::Time now);
   void Handle(const transfer::ExportDone& event, absl::Time) {
+    borrower_.Handle(event);
     retained_.Handle(event);
     prefix_migration_.Handle(event);
     prefix_fetch_.Handle(event);
   }
-  void Handle(const transfer::ExportFailed& event, absl::Time) {
+  void Handle(const transfer::ExportFailed& event, absl::Time now) {
+    borrower_.Handle(event, now);
     retained_.Handle(event);
     prefix_migration_.Handle(event);
     prefix_fetch_.Handle(event);
@@ -136,6 +144,8 @@ class DecodeCore final : public node::NodeCore {
   absl::StatusOr<request::FinishReason> Append(Leg& leg, TokenId token);
   // Reports LegFailed, then ends the leg.
   void FailAndEnd(Legs::iterator leg, const absl::Status& status, const std::string& reason);
+  // Ends the legs of sequences that get no memory.
+  void EndStarved(absl::Time now);
   // Fails a leg that cannot be retained, because the node drains.
   void GiveUpForDrain(Legs::iterator leg);
   // Ends the leg and retains its sequence, whose next token is `next`, for another node.
@@ -157,6 +167,8 @@ class DecodeCore final : public node::NodeCore {
   node::PrefixMigration prefix_migration_{scheduler_, ledger_};
   node::PrefixFetch prefix_fetch_{scheduler_, ledger_};
   node::StoredBlocks stored_blocks_;
+  node::Borrower borrower_;
+  node::Lender lender_;
   // Set once the migration began: until when a sequence can still be retained.
   std::optional<absl::Time> migration_until_;
 };

@@ -34,6 +34,9 @@ void PrefillCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comma
     case v1::NodeCommand::kSendBlocks:
       if (command.send_blocks().fetch()) return SendBlocks(router, command.send_blocks(), now);
       return prefix_migration_.OnSendBlocks(router, command.send_blocks());
+    case v1::NodeCommand::kLendBlocks:
+      return lender_.OnLendBlocks(router, command.lend_blocks(), /*indebted=*/false, now);
+    case v1::NodeCommand::kLoanAnswer:  // prompts do not borrow
     case v1::NodeCommand::COMMAND_NOT_SET:
       return;
   }
@@ -201,6 +204,13 @@ void PrefillCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
 void PrefillCore::BeginDrain(absl::Time now, absl::Duration time_left) {
   if (!ledger_.draining()) prefix_migration_.Offer(now, now + time_left);
   ledger_.BeginDrain();
+  lender_.BeginDrain(now);
+}
+
+void PrefillCore::OnLending(const lending::LendingEvent& event, absl::Time) {
+  if (const auto* returned = std::get_if<lending::LoanReturned>(&event)) lender_.Handle(*returned);
+  if (const auto* expired = std::get_if<lending::LoanExpired>(&event)) lender_.Handle(*expired);
+  if (const auto* damaged = std::get_if<lending::LoanDamaged>(&event)) lender_.Handle(*damaged);
 }
 
 void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
@@ -215,6 +225,7 @@ void PrefillCore::OnRouterLost(node::RouterKey router, absl::Time) {
 
 void PrefillCore::OnTick(absl::Time now) {
   prefix_migration_.OnTick(now);
+  lender_.OnTick(now);
   for (const auto& [router, command] : stored_blocks_.OnTick(now)) OnCommand(router, command, now);
   for (auto it = legs_.begin(); it != legs_.end();) {
     const auto leg = it++;
@@ -367,7 +378,8 @@ v1::NodeLoad PrefillCore::load() const {
   v1::NodeLoad load = node::LoadOf(scheduler_);
   load.set_exports(static_cast<int64_t>(exports_.size()) + prefix_migration_.exports() +
                    prefix_fetch_.exports());
-  load.set_leases(prefix_migration_.leases() + prefix_fetch_.leases());
+  load.set_leases(prefix_migration_.leases() + prefix_fetch_.leases() + lender_.leases());
+  load.set_blocks_lent(lender_.blocks_lent());
   stored_blocks_.AddTo(load);
   return load;
 }

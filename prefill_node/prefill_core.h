@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/node/lender.h"
 #include "common/node/node_core.h"
 #include "common/node/node_ledger.h"
 #include "common/node/prefix_fetch.h"
@@ -44,7 +45,8 @@ class PrefillCore final : public node::NodeCore {
   explicit PrefillCore(node::SchedulerOptions options)
       : scheduler_(
             (options.itl_slo = absl::ZeroDuration(), options.static_batches = false, options)),
-        stored_blocks_(scheduler_, ledger_, options.stored_blocks) {}
+        stored_blocks_(scheduler_, ledger_, options.stored_blocks),
+        lender_(scheduler_, ledger_, options.lend_blocks_max) {}
 
   v1::NodeRole role() const override { return v1::NODE_ROLE_PREFILL; }
   void OnRouterJoined(node::RouterKey router, absl::Time) override {
@@ -53,6 +55,7 @@ class PrefillCore final : public node::NodeCore {
   void OnRouterLost(node::RouterKey router, absl::Time now) override;
   void OnCommand(node::RouterKey router, const v1::NodeCommand& command, absl::Time now) override;
   void OnTransfer(const transfer::TransferEvent& event, absl::Time now) override;
+  void OnLending(const lending::LendingEvent& event, absl::Time now) override;
   void OnStorage(const storage::StorageEvent& event, absl::Time now) override {
     for (const auto& [router, command] : stored_blocks_.Handle(event, now))
       OnCommand(router, command, now);
@@ -78,7 +81,8 @@ class PrefillCore final : public node::NodeCore {
   void StartMigration(absl::Time, absl::Duration) override {}
   bool idle() const override {
     return scheduler_.size() == 0 && exports_.empty() && fetching_.empty() &&
-           prefix_migration_.idle() && prefix_fetch_.idle() && stored_blocks_.idle();
+           prefix_migration_.idle() && prefix_fetch_.idle() && stored_blocks_.idle() &&
+           lender_.idle();
   }
 
  private:
@@ -145,16 +149,19 @@ class PrefillCore final : public node::NodeCore {
   void Handle(const transfer::ExportFailed& event, absl::Time now);
   void Handle(const transfer::LeaseInstalled& event, absl::Time now) {
     prefix_migration_.Handle(event);
+    lender_.Handle(event);
     if (prefix_fetch_.Handle(event)) EndFetching(event.lease, now);
   }
   void Handle(const transfer::LeaseFailed& event, absl::Time now) {
     prefix_migration_.Handle(event);
+    lender_.Handle(event);
     if (prefix_fetch_.Handle(event)) EndFetching(event.lease, now);
   }
   void Handle(const transfer::EpochRaised&, absl::Time) {}
   void Handle(const transfer::LeaseDrained& event, absl::Time) {
     prefix_migration_.Handle(event);
     prefix_fetch_.Handle(event);
+    lender_.Handle(event);
   }
 
   node::SequenceScheduler scheduler_;
@@ -162,6 +169,7 @@ class PrefillCore final : public node::NodeCore {
   node::PrefixMigration prefix_migration_{scheduler_, ledger_};
   node::PrefixFetch prefix_fetch_{scheduler_, ledger_};
   node::StoredBlocks stored_blocks_;
+  node::Lender lender_;
   // Bound: PrefixFetch::kFetchesMax (64).
   Fetchings fetching_;
   // Bound: exports_max (4,096).

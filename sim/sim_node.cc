@@ -29,6 +29,14 @@ std::string Describe(const v1::NodeCommand& command) {
   if (command.has_adopt_blocks())
     return absl::StrCat("Adopt ", command.adopt_blocks().hashes().size() / kv::kBlockHashBytes,
                         " blocks of ", command.adopt_blocks().from_node_id());
+  if (command.has_lend_blocks())
+    return absl::StrCat("Lend ", command.lend_blocks().units(), " units to ",
+                        command.lend_blocks().debtor_node_id(), " as loan ",
+                        command.lend_blocks().loan());
+  if (command.has_loan_answer())
+    return absl::StrCat("Loan ", command.loan_answer().loan(), " of ",
+                        command.loan_answer().creditor_node_id(), " ",
+                        command.loan_answer().status().message());
   if (command.has_send_blocks())
     return absl::StrCat("Send ", command.send_blocks().hashes().size() / kv::kBlockHashBytes,
                         " blocks to ", command.send_blocks().receiver_node_id());
@@ -49,6 +57,9 @@ std::string Describe(const v1::NodeEvent& event) {
   if (event.has_leg_failed())
     return absl::StrCat(event.leg_failed().retained() ? "retained " : "failed ",
                         leg(event.leg_failed().leg()), ": ", event.leg_failed().status().message());
+  if (event.has_loan_wanted())
+    return absl::StrCat("wants loan ", event.loan_wanted().loan(), " for units from ",
+                        event.loan_wanted().first_unit(), ": ", event.loan_wanted().units());
   if (event.has_prefill_finished())
     return absl::StrCat("prefilled ", leg(event.prefill_finished().leg()));
   return "";
@@ -79,7 +90,37 @@ void SimNode::OnStart() {
                                     .observer = ownership_ ? &*ownership_ : nullptr,
                                     .on_activity = [this] { FromPlane(); }});
   MakeCore();
+  if (t.lend_blocks > 0) MakeLending();
   Tick();
+}
+
+void SimNode::MakeLending() {
+  from_lending_free_ = world().now();
+  lending_ = std::make_unique<SimLending>(
+      SimLending::Site{
+          .self = {NodeId(name()), incarnation_},
+          .reach = [this](const NodeId& node) { return options_.lending_of(id(), node.value()); },
+          .on_event =
+              [this](lending::LendingEvent event) {
+                Hop(from_lending_free_, [this, event = std::move(event)] {
+                  core_->OnLending(event, Now());
+                  Pump();
+                });
+              },
+          .now = [this] { return world().now(); }},
+      engine_->NewPartialAttention());
+  engine_->SetRemoteAttention(lending_.get());
+}
+
+void SimNode::CheckLent() {
+  const int64_t block_tokens = options_.topology.block_tokens;
+  for (const engine::SequenceSlice& slice : step_) {
+    const int64_t end = slice.num_computed + slice.num_new;
+    for (int64_t i = slice.num_computed / block_tokens; i * block_tokens < end; ++i)
+      if (lending_->Serves(slice.blocks[static_cast<size_t>(i)]))
+        log_.Violate("ownership", absl::StrCat(name(), ": block ", slice.blocks[i].value(),
+                                               " is written while it is lent"));
+  }
 }
 
 void SimNode::MakeCore() {
@@ -88,6 +129,8 @@ void SimNode::MakeCore() {
                                    .num_blocks = t.blocks_per_node,
                                    .max_batch_tokens = t.max_batch_tokens,
                                    .max_sequences = static_cast<int32_t>(t.max_sequences),
+                                   .borrows = t.lend_blocks > 0,
+                                   .lend_blocks_max = t.lend_blocks,
                                    .itl_slo = absl::Microseconds(t.itl_slo_us)};
   if (options_.seams.probed) scheduler.step_cost = node::KnownStepCost(*options_.seams.probed);
   if (disk_) {
@@ -108,6 +151,7 @@ void SimNode::OnCrash() {
   routers_.clear();
   core_.reset();
   plane_.reset();
+  lending_.reset();
   engine_.reset();
 }
 
@@ -134,6 +178,11 @@ v1::NodeMessage SimNode::MakeRegistration() const {
   registration.set_max_sequences(static_cast<int32_t>(options_.topology.max_sequences));
   registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
   registration.set_stored_blocks_max(options_.topology.disk_blocks);
+  if (options_.topology.lend_blocks > 0) {
+    registration.set_lending_address(name());
+    registration.set_lend_blocks_max(options_.topology.lend_blocks);
+    registration.set_lending_unit_tokens(spec.unit_tokens);
+  }
   *message.mutable_load() = core_->load();
   return message;
 }
@@ -167,6 +216,9 @@ void SimNode::OnRouterMessage(ControlStream& stream, const v1::RouterMessage& me
 
 void SimNode::CheckSalts(const v1::NodeCommand& command) {
   salt_->OnCommand(command);
+  if (command.has_lend_blocks())
+    if (const SaltChecker* from = options_.salt_of(command.lend_blocks().debtor_node_id()))
+      salt_->OnAdopt(*from);
   if (command.has_adopt_blocks())
     if (const SaltChecker* from = options_.salt_of(command.adopt_blocks().from_node_id()))
       salt_->OnAdopt(*from);
@@ -211,6 +263,7 @@ void SimNode::Tick() {
   }
   for (ControlStream* stream : streams_) stream->Tick();
   core_->OnTick(Now());
+  if (lending_) lending_->Tick();
   plane_->Tick(Now());
   FromPlane();
   Pump();
@@ -236,6 +289,7 @@ void SimNode::Pump() {
   while (true) {
     node::NodeActions actions = core_->TakeActions();
     if (actions.empty()) break;
+    for (const lending::LendingCommand& command : actions.lending) lending_->Handle(command);
     for (transfer::TransferCommand& command : actions.transfer) ToPlane(std::move(command));
     for (storage::StorageCommand& command : actions.storage) ToStorage(std::move(command));
     SendEvents(actions);
@@ -291,6 +345,7 @@ absl::Duration SimNode::StepTime() {
 
 void SimNode::FinishStep() {
   if (ownership_) ownership_->OnStep(step_);
+  if (lending_) CheckLent();
   const auto result = engine_->Step(step_, [this](int layer) { core_->OnLayerDone(layer); });
   if (log_.timeline() && !result.ok())
     log_.Note(id(), absl::StrCat("step failed: ", result.status().message()));

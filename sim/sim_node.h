@@ -19,6 +19,7 @@
 #include "sim/control_stream.h"
 #include "sim/node_seams.h"
 #include "sim/sim_disk.h"
+#include "sim/sim_lending.h"
 #include "sim/world/process.h"
 #include "sim/world/schedule.h"
 #include "sim/world/violations.h"
@@ -32,6 +33,8 @@ struct SimNodeOptions {
   // For the checkers.
   std::function<std::vector<std::vector<TokenId>>(const std::string& request_id)> whole_sequences;
   std::function<const SaltChecker*(const std::string& node)> salt_of;  // nullptr: not yet started
+  // Of a node that messages of process `from` reach and come back from now; else nullptr.
+  std::function<SimLending*(int from, const std::string& node)> lending_of;
 };
 
 // What a node's engine has computed since the simulation began.
@@ -69,8 +72,12 @@ class SimNode final : public Process {
   // with checkers.
   const SaltChecker& salt() const { return *salt_; }
   const NodeWork& work() const { return work_; }
+  // Null unless the topology lends. REQUIRES: alive.
+  SimLending* lending() { return lending_.get(); }
   int64_t blocks_adopted() const { return alive() ? core_->counters().blocks_adopted() : 0; }
   int64_t blocks_fetched() const { return alive() ? core_->counters().blocks_fetched() : 0; }
+  int64_t units_lent() const { return alive() ? core_->counters().units_lent() : 0; }
+  int64_t loans_lost() const { return alive() ? core_->counters().loans_lost() : 0; }
   int64_t blocks_loaded() const { return alive() ? core_->counters().blocks_loaded() : 0; }
   // As SIGTERM does. The process ends when it is idle, or after the drain timeout.
   void BeginDrain();
@@ -100,6 +107,9 @@ class SimNode final : public Process {
   void ToStorage(storage::StorageCommand command);
   void Hop(absl::Time& free_at, Action action);
   void CheckSalts(const v1::NodeCommand& command);
+  void MakeLending();
+  // A block that another node's sequence needs must not change.
+  void CheckLent();
   void StartStep();
   absl::Duration StepTime();  // of step_
   void FinishStep();
@@ -113,6 +123,7 @@ class SimNode final : public Process {
   Incarnation incarnation_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<KvPlane> plane_;
+  std::unique_ptr<SimLending> lending_;
   std::unique_ptr<node::NodeCore> core_;
   std::optional<OwnershipChecker> ownership_;
   std::optional<SaltChecker> salt_;
@@ -122,7 +133,8 @@ class SimNode final : public Process {
   cost::StepShape step_shape_;  // of step_, as is step_time_
   absl::Duration step_time_;
   bool stepping_ = false;
-  absl::Time to_plane_free_, from_plane_free_, disk_free_, from_disk_free_, next_heartbeat_;
+  absl::Time to_plane_free_, from_plane_free_, disk_free_, from_disk_free_, from_lending_free_,
+      next_heartbeat_;
   std::optional<absl::Time> drain_ends_;
   NodeWork work_;
 };

@@ -165,6 +165,15 @@ void Simulation::AddProcesses() {
           for (const auto& other : nodes_)
             if (other->name() == from) return &other->salt();
           return nullptr;
+        },
+        .lending_of = [this](int from, const std::string& node) -> SimLending* {
+          for (const auto& other : nodes_) {
+            if (other->name() != node || !other->alive()) continue;
+            const bool cut =
+                network_.Blocked(from, other->id()) || network_.Blocked(other->id(), from);
+            return cut ? nullptr : other->lending();
+          }
+          return nullptr;
         }};
     nodes_.push_back(
         std::make_unique<SimNode>(world_, id++, name, ClockOffset(), std::move(node), log_));
@@ -331,6 +340,9 @@ SimReport Simulation::Run() {
   // A fetch whose prompt nobody waits for any more runs to its own deadline, a quarter of its
   // prompt's, and its lease ends after that.
   world_.RunUntil(world_.now() + kPrefillDeadline / 4 + kLeaseTime);
+  // Loans of debtors that are gone expire, and blocks that were on their way to them drain.
+  if (schedule_.topology.lend_blocks > 0)
+    world_.RunUntil(world_.now() + SimLending::kLeaseTime + absl::Milliseconds(500));
   if (clients_.AllSettled()) CheckQuiet();
   if (schedule_.faults.empty() && clients_.counts().failed > 0)
     log_.Violate("progress", "a request failed without any fault");
@@ -353,6 +365,8 @@ SimReport Simulation::Run() {
     report.blocks_adopted += node->blocks_adopted();
     report.blocks_fetched += node->blocks_fetched();
     report.blocks_loaded += node->blocks_loaded();
+    report.units_lent += node->units_lent();
+    report.loans_lost += node->loans_lost();
     if (!node->alive() || node->core().role() != v1::NODE_ROLE_DECODE) continue;
     const v1::TokensBySource tokens = node->core().counters().prompt_tokens();
     report.tokens_cached += tokens.cached();

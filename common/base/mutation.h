@@ -25,6 +25,8 @@ enum class Mutation {
   kLegFoundByName,       // a request hears the legs of an ended one that had the same id
   kPartTokensIgnored,    // a fork copies rows of other tokens than the sequence's
   kForkNeverUnpinned,    // the block that a fork copied stays pinned after the step
+  kLoanServedTooLong,    // a creditor answers about blocks that it has given back to its pool
+  kLoanKept,             // a returned or expired loan keeps its blocks
   kVerifiedOvercounted,  // a receiver tells the next sender of blocks that it does not hold
 };
 

@@ -70,22 +70,7 @@ void RegisterModel(config::Schema& schema, NodeConfig& config) {
              {.min = 0, .unit = "tokens", .group = "Model"});
 }
 
-void RegisterHashEngine(config::Schema& schema, NodeConfig& config) {
-  schema.Add("hash-step-time", &config.hash.step_time, "Hash engine: simulated time of a step.",
-             {.group = "Hash engine"});
-  schema.Add("hash-row-time", &config.hash.row_time, "Hash engine: simulated time of a row.",
-             {.group = "Hash engine"});
-  schema.Add("hash-eos-every", &config.hash.eos_every,
-             "Hash engine: one token in this many ends the answer; 0 = none.",
-             {.min = 0, .group = "Hash engine"});
-}
-
-}  // namespace
-
-void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
-  config::RegisterCommonOptions(schema, config.common);
-  RegisterIdentityAndNetwork(schema, config);
-  RegisterModel(schema, config);
+void RegisterKvCache(config::Schema& schema, NodeConfig& config) {
   schema.Add("kv-type", &config.kv.type,
              "Type of cached keys and values; fp8 needs device cuda, f32 needs device cpu.",
              {.group = "KV cache", .choices = {"bf16", "int8", "fp8", "f32"}});
@@ -112,6 +97,42 @@ void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
   schema.Add("gpu-memory-fraction", &config.gpu_memory_fraction,
              "With device cuda: share of the GPU's memory for weights, buffers and KV cache.",
              {.min = 0.01, .max = 1.0, .group = "KV cache"});
+}
+
+void RegisterLending(config::Schema& schema, NodeConfig& config) {
+  schema.Add(
+      "lend-fraction", &config.kv.lend_fraction,
+      "Share of the node's KV blocks that may hold the KV of other nodes' sequences. A decode "
+      "node that lends also borrows: when its blocks run short, other nodes keep the oldest "
+      "KV of its sequences and compute attention over it. 0 = it does neither.",
+      {.min = 0, .max = 0.9, .group = "KV cache"});
+  schema.Add("lend-compute-share", &config.kv.lend_compute_share,
+             "Share of one processor that computing for other nodes' sequences may take.",
+             {.min = 0.01, .max = 1.0, .group = "KV cache"});
+  schema.Add("lending-host", &config.kv.lending_host,
+             "IP address at which nodes of other hosts ask about blocks that this node keeps for "
+             "them; the system chooses the port. Empty: only nodes of this host borrow from it.",
+             {.group = "KV cache"});
+}
+
+void RegisterHashEngine(config::Schema& schema, NodeConfig& config) {
+  schema.Add("hash-step-time", &config.hash.step_time, "Hash engine: simulated time of a step.",
+             {.group = "Hash engine"});
+  schema.Add("hash-row-time", &config.hash.row_time, "Hash engine: simulated time of a row.",
+             {.group = "Hash engine"});
+  schema.Add("hash-eos-every", &config.hash.eos_every,
+             "Hash engine: one token in this many ends the answer; 0 = none.",
+             {.min = 0, .group = "Hash engine"});
+}
+
+}  // namespace
+
+void RegisterNodeConfig(config::Schema& schema, NodeConfig& config) {
+  config::RegisterCommonOptions(schema, config.common);
+  RegisterIdentityAndNetwork(schema, config);
+  RegisterModel(schema, config);
+  RegisterKvCache(schema, config);
+  RegisterLending(schema, config);
   schema.Add("max-batch-tokens", &config.max_batch_tokens,
              "Most rows of one engine step. Generated tokens take theirs first; chunks of prompts "
              "fill the rest.",

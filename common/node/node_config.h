@@ -24,6 +24,9 @@ struct KvOptions {
   std::string transport_choice = "auto";   // --kv-path: through device or host memory
   std::string disk;                        // folder of the node's BlockFile; empty = none
   int64_t disk_bytes = int64_t{16} << 30;  // of that file
+  double lend_fraction = 0;                // of the pool; 0 = the node neither lends nor borrows
+  double lend_compute_share = 0.5;         // of one processor, for answers to debtors
+  std::string lending_host;                // for debtors of other hosts; empty = of this host only
 };
 
 // The engine that computes no model (tests).

@@ -17,6 +17,7 @@
 #include "common/cost/step_cost.h"
 #include "common/engine/engine.h"
 #include "common/kv/block_hash.h"
+#include "common/lending/lending.h"
 #include "common/storage/block_storage.h"
 #include "common/transfer/kv_transfer.h"
 #include "tandem/v1/fleet.pb.h"
@@ -30,10 +31,13 @@ using RouterKey = StrongId<struct RouterKeyTag, uint64_t>;
 struct NodeActions {
   std::vector<std::pair<RouterKey, v1::NodeEvent>> events;
   std::vector<v1::NodeEvent> broadcast;  // to every router: blocks stored and removed, draining
+  // The driver carries these out before `transfer`: a loan's blocks may then be given to others.
+  std::vector<lending::LendingCommand> lending;
   std::vector<transfer::TransferCommand> transfer;
   std::vector<storage::StorageCommand> storage;
   bool empty() const {
-    return events.empty() && broadcast.empty() && transfer.empty() && storage.empty();
+    return events.empty() && broadcast.empty() && lending.empty() && transfer.empty() &&
+           storage.empty();
   }
 };
 
@@ -49,6 +53,7 @@ class NodeCore {
   // Never fails: a bad command is answered with Refused or LegFailed.
   virtual void OnCommand(RouterKey router, const v1::NodeCommand& command, absl::Time now) = 0;
   virtual void OnTransfer(const transfer::TransferEvent& event, absl::Time now) = 0;
+  virtual void OnLending(const lending::LendingEvent& event, absl::Time now) = 0;
   virtual void OnStorage(const storage::StorageEvent& event, absl::Time now) = 0;
   // Deadlines. At least every 50 ms.
   virtual void OnTick(absl::Time now) = 0;

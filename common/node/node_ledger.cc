@@ -126,6 +126,7 @@ void NodeLedger::CountPrompt(const v1::TokensBySource& tokens) {
 v1::NodeCounters NodeLedger::CountersWith(const SequenceScheduler& scheduler) const {
   v1::NodeCounters counters = counters_;
   counters.set_preemptions(scheduler.preemption_count());
+  counters.set_loans_lost(scheduler.recomputed_for_loans());
   return counters;
 }
 

@@ -77,6 +77,7 @@ class NodeLedger {
   void FailRequest(RouterKey router, const v1::Leg& leg, const absl::Status& status,
                    absl::string_view trace_id = "");
   void Transfer(transfer::TransferCommand command);
+  void Lend(lending::LendingCommand command) { actions_.lending.push_back(std::move(command)); }
   void Store(storage::StorageCommand command) { actions_.storage.push_back(std::move(command)); }
   // Ids that this node has not used before.
   LeaseId NewLease() { return LeaseId(next_lease_++); }

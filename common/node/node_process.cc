@@ -239,6 +239,17 @@ NodeParts NewCoreWithStorage(const NodeConfig& config, const NodeKind& kind, abs
   return parts;
 }
 
+// What the node lends at most. A node that lends borrows, too.
+void SetLending(const KvOptions& kv, int64_t num_blocks, NodeRuntimeOptions& options,
+                SchedulerOptions& scheduler) {
+  options.lend_blocks_max =
+      static_cast<int64_t>(kv.lend_fraction * static_cast<double>(num_blocks));
+  options.lend_compute_share = kv.lend_compute_share;
+  options.lending_host = kv.lending_host;
+  scheduler.lend_blocks_max = options.lend_blocks_max;
+  scheduler.borrows = options.lend_blocks_max > 0;
+}
+
 class NodeProcessImpl final : public NodeProcess {
  public:
   NodeProcessImpl(std::string id, absl::Duration drain_timeout)
@@ -291,6 +302,7 @@ class NodeProcessImpl final : public NodeProcess {
     scheduler.block_key = kv::BlockKey::FromSecret(options.transfer.kv_transfer.fleet_secret);
     scheduler.constraints = std::move(loaded.constraints);
     options.block_names = scheduler.block_key.names();
+    SetLending(config.kv, num_blocks, options, scheduler);
     const engine::EngineSpec spec = engine->spec();
     NodeParts parts = NewCoreWithStorage(config, kind, id_, std::move(scheduler));
     parts.engine = std::move(engine);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <deque>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -15,6 +16,8 @@
 #include "common/base/bounded_queue.h"
 #include "common/base/status_macros.h"
 #include "common/engine/compute_pool.h"
+#include "common/lending/creditor_links.h"
+#include "common/lending/lending_service.h"
 #include "common/node/constraint_gate.h"
 #include "common/node/heartbeat_pace.h"
 #include "common/node/router_streams.h"
@@ -39,8 +42,9 @@ struct DrainRequest {
 struct MigrationRequest {
   absl::Duration time_left;
 };
-using InboxItem = std::variant<RouterConnected, RouterSpoke, RouterGone, transfer::TransferEvent,
-                               storage::StorageEvent, DrainRequest, MigrationRequest>;
+using InboxItem =
+    std::variant<RouterConnected, RouterSpoke, RouterGone, transfer::TransferEvent,
+                 storage::StorageEvent, lending::LendingEvent, DrainRequest, MigrationRequest>;
 
 class NodeRuntimeImpl final : public NodeRuntime {
  public:
@@ -60,6 +64,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     engine_thread_.Join();
     routers_.reset();
     gate_.reset();
+    lending_.reset();
     storage_.reset();
     transfer_.reset();
   }
@@ -72,6 +77,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
           std::move(file), engine_->arena(),
           [this](storage::StorageEvent event) { inbox_.Push(std::move(event)); });
     }
+    RETURN_IF_ERROR(StartLending());
     ASSIGN_OR_RETURN(transfer_,
                      transfer::TransferService::Create(
                          options_.transfer, std::move(transport), engine_->arena(),
@@ -90,6 +96,35 @@ class NodeRuntimeImpl final : public NodeRuntime {
     heartbeat_thread_ = Thread("heartbeat", [this] { RunHeartbeat(); });
     // Start returns only after the engine thread is on its processor.
     engine_placed_.WaitForNotification();
+    return absl::OkStatus();
+  }
+
+  // Both ends of lending: this node's loans to others, and others' loans to it.
+  absl::Status StartLending() {
+    if (options_.lend_blocks_max == 0) return absl::OkStatus();
+    std::unique_ptr<engine::PartialAttention> attention = engine_->NewPartialAttention();
+    if (attention == nullptr) {
+      return absl::InvalidArgumentError(
+          "lend-fraction is set, but this engine cannot compute attention for other nodes; "
+          "expected "
+          "0");
+    }
+    const std::string& secret = options_.transfer.kv_transfer.fleet_secret;
+    ASSIGN_OR_RETURN(lending_,
+                     lending::LendingService::Start(
+                         {.node = options_.node_id,
+                          .incarnation = options_.incarnation,
+                          .fleet_secret = secret,
+                          .tcp_host = options_.lending_host,
+                          .compute_share = options_.lend_compute_share},
+                         std::move(attention), RealClock(),
+                         [this](lending::LendingEvent event) { inbox_.Push(std::move(event)); }));
+    ASSIGN_OR_RETURN(creditors_, lending::CreditorLinks::Create(
+                                     {.self = {options_.node_id, options_.incarnation},
+                                      .host = options_.host,
+                                      .fleet_secret = secret},
+                                     RealClock()));
+    engine_->SetRemoteAttention(creditors_.get());
     return absl::OkStatus();
   }
 
@@ -148,6 +183,9 @@ class NodeRuntimeImpl final : public NodeRuntime {
       }
       if (inbox_.closed()) return;
       const absl::Time now = RealClock().Now();
+      if (creditors_ != nullptr)
+        for (const lending::LendingEvent& event : creditors_->Progress())
+          core_->OnLending(event, now);
       if (now >= next_tick) {
         core_->OnTick(now);
         next_tick = now + kTickInterval;
@@ -204,6 +242,11 @@ class NodeRuntimeImpl final : public NodeRuntime {
     registration.set_max_sequences(options_.max_sequences);
     registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
     registration.set_stored_blocks_max(stored_blocks_max_);
+    if (lending_ != nullptr) {
+      registration.set_lending_address(lending_->address());
+      registration.set_lend_blocks_max(options_.lend_blocks_max);
+      registration.set_lending_unit_tokens(spec.unit_tokens);
+    }
     if (const auto hashes = core_->BlocksOnDiskOnly(); !hashes.empty()) {
       v1::BlocksStored& stored = *message.add_events()->mutable_blocks_stored();
       stored.set_hashes(kv::PackHashes(hashes));
@@ -225,6 +268,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   }
   void Handle(RouterGone& event) { core_->OnRouterLost(event.router, RealClock().Now()); }
   void Handle(transfer::TransferEvent& event) { core_->OnTransfer(event, RealClock().Now()); }
+  void Handle(lending::LendingEvent& event) { core_->OnLending(event, RealClock().Now()); }
   void Handle(storage::StorageEvent& event) { core_->OnStorage(event, RealClock().Now()); }
   void Handle(DrainRequest& request) {
     core_->BeginDrain(RealClock().Now(), request.time_left);
@@ -237,6 +281,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
   void Dispatch() {
     NodeActions actions = core_->TakeActions();
     if (actions.empty()) return SubmitBacklog();
+    for (const lending::LendingCommand& command : actions.lending) CarryOut(command);
     for (transfer::TransferCommand& command : actions.transfer) {
       transfer_backlog_.push_back(std::move(command));
     }
@@ -257,6 +302,19 @@ class NodeRuntimeImpl final : public NodeRuntime {
       *message.mutable_load() = load;
       routers_->Send(router, std::move(message));
     }
+  }
+
+  void CarryOut(const lending::LendingCommand& command) {
+    std::visit(
+        [this](const auto& c) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(c)>, lending::UseLoan> ||
+                        std::is_same_v<std::decay_t<decltype(c)>, lending::ReturnLoan>) {
+            creditors_->Handle(c);
+          } else {
+            lending_->Handle(c);
+          }
+        },
+        command);
   }
 
   // An abort frees room, at once or when its lease has drained, without an event. So this sends the
@@ -304,6 +362,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     counters_.set_kv_frames_rejected(transfer.frames_rejected);
     counters_.set_kv_connections_refused(transfer.connections_refused);
     counters_.set_kv_messages_dropped(transfer.messages_dropped);
+    if (lending_ != nullptr) counters_.set_lending_answers(lending_->counters().answers);
     // Not before the core handled the drain request: an idle node would end before routers hear
     // that it drains.
     if (drain_begun_) drained_ = core_->idle();
@@ -345,7 +404,9 @@ class NodeRuntimeImpl final : public NodeRuntime {
   BoundedQueue<InboxItem> inbox_;
   BoundedQueue<int> heartbeat_stop_{1};  // closing it ends the heartbeat thread
   std::unique_ptr<transfer::TransferService> transfer_;
-  std::unique_ptr<storage::StorageService> storage_;  // null: KV lies in memory only
+  std::unique_ptr<storage::StorageService> storage_;   // null: KV lies in memory only
+  std::unique_ptr<lending::LendingService> lending_;   // null, as the next: no lending
+  std::unique_ptr<lending::CreditorLinks> creditors_;  // engine thread
   int64_t stored_blocks_max_ = 0;
   std::optional<ConstraintGate> gate_;  // nullopt on nodes without a vocabulary
   std::unique_ptr<RouterStreams> routers_;

@@ -6,7 +6,8 @@
 //               engine steps, sends the core's actions
 //   transfer    the KV plane (TransferService)
 //   storage     KV blocks on disk (StorageService), if there is a BlockFile
-//   heartbeat   connects to routers, sends load reports; never waits for the engine thread
+//   lending     answers other nodes' questions about lent blocks (LendingService), if the node
+//   lends heartbeat   connects to routers, sends load reports; never waits for the engine thread
 //   gRPC        parse routers' messages, push them into the inbox
 //   constraints compiles constraints on answers; commands that need one wait in the ConstraintGate
 //
@@ -47,6 +48,10 @@ struct NodeRuntimeOptions {
   // The core's too: the ConstraintGate fills it before a command reaches the core, so that the
   // engine thread finds each constraint compiled. May be null.
   std::shared_ptr<guided::ConstraintCache> constraints;
+  // 0: the node neither lends nor borrows. REQUIRES: the core has the same limit.
+  int64_t lend_blocks_max = 0;
+  double lend_compute_share = 0.5;
+  std::string lending_host;  // an IP address for debtors of other hosts; empty: of this host only
   // The processor that the engine thread, the first of the compute threads, stays on; none: any.
   std::optional<int32_t> engine_processor;
 };

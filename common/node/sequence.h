@@ -38,6 +38,7 @@ struct SequenceInput {
   absl::Time arrived;                      // at this node
   std::optional<guided::Matcher> matcher;  // the constraint's state after the answer so far, if any
   std::optional<int32_t> prompt_logprobs;  // how many top ones to report of each prompt token
+  int64_t borrow_blocks_max = 0;           // beside the node's own; 0 = none
   bool forks_follow = false;               // others will copy the prompt's end (sequence_fork.h)
 };
 
@@ -75,9 +76,12 @@ struct Sequence {
   int64_t forked_tokens = 0;  // of the prompt, copied from another sequence's block
   kv::BlockHash salt;
   std::vector<kv::BlockHash> hashes;  // of the full blocks of `tokens`, as far as needed
-  std::vector<BlockId> blocks;        // by ordinal
-  int64_t num_computed = 0;           // tokens whose KV lies in `blocks`
-  int64_t num_sealed = 0;             // leading blocks that were offered to the prefix cache
+  std::vector<BlockId> blocks;        // by ordinal; engine::kNoBlock for those of lent units
+  engine::RemoteKv remote;            // what other nodes keep of it
+  // The pool cannot hold its prompt: it takes blocks as it is computed, and lends units meanwhile.
+  bool grows = false;
+  int64_t num_computed = 0;  // tokens whose KV lies in `blocks`
+  int64_t num_sealed = 0;    // leading blocks that were offered to the prefix cache
   // Prompt tokens 1 to num_scored have log-probabilities; their rows need not be computed again.
   int64_t num_scored = 0;
   std::vector<engine::SampledToken> step_scores;  // filled by the running step
@@ -94,6 +98,7 @@ struct Sequence {
     if (!input.prompt_logprobs.has_value()) return 0;
     return prompt_tokens - input.delivered_tokens - 1 - num_scored;
   }
+  int32_t lent_units() const { return remote.lent.empty() ? 0 : remote.lent.back().units.end; }
   int64_t remaining() const { return static_cast<int64_t>(tokens.size()) - num_computed; }
 };
 

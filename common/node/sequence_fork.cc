@@ -43,7 +43,8 @@ void NamePromptEnd(const Sequence& sequence, int64_t block_tokens, kv::BlockPool
 void ForgetFrom(const Sequence& sequence, BlockId damaged, kv::BlockPool& pool) {
   if (TANDEM_MUTATED(kForgetSkipped)) return;
   const auto found = std::find(sequence.blocks.begin(), sequence.blocks.end(), damaged);
-  for (auto block = found; block != sequence.blocks.end(); ++block) pool.Forget(*block);
+  for (auto block = found; block != sequence.blocks.end(); ++block)
+    if (*block != engine::kNoBlock) pool.Forget(*block);
   const auto last = static_cast<int64_t>(sequence.hashes.size());
   for (int64_t ordinal = found - sequence.blocks.begin(); ordinal <= last; ++ordinal)
     pool.ForgetParts(ParentOf(sequence, ordinal));

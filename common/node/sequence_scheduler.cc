@@ -8,6 +8,8 @@
 #include "common/base/check.h"
 #include "common/base/mutation.h"
 #include "common/base/status_macros.h"
+#include "common/node/lent_units.h"
+#include "common/node/prompt_chunk.h"
 #include "common/node/sequence_fork.h"
 
 namespace tandem::node {
@@ -62,10 +64,12 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   const int64_t blocks_max =
       generates ? layout.BlocksFor(MaxTokens(input, options_.spec.context_tokens) - 1)
                 : prompt_blocks;
-  if (blocks_max > options_.num_blocks) {
+  const int64_t borrowable = Borrowable(input);
+  if (blocks_max > options_.num_blocks + borrowable) {
     return absl::InvalidArgumentError(absl::StrCat(
         "sequence of ", prompt_tokens, " prompt tokens and at most ", input.stop.max_tokens,
-        " generated ones needs ", blocks_max, " KV blocks, this node has ", options_.num_blocks));
+        " generated ones needs ", blocks_max, " KV blocks, this node has ", options_.num_blocks,
+        borrowable > 0 ? absl::StrCat(" and may borrow ", borrowable) : ""));
   }
   if (size() >= options_.max_sequences + options_.max_waiting) {
     return absl::ResourceExhaustedError(
@@ -107,11 +111,15 @@ absl::Time SequenceScheduler::RankOf(const Sequence& sequence) const {
 // or nothing. At least the last token is left to compute.
 bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
   TANDEM_CHECK(sequence.blocks.empty() && sequence.num_computed == 0);
+  // Of a prompt that is larger than the pool, as much as leaves room to lend it piece by piece.
+  sequence.grows = count > options_.num_blocks;
+  if (sequence.grows) count = (options_.num_blocks + 1) / 2;
   ExtendHashes(sequence);
   const int64_t block_tokens = options_.spec.layout.block_tokens;
   int64_t matchable = (static_cast<int64_t>(sequence.tokens.size()) - 1) / block_tokens;
   // A cached block has KV and no logits: rows whose tokens are scored must be computed.
   if (sequence.unscored() > 0) matchable = std::min(matchable, sequence.num_scored / block_tokens);
+  if (sequence.grows) matchable = std::min(matchable, count);
   const auto hashes = absl::MakeConstSpan(sequence.hashes).subspan(0, matchable);
   std::vector<BlockId> blocks = pool_.Match(hashes);
   const int64_t matched = static_cast<int64_t>(blocks.size());
@@ -129,7 +137,10 @@ bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
 
 // Leaves first, so that a prefix stays in the cache longer than what follows it.
 void SequenceScheduler::ReturnBlocks(Sequence& sequence) {
-  for (auto it = sequence.blocks.rbegin(); it != sequence.blocks.rend(); ++it) pool_.Unref(*it);
+  for (auto it = sequence.blocks.rbegin(); it != sequence.blocks.rend(); ++it)
+    if (*it != engine::kNoBlock) pool_.Unref(*it);
+  for (const engine::LentUnits& lent : sequence.remote.lent) ended_loans_.push_back(lent.loan);
+  sequence.remote = {};
   sequence.blocks.clear();
   sequence.num_computed = 0;
   sequence.num_sealed = 0;
@@ -252,7 +263,8 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   // Growing may preempt later sequences: they are behind the iterator.
   for (auto it = running_.begin(); it != running_.end(); ++it) {
     Sequence& sequence = *it->second;
-    const std::optional<BlockId> fork = PinForkOf(sequence);
+    const std::optional<BlockId> fork =
+        sequence.remote.lent.empty() ? PinForkOf(sequence) : std::nullopt;
     if (!fork.has_value() && (sequence.remaining() != 1 || !Grow(sequence))) continue;
     AddSlice(sequence, 1, fork);
     --rows;
@@ -261,6 +273,7 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
     if (rows == 0) break;
     if (sequence->remaining() <= 1 || sequence->in_step) continue;
     const int64_t chunk = ChunkOf(*sequence, rows);
+    if (chunk == 0 && sequence->grows) continue;
     if (chunk == 0) break;
     AddSlice(*sequence, chunk);
     rows -= chunk;
@@ -268,27 +281,19 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   return slices_;
 }
 
-// The largest chunk that keeps the step's predicted time within the SLO. By bisection: more rows
-// never take less time. The prediction's error is left out: on a busy machine it is as large as the
-// prediction, and no chunk makes the machine's other work smaller.
-int64_t SequenceScheduler::ChunkOf(const Sequence& sequence, int64_t rows_max) const {
-  const int64_t longest = std::min(sequence.remaining(), rows_max);
-  if (options_.itl_slo <= absl::ZeroDuration() || shape_.generated_rows == 0) return longest;
-  const double slo_us = absl::ToDoubleMicroseconds(options_.itl_slo);
-  const auto fits = [&](int64_t rows) {
-    cost::StepShape with = shape_;
-    with.Add(sequence.num_computed, rows, rows == sequence.remaining());
-    return meter_.cost().samples() > 0 && meter_.cost().Predict(with).us <= slo_us;
-  };
-  if (fits(longest)) return longest;
-  int64_t fitting = 0, above = longest;
-  while (above - fitting > 1) {
-    const int64_t middle = fitting + (above - fitting) / 2;
-    (fits(middle) ? fitting : above) = middle;
-  }
-  // One prompt advances by at least a block in each step.
-  const int64_t least = shape_.prompt_rows == 0 ? options_.spec.layout.block_tokens : 0;
-  return std::max(fitting, std::min(least, longest));
+// A prompt that the pool cannot hold takes what blocks there are, and waits for units to be lent.
+int64_t SequenceScheduler::ChunkOf(Sequence& sequence, int64_t rows_max) {
+  if (!sequence.remote.lent.empty()) rows_max = std::min(rows_max, kRemoteRowsMax);
+  const int64_t rows = PromptChunk(sequence, shape_, meter_.cost(),
+                                   {rows_max, options_.itl_slo, options_.spec.layout.block_tokens});
+  if (!sequence.grows) return rows;
+  const int64_t needed = options_.spec.layout.BlocksFor(sequence.num_computed + rows);
+  const int64_t lacking = needed - static_cast<int64_t>(sequence.blocks.size());
+  const int64_t taken = std::min(std::max<int64_t>(lacking, 0), pool_.counts().available());
+  const std::vector<BlockId> blocks = *pool_.Allocate(taken);
+  sequence.blocks.insert(sequence.blocks.end(), blocks.begin(), blocks.end());
+  short_of_blocks_ |= taken < lacking;
+  return std::min(rows, RowsHeld(sequence, options_.spec));
 }
 
 // Moves waiting sequences into free slots in order; a preempted one needs its blocks
@@ -326,8 +331,9 @@ bool SequenceScheduler::Grow(Sequence& sequence) {
       continue;
     }
     short_of_blocks_ = true;
-    // Blocks that no running sequence holds (leases, quarantine) come back by their deadlines.
-    if (!PreemptLast(sequence.order())) return false;
+    // Blocks that no running sequence holds (leases, quarantine) come back by their deadlines, and
+    // those of units that move to a creditor soon.
+    if (loan_expected_ || !PreemptLast(sequence.order())) return false;
   }
   return true;
 }
@@ -355,6 +361,26 @@ void SequenceScheduler::Preempt(Sequence& sequence) {
   ++preemption_count_;
 }
 
+void SequenceScheduler::ComputeAgain(Sequence& sequence) {
+  if (sequence.phase == SequencePhase::kParked) return;
+  ++recomputed_for_loans_;
+  Preempt(sequence);
+}
+
+void SequenceScheduler::Lend(SequenceId id, const engine::LentUnits& lent) {
+  TakeLent(At(id), lent, options_.spec, pool_);
+}
+
+void SequenceScheduler::GiveUpLoans(SequenceId id) {
+  Sequence& sequence = At(id);
+  if (sequence.in_step) {
+    // Of the running step: it fails when it ends, if it has not by itself.
+    sequence.remote.failure.Update(absl::UnavailableError("a loan was given up"));
+    return;
+  }
+  ComputeAgain(sequence);
+}
+
 bool SequenceScheduler::CanFork(SequenceId id) const {
   const PartName part = MissingPart(Get(id), options_.spec.layout.block_tokens);
   return pool_.HasPart(part.parent, part.tokens);
@@ -376,6 +402,7 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,
                      .num_computed = first_row,
                      .num_new = num_rows,
                      .blocks = sequence.blocks,
+                     .remote = sequence.remote.lent.empty() ? nullptr : &sequence.remote,
                      .forked_from = forked_from,
                      .sample = sample,
                      .prompt_tokens = sequence.prompt_tokens - sequence.input.delivered_tokens,
@@ -424,29 +451,6 @@ bool SequenceScheduler::OnStepFailed(const absl::Status& status) {
   return false;
 }
 
-void SequenceScheduler::TakeToken(Sequence& sequence, const engine::SampledToken& token,
-                                  StepOutcome& outcome) {
-  if (token.damaged.has_value()) {
-    outcome.status = absl::DataLossError(
-        absl::StrCat("block ", token.damaged->value(),
-                     " does not hold the KV of the sequence's tokens: it is damaged"));
-    return ForgetFrom(sequence, *token.damaged, pool_);
-  }
-  outcome.sampled = true;
-  outcome.token = token;
-}
-
-// Rows that are computed again after a preemption are scored again, but reported once.
-void SequenceScheduler::TakeScores(Sequence& sequence, int64_t first_row, StepOutcome& outcome) {
-  std::vector<engine::SampledToken>& scores = sequence.step_scores;
-  if (scores.empty()) return;
-  const int64_t known = std::min<int64_t>(sequence.num_scored - first_row, scores.size());
-  outcome.first_scored = sequence.num_scored + 1;
-  outcome.prompt_scores.assign(std::make_move_iterator(scores.begin() + known),
-                               std::make_move_iterator(scores.end()));
-  sequence.num_scored += static_cast<int64_t>(outcome.prompt_scores.size());
-}
-
 StepResult SequenceScheduler::FinishStep(
     const absl::StatusOr<std::vector<engine::SampledToken>>& result) {
   const auto sampling = std::count_if(planned_.begin(), planned_.end(),
@@ -466,12 +470,18 @@ StepResult SequenceScheduler::FinishStep(
     TANDEM_CHECK(it != sequences_.end(), "sequence ", slice.id.value(), " left during its step");
     Sequence& sequence = *it->second;
     sequence.in_step = false;
+    if (step.status.ok() && !sequence.remote.failure.ok()) {
+      // Its rows are wrong: it is computed again, with what blocks and loans there are then.
+      if (slice.sample) ++next_token;
+      sequence.released ? Erase(sequence) : ComputeAgain(sequence);
+      continue;
+    }
     StepOutcome outcome{.id = slice.id, .status = step.status};
     if (step.status.ok()) {
       sequence.forked_tokens += std::max<int64_t>(
           0, std::min(slice.first_row, sequence.prompt_tokens) - sequence.num_computed);
       TakeComputed(sequence, slice.first_row + slice.num_rows);
-      if (slice.sample) TakeToken(sequence, (*result)[next_token++], outcome);
+      if (slice.sample) TakeToken(sequence, (*result)[next_token++], pool_, outcome);
       TakeScores(sequence, slice.first_row, outcome);
     }
     sequence.step_scores.clear();
@@ -484,16 +494,6 @@ StepResult SequenceScheduler::FinishStep(
   planned_.clear();
   slices_.clear();
   return step;
-}
-
-int64_t SequenceScheduler::prefill_tokens_waiting() const {
-  int64_t tokens = 0;
-  for (const Queue* queue : {&waiting_, &running_}) {
-    for (const auto& [id, sequence] : *queue) {
-      if (sequence->remaining() > 1) tokens += sequence->remaining();
-    }
-  }
-  return tokens;
 }
 
 }  // namespace tandem::node

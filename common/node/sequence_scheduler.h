@@ -13,7 +13,8 @@
 //
 // When a generating sequence needs a block and none is available, the scheduler preempts the last
 // sequence behind it in the order: that sequence gives up all of its blocks, waits, and is computed
-// again from its tokens (preemption by recompute; its stream does not change). The first sequence
+// again from its tokens (preemption by recompute; its stream does not change). Where units can be
+// lent instead (borrower.h), it waits for that. The first sequence
 // is never preempted, so there is always progress. While a sequence waits or stalls because blocks
 // are missing, no new sequence is admitted.
 //
@@ -40,6 +41,7 @@
 #include "common/node/queue_policy.h"
 #include "common/node/sequence.h"
 #include "common/node/step_meter.h"
+#include "common/node/step_outcome.h"
 
 namespace tandem::node {
 
@@ -50,6 +52,10 @@ struct SchedulerOptions {
   int64_t max_batch_tokens = 512;  // rows of one step
   int32_t max_sequences = 64;      // in the running batch; at most max_batch_tokens are used
   int64_t max_waiting = 1024;      // sequences admitted beyond max_sequences
+  // Sequences may have their oldest units kept by other nodes (borrower.h).
+  bool borrows = false;
+  // Blocks that this node keeps for other nodes' sequences at most (lender.h).
+  int64_t lend_blocks_max = 0;
   // Shared with the runtime's ConstraintGate, which fills it; null = constraints are refused.
   std::shared_ptr<guided::ConstraintCache> constraints;
   // After a failed step each of its sequences is tried alone, so that only the faulty one fails.
@@ -78,19 +84,6 @@ struct PlannedSlice {
   std::optional<BlockId> forked_from;
 };
 
-// What a finished step did to one sequence that was not released meanwhile.
-struct StepOutcome {
-  SequenceId id;
-  // kDataLoss: a block of this sequence is damaged, and neither it nor what was computed from it is
-  // found as a prefix any more. Otherwise as the step's.
-  absl::Status status;
-  bool sampled = false;
-  engine::SampledToken token;  // if sampled; not yet appended
-  // Scores of prompt tokens first_scored, first_scored + 1, ...; each token's once.
-  std::vector<engine::SampledToken> prompt_scores;
-  int64_t first_scored = 0;
-};
-
 struct StepResult {
   absl::Status status;  // why nothing was computed, or OK
   // In slice order; only sequences that were neither parked nor released during the step.
@@ -110,6 +103,11 @@ class SequenceScheduler {
 
   // REQUIRES for all below: `id` was admitted and not released.
   const Sequence& Get(SequenceId id) const;
+  // Null when it is not here (any more).
+  const Sequence* Find(SequenceId id) const {
+    const auto it = sequences_.find(id);
+    return it == sequences_.end() || it->second->released ? nullptr : it->second.get();
+  }
   // Moves it from Held to Waiting. REQUIRES: held.
   void Schedule(SequenceId id);
   // The KV of its first `tokens` tokens has arrived complete and verified; moves it to Waiting,
@@ -131,6 +129,21 @@ class SequenceScheduler {
   // they are quarantined and returned. REQUIRES: held.
   std::vector<BlockId> ReleaseQuarantining(SequenceId id, int64_t first_ordinal, int64_t count);
   void EndQuarantine(absl::Span<const BlockId> blocks);
+
+  // ---- lending, for the Borrower
+  // A creditor has verified copies of these units: gives their blocks back. REQUIRES: `id` is not
+  // in the running step; the units are the first of LendableUnits (lent_units.h).
+  void Lend(SequenceId id, const engine::LentUnits& lent);
+  // Computes the sequence again, because a creditor lost or recalled what it had lent. All its
+  // loans end.
+  void GiveUpLoans(SequenceId id);
+  // Loans that ended since the last call, because their sequences gave up all blocks.
+  std::vector<LoanId> TakeEndedLoans() { return std::exchange(ended_loans_, {}); }
+  // While set, sequences that lack a block wait instead of preempting others.
+  void set_loan_expected(bool expected) { loan_expected_ = expected; }
+  // Running sequences, in order.
+  const std::map<Sequence::Order, Sequence*>& running() const { return running_; }
+  bool short_of_blocks() const { return short_of_blocks_; }
 
   // The next step; empty when nothing can be computed. Valid until FinishStep, which must follow.
   absl::Span<const engine::SequenceSlice> PlanStep();
@@ -157,8 +170,16 @@ class SequenceScheduler {
   int64_t running_count() const { return static_cast<int64_t>(running_.size()); }
   int64_t waiting_count() const { return static_cast<int64_t>(waiting_.size()); }
   // Rows of prompts (or recomputations) that are to be computed here.
-  int64_t prefill_tokens_waiting() const;
+  int64_t prefill_tokens_waiting() const {
+    int64_t tokens = 0;
+    for (const Queue* queue : {&waiting_, &running_})
+      for (const auto& [id, sequence] : *queue)
+        if (sequence->remaining() > 1) tokens += sequence->remaining();
+    return tokens;
+  }
   int64_t preemption_count() const { return preemption_count_; }
+  // Times that a sequence was computed again because what it had lent was lost or recalled.
+  int64_t recomputed_for_loans() const { return recomputed_for_loans_; }
   const engine::EngineSpec& spec() const { return options_.spec; }
   guided::ConstraintCache* constraints() const { return options_.constraints.get(); }
 
@@ -179,7 +200,13 @@ class SequenceScheduler {
   bool Grow(Sequence& sequence);
   bool PreemptLast(const Order& behind);
   void Preempt(Sequence& sequence);
-  static void TakeScores(Sequence& sequence, int64_t first_row, StepOutcome& outcome);
+  // As Preempt, for a sequence that lost lent KV.
+  void ComputeAgain(Sequence& sequence);
+  // Blocks that a sequence may borrow here.
+  int64_t Borrowable(const SequenceInput& input) const {
+    const bool may = options_.borrows && options_.spec.unit_tokens > 0;
+    return may && !input.prompt_logprobs.has_value() ? input.borrow_blocks_max : 0;
+  }
   // Plans `num_rows` rows after those that are computed, or `forked_from` the last row alone.
   void AddSlice(Sequence& sequence, int64_t num_rows, std::optional<BlockId> forked_from = {});
   // The block that the rows before the last can be copied from, pinned.
@@ -187,12 +214,11 @@ class SequenceScheduler {
   // The first `num_computed` tokens now have KV.
   void TakeComputed(Sequence& sequence, int64_t num_computed);
   // How many rows, at most `rows_max`, of this prompt the planned step takes in.
-  int64_t ChunkOf(const Sequence& sequence, int64_t rows_max) const;
+  int64_t ChunkOf(Sequence& sequence, int64_t rows_max);
   // Plans the next sequence of a failed step alone; false when there is none (any more).
   bool PlanSuspect();
   // Whether the failed step's sequences are tried again, alone.
   bool OnStepFailed(const absl::Status& status);
-  void TakeToken(Sequence& sequence, const engine::SampledToken& token, StepOutcome& outcome);
 
   const SchedulerOptions options_;
   kv::BlockHasher hasher_;
@@ -209,8 +235,12 @@ class SequenceScheduler {
   // Bound: the slices of the failed step.
   std::vector<SequenceId> suspects_;  // of a failed step, to be tried alone, last first
   uint64_t next_id_ = 1;
+  // Bound: the loans of the sequences; the Borrower takes them after each step.
+  std::vector<LoanId> ended_loans_;
+  bool loan_expected_ = false;
   bool short_of_blocks_ = false;  // a sequence waits or stalls because blocks are missing
   int64_t preemption_count_ = 0;
+  int64_t recomputed_for_loans_ = 0;
 };
 
 }  // namespace tandem::node

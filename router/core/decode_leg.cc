@@ -13,7 +13,7 @@ void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens) {
   state_.attempt = commands_.NextAttempt();
   state_.live = true;
   state_.blocks =
-      node.blocks_for(prompt_tokens + 1) - placement.decode_cached_tokens / node.block_tokens;
+      node.blocks_to_start(prompt_tokens) - placement.decode_cached_tokens / node.block_tokens;
   context_.fleet.DecodePlaced(state_.node, state_.blocks);
 }
 
@@ -26,6 +26,8 @@ void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,
   start.set_trace_id(input.trace_id);
   start.set_forks_follow(input.forks_follow);
   start.set_local_prefill_tokens_max(local_prefill_tokens_max);
+  if (const Node* node = context_.fleet.Find(state_.node); node != nullptr)
+    start.set_borrow_blocks_max(node->borrow_blocks_max);
   start.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
   commands_.Send(state_.node, std::move(command));
 }

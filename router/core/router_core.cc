@@ -11,6 +11,12 @@
 #include "router/fleet/registration.h"
 
 namespace tandem::router {
+namespace {
+
+// After a node joined or left, others that restart with it have joined, too.
+constexpr absl::Duration kNodesSettle = absl::Seconds(10);
+
+}  // namespace
 
 RouterCore::RouterCore(const RouterOptions& options, const ModelIdentity& model, Random& random)
     : options_(options),
@@ -29,6 +35,7 @@ RouterCore::RouterCore(const RouterOptions& options, const ModelIdentity& model,
       table_(
           {options_, model_, fleet_, index_, placement_, actions_, counters_, retries_, hasher_}),
       migration_(fleet_, index_, actions_),
+      loans_(fleet_, index_, actions_),
       incarnation_(random.Next()) {}
 
 void RouterCore::NoteTime(absl::Time now) {
@@ -37,7 +44,7 @@ void RouterCore::NoteTime(absl::Time now) {
 
 // ---- clients
 
-absl::Status RouterCore::CheckAdmission(const RequestInput& input) const {
+absl::Status RouterCore::CheckAdmission(const RequestInput& input, absl::Time now) const {
   const std::string& id = input.id.value();
   if (id.empty() || input.prompt->empty() || input.stop->max_tokens < 1)
     return absl::InvalidArgumentError(absl::StrCat(
@@ -64,7 +71,9 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input) const {
                                                    " tokens, the model's context is ",
                                                    model_.context_tokens));
   const int64_t capacity = fleet_.decode_capacity_tokens();
-  if (capacity > 0 && needed > capacity)
+  // While nodes join and leave, what they can borrow of each other changes: the request waits.
+  const bool settled = !fleet_.lends() || now - nodes_changed_ > kNodesSettle;
+  if (capacity > 0 && needed > capacity && settled)
     return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
                                                    " tokens of KV, the largest decode node holds ",
                                                    capacity));
@@ -78,7 +87,7 @@ int64_t RouterCore::context_tokens() const {
 
 absl::Status RouterCore::Submit(RequestInput input, absl::Time now) {
   NoteTime(now);
-  RETURN_IF_ERROR(CheckAdmission(input));
+  RETURN_IF_ERROR(CheckAdmission(input, now));
   return table_.Submit(std::move(input), now);
 }
 
@@ -108,6 +117,7 @@ absl::StatusOr<v1::Welcome> RouterCore::NodeJoined(NodeKey key,
                absl::UnavailableError(
                    absl::StrCat("node ", registration.node_id(), " opened a newer stream")),
                now);
+  nodes_changed_ = now;
   const Node& node = fleet_.Join(key, registration, now);
   index_.AddNode(node.slot, node.group(), node.num_blocks + registration.stored_blocks_max());
   index_.Store(node.slot, hashes);
@@ -245,6 +255,11 @@ absl::Status RouterCore::OnNodeEvent(Node& node, const v1::NodeEvent& event, abs
     case v1::NodeEvent::kBlocksWanted:
       migration_.OnBlocksWanted(node, event.blocks_wanted());
       break;
+    case v1::NodeEvent::kLoanWanted:
+      return loans_.OnLoanWanted(node, event.loan_wanted(), now);
+    case v1::NodeEvent::kLoanOffered:
+      loans_.OnLoanOffered(node, event.loan_offered());
+      break;
     case v1::NodeEvent::kDraining:
       fleet_.SetDraining(node);
       index_.SetGroup(node.slot, node.group());
@@ -271,6 +286,7 @@ void RouterCore::NodeLost(NodeKey key, const absl::Status& why, absl::Time now) 
       node->draining ? "node left" : "node lost", {{"node_id", id}, {"why", why.ToString()}});
   index_.DropNode(node->slot);
   fleet_.Remove(key);
+  nodes_changed_ = now;
   // Commands that still wait for its stream have no receiver any more.
   auto& commands = actions_.commands;
   commands.erase(std::remove_if(commands.begin(), commands.end(),
@@ -279,6 +295,7 @@ void RouterCore::NodeLost(NodeKey key, const absl::Status& why, absl::Time now) 
   const absl::Status lost =
       absl::UnavailableError(absl::StrCat("node ", id, " was lost: ", why.message()));
   table_.OnNodeLost(key, lost, now);
+  loans_.OnNodeLost(key);
   table_.PlaceQueued(now);
 }
 
@@ -294,6 +311,7 @@ void RouterCore::OnTick(absl::Time now) {
             ", expected a heartbeat")),
         now);
   table_.OnTick(now);
+  loans_.OnTick(now);
   table_.PlaceQueued(now);
 }
 

@@ -30,6 +30,7 @@
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/runtime/random.h"
+#include "router/core/loan_broker.h"
 #include "router/core/prefix_migration.h"
 #include "router/core/request_input.h"
 #include "router/core/request_table.h"
@@ -102,7 +103,7 @@ class RouterCore {
   std::array<int64_t, 5> requests_by_state() const { return table_.sequences_by_state(); }
 
  private:
-  absl::Status CheckAdmission(const RequestInput& input) const;
+  absl::Status CheckAdmission(const RequestInput& input, absl::Time now) const;
   // kDataLoss when a message of the stream is missing.
   absl::Status CheckSequenceNumber(Node& node, const v1::NodeMessage& message) const;
   absl::Status OnNodeEvent(Node& node, const v1::NodeEvent& event, absl::Time now);
@@ -129,9 +130,11 @@ class RouterCore {
   RouterCounters counters_;
   RequestTable table_;
   PrefixMigration migration_;
+  LoanBroker loans_;
   int64_t streams_refused_ = 0;
   const uint64_t incarnation_;
   std::optional<absl::Time> started_;
+  absl::Time nodes_changed_ = absl::InfinitePast();  // a node joined or left
   // OnTokens fills it for each token of a list, so that it allocates nothing.
   v1::TokensGenerated::Step plain_step_;
 };

@@ -154,6 +154,9 @@ Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time 
   node->block_tokens = registration.block_tokens();
   node->num_blocks = registration.num_blocks();
   node->max_sequences = registration.max_sequences();
+  node->numerics_id = registration.numerics_id();
+  node->lending_address = registration.lending_address();
+  node->lend_blocks_max = registration.lend_blocks_max();
   node->last_heard = now;
   node->load.set_blocks_total(node->num_blocks);
   node->load.set_blocks_free(node->num_blocks);
@@ -166,7 +169,23 @@ Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time 
   if (by_slot_.size() <= node->slot) by_slot_.resize(node->slot + 1);
   by_slot_[node->slot] = node.get();
   by_id_[id] = node.get();
-  return *(by_key_[key] = std::move(node));
+  Node& joined = *(by_key_[key] = std::move(node));
+  lends_ |= joined.lend_blocks_max > 0;
+  if (joined.lend_blocks_max > 0) UpdateBorrowing();
+  return joined;
+}
+
+void Fleet::UpdateBorrowing() {
+  int64_t lendable = 0;
+  for (const auto& [key, node] : by_key_)
+    if (!node->draining) lendable += node->lend_blocks_max;
+  for (auto& [key, node] : by_key_) {
+    if (node->role != v1::NODE_ROLE_DECODE || node->lending_address.empty()) continue;
+    decode_capacities_.erase(decode_capacities_.find(node->capacity_tokens()));
+    node->borrow_blocks_max = lendable - (node->draining ? 0 : node->lend_blocks_max);
+    decode_capacities_.insert(node->capacity_tokens());
+    order_.Update(*node);
+  }
 }
 
 void Fleet::Remove(NodeKey key) {
@@ -186,8 +205,10 @@ void Fleet::Remove(NodeKey key) {
     other->links_in.erase(node.id);
     other->failures_in.erase(node.id);
   }
+  const bool lent = node.lend_blocks_max > 0;
   by_id_.erase(node.id);
   by_key_.erase(it);
+  if (lent) UpdateBorrowing();
   if (empty()) {
     numerics_id_.clear();
     first_numerics_id_.clear();
@@ -231,6 +252,7 @@ void Fleet::OnLoad(Node& node, const v1::NodeLoad& load) {
 void Fleet::SetDraining(Node& node) {
   node.draining = true;
   order_.Update(node);
+  if (node.lend_blocks_max > 0) UpdateBorrowing();
 }
 
 void Fleet::ChangeLoad(NodeKey key, absl::FunctionRef<void(Node&)> change) {

@@ -65,6 +65,10 @@ struct Node {
   int32_t block_tokens = 0;
   int64_t num_blocks = 0;
   int32_t max_sequences = 0;  // 0 = not limited
+  std::string numerics_id;
+  std::string lending_address;    // empty: it neither lends nor borrows
+  int64_t lend_blocks_max = 0;    // that it lends at most
+  int64_t borrow_blocks_max = 0;  // of a decode node that borrows: what all others lend at most
 
   bool draining = false;
   absl::Time last_heard;
@@ -83,9 +87,15 @@ struct Node {
   int64_t blocks_unreported = 0;     // reserved since the last load report
   int64_t prefill_tokens_ahead = 0;  // planned or running prefill legs' uncached tokens
 
-  // The longest sequence the node can ever hold.
+  // The longest sequence the node can ever hold, with what it can borrow.
   int64_t capacity_tokens() const {
-    return std::min<int64_t>(context_tokens, num_blocks * block_tokens);
+    return std::min<int64_t>(context_tokens, (num_blocks + borrow_blocks_max) * block_tokens);
+  }
+  // The blocks that the node needs at once for a prompt and one more token. It takes in a prompt
+  // that is larger than its pool piece by piece (common/node/sequence_scheduler.h).
+  int64_t blocks_to_start(int64_t prompt_tokens) const {
+    const int64_t blocks = blocks_for(prompt_tokens + 1);
+    return blocks > num_blocks ? (num_blocks + 1) / 2 : blocks;
   }
   int64_t blocks_for(int64_t tokens) const { return (tokens + block_tokens - 1) / block_tokens; }
   // Blocks that a new leg can get now, as far as this router knows.
@@ -183,6 +193,8 @@ class Fleet {
   int64_t decode_capacity_tokens() const {
     return decode_capacities_.empty() ? 0 : *decode_capacities_.rbegin();
   }
+  // Whether a node lends: what a decode node can hold then depends on the others.
+  bool lends() const { return lends_; }
   bool decode_node_seen() const { return decode_node_seen_; }
 
   // A KV transfer from one node to another is complete: the receiver has installed it.
@@ -200,6 +212,8 @@ class Fleet {
     absl::Time last_heard;
   };
   NodeSlot TakeSlot();
+  // The nodes that lend have changed: sets what each decode node may borrow.
+  void UpdateBorrowing();
   // Changes the figures of a node that has joined, and its place in the order.
   void ChangeLoad(NodeKey key, absl::FunctionRef<void(Node&)> change);
 
@@ -225,6 +239,7 @@ class Fleet {
   int32_t block_tokens_ = 0;
   uint64_t generation_ = 0;
   bool decode_node_seen_ = false;
+  bool lends_ = false;  // a node that did has joined
   // Bound: kLostNodesKept (64), then the oldest goes.
   std::deque<LostNode> lost_;  // oldest first
 };

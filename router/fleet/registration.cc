@@ -38,6 +38,8 @@ absl::Status CheckRegistration(const v1::Registration& registration, const Model
   RETURN_IF_ERROR(CheckRange("block_tokens", registration.block_tokens(), 1, 65536));
   constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
   RETURN_IF_ERROR(CheckRange("num_blocks", registration.num_blocks(), 1, kInt32Max));
+  RETURN_IF_ERROR(CheckRange("lend_blocks_max", registration.lend_blocks_max(), 0,
+                             registration.lending_address().empty() ? 0 : kInt32Max));
   RETURN_IF_ERROR(CheckRange("stored_blocks_max", registration.stored_blocks_max(), 0, kInt32Max));
   RETURN_IF_ERROR(CheckRange("context_tokens", registration.context_tokens(), 1, kInt32Max));
   RETURN_IF_ERROR(CheckRange("max_sequences", registration.max_sequences(), 0, kInt32Max));

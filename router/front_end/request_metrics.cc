@@ -29,6 +29,12 @@ void AddLoad(const v1::NodeStatus& node, const MetricLabels& labels, MetricRegis
   add("tandem_node_blocks_cached", "KV blocks kept as prefix cache.", load.blocks_cached());
   add("tandem_node_blocks", "KV blocks in all.", load.blocks_total());
   add("tandem_node_blocks_stored", "KV blocks that the node has on disk.", load.blocks_stored());
+  add("tandem_node_blocks_lent", "KV blocks that the node keeps for other nodes' sequences.",
+      load.blocks_lent());
+  int64_t borrowed = 0;
+  for (const v1::Debt& debt : load.debts()) borrowed += debt.blocks();
+  add("tandem_node_blocks_borrowed", "KV blocks of the node's sequences that other nodes keep.",
+      borrowed);
   add("tandem_node_sequences_running", "Sequences in the node's batch.", load.sequences_running());
   add("tandem_node_sequences_waiting", "Sequences that wait for a place in the node's batch.",
       load.sequences_waiting());
@@ -72,6 +78,14 @@ void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricR
   count("tandem_node_storage_failures_total",
         "KV blocks that the node could not store or read (the disk was full, damaged or slow).",
         counters.blocks_damaged() + counters.saves_failed() + counters.loads_given_up());
+  count("tandem_node_loans_total",
+        "Loans of KV memory that other nodes have taken on for the node.", counters.loans_taken());
+  count("tandem_node_loans_lost_total",
+        "Loans whose creditor was lost; their sequences were computed again.",
+        counters.loans_lost());
+  count("tandem_node_lending_answers_total",
+        "Questions about lent KV that the node has answered for other nodes.",
+        counters.lending_answers());
   count("tandem_node_generated_tokens_total", "Tokens that the node has generated.",
         counters.generated_tokens());
   count("tandem_node_preemptions_total", "Sequences that lost their blocks to others.",

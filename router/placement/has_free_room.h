@@ -10,7 +10,7 @@ namespace tandem::router {
 inline bool HasFreeRoom(const LegNeeds& needs, const Candidate& candidate) {
   const Node& node = *candidate.node;
   if (node.max_sequences > 0 && node.sequences() >= node.max_sequences) return false;
-  return node.blocks_for(needs.prompt_tokens + 1) - candidate.cached_tokens / node.block_tokens <=
+  return node.blocks_to_start(needs.prompt_tokens) - candidate.cached_tokens / node.block_tokens <=
          node.blocks_available();
 }
 

@@ -26,6 +26,8 @@ void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
   zeroes.Expect("blocks_quarantined", load.blocks_quarantined());
   zeroes.Expect("leases", load.leases());
   zeroes.Expect("exports", load.exports());
+  zeroes.Expect("blocks_lent", load.blocks_lent());
+  zeroes.Expect("debts", load.debts_size());
   zeroes.Expect("sequences_running", load.sequences_running());
   zeroes.Expect("sequences_waiting", load.sequences_waiting());
   zeroes.Expect("blocks neither free nor cached",

@@ -68,6 +68,7 @@ engine::HashEngineOptions EngineOptions(const Topology& topology) {
   options.block_tokens = static_cast<int32_t>(topology.block_tokens);
   options.kv_bytes_per_token_layer = 8;
   options.context_tokens = 1024;
+  options.unit_tokens = static_cast<int32_t>(topology.block_tokens * topology.unit_blocks);
   options.eos_every = topology.eos_every;
   return options;
 }

@@ -48,6 +48,8 @@ void VisitFields(Topology& t, Visit visit) {
   visit("row_us", t.row_us);
   visit("itl_slo_us", t.itl_slo_us);
   visit("disk_blocks", t.disk_blocks);
+  visit("lend_blocks", t.lend_blocks);
+  visit("unit_blocks", t.unit_blocks);
   visit("disk_us", t.disk_us);
   visit("disk_fails", t.disk_fails);
 }
@@ -155,6 +157,25 @@ class Drawer {
     t.disk_blocks = OneIn(2) ? Between(4, 3 * t.blocks_per_node) : 0;
     t.disk_us = OneIn(3) ? Between(1'000, 20'000) : Between(10, 1'000);
     t.disk_fails = OneIn(4) ? Between(2, 10) : 0;
+  }
+
+  // Whether nodes lend, and how much at once.
+  void DrawLending(Topology& t) {
+    t.lend_blocks = OneIn(2) ? Between(t.blocks_per_node / 4, t.blocks_per_node / 2) : 0;
+    t.unit_blocks = Between(1, 3);
+  }
+
+  // Makes an answer so long that its sequence fits into no node, but into a node and what another
+  // one lends.
+  void Lengthen(const Topology& t, SimRequest& r) {
+    if (!OneIn(3) || r.beams != 0 || r.answers != 1) return;
+    const int64_t room = (t.blocks_per_node + t.lend_blocks / 2) * t.block_tokens;
+    const int64_t tokens = std::min<int64_t>(Between(room / 2, room), 900);
+    if (OneIn(2)) {
+      r.own_tokens = std::max(r.own_tokens, tokens - r.shared_tokens - r.max_tokens);
+    } else {
+      r.max_tokens = std::max(r.max_tokens, tokens - r.own_tokens - r.shared_tokens);
+    }
   }
 
   SimRequest DrawRequest(const Topology& t, int64_t at_us, int64_t families) {
@@ -265,6 +286,7 @@ Schedule DrawSchedule(uint64_t seed) {
   schedule.topology = draw.DrawTopology();
   Drawer(seed ^ 0x636f737473).DrawCosts(schedule.topology);  // "costs"
   Drawer(seed ^ 0x6469736b73).DrawDisks(schedule.topology);  // "disks"
+  Drawer(seed ^ 0x6c656e64).DrawLending(schedule.topology);  // "lend"
   const Topology& t = schedule.topology;
 
   const int64_t span_us = draw.Between(10'000, 300'000);
@@ -292,6 +314,10 @@ Schedule DrawSchedule(uint64_t seed) {
       const int64_t at_us = DrawFaultTime(draw, schedule, span_us);
       schedule.faults.push_back(draw.DrawFault(t, FaultKind::kCorruptBlock, at_us));
     }
+  if (t.lend_blocks > 0 && t.prefill_nodes + t.decode_nodes > 1) {
+    Drawer lengthen(seed ^ 0x6c6f6e67);  // "long"
+    for (SimRequest& request : schedule.requests) lengthen.Lengthen(t, request);
+  }
   const auto by_time = [](const auto& a, const auto& b) { return a.at_us < b.at_us; };
   std::stable_sort(schedule.requests.begin(), schedule.requests.end(), by_time);
   std::stable_sort(schedule.faults.begin(), schedule.faults.end(), by_time);
@@ -347,7 +373,8 @@ absl::Status CheckSchedule(const Schedule& s) {
       t.blocks_per_node < 2 || t.blocks_per_node > 1 << 20 || t.block_tokens < 1 ||
       256 % t.block_tokens != 0 || t.max_batch_tokens < 1 || t.max_sequences < 1 ||
       t.frame_blocks < 1 || t.kv_bytes_per_second < 1 || t.placement < 0 || t.disk_blocks < 0 ||
-      t.disk_blocks > 1 << 20 || t.disk_us < 0 || t.disk_fails < 0 ||
+      t.disk_blocks > 1 << 20 || t.lend_blocks < 0 || t.lend_blocks > t.blocks_per_node ||
+      t.unit_blocks < 1 || t.unit_blocks > 64 || t.disk_us < 0 || t.disk_fails < 0 ||
       t.placement >= static_cast<int64_t>(router::kPlacementPolicies.size()))
     return absl::InvalidArgumentError("topology: a value is out of its range");
   for (const SimRequest& r : s.requests)

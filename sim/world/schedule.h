@@ -88,6 +88,8 @@ struct Topology {
   int64_t disk_blocks = 0;  // that each node's disk holds; 0 = nodes have none
   int64_t disk_us = 200;    // a command to a disk takes up to this
   int64_t disk_fails = 0;   // one save in so many is refused; 0 = none
+  int64_t lend_blocks = 0;  // that each node lends at most; 0 = nodes neither lend nor borrow
+  int64_t unit_blocks = 1;  // of one unit: what can be lent
   int64_t processes() const { return routers + prefill_nodes + decode_nodes; }
 };
 

@@ -78,6 +78,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Planted{Mutation::kDoubleDelivery, "DoubleDelivery"},
                       Planted{Mutation::kSaltIgnored, "SaltIgnored"},
                       Planted{Mutation::kQuarantineSkipped, "QuarantineSkipped"},
+                      Planted{Mutation::kLoanServedTooLong, "LoanServedTooLong"},
+                      Planted{Mutation::kLoanKept, "LoanKept"},
                       Planted{Mutation::kAbortIgnored, "AbortIgnored"},
                       Planted{Mutation::kChecksumIgnored, "ChecksumIgnored"},
                       Planted{Mutation::kExportUnpinnedEarly, "ExportUnpinnedEarly"},

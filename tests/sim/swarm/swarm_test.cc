@@ -31,6 +31,8 @@ TEST(Swarm, TwoThousandFreshSchedulesKeepEveryPromise) {
   EXPECT_GT(report.blocks_adopted, 0);
   EXPECT_GT(report.blocks_fetched, 0);
   EXPECT_GT(report.blocks_loaded, 0);
+  EXPECT_GT(report.units_lent, 0);
+  EXPECT_GT(report.loans_lost, 0);
 }
 
 TEST(Swarm, EveryFaultMeetsEveryState) {
@@ -127,6 +129,58 @@ TEST(Schedule, ADrainingNodesPrefixBlocksGoToAPeer) {
     }
     EXPECT_GE(adopted, 45 / 8);
   }
+}
+
+// Two decode nodes of 24 blocks, 192 tokens. One sequence at a time, longer than either pool: by
+// its answer, or by its prompt, which no node could hold at once. It borrows and is answered.
+TEST(Schedule, ASequenceLongerThanAnyPoolBorrows) {
+  SetLogLevel(LogLevel::kError);
+  for (const bool long_prompt : {false, true}) {
+    Schedule schedule;
+    Topology& t = schedule.topology;
+    t.prefill_nodes = 0;
+    t.decode_nodes = 2;
+    t.blocks_per_node = 24;
+    t.lend_blocks = 12;
+    schedule.requests.push_back({.at_us = 50'000,
+                                 .own_tokens = long_prompt ? 240 : 20,
+                                 .own_seed = 3,
+                                 .max_tokens = long_prompt ? 10 : 230});
+    const SimReport report = RunSchedule(schedule);
+    SCOPED_TRACE(long_prompt ? "prompt" : "answer");
+    EXPECT_TRUE(report.violations.empty());
+    EXPECT_EQ(report.clients.done, 1);
+    EXPECT_GE(report.units_lent, (250 - 192) / 8);
+    EXPECT_EQ(report.loans_lost, 0);
+  }
+}
+
+// The same with the creditor's death while the answer is generated: it is computed again, borrowing
+// from the creditor's next life, and no token changes.
+TEST(Schedule, ACreditorsDeathCostsItsDebtorTimeAndNoToken) {
+  SetLogLevel(LogLevel::kError);
+  int64_t lost = 0;
+  for (int64_t crash_us = 60'000; crash_us < 400'000; crash_us += 20'000) {
+    for (const int64_t target : {1, 2}) {  // the debtor, or the creditor
+      Schedule schedule;
+      Topology& t = schedule.topology;
+      t.prefill_nodes = 0;
+      t.decode_nodes = 2;
+      t.blocks_per_node = 24;
+      t.lend_blocks = 12;
+      t.step_us = 2'000;
+      schedule.requests.push_back(
+          {.at_us = 50'000, .own_tokens = 20, .own_seed = 3, .max_tokens = 230});
+      schedule.faults.push_back(
+          {.at_us = crash_us, .kind = FaultKind::kCrash, .target = target, .lasts_us = 50'000});
+      const SimReport report = RunSchedule(schedule);
+      SCOPED_TRACE(absl::StrCat("process ", target, " at ", crash_us));
+      for (const Violation& v : report.violations) ADD_FAILURE() << v.checker << ": " << v.what;
+      EXPECT_EQ(report.clients.done, 1);
+      lost += report.loans_lost;
+    }
+  }
+  EXPECT_GT(lost, 0);
 }
 
 // Goal: whatever the SLO for the time between tokens, a node that computes prompts beside its

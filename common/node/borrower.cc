@@ -1,0 +1,319 @@
+#include "common/node/borrower.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/node/lent_units.h"
+#include "common/rpc/convert.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::node {
+
+void Borrower::OnRouterLost(RouterKey router) {
+  routers_.erase(std::remove(routers_.begin(), routers_.end(), router), routers_.end());
+}
+
+// ---- asking
+
+int64_t Borrower::LowWatermark() const {
+  const int64_t total = scheduler_.block_counts().total;
+  int64_t low = std::max(scheduler_.running_count() + 2, total / 16);
+  for (const auto& [order, sequence] : scheduler_.running())
+    if (sequence->grows && sequence->remaining() > 1) low = std::max(low, total / 4);
+  return std::min(low, total / 2);
+}
+
+const Sequence* Borrower::Richest() const {
+  const Sequence* best = nullptr;
+  int32_t most = 0;
+  for (const auto& [order, sequence] : scheduler_.running()) {
+    const int32_t units = LendableUnits(*sequence, scheduler_.spec()).size();
+    const bool asked = std::any_of(loans_.begin(), loans_.end(), [&](const auto& loan) {
+      return loan.second.sequence == sequence->id && loan.second.state != State::kUsed;
+    });
+    if (asked || units <= most) continue;
+    most = units;
+    best = sequence;
+  }
+  return best;
+}
+
+void Borrower::Ask(absl::Time now) {
+  const int64_t low = LowWatermark();
+  int64_t available = scheduler_.block_counts().available();
+  size_t unused = 0;
+  for (const auto& [id, loan] : loans_) {
+    if (loan.state == State::kUsed) continue;
+    ++unused;
+    available += loan.units.size() * blocks_per_unit();
+  }
+  if (available >= low || unused >= kUnusedMax || routers_.empty() || now < ask_after_) return;
+  const Sequence* sequence = Richest();
+  if (sequence == nullptr) return;
+  const engine::UnitSpan lendable = LendableUnits(*sequence, scheduler_.spec());
+  const int64_t wanted = (2 * low - available + blocks_per_unit() - 1) / blocks_per_unit();
+  const int32_t group_end = (lendable.first / kUnitsMax + 1) * kUnitsMax;
+  Loan loan{.sequence = sequence->id,
+            .units = {lendable.first, std::min({lendable.end, group_end,
+                                                static_cast<int32_t>(lendable.first + wanted)})},
+            .deadline = now + kAnswerTimeMax};
+  const OrdinalSpan blocks = BlocksOf(loan.units, scheduler_.spec());
+  const auto hashes = absl::MakeConstSpan(sequence->hashes)
+                          .subspan(static_cast<size_t>(blocks.first),
+                                   static_cast<size_t>(blocks.end - blocks.first));
+  const LoanId id(next_loan_++);
+  v1::NodeEvent event;
+  v1::LoanWanted& ask = *event.mutable_loan_wanted();
+  ask.set_loan(id.value());
+  ask.set_first_unit(loan.units.first);
+  ask.set_units(loan.units.size());
+  ask.set_hashes(kv::PackHashes(hashes));
+  for (auto it = avoid_.begin(); it != avoid_.end();) {
+    it = it->second <= now ? avoid_.erase(it) : it;
+    if (it != avoid_.end()) ask.add_avoid_node_ids((it++)->first);
+  }
+  loans_.emplace(id, std::move(loan));
+  ledger_.Send(routers_[id.value() % routers_.size()], std::move(event));
+}
+
+void Borrower::OnAnswer(const v1::LoanAnswer& answer, absl::Time now) {
+  const auto it = loans_.find(LoanId(answer.loan()));
+  if (it == loans_.end() || it->second.state != State::kAsked) return;
+  const absl::Status status = rpc::FromWire(answer.status());
+  if (!status.ok()) {
+    ask_after_ = now + kAfterRefusal;
+    loans_.erase(it);
+    return;
+  }
+  // The creditor may have taken the first units only.
+  engine::UnitSpan& units = it->second.units;
+  units.end = units.first + std::clamp(answer.units(), 1, units.size());
+  it->second.creditor = {.node = NodeId(answer.creditor_node_id()),
+                         .incarnation = Incarnation(answer.creditor_incarnation()),
+                         .host = answer.creditor_host(),
+                         .lending_address = answer.lending_address()};
+  ledger_.Lend(lending::UseLoan{.loan = it->first, .creditor = it->second.creditor});
+  Send(it->first, it->second, answer, now);
+}
+
+// ---- sending
+
+void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::Time now) {
+  const Sequence* sequence = scheduler_.Find(loan.sequence);
+  const OrdinalSpan ordinals = BlocksOf(loan.units, scheduler_.spec());
+  const int64_t count = ordinals.end - ordinals.first;
+  const int64_t held = std::clamp<int64_t>(answer.held_blocks(), 0, count);
+  const bool still_here = sequence != nullptr && sequence->lent_units() == loan.units.first &&
+                          LendableUnits(*sequence, scheduler_.spec()).end >= loan.units.end;
+  if (!still_here) return Drop(loans_.find(id), "the sequence has ended or is computed again");
+  loan.deadline = now + kSendTimeMax;
+  if (held == count) {
+    loan.state = State::kReady;
+    return;
+  }
+  const auto hashes =
+      absl::MakeConstSpan(sequence->hashes)
+          .subspan(static_cast<size_t>(ordinals.first + held), static_cast<size_t>(count - held));
+  loan.pinned = scheduler_.pool().Match(hashes);
+  if (loan.pinned.size() != hashes.size()) {
+    Unpin(loan);
+    return Drop(loans_.find(id), "a block was withdrawn");
+  }
+  loan.state = State::kSending;
+  loan.export_id = ledger_.NewExport();
+  by_export_.emplace(loan.export_id, id);
+  ledger_.Transfer(transfer::OpenExport{.export_id = loan.export_id,
+                                        .peer = {.node = loan.creditor.node,
+                                                 .incarnation = loan.creditor.incarnation,
+                                                 .transport_address = answer.creditor_address(),
+                                                 .host = answer.creditor_host()},
+                                        .lease = LeaseId(answer.lease_id()),
+                                        .epoch = Epoch(answer.epoch()),
+                                        .blocks = loan.pinned,
+                                        .deadline = loan.deadline});
+  PushSome(loan);
+}
+
+// A part of the blocks at a time: the copies share the memory's rate with the steps.
+void Borrower::PushSome(Loan& loan) {
+  const auto count = static_cast<int32_t>(loan.pinned.size());
+  if (loan.state != State::kSending || loan.pushed == count) return;
+  const int32_t part = std::min(kBlocksAStep, count - loan.pushed);
+  ledger_.Transfer(transfer::PushRange{.export_id = loan.export_id,
+                                       .first_ordinal = loan.pushed,
+                                       .ordinal_count = part,
+                                       .first_layer = 0,
+                                       .layer_count = scheduler_.spec().layout.num_layers});
+  loan.pushed += part;
+  if (loan.pushed < count) return;
+  // These blocks are no prompt's, so there is no first token.
+  ledger_.Transfer(
+      transfer::FinishExport{.export_id = loan.export_id, .first_token = {}, .tokens = {}});
+}
+
+void Borrower::Unpin(Loan& loan) {
+  for (auto block = loan.pinned.rbegin(); block != loan.pinned.rend(); ++block)
+    scheduler_.pool().Unref(*block);
+  loan.pinned.clear();
+}
+
+void Borrower::Handle(const transfer::ExportDone& event) {
+  const auto found = by_export_.find(event.export_id);
+  if (found == by_export_.end()) return;
+  ledger_.counters().set_kv_bytes_sent(ledger_.counters().kv_bytes_sent() + event.bytes_sent);
+  if (const auto it = loans_.find(found->second); it != loans_.end()) {
+    Unpin(it->second);
+    it->second.state = State::kReady;
+  }
+  for (const BlockId block : cancelled_[event.export_id]) scheduler_.pool().Unref(block);
+  cancelled_.erase(event.export_id);
+  by_export_.erase(found);
+}
+
+void Borrower::Handle(const transfer::ExportFailed& event, absl::Time now) {
+  const auto found = by_export_.find(event.export_id);
+  if (found == by_export_.end()) return;
+  for (const BlockId block : cancelled_[event.export_id]) scheduler_.pool().Unref(block);
+  cancelled_.erase(event.export_id);
+  const auto it = loans_.find(found->second);
+  by_export_.erase(found);
+  if (it == loans_.end()) return;
+  Unpin(it->second);
+  Avoid(it->second.creditor.node.value(), now);
+  it->second.state = State::kReady;  // nothing is in flight
+  Drop(it, event.status.ToString());
+}
+
+void Borrower::Drop(Loans::iterator it, const std::string& why) {
+  Loan& loan = it->second;
+  Log(LogLevel::kInfo, "a loan was not used",
+      {{"loan", it->first.value()}, {"creditor", loan.creditor.node.value()}, {"why", why}});
+  if (loan.state == State::kSending) {
+    cancelled_[loan.export_id] = std::exchange(loan.pinned, {});
+    ledger_.Transfer(transfer::CancelExport{.export_id = loan.export_id, .reason = why});
+  }
+  if (!loan.creditor.node.value().empty()) ledger_.Lend(lending::ReturnLoan{.loan = it->first});
+  loans_.erase(it);
+}
+
+// ---- using
+
+void Borrower::UseReady() {
+  for (auto it = loans_.begin(); it != loans_.end();) {
+    const auto loan = it++;
+    if (loan->second.state != State::kReady) continue;
+    const Sequence* sequence = scheduler_.Find(loan->second.sequence);
+    const bool follows = sequence != nullptr && !sequence->in_step && !sequence->blocks.empty() &&
+                         sequence->lent_units() == loan->second.units.first &&
+                         LendableUnits(*sequence, scheduler_.spec()).end >= loan->second.units.end;
+    if (!follows) {
+      Drop(loan, "the sequence has ended or is computed again");
+      continue;
+    }
+    scheduler_.Lend(sequence->id, {.loan = loan->first, .units = loan->second.units});
+    loan->second.state = State::kUsed;
+    v1::NodeCounters& counters = ledger_.counters();
+    counters.set_loans_taken(counters.loans_taken() + 1);
+    counters.set_units_lent(counters.units_lent() + loan->second.units.size());
+  }
+}
+
+void Borrower::ReturnEnded() {
+  for (const LoanId id : scheduler_.TakeEndedLoans()) {
+    ledger_.Lend(lending::ReturnLoan{.loan = id});
+    const auto it = loans_.find(id);
+    if (it == loans_.end()) continue;
+    ended_.emplace_back(id, std::move(it->second));
+    if (ended_.size() > kEndedKept) ended_.pop_front();
+    loans_.erase(it);
+  }
+}
+
+void Borrower::BeforeStep(absl::Time now) {
+  if (!enabled_) return;
+  ReturnEnded();
+  UseReady();
+  for (auto& [id, loan] : loans_) PushSome(loan);
+  Ask(now);
+  scheduler_.set_loan_expected(std::any_of(loans_.begin(), loans_.end(), [](const auto& loan) {
+    return loan.second.state != State::kUsed;
+  }));
+}
+
+void Borrower::OnTick(absl::Time now) {
+  if (!enabled_) return;
+  for (auto it = loans_.begin(); it != loans_.end();) {
+    const auto loan = it++;
+    if (loan->second.state == State::kUsed || loan->second.deadline > now) continue;
+    ask_after_ = now + kAfterRefusal;
+    Drop(loan, "it took too long");
+  }
+}
+
+std::vector<SequenceId> Borrower::TakeStarved(absl::Time now) {
+  if (!enabled_ || now - last_progress_ < kStarvedMax) return {};
+  last_progress_ = now;
+  if (scheduler_.running().empty()) return {};
+  return {scheduler_.running().rbegin()->second->id};
+}
+
+// ---- losing
+
+void Borrower::Handle(const lending::LoanLost& event, absl::Time now) {
+  const auto it = loans_.find(event.loan);
+  if (it == loans_.end()) {
+    // A step failed before, and ended it.
+    for (const auto& [id, loan] : ended_)
+      if (id == event.loan) Blame(loan, event.why, now);
+    return;
+  }
+  Blame(it->second, event.why, now);
+  if (it->second.state != State::kUsed) return Drop(it, event.why.ToString());
+  Log(LogLevel::kWarning, "a loan was lost: its sequence is computed again",
+      {{"loan", event.loan.value()},
+       {"creditor", it->second.creditor.node.value()},
+       {"why", event.why.ToString()}});
+  if (scheduler_.Find(it->second.sequence) != nullptr) scheduler_.GiveUpLoans(it->second.sequence);
+}
+
+void Borrower::Blame(const Loan& loan, const absl::Status& why, absl::Time now) {
+  if (!absl::IsDataLoss(why)) return Avoid(loan.creditor.node.value(), now);
+  const Sequence* sequence = scheduler_.Find(loan.sequence);
+  if (sequence == nullptr) return;
+  const OrdinalSpan ordinals = BlocksOf(loan.units, scheduler_.spec());
+  for (int64_t i = ordinals.first; i < ordinals.end; ++i) {
+    const kv::BlockHash& hash = sequence->hashes[static_cast<size_t>(i)];
+    for (const BlockId block : scheduler_.pool().Match(absl::MakeConstSpan(&hash, 1))) {
+      scheduler_.pool().Forget(block);
+      scheduler_.pool().Unref(block);
+    }
+  }
+}
+
+// The creditor needs its memory. It is not asked again for a while: it is short.
+void Borrower::Handle(const lending::LoanRecalled& event, absl::Time now) {
+  const auto it = loans_.find(event.loan);
+  if (it == loans_.end()) return;
+  Avoid(it->second.creditor.node.value(), now);
+  if (it->second.state != State::kUsed) return Drop(it, "its creditor recalled it");
+  if (scheduler_.Find(it->second.sequence) != nullptr) scheduler_.GiveUpLoans(it->second.sequence);
+}
+
+void Borrower::AddTo(v1::NodeLoad& load) const {
+  std::map<std::string, std::pair<int64_t, int64_t>> debts;  // blocks, loans
+  for (const auto& [id, loan] : loans_) {
+    if (loan.state != State::kUsed) continue;
+    auto& [blocks, count] = debts[loan.creditor.node.value()];
+    blocks += loan.units.size() * blocks_per_unit();
+    ++count;
+  }
+  for (const auto& [node, debt] : debts) {
+    v1::Debt& wire = *load.add_debts();
+    wire.set_creditor_node_id(node);
+    wire.set_blocks(debt.first);
+    wire.set_loans(debt.second);
+  }
+}
+
+}  // namespace tandem::node

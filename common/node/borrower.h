@@ -1,0 +1,126 @@
+// The debtor's end of lending: when the pool runs short, it has the oldest units of running
+// sequences kept by other nodes, so that the sequences go on instead of being preempted.
+// docs/LENDING.md is the protocol.
+//
+//   BeforeStep ─LoanWanted─▶ router ─LoanAnswer─▶ asked ─▶ sending ─ExportDone─▶ ready
+//     ready ─BeforeStep: the scheduler gives the units' blocks back─▶ used
+//     used  ─sequence ends, or is computed again─▶ ReturnLoan, gone
+//
+// A loan that is refused, or fails before it is used, costs nothing: its blocks are still here. One
+// that is lost while it is used costs its sequence a computation from its tokens.
+//
+// Thread safety: none; the engine thread. Owner: a core.
+// Invariants: a unit of a sequence lies here or with one creditor; the blocks of a loan that is
+// sent are pinned until the export ends; a sequence has at most one loan that is not used yet.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/lending/lending.h"
+#include "common/node/node_ledger.h"
+
+namespace tandem::node {
+
+class Borrower {
+ public:
+  static constexpr size_t kUnusedMax = 2;      // loans asked for, sent or ready, at a time
+  static constexpr int32_t kUnitsMax = 16;     // of one loan; it ends with a group of so many units
+  static constexpr int32_t kBlocksAStep = 16;  // sent between two steps
+  static constexpr size_t kEndedKept = 64;
+  static constexpr absl::Duration kAnswerTimeMax = absl::Seconds(2);
+  static constexpr absl::Duration kSendTimeMax = absl::Seconds(5);
+  static constexpr absl::Duration kAfterRefusal = absl::Milliseconds(200);
+  static constexpr absl::Duration kAvoidTime = absl::Seconds(10);  // a creditor that failed
+  // Sequences that no step has computed for so long, because no node lends, end.
+  static constexpr absl::Duration kStarvedMax = absl::Seconds(10);
+
+  // `scheduler` and `ledger` outlive it. Not `enabled`: it never asks.
+  Borrower(SequenceScheduler& scheduler, NodeLedger& ledger, bool enabled)
+      : scheduler_(scheduler), ledger_(ledger), enabled_(enabled) {}
+
+  void OnRouterJoined(RouterKey router) { routers_.push_back(router); }
+  void OnRouterLost(RouterKey router);
+  void OnAnswer(const v1::LoanAnswer& answer, absl::Time now);
+  // Events of other exports and unknown loans have no effect.
+  void Handle(const transfer::ExportDone& event);
+  void Handle(const transfer::ExportFailed& event, absl::Time now);
+  void Handle(const lending::LoanLost& event, absl::Time now);
+  void Handle(const lending::LoanRecalled& event, absl::Time now);
+
+  // Before each PlanStep, with no step running.
+  void BeforeStep(absl::Time now);
+  // Whether that PlanStep planned something, or had nothing to do.
+  void AfterPlan(bool progress, absl::Time now) {
+    if (progress || scheduler_.size() == 0) last_progress_ = now;
+  }
+  void OnTick(absl::Time now);
+  // The sequence that cannot go on because it gets no memory, if there is one: the core ends it.
+  std::vector<SequenceId> TakeStarved(absl::Time now);
+
+  // Sets the debts.
+  void AddTo(v1::NodeLoad& load) const;
+  bool idle() const { return loans_.empty(); }
+  int64_t exports() const { return static_cast<int64_t>(by_export_.size()); }
+
+ private:
+  enum class State { kAsked, kSending, kReady, kUsed };
+  struct Loan {
+    SequenceId sequence;
+    engine::UnitSpan units;
+    State state = State::kAsked;
+    absl::Time deadline;  // until used
+    lending::CreditorAddress creditor;
+    // Bound: kUnitsMax units' blocks.
+    std::vector<BlockId> pinned;  // those that are sent, while they are
+    transfer::ExportId export_id;
+    int32_t pushed = 0;  // of `pinned`
+  };
+  using Loans = std::map<LoanId, Loan>;
+
+  int64_t blocks_per_unit() const {
+    return scheduler_.spec().unit_tokens / scheduler_.spec().layout.block_tokens;
+  }
+  // Fewer available blocks than this are too few.
+  int64_t LowWatermark() const;
+  void Ask(absl::Time now);
+  // The running sequence with the most units to lend, without those of a loan not yet used.
+  const Sequence* Richest() const;
+  void Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::Time now);
+  void PushSome(Loan& loan);
+  void UseReady();
+  void ReturnEnded();
+  // Forgets a loan that is not used; its creditor hears of it if it has one.
+  void Drop(Loans::iterator it, const std::string& why);
+  void Unpin(Loan& loan);
+  // A creditor failed, or a block that it got, which this node may have damaged itself.
+  void Blame(const Loan& loan, const absl::Status& why, absl::Time now);
+  void Avoid(const std::string& node, absl::Time now) { avoid_[node] = now + kAvoidTime; }
+
+  SequenceScheduler& scheduler_;
+  NodeLedger& ledger_;
+  const bool enabled_;
+  // Bound: the routers that this node has joined.
+  std::vector<RouterKey> routers_;
+  // Bound: the units of the node's sequences, and kUnusedMax.
+  Loans loans_;
+  // Bound: kUnusedMax, and exports that were cancelled and have not ended.
+  std::map<transfer::ExportId, LoanId> by_export_;
+  // Pinned blocks of cancelled exports. Bound: as by_export_.
+  std::map<transfer::ExportId, std::vector<BlockId>> cancelled_;
+  // Until when a creditor that failed is not asked. Bound: the nodes of the fleet; past ones go.
+  std::map<std::string, absl::Time> avoid_;
+  // The last loans that ended. Bound: kEndedKept.
+  std::deque<std::pair<LoanId, Loan>> ended_;
+  absl::Time ask_after_ = absl::InfinitePast();
+  absl::Time last_progress_ = absl::InfiniteFuture();
+  uint64_t next_loan_ = 1;
+};
+
+}  // namespace tandem::node

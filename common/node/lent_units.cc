@@ -1,0 +1,42 @@
+#include "common/node/lent_units.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+
+namespace tandem::node {
+
+engine::UnitSpan LendableUnits(const Sequence& sequence, const engine::EngineSpec& spec) {
+  const int32_t first = sequence.lent_units();
+  if (spec.unit_tokens == 0 || sequence.input.prompt_logprobs.has_value()) return {first, first};
+  const int64_t needed_here = std::max(1, spec.window_tokens);
+  const int64_t end = std::max<int64_t>(0, sequence.num_computed - needed_here) / spec.unit_tokens;
+  return {first, std::max(first, static_cast<int32_t>(end))};
+}
+
+OrdinalSpan BlocksOf(const engine::UnitSpan& units, const engine::EngineSpec& spec) {
+  const int64_t per_unit = spec.unit_tokens / spec.layout.block_tokens;
+  return {units.first * per_unit, units.end * per_unit};
+}
+
+void TakeLent(Sequence& sequence, const engine::LentUnits& lent, const engine::EngineSpec& spec,
+              kv::BlockPool& pool) {
+  TANDEM_CHECK(!sequence.in_step && lent.units.first == sequence.lent_units() &&
+                   lent.units.end <= LendableUnits(sequence, spec).end,
+               "sequence ", sequence.id.value(), " lends units from ", lent.units.first, " to ",
+               lent.units.end);
+  const OrdinalSpan ordinals = BlocksOf(lent.units, spec);
+  // Leaves first, so that a prefix stays in the cache longer than what follows it.
+  for (int64_t i = ordinals.end - 1; i >= ordinals.first; --i) {
+    pool.Unref(sequence.blocks[static_cast<size_t>(i)]);
+    sequence.blocks[static_cast<size_t>(i)] = engine::kNoBlock;
+  }
+  sequence.remote.lent.push_back(lent);
+}
+
+int64_t RowsHeld(const Sequence& sequence, const engine::EngineSpec& spec) {
+  return static_cast<int64_t>(sequence.blocks.size()) * spec.layout.block_tokens -
+         sequence.num_computed;
+}
+
+}  // namespace tandem::node

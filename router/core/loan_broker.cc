@@ -1,0 +1,164 @@
+#include "router/core/loan_broker.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/convert.h"
+
+namespace tandem::router {
+namespace {
+
+// Blocks that the node may still lend, as far as its reports say. Its own answer decides.
+int64_t LendableNow(const Node& node) {
+  if (node.lending_address.empty() || node.draining || !node.load.debts().empty()) return 0;
+  return std::min(node.lend_blocks_max - node.load.blocks_lent(), node.blocks_available());
+}
+
+}  // namespace
+
+std::vector<const Node*> LoanBroker::Rank(const Node& debtor,
+                                          absl::Span<const kv::BlockHash> hashes,
+                                          int64_t unit_blocks) const {
+  const PrefixIndex::Matches holders = index_.DeepestHolders(hashes, kCreditorsMax, 0);
+  const auto held_by = [&](const Node& node) {
+    for (const auto& group : holders)
+      for (const PrefixIndex::Match& match : group)
+        if (match.slot == node.slot) return match.blocks;
+    return 0;
+  };
+  // Less is better.
+  using Place = std::tuple<int32_t, bool, double, double>;
+  std::vector<std::pair<Place, const Node*>> places;
+  for (const Node* node : fleet_.nodes()) {
+    if (node->key == debtor.key || node->numerics_id != debtor.numerics_id) continue;
+    const int32_t held = held_by(*node);
+    if (LendableNow(*node) < unit_blocks) continue;
+    const auto link = node->links_in.find(debtor.id);
+    const double bytes_per_second =
+        link == node->links_in.end() ? 0 : link->second.cost.bytes_per_second();
+    places.emplace_back(
+        Place(-held, node->host != debtor.host, -bytes_per_second, -node->free_fraction()), node);
+  }
+  const size_t kept = std::min(places.size(), kCreditorsMax);
+  std::partial_sort(places.begin(), places.begin() + static_cast<std::ptrdiff_t>(kept),
+                    places.end(), [](const auto& a, const auto& b) {
+                      return a.first != b.first ? a.first < b.first : a.second->id < b.second->id;
+                    });
+  std::vector<const Node*> best;
+  for (size_t i = 0; i < kept; ++i) best.push_back(places[i].second);
+  return best;
+}
+
+absl::Status LoanBroker::OnLoanWanted(const Node& debtor, const v1::LoanWanted& wanted,
+                                      absl::Time now) {
+  const auto hashes = kv::UnpackHashes(wanted.hashes());
+  if (!hashes.ok()) return hashes.status();
+  const Key key(debtor.key, wanted.loan());
+  if (questions_.contains(key)) return absl::OkStatus();
+  if (wanted.units() < 1 || hashes->size() % static_cast<size_t>(wanted.units()) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "loan of ", wanted.units(), " units in ", hashes->size(), " blocks, expected equal units"));
+  }
+  if (questions_.size() >= kQuestionsMax) {
+    Refuse(debtor.key, wanted.loan(), absl::ResourceExhaustedError("too many loans are wanted"));
+    return absl::OkStatus();
+  }
+  Question question{.wanted = wanted,
+                    .refusal = absl::ResourceExhaustedError("no node has memory to lend"),
+                    .deadline = now + kTimeMax};
+  for (const Node* node : Rank(debtor, *hashes, std::ssize(*hashes) / wanted.units())) {
+    const auto& avoided = wanted.avoid_node_ids();
+    if (std::find(avoided.begin(), avoided.end(), node->id.value()) != avoided.end()) continue;
+    question.left.insert(question.left.begin(), node->key);
+  }
+  AskNext(questions_.emplace(key, std::move(question)).first);
+  return absl::OkStatus();
+}
+
+void LoanBroker::AskNext(Questions::iterator it) {
+  Question& question = it->second;
+  const Node* debtor = fleet_.Find(it->first.first);
+  const Node* creditor = nullptr;
+  while (creditor == nullptr && !question.left.empty()) {
+    creditor = fleet_.Find(question.left.back());
+    question.left.pop_back();
+  }
+  if (creditor == nullptr || debtor == nullptr) {
+    Refuse(it->first.first, it->first.second, question.refusal);
+    questions_.erase(it);
+    return;
+  }
+  question.asked = creditor->key;
+  v1::NodeCommand command;
+  v1::LendBlocks& lend = *command.mutable_lend_blocks();
+  lend.set_debtor_node_id(debtor->id.value());
+  lend.set_debtor_incarnation(debtor->incarnation.value());
+  lend.set_loan(question.wanted.loan());
+  lend.set_first_unit(question.wanted.first_unit());
+  lend.set_units(question.wanted.units());
+  lend.set_hashes(question.wanted.hashes());
+  actions_.commands.emplace_back(creditor->key, std::move(command));
+}
+
+void LoanBroker::OnLoanOffered(const Node& creditor, const v1::LoanOffered& offered) {
+  const auto it = std::find_if(questions_.begin(), questions_.end(), [&](const auto& entry) {
+    if (entry.first.second != offered.loan() || entry.second.asked != creditor.key) return false;
+    const Node* debtor = fleet_.Find(entry.first.first);
+    return debtor != nullptr && debtor->id.value() == offered.debtor_node_id() &&
+           debtor->incarnation.value() == offered.debtor_incarnation();
+  });
+  if (it == questions_.end()) return;
+  const absl::Status status = rpc::FromWire(offered.status());
+  if (!status.ok()) {
+    it->second.refusal = absl::Status(
+        status.code(), absl::StrCat("node ", creditor.id.value(), ": ", status.message()));
+    return AskNext(it);
+  }
+  v1::NodeCommand command;
+  v1::LoanAnswer& answer = *command.mutable_loan_answer();
+  answer.set_loan(offered.loan());
+  answer.set_creditor_node_id(creditor.id.value());
+  answer.set_creditor_incarnation(creditor.incarnation.value());
+  answer.set_creditor_host(creditor.host);
+  answer.set_creditor_address(creditor.transfer_address);
+  answer.set_lending_address(creditor.lending_address);
+  answer.set_units(offered.units());
+  answer.set_held_blocks(offered.held_blocks());
+  answer.set_lease_id(offered.lease_id());
+  answer.set_epoch(offered.epoch());
+  actions_.commands.emplace_back(it->first.first, std::move(command));
+  questions_.erase(it);
+}
+
+void LoanBroker::Refuse(NodeKey debtor, uint64_t loan, const absl::Status& why) {
+  if (fleet_.Find(debtor) == nullptr) return;
+  v1::NodeCommand command;
+  v1::LoanAnswer& answer = *command.mutable_loan_answer();
+  answer.set_loan(loan);
+  *answer.mutable_status() = rpc::ToWire(why);
+  actions_.commands.emplace_back(debtor, std::move(command));
+}
+
+void LoanBroker::OnNodeLost(NodeKey key) {
+  for (auto it = questions_.begin(); it != questions_.end();) {
+    const auto question = it++;
+    if (question->first.first == key) {
+      questions_.erase(question);
+    } else if (question->second.asked == key) {
+      AskNext(question);
+    }
+  }
+}
+
+void LoanBroker::OnTick(absl::Time now) {
+  for (auto it = questions_.begin(); it != questions_.end();) {
+    const auto question = it++;
+    if (question->second.deadline > now) continue;
+    Refuse(question->first.first, question->first.second,
+           absl::DeadlineExceededError("no creditor answered in time"));
+    questions_.erase(question);
+  }
+}
+
+}  // namespace tandem::router

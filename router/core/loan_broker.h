@@ -1,0 +1,77 @@
+// Finds creditors for nodes that need memory: the paper's gManager (Infinite-LLM, arXiv
+// 2401.02669). A debtor asks; the broker asks creditors in turn, the best first, and tells the
+// debtor which one took the loan on. Loans are between nodes: the broker keeps none, and what it
+// knows of debts comes with the nodes' load reports. Several routers may each find creditors for
+// their own nodes' questions, because a creditor's answer is final.
+//
+// Rank: nodes that hold more of the wanted blocks first (they need not be sent), then nodes of the
+// debtor's host, then by how fast KV travels to them, then by the free share of their pool.
+//
+// Thread safety: none; the core owns it, on the core's strand.
+// Invariants: a question that was asked gets one answer, at the latest at its deadline.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/kv/block_hash.h"
+#include "router/core/router_actions.h"
+#include "router/fleet/fleet.h"
+#include "router/fleet/prefix_index.h"
+#include "tandem/v1/fleet.pb.h"
+
+namespace tandem::router {
+
+class LoanBroker {
+ public:
+  static constexpr size_t kQuestionsMax = 1024;  // at a time; others are answered with a refusal
+  static constexpr size_t kCreditorsMax = 3;     // asked for one loan
+  static constexpr absl::Duration kTimeMax = absl::Milliseconds(1500);
+
+  // All outlive the broker.
+  LoanBroker(const Fleet& fleet, const PrefixIndex& index, RouterActions& actions)
+      : fleet_(fleet), index_(index), actions_(actions) {}
+
+  // `debtor` needs memory. Errors: kInvalidArgument for malformed hashes or units.
+  absl::Status OnLoanWanted(const Node& debtor, const v1::LoanWanted& wanted, absl::Time now);
+  // `creditor` answers. Answers to questions that have ended are ignored: the creditor's loan
+  // expires.
+  void OnLoanOffered(const Node& creditor, const v1::LoanOffered& offered);
+  // The node left: its questions end, and questions to it go to the next creditor.
+  void OnNodeLost(NodeKey key);
+  void OnTick(absl::Time now);
+
+  // The nodes that could take on a unit of `debtor` now, of `unit_blocks` blocks, the best first.
+  // `hashes`: of the blocks that the debtor would like to lend.
+  std::vector<const Node*> Rank(const Node& debtor, absl::Span<const kv::BlockHash> hashes,
+                                int64_t unit_blocks) const;
+
+ private:
+  using Key = std::pair<NodeKey, uint64_t>;  // debtor, loan
+  struct Question {
+    v1::LoanWanted wanted;
+    // Bound: kCreditorsMax.
+    std::vector<NodeKey> left;  // to be asked, the best last
+    NodeKey asked;
+    absl::Status refusal;  // the last one
+    absl::Time deadline;
+  };
+  using Questions = std::map<Key, Question>;
+  // Asks the next creditor, or ends the question with a refusal. Erases it in the second case.
+  void AskNext(Questions::iterator it);
+  void Refuse(NodeKey debtor, uint64_t loan, const absl::Status& why);
+
+  const Fleet& fleet_;
+  const PrefixIndex& index_;
+  RouterActions& actions_;
+  // Bound: kQuestionsMax.
+  Questions questions_;
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,129 @@
+#include "sim/sim_lending.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::sim {
+
+void SimLending::Handle(const lending::LendingCommand& command) {
+  std::visit([this](const auto& c) { Carry(c); }, command);
+}
+
+// ---- creditor
+
+void SimLending::Carry(const lending::ServeLoan& command) {
+  const auto [it, added] = served_.emplace(
+      command.key, Served{command.units, command.blocks, site_.now(), /*recalled=*/false});
+  TANDEM_CHECK(added, "loan ", command.key.loan.value(), " is served already");
+  served_blocks_.insert(command.blocks.begin(), command.blocks.end());
+}
+
+void SimLending::Carry(const lending::StopServing& command) {
+  const auto it = served_.find(command.key);
+  if (it == served_.end()) return;
+  for (const BlockId block : it->second.blocks) served_blocks_.erase(served_blocks_.find(block));
+  served_.erase(it);
+}
+
+void SimLending::Carry(const lending::RecallLoan& command) {
+  if (const auto it = served_.find(command.key); it != served_.end()) it->second.recalled = true;
+}
+
+absl::Status SimLending::Renew(const lending::LoanKey& key, bool& recalled) {
+  const auto it = served_.find(key);
+  if (it == served_.end())
+    return absl::NotFoundError(absl::StrCat("loan ", key.loan.value(), " is not served"));
+  it->second.heard = site_.now();
+  recalled = it->second.recalled;
+  return absl::OkStatus();
+}
+
+absl::Status SimLending::Answer(const lending::LoanKey& key, engine::RemotePart& part,
+                                bool& recalled) {
+  RETURN_IF_ERROR(Renew(key, recalled));
+  const Served& loan = served_.at(key);
+  if (!(loan.units == part.lent.units))
+    return absl::InvalidArgumentError(absl::StrCat("loan ", key.loan.value(), " has other units"));
+  ++parts_answered_;
+  const absl::Status status = attention_->Compute({.layer = part.layer,
+                                                   .units = part.lent.units,
+                                                   .blocks = loan.blocks,
+                                                   .num_rows = part.num_rows,
+                                                   .first_position = part.first_position,
+                                                   .q = absl::MakeConstSpan(part.q, part.q_floats)},
+                                                  part.answer);
+  if (absl::IsDataLoss(status)) site_.on_event(lending::LoanDamaged{key});
+  return status;
+}
+
+void SimLending::Returned(const lending::LoanKey& key) {
+  if (served_.contains(key)) site_.on_event(lending::LoanReturned{key});
+}
+
+// ---- debtor
+
+SimLending* SimLending::CreditorOf(const Used& used) const {
+  SimLending* creditor = site_.reach(used.creditor.node);
+  const bool same =
+      creditor != nullptr && creditor->site_.self.incarnation == used.creditor.incarnation;
+  return same ? creditor : nullptr;
+}
+
+void SimLending::NoteRecall(LoanId loan, bool recalled) {
+  Used& used = used_.at(loan);
+  if (!recalled || std::exchange(used.recalled, true)) return;
+  site_.on_event(lending::LoanRecalled{loan});
+}
+
+void SimLending::Lose(LoanId loan, const absl::Status& why) {
+  if (std::exchange(used_.at(loan).lost, true)) return;
+  site_.on_event(lending::LoanLost{loan, why});
+}
+
+void SimLending::Carry(const lending::ReturnLoan& command) {
+  const auto it = used_.find(command.loan);
+  if (it == used_.end()) return;
+  if (SimLending* creditor = CreditorOf(it->second); creditor != nullptr)
+    creditor->Returned({site_.self, command.loan});
+  used_.erase(it);
+}
+
+void SimLending::Collect(absl::Span<engine::RemotePart> parts) {
+  for (engine::RemotePart& part : parts) {
+    const auto it = used_.find(part.lent.loan);
+    if (it == used_.end() || it->second.lost) {
+      part.status = absl::UnavailableError("the loan was lost");
+      continue;
+    }
+    bool recalled = false;
+    SimLending* creditor = CreditorOf(it->second);
+    part.status = creditor == nullptr
+                      ? absl::UnavailableError("the creditor does not answer")
+                      : creditor->Answer({site_.self, part.lent.loan}, part, recalled);
+    if (!part.status.ok()) Lose(part.lent.loan, part.status);
+    NoteRecall(part.lent.loan, recalled);
+  }
+}
+
+// ---- time
+
+void SimLending::Tick() {
+  for (auto& [loan, used] : used_) {
+    SimLending* creditor = CreditorOf(used);
+    if (creditor == nullptr || used.lost) continue;
+    bool recalled = false;
+    if (const absl::Status status = creditor->Renew({site_.self, loan}, recalled); !status.ok())
+      Lose(loan, status);
+    NoteRecall(loan, recalled);
+  }
+  std::vector<lending::LoanKey> expired;
+  for (const auto& [key, loan] : served_)
+    if (site_.now() - loan.heard > kLeaseTime) expired.push_back(key);
+  for (const lending::LoanKey& key : expired) site_.on_event(lending::LoanExpired{key});
+}
+
+}  // namespace tandem::sim

@@ -1,0 +1,81 @@
+// A simulated node's lending plane: both ends of its loans (common/lending/lending.h). A question
+// is answered in no time, from the creditor's memory as it is at that moment; it fails when the
+// creditor is dead, another incarnation, behind a partition, or does not serve the loan. Thread
+// safety: none; the simulation's thread. Owner: a SimNode, for one life of its process.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/engine/remote_attention.h"
+#include "common/lending/lending.h"
+
+namespace tandem::sim {
+
+class SimLending final : public engine::RemoteAttention {
+ public:
+  static constexpr absl::Duration kLeaseTime = absl::Seconds(1);
+
+  struct Site {
+    lending::DebtorId self;
+    // The lending plane of a node that messages reach now, and come back from; null: there is none.
+    std::function<SimLending*(const NodeId& node)> reach;
+    // Something for the core.
+    std::function<void(lending::LendingEvent event)> on_event;
+    std::function<absl::Time()> now;  // the world's
+  };
+  SimLending(Site site, std::unique_ptr<engine::PartialAttention> attention)
+      : site_(std::move(site)), attention_(std::move(attention)) {}
+
+  void Handle(const lending::LendingCommand& command);
+  // Renews and expires loans. At least every 50 ms.
+  void Tick();
+  void Ask(absl::Span<engine::RemotePart>) override {}
+  void Collect(absl::Span<engine::RemotePart> parts) override;
+
+  // For checkers.
+  bool Serves(BlockId block) const { return served_blocks_.contains(block); }
+  size_t loans_served() const { return served_.size(); }
+  int64_t parts_answered() const { return parts_answered_; }
+
+ private:
+  struct Served {
+    engine::UnitSpan units;
+    std::vector<BlockId> blocks;
+    absl::Time heard;
+    bool recalled = false;
+  };
+  struct Used {
+    lending::CreditorAddress creditor;
+    bool lost = false, recalled = false;
+  };
+  // At the creditor.
+  absl::Status Answer(const lending::LoanKey& key, engine::RemotePart& part, bool& recalled);
+  absl::Status Renew(const lending::LoanKey& key, bool& recalled);
+  void Returned(const lending::LoanKey& key);
+  // At the debtor.
+  SimLending* CreditorOf(const Used& used) const;
+  void NoteRecall(LoanId loan, bool recalled);
+  void Lose(LoanId loan, const absl::Status& why);
+
+  void Carry(const lending::ServeLoan& command);
+  void Carry(const lending::StopServing& command);
+  void Carry(const lending::RecallLoan& command);
+  void Carry(const lending::UseLoan& command) { used_[command.loan] = {command.creditor}; }
+  void Carry(const lending::ReturnLoan& command);
+
+  const Site site_;
+  const std::unique_ptr<engine::PartialAttention> attention_;
+  std::map<lending::LoanKey, Served> served_;
+  std::multiset<BlockId> served_blocks_;
+  std::map<LoanId, Used> used_;
+  int64_t parts_answered_ = 0;
+};
+
+}  // namespace tandem::sim

@@ -1,0 +1,171 @@
+// Goal: real processes lend KV memory to each other: sequences longer than any node's pool are
+// answered, by their answers and by their prompts, with the tokens of a node that is large enough;
+// so they are on the real model; a creditor that is killed costs time and no token; nothing stays
+// lent.
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "common/config/process_main.h"
+#include "common/model/model_path.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_cluster.h"
+
+namespace tandem::testing {
+namespace {
+
+using Flags = std::vector<std::string>;
+
+v1::GenerateRequest Request(int prompt, int max_tokens, int seed) {
+  v1::GenerateRequest request;
+  for (int i = 0; i < prompt; ++i) request.mutable_tokens()->add_ids(1 + (i * 7 + seed) % 200);
+  request.mutable_stop()->set_max_tokens(max_tokens);
+  request.mutable_stop()->set_ignore_eos(true);
+  request.set_return_token_ids(true);
+  request.mutable_sampling()->set_temperature(0.8);
+  request.mutable_sampling()->set_seed(static_cast<uint64_t>(seed));
+  return request;
+}
+
+std::unique_ptr<TestCluster> Start(Flags flags) {
+  auto cluster = TestCluster::Start(std::move(flags));
+  EXPECT_OK(cluster.status());
+  return cluster.ok() ? *std::move(cluster) : nullptr;
+}
+
+struct Lent {
+  int64_t units = 0, answers = 0, lost = 0;
+  int64_t blocks_lent = 0, debts = 0;  // now
+};
+Lent LentIn(TestCluster& cluster) {
+  Lent lent;
+  const auto status = cluster.client().GetStatus(absl::Seconds(10));
+  EXPECT_OK(status.status());
+  if (!status.ok()) return lent;
+  for (const v1::NodeStatus& node : status->nodes()) {
+    lent.units += node.counters().units_lent();
+    lent.answers += node.counters().lending_answers();
+    lent.lost += node.counters().loans_lost();
+    lent.blocks_lent += node.load().blocks_lent();
+    lent.debts += node.load().debts_size();
+  }
+  return lent;
+}
+
+// As LentIn, once units were lent; nodes report with their heartbeats.
+Lent AwaitLent(TestCluster& cluster) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  Lent lent = LentIn(cluster);
+  while ((lent.units == 0 || lent.answers == 0) && absl::Now() < deadline) lent = LentIn(cluster);
+  return lent;
+}
+
+// Likewise, this asks until nothing is lent.
+void ExpectNothingLent(TestCluster& cluster) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  Lent lent = LentIn(cluster);
+  while (lent.blocks_lent + lent.debts > 0 && absl::Now() < deadline) lent = LentIn(cluster);
+  EXPECT_EQ(lent.blocks_lent, 0);
+  EXPECT_EQ(lent.debts, 0);
+}
+
+// 640 tokens a node, units of 256. A second node's 20 blocks make 960.
+const Flags kSmall = {"--engine=hash",  "--prefill=0",       "--decode=2",
+                      "--kv-blocks=40", "--block-tokens=16", "--lend-fraction=0.8"};
+const Flags kLarge = {"--engine=hash", "--prefill=0", "--decode=1", "--kv-blocks=200",
+                      "--block-tokens=16"};
+
+TEST(Lending, SequencesLongerThanAnyPoolGetTheSameTokens) {
+  const auto small = Start(kSmall), large = Start(kLarge);
+  ASSERT_TRUE(small != nullptr && large != nullptr);
+  for (const auto& [prompt, output] : {std::pair(60, 820), std::pair(800, 60)}) {
+    const v1::GenerateRequest request = Request(prompt, output, prompt);
+    const Answer expected = large->Generate(request);
+    ASSERT_OK(expected.status);
+    const Answer answer = small->Generate(request);
+    ASSERT_OK(answer.status) << prompt << " prompt tokens";
+    EXPECT_EQ(answer.tokens, expected.tokens) << prompt << " prompt tokens";
+  }
+  const Lent lent = AwaitLent(*small);
+  EXPECT_GT(lent.units, 0);
+  EXPECT_GT(lent.answers, 0);
+  EXPECT_EQ(lent.lost, 0);
+  ExpectNothingLent(*small);
+  EXPECT_EQ(small->Stop(), "exit code 0");
+}
+
+TEST(Lending, WithoutLendingTheSameRequestIsRefusedByName) {
+  Flags flags = kSmall;
+  flags.pop_back();
+  const auto cluster = Start(flags);
+  ASSERT_NE(cluster, nullptr);
+  const Answer answer = cluster->Generate(Request(60, 820, 1));
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(answer.status.message()), ::testing::HasSubstr("640"));
+}
+
+TEST(Lending, TheRealModelsAnswersKeepTheirTokens) {
+  const auto path = model::ResolveModelPath("smollm2", config::Environment());
+  if (!path.ok()) GTEST_SKIP() << path.status();
+  const Flags model = {"--model=smollm2", "--prefill=0", "--block-tokens=32", "--threads=1"};
+  Flags small = model, large = model;
+  small.insert(small.end(), {"--decode=2", "--kv-blocks=24", "--lend-fraction=0.8"});  // 768 tokens
+  large.insert(large.end(), {"--decode=1", "--kv-blocks=64"});
+  const auto lends = Start(small), holds = Start(large);
+  ASSERT_TRUE(lends != nullptr && holds != nullptr);
+  for (const auto& [prompt, output] : {std::pair(700, 120), std::pair(900, 24)}) {
+    const v1::GenerateRequest request = Request(prompt, output, 5);
+    const Answer expected = holds->Generate(request);
+    ASSERT_OK(expected.status);
+    const Answer answer = lends->Generate(request);
+    ASSERT_OK(answer.status);
+    EXPECT_EQ(answer.tokens, expected.tokens) << prompt << " prompt tokens";
+  }
+  EXPECT_GT(AwaitLent(*lends).units, 0);
+  ExpectNothingLent(*lends);
+}
+
+// The pid of the cluster's process that serves as this node.
+pid_t PidOf(const TestCluster& cluster, const std::string& node) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream stat(entry.path() / "stat"), arguments(entry.path() / "cmdline");
+    std::string text((std::istreambuf_iterator<char>(arguments)), {}), word;
+    pid_t pid = 0, parent = 0;
+    stat >> pid >> word >> word >> parent;
+    if (parent == cluster.pid() && text.find("--id=" + node) != std::string::npos) return pid;
+  }
+  return 0;
+}
+
+TEST(Lending, AKilledCreditorCostsNoToken) {
+  Flags flags = kSmall;
+  flags[2] = "--decode=3";
+  flags.push_back("--hash-step-time=4ms");
+  const auto cluster = Start(flags), large = Start(kLarge);
+  ASSERT_TRUE(cluster != nullptr && large != nullptr);
+  const v1::GenerateRequest request = Request(60, 820, 3);
+  const Answer expected = large->Generate(request);
+  ASSERT_OK(expected.status);
+  Answer answer;
+  std::thread client([&] { answer = cluster->Generate(request); });
+  std::string creditor;
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (creditor.empty() && absl::Now() < deadline) {
+    const auto status = cluster->client().GetStatus(absl::Seconds(10));
+    if (!status.ok()) continue;
+    for (const v1::NodeStatus& node : status->nodes())
+      for (const v1::Debt& debt : node.load().debts()) creditor = debt.creditor_node_id();
+  }
+  const pid_t pid = creditor.empty() ? 0 : PidOf(*cluster, creditor);
+  EXPECT_GT(pid, 0) << "creditor \"" << creditor << "\"";
+  if (pid > 0) ::kill(pid, SIGKILL);
+  client.join();
+  ASSERT_OK(answer.status);
+  EXPECT_EQ(answer.tokens, expected.tokens);
+  EXPECT_GT(LentIn(*cluster).lost, 0);
+}
+
+}  // namespace
+}  // namespace tandem::testing

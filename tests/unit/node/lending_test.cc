@@ -1,0 +1,287 @@
+// Goal: a creditor lends within its bounds, pins what it lends and frees it at a loan's end,
+// whichever way that comes; a debtor asks when its pool is short, hands over only what its creditor
+// has verified, and computes a sequence again when a loan is lost.
+#include "common/rpc/convert.h"
+#include "tests/unit/node/decode_core_fixture.h"
+
+namespace tandem::decode_node {
+namespace {
+
+constexpr int kLendable = 5;
+
+class LendingTest : public DecodeCoreTest {
+ protected:
+  LendingTest() {
+    engine::HashEngineOptions options;
+    options.block_tokens = kBlockTokens;
+    options.unit_tokens = kBlockTokens;  // a unit is a block
+    options.context_tokens = 400;
+    engine_ = *engine::NewHashEngine(options);
+    EXPECT_OK(engine_->AllocateKv(kBlocks));
+    core_ = std::make_unique<DecodeCore>(node::SchedulerOptions{.spec = engine_->spec(),
+                                                                .num_blocks = kBlocks,
+                                                                .max_batch_tokens = 64,
+                                                                .max_sequences = 2,
+                                                                .max_waiting = 2,
+                                                                .borrows = true,
+                                                                .lend_blocks_max = kLendable});
+    core_->OnRouterJoined(kRouter, now_);
+  }
+
+  static std::vector<kv::BlockHash> Hashes(int count, TokenId first = 100) {
+    kv::BlockHasher hasher{kv::BlockKey()};
+    std::vector<TokenId> tokens(static_cast<size_t>(count * kBlockTokens), first);
+    return hasher.Blocks(hasher.Salt("m", "n", ""), tokens, kBlockTokens);
+  }
+  static v1::NodeCommand Lend(uint64_t loan, int blocks) {
+    v1::NodeCommand command;
+    v1::LendBlocks& lend = *command.mutable_lend_blocks();
+    lend.set_debtor_node_id("d9");
+    lend.set_debtor_incarnation(4);
+    lend.set_loan(loan);
+    lend.set_units(blocks);
+    lend.set_hashes(kv::PackHashes(Hashes(blocks, static_cast<TokenId>(loan))));
+    return command;
+  }
+  static lending::LoanKey Key(uint64_t loan) {
+    return {{NodeId("d9"), Incarnation(4)}, LoanId(loan)};
+  }
+  static v1::LoanOffered Offered(const node::NodeActions& actions) {
+    if (actions.events.size() != 1 || !actions.events[0].second.has_loan_offered()) {
+      ADD_FAILURE() << "no offer";
+      return {};
+    }
+    return actions.events[0].second.loan_offered();
+  }
+  static absl::StatusCode Code(const v1::LoanOffered& offered) {
+    return rpc::FromWire(offered.status()).code();
+  }
+  template <typename Command>
+  static int Count(const node::NodeActions& actions) {
+    int count = 0;
+    for (const auto& command : actions.lending) count += std::holds_alternative<Command>(command);
+    return count;
+  }
+  node::NodeActions Send(const lending::LendingEvent& event) {
+    core_->OnLending(event, now_);
+    return core_->TakeActions();
+  }
+  using DecodeCoreTest::Send;
+};
+
+// ---- creditor
+
+TEST_F(LendingTest, ALoanIsFilledServedAndReturned) {
+  const node::NodeActions taken = Send(Lend(1, 3));
+  const v1::LoanOffered offered = Offered(taken);
+  EXPECT_EQ(Code(offered), absl::StatusCode::kOk);
+  EXPECT_EQ(offered.units(), 3);
+  EXPECT_EQ(offered.held_blocks(), 0);
+  EXPECT_EQ(Count<lending::ServeLoan>(taken), 1);
+  ASSERT_EQ(taken.transfer.size(), 1u);
+  EXPECT_EQ(std::get<transfer::OpenLease>(taken.transfer[0]).blocks.size(), 3u);
+  EXPECT_EQ(core_->load().blocks_lent(), 3);
+  EXPECT_FALSE(core_->idle());
+  Send(transfer::LeaseInstalled{.lease = LeaseId(offered.lease_id()), .epoch = Epoch(1)});
+  const node::NodeActions ended = Send(lending::LoanReturned{Key(1)});
+  EXPECT_EQ(Count<lending::StopServing>(ended), 1);
+  EXPECT_EQ(used(), 0);
+  EXPECT_EQ(core_->load().blocks_cached(), 3) << "they stay as prefix cache";
+  EXPECT_TRUE(core_->idle());
+  // The next loan of the same blocks needs no transfer.
+  const node::NodeActions again = [&] {
+    v1::NodeCommand command = Lend(2, 3);
+    command.mutable_lend_blocks()->set_hashes(Lend(1, 3).lend_blocks().hashes());
+    return Send(command);
+  }();
+  EXPECT_EQ(Offered(again).held_blocks(), 3);
+  EXPECT_EQ(Offered(again).lease_id(), 0u);
+  EXPECT_TRUE(again.transfer.empty());
+}
+
+TEST_F(LendingTest, LoansBeyondTheBoundsAreRefusedAndHoldNothing) {
+  // Of more units than it may lend, it takes the first.
+  const v1::LoanOffered part = Offered(Send(Lend(2, kLendable + 1)));
+  EXPECT_EQ(Code(part), absl::StatusCode::kOk);
+  EXPECT_EQ(part.units(), kLendable);
+  EXPECT_EQ(Code(Offered(Send(Lend(3, 1)))), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Code(Offered(Send(Lend(2, 1)))), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(used(), kLendable);
+}
+
+TEST_F(LendingTest, MalformedCommandsAreRefused) {
+  v1::NodeCommand command = Lend(1, 2);
+  command.mutable_lend_blocks()->set_units(3);
+  EXPECT_EQ(Code(Offered(Send(command))), absl::StatusCode::kInvalidArgument);
+  command = Lend(1, 2);
+  command.mutable_lend_blocks()->set_first_unit(-1);
+  EXPECT_EQ(Code(Offered(Send(command))), absl::StatusCode::kInvalidArgument);
+  command = Lend(1, 2);
+  command.mutable_lend_blocks()->set_hashes("odd");
+  EXPECT_EQ(Code(Offered(Send(command))), absl::StatusCode::kInvalidArgument);
+  command = Lend(1, 2);
+  command.mutable_lend_blocks()->clear_hashes();
+  command.mutable_lend_blocks()->set_units(0);
+  EXPECT_EQ(Code(Offered(Send(command))), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(used(), 0);
+}
+
+TEST_F(LendingTest, ALoanThatIsNotFilledQuarantinesItsBlocks) {
+  const v1::LoanOffered offered = Offered(Send(Lend(1, 2)));
+  const node::NodeActions ended = Send(transfer::LeaseFailed{
+      LeaseId(offered.lease_id()), Epoch(1), absl::DeadlineExceededError("too late")});
+  EXPECT_EQ(Count<lending::StopServing>(ended), 1);
+  ASSERT_EQ(ended.transfer.size(), 1u);
+  EXPECT_TRUE(std::holds_alternative<transfer::CloseLease>(ended.transfer[0]));
+  EXPECT_EQ(core_->load().blocks_quarantined(), 2);
+  Send(transfer::LeaseDrained{LeaseId(offered.lease_id())});
+  EXPECT_EQ(core_->load().blocks_quarantined(), 0);
+  EXPECT_TRUE(core_->idle());
+}
+
+TEST_F(LendingTest, AnExpiredLoanEndsAndADrainRecallsTheOthers) {
+  Send(Lend(1, 1));
+  Send(Lend(2, 1));
+  EXPECT_EQ(Count<lending::StopServing>(Send(lending::LoanExpired{Key(1)})), 1);
+  core_->BeginDrain(now_, absl::Seconds(30));
+  EXPECT_EQ(Count<lending::RecallLoan>(core_->TakeActions()), 1);
+  now_ += node::Lender::kNotice;
+  core_->OnTick(now_);
+  EXPECT_EQ(Count<lending::StopServing>(core_->TakeActions()), 1);
+  EXPECT_EQ(core_->load().blocks_lent(), 0);
+  EXPECT_EQ(Code(Offered(Send(Lend(3, 1)))), absl::StatusCode::kUnavailable);
+}
+
+// ---- debtor
+
+class BorrowingTest : public LendingTest {
+ protected:
+  // A sequence of 100 prompt tokens whose answer needs more blocks than the node has.
+  void Begin() {
+    v1::NodeCommand command = Run("r", 100, /*local_max=*/1000);
+    command.mutable_start_decode()->mutable_sequence()->mutable_stop()->set_max_tokens(200);
+    command.mutable_start_decode()->set_borrow_blocks_max(20);
+    Send(command);
+  }
+  // Steps until the core asks for a loan.
+  v1::LoanWanted StepUntilWanted() {
+    for (int i = 0; i < 60; ++i) {
+      for (const auto& [router, event] : Step().events)
+        if (event.has_loan_wanted()) return event.loan_wanted();
+    }
+    ADD_FAILURE() << "no loan is wanted";
+    return {};
+  }
+  static v1::NodeCommand Granted(const v1::LoanWanted& wanted, int held) {
+    v1::NodeCommand command;
+    v1::LoanAnswer& answer = *command.mutable_loan_answer();
+    answer.set_loan(wanted.loan());
+    answer.set_creditor_node_id("c");
+    answer.set_units(wanted.units());
+    answer.set_held_blocks(held);
+    answer.set_lease_id(held == wanted.units() ? 0 : 9);
+    answer.set_epoch(1);
+    return command;
+  }
+};
+
+TEST_F(BorrowingTest, WithoutLeaveToBorrowASequenceLongerThanThePoolIsRefused) {
+  v1::NodeCommand command = Run("r", 100, 1000);
+  command.mutable_start_decode()->mutable_sequence()->mutable_stop()->set_max_tokens(200);
+  EXPECT_EQ(Refusal(Send(command)).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(BorrowingTest, BlocksGoBackToThePoolWhenTheCreditorHasThem) {
+  Begin();
+  const v1::LoanWanted wanted = StepUntilWanted();
+  EXPECT_EQ(wanted.first_unit(), 0);
+  ASSERT_GE(wanted.units(), 1);
+  const int64_t before = used();
+  const node::NodeActions granted = Send(Granted(wanted, 0));
+  EXPECT_EQ(Count<lending::UseLoan>(granted), 1);
+  ASSERT_GE(granted.transfer.size(), 3u);
+  const auto& exported = std::get<transfer::OpenExport>(granted.transfer[0]);
+  EXPECT_EQ(std::ssize(exported.blocks), wanted.units());
+  EXPECT_TRUE(std::holds_alternative<transfer::PushRange>(granted.transfer[1]));
+  EXPECT_TRUE(std::holds_alternative<transfer::FinishExport>(granted.transfer.back()));
+  Step();
+  EXPECT_GE(used(), before) << "not before the creditor has verified them";
+  Send(transfer::ExportDone{.export_id = exported.export_id});
+  const auto slices = core_->PlanStep(now_);
+  ASSERT_EQ(slices.size(), 1u);
+  ASSERT_NE(slices[0].remote, nullptr);
+  EXPECT_EQ(slices[0].remote->lent.front().units.end, wanted.units());
+  EXPECT_EQ(slices[0].blocks[0], engine::kNoBlock);
+  EXPECT_EQ(core_->load().debts(0).creditor_node_id(), "c");
+  EXPECT_EQ(core_->load().debts(0).blocks(), wanted.units());
+}
+
+TEST_F(BorrowingTest, ALostLoanComputesTheSequenceAgain) {
+  Begin();
+  const v1::LoanWanted wanted = StepUntilWanted();
+  Send(Granted(wanted, wanted.units()));  // the creditor holds them all
+  auto slices = core_->PlanStep(now_);
+  ASSERT_EQ(slices.size(), 1u);
+  ASSERT_NE(slices[0].remote, nullptr);
+  // The engine's step: the creditor does not answer.
+  slices[0].remote->failure = absl::UnavailableError("no answer");
+  core_->OnStepDone(std::vector<engine::SampledToken>(slices[0].sample ? 1 : 0), now_);
+  const node::NodeActions failed = core_->TakeActions();
+  for (const auto& [router, event] : failed.events) EXPECT_FALSE(event.has_leg_failed());
+  slices = core_->PlanStep(now_);
+  ASSERT_EQ(slices.size(), 1u);
+  EXPECT_EQ(slices[0].remote, nullptr);
+  EXPECT_GT(slices[0].num_new, 1) << "from its tokens";
+  EXPECT_EQ(Count<lending::ReturnLoan>(core_->TakeActions()), 1);
+  EXPECT_EQ(core_->load().debts_size(), 0);
+}
+
+TEST_F(BorrowingTest, ARefusedLoanIsAskedForAgainLater) {
+  Begin();
+  const v1::LoanWanted wanted = StepUntilWanted();
+  v1::NodeCommand refused;
+  refused.mutable_loan_answer()->set_loan(wanted.loan());
+  *refused.mutable_loan_answer()->mutable_status() =
+      rpc::ToWire(absl::ResourceExhaustedError("full"));
+  Send(refused);
+  for (const auto& [router, event] : Step().events) EXPECT_FALSE(event.has_loan_wanted());
+  now_ += node::Borrower::kAfterRefusal;
+  EXPECT_NE(StepUntilWanted().loan(), wanted.loan());
+}
+
+TEST_F(BorrowingTest, ASequenceThatNobodyLendsToEndsInTime) {
+  Begin();
+  absl::Status end;
+  for (int i = 0; i < 4000 && end.ok(); ++i) {
+    now_ += absl::Milliseconds(20);
+    core_->OnTick(now_);
+    node::NodeActions actions = Step();
+    for (const auto& [router, event] : actions.events) {
+      if (event.has_leg_failed()) end = rpc::FromWire(event.leg_failed().status());
+      if (!event.has_loan_wanted()) continue;
+      v1::NodeCommand refused;
+      refused.mutable_loan_answer()->set_loan(event.loan_wanted().loan());
+      *refused.mutable_loan_answer()->mutable_status() =
+          rpc::ToWire(absl::ResourceExhaustedError("full"));
+      Send(refused);
+    }
+  }
+  EXPECT_EQ(end.code(), absl::StatusCode::kResourceExhausted) << end;
+  EXPECT_EQ(used(), 0);
+}
+
+TEST_F(BorrowingTest, AnExportThatFailsCostsNothing) {
+  Begin();
+  const v1::LoanWanted wanted = StepUntilWanted();
+  const node::NodeActions granted = Send(Granted(wanted, 0));
+  const auto id = std::get<transfer::OpenExport>(granted.transfer[0]).export_id;
+  EXPECT_EQ(
+      Count<lending::ReturnLoan>(Send(transfer::ExportFailed{id, absl::UnavailableError("gone")})),
+      1);
+  const auto slices = core_->PlanStep(now_);
+  ASSERT_EQ(slices.size(), 1u);
+  EXPECT_EQ(slices[0].remote, nullptr);
+}
+
+}  // namespace
+}  // namespace tandem::decode_node

@@ -1,0 +1,178 @@
+// Goal: a node that wants a loan gets one answer, from the best creditor that takes it on: those
+// that hold the blocks, then its host's, then the emptiest. Refusals go to the next one, deadlines
+// and lost nodes end in an answer. What nodes lend counts towards what decode nodes can hold.
+#include "router/core/loan_broker.h"
+
+#include "common/rpc/convert.h"
+#include "tests/unit/router/core_harness.h"
+
+namespace tandem::router {
+namespace {
+
+constexpr int kLendable = 40;
+
+class LoanBrokerTest : public ::testing::Test {
+ protected:
+  static v1::Registration Lends(const std::string& id, const std::string& host = "a") {
+    v1::Registration registration = TestRegistration(id, v1::NODE_ROLE_DECODE);
+    registration.set_host(host);
+    registration.set_lending_address("lending " + id);
+    registration.set_lend_blocks_max(kLendable);
+    registration.set_lending_unit_tokens(256);
+    return registration;
+  }
+  // Registrations of nodes 1, 2, ...; node 1 is the debtor.
+  void Join(std::initializer_list<v1::Registration> registrations) {
+    for (const v1::Registration& registration : registrations)
+      ASSERT_OK(harness_.Join(++nodes_, registration));
+  }
+  static std::vector<kv::BlockHash> Hashes(int count) {
+    kv::BlockHasher hasher{kv::BlockKey()};
+    return hasher.Blocks(hasher.Salt("m", "n", ""), Tokens(count * 16), 16);
+  }
+  void Want(uint64_t loan, std::vector<std::string> avoid = {}) {
+    v1::NodeEvent event;
+    v1::LoanWanted& wanted = *event.mutable_loan_wanted();
+    wanted.set_loan(loan);
+    wanted.set_units(1);
+    wanted.set_hashes(kv::PackHashes(Hashes(16)));
+    for (const std::string& node : avoid) wanted.add_avoid_node_ids(node);
+    harness_.Say(1, {event});
+  }
+  // The node's answer to LendBlocks.
+  void Offer(uint64_t node, uint64_t loan, const absl::Status& status) {
+    v1::NodeEvent event;
+    v1::LoanOffered& offered = *event.mutable_loan_offered();
+    offered.set_debtor_node_id("d1");
+    offered.set_debtor_incarnation(Lends("d1").incarnation());
+    offered.set_loan(loan);
+    *offered.mutable_status() = rpc::ToWire(status);
+    offered.set_lease_id(77);
+    offered.set_epoch(1);
+    offered.set_held_blocks(3);
+    offered.set_units(1);
+    harness_.Say(node, {event});
+  }
+  // The node that LendBlocks went to; 0 = none.
+  uint64_t Asked() {
+    for (uint64_t node = 1; node <= nodes_; ++node) {
+      if (harness_.Quiet(node)) continue;
+      if (!harness_.commands()[node].front().has_lend_blocks()) continue;
+      harness_.Next(node);
+      return node;
+    }
+    return 0;
+  }
+  v1::LoanAnswer Answer() {
+    const v1::NodeCommand command = harness_.Next(1);
+    EXPECT_TRUE(command.has_loan_answer()) << command.ShortDebugString();
+    return command.loan_answer();
+  }
+  void Report(uint64_t node, const std::function<void(v1::NodeLoad&)>& change) {
+    v1::NodeMessage message;
+    v1::NodeLoad& load = *message.mutable_load();
+    load.set_blocks_total(100);
+    load.set_blocks_free(100);
+    change(load);
+    harness_.SayMessage(node, message);
+  }
+
+  CoreHarness harness_;
+  uint64_t nodes_ = 0;
+};
+
+TEST_F(LoanBrokerTest, ACreditorsOfferReachesTheDebtor) {
+  Join({Lends("d1"), Lends("d2")});
+  Want(5);
+  EXPECT_EQ(Asked(), 2u);
+  Offer(2, 5, absl::OkStatus());
+  const v1::LoanAnswer answer = Answer();
+  EXPECT_EQ(answer.loan(), 5u);
+  EXPECT_OK(rpc::FromWire(answer.status()));
+  EXPECT_EQ(answer.creditor_node_id(), "d2");
+  EXPECT_EQ(answer.lending_address(), "lending d2");
+  EXPECT_EQ(answer.lease_id(), 77u);
+  EXPECT_EQ(answer.held_blocks(), 3);
+  EXPECT_EQ(answer.units(), 1);
+  Offer(2, 5, absl::OkStatus());  // twice: ignored
+  EXPECT_TRUE(harness_.Quiet(1));
+}
+
+TEST_F(LoanBrokerTest, HoldersComeFirstThenTheHostThenFreeMemory) {
+  Join({Lends("d1"), Lends("d2", "b"), Lends("d3"), Lends("d4"), Lends("d5", "b")});
+  Report(3, [](v1::NodeLoad& load) { load.set_blocks_free(60); });
+  v1::NodeEvent stored;
+  stored.mutable_blocks_stored()->set_hashes(kv::PackHashes(Hashes(4)));
+  harness_.Say(5, {stored});
+  Want(1);
+  std::vector<uint64_t> asked;
+  for (uint64_t node = Asked(); node != 0; node = Asked()) {
+    asked.push_back(node);
+    Offer(node, 1, absl::ResourceExhaustedError("full"));
+  }
+  EXPECT_EQ(asked, (std::vector<uint64_t>{5, 4, 3}));
+  const absl::Status status = rpc::FromWire(Answer().status());
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("node d3: full"));
+}
+
+TEST_F(LoanBrokerTest, NodesThatCannotLendAreNotAsked) {
+  v1::Registration never = Lends("d2");
+  never.clear_lending_address();
+  never.set_lend_blocks_max(0);
+  v1::Registration other_numerics = Lends("d6");
+  Join({Lends("d1"), never, Lends("d3"), Lends("d4"), Lends("d5")});
+  Report(3, [](v1::NodeLoad& load) { load.set_blocks_lent(kLendable - 3); });
+  Report(4, [](v1::NodeLoad& load) { load.add_debts()->set_blocks(1); });
+  Want(1, /*avoid=*/{"d5"});
+  EXPECT_EQ(Asked(), 0u);
+  EXPECT_EQ(rpc::FromWire(Answer().status()).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(LoanBrokerTest, ALostCreditorIsFollowedByTheNext) {
+  Join({Lends("d1"), Lends("d2"), Lends("d3")});
+  Want(1);
+  const uint64_t first = Asked();
+  harness_.Lose(first);
+  const uint64_t second = Asked();
+  EXPECT_EQ(first + second, 5u);
+  harness_.Lose(second);
+  EXPECT_EQ(rpc::FromWire(Answer().status()).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(LoanBrokerTest, ASilentCreditorsTimeIsBounded) {
+  Join({Lends("d1"), Lends("d2")});
+  Want(1);
+  EXPECT_EQ(Asked(), 2u);
+  harness_.Advance(LoanBroker::kTimeMax + absl::Milliseconds(1));
+  EXPECT_EQ(rpc::FromWire(Answer().status()).code(), absl::StatusCode::kDeadlineExceeded);
+  Offer(2, 1, absl::OkStatus());  // late: the creditor's loan expires by itself
+  EXPECT_TRUE(harness_.Quiet(1));
+}
+
+TEST_F(LoanBrokerTest, QuestionsBeyondTheBoundAreRefusedAtOnce) {
+  Join({Lends("d1"), Lends("d2")});
+  for (uint64_t loan = 1; loan <= LoanBroker::kQuestionsMax; ++loan) Want(loan);
+  EXPECT_TRUE(harness_.Quiet(1));
+  Want(LoanBroker::kQuestionsMax + 1);
+  const v1::LoanAnswer answer = Answer();
+  EXPECT_EQ(answer.loan(), LoanBroker::kQuestionsMax + 1);
+  EXPECT_EQ(rpc::FromWire(answer.status()).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(LoanBrokerTest, WhatOthersLendCountsTowardsWhatANodeCanHold) {
+  Join({TestRegistration("d1", v1::NODE_ROLE_DECODE)});
+  const int64_t alone = harness_.core().context_tokens();
+  Join({Lends("d2"), Lends("d3")});
+  const Node* node = harness_.core().fleet().Find(NodeKey(2));
+  EXPECT_EQ(node->borrow_blocks_max, kLendable);
+  EXPECT_EQ(
+      node->capacity_tokens(),
+      std::min<int64_t>(node->context_tokens, (node->num_blocks + kLendable) * node->block_tokens));
+  harness_.Lose(3);
+  EXPECT_EQ(node->borrow_blocks_max, 0);
+  EXPECT_EQ(harness_.core().context_tokens(), alone);
+}
+
+}  // namespace
+}  // namespace tandem::router
