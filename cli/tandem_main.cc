@@ -27,6 +27,7 @@ CommandMap AllCommands() {
   commands["generate"] = NewGenerateCommand();
   commands["chat"] = NewChatCommand();
   commands["tokenize"] = NewTokenizeCommand();
+  commands["debts"] = NewDebtsCommand();
   commands["ps"] = NewPsCommand();
   commands["status"] = NewStatusCommand();
   commands["top"] = NewTopCommand();

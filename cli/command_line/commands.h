@@ -27,6 +27,7 @@ std::unique_ptr<Command> NewUpCommand();
 std::unique_ptr<Command> NewGenerateCommand();
 std::unique_ptr<Command> NewChatCommand();
 std::unique_ptr<Command> NewTokenizeCommand();
+std::unique_ptr<Command> NewDebtsCommand();
 std::unique_ptr<Command> NewPsCommand();
 std::unique_ptr<Command> NewStatusCommand();
 std::unique_ptr<Command> NewTopCommand();

@@ -1,0 +1,86 @@
+#include "cli/status/debt_table.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tandem::cli {
+namespace {
+
+using Style = StyledLine::Style;
+
+constexpr int kNameColumns = 20;
+constexpr int kEdgeColumns = 24;  // of the largest debt
+
+struct Edge {
+  std::string debtor, creditor;
+  int64_t blocks = 0, loans = 0;
+  int64_t debtor_blocks = 0;    // the debtor's own pool
+  int64_t creditor_blocks = 0;  // 0: the creditor is not in the status
+};
+
+std::string Name(const std::string& name) { return name.substr(0, kNameColumns); }
+
+std::string Share(int64_t blocks, int64_t total) {
+  if (total <= 0) return "-";
+  return absl::StrFormat("%.0f%%",
+                         100.0 * static_cast<double>(blocks) / static_cast<double>(total));
+}
+
+std::vector<Edge> EdgesOf(const v1::GetStatusResponse& status) {
+  std::vector<Edge> edges;
+  for (const v1::NodeStatus& node : status.nodes()) {
+    for (const v1::Debt& debt : node.load().debts()) {
+      Edge edge{.debtor = node.node_id(),
+                .creditor = debt.creditor_node_id(),
+                .blocks = debt.blocks(),
+                .loans = debt.loans(),
+                .debtor_blocks = node.load().blocks_total()};
+      for (const v1::NodeStatus& other : status.nodes())
+        if (other.node_id() == edge.creditor) edge.creditor_blocks = other.load().blocks_total();
+      edges.push_back(std::move(edge));
+    }
+  }
+  std::stable_sort(edges.begin(), edges.end(),
+                   [](const Edge& a, const Edge& b) { return a.blocks > b.blocks; });
+  return edges;
+}
+
+}  // namespace
+
+StyledLines DebtLines(const v1::GetStatusResponse& status) {
+  const std::vector<Edge> edges = EdgesOf(status);
+  if (edges.empty()) return {{"No node has borrowed KV blocks.", Style::kDim}};
+  constexpr char kRow[] = "%-20s  %-20s  %7s  %6s  %8s  %8s";
+  StyledLines lines = {
+      {absl::StrFormat(kRow, "DEBTOR", "CREDITOR", "BLOCKS", "LOANS", "OF OWN", "OF LENT"),
+       Style::kHeading}};
+  for (const Edge& edge : edges) {
+    lines.push_back(
+        {absl::StrFormat(kRow, Name(edge.debtor), Name(edge.creditor), absl::StrCat(edge.blocks),
+                         absl::StrCat(edge.loans), Share(edge.blocks, edge.debtor_blocks),
+                         Share(edge.blocks, edge.creditor_blocks)),
+         edge.creditor_blocks == 0 ? Style::kHot : Style::kPlain});
+  }
+  std::vector<std::string> drawn;
+  for (const Edge& root : edges) {
+    if (std::find(drawn.begin(), drawn.end(), root.debtor) != drawn.end()) continue;
+    drawn.push_back(root.debtor);
+    lines.push_back({"", Style::kPlain});
+    lines.push_back({Name(root.debtor), Style::kHeading});
+    for (const Edge& edge : edges) {
+      if (edge.debtor != root.debtor) continue;
+      const auto length = std::max<int64_t>(1, kEdgeColumns * edge.blocks / edges.front().blocks);
+      lines.push_back(
+          {absl::StrFormat("  %s> %s  %s blocks", std::string(static_cast<size_t>(length), '-'),
+                           Name(edge.creditor), absl::StrCat(edge.blocks)),
+           Style::kPlain});
+    }
+  }
+  return lines;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,15 @@
+// What `tandem debts` shows: who has lent KV memory to whom.
+// Thread safety: pure functions.
+#pragma once
+
+#include "cli/terminal/styled_line.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::cli {
+
+// The ledger as a table: one line for each pair of debtor and creditor, the largest debt first;
+// then each debtor as the root of a tree of its creditors, whose edges are as long as their debts.
+// No line is wider than 80 columns. One line says so when there are no debts.
+StyledLines DebtLines(const v1::GetStatusResponse& status);
+
+}  // namespace tandem::cli
