@@ -2,7 +2,8 @@
 // requests (greedy and sampled, 1 to 3,000 prompt tokens, shared prefixes; several answers, the
 // best of them, beams, penalties, biases, guided answers, stop strings, prompts' log-probabilities)
 // are the same bits whether one process served them one at a time, or prefill and decode nodes did,
-// concurrently, over shared memory or TCP, with other chunk sizes, block counts and thread counts.
+// concurrently, over shared memory or TCP, with other chunk sizes, block counts and thread counts,
+// or with too few blocks, so that nodes lend each other memory.
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -177,6 +178,14 @@ void ExpectKvMoved(cli::Client& client) {
   EXPECT_EQ(status.router().diverged_tokens(), 0);
 }
 
+int64_t UnitsLent(cli::Client& client) {
+  const auto status = client.GetStatus(absl::Seconds(5));
+  int64_t units = 0;
+  if (status.ok())
+    for (const v1::NodeStatus& node : status->nodes()) units += node.counters().units_lent();
+  return units;
+}
+
 struct Topology {
   std::string name;
   std::vector<std::string> flags;
@@ -211,6 +220,11 @@ TEST(Equality, EveryTopologyGivesTheBitsOfOneProcess) {
        {"--single-process", "--prefill=1", "--kv-blocks=250", "--max-batch-tokens=333"},
        4,
        true},
+      {"1P+3D that lend each other memory",
+       {"--prefill=1", "--decode=3", "--kv-blocks=100", "--max-batch-tokens=200",
+        "--lend-fraction=0.8", "--local-prefill-tokens=0"},
+       12,
+       true},
   };
   std::vector<Bits> reference;
   for (const Topology& topology : topologies) {
@@ -230,8 +244,8 @@ TEST(Equality, EveryTopologyGivesTheBitsOfOneProcess) {
       received += answers[i].finished.route().decode_tokens().received();
     }
     EXPECT_EQ(received > 0, topology.disaggregated);
-    std::printf("%s: %ld prompt tokens received\n", topology.name.c_str(),
-                static_cast<long>(received));
+    std::printf("%s: %ld prompt tokens received, %ld units lent\n", topology.name.c_str(),
+                static_cast<long>(received), static_cast<long>(UnitsLent(cluster->client())));
     ExpectKvMoved(cluster->client());
     EXPECT_EQ(cluster->Stop(), "exit code 0");
     if (reference.empty()) reference = answers;
