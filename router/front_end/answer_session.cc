@@ -70,6 +70,7 @@ absl::StatusOr<std::shared_ptr<AnswerSession>> AnswerSession::Make(
     std::shared_ptr<AnswerSink> sink) {
   auto session = std::make_shared<AnswerSession>(deps, std::move(sink));
   session->front_end_ = arrival.front_end;
+  session->audit_ = arrival.audit;
   RETURN_IF_ERROR(session->Prepare(request, arrival, session->input_.emplace()));
   const request::GuidedParams& guided = *session->input_->guided;
   if (guided.any()) RETURN_IF_ERROR(session->ConstraintVerdict(guided).value_or(absl::OkStatus()));
@@ -80,7 +81,11 @@ absl::Status AnswerSession::Begin() {
   RequestInput input = *std::exchange(input_, std::nullopt);
   const request::GuidedParams& guided = *input.guided;
   const bool known = !guided.any() || ConstraintVerdict(guided).has_value();
-  return known ? Submit(std::move(input), front_end_) : SubmitLater(std::move(input), front_end_);
+  absl::Status status =
+      known ? Submit(std::move(input), front_end_) : SubmitLater(std::move(input), front_end_);
+  // Otherwise the strand has the session, and with it audit_.
+  if (!status.ok() && audit_ != nullptr) audit_->SetResult(status);
+  return status;
 }
 
 std::optional<absl::Status> AnswerSession::ConstraintVerdict(
@@ -267,6 +272,7 @@ void AnswerSession::SendAll(AnswerGroup::Parts parts, bool last) {
     if (parts[i].has_finished()) {
       deps_.metrics.OnFinished(parts[i].finished(), RealClock().Now() - submitted_);
       if (access_ != nullptr) access_->OnFinished(parts[i].finished());
+      if (audit_ != nullptr) audit_->OnFinished(parts[i].finished());
     }
     Send(parts[i], last && i + 1 == parts.size());
   }
@@ -294,6 +300,8 @@ void AnswerSession::End(const absl::Status& status) {
   if (sink_ == nullptr) return;
   sink_->OnEnd(status);
   if (access_ != nullptr) access_->Write(status, RealClock().Now() - submitted_);
+  if (audit_ != nullptr) audit_->SetResult(status);
+  audit_ = nullptr;
   ended_ = std::move(sink_);
   if (!accepted_) call_ = nullptr;  // else once the core has ended the request
   part_ = v1::GenerateResponse();   // here, not on the thread that lets go of the session

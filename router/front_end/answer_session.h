@@ -25,6 +25,8 @@
 #include "common/runtime/random.h"
 #include "router/front_end/access_record.h"
 #include "router/front_end/answer_group.h"
+#include "router/front_end/audit_call.h"
+#include "router/front_end/audit_log.h"
 #include "router/front_end/inbox.h"
 #include "router/front_end/load_shedder.h"
 #include "router/front_end/long_work.h"
@@ -55,13 +57,14 @@ class AnswerSink {
 };
 
 // When and where a request arrived, its trace id from the client (32 hex digits, or empty), and the
-// tenant's call that it is a part of (null in a router without keys).
+// call that it is a part of: its tenant's (null in a router without keys), and the audit log's.
 struct Arrival {
   absl::Time at;
   std::string trace_id;
   LoadShedder::FrontEndKind front_end;
   std::shared_ptr<const TenantCall> call = nullptr;
-  bool resumes = false;  // the client has the beginning of the answer already
+  std::shared_ptr<AuditCall> audit = nullptr;  // null: the router has no audit log
+  bool resumes = false;                        // the client has the beginning of the answer already
 };
 
 class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
@@ -76,7 +79,8 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
     LoadShedder& shedder;
     guided::CompileQueue& constraints;
     LongWork& long_work;
-    bool access_log = false;  // one line for each request
+    bool access_log = false;    // one line for each request
+    AuditLog* audit = nullptr;  // null: there is none
   };
 
   // Validates and tokenizes `request` on the calling thread. After an error, here and below, the
@@ -158,6 +162,7 @@ class AnswerSession final : public std::enable_shared_from_this<AnswerSession> {
   v1::GenerateResponse part_;  // the next delta, reused; on the core's strand
   v1::Started started_;
   std::unique_ptr<AnswerGroup> answers_;
+  std::shared_ptr<AuditCall> audit_;      // until the client has its end; null without an audit log
   std::unique_ptr<AccessRecord> access_;  // on the core's strand; null = the router logs no access
   bool overflowed_ = false;               // a part was not taken
   std::atomic<bool> over_{false};         // the client has its end: Cancel does nothing

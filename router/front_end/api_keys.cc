@@ -24,6 +24,11 @@ bool HoldsKey(absl::string_view authorization) {
   return absl::StartsWithIgnoreCase(authorization, kScheme);
 }
 
+// REQUIRES: HoldsKey.
+std::string HashOf(absl::string_view authorization) {
+  return Sha256Hex(absl::StripAsciiWhitespace(authorization.substr(kScheme.size())));
+}
+
 }  // namespace
 
 std::string Sha256Hex(absl::string_view text) {
@@ -31,6 +36,10 @@ std::string Sha256Hex(absl::string_view text) {
   unsigned int size = 0;
   EVP_Digest(text.data(), text.size(), digest, &size, EVP_sha256(), nullptr);
   return absl::BytesToHexString({reinterpret_cast<const char*>(digest), size});
+}
+
+std::string KeyName(absl::string_view authorization) {
+  return HoldsKey(authorization) ? HashOf(authorization).substr(0, kKeyNameDigits) : "";
 }
 
 absl::StatusOr<std::unique_ptr<ApiKeys>> ApiKeys::Load(const std::string& path,
@@ -68,19 +77,20 @@ absl::Status ApiKeys::Reload() {
   return Take(text.str());
 }
 
-void ApiKeys::ReloadIfChanged() {
+std::optional<absl::Status> ApiKeys::ReloadIfChanged() {
   const Version version = VersionOf(path_);
   {
     absl::MutexLock lock(&mutex_);
-    if (version == version_) return;
+    if (version == version_) return std::nullopt;
   }
-  const absl::Status status = Reload();
+  absl::Status status = Reload();
   if (status.ok()) {
     Log(LogLevel::kInfo, "API keys reloaded", {{"file", path_}});
   } else {
     Log(LogLevel::kWarning, "API keys not reloaded: the earlier ones stay",
         {{"why", status.message()}});
   }
+  return status;
 }
 
 absl::Status ApiKeys::Take(absl::string_view text) {
@@ -109,8 +119,7 @@ absl::StatusOr<std::shared_ptr<Tenant>> ApiKeys::Identify(absl::string_view auth
   if (!HoldsKey(authorization)) {
     return absl::UnauthenticatedError("authorization: missing, expected \"Bearer\" and an API key");
   }
-  const std::string hash =
-      Sha256Hex(absl::StripAsciiWhitespace(authorization.substr(kScheme.size())));
+  const std::string hash = HashOf(authorization);
   absl::MutexLock lock(&mutex_);
   const auto found = keys_.find(hash);
   if (found == keys_.end()) {

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,9 +46,9 @@ class ApiKeys {
   // Takes the file's present keys and settings. Tenants that it still names go on with what they
   // have used; calls that are being answered go on. Errors as Load: the old keys then stay.
   absl::Status Reload();
-  // Reloads a file that has changed since the last look. Logs what it did; the old keys stay when
-  // the file cannot be used. Call every second or so.
-  void ReloadIfChanged();
+  // Reloads a file that has changed since the last look. Logs what it did, and returns it; the old
+  // keys stay when the file cannot be used. nullopt: it has not changed. Call every second or so.
+  std::optional<absl::Status> ReloadIfChanged();
 
   // The tenant of the key in "Bearer KEY"; counts nothing. kUnauthenticated if the key is missing
   // or not known.
@@ -92,5 +93,9 @@ class ApiKeys {
 
 // SHA-256 in lower-case hex.
 std::string Sha256Hex(absl::string_view text);
+// Of the hash of the key in "Bearer KEY", as many digits as name a key in lists and logs. Empty
+// without a key.
+inline constexpr size_t kKeyNameDigits = 12;
+std::string KeyName(absl::string_view authorization);
 
 }  // namespace tandem::router

@@ -228,6 +228,11 @@ std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
           "tandem_http_buffers_refused_total",
           "Requests and answers that were ended because such bytes had used up their bound.")
       .Add(static_cast<double>(http.buffers_refused));
+  page.AddCounter(
+          "tandem_audit_lines_lost_total",
+          "Lines of the audit log that were lost: the file took none for too long, or there "
+          "were too many about strangers.")
+      .Add(static_cast<double>(http.audit_lost));
   page.AddCounter("tandem_fleet_streams_refused_total",
                   "Streams to the fleet's port that were no node's.")
       .Add(static_cast<double>(router.fleet_streams_refused()));

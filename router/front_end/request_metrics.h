@@ -18,6 +18,7 @@ struct HttpGauges {
   int64_t connections = 0;
   int64_t buffer_bytes = 0;     // see BufferBudget
   int64_t buffers_refused = 0;  // so far
+  int64_t audit_lost = 0;       // lines of the audit log, so far
 };
 
 class RequestMetrics {

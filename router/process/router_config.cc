@@ -63,6 +63,11 @@ void RegisterRecords(config::Schema& schema, RouterConfig& config) {
              "Log one line for each request when it ends: ids, nodes, times, tokens, never text. "
              "The router waits when nobody reads its log.",
              {.group = "Lifecycle"});
+  schema.Add("audit-log", &config.audit_log,
+             "File to which the router appends a line of JSON for each call, refused key and "
+             "operator's action: who, what, from where, with which result; never text. Empty = "
+             "none.",
+             {.group = "Lifecycle"});
   schema.Add("throughput-every", &config.throughput_every,
              "How often the router logs requests and tokens per second while it has work; 0 = "
              "never.",

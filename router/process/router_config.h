@@ -35,6 +35,7 @@ struct RouterConfig {
   int64_t stored_responses_max = 1024;
   int64_t traces = 1024;
   bool access_log = false;
+  std::string audit_log;                                // empty = none
   absl::Duration throughput_every = absl::Seconds(10);  // 0 = no line
   LoadShedder::Options overload;
   RouterOptions core;  // its fields are registered one by one

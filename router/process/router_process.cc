@@ -88,6 +88,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   options.stored_responses_max = config.stored_responses_max;
   options.traces_max = config.traces;
   options.access_log = config.access_log;
+  options.audit_log = config.audit_log;
   options.throughput_every = config.throughput_every;
   ASSIGN_OR_RETURN(options.fleet_secret,
                    config::ReadSecretFile("fleet-secret-file", config.common.fleet_secret_file));

@@ -33,8 +33,10 @@ constexpr absl::Duration kLastWrites = absl::Seconds(2);
 
 class RouterServerImpl final : public RouterServer {
  public:
-  RouterServerImpl(const RouterServerOptions& options, std::unique_ptr<ModelAssets> assets)
-      : assets_(std::move(assets)),
+  RouterServerImpl(const RouterServerOptions& options, std::unique_ptr<ModelAssets> assets,
+                   std::unique_ptr<AuditLog> audit)
+      : audit_(std::move(audit)),
+        assets_(std::move(assets)),
         random_(NewSystemRandom()),
         core_(std::make_unique<RouterCore>(options.core, assets_->identity, *random_)),
         metrics_(assets_->identity.served_name()),
@@ -102,7 +104,7 @@ class RouterServerImpl final : public RouterServer {
   }
 
   void Watch() override {
-    if (keys_ != nullptr) keys_->ReloadIfChanged();
+    ReloadKeys();
     client_server_->SetHealth("", true);
     client_server_->SetHealth("ready", decode_ready_ && !draining_);
     throughput_.OnTick(RealClock().Now(), RequestsRunning());
@@ -139,8 +141,15 @@ class RouterServerImpl final : public RouterServer {
     client_service_.BeginDrain();
   }
   AnswerSession::Deps SessionDeps() {
-    return {*assets_, inbox_,       *random_,   metrics_,   traces_,
-            shedder_, constraints_, long_work_, access_log_};
+    return {*assets_, inbox_,       *random_,   metrics_,    traces_,
+            shedder_, constraints_, long_work_, access_log_, audit_.get()};
+  }
+  void ReloadKeys() {
+    if (keys_ == nullptr) return;
+    const std::optional<absl::Status> reloaded = keys_->ReloadIfChanged();
+    if (!reloaded.has_value() || audit_ == nullptr) return;
+    audit_->Record(
+        {.event = "keys", .what = "reload", .result = absl::StatusCodeToString(reloaded->code())});
   }
   int64_t RequestsRunning() const {
     absl::MutexLock lock(&mutex_);
@@ -280,6 +289,7 @@ class RouterServerImpl final : public RouterServer {
     context_tokens_ = core_->context_tokens();
   }
 
+  const std::unique_ptr<AuditLog> audit_;  // null: there is none. Outlives all that records
   const std::unique_ptr<ModelAssets> assets_;
   const std::unique_ptr<Random> random_;
   const std::unique_ptr<RouterCore> core_;  // on its strand
@@ -321,7 +331,11 @@ class RouterServerImpl final : public RouterServer {
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(
     const RouterServerOptions& options, std::unique_ptr<ModelAssets> assets) {
-  auto server = std::make_unique<RouterServerImpl>(options, std::move(assets));
+  std::unique_ptr<AuditLog> audit;
+  if (!options.audit_log.empty()) {
+    ASSIGN_OR_RETURN(audit, AuditLog::Open(options.audit_log, options.core.router_id));
+  }
+  auto server = std::make_unique<RouterServerImpl>(options, std::move(assets), std::move(audit));
   RETURN_IF_ERROR(server->StartServing(options));
   return server;
 }

@@ -43,13 +43,14 @@ struct RouterServerOptions {
   int64_t inbox_max = 65536;
   int64_t traces_max = 1024;  // finished requests whose timing is kept for GetTrace
   bool access_log = false;    // one line for each request that ends
+  std::string audit_log;      // a file, see router/front_end/audit_log.h; empty = none
   absl::Duration throughput_every = absl::ZeroDuration();  // of the throughput line; 0 = none
 };
 
 class RouterServer {
  public:
   // Binds the ports and starts all threads. kUnavailable, naming the address that cannot be bound;
-  // kInvalidArgument, naming a file of `tls` or `api_keys` that cannot be used.
+  // kInvalidArgument, naming a file of `tls`, `api_keys` or `audit_log` that cannot be used.
   static absl::StatusOr<std::unique_ptr<RouterServer>> Start(const RouterServerOptions& options,
                                                              std::unique_ptr<ModelAssets> assets);
   // Ends all streams and threads.

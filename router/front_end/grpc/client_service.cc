@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/error_details.h"
 #include "common/rpc/operator_key.h"
 #include "common/runtime/clock.h"
 #include "router/core/router_core.h"
@@ -17,6 +16,8 @@
 namespace tandem::router {
 
 namespace {
+
+using RawHandler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // The first value of a call's metadata; empty when absent.
 std::string MetadataOf(const grpc::CallbackServerContext& context, const char* name) {
@@ -30,27 +31,83 @@ std::string SoughtId(const std::shared_ptr<Tenant>& tenant, const std::string& r
   return tenant == nullptr ? request_id : tenant->SoughtId(request_id);
 }
 
-grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
-                                     const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(rpc::ToGrpcWithDetails(status));
-  return reactor;
+absl::Status CoreTakesNone() {
+  return absl::UnavailableError("the router's inbox is full, or the router is shutting down");
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Tenant>> ClientService::Admit(
-    const grpc::CallbackServerContext& context) const {
-  if (keys_ == nullptr) return nullptr;
-  return keys_->AdmitFrom(SourceOfGrpcPeer(context.peer()), MetadataOf(context, "authorization"),
-                          RealClock().Now());
+const ClientService::Method ClientService::kMethods[] = {
+    {"/tandem.v1.Tandem/Generate", Needs::kInfer, nullptr},
+    {"/tandem.v1.Tandem/Abort", Needs::kKey, &ClientService::Abort},
+    {"/tandem.v1.Tandem/Tokenize", Needs::kInfer, &ClientService::Tokenize},
+    {"/tandem.v1.Tandem/Detokenize", Needs::kInfer, &ClientService::Detokenize},
+    {"/tandem.v1.Tandem/GetModel", Needs::kKey, &ClientService::GetModel},
+    {"/tandem.v1.Tandem/GetStatus", Needs::kStatus, &ClientService::GetStatus},
+    {"/tandem.v1.Tandem/GetTrace", Needs::kKey, &ClientService::GetTrace},
+    {"/tandem.v1.Tandem/ListRequests", Needs::kKey, &ClientService::ListRequests},
+};
+
+// Every method is a stream to gRPC: of other methods it reads the first message before it calls the
+// service.
+ClientService::ClientService(const AnswerSession::Deps& deps, StatusBoard& status)
+    : deps_(deps), assets_(deps.assets), inbox_(deps.inbox), status_(status) {
+  int index = 0;
+  for (const Method& method : kMethods) {
+    // The server's base class takes both over.
+    AddMethod(std::make_unique<grpc::internal::RpcServiceMethod>(
+                  method.path, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr)
+                  .release());
+    auto begin = [this, &method](grpc::CallbackServerContext* context) {
+      return Begin(method, *context);
+    };
+    MarkMethodRawCallback(index++, std::make_unique<RawHandler>(std::move(begin)).release());
+  }
 }
 
-absl::StatusOr<std::shared_ptr<Tenant>> ClientService::AdmitToInfer(
-    const grpc::CallbackServerContext& context) const {
-  ASSIGN_OR_RETURN(std::shared_ptr<Tenant> tenant, Admit(context));
-  if (tenant != nullptr) RETURN_IF_ERROR(tenant->CheckMayInfer());
-  return tenant;
+// ---- who calls
+
+ClientReactor* ClientService::Begin(const Method& method,
+                                    const grpc::CallbackServerContext& context) {
+  Caller caller;
+  caller.traceparent = MetadataOf(context, "traceparent");
+  const std::string key = MetadataOf(context, "authorization");
+  caller.audit = AuditCall::Begin(deps_.audit,
+                                  {.from = SourceOfGrpcPeer(context.peer()),
+                                   .front_end = "grpc",
+                                   .what = method.path,
+                                   .request_id = "",
+                                   .authorization = key},
+                                  method.needs == Needs::kStatus);
+  const absl::Status known = Identify(method.needs, context, caller);
+  if (method.handle == nullptr) {
+    if (!known.ok()) return GenerateSession::Refuse(known, caller.audit);
+    auto start = [this, caller](const grpc::ByteBuffer& bytes, std::shared_ptr<AnswerSink> sink) {
+      return Generate(caller, bytes, std::move(sink));
+    };
+    return GenerateSession::Start(caller.audit, std::move(start));
+  }
+  if (!known.ok()) return UnaryCall::Refuse(known, caller.audit);
+  return UnaryCall::Start(caller.tenant, caller.audit, [this, &method](UnaryCall& call) {
+    const absl::Status counted =
+        method.needs == Needs::kStatus ? absl::OkStatus() : CountRequest(call.tenant());
+    counted.ok() ? (this->*method.handle)(call) : call.Fail(counted);
+  });
+}
+
+absl::Status ClientService::Identify(Needs needs, const grpc::CallbackServerContext& context,
+                                     Caller& caller) const {
+  if (needs == Needs::kStatus) {
+    RETURN_IF_ERROR(CheckMaySeeStatus(context, caller));
+  } else if (keys_ != nullptr) {
+    ASSIGN_OR_RETURN(caller.tenant,
+                     keys_->IdentifyFrom(SourceOfGrpcPeer(context.peer()),
+                                         MetadataOf(context, "authorization"), RealClock().Now()));
+  }
+  if (caller.audit != nullptr) caller.audit->SetTenant(caller.tenant.get());
+  if (needs == Needs::kStatus && caller.tenant != nullptr) return caller.tenant->CheckIsAdmin();
+  if (needs == Needs::kInfer && caller.tenant != nullptr) return caller.tenant->CheckMayInfer();
+  return absl::OkStatus();
 }
 
 void ClientService::GuardStatus(const std::string& fleet_secret) {
@@ -60,35 +117,18 @@ void ClientService::GuardStatus(const std::string& fleet_secret) {
     operator_key_hash_ = Sha256Hex(absl::StrCat("Bearer ", rpc::OperatorKey(fleet_secret)));
 }
 
-absl::Status ClientService::CheckMaySeeStatus(const grpc::CallbackServerContext& context) const {
+absl::Status ClientService::CheckMaySeeStatus(const grpc::CallbackServerContext& context,
+                                              Caller& caller) const {
   if (keys_ == nullptr || !guards_status_) return absl::OkStatus();
   const std::string authorization = MetadataOf(context, "authorization");
   if (Sha256Hex(authorization) == operator_key_hash_) return absl::OkStatus();
-  ASSIGN_OR_RETURN(
-      const std::shared_ptr<Tenant> tenant,
-      keys_->IdentifyFrom(SourceOfGrpcPeer(context.peer()), authorization, RealClock().Now()));
-  return tenant->CheckIsAdmin();
+  ASSIGN_OR_RETURN(caller.tenant, keys_->IdentifyFrom(SourceOfGrpcPeer(context.peer()),
+                                                      authorization, RealClock().Now()));
+  return absl::OkStatus();
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* ClientService::Generate(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  v1::GenerateRequest request;
-  const absl::Status shed =
-      Shed([&] { return ParseRequest(*bytes, request).ok() && request.resume_from_token() > 0; });
-  if (!shed.ok()) return GenerateSession::Refuse(shed);
-  const absl::StatusOr<std::shared_ptr<Tenant>> tenant = AdmitToInfer(*context);
-  if (!tenant.ok()) return GenerateSession::Refuse(tenant.status());
-  absl::Status status = ParseRequest(*bytes, request);
-  if (draining_) status = absl::UnavailableError("this router is draining; ask another");
-  if (!status.ok()) return GenerateSession::Refuse(status);
-  Arrival arrival{RealClock().Now(), TraceIdOf(MetadataOf(*context, "traceparent")),
-                  LoadShedder::FrontEndKind::kGrpc};
-  if (*tenant != nullptr) {
-    auto call = TenantCall::Begin(*tenant, SequencesOf(request));
-    if (!call.ok()) return GenerateSession::Refuse(call.status());
-    arrival.call = *std::move(call);
-  }
-  return GenerateSession::Start(request, arrival, deps_);
+absl::Status ClientService::CountRequest(const std::shared_ptr<Tenant>& tenant) {
+  return tenant == nullptr ? absl::OkStatus() : tenant->CountRequest(RealClock().Now());
 }
 
 absl::Status ClientService::Shed(absl::FunctionRef<bool()> resumes) const {
@@ -97,39 +137,49 @@ absl::Status ClientService::Shed(absl::FunctionRef<bool()> resumes) const {
                              RealClock().Now(), resumes);
 }
 
-grpc::ServerUnaryReactor* ClientService::RunOnCore(
-    grpc::CallbackServerContext* context, std::function<void(RouterCore&, absl::Time)> fill,
-    bool late) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  CoreCall query{[reactor, fill = std::move(fill)](RouterCore& core, absl::Time now) {
-    fill(core, now);
-    reactor->Finish(grpc::Status::OK);
-  }};
-  const bool queued = late ? inbox_.TryPushLow(std::move(query)) : inbox_.TryPush(std::move(query));
-  if (!queued) {
-    reactor->Finish(rpc::ToGrpcWithDetails(
-        absl::UnavailableError("the router's inbox is full, or the router is shutting down")));
+// ---- answers
+
+absl::StatusOr<std::shared_ptr<AnswerSession>> ClientService::Generate(
+    const Caller& caller, const grpc::ByteBuffer& bytes, std::shared_ptr<AnswerSink> sink) const {
+  v1::GenerateRequest request;
+  RETURN_IF_ERROR(
+      Shed([&] { return ParseRequest(bytes, request).ok() && request.resume_from_token() > 0; }));
+  RETURN_IF_ERROR(CountRequest(caller.tenant));
+  RETURN_IF_ERROR(ParseRequest(bytes, request));
+  if (draining_) return absl::UnavailableError("this router is draining; ask another");
+  Arrival arrival{RealClock().Now(), TraceIdOf(caller.traceparent),
+                  LoadShedder::FrontEndKind::kGrpc};
+  arrival.audit = caller.audit;
+  if (caller.audit != nullptr) caller.audit->SetRequestId(request.request_id());
+  if (caller.tenant != nullptr) {
+    ASSIGN_OR_RETURN(arrival.call, TenantCall::Begin(caller.tenant, SequencesOf(request)));
   }
-  return reactor;
+  return AnswerSession::Start(request, arrival, deps_, std::move(sink));
 }
 
-grpc::ServerUnaryReactor* ClientService::Abort(grpc::CallbackServerContext* context,
-                                               const grpc::ByteBuffer* bytes,
-                                               grpc::ByteBuffer* response) {
+void ClientService::Abort(UnaryCall& call) {
   v1::AbortRequest request;
-  const absl::StatusOr<std::shared_ptr<Tenant>> tenant = Admit(*context);
-  absl::Status status = tenant.status();
-  if (status.ok()) status = ParseRequest(*bytes, request);
-  if (!status.ok()) return FinishWith(context, status);
-  *response = SerializeResponse(v1::AbortResponse());
+  if (const absl::Status read = ParseRequest(call.request(), request); !read.ok())
+    return call.Fail(read);
   // In the low priority class: after the request itself, if that still waits.
-  return RunOnCore(
-      context,
-      [id = RequestId(SoughtId(*tenant, request.request_id()))](RouterCore& core, absl::Time now) {
+  RunOnCore(
+      call,
+      [&call, id = RequestId(SoughtId(call.tenant(), request.request_id()))](RouterCore& core,
+                                                                             absl::Time now) {
         core.Finish(id, request::FinishReason::kAborted, now);
+        call.Reply(v1::AbortResponse());
       },
       /*late=*/true);
 }
+
+void ClientService::RunOnCore(UnaryCall& call, std::function<void(RouterCore&, absl::Time)> reply,
+                              bool late) {
+  CoreCall query{std::move(reply)};
+  const bool queued = late ? inbox_.TryPushLow(std::move(query)) : inbox_.TryPush(std::move(query));
+  if (!queued) call.Fail(CoreTakesNone());
+}
+
+// ---- tokens
 
 absl::Status ClientService::FillTokens(const v1::TokenizeRequest& request,
                                        v1::TokenizeResponse& response) const {
@@ -145,123 +195,101 @@ absl::Status ClientService::FillTokens(const v1::TokenizeRequest& request,
   return absl::OkStatus();
 }
 
-absl::Status ClientService::WriteTokens(const grpc::ByteBuffer& bytes,
-                                        grpc::ByteBuffer& response) const {
+void ClientService::ReplyWithTokens(UnaryCall& call) const {
   v1::TokenizeRequest request;
   v1::TokenizeResponse tokens;
-  RETURN_IF_ERROR(ParseRequest(bytes, request));
-  RETURN_IF_ERROR(FillTokens(request, tokens));
-  response = SerializeResponse(tokens);
-  return absl::OkStatus();
+  absl::Status status = ParseRequest(call.request(), request);
+  if (status.ok()) status = FillTokens(request, tokens);
+  status.ok() ? call.Reply(tokens) : call.Fail(status);
 }
 
-grpc::ServerUnaryReactor* ClientService::Tokenize(grpc::CallbackServerContext* context,
-                                                  const grpc::ByteBuffer* bytes,
-                                                  grpc::ByteBuffer* response) {
-  absl::Status status = Shed([] { return false; });
-  if (status.ok()) status = AdmitToInfer(*context).status();
-  if (!status.ok()) return FinishWith(context, status);
-  if (bytes->Length() <= LongWork::kShortBytesMax) {
-    return FinishWith(context, WriteTokens(*bytes, *response));
-  }
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  status = deps_.long_work.Add(bytes->Length(), [this, bytes, response, reactor] {
-    reactor->Finish(rpc::ToGrpcWithDetails(WriteTokens(*bytes, *response)));
-  });
-  if (!status.ok()) reactor->Finish(rpc::ToGrpcWithDetails(status));
-  return reactor;
+void ClientService::Tokenize(UnaryCall& call) {
+  if (const absl::Status shed = Shed([] { return false; }); !shed.ok()) return call.Fail(shed);
+  const size_t bytes = call.request().Length();
+  if (bytes <= LongWork::kShortBytesMax) return ReplyWithTokens(call);
+  const absl::Status added = deps_.long_work.Add(bytes, [this, &call] { ReplyWithTokens(call); });
+  if (!added.ok()) call.Fail(added);
 }
 
-grpc::ServerUnaryReactor* ClientService::Detokenize(grpc::CallbackServerContext* context,
-                                                    const v1::DetokenizeRequest* request,
-                                                    v1::DetokenizeResponse* response) {
-  if (const absl::Status shed = Shed([] { return false; }); !shed.ok()) {
-    return FinishWith(context, shed);
-  }
-  const absl::Status admitted = AdmitToInfer(*context).status();
-  if (!admitted.ok()) return FinishWith(context, admitted);
-  const auto& ids = request->ids();
+void ClientService::Detokenize(UnaryCall& call) {
+  if (const absl::Status shed = Shed([] { return false; }); !shed.ok()) return call.Fail(shed);
+  v1::DetokenizeRequest request;
+  if (const absl::Status read = ParseRequest(call.request(), request); !read.ok())
+    return call.Fail(read);
+  const auto& ids = request.ids();
   const auto bad = std::find_if(ids.begin(), ids.end(), [this](int32_t id) {
     return id < 0 || id >= assets_.identity.vocab_size;
   });
   if (bad != ids.end()) {
-    return FinishWith(context, absl::InvalidArgumentError(absl::StrCat(
-                                   "ids: token ", *bad, " at index ", bad - ids.begin(),
-                                   " is outside the vocabulary of ", assets_.identity.vocab_size)));
+    return call.Fail(absl::InvalidArgumentError(
+        absl::StrCat("ids: token ", *bad, " at index ", bad - ids.begin(),
+                     " is outside the vocabulary of ", assets_.identity.vocab_size)));
   }
-  response->set_text(assets_.tokenizer->Decode(std::vector<TokenId>(ids.begin(), ids.end()),
-                                               !request->keep_special_tokens()));
-  return FinishWith(context, absl::OkStatus());
+  v1::DetokenizeResponse response;
+  response.set_text(assets_.tokenizer->Decode(std::vector<TokenId>(ids.begin(), ids.end()),
+                                              !request.keep_special_tokens()));
+  call.Reply(response);
 }
 
-grpc::ServerUnaryReactor* ClientService::GetModel(grpc::CallbackServerContext* context,
-                                                  const v1::GetModelRequest*,
-                                                  v1::GetModelResponse* response) {
-  const absl::Status admitted = Admit(*context).status();
-  if (!admitted.ok()) return FinishWith(context, admitted);
-  response->set_name(assets_.identity.served_name());
-  response->set_architecture(assets_.architecture);
-  response->set_fingerprint(assets_.identity.fingerprint);
-  response->set_vocab_size(assets_.identity.vocab_size);
-  for (const TokenId id : assets_.eos_token_ids) response->add_stop_token_ids(id);
-  return RunOnCore(context, [response](RouterCore& core, absl::Time) {
-    response->set_numerics_id(core.numerics_id());
-    response->set_context_tokens(static_cast<int32_t>(core.context_tokens()));
+// ---- the state of this router
+
+void ClientService::GetModel(UnaryCall& call) {
+  v1::GetModelResponse model;
+  model.set_name(assets_.identity.served_name());
+  model.set_architecture(assets_.architecture);
+  model.set_fingerprint(assets_.identity.fingerprint);
+  model.set_vocab_size(assets_.identity.vocab_size);
+  for (const TokenId id : assets_.eos_token_ids) model.add_stop_token_ids(id);
+  RunOnCore(call, [&call, model](RouterCore& core, absl::Time) {
+    v1::GetModelResponse response = model;
+    response.set_numerics_id(core.numerics_id());
+    response.set_context_tokens(static_cast<int32_t>(core.context_tokens()));
+    call.Reply(response);
   });
 }
 
-grpc::ServerUnaryReactor* ClientService::GetStatus(grpc::CallbackServerContext* context,
-                                                   const v1::GetStatusRequest*,
-                                                   v1::GetStatusResponse* response) {
-  const absl::Status may_see = CheckMaySeeStatus(*context);
-  if (!may_see.ok()) return FinishWith(context, may_see);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  status_.Read(RealClock().Now(), [this, reactor, response](const StatusBoard::Status& status) {
-    if (status == nullptr)
-      return reactor->Finish(rpc::ToGrpcWithDetails(
-          absl::UnavailableError("the router's inbox is full, or the router is shutting down")));
-    *response = *status;
-    response->mutable_router()->set_requests_refused(deps_.shedder.refused());
-    reactor->Finish(grpc::Status::OK);
+void ClientService::GetStatus(UnaryCall& call) {
+  status_.Read(RealClock().Now(), [this, &call](const StatusBoard::Status& status) {
+    if (status == nullptr) return call.Fail(CoreTakesNone());
+    v1::GetStatusResponse response = *status;
+    response.mutable_router()->set_requests_refused(deps_.shedder.refused());
+    call.Reply(response);
   });
-  return reactor;
 }
 
-grpc::ServerUnaryReactor* ClientService::GetTrace(grpc::CallbackServerContext* context,
-                                                  const v1::GetTraceRequest* request,
-                                                  v1::GetTraceResponse* response) {
-  const absl::StatusOr<std::shared_ptr<Tenant>> tenant = Admit(*context);
-  if (!tenant.ok()) return FinishWith(context, tenant.status());
+void ClientService::GetTrace(UnaryCall& call) {
+  v1::GetTraceRequest request;
+  if (const absl::Status read = ParseRequest(call.request(), request); !read.ok())
+    return call.Fail(read);
   absl::StatusOr<v1::RequestTrace> trace =
-      deps_.traces.Find(SoughtId(*tenant, request->request_id()));
-  if (trace.ok()) {
-    *response->mutable_trace() = *std::move(trace);
-    response->mutable_trace()->set_request_id(request->request_id());
-  }
-  return FinishWith(context, trace.status());
+      deps_.traces.Find(SoughtId(call.tenant(), request.request_id()));
+  if (!trace.ok()) return call.Fail(trace.status());
+  v1::GetTraceResponse response;
+  *response.mutable_trace() = *std::move(trace);
+  response.mutable_trace()->set_request_id(request.request_id());
+  call.Reply(response);
 }
 
-grpc::ServerUnaryReactor* ClientService::ListRequests(grpc::CallbackServerContext* context,
-                                                      const v1::ListRequestsRequest* request,
-                                                      v1::ListRequestsResponse* response) {
-  const absl::StatusOr<std::shared_ptr<Tenant>> tenant = Admit(*context);
-  if (!tenant.ok()) return FinishWith(context, tenant.status());
-  if (request->limit() < 0 || request->limit() > RunningQuery::kLimitMax) {
-    return FinishWith(context, absl::InvalidArgumentError(absl::StrCat(
-                                   "limit: ", request->limit(), ", expected a number in [0, ",
-                                   RunningQuery::kLimitMax, "]")));
+void ClientService::ListRequests(UnaryCall& call) {
+  v1::ListRequestsRequest request;
+  if (const absl::Status read = ParseRequest(call.request(), request); !read.ok())
+    return call.Fail(read);
+  if (request.limit() < 0 || request.limit() > RunningQuery::kLimitMax) {
+    return call.Fail(absl::InvalidArgumentError(absl::StrCat(
+        "limit: ", request.limit(), ", expected a number in [0, ", RunningQuery::kLimitMax, "]")));
   }
   RunningQuery query;
-  if (request->limit() > 0) query.limit = request->limit();
+  if (request.limit() > 0) query.limit = request.limit();
   // An admin sees the whole names; a tenant its own requests, by the names that it gave them.
-  if (*tenant != nullptr && !(*tenant)->limits().is_admin)
-    query.id_prefix = (*tenant)->ScopedId("");
-  return RunOnCore(
-      context,
-      [query, response](RouterCore& core, absl::Time now) {
-        *response = core.ListRunning(query, now);
-        for (v1::RunningRequest& running : *response->mutable_requests())
+  const std::shared_ptr<Tenant>& tenant = call.tenant();
+  if (tenant != nullptr && !tenant->limits().is_admin) query.id_prefix = tenant->ScopedId("");
+  RunOnCore(
+      call,
+      [&call, query](RouterCore& core, absl::Time now) {
+        v1::ListRequestsResponse response = core.ListRunning(query, now);
+        for (v1::RunningRequest& running : *response.mutable_requests())
           running.mutable_request_id()->erase(0, query.id_prefix.size());
+        call.Reply(response);
       },
       /*late=*/true);
 }

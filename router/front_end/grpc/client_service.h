@@ -1,31 +1,27 @@
 // The gRPC service that clients call. It parses and tokenizes requests and submits them to the
-// core; it decides nothing about them. It takes calls whose requests carry text as raw bytes, so
-// that it can name the field that is not UTF-8. Thread safety: gRPC calls service methods on any of
-// its threads; BeginDrain from any thread; RequireKeys before serving. Owner: RouterServer.
+// core; it decides nothing about them. It looks at a call's key before gRPC reads its message, and
+// takes messages as raw bytes, so that it can name the field that is not UTF-8. Thread safety: gRPC
+// calls the service on any of its threads; BeginDrain from any thread; RequireKeys and GuardStatus
+// before serving. Owner: RouterServer.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "router/front_end/answer_session.h"
 #include "router/front_end/api_keys.h"
+#include "router/front_end/grpc/unary_call.h"
 #include "router/front_end/status_board.h"
 #include "tandem/v1/client.grpc.pb.h"
 
 namespace tandem::router {
 
-using ClientServiceBase = v1::Tandem::WithRawCallbackMethod_Generate<
-    v1::Tandem::WithRawCallbackMethod_Abort<v1::Tandem::WithRawCallbackMethod_Tokenize<
-        v1::Tandem::WithCallbackMethod_Detokenize<v1::Tandem::WithCallbackMethod_GetModel<
-            v1::Tandem::WithCallbackMethod_GetStatus<v1::Tandem::WithCallbackMethod_GetTrace<
-                v1::Tandem::WithCallbackMethod_ListRequests<v1::Tandem::Service>>>>>>>>;
-
-class ClientService final : public ClientServiceBase {
+class ClientService final : public grpc::Service {
  public:
   // All that `deps` refers to, and `status`, outlive the service.
-  ClientService(const AnswerSession::Deps& deps, StatusBoard& status)
-      : deps_(deps), assets_(deps.assets), inbox_(deps.inbox), status_(status) {}
+  ClientService(const AnswerSession::Deps& deps, StatusBoard& status);
 
   // Every call but GetStatus then needs one of `keys`, as over HTTP all but /metrics do. REQUIRES:
   // not serving yet.
@@ -36,48 +32,50 @@ class ClientService final : public ClientServiceBase {
   // From now on Generate is refused with kUnavailable.
   void BeginDrain() { draining_ = true; }
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
-                                                       const grpc::ByteBuffer* request) override;
-  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
-                                  const grpc::ByteBuffer* request,
-                                  grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer* request,
-                                     grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
-                                       const v1::DetokenizeRequest* request,
-                                       v1::DetokenizeResponse* response) override;
-  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
-                                     const v1::GetModelRequest* request,
-                                     v1::GetModelResponse* response) override;
-  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
-                                      const v1::GetStatusRequest* request,
-                                      v1::GetStatusResponse* response) override;
-  grpc::ServerUnaryReactor* GetTrace(grpc::CallbackServerContext* context,
-                                     const v1::GetTraceRequest* request,
-                                     v1::GetTraceResponse* response) override;
-  grpc::ServerUnaryReactor* ListRequests(grpc::CallbackServerContext* context,
-                                         const v1::ListRequestsRequest* request,
-                                         v1::ListRequestsResponse* response) override;
-
  private:
-  // Checks the key in a call's metadata and counts a request of its tenant; null when no keys are
-  // required.
-  absl::StatusOr<std::shared_ptr<Tenant>> Admit(const grpc::CallbackServerContext& context) const;
-  // The same for calls that need the scope infer.
-  absl::StatusOr<std::shared_ptr<Tenant>> AdmitToInfer(
-      const grpc::CallbackServerContext& context) const;
-  // Whether a call may have the status.
-  absl::Status CheckMaySeeStatus(const grpc::CallbackServerContext& context) const;
+  // Who makes a call, as its metadata say.
+  struct Caller {
+    std::shared_ptr<Tenant> tenant;  // null: no keys are required, or the call needs none
+    std::shared_ptr<AuditCall> audit;
+    std::string traceparent;
+  };
+  // What a call needs: any key, a key with the scope infer, or what GetStatus needs.
+  enum class Needs { kKey, kInfer, kStatus };
+  struct Method {
+    const char* path;
+    Needs needs;
+    void (ClientService::*handle)(UnaryCall&);  // null: Generate
+  };
+  static const Method kMethods[];
+
+  // A call's reactor. A call whose metadata do not suffice is refused, and its message not read.
+  ClientReactor* Begin(const Method& method, const grpc::CallbackServerContext& context);
+  // Sets the caller's tenant. kUnauthenticated, kPermissionDenied, or FailedKeys' refusal.
+  absl::Status Identify(Needs needs, const grpc::CallbackServerContext& context,
+                        Caller& caller) const;
+  absl::Status CheckMaySeeStatus(const grpc::CallbackServerContext& context, Caller& caller) const;
+  // Counts a request of the caller's tenant.
+  static absl::Status CountRequest(const std::shared_ptr<Tenant>& tenant);
   // kUnavailable when the router is too overloaded for this call. `resumes`: see LoadShedder.
   absl::Status Shed(absl::FunctionRef<bool()> resumes) const;
+
+  absl::StatusOr<std::shared_ptr<AnswerSession>> Generate(const Caller& caller,
+                                                          const grpc::ByteBuffer& bytes,
+                                                          std::shared_ptr<AnswerSink> sink) const;
+  void Abort(UnaryCall& call);
+  void Tokenize(UnaryCall& call);
+  void Detokenize(UnaryCall& call);
+  void GetModel(UnaryCall& call);
+  void GetStatus(UnaryCall& call);
+  void GetTrace(UnaryCall& call);
+  void ListRequests(UnaryCall& call);
+
   absl::Status FillTokens(const v1::TokenizeRequest& request, v1::TokenizeResponse& response) const;
-  absl::Status WriteTokens(const grpc::ByteBuffer& bytes, grpc::ByteBuffer& response) const;
-  // Runs `fill` on the core's strand, then ends the call. `late`: in the low priority class, after
-  // requests that wait.
-  grpc::ServerUnaryReactor* RunOnCore(grpc::CallbackServerContext* context,
-                                      std::function<void(RouterCore&, absl::Time)> fill,
-                                      bool late = false);
+  void ReplyWithTokens(UnaryCall& call) const;
+  // Runs `reply`, which ends the call, on the core's strand. `late`: in the low priority class,
+  // after requests that wait.
+  void RunOnCore(UnaryCall& call, std::function<void(RouterCore&, absl::Time)> reply,
+                 bool late = false);
 
   const AnswerSession::Deps deps_;
   const ModelAssets& assets_;

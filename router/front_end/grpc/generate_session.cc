@@ -7,26 +7,44 @@
 
 namespace tandem::router {
 
-GenerateSession* GenerateSession::Start(const v1::GenerateRequest& request, const Arrival& arrival,
-                                        const AnswerSession::Deps& deps) {
+GenerateSession* GenerateSession::Start(std::shared_ptr<AuditCall> audit, Starter start) {
   auto session = std::make_shared<GenerateSession>();
   session->self_ = session;
-  absl::StatusOr<std::shared_ptr<AnswerSession>> answer =
-      AnswerSession::Start(request, arrival, deps, session);
-  // gRPC calls a reactor only after the method that made it has returned.
-  if (answer.ok()) {
-    session->answer_ = *std::move(answer);
-  } else {
-    session->End(answer.status());
-  }
+  session->audit_ = std::move(audit);
+  session->start_ = std::move(start);
+  session->StartRead(&session->request_);
   return session.get();
 }
 
-GenerateSession* GenerateSession::Refuse(const absl::Status& status) {
+GenerateSession* GenerateSession::Refuse(const absl::Status& status,
+                                         std::shared_ptr<AuditCall> audit) {
   auto session = std::make_shared<GenerateSession>();
   session->self_ = session;
-  session->End(status);
+  session->audit_ = std::move(audit);
+  session->Fail(status);
   return session.get();
+}
+
+void GenerateSession::Fail(const absl::Status& status) {
+  if (audit_ != nullptr) audit_->SetResult(status);
+  audit_ = nullptr;
+  End(status);
+}
+
+void GenerateSession::OnReadDone(bool ok) {
+  if (!ok) return Fail(absl::InvalidArgumentError("the call ended without a message"));
+  absl::StatusOr<std::shared_ptr<AnswerSession>> answer = start_(request_, shared_from_this());
+  start_ = nullptr;
+  request_.Clear();
+  if (!answer.ok()) return Fail(answer.status());
+  audit_ = nullptr;
+  bool cancelled = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    answer_ = *answer;
+    cancelled = cancelled_;
+  }
+  if (cancelled) (*answer)->Cancel();
 }
 
 bool GenerateSession::OnPart(v1::GenerateResponse& part, bool last) {
@@ -67,12 +85,22 @@ void GenerateSession::OnWriteDone(bool ok) {
 }
 
 void GenerateSession::OnCancel() {
-  if (answer_ != nullptr) answer_->Cancel();
+  std::shared_ptr<AnswerSession> answer;
+  {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    answer = answer_;
+  }
+  if (answer != nullptr) answer->Cancel();
   End(absl::CancelledError("the client cancelled the request"));
 }
 
 void GenerateSession::OnDone() {
-  answer_ = nullptr;
+  std::shared_ptr<AnswerSession> answer;
+  {
+    absl::MutexLock lock(&mutex_);
+    answer = std::move(answer_);
+  }
   self_ = nullptr;
 }
 

@@ -90,7 +90,9 @@ void ApiAnswer::Start(ApiRequest api, std::shared_ptr<HttpExchange> exchange,
   const std::shared_ptr<void> unless_started(nullptr, [answer](void*) {
     if (!answer->started_) answer->sessions_.clear();
   });
-  auto begin = [answer, unless_started, made = answer->MakeSessions(requests, deps, arrival)] {
+  const absl::Status made = answer->MakeSessions(requests, deps, arrival);
+  if (!made.ok() && arrival.audit != nullptr) arrival.audit->SetResult(made);
+  auto begin = [answer, unless_started, made] {
     answer->exchange_->Wait(answer);
     answer->Begin(made);
   };

@@ -118,6 +118,8 @@ std::optional<HttpReply> HttpApi::RefuseBeforeBody(const HttpRequest& head, Port
   call.request.path = path;
   call.request_id = GivenRequestId(head);
   if (call.request_id.empty()) call.request_id = NewId("");
+  if (const auto audit = BeginAudit(head, *route, port, call.request_id); audit != nullptr)
+    audit->SetResult(known);
   call.allow_origin = AllowOrigin(head.Header("origin"));
   HttpReply reply = ErrorReply(known);
   FormOf(call).Apply(reply);
@@ -182,13 +184,32 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
   Run(route, call);
 }
 
+std::shared_ptr<AuditCall> HttpApi::BeginAudit(const HttpRequest& head, const Route& route,
+                                               Port port, const std::string& request_id) const {
+  AuditLog* const log = deps_.session.audit;
+  if (log == nullptr || !NeedsKey(route, port)) return nullptr;
+  const std::string key(Authorization(head));
+  const bool of_operators = route.where == Where::kOperators || route.where == Where::kAdminAlone;
+  return AuditCall::Begin(log,
+                          {.from = head.source,
+                           .front_end = port == Port::kAdmin ? "admin" : "http",
+                           .what = absl::StrCat(head.method, " ", head.path),
+                           .request_id = request_id,
+                           .authorization = key},
+                          of_operators);
+}
+
 absl::Status HttpApi::Identify(const Route& route, Call& call) const {
-  if (deps_.keys == nullptr || !NeedsKey(route, call.port)) return absl::OkStatus();
+  call.audit = BeginAudit(call.request, route, call.port, call.request_id);
+  if (deps_.keys == nullptr || !NeedsKey(route, call.port)) {
+    if (call.audit != nullptr) call.audit->SetTenant(nullptr);
+    return absl::OkStatus();
+  }
   const std::string key(Authorization(call.request));
+  ASSIGN_OR_RETURN(call.tenant, deps_.keys->IdentifyFrom(call.request.source, key, call.now));
+  if (call.audit != nullptr) call.audit->SetTenant(call.tenant.get());
   const bool counts = route.needs == Needs::kKey || route.needs == Needs::kTime;
-  ASSIGN_OR_RETURN(call.tenant, counts
-                                    ? deps_.keys->AdmitFrom(call.request.source, key, call.now)
-                                    : deps_.keys->IdentifyFrom(call.request.source, key, call.now));
+  if (counts) RETURN_IF_ERROR(call.tenant->CountRequest(call.now));
   if (call.port == Port::kAdmin) return call.tenant->CheckIsAdmin();
   return route.needs == Needs::kTime ? call.tenant->CheckMayInfer() : absl::OkStatus();
 }
@@ -207,6 +228,7 @@ void HttpApi::Run(const Route& route, Call& call) {
 }
 
 void HttpApi::Reply(const Call& call, HttpReply reply) const {
+  if (call.audit != nullptr) call.audit->SetHttpResult(reply.status);
   FormOf(call).Apply(reply);
   const HttpHeaders headers = HeadersOf(call);
   reply.headers.insert(reply.headers.end(), headers.begin(), headers.end());
@@ -315,6 +337,7 @@ void HttpApi::Generate(Call& call, ApiRequest api, const char* id_prefix) {
   Arrival arrival{call.request.arrived, TraceIdOf(call.traceparent),
                   LoadShedder::FrontEndKind::kHttp};
   arrival.resumes = api.resumes;
+  arrival.audit = call.audit;
   if (call.tenant != nullptr) {
     int64_t sequences = 0;
     for (const v1::GenerateRequest& request : api.requests) sequences += SequencesOf(request);
@@ -397,7 +420,8 @@ void HttpApi::Metrics(Call& call) {
     HttpReply reply;
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
     reply.body = deps_.session.metrics.Text(
-        status, {server_->connections(), server_->buffers().used(), server_->buffers().refused()});
+        status, {server_->connections(), server_->buffers().used(), server_->buffers().refused(),
+                 deps_.session.audit == nullptr ? 0 : deps_.session.audit->lost()});
     reply.body += responses_.MetricsText();
     return reply;
   });

@@ -94,7 +94,8 @@ class HttpApi {
     std::string traceparent;   // valid, or empty
     std::string allow_origin;  // the origin whose pages may read the answer; empty: none
     absl::Time now;
-    std::shared_ptr<Tenant> tenant;  // null in a router without keys
+    std::shared_ptr<Tenant> tenant;    // null in a router without keys
+    std::shared_ptr<AuditCall> audit;  // null without an audit log, or for a path that needs no key
     // Handled on the thread for long work, and not on the exchange's.
     bool away = false;
   };
@@ -126,6 +127,9 @@ class HttpApi {
   HttpConnection::Hooks HooksOf(Port port);
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange, Port port);
   void Dispatch(const Route& route, Call& call);
+  // A call of the audit log for a request with this head.
+  std::shared_ptr<AuditCall> BeginAudit(const HttpRequest& head, const Route& route, Port port,
+                                        const std::string& request_id) const;
   // Sets the call's tenant, where the route needs a key.
   absl::Status Identify(const Route& route, Call& call) const;
   // Calls the route's handler: here, or for a large body on the thread for long work. Takes `call`.
