@@ -4,9 +4,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
 #include "common/transfer/device_payloads.h"
 #include "common/transfer/mapped_transport.h"
 #include "common/transfer/nccl_transport.h"
+#include "common/transfer/sealed_transport.h"
 #include "common/transfer/staging_transport.h"
 #include "common/transfer/ucx_on_device.h"
 #include "common/transfer/ucx_transport.h"
@@ -60,7 +62,10 @@ absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const std::string& role,
   }
   transfer::UcxOptions on_device = ucx;
   on_device.device = *device;
-  const absl::Status ucx_status = transfer::TryUcxOnDevice(on_device);
+  const absl::Status ucx_status =
+      config.kv.encryption
+          ? absl::FailedPreconditionError("kv-encryption is on, which works on host memory")
+          : transfer::TryUcxOnDevice(on_device);
   plan.ucx_reaches_device = ucx_status.ok();
   // A decode node whose blocks leave from the host would have to copy each step's there, for the
   // sake of a drain.
@@ -69,6 +74,32 @@ absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const std::string& role,
   if (chosen) plan.device = *std::move(device);
   plan.why = ucx_status.ok() ? transfer::DescribeUcx() : std::string(ucx_status.message());
   return plan;
+}
+
+absl::Status CheckEncryption(const NodeConfig& config, const std::string& fleet_secret) {
+  if (!config.kv.encryption) return absl::OkStatus();
+  if (fleet_secret.empty()) {
+    return absl::InvalidArgumentError(
+        "kv-encryption is on, but there is no fleet-secret-file: any process could be the peer");
+  }
+  if (config.kv.transport == "nccl") {
+    return absl::InvalidArgumentError(
+        "kv-encryption is on, but transport is nccl, whose payloads nobody encrypts; expected "
+        "auto, "
+        "shm or tcp");
+  }
+  return absl::OkStatus();
+}
+
+// UCX, with connections that are sealed.
+absl::StatusOr<std::unique_ptr<transfer::KvTransport>> OpenSealedUcx(
+    const NodeConfig& config, const transfer::UcxOptions& ucx) {
+  ASSIGN_OR_RETURN(std::unique_ptr<transfer::KvTransport> transport,
+                   transfer::NewUcxTransport(ucx));
+  transfer::SealedTransportOptions sealed;
+  sealed.fleet_secret = ucx.fleet_secret;
+  sealed.encrypts = config.kv.encryption;
+  return transfer::NewSealedTransport(sealed, std::move(transport));
 }
 
 }  // namespace
@@ -83,6 +114,7 @@ absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, cons
         absl::StrCat("transport is nccl, which goes from GPU to GPU, but device is ", config.device,
                      ", expected cuda"));
   }
+  RETURN_IF_ERROR(CheckEncryption(config, kv_transfer.fleet_secret));
   transfer::UcxOptions ucx;
   ucx.transports = nccl ? "auto" : config.kv.transport;
   ucx.host = host;
@@ -92,7 +124,7 @@ absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, cons
   path.on_device = plan.device != nullptr;
   path.why = std::move(plan.why);
   if (plan.ucx_reaches_device) ucx.device = plan.device;
-  ASSIGN_OR_RETURN(path.transport, transfer::NewUcxTransport(ucx));
+  ASSIGN_OR_RETURN(path.transport, OpenSealedUcx(config, ucx));
   if (path.on_device && !plan.ucx_reaches_device) {
     path.transport = transfer::NewStagingTransport(std::move(path.transport), plan.device);
   }
@@ -109,7 +141,10 @@ absl::StatusOr<KvTransportChoice> OpenKvTransport(const NodeConfig& config, cons
     path.transport =
         transfer::NewNcclTransport(options, std::move(path.transport), std::move(channels));
   }
-  if (!path.on_device && !nccl && config.kv.transport != "tcp") {
+  if (config.kv.encryption) {
+    Log(LogLevel::kInfo, "KV travels encrypted; arenas of this host are not mapped",
+        {{"cipher", "AES-256-GCM"}});
+  } else if (!path.on_device && !nccl && config.kv.transport != "tcp") {
     transfer::MappedTransportOptions mapped;
     mapped.fleet_secret = kv_transfer.fleet_secret;
     path.transport =

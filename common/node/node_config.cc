@@ -23,6 +23,12 @@ void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
              "With device cuda, where KV blocks are sent from and received: device (GPU memory) or "
              "host (host memory); auto: device on decode nodes where UCX or NCCL reaches it.",
              {.group = "Network", .choices = {"auto", "host", "device"}});
+  schema.Add("kv-encryption", &config.kv.encryption,
+             "KV blocks and their headers travel between nodes under AES-256-GCM, also within one "
+             "host; no process then maps another's arena. Needs --fleet-secret-file, and the same "
+             "on all nodes of a fleet. Without it headers are authenticated, and blocks have a "
+             "checksum.",
+             {.group = "Network"});
   schema.Add(
       "host", &config.host,
       "Name of the machine: nodes with equal names expect to share memory; default: the host name.",

@@ -93,7 +93,8 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
 // Peers on this host read the blocks of a node that sends. A prefill node sends all that it
 // computes; a decode node reads its own KV for every token and sends when it drains.
 kv::ArenaMemory KvMemory(const NodeConfig& config, const NodeKind& kind) {
-  if (config.kv.transport != "auto" && config.kv.transport != "shm") {
+  const bool maps = config.kv.transport == "auto" || config.kv.transport == "shm";
+  if (!maps || config.kv.encryption) {
     return kv::ArenaMemory::kPrivate;
   }
   return kind.role == "prefill" ? kv::ArenaMemory::kShareable : kv::ArenaMemory::kShareableIfHuge;
@@ -352,6 +353,10 @@ class NodeProcessImpl final : public NodeProcess {
 absl::StatusOr<std::unique_ptr<NodeProcess>> NodeProcess::Start(
     const NodeConfig& config, const NodeKind& kind, const std::map<std::string, std::string>& env,
     std::unique_ptr<transfer::KvTransport> transport) {
+  if (transport != nullptr && config.kv.encryption) {
+    return absl::InvalidArgumentError(
+        "kv-encryption is on, but KV does not leave this process, which has all roles");
+  }
   std::string id = config.id.empty() ? absl::StrCat(kind.role, "-", getpid()) : config.id;
   auto process = std::make_unique<NodeProcessImpl>(std::move(id), config.common.drain_timeout);
   RETURN_IF_ERROR(process->Init(config, kind, env, std::move(transport)));

@@ -10,14 +10,14 @@ namespace {
 
 class ArenaPayloads final : public PayloadStore {
  public:
-  ArenaPayloads(const kv::BlockFormat& format, kv::BlockArena& arena)
-      : format_(format), arena_(arena) {}
+  ArenaPayloads(const kv::BlockFormat& format, kv::BlockArena& arena, PayloadChecks checks)
+      : format_(format), arena_(arena), checks_(checks) {}
 
   absl::StatusOr<std::optional<Outgoing>> Take(const PayloadCells& cells) override {
     const ScatterList pieces = ArenaPieces(arena_, cells);
     Outgoing outgoing;
     outgoing.bytes.assign(pieces.begin(), pieces.end());
-    outgoing.checksum = PayloadChecksum(outgoing.bytes);
+    if (checks_ == PayloadChecks::kByChecksum) outgoing.checksum = PayloadChecksum(outgoing.bytes);
     return std::optional<Outgoing>(std::move(outgoing));
   }
 
@@ -54,6 +54,7 @@ class ArenaPayloads final : public PayloadStore {
 
   const kv::BlockFormat format_;
   kv::BlockArena& arena_;
+  const PayloadChecks checks_;
 };
 
 }  // namespace
@@ -76,9 +77,9 @@ ScatterList ArenaPieces(const kv::BlockArena& arena, const PayloadCells& cells) 
   return pieces;
 }
 
-std::unique_ptr<PayloadStore> NewArenaPayloads(const kv::BlockFormat& format,
-                                               kv::BlockArena& arena) {
-  return std::make_unique<ArenaPayloads>(format, arena);
+std::unique_ptr<PayloadStore> NewArenaPayloads(const kv::BlockFormat& format, kv::BlockArena& arena,
+                                               PayloadChecks checks) {
+  return std::make_unique<ArenaPayloads>(format, arena, checks);
 }
 
 }  // namespace tandem::transfer

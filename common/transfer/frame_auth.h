@@ -4,12 +4,11 @@
 // from the fleet's secret. The header holds the payload's checksum, so the tag covers the payload
 // too.
 //
-// The tag rejects damaged headers, and frames from a process that does not hold the fleet's secret
-// (another cluster on the same network, a node with an old configuration, a port scanner). It does
-// not stop an attacker on the network: XXH3 is not a cryptographic MAC, so a process that observes
-// many tagged frames may be able to forge one, and any frame can be replayed. The protocol makes
-// replays harmless (incarnations, epochs, and a range that is filled once); against forging, the KV
-// plane must run on an isolated network. With an empty secret the tag detects damage only.
+// The tag rejects damaged headers, and frames of a process with another fleet's secret, over any
+// transport. It is no MAC: who observes many tagged frames may learn to make one, and any frame can
+// be repeated. Between processes a SealedTransport lies below (sealed_transport.h), whose tags stop
+// forged, repeated, returned and foreign frames, this header's checksum of the payload included.
+// With an empty secret this tag detects damage only.
 //
 // Thread safety: const methods from any thread.
 #pragma once

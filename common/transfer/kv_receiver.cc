@@ -246,8 +246,9 @@ void KvReceiver::OnPayload(uint64_t receive_id, const absl::Status& status,
                " was forgotten with a receive in flight");
   Lease& lease = *found->second;
   --lease.receives_in_flight;
-  if (status.ok() && !lease.draining && receive.epoch == lease.epoch) {
-    OnLanded(lease, receive, interval);
+  const bool landed = status.ok() || absl::IsDataLoss(status);
+  if (landed && !lease.draining && receive.epoch == lease.epoch) {
+    OnLanded(lease, receive, status, interval);
   } else {
     lease.cells.Set(receive.range, CellState::kEmpty);
   }
@@ -259,10 +260,14 @@ void KvReceiver::OnPayload(uint64_t receive_id, const absl::Status& status,
   }
 }
 
-void KvReceiver::OnLanded(Lease& lease, const Receive& receive, const ReceiveInterval& interval) {
-  const absl::Status installed =
-      context_.payloads.Install({receive.range, lease.blocks, lease.first_ordinal}, receive.place,
-                                receive.checksum, receive.order, interval.checksum);
+void KvReceiver::OnLanded(Lease& lease, const Receive& receive, const absl::Status& status,
+                          const ReceiveInterval& interval) {
+  absl::Status installed = status;
+  if (status.ok()) {
+    installed =
+        context_.payloads.Install({receive.range, lease.blocks, lease.first_ordinal}, receive.place,
+                                  receive.checksum, receive.order, interval.checksum);
+  }
   if (!installed.ok()) {
     lease.cells.Set(receive.range, CellState::kEmpty);
     if (absl::IsDataLoss(installed)) {

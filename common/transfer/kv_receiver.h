@@ -101,7 +101,9 @@ class KvReceiver {
   void HurryReceives(const Lease& lease);
   void AbortSender(const Lease& lease, absl::string_view reason);
   void Fail(Lease& lease, const absl::Status& status);
-  void OnLanded(Lease& lease, const Receive& receive, const ReceiveInterval& interval);
+  // `status`: OK, or kDataLoss for a payload that the transport found damaged.
+  void OnLanded(Lease& lease, const Receive& receive, const absl::Status& status,
+                const ReceiveInterval& interval);
   void OnChecksumFailure(Lease& lease, const BlockRange& range);
   void SendNack(Lease& lease, absl::Span<const BlockRange> ranges);
   // Sends a NACK for the missing cells when all frames have been seen, or when nack_at has come.

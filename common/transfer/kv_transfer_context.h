@@ -27,8 +27,12 @@ class KvTransferContext {
         arena(arena),
         transport(transport),
         auth(options.fleet_secret),
-        arena_payloads(transport.payloads() == nullptr ? NewArenaPayloads(options.format, arena)
-                                                       : nullptr),
+        arena_payloads(transport.payloads() == nullptr
+                           ? NewArenaPayloads(options.format, arena,
+                                              transport.authenticates_payloads()
+                                                  ? PayloadChecks::kByTransport
+                                                  : PayloadChecks::kByChecksum)
+                           : nullptr),
         payloads(arena_payloads == nullptr ? *transport.payloads() : *arena_payloads) {}
 
   const KvTransferOptions options;

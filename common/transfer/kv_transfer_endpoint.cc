@@ -115,8 +115,10 @@ class KvTransferEndpointImpl final : public KvTransferEndpoint {
         }
         return;
       case v1::KvFrame::kData:
-      case v1::KvFrame::kChannel:  // for transports with channels; this one has none
-      case v1::KvFrame::kMapping:  // for transports with mapped arenas, likewise
+      case v1::KvFrame::kChannel:    // for transports with channels; this one has none
+      case v1::KvFrame::kMapping:    // for transports with mapped arenas, likewise
+      case v1::KvFrame::kHandshake:  // for sealed transports, likewise
+      case v1::KvFrame::kSealed:
       case v1::KvFrame::KIND_NOT_SET:
         break;
     }

@@ -1,7 +1,7 @@
 // The seam under the KV plane: moves frames (a header and a scattered payload) between processes.
 // The receiver decides where a payload lands, after it has checked the header. Implementations: UCX
 // (shared memory and TCP), in-process, the simulator's virtual network; and on top of another
-// transport, which carries the headers: mapped arenas (mapped_transport.h) and NCCL.
+// transport: sealed connections (sealed_transport.h), mapped arenas (mapped_transport.h) and NCCL.
 // Thread safety: one thread, the transfer thread, calls all methods but Wake(); the transport calls
 // the listener and runs completions on that thread, inside Progress().
 // Owner: TransferService, or the simulator.
@@ -44,6 +44,7 @@ inline size_t Bytes(const GatherList& payload) {
 struct ReceiveInterval {
   absl::Time began, landed;
   // PayloadChecksum of the bytes as they landed, from a transport that computed it while it copied.
+  // From one that authenticates payloads: the header's, once the payload's tag was right.
   std::optional<uint64_t> checksum = std::nullopt;
 };
 
@@ -89,6 +90,9 @@ class KvTransport {
     static_cast<void>(peer);
     return std::numeric_limits<int64_t>::max();
   }
+  // Whether a payload that lands is the one that was sent, or ends with kDataLoss: its checksum
+  // need then not be computed, and is 0.
+  virtual bool authenticates_payloads() const { return false; }
   // Since its start; see TransferCounters.
   struct Refusals {
     int64_t connections = 0, messages = 0;

@@ -70,9 +70,12 @@ class PayloadStore {
 // The cells' bytes in `arena`, in payload order, neighbours as one piece.
 ScatterList ArenaPieces(const kv::BlockArena& arena, const PayloadCells& cells);
 
+// Who notices a damaged payload: the receiver by the checksum in its header, or the transport.
+enum class PayloadChecks { kByChecksum, kByTransport };
+
 // Payloads that land in the arena's blocks and leave from there; installed blocks are marked
-// arrived. `arena` outlives it.
-std::unique_ptr<PayloadStore> NewArenaPayloads(const kv::BlockFormat& format,
-                                               kv::BlockArena& arena);
+// arrived. With kByTransport, all checksums are 0. `arena` outlives it.
+std::unique_ptr<PayloadStore> NewArenaPayloads(const kv::BlockFormat& format, kv::BlockArena& arena,
+                                               PayloadChecks checks = PayloadChecks::kByChecksum);
 
 }  // namespace tandem::transfer

@@ -74,6 +74,7 @@ class FaultyNetwork {
             .landed = absl::UnixEpoch() + absl::Milliseconds(step_)};
   }
   void Arrive(Flight flight);
+  void Damage(v1::KvFrame& frame);
   void Land(Landing landing);
 
   Faults faults_;
@@ -185,6 +186,19 @@ inline void FaultyNetwork::Step() {
   for (Landing& one : landing) Land(std::move(one));
 }
 
+inline void FaultyNetwork::Damage(v1::KvFrame& frame) {
+  if (frame.has_sealed()) {
+    v1::KvSealed& sealed = *frame.mutable_sealed();
+    std::string& bytes = sealed.frame().empty() ? *sealed.mutable_tag() : *sealed.mutable_frame();
+    bytes[random_->Below(bytes.size())] ^= 1;
+  } else if (frame.has_handshake()) {
+    std::string& nonce = *frame.mutable_handshake()->mutable_nonce();
+    nonce[random_->Below(nonce.size())] ^= 1;
+  } else {
+    frame.set_lease_id(frame.lease_id() ^ 1);
+  }
+}
+
 inline void FaultyNetwork::Arrive(Flight flight) {
   if (flight.to == nullptr) {
     if (flight.done) flight.done(absl::UnavailableError("the peer is gone"));
@@ -209,7 +223,7 @@ inline void FaultyNetwork::Arrive(Flight flight) {
     flight.done(absl::OkStatus());
   }
   if (Chance(faults_.drop) || flight.to->listener_ == nullptr) return;
-  if (Chance(faults_.damage_header)) flight.frame.set_lease_id(flight.frame.lease_id() ^ 1);
+  if (Chance(faults_.damage_header)) Damage(flight.frame);
   const size_t bytes = flight.copy.size();
   const uint64_t id = next_receive_++;
   std::optional<transfer::ScatterList> place =

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "common/transfer/device_payloads.h"
 #include "common/transfer/kv_transfer_endpoint.h"
 #include "common/transfer/nccl_transport.h"
+#include "common/transfer/sealed_transport.h"
 #include "common/transfer/staging_transport.h"
 #include "tests/testing/faulty_network.h"
 #include "tests/testing/loopback_channels.h"
@@ -35,6 +37,12 @@ struct KvTransferMemory {
 using NewKvTransferMemory =
     std::function<KvTransferMemory(Incarnation side, kv::BlockArena& arena)>;
 
+// What lies between a side and the network.
+struct KvTransferLayers {
+  LoopbackChannels* channels = nullptr;  // null: payloads take the network
+  std::optional<transfer::SealedTransportOptions> sealed;
+};
+
 // One node: memory, transport, endpoint, and the blocks without an owner.
 struct KvTransferSide {
   static constexpr int kLayers = 3;
@@ -44,9 +52,9 @@ struct KvTransferSide {
   static constexpr auto kLeased = std::byte{0xAA};  // in blocks of a new lease
   static constexpr auto kReused = std::byte{0x55};  // in source blocks whose export ended
 
-  // `channels`: null when payloads take the network.
-  KvTransferSide(FaultyNetwork& network, LoopbackChannels* channels, const KvTransferClock& clock,
-                 Incarnation incarnation_in, const NewKvTransferMemory& new_memory)
+  KvTransferSide(FaultyNetwork& network, const KvTransferLayers& layers,
+                 const KvTransferClock& clock, Incarnation incarnation_in,
+                 const NewKvTransferMemory& new_memory)
       : incarnation(incarnation_in) {
     arena = *kv::BlockArena::Create(
         {.num_layers = kLayers, .block_tokens = 16, .layer_block_bytes = kCellBytes}, kBlocks);
@@ -54,12 +62,17 @@ struct KvTransferSide {
     auto faulty = network.NewTransport();
     wire = faulty.get();
     transport = std::move(faulty);
+    if (layers.sealed.has_value()) {
+      transfer::SealedTransportOptions sealed = *layers.sealed;
+      sealed.clock = &clock;
+      transport = transfer::NewSealedTransport(sealed, std::move(transport));
+    }
     if (memory.payloads != nullptr && memory.staged) {
       transport = transfer::NewStagingTransport(std::move(transport), memory.payloads);
     } else {
       wire->set_payloads(memory.payloads.get());
     }
-    if (channels != nullptr) AddChannels(*channels, clock);
+    if (layers.channels != nullptr) AddChannels(*layers.channels, clock);
     transfer::KvTransferOptions options;
     options.incarnation = incarnation;
     options.fleet_secret = "fleet";

@@ -24,23 +24,32 @@
 
 namespace tandem::testing {
 
+// What is between a world's nodes and its network.
+struct KvTransferWorldLayers {
+  // Implicit, because most worlds have channels at most.
+  KvTransferWorldLayers(const ChannelFaults* channel_faults)
+      : channels(channel_faults) {}         // NOLINT
+  const ChannelFaults* channels = nullptr;  // null: payloads take the network
+  std::optional<transfer::SealedTransportOptions> sealed;
+};
+
 class KvTransferWorld {
  public:
   // What a hostile process of the network does in a step.
   using Stranger = std::function<void(KvTransferWorld&)>;
 
   // `random` decides what happens; `seed` what the network and the channels do, by `faults` and
-  // `channel_faults`. `channel_faults`: null for payloads on the network. `new_memory`: null for
-  // blocks in the arenas.
+  // `layers.channels`. `new_memory`: null for blocks in the arenas.
   KvTransferWorld(std::unique_ptr<Random> random, uint64_t seed, const Faults& faults,
-                  const ChannelFaults* channel_faults,
+                  const KvTransferWorldLayers& layers,
                   const NewKvTransferMemory& new_memory = nullptr)
       : network_(seed, faults), random_(std::move(random)) {
-    if (channel_faults != nullptr) channels_.emplace(seed ^ 0x117C, *channel_faults);
+    if (layers.channels != nullptr) channels_.emplace(seed ^ 0x117C, *layers.channels);
+    const KvTransferLayers side_layers = {channels_.has_value() ? &*channels_ : nullptr,
+                                          layers.sealed};
     for (uint64_t i = 0; i < 3; ++i) {
-      sides_.push_back(
-          std::make_unique<KvTransferSide>(network_, channels_.has_value() ? &*channels_ : nullptr,
-                                           clock_, Incarnation(100 + i), new_memory));
+      sides_.push_back(std::make_unique<KvTransferSide>(network_, side_layers, clock_,
+                                                        Incarnation(100 + i), new_memory));
     }
   }
 

@@ -105,6 +105,10 @@ INSTANTIATE_TEST_SUITE_P(
                       Shape{"OneProcess", {"--single-process", "--prefill=1", "--decode=1"}},
                       Shape{"SharedMemory", {"--prefill=1", "--decode=1", "--transport=shm"}},
                       Shape{"Tcp", {"--prefill=1", "--decode=1", "--transport=tcp"}},
+                      Shape{"EncryptedSharedMemory",
+                            {"--prefill=1", "--decode=1", "--transport=shm", "--kv-encryption"}},
+                      Shape{"EncryptedTcp",
+                            {"--prefill=1", "--decode=1", "--transport=tcp", "--kv-encryption"}},
                       Shape{"TwoByThree", {"--prefill=2", "--decode=3", "--max-batch-tokens=96"}},
                       Shape{"TwoRouters", {"--prefill=1", "--decode=2", "--routers=2"}}),
     [](const auto& info) { return info.param.name; });

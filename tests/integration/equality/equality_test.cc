@@ -2,8 +2,8 @@
 // requests (greedy and sampled, 1 to 3,000 prompt tokens, shared prefixes; several answers, the
 // best of them, beams, penalties, biases, guided answers, stop strings, prompts' log-probabilities)
 // are the same bits whether one process served them one at a time, or prefill and decode nodes did,
-// concurrently, over shared memory or TCP, with other chunk sizes, block counts and thread counts,
-// or with too few blocks, so that nodes lend each other memory.
+// concurrently, over shared memory or encrypted TCP, with other chunk sizes, block counts and
+// thread counts, or with too few blocks, so that nodes lend each other memory.
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -211,9 +211,9 @@ TEST(Equality, EveryTopologyGivesTheBitsOfOneProcess) {
         "--local-prefill-tokens=0"},
        6,
        true},
-      {"2P+3D over TCP",
-       {"--prefill=2", "--decode=3", "--transport=tcp", "--kv-blocks=500", "--max-batch-tokens=97",
-        "--threads=2"},
+      {"2P+3D over TCP, encrypted",
+       {"--prefill=2", "--decode=3", "--transport=tcp", "--kv-encryption", "--kv-blocks=500",
+        "--max-batch-tokens=97", "--threads=2"},
        8,
        true},
       {"1P+1D in one process",

@@ -5,6 +5,7 @@
 
 #include "common/base/keyed_tag.h"
 #include "common/transfer/frame_auth.h"
+#include "common/transfer/sealed_transport.h"
 #include "common/transfer/ucx_address.h"
 #include "common/transfer/ucx_socket_guard.h"
 #include "common/transfer/ucx_transport.h"
@@ -184,6 +185,12 @@ class Deaf final : public transfer::KvTransport::Listener {
   HostileFrames& frames_;
 };
 
+absl::StatusOr<std::unique_ptr<transfer::KvTransport>> NewSealedUcx(const std::string& secret) {
+  auto ucx = transfer::NewUcxTransport({"tcp", "elsewhere", secret});
+  if (!ucx.ok()) return ucx;
+  return transfer::NewSealedTransport({.fleet_secret = secret}, *std::move(ucx));
+}
+
 TEST_F(HostileKvPlane, FramesOfAConfusedNodeCostEpochsAtMost) {
   const auto random = NewSeededRandom(seed_);
   const std::string payload(1 << 20, 'p');
@@ -192,8 +199,7 @@ TEST_F(HostileKvPlane, FramesOfAConfusedNodeCostEpochsAtMost) {
   HostileFrames frames(*random, /*knows=*/true,
                        static_cast<uint64_t>(first.kv_bytes_per_block() / kLayers), payload.size());
   Deaf deaf(frames);
-  ASSERT_OK_AND_ASSIGN(const auto transport,
-                       transfer::NewUcxTransport({"tcp", "elsewhere", kFleetSecret}));
+  ASSERT_OK_AND_ASSIGN(const auto transport, NewSealedUcx(kFleetSecret));
   transport->SetListener(&deaf);
   const transfer::FrameAuth auth(kFleetSecret);
   for (int burst = 0; burst < 10; ++burst) {

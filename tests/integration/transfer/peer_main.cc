@@ -1,6 +1,7 @@
 // One node's KV plane as a process of its own, driven line by line over stdin and stdout, so that a
 // test can kill or stop it.
-// TRANSPORTS is UCX's choice (auto, shm or tcp), or mapped: arenas are mapped, on top of auto.
+// TRANSPORTS is UCX's choice (auto, shm or tcp), also with +encrypted or +unsealed; or mapped:
+// arenas are mapped, on top of auto. Connections are sealed, except with +unsealed.
 //   transfer_peer TRANSPORTS NUM_LAYERS LAYER_BLOCK_BYTES NUM_BLOCKS INCARNATION
 // Prints "address HEX" first. Commands:
 //   fill FIRST_BLOCK COUNT SEED          writes a pattern that depends on (layer, ordinal, seed)
@@ -21,10 +22,12 @@
 #include <variant>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "common/kv/block_arena.h"
 #include "common/runtime/clock.h"
 #include "common/transfer/mapped_transport.h"
+#include "common/transfer/sealed_transport.h"
 #include "common/transfer/transfer_service.h"
 #include "common/transfer/ucx_transport.h"
 
@@ -164,19 +167,33 @@ class Peer {
   TransferService& service_;
 };
 
+absl::StatusOr<std::unique_ptr<KvTransport>> Open(absl::string_view transports,
+                                                  const kv::BlockArena& arena) {
+  const bool encrypts = absl::ConsumeSuffix(&transports, "+encrypted");
+  const bool sealed = !absl::ConsumeSuffix(&transports, "+unsealed");
+  const bool mapped = transports == "mapped";
+  auto transport = NewUcxTransport({.transports = mapped ? "auto" : std::string(transports),
+                                    .host = "host",
+                                    .fleet_secret = kFleetSecret});
+  if (!transport.ok() || !sealed) return transport;
+  transport = NewSealedTransport({.fleet_secret = kFleetSecret, .encrypts = encrypts},
+                                 *std::move(transport));
+  if (!mapped) return transport;
+  return NewMappedTransport({.fleet_secret = kFleetSecret}, arena, *std::move(transport));
+}
+
 int Main(char** argv) {
   auto arena = kv::BlockArena::Create({.num_layers = std::atoi(argv[2]),
                                        .block_tokens = 16,
                                        .layer_block_bytes = std::atoll(argv[3])},
                                       std::atoll(argv[4]), kv::ArenaMemory::kShareable);
-  const bool mapped = std::string(argv[1]) == "mapped";
-  auto transport = NewUcxTransport(
-      {.transports = mapped ? "auto" : argv[1], .host = "host", .fleet_secret = kFleetSecret});
-  if (mapped && arena.ok() && transport.ok()) {
-    transport = NewMappedTransport({.fleet_secret = kFleetSecret}, **arena, *std::move(transport));
+  if (!arena.ok()) {
+    std::cerr << arena.status() << std::endl;
+    return 1;
   }
-  if (!arena.ok() || !transport.ok()) {
-    std::cerr << arena.status() << " " << transport.status() << std::endl;
+  auto transport = Open(argv[1], **arena);
+  if (!transport.ok()) {
+    std::cerr << transport.status() << std::endl;
     return 1;
   }
   TransferServiceOptions options;

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "tests/integration/transfer/peer_node.h"
 
@@ -19,8 +20,12 @@ namespace tandem::transfer {
 namespace {
 
 class TransferTest : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Transports, TransferTest, ::testing::Values("shm", "tcp", "mapped"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Transports, TransferTest,
+                         ::testing::Values("shm", "tcp", "mapped", "shm+encrypted",
+                                           "tcp+encrypted"),
+                         [](const auto& info) {
+                           return absl::StrReplaceAll(info.param, {{"+", "_"}});
+                         });
 
 TEST_P(TransferTest, MovesBlocksOfAllSizesBitForBit) {
   struct Shape {

@@ -1,7 +1,7 @@
 // Goal: whatever the network and the cores do to KV transfers (drops, duplicates, reordering,
 // damage, broken connections, cancels, raised epochs, closed leases), the promises that
 // KvTransferWorld checks hold; the same when payloads travel by channels that fail, stand still or
-// never open. Seeds are printed.
+// never open, and when connections are sealed. Seeds are printed.
 #include <gtest/gtest.h>
 
 #include "tests/testing/kv_transfer_world.h"
@@ -12,15 +12,16 @@ namespace {
 using ::tandem::testing::ChannelFaults;
 using ::tandem::testing::Faults;
 using ::tandem::testing::KvTransferWorld;
+using ::tandem::testing::KvTransferWorldLayers;
 
 // Returns how many payloads came by channels.
 int64_t RunSeeds(const Faults& faults, uint64_t first_seed,
-                 const ChannelFaults* channel_faults = nullptr) {
+                 const KvTransferWorldLayers& layers = nullptr) {
   int installed = 0, drained = 0, failed = 0;
   int64_t by_channel = 0, verified = 0;
   for (uint64_t seed = first_seed; seed < first_seed + 40; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    KvTransferWorld world(NewSeededRandom(seed ^ 0x5EED), seed, faults, channel_faults);
+    KvTransferWorld world(NewSeededRandom(seed ^ 0x5EED), seed, faults, layers);
     for (int step = 0; step < 1500; ++step) world.Live();
     world.Settle();
     EXPECT_EQ(world.failure(), "");
@@ -75,6 +76,28 @@ TEST(KvTransferRandomTest, ChannelsAndEverything) {
       .refuse = 0.1, .never = 0.1, .fail = 0.001, .stall = 0.001, .delay_steps_max = 6};
   EXPECT_GT(RunSeeds(kEverything, 9000, &faults), 100);
 }
+
+// Connections are sealed: keys change every few frames, and there is room for few payloads.
+class SealedRandomTest : public ::testing::TestWithParam<bool> {
+ protected:
+  static KvTransferWorldLayers Sealed() {
+    KvTransferWorldLayers layers = nullptr;
+    layers.sealed = SealedTransportOptions{.fleet_secret = "fleet",
+                                           .encrypts = GetParam(),
+                                           .limits = {.frames_max = 16},
+                                           .agree_within = absl::Milliseconds(100),
+                                           .sealed_bytes_max = 128 << 10};
+    return layers;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Encryption, SealedRandomTest, ::testing::Bool());
+
+TEST_P(SealedRandomTest, SoundNetwork) { RunSeeds({.delay_steps_max = 0}, 10'000, Sealed()); }
+TEST_P(SealedRandomTest, Reordering) { RunSeeds({.delay_steps_max = 30}, 11'000, Sealed()); }
+TEST_P(SealedRandomTest, Damage) {
+  RunSeeds({.damage_payload = 0.1, .damage_header = 0.05, .delay_steps_max = 10}, 12'000, Sealed());
+}
+TEST_P(SealedRandomTest, Everything) { RunSeeds(kEverything, 13'000, Sealed()); }
 
 }  // namespace
 }  // namespace tandem::transfer
