@@ -1,0 +1,161 @@
+// Goal: exports to one peer take turns, a frame at a time, and share one bound on bytes in flight;
+// exports to other peers do not wait for them; one that ends or is cancelled gives its turn up, and
+// every export ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/transfer/frame_auth.h"
+#include "common/transfer/kv_transfer_endpoint.h"
+
+namespace tandem::transfer {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr int64_t kCellBytes = 64;
+constexpr int kBlocks = 4;
+const Incarnation kSender(7), kReceiver(8);
+
+// Records what is sent. A peer's address is its number.
+class RecordingTransport final : public KvTransport {
+ public:
+  void SetListener(Listener*) override {}
+  const std::string& address() const override { return address_; }
+  absl::StatusOr<PeerId> Connect(const PeerAddress& peer) override {
+    return PeerId(std::stoull(peer.transport_address));
+  }
+  void Disconnect(PeerId) override {}
+  void Send(PeerId peer, const v1::KvFrame& frame, GatherList,
+            absl::AnyInvocable<void(const absl::Status&)> done) override {
+    if (!frame.has_data()) return done(absl::OkStatus());
+    order.push_back(frame.lease_id());
+    dones.emplace_back(peer, std::move(done));
+  }
+  int64_t BytesAheadMax(PeerId) const override { return bytes_ahead_max; }
+  std::string TransportName(PeerId) const override { return "test"; }
+  bool Progress() override { return false; }
+  void Wait(absl::Duration) override {}
+  void Wake() override {}
+
+  // Completes the oldest send.
+  void CompleteOne(const absl::Status& status = absl::OkStatus()) {
+    auto done = std::move(dones.front().second);
+    dones.erase(dones.begin());
+    done(status);
+  }
+
+  int64_t bytes_ahead_max = 1 << 20;
+  std::vector<uint64_t> order;  // leases of data frames
+  std::vector<std::pair<PeerId, absl::AnyInvocable<void(const absl::Status&)>>> dones;
+
+ private:
+  std::string address_ = "test";
+};
+
+class SenderTurnsTest : public ::testing::Test {
+ protected:
+  SenderTurnsTest() {
+    arena_ = *kv::BlockArena::Create(
+        {.num_layers = 1, .block_tokens = 16, .layer_block_bytes = kCellBytes}, kBlocks);
+    KvTransferOptions options;
+    options.incarnation = kSender;
+    options.frame_bytes_min = options.frame_bytes_max = kCellBytes;  // a frame for each block
+    options.peer_bytes_in_flight_max = 2 * kCellBytes;
+    endpoint_ = KvTransferEndpoint::Create(options, *arena_, transport_);
+  }
+  // An export of all blocks into the lease of the same number.
+  void Export(uint64_t number, int peer) {
+    OpenExport open;
+    open.export_id = ExportId(number);
+    open.peer = {NodeId("d"), kReceiver, std::to_string(peer), "h"};
+    open.lease = LeaseId(number);
+    open.epoch = Epoch(1);
+    for (int i = 0; i < kBlocks; ++i) open.blocks.push_back(BlockId(i));
+    open.deadline = now_ + absl::Seconds(10);
+    endpoint_->Handle(open, now_);
+    endpoint_->Handle(PushRange{ExportId(number), 0, kBlocks, 0, 1}, now_);
+    endpoint_->Handle(FinishExport{ExportId(number), {}}, now_);
+  }
+  void Acknowledge(uint64_t number, int peer) {
+    v1::KvFrame ack;
+    ack.set_sender_incarnation(kReceiver.value());
+    ack.set_receiver_incarnation(kSender.value());
+    ack.set_lease_id(number);
+    ack.set_epoch(1);
+    ack.mutable_ack();
+    FrameAuth("").Sign(ack);
+    endpoint_->OnFrame(PeerId(static_cast<uint64_t>(peer)), ack, 0, 0);
+  }
+  void CompleteAll() {
+    while (!transport_.dones.empty()) transport_.CompleteOne();
+  }
+
+  absl::Time now_ = absl::UnixEpoch();
+  std::unique_ptr<kv::BlockArena> arena_;
+  RecordingTransport transport_;
+  std::unique_ptr<KvTransferEndpoint> endpoint_;
+};
+
+TEST_F(SenderTurnsTest, ExportsToOnePeerTakeTurns) {
+  Export(1, 1);
+  Export(2, 1);
+  Export(3, 1);
+  EXPECT_THAT(transport_.order, ElementsAre(1, 1)) << "the peer's bound was filled by the first";
+  CompleteAll();
+  EXPECT_THAT(transport_.order, ElementsAre(1, 1, 1, 2, 3, 1, 2, 3, 2, 3, 2, 3));
+  for (const uint64_t number : {1, 2, 3}) Acknowledge(number, 1);
+  EXPECT_EQ(endpoint_->TakeEvents().size(), 3u);
+  EXPECT_EQ(endpoint_->counters().exports_open, 0);
+}
+
+TEST_F(SenderTurnsTest, PeersDoNotWaitForEachOther) {
+  Export(1, 1);
+  Export(2, 2);
+  EXPECT_THAT(transport_.order, ElementsAre(1, 1, 2, 2));
+}
+
+TEST_F(SenderTurnsTest, TheTransportsBoundHoldsWhereItIsSmaller) {
+  transport_.bytes_ahead_max = kCellBytes;
+  Export(1, 1);
+  EXPECT_THAT(transport_.order, ElementsAre(1));
+  // A frame that alone is larger goes when nothing else is in flight.
+  transport_.bytes_ahead_max = 1;
+  transport_.CompleteOne();
+  EXPECT_THAT(transport_.order, ElementsAre(1, 1));
+}
+
+TEST_F(SenderTurnsTest, ACancelledExportGivesItsTurnUp) {
+  Export(1, 1);
+  Export(2, 1);
+  endpoint_->Handle(CancelExport{ExportId(2), "test"}, now_);
+  ASSERT_EQ(endpoint_->TakeEvents().size(), 1u) << "nothing of it was in flight";
+  Export(3, 1);
+  endpoint_->Handle(CancelExport{ExportId(1), "test"}, now_);
+  EXPECT_TRUE(endpoint_->TakeEvents().empty()) << "ended with sends in flight";
+  CompleteAll();
+  EXPECT_THAT(transport_.order, ElementsAre(1, 1, 3, 3, 3, 3));
+  EXPECT_EQ(endpoint_->TakeEvents().size(), 1u);
+  Acknowledge(3, 1);
+  EXPECT_EQ(endpoint_->counters().exports_open, 0);
+}
+
+TEST_F(SenderTurnsTest, AFailedSendEndsItsExportAndNoOther) {
+  Export(1, 1);
+  Export(2, 1);
+  transport_.CompleteOne(absl::UnavailableError("test"));
+  CompleteAll();
+  EXPECT_THAT(transport_.order, ElementsAre(1, 1, 2, 2, 2, 2));
+  Acknowledge(2, 1);
+  const std::vector<TransferEvent> events = endpoint_->TakeEvents();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_TRUE(std::holds_alternative<ExportFailed>(events[0]));
+  EXPECT_TRUE(std::holds_alternative<ExportDone>(events[1]));
+}
+
+}  // namespace
+}  // namespace tandem::transfer
