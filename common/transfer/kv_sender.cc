@@ -158,7 +158,7 @@ void KvSender::Pump(Export& exported) {
 void KvSender::TakeTurns(PeerId peer_id) {
   const int64_t bytes_max = std::min(context_.options.peer_bytes_in_flight_max,
                                      context_.transport.BytesAheadMax(peer_id));
-  for (;;) {
+  for (int64_t sent = 0;;) {
     // Looked up in each round: an export that ends may be the peer's last one.
     const auto it = peers_.find(peer_id);
     if (it == peers_.end() || it->second.turns.empty()) return;
@@ -171,6 +171,11 @@ void KvSender::TakeTurns(PeerId peer_id) {
     }
     const int64_t bytes = exported.queue.front().range.cells() * context_.layer_block_bytes();
     if (peer.bytes_in_flight > 0 && peer.bytes_in_flight + bytes > bytes_max) return;
+    if (sent >= context_.options.turn_bytes_max) {
+      interrupted_ = true;
+      return;
+    }
+    sent += bytes;
     if (!SendNext(exported)) return;
     peer.turns.push_back(peer.turns.front());
     peer.turns.pop_front();
@@ -204,8 +209,16 @@ void KvSender::Settle(ExportId id) {
   }
 }
 
+bool KvSender::Continue() {
+  if (std::exchange(interrupted_, false)) TakeAllTurns();
+  return interrupted_;
+}
+
 void KvSender::ResumeBlocked() {
-  if (!std::exchange(blocked_, false)) return;
+  if (std::exchange(blocked_, false)) TakeAllTurns();
+}
+
+void KvSender::TakeAllTurns() {
   // By key, because exports may end, and with them their peers.
   for (auto it = peers_.begin(); it != peers_.end() && !blocked_;) {
     const PeerId peer = it->first;

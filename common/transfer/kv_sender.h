@@ -39,6 +39,8 @@ class KvSender {
   void OnAbort(PeerId from, const v1::KvFrame& frame);
   void OnPeerLost(PeerId peer, const absl::Status& status);
 
+  // Goes on where the bytes of a turn were used up; says whether it happened again.
+  bool Continue();
   // Deadlines and repeated FINs. Appends the peers whose sends have kept an ended export from
   // ending for longer than drain_after.
   void Tick(std::vector<PeerId>& stuck_peers);
@@ -94,7 +96,7 @@ class KvSender {
   // Sends from the export's queue, in turn with others to the same peer, while the bytes in flight
   // allow it; then Settle. May end and erase exports.
   void Pump(Export& exported);
-  // Gives the peer's exports their turns. May end and erase exports.
+  // Gives the peer's exports their turns, up to turn_bytes_max. May end and erase exports.
   void TakeTurns(PeerId peer_id);
   // Sends the first frame of the export's queue. False when there is no room for its payload now.
   bool SendNext(Export& exported);
@@ -103,6 +105,7 @@ class KvSender {
   // Sends one DATA frame with a payload that the store gave out.
   void SendFrame(Export& exported, const Export::QueuedFrame& queued,
                  PayloadStore::Outgoing payload);
+  void TakeAllTurns();
   // Continues the exports that found no room for a payload.
   void ResumeBlocked();
   void OnSent(ExportId id, int64_t bytes, const absl::Status& status);
@@ -119,7 +122,8 @@ class KvSender {
   absl::btree_map<FrameKey, ExportId> by_frame_;
   // Bound: one for each export.
   absl::btree_map<PeerId, Peer> peers_;
-  bool blocked_ = false;  // an export waits for room in the payload store
+  bool interrupted_ = false;  // a peer's exports have used up turn_bytes_max
+  bool blocked_ = false;      // an export waits for room in the payload store
 };
 
 }  // namespace tandem::transfer

@@ -31,20 +31,10 @@ class KvTransferEndpointImpl final : public KvTransferEndpoint {
     std::visit([this](const auto& typed) { Dispatch(typed); }, command);
   }
 
-  void Tick(absl::Time now) override {
+  bool Tick(absl::Time now) override {
     context_.now = std::max(context_.now, now);
-    if (context_.now < next_scan_) return;
-    next_scan_ = context_.now + kScanEvery;
-    std::vector<PeerId> stuck;
-    receiver_.Tick(stuck);
-    sender_.Tick(stuck);
-    std::sort(stuck.begin(), stuck.end());
-    stuck.erase(std::unique(stuck.begin(), stuck.end()), stuck.end());
-    for (const PeerId peer : stuck) {
-      Log(LogLevel::kWarning, "a KV peer hangs; dropping its connection", {{"peer", peer.value()}});
-      context_.transport.Disconnect(peer);
-      OnPeerLost(peer, absl::UnavailableError("the peer hangs; the connection was dropped"));
-    }
+    if (context_.now >= next_scan_) CheckDeadlines();
+    return sender_.Continue();
   }
 
   std::vector<TransferEvent> TakeEvents() override {
@@ -88,6 +78,20 @@ class KvTransferEndpointImpl final : public KvTransferEndpoint {
   }
 
  private:
+  void CheckDeadlines() {
+    next_scan_ = context_.now + kScanEvery;
+    std::vector<PeerId> stuck;
+    receiver_.Tick(stuck);
+    sender_.Tick(stuck);
+    std::sort(stuck.begin(), stuck.end());
+    stuck.erase(std::unique(stuck.begin(), stuck.end()), stuck.end());
+    for (const PeerId peer : stuck) {
+      Log(LogLevel::kWarning, "a KV peer hangs; dropping its connection", {{"peer", peer.value()}});
+      context_.transport.Disconnect(peer);
+      OnPeerLost(peer, absl::UnavailableError("the peer hangs; the connection was dropped"));
+    }
+  }
+
   void Dispatch(const OpenLease& command) { receiver_.Handle(command); }
   void Dispatch(const RaiseEpoch& command) { receiver_.Handle(command); }
   void Dispatch(const CloseLease& command) { receiver_.Handle(command); }

@@ -29,7 +29,9 @@ struct KvTransferOptions {
   int64_t frame_bytes_min = 64 << 10;
   int64_t frame_bytes_max = 1 << 20;
   int64_t peer_bytes_in_flight_max = 16 << 20;  // the rest waits in the exports' queues
-  int checksum_retries_max = 1;                 // NACKs of one range before the epoch fails
+  // Sent to a peer before commands and what arrived have their turn: preparing payloads takes time.
+  int64_t turn_bytes_max = 1 << 20;
+  int checksum_retries_max = 1;  // NACKs of one range before the epoch fails
   // FIN has arrived and data is missing for this long: ask for it again.
   absl::Duration nack_after = absl::Milliseconds(200);
   // When a receive or send of an ended lease or export is still in flight after this time, the peer
@@ -49,8 +51,9 @@ class KvTransferEndpoint : public KvTransport::Listener {
                                                     kv::BlockArena& arena, KvTransport& transport);
 
   virtual void Handle(const TransferCommand& command, absl::Time now) = 0;
-  // Deadlines, NACK timers. Call at least every 50 ms, and after Progress() did something.
-  virtual void Tick(absl::Time now) = 0;
+  // Deadlines, NACK timers, and sends that wait for their turn. Call at least every 50 ms, and
+  // after Progress() did something. True: call it again soon, there is more to send.
+  virtual bool Tick(absl::Time now) = 0;
   // Events since the last call, in order.
   virtual std::vector<TransferEvent> TakeEvents() = 0;
   virtual TransferCounters counters() const = 0;

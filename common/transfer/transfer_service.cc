@@ -86,7 +86,7 @@ class TransferServiceImpl final : public TransferService {
       moved = true;
     }
     // Checksums of what was pushed may have taken a while.
-    endpoint_->Tick(moved ? RealClock().Now() : now);
+    moved = endpoint_->Tick(moved ? RealClock().Now() : now) || moved;
     moved = transport_->Progress() || moved;
     for (TransferEvent& event : endpoint_->TakeEvents()) {
       sink_(std::move(event));

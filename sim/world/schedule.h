@@ -70,7 +70,7 @@ struct Topology {
   int64_t eos_every = 0;
   int64_t local_prefill_tokens = 16;
   int64_t frame_blocks = 1;        // block layers of one KV frame
-  int64_t bytes_in_flight = 4096;  // of one export
+  int64_t bytes_in_flight = 4096;  // from a node to one peer
   int64_t step_us = 500;           // a step takes up to this
   int64_t control_us = 300;        // a control message takes up to this
   int64_t kv_us = 200;             // a KV frame takes up to this beside its bytes

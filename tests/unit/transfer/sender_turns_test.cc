@@ -129,6 +129,21 @@ TEST_F(SenderTurnsTest, TheTransportsBoundHoldsWhereItIsSmaller) {
   EXPECT_THAT(transport_.order, ElementsAre(1, 1));
 }
 
+TEST_F(SenderTurnsTest, ATurnEndsForCommandsAndGoesOnWithTheNextTick) {
+  // As much as the bound allows, in turns of one frame.
+  KvTransferOptions options;
+  options.incarnation = kSender;
+  options.frame_bytes_min = options.frame_bytes_max = options.turn_bytes_max = kCellBytes;
+  endpoint_ = KvTransferEndpoint::Create(options, *arena_, transport_);
+  Export(1, 1);
+  // The push and the end of an export each give one turn.
+  EXPECT_THAT(transport_.order, ElementsAre(1, 1));
+  EXPECT_TRUE(endpoint_->Tick(now_));
+  EXPECT_THAT(transport_.order, ElementsAre(1, 1, 1));
+  EXPECT_FALSE(endpoint_->Tick(now_)) << "nothing is left";
+  EXPECT_THAT(transport_.order, ElementsAre(1, 1, 1, 1));
+}
+
 TEST_F(SenderTurnsTest, ACancelledExportGivesItsTurnUp) {
   Export(1, 1);
   Export(2, 1);
