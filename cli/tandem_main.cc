@@ -34,6 +34,7 @@ CommandMap AllCommands() {
   commands["trace"] = NewTraceCommand();
   commands["why"] = NewWhyCommand();
   commands["keys"] = NewKeysCommand();
+  commands["certs"] = NewCertsCommand();
   commands["pull"] = NewPullCommand();
   commands["models"] = NewModelsCommand();
   commands["bench"] = NewBenchCommand();

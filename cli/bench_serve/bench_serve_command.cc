@@ -97,9 +97,14 @@ class BenchServeCommand final : public Command {
                 {.group = group});
     schema_.Add("api-key", &target_options_.api_key, "Key for servers that require one.",
                 {.group = group, .secret = true});
-    schema_.Add("tls-ca", &target_options_.tls_ca,
+    schema_.Add("tls-ca", &target_options_.tls.authorities,
                 "For a server with TLS: a file of trusted certificates (PEM), or system for the "
                 "machine's; empty = system for https://, no TLS otherwise.",
+                {.group = group});
+    schema_.Add("tls-cert", &target_options_.tls.certificate,
+                "For servers that ask for certificates: a file with this client's (PEM).",
+                {.group = group});
+    schema_.Add("tls-key", &target_options_.tls.key, "The private key of --tls-cert (PEM).",
                 {.group = group});
     schema_.Add("timeout", &load_.timeout,
                 "A request fails when its answer is not complete by then.",
@@ -209,7 +214,7 @@ class BenchServeCommand final : public Command {
     if (target_options_.chat && target_options_.address.grpc) {
       return absl::InvalidArgumentError("--endpoint=chat needs an http:// --target");
     }
-    if (!target_options_.tls_ca.empty() && !target_options_.address.grpc &&
+    if (!target_options_.tls.authorities.empty() && !target_options_.address.grpc &&
         !target_options_.address.tls) {
       return absl::InvalidArgumentError("--tls-ca needs an https:// or grpc:// --target");
     }

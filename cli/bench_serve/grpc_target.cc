@@ -88,10 +88,10 @@ class GrpcTarget final : public LoadTarget {
         io_(context) {}
 
   absl::Status Connect() {
-    const rpc::TlsTrust tls = {.authorities = options_.tls_ca};
-    ASSIGN_OR_RETURN(const auto credentials, rpc::ChannelCredentials(tls));
+    ASSIGN_OR_RETURN(const auto credentials, rpc::ChannelCredentials(options_.tls));
     stub_ = v1::Tandem::NewStub(grpc::CreateChannel(address_, credentials));
-    ASSIGN_OR_RETURN(client_, Client::Connect(address_, {.api_key = options_.api_key, .tls = tls}));
+    ASSIGN_OR_RETURN(client_,
+                     Client::Connect(address_, {.api_key = options_.api_key, .tls = options_.tls}));
     ASSIGN_OR_RETURN(const v1::GetModelResponse model, client_->GetModel());
     model_ = options_.model.empty() ? model.name() : options_.model;
     return absl::OkStatus();

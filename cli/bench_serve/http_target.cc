@@ -85,7 +85,7 @@ class HttpTarget final : public LoadTarget {
     pool_.peer.host_name = address.host;
     pool_.peer.api_key = options_.api_key;
     if (address.tls) {
-      ASSIGN_OR_RETURN(rpc::SslContext tls, rpc::LoadClientSslContext(options_.tls_ca));
+      ASSIGN_OR_RETURN(rpc::SslContext tls, rpc::LoadClientSslContext(options_.tls));
       pool_.peer.tls = std::make_shared<boost::asio::ssl::context>(tls.release());
     }
     error_code error;

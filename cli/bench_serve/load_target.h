@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "cli/bench_serve/event_stream.h"
 #include "cli/bench_serve/workload.h"
+#include "common/rpc/tls.h"
 
 namespace tandem::cli {
 
@@ -32,8 +33,8 @@ struct TargetOptions {
   TargetAddress address;
   std::string model;  // empty: whatever the server has
   std::string api_key;
-  // The trusted certificates (rpc::TlsTrust); empty: no TLS over gRPC, "system" over HTTP.
-  std::string tls_ca;
+  // No authorities: no TLS over gRPC, "system" over HTTP.
+  rpc::TlsTrust tls;
   double temperature = 0;
   bool chat = false;       // /v1/chat/completions; HTTP only
   bool ignore_eos = true;  // answers are as long as they were asked to be

@@ -16,7 +16,8 @@ struct RouterAccess {
   ClientOptions options;
 };
 
-// The flags router, api-key and tls-ca, under the heading `group` (may be empty).
+// The flags router, api-key, tls-ca, tls-cert and tls-key, under the heading `group` (may be
+// empty).
 inline void RegisterRouterAccess(config::Schema& schema, RouterAccess& access,
                                  const std::string& group = "") {
   schema.Add("router", &access.router, "Address of a router, port or host:port.",
@@ -26,6 +27,11 @@ inline void RegisterRouterAccess(config::Schema& schema, RouterAccess& access,
   schema.Add("tls-ca", &access.options.tls.authorities,
              "For routers with TLS: a file of trusted certificates (PEM), or system for the "
              "machine's.",
+             {.group = group});
+  schema.Add("tls-cert", &access.options.tls.certificate,
+             "For routers that ask for certificates: a file with this client's (PEM).",
+             {.group = group});
+  schema.Add("tls-key", &access.options.tls.key, "The private key of --tls-cert (PEM).",
              {.group = group});
 }
 

@@ -87,6 +87,10 @@ void RegisterSharedOut(config::Schema& schema, UpConfig& config) {
       "this command draws a secret for the run, and no other node can join. With --kv-disk it "
       "keeps the secret there, as fleet-secret, for the next run.",
       {.group = "Network"});
+  schema.Add("fleet-tls", &config.common.fleet_tls,
+             "TLS between routers and nodes: folder that `tandem certs make` has filled; each "
+             "process takes the subfolder of its role, router, prefill or decode. Empty = no TLS.",
+             {.group = "Network"});
   schema.Add("threads", &config.node.threads,
              "Compute threads of each node; 0 = this machine's cores shared among the nodes.",
              {.min = 0, .max = 1024, .group = "Model"});
@@ -121,6 +125,7 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
 router::RouterConfig PlanRouter(const UpConfig& up, int index) {
   router::RouterConfig config = up.router;
   config.common = up.common;
+  if (!up.common.fleet_tls.empty()) absl::StrAppend(&config.common.fleet_tls, "/router");
   config.id = absl::StrCat("router-", index);
   config.fleet = "127.0.0.1:0";
   if (index > 0) {
@@ -137,6 +142,7 @@ node::NodeConfig PlanNode(const UpConfig& up, const std::string& role, int index
   const bool prefill = role == "prefill";
   node::NodeConfig config = up.node;
   config.common = up.common;
+  if (!up.common.fleet_tls.empty()) absl::StrAppend(&config.common.fleet_tls, "/", role);
   config.id = absl::StrCat(role, "-", index);
   config.routers = fleet_addresses;
   config.device = DeviceOf(up, prefill);

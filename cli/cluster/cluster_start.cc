@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/config/secret_file.h"
 #include "common/rpc/operator_key.h"
 #include "common/runtime/processors.h"
@@ -11,6 +12,11 @@ namespace tandem::cli {
 
 absl::StatusOr<std::unique_ptr<Cluster>> StartCluster(
     const UpConfig& up, const std::map<std::string, std::string>& env) {
+  if (!up.router.tls.client_authorities.empty() && up.common.fleet_tls.empty()) {
+    return absl::InvalidArgumentError(
+        "tls-client-ca: this command asks its routers too, with the certificate in the folder cli "
+        "of --fleet-tls; expected that flag");
+  }
   if (up.single_process) return StartSingleProcessCluster(up, ReadProcessors(), env);
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -24,9 +30,13 @@ bool ReadyProbe::IsReady(const Cluster& cluster) {
   if (client_ == nullptr) {
     const auto secret = config::ReadSecretFile("fleet-secret-file", up_.common.fleet_secret_file);
     if (!secret.ok()) return false;
-    auto client =
-        Client::Connect(address, {.api_key = secret->empty() ? "" : rpc::OperatorKey(*secret),
-                                  .tls = {.anybody = up_.router.tls.any()}});
+    ClientOptions options = {.api_key = secret->empty() ? "" : rpc::OperatorKey(*secret),
+                             .tls = {.anybody = up_.router.tls.any()}};
+    if (!up_.router.tls.client_authorities.empty()) {
+      options.tls.certificate = absl::StrCat(up_.common.fleet_tls, "/cli/tls.crt");
+      options.tls.key = absl::StrCat(up_.common.fleet_tls, "/cli/tls.key");
+    }
+    auto client = Client::Connect(address, options);
     if (!client.ok()) return false;
     client_ = *std::move(client);
   }

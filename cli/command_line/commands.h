@@ -34,6 +34,7 @@ std::unique_ptr<Command> NewTopCommand();
 std::unique_ptr<Command> NewTraceCommand();
 std::unique_ptr<Command> NewWhyCommand();
 std::unique_ptr<Command> NewKeysCommand();
+std::unique_ptr<Command> NewCertsCommand();
 std::unique_ptr<Command> NewPullCommand();
 std::unique_ptr<Command> NewModelsCommand();
 std::unique_ptr<Command> NewBenchCommand();

@@ -19,6 +19,11 @@ void RegisterCommonOptions(Schema& schema, CommonOptions& options) {
              "File with the fleet's secret, the same on all routers and nodes; a node proves with "
              "it that it belongs to the fleet. Empty = any node may join.",
              {.group = "Network"});
+  schema.Add("fleet-tls", &options.fleet_tls,
+             "TLS between routers and nodes: folder with this process's tls.crt, tls.key and "
+             "ca.crt, which are read again when they change. The certificate names its role by a "
+             "URI spiffe://FLEET/tandem/router, /prefill or /decode. Empty = no TLS.",
+             {.group = "Network"});
   schema.Add("drain-timeout", &options.drain_timeout,
              "How long running work may go on after SIGTERM or Ctrl-C.", {.group = "Lifecycle"});
   schema.Add("log-level", &options.log_level, "Lowest level that is logged.",

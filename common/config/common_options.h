@@ -18,12 +18,13 @@ struct CommonOptions {
   std::string model = "smollm2";
   std::string engine = "cpu";
   std::string fleet_secret_file;
+  std::string fleet_tls;
   absl::Duration drain_timeout = absl::Seconds(30);
   std::string log_level = "info";
   std::string log_format = "auto";
 };
 
-// Registers all six. `options` outlives `schema`.
+// Registers all seven. `options` outlives `schema`.
 void RegisterCommonOptions(Schema& schema, CommonOptions& options);
 
 // Sets the level and the format of this process's log. "auto" is colours where standard error is a

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -26,6 +27,7 @@
 #include "common/node/available_memory.h"
 #include "common/node/kv_transport_choice.h"
 #include "common/node/step_probe.h"
+#include "common/rpc/fleet_tls.h"
 #include "common/rpc/server.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/processors.h"
@@ -266,6 +268,7 @@ class NodeProcessImpl final : public NodeProcess {
     ASSIGN_OR_RETURN(
         server_, rpc::Server::Start(config.health, {}, {.message_bytes_max = kHealthCallBytesMax}));
     NodeRuntimeOptions options;
+    ASSIGN_OR_RETURN(options.router_credentials, RouterCredentials(config, kind));
     ASSIGN_OR_RETURN(options.transfer.kv_transfer.fleet_secret,
                      config::ReadSecretFile("fleet-secret-file", config.common.fleet_secret_file));
     ComputePlaces places;
@@ -278,14 +281,7 @@ class NodeProcessImpl final : public NodeProcess {
     std::unique_ptr<engine::Engine> engine = std::move(loaded.engine);
     ASSIGN_OR_RETURN(const int64_t num_blocks, ChooseBlocks(config, *engine));
     RETURN_IF_ERROR(engine->AllocateKv(num_blocks));
-    options.node_id = NodeId(id_);
-    // Increases from start to start, so that routers tell a restarted node from a late stream.
-    options.incarnation = Incarnation(static_cast<uint64_t>(absl::ToUnixMicros(RealClock().Now())));
-    options.host = config.host.empty() ? HostName() : config.host;
-    options.version = std::string(kVersion);
-    options.routers = config.routers;
-    options.max_sequences = config.max_sequences;
-    options.progress_deadline = config.progress_deadline;
+    Identify(config, options);
     options.transfer.kv_transfer.incarnation = options.incarnation;
     options.transfer.kv_transfer.format = engine->spec().format;
     // Destroyed before the engine, whose device may hold its payloads.
@@ -323,6 +319,7 @@ class NodeProcessImpl final : public NodeProcess {
   absl::Status Watch() override {
     server_->SetHealth("", runtime_->live());
     server_->SetHealth("ready", runtime_->ready());
+    if (certificate_.has_value()) certificate_->OnTick(RealClock().Now());
     return runtime_->ready() ? absl::OkStatus() : runtime_->refused();
   }
 
@@ -342,8 +339,31 @@ class NodeProcessImpl final : public NodeProcess {
   const std::string& id() const override { return id_; }
 
  private:
+  // What routers hear of the node that is not the model's.
+  void Identify(const NodeConfig& config, NodeRuntimeOptions& options) const {
+    options.node_id = NodeId(id_);
+    // Increases from start to start, so that routers tell a restarted node from a late stream.
+    options.incarnation = Incarnation(static_cast<uint64_t>(absl::ToUnixMicros(RealClock().Now())));
+    options.host = config.host.empty() ? HostName() : config.host;
+    options.version = std::string(kVersion);
+    options.routers = config.routers;
+    options.max_sequences = config.max_sequences;
+    options.progress_deadline = config.progress_deadline;
+  }
+  // Null: routers are dialled without TLS.
+  absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> RouterCredentials(
+      const NodeConfig& config, const NodeKind& kind) {
+    const std::string& folder = config.common.fleet_tls;
+    if (folder.empty()) return nullptr;
+    const auto own = kind.role == "prefill" ? rpc::PeerRole::kPrefill : rpc::PeerRole::kDecode;
+    ASSIGN_OR_RETURN(const rpc::FleetTls tls, rpc::FleetTls::Load(folder, own));
+    certificate_.emplace(tls.files().certificate);
+    return tls.RouterCredentials();
+  }
+
   const std::string id_;
   const absl::Duration drain_timeout_;
+  std::optional<rpc::CertificateWatch> certificate_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<NodeRuntime> runtime_;
 };

@@ -88,9 +88,9 @@ class NodeRuntimeImpl final : public NodeRuntime {
         inbox_.Push(RouterSpoke{router, std::move(message)});
       });
     }
-    routers_ =
-        RouterStreams::Create(options_.routers, options_.transfer.kv_transfer.fleet_secret,
-                              [this](RouterStreamEvent event) { OnRouterEvent(std::move(event)); });
+    routers_ = RouterStreams::Create(
+        options_.routers, {options_.transfer.kv_transfer.fleet_secret, options_.router_credentials},
+        [this](RouterStreamEvent event) { OnRouterEvent(std::move(event)); });
     PublishLoad();
     engine_thread_ = Thread("engine", [this] { RunEngine(); });
     heartbeat_thread_ = Thread("heartbeat", [this] { RunHeartbeat(); });

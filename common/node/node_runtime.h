@@ -16,6 +16,8 @@
 // Owner: NodeProcess.
 #pragma once
 
+#include <grpcpp/security/credentials.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,7 +41,9 @@ struct NodeRuntimeOptions {
   std::string version;
   std::string block_names;           // as registered: of the core's kv::BlockKey
   std::vector<std::string> routers;  // host:port of each router's fleet service
-  int32_t max_sequences = 0;         // as registered
+  // How routers are dialled (common/rpc/fleet_tls.h); null: without TLS.
+  std::shared_ptr<grpc::ChannelCredentials> router_credentials;
+  int32_t max_sequences = 0;  // as registered
   absl::Duration heartbeat_interval = absl::Seconds(1);
   // When there is work and no engine step has finished for this long, the node is not live.
   absl::Duration progress_deadline = absl::Seconds(120);

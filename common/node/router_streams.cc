@@ -6,7 +6,6 @@
 #include "absl/container/btree_map.h"
 #include "absl/synchronization/mutex.h"
 #include "common/node/node_message.h"
-#include "common/rpc/fleet_client.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::node {
@@ -14,11 +13,11 @@ namespace {
 
 class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::Listener {
  public:
-  RouterStreamsImpl(const std::vector<std::string>& addresses, const std::string& secret,
+  RouterStreamsImpl(const std::vector<std::string>& addresses, const rpc::FleetAccess& access,
                     std::function<void(RouterStreamEvent)> sink)
       : sink_(std::move(sink)) {
     for (const std::string& address : addresses) {
-      clients_.push_back(rpc::FleetClient::Create(address, *this, secret));
+      clients_.push_back(rpc::FleetClient::Create(address, *this, access));
     }
   }
   ~RouterStreamsImpl() override {
@@ -110,7 +109,7 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
       const bool was_welcomed = stream->welcomed;
       streams_.erase(router);
       const bool for_good = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||
-                            absl::IsUnauthenticated(status);
+                            absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
       if (for_good && refused_ != status) {
         refused_ = status;
         Log(LogLevel::kError, "router refused this node",
@@ -156,9 +155,9 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
 }  // namespace
 
 std::unique_ptr<RouterStreams> RouterStreams::Create(const std::vector<std::string>& addresses,
-                                                     const std::string& secret,
+                                                     const rpc::FleetAccess& access,
                                                      std::function<void(RouterStreamEvent)> sink) {
-  return std::make_unique<RouterStreamsImpl>(addresses, secret, std::move(sink));
+  return std::make_unique<RouterStreamsImpl>(addresses, access, std::move(sink));
 }
 
 }  // namespace tandem::node

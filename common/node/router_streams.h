@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/node/node_core.h"
+#include "common/rpc/fleet_client.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::node {
@@ -33,10 +34,9 @@ using RouterStreamEvent = std::variant<RouterConnected, RouterSpoke, RouterGone>
 
 class RouterStreams {
  public:
-  // Connects at the first Tick. `secret`: the fleet's, by which a node proves to routers that it
-  // belongs to the fleet.
+  // Connects at the first Tick.
   static std::unique_ptr<RouterStreams> Create(const std::vector<std::string>& addresses,
-                                               const std::string& secret,
+                                               const rpc::FleetAccess& access,
                                                std::function<void(RouterStreamEvent)> sink);
   // Ends all streams; the sink is not called afterwards.
   virtual ~RouterStreams() = default;
@@ -52,7 +52,7 @@ class RouterStreams {
   // Routers that answered with Welcome and are still connected.
   virtual int welcomed_count() const = 0;
   // The status by which a router refused the last registration for good (kFailedPrecondition,
-  // kInvalidArgument or kUnauthenticated); OK otherwise.
+  // kInvalidArgument, kUnauthenticated or kPermissionDenied); OK otherwise.
   virtual absl::Status refused() const = 0;
 };
 

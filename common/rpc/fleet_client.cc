@@ -46,7 +46,12 @@ class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterM
     StartCall();
   }
   void Send(v1::NodeMessage message, const std::string& secret) {
-    if (message.has_registration()) ProveJoin(secret, challenge_, *message.mutable_registration());
+    if (message.has_registration()) {
+      v1::Registration& registration = *message.mutable_registration();
+      registration.set_nonce(NewChallenge());
+      ProveJoin(secret, challenge_, registration);
+      join_proof_ = registration.proof();
+    }
     message.set_sequence_number(++sequence_number_);
     if (outbox_.Add(std::move(message))) {
       StartWrite(outbox_.current());
@@ -63,6 +68,8 @@ class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterM
   // Drops the queued messages; no write starts after this.
   void CloseOutbox() { outbox_.Close(); }
   uint64_t connection() const { return connection_; }
+  // What the router's Welcome must answer. Under the owner's mutex.
+  const std::string& join_proof() const { return join_proof_; }
   // Whether the listener knows of this connection.
   bool opened() const { return opened_; }
 
@@ -89,7 +96,10 @@ class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterM
   grpc::ClientContext context_;
   v1::RouterMessage incoming_;
   Outbox<v1::NodeMessage> outbox_;
-  std::string challenge_;  // set before opened_, and not changed after
+  std::string challenge_;   // set before opened_, and not changed after
+  std::string join_proof_;  // guarded by the owner's mutex
+  bool trusted_ = false;    // by reads, as impostor_
+  absl::Status impostor_;   // not OK: why nothing of this router is believed
   std::atomic<bool> opened_{false};
   std::atomic<bool> told_done_{false};
   uint64_t sequence_number_ = 0;  // guarded by the owner's mutex
@@ -97,8 +107,8 @@ class Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v1::RouterM
 
 class FleetClientImpl final : public FleetClient {
  public:
-  FleetClientImpl(const std::string& address, Listener& listener, const std::string& secret)
-      : address_(address), secret_(secret), listener_(listener) {
+  FleetClientImpl(const std::string& address, Listener& listener, const FleetAccess& access)
+      : address_(address), secret_(access.secret), listener_(listener) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(64 << 20);
     // Heartbeats of this stream must not wait behind another stream's channel.
@@ -111,7 +121,10 @@ class FleetClientImpl final : public FleetClient {
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingEveryMs);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no bound: a router may be quiet
-    channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    channel_ = grpc::CreateCustomChannel(
+        address,
+        access.credentials != nullptr ? access.credentials : grpc::InsecureChannelCredentials(),
+        arguments);
     stub_ = v1::Fleet::NewStub(channel_);
   }
 
@@ -159,6 +172,13 @@ class FleetClientImpl final : public FleetClient {
     stream.CloseOutbox();
   }
 
+  // Whether the router's first message proves that it holds the fleet's secret, if there is one.
+  absl::Status CheckRouter(const Stream& stream, const v1::RouterMessage& message) {
+    if (secret_.empty()) return absl::OkStatus();
+    absl::MutexLock lock(&mutex_);
+    return CheckWelcomeProof(secret_, stream.join_proof(), message.welcome());
+  }
+
   void Opened(uint64_t connection) { listener_.OnConnected(*this, connection); }
 
   void Received(uint64_t connection, v1::RouterMessage message) {
@@ -180,6 +200,17 @@ class FleetClientImpl final : public FleetClient {
     absl::MutexLock lock(&mutex_);
     stream_.reset();
     if (opened) next_unreachable_log_ = absl::InfinitePast();
+  }
+
+  // A node does not end for that: it has other routers, and the right one may come to the address.
+  void EndedAsImpostor(const Stream& stream, const absl::Status& why) {
+    listener_.OnDisconnected(*this, stream.connection(), absl::UnavailableError(why.message()));
+    if (UnreachableIsNews()) {
+      Log(LogLevel::kError, "a router is no router of this fleet, trying again",
+          {{"address", address_}, {"why", why.message()}});
+    }
+    absl::MutexLock lock(&mutex_);
+    stream_.reset();
   }
 
  private:
@@ -221,22 +252,31 @@ void Stream::OnReadDone(bool ok) {
     RemoveHold();
     return;
   }
-  owner_.Received(connection_, std::move(incoming_));
+  if (!trusted_ && impostor_.ok()) {
+    impostor_ = owner_.CheckRouter(*this, incoming_);
+    trusted_ = impostor_.ok();
+    if (!trusted_) Cancel();
+  }
+  if (trusted_) owner_.Received(connection_, std::move(incoming_));
   incoming_.Clear();
   StartRead(&incoming_);
 }
 
 void Stream::OnDone(const grpc::Status& status) {
-  owner_.Ended(*this, status.ok() ? absl::UnavailableError("the router closed the stream")
-                                  : FromGrpc(status));
-  // Ended() destroyed this object.
+  if (!impostor_.ok()) {
+    owner_.EndedAsImpostor(*this, impostor_);
+  } else {
+    owner_.Ended(*this, status.ok() ? absl::UnavailableError("the router closed the stream")
+                                    : FromGrpc(status));
+  }
+  // The owner destroyed this object.
 }
 
 }  // namespace
 
 std::unique_ptr<FleetClient> FleetClient::Create(const std::string& router_address,
-                                                 Listener& listener, const std::string& secret) {
-  return std::make_unique<FleetClientImpl>(router_address, listener, secret);
+                                                 Listener& listener, const FleetAccess& access) {
+  return std::make_unique<FleetClientImpl>(router_address, listener, access);
 }
 
 }  // namespace tandem::rpc

@@ -5,6 +5,8 @@
 // Owner: the node's runtime.
 #pragma once
 
+#include <grpcpp/security/credentials.h>
+
 #include <memory>
 #include <string>
 
@@ -14,9 +16,18 @@
 
 namespace tandem::rpc {
 
+// By what a node and its routers know each other.
+struct FleetAccess {
+  // The fleet's: node and router prove it to each other (common/rpc/join_proof.h). Empty: neither.
+  std::string secret;
+  // As common/rpc/fleet_tls.h makes them. Null: no TLS.
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+};
+
 class FleetClient {
  public:
-  // Hears of each connection that the router accepted. Connections are numbered 1, 2, ...
+  // Hears of each connection that the router accepted. Connections are numbered 1, 2, ... With a
+  // secret it hears no message of a router that has not proven it.
   class Listener {
    public:
     virtual ~Listener() = default;
@@ -28,10 +39,9 @@ class FleetClient {
                                 const absl::Status& status) = 0;
   };
 
-  // `router_address`: host:port. `listener` outlives the client. `secret`: the fleet's, with which
-  // the client proves its registrations (common/rpc/join_proof.h).
+  // `router_address`: host:port. `listener` outlives the client.
   static std::unique_ptr<FleetClient> Create(const std::string& router_address, Listener& listener,
-                                             const std::string& secret = "");
+                                             const FleetAccess& access = {});
   // Waits at most half a second for the router to take the queued messages, ends the stream, and
   // waits for the last callback.
   virtual ~FleetClient() = default;

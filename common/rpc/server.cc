@@ -29,14 +29,14 @@ constexpr int kIdleMaxMs = 10 * 60 * 1000;
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address,
                                                       const std::vector<grpc::Service*>& services,
                                                       const ServerLimits& limits,
-                                                      const TlsFiles& tls) {
+                                                      const ServerTls& tls) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon + 1 == address.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("listen address '", address, "': expected host:port"));
   }
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
-                   ServerCredentials(tls));
+                   ServerCredentials(tls.files, tls.callers));
   grpc::EnableDefaultHealthCheckService(true);
   // gRPC's health service registers no descriptor. Reflection finds this project's copy of it,
   // which the linker must keep.

@@ -38,16 +38,22 @@ inline constexpr ServerLimits kClientLimits = {.message_bytes_max = kClientMessa
 inline constexpr int kNodeMessageBytesMax = 4 << 20;
 inline constexpr ServerLimits kNodeLimits = {.message_bytes_max = kNodeMessageBytesMax};
 
+// How a server's connections are encrypted, and whom it serves.
+struct ServerTls {
+  TlsFiles files;    // none: plain text
+  PeerRule callers;  // where clients show certificates
+};
+
 class Server {
  public:
   // Listens on `address` (host:port; port 0 picks a free one). `services` outlive the server. A
-  // call with a message of more than `limits` allow ends with RESOURCE_EXHAUSTED. The server speaks
-  // TLS when `tls` names files. Errors: kUnavailable, which names the address, when it
-  // cannot be bound (it is in use); and those of LoadSslContext.
+  // call with a message of more than `limits` allow ends with RESOURCE_EXHAUSTED; one whose caller
+  // breaks tls.callers with PERMISSION_DENIED. Errors: kUnavailable, which names the address, when
+  // it cannot be bound (it is in use); and those of LoadSslContext.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& address,
                                                        const std::vector<grpc::Service*>& services,
                                                        const ServerLimits& limits,
-                                                       const TlsFiles& tls = {});
+                                                       const ServerTls& tls = {});
   ~Server();
 
   // The port that the server listens on.

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "common/rpc/join_proof.h"
 #include "common/rpc/outbox.h"
 #include "common/rpc/status.h"
@@ -16,13 +18,27 @@ namespace {
 constexpr size_t kOutboxMax = 65536;
 constexpr absl::Duration kRefusalsLoggedEvery = absl::Seconds(1);
 
+// Whether a node registers in the role that its certificate names.
+absl::Status CheckRegisteredRole(rpc::PeerRole certified, const v1::Registration& registration) {
+  const bool is_prefill = certified == rpc::PeerRole::kPrefill;
+  const v1::NodeRole expected = is_prefill ? v1::NODE_ROLE_PREFILL : v1::NODE_ROLE_DECODE;
+  if (registration.role() == expected) return absl::OkStatus();
+  const absl::string_view asked = registration.role() == v1::NODE_ROLE_PREFILL  ? "prefill"
+                                  : registration.role() == v1::NODE_ROLE_DECODE ? "decode"
+                                                                                : "unknown";
+  return absl::PermissionDeniedError(
+      absl::StrCat("node '", absl::Utf8SafeCHexEscape(registration.node_id().substr(0, 128)),
+                   "' registers with the role ", asked, ", expected ", rpc::RoleName(certified),
+                   ", the role of its certificate"));
+}
+
 }  // namespace
 
 class FleetService::Stream final
     : public grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage> {
  public:
-  Stream(FleetService& owner, NodeKey node, std::string challenge)
-      : owner_(owner), node_(node), challenge_(std::move(challenge)), outbox_(kOutboxMax) {}
+  Stream(FleetService& owner, NodeKey node, Expected expected)
+      : owner_(owner), node_(node), expected_(std::move(expected)), outbox_(kOutboxMax) {}
 
   void Start() {
     StartSendInitialMetadata();  // the challenge
@@ -30,6 +46,8 @@ class FleetService::Stream final
   }
 
   void Send(v1::RouterMessage message) {
+    if (message.has_welcome() && !join_proof_.empty())
+      rpc::ProveWelcome(owner_.options_.secret, join_proof_, *message.mutable_welcome());
     message.set_sequence_number(++sequence_number_);
     if (outbox_.Add(std::move(message))) {
       StartWrite(outbox_.current());
@@ -54,10 +72,13 @@ class FleetService::Stream final
       return;
     }
     if (!admitted_) {
-      if (absl::Status why = owner_.Admit(node_, challenge_, *incoming_); !why.ok()) {
+      if (absl::Status why = owner_.Admit(node_, expected_, *incoming_); !why.ok()) {
         End(why);
         return;
       }
+      const v1::Registration& registration = incoming_->registration();
+      if (!owner_.options_.secret.empty() && !registration.nonce().empty())
+        join_proof_ = registration.proof();
       admitted_ = true;
     }
     if (incoming_->has_registration()) {
@@ -98,8 +119,9 @@ class FleetService::Stream final
 
   FleetService& owner_;
   const NodeKey node_;
-  const std::string challenge_;
-  bool admitted_ = false;  // written by reads, of which one is under way at a time
+  const Expected expected_;
+  std::string join_proof_;  // what the Welcome answers; written before the registration goes on
+  bool admitted_ = false;   // written by reads, of which one is under way at a time
   std::unique_ptr<google::protobuf::Arena> arena_;  // of the message being read
   v1::NodeMessage* incoming_ = nullptr;
   rpc::Outbox<v1::RouterMessage> outbox_;
@@ -130,10 +152,16 @@ FleetService::~FleetService() = default;
 
 grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage>* FleetService::Join(
     grpc::CallbackServerContext* context) {
-  std::string challenge = rpc::NewChallenge();
-  context->AddInitialMetadata(rpc::kChallengeKey, challenge);
+  Expected expected = {.challenge = rpc::NewChallenge()};
+  context->AddInitialMetadata(rpc::kChallengeKey, expected.challenge);
+  absl::StatusOr<rpc::PeerIdentity> identity = rpc::PeerIdentity();
+  if (options_.roles_from_certificates) {
+    identity = rpc::IdentityOf(rpc::UrisOf(*context->auth_context()));
+    if (identity.ok()) expected.role = identity->role;
+  }
   absl::MutexLock lock(&mutex_);
   absl::Status status = closed_;
+  if (status.ok()) status = identity.status();
   if (status.ok() && streams_.size() >= options_.streams_max) {
     status = absl::ResourceExhaustedError(absl::StrCat(
         streams_.size(), " nodes' streams are open, the limit is ", options_.streams_max));
@@ -150,7 +178,7 @@ grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage>* FleetService::Join(
         strangers_.size(), " streams have not registered, the limit is ", options_.strangers_max)));
   }
   const NodeKey node(next_key_++);
-  auto stream = std::make_unique<Stream>(*this, node, std::move(challenge));
+  auto stream = std::make_unique<Stream>(*this, node, std::move(expected));
   Stream* reactor = stream.get();
   streams_[node] = std::move(stream);
   strangers_[node] = RealClock().Now();
@@ -158,14 +186,16 @@ grpc::ServerBidiReactor<v1::NodeMessage, v1::RouterMessage>* FleetService::Join(
   return reactor;
 }
 
-absl::Status FleetService::Admit(NodeKey node, absl::string_view challenge,
+absl::Status FleetService::Admit(NodeKey node, const Expected& expected,
                                  const v1::NodeMessage& message) {
   absl::Status status;
   if (!message.has_registration()) {
     status = absl::InvalidArgumentError("the first message of a stream must be a registration");
   } else if (!options_.secret.empty()) {
-    status = rpc::CheckJoinProof(options_.secret, challenge, message.registration());
+    status = rpc::CheckJoinProof(options_.secret, expected.challenge, message.registration());
   }
+  if (status.ok() && expected.role.has_value())
+    status = CheckRegisteredRole(*expected.role, message.registration());
   absl::MutexLock lock(&mutex_);
   if (strangers_.erase(node) == 0) return absl::CancelledError("the stream was ended");
   if (!status.ok()) NoteRefused(status);

@@ -1,7 +1,7 @@
 // The gRPC service that nodes join. It carries the nodes' streams: it pushes nodes' messages into
 // the inbox and writes the router's messages to the streams. It decides one thing: a stream that
-// does not begin with a registration (and, where a secret is set, a proof of it) is refused here,
-// and nothing of it reaches the core.
+// does not begin with a registration (with a proof, where a secret is set, and with the role of the
+// node's certificate, where there is TLS) is refused here, and nothing of it reaches the core.
 //
 // Thread safety: all public methods from any thread, OnTick from one at a time; gRPC calls Join on
 // its own threads.
@@ -10,11 +10,13 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "common/rpc/peer_identity.h"
 #include "router/front_end/inbox.h"
 #include "tandem/v1/fleet.grpc.pb.h"
 
@@ -23,8 +25,12 @@ namespace tandem::router {
 class FleetService final : public v1::Fleet::CallbackService {
  public:
   struct Options {
-    // Nodes must prove that they hold it (common/rpc/join_proof.h). Empty: any node may join.
+    // Nodes and this router prove to each other that they hold it (common/rpc/join_proof.h).
+    // Empty: neither does.
     std::string secret;
+    // Nodes show certificates, whose roles the port has checked (FleetTls::NodeRule). A node joins
+    // in its certificate's role only.
+    bool roles_from_certificates = false;
     // Streams beyond it end with kResourceExhausted.
     size_t streams_max = 8192;
     // Streams that have not registered. Beyond it the oldest of them is ended: an honest node
@@ -53,8 +59,13 @@ class FleetService final : public v1::Fleet::CallbackService {
  private:
   class Stream;
   void Ended(NodeKey node);
+  // What a stream's first message must prove.
+  struct Expected {
+    std::string challenge;
+    std::optional<rpc::PeerRole> role;  // none: any
+  };
   // Checks the first message of a stream. OK: the stream belongs to a node.
-  absl::Status Admit(NodeKey node, absl::string_view challenge, const v1::NodeMessage& message);
+  absl::Status Admit(NodeKey node, const Expected& expected, const v1::NodeMessage& message);
   void NoteRefused(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the oldest stream that has not registered.
   void EndStranger(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

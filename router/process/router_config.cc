@@ -11,9 +11,11 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
   schema.Add("fleet", &config.fleet,
              "Address where nodes join, port or host:port; port 0 picks one.",
              {.group = "Network", .normalise = config::CompleteAddress});
-  schema.Add("open-fleet", &config.open_fleet,
-             "Nodes may join from other machines without a secret (--fleet-secret-file).",
-             {.group = "Network"});
+  schema.Add(
+      "open-fleet", &config.open_fleet,
+      "Nodes may join from other machines without a secret (--fleet-secret-file) and without "
+      "TLS (--fleet-tls).",
+      {.group = "Network"});
   schema.Add("http", &config.http,
              "Address of the OpenAI-compatible HTTP API, port or host:port; empty = none.",
              {.group = "Network"});
@@ -43,6 +45,10 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
              "= no TLS. The router reads it again when it changes.",
              {.group = "Network"});
   schema.Add("tls-key", &config.tls.key, "PEM file with the private key of --tls-cert.",
+             {.group = "Network"});
+  schema.Add("tls-client-ca", &config.tls.client_authorities,
+             "PEM file with authorities: clients must show a certificate that one of them signed, "
+             "on every port for clients and operators. Empty = clients show none.",
              {.group = "Network"});
   schema.Add("allowed-origins", &config.allowed_origins,
              "Web origins whose pages may call the HTTP API, such as https://chat.example; * = "

@@ -51,15 +51,17 @@ bool IsLoopback(absl::string_view address) {
   return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
 }
 
-// Without a secret any process that reaches the port may join as a node: it is then sent prompts,
-// and says what the answers are.
+// Without a secret or TLS any process that reaches the port may join as a node: it is then sent
+// prompts, and says what the answers are.
 absl::Status CheckFleetPort(const RouterConfig& config, const std::string& secret) {
-  if (!secret.empty() || config.open_fleet || IsLoopback(config.fleet)) return absl::OkStatus();
+  if (!secret.empty() || !config.common.fleet_tls.empty() || config.open_fleet ||
+      IsLoopback(config.fleet))
+    return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "fleet: ", config.fleet, " is reachable from other machines, and without a secret any of ",
-      "them may join as a node; expected --fleet-secret-file, an address of this machine alone, "
-      "or ",
-      "--open-fleet"));
+      "fleet: ", config.fleet,
+      " is reachable from other machines, and without a secret or TLS any ",
+      "of them may join as a node; expected --fleet-secret-file, --fleet-tls, an address of this ",
+      "machine alone, or --open-fleet"));
 }
 
 }  // namespace
@@ -93,6 +95,10 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   ASSIGN_OR_RETURN(options.fleet_secret,
                    config::ReadSecretFile("fleet-secret-file", config.common.fleet_secret_file));
   RETURN_IF_ERROR(CheckFleetPort(config, options.fleet_secret));
+  if (!config.common.fleet_tls.empty()) {
+    ASSIGN_OR_RETURN(options.fleet_tls,
+                     rpc::FleetTls::Load(config.common.fleet_tls, rpc::PeerRole::kRouter));
+  }
   options.core = config.core;
   options.core.explains_placements = config.traces > 0;
   options.overload = config.overload;

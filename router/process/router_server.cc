@@ -43,6 +43,8 @@ class RouterServerImpl final : public RouterServer {
         traces_(options.traces_max),
         shedder_(options.overload, metrics_),
         access_log_(options.access_log),
+        certificates_{rpc::CertificateWatch(options.tls.certificate),
+                      rpc::CertificateWatch(FleetPortTls(options).files.certificate)},
         throughput_(metrics_, options.throughput_every, RealClock().Now()),
         inbox_(static_cast<size_t>(options.inbox_max),
                [this](std::vector<InboxItem>& items) { RunCore(items); }),
@@ -68,9 +70,10 @@ class RouterServerImpl final : public RouterServer {
       if (!options.admin_address.empty()) client_service_.GuardStatus(options.fleet_secret);
     }
     ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_},
-                                                       rpc::kNodeLimits));
-    ASSIGN_OR_RETURN(client_server_, rpc::Server::Start(options.grpc_address, {&client_service_},
-                                                        rpc::kClientLimits, options.tls));
+                                                       rpc::kNodeLimits, FleetPortTls(options)));
+    ASSIGN_OR_RETURN(client_server_,
+                     rpc::Server::Start(options.grpc_address, {&client_service_},
+                                        rpc::kClientLimits, {options.tls, rpc::ClientRule()}));
     if (!options.http_address.empty()) {
       FrontEndOptions http;
       http.server.address = options.http_address;
@@ -107,7 +110,9 @@ class RouterServerImpl final : public RouterServer {
     ReloadKeys();
     client_server_->SetHealth("", true);
     client_server_->SetHealth("ready", decode_ready_ && !draining_);
-    throughput_.OnTick(RealClock().Now(), RequestsRunning());
+    const absl::Time now = RealClock().Now();
+    throughput_.OnTick(now, RequestsRunning());
+    for (rpc::CertificateWatch& certificate : certificates_) certificate.OnTick(now);
   }
 
   bool Drain(absl::Duration timeout) override {
@@ -133,7 +138,12 @@ class RouterServerImpl final : public RouterServer {
   static FleetService::Options FleetOptions(const RouterServerOptions& options) {
     FleetService::Options fleet;
     fleet.secret = options.fleet_secret;
+    fleet.roles_from_certificates = options.fleet_tls.has_value();
     return fleet;
+  }
+  static rpc::ServerTls FleetPortTls(const RouterServerOptions& options) {
+    if (!options.fleet_tls.has_value()) return {};
+    return {options.fleet_tls->files(), options.fleet_tls->NodeRule()};
   }
   // Any thread. The router is not ready from now on; requests that run go on.
   void RefuseOverGrpc() {
@@ -297,8 +307,9 @@ class RouterServerImpl final : public RouterServer {
   TraceStore traces_;
   LoadShedder shedder_;
   const bool access_log_;
-  ThroughputLine throughput_;      // on the thread that calls Watch
-  std::unique_ptr<ApiKeys> keys_;  // null: no key is needed
+  rpc::CertificateWatch certificates_[2];  // as throughput_
+  ThroughputLine throughput_;              // on the thread that calls Watch
+  std::unique_ptr<ApiKeys> keys_;          // null: no key is needed
   // Declared before the members that may hold its exchanges, so it is destroyed after them.
   std::unique_ptr<HttpApi> front_end_;
   Inbox inbox_;

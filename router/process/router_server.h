@@ -11,11 +11,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/fleet_tls.h"
 #include "common/rpc/tls.h"
 #include "router/core/router_options.h"
 #include "router/front_end/api_keys.h"
@@ -38,6 +40,7 @@ struct RouterServerOptions {
   std::vector<std::string> allowed_origins;  // origins whose pages may call the HTTP API; "*" = any
   int64_t stored_responses_max = 1024;       // by /v1/responses, for later requests that name them
   std::string fleet_secret;                  // that nodes must hold; empty = any node may join
+  std::optional<rpc::FleetTls> fleet_tls;    // of the nodes' port; none: plain text
   RouterOptions core;
   LoadShedder::Options overload;
   int64_t inbox_max = 65536;

@@ -64,8 +64,14 @@ class Certificate {
 class HttpsSocket final : public HttpSocket {
  public:
   // `authority`: the file of the authority's certificate. REQUIRES: it has signed the server's.
-  HttpsSocket(const std::string& address, const std::string& authority)
+  // `own`: a folder with the client's tls.crt and tls.key; empty: it shows no certificate.
+  HttpsSocket(const std::string& address, const std::string& authority, const std::string& own = "")
       : HttpSocket(address), context_(SSL_CTX_new(TLS_client_method())) {
+    if (!own.empty()) {
+      const std::string certificate = own + "/tls.crt", key = own + "/tls.key";
+      TANDEM_CHECK(SSL_CTX_use_certificate_chain_file(context_.get(), certificate.c_str()) == 1 &&
+                   SSL_CTX_use_PrivateKey_file(context_.get(), key.c_str(), SSL_FILETYPE_PEM) == 1);
+    }
     TANDEM_CHECK(SSL_CTX_load_verify_file(context_.get(), authority.c_str()) == 1);
     SSL_CTX_set_verify(context_.get(), SSL_VERIFY_PEER, nullptr);
     ssl_.reset(SSL_new(context_.get()));

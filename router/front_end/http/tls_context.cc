@@ -41,11 +41,14 @@ absl::StatusOr<std::unique_ptr<TlsContext>> TlsContext::Load(const rpc::TlsFiles
   return std::unique_ptr<TlsContext>(new TlsContext(files, std::move(context)));
 }
 
-std::optional<std::pair<TlsContext::FileTime, TlsContext::FileTime>> TlsContext::FileTimes() const {
-  std::error_code certificate, key;
-  const std::pair times(std::filesystem::last_write_time(files_.certificate, certificate),
-                        std::filesystem::last_write_time(files_.key, key));
-  if (certificate || key) return std::nullopt;
+std::optional<std::vector<TlsContext::FileTime>> TlsContext::FileTimes() const {
+  std::vector<FileTime> times;
+  for (const std::string* path : {&files_.certificate, &files_.key, &files_.client_authorities}) {
+    if (path->empty()) continue;
+    std::error_code error;
+    times.push_back(std::filesystem::last_write_time(*path, error));
+    if (error) return std::nullopt;
+  }
   return times;
 }
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -36,11 +36,11 @@ class TlsContext {
   TlsContext(rpc::TlsFiles files, rpc::SslContext context);
   // Loads the files again if they changed. If that fails, the previous contents stay in use.
   void Refresh(absl::Time now);
-  std::optional<std::pair<FileTime, FileTime>> FileTimes() const;
+  std::optional<std::vector<FileTime>> FileTimes() const;
 
   const rpc::TlsFiles files_;
   rpc::SslContext context_;
-  std::optional<std::pair<FileTime, FileTime>> loaded_;
+  std::optional<std::vector<FileTime>> loaded_;
   absl::Time next_look_ = absl::InfinitePast();
 };
 

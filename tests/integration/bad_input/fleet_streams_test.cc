@@ -200,5 +200,30 @@ TEST_F(FleetStreams, WhatIsNotProvenIsRefused) {
   Next<NodeRegistered>();
 }
 
+TEST_F(FleetStreams, TheRouterProvesTheSecretToNodesThatAsk) {
+  Serve({.secret = kSecret});
+  const auto welcome = [&](Peer& peer, const v1::Registration& registration) {
+    peer.Register(registration);
+    v1::RouterMessage message;
+    message.mutable_welcome()->set_router_id("r");
+    service_->Send(Next<NodeRegistered>().node, message);
+    EXPECT_TRUE(peer.stream->Read(&message));
+    return message.welcome();
+  };
+  Peer& peer = Join();
+  v1::Registration registration = RegistrationOf("asks");
+  registration.set_nonce("random");
+  rpc::ProveJoin(kSecret, peer.challenge, registration);
+  const v1::Welcome proven = welcome(peer, registration);
+  EXPECT_OK(rpc::CheckWelcomeProof(kSecret, registration.proof(), proven));
+  EXPECT_EQ(rpc::CheckWelcomeProof("a guess", registration.proof(), proven).code(),
+            absl::StatusCode::kUnauthenticated);
+  // A node of an earlier release draws no nonce, and gets no proof.
+  Peer& earlier = Join();
+  v1::Registration without = RegistrationOf("earlier");
+  rpc::ProveJoin(kSecret, earlier.challenge, without);
+  EXPECT_EQ(welcome(earlier, without).proof(), "");
+}
+
 }  // namespace
 }  // namespace tandem::router

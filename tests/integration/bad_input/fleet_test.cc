@@ -151,14 +151,15 @@ TEST(ModelCluster, NodesThatDifferAreRefused) {
   EXPECT_TRUE(first->running());
 }
 
-// A port that other machines reach, and no secret: any of them could join and say what answers are.
+// A port that other machines reach, and no secret and no TLS: any of them could join and say what
+// answers are.
 TEST(FleetPort, BeyondThisMachineNeedsASecretOrAWord) {
   for (const char* fleet : {"0.0.0.0:0", "[::]:0"}) {
     const ProgramRun run = RunProgram(
         {"tandem-router", "--engine=hash", "--grpc=127.0.0.1:0", absl::StrCat("--fleet=", fleet)});
     EXPECT_EQ(run.exit_code, 1) << run.output;
     EXPECT_THAT(run.output, AllOf(HasSubstr(fleet), HasSubstr("--fleet-secret-file"),
-                                  HasSubstr("--open-fleet")));
+                                  HasSubstr("--fleet-tls"), HasSubstr("--open-fleet")));
   }
   for (const char* told : {"--open-fleet", "--fleet=127.0.0.1:0", "--fleet=[::1]:0"}) {
     auto router = RunningProgram::Start(

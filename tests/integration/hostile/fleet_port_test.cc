@@ -1,6 +1,6 @@
 // Goal: at the port where nodes join, who does not prove the fleet's secret becomes no node and
 // keeps none out, however many come; a node that proves it and says what cannot be is refused by
-// name; the fleet goes on.
+// name; nodes obey no router that does not prove it; the fleet goes on.
 #include <grpcpp/generic/generic_stub.h>
 
 #include <deque>
@@ -83,6 +83,17 @@ TEST_F(HostileFleetPort, AFloodOfStrangersKeepsNoNodeOut) {
   Process& restarted = processes_["decode-1"];
   restarted.files = OpenFiles(restarted.program->pid());
   restarted.bytes = ResidentBytes(restarted.program->pid());
+}
+
+TEST_F(HostileFleetPort, NodesObeyNoRouterWithoutTheSecret) {
+  for (const char* node : {"prefill-0", "decode-0", "decode-1"}) {
+    eavesdropper_.Await(node);
+    EXPECT_THAT(processes_[node].program->AwaitLine("no router of this fleet"),
+                ::testing::AllOf(HasSubstr("address=" + ear_->address()),
+                                 HasSubstr("does not prove this fleet")));
+  }
+  load_.AwaitAnswers(20);
+  EXPECT_EQ(eavesdropper_.obeyed(), 0);
 }
 
 TEST_F(HostileFleetPort, MessagesTooLargeOrNoneAtAll) {

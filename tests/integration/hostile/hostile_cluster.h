@@ -8,6 +8,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -25,7 +26,7 @@ namespace tandem::testing {
 
 inline constexpr char kFleetSecret[] = "only the fleet knows this";
 
-// Listens where nodes expect a router, and records their registrations.
+// Listens where nodes expect a router, records their registrations, and gives them commands.
 class Eavesdropper final : public v1::Fleet::Service {
  public:
   v1::Registration Await(const std::string& node_id) {
@@ -37,15 +38,29 @@ class Eavesdropper final : public v1::Fleet::Service {
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&heard), absl::Seconds(20))) << node_id;
     return heard_[node_id];
   }
+  // How often a node answered a command.
+  int obeyed() const { return obeyed_; }
 
  private:
   grpc::Status Join(grpc::ServerContext*,
                     grpc::ServerReaderWriter<v1::RouterMessage, v1::NodeMessage>* stream) override {
     stream->SendInitialMetadata();  // nodes wait for a challenge, even for none
     for (v1::NodeMessage message; stream->Read(&message);) {
+      for (const v1::NodeEvent& event : message.events()) {
+        if (event.has_reserved() || event.has_refused() || event.has_leg_failed()) ++obeyed_;
+      }
       if (!message.has_registration()) continue;
       v1::RouterMessage answer;
       answer.mutable_welcome()->set_router_id("eavesdropper");
+      stream->Write(answer);
+      answer.Clear();
+      v1::StartDecode& planted = *answer.add_commands()->mutable_start_decode();
+      planted.mutable_leg()->set_request_id("planted");
+      planted.mutable_leg()->set_number(1);
+      planted.mutable_leg()->set_attempt(1);
+      planted.mutable_sequence()->add_prompt(1);
+      planted.set_local_prefill_tokens_max(-1);
+      planted.set_deadline_s(60);
       stream->Write(answer);
       absl::MutexLock lock(&mutex_);
       heard_[message.registration().node_id()] = message.registration();
@@ -53,6 +68,7 @@ class Eavesdropper final : public v1::Fleet::Service {
     return grpc::Status::OK;
   }
 
+  std::atomic<int> obeyed_{0};
   absl::Mutex mutex_;
   std::map<std::string, v1::Registration> heard_ ABSL_GUARDED_BY(mutex_);
 };
@@ -113,7 +129,7 @@ class HostileCluster : public ::testing::Test {
     ::unlink(secret_file_.c_str());
   }
 
-  // Drains soon: the eavesdropper answers no offer of blocks.
+  // Drains soon: the last node has nobody to offer its blocks to.
   void StartNode(const std::string& role, const std::string& id) {
     Start(id, {absl::StrCat("tandem-", role, "-node"), "--id=" + id, "--kv-blocks=1024",
                "--transport=tcp", "--drain-timeout=2s",
