@@ -7,6 +7,7 @@ Usage: check.py CHECK --source DIR --build DIR
   dockerfile  hadolint accepts the Dockerfile
   yaml        yamllint accepts every YAML file of deploy/
   shell       shellcheck accepts every shell script
+  secrets     what secrets.sh prints, or cert-manager makes, is what the pods mount; keys and TLS are on
   flags       every flag, configuration key and environment variable that the manifests use exists
               in the programs, and every port is one they were told to open
   systemd     systemd reads the units, the programs take the flags and files that the units give them,
@@ -28,13 +29,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+import certificates
 import flags as flag_check
 import image_packages
 import packages
 import systemd
 import tools
 
-OVERLAYS = ("base", "overlays/two-by-three", "overlays/tls")
+OVERLAYS = ("base", "overlays/two-by-three", "overlays/cert-manager")
 
 # The oldest that deploy/kustomize/README.md promises, and the newest that the validator knows.
 KUBERNETES_VERSIONS = ("1.30", "1.37.0")
@@ -76,7 +78,11 @@ def build_overlay(context, folder):
 
 def validate(context, text, name):
     """Whether every object of the YAML stream has only fields that Kubernetes knows."""
+    yaml = tools.module("yaml")
     validator = tools.program("kubernetes-validate")
+    # Kubernetes' own kinds; certificates.py looks at cert-manager's.
+    known = [item for item in yaml.safe_load_all(text) if not certificates.of_cert_manager(item)]
+    text = yaml.safe_dump_all(known)
     path = context.build / "tests" / f"deploy-{name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -107,6 +113,7 @@ def check_yaml(context):
 
 def check_shell(context):
     scripts = sorted((context.source / "scripts").glob("*.sh"))
+    scripts += sorted((context.source / "deploy").rglob("*.sh"))
     scripts.append(context.source / ".ci/run")
     return passes([tools.program("shellcheck"), *scripts])
 
@@ -124,6 +131,73 @@ def check_flags(context):
             mistakes.append(f"{overlay}: {mistake}")
     print("\n".join(mistakes))
     return not mistakes
+
+
+def workloads(text, yaml):
+    """All objects, and (program, pod, configuration) of each workload that runs a program of ours."""
+    objects = list(yaml.safe_load_all(text))
+    pods = []
+    for _, pod in flag_check.pod_specs(objects):
+        program = (pod["containers"][0].get("command") or [""])[0]
+        if program in flag_check.PROGRAMS:
+            pods.append((program, pod, flag_check.configuration(pod, objects, yaml)))
+    return objects, pods
+
+
+def printed_secrets(context, folder, yaml):
+    """name → data of the Secrets that secrets.sh prints."""
+    environment = {
+        **os.environ,
+        "TANDEM": str(tools.built(context.build, "tandem").resolve()),
+        "KUBECTL": str(tools.kubectl(context.build).resolve()),
+    }
+    result = subprocess.run(
+        [str(context.source / "deploy/kustomize/secrets.sh"), str(folder), "tandem"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    if result.returncode != 0:
+        raise SystemExit(f"secrets.sh:\n{result.stderr}")
+    return {item["metadata"]["name"]: item["data"] for item in yaml.safe_load_all(result.stdout) if item}
+
+
+def check_secrets(context):
+    yaml = tools.module("yaml")
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        first = printed_secrets(context, folder, yaml)
+        again = printed_secrets(context, folder, yaml)
+    if first["tandem-fleet"] != again["tandem-fleet"] or first["tandem-keys"] != again["tandem-keys"]:
+        found.append("a second run of secrets.sh draws another secret or other keys")
+    if first["tandem-router-tls"]["tls.crt"] == again["tandem-router-tls"]["tls.crt"]:
+        found.append("a second run of secrets.sh renews no certificate")
+    if first["tandem-router-tls"]["ca.crt"] != again["tandem-router-tls"]["ca.crt"]:
+        found.append("a second run of secrets.sh makes another authority")
+    secrets = {name: set(data) for name, data in first.items()}
+    for overlay in OVERLAYS:
+        text = build_overlay(context, context.source / "deploy/kustomize" / overlay)
+        objects, pods = workloads(text, yaml)
+        found += [f"{overlay}: {said}" for said in certificates.missing_secrets(pods, secrets)]
+        for program, _, values in pods:
+            found += [f"{overlay}: {said}" for said in certificates.plaintext(program, values)]
+    # The last overlay is cert-manager's.
+    found += certificates.cert_manager_mistakes(objects, pods)
+    for before, after, expected in (
+        ("/tandem/decode", "/tandem/router", "not the role decode"),
+        ("renewBefore", "renewBefor", "renewBefor"),
+        ("secretName: tandem-prefill-tls", "secretName: tandem-prefil-tls", "tandem-prefill-node"),
+        ("isCA: true", "isCA: false", "no certificate of an authority"),
+    ):
+        planted, pods = workloads(text.replace(before, after, 1), yaml)
+        said = list(certificates.cert_manager_mistakes(planted, pods))
+        said += certificates.missing_secrets(pods, secrets)
+        if not any(expected in one for one in said):
+            found.append(f"planted {after}: found only {said}")
+    print("\n".join(found))
+    return not found
 
 
 def check_systemd(context):
@@ -234,6 +308,7 @@ def main():
         "dockerfile": check_dockerfile,
         "yaml": check_yaml,
         "shell": check_shell,
+        "secrets": check_secrets,
         "flags": check_flags,
         "systemd": check_systemd,
         "package": check_package,

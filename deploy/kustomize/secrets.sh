@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Prints the Secrets that the base reads, to be piped into `kubectl apply -f -`:
+#   tandem-fleet                                              the fleet's secret
+#   tandem-router-tls, tandem-prefill-tls, tandem-decode-tls  certificates, one role each
+#   tandem-keys                                               hashes of API keys
+#
+#   deploy/kustomize/secrets.sh FOLDER [NAMESPACE] | kubectl apply -f -
+#
+# FOLDER keeps all of it, the authority's key too: guard it. What lies there is used again, except
+# the certificates, which each run renews. NAMESPACE: tandem. Needs `tandem` and `kubectl`.
+set -euo pipefail
+
+[ $# -ge 1 ] && [ $# -le 2 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+folder=$1
+namespace=${2:-tandem}
+tandem=${TANDEM:-tandem}
+kubectl=${KUBECTL:-kubectl}
+
+umask 077
+mkdir -p "$folder"
+[ -s "$folder/fleet-secret" ] || head -c 32 /dev/urandom | base64 > "$folder/fleet-secret"
+"$tandem" certs make --folder "$folder/certs" --fleet "$namespace" --names \
+  "tandem,tandem.$namespace,tandem.$namespace.svc,tandem.$namespace.svc.cluster.local,localhost,127.0.0.1" >&2
+if [ ! -s "$folder/keys" ]; then
+  echo "a key for clients, in $folder/first-key:" >&2
+  "$tandem" keys add first --file "$folder/keys" > "$folder/first-key"
+fi
+
+secret() {
+  "$kubectl" create secret generic "$@" --namespace "$namespace" --dry-run=client --output yaml
+  echo ---
+}
+secret tandem-fleet --from-file "secret=$folder/fleet-secret"
+secret tandem-keys --from-file "keys=$folder/keys"
+for role in router prefill decode; do
+  secret "tandem-$role-tls" --from-file "$folder/certs/$role"
+done
