@@ -439,6 +439,8 @@ void DecodeCore::SendInstalled(const Legs::value_type& leg, const v1::TokensBySo
     installed.set_kv_bytes_received(received->bytes_received);
     installed.set_kv_transfer_ms(absl::ToDoubleMilliseconds(received->transfer_time));
     installed.set_kv_receive_ms(absl::ToDoubleMilliseconds(received->receive_time));
+    installed.set_kv_hidden_ms(absl::ToDoubleMilliseconds(received->hidden_time));
+    installed.set_kv_beyond_ms(absl::ToDoubleMilliseconds(received->beyond_time));
     installed.set_transport(received->transport);
     *installed.mutable_first_token() = received->first_token;
     *installed.mutable_prefill_tokens() = received->tokens;

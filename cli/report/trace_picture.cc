@@ -135,11 +135,13 @@ std::vector<TraceStep> TraceSteps(const v1::Finished& finished) {
                     Sources(remote ? route.prefill_tokens() : route.decode_tokens()))});
   const double installed_ms = timing.first_token_ms() + timing.install_ms();
   if (route.kv_bytes_moved() > 0) {
-    steps.push_back({"transfer", std::max(installed_ms - route.kv_transfer_ms(), 0.0),
-                     std::min(route.kv_transfer_ms(), installed_ms),
-                     absl::StrFormat("%.2f MiB over %s, beside the prefill",
-                                     static_cast<double>(route.kv_bytes_moved()) / 1048576,
-                                     route.transport())});
+    steps.push_back(
+        {"transfer", std::max(installed_ms - route.kv_transfer_ms(), 0.0),
+         std::min(route.kv_transfer_ms(), installed_ms),
+         absl::StrFormat("%.2f MiB over %s: %.2f ms on the wire, %.2f of them behind "
+                         "the prefill, %.2f beyond both",
+                         static_cast<double>(route.kv_bytes_moved()) / 1048576, route.transport(),
+                         route.kv_receive_ms(), route.kv_hidden_ms(), route.kv_beyond_ms())});
   }
   if (timing.install_ms() > 0) {
     steps.push_back({"insert", timing.first_token_ms(), timing.install_ms(),

@@ -86,6 +86,8 @@ void RequestReport::OnInstalled(const v1::Installed& installed) {
   route_.set_kv_bytes_moved(installed.kv_bytes_received());
   route_.set_kv_transfer_ms(installed.kv_transfer_ms());
   route_.set_kv_receive_ms(installed.kv_receive_ms());
+  route_.set_kv_hidden_ms(installed.kv_hidden_ms());
+  route_.set_kv_beyond_ms(installed.kv_beyond_ms());
   route_.set_transport(installed.transport());
 }
 

@@ -11,6 +11,9 @@ namespace {
 std::vector<double> SecondsBounds() {
   return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120};
 }
+std::vector<double> TransferBounds() {
+  return {0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.004, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5};
+}
 std::vector<double> TokenBounds() {
   return {1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072};
 }
@@ -154,6 +157,16 @@ RequestMetrics::RequestMetrics(const std::string& model) : model_label_({{"model
                            "From the request to its end.", SecondsBounds());
   queue_s_ = AddHistograms("tandem_queue_seconds", "vllm:request_queue_time_seconds",
                            "From the request to its placement.", SecondsBounds());
+  const auto kv_seconds = [this](const char* name, const char* help) {
+    return &registry_.AddHistogram(name, help, TransferBounds(), model_label_);
+  };
+  kv_wire_s_ = kv_seconds("tandem_kv_wire_seconds",
+                          "Of a KV transfer, the time during which KV was being received.");
+  kv_hidden_s_ =
+      kv_seconds("tandem_kv_hidden_seconds", "Of that time, the part before the prefill was over.");
+  kv_beyond_s_ = kv_seconds("tandem_kv_beyond_seconds",
+                            "From the end of the prefill to installed KV, without the time during "
+                            "which KV was being received.");
   prompt_size_ = AddHistograms("tandem_prompt_tokens", "vllm:request_prompt_tokens",
                                "Prompt tokens of a request.", TokenBounds());
   output_size_ = AddHistograms("tandem_output_tokens", "vllm:request_generation_tokens",
@@ -181,6 +194,11 @@ void RequestMetrics::OnFinished(const v1::Finished& finished, absl::Duration sin
   output_size_.Record(usage.output_tokens());
   total_s_.Record(absl::ToDoubleSeconds(since_submit));
   queue_s_.Record(finished.timing().queue_ms() / 1000);
+  if (const v1::Route& route = finished.route(); route.kv_bytes_moved() > 0) {
+    kv_wire_s_->Record(route.kv_receive_ms() / 1000);
+    kv_hidden_s_->Record(route.kv_hidden_ms() / 1000);
+    kv_beyond_s_->Record(route.kv_beyond_ms() / 1000);
+  }
   switch (finished.reason()) {
     case v1::FINISH_REASON_STOP:
       return stopped_.Add(1);

@@ -73,6 +73,7 @@ class RequestMetrics {
   Pair stopped_, length_, aborted_, failed_;
   Counter* refused_;
   Histogram* wait_s_;
+  Histogram *kv_wire_s_, *kv_hidden_s_, *kv_beyond_s_;
   HistogramPair first_token_s_, between_tokens_s_, total_s_, queue_s_, prompt_size_, output_size_;
 };
 

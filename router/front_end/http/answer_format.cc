@@ -124,6 +124,9 @@ Json AnswerFormat::TimingJson() const {
                     {"decode_tokens", sources(route.decode_tokens())},
                     {"kv_bytes_moved", route.kv_bytes_moved()},
                     {"kv_transfer_ms", route.kv_transfer_ms()},
+                    {"kv_receive_ms", route.kv_receive_ms()},
+                    {"kv_hidden_ms", route.kv_hidden_ms()},
+                    {"kv_beyond_ms", route.kv_beyond_ms()},
                     {"transport", route.transport()}});
     if (route.mixed_numerics()) list.back()["mixed_numerics"] = true;
   }

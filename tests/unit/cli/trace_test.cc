@@ -28,6 +28,9 @@ v1::Finished Disaggregated() {
   route.mutable_decode_tokens()->set_received(96);
   route.set_kv_bytes_moved(1 << 20);
   route.set_kv_transfer_ms(6);
+  route.set_kv_receive_ms(4);
+  route.set_kv_hidden_ms(3.5);
+  route.set_kv_beyond_ms(0.25);
   route.set_transport("shm");
   v1::Timing& timing = *finished.mutable_timing();
   timing.set_queue_ms(1);
@@ -82,7 +85,8 @@ TEST(Trace, TextNamesNodesTimesAndGaps) {
   EXPECT_THAT(text, HasSubstr("100 computed, 0 received, 0 cached"));
   EXPECT_THAT(text, HasSubstr("2 between tokens"));
   EXPECT_THAT(text, HasSubstr("longest 4.00 ms, number 2"));
-  EXPECT_THAT(text, HasSubstr("1.00 MiB over shm"));
+  EXPECT_THAT(text, HasSubstr("1.00 MiB over shm: 4.00 ms on the wire, 3.50 of them behind the "
+                              "prefill, 0.25 beyond both"));
   trace.set_error("UNAVAILABLE: gone");
   EXPECT_THAT(FormatTrace(trace), HasSubstr("failed: UNAVAILABLE: gone"));
 }

@@ -77,6 +77,8 @@ class DecodeCoreTest : public ::testing::Test {
     installed.bytes_received = 1000;
     installed.transfer_time = absl::Milliseconds(40);
     installed.receive_time = absl::Milliseconds(3);
+    installed.hidden_time = absl::Milliseconds(2);
+    installed.beyond_time = absl::Microseconds(500);
     installed.transport = "fake";
     return installed;
   }

@@ -141,6 +141,8 @@ TEST_F(DecodeCoreTest, InstalledSequencesGenerateAfterTheFirstToken) {
   EXPECT_EQ(installed.kv_bytes_received(), 1000);
   EXPECT_EQ(installed.kv_transfer_ms(), 40);
   EXPECT_EQ(installed.kv_receive_ms(), 3);
+  EXPECT_EQ(installed.kv_hidden_ms(), 2);
+  EXPECT_EQ(installed.kv_beyond_ms(), 0.5);
   EXPECT_EQ(installed.transport(), "fake");
   EXPECT_EQ(core_->load().leases(), 0);
   const auto slices = core_->PlanStep(now_);

@@ -36,6 +36,23 @@ TEST(RequestMetrics, APromptOfSeveralAnswersCountsOnce) {
   EXPECT_THAT(text, HasSubstr("vllm:prompt_tokens_total{model_name=\"m\"} 100\n"));
 }
 
+TEST(RequestMetrics, TransfersAreSplitIntoWireHiddenAndBeyond) {
+  RequestMetrics metrics("m");
+  metrics.OnFinished(FinishedOf(100, 7), absl::Seconds(1));  // nothing moved
+  v1::Finished moved = FinishedOf(100, 7);
+  moved.mutable_route()->set_kv_bytes_moved(1 << 20);
+  moved.mutable_route()->set_kv_receive_ms(250);
+  moved.mutable_route()->set_kv_hidden_ms(125);
+  moved.mutable_route()->set_kv_beyond_ms(0.75);
+  metrics.OnFinished(moved, absl::Seconds(1));
+  const std::string text = metrics.Text({}, {});
+  EXPECT_THAT(text, HasSubstr("\ntandem_kv_wire_seconds_sum{model_name=\"m\"} 0.25\n"));
+  EXPECT_THAT(text, HasSubstr("\ntandem_kv_hidden_seconds_sum{model_name=\"m\"} 0.125\n"));
+  EXPECT_THAT(text, HasSubstr("\ntandem_kv_beyond_seconds_count{model_name=\"m\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("tandem_kv_beyond_seconds_bucket{model_name=\"m\",le=\"0.0005\"} 0"));
+  EXPECT_THAT(text, HasSubstr("tandem_kv_beyond_seconds_bucket{model_name=\"m\",le=\"0.001\"} 1"));
+}
+
 TEST(RequestMetrics, NodesCountersAreCounters) {
   v1::GetStatusResponse status;
   for (const char* role : {"prefill", "decode"}) {
