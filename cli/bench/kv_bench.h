@@ -17,7 +17,7 @@ namespace tandem::cli {
 
 struct KvBenchOptions {
   std::vector<int64_t> block_bytes;     // of one layer's block; each divides `bytes`
-  std::vector<std::string> transports;  // "mapped", "shm", "tcp", or "socket"
+  std::vector<std::string> transports;  // as kv_bench_transport.h names them, or "socket"
   std::vector<int32_t> streams;         // transfers at a time, each with a share of the bytes
   std::vector<bool> both_directions;    // whether each process also receives; not for "socket"
   int64_t bytes = 256 << 20;            // moved in each round and direction

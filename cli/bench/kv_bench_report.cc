@@ -4,6 +4,7 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "cli/bench/kv_bench.h"
 
@@ -17,7 +18,7 @@ struct Headline {
 Headline HeadlineOf(const std::vector<KvBenchResult>& results) {
   Headline headline;
   for (const KvBenchResult& result : results) {
-    if (result.both) continue;
+    if (result.both || absl::StrContains(result.transport, '+')) continue;
     KvBenchResult& best = result.transport == "tcp"      ? headline.tcp
                           : result.transport == "socket" ? headline.socket
                                                          : headline.shm;
@@ -33,12 +34,12 @@ Headline HeadlineOf(const std::vector<KvBenchResult>& results) {
 
 std::string FormatTable(const KvBenchReport& report) {
   std::string text =
-      absl::StrFormat("%-9s %12s %8s %10s %9s %7s %13s %17s %20s %14s %9s\n", "TRANSPORT",
+      absl::StrFormat("%-13s %12s %8s %10s %9s %7s %13s %17s %20s %14s %9s\n", "TRANSPORT",
                       "BLOCK BYTES", "STREAMS", "DIRECTIONS", "GB/S", "RATIO", "MEMCPY GB/S",
                       "SEND CPU MS/MB", "RECEIVE CPU MS/MB", "PUSH TO ACK US", "FAIRNESS");
   for (const KvBenchResult& result : report.results) {
     absl::StrAppendFormat(
-        &text, "%-9s %12d %8d %10s %9.2f %6.0f%% %13.2f %17.3f %20.3f %14.1f %9.2f\n",
+        &text, "%-13s %12d %8d %10s %9.2f %6.0f%% %13.2f %17.3f %20.3f %14.1f %9.2f\n",
         result.transport, result.block_bytes, result.streams, result.both ? "both" : "one",
         result.gbps, 100 * result.gbps / result.memcpy_gbps, result.memcpy_gbps,
         result.send_cpu_ms_per_mb, result.receive_cpu_ms_per_mb, result.push_to_ack_us,

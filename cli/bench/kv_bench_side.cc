@@ -8,11 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "cli/bench/kv_bench_transport.h"
 #include "common/base/status_macros.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/random.h"
-#include "common/transfer/mapped_transport.h"
-#include "common/transfer/ucx_transport.h"
 
 namespace tandem::cli {
 namespace {
@@ -65,11 +64,8 @@ absl::Status KvBenchSide::Start(uint64_t number) {
   if (plan_.both) {
     for (BlockId& block : receive_order_) block = BlockId(block.value() + plan_.num_blocks);
   }
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<transfer::KvTransport> transport,
-      transfer::NewUcxTransport(
-          {.transports = mapped ? "shm" : plan_.transport, .host = kHost, .fleet_secret = ""}));
-  if (mapped) transport = transfer::NewMappedTransport({}, *arena_, std::move(transport));
+  ASSIGN_OR_RETURN(std::unique_ptr<transfer::KvTransport> transport,
+                   NewKvBenchTransport(plan_.transport, *arena_));
   transfer::TransferServiceOptions options;
   options.kv_transfer.incarnation = Incarnation(number);
   ASSIGN_OR_RETURN(

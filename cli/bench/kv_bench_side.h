@@ -18,7 +18,7 @@ namespace tandem::cli {
 
 // What both processes of a measurement agree on.
 struct KvBenchPlan {
-  std::string transport;  // "mapped", "shm" or "tcp"; "socket" has no KV plane
+  std::string transport;  // as kv_bench_transport.h names them; "socket" has no KV plane
   int64_t block_bytes = 0;
   int32_t num_layers = 1;
   int32_t num_blocks = 0;  // that a round moves in one direction

@@ -4,6 +4,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cli/bench/kv_bench.h"
+#include "cli/bench/kv_bench_transport.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
 #include "common/config/process_main.h"
@@ -20,7 +21,9 @@ class BenchKvCommand final : public Command {
     schema_.Add("blocks", &blocks_, "Sizes of one layer's block to measure.", {.unit = "bytes"});
     schema_.Add("transports", &options_.transports,
                 "mapped: copied from the sender's mapped arena; shm: UCX's shared memory; tcp: "
-                "UCX over TCP; socket: one plain TCP connection, for comparison.");
+                "UCX over TCP; socket: one plain TCP connection, for comparison; shm+encrypted, "
+                "tcp+encrypted: with --kv-encryption; shm+unsealed, tcp+unsealed: without keys and "
+                "tags, as no node has it.");
     schema_.Add("bytes", &options_.bytes,
                 "Moved in each round and direction; more than the caches hold.",
                 {.min = 4096, .max = int64_t{64} << 30, .unit = "bytes"});
@@ -63,10 +66,9 @@ class BenchKvCommand final : public Command {
       }
     }
     for (const std::string& transport : options_.transports) {
-      if (transport != "mapped" && transport != "shm" && transport != "tcp" &&
-          transport != "socket") {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--transports: \"", transport, "\", expected mapped, shm, tcp or socket"));
+      if (transport != "socket" && !IsKvBenchTransport(transport)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--transports: \"", transport, "\", expected socket, ", kKvBenchTransports));
       }
     }
     for (const std::string& text : streams_) {

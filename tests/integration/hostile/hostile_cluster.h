@@ -129,11 +129,18 @@ class HostileCluster : public ::testing::Test {
     ::unlink(secret_file_.c_str());
   }
 
-  // Drains soon: the last node has nobody to offer its blocks to.
+  // Further flags of all nodes.
+  virtual std::vector<std::string> NodeFlags() const { return {}; }
+  // Drains soon: the last node has no peer to offer its blocks to.
   void StartNode(const std::string& role, const std::string& id) {
-    Start(id, {absl::StrCat("tandem-", role, "-node"), "--id=" + id, "--kv-blocks=1024",
-               "--transport=tcp", "--drain-timeout=2s",
-               absl::StrCat("--routers=", fleet_, ",", ear_->address())});
+    std::vector<std::string> words = {absl::StrCat("tandem-", role, "-node"),
+                                      "--id=" + id,
+                                      "--kv-blocks=1024",
+                                      "--transport=tcp",
+                                      "--drain-timeout=2s",
+                                      absl::StrCat("--routers=", fleet_, ",", ear_->address())};
+    for (std::string& flag : NodeFlags()) words.push_back(std::move(flag));
+    Start(id, std::move(words));
     RunningProgram& node = *processes_[id].program;
     EXPECT_FALSE(node.AwaitLine("router_id=router-0").empty()) << node.log();
   }
