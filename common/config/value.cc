@@ -168,6 +168,30 @@ std::string ValueTraits<std::vector<std::string>>::Format(const std::vector<std:
   return absl::StrJoin(value, ",");
 }
 
+absl::Status CheckAddress(const std::string& text) {
+  constexpr uint32_t kPortMax = 65535;
+  const size_t colon = text.rfind(':');
+  const std::string port = colon == std::string::npos ? text : text.substr(colon + 1);
+  uint32_t number = 0;
+  const bool is_port = port.find_first_not_of("0123456789") == std::string::npos &&
+                       absl::SimpleAtoi(port, &number) && number <= kPortMax;
+  if (is_port || text.find('/') != std::string::npos) return absl::OkStatus();
+  return absl::InvalidArgumentError("a port or host:port, with a port from 0 to 65535");
+}
+
+absl::Status CheckAddressOrNone(const std::string& text) {
+  return text.empty() ? absl::OkStatus() : CheckAddress(text);
+}
+
+absl::Status CheckAddresses(const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) {
+    if (!CheckAddress(text).ok())
+      return absl::InvalidArgumentError(
+          "ports or host:port, with ports from 0 to 65535, separated by commas");
+  }
+  return absl::OkStatus();
+}
+
 std::string CompleteAddress(const std::string& text) {
   const bool is_port = !text.empty() && std::all_of(text.begin(), text.end(),
                                                     [](char c) { return absl::ascii_isdigit(c); });

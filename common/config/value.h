@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -48,6 +49,12 @@ TANDEM_CONFIG_VALUE_TRAITS(Bytes);
 TANDEM_CONFIG_VALUE_TRAITS(std::vector<std::string>);
 #undef TANDEM_CONFIG_VALUE_TRAITS
 
+// Checks of FieldOptions for an address: a port, or host:port, where the port is from 0 to 65535.
+// Accepts whatever has a slash, since gRPC has further forms of addresses. The list and the second
+// accept what is empty, too.
+absl::Status CheckAddress(const std::string& text);
+absl::Status CheckAddressOrNone(const std::string& text);
+absl::Status CheckAddresses(const std::vector<std::string>& texts);
 // Turns a bare port such as "50051" into "127.0.0.1:50051"; returns any other string unchanged.
 std::string CompleteAddress(const std::string& text);
 // The same for each string of a list.

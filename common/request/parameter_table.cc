@@ -1,10 +1,12 @@
 #include "common/request/parameter_table.h"
 
+#include <map>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "common/request/request_members.h"
 
 namespace tandem::request {
 namespace {
@@ -20,6 +22,24 @@ names in the `options` of `/api/chat` and `/api/generate`, *batch* those in a li
 in a batch, the one written last. *gRPC* is the field of `GenerateRequest`, *flag* that of
 `tandem generate` and `tandem chat`.
 
+)";
+
+constexpr absl::string_view kMembersIntroduction = R"(
+## What else requests may have
+
+Every member that OpenAI's, vLLM's (0.32) and llama.cpp's request schemas name for completions and
+chats, and those that only Tandem has; generated from `common/request/request_members.h` as well.
+
+- *served*: it does what its server's documentation says.
+- *refused*: it asks for something that is not here. The answer is 400, with the name and the code
+  `unsupported_parameter`. Values that ask for nothing are accepted: `null`, and those that the
+  table lists, or where it lists none `false`, `""`, and empty lists and objects.
+- *harmless*: it is read and has no effect, because no answer depends on it.
+
+Other members are ignored, or with `"strict": true` refused.
+
+| Member | Completions | Chat | |
+|---|---|---|---|
 )";
 
 constexpr absl::string_view kRecipe = R"(
@@ -104,6 +124,52 @@ Cells CellsOf(const Description& about, const std::vector<std::string>&) {
   return {"list of texts", ListText(about.list, "bytes"), "none"};
 }
 
+const char* NameOf(Handling handling) {
+  switch (handling) {
+    case Handling::kServed:
+      return "served";
+    case Handling::kRefused:
+      return "refused";
+    case Handling::kHarmless:
+      return "harmless";
+  }
+  return "";
+}
+
+// One line of the table of members; a member may have several rows.
+struct MemberLine {
+  std::string completions, chat, note;
+
+  void Add(unsigned apis, Handling handling, const std::string& more) {
+    if (apis & kCompletions) completions = NameOf(handling);
+    if (apis & kChat) chat = NameOf(handling);
+    if (!more.empty()) absl::StrAppend(&note, note.empty() ? "" : "; ", more);
+  }
+};
+
+std::string MembersTable() {
+  std::map<absl::string_view, MemberLine> lines;  // by name
+  ForEachParameter([&](const auto& row) {
+    const Description& about = row.about;
+    const auto add = [&](absl::string_view name, unsigned apis, const char* note) {
+      if (apis & kBoth) lines[name].Add(apis, Handling::kServed, note);
+    };
+    add(about.name, about.apis, "");
+    for (const Alias& alias : about.aliases) add(alias.name, alias.apis, "");
+  });
+  for (const RequestMember& member : kRequestMembers) {
+    std::string note = Escaped(member.note);
+    if (!member.neutral.empty())
+      absl::StrAppend(&note, note.empty() ? "" : "; ", "accepted: `", member.neutral, "`");
+    lines[member.name].Add(member.apis, member.handling, note);
+  }
+  std::string table;
+  for (const auto& [name, line] : lines)
+    absl::StrAppend(&table, "| `", name, "` | ", line.completions, " | ", line.chat, " | ",
+                    line.note, " |\n");
+  return table;
+}
+
 }  // namespace
 
 std::string ParametersMarkdown() {
@@ -129,7 +195,7 @@ std::string ParametersMarkdown() {
             " | "),
         " |\n");
   });
-  absl::StrAppend(&text, kRecipe);
+  absl::StrAppend(&text, kMembersIntroduction, MembersTable(), kRecipe);
   return text;
 }
 

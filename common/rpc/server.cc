@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/library_log.h"
 #include "common/rpc/reflection_service.h"
 #include "grpc/health/v1/health.pb.h"
 
@@ -35,6 +36,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address
     return absl::InvalidArgumentError(
         absl::StrCat("listen address '", address, "': expected host:port"));
   }
+  LogLibraryMessages();
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
                    ServerCredentials(tls.files, tls.callers));
   grpc::EnableDefaultHealthCheckService(true);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/mutation.h"
@@ -165,14 +164,6 @@ void RequestTable::PlaceIfRoomGrew(absl::Time now) {
   if (queued() > 0 && walked_at_ != ChangesSoFar()) PlaceQueued(now);
 }
 
-int64_t RequestTable::requests_waiting() const {
-  absl::flat_hash_set<const SequenceGroup*> placed;
-  for (const auto& [serial, sequence] : sequences_) {
-    if (sequence.machine->state() != SequenceMachine::State::kQueued) placed.insert(sequence.group);
-  }
-  return requests() - static_cast<int64_t>(placed.size());
-}
-
 std::array<int64_t, 5> RequestTable::sequences_by_state() const {
   std::array<int64_t, 5> counts = {};
   for (const auto& [serial, sequence] : sequences_) {
@@ -258,6 +249,7 @@ void RequestTable::Settle(Serial serial, absl::Time now) {
   const bool leads = group.leader() == serial;
   const int64_t computed_before = group.computed_tokens();
   SequenceMachine::Outcome outcome = machine.Settle(now);
+  CountPlaced(it->second, !machine.done() && machine.state() != SequenceMachine::State::kQueued);
   if (leads && machine.was_placed() && group.computed_tokens() == 0)
     group.CountPrompt(static_cast<int64_t>(machine.input().prompt->size()));
   group.CountGenerated(static_cast<int64_t>(outcome.tokens.size()));
@@ -278,6 +270,14 @@ void RequestTable::Settle(Serial serial, absl::Time now) {
   }
   if (machine.state() == SequenceMachine::State::kQueued) File(serial);
   deadlines_.Set(serial, machine.deadline());
+}
+
+void RequestTable::CountPlaced(Sequence& sequence, bool placed) {
+  if (sequence.counted_placed == placed) return;
+  sequence.counted_placed = placed;
+  const bool ran = sequence.group->runs();
+  sequence.group->CountPlaced(placed ? 1 : -1);
+  if (sequence.group->runs() != ran) groups_running_ += ran ? -1 : 1;
 }
 
 void RequestTable::Emit(const SequenceGroup& group, SequenceMachine::Outcome& outcome,
@@ -365,6 +365,7 @@ void RequestTable::DropGroup(SequenceGroup& group) {
 void RequestTable::Remove(Serial serial) {
   const auto it = sequences_.find(serial);
   SequenceGroup& group = *it->second.group;
+  CountPlaced(it->second, false);
   const RequestInput& input = it->second.machine->input();
   queue_.Erase(group.share().tenant, PlaceOf(serial));
   deadlines_.Erase(serial);

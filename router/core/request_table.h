@@ -66,12 +66,12 @@ class RequestTable {
   bool Contains(const RequestId& id) const { return groups_.contains(id.value()); }
   // The requests that `query` asks for, by the age of their oldest live sequence.
   v1::ListRequestsResponse ListRunning(const RunningQuery& query, absl::Time now) const;
-  int64_t requests() const { return static_cast<int64_t>(groups_.size()); }
+  RequestCounts counts() const {
+    return {groups_running_, static_cast<int64_t>(groups_.size()) - groups_running_};
+  }
   int64_t sequences() const { return static_cast<int64_t>(sequences_.size()); }
   // What the running requests may come to hold: RequestInput::HeldBytesMax of all.
   int64_t held_bytes() const { return held_bytes_; }
-  // Requests of which no sequence is placed.
-  int64_t requests_waiting() const;
   int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
   int64_t deadlines() const { return static_cast<int64_t>(deadlines_.size()); }
   // How many sequences are in each SequenceMachine::State, kDone left out.
@@ -83,6 +83,7 @@ class RequestTable {
     SequenceGroup* group = nullptr;
     // The decode node whose room is kept for it while it waits.
     std::optional<NodeKey> kept;
+    bool counted_placed = false;  // in its group
   };
   // Walks the admission queue.
   class Placing;
@@ -100,6 +101,8 @@ class RequestTable {
   // Emits what the sequence has to say, then files, releases or removes it. Ignores ended ones.
   void Settle(Serial serial, absl::Time now);
   void Emit(const SequenceGroup& group, SequenceMachine::Outcome& outcome, int32_t sequence_index);
+  // Counts the sequence, and with its first one the request, as placed or not.
+  void CountPlaced(Sequence& sequence, bool placed);
   // Queues a kQueued sequence, or holds it behind its leader.
   void File(Serial serial);
   bool IsQueued(Serial serial) const;
@@ -124,6 +127,7 @@ class RequestTable {
   absl::btree_map<Serial, Sequence> sequences_;
   // Bound: --requests-max.
   absl::flat_hash_map<std::string, std::unique_ptr<SequenceGroup>> groups_;  // by request id
+  int64_t groups_running_ = 0;                                               // see RequestCounts
   int64_t held_bytes_ = 0;
   AdmissionQueue queue_;
   // Of the fleet and of queue_, at the end of the last walk that tried all; nullopt after others.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/cost_convert.h"
+#include "common/rpc/shutdown_text.h"
 #include "common/telemetry/log.h"
 #include "router/fleet/registration.h"
 
@@ -281,9 +282,10 @@ void RouterCore::NodeLost(NodeKey key, const absl::Status& why, absl::Time now) 
   const Node* node = fleet_.Find(key);
   if (node == nullptr) return;
   const std::string id = node->id.value();
-  // A node that drains announced its end, so its leaving is no warning.
-  Log(node->draining ? LogLevel::kInfo : LogLevel::kWarning,
-      node->draining ? "node left" : "node lost", {{"node_id", id}, {"why", why.ToString()}});
+  // A node that drains announced its end, so its leaving is no warning. Nor is this router's own.
+  const bool ordered = node->draining || why.message() == rpc::kRouterShutsDown;
+  Log(ordered ? LogLevel::kInfo : LogLevel::kWarning, ordered ? "node left" : "node lost",
+      {{"node_id", id}, {"why", why.ToString()}});
   index_.DropNode(node->slot);
   fleet_.Remove(key);
   nodes_changed_ = now;
@@ -322,8 +324,8 @@ v1::GetStatusResponse RouterCore::GetStatus(absl::Time now) const {
   status.set_uptime_s(absl::ToDoubleSeconds(now - started_.value_or(now)));
   fleet_.FillStatus(now, status);
   v1::RouterStatus& router = *status.mutable_router();
-  router.set_requests_running(requests_running());
-  router.set_requests_queued(table_.requests_waiting());
+  router.set_requests_running(request_counts().running);
+  router.set_requests_queued(request_counts().queued);
   router.set_requests_finished(counters_.requests_finished);
   router.set_requests_failed(counters_.requests_failed);
   router.set_index_blocks(index_.entries());

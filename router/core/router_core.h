@@ -92,7 +92,7 @@ class RouterCore {
   // Tokens of the longest prompt and answer that the router can serve: the model's context, or what
   // the largest decode node holds if that is less.
   int64_t context_tokens() const;
-  int64_t requests_running() const { return table_.requests(); }
+  RequestCounts request_counts() const { return table_.counts(); }
 
   // For checks by tests and the simulator.
   const Fleet& fleet() const { return fleet_; }

@@ -1,4 +1,4 @@
-// What ListRequests tells of a request that runs.
+// How many requests run, and what ListRequests tells of one.
 // Thread safety: values; a pure function, called on the core's strand. Owner: RequestTable.
 #pragma once
 
@@ -10,6 +10,14 @@
 #include "tandem/v1/client.pb.h"
 
 namespace tandem::router {
+
+// The requests that were taken on and have not ended. Each counts once, however many sequences it
+// has. Every front end, log line and metric that speaks of running or queued requests means these.
+struct RequestCounts {
+  int64_t running = 0;  // of which a sequence has a place on nodes
+  int64_t queued = 0;   // of which none has
+  int64_t total() const { return running + queued; }
+};
 
 // Which running requests to list.
 struct RunningQuery {

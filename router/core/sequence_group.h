@@ -74,6 +74,10 @@ class SequenceGroup {
   void Unhold(Serial serial) { held_.erase(serial); }
   const absl::btree_set<Serial>& held() const { return held_; }
 
+  // How many live sequences have a place on nodes; the request runs while one has.
+  void CountPlaced(int change) { placed_ += change; }
+  bool runs() const { return placed_ > 0; }
+
   // The decode node that last held the request's whole prompt.
   const std::optional<NodeKey>& home() const { return home_; }
   void set_home(std::optional<NodeKey> home) { home_ = home; }
@@ -103,6 +107,7 @@ class SequenceGroup {
   absl::btree_set<Serial> live_;  // running or queued
   // Bound: kSequencesMax (128).
   absl::btree_set<Serial> held_;
+  int placed_ = 0;
   std::optional<NodeKey> home_;
   int64_t prompt_tokens_ = 0, generated_tokens_ = 0;  // computed so far
   std::unique_ptr<BeamGroup> beams_;

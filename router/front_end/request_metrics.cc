@@ -229,7 +229,7 @@ std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
     page.AddGauge(name, help, labels).Set(value);
   };
   const v1::RouterStatus& router = status.router();
-  const auto running = static_cast<double>(router.requests_running() - router.requests_queued());
+  const auto running = static_cast<double>(router.requests_running());
   const auto queued = static_cast<double>(router.requests_queued());
   add("tandem_requests_running", "Requests placed on nodes.", running, model_label_);
   add("vllm:num_requests_running", "Requests placed on nodes.", running, model_label_);

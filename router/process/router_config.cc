@@ -6,11 +6,12 @@ namespace {
 
 void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
   schema.Add("id", &config.id, "Name of this router.", {.group = "Identity"});
-  schema.Add("grpc", &config.grpc, "Address for clients, port or host:port; port 0 picks one.",
-             {.group = "Network", .normalise = config::CompleteAddress});
-  schema.Add("fleet", &config.fleet,
-             "Address where nodes join, port or host:port; port 0 picks one.",
-             {.group = "Network", .normalise = config::CompleteAddress});
+  schema.Add(
+      "grpc", &config.grpc, "Address for clients, port or host:port; port 0 picks one.",
+      {.group = "Network", .check = config::CheckAddress, .normalise = config::CompleteAddress});
+  schema.Add(
+      "fleet", &config.fleet, "Address where nodes join, port or host:port; port 0 picks one.",
+      {.group = "Network", .check = config::CheckAddress, .normalise = config::CompleteAddress});
   schema.Add(
       "open-fleet", &config.open_fleet,
       "Nodes may join from other machines without a secret (--fleet-secret-file) and without "
@@ -18,13 +19,13 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
       {.group = "Network"});
   schema.Add("http", &config.http,
              "Address of the OpenAI-compatible HTTP API, port or host:port; empty = none.",
-             {.group = "Network"});
+             {.group = "Network", .check = config::CheckAddressOrNone});
   schema.Add(
       "admin", &config.admin,
       "Address of a port for operators, port or host:port: /metrics, /load, /status, /traces "
       "and POST /drain, for API keys with the scope admin, where there are keys. Clients' "
       "ports then serve none of these. Empty = no such port.",
-      {.group = "Network"});
+      {.group = "Network", .check = config::CheckAddressOrNone});
   schema.Add("http-threads", &config.http_threads, "Threads that serve HTTP.",
              {.min = 1, .max = 64, .group = "Network"});
   schema.Add(

@@ -8,6 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/server.h"
+#include "common/rpc/shutdown_text.h"
 #include "common/runtime/clock.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
@@ -53,7 +54,7 @@ class RouterServerImpl final : public RouterServer {
 
   ~RouterServerImpl() override {
     client_service_.BeginDrain();
-    fleet_service_.DisconnectAll(absl::UnavailableError("the router is shutting down"));
+    fleet_service_.DisconnectAll(absl::UnavailableError(rpc::kRouterShutsDown));
     // Cancels open calls. The router thread goes on until the last of them has ended.
     if (front_end_ != nullptr) front_end_->Stop();
     if (client_server_ != nullptr) client_server_->Shutdown(absl::ZeroDuration());
@@ -111,7 +112,7 @@ class RouterServerImpl final : public RouterServer {
     client_server_->SetHealth("", true);
     client_server_->SetHealth("ready", decode_ready_ && !draining_);
     const absl::Time now = RealClock().Now();
-    throughput_.OnTick(now, RequestsRunning());
+    throughput_.OnTick(now, CountRequests());
     for (rpc::CertificateWatch& certificate : certificates_) certificate.OnTick(now);
   }
 
@@ -161,11 +162,11 @@ class RouterServerImpl final : public RouterServer {
     audit_->Record(
         {.event = "keys", .what = "reload", .result = absl::StatusCodeToString(reloaded->code())});
   }
-  int64_t RequestsRunning() const {
+  RequestCounts CountRequests() const {
     absl::MutexLock lock(&mutex_);
-    return requests_running_;
+    return requests_;
   }
-  bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requests_running_ == 0; }
+  bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return requests_.total() == 0; }
 
   // ---- on the core's strand
 
@@ -186,7 +187,7 @@ class RouterServerImpl final : public RouterServer {
     }
     Dispatch(now);
     absl::MutexLock lock(&mutex_);
-    requests_running_ = core_->requests_running();
+    requests_ = core_->request_counts();
   }
 
   void Handle(SubmitRequest& event, absl::Time now) {
@@ -334,7 +335,7 @@ class RouterServerImpl final : public RouterServer {
   std::atomic<int64_t> last_turn_ns_{absl::ToUnixNanos(RealClock().Now())};  // of the core
   std::atomic<bool> draining_{false};
   mutable absl::Mutex mutex_;
-  int64_t requests_running_ ABSL_GUARDED_BY(mutex_) = 0;
+  RequestCounts requests_ ABSL_GUARDED_BY(mutex_);
   Thread thread_;
 };
 

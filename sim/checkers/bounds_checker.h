@@ -35,7 +35,7 @@ inline void CheckRouterBounds(const std::string& name, const router::RouterCore&
     if (figure > bound)
       log.Violate("bounds", absl::StrCat(name, ": ", what, " = ", figure, ", at most ", bound));
   };
-  expect("requests", core.requests_running(), requests);
+  expect("requests", core.request_counts().total(), requests);
   expect("sequences queued", core.sequences_queued(), sequences);
   expect("deadlines", core.deadlines(), sequences);
   expect("index entries", core.index().entries(), index_blocks_max);

@@ -47,7 +47,8 @@ void CheckNodeQuiet(const std::string& name, const node::NodeCore& core,
 void CheckRouterQuiet(const std::string& name, const router::RouterCore& core, absl::Time now,
                       RunLog& log) {
   Zeroes zeroes(log, name);
-  zeroes.Expect("requests_running", core.requests_running());
+  zeroes.Expect("requests_running", core.request_counts().running);
+  zeroes.Expect("requests_queued", core.request_counts().queued);
   zeroes.Expect("sequences_queued", core.sequences_queued());
   zeroes.Expect("deadlines", core.deadlines());
   for (const router::Node* node : core.fleet().nodes()) {

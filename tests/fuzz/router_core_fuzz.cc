@@ -85,7 +85,8 @@ class Driver {
       core_.Finish(RequestId(id), request::FinishReason::kAborted, now_);
       Take();
     }
-    if (core_.requests_running() != 0 || core_.sequences_queued() != 0) Die("a request is left");
+    if (core_.request_counts().total() != 0 || core_.sequences_queued() != 0)
+      Die("a request is left");
     if (core_.deadlines() != 0) Die("a deadline is left");
     if (core_.index().entries() != 0) Die("the index holds blocks of nobody");
     if (!open_.empty()) Die("a request was never ended");

@@ -1,6 +1,8 @@
 // The endpoints of Anthropic's Messages API. Contract: router/front_end/http/http_api.h.
+#include <string>
 #include <utility>
 
+#include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "router/front_end/http/anthropic_request.h"
 #include "router/front_end/http/http_api.h"
@@ -25,6 +27,25 @@ void HttpApi::CountTokens(Call& call) {
   const absl::StatusOr<ApiRequest> api = MessageOf(call, /*counts_only=*/true);
   if (!api.ok()) return Reply(call, ErrorReply(api.status()));
   Reply(call, {.body = JsonText(Json{{"input_tokens", api->requests[0].tokens().ids_size()}})});
+}
+
+Json HttpApi::AnthropicModelJson() const {
+  const std::string& name = deps_.session.assets.identity.served_name();
+  return {{"type", "model"},
+          {"id", name},
+          {"display_name", name},
+          {"created_at", absl::FormatTime(absl::RFC3339_sec, absl::FromUnixSeconds(started_s_),
+                                          absl::UTCTimeZone())},
+          {"lifecycle", "active"},
+          {"max_input_tokens", deps_.context_tokens()}};
+}
+
+void HttpApi::AnthropicModels(Call& call) {
+  const std::string& name = deps_.session.assets.identity.served_name();
+  Reply(call, {.body = JsonText(Json{{"data", Json::array({AnthropicModelJson()})},
+                                     {"has_more", false},
+                                     {"first_id", name},
+                                     {"last_id", name}})});
 }
 
 }  // namespace tandem::router

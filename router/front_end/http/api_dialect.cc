@@ -35,6 +35,13 @@ Dialect DialectOf(absl::string_view path) {
   return messages ? Dialect::kAnthropic : Dialect::kOpenAi;
 }
 
+Dialect DialectOf(const HttpRequest& request) {
+  const absl::string_view path = request.path;
+  const bool models = path == "/v1/models" || absl::StartsWith(path, "/v1/models/");
+  return models && !request.Header(kAnthropicVersion).empty() ? Dialect::kAnthropic
+                                                              : DialectOf(path);
+}
+
 void ErrorForm::Apply(HttpReply& reply) const {
   if (reply.error.empty()) return;
   if (dialect == Dialect::kOllama) reply.body = OllamaErrorJson(reply.error);

@@ -14,9 +14,14 @@ namespace tandem::router {
 
 enum class Dialect { kOpenAi, kOllama, kAnthropic };
 
+// The header by which Anthropic's clients say which version of its API they speak.
+inline constexpr char kAnthropicVersion[] = "anthropic-version";
+
 // The API that a path belongs to: /api/… is Ollama's, /v1/messages and what is below it are
 // Anthropic's, all else is OpenAI's.
 Dialect DialectOf(absl::string_view path);
+// The same of a request: the models of /v1/models are Anthropic's for who names its version.
+Dialect DialectOf(const HttpRequest& request);
 
 // Words the errors of one request.
 struct ErrorForm {

@@ -103,10 +103,6 @@ absl::StatusOr<ApiRequest> ReadChat(const Json& body, const ModelAssets& assets,
   Fields fields(body);
   ReadSharedFields(fields, api, request);
   ReadLogprobs(fields, api, request);
-  fields.Unserved("functions");
-  fields.Unserved("audio");
-  fields.Unserved("echo");
-  fields.Ignore({"modalities", "reasoning_effort", "verbosity", "function_call", "prediction"});
   RETURN_IF_ERROR(fields.status());
   RETURN_IF_ERROR(ReadTools(fields, api, request));
   const bool no_tools = api.tool_mode == ToolMode::kNone;

@@ -105,9 +105,6 @@ absl::StatusOr<ApiRequest> ReadCompletion(const Json& body, bool strict) {
     base.set_prompt_logprobs(*api.logprobs);
     base.set_return_prompt_token_ids(true);
   }
-  fields.Unserved("suffix");
-  fields.Unserved("prompt_embeds");
-  fields.Unserved("documents");
   RETURN_IF_ERROR(fields.status());
   RETURN_IF_ERROR(ReadPrompts(fields, base, api));
   if (api.requests.size() > 1) {

@@ -60,7 +60,10 @@ void ReadResponseFormat(Fields& fields, Constraint& constraint) {
   if (format == nullptr) return;
   Fields members(*format, "response_format");
   const std::string type = members.String("type").value_or("");
-  if (type == "json_object") {
+  const bool json = type == "json_object" || type == "json_schema";
+  if (json && members.Any("schema") != nullptr && members.Any("json_schema") == nullptr) {
+    constraint.JsonSchema(members, "schema");  // llama.cpp's form, for both types
+  } else if (type == "json_object") {
     constraint.Set("response_format")->set_json_object(true);
   } else if (type == "json_schema") {
     const Json* wrapper = members.Object("json_schema");

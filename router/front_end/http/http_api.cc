@@ -116,6 +116,8 @@ std::optional<HttpReply> HttpApi::RefuseBeforeBody(const HttpRequest& head, Port
   if (known.ok()) return std::nullopt;
   Call call;
   call.request.path = path;
+  if (const absl::string_view version = head.Header(kAnthropicVersion); !version.empty())
+    call.request.headers.emplace_back(kAnthropicVersion, version);
   call.request_id = GivenRequestId(head);
   if (call.request_id.empty()) call.request_id = NewId("");
   if (const auto audit = BeginAudit(head, *route, port, call.request_id); audit != nullptr)
@@ -359,13 +361,16 @@ Json HttpApi::ModelJson() const {
 }
 
 void HttpApi::Models(Call& call) {
+  if (DialectOf(call.request) == Dialect::kAnthropic) return AnthropicModels(call);
   Reply(call, JsonReply({{"object", "list"}, {"data", Json::array({ModelJson()})}}));
 }
 
 void HttpApi::OneModel(Call& call) {
   const std::string name = call.request.path.substr(kModelsFolder.size());
   const ModelIdentity& model = deps_.session.assets.identity;
-  if (model.Serves(name)) return Reply(call, JsonReply(ModelJson()));
+  const bool anthropic = DialectOf(call.request) == Dialect::kAnthropic;
+  if (model.Serves(name))
+    return Reply(call, JsonReply(anthropic ? AnthropicModelJson() : ModelJson()));
   Reply(call, ErrorReply(404, absl::StrCat("model: \"", name,
                                            "\" is not served here, this router serves \"",
                                            model.served_name(), "\"")));
@@ -393,10 +398,11 @@ void HttpApi::Health(Call& call) {
         ErrorReply(absl::UnavailableError("no decode node is ready, or this router is draining")));
 }
 
-// vLLM's: requests that are being answered or wait for that.
+// vLLM's: requests that run or are queued.
 void HttpApi::Load(Call& call) {
   ReplyWithStatus(call, [](const v1::GetStatusResponse& status) {
-    return JsonReply({{"server_load", status.router().requests_running()}});
+    const v1::RouterStatus& router = status.router();
+    return JsonReply({{"server_load", router.requests_running() + router.requests_queued()}});
   });
 }
 
@@ -408,8 +414,9 @@ void HttpApi::Drain(Call& call) {
   BeginDrain();
   deps_.drain();
   ReplyWithStatus(call, [](const v1::GetStatusResponse& status) {
-    HttpReply reply =
-        JsonReply({{"draining", true}, {"requests_running", status.router().requests_running()}});
+    HttpReply reply = JsonReply({{"draining", true},
+                                 {"requests_running", status.router().requests_running()},
+                                 {"requests_queued", status.router().requests_queued()}});
     reply.status = 202;
     return reply;
   });

@@ -136,9 +136,7 @@ class HttpApi {
   void Run(const Route& route, Call& call);
   // Sends a reply; a refusal in the form of the path's API.
   void Reply(const Call& call, HttpReply reply) const;
-  static ErrorForm FormOf(const Call& call) {
-    return {DialectOf(call.request.path), call.request_id};
-  }
+  static ErrorForm FormOf(const Call& call) { return {DialectOf(call.request), call.request_id}; }
   // "*", the origin itself if it is allowed, or empty.
   std::string AllowOrigin(absl::string_view origin) const;
   // Answers the request that a browser makes before a page may call `route` (CORS).
@@ -186,6 +184,7 @@ class HttpApi {
   void OneTrace(Call& call);
   void Generate(Call& call, ApiRequest api, const char* id_prefix);
   void Models(Call& call);
+  void AnthropicModels(Call& call);
   void OneModel(Call& call);
   // In tokenize_api.cc.
   void Tokenize(Call& call);
@@ -206,6 +205,8 @@ class HttpApi {
   absl::StatusOr<std::string> TokenizeText(const Call& call) const;
   absl::StatusOr<Json> DetokenizeJson(const Call& call) const;
   Json ModelJson() const;
+  // The same in Anthropic's form.
+  Json AnthropicModelJson() const;
   std::string NewId(absl::string_view prefix) const;
 
   const Deps deps_;

@@ -263,8 +263,8 @@ absl::StatusOr<std::string> ParseHttpAddress(const std::string& text) {
   const std::string port = colon == std::string::npos ? text : text.substr(colon + 1);
   int number = -1;
   if (!absl::SimpleAtoi(port, &number) || number < 0 || number > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("http: \"", text, "\", expected a port or host:port"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "http: \"", text, "\", expected a port or host:port, with a port from 0 to 65535"));
   }
   return absl::StrCat(host.empty() ? "127.0.0.1" : host, ":", number);
 }

@@ -1,5 +1,6 @@
 #include "router/front_end/http/json_fields.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -38,6 +39,10 @@ std::optional<int64_t> WholeNumber(const Json& value) {
     return std::nullopt;
   }
   return static_cast<int64_t>(number);
+}
+
+bool AsksForNothing(const Json& value) {
+  return value == false || value == "" || (value.is_structured() && value.empty());
 }
 
 }  // namespace
@@ -143,9 +148,21 @@ void Fields::Ignore(std::initializer_list<absl::string_view> names) {
 
 void Fields::Unserved(absl::string_view name) {
   const Json* value = Any(name);
-  if (value == nullptr || *value == false) return;
-  if (*value == "" || (value->is_structured() && value->empty())) return;
+  if (value == nullptr || AsksForNothing(*value)) return;
   Keep(absl::UnimplementedError(absl::StrCat(PathOf(name), ": not served by this router")));
+}
+
+void Fields::Refuse(const request::RequestMember& member) {
+  const Json* value = Any(member.name);
+  if (value == nullptr) return;
+  if (member.neutral.empty()) {
+    if (AsksForNothing(*value)) return;
+  } else {
+    const Json neutral = Json::parse(member.neutral);
+    if (std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) return;
+  }
+  Keep(absl::UnimplementedError(absl::StrCat(PathOf(member.name), ": not served by this router",
+                                             member.note.empty() ? "" : "; ", member.note)));
 }
 
 void Fields::Unserved(absl::string_view name, double neutral) {

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/request/request_members.h"
 #include "router/front_end/http/json_body.h"
 
 namespace tandem::router {
@@ -53,7 +54,10 @@ class Fields {
   void Unserved(absl::string_view name);
   // The same of a number that changes nothing when it is `neutral`.
   void Unserved(absl::string_view name, double neutral);
+  // The same of a member that the table refuses.
+  void Refuse(const request::RequestMember& member);
 
+  const Json& object() const { return object_; }
   // "path.name".
   std::string PathOf(absl::string_view name) const;
   // Records that the field has another value than `expected`, unless there is a fault already.

@@ -3,12 +3,14 @@
 
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/request/parameter_table.h"
+#include "router/core/request_input.h"
 #include "router/front_end/http/openapi.h"
 #include "tandem/v1/client.pb.h"
 
@@ -17,18 +19,23 @@ namespace {
 
 // ---- fields that no table has
 
-// One field of a request: its JSON type ("any" for several), and what it does.
+// One field of a request: its JSON type ("any" for several), what it does, and where the API says
+// so, of which type a list's items are, and what range a number has.
 struct FieldNote {
   const char* name;
   const char* type;
   const char* help;
+  const char* items = "";
+  std::optional<double> low = std::nullopt;
+  std::optional<double> high = std::nullopt;
 };
 
 constexpr FieldNote kSharedFields[] = {
     {"model", "string", "A name that GET /v1/models lists; absent: the model that is served."},
     {"request_id", "string", "The request's name, for aborting and tracing it."},
-    {"n", "integer", "Answers to each prompt, 1 to 128."},
-    {"best_of", "integer", "Answers that are generated; the n likeliest come back."},
+    {"n", "integer", "Answers to each prompt.", "", 1, kSequencesMax},
+    {"best_of", "integer", "Answers that are generated; the n likeliest come back.", "", 1,
+     kSequencesMax},
     {"use_beam_search", "boolean", "Beam search of width best_of or n."},
     {"length_penalty", "number", "Of a beam search: its score is log-probability / tokens^this."},
     {"early_stopping", "boolean", "Ends a beam search once enough answers are complete."},
@@ -37,19 +44,20 @@ constexpr FieldNote kSharedFields[] = {
     {"response_format", "object", "text, json_object or json_schema."},
     {"guided_json", "any", "A JSON Schema that the answer follows."},
     {"guided_regex", "string", "A regular expression that the whole answer matches."},
-    {"guided_choice", "array", "Texts of which the answer is one."},
+    {"guided_choice", "array", "Texts of which the answer is one.", "string"},
     {"guided_grammar", "string", "An EBNF grammar that the answer follows."},
     {"structured_outputs", "object", "One of json, regex, choice, grammar, json_object."},
     {"skip_special_tokens", "boolean", "false: special tokens stay in the text."},
-    {"prompt_logprobs", "integer", "Log-probabilities of the prompt's tokens; not with stream."},
+    {"prompt_logprobs", "integer", "Log-probabilities of the prompt's tokens; not with stream.", "",
+     0, request::kLogprobsMax},
     {"priority", "integer", "A lower one is served earlier."},
-    {"deadline_s", "number", "Seconds until the whole answer must be out."},
+    {"deadline_s", "number", "Seconds until the whole answer must be out.", "", 0.001},
     {"cache_salt", "string", "Requests share cached prefixes only under equal salts."},
     {"return_token_ids", "boolean", "Token ids come back, too."},
     {"return_tokens_as_token_ids", "boolean", "token_id:17 for a token's text in logprobs."},
     {"timing", "boolean", "Times, nodes and sources of the prompt's KV come back."},
     {"truncate_prompt_tokens", "integer",
-     "Keeps this many of the prompt's last tokens; -1: as many as the context holds."},
+     "Keeps this many of the prompt's last tokens; -1: as many as the context holds.", "", -1},
     {"strict", "boolean", "Refuses unknown fields."},
 };
 constexpr FieldNote kCompletionFields[] = {
@@ -57,12 +65,13 @@ constexpr FieldNote kCompletionFields[] = {
     {"echo", "boolean", "The prompt's text comes first."},
 };
 constexpr FieldNote kChatFields[] = {
-    {"messages", "array", "The conversation so far: objects with role and content."},
-    {"tools", "array", "Functions that the answer may call."},
+    {"messages", "array", "The conversation so far: objects with role and content.", "object"},
+    {"tools", "array", "Functions that the answer may call.", "object"},
     {"tool_choice", "any", "none, auto, required, or one function."},
     {"parallel_tool_calls", "boolean", "false: of several calls the first is given."},
     {"logprobs", "boolean", "Log-probabilities of the answer's tokens."},
-    {"top_logprobs", "integer", "How many of the likeliest tokens come with each; 0 to 20."},
+    {"top_logprobs", "integer", "How many of the likeliest tokens come with each; 0 to 20.", "", 0,
+     request::kLogprobsMax},
     {"add_generation_prompt", "boolean", "false: the prompt ends after the last message."},
     {"continue_final_message", "boolean", "The answer continues the last message."},
     {"add_special_tokens", "boolean", "Adds the tokenizer's special tokens once more."},
@@ -72,45 +81,46 @@ constexpr FieldNote kResponseFields[] = {
     {"model", "string", "A name that GET /v1/models lists."},
     {"instructions", "string", "A system message that comes first."},
     {"previous_response_id", "string", "A kept response whose conversation this one continues."},
-    {"max_output_tokens", "integer", "Longest answer, in tokens."},
+    {"max_output_tokens", "integer", "Longest answer, in tokens.", "", 1},
     {"stream", "boolean", "Sends the response as server-sent events."},
     {"store", "boolean", "false: the router does not keep the response."},
     {"text", "object", "format: text, json_object or json_schema."},
-    {"tools", "array", "Functions that the answer may call."},
+    {"tools", "array", "Functions that the answer may call.", "object"},
     {"tool_choice", "any", "none, auto, required, or one function."},
     {"parallel_tool_calls", "boolean", "false: of several calls the first is given."},
-    {"top_logprobs", "integer", "How many of the likeliest tokens come with each; 0 to 20."},
-    {"include", "array", "message.output_text.logprobs."},
+    {"top_logprobs", "integer", "How many of the likeliest tokens come with each; 0 to 20.", "", 0,
+     request::kLogprobsMax},
+    {"include", "array", "message.output_text.logprobs.", "string"},
     {"truncation", "string", "auto or disabled."},
     {"metadata", "object", "Comes back; at most 16 strings."},
     {"strict", "boolean", "Refuses unknown fields."},
 };
 constexpr FieldNote kTokenizeFields[] = {
     {"prompt", "string", "A text; or give messages."},
-    {"messages", "array", "A conversation, rendered with the model's template."},
-    {"tools", "array", "Functions for the template."},
+    {"messages", "array", "A conversation, rendered with the model's template.", "object"},
+    {"tools", "array", "Functions for the template.", "object"},
     {"add_special_tokens", "boolean", "As the checkpoint says, unless false."},
     {"add_generation_prompt", "boolean", "false: the prompt ends after the last message."},
     {"return_token_strs", "boolean", "The text of each token comes back, too."},
     {"strict", "boolean", "Refuses unknown fields."},
 };
 constexpr FieldNote kMessagesFields[] = {
-    {"messages", "array", "The conversation so far: objects with role and content."},
-    {"max_tokens", "integer", "Longest answer, in tokens."},
+    {"messages", "array", "The conversation so far: objects with role and content.", "object"},
+    {"max_tokens", "integer", "Longest answer, in tokens.", "", 1},
     {"system", "any", "A text, or blocks of text, that come first."},
     {"model", "string", "A name that GET /v1/models lists."},
-    {"stop_sequences", "array", "Texts that end the answer."},
+    {"stop_sequences", "array", "Texts that end the answer.", "string"},
     {"stream", "boolean", "Sends the answer as server-sent events."},
-    {"tools", "array", "Functions with name and input_schema that the answer may call."},
+    {"tools", "array", "Functions with name and input_schema that the answer may call.", "object"},
     {"tool_choice", "object", "auto, any, tool or none."},
 };
 constexpr FieldNote kOllamaChatFields[] = {
     {"model", "string", "A name that GET /api/tags lists."},
-    {"messages", "array", "The conversation so far: objects with role and content."},
+    {"messages", "array", "The conversation so far: objects with role and content.", "object"},
     {"stream", "boolean", "false: one object instead of lines."},
     {"format", "any", "json, or a JSON Schema that the answer follows."},
     {"options", "object", "Sampling and stop parameters under Ollama's names."},
-    {"tools", "array", "Functions that the answer may call."},
+    {"tools", "array", "Functions that the answer may call.", "object"},
 };
 constexpr FieldNote kOllamaGenerateFields[] = {
     {"model", "string", "A name that GET /api/tags lists."},
@@ -125,7 +135,7 @@ constexpr FieldNote kOllamaShowFields[] = {
     {"model", "string", "A name that GET /api/tags lists."},
 };
 constexpr FieldNote kDetokenizeFields[] = {
-    {"tokens", "array", "Token ids."},
+    {"tokens", "array", "Token ids.", "integer"},
     {"skip_special_tokens", "boolean", "Leaves special tokens out of the text."},
     {"strict", "boolean", "Refuses unknown fields."},
 };
@@ -140,6 +150,9 @@ Json PropertiesOf(absl::Span<const FieldNote> notes) {
   for (const FieldNote& note : notes) {
     Json& property = properties[note.name] = TypeOf(note.type);
     property["description"] = note.help;
+    if (*note.items != '\0') property["items"] = {{"type", note.items}};
+    if (note.low.has_value()) property["minimum"] = *note.low;
+    if (note.high.has_value()) property["maximum"] = *note.high;
   }
   return properties;
 }
@@ -176,11 +189,14 @@ Json ParameterSchema(const request::Parameter<Params, T>& row) {
                 std::is_same_v<T, std::vector<std::vector<TokenId>>>) {
     schema = TextsSchema(about.list);
   } else if constexpr (std::is_same_v<T, std::vector<TokenId>>) {
-    schema = {{"type", Json::array({"array", "null"})}, {"items", {{"type", "integer"}}}};
+    schema = {{"type", Json::array({"array", "null"})},
+              {"items", {{"type", "integer"}, {"minimum", 0}}}};
   } else if constexpr (std::is_same_v<T, std::vector<std::pair<TokenId, float>>>) {
     Json bias = {{"type", "number"}};
     SetRange(about.range, bias);
-    schema = {{"type", Json::array({"object", "null"})}, {"additionalProperties", bias}};
+    schema = {{"type", Json::array({"object", "null"})},
+              {"propertyNames", {{"pattern", "^[0-9]+$"}}},
+              {"additionalProperties", bias}};
   } else {
     schema = TypeOf(std::is_same_v<T, bool>       ? "boolean"
                     : std::is_floating_point_v<T> ? "number"
@@ -211,9 +227,14 @@ void AddParameters(request::Api api, Json& properties) {
 }
 
 Json RequestSchema(Json properties, absl::string_view required) {
-  Json schema = {{"type", "object"}, {"properties", std::move(properties)}};
-  if (!required.empty()) schema["required"] = Json::array({required});
-  return schema;
+  if (required.empty()) return {{"type", "object"}, {"properties", std::move(properties)}};
+  // What must be there may not be null.
+  Json& type = properties[std::string(required)]["type"];
+  if (type.is_array()) type = type.front();
+  if (type.is_null()) properties[std::string(required)].erase("type");
+  return {{"type", "object"},
+          {"properties", std::move(properties)},
+          {"required", Json::array({required})}};
 }
 
 // ---- protobuf messages, as their JSON mapping writes them
@@ -288,7 +309,8 @@ void AddReplies(Json& schemas) {
   schemas["ModelList"] = ObjectOf({{"object", "string"}, {"data", "array"}});
   schemas["State"] = ObjectOf({{"status", "string"}});
   schemas["Load"] = ObjectOf({{"server_load", "integer"}});
-  schemas["Drain"] = ObjectOf({{"draining", "boolean"}, {"requests_running", "integer"}});
+  schemas["Drain"] = ObjectOf(
+      {{"draining", "boolean"}, {"requests_running", "integer"}, {"requests_queued", "integer"}});
   schemas["Version"] = ObjectOf({{"version", "string"}});
   schemas["Traces"] = ObjectOf({{"traces", "array"}});
   schemas["Document"] = {{"type", "object"}};
@@ -327,9 +349,9 @@ Json OpenApiSchemas() {
   add("TokenizeRequest", kTokenizeFields, {}, 0, "");
   add("DetokenizeRequest", kDetokenizeFields, {}, 0, "tokens");
   add("MessagesRequest", kMessagesFields, {}, request::kMessages, "messages");
-  add("OllamaChatRequest", kOllamaChatFields, {}, 0, "model");
-  add("OllamaGenerateRequest", kOllamaGenerateFields, {}, 0, "model");
-  add("OllamaShowRequest", kOllamaShowFields, {}, 0, "model");
+  add("OllamaChatRequest", kOllamaChatFields, {}, 0, "");
+  add("OllamaGenerateRequest", kOllamaGenerateFields, {}, 0, "");
+  add("OllamaShowRequest", kOllamaShowFields, {}, 0, "");
   AddReplies(schemas);
   schemas["ClusterStatus"] = MessageSchema(*v1::GetStatusResponse::descriptor());
   schemas["Trace"] = MessageSchema(*v1::RequestTrace::descriptor());

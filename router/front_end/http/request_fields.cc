@@ -3,7 +3,9 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "common/request/request_members.h"
 #include "router/front_end/http/guided_fields.h"
 #include "router/front_end/http/sampling_fields.h"
 
@@ -50,6 +52,40 @@ void ReadStream(Fields& fields, ApiRequest& api) {
   fields.Keep(members.status());
 }
 
+bool HasPenalty(const v1::SamplingParams& sampling) {
+  return (sampling.has_repetition_penalty() && sampling.repetition_penalty() != 1) ||
+         sampling.presence_penalty() != 0 || sampling.frequency_penalty() != 0;
+}
+
+using OtherMembers = absl::flat_hash_map<absl::string_view, const request::RequestMember*>;
+
+OtherMembers OtherMembersOf(request::Api api) {
+  OtherMembers others;
+  for (const request::RequestMember& member : request::kRequestMembers) {
+    if ((member.apis & api) && member.handling != request::Handling::kServed)
+      others[member.name] = &member;
+  }
+  return others;
+}
+
+// Refuses and ignores by the table.
+void ReadOtherMembers(Fields& fields, ApiKind kind, const v1::SamplingParams& sampling) {
+  static const auto* completions = new OtherMembers(OtherMembersOf(request::kCompletions));
+  static const auto* chat = new OtherMembers(OtherMembersOf(request::kChat));
+  const OtherMembers& others = kind == ApiKind::kCompletion ? *completions : *chat;
+  for (const auto& [name, value] : fields.object().items()) {
+    const auto found = others.find(name);
+    if (found == others.end()) continue;
+    const request::RequestMember& member = *found->second;
+    const bool idle = name == "repeat_last_n" && !HasPenalty(sampling);
+    if (idle || member.handling == request::Handling::kHarmless) {
+      fields.Ignore({member.name});
+    } else {
+      fields.Refuse(member);
+    }
+  }
+}
+
 }  // namespace
 
 void ReadSharedFields(Fields& fields, ApiRequest& api, v1::GenerateRequest& request) {
@@ -87,21 +123,8 @@ void ReadSharedFields(Fields& fields, ApiRequest& api, v1::GenerateRequest& requ
     if (*value < 1 && *value != -1) fields.Fault("truncate_prompt_tokens", "-1 or at least 1");
     api.truncate_prompt_tokens = static_cast<int32_t>(*value);
   }
-  for (const absl::string_view name :
-       {"logits_processors", "structural_tag", "lora_request", "lora", "prediction",
-        "mm_processor_kwargs", "thinking_token_budget"})
-    fields.Unserved(name);
-  // Samplers of llama.cpp that are not here, with the value that turns each off.
-  fields.Unserved("typical_p", 1);
-  fields.Unserved("mirostat", 0);
-  fields.Unserved("dry_multiplier", 0);
-  fields.Unserved("xtc_probability", 0);
-  fields.Unserved("dynatemp_range", 0);
-  fields.Unserved("top_n_sigma", -1);
-  // These identify the client or concern other servers' storage; no answer depends on them.
-  fields.Ignore({"strict", "user", "metadata", "store", "service_tier", "prompt_cache_key",
-                 "safety_identifier", "spaces_between_special_tokens", "detokenize",
-                 "guided_decoding_backend", "guided_whitespace_pattern"});
+  fields.Ignore({"strict"});
+  ReadOtherMembers(fields, api.kind, request.sampling());
 }
 
 void CopyServingFields(Fields& fields, Json& chat) {

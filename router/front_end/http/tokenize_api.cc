@@ -25,7 +25,9 @@ absl::StatusOr<std::string> HttpApi::TokenizeText(const Call& call) const {
     ASSIGN_OR_RETURN(text, RenderMessages(fields, assets, call.now, true));
     options.add_special_tokens = fields.Bool("add_special_tokens").value_or(false);
   } else {
-    fields.Ignore({"tools", "add_generation_prompt"});  // of the template, which a text has none of
+    // Of the template, which a text has none of.
+    fields.Ignore({"tools"});
+    fields.Bool("add_generation_prompt");
     const auto prompt = fields.String("prompt");
     if (!prompt.has_value() && fields.status().ok()) fields.Fault("prompt", "a string");
     text = prompt.value_or("");

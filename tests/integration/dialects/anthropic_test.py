@@ -53,6 +53,18 @@ class Messages(unittest.TestCase):
                 "extra_body": {"ignore_eos": True}, **options}
         return self.openai.chat.completions.create(**body)
 
+    def test_models_have_the_form_of_the_api(self):
+        listed = list(self.client.models.list())
+        self.assertEqual([(model.type, model.id, model.lifecycle) for model in listed],
+                         [("model", "hash", "active")])
+        self.assertGreater(listed[0].max_input_tokens, 0)
+        self.assertEqual(self.client.models.retrieve("hash"), listed[0])
+        with self.assertRaises(anthropic.NotFoundError) as caught:
+            self.client.models.retrieve("other")
+        self.assertEqual(caught.exception.body["error"]["type"], "not_found_error")
+        # Who does not name Anthropic's version gets OpenAI's form.
+        self.assertEqual([model.object for model in self.openai.models.list()], ["model"])
+
     def test_messages_are_chats(self):
         message = self.create()
         expected = self.of_openai()

@@ -407,5 +407,19 @@ TEST(Schema, ReadsABarePortAsOneOfThisMachine) {
   }
 }
 
+TEST(Schema, AnErrorSaysWhichPortsThereAre) {
+  std::string address, other;
+  Schema schema("tandem-router", "");
+  schema.Add("grpc", &address, "Address.", {.check = CheckAddress});
+  schema.Add("http", &other, "Address.", {.check = CheckAddressOrNone});
+  for (const char* good : {"0", "65535", "localhost:1", "[::1]:50051", ":1", "dns:///a:1"})
+    EXPECT_OK(schema.Parse({.args = {absl::StrCat("--grpc=", good), "--http="}}).status()) << good;
+  for (const char* wrong : {"", "65536", "99999999999", "-1", "localhost", "localhost:", "a:http"})
+    EXPECT_THAT(schema.Parse({.args = {absl::StrCat("--grpc=", wrong)}}).status(),
+                Fails(absl::StatusCode::kInvalidArgument,
+                      "expected a port or host:port, with a port from 0 to 65535"))
+        << wrong;
+}
+
 }  // namespace
 }  // namespace tandem::config

@@ -39,6 +39,13 @@ TEST(ForeignNames, AreServedOrRefused) {
   EXPECT_FLOAT_EQ(read(R"("repeat_penalty":1.5)").sampling().repetition_penalty(), 1.5);
   EXPECT_EQ(read(R"("grammar":"root ::= \"a\"")").guided().grammar(), "root ::= \"a\"");
   EXPECT_EQ(read(R"("json_schema":{"type":"null"})").guided().json_schema(), R"({"type":"null"})");
+  for (const char* type : {"json_object", "json_schema"}) {
+    EXPECT_EQ(
+        read(absl::StrCat(R"("response_format":{"type":")", type, R"(","schema":{"type":"null"}})"))
+            .guided()
+            .json_schema(),
+        R"({"type":"null"})");
+  }
   const v1::GenerateRequest search =
       read(R"("use_beam_search":true,"n":3,"length_penalty":0.5,"early_stopping":true)");
   EXPECT_EQ(search.beam_search().width(), 3);

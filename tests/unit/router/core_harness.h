@@ -137,7 +137,7 @@ class CoreHarness {
 
   // Nothing of any request is left behind, on any node's books either.
   void ExpectEmpty() {
-    EXPECT_EQ(core_->requests_running(), 0);
+    EXPECT_EQ(core_->request_counts().total(), 0);
     EXPECT_EQ(core_->sequences_queued(), 0);
     EXPECT_EQ(core_->deadlines(), 0);
     for (const Node* node : core_->fleet().nodes()) {

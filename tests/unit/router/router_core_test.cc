@@ -101,7 +101,7 @@ TEST_F(CoreTest, QueueIsBoundedFifoAndDrainsWhenRoomAppears) {
   EXPECT_THAT(h.Submit("r4"),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("3 sequences wait")));
   EXPECT_EQ(h.status().requests_queued(), 3);
-  EXPECT_EQ(h.status().requests_running(), 4);
+  EXPECT_EQ(h.status().requests_running(), 1);
   h.Finish("r2", request::FinishReason::kAborted);  // one in the middle leaves
   h.Say(1,
         {Reserved(leg, 0, true), Generated(leg, {0}), LegFinished(leg, v1::FINISH_REASON_STOP, 1)});

@@ -21,7 +21,7 @@ TEST_F(RequestTest, LegsAreFoundByNumberAlone) {
   number.clear_request_id();
   name.clear_number();
   h_.Say(kD1, {Reserved(name, 0, true), Refused(name, absl::StatusCode::kUnavailable)});
-  EXPECT_EQ(h_.core().requests_running(), 2) << "a name alone identifies no leg";
+  EXPECT_EQ(h_.core().request_counts().total(), 2) << "a name alone identifies no leg";
   unknown.clear_request_id();
   unknown.set_number(leg.number() + 1);
   h_.Say(kD1, {Reserved(leg, 0, true), Installed(leg, -1), Generated(leg, {0})});

@@ -13,27 +13,28 @@ TEST(ThroughputLine, CountsTheIntervalAndLeavesIdleOnesOut) {
   RequestMetrics metrics("m");
   absl::Time now = absl::FromUnixSeconds(1000);
   ThroughputLine line(metrics, absl::Seconds(10), now);
-  const auto tick = [&](absl::Duration later, int64_t running) {
+  const auto tick = [&](absl::Duration later, RequestCounts now_served) {
     ::testing::internal::CaptureStderr();
-    line.OnTick(now += later, running);
+    line.OnTick(now += later, now_served);
     return ::testing::internal::GetCapturedStderr();
   };
-  EXPECT_EQ(tick(absl::Seconds(10), 0), "");
+  EXPECT_EQ(tick(absl::Seconds(10), {}), "");
   metrics.OnTokens(50, absl::ZeroDuration());
   v1::Finished finished;
   finished.set_reason(v1::FINISH_REASON_STOP);
   finished.mutable_usage()->set_prompt_tokens(200);
   finished.mutable_usage()->set_cached_tokens(50);
   metrics.OnFinished(finished, absl::Seconds(1));
-  EXPECT_EQ(tick(absl::Seconds(9), 2), "");
-  EXPECT_THAT(tick(absl::Seconds(1), 2),
+  EXPECT_EQ(tick(absl::Seconds(9), {2, 1}), "");
+  EXPECT_THAT(tick(absl::Seconds(1), {2, 1}),
               HasSubstr("throughput requests_per_s=0.1 prompt_tokens_per_s=20 cached_percent=25 "
-                        "output_tokens_per_s=5 running=2\n"));
-  EXPECT_THAT(tick(absl::Seconds(10), 1), HasSubstr("output_tokens_per_s=0 running=1\n"));
-  EXPECT_EQ(tick(absl::Seconds(10), 0), "");
+                        "output_tokens_per_s=5 running=2 queued=1\n"));
+  EXPECT_THAT(tick(absl::Seconds(10), {0, 1}),
+              HasSubstr("output_tokens_per_s=0 running=0 queued=1\n"));
+  EXPECT_EQ(tick(absl::Seconds(10), {}), "");
   ThroughputLine off(metrics, absl::ZeroDuration(), now);
   ::testing::internal::CaptureStderr();
-  off.OnTick(now + absl::Hours(1), 1);
+  off.OnTick(now + absl::Hours(1), {1, 0});
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 

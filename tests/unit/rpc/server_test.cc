@@ -8,11 +8,13 @@
 #include <future>
 
 #include "absl/strings/str_cat.h"
+#include "common/telemetry/log.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::rpc {
 namespace {
 
+using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
 constexpr char kHealth[] = "grpc.health.v1.Health";
@@ -68,6 +70,22 @@ TEST(Server, NamesWhatReflectionDoesNotKnow) {
                 HasSubstr("no.such.thing: not known to this server"));
   }
   EXPECT_THAT(Reflect(*server, "v1", /*host*/ 1, "h"), HasSubstr("message_request: is missing"));
+}
+
+// Standard error is the log's; a library that has something to say does so at level debug.
+TEST(Server, APortInUseIsToldOfOnce) {
+  ASSERT_OK_AND_ASSIGN(const auto server, Server::Start("127.0.0.1:0", {}, {}));
+  const auto start_again = [&] {
+    ::testing::internal::CaptureStderr();
+    EXPECT_THAT(Server::Start(server->address(), {}, {}).status(),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is the port in use")));
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(start_again(), "");
+  SetLogLevel(LogLevel::kDebug);
+  const std::string debug = start_again();
+  SetLogLevel(LogLevel::kInfo);
+  EXPECT_THAT(debug, HasSubstr(" DEBUG gRPC says text="));
 }
 
 }  // namespace
