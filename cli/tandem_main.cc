@@ -1,6 +1,4 @@
 // The main of `tandem`: implements TandemMain (cli/command_line/commands.h).
-#include <google/protobuf/stubs/logging.h>
-
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +8,7 @@
 #include "common/config/completion.h"
 #include "common/config/process_main.h"
 #include "common/request/parameter_table.h"
+#include "common/rpc/library_log.h"
 #include "common/transfer/ucx_on_device.h"
 #include "decode_node/decode_kind.h"
 #include "kernels/api/device.h"
@@ -116,7 +115,7 @@ int Complete(const CommandMap& commands, const std::vector<std::string>& args) {
 
 int TandemMain(const std::vector<std::string>& args, const Environment& env) {
   // Text that is not UTF-8 is the router's to refuse, in better words.
-  google::protobuf::SetLogHandler(nullptr);
+  rpc::LogLibraryMessages();
   const CommandMap commands = AllCommands();
   const std::string name = args.empty() ? "" : args[0];
   if (name == "version" || name == "--version" || name == "-v") {

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <memory>
 #include <utility>
@@ -20,6 +21,8 @@
 
 namespace tandem::cli {
 namespace {
+
+constexpr char kStandard[] = "-";
 
 bool SameFile(const std::string& a, const std::string& b) {
   struct stat one {
@@ -58,9 +61,15 @@ class Batch {
       : options_(options), client_(client), done_(std::move(answered)) {}
 
   absl::StatusOr<BatchCounts> Run() {
-    input_.open(options_.input, std::ios::binary);
-    output_.open(options_.output, std::ios::binary | std::ios::app);
-    if (!output_) return CannotWrite(options_.output);
+    if (options_.input != kStandard) {
+      input_file_.open(options_.input, std::ios::binary);
+      input_ = &input_file_;
+    }
+    if (options_.output != kStandard) {
+      output_file_.open(options_.output, std::ios::binary | std::ios::app);
+      output_ = &output_file_;
+    }
+    if (!*output_) return CannotWrite(options_.output);
     {
       std::vector<Thread> threads;
       for (int32_t i = 0; i < options_.concurrency; ++i) {
@@ -68,8 +77,8 @@ class Batch {
       }
     }
     absl::MutexLock lock(&mutex_);
-    output_.close();
-    if (!output_) return CannotWrite(options_.output);
+    output_->flush();
+    if (!*output_) return CannotWrite(options_.output);
     return counts_;
   }
 
@@ -101,7 +110,7 @@ class Batch {
   // The next line without an answer.
   bool Take(Item& item) {
     absl::MutexLock lock(&mutex_);
-    while (output_ && std::getline(input_, item.line)) {
+    while (*output_ && std::getline(*input_, item.line)) {
       item.number = ++number_;
       if (absl::StripAsciiWhitespace(item.line).empty()) continue;
       ++counts_.lines;
@@ -142,15 +151,17 @@ class Batch {
   }
 
   void Write(const std::string& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    output_ << line << std::flush;
+    *output_ << line << std::flush;
   }
 
   const BatchOptions& options_;
   Client& client_;
   const absl::flat_hash_set<std::string> done_;
   absl::Mutex mutex_;
-  std::ifstream input_;   // under the mutex once threads run
-  std::ofstream output_;  // likewise
+  std::ifstream input_file_;
+  std::ofstream output_file_;
+  std::istream* input_ = &std::cin;    // what it points to: under the mutex once threads run
+  std::ostream* output_ = &std::cout;  // likewise
   int64_t number_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_set<std::string> taken_ ABSL_GUARDED_BY(mutex_);  // names
   BatchCounts counts_ ABSL_GUARDED_BY(mutex_);
@@ -159,15 +170,19 @@ class Batch {
 }  // namespace
 
 absl::StatusOr<BatchCounts> RunBatch(const BatchOptions& options, Client& client) {
-  if (!std::ifstream(options.input)) {
+  const bool to_file = options.output != kStandard;
+  if (options.input != kStandard && !std::ifstream(options.input)) {
     return absl::NotFoundError(absl::StrCat("--batch ", options.input, ": cannot be read"));
   }
-  if (SameFile(options.input, options.output)) {
+  if (to_file && options.input != kStandard && SameFile(options.input, options.output)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--output ", options.output, ": expected another file than --batch"));
   }
   RETURN_IF_ERROR(client.GetModel().status());
-  ASSIGN_OR_RETURN(BatchOutput earlier, RepairOutput(options.output));
+  BatchOutput earlier;
+  if (to_file) {
+    ASSIGN_OR_RETURN(earlier, RepairOutput(options.output));
+  }
   return Batch(options, client, std::move(earlier.answered)).Run();
 }
 

@@ -1,5 +1,6 @@
 // Sends the requests of a JSON Lines file, several at a time, and writes the answers to another
-// file. A run that was interrupted continues where it stopped. Thread safety: a function; it starts
+// file. A run that was interrupted continues where it stopped. "-" is standard input or output; a
+// run whose answers go to standard output begins anew. Thread safety: a function; it starts
 // and joins its own threads.
 #pragma once
 

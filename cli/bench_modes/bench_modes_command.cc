@@ -1,6 +1,5 @@
 // `tandem bench modes`: implements NewBenchModesCommand (cli/command_line/commands.h).
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <optional>
 
@@ -13,6 +12,7 @@
 #include "cli/bench_serve/run_size.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
+#include "cli/files/named_file.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/runtime/stop_signal.h"
@@ -77,7 +77,7 @@ class BenchModesCommand final : public Command {
                 {.min = 0.0, .unit = "ms", .group = results});
     schema_.Add("json", &json_, "A file for the result as JSON; - prints it instead of the table.",
                 {.group = results});
-    schema_.Add("html", &html_, "A file for one self-contained page with charts.",
+    schema_.Add("html", &html_, "A file for one self-contained page with charts; - as for json.",
                 {.group = results});
     schema_.Add("progress", &progress_, "Show progress on standard error.", {.group = results});
   }
@@ -174,22 +174,12 @@ class BenchModesCommand final : public Command {
             {"seed", absl::StrCat(seed_)}};
   }
 
-  static absl::Status Write(const char* flag, const std::string& path, const std::string& text) {
-    if (path.empty()) return absl::OkStatus();
-    std::ofstream file(path, std::ios::binary);
-    file << text;
-    file.close();
-    return file
-               ? absl::OkStatus()
-               : absl::UnavailableError(absl::StrCat("--", flag, " ", path, ": cannot be written"));
-  }
+  std::vector<NamedFile> Results() const { return {{"--json", json_}, {"--html", html_}}; }
 
   absl::Status Publish(const ModesReport& report) {
-    const std::string json = FormatModesJson(report);
-    std::fputs((json_ == "-" ? json : FormatModesTable(report)).c_str(), stdout);
-    std::fflush(stdout);
-    RETURN_IF_ERROR(Write("json", json_ == "-" ? "" : json_, json));
-    return Write("html", html_, html_.empty() ? "" : FormatModesHtml(report));
+    PrintReport(FormatModesTable(report), Results());
+    RETURN_IF_ERROR(WriteOutput({"--json", json_}, FormatModesJson(report)));
+    return WriteOutput({"--html", html_}, html_.empty() ? "" : FormatModesHtml(report));
   }
 
   config::Schema schema_;

@@ -16,8 +16,8 @@ const char* NameOf(ServingMode mode) {
 
 UpConfig ConfigureFor(ServingMode mode, const UpConfig& up) {
   UpConfig config = up;
-  config.router.grpc = "127.0.0.1:0";
-  config.router.http.clear();
+  config.grpc = {"127.0.0.1:0"};
+  config.http.clear();
   config.node.batching = mode == ServingMode::kBatched ? "static" : "continuous";
   if (mode != ServingMode::kDisaggregated) {
     config.decode = up.prefill + up.decode;

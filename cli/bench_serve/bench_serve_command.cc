@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -18,6 +16,7 @@
 #include "cli/bench_serve/workload.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
+#include "cli/files/named_file.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/runtime/stop_signal.h"
@@ -33,31 +32,6 @@ void RaiseDescriptorLimit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-absl::Status WriteFile(const char* flag, const std::string& path, const std::string& text) {
-  if (path.empty()) return absl::OkStatus();
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  return file ? absl::OkStatus()
-              : absl::UnavailableError(absl::StrCat("--", flag, " ", path, ": cannot be written"));
-}
-
-// Whether WriteFile would succeed; leaves no file behind. Does not try a pipe, because opening it
-// blocks.
-absl::Status CheckWritable(const char* flag, const std::string& path) {
-  std::error_code error;
-  const bool existed = std::filesystem::exists(path, error);
-  if (path.empty() || (existed && !std::filesystem::is_regular_file(path, error) &&
-                       !std::filesystem::is_directory(path, error))) {
-    return absl::OkStatus();
-  }
-  if (!std::ofstream(path, std::ios::app)) {
-    return absl::InvalidArgumentError(absl::StrCat("--", flag, " ", path, ": cannot be written"));
-  }
-  if (!existed) std::filesystem::remove(path, error);
-  return absl::OkStatus();
 }
 
 class BenchServeCommand final : public Command {
@@ -188,8 +162,9 @@ class BenchServeCommand final : public Command {
                 {.min = 0.0, .unit = "ms", .group = group});
     schema_.Add("json", &json_, "A file for the result as JSON; - prints it instead of the table.",
                 {.group = group});
-    schema_.Add("csv", &csv_, "A file for one line for each request.", {.group = group});
-    schema_.Add("html", &html_, "A file for one self-contained page with charts.",
+    schema_.Add("csv", &csv_, "A file for one line for each request; - as for json.",
+                {.group = group});
+    schema_.Add("html", &html_, "A file for one self-contained page with charts; - as for json.",
                 {.group = group});
     schema_.Add("progress", &progress_,
                 "Show progress on standard error: on a terminal a line that changes, otherwise a "
@@ -222,9 +197,7 @@ class BenchServeCommand final : public Command {
       return absl::InvalidArgumentError("--turns needs --endpoint=chat");
     }
     if (target_options_.chat) prompt_form_ = "text";
-    RETURN_IF_ERROR(CheckWritable("json", json_ == "-" ? "" : json_));
-    RETURN_IF_ERROR(CheckWritable("csv", csv_));
-    RETURN_IF_ERROR(CheckWritable("html", html_));
+    RETURN_IF_ERROR(CheckOutputs(Results()));
     workload_.as_text = prompt_form_ == "text";
     workload_.seed = load_.seed = static_cast<uint64_t>(seed_);
     return absl::OkStatus();
@@ -257,13 +230,11 @@ class BenchServeCommand final : public Command {
   absl::StatusOr<std::unique_ptr<Workload>> NewWorkload(LoadTarget& target,
                                                         const WorkloadOptions& options) {
     if (!prompts_.empty()) {
-      std::ifstream file(prompts_, std::ios::binary);
-      const std::string text((std::istreambuf_iterator<char>(file)),
-                             std::istreambuf_iterator<char>());
-      if (!file)
-        return absl::NotFoundError(absl::StrCat("--prompts ", prompts_, ": cannot be read"));
+      if (!prompts_text_.has_value()) {
+        ASSIGN_OR_RETURN(prompts_text_, ReadInput({"--prompts", prompts_}));
+      }
       absl::StatusOr<std::unique_ptr<Workload>> workload =
-          NewFileWorkload(text, options, target_options_.chat);
+          NewFileWorkload(*prompts_text_, options, target_options_.chat);
       if (workload.ok()) return workload;
       return absl::InvalidArgumentError(
           absl::StrCat("--prompts ", prompts_, ": ", workload.status().message()));
@@ -339,13 +310,15 @@ class BenchServeCommand final : public Command {
             {"warm-up", absl::StrCat(load_.warmup, " requests")}};
   }
 
+  std::vector<NamedFile> Results() const {
+    return {{"--json", json_}, {"--csv", csv_}, {"--html", html_}};
+  }
+
   absl::Status Publish(const LoadReport& report) {
-    const std::string json = FormatLoadJson(report);
-    std::fputs((json_ == "-" ? json : FormatLoadTable(report)).c_str(), stdout);
-    std::fflush(stdout);
-    RETURN_IF_ERROR(WriteFile("json", json_ == "-" ? "" : json_, json));
-    RETURN_IF_ERROR(WriteFile("csv", csv_, csv_.empty() ? "" : FormatLoadCsv(report.records)));
-    RETURN_IF_ERROR(WriteFile("html", html_, html_.empty() ? "" : FormatLoadHtml(report)));
+    PrintReport(FormatLoadTable(report), Results());
+    RETURN_IF_ERROR(WriteOutput({"--json", json_}, FormatLoadJson(report)));
+    RETURN_IF_ERROR(WriteOutput({"--csv", csv_}, FormatLoadCsv(report.records)));
+    RETURN_IF_ERROR(WriteOutput({"--html", html_}, html_.empty() ? "" : FormatLoadHtml(report)));
     if (report.summary.answered == 0 && !report.summary.errors.empty()) {
       return absl::UnavailableError("no request was answered");
     }
@@ -364,6 +337,7 @@ class BenchServeCommand final : public Command {
   std::string lengths_ = "given", prompt_form_ = "tokens", prompts_, endpoint_ = "completions";
   int64_t seed_ = 1;
   Objectives objectives_;
+  std::optional<std::string> prompts_text_;  // what --prompts names; a probe reads it before
   std::string json_, csv_, html_;
   bool progress_ = true;
 };

@@ -21,7 +21,7 @@ struct RouterAccess {
 inline void RegisterRouterAccess(config::Schema& schema, RouterAccess& access,
                                  const std::string& group = "") {
   schema.Add("router", &access.router, "Address of a router, port or host:port.",
-             {.group = group, .normalise = config::CompleteAddress});
+             {.group = group, .check = config::CheckAddress, .normalise = config::CompleteAddress});
   schema.Add("api-key", &access.options.api_key, "Key for routers that require one.",
              {.group = group, .secret = true});
   schema.Add("tls-ca", &access.options.tls.authorities,

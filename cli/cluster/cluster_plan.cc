@@ -1,6 +1,7 @@
 #include "cli/cluster/cluster_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cli/cluster/processor_shares.h"
@@ -68,19 +69,19 @@ void RegisterCluster(config::Schema& schema, UpConfig& config) {
 
 // Fields of routers and nodes that mean something else for a whole cluster.
 void RegisterSharedOut(config::Schema& schema, UpConfig& config) {
-  schema.Add("grpc", &config.router.grpc,
-             "Where the first router serves clients, port or host:port.",
-             {.group = "Network", .normalise = config::CompleteAddress});
-  schema.Add("http", &config.router.http,
-             "Where the first router serves the OpenAI-compatible HTTP API, port or host:port; "
-             "empty = nowhere.",
-             {.group = "Network"});
-  schema.Add(
-      "admin", &config.router.admin,
-      "Where the first router serves operators, port or host:port: /metrics, /load, /status, "
-      "/traces and POST /drain; the others pick ports. Clients' ports then serve none of "
-      "these. Empty = no such ports.",
-      {.group = "Network"});
+  schema.Add("grpc", &config.grpc,
+             "Where routers serve clients: port or host:port of the first, and after commas of "
+             "further ones, which pick ports where none is given.",
+             {.group = "Network",
+              .check = config::CheckAddresses,
+              .normalise = config::CompleteAddresses});
+  schema.Add("http", &config.http,
+             "Where routers serve the OpenAI-compatible HTTP API, as --grpc; empty = nowhere.",
+             {.group = "Network", .check = config::CheckAddresses});
+  schema.Add("admin", &config.admin,
+             "Where routers serve operators, as --grpc: /metrics, /load, /status, /traces and POST "
+             "/drain. Clients' ports then serve none of these. Empty = no such ports.",
+             {.group = "Network", .check = config::CheckAddresses});
   schema.Add(
       "fleet-secret-file", &config.common.fleet_secret_file,
       "File whose contents nodes started apart from this command must hold to join; empty = "
@@ -104,6 +105,19 @@ void RegisterSharedOut(config::Schema& schema, UpConfig& config) {
 
 }  // namespace
 
+absl::Status CheckUpConfig(const UpConfig& config) {
+  const std::pair<absl::string_view, const std::vector<std::string>*> lists[] = {
+      {"grpc", &config.grpc}, {"http", &config.http}, {"admin", &config.admin}};
+  for (const auto& [flag, addresses] : lists) {
+    if (static_cast<int>(addresses->size()) <= config.routers) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--", flag, " has ", addresses->size(),
+                                                   " addresses, expected at most ", config.routers,
+                                                   ", as --routers says"));
+  }
+  if (config.grpc.empty()) return absl::InvalidArgumentError("--grpc is empty, expected a port");
+  return absl::OkStatus();
+}
+
 void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
   config::Schema common("fleet", ""), router("router", ""), node("node", "");
   config::RegisterCommonOptions(common, config.common);
@@ -113,7 +127,7 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
   RegisterSharedOut(schema, config);
   schema.Embed(common, {});
   schema.Embed(router, {.except = {"id", "fleet", "open-fleet"}});
-  schema.Embed(node, {.except = {"id", "routers", "health", "host", "cpus"}});
+  schema.Embed(node, {.except = {"id", "routers", "health", "host", "cpus", "load-progress"}});
   AddPrefillField(schema, node, "device", &config.prefill_device,
                   "Where prefill nodes run the model; same: where device says.");
   AddPrefillField(schema, node, "isa", &config.prefill_isa,
@@ -122,17 +136,27 @@ void RegisterUpConfig(config::Schema& schema, UpConfig& config) {
                   "Type that prefill nodes keep weights in; same: as weights says.");
 }
 
+namespace {
+
+// The address of router `index`: its own, or a free port of the last one's host.
+std::string AddressOf(const std::vector<std::string>& given, int index) {
+  if (given.empty()) return "";
+  if (index < static_cast<int>(given.size())) return given[static_cast<size_t>(index)];
+  const size_t colon = given.back().rfind(':');
+  return colon == std::string::npos ? "0" : absl::StrCat(given.back().substr(0, colon), ":0");
+}
+
+}  // namespace
+
 router::RouterConfig PlanRouter(const UpConfig& up, int index) {
   router::RouterConfig config = up.router;
   config.common = up.common;
   if (!up.common.fleet_tls.empty()) absl::StrAppend(&config.common.fleet_tls, "/router");
   config.id = absl::StrCat("router-", index);
   config.fleet = "127.0.0.1:0";
-  if (index > 0) {
-    config.grpc = absl::StrCat(up.router.grpc.substr(0, up.router.grpc.rfind(':')), ":0");
-    if (!up.router.http.empty()) config.http = "0";
-    if (!up.router.admin.empty()) config.admin = "0";
-  }
+  config.grpc = AddressOf(up.grpc, index);
+  config.http = AddressOf(up.http, index);
+  config.admin = AddressOf(up.admin, index);
   return config;
 }
 

@@ -25,8 +25,13 @@ struct UpConfig {
   // For every process. No fleet_secret_file: the fleet has none; `up` and `chaos` then draw one.
   // Counts in place of node.common and router.common.
   config::CommonOptions common;
-  // For every router; http of the first one. PlanRouter sets id, fleet and the others' addresses.
-  router::RouterConfig router = {.http = "8000"};
+  // For every router. PlanRouter sets id, fleet, grpc, http and admin.
+  router::RouterConfig router;
+  // Where the routers serve, the first's first. A router beyond a list's end serves on a free port
+  // of the host that the list names last; none serves what an empty list is for.
+  std::vector<std::string> grpc = {"127.0.0.1:50051"};
+  std::vector<std::string> http = {"8000"};
+  std::vector<std::string> admin;
   // For every node. PlanNode sets id, routers and cpus; it shares threads (0) and memory fractions
   // out among the nodes.
   node::NodeConfig node;
@@ -44,11 +49,14 @@ struct UpConfig {
   std::string logs = "auto";
 };
 
+// What single fields cannot say: as many addresses as routers at most.
+// Errors: kInvalidArgument, with the flag.
+absl::Status CheckUpConfig(const UpConfig& config);
+
 // `config` outlives `schema`.
 void RegisterUpConfig(config::Schema& schema, UpConfig& config);
 
-// Router `index` of the cluster: the first listens where router.grpc says, the others on free ports
-// of the same host.
+// Router `index` of the cluster.
 router::RouterConfig PlanRouter(const UpConfig& up, int index);
 // Node `index` of its kind. This machine's processors are shared between the nodes that compute on
 // them; the KV memory and a GPU's memory between those on the same device.

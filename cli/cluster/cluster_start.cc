@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/config/secret_file.h"
 #include "common/rpc/operator_key.h"
 #include "common/runtime/processors.h"
@@ -12,6 +13,7 @@ namespace tandem::cli {
 
 absl::StatusOr<std::unique_ptr<Cluster>> StartCluster(
     const UpConfig& up, const std::map<std::string, std::string>& env) {
+  RETURN_IF_ERROR(CheckUpConfig(up));
   if (!up.router.tls.client_authorities.empty() && up.common.fleet_tls.empty()) {
     return absl::InvalidArgumentError(
         "tls-client-ca: this command asks its routers too, with the certificate in the folder cli "

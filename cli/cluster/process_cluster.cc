@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -17,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "cli/cluster/child_process.h"
 #include "cli/cluster/cluster.h"
+#include "cli/cluster/loading_bars.h"
 #include "cli/cluster/restart_count.h"
 #include "common/base/status_macros.h"
 
@@ -24,6 +27,7 @@ namespace tandem::cli {
 namespace {
 
 constexpr absl::Duration kRestartDelay = absl::Milliseconds(500);
+constexpr char kClearLine[] = "\r\033[K";
 
 // The value of `key=` in a structured log line, empty when it has none.
 std::string FieldOf(absl::string_view line, absl::string_view key) {
@@ -32,12 +36,16 @@ std::string FieldOf(absl::string_view line, absl::string_view key) {
     const auto found = object.is_object() ? object.find(std::string(key)) : object.end();
     return found != object.end() && found->is_string() ? found->get<std::string>() : "";
   }
-  for (const absl::string_view word : absl::StrSplit(line, ' ')) {
-    if (absl::StartsWith(word, key) && word.size() > key.size() && word[key.size()] == '=') {
-      return std::string(word.substr(key.size() + 1));
-    }
-  }
-  return "";
+  const std::string name = absl::StrCat(" ", key, "=");
+  const size_t at = line.find(name);
+  if (at == absl::string_view::npos) return "";
+  line.remove_prefix(at + name.size());
+  if (!absl::StartsWith(line, "\"")) return std::string(line.substr(0, line.find(' ')));
+  // Quotes within are escaped.
+  size_t end = 1;
+  while (end < line.size() && line[end] != '"') end += line[end] == '\\' ? 2 : 1;
+  std::string value;
+  return end < line.size() && absl::CUnescape(line.substr(1, end - 1), &value) ? value : "";
 }
 
 bool IsMessage(const std::string& line, absl::string_view message) {
@@ -80,7 +88,11 @@ struct Announcement {
 class ProcessCluster final : public Cluster {
  public:
   ProcessCluster(const UpConfig& up, std::string binaries, const Processors& processors)
-      : up_(up), brief_(IsBrief(up)), binaries_(std::move(binaries)), processors_(processors) {}
+      : up_(up),
+        brief_(IsBrief(up)),
+        draws_bar_(brief_ && !up.quiet && isatty(STDERR_FILENO) != 0),
+        binaries_(std::move(binaries)),
+        processors_(processors) {}
 
   absl::Status Start() {
     for (int i = 0; i < up_.routers; ++i) {
@@ -185,15 +197,17 @@ class ProcessCluster final : public Cluster {
         }
       }
     }
-    for (int i = 0; i < up_.prefill; ++i) {
-      RETURN_IF_ERROR(Launch({absl::StrCat("prefill-", i), "tandem-prefill-node",
-                              ToFlags(PlanNode(up_, "prefill", i, processors_, fleet))}));
-    }
-    for (int i = 0; i < up_.decode; ++i) {
-      RETURN_IF_ERROR(Launch({absl::StrCat("decode-", i), "tandem-decode-node",
-                              ToFlags(PlanNode(up_, "decode", i, processors_, fleet))}));
-    }
+    for (int i = 0; i < up_.prefill; ++i) RETURN_IF_ERROR(LaunchNode("prefill", i, fleet));
+    for (int i = 0; i < up_.decode; ++i) RETURN_IF_ERROR(LaunchNode("decode", i, fleet));
     return absl::OkStatus();
+  }
+
+  absl::Status LaunchNode(const std::string& role, int index,
+                          const std::vector<std::string>& fleet) {
+    node::NodeConfig config = PlanNode(up_, role, index, processors_, fleet);
+    config.load_progress = draws_bar_ ? "lines" : "off";
+    return Launch(
+        {absl::StrCat(role, "-", index), absl::StrCat("tandem-", role, "-node"), ToFlags(config)});
   }
 
   absl::Status OnEnded(Process& process, const std::string& how, absl::Time now) {
@@ -205,6 +219,8 @@ class ProcessCluster final : public Cluster {
       const Announcement& announcement = announcements_[process.name];
       last_line = announcement.last_line;
       was_started = announcement.started;
+      bars_.Remove(process.name);
+      DrawBar();
     }
     if (!was_started || !process.restarts.Ended(now)) {
       return absl::UnavailableError(
@@ -218,6 +234,7 @@ class ProcessCluster final : public Cluster {
 
   void OnLine(const std::string& name, const std::string& line) {
     absl::MutexLock lock(&mutex_);
+    if (IsMessage(line, "loading weights")) return OnLoading(name, line);
     Announcement& announcement = announcements_[name];
     announcement.last_line = line;
     if (IsMessage(line, "router started")) {
@@ -236,7 +253,25 @@ class ProcessCluster final : public Cluster {
     const std::string shown = json     ? line
                               : brief_ ? BriefLine(name, line)
                                        : absl::StrCat("[", name, "] ", line);
-    if (!shown.empty()) std::fprintf(stderr, "%s\n", shown.c_str());
+    if (shown.empty()) return;
+    std::fprintf(stderr, "%s%s\n", bar_shown_ ? kClearLine : "", shown.c_str());
+    DrawBar();
+  }
+
+  void OnLoading(const std::string& name, const std::string& line)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    int percent = 0;
+    if (!absl::SimpleAtoi(FieldOf(line, "percent"), &percent)) return;
+    bars_.Set(name, FieldOf(line, "stage"), percent);
+    DrawBar();
+  }
+
+  void DrawBar() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    constexpr int kColumns = 79;
+    if (!bar_shown_ && bars_.empty()) return;
+    bar_shown_ = !bars_.empty();
+    std::fprintf(stderr, "%s%s", kClearLine, bars_.Text(kColumns).c_str());
+    std::fflush(stderr);
   }
 
   // Ends the processes of one program ("" = all) with SIGTERM, after `deadline` with SIGKILL.
@@ -262,12 +297,15 @@ class ProcessCluster final : public Cluster {
 
   const UpConfig up_;
   const bool brief_;
+  const bool draws_bar_;
   const std::string binaries_;
   const Processors processors_;
   std::vector<Process> processes_;
   bool nodes_started_ = false;
   mutable absl::Mutex mutex_;
   std::map<std::string, Announcement> announcements_ ABSL_GUARDED_BY(mutex_);
+  LoadingBars bars_ ABSL_GUARDED_BY(mutex_);
+  bool bar_shown_ ABSL_GUARDED_BY(mutex_) = false;
   bool never_ = false;
 };
 

@@ -1,8 +1,6 @@
 #include "cli/command_line/parse.h"
 
 #include <cstdio>
-#include <iostream>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -38,10 +36,6 @@ std::optional<int> ParseArguments(config::Schema& schema, const std::vector<std:
 int ReportError(const config::Schema& schema, const absl::Status& status) {
   std::fprintf(stderr, "%s: %s\n", schema.program().c_str(), std::string(status.message()).c_str());
   return config::kExitFailed;
-}
-
-std::string ReadStandardInput() {
-  return std::string((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
 }
 
 namespace {

@@ -20,9 +20,6 @@ std::optional<int> ParseArguments(config::Schema& schema, const std::vector<std:
 // Prints "tandem generate: message" to standard error; returns the exit code of a failed command.
 int ReportError(const config::Schema& schema, const absl::Status& status);
 
-// Reads standard input to its end.
-std::string ReadStandardInput();
-
 // The paragraph that --summary prints: which nodes served the request, tokens, times, KV moved.
 std::string FormatSummary(const v1::Finished& finished);
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -11,6 +10,7 @@
 #include "cli/bench/engine_bench.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
+#include "cli/files/named_file.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/model/model_path.h"
@@ -100,7 +100,8 @@ class BenchCommand final : public Command {
                 {.min = 1, .max = 65536, .unit = "tokens"});
     schema_.Add("time", &options_.time_each, "About how long to measure each shape.");
     schema_.Add("json", &json_, "The figures as JSON.");
-    schema_.Add("svg", &svg_, "A file to draw the roofline into.");
+    schema_.Add("svg", &svg_,
+                "A file to draw the roofline into; - = standard output, without the table.");
     schema_.AllowPositionals("engine|kernels", 1);
   }
 
@@ -164,13 +165,9 @@ class BenchCommand final : public Command {
     ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(model_, env));
     ASSIGN_OR_RETURN(const auto checkpoint, model::Checkpoint::Open(path));
     ASSIGN_OR_RETURN(const BenchReport report, engine::BenchEngine(*checkpoint, options_));
-    std::fputs((json_ ? FormatJson(report) : FormatTable(report)).c_str(), stdout);
-    if (svg_.empty()) return absl::OkStatus();
-    std::ofstream file(svg_);
-    file << RooflinePicture(report).Draw();
-    file.close();
-    return file ? absl::OkStatus()
-                : absl::UnavailableError(absl::StrCat("--svg ", svg_, ": cannot be written"));
+    const NamedFile svg = {"--svg", svg_};
+    PrintReport(json_ ? FormatJson(report) : FormatTable(report), {svg});
+    return svg_.empty() ? absl::OkStatus() : WriteOutput(svg, RooflinePicture(report).Draw());
   }
 
   config::Schema schema_;

@@ -1,13 +1,12 @@
 // `tandem eval`: implements NewEvalCommand (cli/command_line/commands.h).
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/bench/evaluation.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
+#include "cli/files/named_file.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/model/model_path.h"
@@ -58,7 +57,7 @@ class EvalCommand final : public Command {
   EvalCommand()
       : schema_("tandem eval", "Measures on a text how much accuracy weight and KV types cost.") {
     schema_.Add("model", &model_, "A known model's name, a .gguf file or a checkpoint folder.");
-    schema_.Add("text", &text_, "A file of UTF-8 text to measure on.");
+    schema_.Add("text", &text_, "A file of UTF-8 text to measure on; - = standard input.");
     schema_.Add("weights", &options_.weights,
                 "Types of weights to measure: bf16, int8, int4, as-stored, f32.");
     schema_.Add("kv-type", &options_.kv_types, "Types of cached keys and values: bf16, int8, f32.");
@@ -94,9 +93,7 @@ class EvalCommand final : public Command {
 
  private:
   absl::Status Measure(const Environment& env) {
-    std::ifstream file(text_, std::ios::binary);
-    if (!file) return absl::NotFoundError(absl::StrCat("--text ", text_, ": cannot be read"));
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    ASSIGN_OR_RETURN(const std::string text, ReadInput({"--text", text_}));
     ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(model_, env));
     ASSIGN_OR_RETURN(const auto checkpoint, model::Checkpoint::Open(path));
     ASSIGN_OR_RETURN(const auto tokenizer, model::Tokenizer::Create(checkpoint->tokenizer()));

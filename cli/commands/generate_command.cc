@@ -11,6 +11,7 @@
 #include "cli/client/router_access.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
+#include "cli/files/named_file.h"
 #include "cli/flags/guided_flags.h"
 #include "cli/flags/sampling_flags.h"
 #include "cli/flags/sequence_flags.h"
@@ -21,13 +22,17 @@
 namespace tandem::cli {
 namespace {
 
+// More than a router takes.
+constexpr int64_t kPromptBytesMax = 64 << 20;
+
 class GenerateCommand final : public Command {
  public:
   GenerateCommand()
       : schema_("tandem generate",
                 "Streams the answer to one prompt, or answers a file of requests.") {
     RegisterRouterAccess(schema_, access_, "Request");
-    schema_.Add("chat", &chat_, "A user message, formatted with the model's chat template.",
+    schema_.Add("chat", &chat_,
+                "A user message, formatted with the model's chat template; - = standard input.",
                 {.group = "Request"});
     schema_.Add("system", &system_, "System message before --chat.", {.group = "Request"});
     schema_.Add("tokens", &tokens_, "The prompt as token ids.", {.group = "Request"});
@@ -49,11 +54,11 @@ class GenerateCommand final : public Command {
     schema_.Add(
         "batch", &batch_.input,
         "A JSON Lines file of requests instead of one prompt: {\"custom_id\", \"body\"} as in "
-        "OpenAI's batches, or {\"prompt\"} or {\"messages\"} with parameters.",
+        "OpenAI's batches, or {\"prompt\"} or {\"messages\"} with parameters; - = standard input.",
         {.group = "Batch"});
     schema_.Add("output", &batch_.output,
                 "A batch's output file: one line for each answer, in the order in which they end. "
-                "Requests with an answer in it are skipped.",
+                "Requests with an answer in it are skipped. - = standard output, where none is.",
                 {.group = "Batch"});
     schema_.Add("concurrency", &batch_.concurrency, "Requests of a batch in flight at a time.",
                 {.min = 1, .max = 1024, .group = "Batch"});
@@ -115,6 +120,9 @@ class GenerateCommand final : public Command {
     if (sequences_.n != 1 || sequences_.best_of > 1) {
       return absl::InvalidArgumentError("--n: a line of a batch gets one answer, expected 1");
     }
+    RETURN_IF_ERROR(CheckInputs({{"--batch", batch_.input},
+                                 {"--json-schema", guided_.json_schema},
+                                 {"--grammar", guided_.grammar}}));
     return BuildParameters(batch_.defaults);
   }
 
@@ -134,8 +142,8 @@ class GenerateCommand final : public Command {
     // A prompt that is piped in needs no name.
     const bool piped =
         positionals.empty() && chat_.empty() && tokens_.empty() && isatty(STDIN_FILENO) == 0;
-    if (piped) {
-      const std::string prompt = ReadStandardInput();
+    if (piped && guided_.json_schema != "-" && guided_.grammar != "-") {
+      ASSIGN_OR_RETURN(const std::string prompt, ReadStandardInput(kPromptBytesMax));
       if (!prompt.empty()) return BuildFrom({prompt}, request);
     }
     return BuildFrom(positionals, request);
@@ -149,8 +157,12 @@ class GenerateCommand final : public Command {
       return absl::InvalidArgumentError(
           absl::StrCat("expected one of PROMPT, --chat and --tokens, got ", given));
     }
+    RETURN_IF_ERROR(CheckInputs({{"PROMPT", positionals.empty() ? "" : positionals[0]},
+                                 {"--chat", chat_},
+                                 {"--json-schema", guided_.json_schema},
+                                 {"--grammar", guided_.grammar}}));
     if (!positionals.empty()) {
-      request.set_text(positionals[0] == "-" ? ReadStandardInput() : positionals[0]);
+      ASSIGN_OR_RETURN(*request.mutable_text(), TextOf(positionals[0]));
     } else if (!chat_.empty()) {
       if (!system_.empty()) {
         v1::ChatMessage& message = *request.mutable_chat()->add_messages();
@@ -159,7 +171,7 @@ class GenerateCommand final : public Command {
       }
       v1::ChatMessage& message = *request.mutable_chat()->add_messages();
       message.set_role("user");
-      message.set_content(chat_ == "-" ? ReadStandardInput() : chat_);
+      ASSIGN_OR_RETURN(*message.mutable_content(), TextOf(chat_));
     } else {
       for (const std::string& token : tokens_) {
         int32_t id = 0;
@@ -173,6 +185,12 @@ class GenerateCommand final : public Command {
     request.set_request_id(request_id_);
     request.set_return_token_ids(json_);
     return BuildParameters(request);
+  }
+
+  // What is given, or for - standard input.
+  static absl::StatusOr<std::string> TextOf(const std::string& given) {
+    if (given == "-") return ReadStandardInput(kPromptBytesMax);
+    return given;
   }
 
   absl::Status BuildParameters(v1::GenerateRequest& request) const {

@@ -1,12 +1,11 @@
 // `tandem sim`: implements NewSimCommand (cli/command_line/commands.h).
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
+#include "cli/files/named_file.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/runtime/clock.h"
@@ -21,18 +20,8 @@ namespace {
 constexpr int64_t kShrinkRuns = 2000;
 constexpr int64_t kSoakBatch = 20'000;
 
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
-  return absl::OkStatus();
-}
-
 absl::StatusOr<sim::Schedule> ReadSchedule(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  ASSIGN_OR_RETURN(const std::string text, ReadInput({"--schedule", path}));
   auto schedule = sim::ParseSchedule(text);
   if (!schedule.ok())
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", schedule.status().message()));
@@ -50,8 +39,10 @@ class SimCommand final : public Command {
     schema_.Add("threads", &threads_, "Threads of a swarm; 0 = one for each core.",
                 {.min = 0, .max = 1024});
     schema_.Add("schedule", &schedule_,
-                "A file with a printed schedule to run instead of a seed's.");
-    schema_.Add("svg", &svg_, "A file for a picture of the run, with one row for each process.");
+                "A file with a printed schedule to run instead of a seed's; - = standard input.");
+    schema_.Add("svg", &svg_,
+                "A file for a picture of the run, with one row for each process; - = standard "
+                "output, without the timeline.");
     schema_.AllowPositionals("shrink", 1);
   }
 
@@ -124,9 +115,10 @@ class SimCommand final : public Command {
       schedule = sim::Shrink(schedule, report.violations.front().checker, kShrinkRuns);
       report = sim::RunSchedule(schedule, /*timeline=*/true);
     }
-    std::fputs(sim::TimelineText(schedule, report).c_str(), stdout);
+    const NamedFile svg = {"--svg", svg_};
+    PrintReport(sim::TimelineText(schedule, report), {svg});
     if (!svg_.empty()) {
-      const absl::Status status = WriteFile(svg_, sim::TimelineSvg(schedule, report));
+      const absl::Status status = WriteOutput(svg, sim::TimelineSvg(schedule, report));
       if (!status.ok()) return ReportError(schema_, status);
     }
     return report.violations.empty() ? config::kExitOk : config::kExitFailed;

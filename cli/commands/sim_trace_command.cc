@@ -1,11 +1,11 @@
 // `tandem sim trace`: implements NewSimTraceCommand (cli/command_line/commands.h).
 #include <cstdio>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
+#include "cli/files/named_file.h"
 #include "cli/sim_trace/model_cost.h"
 #include "cli/sim_trace/trace_report.h"
 #include "common/base/status_macros.h"
@@ -29,7 +29,7 @@ class SimTraceCommand final : public Command {
     RegisterLoad();
     schema_.Add("json", &json_, "A file for the result as JSON; - prints it instead of the table.",
                 {.group = "Results"});
-    schema_.Add("html", &html_, "A file for one self-contained page with charts.",
+    schema_.Add("html", &html_, "A file for one self-contained page with charts; - as for json.",
                 {.group = "Results"});
     schema_.AllowPositionals("FILE", 1);
   }
@@ -46,7 +46,8 @@ class SimTraceCommand final : public Command {
       return config::kExitUsage;
     }
     SetLogLevel(LogLevel::kError);
-    const absl::Status status = Simulate(positionals[0]);
+    absl::Status status = CheckOutputs(Results());
+    if (status.ok()) status = Simulate(positionals[0]);
     return status.ok() ? config::kExitOk : ReportError(schema_, status);
   }
 
@@ -161,22 +162,12 @@ class SimTraceCommand final : public Command {
             {"seed", absl::StrCat(seed_)}};
   }
 
-  static absl::Status WriteResult(const char* flag, const std::string& path,
-                                  const std::string& text) {
-    if (path.empty()) return absl::OkStatus();
-    std::ofstream file(path, std::ios::binary);
-    file << text;
-    file.close();
-    return file
-               ? absl::OkStatus()
-               : absl::UnavailableError(absl::StrCat("--", flag, " ", path, ": cannot be written"));
-  }
+  std::vector<NamedFile> Results() const { return {{"--json", json_}, {"--html", html_}}; }
 
   absl::Status Publish(const TraceReport& report) const {
-    const std::string json = FormatTraceJson(report);
-    std::fputs((json_ == "-" ? json : FormatTraceTable(report)).c_str(), stdout);
-    RETURN_IF_ERROR(WriteResult("json", json_ == "-" ? "" : json_, json));
-    return WriteResult("html", html_, html_.empty() ? "" : FormatTraceHtml(report));
+    PrintReport(FormatTraceTable(report), Results());
+    RETURN_IF_ERROR(WriteOutput({"--json", json_}, FormatTraceJson(report)));
+    return WriteOutput({"--html", html_}, html_.empty() ? "" : FormatTraceHtml(report));
   }
 
   config::Schema schema_;

@@ -9,6 +9,7 @@
 #include "cli/client/router_access.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
+#include "cli/files/named_file.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 
@@ -33,7 +34,12 @@ class TokenizeCommand final : public Command {
       ReportError(schema_, absl::InvalidArgumentError("expected TEXT"));
       return config::kExitUsage;
     }
-    const std::string text = positionals[0] == "-" ? ReadStandardInput() : positionals[0];
+    std::string text = positionals[0];
+    if (text == "-") {
+      absl::StatusOr<std::string> read = ReadStandardInput();
+      if (!read.ok()) return ReportError(schema_, read.status());
+      text = *std::move(read);
+    }
     v1::DetokenizeRequest ids;
     if (absl::Status status = decode_ ? ParseIds(text, ids) : absl::OkStatus(); !status.ok()) {
       ReportError(schema_, status);

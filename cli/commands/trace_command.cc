@@ -1,12 +1,12 @@
 // `tandem trace`: implements NewTraceCommand (cli/command_line/commands.h).
 #include <cstdio>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "cli/client/client.h"
 #include "cli/client/router_access.h"
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
+#include "cli/files/named_file.h"
 #include "cli/report/trace_picture.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
@@ -18,7 +18,8 @@ class TraceCommand final : public Command {
  public:
   TraceCommand() : schema_("tandem trace", "Shows where a finished request's time went.") {
     RegisterRouterAccess(schema_, access_);
-    schema_.Add("svg", &svg_, "A file to draw the waterfall into.");
+    schema_.Add("svg", &svg_,
+                "A file to draw the waterfall into; - = standard output, without the table.");
     schema_.AllowPositionals("REQUEST_ID", 1);
   }
 
@@ -43,13 +44,9 @@ class TraceCommand final : public Command {
   absl::Status Show(const std::string& request_id) {
     ASSIGN_OR_RETURN(const auto client, Connect(access_));
     ASSIGN_OR_RETURN(const v1::RequestTrace trace, client->GetTrace(request_id));
-    std::fputs(FormatTrace(trace).c_str(), stdout);
-    if (svg_.empty()) return absl::OkStatus();
-    std::ofstream file(svg_, std::ios::binary);
-    file << DrawTrace(trace);
-    file.close();
-    return file ? absl::OkStatus()
-                : absl::UnavailableError(absl::StrCat("--svg ", svg_, ": cannot be written"));
+    const NamedFile svg = {"--svg", svg_};
+    PrintReport(FormatTrace(trace), {svg});
+    return svg_.empty() ? absl::OkStatus() : WriteOutput(svg, DrawTrace(trace));
   }
 
   config::Schema schema_;

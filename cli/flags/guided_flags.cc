@@ -1,32 +1,29 @@
 #include "cli/flags/guided_flags.h"
 
-#include <fstream>
-#include <iterator>
-
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "cli/files/named_file.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::cli {
 namespace {
 
-absl::StatusOr<std::string> ReadText(absl::string_view flag, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat("--", flag, " ", path, ": cannot be read"));
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
+// Beyond it a router refuses the request.
+constexpr int64_t kConstraintBytesMax = 16 << 20;
 
 }  // namespace
 
 void RegisterGuidedFlags(config::Schema& schema, GuidedFlags& flags) {
-  schema.Add("json-schema", &flags.json_schema, "File with a JSON Schema the answer satisfies.",
+  schema.Add("json-schema", &flags.json_schema,
+             "File with a JSON Schema the answer satisfies; - = standard input.",
              {.group = "Guided decoding"});
   schema.Add("json-object", &flags.json_object, "The answer is a JSON object.",
              {.group = "Guided decoding"});
   schema.Add("regex", &flags.regex, "Regular expression the whole answer matches.",
              {.group = "Guided decoding"});
   schema.Add("choice", &flags.choice, "The answer is one of these.", {.group = "Guided decoding"});
-  schema.Add("grammar", &flags.grammar, "File with an EBNF grammar (GBNF) the answer follows.",
+  schema.Add("grammar", &flags.grammar,
+             "File with an EBNF grammar (GBNF) the answer follows; - = standard input.",
              {.group = "Guided decoding"});
 }
 
@@ -43,9 +40,11 @@ absl::Status ApplyGuidedFlags(const GuidedFlags& flags, v1::GenerateRequest& req
   }
   v1::GuidedDecoding& guided = *request.mutable_guided();
   if (!flags.json_schema.empty()) {
-    ASSIGN_OR_RETURN(*guided.mutable_json_schema(), ReadText("json-schema", flags.json_schema));
+    ASSIGN_OR_RETURN(*guided.mutable_json_schema(),
+                     ReadInput({"--json-schema", flags.json_schema}, kConstraintBytesMax));
   } else if (!flags.grammar.empty()) {
-    ASSIGN_OR_RETURN(*guided.mutable_grammar(), ReadText("grammar", flags.grammar));
+    ASSIGN_OR_RETURN(*guided.mutable_grammar(),
+                     ReadInput({"--grammar", flags.grammar}, kConstraintBytesMax));
   } else if (!flags.regex.empty()) {
     guided.set_regex(flags.regex);
   } else if (flags.json_object) {

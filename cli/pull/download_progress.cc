@@ -8,12 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/runtime/clock.h"
+#include "common/telemetry/progress_bar.h"
 
 namespace tandem::cli {
 namespace {
 
 constexpr absl::Duration kLinePeriod = absl::Seconds(10), kTerminalPeriod = absl::Milliseconds(100);
-constexpr int kBarColumns = 20;
 
 }  // namespace
 
@@ -35,12 +35,7 @@ DownloadProgress::DownloadProgress(int64_t bytes, int64_t here, bool enabled)
 std::string DownloadProgress::Text(const std::string& file, int64_t done, int64_t bytes,
                                    double per_second) {
   const double share = bytes > 0 ? static_cast<double>(done) / static_cast<double>(bytes) : 0;
-  const int filled = static_cast<int>(share * kBarColumns);
-  std::string text = absl::StrFormat(
-      "[%s%s] %3.0f%%  %s",
-      std::string(static_cast<size_t>(std::clamp(filled, 0, kBarColumns)), '#'),
-      std::string(static_cast<size_t>(kBarColumns - std::clamp(filled, 0, kBarColumns)), ' '),
-      100 * share, BytesText(done));
+  std::string text = absl::StrCat(ProgressBar(share), "  ", BytesText(done));
   if (per_second > 0) {
     const double left_s = static_cast<double>(bytes - done) / per_second;
     absl::StrAppendFormat(&text, ", %s/s, %.0f s left", BytesText(static_cast<int64_t>(per_second)),

@@ -5,6 +5,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/telemetry/log.h"
+#include "common/telemetry/start_log.h"
 
 namespace tandem::config {
 
@@ -41,6 +42,8 @@ absl::Status ConfigureLog(const CommonOptions& options,
   const auto no_color = env.find("NO_COLOR");
   const bool colours = options.log_format == "auto" && isatty(STDERR_FILENO) != 0 &&
                        (no_color == env.end() || no_color->second.empty());
+  SetBriefStart(options.log_format != "json" && isatty(STDERR_FILENO) != 0 &&
+                level != LogLevel::kDebug);
   SetLogFormat(options.log_format == "json" ? LogFormat::kJson
                : colours                    ? LogFormat::kColours
                                             : LogFormat::kText);
@@ -48,7 +51,8 @@ absl::Status ConfigureLog(const CommonOptions& options,
 }
 
 void LogConfiguration(const Schema& schema) {
-  Log(LogLevel::kInfo, "configured",
+  LogStart(
+      "configured",
       {{"program", schema.program()}, {"version", kVersion}, {"changed", schema.PrintChanged()}});
 }
 

@@ -16,6 +16,7 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
+#include "common/telemetry/start_log.h"
 
 namespace tandem::kv {
 namespace {
@@ -72,7 +73,8 @@ absl::Status BlockArena::Map(ArenaMemory memory) {
   num_bytes_ = region_bytes_ * static_cast<size_t>(layout_.num_layers);
   const bool small_pages = memory == ArenaMemory::kShareableIfHuge && !SharedMemoryMayBeHuge();
   if (small_pages) {
-    Log(LogLevel::kInfo, "KV arena is not shared with processes of this host",
+    LogStart(
+        "KV arena is not shared with processes of this host",
         {{"reason", absl::StrCat("huge pages for shared memory are off in ", kSharedHugePages)}});
   } else if (memory != ArenaMemory::kPrivate) {
     const absl::Status mapped = MapShareable();

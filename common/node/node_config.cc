@@ -9,11 +9,14 @@ void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
              {.group = "Identity"});
   schema.Add("routers", &config.routers,
              "Fleet addresses of all routers to join, port or host:port.",
-             {.group = "Network", .normalise = config::CompleteAddresses});
-  schema.Add("health", &config.health,
-             "Address of the gRPC health service, port or host:port (\"\" is liveness, \"ready\" "
-             "readiness); port 0 picks one.",
-             {.group = "Network", .normalise = config::CompleteAddress});
+             {.group = "Network",
+              .check = config::CheckAddresses,
+              .normalise = config::CompleteAddresses});
+  schema.Add(
+      "health", &config.health,
+      "Address of the gRPC health service, port or host:port (\"\" is liveness, \"ready\" "
+      "readiness); port 0 picks one.",
+      {.group = "Network", .check = config::CheckAddress, .normalise = config::CompleteAddress});
   schema.Add("transport", &config.kv.transport,
              "How KV blocks travel. auto: over shared memory on one host, else over TCP; shm or "
              "tcp: only that way; nccl: from GPU to GPU (needs device cuda), and as auto where no "
@@ -57,6 +60,10 @@ void RegisterModel(config::Schema& schema, NodeConfig& config) {
              "Folder for packed weights, which the next start and other nodes of this host read; "
              "auto = beside the model, else in the user's cache folder; off = none.",
              {.group = "Model"});
+  schema.Add("load-progress", &config.load_progress,
+             "How the node shows how far it is with its weights. auto: a bar on a terminal, "
+             "nothing elsewhere; lines: lines of the log; off: not at all.",
+             {.group = "Model", .choices = {"auto", "lines", "off"}});
   schema.Add("gemm-tiles", &config.gemm_tiles,
              "With device cuda: how matrix products choose their tile; results do not depend on "
              "it. auto: the node times tiles at its first start and stores the fastest in the "

@@ -50,6 +50,7 @@ struct NodeConfig {
   std::string weights = "auto";
   std::string weight_cache = "auto";
   std::string gemm_tiles = "auto";
+  std::string load_progress = "auto";
   int32_t threads = 0;
   std::string cpus;
   int64_t context_tokens = 0;  // 0 = the model's

@@ -26,6 +26,7 @@
 #include "common/model/tokenizer/tokenizer.h"
 #include "common/node/available_memory.h"
 #include "common/node/kv_transport_choice.h"
+#include "common/node/loading_bar.h"
 #include "common/node/step_probe.h"
 #include "common/rpc/fleet_tls.h"
 #include "common/rpc/server.h"
@@ -33,6 +34,7 @@
 #include "common/runtime/processors.h"
 #include "common/storage/block_file.h"
 #include "common/telemetry/log.h"
+#include "common/telemetry/start_log.h"
 
 namespace tandem::node {
 namespace {
@@ -89,6 +91,8 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> NewModelEngine(
   options.context_tokens = config.context_tokens;
   options.weight_cache = {config.weight_cache, model::UserWeightsFolder(env)};
   options.kv_memory = kv_memory;
+  LoadingBar bar(LoadingBar::FormOf(config.load_progress, config.common.log_format), config.id);
+  options.on_load_progress = [&bar](const engine::LoadProgress& progress) { bar.Show(progress); };
   return engine::NewCpuEngine(checkpoint, options);
 }
 
@@ -121,7 +125,7 @@ absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config,
     return loaded;
   }
   ASSIGN_OR_RETURN(const std::string path, model::ResolveModelPath(config.common.model, env));
-  Log(LogLevel::kInfo, "loading model", {{"path", path}});
+  LogStart("loading model", {{"path", path}});
   ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
                    model::Checkpoint::Open(path));
   ASSIGN_OR_RETURN(loaded.engine, NewModelEngine(config, processors, *checkpoint, env, kv_memory));
@@ -155,7 +159,8 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
   // More than every sequence at full length can never be used.
   const int64_t usable = spec.layout.BlocksFor(spec.context_tokens) * config.max_sequences;
   const int64_t blocks = std::min(fitting, usable);
-  Log(LogLevel::kInfo, "sized KV cache",
+  LogStart(
+      "sized KV cache",
       {{"how", device_bytes.has_value()
                    ? absl::StrFormat("%d bytes of the device / %d a block = %d blocks",
                                      available_bytes, spec.layout.block_bytes(), fitting)
@@ -202,8 +207,8 @@ std::unique_ptr<storage::BlockFile> OpenStorage(const NodeConfig& config, absl::
         {{"why", file.status().ToString()}});
     return nullptr;
   }
-  Log(LogLevel::kInfo, "KV blocks are stored on disk",
-      {{"path", options.path}, {"blocks_max", (*file)->slots()}, {"blocks", (*file)->size()}});
+  LogStart("KV blocks are stored on disk",
+           {{"path", options.path}, {"blocks_max", (*file)->slots()}, {"blocks", (*file)->size()}});
   return *std::move(file);
 }
 
@@ -368,6 +373,10 @@ class NodeProcessImpl final : public NodeProcess {
   std::unique_ptr<NodeRuntime> runtime_;
 };
 
+std::string NameOf(const NodeConfig& config, const NodeKind& kind) {
+  return config.id.empty() ? absl::StrCat(kind.role, "-", getpid()) : config.id;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NodeProcess>> NodeProcess::Start(
@@ -377,8 +386,8 @@ absl::StatusOr<std::unique_ptr<NodeProcess>> NodeProcess::Start(
     return absl::InvalidArgumentError(
         "kv-encryption is on, but KV does not leave this process, which has all roles");
   }
-  std::string id = config.id.empty() ? absl::StrCat(kind.role, "-", getpid()) : config.id;
-  auto process = std::make_unique<NodeProcessImpl>(std::move(id), config.common.drain_timeout);
+  auto process =
+      std::make_unique<NodeProcessImpl>(NameOf(config, kind), config.common.drain_timeout);
   RETURN_IF_ERROR(process->Init(config, kind, env, std::move(transport)));
   return process;
 }
@@ -390,7 +399,7 @@ int NodeMain(int argc, char** argv, const NodeKind& kind) {
   const auto env = config::Environment();
   return config::RunProcess(
       schema, {argv + 1, argv + argc}, env, [&](StopSignal& stop) -> absl::Status {
-        SetLogProcessName(config.id);
+        SetLogProcessName(NameOf(config, kind));
         RETURN_IF_ERROR(config::ConfigureLog(config.common, env));
         config::LogConfiguration(schema);
         // Before threads and memory are created, so that all of them are placed there.

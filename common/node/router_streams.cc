@@ -6,6 +6,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/synchronization/mutex.h"
 #include "common/node/node_message.h"
+#include "common/rpc/shutdown_text.h"
 #include "common/telemetry/log.h"
 
 namespace tandem::node {
@@ -115,7 +116,8 @@ class RouterStreamsImpl final : public RouterStreams, public rpc::FleetClient::L
         Log(LogLevel::kError, "router refused this node",
             {{"address", client.router_address()}, {"why", status.message()}});
       } else if (was_welcomed && !leaving_) {
-        Log(LogLevel::kWarning, "lost the stream to a router",
+        const bool ordered = status.message() == rpc::kRouterShutsDown;
+        Log(ordered ? LogLevel::kInfo : LogLevel::kWarning, "lost the stream to a router",
             {{"address", client.router_address()}, {"why", status.message()}});
       }
     }

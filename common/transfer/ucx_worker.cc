@@ -19,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
 
 namespace tandem::transfer {
 namespace {
@@ -100,18 +101,21 @@ bool OnlyOtherVersionsNames(absl::string_view warning) {
   return true;
 }
 
-// Of each setting UCX is told every name, and of those that are other versions' it warns whenever a
-// worker is made. A setting none of whose names it knows is worth its warning.
-ucs_log_func_rc_t SwallowUnknownNames(const char*, unsigned, const char*, ucs_log_level_t,
-                                      const ucs_log_component_config_t*, const char* format,
-                                      va_list arguments) {
-  if (!absl::StartsWith(format, "invalid configuration")) return UCS_LOG_FUNC_RC_CONTINUE;
+// What UCX would print goes to this process's log. One warning is left out: of each setting UCX is
+// told every name, and of those that are other versions' it warns whenever a worker is made. A
+// setting none of whose names it knows is worth its warning.
+ucs_log_func_rc_t LogUcx(const char*, unsigned, const char*, ucs_log_level_t level,
+                         const ucs_log_component_config_t*, const char* format, va_list arguments) {
   char text[512];
   va_list copy;
   va_copy(copy, arguments);
   std::vsnprintf(text, sizeof text, format, copy);
   va_end(copy);
-  return OnlyOtherVersionsNames(text) ? UCS_LOG_FUNC_RC_STOP : UCS_LOG_FUNC_RC_CONTINUE;
+  if (absl::StartsWith(format, "invalid configuration") && OnlyOtherVersionsNames(text))
+    return UCS_LOG_FUNC_RC_STOP;
+  Log(level <= UCS_LOG_LEVEL_ERROR ? LogLevel::kWarning : LogLevel::kInfo, "UCX says",
+      {{"text", text}});
+  return UCS_LOG_FUNC_RC_STOP;
 }
 
 absl::Status CheckCuda(ucp_context_h context) {
@@ -134,7 +138,7 @@ absl::Status UcxError(absl::string_view what, ucs_status_t status) {
 absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(const std::string& tls,
                                                                Memory memory) {
   static const bool filtered = [] {
-    ucs_log_push_handler(&SwallowUnknownNames);
+    ucs_log_push_handler(&LogUcx);
     return true;
   }();
   TANDEM_CHECK(filtered);

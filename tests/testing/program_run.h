@@ -30,9 +30,10 @@ inline void PrintTo(const ProgramRun& run, std::ostream* out) {
 }
 
 // Runs `words` (a program of this build and its arguments) to its end, with `env` added to this
-// process's environment.
+// process's environment. `input`: the file that is its standard input.
 inline ProgramRun RunProgram(const std::vector<std::string>& words,
-                             const std::map<std::string, std::string>& env = {}) {
+                             const std::map<std::string, std::string>& env = {},
+                             const std::string& input = "/dev/null") {
   const auto quoted = [](absl::string_view word) {
     return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "' ");
   };
@@ -42,7 +43,7 @@ inline ProgramRun RunProgram(const std::vector<std::string>& words,
                   quoted(absl::StrCat(TANDEM_BINARY_DIR, "/bin/", words[0])));
   for (size_t i = 1; i < words.size(); ++i) command += quoted(words[i]);
   ProgramRun run;
-  FILE* pipe = ::popen(absl::StrCat(command, "2>&1 </dev/null").c_str(), "r");
+  FILE* pipe = ::popen(absl::StrCat(command, "2>&1 <", quoted(input)).c_str(), "r");
   if (pipe == nullptr) return run;
   char buffer[4096];
   for (size_t got = 0; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;)

@@ -19,6 +19,7 @@
 #include "common/runtime/clock.h"
 #include "common/runtime/processors.h"
 #include "common/telemetry/log.h"
+#include "common/telemetry/start_log.h"
 
 namespace tandem::engine {
 namespace {
@@ -244,8 +245,9 @@ absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& ch
   const int threads =
       options.threads == 0 ? DefaultComputeThreads(ReadProcessors()) : options.threads;
   parts.pool = std::make_unique<ComputePool>(threads, options.processors);
-  parts.weights = std::make_unique<ModelWeights>(checkpoint, *parts.backend, parts.pool->parallel(),
-                                                 choices.weights, options.weight_cache);
+  parts.weights = std::make_unique<ModelWeights>(
+      checkpoint, *parts.backend, LoadThreads(parts.pool->parallel(), options.on_load_progress),
+      choices.weights, options.weight_cache);
   RETURN_IF_ERROR(parts.weights->status());
 
   EngineSpec& spec = parts.spec;
@@ -274,14 +276,13 @@ absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& ch
                    config.num_layers,
                    std::string(KvOrderOf(*parts.backend))};
   }
-  Log(LogLevel::kInfo, "model loaded",
-      {{"model", spec.model_name},
-       {"backend", parts.backend->name},
-       {"threads", threads},
-       {"weights_bytes", parts.weights->bytes()},
-       {"mapped_bytes", parts.weights->mapped_bytes()},
-       {"load_ms", absl::ToInt64Milliseconds(RealClock().Now() - begin)},
-       {"numerics_id", spec.numerics_id}});
+  LogStart("model loaded", {{"model", spec.model_name},
+                            {"backend", parts.backend->name},
+                            {"threads", threads},
+                            {"weights_bytes", parts.weights->bytes()},
+                            {"mapped_bytes", parts.weights->mapped_bytes()},
+                            {"load_ms", absl::ToInt64Milliseconds(RealClock().Now() - begin)},
+                            {"numerics_id", spec.numerics_id}});
   parts.kv_memory = options.kv_memory;
   return std::unique_ptr<Engine>(new CpuEngine(std::move(parts)));
 }

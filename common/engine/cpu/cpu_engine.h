@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/weight_cache.h"
 #include "common/engine/engine.h"
+#include "common/engine/load_progress.h"
 #include "common/model/checkpoint.h"
 
 namespace tandem::engine {
@@ -31,6 +32,7 @@ struct CpuEngineOptions {
   int64_t context_tokens = 0;    // 0 = the checkpoint's; else at most that
   WeightCacheOptions weight_cache;
   kv::ArenaMemory kv_memory = kv::ArenaMemory::kPrivate;
+  OnLoadProgress on_load_progress;  // null: no report
 };
 
 // Loads the weights (dequantises and packs them, or maps a file) with all threads. The engine does

@@ -307,7 +307,7 @@ void PlanLayer(const model::ModelConfig& config, int layer, WeightLoader* loader
 }  // namespace
 
 ModelWeights::ModelWeights(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
-                           const kernels::ParallelFor& parallel, WeightFormat format,
+                           const LoadThreads& threads, WeightFormat format,
                            const WeightCacheOptions& cache_options)
     : dot_products_(backend.dot_products && format != WeightFormat::kF32 &&
                     !HasExactProducts(format)),
@@ -326,12 +326,14 @@ ModelWeights::ModelWeights(const model::Checkpoint& checkpoint, const kernels::B
   bytes_ = static_cast<int64_t>(subject.bytes);
   type_names_ = subject.format;
   const WeightCache cache(checkpoint, cache_options, subject);
-  mapped_ = cache.Find(parallel);
+  mapped_ = cache.Find(LoadStage(threads, "checking").parallel());
   if (mapped_ == nullptr) {
     own_ = AlignedBuffer(subject.bytes);
-    status_ = loader.Pack(static_cast<char*>(own_.data()), parallel);
+    status_ =
+        loader.Pack(static_cast<char*>(own_.data()), LoadStage(threads, "packing").parallel());
     if (!status_.ok()) return;
-    mapped_ = cache.Keep({static_cast<const std::byte*>(own_.data()), subject.bytes}, parallel);
+    mapped_ = cache.Keep({static_cast<const std::byte*>(own_.data()), subject.bytes},
+                         LoadStage(threads, "storing").parallel());
     if (mapped_ != nullptr) own_ = AlignedBuffer();
   }
   embedding_.data = loader.Bind(

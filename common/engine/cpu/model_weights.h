@@ -14,6 +14,7 @@
 #include "common/base/ids.h"
 #include "common/engine/aligned_buffer.h"
 #include "common/engine/cpu/weight_cache.h"
+#include "common/engine/load_progress.h"
 #include "common/model/checkpoint.h"
 #include "kernels/api/backend.h"
 
@@ -56,9 +57,9 @@ struct LayerWeights {
 
 class ModelWeights {
  public:
-  // Loads with the threads of `parallel`. The object does not keep `checkpoint`.
+  // Loads with `threads`. The object does not keep `checkpoint`.
   ModelWeights(const model::Checkpoint& checkpoint, const kernels::Backend& backend,
-               const kernels::ParallelFor& parallel, WeightFormat format = WeightFormat::kAuto,
+               const LoadThreads& threads, WeightFormat format = WeightFormat::kAuto,
                const WeightCacheOptions& cache = {});
 
   // Why loading failed: kInvalidArgument for a tensor with NaN codes. REQUIRES of every function

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/engine/aligned_buffer.h"
 #include "common/telemetry/log.h"
+#include "common/telemetry/start_log.h"
 #include "xxhash.h"
 
 namespace tandem::engine {
@@ -79,8 +80,7 @@ std::unique_ptr<MappedWeights> WeightCache::Find(const kernels::ParallelFor& par
   for (const std::string& path : paths_) {
     auto mapped = OpenWeightFile(path, wanted_, parallel);
     if (mapped.ok()) {
-      Log(LogLevel::kInfo, "packed weights mapped",
-          {{"path", path}, {"bytes", wanted_.payload_bytes}});
+      LogStart("packed weights mapped", {{"path", path}, {"bytes", wanted_.payload_bytes}});
       return *std::move(mapped);
     }
     if (!absl::IsNotFound(mapped.status())) {
@@ -100,8 +100,8 @@ std::unique_ptr<MappedWeights> WeightCache::Keep(absl::Span<const std::byte> pac
     std::filesystem::create_directories(folder, ignored);
     auto mapped = WriteWeightFile(paths_[i], wanted_.key, packed, parallel);
     if (mapped.ok()) {
-      Log(LogLevel::kInfo, "packed weights written for the next start",
-          {{"path", paths_[i]}, {"bytes", packed.size()}});
+      LogStart("packed weights written for the next start",
+               {{"path", paths_[i]}, {"bytes", packed.size()}});
       return *std::move(mapped);
     }
     const bool last = i + 1 == paths_.size();

@@ -17,6 +17,7 @@
 #include "common/engine/slice_check.h"
 #include "common/runtime/processors.h"
 #include "common/telemetry/log.h"
+#include "common/telemetry/start_log.h"
 #include "kernels/api/device_attention.h"
 #include "kernels/api/device_ops.h"
 
@@ -378,10 +379,9 @@ absl::StatusOr<std::unique_ptr<Engine>> NewDeviceEngine(const model::Checkpoint&
   parts.weights = std::make_unique<DeviceWeights>(std::move(weights));
   parts.gemm_tiles =
       ChooseGemmTiles(*parts.weights, options.gemm_tiles, *parts.device, parts.pool->parallel());
-  Log(LogLevel::kInfo, "model loaded",
-      {{"model", parts.spec.model_name},
-       {"device", parts.device->properties().name},
-       {"numerics_id", parts.spec.numerics_id}});
+  LogStart("model loaded", {{"model", parts.spec.model_name},
+                            {"device", parts.device->properties().name},
+                            {"numerics_id", parts.spec.numerics_id}});
   return std::unique_ptr<Engine>(std::make_unique<DeviceEngine>(std::move(parts)));
 }
 

@@ -163,6 +163,29 @@ TEST_F(BatchFiles, AKilledRunGoesOn) {
   EXPECT_THAT(ReadAll(out_), HasSubstr(first_line));
 }
 
+TEST_F(BatchFiles, DashesAreStandardInputAndOutput) {
+  Start({});
+  std::ofstream(in_) << R"({"custom_id": "one", "prompt": "a"})"
+                     << "\n"
+                     << R"({"custom_id": "two", "prompt": "b"})"
+                     << "\n";
+  ASSERT_EQ(Run().exit_code, 0);
+  const std::map<std::string, nlohmann::json> expected = Output();
+  ASSERT_EQ(expected.size(), 2u);
+  const ProgramRun piped =
+      RunProgram({"tandem", "generate", "--router=" + cluster_->address(), "--batch=-",
+                  "--output=-", "--temperature=0", "--max-tokens=6"},
+                 {}, in_);
+  EXPECT_EQ(piped.exit_code, 0) << piped;
+  std::map<std::string, nlohmann::json> got;
+  for (const absl::string_view line : absl::StrSplit(piped.output, '\n', absl::SkipEmpty())) {
+    const auto json = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
+    if (json.is_object()) got[json["custom_id"]] = json;
+  }
+  EXPECT_EQ(got, expected);
+  EXPECT_THAT(piped.output, HasSubstr("2 lines: 2 answered, 0 answered before, 0 failed"));
+}
+
 TEST_F(BatchFiles, WrongUseIsSaid) {
   const auto refused = [](std::vector<std::string> words, int code, const std::string& said) {
     words.insert(words.begin(), {"tandem", "generate"});

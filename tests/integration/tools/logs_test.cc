@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_split.h"
+#include "tests/testing/models.h"
+#include "tests/testing/program_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/terminal_session.h"
 #include "tests/testing/test_cluster.h"
@@ -14,6 +16,7 @@ namespace tandem::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 const std::vector<std::string> kSmall = {"--engine=hash", "--prefill=2", "--decode=3",
@@ -44,6 +47,72 @@ TEST(Logs, ATerminalShowsALineForEachProcess) {
   EXPECT_THAT(lines, SizeIs(1 + 5 + 1 + 1)) << up.screen();
   up.Type("\x03");
   EXPECT_EQ(up.Finish(), 0);
+}
+
+// Quoted values come whole, and a drain that was asked for warns of nothing.
+TEST(Logs, ATerminalWarnsOfNothingWhenAllIsWell) {
+  const std::optional<std::string> model = FindModel(kSmolLm2File);
+  if (!model.has_value()) GTEST_SKIP() << "needs " << ModelFolder() << "/" << kSmolLm2File;
+  TerminalSession up(
+      {"tandem", "up", "--grpc=127.0.0.1:0", "--http=0", "--model=" + *model, "--kv-blocks=16"},
+      {.columns = 200});
+  ASSERT_TRUE(up.Await("Ctrl-C drains")) << up.screen();
+  EXPECT_THAT(up.screen(), HasSubstr("router-0    serves Smollm2 135M 8k Lc100K Mix1 Ep2\n"));
+  up.Type("\x03");
+  EXPECT_EQ(up.Finish(), 0);
+  EXPECT_THAT(up.screen(), Not(HasSubstr("WARNING"))) << up.screen();
+}
+
+// A program that runs alone on a terminal says in one line that it runs; at level debug it also
+// says how it came to it.
+TEST(Logs, AProgramAloneStartsInOneLine) {
+  const std::vector<std::string> words = {"tandem-router", "--engine=hash", "--grpc=127.0.0.1:0",
+                                          "--fleet=127.0.0.1:0"};
+  TerminalSession brief(words, {.columns = 500});
+  ASSERT_TRUE(brief.Await("router started")) << brief.screen();
+  EXPECT_THAT(brief.screen(), Not(HasSubstr("\n"))) << brief.screen();
+  TerminalSession whole(With(words, {"--log-level=debug"}), {.columns = 500});
+  ASSERT_TRUE(whole.Await("configured")) << whole.screen();
+  EXPECT_TRUE(whole.Await("router started")) << whole.screen();
+}
+
+// The flags of a node that packs a real model's weights in every start.
+std::vector<std::string> PackingNode(const std::string& model) {
+  return {"tandem-decode-node", "--id=d",        "--routers=127.0.0.1:1", "--model=" + model,
+          "--weight-cache=off", "--kv-blocks=16"};
+}
+
+TEST(Logs, ATerminalShowsHowFarTheWeightsAre) {
+  const std::optional<std::string> model = FindModel(kSmolLm2File);
+  if (!model.has_value()) GTEST_SKIP() << "needs " << ModelFolder() << "/" << kSmolLm2File;
+  TerminalSession node(PackingNode(*model), {.columns = 200});
+  EXPECT_TRUE(node.Await("d packing weights [")) << node.screen();
+  EXPECT_TRUE(node.Await("#")) << node.screen();
+  EXPECT_TRUE(node.Await("node started")) << node.screen();
+  // The bar is cleared before other lines come.
+  EXPECT_THAT(node.written(), HasSubstr("\r\033[K"));
+  node.Type("\x03");
+  EXPECT_EQ(node.Finish(), 0);
+
+  TerminalSession up({"tandem", "up", "--grpc=127.0.0.1:0", "--http=0", "--model=" + *model,
+                      "--weight-cache=off", "--kv-blocks=16"},
+                     {.columns = 200});
+  EXPECT_TRUE(up.Await("weights [")) << up.screen();
+  EXPECT_TRUE(up.Await("-0 packing")) << up.screen();
+  EXPECT_TRUE(up.Await("Ctrl-C drains")) << up.screen();
+  EXPECT_THAT(up.screen(), Not(HasSubstr("loading weights"))) << up.screen();
+  up.Type("\x03");
+  EXPECT_EQ(up.Finish(), 0);
+}
+
+TEST(Logs, APipeGetsNoBar) {
+  const std::optional<std::string> model = FindModel(kSmolLm2File);
+  if (!model.has_value()) GTEST_SKIP() << "needs " << ModelFolder() << "/" << kSmolLm2File;
+  ASSERT_OK_AND_ASSIGN(const auto node, RunningProgram::Start(PackingNode(*model)));
+  EXPECT_NE(node->AwaitLine("node started"), "") << node->log();
+  EXPECT_THAT(node->log(), Not(HasSubstr("weights ["))) << node->log();
+  EXPECT_THAT(node->log(), Not(HasSubstr("percent"))) << node->log();
+  EXPECT_THAT(node->log(), Not(HasSubstr("\033"))) << node->log();
 }
 
 TEST(Logs, AFileGetsTheConfigurationOfEachProcessInOneLine) {

@@ -27,7 +27,7 @@ TEST(ServingMode, EachHasAsManyNodes) {
     EXPECT_EQ(config.prefill + config.decode, 5);
     EXPECT_EQ(config.prefill > 0, mode == ServingMode::kDisaggregated);
     EXPECT_EQ(config.node.batching == "static", mode == ServingMode::kBatched);
-    EXPECT_EQ(config.router.http, "");
+    EXPECT_TRUE(config.http.empty());
   }
 }
 

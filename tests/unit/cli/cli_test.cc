@@ -13,6 +13,7 @@
 namespace tandem::cli {
 namespace {
 
+using ::tandem::testing::StatusIs;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
@@ -128,11 +129,37 @@ TEST(ClusterPlan, PrefillNodesMayHaveNumericsOfTheirOwn) {
   EXPECT_TRUE(PlanRouter(up, 1).core.allow_mixed_numerics);
 }
 
-TEST(ClusterPlan, OnlyTheFirstRouterTakesTheGivenPort) {
+TEST(ClusterPlan, EachRouterTakesItsAddressAndOthersPickPorts) {
   UpConfig up;
-  up.router.grpc = "0.0.0.0:50051";
+  config::Schema schema("tandem up", "");
+  RegisterUpConfig(schema, up);
+  ASSERT_OK(schema
+                .Parse({.args = {"--routers=3", "--grpc=0.0.0.0:50051,50151", "--http=8000",
+                                 "--admin=0.0.0.0:9000"}})
+                .status());
+  ASSERT_OK(CheckUpConfig(up));
   EXPECT_EQ(PlanRouter(up, 0).grpc, "0.0.0.0:50051");
-  EXPECT_EQ(PlanRouter(up, 1).grpc, "0.0.0.0:0");
+  EXPECT_EQ(PlanRouter(up, 1).grpc, "127.0.0.1:50151");
+  EXPECT_EQ(PlanRouter(up, 2).grpc, "127.0.0.1:0");
+  EXPECT_EQ(PlanRouter(up, 0).http, "8000");
+  EXPECT_EQ(PlanRouter(up, 1).http, "0");
+  EXPECT_EQ(PlanRouter(up, 1).admin, "0.0.0.0:0");
+  up.http.clear();
+  EXPECT_EQ(PlanRouter(up, 0).http + PlanRouter(up, 1).http, "");
+}
+
+TEST(ClusterPlan, RefusesMoreAddressesThanRoutersAndPortsThatAreNone) {
+  UpConfig up;
+  config::Schema schema("tandem up", "");
+  RegisterUpConfig(schema, up);
+  ASSERT_OK(schema.Parse({.args = {"--http=8000,8001"}}).status());
+  EXPECT_THAT(CheckUpConfig(up), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("--http has 2 addresses, expected at most 1")));
+  for (const char* flag : {"--grpc=65536", "--http=8000,99999", "--admin=localhost:http"}) {
+    EXPECT_THAT(schema.Parse({.args = {flag}}).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("expected ports or host:port, with ports from 0 to 65535")));
+  }
 }
 
 TEST(ClusterPlan, HandsTheFlagsOfRoutersAndNodesOn) {

@@ -7,14 +7,18 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <random>
 #include <thread>
 
+#include "absl/synchronization/mutex.h"
+#include "common/engine/compute_pool.h"
 #include "common/engine/cpu/model_weights.h"
 #include "tests/testing/models.h"
 #include "tests/testing/status_matchers.h"
@@ -243,6 +247,38 @@ TEST_F(ModelCacheTest, GivesTheSameBytesAsPackingForEveryFormatAndClass) {
       ExpectSame(*packed, *second, *backend);
     }
   }
+}
+
+// Each stage counts its tasks up to all of them, whichever threads run them.
+TEST_F(ModelCacheTest, TellsHowFarTheLoadingIs) {
+  ComputePool pool(3);
+  absl::Mutex mutex;
+  std::map<std::string, std::vector<int64_t>> done;  // by stage
+  std::map<std::string, int64_t> all;
+  const auto load = [&] {
+    done.clear();
+    all.clear();
+    const LoadThreads threads(pool.parallel(), [&](const LoadProgress& progress) {
+      const absl::MutexLock lock(&mutex);
+      done[std::string(progress.stage)].push_back(progress.done);
+      all[std::string(progress.stage)] = progress.all;
+    });
+    const ModelWeights weights(*checkpoint_, kernels::BestBackend(), threads, WeightFormat::kBf16,
+                               WeightCacheOptions{cache_, ""});
+    EXPECT_OK(weights.status());
+  };
+  load();
+  EXPECT_GT(all["packing"], 10);
+  for (auto& [stage, counts] : done) {
+    std::sort(counts.begin(), counts.end());
+    // A stage may run more than once.
+    EXPECT_EQ(static_cast<int64_t>(counts.size()) % all[stage], 0) << stage;
+    EXPECT_EQ(counts.front(), 1) << stage;
+    EXPECT_EQ(counts.back(), all[stage]) << stage;
+  }
+  EXPECT_EQ(static_cast<int64_t>(done["packing"].size()), all["packing"]);
+  load();
+  EXPECT_EQ(done.count("packing"), 0u) << "the second start maps the file";
 }
 
 TEST_F(ModelCacheTest, ADamagedFileIsReplaced) {
