@@ -75,6 +75,8 @@ class SimTraceCommand final : public Command {
                 {.min = absl::ZeroDuration(), .group = group});
     schema_.Add("queue-deadline", &options_.queue_deadline, "The routers' --queue-deadline.",
                 {.min = absl::Milliseconds(1), .group = group});
+    schema_.Add("ttft-slo", &options_.ttft_slo, "The routers' --ttft-slo; 0 = none.",
+                {.min = absl::ZeroDuration(), .group = group});
     schema_.Add("itl-slo", &options_.itl_slo, "The nodes' --itl-slo; 0 = none.",
                 {.min = absl::ZeroDuration(), .group = group});
   }

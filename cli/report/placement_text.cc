@@ -13,8 +13,40 @@ namespace {
 
 using Candidates = google::protobuf::RepeatedPtrField<v1::PlacementCandidate>;
 
+// The policy `cost` gives milliseconds, of which less is better, and no weights.
+bool InMilliseconds(const v1::PlacementDecision& decision) { return decision.policy() == "cost"; }
+
 std::string PairScore(const v1::PlacementCandidate& candidate) {
   return candidate.pair_score() < 0 ? "backoff" : absl::StrFormat("%.3f", candidate.pair_score());
+}
+
+// The predicted times of one leg's nodes, in milliseconds, with the other leg's best node.
+std::string TimesTable(const char* title, const Candidates& candidates) {
+  if (candidates.empty()) return "";
+  std::vector<const v1::PlacementCandidate*> best_first;
+  size_t width = std::string(title).size();
+  for (const v1::PlacementCandidate& candidate : candidates) {
+    best_first.push_back(&candidate);
+    width = std::max(width, candidate.node_id().size());
+  }
+  std::stable_sort(best_first.begin(), best_first.end(),
+                   [](const auto* a, const auto* b) { return a->score() < b->score(); });
+  const auto name_column = static_cast<int>(width);
+  std::string text = absl::StrFormat("    %-*s %8s", name_column, title, "CACHED");
+  for (const v1::PlacementScore& time : candidates[0].scores())
+    absl::StrAppendFormat(&text, " %*s", std::max<int>(8, static_cast<int>(time.name().size())),
+                          absl::AsciiStrToUpper(time.name()));
+  absl::StrAppend(&text, candidates[0].scores().empty() ? "\n" : "     COST\n");
+  for (const v1::PlacementCandidate* candidate : best_first) {
+    absl::StrAppendFormat(&text, "  %s %-*s %8d", candidate->chosen() ? ">" : " ", name_column,
+                          absl::CHexEscape(candidate->node_id()), candidate->cached_tokens());
+    for (const v1::PlacementScore& time : candidate->scores())
+      absl::StrAppendFormat(&text, " %*.1f", std::max<int>(8, static_cast<int>(time.name().size())),
+                            time.score());
+    if (!candidate->scores().empty()) absl::StrAppendFormat(&text, " %8.1f", candidate->score());
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
 }
 
 // The columns of one leg's nodes; only the chosen one's name where nothing was weighed.
@@ -70,6 +102,9 @@ std::string Conclusion(const v1::PlacementDecision& decision) {
   }
   absl::StrAppend(&text, " and lacks ", lacks, " of the prompt's ", decision.prompt_tokens(),
                   " tokens; ");
+  if (InMilliseconds(decision) && prefill == nullptr && !decision.prefill_nodes().empty()) {
+    return absl::StrCat(text, "it computes them itself: that costs least.\n");
+  }
   if (prefill == nullptr) {
     return absl::StrCat(text, "it computes them itself: no prefill node may take them.\n");
   }
@@ -88,8 +123,11 @@ std::string FormatPlacements(const v1::RequestTrace& trace) {
   for (const v1::PlacementDecision& decision : trace.placements()) {
     absl::StrAppendFormat(&text, "sequence %d, placed at %.2f ms by %s\n",
                           decision.sequence_index(), decision.at_ms(), decision.policy());
-    absl::StrAppend(&text, Table("DECODE NODE", decision.decode_nodes()),
-                    Table("PREFILL NODE", decision.prefill_nodes()), Conclusion(decision));
+    const auto table = InMilliseconds(decision) ? TimesTable : Table;
+    if (InMilliseconds(decision))
+      absl::StrAppend(&text, "  predicted milliseconds; least cost is best\n");
+    absl::StrAppend(&text, table("DECODE NODE", decision.decode_nodes()),
+                    table("PREFILL NODE", decision.prefill_nodes()), Conclusion(decision));
   }
   if (trace.placements_dropped() > 0) {
     absl::StrAppend(&text, "and ", trace.placements_dropped(), " placements more\n");

@@ -9,8 +9,12 @@
 // router without tenants has one line.
 //
 // Within a tenant's line priority counts as time: a level is worth a fixed wait, so every sequence
-// grows more urgent while it waits, and no priority starves another. The order in a line never
-// changes while sequences wait, because all of them age alike.
+// grows more urgent while it waits, and no priority starves another. But for late ones
+// the order in a line does not change while sequences wait, because all of them age alike.
+//
+// A sequence whose first token cannot come in time any more is late: it goes behind those of its
+// tenant that are not. So a queue that is longer than what can be computed in time costs only what
+// is in excess, and not everything.
 //
 // A sequence that finds no room blocks only those that need the same room. Younger sequences that
 // need less are still tried. Once it has waited for long, one decode node is kept for it: nothing
@@ -26,6 +30,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -55,8 +60,9 @@ class AdmissionQueue {
   struct Place {
     absl::Time rank;
     Serial serial = 0;
+    bool late = false;  // behind all that are not
     friend bool operator<(const Place& a, const Place& b) {
-      return std::pair(a.rank, a.serial) < std::pair(b.rank, b.serial);
+      return std::tuple(a.late, a.rank, a.serial) < std::tuple(b.late, b.rank, b.serial);
     }
   };
   // The rank of a request that arrived at `arrived`. `level`: what one level of priority is worth;

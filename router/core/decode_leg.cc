@@ -15,6 +15,11 @@ void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens) {
   state_.blocks =
       node.blocks_to_start(prompt_tokens) - placement.decode_cached_tokens / node.block_tokens;
   context_.fleet.DecodePlaced(state_.node, state_.blocks);
+  state_.claimed_tokens =
+      placement.decode_cached_tokens / node.block_tokens * int64_t{node.block_tokens};
+  if (placement.local_prefill_us <= 0) return;
+  state_.local_us = placement.local_prefill_us;
+  context_.fleet.LocalPrefillBegan(state_.node, state_.local_us);
 }
 
 void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,
@@ -23,6 +28,8 @@ void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,
   v1::StartDecode& start = *command.mutable_start_decode();
   *start.mutable_leg() = commands_.NameOf(state_.attempt);
   *start.mutable_sequence() = std::move(sequence);
+  // A prompt whose tokens are scored is computed whole, whatever the node holds.
+  if (input.prompt_logprobs.has_value()) state_.claimed_tokens = 0;
   start.set_trace_id(input.trace_id);
   start.set_forks_follow(input.forks_follow);
   start.set_local_prefill_tokens_max(local_prefill_tokens_max);
@@ -33,14 +40,29 @@ void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,
 }
 
 void DecodeLeg::OnReserved(const v1::Reserved& reserved, int64_t prompt_tokens) {
-  if (!state_.reserved) context_.fleet.DecodeReserved(state_.node, state_.blocks);
+  if (!state_.reserved) {
+    context_.fleet.DecodeReserved(state_.node, state_.blocks);
+    context_.fleet.PrefixChecked(state_.node, state_.claimed_tokens, reserved.cached_tokens());
+  }
   state_.reserved = true;
   state_.lease = reserved.lease_id();
   state_.epoch = reserved.epoch();
   state_.computes_locally = reserved.computes_locally();
+  if (!state_.computes_locally) EndLocalPrefill();
   state_.cached_tokens = std::clamp<int64_t>(reserved.cached_tokens(), 0, prompt_tokens);
   state_.received_tokens =
       std::clamp<int64_t>(reserved.received_tokens(), 0, prompt_tokens - state_.cached_tokens);
+}
+
+void DecodeLeg::OnInstalled() {
+  state_.installed = true;
+  EndLocalPrefill();
+}
+
+void DecodeLeg::EndLocalPrefill() {
+  if (state_.local_us <= 0) return;
+  context_.fleet.LocalPrefillEnded(state_.node, state_.local_us);
+  state_.local_us = 0;
 }
 
 void DecodeLeg::SendNewEpoch(int32_t local_prefill_tokens_max) {
@@ -56,6 +78,7 @@ void DecodeLeg::SendNewEpoch(int32_t local_prefill_tokens_max) {
 
 void DecodeLeg::End(absl::string_view abort_reason) {
   if (!state_.live) return;
+  EndLocalPrefill();
   if (!abort_reason.empty()) commands_.SendAbort(state_.node, state_.attempt, abort_reason);
   context_.fleet.DecodeEnded(state_.node, state_.reserved ? 0 : state_.blocks);
   state_.live = false;

@@ -42,7 +42,7 @@ class DecodeLeg {
   void OnReserved(const v1::Reserved& reserved, int64_t prompt_tokens);
   // Raises the epoch, so that blocks from the former prefill leg are refused, and tells the node.
   void SendNewEpoch(int32_t local_prefill_tokens_max);
-  void OnInstalled() { state_.installed = true; }
+  void OnInstalled();
   // The prompt's KV may have gone: the placement is over.
   void ForgetInstalled() { state_.installed = false; }
   // The KV comes from a draining node that retained it.
@@ -74,12 +74,17 @@ class DecodeLeg {
   int64_t tokens_held() const { return state_.cached_tokens + state_.received_tokens; }
 
  private:
+  // The node no longer computes the prompt, as far as the fleet's figures go.
+  void EndLocalPrefill();
+
   struct State {
     NodeKey node;
     std::string node_id;
     uint32_t attempt = 0;
     bool live = false, reserved = false, computes_locally = false, installed = false, moved = false;
-    int64_t blocks = 0;  // asked for
+    int64_t blocks = 0;   // asked for
+    double local_us = 0;  // predicted, of the prompt that the node computes; in the fleet's figures
+    int64_t claimed_tokens = 0;  // that it holds, by the index
     uint64_t lease = 0;
     uint32_t epoch = 0;
     int64_t cached_tokens = 0, received_tokens = 0;

@@ -34,7 +34,7 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor,
     if (node->key == debtor.key || node->numerics_id != debtor.numerics_id) continue;
     const int32_t held = held_by(*node);
     if (LendableNow(*node) < unit_blocks) continue;
-    const auto link = node->links_in.find(debtor.id);
+    const auto link = node->links_in.find(debtor.slot);
     const double bytes_per_second =
         link == node->links_in.end() ? 0 : link->second.cost.bytes_per_second();
     places.emplace_back(

@@ -1,18 +1,20 @@
 #include "router/core/prefill_leg.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tandem::router {
 
-void PrefillLeg::Plan(NodeKey node, int64_t tokens) {
+void PrefillLeg::Plan(NodeKey node, int64_t tokens, int64_t prompt_tokens) {
   const int tries = state_.tries;
   state_ = {};
   state_.tries = tries;
   state_.node = node;
   state_.node_id = context_.fleet.Find(node)->id.value();
   state_.tokens = tokens;
+  state_.prompt_tokens = prompt_tokens;
   state_.counted = true;
-  context_.fleet.PrefillPlaced(node, tokens);
+  state_.work_us = context_.fleet.PrefillPlaced(node, tokens, prompt_tokens);
 }
 
 bool PrefillLeg::PlanHolds() const {
@@ -41,6 +43,8 @@ void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input, v1::Se
   prefill.set_receiver_host(receiver.host);
   prefill.set_trace_id(input.trace_id);
   prefill.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
+  state_.holder = holder;
+  state_.scored = input.prompt_logprobs.has_value();
   const Node* from = holder.has_value() ? context_.fleet.Find(holder->node) : nullptr;
   if (from != nullptr) {
     prefill.set_fetch_from_node_id(from->id.value());
@@ -50,14 +54,23 @@ void PrefillLeg::Send(const DecodeLeg& decode, const RequestInput& input, v1::Se
   commands_.Send(state_.node, std::move(command));
 }
 
-void PrefillLeg::OnFinished() {
+void PrefillLeg::OnFinished(const v1::TokensBySource& computed) {
   state_.finished = true;
   ReleaseTokens();
+  if (state_.retained || state_.scored) return;
+  // What the index said of the node, and of the one that it was to fetch from.
+  // Tokens that were fetched count as cached, and only whole blocks are.
+  const int64_t block_tokens = std::max(1, context_.fleet.block_tokens());
+  const int64_t claimed = (state_.prompt_tokens - state_.tokens) / block_tokens * block_tokens;
+  context_.fleet.PrefixChecked(state_.node, claimed, computed.cached());
+  if (!state_.holder.has_value()) return;
+  const int64_t held = state_.holder->blocks * block_tokens;
+  context_.fleet.PrefixChecked(state_.holder->node, held, computed.cached());
 }
 
 void PrefillLeg::ReleaseTokens() {
   if (!state_.counted) return;
-  context_.fleet.PrefillEnded(state_.node, state_.tokens);
+  context_.fleet.PrefillEnded(state_.node, state_.tokens, state_.work_us);
   state_.counted = false;
 }
 

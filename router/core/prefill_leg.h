@@ -34,8 +34,9 @@ class PrefillLeg {
   // A new placement begins: no node is planned, none was tried. REQUIRES: !live().
   void Clear() { state_ = {}; }
   // Names the node that will compute the prompt and counts its work in the fleet. Sends nothing.
-  // `tokens`: that it has to compute. REQUIRES: !live(); the node has joined.
-  void Plan(NodeKey node, int64_t tokens);
+  // `tokens`: that it has to compute, the last ones of `prompt_tokens`. REQUIRES: !live(); the node
+  // has joined.
+  void Plan(NodeKey node, int64_t tokens, int64_t prompt_tokens);
   // The planned node retained the sequence's KV and sends it as it is.
   void MarkRetained() { state_.retained = true; }
   // Whether the planned node can still be sent the leg: it is there, and takes work unless it
@@ -50,8 +51,8 @@ class PrefillLeg {
   // send to `decode`'s lease. REQUIRES: a node is planned; the decode node has joined.
   void Send(const DecodeLeg& decode, const RequestInput& input, v1::SequenceSpec sequence,
             const std::optional<Holder>& holder);
-  // The node has computed its part.
-  void OnFinished();
+  // The node has computed its part: `computed` says which tokens it had and which it fetched.
+  void OnFinished(const v1::TokensBySource& computed);
   // Takes the leg's tokens out of the fleet's figures. Idempotent.
   void ReleaseTokens();
   // Ends the leg, planned or sent. `abort_reason`: see DecodeLeg::End. Idempotent.
@@ -83,7 +84,11 @@ class PrefillLeg {
     bool finished = false;
     bool retained = false;
     int64_t tokens = 0;
+    double work_us = 0;  // predicted, of `tokens`
     int tries = 0;
+    int64_t prompt_tokens = 0;
+    std::optional<Holder> holder;
+    bool scored = false;  // all of the prompt is computed, for its scores
   };
 
   const SequenceContext context_;

@@ -25,6 +25,9 @@ absl::Status QueueDeadlineStatus(const SequenceContext& context, const UnplacedP
           "within ", limit, " no prefill node was predicted to begin with ", prompt.tokens,
           " prompt tokens in ", absl::FormatDuration(context.options.prefill_wait_max),
           " (--prefill-wait)"));
+    case PlacementFailure::kTooLate:
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "within ", limit, " no placement was predicted to bring the first token in time"));
     case PlacementFailure::kNoRoom:
     case PlacementFailure::kNotYet:
       break;

@@ -13,9 +13,10 @@ double MillisecondsBetween(const std::optional<absl::Time>& from,
 
 }  // namespace
 
-void RequestSteps::OnPlaced(absl::Time now) {
+void RequestSteps::OnPlaced(absl::Time now, absl::Duration predicted) {
   if (first_token.has_value()) return;
   placed = now;
+  first_token_predicted = predicted;
   reserved.reset();
 }
 

@@ -24,12 +24,14 @@ inline constexpr size_t kTimingGapsMax = 4096;
 struct RequestSteps {
   absl::Time submitted = absl::InfinitePast();
   std::optional<absl::Time> placed, reserved, first_token, installed;
+  absl::Duration first_token_predicted;  // from `placed`; 0 = nothing was predicted
   // Bound: kTimingGapsMax.
   std::vector<float> gaps_ms;
   int32_t gaps_dropped = 0;
   absl::Time last_token = absl::InfinitePast();
 
-  void OnPlaced(absl::Time now);
+  // `predicted`: when the first token will come, from now; 0 = unknown.
+  void OnPlaced(absl::Time now, absl::Duration predicted);
   void OnReserved(absl::Time now);
   // A token came.
   void OnToken(absl::Time now);

@@ -130,6 +130,8 @@ class RequestTable::Placing final : public AdmissionQueue::Owner {
   AdmissionQueue::Attempt TryToPlace(Serial serial) override {
     const Sequence& sequence = table_.sequences_.at(serial);
     const auto failure = sequence.machine->Place(table_.BesideOf(*sequence.group), kept_, now_);
+    if (failure.has_value() && sequence.machine->late() && !sequence.group->late())
+      late_.push_back(serial);
     return {failure, sequence.machine->waited(now_)};
   }
   void OnPlaced(Serial serial) override {
@@ -147,9 +149,13 @@ class RequestTable::Placing final : public AdmissionQueue::Owner {
     if (sequence.kept.has_value()) kept_.push_back(*sequence.kept);
   }
 
+  const std::vector<Serial>& late() const { return late_; }
+
  private:
   RequestTable& table_;
   const absl::Time now_;
+  // Found late in this walk. Bound: AdmissionQueue::kTriedMax (256).
+  std::vector<Serial> late_;
   // Bound: AdmissionQueue::kKeptMax (16).
   std::vector<NodeKey> kept_;
 };
@@ -157,6 +163,7 @@ class RequestTable::Placing final : public AdmissionQueue::Owner {
 void RequestTable::PlaceQueued(absl::Time now) {
   Placing placing(*this, now);
   const bool all = queue_.PlaceAll(placing);
+  for (const Serial serial : placing.late()) SetLate(serial);
   walked_at_ = all ? std::optional(ChangesSoFar()) : std::nullopt;
 }
 
@@ -310,7 +317,20 @@ bool RequestTable::IsQueued(Serial serial) const {
 }
 
 AdmissionQueue::Place RequestTable::PlaceOf(Serial serial) const {
-  return {sequences_.at(serial).group->rank(), serial};
+  const SequenceGroup& group = *sequences_.at(serial).group;
+  return {group.rank(), serial, group.late()};
+}
+
+void RequestTable::SetLate(Serial serial) {
+  const auto it = sequences_.find(serial);
+  if (it == sequences_.end() || it->second.group->late()) return;
+  SequenceGroup& group = *it->second.group;
+  std::vector<Serial> queued;
+  for (const Serial other : group.live())
+    if (IsQueued(other)) queued.push_back(other);
+  for (const Serial other : queued) queue_.Erase(group.share().tenant, PlaceOf(other));
+  group.set_late();
+  for (const Serial other : queued) queue_.Insert(group.share().tenant, PlaceOf(other));
 }
 
 void RequestTable::File(Serial serial) {

@@ -108,6 +108,8 @@ class RequestTable {
   bool IsQueued(Serial serial) const;
   // Its place in the queue, whether it is there or not.
   AdmissionQueue::Place PlaceOf(Serial serial) const;
+  // The sequence's request goes behind others in the queue.
+  void SetLate(Serial serial);
   // Queues a held sequence.
   void Release(SequenceGroup& group, Serial serial, absl::Time now);
   // The decode node that a sequence should share with its group.

@@ -29,6 +29,7 @@ RouterCore::RouterCore(const RouterOptions& options, const ModelIdentity& model,
               .slots_max = static_cast<size_t>(options.nodes_max),
               .seed = random.Next()}),
       placement_({.local_prefill_tokens_max = options.local_prefill_tokens_max,
+                  .fetch_tokens_min = options.fetch_tokens_min,
                   .policy = options.placement,
                   .explains = options.explains_placements,
                   .prefill_wait_max = options.prefill_wait_max},
@@ -41,6 +42,7 @@ RouterCore::RouterCore(const RouterOptions& options, const ModelIdentity& model,
 
 void RouterCore::NoteTime(absl::Time now) {
   if (!started_.has_value()) started_ = now;
+  fleet_.SetNow(now);
 }
 
 // ---- clients
@@ -178,7 +180,7 @@ absl::Status RouterCore::OnStepCost(Node& node, const v1::StepCost& wire) {
   if (!profile.ok())
     return absl::InvalidArgumentError(
         absl::StrCat("node ", node.id.value(), ": ", profile.status().message()));
-  node.step_cost = *std::move(profile);
+  fleet_.OnStepCost(node, *profile);
   return absl::OkStatus();
 }
 

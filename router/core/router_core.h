@@ -114,7 +114,7 @@ class RouterCore {
   // kInvalidArgument for lists of different lengths.
   absl::Status OnTokens(const Node& node, const v1::TokensGenerated& tokens, absl::Time now);
   // Errors: kInvalidArgument when a figure cannot be.
-  static absl::Status OnStepCost(Node& node, const v1::StepCost& wire);
+  absl::Status OnStepCost(Node& node, const v1::StepCost& wire);
   absl::Status OnBlocks(const Node& node, const v1::NodeEvent& event);
   void Disconnect(NodeKey key, const absl::Status& why, absl::Time now);
   void NoteTime(absl::Time now);

@@ -39,6 +39,9 @@ struct RouterOptions {
   // A prompt waits in the queue while every prefill node is predicted to compute for longer than
   // this before it begins with it; 0 = prompts wait in prefill nodes, however long.
   absl::Duration prefill_wait_max;
+  // A request whose first token cannot come within this time any more waits behind those whose can;
+  // 0 = all wait in the order in which they came.
+  absl::Duration ttft_slo;
   // Between two tokens; then the decode leg is retried.
   absl::Duration token_deadline = absl::Seconds(60);
   int attempts_max = 4;      // placements of one sequence

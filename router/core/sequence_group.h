@@ -43,6 +43,9 @@ class SequenceGroup {
   int64_t held_bytes() const { return held_bytes_; }
   const TenantShare& share() const { return share_; }
   absl::Time rank() const { return rank_; }
+  // In the admission queue its sequences wait behind others.
+  bool late() const { return late_; }
+  void set_late() { late_ = true; }
 
   // Adds the sequence with the next index.
   void Add(Serial serial) {
@@ -101,6 +104,7 @@ class SequenceGroup {
   const int64_t held_bytes_;
   const TenantShare share_;
   const absl::Time rank_;
+  bool late_ = false;
   // Bound: kSequencesMax (128).
   std::vector<Serial> by_index_;  // [sequence index - first_index]; 0 = not running (any more)
   // Bound: kSequencesMax (128).

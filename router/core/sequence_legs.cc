@@ -25,12 +25,12 @@ PlacementRequest SequenceLegs::MakePlacementRequest(absl::Time now) {
   return request;
 }
 
-std::optional<PlacementFailure> SequenceLegs::FindPlace(std::optional<NodeKey> beside,
-                                                        const std::vector<NodeKey>& kept,
-                                                        absl::Time now, Placement& placement) {
+std::optional<PlacementFailure> SequenceLegs::FindPlace(const PlaceWish& wish, absl::Time now,
+                                                        Placement& placement) {
   PlacementRequest request = MakePlacementRequest(now);
-  request.kept = &kept;
-  if (beside.has_value() && context_.placement.PlaceBeside(request, *beside, placement))
+  request.kept = &wish.kept;
+  request.first_token_within = wish.first_token_within;
+  if (wish.beside.has_value() && context_.placement.PlaceBeside(request, *wish.beside, placement))
     return std::nullopt;
   return context_.placement.Place(request, placement);
 }
@@ -58,7 +58,7 @@ void SequenceLegs::Start(const Placement& placement, bool wants_scores) {
 }
 
 void SequenceLegs::PlanPrefill(NodeKey node, int64_t cached_tokens) {
-  prefill_.Plan(node, prompt_.size() - cached_tokens);
+  prefill_.Plan(node, prompt_.size() - cached_tokens, prompt_.size());
   TouchPrefix(node, cached_tokens);
 }
 
@@ -115,9 +115,19 @@ std::optional<PrefillLeg::Holder> SequenceLegs::FindHolder(absl::Time now) {
     for (const PrefixIndex::Match& match : holders)
       consider(context_.fleet.At(match.slot), match.blocks);
   const int64_t here = index.RunOn(planned->slot, hashes);
-  if (!best.has_value() || (best->blocks - here) * planned->block_tokens < tokens_min)
+  const int64_t missing = (best.has_value() ? best->blocks - here : 0) * planned->block_tokens;
+  if (missing < tokens_min || missing == 0 || !FetchPays(*best, *planned, here, missing))
     return std::nullopt;
   return best;
+}
+
+bool SequenceLegs::FetchPays(const PrefillLeg::Holder& holder, const Node& planned, int64_t blocks,
+                             int64_t missing) const {
+  if (context_.options.placement != PlacementPolicy::kCost) return true;
+  const Node& from = *context_.fleet.Find(holder.node);
+  const double bytes = static_cast<double>(missing) * planned.kv_bytes_per_token;
+  return context_.fleet.TransferUs(from, planned, bytes) <
+         planned.PromptUs(blocks * planned.block_tokens, missing);
 }
 
 void SequenceLegs::BeginNewEpoch(absl::Time now) {

@@ -39,10 +39,15 @@ class SequenceLegs {
   // Appends delivered tokens to the prompt. Only between placements.
   void ExtendPrompt(const std::vector<TokenId>& delivered) { prompt_.Extend(delivered); }
 
-  // Finds nodes for a new placement, `beside` first if it is given, none of `kept` otherwise.
-  // Returns why there are none, or nullopt and fills `placement`. Starts nothing.
-  std::optional<PlacementFailure> FindPlace(std::optional<NodeKey> beside,
-                                            const std::vector<NodeKey>& kept, absl::Time now,
+  // What a placement that is looked for must keep to.
+  struct PlaceWish {
+    std::optional<NodeKey> beside;      // this node first
+    const std::vector<NodeKey>& kept;   // else none of these
+    absl::Duration first_token_within;  // from now
+  };
+  // Finds nodes for a new placement. Returns why there are none, or nullopt and fills `placement`.
+  // Starts nothing.
+  std::optional<PlacementFailure> FindPlace(const PlaceWish& wish, absl::Time now,
                                             Placement& placement);
   // As PairPlacement's, for this sequence.
   std::optional<NodeKey> NodeToKeep(const std::vector<NodeKey>& kept, absl::Time now);
@@ -81,6 +86,10 @@ class SequenceLegs {
   // The node from which the planned prefill node should fetch the prompt's beginning: the one that
   // holds most of it, if that saves enough tokens; of equal ones the decode node.
   std::optional<PrefillLeg::Holder> FindHolder(absl::Time now);
+  // Whether fetching `missing` tokens after the `blocks` that the planned node has is predicted to
+  // take less time than computing them.
+  bool FetchPays(const PrefillLeg::Holder& holder, const Node& planned, int64_t blocks,
+                 int64_t missing) const;
   // Plans the prefill leg on `node`, which holds `cached_tokens` of the prompt.
   void PlanPrefill(NodeKey node, int64_t cached_tokens);
   // The index forgets the prefix that the node is expected to hold later than others.

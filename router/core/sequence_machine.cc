@@ -32,6 +32,7 @@ SequenceMachine::SequenceMachine(RequestInput input, uint64_t number,
     : input_(std::move(input)),
       context_(context),
       answer_deadline_(now + input_.answer_deadline),
+      goal_(context.options.ttft_slo, now),
       answer_(input_, context, now),
       legs_(input_, number, context),
       queued_since_(now) {}
@@ -48,6 +49,7 @@ absl::Time SequenceMachine::deadline() const {
 
 void SequenceMachine::Unhold(absl::Time now) {
   held_ = false;
+  goal_.SetMet();  // the leader's
   queued_since_ = now;
 }
 
@@ -79,8 +81,14 @@ std::optional<PlacementFailure> SequenceMachine::Place(std::optional<NodeKey> be
     LowerMaxTokens();
   }
   Placement placement;
-  placement_failure_ = legs_.FindPlace(beside, kept, now, placement);
-  if (!placement_failure_.has_value()) StartDecode(placement, now);
+  // A node gave it up: it is placed again at once, however late.
+  const bool begins = !was_placed_;
+  placement_failure_ = legs_.FindPlace(
+      {beside, kept, begins ? goal_.Left(now) : absl::InfiniteDuration()}, now, placement);
+  if (!placement_failure_.has_value())
+    StartDecode(placement, now);
+  else if (begins && goal_.OutOfReach(placement.first_token_fastest, now))
+    goal_.SetLate();
   return placement_failure_;
 }
 
@@ -90,7 +98,7 @@ void SequenceMachine::StartDecode(const Placement& placement, absl::Time now) {
   legs_.Start(placement, answer_.AwaitsScores());
   answer_.report().OnStartDecode(legs_.decode().node_id());
   answer_.KeepDecision(placement.decision, now);
-  answer_.steps().OnPlaced(now);
+  answer_.steps().OnPlaced(now, placement.first_token_predicted);
   Enter(State::kReserving, now + context_.options.reserve_deadline);
 }
 
@@ -122,7 +130,7 @@ void SequenceMachine::OnEvent(NodeKey node, const v1::NodeEvent& event, absl::Ti
     }
     case v1::NodeEvent::kPrefillFinished:
       if (legs_.prefill().Is(node, event.prefill_finished().leg()) && !legs_.prefill().finished()) {
-        legs_.prefill().OnFinished();
+        legs_.prefill().OnFinished(event.prefill_finished().tokens());
         answer_.report().OnPrefillFinished(event.prefill_finished().tokens());
       }
       break;
@@ -240,8 +248,11 @@ void SequenceMachine::OnPrefillTokens(const v1::TokensGenerated::Step& step, abs
 
 absl::Status SequenceMachine::Offer(const v1::GeneratedToken& token, bool count_duplicate,
                                     absl::Time now) {
-  return answer_.Offer(token, count_duplicate,
-                       {legs_.decode().node_id(), legs_.prefill().node_id()}, now);
+  const bool first = !answer_.steps().first_token.has_value();
+  const absl::Status status = answer_.Offer(
+      token, count_duplicate, {legs_.decode().node_id(), legs_.prefill().node_id()}, now);
+  if (first && answer_.steps().first_token.has_value()) OnFirstToken(now);
+  return status;
 }
 
 void SequenceMachine::CheckEnd(bool decode_leg_ends_itself) {

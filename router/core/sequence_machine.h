@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "router/core/first_token_goal.h"
 #include "router/core/request_input.h"
 #include "router/core/sequence_answer.h"
 #include "router/core/sequence_context.h"
@@ -58,6 +59,8 @@ class SequenceMachine {
   std::optional<NodeKey> NodeToKeep(const std::vector<NodeKey>& kept, absl::Time now) {
     return legs_.NodeToKeep(kept, now);
   }
+  // Whether the first token's goal is out of reach, so that the sequence waits behind others.
+  bool late() const { return goal_.late(); }
   bool AvoidsNodes(absl::Time now) const { return legs_.AvoidsNodes(now); }
   // Tokens that a decode node must have room for to take it now.
   int64_t tokens_to_place() const {
@@ -127,6 +130,8 @@ class SequenceMachine {
   void OnPrefillFailed(const absl::Status& why, absl::Time now);
   // An error: the leg that sent the token must be given up.
   absl::Status Offer(const v1::GeneratedToken& token, bool count_duplicate, absl::Time now);
+  // Compares the first token's time with what was predicted for it.
+  void OnFirstToken(absl::Time now);
   // Ends the sequence if its answer is complete.
   void CheckEnd(bool decode_leg_ends_itself);
 
@@ -156,6 +161,7 @@ class SequenceMachine {
   RequestInput input_;
   const SequenceContext context_;
   const absl::Time answer_deadline_;
+  FirstTokenGoal goal_;
   bool held_ = false;
   bool was_placed_ = false;
   State state_ = State::kQueued;

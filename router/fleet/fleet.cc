@@ -56,14 +56,6 @@ double Node::queue_fraction() const {
   return count / (kSequencesHalf + count);
 }
 
-absl::Duration Node::PredictedPrefillWait(int64_t prompt_tokens) const {
-  const int64_t rows = std::max<int64_t>(prefill_tokens_waiting(), 0);
-  if (!step_cost.has_value() || rows == 0) return absl::ZeroDuration();
-  // A row of a prompt attends to half of it, on average.
-  const cost::StepShape shape{.prompt_rows = rows, .prompt_attended = rows * prompt_tokens / 2};
-  return absl::Microseconds(step_cost->Predict(shape).us);
-}
-
 double Node::free_fraction() const {
   if (num_blocks <= 0) return 0.0;
   return std::clamp(static_cast<double>(blocks_available()) / static_cast<double>(num_blocks), 0.0,
@@ -71,7 +63,10 @@ double Node::free_fraction() const {
 }
 
 double Node::load_score() const {
-  if (role == v1::NODE_ROLE_PREFILL) return queue_fraction();
+  if (role == v1::NODE_ROLE_PREFILL) {
+    const int64_t tokens = std::max<int64_t>(prefill_tokens_waiting(), 0);
+    return std::max(work.us(), tokens == 0 ? 0 : PromptUs(0, tokens)) / 1e6;
+  }
   return queue_fraction() + 0.5 * (1.0 - free_fraction());
 }
 
@@ -157,6 +152,10 @@ Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time 
   node->numerics_id = registration.numerics_id();
   node->lending_address = registration.lending_address();
   node->lend_blocks_max = registration.lend_blocks_max();
+  node->kv_bytes_per_token = static_cast<double>(registration.kv_bytes_per_block()) /
+                             static_cast<double>(std::max(1, node->block_tokens));
+  if (const NodeGroup group = GroupOf(node->role); group != kNoGroup)
+    node->default_cost = &default_costs_[group];
   node->last_heard = now;
   node->load.set_blocks_total(node->num_blocks);
   node->load.set_blocks_free(node->num_blocks);
@@ -202,7 +201,7 @@ void Fleet::Remove(NodeKey key) {
   if (node.role == v1::NODE_ROLE_DECODE)
     decode_capacities_.erase(decode_capacities_.find(node.capacity_tokens()));
   for (auto& [other_key, other] : by_key_) {
-    other->links_in.erase(node.id);
+    other->links_in.erase(node.slot);
     other->failures_in.erase(node.id);
   }
   const bool lent = node.lend_blocks_max > 0;
@@ -283,18 +282,46 @@ void Fleet::DecodeEnded(NodeKey key, int64_t blocks_unconfirmed) {
   });
 }
 
-void Fleet::PrefillPlaced(NodeKey key, int64_t tokens) {
+double Fleet::PrefillPlaced(NodeKey key, int64_t tokens, int64_t prompt_tokens) {
+  double us = 0;
   ChangeLoad(key, [&](Node& node) {
+    us = node.PromptUs(std::max<int64_t>(0, prompt_tokens - tokens), tokens);
     ++node.legs;
     node.prefill_tokens_ahead += tokens;
+    node.work.Add(us, now_);
   });
+  return us;
 }
 
-void Fleet::PrefillEnded(NodeKey key, int64_t tokens) {
+void Fleet::PrefillEnded(NodeKey key, int64_t tokens, double us) {
   ChangeLoad(key, [&](Node& node) {
     --node.legs;
     node.prefill_tokens_ahead -= tokens;
+    node.work.Remove(us, now_);
   });
+}
+
+void Fleet::LocalPrefillBegan(NodeKey key, double us) {
+  ChangeLoad(key, [&](Node& node) { node.work.Add(us, now_); });
+}
+
+void Fleet::LocalPrefillEnded(NodeKey key, double us) {
+  ChangeLoad(key, [&](Node& node) { node.work.Remove(us, now_); });
+}
+
+void Fleet::OnStepCost(Node& node, const cost::StepProfile& profile) {
+  node.step_cost = profile;
+  const NodeGroup group = GroupOf(node.role);
+  if (group != kNoGroup && node.knows_its_cost()) default_costs_[group] = profile;
+}
+
+void Fleet::PrefixChecked(NodeKey key, int64_t claimed, int64_t found) {
+  if (Node* node = Find(key); node != nullptr) node->record.OnPrefix(claimed, found, now_);
+}
+
+void Fleet::FirstTokenCame(NodeKey computed_by, absl::Duration predicted, absl::Duration took) {
+  if (Node* node = Find(computed_by); node != nullptr)
+    node->record.OnFirstToken(predicted, took, now_);
 }
 
 std::vector<NodeKey> Fleet::Silent(absl::Time now, absl::Duration lost_after) const {
@@ -309,9 +336,10 @@ void Fleet::KvTransferDone(NodeKey from, NodeKey to, const v1::Installed& instal
   Node* receiver = Find(to);
   if (sender == nullptr || receiver == nullptr) return;
   receiver->failures_in.erase(sender->id);
-  NodePair& pair = receiver->links_in[sender->id];
+  NodePair& pair = receiver->links_in[sender->slot];
   // A transfer that was too short for the receiver's clock has 0 ms, and is rejected.
   pair.cost.Observe(installed.kv_bytes_received(), installed.kv_receive_ms() * 1e3);
+  all_links_.Observe(installed.kv_bytes_received(), installed.kv_receive_ms() * 1e3);
   v1::NodePairStatus& link = pair.status;
   link.set_from_node(sender->id.value());
   link.set_to_node(receiver->id.value());

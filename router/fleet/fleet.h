@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -25,12 +26,15 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "common/cost/default_profile.h"
 #include "common/cost/link_cost.h"
 #include "common/cost/step_cost.h"
 #include "router/fleet/load_order.h"
 #include "router/fleet/model_identity.h"
 #include "router/fleet/node_key.h"
+#include "router/fleet/node_record.h"
 #include "router/fleet/node_slot.h"
+#include "router/fleet/prompt_work.h"
 #include "tandem/v1/client.pb.h"
 #include "tandem/v1/fleet.pb.h"
 
@@ -69,6 +73,7 @@ struct Node {
   std::string lending_address;    // empty: it neither lends nor borrows
   int64_t lend_blocks_max = 0;    // that it lends at most
   int64_t borrow_blocks_max = 0;  // of a decode node that borrows: what all others lend at most
+  double kv_bytes_per_token = 0;
 
   bool draining = false;
   absl::Time last_heard;
@@ -77,8 +82,11 @@ struct Node {
   v1::NodeLoad load;      // as last reported; an empty pool before
   v1::NodeCounters counters;
   std::optional<cost::StepProfile> step_cost;  // as last reported
+  // Of a node of its role, for as long as it has reported none that predicts.
+  const cost::StepProfile* default_cost = nullptr;
+  NodeRecord record;  // how far what the node says was true
   // Bound: one for each joined node.
-  std::map<NodeId, NodePair> links_in;  // by sender; only senders that are joined
+  std::map<NodeSlot, NodePair> links_in;  // by sender; only senders that are joined
   std::map<NodeId, TransferFailures> failures_in;
 
   // This router's own legs on the node.
@@ -86,6 +94,7 @@ struct Node {
   int64_t blocks_unconfirmed = 0;    // asked for, not yet answered Reserved or Refused
   int64_t blocks_unreported = 0;     // reserved since the last load report
   int64_t prefill_tokens_ahead = 0;  // planned or running prefill legs' uncached tokens
+  PromptWork work;                   // of those tokens; of a decode node, the prompts it computes
 
   // The longest sequence the node can ever hold, with what it can borrow.
   int64_t capacity_tokens() const {
@@ -110,9 +119,25 @@ struct Node {
   int64_t prefill_tokens_waiting() const {
     return std::max(load.prefill_tokens_waiting(), prefill_tokens_ahead);
   }
-  // How long the node is predicted to compute before it begins with a new prompt, if the prompts
-  // that wait there are as long as this one. 0 until the node has reported what steps cost.
-  absl::Duration PredictedPrefillWait(int64_t prompt_tokens) const;
+  // What its steps cost, as far as is known.
+  const cost::StepProfile& profile() const;
+  // Whether the node has said what its steps cost.
+  bool knows_its_cost() const;
+  // Predictions, in microseconds, finite and at least 0. Rows [first_row, first_row + rows) of a
+  // prompt, computed alone:
+  double PromptUs(int64_t first_row, int64_t rows) const;
+  // A step that generates a token for each of `sequences`, whose rows attend to `attended` tokens.
+  double GenerateUs(int64_t sequences, int64_t attended) const;
+  // Until the node begins with a new prompt, if prompts of other routers are as long as this one.
+  double WaitUs(int64_t prompt_tokens, absl::Time now) const;
+  // The same, and 0 until the node has reported what steps cost.
+  absl::Duration PredictedPrefillWait(int64_t prompt_tokens, absl::Time now) const;
+  // Reading the KV of `tokens` from its storage.
+  double ReadUs(int64_t tokens) const;
+  // Tokens that its sequences hold, those that this router has just placed included.
+  int64_t tokens_held() const {
+    return (load.blocks_used() + blocks_unconfirmed + blocks_unreported) * block_tokens;
+  }
   bool has_sequence_slot() const { return max_sequences <= 0 || sequences() < max_sequences; }
 
   // How busy the node is with legs of its kind, in [0, 1]; 0 = nothing is ahead of a new one. For a
@@ -120,8 +145,9 @@ struct Node {
   double queue_fraction() const;
   // The fraction of the pool that is free or can be reclaimed.
   double free_fraction() const;
-  // What decides between nodes for any request: less is better. A decode node's pool counts half as
-  // much as its queue.
+  // What decides between nodes for any request: less is better. Of a prefill node, the predicted
+  // time of the prompts that wait, in seconds; a decode node's pool counts half as much as its
+  // queue.
   double load_score() const;
   // The legs that the node takes now.
   NodeGroup group() const { return draining ? kNoGroup : GroupOf(role); }
@@ -168,8 +194,24 @@ class Fleet {
   void DecodePlaced(NodeKey key, int64_t blocks);
   void DecodeReserved(NodeKey key, int64_t blocks);
   void DecodeEnded(NodeKey key, int64_t blocks_unconfirmed);
-  void PrefillPlaced(NodeKey key, int64_t tokens);
-  void PrefillEnded(NodeKey key, int64_t tokens);
+  // `tokens`: the last ones of a prompt of `prompt_tokens`. Returns their predicted time, in
+  // microseconds, which PrefillEnded takes back.
+  double PrefillPlaced(NodeKey key, int64_t tokens, int64_t prompt_tokens);
+  double PrefillPlaced(NodeKey key, int64_t tokens) { return PrefillPlaced(key, tokens, tokens); }
+  void PrefillEnded(NodeKey key, int64_t tokens, double us);
+  // A decode node computes a prompt itself, or has done so: `us` as above.
+  void LocalPrefillBegan(NodeKey key, double us);
+  void LocalPrefillEnded(NodeKey key, double us);
+  // The time of the call that the core handles. Never goes back.
+  void SetNow(absl::Time now) { now_ = std::max(now_, now); }
+  absl::Time now() const { return now_; }
+  // What a node's steps cost, as it says. One that predicts nothing, or more than can be, is shown
+  // in the status and not used.
+  void OnStepCost(Node& node, const cost::StepProfile& profile);
+  // The index said that the node holds `claimed` tokens of a prompt; it had `found`.
+  void PrefixChecked(NodeKey key, int64_t claimed, int64_t found);
+  // A first token came after `took`; `predicted` when it was placed.
+  void FirstTokenCame(NodeKey computed_by, absl::Duration predicted, absl::Duration took);
 
   // The nodes that take new work, by load.
   const LoadOrder& order() const { return order_; }
@@ -202,6 +244,9 @@ class Fleet {
   // A KV transfer failed though both nodes have joined. After a few failures in a row the pair is
   // in backoff, each time for longer, until a KV transfer succeeds.
   void KvTransferFailed(NodeKey from, NodeKey to, absl::Time now);
+  // Moving `bytes` from one node to another: by the pair's own transfers, else by the fleet's, else
+  // by a default. In microseconds, finite and at least 0.
+  double TransferUs(const Node& from, const Node& to, double bytes) const;
   // Whether the pair is in backoff.
   static bool InBackoff(const Node& from, const Node& to, absl::Time now);
   void FillStatus(absl::Time now, v1::GetStatusResponse& status) const;
@@ -240,6 +285,11 @@ class Fleet {
   uint64_t generation_ = 0;
   bool decode_node_seen_ = false;
   bool lends_ = false;  // a node that did has joined
+  absl::Time now_ = absl::InfinitePast();
+  // The last usable one of each role.
+  std::array<cost::StepProfile, kNodeGroups> default_costs_ = {cost::DefaultStepProfile(),
+                                                               cost::DefaultStepProfile()};
+  cost::LinkCost all_links_;
   // Bound: kLostNodesKept (64), then the oldest goes.
   std::deque<LostNode> lost_;  // oldest first
 };

@@ -15,7 +15,9 @@ constexpr double kSameHostBonus = 0.05;
 // The score of a pair that may not be chosen now; others are at least 0.
 constexpr double kNotAllowed = -1;
 
-LegNeeds NeedsOf(const PlacementRequest& request, v1::NodeRole role) {
+}  // namespace
+
+LegNeeds PairPlacement::NeedsOf(const PlacementRequest& request, v1::NodeRole role) {
   LegNeeds needs;
   needs.role = role;
   needs.prompt_tokens = request.prompt_tokens;
@@ -27,8 +29,6 @@ LegNeeds NeedsOf(const PlacementRequest& request, v1::NodeRole role) {
   return needs;
 }
 
-}  // namespace
-
 PairPlacement::PairPlacement(const Options& options, const Fleet& fleet, const PrefixIndex& index,
                              Random& random)
     : options_(options),
@@ -36,7 +36,8 @@ PairPlacement::PairPlacement(const Options& options, const Fleet& fleet, const P
       index_(index),
       random_(random),
       finder_(fleet, index),
-      chooser_(options.policy, fleet, finder_, random) {}
+      chooser_(options.policy, fleet, finder_, random),
+      by_cost_(random) {}
 
 PrefixIndex::Matches PairPlacement::Holders(absl::Span<const kv::BlockHash> hashes) const {
   if (hashes.empty() || fleet_.empty()) return {};
@@ -91,6 +92,7 @@ bool PairPlacement::ComputesItself(const LegNeeds& needs, const Candidate& decod
 
 std::optional<PlacementFailure> PairPlacement::Place(const PlacementRequest& request,
                                                      Placement& placement) {
+  if (options_.policy == PlacementPolicy::kCost) return PlaceByCost(request, placement);
   if (options_.policy != PlacementPolicy::kAffinity) return PlaceApart(request, placement);
   const LegNeeds decode_needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
   const PrefixIndex::Matches holders = Holders(request.hashes);
@@ -263,6 +265,7 @@ std::optional<PairPlacement::PrefillPlace> PairPlacement::PlacePrefill(
     const PlacementRequest& request, NodeKey decode) {
   const Node* decode_node = fleet_.Find(decode);
   if (decode_node == nullptr) return std::nullopt;
+  if (options_.policy == PlacementPolicy::kCost) return PrefillByCost(request, *decode_node);
   if (options_.policy != PlacementPolicy::kAffinity)
     return ChoosePrefill(request, *decode_node, Holders(request.hashes));
   const std::vector<Scored> prefills =

@@ -25,6 +25,7 @@
 #include "router/fleet/fleet.h"
 #include "router/fleet/prefix_index.h"
 #include "router/placement/candidate_finder.h"
+#include "router/placement/cost_placement.h"
 #include "router/placement/leg_chooser.h"
 #include "router/placement/leg_policy.h"
 #include "router/placement/picker.h"
@@ -41,6 +42,8 @@ struct PlacementRequest {
   const std::vector<std::pair<NodeKey, absl::Time>>* failed = nullptr;
   // Decode nodes whose room is kept for sequences that have waited longer; may be null.
   const std::vector<NodeKey>* kept = nullptr;
+  // The first token is wanted within this time from now; only the policy `cost` knows.
+  absl::Duration first_token_within = absl::InfiniteDuration();
 };
 
 struct Placement {
@@ -51,6 +54,12 @@ struct Placement {
   int64_t prefill_cached_tokens = 0;
   // Uncached tokens that the decode node computes itself; -1 = all. Sent in StartDecode.
   int32_t local_prefill_tokens_max = -1;
+  // When the first token is predicted to come, from now; 0 = other policies than `cost` do not say.
+  absl::Duration first_token_predicted;
+  // After a failure: the same if no prompt waited before this one; 0 = unknown.
+  absl::Duration first_token_fastest;
+  // The decode node is to compute the prompt, for so long; 0 = it is not, or that is not known.
+  double local_prefill_us = 0;
   // What was weighed; null unless Options::explains. Shared with the sequence's report.
   std::shared_ptr<v1::PlacementDecision> decision;
 };
@@ -61,6 +70,7 @@ enum class PlacementFailure {
   kNeverFits,     // no decode node could hold it even when empty
   kNoRoom,        // the nodes that could hold it are full, or refused it a moment ago
   kPrefillBusy,   // every prefill node is predicted to begin with it too late
+  kTooLate,       // no placement is predicted to bring its first token in time
   kNotYet,        // its last placement failed, and it waits before the next one
 };
 
@@ -68,6 +78,7 @@ class PairPlacement {
  public:
   struct Options {
     int32_t local_prefill_tokens_max = 0;
+    int32_t fetch_tokens_min = 0;  // as RouterOptions'
     PlacementPolicy policy = PlacementPolicy::kAffinity;
     bool explains = false;  // placements tell what was weighed
     // A prompt waits in the router while every prefill node is predicted to need longer than this
@@ -78,7 +89,8 @@ class PairPlacement {
   PairPlacement(const Options& options, const Fleet& fleet, const PrefixIndex& index,
                 Random& random);
 
-  // On success fills `placement` and returns nullopt.
+  // On success fills `placement` and returns nullopt. With kTooLate and kPrefillBusy, placement
+  // tells when the first token would come (policy `cost`).
   std::optional<PlacementFailure> Place(const PlacementRequest& request, Placement& placement);
   // Places the request on `decode` only: that node holds the prompt's full blocks and computes the
   // last, partial one itself. False when it has left, takes no work, or has no room.
@@ -109,6 +121,20 @@ class PairPlacement {
                                     absl::Time now) const;
   std::optional<PrefillPlace> PickPrefill(absl::Span<const Scored> prefills, const Node& decode,
                                           absl::Time now) const;
+  // Place and PlacePrefill for the policy `cost`; ExplainCost is their Explain (pair_by_cost.cc).
+  std::optional<PlacementFailure> PlaceByCost(const PlacementRequest& request,
+                                              Placement& placement);
+  std::optional<PrefillPlace> PrefillByCost(const PlacementRequest& request, const Node& decode);
+  void ExplainCost(const PlacementRequest& request, const CostPlacement::Weighed& weighed,
+                   Placement& placement) const;
+  std::vector<Candidate> CostCandidates(const LegPolicy& policy, const LegNeeds& needs,
+                                        absl::Span<const kv::BlockHash> hashes,
+                                        const PrefixIndex::Matches& holders) const;
+  // How many of the candidate's cached tokens lie on its disk, and none of those in memory after
+  // them.
+  int64_t DiskTokens(const Candidate& candidate, absl::Span<const kv::BlockHash> hashes) const;
+  PredictedTimes::Prompt PromptOf(const PlacementRequest& request) const;
+  static LegNeeds NeedsOf(const PlacementRequest& request, v1::NodeRole role);
   // Place for the policies that choose each leg alone.
   std::optional<PlacementFailure> PlaceApart(const PlacementRequest& request, Placement& placement);
   std::optional<PrefillPlace> ChoosePrefill(const PlacementRequest& request, const Node& decode,
@@ -132,7 +158,8 @@ class PairPlacement {
   const PrefixIndex& index_;
   Random& random_;
   const CandidateFinder finder_;
-  LegChooser chooser_;  // unused with kAffinity
+  LegChooser chooser_;  // unused with kAffinity and kCost
+  CostPlacement by_cost_;
   const LegPolicy decode_policy_ = DecodePolicy();
   const LegPolicy prefill_policy_ = PrefillPolicy();
 };

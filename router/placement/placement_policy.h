@@ -10,6 +10,9 @@
 namespace tandem::router {
 
 enum class PlacementPolicy {
+  // The pair of nodes with the least predicted time to the first token, and the least time that
+  // running sequences lose (CostPlacement).
+  kCost,
   // Weighs prefixes, queues and free blocks for both legs together (PairPlacement).
   kAffinity,
   // The others are there to compare with. They choose each leg's node alone, by one criterion, from
@@ -21,8 +24,9 @@ enum class PlacementPolicy {
   kConsistentHash,  // by the prompt's first block: the same node for equal beginnings
 };
 
-inline constexpr std::array<std::pair<absl::string_view, PlacementPolicy>, 6> kPlacementPolicies = {
-    {{"affinity", PlacementPolicy::kAffinity},
+inline constexpr std::array<std::pair<absl::string_view, PlacementPolicy>, 7> kPlacementPolicies = {
+    {{"cost", PlacementPolicy::kCost},
+     {"affinity", PlacementPolicy::kAffinity},
      {"round-robin", PlacementPolicy::kRoundRobin},
      {"random", PlacementPolicy::kRandom},
      {"least-loaded", PlacementPolicy::kLeastLoaded},

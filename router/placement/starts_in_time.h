@@ -9,7 +9,8 @@ namespace tandem::router {
 
 inline bool StartsInTime(const LegNeeds& needs, const Candidate& candidate) {
   return needs.prefill_wait_max <= absl::ZeroDuration() ||
-         candidate.node->PredictedPrefillWait(needs.prompt_tokens) <= needs.prefill_wait_max;
+         candidate.node->PredictedPrefillWait(needs.prompt_tokens, needs.now) <=
+             needs.prefill_wait_max;
 }
 
 }  // namespace tandem::router

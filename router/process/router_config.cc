@@ -88,9 +88,13 @@ void RegisterDeadlines(config::Schema& schema, RouterConfig& config) {
              "Longest time from placement to an installed prompt.", {.group = "Deadlines"});
   schema.Add("prefill-wait", &config.core.prefill_wait_max,
              "A prompt waits in the router's queue while every prefill node is predicted to need "
-             "longer than this before it begins with it; 0 = prompts wait in prefill nodes. With a "
-             "short --queue-deadline this bounds the time to first token under overload.",
+             "longer than this before it begins with it; 0 = prompts wait in prefill nodes.",
              {.min = absl::ZeroDuration(), .group = "Deadlines"});
+  schema.Add(
+      "ttft-slo", &config.core.ttft_slo,
+      "Goal for the time to first token. A request that cannot meet it any more waits behind "
+      "those that can, at most for --queue-deadline; 0 = all wait in the order of arrival.",
+      {.min = absl::ZeroDuration(), .group = "Deadlines"});
   schema.Add("token-deadline", &config.core.token_deadline,
              "Longest time between two tokens; after it another node continues the answer.",
              {.group = "Deadlines"});
@@ -115,7 +119,9 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
              {.group = "Model"});
   schema.Add(
       "local-prefill-tokens", &config.core.local_prefill_tokens_max,
-      "A decode node computes a prompt itself if at most this many of its tokens are not cached.",
+      "A decode node computes a prompt itself if at most this many of its tokens are not cached; 0 "
+      "= "
+      "never. With --placement=cost also a longer one, where that is predicted to cost less.",
       {.min = 0, .unit = "tokens", .group = "Placement"});
   schema.Add(
       "fetch-tokens", &config.core.fetch_tokens_min,
@@ -127,10 +133,12 @@ void RegisterRouterConfig(config::Schema& schema, RouterConfig& config) {
              {.min = 1, .max = 100, .group = "Placement"});
   std::vector<std::pair<std::string, PlacementPolicy>> policies;
   for (const auto& [name, policy] : kPlacementPolicies) policies.emplace_back(name, policy);
-  schema.AddEnum("placement", &config.core.placement,
-                 "How requests are placed. `affinity` weighs prefixes, queues and free blocks; the "
-                 "others choose by one criterion, to compare with.",
-                 policies, "Placement");
+  schema.AddEnum(
+      "placement", &config.core.placement,
+      "How requests are placed. `cost` takes the least predicted time; `affinity` weighs "
+      "prefixes, queues and free blocks; the others choose by one criterion, to compare "
+      "with.",
+      policies, "Placement");
   schema.Add(
       "index-blocks", &config.core.index_blocks_max,
       "Most entries of the prefix index: pairs of a KV block and a node; up to 46 bytes each.",

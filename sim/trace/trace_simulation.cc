@@ -86,6 +86,7 @@ void TraceSimulation::AddRouters() {
   options.core.placement = options_.placement;
   options.core.prefill_wait_max = options_.prefill_wait_max;
   options.core.queue_deadline = options_.queue_deadline;
+  options.core.ttft_slo = options_.ttft_slo;
   options.model = {.name = std::string(model::kHashModelName),
                    .fingerprint = std::string(model::kHashModelFingerprint),
                    .vocab_size = kTraceVocabSize,

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/cost/step_cost.h"
+#include "router/core/router_options.h"
 #include "router/placement/placement_policy.h"
 #include "sim/trace/timed_plane.h"
 #include "sim/trace/trace_result.h"
@@ -24,13 +25,15 @@ struct TraceOptions {
   int64_t blocks_per_node = 0;  // of kTraceBlockTokens tokens; 0 = all that the trace can fill
   int64_t max_batch_tokens = 2048;
   int64_t max_sequences = 256;
-  router::PlacementPolicy placement = router::PlacementPolicy::kAffinity;
+  router::PlacementPolicy placement = router::RouterOptions().placement;
   cost::StepProfile step_cost;
   int64_t kv_bytes_per_token = 0;
   LinkOptions link;
-  absl::Duration itl_slo;                             // a node's --itl-slo; 0 = none
-  absl::Duration prefill_wait_max;                    // a router's --prefill-wait; 0 = none
-  absl::Duration queue_deadline = absl::Seconds(60);  // a router's
+  absl::Duration itl_slo;  // a node's --itl-slo; 0 = none
+  // A router's options of these names; their defaults are the routers'.
+  absl::Duration prefill_wait_max = router::RouterOptions().prefill_wait_max;
+  absl::Duration queue_deadline = router::RouterOptions().queue_deadline;
+  absl::Duration ttft_slo = router::RouterOptions().ttft_slo;
   TraceObjectives objectives;
   uint64_t seed = 1;
 };

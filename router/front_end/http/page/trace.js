@@ -75,9 +75,11 @@ function candidates(role, list) {
       make("td", {class: "number"}, node.scores.length > 0 ? node.score.toFixed(3) : "–"));
   });
   const weight = (name) => list.flatMap((node) => node.scores).find((score) => score.name === name).weight;
+  // The policy `cost` gives milliseconds and no weights.
+  const heading = (name) => name.replaceAll("_", " ") + (weight(name) ? ` × ${weight(name)}` : " (ms)");
   return make("table", {}, make("caption", {}, role), make("thead", {}, make("tr", {},
     make("th", {scope: "col"}, "Node"), make("th", {scope: "col", class: "number"}, "Cached tokens"),
-    ...names.map((name) => make("th", {scope: "col", class: "number"}, `${name.replaceAll("_", " ")} × ${weight(name)}`)),
+    ...names.map((name) => make("th", {scope: "col", class: "number"}, heading(name))),
     make("th", {scope: "col", class: "number"}, "Score"))), make("tbody", {}, ...rows));
 }
 

@@ -1,0 +1,40 @@
+// When a request's first token is wanted (--ttft-slo), and whether that can still be met. A request
+// that cannot meet it any more is late: it waits behind those that can. So a router that gets more
+// than its nodes can compute answers what it can in time, and a burst is still answered whole.
+//
+// Thread safety: none; a SequenceMachine owns it, on the core's strand.
+#pragma once
+
+#include "absl/time/time.h"
+
+namespace tandem::router {
+
+class FirstTokenGoal {
+ public:
+  // Placements aim at this share of the limit: predictions err.
+  static constexpr double kAimedShare = 0.9;
+
+  // `limit`: 0 = no goal.
+  FirstTokenGoal(absl::Duration limit, absl::Time submitted)
+      : limit_(limit > absl::ZeroDuration() ? limit : absl::InfiniteDuration()),
+        submitted_(submitted) {}
+
+  bool late() const { return late_; }
+  void SetLate() { late_ = true; }
+  // Another sequence of the request has its first token.
+  void SetMet() { met_ = true; }
+
+  // From now, for a placement to aim at.
+  absl::Duration Left(absl::Time now) const {
+    return late_ || met_ ? absl::InfiniteDuration() : kAimedShare * limit_ - (now - submitted_);
+  }
+  // `fastest`: the first token's time from now if no prompt waited before this one.
+  bool OutOfReach(absl::Duration fastest, absl::Time now) const { return fastest > Left(now); }
+
+ private:
+  const absl::Duration limit_;
+  const absl::Time submitted_;
+  bool late_ = false, met_ = false;
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,86 @@
+// What a node's work is predicted to take: implements these members of Node and Fleet
+// (router/fleet/fleet.h). A node says what its steps cost, so every figure may be anything: times
+// are kept finite, and no time is longer than kUsMax.
+#include <algorithm>
+#include <cmath>
+
+#include "router/fleet/fleet.h"
+
+namespace tandem::router {
+namespace {
+
+constexpr double kUsMax = 3.6e9;  // an hour
+// Rows of a prompt in one step. Nodes do not tell; it decides how often the fixed part counts.
+constexpr int64_t kStepRows = 2048;
+// Of a link that nothing was measured of, a slow network; of disks, which nodes do not report.
+constexpr double kLinkFixedUs = 200, kLinkBytesPerUs = 1000;
+constexpr double kDiskFixedUs = 1000, kDiskBytesPerUs = 500;
+
+double Bounded(double us) { return us > 0 ? std::min(us, kUsMax) : 0; }  // NaN is not above 0
+
+}  // namespace
+
+bool Node::knows_its_cost() const { return step_cost.has_value() && cost::Predicts(*step_cost); }
+
+const cost::StepProfile& Node::profile() const {
+  static const cost::StepProfile kUnknown = cost::DefaultStepProfile();
+  if (knows_its_cost()) return *step_cost;
+  return default_cost != nullptr ? *default_cost : kUnknown;
+}
+
+double Node::PromptUs(int64_t first_row, int64_t rows) const {
+  if (rows <= 0) return 0;
+  const cost::StepProfile& cost = profile();
+  const int64_t steps = (rows - 1) / kStepRows + 1;
+  const double us = cost.Predict({.prompt_rows = rows,
+                                  .prompt_attended = rows * first_row + rows * (rows + 1) / 2,
+                                  .sampled_rows = 1})
+                        .us;
+  return Bounded(us + static_cast<double>(steps - 1) * cost.step_us);
+}
+
+double Node::GenerateUs(int64_t sequences, int64_t attended) const {
+  return Bounded(profile()
+                     .Predict({.generated_rows = sequences,
+                               .generated_attended = attended,
+                               .sampled_rows = sequences})
+                     .us);
+}
+
+double Node::WaitUs(int64_t prompt_tokens, absl::Time now) const {
+  // Reports count all routers' prompts, up to a heartbeat late. What exceeds this router's own is
+  // taken to be others'. A row of a prompt attends to half of it, on average.
+  const int64_t rows = std::max<int64_t>(0, load.prefill_tokens_waiting() - prefill_tokens_ahead);
+  const double others = rows == 0
+                            ? 0
+                            : Bounded(profile()
+                                          .Predict({.prompt_rows = rows,
+                                                    .prompt_attended = rows * (prompt_tokens / 2)})
+                                          .us);
+  return Bounded(work.RemainingUs(now) + others);
+}
+
+absl::Duration Node::PredictedPrefillWait(int64_t prompt_tokens, absl::Time now) const {
+  return knows_its_cost() ? absl::Microseconds(WaitUs(prompt_tokens, now)) : absl::ZeroDuration();
+}
+
+double Node::ReadUs(int64_t tokens) const {
+  if (tokens <= 0) return 0;
+  const double bytes = static_cast<double>(tokens) * kv_bytes_per_token;
+  return Bounded(kDiskFixedUs + bytes / kDiskBytesPerUs);
+}
+
+double Fleet::TransferUs(const Node& from, const Node& to, double bytes) const {
+  if (!(bytes > 0)) return 0;
+  // Two transfers tell a fixed part from a rate; one does not.
+  constexpr int64_t kSamplesMin = 2;
+  const auto link = to.links_in.find(from.slot);
+  const cost::LinkCost& cost =
+      link != to.links_in.end() && link->second.cost.samples() >= kSamplesMin ? link->second.cost
+                                                                              : all_links_;
+  if (cost.samples() < kSamplesMin) return Bounded(kLinkFixedUs + bytes / kLinkBytesPerUs);
+  const double rate = cost.bytes_per_second() / 1e6;
+  return Bounded(cost.fixed_us() + (rate > 0 ? bytes / rate : 0));
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,59 @@
+// How far what a node says was true: of the blocks that it said it holds, how many it had, and how
+// late its first tokens came beyond what was predicted. Placement trusts a node less after it was
+// wrong, and as before again some time later, so that a node that was restarted or mended gets
+// work. A node that is wrong costs recomputation and time; it can never change a token.
+// Thread safety: none; the Fleet owns it, one for each node.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace tandem::router {
+
+class NodeRecord {
+ public:
+  // Half of what is held against a node is forgotten in this time.
+  static constexpr absl::Duration kHalfLife = absl::Seconds(10);
+  // A prediction that is off by a factor of two and a scheduler's pause is not held against it.
+  static constexpr double kExpectedFactor = 2;
+  static constexpr absl::Duration kExpectedPause = absl::Milliseconds(20);
+  static constexpr absl::Duration kLateMax = absl::Minutes(10);
+
+  // The node should have had `claimed` tokens of a prompt, and had `found`.
+  void OnPrefix(int64_t claimed, int64_t found, absl::Time now) {
+    if (claimed <= 0) return;
+    const double missing = 1 - static_cast<double>(std::clamp<int64_t>(found, 0, claimed)) /
+                                   static_cast<double>(claimed);
+    missing_ += kNewest * (missing - missing_);
+    missing_at_ = now;
+  }
+  // A prompt's first token was predicted after `predicted` and came after `took`.
+  void OnFirstToken(absl::Duration predicted, absl::Duration took, absl::Time now) {
+    const absl::Duration late = std::clamp(took - kExpectedFactor * predicted - kExpectedPause,
+                                           absl::ZeroDuration(), kLateMax);
+    late_us_ += kNewest * (absl::ToDoubleMicroseconds(late) - late_us_);
+    late_at_ = now;
+  }
+
+  // The share of the tokens that it says it holds that placement counts on, in [0, 1].
+  double Trust(absl::Time now) const {
+    return missing_ > 0 ? 1 - missing_ * Left(missing_at_, now) : 1;
+  }
+  // Added to the times that are predicted for it.
+  double LateUs(absl::Time now) const { return late_us_ > 0 ? late_us_ * Left(late_at_, now) : 0; }
+
+ private:
+  static constexpr double kNewest = 0.25;
+
+  static double Left(absl::Time since, absl::Time now) {
+    return now <= since ? 1 : std::exp2(-absl::FDivDuration(now - since, kHalfLife));
+  }
+
+  double missing_ = 0, late_us_ = 0;
+  absl::Time missing_at_ = absl::InfiniteFuture(), late_at_ = absl::InfiniteFuture();
+};
+
+}  // namespace tandem::router

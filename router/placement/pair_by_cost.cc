@@ -1,0 +1,133 @@
+// The policy `cost`: implements these members of PairPlacement (pair_placement.h).
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "router/placement/pair_placement.h"
+
+namespace tandem::router {
+
+PredictedTimes::Prompt PairPlacement::PromptOf(const PlacementRequest& request) const {
+  return {.tokens = request.prompt_tokens,
+          .tokens_total = request.tokens_total,
+          .fetch_tokens_min = fleet_.mixes_numerics() ? 0 : options_.fetch_tokens_min,
+          .now = request.now};
+}
+
+int64_t PairPlacement::DiskTokens(const Candidate& candidate,
+                                  absl::Span<const kv::BlockHash> hashes) const {
+  const Node& node = *candidate.node;
+  const auto on_disk = [&](int64_t block) {
+    return index_.TierOn(node.slot, hashes[static_cast<size_t>(block)]) == Tier::kDisk;
+  };
+  const int64_t blocks = std::min<int64_t>(node.blocks_for(candidate.cached_tokens),
+                                           static_cast<int64_t>(hashes.size()));
+  if (node.load.blocks_stored() == 0 || blocks == 0 || !on_disk(blocks - 1)) return 0;
+  // Memory loses a prefix's last blocks first, so those before the first one on disk are there.
+  int64_t first = 0, last = blocks - 1;  // the first one on disk lies in [first, last]
+  while (first < last) {
+    const int64_t middle = (first + last) / 2;
+    if (on_disk(middle))
+      last = middle;
+    else
+      first = middle + 1;
+  }
+  return candidate.cached_tokens - first * node.block_tokens;
+}
+
+std::vector<Candidate> PairPlacement::CostCandidates(const LegPolicy& policy, const LegNeeds& needs,
+                                                     absl::Span<const kv::BlockHash> hashes,
+                                                     const PrefixIndex::Matches& holders) const {
+  std::vector<Candidate> found = finder_.Find(policy, needs, hashes, holders[GroupOf(needs.role)]);
+  for (Candidate& candidate : found) candidate.disk_tokens = DiskTokens(candidate, hashes);
+  return found;
+}
+
+std::optional<PlacementFailure> PairPlacement::PlaceByCost(const PlacementRequest& request,
+                                                           Placement& placement) {
+  const LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
+  const PrefixIndex::Matches holders = Holders(request.hashes);
+  const std::vector<Candidate> decodes =
+      CostCandidates(decode_policy_, needs, request.hashes, holders);
+  if (decodes.empty()) return WhyNot(needs);
+  const std::vector<Candidate> prefills = CostCandidates(
+      prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes, holders);
+  const PredictedTimes predicted(fleet_, PromptOf(request), holders);
+  CostPlacement::Limits limits = {.first_token = request.first_token_within,
+                                  .local_prefill_tokens = options_.local_prefill_tokens_max,
+                                  .explains = options_.explains,
+                                  .pairs_only = options_.local_prefill_tokens_max == 0};
+  CostPlacement::Weighed weighed;
+  auto choice = by_cost_.Choose(predicted, decodes, prefills, limits, weighed);
+  if (limits.pairs_only && std::isinf(weighed.first_token_us_least)) {
+    // There is no pair, in time or not.
+    limits.pairs_only = false;
+    choice = by_cost_.Choose(predicted, decodes, prefills, limits, weighed);
+  }
+  placement = {};
+  placement.first_token_predicted = absl::Microseconds(weighed.first_token_us_least);
+  placement.first_token_fastest = absl::Microseconds(weighed.first_token_us_fastest);
+  if (!choice.has_value()) return PlacementFailure::kTooLate;
+  // It is placed later, and better: when a prefill node is about to become free.
+  if (choice->prefill != nullptr && options_.prefill_wait_max > absl::ZeroDuration() &&
+      choice->prefill->node->PredictedPrefillWait(request.prompt_tokens, request.now) >
+          options_.prefill_wait_max)
+    return PlacementFailure::kPrefillBusy;
+  placement.decode = choice->decode->node->key;
+  placement.decode_cached_tokens = choice->decode->cached_tokens;
+  placement.first_token_predicted = absl::Microseconds(choice->times.first_token_us);
+  if (choice->prefill != nullptr) {
+    SetPrefill(PrefillPlace{choice->prefill->node->key, choice->prefill->cached_tokens}, placement);
+    // It may turn out to hold more than the index says, but was chosen not to compute as much as it
+    // is known to lack.
+    const int64_t lacks = request.prompt_tokens - choice->decode->cached_tokens;
+    placement.local_prefill_tokens_max =
+        static_cast<int32_t>(std::clamp<int64_t>(lacks - 1, 0, options_.local_prefill_tokens_max));
+  } else {
+    placement.local_prefill_us = choice->prompt.compute_us;
+    // A node that holds less than it said by more than a block does not compute the prompt.
+    if (!prefills.empty())
+      placement.local_prefill_tokens_max = static_cast<int32_t>(
+          std::max<int64_t>(options_.local_prefill_tokens_max,
+                            choice->prompt.computed_tokens + choice->decode->node->block_tokens));
+  }
+  ExplainCost(request, weighed, placement);
+  return std::nullopt;
+}
+
+std::optional<PairPlacement::PrefillPlace> PairPlacement::PrefillByCost(
+    const PlacementRequest& request, const Node& decode) {
+  const PrefixIndex::Matches holders = Holders(request.hashes);
+  const LegNeeds needs = NeedsOf(request, v1::NODE_ROLE_DECODE);
+  const std::vector<Candidate> decodes = {finder_.Of(decode, needs, request.hashes)};
+  const std::vector<Candidate> prefills = CostCandidates(
+      prefill_policy_, NeedsOf(request, v1::NODE_ROLE_PREFILL), request.hashes, holders);
+  const PredictedTimes predicted(fleet_, PromptOf(request), holders);
+  CostPlacement::Weighed weighed;
+  const auto choice = by_cost_.Choose(predicted, decodes, prefills, {.pairs_only = true}, weighed);
+  if (!choice.has_value()) return std::nullopt;
+  return PrefillPlace{choice->prefill->node->key, choice->prefill->cached_tokens};
+}
+
+void PairPlacement::ExplainCost(const PlacementRequest& request,
+                                const CostPlacement::Weighed& weighed, Placement& placement) const {
+  if (!options_.explains) return;
+  auto decision = std::make_shared<v1::PlacementDecision>();
+  decision->set_policy(std::string(NameOf(options_.policy)));
+  decision->set_prompt_tokens(request.prompt_tokens);
+  decision->set_local_prefill_tokens_max(placement.local_prefill_tokens_max);
+  const auto add = [&](auto& list, const CostPlacement::Choice& choice, const Candidate& node) {
+    v1::PlacementCandidate& candidate = *list.Add();
+    candidate.set_node_id(node.node->id.value());
+    candidate.set_cached_tokens(node.cached_tokens);
+    candidate.set_chosen(node.node->key == placement.decode || node.node->key == placement.prefill);
+    CostPlacement::Describe(choice, candidate);
+  };
+  for (const CostPlacement::Choice& choice : weighed.decodes)
+    add(*decision->mutable_decode_nodes(), choice, *choice.decode);
+  for (const CostPlacement::Choice& choice : weighed.prefills)
+    add(*decision->mutable_prefill_nodes(), choice, *choice.prefill);
+  placement.decision = std::move(decision);
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,390 @@
+// Goal: the policy `cost` predicts times as its header says, chooses by them, draws among equal
+// choices, follows measured links and disks, and survives nodes that say nonsense or lie.
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "router/placement/pair_placement.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/unit/router/fixtures.h"
+
+namespace tandem::router {
+namespace {
+
+const absl::Time kNow = absl::FromUnixSeconds(1000);
+constexpr double kRowUs = 1000;  // of a prompt
+
+cost::StepProfile Profile() {
+  return {.step_us = 500,
+          .prompt_row_us = kRowUs,
+          .generated_row_us = 100,
+          .sampled_row_us = 0,
+          .relative_error = 0.01,
+          .median_relative_error = 0.01,
+          .samples = 100};
+}
+
+class CostPlacementTest : public ::testing::Test {
+ protected:
+  CostPlacementTest() { fleet_.SetNow(kNow); }
+
+  Node& Add(uint64_t key, const std::string& id, v1::NodeRole role) {
+    v1::Registration registration = TestRegistration(id, role);
+    registration.set_kv_bytes_per_block(1000 * kBlockTokens);
+    Node& node = fleet_.Join(NodeKey(key), registration, kNow);
+    index_.AddNode(node.slot, node.group(), 1000);
+    fleet_.OnStepCost(node, Profile());
+    return node;
+  }
+  Node& Prefill(int i) { return Add(100 + i, absl::StrCat("p", i), v1::NODE_ROLE_PREFILL); }
+  Node& Decode(int i) { return Add(1 + i, absl::StrCat("d", i), v1::NODE_ROLE_DECODE); }
+  // All prefill nodes reach the decode node quickly.
+  void MeasureToDecode(const Node& decode) {
+    for (const Node* node : fleet_.nodes())
+      if (node->role == v1::NODE_ROLE_PREFILL) Measure(*node, decode, 1000);
+  }
+  // Transfers that moved bytes at this rate.
+  void Measure(const Node& from, const Node& to, double bytes_per_us) {
+    for (int i = 0; i < 40; ++i) {
+      const int64_t bytes = 10'000 * (1 + i % 8);
+      v1::Installed installed;
+      installed.set_kv_bytes_received(bytes);
+      installed.set_kv_receive_ms(static_cast<double>(bytes) / bytes_per_us / 1e3);
+      fleet_.KvTransferDone(from.key, to.key, installed);
+    }
+  }
+
+  std::optional<PlacementFailure> Place(int prompt, Random& random,
+                                        absl::Duration within = absl::InfiniteDuration()) {
+    const auto tokens = Tokens(prompt);
+    hashes_ = HashesOf(tokens);
+    PlacementRequest request{prompt, prompt + 20, hashes_, fleet_.now(), &failed_};
+    request.first_token_within = within;
+    return PairPlacement({.local_prefill_tokens_max = local_prefill_tokens_,
+                          .fetch_tokens_min = 8,
+                          .policy = PlacementPolicy::kCost,
+                          .explains = true,
+                          .prefill_wait_max = prefill_wait_max_},
+                         fleet_, index_, random)
+        .Place(request, placement_);
+  }
+  std::optional<PlacementFailure> Place(int prompt) { return Place(prompt, random_); }
+  // A figure that `tandem why` shows of a node.
+  double Shown(const std::string& node, const std::string& name) const {
+    for (const auto* list :
+         {&placement_.decision->decode_nodes(), &placement_.decision->prefill_nodes()})
+      for (const v1::PlacementCandidate& candidate : *list)
+        if (candidate.node_id() == node)
+          for (const v1::PlacementScore& score : candidate.scores())
+            if (score.name() == name) return score.score();
+    ADD_FAILURE() << "nothing shown of " << node << ", " << name;
+    return -1;
+  }
+
+  FirstOfEqual random_;
+  Fleet fleet_{TestModel(), {2000}, random_};
+  PrefixIndex index_{{.entries_max = 100000}};
+  std::vector<kv::BlockHash> hashes_;
+  std::vector<std::pair<NodeKey, absl::Time>> failed_;
+  absl::Duration prefill_wait_max_;
+  int32_t local_prefill_tokens_ = 8;
+  Placement placement_;
+};
+
+TEST_F(CostPlacementTest, PredictsTheSumOfWaitAndCompute) {
+  Decode(0);
+  Node& prefill = Prefill(0);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.prefill, prefill.key);
+  // One step of 100 rows.
+  EXPECT_NEAR(absl::ToDoubleMicroseconds(placement_.first_token_predicted), 500 + 100 * kRowUs, 1);
+  const double us = fleet_.PrefillPlaced(prefill.key, 200, 200);
+  EXPECT_EQ(us, 500 + 200 * kRowUs);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_NEAR(Shown("p0", "wait"), us / 1e3, 1e-6);
+  EXPECT_NEAR(Shown("p0", "first token"), (us + 500 + 100 * kRowUs) / 1e3, 1e-3);
+  // The prompt that runs gets shorter while time passes, and is not over before the node says so.
+  fleet_.SetNow(kNow + absl::Milliseconds(150));
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_NEAR(Shown("p0", "wait"), us / 1e3 - 150, 1e-6);
+  fleet_.SetNow(kNow + absl::Seconds(9));
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(Shown("p0", "wait"), 0);
+  fleet_.PrefillEnded(prefill.key, 200, us);
+  EXPECT_EQ(prefill.work.us(), 0);
+}
+
+TEST_F(CostPlacementTest, TheLeastWaitWinsAndAPrefixIsWorthItsComputation) {
+  Node& decode = Decode(0);
+  Node& busy = Prefill(0);
+  Node& idle = Prefill(1);
+  fleet_.PrefillPlaced(busy.key, 60, 60);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.prefill, idle.key);
+  // 80 tokens that the busy node holds cost less to wait for than to compute, or to fetch.
+  Measure(busy, idle, 0.5);
+  MeasureToDecode(decode);
+  index_.Store(busy.slot, absl::MakeConstSpan(HashesOf(Tokens(100))).first(80 / kBlockTokens));
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.prefill, busy.key);
+  EXPECT_EQ(placement_.prefill_cached_tokens, 80);
+  fleet_.PrefillPlaced(busy.key, 60, 60);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.prefill, idle.key);
+}
+
+// A hot prefix is replicated where the queue before its holder costs more than copying it once.
+TEST_F(CostPlacementTest, AQueueBeforeTheHolderSendsThePromptElsewhereWhichFetches) {
+  Decode(0);
+  Node& holder = Prefill(0);
+  Node& idle = Prefill(1);
+  Measure(holder, idle, 100);  // 80 tokens of 1,000 bytes: 0.8 ms
+  index_.Store(holder.slot, absl::MakeConstSpan(HashesOf(Tokens(100))).first(80 / kBlockTokens));
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.prefill, holder.key) << "no queue: nothing is copied";
+  fleet_.PrefillPlaced(holder.key, 10, 10);  // 10.5 ms
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.prefill, idle.key);
+  EXPECT_NEAR(Shown("p1", "fetch"), 0.8, 0.1);
+  EXPECT_NEAR(Shown("p1", "compute"), (500 + 20 * kRowUs) / 1e3, 0.1);
+}
+
+TEST_F(CostPlacementTest, ADecodeNodeComputesThePromptWhereThatCostsLess) {
+  Node& decode = Decode(0);
+  Node& prefill = Prefill(0);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_TRUE(placement_.prefill.has_value()) << "another request will come";
+  // A long queue before the only prefill node, and an idle decode node.
+  fleet_.PrefillPlaced(prefill.key, 5000, 5000);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_FALSE(placement_.prefill.has_value());
+  EXPECT_GE(placement_.local_prefill_tokens_max, 100);
+  EXPECT_NEAR(placement_.local_prefill_us, 500 + 100 * kRowUs, 1);
+  // Ten sequences there would each wait for these rows.
+  for (int i = 0; i < 60; ++i) fleet_.DecodePlaced(decode.key, 0);
+  decode.max_sequences = 100;
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_TRUE(placement_.prefill.has_value());
+}
+
+TEST_F(CostPlacementTest, WithoutLocalPrefillPrefillNodesComputeAllPrompts) {
+  Node& decode = Decode(0);
+  Node& prefill = Prefill(0);
+  local_prefill_tokens_ = 0;
+  fleet_.PrefillPlaced(prefill.key, 5000, 5000);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.prefill, prefill.key);
+  EXPECT_EQ(placement_.local_prefill_tokens_max, 0);
+  // Unless none may take the prompt: the pair's transfers failed.
+  for (int i = 0; i < 2; ++i) fleet_.KvTransferFailed(prefill.key, decode.key, kNow);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_FALSE(placement_.prefill.has_value());
+  EXPECT_GE(placement_.local_prefill_tokens_max, 100);
+}
+
+TEST_F(CostPlacementTest, HarmSpreadsSequencesOverDecodeNodes) {
+  Node& d0 = Decode(0);
+  Node& d1 = Decode(1);
+  Prefill(0);
+  for (int i = 0; i < 3; ++i) fleet_.DecodePlaced(d0.key, 0);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.decode, d1.key);
+  EXPECT_GT(Shown("d0", "harm"), Shown("d1", "harm"));
+  // A node whose pool is too small for the answer would preempt a sequence.
+  v1::NodeLoad full = d1.load;
+  full.set_blocks_free(26);  // 101 tokens take 26 blocks, the answer 4 more
+  const double before = Shown("d1", "harm");
+  fleet_.OnLoad(d1, full);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_NEAR(Shown("d1", "harm") - before, (500 + 100 * kRowUs) / 1e3, 1);
+}
+
+TEST_F(CostPlacementTest, EqualChoicesAreDrawnAndOthersAreNot) {
+  for (int i = 0; i < 3; ++i) Decode(i);
+  for (int i = 0; i < 3; ++i) Prefill(i);
+  fleet_.PrefillPlaced(NodeKey(102), 50, 50);
+  const auto random = NewSeededRandom(5);
+  std::map<std::pair<uint64_t, uint64_t>, int> placed;
+  for (int i = 0; i < 3000; ++i) {
+    ASSERT_EQ(Place(100, *random), std::nullopt);
+    ++placed[{placement_.decode.value(), placement_.prefill->value()}];
+  }
+  EXPECT_EQ(placed.size(), 6u) << "three decode nodes, two prefill nodes";
+  for (const auto& [pair, count] : placed) EXPECT_GT(count, 350) << pair.first << pair.second;
+}
+
+TEST_F(CostPlacementTest, BlocksOnDiskCostTheirReading) {
+  Decode(0);
+  Node& disk = Prefill(0);
+  Node& memory = Prefill(1);
+  const auto hashes = HashesOf(Tokens(100));
+  const auto held = absl::MakeConstSpan(hashes).first(80 / kBlockTokens);
+  index_.Store(disk.slot, held.first(5));
+  index_.Store(disk.slot, held.subspan(5), Tier::kDisk);
+  v1::NodeLoad load = disk.load;
+  load.set_blocks_stored(15);
+  fleet_.OnLoad(disk, load);
+  index_.Store(memory.slot, held);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.prefill, memory.key);
+  EXPECT_GT(Shown("p0", "read"), 1);
+  EXPECT_NEAR(Shown("p0", "compute"), (500 + 20 * kRowUs) / 1e3, 1e-6);
+  EXPECT_EQ(Shown("p1", "read"), 0);
+  fleet_.PrefillPlaced(memory.key, 50, 50);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.prefill, disk.key) << "reading is cheaper than 50 ms";
+}
+
+TEST_F(CostPlacementTest, ACostModelFedNonsenseIsNotUsed) {
+  Decode(0);
+  Node& node = Prefill(0);
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const cost::StepProfile& nonsense :
+       {cost::StepProfile{}, cost::StepProfile{.step_us = 1e300, .prompt_row_us = 1e300},
+        cost::StepProfile{.prompt_row_us = 1e12}, cost::StepProfile{.step_us = -5},
+        cost::StepProfile{.prompt_row_us = std::nan("")},
+        cost::StepProfile{.prompt_row_us = 1, .generated_row_us = inf}}) {
+    fleet_.OnStepCost(node, nonsense);
+    EXPECT_FALSE(node.knows_its_cost());
+    ASSERT_EQ(Place(100), std::nullopt);
+    // The last usable profile of a prefill node counts.
+    EXPECT_NEAR(Shown("p0", "compute"), (500 + 100 * kRowUs) / 1e3, 1);
+    EXPECT_EQ(node.PredictedPrefillWait(100, kNow), absl::ZeroDuration());
+  }
+  // Errors that are no numbers do not make every choice equal.
+  cost::StepProfile vague = Profile();
+  vague.median_relative_error = std::nan("");
+  fleet_.OnStepCost(node, vague);
+  Node& busy = Prefill(1);
+  fleet_.PrefillPlaced(busy.key, 50, 50);
+  const auto random = NewSeededRandom(6);
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_EQ(Place(100, *random), std::nullopt);
+    EXPECT_EQ(placement_.prefill, node.key);
+  }
+}
+
+TEST_F(CostPlacementTest, BeforeAnyNodeSaysWhatItCostsADefaultDecides) {
+  for (int i = 0; i < 2; ++i)
+    index_.AddNode(fleet_
+                       .Join(NodeKey(1 + i),
+                             TestRegistration(absl::StrCat("d", i), v1::NODE_ROLE_DECODE), kNow)
+                       .slot,
+                   kDecodeNodes, 1000);
+  Node& p0 = fleet_.Join(NodeKey(10), TestRegistration("p0", v1::NODE_ROLE_PREFILL), kNow);
+  Node& p1 = fleet_.Join(NodeKey(11), TestRegistration("p1", v1::NODE_ROLE_PREFILL), kNow);
+  for (const Node* node : {&p0, &p1}) index_.AddNode(node->slot, kPrefillNodes, 1000);
+  fleet_.PrefillPlaced(p0.key, 300, 300);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.prefill, p1.key);
+  EXPECT_GT(placement_.first_token_predicted, absl::ZeroDuration());
+}
+
+// A node that says it holds blocks and does not.
+TEST_F(CostPlacementTest, ANodeThatLiesAboutItsBlocksLosesItsAdvantageForAWhile) {
+  Node& decode = Decode(0);
+  Node& liar = Prefill(0);
+  Node& honest = Prefill(1);
+  Measure(liar, honest, 0.5);  // fetching pays nowhere
+  MeasureToDecode(decode);
+  index_.Store(liar.slot, absl::MakeConstSpan(HashesOf(Tokens(100))).first(80 / kBlockTokens));
+  fleet_.PrefillPlaced(liar.key, 50, 50);
+  ASSERT_EQ(Place(100), std::nullopt);
+  ASSERT_EQ(placement_.prefill, liar.key);
+  int lies = 0;
+  while (placement_.prefill == liar.key && lies < 20) {
+    ++lies;
+    fleet_.PrefixChecked(liar.key, 80, 0);
+    ASSERT_EQ(Place(100), std::nullopt);
+  }
+  EXPECT_EQ(placement_.prefill, honest.key);
+  EXPECT_LE(lies, 3);
+  fleet_.SetNow(kNow + 8 * NodeRecord::kHalfLife);
+  liar.work = {};
+  fleet_.PrefillPlaced(liar.key, 50, 50);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(placement_.prefill, liar.key) << "it gets another chance";
+}
+
+// A node that says that its steps cost nearly nothing.
+TEST_F(CostPlacementTest, ANodeWhoseTokensComeLateGetsLess) {
+  Decode(0);
+  Node& boaster = Prefill(0);
+  Node& honest = Prefill(1);
+  cost::StepProfile free = Profile();
+  free.step_us = free.prompt_row_us = 1e-3;
+  fleet_.OnStepCost(boaster, free);
+  ASSERT_EQ(Place(100), std::nullopt);
+  ASSERT_EQ(placement_.prefill, boaster.key);
+  int late = 0;
+  while (placement_.prefill == boaster.key && late < 20) {
+    ++late;
+    fleet_.FirstTokenCame(boaster.key, placement_.first_token_predicted, absl::Seconds(1));
+    ASSERT_EQ(Place(100), std::nullopt);
+  }
+  EXPECT_EQ(placement_.prefill, honest.key);
+  EXPECT_LE(late, 2);
+  EXPECT_GT(Shown("p0", "late"), 100);
+  // A prediction that was off by less than half is not held against a node.
+  fleet_.FirstTokenCame(honest.key, absl::Milliseconds(100), absl::Milliseconds(180));
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_EQ(Shown("p1", "late"), 0);
+}
+
+TEST_F(CostPlacementTest, NothingIsPlacedThatWouldComeTooLate) {
+  Node& decode = Decode(0);
+  Node& prefill = Prefill(0);
+  EXPECT_EQ(Place(100, random_, absl::Milliseconds(101)), std::nullopt);
+  EXPECT_EQ(Place(100, random_, absl::Milliseconds(100)), PlacementFailure::kTooLate);
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(placement_.first_token_predicted), 100.5, 0.1);
+  EXPECT_EQ(Place(100, random_, absl::ZeroDuration()), PlacementFailure::kTooLate);
+  // The cheapest choice is late, a dearer one is in time: sixty sequences pay for it.
+  fleet_.PrefillPlaced(prefill.key, 500, 500);
+  decode.max_sequences = 100;
+  for (int i = 0; i < 60; ++i) fleet_.DecodePlaced(decode.key, 0);
+  ASSERT_EQ(Place(100), std::nullopt);
+  EXPECT_TRUE(placement_.prefill.has_value());
+  ASSERT_EQ(Place(100, random_, absl::Milliseconds(200)), std::nullopt);
+  EXPECT_FALSE(placement_.prefill.has_value());
+}
+
+TEST_F(CostPlacementTest, APromptWaitsInTheRouterForAPrefillNodeThatIsBusyForLong) {
+  Node& decode = Decode(0);
+  decode.max_sequences = 100;
+  for (int i = 0; i < 60; ++i) fleet_.DecodePlaced(decode.key, 0);
+  Node& prefill = Prefill(0);
+  prefill_wait_max_ = absl::Milliseconds(100);
+  fleet_.PrefillPlaced(prefill.key, 101, 101);
+  EXPECT_EQ(Place(100), PlacementFailure::kPrefillBusy);
+  fleet_.SetNow(kNow + absl::Milliseconds(10));
+  EXPECT_EQ(Place(100), std::nullopt) << "its prompt has advanced";
+}
+
+TEST(PromptWork, ComesBackToNothing) {
+  PromptWork work;
+  const auto random = NewSeededRandom(9);
+  std::vector<double> open;
+  for (int i = 0; i < 100'000; ++i) {
+    const absl::Time now = kNow + absl::Microseconds(i);
+    if (open.empty() || random->Below(2) == 0) {
+      open.push_back(static_cast<double>(random->Below(1'000'000)) / 7);
+      work.Add(open.back(), now);
+    } else {
+      std::swap(open[random->Below(open.size())], open.back());
+      work.Remove(open.back(), now);
+      open.pop_back();
+    }
+    ASSERT_GE(work.RemainingUs(now), 0);
+    ASSERT_LE(work.RemainingUs(now), work.us());
+  }
+  while (!open.empty()) {
+    work.Remove(open.back(), kNow);
+    open.pop_back();
+  }
+  EXPECT_EQ(work.us(), 0);
+}
+
+}  // namespace
+}  // namespace tandem::router
