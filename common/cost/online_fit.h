@@ -7,7 +7,7 @@
 //   - Errors count relative to the time: a step of 5 ms and one of 500 ms weigh the same.
 //   - A sample makes the fit forget only what it knew about the terms that the sample has. So an
 //     hour of generation does not erase what a prompt's row costs.
-//   - No sample is trusted blindly. One with a time or a term that cannot be is rejected. One whose
+//   - No sample is trusted blindly. One with an impossible time or term is rejected. One whose
 //     time is far from the prediction is moved towards it (clipped). Both are counted. While
 //     predictions stay bad, the fit forgets faster.
 //

@@ -22,7 +22,7 @@ class CompileBudget {
 
   explicit CompileBudget(int64_t steps_max = kStepsMax) : steps_max_(steps_max) {}
 
-  // Spends `steps`. False when the budget is exceeded, from then on for ever.
+  // Spends `steps`. False once the budget is exceeded, and from then on.
   bool Spend(size_t steps) {
     steps_ += static_cast<int64_t>(steps);
     return steps_ <= steps_max_;

@@ -43,7 +43,7 @@ void CompileQueue::Run() {
     compile_(params);
     std::vector<Done> waiters;
     {
-      // Only now: until here, equal constraints joined this one.
+      // Take the waiters only now: requests with an equal constraint could join until here.
       absl::MutexLock lock(&mutex_);
       order_.pop_front();
       waiters = std::move(waiters_.extract(params).mapped());

@@ -57,9 +57,9 @@ class Constraint {
   Place Start();
   // Follows the text that the constraint can read in the most ways, and computes masks along it.
   // The thread that compiles a constraint calls this, so that one that is too ambiguous is refused
-  // before its request takes engine time. Constraints whose ambiguity lies elsewhere are found only
-  // when an answer gets there. The same for every Constraint of one program and vocabulary. Errors:
-  // those of Mask, also where a text has more than kThreadsMax readings.
+  // before its request takes engine time. A constraint that is ambiguous elsewhere fails only when
+  // an answer reaches that place. Every Constraint of one program and vocabulary gives the same
+  // result. Errors: those of Mask, also where a text has more than kThreadsMax readings.
   absl::Status Try();
   // Reads `bytes`. False, and `place` is unchanged, when the constraint forbids them there.
   bool Advance(Place& place, absl::string_view bytes);
@@ -110,8 +110,7 @@ class Matcher {
   Matcher(std::shared_ptr<Constraint> constraint, EndRules rules);
 
   // Reads `token`. Errors: kInvalidArgument when the constraint does not allow it, or is too
-  // ambiguous to follow there, which a mask does not always tell before; the position is then
-  // unchanged.
+  // ambiguous to follow there, which the mask does not always show; the position is then unchanged.
   absl::Status Advance(TokenId token);
   // The tokens that may come next: [mask_words], bit i % 32 of word i / 32 stands for token i.
   // Valid until the next Advance. Errors: kInvalidArgument when the constraint is too ambiguous, or

@@ -89,7 +89,8 @@ std::string ModelName::folder() const {
     // No name holds a '+'.
     return absl::StrCat("hf/", org, "/", repository, "/", revision, file.empty() ? "" : "+", file);
   }
-  // Every character that is no letter, digit, '.' or '-' becomes '_' and its code: one to one.
+  // Every character other than letters, digits, '.' and '-' becomes '_' and its code, so that
+  // different names have different folders.
   std::string flat = "url/";
   for (const char c : url.substr(url.find("://") + 3)) {
     if (absl::ascii_isalnum(c) || c == '.' || c == '-')

@@ -1,5 +1,5 @@
-// The models that were fetched to this disk. A model is whole once its manifest is there, which is
-// written last; what has no manifest is not found.
+// The models that were fetched to this disk. The manifest is written last, so a folder without one
+// holds an incomplete model and is not found.
 // Thread safety: pure functions over the file system.
 #pragma once
 

@@ -8,7 +8,7 @@
 //
 // A process may die at any moment: an entry is cleared before its slot is overwritten and written
 // after it. What the machine lost (a power failure, a bad disk) is found by its checksum when it is
-// read, is dropped, and counts as not stored.
+// read, is dropped, and then counts as not stored.
 //
 // Thread safety: none; one thread. Owner: StorageService.
 // Invariants: one process has the file open at a time; a hash has at most one slot.

@@ -23,7 +23,7 @@ SpanParts PartsOf(const PartitionSpan& span) {
           static_cast<int32_t>(span.end - end)};
 }
 
-// What both operators ask of the cache and the heads.
+// What both operators require of the cache and the heads.
 std::string ShapeFault(const KvShape& kv, int32_t num_heads) {
   if (kv.head_dim <= 0 || kv.head_dim > 256 || kv.head_dim % 16 != 0) {
     return absl::StrCat("head_dim is ", kv.head_dim, ", expected a multiple of 16 up to 256");

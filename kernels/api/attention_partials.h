@@ -4,8 +4,8 @@
 //
 // Why the bits agree: plain attention also computes each partition of 256 tokens apart. It folds
 // the 16 partitions of a group in index order, and then the groups in index order. Partitions and
-// groups are places in the sequence. So it does not matter who computed a record, and a record of a
-// whole group can stand for the 16 records of its partitions.
+// groups are places in the sequence. So it does not matter which node computed a record, and a
+// record of a whole group can stand for the 16 records of its partitions.
 //
 // A piece is what one record covers: one partition, or one whole group. A record is (m, l, o) of
 // one row and head over the piece: head_dim + 2 floats, m, then l, then o[head_dim]. m is the
@@ -22,8 +22,8 @@
 //
 // Thread safety: the calling thread and the threads of `parallel`; calls that write different
 // records, outputs and scratch may run at once. Owner: the caller owns all memory. Errors: a broken
-// REQUIRES ends the process with FaultOf's words. A caller that takes sizes or pieces from a peer
-// asks FaultOf first.
+// REQUIRES ends the process with FaultOf's message. A caller that takes sizes or pieces from a peer
+// calls FaultOf first.
 #pragma once
 
 #include <cstddef>
@@ -123,7 +123,7 @@ using MergePartialsFn = void (*)(const MergePartialsArgs& args, const ParallelFo
 // Which REQUIRES a call breaks, by sequence and value; "" for none.
 std::string FaultOf(const AttentionPartialsArgs& args);
 std::string FaultOf(const MergePartialsArgs& args);
-// Ends the process with FaultOf's words, if there are any. For backends.
+// Ends the process with FaultOf's message, if there is one. For backends.
 void RequireNoFault(const AttentionPartialsArgs& args);
 void RequireNoFault(const MergePartialsArgs& args);
 

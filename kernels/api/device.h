@@ -109,8 +109,8 @@ class DeviceStream {
   virtual const absl::Status& status() const = 0;
 };
 
-// Whose blocks a busy device runs first. The engine's steps are urgent; copies and KV transfers
-// wait behind them, and fill what they leave free.
+// Which streams' blocks a busy device runs first. The engine's steps are urgent; copies and KV
+// transfers wait behind them, and fill what they leave free.
 enum class StreamPriority { kNormal, kUrgent };
 
 class Device {

@@ -104,17 +104,17 @@ class WeightLoader {
   void PlanInterleaved(int layer, Projection* projection) {
     const StoredTensor& gate = Find(TensorRole::kGate, layer);
     const StoredTensor& up = Find(TensorRole::kUp, layer);
-    const int64_t turns = (gate.rows + kInterleave - 1) / kInterleave;
-    projection->shape.n = 2 * turns * kInterleave;
+    const int64_t rounds = (gate.rows + kInterleave - 1) / kInterleave;
+    projection->shape.n = 2 * rounds * kInterleave;
     projection->shape.k = gate.columns;
     StoredAs stored;
     stored.Add(gate);
     stored.Add(up);
     Place(stored, projection);
     int64_t packed_row = 0;
-    for (int64_t turn = 0; turn < turns; ++turn) {
+    for (int64_t round = 0; round < rounds; ++round) {
       for (const StoredTensor* tensor : {&gate, &up}) {
-        const int64_t row = turn * kInterleave;
+        const int64_t row = round * kInterleave;
         const int64_t rows = std::min(kInterleave, tensor->rows - row);
         jobs_.push_back({tensor, row, rows, projection, packed_row});
         if (rows < kInterleave) {

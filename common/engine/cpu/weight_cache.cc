@@ -17,7 +17,7 @@ std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZe
 std::string Digest(absl::string_view text) { return Hex(XXH3_64bits(text.data(), text.size())); }
 
 // A digest of how the backend packs a small matrix of each type. A change of layout or rounding
-// changes the digest, so nobody has to maintain a version number.
+// changes the digest, so the code needs no version number.
 std::string PackingDigest(const WeightCacheSubject& subject) {
   // Neither size is a multiple of any panel, group or vector.
   constexpr int64_t kRows = 70, kColumns = 331;

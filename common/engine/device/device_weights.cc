@@ -28,7 +28,7 @@ constexpr int64_t kRowsPerTask = 16;
 // tensors alternately.
 struct RowSources {
   std::vector<const StoredTensor*> tensors;
-  bool in_turn = false;
+  bool interleaved = false;
 
   int64_t rows() const {
     int64_t sum = 0;
@@ -39,7 +39,7 @@ struct RowSources {
   template <typename Read>
   void Visit(int64_t row, const Read& read) const {
     const int64_t count = static_cast<int64_t>(tensors.size());
-    if (in_turn) return read(*tensors[static_cast<size_t>(row % count)], row / count);
+    if (interleaved) return read(*tensors[static_cast<size_t>(row % count)], row / count);
     for (const StoredTensor* tensor : tensors) {
       if (row < tensor->rows) return read(*tensor, row);
       row -= tensor->rows;
@@ -161,8 +161,8 @@ class Loader {
 
   // `roles` of one input size, fused.
   absl::StatusOr<DeviceMatrix> Matrix(std::initializer_list<TensorRole> roles, int layer,
-                                      bool in_turn = false) {
-    const RowSources sources = Find(roles, layer, in_turn);
+                                      bool interleaved = false) {
+    const RowSources sources = Find(roles, layer, interleaved);
     return Upload(sources, TypeOf(format_, sources, layer < 0));
   }
   absl::StatusOr<DeviceMatrix> Bf16Matrix(TensorRole role) {
@@ -170,9 +170,9 @@ class Loader {
   }
 
  private:
-  RowSources Find(std::initializer_list<TensorRole> roles, int layer, bool in_turn) const {
+  RowSources Find(std::initializer_list<TensorRole> roles, int layer, bool interleaved) const {
     RowSources sources;
-    sources.in_turn = in_turn;
+    sources.interleaved = interleaved;
     for (TensorRole role : roles) {
       const StoredTensor* tensor = checkpoint_.Find(role, layer);
       TANDEM_CHECK(tensor != nullptr, model::TensorRoleName(role), " of layer ", layer);

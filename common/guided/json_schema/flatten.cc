@@ -105,7 +105,7 @@ absl::StatusOr<std::vector<Flat>> Flattener::Branches(const Json& schema,
       }
     }
     for (Flat& flat : branches[i]) all.push_back(std::move(flat));
-    // What was moved from is compared with no more: later branches look at `all`'s copies.
+    // No later comparison reads a branch that was moved from: it uses the copies in `all`.
     branches[i].assign(all.end() - static_cast<int64_t>(branches[i].size()), all.end());
     if (all.size() > kAlternativesMax) {
       return absl::InvalidArgumentError(absl::StrCat("json_schema: ", document_.PathOf(schema),

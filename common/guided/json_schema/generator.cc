@@ -47,7 +47,7 @@ absl::StatusOr<RuleId> Generator::RuleFor(Conjunction schemas) {
 
 absl::Status Generator::AddFlat(StateId from, const Flat& flat, StateId to) {
   if (flat.values.has_value()) {
-    Flat rest = flat;  // what the values must satisfy beside being listed
+    Flat rest = flat;  // what the listed values must satisfy, too
     rest.values.reset();
     for (const Json& value : *flat.values) {
       ASSIGN_OR_RETURN(const bool valid, flattener_.Validates(rest, value));
@@ -167,7 +167,7 @@ void Generator::AddQuoted(StateId from, const std::string& text, StateId to) {
 RuleId Generator::FreeNumber(bool integers_only) {
   const auto [it, fresh] = shared_.emplace(integers_only ? "integer" : "number", -1);
   if (!fresh) return it->second;
-  // Bounded by what readers keep: 18 digits fit a 64-bit integer, 17 a double.
+  // Readers keep no more digits: 18 fit a 64-bit integer, 17 a double.
   const auto rule = AddRegex(integers_only ? "0|-?[1-9][0-9]{0,17}"
                                            : "-?(0|[1-9][0-9]{0,16})(\\.[0-9]{1,17})?"
                                              "([eE][+-]?[0-9]{1,2})?",

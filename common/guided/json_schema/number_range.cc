@@ -201,7 +201,8 @@ void NumberRange::Narrow(const NumberRange& other) {
 absl::StatusOr<CharDfa> NumberDfa(const NumberRange& range, bool integers_only,
                                   CompileBudget& budget) {
   const bool whole = integers_only || !range.multiples.empty();
-  // As many digits as readers keep (a 64-bit integer 18, a double 17), and as the bounds need.
+  // Allows the digits that readers keep (a 64-bit integer 18, a double 17) and those that the
+  // bounds need.
   size_t whole_digits = whole ? 18 : 17, fraction_digits = 17;
   for (const NumberBound& bound : range.bounds) {
     whole_digits = std::max(whole_digits, bound.value.whole.size());

@@ -36,7 +36,7 @@ absl::StatusOr<std::string> Evaluator::Render(const Template& parsed,
 }
 
 absl::Status Evaluator::Charge(int64_t steps) {
-  // Saturates: one charge may be as large as an integer gets.
+  // Saturates, because one charge may be as large as the largest integer.
   steps_ += std::min(steps, limits_.steps_max + 1);
   if (steps_ <= limits_.steps_max) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -174,7 +174,8 @@ void BpeModel::MergeLong(absl::string_view word, absl::Span<BpeSymbol> s,
     heap.pop_back();
     const auto i = static_cast<int32_t>(top & 0xFFFFFFFFu);
     BpeSymbol& left = s[i];
-    // A pair that changed since it was pushed has another key: one key at one place is one text.
+    // A pair that changed since it was pushed has another key, because a key at one place stands
+    // for one text.
     if (left.dead || left.key != top >> 32) continue;
     BpeSymbol& right = s[left.next];
     left.id = left.merged;

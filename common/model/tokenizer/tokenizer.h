@@ -5,8 +5,8 @@
 //
 // Invalid UTF-8: every maximal ill-formed subpart is read as U+FFFD (Unicode's recommended
 // practice; what Python's decode(errors="replace") and Rust's from_utf8_lossy do), then encoded
-// like any text. Cost: linear up to a logarithm on any input. Words are remembered in bounded
-// caches (kWordCacheBytes each, at most kWordCachesMax at rest), borrowed by one call at a time.
+// like any text. Cost: at most n log n on any input. Words are remembered in bounded caches
+// (kWordCacheBytes each, at most kWordCachesMax at rest), borrowed by one call at a time.
 // Thread safety: const methods from any thread.
 // Owner: the process that loaded the checkpoint (a router's front ends, a CLI command); it lends
 // the tokenizer by reference.

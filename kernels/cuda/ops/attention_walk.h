@@ -10,20 +10,20 @@
 
 namespace tandem::kernels::TANDEM_SIMT {
 
-// The position, in the order of all works, that block `block` of `blocks` takes in a round.
+// The position, in the order of all work items, that block `block` of `blocks` takes in a round.
 TANDEM_BOTH constexpr int WalkPosition(int round, int block, int blocks) {
   return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
 }
 
 // A list of items whose tiles have tile.vectors vectors each. Up to kTogether neighbours of one
-// sequence make a work; neighbours of different sequences follow one another.
+// sequence make one work item; neighbours of different sequences follow one another.
 struct AttentionList {
   const AttentionItem* items;
   int count;
   AttentionTile tile;
 };
 
-// The works of this thread's block, one after another; every thread of the block sees the same
+// The work items of this thread's block, one after another; every thread of the block sees the same
 // ones.
 template <int kTogether>
 class AttentionWalk {
@@ -32,7 +32,7 @@ class AttentionWalk {
 
   TANDEM_DEVICE explicit AttentionWalk(const AttentionList& list) : list_(list) {}
 
-  // Moves on to the next work. False: there is none.
+  // Moves on to the next work item. False: there is none.
   TANDEM_DEVICE bool Next(const DeviceAttentionArgs& args, AttentionWork* work) {
     if (alone_next_) {
       alone_next_ = false;
@@ -73,8 +73,8 @@ class AttentionWalk {
   const AttentionList list_;
   int round_ = 0;
   int kv_head_ = 0;
-  int first_ = 0;            // item of the current work
-  bool alone_next_ = false;  // the item after it is the next work
+  int first_ = 0;            // attention item of the current work item
+  bool alone_next_ = false;  // the item after it is the next work item
 };
 
 }  // namespace tandem::kernels::TANDEM_SIMT

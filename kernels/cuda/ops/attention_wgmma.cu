@@ -4,15 +4,15 @@
 // Consumers are warpgroups of 64 query vectors each: of a narrow item's tile 16, of a wide one's
 // all; with head_dim 64 and 128 two consumers take two neighbouring wide items and share K and V.
 // One more thread, of a warpgroup or warp of its own, starts the bulk tensor copies of K and V,
-// block by block of the cache, into stages of 64 tokens; it walks the block's works
+// block by block of the cache, into stages of 64 tokens; it walks the block's work items
 // (attention_walk.h: a persistent grid), posts each for the consumers and runs ahead through the
-// sub-tiles and into the next work. Barriers of a stage: K's and V's full
-// end when their bytes have arrived, K's and V's empty when each consumer warp has finished with
-// them. A consumer's exponentials run beside its last product with V and all of the other
-// consumer's. Partitions of 256 tokens, records and their merge are those of attention.cu; the bits
-// are not. Shared memory: q's panels of each consumer, then stages: K's panels [head_dim / 64][64
-// tokens], then V's; the merged o where registers do not hold it; barriers; posted works. Bound:
-// bytes of K and V for narrow tiles and head_dim 256, tensor cores and exponentials for wide ones.
+// sub-tiles and into the next work item. Barriers of a stage: K's and V's full end when their bytes
+// have arrived, K's and V's empty when each consumer warp has finished with them. A consumer's
+// exponentials run beside its last product with V and all of the other consumer's. Partitions of
+// 256 tokens, records and their merge are those of attention.cu; the bits are not. Shared memory:
+// q's panels of each consumer, then stages: K's panels [head_dim / 64][64 tokens], then V's; the
+// merged o where registers do not hold it; barriers; posted work items. Bound: bytes of K and V for
+// narrow tiles and head_dim 256, tensor cores and exponentials for wide ones.
 #include <type_traits>
 
 #include "kernels/api/bf16.h"
@@ -90,7 +90,7 @@ struct WgmmaAttentionKernel {
   using Total = WarpgroupTotal<kHeadDim, TotalValues>;
   using Walk = AttentionWalk<kLayout.consumers()>;
 
-  // Where a thread is in the ring of stages, and in the ring of posted works.
+  // Where a thread is in the ring of stages, and in the ring of posted work items.
   using Cursor = RingCursor<kLayout.stages()>;
   using WorkCursor = RingCursor<kPostedWorks>;
 
@@ -103,7 +103,7 @@ struct WgmmaAttentionKernel {
     return reinterpret_cast<Barrier*>(PanelMemory() + kLayout.barriers_at()) + stage * 4 + part;
   }
   TANDEM_KERNEL Barrier* Empty(Part part, int stage) { return Full(part, stage) + 2; }
-  // A posted work. One without rows marks the end.
+  // A posted work item. One without rows marks the end.
   TANDEM_KERNEL AttentionWork* WorkAt(int place) {
     return reinterpret_cast<AttentionWork*>(PanelMemory() + kLayout.works_at()) + place;
   }
