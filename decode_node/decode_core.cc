@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/mutation.h"
 #include "common/base/status_macros.h"
+#include "common/node/sequence.h"
 #include "common/rpc/convert.h"
 
 namespace tandem::decode_node {

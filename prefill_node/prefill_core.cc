@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/mutation.h"
+#include "common/node/sequence.h"
 
 namespace tandem::prefill_node {
 

@@ -337,7 +337,7 @@ SimReport Simulation::Run() {
   while (!clients_.AllSettled() && world_.now() < last + kProgressBound)
     world_.RunUntil(world_.now() + absl::Milliseconds(5));
   CheckProgress(clients_.Unsettled(), world_.now() - last, log_);
-  // A fetch whose prompt nobody waits for any more runs to its own deadline, a quarter of its
+  // A fetch whose prompt no leg waits for any more runs to its own deadline, a quarter of its
   // prompt's, and its lease ends after that.
   world_.RunUntil(world_.now() + kPrefillDeadline / 4 + kLeaseTime);
   // Loans of debtors that are gone expire, and blocks that were on their way to them drain.

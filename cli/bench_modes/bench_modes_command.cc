@@ -61,7 +61,8 @@ class BenchModesCommand final : public Command {
                 {.min = 0.0, .max = 1e6, .unit = "requests/s", .group = load});
     schema_.Add("duration", &duration_, "Of each run: no request starts later.",
                 {.min = absl::Seconds(1), .group = load});
-    schema_.Add("rounds", &rounds_, "Runs of each way, in turns; the results are of all of them.",
+    schema_.Add("rounds", &rounds_,
+                "Runs of each way, alternately; the results are of all of them.",
                 {.min = 1, .max = 100, .group = load});
     schema_.Add("prompt-tokens", &prompt_tokens_, "Length of prompts: 512, or a range 128..1024.",
                 {.group = load});

@@ -254,7 +254,7 @@ class ChatCommand final : public Command {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   }
-  // About an answer, not of it: beside the answers when those go to a file.
+  // Prints a remark about an answer; to standard error when the answers go to a file.
   void Note(const std::string& text) const {
     std::fprintf(output_.is_terminal ? stdout : stderr, "%s\n", text.c_str());
   }
@@ -289,7 +289,7 @@ class ChatCommand final : public Command {
   v1::Finished last_;
   bool markdown_ = true, rate_ = false;
   bool interactive_ = false;
-  bool just_interrupted_ = false;  // Ctrl-C was the last that the user did
+  bool just_interrupted_ = false;  // Ctrl-C was the user's last action
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kListBytesMax = 16 << 20;
-constexpr int64_t kFileBytesMax = int64_t{1} << 43;       // of a file whose size nobody has told
+constexpr int64_t kFileBytesMax = int64_t{1} << 43;       // of a file whose size is not known
 constexpr int64_t kDiskReserveBytes = int64_t{64} << 20;  // left free
 
 // Held while a model is brought.
@@ -82,7 +82,8 @@ class Puller {
       here += Kept(known, file).has_value() ? file.remote.bytes : PartBytes(file);
     }
     RETURN_IF_ERROR(CheckRoom(model_.folder, bytes - here));
-    // Not whole until all of it is: other files may take the place of those that were here.
+    // Until every file is there the model is incomplete: new files may replace some of the old
+    // ones.
     std::error_code ignored;
     fs::remove(model_.folder + "/manifest.json", ignored);
     DownloadProgress progress(bytes, here, options_.progress);

@@ -156,7 +156,7 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
                                                  (available_bytes - spec.mapped_bytes)) -
                                 step_bytes;
   const int64_t fitting = budget / spec.layout.block_bytes();
-  // More than every sequence at full length can never be used.
+  // All sequences at full length together use no more blocks than this.
   const int64_t usable = spec.layout.BlocksFor(spec.context_tokens) * config.max_sequences;
   const int64_t blocks = std::min(fitting, usable);
   LogStart(
@@ -184,13 +184,13 @@ absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& e
   return blocks;
 }
 
-// The node's blocks on disk, as configured. Null where there is none: a disk that cannot be used
-// costs the node nothing but what it would have saved.
+// The node's blocks on disk, as configured. Null without a configured disk, and with one that
+// cannot be used: the node then runs without storage.
 std::unique_ptr<storage::BlockFile> OpenStorage(const NodeConfig& config, absl::string_view id,
                                                 const engine::EngineSpec& spec,
                                                 absl::string_view block_names) {
   if (config.kv.disk.empty() || config.kv.disk_bytes == 0) return nullptr;
-  // Of its own, if there is none: Open says what is wrong otherwise.
+  // Makes the folder if it is missing. If that fails, Open reports why.
   mkdir(config.kv.disk.c_str(), S_IRWXU);
   storage::BlockFileOptions options;
   // The id may be any text, and names one file.

@@ -123,7 +123,7 @@ void PrefixFetch::OnSendBlocks(const v1::SendBlocks& command, absl::Time now) {
       .deadline = now + kTimeMax});
   sends_.emplace(export_id, std::move(blocks));
   if (!held) {
-    // The router's index was behind, or this node is busy: the receiver hears it at once.
+    // The router's index was out of date, or this node is busy: tell the receiver at once.
     ledger_.Transfer(transfer::CancelExport{.export_id = export_id,
                                             .reason = "the blocks are not held any more"});
     return;

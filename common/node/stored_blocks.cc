@@ -62,7 +62,7 @@ StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
   while (end < hashes.size() && stored_.contains(hashes[end]) && !loading_.contains(hashes[end]))
     ++end;
   if (end == here || loads_.size() >= kLoadsMax) return nullptr;
-  // The disk hangs: nothing is asked of it until it answers.
+  // The disk hangs: send it no command until it answers.
   const auto closing = [](const auto& entry) { return entry.second.closing; };
   if (std::any_of(loads_.begin(), loads_.end(), closing)) return nullptr;
   const auto count = static_cast<int64_t>(end - here);
@@ -283,7 +283,8 @@ StoredBlocks::Changes StoredBlocks::Take(kv::BlockEvents events) {
   }
   if (paused_until_.has_value()) candidates_.clear();
   StartSaves();
-  // What holds now decides, whatever came before: routers hear of one state.
+  // Only the present state counts, whatever changed in between: routers get one state of each
+  // block.
   for (const kv::BlockHash& hash : std::exchange(left_, {})) events.removed.push_back(hash);
   for (const kv::BlockHash& hash : std::exchange(saved_, {})) {
     if (stored_.contains(hash) && !InMemory(hash)) changes.on_disk.push_back(hash);

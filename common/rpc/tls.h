@@ -59,7 +59,7 @@ struct TlsTrust {
   // The client's own certificate and its key (PEM files); empty: it shows none.
   std::string certificate, key;
   // TLS without a check of the certificate, for a router that the caller has started itself.
-  bool anybody = false;
+  bool skip_verification = false;
 };
 
 // The server's certificate must name the host that was dialled, and no other role than router.

@@ -42,8 +42,8 @@ class ArenaDescriptorServer {
   // A new ticket for offer `number`.
   std::string MakeTicket(uint64_t number);
   void Withdraw(uint64_t number) { tickets_.erase(number); }
-  // Answers those who have come; without tickets, no caller is let in. Says whether anything
-  // happened.
+  // Serves the callers that have connected; without open tickets it accepts none. Says whether
+  // anything happened.
   bool Progress(absl::Time now);
 
  private:

@@ -153,8 +153,8 @@ absl::Status CallChannel::HandleMessage(CallPeer number, Peer& peer,
   return absl::OkStatus();
 }
 
-// At most as many messages as a peer that keeps to the limits can have on the way, so that no peer
-// holds the thread.
+// Handles at most as many messages as the limits allow a peer to have on the way, so that no peer
+// occupies the thread.
 size_t CallChannel::Receive(CallPeer number, Peer& peer, CallHandler& handler) {
   size_t handled = 0;
   for (size_t i = 0; i < 2 * options_.calls_max && peer.failure.ok(); ++i) {

@@ -12,10 +12,10 @@
 //
 // The owner offers its arena to a peer once the other transport reaches the peer over shared
 // memory. Payloads take the other transport until the reader is ready, and for good once a mapping
-// failed: it only makes things faster. No process writes into another one. A reader that a dead,
-// hung or careless owner left with bytes of another request notices it by the checksum, which it
-// computes over its own copy. A reader that never reports a payload as taken is dropped by the KV
-// transfer after drain_after, as any hung peer.
+// failed: it only makes things faster. No process writes into another one. If a dead, hung or
+// faulty owner leaves a reader with bytes of another request, the checksum shows it, because the
+// reader computes it over its own copy. A reader that never reports a payload as taken is dropped
+// by the KV transfer after drain_after, as any hung peer.
 //
 // What a peer can read: a process of the same user and host that holds the fleet's secret and was
 // offered the arena can read all of it, not only the blocks sent to it (docs/KV_TRANSFER.md).

@@ -3,8 +3,8 @@
 //
 // The memory holds only the rings. Neither end trusts what the other can write there: each keeps
 // its own position, accepts the other's position only if it is a possible one, reads a length once
-// and checks it, masks every offset, and copies a message before anyone looks at it. So a hostile
-// peer can send bad messages, which it could do anyway, and nothing else.
+// and checks it, masks every offset, and copies a message before it reads it. So a hostile peer can
+// send bad messages, which it could do anyway, and nothing else.
 //
 // The socket has two uses. Its closing shows that the other process has ended, however it ended. A
 // byte in it wakes the other end, and is sent only if that end said that it sleeps: while both

@@ -142,7 +142,7 @@ absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(const std::string
     return true;
   }();
   TANDEM_CHECK(filtered);
-  // The missing transport is told of below, in one Status instead of UCX's warning.
+  // The Status below reports a missing transport, instead of UCX's warning.
   std::optional<QuietUcx> quiet;
   if (memory == Memory::kHostAndCuda) quiet.emplace();
   ucp_config_t* config = nullptr;

@@ -67,8 +67,9 @@ void AdmissionQueue::SetAside(const std::string& tenant, bool aside) {
   if (lines_.contains(tenant)) Alter(tenant, [&](Line& line) { line.aside = aside; });
 }
 
-// In rounds: a turn ends with the first sequence that is not placed, and the next turn of the line
-// comes when all others had theirs. So one tenant's sequences without room do not use up the walk.
+// Takes the tenants in rounds. A tenant's turn ends with the first of its sequences that is not
+// placed, and its next turn comes after all others had theirs. So one tenant's sequences without
+// room do not use up the walk.
 bool AdmissionQueue::PlaceAll(Owner& owner) {
   Walk walk;
   bool complete = true;
@@ -100,7 +101,7 @@ bool AdmissionQueue::PlaceAll(Owner& owner) {
 
 bool AdmissionQueue::Try(Serial serial, Owner& owner, Walk& walk) {
   const int64_t needed = owner.TokensNeeded(serial);
-  // An older one that needs no more found no room.
+  // An older sequence that needs no more tokens found no room.
   if (needed >= walk.no_room_for) return false;
   ++walk.tried;
   const Attempt attempt = owner.TryToPlace(serial);
@@ -110,7 +111,7 @@ bool AdmissionQueue::Try(Serial serial, Owner& owner, Walk& walk) {
   const bool no_room = *attempt.failure == PlacementFailure::kNoRoom;
   if (!no_room && *attempt.failure != PlacementFailure::kPrefillBusy) return false;
   if (no_room && needed > 0) walk.no_room_for = needed;
-  // Where prefill nodes are busy, no decode node's room is missing.
+  // A sequence that waits for a prefill node needs no decode node's room kept.
   if (no_room && attempt.waited > kKeepRoomAfter && walk.kept < kKeptMax) {
     ++walk.kept;
     owner.KeepRoomFor(serial);

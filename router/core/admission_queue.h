@@ -82,7 +82,7 @@ class AdmissionQueue {
    public:
     virtual ~Owner() = default;
     // Tokens that a node must have room for; 0 for a sequence that shares another's blocks, which
-    // is tried whatever others found.
+    // is tried even if others found no room.
     virtual int64_t TokensNeeded(Serial serial) = 0;
     virtual Attempt TryToPlace(Serial serial) = 0;
     // The sequence was placed and has left the queue. May change the queue.
@@ -132,7 +132,7 @@ class AdmissionQueue {
     double counter = 0;  // tokens computed for the tenant over its weight
     bool aside = false;  // out of turns_ until a walk's next round
   };
-  // Who has its turn: the lowest counter first. Ties go by name.
+  // The order of turns: the tenant with the lowest counter first. Ties go by name.
   using Turn = std::pair<double, std::string>;
 
   // Changes a line and keeps turns_ as it says.
@@ -150,7 +150,7 @@ class AdmissionQueue {
   absl::btree_set<Turn> turns_;
   size_t size_ = 0;
   uint64_t inserted_ = 0;
-  // Where a line begins that has waited for nothing: the counter that had the turn last.
+  // The counter that a tenant's line begins with: that of the tenant that had the last turn.
   double floor_ = 0;
 };
 

@@ -27,7 +27,8 @@ struct BeamParams {
   bool early_stopping = false;
 };
 
-// Whose work a request is, in the queue for placement. Without tenants all requests are of one.
+// The tenant that a request counts for in the admission queue. Without tenants all requests share
+// one.
 struct TenantShare {
   std::string tenant;
   double weight = 1;  // above 0
@@ -45,7 +46,7 @@ struct RequestInput {
   int32_t sequence_index = 0;                 // of the first sequence
   int32_t sequences = 1;                      // answers; their indices rise from sequence_index
   int32_t priority = 0;                       // a lower one is placed and computed earlier
-  TenantShare share;                          // in which it runs
+  TenantShare share;                          // the tenant that it counts for
   // The whole answer must be out within this time, counted from Submit.
   absl::Duration answer_deadline = absl::InfiniteDuration();
   // Report the log-probabilities of the prompt's own tokens, each with this many top ones.

@@ -95,7 +95,7 @@ class SequenceMachine {
   // Time in the queue since it was last queued or unheld.
   absl::Duration waited(absl::Time now) const { return now - queued_since_; }
   const RequestInput& input() const { return input_; }
-  // For those who list what runs.
+  // For lists of the running requests.
   const SequenceLegs& legs() const { return legs_; }
   int32_t attempts() const { return attempts_; }
   absl::Time submitted() const { return answer_.steps().submitted; }

@@ -100,7 +100,8 @@ absl::Status AnswerSession::SubmitLater(RequestInput input, LoadShedder::FrontEn
   const SharedValue<request::GuidedParams> params = input.guided;
   guided::CompileQueue::Done done = [self = shared_from_this(), input = std::move(input),
                                      front_end]() mutable {
-    // The verdict is missing only if others took its place at once: the nodes then refuse.
+    // The verdict is missing only if newer ones displaced it at once. The nodes then check the
+    // constraint.
     absl::Status status = self->ConstraintVerdict(*input.guided).value_or(absl::OkStatus());
     if (status.ok()) status = self->Submit(std::move(input), front_end);
     if (status.ok()) return;

@@ -1,7 +1,7 @@
 // The core's strand: everything that reaches the core, from clients' calls, nodes' streams and
 // other threads of the process. The pushing thread runs the core if no other thread does; otherwise
 // the thread that runs it handles the item too
-// (docs/adr/0030-who-brings-a-message-takes-the-turn.md). Thread safety: any thread pushes;
+// (docs/adr/0030-the-pushing-thread-runs-the-core.md). Thread safety: any thread pushes;
 // handlers run on the strand, one at a time. Owner: RouterServer.
 #pragma once
 

@@ -29,11 +29,11 @@ class RequestMetrics {
   void OnTokens(int64_t tokens, absl::Duration since_last);
   void OnFinished(const v1::Finished& finished, absl::Duration since_submit);
   void OnFailed();
-  // Its client went before it was taken on.
+  // The client left before the core accepted the request.
   void OnAborted() { aborted_.Add(1); }
-  // What a request had waited, and would wait, for this router to have time for it.
+  // How long a request had waited, and was predicted to wait, for the core.
   void OnWait(absl::Duration wait) { wait_s_->Record(absl::ToDoubleSeconds(wait)); }
-  // It was too long.
+  // The request was refused because that wait was too long.
   void OnRefused() { refused_->Add(1); }
 
   // Since the start. Prompt tokens count when their request ends, output tokens as they come.

@@ -21,7 +21,7 @@ void StatusBoard::Read(absl::Time now, Done done) {
   Status last;
   {
     absl::MutexLock lock(&mutex_);
-    // What an asker has seen, the core did before; so the status that is being made shows it.
+    // The status that is being made is new enough: the core had done all that this caller has seen.
     joins = making_ && waiting_.size() < kWaitingMax;
     makes = !making_ && MayMake(now);
     if (joins || makes) waiting_.push_back(std::move(done));

@@ -1,7 +1,7 @@
-// The router's status for clients that ask: metrics, GetStatus, /load. Making it takes the core's
-// time, in proportion to the fleet, so askers share it: at most kFreshPerSecond are made a second,
-// and beyond that an asker gets the last one, at most a second old. However many ask, requests lose
-// the same small share of the core's time.
+// The router's status for metrics, GetStatus and /load. Making it takes the core's time, in
+// proportion to the fleet, so callers share it: at most kFreshPerSecond are made a second, and
+// further callers get the last one, which is at most a second old. However many callers there are,
+// requests lose the same small share of the core's time.
 //
 // Thread safety: any thread.
 // Owner: RouterServer; the inbox outlives it, and its items are processed before its destruction.
@@ -23,11 +23,11 @@ namespace tandem::router {
 class StatusBoard {
  public:
   static constexpr int kFreshPerSecond = 50;
-  // Askers that wait for one status; more get the last one.
+  // Callers that wait for one status; more get the last one.
   static constexpr size_t kWaitingMax = 1024;
 
   using Status = std::shared_ptr<const v1::GetStatusResponse>;
-  // Called once, on the asking thread or on the core's strand; must not block. The status is null
+  // Called once, on the caller's thread or on the core's strand; must not block. The status is null
   // when there is none: the router's inbox is full, or the router is shutting down.
   using Done = std::function<void(const Status&)>;
 
@@ -46,7 +46,7 @@ class StatusBoard {
   Status last_ ABSL_GUARDED_BY(mutex_);
   absl::Time second_began_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   int made_ ABSL_GUARDED_BY(mutex_) = 0;         // in that second
-  bool making_ ABSL_GUARDED_BY(mutex_) = false;  // one is asked of the core
+  bool making_ ABSL_GUARDED_BY(mutex_) = false;  // the core has been asked for one
   // Bound: kWaitingMax (1,024).
   std::vector<Done> waiting_ ABSL_GUARDED_BY(mutex_);
 };

@@ -12,7 +12,7 @@
 namespace tandem::router {
 namespace {
 
-// A place among the tenant's sequences becomes free when an answer ends; nobody knows when.
+// A place among the tenant's sequences becomes free when an answer ends, which cannot be predicted.
 constexpr int64_t kSequencesRetryS = 1;
 
 // Adds to `status` the seconds until a retry makes sense. Both front ends tell the client.

@@ -1,4 +1,4 @@
-// A tenant: who owns API keys and all that is asked for with them. A tenant has limits; its
+// A tenant owns API keys and everything that clients ask for with them. A tenant has limits; its
 // requests have names of its own; and its cached prompts are found by its own requests alone,
 // unless it shares them with a group.
 //

@@ -68,7 +68,7 @@ void RegisterRecords(config::Schema& schema, RouterConfig& config) {
              {.min = 0, .max = 1000000, .unit = "requests", .group = "Lifecycle"});
   schema.Add("access-log", &config.access_log,
              "Log one line for each request when it ends: ids, nodes, times, tokens, never text. "
-             "The router waits when nobody reads its log.",
+             "The router waits while its log is not read.",
              {.group = "Lifecycle"});
   schema.Add("audit-log", &config.audit_log,
              "File to which the router appends a line of JSON for each call, refused key and "

@@ -86,11 +86,11 @@ class RouterServerImpl final : public RouterServer {
       http.responses.responses_max = options.stored_responses_max;
       ASSIGN_OR_RETURN(
           front_end_,
-          HttpApi::Start(http,
-                         {SessionDeps(), status_, [this] { return decode_ready_ && !draining_; },
-                          [this] { return context_tokens_.load(); },
-                          [this] { return RealClock().Now() - absl::FromUnixNanos(last_turn_ns_); },
-                          [this] { RefuseOverGrpc(); }, keys_.get()}));
+          HttpApi::Start(
+              http, {SessionDeps(), status_, [this] { return decode_ready_ && !draining_; },
+                     [this] { return context_tokens_.load(); },
+                     [this] { return RealClock().Now() - absl::FromUnixNanos(last_batch_ns_); },
+                     [this] { RefuseOverGrpc(); }, keys_.get()}));
     }
     thread_ = Thread("router", [this] { inbox_.RunOwner(kTickInterval); });
     return absl::OkStatus();
@@ -172,10 +172,10 @@ class RouterServerImpl final : public RouterServer {
 
   void RunCore(std::vector<InboxItem>& items) {
     const absl::Time now = RealClock().Now();
-    last_turn_ns_.store(absl::ToUnixNanos(now), std::memory_order_relaxed);
+    last_batch_ns_.store(absl::ToUnixNanos(now), std::memory_order_relaxed);
     for (InboxItem& item : items) {
       std::visit([this, now](auto& event) { Handle(event, now); }, item);
-      // At once, so that /health never lags behind a status that this turn answers.
+      // At once, so that /health is never older than a status that this batch answers.
       UpdateReadiness();
     }
     if (now >= next_tick_) {
@@ -332,7 +332,7 @@ class RouterServerImpl final : public RouterServer {
   absl::Time next_tick_ = absl::InfinitePast();            // on the strand
   std::atomic<bool> decode_ready_{false};
   std::atomic<int64_t> context_tokens_{0};
-  std::atomic<int64_t> last_turn_ns_{absl::ToUnixNanos(RealClock().Now())};  // of the core
+  std::atomic<int64_t> last_batch_ns_{absl::ToUnixNanos(RealClock().Now())};  // of the core
   std::atomic<bool> draining_{false};
   mutable absl::Mutex mutex_;
   RequestCounts requests_ ABSL_GUARDED_BY(mutex_);

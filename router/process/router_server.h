@@ -3,7 +3,7 @@
 //   the core's strand   runs the core: inbox → core → commands to node streams and events to client
 //                       sessions. The thread that pushes an item runs it if no other thread does,
 //                       else the thread that does; the router's own thread runs the ticks
-//                       (docs/adr/0030-who-brings-a-message-takes-the-turn.md)
+//                       (docs/adr/0030-the-pushing-thread-runs-the-core.md)
 //   gRPC threads        parse, tokenize, push into the inbox; write what sessions queue
 //   HTTP threads        the same for HTTP (router/front_end/http/)
 //   constraints thread  compiles constraints that requests bring, then submits those requests

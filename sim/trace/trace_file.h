@@ -22,8 +22,8 @@ inline constexpr int64_t kLineBytesMax = 1 << 20;
 inline constexpr int64_t kTokensMax = 1 << 21;
 
 // Errors: kNotFound when the file cannot be opened; kInvalidArgument when the first line is of
-// neither format. Next() gives kInvalidArgument for a line that cannot be: it names file, line and
-// field, what was found and what was expected.
+// neither format. Next() gives kInvalidArgument for an invalid line: it names file, line and field,
+// what was found and what was expected.
 absl::StatusOr<std::unique_ptr<WorkloadSource>> OpenTrace(const std::string& path);
 
 }  // namespace tandem::sim

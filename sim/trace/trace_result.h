@@ -1,4 +1,4 @@
-// What a simulated trace came to.
+// The result of a simulated trace.
 // Thread safety: plain values.
 #pragma once
 

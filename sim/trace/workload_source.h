@@ -32,8 +32,8 @@ inline constexpr uint64_t kBlockNamesMax = uint64_t{1} << 48;
 class WorkloadSource {
  public:
   virtual ~WorkloadSource() = default;
-  // The next request; `at` never decreases. nullopt at the end. Errors: what the source's file says
-  // that cannot be, with the line's number.
+  // The next request; `at` never decreases. nullopt at the end. Errors: kInvalidArgument for an
+  // invalid line of the source's file, naming the line.
   virtual absl::StatusOr<std::optional<TraceRequest>> Next() = 0;
 };
 

@@ -1,7 +1,7 @@
-"""Rules one-name, retired-word, actor: what things are called."""
+"""Rules one-name, retired-word, actor, stale-path: what things are called."""
 import re
 
-from tree import HEADERS, Finding, is_production
+from tree import PRODUCTION, Finding, is_production
 
 TYPE_HEAD = re.compile(r"\b(?:struct|class|enum(?:\s+class)?)\s+(?:ABSL_\w+\s+|alignas\([^)]*\)\s+)*(\w+)"
                        r"(?:\s+final)?\s*(?::(?!:).*)?$", re.S)
@@ -39,7 +39,10 @@ RETIRED_HEADING = "## Retired words"
 # Places that explain the old words, or records that keep the words of their day.
 MAY_SAY_RETIRED = (GLOSSARY, "docs/adr/", "docs/measurements/", "tests/tidy/", "tests/fuzz/corpus/", "tests/golden/")
 # Comments that name no actor.
-NO_ACTOR = re.compile(r"\b(?:[Ww]hoever|[Nn]obody|[Ww]ho has the)\b")
+NO_ACTOR = re.compile(r"\b(?:[Ww]hoever|[Nn]obody|[Ss]omebody|[Aa]nybody|[Ww]ho has the)\b")
+# A file that a comment names by its path from the root.
+NAMED_FILE = re.compile(r"(?<![\w./-])(?:" + "|".join((*PRODUCTION, "docs", "proto", "scripts", "cmake")) +
+                        r")/[\w./-]*\.(?:h|cc|cuh?|py|md|proto|sh|cmake|json)\b")
 
 
 def retired_words(glossary):
@@ -69,10 +72,20 @@ def check_retired(path, text, pattern):
 
 
 def check_actor(path, text):
-    """Headers' comments name the thread, node or object that acts."""
-    if not is_production(path) or not path.endswith(HEADERS):
+    """Comments of production sources name the thread, node or object that acts."""
+    if not is_production(path):
         return
     for number, line in enumerate(text.splitlines(), 1):
         match = NO_ACTOR.search(line.partition("//")[2])
         if match:
             yield Finding(path, number, "actor", f"`{match.group()}`: name the thread, node or object that acts")
+
+
+def check_named_files(root, path, text):
+    """The files that comments of production sources and of messages name exist."""
+    if not is_production(path) and not path.startswith("proto/"):
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        for name in NAMED_FILE.findall(line.partition("//")[2]):
+            if not (root / name).is_file():
+                yield Finding(path, number, "stale-path", f"{name} does not exist")

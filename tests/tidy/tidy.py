@@ -7,7 +7,7 @@ Rules, by the module that checks them:
     folders     include, include-cycle, folder
     sizes       file-size, function-size
     calls       banned-call, ifdef, guard, unfinished
-    names       one-name, retired-word, actor
+    names       one-name, retired-word, actor, stale-path
     contracts   thread-contract, no-header
     bounds      bound
     documents   document-line, document-size
@@ -71,6 +71,7 @@ def check_texts(root):
             continue
         text = content.decode("utf-8", errors="replace")
         yield from names.check_retired(path, text, pattern)
+        yield from names.check_named_files(root, path, text)
         yield from documents.check_document(path, text)
 
 

@@ -150,11 +150,19 @@ class TidyTest(unittest.TestCase):
         self.assertEqual(self.messages("retired-word"), [])
 
     def test_comments_name_who_acts(self):
-        for words in ["whoever pushes", "Whoever pushes", "nobody reads it", "who has the lock"]:
+        for words in ["whoever pushes", "Whoever pushes", "nobody reads it", "somebody reads it", "who has the lock"]:
             self.assertEqual(self.found("common/kv/a.h", f"int a;\nint b;  // {words}\n", "actor"), [2], words)
+            self.assertEqual(self.found("common/kv/a.cc", f"int a;\nint b;  // {words}\n", "actor"), [2], words)
         self.assertEqual(self.found("common/kv/a.h", "int nobody;\n// The pushing thread.\n", "actor"), [])
-        self.assertEqual(self.found("common/kv/a.cc", "// nobody\n", "actor"), [])
         self.assertEqual(self.found("tests/testing/a.h", "// nobody\n", "actor"), [])
+
+    def test_comments_name_files_that_exist(self):
+        self.plant("common/kv/b.h", CLEAN)
+        for comment in ["// As common/kv/b.h says, common/kv/.", "// x/common/kv/gone.h", "int a = 1;  // common/kv/b.h."]:
+            self.assertEqual(self.found("common/kv/a.cc", comment + "\n", "stale-path"), [], comment)
+        for path in ["common/kv/a.cc", "proto/a.proto"]:
+            self.assertEqual(self.found(path, "\n// See common/kv/gone.h.\n", "stale-path"), [2], path)
+        self.assertEqual(self.found("tests/testing/a.h", "// common/kv/gone.h\n", "stale-path"), [])
 
     def test_headers_promise(self):
         for text in ["// A queue.\n// Thread safety: any thread.\n#pragma once\n", "// Threads: one block.\n",

@@ -70,7 +70,7 @@ class AnthropicFormat final : public AnswerFormat {
 
   void OnFinished(size_t, std::string* events) override {
     Give(finder_.Flush(), events);
-    // Blanks after a call are no text; an answer of nothing else is one.
+    // White space after a call is not text, but an answer of white space alone is.
     if (!open_ && calls_ == 0 && !held_.empty()) Extend(std::exchange(held_, ""), events);
     if (open_) Close(events);
   }
@@ -161,7 +161,7 @@ class AnthropicFormat final : public AnswerFormat {
   Json StopReasonJson() const {
     const Choice& choice = choices_[0];
     if (choice.reason == v1::FINISH_REASON_LENGTH) return "max_tokens";
-    if (choice.reason != v1::FINISH_REASON_STOP) return nullptr;  // somebody ended the request
+    if (choice.reason != v1::FINISH_REASON_STOP) return nullptr;  // aborted
     if (calls_ > 0) return "tool_use";
     return choice.stop_string.empty() ? "end_turn" : "stop_sequence";
   }

@@ -100,7 +100,7 @@ absl::Status AnthropicMessages::Add(const Json& object, const std::string& path)
   } else {
     message["content"] = *content;
   }
-  // A user's message may consist of results alone, which stand in the chat by now.
+  // A user's message may consist of results alone, which AddBlock has added to the chat already.
   if (role == "user" && !message.contains("content")) return absl::OkStatus();
   if (!message.contains("content")) message["content"] = "";
   messages_.push_back(std::move(message));

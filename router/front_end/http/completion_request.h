@@ -10,7 +10,7 @@ namespace tandem::router {
 
 // The result has one request for each prompt. `strict` refuses unknown fields. kInvalidArgument and
 // kUnimplemented name the field: "top_p: …". Ranges of parameters are checked later, with those of
-// all front ends (router/core/validate.h).
+// all front ends (router/front_end/request_validation.h).
 // REQUIRES: body.is_object().
 absl::StatusOr<ApiRequest> ReadCompletion(const Json& body, bool strict);
 

@@ -17,6 +17,7 @@
 #include "router/front_end/http/openai_error.h"
 #include "router/front_end/http/request_headers.h"
 #include "router/front_end/http/truncate_prompts.h"
+#include "router/front_end/long_work.h"
 #include "router/front_end/request_validation.h"
 #include "router/front_end/trace_parent.h"
 
@@ -27,11 +28,11 @@ constexpr absl::string_view kModelsFolder = "/v1/models/";
 constexpr char kServedInstead[] =
     "; this router's model writes text, over /v1/chat/completions, /v1/responses and "
     "/v1/completions";
-// How long a browser need not ask again.
 // For requests to the operators' port that have not arrived whole, and answers not yet read.
 constexpr int64_t kAdminBufferBytes = int64_t{32} << 20;
+// For so long a browser does not repeat a preflight request.
 constexpr char kPreflightSeconds[] = "600";
-// The core does something every 20 ms.
+// The core's strand ticks every 20 ms; silent for this long, it counts as dead.
 constexpr absl::Duration kCoreDeadAfter = absl::Seconds(5);
 
 bool Lists(absl::string_view methods, absl::string_view method) {

@@ -86,7 +86,7 @@ class ResponseFormat final : public AnswerFormat {
 
   void OnFinished(size_t, std::string* events) override {
     Give(finder_.Flush(), events);
-    // Blanks between calls are no message; an answer of nothing else is one.
+    // White space between calls is not a message, but an answer of white space alone is.
     if (calls_ == 0 && !open_) Open(events);
     if (!open_) return;
     if (!held_.empty() || !waiting_logprobs_.empty()) Extend(std::exchange(held_, ""), events);

@@ -11,8 +11,8 @@
 namespace tandem::router {
 
 // Reads every parameter that `api` knows. A field that is absent or null stays absent. Types are
-// checked here, ranges with those of all front ends (router/core/validate.h). A fault goes to
-// `fields` and names the field: "top_k: 1.5, expected a whole number".
+// checked here, ranges with those of all front ends (router/front_end/request_validation.h). A
+// fault goes to `fields` and names the field: "top_k: 1.5, expected a whole number".
 void ReadSamplingFields(Fields& fields, request::Api api, v1::GenerateRequest& request);
 
 // Copies every parameter that `api` knows from `fields` to `chat`, a chat's body, under the name

@@ -74,7 +74,7 @@ uint64_t RequestDigest(const ApiRequest& api, const std::string& fingerprint) {
   return XXH64(bytes.data(), bytes.size(), 0);
 }
 
-// Why the stream has no places that another run would have too; empty: it has.
+// Why another run could not continue this stream; empty if one could.
 absl::string_view WhyNot(const ApiRequest& api) {
   const bool events = api.kind == ApiKind::kCompletion || api.kind == ApiKind::kChat ||
                       api.kind == ApiKind::kMessage;

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import {byId, bytes, count, make, milliseconds} from "./dom.js";
 
-const NODES_SHOWN = 200;  // of each kind; a page of thousands of cards helps nobody
+const NODES_SHOWN = 200;  // of each kind; a page of thousands of cards is of no use
 const WIRES_SHOWN = 400;
 let last = null;  // the status before, and when it came
 
