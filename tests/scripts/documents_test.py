@@ -141,6 +141,48 @@ class DocumentsTest(unittest.TestCase):
                 self.assertIn(page, linked)
 
 
+LIFE = ROOT / "docs" / "LIFE_OF_A_REQUEST.md"
+
+
+class LifeOfARequestTest(unittest.TestCase):
+    """A reader who opens only files that earlier ones name finds each file of the page."""
+
+    def test_each_file_is_named_by_an_earlier_one(self):
+        modules = list(dict.fromkeys(path.with_suffix("") for path in self.files_in_order()))
+        self.assertGreater(len(modules), 100)
+        before, included = set(), set()
+        for module in modules:
+            if module.name != "main":
+                with self.subTest(file=str(module)):
+                    self.assertTrue(module in included or before & set(self.implemented_by(module)),
+                                    "no file that the page names before includes it or declares what it implements")
+            before.add(module)
+            included |= set(self.included_by(module))
+
+    def files_in_order(self):
+        """Sources in backquotes; a name without a folder is a sibling of the path before it, or was given before."""
+        paths = []
+        for quoted in re.findall(r"`([\w./-]+\.(?:h|cc))`", LIFE.read_text(encoding="utf-8")):
+            path = Path(quoted)
+            if "/" not in quoted:
+                sibling = paths[-1].parent / quoted
+                path = sibling if (ROOT / sibling).exists() else next(p for p in paths if p.name == quoted)
+            paths.append(path)
+        return paths
+
+    def included_by(self, module):
+        for source in (ROOT / module.parent).glob(f"{module.name}.*"):
+            for included in re.findall(r'#include "([^"]+)"', source.read_text(encoding="utf-8")):
+                yield Path(included).with_suffix("")
+
+    def implemented_by(self, module):
+        """The headers that the opening comment of a module's source names."""
+        source = ROOT / module.with_suffix(".cc")
+        opening = source.read_text(encoding="utf-8").partition("#include")[0] if source.exists() else ""
+        for header in re.findall(r"[\w/]+\.h\b", opening):
+            yield Path(header).with_suffix("")
+
+
 class PicturesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
