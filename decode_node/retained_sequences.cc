@@ -14,9 +14,9 @@ void RetainedSequences::Retain(Entry entry) {
   TANDEM_CHECK(scheduler_.Get(entry.sequence).remaining() == 0, "sequence ", entry.sequence.value(),
                " is retained before all of it is computed");
   scheduler_.Park(entry.sequence);
-  v1::NodeEvent event =
-      node::FailedEvent(entry.leg, absl::UnavailableError("this node drains: go on elsewhere"),
-                        /*sender_side=*/false);
+  v1::NodeEvent event = node::FailedEvent(
+      entry.leg, absl::UnavailableError("this node is draining: continue the sequence elsewhere"),
+      /*sender_side=*/false);
   event.mutable_leg_failed()->set_retained(true);
   ledger_.Send(entry.key.router, std::move(event));
   retained_.insert_or_assign(entry.key, std::move(entry));

@@ -128,7 +128,8 @@ void PrefillCore::EndFetching(LeaseId lease, absl::Time now) {
       node::ParseSequence(fetching.command.sequence(), fetching.command.leg().sequence_index(),
                           scheduler_.spec(), scheduler_.constraints());
   if (ledger_.draining()) input = absl::UnavailableError("this node is draining");
-  if (fetching.deadline <= now) input = absl::DeadlineExceededError("its beginning came too late");
+  if (fetching.deadline <= now)
+    input = absl::DeadlineExceededError("the prompt's beginning was not fetched in time");
   if (!input.ok()) {
     return ledger_.Refuse(fetching.router, fetching.command.leg(), input.status(),
                           fetching.command.trace_id());

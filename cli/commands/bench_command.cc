@@ -113,9 +113,9 @@ class BenchCommand final : public Command {
     const bool kernels = positionals == std::vector<std::string>{"kernels"};
     const bool engine = positionals == std::vector<std::string>{"engine"};
     absl::Status status =
-        engine || kernels
-            ? PlanShapes()
-            : absl::InvalidArgumentError("expected what to measure: engine, kernels, kv or serve");
+        engine || kernels ? PlanShapes()
+                          : absl::InvalidArgumentError(
+                                "expected what to measure: engine, kernels, kv, modes or serve");
     if (!status.ok()) {
       ReportError(schema_, status);
       return config::kExitUsage;

@@ -201,8 +201,8 @@ class KeysCommand final : public Command {
     }
     const size_t removed = before - lines.size();
     if (removed == 0)
-      return absl::NotFoundError(absl::StrCat("\"", which, "\" is no tenant of ", file_,
-                                              ", and no hash there begins so (give at least ",
+      return absl::NotFoundError(absl::StrCat("\"", which, "\" is neither a tenant of ", file_,
+                                              " nor the beginning of a hash there (give at least ",
                                               kHashPrefix, " digits)"));
     RETURN_IF_ERROR(locked.Replace(absl::StrJoin(lines, "\n")));
     std::printf("revoked %zu key%s\n", removed, removed == 1 ? "" : "s");

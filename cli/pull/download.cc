@@ -212,7 +212,7 @@ class CurlDownloader final : public Downloader {
  private:
   static absl::Status TooLarge(const std::string& url, int64_t bytes_max) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(url, ": has more than ", bytes_max, " bytes, expected no more"));
+        absl::StrCat(url, ": has more than ", bytes_max, " bytes, the limit"));
   }
 
   // Calls `attempt` until it succeeds, fails for good, or `attempts` in a row gained nothing.

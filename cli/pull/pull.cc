@@ -38,7 +38,7 @@ class FolderLock {
     std::unique_ptr<FolderLock> lock(new FolderLock(fd));
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
     return absl::FailedPreconditionError(
-        absl::StrCat(folder, ": another tandem pull brings this model"));
+        absl::StrCat(folder, ": another `tandem pull` is fetching this model"));
   }
   ~FolderLock() { close(fd_); }
 
@@ -53,7 +53,7 @@ absl::Status CheckRoom(const std::string& folder, int64_t bytes) {
   if (error || static_cast<int64_t>(space.available) >= bytes + kDiskReserveBytes)
     return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat(folder, ": ", BytesText(bytes), " are to come and ",
+      absl::StrCat(folder, ": ", BytesText(bytes), " more are needed and ",
                    BytesText(static_cast<int64_t>(space.available)), " are free"));
 }
 

@@ -102,7 +102,8 @@ class ModelsCommand final : public Command {
       absl::PrintF("%s: removed, %s\n", model.name, BytesText(model.bytes()));
       return absl::OkStatus();
     }
-    return absl::NotFoundError(absl::StrCat(remove_, ": is not here; tandem models lists what is"));
+    return absl::NotFoundError(absl::StrCat(
+        remove_, ": no such model on this disk; `tandem models` lists those that are"));
   }
 
   config::Schema schema_;

@@ -78,12 +78,12 @@ bool PrefixFetch::Handle(const transfer::LeaseFailed& event) {
 bool PrefixFetch::OnNoHolder(LeaseId lease) {
   const auto it = fetches_.find(lease);
   if (it == fetches_.end() || it->second.closing) return false;
-  GiveUp(lease, it->second, absl::UnavailableError("its holder has left the fleet"));
+  GiveUp(lease, it->second, absl::UnavailableError("the node that holds it has left the fleet"));
   return true;
 }
 
 void PrefixFetch::GiveUp(LeaseId lease, Fetch& fetch, const absl::Status& why) {
-  Log(LogLevel::kInfo, "the beginning of a prompt was not fetched, and is computed",
+  Log(LogLevel::kInfo, "cannot fetch a prompt's beginning, computing it",
       {{"why", why.ToString()}});
   fetch.closing = true;
   for (const BlockId block : fetch.blocks) scheduler_.pool().Quarantine(block);

@@ -180,7 +180,7 @@ std::vector<StoredBlocks::Ready> StoredBlocks::OnTick(absl::Time now) {
     Unpin(std::exchange(load.before, {}));
     v1::NodeCounters& counters = ledger_.counters();
     counters.set_loads_given_up(counters.loads_given_up() + 1);
-    Log(LogLevel::kInfo, "reading a prompt's beginning took too long, and it is computed", {});
+    Log(LogLevel::kInfo, "reading a prompt's beginning took too long, computing it", {});
     TakeWaiting(load, now, ready);
   }
   if (paused_until_.has_value() && *paused_until_ <= now) paused_until_.reset();
@@ -236,7 +236,7 @@ void StoredBlocks::Apply(const storage::BlockSaved& event, absl::Time now) {
   if (!event.status.ok()) {
     counters.set_saves_failed(counters.saves_failed() + 1);
     if (!paused_until_.has_value()) {
-      Log(LogLevel::kWarning, "KV blocks cannot be stored, and are not for a while",
+      Log(LogLevel::kWarning, "cannot store KV blocks, trying again after a pause",
           {{"why", event.status.ToString()}, {"pause", absl::FormatDuration(kPause)}});
     }
     paused_until_ = now + kPause;

@@ -159,7 +159,7 @@ absl::StatusOr<std::unique_ptr<BlockFile>> BlockFile::Open(const BlockFileOption
     return file;
   }
   if (about.st_size > 0) {
-    Log(LogLevel::kInfo, "stored KV blocks are of another model, numerics or size, and are dropped",
+    Log(LogLevel::kInfo, "dropped stored KV blocks of another model, numerics or size",
         {{"path", options.path}});
   }
   RETURN_IF_ERROR(file->Create());

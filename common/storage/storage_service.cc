@@ -74,7 +74,7 @@ void StorageService::Handle(const LoadBlocks& command) {
   for (const auto& [hash, block] : command.blocks) {
     const absl::Status loaded = file_->Load(hash, PiecesOf(arena_, block));
     if (!loaded.ok()) {
-      Log(LogLevel::kWarning, "a stored KV block is dropped", {{"why", loaded.ToString()}});
+      Log(LogLevel::kWarning, "dropped a stored KV block", {{"why", loaded.ToString()}});
       event.removed.push_back(hash);
       break;
     }

@@ -316,7 +316,10 @@ void KvSender::OnNack(PeerId from, const v1::KvFrame& frame) {
   const int64_t total_cells =
       static_cast<int64_t>(exported->open.blocks.size()) * context_.arena.layout().num_layers;
   if (cells > total_cells) {
-    context_.Reject(from, frame, absl::OutOfRangeError("NACK asks for more than the export has"));
+    context_.Reject(
+        from, frame,
+        absl::OutOfRangeError(absl::StrCat("a NACK asks for ", cells,
+                                           " cells, expected at most the export's ", total_cells)));
     return;
   }
   if (++exported->nack_rounds > context_.options.nack_rounds_max) {

@@ -134,7 +134,8 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
   void OnMapping(PeerId from, const v1::KvFrame& frame) {
     const v1::KvMapping& mapping = frame.mapping();
     if (!context_.auth.Verify(frame)) {
-      Log(LogLevel::kWarning, "KV mapping frame rejected", {{"peer", from.value()}});
+      Log(LogLevel::kWarning, "rejected a KV mapping frame: its tag is not of this fleet's secret",
+          {{"peer", from.value()}});
       return;
     }
     if (mapping.from_reader()) {

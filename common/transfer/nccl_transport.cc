@@ -121,7 +121,8 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
   void OnChannel(PeerId from, const v1::KvFrame& frame) {
     const v1::KvChannel& channel = frame.channel();
     if (!context_.auth.Verify(frame)) {
-      Log(LogLevel::kWarning, "KV channel frame rejected", {{"peer", from.value()}});
+      Log(LogLevel::kWarning, "rejected a KV channel frame: its tag is not of this fleet's secret",
+          {{"peer", from.value()}});
       return;
     }
     if (channel.from_receiver()) {

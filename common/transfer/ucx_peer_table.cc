@@ -210,7 +210,7 @@ absl::Status UcxPeerTable::OnGreeting(UcxPeer& peer, const UcxHeader& greeting, 
     Lose(peer, absl::UnavailableError("the peer closed the connection"), /*silent=*/false);
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("unknown kind of message");
+  return absl::InvalidArgumentError("a message of a kind that this release does not know");
 }
 
 absl::Status UcxPeerTable::OnWelcome(UcxPeer& peer, const UcxHeader& welcome) {

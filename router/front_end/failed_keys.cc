@@ -30,7 +30,7 @@ absl::Status FailedKeys::MayTry(absl::string_view source, absl::Time now) const 
   const absl::Duration wait = found->second->may_try_at - now;
   absl::Status status = absl::ResourceExhaustedError(
       absl::StrCat("authorization: ", found->second->failures, " wrong API keys in a row from ",
-                   source, "; the next is looked at in ", absl::FormatDuration(wait)));
+                   source, "; the next try is possible in ", absl::FormatDuration(wait)));
   status.SetPayload(
       rpc::kRetryAfterPayload,
       absl::Cord(absl::StrCat(absl::ToInt64Seconds(absl::Ceil(wait, absl::Seconds(1))))));

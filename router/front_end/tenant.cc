@@ -113,14 +113,14 @@ absl::Status Tenant::CheckIsAdmin() const {
   absl::MutexLock lock(&mutex_);
   if (limits_.is_admin) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      absl::StrCat("authorization: ", name_, " has not the scope admin"));
+      absl::StrCat("authorization: ", name_, " lacks the scope admin"));
 }
 
 absl::Status Tenant::CheckMayInfer() const {
   absl::MutexLock lock(&mutex_);
   if (limits_.may_infer) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      absl::StrCat("authorization: ", name_, " has not the scope infer"));
+      absl::StrCat("authorization: ", name_, " lacks the scope infer"));
 }
 
 std::string Tenant::ScopedId(absl::string_view request_id) const {

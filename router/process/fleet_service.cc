@@ -52,7 +52,8 @@ class FleetService::Stream final
     if (outbox_.Add(std::move(message))) {
       StartWrite(outbox_.current());
     } else if (outbox_.overflowed()) {
-      End(absl::ResourceExhaustedError("the node left too many commands unread"));
+      End(absl::ResourceExhaustedError(
+          absl::StrCat("the node left more than ", kOutboxMax, " messages of this router unread")));
     }
   }
 

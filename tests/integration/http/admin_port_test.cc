@@ -72,7 +72,7 @@ TEST(AdminPort, NeedsTheScopeAdminWhereThereAreKeys) {
     EXPECT_EQ(Ask(admin, GetOf(operators)).status, 401) << operators;
     const HttpAnswer user = Ask(admin, GetOf(operators, Key("user")));
     EXPECT_EQ(user.status, 403) << operators;
-    EXPECT_THAT(user.body, HasSubstr("has not the scope admin"));
+    EXPECT_THAT(user.body, HasSubstr("lacks the scope admin"));
     EXPECT_EQ(Ask(admin, GetOf(operators, Key("boss"))).status, 200) << operators;
   }
   EXPECT_EQ(Ask(admin, PostOf("/drain", "{}", Key("user"))).status, 403);
