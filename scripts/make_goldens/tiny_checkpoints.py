@@ -6,11 +6,13 @@ Each folder is a Hugging Face checkpoint with bf16 weights, and beside it lie
   golden.json  the prompt's token ids, the positions stored and the vocabulary size
 and for one checkpoint of each family NAME.gguf, the same weights in GGUF's conventions.
 Needs torch, transformers, safetensors and gguf; seeds are fixed, so a second run changes nothing.
-  python3 scripts/make_goldens/tiny_checkpoints.py
+Without names it writes all of them.
+  python3 scripts/make_goldens/tiny_checkpoints.py [NAME...]
 """
 import json
 import pathlib
 import shutil
+import sys
 
 import gguf
 import numpy as np
@@ -191,8 +193,13 @@ def make(name: str, seed: int) -> None:
 
 
 def main() -> None:
+    chosen = sys.argv[1:] or list(CHECKPOINTS)
+    unknown = [name for name in chosen if name not in CHECKPOINTS]
+    if unknown:
+        sys.exit(f"no checkpoint is named {', '.join(unknown)}, expected some of {', '.join(CHECKPOINTS)}")
     for index, name in enumerate(CHECKPOINTS):
-        make(name, 100 + index)
+        if name in chosen:
+            make(name, 100 + index)
     size_bytes = sum(file.stat().st_size for file in OUT.rglob("*") if file.is_file())
     print("all:", size_bytes, "bytes")
     assert size_bytes < 2_000_000
