@@ -160,7 +160,7 @@ TEST(HttpConnections, KeysAndQuotas) {
                                PostOf("/v1/completions", body, "authorization: Bearer nope\r\n"));
   EXPECT_EQ(wrong.status, 401);
   EXPECT_EQ(Ask(cluster->http_address(), GetOf("/v1/models")).status, 401);
-  {  // The header decides: nobody waits for the body, and none of it is kept.
+  {  // The header decides: the server neither waits for the body nor keeps any of it.
     HttpSocket socket(cluster->http_address());
     socket.Send(
         "POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer nope\r\n"

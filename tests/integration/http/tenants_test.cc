@@ -1,7 +1,7 @@
 // Goal: one tenant cannot abort, look up, block or profit from another's requests; an admin can see
-// and end them; sequences that run, and tokens that were computed for an answer that nobody waited
-// for, count; who sends wrong keys waits; keys that `tandem keys` adds and revokes hold without a
-// restart.
+// and end them; quotas count running sequences, and tokens computed for an answer whose client has
+// left; a client that sends wrong keys waits; keys that `tandem keys` adds and revokes take effect
+// without a restart.
 #include <cstring>
 
 #include "tests/integration/http/tenants_fixture.h"

@@ -171,7 +171,7 @@ TEST_P(TransferTest, StoppedSenderWakesTooLate) {
   EXPECT_TRUE(absl::StrContains(failed, "DEADLINE_EXCEEDED")) << failed;
   receiver.process.Write("close 1");
   EXPECT_EQ(receiver.Wait("drained 1"), "drained 1");
-  // The blocks belong to somebody else now.
+  // The blocks have a new owner now.
   receiver.Fill(0, kBlocks, 77);
   sender.process.Signal(SIGCONT);
   EXPECT_NE(sender.Wait("exportfailed 1"), "");

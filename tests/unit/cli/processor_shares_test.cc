@@ -1,5 +1,6 @@
 // Goal: on any machine the shares of a host's nodes are disjoint, whole cores of one memory each,
-// and leave a core to the rest; where that cannot be, nobody is given any.
+// and leave a core to the rest; where that is impossible, no
+// node gets a share.
 #include "cli/cluster/processor_shares.h"
 
 #include <gtest/gtest.h>

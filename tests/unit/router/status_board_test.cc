@@ -1,5 +1,5 @@
 // Goal: a status is as fresh as its asker may expect while few ask; however many ask, the core
-// makes only so many a second; everybody who asks is answered once.
+// makes only so many a second; each caller is answered once.
 #include "router/front_end/status_board.h"
 
 #include <gtest/gtest.h>
