@@ -256,7 +256,7 @@ class Pull(unittest.TestCase):
         folder.mkdir(parents=True)
         with open(folder / ".lock", "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self.expect_failure("another tandem pull")
+            self.expect_failure("another `tandem pull`")
 
     def test_an_unwhole_model_is_not_listed(self):
         self.pull()
