@@ -11,7 +11,7 @@
 namespace tandem::cli {
 namespace {
 
-constexpr char kHost[] = "bench";
+constexpr char kBenchHost[] = "bench";
 // Both processes are of one run; it keeps nothing secret.
 constexpr char kSecret[] = "bench";
 
@@ -40,9 +40,9 @@ bool IsKvBenchTransport(const std::string& name) {
 absl::StatusOr<std::unique_ptr<transfer::KvTransport>> NewKvBenchTransport(
     const std::string& name, const kv::BlockArena& arena) {
   const Parts parts = PartsOf(name);
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<transfer::KvTransport> transport,
-      transfer::NewUcxTransport({.transports = parts.ucx, .host = kHost, .fleet_secret = kSecret}));
+  ASSIGN_OR_RETURN(std::unique_ptr<transfer::KvTransport> transport,
+                   transfer::NewUcxTransport(
+                       {.transports = parts.ucx, .host = kBenchHost, .fleet_secret = kSecret}));
   if (parts.sealed) {
     transport = transfer::NewSealedTransport({.fleet_secret = kSecret, .encrypts = parts.encrypted},
                                              std::move(transport));

@@ -33,7 +33,7 @@ bool ReadyProbe::IsReady(const Cluster& cluster) {
     const auto secret = config::ReadSecretFile("fleet-secret-file", up_.common.fleet_secret_file);
     if (!secret.ok()) return false;
     ClientOptions options = {.api_key = secret->empty() ? "" : rpc::OperatorKey(*secret),
-                             .tls = {.anybody = up_.router.tls.any()}};
+                             .tls = {.skip_verification = up_.router.tls.any()}};
     if (!up_.router.tls.client_authorities.empty()) {
       options.tls.certificate = absl::StrCat(up_.common.fleet_tls, "/cli/tls.crt");
       options.tls.key = absl::StrCat(up_.common.fleet_tls, "/cli/tls.key");

@@ -24,7 +24,7 @@ struct Edge {
 
 std::string Name(const std::string& name) { return name.substr(0, kNameColumns); }
 
-std::string Share(int64_t blocks, int64_t total) {
+std::string DebtShare(int64_t blocks, int64_t total) {
   if (total <= 0) return "-";
   return absl::StrFormat("%.0f%%",
                          100.0 * static_cast<double>(blocks) / static_cast<double>(total));
@@ -61,8 +61,8 @@ StyledLines DebtLines(const v1::GetStatusResponse& status) {
   for (const Edge& edge : edges) {
     lines.push_back(
         {absl::StrFormat(kRow, Name(edge.debtor), Name(edge.creditor), absl::StrCat(edge.blocks),
-                         absl::StrCat(edge.loans), Share(edge.blocks, edge.debtor_blocks),
-                         Share(edge.blocks, edge.creditor_blocks)),
+                         absl::StrCat(edge.loans), DebtShare(edge.blocks, edge.debtor_blocks),
+                         DebtShare(edge.blocks, edge.creditor_blocks)),
          edge.creditor_blocks == 0 ? Style::kHot : Style::kPlain});
   }
   std::vector<std::string> drawn;

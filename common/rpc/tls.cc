@@ -187,11 +187,11 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(
     const TlsTrust& trust) {
   RETURN_IF_ERROR(CheckBoth(trust.certificate, trust.key));
   const bool shows = !trust.certificate.empty();
-  if (!trust.anybody && trust.authorities.empty()) {
+  if (!trust.skip_verification && trust.authorities.empty()) {
     if (!shows) return grpc::InsecureChannelCredentials();
     return absl::InvalidArgumentError("tls-cert: given without tls-ca, expected both");
   }
-  const bool named = !trust.anybody && trust.authorities != "system";
+  const bool named = !trust.skip_verification && trust.authorities != "system";
   if (shows || named) RETURN_IF_ERROR(LoadClientSslContext(trust).status());
   TlsChannelCredentialsOptions options;
   if (shows || named) {
@@ -200,9 +200,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(
   }
   if (shows) options.watch_identity_key_cert_pairs();
   if (named) options.watch_root_certs();
-  options.set_verify_server_certs(!trust.anybody);
+  options.set_verify_server_certs(!trust.skip_verification);
   options.set_check_call_host(false);  // RouterByName has checked the connection's
-  options.set_certificate_verifier(trust.anybody
+  options.set_certificate_verifier(trust.skip_verification
                                        ? ExternalCertificateVerifier::Create<AcceptAnyCertificate>()
                                        : ExternalCertificateVerifier::Create<RouterByName>());
   return grpc::experimental::TlsCredentials(options);

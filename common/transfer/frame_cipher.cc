@@ -9,7 +9,7 @@
 namespace tandem::transfer {
 namespace {
 
-constexpr size_t kNonceBytes = 12;
+constexpr size_t kCipherNonceBytes = 12;
 // OpenSSL counts in int.
 constexpr size_t kUpdateBytesMax = size_t{1} << 30;
 
@@ -17,8 +17,8 @@ const unsigned char* Unsigned(const void* bytes) {
   return static_cast<const unsigned char*>(bytes);
 }
 
-std::array<unsigned char, kNonceBytes> NonceBytes(const FrameCipher::Nonce& nonce) {
-  std::array<unsigned char, kNonceBytes> bytes = {};
+std::array<unsigned char, kCipherNonceBytes> NonceBytes(const FrameCipher::Nonce& nonce) {
+  std::array<unsigned char, kCipherNonceBytes> bytes = {};
   const auto part = static_cast<uint32_t>(nonce.part);
   for (size_t i = 0; i < sizeof part; ++i) {
     bytes[i] = static_cast<unsigned char>(part >> (8 * (sizeof part - 1 - i)));

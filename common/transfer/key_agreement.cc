@@ -15,7 +15,7 @@
 namespace tandem::transfer {
 namespace {
 
-constexpr size_t kNonceBytes = 32;
+constexpr size_t kAgreementNonceBytes = 32;
 constexpr size_t kPublicKeyBytes = 32;
 constexpr size_t kIdentityBytes = SHA256_DIGEST_LENGTH;
 constexpr char kOfferPurpose[] = "kv handshake offer";
@@ -40,7 +40,8 @@ std::string Content(const v1::KvHandshake& message) {
 }
 
 bool IsWellFormed(const v1::KvHandshake& message) {
-  return message.nonce().size() == kNonceBytes && message.public_key().size() == kPublicKeyBytes &&
+  return message.nonce().size() == kAgreementNonceBytes &&
+         message.public_key().size() == kPublicKeyBytes &&
          message.sender().size() == kIdentityBytes && message.receiver().size() == kIdentityBytes &&
          message.tag().size() == kKeyedTagBytes;
 }
@@ -100,7 +101,7 @@ std::string KeyAgreement::OfferTag(absl::string_view fleet_secret, const v1::KvH
 
 v1::KvHandshake KeyAgreement::Offer(const std::string& peer) {
   offer_.set_kind(v1::KvHandshake::OFFER);
-  offer_.set_nonce(SecretBytes(kNonceBytes));
+  offer_.set_nonce(SecretBytes(kAgreementNonceBytes));
   key_ = NewKey(*offer_.mutable_public_key());
   offer_.set_sender(options_.identity);
   offer_.set_receiver(peer);
@@ -150,7 +151,7 @@ absl::Status KeyAgreement::Check(const v1::KvHandshake& offer) const {
 absl::StatusOr<KeyAgreement::Answer> KeyAgreement::Respond(const v1::KvHandshake& offer) const {
   Answer answer;
   answer.message.set_kind(v1::KvHandshake::ANSWER);
-  answer.message.set_nonce(SecretBytes(kNonceBytes));
+  answer.message.set_nonce(SecretBytes(kAgreementNonceBytes));
   const PrivateKey key = NewKey(*answer.message.mutable_public_key());
   answer.message.set_sender(options_.identity);
   answer.message.set_receiver(offer.sender());

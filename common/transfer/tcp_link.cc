@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kTagBytes = 16;
-constexpr size_t kNonceBytes = 12;
+constexpr size_t kTcpNonceBytes = 12;
 
 // Multiples of 8, so that each message in the buffer begins at such an address.
 size_t TcpRecordBytes(size_t message_bytes) {
@@ -44,7 +44,7 @@ class TcpLink::RecordTags {
   RecordTags& operator=(const RecordTags&) = delete;
 
   void MakeNext(absl::Span<const std::byte> record, std::byte* tag) {
-    unsigned char nonce[kNonceBytes] = {};
+    unsigned char nonce[kTcpNonceBytes] = {};
     std::memcpy(nonce, &number_, sizeof number_);
     ++number_;
     int written = 0;

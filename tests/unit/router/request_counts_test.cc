@@ -166,8 +166,8 @@ class RequestCountsModel {
         if (!command.has_start_decode()) continue;
         const v1::StartDecode& start = command.start_decode();
         Leg leg{start.leg()};
-        leg.first_token = start.spec().delivered_tokens();
-        leg.max_tokens = start.spec().stop().max_tokens();
+        leg.first_token = start.sequence().delivered_tokens();
+        leg.max_tokens = start.sequence().stop().max_tokens();
         legs_[key][leg.name.number()] = leg;
       }
     }
