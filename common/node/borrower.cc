@@ -14,6 +14,13 @@ void Borrower::OnRouterLost(RouterKey router) {
   routers_.erase(std::remove(routers_.begin(), routers_.end(), router), routers_.end());
 }
 
+// Not one that was parked meanwhile: another node gets its blocks.
+bool Borrower::CanLend(const Sequence& sequence, const engine::UnitSpan& units) const {
+  return sequence.phase == SequencePhase::kRunning && !sequence.blocks.empty() &&
+         sequence.lent_units() == units.first &&
+         LendableUnits(sequence, scheduler_.spec()).end >= units.end;
+}
+
 // ---- asking
 
 int64_t Borrower::LowWatermark() const {
@@ -104,8 +111,7 @@ void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::T
   const OrdinalSpan ordinals = BlocksOf(loan.units, scheduler_.spec());
   const int64_t count = ordinals.end - ordinals.first;
   const int64_t held = std::clamp<int64_t>(answer.held_blocks(), 0, count);
-  const bool still_here = sequence != nullptr && sequence->lent_units() == loan.units.first &&
-                          LendableUnits(*sequence, scheduler_.spec()).end >= loan.units.end;
+  const bool still_here = sequence != nullptr && CanLend(*sequence, loan.units);
   if (!still_here) return Drop(loans_.find(id), "the sequence has ended or is computed again");
   loan.deadline = now + kSendTimeMax;
   if (held == count) {
@@ -204,9 +210,8 @@ void Borrower::UseReady() {
     const auto loan = it++;
     if (loan->second.state != State::kReady) continue;
     const Sequence* sequence = scheduler_.Find(loan->second.sequence);
-    const bool follows = sequence != nullptr && !sequence->in_step && !sequence->blocks.empty() &&
-                         sequence->lent_units() == loan->second.units.first &&
-                         LendableUnits(*sequence, scheduler_.spec()).end >= loan->second.units.end;
+    const bool follows =
+        sequence != nullptr && !sequence->in_step && CanLend(*sequence, loan->second.units);
     if (!follows) {
       Drop(loan, "the sequence has ended or is computed again");
       continue;

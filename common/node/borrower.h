@@ -92,6 +92,8 @@ class Borrower {
   void Ask(absl::Time now);
   // The running sequence with the most units to lend, without those of a loan not yet used.
   const Sequence* Richest() const;
+  // Whether the units are the next that the sequence can lend.
+  bool CanLend(const Sequence& sequence, const engine::UnitSpan& units) const;
   void Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::Time now);
   void PushSome(Loan& loan);
   void UseReady();

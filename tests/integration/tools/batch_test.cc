@@ -176,7 +176,7 @@ TEST_F(BatchFiles, DashesAreStandardInputAndOutput) {
       RunProgram({"tandem", "generate", "--router=" + cluster_->address(), "--batch=-",
                   "--output=-", "--temperature=0", "--max-tokens=6"},
                  {}, in_);
-  EXPECT_EQ(piped.exit_code, 0) << piped;
+  EXPECT_EQ(piped.exit_code, 0) << piped.output;
   std::map<std::string, nlohmann::json> got;
   for (const absl::string_view line : absl::StrSplit(piped.output, '\n', absl::SkipEmpty())) {
     const auto json = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
