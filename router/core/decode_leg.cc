@@ -15,6 +15,8 @@ void DecodeLeg::Place(const Placement& placement, int64_t prompt_tokens) {
   state_.blocks =
       node.blocks_to_start(prompt_tokens) - placement.decode_cached_tokens / node.block_tokens;
   context_.fleet.DecodePlaced(state_.node, state_.blocks);
+  state_.beyond = node.blocks_beyond(prompt_tokens);
+  if (state_.beyond > 0) context_.fleet.BeyondPoolPlaced(state_.node, state_.beyond);
   state_.claimed_tokens =
       placement.decode_cached_tokens / node.block_tokens * int64_t{node.block_tokens};
   if (placement.local_prefill_us <= 0) return;
@@ -81,6 +83,7 @@ void DecodeLeg::End(absl::string_view abort_reason) {
   EndLocalPrefill();
   if (!abort_reason.empty()) commands_.SendAbort(state_.node, state_.attempt, abort_reason);
   context_.fleet.DecodeEnded(state_.node, state_.reserved ? 0 : state_.blocks);
+  if (state_.beyond > 0) context_.fleet.BeyondPoolEnded(state_.node, state_.beyond);
   state_.live = false;
 }
 

@@ -83,6 +83,7 @@ class DecodeLeg {
     uint32_t attempt = 0;
     bool live = false, reserved = false, computes_locally = false, installed = false, moved = false;
     int64_t blocks = 0;   // asked for
+    int64_t beyond = 0;   // that the prompt needs of other nodes; in the fleet's figures
     double local_us = 0;  // predicted, of the prompt that the node computes; in the fleet's figures
     int64_t claimed_tokens = 0;  // that it holds, by the index
     uint64_t lease = 0;

@@ -175,16 +175,37 @@ Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time 
 }
 
 void Fleet::UpdateBorrowing() {
-  int64_t lendable = 0;
-  for (const auto& [key, node] : by_key_)
+  // Of what nodes with legs beyond their pools lend, nothing is counted: they borrow themselves.
+  int64_t lendable = 0, spare = 0;
+  const auto spare_of = [](const Node& node) {
+    return node.draining || node.legs_beyond_pool > 0 ? 0 : node.lend_blocks_max;
+  };
+  for (const auto& [key, node] : by_key_) {
     if (!node->draining) lendable += node->lend_blocks_max;
+    spare += spare_of(*node);
+  }
   for (auto& [key, node] : by_key_) {
     if (node->role != v1::NODE_ROLE_DECODE || node->lending_address.empty()) continue;
     decode_capacities_.erase(decode_capacities_.find(node->capacity_tokens()));
     node->borrow_blocks_max = lendable - (node->draining ? 0 : node->lend_blocks_max);
     decode_capacities_.insert(node->capacity_tokens());
+    const int64_t others = (spare - spare_of(*node)) * kBorrowedShareMax / 100;
+    node->borrow_blocks_now =
+        node->legs_beyond_pool > 0 ? 0 : std::max<int64_t>(0, others - blocks_beyond_pools_);
     order_.Update(*node);
   }
+}
+
+void Fleet::BeyondPoolPlaced(NodeKey key, int64_t blocks) {
+  blocks_beyond_pools_ += blocks;
+  if (Node* node = Find(key); node != nullptr) ++node->legs_beyond_pool;
+  UpdateBorrowing();
+}
+
+void Fleet::BeyondPoolEnded(NodeKey key, int64_t blocks) {
+  blocks_beyond_pools_ -= blocks;
+  if (Node* node = Find(key); node != nullptr) --node->legs_beyond_pool;
+  UpdateBorrowing();
 }
 
 void Fleet::Remove(NodeKey key) {

