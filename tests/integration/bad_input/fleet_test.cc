@@ -71,7 +71,7 @@ TEST_F(LoneRouter, PortsInUseAreNamed) {
   // A host that is not this machine's (a documentation address, RFC 5737).
   expect_taken({"tandem-router", "--engine=hash", "--grpc=203.0.113.7:0"}, "203.0.113.7:0");
   const ProgramRun no_port = RunProgram({"tandem-router", "--engine=hash", "--grpc=localhost"});
-  EXPECT_EQ(no_port.exit_code, 1) << no_port.output;
+  EXPECT_EQ(no_port.exit_code, 2) << no_port.output;
   EXPECT_THAT(no_port.output, AllOf(HasSubstr("'localhost'"), HasSubstr("host:port")));
 
   const ProgramRun up = RunProgram({"tandem", "up", "--engine=hash", "--grpc=" + grpc_});
