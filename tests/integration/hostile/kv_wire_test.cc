@@ -58,9 +58,11 @@ class WireTap {
  private:
   void Run() {
     std::string packet(128 << 10, '\0');
-    while (true) {
+    // What had come when Stop was called is still read; other requests' packets never end.
+    absl::Time end = absl::InfiniteFuture();
+    while (absl::Now() < end) {
+      if (stopping_) end = std::min(end, absl::Now() + absl::Milliseconds(300));
       pollfd polled = {.fd = fd_, .events = POLLIN, .revents = 0};
-      // What had come when Stop was called is still read.
       if (::poll(&polled, 1, 50) <= 0) {
         if (stopping_) return;
         continue;
@@ -108,6 +110,8 @@ v1::GenerateRequest Secret() {
   std::mt19937_64 random(20261125);
   for (int i = 0; i < 600; ++i) request.mutable_tokens()->add_ids(static_cast<int>(random() % 256));
   request.mutable_stop()->set_max_tokens(20);
+  request.mutable_sampling()->set_temperature(0);
+  request.mutable_sampling()->set_seed(7);
   request.set_return_token_ids(true);
   return request;
 }
