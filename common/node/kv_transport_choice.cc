@@ -84,9 +84,8 @@ absl::Status CheckEncryption(const NodeConfig& config, const std::string& fleet_
   }
   if (config.kv.transport == "nccl") {
     return absl::InvalidArgumentError(
-        "kv-encryption is on, but transport is nccl, whose payloads nobody encrypts; expected "
-        "auto, "
-        "shm or tcp");
+        "kv-encryption is on, but transport is nccl, which does not encrypt payloads; expected "
+        "auto, shm or tcp");
   }
   return absl::OkStatus();
 }
