@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <tuple>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/rpc/convert.h"
 
 namespace tandem::router {
@@ -17,9 +19,11 @@ int64_t LendableNow(const Node& node) {
 
 }  // namespace
 
-std::vector<const Node*> LoanBroker::Rank(const Node& debtor,
-                                          absl::Span<const kv::BlockHash> hashes,
-                                          int64_t unit_blocks) const {
+std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWanted& wanted,
+                                          absl::Span<const kv::BlockHash> hashes) const {
+  const int64_t unit_blocks = std::ssize(hashes) / wanted.units();
+  const absl::flat_hash_set<absl::string_view> avoided(wanted.avoid_node_ids().begin(),
+                                                       wanted.avoid_node_ids().end());
   const PrefixIndex::Matches holders = index_.DeepestHolders(hashes, kCreditorsMax, 0);
   const auto held_by = [&](const Node& node) {
     for (const auto& group : holders)
@@ -32,8 +36,8 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor,
   std::vector<std::pair<Place, const Node*>> places;
   for (const Node* node : fleet_.nodes()) {
     if (node->key == debtor.key || node->numerics_id != debtor.numerics_id) continue;
+    if (LendableNow(*node) < unit_blocks || avoided.contains(node->id.value())) continue;
     const int32_t held = held_by(*node);
-    if (LendableNow(*node) < unit_blocks) continue;
     const auto link = node->links_in.find(debtor.slot);
     const double bytes_per_second =
         link == node->links_in.end() ? 0 : link->second.cost.bytes_per_second();
@@ -56,9 +60,11 @@ absl::Status LoanBroker::OnLoanWanted(const Node& debtor, const v1::LoanWanted& 
   if (!hashes.ok()) return hashes.status();
   const Key key(debtor.key, wanted.loan());
   if (questions_.contains(key)) return absl::OkStatus();
-  if (wanted.units() < 1 || hashes->size() % static_cast<size_t>(wanted.units()) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "loan of ", wanted.units(), " units in ", hashes->size(), " blocks, expected equal units"));
+  if (wanted.units() < 1 || hashes->empty() || hashes->size() > kBlocksMax ||
+      hashes->size() % static_cast<size_t>(wanted.units()) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("loan of ", wanted.units(), " units in ", hashes->size(),
+                     " blocks, expected equal units in 1 to ", kBlocksMax, " blocks"));
   }
   if (questions_.size() >= kQuestionsMax) {
     Refuse(debtor.key, wanted.loan(), absl::ResourceExhaustedError("too many loans are wanted"));
@@ -67,11 +73,9 @@ absl::Status LoanBroker::OnLoanWanted(const Node& debtor, const v1::LoanWanted& 
   Question question{.wanted = wanted,
                     .refusal = absl::ResourceExhaustedError("no node has memory to lend"),
                     .deadline = now + kTimeMax};
-  for (const Node* node : Rank(debtor, *hashes, std::ssize(*hashes) / wanted.units())) {
-    const auto& avoided = wanted.avoid_node_ids();
-    if (std::find(avoided.begin(), avoided.end(), node->id.value()) != avoided.end()) continue;
+  for (const Node* node : Rank(debtor, wanted, *hashes))
     question.left.insert(question.left.begin(), node->key);
-  }
+  question.wanted.clear_avoid_node_ids();
   AskNext(questions_.emplace(key, std::move(question)).first);
   return absl::OkStatus();
 }

@@ -32,13 +32,16 @@ class LoanBroker {
  public:
   static constexpr size_t kQuestionsMax = 1024;  // at a time; others are answered with a refusal
   static constexpr size_t kCreditorsMax = 3;     // asked for one loan
+  // Of one loan: 16 units of 256 tokens, in the smallest blocks.
+  static constexpr size_t kBlocksMax = 4096;
   static constexpr absl::Duration kTimeMax = absl::Milliseconds(1500);
 
   // All outlive the broker.
   LoanBroker(const Fleet& fleet, const PrefixIndex& index, RouterActions& actions)
       : fleet_(fleet), index_(index), actions_(actions) {}
 
-  // `debtor` needs memory. Errors: kInvalidArgument for malformed hashes or units.
+  // `debtor` needs memory. Errors: kInvalidArgument for malformed hashes or units, and for more
+  // than kBlocksMax blocks.
   absl::Status OnLoanWanted(const Node& debtor, const v1::LoanWanted& wanted, absl::Time now);
   // `creditor` answers. Answers to questions that have ended are ignored: the creditor's loan
   // expires.
@@ -47,14 +50,10 @@ class LoanBroker {
   void OnNodeLost(NodeKey key);
   void OnTick(absl::Time now);
 
-  // The nodes that could take on a unit of `debtor` now, of `unit_blocks` blocks, the best first.
-  // `hashes`: of the blocks that the debtor would like to lend.
-  std::vector<const Node*> Rank(const Node& debtor, absl::Span<const kv::BlockHash> hashes,
-                                int64_t unit_blocks) const;
-
  private:
   using Key = std::pair<NodeKey, uint64_t>;  // debtor, loan
   struct Question {
+    // Without the nodes to avoid. Bound: kBlocksMax hashes.
     v1::LoanWanted wanted;
     // Bound: kCreditorsMax.
     std::vector<NodeKey> left;  // to be asked, the best last
@@ -63,6 +62,10 @@ class LoanBroker {
     absl::Time deadline;
   };
   using Questions = std::map<Key, Question>;
+  // The nodes that could take on a unit of the wanted ones now, the best first: kCreditorsMax at
+  // most, and none that the debtor avoids. `hashes`: of the wanted units' blocks.
+  std::vector<const Node*> Rank(const Node& debtor, const v1::LoanWanted& wanted,
+                                absl::Span<const kv::BlockHash> hashes) const;
   // Asks the next creditor, or ends the question with a refusal. Erases it in the second case.
   void AskNext(Questions::iterator it);
   void Refuse(NodeKey debtor, uint64_t loan, const absl::Status& why);

@@ -120,13 +120,59 @@ TEST_F(LoanBrokerTest, NodesThatCannotLendAreNotAsked) {
   v1::Registration never = Lends("d2");
   never.clear_lending_address();
   never.set_lend_blocks_max(0);
-  v1::Registration other_numerics = Lends("d6");
   Join({Lends("d1"), never, Lends("d3"), Lends("d4"), Lends("d5")});
   Report(3, [](v1::NodeLoad& load) { load.set_blocks_lent(kLendable - 3); });
   Report(4, [](v1::NodeLoad& load) { load.add_debts()->set_blocks(1); });
   Want(1, /*avoid=*/{"d5"});
   EXPECT_EQ(Asked(), 0u);
   EXPECT_EQ(rpc::FromWire(Answer().status()).code(), absl::StatusCode::kResourceExhausted);
+}
+
+// Its KV would change the debtor's tokens.
+TEST(LoanBroker, ANodeOfOtherNumericsIsNotAsked) {
+  FirstOfEqual random;
+  Fleet fleet(TestModel(), {.nodes_max = 8, .allow_mixed_numerics = true}, random);
+  const PrefixIndex index(PrefixIndex::Options{});
+  RouterActions actions;
+  LoanBroker broker(fleet, index, actions);
+  for (const auto& [key, numerics] : {std::pair(1, "cpu"), {2, "gpu"}, {3, "cpu"}}) {
+    v1::Registration registration = TestRegistration(absl::StrCat("d", key), v1::NODE_ROLE_DECODE);
+    registration.set_numerics_id(numerics);
+    registration.set_lending_address("here");
+    registration.set_lend_blocks_max(kLendable);
+    fleet.Join(NodeKey(static_cast<uint64_t>(key)), registration, absl::UnixEpoch());
+  }
+  v1::LoanWanted wanted;
+  wanted.set_units(1);
+  wanted.set_hashes(std::string(16 * 16, 'h'));
+  ASSERT_OK(broker.OnLoanWanted(*fleet.Find(NodeKey(1)), wanted, absl::UnixEpoch()));
+  ASSERT_EQ(actions.commands.size(), 1u);
+  EXPECT_EQ(actions.commands[0].first, NodeKey(3));
+  broker.OnNodeLost(NodeKey(3));
+  ASSERT_EQ(actions.commands.size(), 2u);
+  EXPECT_TRUE(actions.commands[1].second.has_loan_answer()) << "nobody else can lend";
+}
+
+TEST_F(LoanBrokerTest, AvoidedNodesDoNotTakeThePlacesOfOthers) {
+  Join({Lends("d1"), Lends("d2"), Lends("d3"), Lends("d4"), Lends("d5", "b")});
+  Want(1, /*avoid=*/{"d2", "d3", "d4"});
+  EXPECT_EQ(Asked(), 5u) << "the three best are avoided";
+}
+
+TEST_F(LoanBrokerTest, LoansBeyondTheBoundEndTheStream) {
+  Join({Lends("d1"), Lends("d2")});
+  const auto want = [&](size_t blocks) {
+    v1::NodeEvent event;
+    v1::LoanWanted& wanted = *event.mutable_loan_wanted();
+    wanted.set_loan(blocks);
+    wanted.set_units(static_cast<int32_t>(std::max<size_t>(blocks, 1)));
+    wanted.set_hashes(std::string(blocks * 16, 'h'));
+    harness_.Say(1, {event});
+    return harness_.core().fleet().Find(NodeKey(1)) != nullptr;
+  };
+  EXPECT_TRUE(want(LoanBroker::kBlocksMax));
+  EXPECT_EQ(Asked(), 2u);
+  EXPECT_FALSE(want(LoanBroker::kBlocksMax + 1)) << "a node that asks for it is not one of ours";
 }
 
 TEST_F(LoanBrokerTest, ALostCreditorIsFollowedByTheNext) {
