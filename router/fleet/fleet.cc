@@ -44,6 +44,27 @@ v1::NodePairStatus StatusOf(const NodePair& pair) {
   return status;
 }
 
+int64_t LoadFigure(int64_t reported) {
+  return std::clamp<int64_t>(reported, 0, Fleet::kLoadFigureMax);
+}
+
+// Bounds what the router computes with or keeps. The rest is shown as the node said it.
+void BoundLoad(v1::NodeLoad& load) {
+  load.set_blocks_free(LoadFigure(load.blocks_free()));
+  load.set_blocks_cached(LoadFigure(load.blocks_cached()));
+  load.set_blocks_used(LoadFigure(load.blocks_used()));
+  load.set_blocks_lent(LoadFigure(load.blocks_lent()));
+  load.set_sequences_running(LoadFigure(load.sequences_running()));
+  load.set_sequences_waiting(LoadFigure(load.sequences_waiting()));
+  load.set_prefill_tokens_waiting(LoadFigure(load.prefill_tokens_waiting()));
+  auto& debts = *load.mutable_debts();
+  if (debts.size() > Fleet::kDebtsMax)
+    debts.DeleteSubrange(Fleet::kDebtsMax, debts.size() - Fleet::kDebtsMax);
+  for (v1::Debt& debt : debts)
+    if (debt.creditor_node_id().size() > kNodeIdBytesMax)
+      debt.mutable_creditor_node_id()->resize(kNodeIdBytesMax);
+}
+
 }  // namespace
 
 double Node::queue_fraction() const {
@@ -265,6 +286,7 @@ std::vector<const Node*> Fleet::nodes() const {
 
 void Fleet::OnLoad(Node& node, const v1::NodeLoad& load) {
   node.load = load;
+  BoundLoad(node.load);
   node.blocks_unreported = 0;
   order_.UpdateAndShuffle(node);
 }

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -168,6 +169,10 @@ class Fleet {
   // loans are whole units, and creditors keep blocks for their own sequences.
   static constexpr int64_t kBorrowedShareMax = 75;
 
+  // As large as a registration's figures: sums and squares fit into 64 bits.
+  static constexpr int64_t kLoadFigureMax = std::numeric_limits<int32_t>::max();
+  static constexpr int kDebtsMax = 64;  // a node has no more creditors at a time
+
   struct Options {
     int64_t nodes_max = 0;
     bool allow_mixed_numerics = false;
@@ -199,7 +204,8 @@ class Fleet {
 
   // The node takes no new work from now on.
   void SetDraining(Node& node);
-  // A load report came. It includes all that the node confirmed before.
+  // A load report came. It includes all that the node confirmed before. Figures that cannot be are
+  // replaced by the nearest that can, in [0, kLoadFigureMax]; of the debts kDebtsMax are kept.
   void OnLoad(Node& node, const v1::NodeLoad& load);
   // These keep the figures of this router's own legs on a node. Nodes that have left are ignored.
   void DecodePlaced(NodeKey key, int64_t blocks);

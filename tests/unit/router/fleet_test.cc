@@ -4,6 +4,7 @@
 #include "router/fleet/fleet.h"
 
 #include <functional>
+#include <limits>
 
 #include "router/fleet/registration.h"
 #include "tests/testing/status_matchers.h"
@@ -162,6 +163,41 @@ TEST_F(FleetTest, LoadIsTheReportPlusWhatItCannotShowYet) {
   EXPECT_EQ(node.blocks_available(), 70);  // the unconfirmed ones are still to come
   EXPECT_EQ(node.sequences(), 6);
   EXPECT_EQ(node.capacity_tokens(), 400);
+}
+
+// Whatever a node says of itself, the router's sums and predictions stay within their bounds.
+TEST_F(FleetTest, LoadFiguresThatCannotBeAreBounded) {
+  ASSERT_OK(Join(1, TestRegistration("p0", v1::NODE_ROLE_PREFILL)));
+  Node& node = *fleet_.Find(NodeKey(1));
+  for (const int64_t figure :
+       {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
+    v1::NodeLoad load;
+    load.set_blocks_free(figure);
+    load.set_blocks_cached(figure);
+    load.set_blocks_used(figure);
+    load.set_blocks_lent(figure);
+    load.set_sequences_running(figure);
+    load.set_sequences_waiting(figure);
+    load.set_prefill_tokens_waiting(figure);
+    for (int i = 0; i <= Fleet::kDebtsMax; ++i)
+      load.add_debts()->set_creditor_node_id(std::string(kNodeIdBytesMax + 1, 'x'));
+    fleet_.OnLoad(node, load);
+    const int64_t bounded = figure < 0 ? 0 : Fleet::kLoadFigureMax;
+    EXPECT_EQ(node.blocks_available(), 2 * bounded);
+    EXPECT_EQ(node.sequences(), 2 * bounded);
+    EXPECT_EQ(node.prefill_tokens_waiting(), bounded);
+    EXPECT_EQ(node.tokens_held(), bounded * node.block_tokens);
+    EXPECT_EQ(node.load.blocks_lent(), bounded);
+    EXPECT_GE(node.load_score(), 0);
+    EXPECT_LE(node.load_score(), 3600) << "an hour, the longest prediction";
+    const absl::Duration wait =
+        absl::Microseconds(node.WaitUs(std::numeric_limits<int32_t>::max(), kStart));
+    EXPECT_GE(wait, absl::ZeroDuration());
+    EXPECT_LE(wait, absl::Hours(1));
+    EXPECT_EQ(node.load.debts_size(), Fleet::kDebtsMax);
+    for (const v1::Debt& debt : node.load.debts())
+      EXPECT_EQ(debt.creditor_node_id().size(), kNodeIdBytesMax);
+  }
 }
 
 // A walk of the queue that placed nothing is repeated only when this count has risen.
