@@ -1,6 +1,7 @@
 #include "common/node/lender.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +22,9 @@ absl::Status Lender::Check(const v1::LendBlocks& command, const lending::LoanKey
   if (lend_blocks_max_ == 0 || spec.unit_tokens == 0)
     return absl::FailedPreconditionError("this node does not lend");
   const int64_t expected = int64_t{command.units()} * spec.unit_tokens / spec.layout.block_tokens;
-  if (command.units() < 1 || command.first_unit() < 0 || blocks != expected) {
+  const int64_t units_left = int64_t{std::numeric_limits<int32_t>::max()} - command.first_unit();
+  if (command.units() < 1 || command.first_unit() < 0 || command.units() > units_left ||
+      blocks != expected) {
     return absl::InvalidArgumentError(absl::StrCat(command.units(), " units from ",
                                                    command.first_unit(), " in ", blocks,
                                                    " blocks, expected ", expected, " blocks"));

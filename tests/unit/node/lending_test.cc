@@ -1,6 +1,8 @@
 // Goal: a creditor lends within its bounds, pins what it lends and frees it at a loan's end,
 // whichever way that comes; a debtor asks when its pool is short, hands over only what its creditor
 // has verified, and computes a sequence again when a loan is lost.
+#include <limits>
+
 #include "common/rpc/convert.h"
 #include "tests/unit/node/decode_core_fixture.h"
 
@@ -114,8 +116,10 @@ TEST_F(LendingTest, MalformedCommandsAreRefused) {
   command.mutable_lend_blocks()->set_units(3);
   EXPECT_EQ(Code(Offered(Send(command))), absl::StatusCode::kInvalidArgument);
   command = Lend(1, 2);
-  command.mutable_lend_blocks()->set_first_unit(-1);
-  EXPECT_EQ(Code(Offered(Send(command))), absl::StatusCode::kInvalidArgument);
+  for (const int32_t first : {-1, std::numeric_limits<int32_t>::max()}) {
+    command.mutable_lend_blocks()->set_first_unit(first);
+    EXPECT_EQ(Code(Offered(Send(command))), absl::StatusCode::kInvalidArgument) << first;
+  }
   command = Lend(1, 2);
   command.mutable_lend_blocks()->set_hashes("odd");
   EXPECT_EQ(Code(Offered(Send(command))), absl::StatusCode::kInvalidArgument);
