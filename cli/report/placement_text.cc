@@ -20,26 +20,40 @@ std::string PairScore(const v1::PlacementCandidate& candidate) {
   return candidate.pair_score() < 0 ? "backoff" : absl::StrFormat("%.3f", candidate.pair_score());
 }
 
+// Wide enough for the title and each node's name.
+int NameColumn(const char* title, const Candidates& candidates) {
+  size_t width = std::string(title).size();
+  for (const v1::PlacementCandidate& candidate : candidates)
+    width = std::max(width, absl::CHexEscape(candidate.node_id()).size());
+  return static_cast<int>(width);
+}
+
+template <typename IsBetter>
+std::vector<const v1::PlacementCandidate*> Sorted(const Candidates& candidates,
+                                                  IsBetter is_better) {
+  std::vector<const v1::PlacementCandidate*> best_first;
+  for (const v1::PlacementCandidate& candidate : candidates) best_first.push_back(&candidate);
+  std::stable_sort(best_first.begin(), best_first.end(), is_better);
+  return best_first;
+}
+
+void AppendName(const v1::PlacementCandidate& candidate, int name_column, std::string& text) {
+  absl::StrAppendFormat(&text, "  %s %-*s %8d", candidate.chosen() ? ">" : " ", name_column,
+                        absl::CHexEscape(candidate.node_id()), candidate.cached_tokens());
+}
+
 // The predicted times of one leg's nodes, in milliseconds, with the other leg's best node.
 std::string TimesTable(const char* title, const Candidates& candidates) {
   if (candidates.empty()) return "";
-  std::vector<const v1::PlacementCandidate*> best_first;
-  size_t width = std::string(title).size();
-  for (const v1::PlacementCandidate& candidate : candidates) {
-    best_first.push_back(&candidate);
-    width = std::max(width, candidate.node_id().size());
-  }
-  std::stable_sort(best_first.begin(), best_first.end(),
-                   [](const auto* a, const auto* b) { return a->score() < b->score(); });
-  const auto name_column = static_cast<int>(width);
+  const int name_column = NameColumn(title, candidates);
   std::string text = absl::StrFormat("    %-*s %8s", name_column, title, "CACHED");
   for (const v1::PlacementScore& time : candidates[0].scores())
     absl::StrAppendFormat(&text, " %*s", std::max<int>(8, static_cast<int>(time.name().size())),
                           absl::AsciiStrToUpper(time.name()));
   absl::StrAppend(&text, candidates[0].scores().empty() ? "\n" : "     COST\n");
-  for (const v1::PlacementCandidate* candidate : best_first) {
-    absl::StrAppendFormat(&text, "  %s %-*s %8d", candidate->chosen() ? ">" : " ", name_column,
-                          absl::CHexEscape(candidate->node_id()), candidate->cached_tokens());
+  const auto is_better = [](const auto* a, const auto* b) { return a->score() < b->score(); };
+  for (const v1::PlacementCandidate* candidate : Sorted(candidates, is_better)) {
+    AppendName(*candidate, name_column, text);
     for (const v1::PlacementScore& time : candidate->scores())
       absl::StrAppendFormat(&text, " %*.1f", std::max<int>(8, static_cast<int>(time.name().size())),
                             time.score());
@@ -52,15 +66,7 @@ std::string TimesTable(const char* title, const Candidates& candidates) {
 // The columns of one leg's nodes; only the chosen one's name where nothing was weighed.
 std::string Table(const char* title, const Candidates& candidates) {
   if (candidates.empty()) return "";
-  std::vector<const v1::PlacementCandidate*> best_first;
-  size_t width = std::string(title).size();
-  for (const v1::PlacementCandidate& candidate : candidates) {
-    best_first.push_back(&candidate);
-    width = std::max(width, candidate.node_id().size());
-  }
-  std::stable_sort(best_first.begin(), best_first.end(),
-                   [](const auto* a, const auto* b) { return a->pair_score() > b->pair_score(); });
-  const auto name_column = static_cast<int>(width);
+  const int name_column = NameColumn(title, candidates);
   const bool weighed = !candidates[0].scores().empty();
   std::string text = absl::StrFormat("    %-*s %8s", name_column, title, "CACHED");
   for (const v1::PlacementScore& score : candidates[0].scores()) {
@@ -69,9 +75,11 @@ std::string Table(const char* title, const Candidates& candidates) {
         absl::StrFormat("%s*%g", absl::AsciiStrToUpper(score.name()), score.weight()));
   }
   absl::StrAppend(&text, weighed ? "    SCORE     PAIR\n" : "\n");
-  for (const v1::PlacementCandidate* candidate : best_first) {
-    absl::StrAppendFormat(&text, "  %s %-*s %8d", candidate->chosen() ? ">" : " ", name_column,
-                          absl::CHexEscape(candidate->node_id()), candidate->cached_tokens());
+  const auto is_better = [](const auto* a, const auto* b) {
+    return a->pair_score() > b->pair_score();
+  };
+  for (const v1::PlacementCandidate* candidate : Sorted(candidates, is_better)) {
+    AppendName(*candidate, name_column, text);
     for (const v1::PlacementScore& score : candidate->scores()) {
       absl::StrAppendFormat(&text, " %12.3f", score.score());
     }
