@@ -67,10 +67,13 @@ class TransferServiceImpl final : public TransferService {
     while (!stopping_.load()) {
       const absl::Time now = RealClock().Now();
       if (Step(now)) {
-        idle_since = now;
+        // The step may have taken longer than a spin: what it did was not waiting.
+        idle_since = RealClock().Now();
         continue;
       }
-      if (now - idle_since < options_.spin) continue;
+      const absl::Duration awake =
+          endpoint_->ExpectsMore() ? options_.spin_in_transfer : options_.spin;
+      if (now - idle_since < awake) continue;
       // Announce the sleep, then look once more: a command pushed before the announcement was seen
       // is found here, a later one wakes.
       sleeping_.store(true);
