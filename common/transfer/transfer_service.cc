@@ -71,9 +71,12 @@ class TransferServiceImpl final : public TransferService {
         idle_since = RealClock().Now();
         continue;
       }
-      const absl::Duration awake =
-          endpoint_->ExpectsMore() ? options_.spin_in_transfer : options_.spin;
-      if (now - idle_since < awake) continue;
+      if (now - idle_since < options_.spin) continue;
+      if (endpoint_->ExpectsMore() && now - idle_since < options_.spin_in_transfer) {
+        // The peer may be waiting for this processor.
+        std::this_thread::yield();
+        continue;
+      }
       // Announce the sleep, then look once more: a command pushed before the announcement was seen
       // is found here, a later one wakes.
       sleeping_.store(true);
