@@ -20,6 +20,7 @@
 #include "common/lending/lending_wire.h"
 #include "common/lending/link_listener.h"
 #include "common/lending/loan_table.h"
+#include "common/runtime/polite_spin.h"
 #include "common/runtime/thread.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/call_channel.h"
@@ -114,7 +115,7 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
   };
 
   void Run() {
-    absl::Time spin_until = absl::InfinitePast();
+    absl::Time last_question = absl::InfinitePast();
     absl::Time last_pass = clock_.Now();
     while (!stopping_.load()) {
       const bool is_busy = channel_->Progress(*this) > 0;
@@ -124,14 +125,19 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
       if (now >= next_housekeeping_) KeepHouse(now, now - last_pass);
       last_pass = now;
       if (is_busy) {
-        spin_until = RealClock().Now() + options_.spin;
-      } else if (RealClock().Now() < spin_until) {
-        _mm_pause();
-      } else {
+        last_question = RealClock().Now();
+      } else if (!StaysAwake(RealClock().Now() - last_question)) {
         Sleep(now);
         next_housekeeping_ = absl::InfinitePast();
       }
     }
+  }
+
+  // `idle`: since the last question.
+  bool StaysAwake(absl::Duration idle) {
+    if (idle >= options_.spin) return idle < options_.spin_alone && spin_.Yield();
+    _mm_pause();
+    return true;
   }
 
   void Sleep(absl::Time now) {
@@ -320,6 +326,7 @@ class LendingServiceImpl final : public LendingService, private transfer::CallHa
   // Bound: the debtors, emptied after each pass.
   std::vector<CallPeer> broken_;
   ComputeShare share_;
+  PoliteSpin spin_;
   absl::Time next_housekeeping_ = absl::InfinitePast();
   int64_t debtors_refused_ = 0;
   // The response that is being made. Bound: kEntriesMax each, allocated once; answers_ have

@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/bounded_queue.h"
 #include "common/runtime/clock.h"
+#include "common/runtime/polite_spin.h"
 
 namespace tandem::transfer {
 namespace {
@@ -72,9 +73,8 @@ class TransferServiceImpl final : public TransferService {
         continue;
       }
       if (now - idle_since < options_.spin) continue;
-      if (endpoint_->ExpectsMore() && now - idle_since < options_.spin_in_transfer) {
-        // The peer may be waiting for this processor.
-        std::this_thread::yield();
+      if (endpoint_->ExpectsMore() && now - idle_since < options_.spin_in_transfer &&
+          spin_.Yield()) {
         continue;
       }
       // Announce the sleep, then look once more: a command pushed before the announcement was seen
@@ -120,6 +120,7 @@ class TransferServiceImpl final : public TransferService {
   int64_t refused_ = 0;  // as last published
   mutable absl::Mutex mutex_;
   TransferCounters counters_ ABSL_GUARDED_BY(mutex_);
+  PoliteSpin spin_;  // the thread's
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> stopping_{false};
   std::thread thread_;  // last: it uses everything above
