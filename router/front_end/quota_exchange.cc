@@ -98,11 +98,15 @@ double QuotaExchange::PartOf(double left, double part, double parts_elsewhere, b
   return std::min(target, part + ShareOf(left - part - parts_elsewhere, claims));
 }
 
-QuotaExchange::Elsewhere QuotaExchange::ElsewhereOf(const Tenant& tenant, absl::Time now) {
+void QuotaExchange::HoldDemand(const Tenant& tenant, absl::Time now) {
   Held& held = held_.try_emplace(tenant.name(), Held{}).first->second;
   std::rotate(held.begin(), held.begin() + 1, held.end());
+  held.back() = tenant.Use(now).demand;
+}
+
+QuotaExchange::Elsewhere QuotaExchange::ElsewhereOf(const Tenant& tenant, absl::Time now) {
+  const Held& held = held_.try_emplace(tenant.name(), Held{}).first->second;
   const TenantUse here = tenant.Use(now);
-  held.back() = here.demand;
   Elsewhere elsewhere;
   elsewhere.unused_here = here.requests == 0 && here.tokens == 0 && here.sequences == 0;
   elsewhere.claims = {{incarnation_, *std::min_element(held.begin(), held.end())}};
@@ -149,6 +153,7 @@ v1::RouterReport QuotaExchange::Report(const Tenants& tenants, absl::Time now) {
   absl::flat_hash_map<std::string, Held> held;
   for (const std::shared_ptr<Tenant>& tenant : tenants) {
     if (!HasQuota(tenant->limits())) continue;
+    HoldDemand(*tenant, now);
     Divide(*tenant, may_raise, now);
     held.insert(*held_.find(tenant->name()));
     uses.emplace_back(tenant->name(), tenant->Use(now));
@@ -185,6 +190,7 @@ void QuotaExchange::OnReport(const v1::RouterReport& report, const Tenants& tena
   if (report.version() <= peer.version) return;
   const bool knows_more = is_new ? report.version() > kReportsOfAMinute
                                  : now - peer.heard > kReportsOfAMinute * kInterval;
+  const bool comes = is_new || now - peer.heard > kSilence;
   peer.version = report.version();
   peer.heard = now;
   peer.is_news = true;
@@ -211,6 +217,10 @@ void QuotaExchange::OnReport(const v1::RouterReport& report, const Tenants& tena
     uses.emplace(tenant, use);
   }
   peer.uses = std::move(uses);
+  // What this router could give out alone it may not until its next report.
+  if (!comes) return;
+  for (const std::shared_ptr<Tenant>& tenant : tenants)
+    if (HasQuota(tenant->limits())) Divide(*tenant, /*may_raise=*/false, now);
 }
 
 int64_t QuotaExchange::peers(absl::Time now) const {

@@ -15,8 +15,8 @@
 //   share    A quarter is divided equally, the rest in the proportion in which the tenant asked the
 //            routers for requests recently. A router's own demand counts only once it stood in
 //            kHeld reports, so that others have made room; that it fell counts at once.
-//   start    A router that has given out nothing begins without a part. One that was alone goes on
-//            with its share of all that is left.
+//   start    A router that hears of another one gives out parts from that moment. If it has given
+//            out nothing so far it begins without one; else with its share of all that is left.
 //   alone    A router that has heard of no other for kSilence gives out all that is left. Routers
 //            that have no node in common cannot hear of each other: each of them gives out a whole
 //            quota.
@@ -105,6 +105,8 @@ class QuotaExchange {
   // The new part of what is `left` in all, after `part`.
   double PartOf(double left, double part, double parts_elsewhere, bool may_raise,
                 const std::vector<Claim>& claims) const;
+  // Its demand stands in one more report of this router's.
+  void HoldDemand(const Tenant& tenant, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Elsewhere ElsewhereOf(const Tenant& tenant, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Divide(Tenant& tenant, bool may_raise, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether every router that is there has reported since this one raised its parts; if so, they

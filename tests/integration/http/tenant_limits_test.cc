@@ -14,7 +14,7 @@ class TenantLimitsTest : public TenantsTest {
     const std::string line = cluster_->LinesWith("ready: ").at(0);
     const std::string marker = "HTTP on ";
     const size_t begin = line.find(marker) + marker.size();
-    return absl::StrSplit(line.substr(begin, line.find(';', begin) - begin), ',');
+    return absl::StrSplit(line.substr(begin, line.find(';', begin) - begin), ", ");
   }
   static std::string GetWith(const std::string& path, const std::string& key) {
     return GetOf(path, "authorization: Bearer " + key + "\r\n");
@@ -44,8 +44,7 @@ TEST_F(TenantLimitsTest, AQuotaHoldsOverRouters) {
   }
   const double refilled = absl::ToDoubleSeconds(absl::Now() - begin) * kPerMinute / 60;
   EXPECT_LE(taken, kPerMinute + refilled + 1);
-  EXPECT_GE(taken, kPerMinute / 2) << "one router's part at least";
-  // The other's part comes to the router that is asked.
+  // What is left comes to the router that is asked.
   const absl::Time later = absl::Now() + absl::Seconds(60);
   while (taken < kPerMinute && absl::Now() < later)
     taken += Ask(routers[0], GetWith("/v1/models", "alice")).status == 200 ? 1 : 0;
@@ -53,7 +52,7 @@ TEST_F(TenantLimitsTest, AQuotaHoldsOverRouters) {
 }
 
 TEST_F(TenantLimitsTest, AFloodOfOneTenantLeavesOthersCached) {
-  // 64 blocks of 16 tokens on the one node; alice may hold a quarter.
+  // 64 blocks of 32 tokens on the one node; alice may hold a quarter.
   Start(Line("alice", "kv_share=25%") + Line("bob"),
         {"--prefill=0", "--decode=1", "--kv-blocks=64"});
   const auto cached = [this](const std::string& tenant, const std::string& prompt) {
@@ -69,10 +68,10 @@ TEST_F(TenantLimitsTest, AFloodOfOneTenantLeavesOthersCached) {
   EXPECT_GT(cached("alice", "prompt 59"), 0) << "it has a cache of its own";
   EXPECT_EQ(cached("alice", "prompt 0"), 0);
   v1::GenerateRequest large = Request("", 1);
-  large.set_text(std::string(400, 'x'));
+  large.set_text(std::string(600, 'x'));
   const grpc::Status refused = Generate("alice", large);
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(refused.error_message(), HasSubstr("alice's share of the KV blocks holds 256"));
+  EXPECT_THAT(refused.error_message(), HasSubstr("alice's share of the KV blocks holds 512"));
 }
 
 }  // namespace

@@ -302,6 +302,24 @@ TEST(QuotaExchange, RandomDemandGetsNoMoreThanOneQuotaInAnyPeriod) {
   }
 }
 
+// From the moment that each of two routers has heard of the other, however shortly before.
+TEST(QuotaExchange, HoldsFromTheFirstReportOn) {
+  for (int moment = 0; moment < 30; ++moment) {
+    constexpr int64_t kPerMinute = 600;
+    Routers routers(2, {.requests_per_minute = kPerMinute});
+    const auto heard = [&](int router) {
+      return routers.exchange(router).peers(routers.now()) > 0;
+    };
+    routers.Run(moment * kTick, [](int, Tenant&) {});
+    while (!heard(0) || !heard(1)) routers.Tick();
+    int64_t taken = 0;
+    for (int router = 0; router < 2; ++router)
+      for (int64_t i = 0; i < 2 * kPerMinute; ++i)
+        taken += routers.tenant(router).CountRequest(routers.now()).ok() ? 1 : 0;
+    EXPECT_LE(taken, kPerMinute) << "moment " << moment;
+  }
+}
+
 // A fleet whose routers lose touch for long: then each gives out a quota, and later neither owes
 // what the other has given out meanwhile.
 TEST(QuotaExchange, ALongSeparationIsNotPaidForLater) {
