@@ -53,7 +53,7 @@ class RouterServerImpl final : public RouterServer {
         inbox_(static_cast<size_t>(options.inbox_max),
                [this](std::vector<InboxItem>& items) { RunCore(items); }),
         fleet_service_(inbox_, FleetOptions(options)),
-        client_service_(SessionDeps(), status_) {}
+        client_service_(SessionDeps(), status_, [this] { return Served(); }) {}
 
   ~RouterServerImpl() override {
     client_service_.BeginDrain();
@@ -73,11 +73,12 @@ class RouterServerImpl final : public RouterServer {
       client_service_.RequireKeys(keys_.get());
       if (!options.admin_address.empty()) client_service_.GuardStatus(options.fleet_secret);
     }
+    rpc::ServerLimits nodes = rpc::kNodeLimits, clients = rpc::kClientLimits;
+    nodes.reflection = clients.reflection = options.reflection;
     ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_},
-                                                       rpc::kNodeLimits, FleetPortTls(options)));
-    ASSIGN_OR_RETURN(client_server_,
-                     rpc::Server::Start(options.grpc_address, {&client_service_},
-                                        rpc::kClientLimits, {options.tls, rpc::ClientRule()}));
+                                                       nodes, FleetPortTls(options)));
+    ASSIGN_OR_RETURN(client_server_, rpc::Server::Start(options.grpc_address, {&client_service_},
+                                                        clients, {options.tls, rpc::ClientRule()}));
     if (!options.http_address.empty()) {
       FrontEndOptions http;
       http.server.address = options.http_address;
@@ -317,10 +318,19 @@ class RouterServerImpl final : public RouterServer {
     }
   }
 
+  ServedFleet Served() const {
+    absl::MutexLock lock(&mutex_);
+    return {numerics_id_, context_tokens_};
+  }
+
   // For calls that ask about the fleet without taking the core's time.
   void UpdateReadiness() {
     decode_ready_ = core_->fleet().order().size(kDecodeNodes) > 0;
     context_tokens_ = core_->context_tokens();
+    if (core_->numerics_id() == shown_numerics_id_) return;
+    shown_numerics_id_ = core_->numerics_id();
+    absl::MutexLock lock(&mutex_);
+    numerics_id_ = shown_numerics_id_;
   }
 
   const std::unique_ptr<AuditLog> audit_;  // null: there is none. Outlives all that records
@@ -361,6 +371,8 @@ class RouterServerImpl final : public RouterServer {
   std::atomic<bool> draining_{false};
   mutable absl::Mutex mutex_;
   RequestCounts requests_ ABSL_GUARDED_BY(mutex_);
+  std::string shown_numerics_id_;  // on the strand
+  std::string numerics_id_ ABSL_GUARDED_BY(mutex_);
   Thread thread_;
 };
 
