@@ -17,6 +17,9 @@ namespace tandem::cli {
 namespace {
 
 constexpr char kHost[] = "bench";
+// Many exports are pushed in turns, a part of each at a time, as chunks of many prompts are. If
+// each was pushed whole, the first would be a window ahead before the last was known.
+constexpr int32_t kParts = 16;
 constexpr absl::Duration kRoundMax = absl::Seconds(60);
 
 uint64_t LeaseOf(uint64_t round, int32_t stream) {
@@ -129,17 +132,28 @@ absl::Status KvBenchSide::Send(const KvBenchRound& round, const std::string& add
     if (round.layer_time > absl::ZeroDuration()) {
       absl::Notification().WaitForNotificationWithTimeout(next - RealClock().Now());
     }
-    for (const transfer::OpenExport& open : opened) {
-      RETURN_IF_ERROR(service_->Submit(
-          transfer::PushRange{.export_id = open.export_id,
-                              .first_ordinal = 0,
-                              .ordinal_count = static_cast<int32_t>(open.blocks.size()),
-                              .first_layer = layer,
-                              .layer_count = 1}));
-    }
+    RETURN_IF_ERROR(PushLayer(opened, layer));
   }
   for (const transfer::OpenExport& open : opened) {
     RETURN_IF_ERROR(service_->Submit(transfer::FinishExport{.export_id = open.export_id}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvBenchSide::PushLayer(const std::vector<transfer::OpenExport>& exports,
+                                    int32_t layer) {
+  const int32_t parts = exports.size() > 1 ? kParts : 1;
+  for (int32_t part = 0; part < parts; ++part) {
+    for (const transfer::OpenExport& open : exports) {
+      const auto blocks = static_cast<int32_t>(open.blocks.size());
+      const int32_t first = blocks * part / parts, end = blocks * (part + 1) / parts;
+      if (first == end) continue;
+      RETURN_IF_ERROR(service_->Submit(transfer::PushRange{.export_id = open.export_id,
+                                                           .first_ordinal = first,
+                                                           .ordinal_count = end - first,
+                                                           .first_layer = layer,
+                                                           .layer_count = 1}));
+    }
   }
   return absl::OkStatus();
 }

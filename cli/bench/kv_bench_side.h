@@ -63,6 +63,7 @@ class KvBenchSide {
   static constexpr size_t kEventsMax = 4096;
 
   absl::Status Start(uint64_t number);
+  absl::Status PushLayer(const std::vector<transfer::OpenExport>& exports, int32_t layer);
   // Of the `num_blocks` blocks that lie in `order`, those of one stream.
   std::vector<BlockId> BlocksOf(const std::vector<BlockId>& order, int32_t stream,
                                 int32_t num_blocks) const;

@@ -45,19 +45,21 @@ class BoundedQueue {
   }
 
   // Takes the oldest item, waiting at most `timeout`; nullopt on timeout or when closed and empty.
+  // With a timeout of zero it never sleeps.
   std::optional<T> Pop(absl::Duration timeout) {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(this, &BoundedQueue::HasItemOrClosed), timeout);
+    AwaitItem(timeout);
     if (items_.empty()) return std::nullopt;
     T item = std::move(items_.front());
     items_.pop_front();
     return item;
   }
 
-  // Takes everything, waiting at most `timeout` for the first item.
+  // Takes everything, waiting at most `timeout` for the first item. With a timeout of zero it never
+  // sleeps.
   std::vector<T> PopAll(absl::Duration timeout) {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(this, &BoundedQueue::HasItemOrClosed), timeout);
+    AwaitItem(timeout);
     std::vector<T> all(std::make_move_iterator(items_.begin()),
                        std::make_move_iterator(items_.end()));
     items_.clear();
@@ -86,6 +88,12 @@ class BoundedQueue {
   }
 
  private:
+  void AwaitItem(absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    // Absl hands a wait of zero to the kernel too, which lets the thread sleep for the 50 us by
+    // which it may be late with any timer.
+    if (timeout <= absl::ZeroDuration()) return;
+    mutex_.AwaitWithTimeout(absl::Condition(this, &BoundedQueue::HasItemOrClosed), timeout);
+  }
   bool HasRoomOrClosed() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return closed_ || items_.size() < capacity_;
   }

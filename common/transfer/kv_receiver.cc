@@ -217,6 +217,7 @@ std::optional<ScatterList> KvReceiver::OnData(PeerId from, const v1::KvFrame& fr
     return std::nullopt;
   }
   TANDEM_CHECK(!receives_.contains(receive_id), "receive ", receive_id, " twice");
+  more_follows_ = data.more_follows();
   lease->sender = from;
   lease->sender_incarnation = Incarnation(frame.sender_incarnation());
   lease->first_frame_at = std::min(lease->first_frame_at, context_.now);
@@ -421,6 +422,7 @@ void KvReceiver::Forget(const Lease& lease, std::optional<Epoch> installed) {
 }
 
 void KvReceiver::Tick(std::vector<PeerId>& stuck_peers) {
+  more_follows_ = false;
   for (auto& [id, lease] : leases_) {
     if (!lease->failed && !lease->draining && lease->deadline <= context_.now) {
       AbortSender(*lease, "deadline");

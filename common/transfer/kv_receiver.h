@@ -40,6 +40,9 @@ class KvReceiver {
   void OnPayload(uint64_t receive_id, const absl::Status& status, const ReceiveInterval& interval);
   void OnPeerLost(PeerId peer, const absl::Status& status);
 
+  // The sender of the last payload said that it sends more at once. Forgotten at the next Tick, so
+  // that a sender that ends counts as busy for no longer.
+  bool more_follows() const { return more_follows_; }
   // Deadlines and NACK timers. Appends the peers whose receives have kept a lease from draining for
   // longer than drain_after.
   void Tick(std::vector<PeerId>& stuck_peers);
@@ -119,6 +122,7 @@ class KvReceiver {
 
   KvTransferContext& context_;
   absl::Time last_landing_ = absl::InfinitePast();
+  bool more_follows_ = false;
   // Ordered, so that a simulated run with the same seed repeats exactly.
   // Bound: leases_max (4,096).
   absl::btree_map<LeaseId, std::unique_ptr<Lease>> leases_;

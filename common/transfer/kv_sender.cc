@@ -209,6 +209,12 @@ void KvSender::Settle(ExportId id) {
   }
 }
 
+bool KvSender::WaitsForRoom() const {
+  return std::any_of(peers_.begin(), peers_.end(), [](const auto& entry) {
+    return entry.second.bytes_in_flight > 0 && !entry.second.turns.empty();
+  });
+}
+
 bool KvSender::Continue() {
   if (std::exchange(interrupted_, false)) TakeAllTurns();
   return interrupted_;
@@ -241,6 +247,8 @@ void KvSender::SendFrame(Export& exported, const Export::QueuedFrame& queued,
   data.set_payload_bytes(bytes);
   data.set_payload_checksum(payload.checksum);
   data.set_block_order(context_.options.format.order);
+  // The export itself is among the turns.
+  data.set_more_follows(!exported.queue.empty() || peers_[exported.peer].turns.size() > 1);
   if (!queued.repeat) ++exported.data_frames;
   peers_[exported.peer].bytes_in_flight += bytes;
   ++exported.sends_in_flight;

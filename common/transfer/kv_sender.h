@@ -39,6 +39,8 @@ class KvSender {
   void OnAbort(PeerId from, const v1::KvFrame& frame);
   void OnPeerLost(PeerId peer, const absl::Status& status);
 
+  // Frames wait until a peer has taken those before them.
+  bool WaitsForRoom() const;
   // Goes on where the bytes of a turn were used up; says whether it happened again.
   bool Continue();
   // Deadlines and repeated FINs. Appends the peers whose sends have kept an ended export from

@@ -37,6 +37,8 @@ class KvTransferEndpointImpl final : public KvTransferEndpoint {
     return sender_.Continue();
   }
 
+  bool ExpectsMore() const override { return sender_.WaitsForRoom() || receiver_.more_follows(); }
+
   std::vector<TransferEvent> TakeEvents() override {
     return std::exchange(context_.events, std::vector<TransferEvent>());
   }

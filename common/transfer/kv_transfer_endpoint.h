@@ -54,6 +54,9 @@ class KvTransferEndpoint : public KvTransport::Listener {
   // Deadlines, NACK timers, and sends that wait for their turn. Call at least every 50 ms, and
   // after Progress() did something. True: call it again soon, there is more to send.
   virtual bool Tick(absl::Time now) = 0;
+  // A transfer is under way, and the peer is about to send its next frame or to take one of this
+  // end's. It answers sooner than a thread wakes up, so the caller had better not sleep.
+  virtual bool ExpectsMore() const = 0;
   // Events since the last call, in order.
   virtual std::vector<TransferEvent> TakeEvents() = 0;
   virtual TransferCounters counters() const = 0;

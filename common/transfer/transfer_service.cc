@@ -67,10 +67,16 @@ class TransferServiceImpl final : public TransferService {
     while (!stopping_.load()) {
       const absl::Time now = RealClock().Now();
       if (Step(now)) {
-        idle_since = now;
+        // The step may have taken longer than a spin: what it did was not waiting.
+        idle_since = RealClock().Now();
         continue;
       }
       if (now - idle_since < options_.spin) continue;
+      if (endpoint_->ExpectsMore() && now - idle_since < options_.spin_in_transfer) {
+        // The peer may be waiting for this processor.
+        std::this_thread::yield();
+        continue;
+      }
       // Announce the sleep, then look once more: a command pushed before the announcement was seen
       // is found here, a later one wakes.
       sleeping_.store(true);

@@ -1,5 +1,7 @@
 // Goal: the base types keep their contracts: queues are bounded, close and drain; macros propagate
 // errors; ids compare.
+#include <sys/resource.h>
+
 #include <thread>
 
 #include "common/base/bounded_queue.h"
@@ -31,6 +33,22 @@ TEST(BoundedQueue, CloseDrainsTheQueueAndWakesWaiters) {
   closer.join();
   EXPECT_FALSE(queue.TryPush(8));
   EXPECT_FALSE(queue.Push(8));
+}
+
+// The engine's and the transfer thread look into their queues between two pieces of work.
+TEST(BoundedQueue, AThreadThatWaitsForNoTimeDoesNotSleep) {
+  const auto sleeps = [] {
+    rusage usage = {};
+    EXPECT_EQ(::getrusage(RUSAGE_THREAD, &usage), 0);
+    return usage.ru_nvcsw;  // the times that this thread gave its processor up
+  };
+  BoundedQueue<int> queue(1);
+  const auto before = sleeps();
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_TRUE(queue.PopAll(absl::ZeroDuration()).empty());
+    EXPECT_EQ(queue.Pop(-absl::Seconds(1)), std::nullopt);
+  }
+  EXPECT_LT(sleeps() - before, 20) << "in 2,000 looks into an empty queue";
 }
 
 absl::StatusOr<int> Half(int n) {

@@ -137,6 +137,20 @@ TEST_F(HeaderCheckTest, RightFrameLandsLayerByLayerInTheLeasesBlocks) {
   EXPECT_EQ((*place)[2].data(), arena_->Block(1, BlockId(5)).data());
   EXPECT_EQ((*place)[3].data(), arena_->Block(1, BlockId(2)).data());
 }
+TEST_F(HeaderCheckTest, MoreIsExpectedOnlyAfterAFrameThatIsTakenAndForAShortTime) {
+  v1::KvFrame frame = Data();
+  frame.mutable_data()->set_more_follows(true);
+  frame.set_lease_id(4);
+  EXPECT_FALSE(Offer(frame).has_value());
+  EXPECT_FALSE(endpoint_->ExpectsMore()) << "an unknown lease keeps nobody awake";
+  frame.set_lease_id(kLease.value());
+  ASSERT_TRUE(Offer(frame).has_value());
+  EXPECT_TRUE(endpoint_->ExpectsMore());
+  // A sender that ends after its word is waited for until the next look at the deadlines.
+  now_ += absl::Milliseconds(20);
+  endpoint_->Tick(now_);
+  EXPECT_FALSE(endpoint_->ExpectsMore());
+}
 TEST_F(HeaderCheckTest, AuthTag) {
   v1::KvFrame frame = Data();
   auth_.Sign(frame);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -34,6 +35,7 @@ class RecordingTransport final : public KvTransport {
             absl::AnyInvocable<void(const absl::Status&)> done) override {
     if (!frame.has_data()) return done(absl::OkStatus());
     order.push_back(frame.lease_id());
+    more_follows.push_back(frame.data().more_follows());
     dones.emplace_back(peer, std::move(done));
   }
   int64_t BytesAheadMax(PeerId) const override { return bytes_ahead_max; }
@@ -50,7 +52,8 @@ class RecordingTransport final : public KvTransport {
   }
 
   int64_t bytes_ahead_max = 1 << 20;
-  std::vector<uint64_t> order;  // leases of data frames
+  std::vector<uint64_t> order;     // leases of data frames
+  std::vector<bool> more_follows;  // what they said
   std::vector<std::pair<PeerId, absl::AnyInvocable<void(const absl::Status&)>>> dones;
 
  private:
@@ -142,6 +145,27 @@ TEST_F(SenderTurnsTest, ATurnEndsForCommandsAndGoesOnWithTheNextTick) {
   EXPECT_THAT(transport_.order, ElementsAre(1, 1, 1));
   EXPECT_FALSE(endpoint_->Tick(now_)) << "nothing is left";
   EXPECT_THAT(transport_.order, ElementsAre(1, 1, 1, 1));
+}
+
+TEST_F(SenderTurnsTest, MoreIsExpectedWhileFramesWaitForRoom) {
+  EXPECT_FALSE(endpoint_->ExpectsMore());
+  Export(1, 1);
+  EXPECT_TRUE(endpoint_->ExpectsMore()) << "two of four frames wait";
+  transport_.CompleteOne();
+  EXPECT_TRUE(endpoint_->ExpectsMore());
+  transport_.CompleteOne();
+  EXPECT_FALSE(endpoint_->ExpectsMore()) << "the last two are in flight, and nothing waits";
+  EXPECT_THAT(transport_.more_follows, ElementsAre(true, true, true, false));
+}
+
+TEST_F(SenderTurnsTest, AnotherExportsFramesFollowToo) {
+  Export(1, 1);
+  Export(2, 1);
+  Export(3, 2);
+  CompleteAll();
+  // Eight frames to peer 1 and four to peer 2; only the last one to each has no successor.
+  EXPECT_EQ(std::count(transport_.more_follows.begin(), transport_.more_follows.end(), false), 2);
+  EXPECT_FALSE(transport_.more_follows.back());
 }
 
 TEST_F(SenderTurnsTest, ACancelledExportGivesItsTurnUp) {
