@@ -76,6 +76,9 @@ class DecodeCore final : public node::NodeCore {
     return ledger_.Take(changes.memory, changes.on_disk);
   }
   v1::NodeLoad load() const override;
+  std::vector<kv::BlockOwners::Counts> owner_counts() const override {
+    return scheduler_.owner_counts();
+  }
   v1::NodeCounters counters() const override { return ledger_.CountersWith(scheduler_); }
   cost::StepProfile step_profile() const override { return scheduler_.meter().cost().profile(); }
   std::vector<kv::BlockHash> CachedBlocks() const override { return scheduler_.SealedHashes(); }

@@ -107,6 +107,8 @@ std::string SettingsOf(const router::TenantLimits& limits) {
   add("requests_per_minute", limits.requests_per_minute);
   add("tokens_per_minute", limits.tokens_per_minute);
   add("sequences", limits.sequences_max);
+  if (limits.kv_share > 0) words.push_back(absl::StrCat("kv_share=", limits.kv_share * 100, "%"));
+  add("weight", limits.weight > 1 ? limits.weight : 0);
   const router::TenantLimits usual;
   if (limits.priority_min != usual.priority_min || limits.priority_max != usual.priority_max)
     words.push_back(absl::StrCat("priority=", limits.priority_min, "..", limits.priority_max));
@@ -122,8 +124,8 @@ class KeysCommand final : public Command {
                 {.required = true});
     schema_.Add("set", &settings_,
                 "With add: settings of the tenant, such as requests_per_minute=60, "
-                "tokens_per_minute=N, sequences=N, weight=N, priority=MIN..MAX, cache=GROUP, "
-                "scopes=infer,admin; several are separated by commas or spaces.");
+                "tokens_per_minute=N, sequences=N, kv_share=25%, weight=N, priority=MIN..MAX, "
+                "cache=GROUP, scopes=infer,admin; several are separated by commas or spaces.");
     schema_.AllowPositionals("add TENANT | list | revoke TENANT-OR-HASH", 2);
   }
 

@@ -41,7 +41,8 @@ class Constraint {
   static constexpr size_t kMaskBytesMax = size_t{32} << 20;
   // Bound on the work for one mask, in StateGraph::work: some milliseconds of the engine's thread.
   static constexpr uint64_t kMaskWorkMax = 1'000'000;
-  // Bounds on Try: the bytes that it follows, and the work for choosing them.
+  // Bounds on Try: the bytes that it follows, and the work for choosing them; and the work for
+  // searching other texts. Neither counts masks, of which there are at most 11 in each.
   static constexpr int kTryBytesMax = 512;  // a power of two: then it computes 11 masks
   static constexpr uint64_t kTryWorkMax = 8'000'000;
 
@@ -55,11 +56,15 @@ class Constraint {
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   Place Start();
-  // Follows the text that the constraint can read in the most ways, and computes masks along it.
-  // The thread that compiles a constraint calls this, so that one that is too ambiguous is refused
-  // before its request takes engine time. A constraint that is ambiguous elsewhere fails only when
-  // an answer reaches that place. Every Constraint of one program and vocabulary gives the same
-  // result. Errors: those of Mask, also where a text has more than kThreadsMax readings.
+  // Looks for texts that the constraint can read in so many ways that a mask would cost too much:
+  // follows the text that it can read in the most ways, then searches all texts, those with the
+  // most readings first, and computes masks where readings grow. The thread that compiles a
+  // constraint calls this, so that one that is too ambiguous is refused before its request takes
+  // engine time. The search ends when it has seen every configuration, or has spent its work; a
+  // constraint that is too ambiguous beyond it fails only when an answer reaches that place
+  // (docs/adr/0059-masks-are-bounded-when-computed.md). Every Constraint of one program and
+  // vocabulary gives the same result. Errors: those of Mask, also where a text has more than
+  // kThreadsMax readings.
   absl::Status Try();
   // Reads `bytes`. False, and `place` is unchanged, when the constraint forbids them there.
   bool Advance(Place& place, absl::string_view bytes);
@@ -78,6 +83,9 @@ class Constraint {
     std::list<ConfigId>::iterator use;
   };
 
+  // Try's two parts.
+  absl::Status FollowMostAmbiguous();
+  absl::Status SearchAmbiguous() const;
   // Replaces the current graph if it is too large, and moves `place` to the current graph.
   void Refresh(Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<const TokenMask>> ComputeMask(StateGraph& graph,

@@ -4,7 +4,6 @@
 #include <bitset>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "common/guided/grammar_builder.h"
 
 namespace tandem::guided {
@@ -12,6 +11,57 @@ namespace {
 
 // The most words that all stacks of one configuration may have.
 constexpr size_t kConfigWordsMax = 32768;
+// The most work for one configuration: a quarter of a mask's. A state may call a thousand rules,
+// and a thousand threads may be in such states.
+constexpr uint64_t kCloseWorkMax = 250'000;
+
+// The threads of one closure, as stacks that share what is below their tops: a thousand threads may
+// call a thousand rules each, and equal stacks have equal ids.
+class Stacks {
+ public:
+  using Id = uint32_t;
+  struct Stack {
+    Id below = 0;  // 0: nothing
+    StateId state = 0;
+    uint32_t depth = 0;
+  };
+
+  const Stack& operator[](Id id) const { return stacks_[id]; }
+  Id Push(Id below, StateId state) {
+    const auto [it, fresh] =
+        ids_.try_emplace(uint64_t{below} << 32 | state, static_cast<Id>(stacks_.size()));
+    if (fresh) {
+      stacks_.push_back({below, state, stacks_[below].depth + 1});
+      seen_.push_back(false);
+    }
+    return it->second;
+  }
+  Id Of(const std::vector<uint32_t>& thread) {
+    Id id = 0;
+    for (const uint32_t state : thread) id = Push(id, state);
+    return id;
+  }
+  std::vector<uint32_t> ToThread(Id id) const {
+    std::vector<uint32_t> thread(stacks_[id].depth);
+    for (size_t i = thread.size(); i > 0; id = stacks_[id].below) thread[--i] = stacks_[id].state;
+    return thread;
+  }
+  // False if it was seen before.
+  bool MarkSeen(Id id) {
+    if (seen_[id]) return false;
+    seen_[id] = true;
+    ++seen_count_;
+    return true;
+  }
+  size_t seen() const { return seen_count_; }
+
+ private:
+  // Bound: kCloseWorkMax, because each took work; for all three.
+  std::vector<Stack> stacks_ = {{}};
+  std::vector<bool> seen_ = {false};
+  absl::flat_hash_map<uint64_t, Id> ids_;
+  size_t seen_count_ = 0;
+};
 
 }  // namespace
 
@@ -20,6 +70,13 @@ StateGraph::StateGraph(const Program& program) : program_(program) {
   configs_[kDeadConfig].next = std::make_unique<std::array<ConfigId, 256>>();
   configs_[kDeadConfig].representative = kDeadConfig;
   start_ = Close({{program.start}});
+}
+
+size_t StateGraph::Readings(ConfigId id) const {
+  const std::vector<uint32_t>& key = configs_[id].key;
+  size_t threads = 0;
+  for (size_t i = 0; i < key.size(); i += key[i] + 1) ++threads;
+  return threads;
 }
 
 std::vector<StateGraph::Thread> StateGraph::Threads(absl::Span<const uint32_t> key) {
@@ -42,42 +99,47 @@ std::vector<uint32_t> StateGraph::ToKey(std::vector<Thread> threads) {
 }
 
 // Whether each state of the thread and of its stack can reach its end within kNestingMax.
-bool StateGraph::Fits(const Thread& thread) const {
-  return thread.size() - 1 + program_.states[thread.back()].height <= size_t{kNestingMax};
+bool StateGraph::Fits(const Thread& thread) const { return Fits(thread.size(), thread.back()); }
+
+bool StateGraph::Fits(size_t depth, StateId top) const {
+  return depth - 1 + program_.states[top].height <= size_t{kNestingMax};
 }
 
-ConfigId StateGraph::Close(std::vector<Thread> threads) {
-  absl::flat_hash_set<Thread> seen(threads.begin(), threads.end());
-  std::vector<Thread> todo(seen.begin(), seen.end());
+ConfigId StateGraph::Close(const std::vector<Thread>& threads) {
+  Stacks stacks;
+  std::vector<Stacks::Id> todo;
   std::vector<Thread> kept;  // the threads that can consume a byte next, or end the text
   size_t words = 0;
-  const auto add = [&](Thread thread) {
-    if (!Fits(thread)) return;
-    if (seen.insert(thread).second) todo.push_back(std::move(thread));
+  const uint64_t work_before = work_;
+  const auto add = [&](Stacks::Id id) {
+    if (Fits(stacks[id].depth, stacks[id].state) && stacks.MarkSeen(id)) todo.push_back(id);
   };
+  for (const Thread& thread : threads) {
+    work_ += thread.size();
+    add(stacks.Of(thread));
+  }
   while (!todo.empty()) {
-    Thread thread = std::move(todo.back());
-    todo.pop_back();
-    work_ += thread.size() + 8;
-    const StateId top = thread.back();
-    const Program::State& state = program_.states[top];
-    if (state.bytes_begin != state.bytes_end || (state.accept && thread.size() == 1)) {
-      words += thread.size() + 1;
-      kept.push_back(thread);
+    const Stacks::Stack stack = stacks[todo.back()];
+    work_ += 8;
+    const Program::State& state = program_.states[stack.state];
+    if (state.bytes_begin != state.bytes_end || (state.accept && stack.depth == 1)) {
+      words += stack.depth + 1;
+      work_ += stack.depth;
+      kept.push_back(stacks.ToThread(todo.back()));
       if (kept.size() > kThreadsMax || words > kConfigWordsMax) return Overflow();
     }
-    if (seen.size() > 8 * kThreadsMax) return Overflow();
-    if (state.accept && thread.size() > 1) add(Thread(thread.begin(), thread.end() - 1));
-    for (const CallEdge& call : program_.CallsOf(top)) {
-      Thread called = thread;
-      called.back() = call.after;
-      if (program_.states[call.after].only_accept) {
-        called.pop_back();
-      } else if (!Fits(called)) {
-        continue;
+    todo.pop_back();
+    if (stacks.seen() > 8 * kThreadsMax) return Overflow();
+    if (state.accept && stack.depth > 1) add(stack.below);
+    for (const CallEdge& call : program_.CallsOf(stack.state)) {
+      work_ += 2;
+      if (work_ - work_before > kCloseWorkMax) return Overflow();
+      Stacks::Id below = stack.below;
+      if (!program_.states[call.after].only_accept) {
+        if (!Fits(stack.depth, call.after)) continue;
+        below = stacks.Push(below, call.after);
       }
-      called.push_back(call.callee);
-      add(std::move(called));
+      add(stacks.Push(below, call.callee));
     }
   }
   return Intern(ToKey(std::move(kept)));
@@ -123,7 +185,7 @@ ConfigId StateGraph::FindStep(ConfigId from, uint8_t byte) {
       if (Fits(thread)) moved.push_back(std::move(thread));
     }
   }
-  const ConfigId target = moved.empty() ? kDeadConfig : Close(std::move(moved));
+  const ConfigId target = moved.empty() ? kDeadConfig : Close(moved);
   auto& next = configs_[from].next;
   if (next == nullptr) {
     next = std::make_unique<std::array<ConfigId, 256>>();

@@ -2,8 +2,9 @@
 // graph computes a step when it is first needed and stores it. Equal configurations have equal ids,
 // so a stored step is one table look-up.
 //
-// A configuration with more than kThreadsMax threads is treated as dead: texts that need that much
-// ambiguity are not generated. The same holds for call stacks deeper than kNestingMax.
+// A configuration with more than kThreadsMax threads, or one that takes too much work to find, is
+// treated as dead: texts that need that much ambiguity are not generated. The same holds for call
+// stacks deeper than kNestingMax.
 // Thread safety: none; Constraint holds its mutex around every use.
 // Owner: Constraint.
 #pragma once
@@ -40,6 +41,8 @@ class StateGraph {
   bool MayEnd(ConfigId id) const { return configs_[id].may_end; }
   // Whether some byte may follow.
   bool CanContinue(ConfigId id) const { return configs_[id].can_continue; }
+  // In how many ways the text can have been read: the configuration's threads.
+  size_t Readings(ConfigId id) const;
   // Bytes such that every step from `id` is the step of one of them. Counts as work.
   std::vector<uint8_t> DistinctBytes(ConfigId id);
   // A configuration that allows the same tokens, unless `id` needs more than kThreadsMax threads
@@ -73,10 +76,12 @@ class StateGraph {
 
   ConfigId FindStep(ConfigId from, uint8_t byte);
   // The configuration of `threads` and of all threads that they reach without a byte.
-  ConfigId Close(std::vector<Thread> threads);
+  ConfigId Close(const std::vector<Thread>& threads);
   ConfigId Overflow();
   ConfigId Intern(std::vector<uint32_t> key);
   bool Fits(const Thread& thread) const;
+  // `depth`: of the whole thread, `top` included.
+  bool Fits(size_t depth, StateId top) const;
   static std::vector<Thread> Threads(absl::Span<const uint32_t> key);
   static std::vector<uint32_t> ToKey(std::vector<Thread> threads);
 

@@ -8,7 +8,7 @@
 
 namespace tandem::kv {
 
-BlockPool::BlockPool(int64_t num_blocks) : blocks_(num_blocks) {
+BlockPool::BlockPool(int64_t num_blocks) : blocks_(num_blocks), owners_(num_blocks) {
   free_.reserve(num_blocks);
   for (int64_t i = num_blocks - 1; i >= 0; --i) free_.push_back(BlockId(static_cast<int32_t>(i)));
 }
@@ -28,9 +28,13 @@ void BlockPool::EnterCache(BlockId block) {
   b.state = State::kCached;
   b.lru = lru_.insert(lru_.end(), block);
   if (b.saving) ++saving_cached_;
-  if (b.sealed) return;
-  b.part = cached_parts_.insert(cached_parts_.end(), block);
-  if (cached_parts_.size() > kCachedPartsMax) Evict(cached_parts_.front());
+  owners_.OnCached(block);
+  if (!b.sealed) {
+    b.part = cached_parts_.insert(cached_parts_.end(), block);
+    if (cached_parts_.size() > kCachedPartsMax) Evict(cached_parts_.front());
+  }
+  const auto evictable = [this](BlockId id) { return !At(id).saving; };
+  while (const auto given_back = owners_.ToEvictFor(block, evictable)) Evict(*given_back);
 }
 
 void BlockPool::LeaveCache(BlockId block) {
@@ -38,6 +42,13 @@ void BlockPool::LeaveCache(BlockId block) {
   lru_.erase(b.lru);
   if (b.saving) --saving_cached_;
   if (!b.sealed) cached_parts_.erase(b.part);
+  owners_.OnTakenFromCache(block);
+}
+
+void BlockPool::Free(BlockId block) {
+  owners_.OnFreed(block);
+  At(block) = Block();
+  free_.push_back(block);
 }
 
 void BlockPool::Evict(BlockId block) {
@@ -49,11 +60,10 @@ void BlockPool::Evict(BlockId block) {
     by_hash_.erase(b.hash);
     changes_.push_back({.hash = b.hash, .stored = false});
   }
-  b = Block();
-  free_.push_back(block);
+  Free(block);
 }
 
-absl::StatusOr<std::vector<BlockId>> BlockPool::Allocate(int64_t count) {
+absl::StatusOr<std::vector<BlockId>> BlockPool::Allocate(int64_t count, const BlockOwner& owner) {
   TANDEM_CHECK(count >= 0, "count ", count);
   const int64_t available = counts().available();
   if (count > available) {
@@ -61,12 +71,12 @@ absl::StatusOr<std::vector<BlockId>> BlockPool::Allocate(int64_t count) {
         absl::StrCat("KV pool: ", count, " blocks requested, ", available, " of ", blocks_.size(),
                      " available (", used_, " used, ", quarantined_, " quarantined)"));
   }
+  const auto evictable = [this](BlockId id) { return !At(id).saving; };
+  while (const auto given_back = owners_.ToEvict(owner, count, evictable)) Evict(*given_back);
   std::vector<BlockId> allocated;
   allocated.reserve(count);
   for (int64_t i = 0; i < count; ++i) {
-    if (free_.empty()) {
-      Evict(*std::find_if(lru_.begin(), lru_.end(), [&](BlockId id) { return !At(id).saving; }));
-    }
+    if (free_.empty()) Evict(*std::find_if(lru_.begin(), lru_.end(), evictable));
     const BlockId block = free_.back();
     free_.pop_back();
     Block& b = At(block);
@@ -75,12 +85,13 @@ absl::StatusOr<std::vector<BlockId>> BlockPool::Allocate(int64_t count) {
     b.state = State::kUsed;
     b.references = 1;
     ++used_;
+    owners_.OnUsedBy(block, owner);
     allocated.push_back(block);
   }
   return allocated;
 }
 
-std::vector<BlockId> BlockPool::Match(absl::Span<const BlockHash> hashes) {
+std::vector<BlockId> BlockPool::Match(absl::Span<const BlockHash> hashes, const BlockOwner& owner) {
   std::vector<BlockId> matched;
   for (const BlockHash& hash : hashes) {
     const auto it = by_hash_.find(hash);
@@ -92,8 +103,11 @@ std::vector<BlockId> BlockPool::Match(absl::Span<const BlockHash> hashes) {
       ++used_;
     }
     ++b.references;
+    owners_.OnUsedBy(it->second, owner);
     matched.push_back(it->second);
   }
+  const auto evictable = [this](BlockId id) { return !At(id).saving; };
+  while (const auto given_back = owners_.ToEvict(owner, 0, evictable)) Evict(*given_back);
   return matched;
 }
 
@@ -145,8 +159,7 @@ void BlockPool::Unref(BlockId block) {
     b.state = State::kQuarantined;
     ++quarantined_;
   } else {
-    b = Block();
-    free_.push_back(block);
+    Free(block);
   }
 }
 
@@ -241,9 +254,8 @@ void BlockPool::Quarantine(BlockId block) {
 void BlockPool::EndQuarantine(BlockId block) {
   Block& b = At(block);
   TANDEM_CHECK(b.state == State::kQuarantined, "block ", block.value(), " is not quarantined");
-  b = Block();
   --quarantined_;
-  free_.push_back(block);
+  Free(block);
 }
 
 BlockPool::Counts BlockPool::counts() const {

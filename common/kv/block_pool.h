@@ -14,9 +14,10 @@
 // found by its tokens and copied; readers that copy it have references beside the owner's. A
 // *quarantined* block has no owner, but a peer's bytes may still land in it, so the pool does not
 // allocate it (docs/KV_TRANSFER.md, "States"). Allocate takes free blocks first, then evicts cached
-// ones, the least recently used first. Of blocks cached for their parts alone, kCachedPartsMax
-// stay. A block that is being *saved* to storage keeps its bytes until that ends, without a
-// reference: Allocate passes over it.
+// ones, the least recently used first. A tenant with a share of the pool that holds more, running
+// and cached together, gives back its own cached blocks first. Of blocks cached for their parts
+// alone, kCachedPartsMax stay. A block that is being *saved* to storage keeps its bytes until that
+// ends, without a reference: Allocate passes over it.
 //
 // Thread safety: none; the engine thread calls all methods.
 // Invariants: free + cached + used + quarantined = total. A hash names at most one block. A block
@@ -35,6 +36,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/kv/block_hash.h"
+#include "common/kv/block_owners.h"
 #include "common/kv/part_index.h"
 
 namespace tandem::kv {
@@ -63,12 +65,13 @@ class BlockPool {
 
   explicit BlockPool(int64_t num_blocks);
 
-  // Returns `count` used blocks with one reference each, and evicts cached blocks if it must.
-  // Errors: kResourceExhausted when fewer are available; the pool is then unchanged.
-  absl::StatusOr<std::vector<BlockId>> Allocate(int64_t count);
+  // Returns `count` used blocks with one reference each, and evicts cached blocks if it must. They
+  // count for `owner`. Errors: kResourceExhausted when fewer are available; the pool is then
+  // unchanged.
+  absl::StatusOr<std::vector<BlockId>> Allocate(int64_t count, const BlockOwner& owner = {});
   // Returns the blocks of the longest prefix of `hashes` that the pool holds, and adds a reference
-  // to each of them.
-  std::vector<BlockId> Match(absl::Span<const BlockHash> hashes);
+  // to each of them. Those that count for no tenant count for `owner`.
+  std::vector<BlockId> Match(absl::Span<const BlockHash> hashes, const BlockOwner& owner = {});
   // Returns the hashes of up to `count` sealed blocks: first the shared ones, then the cached ones,
   // then those with one owner; within each group recently used blocks and parents come first.
   std::vector<BlockHash> MostRecentlyUsed(int64_t count) const;
@@ -116,6 +119,8 @@ class BlockPool {
   void EndQuarantine(BlockId block);
 
   Counts counts() const;
+  // What tenants hold for whom blocks count. Quarantined blocks count as used.
+  std::vector<BlockOwners::Counts> owner_counts() const { return owners_.counts(); }
   // Returns the net changes since the last call: storing and removing the same hash cancel out.
   BlockEvents DrainEvents();
   // The hashes of all sealed blocks, in the order in which they were sealed: the snapshot for a
@@ -146,6 +151,8 @@ class BlockPool {
   void Evict(BlockId block);
   void EnterCache(BlockId block);
   void LeaveCache(BlockId block);
+  // REQUIRES: the block is neither cached nor counted as used or quarantined.
+  void Free(BlockId block);
 
   // Bound: --kv-blocks, fixed.
   std::vector<Block> blocks_;
@@ -154,6 +161,7 @@ class BlockPool {
   std::list<BlockId> lru_;     // cached blocks, least recently used first
   absl::flat_hash_map<BlockHash, BlockId> by_hash_;
   PartIndex parts_;
+  BlockOwners owners_;
   // Bound: kCachedPartsMax (128).
   std::list<BlockId> cached_parts_;  // those of lru_ that are not sealed, least recently used first
   // Bound: the changes of one step; DrainEvents empties it after each.

@@ -23,13 +23,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
+#include "common/base/node_id.h"
 #include "common/lending/lending.h"
 
 namespace tandem::lending {
 
-// The longest handshake message, with room for node ids of 256 bytes.
+// The longest handshake message, with room for two node ids of kNodeIdBytesMax and an address.
 inline constexpr size_t kHandshakeBytesMax = 1024;
-inline constexpr size_t kNodeIdBytesMax = 256;
 
 // Who is at the ends of a link, and the address that the debtor dialled.
 struct LinkEnds {

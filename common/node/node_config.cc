@@ -1,12 +1,16 @@
 #include "common/node/node_config.h"
 
+#include "common/base/node_id.h"
+
 namespace tandem::node {
 namespace {
 
 void RegisterIdentityAndNetwork(config::Schema& schema, NodeConfig& config) {
   schema.Add("id", &config.id,
              "Name of this node, unique in the fleet; default: role and process id.",
-             {.group = "Identity"});
+             {.group = "Identity", .check = [](const std::string& id) {
+                return id.empty() ? absl::OkStatus() : CheckNodeId(id);
+              }});
   schema.Add("routers", &config.routers,
              "Fleet addresses of all routers to join, port or host:port.",
              {.group = "Network",

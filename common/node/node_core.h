@@ -17,6 +17,7 @@
 #include "common/cost/step_cost.h"
 #include "common/engine/engine.h"
 #include "common/kv/block_hash.h"
+#include "common/kv/block_owners.h"
 #include "common/lending/lending.h"
 #include "common/storage/block_storage.h"
 #include "common/transfer/kv_transfer.h"
@@ -73,6 +74,8 @@ class NodeCore {
   virtual NodeActions TakeActions() = 0;
 
   virtual v1::NodeLoad load() const = 0;
+  // What the pool holds for tenants with a share.
+  virtual std::vector<kv::BlockOwners::Counts> owner_counts() const = 0;
   virtual v1::NodeCounters counters() const = 0;
   // What the steps cost, learned from those that ran.
   virtual cost::StepProfile step_profile() const = 0;

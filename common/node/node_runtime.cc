@@ -36,6 +36,9 @@ constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
 // Fraction of the drain timeout in which running work may finish; the rest is for migration.
 constexpr double kShareToFinish = 0.5;
 
+// Of a router's report; a larger one is not relayed.
+constexpr size_t kReportBytesMax = 256 << 10;
+
 struct DrainRequest {
   absl::Duration time_left;
 };
@@ -155,11 +158,24 @@ class NodeRuntimeImpl final : public NodeRuntime {
   void OnRouterEvent(RouterStreamEvent event) {
     if (auto* message = std::get_if<RouterSpoke>(&event)) {
       NoteInterval(message->message);
+      RelayReport(message->router, message->message);
       if (gate_.has_value()) gate_->Filter(message->router, message->message);
     } else if (const auto* gone = std::get_if<RouterGone>(&event)) {
       if (gate_.has_value()) gate_->OnRouterLost(gone->router);
     }
     std::visit([this](auto& e) { inbox_.Push(std::move(e)); }, event);
+  }
+
+  // What a router reports goes to the node's other routers, unread.
+  void RelayReport(RouterKey from, v1::RouterMessage& message) {
+    if (!message.has_report()) return;
+    v1::NodeMessage relayed;
+    relayed.add_reports()->Swap(message.mutable_report());
+    message.clear_report();
+    if (relayed.ByteSizeLong() > kReportBytesMax) return;
+    for (const RouterKey router : routers_->open()) {
+      if (router != from) routers_->Send(router, relayed);
+    }
   }
 
   // Heartbeats go to all routers at the shortest interval that any of them asked for.
@@ -356,6 +372,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     absl::MutexLock lock(&mutex_);
     load_ = Load();
     counters_ = core_->counters();
+    owner_counts_ = core_->owner_counts();
     step_profile_ = core_->step_profile();
     counters_.set_kv_bytes_sent(transfer.bytes_sent);
     counters_.set_kv_bytes_received(transfer.bytes_received);
@@ -376,6 +393,13 @@ class NodeRuntimeImpl final : public NodeRuntime {
     v1::NodeMessage message;
     *message.mutable_load() = load_;
     *message.mutable_counters() = counters_;
+    message.set_has_tenant_blocks(true);
+    for (const kv::BlockOwners::Counts& counts : owner_counts_) {
+      v1::TenantBlocks& held = *message.add_tenant_blocks();
+      held.set_tenant(counts.tenant);
+      held.set_used(counts.used);
+      held.set_cached(counts.cached);
+    }
     const int64_t steps = step_profile_.samples + step_profile_.rejected;
     if (steps != steps_announced_) {
       *message.mutable_step_cost() = rpc::ToWire(step_profile_);
@@ -418,6 +442,8 @@ class NodeRuntimeImpl final : public NodeRuntime {
   mutable absl::Mutex mutex_;
   v1::NodeLoad load_ ABSL_GUARDED_BY(mutex_);
   v1::NodeCounters counters_ ABSL_GUARDED_BY(mutex_);
+  // Bound: --kv-blocks.
+  std::vector<kv::BlockOwners::Counts> owner_counts_ ABSL_GUARDED_BY(mutex_);
   cost::StepProfile step_profile_ ABSL_GUARDED_BY(mutex_);
   int64_t steps_announced_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: a router has not heard of any
   bool drained_ ABSL_GUARDED_BY(mutex_) = false;

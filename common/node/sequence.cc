@@ -77,6 +77,10 @@ absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_
   input.delivered_tokens = wire.delivered_tokens();
   input.eos_token_ids.assign(wire.eos_token_ids().begin(), wire.eos_token_ids().end());
   input.cache_salt = wire.cache_salt();
+  if (!(wire.kv_share() >= 0 && wire.kv_share() <= 1))
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv_share: ", wire.kv_share(), ", expected one in [0, 1]"));
+  input.owner = {wire.tenant(), wire.kv_share()};
   input.numerics_id = wire.numerics_id();
   input.sequence_index = sequence_index;
   input.priority = wire.priority();

@@ -16,6 +16,7 @@
 #include "common/guided/constraint.h"
 #include "common/guided/constraint_cache.h"
 #include "common/kv/block_hash.h"
+#include "common/kv/block_owners.h"
 #include "common/request/sampling_params.h"
 #include "tandem/v1/fleet.pb.h"
 
@@ -32,6 +33,7 @@ struct SequenceInput {
   request::StopParams stop;
   std::vector<TokenId> eos_token_ids;
   std::string cache_salt;
+  kv::BlockOwner owner;     // the tenant that its blocks count for, if any
   std::string numerics_id;  // part of the blocks' hashes; empty = the engine's own
   int32_t sequence_index = 0;
   int32_t priority = 0;                    // lower is computed earlier

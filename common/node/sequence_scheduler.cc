@@ -121,9 +121,9 @@ bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
   if (sequence.unscored() > 0) matchable = std::min(matchable, sequence.num_scored / block_tokens);
   if (sequence.grows) matchable = std::min(matchable, count);
   const auto hashes = absl::MakeConstSpan(sequence.hashes).subspan(0, matchable);
-  std::vector<BlockId> blocks = pool_.Match(hashes);
+  std::vector<BlockId> blocks = pool_.Match(hashes, sequence.input.owner);
   const int64_t matched = static_cast<int64_t>(blocks.size());
-  const auto fresh = pool_.Allocate(count - matched);
+  const auto fresh = pool_.Allocate(count - matched, sequence.input.owner);
   sequence.blocks = std::move(blocks);
   if (!fresh.ok()) {
     ReturnBlocks(sequence);
@@ -290,7 +290,7 @@ int64_t SequenceScheduler::ChunkOf(Sequence& sequence, int64_t rows_max) {
   const int64_t needed = options_.spec.layout.BlocksFor(sequence.num_computed + rows);
   const int64_t lacking = needed - static_cast<int64_t>(sequence.blocks.size());
   const int64_t taken = std::min(std::max<int64_t>(lacking, 0), pool_.counts().available());
-  const std::vector<BlockId> blocks = *pool_.Allocate(taken);
+  const std::vector<BlockId> blocks = *pool_.Allocate(taken, sequence.input.owner);
   sequence.blocks.insert(sequence.blocks.end(), blocks.begin(), blocks.end());
   short_of_blocks_ |= taken < lacking;
   return std::min(rows, RowsHeld(sequence, options_.spec));
@@ -325,7 +325,7 @@ bool SequenceScheduler::Grow(Sequence& sequence) {
   const int64_t needed =
       options_.spec.layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
   while (static_cast<int64_t>(sequence.blocks.size()) < needed) {
-    const auto block = pool_.Allocate(1);
+    const auto block = pool_.Allocate(1, sequence.input.owner);
     if (block.ok()) {
       sequence.blocks.push_back(block->front());
       continue;

@@ -164,6 +164,7 @@ class SequenceScheduler {
   // For PrefixMigration, PrefixFetch and StoredBlocks, whose blocks belong to no sequence.
   kv::BlockPool& pool() { return pool_; }
   kv::BlockPool::Counts block_counts() const { return pool_.counts(); }
+  std::vector<kv::BlockOwners::Counts> owner_counts() const { return pool_.owner_counts(); }
   kv::BlockEvents DrainBlockEvents() { return pool_.DrainEvents(); }
   std::vector<kv::BlockHash> SealedHashes() const { return pool_.SealedHashes(); }
   int64_t size() const { return static_cast<int64_t>(sequences_.size()); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
@@ -188,13 +189,18 @@ std::vector<TokenId> BannedTokens(const SamplingParams& params, const StopParams
     banned.push_back(word.back());
   }
   // Before min_tokens a token that stops must not be generated, as in vLLM and transformers.
-  if (stop != nullptr && static_cast<int64_t>(output.size()) < stop->min_tokens) {
-    banned.insert(banned.end(), stop->stop_token_ids.begin(), stop->stop_token_ids.end());
-    if (!stop->ignore_eos) banned.insert(banned.end(), eos_token_ids.begin(), eos_token_ids.end());
-  }
+  const bool may_not_stop =
+      stop != nullptr && static_cast<int64_t>(output.size()) < stop->min_tokens;
+  if (may_not_stop && !stop->ignore_eos)
+    banned.insert(banned.end(), eos_token_ids.begin(), eos_token_ids.end());
   std::sort(banned.begin(), banned.end());
   banned.erase(std::unique(banned.begin(), banned.end()), banned.end());
-  return banned;
+  if (!may_not_stop) return banned;
+  // A client may list the whole vocabulary here: it is ascending, and not sorted for each token.
+  std::vector<TokenId> all;
+  std::set_union(banned.begin(), banned.end(), stop->stop_token_ids.begin(),
+                 stop->stop_token_ids.end(), std::back_inserter(all));
+  return all;
 }
 
 FinishReason CheckStop(const StopParams& params, const std::vector<TokenId>& eos_token_ids,

@@ -143,7 +143,26 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
   }
 };
 
+// What gRPC's library calls the plugin that it adds to every server.
+constexpr char kLibraryPlugin[] = "proto_server_reflection";
+
+class NoReflectionOption final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->erase(std::remove_if(plugins->begin(), plugins->end(),
+                                  [](const std::unique_ptr<grpc::ServerBuilderPlugin>& plugin) {
+                                    return plugin->name() == kLibraryPlugin;
+                                  }),
+                   plugins->end());
+  }
+};
+
 }  // namespace
+
+void RemoveReflection(grpc::ServerBuilder& builder) {
+  builder.SetOption(std::make_unique<NoReflectionOption>());
+}
 
 void AddReflection(grpc::ServerBuilder& builder) {
   // The library adds v1alpha to every server of the process.

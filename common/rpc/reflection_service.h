@@ -11,5 +11,7 @@ namespace tandem::rpc {
 
 // The server that `builder` starts answers both versions for all services that it has by then.
 void AddReflection(grpc::ServerBuilder& builder);
+// It answers neither: the calls are unknown to it.
+void RemoveReflection(grpc::ServerBuilder& builder);
 
 }  // namespace tandem::rpc

@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address
   // which the linker must keep.
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   grpc::ServerBuilder builder;
-  AddReflection(builder);
+  limits.reflection ? AddReflection(builder) : RemoveReflection(builder);
   auto server = std::unique_ptr<Server>(new Server());
   builder.AddListeningPort(address, credentials, &server->port_);
   // Without this two processes can listen on one port, and each answers some of the calls.

@@ -25,6 +25,9 @@ struct ServerLimits {
   int64_t memory_bytes_max = 0;
   // Calls that one connection has open at a time; a client's others wait for their turn.
   int streams_max = 1024;
+  // The server tells which services it has, and their messages. One that does not needs another
+  // service.
+  bool reflection = true;
 };
 
 // From clients. A long context's prompt as token ids stays well below this; HTTP bodies have the

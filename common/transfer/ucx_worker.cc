@@ -66,6 +66,9 @@ std::vector<Setting> Settings(const std::string& tls, UcxContext::Memory memory)
     settings.push_back({{"ZCOPY_THRESH"}, "inf"});
     settings.push_back({{"TX_SEG_SIZE", "TCP_TX_SEG_SIZE"}, "256kb"});
     settings.push_back({{"RX_SEG_SIZE", "TCP_RX_SEG_SIZE"}, "256kb"});
+    // Otherwise connecting to a host that does not answer holds this thread for 3 s, and all other
+    // transfers with it.
+    settings.push_back({{"CONN_NB", "TCP_CONN_NB"}, "y"});
   }
   return settings;
 }

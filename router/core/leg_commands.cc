@@ -27,6 +27,10 @@ v1::SequenceSpec LegCommands::SpecOf(const PlacedPrompt& prompt, bool wants_scor
   spec.set_cache_salt(input_.cache_salt);
   if (input_.guided->any()) *spec.mutable_guided() = rpc::ToWire(*input_.guided);
   spec.set_priority(input_.priority);
+  if (input_.share.kv_share > 0) {
+    spec.set_tenant(input_.share.tenant);
+    spec.set_kv_share(input_.share.kv_share);
+  }
   if (wants_scores) spec.set_prompt_logprobs(*input_.prompt_logprobs);
   if (context_.fleet.mixes_numerics()) spec.set_numerics_id(context_.fleet.numerics_id());
   return spec;

@@ -28,6 +28,12 @@ absl::Status QueueDeadlineStatus(const SequenceContext& context, const UnplacedP
     case PlacementFailure::kTooLate:
       return absl::ResourceExhaustedError(absl::StrCat(
           "within ", limit, " no placement was predicted to bring the first token in time"));
+    case PlacementFailure::kTenantShare:
+      return absl::ResourceExhaustedError(
+          absl::StrCat("quota: for ", limit,
+                       " the tenant's sequences held its share of the KV "
+                       "blocks, with no room for ",
+                       prompt.tokens, " prompt tokens more"));
     case PlacementFailure::kNoRoom:
     case PlacementFailure::kNotYet:
       break;

@@ -32,6 +32,8 @@ struct BeamParams {
 struct TenantShare {
   std::string tenant;
   double weight = 1;  // above 0
+  // Of the KV blocks, that its sequences may hold at a time, in (0, 1]; 0 = all.
+  double kv_share = 0;
 };
 
 struct RequestInput {

@@ -100,6 +100,7 @@ void RequestTable::SettleTouched(absl::Time now) {
 }
 
 void RequestTable::OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now) {
+  tenant_blocks_.OnNodeLost(node);
   std::vector<Serial> running;
   for (auto& [serial, sequence] : sequences_) {
     sequence.machine->OnNodeLost(node, why, now);
@@ -129,6 +130,10 @@ class RequestTable::Placing final : public AdmissionQueue::Owner {
   }
   AdmissionQueue::Attempt TryToPlace(Serial serial) override {
     const Sequence& sequence = table_.sequences_.at(serial);
+    if (table_.ExceedsShare(serial, sequence)) {
+      sequence.machine->StayQueued(PlacementFailure::kTenantShare);
+      return {PlacementFailure::kTenantShare, sequence.machine->waited(now_)};
+    }
     const auto failure = sequence.machine->Place(table_.BesideOf(*sequence.group), kept_, now_);
     if (failure.has_value() && sequence.machine->late() && !sequence.group->late())
       late_.push_back(serial);
@@ -275,7 +280,9 @@ void RequestTable::Settle(Serial serial, absl::Time now) {
     if (group.held().contains(group.leader())) Release(group, group.leader(), now);
     return;
   }
-  if (machine.state() == SequenceMachine::State::kQueued) File(serial);
+  const bool queued = machine.state() == SequenceMachine::State::kQueued;
+  CountBlocks(serial, it->second, !queued);
+  if (queued) File(serial);
   deadlines_.Set(serial, machine.deadline());
 }
 
@@ -285,6 +292,34 @@ void RequestTable::CountPlaced(Sequence& sequence, bool placed) {
   const bool ran = sequence.group->runs();
   sequence.group->CountPlaced(placed ? 1 : -1);
   if (sequence.group->runs() != ran) groups_running_ += ran ? -1 : 1;
+}
+
+int64_t RequestTable::BlocksOf(Serial serial, const Sequence& sequence) const {
+  const int64_t block_tokens = context_.fleet.block_tokens();
+  if (block_tokens == 0) return 0;
+  const SequenceMachine& machine = *sequence.machine;
+  const auto own = static_cast<int64_t>(machine.delivered_tokens()) + 1;
+  const DecodeLeg& leg = machine.legs().decode();
+  const bool follows = sequence.group->shares_blocks() && sequence.group->leader() != serial;
+  // What the node had cached may be other sequences' at the same time: the node's reports tell.
+  const int64_t cached = leg.live() ? leg.cached_tokens() : 0;
+  const int64_t tokens = own + (follows ? 0 : std::ssize(*machine.input().prompt) - cached);
+  return (tokens + block_tokens - 1) / block_tokens;
+}
+
+void RequestTable::CountBlocks(Serial serial, Sequence& sequence, bool placed) {
+  const TenantShare& share = sequence.group->share();
+  if (share.kv_share == 0) return;
+  const int64_t blocks = placed ? BlocksOf(serial, sequence) : 0;
+  tenant_blocks_.Add(share.tenant, blocks - std::exchange(sequence.blocks, blocks));
+}
+
+bool RequestTable::ExceedsShare(Serial serial, const Sequence& sequence) const {
+  const TenantShare& share = sequence.group->share();
+  if (share.kv_share == 0 || context_.fleet.decode_blocks() == 0) return false;
+  const double most = share.kv_share * static_cast<double>(context_.fleet.decode_blocks());
+  const int64_t used = tenant_blocks_.Used(share.tenant) + BlocksOf(serial, sequence);
+  return static_cast<double>(used) > most;
 }
 
 void RequestTable::Emit(const SequenceGroup& group, SequenceMachine::Outcome& outcome,
@@ -384,6 +419,7 @@ void RequestTable::DropGroup(SequenceGroup& group) {
 
 void RequestTable::Remove(Serial serial) {
   const auto it = sequences_.find(serial);
+  CountBlocks(serial, it->second, /*placed=*/false);
   SequenceGroup& group = *it->second.group;
   CountPlaced(it->second, false);
   const RequestInput& input = it->second.machine->input();

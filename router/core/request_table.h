@@ -31,6 +31,7 @@
 #include "router/core/sequence_group.h"
 #include "router/core/sequence_machine.h"
 #include "router/core/serial.h"
+#include "router/fleet/tenant_blocks.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::router {
@@ -52,6 +53,10 @@ class RequestTable {
   void OnEvent(NodeKey node, const v1::Leg& leg, const v1::NodeEvent& event, absl::Time now);
   void OnTokens(NodeKey node, const v1::TokensGenerated::Step& step, absl::Time now);
   void SettleTouched(absl::Time now);
+  // What a decode node's pool holds for tenants.
+  void OnTenantBlocks(NodeKey node, const v1::NodeMessage& message) {
+    tenant_blocks_.OnReport(node, message);
+  }
   // Tells every sequence. REQUIRES: the node has left the fleet.
   void OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now);
   // Handles the deadlines that have passed.
@@ -84,6 +89,7 @@ class RequestTable {
     // The decode node whose room is kept for it while it waits.
     std::optional<NodeKey> kept;
     bool counted_placed = false;  // in its group
+    int64_t blocks = 0;           // of its decode leg, in tenant_blocks_
   };
   // Walks the admission queue.
   class Placing;
@@ -112,6 +118,13 @@ class RequestTable {
   void SetLate(Serial serial);
   // Queues a held sequence.
   void Release(SequenceGroup& group, Serial serial, absl::Time now);
+  // KV blocks that the sequence's decode leg holds or will hold at first; those that it shares with
+  // its leader count for the leader. 0 while no node has joined.
+  int64_t BlocksOf(Serial serial, const Sequence& sequence) const;
+  // Counts them for the tenant, if it has a share; none unless the sequence is `placed`.
+  void CountBlocks(Serial serial, Sequence& sequence, bool placed);
+  // Whether they would exceed the tenant's share.
+  bool ExceedsShare(Serial serial, const Sequence& sequence) const;
   // The decode node that a sequence should share with its group.
   std::optional<NodeKey> BesideOf(const SequenceGroup& group) const;
   void FailGroup(SequenceGroup& group, const absl::Status& why);
@@ -131,6 +144,7 @@ class RequestTable {
   absl::flat_hash_map<std::string, std::unique_ptr<SequenceGroup>> groups_;  // by request id
   int64_t groups_running_ = 0;                                               // see RequestCounts
   int64_t held_bytes_ = 0;
+  TenantBlocks tenant_blocks_;
   AdmissionQueue queue_;
   // Of the fleet and of queue_, at the end of the last walk that tried all; nullopt after others.
   std::optional<std::pair<uint64_t, uint64_t>> walked_at_;

@@ -80,6 +80,12 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input, absl::Time no
     return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
                                                    " tokens of KV, the largest decode node holds ",
                                                    capacity));
+  const double share =
+      input.share.kv_share * static_cast<double>(fleet_.decode_blocks() * fleet_.block_tokens());
+  if (share > 0 && static_cast<double>(prompt + 1) > share)
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt: ", prompt, " tokens, expected fewer: ", input.share.tenant,
+                     "'s share of the KV blocks holds ", static_cast<int64_t>(share), " tokens"));
   return absl::OkStatus();
 }
 
@@ -167,6 +173,7 @@ void RouterCore::OnNodeMessage(NodeKey key, const v1::NodeMessage& message, absl
   if (status.ok()) {
     // After the events: the report includes what they say.
     if (message.has_load()) fleet_.OnLoad(*node, message.load());
+    if (node->role == v1::NODE_ROLE_DECODE) table_.OnTenantBlocks(key, message);
     if (message.has_counters()) node->counters = message.counters();
     if (message.has_step_cost()) status = OnStepCost(*node, message.step_cost());
   }

@@ -55,6 +55,8 @@ class SequenceMachine {
   // REQUIRES: kQueued.
   std::optional<PlacementFailure> Place(std::optional<NodeKey> beside,
                                         const std::vector<NodeKey>& kept, absl::Time now);
+  // It stays queued for now. REQUIRES: kQueued.
+  void StayQueued(PlacementFailure why) { placement_failure_ = why; }
   // As SequenceLegs' methods of these names.
   std::optional<NodeKey> NodeToKeep(const std::vector<NodeKey>& kept, absl::Time now) {
     return legs_.NodeToKeep(kept, now);

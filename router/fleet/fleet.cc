@@ -184,7 +184,10 @@ Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time 
   lost_.erase(std::remove_if(lost_.begin(), lost_.end(),
                              [&](const LostNode& l) { return l.status.node_id() == id.value(); }),
               lost_.end());
-  if (node->role == v1::NODE_ROLE_DECODE) decode_capacities_.insert(node->capacity_tokens());
+  if (node->role == v1::NODE_ROLE_DECODE) {
+    decode_capacities_.insert(node->capacity_tokens());
+    decode_blocks_ += node->num_blocks;
+  }
   order_.Update(*node);
   if (by_slot_.size() <= node->slot) by_slot_.resize(node->slot + 1);
   by_slot_[node->slot] = node.get();
@@ -240,8 +243,10 @@ void Fleet::Remove(NodeKey key) {
   free_slots_.push_back(node.slot);
   order_.Remove(node);
   by_slot_[node.slot] = nullptr;
-  if (node.role == v1::NODE_ROLE_DECODE)
+  if (node.role == v1::NODE_ROLE_DECODE) {
     decode_capacities_.erase(decode_capacities_.find(node.capacity_tokens()));
+    decode_blocks_ -= node.num_blocks;
+  }
   for (auto& [other_key, other] : by_key_) {
     other->links_in.erase(node.slot);
     other->failures_in.erase(node.id);

@@ -258,6 +258,8 @@ class Fleet {
   }
   // Whether a node lends: what a decode node can hold then depends on the others.
   bool lends() const { return lends_; }
+  // KV blocks of all decode nodes together.
+  int64_t decode_blocks() const { return decode_blocks_; }
   bool decode_node_seen() const { return decode_node_seen_; }
 
   // A KV transfer from one node to another is complete: the receiver has installed it.
@@ -312,6 +314,7 @@ class Fleet {
   std::array<cost::StepProfile, kNodeGroups> default_costs_ = {cost::DefaultStepProfile(),
                                                                cost::DefaultStepProfile()};
   cost::LinkCost all_links_;
+  int64_t decode_blocks_ = 0;
   // Bound: kLostNodesKept (64), then the oldest goes.
   std::deque<LostNode> lost_;  // oldest first
 };

@@ -28,9 +28,9 @@ absl::Status CheckEqual(absl::string_view field, const std::string& node_id, con
 
 absl::Status CheckRegistration(const v1::Registration& registration, const ModelIdentity& model) {
   const std::string& id = registration.node_id();
-  if (id.empty() || id.size() > kNodeIdBytesMax)
-    return absl::InvalidArgumentError(absl::StrCat("registration: node_id has ", id.size(),
-                                                   " bytes, expected 1 to ", kNodeIdBytesMax));
+  if (const absl::Status status = CheckNodeId(id); !status.ok())
+    return absl::InvalidArgumentError(
+        absl::StrCat("registration: node_id: expected ", status.message()));
   if (registration.role() != v1::NODE_ROLE_PREFILL && registration.role() != v1::NODE_ROLE_DECODE)
     return absl::InvalidArgumentError(absl::StrCat("registration of ", id, ": role is ",
                                                    static_cast<int>(registration.role()),

@@ -7,13 +7,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/node_id.h"
 #include "common/kv/block_hash.h"
 #include "router/fleet/model_identity.h"
 #include "tandem/v1/fleet.pb.h"
 
 namespace tandem::router {
-
-inline constexpr size_t kNodeIdBytesMax = 128;
 
 // kInvalidArgument, naming the bad field, its value and what was expected; kFailedPrecondition,
 // naming both models, when they differ.

@@ -158,7 +158,8 @@ absl::Status AnswerSession::Assign(RequestInput& input) const {
   const Tenant& tenant = call_->tenant();
   input.id = RequestId(tenant.ScopedId(input.id.value()));
   input.cache_salt = tenant.CacheSalt(input.cache_salt);
-  input.share = {tenant.name(), static_cast<double>(tenant.limits().weight)};
+  const TenantLimits limits = tenant.limits();
+  input.share = {tenant.name(), static_cast<double>(limits.weight), limits.kv_share};
   return tenant.CheckPriority(input.priority);
 }
 

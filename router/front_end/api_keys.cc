@@ -115,6 +115,13 @@ absl::Status ApiKeys::Take(absl::string_view text) {
   return absl::OkStatus();
 }
 
+std::vector<std::shared_ptr<Tenant>> ApiKeys::tenants() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::shared_ptr<Tenant>> tenants;
+  for (const auto& [name, tenant] : tenants_) tenants.push_back(tenant);
+  return tenants;
+}
+
 absl::StatusOr<std::shared_ptr<Tenant>> ApiKeys::Identify(absl::string_view authorization) const {
   if (!HoldsKey(authorization)) {
     return absl::UnauthenticatedError("authorization: missing, expected \"Bearer\" and an API key");

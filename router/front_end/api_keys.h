@@ -3,12 +3,20 @@
 //   TENANT  SHA256-IN-HEX  [SETTING=VALUE]...      # comment
 //   requests_per_minute=N  tokens_per_minute=N     quotas of the tenant, over all its keys
 //   sequences=N                                    sequences that are answered at a time
+//   kv_share=N%                                    KV that its sequences hold (see below)
 //   weight=N                                       its share of the cluster's work (default: 1)
 //   priority=MIN..MAX                              priorities it may ask for (default: 0 or more)
 //   cache=GROUP                                    shares cached prompts with tenants of the group
 //   scopes=infer,admin                             what it may do (default: infer)
 // Lines with the same tenant are its several keys. Settings belong to the tenant: any of its lines
 // may give one, and two lines may not disagree.
+//
+// kv_share has two sides. Running: the router places a tenant's sequence only while the blocks that
+// its sequences hold on all decode nodes, with the new one's prompt, are within the share of all
+// their blocks; until then it waits in the queue. What an answer grows by afterwards, and what
+// other routers place until the nodes' next report (a second), may exceed it. Cached: a node on
+// which the tenant's running and cached blocks exceed the share of its pool evicts the tenant's own
+// cached blocks, before it touches others'.
 //
 // Thread safety: any thread. Errors are statuses; each front end turns them into its protocol's
 // reply.
@@ -49,6 +57,9 @@ class ApiKeys {
   // Reloads a file that has changed since the last look. Logs what it did, and returns it; the old
   // keys stay when the file cannot be used. nullopt: it has not changed. Call every second or so.
   std::optional<absl::Status> ReloadIfChanged();
+
+  // In order of their names.
+  std::vector<std::shared_ptr<Tenant>> tenants() const;
 
   // The tenant of the key in "Bearer KEY"; counts nothing. kUnauthenticated if the key is missing
   // or not known.

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "router/front_end/api_keys.h"
 
@@ -17,15 +18,25 @@ namespace {
 
 constexpr size_t kHashHexBytes = 64;
 constexpr absl::string_view kSettings =
-    "requests_per_minute=N, tokens_per_minute=N, sequences=N, weight=N, priority=MIN..MAX, "
-    "cache=GROUP or "
-    "scopes=infer,admin";
+    "requests_per_minute=N, tokens_per_minute=N, sequences=N, kv_share=N%, weight=N, "
+    "priority=MIN..MAX, cache=GROUP or scopes=infer,admin";
 
 constexpr int64_t kWeightMax = 1000;
 
 absl::Status ReadAmount(absl::string_view text, int64_t& to) {
   if (absl::SimpleAtoi(text, &to) && to >= 1) return absl::OkStatus();
   return absl::InvalidArgumentError("expected a number of at least 1");
+}
+
+// "25%".
+absl::Status ReadShare(absl::string_view text, double& to) {
+  double percent = 0;
+  if (absl::ConsumeSuffix(&text, "%") && absl::SimpleAtod(text, &percent) && percent > 0 &&
+      percent <= 100) {
+    to = percent / 100;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("expected a share above 0% and of at most 100%, such as 25%");
 }
 
 // "MIN..MAX"; either may be left out.
@@ -64,6 +75,7 @@ absl::Status ReadSetting(absl::string_view name, absl::string_view value, Tenant
     if (limits.weight <= kWeightMax) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("expected a weight of at most ", kWeightMax));
   }
+  if (name == "kv_share") return ReadShare(value, limits.kv_share);
   if (name == "priority") return ReadPriorities(value, limits);
   if (name == "scopes") return ReadScopes(value, limits);
   if (name == "cache") {

@@ -242,6 +242,8 @@ std::string RequestMetrics::Text(const v1::GetStatusResponse& status,
   add("tandem_index_blocks",
       "Entries of the prefix index: pairs of a block and a node that holds it.",
       static_cast<double>(router.index_blocks()));
+  add("tandem_quota_routers", "Other routers that tenants' quotas are divided with.",
+      static_cast<double>(http.quota_routers));
   page.AddCounter(
           "tandem_http_buffers_refused_total",
           "Requests and answers that were ended because such bytes had used up their bound.")

@@ -19,6 +19,7 @@ struct HttpGauges {
   int64_t buffer_bytes = 0;     // see BufferBudget
   int64_t buffers_refused = 0;  // so far
   int64_t audit_lost = 0;       // lines of the audit log, so far
+  int64_t quota_routers = 0;    // other routers that tenants' quotas are divided with
 };
 
 class RequestMetrics {

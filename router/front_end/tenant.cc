@@ -14,6 +14,8 @@ namespace {
 
 // A place among the tenant's sequences becomes free when an answer ends, which cannot be predicted.
 constexpr int64_t kSequencesRetryS = 1;
+// Routers divide what is left of a quota about once a second.
+constexpr int64_t kPartRetryS = 1;
 
 // Adds to `status` the seconds until a retry makes sense. Both front ends tell the client.
 absl::Status WithRetryAfter(absl::Status status, int64_t seconds) {
@@ -30,9 +32,22 @@ void Tenant::Bucket::Refill(absl::Time now) {
   at = now;
 }
 
+void Tenant::Bucket::Use(double amount) {
+  left = std::min(per_minute, left - amount);
+  used += amount;
+  part -= amount;
+}
+
+void Tenant::Bucket::SetLimit(int64_t limit) {
+  if (per_minute == static_cast<double>(limit)) return;
+  // A limit that begins or changes begins with a full bucket.
+  *this = {.per_minute = static_cast<double>(limit), .used = used};
+}
+
 int64_t Tenant::Bucket::SecondsUntil(double wanted) const {
-  if (per_minute == 0 || left >= wanted) return 0;
-  return static_cast<int64_t>(std::ceil((wanted - left) / per_minute * 60));
+  if (per_minute == 0) return 0;
+  if (left < wanted) return static_cast<int64_t>(std::ceil((wanted - left) / per_minute * 60));
+  return part < wanted ? kPartRetryS : 0;
 }
 
 TenantLimits Tenant::limits() const {
@@ -42,13 +57,8 @@ TenantLimits Tenant::limits() const {
 
 void Tenant::SetLimits(const TenantLimits& limits) {
   absl::MutexLock lock(&mutex_);
-  const auto set = [](Bucket& bucket, int64_t before, int64_t after) {
-    if (before == after) return;
-    // A limit that begins or changes begins with a full bucket.
-    bucket = {.per_minute = static_cast<double>(after)};
-  };
-  set(requests_, limits_.requests_per_minute, limits.requests_per_minute);
-  set(tokens_, limits_.tokens_per_minute, limits.tokens_per_minute);
+  requests_.SetLimit(limits.requests_per_minute);
+  tokens_.SetLimit(limits.tokens_per_minute);
   limits_ = limits;
 }
 
@@ -59,22 +69,28 @@ absl::Status Tenant::Refuse(const char* what, const Bucket& bucket, int64_t seco
       seconds);
 }
 
+double Tenant::DemandAt(absl::Time now) const {
+  return demand_ * std::exp(std::min(0.0, absl::FDivDuration(demand_at_ - now, kDemandMemory)));
+}
+
 absl::Status Tenant::CountRequest(absl::Time now) {
   absl::MutexLock lock(&mutex_);
+  demand_ = DemandAt(now) + 1;
+  demand_at_ = now;
   requests_.Refill(now);
   tokens_.Refill(now);
   if (const int64_t wait = requests_.SecondsUntil(1); wait > 0)
     return Refuse("requests", requests_, wait);
   if (const int64_t wait = tokens_.SecondsUntil(1); wait > 0)
     return Refuse("tokens", tokens_, wait);
-  requests_.left -= 1;
+  requests_.Use(1);
   return absl::OkStatus();
 }
 
 void Tenant::Charge(int64_t tokens, absl::Time now) {
   absl::MutexLock lock(&mutex_);
   tokens_.Refill(now);
-  tokens_.left = std::min(tokens_.per_minute, tokens_.left - static_cast<double>(tokens));
+  tokens_.Use(static_cast<double>(tokens));
 }
 
 absl::Status Tenant::Begin(int64_t sequences) {
@@ -86,19 +102,79 @@ absl::Status Tenant::Begin(int64_t sequences) {
                          sequences, " more would pass its ", limits_.sequences_max, " at a time")),
         kSequencesRetryS);
   }
+  if (limits_.sequences_max > 0 && sequences_part_ < static_cast<double>(sequences)) {
+    return WithRetryAfter(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "quota: ", name_, " has ", sequences_, " sequences running on this router, and ",
+            sequences, " more would pass this router's part of its ", limits_.sequences_max,
+            " at a time")),
+        kSequencesRetryS);
+  }
   sequences_ += sequences;
+  sequences_part_ -= static_cast<double>(sequences);
   return absl::OkStatus();
 }
 
 void Tenant::End(int64_t sequences) {
   absl::MutexLock lock(&mutex_);
   sequences_ -= sequences;
+  sequences_part_ += static_cast<double>(sequences);
   TANDEM_CHECK(sequences_ >= 0, "tenant ", name_, " ended more sequences than it began");
 }
 
 int64_t Tenant::sequences() const {
   absl::MutexLock lock(&mutex_);
   return sequences_;
+}
+
+TenantUse Tenant::Use(absl::Time now) const {
+  absl::MutexLock lock(&mutex_);
+  Bucket requests = requests_, tokens = tokens_;
+  requests.Refill(now);
+  tokens.Refill(now);
+  const int64_t sequences_left = std::max<int64_t>(0, limits_.sequences_max - sequences_);
+  return {.requests = requests.used,
+          .tokens = tokens.used,
+          .sequences = sequences_,
+          .demand = DemandAt(now),
+          .requests_left = requests.left,
+          .tokens_left = tokens.left,
+          .requests_part = std::min(requests.part, std::max(0.0, requests.left)),
+          .tokens_part = std::min(tokens.part, std::max(0.0, tokens.left)),
+          .sequences_part = std::min(sequences_part_, static_cast<double>(sequences_left))};
+}
+
+void Tenant::OnUsedElsewhere(double requests, double tokens, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [bucket, amount] :
+       {std::pair(&requests_, requests), std::pair(&tokens_, tokens)}) {
+    bucket->Refill(now);
+    bucket->left = std::min(bucket->per_minute, bucket->left - amount);
+  }
+}
+
+void Tenant::LowerLeft(const TenantUse& known, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [bucket, left] :
+       {std::pair(&requests_, known.requests_left), std::pair(&tokens_, known.tokens_left)}) {
+    bucket->Refill(now);
+    bucket->left = std::min(bucket->left, left);
+  }
+}
+
+void Tenant::Divide(int64_t sequences_elsewhere, PartOf part_of, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  requests_.Refill(now);
+  tokens_.Refill(now);
+  requests_.part = part_of(Quota::kRequests, requests_.left, requests_.part);
+  tokens_.part = part_of(Quota::kTokens, tokens_.left, tokens_.part);
+  const int64_t left = limits_.sequences_max - sequences_ - sequences_elsewhere;
+  sequences_part_ = part_of(Quota::kSequences, static_cast<double>(left), sequences_part_);
+}
+
+void Tenant::TakeAll() {
+  absl::MutexLock lock(&mutex_);
+  requests_.part = tokens_.part = sequences_part_ = std::numeric_limits<double>::infinity();
 }
 
 absl::Status Tenant::CheckPriority(int32_t priority) const {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -27,6 +28,8 @@ struct TenantLimits {
   // Sequences that are answered at a time, those of best_of and beam searches included; 0 = no
   // limit.
   int64_t sequences_max = 0;
+  // Of each pool of KV blocks, and of the decode nodes' together: see keys_file; 0 = no limit.
+  double kv_share = 0;
   // Priorities that its requests may have; a lower one is more urgent.
   int32_t priority_min = 0;
   int32_t priority_max = std::numeric_limits<int32_t>::max();
@@ -40,8 +43,25 @@ struct TenantLimits {
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
 };
 
+// What a tenant has used of this router since it started, and what is left of its quotas as far as
+// this router knows. Routers tell each other (quota_exchange.h).
+struct TenantUse {
+  double requests = 0;  // counted
+  double tokens = 0;    // charged
+  int64_t sequences = 0;
+  double demand = 0;  // requests that were asked for recently, refused ones included
+  double requests_left = 0, tokens_left = 0;
+  // This router's parts: what it may give out before routers divide again.
+  double requests_part = 0, tokens_part = 0, sequences_part = 0;
+};
+
+enum class Quota { kRequests, kTokens, kSequences };
+
 class Tenant {
  public:
+  // After so long, a request counts for a third of a new one in the demand.
+  static constexpr absl::Duration kDemandMemory = absl::Seconds(5);
+
   explicit Tenant(std::string name) : name_(std::move(name)) {}
   Tenant(const Tenant&) = delete;
   Tenant& operator=(const Tenant&) = delete;
@@ -62,6 +82,20 @@ class Tenant {
   absl::Status Begin(int64_t sequences);
   void End(int64_t sequences);
   int64_t sequences() const;
+
+  // ---- with other routers; without them none of this is called
+  TenantUse Use(absl::Time now) const;
+  // Other routers counted requests and charged tokens; negative numbers give back.
+  void OnUsedElsewhere(double requests, double tokens, absl::Time now);
+  // Another router knows that no more than this is left.
+  void LowerLeft(const TenantUse& known, absl::Time now);
+  // Until the next call this router gives out no more than its part of what is left. `part_of`
+  // returns it: of a quota, from what is left in all and from the part so far, which may be
+  // infinite. `sequences_elsewhere`: that other routers run.
+  using PartOf = absl::FunctionRef<double(Quota quota, double left, double part)>;
+  void Divide(int64_t sequences_elsewhere, PartOf part_of, absl::Time now);
+  // No other router is there any more: all that is left is this one's.
+  void TakeAll();
 
   // kPermissionDenied, naming the allowed range.
   absl::Status CheckPriority(int32_t priority) const;
@@ -85,11 +119,17 @@ class Tenant {
     double per_minute = 0;
     double left = 0;
     absl::Time at = absl::InfinitePast();
+    double used = 0;  // of this router, so far
+    // What this router may give out of `left`, if other routers have their parts.
+    double part = std::numeric_limits<double>::infinity();
 
     void Refill(absl::Time now);
-    // Seconds until the bucket holds `wanted`; 0 if it does now.
+    void Use(double amount);
+    void SetLimit(int64_t per_minute);
+    // Seconds until this router may give out `wanted`; 0 if it may now.
     int64_t SecondsUntil(double wanted) const;
   };
+  double DemandAt(absl::Time now) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::Status Refuse(const char* what, const Bucket& bucket, int64_t seconds) const;
 
   const std::string name_;
@@ -98,6 +138,10 @@ class Tenant {
   Bucket requests_ ABSL_GUARDED_BY(mutex_);
   Bucket tokens_ ABSL_GUARDED_BY(mutex_);
   int64_t sequences_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Further ones that may begin, if other routers have their parts.
+  double sequences_part_ ABSL_GUARDED_BY(mutex_) = std::numeric_limits<double>::infinity();
+  double demand_ ABSL_GUARDED_BY(mutex_) = 0;  // at demand_at_
+  absl::Time demand_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 
 // One call of a tenant while it is answered: holds its place among the tenant's sequences, and

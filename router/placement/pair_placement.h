@@ -71,6 +71,7 @@ enum class PlacementFailure {
   kNoRoom,        // the nodes that could hold it are full, or refused it a moment ago
   kPrefillBusy,   // every prefill node is predicted to begin with it too late
   kTooLate,       // no placement is predicted to bring its first token in time
+  kTenantShare,   // its tenant's sequences hold as much KV as they may
   kNotYet,        // its last placement failed, and it waits before the next one
 };
 

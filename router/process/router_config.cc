@@ -17,6 +17,9 @@ void RegisterIdentityAndNetwork(config::Schema& schema, RouterConfig& config) {
       "Nodes may join from other machines without a secret (--fleet-secret-file) and without "
       "TLS (--fleet-tls).",
       {.group = "Network"});
+  schema.Add("reflection", &config.reflection,
+             "The gRPC ports tell which services they have and what their messages are.",
+             {.group = "Network"});
   schema.Add("http", &config.http,
              "Address of the OpenAI-compatible HTTP API, port or host:port; empty = none.",
              {.group = "Network", .check = config::CheckAddressOrNone});

@@ -27,6 +27,7 @@ struct RouterConfig {
   int32_t http_threads = 2;
   int64_t http_buffer_bytes = int64_t{512} << 20;
   bool open_fleet = false;
+  bool reflection = true;
   std::string api_keys;
   int64_t wrong_keys = kWrongKeysInARow;
   rpc::TlsFiles tls;

@@ -86,6 +86,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> StartRouter(
   options.api_keys = config.api_keys;
   options.wrong_keys = config.wrong_keys;
   options.tls = config.tls;
+  options.reflection = config.reflection;
   options.allowed_origins = config.allowed_origins;
   options.stored_responses_max = config.stored_responses_max;
   options.traces_max = config.traces;

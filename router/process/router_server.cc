@@ -17,6 +17,7 @@
 #include "router/front_end/api_keys.h"
 #include "router/front_end/grpc/client_service.h"
 #include "router/front_end/http/http_api.h"
+#include "router/front_end/quota_exchange.h"
 #include "router/front_end/throughput_line.h"
 #include "router/process/fleet_service.h"
 
@@ -29,6 +30,8 @@ constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
 // wake-up for each, and keeps the strand busy for as many writes to non-blocking sockets (10 to 20
 // µs each on a virtual machine).
 constexpr size_t kFewStreams = 4;
+// Nodes that carry every report of this router to others.
+constexpr size_t kFixedCarriers = 2;
 // While draining, how long writing the ends of complete answers may take.
 constexpr absl::Duration kLastWrites = absl::Seconds(2);
 
@@ -50,7 +53,7 @@ class RouterServerImpl final : public RouterServer {
         inbox_(static_cast<size_t>(options.inbox_max),
                [this](std::vector<InboxItem>& items) { RunCore(items); }),
         fleet_service_(inbox_, FleetOptions(options)),
-        client_service_(SessionDeps(), status_) {}
+        client_service_(SessionDeps(), status_, [this] { return Served(); }) {}
 
   ~RouterServerImpl() override {
     client_service_.BeginDrain();
@@ -70,11 +73,12 @@ class RouterServerImpl final : public RouterServer {
       client_service_.RequireKeys(keys_.get());
       if (!options.admin_address.empty()) client_service_.GuardStatus(options.fleet_secret);
     }
+    rpc::ServerLimits nodes = rpc::kNodeLimits, clients = rpc::kClientLimits;
+    nodes.reflection = clients.reflection = options.reflection;
     ASSIGN_OR_RETURN(fleet_server_, rpc::Server::Start(options.fleet_address, {&fleet_service_},
-                                                       rpc::kNodeLimits, FleetPortTls(options)));
-    ASSIGN_OR_RETURN(client_server_,
-                     rpc::Server::Start(options.grpc_address, {&client_service_},
-                                        rpc::kClientLimits, {options.tls, rpc::ClientRule()}));
+                                                       nodes, FleetPortTls(options)));
+    ASSIGN_OR_RETURN(client_server_, rpc::Server::Start(options.grpc_address, {&client_service_},
+                                                        clients, {options.tls, rpc::ClientRule()}));
     if (!options.http_address.empty()) {
       FrontEndOptions http;
       http.server.address = options.http_address;
@@ -90,7 +94,8 @@ class RouterServerImpl final : public RouterServer {
               http, {SessionDeps(), status_, [this] { return decode_ready_ && !draining_; },
                      [this] { return context_tokens_.load(); },
                      [this] { return RealClock().Now() - absl::FromUnixNanos(last_batch_ns_); },
-                     [this] { RefuseOverGrpc(); }, keys_.get()}));
+                     [this] { RefuseOverGrpc(); }, keys_.get(),
+                     [this] { return quotas_.peers(RealClock().Now()); }}));
     }
     thread_ = Thread("router", [this] { inbox_.RunOwner(kTickInterval); });
     return absl::OkStatus();
@@ -185,6 +190,7 @@ class RouterServerImpl final : public RouterServer {
       UpdateReadiness();
       next_tick_ = now + kTickInterval;
     }
+    if (keys_ != nullptr && now >= next_report_) ReportQuotas(now);
     Dispatch(now);
     absl::MutexLock lock(&mutex_);
     requests_ = core_->request_counts();
@@ -234,10 +240,28 @@ class RouterServerImpl final : public RouterServer {
     fleet_service_.Send(event.node, std::move(message));
   }
   void Handle(NodeSpoke& event, absl::Time now) {
+    if (keys_ != nullptr && event.message->reports_size() > 0) {
+      const QuotaExchange::Tenants tenants = keys_->tenants();
+      for (const v1::RouterReport& report : event.message->reports())
+        quotas_.OnReport(report, tenants, now);
+    }
     core_->OnNodeMessage(event.node, *event.message, now);
   }
   void Handle(NodeGone& event, absl::Time now) { core_->NodeLost(event.node, event.why, now); }
   void Handle(CoreCall& event, absl::Time now) { event.call(*core_, now); }
+
+  // Tells the other routers what tenants have used. A few nodes carry it: two always, so that no
+  // report misses the others, and one after the other, in case those two know other routers.
+  void ReportQuotas(absl::Time now) {
+    next_report_ = now + QuotaExchange::kInterval;
+    v1::RouterMessage message;
+    *message.mutable_report() = quotas_.Report(keys_->tenants(), now);
+    const std::vector<const Node*> nodes = core_->fleet().nodes();
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (i < kFixedCarriers || i == message.report().version() % nodes.size())
+        fleet_service_.Send(nodes[i]->key, message);
+    }
+  }
 
   void Dispatch(absl::Time now) {
     // Delivering events can end requests, which gives new actions.
@@ -294,10 +318,19 @@ class RouterServerImpl final : public RouterServer {
     }
   }
 
+  ServedFleet Served() const {
+    absl::MutexLock lock(&mutex_);
+    return {numerics_id_, context_tokens_};
+  }
+
   // For calls that ask about the fleet without taking the core's time.
   void UpdateReadiness() {
     decode_ready_ = core_->fleet().order().size(kDecodeNodes) > 0;
     context_tokens_ = core_->context_tokens();
+    if (core_->numerics_id() == shown_numerics_id_) return;
+    shown_numerics_id_ = core_->numerics_id();
+    absl::MutexLock lock(&mutex_);
+    numerics_id_ = shown_numerics_id_;
   }
 
   const std::unique_ptr<AuditLog> audit_;  // null: there is none. Outlives all that records
@@ -311,6 +344,8 @@ class RouterServerImpl final : public RouterServer {
   rpc::CertificateWatch certificates_[2];  // as throughput_
   ThroughputLine throughput_;              // on the thread that calls Watch
   std::unique_ptr<ApiKeys> keys_;          // null: no key is needed
+  QuotaExchange quotas_{random_->Next()};
+  absl::Time next_report_ = absl::InfinitePast();  // on the strand
   // Declared before the members that may hold its exchanges, so it is destroyed after them.
   std::unique_ptr<HttpApi> front_end_;
   Inbox inbox_;
@@ -336,6 +371,8 @@ class RouterServerImpl final : public RouterServer {
   std::atomic<bool> draining_{false};
   mutable absl::Mutex mutex_;
   RequestCounts requests_ ABSL_GUARDED_BY(mutex_);
+  std::string shown_numerics_id_;  // on the strand
+  std::string numerics_id_ ABSL_GUARDED_BY(mutex_);
   Thread thread_;
 };
 

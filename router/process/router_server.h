@@ -36,7 +36,8 @@ struct RouterServerOptions {
   int64_t http_buffer_bytes = int64_t{512} << 20;  // see BufferBudget
   std::string api_keys;  // a file, see router/front_end/api_keys.h; empty = no key is needed
   int64_t wrong_keys = kWrongKeysInARow;
-  rpc::TlsFiles tls;  // of the clients' gRPC and HTTP ports; none: plain text
+  rpc::TlsFiles tls;       // of the clients' gRPC and HTTP ports; none: plain text
+  bool reflection = true;  // of both gRPC ports
   std::vector<std::string> allowed_origins;  // origins whose pages may call the HTTP API; "*" = any
   int64_t stored_responses_max = 1024;       // by /v1/responses, for later requests that name them
   std::string fleet_secret;                  // that nodes must hold; empty = any node may join

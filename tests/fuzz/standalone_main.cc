@@ -2,8 +2,9 @@
 // seeded mutations of them. The same arguments give the same inputs. When an input kills the
 // process, it prints the input's file, mutation and seed. An input that takes more processor time
 // or memory than the options allow kills the process, too; the slowest one is named at the end.
-//   target_fuzz [--mutations=N] [--seconds=S] [--seed=X] [--only=MUTATION] [--input-cpu-seconds=S]
-//               [--memory-mib=M] FOLDER_OR_FILE...
+// With --only, --save writes that input into a file.
+//   target_fuzz [--mutations=N] [--seconds=S] [--seed=X] [--only=MUTATION] [--save=FILE]
+//               [--input-cpu-seconds=S] [--memory-mib=M] FOLDER_OR_FILE...
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@ struct Options {
   uint64_t seconds = 10;      // stops earlier when they are over
   uint64_t seed = 1;
   int64_t only = -1;  // this mutation alone, to reproduce a failure
+  std::string save;   // where that input goes
   uint64_t input_cpu_seconds = 20;
   uint64_t memory_mib = 2048;  // of the whole process; 0 = no bound
 };
@@ -182,8 +184,10 @@ int RunAll(const Options& options, const std::vector<std::string>& files) {
     std::snprintf(g_current, sizeof(g_current), "input: %s --only=%llu --seed=%llu\n",
                   files[file].c_str(), static_cast<unsigned long long>(i),
                   static_cast<unsigned long long>(options.seed));
-    Run(options, Mutate(options.seed, i, inputs[file], inputs[(i / inputs.size()) % inputs.size()]),
-        slowest);
+    const std::string bytes =
+        Mutate(options.seed, i, inputs[file], inputs[(i / inputs.size()) % inputs.size()]);
+    if (!options.save.empty()) std::ofstream(options.save, std::ios::binary) << bytes;
+    Run(options, bytes, slowest);
     ++done;
   }
   std::printf("%zu files and %llu of %llu mutations, seed %llu\n", files.size(),
@@ -210,6 +214,10 @@ int main(int argc, char** argv) {
     }
     if (ReadNumber(argv[i], "--only=", &only)) {
       options.only = static_cast<int64_t>(only);
+      continue;
+    }
+    if (std::strncmp(argv[i], "--save=", 7) == 0) {
+      options.save = argv[i] + 7;
       continue;
     }
     for (std::string& file : FilesBelow(argv[i])) files.push_back(std::move(file));

@@ -50,8 +50,13 @@ const ClientService::Method ClientService::kMethods[] = {
 
 // Every method is a stream to gRPC: of other methods it reads the first message before it calls the
 // service.
-ClientService::ClientService(const AnswerSession::Deps& deps, StatusBoard& status)
-    : deps_(deps), assets_(deps.assets), inbox_(deps.inbox), status_(status) {
+ClientService::ClientService(const AnswerSession::Deps& deps, StatusBoard& status,
+                             std::function<ServedFleet()> served)
+    : deps_(deps),
+      assets_(deps.assets),
+      inbox_(deps.inbox),
+      status_(status),
+      served_(std::move(served)) {
   int index = 0;
   for (const Method& method : kMethods) {
     // The server's base class takes both over.
@@ -240,12 +245,10 @@ void ClientService::GetModel(UnaryCall& call) {
   model.set_fingerprint(assets_.identity.fingerprint);
   model.set_vocab_size(assets_.identity.vocab_size);
   for (const TokenId id : assets_.eos_token_ids) model.add_stop_token_ids(id);
-  RunOnCore(call, [&call, model](RouterCore& core, absl::Time) {
-    v1::GetModelResponse response = model;
-    response.set_numerics_id(core.numerics_id());
-    response.set_context_tokens(static_cast<int32_t>(core.context_tokens()));
-    call.Reply(response);
-  });
+  const ServedFleet served = served_();
+  model.set_numerics_id(served.numerics_id);
+  model.set_context_tokens(static_cast<int32_t>(served.context_tokens));
+  call.Reply(model);
 }
 
 void ClientService::GetStatus(UnaryCall& call) {

@@ -18,10 +18,18 @@
 
 namespace tandem::router {
 
+// What the nodes that have joined decide of GetModel's answer.
+struct ServedFleet {
+  std::string numerics_id;  // empty: no node has joined yet
+  int64_t context_tokens = 0;
+};
+
 class ClientService final : public grpc::Service {
  public:
-  // All that `deps` refers to, and `status`, outlive the service.
-  ClientService(const AnswerSession::Deps& deps, StatusBoard& status);
+  // All that `deps` refers to, and `status`, outlive the service. `served`: from any thread, and it
+  // must not wait for the core.
+  ClientService(const AnswerSession::Deps& deps, StatusBoard& status,
+                std::function<ServedFleet()> served);
 
   // Every call but GetStatus then needs one of `keys`, as over HTTP all but /metrics do. REQUIRES:
   // not serving yet.
@@ -81,6 +89,7 @@ class ClientService final : public grpc::Service {
   const ModelAssets& assets_;
   Inbox& inbox_;
   StatusBoard& status_;
+  const std::function<ServedFleet()> served_;
   ApiKeys* keys_ = nullptr;
   bool guards_status_ = false;
   std::string operator_key_hash_;  // empty without a secret

@@ -428,8 +428,9 @@ void HttpApi::Metrics(Call& call) {
     HttpReply reply;
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
     reply.body = deps_.session.metrics.Text(
-        status, {server_->connections(), server_->buffers().used(), server_->buffers().refused(),
-                 deps_.session.audit == nullptr ? 0 : deps_.session.audit->lost()});
+        status,
+        {server_->connections(), server_->buffers().used(), server_->buffers().refused(),
+         deps_.session.audit == nullptr ? 0 : deps_.session.audit->lost(), deps_.quota_routers()});
     reply.body += responses_.MetricsText();
     return reply;
   });

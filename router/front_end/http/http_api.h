@@ -59,6 +59,7 @@ class HttpApi {
     std::function<absl::Duration()> core_silent;
     std::function<void()> drain;  // the router's other ports refuse new requests from then on
     ApiKeys* keys = nullptr;
+    std::function<int64_t()> quota_routers;  // that share tenants' quotas with this one
   };
 
   // The text of /openapi.json of a router without a port for operators, and of such a port. `keys`:

@@ -28,10 +28,12 @@ namespace {
 
 constexpr absl::string_view kEnd = "\r\n0\r\n\r\n";
 
-std::string PostOf(const std::string& body, bool close) {
+std::string PostOf(const std::string& body, bool close, const std::string& api_key = "") {
+  const std::string key =
+      api_key.empty() ? "" : absl::StrCat("authorization: Bearer ", api_key, "\r\n");
   return absl::StrCat("POST /v1/completions HTTP/1.1\r\nhost: bench\r\n",
                       "content-type: application/json\r\n", close ? "connection: close\r\n" : "",
-                      "content-length: ", body.size(), "\r\n\r\n", body);
+                      key, "content-length: ", body.size(), "\r\n\r\n", body);
 }
 
 absl::StatusOr<int> Connect(const std::string& address) {
@@ -88,7 +90,7 @@ class Load {
     }
     // Made before the clock starts.
     for (int64_t i = 0; i < options_.requests; ++i) {
-      requests_.push_back(PostOf(options_.body(i), options_.fresh));
+      requests_.push_back(PostOf(options_.body(i), options_.fresh, options_.api_key));
     }
     const absl::Time begin = absl::Now();
     next_at_ = begin;

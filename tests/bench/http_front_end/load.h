@@ -20,8 +20,9 @@ struct LoadOptions {
   std::function<absl::Duration(int64_t)> held;
   int64_t requests = 20000;
   int connections = 192;
-  bool fresh = false;  // a connection for each request
-  double rate = 0;     // requests a second, at random times; 0 = as soon as one has ended
+  bool fresh = false;   // a connection for each request
+  std::string api_key;  // empty: none
+  double rate = 0;      // requests a second, at random times; 0 = as soon as one has ended
   uint64_t seed = 1;
 };
 

@@ -43,6 +43,8 @@ struct BenchConfig {
   int32_t turns = 1;
   int32_t http_threads = 2;
   int32_t router_core = -1;
+  std::vector<std::string> router_flags;
+  std::string api_key;
   std::string router_binary = TANDEM_BINARY_DIR "/bin/tandem-router";
 };
 
@@ -61,6 +63,9 @@ void Register(config::Schema& schema, BenchConfig& config) {
   schema.Add("turns", &config.turns, "A stream has a token in every so manieth step.", {.min = 1});
   schema.Add("http-threads", &config.http_threads, "The router's.", {.min = 1, .max = 64});
   schema.Add("router-core", &config.router_core, "Pin the router to this core; -1 = none.");
+  schema.Add("router-flags", &config.router_flags,
+             "Further flags of the router, such as --api-keys=FILE,--audit-log=FILE.");
+  schema.Add("api-key", &config.api_key, "Of the client, in mode load; empty = none.");
   schema.Add("router-binary", &config.router_binary, "The tandem-router measured.");
 }
 
@@ -73,6 +78,7 @@ class RouterProcess {
                                       absl::StrCat("--http-threads=", config.http_threads)};
     // All streams are opened at once: a burst that is to be held, whatever it waits.
     if (config.mode == "streams") flags.emplace_back("--overload-delay=0");
+    flags.insert(flags.end(), config.router_flags.begin(), config.router_flags.end());
     flags.push_back(config.model == "hash" ? "--engine=hash"
                                            : absl::StrCat("--model=", config.model));
     ASSIGN_OR_RETURN(router->child_,
@@ -191,7 +197,7 @@ class Bench {
 
   absl::Status Run() {
     ASSIGN_OR_RETURN(router_, RouterProcess::Start(config_));
-    client_ = cli::Client::Create(router_->grpc);
+    client_ = cli::Client::Create(router_->grpc, config_.api_key);
     ASSIGN_OR_RETURN(v1::GetModelResponse model, client_->GetModel());
     model.set_name(router_->model);
     nodes_ = ScriptedNodes::Start(
@@ -208,6 +214,7 @@ class Bench {
   LoadOptions NewLoad(int64_t first, int64_t requests) const {
     LoadOptions load;
     load.address = router_->http;
+    load.api_key = config_.api_key;
     load.requests = requests;
     load.connections = config_.connections;
     load.fresh = config_.fresh;

@@ -97,7 +97,8 @@ void ScriptedNodes::OnMessage(rpc::FleetClient& client, uint64_t connection,
       });
     }
   }
-  for (const std::string& id : answered) held_[id] += absl::Now() - came;
+  // With keys the name begins with its tenant's.
+  for (const std::string& id : answered) held_[id.substr(id.find('/') + 1)] += absl::Now() - came;
   if (reply.events_size() > 0) client.Send(connection, std::move(reply));
 }
 
@@ -117,8 +118,9 @@ void ScriptedNodes::OnRun(const v1::StartDecode& run, v1::NodeMessage& reply) {
   running.prompt_tokens = run.sequence().prompt_size();
   running.tokens_max = run.sequence().stop().max_tokens();
   const std::vector<TokenId> prompt(run.sequence().prompt().begin(), run.sequence().prompt().end());
-  running.hashes = hasher_.Blocks(hasher_.Salt(options_.model.fingerprint(), kNumericsId, ""),
-                                  prompt, kBlockTokens);
+  running.hashes = hasher_.Blocks(
+      hasher_.Salt(options_.model.fingerprint(), kNumericsId, run.sequence().cache_salt()), prompt,
+      kBlockTokens);
   v1::Reserved& reserved = *reply.add_events()->mutable_reserved();
   *reserved.mutable_leg() = run.leg();
   reserved.set_lease_id(lease);

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Measures what TLS costs: between router and nodes (--fleet-tls), and where clients ask (--tls-cert).
+"""Measures what keys and TLS cost: API keys with an audit log (--api-keys, --audit-log), TLS where clients ask
+(--tls-cert), and TLS between router and nodes (--fleet-tls).
 
   tests/bench/tls/compare.py --build build [--rounds 5] [--requests 300] [--target https] [--verbose]
 
-Each round starts `tandem up` of the hash engine (one prefill node, one decode node) once for each of: no TLS, TLS
-between router and nodes, TLS for clients, both. It sends the same load by `tandem bench serve`, and reads the
+Each round starts `tandem up` of the hash engine (one prefill node, one decode node) once for each of: neither, keys,
+TLS for clients, both, TLS between router and nodes, all. It sends the same load by `tandem bench serve`, and reads the
 processes' CPU time from /proc. Prints a line for each run, then medians, and the medians of each round's ratio to the
-run without TLS. Run it on an idle machine.
+run with neither. Run it on an idle machine.
 """
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -19,14 +21,21 @@ import sys
 import tempfile
 import threading
 
-VARIANTS = ("none", "fleet", "clients", "both")
+VARIANTS = ("neither", "keys", "tls", "keys+tls", "fleet tls", "all")
+KEY = "a key of the bench"
 PROGRAMS = {"tandem-router": "router", "tandem-prefill-": "prefill", "tandem-decode-n": "decode"}
 
 
 def cpu_ms(pid):
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-        fields = stat.read().rsplit(") ", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
+    """Of all threads that run; in nanoseconds, where /proc/PID/stat counts in hundredths of a second."""
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        try:
+            with open(f"/proc/{pid}/task/{task}/schedstat", encoding="utf-8") as stat:
+                total += int(stat.read().split()[0])
+        except OSError:
+            continue  # it has ended
+    return total / 1e6
 
 
 def children(parent):
@@ -45,11 +54,14 @@ def children(parent):
 
 class Cluster:
     def __init__(self, args, certs, variant):
-        self.clients_tls = variant in ("clients", "both")
+        self.clients_tls = variant in ("tls", "keys+tls", "all")
+        self.keys = variant in ("keys", "keys+tls", "all")
         self.certs = certs
         self.program = os.path.join(args.build, "bin", "tandem")
         command = [self.program, "up", "--engine", "hash", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-        if variant in ("fleet", "both"):
+        if self.keys:
+            command += ["--api-keys", f"{certs}/keys", "--audit-log", f"{certs}/audit.jsonl"]
+        if variant in ("fleet tls", "all"):
             command += ["--fleet-tls", certs]
         if self.clients_tls:
             command += ["--tls-cert", f"{certs}/router/tls.crt", "--tls-key", f"{certs}/router/tls.key"]
@@ -78,6 +90,8 @@ class Cluster:
                    "--output-tokens", str(args.output_tokens), "--warmup", "0", "--json", "-"]
         if self.clients_tls:
             command += ["--tls-ca", f"{self.certs}/ca.crt"]
+        if self.keys:
+            command += ["--api-key", KEY]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
             sys.exit(f"bench serve failed:\n{result.stdout}{result.stderr}")
@@ -116,17 +130,21 @@ def main():
     with tempfile.TemporaryDirectory() as certs:
         made = [os.path.join(args.build, "bin", "tandem"), "certs", "make", "--folder", certs]
         subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
+        with open(f"{certs}/keys", "w", encoding="utf-8") as keys:
+            keys.write(f"bench {hashlib.sha256(KEY.encode()).hexdigest()} tokens_per_minute=1000000000\n")
         for number in range(args.rounds):
             # The order changes, so that no variant always runs after the same other.
-            for variant in VARIANTS[number % 4 :] + VARIANTS[: number % 4]:
+            turn = number % len(VARIANTS)
+            for variant in VARIANTS[turn:] + VARIANTS[:turn]:
                 runs[variant].append(measure(args, certs, variant))
                 shown = ", ".join(f"{name} {value:.3f}" for name, value in runs[variant][-1].items())
                 print(f"round {number} {variant:8} {shown}", flush=True)
-    print(f"\n{'median (ratio to none)':28}" + "".join(f"{variant:>20}" for variant in VARIANTS))
-    for name in runs["none"][0]:
+    print(f"\n{'median (ratio to neither)':28}" + "".join(f"{variant:>20}" for variant in VARIANTS))
+    for name in runs["neither"][0]:
         cells = []
         for variant in VARIANTS:
-            ratio = statistics.median(run[name] / base[name] for run, base in zip(runs[variant], runs["none"]))
+            ratio = statistics.median(run[name] / base[name] if base[name] else float("nan")
+                                      for run, base in zip(runs[variant], runs["neither"]))
             cells.append(f"{statistics.median(run[name] for run in runs[variant]):.3f} ({ratio:.2f})")
         print(f"{name:28}" + "".join(f"{cell:>20}" for cell in cells))
 

@@ -78,6 +78,8 @@ TEST(Cli, BadValuesNameFieldValueAndExpectation) {
   ExpectUsageError({"tandem-decode-node", "--block-tokens=7"}, {"block-tokens", "'7'", "8"});
   ExpectUsageError({"tandem-decode-node", "--engine=hash", "--block-tokens=48"},
                    {"block-tokens", "'48'", "one of 8, 16, 32, 64, 128, 256"});
+  ExpectUsageError({"tandem-decode-node", "--engine=hash", "--id=" + std::string(129, 'n')},
+                   {"id", "1 to 128 bytes, not 129"});
   ExpectUsageError({"tandem", "up", "--decode=0"}, {"decode", "'0'", "from 1"});
   ExpectUsageError({"tandem", "up", "--kv-memory-fraction=1.5"}, {"kv-memory-fraction", "'1.5'"});
   ExpectUsageError({"tandem", "generate", "--top-p=2", "x"}, {"top-p", "'2'", "from 0 to 1"});

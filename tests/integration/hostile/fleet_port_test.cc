@@ -144,7 +144,8 @@ TEST_F(HostileFleetPort, ANodeThatSaysWhatCannotBeIsRefused) {
   using R = v1::Registration;
   const auto invalid = grpc::StatusCode::INVALID_ARGUMENT;
   const auto differs = grpc::StatusCode::FAILED_PRECONDITION;
-  expect_refused([](R& r) { r.set_node_id(""); }, invalid, "node_id has 0 bytes");
+  expect_refused([](R& r) { r.set_node_id(""); }, invalid,
+                 "node_id: expected 1 to 128 bytes, not 0");
   expect_refused([](R& r) { r.set_node_id(std::string(100'000, 'n')); }, invalid, "node_id");
   expect_refused([](R& r) { r.set_role(static_cast<v1::NodeRole>(99)); }, invalid, "role is 99");
   expect_refused([](R& r) { r.set_num_blocks(-1); }, invalid, "num_blocks is -1");

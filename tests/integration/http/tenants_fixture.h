@@ -36,7 +36,7 @@ class TenantsTest : public ::testing::Test {
   // Each tenant's name is its key.
   void Start(const std::string& keys, std::vector<std::string> flags = {}) {
     std::ofstream(path_) << keys;
-    flags.insert(flags.end(), {"--engine=hash", "--kv-blocks=256", "--api-keys=" + path_});
+    flags.insert(flags.begin(), {"--engine=hash", "--kv-blocks=256", "--api-keys=" + path_});
     auto cluster = TestCluster::Start(flags);
     ASSERT_OK(cluster.status());
     cluster_ = *std::move(cluster);

@@ -1,6 +1,8 @@
 // Goal: a constraint whose masks cost too much is refused when it is compiled, by router and node
 // alike, and not in the middle of an answer; what clients really send compiles, and random answers
 // to it can be followed to their end.
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -81,6 +83,12 @@ double MillisecondsSince(std::chrono::steady_clock::time_point begin) {
       .count();
 }
 
+double ProcessorMs() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
+}
+
 // Follows random answers, and returns how many masks were computed.
 int Follow(const std::shared_ptr<Constraint>& constraint, std::mt19937_64& random,
            double& longest_ms) {
@@ -100,6 +108,75 @@ int Follow(const std::shared_ptr<Constraint>& constraint, std::mt19937_64& rando
     if (matcher.ended()) return step + 1;
   }
   return 60;
+}
+
+// The text with the most readings after a byte or two leads nowhere; the costly one begins as one
+// with fewer.
+TEST(Trial, SearchesBesideTheMostAmbiguousText) {
+  const auto vocabulary = LargeVocabulary();
+  ConstraintCache cache(vocabulary);
+  for (const char* text :
+       {"root ::= \"a\" (\"x\" \"y\" | \"x\" \"z\" | \"x\" \"w\") | \"b\" ([a-z]?){400}",
+        "root ::= \"a\" ([b-c]? [b-c]? [b-c]?) \"!\" | \"qqqq\" ([a-z]?){400}"}) {
+    const absl::Status refused = cache.Get(Grammar(text)).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(refused.message(), HasSubstr("too ambiguous"));
+  }
+}
+
+// A mask's bound is reached by nesting, too: what is left of the work shows in steps, and in this
+// machine's processor time.
+TEST(Trial, DeeplyNestedAnswersHaveMasks) {
+  const auto vocabulary = LargeVocabulary();
+  ConstraintCache cache(vocabulary);
+  ASSERT_OK_AND_ASSIGN(const auto constraint, cache.Get({.kind = Kind::kJsonObject}));
+  auto place = constraint->Start();
+  ASSERT_TRUE(constraint->Advance(place, "{\"a\":"));
+  int depth = 1;
+  double longest_ms = 0;
+  while (constraint->Advance(place, "[")) {
+    const auto begin = std::chrono::steady_clock::now();
+    if (!constraint->Mask(place).ok()) break;
+    longest_ms = std::max(longest_ms, MillisecondsSince(begin));
+    ++depth;
+  }
+  std::cout << depth << " levels, longest mask " << longest_ms << " ms\n";
+  EXPECT_GE(depth, 64);
+}
+
+// The dearest masks, at every place of random texts, those that end as too costly included: printed
+// in processor time. Nobody tried these constraints before.
+TEST(Trial, MasksBeyondTheBoundEndThere) {
+  const auto vocabulary = LargeVocabulary();
+  std::mt19937_64 random(1);
+  std::vector<std::string> costly(std::begin(kAmbiguous), std::end(kAmbiguous));
+  // One step takes a thousand threads through a thousand calls each.
+  costly.emplace_back("root ::= item (\",\" item)*\nitem ::= [^,]+ (\"b\"?){1100}");
+  costly.emplace_back("root ::= ([a-z]?){300}");
+  costly.emplace_back("root ::= (\"a\"? [a-z]? \"ab\"?){90}");
+  double longest_ms = 0;
+  int refused = 0;
+  for (const std::string& text : costly) {
+    ASSERT_OK_AND_ASSIGN(Program program, Compile(Grammar(text), vocabulary->token_bytes_max()));
+    Constraint constraint(std::move(program), vocabulary);
+    auto place = constraint.Start();
+    for (int i = 0; i < 200; ++i) {
+      const double begin = ProcessorMs();
+      const absl::Status mask = constraint.Mask(place).status();
+      longest_ms = std::max(longest_ms, ProcessorMs() - begin);
+      if (!mask.ok()) {
+        EXPECT_EQ(mask.code(), absl::StatusCode::kInvalidArgument);
+        EXPECT_THAT(mask.message(), HasSubstr("too ambiguous"));
+        ++refused;
+      }
+      EXPECT_LE(constraint.bytes(), Constraint::kGraphBytesMax + Constraint::kMaskBytesMax);
+      const char next = "abc(d),"[random() % 7];
+      constraint.Advance(place, absl::string_view(&next, 1));
+    }
+  }
+  std::cout << refused << " masks refused, the longest took " << longest_ms
+            << " ms of processor time\n";
+  EXPECT_GT(refused, 0);
 }
 
 TEST(Trial, AnswersOfWhatCompilesCanBeFollowed) {

@@ -75,7 +75,9 @@ class ShedCalls : public ::testing::Test {
   LongWork long_work_;
   StatusBoard status_{inbox_};
   ClientService service_{
-      {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_}, status_};
+      {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_},
+      status_,
+      [] { return ServedFleet(); }};
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<v1::Tandem::Stub> stub_;
   int64_t refused_ = 0;

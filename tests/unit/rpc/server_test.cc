@@ -1,5 +1,6 @@
 // Goal: every server describes its services by reflection, gRPC's health service among them, so
-// that clients can call it without this project's proto files; in both versions of the protocol.
+// that clients can call it without this project's proto files; in both versions of the protocol;
+// unless that is turned off.
 #include "common/rpc/server.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/telemetry/log.h"
+#include "tandem/v1/fleet.grpc.pb.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::rpc {
@@ -21,9 +23,9 @@ constexpr char kHealth[] = "grpc.health.v1.Health";
 constexpr char kVersions[][9] = {"v1", "v1alpha"};
 
 // The server's answer to one request of a version of the reflection protocol, which sets `field` to
-// `text`.
+// `text`; sets `ended` to how the call ended.
 std::string Reflect(const Server& server, const std::string& version, int field,
-                    const std::string& text) {
+                    const std::string& text, grpc::Status& ended) {
   const std::string method =
       absl::StrCat("/grpc.reflection.", version, ".ServerReflection/ServerReflectionInfo");
   grpc::GenericStub stub(grpc::CreateChannel(server.address(), grpc::InsecureChannelCredentials()));
@@ -35,11 +37,19 @@ std::string Reflect(const Server& server, const std::string& version, int field,
   std::promise<grpc::Status> end;
   stub.UnaryCall(&context, method, grpc::StubOptions(), &request, &reply,
                  [&end](grpc::Status status) { end.set_value(std::move(status)); });
-  const grpc::Status status = end.get_future().get();
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  ended = end.get_future().get();
+  if (!ended.ok()) return "";
   grpc::Slice bytes;
   EXPECT_TRUE(reply.DumpToSingleSlice(&bytes).ok());
   return std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+}
+
+std::string Reflect(const Server& server, const std::string& version, int field,
+                    const std::string& text) {
+  grpc::Status ended;
+  const std::string answer = Reflect(server, version, field, text, ended);
+  EXPECT_TRUE(ended.ok()) << ended.error_message();
+  return answer;
 }
 
 TEST(Server, DescribesTheHealthService) {
@@ -86,6 +96,17 @@ TEST(Server, APortInUseIsToldOfOnce) {
   const std::string debug = start_again();
   SetLogLevel(LogLevel::kInfo);
   EXPECT_THAT(debug, HasSubstr(" DEBUG gRPC says text="));
+}
+
+TEST(Server, DescribesNothingWithReflectionTurnedOff) {
+  v1::Fleet::CallbackService service;
+  ASSERT_OK_AND_ASSIGN(const auto server,
+                       Server::Start("127.0.0.1:0", {&service}, {.reflection = false}));
+  for (const char* version : kVersions) {
+    grpc::Status ended;
+    Reflect(*server, version, /*list_services*/ 7, "*", ended);
+    EXPECT_EQ(ended.error_code(), grpc::StatusCode::UNIMPLEMENTED) << version;
+  }
 }
 
 }  // namespace
