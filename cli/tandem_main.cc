@@ -38,6 +38,7 @@ CommandMap AllCommands() {
   commands["models"] = NewModelsCommand();
   commands["bench"] = NewBenchCommand();
   commands["bench kv"] = NewBenchKvCommand();
+  commands["bench lending"] = NewBenchLendingCommand();
   commands["bench modes"] = NewBenchModesCommand();
   commands["bench serve"] = NewBenchServeCommand();
   commands["eval"] = NewEvalCommand();

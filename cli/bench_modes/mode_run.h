@@ -7,10 +7,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "cli/bench_serve/load_run.h"
 #include "cli/bench_serve/workload.h"
 #include "cli/cluster/cluster_plan.h"
+#include "cli/cluster_load/measured_cluster.h"
 
 namespace tandem::cli {
 
@@ -18,8 +18,7 @@ struct ModeRun {
   UpConfig up;
   LoadOptions load;
   WorkloadOptions workload;
-  // Waits, at most as long as said, for a reason to give up; whether there is one.
-  std::function<bool(absl::Duration)> should_stop;
+  MeasuredCluster::ShouldStop should_stop;
   std::function<void(const LoadProgress&)> on_progress;
 };
 

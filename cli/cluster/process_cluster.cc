@@ -300,13 +300,14 @@ class ProcessCluster final : public Cluster {
   const bool draws_bar_;
   const std::string binaries_;
   const Processors processors_;
-  std::vector<Process> processes_;
   bool nodes_started_ = false;
   mutable absl::Mutex mutex_;
   std::map<std::string, Announcement> announcements_ ABSL_GUARDED_BY(mutex_);
   LoadingBars bars_ ABSL_GUARDED_BY(mutex_);
   bool bar_shown_ ABSL_GUARDED_BY(mutex_) = false;
   bool never_ = false;
+  // Last: until a child has ended, its lines come to the members above.
+  std::vector<Process> processes_;
 };
 
 }  // namespace

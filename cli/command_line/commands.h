@@ -39,6 +39,7 @@ std::unique_ptr<Command> NewPullCommand();
 std::unique_ptr<Command> NewModelsCommand();
 std::unique_ptr<Command> NewBenchCommand();
 std::unique_ptr<Command> NewBenchKvCommand();
+std::unique_ptr<Command> NewBenchLendingCommand();
 std::unique_ptr<Command> NewBenchModesCommand();
 std::unique_ptr<Command> NewBenchServeCommand();
 std::unique_ptr<Command> NewEvalCommand();

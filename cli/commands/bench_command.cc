@@ -78,6 +78,8 @@ class BenchCommand final : public Command {
       : schema_("tandem bench",
                 "Measures the CPU engine, or its kernels one by one, beside the machine's roofs.") {
     schema_.LeaveEnvironmentOf("tandem bench kv");
+    schema_.LeaveEnvironmentOf("tandem bench lending");
+    schema_.LeaveEnvironmentOf("tandem bench modes");
     schema_.LeaveEnvironmentOf("tandem bench serve");
     schema_.Add("model", &model_, "A known model's name, a .gguf file or a checkpoint folder.");
     schema_.Add("threads", &options_.engine.threads, "Compute threads; 0 = one per core.",

@@ -247,11 +247,20 @@ NodeParts NewCoreWithStorage(const NodeConfig& config, const NodeKind& kind, abs
   return parts;
 }
 
-// What the node lends at most. A node that lends borrows, too.
+// What the node lends at most: whole units, because routers count on it when they take a sequence
+// that no pool holds. A node that lends borrows, too.
 void SetLending(const KvOptions& kv, int64_t num_blocks, NodeRuntimeOptions& options,
                 SchedulerOptions& scheduler) {
-  options.lend_blocks_max =
-      static_cast<int64_t>(kv.lend_fraction * static_cast<double>(num_blocks));
+  const auto share = static_cast<int64_t>(kv.lend_fraction * static_cast<double>(num_blocks));
+  const engine::EngineSpec& spec = scheduler.spec;
+  const int64_t unit = spec.unit_tokens / spec.layout.block_tokens;
+  options.lend_blocks_max = unit > 0 ? share / unit * unit : 0;
+  if (share > 0 && options.lend_blocks_max == 0) {
+    Log(LogLevel::kWarning, "this node neither lends nor borrows KV blocks",
+        {{"reason", unit > 0 ? absl::StrCat("its --lend-fraction is ", share,
+                                            " blocks, and a unit has ", unit)
+                             : "its engine computes no partial attention"}});
+  }
   options.lend_compute_share = kv.lend_compute_share;
   options.lending_host = kv.lending_host;
   scheduler.lend_blocks_max = options.lend_blocks_max;

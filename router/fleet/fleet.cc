@@ -211,7 +211,8 @@ void Fleet::UpdateBorrowing() {
   for (auto& [key, node] : by_key_) {
     if (node->role != v1::NODE_ROLE_DECODE || node->lending_address.empty()) continue;
     decode_capacities_.erase(decode_capacities_.find(node->capacity_tokens()));
-    node->borrow_blocks_max = lendable - (node->draining ? 0 : node->lend_blocks_max);
+    const int64_t others_max = lendable - (node->draining ? 0 : node->lend_blocks_max);
+    node->borrow_blocks_max = others_max * kBorrowedShareMax / 100;
     decode_capacities_.insert(node->capacity_tokens());
     const int64_t others = (spare - spare_of(*node)) * kBorrowedShareMax / 100;
     node->borrow_blocks_now =

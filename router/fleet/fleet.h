@@ -71,9 +71,10 @@ struct Node {
   int64_t num_blocks = 0;
   int32_t max_sequences = 0;  // 0 = not limited
   std::string numerics_id;
-  std::string lending_address;    // empty: it neither lends nor borrows
-  int64_t lend_blocks_max = 0;    // that it lends at most
-  int64_t borrow_blocks_max = 0;  // of a decode node that borrows: what all others lend at most
+  std::string lending_address;  // empty: it neither lends nor borrows
+  int64_t lend_blocks_max = 0;  // that it lends at most
+  int64_t borrow_blocks_max =
+      0;  // of a decode node that borrows: kBorrowedShareMax of what others lend
   double kv_bytes_per_token = 0;
 
   bool draining = false;
@@ -165,8 +166,9 @@ struct Node {
 class Fleet {
  public:
   static constexpr size_t kLostNodesKept = 64;
-  // Percent of what other nodes lend that prompts beyond their nodes' pools may need together:
-  // loans are whole units, and creditors keep blocks for their own sequences.
+  // Percent of what other nodes lend that prompts beyond their nodes' pools may need together, and
+  // that one sequence may: loans are whole units, and creditors keep blocks for their own
+  // sequences.
   static constexpr int64_t kBorrowedShareMax = 75;
 
   // As large as a registration's figures: sums and squares fit into 64 bits.

@@ -106,6 +106,19 @@ TEST(Lending, WithoutLendingTheSameRequestIsRefusedByName) {
   EXPECT_THAT(std::string(answer.status.message()), ::testing::HasSubstr("640"));
 }
 
+TEST(Lending, WhatRoutersDoNotCountOnIsRefusedAtOnce) {
+  // 28 blocks of another node may be lent: one unit of 16, and 12 that no loan can use. Routers
+  // count on three quarters of the unit.
+  Flags flags = kSmall;
+  flags.back() = "--lend-fraction=0.7";
+  const auto cluster = Start(flags);
+  ASSERT_NE(cluster, nullptr);
+  EXPECT_OK(cluster->Generate(Request(60, 770, 1)).status) << "832 tokens";
+  const Answer answer = cluster->Generate(Request(60, 960, 2));
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(answer.status.message()), ::testing::HasSubstr("832"));
+}
+
 TEST(Lending, TheRealModelsAnswersKeepTheirTokens) {
   const auto path = model::ResolveModelPath("smollm2", config::Environment());
   if (!path.ok()) GTEST_SKIP() << path.status();

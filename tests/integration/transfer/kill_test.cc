@@ -55,7 +55,7 @@ class KillTest : public ::testing::TestWithParam<std::string> {
   // Starts a transfer and returns when the receiver has verified a random part of it, from nothing
   // to nearly all.
   void BeginTransfer(Node& sender, Node& receiver, int round) {
-    if (GetParam() == "mapped") AwaitMapped(sender, receiver, 1000 * (round + 1));
+    if (GetParam() == "mapped") AwaitMapped(sender, receiver, 1'000'000 + 1000 * round);
     const KvTransfer kv_transfer{.id = round + 1, .count = kBlocks, .deadline_ms = kDeadlineMs};
     OpenLease(receiver, kv_transfer);
     const int64_t before = BytesReceived(receiver);

@@ -1,0 +1,190 @@
+// `tandem bench lending`: implements NewBenchLendingCommand (cli/command_line/commands.h).
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "cli/bench_lending/lending_bench.h"
+#include "cli/bench_lending/lending_report.h"
+#include "cli/command_line/commands.h"
+#include "cli/command_line/parse.h"
+#include "cli/files/named_file.h"
+#include "common/base/status_macros.h"
+#include "common/config/process_main.h"
+#include "common/runtime/stop_signal.h"
+#include "kernels/api/attention.h"
+#include "router/fleet/fleet.h"
+
+namespace tandem::cli {
+namespace {
+
+class BenchLendingCommand final : public Command {
+ public:
+  BenchLendingCommand()
+      : schema_("tandem bench lending",
+                "Measures what lending KV memory is worth: context, slowdown, mixed loads.") {
+    up_.quiet = true;
+    up_.decode = 3;
+    up_.node.kv.blocks = 32;
+    up_.node.kv.lend_fraction = 0.8;
+    // The rest of `tandem up`'s flags says what the clusters are; ports are free ones, and decode
+    // nodes compute their own prompts.
+    config::Schema up("up", "");
+    RegisterUpConfig(up, up_);
+    schema_.Embed(up, {.except = {"prefill", "grpc", "http", "log-level", "log-format"}});
+    Register();
+  }
+
+  config::Schema& schema() override { return schema_; }
+
+  int Run(const std::vector<std::string>& args, const Environment& env) override {
+    if (auto code = ParseArguments(schema_, args, env, nullptr)) return *code;
+    if (absl::Status status = Plan(); !status.ok()) {
+      ReportError(schema_, status);
+      return config::kExitUsage;
+    }
+    const absl::Status status = Measure(env);
+    return status.ok() ? config::kExitOk : ReportError(schema_, status);
+  }
+
+ private:
+  void Register() {
+    const std::string load = "Load", results = "Results";
+    schema_.Add("parts", &parts_,
+                "What to measure, of contexts (the longest prompt of 1, 2, 4 and so on nodes), "
+                "slowdown (one answer whose KV is partly lent, beside one node with all of it), "
+                "mix (loads with some long requests, on nodes that lend and on nodes that do not).",
+                {.group = load});
+    schema_.Add("rounds", &options_.rounds, "Runs of each, alternately, for slowdown and mix.",
+                {.min = 1, .max = 1000, .group = load});
+    schema_.Add("context-pools", &options_.context_pools,
+                "Slowdown: where the answer's context ends, in pools of one node.",
+                {.min = 1.0, .max = 64.0, .group = load});
+    schema_.Add("slowdown-tokens", &options_.slowdown_tokens, "Slowdown: tokens of the answer.",
+                {.min = 2, .max = 65536, .unit = "tokens", .group = load});
+    schema_.Add("mix-requests", &options_.mix_requests, "Mix: requests of a run.",
+                {.min = 1, .max = 1'000'000, .unit = "requests", .group = load});
+    schema_.Add("mix-concurrency", &options_.mix_concurrency, "Mix: clients.",
+                {.min = 1, .max = 10'000, .unit = "requests", .group = load});
+    schema_.Add("long-shares", &long_shares_,
+                "Mix: shares of long requests. A long one takes 0.5 to 0.9 pools of one node, a "
+                "short one up to an eighth.",
+                {.group = load});
+    schema_.Add("seed", &seed_, "Decides prompts and lengths, equal on both kinds of nodes.",
+                {.min = 0, .group = load});
+    schema_.Add("json", &json_, "A file for the result as JSON; - prints it instead of the table.",
+                {.group = results});
+    schema_.Add("html", &html_, "A file for one self-contained page with charts; - as for json.",
+                {.group = results});
+    schema_.Add("progress", &progress_, "Say on standard error what is measured.",
+                {.group = results});
+  }
+
+  bool Measures(const char* part) const {
+    return std::find(parts_.begin(), parts_.end(), part) != parts_.end();
+  }
+
+  // What all nodes hold for one sequence, in pools of one: nodes lend whole partitions of
+  // attention, and routers count on a part of that.
+  double PoolsForOne() const {
+    const auto pool = static_cast<double>(up_.node.kv.blocks * up_.node.kv.block_tokens);
+    const auto units =
+        static_cast<int64_t>(up_.node.kv.lend_fraction * pool / kernels::kPartitionTokens);
+    const int64_t lent = (up_.decode - 1) * units * kernels::kPartitionTokens;
+    return 1 + static_cast<double>(lent * router::Fleet::kBorrowedShareMax / 100) / pool;
+  }
+
+  absl::Status Plan() {
+    for (const std::string& part : parts_) {
+      if (part != "contexts" && part != "slowdown" && part != "mix") {
+        return absl::InvalidArgumentError(
+            absl::StrCat("parts: \"", part, "\", expected contexts, slowdown or mix"));
+      }
+    }
+    if (up_.node.kv.blocks == 0) {
+      return absl::InvalidArgumentError(
+          "kv-blocks: 0, expected the size of one node's pool: pools must be small enough to be "
+          "outgrown");
+    }
+    if (up_.decode < 2) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "decode: ", up_.decode, ", expected at least 2: one node has nobody to borrow from"));
+    }
+    const double pools = PoolsForOne();
+    if (Measures("slowdown") && options_.context_pools > pools) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "context-pools: %g, expected at most %.2f: what %d nodes hold for one sequence with "
+          "lend-fraction %g",
+          options_.context_pools, pools, up_.decode, up_.node.kv.lend_fraction));
+    }
+    options_.long_shares.clear();
+    for (const std::string& text : long_shares_) {
+      double share = 0;
+      if (!absl::SimpleAtod(text, &share) || !(share >= 0 && share <= 1)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("long-shares: \"", text, "\", expected numbers from 0 to 1"));
+      }
+      options_.long_shares.push_back(share);
+    }
+    options_.up = up_;
+    options_.seed = static_cast<uint64_t>(seed_);
+    if (Measures("slowdown") && options_.slowdown_tokens >= options_.pool_tokens()) {
+      return absl::InvalidArgumentError(absl::StrCat("slowdown-tokens: ", options_.slowdown_tokens,
+                                                     ", expected fewer than the ",
+                                                     options_.pool_tokens(), " of one pool"));
+    }
+    return CheckOutputs(Results());
+  }
+
+  absl::Status Measure(const Environment& env) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<StopSignal> stop, StopSignal::Create());
+    LendingBench bench(
+        options_, env, [&](absl::Duration wait) { return stop->Wait(wait) != 0; },
+        [this](const std::string& text) {
+          if (progress_) absl::FPrintF(stderr, "measuring %s\n", text);
+        });
+    LendingReport report{.settings = Settings(), .pool_tokens = options_.pool_tokens()};
+    if (Measures("contexts")) {
+      ASSIGN_OR_RETURN(report.contexts, bench.Contexts());
+    }
+    if (Measures("slowdown")) {
+      ASSIGN_OR_RETURN(report.slowdown, bench.Slowdown());
+    }
+    if (Measures("mix")) {
+      ASSIGN_OR_RETURN(report.mixes, bench.Mixes());
+    }
+    PrintReport(FormatLendingTable(report), Results());
+    RETURN_IF_ERROR(WriteOutput({"--json", json_}, FormatLendingJson(report)));
+    return WriteOutput({"--html", html_}, html_.empty() ? "" : FormatLendingHtml(report));
+  }
+
+  std::vector<std::pair<std::string, std::string>> Settings() const {
+    return {{"model", up_.common.engine == "hash" ? "hash engine" : up_.common.model},
+            {"nodes",
+             absl::StrFormat("%d, with pools of %d tokens, of which they lend %g %%", up_.decode,
+                             options_.pool_tokens(), 100 * up_.node.kv.lend_fraction)},
+            {"rounds", absl::StrCat(options_.rounds)},
+            {"seed", absl::StrCat(seed_)}};
+  }
+
+  std::vector<NamedFile> Results() const { return {{"--json", json_}, {"--html", html_}}; }
+
+  config::Schema schema_;
+  UpConfig up_;
+  LendingBenchOptions options_;
+  std::vector<std::string> parts_ = {"contexts", "slowdown", "mix"};
+  std::vector<std::string> long_shares_ = {"0.02", "0.1", "0.3"};
+  int64_t seed_ = 1;
+  std::string json_, html_;
+  bool progress_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> NewBenchLendingCommand() {
+  return std::make_unique<BenchLendingCommand>();
+}
+
+}  // namespace tandem::cli

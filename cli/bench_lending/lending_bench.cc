@@ -1,0 +1,146 @@
+#include "cli/bench_lending/lending_bench.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cli/bench_lending/mixed_workload.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::cli {
+namespace {
+
+// The answer of a request that only asks whether a prompt fits.
+constexpr int32_t kProbeTokens = 4;
+
+void IgnoreProgress(const LoadProgress&) {}
+
+// One request of these lengths, alone.
+absl::StatusOr<RequestRecord> AskOne(MeasuredCluster& cluster, int64_t prompt, int32_t answer,
+                                     uint64_t seed) {
+  const auto length = static_cast<int32_t>(prompt);
+  const std::unique_ptr<Workload> workload = NewSyntheticWorkload(
+      {.prompt_tokens = {length, length}, .output_tokens = {answer, answer}, .seed = seed});
+  ASSIGN_OR_RETURN(
+      const LoadResult result,
+      cluster.Run({.requests = 1, .concurrency = 1, .seed = seed}, *workload, IgnoreProgress));
+  if (result.records.empty()) return absl::UnavailableError("no request was sent");
+  return result.records.front();
+}
+
+absl::Status FailureOf(const RequestRecord& record, absl::string_view what) {
+  return absl::UnavailableError(
+      absl::StrCat(what, " was not answered: ", record.error, ": ", record.message));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MeasuredCluster>> LendingBench::Start(int32_t nodes, int64_t blocks,
+                                                                     bool lend) {
+  UpConfig up = options_.up;
+  up.grpc = {"127.0.0.1:0"};
+  up.http.clear();
+  up.prefill = 0;
+  up.decode = nodes;
+  up.node.kv.blocks = blocks;
+  if (!lend) up.node.kv.lend_fraction = 0;
+  return MeasuredCluster::Start(up, env_, should_stop_);
+}
+
+absl::StatusOr<LongestContext> LendingBench::Longest(int32_t nodes) {
+  announce_(absl::StrCat("the longest prompt of ", nodes, nodes == 1 ? " node" : " nodes"));
+  ASSIGN_OR_RETURN(const auto cluster, Start(nodes, options_.up.node.kv.blocks, /*lend=*/true));
+  const int64_t pool = options_.pool_tokens();
+  // Answered at `fits`, refused at `too_long`.
+  int64_t fits = 0, too_long = pool * nodes + 1;
+  uint64_t seed = options_.seed;
+  while (too_long - fits > pool / 8) {
+    const int64_t prompt = (fits + too_long) / 2;
+    // A prompt of its own each time: nothing of it is cached.
+    ASSIGN_OR_RETURN(const RequestRecord record, AskOne(*cluster, prompt, kProbeTokens, ++seed));
+    (record.ok() ? fits : too_long) = prompt;
+  }
+  cluster->Drain();
+  if (fits > 0) return LongestContext{nodes, fits};
+  return absl::UnavailableError(absl::StrCat("a cluster of ", nodes, " nodes with pools of ", pool,
+                                             " tokens answered no prompt"));
+}
+
+absl::StatusOr<std::vector<LongestContext>> LendingBench::Contexts() {
+  std::vector<LongestContext> contexts;
+  for (int32_t nodes = 1;; nodes = std::min(2 * nodes, options_.up.decode)) {
+    ASSIGN_OR_RETURN(contexts.emplace_back(), Longest(nodes));
+    if (nodes == options_.up.decode) return contexts;
+  }
+}
+
+absl::StatusOr<LendingSlowdown> LendingBench::Slowdown() {
+  const auto context =
+      static_cast<int64_t>(options_.context_pools * static_cast<double>(options_.pool_tokens()));
+  const int64_t prompt = context - options_.slowdown_tokens;
+  announce_(absl::StrCat("the gaps of an answer that ends at ", context, " tokens of context"));
+  const int64_t blocks = options_.up.node.kv.blocks;
+  // One node of twice the memory, or of as many times as the context needs, and a little more.
+  const auto large =
+      static_cast<int64_t>((options_.context_pools + 0.25) * static_cast<double>(blocks));
+  ASSIGN_OR_RETURN(const auto local, Start(1, large, /*lend=*/false));
+  ASSIGN_OR_RETURN(const auto lending, Start(options_.up.decode, blocks, /*lend=*/true));
+  std::vector<double> gaps[2];
+  for (int64_t round = 0; round < options_.rounds; ++round) {
+    for (const bool lent : {round % 2 != 0, round % 2 == 0}) {
+      ASSIGN_OR_RETURN(const RequestRecord record,
+                       AskOne(lent ? *lending : *local, prompt, options_.slowdown_tokens,
+                              options_.seed + static_cast<uint64_t>(round)));
+      if (!record.ok()) {
+        return FailureOf(record, absl::StrCat("a context of ", context, " tokens ",
+                                              lent ? "on nodes that lend" : "on one node"));
+      }
+      gaps[lent].insert(gaps[lent].end(), record.gaps_ms.begin(), record.gaps_ms.end());
+    }
+  }
+  lending->Drain();
+  local->Drain();
+  return LendingSlowdown{.context_tokens = context,
+                         .local = Describe(std::move(gaps[false])),
+                         .lent = Describe(std::move(gaps[true]))};
+}
+
+absl::StatusOr<LoadResult> LendingBench::MixRun(MeasuredCluster& cluster, double long_share,
+                                                int64_t round) {
+  const auto pool = static_cast<double>(options_.pool_tokens());
+  MixedWorkload workload({.short_tokens = {16, std::max(17, static_cast<int32_t>(pool / 8))},
+                          .long_tokens = {static_cast<int32_t>(options_.long_pools_min * pool),
+                                          static_cast<int32_t>(options_.long_pools_max * pool)},
+                          .long_share = long_share,
+                          .seed = options_.seed + static_cast<uint64_t>(round)});
+  return cluster.Run({.requests = options_.mix_requests, .concurrency = options_.mix_concurrency},
+                     workload, IgnoreProgress);
+}
+
+absl::StatusOr<std::vector<LendingMix>> LendingBench::Mixes() {
+  const int64_t blocks = options_.up.node.kv.blocks;
+  ASSIGN_OR_RETURN(const auto alone, Start(options_.up.decode, blocks, /*lend=*/false));
+  ASSIGN_OR_RETURN(const auto lending, Start(options_.up.decode, blocks, /*lend=*/true));
+  std::vector<LendingMix> mixes;
+  for (const double share : options_.long_shares) {
+    announce_(absl::StrCat("a load of which ", 100 * share, " % are long"));
+    std::vector<RequestRecord> records[2];
+    absl::Duration elapsed[2];
+    for (int64_t round = 0; round < options_.rounds; ++round) {
+      for (const bool lend : {round % 2 != 0, round % 2 == 0}) {
+        ASSIGN_OR_RETURN(LoadResult result, MixRun(lend ? *lending : *alone, share, round));
+        elapsed[lend] += result.elapsed;
+        std::move(result.records.begin(), result.records.end(), std::back_inserter(records[lend]));
+      }
+    }
+    mixes.push_back({.long_share = share,
+                     .alone = Summarize(records[false], elapsed[false], {}),
+                     .lending = Summarize(records[true], elapsed[true], {})});
+  }
+  lending->Drain();
+  alone->Drain();
+  return mixes;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,87 @@
+// Measures what lending KV memory is worth, with clusters of real processes: how long a sequence
+// may get, what it costs a sequence to have half of its KV elsewhere, and what a cluster answers
+// when some requests are long.
+// Thread safety: the calling thread only. Owner: the bench lending command.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/bench_serve/arrivals.h"
+#include "cli/cluster_load/measured_cluster.h"
+#include "cli/report/statistics.h"
+
+namespace tandem::cli {
+
+struct LendingBenchOptions {
+  // The nodes that lend: up.decode of them, with up.node.kv.blocks blocks each, that prefill too.
+  UpConfig up;
+  int64_t rounds = 3;  // alternated, of what is compared
+  uint64_t seed = 1;
+  // Slowdown: the answer of one request, whose context ends at `context_pools` pools.
+  double context_pools = 2;
+  int32_t slowdown_tokens = 128;
+  // Mix: requests of each run, and the shares of long ones. A short one takes up to an eighth of a
+  // pool; a long one from long_pools_min to long_pools_max pools, prompt and answer together.
+  int64_t mix_requests = 60;
+  int64_t mix_concurrency = 8;
+  std::vector<double> long_shares = {0.02, 0.1, 0.3};
+  double long_pools_min = 0.5, long_pools_max = 0.9;
+
+  // Tokens that the pool of one node holds.
+  int64_t pool_tokens() const { return up.node.kv.blocks * up.node.kv.block_tokens; }
+};
+
+// The longest prompt that a cluster of `nodes` answered, within an eighth of a pool.
+struct LongestContext {
+  int32_t nodes = 0;
+  int64_t tokens = 0;
+};
+// Gaps between the tokens of one answer, in milliseconds: with all of its KV on one node that is
+// large enough, and with a part of it lent.
+struct LendingSlowdown {
+  int64_t context_tokens = 0;
+  Distribution local, lent;
+};
+// One load, on nodes that do not lend and on nodes that do.
+struct LendingMix {
+  double long_share = 0;
+  LoadSummary alone, lending;
+};
+
+class LendingBench {
+ public:
+  using Announce = std::function<void(const std::string&)>;
+
+  LendingBench(const LendingBenchOptions& options, std::map<std::string, std::string> env,
+               MeasuredCluster::ShouldStop should_stop, Announce announce)
+      : options_(options),
+        env_(std::move(env)),
+        should_stop_(std::move(should_stop)),
+        announce_(std::move(announce)) {}
+
+  // Each starts its clusters, and stops them. Errors: as MeasuredCluster; kUnavailable when a
+  // request failed that the measurement needs.
+
+  // Of 1, 2, 4 and so on nodes, and of up.decode.
+  absl::StatusOr<std::vector<LongestContext>> Contexts();
+  absl::StatusOr<LendingSlowdown> Slowdown();
+  absl::StatusOr<std::vector<LendingMix>> Mixes();
+
+ private:
+  // `nodes` decode nodes with `blocks` blocks each; they lend, or not.
+  absl::StatusOr<std::unique_ptr<MeasuredCluster>> Start(int32_t nodes, int64_t blocks, bool lend);
+  absl::StatusOr<LongestContext> Longest(int32_t nodes);
+  absl::StatusOr<LoadResult> MixRun(MeasuredCluster& cluster, double long_share, int64_t round);
+
+  const LendingBenchOptions options_;
+  const std::map<std::string, std::string> env_;
+  const MeasuredCluster::ShouldStop should_stop_;
+  const Announce announce_;
+};
+
+}  // namespace tandem::cli
