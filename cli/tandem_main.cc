@@ -41,6 +41,7 @@ CommandMap AllCommands() {
   commands["bench lending"] = NewBenchLendingCommand();
   commands["bench modes"] = NewBenchModesCommand();
   commands["bench serve"] = NewBenchServeCommand();
+  commands["bench trace"] = NewBenchTraceCommand();
   commands["eval"] = NewEvalCommand();
   commands["sim"] = NewSimCommand();
   commands["sim trace"] = NewSimTraceCommand();

@@ -34,6 +34,7 @@ struct AnswerUsage {
   int32_t prompt_tokens = 0;
   int32_t output_tokens = 0;
   int32_t cached_tokens = 0;
+  bool prefilled_apart = false;  // by a prefill node; Tandem's gRPC says so
 };
 
 // What one event of a completion says.

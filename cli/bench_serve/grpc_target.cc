@@ -45,11 +45,12 @@ class GrpcCall final : public LoadCall,
     } else if (part_.has_finished()) {
       finished_ = true;
       const v1::Usage& usage = part_.finished().usage();
-      boost::asio::post(
-          io_, [self = self_, total = AnswerUsage{usage.prompt_tokens(), usage.output_tokens(),
-                                                  usage.cached_tokens()}] {
-            self->observer_.OnUsage(total);
-          });
+      const AnswerUsage total = {
+          .prompt_tokens = usage.prompt_tokens(),
+          .output_tokens = usage.output_tokens(),
+          .cached_tokens = usage.cached_tokens(),
+          .prefilled_apart = !part_.finished().route().prefill_node().empty()};
+      boost::asio::post(io_, [self = self_, total] { self->observer_.OnUsage(total); });
     }
     StartRead(&part_);
   }

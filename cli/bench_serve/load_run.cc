@@ -31,7 +31,8 @@ class Phase {
         random_(NewSeededRandom(options.seed)),
         arrival_timer_(context),
         tick_timer_(context) {
-    if (options_.arrivals.has_value()) arrivals_.emplace(*options_.arrivals, *random_);
+    if (options_.arrivals.has_value() && !options_.next_gap)
+      arrivals_.emplace(*options_.arrivals, *random_);
     if (options_.concurrency == 0) options_.concurrency = kInFlightMax;
   }
 
@@ -39,6 +40,7 @@ class Phase {
     began_ = RealClock().Now();
     last_end_ = began_;
     next_due_ = began_;
+    if (options_.next_gap) PassGap();
     Tick();
     Advance();
     context_.run();
@@ -66,6 +68,7 @@ class Phase {
       record_.prompt_tokens = usage.prompt_tokens;
       record_.output_tokens = usage.output_tokens;
       record_.cached_tokens = usage.cached_tokens;
+      record_.prefilled_apart = usage.prefilled_apart;
     }
     void OnEnd(absl::Time at, const std::string& error, const std::string& message) override {
       record_.ended = at - phase_.began_;
@@ -97,21 +100,28 @@ class Phase {
     bool timed_out_ = false;
   };
 
+  bool open_loop() const { return arrivals_.has_value() || options_.next_gap != nullptr; }
+  void PassGap() {
+    const std::optional<absl::Duration> gap = options_.next_gap();
+    at_end_ = !gap.has_value();
+    next_due_ += gap.value_or(absl::ZeroDuration());
+  }
   int64_t in_flight() const { return static_cast<int64_t>(flights_.size()); }
 
   bool AllBegun(absl::Time now) const {
-    return stopping_ || (options_.requests > 0 && begun_ >= options_.requests) ||
-           (arrivals_.has_value() ? next_due_ : now) - began_ >= options_.duration;
+    return stopping_ || at_end_ || (options_.requests > 0 && begun_ >= options_.requests) ||
+           (open_loop() ? next_due_ : now) - began_ >= options_.duration;
   }
 
   // Starts the requests that may start now.
   void Advance() {
     const absl::Time now = RealClock().Now();
     while (!AllBegun(now) && in_flight() < options_.concurrency) {
-      if (arrivals_.has_value() && next_due_ > now) return WaitUntilDue(now);
-      const absl::Time due = arrivals_.has_value() ? next_due_ : now;
+      if (open_loop() && next_due_ > now) return WaitUntilDue(now);
+      const absl::Time due = open_loop() ? next_due_ : now;
       if (arrivals_.has_value()) next_due_ += arrivals_->NextGap();
       Begin(due, now);
+      if (options_.next_gap) PassGap();
     }
     if (AllBegun(now) && flights_.empty()) {
       ended_ = true;
@@ -190,7 +200,7 @@ class Phase {
   absl::flat_hash_map<int64_t, std::unique_ptr<Flight>> flights_;
   absl::Time began_, next_due_, last_end_;
   int64_t begun_ = 0, ended_count_ = 0, failed_ = 0, texts_ = 0, gaps_kept_ = 0;
-  bool stopping_ = false, ended_ = false, waiting_ = false;
+  bool stopping_ = false, ended_ = false, waiting_ = false, at_end_ = false;
   LoadResult result_;
 };
 

@@ -22,6 +22,9 @@ struct LoadOptions {
   // Set: open loop, requests begin when they are due. Not set: closed loop, each of `concurrency`
   // clients sends its next request when its last one is answered.
   std::optional<ArrivalOptions> arrivals;
+  // The same with given gaps: from each request to the next one, the first one's before it; nullopt
+  // ends the load. `arrivals` does not count then.
+  std::function<std::optional<absl::Duration>()> next_gap;
   int64_t concurrency = 8;  // open loop: the most requests in flight; 0 = kInFlightMax
   int64_t warmup = 0;       // requests before the measurement, not counted
   absl::Duration timeout = absl::Seconds(300);

@@ -1,6 +1,6 @@
 // The commands of `tandem`. A command registers its flags in a schema, which help and completion
 // read too, and runs. Each New...Command is implemented in a source of its name: cli/commands/,
-// cli/chaos/chaos_command.cc and cli/bench_serve/bench_serve_command.cc.
+// cli/chaos/chaos_command.cc, cli/bench_serve/ and cli/bench_trace/.
 // Thread safety: none; the main thread. Owner: TandemMain.
 #pragma once
 
@@ -42,6 +42,7 @@ std::unique_ptr<Command> NewBenchKvCommand();
 std::unique_ptr<Command> NewBenchLendingCommand();
 std::unique_ptr<Command> NewBenchModesCommand();
 std::unique_ptr<Command> NewBenchServeCommand();
+std::unique_ptr<Command> NewBenchTraceCommand();
 std::unique_ptr<Command> NewEvalCommand();
 std::unique_ptr<Command> NewSimCommand();
 std::unique_ptr<Command> NewSimTraceCommand();

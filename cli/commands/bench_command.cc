@@ -81,6 +81,7 @@ class BenchCommand final : public Command {
     schema_.LeaveEnvironmentOf("tandem bench lending");
     schema_.LeaveEnvironmentOf("tandem bench modes");
     schema_.LeaveEnvironmentOf("tandem bench serve");
+    schema_.LeaveEnvironmentOf("tandem bench trace");
     schema_.Add("model", &model_, "A known model's name, a .gguf file or a checkpoint folder.");
     schema_.Add("threads", &options_.engine.threads, "Compute threads; 0 = one per core.",
                 {.min = 0, .max = 1024});

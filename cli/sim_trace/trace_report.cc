@@ -36,9 +36,9 @@ double HitOfCeiling(const TraceReport& report) {
 
 std::string RequestsText(const TraceReport& report) {
   const sim::TraceResult& r = report.result;
-  return absl::StrFormat(
-      "%d in %.1f s of virtual time: %d answered, %d failed, %d refused, %d unfinished", r.requests,
-      r.virtual_s, r.answered, r.failed, r.refused, r.unfinished);
+  return absl::StrFormat("%d in %.1f s%s: %d answered, %d failed, %d refused, %d unfinished",
+                         r.requests, r.virtual_s, report.simulated ? " of virtual time" : "",
+                         r.answered, r.failed, r.refused, r.unfinished);
 }
 
 std::string HitsText(const TraceReport& report) {
@@ -88,7 +88,7 @@ std::vector<std::pair<std::string, std::string>> Facts(const TraceReport& report
   if (!report.policies.empty()) facts.emplace_back("one cache", PoliciesText(report));
   facts.emplace_back("max/mean work", absl::StrFormat("%.3f", report.result.max_over_mean()));
   facts.emplace_back("goodput", GoodputText(report));
-  facts.emplace_back("simulator", SpeedText(report));
+  if (report.simulated) facts.emplace_back("simulator", SpeedText(report));
   if (!report.result.first_error.empty())
     facts.emplace_back("first error", report.result.first_error);
   return facts;
@@ -189,6 +189,7 @@ std::string FormatTraceJson(const TraceReport& report) {
                            {"output_tokens", r.output_tokens},
                            {"virtual_s", r.virtual_s},
                            {"wall_s", report.wall_s},
+                           {"simulated", report.simulated},
                            {"events", r.events},
                            {"nodes", std::move(nodes)}}) +
          "\n";
@@ -205,11 +206,10 @@ std::string FormatTraceHtml(const TraceReport& report) {
                           XmlEscape(node.name), 100 * BusyShare(report, node), node.steps,
                           node.prompt_tokens, node.generated_tokens);
   return absl::StrCat(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"/><title>tandem sim "
-      "trace</title><style>",
-      kTraceStyle,
-      "</style></head>\n<body>\n<h1>A trace in virtual time</h1>\n<table "
-      "class=\"facts\">\n",
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"/><title>tandem ",
+      report.simulated ? "sim" : "bench", " trace</title><style>", kTraceStyle,
+      "</style></head>\n<body>\n<h1>A trace ",
+      report.simulated ? "in virtual time" : "on a cluster", "</h1>\n<table class=\"facts\">\n",
       facts,
       "</table>\n<table>\n<tr><th>milliseconds</th><th>mean</th><th>p50</th><th>p90</th><th>p99"
       "</th><th>p99.9</th><th>max</th></tr>\n",

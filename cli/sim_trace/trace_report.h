@@ -1,5 +1,5 @@
-// The result of `tandem sim trace` as a table, as JSON and as one HTML page with charts.
-// Thread safety: pure functions.
+// The result of `tandem sim trace` and of `tandem bench trace` as a table, as JSON and as one HTML
+// page with charts. Thread safety: pure functions.
 #pragma once
 
 #include <string>
@@ -22,14 +22,15 @@ struct TraceReport {
   // they have room for all.
   std::vector<sim::PolicyHits> policies;
   int64_t policy_blocks = 0;
-  double wall_s = 0;  // that the simulation took
+  double wall_s = 0;      // that the simulation took
+  bool simulated = true;  // else real processes served the trace, and times are the clock's
 };
 
 // For a terminal.
 std::string FormatTraceTable(const TraceReport& report);
 // One object. "hit" and "ceiling" are shares of prompt tokens; "max_over_mean" compares the work of
 // the busiest node that computes prompts with the mean; "ttft_ms", "itl_ms" and "e2e_ms" hold
-// percentiles; "goodput" is in requests a second of virtual time.
+// percentiles; "goodput" is in requests a second, by the load's time.
 std::string FormatTraceJson(const TraceReport& report);
 // One page that loads nothing else. It is well-formed XML too.
 std::string FormatTraceHtml(const TraceReport& report);

@@ -14,7 +14,7 @@ constexpr double kEqualPart = 0.25;
 constexpr double kNoDemand = 1e-3;
 // No figure of a report is larger: whole numbers up to here are exact, and their sums fit.
 constexpr double kFigureMax = 1e15;
-constexpr int64_t kSequencesMax = 1'000'000'000;
+constexpr int64_t kReportedSequencesMax = 1'000'000'000;
 
 bool HasQuota(const TenantLimits& limits) {
   return limits.requests_per_minute > 0 || limits.tokens_per_minute > 0 || limits.sequences_max > 0;
@@ -51,7 +51,7 @@ bool FromWire(const v1::TenantUse& wire, TenantUse& use) {
         use.tokens_part, use.sequences_part}) {
     if (!(std::abs(figure) <= kFigureMax)) return false;  // nor if it is not a number
   }
-  return use.demand >= 0 && use.sequences >= 0 && use.sequences <= kSequencesMax;
+  return use.demand >= 0 && use.sequences >= 0 && use.sequences <= kReportedSequencesMax;
 }
 
 }  // namespace

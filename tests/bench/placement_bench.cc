@@ -1,6 +1,7 @@
 // Measures what the router's prefix index costs and how long a placement takes:
 //   index      bytes of resident memory an entry, store and remove events a second
-//   decision   p50 and p99 of PairPlacement::Place, in microseconds, by the number of nodes
+//   decision   p50 and p99 of PairPlacement::Place, in microseconds, by the number of nodes and by
+//              policy; nodes have reported what steps cost, and some links what transfers cost
 // Prompts have 4,000 tokens in 125 blocks of 32. The first 16 blocks are a system prompt that every
 // node holds; each chain lies on one prefill node and one decode node.
 //   ninja bench_placement && tests/bench_placement [ENTRIES_IN_MILLIONS]
@@ -68,6 +69,7 @@ v1::Registration RegistrationOf(int number, int64_t blocks) {
   registration.set_transfer_address("x");
   registration.set_host(absl::StrCat("host-", number));
   registration.set_max_sequences(256);
+  registration.set_kv_bytes_per_block(kBlockTokens * 100'000);
   return registration;
 }
 
@@ -87,6 +89,15 @@ class Bench {
       load.set_sequences_running(static_cast<int64_t>(random_->Below(200)));
       load.set_prefill_tokens_waiting(static_cast<int64_t>(random_->Below(8000)));
       fleet_.OnLoad(node, load);
+      fleet_.OnStepCost(node, {.step_us = 9000,
+                               .prompt_row_us = 100 + static_cast<double>(random_->Below(20)),
+                               .prompt_attended_us = 0.002,
+                               .generated_row_us = 50,
+                               .generated_attended_us = 0.02,
+                               .sampled_row_us = 10,
+                               .relative_error = 0.03,
+                               .median_relative_error = 0.02});
+      if (n % 2 == 1) MeasureLinks(node);
     }
     Fill(entries);
   }
@@ -111,12 +122,14 @@ class Bench {
 
   // `what` of: a chain that is held whole, one that is new after the system prompt, and one that
   // every node holds whole.
-  void ReportDecision(const char* what) {
+  void ReportDecision(const char* what, PlacementPolicy policy) {
     const bool fresh = std::string(what) == "new tail", hot = std::string(what) == "on all nodes";
     const auto everywhere = Chain(~uint64_t{0} / 2000, kSystemBlocks);
     if (hot)
       for (const NodeSlot slot : slots_) index_.Store(slot, everywhere);
-    PairPlacement placement({.local_prefill_tokens_max = 32}, fleet_, index_, *random_);
+    PairPlacement placement(
+        {.local_prefill_tokens_max = 32, .fetch_tokens_min = 64, .policy = policy}, fleet_, index_,
+        *random_);
     std::vector<double> us;
     int64_t cached = 0;
     for (int i = 0; i < 5000; ++i) {
@@ -134,9 +147,10 @@ class Bench {
       cached += placed.prefill_cached_tokens;
     }
     std::sort(us.begin(), us.end());
-    std::printf("decision  nodes %5zu  %-12s  p50 %7.1f us  p99 %7.1f us  cached tokens %lld\n",
-                slots_.size(), what, us[us.size() / 2], us[us.size() * 99 / 100],
-                static_cast<long long>(cached / static_cast<int64_t>(us.size())));
+    std::printf(
+        "decision  nodes %5zu  %-8s  %-12s  p50 %7.1f us  p99 %7.1f us  cached tokens %lld\n",
+        slots_.size(), std::string(NameOf(policy)).c_str(), what, us[us.size() / 2],
+        us[us.size() * 99 / 100], static_cast<long long>(cached / static_cast<int64_t>(us.size())));
   }
 
  private:
@@ -147,6 +161,18 @@ class Bench {
     model.vocab_size = 1000;
     model.context_tokens = 8192;
     return model;
+  }
+  // Transfers from the last few prefill nodes that joined.
+  void MeasureLinks(const Node& to) {
+    for (size_t i = 0; i < 8 && 2 * i < slots_.size(); ++i) {
+      const Node* from = fleet_.At(slots_[slots_.size() - 1 - 2 * i - slots_.size() % 2]);
+      v1::Installed installed;
+      for (const int64_t bytes : {1'000'000, 8'000'000, 2'000'000}) {
+        installed.set_kv_bytes_received(bytes);
+        installed.set_kv_receive_ms(static_cast<double>(bytes) / 1e7);
+        fleet_.KvTransferDone(from->key, to.key, installed);
+      }
+    }
   }
   NodeSlot PrefillOf(uint64_t chain) const { return slots_[Mix(chain) % (slots_.size() / 2) * 2]; }
   NodeSlot DecodeOf(uint64_t chain) const {
@@ -180,7 +206,9 @@ class Bench {
 void Run(int nodes, int64_t entries) {
   Bench bench(nodes, entries);
   bench.ReportIndex();
-  for (const char* what : {"held", "new tail", "on all nodes"}) bench.ReportDecision(what);
+  for (const char* what : {"held", "new tail", "on all nodes"})
+    for (const auto policy : {PlacementPolicy::kCost, PlacementPolicy::kAffinity})
+      bench.ReportDecision(what, policy);
 }
 
 }  // namespace

@@ -1,0 +1,82 @@
+#include "cli/bench_trace/trace_measurement.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+namespace tandem::cli {
+namespace {
+
+// Refused on arrival, and not after it was taken on.
+bool Refused(const RequestRecord& record) {
+  return absl::StrContains(record.error, "RESOURCE_EXHAUSTED") ||
+         absl::StrContains(record.error, "UNAVAILABLE");
+}
+
+void AddAnswer(const RequestRecord& record, const Objectives& objectives,
+               sim::TraceResult& result) {
+  ++result.answered;
+  result.output_tokens += record.output_tokens;
+  if (record.first_token.has_value()) result.ttft.Add(absl::Milliseconds(record.ttft_ms()));
+  result.e2e.Add(record.ended - record.intended);
+  for (const float ms : record.gaps_ms) result.itl.Add(absl::Milliseconds(ms));
+  sim::PromptSources& sources = result.sources;
+  sources.prompt += record.prompt_tokens;
+  (record.prefilled_apart ? sources.prefill_cache : sources.decode_cache) += record.cached_tokens;
+  result.good += Meets(record, objectives) ? 1 : 0;
+}
+
+void AddNodes(const v1::GetStatusResponse& before, const v1::GetStatusResponse& after,
+              int64_t block_tokens, sim::TraceResult& result) {
+  std::map<std::string, const v1::NodeStatus*> earlier;
+  for (const v1::NodeStatus& node : before.nodes()) earlier[node.node_id()] = &node;
+  for (const v1::NodeStatus& node : after.nodes()) {
+    const auto found = earlier.find(node.node_id());
+    const v1::NodeStatus& was =
+        found == earlier.end() ? v1::NodeStatus::default_instance() : *found->second;
+    result.nodes.push_back(
+        {.name = node.node_id(),
+         .prefill = node.role() == "prefill",
+         .busy_s = (node.step_cost().actual_us() - was.step_cost().actual_us()) / 1e6,
+         .steps = node.step_cost().samples() - was.step_cost().samples(),
+         .prompt_tokens =
+             node.counters().prompt_tokens().computed() - was.counters().prompt_tokens().computed(),
+         .generated_tokens =
+             node.counters().generated_tokens() - was.counters().generated_tokens()});
+    result.sources.fetched +=
+        (node.counters().blocks_fetched() - was.counters().blocks_fetched()) * block_tokens;
+  }
+  std::stable_sort(result.nodes.begin(), result.nodes.end(),
+                   [](const auto& a, const auto& b) { return a.prefill > b.prefill; });
+}
+
+}  // namespace
+
+sim::TraceResult MeasureTrace(const LoadResult& load, const sim::TraceObjectives& objectives,
+                              const v1::GetStatusResponse& before,
+                              const v1::GetStatusResponse& after, int64_t block_tokens) {
+  const Objectives limits = {.ttft_ms = absl::ToDoubleMilliseconds(objectives.ttft),
+                             .itl_ms = absl::ToDoubleMilliseconds(objectives.itl)};
+  sim::TraceResult result;
+  absl::Duration last;
+  for (const RequestRecord& record : load.records) {
+    ++result.requests;
+    if (record.ok()) {
+      AddAnswer(record, limits, result);
+      last = std::max(last, record.ended);
+      continue;
+    }
+    ++(record.cancelled ? result.unfinished : Refused(record) ? result.refused : result.failed);
+    if (result.first_error.empty() && !record.error.empty())
+      result.first_error = absl::StrCat(record.error, ": ", record.message);
+  }
+  result.virtual_s = absl::ToDoubleSeconds(last);
+  AddNodes(before, after, block_tokens, result);
+  return result;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,19 @@
+// What a trace came to on a real cluster, in the form in which the simulator reports.
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "cli/bench_serve/load_run.h"
+#include "sim/trace/trace_result.h"
+#include "tandem/v1/client.pb.h"
+
+namespace tandem::cli {
+
+// `before` and `after`: the cluster's status around the load. `block_tokens`: of its KV blocks.
+// Nodes that left in between, and what other clients had computed, are not told apart.
+sim::TraceResult MeasureTrace(const LoadResult& load, const sim::TraceObjectives& objectives,
+                              const v1::GetStatusResponse& before,
+                              const v1::GetStatusResponse& after, int64_t block_tokens);
+
+}  // namespace tandem::cli

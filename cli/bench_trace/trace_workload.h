@@ -1,0 +1,59 @@
+// The requests of a trace for a real cluster. Traces name blocks and hold no text, so tokens are
+// made up: two prompts begin alike exactly as far as the trace says.
+// Invariant: equal options and an equal source give equal requests. Thread safety: none; one thread
+// at a time. Owner: the bench trace command.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "cli/bench_serve/lengths.h"
+#include "cli/bench_serve/workload.h"
+#include "sim/trace/workload_source.h"
+
+namespace tandem::cli {
+
+class TraceWorkload final : public Workload {
+ public:
+  struct Options {
+    LengthRange token_ids = {33, 126};  // that prompts are made of
+    // Prompts have this part of the trace's tokens, and blocks as well: 512 / shrink tokens.
+    int32_t shrink = 1;
+    uint64_t seed = 1;
+  };
+  static constexpr int32_t kShrinkMax = 32;    // a block still holds its name
+  static constexpr int32_t kTokenIdsMin = 10;  // different ones
+
+  // Reads the first request. Errors: the source's; kInvalidArgument for options out of range.
+  static absl::StatusOr<std::unique_ptr<TraceWorkload>> Create(
+      const Options& options, std::unique_ptr<sim::WorkloadSource> source);
+
+  // The next request, again and again the last one at the end.
+  LoadRequest Next() override;
+  // From the request that Next gave last to the one that it will give next; nullopt at the end or
+  // after an error. Before the first Next: 0.
+  std::optional<absl::Duration> NextGap() const;
+  // Of the source.
+  const absl::Status& status() const { return status_; }
+
+ private:
+  TraceWorkload(const Options& options, std::unique_ptr<sim::WorkloadSource> source)
+      : options_(options), source_(std::move(source)) {}
+
+  void Read();
+  std::vector<int32_t> MakeTokens(const sim::TraceRequest& request) const;
+
+  const Options options_;
+  const std::unique_ptr<sim::WorkloadSource> source_;
+  std::optional<sim::TraceRequest> next_;
+  absl::Duration last_at_;
+  LoadRequest last_;
+  int64_t given_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace tandem::cli

@@ -1,0 +1,173 @@
+// Goal: prompts that a trace lets begin alike do so exactly as far as it says, at every shrinking;
+// times and lengths are the trace's; a measured load is reported in the simulator's form.
+#include "cli/bench_trace/trace_workload.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "cli/bench_trace/trace_measurement.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::cli {
+namespace {
+
+class ListSource final : public sim::WorkloadSource {
+ public:
+  explicit ListSource(std::vector<sim::TraceRequest> requests) : requests_(std::move(requests)) {}
+  absl::StatusOr<std::optional<sim::TraceRequest>> Next() override {
+    if (next_ == requests_.size()) return std::optional<sim::TraceRequest>();
+    return std::optional<sim::TraceRequest>(requests_[next_++]);
+  }
+
+ private:
+  const std::vector<sim::TraceRequest> requests_;
+  size_t next_ = 0;
+};
+
+std::unique_ptr<TraceWorkload> Load(std::vector<sim::TraceRequest> requests, int32_t shrink = 1) {
+  auto workload =
+      TraceWorkload::Create({.shrink = shrink}, std::make_unique<ListSource>(std::move(requests)));
+  EXPECT_OK(workload.status());
+  return *std::move(workload);
+}
+
+size_t CommonTokens(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
+  size_t i = 0;
+  while (i < a.size() && i < b.size() && a[i] == b[i]) ++i;
+  return i;
+}
+
+TEST(TraceWorkload, PromptsBeginAlikeAsFarAsTheTraceSays) {
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  for (const int32_t shrink : {1, 4, 32}) {
+    std::vector<sim::TraceRequest> requests;
+    for (int i = 0; i < 60; ++i) {
+      sim::TraceRequest request = {.line = i + 1, .output_tokens = 3};
+      // Few names, so that many prompts share some.
+      for (size_t b = 0, blocks = 1 + random() % 6; b < blocks; ++b)
+        request.blocks.push_back(random() % 2 == 0 ? random() % sim::kBlockNamesMax : random() % 2);
+      request.prompt_tokens =
+          static_cast<int64_t>(request.blocks.size()) * 512 - static_cast<int64_t>(random() % 512);
+      requests.push_back(std::move(request));
+    }
+    const auto workload = Load(requests, shrink);
+    const size_t block = 512 / static_cast<size_t>(shrink);
+    std::vector<std::vector<int32_t>> prompts;
+    for (const sim::TraceRequest& request : requests) {
+      prompts.push_back(workload->Next().tokens);
+      EXPECT_EQ(prompts.back().size(),
+                static_cast<size_t>((request.prompt_tokens + shrink - 1) / shrink));
+      for (const int32_t token : prompts.back()) {
+        EXPECT_GE(token, 33);
+        EXPECT_LE(token, 126);
+      }
+    }
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        size_t blocks = 0;
+        while (blocks < requests[i].blocks.size() && blocks < requests[j].blocks.size() &&
+               requests[i].blocks[blocks] == requests[j].blocks[blocks])
+          ++blocks;
+        const size_t alike = CommonTokens(prompts[i], prompts[j]);
+        const size_t shorter = std::min(prompts[i].size(), prompts[j].size());
+        EXPECT_GE(alike, std::min(blocks * block, shorter));
+        if (blocks * block < shorter) EXPECT_LT(alike / block, blocks + 1);
+      }
+    }
+  }
+}
+
+TEST(TraceWorkload, PromptsWithoutNamesShareNoBlock) {
+  const auto workload =
+      Load({{.line = 1, .prompt_tokens = 2000, .output_tokens = 1},
+            {.line = 2, .prompt_tokens = 2000, .output_tokens = 1},
+            {.line = 3, .prompt_tokens = 2000, .output_tokens = 1, .blocks = {1, 2, 3, 4}}});
+  const auto a = workload->Next().tokens, b = workload->Next().tokens, c = workload->Next().tokens;
+  EXPECT_LT(CommonTokens(a, b), 16u);
+  EXPECT_LT(CommonTokens(a, c), 16u);
+}
+
+TEST(TraceWorkload, TimesAndLengthsAreTheTraces) {
+  const auto workload =
+      Load({{.line = 1, .at = absl::Seconds(0), .prompt_tokens = 7, .output_tokens = 5},
+            {.line = 2, .at = absl::Seconds(3), .prompt_tokens = 9, .output_tokens = 6}});
+  EXPECT_EQ(workload->NextGap(), absl::ZeroDuration());
+  EXPECT_EQ(workload->Next().max_tokens, 5);
+  EXPECT_EQ(workload->NextGap(), absl::Seconds(3));
+  EXPECT_EQ(workload->Next().max_tokens, 6);
+  EXPECT_EQ(workload->NextGap(), std::nullopt);
+}
+
+TEST(TraceWorkload, RefusesWhatCannotBe) {
+  for (const TraceWorkload::Options& options :
+       {TraceWorkload::Options{.shrink = 0}, TraceWorkload::Options{.shrink = 3},
+        TraceWorkload::Options{.shrink = 64},
+        TraceWorkload::Options{.token_ids = {.min = 5, .max = 13}}})
+    EXPECT_EQ(TraceWorkload::Create(options,
+                                    std::make_unique<ListSource>(std::vector<sim::TraceRequest>()))
+                  .status()
+                  .code(),
+              absl::StatusCode::kInvalidArgument);
+}
+
+TEST(MeasureTrace, CountsAsTheSimulatorDoes) {
+  LoadResult load;
+  RequestRecord answered;
+  answered.intended = absl::Seconds(1);
+  answered.first_token = absl::Milliseconds(1300);
+  answered.ended = absl::Seconds(2);
+  answered.gaps_ms = {10, 20};
+  answered.prompt_tokens = 100;
+  answered.output_tokens = 3;
+  answered.cached_tokens = 64;
+  answered.prefilled_apart = true;
+  RequestRecord slow = answered;
+  slow.first_token = absl::Seconds(4);
+  slow.ended = absl::Seconds(5);
+  slow.prefilled_apart = false;
+  RequestRecord refused, failed, cancelled;
+  refused.error = "gRPC RESOURCE_EXHAUSTED";
+  refused.message = "full";
+  failed.error = "gRPC INTERNAL";
+  cancelled.cancelled = true;
+  load.records = {answered, slow, refused, failed, cancelled};
+  v1::GetStatusResponse before, after;
+  v1::NodeStatus& was = *before.add_nodes();
+  was.set_node_id("d0");
+  was.set_role("decode");
+  was.mutable_step_cost()->set_actual_us(5e6);
+  was.mutable_counters()->set_generated_tokens(7);
+  *after.add_nodes() = was;
+  after.mutable_nodes(0)->mutable_step_cost()->set_actual_us(8e6);
+  after.mutable_nodes(0)->mutable_counters()->set_generated_tokens(13);
+  v1::NodeStatus& prefill = *after.add_nodes();
+  prefill.set_node_id("p0");
+  prefill.set_role("prefill");
+  prefill.mutable_counters()->set_blocks_fetched(3);
+
+  const sim::TraceResult result = MeasureTrace(load, {.ttft = absl::Seconds(1)}, before, after, 32);
+  EXPECT_EQ(result.requests, 5);
+  EXPECT_EQ(result.answered, 2);
+  EXPECT_EQ(result.refused, 1);
+  EXPECT_EQ(result.failed, 1);
+  EXPECT_EQ(result.unfinished, 1);
+  EXPECT_EQ(result.good, 1);
+  EXPECT_EQ(result.first_error, "gRPC RESOURCE_EXHAUSTED: full");
+  EXPECT_NEAR(result.ttft.PercentileMs(50), 300, 3);
+  EXPECT_EQ(result.itl.count(), 4);
+  EXPECT_EQ(result.sources.prompt, 200);
+  EXPECT_EQ(result.sources.prefill_cache, 64);
+  EXPECT_EQ(result.sources.decode_cache, 64);
+  EXPECT_EQ(result.sources.fetched, 96);
+  EXPECT_EQ(result.virtual_s, 5);
+  ASSERT_EQ(result.nodes.size(), 2u);
+  EXPECT_TRUE(result.nodes[0].prefill);
+  EXPECT_NEAR(result.nodes[1].busy_s, 3, 1e-9);
+  EXPECT_EQ(result.nodes[1].generated_tokens, 6);
+}
+
+}  // namespace
+}  // namespace tandem::cli
