@@ -74,7 +74,9 @@ TEST(TraceWorkload, PromptsBeginAlikeAsFarAsTheTraceSays) {
         const size_t alike = CommonTokens(prompts[i], prompts[j]);
         const size_t shorter = std::min(prompts[i].size(), prompts[j].size());
         EXPECT_GE(alike, std::min(blocks * block, shorter));
-        if (blocks * block < shorter) EXPECT_LT(alike / block, blocks + 1);
+        if (blocks * block < shorter) {
+          EXPECT_LT(alike / block, blocks + 1);
+        }
       }
     }
   }
