@@ -10,7 +10,7 @@ namespace {
 
 // Of a quota, what is divided equally: a router that a tenant comes to has something to give out.
 constexpr double kEqualPart = 0.25;
-// Below this demand nobody asks.
+// A smaller demand counts as none.
 constexpr double kNoDemand = 1e-3;
 // No figure of a report is larger: whole numbers up to here are exact, and their sums fit.
 constexpr double kFigureMax = 1e15;
@@ -204,8 +204,9 @@ void QuotaExchange::OnReport(const v1::RouterReport& report, const Tenants& tena
       tenant->second->LowerLeft(use, now);
     } else {
       const TenantUse& before = peer.uses[wire.tenant()];
-      tenant->second->OnUsedElsewhere(use.requests - before.requests, use.tokens - before.tokens,
-                                      now);
+      // Tokens are given back, requests never are.
+      tenant->second->OnUsedElsewhere(std::max(0.0, use.requests - before.requests),
+                                      use.tokens - before.tokens, now);
     }
     uses[wire.tenant()] = use;
   }

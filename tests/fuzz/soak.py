@@ -6,8 +6,8 @@
   tests/fuzz/soak.py --build build --minutes 60 --seed 7        # without libFuzzer: seeded mutations
 
 With libFuzzer a target's new inputs stay in the build folder for the next run, and its slowest input is known in
-whole seconds. Each input has a bound: 20 s of time, and 3 GiB (2 GiB without libFuzzer) of memory. The exit code is 1
-when a target finds a failure: its log tells how it ended, and with which input.
+whole seconds. Each input has a bound: 20 s of time and 3 GiB of memory (5 s and 2 GiB without libFuzzer). The exit
+code is 1 when a target finds a failure: its log tells how it ended, and with which input.
 """
 import argparse
 import concurrent.futures

@@ -34,7 +34,7 @@ struct Options {
   uint64_t seed = 1;
   int64_t only = -1;  // this mutation alone, to reproduce a failure
   std::string save;   // where that input goes
-  uint64_t input_cpu_seconds = 20;
+  uint64_t input_cpu_seconds = 5;
   uint64_t memory_mib = 2048;  // of the whole process; 0 = no bound
 };
 
