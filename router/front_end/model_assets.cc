@@ -40,8 +40,9 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::Load(const std::string
   assets->eos_token_ids = checkpoint->stop_token_ids();
   ASSIGN_OR_RETURN(assets->tokenizer, model::Tokenizer::Create(checkpoint->tokenizer()));
   if (!checkpoint->chat_template().empty()) {
+    assets->chat_template_source = checkpoint->chat_template();
     ASSIGN_OR_RETURN(assets->chat_template,
-                     model::ChatTemplate::Parse(checkpoint->chat_template()));
+                     model::ChatTemplate::Parse(assets->chat_template_source));
   }
   assets->constraints = NewConstraintChecker(*assets);
   assets->prompt_bytes_max = PromptBytesMax(*assets);
@@ -55,8 +56,8 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::ForHashEngine() {
   assets->architecture = "hash";
   assets->eos_token_ids = {model::kByteEndToken};
   ASSIGN_OR_RETURN(assets->tokenizer, model::Tokenizer::Create(model::ByteVocabulary()));
-  ASSIGN_OR_RETURN(assets->chat_template,
-                   model::ChatTemplate::Parse(model::ByteVocabularyChatTemplate()));
+  assets->chat_template_source = model::ByteVocabularyChatTemplate();
+  ASSIGN_OR_RETURN(assets->chat_template, model::ChatTemplate::Parse(assets->chat_template_source));
   assets->constraints = NewConstraintChecker(*assets);
   assets->prompt_bytes_max = PromptBytesMax(*assets);
   return assets;

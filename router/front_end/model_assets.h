@@ -25,6 +25,7 @@ struct ModelAssets {
   // Checks that a constraint on an answer compiles. Not null; safe from any thread.
   std::unique_ptr<guided::ConstraintChecker> constraints;
   std::unique_ptr<model::ChatTemplate> chat_template;  // null when the model has none
+  std::string chat_template_source;                    // its text; empty when the model has none
 
   // A text of more bytes never fits into the context, so it is refused without being tokenized.
   int64_t prompt_bytes_max = 0;

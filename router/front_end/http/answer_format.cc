@@ -212,9 +212,11 @@ Json AnswerFormat::StopReason(const Choice& choice) {
   return choice.stop_string;
 }
 
-Json AnswerFormat::TokenIdsJson(const Tokens& tokens) {
+Json AnswerFormat::TokenIdsJson(const Tokens& tokens, size_t skipped) {
   Json ids = Json::array();
-  for (const auto& token : tokens) ids.push_back(token.token_id());
+  for (int i = static_cast<int>(skipped); i < tokens.size(); ++i) {
+    ids.push_back(tokens[i].token_id());
+  }
   return ids;
 }
 

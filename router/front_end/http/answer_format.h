@@ -92,8 +92,8 @@ class AnswerFormat {
   static std::string FinishReasonText(v1::FinishReason reason);
   // ,"stop_reason":… of a finished choice.
   static Json StopReason(const Choice& choice);
-  // The token ids of a delta, where the client asked for them.
-  static Json TokenIdsJson(const Tokens& tokens);
+  // The token ids of a delta, without the first `skipped`, where the client asked for them.
+  static Json TokenIdsJson(const Tokens& tokens, size_t skipped);
   // Times and nodes, one element for each prompt.
   Json TimingJson() const;
 

@@ -127,7 +127,8 @@ absl::Status ReadUnservedFields(Fields& fields) {
   for (const char* name : {"container", "mcp_servers", "context_management", "output_format"}) {
     fields.Unserved(name);
   }
-  fields.Ignore({"strict", "metadata", "service_tier", "cache_control", "speed", "inference_geo",
+  fields.Bool("strict");
+  fields.Ignore({"metadata", "service_tier", "cache_control", "speed", "inference_geo",
                  "diagnostics", "user_profile_id", "workspace_id"});
   return fields.status();
 }

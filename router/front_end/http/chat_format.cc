@@ -37,15 +37,18 @@ class ChatFormat final : public AnswerFormat {
 
   void OnDelta(size_t index, absl::string_view text, const Tokens& tokens,
                std::string* events) override {
+    const auto count = static_cast<size_t>(tokens.size());
+    const size_t received = cursor_.ReceivedTokens(count);
     Json logprobs = Json::array();
     if (api_.logprobs.has_value()) {
-      for (const auto& token : tokens) {
-        logprobs.push_back(ChatLogprob({tokenizer_, api_.tokens_as_ids}, token, *api_.logprobs));
+      for (size_t i = received; i < count; ++i) {
+        logprobs.push_back(ChatLogprob({tokenizer_, api_.tokens_as_ids},
+                                       tokens[static_cast<int>(i)], *api_.logprobs));
       }
     }
     std::string extra;
-    if (api_.return_token_ids) {
-      absl::StrAppend(&extra, ",\"token_ids\":", JsonText(TokenIdsJson(tokens)));
+    if (api_.return_token_ids && received < count) {
+      absl::StrAppend(&extra, ",\"token_ids\":", JsonText(TokenIdsJson(tokens, received)));
     }
     if (events == nullptr) {
       for (Json& one : logprobs) messages_[index].logprobs.push_back(std::move(one));

@@ -33,6 +33,8 @@ class CompletionFormat final : public AnswerFormat {
 
   void OnDelta(size_t index, absl::string_view text, const Tokens& tokens,
                std::string* events) override {
+    // The tokens of an echoed prompt come before the answer's.
+    const size_t echoed = logprobs_.empty() ? 0 : logprobs_[index].size();
     if (!logprobs_.empty()) {
       for (const auto& token : tokens) logprobs_[index].Add(token);
     }
@@ -41,18 +43,20 @@ class CompletionFormat final : public AnswerFormat {
       return;
     }
     text = cursor_.NewText(text);
-    if (text.empty() && !api_.return_token_ids && logprobs_.empty()) return;
+    const size_t described = echoed + static_cast<size_t>(tokens.size());
+    const size_t received = cursor_.ReceivedTokens(described);
+    // Taken where nothing is sent, too: the next tokens begin a list of their own.
+    const std::string logprobs =
+        logprobs_.empty() ? "null" : JsonText(logprobs_[index].Take(received));
+    const bool describes = api_.return_token_ids || !logprobs_.empty();
+    if (text.empty() && !(describes && received < described)) return;
     BeginEvent(*events);
     absl::StrAppend(events, "\"index\":", index, ",\"text\":");
     AppendJsonString(text, *events);
-    if (logprobs_.empty()) {
-      *events += ",\"logprobs\":null,\"finish_reason\":null";
-    } else {
-      absl::StrAppend(events, ",\"logprobs\":", JsonText(logprobs_[index].Take()),
-                      ",\"finish_reason\":null");
-    }
+    absl::StrAppend(events, ",\"logprobs\":", logprobs, ",\"finish_reason\":null");
     if (api_.return_token_ids) {
-      absl::StrAppend(events, ",\"token_ids\":", JsonText(TokenIdsJson(tokens)));
+      const size_t skipped = received > echoed ? received - echoed : 0;
+      absl::StrAppend(events, ",\"token_ids\":", JsonText(TokenIdsJson(tokens, skipped)));
     }
     EndEvent(*events);
   }

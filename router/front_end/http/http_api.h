@@ -1,4 +1,5 @@
-// The HTTP API of a router: OpenAI's, and beside it Anthropic's and Ollama's. It authenticates
+// The HTTP API of a router: OpenAI's, and beside it Anthropic's, Ollama's and a little of
+// llama.cpp's. It authenticates
 // clients, sends requests to their handlers, and answers what needs no model itself. Completions
 // run in the same AnswerSession as gRPC's Generate.
 //
@@ -7,6 +8,7 @@
 //   POST /v1/responses/input_tokens
 //   POST /v1/messages  /v1/messages/count_tokens (Anthropic's)
 //   POST /api/chat  /api/generate  /api/show  GET  /api/tags  /api/ps  /api/version (Ollama's)
+//   GET  /props (llama.cpp's)
 //   GET  /v1/models  /v1/models/NAME  /health  /ping  /load  /live  /ready  /version  /metrics
 //   GET  /  /page/NAME  /docs  /openapi.json  /status  /traces  /traces/ID
 //
@@ -171,6 +173,8 @@ class HttpApi {
   void OllamaAnswer(Call& call, ApiKind kind);
   absl::StatusOr<std::string> OllamaNameIn(const Json& body) const;
   Json OllamaModel() const;
+  // In llama_cpp_api.cc.
+  void LlamaCppProperties(Call& call);
   absl::StatusOr<Json> ItemsOf(const Call& call, const std::string& id);
   static ResponseStore::Owner OwnerOf(const Call& call) {
     return call.tenant == nullptr ? "" : call.tenant->name();

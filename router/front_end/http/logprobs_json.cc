@@ -73,7 +73,10 @@ void CompletionLogprobs::Add(const v1::GeneratedToken& token) {
   tops_.push_back(std::move(tops));
 }
 
-Json CompletionLogprobs::Take() {
+Json CompletionLogprobs::Take(size_t skipped) {
+  for (Json* const list : {&offsets_, &logprobs_, &tokens_, &tops_}) {
+    list->erase(list->begin(), list->begin() + static_cast<std::ptrdiff_t>(skipped));
+  }
   Json object = {{"text_offset", std::move(offsets_)},
                  {"token_logprobs", std::move(logprobs_)},
                  {"tokens", std::move(tokens_)},

@@ -27,8 +27,10 @@ class CompletionLogprobs {
   // The first token of a prompt has no probability.
   void AddFirst(int32_t token_id);
   void Add(const v1::GeneratedToken& token);
-  // The object for the tokens added since the last call.
-  Json Take();
+  // The tokens added since the last Take.
+  size_t size() const { return tokens_.size(); }
+  // The object for these tokens, without the first `skipped` of them. REQUIRES: skipped <= size().
+  Json Take(size_t skipped = 0);
 
  private:
   void AddText(const std::string& text);

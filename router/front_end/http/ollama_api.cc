@@ -20,6 +20,8 @@ void HttpApi::OllamaAnswer(Call& call, ApiKind kind) {
   if (const auto reason = OllamaLoadReason(*body)) {
     const absl::StatusOr<std::string> name = OllamaNameIn(*body);
     if (!name.ok()) return Reply(call, ErrorReply(name.status()));
+    const absl::Status checked = CheckOllamaLoad(*body, kind);
+    if (!checked.ok()) return Reply(call, ErrorReply(checked));
     return Reply(call, {.body = JsonText(OllamaLoaded(kind, *name, *reason, call.now))});
   }
   const OllamaReading reading = {call.now, AsksForStrict(call, *body)};

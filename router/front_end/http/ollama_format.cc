@@ -26,9 +26,10 @@ class OllamaFormat final : public AnswerFormat {
   const char* stream_type() const override { return "application/x-ndjson"; }
 
   void EndEvents(std::string& events) override {
+    if (!cursor_.NewEvent()) return;
     Json line = Line("", Json::array());
     AddEnd(line);
-    absl::StrAppend(&events, JsonText(line), "\n");
+    AppendLine(std::move(line), events);
   }
 
   void FailEvents(const absl::Status& status, std::string& events) override {
@@ -71,9 +72,21 @@ class OllamaFormat final : public AnswerFormat {
     if (events == nullptr) {
       choices_[0].text += pieces.content;
       for (Json& call : calls) calls_.push_back(std::move(call));
-    } else if (!pieces.content.empty() || !calls.empty()) {
-      absl::StrAppend(events, JsonText(Line(pieces.content, calls)), "\n");
+      return;
     }
+    const std::string content(cursor_.NewText(pieces.content));
+    Json fresh = Json::array();
+    for (Json& call : calls) {
+      if (cursor_.NewEvent()) fresh.push_back(std::move(call));
+    }
+    if (!content.empty() || !fresh.empty()) AppendLine(Line(content, fresh), *events);
+  }
+
+  // A line has no place for an id but a member, which it has if the client asked for ids.
+  void AppendLine(Json line, std::string& events) const {
+    std::string id = cursor_.Id();
+    if (!id.empty()) line["event_id"] = std::move(id);
+    absl::StrAppend(&events, JsonText(line), "\n");
   }
 
   Json Line(const std::string& text, const Json& calls) const {

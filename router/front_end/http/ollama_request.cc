@@ -1,5 +1,6 @@
 #include "router/front_end/http/ollama_request.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -90,7 +91,8 @@ absl::StatusOr<Json> ReadShared(Fields& fields, const ModelAssets& assets, bool 
   fields.Unserved("images");
   fields.Unserved("logprobs");
   fields.Unserved("top_logprobs", 0);
-  fields.Ignore({"keep_alive", "strict", "shift"});
+  fields.Bool("strict");
+  fields.Ignore({"keep_alive", "shift"});
   RETURN_IF_ERROR(fields.status());
   return chat;
 }
@@ -179,6 +181,25 @@ std::optional<std::string> OllamaLoadReason(const Json& body) {
     if (found != body.end() && !found->empty() && *found != "") return std::nullopt;
   }
   return GivesZero(body, "keep_alive") ? "unload" : "load";
+}
+
+absl::Status CheckOllamaLoad(const Json& body, ApiKind kind) {
+  Fields fields(body);
+  for (const char* name : {"stream", "strict", "truncate"}) fields.Bool(name);
+  fields.Object("options");
+  if (kind == ApiKind::kOllamaGenerate) {
+    for (const char* name : {"prompt", "system"}) fields.String(name);
+    fields.Bool("raw");
+    return fields.status();
+  }
+  for (const char* name : {"messages", "tools"}) {
+    const Json* list = fields.Any(name);
+    if (list == nullptr) continue;
+    const bool objects = list->is_array() && std::all_of(list->begin(), list->end(),
+                                                         [](auto& one) { return one.is_object(); });
+    if (!objects) fields.Fault(name, "a list of objects");
+  }
+  return fields.status();
 }
 
 absl::StatusOr<ApiRequest> ReadOllamaChat(const Json& body, const ModelAssets& assets,

@@ -30,6 +30,9 @@ absl::StatusOr<ApiRequest> ReadOllamaGenerate(const Json& body, const ModelAsset
 // A body without a prompt asks Ollama to load the model, or with `keep_alive` 0 to unload it.
 // Returns the `done_reason` that says so; nullopt: the body has a prompt.
 std::optional<std::string> OllamaLoadReason(const Json& body);
+// Whether the fields of such a body have the types that they have beside a prompt. They have no
+// effect. kInvalidArgument names the field.
+absl::Status CheckOllamaLoad(const Json& body, ApiKind kind);
 
 // `name` without the tag ":latest", with which Ollama's clients complete names, unless the model is
 // served under the whole of it. kNotFound when it is not served.

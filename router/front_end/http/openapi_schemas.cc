@@ -307,6 +307,13 @@ void AddReplies(Json& schemas) {
   schemas["Model"] =
       ObjectOf({{"id", "string"}, {"object", "string"}, {"max_model_len", "integer"}});
   schemas["ModelList"] = ObjectOf({{"object", "string"}, {"data", "array"}});
+  schemas["Properties"] = ObjectOf({{"default_generation_settings", "object"},
+                                    {"model_path", "string"},
+                                    {"model_alias", "string"},
+                                    {"chat_template", "string"},
+                                    {"bos_token", "string"},
+                                    {"eos_token", "string"},
+                                    {"build_info", "string"}});
   schemas["State"] = ObjectOf({{"status", "string"}});
   schemas["Load"] = ObjectOf({{"server_load", "integer"}});
   schemas["Drain"] = ObjectOf(

@@ -123,7 +123,7 @@ void ReadSharedFields(Fields& fields, ApiRequest& api, v1::GenerateRequest& requ
     if (*value < 1 && *value != -1) fields.Fault("truncate_prompt_tokens", "-1 or at least 1");
     api.truncate_prompt_tokens = static_cast<int32_t>(*value);
   }
-  fields.Ignore({"strict"});
+  fields.Bool("strict");
   ReadOtherMembers(fields, api.kind, request.sampling());
 }
 

@@ -52,7 +52,8 @@ class ResponseFormat final : public AnswerFormat {
     if (open_) Close("incomplete", nullptr);
     error_ = {{"code", ErrorCode(HttpStatusOf(status))},
               {"message", std::string(status.message())}};
-    Event("response.failed", ",\"response\":" + ObjectText("failed"), events);
+    // Without an id: what the client had received before is what it has.
+    WriteEvent("response.failed", ",\"response\":" + ObjectText("failed"), events);
   }
 
   std::string ToJson() override { return KeptText(Status()); }
@@ -130,14 +131,20 @@ class ResponseFormat final : public AnswerFormat {
   void Extend(const std::string& text, std::string* events) {
     text_ += text;
     Json logprobs = std::exchange(waiting_logprobs_, Json::array());
-    if (events != nullptr) {
-      std::string members = absl::StrCat(at_content_, ",\"delta\":");
-      AppendJsonString(text, members);
-      absl::StrAppend(&members,
-                      ",\"logprobs\":", logprobs.empty() ? "[]" : JsonText(WithoutBytes(logprobs)));
-      Event("response.output_text.delta", members, *events);
-    }
+    if (events != nullptr) TextEvent(text, logprobs, *events);
     for (Json& one : logprobs) logprobs_.push_back(std::move(one));
+  }
+
+  void TextEvent(absl::string_view text, Json logprobs, std::string& events) {
+    text = cursor_.NewText(text);
+    const size_t received = cursor_.ReceivedTokens(logprobs.size());
+    logprobs.erase(logprobs.begin(), logprobs.begin() + static_cast<std::ptrdiff_t>(received));
+    if (text.empty() && logprobs.empty()) return;
+    std::string members = absl::StrCat(at_content_, ",\"delta\":");
+    AppendJsonString(text, members);
+    absl::StrAppend(&members,
+                    ",\"logprobs\":", logprobs.empty() ? "[]" : JsonText(WithoutBytes(logprobs)));
+    WriteEvent("response.output_text.delta", members, events, /*has_id=*/true);
   }
 
   void Close(const char* status, std::string* events) {
@@ -205,11 +212,18 @@ class ResponseFormat final : public AnswerFormat {
     return absl::StrCat(",\"output_index\":", output_.size(), ",\"", name, "\":", JsonText(item));
   }
 
-  // `members`: JSON text of the event's further members, each after a comma.
+  // An event without text. `members`: JSON text of its further members, each after a comma.
   void Event(const std::string& type, absl::string_view members, std::string& events) {
+    if (cursor_.NewEvent()) WriteEvent(type, members, events, /*has_id=*/true);
+  }
+
+  void WriteEvent(const std::string& type, absl::string_view members, std::string& events,
+                  bool has_id = false) {
+    const int64_t number = cursor_.NextNumber();  // before the id, which counts this event
+    if (has_id) cursor_.AppendId(events);
     absl::StrAppend(&events, "event: ", type, "\ndata: {\"type\":\"", type,
                     "\",\"sequence_number\":");
-    absl::StrAppend(&events, sequence_++, members, "}\n\n");
+    absl::StrAppend(&events, number, members, "}\n\n");
   }
 
   std::string Status() {
@@ -270,7 +284,6 @@ class ResponseFormat final : public AnswerFormat {
 
   ToolCallFinder finder_;
   const std::string id_stem_;  // of the items' ids
-  int64_t sequence_ = 0;
   int calls_ = 0;
   // Bound, as of all below: what max_output_tokens can hold.
   Json output_ = Json::array();  // finished items

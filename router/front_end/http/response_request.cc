@@ -299,8 +299,9 @@ void ReadUnservedFields(Fields& fields) {
     members.Bool("include_obfuscation");
     fields.Keep(members.status());
   }
-  fields.Ignore({"strict", "access_programs", "image", "prompt_cache_options",
-                 "prompt_cache_retention", "background_options", "spaces_between_special_tokens"});
+  fields.Bool("strict");
+  fields.Ignore({"access_programs", "image", "prompt_cache_options", "prompt_cache_retention",
+                 "background_options", "spaces_between_special_tokens"});
 }
 
 // Reads the plain values that the response object repeats, and writes to `chat` what they ask for.

@@ -24,7 +24,8 @@ constexpr absl::string_view kResumable = "x-tandem-resumable";
 constexpr absl::string_view kLastEventId = "last-event-id";
 constexpr size_t kAnswerIdBytesMax = 128;
 
-// What an event's id says: ANSWER/SEED/REQUEST/BYTES.EVENTS, seed and request in hexadecimal.
+// What an event's id says: ANSWER/SEED/REQUEST/BYTES.EVENTS[.TOKENS.NUMBERED], seed and request in
+// hexadecimal, the other counts in decimal.
 struct EventId {
   std::string answer;
   uint64_t seed = 0;
@@ -42,17 +43,23 @@ bool ParseCount(absl::string_view text, int64_t& count) {
   return absl::SimpleAtoi(text, &count) && count >= 0;
 }
 
+bool ParsePlace(absl::string_view text, StreamPosition& at) {
+  const std::vector<absl::string_view> counts = absl::StrSplit(text, '.');
+  if (counts.size() != 2 && counts.size() != 4) return false;
+  if (!ParseCount(counts[0], at.text_bytes) || !ParseCount(counts[1], at.events)) return false;
+  return counts.size() == 2 ||
+         (ParseCount(counts[2], at.tokens) && ParseCount(counts[3], at.numbered));
+}
+
 bool ParseEventId(absl::string_view text, EventId& id) {
   // The answer's id is the client's, and may contain slashes.
   std::vector<absl::string_view> fields = absl::StrSplit(text, '/');
   if (fields.size() < 4) return false;
-  const std::vector<absl::string_view> place = absl::StrSplit(fields.back(), '.');
   const absl::string_view request = fields[fields.size() - 2];
   const absl::string_view seed = fields[fields.size() - 3];
   id.answer = std::string(text.substr(0, static_cast<size_t>(seed.data() - text.data()) - 1));
   return IsAnswerId(id.answer) && absl::SimpleHexAtoi(seed, &id.seed) &&
-         absl::SimpleHexAtoi(request, &id.request) && place.size() == 2 &&
-         ParseCount(place[0], id.at.text_bytes) && ParseCount(place[1], id.at.events);
+         absl::SimpleHexAtoi(request, &id.request) && ParsePlace(fields.back(), id.at);
 }
 
 // A number of all that decides the stream, besides the seed. It finds mistakes; it is no secret.
@@ -65,6 +72,11 @@ uint64_t RequestDigest(const ApiRequest& api, const std::string& fingerprint) {
   std::string bytes = absl::StrCat(fingerprint, "/", static_cast<int>(api.kind), "/",
                                    static_cast<int>(api.tool_mode), "/", api.parallel_calls, "/",
                                    api.tool_name, "/");
+  // What an event says of tokens, which a place counts.
+  if (api.logprobs.has_value() || api.return_token_ids) {
+    absl::StrAppend(&bytes, api.logprobs.value_or(-1), "/", api.return_token_ids, "/",
+                    api.tokens_as_ids, "/", api.echo, "/");
+  }
   {
     google::protobuf::io::StringOutputStream raw(&bytes);
     google::protobuf::io::CodedOutputStream out(&raw);
@@ -76,17 +88,15 @@ uint64_t RequestDigest(const ApiRequest& api, const std::string& fingerprint) {
 
 // Why another run could not continue this stream; empty if one could.
 absl::string_view WhyNot(const ApiRequest& api) {
-  const bool events = api.kind == ApiKind::kCompletion || api.kind == ApiKind::kChat ||
-                      api.kind == ApiKind::kMessage;
-  if (!events || !api.stream) {
-    return "expected a stream of /v1/completions, /v1/chat/completions or /v1/messages";
-  }
+  if (!api.stream) return "given without stream, expected a stream";
   const v1::GenerateRequest& request = api.requests[0];
   if (api.requests.size() > 1 || api.n > 1 || request.best_of() > 1 || request.has_beam_search()) {
     return "given with several answers, expected one";
   }
-  if (api.logprobs.has_value() || api.return_token_ids) {
-    return "given with logprobs or return_token_ids, expected a stream of text";
+  // Which tokens are a call's, and have no log-probability in the stream, depends on how they came.
+  if (api.kind == ApiKind::kResponse && api.logprobs.has_value() &&
+      api.tool_mode != ToolMode::kNone) {
+    return "given with log-probabilities and tools, expected one of them";
   }
   return "";
 }
@@ -115,11 +125,24 @@ absl::string_view EventCursor::NewText(absl::string_view text) {
   return text.substr(std::min(static_cast<size_t>(had), text.size()));
 }
 
-void EventCursor::AppendId(std::string& events) const {
-  if (id_begin_.empty()) return;
+size_t EventCursor::ReceivedTokens(size_t tokens) {
+  const int64_t had = std::max<int64_t>(received_.tokens - at_.tokens, 0);
+  at_.tokens += static_cast<int64_t>(tokens);
+  return std::min(static_cast<size_t>(had), tokens);
+}
+
+std::string EventCursor::Id() const {
+  if (id_begin_.empty()) return "";
   // What the client has stays received, even where this run has not come to it yet.
-  absl::StrAppend(&events, "id: ", id_begin_, std::max(at_.text_bytes, received_.text_bytes), ".",
-                  std::max(at_.events, received_.events), "\n");
+  std::string id = absl::StrCat(id_begin_, std::max(at_.text_bytes, received_.text_bytes), ".",
+                                std::max(at_.events, received_.events));
+  const int64_t tokens = std::max(at_.tokens, received_.tokens);
+  if (tokens + at_.numbered > 0) absl::StrAppend(&id, ".", tokens, ".", at_.numbered);
+  return id;
+}
+
+void EventCursor::AppendId(std::string& events) const {
+  if (!id_begin_.empty()) absl::StrAppend(&events, "id: ", Id(), "\n");
 }
 
 bool NamesLastEvent(const HttpRequest& head) { return !head.Header(kLastEventId).empty(); }

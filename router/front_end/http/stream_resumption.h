@@ -7,9 +7,10 @@
 // router of the fleet generates it again and sends what lies behind that place
 // (docs/adr/0042-streams-resume-from-an-event-id.md).
 //
-// A place is counted in bytes of text and in events without text. Both come in the same order in
-// every run, while how much text one event holds depends on how tokens arrived.
-// Thread safety: pure functions and values; an EventCursor belongs to one answer's format.
+// A place is counted in bytes of text, in events without text, and in the tokens that events
+// describe (log-probabilities, token ids). Each of these comes in the same order in every run,
+// while how much text and how many tokens one event holds depends on how tokens arrived. Thread
+// safety: pure functions and values; an EventCursor belongs to one answer's format.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,9 @@ struct HttpRequest;
 
 struct StreamPosition {
   int64_t text_bytes = 0;
-  int64_t events = 0;  // without text
+  int64_t events = 0;    // without text
+  int64_t tokens = 0;    // whose log-probability or id was sent
+  int64_t numbered = 0;  // events of any kind, where the API numbers them
 };
 
 // Follows a stream, leaves out what its client has, and writes the ids of events.
@@ -39,14 +42,23 @@ class EventCursor {
   // `id_begin`: what every id begins with; empty: events have no ids. `received`: what the client
   // has.
   EventCursor(std::string id_begin, StreamPosition received)
-      : id_begin_(std::move(id_begin)), received_(received) {}
+      : id_begin_(std::move(id_begin)), received_(received) {
+    at_.numbered = received.numbered;
+  }
 
   // The part of the next event's text that the client does not have.
   absl::string_view NewText(absl::string_view text);
   // Counts the next event, which has no text. Whether the client does not have it.
   bool NewEvent() { return ++at_.events > received_.events; }
-  // Appends the id of the event that was counted last, as a line of its own: what the client has
-  // once it has received that event.
+  // Counts the next `tokens` tokens. Returns how many of them, the first ones, the client has.
+  size_t ReceivedTokens(size_t tokens);
+  // The number of the next event that is sent, for an API that numbers its events from 0. A stream
+  // that is continued goes on with the number after the client's last one.
+  int64_t NextNumber() { return at_.numbered++; }
+  // The id of the event that was counted last: what the client has once it has received that event.
+  // Empty where events have no ids.
+  std::string Id() const;
+  // Appends Id() as a line of an event stream.
   void AppendId(std::string& events) const;
 
  private:

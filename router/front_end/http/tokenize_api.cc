@@ -17,7 +17,8 @@ absl::StatusOr<std::string> HttpApi::TokenizeText(const Call& call) const {
   ASSIGN_OR_RETURN(const Json body, ParseBody(call));
   const ModelAssets& assets = deps_.session.assets;
   Fields fields(body);
-  fields.Ignore({"model", "strict"});
+  fields.Ignore({"model"});
+  fields.Bool("strict");
   std::string text;
   model::Tokenizer::EncodeOptions options;
   if (fields.Any("messages") != nullptr) {
@@ -58,7 +59,8 @@ absl::StatusOr<Json> HttpApi::DetokenizeJson(const Call& call) const {
   ASSIGN_OR_RETURN(const Json body, ParseBody(call));
   const ModelAssets& assets = deps_.session.assets;
   Fields fields(body);
-  fields.Ignore({"model", "strict"});
+  fields.Ignore({"model"});
+  fields.Bool("strict");
   if (fields.Any("tokens") == nullptr) fields.Fault("tokens", "a list of token ids");
   std::vector<TokenId> ids;
   for (const int32_t id : fields.TokenIds("tokens")) {

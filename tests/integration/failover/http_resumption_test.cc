@@ -1,6 +1,6 @@
 // Goal: a stream over HTTP whose router was killed, or whose connection was lost, is continued by
 // another router, or the same one, after the last event that the client received: the text is that
-// of a stream that nothing disturbed, each byte once.
+// of a stream that nothing disturbed, each byte once, and so are the ids of its tokens.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -16,29 +16,46 @@ namespace {
 // A stream as its client has it.
 struct HttpStream {
   std::string text, last_id, end;
+  std::vector<int> token_ids;
+  std::vector<int64_t> numbers;  // of /v1/responses' events
 
-  // Takes the whole events of a body; a last one that was cut short is left out.
+  // Takes the whole events or lines of a body; a last one that was cut short is left out.
   void Take(absl::string_view body) {
-    for (size_t end_at; (end_at = body.find("\n\n")) != absl::string_view::npos;) {
+    const bool lines = absl::StartsWith(body, "{");
+    const absl::string_view border = lines ? "\n" : "\n\n";
+    for (size_t end_at; (end_at = body.find(border)) != absl::string_view::npos;) {
       for (absl::string_view line : absl::StrSplit(body.substr(0, end_at), '\n')) {
         if (absl::ConsumePrefix(&line, "id: ")) last_id = std::string(line);
-        if (!absl::ConsumePrefix(&line, "data: ") || line == "[DONE]") continue;
-        const auto json = nlohmann::json::parse(line);
-        if (json.contains("error")) end = json["error"].dump();
-        if (json.contains("choices") && !json["choices"].empty()) TakeChoice(json["choices"][0]);
-        if (json.contains("delta")) TakeDelta(json["delta"]);
+        if (!lines && (!absl::ConsumePrefix(&line, "data: ") || line == "[DONE]")) continue;
+        TakeEvent(nlohmann::json::parse(line));
       }
-      body.remove_prefix(end_at + 2);
+      body.remove_prefix(end_at + border.size());
     }
   }
 
  private:
+  void TakeEvent(const nlohmann::json& json) {
+    if (json.contains("error") && !json["error"].is_null()) end = json["error"].dump();
+    if (json.contains("choices") && !json["choices"].empty()) TakeChoice(json["choices"][0]);
+    if (json.contains("sequence_number")) numbers.push_back(json["sequence_number"]);
+    if (json.value("type", "") == "response.incomplete") end = "incomplete";
+    if (json.contains("delta")) TakeDelta(json["delta"]);
+    if (json.contains("done")) TakeLine(json);
+  }
+  void TakeLine(const nlohmann::json& line) {
+    last_id = line.value("event_id", "");
+    text += line["message"].value("content", "");
+    if (line["done"] == true) end = line["done_reason"];
+  }
   void TakeChoice(const nlohmann::json& choice) {
+    for (const int id : choice.value("token_ids", std::vector<int>())) token_ids.push_back(id);
     text += choice.value("text", "");
     if (choice.contains("delta")) text += choice["delta"].value("content", "");
     if (choice["finish_reason"].is_string()) end = choice["finish_reason"];
   }
   void TakeDelta(const nlohmann::json& delta) {
+    if (delta.is_string()) text += delta.get<std::string>();
+    if (!delta.is_object()) return;
     text += delta.value("text", "");
     if (delta.contains("stop_reason") && delta["stop_reason"].is_string()) {
       end = delta["stop_reason"];
@@ -48,17 +65,29 @@ struct HttpStream {
 
 struct Asked {
   const char *path, *begin, *end;  // of the body, whose parameters follow `begin`
+  // What else the endpoint calls otherwise.
+  const char* max_tokens = "max_tokens";
+  bool has_options = false;  // Ollama's: an object with the sampling parameters
 };
 constexpr Asked kAsked[] = {
     {"/v1/completions", R"({"prompt":"Once upon a time")", "length"},
     {"/v1/chat/completions", R"({"messages":[{"role":"user","content":"Hi"}])", "length"},
-    {"/v1/messages", R"({"messages":[{"role":"user","content":"Hi"}])", "max_tokens"}};
+    {"/v1/chat/completions",
+     R"({"messages":[{"role":"user","content":"Hi"}],"logprobs":true,"return_token_ids":true)",
+     "length"},
+    {"/v1/messages", R"({"messages":[{"role":"user","content":"Hi"}])", "max_tokens"},
+    {"/v1/responses", R"({"input":"Hi")", "incomplete", "max_output_tokens"},
+    {"/api/chat", R"({"messages":[{"role":"user","content":"Hi"}])", "length", "num_predict",
+     true}};
 
 std::string StreamRequest(const Asked& asked, const std::string& members,
                           const std::string& headers) {
+  const std::string parameters =
+      absl::StrCat("\"", asked.max_tokens, R"(":700,"temperature":1,"ignore_eos":true)", members);
   return PostOf(asked.path,
-                absl::StrCat(asked.begin, R"(,"stream":true,"max_tokens":700,"temperature":1,)",
-                             R"("ignore_eos":true)", members, "}"),
+                asked.has_options
+                    ? absl::StrCat(asked.begin, R"(,"stream":true,"options":{)", parameters, "}}")
+                    : absl::StrCat(asked.begin, R"(,"stream":true,)", parameters, "}"),
                 headers);
 }
 
@@ -94,7 +123,8 @@ class HttpResumption : public ::testing::Test {
     auto socket = std::make_unique<HttpSocket>(addresses_[0]);
     socket->Send(StreamRequest(asked, "", "x-tandem-resumable: 1\r\n"));
     const auto ids = [&] {
-      const std::vector<std::string> pieces = absl::StrSplit(socket->buffer(), "\nid: ");
+      const char* const before = asked.has_options ? "\"event_id\":" : "\nid: ";
+      const std::vector<std::string> pieces = absl::StrSplit(socket->buffer(), before);
       return pieces.size() - 1;
     };
     while (ids() < 20 && socket->ReadSome()) {
@@ -112,15 +142,15 @@ class HttpResumption : public ::testing::Test {
     stream.Take(answer.body);
   }
 
-  // The text that nothing disturbs; the seed stands in the ids of events.
-  std::string TextOf(const Asked& asked, const std::string& id) {
+  // The stream that nothing disturbs; the seed stands in the ids of events.
+  HttpStream Undisturbed(const Asked& asked, const std::string& id) {
     const std::vector<std::string> parts = absl::StrSplit(id, '/');
     uint64_t seed = 0;
     EXPECT_TRUE(absl::SimpleHexAtoi(parts[parts.size() - 3], &seed)) << id;
     HttpStream whole;
     whole.Take(Ask(addresses_[1], StreamRequest(asked, absl::StrCat(",\"seed\":", seed), "")).body);
     EXPECT_EQ(whole.end, asked.end);
-    return whole.text;
+    return whole;
   }
 
   std::vector<std::unique_ptr<RunningProgram>> routers_, nodes_;
@@ -140,7 +170,12 @@ TEST_F(HttpResumption, AnotherRouterContinuesTheStreamsOfADeadOne) {
     EXPECT_GE(stream.text.size(), 10u);
     Continue(kAsked[i], 1, stream);
     EXPECT_EQ(stream.end, kAsked[i].end);
-    EXPECT_EQ(stream.text, TextOf(kAsked[i], stream.last_id)) << kAsked[i].path;
+    const HttpStream whole = Undisturbed(kAsked[i], stream.last_id);
+    EXPECT_EQ(stream.text, whole.text) << kAsked[i].path;
+    EXPECT_EQ(stream.token_ids, whole.token_ids);
+    for (size_t n = 0; n < stream.numbers.size(); ++n) {
+      ASSERT_EQ(stream.numbers[n], static_cast<int64_t>(n));
+    }
   }
 }
 
@@ -148,17 +183,18 @@ TEST_F(HttpResumption, AnotherRouterContinuesTheStreamsOfADeadOne) {
 TEST_F(HttpResumption, TheSameRouterReplacesTheLostStream) {
   for (const Asked& asked : kAsked) {
     const std::unique_ptr<HttpSocket> lost = Begin(asked);
-    const size_t begin = lost->buffer().find("\nid: ") + 1;
-    const size_t end = lost->buffer().find('\n', begin);
+    const std::string before = asked.has_options ? "\"event_id\":\"" : "\nid: ";
+    const size_t begin = lost->buffer().find(before) + before.size();
+    const size_t end = lost->buffer().find(asked.has_options ? '"' : '\n', begin);
     HttpStream stream;
-    stream.last_id = lost->buffer().substr(begin + 4, end - begin - 4);
+    stream.last_id = lost->buffer().substr(begin, end - begin);
     Continue(asked, 0, stream);
     EXPECT_EQ(stream.end, asked.end);
     HttpStream replaced;
     replaced.Take(lost->Read().body);
     EXPECT_NE(replaced.end, asked.end);
     // All but the text of the first events.
-    const std::string whole = TextOf(asked, stream.last_id);
+    const std::string whole = Undisturbed(asked, stream.last_id).text;
     EXPECT_THAT(whole, ::testing::EndsWith(stream.text));
     EXPECT_GT(stream.text.size() + 200, whole.size());
   }

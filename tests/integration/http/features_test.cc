@@ -11,6 +11,7 @@
 #include <regex>
 #include <set>
 
+#include "common/model/byte_vocabulary.h"
 #include "common/model/hash_model.h"
 #include "tandem/v1/client.grpc.pb.h"
 #include "tests/testing/http_client.h"
@@ -24,6 +25,20 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+TEST(HttpFeatures, PropsSayWhatClientsOfLlamaCppAskFirst) {
+  ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256",
+                                                         "--served-model-name=mine"}));
+  const HttpAnswer answer = Ask(cluster->http_address(), GetOf("/props"));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const json props = json::parse(answer.body);
+  const json models = json::parse(Ask(cluster->http_address(), GetOf("/v1/models")).body);
+  EXPECT_EQ(props["default_generation_settings"]["n_ctx"], models["data"][0]["max_model_len"]);
+  EXPECT_EQ(props["model_alias"], "mine");
+  EXPECT_EQ(props["chat_template"], model::ByteVocabularyChatTemplate());
+  EXPECT_NE(props["eos_token"], "");
+  EXPECT_EQ(Ask(cluster->http_address(), PostOf("/props", "{}")).status, 405);
+}
 
 TEST(HttpFeatures, StreamsEndWholeWhenTheRouterDrains) {
   ASSERT_OK_AND_ASSIGN(auto cluster, TestCluster::Start({"--engine=hash", "--kv-blocks=256",

@@ -193,6 +193,8 @@ TEST(Completion, UnknownFieldsMatterToStrictClientsOnly) {
   EXPECT_THAT(Completion(R"({"prompt":"p","hot":1})", true),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("hot: unknown field")));
   EXPECT_OK(Completion(R"({"prompt":"p","user":"u","strict":true})", true));
+  EXPECT_THAT(Completion(R"({"prompt":"p","strict":{}})"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("strict: ")));
 }
 
 TEST(Chat, RendersTheConversation) {

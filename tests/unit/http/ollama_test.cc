@@ -165,6 +165,18 @@ TEST(Ollama, ABodyWithoutAPromptLoads) {
   EXPECT_EQ(OllamaLoadReason(OllamaBody(R"("messages":[],"keep_alive":0)")), "unload");
   EXPECT_EQ(OllamaLoadReason(OllamaBody(R"("prompt":"","keep_alive":"0")")), "unload");
   EXPECT_EQ(OllamaLoadReason(OllamaBody(R"("prompt":"u","keep_alive":0)")), std::nullopt);
+  EXPECT_OK(CheckOllamaLoad(OllamaBody(R"("messages":[],"stream":null,"options":{"x":1})"),
+                            ApiKind::kOllamaChat));
+  // Wrong types are refused as beside a prompt.
+  for (const char* wrong : {R"("stream":"no")", R"("options":7)", R"("messages":{})",
+                            R"("tools":[1])", R"("strict":{})"}) {
+    EXPECT_THAT(CheckOllamaLoad(OllamaBody(wrong), ApiKind::kOllamaChat),
+                StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr(": ")));
+  }
+  for (const char* wrong : {R"("prompt":[])", R"("system":1)", R"("raw":"yes")"}) {
+    EXPECT_THAT(CheckOllamaLoad(OllamaBody(wrong), ApiKind::kOllamaGenerate),
+                StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr(": ")));
+  }
 }
 
 // ---- answers

@@ -16,6 +16,10 @@
 #include "router/front_end/http/completion_format.h"
 #include "router/front_end/http/completion_request.h"
 #include "router/front_end/http/http_message.h"
+#include "router/front_end/http/ollama_format.h"
+#include "router/front_end/http/ollama_request.h"
+#include "router/front_end/http/response_format.h"
+#include "router/front_end/http/response_request.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::router {
@@ -34,19 +38,41 @@ constexpr char kStreamTools[] =
 constexpr char kMessageStreamTools[] = R"("tools":[{"name":"f","input_schema":{}}],)";
 
 ApiRequest StreamOf(ApiKind kind, const std::string& members = "") {
-  const bool chat = kind == ApiKind::kChat;
-  const std::string body = kind == ApiKind::kCompletion
-                               ? absl::StrCat("{", members, R"("stream":true,"prompt":"u"})")
-                               : absl::StrCat("{", chat ? kStreamTools : kMessageStreamTools,
-                                              members, R"("stream":true,"max_tokens":9,)",
-                                              R"("messages":[{"role":"user","content":"u"}]})");
+  constexpr char kConversation[] = R"("messages":[{"role":"user","content":"u"}]})";
+  std::string body = absl::StrCat("{", members, R"("stream":true,)");
+  switch (kind) {
+    case ApiKind::kCompletion:
+    case ApiKind::kOllamaGenerate:
+      absl::StrAppend(&body, R"("prompt":"u"})");
+      break;
+    case ApiKind::kChat:
+    case ApiKind::kOllamaChat:
+      absl::StrAppend(&body, kStreamTools, kConversation);
+      break;
+    case ApiKind::kMessage:
+      absl::StrAppend(&body, kMessageStreamTools, R"("max_tokens":9,)", kConversation);
+      break;
+    case ApiKind::kResponse:
+      absl::StrAppend(&body, R"("tools":[{"type":"function","name":"f"}],"input":"u"})");
+  }
   const Json json = ParseJsonBody(body).value();
-  if (kind == ApiKind::kCompletion) return ReadCompletion(json, false).value();
-  if (chat) return ReadChat(json, StreamAssets(), absl::UnixEpoch(), false).value();
-  return ReadAnthropic(json, StreamAssets(), {}).value();
+  const ModelAssets& assets = StreamAssets();
+  switch (kind) {
+    case ApiKind::kCompletion:
+      return ReadCompletion(json, false).value();
+    case ApiKind::kChat:
+      return ReadChat(json, assets, absl::UnixEpoch(), false).value();
+    case ApiKind::kMessage:
+      return ReadAnthropic(json, assets, {}).value();
+    case ApiKind::kOllamaChat:
+      return ReadOllamaChat(json, assets, {}).value();
+    case ApiKind::kOllamaGenerate:
+      return ReadOllamaGenerate(json, assets, {}).value();
+    case ApiKind::kResponse:
+      break;
+  }
+  return ReadResponse(json, assets, absl::UnixEpoch(), {}).value();
 }
-
-constexpr ApiKind kStreamed[] = {ApiKind::kCompletion, ApiKind::kChat, ApiKind::kMessage};
 
 std::unique_ptr<AnswerFormat> FormatOf(ApiRequest api, const std::string& id) {
   const AnswerHead head = {id, 0, "hash", "f"};
@@ -55,43 +81,49 @@ std::unique_ptr<AnswerFormat> FormatOf(ApiRequest api, const std::string& id) {
   api.prompts = 1;
   if (api.kind == ApiKind::kCompletion) return NewCompletionFormat(api, head, tokenizer);
   if (api.kind == ApiKind::kChat) return NewChatFormat(api, head, tokenizer);
-  return NewAnthropicFormat(api, head, tokenizer);
+  if (api.kind == ApiKind::kMessage) return NewAnthropicFormat(api, head, tokenizer);
+  if (api.kind == ApiKind::kResponse) return NewResponseFormat(api, head, tokenizer);
+  return NewOllamaFormat(api, head, tokenizer);
 }
+
+bool IsOllamas(ApiKind kind) {
+  return kind == ApiKind::kOllamaChat || kind == ApiKind::kOllamaGenerate;
+}
+
+// A kind of stream: its endpoint, further members of its request, and whether its parts bring
+// tokens.
+struct Streamed {
+  ApiKind kind;
+  const char* members = "";
+  bool tokens = false;
+};
+constexpr Streamed kStreamed[] = {
+    {ApiKind::kCompletion},
+    {ApiKind::kChat},
+    {ApiKind::kMessage},
+    {ApiKind::kResponse},
+    {ApiKind::kOllamaChat},
+    {ApiKind::kOllamaGenerate},
+    {ApiKind::kCompletion, R"("logprobs":1,"echo":true,"return_token_ids":true,)", true},
+    {ApiKind::kCompletion, R"("return_token_ids":true,)", true},
+    {ApiKind::kChat, R"("logprobs":true,"top_logprobs":1,"return_token_ids":true,)", true},
+    {ApiKind::kResponse, R"("include":["message.output_text.logprobs"],"tool_choice":"none",)",
+     true}};
 
 struct StreamEvent {
   std::string id, data;
 };
 
-// The events of an answer whose text comes in pieces of `size` bytes, to a client that sends
-// `last_event_id` (empty: a new stream).
-std::vector<StreamEvent> StreamEvents(ApiKind kind, size_t size, const std::string& last_event_id) {
-  ApiRequest api = StreamOf(kind);
-  HttpRequest head;
-  head.headers = {{"x-tandem-resumable", "1"}};
-  if (!last_event_id.empty()) head.headers.emplace_back("last-event-id", last_event_id);
-  const auto random = NewSeededRandom(7);
-  std::string id = last_event_id.empty() ? "answer/1" : "drawn";
-  EXPECT_OK(MakeResumable(head, "fingerprint", *random, id, api));
-  EXPECT_EQ(id, "answer/1");
-  EXPECT_EQ(api.resumes, !last_event_id.empty());
-  api.include_usage = kind != ApiKind::kMessage;
-  const auto format = FormatOf(std::move(api), id);
-  const absl::string_view text =
-      R"(so <tool_call>{"name":"f","arguments":{"x":1}}</tool_call> and <tool_call>)"
-      R"({"name":"f","arguments":{"x":2}}</tool_call> more)";
-  std::string events;
-  v1::GenerateResponse part;
-  part.mutable_started()->set_prompt_tokens(7);
-  format->Add(0, part, &events);
-  for (size_t at = 0; at < text.size(); at += size) {
-    format->AddText(0, 0, text.substr(at, size), &events);
-  }
-  part.mutable_finished()->set_reason(v1::FINISH_REASON_STOP);
-  format->Add(0, part, &events);
-  format->EndEvents(events);
+std::vector<StreamEvent> EventsIn(const std::string& text, bool lines) {
   std::vector<StreamEvent> list;
-  for (const absl::string_view block : absl::StrSplit(events, "\n\n", absl::SkipEmpty())) {
+  for (const absl::string_view block :
+       absl::StrSplit(text, lines ? "\n" : "\n\n", absl::SkipEmpty())) {
     StreamEvent& event = list.emplace_back();
+    if (lines) {
+      event.data = std::string(block);
+      event.id = ParseJsonBody(block).value()["event_id"].get<std::string>();
+      continue;
+    }
     for (absl::string_view line : absl::StrSplit(block, '\n')) {
       if (absl::ConsumePrefix(&line, "id: ")) event.id = std::string(line);
       if (absl::ConsumePrefix(&line, "data: ")) event.data = std::string(line);
@@ -100,63 +132,180 @@ std::vector<StreamEvent> StreamEvents(ApiKind kind, size_t size, const std::stri
   return list;
 }
 
-// What a client makes of events: the text, and everything that is not text, in order. A chat's
-// calls and its text are two sequences, as its clients keep them apart.
-struct Made {
-  std::string text;
-  std::vector<std::string> others;
+// The parts of an answer whose text comes in pieces of `size` bytes; with tokens, one for each
+// byte.
+void AddParts(const Streamed& streamed, size_t size, AnswerFormat& format, std::string& events) {
+  const absl::string_view text =
+      R"(so <tool_call>{"name":"f","arguments":{"x":1}}</tool_call> and <tool_call>)"
+      R"({"name":"f","arguments":{"x":2}}</tool_call> more)";
+  v1::GenerateResponse part;
+  part.mutable_started()->set_prompt_tokens(7);
+  for (const int id : {70, 71, 72}) part.mutable_started()->add_prompt_token_ids(id);
+  format.Add(0, part, &events);
+  if (streamed.tokens) {
+    for (const int id : {71, 72}) {
+      part.mutable_prompt_logprobs()->add_tokens()->set_token_id(id);
+    }
+    format.Add(0, part, &events);
+  }
+  for (size_t at = 0; at < text.size(); at += size) {
+    const absl::string_view piece = text.substr(at, size);
+    if (!streamed.tokens) {
+      format.AddText(0, 0, piece, &events);
+      continue;
+    }
+    // The last byte of a piece is held back, as the beginning of a stop string would be.
+    const size_t begin = at == 0 ? 0 : at - 1;
+    const size_t end = at + size >= text.size() ? text.size() : at + size - 1;
+    part.mutable_delta()->set_text(std::string(text.substr(begin, end - begin)));
+    part.mutable_delta()->clear_tokens();
+    for (size_t i = 0; i < piece.size(); ++i) {
+      v1::GeneratedToken& token = *part.mutable_delta()->add_tokens();
+      token.set_token_id(static_cast<int32_t>(at + i));
+      token.set_logprob(-static_cast<float>(at + i));
+    }
+    format.Add(0, part, &events);
+  }
+  part.mutable_finished()->set_reason(v1::FINISH_REASON_STOP);
+  format.Add(0, part, &events);
+}
 
-  void Take(ApiKind kind, const StreamEvent& event) {
+// The events of an answer whose text comes in pieces of `size` bytes, to a client that sends
+// `last_event_id` (empty: a new stream).
+std::vector<StreamEvent> StreamEvents(const Streamed& streamed, size_t size,
+                                      const std::string& last_event_id) {
+  ApiRequest api = StreamOf(streamed.kind, streamed.members);
+  HttpRequest head;
+  head.headers = {{"x-tandem-resumable", "1"}};
+  if (!last_event_id.empty()) head.headers.emplace_back("last-event-id", last_event_id);
+  const auto random = NewSeededRandom(7);
+  std::string id = last_event_id.empty() ? "answer/1" : "drawn";
+  EXPECT_OK(MakeResumable(head, "fingerprint", *random, id, api));
+  EXPECT_EQ(id, "answer/1");
+  EXPECT_EQ(api.resumes, !last_event_id.empty());
+  api.include_usage = streamed.kind == ApiKind::kCompletion || streamed.kind == ApiKind::kChat;
+  const auto format = FormatOf(std::move(api), id);
+  std::string events;
+  AddParts(streamed, size, *format, events);
+  format->EndEvents(events);
+  return EventsIn(events, IsOllamas(streamed.kind));
+}
+
+// What a client makes of events: the text, what is said of tokens, and everything else, each in
+// order. Where an API keeps text and calls in one order, `others` says where text stood.
+struct Made {
+  explicit Made(ApiKind kind) : kind_(kind) {}
+
+  std::string text;
+  std::vector<std::string> logprobs, token_ids, others;
+  std::vector<int64_t> numbers;
+
+  void Take(const StreamEvent& event) {
     if (event.data == "[DONE]") return;
-    const Json json = ParseJsonBody(event.data).value();
-    const auto has_text = [&](const Json& at, const char* name) {
-      if (!at.contains(name) || at[name] == "") return false;
-      text += at[name].get<std::string>();
-      if (kind == ApiKind::kMessage) others.emplace_back("text");
-      return true;
-    };
-    if (kind == ApiKind::kMessage && json.contains("delta") && has_text(json["delta"], "text")) {
-      if (others.size() > 1 && others[others.size() - 2] == "text") others.pop_back();
-      return;
+    Json json = ParseJsonBody(event.data).value();
+    for (const char* changes : {"created_at", "event_id"}) json.erase(changes);
+    if (json.contains("sequence_number")) {
+      numbers.push_back(json["sequence_number"].get<int64_t>());
+      json.erase("sequence_number");
+    }
+    if (json.contains("response") && json["response"].is_object()) {
+      json["response"].erase("completed_at");
     }
     if (json.contains("choices") && !json["choices"].empty()) {
-      const Json& choice = json["choices"][0];
-      if (has_text(choice.contains("delta") ? choice["delta"] : choice,
-                   kind == ApiKind::kChat ? "content" : "text")) {
-        return;
-      }
+      Json& choice = json["choices"][0];
+      if (!choice["finish_reason"].is_null()) return others.push_back(json.dump());
+      return TakeChoice(choice);
     }
-    others.push_back(event.data);
+    if (IsOllamas(kind_)) return TakeLine(json);
+    if (kind_ == ApiKind::kResponse && json["type"] == "response.output_text.delta") {
+      TakeList(json["logprobs"], logprobs);
+      return TakeText(json["delta"]);
+    }
+    if (kind_ == ApiKind::kMessage && json.contains("delta") && json["delta"].contains("text")) {
+      return TakeText(json["delta"]["text"]);
+    }
+    others.push_back(json.dump());
   }
   bool operator==(const Made&) const = default;
+
+ private:
+  static void TakeList(const Json& list, std::vector<std::string>& to) {
+    for (const Json& one : list) to.push_back(one.dump());
+  }
+
+  void TakeText(const Json& piece) {
+    text += piece.get<std::string>();
+    if (others.empty() || others.back() != "text") others.emplace_back("text");
+  }
+
+  void TakeChoice(const Json& choice) {
+    if (choice.contains("token_ids")) TakeList(choice["token_ids"], token_ids);
+    const Json& about = choice["logprobs"];
+    if (about.contains("content")) TakeList(about["content"], logprobs);
+    if (about.contains("tokens")) {
+      for (size_t i = 0; i < about["tokens"].size(); ++i) {
+        logprobs.push_back(absl::StrCat(about["text_offset"][i].dump(), about["tokens"][i].dump(),
+                                        about["token_logprobs"][i].dump(),
+                                        about["top_logprobs"][i].dump()));
+      }
+    }
+    const Json& content = choice.contains("delta") ? choice["delta"] : choice;
+    if (content.contains("role") || content.contains("tool_calls")) {
+      return others.push_back(content.dump());
+    }
+    text += content.value(choice.contains("delta") ? "content" : "text", "");
+  }
+
+  // Ollama's calls may share a line with text.
+  void TakeLine(Json& line) {
+    const bool chat = line.contains("message");
+    Json& holder = chat ? line["message"] : line;
+    text += holder.value(chat ? "content" : "response", "");
+    if (holder.contains("tool_calls")) TakeList(holder["tool_calls"], others);
+    if (line["done"] == true) others.push_back(line.dump());
+  }
+
+  ApiKind kind_;
 };
 
+// The client's side of a stream that broke off after `had` events of `all`, was continued, broke
+// off after the first event that followed, and was continued again.
+Made MakeOf(const Streamed& streamed, const std::vector<StreamEvent>& all, size_t had,
+            size_t second, size_t third) {
+  Made made(streamed.kind);
+  for (size_t i = 0; i < had; ++i) made.Take(all[i]);
+  const std::vector<StreamEvent> again = StreamEvents(streamed, second, all[had - 1].id);
+  if (again.empty() || again[0].id.empty()) {
+    for (const StreamEvent& event : again) made.Take(event);
+    return made;
+  }
+  made.Take(again[0]);
+  for (const StreamEvent& event : StreamEvents(streamed, third, again[0].id)) made.Take(event);
+  return made;
+}
+
 TEST(StreamResumption, EachEventComesOnceWhereverAStreamBreaksOff) {
-  for (const ApiKind kind : kStreamed) {
-    Made whole;
-    for (const StreamEvent& event : StreamEvents(kind, 1000, "")) whole.Take(kind, event);
+  for (const Streamed& streamed : kStreamed) {
+    Made whole(streamed.kind);
+    for (const StreamEvent& event : StreamEvents(streamed, 1000, "")) whole.Take(event);
     EXPECT_GE(whole.text.size(), 10u);
+    EXPECT_GE(whole.logprobs.size() + whole.token_ids.size(), streamed.tokens ? 100u : 0u);
     for (const size_t first : {size_t{1}, size_t{5}, size_t{1000}}) {
-      const std::vector<StreamEvent> all = StreamEvents(kind, first, "");
+      const std::vector<StreamEvent> all = StreamEvents(streamed, first, "");
       for (size_t had = 1; had < all.size(); ++had) {
         if (all[had - 1].data == "[DONE]") continue;
         ASSERT_FALSE(all[had - 1].id.empty()) << all[had - 1].data;
         for (const size_t second : {size_t{1}, size_t{7}, size_t{1000}}) {
-          Made made;
-          for (size_t i = 0; i < had; ++i) made.Take(kind, all[i]);
-          // The second stream breaks off after its first event, too.
-          const std::vector<StreamEvent> again = StreamEvents(kind, second, all[had - 1].id);
-          if (!again.empty() && !again[0].id.empty()) {
-            made.Take(kind, again[0]);
-            for (const StreamEvent& event : StreamEvents(kind, first, again[0].id))
-              made.Take(kind, event);
-          } else {
-            for (const StreamEvent& event : again) made.Take(kind, event);
-          }
+          const Made made = MakeOf(streamed, all, had, second, first);
           EXPECT_EQ(made.text, whole.text);
-          EXPECT_EQ(made.others, whole.others)
-              << static_cast<int>(kind) << ": " << had << " events in pieces of " << first
-              << ", then pieces of " << second;
+          EXPECT_EQ(made.logprobs, whole.logprobs);
+          EXPECT_EQ(made.token_ids, whole.token_ids);
+          ASSERT_EQ(made.others, whole.others)
+              << static_cast<int>(streamed.kind) << streamed.members << ": " << had
+              << " events in pieces of " << first << ", then pieces of " << second;
+          for (size_t i = 0; i < made.numbers.size(); ++i) {
+            ASSERT_EQ(made.numbers[i], static_cast<int64_t>(i));
+          }
         }
       }
     }
@@ -190,14 +339,13 @@ TEST(StreamResumption, OnlyStreamsOfOneTextCanBeContinued) {
       StatusIs(absl::StatusCode::kUnimplemented, StartsWith("x-tandem-resumable:"));
   EXPECT_OK(Resumable(StreamOf(ApiKind::kCompletion), wish));
   EXPECT_THAT(Resumable(StreamOf(ApiKind::kCompletion, R"("n":2,)"), wish), refused);
-  EXPECT_THAT(Resumable(StreamOf(ApiKind::kCompletion, R"("logprobs":1,)"), wish), refused);
-  EXPECT_THAT(Resumable(StreamOf(ApiKind::kChat, R"("return_token_ids":true,)"), wish), refused);
+  EXPECT_THAT(
+      Resumable(StreamOf(ApiKind::kResponse, R"("include":["message.output_text.logprobs"],)"),
+                wish),
+      refused);
   ApiRequest whole = StreamOf(ApiKind::kChat);
   whole.stream = false;
   EXPECT_THAT(Resumable(whole, wish), refused);
-  ApiRequest ollama = StreamOf(ApiKind::kChat);
-  ollama.kind = ApiKind::kOllamaChat;
-  EXPECT_THAT(Resumable(ollama, wish), refused);
   EXPECT_THAT(Resumable(StreamOf(ApiKind::kChat), wish, "line\nend"),
               StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("request_id: ")));
   EXPECT_THAT(Resumable(StreamOf(ApiKind::kChat), wish, std::string(129, 'x')),
@@ -206,7 +354,7 @@ TEST(StreamResumption, OnlyStreamsOfOneTextCanBeContinued) {
 }
 
 TEST(StreamResumption, APlaceBelongsToItsRequest) {
-  const std::string last = StreamEvents(ApiKind::kChat, 1000, "")[1].id;
+  const std::string last = StreamEvents({ApiKind::kChat}, 1000, "")[1].id;
   const HttpHeaders headers = {{"last-event-id", last}};
   EXPECT_OK(Resumable(StreamOf(ApiKind::kChat), headers));
   const std::vector<std::string> parts = absl::StrSplit(last, '/');
@@ -221,12 +369,18 @@ TEST(StreamResumption, APlaceBelongsToItsRequest) {
   EXPECT_THAT(Resumable(StreamOf(ApiKind::kChat, R"("seed":1,)"), headers), other);
   EXPECT_THAT(Resumable(StreamOf(ApiKind::kChat, R"("request_id":"2",)"), headers), other);
   EXPECT_THAT(Resumable(StreamOf(ApiKind::kMessage), headers), other);
+  EXPECT_THAT(Resumable(StreamOf(ApiKind::kOllamaChat), headers), other);
+  // What an event says of tokens decides what a place counts.
+  for (const char* tokens : {R"("logprobs":true,)", R"("return_token_ids":true,)"}) {
+    EXPECT_THAT(Resumable(StreamOf(ApiKind::kChat, tokens), headers), other);
+  }
   EXPECT_THAT(Resumable(StreamOf(ApiKind::kChat), headers, "answer", "other weights"), other);
 }
 
 TEST(StreamResumption, APlaceThatIsNoneIsRefused) {
-  for (const char* wrong : {"17", "a/b/c", "a/1/2/3", "a/1/2/3.x", "a/1/2/-3.4", "a/x/2/3.4",
-                            "/1/2/3.4", "a/1/2/3.4.5", "a/1/2/99999999999999999999.1"}) {
+  for (const char* wrong :
+       {"17", "a/b/c", "a/1/2/3", "a/1/2/3.x", "a/1/2/-3.4", "a/x/2/3.4", "/1/2/3.4", "a/1/2/3.4.5",
+        "a/1/2/3.4.5.-6", "a/1/2/3.4.5.6.7", "a/1/2/99999999999999999999.1"}) {
     EXPECT_THAT(Resumable(StreamOf(ApiKind::kChat), {{"last-event-id", wrong}}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          StartsWith(absl::StrCat("last-event-id: \"", wrong))));
