@@ -99,12 +99,15 @@ void DecodeCore::Reserve(Legs::iterator it, int64_t local_prefill_tokens_max) {
     leg.phase = Phase::kComputing;
     scheduler_.Schedule(leg.sequence);
     reserved.set_computes_locally(true);
+  } else if (!scheduler_.AwaitPrompt(leg.sequence)) {
+    return RefuseForSlots(it);
   } else {
     leg.phase = Phase::kReceiving;
     leg.lease = ledger_.NewLease();
     leg.epoch = Epoch(1);
     const kv::BlockLayout& layout = scheduler_.spec().layout;
     leg.first_ordinal = sequence.cached_tokens / layout.block_tokens;
+    const int32_t window_first = layout.FirstInWindow(sequence.prompt_tokens);
     leg.lease_blocks = layout.BlocksFor(sequence.prompt_tokens) - leg.first_ordinal;
     by_lease_.emplace(leg.lease, it);
     const auto first = sequence.blocks.begin() + leg.first_ordinal;
@@ -112,7 +115,8 @@ void DecodeCore::Reserve(Legs::iterator it, int64_t local_prefill_tokens_max) {
                                          .epoch = leg.epoch,
                                          .first_ordinal = static_cast<int32_t>(leg.first_ordinal),
                                          .blocks = {first, first + leg.lease_blocks},
-                                         .deadline = leg.deadline});
+                                         .deadline = leg.deadline,
+                                         .window_first_ordinal = window_first});
     reserved.set_lease_id(leg.lease.value());
     reserved.set_epoch(leg.epoch.value());
   }
@@ -334,9 +338,11 @@ void DecodeCore::Handle(const transfer::EpochRaised& event, absl::Time) {
   // KV carries no log-probabilities: the node that computes prompt tokens scores them.
   const bool scored = sequence.unscored() > 0;
   if (scored) leg.received_tokens = 0;
-  const int64_t missing = sequence.prompt_tokens - sequence.cached_tokens - leg.received_tokens;
+  const int64_t continued = ContinuesReceived() ? leg.received_tokens : 0;
+  const int64_t missing = sequence.prompt_tokens - sequence.cached_tokens - continued;
   const bool local =
       leg.local_prefill_tokens_max == -1 || (!scored && missing <= leg.local_prefill_tokens_max);
+  if (local) leg.received_tokens = continued;
   v1::NodeEvent answer;
   v1::Reserved& reserved = *answer.mutable_reserved();
   *reserved.mutable_leg() = leg.wire;
@@ -357,9 +363,9 @@ void DecodeCore::Handle(const transfer::LeaseDrained& event, absl::Time) {
     Leg& leg = closing->second->second;
     by_lease_.erase(closing);
     leg.phase = Phase::kComputing;
-    scheduler_.MarkReceived(leg.sequence,
-                            scheduler_.Get(leg.sequence).cached_tokens + leg.received_tokens);
-    return;
+    if (!ContinuesReceived()) return scheduler_.ScheduleAfresh(leg.sequence);
+    return scheduler_.MarkReceived(
+        leg.sequence, scheduler_.Get(leg.sequence).cached_tokens + leg.received_tokens);
   }
   prefix_migration_.Handle(event);
   lender_.Handle(event);
@@ -478,18 +484,6 @@ void DecodeCore::Finish(Legs::iterator it, request::FinishReason reason) {
   finished.set_output_tokens(it->second.output_tokens);
   ledger_.Send(it->first.router, std::move(event));
   End(it, "finished");
-}
-
-v1::NodeLoad DecodeCore::load() const {
-  v1::NodeLoad load = node::LoadOf(scheduler_);
-  load.set_leases(static_cast<int64_t>(by_lease_.size() + draining_leases_.size()) +
-                  prefix_migration_.leases() + lender_.leases());
-  stored_blocks_.AddTo(load);
-  borrower_.AddTo(load);
-  load.set_blocks_lent(lender_.blocks_lent());
-  load.set_exports(borrower_.exports() + retained_.exports() + prefix_migration_.exports() +
-                   prefix_fetch_.exports());
-  return load;
 }
 
 }  // namespace tandem::decode_node

@@ -118,6 +118,11 @@ class DecodeCore final : public node::NodeCore {
 
   // Decides whether this node computes the prompt or another one sends it, and answers Reserved.
   void Reserve(Legs::iterator leg, int64_t local_prefill_tokens_max);
+  // Ends a leg for whose prompt there are too few window slots.
+  void RefuseForSlots(Legs::iterator leg);
+  // Whether this node can compute the rest of a prompt of which it received the beginning. What is
+  // received of windowed layers is the prompt's end.
+  bool ContinuesReceived() const { return !scheduler_.spec().layout.windowed(); }
   // Releases what a leg holds and forgets the leg.
   void End(Legs::iterator leg, const std::string& reason);
 

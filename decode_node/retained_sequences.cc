@@ -85,7 +85,8 @@ void RetainedSequences::Push(const Entry& retained, const v1::Prefill& command,
       .epoch = Epoch(command.epoch()),
       .first_ordinal = first,
       .blocks = {sequence.blocks.begin() + first, sequence.blocks.begin() + end},
-      .deadline = deadline});
+      .deadline = deadline,
+      .window_first_ordinal = layout.FirstInWindow(command.sequence().prompt_size())});
   ledger_.Transfer(transfer::PushRange{.export_id = id,
                                        .first_ordinal = first,
                                        .ordinal_count = end - first,

@@ -166,6 +166,7 @@ void PrefillCore::Begin(node::RouterKey router, const v1::Prefill& command,
 void PrefillCore::Open(Exports::iterator it, const v1::Prefill& command) {
   const Export& exported = it->second;
   const node::Sequence& sequence = scheduler_.Get(exported.sequence);
+  const kv::BlockLayout& layout = scheduler_.spec().layout;
   ledger_.Transfer(transfer::OpenExport{
       .export_id = it->first,
       .peer = {.node = NodeId(command.receiver_node_id()),
@@ -176,8 +177,8 @@ void PrefillCore::Open(Exports::iterator it, const v1::Prefill& command) {
       .epoch = exported.epoch,
       .first_ordinal = command.first_ordinal(),
       .blocks = {sequence.blocks.begin() + exported.first_ordinal, sequence.blocks.end()},
-      .deadline = exported.deadline});
-  const kv::BlockLayout& layout = scheduler_.spec().layout;
+      .deadline = exported.deadline,
+      .window_first_ordinal = layout.FirstInWindow(sequence.prompt_tokens)});
   const int64_t cached = sequence.cached_tokens / layout.block_tokens;
   if (cached > exported.first_ordinal) {
     ledger_.Transfer(

@@ -78,9 +78,10 @@ void SimNode::OnStart() {
   const Topology& t = options_.topology;
   incarnation_ = Incarnation(static_cast<uint64_t>(absl::ToUnixMicros(Now())));
   engine_ = options_.seams.engine();
+  engine_->SetWindowSlots(t.window_slots);
   TANDEM_CHECK(engine_->AllocateKv(t.blocks_per_node).ok());
   if (options_.seams.checked) {
-    ownership_.emplace(log_, name(), t.block_tokens, engine_->spec().layout.num_layers);
+    ownership_.emplace(log_, name(), engine_->spec().layout);
     // What earlier processes left on the disk is reused.
     if (!salt_ || !disk_) salt_.emplace(log_, name(), options_.whole_sequences);
   }
@@ -127,6 +128,7 @@ void SimNode::MakeCore() {
   const Topology& t = options_.topology;
   node::SchedulerOptions scheduler{.spec = engine_->spec(),
                                    .num_blocks = t.blocks_per_node,
+                                   .slots = t.window_slots > 0 ? engine_->arena().slots() : nullptr,
                                    .max_batch_tokens = t.max_batch_tokens,
                                    .max_sequences = static_cast<int32_t>(t.max_sequences),
                                    .borrows = t.lend_blocks > 0,

@@ -121,6 +121,11 @@ class Engine {
   virtual absl::StatusOr<std::optional<int64_t>> DeviceKvBytes() {
     return std::optional<int64_t>();
   }
+  // Sets for how many blocks the windowed layers have memory (kv::BlockLayout); 0, the default: for
+  // all. Otherwise each block needs a window slot (arena().slots()) from the first one on that a
+  // row of its slice looks back on. Engines without windowed layers ignore it. REQUIRES: before
+  // AllocateKv.
+  virtual void SetWindowSlots(int64_t) {}
   // Allocates the KV cache. The owner calls it once, before Step.
   virtual absl::Status AllocateKv(int64_t num_blocks) = 0;
   // REQUIRES: AllocateKv succeeded.

@@ -1,6 +1,7 @@
 #include "common/engine/slice_check.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -89,7 +90,34 @@ absl::Status CheckFork(const SequenceSlice& slice, const EngineSpec& spec, int64
   return absl::OkStatus();
 }
 
+absl::Status CheckSlots(const SequenceSlice& slice, const kv::BlockArena& arena) {
+  const kv::BlockLayout& layout = arena.layout();
+  const int64_t end = layout.BlocksFor(slice.num_computed + slice.num_new);
+  std::vector<BlockId> needed(slice.blocks.begin() + layout.FirstInWindow(slice.num_computed),
+                              slice.blocks.begin() + end);
+  if (slice.forked_from.has_value()) needed.push_back(*slice.forked_from);
+  for (const BlockId block : needed) {
+    if (arena.slots()->slot(block) == kv::SlotTable::kNone) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("block ", block.value(), " has no window slot, rows from ",
+                       slice.num_computed, " look back on ", layout.window_tokens, " tokens"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::Status CheckSlices(absl::Span<const SequenceSlice> slices, const EngineSpec& spec,
+                         const kv::BlockArena& arena) {
+  RETURN_IF_ERROR(CheckSlices(slices, spec, arena.num_blocks()));
+  if (arena.slots() == nullptr) return absl::OkStatus();
+  for (size_t i = 0; i < slices.size(); ++i) {
+    if (const absl::Status status = CheckSlots(slices[i], arena); !status.ok())
+      return absl::InvalidArgumentError(absl::StrCat("slice ", i, ": ", status.message()));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckSlices(absl::Span<const SequenceSlice> slices, const EngineSpec& spec,
                          int64_t num_blocks) {

@@ -15,5 +15,8 @@ namespace tandem::engine {
 // two slices that write one block, forks, lent units.
 absl::Status CheckSlices(absl::Span<const SequenceSlice> slices, const EngineSpec& spec,
                          int64_t num_blocks);
+// As CheckSlices, and that the blocks which windowed layers read, write or copy have window slots.
+absl::Status CheckSlices(absl::Span<const SequenceSlice> slices, const EngineSpec& spec,
+                         const kv::BlockArena& arena);
 
 }  // namespace tandem::engine

@@ -36,14 +36,20 @@ bool SharedMemoryMayBeHuge() {
 
 }  // namespace
 
-BlockArena::BlockArena(const BlockLayout& layout, int64_t num_blocks)
+BlockArena::BlockArena(const BlockLayout& layout, int64_t num_blocks, int64_t window_slots)
     : layout_(layout),
       num_blocks_(num_blocks),
-      arrived_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(num_blocks))) {}
+      arrived_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(num_blocks))) {
+  if (window_slots == 0) return;
+  slots_ = std::make_shared<SlotTable>(num_blocks, window_slots);
+  for (int32_t layer = 0; layer < layout.num_layers; ++layer)
+    by_slot_.push_back(layout.IsWindowed(layer));
+}
 
 absl::StatusOr<std::unique_ptr<BlockArena>> BlockArena::Create(const BlockLayout& layout,
                                                                int64_t num_blocks,
-                                                               ArenaMemory memory) {
+                                                               ArenaMemory memory,
+                                                               int64_t window_slots) {
   if (layout.num_layers <= 0 || layout.block_tokens <= 0 || layout.layer_block_bytes <= 0 ||
       num_blocks <= 0) {
     return absl::InvalidArgumentError(
@@ -57,7 +63,12 @@ absl::StatusOr<std::unique_ptr<BlockArena>> BlockArena::Create(const BlockLayout
                                                    layout.layer_block_bytes,
                                                    " bytes a layer exceed the address space"));
   }
-  std::unique_ptr<BlockArena> arena(new BlockArena(layout, num_blocks));
+  if (window_slots < 0 || window_slots > (layout.windowed() ? num_blocks : 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "KV arena: window_slots is ", window_slots, ", expected 0",
+        layout.windowed() ? absl::StrCat(" to ", num_blocks) : " for layers without windows"));
+  }
+  std::unique_ptr<BlockArena> arena(new BlockArena(layout, num_blocks, window_slots));
   RETURN_IF_ERROR(arena->Map(memory));
   return arena;
 }
@@ -69,8 +80,13 @@ absl::Status BlockArena::Map(ArenaMemory memory) {
   if (used_bytes > std::numeric_limits<size_t>::max() / 2 / layout_.num_layers) {
     return absl::InvalidArgumentError("KV arena: its layers exceed the address space");
   }
-  region_bytes_ = (used_bytes + align - 1) / align * align;
-  num_bytes_ = region_bytes_ * static_cast<size_t>(layout_.num_layers);
+  for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
+    const bool by_slot = slots_ != nullptr && layout_.IsWindowed(layer);
+    const auto blocks = static_cast<size_t>(by_slot ? slots_->num_slots() : num_blocks_);
+    const size_t bytes = blocks * static_cast<size_t>(layout_.layer_block_bytes);
+    regions_.push_back(num_bytes_);
+    num_bytes_ += (bytes + align - 1) / align * align;
+  }
   const bool small_pages = memory == ArenaMemory::kShareableIfHuge && !SharedMemoryMayBeHuge();
   if (small_pages) {
     LogStart(
@@ -126,7 +142,10 @@ BlockArena::~BlockArena() {
 absl::Span<std::byte> BlockArena::Block(int layer, BlockId block) const {
   TANDEM_CHECK(block.value() >= 0 && block.value() < num_blocks_, "block ", block.value(), " of ",
                num_blocks_);
-  return absl::MakeSpan(LayerRegion(layer) + block.value() * layout_.layer_block_bytes,
+  const int32_t place = Place(layer, block);
+  TANDEM_CHECK(place >= 0, "block ", block.value(), " has no window slot, and layer ", layer,
+               " a window");
+  return absl::MakeSpan(LayerRegion(layer) + place * layout_.layer_block_bytes,
                         static_cast<size_t>(layout_.layer_block_bytes));
 }
 
@@ -139,7 +158,7 @@ void BlockArena::CopyBlock(int layer, BlockId from, BlockId to) const {
 std::byte* BlockArena::LayerRegion(int layer) const {
   TANDEM_CHECK(layer >= 0 && layer < layout_.num_layers, "layer ", layer, " of ",
                layout_.num_layers);
-  return base_ + static_cast<size_t>(layer) * region_bytes_;
+  return base_ + regions_[static_cast<size_t>(layer)];
 }
 
 void BlockArena::MarkArrived(BlockId block) const {

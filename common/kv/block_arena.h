@@ -11,12 +11,14 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/kv/block_layout.h"
+#include "common/kv/slot_table.h"
 
 namespace tandem::kv {
 
@@ -34,21 +36,35 @@ enum class ArenaMemory {
 class BlockArena {
  public:
   // Maps num_layers regions of num_blocks * layer_block_bytes, zero-filled on first touch. Memory
-  // that cannot be shared as asked for is private, and a line in the log says why.
-  // Errors: kInvalidArgument for sizes <= 0, kResourceExhausted when the system refuses the memory.
+  // that cannot be shared as asked for is private, and a line in the log says why. With
+  // `window_slots`, windowed layers have regions of that many blocks, and slots() says which block
+  // lies where; with 0 they have room for all blocks, as other layers do.
+  // Errors: kInvalidArgument for sizes <= 0 and for window_slots of a layout without windows or
+  // above num_blocks, kResourceExhausted when the system refuses the memory.
   static absl::StatusOr<std::unique_ptr<BlockArena>> Create(
-      const BlockLayout& layout, int64_t num_blocks, ArenaMemory memory = ArenaMemory::kPrivate);
+      const BlockLayout& layout, int64_t num_blocks, ArenaMemory memory = ArenaMemory::kPrivate,
+      int64_t window_slots = 0);
   ~BlockArena();
   BlockArena(const BlockArena&) = delete;
   BlockArena& operator=(const BlockArena&) = delete;
 
   const BlockLayout& layout() const { return layout_; }
   int64_t num_blocks() const { return num_blocks_; }
-  // One block of one layer, layer_block_bytes long. REQUIRES: `layer` and `block` are in range.
+  // The windowed layers' block table; null: they have room for all blocks. Shared with the pool
+  // that owns the blocks.
+  const std::shared_ptr<SlotTable>& slots() const { return slots_; }
+  // Where a block lies in a layer's region, counted in blocks; SlotTable::kNone when the layer has
+  // a window and the block no slot. REQUIRES: in range.
+  int32_t Place(int layer, BlockId block) const {
+    return by_slot_.empty() || !by_slot_[static_cast<size_t>(layer)] ? block.value()
+                                                                     : slots_->slot(block);
+  }
+  // One block of one layer, layer_block_bytes long. REQUIRES: `layer` and `block` are in range, and
+  // the block has a slot if the layer's lie in slots.
   absl::Span<std::byte> Block(int layer, BlockId block) const;
   // Copies one block of one layer. REQUIRES: as Block; two blocks.
   void CopyBlock(int layer, BlockId from, BlockId to) const;
-  // The whole region of a layer, for kernels that index blocks themselves.
+  // The whole region of a layer, for kernels that index Places themselves.
   std::byte* LayerRegion(int layer) const;
 
   // The arena's memory as one range, in the order of the descriptor's bytes.
@@ -64,14 +80,18 @@ class BlockArena {
   bool TakeArrived(BlockId block) const;
 
  private:
-  BlockArena(const BlockLayout& layout, int64_t num_blocks);
+  BlockArena(const BlockLayout& layout, int64_t num_blocks, int64_t window_slots);
   const BlockLayout layout_;
   const int64_t num_blocks_;
+  std::shared_ptr<SlotTable> slots_;
+  // Bound: the layers.
+  std::vector<bool> by_slot_;  // [num_layers], or empty: blocks lie in slots
   absl::Status Map(ArenaMemory memory);
   // Makes and maps a sealed memfd.
   absl::Status MapShareable();
 
-  size_t region_bytes_ = 0;  // from one layer's region to the next one's
+  // Bound: the layers.
+  std::vector<size_t> regions_;  // where each layer's region begins
   size_t num_bytes_ = 0;
   std::byte* base_ = nullptr;
   int descriptor_ = -1;

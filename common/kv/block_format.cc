@@ -32,7 +32,8 @@ size_t OffsetOf(absl::string_view order, const BlockFormat& format, bool value, 
 std::string BlockFormat::Contents() const {
   if (elements.empty() || !IsKnown(order)) return "";
   return absl::StrCat(elements, " ", num_kv_heads, "x", head_dim, " ", num_layers, " layers ",
-                      block_tokens, " tokens");
+                      block_tokens, " tokens",
+                      window_tokens > 0 ? absl::StrCat(" window ", window_tokens) : "");
 }
 
 absl::Status CheckReorder(const BlockFormat& format, absl::string_view order) {

@@ -31,6 +31,7 @@ struct BlockFormat {
   int32_t block_tokens = 0;
   int32_t num_layers = 0;
   std::string order;
+  int32_t window_tokens = 0;  // the layout's: nodes send windowed layers' last blocks only
 
   // Everything that must be equal on both nodes of an exchange, as text; empty when no exchange is
   // possible. All engines agree on the rest: they rotate keys by halves of a head, and store layers

@@ -8,7 +8,9 @@
 
 namespace tandem::kv {
 
-BlockPool::BlockPool(int64_t num_blocks) : blocks_(num_blocks), owners_(num_blocks) {
+BlockPool::BlockPool(int64_t num_blocks, std::shared_ptr<SlotTable> slots, int64_t window_blocks)
+    : window_blocks_(window_blocks), blocks_(num_blocks), owners_(num_blocks) {
+  if (slots != nullptr) window_.emplace(std::move(slots));
   free_.reserve(num_blocks);
   for (int64_t i = num_blocks - 1; i >= 0; --i) free_.push_back(BlockId(static_cast<int32_t>(i)));
 }
@@ -46,6 +48,7 @@ void BlockPool::LeaveCache(BlockId block) {
 }
 
 void BlockPool::Free(BlockId block) {
+  if (window_.has_value()) window_->Drop(block);
   owners_.OnFreed(block);
   At(block) = Block();
   free_.push_back(block);
@@ -91,18 +94,23 @@ absl::StatusOr<std::vector<BlockId>> BlockPool::Allocate(int64_t count, const Bl
   return allocated;
 }
 
-std::vector<BlockId> BlockPool::Match(absl::Span<const BlockHash> hashes, const BlockOwner& owner) {
+void BlockPool::AddReference(BlockId block) {
+  Block& b = At(block);
+  if (b.state == State::kCached) {
+    LeaveCache(block);
+    b.state = State::kUsed;
+    ++used_;
+  }
+  ++b.references;
+}
+
+std::vector<BlockId> BlockPool::MatchBlocks(absl::Span<const BlockHash> hashes,
+                                            const BlockOwner& owner) {
   std::vector<BlockId> matched;
   for (const BlockHash& hash : hashes) {
     const auto it = by_hash_.find(hash);
     if (it == by_hash_.end()) break;
-    Block& b = At(it->second);
-    if (b.state == State::kCached) {
-      LeaveCache(it->second);
-      b.state = State::kUsed;
-      ++used_;
-    }
-    ++b.references;
+    AddReference(it->second);
     owners_.OnUsedBy(it->second, owner);
     matched.push_back(it->second);
   }
@@ -133,14 +141,6 @@ std::vector<BlockHash> BlockPool::MostRecentlyUsed(int64_t count) const {
   return hashes;
 }
 
-int64_t BlockPool::MatchLength(absl::Span<const BlockHash> hashes) const {
-  int64_t length = 0;
-  while (length < static_cast<int64_t>(hashes.size()) && by_hash_.contains(hashes[length])) {
-    ++length;
-  }
-  return length;
-}
-
 void BlockPool::Ref(BlockId block) {
   Block& b = At(block);
   TANDEM_CHECK(b.state == State::kUsed && b.sealed, "block ", block.value(),
@@ -167,11 +167,16 @@ void BlockPool::Seal(BlockId block, const BlockHash& hash) {
   Block& b = At(block);
   TANDEM_CHECK(b.state == State::kUsed && !b.sealed && b.references == 1, "block ", block.value(),
                " sealed twice or while not used");
-  if (!by_hash_.try_emplace(hash, block).second) return;
+  const auto [named, is_new] = by_hash_.try_emplace(hash, block);
+  if (!is_new) {
+    const bool more_complete = HasSlot(block) && !HasSlot(named->second);
+    if (!more_complete || !GiveUpName(named->second)) return;
+    named->second = block;
+  }
   b.sealed = true;
   b.hash = hash;
   b.sealed_order = next_sealed_order_++;
-  changes_.push_back({.hash = hash, .stored = true});
+  if (is_new) changes_.push_back({.hash = hash, .stored = true});
 }
 
 void BlockPool::Forget(BlockId block) {
@@ -197,6 +202,7 @@ void BlockPool::BeginSave(BlockId block) {
                " saved twice or while not sealed");
   b.saving = true;
   if (b.state == State::kCached) ++saving_cached_;
+  if (window_.has_value()) window_->Ref(block);
 }
 
 void BlockPool::EndSave(BlockId block) {
@@ -204,6 +210,7 @@ void BlockPool::EndSave(BlockId block) {
   TANDEM_CHECK(b.saving, "block ", block.value(), " is not being saved");
   b.saving = false;
   if (b.state == State::kCached) --saving_cached_;
+  if (window_.has_value()) window_->Unref(block, b.findable() && b.state != State::kQuarantined);
   if (b.state == State::kQuarantined) EndQuarantine(block);
 }
 
@@ -216,14 +223,9 @@ void BlockPool::NamePart(BlockId block, const BlockHash& parent, absl::Span<cons
 std::optional<BlockId> BlockPool::PinPart(const BlockHash& parent,
                                           absl::Span<const TokenId> tokens) {
   const std::optional<BlockId> block = parts_.Find(parent, tokens);
-  if (!block.has_value()) return std::nullopt;
-  Block& b = At(*block);
-  if (b.state == State::kCached) {
-    LeaveCache(*block);
-    b.state = State::kUsed;
-    ++used_;
-  }
-  ++b.references;
+  if (!block.has_value() || !HasSlot(*block) || !ReserveSlots(1)) return std::nullopt;
+  AddReference(*block);
+  if (window_.has_value()) window_->Ref(*block);
   return block;
 }
 
@@ -247,6 +249,7 @@ void BlockPool::Quarantine(BlockId block) {
   TANDEM_CHECK(!parts_.Contains(block), "block ", block.value(), " quarantined with a part");
   b.state = State::kQuarantined;
   b.references = 0;
+  if (window_.has_value()) window_->Quarantine(block);
   --used_;
   ++quarantined_;
 }

@@ -19,14 +19,21 @@
 // alone, kCachedPartsMax stay. A block that is being *saved* to storage keeps its bytes until that
 // ends, without a reference: Allocate passes over it.
 //
+// Where layers have windows, a block's memory in those layers is a *window slot*, with references
+// of its own (window_slots.h): a sequence needs the slots of the blocks in its window alone. A
+// prefix of n blocks is found if the pool has those blocks, and the slots of the last
+// window_blocks of them; else a shorter one is.
+//
 // Thread safety: none; the engine thread calls all methods.
 // Invariants: free + cached + used + quarantined = total. A hash names at most one block. A block
 // has references exactly while it is used. A violation ends the process (TANDEM_CHECK).
 // Owner: the node's SequenceScheduler.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -38,6 +45,7 @@
 #include "common/kv/block_hash.h"
 #include "common/kv/block_owners.h"
 #include "common/kv/part_index.h"
+#include "common/kv/window_slots.h"
 
 namespace tandem::kv {
 
@@ -63,19 +71,26 @@ class BlockPool {
   // prefixes.
   static constexpr size_t kCachedPartsMax = 128;
 
-  explicit BlockPool(int64_t num_blocks);
+  // `slots`: the arena's table, null if layers without windows are all there are. `window_blocks`:
+  // the layout's.
+  explicit BlockPool(int64_t num_blocks, std::shared_ptr<SlotTable> slots = nullptr,
+                     int64_t window_blocks = 0);
 
   // Returns `count` used blocks with one reference each, and evicts cached blocks if it must. They
-  // count for `owner`. Errors: kResourceExhausted when fewer are available; the pool is then
-  // unchanged.
+  // have no window slots, and count for `owner`. Errors: kResourceExhausted when fewer are
+  // available; the pool is then unchanged.
   absl::StatusOr<std::vector<BlockId>> Allocate(int64_t count, const BlockOwner& owner = {});
-  // Returns the blocks of the longest prefix of `hashes` that the pool holds, and adds a reference
-  // to each of them. Those that count for no tenant count for `owner`.
+  // Returns the blocks of the longest prefix of `hashes` that is found, and adds a reference to
+  // each of them and to the slots of the last window_blocks. Blocks that count for no tenant count
+  // for `owner`. UnpinMatched takes both references back.
   std::vector<BlockId> Match(absl::Span<const BlockHash> hashes, const BlockOwner& owner = {});
+  // As Match and MatchLength, for readers of the layers without windows: slots do not count.
+  std::vector<BlockId> MatchBlocks(absl::Span<const BlockHash> hashes,
+                                   const BlockOwner& owner = {});
   // Returns the hashes of up to `count` sealed blocks: first the shared ones, then the cached ones,
   // then those with one owner; within each group recently used blocks and parents come first.
   std::vector<BlockHash> MostRecentlyUsed(int64_t count) const;
-  // The length of the longest prefix of `hashes` that the pool holds. Adds no reference.
+  // The length of the longest prefix of `hashes` that is found. Adds no reference.
   int64_t MatchLength(absl::Span<const BlockHash> hashes) const;
 
   // Adds a reference. REQUIRES: `block` is used and sealed.
@@ -83,8 +98,9 @@ class BlockPool {
   // Removes a reference. Without references a sealed block becomes cached, another block free.
   void Unref(BlockId block);
   // Marks a used block as full and immutable under `hash`. If another block already has the hash,
-  // this one stays unsealed: its owner keeps using it, and its Unref frees it. REQUIRES: `block`
-  // has one reference.
+  // this one stays unsealed: its owner keeps using it, and its Unref frees it. But a block with a
+  // window slot takes the hash from one without, unless that is being saved. REQUIRES: `block` has
+  // one reference.
   void Seal(BlockId block, const BlockHash& hash);
   bool IsSealed(BlockId block) const;
   // Withdraws a sealed block whose contents turned out to be wrong: its hash finds it no more, and
@@ -94,7 +110,8 @@ class BlockPool {
 
   // The sealed block that `hash` finds; nullopt when there is none.
   std::optional<BlockId> Find(const BlockHash& hash) const;
-  // Keeps a sealed block's bytes until EndSave. REQUIRES: Find found it; it is not being saved.
+  // Keeps a sealed block's bytes until EndSave. REQUIRES: Find found it; it is not being saved;
+  // HasSlot.
   void BeginSave(BlockId block);
   void EndSave(BlockId block);
 
@@ -103,17 +120,57 @@ class BlockPool {
   // was forgotten, or if another block begins with these tokens (PartIndex::Add). REQUIRES: `block`
   // is used; tokens is not empty.
   void NamePart(BlockId block, const BlockHash& parent, absl::Span<const TokenId> tokens);
-  // A block that begins with the KV of `tokens`, which follow `parent`, with a reference added for
-  // the caller, who copies the block. nullopt if there is none. No Seal while the reference lasts.
+  // A block that begins with the KV of `tokens`, which follow `parent`, with a reference to it and
+  // to its slot added for the caller, who copies the block and then calls UnpinPart. nullopt if
+  // there is none. No Seal while the reference lasts.
   std::optional<BlockId> PinPart(const BlockHash& parent, absl::Span<const TokenId> tokens);
+  void UnpinPart(BlockId block) {
+    UnrefSlots({&block, 1});
+    ReleaseSlots(1);
+    Unref(block);
+  }
   // Whether PinPart would find one.
   bool HasPart(const BlockHash& parent, absl::Span<const TokenId> tokens) const {
-    return parts_.Find(parent, tokens).has_value();
+    const std::optional<BlockId> block = parts_.Find(parent, tokens);
+    return block.has_value() && HasSlot(*block);
   }
   // Withdraws the parts that follow `parent`, because the contents of one turned out to be wrong.
   void ForgetParts(const BlockHash& parent);
 
-  // Removes the only reference of an unsealed block, but does not make it allocatable.
+  // ---- window slots. Without windowed layers all blocks count as having theirs, at no cost.
+  // Whether the block's KV is there in all layers.
+  bool HasSlot(BlockId block) const { return !window_.has_value() || window_->Has(block); }
+  // As WindowSlots::Reserve and Release: before a holder takes slots by AddSlots, and before or
+  // just after it gets some by Match.
+  bool ReserveSlots(int64_t count) { return !window_.has_value() || window_->Reserve(count); }
+  void ReleaseSlots(int64_t count) {
+    if (window_.has_value()) window_->Release(count);
+  }
+  // Gives `blocks` a slot each, with a reference. REQUIRES: they are used, not sealed and have no
+  // slots; ReserveSlots.
+  void AddSlots(absl::Span<const BlockId> blocks);
+  // Removes references that AddSlots or Match added. A slot without any stays with a block that can
+  // be found, until another block needs it. REQUIRES: before the block's own reference goes.
+  void UnrefSlots(absl::Span<const BlockId> blocks);
+  // Removes what Match added to `blocks`, leaves first: a prefix stays longer than what follows it.
+  void UnpinMatched(absl::Span<const BlockId> blocks);
+  // Adds a reference to the block that `hash` finds and to its slot, wherever it lies in a prefix;
+  // nullopt when there is no such block with a slot.
+  std::optional<BlockId> PinWhole(const BlockHash& hash);
+  // Removes the references of blocks whose slots are all pinned, leaves first.
+  void UnpinWhole(absl::Span<const BlockId> blocks);
+  // Of `count` blocks in a row, the first whose slot Match pins.
+  int64_t FirstWindowed(int64_t count) const {
+    return window_.has_value() ? std::max<int64_t>(0, count - window_blocks_) : 0;
+  }
+  bool windowed() const { return window_.has_value(); }
+  // Zeros without windowed layers.
+  WindowSlots::Counts slot_counts() const {
+    return window_.has_value() ? window_->counts() : WindowSlots::Counts();
+  }
+
+  // Removes the only reference of an unsealed block, but does not make it allocatable. Its slot
+  // keeps it company.
   void Quarantine(BlockId block);
   // Makes a quarantined block free.
   void EndQuarantine(BlockId block);
@@ -151,9 +208,15 @@ class BlockPool {
   void Evict(BlockId block);
   void EnterCache(BlockId block);
   void LeaveCache(BlockId block);
-  // REQUIRES: the block is neither cached nor counted as used or quarantined.
+  void AddReference(BlockId block);
+  // REQUIRES: the block is neither cached nor counted as used or quarantined, and has no name.
   void Free(BlockId block);
+  // Withdraws the name of a block without a slot, so that another one can have it; says whether it
+  // could.
+  bool GiveUpName(BlockId block);
 
+  std::optional<WindowSlots> window_;
+  const int64_t window_blocks_;
   // Bound: --kv-blocks, fixed.
   std::vector<Block> blocks_;
   // Bound: --kv-blocks.

@@ -121,7 +121,7 @@ void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::T
   const auto hashes =
       absl::MakeConstSpan(sequence->hashes)
           .subspan(static_cast<size_t>(ordinals.first + held), static_cast<size_t>(count - held));
-  loan.pinned = scheduler_.pool().Match(hashes);
+  loan.pinned = scheduler_.pool().MatchBlocks(hashes);
   if (loan.pinned.size() != hashes.size()) {
     Unpin(loan);
     return Drop(loans_.find(id), "a block was withdrawn");
@@ -129,15 +129,17 @@ void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::T
   loan.state = State::kSending;
   loan.export_id = ledger_.NewExport();
   by_export_.emplace(loan.export_id, id);
-  ledger_.Transfer(transfer::OpenExport{.export_id = loan.export_id,
-                                        .peer = {.node = loan.creditor.node,
-                                                 .incarnation = loan.creditor.incarnation,
-                                                 .transport_address = answer.creditor_address(),
-                                                 .host = answer.creditor_host()},
-                                        .lease = LeaseId(answer.lease_id()),
-                                        .epoch = Epoch(answer.epoch()),
-                                        .blocks = loan.pinned,
-                                        .deadline = loan.deadline});
+  ledger_.Transfer(
+      transfer::OpenExport{.export_id = loan.export_id,
+                           .peer = {.node = loan.creditor.node,
+                                    .incarnation = loan.creditor.incarnation,
+                                    .transport_address = answer.creditor_address(),
+                                    .host = answer.creditor_host()},
+                           .lease = LeaseId(answer.lease_id()),
+                           .epoch = Epoch(answer.epoch()),
+                           .blocks = loan.pinned,
+                           .deadline = loan.deadline,
+                           .window_first_ordinal = static_cast<int32_t>(loan.pinned.size())});
   PushSome(loan);
 }
 
@@ -289,7 +291,7 @@ void Borrower::Blame(const Loan& loan, const absl::Status& why, absl::Time now) 
   const OrdinalSpan ordinals = BlocksOf(loan.units, scheduler_.spec());
   for (int64_t i = ordinals.first; i < ordinals.end; ++i) {
     const kv::BlockHash& hash = sequence->hashes[static_cast<size_t>(i)];
-    for (const BlockId block : scheduler_.pool().Match(absl::MakeConstSpan(&hash, 1))) {
+    for (const BlockId block : scheduler_.pool().MatchBlocks(absl::MakeConstSpan(&hash, 1))) {
       scheduler_.pool().Forget(block);
       scheduler_.pool().Unref(block);
     }

@@ -48,7 +48,8 @@ absl::Status Lender::Check(const v1::LendBlocks& command, const lending::LoanKey
 absl::StatusOr<Lender::Loan> Lender::Take(std::vector<kv::BlockHash> hashes) {
   kv::BlockPool& pool = scheduler_.pool();
   Loan loan;
-  loan.blocks = pool.Match(hashes);
+  // Windowed layers are never lent.
+  loan.blocks = pool.MatchBlocks(hashes);
   // With what is here pinned.
   const int64_t spare = std::max<int64_t>(0, pool.counts().available() - Reserve());
   const int64_t blocks = std::min({std::ssize(hashes), std::ssize(loan.blocks) + spare,
@@ -105,7 +106,8 @@ void Lender::OnLendBlocks(RouterKey router, const v1::LendBlocks& command, bool 
                             .epoch = Epoch(1),
                             .first_ordinal = 0,
                             .blocks = {loan->blocks.begin() + loan->held, loan->blocks.end()},
-                            .deadline = now + kFillTimeMax});
+                            .deadline = now + kFillTimeMax,
+                            .window_first_ordinal = static_cast<int32_t>(loan->blocks.size())});
   }
   ledger_.Lend(lending::ServeLoan{.key = key,
                                   .units = {command.first_unit(), command.first_unit() + units},

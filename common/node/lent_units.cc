@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/node/sequence_window.h"
 
 namespace tandem::node {
 
@@ -26,6 +27,8 @@ void TakeLent(Sequence& sequence, const engine::LentUnits& lent, const engine::E
                "sequence ", sequence.id.value(), " lends units from ", lent.units.first, " to ",
                lent.units.end);
   const OrdinalSpan ordinals = BlocksOf(lent.units, spec);
+  // No window reaches lent units.
+  KeepSlots(sequence, ordinals.end, sequence.end_slot, pool);
   // Leaves first, so that a prefix stays in the cache longer than what follows it.
   for (int64_t i = ordinals.end - 1; i >= ordinals.first; --i) {
     pool.Unref(sequence.blocks[static_cast<size_t>(i)]);

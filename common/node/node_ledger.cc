@@ -1,5 +1,6 @@
 #include "common/node/node_ledger.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -152,7 +153,13 @@ NodeActions NodeLedger::Take(const kv::BlockEvents& memory,
 }
 
 v1::NodeLoad LoadOf(const SequenceScheduler& scheduler) {
-  const kv::BlockPool::Counts counts = scheduler.block_counts();
+  kv::BlockPool::Counts counts = scheduler.block_counts();
+  if (const auto room = scheduler.RoomForOne(); room < counts.free + counts.cached) {
+    // Blocks for which there are no window slots are of no use to a sequence that would join.
+    counts.used += counts.free + counts.cached - room;
+    counts.free = std::min(counts.free, room);
+    counts.cached = room - counts.free;
+  }
   v1::NodeLoad load;
   load.set_blocks_total(counts.total);
   load.set_blocks_free(counts.free);

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <utility>
@@ -24,7 +23,7 @@
 #include "common/model/byte_vocabulary.h"
 #include "common/model/model_path.h"
 #include "common/model/tokenizer/tokenizer.h"
-#include "common/node/available_memory.h"
+#include "common/node/kv_sizing.h"
 #include "common/node/kv_transport_choice.h"
 #include "common/node/loading_bar.h"
 #include "common/node/step_probe.h"
@@ -140,50 +139,6 @@ absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config,
   return loaded;
 }
 
-// The number of KV blocks: as configured, or what the memory fraction holds after a profiling run.
-absl::StatusOr<int64_t> ChooseBlocks(const NodeConfig& config, engine::Engine& engine) {
-  if (config.kv.blocks > 0) return config.kv.blocks;
-  const engine::EngineSpec& spec = engine.spec();
-  ASSIGN_OR_RETURN(const int64_t step_bytes, engine.ProfileStepBytes(config.max_batch_tokens));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> device_bytes, engine.DeviceKvBytes());
-  ASSIGN_OR_RETURN(const int64_t available_bytes, device_bytes.has_value()
-                                                      ? absl::StatusOr<int64_t>(*device_bytes)
-                                                      : AvailableMemoryBytes());
-  // A device's buffers for a step are allocated by now.
-  const auto budget = device_bytes.has_value()
-                          ? available_bytes
-                          : static_cast<int64_t>(config.kv.memory_fraction *
-                                                 (available_bytes - spec.mapped_bytes)) -
-                                step_bytes;
-  const int64_t fitting = budget / spec.layout.block_bytes();
-  // All sequences at full length together use no more blocks than this.
-  const int64_t usable = spec.layout.BlocksFor(spec.context_tokens) * config.max_sequences;
-  const int64_t blocks = std::min(fitting, usable);
-  LogStart(
-      "sized KV cache",
-      {{"how", device_bytes.has_value()
-                   ? absl::StrFormat("%d bytes of the device / %d a block = %d blocks",
-                                     available_bytes, spec.layout.block_bytes(), fitting)
-                   : absl::StrFormat("(%g * (%d available - %d mapped weights) - %d for a step) / "
-                                     "%d a block = %d blocks",
-                                     config.kv.memory_fraction, available_bytes, spec.mapped_bytes,
-                                     step_bytes, spec.layout.block_bytes(), fitting)},
-       {"useful", absl::StrFormat("%d sequences of %d tokens = %d blocks", config.max_sequences,
-                                  spec.context_tokens, usable)},
-       {"blocks", blocks},
-       {"tokens", blocks * spec.layout.block_tokens}});
-  if (blocks < 2) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        device_bytes.has_value()
-            ? absl::StrCat("gpu-memory-fraction ", config.gpu_memory_fraction, " leaves ")
-            : absl::StrCat("kv-memory-fraction ", config.kv.memory_fraction, " of "),
-        available_bytes, " bytes available holds ", std::max<int64_t>(fitting, 0), " KV blocks of ",
-        spec.layout.block_bytes(), " bytes beside ", step_bytes,
-        " bytes for a step; expected at least 2"));
-  }
-  return blocks;
-}
-
 // The node's blocks on disk, as configured. Null without a configured disk, and with one that
 // cannot be used: the node then runs without storage.
 std::unique_ptr<storage::BlockFile> OpenStorage(const NodeConfig& config, absl::string_view id,
@@ -218,6 +173,7 @@ absl::StatusOr<SchedulerOptions> SchedulerOptionsOf(const NodeConfig& config,
                                                     engine::Engine& engine, int64_t num_blocks) {
   SchedulerOptions options{.spec = engine.spec(),
                            .num_blocks = num_blocks,
+                           .slots = engine.arena().slots(),
                            .max_batch_tokens = config.max_batch_tokens,
                            .max_sequences = config.max_sequences,
                            .itl_slo = config.itl_slo,
@@ -293,8 +249,9 @@ class NodeProcessImpl final : public NodeProcess {
     ASSIGN_OR_RETURN(LoadedModel loaded,
                      LoadModel(config, places.compute, env, KvMemory(config, kind)));
     std::unique_ptr<engine::Engine> engine = std::move(loaded.engine);
-    ASSIGN_OR_RETURN(const int64_t num_blocks, ChooseBlocks(config, *engine));
-    RETURN_IF_ERROR(engine->AllocateKv(num_blocks));
+    ASSIGN_OR_RETURN(const KvSize kv, ChooseKvSize(config, *engine));
+    engine->SetWindowSlots(kv.window_slots);
+    RETURN_IF_ERROR(engine->AllocateKv(kv.blocks));
     Identify(config, options);
     options.transfer.kv_transfer.incarnation = options.incarnation;
     options.transfer.kv_transfer.format = engine->spec().format;
@@ -309,11 +266,11 @@ class NodeProcessImpl final : public NodeProcess {
       kv_transport_choice = absl::StrCat(path.on_device ? "device" : "host", " (", path.why, ")");
     }
     options.constraints = loaded.constraints;
-    ASSIGN_OR_RETURN(SchedulerOptions scheduler, SchedulerOptionsOf(config, *engine, num_blocks));
+    ASSIGN_OR_RETURN(SchedulerOptions scheduler, SchedulerOptionsOf(config, *engine, kv.blocks));
     scheduler.block_key = kv::BlockKey::FromSecret(options.transfer.kv_transfer.fleet_secret);
     scheduler.constraints = std::move(loaded.constraints);
     options.block_names = scheduler.block_key.names();
-    SetLending(config.kv, num_blocks, options, scheduler);
+    SetLending(config.kv, kv.blocks, options, scheduler);
     const engine::EngineSpec spec = engine->spec();
     NodeParts parts = NewCoreWithStorage(config, kind, id_, std::move(scheduler));
     parts.engine = std::move(engine);
@@ -323,7 +280,7 @@ class NodeProcessImpl final : public NodeProcess {
         {{"node_id", id_},
          {"model", spec.model_name},
          {"numerics_id", spec.numerics_id},
-         {"kv_blocks", num_blocks},
+         {"kv_blocks", kv.blocks},
          {"kv_transport_choice", kv_transport_choice},
          {"cpus", config.cpus.empty() ? "any" : config.cpus},
          {"health", server_->address()}});

@@ -12,6 +12,13 @@ void PrefixFetch::Unpin(const std::vector<BlockId>& blocks) {
     scheduler_.pool().Unref(*block);
 }
 
+// As Unpin, for blocks of which the last ones' window slots are pinned, too.
+void PrefixFetch::UnpinTail(const std::vector<BlockId>& blocks) {
+  kv::BlockPool& pool = scheduler_.pool();
+  pool.UnpinMatched(blocks);
+  pool.ReleaseSlots(std::ssize(blocks) - pool.FirstWindowed(std::ssize(blocks)));
+}
+
 // ---- receiving end
 
 std::optional<LeaseId> PrefixFetch::Begin(RouterKey router, const Holder& holder,
@@ -22,22 +29,27 @@ std::optional<LeaseId> PrefixFetch::Begin(RouterKey router, const Holder& holder
   const auto here = static_cast<size_t>(pool.MatchLength(hashes));
   if (here >= hashes.size() || fetches_.size() >= kFetchesMax) return std::nullopt;
   Fetch fetch;
-  fetch.before = pool.Match(hashes.subspan(0, here));
+  fetch.before = pool.MatchBlocks(hashes.subspan(0, here));
   // With these pinned: room for the rest of the prompt, fetched or computed.
   const auto lacking = prompt_blocks - static_cast<int64_t>(here);
   const auto wanted = hashes.subspan(here);
-  if (pool.counts().available() < lacking) {
+  const int64_t first_windowed = pool.FirstWindowed(std::ssize(wanted));
+  if (pool.counts().available() < lacking ||
+      !pool.ReserveSlots(std::ssize(wanted) - first_windowed)) {
     Unpin(fetch.before);
     return std::nullopt;
   }
   fetch.hashes.assign(wanted.begin(), wanted.end());
-  fetch.blocks = *pool.Allocate(static_cast<int64_t>(wanted.size()));
+  fetch.blocks = *pool.Allocate(std::ssize(wanted));
+  pool.AddSlots(absl::MakeConstSpan(fetch.blocks).subspan(static_cast<size_t>(first_windowed)));
   const LeaseId lease = ledger_.NewLease();
-  ledger_.Transfer(transfer::OpenLease{.lease = lease,
-                                       .epoch = Epoch(1),
-                                       .first_ordinal = 0,
-                                       .blocks = fetch.blocks,
-                                       .deadline = now + std::min(time_allowed / 4, kTimeMax)});
+  ledger_.Transfer(
+      transfer::OpenLease{.lease = lease,
+                          .epoch = Epoch(1),
+                          .first_ordinal = 0,
+                          .blocks = fetch.blocks,
+                          .deadline = now + std::min(time_allowed / 4, kTimeMax),
+                          .window_first_ordinal = static_cast<int32_t>(first_windowed)});
   v1::NodeEvent event;
   v1::BlocksWanted& ask = *event.mutable_blocks_wanted();
   ask.set_from_node_id(holder.node_id);
@@ -58,7 +70,7 @@ bool PrefixFetch::Handle(const transfer::LeaseInstalled& event) {
   // When this node has computed an equal block meanwhile, the received one is freed.
   for (size_t i = 0; i < fetch.blocks.size(); ++i)
     scheduler_.pool().Seal(fetch.blocks[i], fetch.hashes[i]);
-  Unpin(fetch.blocks);
+  UnpinTail(fetch.blocks);
   Unpin(fetch.before);
   v1::NodeCounters& counters = ledger_.counters();
   counters.set_blocks_fetched(counters.blocks_fetched() +
@@ -86,7 +98,9 @@ void PrefixFetch::GiveUp(LeaseId lease, Fetch& fetch, const absl::Status& why) {
   Log(LogLevel::kInfo, "cannot fetch a prompt's beginning, computing it",
       {{"why", why.ToString()}});
   fetch.closing = true;
-  for (const BlockId block : fetch.blocks) scheduler_.pool().Quarantine(block);
+  kv::BlockPool& pool = scheduler_.pool();
+  for (const BlockId block : fetch.blocks) pool.Quarantine(block);
+  pool.ReleaseSlots(std::ssize(fetch.blocks) - pool.FirstWindowed(std::ssize(fetch.blocks)));
   Unpin(std::exchange(fetch.before, {}));
   v1::NodeCounters& counters = ledger_.counters();
   counters.set_fetches_failed(counters.fetches_failed() + 1);
@@ -106,7 +120,12 @@ void PrefixFetch::OnSendBlocks(const v1::SendBlocks& command, absl::Time now) {
   const auto hashes = kv::UnpackHashes(command.hashes());
   if (!hashes.ok() || hashes->empty()) return;
   std::vector<BlockId> blocks;
-  if (sends_.size() < kSendsMax) blocks = scheduler_.pool().Match(*hashes);
+  kv::BlockPool& pool = scheduler_.pool();
+  if (sends_.size() < kSendsMax) blocks = pool.Match(*hashes);
+  if (!pool.ReserveSlots(std::ssize(blocks) - pool.FirstWindowed(std::ssize(blocks)))) {
+    pool.UnpinMatched(blocks);
+    blocks.clear();
+  }
   const bool held = blocks.size() == hashes->size();
   const transfer::ExportId export_id = ledger_.NewExport();
   const auto count = static_cast<int32_t>(hashes->size());
@@ -120,7 +139,8 @@ void PrefixFetch::OnSendBlocks(const v1::SendBlocks& command, absl::Time now) {
       .epoch = Epoch(command.epoch()),
       // Nothing is read of an export that is cancelled before its first push.
       .blocks = held ? blocks : std::vector<BlockId>(hashes->size(), BlockId(0)),
-      .deadline = now + kTimeMax});
+      .deadline = now + kTimeMax,
+      .window_first_ordinal = static_cast<int32_t>(scheduler_.pool().FirstWindowed(count))});
   sends_.emplace(export_id, std::move(blocks));
   if (!held) {
     // The router's index was out of date, or this node is busy: tell the receiver at once.
@@ -140,7 +160,7 @@ void PrefixFetch::OnSendBlocks(const v1::SendBlocks& command, absl::Time now) {
 void PrefixFetch::EndSend(transfer::ExportId export_id) {
   const auto it = sends_.find(export_id);
   if (it == sends_.end()) return;
-  Unpin(it->second);
+  UnpinTail(it->second);
   sends_.erase(it);
 }
 

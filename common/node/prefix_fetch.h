@@ -83,6 +83,7 @@ class PrefixFetch {
   void EndSend(transfer::ExportId export_id);
   // Leaves first, so that a prefix stays in the cache longer than what follows it.
   void Unpin(const std::vector<BlockId>& blocks);
+  void UnpinTail(const std::vector<BlockId>& blocks);
 
   SequenceScheduler& scheduler_;
   NodeLedger& ledger_;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/container/flat_hash_set.h"
+#include "common/base/check.h"
 #include "common/base/mutation.h"
 #include "common/telemetry/log.h"
 
@@ -19,7 +20,14 @@ void PrefixMigration::Offer(absl::Time now, absl::Time until) {
       std::min<int64_t>(kBlocksMax, pool.counts().available() - scheduler_.size());
   std::vector<kv::BlockHash> hashes;
   for (const kv::BlockHash& hash : pool.MostRecentlyUsed(count)) {
-    offered_.emplace_back(hash, pool.Match({&hash, 1}).front());
+    // Without the windowed layers' part a block is of no use to the node that adopts it.
+    if (!pool.ReserveSlots(1)) break;
+    const std::optional<BlockId> block = pool.PinWhole(hash);
+    if (!block.has_value()) {
+      pool.ReleaseSlots(1);
+      continue;
+    }
+    offered_.emplace_back(hash, *block);
     hashes.push_back(hash);
   }
   if (offered_.empty()) return;
@@ -34,7 +42,8 @@ void PrefixMigration::Offer(absl::Time now, absl::Time until) {
 void PrefixMigration::EndOffer() {
   // Leaves first: a prefix stays in the cache longer than what follows it.
   for (auto it = offered_.rbegin(); it != offered_.rend(); ++it)
-    scheduler_.pool().Unref(it->second);
+    scheduler_.pool().UnpinWhole({&it->second, 1});
+  scheduler_.pool().ReleaseSlots(std::ssize(offered_));
   offered_.clear();
   export_.reset();
 }
@@ -113,7 +122,10 @@ std::vector<kv::BlockHash> PrefixMigration::Wanted(const v1::AdoptBlocks& comman
       static_cast<int64_t>(hashes->size()) > kBlocksMax) {
     return wanted;
   }
-  const int64_t room = pool.counts().free / 2;
+  const int64_t free = pool.windowed()
+                           ? std::min(pool.counts().free, pool.slot_counts().available())
+                           : pool.counts().free;
+  const int64_t room = free / 2;
   absl::flat_hash_set<kv::BlockHash> seen;
   for (const kv::BlockHash& hash : *hashes) {
     if (static_cast<int64_t>(wanted.size()) >= room) break;
@@ -134,6 +146,8 @@ void PrefixMigration::OnAdoptBlocks(RouterKey router, const v1::AdoptBlocks& com
   if (!wanted.empty()) {
     kv::BlockPool& pool = scheduler_.pool();
     const std::vector<BlockId> blocks = *pool.Allocate(static_cast<int64_t>(wanted.size()));
+    TANDEM_CHECK(pool.ReserveSlots(std::ssize(blocks)), wanted.size(), " slots were available");
+    pool.AddSlots(blocks);
     const LeaseId lease = ledger_.NewLease();
     Adoption& adoption = adoptions_[lease];
     for (size_t i = 0; i < wanted.size(); ++i) {
@@ -160,7 +174,9 @@ void PrefixMigration::Handle(const transfer::LeaseInstalled& event) {
   // When this node has computed an equal block meanwhile, the received one is freed.
   if (!TANDEM_MUTATED(kAdoptedUnseen))
     for (const auto& [hash, block] : blocks) pool.Seal(block, hash);
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) pool.Unref(block->second);
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block)
+    pool.UnpinWhole({&block->second, 1});
+  pool.ReleaseSlots(std::ssize(blocks));
   v1::NodeCounters& counters = ledger_.counters();
   counters.set_blocks_adopted(counters.blocks_adopted() + static_cast<int64_t>(blocks.size()));
   counters.set_kv_bytes_received(counters.kv_bytes_received() + event.bytes_received);
@@ -172,6 +188,7 @@ void PrefixMigration::Handle(const transfer::LeaseFailed& event) {
   if (it == adoptions_.end() || it->second.closing) return;
   it->second.closing = true;
   for (const auto& [hash, block] : it->second.blocks) scheduler_.pool().Quarantine(block);
+  scheduler_.pool().ReleaseSlots(std::ssize(it->second.blocks));
   ledger_.Transfer(transfer::CloseLease{.lease = event.lease, .reason = "blocks did not arrive"});
 }
 

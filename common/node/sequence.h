@@ -79,7 +79,9 @@ struct Sequence {
   kv::BlockHash salt;
   std::vector<kv::BlockHash> hashes;  // of the full blocks of `tokens`, as far as needed
   std::vector<BlockId> blocks;        // by ordinal; engine::kNoBlock for those of lent units
-  engine::RemoteKv remote;            // what other nodes keep of it
+  // The window slots that it holds (sequence_window.h), and how many it has reserved.
+  int64_t first_slot = 0, end_slot = 0, reserved_slots = 0;
+  engine::RemoteKv remote;  // what other nodes keep of it
   // The pool cannot hold its prompt: it takes blocks as it is computed, and lends units meanwhile.
   bool grows = false;
   int64_t num_computed = 0;  // tokens whose KV lies in `blocks`

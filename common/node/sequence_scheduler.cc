@@ -9,8 +9,8 @@
 #include "common/base/mutation.h"
 #include "common/base/status_macros.h"
 #include "common/node/lent_units.h"
-#include "common/node/prompt_chunk.h"
 #include "common/node/sequence_fork.h"
+#include "common/node/sequence_window.h"
 
 namespace tandem::node {
 namespace {
@@ -19,6 +19,8 @@ SchedulerOptions Clamped(SchedulerOptions options) {
   TANDEM_CHECK(options.max_batch_tokens > 0 && options.max_sequences > 0 && options.num_blocks > 0,
                "max_batch_tokens ", options.max_batch_tokens, " max_sequences ",
                options.max_sequences, " num_blocks ", options.num_blocks);
+  TANDEM_CHECK((options.slots != nullptr) == options.spec.layout.windowed(),
+               "layers have windows, the arena no slots for them, or the other way round");
   // Every running sequence gets a row of every step.
   options.max_sequences =
       static_cast<int32_t>(std::min<int64_t>(options.max_sequences, options.max_batch_tokens));
@@ -30,7 +32,7 @@ SchedulerOptions Clamped(SchedulerOptions options) {
 SequenceScheduler::SequenceScheduler(const SchedulerOptions& options)
     : options_(Clamped(options)),
       hasher_(options.block_key),
-      pool_(options.num_blocks),
+      pool_(options_.num_blocks, options_.slots, options_.spec.layout.window_blocks()),
       meter_(options.step_cost) {}
 
 Sequence& SequenceScheduler::At(SequenceId id) {
@@ -107,76 +109,6 @@ absl::Time SequenceScheduler::RankOf(const Sequence& sequence) const {
                       compute_time);
 }
 
-// Fills an empty block table with `count` blocks: first from the prefix cache, then free ones. All
-// or nothing. At least the last token is left to compute.
-bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
-  TANDEM_CHECK(sequence.blocks.empty() && sequence.num_computed == 0);
-  // Of a prompt that is larger than the pool, as much as leaves room to lend it piece by piece.
-  sequence.grows = count > options_.num_blocks;
-  if (sequence.grows) count = (options_.num_blocks + 1) / 2;
-  ExtendHashes(sequence);
-  const int64_t block_tokens = options_.spec.layout.block_tokens;
-  int64_t matchable = (static_cast<int64_t>(sequence.tokens.size()) - 1) / block_tokens;
-  // A cached block has KV and no logits: rows whose tokens are scored must be computed.
-  if (sequence.unscored() > 0) matchable = std::min(matchable, sequence.num_scored / block_tokens);
-  if (sequence.grows) matchable = std::min(matchable, count);
-  const auto hashes = absl::MakeConstSpan(sequence.hashes).subspan(0, matchable);
-  std::vector<BlockId> blocks = pool_.Match(hashes, sequence.input.owner);
-  const int64_t matched = static_cast<int64_t>(blocks.size());
-  const auto fresh = pool_.Allocate(count - matched, sequence.input.owner);
-  sequence.blocks = std::move(blocks);
-  if (!fresh.ok()) {
-    ReturnBlocks(sequence);
-    return false;
-  }
-  sequence.blocks.insert(sequence.blocks.end(), fresh->begin(), fresh->end());
-  sequence.num_computed = matched * block_tokens;
-  sequence.num_sealed = matched;
-  return true;
-}
-
-// Leaves first, so that a prefix stays in the cache longer than what follows it.
-void SequenceScheduler::ReturnBlocks(Sequence& sequence) {
-  for (auto it = sequence.blocks.rbegin(); it != sequence.blocks.rend(); ++it)
-    if (*it != engine::kNoBlock) pool_.Unref(*it);
-  for (const engine::LentUnits& lent : sequence.remote.lent) ended_loans_.push_back(lent.loan);
-  sequence.remote = {};
-  sequence.blocks.clear();
-  sequence.num_computed = 0;
-  sequence.num_sealed = 0;
-}
-
-void SequenceScheduler::ExtendHashes(Sequence& sequence) {
-  const size_t block_tokens = options_.spec.layout.block_tokens;
-  const auto tokens = absl::MakeConstSpan(sequence.tokens);
-  if (sequence.hashes.empty()) {
-    sequence.hashes = hasher_.Blocks(sequence.salt, tokens, static_cast<int>(block_tokens));
-    return;
-  }
-  while ((sequence.hashes.size() + 1) * block_tokens <= tokens.size()) {
-    const size_t begin = sequence.hashes.size() * block_tokens;
-    sequence.hashes.push_back(
-        hasher_.Next(sequence.hashes.back(), tokens.subspan(begin, block_tokens)));
-  }
-}
-
-void SequenceScheduler::SealComputed(Sequence& sequence) {
-  const int64_t full = sequence.num_computed / options_.spec.layout.block_tokens;
-  if (sequence.num_sealed >= full) return;
-  ExtendHashes(sequence);
-  for (; sequence.num_sealed < full; ++sequence.num_sealed) {
-    pool_.Seal(sequence.blocks[sequence.num_sealed], sequence.hashes[sequence.num_sealed]);
-  }
-}
-
-void SequenceScheduler::TakeComputed(Sequence& sequence, int64_t num_computed) {
-  const bool had_prompt = sequence.num_computed >= sequence.prompt_tokens;
-  sequence.num_computed = num_computed;
-  SealComputed(sequence);
-  if (!had_prompt && num_computed >= sequence.prompt_tokens)
-    NamePromptEnd(sequence, options_.spec.layout.block_tokens, pool_);
-}
-
 void SequenceScheduler::Schedule(SequenceId id) {
   Sequence& sequence = At(id);
   TANDEM_CHECK(sequence.phase == SequencePhase::kHeld, "sequence ", id.value());
@@ -227,29 +159,6 @@ void SequenceScheduler::Release(SequenceId id) {
   if (!sequence.in_step) Erase(sequence);
 }
 
-void SequenceScheduler::Erase(Sequence& sequence) {
-  ReturnBlocks(sequence);
-  sequences_.erase(sequence.id);
-}
-
-std::vector<BlockId> SequenceScheduler::ReleaseQuarantining(SequenceId id, int64_t first_ordinal,
-                                                            int64_t count) {
-  Sequence& sequence = At(id);
-  TANDEM_CHECK(sequence.phase == SequencePhase::kHeld && first_ordinal >= 0 && count >= 0 &&
-                   first_ordinal + count <= static_cast<int64_t>(sequence.blocks.size()),
-               "sequence ", id.value(), " ordinals from ", first_ordinal, " count ", count);
-  const auto begin = sequence.blocks.begin() + first_ordinal;
-  std::vector<BlockId> quarantined(begin, begin + count);
-  for (const BlockId block : quarantined) pool_.Quarantine(block);
-  sequence.blocks.erase(begin, begin + count);
-  Erase(sequence);
-  return quarantined;
-}
-
-void SequenceScheduler::EndQuarantine(absl::Span<const BlockId> blocks) {
-  for (const BlockId block : blocks) pool_.EndQuarantine(block);
-}
-
 // ---- steps
 
 absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
@@ -281,21 +190,6 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   return slices_;
 }
 
-// A prompt that the pool cannot hold takes what blocks there are, and waits for units to be lent.
-int64_t SequenceScheduler::ChunkOf(Sequence& sequence, int64_t rows_max) {
-  if (!sequence.remote.lent.empty()) rows_max = std::min(rows_max, kRemoteRowsMax);
-  const int64_t rows = PromptChunk(sequence, shape_, meter_.cost(),
-                                   {rows_max, options_.itl_slo, options_.spec.layout.block_tokens});
-  if (!sequence.grows) return rows;
-  const int64_t needed = options_.spec.layout.BlocksFor(sequence.num_computed + rows);
-  const int64_t lacking = needed - static_cast<int64_t>(sequence.blocks.size());
-  const int64_t taken = std::min(std::max<int64_t>(lacking, 0), pool_.counts().available());
-  const std::vector<BlockId> blocks = *pool_.Allocate(taken, sequence.input.owner);
-  sequence.blocks.insert(sequence.blocks.end(), blocks.begin(), blocks.end());
-  short_of_blocks_ |= taken < lacking;
-  return std::min(rows, RowsHeld(sequence, options_.spec));
-}
-
 // Moves waiting sequences into free slots in order; a preempted one needs its blocks
 // first, and delays those behind it until it has them.
 void SequenceScheduler::FillRunning() {
@@ -318,24 +212,6 @@ void SequenceScheduler::FillRunning() {
     running_.emplace(sequence.order(), &sequence);
   }
   for (const auto& [id, sequence] : waiting_) short_of_blocks_ |= sequence->blocks.empty();
-}
-
-// Makes room for the KV of all tokens; false when the sequence must skip this step.
-bool SequenceScheduler::Grow(Sequence& sequence) {
-  const int64_t needed =
-      options_.spec.layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
-  while (static_cast<int64_t>(sequence.blocks.size()) < needed) {
-    const auto block = pool_.Allocate(1, sequence.input.owner);
-    if (block.ok()) {
-      sequence.blocks.push_back(block->front());
-      continue;
-    }
-    short_of_blocks_ = true;
-    // Blocks that no running sequence holds (leases, quarantine) come back by their deadlines, and
-    // those of units that move to a creditor soon.
-    if (loan_expected_ || !PreemptLast(sequence.order())) return false;
-  }
-  return true;
 }
 
 bool SequenceScheduler::PreemptLast(const Order& behind) {
@@ -361,33 +237,19 @@ void SequenceScheduler::Preempt(Sequence& sequence) {
   ++preemption_count_;
 }
 
-void SequenceScheduler::ComputeAgain(Sequence& sequence) {
-  if (sequence.phase == SequencePhase::kParked) return;
-  ++recomputed_for_loans_;
-  Preempt(sequence);
-}
-
-void SequenceScheduler::Lend(SequenceId id, const engine::LentUnits& lent) {
-  TakeLent(At(id), lent, options_.spec, pool_);
-}
-
-void SequenceScheduler::GiveUpLoans(SequenceId id) {
-  Sequence& sequence = At(id);
-  if (sequence.in_step) {
-    // Of the running step: it fails when it ends, if it has not by itself.
-    sequence.remote.failure.Update(absl::UnavailableError("a loan was given up"));
-    return;
-  }
-  ComputeAgain(sequence);
-}
-
 bool SequenceScheduler::CanFork(SequenceId id) const {
   const PartName part = MissingPart(Get(id), options_.spec.layout.block_tokens);
   return pool_.HasPart(part.parent, part.tokens);
 }
 
-std::optional<BlockId> SequenceScheduler::PinForkOf(const Sequence& sequence) {
-  const PartName part = MissingPart(sequence, options_.spec.layout.block_tokens);
+std::optional<BlockId> SequenceScheduler::PinForkOf(Sequence& sequence) {
+  const kv::BlockLayout& layout = options_.spec.layout;
+  const PartName part = MissingPart(sequence, layout.block_tokens);
+  const int64_t end = layout.BlocksFor(std::ssize(sequence.tokens));
+  if (part.tokens.empty() || end > std::ssize(sequence.blocks) ||
+      !MoveWindow(sequence, end, layout, pool_)) {
+    return std::nullopt;
+  }
   return pool_.PinPart(part.parent, part.tokens);
 }
 
@@ -431,7 +293,12 @@ bool SequenceScheduler::PlanSuspect() {
     if (it == sequences_.end() || it->second->phase != SequencePhase::kRunning) continue;
     Sequence& sequence = *it->second;
     if (sequence.remaining() == 1 && !Grow(sequence)) continue;
-    AddSlice(sequence, std::min(sequence.remaining(), options_.max_batch_tokens));
+    const int64_t rows = TakeRows(sequence,
+                                  std::min({sequence.remaining(), options_.max_batch_tokens,
+                                            RowsHeld(sequence, options_.spec)}),
+                                  options_.spec.layout, pool_);
+    if (rows == 0) continue;
+    AddSlice(sequence, rows);
     return true;
   }
   return false;
@@ -463,7 +330,7 @@ StepResult SequenceScheduler::FinishStep(
   const bool tried_again = !step.status.ok() && OnStepFailed(step.status);
   for (const PlannedSlice& slice : planned_)
     if (slice.forked_from.has_value() && !TANDEM_MUTATED(kForkNeverUnpinned))
-      pool_.Unref(*slice.forked_from);
+      pool_.UnpinPart(*slice.forked_from);
   size_t next_token = 0;
   for (const PlannedSlice& slice : planned_) {
     const auto it = sequences_.find(slice.id);

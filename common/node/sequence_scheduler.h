@@ -49,6 +49,8 @@ struct SchedulerOptions {
   engine::EngineSpec spec;
   kv::BlockKey block_key;  // that blocks are named with; the fleet's
   int64_t num_blocks = 0;
+  // The arena's; null exactly if the spec's layout has no windowed layers.
+  std::shared_ptr<kv::SlotTable> slots;
   int64_t max_batch_tokens = 512;  // rows of one step
   int32_t max_sequences = 64;      // in the running batch; at most max_batch_tokens are used
   int64_t max_waiting = 1024;      // sequences admitted beyond max_sequences
@@ -113,6 +115,14 @@ class SequenceScheduler {
   // The KV of its first `tokens` tokens has arrived complete and verified; moves it to Waiting,
   // where the rest is computed. REQUIRES: held; cached_tokens <= tokens <= prompt_tokens.
   void MarkReceived(SequenceId id, int64_t tokens);
+  // The prompt's KV will arrive from another node, but for what the cache holds: what is needed of
+  // windowed layers lands in slots that this takes. False when there are too few: the sequence can
+  // then only be released. REQUIRES: held.
+  bool AwaitPrompt(SequenceId id);
+  // As Schedule, for a sequence that cannot continue from what has arrived, because the windowed
+  // layers' part is missing: it takes its blocks again, from the cache and free ones. REQUIRES:
+  // held; nothing can arrive any more.
+  void ScheduleAfresh(SequenceId id);
   // REQUIRES: all of its tokens are computed.
   void AppendToken(SequenceId id, TokenId token);
   // Advances the sequence's constraint by an output token. Whether `token` completes the answer;
@@ -165,6 +175,8 @@ class SequenceScheduler {
   kv::BlockPool& pool() { return pool_; }
   kv::BlockPool::Counts block_counts() const { return pool_.counts(); }
   std::vector<kv::BlockOwners::Counts> owner_counts() const { return pool_.owner_counts(); }
+  // The most blocks that a sequence which joins now can have.
+  int64_t RoomForOne() const;
   kv::BlockEvents DrainBlockEvents() { return pool_.DrainEvents(); }
   std::vector<kv::BlockHash> SealedHashes() const { return pool_.SealedHashes(); }
   int64_t size() const { return static_cast<int64_t>(sequences_.size()); }
@@ -211,7 +223,7 @@ class SequenceScheduler {
   // Plans `num_rows` rows after those that are computed, or `forked_from` the last row alone.
   void AddSlice(Sequence& sequence, int64_t num_rows, std::optional<BlockId> forked_from = {});
   // The block that the rows before the last can be copied from, pinned.
-  std::optional<BlockId> PinForkOf(const Sequence& sequence);
+  std::optional<BlockId> PinForkOf(Sequence& sequence);
   // The first `num_computed` tokens now have KV.
   void TakeComputed(Sequence& sequence, int64_t num_computed);
   // How many rows, at most `rows_max`, of this prompt the planned step takes in.

@@ -19,14 +19,26 @@ class Probe {
     prompt_tokens_ = std::min({kPromptTokens, int64_t{spec.context_tokens} - 1, max_batch_tokens});
     if (prompt_tokens_ < 1) return;
     const int64_t blocks = spec.layout.BlocksFor(prompt_tokens_ + 1);
-    const int64_t sequences = std::min(
-        {kSequences, max_batch_tokens / prompt_tokens_, engine.arena().num_blocks() / blocks});
+    kv::SlotTable* slots = engine.arena().slots().get();
+    const int64_t room = slots == nullptr ? engine.arena().num_blocks() : slots->num_slots();
+    const int64_t sequences =
+        std::min({kSequences, max_batch_tokens / prompt_tokens_, room / blocks});
     tokens_.assign(prompt_tokens_ + 1, TokenId{0});
     for (int64_t i = 0; i < sequences; ++i) {
       std::vector<BlockId>& table = tables_.emplace_back();
       for (int64_t j = 0; j < blocks; ++j) table.emplace_back(static_cast<int32_t>(i * blocks + j));
+      for (const BlockId block : table)
+        if (slots != nullptr) slots->Set(block, block.value());
     }
   }
+  ~Probe() {
+    const auto& slots = engine_.arena().slots();
+    if (slots == nullptr) return;
+    for (const std::vector<BlockId>& table : tables_)
+      for (const BlockId block : table) slots->Set(block, kv::SlotTable::kNone);
+  }
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
 
   int64_t sequences() const { return static_cast<int64_t>(tables_.size()); }
 

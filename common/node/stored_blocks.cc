@@ -68,13 +68,15 @@ StoredBlocks::Load* StoredBlocks::Begin(absl::Span<const kv::BlockHash> hashes,
   const auto count = static_cast<int64_t>(end - here);
   if (!Pays(static_cast<int64_t>(here), count)) return nullptr;
   Load load;
-  load.before = pool.Match(hashes.subspan(0, here));
+  load.before = pool.MatchBlocks(hashes.subspan(0, here));
   // With these pinned: room for the rest of the prompt, read or computed.
-  if (pool.counts().available() < std::max(prompt_blocks - static_cast<int64_t>(here), count)) {
+  if (pool.counts().available() < std::max(prompt_blocks - static_cast<int64_t>(here), count) ||
+      !pool.ReserveSlots(count)) {
     Unpin(load.before);
     return nullptr;
   }
   const std::vector<BlockId> blocks = *pool.Allocate(count);
+  pool.AddSlots(blocks);
   for (size_t i = 0; i < blocks.size(); ++i) load.blocks.emplace_back(hashes[here + i], blocks[i]);
   load.give_up = now + std::min(time_allowed / 4, kLoadTimeMax);
   const storage::LoadId id(next_load_++);
@@ -177,6 +179,7 @@ std::vector<StoredBlocks::Ready> StoredBlocks::OnTick(absl::Time now) {
       loading_.erase(hash);
       scheduler_.pool().Quarantine(block);
     }
+    scheduler_.pool().ReleaseSlots(std::ssize(load.blocks));
     Unpin(std::exchange(load.before, {}));
     v1::NodeCounters& counters = ledger_.counters();
     counters.set_loads_given_up(counters.loads_given_up() + 1);
@@ -208,8 +211,9 @@ std::vector<StoredBlocks::Ready> StoredBlocks::Apply(const storage::BlocksLoaded
       pool.Seal(load.blocks[i].second, load.blocks[i].first);
     for (auto block = load.blocks.rbegin(); block != load.blocks.rend(); ++block) {
       loading_.erase(block->first);
-      pool.Unref(block->second);
+      pool.UnpinWhole({&block->second, 1});
     }
+    pool.ReleaseSlots(std::ssize(load.blocks));
     Unpin(load.before);
     TakeWaiting(load, now, ready);
   }
@@ -228,6 +232,7 @@ void StoredBlocks::OnLeft(const std::vector<kv::BlockHash>& hashes) {
 void StoredBlocks::Apply(const storage::BlockSaved& event, absl::Time now) {
   const auto& [hash, block] = event.block;
   scheduler_.pool().EndSave(block);
+  scheduler_.pool().ReleaseSlots(1);
   const auto saving = saving_.find(hash);
   const bool wrong = saving->second;
   saving_.erase(saving);
@@ -257,6 +262,8 @@ void StoredBlocks::StartSaves() {
     candidates_.pop_front();
     const std::optional<BlockId> block = scheduler_.pool().Find(hash);
     if (!block.has_value() || stored_.contains(hash) || saving_.contains(hash)) continue;
+    // The file holds whole blocks.
+    if (!scheduler_.pool().HasSlot(*block) || !scheduler_.pool().ReserveSlots(1)) continue;
     scheduler_.pool().BeginSave(*block);
     saving_.emplace(hash, false);
     ledger_.Store(storage::SaveBlock{.block = {hash, *block}});

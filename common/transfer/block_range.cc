@@ -21,6 +21,10 @@ std::vector<std::pair<int32_t, int32_t>> EvenParts(int32_t first, int32_t count,
   return result;
 }
 
+bool CountsAsFilled(CellState state) {
+  return state == CellState::kFilled || state == CellState::kAbsent;
+}
+
 }  // namespace
 
 std::optional<BlockRange> ToBlockRange(uint32_t first_ordinal, uint32_t ordinal_count,
@@ -98,6 +102,25 @@ bool CellMap::Contains(const BlockRange& range) const {
          int64_t{range.first_layer} + range.layer_count <= layer_count_;
 }
 
+void CellMap::LeaveOut(absl::Span<const int32_t> layers, int32_t first_ordinal) {
+  const int32_t count = std::clamp(first_ordinal - first_ordinal_, 0, ordinal_count_);
+  if (count == 0) return;
+  for (const int32_t layer : layers) Set({first_ordinal_, count, layer, 1}, CellState::kAbsent);
+}
+
+std::vector<BlockRange> CellMap::Present(const BlockRange& range) const {
+  std::vector<BlockRange> parts;
+  const int32_t end = range.first_ordinal + range.ordinal_count;
+  for (int32_t layer = range.first_layer; layer < range.first_layer + range.layer_count; ++layer) {
+    int32_t first = range.first_ordinal;
+    while (first < end && cells_[Index(layer, first)] == CellState::kAbsent) ++first;
+    if (first == end) continue;
+    const BlockRange row{first, end - first, layer, 1};
+    if (parts.empty() || !MergeRange(parts.back(), row)) parts.push_back(row);
+  }
+  return parts;
+}
+
 bool CellMap::AllAre(const BlockRange& range, CellState state) const {
   for (int32_t layer = range.first_layer; layer < range.first_layer + range.layer_count; ++layer) {
     const auto begin = cells_.begin() + Index(layer, range.first_ordinal);
@@ -113,16 +136,16 @@ void CellMap::Set(const BlockRange& range, CellState state) {
   for (int32_t layer = range.first_layer; layer < range.first_layer + range.layer_count; ++layer) {
     const auto begin = cells_.begin() + Index(layer, range.first_ordinal);
     const auto end = begin + range.ordinal_count;
-    filled_count_ -= std::count(begin, end, CellState::kFilled);
+    filled_count_ -= std::count_if(begin, end, CountsAsFilled);
     std::fill(begin, end, state);
-    if (state == CellState::kFilled) filled_count_ += range.ordinal_count;
+    if (CountsAsFilled(state)) filled_count_ += range.ordinal_count;
   }
 }
 
 int32_t CellMap::FilledPrefix() const {
   for (int32_t i = 0; i < ordinal_count_; ++i) {
     for (int32_t layer = 0; layer < layer_count_; ++layer) {
-      if (cells_[Index(layer, first_ordinal_ + i)] != CellState::kFilled) return i;
+      if (!CountsAsFilled(cells_[Index(layer, first_ordinal_ + i)])) return i;
     }
   }
   return ordinal_count_;

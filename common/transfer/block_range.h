@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "tandem/v1/kv.pb.h"
 
 namespace tandem::transfer {
@@ -30,7 +31,8 @@ bool MergeRange(BlockRange& into, const BlockRange& other);
 // where one layer's row fits, else along ordinals too. REQUIRES: cells_max > 0, range not empty.
 std::vector<BlockRange> SplitRange(const BlockRange& range, int64_t cells_max);
 
-enum class CellState : uint8_t { kEmpty, kInFlight, kFilled };
+// kAbsent: not part of the transfer; counts as filled.
+enum class CellState : uint8_t { kEmpty, kInFlight, kFilled, kAbsent };
 
 // The cells of ordinals [first_ordinal, +ordinal_count) × layers [0, layer_count).
 class CellMap {
@@ -38,8 +40,14 @@ class CellMap {
   // REQUIRES: counts positive.
   CellMap(int32_t first_ordinal, int32_t ordinal_count, int32_t layer_count);
 
+  // The cells of `layers` in ordinals before `first_ordinal` are absent: of layers with a window,
+  // what the receiver does not read. REQUIRES: nothing was set yet; layers are in range.
+  void LeaveOut(absl::Span<const int32_t> layers, int32_t first_ordinal);
+
   bool Contains(const BlockRange& range) const;
   // REQUIRES for all below: Contains(range).
+  // The range without absent cells, as rectangles; the range itself where there are none.
+  std::vector<BlockRange> Present(const BlockRange& range) const;
   bool AllAre(const BlockRange& range, CellState state) const;
   void Set(const BlockRange& range, CellState state);
 

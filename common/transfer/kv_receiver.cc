@@ -42,8 +42,7 @@ void KvReceiver::Handle(const OpenLease& command) {
                         " leases are open, the limit is ", context_.options.leases_max))});
     return;
   }
-  leases_.emplace(command.lease,
-                  std::make_unique<Lease>(command, context_.arena.layout().num_layers));
+  leases_.emplace(command.lease, std::make_unique<Lease>(command, context_.arena.layout()));
   context_.counters.leases_open = static_cast<int64_t>(leases_.size());
 }
 

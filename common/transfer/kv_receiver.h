@@ -49,13 +49,16 @@ class KvReceiver {
 
  private:
   struct Lease {
-    Lease(const OpenLease& command, int32_t num_layers)
+    Lease(const OpenLease& command, const kv::BlockLayout& layout)
         : id(command.lease),
           epoch(command.epoch),
           first_ordinal(command.first_ordinal),
           blocks(command.blocks),
           deadline(command.deadline),
-          cells(command.first_ordinal, static_cast<int32_t>(command.blocks.size()), num_layers) {}
+          cells(command.first_ordinal, static_cast<int32_t>(command.blocks.size()),
+                layout.num_layers) {
+      cells.LeaveOut(layout.windowed_layers, command.window_first_ordinal);
+    }
 
     const LeaseId id;
     Epoch epoch;

@@ -58,7 +58,7 @@ void KvSender::Handle(const OpenExport& command) {
     return;
   }
   exports_.emplace(command.export_id,
-                   std::make_unique<Export>(command, *peer, context_.arena.layout().num_layers));
+                   std::make_unique<Export>(command, *peer, context_.arena.layout()));
   ++peers_[*peer].exports;
   context_.counters.exports_open = static_cast<int64_t>(exports_.size());
 }
@@ -70,8 +70,14 @@ void KvSender::Handle(const PushRange& command) {
                          .ordinal_count = command.ordinal_count,
                          .first_layer = command.first_layer,
                          .layer_count = command.layer_count};
-  if (!exported->cells.Contains(range) || exported->first_token.has_value() ||
-      !exported->cells.AllAre(range, CellState::kEmpty)) {
+  const bool inside = exported->cells.Contains(range);
+  const std::vector<BlockRange> parts =
+      inside ? exported->cells.Present(range) : std::vector<BlockRange>();
+  const auto is_new = [&](const BlockRange& part) {
+    return exported->cells.AllAre(part, CellState::kEmpty);
+  };
+  if (!inside || exported->first_token.has_value() ||
+      !std::all_of(parts.begin(), parts.end(), is_new)) {
     End(*exported,
         absl::InvalidArgumentError(absl::StrCat(
             "export ", command.export_id.value(), ": pushed ordinals ", range.first_ordinal, "+",
@@ -82,22 +88,27 @@ void KvSender::Handle(const PushRange& command) {
     Settle(command.export_id);
     return;
   }
-  exported->cells.Set(range, CellState::kFilled);
   exported->first_push_at = std::min(exported->first_push_at, context_.now);
-  BlockRange grown = range;
-  std::vector<BlockRange>& pending = exported->pending;
+  for (const BlockRange& part : parts) {
+    exported->cells.Set(part, CellState::kFilled);
+    AddPending(*exported, part);
+  }
+  QueueReady(*exported, /*all=*/false);
+  Pump(*exported);
+}
+
+void KvSender::AddPending(Export& exported, BlockRange range) {
+  std::vector<BlockRange>& pending = exported.pending;
   // The merged range may be adjacent to yet another one.
   for (size_t i = 0; i < pending.size();) {
-    if (MergeRange(grown, pending[i])) {
+    if (MergeRange(range, pending[i])) {
       pending.erase(pending.begin() + static_cast<ptrdiff_t>(i));
       i = 0;
     } else {
       ++i;
     }
   }
-  pending.push_back(grown);
-  QueueReady(*exported, /*all=*/false);
-  Pump(*exported);
+  pending.push_back(range);
 }
 
 void KvSender::QueueReady(Export& exported, bool all) {

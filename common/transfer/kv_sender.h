@@ -49,10 +49,13 @@ class KvSender {
 
  private:
   struct Export {
-    Export(const OpenExport& command, PeerId peer_id, int32_t num_layers)
+    Export(const OpenExport& command, PeerId peer_id, const kv::BlockLayout& layout)
         : open(command),
           peer(peer_id),
-          cells(command.first_ordinal, static_cast<int32_t>(command.blocks.size()), num_layers) {}
+          cells(command.first_ordinal, static_cast<int32_t>(command.blocks.size()),
+                layout.num_layers) {
+      cells.LeaveOut(layout.windowed_layers, command.window_first_ordinal);
+    }
 
     const OpenExport open;
     const PeerId peer;
@@ -93,6 +96,8 @@ class KvSender {
   int64_t FrameCellsMax() const;
   Export* Find(ExportId id);
   Export* FindByFrame(PeerId from, const v1::KvFrame& frame);
+  // Adds a range to the pending ones, merged with those that it extends.
+  static void AddPending(Export& exported, BlockRange range);
   // Moves pending ranges to the queue: those that are large enough, or all.
   void QueueReady(Export& exported, bool all);
   // Sends from the export's queue, in turn with others to the same peer, while the bytes in flight

@@ -35,6 +35,9 @@ struct OpenLease {
   int32_t first_ordinal = 0;
   std::vector<BlockId> blocks;  // not empty
   absl::Time deadline;          // LeaseFailed(kDeadlineExceeded) when not installed by then
+  // Of layers with a window, blocks before this ordinal are not part of the transfer: the receiver
+  // reads nothing there. The sender's OpenExport says the same.
+  int32_t window_first_ordinal = 0;
 };
 // A new sender takes over: older epochs are stale from now on. What was verified stays. Answered by
 // EpochRaised, unless the lease was installed or closed before.
@@ -69,6 +72,7 @@ struct OpenExport {
   int32_t first_ordinal = 0;    // of blocks[0]; the receiver already has earlier blocks
   std::vector<BlockId> blocks;  // by ordinal
   absl::Time deadline;          // ExportFailed(kDeadlineExceeded) when not acknowledged by then
+  int32_t window_first_ordinal = 0;  // as OpenLease's; pushes may name what is not part
 };
 // The bytes of these blocks and layers are final: send them. Ranges of one export never overlap.
 struct PushRange {

@@ -20,6 +20,7 @@ void OwnershipChecker::OnIssued(const transfer::TransferCommand& command) {
 void OwnershipChecker::Issued(const transfer::OpenLease& command) {
   Lease& lease = leases_[command.lease];
   lease.first_ordinal = command.first_ordinal;
+  lease.window_first_ordinal = command.window_first_ordinal;
   lease.blocks = command.blocks;
   for (const BlockId block : command.blocks) {
     const auto [it, added] = leased_.emplace(block, command.lease);
@@ -107,8 +108,9 @@ void OwnershipChecker::OnRaised(const transfer::EpochRaised& event) {
   lease.verified = event.verified_blocks;
   const int32_t end = lease.first_ordinal + event.verified_blocks;
   for (int32_t ordinal = lease.first_ordinal; ordinal < end; ++ordinal)
-    for (int32_t layer = 0; layer < layers_; ++layer)
-      if (lease.intact.count({ordinal, layer}) == 0)
+    for (int32_t layer = 0; layer < layout_.num_layers; ++layer)
+      if ((ordinal >= lease.window_first_ordinal || !layout_.IsWindowed(layer)) &&
+          lease.intact.count({ordinal, layer}) == 0)
         Violate(absl::StrCat("lease ", event.lease.value(), ": ordinal ", ordinal, " layer ", layer,
                              " is reported as verified and is not"));
   for (const auto& [id, receive] : receives_)
@@ -211,11 +213,12 @@ void OwnershipChecker::CheckWritten(BlockId block, std::set<BlockId>& written) {
 void OwnershipChecker::OnStep(absl::Span<const engine::SequenceSlice> slices) {
   std::set<BlockId> written;
   for (const engine::SequenceSlice& slice : slices) {
-    const int64_t first_written = slice.num_computed / block_tokens_;
+    const int64_t first_written = slice.num_computed / layout_.block_tokens;
     if (slice.forked_from.has_value() && leased_.contains(*slice.forked_from))
       Violate(absl::StrCat("block ", slice.forked_from->value(), " is copied while lease ",
                            leased_.at(*slice.forked_from).value(), " owns it"));
-    const int64_t end = (slice.num_computed + slice.num_new + block_tokens_ - 1) / block_tokens_;
+    const int64_t end =
+        (slice.num_computed + slice.num_new + layout_.block_tokens - 1) / layout_.block_tokens;
     for (int64_t i = 0; i < end; ++i) {
       const BlockId block = slice.blocks[i];
       if (const auto lease = leased_.find(block); lease != leased_.end())

@@ -32,8 +32,8 @@ struct KvTransferStates {
 
 class OwnershipChecker final : public LandingObserver {
  public:
-  OwnershipChecker(RunLog& log, std::string node, int64_t block_tokens, int32_t layers)
-      : log_(log), node_(std::move(node)), block_tokens_(block_tokens), layers_(layers) {}
+  OwnershipChecker(RunLog& log, std::string node, kv::BlockLayout layout)
+      : log_(log), node_(std::move(node)), layout_(std::move(layout)) {}
 
   void OnIssued(const transfer::TransferCommand& command);
   void OnHandled(const transfer::TransferCommand& command);
@@ -51,7 +51,7 @@ class OwnershipChecker final : public LandingObserver {
 
  private:
   struct Lease {
-    int32_t first_ordinal = 0;
+    int32_t first_ordinal = 0, window_first_ordinal = 0;
     std::vector<BlockId> blocks;
     Epoch epoch;           // as handled
     bool closing = false;  // as issued
@@ -88,8 +88,7 @@ class OwnershipChecker final : public LandingObserver {
 
   RunLog& log_;
   const std::string node_;
-  const int64_t block_tokens_;
-  const int32_t layers_;
+  const kv::BlockLayout layout_;
   std::map<LeaseId, Lease> leases_;
   std::map<BlockId, LeaseId> leased_;
   std::map<transfer::ExportId, Export> exports_;

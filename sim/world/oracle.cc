@@ -64,7 +64,10 @@ OracleAnswers BeamOracle(const engine::HashEngineOptions& engine,
 
 engine::HashEngineOptions EngineOptions(const Topology& topology) {
   engine::HashEngineOptions options;
-  options.num_layers = 2;
+  options.num_layers = topology.window_slots > 0 ? 3 : 2;
+  options.windowed_layers = topology.window_slots > 0 ? 1 : 0;
+  options.window_tokens =
+      topology.window_slots > 0 ? static_cast<int32_t>(topology.window_tokens) : 0;
   options.block_tokens = static_cast<int32_t>(topology.block_tokens);
   options.kv_bytes_per_token_layer = 8;
   options.context_tokens = 1024;

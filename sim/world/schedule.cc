@@ -50,6 +50,8 @@ void VisitFields(Topology& t, Visit visit) {
   visit("disk_blocks", t.disk_blocks);
   visit("lend_blocks", t.lend_blocks);
   visit("unit_blocks", t.unit_blocks);
+  visit("window_slots", t.window_slots);
+  visit("window_tokens", t.window_tokens);
   visit("disk_us", t.disk_us);
   visit("disk_fails", t.disk_fails);
 }
@@ -105,6 +107,11 @@ absl::Status ParseFields(const std::map<std::string, std::string>& values, Recor
     }
   });
   return status;
+}
+
+// The window slots that one sequence needs.
+int64_t LeastSlots(const Topology& t) {
+  return (t.window_tokens - 1 + t.block_tokens - 1) / t.block_tokens + 2;
 }
 
 class Drawer {
@@ -165,11 +172,23 @@ class Drawer {
     t.unit_blocks = Between(1, 3);
   }
 
+  // Whether a layer has a window, and for how many blocks it has memory. REQUIRES: DrawDisks.
+  void DrawWindow(Topology& t) {
+    t.window_tokens = Between(1, 5 * t.block_tokens);
+    // Room for a few sequences: the router learns of each that ended by heartbeat.
+    const int64_t least = 4 * LeastSlots(t);
+    if (!OneIn(3) || least > t.blocks_per_node) return;
+    t.window_slots = OneIn(2) ? least : Between(least, t.blocks_per_node);
+  }
+
   // Makes an answer so long that its sequence fits into no node, but into a node and what another
   // one lends.
   void Lengthen(const Topology& t, SimRequest& r) {
     if (!OneIn(3) || r.beams != 0 || r.answers != 1) return;
-    const int64_t room = (t.blocks_per_node + t.lend_blocks / 2) * t.block_tokens;
+    // With windows fewer units can be lent: two sequences that are each larger than a pool could
+    // keep each other from going on for long.
+    const int64_t lent = t.window_slots > 0 ? 0 : t.lend_blocks / 2;
+    const int64_t room = (t.blocks_per_node + lent) * t.block_tokens;
     const int64_t tokens = std::min<int64_t>(Between(room / 2, room), 900);
     if (OneIn(2)) {
       r.own_tokens = std::max(r.own_tokens, tokens - r.shared_tokens - r.max_tokens);
@@ -284,9 +303,10 @@ Schedule DrawSchedule(uint64_t seed) {
   Schedule schedule;
   schedule.seed = seed;
   schedule.topology = draw.DrawTopology();
-  Drawer(seed ^ 0x636f737473).DrawCosts(schedule.topology);  // "costs"
-  Drawer(seed ^ 0x6469736b73).DrawDisks(schedule.topology);  // "disks"
-  Drawer(seed ^ 0x6c656e64).DrawLending(schedule.topology);  // "lend"
+  Drawer(seed ^ 0x636f737473).DrawCosts(schedule.topology);     // "costs"
+  Drawer(seed ^ 0x6469736b73).DrawDisks(schedule.topology);     // "disks"
+  Drawer(seed ^ 0x6c656e64).DrawLending(schedule.topology);     // "lend"
+  Drawer(seed ^ 0x77696e646f77).DrawWindow(schedule.topology);  // "window"
   const Topology& t = schedule.topology;
 
   const int64_t span_us = draw.Between(10'000, 300'000);
@@ -374,6 +394,8 @@ absl::Status CheckSchedule(const Schedule& s) {
       256 % t.block_tokens != 0 || t.max_batch_tokens < 1 || t.max_sequences < 1 ||
       t.frame_blocks < 1 || t.kv_bytes_per_second < 1 || t.placement < 0 || t.disk_blocks < 0 ||
       t.disk_blocks > 1 << 20 || t.lend_blocks < 0 || t.lend_blocks > t.blocks_per_node ||
+      t.window_slots < 0 || t.window_slots > t.blocks_per_node || t.window_tokens < 1 ||
+      t.window_tokens > 1 << 20 || (t.window_slots > 0 && t.window_slots < LeastSlots(t)) ||
       t.unit_blocks < 1 || t.unit_blocks > 64 || t.disk_us < 0 || t.disk_fails < 0 ||
       t.placement >= static_cast<int64_t>(router::kPlacementPolicies.size()))
     return absl::InvalidArgumentError("topology: a value is out of its range");

@@ -59,9 +59,12 @@ class CpuEngine : public Engine {
            ReserveSampling();
   }
 
+  void SetWindowSlots(int64_t slots) override { window_slots_ = slots; }
+
   absl::Status AllocateKv(int64_t num_blocks) override {
     TANDEM_CHECK(arena_ == nullptr, "AllocateKv is called once");
-    ASSIGN_OR_RETURN(arena_, kv::BlockArena::Create(spec_.layout, num_blocks, kv_memory_));
+    ASSIGN_OR_RETURN(arena_,
+                     kv::BlockArena::Create(spec_.layout, num_blocks, kv_memory_, window_slots_));
     return absl::OkStatus();
   }
 
@@ -88,7 +91,8 @@ class CpuEngine : public Engine {
   // A batch may hold this many full contexts.
   static constexpr int64_t kBatchContextsMax = 64;
 
-  static ForwardBatch MakeBatch(absl::Span<const SequenceSlice> slices);
+  static ForwardBatch MakeBatch(absl::Span<const SequenceSlice> slices,
+                                const kv::BlockArena& arena);
   absl::StatusOr<std::vector<SampledToken>> StepIn(const kv::BlockArena& arena,
                                                    absl::Span<const SequenceSlice> slices,
                                                    LayerDone layer_done);
@@ -105,11 +109,13 @@ class CpuEngine : public Engine {
   const std::unique_ptr<ModelWeights> weights_;
   const CpuPartialAttentionOptions partial_attention_;
   ForwardPass pass_;
+  int64_t window_slots_ = 0;
   std::unique_ptr<kv::BlockArena> arena_;
   std::vector<AlignedBuffer> sampling_scratch_;  // [threads]
 };
 
-ForwardBatch CpuEngine::MakeBatch(absl::Span<const SequenceSlice> slices) {
+ForwardBatch CpuEngine::MakeBatch(absl::Span<const SequenceSlice> slices,
+                                  const kv::BlockArena& arena) {
   ForwardBatch batch;
   for (const SequenceSlice& slice : slices) {
     const int64_t end = slice.num_computed + slice.num_new;
@@ -120,6 +126,14 @@ ForwardBatch CpuEngine::MakeBatch(absl::Span<const SequenceSlice> slices) {
     rows.first_row = static_cast<int32_t>(batch.tokens.size());
     rows.num_rows = static_cast<int32_t>(slice.num_new);
     rows.first_position = static_cast<int32_t>(slice.num_computed);
+    if (arena.slots() != nullptr) {
+      // Blocks before the window may have no slot; kernels do not read their entries.
+      std::vector<int32_t>& windowed = batch.windowed_tables.emplace_back();
+      for (BlockId block : slice.blocks)
+        windowed.push_back(block == kNoBlock ? kv::SlotTable::kNone : arena.slots()->slot(block));
+      batch.windowed_sequences.push_back(rows);
+      batch.windowed_sequences.back().block_table = windowed.data();
+    }
     for (int64_t i = slice.num_computed; i < end; ++i) {
       batch.tokens.push_back(slice.tokens[static_cast<size_t>(i)]);
       batch.positions.push_back(static_cast<int32_t>(i));
@@ -137,13 +151,13 @@ ForwardBatch CpuEngine::MakeBatch(absl::Span<const SequenceSlice> slices) {
 absl::StatusOr<std::vector<SampledToken>> CpuEngine::StepIn(const kv::BlockArena& arena,
                                                             absl::Span<const SequenceSlice> slices,
                                                             LayerDone layer_done) {
-  RETURN_IF_ERROR(CheckSlices(slices, spec_, arena.num_blocks()));
+  RETURN_IF_ERROR(CheckSlices(slices, spec_, arena));
   if (slices.empty()) return std::vector<SampledToken>();
   for (const SequenceSlice& slice : slices) {
     if (slice.remote != nullptr) slice.remote->failure = absl::OkStatus();
   }
   CopyForks(arena, slices);
-  pass_.Forward(MakeBatch(slices), arena, layer_done);
+  pass_.Forward(MakeBatch(slices, arena), arena, layer_done);
   ASSIGN_OR_RETURN(std::vector<SampledToken> sampled, SampleAll(slices));
   ScorePrompts(slices);
   return sampled;
@@ -225,6 +239,18 @@ int64_t CpuEngine::ReserveSampling() {
   return bytes;
 }
 
+// Groups the layers by their windows. The numerics id says how they are grouped: nodes that group
+// them otherwise send other parts of blocks. REQUIRES: the layout's other fields are set.
+void SetWindow(const model::ModelConfig& config, EngineSpec* spec) {
+  std::vector<int32_t> windowed;
+  for (int32_t layer = 0; layer < config.num_layers; ++layer)
+    if (config.layers[static_cast<size_t>(layer)].sliding_window > 0) windowed.push_back(layer);
+  if (windowed.empty() || std::ssize(windowed) == config.num_layers) return;
+  spec->layout.windowed_layers = std::move(windowed);
+  spec->layout.window_tokens = spec->window_tokens;
+  absl::StrAppend(&spec->numerics_id, "-win", spec->window_tokens);
+}
+
 // The order of a bf16 cache's elements (kernels/cpu/kv_cache.cc, kernels/ref/kv_cache.cc).
 absl::string_view KvOrderOf(const kernels::Backend& backend) {
   if (backend.isa == kernels::IsaClass::kRef) return kv::kRowsOrder;
@@ -268,13 +294,15 @@ absl::StatusOr<std::unique_ptr<Engine>> NewCpuEngine(const model::Checkpoint& ch
   spec.layout.num_layers = config.num_layers;
   spec.layout.block_tokens = options.block_tokens;
   spec.layout.layer_block_bytes = static_cast<int64_t>(kernels::KvBlockBytes(parts.kv));
+  SetWindow(config, &spec);
   if (parts.kv.type == kernels::KvType::kBf16) {
     spec.format = {"bf16",
                    parts.kv.num_kv_heads,
                    parts.kv.head_dim,
                    parts.kv.block_tokens,
                    config.num_layers,
-                   std::string(KvOrderOf(*parts.backend))};
+                   std::string(KvOrderOf(*parts.backend)),
+                   spec.layout.window_tokens};
   }
   LogStart("model loaded", {{"model", spec.model_name},
                             {"backend", parts.backend->name},

@@ -98,6 +98,12 @@ kernels::KvLayer ForwardPass::KvOf(const kv::BlockArena& arena, int layer) const
   return {options_.kv, arena.LayerRegion(layer), arena.layout().layer_block_bytes};
 }
 
+const std::vector<kernels::SequenceRows>& ForwardPass::SequencesOf(const ForwardBatch& batch,
+                                                                   int layer) const {
+  const bool windowed = options_.config.layers[static_cast<size_t>(layer)].sliding_window > 0;
+  return windowed && !batch.windowed_sequences.empty() ? batch.windowed_sequences : batch.sequences;
+}
+
 void ForwardPass::Embed(const ForwardBatch& batch) {
   const int64_t rows = static_cast<int64_t>(batch.tokens.size());
   parallel_(rows, [&](int64_t row, int) {
@@ -136,7 +142,7 @@ void ForwardPass::ComputeKv(const ForwardBatch& batch, int layer, const kernels:
   write.v = v;
   write.k_stride = write.v_stride = qkv_size_;
   write.layer = kv;
-  write.sequences = batch.sequences.data();
+  write.sequences = SequencesOf(batch, layer).data();
   write.num_sequences = static_cast<int32_t>(batch.sequences.size());
   backend_.kv_write(write, parallel_);
 }
@@ -152,7 +158,7 @@ void ForwardPass::Attend(const ForwardBatch& batch, int layer, const kernels::Kv
   args.sliding_window =
       static_cast<int32_t>(config.layers[static_cast<size_t>(layer)].sliding_window);
   args.layer = kv;
-  args.sequences = batch.sequences.data();
+  args.sequences = SequencesOf(batch, layer).data();
   args.num_sequences = static_cast<int32_t>(batch.sequences.size());
   if (weights_.dot_products()) {
     args.out_bf16 = static_cast<uint16_t*>(attention_.data());

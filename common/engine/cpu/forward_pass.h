@@ -30,6 +30,9 @@ struct ForwardBatch {
   std::vector<int32_t> positions;                // [rows]
   std::vector<std::vector<int32_t>> tables;      // block tables the sequences point into
   std::vector<kernels::SequenceRows> sequences;  // with a pointer into `tables`
+  // The same with the windowed layers' tables; empty where they are the same tables.
+  std::vector<std::vector<int32_t>> windowed_tables;
+  std::vector<kernels::SequenceRows> windowed_sequences;
   // What each sequence has lent, or null; empty when no sequence has lent anything.
   std::vector<RemoteKv*> remote;
   std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
@@ -64,6 +67,8 @@ class ForwardPass {
 
  private:
   kernels::KvLayer KvOf(const kv::BlockArena& arena, int layer) const;
+  // The batch's sequences, with the layer's block tables.
+  const std::vector<kernels::SequenceRows>& SequencesOf(const ForwardBatch& batch, int layer) const;
   void Embed(const ForwardBatch& batch);
   void ComputeKv(const ForwardBatch& batch, int layer, const kernels::KvLayer& kv);
   void Attend(const ForwardBatch& batch, int layer, const kernels::KvLayer& kv);

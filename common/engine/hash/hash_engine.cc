@@ -91,8 +91,11 @@ class HashEngine : public Engine {
     return max_batch_tokens * static_cast<int64_t>(sizeof(uint64_t));
   }
 
+  void SetWindowSlots(int64_t slots) override { window_slots_ = slots; }
+
   absl::Status AllocateKv(int64_t num_blocks) override {
-    ASSIGN_OR_RETURN(arena_, kv::BlockArena::Create(spec_.layout, num_blocks, options_.kv_memory));
+    ASSIGN_OR_RETURN(arena_, kv::BlockArena::Create(spec_.layout, num_blocks, options_.kv_memory,
+                                                    window_slots_));
     return absl::OkStatus();
   }
 
@@ -106,7 +109,7 @@ class HashEngine : public Engine {
   absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
                                                  LayerDone layer_done) override {
     TANDEM_CHECK(arena_ != nullptr, "Step before AllocateKv");
-    RETURN_IF_ERROR(CheckSlices(slices, spec_, arena_->num_blocks()));
+    RETURN_IF_ERROR(CheckSlices(slices, spec_, *arena_));
     for (const BlockCopy& copy : ForkCopies(slices, spec_.layout.block_tokens)) {
       for (int layer = 0; layer < options_.num_layers; ++layer)
         arena_->CopyBlock(layer, copy.from, copy.to);
@@ -117,7 +120,7 @@ class HashEngine : public Engine {
     for (int layer = 0; layer < options_.num_layers; ++layer) {
       WriteLayer(slices, layer);
       layer_done(layer);
-      lent_.Ask(slices, layer);
+      if (!spec_.layout.IsWindowed(layer)) lent_.Ask(slices, layer);
     }
     std::vector<SampledToken> sampled;
     size_t row = 0;
@@ -161,6 +164,20 @@ class HashEngine : public Engine {
            (token % block_tokens) * words_per_token_ * 8;
   }
 
+  bool WindowHolds(const SequenceSlice& slice) const {
+    const kv::BlockLayout& layout = spec_.layout;
+    const int64_t begin =
+        layout.windowed() ? slice.num_computed - layout.window_tokens + 1 : slice.num_computed;
+    for (int64_t i = std::max<int64_t>(0, begin); i < slice.num_computed; ++i) {
+      const uint64_t hash = ReadWord(TokenBytes(slice, 0, i), 0);
+      for (const int32_t layer : layout.windowed_layers) {
+        if (!WordsAre(TokenBytes(slice, layer, i), words_per_token_, LayerWord(hash, layer)))
+          return false;
+      }
+    }
+    return true;
+  }
+
   // hashes_ = the hashes of all new rows, slice after slice, continuing from what the blocks hold.
   void HashRows(absl::Span<const SequenceSlice> slices) {
     hashes_.clear();
@@ -168,6 +185,7 @@ class HashEngine : public Engine {
       uint64_t hash = slice.num_computed == 0
                           ? StartHash()
                           : ReadWord(TokenBytes(slice, 0, slice.num_computed - 1), 0);
+      if (!WindowHolds(slice)) hash = ~hash;
       for (int64_t i = 0; i < slice.num_new; ++i) {
         hash = NextHash(hash, slice.tokens[slice.num_computed + i]);
         hashes_.push_back(hash);
@@ -201,7 +219,9 @@ class HashEngine : public Engine {
     for (int64_t i = std::ssize(lent); i < static_cast<int64_t>(slice.tokens.size()); ++i) {
       const uint64_t hash = ReadWord(TokenBytes(slice, 0, i), 0);
       fold = Combine(fold, hash);
-      for (int layer = 0; layer < options_.num_layers; ++layer) {
+      const bool in_window = i > std::ssize(slice.tokens) - 1 - spec_.layout.window_tokens;
+      const int layers = options_.num_layers - (in_window ? 0 : options_.windowed_layers);
+      for (int layer = 0; layer < layers; ++layer) {
         if (!WordsAre(TokenBytes(slice, layer, i), words_per_token_, LayerWord(hash, layer)))
             [[unlikely]]
           return {.damaged = slice.blocks[i / spec_.layout.block_tokens]};
@@ -214,12 +234,19 @@ class HashEngine : public Engine {
   const EngineSpec spec_;
   const int64_t words_per_token_;
   Waiter& waiter_;
+  int64_t window_slots_ = 0;
   std::unique_ptr<kv::BlockArena> arena_;
   std::vector<uint64_t> hashes_;  // of the running step's rows
   LentHashes lent_;
 };
 
 absl::Status CheckOptions(const HashEngineOptions& options) {
+  if (options.windowed_layers < 0 || options.windowed_layers >= std::max(1, options.num_layers) ||
+      (options.windowed_layers > 0) != (options.window_tokens > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "windowed_layers: ", options.windowed_layers, " of ", options.num_layers, " with ",
+        options.window_tokens, " window_tokens, expected fewer than all, and tokens for some"));
+  }
   if (options.num_layers < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("num_layers: ", options.num_layers, ", expected >= 1"));
@@ -266,6 +293,10 @@ absl::StatusOr<std::unique_ptr<Engine>> NewHashEngine(const HashEngineOptions& o
   spec.layout = {.num_layers = options.num_layers,
                  .block_tokens = options.block_tokens,
                  .layer_block_bytes = options.block_tokens * options.kv_bytes_per_token_layer};
+  for (int32_t i = options.num_layers - options.windowed_layers; i < options.num_layers; ++i)
+    spec.layout.windowed_layers.push_back(i);
+  spec.window_tokens = spec.layout.window_tokens = options.window_tokens;
+  if (spec.layout.windowed()) absl::StrAppend(&spec.numerics_id, "-win", options.window_tokens);
   return std::make_unique<HashEngine>(options, std::move(spec), waiter);
 }
 

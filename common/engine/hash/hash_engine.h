@@ -6,8 +6,10 @@
 // continue. A sampling step reads back every layer of every token of the sequence, checks each
 // layer against layer 0, folds them all and derives the next token from the fold, the seed
 // (temperature > 0) and the position. A lost, stale, swapped, torn or foreign block therefore
-// changes the stream. Thread safety: common/engine/engine.h's. Owner: the node process, the
-// simulator or a test.
+// changes the stream. Layers with a window are read back as far as their window reaches; before a
+// chunk of a prompt is computed, too, whose first row looks back the farthest: if they do not hold
+// their tokens there, all later hashes are wrong. Thread safety: common/engine/engine.h's. Owner:
+// the node process, the simulator or a test.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +35,9 @@ struct HashEngineOptions {
   // One generated token in this many is the end-of-sequence token (258); 0 = never.
   int64_t eos_every = 0;
   kv::ArenaMemory kv_memory = kv::ArenaMemory::kPrivate;
+  // The last so many layers look back only window_tokens tokens; fewer than num_layers.
+  int32_t windowed_layers = 0;
+  int32_t window_tokens = 0;
   int32_t unit_tokens = 256;  // of a unit that can be lent; a multiple of block_tokens
 };
 

@@ -43,6 +43,10 @@ class HashPartialAttention final : public PartialAttention {
       return absl::InvalidArgumentError(
           absl::StrCat("room for ", answer.size(), " bytes, expected ", bytes));
     }
+    if (spec_.layout.IsWindowed(query.layer)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", query.layer, " has a window: its KV is never lent"));
+    }
     const int32_t block_tokens = spec_.layout.block_tokens;
     uint64_t fold = StartHash();
     for (int64_t i = 0; i < int64_t{query.units.size()} * spec_.unit_tokens; ++i) {

@@ -35,6 +35,29 @@ TEST(Swarm, TwoThousandFreshSchedulesKeepEveryPromise) {
   EXPECT_GT(report.loans_lost, 0);
 }
 
+// A third of the schedules have a layer that looks back a few tokens and has memory for a part of
+// the blocks. In this one test all have.
+TEST(Swarm, WindowsChangeNoToken) {
+  SetLogLevel(LogLevel::kError);
+  const uint64_t first_seed = (uint64_t{std::random_device()()} << 20) | 1;
+  std::cout << "seeds from " << first_seed << "\n";
+  int64_t windowed = 0, fetched = 0, loaded = 0, lent = 0;
+  for (uint64_t seed = first_seed; windowed < 1000; ++seed) {
+    const Schedule schedule = DrawSchedule(seed);
+    if (schedule.topology.window_slots == 0) continue;
+    ++windowed;
+    const SimReport report = RunSchedule(schedule);
+    fetched += report.blocks_fetched;
+    loaded += report.blocks_loaded;
+    lent += report.units_lent;
+    ASSERT_TRUE(report.violations.empty())
+        << "seed " << seed << ": " << report.violations.front().what;
+  }
+  EXPECT_GT(fetched, 0);
+  EXPECT_GT(loaded, 0);
+  EXPECT_GT(lent, 0);
+}
+
 TEST(Swarm, EveryFaultMeetsEveryState) {
   SetLogLevel(LogLevel::kError);
   const SwarmReport report = RunSwarm({.first_seed = 1, .schedules = 3000, .threads = 2});
@@ -135,19 +158,23 @@ TEST(Schedule, ADrainingNodesPrefixBlocksGoToAPeer) {
 // its answer, or by its prompt, which no node could hold at once. It borrows and is answered.
 TEST(Schedule, ASequenceLongerThanAnyPoolBorrows) {
   SetLogLevel(LogLevel::kError);
-  for (const bool long_prompt : {false, true}) {
+  for (const auto& [long_prompt, window] :
+       {std::pair(false, 0), std::pair(true, 0), std::pair(false, 20), std::pair(true, 20)}) {
     Schedule schedule;
     Topology& t = schedule.topology;
     t.prefill_nodes = 0;
     t.decode_nodes = 2;
     t.blocks_per_node = 24;
     t.lend_blocks = 12;
+    t.window_tokens = std::max(1, window);
+    t.window_slots = window > 0 ? 6 : 0;
     schedule.requests.push_back({.at_us = 50'000,
                                  .own_tokens = long_prompt ? 240 : 20,
                                  .own_seed = 3,
                                  .max_tokens = long_prompt ? 10 : 230});
     const SimReport report = RunSchedule(schedule);
     SCOPED_TRACE(long_prompt ? "prompt" : "answer");
+    SCOPED_TRACE(window);
     EXPECT_TRUE(report.violations.empty());
     EXPECT_EQ(report.clients.done, 1);
     EXPECT_GE(report.units_lent, (250 - 192) / 8);

@@ -1,0 +1,190 @@
+// The part of SequenceScheduler (sequence_scheduler.h) that gives sequences their blocks and takes
+// them back.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/node/lent_units.h"
+#include "common/node/prompt_chunk.h"
+#include "common/node/sequence_fork.h"
+#include "common/node/sequence_scheduler.h"
+#include "common/node/sequence_window.h"
+
+namespace tandem::node {
+
+// Fills an empty block table with `count` blocks: first from the prefix cache, then free ones. All
+// or nothing. At least the last token is left to compute.
+bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
+  TANDEM_CHECK(sequence.blocks.empty() && sequence.num_computed == 0);
+  // Of a prompt that is larger than the pool, as much as leaves room to lend it piece by piece.
+  sequence.grows = count > options_.num_blocks;
+  if (sequence.grows) count = (options_.num_blocks + 1) / 2;
+  ExtendHashes(sequence);
+  const int64_t block_tokens = options_.spec.layout.block_tokens;
+  int64_t matchable = (static_cast<int64_t>(sequence.tokens.size()) - 1) / block_tokens;
+  // A cached block has KV and no logits: rows whose tokens are scored must be computed.
+  if (sequence.unscored() > 0) matchable = std::min(matchable, sequence.num_scored / block_tokens);
+  if (sequence.grows) matchable = std::min(matchable, count);
+  const auto hashes = absl::MakeConstSpan(sequence.hashes).subspan(0, matchable);
+  std::vector<BlockId> blocks = pool_.Match(hashes, sequence.input.owner);
+  const int64_t matched = static_cast<int64_t>(blocks.size());
+  const auto fresh = pool_.Allocate(count - matched, sequence.input.owner);
+  sequence.blocks = std::move(blocks);
+  if (fresh.ok()) sequence.blocks.insert(sequence.blocks.end(), fresh->begin(), fresh->end());
+  if (!BeginWindow(sequence, matched, options_.spec.layout, pool_) || !fresh.ok()) {
+    ReturnBlocks(sequence);
+    return false;
+  }
+  sequence.num_computed = matched * block_tokens;
+  sequence.num_sealed = matched;
+  return true;
+}
+
+// Leaves first, so that a prefix stays in the cache longer than what follows it.
+void SequenceScheduler::ReturnBlocks(Sequence& sequence) {
+  EndWindow(sequence, pool_);
+  for (auto it = sequence.blocks.rbegin(); it != sequence.blocks.rend(); ++it)
+    if (*it != engine::kNoBlock) pool_.Unref(*it);
+  for (const engine::LentUnits& lent : sequence.remote.lent) ended_loans_.push_back(lent.loan);
+  sequence.remote = {};
+  sequence.blocks.clear();
+  sequence.num_computed = 0;
+  sequence.num_sealed = 0;
+}
+
+void SequenceScheduler::ExtendHashes(Sequence& sequence) {
+  const size_t block_tokens = options_.spec.layout.block_tokens;
+  const auto tokens = absl::MakeConstSpan(sequence.tokens);
+  if (sequence.hashes.empty()) {
+    sequence.hashes = hasher_.Blocks(sequence.salt, tokens, static_cast<int>(block_tokens));
+    return;
+  }
+  while ((sequence.hashes.size() + 1) * block_tokens <= tokens.size()) {
+    const size_t begin = sequence.hashes.size() * block_tokens;
+    sequence.hashes.push_back(
+        hasher_.Next(sequence.hashes.back(), tokens.subspan(begin, block_tokens)));
+  }
+}
+
+void SequenceScheduler::SealComputed(Sequence& sequence) {
+  const int64_t full = sequence.num_computed / options_.spec.layout.block_tokens;
+  if (sequence.num_sealed >= full) return;
+  ExtendHashes(sequence);
+  for (; sequence.num_sealed < full; ++sequence.num_sealed) {
+    pool_.Seal(sequence.blocks[sequence.num_sealed], sequence.hashes[sequence.num_sealed]);
+  }
+}
+
+void SequenceScheduler::TakeComputed(Sequence& sequence, int64_t num_computed) {
+  const bool had_prompt = sequence.num_computed >= sequence.prompt_tokens;
+  sequence.num_computed = num_computed;
+  SealComputed(sequence);
+  ShrinkWindow(sequence, options_.spec.layout, pool_);
+  if (!had_prompt && num_computed >= sequence.prompt_tokens)
+    NamePromptEnd(sequence, options_.spec.layout.block_tokens, pool_);
+}
+
+int64_t SequenceScheduler::RoomForOne() const {
+  const kv::BlockPool::Counts counts = pool_.counts();
+  const int64_t blocks = counts.free + counts.cached;
+  const int64_t slots = pool_.slot_counts().available();
+  const bool short_of_slots = pool_.windowed() && slots < KeptSlots(options_.spec.layout);
+  return short_of_slots ? std::min(blocks, std::max<int64_t>(0, slots)) : blocks;
+}
+
+bool SequenceScheduler::AwaitPrompt(SequenceId id) {
+  Sequence& sequence = At(id);
+  TANDEM_CHECK(sequence.phase == SequencePhase::kHeld, "sequence ", id.value());
+  return WindowToReceive(sequence, options_.spec.layout, pool_);
+}
+
+void SequenceScheduler::ScheduleAfresh(SequenceId id) {
+  ReturnBlocks(At(id));
+  Schedule(id);
+}
+
+void SequenceScheduler::Erase(Sequence& sequence) {
+  ReturnBlocks(sequence);
+  sequences_.erase(sequence.id);
+}
+
+std::vector<BlockId> SequenceScheduler::ReleaseQuarantining(SequenceId id, int64_t first_ordinal,
+                                                            int64_t count) {
+  Sequence& sequence = At(id);
+  TANDEM_CHECK(sequence.phase == SequencePhase::kHeld && first_ordinal >= 0 && count >= 0 &&
+                   first_ordinal + count <= static_cast<int64_t>(sequence.blocks.size()),
+               "sequence ", id.value(), " ordinals from ", first_ordinal, " count ", count);
+  // What may still be written keeps its slots.
+  KeepSlots(sequence, first_ordinal, first_ordinal + count, pool_);
+  sequence.first_slot = sequence.end_slot = 0;
+  const auto begin = sequence.blocks.begin() + first_ordinal;
+  std::vector<BlockId> quarantined(begin, begin + count);
+  for (const BlockId block : quarantined) pool_.Quarantine(block);
+  sequence.blocks.erase(begin, begin + count);
+  Erase(sequence);
+  return quarantined;
+}
+
+void SequenceScheduler::EndQuarantine(absl::Span<const BlockId> blocks) {
+  for (const BlockId block : blocks) pool_.EndQuarantine(block);
+}
+
+// A prompt that the pool cannot hold takes what blocks there are, and waits for units to be lent.
+int64_t SequenceScheduler::ChunkOf(Sequence& sequence, int64_t rows_max) {
+  if (!sequence.remote.lent.empty()) rows_max = std::min(rows_max, kRemoteRowsMax);
+  const int64_t rows = PromptChunk(sequence, shape_, meter_.cost(),
+                                   {rows_max, options_.itl_slo, options_.spec.layout.block_tokens});
+  if (!sequence.grows) return TakeRows(sequence, rows, options_.spec.layout, pool_);
+  const int64_t needed = options_.spec.layout.BlocksFor(sequence.num_computed + rows);
+  const int64_t lacking = needed - static_cast<int64_t>(sequence.blocks.size());
+  const int64_t taken = std::min(std::max<int64_t>(lacking, 0), pool_.counts().available());
+  const std::vector<BlockId> blocks = *pool_.Allocate(taken, sequence.input.owner);
+  sequence.blocks.insert(sequence.blocks.end(), blocks.begin(), blocks.end());
+  short_of_blocks_ |= taken < lacking;
+  return TakeRows(sequence, std::min(rows, RowsHeld(sequence, options_.spec)), options_.spec.layout,
+                  pool_);
+}
+
+// Makes room for the KV of all tokens; false when the sequence must skip this step.
+bool SequenceScheduler::Grow(Sequence& sequence) {
+  const kv::BlockLayout& layout = options_.spec.layout;
+  const int64_t needed = layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
+  for (;;) {
+    if (std::ssize(sequence.blocks) < needed) {
+      if (const auto block = pool_.Allocate(1, sequence.input.owner); block.ok()) {
+        sequence.blocks.push_back(block->front());
+        continue;
+      }
+    } else if (MoveWindow(sequence, needed, layout, pool_)) {
+      return true;
+    }
+    short_of_blocks_ = true;
+    // Blocks that no running sequence holds (leases, quarantine) come back by their deadlines, and
+    // those of units that move to a creditor soon.
+    if (loan_expected_ || !PreemptLast(sequence.order())) return false;
+  }
+}
+
+void SequenceScheduler::ComputeAgain(Sequence& sequence) {
+  if (sequence.phase == SequencePhase::kParked) return;
+  ++recomputed_for_loans_;
+  Preempt(sequence);
+}
+
+void SequenceScheduler::Lend(SequenceId id, const engine::LentUnits& lent) {
+  TakeLent(At(id), lent, options_.spec, pool_);
+}
+
+void SequenceScheduler::GiveUpLoans(SequenceId id) {
+  Sequence& sequence = At(id);
+  if (sequence.in_step) {
+    // Of the running step: it fails when it ends, if it has not by itself.
+    sequence.remote.failure.Update(absl::UnavailableError("a loan was given up"));
+    return;
+  }
+  ComputeAgain(sequence);
+}
+
+}  // namespace tandem::node
