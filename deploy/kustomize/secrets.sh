@@ -10,7 +10,10 @@
 # the certificates, which each run renews. NAMESPACE: tandem. Needs `tandem` and `kubectl`.
 set -euo pipefail
 
-[ $# -ge 1 ] && [ $# -le 2 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+if [ $# -lt 1 ] || [ $# -gt 2 ]; then
+  sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2
+  exit 2
+fi
 folder=$1
 namespace=${2:-tandem}
 tandem=${TANDEM:-tandem}
