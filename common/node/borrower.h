@@ -33,10 +33,10 @@ class Borrower {
   static constexpr size_t kUnusedMax = 2;      // loans asked for, sent or ready, at a time
   static constexpr int32_t kUnitsMax = 16;     // of one loan; it ends with a group of so many units
   static constexpr int32_t kBlocksAStep = 16;  // sent between two steps
-  static constexpr size_t kEndedKept = 64;
+  static constexpr size_t kEndedKept = 64;     // ended loans that are remembered, to blame by name
   static constexpr absl::Duration kAnswerTimeMax = absl::Seconds(2);
   static constexpr absl::Duration kSendTimeMax = absl::Seconds(5);
-  static constexpr absl::Duration kAfterRefusal = absl::Milliseconds(200);
+  static constexpr absl::Duration kAfterRefusal = absl::Milliseconds(200);  // until it asks again
   static constexpr absl::Duration kAvoidTime = absl::Seconds(10);  // a creditor that failed
   // Sequences that no step has computed for so long, because no node lends, end.
   static constexpr absl::Duration kStarvedMax = absl::Seconds(10);
@@ -101,7 +101,8 @@ class Borrower {
   // Forgets a loan that is not used; its creditor hears of it if it has one.
   void Drop(Loans::iterator it, const std::string& why);
   void Unpin(Loan& loan);
-  // A creditor failed, or a block that it got, which this node may have damaged itself.
+  // Avoids the loan's creditor for a while. If a block was damaged (kDataLoss), forgets the loan's
+  // blocks that are here instead: this node may have sent them damaged.
   void Blame(const Loan& loan, const absl::Status& why, absl::Time now);
   void Avoid(const std::string& node, absl::Time now) { avoid_[node] = now + kAvoidTime; }
 

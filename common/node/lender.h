@@ -31,9 +31,9 @@ namespace tandem::node {
 class Lender {
  public:
   static constexpr size_t kLoansMax = 4096;
-  // What a debtor has to send a loan's blocks.
+  // How long a debtor may take to send a loan's blocks.
   static constexpr absl::Duration kFillTimeMax = absl::Seconds(6);
-  // Between a recall and the end of the loan.
+  // How long a debtor keeps a loan after its recall.
   static constexpr absl::Duration kNotice = absl::Seconds(1);
 
   // `scheduler` and `ledger` outlive it. lend_blocks_max 0: every LendBlocks is refused.

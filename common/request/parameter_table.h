@@ -8,7 +8,7 @@
 // no protobuf.
 //
 // To add a parameter: the proto field, the member, a row here, a row in wire_fields.h, and
-// `tandem parameter-docs > docs/PARAMETERS.md`. docs/PARAMETERS.md describes the steps.
+// `tandem parameter-docs > docs/PARAMETERS.md`. docs/EXTENDING.md describes the steps.
 //
 // Order: range checks run in the order of the rows and report the first fault; flags are listed in
 // that order, too.

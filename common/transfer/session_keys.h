@@ -9,7 +9,7 @@
 //
 // Sequence numbers. The sender numbers its frames from 0, never starting again. The receiver takes
 // each number once, within a window behind the highest number seen: UCX may deliver a large message
-// behind later small ones, and lanes are not ordered with each other. Frames that are older than
+// behind later small ones, over a path of its own. Frames that are older than
 // the window are refused; the KV transfer asks for what it misses.
 //
 // Thread safety: none; the transfer thread. Owner: SealedSession.
