@@ -40,7 +40,7 @@ class Routers {
   }
   void Remove(int router) { routers_[router]->gone = true; }
   void Partition(bool partitioned) { partitioned_ = partitioned; }
-  // From now on reports are late by up to kLateMax, and one of the two nodes may lose one.
+  // From now on reports are late by up to kLateMax, and one of two nodes, or both, may lose one.
   void Randomize(std::mt19937_64* random) { random_ = random; }
 
   void Tick() {
@@ -50,6 +50,7 @@ class Routers {
       router->report_at += QuotaExchange::kInterval;
       v1::RouterReport report = router->exchange.Report(router->tenants, now_);
       // Several nodes carry it.
+      if (random_ != nullptr && (*random_)() % 8 == 0) continue;  // all nodes lose it
       const bool one_loses_it = random_ != nullptr && (*random_)() % 4 == 0;
       for (int i = one_loses_it ? 1 : 0; i < 2; ++i)
         under_way_.emplace(now_ + Delay() + i * kTick, report);
