@@ -26,7 +26,7 @@ class PoliteSpin {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // A yield that nobody takes up returns well before; a time slice is 1 to 4 ms.
+  // A yield that no thread takes up returns well before; a time slice is 1 to 4 ms.
   static constexpr auto kAloneMax = std::chrono::microseconds(50);
   // Trying again costs a time slice where the processor is still shared.
   static constexpr auto kBackOff = std::chrono::milliseconds(200);

@@ -13,10 +13,10 @@ using ::testing::HasSubstr;
 
 TEST(BenchLending, MeasuresContextSlowdownAndMixes) {
   // 640 tokens a node, of which it lends two units of 256.
-  const ProgramRun run = RunProgram(
-      {"tandem", "bench", "lending", "--engine=hash", "--decode=2", "--kv-blocks=40",
-       "--block-tokens=16", "--context-pools=1.5", "--slowdown-tokens=32", "--rounds=2",
-       "--mix-requests=10", "--long-shares=0,0.2", "--json=-", "--no-progress"});
+  const ProgramRun run =
+      RunProgram({"tandem", "bench", "lending", "--engine=hash", "--decode=2", "--kv-blocks=40",
+                  "--block-tokens=16", "--context-pools=1.5", "--slowdown-tokens=32", "--rounds=2",
+                  "--mix-requests=10", "--long-shares=0,0.2", "--json=-", "--no-progress"});
   ASSERT_EQ(run.exit_code, 0) << run.output;
   const auto report = nlohmann::json::parse(run.output.substr(run.output.find("{\"settings")));
   EXPECT_EQ(report["pool_tokens"], 640);
