@@ -93,7 +93,7 @@ class BenchLendingCommand final : public Command {
     const auto units =
         static_cast<int64_t>(up_.node.kv.lend_fraction * pool / kernels::kPartitionTokens);
     const int64_t lent = (up_.decode - 1) * units * kernels::kPartitionTokens;
-    return 1 + static_cast<double>(lent * router::Fleet::kBorrowedShareMax / 100) / pool;
+    return 1 + static_cast<double>(lent * router::kBorrowedShareMax / 100) / pool;
   }
 
   absl::Status Plan() {

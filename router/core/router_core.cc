@@ -80,6 +80,11 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input, absl::Time no
     return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
                                                    " tokens of KV, the largest decode node holds ",
                                                    capacity));
+  const int64_t prompt_capacity = fleet_.decode_prompt_capacity_tokens();
+  if (capacity > 0 && prompt > prompt_capacity && settled)
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the prompt has ", prompt, " tokens, the largest decode node takes prompts of ",
+        prompt_capacity, " tokens, with what other nodes lend"));
   const double share =
       input.share.kv_share * static_cast<double>(fleet_.decode_blocks() * fleet_.block_tokens());
   if (share > 0 && static_cast<double>(prompt + 1) > share)

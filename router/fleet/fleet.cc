@@ -186,6 +186,7 @@ Node& Fleet::Join(NodeKey key, const v1::Registration& registration, absl::Time 
               lost_.end());
   if (node->role == v1::NODE_ROLE_DECODE) {
     decode_capacities_.insert(node->capacity_tokens());
+    decode_prompt_capacities_.insert(node->prompt_capacity_tokens());
     decode_blocks_ += node->num_blocks;
   }
   order_.Update(*node);
@@ -211,8 +212,9 @@ void Fleet::UpdateBorrowing() {
   for (auto& [key, node] : by_key_) {
     if (node->role != v1::NODE_ROLE_DECODE || node->lending_address.empty()) continue;
     decode_capacities_.erase(decode_capacities_.find(node->capacity_tokens()));
-    const int64_t others_max = lendable - (node->draining ? 0 : node->lend_blocks_max);
-    node->borrow_blocks_max = others_max * kBorrowedShareMax / 100;
+    decode_prompt_capacities_.erase(decode_prompt_capacities_.find(node->prompt_capacity_tokens()));
+    node->borrow_blocks_max = lendable - (node->draining ? 0 : node->lend_blocks_max);
+    decode_prompt_capacities_.insert(node->prompt_capacity_tokens());
     decode_capacities_.insert(node->capacity_tokens());
     const int64_t others = (spare - spare_of(*node)) * kBorrowedShareMax / 100;
     node->borrow_blocks_now =
@@ -246,6 +248,7 @@ void Fleet::Remove(NodeKey key) {
   by_slot_[node.slot] = nullptr;
   if (node.role == v1::NODE_ROLE_DECODE) {
     decode_capacities_.erase(decode_capacities_.find(node.capacity_tokens()));
+    decode_prompt_capacities_.erase(decode_prompt_capacities_.find(node.prompt_capacity_tokens()));
     decode_blocks_ -= node.num_blocks;
   }
   for (auto& [other_key, other] : by_key_) {

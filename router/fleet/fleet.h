@@ -58,6 +58,10 @@ struct NodePair {
   cost::LinkCost cost;        // of the time on the wire
 };
 
+// Percent of what other nodes lend that prompts beyond their nodes' pools may need together, and
+// one of them alone: loans are whole units, and creditors keep blocks for their own sequences.
+inline constexpr int64_t kBorrowedShareMax = 75;
+
 struct Node {
   NodeKey key;
   NodeSlot slot = 0;
@@ -71,10 +75,9 @@ struct Node {
   int64_t num_blocks = 0;
   int32_t max_sequences = 0;  // 0 = not limited
   std::string numerics_id;
-  std::string lending_address;  // empty: it neither lends nor borrows
-  int64_t lend_blocks_max = 0;  // that it lends at most
-  int64_t borrow_blocks_max =
-      0;  // of a decode node that borrows: kBorrowedShareMax of what others lend
+  std::string lending_address;    // empty: it neither lends nor borrows
+  int64_t lend_blocks_max = 0;    // that it lends at most
+  int64_t borrow_blocks_max = 0;  // of a decode node that borrows: what all others lend at most
   double kv_bytes_per_token = 0;
 
   bool draining = false;
@@ -105,6 +108,11 @@ struct Node {
   // The longest sequence the node can ever hold, with what it can borrow.
   int64_t capacity_tokens() const {
     return std::min<int64_t>(context_tokens, (num_blocks + borrow_blocks_max) * block_tokens);
+  }
+  // The longest prompt that a request may come with. A sequence may grow beyond it.
+  int64_t prompt_capacity_tokens() const {
+    const int64_t borrowed = borrow_blocks_max * kBorrowedShareMax / 100;
+    return std::min<int64_t>(context_tokens, (num_blocks + borrowed) * block_tokens);
   }
   // The blocks that the node needs at once for a prompt and one more token. It takes in a prompt
   // that is larger than its pool piece by piece (common/node/sequence_scheduler.h).
@@ -166,10 +174,6 @@ struct Node {
 class Fleet {
  public:
   static constexpr size_t kLostNodesKept = 64;
-  // Percent of what other nodes lend that prompts beyond their nodes' pools may need together, and
-  // that one sequence may: loans are whole units, and creditors keep blocks for their own
-  // sequences.
-  static constexpr int64_t kBorrowedShareMax = 75;
 
   // As large as a registration's figures: sums and squares fit into 64 bits.
   static constexpr int64_t kLoadFigureMax = std::numeric_limits<int32_t>::max();
@@ -255,6 +259,10 @@ class Fleet {
   // void.
   uint64_t generation() const { return generation_; }
   // The longest sequence any decode node (draining ones too) can hold; 0 when there is none.
+  // The longest prompt that a request may come with.
+  int64_t decode_prompt_capacity_tokens() const {
+    return decode_prompt_capacities_.empty() ? 0 : *decode_prompt_capacities_.rbegin();
+  }
   int64_t decode_capacity_tokens() const {
     return decode_capacities_.empty() ? 0 : *decode_capacities_.rbegin();
   }
@@ -297,7 +305,8 @@ class Fleet {
   absl::btree_map<NodeId, Node*> by_id_;
   LoadOrder order_;
   // Bound: one for each joined decode node.
-  absl::btree_multiset<int64_t> decode_capacities_;  // tokens
+  absl::btree_multiset<int64_t> decode_capacities_;         // tokens
+  absl::btree_multiset<int64_t> decode_prompt_capacities_;  // likewise
   // Bound: the slots in use at most at a time.
   std::vector<const Node*> by_slot_;
   std::vector<NodeSlot> free_slots_;

@@ -106,17 +106,21 @@ TEST(Lending, WithoutLendingTheSameRequestIsRefusedByName) {
   EXPECT_THAT(std::string(answer.status.message()), ::testing::HasSubstr("640"));
 }
 
-TEST(Lending, WhatRoutersDoNotCountOnIsRefusedAtOnce) {
-  // 28 blocks of another node may be lent: one unit of 16, and 12 that no loan can use. Routers
-  // count on three quarters of the unit.
+TEST(Lending, WhatTheNodesCannotHoldIsRefusedAtOnce) {
+  // 28 blocks of another node may be lent: one unit of 16, and 12 that no loan can use. Of the
+  // unit, a prompt may count on three quarters, and an answer that grows on all of it.
   Flags flags = kSmall;
   flags.back() = "--lend-fraction=0.7";
   const auto cluster = Start(flags);
   ASSERT_NE(cluster, nullptr);
-  EXPECT_OK(cluster->Generate(Request(60, 770, 1)).status) << "832 tokens";
-  const Answer answer = cluster->Generate(Request(60, 960, 2));
-  EXPECT_EQ(answer.status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(answer.status.message()), ::testing::HasSubstr("832"));
+  EXPECT_OK(cluster->Generate(Request(60, 770, 1)).status) << "830 of 896 tokens";
+  const auto refused = [&](int prompt, int max_tokens, const char* most) {
+    const Answer answer = cluster->Generate(Request(prompt, max_tokens, 2));
+    EXPECT_EQ(answer.status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(answer.status.message()), ::testing::HasSubstr(most));
+  };
+  refused(60, 960, "896");
+  refused(850, 10, "832");
 }
 
 TEST(Lending, TheRealModelsAnswersKeepTheirTokens) {

@@ -211,10 +211,12 @@ TEST_F(LoanBrokerTest, WhatOthersLendCountsTowardsWhatANodeCanHold) {
   const int64_t alone = harness_.core().context_tokens();
   Join({Lends("d2"), Lends("d3")});
   const Node* node = harness_.core().fleet().Find(NodeKey(2));
-  EXPECT_EQ(node->borrow_blocks_max, kLendable * 3 / 4);
-  EXPECT_EQ(node->capacity_tokens(),
-            std::min<int64_t>(node->context_tokens,
-                              (node->num_blocks + kLendable * 3 / 4) * node->block_tokens));
+  EXPECT_EQ(node->borrow_blocks_max, kLendable);
+  EXPECT_EQ(
+      node->capacity_tokens(),
+      std::min<int64_t>(node->context_tokens, (node->num_blocks + kLendable) * node->block_tokens));
+  EXPECT_EQ(node->prompt_capacity_tokens(),
+            (node->num_blocks + kLendable * 3 / 4) * node->block_tokens);
   harness_.Lose(3);
   EXPECT_EQ(node->borrow_blocks_max, 0);
   EXPECT_EQ(harness_.core().context_tokens(), alone);
