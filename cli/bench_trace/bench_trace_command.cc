@@ -87,8 +87,9 @@ class BenchTraceCommand final : public Command {
                 {.group = group});
     schema_.Add("shrink", &workload_.shrink,
                 "Prompts have this part of the trace's tokens: 16 = a sixteenth. Prompts that the "
-                "trace lets begin alike then share blocks of 512/16 tokens, which the nodes' "
-                "--block-tokens should divide. A power of two.",
+                "trace lets begin alike then share blocks of 512/16 tokens. Set the nodes' "
+                "--block-tokens to that: fetched tokens are counted in such blocks. A power of "
+                "two.",
                 {.min = 1, .max = TraceWorkload::kShrinkMax, .group = group});
     schema_.Add("token-ids", &token_ids_, "Token ids that prompts are made of.", {.group = group});
     schema_.Add("seed", &seed_, "Decides the requests' own seeds.", {.min = 0, .group = group});

@@ -11,10 +11,11 @@
 namespace tandem::cli {
 namespace {
 
-// Refused on arrival, and not after it was taken on.
+// Refused before anything of its answer came.
 bool Refused(const RequestRecord& record) {
-  return absl::StrContains(record.error, "RESOURCE_EXHAUSTED") ||
-         absl::StrContains(record.error, "UNAVAILABLE");
+  return !record.first_token.has_value() &&
+         (absl::StrContains(record.error, "RESOURCE_EXHAUSTED") ||
+          absl::StrContains(record.error, "UNAVAILABLE"));
 }
 
 void AddAnswer(const RequestRecord& record, const Objectives& objectives,
@@ -62,19 +63,17 @@ sim::TraceResult MeasureTrace(const LoadResult& load, const sim::TraceObjectives
   const Objectives limits = {.ttft_ms = absl::ToDoubleMilliseconds(objectives.ttft),
                              .itl_ms = absl::ToDoubleMilliseconds(objectives.itl)};
   sim::TraceResult result;
-  absl::Duration last;
   for (const RequestRecord& record : load.records) {
     ++result.requests;
     if (record.ok()) {
       AddAnswer(record, limits, result);
-      last = std::max(last, record.ended);
       continue;
     }
     ++(record.cancelled ? result.unfinished : Refused(record) ? result.refused : result.failed);
     if (result.first_error.empty() && !record.error.empty())
       result.first_error = absl::StrCat(record.error, ": ", record.message);
   }
-  result.virtual_s = absl::ToDoubleSeconds(last);
+  result.virtual_s = absl::ToDoubleSeconds(load.elapsed);
   AddNodes(before, after, block_tokens, result);
   return result;
 }

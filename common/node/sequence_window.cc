@@ -4,7 +4,6 @@
 
 #include "absl/types/span.h"
 #include "common/base/check.h"
-#include "common/base/mutation.h"
 
 namespace tandem::node {
 namespace {
@@ -38,9 +37,7 @@ bool Extend(Sequence& sequence, int64_t end, const kv::BlockLayout& layout, kv::
 }
 
 void GiveBackLeft(Sequence& sequence, const kv::BlockLayout& layout, kv::BlockPool& pool) {
-  int64_t needed = layout.FirstInWindow(sequence.num_computed);
-  if (TANDEM_MUTATED(kWindowTooShort)) ++needed;
-  KeepSlots(sequence, needed, sequence.end_slot, pool);
+  KeepSlots(sequence, layout.FirstInWindow(sequence.num_computed), sequence.end_slot, pool);
 }
 
 }  // namespace

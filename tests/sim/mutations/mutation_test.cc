@@ -87,7 +87,6 @@ INSTANTIATE_TEST_SUITE_P(
                       Planted{Mutation::kForgetSkipped, "ForgetSkipped"},
                       Planted{Mutation::kPartTokensIgnored, "PartTokensIgnored"},
                       Planted{Mutation::kForkNeverUnpinned, "ForkNeverUnpinned"},
-                      Planted{Mutation::kWindowTooShort, "WindowTooShort"},
                       Planted{Mutation::kVerifiedOvercounted, "VerifiedOvercounted"},
                       Planted{Mutation::kAdoptedUnseen, "AdoptedUnseen"},
                       Planted{Mutation::kLegFoundByName, "LegFoundByName"},

