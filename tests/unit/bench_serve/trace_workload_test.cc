@@ -150,6 +150,7 @@ TEST(MeasureTrace, CountsAsTheSimulatorDoes) {
   prefill.set_role("prefill");
   prefill.mutable_counters()->set_blocks_fetched(3);
 
+  load.elapsed = absl::Seconds(6);
   const sim::TraceResult result = MeasureTrace(load, {.ttft = absl::Seconds(1)}, before, after, 32);
   EXPECT_EQ(result.requests, 5);
   EXPECT_EQ(result.answered, 2);
@@ -164,7 +165,7 @@ TEST(MeasureTrace, CountsAsTheSimulatorDoes) {
   EXPECT_EQ(result.sources.prefill_cache, 64);
   EXPECT_EQ(result.sources.decode_cache, 64);
   EXPECT_EQ(result.sources.fetched, 96);
-  EXPECT_EQ(result.virtual_s, 5);
+  EXPECT_EQ(result.virtual_s, 6);
   ASSERT_EQ(result.nodes.size(), 2u);
   EXPECT_TRUE(result.nodes[0].prefill);
   EXPECT_NEAR(result.nodes[1].busy_s, 3, 1e-9);

@@ -216,7 +216,8 @@ TEST_F(LoanBrokerTest, WhatOthersLendCountsTowardsWhatANodeCanHold) {
       node->capacity_tokens(),
       std::min<int64_t>(node->context_tokens, (node->num_blocks + kLendable) * node->block_tokens));
   EXPECT_EQ(node->prompt_capacity_tokens(),
-            (node->num_blocks + kLendable * 3 / 4) * node->block_tokens);
+            std::min<int64_t>(node->context_tokens,
+                              (node->num_blocks + kLendable * 3 / 4) * node->block_tokens));
   harness_.Lose(3);
   EXPECT_EQ(node->borrow_blocks_max, 0);
   EXPECT_EQ(harness_.core().context_tokens(), alone);
