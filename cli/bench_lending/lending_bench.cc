@@ -13,6 +13,9 @@ namespace {
 
 // The answer of a request that only asks whether a prompt fits.
 constexpr int32_t kProbeTokens = 4;
+// For 10 s after a node joined, a router lets a prompt wait that does not fit, instead of refusing
+// it.
+constexpr absl::Duration kSettleTime = absl::Seconds(12);
 
 void IgnoreProgress(const LoadProgress&) {}
 
@@ -50,7 +53,9 @@ absl::StatusOr<std::unique_ptr<MeasuredCluster>> LendingBench::Start(int32_t nod
 
 absl::StatusOr<LongestContext> LendingBench::Longest(int32_t nodes) {
   announce_(absl::StrCat("the longest prompt of ", nodes, nodes == 1 ? " node" : " nodes"));
-  ASSIGN_OR_RETURN(const auto cluster, Start(nodes, options_.up.node.kv.blocks, /*lend=*/true));
+  ASSIGN_OR_RETURN(const auto cluster,
+                   Start(nodes, options_.up.node.kv.blocks, /*lend=*/nodes > 1));
+  if (nodes > 1 && should_stop_(kSettleTime)) return absl::CancelledError("interrupted");
   const int64_t pool = options_.pool_tokens();
   // Answered at `fits`, refused at `too_long`.
   int64_t fits = 0, too_long = pool * nodes + 1;
