@@ -109,8 +109,9 @@ class BenchLendingCommand final : public Command {
           "outgrown");
     }
     if (up_.decode < 2) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "decode: ", up_.decode, ", expected at least 2: one node has nobody to borrow from"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("decode: ", up_.decode,
+                       ", expected at least 2: a single node has no other node to borrow from"));
     }
     const double pools = PoolsForOne();
     if (Measures("slowdown") && options_.context_pools > pools) {

@@ -81,10 +81,11 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input, absl::Time no
                                                    " tokens of KV, the largest decode node holds ",
                                                    capacity));
   const int64_t prompt_capacity = fleet_.decode_prompt_capacity_tokens();
-  if (capacity > 0 && prompt > prompt_capacity && settled)
+  // Placement asks for room for the first token, too.
+  if (capacity > 0 && prompt + 1 > prompt_capacity && settled)
     return absl::InvalidArgumentError(absl::StrCat(
-        "the prompt has ", prompt, " tokens, the largest decode node takes prompts of ",
-        prompt_capacity, " tokens, with what other nodes lend"));
+        "the prompt has ", prompt, " tokens, the largest decode node takes prompts of up to ",
+        prompt_capacity - 1, " tokens, with what other nodes lend"));
   const double share =
       input.share.kv_share * static_cast<double>(fleet_.decode_blocks() * fleet_.block_tokens());
   if (share > 0 && static_cast<double>(prompt + 1) > share)

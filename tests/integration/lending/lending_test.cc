@@ -119,7 +119,8 @@ TEST(Lending, WhatTheNodesCannotHoldIsRefusedAtOnce) {
     EXPECT_THAT(std::string(answer.status.message()), ::testing::HasSubstr(most));
   };
   refused(60, 960, "896");
-  refused(850, 10, "832");
+  refused(850, 10, "831");
+  refused(832, 1, "831");
 }
 
 TEST(Lending, TheRealModelsAnswersKeepTheirTokens) {

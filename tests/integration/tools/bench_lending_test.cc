@@ -42,7 +42,7 @@ TEST(BenchLending, WrongUseIsSaid) {
     EXPECT_THAT(run.output, HasSubstr(word)) << flag;
   };
   refused("--parts=throughput", "expected contexts, slowdown or mix");
-  refused("--decode=1", "nobody to borrow from");
+  refused("--decode=1", "no other node to borrow from");
   refused("--kv-blocks=0", "small enough to be outgrown");
   refused("--context-pools=9", "expected at most 2.12");
   refused("--long-shares=0.1,2", "expected numbers from 0 to 1");
