@@ -109,7 +109,8 @@ struct Node {
   int64_t capacity_tokens() const {
     return std::min<int64_t>(context_tokens, (num_blocks + borrow_blocks_max) * block_tokens);
   }
-  // The longest prompt that a request may come with. A sequence may grow beyond it.
+  // The longest prompt, with room for one more token, that a request may come with. A sequence may
+  // grow beyond it.
   int64_t prompt_capacity_tokens() const {
     const int64_t borrowed = borrow_blocks_max * kBorrowedShareMax / 100;
     return std::min<int64_t>(context_tokens, (num_blocks + borrowed) * block_tokens);
@@ -258,11 +259,12 @@ class Fleet {
   // Changes whenever numerics_id or block_tokens may have changed: older block hashes are then
   // void.
   uint64_t generation() const { return generation_; }
-  // The longest sequence any decode node (draining ones too) can hold; 0 when there is none.
-  // The longest prompt that a request may come with.
+  // The longest prompt, with room for one more token, that a request may come with; 0 when there is
+  // no decode node.
   int64_t decode_prompt_capacity_tokens() const {
     return decode_prompt_capacities_.empty() ? 0 : *decode_prompt_capacities_.rbegin();
   }
+  // The longest sequence any decode node (draining ones too) can hold; 0 when there is none.
   int64_t decode_capacity_tokens() const {
     return decode_capacities_.empty() ? 0 : *decode_capacities_.rbegin();
   }
