@@ -13,20 +13,10 @@ constexpr int kLendable = 5;
 
 class LendingTest : public DecodeCoreTest {
  protected:
-  LendingTest() {
-    engine::HashEngineOptions options;
-    options.block_tokens = kBlockTokens;
-    options.unit_tokens = kBlockTokens;  // a unit is a block
-    options.context_tokens = 400;
-    engine_ = *engine::NewHashEngine(options);
-    EXPECT_OK(engine_->AllocateKv(kBlocks));
-    core_ = std::make_unique<DecodeCore>(node::SchedulerOptions{.spec = engine_->spec(),
-                                                                .num_blocks = kBlocks,
-                                                                .max_batch_tokens = 64,
-                                                                .max_sequences = 2,
-                                                                .max_waiting = 2,
-                                                                .borrows = true,
-                                                                .lend_blocks_max = kLendable});
+  // A unit is a block.
+  LendingTest()
+      : DecodeCoreTest(
+            Setup{.unit_tokens = kBlockTokens, .context_tokens = 400, .lend_blocks = kLendable}) {
     core_->OnRouterJoined(kRouter, now_);
   }
 
