@@ -161,15 +161,18 @@ TEST_F(LendingTest, AnExpiredLoanEndsAndADrainRecallsTheOthers) {
 class BorrowingTest : public LendingTest {
  protected:
   // A sequence of 100 prompt tokens whose answer needs more blocks than the node has.
-  void Begin() {
-    v1::NodeCommand command = Run("r", 100, /*local_max=*/1000);
-    command.mutable_start_decode()->mutable_sequence()->mutable_stop()->set_max_tokens(200);
+  void Begin() { Send(Answer("r", 100, 200)); }
+  static v1::NodeCommand Answer(const std::string& id, int prompt, int tokens) {
+    v1::NodeCommand command = Run(id, prompt, /*local_max=*/1000);
+    v1::StopParams& stop = *command.mutable_start_decode()->mutable_sequence()->mutable_stop();
+    stop.set_max_tokens(tokens);
+    stop.set_ignore_eos(true);
     command.mutable_start_decode()->set_borrow_blocks_max(20);
-    Send(command);
+    return command;
   }
   // Steps until the core asks for a loan.
   v1::LoanWanted StepUntilWanted() {
-    for (int i = 0; i < 60; ++i) {
+    for (int i = 0; i < 200; ++i) {
       for (const auto& [router, event] : Step().events)
         if (event.has_loan_wanted()) return event.loan_wanted();
     }
@@ -218,6 +221,22 @@ TEST_F(BorrowingTest, BlocksGoBackToThePoolWhenTheCreditorHasThem) {
   EXPECT_EQ(slices[0].blocks[0], engine::kNoBlock);
   EXPECT_EQ(core_->load().debts(0).creditor_node_id(), "c");
   EXPECT_EQ(core_->load().debts(0).blocks(), wanted.units());
+}
+
+// An equal sequence ran before. Its blocks have the names of those that the second one computes,
+// until the pool needs them for something else.
+TEST_F(BorrowingTest, BlocksOfASequenceThatRanBeforeAreLent) {
+  Send(Answer("before", 20, 55));
+  for (int i = 0; i < 57; ++i) Step();
+  ASSERT_EQ(used(), 0);
+  Send(Answer("r", 20, 200));
+  const v1::LoanWanted wanted = StepUntilWanted();
+  ASSERT_GT(wanted.units(), 20 / kBlockTokens + 1) << "no block of the answer is among them";
+  const node::NodeActions granted = Send(Granted(wanted, 0));
+  EXPECT_EQ(Count<lending::ReturnLoan>(granted), 0);
+  ASSERT_GE(granted.transfer.size(), 3u);
+  const auto& exported = std::get<transfer::OpenExport>(granted.transfer[0]);
+  EXPECT_EQ(std::ssize(exported.blocks), wanted.units());
 }
 
 TEST_F(BorrowingTest, ALostLoanComputesTheSequenceAgain) {
