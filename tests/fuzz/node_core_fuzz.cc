@@ -10,9 +10,9 @@
 #include "common/engine/hash/hash_engine.h"
 #include "common/telemetry/log.h"
 #include "decode_node/decode_core.h"
-#include "fuzz_random.h"
-#include "odd_commands.h"
 #include "prefill_node/prefill_core.h"
+#include "tests/fuzz/fuzz_random.h"
+#include "tests/fuzz/odd_commands.h"
 
 namespace tandem::node {
 namespace {
