@@ -143,6 +143,12 @@ void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::T
   const auto hashes =
       absl::MakeConstSpan(sequence->hashes)
           .subspan(static_cast<size_t>(ordinals.first + held), static_cast<size_t>(count - held));
+  // A block whose name another block had when this one was full has none. That other may be gone.
+  for (int64_t i = ordinals.first + held; i < ordinals.end; ++i) {
+    const BlockId block = sequence->blocks[static_cast<size_t>(i)];
+    if (!scheduler_.pool().IsSealed(block))
+      scheduler_.pool().Seal(block, sequence->hashes[static_cast<size_t>(i)]);
+  }
   loan.pinned = scheduler_.pool().MatchBlocks(hashes);
   if (loan.pinned.size() != hashes.size()) {
     Unpin(loan);

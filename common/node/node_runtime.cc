@@ -377,6 +377,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     counters_.set_kv_bytes_sent(transfer.bytes_sent);
     counters_.set_kv_bytes_received(transfer.bytes_received);
     counters_.set_kv_frames_rejected(transfer.frames_rejected);
+    counters_.set_kv_frames_untimely(transfer.frames_untimely);
     counters_.set_kv_connections_refused(transfer.connections_refused);
     counters_.set_kv_messages_dropped(transfer.messages_dropped);
     if (lending_ != nullptr) counters_.set_lending_answers(lending_->counters().answers);

@@ -73,25 +73,35 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input, absl::Time no
     return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
                                                    " tokens, the model's context is ",
                                                    model_.context_tokens));
-  const int64_t capacity = fleet_.decode_capacity_tokens();
-  // While nodes join and leave, what they can borrow of each other changes: the request waits.
-  const bool settled = !fleet_.lends() || now - nodes_changed_ > kNodesSettle;
-  if (capacity > 0 && needed > capacity && settled)
-    return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
-                                                   " tokens of KV, the largest decode node holds ",
-                                                   capacity));
-  const int64_t prompt_capacity = fleet_.decode_prompt_capacity_tokens();
-  // Placement asks for room for the first token, too.
-  if (capacity > 0 && prompt + 1 > prompt_capacity && settled)
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the prompt has ", prompt, " tokens, the largest decode node takes prompts of up to ",
-        prompt_capacity - 1, " tokens, with what other nodes lend"));
+  if (NodesSettled(now)) RETURN_IF_ERROR(CheckCapacity(input));
   const double share =
       input.share.kv_share * static_cast<double>(fleet_.decode_blocks() * fleet_.block_tokens());
   if (share > 0 && static_cast<double>(prompt + 1) > share)
     return absl::InvalidArgumentError(
         absl::StrCat("prompt: ", prompt, " tokens, expected fewer: ", input.share.tenant,
                      "'s share of the KV blocks holds ", static_cast<int64_t>(share), " tokens"));
+  return absl::OkStatus();
+}
+
+bool RouterCore::NodesSettled(absl::Time now) const {
+  return !fleet_.lends() || now - nodes_changed_ > kNodesSettle;
+}
+
+absl::Status RouterCore::CheckCapacity(const RequestInput& input) const {
+  const int64_t capacity = fleet_.decode_capacity_tokens();
+  if (capacity == 0) return absl::OkStatus();  // no node has joined
+  const auto prompt = static_cast<int64_t>(input.prompt->size());
+  const int64_t needed = prompt + (input.max_tokens_given ? int64_t{input.stop->max_tokens} : 1);
+  if (needed > capacity)
+    return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
+                                                   " tokens of KV, the largest decode node holds ",
+                                                   capacity));
+  const int64_t prompt_capacity = fleet_.decode_prompt_capacity_tokens();
+  // Placement asks for room for the first token, too.
+  if (prompt + 1 > prompt_capacity)
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the prompt has ", prompt, " tokens, the largest decode node takes prompts of up to ",
+        prompt_capacity - 1, " tokens, with what other nodes lend"));
   return absl::OkStatus();
 }
 
@@ -329,6 +339,10 @@ void RouterCore::OnTick(absl::Time now) {
             ", expected a heartbeat")),
         now);
   table_.OnTick(now);
+  if (waiting_checked_ < nodes_changed_ && NodesSettled(now)) {
+    table_.FailWaiting([this](const RequestInput& input) { return CheckCapacity(input); });
+    waiting_checked_ = now;
+  }
   loans_.OnTick(now);
   table_.PlaceQueued(now);
 }

@@ -78,9 +78,12 @@ void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricR
   };
   count("tandem_node_kv_refused_total",
         "What the node's KV plane refused: connections and messages of strangers, and frames that "
-        "fail a check, as do late ones of requests that are over.",
+        "fail a check.",
         counters.kv_connections_refused() + counters.kv_messages_dropped() +
             counters.kv_frames_rejected());
+  count("tandem_node_kv_untimely_frames_total",
+        "KV frames that the node dropped because their lease was not known yet, or over.",
+        counters.kv_frames_untimely());
   count("tandem_node_kv_sent_bytes_total", "KV that the node has sent to others.",
         counters.kv_bytes_sent());
   count("tandem_node_kv_received_bytes_total", "KV that others have sent to the node.",

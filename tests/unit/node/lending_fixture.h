@@ -61,15 +61,18 @@ class LendingTest : public DecodeCoreTest {
 class BorrowingTest : public LendingTest {
  protected:
   // A sequence of 100 prompt tokens whose answer needs more blocks than the node has.
-  void Begin() {
-    v1::NodeCommand command = Run("r", 100, /*local_max=*/1000);
-    command.mutable_start_decode()->mutable_sequence()->mutable_stop()->set_max_tokens(200);
+  void Begin() { Send(Answer("r", 100, 200)); }
+  static v1::NodeCommand Answer(const std::string& id, int prompt, int tokens) {
+    v1::NodeCommand command = Run(id, prompt, /*local_max=*/1000);
+    v1::StopParams& stop = *command.mutable_start_decode()->mutable_sequence()->mutable_stop();
+    stop.set_max_tokens(tokens);
+    stop.set_ignore_eos(true);
     command.mutable_start_decode()->set_borrow_blocks_max(20);
-    Send(command);
+    return command;
   }
   // Steps until the core asks for a loan.
   v1::LoanWanted StepUntilWanted() {
-    for (int i = 0; i < 60; ++i) {
+    for (int i = 0; i < 200; ++i) {
       for (const auto& [router, event] : Step().events)
         if (event.has_loan_wanted()) return event.loan_wanted();
     }

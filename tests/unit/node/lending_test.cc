@@ -126,6 +126,22 @@ TEST_F(BorrowingTest, BlocksGoBackToThePoolWhenTheCreditorHasThem) {
   EXPECT_EQ(core_->load().debts(0).blocks(), wanted.units());
 }
 
+// An equal sequence ran before. Its blocks have the names of those that the second one computes,
+// until the pool needs them for something else.
+TEST_F(BorrowingTest, BlocksOfASequenceThatRanBeforeAreLent) {
+  Send(Answer("before", 20, 55));
+  for (int i = 0; i < 57; ++i) Step();
+  ASSERT_EQ(used(), 0);
+  Send(Answer("r", 20, 200));
+  const v1::LoanWanted wanted = StepUntilWanted();
+  ASSERT_GT(wanted.units(), 20 / kBlockTokens + 1) << "no block of the answer is among them";
+  const node::NodeActions granted = Send(Granted(wanted, 0));
+  EXPECT_EQ(Count<lending::ReturnLoan>(granted), 0);
+  ASSERT_GE(granted.transfer.size(), 3u);
+  const auto& exported = std::get<transfer::OpenExport>(granted.transfer[0]);
+  EXPECT_EQ(std::ssize(exported.blocks), wanted.units());
+}
+
 TEST_F(BorrowingTest, ALostLoanComputesTheSequenceAgain) {
   Begin();
   const v1::LoanWanted wanted = StepUntilWanted();

@@ -312,6 +312,33 @@ TEST_F(LoanBrokerTest, WhatOthersLendCountsTowardsWhatANodeCanHold) {
   EXPECT_EQ(harness_.core().context_tokens(), alone);
 }
 
+// While nodes join, what they can borrow grows. A request that still does not fit once they have
+// settled is refused then, and does not wait for the queue's deadline.
+TEST_F(LoanBrokerTest, WhatWaitsForNodesToSettleIsRefusedThen) {
+  constexpr int kPool = 60;  // tokens
+  v1::Registration first = Lends("d1"), second = Lends("d2");
+  for (v1::Registration* node : {&first, &second})
+    node->set_num_blocks(kPool / node->block_tokens());
+  Join({first, second});
+  const int64_t holds = harness_.core().fleet().Find(NodeKey(1))->capacity_tokens();
+  ASSERT_LT(holds, 350);
+  ASSERT_OK(harness_.Submit("never", 20, static_cast<int>(holds) - 20 + 1));
+  ASSERT_OK(harness_.Submit("runs", 20, static_cast<int>(holds) - 20));
+  const auto tick = [&](int seconds) {
+    for (int i = 0; i < seconds; ++i) {
+      harness_.Advance(absl::Seconds(1));
+      for (uint64_t node : {1, 2}) harness_.SayMessage(node, {});
+    }
+  };
+  tick(9);
+  EXPECT_OK(harness_.client("never").failure);
+  tick(3);
+  EXPECT_EQ(harness_.client("never").failure.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(harness_.client("never").failure.message()),
+              ::testing::HasSubstr(absl::StrCat("largest decode node holds ", holds)));
+  EXPECT_OK(harness_.client("runs").failure);
+}
+
 // Two prompts that are larger than their nodes' pools would each take half of what both need, and
 // wait for each other: the second is placed when the first has ended.
 TEST_F(LoanBrokerTest, PromptsBeyondTheirPoolsDoNotWaitForEachOther) {
