@@ -16,7 +16,7 @@
 //
 // Two sequences that outgrow their nodes could keep each other from going on for ever. So the one
 // that came to its router first goes on: for it, this node holds back a sequence of its own that
-// outgrows the pool and came later, and starts it again when nothing is lent to an older one.
+// may outgrow the pool and came later, and starts it again when nothing is lent to an older one.
 //
 // Thread safety: none; the engine thread. Owner: a core.
 // Invariants: the blocks of a loan are pinned until StopServing was issued; at most lend_blocks_max

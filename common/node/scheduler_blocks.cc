@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/mutation.h"
 #include "common/node/lent_units.h"
 #include "common/node/prompt_chunk.h"
 #include "common/node/sequence_fork.h"
@@ -200,10 +199,12 @@ bool SequenceScheduler::HoldBack(int64_t arrived_us) {
   Sequence* last = nullptr;
   for (const auto& [order, sequence] : running_) {
     const bool younger = arrived_us > 0 && sequence->input.arrived_us > arrived_us;
-    if (!younger || !sequence->outgrows || sequence->held_back) continue;
+    const int64_t blocks = options_.spec.layout.BlocksFor(std::ssize(sequence->tokens));
+    const bool large = sequence->outgrows && 2 * blocks > options_.num_blocks;
+    if (!younger || !large || sequence->held_back) continue;
     if (last == nullptr || last->input.arrived_us < sequence->input.arrived_us) last = sequence;
   }
-  if (last == nullptr || TANDEM_MUTATED(kNoneGivesWay)) return false;
+  if (last == nullptr) return false;
   last->held_back = true;
   GiveUpLoans(last->id);
   return true;

@@ -153,10 +153,10 @@ class SequenceScheduler {
   // Computes the sequence again, because a creditor lost or recalled what it had lent. All its
   // loans end.
   void GiveUpLoans(SequenceId id);
-  // For the Lender: of the running sequences that outgrow the pool and came to their router after
-  // `arrived_us`, the one that came last gives up its blocks and loans, and waits until
-  // EndHoldBack; it is then computed again. False when there is none, or it is unknown who came
-  // first.
+  // For the Lender: of the running sequences that are longer than half of the pool, may outgrow it,
+  // and came to their router after `arrived_us`, the one that came last gives up its blocks and
+  // loans, and waits until EndHoldBack; it is then computed again. False when there is none, or it
+  // is unknown which came first.
   bool HoldBack(int64_t arrived_us);
   // Those that came before `arrived_us` wait no longer.
   void EndHoldBack(int64_t arrived_us);

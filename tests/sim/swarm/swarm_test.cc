@@ -42,13 +42,13 @@ TEST(Swarm, LoansMoveWithoutAWrongToken) {
   const uint64_t first_seed = (uint64_t{std::random_device()()} << 20) | 1;
   std::cout << "seeds from " << first_seed << "\n";
   int64_t lending = 0, moved = 0, home = 0;
-  for (uint64_t seed = first_seed; lending < 600; ++seed) {
+  for (uint64_t seed = first_seed; lending < 1000; ++seed) {
     Schedule schedule = DrawSchedule(seed);
     Topology& t = schedule.topology;
     if (t.lend_blocks == 0 || t.decode_nodes < 3) continue;
     ++lending;
     t.drain_us = 3'000'000;
-    for (size_t i = 0; i < schedule.requests.size(); i += 3) {
+    for (size_t i = 0; i < schedule.requests.size(); ++i) {
       const int64_t node = t.routers + t.prefill_nodes + static_cast<int64_t>(seed + i) % 3;
       schedule.faults.push_back({.at_us = schedule.requests[i].at_us + 40'000,
                                  .kind = FaultKind::kDrain,
