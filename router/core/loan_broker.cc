@@ -71,10 +71,14 @@ std::vector<NodeKey> LoanBroker::Rivals(const Node& debtor, const v1::LoanWanted
     return unmet != unmet_.end() && now - unmet->second < kUnmetKept;
   };
   for (const Node* node : fleet_.by_slot()) {
-    if (rivals.size() == kRivalsMax) break;
     if (node == nullptr || node == &debtor || !lacks(*node)) continue;
     if (node->numerics_id == debtor.numerics_id && !node->draining) rivals.push_back(node->key);
   }
+  if (rivals.size() <= kRivalsMax) return rivals;
+  // Others for the debtor's next question, so that each is asked in time.
+  const size_t first = wanted.loan() * kRivalsMax % rivals.size();
+  std::rotate(rivals.begin(), rivals.begin() + static_cast<std::ptrdiff_t>(first), rivals.end());
+  rivals.resize(kRivalsMax);
   return rivals;
 }
 
