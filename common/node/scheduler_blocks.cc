@@ -177,6 +177,14 @@ void SequenceScheduler::Lend(SequenceId id, const engine::LentUnits& lent) {
   TakeLent(At(id), lent, options_.spec, pool_);
 }
 
+void SequenceScheduler::MoveLoan(SequenceId id, LoanId from, LoanId to) {
+  ReplaceLoan(At(id), from, to);
+}
+
+void SequenceScheduler::TakeHome(SequenceId id, absl::Span<const BlockId> blocks) {
+  node::TakeHome(At(id), blocks, options_.spec);
+}
+
 void SequenceScheduler::GiveUpLoans(SequenceId id) {
   Sequence& sequence = At(id);
   if (sequence.in_step) {
@@ -185,6 +193,26 @@ void SequenceScheduler::GiveUpLoans(SequenceId id) {
     return;
   }
   ComputeAgain(sequence);
+}
+
+bool SequenceScheduler::HoldBack(int64_t arrived_us) {
+  Sequence* last = nullptr;
+  for (const auto& [order, sequence] : running_) {
+    const bool younger = arrived_us > 0 && sequence->input.arrived_us > arrived_us;
+    const int64_t blocks = options_.spec.layout.BlocksFor(std::ssize(sequence->tokens));
+    const bool large = sequence->outgrows && 2 * blocks > options_.num_blocks;
+    if (!younger || !large || sequence->held_back) continue;
+    if (last == nullptr || last->input.arrived_us < sequence->input.arrived_us) last = sequence;
+  }
+  if (last == nullptr) return false;
+  last->held_back = true;
+  GiveUpLoans(last->id);
+  return true;
+}
+
+void SequenceScheduler::EndHoldBack(int64_t arrived_us) {
+  for (const auto& [id, sequence] : sequences_)
+    if (sequence->input.arrived_us < arrived_us) sequence->held_back = false;
 }
 
 }  // namespace tandem::node

@@ -144,9 +144,22 @@ class SequenceScheduler {
   // A creditor has verified copies of these units: gives their blocks back. REQUIRES: `id` is not
   // in the running step; the units are the first of LendableUnits (lent_units.h).
   void Lend(SequenceId id, const engine::LentUnits& lent);
+  // Another creditor has verified copies of what `id` has lent under the loan `from`: `to` takes
+  // its place. REQUIRES: `id` is not in the running step.
+  void MoveLoan(SequenceId id, LoanId from, LoanId to);
+  // The units of the last loan of `id` are back in `blocks`, whose references it takes over.
+  // REQUIRES: `id` is not in the running step.
+  void TakeHome(SequenceId id, absl::Span<const BlockId> blocks);
   // Computes the sequence again, because a creditor lost or recalled what it had lent. All its
   // loans end.
   void GiveUpLoans(SequenceId id);
+  // For the Lender: of the running sequences that are longer than half of the pool, may outgrow it,
+  // and came to their router after `arrived_us`, the one that came last gives up its blocks and
+  // loans, and waits until EndHoldBack; it is then computed again. False when there is none, or it
+  // is unknown which came first.
+  bool HoldBack(int64_t arrived_us);
+  // Those that came before `arrived_us` wait no longer.
+  void EndHoldBack(int64_t arrived_us);
   // Loans that ended since the last call, because their sequences gave up all blocks.
   std::vector<LoanId> TakeEndedLoans() { return std::exchange(ended_loans_, {}); }
   // While set, sequences that lack a block wait instead of preempting others.

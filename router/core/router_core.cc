@@ -113,6 +113,7 @@ int64_t RouterCore::context_tokens() const {
 absl::Status RouterCore::Submit(RequestInput input, absl::Time now) {
   NoteTime(now);
   RETURN_IF_ERROR(CheckAdmission(input, now));
+  input.arrived = now;
   return table_.Submit(std::move(input), now);
 }
 
@@ -284,7 +285,7 @@ absl::Status RouterCore::OnNodeEvent(Node& node, const v1::NodeEvent& event, abs
     case v1::NodeEvent::kLoanWanted:
       return loans_.OnLoanWanted(node, event.loan_wanted(), now);
     case v1::NodeEvent::kLoanOffered:
-      loans_.OnLoanOffered(node, event.loan_offered());
+      loans_.OnLoanOffered(node, event.loan_offered(), now);
       break;
     case v1::NodeEvent::kDraining:
       fleet_.SetDraining(node);
@@ -322,7 +323,7 @@ void RouterCore::NodeLost(NodeKey key, const absl::Status& why, absl::Time now) 
   const absl::Status lost =
       absl::UnavailableError(absl::StrCat("node ", id, " was lost: ", why.message()));
   table_.OnNodeLost(key, lost, now);
-  loans_.OnNodeLost(key);
+  loans_.OnNodeLost(key, now);
   table_.PlaceQueued(now);
 }
 
