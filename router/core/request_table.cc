@@ -126,9 +126,8 @@ void RequestTable::FailWaiting(absl::FunctionRef<absl::Status(const RequestInput
     if (!status.ok()) failing.emplace_back(group.get(), std::move(status));
   }
   // In the order of arrival, so that a simulated run with the same seed repeats exactly.
-  std::sort(failing.begin(), failing.end(), [](const auto& a, const auto& b) {
-    return a.first->leader() < b.first->leader();
-  });
+  std::sort(failing.begin(), failing.end(),
+            [](const auto& a, const auto& b) { return a.first->leader() < b.first->leader(); });
   for (const auto& [group, why] : failing) FailGroup(*group, why);
 }
 
