@@ -198,6 +198,10 @@ void SequenceScheduler::FillRunning() {
          static_cast<int64_t>(running_.size()) < options_.max_sequences) {
     Sequence& sequence = *waiting_.begin()->second;
     if (sequence.blocks.empty()) {
+      if (sequence.awaited) {
+        short_of_blocks_ = true;
+        return;
+      }
       const int64_t needed =
           options_.spec.layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
       while (!AcquireBlocks(sequence, needed)) {
