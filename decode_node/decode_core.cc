@@ -380,6 +380,7 @@ void DecodeCore::Handle(const transfer::LeaseDrained& event, absl::Time) {
 
 absl::Span<const engine::SequenceSlice> DecodeCore::PlanStep(absl::Time now) {
   borrower_.BeforeStep(now);
+  stored_blocks_.Resume(now);
   const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
   borrower_.AfterPlan(!slices.empty(), now);
   scheduler_.meter().Start(scheduler_.planned_shape(), now);

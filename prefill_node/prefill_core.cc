@@ -296,6 +296,7 @@ void PrefillCore::EndExport(Exports::iterator it) {
 // ---- computing -----------------------------------------------------------------------------
 
 absl::Span<const engine::SequenceSlice> PrefillCore::PlanStep(absl::Time now) {
+  stored_blocks_.Resume(now);
   const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
   scheduler_.meter().Start(scheduler_.planned_shape(), now);
   PlanPushes();

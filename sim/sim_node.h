@@ -101,6 +101,7 @@ class SimNode final : public Process {
   v1::NodeMessage MakeRegistration() const;
   void Tick();
   void Pump();
+  void Dispatch();
   void SendEvents(node::NodeActions& actions);
   // From the engine thread to the transfer thread and back, in order.
   void ToPlane(transfer::TransferCommand command);

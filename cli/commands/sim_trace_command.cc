@@ -1,4 +1,6 @@
 // `tandem sim trace`: implements NewSimTraceCommand (cli/command_line/commands.h).
+#include <malloc.h>
+
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -42,6 +44,10 @@ class SimTraceCommand final : public Command {
       return config::kExitUsage;
     }
     SetLogLevel(LogLevel::kError);
+    // Prompts are large and short-lived: their memory stays in the process and is not faulted in
+    // again for each.
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
     absl::Status status = CheckOutputs(results_.files());
     if (status.ok()) status = Simulate(*path);
     return status.ok() ? config::kExitOk : ReportError(schema_, status);

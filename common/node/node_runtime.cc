@@ -217,6 +217,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     const absl::Span<const engine::SequenceSlice> slices = core_->PlanStep(RealClock().Now());
     if (slices.empty()) {
       busy_ = false;
+      Dispatch();  // the plan may have asked for blocks to be read
       return false;
     }
     if (!busy_.exchange(true)) last_progress_ = absl::ToUnixMillis(RealClock().Now());

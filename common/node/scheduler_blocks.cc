@@ -14,6 +14,13 @@
 
 namespace tandem::node {
 
+int64_t SequenceScheduler::MatchableBlocks(const Sequence& sequence) const {
+  const int64_t block_tokens = options_.spec.layout.block_tokens;
+  const int64_t blocks = (std::ssize(sequence.tokens) - 1) / block_tokens;
+  // A cached block has KV and no logits: rows whose tokens are scored must be computed.
+  return sequence.unscored() > 0 ? std::min(blocks, sequence.num_scored / block_tokens) : blocks;
+}
+
 // Fills an empty block table with `count` blocks: first from the prefix cache, then free ones. All
 // or nothing. At least the last token is left to compute.
 bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
@@ -23,9 +30,7 @@ bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
   if (sequence.grows) count = (options_.num_blocks + 1) / 2;
   ExtendHashes(sequence);
   const int64_t block_tokens = options_.spec.layout.block_tokens;
-  int64_t matchable = (static_cast<int64_t>(sequence.tokens.size()) - 1) / block_tokens;
-  // A cached block has KV and no logits: rows whose tokens are scored must be computed.
-  if (sequence.unscored() > 0) matchable = std::min(matchable, sequence.num_scored / block_tokens);
+  int64_t matchable = MatchableBlocks(sequence);
   if (sequence.grows) matchable = std::min(matchable, count);
   const auto hashes = absl::MakeConstSpan(sequence.hashes).subspan(0, matchable);
   std::vector<BlockId> blocks = pool_.Match(hashes, sequence.input.owner);
@@ -84,6 +89,25 @@ void SequenceScheduler::TakeComputed(Sequence& sequence, int64_t num_computed) {
   ShrinkWindow(sequence, options_.spec.layout, pool_);
   if (!had_prompt && num_computed >= sequence.prompt_tokens)
     NamePromptEnd(sequence, options_.spec.layout.block_tokens, pool_);
+}
+
+std::vector<SequenceId> SequenceScheduler::NextToResume(size_t most) const {
+  std::vector<SequenceId> next;
+  for (auto it = waiting_.begin(); it != waiting_.end() && next.size() < most; ++it)
+    if (it->second->blocks.empty()) next.push_back(it->second->id);
+  return next;
+}
+
+std::vector<kv::BlockHash> SequenceScheduler::HashesToResume(SequenceId id) {
+  Sequence& sequence = At(id);
+  ExtendHashes(sequence);
+  const absl::Span<const kv::BlockHash> hashes = sequence.hashes;
+  const absl::Span<const kv::BlockHash> useful = hashes.subspan(0, MatchableBlocks(sequence));
+  return {useful.begin(), useful.end()};
+}
+
+void SequenceScheduler::SetAwaited(SequenceId id, bool awaited) {
+  if (const auto it = sequences_.find(id); it != sequences_.end()) it->second->awaited = awaited;
 }
 
 int64_t SequenceScheduler::RoomForOne() const {

@@ -95,6 +95,7 @@ struct Sequence {
   absl::Time rank;                                // does not change
   SequencePhase phase = SequencePhase::kHeld;
   bool in_step = false;   // a slice of the running step
+  bool awaited = false;   // preempted, and its blocks are being read back: it takes none meanwhile
   bool released = false;  // erased when the running step is done
 
   // Sequences are served in this order: by rank (queue_policy.h), then by arrival.

@@ -202,6 +202,10 @@ void SequenceScheduler::FillRunning() {
     if (next == waiting_.end()) break;
     Sequence& sequence = *next->second;
     if (sequence.blocks.empty()) {
+      if (sequence.awaited) {
+        short_of_blocks_ = true;
+        return;
+      }
       const int64_t needed =
           options_.spec.layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
       while (!AcquireBlocks(sequence, needed)) {

@@ -12,11 +12,12 @@
 // equal times give equal plans.
 //
 // When a generating sequence needs a block and none is available, the scheduler preempts the last
-// sequence behind it in the order: that sequence gives up all of its blocks, waits, and is computed
-// again from its tokens (preemption by recompute; its stream does not change). Where units can be
-// lent instead (borrower.h), it waits for that. The first sequence
-// is never preempted, so there is always progress. While a sequence waits or stalls because blocks
-// are missing, no new sequence is admitted.
+// sequence behind it in the order: that sequence gives up all of its blocks and waits. Then it
+// takes from the prefix cache what is still there or was read back meanwhile (stored_blocks.h), and
+// the rest is computed again from its tokens; its stream does not change. Where units can be lent
+// instead (borrower.h), it waits for that. The first sequence is never preempted, so there is
+// always progress. While a sequence waits or stalls because blocks are missing, no new sequence is
+// admitted.
 //
 // Thread safety: none; one thread, the engine thread. Owner: a core.
 // Invariants: every block reference of the pool belongs to exactly one sequence's table, to a
@@ -140,6 +141,15 @@ class SequenceScheduler {
   std::vector<BlockId> ReleaseQuarantining(SequenceId id, int64_t first_ordinal, int64_t count);
   void EndQuarantine(absl::Span<const BlockId> blocks);
 
+  // ---- blocks of preempted sequences that lie in storage, for StoredBlocks
+  // The preempted sequences that take blocks next, in order, at most `most` of them.
+  std::vector<SequenceId> NextToResume(size_t most) const;
+  // The names of the blocks from which a preempted sequence can go on. REQUIRES: `id` is here.
+  std::vector<kv::BlockHash> HashesToResume(SequenceId id);
+  // Whether its blocks are being read: it takes none until they are here. No effect on a sequence
+  // that has left.
+  void SetAwaited(SequenceId id, bool awaited);
+
   // ---- lending, for the Borrower
   // A creditor has verified copies of these units: gives their blocks back. REQUIRES: `id` is not
   // in the running step; the units are the first of LendableUnits (lent_units.h).
@@ -216,6 +226,8 @@ class SequenceScheduler {
   kv::BlockHash SaltOf(const SequenceInput& input);
   absl::Time RankOf(const Sequence& sequence) const;
   Sequence& At(SequenceId id);
+  // The leading blocks of its tokens that can be taken from the cache.
+  int64_t MatchableBlocks(const Sequence& sequence) const;
   bool AcquireBlocks(Sequence& sequence, int64_t count);
   void ReturnBlocks(Sequence& sequence);
   void ExtendHashes(Sequence& sequence);
