@@ -49,7 +49,7 @@ class PredictedTimes {
   // An answer's tokens that still come, of a sequence of which nothing is known: about the mean of
   // public conversation traces.
   static constexpr int64_t kAnswerTokens = 256;
-  // The weight of harm: a second that another sequence loses counts like one of this.
+  // The weight of harm: a second that another sequence loses counts as a second of this one.
   static constexpr double kHarmWeight = 1;
   // What a pause of a running answer weighs beside a wait for an answer's beginning.
   static constexpr double kPauseWeight = 4;
