@@ -1,5 +1,5 @@
-// The part of Borrower (borrower.h) that moves loans: to another creditor when theirs wants its
-// memory back, and home.
+// The part of Borrower (common/node/borrower.h) that moves loans: to another creditor when theirs
+// wants its memory back, and home.
 #include <algorithm>
 #include <utility>
 

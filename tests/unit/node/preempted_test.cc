@@ -51,7 +51,8 @@ class PreemptedTest : public StoredBlocksTest {
   std::vector<TokenId> Alone(const std::string& id, int kind) {
     core_->OnCommand(kRouter, Long(id, kind), now_);
     Take();
-    while (StepOnce()) ServeAll();
+    do ServeAll();
+    while (StepOnce());
     return TokensOf(id);
   }
   void ExpectTheAnswers() {
