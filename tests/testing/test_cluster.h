@@ -108,19 +108,30 @@ class TestCluster {
     return ended;
   }
 
-  // All log lines so far that contain `text`.
+  // All log lines so far that contain `text`. Lines of the cluster's processes come some time after
+  // what they tell of, the line that it is ready included: await a line that is due.
   std::vector<std::string> LinesWith(const std::string& text) const {
     absl::MutexLock lock(&mutex_);
+    return Find(text);
+  }
+  // As LinesWith, once there are `count` such lines; fewer when they do not come in time.
+  std::vector<std::string> AwaitLinesWith(const std::string& text, size_t count = 1) const {
+    const auto enough = [&] { return Find(text).size() >= count; };
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&enough), absl::Seconds(30));
+    return Find(text);
+  }
+
+ private:
+  TestCluster() = default;
+
+  std::vector<std::string> Find(const std::string& text) const {
     std::vector<std::string> found;
     for (const std::string& line : lines_) {
       if (absl::StrContains(line, text)) found.push_back(line);
     }
     return found;
   }
-
- private:
-  TestCluster() = default;
-
   void OnLine(const std::string& line) {
     absl::MutexLock lock(&mutex_);
     lines_.push_back(line);

@@ -59,7 +59,7 @@ TEST_F(Joining, WhoHoldsTheSecretOfTheFile) {
     SCOPED_TRACE(kind);
     ASSERT_OK_AND_ASSIGN(const auto cluster, Up({kind, "--fleet-secret-file=" + file}));
     const std::string marker = "nodes join on ";
-    const std::string router = After(marker, cluster->LinesWith(marker));
+    const std::string router = After(marker, cluster->AwaitLinesWith(marker));
     ASSERT_FALSE(router.empty());
     const auto member = Node(router, file), stranger = Node(router, SecretFile("another"));
     EXPECT_FALSE(member->AwaitLine(kJoined).empty()) << member->log();
@@ -72,7 +72,7 @@ TEST_F(Joining, LeavingInOrderCausesNoWarning) {
   const std::string file = SecretFile("of this fleet");
   ASSERT_OK_AND_ASSIGN(const auto cluster, Up({"--fleet-secret-file=" + file}));
   const std::string marker = "nodes join on ";
-  const auto member = Node(After(marker, cluster->LinesWith(marker)), file);
+  const auto member = Node(After(marker, cluster->AwaitLinesWith(marker)), file);
   ASSERT_FALSE(member->AwaitLine(kJoined).empty()) << member->log();
   member->Signal(SIGTERM);
   EXPECT_EQ(member->AwaitEnd(), "exit code 0");
@@ -94,7 +94,7 @@ TEST_F(Joining, NoNodeJoinsWhereTheSecretWasDrawn) {
   ASSERT_OK_AND_ASSIGN(const auto cluster, Up({}));
   EXPECT_TRUE(cluster->LinesWith("nodes join on ").empty());
   // As the log of its own nodes tells it.
-  const std::string router = After("address=", cluster->LinesWith(kJoined));
+  const std::string router = After("address=", cluster->AwaitLinesWith(kJoined));
   ASSERT_FALSE(router.empty());
   const auto stranger = Node(router, SecretFile("guessed"));
   EXPECT_FALSE(stranger->AwaitLine(kRefused).empty()) << stranger->log();

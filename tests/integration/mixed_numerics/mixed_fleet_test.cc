@@ -58,7 +58,7 @@ class MixedFleet : public ::testing::TestWithParam<Mixture> {
 TEST_P(MixedFleet, ServesWhereItIsAllowedAndSaysSo) {
   flags_.push_back("--allow-mixed-numerics");
   ASSERT_OK_AND_ASSIGN(const auto cluster, TestCluster::Start(flags_));
-  EXPECT_FALSE(cluster->LinesWith("a node with another numerics id joined").empty());
+  EXPECT_FALSE(cluster->AwaitLinesWith("a node with another numerics id joined").empty());
   const json messages = {{{"role", "user"}, {"content", "What is the capital of France?"}}};
   const HttpAnswer answer = Ask(
       cluster->http_address(),

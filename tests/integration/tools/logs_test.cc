@@ -121,8 +121,8 @@ TEST(Logs, APipeGetsNoBar) {
 
 TEST(Logs, AFileGetsTheConfigurationOfEachProcessInOneLine) {
   ASSERT_OK_AND_ASSIGN(const auto cluster, TestCluster::Start(kSmall));
-  EXPECT_THAT(cluster->LinesWith(" configured "), SizeIs(6));
-  EXPECT_THAT(cluster->LinesWith("kv-blocks=512 (flag)"), SizeIs(5));
+  EXPECT_THAT(cluster->AwaitLinesWith(" configured ", 6), SizeIs(6));
+  EXPECT_THAT(cluster->AwaitLinesWith("kv-blocks=512 (flag)", 5), SizeIs(5));
   EXPECT_THAT(cluster->LinesWith("(default)"), SizeIs(0));
   EXPECT_THAT(cluster->LinesWith("request ended"), SizeIs(0));
 }
@@ -137,14 +137,8 @@ TEST(Logs, AccessAndThroughputAsJson) {
   bad.set_request_id("too-long");
   bad.mutable_stop()->set_max_tokens(1 << 30);
   EXPECT_FALSE(cluster->Generate(bad).status.ok());
-  const absl::Time give_up = absl::Now() + absl::Seconds(30);
-  absl::Mutex mutex;
-  const bool never = false;
-  while (cluster->LinesWith("\"throughput\"").empty() && absl::Now() < give_up) {
-    absl::MutexLock lock(&mutex);
-    mutex.AwaitWithTimeout(absl::Condition(&never), absl::Milliseconds(20));
-  }
-  ASSERT_THAT(cluster->LinesWith("request ended"), SizeIs(1));
+  ASSERT_FALSE(cluster->AwaitLinesWith("\"throughput\"").empty());
+  ASSERT_THAT(cluster->AwaitLinesWith("request ended"), SizeIs(1));
   const auto line = nlohmann::json::parse(cluster->LinesWith("request ended")[0]);
   EXPECT_EQ(line["process"], "router-0");
   EXPECT_EQ(line["request_id"], "the-request");
@@ -157,7 +151,6 @@ TEST(Logs, AccessAndThroughputAsJson) {
   EXPECT_TRUE(line["total_ms"].is_number());
   EXPECT_THAT(cluster->LinesWith("secret word"), SizeIs(0));
   EXPECT_THAT(cluster->LinesWith(nlohmann::json(answer.text).dump()), SizeIs(0));
-  ASSERT_FALSE(cluster->LinesWith("\"throughput\"").empty());
   EXPECT_TRUE(nlohmann::json::parse(cluster->LinesWith("\"throughput\"")[0])["output_tokens_per_s"]
                   .is_number());
   EXPECT_EQ(cluster->Stop(), "exit code 0");

@@ -92,7 +92,8 @@ TEST_F(StatusCommandTest, PsListsWhatRuns) {
       const auto client,
       RunningProgram::Start({"tandem", "generate", "--json", "--ignore-eos", "--max-tokens=4000",
                              "--request-id=the-long-one", router_, std::string(300, 'x')}));
-  ASSERT_FALSE(client->AwaitLine("\"delta\"").empty()) << client->log();
+  // The first token is the prefill node's; the second one shows that the decode node generates.
+  ASSERT_FALSE(client->AwaitLine("\"index\":1,").empty()) << client->log();
   const ProgramRun table = RunProgram({"tandem", "ps", router_});
   EXPECT_THAT(table.output, AllOf(HasSubstr("REQUEST "), HasSubstr("\nthe-long-one "),
                                   HasSubstr(" generating ")));
