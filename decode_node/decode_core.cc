@@ -379,10 +379,11 @@ void DecodeCore::Handle(const transfer::LeaseDrained& event, absl::Time) {
 // ---- generating ----------------------------------------------------------------------------
 
 absl::Span<const engine::SequenceSlice> DecodeCore::PlanStep(absl::Time now) {
+  FollowConstraints();
   borrower_.BeforeStep(now);
   stored_blocks_.Resume(now);
   const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
-  borrower_.AfterPlan(!slices.empty(), now);
+  borrower_.AfterPlan(!slices.empty() || preparing(), now);
   scheduler_.meter().Start(scheduler_.planned_shape(), now);
   return slices;
 }
@@ -427,8 +428,7 @@ void DecodeCore::OnStepDone(const absl::StatusOr<std::vector<engine::SampledToke
     ledger_.counters().set_generated_tokens(ledger_.counters().generated_tokens() + 1);
     const auto reason = Append(leg, outcome.token.token);
     if (!reason.ok()) {
-      ledger_.FailRequest(it->first.router, leg.wire, reason.status(), leg.trace_id);
-      End(it, "constraint");
+      FailForConstraint(it, reason.status());
     } else if (*reason != request::FinishReason::kNone) {
       finished.emplace_back(it, *reason);
     }
@@ -455,20 +455,6 @@ void DecodeCore::SendInstalled(const Legs::value_type& leg, const v1::TokensBySo
     *installed.mutable_prefill_tokens() = received->tokens;
   }
   ledger_.Send(leg.first.router, std::move(event));
-}
-
-absl::StatusOr<request::FinishReason> DecodeCore::Append(Leg& leg, TokenId token) {
-  scheduler_.AppendToken(leg.sequence, token);
-  ++leg.output_tokens;
-  ASSIGN_OR_RETURN(const bool whole, scheduler_.AdvanceConstraint(leg.sequence, token));
-  if (whole) return request::FinishReason::kStop;
-  const node::Sequence& sequence = scheduler_.Get(leg.sequence);
-  const request::FinishReason reason = request::CheckStop(
-      sequence.input.stop, sequence.input.eos_token_ids, token, leg.output_tokens);
-  if (reason != request::FinishReason::kNone) return reason;
-  return static_cast<int64_t>(sequence.tokens.size()) >= scheduler_.spec().context_tokens
-             ? request::FinishReason::kLength
-             : request::FinishReason::kNone;
 }
 
 void DecodeCore::FailAndEnd(Legs::iterator it, const absl::Status& status,

@@ -87,6 +87,7 @@ class DecodeCore final : public node::NodeCore {
   }
   void BeginDrain(absl::Time now, absl::Duration time_left) override;
   void StartMigration(absl::Time now, absl::Duration time_left) override;
+  bool preparing() const override { return scheduler_.following_constraints(); }
   bool idle() const override {
     return scheduler_.size() == 0 && draining_leases_.empty() && prefix_migration_.idle() &&
            prefix_fetch_.idle() && stored_blocks_.idle() && borrower_.idle() && lender_.idle();
@@ -94,6 +95,7 @@ class DecodeCore final : public node::NodeCore {
 
  private:
   using SequenceId = node::SequenceId;
+  using Progress = node::ConstraintTurns::Progress;
   enum class Phase { kReceiving, kClosing, kComputing, kGenerating };
   struct Leg {
     v1::Leg wire;
@@ -149,9 +151,16 @@ class DecodeCore final : public node::NodeCore {
   // delivered its KV; null: this node computed it.
   void SendInstalled(const Legs::value_type& leg, const v1::TokensBySource& tokens,
                      const transfer::LeaseInstalled* received);
-  // Appends an answer's next token; says whether and why it was the last. Errors: as
+  // Appends an answer's next token; says whether and why it was the last. kNone, too, while the
+  // answer's constraint is to be asked: FollowConstraints then says it. Errors: as
   // SequenceScheduler::AdvanceConstraint.
   absl::StatusOr<request::FinishReason> Append(Leg& leg, TokenId token);
+  // Whether and why the last token of an answer was the last, when its constraint has read it.
+  request::FinishReason ReasonToFinish(const Leg& leg, Progress progress) const;
+  // Ends the legs whose constraints have found an end or a fault in what was read late.
+  void FollowConstraints();
+  // Ends the leg of a request that no node can continue.
+  void FailForConstraint(Legs::iterator leg, const absl::Status& status);
   // Reports LegFailed, then ends the leg.
   void FailAndEnd(Legs::iterator leg, const absl::Status& status, const std::string& reason);
   // Ends the legs of sequences that get no memory.

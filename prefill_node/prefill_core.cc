@@ -296,6 +296,13 @@ void PrefillCore::EndExport(Exports::iterator it) {
 // ---- computing -----------------------------------------------------------------------------
 
 absl::Span<const engine::SequenceSlice> PrefillCore::PlanStep(absl::Time now) {
+  // A constraint may not fit the tokens that it has to read before the first one.
+  for (const node::ConstraintTurns::Settled& settled : scheduler_.FollowConstraints()) {
+    const Exports::iterator it = by_sequence_.at(settled.id);
+    const absl::Status& status = settled.progress.status();
+    ledger_.FailRequest(it->second.owner->router, it->second.wire, status, it->second.trace_id);
+    Abandon(it, std::string(status.message()));
+  }
   stored_blocks_.Resume(now);
   const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
   scheduler_.meter().Start(scheduler_.planned_shape(), now);

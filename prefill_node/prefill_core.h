@@ -82,6 +82,7 @@ class PrefillCore final : public node::NodeCore {
   void BeginDrain(absl::Time now, absl::Duration time_left) override;
   // Prompts are not migrated: each is computed soon, and only this node has its blocks.
   void StartMigration(absl::Time, absl::Duration) override {}
+  bool preparing() const override { return scheduler_.following_constraints(); }
   bool idle() const override {
     return scheduler_.size() == 0 && exports_.empty() && fetching_.empty() &&
            prefix_migration_.idle() && prefix_fetch_.idle() && stored_blocks_.idle() &&

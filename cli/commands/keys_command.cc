@@ -6,12 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -117,6 +119,25 @@ std::string SettingsOf(const router::TenantLimits& limits) {
   return absl::StrJoin(words, " ");
 }
 
+// The words of a line of the file, without its comment.
+std::vector<std::string> WordsOf(const std::string& line) {
+  return absl::StrSplit(line.substr(0, line.find('#')), absl::ByAnyChar(" \t\r"),
+                        absl::SkipEmpty());
+}
+
+// Appends to `line` those of `settings` that it does not give, in front of its comment.
+void GiveSettings(const std::vector<std::string>& settings, std::string& line) {
+  const std::vector<std::string> has = WordsOf(line);
+  std::string missing;
+  for (const std::string& setting : settings) {
+    if (std::find(has.begin(), has.end(), setting) == has.end())
+      absl::StrAppend(&missing, " ", setting);
+  }
+  size_t end = std::min(line.find('#'), line.size());
+  while (end > 0 && absl::ascii_isspace(static_cast<unsigned char>(line[end - 1]))) --end;
+  line.insert(end, missing);
+}
+
 class KeysCommand final : public Command {
  public:
   KeysCommand() : schema_("tandem keys", "Adds, lists and revokes API keys.") {
@@ -190,18 +211,31 @@ class KeysCommand final : public Command {
   }
 
   // Removes the lines of a tenant's keys, or of the key whose hash begins so. Other lines and
-  // comments stay as they are. Settings that only a removed line gave go with it.
+  // comments stay as they are, but that a tenant keeps its settings: what a removed line gave moves
+  // to the tenant's first line that stays.
   absl::Status Revoke(const std::string& which) const {
     ASSIGN_OR_RETURN(const LockedKeysFile locked, LockedKeysFile::Open(file_, /*make=*/false));
     const std::string text = locked.Read();
     ASSIGN_OR_RETURN(const router::KeysFile file, Parse(text));
     std::vector<std::string> lines = absl::StrSplit(text, '\n');
-    const size_t before = lines.size();
-    for (auto key = file.keys.rbegin(); key != file.keys.rend(); ++key) {
-      const bool by_hash = which.size() >= kHashPrefix && absl::StartsWith(key->hash, which);
-      if (key->tenant == which || by_hash) lines.erase(lines.begin() + key->line - 1);
+    const auto goes = [&which](const router::KeysFile::Key& key) {
+      return key.tenant == which ||
+             (which.size() >= kHashPrefix && absl::StartsWith(key.hash, which));
+    };
+    size_t removed = 0;
+    for (const router::KeysFile::Key& key : file.keys) {
+      if (!goes(key)) continue;
+      ++removed;
+      std::vector<std::string> settings = WordsOf(lines[static_cast<size_t>(key.line) - 1]);
+      settings.erase(settings.begin(), settings.begin() + 2);  // the tenant and the hash
+      const auto staying = std::find_if(file.keys.begin(), file.keys.end(), [&](const auto& other) {
+        return other.tenant == key.tenant && !goes(other);
+      });
+      if (staying != file.keys.end())
+        GiveSettings(settings, lines[static_cast<size_t>(staying->line) - 1]);
     }
-    const size_t removed = before - lines.size();
+    for (auto key = file.keys.rbegin(); key != file.keys.rend(); ++key)
+      if (goes(*key)) lines.erase(lines.begin() + key->line - 1);
     if (removed == 0)
       return absl::NotFoundError(absl::StrCat("\"", which, "\" is neither a tenant of ", file_,
                                               " nor the beginning of a hash there (give at least ",

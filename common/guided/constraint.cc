@@ -20,38 +20,59 @@ Constraint::Place Constraint::Start() {
   return {graph_, graph_->start()};
 }
 
-void Constraint::Refresh(Place& place) {
+uint64_t Constraint::Refresh(Place& place) {
+  uint64_t work = 0;
   if (graph_->bytes() > kGraphBytesCached) {
     graph_ = std::make_shared<StateGraph>(program_);
     masks_.clear();
     uses_.clear();
+    work = graph_->work();
   }
-  if (place.graph == graph_) return;
+  if (place.graph == graph_) return work;
+  const uint64_t before = graph_->work();
   place.config = graph_->Import(place.graph->Key(place.config));
   place.graph = graph_;
+  return work + graph_->work() - before;
 }
 
-bool Constraint::Advance(Place& place, absl::string_view bytes) {
+bool Constraint::Advance(Place& place, absl::string_view bytes, uint64_t* work) {
   absl::MutexLock lock(&mutex_);
-  Refresh(place);
+  const uint64_t refreshed = Refresh(place);
+  const uint64_t before = graph_->work();
   ConfigId config = place.config;
-  for (const char byte : bytes) config = graph_->Step(config, static_cast<uint8_t>(byte));
+  for (const char byte : bytes) {
+    config = graph_->Step(config, static_cast<uint8_t>(byte));
+    if (graph_->work() - before > kMaskWorkMax) config = kDeadConfig;
+  }
+  if (work != nullptr) *work += refreshed + graph_->work() - before + bytes.size();
   if (config == kDeadConfig) return false;
   place.config = config;
   return true;
 }
 
-absl::StatusOr<std::shared_ptr<const TokenMask>> Constraint::Mask(Place& place) {
+std::shared_ptr<const TokenMask> Constraint::FindMask(ConfigId config) {
+  const auto it = masks_.find(config);
+  if (it == masks_.end()) return nullptr;
+  uses_.splice(uses_.begin(), uses_, it->second.use);
+  return it->second.mask;
+}
+
+std::shared_ptr<const TokenMask> Constraint::KnownMask(const Place& place) {
   absl::MutexLock lock(&mutex_);
-  Refresh(place);
+  return place.graph == graph_ ? FindMask(graph_->Representative(place.config)) : nullptr;
+}
+
+absl::StatusOr<std::shared_ptr<const TokenMask>> Constraint::Mask(Place& place, uint64_t* work) {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t refreshed = Refresh(place);
+  if (work != nullptr) *work += refreshed;
+  const uint64_t before = graph_->work();
   const ConfigId config = graph_->Representative(place.config);
-  if (const auto it = masks_.find(config); it != masks_.end()) {
-    uses_.splice(uses_.begin(), uses_, it->second.use);
-    return it->second.mask;
-  }
-  ASSIGN_OR_RETURN(std::shared_ptr<const TokenMask> mask,
-                   ComputeMask(*graph_, config, *vocabulary_));
-  CacheMask(config, mask);
+  if (auto mask = FindMask(config); mask != nullptr) return mask;
+  absl::StatusOr<std::shared_ptr<const TokenMask>> mask =
+      ComputeMask(*graph_, config, *vocabulary_);
+  if (work != nullptr) *work += graph_->work() - before;
+  if (mask.ok()) CacheMask(config, *mask);
   return mask;
 }
 
@@ -131,6 +152,11 @@ bool Matcher::Allows(TokenId token) const {
 }
 
 absl::Status Matcher::Advance(TokenId token) {
+  uint64_t work = 0;
+  return Read(token, work);
+}
+
+absl::Status Matcher::Read(TokenId token, uint64_t& work) {
   const auto refuse = [&](absl::string_view why) {
     return absl::InvalidArgumentError(
         absl::StrCat("guided: token ", token, " as output ", tokens_, " ", why));
@@ -141,20 +167,22 @@ absl::Status Matcher::Advance(TokenId token) {
     ended_ = true;
   } else {
     const absl::string_view bytes = constraint_->vocabulary().TokenBytes(token);
-    if (bytes.empty() || !constraint_->Advance(place_, bytes)) {
-      return refuse(absl::StrCat("(\"", absl::CHexEscape(bytes), "\") ",
-                                 Allows(token) ? "makes the constraint too ambiguous to follow"
-                                               : "breaks the constraint"));
+    uint64_t taken = 0;
+    if (bytes.empty() || !constraint_->Advance(place_, bytes, &taken)) {
+      const bool too_much = taken > kMaskWorkMax || Allows(token);
+      return refuse(absl::StrCat(
+          "(\"", absl::CHexEscape(bytes), "\") ",
+          too_much ? "makes the constraint too ambiguous to follow" : "breaks the constraint"));
     }
+    work += taken;
   }
   ++tokens_;
   mask_known_ = false;
   return absl::OkStatus();
 }
 
-absl::StatusOr<absl::Span<const uint32_t>> Matcher::Allowed() {
-  if (mask_known_) return absl::MakeConstSpan(mask_->words);
-  ASSIGN_OR_RETURN(mask_, constraint_->Mask(place_));
+absl::Status Matcher::TakeMask(std::shared_ptr<const TokenMask> mask) {
+  mask_ = std::move(mask);
   const bool ends_allowed = !rules_.ignore_eos && tokens_ + 1 >= rules_.min_tokens;
   if (may_end() && !rules_.eos_token_ids.empty() && (ends_allowed || mask_->count == 0)) {
     auto with_ends = std::make_shared<TokenMask>(*mask_);
@@ -170,7 +198,43 @@ absl::StatusOr<absl::Span<const uint32_t>> Matcher::Allowed() {
         "guided: after ", tokens_, " tokens no token of the vocabulary fits the constraint"));
   }
   mask_known_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Span<const uint32_t>> Matcher::Allowed() {
+  uint64_t work = 0;
+  RETURN_IF_ERROR(PrepareMask(/*compute=*/true, work).status());
   return absl::MakeConstSpan(mask_->words);
+}
+
+void Matcher::Defer(absl::Span<const TokenId> tokens) {
+  deferred_.insert(deferred_.end(), tokens.begin(), tokens.end());
+  mask_known_ = mask_known_ && deferred_.empty();
+}
+
+absl::StatusOr<bool> Matcher::CatchUp(uint64_t work_max, uint64_t& work) {
+  uint64_t taken = 0;
+  absl::Status status;
+  while (status.ok() && next_deferred_ < deferred_.size() && taken < work_max) {
+    status = Read(deferred_[next_deferred_++], taken);
+  }
+  work += taken;
+  RETURN_IF_ERROR(status);
+  if (next_deferred_ < deferred_.size()) return false;
+  deferred_ = {};
+  next_deferred_ = 0;
+  return true;
+}
+
+absl::StatusOr<bool> Matcher::PrepareMask(bool compute, uint64_t& work) {
+  if (mask_known_) return true;
+  std::shared_ptr<const TokenMask> mask = constraint_->KnownMask(place_);
+  if (mask == nullptr && !compute) return false;
+  if (mask == nullptr) {
+    ASSIGN_OR_RETURN(mask, constraint_->Mask(place_, &work));
+  }
+  RETURN_IF_ERROR(TakeMask(std::move(mask)));
+  return true;
 }
 
 bool Matcher::complete() { return may_end() && !constraint_->CanContinue(place_); }

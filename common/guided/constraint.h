@@ -57,11 +57,15 @@ class Constraint {
   // gives the same result.
   // Errors: those of Mask, also where a text has more than kThreadsMax readings.
   absl::Status Try();
-  // Reads `bytes`. False, and `place` is unchanged, when the constraint forbids them there.
-  bool Advance(Place& place, absl::string_view bytes);
-  // The tokens allowed at `place`. Errors: kInvalidArgument when the constraint is too ambiguous to
-  // follow.
-  absl::StatusOr<std::shared_ptr<const TokenMask>> Mask(Place& place);
+  // Reads `bytes`. False, and `place` is unchanged, when the constraint forbids them there, or when
+  // reading them takes more than kMaskWorkMax. Adds to `work`, unless it is null, what it took: in
+  // StateGraph::work, and one for each byte.
+  bool Advance(Place& place, absl::string_view bytes, uint64_t* work = nullptr);
+  // The tokens allowed at `place`. `work`: as for Advance. Errors: kInvalidArgument when the
+  // constraint is too ambiguous to follow.
+  absl::StatusOr<std::shared_ptr<const TokenMask>> Mask(Place& place, uint64_t* work = nullptr);
+  // The same if it was computed before and is still cached; null otherwise.
+  std::shared_ptr<const TokenMask> KnownMask(const Place& place);
   // Whether the text read so far satisfies the constraint, and whether another byte may follow.
   bool MayEnd(const Place& place);
   bool CanContinue(const Place& place);
@@ -75,8 +79,11 @@ class Constraint {
   };
 
   absl::Status FollowMostAmbiguous();
-  // Replaces the current graph if it is too large, and moves `place` to the current graph.
-  void Refresh(Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Replaces the current graph if it is too large, and moves `place` to the current graph. Returns
+  // the work that this took.
+  uint64_t Refresh(Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The cached mask of a configuration of graph_; null when there is none.
+  std::shared_ptr<const TokenMask> FindMask(ConfigId config) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The step from `config` with the most threads; kDeadConfig when no byte may follow.
   static ConfigId StepToMostAmbiguous(StateGraph& graph, ConfigId config);
   void CacheMask(ConfigId config, std::shared_ptr<const TokenMask> mask)
@@ -91,6 +98,10 @@ class Constraint {
 };
 
 // The position of one sequence in a constraint.
+//
+// Advance and Allowed do their work at once: at most some milliseconds for one token. Where many
+// tokens are to be read, or many matchers share a thread, Defer, CatchUp and PrepareMask do the
+// same in pieces.
 class Matcher {
  public:
   // When an end-of-sequence token is allowed: once the constraint may end, the answer has at least
@@ -106,11 +117,27 @@ class Matcher {
 
   // Reads `token`. Errors: kInvalidArgument when the constraint does not allow it, or is too
   // ambiguous to follow there, which the mask does not always show; the position is then unchanged.
+  // REQUIRES: nothing is deferred.
   absl::Status Advance(TokenId token);
   // The tokens that may come next: [mask_words], bit i % 32 of word i / 32 stands for token i.
   // Valid until the next Advance. Errors: kInvalidArgument when the constraint is too ambiguous, or
   // when no token of the vocabulary can continue or end the answer.
   absl::StatusOr<absl::Span<const uint32_t>> Allowed();
+
+  // ---- in pieces
+  // Appends tokens that CatchUp will read.
+  void Defer(absl::Span<const TokenId> tokens);
+  // Reads deferred tokens until that has taken `work_max` (Constraint::Advance); the last one may
+  // exceed it by kMaskWorkMax. Adds to `work` what it took. Returns whether all are read. Errors:
+  // as Advance.
+  absl::StatusOr<bool> CatchUp(uint64_t work_max, uint64_t& work);
+  // Takes the mask of this position if it is known, or computes it if `compute`. Adds to `work`
+  // what that took. Returns ready(). REQUIRES: nothing is deferred. Errors: as Allowed.
+  absl::StatusOr<bool> PrepareMask(bool compute, uint64_t& work);
+  // Whether Allowed takes no work.
+  bool ready() const { return mask_known_; }
+
+  // These three: of what was read.
   // Whether nothing can follow, so that the answer is complete.
   bool complete();
   // Whether the answer satisfies the constraint as it is.
@@ -120,6 +147,9 @@ class Matcher {
 
  private:
   bool IsEnd(TokenId token) const;
+  absl::Status Read(TokenId token, uint64_t& work);
+  // Takes the constraint's mask, with the end tokens that are allowed.
+  absl::Status TakeMask(std::shared_ptr<const TokenMask> mask);
   // Whether the mask of this position is known and has the token.
   bool Allows(TokenId token) const;
 
@@ -128,6 +158,9 @@ class Matcher {
   EndRules rules_;
   Constraint::Place place_;
   int64_t tokens_ = 0;
+  // Bound: the tokens of one sequence. Those from next_deferred_ on are to be read.
+  std::vector<TokenId> deferred_;
+  size_t next_deferred_ = 0;
   bool ended_ = false;
   bool mask_known_ = false;
   // Shared with the constraint; a copy when end tokens were added.

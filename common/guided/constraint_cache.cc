@@ -21,14 +21,7 @@ absl::StatusOr<std::shared_ptr<Constraint>> CompileAndTry(
 
 absl::StatusOr<std::shared_ptr<Constraint>> ConstraintCache::Get(
     const request::GuidedParams& params) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (const auto it = index_.find(params); it != index_.end()) {
-      entries_.splice(entries_.begin(), entries_, it->second);
-      return it->second->second;
-    }
-    if (const auto it = errors_.find(params); it != errors_.end()) return it->second;
-  }
+  if (auto known = Find(params); known.has_value()) return *std::move(known);
   absl::StatusOr<std::shared_ptr<Constraint>> constraint = CompileAndTry(params, vocabulary_);
   if (!constraint.ok()) {
     absl::MutexLock lock(&mutex_);
@@ -44,9 +37,15 @@ absl::StatusOr<std::shared_ptr<Constraint>> ConstraintCache::Get(
   return constraint;
 }
 
-bool ConstraintCache::Contains(const request::GuidedParams& params) {
+std::optional<absl::StatusOr<std::shared_ptr<Constraint>>> ConstraintCache::Find(
+    const request::GuidedParams& params) {
   absl::MutexLock lock(&mutex_);
-  return index_.contains(params) || errors_.contains(params);
+  if (const auto it = index_.find(params); it != index_.end()) {
+    entries_.splice(entries_.begin(), entries_, it->second);
+    return it->second->second;
+  }
+  if (const auto it = errors_.find(params); it != errors_.end()) return it->second;
+  return std::nullopt;
 }
 
 void ConstraintCache::EvictOld() {

@@ -32,8 +32,9 @@ class ConstraintCache {
   // Returns the compiled constraint. REQUIRES: params.any(). Errors: those of Compile and
   // Constraint::Try.
   absl::StatusOr<std::shared_ptr<Constraint>> Get(const request::GuidedParams& params);
-  // Whether Get would return at once: the constraint is compiled, or known not to compile.
-  bool Contains(const request::GuidedParams& params);
+  // The same if the cache has it, or the error, already; compiles nothing.
+  std::optional<absl::StatusOr<std::shared_ptr<Constraint>>> Find(
+      const request::GuidedParams& params);
 
  private:
   // A constraint is shared with the sequences that it constrains.

@@ -6,13 +6,6 @@
 #include "common/guided/grammar_builder.h"
 
 namespace tandem::guided {
-namespace {
-
-// The most work for one configuration: a quarter of a mask's. A state may call a thousand rules,
-// and a thousand threads may be in such states.
-constexpr uint64_t kCloseWorkMax = 250'000;
-
-}  // namespace
 
 StateGraph::StateGraph(const Program& program) : program_(program), stacks_(program) {
   configs_.emplace_back();  // kDeadConfig
@@ -96,7 +89,10 @@ ConfigId StateGraph::Intern(std::vector<StackId> key) {
 
 ConfigId StateGraph::Import(absl::Span<const std::vector<StateId>> key) {
   std::vector<StackId> threads;
-  for (const std::vector<StateId>& thread : key) threads.push_back(stacks_.Of(thread));
+  for (const std::vector<StateId>& thread : key) {
+    work_ += thread.size();
+    threads.push_back(stacks_.Of(thread));
+  }
   return Intern(std::move(threads));
 }
 

@@ -27,6 +27,9 @@ namespace tandem::guided {
 using ConfigId = uint32_t;
 inline constexpr ConfigId kDeadConfig = 0;
 inline constexpr size_t kThreadsMax = 1024;
+// The most work for one configuration: a quarter of a mask's. A state may call a thousand rules,
+// and a thousand threads may be in such states.
+inline constexpr uint64_t kCloseWorkMax = 250'000;
 
 class StateGraph {
  public:

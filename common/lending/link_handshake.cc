@@ -15,7 +15,7 @@ namespace tandem::lending {
 namespace {
 
 // The format's name and version: the first bytes of a hello.
-constexpr absl::string_view kMagic = "tandem lending 1";
+constexpr absl::string_view kMagic = "tandem lending 2";
 constexpr size_t kHandshakeNonceBytes = 32;
 constexpr char kCreditorPurpose[] = "lending link, creditor";
 constexpr char kDebtorPurpose[] = "lending link, debtor";

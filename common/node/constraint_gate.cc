@@ -58,7 +58,7 @@ bool ConstraintGate::Hold(RouterKey router, v1::NodeCommand& command) {
     }
   }
   const request::GuidedParams params = ConstraintOf(command);
-  if (!params.any() || constraints_->Contains(params)) return false;
+  if (!params.any() || constraints_->Find(params).has_value()) return false;
   {
     absl::MutexLock lock(&mutex_);
     held_[leg].push_back(std::move(command));

@@ -63,6 +63,10 @@ class NodeCore {
   // OnStepDone, which must follow before the next PlanStep; other calls may come in between (an
   // abort takes effect at OnStepDone).
   virtual absl::Span<const engine::SequenceSlice> PlanStep(absl::Time now) = 0;
+  // Whether PlanStep has more to do for sequences that take no part in the step that it planned:
+  // their constraints read and compute a bounded time at each call. If it planned none, it is to be
+  // called again at once.
+  virtual bool preparing() const = 0;
   // During the step, on the engine thread: a layer's KV is written. Only appends to actions.
   virtual void OnLayerDone(int layer) = 0;
   // `result`: one token per sampling slice, or why the step failed (its legs then fail, the node

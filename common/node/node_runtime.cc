@@ -218,7 +218,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     if (slices.empty()) {
       busy_ = false;
       Dispatch();  // the plan may have asked for blocks to be read
-      return false;
+      return core_->preparing();
     }
     if (!busy_.exchange(true)) last_progress_ = absl::ToUnixMillis(RealClock().Now());
     auto result = engine_->Step(slices, [this](int layer) {

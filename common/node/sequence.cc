@@ -5,12 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
+#include "common/request/bad_words.h"
 #include "common/rpc/convert.h"
 
 namespace tandem::node {
 namespace {
 
-// The constraint's state after the delivered tokens.
+// The constraint's state; the delivered tokens are still to be read.
 absl::Status FollowConstraint(const v1::SequenceSpec& wire, guided::ConstraintCache* constraints,
                               SequenceInput& input) {
   const request::GuidedParams params = rpc::FromWire(wire.guided());
@@ -19,15 +20,23 @@ absl::Status FollowConstraint(const v1::SequenceSpec& wire, guided::ConstraintCa
     return absl::UnimplementedError(
         "guided: this node's tokenizer cannot be used, so it serves no constraints");
   }
-  ASSIGN_OR_RETURN(std::shared_ptr<guided::Constraint> constraint, constraints->Get(params));
+  // The ConstraintGate had it compiled. Others may have displaced it since: then the router asks
+  // again, because this thread compiles nothing.
+  auto found = constraints->Find(params);
+  if (!found.has_value()) {
+    return absl::UnavailableError(
+        "guided: this node has displaced the constraint by others before it was used: try again");
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<guided::Constraint> constraint, *std::move(found));
   input.matcher.emplace(std::move(constraint),
                         guided::Matcher::EndRules{.eos_token_ids = input.eos_token_ids,
                                                   .min_tokens = input.stop.min_tokens,
                                                   .ignore_eos = input.stop.ignore_eos});
   const auto delivered =
       absl::MakeConstSpan(input.prompt).last(static_cast<size_t>(input.delivered_tokens));
-  for (const TokenId token : delivered) RETURN_IF_ERROR(input.matcher->Advance(token));
-  return CheckNextToken(input);
+  if (delivered.empty()) return CheckNextToken(input);
+  input.matcher->Defer(delivered);
+  return absl::OkStatus();
 }
 
 absl::Status CheckTokens(absl::Span<const TokenId> prompt, int32_t vocab_size) {
@@ -75,6 +84,7 @@ absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_
   }
   input.sampling = rpc::FromWire(wire.sampling());
   RETURN_IF_ERROR(request::Validate(input.sampling, spec.vocab_size, request::kLogprobsOfNodesMax));
+  request::SortBadWords(input.sampling.bad_words);
   input.stop = rpc::FromWire(wire.stop());
   RETURN_IF_ERROR(request::Validate(input.stop, spec.vocab_size));
   if (wire.delivered_tokens() >= input.stop.max_tokens) {

@@ -36,24 +36,25 @@ struct SequenceInput {
   kv::BlockOwner owner;     // the tenant that its blocks count for, if any
   std::string numerics_id;  // part of the blocks' hashes; empty = the engine's own
   int32_t sequence_index = 0;
-  int32_t priority = 0;                    // lower is computed earlier
-  absl::Time arrived;                      // at this node
-  std::optional<guided::Matcher> matcher;  // the constraint's state after the answer so far, if any
+  int32_t priority = 0;  // lower is computed earlier
+  absl::Time arrived;    // at this node
+  // The constraint's state after the answer so far, if any; part of the answer may be deferred.
+  std::optional<guided::Matcher> matcher;
   std::optional<int32_t> prompt_logprobs;  // how many top ones to report of each prompt token
   int64_t borrow_blocks_max = 0;           // beside the node's own; 0 = none
   int64_t arrived_us = 0;                  // at its router, by that one's clock; 0 = unknown
   bool forks_follow = false;               // others will copy the prompt's end (sequence_fork.h)
 };
 
-// Errors: kInvalidArgument names the field, its value and what the model `spec` allows. Compiles a
-// constraint on the answer with `constraints` and advances it over the delivered tokens; null:
-// sequences with a constraint are refused.
+// Errors: kInvalidArgument names the field, its value and what the model `spec` allows. Takes a
+// constraint on the answer from `constraints`, and defers its reading of the delivered tokens;
+// null: sequences with a constraint are refused. kUnavailable when `constraints` does not have it.
 absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_t sequence_index,
                                             const engine::EngineSpec& spec,
                                             guided::ConstraintCache* constraints);
 
 // Whether some token may come next: kInvalidArgument when the constraint and allowed_token_ids
-// leave none, and as guided::Matcher::Allowed.
+// leave none, and as guided::Matcher::Allowed. REQUIRES: nothing is deferred.
 absl::Status CheckNextToken(SequenceInput& input);
 
 // Tokens the sequence can ever have: until max_tokens or the model's context.
@@ -97,6 +98,9 @@ struct Sequence {
   bool in_step = false;   // a slice of the running step
   bool awaited = false;   // preempted, and its blocks are being read back: it takes none meanwhile
   bool released = false;  // erased when the running step is done
+  // The constraint has yet to say of the last output token whether it completes the answer.
+  bool verdict_due = false;
+  uint64_t constraint_work = 0;  // of its constraint's last turn
 
   // Sequences are served in this order: by rank (queue_policy.h), then by arrival.
   using Order = std::pair<absl::Time, SequenceId>;
@@ -106,6 +110,8 @@ struct Sequence {
     if (!input.prompt_logprobs.has_value()) return 0;
     return prompt_tokens - input.delivered_tokens - 1 - num_scored;
   }
+  // Whether it takes no part in steps until its constraint has read and computed (ConstraintTurns).
+  bool awaits_constraint() const { return input.matcher.has_value() && !input.matcher->ready(); }
   int32_t lent_units() const { return remote.lent.empty() ? 0 : remote.lent.back().units.end; }
   int64_t remaining() const { return static_cast<int64_t>(tokens.size()) - num_computed; }
 };

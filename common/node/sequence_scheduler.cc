@@ -98,6 +98,7 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   sequence->rank = RankOf(*sequence);
   ++next_id_;
   const SequenceId id = sequence->id;
+  if (sequence->awaits_constraint()) constraint_turns_.Add(id);
   sequences_.emplace(id, std::move(sequence));
   return id;
 }
@@ -133,13 +134,24 @@ void SequenceScheduler::AppendToken(SequenceId id, TokenId token) {
   sequence.tokens.push_back(token);
 }
 
-absl::StatusOr<bool> SequenceScheduler::AdvanceConstraint(SequenceId id, TokenId token) {
-  SequenceInput& input = At(id).input;
-  if (!input.matcher.has_value()) return false;
-  RETURN_IF_ERROR(input.matcher->Advance(token));
-  if (input.matcher->ended() || input.matcher->complete()) return true;
-  RETURN_IF_ERROR(CheckNextToken(input));
-  return false;
+absl::StatusOr<ConstraintTurns::Progress> SequenceScheduler::AdvanceConstraint(SequenceId id,
+                                                                               TokenId token) {
+  Sequence& sequence = At(id);
+  if (!sequence.input.matcher.has_value()) return ConstraintTurns::Progress::kReady;
+  return constraint_turns_.Advance(sequence, token);
+}
+
+std::vector<ConstraintTurns::Settled> SequenceScheduler::FollowConstraints() {
+  constraint_turns_.Begin();
+  std::vector<ConstraintTurns::Settled> settled = constraint_turns_.Run([this](SequenceId id) {
+    const auto it = sequences_.find(id);
+    const bool used = it != sequences_.end() && !it->second->released &&
+                      it->second->phase != SequencePhase::kParked;
+    return used ? it->second.get() : nullptr;
+  });
+  std::erase_if(
+      settled, [](const ConstraintTurns::Settled& s) { return s.progress.ok() && !s.verdict_due; });
+  return settled;
 }
 
 void SequenceScheduler::LeaveQueues(Sequence& sequence) {
@@ -173,6 +185,7 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   // Growing may preempt later sequences: they are behind the iterator.
   for (auto it = running_.begin(); it != running_.end(); ++it) {
     Sequence& sequence = *it->second;
+    if (sequence.awaits_constraint()) continue;
     const std::optional<BlockId> fork =
         sequence.remote.lent.empty() ? PinForkOf(sequence) : std::nullopt;
     if (!fork.has_value() && (sequence.remaining() != 1 || !Grow(sequence))) continue;
@@ -181,7 +194,7 @@ absl::Span<const engine::SequenceSlice> SequenceScheduler::PlanStep() {
   }
   for (const auto& [id, sequence] : running_) {
     if (rows == 0) break;
-    if (sequence->remaining() <= 1 || sequence->in_step) continue;
+    if (sequence->remaining() <= 1 || sequence->in_step || sequence->awaits_constraint()) continue;
     const int64_t chunk = ChunkOf(*sequence, rows);
     if (chunk == 0 && sequence->grows) continue;
     if (chunk == 0) break;
@@ -279,7 +292,7 @@ void SequenceScheduler::AddSlice(Sequence& sequence, int64_t num_rows,
                      .prompt_tokens = sequence.prompt_tokens - sequence.input.delivered_tokens,
                      .sequence_index = sequence.input.sequence_index,
                      .sampling = &sequence.input.sampling,
-                     // Checked when the constraint read the previous token.
+                     // ConstraintTurns checked that there is one.
                      .allowed = guided ? *input.matcher->Allowed() : absl::Span<const uint32_t>(),
                      .stop = &input.stop,
                      // A constraint's mask decides when the answer may end.
@@ -301,6 +314,7 @@ bool SequenceScheduler::PlanSuspect() {
     suspects_.pop_back();
     if (it == sequences_.end() || it->second->phase != SequencePhase::kRunning) continue;
     Sequence& sequence = *it->second;
+    if (sequence.awaits_constraint()) continue;
     if (sequence.remaining() == 1 && !Grow(sequence)) continue;
     const int64_t rows = TakeRows(sequence,
                                   std::min({sequence.remaining(), options_.max_batch_tokens,
@@ -329,6 +343,7 @@ bool SequenceScheduler::OnStepFailed(const absl::Status& status) {
 
 StepResult SequenceScheduler::FinishStep(
     const absl::StatusOr<std::vector<engine::SampledToken>>& result) {
+  constraint_turns_.Begin();
   const auto sampling = std::count_if(planned_.begin(), planned_.end(),
                                       [](const PlannedSlice& slice) { return slice.sample; });
   StepResult step{.status = result.status()};

@@ -39,6 +39,7 @@
 #include "common/cost/step_cost.h"
 #include "common/engine/engine.h"
 #include "common/kv/block_pool.h"
+#include "common/node/constraint_turns.h"
 #include "common/node/queue_policy.h"
 #include "common/node/sequence.h"
 #include "common/node/step_meter.h"
@@ -126,10 +127,16 @@ class SequenceScheduler {
   void ScheduleAfresh(SequenceId id);
   // REQUIRES: all of its tokens are computed.
   void AppendToken(SequenceId id, TokenId token);
-  // Advances the sequence's constraint by an output token. Whether `token` completes the answer;
-  // false without a constraint. Call it for each output token. Errors: kInvalidArgument when the
-  // constraint forbids the token; as CheckNextToken when no token can follow.
-  absl::StatusOr<bool> AdvanceConstraint(SequenceId id, TokenId token);
+  // Advances the sequence's constraint by an output token (ConstraintTurns::Advance); kReady
+  // without a constraint. Call it for each output token.
+  absl::StatusOr<ConstraintTurns::Progress> AdvanceConstraint(SequenceId id, TokenId token);
+  // Lets the constraints go on that had more to do than there was time for, and returns what became
+  // of those of whom the core does not know: failed ones, and those with a verdict due. Call it
+  // before PlanStep.
+  std::vector<ConstraintTurns::Settled> FollowConstraints();
+  // Whether a sequence waits for FollowConstraints.
+  bool following_constraints() const { return constraint_turns_.any(); }
+  const ConstraintTurns& constraint_turns() const { return constraint_turns_; }
   // Whether its last row is all that the next step would compute: the rest can be copied.
   bool CanFork(SequenceId id) const;
   // Stops computing it, keeps its blocks.
@@ -268,6 +275,7 @@ class SequenceScheduler {
   // Bound: --max-batch-tokens.
   std::vector<engine::SequenceSlice> slices_;
   std::vector<PlannedSlice> planned_;
+  ConstraintTurns constraint_turns_;
   cost::StepShape shape_;  // of planned_
   StepMeter meter_;
   // Bound: the slices of the failed step.

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
+#include "common/request/bad_words.h"
 #include "common/request/parameter_table.h"
 
 namespace tandem::request {
@@ -182,12 +183,7 @@ std::vector<TokenId> BannedTokens(const SamplingParams& params, const StopParams
                                   absl::Span<const TokenId> eos_token_ids,
                                   absl::Span<const TokenId> output) {
   std::vector<TokenId> banned;
-  for (const std::vector<TokenId>& word : params.bad_words) {
-    const size_t before = word.size() - 1;
-    if (before > output.size()) continue;
-    if (!std::equal(word.begin(), word.end() - 1, output.end() - before)) continue;
-    banned.push_back(word.back());
-  }
+  FindBannedTokens(params.bad_words, output, banned);
   // Before min_tokens a token that stops must not be generated, as in vLLM and transformers.
   const bool may_not_stop =
       stop != nullptr && static_cast<int64_t>(output.size()) < stop->min_tokens;

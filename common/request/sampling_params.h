@@ -41,7 +41,7 @@ struct SamplingParams {
   uint64_t seed = 0;
   std::vector<std::pair<TokenId, float>> logit_bias;  // ascending by token, no token twice
   std::vector<TokenId> allowed_token_ids;             // ascending; empty = all
-  // The last token of a sequence must not follow the others, among generated tokens.
+  // Of each the last token must not follow the others, among generated ones. See SortBadWords.
   std::vector<std::vector<TokenId>> bad_words;
   std::optional<int32_t> logprobs;  // top ones beside the chosen token's
 
@@ -71,8 +71,8 @@ absl::Status Validate(const StopParams& params, int32_t vocab_size);
 absl::string_view FirstUnusedByBeams(const SamplingParams& sampling, const StopParams& stop);
 
 // Tokens that must not come next, ascending and without repeats. These are the last tokens of bad
-// words whose other tokens end `output` (the tokens generated so far), and, before min_tokens,
-// every token that would stop the answer. `stop` may be nullptr.
+// words (SortBadWords) whose other tokens end `output` (the tokens generated so far), and, before
+// min_tokens, every token that would stop the answer. `stop` may be nullptr.
 std::vector<TokenId> BannedTokens(const SamplingParams& params, const StopParams* stop,
                                   absl::Span<const TokenId> eos_token_ids,
                                   absl::Span<const TokenId> output);

@@ -2,7 +2,6 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -30,34 +29,56 @@ size_t TcpRecordBytes(size_t message_bytes) {
 
 }  // namespace
 
-// The tags of one direction, in order.
-class TcpLink::RecordTags {
+// The records of one direction, in order.
+class TcpLink::RecordCipher {
  public:
-  explicit RecordTags(const std::string& key) : context_(EVP_CIPHER_CTX_new()) {
+  RecordCipher(const std::string& key, bool encrypts) : context_(EVP_CIPHER_CTX_new()) {
     TANDEM_CHECK(context_ != nullptr &&
-                 EVP_EncryptInit_ex(context_, EVP_aes_256_gcm(), nullptr,
-                                    reinterpret_cast<const unsigned char*>(key.data()),
-                                    nullptr) == 1);
+                 EVP_CipherInit_ex(context_, EVP_aes_256_gcm(), nullptr, Bytes(key.data()), nullptr,
+                                   encrypts ? 1 : 0) == 1);
   }
-  ~RecordTags() { EVP_CIPHER_CTX_free(context_); }
-  RecordTags(const RecordTags&) = delete;
-  RecordTags& operator=(const RecordTags&) = delete;
+  ~RecordCipher() { EVP_CIPHER_CTX_free(context_); }
+  RecordCipher(const RecordCipher&) = delete;
+  RecordCipher& operator=(const RecordCipher&) = delete;
 
-  void MakeNext(absl::Span<const std::byte> record, std::byte* tag) {
-    unsigned char nonce[kTcpNonceBytes] = {};
-    std::memcpy(nonce, &number_, sizeof number_);
-    ++number_;
-    int written = 0;
+  // Encrypts the next record's message in place and writes its tag.
+  void Seal(absl::Span<std::byte> record) {
     unsigned char none[kTagBytes];
-    TANDEM_CHECK(EVP_EncryptInit_ex(context_, nullptr, nullptr, nullptr, nonce) == 1 &&
-                 EVP_EncryptUpdate(context_, nullptr, &written,
-                                   reinterpret_cast<const unsigned char*>(record.data()),
-                                   static_cast<int>(record.size())) == 1 &&
-                 EVP_EncryptFinal_ex(context_, none, &written) == 1 &&
-                 EVP_CIPHER_CTX_ctrl(context_, EVP_CTRL_GCM_GET_TAG, kTagBytes, tag) == 1);
+    int written = 0;
+    Transform(record);
+    TANDEM_CHECK(EVP_CipherFinal_ex(context_, none, &written) == 1 &&
+                 EVP_CIPHER_CTX_ctrl(context_, EVP_CTRL_GCM_GET_TAG, kTagBytes, TagOf(record)) ==
+                     1);
+  }
+  // Decrypts it in place. False when the record is not what the other end sent as the next one.
+  bool Open(absl::Span<std::byte> record) {
+    unsigned char none[kTagBytes];
+    int written = 0;
+    Transform(record);
+    return EVP_CIPHER_CTX_ctrl(context_, EVP_CTRL_GCM_SET_TAG, kTagBytes, TagOf(record)) == 1 &&
+           EVP_CipherFinal_ex(context_, none, &written) == 1;
   }
 
  private:
+  static const unsigned char* Bytes(const void* bytes) {
+    return static_cast<const unsigned char*>(bytes);
+  }
+  static std::byte* TagOf(absl::Span<std::byte> record) {
+    return record.data() + record.size() - kTagBytes;
+  }
+  void Transform(absl::Span<std::byte> record) {
+    unsigned char nonce[kTcpNonceBytes] = {};
+    std::memcpy(nonce, &number_, sizeof number_);
+    ++number_;
+    auto* const message = reinterpret_cast<unsigned char*>(record.data() + kLengthBytes);
+    const int bytes = static_cast<int>(record.size() - kLengthBytes - kTagBytes);
+    int written = 0;
+    TANDEM_CHECK(
+        EVP_CipherInit_ex(context_, nullptr, nullptr, nullptr, nonce, -1) == 1 &&
+        EVP_CipherUpdate(context_, nullptr, &written, Bytes(record.data()), kLengthBytes) == 1 &&
+        EVP_CipherUpdate(context_, message, &written, message, bytes) == 1);
+  }
+
   EVP_CIPHER_CTX* const context_;
   uint64_t number_ = 0;
 };
@@ -88,8 +109,8 @@ absl::StatusOr<std::unique_ptr<TcpLink>> TcpLink::Create(OwnedDescriptor socket,
 TcpLink::TcpLink(OwnedDescriptor socket, const TcpLinkKeys& keys, const LinkLimits& limits)
     : socket_(std::move(socket)),
       limits_(limits),
-      sent_tags_(std::make_unique<RecordTags>(keys.send)),
-      received_tags_(std::make_unique<RecordTags>(keys.receive)),
+      sent_cipher_(std::make_unique<RecordCipher>(keys.send, /*encrypts=*/true)),
+      received_cipher_(std::make_unique<RecordCipher>(keys.receive, /*encrypts=*/false)),
       in_(TcpRecordBytes(limits.message_bytes_max)) {}
 
 TcpLink::~TcpLink() = default;
@@ -135,9 +156,8 @@ absl::Status TcpLink::Send(MessagePieces message) {
     if (!piece.empty()) std::memcpy(record + at, piece.data(), piece.size());
     at += piece.size();
   }
-  const size_t tag_at = TcpRecordBytes(bytes) - kTagBytes;
-  std::memset(record + at, 0, tag_at - at);
-  sent_tags_->MakeNext({record, tag_at}, record + tag_at);
+  std::memset(record + at, 0, TcpRecordBytes(bytes) - kTagBytes - at);
+  sent_cipher_->Seal({record, TcpRecordBytes(bytes)});
   Flush();
   if (closed_) return absl::UnavailableError("the other process has closed the link");
   return absl::OkStatus();
@@ -185,14 +205,12 @@ absl::StatusOr<std::optional<absl::Span<const std::byte>>> TcpLink::Receive() {
     if (closed_) return Fail(absl::UnavailableError("the other process has closed the link"));
     return std::optional<absl::Span<const std::byte>>();
   }
-  const absl::Span<const std::byte> record(in_.data() + in_begin_, TcpRecordBytes(**next));
-  std::byte tag[kTagBytes];
-  received_tags_->MakeNext(record.first(record.size() - kTagBytes), tag);
-  if (CRYPTO_memcmp(tag, record.data() + record.size() - kTagBytes, kTagBytes) != 0) {
+  const absl::Span<std::byte> record(in_.data() + in_begin_, TcpRecordBytes(**next));
+  if (!received_cipher_->Open(record)) {
     return Fail(absl::DataLossError("a message's tag is wrong: it was changed on the way"));
   }
   in_begin_ += record.size();
-  return std::optional(record.subspan(kLengthBytes, **next));
+  return std::optional<absl::Span<const std::byte>>(record.subspan(kLengthBytes, **next));
 }
 
 bool TcpLink::WatchForRoom(bool watch) {

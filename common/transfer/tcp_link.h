@@ -2,10 +2,9 @@
 //
 //   length (8 bytes) | message, padded to 8 bytes | tag (16)
 //
-// The tag is GMAC (AES-256 in GCM without a plaintext, NIST SP 800-38D) over length and message,
-// under a key of this connection and direction, with the message's number as nonce. A message
-// that the network changed, left out or sent again fails the link with kDataLoss. Messages are not
-// encrypted: an attacker who reads the network reads them.
+// The message is encrypted, and the tag covers it and the length: AES-256-GCM under a key of this
+// connection and direction, with the message's number as nonce. A message that the network changed,
+// left out or sent again fails the link with kDataLoss. A reader of the network sees lengths only.
 //
 // A message costs system calls on both ends. What the socket does not take at once waits in a
 // buffer of at most LinkLimits::ring_bytes; every call of the owner tries to send it.
@@ -49,7 +48,7 @@ class TcpLink : public MessageLink {
   int descriptor() const override { return epoll_.get(); }
 
  private:
-  class RecordTags;
+  class RecordCipher;
 
   TcpLink(OwnedDescriptor socket, const TcpLinkKeys& keys, const LinkLimits& limits);
   // Sends what waits, as far as the socket takes it.
@@ -67,7 +66,7 @@ class TcpLink : public MessageLink {
   OwnedDescriptor epoll_;
   bool watches_room_ = false;
   const LinkLimits limits_;
-  std::unique_ptr<RecordTags> sent_tags_, received_tags_;
+  std::unique_ptr<RecordCipher> sent_cipher_, received_cipher_;
   // Records that the socket has not taken, from out_begin_. Bound: LinkLimits::ring_bytes.
   std::vector<std::byte> out_;
   size_t out_begin_ = 0;

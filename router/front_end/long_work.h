@@ -38,12 +38,17 @@ class LongWork {
   // queue takes a piece of any size. Errors: kUnavailable when too much waits; `work` is then
   // destroyed.
   absl::Status Add(size_t bytes, Work work);
+  // Pieces that wait.
+  size_t size() const {
+    absl::MutexLock lock(&mutex_);
+    return waiting_.size();
+  }
 
  private:
   void Run();
   bool Wakes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closed_ || !waiting_.empty(); }
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   // Bound: kPiecesMax (4,096).
   std::deque<std::pair<size_t, Work>> waiting_ ABSL_GUARDED_BY(mutex_);
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of what waits, and of what runs

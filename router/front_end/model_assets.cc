@@ -9,6 +9,7 @@
 #include "common/model/byte_vocabulary.h"
 #include "common/model/checkpoint.h"
 #include "common/model/hash_model.h"
+#include "router/front_end/long_work.h"
 
 namespace tandem::router {
 namespace {
@@ -28,7 +29,30 @@ int64_t PromptBytesMax(const ModelAssets& assets) {
   return kNormalisationMax * assets.identity.context_tokens * static_cast<int64_t>(longest);
 }
 
+// No more than the bytes of the JSON text that `json` was read from.
+size_t LeastBytesOf(const nlohmann::ordered_json& json) {
+  if (json.is_string()) return json.get_ref<const std::string&>().size();
+  if (!json.is_structured()) return 1;
+  size_t bytes = 0;
+  for (const auto& [key, value] : json.items())
+    bytes += (json.is_object() ? key.size() : 0) + LeastBytesOf(value);
+  return bytes;
+}
+
 }  // namespace
+
+void ModelAssets::TryChatTemplate() {
+  constexpr size_t kMessageBytes = sizeof(R"({"role":"user","content":""},)") - 1;
+  if (chat_template == nullptr) return;
+  model::ChatTemplate::RenderInput input;
+  input.messages = nlohmann::ordered_json::array();
+  for (size_t bytes = 0; bytes < LongWork::kShortBytesMax; bytes += kMessageBytes) {
+    const bool user = input.messages.size() % 2 == 0;
+    input.messages.push_back({{"role", user ? "user" : "assistant"}, {"content", ""}});
+  }
+  input.steps_max = kShortTrialStepsMax;
+  renders_shortly = chat_template->Render(input).ok();
+}
 
 absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::Load(const std::string& checkpoint_path) {
   ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
@@ -44,6 +68,7 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::Load(const std::string
     ASSIGN_OR_RETURN(assets->chat_template,
                      model::ChatTemplate::Parse(assets->chat_template_source));
   }
+  assets->TryChatTemplate();
   assets->constraints = NewConstraintChecker(*assets);
   assets->prompt_bytes_max = PromptBytesMax(*assets);
   return assets;
@@ -58,6 +83,7 @@ absl::StatusOr<std::unique_ptr<ModelAssets>> ModelAssets::ForHashEngine() {
   ASSIGN_OR_RETURN(assets->tokenizer, model::Tokenizer::Create(model::ByteVocabulary()));
   assets->chat_template_source = model::ByteVocabularyChatTemplate();
   ASSIGN_OR_RETURN(assets->chat_template, model::ChatTemplate::Parse(assets->chat_template_source));
+  assets->TryChatTemplate();
   assets->constraints = NewConstraintChecker(*assets);
   assets->prompt_bytes_max = PromptBytesMax(*assets);
   return assets;
@@ -103,6 +129,13 @@ absl::StatusOr<std::string> ModelAssets::RenderChat(model::ChatTemplate::RenderI
   input.bos_token = text_of(tokenizer->bos_token_id());
   input.eos_token = text_of(tokenizer->eos_token_id());
   input.now = now;
+  if (renders_shortly) {
+    // Twice the bytes, because what was read may be written differently. A conversation of so many
+    // bytes takes no more steps in any case.
+    const size_t bytes = LeastBytesOf(input.messages) + LeastBytesOf(input.tools) +
+                         LeastBytesOf(input.documents) + LeastBytesOf(input.extra);
+    if (bytes <= 2 * LongWork::kShortBytesMax) input.steps_max = kShortRenderStepsMax;
+  }
   return chat_template->Render(input);
 }
 

@@ -26,6 +26,12 @@ struct ModelAssets {
   std::unique_ptr<guided::ConstraintChecker> constraints;
   std::unique_ptr<model::ChatTemplate> chat_template;  // null when the model has none
   std::string chat_template_source;                    // its text; empty when the model has none
+  // Whether the template takes few steps for a conversation that fits into a request of
+  // LongWork::kShortBytesMax. Then such a conversation is rendered on the thread that read it, in
+  // kShortRenderStepsMax at most; otherwise every one is, as longer ones are, on the threads for
+  // long work.
+  bool renders_shortly = true;
+  static constexpr int64_t kShortRenderStepsMax = 500'000;  // some 40 ms
 
   // A text of more bytes never fits into the context, so it is refused without being tokenized.
   int64_t prompt_bytes_max = 0;
@@ -34,6 +40,11 @@ struct ModelAssets {
   static absl::StatusOr<std::unique_ptr<ModelAssets>> Load(const std::string& checkpoint_path);
   // For hash-engine clusters: bytes as tokens, the identity that their nodes register.
   static absl::StatusOr<std::unique_ptr<ModelAssets>> ForHashEngine();
+
+  // Sets renders_shortly: renders the most messages that a short request can have. The template may
+  // take kShortTrialStepsMax for them, so that other conversations have room below the bound.
+  void TryChatTemplate();
+  static constexpr int64_t kShortTrialStepsMax = 200'000;
 
   // kInvalidArgument for a conversation of more messages than the context has tokens: each has one
   // at least. To be asked before the messages are read.

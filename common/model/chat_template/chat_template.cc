@@ -1,5 +1,7 @@
 #include "common/model/chat_template/chat_template.h"
 
+#include <algorithm>
+
 #include "common/base/status_macros.h"
 #include "common/model/chat_template/evaluator.h"
 #include "common/model/chat_template/parser.h"
@@ -36,7 +38,9 @@ absl::StatusOr<std::string> ChatTemplate::Render(const RenderInput& input) const
   for (const auto& [name, json] : input.extra.items()) {
     ASSIGN_OR_RETURN(globals[name], FromJson(json, limits_.value_depth_max));
   }
-  return chat_template::Evaluator(limits_, input.now).Render(*template_, std::move(globals));
+  TemplateLimits limits = limits_;
+  limits.steps_max = std::min(limits.steps_max, input.steps_max.value_or(limits.steps_max));
+  return chat_template::Evaluator(limits, input.now).Render(*template_, std::move(globals));
 }
 
 }  // namespace tandem::model

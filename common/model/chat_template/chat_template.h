@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -57,6 +58,8 @@ class ChatTemplate {
     std::string eos_token;
     absl::Time now;                // what strftime_now reads
     nlohmann::ordered_json extra;  // null or an object, e.g. {"enable_thinking": false}
+    // A lower bound than TemplateLimits::steps_max, where the caller has less time.
+    std::optional<int64_t> steps_max;
   };
 
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(absl::string_view source,

@@ -90,7 +90,7 @@ ClientReactor* ClientService::Begin(const Method& method,
     auto start = [this, caller](const grpc::ByteBuffer& bytes, std::shared_ptr<AnswerSink> sink) {
       return Generate(caller, bytes, std::move(sink));
     };
-    return GenerateSession::Start(caller.audit, std::move(start));
+    return GenerateSession::Start(caller.audit, std::move(start), deps_.long_work, ShortBytesMax());
   }
   if (!known.ok()) return UnaryCall::Refuse(known, caller.audit);
   return UnaryCall::Start(caller.tenant, caller.audit, [this, &method](UnaryCall& call) {
@@ -207,10 +207,14 @@ void ClientService::ReplyWithTokens(UnaryCall& call) const {
   status.ok() ? call.Reply(tokens) : call.Fail(status);
 }
 
+size_t ClientService::ShortBytesMax() const {
+  return assets_.renders_shortly ? LongWork::kShortBytesMax : 0;
+}
+
 void ClientService::Tokenize(UnaryCall& call) {
   if (const absl::Status shed = Shed([] { return false; }); !shed.ok()) return call.Fail(shed);
   const size_t bytes = call.request().Length();
-  if (bytes <= LongWork::kShortBytesMax) return ReplyWithTokens(call);
+  if (bytes <= ShortBytesMax()) return ReplyWithTokens(call);
   const absl::Status added = deps_.long_work.Add(bytes, [this, &call] { ReplyWithTokens(call); });
   if (!added.ok()) call.Fail(added);
 }

@@ -70,6 +70,9 @@ class ClientService final : public grpc::Service {
   absl::StatusOr<std::shared_ptr<AnswerSession>> Generate(const Caller& caller,
                                                           const grpc::ByteBuffer& bytes,
                                                           std::shared_ptr<AnswerSink> sink) const;
+  // A message of so many bytes or less is processed on the thread that read it. None is where it
+  // might be a conversation that takes long to render.
+  size_t ShortBytesMax() const;
   void Abort(UnaryCall& call);
   void Tokenize(UnaryCall& call);
   void Detokenize(UnaryCall& call);

@@ -7,11 +7,14 @@
 
 namespace tandem::router {
 
-GenerateSession* GenerateSession::Start(std::shared_ptr<AuditCall> audit, Starter start) {
+GenerateSession* GenerateSession::Start(std::shared_ptr<AuditCall> audit, Starter start,
+                                        LongWork& long_work, size_t short_bytes_max) {
   auto session = std::make_shared<GenerateSession>();
   session->self_ = session;
   session->audit_ = std::move(audit);
   session->start_ = std::move(start);
+  session->long_work_ = &long_work;
+  session->short_bytes_max_ = short_bytes_max;
   session->StartRead(&session->request_);
   return session.get();
 }
@@ -33,6 +36,14 @@ void GenerateSession::Fail(const absl::Status& status) {
 
 void GenerateSession::OnReadDone(bool ok) {
   if (!ok) return Fail(absl::InvalidArgumentError("the call ended without a message"));
+  const size_t bytes = request_.Length();
+  if (bytes <= short_bytes_max_) return Answer();
+  const absl::Status added =
+      long_work_->Add(bytes, [session = shared_from_this()] { session->Answer(); });
+  if (!added.ok()) Fail(added);
+}
+
+void GenerateSession::Answer() {
   absl::StatusOr<std::shared_ptr<AnswerSession>> answer = start_(request_, shared_from_this());
   start_ = nullptr;
   request_.Clear();

@@ -31,9 +31,11 @@ class GenerateSession final : public ClientReactor,
   using Starter = std::function<absl::StatusOr<std::shared_ptr<AnswerSession>>(
       const grpc::ByteBuffer&, std::shared_ptr<AnswerSink>)>;
 
-  // Reads the message, then runs `start` on a gRPC thread. `audit`: null without an audit log. gRPC
-  // keeps the reactor until OnDone.
-  static GenerateSession* Start(std::shared_ptr<AuditCall> audit, Starter start);
+  // Reads the message, then runs `start`: on a gRPC thread for a message of at most
+  // `short_bytes_max`, otherwise on a thread of `long_work`, which outlives the call. `audit`: null
+  // without an audit log. gRPC keeps the reactor until OnDone.
+  static GenerateSession* Start(std::shared_ptr<AuditCall> audit, Starter start,
+                                LongWork& long_work, size_t short_bytes_max);
   // The reactor of a call that is refused.
   static GenerateSession* Refuse(const absl::Status& status, std::shared_ptr<AuditCall> audit);
 
@@ -54,6 +56,8 @@ class GenerateSession final : public ClientReactor,
   // Messages that a client may leave unread. Beyond it the session ends this request.
   static constexpr size_t kOutboxMax = 16384;
 
+  // Starts the answer to the message that has come.
+  void Answer();
   // Serializes and writes the outbox's current message.
   void WriteCurrent();
   // The first caller decides the call's status.
@@ -65,6 +69,8 @@ class GenerateSession final : public ClientReactor,
   std::shared_ptr<GenerateSession> self_;  // held until OnDone
   std::shared_ptr<AuditCall> audit_;       // until the answer has it
   Starter start_;
+  LongWork* long_work_ = nullptr;  // null for a call that is refused
+  size_t short_bytes_max_ = 0;
   grpc::ByteBuffer request_;
   absl::Mutex mutex_;
   std::shared_ptr<AnswerSession> answer_ ABSL_GUARDED_BY(mutex_);  // null until it is started

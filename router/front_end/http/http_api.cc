@@ -213,8 +213,11 @@ absl::Status HttpApi::Identify(const Route& route, Call& call) const {
 
 void HttpApi::Run(const Route& route, Call& call) {
   const size_t bytes = call.request.body.size();
-  if (route.needs != Needs::kTime || bytes <= LongWork::kShortBytesMax)
-    return (this->*route.handle)(call);
+  const bool may_render =
+      route.handle != &HttpApi::Completions && route.handle != &HttpApi::Detokenize;
+  const bool takes_long =
+      bytes > LongWork::kShortBytesMax || (may_render && !deps_.session.assets.renders_shortly);
+  if (route.needs != Needs::kTime || !takes_long) return (this->*route.handle)(call);
   call.away = true;
   const auto held = std::make_shared<Call>(std::move(call));
   const absl::Status added = deps_.session.long_work.Add(

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "common/engine/token_sampler.h"
+#include "common/request/bad_words.h"
 #include "nlohmann/json.hpp"
 #include "tests/golden/cpu_engine/engine_driver.h"
 
@@ -36,6 +37,7 @@ Case CaseOf(const nlohmann::json& params) {
     c.sampling.allowed_token_ids = params["allowed_token_ids"].get<std::vector<TokenId>>();
   if (params.contains("bad_words"))
     c.sampling.bad_words = params["bad_words"].get<std::vector<std::vector<TokenId>>>();
+  request::SortBadWords(c.sampling.bad_words);
   if (params.contains("logit_bias")) {
     for (const auto& [token, bias] : params["logit_bias"].items())
       c.sampling.logit_bias.emplace_back(std::stoi(token), bias.get<float>());

@@ -2,7 +2,10 @@
 // and end them; quotas count running sequences, and tokens computed for an answer whose client has
 // left; a client that sends wrong keys waits; keys that `tandem keys` adds and revokes take effect
 // without a restart.
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 #include "tests/integration/http/tenants_fixture.h"
 
@@ -176,6 +179,35 @@ TEST_F(TenantsTest, KeysComeAndGoWithoutARestart) {
   EXPECT_EQ(keys({"revoke", "alice"}).exit_code, 1);
   EXPECT_EQ(keys({"add", "a/b"}).exit_code, 1);
   EXPECT_EQ(keys({"ad"}).exit_code, 2);
+}
+
+// A stolen key is revoked. If the tenant's quota stood in its line, it must not go with it.
+TEST_F(TenantsTest, ARevokedKeyLeavesItsTenantsSettings) {
+  const std::string path = ::testing::TempDir() + "/keys-of-tenants";
+  const auto keys = [&path](std::vector<std::string> words) {
+    words.insert(words.begin(), {"tandem", "keys"});
+    words.push_back("--file=" + path);
+    const ProgramRun run = RunProgram(words);
+    EXPECT_EQ(run.exit_code, 0) << run.output;
+    return run.output;
+  };
+  const auto write = [&path](const std::string& text) { std::ofstream(path) << text; };
+  const auto read = [&path] {
+    std::ifstream in(path);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const std::string a(64, 'a'), b(64, 'b'), c(64, 'c'), d(64, 'd');
+  write("# keys\nacme " + a + " requests_per_minute=6 scopes=admin # stolen\n\tbob " + d +
+        " weight=2\nacme " + b + " scopes=admin # laptop\nacme " + c + "\n");
+  keys({"revoke", a.substr(0, 12)});
+  EXPECT_EQ(read(), "# keys\n\tbob " + d + " weight=2\nacme " + b +
+                        " scopes=admin requests_per_minute=6 # laptop\nacme " + c + "\n");
+  keys({"revoke", b});
+  EXPECT_EQ(read(), "# keys\n\tbob " + d + " weight=2\nacme " + c +
+                        " scopes=admin requests_per_minute=6\n");
+  keys({"revoke", "acme"});
+  EXPECT_EQ(read(), "# keys\n\tbob " + d + " weight=2\n");
+  std::remove(path.c_str());
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/engine/hash/hash_engine.h"
+#include "common/rpc/convert.h"
 #include "decode_node/decode_core.h"
 #include "tests/testing/status_matchers.h"
 
@@ -42,7 +43,11 @@ class DecodeCoreTest : public ::testing::Test {
                                                             .max_waiting = 2,
                                                             .borrows = setup_.lend_blocks > 0,
                                                             .lend_blocks_max = setup_.lend_blocks,
-                                                            .constraints = Constraints()});
+                                                            .constraints = constraints_});
+  }
+  // As the ConstraintGate does, before the core gets the command.
+  void CompileFor(const v1::SequenceSpec& sequence) {
+    static_cast<void>(constraints_->Get(rpc::FromWire(sequence.guided())).status());
   }
 
   // Over the engine's 256 bytes; its special tokens satisfy no constraint.
@@ -119,6 +124,7 @@ class DecodeCoreTest : public ::testing::Test {
   int64_t used() const { return core_->load().blocks_used(); }
 
   const Setup setup_;
+  const std::shared_ptr<guided::ConstraintCache> constraints_ = Constraints();
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<DecodeCore> core_;
   absl::Time now_ = absl::FromUnixSeconds(1000);

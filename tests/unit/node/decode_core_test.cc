@@ -379,6 +379,10 @@ TEST_F(DecodeCoreTest, AConstraintThatLeavesNoTokenIsTheRequestsFault) {
   v1::SequenceSpec& sequence = *command.mutable_start_decode()->mutable_sequence();
   sequence.mutable_guided()->set_regex("7x");
   sequence.mutable_sampling()->add_allowed_token_ids('7');
+  // Nothing is compiled on the engine's thread.
+  EXPECT_THAT(Refusal(Send(command)),
+              testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("try again")));
+  CompileFor(sequence);
   Send(command);
   const node::NodeActions actions = Step();
   v1::LegFailed failed;
@@ -389,8 +393,42 @@ TEST_F(DecodeCoreTest, AConstraintThatLeavesNoTokenIsTheRequestsFault) {
   EXPECT_EQ(failed.status().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
   EXPECT_TRUE(core_->idle());
   sequence.mutable_guided()->set_regex("x7");
+  CompileFor(sequence);
   EXPECT_THAT(Refusal(Send(command)), testing::StatusIs(absl::StatusCode::kInvalidArgument,
                                                         HasSubstr("allowed_token_ids")));
+}
+
+// The end, or the fault, of an answer whose beginning came from another node is found when the
+// constraint has read that: before the next step.
+TEST_F(DecodeCoreTest, AConstraintReadsWhatWasDeliveredBeforeTheNextStep) {
+  for (const bool fits : {true, false}) {
+    SCOPED_TRACE(fits);
+    v1::NodeCommand command = Run(fits ? "fits" : "does not", 4, 0);
+    v1::SequenceSpec& sequence = *command.mutable_start_decode()->mutable_sequence();
+    sequence.add_prompt('1');
+    sequence.add_prompt(fits ? '2' : 'x');
+    sequence.set_delivered_tokens(2);
+    sequence.mutable_stop()->set_max_tokens(30);
+    sequence.mutable_guided()->set_regex("[0-9]{3}");
+    CompileFor(sequence);
+    const node::NodeActions reserved = Send(command);
+    ASSERT_THAT(reserved.events, SizeIs(1));
+    ASSERT_TRUE(reserved.events[0].second.has_reserved());
+    const uint64_t lease = reserved.events[0].second.reserved().lease_id();
+    const node::NodeActions installed = Send(Installed(lease, '3', 2));
+    ASSERT_THAT(installed.events, SizeIs(1));
+    EXPECT_TRUE(installed.events[0].second.has_installed());
+    EXPECT_TRUE(core_->preparing());
+    const node::NodeActions ended = Step();
+    ASSERT_THAT(ended.events, SizeIs(1));
+    const v1::NodeEvent& event = ended.events[0].second;
+    EXPECT_EQ(event.has_leg_finished(), fits);
+    EXPECT_EQ(event.leg_finished().reason(), fits ? v1::FINISH_REASON_STOP : 0);
+    EXPECT_EQ(event.leg_finished().output_tokens(), fits ? 3 : 0);
+    EXPECT_EQ(event.leg_failed().request_at_fault(), !fits);
+    EXPECT_FALSE(core_->preparing());
+    EXPECT_TRUE(core_->idle());
+  }
 }
 
 TEST_F(DecodeCoreTest, AFailedStepFailsItsLegsAndTheNodeGoesOn) {

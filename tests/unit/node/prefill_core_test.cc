@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/engine/hash/hash_engine.h"
+#include "common/rpc/convert.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::prefill_node {
@@ -32,7 +33,8 @@ class PrefillCoreTest : public ::testing::Test {
     core_ = std::make_unique<PrefillCore>(node::SchedulerOptions{.spec = engine_->spec(),
                                                                  .num_blocks = kBlocks,
                                                                  .max_batch_tokens = 24,
-                                                                 .max_sequences = 2});
+                                                                 .max_sequences = 2,
+                                                                 .constraints = constraints_});
   }
 
   static v1::NodeCommand Prefill(const std::string& id, int prompt_tokens, int first_ordinal = 0,
@@ -97,10 +99,45 @@ class PrefillCoreTest : public ::testing::Test {
     return pushed;
   }
 
+  // Over the engine's bytes.
+  static std::shared_ptr<guided::ConstraintCache> Constraints() {
+    std::vector<std::string> tokens(259);
+    for (size_t b = 0; b < 256; ++b) tokens[b] = std::string(1, static_cast<char>(b));
+    return std::make_shared<guided::ConstraintCache>(
+        std::make_shared<const guided::Vocabulary>(std::move(tokens)));
+  }
+
+  const std::shared_ptr<guided::ConstraintCache> constraints_ = Constraints();
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<PrefillCore> core_;
   absl::Time now_ = absl::FromUnixSeconds(1000);
 };
+
+// Prefill's last two tokens are of an answer that began elsewhere.
+TEST_F(PrefillCoreTest, AnAnswerThatBreaksItsConstraintIsTheRequestsFault) {
+  for (const bool fits : {true, false}) {
+    SCOPED_TRACE(fits);
+    v1::NodeCommand command = Prefill(fits ? "fits" : "does not", 20);
+    v1::SequenceSpec& sequence = *command.mutable_prefill()->mutable_sequence();
+    sequence.set_prompt(18, '1');
+    sequence.set_prompt(19, fits ? '2' : 'x');
+    sequence.mutable_guided()->set_regex("[0-9]{5}");
+    ASSERT_OK(constraints_->Get(rpc::FromWire(sequence.guided())).status());
+    Send(command);
+    EXPECT_TRUE(core_->preparing());
+    node::NodeActions actions = Step();
+    EXPECT_FALSE(core_->preparing());
+    v1::LegFailed failed;
+    bool finished = false;
+    for (const auto& [router, event] : actions.events) {
+      if (event.has_leg_failed()) failed = event.leg_failed();
+      finished |= event.has_prefill_finished();
+    }
+    EXPECT_EQ(finished, fits);
+    EXPECT_EQ(failed.request_at_fault(), !fits);
+    EXPECT_THAT(failed.status().message(), HasSubstr(fits ? "" : "breaks the constraint"));
+  }
+}
 
 // Two prompts in one step, one of which begins with a cached block that has been damaged.
 TEST_F(PrefillCoreTest, ADamagedBlockFailsOnlyThePromptThatUsesIt) {

@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <random>
 #include <set>
 
+#include "common/request/bad_words.h"
 #include "common/request/sampling_params.h"
 
 namespace tandem::request {
@@ -40,6 +42,7 @@ TEST(BannedTokens, AreThoseOfTheDefinition) {
       params.bad_words.emplace_back(1 + random() % 3);
       for (TokenId& t : params.bad_words.back()) t = token();
     }
+    SortBadWords(params.bad_words);
     StopParams stop;
     stop.min_tokens = static_cast<int32_t>(random() % 6);
     stop.ignore_eos = random() % 2 == 0;
@@ -60,6 +63,7 @@ TEST(BannedTokens, AtTheBoundsOfEveryList) {
     params.bad_words.emplace_back(kBadWordTokensMax, 1);  // each compared to its last token
     params.bad_words.back().back() = static_cast<TokenId>(i);
   }
+  SortBadWords(params.bad_words);
   StopParams stop;
   stop.min_tokens = 1000;
   stop.stop_token_ids.resize(kVocabulary);
@@ -67,6 +71,37 @@ TEST(BannedTokens, AtTheBoundsOfEveryList) {
   EXPECT_EQ(BannedTokens(params, &stop, {0, 1, 2}, output), stop.stop_token_ids);
   stop.min_tokens = 0;
   EXPECT_EQ(BannedTokens(params, &stop, {0, 1, 2}, output).size(), kBadWordsMax);
+}
+
+// Two binary searches for each token of the longest word, and one step for each word found. To
+// compare each word with the answer takes 64,512 steps at the bounds.
+TEST(BannedTokens, BadWordsTakeFewStepsAtTheBounds) {
+  constexpr size_t kStepsMax = (kBadWordTokensMax - 1) * 2 * 11 + kBadWordsMax;
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %lu\n", static_cast<unsigned long>(seed));
+  std::mt19937_64 random(seed);
+  // All alike but for their last tokens; tokens of two kinds; any tokens.
+  for (const uint64_t kinds : {uint64_t{1}, uint64_t{2}, uint64_t{50'000}}) {
+    std::vector<std::vector<TokenId>> words(kBadWordsMax);
+    for (std::vector<TokenId>& word : words) {
+      word.resize(kinds == 2 ? 1 + random() % kBadWordTokensMax : kBadWordTokensMax);
+      for (TokenId& token : word) token = static_cast<TokenId>(random() % kinds);
+    }
+    SortBadWords(words);
+    size_t most = 0, found = 0;
+    for (int run = 0; run < 2000; ++run) {
+      std::vector<TokenId> output = words[random() % kBadWordsMax];
+      output.pop_back();
+      for (uint64_t i = random() % 3; i > 0; --i)
+        output.push_back(static_cast<TokenId>(random() % kinds));
+      std::vector<TokenId> banned;
+      most = std::max(most, FindBannedTokens(words, output, banned));
+      found = std::max(found, banned.size());
+    }
+    std::printf("%zu steps at most, %zu words found\n", most, found);
+    EXPECT_LE(most, kStepsMax);
+    EXPECT_GT(found, 0u);
+  }
 }
 
 }  // namespace

@@ -154,6 +154,20 @@ TEST(TcpLinkTest, EveryChangedByteIsNoticed) {
   }
 }
 
+// Equal messages look different each time, and like none of their bytes.
+TEST(TcpLinkTest, AReaderOfTheNetworkSeesLengthsOnly) {
+  Tapped tapped;
+  const std::string message(64, 'q');
+  const std::string first = tapped.Record(message), second = tapped.Record(message);
+  for (const std::string& record : {first, second}) {
+    EXPECT_EQ(record.substr(8).find("qqqq"), std::string::npos);
+    tapped.Put(record);
+    EXPECT_EQ(*Receive(*tapped.receiver), message);
+  }
+  EXPECT_EQ(first.substr(0, 8), second.substr(0, 8)) << "the length";
+  EXPECT_NE(first.substr(8), second.substr(8));
+}
+
 TEST(TcpLinkTest, AMessageThatIsSentAgainLeftOutOrReflectedIsNoticed) {
   Tapped again, gap, reflected;
   const std::string record = again.Record("once");

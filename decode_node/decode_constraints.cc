@@ -1,0 +1,49 @@
+// DecodeCore's part that ends answers: at a stop token, at a length, or where the constraint says.
+// Contract: decode_node/decode_core.h.
+#include <utility>
+#include <vector>
+
+#include "common/base/status_macros.h"
+#include "decode_node/decode_core.h"
+
+namespace tandem::decode_node {
+
+absl::StatusOr<request::FinishReason> DecodeCore::Append(Leg& leg, TokenId token) {
+  scheduler_.AppendToken(leg.sequence, token);
+  ++leg.output_tokens;
+  ASSIGN_OR_RETURN(const Progress progress, scheduler_.AdvanceConstraint(leg.sequence, token));
+  return ReasonToFinish(leg, progress);
+}
+
+request::FinishReason DecodeCore::ReasonToFinish(const Leg& leg, Progress progress) const {
+  if (progress == Progress::kLater) return request::FinishReason::kNone;
+  if (progress == Progress::kWhole) return request::FinishReason::kStop;
+  const node::Sequence& sequence = scheduler_.Get(leg.sequence);
+  const request::FinishReason reason = request::CheckStop(
+      sequence.input.stop, sequence.input.eos_token_ids, sequence.tokens.back(), leg.output_tokens);
+  if (reason != request::FinishReason::kNone) return reason;
+  return static_cast<int64_t>(sequence.tokens.size()) >= scheduler_.spec().context_tokens
+             ? request::FinishReason::kLength
+             : request::FinishReason::kNone;
+}
+
+void DecodeCore::FollowConstraints() {
+  for (const node::ConstraintTurns::Settled& settled : scheduler_.FollowConstraints()) {
+    const auto found = by_sequence_.find(settled.id);
+    if (found == by_sequence_.end()) continue;
+    const Legs::iterator leg = found->second;
+    if (!settled.progress.ok()) {
+      FailForConstraint(leg, settled.progress.status());
+      continue;
+    }
+    const request::FinishReason reason = ReasonToFinish(leg->second, *settled.progress);
+    if (reason != request::FinishReason::kNone) Finish(leg, reason);
+  }
+}
+
+void DecodeCore::FailForConstraint(Legs::iterator leg, const absl::Status& status) {
+  ledger_.FailRequest(leg->first.router, leg->second.wire, status, leg->second.trace_id);
+  End(leg, "constraint");
+}
+
+}  // namespace tandem::decode_node

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Goal: every preset for sanitizers and fuzzers configures, and compiles with the sanitizers that it names.
+
+Nothing else does this before someone needs such a build. Configures in a scratch folder and builds nothing.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SKIPPED = 77
+
+
+def sanitizer_presets():
+    """{name: its cache variables} of the presets that name sanitizers, what they inherit included."""
+    presets = {p["name"]: p for p in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}
+
+    def variables(name):
+        preset = presets[name]
+        inherited = variables(preset["inherits"]) if "inherits" in preset else {}
+        return {**inherited, **preset.get("cacheVariables", {})}
+
+    return {name: variables(name) for name in presets if "TANDEM_SANITIZE" in variables(name)}
+
+
+class PresetsTest(unittest.TestCase):
+    def test_there_are_some(self):
+        self.assertLessEqual({"asan", "tsan", "fuzz", "fuzz-fast"}, set(sanitizer_presets()))
+
+    def test_each_configures_with_its_sanitizers(self):
+        scratch = Path(tempfile.mkdtemp(prefix="presets-test-"))
+        self.addCleanup(shutil.rmtree, scratch)
+        runs = {}
+        for name in sanitizer_presets():
+            command = ["cmake", "--preset", name, "-B", scratch / name, "-DTANDEM_CUDA=OFF"]
+            runs[name] = subprocess.Popen(
+                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        outputs = {name: run.communicate()[0] for name, run in runs.items()}
+        for name, variables in sanitizer_presets().items():
+            with self.subTest(preset=name):
+                self.assertEqual(runs[name].returncode, 0, outputs[name])
+                rules = (scratch / name / "build.ninja").read_text(encoding="utf-8")
+                self.assertIn(f"-fsanitize={variables['TANDEM_SANITIZE']} ", rules)
+                fuzzing = variables.get("TANDEM_FUZZ") == "ON"
+                self.assertEqual("-fsanitize=fuzzer" in rules, fuzzing)
+                self.assertIn("gguf_fuzz", rules)
+
+
+if __name__ == "__main__":
+    if shutil.which("clang++-14") is None and os.environ.get("CI") != "true":
+        print("SKIPPED: clang++-14 is not installed (scripts/install_packages.sh installs it)")
+        sys.exit(SKIPPED)
+    unittest.main()

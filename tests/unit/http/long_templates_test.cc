@@ -1,0 +1,179 @@
+// Goal: no thread that serves many clients renders a conversation for long. A template that takes
+// many steps for a short conversation is run on the threads for long work, over HTTP and gRPC, and
+// so is every long message; any other template may take only so many steps.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "common/rpc/server.h"
+#include "router/front_end/grpc/client_service.h"
+#include "router/front_end/http/http_api.h"
+#include "tests/testing/http_client.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::router {
+namespace {
+
+using ::tandem::testing::Ask;
+using ::tandem::testing::GetOf;
+using ::tandem::testing::PostOf;
+using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
+
+// Each message looks at all messages.
+constexpr char kQuadratic[] =
+    "{% for m in messages %}{% for n in messages %}{% if n.role == 'tool' %}t{% endif %}"
+    "{% endfor %}{{ m.content }}{% endfor %}";
+constexpr char kLinear[] =
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+    "{% for i in range(rounds | default(0)) %}{% endfor %}";
+constexpr char kChat[] = R"({"messages":[{"role":"user","content":"hello"}]})";
+
+std::unique_ptr<ModelAssets> AssetsWith(const char* source) {
+  std::unique_ptr<ModelAssets> assets = ModelAssets::ForHashEngine().value();
+  assets->chat_template = model::ChatTemplate::Parse(source).value();
+  assets->TryChatTemplate();
+  return assets;
+}
+
+TEST(ModelAssets, TellTemplatesThatTakeManySteps) {
+  EXPECT_TRUE(ModelAssets::ForHashEngine().value()->renders_shortly);
+  EXPECT_TRUE(AssetsWith(kLinear)->renders_shortly);
+  EXPECT_FALSE(AssetsWith(kQuadratic)->renders_shortly);
+}
+
+TEST(ModelAssets, BoundTheStepsOfShortConversationsAndNotOfLongOnes) {
+  const std::unique_ptr<ModelAssets> assets = AssetsWith(kLinear);
+  const auto render = [&](int64_t rounds, size_t bytes) {
+    model::ChatTemplate::RenderInput input;
+    input.messages = {{{"role", "user"}, {"content", std::string(bytes, 'x')}}};
+    input.extra = {{"rounds", rounds}};
+    return assets->RenderChat(std::move(input), absl::UnixEpoch()).status();
+  };
+  EXPECT_OK(render(1'000, 10));
+  EXPECT_THAT(render(1'000'000, 10), StatusIs(absl::StatusCode::kInvalidArgument,
+                                              HasSubstr("takes more than 500000 steps")));
+  EXPECT_OK(render(1'000'000, 200'000));
+}
+
+// A front end whose threads for long work are busy until Release.
+class LongTemplates : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    ASSERT_OK(long_work_.Add(1, [this] {
+      busy_.Notify();
+      released_.WaitForNotification();
+    }));
+    busy_.WaitForNotification();
+    HttpApi::Deps deps{Session(),
+                       status_,
+                       [] { return true; },
+                       [] { return 4096; },
+                       [] { return absl::ZeroDuration(); },
+                       [] {}};
+    deps.quota_routers = [] { return 0; };
+    FrontEndOptions options;
+    options.server.address = "127.0.0.1:0";
+    ASSERT_OK_AND_ASSIGN(http_, HttpApi::Start(options, std::move(deps)));
+    ASSERT_OK_AND_ASSIGN(server_,
+                         rpc::Server::Start("127.0.0.1:0", {&service_}, rpc::kClientLimits));
+    stub_ = v1::Tandem::NewStub(
+        grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+  }
+  void TearDown() override {
+    if (!released_.HasBeenNotified()) released_.Notify();
+    http_->Stop();
+    server_->Shutdown(absl::ZeroDuration());
+  }
+  AnswerSession::Deps Session() {
+    return {*assets_, inbox_, *random_, metrics_, traces_, shedder_, constraints_, long_work_};
+  }
+  // What becomes of a call: ABORTED once it has reached the core.
+  grpc::StatusCode Generate(const v1::GenerateRequest& request) {
+    grpc::ClientContext context;
+    const auto reader = stub_->Generate(&context, request);
+    v1::GenerateResponse part;
+    while (reader->Read(&part)) {
+    }
+    return reader->Finish().error_code();
+  }
+  static v1::GenerateRequest Chat() {
+    v1::GenerateRequest request;
+    v1::ChatMessage& message = *request.mutable_chat()->add_messages();
+    message.set_role("user");
+    message.set_content("hello");
+    return request;
+  }
+  // Runs `call` on a thread, and expects it not to end before the threads for long work are free.
+  template <typename Call>
+  void ExpectWaits(const Call& call) {
+    const size_t before = long_work_.size();
+    std::thread caller([&] {
+      call();
+      EXPECT_TRUE(released_.HasBeenNotified()) << "was processed on a thread of many clients";
+      ended_ = true;
+    });
+    while (long_work_.size() == before && !ended_) std::this_thread::yield();
+    released_.Notify();
+    caller.join();
+  }
+
+  const std::unique_ptr<ModelAssets> assets_ = AssetsWith(GetParam());
+  const std::unique_ptr<Random> random_ = NewSystemRandom();
+  RequestMetrics metrics_{"m"};
+  TraceStore traces_{0};
+  LoadShedder shedder_{{}, metrics_};
+  Inbox inbox_{64, [](std::vector<InboxItem>& items) {
+                 for (InboxItem& item : items) {
+                   if (auto* submit = std::get_if<SubmitRequest>(&item))
+                     submit->session->Fail(absl::AbortedError("reached the core"));
+                 }
+               }};
+  guided::CompileQueue constraints_{[](const request::GuidedParams&) {}};
+  absl::Notification busy_, released_;
+  std::atomic<bool> ended_{false};
+  LongWork long_work_{/*threads=*/1};
+  StatusBoard status_{inbox_};
+  ClientService service_{Session(), status_, [] { return ServedFleet(); }};
+  std::unique_ptr<HttpApi> http_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<v1::Tandem::Stub> stub_;
+};
+
+using ShortTemplates = LongTemplates;
+INSTANTIATE_TEST_SUITE_P(Linear, ShortTemplates, ::testing::Values(kLinear));
+INSTANTIATE_TEST_SUITE_P(Quadratic, LongTemplates, ::testing::Values(kQuadratic));
+
+TEST_P(ShortTemplates, AreRenderedWhereTheRequestIsRead) {
+  EXPECT_EQ(Ask(http_->address(), PostOf("/tokenize", kChat)).status, 200);
+  EXPECT_EQ(Generate(Chat()), grpc::StatusCode::ABORTED);
+}
+
+TEST_P(ShortTemplates, LongMessagesOverGrpcAreReadOnThreadsOfTheirOwn) {
+  v1::GenerateRequest request;
+  request.set_text(std::string(LongWork::kShortBytesMax, 'x'));
+  ExpectWaits([&] { EXPECT_EQ(Generate(request), grpc::StatusCode::INVALID_ARGUMENT); });
+}
+
+TEST_P(LongTemplates, WaitForTheThreadsForLongWorkOverHttp) {
+  ExpectWaits([&] {
+    const auto tokens = Ask(http_->address(), PostOf("/tokenize", kChat));
+    EXPECT_EQ(tokens.status, 200) << tokens.body;
+  });
+}
+
+TEST_P(LongTemplates, WaitForTheThreadsForLongWorkOverGrpc) {
+  ExpectWaits([&] { EXPECT_EQ(Generate(Chat()), grpc::StatusCode::ABORTED); });
+}
+
+TEST_P(LongTemplates, OthersDoNotWait) {
+  EXPECT_EQ(Ask(http_->address(), GetOf("/live")).status, 200);
+  EXPECT_EQ(Ask(http_->address(), PostOf("/detokenize", R"({"tokens":[104]})")).status, 200);
+}
+
+}  // namespace
+}  // namespace tandem::router
