@@ -207,6 +207,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, DeviceKernel
   properties.memory_bytes = static_cast<int64_t>(found.totalGlobalMem);
   properties.l2_bytes = found.l2CacheSize;
   properties.shared_bytes_per_block_max = static_cast<int64_t>(found.sharedMemPerBlockOptin);
+  properties.shared_bytes_per_multiprocessor =
+      static_cast<int64_t>(found.sharedMemPerMultiprocessor);
   return std::unique_ptr<Device>(std::make_unique<cuda::CudaDevice>(ordinal, std::move(properties),
                                                                     cuda::OpsFor(found, choice)));
 }

@@ -25,6 +25,7 @@ class EmulatedDevice final : public Device {
     properties_.host_addressable = true;
     properties_.memory_bytes = int64_t{1} << 30;
     properties_.shared_bytes_per_block_max = (chip == EmulatedChip::kHopper ? 227 : 160) << 10;
+    properties_.shared_bytes_per_multiprocessor = (chip == EmulatedChip::kHopper ? 228 : 164) << 10;
   }
 
   void set_faults(const CopyFaults& faults) { faults_ = faults; }

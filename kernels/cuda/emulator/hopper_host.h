@@ -17,6 +17,7 @@
 
 #include "kernels/api/device.h"
 #include "kernels/api/kv_cache.h"
+#include "kernels/api/require.h"
 #include "kernels/cuda/emulator/simt_host.h"
 #include "kernels/cuda/hopper_types.h"
 
@@ -63,7 +64,11 @@ inline void PrefetchMap(const CacheMap&) {}
 void CopyCachePanel(char* panel, const CacheMap& map, const CachePlace& place, Barrier* barrier);
 
 inline int WarpgroupIndex() { return ThreadIndex() / kWarpgroupSize; }
-inline void SyncWarpgroup() { WarpgroupBarrier(); }
+template <int kWarpgroups>
+void SyncWarpgroup() {
+  KERNEL_REQUIRE(WarpgroupIndex() < kWarpgroups);
+  WarpgroupBarrier();
+}
 // True in one lane of the warp, which stays the same throughout a block.
 inline bool ElectOne() {
   WarpBarrier();

@@ -140,10 +140,16 @@ TANDEM_DEVICE void CopyCachePanel(char* panel, const CacheMap& map, const CacheP
 TANDEM_DEVICE int WarpgroupIndex() {
   return __shfl_sync(0xffffffffu, ThreadIndex() / kWarpgroupSize, 0);
 }
-// A barrier of this warpgroup's threads alone.
+// A barrier of this warpgroup's threads alone, called in the first kWarpgroups warpgroups only. The
+// barrier's number is in the instruction: one in a register reserves all sixteen.
+template <int kWarpgroups>
 TANDEM_DEVICE void SyncWarpgroup() {
-  asm volatile("bar.sync %0, %1;" ::"r"(1 + ThreadIndex() / kWarpgroupSize), "n"(kWarpgroupSize)
-               : "memory");
+  static_assert(kWarpgroups == 1 || kWarpgroups == 2);
+  if (kWarpgroups == 1 || WarpgroupIndex() == 0) {
+    asm volatile("bar.sync 1, %0;" ::"n"(kWarpgroupSize) : "memory");
+  } else {
+    asm volatile("bar.sync 2, %0;" ::"n"(kWarpgroupSize) : "memory");
+  }
 }
 // True in one thread of a converged warp.
 TANDEM_DEVICE bool ElectOne() {

@@ -180,7 +180,7 @@ struct WgmmaAttentionKernel {
   TANDEM_KERNEL void LoadQueries(const Params& p, const AttentionWork& work, int first_vector,
                                  char* queries) {
     // After this no thread multiplies with the last work's queries any more.
-    SyncWarpgroup();
+    SyncWarpgroup<kLayout.consumers()>();
     constexpr int kChunks = kHeadDim / 8;
     for (int i = ThreadIndex() % kWarpgroupSize; i < kWarpgroupVectors * kChunks;
          i += kWarpgroupSize) {
@@ -195,7 +195,7 @@ struct WgmmaAttentionKernel {
                                 SwizzledOffset<8>(r, chunk % 8)) = value;
     }
     FenceProxyAsync();
-    SyncWarpgroup();
+    SyncWarpgroup<kLayout.consumers()>();
   }
 
   // Zeroes V of tokens that no vector of the tile attends to: their places in the cache may hold
@@ -214,7 +214,7 @@ struct WgmmaAttentionKernel {
                                 chunk % 8 * 16) = {{0, 0, 0, 0}};
     }
     FenceProxyAsync();
-    SyncWarpgroup();
+    SyncWarpgroup<kLayout.consumers()>();
   }
 
   // Starts s = q·Kᵀ. REQUIRES: between FenceProducts and CommitProducts.
@@ -234,21 +234,20 @@ struct WgmmaAttentionKernel {
   // Writes o, m and l of one partition, for the merge kernel.
   TANDEM_KERNEL void StoreRecord(const Params& p, const AttentionWork& work, int partition,
                                  const Tile& tile) {
-    const int record = work.item.first_record + partition - work.item.first_partition;
-    const int64_t first =
-        (int64_t{record} * p.args.layer.shape.num_kv_heads + work.kv_head) * kNarrowTileVectors;
+    float* const first = work.RecordsOf(p.args, partition);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float* to = p.args.records + (first + LaneIndex() / 4 + 8 * h) * (kHeadDim + 2);
+      const int vector = work.item.first_vector + LaneIndex() / 4 + 8 * h;
+      if (vector >= work.end_vector) continue;
+      float* to = first + work.PlaceOfRecord(p.args, vector) * (kHeadDim + 2);
 #pragma unroll
       for (int g = 0; g < kHeadDim / 8; ++g) {
         const int column = g * 8 + LaneIndex() % 4 * 2;
-        to[column] = tile.o[g * 4 + 2 * h];
-        to[column + 1] = tile.o[g * 4 + 2 * h + 1];
+        *reinterpret_cast<FloatPair*>(to + 2 + column) = {tile.o[g * 4 + 2 * h],
+                                                          tile.o[g * 4 + 2 * h + 1]};
       }
       if (LaneIndex() % 4 == 0) {
-        to[kHeadDim] = tile.m[h];
-        to[kHeadDim + 1] = tile.l[h];
+        *reinterpret_cast<FloatPair*>(to) = {tile.m[h], tile.l[h]};
       }
     }
   }
@@ -304,7 +303,9 @@ struct WgmmaAttentionKernel {
   };
 
   // Adds sub-tiles of one partition to `tile`. While one sub-tile's product with V runs, the
-  // threads turn the next one's scores into p.
+  // threads turn the next one's scores into p. ptxas moves the wait for that product ahead of the
+  // exponentials, unless a loop stands between: so the threads wait for the next V there, which has
+  // nearly always arrived.
   TANDEM_KERNEL void AttendPartition(const AttentionWork& work, const SubTiles& sub_tiles,
                                      const Vectors& vectors, Tile* tile, Cursor* cursor) {
     PackedWeights weights;
@@ -317,9 +318,9 @@ struct WgmmaAttentionKernel {
     Release(kKeys, *cursor);
     tile->Softmax(sub_tiles.begin * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
     weights.Pack(s);
+    WaitFull(kValues, *cursor);
     for (int i = sub_tiles.begin; i < sub_tiles.end; ++i) {
       char* values = MemoryOf(kValues, cursor->stage);
-      WaitFull(kValues, *cursor);
       ClearValues(work, i, values);
       if (i + 1 == sub_tiles.end) break;
       Cursor ahead = *cursor;  // K is one sub-tile ahead of V
@@ -334,6 +335,7 @@ struct WgmmaAttentionKernel {
       WaitProducts<1>(s);
       Release(kKeys, ahead);
       tile->Softmax((i + 1) * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
+      WaitFull(kValues, ahead);
       WaitProducts<0>(tile->o);
       weights.Hold();
       Release(kValues, *cursor);
@@ -458,11 +460,19 @@ void LaunchAttention(const DeviceAttentionArgs& args, int block_shift, DeviceStr
   LaunchItems<kHeadDim, true>(args, block_shift, stream);
 }
 
+// Whether the kernels of this file serve such a cache.
+bool Serves(const KvShape& shape) { return shape.type == KvType::kBf16 && shape.head_dim >= 64; }
+
 }  // namespace
+
+int32_t NarrowItemsAtOnceOnHopper(const KvShape& shape, int64_t shared_bytes) {
+  if (!Serves(shape)) return NarrowItemsAtOnce(shape, shared_bytes);
+  return AttentionLayout{shape.head_dim, true}.blocks_per_multiprocessor();
+}
 
 void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream) {
   const KvShape& shape = args.layer.shape;
-  if (shape.type != KvType::kBf16 || shape.head_dim < 64) return Attention(args, stream);
+  if (!Serves(shape)) return Attention(args, stream);
   KERNEL_REQUIRE(IsDeviceHeadDim(shape.head_dim));
   int block_shift = 0;
   while (1 << block_shift < shape.block_tokens) ++block_shift;
@@ -472,10 +482,7 @@ void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream) {
   if (shape.head_dim == 128) LaunchAttention<128>(args, block_shift, stream);
   if (shape.head_dim == 256) LaunchAttention<256>(args, block_shift, stream);
 
-  // Records have the form of attention.cu's, so its merge kernel serves both.
-  DeviceAttentionArgs merges = args;
-  merges.launch.narrow_items = merges.launch.wide_items = 0;
-  Attention(merges, stream);
+  MergeRecords(args, stream);
 }
 
 }  // namespace tandem::kernels::TANDEM_SIMT

@@ -56,19 +56,31 @@ struct WarpgroupTile {
     l[0] = l[1] = 0;
   }
 
+  // Scores of tokens [first_token, + 64) outside of a row's range become −infinity.
+  TANDEM_DEVICE static void Mask(int first_token, const TokenRange range[2],
+                                 float (&s)[kWarpgroupTokens / 2]) {
+#pragma unroll
+    for (int i = 0; i < kWarpgroupTokens / 2; ++i) {
+      const int token = first_token + i / 4 * 8 + LaneIndex() % 4 * 2 + i % 2;
+      const TokenRange& r = range[i / 2 % 2];
+      if (token < r.begin || token >= r.end) s[i] = MinusInfinity();
+    }
+  }
+
   // Turns scores of tokens [first_token, + 64) into p and updates m and l. The caller multiplies o
   // by factor[2] before it adds p·V.
   TANDEM_DEVICE void Softmax(int first_token, float scale_log2, const TokenRange range[2],
                              float (&s)[kWarpgroupTokens / 2], float (&factor)[2]) {
     float most[2] = {m[0], m[1]};
 #pragma unroll
-    for (int i = 0; i < kWarpgroupTokens / 2; ++i) {
-      const int token = first_token + i / 4 * 8 + LaneIndex() % 4 * 2 + i % 2;
-      const TokenRange& r = range[i / 2 % 2];
-      const bool attended = token >= r.begin && token < r.end;
-      s[i] = attended ? Mul(s[i], scale_log2) : MinusInfinity();
-      most[i / 2 % 2] = Max(most[i / 2 % 2], s[i]);
+    for (int i = 0; i < kWarpgroupTokens / 2; ++i) s[i] = Mul(s[i], scale_log2);
+    // Most sub-tiles of a long prompt lie inside all ranges.
+    if (!range[0].Has(first_token, kWarpgroupTokens) ||
+        !range[1].Has(first_token, kWarpgroupTokens)) {
+      Mask(first_token, range, s);
     }
+#pragma unroll
+    for (int i = 0; i < kWarpgroupTokens / 2; ++i) most[i / 2 % 2] = Max(most[i / 2 % 2], s[i]);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       most[h] = Max(most[h], ShuffleXor(most[h], 1));

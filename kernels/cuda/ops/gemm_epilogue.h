@@ -12,13 +12,20 @@
 
 namespace tandem::kernels::TANDEM_SIMT {
 
-struct alignas(8) FloatPair {
-  float first, second;
-};
-
-// Stores the sums of columns n and n + 1 of row m, and drops those outside of y.
+// What y holds in columns n and n + 1 of row m; 0 outside of y. Callers load several pairs before
+// they store the first: a load behind a store to the same array waits for the one before it.
 // REQUIRES: n is even.
-TANDEM_DEVICE void StorePair(const DeviceGemmArgs& p, int m, int n, FloatPair sum) {
+TANDEM_DEVICE FloatPair LoadPair(const DeviceGemmArgs& p, int m, int n) {
+  if (m >= p.rows || n >= p.n) return {0, 0};
+  const float* y = p.y + int64_t{m} * p.n + n;
+  if (p.n % 2 == 0) return *reinterpret_cast<const FloatPair*>(y);
+  return {y[0], n + 1 < p.n ? y[1] : 0.0f};
+}
+
+// Stores the sums of columns n and n + 1 of row m, and drops those outside of y. Where they are
+// added to y, `before` is what LoadPair gave. REQUIRES: n is even.
+TANDEM_DEVICE void StorePair(const DeviceGemmArgs& p, int m, int n, FloatPair sum,
+                             const FloatPair& before) {
   if (m >= p.rows || n >= p.n) return;
   const bool both = n + 1 < p.n;
   if (p.bias != nullptr) {
@@ -32,8 +39,8 @@ TANDEM_DEVICE void StorePair(const DeviceGemmArgs& p, int m, int n, FloatPair su
   }
   float* y = p.y + int64_t{m} * p.n + n;
   if (p.add_to_y) {
-    sum.first = Add(y[0], sum.first);
-    if (both) sum.second = Add(y[1], sum.second);
+    sum.first = Add(before.first, sum.first);
+    sum.second = Add(before.second, sum.second);
   }
   if (p.n % 2 == 0) {
     *reinterpret_cast<FloatPair*>(y) = sum;

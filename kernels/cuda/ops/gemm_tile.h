@@ -77,13 +77,23 @@ struct TileOf {
 #pragma unroll
     for (int j = 0; j < kTilesN; ++j) {
       const FloatPair factor = factors(first_n + j * 8);
+      FloatPair before[kTilesM][2] = {};
+      if (p.add_to_y) {
+#pragma unroll
+        for (int i = 0; i < kTilesM; ++i) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            before[i][half] = LoadPair(p, first_m + i * 16 + half * 8, first_n + j * 8);
+          }
+        }
+      }
 #pragma unroll
       for (int i = 0; i < kTilesM; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const FloatPair sum = {Mul(acc[i][j][half * 2], factor.first),
                                  Mul(acc[i][j][half * 2 + 1], factor.second)};
-          StorePair(p, first_m + i * 16 + half * 8, first_n + j * 8, sum);
+          StorePair(p, first_m + i * 16 + half * 8, first_n + j * 8, sum, before[i][half]);
         }
       }
     }

@@ -112,20 +112,35 @@ struct WgmmaRing {
 
   // Stores the sums of a warpgroup's 64 columns. They are those of yᵀ: a thread has two rows of y
   // in one column. Lanes four apart hold neighbouring columns and exchange, after which each has
-  // one row in two columns.
+  // one row in two columns. Where sums are added to y, up to sixteen loads are under way before the
+  // first store.
   TANDEM_KERNEL void StoreSums(const DeviceGemmArgs& p, const float (&sums)[kSums], int first_row,
                                int first_n) {
     const int lane = LaneIndex();
     const int odd = lane / 4 % 2;
     const int n = first_n + WarpIndex() % kWarpgroupWarps * 16 + lane / 8 * 2;
+    constexpr int kTogether = kTile.rows / 8 < 8 ? kTile.rows / 8 : 8;
+    static_assert(kTile.rows / 8 % kTogether == 0);
 #pragma unroll
-    for (int j = 0; j < kTile.rows / 8; ++j) {
-      const int row = first_row + j * 8 + lane % 4 * 2 + odd;
+    for (int part = 0; part < kTile.rows / 8; part += kTogether) {
+      const int row = first_row + part * 8 + lane % 4 * 2 + odd;
+      FloatPair before[kTogether][2] = {};
+      if (p.add_to_y) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float first = sums[j * 4 + half * 2], second = sums[j * 4 + half * 2 + 1];
-        const float other = ShuffleXor(odd != 0 ? first : second, 4);
-        StorePair(p, row, n + half * 8, {odd != 0 ? other : first, odd != 0 ? second : other});
+        for (int j = 0; j < kTogether; ++j) {
+          before[j][0] = LoadPair(p, row + j * 8, n);
+          before[j][1] = LoadPair(p, row + j * 8, n + 8);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int i = (part + j) * 4 + half * 2;
+          const float other = ShuffleXor(odd != 0 ? sums[i] : sums[i + 1], 4);
+          const FloatPair sum = {odd != 0 ? other : sums[i], odd != 0 ? sums[i + 1] : other};
+          StorePair(p, row + j * 8, n + half * 8, sum, before[j][half]);
+        }
       }
     }
   }

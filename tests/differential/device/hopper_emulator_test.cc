@@ -342,7 +342,7 @@ struct RegisterProductKernel {
       reinterpret_cast<Bf16Bits*>(panel)[i] = 0x3f80;
     }
     FenceProxyAsync();
-    SyncWarpgroup();
+    SyncWarpgroup<1>();
     uint32_t a[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
     float d[32] = {};
     FenceProducts(d);
@@ -383,7 +383,7 @@ struct ExchangeKernel {
     }
     TakeRegisters<kTaken>();
     // No warp of the other warpgroup is waited for.
-    SyncWarpgroup();
+    SyncWarpgroup<2>();
     if (ThreadIndex() % kWarpgroupSize == 0) ++*p.taken;
   }
 };
@@ -405,6 +405,20 @@ TEST_P(HopperEmulatorDeathTest, EndsWhereNoThreadGivesTheRegistersTaken) {
   };
   EXPECT_DEATH(take_more(), "precondition broken: moved");
   EXPECT_DEATH(give_more(), "precondition broken: right_way");
+}
+
+// All of two warpgroups at a barrier that the first kWarpgroups have.
+template <int kWarpgroups>
+struct WarpgroupBarrierKernel {
+  struct Params {};
+  static constexpr int kThreads = 256;
+  static void Run(const Params&) { SyncWarpgroup<kWarpgroups>(); }
+};
+
+TEST_P(HopperEmulatorDeathTest, EndsWhereAWarpgroupHasNoBarrier) {
+  Launch<WarpgroupBarrierKernel<2>>({.threads = 256}, {}, stream());
+  EXPECT_DEATH(Launch<WarpgroupBarrierKernel<1>>({.threads = 256}, {}, stream()),
+               "precondition broken: WarpgroupIndex");
 }
 
 }  // namespace
