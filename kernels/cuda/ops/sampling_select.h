@@ -185,8 +185,9 @@ TANDEM_DEVICE void AddToBins(bool active, int bin, uint64_t mass) {
   uint32_t left = Ballot(active);
   for (int round = 0; round < kLeaderRounds && left != 0; ++round) {
     const int leader = LowestBit(left);
-    const bool same =
-        active && bin == static_cast<int>(Shuffle(static_cast<uint32_t>(bin), leader));
+    // Outside of the condition: inactive lanes take part in the shuffle, too.
+    const int of_leader = static_cast<int>(Shuffle(static_cast<uint32_t>(bin), leader));
+    const bool same = active && bin == of_leader;
     const uint32_t lanes = Ballot(same);
     const uint64_t sum = WarpMass(same ? mass : 0);
     if (LaneIndex() == leader) AddToBin(bin, PopCount(lanes), sum);
