@@ -3,8 +3,7 @@
 // holds the derivation and the launcher; one source compiles each cache type.
 //
 // Shared memory: q's tile, then stages of 32 tokens: K, then V, and for int8 and fp8 caches the
-// tokens' scales of K and of V; chunks of rows are swizzled. Behind them, for narrow tiles, where
-// their records lie.
+// tokens' scales of K and of V; chunks of rows are swizzled.
 // Thread safety: launchers use the stream's thread; device functions run in threads of a block.
 #pragma once
 
@@ -44,8 +43,7 @@ struct AttentionKernel {
   // Powers of two, so that the next stage's number costs no registers. Codes take half the bytes.
   static constexpr int kStages = kHeadDim == 256 && !kCodes ? 2 : 4;
   static constexpr bool kNarrow = kRowTiles == 1;
-  static constexpr int kRecordPlacesAt = kQueryBytes + kStages * kStageBytes;
-  static constexpr int kSharedBytes = kRecordPlacesAt + (kNarrow ? kVectors * 4 : 0);
+  static constexpr int kSharedBytes = kQueryBytes + kStages * kStageBytes;
   static constexpr int kSixteenBytes = 16 * (kCodes ? kHeadDim + 4 : kRowBytes);  // in a slab
 
   TANDEM_KERNEL void LoadQueries(const Params& p, const AttentionWork& work) {
@@ -155,18 +153,6 @@ struct AttentionKernel {
     return factors;
   }
 
-  // Where the records of a narrow tile's vectors lie among those of a partition; −1: there is no
-  // such vector. In shared memory, because registers are scarce where records are written.
-  TANDEM_KERNEL int* RecordPlaces() {
-    return reinterpret_cast<int*>(SharedMemory() + kRecordPlacesAt);
-  }
-  TANDEM_KERNEL void PlaceRecords(const Params& p, const AttentionWork& work) {
-    if (ThreadIndex() >= kVectors) return;
-    const int vector = work.item.first_vector + ThreadIndex();
-    RecordPlaces()[ThreadIndex()] =
-        vector < work.end_vector ? work.PlaceOfRecord(p.args, vector) : -1;
-  }
-
   // Writes m, l and o of one partition, for the merge kernel. Narrow tiles only.
   TANDEM_KERNEL void StoreRecord(const Params& p, const AttentionWork& work, int partition,
                                  const Tile& tile) {
@@ -174,9 +160,9 @@ struct AttentionKernel {
     float* const first = work.RecordsOf(p.args, partition);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int place = RecordPlaces()[LaneIndex() / 4 + 8 * h];
-      if (place < 0) continue;
-      float* to = first + place * (kHeadDim + 2);
+      const int vector = work.item.first_vector + LaneIndex() / 4 + 8 * h;
+      if (vector >= work.end_vector) continue;
+      float* to = first + work.PlaceOfRecord(p.args, vector) * (kHeadDim + 2);
 #pragma unroll
       for (int g = 0; g < Tile::kGroups; ++g) {
         const ColumnPair pair = tile.ValuesOf(g, h);
@@ -219,11 +205,12 @@ struct AttentionKernel {
     tile->AddValues(stage + kTileBytes, WarpIndex() % kHalves * kColumns, s, factor);
   }
 
+  // Two versions, because registers are scarce: items with records need no total of partitions.
+  template <bool kRecorded>
   TANDEM_KERNEL void RunItem(const Params& p, const AttentionItem& item) {
     const AttentionWork work =
         AttentionWork::Of(p.args, item, BlockY(), {kVectors, kSubTileTokens});
     LoadQueries(p, work);
-    if (kNarrow) PlaceRecords(p, work);
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
       if (work.first_sub_tile + i < work.end_sub_tile)
@@ -245,14 +232,14 @@ struct AttentionKernel {
       Attend(p, i, &tile);
       if ((i + 1) % kSubTilesPerPartition != 0 && i + 1 != work.end_sub_tile) continue;
       tile.FinishPartition();
-      if (kNarrow && item.first_record >= 0) {
+      if constexpr (kRecorded) {
         StoreRecord(p, work, i / kSubTilesPerPartition, tile);
       } else {
         total.Merge(tile);
       }
       tile.Reset();
     }
-    if (!kNarrow || item.first_record < 0) StoreOutput(p, work, total);
+    if constexpr (!kRecorded) StoreOutput(p, work, total);
     WaitCopies<0>();
     SyncThreads();
   }
@@ -260,7 +247,15 @@ struct AttentionKernel {
   TANDEM_KERNEL void Run(const Params& p) {
     const AttentionItem* items = kNarrow ? p.args.narrow_items : p.args.wide_items;
     const int count = kNarrow ? p.args.counts->narrow_items : p.args.counts->wide_items;
-    for (int i = BlockX(); i < count; i += GridX()) RunItem(p, items[i]);
+    for (int i = BlockX(); i < count; i += GridX()) {
+      if constexpr (kNarrow) {
+        if (items[i].first_record >= 0) {
+          RunItem<true>(p, items[i]);
+          continue;
+        }
+      }
+      RunItem<false>(p, items[i]);
+    }
   }
 };
 

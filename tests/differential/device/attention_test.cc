@@ -368,7 +368,7 @@ TEST_P(DeviceAttentionTest, ItemsAtOnceAreThoseThatSharedMemoryHolds) {
   };
   EXPECT_EQ(at_once(16, KvType::kBf16, 164), 8);
   EXPECT_EQ(at_once(128, KvType::kInt8, 164), 4);
-  EXPECT_EQ(at_once(128, KvType::kFp8, 228), 5);
+  EXPECT_EQ(at_once(128, KvType::kFp8, 228), 6);
   EXPECT_EQ(at_once(256, KvType::kFp8, 1), 1);
   const bool portable =
       GetParam() == DeviceKind::kEmulated || GetParam() == DeviceKind::kCudaPortable;
