@@ -1,5 +1,7 @@
 // The main of `tandem`: implements TandemMain (cli/command_line/commands.h).
+#include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -52,15 +54,20 @@ CommandMap AllCommands() {
 std::string Help(const CommandMap& commands) {
   std::string text =
       "tandem: a disaggregated LLM serving cluster\n\nUsage: tandem COMMAND [FLAGS]\n\nCommands:\n";
+  std::vector<std::pair<std::string, std::string>> rows;
   for (const auto& [name, command] : commands) {
-    absl::StrAppend(&text, absl::StrFormat("  %-12s%s\n", name, command->schema().purpose()));
+    rows.emplace_back(name, std::string(command->schema().purpose()));
   }
-  absl::StrAppend(
-      &text,
-      absl::StrFormat("  %-12s%s\n", "completion", "Prints shell completion: bash, zsh or fish."),
-      absl::StrFormat("  %-12s%s\n", "version", "Prints the version."),
-      "\n`tandem COMMAND --help` lists a command's flags.\n"
-      "Exit codes: 0 done, 1 failed, 2 wrong usage.\n");
+  rows.emplace_back("completion", "Prints shell completion: bash, zsh or fish.");
+  rows.emplace_back("version", "Prints the version.");
+  size_t width = 0;
+  for (const auto& [name, purpose] : rows) width = std::max(width, name.size());
+  for (const auto& [name, purpose] : rows) {
+    absl::StrAppend(&text, absl::StrFormat("  %-*s  %s\n", static_cast<int>(width), name, purpose));
+  }
+  absl::StrAppend(&text,
+                  "\n`tandem COMMAND --help` lists a command's flags.\n"
+                  "Exit codes: 0 done, 1 failed, 2 wrong usage.\n");
   return text;
 }
 

@@ -28,10 +28,7 @@ void DecodeCore::OnCommand(node::RouterKey router, const v1::NodeCommand& comman
     case v1::NodeCommand::kAdoptBlocks:
       return prefix_migration_.OnAdoptBlocks(router, command.adopt_blocks(), now);
     case v1::NodeCommand::kSendBlocks:
-      if (command.send_blocks().fetch()) {
-        if (stored_blocks_.Hold(router, command.send_blocks(), now)) return;
-        return prefix_fetch_.OnSendBlocks(command.send_blocks(), now);
-      }
+      if (command.send_blocks().fetch()) return SendBlocks(router, command.send_blocks(), now);
       return prefix_migration_.OnSendBlocks(router, command.send_blocks());
     case v1::NodeCommand::kLendBlocks:
       return lender_.OnLendBlocks(router, command.lend_blocks(), !borrower_.idle(), now);
@@ -66,6 +63,7 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
   input->arrived = now;
   input->forks_follow = command.forks_follow();
   input->borrow_blocks_max = std::max<int64_t>(command.borrow_blocks_max(), 0);
+  input->arrived_us = command.arrived_us();
   if (stored_blocks_.Hold(router, command, *input, *time_allowed, now)) return;
   const auto sequence = scheduler_.Admit(*std::move(input), /*generates=*/true);
   if (!sequence.ok()) return refuse(sequence.status());
@@ -192,7 +190,7 @@ void DecodeCore::OnRouterLost(node::RouterKey router, absl::Time) {
 void DecodeCore::BeginDrain(absl::Time now, absl::Duration time_left) {
   if (!ledger_.draining()) prefix_migration_.Offer(now, now + time_left);
   ledger_.BeginDrain();
-  lender_.BeginDrain(now);
+  lender_.BeginDrain(now, time_left);
 }
 
 // A generating sequence is retained when its next step ends, because all of its tokens are computed
@@ -279,6 +277,7 @@ void DecodeCore::OnTransfer(const transfer::TransferEvent& event, absl::Time now
 void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time) {
   prefix_migration_.Handle(event);
   lender_.Handle(event);
+  borrower_.Handle(event);
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end()) return;  // being closed: LeaseDrained follows
   const Legs::iterator it = found->second;
@@ -313,6 +312,7 @@ void DecodeCore::Handle(const transfer::LeaseInstalled& event, absl::Time) {
 void DecodeCore::Handle(const transfer::LeaseFailed& event, absl::Time) {
   prefix_migration_.Handle(event);
   lender_.Handle(event);
+  borrower_.Handle(event);
   const auto found = by_lease_.find(event.lease);
   if (found == by_lease_.end() || event.epoch != found->second->second.epoch) return;
   if (found->second->second.phase == Phase::kClosing) return;
@@ -369,6 +369,7 @@ void DecodeCore::Handle(const transfer::LeaseDrained& event, absl::Time) {
   }
   prefix_migration_.Handle(event);
   lender_.Handle(event);
+  borrower_.Handle(event);
   const auto found = draining_leases_.find(event.lease);
   if (found == draining_leases_.end()) return;
   if (!TANDEM_MUTATED(kReleaseLost)) scheduler_.EndQuarantine(found->second);
@@ -379,6 +380,7 @@ void DecodeCore::Handle(const transfer::LeaseDrained& event, absl::Time) {
 
 absl::Span<const engine::SequenceSlice> DecodeCore::PlanStep(absl::Time now) {
   borrower_.BeforeStep(now);
+  stored_blocks_.Resume(now);
   const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
   borrower_.AfterPlan(!slices.empty(), now);
   scheduler_.meter().Start(scheduler_.planned_shape(), now);

@@ -113,6 +113,8 @@ class DecodeCore final : public node::NodeCore {
   using Legs = std::map<node::LegKey, Leg>;
 
   void StartDecode(node::RouterKey router, const v1::StartDecode& command, absl::Time now);
+  // Of a fetch: sends to another node, or hears that this node's has no holder.
+  void SendBlocks(node::RouterKey router, const v1::SendBlocks& command, absl::Time now);
   void NewEpoch(node::RouterKey router, const v1::NewEpoch& command, absl::Time now);
   void Abort(node::RouterKey router, const v1::AbortLeg& command);
 

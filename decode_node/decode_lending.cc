@@ -33,6 +33,16 @@ void DecodeCore::OnLending(const lending::LendingEvent& event, absl::Time now) {
   borrower_.Handle(std::get<lending::LoanRecalled>(event), now);
 }
 
+void DecodeCore::SendBlocks(node::RouterKey router, const v1::SendBlocks& command, absl::Time now) {
+  if (command.hashes().empty()) {
+    lender_.OnNoHolder(LeaseId(command.lease_id()));
+    return borrower_.OnNoHolder(LeaseId(command.lease_id()));
+  }
+  // What is lent lies in memory.
+  if (command.lent() || !stored_blocks_.Hold(router, command, now))
+    prefix_fetch_.OnSendBlocks(command, now);
+}
+
 void DecodeCore::RefuseForSlots(Legs::iterator leg) {
   const kv::WindowSlots::Counts slots = scheduler_.pool().slot_counts();
   ledger_.Refuse(leg->first.router, leg->second.wire,
@@ -47,7 +57,7 @@ void DecodeCore::RefuseForSlots(Legs::iterator leg) {
 v1::NodeLoad DecodeCore::load() const {
   v1::NodeLoad load = node::LoadOf(scheduler_);
   load.set_leases(static_cast<int64_t>(by_lease_.size() + draining_leases_.size()) +
-                  prefix_migration_.leases() + lender_.leases());
+                  prefix_migration_.leases() + lender_.leases() + borrower_.leases());
   stored_blocks_.AddTo(load);
   borrower_.AddTo(load);
   load.set_blocks_lent(lender_.blocks_lent());

@@ -48,9 +48,12 @@ void PrefillCore::SendBlocks(node::RouterKey router, const v1::SendBlocks& comma
   if (command.hashes().empty()) {
     const LeaseId lease(command.lease_id());
     if (prefix_fetch_.OnNoHolder(lease)) EndFetching(lease, now);
+    lender_.OnNoHolder(lease);
     return;
   }
-  if (!stored_blocks_.Hold(router, command, now)) prefix_fetch_.OnSendBlocks(command, now);
+  // What is lent lies in memory.
+  if (command.lent() || !stored_blocks_.Hold(router, command, now))
+    prefix_fetch_.OnSendBlocks(command, now);
 }
 
 void PrefillCore::Prefill(node::RouterKey router, const v1::Prefill& command, absl::Time now) {
@@ -207,7 +210,7 @@ void PrefillCore::Abort(node::RouterKey router, const v1::AbortLeg& command) {
 void PrefillCore::BeginDrain(absl::Time now, absl::Duration time_left) {
   if (!ledger_.draining()) prefix_migration_.Offer(now, now + time_left);
   ledger_.BeginDrain();
-  lender_.BeginDrain(now);
+  lender_.BeginDrain(now, time_left);
 }
 
 void PrefillCore::OnLending(const lending::LendingEvent& event, absl::Time) {
@@ -293,6 +296,7 @@ void PrefillCore::EndExport(Exports::iterator it) {
 // ---- computing -----------------------------------------------------------------------------
 
 absl::Span<const engine::SequenceSlice> PrefillCore::PlanStep(absl::Time now) {
+  stored_blocks_.Resume(now);
   const absl::Span<const engine::SequenceSlice> slices = scheduler_.PlanStep();
   scheduler_.meter().Start(scheduler_.planned_shape(), now);
   PlanPushes();

@@ -288,6 +288,12 @@ void SimNode::Tick() {
 // ---- engine thread
 
 void SimNode::Pump() {
+  Dispatch();
+  StartStep();
+  if (!stepping_) Dispatch();  // the plan may have asked for blocks to be read
+}
+
+void SimNode::Dispatch() {
   while (true) {
     node::NodeActions actions = core_->TakeActions();
     if (actions.empty()) break;
@@ -296,7 +302,6 @@ void SimNode::Pump() {
     for (storage::StorageCommand& command : actions.storage) ToStorage(std::move(command));
     SendEvents(actions);
   }
-  StartStep();
 }
 
 void SimNode::SendEvents(node::NodeActions& actions) {
@@ -333,7 +338,8 @@ void SimNode::StartStep() {
   step_ = core_->PlanStep(Now());
   if (step_.empty()) return;
   stepping_ = true;
-  Post(StepTime() * slowness(), [this] { FinishStep(); });
+  const absl::Duration time = StepTime();
+  Post(slowness() == 1 ? time : time * slowness(), [this] { FinishStep(); });
 }
 
 absl::Duration SimNode::StepTime() {

@@ -78,6 +78,8 @@ class SimNode final : public Process {
   int64_t blocks_fetched() const { return alive() ? core_->counters().blocks_fetched() : 0; }
   int64_t units_lent() const { return alive() ? core_->counters().units_lent() : 0; }
   int64_t loans_lost() const { return alive() ? core_->counters().loans_lost() : 0; }
+  int64_t loans_moved() const { return alive() ? core_->counters().loans_moved() : 0; }
+  int64_t loans_home() const { return alive() ? core_->counters().loans_home() : 0; }
   int64_t blocks_loaded() const { return alive() ? core_->counters().blocks_loaded() : 0; }
   // As SIGTERM does. The process ends when it is idle, or after the drain timeout.
   void BeginDrain();
@@ -99,6 +101,7 @@ class SimNode final : public Process {
   v1::NodeMessage MakeRegistration() const;
   void Tick();
   void Pump();
+  void Dispatch();
   void SendEvents(node::NodeActions& actions);
   // From the engine thread to the transfer thread and back, in order.
   void ToPlane(transfer::TransferCommand command);

@@ -367,6 +367,8 @@ SimReport Simulation::Run() {
     report.blocks_loaded += node->blocks_loaded();
     report.units_lent += node->units_lent();
     report.loans_lost += node->loans_lost();
+    report.loans_moved += node->loans_moved();
+    report.loans_home += node->loans_home();
     if (!node->alive() || node->core().role() != v1::NODE_ROLE_DECODE) continue;
     const v1::TokensBySource tokens = node->core().counters().prompt_tokens();
     report.tokens_cached += tokens.cached();

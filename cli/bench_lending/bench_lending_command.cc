@@ -11,6 +11,7 @@
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
 #include "cli/files/named_file.h"
+#include "cli/flags/result_flags.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/runtime/stop_signal.h"
@@ -51,7 +52,7 @@ class BenchLendingCommand final : public Command {
 
  private:
   void Register() {
-    const std::string load = "Load", results = "Results";
+    const std::string load = "Load";
     schema_.Add("parts", &parts_,
                 "What to measure, of contexts (the longest prompt of 1, 2, 4 and so on nodes), "
                 "slowdown (one answer whose KV is partly lent, beside one node with all of it), "
@@ -74,12 +75,8 @@ class BenchLendingCommand final : public Command {
                 {.group = load});
     schema_.Add("seed", &seed_, "Decides prompts and lengths, equal on both kinds of nodes.",
                 {.min = 0, .group = load});
-    schema_.Add("json", &json_, "A file for the result as JSON; - prints it instead of the table.",
-                {.group = results});
-    schema_.Add("html", &html_, "A file for one self-contained page with charts; - as for json.",
-                {.group = results});
-    schema_.Add("progress", &progress_, "Say on standard error what is measured.",
-                {.group = results});
+    RegisterResultFiles(schema_, results_);
+    RegisterProgress(schema_, results_);
   }
 
   bool Measures(const char* part) const {
@@ -136,7 +133,7 @@ class BenchLendingCommand final : public Command {
                                                      ", expected fewer than the ",
                                                      options_.pool_tokens(), " of one pool"));
     }
-    return CheckOutputs(Results());
+    return CheckOutputs(results_.files());
   }
 
   absl::Status Measure(const Environment& env) {
@@ -144,7 +141,7 @@ class BenchLendingCommand final : public Command {
     LendingBench bench(
         options_, env, [&](absl::Duration wait) { return stop->Wait(wait) != 0; },
         [this](const std::string& text) {
-          if (progress_) absl::FPrintF(stderr, "measuring %s\n", text);
+          if (results_.progress) absl::FPrintF(stderr, "measuring %s\n", text);
         });
     LendingReport report{.settings = Settings(), .pool_tokens = options_.pool_tokens()};
     if (Measures("contexts")) {
@@ -156,9 +153,9 @@ class BenchLendingCommand final : public Command {
     if (Measures("mix")) {
       ASSIGN_OR_RETURN(report.mixes, bench.Mixes());
     }
-    PrintReport(FormatLendingTable(report), Results());
-    RETURN_IF_ERROR(WriteOutput({"--json", json_}, FormatLendingJson(report)));
-    return WriteOutput({"--html", html_}, html_.empty() ? "" : FormatLendingHtml(report));
+    return PublishResult(
+        results_, FormatLendingTable(report), [&] { return FormatLendingJson(report); },
+        [&] { return FormatLendingHtml(report); });
   }
 
   std::vector<std::pair<std::string, std::string>> Settings() const {
@@ -170,16 +167,13 @@ class BenchLendingCommand final : public Command {
             {"seed", absl::StrCat(seed_)}};
   }
 
-  std::vector<NamedFile> Results() const { return {{"--json", json_}, {"--html", html_}}; }
-
   config::Schema schema_;
   UpConfig up_;
   LendingBenchOptions options_;
   std::vector<std::string> parts_ = {"contexts", "slowdown", "mix"};
   std::vector<std::string> long_shares_ = {"0.02", "0.1", "0.3"};
   int64_t seed_ = 1;
-  std::string json_, html_;
-  bool progress_ = true;
+  ResultFlags results_;
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
 #include "cli/files/named_file.h"
+#include "cli/flags/result_flags.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/runtime/stop_signal.h"
@@ -54,7 +55,7 @@ class BenchModesCommand final : public Command {
   using Stop = std::function<bool(absl::Duration)>;
 
   void Register() {
-    const std::string load = "Load", results = "Results";
+    const std::string load = "Load";
     schema_.Add("rate", &arrivals_.rate,
                 "Requests that arrive, at random; 0 = 60 % of what an interleaved cluster answers "
                 "under full load.",
@@ -70,17 +71,9 @@ class BenchModesCommand final : public Command {
                 {.group = load});
     schema_.Add("seed", &seed_, "Decides prompts, lengths and arrivals, equal in each way.",
                 {.min = 0, .group = load});
-    schema_.Add("slo-ttft", &objectives_.ttft_ms,
-                "Goodput: limit for the time to first token; 0 = none.",
-                {.min = 0.0, .unit = "ms", .group = results});
-    schema_.Add("slo-itl", &objectives_.itl_ms,
-                "Goodput: limit for the 99th percentile of a request's own gaps; 0 = none.",
-                {.min = 0.0, .unit = "ms", .group = results});
-    schema_.Add("json", &json_, "A file for the result as JSON; - prints it instead of the table.",
-                {.group = results});
-    schema_.Add("html", &html_, "A file for one self-contained page with charts; - as for json.",
-                {.group = results});
-    schema_.Add("progress", &progress_, "Show progress on standard error.", {.group = results});
+    RegisterObjectives(schema_, objectives_);
+    RegisterResultFiles(schema_, results_);
+    RegisterProgress(schema_, results_);
   }
 
   absl::Status Plan() {
@@ -92,7 +85,7 @@ class BenchModesCommand final : public Command {
     ASSIGN_OR_RETURN(workload_.output_tokens, ParseLengthRange("output-tokens", output_tokens_));
     workload_.seed = static_cast<uint64_t>(seed_);
     load_ = {.requests = 0, .duration = duration_, .concurrency = 0, .seed = workload_.seed};
-    return absl::OkStatus();
+    return CheckOutputs(results_.files());
   }
 
   absl::Status Measure(const Environment& env) {
@@ -107,7 +100,7 @@ class BenchModesCommand final : public Command {
         // Another one begins each round: none always has the machine after the same other one.
         const ServingMode mode = kServingModes[(i + static_cast<size_t>(round)) % 3];
         Announce(absl::StrCat("round ", round + 1, " of ", rounds_, ": ", NameOf(mode)));
-        ProgressLine progress(progress_);
+        ProgressLine progress(results_.progress);
         ModeRun run = NewRun(mode, should_stop);
         run.on_progress = [&](const LoadProgress& state) { progress.Show(state); };
         ASSIGN_OR_RETURN(LoadResult result, RunMode(run, env));
@@ -121,8 +114,10 @@ class BenchModesCommand final : public Command {
       }
     }
     ModesReport report{.settings = Settings(), .modes = {}};
+    const Objectives objectives = {.ttft_ms = absl::ToDoubleMilliseconds(objectives_.ttft),
+                                   .itl_ms = absl::ToDoubleMilliseconds(objectives_.itl)};
     for (auto& [mode, result] : results) {
-      result.summary = Summarize(result.records, elapsed[mode], objectives_);
+      result.summary = Summarize(result.records, elapsed[mode], objectives);
       report.modes.push_back(std::move(result));
     }
     return Publish(report);
@@ -155,16 +150,17 @@ class BenchModesCommand final : public Command {
   }
 
   void Announce(const std::string& text) const {
-    if (progress_) absl::FPrintF(stderr, "%s\n", text);
+    if (results_.progress) absl::FPrintF(stderr, "%s\n", text);
   }
 
   std::vector<std::pair<std::string, std::string>> Settings() const {
     std::string goodput;
-    if (objectives_.ttft_ms > 0)
-      absl::StrAppend(&goodput, "first token within ", objectives_.ttft_ms, " ms");
-    if (objectives_.itl_ms > 0) {
+    if (objectives_.ttft > absl::ZeroDuration()) {
+      absl::StrAppend(&goodput, "first token within ", absl::FormatDuration(objectives_.ttft));
+    }
+    if (objectives_.itl > absl::ZeroDuration()) {
       absl::StrAppend(&goodput, goodput.empty() ? "" : ", ", "p99 of a request's gaps within ",
-                      objectives_.itl_ms, " ms");
+                      absl::FormatDuration(objectives_.itl));
     }
     if (goodput.empty()) goodput = "every answered request is good";
     return {{"model", up_.common.engine == "hash" ? "hash engine" : up_.common.model},
@@ -175,12 +171,10 @@ class BenchModesCommand final : public Command {
             {"seed", absl::StrCat(seed_)}};
   }
 
-  std::vector<NamedFile> Results() const { return {{"--json", json_}, {"--html", html_}}; }
-
   absl::Status Publish(const ModesReport& report) {
-    PrintReport(FormatModesTable(report), Results());
-    RETURN_IF_ERROR(WriteOutput({"--json", json_}, FormatModesJson(report)));
-    return WriteOutput({"--html", html_}, html_.empty() ? "" : FormatModesHtml(report));
+    return PublishResult(
+        results_, FormatModesTable(report), [&] { return FormatModesJson(report); },
+        [&] { return FormatModesHtml(report); });
   }
 
   config::Schema schema_;
@@ -192,9 +186,8 @@ class BenchModesCommand final : public Command {
   LoadOptions load_;
   std::string prompt_tokens_ = "32..1024", output_tokens_ = "16..96";
   int64_t seed_ = 1;
-  Objectives objectives_;
-  std::string json_, html_;
-  bool progress_ = true;
+  ObjectiveFlags objectives_;
+  ResultFlags results_;
 };
 
 }  // namespace

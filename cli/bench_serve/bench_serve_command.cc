@@ -17,6 +17,7 @@
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
 #include "cli/files/named_file.h"
+#include "cli/flags/result_flags.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/runtime/stop_signal.h"
@@ -150,26 +151,14 @@ class BenchServeCommand final : public Command {
   }
 
   void RegisterResults() {
-    const std::string group = "Results";
-    schema_.Add("slo-ttft", &objectives_.ttft_ms,
-                "Goodput: limit for the time to first token; 0 = none.",
-                {.min = 0.0, .unit = "ms", .group = group});
-    schema_.Add("slo-itl", &objectives_.itl_ms,
-                "Goodput: limit for the 99th percentile of a request's own gaps; 0 = none.",
-                {.min = 0.0, .unit = "ms", .group = group});
-    schema_.Add("slo-e2e", &objectives_.e2e_ms,
+    RegisterObjectives(schema_, objectives_);
+    schema_.Add("slo-e2e", &slo_e2e_,
                 "Goodput: limit for the time to the complete answer; 0 = none.",
-                {.min = 0.0, .unit = "ms", .group = group});
-    schema_.Add("json", &json_, "A file for the result as JSON; - prints it instead of the table.",
-                {.group = group});
-    schema_.Add("csv", &csv_, "A file for one line for each request; - as for json.",
-                {.group = group});
-    schema_.Add("html", &html_, "A file for one self-contained page with charts; - as for json.",
-                {.group = group});
-    schema_.Add("progress", &progress_,
-                "Show progress on standard error: on a terminal a line that changes, otherwise a "
-                "line every 5 s.",
-                {.group = group});
+                {.min = absl::ZeroDuration(), .group = kResultsGroup});
+    RegisterResultFiles(schema_, results_);
+    schema_.Add("csv", &results_.csv, "A file for one line for each request; - as for json.",
+                {.group = kResultsGroup});
+    RegisterProgress(schema_, results_);
   }
 
   absl::Status Plan() {
@@ -197,7 +186,7 @@ class BenchServeCommand final : public Command {
       return absl::InvalidArgumentError("--turns needs --endpoint=chat");
     }
     if (target_options_.chat) prompt_form_ = "text";
-    RETURN_IF_ERROR(CheckOutputs(Results()));
+    RETURN_IF_ERROR(CheckOutputs(results_.files()));
     workload_.as_text = prompt_form_ == "text";
     workload_.seed = load_.seed = static_cast<uint64_t>(seed_);
     return absl::OkStatus();
@@ -211,7 +200,7 @@ class BenchServeCommand final : public Command {
                      target_options_.address.grpc ? NewGrpcTarget(target_options_, context)
                                                   : NewHttpTarget(target_options_, context));
     ASSIGN_OR_RETURN(const std::unique_ptr<Workload> workload, NewWorkload(*target, workload_));
-    ProgressLine progress(progress_);
+    ProgressLine progress(results_.progress);
     const LoadHooks hooks = {
         .should_stop = [&] { return stop->Wait(absl::ZeroDuration()) != 0; },
         .on_progress = [&](const LoadProgress& state) { progress.Show(state); }};
@@ -222,7 +211,10 @@ class BenchServeCommand final : public Command {
     report.settings = Settings(target->model());
     report.open_loop = load_.arrivals.has_value();
     report.interrupted = result.interrupted;
-    report.summary = Summarize(result.records, result.elapsed, objectives_);
+    report.summary = Summarize(result.records, result.elapsed,
+                               {.ttft_ms = absl::ToDoubleMilliseconds(objectives_.ttft),
+                                .itl_ms = absl::ToDoubleMilliseconds(objectives_.itl),
+                                .e2e_ms = absl::ToDoubleMilliseconds(slo_e2e_)});
     report.records = std::move(result.records);
     return Publish(report);
   }
@@ -271,7 +263,7 @@ class BenchServeCommand final : public Command {
     std::optional<double> arriving;
     if (load_.arrivals.has_value()) arriving = arrivals_.rate;
     load_.requests = RequestsForRun(*answered, arriving);
-    if (progress_) {
+    if (results_.progress) {
       absl::FPrintF(stderr, "the server answers about %.3g such requests/s: sending %d\n",
                     *answered, load_.requests);
     }
@@ -310,15 +302,13 @@ class BenchServeCommand final : public Command {
             {"warm-up", absl::StrCat(load_.warmup, " requests")}};
   }
 
-  std::vector<NamedFile> Results() const {
-    return {{"--json", json_}, {"--csv", csv_}, {"--html", html_}};
-  }
-
   absl::Status Publish(const LoadReport& report) {
-    PrintReport(FormatLoadTable(report), Results());
-    RETURN_IF_ERROR(WriteOutput({"--json", json_}, FormatLoadJson(report)));
-    RETURN_IF_ERROR(WriteOutput({"--csv", csv_}, FormatLoadCsv(report.records)));
-    RETURN_IF_ERROR(WriteOutput({"--html", html_}, html_.empty() ? "" : FormatLoadHtml(report)));
+    RETURN_IF_ERROR(PublishResult(
+        results_, FormatLoadTable(report), [&] { return FormatLoadJson(report); },
+        [&] { return FormatLoadHtml(report); }));
+    if (!results_.csv.empty()) {
+      RETURN_IF_ERROR(WriteOutput({"--csv", results_.csv}, FormatLoadCsv(report.records)));
+    }
     if (report.summary.answered == 0 && !report.summary.errors.empty()) {
       return absl::UnavailableError("no request was answered");
     }
@@ -336,10 +326,10 @@ class BenchServeCommand final : public Command {
   std::string prompt_tokens_ = "512", output_tokens_ = "64", token_ids_ = "33..126";
   std::string lengths_ = "given", prompt_form_ = "tokens", prompts_, endpoint_ = "completions";
   int64_t seed_ = 1;
-  Objectives objectives_;
+  ObjectiveFlags objectives_;
+  absl::Duration slo_e2e_;
   std::optional<std::string> prompts_text_;  // what --prompts names; a probe reads it before
-  std::string json_, csv_, html_;
-  bool progress_ = true;
+  ResultFlags results_;
 };
 
 }  // namespace

@@ -10,12 +10,13 @@
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
 #include "cli/files/named_file.h"
+#include "cli/flags/result_flags.h"
+#include "cli/sim_trace/trace_flags.h"
 #include "cli/sim_trace/trace_report.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
+#include "common/node/node_config.h"
 #include "common/runtime/stop_signal.h"
-#include "sim/trace/arrivals.h"
-#include "sim/trace/trace_file.h"
 #include "sim/trace/trace_summary.h"
 
 namespace tandem::cli {
@@ -32,18 +33,9 @@ class BenchTraceCommand final : public Command {
                 "Sends a public trace to a running cluster, at the trace's times.") {
     RegisterTarget();
     RegisterLoad();
-    schema_.Add("slo-ttft", &objectives_.ttft,
-                "Goodput: limit for the time to first token; 0 = none.",
-                {.min = absl::ZeroDuration(), .group = "Results"});
-    schema_.Add("slo-itl", &objectives_.itl,
-                "Goodput: limit for the 99th percentile of a request's own gaps; 0 = none.",
-                {.min = absl::ZeroDuration(), .group = "Results"});
-    schema_.Add("json", &json_, "A file for the result as JSON; - prints it instead of the table.",
-                {.group = "Results"});
-    schema_.Add("html", &html_, "A file for one self-contained page with charts; - as for json.",
-                {.group = "Results"});
-    schema_.Add("progress", &progress_, "Show progress on standard error.", {.group = "Results"});
-    schema_.AllowPositionals("FILE", 1);
+    RegisterObjectives(schema_, objectives_);
+    RegisterResultFiles(schema_, results_);
+    RegisterProgress(schema_, results_);
   }
 
   config::Schema& schema() override { return schema_; }
@@ -56,7 +48,7 @@ class BenchTraceCommand final : public Command {
       ReportError(schema_, status);
       return config::kExitUsage;
     }
-    status = Measure(positionals[0]);
+    status = Measure();
     return status.ok() ? config::kExitOk : ReportError(schema_, status);
   }
 
@@ -77,47 +69,34 @@ class BenchTraceCommand final : public Command {
 
   void RegisterLoad() {
     const std::string group = "Load";
-    schema_.Add("speed", &arrivals_.speed, "2 = requests arrive twice as fast as in the trace.",
-                {.min = 0.001, .max = 100'000.0, .group = group});
-    schema_.Add("requests", &arrivals_.requests_max,
-                "How many requests of the trace to take; 0 = all.", {.min = 0, .group = group});
-    schema_.Add("spread", &arrivals_.spread,
-                "Traces round their times: spread requests of one moment evenly over the time "
-                "until the next one.",
-                {.group = group});
+    RegisterTrace(schema_, arrivals_);
     schema_.Add("shrink", &workload_.shrink,
                 "Prompts have this part of the trace's tokens: 16 = a sixteenth. Prompts that the "
-                "trace lets begin alike then share blocks of 512/16 tokens. Set the nodes' "
-                "--block-tokens to that: fetched tokens are counted in such blocks. A power of "
-                "two.",
+                "trace lets begin alike then share blocks of 512/16 tokens. A power of two.",
                 {.min = 1, .max = TraceWorkload::kShrinkMax, .group = group});
+    schema_.Add("block-tokens", &block_tokens_,
+                "The nodes' --block-tokens: they count what they fetch in blocks.",
+                {.min = 1, .unit = "tokens", .group = group});
     schema_.Add("token-ids", &token_ids_, "Token ids that prompts are made of.", {.group = group});
     schema_.Add("seed", &seed_, "Decides the requests' own seeds.", {.min = 0, .group = group});
   }
 
   absl::Status Plan(const std::vector<std::string>& positionals) {
-    if (positionals.empty())
-      return absl::InvalidArgumentError(
-          "expected FILE: a trace as JSON Lines (timestamp, input_length, output_length, hash_ids) "
-          "or CSV, perhaps compressed with gzip");
+    ASSIGN_OR_RETURN(path_, TraceNamed(positionals));
     ASSIGN_OR_RETURN(target_options_.address, ParseTarget(target_));
     if (!target_options_.address.grpc)
       return absl::InvalidArgumentError("--target: expected grpc://HOST:PORT");
     ASSIGN_OR_RETURN(workload_.token_ids, ParseLengthRange("token-ids", token_ids_));
     workload_.seed = static_cast<uint64_t>(seed_);
-    return CheckOutputs(Results());
+    return CheckOutputs(results_.files());
   }
 
-  absl::StatusOr<std::unique_ptr<sim::WorkloadSource>> Open(const std::string& path) const {
-    ASSIGN_OR_RETURN(std::unique_ptr<sim::WorkloadSource> trace, sim::OpenTrace(path));
-    return sim::AdaptArrivals(std::move(trace), arrivals_);
-  }
-
-  absl::Status Measure(const std::string& path) {
-    TraceReport report = {.objectives = objectives_, .simulated = false};
-    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> survey, Open(path));
+  absl::Status Measure() {
+    TraceReport report = {.objectives = {objectives_.ttft, objectives_.itl}, .simulated = false};
+    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> survey,
+                     OpenTraceAs(path_, arrivals_));
     ASSIGN_OR_RETURN(report.trace, sim::Summarize(*survey));
-    ASSIGN_OR_RETURN(std::unique_ptr<sim::WorkloadSource> source, Open(path));
+    ASSIGN_OR_RETURN(std::unique_ptr<sim::WorkloadSource> source, OpenTraceAs(path_, arrivals_));
     ASSIGN_OR_RETURN(const std::unique_ptr<TraceWorkload> workload,
                      TraceWorkload::Create(workload_, std::move(source)));
     ASSIGN_OR_RETURN(const std::unique_ptr<StopSignal> stop, StopSignal::Create());
@@ -131,7 +110,7 @@ class BenchTraceCommand final : public Command {
             {.api_key = target_options_.api_key, .tls = target_options_.tls}));
     ASSIGN_OR_RETURN(const v1::GetStatusResponse before, client->GetStatus(kTraceStatusTimeout));
     load_.next_gap = [&] { return workload->NextGap(); };
-    ProgressLine progress(progress_);
+    ProgressLine progress(results_.progress);
     const LoadHooks hooks = {
         .should_stop = [&] { return stop->Wait(absl::ZeroDuration()) != 0; },
         .on_progress = [&](const LoadProgress& state) { progress.Show(state); }};
@@ -140,19 +119,18 @@ class BenchTraceCommand final : public Command {
     RETURN_IF_ERROR(workload->status());
     stop->Wait(kHeartbeatsSettle);
     ASSIGN_OR_RETURN(const v1::GetStatusResponse after, client->GetStatus(kTraceStatusTimeout));
-    report.result =
-        MeasureTrace(load, objectives_, before, after, sim::kTraceBlockTokens / workload_.shrink);
+    report.result = MeasureTrace(load, report.objectives, before, after, block_tokens_);
     report.wall_s = report.result.virtual_s;
-    report.settings = Settings(path, after);
+    report.settings = Settings(after);
     return Publish(report);
   }
 
   std::vector<std::pair<std::string, std::string>> Settings(
-      const std::string& path, const v1::GetStatusResponse& status) const {
+      const v1::GetStatusResponse& status) const {
     int64_t prefill = 0, decode = 0;
     for (const v1::NodeStatus& node : status.nodes())
       if (node.state() != "lost") ++(node.role() == "prefill" ? prefill : decode);
-    return {{"trace", path},
+    return {{"trace", path_},
             {"target", target_options_.address.text()},
             {"fleet", absl::StrFormat("%d prefill nodes, %d decode nodes", prefill, decode)},
             {"tokens", absl::StrFormat("1/%d of the trace's prompts", workload_.shrink)},
@@ -160,12 +138,10 @@ class BenchTraceCommand final : public Command {
             {"seed", absl::StrCat(seed_)}};
   }
 
-  std::vector<NamedFile> Results() const { return {{"--json", json_}, {"--html", html_}}; }
-
   absl::Status Publish(const TraceReport& report) const {
-    PrintReport(FormatTraceTable(report), Results());
-    RETURN_IF_ERROR(WriteOutput({"--json", json_}, FormatTraceJson(report)));
-    RETURN_IF_ERROR(WriteOutput({"--html", html_}, html_.empty() ? "" : FormatTraceHtml(report)));
+    RETURN_IF_ERROR(PublishResult(
+        results_, FormatTraceTable(report), [&] { return FormatTraceJson(report); },
+        [&] { return FormatTraceHtml(report); }));
     return report.result.answered > 0 || report.result.requests == 0
                ? absl::OkStatus()
                : absl::UnavailableError(
@@ -173,16 +149,17 @@ class BenchTraceCommand final : public Command {
   }
 
   config::Schema schema_;
+  std::string path_;  // of the trace
   std::string target_ = "grpc://127.0.0.1:50051";
   TargetOptions target_options_;
   LoadOptions load_ = {.requests = 0, .concurrency = kInFlightMax};
   sim::ArrivalOptions arrivals_;
   TraceWorkload::Options workload_;
   std::string token_ids_ = "33..126";
+  int32_t block_tokens_ = node::KvOptions().block_tokens;
   int64_t seed_ = 1;
-  sim::TraceObjectives objectives_;
-  std::string json_, html_;
-  bool progress_ = true;
+  ObjectiveFlags objectives_;
+  ResultFlags results_;
 };
 
 }  // namespace

@@ -37,8 +37,9 @@ void AddNodes(const v1::GetStatusResponse& before, const v1::GetStatusResponse& 
   for (const v1::NodeStatus& node : before.nodes()) earlier[node.node_id()] = &node;
   for (const v1::NodeStatus& node : after.nodes()) {
     const auto found = earlier.find(node.node_id());
-    const v1::NodeStatus& was =
-        found == earlier.end() ? v1::NodeStatus::default_instance() : *found->second;
+    // The totals of a node that has started again, or joined, count from its start.
+    const bool same = found != earlier.end() && found->second->incarnation() == node.incarnation();
+    const v1::NodeStatus& was = same ? *found->second : v1::NodeStatus::default_instance();
     result.nodes.push_back(
         {.name = node.node_id(),
          .prefill = node.role() == "prefill",

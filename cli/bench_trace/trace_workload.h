@@ -32,7 +32,7 @@ class TraceWorkload final : public Workload {
   static absl::StatusOr<std::unique_ptr<TraceWorkload>> Create(
       const Options& options, std::unique_ptr<sim::WorkloadSource> source);
 
-  // The next request, again and again the last one at the end.
+  // The next request; behind the trace's end, its last one again.
   LoadRequest Next() override;
   // From the request that Next gave last to the one that it will give next; nullopt at the end or
   // after an error. Before the first Next: 0.

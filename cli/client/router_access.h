@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "cli/client/client.h"
@@ -33,6 +34,14 @@ inline void RegisterRouterAccess(config::Schema& schema, RouterAccess& access,
              {.group = group});
   schema.Add("tls-key", &access.options.tls.key, "The private key of --tls-cert (PEM).",
              {.group = group});
+}
+
+// The argument REQUEST_ID. kInvalidArgument, which says where ids come from, if there is none.
+inline absl::StatusOr<std::string> RequestIdNamed(const std::vector<std::string>& positionals) {
+  if (!positionals.empty()) return positionals[0];
+  return absl::InvalidArgumentError(
+      "expected REQUEST_ID: the id of an HTTP answer, or the value of `tandem generate "
+      "--request-id`");
 }
 
 inline absl::StatusOr<std::unique_ptr<Client>> Connect(const RouterAccess& access) {

@@ -1,4 +1,6 @@
 // `tandem sim trace`: implements NewSimTraceCommand (cli/command_line/commands.h).
+#include <malloc.h>
+
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -6,14 +8,14 @@
 #include "cli/command_line/commands.h"
 #include "cli/command_line/parse.h"
 #include "cli/files/named_file.h"
+#include "cli/flags/result_flags.h"
 #include "cli/sim_trace/model_cost.h"
+#include "cli/sim_trace/trace_flags.h"
 #include "cli/sim_trace/trace_report.h"
 #include "common/base/status_macros.h"
 #include "common/config/process_main.h"
 #include "common/runtime/clock.h"
 #include "common/telemetry/log.h"
-#include "sim/trace/arrivals.h"
-#include "sim/trace/trace_file.h"
 #include "sim/trace/trace_simulation.h"
 
 namespace tandem::cli {
@@ -27,11 +29,8 @@ class SimTraceCommand final : public Command {
     RegisterFleet();
     RegisterCosts();
     RegisterLoad();
-    schema_.Add("json", &json_, "A file for the result as JSON; - prints it instead of the table.",
-                {.group = "Results"});
-    schema_.Add("html", &html_, "A file for one self-contained page with charts; - as for json.",
-                {.group = "Results"});
-    schema_.AllowPositionals("FILE", 1);
+    RegisterObjectives(schema_, objectives_);
+    RegisterResultFiles(schema_, results_);
   }
 
   config::Schema& schema() override { return schema_; }
@@ -39,15 +38,18 @@ class SimTraceCommand final : public Command {
   int Run(const std::vector<std::string>& args, const Environment& env) override {
     std::vector<std::string> positionals;
     if (auto code = ParseArguments(schema_, args, env, &positionals)) return *code;
-    if (positionals.empty()) {
-      ReportError(schema_, absl::InvalidArgumentError(
-                               "expected FILE: a trace as JSON Lines (timestamp, input_length, "
-                               "output_length, hash_ids) or CSV, perhaps compressed with gzip"));
+    const absl::StatusOr<std::string> path = TraceNamed(positionals);
+    if (!path.ok()) {
+      ReportError(schema_, path.status());
       return config::kExitUsage;
     }
     SetLogLevel(LogLevel::kError);
-    absl::Status status = CheckOutputs(Results());
-    if (status.ok()) status = Simulate(positionals[0]);
+    // Prompts are large and short-lived: their memory stays in the process and is not faulted in
+    // again for each.
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    absl::Status status = CheckOutputs(results_.files());
+    if (status.ok()) status = Simulate(*path);
     return status.ok() ? config::kExitOk : ReportError(schema_, status);
   }
 
@@ -97,42 +99,24 @@ class SimTraceCommand final : public Command {
   }
 
   void RegisterLoad() {
-    const std::string group = "Load";
-    schema_.Add("speed", &arrivals_.speed, "2 = requests arrive twice as fast as in the trace.",
-                {.min = 0.001, .max = 100'000.0, .group = group});
-    schema_.Add("requests", &arrivals_.requests_max,
-                "How many requests of the trace to take; 0 = all.", {.min = 0, .group = group});
-    schema_.Add("spread", &arrivals_.spread,
-                "Traces round their times: spread requests of one moment evenly over the time "
-                "until the next one.",
-                {.group = group});
+    RegisterTrace(schema_, arrivals_);
     schema_.Add("seed", &seed_, "Decides what is random in the network and the router.",
-                {.min = 0, .group = group});
-    schema_.Add("slo-ttft", &objectives_.ttft,
-                "Goodput: limit for the time to first token; 0 = none.",
-                {.min = absl::ZeroDuration(), .group = group});
-    schema_.Add("slo-itl", &objectives_.itl,
-                "Goodput: limit for the 99th percentile of a request's own gaps; 0 = none.",
-                {.min = absl::ZeroDuration(), .group = group});
-  }
-
-  absl::StatusOr<std::unique_ptr<sim::WorkloadSource>> Open(const std::string& path) const {
-    ASSIGN_OR_RETURN(std::unique_ptr<sim::WorkloadSource> trace, sim::OpenTrace(path));
-    return sim::AdaptArrivals(std::move(trace), arrivals_);
+                {.min = 0, .group = "Load"});
   }
 
   absl::Status Simulate(const std::string& path) {
     ASSIGN_OR_RETURN(options_.step_cost, ParseModelCost(model_cost_));
     options_.link.bytes_per_second = kv_gb_per_second_ * 1e9;
-    options_.objectives = objectives_;
+    options_.objectives = {objectives_.ttft, objectives_.itl};
     options_.seed = static_cast<uint64_t>(seed_);
-    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> survey, Open(path));
-    TraceReport report = {.objectives = objectives_};
+    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> survey,
+                     OpenTraceAs(path, arrivals_));
+    TraceReport report = {.objectives = options_.objectives};
     ASSIGN_OR_RETURN(report.trace, sim::Summarize(*survey));
     ASSIGN_OR_RETURN(const int64_t blocks, sim::BlocksPerNode(options_, report.trace));
     report.settings = Settings(path, blocks);
     if (options_.blocks_per_node > 0) RETURN_IF_ERROR(ComparePolicies(path, report));
-    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> load, Open(path));
+    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> load, OpenTraceAs(path, arrivals_));
     const absl::Time start = RealClock().Now();
     ASSIGN_OR_RETURN(report.result, sim::RunTrace(options_, report.trace, *load));
     report.wall_s = absl::ToDoubleSeconds(RealClock().Now() - start);
@@ -143,7 +127,8 @@ class SimTraceCommand final : public Command {
     const int64_t nodes =
         options_.prefill_nodes > 0 ? options_.prefill_nodes : options_.decode_nodes;
     report.policy_blocks = nodes * options_.blocks_per_node;
-    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> blocks, Open(path));
+    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> blocks,
+                     OpenTraceAs(path, arrivals_));
     ASSIGN_OR_RETURN(report.policies,
                      sim::CompareCachePolicies(*blocks, report.policy_blocks, options_.step_cost));
     return absl::OkStatus();
@@ -164,12 +149,10 @@ class SimTraceCommand final : public Command {
             {"seed", absl::StrCat(seed_)}};
   }
 
-  std::vector<NamedFile> Results() const { return {{"--json", json_}, {"--html", html_}}; }
-
   absl::Status Publish(const TraceReport& report) const {
-    PrintReport(FormatTraceTable(report), Results());
-    RETURN_IF_ERROR(WriteOutput({"--json", json_}, FormatTraceJson(report)));
-    return WriteOutput({"--html", html_}, html_.empty() ? "" : FormatTraceHtml(report));
+    return PublishResult(
+        results_, FormatTraceTable(report), [&] { return FormatTraceJson(report); },
+        [&] { return FormatTraceHtml(report); });
   }
 
   config::Schema schema_;
@@ -178,9 +161,9 @@ class SimTraceCommand final : public Command {
   std::string model_cost_ = std::string(kDefaultModelCost);
   double kv_gb_per_second_ = 25;  // 200 Gbit/s
   sim::ArrivalOptions arrivals_;
-  sim::TraceObjectives objectives_;
+  ObjectiveFlags objectives_;
   int64_t seed_ = 1;
-  std::string json_, html_;
+  ResultFlags results_;
 };
 
 }  // namespace

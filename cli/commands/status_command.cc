@@ -3,7 +3,6 @@
 
 #include <cstdio>
 
-#include "absl/strings/str_cat.h"
 #include "cli/client/client.h"
 #include "cli/client/router_access.h"
 #include "cli/command_line/commands.h"
@@ -31,19 +30,13 @@ class StatusCommand final : public Command {
     schema_.Add("json", &json_,
                 "The whole answer as JSON; with --watch one object a line, each time.");
     schema_.Add("watch", &watch_, "Show it again and again, until Ctrl-C.");
-    schema_.Add("every", &every_, "With --watch: how often.");
+    schema_.Add("every", &every_, "With --watch: how often.", {.min = absl::Milliseconds(100)});
   }
 
   config::Schema& schema() override { return schema_; }
 
   int Run(const std::vector<std::string>& args, const Environment& env) override {
     if (auto code = ParseArguments(schema_, args, env, nullptr)) return *code;
-    if (every_ < absl::Milliseconds(100)) {
-      ReportError(schema_,
-                  absl::InvalidArgumentError(absl::StrCat("every: ", absl::FormatDuration(every_),
-                                                          ", expected 100ms or more")));
-      return config::kExitUsage;
-    }
     terminal_ = DescribeTerminal(STDOUT_FILENO, env);
     const absl::Status status = watch_ ? Watch() : Show();
     return status.ok() ? config::kExitOk : ReportError(schema_, status);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/client/client.h"
 #include "cli/client/router_access.h"
@@ -29,19 +28,13 @@ class TopCommand final : public Command {
   TopCommand()
       : schema_("tandem top", "Shows a cluster as it works, on the whole terminal; q leaves.") {
     RegisterRouterAccess(schema_, access_);
-    schema_.Add("every", &every_, "How often to look, 100ms or more.");
+    schema_.Add("every", &every_, "How often to look.", {.min = absl::Milliseconds(100)});
   }
 
   config::Schema& schema() override { return schema_; }
 
   int Run(const std::vector<std::string>& args, const Environment& env) override {
     if (auto code = ParseArguments(schema_, args, env, nullptr)) return *code;
-    if (every_ < absl::Milliseconds(100)) {
-      ReportError(schema_,
-                  absl::InvalidArgumentError(absl::StrCat("every: ", absl::FormatDuration(every_),
-                                                          ", expected 100ms or more")));
-      return config::kExitUsage;
-    }
     const absl::Status status = Show(DescribeTerminal(STDOUT_FILENO, env).colours);
     if (status.ok()) return config::kExitOk;
     return ReportError(schema_, status);

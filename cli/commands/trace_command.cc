@@ -28,15 +28,12 @@ class TraceCommand final : public Command {
   int Run(const std::vector<std::string>& args, const Environment& env) override {
     std::vector<std::string> positionals;
     if (auto code = ParseArguments(schema_, args, env, &positionals)) return *code;
-    if (positionals.empty()) {
-      ReportError(
-          schema_,
-          absl::InvalidArgumentError(
-              "expected REQUEST_ID: the id of an HTTP answer, or the value of `tandem generate "
-              "--request-id`"));
+    const absl::StatusOr<std::string> request_id = RequestIdNamed(positionals);
+    if (!request_id.ok()) {
+      ReportError(schema_, request_id.status());
       return config::kExitUsage;
     }
-    const absl::Status status = Show(positionals[0]);
+    const absl::Status status = Show(*request_id);
     return status.ok() ? config::kExitOk : ReportError(schema_, status);
   }
 

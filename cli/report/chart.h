@@ -24,11 +24,11 @@ struct Chart {
 };
 
 // A whole <svg> element, well-formed XML whatever the texts hold. Axes begin at zero. A series of
-// more points than kPointsMax is thinned evenly; values that are no finite numbers are left out.
+// more points than kPointsMax is thinned evenly; values that are not finite are left out.
 std::string DrawChart(const Chart& chart);
 inline constexpr size_t kPointsMax = 2000;
 
-// The share of values at or below each, for a chart of a distribution.
+// For each value, the share of `values` that are at or below it: a chart of a distribution.
 Series CumulativeShare(std::string name, std::vector<double> values);
 
 // An HTML page that loads nothing else, around `body`. `title`: plain text.

@@ -92,28 +92,26 @@ void OnlineFit::Remember(double relative_error) {
 void OnlineFit::Forget(const Terms& terms) {
   const double memory = variance_ > kBad * kBad ? kMemoryWhileBad : kMemory;
   const double factor = std::sqrt(1 - 1 / memory);
-  for (int i = 0; i < count_; ++i) {
-    for (int j = 0; j < count_; ++j) {
-      if (terms[i] > 0) information_[i][j] *= factor;
-      if (terms[j] > 0) information_[i][j] *= factor;
-    }
-  }
+  Terms factors{};
+  for (int i = 0; i < kTermsMax; ++i) factors[i] = terms[i] > 0 ? factor : 1;
+  for (int i = 0; i < kTermsMax; ++i)
+    for (int j = 0; j < kTermsMax; ++j) information_[i][j] *= factors[i] * factors[j];
 }
 
 // The unconstrained solution first; then without the coefficients that it made negative, which
 // become 0, until none is.
 void OnlineFit::Update(const Terms& terms, double weight, double error) {
   Terms target{};
-  for (int i = 0; i < count_; ++i) {
-    for (int j = 0; j < count_; ++j) information_[i][j] += weight * terms[i] * terms[j];
+  for (int i = 0; i < kTermsMax; ++i) {  // terms beyond count_ are 0
+    for (int j = 0; j < kTermsMax; ++j) information_[i][j] += weight * terms[i] * terms[j];
     target[i] = weight * terms[i] * error;
   }
   std::array<bool, kTermsMax> fixed{};
   for (int round = 0; round <= count_; ++round) {
     Terms right = target;
-    for (int i = 0; i < count_; ++i) {
-      for (int j = 0; j < count_; ++j)
-        if (fixed[j]) right[i] += information_[i][j] * theta_[j];
+    for (int j = 0; j < count_; ++j) {
+      if (!fixed[j]) continue;
+      for (int i = 0; i < count_; ++i) right[i] += information_[i][j] * theta_[j];
     }
     const Terms step = Solve(right, fixed);
     bool negative = false;
@@ -135,24 +133,26 @@ OnlineFit::Terms OnlineFit::Solve(const Terms& right,
   for (int i = 0; i < count_; ++i) trace += information_[i][i];
   const double damping = kDamping * trace / count_;
   Matrix lower{};
+  Terms inverse{};  // of the diagonal: a division takes as long as ten products
   Terms solution{};
   for (int i = 0; i < count_; ++i) {
     if (fixed[i]) continue;
-    for (int j = 0; j <= i; ++j) {
-      if (fixed[j]) continue;
-      double sum = information_[i][j] + (i == j ? damping : 0);
+    double rest = right[i];
+    for (int j = 0; j < i; ++j) {
+      double sum = information_[i][j];
       for (int k = 0; k < j; ++k) sum -= lower[i][k] * lower[j][k];
-      // Rounding may leave a pivot below the damping, never what it stands for.
-      lower[i][j] = i == j ? std::sqrt(std::max(sum, damping)) : sum / lower[j][j];
+      lower[i][j] = sum * inverse[j];  // 0 for a fixed j
+      rest -= lower[i][j] * solution[j];
     }
-    double sum = right[i];
-    for (int k = 0; k < i; ++k) sum -= lower[i][k] * solution[k];
-    solution[i] = sum / lower[i][i];
+    double pivot = information_[i][i] + damping;
+    for (int k = 0; k < i; ++k) pivot -= lower[i][k] * lower[i][k];
+    // Rounding may leave a pivot below the damping, never what it stands for.
+    inverse[i] = 1 / std::sqrt(std::max(pivot, damping));
+    solution[i] = rest * inverse[i];
   }
   for (int i = count_ - 1; i >= 0; --i) {
-    if (fixed[i]) continue;
     for (int k = i + 1; k < count_; ++k) solution[i] -= lower[k][i] * solution[k];
-    solution[i] /= lower[i][i];
+    solution[i] *= inverse[i];  // 0 for a fixed i
   }
   return solution;
 }

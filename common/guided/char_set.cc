@@ -68,12 +68,9 @@ CharSet CharSet::Intersection(const CharSet& other) const {
 
 CharSet CharSet::FoldAsciiCase() const {
   std::vector<CharRange> all = ranges();
-  for (const CharRange& range : Intersection(Of('a', 'z')).ranges()) {
-    all.push_back({range.low - 32, range.high - 32});
-  }
-  for (const CharRange& range : Intersection(Of('A', 'Z')).ranges()) {
-    all.push_back({range.low + 32, range.high + 32});
-  }
+  const CharSet lower = Intersection(Of('a', 'z')), upper = Intersection(Of('A', 'Z'));
+  for (const CharRange& range : lower.ranges()) all.push_back({range.low - 32, range.high - 32});
+  for (const CharRange& range : upper.ranges()) all.push_back({range.low + 32, range.high + 32});
   return CharSet(std::move(all));
 }
 

@@ -35,11 +35,13 @@ class CharSet {
 
   bool Contains(uint32_t code_point) const;
   bool empty() const { return ranges().empty(); }
-  // Ascending and disjoint; no two of them are adjacent.
-  const std::vector<CharRange>& ranges() const {
+  // Ascending and disjoint; no two of them are adjacent. Valid while the set lives, so a set
+  // without a name has none to give.
+  const std::vector<CharRange>& ranges() const& {
     static const std::vector<CharRange> none;
     return ranges_ == nullptr ? none : *ranges_;
   }
+  const std::vector<CharRange>& ranges() const&& = delete;
   friend bool operator==(const CharSet& a, const CharSet& b) {
     return a.ranges_ == b.ranges_ || a.ranges() == b.ranges();
   }

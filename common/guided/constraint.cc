@@ -1,14 +1,12 @@
 #include "common/guided/constraint.h"
 
 #include <algorithm>
-#include <iterator>
-#include <set>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/guided/trial.h"
 
 namespace tandem::guided {
 
@@ -51,7 +49,8 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> Constraint::Mask(Place& place) 
     uses_.splice(uses_.begin(), uses_, it->second.use);
     return it->second.mask;
   }
-  ASSIGN_OR_RETURN(std::shared_ptr<const TokenMask> mask, ComputeMask(*graph_, config));
+  ASSIGN_OR_RETURN(std::shared_ptr<const TokenMask> mask,
+                   ComputeMask(*graph_, config, *vocabulary_));
   CacheMask(config, mask);
   return mask;
 }
@@ -60,53 +59,14 @@ ConfigId Constraint::StepToMostAmbiguous(StateGraph& graph, ConfigId config) {
   ConfigId most = kDeadConfig;
   for (const uint8_t byte : graph.DistinctBytes(config)) {
     const ConfigId next = graph.Step(config, byte);
-    if (graph.Key(next).size() > graph.Key(most).size()) most = next;
+    if (graph.Readings(next) > graph.Readings(most)) most = next;
   }
   return most;
 }
 
 absl::Status Constraint::Try() {
   RETURN_IF_ERROR(FollowMostAmbiguous());
-  return SearchAmbiguous();
-}
-
-absl::Status Constraint::SearchAmbiguous() const {
-  StateGraph graph(program_);  // of its own: most of what it finds no answer will meet
-  uint64_t mask_work = 0;
-  size_t readings_masked = 0;
-  // What is to be visited: its readings, and its id, negative so that of equals the first is taken.
-  // Bound: kTryWorkMax, because each has taken work.
-  std::set<std::pair<size_t, int64_t>> open;
-  absl::flat_hash_set<ConfigId> seen;  // as open
-  const auto visit = [&](ConfigId config) {
-    const ConfigId representative = graph.Representative(config);
-    if (seen.insert(representative).second)
-      open.emplace(graph.Readings(representative), -static_cast<int64_t>(representative));
-  };
-  visit(graph.start());
-  while (!open.empty() && graph.work() - mask_work < kTryWorkMax &&
-         graph.bytes() < kGraphBytesCached) {
-    const auto [readings, negative] = *open.rbegin();
-    open.erase(std::prev(open.end()));
-    const auto config = static_cast<ConfigId>(-negative);
-    if (readings >= 2 * readings_masked) {
-      const uint64_t before = graph.work();
-      RETURN_IF_ERROR(ComputeMask(graph, config).status());
-      mask_work += graph.work() - before;
-      readings_masked = readings;
-    }
-    for (const uint8_t byte : graph.DistinctBytes(config)) {
-      const int64_t overflows = graph.overflows();
-      const ConfigId next = graph.Step(config, byte);
-      if (graph.overflows() > overflows) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "guided: the constraint is too ambiguous: a text can be read in more than ",
-            kThreadsMax, " ways"));
-      }
-      if (next != kDeadConfig) visit(next);
-    }
-  }
-  return absl::OkStatus();
+  return TryPlaces(program_, *vocabulary_).status();
 }
 
 absl::Status Constraint::FollowMostAmbiguous() {
@@ -139,42 +99,6 @@ void Constraint::CacheMask(ConfigId config, std::shared_ptr<const TokenMask> mas
   }
   uses_.push_front(config);
   masks_.emplace(config, CachedMask{std::move(mask), uses_.begin()});
-}
-
-// Walks the trie depth-first, and skips a subtree when the constraint forbids its first byte.
-absl::StatusOr<std::shared_ptr<const TokenMask>> Constraint::ComputeMask(StateGraph& graph,
-                                                                         ConfigId config) const {
-  auto mask = std::make_shared<TokenMask>();
-  mask->words.resize(vocabulary_->mask_words());
-  const absl::Span<const Vocabulary::Node> nodes = vocabulary_->nodes();
-  const uint64_t work_before = graph.work();
-  // configs[d]: the configuration after d bytes. ends[d]: the end of the d-th byte's subtree.
-  std::vector<ConfigId> configs(static_cast<size_t>(vocabulary_->token_bytes_max()) + 1);
-  std::vector<uint32_t> ends(configs.size(), static_cast<uint32_t>(nodes.size()));
-  configs[0] = config;
-  size_t depth = 0;
-  for (uint32_t i = 0; i < nodes.size();) {
-    while (depth > 0 && i >= ends[depth]) --depth;
-    const ConfigId next = graph.Step(configs[depth], nodes[i].byte);
-    // Before anything else: a step may take work and lead nowhere.
-    if (graph.work() - work_before > kMaskWorkMax || graph.bytes() > kGraphBytesMax) {
-      return absl::InvalidArgumentError(
-          "guided: the constraint is too ambiguous: following it takes too much work or memory");
-    }
-    if (next == kDeadConfig) {
-      i = nodes[i].after_subtree;
-      continue;
-    }
-    for (const TokenId token : vocabulary_->TokensAt(i)) {
-      mask->words[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
-      ++mask->count;
-    }
-    ++depth;
-    configs[depth] = next;
-    ends[depth] = nodes[i].after_subtree;
-    ++i;
-  }
-  return mask;
 }
 
 bool Constraint::MayEnd(const Place& place) {

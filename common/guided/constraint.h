@@ -23,26 +23,19 @@
 #include "absl/types/span.h"
 #include "common/guided/program.h"
 #include "common/guided/state_graph.h"
+#include "common/guided/token_mask.h"
 #include "common/guided/vocabulary.h"
 
 namespace tandem::guided {
 
-struct TokenMask {
-  std::vector<uint32_t> words;  // Vocabulary::mask_words()
-  int32_t count = 0;            // of allowed tokens
-};
-
 class Constraint {
  public:
   // Bounds on the cache of one constraint. When the state graph exceeds the first, the constraint
-  // starts a new graph before the next token. A single step that exceeds the second is an error.
+  // starts a new graph before the next token (one mask may take it to kGraphBytesMax).
   static constexpr size_t kGraphBytesCached = size_t{32} << 20;
-  static constexpr size_t kGraphBytesMax = size_t{256} << 20;
   static constexpr size_t kMaskBytesMax = size_t{32} << 20;
-  // Bound on the work for one mask, in StateGraph::work: some milliseconds of the engine's thread.
-  static constexpr uint64_t kMaskWorkMax = 1'000'000;
-  // Bounds on Try: the bytes that it follows, and the work for choosing them; and the work for
-  // searching other texts. Neither counts masks, of which there are at most 11 in each.
+  // Bounds on what Try follows: the bytes, and the work for choosing them. The latter does not
+  // count masks, of which there are at most 11.
   static constexpr int kTryBytesMax = 512;  // a power of two: then it computes 11 masks
   static constexpr uint64_t kTryWorkMax = 8'000'000;
 
@@ -56,15 +49,13 @@ class Constraint {
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   Place Start();
-  // Looks for texts that the constraint can read in so many ways that a mask would cost too much:
-  // follows the text that it can read in the most ways, then searches all texts, those with the
-  // most readings first, and computes masks where readings grow. The thread that compiles a
-  // constraint calls this, so that one that is too ambiguous is refused before its request takes
-  // engine time. The search ends when it has seen every configuration, or has spent its work; a
-  // constraint that is too ambiguous beyond it fails only when an answer reaches that place
-  // (docs/adr/0059-masks-are-bounded-when-computed.md). Every Constraint of one program and
-  // vocabulary gives the same result. Errors: those of Mask, also where a text has more than
-  // kThreadsMax readings.
+  // Looks for places where a mask would cost too much: follows the text that the constraint can
+  // read in the most ways, and keeps the masks that it meets, then searches other places
+  // (TryPlaces). The thread that compiles a constraint calls this, so that a constraint that is too
+  // ambiguous is refused before its request takes engine time. Where the search does not find such
+  // a place, an answer that reaches it fails there. Every Constraint of one program and vocabulary
+  // gives the same result.
+  // Errors: those of Mask, also where a text has more than kThreadsMax readings.
   absl::Status Try();
   // Reads `bytes`. False, and `place` is unchanged, when the constraint forbids them there.
   bool Advance(Place& place, absl::string_view bytes);
@@ -83,13 +74,9 @@ class Constraint {
     std::list<ConfigId>::iterator use;
   };
 
-  // Try's two parts.
   absl::Status FollowMostAmbiguous();
-  absl::Status SearchAmbiguous() const;
   // Replaces the current graph if it is too large, and moves `place` to the current graph.
   void Refresh(Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<std::shared_ptr<const TokenMask>> ComputeMask(StateGraph& graph,
-                                                               ConfigId config) const;
   // The step from `config` with the most threads; kDeadConfig when no byte may follow.
   static ConfigId StepToMostAmbiguous(StateGraph& graph, ConfigId config);
   void CacheMask(ConfigId config, std::shared_ptr<const TokenMask> mask)

@@ -4,12 +4,14 @@
 //
 // A configuration with more than kThreadsMax threads, or one that takes too much work to find, is
 // treated as dead: texts that need that much ambiguity are not generated. The same holds for call
-// stacks deeper than kNestingMax.
+// stacks deeper than kNestingMax. Threads share their stacks (StackTable), so the work for a
+// configuration does not depend on how deep its calls nest.
 // Thread safety: none; Constraint holds its mutex around every use.
 // Owner: Constraint.
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -18,6 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "common/guided/program.h"
+#include "common/guided/stack_table.h"
 
 namespace tandem::guided {
 
@@ -31,10 +34,13 @@ class StateGraph {
   explicit StateGraph(const Program& program);
 
   ConfigId start() const { return start_; }
+  // The configuration of one thread that is at `state`, outside of every call: part of what the
+  // graph computes wherever a text leads to `state`.
+  ConfigId At(StateId state);
   // The configuration after `byte`; kDeadConfig when the constraint forbids it.
   ConfigId Step(ConfigId from, uint8_t byte) {
-    const auto& next = configs_[from].next;
-    if (next != nullptr && (*next)[byte] != kUnknown) return (*next)[byte];
+    const auto& steps = configs_[from].steps;
+    if (steps != nullptr && steps->next[byte] != kUnknown) return steps->next[byte];
     return FindStep(from, byte);
   }
   // Whether the text read so far satisfies the constraint.
@@ -42,8 +48,8 @@ class StateGraph {
   // Whether some byte may follow.
   bool CanContinue(ConfigId id) const { return configs_[id].can_continue; }
   // In how many ways the text can have been read: the configuration's threads.
-  size_t Readings(ConfigId id) const;
-  // Bytes such that every step from `id` is the step of one of them. Counts as work.
+  size_t Readings(ConfigId id) const { return configs_[id].key.size(); }
+  // Bytes such that every step from `id` is the step of one of them.
   std::vector<uint8_t> DistinctBytes(ConfigId id);
   // A configuration that allows the same tokens, unless `id` needs more than kThreadsMax threads
   // for one: the other may need fewer. Many configurations often have the same one, so that they
@@ -52,12 +58,12 @@ class StateGraph {
 
   // A configuration's key, and the configuration of a key. With these a configuration moves to
   // another graph of the same program.
-  absl::Span<const uint32_t> Key(ConfigId id) const { return configs_[id].key; }
-  ConfigId Import(absl::Span<const uint32_t> key);
+  std::vector<std::vector<StateId>> Key(ConfigId id) const;
+  ConfigId Import(absl::Span<const std::vector<StateId>> key);
 
   // The number of configurations, and the memory that they use.
   size_t size() const { return configs_.size(); }
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const { return bytes_ + stacks_.bytes(); }
   // A count of the operations so far: callers bound it, because a hostile grammar can be costly.
   uint64_t work() const { return work_; }
   // The steps that are dead only because they would need more than kThreadsMax threads.
@@ -65,29 +71,34 @@ class StateGraph {
 
  private:
   static constexpr ConfigId kUnknown = ~ConfigId{0};
-  // A stack of return states, and the state on top.
-  using Thread = std::vector<uint32_t>;
+  // A configuration's steps. Bytes from one where a range begins up to the next have equal steps,
+  // and are found together.
+  struct Steps {
+    std::array<ConfigId, 256> next;
+    std::bitset<256> begins;
+  };
   struct Config {
-    std::vector<uint32_t> key;  // its threads, sorted: length, then states
+    std::vector<StackId>
+        key;  // its threads: of each the state, and the states to return to. Sorted
     bool may_end = false, can_continue = false;
     ConfigId representative = kUnknown;
-    std::unique_ptr<std::array<ConfigId, 256>> next;
+    std::unique_ptr<Steps> steps;  // null until one is needed
   };
 
   ConfigId FindStep(ConfigId from, uint8_t byte);
+  Steps& StepsOf(ConfigId id);
   // The configuration of `threads` and of all threads that they reach without a byte.
-  ConfigId Close(const std::vector<Thread>& threads);
+  ConfigId Close(absl::Span<const StackId> threads);
   ConfigId Overflow();
-  ConfigId Intern(std::vector<uint32_t> key);
-  bool Fits(const Thread& thread) const;
-  // `depth`: of the whole thread, `top` included.
+  // `key`: in any order, and threads may repeat.
+  ConfigId Intern(std::vector<StackId> key);
+  // Whether a stack of `depth` states, `top` included, can reach its end within kNestingMax.
   bool Fits(size_t depth, StateId top) const;
-  static std::vector<Thread> Threads(absl::Span<const uint32_t> key);
-  static std::vector<uint32_t> ToKey(std::vector<Thread> threads);
 
   const Program& program_;
+  StackTable stacks_;
   std::deque<Config> configs_;
-  absl::flat_hash_map<std::vector<uint32_t>, ConfigId> index_;
+  absl::flat_hash_map<std::vector<StackId>, ConfigId> index_;
   ConfigId start_ = kDeadConfig;
   size_t bytes_ = 0;
   uint64_t work_ = 0;

@@ -11,8 +11,8 @@
 // creditor once. A creditor that still owes an answer is not asked again before it has given it;
 // one that owes it for the lease time has lost its loans.
 //
-// Loans are kept alive by the questions about them; those that no step has asked about lately are
-// renewed by Progress.
+// Loans are kept alive by the questions about them; Progress renews those that no step has
+// asked about recently.
 // Thread safety: none; the engine thread. Owner: NodeRuntime, which hands it to the engine.
 #pragma once
 

@@ -37,9 +37,10 @@ const Sequence* Borrower::Richest() const {
   for (const auto& [order, sequence] : scheduler_.running()) {
     const int32_t units = LendableUnits(*sequence, scheduler_.spec()).size();
     const bool asked = std::any_of(loans_.begin(), loans_.end(), [&](const auto& loan) {
-      return loan.second.sequence == sequence->id && loan.second.state != State::kUsed;
+      return loan.second.sequence == sequence->id && loan.second.state != State::kUsed &&
+             !loan.second.replaces.has_value();
     });
-    if (asked || units <= most) continue;
+    if (asked || home_.IsOf(sequence->id) || units <= most) continue;
     most = units;
     best = sequence;
   }
@@ -51,7 +52,7 @@ void Borrower::Ask(absl::Time now) {
   int64_t available = scheduler_.block_counts().available();
   size_t unused = 0;
   for (const auto& [id, loan] : loans_) {
-    if (loan.state == State::kUsed) continue;
+    if (loan.state == State::kUsed || loan.replaces.has_value()) continue;
     ++unused;
     available += loan.units.size() * blocks_per_unit();
   }
@@ -65,22 +66,33 @@ void Borrower::Ask(absl::Time now) {
             .units = {lendable.first, std::min({lendable.end, group_end,
                                                 static_cast<int32_t>(lendable.first + wanted)})},
             .deadline = now + kAnswerTimeMax};
+  const LoanId id(next_loan_++);
+  SendWanted(id, loan, now);
+  loans_.emplace(id, std::move(loan));
+}
+
+void Borrower::SendWanted(LoanId id, const Loan& loan, absl::Time now) {
+  const Sequence& sequence = scheduler_.Get(loan.sequence);
   const OrdinalSpan blocks = BlocksOf(loan.units, scheduler_.spec());
-  const auto hashes = absl::MakeConstSpan(sequence->hashes)
+  const auto hashes = absl::MakeConstSpan(sequence.hashes)
                           .subspan(static_cast<size_t>(blocks.first),
                                    static_cast<size_t>(blocks.end - blocks.first));
-  const LoanId id(next_loan_++);
   v1::NodeEvent event;
   v1::LoanWanted& ask = *event.mutable_loan_wanted();
   ask.set_loan(id.value());
   ask.set_first_unit(loan.units.first);
   ask.set_units(loan.units.size());
   ask.set_hashes(kv::PackHashes(hashes));
+  ask.set_arrived_us(sequence.input.arrived_us);
   for (auto it = avoid_.begin(); it != avoid_.end();) {
     it = it->second <= now ? avoid_.erase(it) : it;
     if (it != avoid_.end()) ask.add_avoid_node_ids((it++)->first);
   }
-  loans_.emplace(id, std::move(loan));
+  if (loan.replaces.has_value()) {
+    const lending::CreditorAddress& from = loans_.at(*loan.replaces).creditor;
+    ask.set_from_node_id(from.node.value());
+    ask.set_from_incarnation(from.incarnation.value());
+  }
   ledger_.Send(routers_[id.value() % routers_.size()], std::move(event));
 }
 
@@ -89,8 +101,10 @@ void Borrower::OnAnswer(const v1::LoanAnswer& answer, absl::Time now) {
   if (it == loans_.end() || it->second.state != State::kAsked) return;
   const absl::Status status = rpc::FromWire(answer.status());
   if (!status.ok()) {
-    ask_after_ = now + kAfterRefusal;
+    const Loan refused = std::move(it->second);
     loans_.erase(it);
+    if (refused.replaces.has_value()) return OnNotReplaced(refused);
+    ask_after_ = now + kAfterRefusal;
     return;
   }
   // The creditor may have taken the first units only.
@@ -100,6 +114,7 @@ void Borrower::OnAnswer(const v1::LoanAnswer& answer, absl::Time now) {
                          .incarnation = Incarnation(answer.creditor_incarnation()),
                          .host = answer.creditor_host(),
                          .lending_address = answer.lending_address()};
+  it->second.has_creditor = true;
   ledger_.Lend(lending::UseLoan{.loan = it->first, .creditor = it->second.creditor});
   Send(it->first, it->second, answer, now);
 }
@@ -107,10 +122,17 @@ void Borrower::OnAnswer(const v1::LoanAnswer& answer, absl::Time now) {
 // ---- sending
 
 void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::Time now) {
-  const Sequence* sequence = scheduler_.Find(loan.sequence);
   const OrdinalSpan ordinals = BlocksOf(loan.units, scheduler_.spec());
   const int64_t count = ordinals.end - ordinals.first;
   const int64_t held = std::clamp<int64_t>(answer.held_blocks(), 0, count);
+  if (loan.replaces.has_value()) {
+    const auto old = loans_.find(*loan.replaces);
+    const bool whole = held == count && old != loans_.end() && loan.units == old->second.units;
+    if (!whole) return Drop(loans_.find(id), "its creditor does not hold all of the units");
+    loan.state = State::kReady;
+    return;
+  }
+  const Sequence* sequence = scheduler_.Find(loan.sequence);
   const bool still_here = sequence != nullptr && CanLend(*sequence, loan.units);
   if (!still_here) return Drop(loans_.find(id), "the sequence has ended or is computed again");
   loan.deadline = now + kSendTimeMax;
@@ -121,6 +143,12 @@ void Borrower::Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::T
   const auto hashes =
       absl::MakeConstSpan(sequence->hashes)
           .subspan(static_cast<size_t>(ordinals.first + held), static_cast<size_t>(count - held));
+  // A block whose name another block had when this one was full has none. That other may be gone.
+  for (int64_t i = ordinals.first + held; i < ordinals.end; ++i) {
+    const BlockId block = sequence->blocks[static_cast<size_t>(i)];
+    if (!scheduler_.pool().IsSealed(block))
+      scheduler_.pool().Seal(block, sequence->hashes[static_cast<size_t>(i)]);
+  }
   loan.pinned = scheduler_.pool().MatchBlocks(hashes);
   if (loan.pinned.size() != hashes.size()) {
     Unpin(loan);
@@ -188,7 +216,7 @@ void Borrower::Handle(const transfer::ExportFailed& event, absl::Time now) {
   by_export_.erase(found);
   if (it == loans_.end()) return;
   Unpin(it->second);
-  Avoid(it->second.creditor.node.value(), now);
+  Avoid(it->second.creditor.node.value(), now + kAvoidTime);
   it->second.state = State::kReady;  // nothing is in flight
   Drop(it, event.status.ToString());
 }
@@ -201,16 +229,23 @@ void Borrower::Drop(Loans::iterator it, const std::string& why) {
     cancelled_[loan.export_id] = std::exchange(loan.pinned, {});
     ledger_.Transfer(transfer::CancelExport{.export_id = loan.export_id, .reason = why});
   }
-  if (!loan.creditor.node.value().empty()) ledger_.Lend(lending::ReturnLoan{.loan = it->first});
+  if (loan.has_creditor) ledger_.Lend(lending::ReturnLoan{.loan = it->first});
+  const Loan dropped = std::move(loan);
   loans_.erase(it);
+  if (dropped.replaces.has_value()) OnNotReplaced(dropped);
 }
 
 // ---- using
 
-void Borrower::UseReady() {
+void Borrower::UseReady(absl::Time now) {
   for (auto it = loans_.begin(); it != loans_.end();) {
     const auto loan = it++;
     if (loan->second.state != State::kReady) continue;
+    last_change_ = now;
+    if (loan->second.replaces.has_value()) {
+      Replace(loan);
+      continue;
+    }
     const Sequence* sequence = scheduler_.Find(loan->second.sequence);
     const bool follows =
         sequence != nullptr && !sequence->in_step && CanLend(*sequence, loan->second.units);
@@ -226,8 +261,10 @@ void Borrower::UseReady() {
   }
 }
 
-void Borrower::ReturnEnded() {
+void Borrower::ReturnEnded(absl::Time now) {
   for (const LoanId id : scheduler_.TakeEndedLoans()) {
+    last_change_ = now;
+    if (home_.loan() == id) home_.Drop("the sequence has ended or is computed again");
     ledger_.Lend(lending::ReturnLoan{.loan = id});
     const auto it = loans_.find(id);
     if (it == loans_.end()) continue;
@@ -239,12 +276,15 @@ void Borrower::ReturnEnded() {
 
 void Borrower::BeforeStep(absl::Time now) {
   if (!enabled_) return;
-  ReturnEnded();
-  UseReady();
+  ReturnEnded(now);
+  UseReady(now);
+  UseHome(now);
   for (auto& [id, loan] : loans_) PushSome(loan);
+  MoveRecalled(now);
   Ask(now);
+  BringHome(now);
   scheduler_.set_loan_expected(std::any_of(loans_.begin(), loans_.end(), [](const auto& loan) {
-    return loan.second.state != State::kUsed;
+    return loan.second.state != State::kUsed && !loan.second.replaces.has_value();
   }));
 }
 
@@ -253,7 +293,7 @@ void Borrower::OnTick(absl::Time now) {
   for (auto it = loans_.begin(); it != loans_.end();) {
     const auto loan = it++;
     if (loan->second.state == State::kUsed || loan->second.deadline > now) continue;
-    ask_after_ = now + kAfterRefusal;
+    if (!loan->second.replaces.has_value()) ask_after_ = now + kAfterRefusal;
     Drop(loan, "it took too long");
   }
 }
@@ -285,7 +325,7 @@ void Borrower::Handle(const lending::LoanLost& event, absl::Time now) {
 }
 
 void Borrower::Blame(const Loan& loan, const absl::Status& why, absl::Time now) {
-  if (!absl::IsDataLoss(why)) return Avoid(loan.creditor.node.value(), now);
+  if (!absl::IsDataLoss(why)) return Avoid(loan.creditor.node.value(), now + kAvoidTime);
   const Sequence* sequence = scheduler_.Find(loan.sequence);
   if (sequence == nullptr) return;
   const OrdinalSpan ordinals = BlocksOf(loan.units, scheduler_.spec());
@@ -302,9 +342,9 @@ void Borrower::Blame(const Loan& loan, const absl::Status& why, absl::Time now) 
 void Borrower::Handle(const lending::LoanRecalled& event, absl::Time now) {
   const auto it = loans_.find(event.loan);
   if (it == loans_.end()) return;
-  Avoid(it->second.creditor.node.value(), now);
+  Avoid(it->second.creditor.node.value(), now + kAvoidRecaller);
   if (it->second.state != State::kUsed) return Drop(it, "its creditor recalled it");
-  if (scheduler_.Find(it->second.sequence) != nullptr) scheduler_.GiveUpLoans(it->second.sequence);
+  it->second.recalled = true;  // BeforeStep moves it
 }
 
 void Borrower::AddTo(v1::NodeLoad& load) const {

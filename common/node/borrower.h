@@ -9,14 +9,24 @@
 // A loan that is refused, or fails before it is used, costs nothing: its blocks are still here. One
 // that is lost while it is used costs its sequence a computation from its tokens.
 //
+// A creditor that wants its memory back recalls a loan. The borrower then brings the units home
+// (loan_home.h) if they are the last that their sequence has lent and there is room. Otherwise it
+// asks for another creditor, which fetches them from the first one; when that one has them, the
+// new loan takes the old one's place between two steps. If no node takes them, the sequence is
+// computed again. Without a recall, too, units come home when this node has had room for a while:
+// attention over them then needs no question.
+//
 // Thread safety: none; the engine thread. Owner: a core.
 // Invariants: a unit of a sequence lies here or with one creditor; the blocks of a loan that is
-// sent are pinned until the export ends; a sequence has at most one loan that is not used yet.
+// sent are pinned until the export ends; a sequence has at most one loan that is not used yet,
+// beside those that replace others; a loan moves once at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/lending/lending.h"
+#include "common/node/loan_home.h"
 #include "common/node/node_ledger.h"
 
 namespace tandem::node {
@@ -31,6 +42,7 @@ namespace tandem::node {
 class Borrower {
  public:
   static constexpr size_t kUnusedMax = 2;      // loans asked for, sent or ready, at a time
+  static constexpr size_t kMovesMax = 4;       // likewise, of loans that replace others
   static constexpr int32_t kUnitsMax = 16;     // of one loan; it ends with a group of so many units
   static constexpr int32_t kBlocksAStep = 16;  // sent between two steps
   static constexpr size_t kEndedKept = 64;     // ended loans that are remembered, to blame by name
@@ -38,19 +50,27 @@ class Borrower {
   static constexpr absl::Duration kSendTimeMax = absl::Seconds(5);
   static constexpr absl::Duration kAfterRefusal = absl::Milliseconds(200);  // until it asks again
   static constexpr absl::Duration kAvoidTime = absl::Seconds(10);  // a creditor that failed
+  static constexpr absl::Duration kAvoidRecaller = absl::Seconds(2);
+  // Units come home by themselves so long after the last loan began to be used, or ended.
+  static constexpr absl::Duration kHomeAfter = absl::Milliseconds(250);
   // Sequences that no step has computed for so long, because no node lends, end.
   static constexpr absl::Duration kStarvedMax = absl::Seconds(10);
 
   // `scheduler` and `ledger` outlive it. Not `enabled`: it never asks.
   Borrower(SequenceScheduler& scheduler, NodeLedger& ledger, bool enabled)
-      : scheduler_(scheduler), ledger_(ledger), enabled_(enabled) {}
+      : scheduler_(scheduler), ledger_(ledger), enabled_(enabled), home_(scheduler, ledger) {}
 
   void OnRouterJoined(RouterKey router) { routers_.push_back(router); }
   void OnRouterLost(RouterKey router);
   void OnAnswer(const v1::LoanAnswer& answer, absl::Time now);
-  // Events of other exports and unknown loans have no effect.
+  // Events of other exports and leases and unknown loans have no effect.
   void Handle(const transfer::ExportDone& event);
   void Handle(const transfer::ExportFailed& event, absl::Time now);
+  void Handle(const transfer::LeaseInstalled& event) { home_.Handle(event); }
+  void Handle(const transfer::LeaseFailed& event);
+  void Handle(const transfer::LeaseDrained& event) { home_.Handle(event); }
+  // The creditor whose blocks come home under `lease` has left the fleet.
+  void OnNoHolder(LeaseId lease);
   void Handle(const lending::LoanLost& event, absl::Time now);
   void Handle(const lending::LoanRecalled& event, absl::Time now);
 
@@ -66,7 +86,8 @@ class Borrower {
 
   // Sets the debts.
   void AddTo(v1::NodeLoad& load) const;
-  bool idle() const { return loans_.empty(); }
+  bool idle() const { return loans_.empty() && home_.idle(); }
+  int64_t leases() const { return home_.leases(); }
   int64_t exports() const { return static_cast<int64_t>(by_export_.size()); }
 
  private:
@@ -77,10 +98,16 @@ class Borrower {
     State state = State::kAsked;
     absl::Time deadline;  // until used
     lending::CreditorAddress creditor;
+    bool has_creditor = false;
     // Bound: kUnitsMax units' blocks.
     std::vector<BlockId> pinned;  // those that are sent, while they are
     transfer::ExportId export_id;
     int32_t pushed = 0;  // of `pinned`
+    // A loan that is used, and whose units this one takes over from its creditor.
+    std::optional<LoanId> replaces;
+    // Of a used one: its creditor wants its memory back; it cannot come home; another loan is to
+    // replace it.
+    bool recalled = false, cannot_come = false, is_replaced = false;
   };
   using Loans = std::map<LoanId, Loan>;
 
@@ -90,29 +117,56 @@ class Borrower {
   // Fewer available blocks than this are too few.
   int64_t LowWatermark() const;
   void Ask(absl::Time now);
+  // Asks a router for a creditor. `loan` has its sequence and units.
+  void SendWanted(LoanId id, const Loan& loan, absl::Time now);
   // The running sequence with the most units to lend, without those of a loan not yet used.
   const Sequence* Richest() const;
   // Whether the units are the next that the sequence can lend.
   bool CanLend(const Sequence& sequence, const engine::UnitSpan& units) const;
   void Send(LoanId id, Loan& loan, const v1::LoanAnswer& answer, absl::Time now);
   void PushSome(Loan& loan);
-  void UseReady();
-  void ReturnEnded();
+  void UseReady(absl::Time now);
+  void ReturnEnded(absl::Time now);
+
+  // ---- moving: borrower_moves.cc
+  // Recalled loans go home, to another creditor, or end with their sequences' computation.
+  void MoveRecalled(absl::Time now);
+  // Brings one loan's units home if there has been room for them for a while.
+  void BringHome(absl::Time now);
+  // Begins to bring the units home; false when they have to stay. `spare`: blocks that stay
+  // available beside theirs.
+  bool BeginHome(LoanId id, const Loan& loan, int64_t spare, absl::Time now);
+  // What has come home is this node's again.
+  void UseHome(absl::Time now);
+  // Asks for a creditor that takes the place of the used loan's.
+  void AskForAnother(LoanId id, Loan& loan, absl::Time now);
+  // The ready loan takes the place of the one that it replaces, if that is still used.
+  void Replace(Loans::iterator it);
+  // Whether the loan's sequence runs, and has lent these units under `as`.
+  bool IsLentAs(const Loan& loan, LoanId as) const;
+  // No creditor takes over what the loan was to replace: its sequence is computed again.
+  void OnNotReplaced(const Loan& loan);
   // Forgets a loan that is not used; its creditor hears of it if it has one.
   void Drop(Loans::iterator it, const std::string& why);
   void Unpin(Loan& loan);
   // Avoids the loan's creditor for a while. If a block was damaged (kDataLoss), forgets the loan's
   // blocks that are here instead: this node may have sent them damaged.
   void Blame(const Loan& loan, const absl::Status& why, absl::Time now);
-  void Avoid(const std::string& node, absl::Time now) { avoid_[node] = now + kAvoidTime; }
+  void Avoid(const std::string& node, absl::Time until) {
+    absl::Time& avoided = avoid_[node];
+    avoided = std::max(avoided, until);
+  }
 
   SequenceScheduler& scheduler_;
   NodeLedger& ledger_;
   const bool enabled_;
+  LoanHome home_;
   // Bound: the routers that this node has joined.
   std::vector<RouterKey> routers_;
-  // Bound: the units of the node's sequences, and kUnusedMax.
+  // Bound: the units of the node's sequences, kUnusedMax and kMovesMax.
   Loans loans_;
+  // When a loan last began to be used, or ended.
+  absl::Time last_change_ = absl::InfinitePast();
   // Bound: kUnusedMax, and exports that were cancelled and have not ended.
   std::map<transfer::ExportId, LoanId> by_export_;
   // Pinned blocks of cancelled exports. Bound: as by_export_.

@@ -70,8 +70,7 @@ KvSize FitKv(const kv::BlockLayout& layout, int64_t bytes, int64_t blocks_max, i
 
 absl::StatusOr<KvSize> ChooseKvSize(const NodeConfig& config, engine::Engine& engine) {
   const engine::EngineSpec& spec = engine.spec();
-  // The file of blocks holds whole ones.
-  const bool whole_blocks = !config.kv.disk.empty() && config.kv.disk_bytes > 0;
+  const bool whole_blocks = config.kv.stores_blocks();
   if (config.kv.blocks > 0) {
     const KvSize size{.blocks = config.kv.blocks,
                       .window_slots = SlotsFor(spec.layout, config.kv.blocks,

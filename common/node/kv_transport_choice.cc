@@ -42,13 +42,14 @@ absl::StatusOr<Plan> MakePlan(const NodeConfig& config, const std::string& role,
     plan.why = "kv-path is host";
     return plan;
   }
-  if (!config.kv.disk.empty()) {
+  if (config.kv.stores_blocks()) {
+    const absl::string_view flag = config.kv.swap_bytes > 0 ? "swap-space" : "kv-disk";
     if (config.kv.transport_choice == "device") {
       return absl::InvalidArgumentError(
-          "kv-path is device, but kv-disk stores KV from the host's copy, expected kv-path host or "
-          "auto");
+          absl::StrCat("kv-path is device, but ", flag,
+                       " stores KV from the host's copy, expected kv-path host or auto"));
     }
-    plan.why = "kv-disk stores KV from the host's copy";
+    plan.why = absl::StrCat(flag, " stores KV from the host's copy");
     return plan;
   }
   transfer::DevicePayloadOptions options;

@@ -11,6 +11,20 @@
 #include "common/telemetry/log.h"
 
 namespace tandem::node {
+namespace {
+
+// A creditor's answer about a loan, without the fields of one that it takes on.
+v1::NodeEvent OfferOf(const lending::LoanKey& key, const absl::Status& status) {
+  v1::NodeEvent event;
+  v1::LoanOffered& offered = *event.mutable_loan_offered();
+  offered.set_debtor_node_id(key.debtor.node.value());
+  offered.set_debtor_incarnation(key.debtor.incarnation.value());
+  offered.set_loan(key.loan.value());
+  if (!status.ok()) *offered.mutable_status() = rpc::ToWire(status);
+  return event;
+}
+
+}  // namespace
 
 int64_t Lender::Reserve() const {
   return std::max(scheduler_.running_count() + 2, scheduler_.block_counts().total / 8);
@@ -45,24 +59,25 @@ absl::Status Lender::Check(const v1::LendBlocks& command, const lending::LoanKey
   return absl::OkStatus();
 }
 
-absl::StatusOr<Lender::Loan> Lender::Take(std::vector<kv::BlockHash> hashes) {
+absl::StatusOr<Lender::Loan> Lender::Take(std::vector<kv::BlockHash> hashes, bool whole) {
   kv::BlockPool& pool = scheduler_.pool();
   Loan loan;
   // Windowed layers are never lent.
   loan.blocks = pool.MatchBlocks(hashes);
   // With what is here pinned.
   const int64_t spare = std::max<int64_t>(0, pool.counts().available() - Reserve());
-  const int64_t blocks = std::min({std::ssize(hashes), std::ssize(loan.blocks) + spare,
-                                   lend_blocks_max_ - blocks_lent_}) /
-                         blocks_per_unit() * blocks_per_unit();
+  int64_t blocks = std::min({std::ssize(hashes), std::ssize(loan.blocks) + spare,
+                             lend_blocks_max_ - blocks_lent_}) /
+                   blocks_per_unit() * blocks_per_unit();
+  if (whole && blocks < std::ssize(hashes)) blocks = 0;
   while (std::ssize(loan.blocks) > blocks) {
     pool.Unref(loan.blocks.back());
     loan.blocks.pop_back();
   }
   if (blocks == 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("a unit has ", blocks_per_unit(), " blocks, ",
-                                                     spare, " are available beside ", Reserve(),
-                                                     " for this node's own sequences"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        whole ? "the loan" : "a unit", " has ", whole ? std::ssize(hashes) : blocks_per_unit(),
+        " blocks, ", spare, " are available beside ", Reserve(), " for this node's own sequences"));
   }
   loan.held = std::ssize(loan.blocks);
   ASSIGN_OR_RETURN(const std::vector<BlockId> fresh, pool.Allocate(blocks - loan.held));
@@ -73,48 +88,84 @@ absl::StatusOr<Lender::Loan> Lender::Take(std::vector<kv::BlockHash> hashes) {
   return loan;
 }
 
+void Lender::OpenLease(const lending::LoanKey& key, Loan& loan, absl::Time deadline) {
+  loan.lease = ledger_.NewLease();
+  by_lease_.emplace(*loan.lease, key);
+  ledger_.Transfer(
+      transfer::OpenLease{.lease = *loan.lease,
+                          .epoch = Epoch(1),
+                          .first_ordinal = 0,
+                          .blocks = {loan.blocks.begin() + loan.held, loan.blocks.end()},
+                          .deadline = deadline,
+                          .window_first_ordinal = static_cast<int32_t>(loan.blocks.size())});
+}
+
+void Lender::Fetch(RouterKey router, const v1::LendBlocks& command, const Loan& loan) {
+  v1::NodeEvent event;
+  v1::BlocksWanted& ask = *event.mutable_blocks_wanted();
+  ask.set_from_node_id(command.from_node_id());
+  ask.set_from_incarnation(command.from_incarnation());
+  ask.set_lease_id(loan.lease->value());
+  ask.set_epoch(1);
+  ask.set_hashes(
+      kv::PackHashes(absl::MakeConstSpan(loan.hashes).subspan(static_cast<size_t>(loan.held))));
+  ask.set_fetch(true);
+  ask.set_lent(true);
+  ledger_.Send(router, std::move(event));
+}
+
+void Lender::Serve(const lending::LoanKey& key, const Loan& loan, int32_t first_unit,
+                   int32_t units) {
+  ledger_.Lend(lending::ServeLoan{
+      .key = key, .units = {first_unit, first_unit + units}, .blocks = loan.blocks});
+}
+
 void Lender::OnLendBlocks(RouterKey router, const v1::LendBlocks& command, bool indebted,
                           absl::Time now) {
   const lending::LoanKey key{
       {NodeId(command.debtor_node_id()), Incarnation(command.debtor_incarnation())},
       LoanId(command.loan())};
-  v1::NodeEvent event;
-  v1::LoanOffered& offered = *event.mutable_loan_offered();
-  offered.set_debtor_node_id(command.debtor_node_id());
-  offered.set_debtor_incarnation(command.debtor_incarnation());
-  offered.set_loan(command.loan());
   const auto refuse = [&](const absl::Status& status) {
-    *offered.mutable_status() = rpc::ToWire(status);
-    ledger_.Send(router, std::move(event));
+    ledger_.Send(router, OfferOf(key, status));
   };
   auto hashes = kv::UnpackHashes(command.hashes());
   if (!hashes.ok()) return refuse(hashes.status());
   const absl::Status fits = Check(command, key, indebted, std::ssize(*hashes));
+  if (absl::IsResourceExhausted(fits)) MakeRoom(command.arrived_us(), now);
   if (!fits.ok()) return refuse(fits);
-  absl::StatusOr<Loan> loan = Take(*std::move(hashes));
-  if (!loan.ok()) return refuse(loan.status());
+  const bool moves = !command.from_node_id().empty();
+  absl::StatusOr<Loan> loan = Take(*std::move(hashes), /*whole=*/moves);
+  if (!loan.ok()) {
+    MakeRoom(command.arrived_us(), now);
+    return refuse(loan.status());
+  }
+  loan->arrived_us = command.arrived_us();
   const auto units = static_cast<int32_t>(std::ssize(loan->blocks) / blocks_per_unit());
+  const bool lacks = loan->held < std::ssize(loan->blocks);
+  v1::NodeEvent event = OfferOf(key, absl::OkStatus());
+  v1::LoanOffered& offered = *event.mutable_loan_offered();
   offered.set_units(units);
   offered.set_held_blocks(static_cast<int32_t>(loan->held));
-  if (loan->held < std::ssize(loan->blocks)) {
-    loan->lease = ledger_.NewLease();
-    by_lease_.emplace(*loan->lease, key);
-    offered.set_lease_id(loan->lease->value());
-    offered.set_epoch(1);
-    ledger_.Transfer(
-        transfer::OpenLease{.lease = *loan->lease,
-                            .epoch = Epoch(1),
-                            .first_ordinal = 0,
-                            .blocks = {loan->blocks.begin() + loan->held, loan->blocks.end()},
-                            .deadline = now + kFillTimeMax,
-                            .window_first_ordinal = static_cast<int32_t>(loan->blocks.size())});
+  if (lacks) OpenLease(key, *loan, now + (moves ? kFetchTimeMax : kFillTimeMax));
+  if (moves && lacks) {
+    loan->offer = Loan::Offer{.router = router, .first_unit = command.first_unit(), .units = units};
+    Fetch(router, command, *loan);
+  } else {
+    if (lacks) offered.set_lease_id(loan->lease->value());
+    if (lacks) offered.set_epoch(1);
+    Serve(key, *loan, command.first_unit(), units);
+    ledger_.Send(router, std::move(event));
   }
-  ledger_.Lend(lending::ServeLoan{.key = key,
-                                  .units = {command.first_unit(), command.first_unit() + units},
-                                  .blocks = loan->blocks});
   blocks_lent_ += std::ssize(loan->blocks);
   loans_.emplace(key, *std::move(loan));
-  ledger_.Send(router, std::move(event));
+}
+
+bool Lender::MakeRoom(int64_t arrived_us, absl::Time now) {
+  if (blocks_lent_ + blocks_per_unit() > lend_blocks_max_ || !scheduler_.HoldBack(arrived_us))
+    return false;
+  Log(LogLevel::kInfo, "a sequence gives way to an older one of another node", {});
+  held_until_ = now + kHeldMin;
+  return true;
 }
 
 void Lender::Handle(const transfer::LeaseInstalled& event) {
@@ -124,8 +175,15 @@ void Lender::Handle(const transfer::LeaseInstalled& event) {
   // When this node has computed an equal block meanwhile, the received one stays unsealed.
   for (size_t i = static_cast<size_t>(loan.held); i < loan.blocks.size(); ++i)
     scheduler_.pool().Seal(loan.blocks[i], loan.hashes[i]);
+  if (loan.offer.has_value()) {
+    const Loan::Offer offer = *std::exchange(loan.offer, std::nullopt);
+    Serve(found->second, loan, offer.first_unit, offer.units);
+    v1::NodeEvent answer = OfferOf(found->second, absl::OkStatus());
+    answer.mutable_loan_offered()->set_units(offer.units);
+    answer.mutable_loan_offered()->set_held_blocks(static_cast<int32_t>(loan.blocks.size()));
+    ledger_.Send(offer.router, std::move(answer));
+  }
   loan.lease.reset();
-  loan.hashes.clear();
   by_lease_.erase(found);
   ledger_.counters().set_kv_bytes_received(ledger_.counters().kv_bytes_received() +
                                            event.bytes_received);
@@ -134,6 +192,12 @@ void Lender::Handle(const transfer::LeaseInstalled& event) {
 void Lender::Handle(const transfer::LeaseFailed& event) {
   const auto found = by_lease_.find(event.lease);
   if (found != by_lease_.end()) End(lending::LoanKey(found->second), event.status.ToString());
+}
+
+void Lender::OnNoHolder(LeaseId lease) {
+  const auto found = by_lease_.find(lease);
+  if (found != by_lease_.end())
+    End(lending::LoanKey(found->second), "the creditor that it leaves has left the fleet");
 }
 
 void Lender::Handle(const transfer::LeaseDrained& event) {
@@ -147,7 +211,11 @@ void Lender::End(const lending::LoanKey& key, const std::string& why) {
   const auto it = loans_.find(key);
   if (it == loans_.end() || TANDEM_MUTATED(kLoanKept)) return;
   Loan& loan = it->second;
-  if (!TANDEM_MUTATED(kLoanServedTooLong)) ledger_.Lend(lending::StopServing{.key = key});
+  if (loan.offer.has_value()) {
+    ledger_.Send(loan.offer->router, OfferOf(key, absl::UnavailableError(why)));
+  } else if (!TANDEM_MUTATED(kLoanServedTooLong)) {
+    ledger_.Lend(lending::StopServing{.key = key});
+  }
   blocks_lent_ -= std::ssize(loan.blocks);
   if (loan.lease.has_value()) {
     std::vector<BlockId>& filled = draining_[*loan.lease];
@@ -174,10 +242,16 @@ void Lender::Handle(const lending::LoanDamaged& event) {
   End(event.key, "a block is damaged");
 }
 
-void Lender::Recall(const lending::LoanKey& key, absl::Time now) {
+void Lender::Recall(const lending::LoanKey& key, absl::Time until) {
   Loan& loan = loans_.at(key);
   if (loan.recalled_until.has_value()) return;
-  loan.recalled_until = now + kNotice;
+  if (loan.offer.has_value()) return End(lending::LoanKey(key), "this node lacks blocks itself");
+  loan.recalled_until = until;
+  // A block whose name another block had when this one arrived has none. That other may be gone,
+  // and the next creditor asks for the blocks by name.
+  for (size_t i = 0; i < loan.blocks.size() && !loan.lease.has_value(); ++i)
+    if (!scheduler_.pool().IsSealed(loan.blocks[i]))
+      scheduler_.pool().Seal(loan.blocks[i], loan.hashes[i]);
   ledger_.Lend(lending::RecallLoan{.key = key});
 }
 
@@ -195,14 +269,27 @@ void Lender::OnTick(absl::Time now) {
       youngest = &entry;
     }
   }
-  if (scheduler_.short_of_blocks() && !recalling && youngest != nullptr)
-    Recall(youngest->first, now);
+  if (scheduler_.short_of_blocks() && !recalling && youngest != nullptr &&
+      !MakeRoom(youngest->second.arrived_us, now))
+    Recall(youngest->first, now + kNotice);
   for (const lending::LoanKey& key : over) End(key, "recalled");
+  EndHoldBack(now);
 }
 
-void Lender::BeginDrain(absl::Time now) {
+void Lender::EndHoldBack(absl::Time now) {
+  if (!held_until_.has_value() || *held_until_ > now) return;
+  int64_t oldest_us = std::numeric_limits<int64_t>::max();
+  for (const auto& [key, loan] : loans_) oldest_us = std::min(oldest_us, loan.arrived_us);
+  scheduler_.EndHoldBack(oldest_us);
+  if (loans_.empty()) held_until_.reset();
+}
+
+void Lender::BeginDrain(absl::Time now, absl::Duration time_left) {
   drains_ = true;
-  for (const auto& [key, loan] : loans_) Recall(key, now);
+  const absl::Time until = now + std::max(kNotice, time_left / 2);
+  std::vector<lending::LoanKey> keys;
+  for (const auto& [key, loan] : loans_) keys.push_back(key);
+  for (const lending::LoanKey& key : keys) Recall(key, until);
 }
 
 }  // namespace tandem::node

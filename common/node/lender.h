@@ -6,9 +6,17 @@
 //       └─▶ LoanOffered, filling ─LeaseInstalled─▶ held ─LoanReturned, LoanExpired─▶ gone
 //                           └─LeaseFailed─▶ gone      └─recalled, notice over─▶ gone
 //
+// A loan that moves here from another creditor is fetched from that one; its LoanOffered comes when
+// the blocks have arrived and were verified.
+//
 // Blocks that this node holds already, as prefix cache or in its own sequences, are pinned and not
 // sent again. A loan's blocks become prefix cache when it ends. When this node's own sequences lack
-// blocks, it recalls loans, the youngest first, and ends them after a notice.
+// blocks, it recalls loans, the youngest first, and ends them after a notice. The debtor moves a
+// recalled loan if it can, and computes the sequence again otherwise.
+//
+// Two sequences that outgrow their nodes could keep each other from going on for ever. So the one
+// that came to its router first goes on: for it, this node holds back a sequence of its own that
+// may outgrow the pool and came later, and starts it again when nothing is lent to an older one.
 //
 // Thread safety: none; the engine thread. Owner: a core.
 // Invariants: the blocks of a loan are pinned until StopServing was issued; at most lend_blocks_max
@@ -35,6 +43,10 @@ class Lender {
   static constexpr absl::Duration kFillTimeMax = absl::Seconds(6);
   // How long a debtor keeps a loan after its recall.
   static constexpr absl::Duration kNotice = absl::Seconds(1);
+  // How long the creditor that a loan leaves may take to send its blocks here.
+  static constexpr absl::Duration kFetchTimeMax = absl::Seconds(1);
+  // How long a sequence that gave way to another node's waits at least: that one asks again.
+  static constexpr absl::Duration kHeldMin = absl::Seconds(1);
 
   // `scheduler` and `ledger` outlive it. lend_blocks_max 0: every LendBlocks is refused.
   Lender(SequenceScheduler& scheduler, NodeLedger& ledger, int64_t lend_blocks_max)
@@ -50,9 +62,12 @@ class Lender {
   void Handle(const lending::LoanExpired& event) { End(event.key, "its debtor was not heard of"); }
   // Forgets the loan's blocks: one of them is damaged, and this node does not know which.
   void Handle(const lending::LoanDamaged& event);
+  // The node that a loan's blocks were to be fetched from has left the fleet.
+  void OnNoHolder(LeaseId lease);
   void OnTick(absl::Time now);
-  // Recalls all loans.
-  void BeginDrain(absl::Time now);
+  // Recalls all loans; each ends within half of `time_left`, or after the usual notice if that is
+  // longer.
+  void BeginDrain(absl::Time now, absl::Duration time_left);
 
   bool idle() const { return loans_.empty() && draining_.empty(); }
   int64_t leases() const { return static_cast<int64_t>(by_lease_.size() + draining_.size()); }
@@ -62,23 +77,40 @@ class Lender {
   struct Loan {
     // Bound: the units of one loan.
     std::vector<BlockId> blocks;
-    std::vector<kv::BlockHash> hashes;  // of `blocks`, while it is filled
+    std::vector<kv::BlockHash> hashes;  // of `blocks`
     std::optional<LeaseId> lease;       // while it is filled
     int64_t held = 0;                   // of `blocks`: they were here before
     uint64_t order = 0;                 // of arrival
+    int64_t arrived_us = 0;             // of the sequence, at its router
     std::optional<absl::Time> recalled_until;
+    // Of a loan that moves here, until it is filled: it is not served before.
+    struct Offer {
+      RouterKey router;
+      int32_t first_unit = 0, units = 0;
+    };
+    std::optional<Offer> offer;
   };
   // OK if a loan can be taken on; otherwise why not.
   absl::Status Check(const v1::LendBlocks& command, const lending::LoanKey& key, bool indebted,
                      int64_t blocks) const;
   // Takes on as many of the units as there is room for: pins those of their blocks that are here
-  // and allocates the others. kResourceExhausted when there is no room for one.
-  absl::StatusOr<Loan> Take(std::vector<kv::BlockHash> hashes);
+  // and allocates the others. kResourceExhausted when there is no room for one, or, with `whole`,
+  // for all.
+  absl::StatusOr<Loan> Take(std::vector<kv::BlockHash> hashes, bool whole);
+  // Opens the lease that fills the loan.
+  void OpenLease(const lending::LoanKey& key, Loan& loan, absl::Time deadline);
+  // Asks the router to have the blocks that the loan lacks sent here.
+  void Fetch(RouterKey router, const v1::LendBlocks& command, const Loan& loan);
+  void Serve(const lending::LoanKey& key, const Loan& loan, int32_t first_unit, int32_t units);
   int64_t blocks_per_unit() const {
     return scheduler_.spec().unit_tokens / scheduler_.spec().layout.block_tokens;
   }
   void End(const lending::LoanKey& key, const std::string& why);
-  void Recall(const lending::LoanKey& key, absl::Time now);
+  void Recall(const lending::LoanKey& key, absl::Time until);
+  // Holds back a sequence of this node's that came after `arrived_us`; false when there is none.
+  bool MakeRoom(int64_t arrived_us, absl::Time now);
+  // Sequences that are held back go on if no loan of an older one is left.
+  void EndHoldBack(absl::Time now);
   // What this node's own sequences keep for themselves.
   int64_t Reserve() const;
 
@@ -93,6 +125,7 @@ class Lender {
   int64_t blocks_lent_ = 0;
   uint64_t next_order_ = 1;
   bool drains_ = false;
+  std::optional<absl::Time> held_until_;  // a sequence is held back, at least until then
 };
 
 }  // namespace tandem::node

@@ -37,6 +37,26 @@ void TakeLent(Sequence& sequence, const engine::LentUnits& lent, const engine::E
   sequence.remote.lent.push_back(lent);
 }
 
+void ReplaceLoan(Sequence& sequence, LoanId from, LoanId to) {
+  auto& lent = sequence.remote.lent;
+  const auto it = std::find_if(lent.begin(), lent.end(),
+                               [from](const engine::LentUnits& l) { return l.loan == from; });
+  TANDEM_CHECK(!sequence.in_step && it != lent.end(), "sequence ", sequence.id.value(),
+               " has lent nothing under loan ", from.value());
+  it->loan = to;
+}
+
+void TakeHome(Sequence& sequence, absl::Span<const BlockId> blocks,
+              const engine::EngineSpec& spec) {
+  TANDEM_CHECK(!sequence.in_step && !sequence.remote.lent.empty(), "sequence ",
+               sequence.id.value());
+  const OrdinalSpan ordinals = BlocksOf(sequence.remote.lent.back().units, spec);
+  TANDEM_CHECK(std::ssize(blocks) == ordinals.end - ordinals.first, "sequence ",
+               sequence.id.value(), " takes ", blocks.size(), " blocks home");
+  std::copy(blocks.begin(), blocks.end(), sequence.blocks.begin() + ordinals.first);
+  sequence.remote.lent.pop_back();
+}
+
 int64_t RowsHeld(const Sequence& sequence, const engine::EngineSpec& spec) {
   return static_cast<int64_t>(sequence.blocks.size()) * spec.layout.block_tokens -
          sequence.num_computed;

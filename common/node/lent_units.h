@@ -28,6 +28,14 @@ OrdinalSpan BlocksOf(const engine::UnitSpan& units, const engine::EngineSpec& sp
 void TakeLent(Sequence& sequence, const engine::LentUnits& lent, const engine::EngineSpec& spec,
               kv::BlockPool& pool);
 
+// `to` takes the place of the loan `from`: another creditor holds the same units. REQUIRES: the
+// sequence has lent units under `from`.
+void ReplaceLoan(Sequence& sequence, LoanId from, LoanId to);
+
+// The units of the sequence's last loan are back in `blocks`, whose references it takes over.
+// REQUIRES: the sequence has lent units, and `blocks` are as many as theirs.
+void TakeHome(Sequence& sequence, absl::Span<const BlockId> blocks, const engine::EngineSpec& spec);
+
 // Rows of a prompt whose KV fits into the blocks that the sequence holds.
 int64_t RowsHeld(const Sequence& sequence, const engine::EngineSpec& spec);
 

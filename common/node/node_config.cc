@@ -111,6 +111,12 @@ void RegisterKvCache(config::Schema& schema, NodeConfig& config) {
              "Most bytes of that file; 0 = memory only. When it is full, the block that was used "
              "least recently makes room.",
              {.min = 0, .unit = "bytes", .group = "KV cache"});
+  schema.Add("swap-space", &config.kv.swap_bytes,
+             "Bytes of host memory where the node keeps KV blocks that its pool has no room for. "
+             "A preempted sequence, or a prompt that begins alike, gets them back by a copy where "
+             "that is predicted to take less time than computing. 0 = none. Without effect on a "
+             "node with --kv-disk, which does the same.",
+             {.min = 0, .unit = "bytes", .group = "KV cache"});
   schema.Add("gpu-memory-fraction", &config.gpu_memory_fraction,
              "With device cuda: share of the GPU's memory for weights, buffers and KV cache.",
              {.min = 0.01, .max = 1.0, .group = "KV cache"});

@@ -25,9 +25,12 @@ struct KvOptions {
   bool encryption = false;                 // --kv-encryption: of blocks on their way
   std::string disk;                        // folder of the node's BlockFile; empty = none
   int64_t disk_bytes = int64_t{16} << 30;  // of that file
+  int64_t swap_bytes = 0;                  // of a BlockFile in host memory; 0 = none
   double lend_fraction = 0;                // of the pool; 0 = the node neither lends nor borrows
   double lend_compute_share = 0.5;         // of one processor, for answers to debtors
   std::string lending_host;                // for debtors of other hosts; empty = of this host only
+  // Blocks may leave the pool and come back: for a BlockFile, which holds whole ones.
+  bool stores_blocks() const { return swap_bytes > 0 || (!disk.empty() && disk_bytes > 0); }
 };
 
 // The engine that computes no model (tests).

@@ -139,31 +139,40 @@ absl::StatusOr<LoadedModel> LoadModel(const NodeConfig& config,
   return loaded;
 }
 
-// The node's blocks on disk, as configured. Null without a configured disk, and with one that
-// cannot be used: the node then runs without storage.
+// The node's blocks on disk or in host memory, as configured. Null without either, and with one
+// that cannot be used: the node then runs without storage.
 std::unique_ptr<storage::BlockFile> OpenStorage(const NodeConfig& config, absl::string_view id,
                                                 const engine::EngineSpec& spec,
                                                 absl::string_view block_names) {
-  if (config.kv.disk.empty() || config.kv.disk_bytes == 0) return nullptr;
-  // Makes the folder if it is missing. If that fails, Open reports why.
-  mkdir(config.kv.disk.c_str(), S_IRWXU);
+  if (!config.kv.stores_blocks()) return nullptr;
+  const bool on_disk = !config.kv.disk.empty() && config.kv.disk_bytes > 0;
   storage::BlockFileOptions options;
-  // The id may be any text, and names one file.
-  options.path = absl::StrCat(config.kv.disk, "/", absl::StrReplaceAll(id, {{"/", "_"}}), ".kv");
+  if (on_disk) {
+    // Makes the folder if it is missing. If that fails, Open reports why.
+    mkdir(config.kv.disk.c_str(), S_IRWXU);
+    // The id may be any text, and names one file.
+    options.path = absl::StrCat(config.kv.disk, "/", absl::StrReplaceAll(id, {{"/", "_"}}), ".kv");
+  }
   options.contents =
       absl::StrCat("model ", spec.model_fingerprint, "\nnumerics ", spec.numerics_id,
                    "\nblock tokens ", spec.layout.block_tokens, "\nlayers ", spec.layout.num_layers,
                    "\norder ", spec.format.order, "\nnames ", absl::CHexEscape(block_names));
   options.block_bytes = spec.layout.block_bytes();
-  options.bytes_max = config.kv.disk_bytes;
+  options.bytes_max = on_disk ? config.kv.disk_bytes : config.kv.swap_bytes;
   auto file = storage::BlockFile::Open(options);
   if (!file.ok()) {
-    Log(LogLevel::kWarning, "KV blocks are not stored on disk",
+    Log(LogLevel::kWarning,
+        on_disk ? "KV blocks are not stored on disk" : "KV blocks are not stored in swap space",
         {{"why", file.status().ToString()}});
     return nullptr;
   }
-  LogStart("KV blocks are stored on disk",
-           {{"path", options.path}, {"blocks_max", (*file)->slots()}, {"blocks", (*file)->size()}});
+  if (on_disk) {
+    LogStart(
+        "KV blocks are stored on disk",
+        {{"path", options.path}, {"blocks_max", (*file)->slots()}, {"blocks", (*file)->size()}});
+  } else {
+    LogStart("KV blocks are stored in swap space", {{"blocks_max", (*file)->slots()}});
+  }
   return *std::move(file);
 }
 

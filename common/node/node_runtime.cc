@@ -217,6 +217,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     const absl::Span<const engine::SequenceSlice> slices = core_->PlanStep(RealClock().Now());
     if (slices.empty()) {
       busy_ = false;
+      Dispatch();  // the plan may have asked for blocks to be read
       return false;
     }
     if (!busy_.exchange(true)) last_progress_ = absl::ToUnixMillis(RealClock().Now());
@@ -377,6 +378,7 @@ class NodeRuntimeImpl final : public NodeRuntime {
     counters_.set_kv_bytes_sent(transfer.bytes_sent);
     counters_.set_kv_bytes_received(transfer.bytes_received);
     counters_.set_kv_frames_rejected(transfer.frames_rejected);
+    counters_.set_kv_frames_untimely(transfer.frames_untimely);
     counters_.set_kv_connections_refused(transfer.connections_refused);
     counters_.set_kv_messages_dropped(transfer.messages_dropped);
     if (lending_ != nullptr) counters_.set_lending_answers(lending_->counters().answers);

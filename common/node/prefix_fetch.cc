@@ -116,17 +116,33 @@ void PrefixFetch::Handle(const transfer::LeaseDrained& event) {
 
 // ---- sending end
 
+PrefixFetch::Send PrefixFetch::Pin(const v1::SendBlocks& command,
+                                   absl::Span<const kv::BlockHash> hashes) {
+  kv::BlockPool& pool = scheduler_.pool();
+  Send send{.lent = command.lent()};
+  if (sends_.size() >= kSendsMax) return send;
+  if (send.lent) {
+    send.blocks = pool.MatchBlocks(hashes);
+    return send;
+  }
+  send.blocks = pool.Match(hashes);
+  const int64_t count = std::ssize(send.blocks);
+  if (!pool.ReserveSlots(count - pool.FirstWindowed(count))) {
+    pool.UnpinMatched(send.blocks);
+    send.blocks.clear();
+  }
+  return send;
+}
+
+void PrefixFetch::Unpin(const Send& send) {
+  send.lent ? Unpin(send.blocks) : UnpinTail(send.blocks);
+}
+
 void PrefixFetch::OnSendBlocks(const v1::SendBlocks& command, absl::Time now) {
   const auto hashes = kv::UnpackHashes(command.hashes());
   if (!hashes.ok() || hashes->empty()) return;
-  std::vector<BlockId> blocks;
-  kv::BlockPool& pool = scheduler_.pool();
-  if (sends_.size() < kSendsMax) blocks = pool.Match(*hashes);
-  if (!pool.ReserveSlots(std::ssize(blocks) - pool.FirstWindowed(std::ssize(blocks)))) {
-    pool.UnpinMatched(blocks);
-    blocks.clear();
-  }
-  const bool held = blocks.size() == hashes->size();
+  Send send = Pin(command, *hashes);
+  const bool held = send.blocks.size() == hashes->size();
   const transfer::ExportId export_id = ledger_.NewExport();
   const auto count = static_cast<int32_t>(hashes->size());
   ledger_.Transfer(transfer::OpenExport{
@@ -138,10 +154,11 @@ void PrefixFetch::OnSendBlocks(const v1::SendBlocks& command, absl::Time now) {
       .lease = LeaseId(command.lease_id()),
       .epoch = Epoch(command.epoch()),
       // Nothing is read of an export that is cancelled before its first push.
-      .blocks = held ? blocks : std::vector<BlockId>(hashes->size(), BlockId(0)),
+      .blocks = held ? send.blocks : std::vector<BlockId>(hashes->size(), BlockId(0)),
       .deadline = now + kTimeMax,
-      .window_first_ordinal = static_cast<int32_t>(scheduler_.pool().FirstWindowed(count))});
-  sends_.emplace(export_id, std::move(blocks));
+      .window_first_ordinal =
+          send.lent ? count : static_cast<int32_t>(scheduler_.pool().FirstWindowed(count))});
+  sends_.emplace(export_id, std::move(send));
   if (!held) {
     // The router's index was out of date, or this node is busy: tell the receiver at once.
     ledger_.Transfer(transfer::CancelExport{.export_id = export_id,
@@ -160,7 +177,7 @@ void PrefixFetch::OnSendBlocks(const v1::SendBlocks& command, absl::Time now) {
 void PrefixFetch::EndSend(transfer::ExportId export_id) {
   const auto it = sends_.find(export_id);
   if (it == sends_.end()) return;
-  UnpinTail(it->second);
+  Unpin(it->second);
   sends_.erase(it);
 }
 

@@ -9,6 +9,8 @@
 //   sending end     SendBlocks ─▶ sending ─ExportDone, ExportFailed─▶ gone
 //                       └─ a block is gone: the receiver is told at once
 //
+// The sending end also sends the blocks of loans that move (lender.h) or come home (loan_home.h).
+//
 // A fetch that fails costs the prompt nothing but its time: the node then computes what it lacks.
 //
 // Thread safety: none; one thread, the engine thread. Owner: a core.
@@ -79,6 +81,13 @@ class PrefixFetch {
     std::vector<BlockId> blocks;
     bool closing = false;  // quarantined
   };
+  struct Send {
+    std::vector<BlockId> blocks;  // pinned. Bound: the context's blocks
+    bool lent = false;            // without window slots
+  };
+  // Pins the blocks that `command` names; fewer if some are not here.
+  Send Pin(const v1::SendBlocks& command, absl::Span<const kv::BlockHash> hashes);
+  void Unpin(const Send& send);
   void GiveUp(LeaseId lease, Fetch& fetch, const absl::Status& why);
   void EndSend(transfer::ExportId export_id);
   // Leaves first, so that a prefix stays in the cache longer than what follows it.
@@ -89,8 +98,8 @@ class PrefixFetch {
   NodeLedger& ledger_;
   // Bound: kFetchesMax.
   std::map<LeaseId, Fetch> fetches_;
-  // The pinned blocks. Bound: the exports of a node (4,096); all but kSendsMax are being declined.
-  std::map<transfer::ExportId, std::vector<BlockId>> sends_;
+  // Bound: the exports of a node (4,096); all but kSendsMax are being declined.
+  std::map<transfer::ExportId, Send> sends_;
 };
 
 }  // namespace tandem::node

@@ -14,6 +14,13 @@
 
 namespace tandem::node {
 
+int64_t SequenceScheduler::MatchableBlocks(const Sequence& sequence) const {
+  const int64_t block_tokens = options_.spec.layout.block_tokens;
+  const int64_t blocks = (std::ssize(sequence.tokens) - 1) / block_tokens;
+  // A cached block has KV and no logits: rows whose tokens are scored must be computed.
+  return sequence.unscored() > 0 ? std::min(blocks, sequence.num_scored / block_tokens) : blocks;
+}
+
 // Fills an empty block table with `count` blocks: first from the prefix cache, then free ones. All
 // or nothing. At least the last token is left to compute.
 bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
@@ -23,9 +30,7 @@ bool SequenceScheduler::AcquireBlocks(Sequence& sequence, int64_t count) {
   if (sequence.grows) count = (options_.num_blocks + 1) / 2;
   ExtendHashes(sequence);
   const int64_t block_tokens = options_.spec.layout.block_tokens;
-  int64_t matchable = (static_cast<int64_t>(sequence.tokens.size()) - 1) / block_tokens;
-  // A cached block has KV and no logits: rows whose tokens are scored must be computed.
-  if (sequence.unscored() > 0) matchable = std::min(matchable, sequence.num_scored / block_tokens);
+  int64_t matchable = MatchableBlocks(sequence);
   if (sequence.grows) matchable = std::min(matchable, count);
   const auto hashes = absl::MakeConstSpan(sequence.hashes).subspan(0, matchable);
   std::vector<BlockId> blocks = pool_.Match(hashes, sequence.input.owner);
@@ -84,6 +89,25 @@ void SequenceScheduler::TakeComputed(Sequence& sequence, int64_t num_computed) {
   ShrinkWindow(sequence, options_.spec.layout, pool_);
   if (!had_prompt && num_computed >= sequence.prompt_tokens)
     NamePromptEnd(sequence, options_.spec.layout.block_tokens, pool_);
+}
+
+std::vector<SequenceId> SequenceScheduler::NextToResume(size_t most) const {
+  std::vector<SequenceId> next;
+  for (auto it = waiting_.begin(); it != waiting_.end() && next.size() < most; ++it)
+    if (it->second->blocks.empty()) next.push_back(it->second->id);
+  return next;
+}
+
+std::vector<kv::BlockHash> SequenceScheduler::HashesToResume(SequenceId id) {
+  Sequence& sequence = At(id);
+  ExtendHashes(sequence);
+  const absl::Span<const kv::BlockHash> hashes = sequence.hashes;
+  const absl::Span<const kv::BlockHash> useful = hashes.subspan(0, MatchableBlocks(sequence));
+  return {useful.begin(), useful.end()};
+}
+
+void SequenceScheduler::SetAwaited(SequenceId id, bool awaited) {
+  if (const auto it = sequences_.find(id); it != sequences_.end()) it->second->awaited = awaited;
 }
 
 int64_t SequenceScheduler::RoomForOne() const {
@@ -177,6 +201,14 @@ void SequenceScheduler::Lend(SequenceId id, const engine::LentUnits& lent) {
   TakeLent(At(id), lent, options_.spec, pool_);
 }
 
+void SequenceScheduler::MoveLoan(SequenceId id, LoanId from, LoanId to) {
+  ReplaceLoan(At(id), from, to);
+}
+
+void SequenceScheduler::TakeHome(SequenceId id, absl::Span<const BlockId> blocks) {
+  node::TakeHome(At(id), blocks, options_.spec);
+}
+
 void SequenceScheduler::GiveUpLoans(SequenceId id) {
   Sequence& sequence = At(id);
   if (sequence.in_step) {
@@ -185,6 +217,26 @@ void SequenceScheduler::GiveUpLoans(SequenceId id) {
     return;
   }
   ComputeAgain(sequence);
+}
+
+bool SequenceScheduler::HoldBack(int64_t arrived_us) {
+  Sequence* last = nullptr;
+  for (const auto& [order, sequence] : running_) {
+    const bool younger = arrived_us > 0 && sequence->input.arrived_us > arrived_us;
+    const int64_t blocks = options_.spec.layout.BlocksFor(std::ssize(sequence->tokens));
+    const bool large = sequence->outgrows && 2 * blocks > options_.num_blocks;
+    if (!younger || !large || sequence->held_back) continue;
+    if (last == nullptr || last->input.arrived_us < sequence->input.arrived_us) last = sequence;
+  }
+  if (last == nullptr) return false;
+  last->held_back = true;
+  GiveUpLoans(last->id);
+  return true;
+}
+
+void SequenceScheduler::EndHoldBack(int64_t arrived_us) {
+  for (const auto& [id, sequence] : sequences_)
+    if (sequence->input.arrived_us < arrived_us) sequence->held_back = false;
 }
 
 }  // namespace tandem::node

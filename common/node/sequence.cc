@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/convert.h"
 
@@ -29,6 +30,20 @@ absl::Status FollowConstraint(const v1::SequenceSpec& wire, guided::ConstraintCa
   return CheckNextToken(input);
 }
 
+absl::Status CheckTokens(absl::Span<const TokenId> prompt, int32_t vocab_size) {
+  // As unsigned numbers, negative ones are too large. The largest one is found many at a time.
+  uint32_t largest = 0;
+  for (const TokenId token : prompt) largest = std::max(largest, static_cast<uint32_t>(token));
+  const auto limit = static_cast<uint32_t>(vocab_size);
+  if (largest < limit) return absl::OkStatus();
+  const auto wrong = std::find_if(prompt.begin(), prompt.end(), [limit](TokenId token) {
+    return static_cast<uint32_t>(token) >= limit;
+  });
+  return absl::InvalidArgumentError(absl::StrCat("prompt[", wrong - prompt.begin(), "]: token ",
+                                                 *wrong, ", expected one in [0, ", vocab_size,
+                                                 ")"));
+}
+
 }  // namespace
 
 absl::Status CheckNextToken(SequenceInput& input) {
@@ -52,13 +67,7 @@ absl::StatusOr<SequenceInput> ParseSequence(const v1::SequenceSpec& wire, int32_
                                                    " tokens, expected less than the context of ",
                                                    spec.context_tokens));
   }
-  for (int i = 0; i < wire.prompt_size(); ++i) {
-    if (wire.prompt(i) < 0 || wire.prompt(i) >= spec.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat("prompt[", i, "]: token ", wire.prompt(i),
-                                                     ", expected one in [0, ", spec.vocab_size,
-                                                     ")"));
-    }
-  }
+  RETURN_IF_ERROR(CheckTokens(wire.prompt(), spec.vocab_size));
   if (wire.delivered_tokens() < 0 || wire.delivered_tokens() >= wire.prompt_size()) {
     return absl::InvalidArgumentError(absl::StrCat("delivered_tokens: ", wire.delivered_tokens(),
                                                    ", expected one in [0, ", wire.prompt_size(),

@@ -41,6 +41,7 @@ struct SequenceInput {
   std::optional<guided::Matcher> matcher;  // the constraint's state after the answer so far, if any
   std::optional<int32_t> prompt_logprobs;  // how many top ones to report of each prompt token
   int64_t borrow_blocks_max = 0;           // beside the node's own; 0 = none
+  int64_t arrived_us = 0;                  // at its router, by that one's clock; 0 = unknown
   bool forks_follow = false;               // others will copy the prompt's end (sequence_fork.h)
 };
 
@@ -84,6 +85,8 @@ struct Sequence {
   engine::RemoteKv remote;  // what other nodes keep of it
   // The pool cannot hold its prompt: it takes blocks as it is computed, and lends units meanwhile.
   bool grows = false;
+  bool outgrows = false;     // the pool cannot hold all tokens that it may have
+  bool held_back = false;    // waits until an older sequence of another node has memory
   int64_t num_computed = 0;  // tokens whose KV lies in `blocks`
   int64_t num_sealed = 0;    // leading blocks that were offered to the prefix cache
   // Prompt tokens 1 to num_scored have log-probabilities; their rows need not be computed again.
@@ -92,6 +95,7 @@ struct Sequence {
   absl::Time rank;                                // does not change
   SequencePhase phase = SequencePhase::kHeld;
   bool in_step = false;   // a slice of the running step
+  bool awaited = false;   // preempted, and its blocks are being read back: it takes none meanwhile
   bool released = false;  // erased when the running step is done
 
   // Sequences are served in this order: by rank (queue_policy.h), then by arrival.

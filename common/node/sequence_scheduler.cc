@@ -87,6 +87,7 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
   sequence->tokens = std::move(input.prompt);
   sequence->prompt_tokens = prompt_tokens;
   sequence->salt = SaltOf(input);
+  sequence->outgrows = blocks_max > options_.num_blocks;
   sequence->input = std::move(input);
   if (!AcquireBlocks(*sequence, std::min(prompt_blocks + (generates ? 1 : 0), blocks_max))) {
     return absl::ResourceExhaustedError(
@@ -196,8 +197,15 @@ void SequenceScheduler::FillRunning() {
   const bool closed = options_.static_batches && !running_.empty();
   while (!closed && !waiting_.empty() &&
          static_cast<int64_t>(running_.size()) < options_.max_sequences) {
-    Sequence& sequence = *waiting_.begin()->second;
+    const auto next = std::find_if(waiting_.begin(), waiting_.end(),
+                                   [](const auto& entry) { return !entry.second->held_back; });
+    if (next == waiting_.end()) break;
+    Sequence& sequence = *next->second;
     if (sequence.blocks.empty()) {
+      if (sequence.awaited) {
+        short_of_blocks_ = true;
+        return;
+      }
       const int64_t needed =
           options_.spec.layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
       while (!AcquireBlocks(sequence, needed)) {
@@ -207,11 +215,12 @@ void SequenceScheduler::FillRunning() {
         return;
       }
     }
-    waiting_.erase(waiting_.begin());
+    waiting_.erase(next);
     sequence.phase = SequencePhase::kRunning;
     running_.emplace(sequence.order(), &sequence);
   }
-  for (const auto& [id, sequence] : waiting_) short_of_blocks_ |= sequence->blocks.empty();
+  for (const auto& [id, sequence] : waiting_)
+    short_of_blocks_ |= sequence->blocks.empty() && !sequence->held_back;
 }
 
 bool SequenceScheduler::PreemptLast(const Order& behind) {

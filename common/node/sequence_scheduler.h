@@ -12,11 +12,12 @@
 // equal times give equal plans.
 //
 // When a generating sequence needs a block and none is available, the scheduler preempts the last
-// sequence behind it in the order: that sequence gives up all of its blocks, waits, and is computed
-// again from its tokens (preemption by recompute; its stream does not change). Where units can be
-// lent instead (borrower.h), it waits for that. The first sequence
-// is never preempted, so there is always progress. While a sequence waits or stalls because blocks
-// are missing, no new sequence is admitted.
+// sequence behind it in the order: that sequence gives up all of its blocks and waits. Then it
+// takes from the prefix cache what is still there or was read back meanwhile (stored_blocks.h), and
+// the rest is computed again from its tokens; its stream does not change. Where units can be lent
+// instead (borrower.h), it waits for that. The first sequence is never preempted, so there is
+// always progress. While a sequence waits or stalls because blocks are missing, no new sequence is
+// admitted.
 //
 // Thread safety: none; one thread, the engine thread. Owner: a core.
 // Invariants: every block reference of the pool belongs to exactly one sequence's table, to a
@@ -140,13 +141,35 @@ class SequenceScheduler {
   std::vector<BlockId> ReleaseQuarantining(SequenceId id, int64_t first_ordinal, int64_t count);
   void EndQuarantine(absl::Span<const BlockId> blocks);
 
+  // ---- blocks of preempted sequences that lie in storage, for StoredBlocks
+  // The preempted sequences that take blocks next, in order, at most `most` of them.
+  std::vector<SequenceId> NextToResume(size_t most) const;
+  // The names of the blocks from which a preempted sequence can go on. REQUIRES: `id` is here.
+  std::vector<kv::BlockHash> HashesToResume(SequenceId id);
+  // Whether its blocks are being read: it takes none until they are here. No effect on a sequence
+  // that has left.
+  void SetAwaited(SequenceId id, bool awaited);
+
   // ---- lending, for the Borrower
   // A creditor has verified copies of these units: gives their blocks back. REQUIRES: `id` is not
   // in the running step; the units are the first of LendableUnits (lent_units.h).
   void Lend(SequenceId id, const engine::LentUnits& lent);
+  // Another creditor has verified copies of what `id` has lent under the loan `from`: `to` takes
+  // its place. REQUIRES: `id` is not in the running step.
+  void MoveLoan(SequenceId id, LoanId from, LoanId to);
+  // The units of the last loan of `id` are back in `blocks`, whose references it takes over.
+  // REQUIRES: `id` is not in the running step.
+  void TakeHome(SequenceId id, absl::Span<const BlockId> blocks);
   // Computes the sequence again, because a creditor lost or recalled what it had lent. All its
   // loans end.
   void GiveUpLoans(SequenceId id);
+  // For the Lender: of the running sequences that are longer than half of the pool, may outgrow it,
+  // and came to their router after `arrived_us`, the one that came last gives up its blocks and
+  // loans, and waits until EndHoldBack; it is then computed again. False when there is none, or it
+  // is unknown which came first.
+  bool HoldBack(int64_t arrived_us);
+  // Those that came before `arrived_us` wait no longer.
+  void EndHoldBack(int64_t arrived_us);
   // Loans that ended since the last call, because their sequences gave up all blocks.
   std::vector<LoanId> TakeEndedLoans() { return std::exchange(ended_loans_, {}); }
   // While set, sequences that lack a block wait instead of preempting others.
@@ -203,6 +226,8 @@ class SequenceScheduler {
   kv::BlockHash SaltOf(const SequenceInput& input);
   absl::Time RankOf(const Sequence& sequence) const;
   Sequence& At(SequenceId id);
+  // The leading blocks of its tokens that can be taken from the cache.
+  int64_t MatchableBlocks(const Sequence& sequence) const;
   bool AcquireBlocks(Sequence& sequence, int64_t count);
   void ReturnBlocks(Sequence& sequence);
   void ExtendHashes(Sequence& sequence);

@@ -129,6 +129,25 @@ bool StoredBlocks::Hold(RouterKey router, const v1::SendBlocks& command, absl::T
   return true;
 }
 
+void StoredBlocks::Resume(absl::Time now) {
+  if (stored_.empty()) return;
+  for (const SequenceId id : scheduler_.NextToResume(kResumedMax)) {
+    const Sequence& sequence = scheduler_.Get(id);
+    if (sequence.awaited) continue;
+    const int64_t blocks = scheduler_.spec().layout.BlocksFor(std::ssize(sequence.tokens));
+    // Those behind it wait until it has its blocks.
+    if (blocks > scheduler_.block_counts().available()) return;
+    Load* load = Begin(scheduler_.HashesToResume(id), blocks, 4 * kLoadTimeMax, now);
+    if (load == nullptr) continue;
+    load->resumed.push_back(id);
+    scheduler_.SetAwaited(id, true);
+  }
+}
+
+void StoredBlocks::EndResume(Load& load) {
+  for (const SequenceId id : std::exchange(load.resumed, {})) scheduler_.SetAwaited(id, false);
+}
+
 void StoredBlocks::Unpin(const std::vector<BlockId>& blocks) {
   // Leaves first, so that a prefix stays in the cache longer than what follows it.
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block)
@@ -185,6 +204,7 @@ std::vector<StoredBlocks::Ready> StoredBlocks::OnTick(absl::Time now) {
     counters.set_loads_given_up(counters.loads_given_up() + 1);
     Log(LogLevel::kInfo, "reading a prompt's beginning took too long, computing it", {});
     TakeWaiting(load, now, ready);
+    EndResume(load);
   }
   if (paused_until_.has_value() && *paused_until_ <= now) paused_until_.reset();
   StartSaves();
@@ -216,6 +236,7 @@ std::vector<StoredBlocks::Ready> StoredBlocks::Apply(const storage::BlocksLoaded
     pool.ReleaseSlots(std::ssize(load.blocks));
     Unpin(load.before);
     TakeWaiting(load, now, ready);
+    EndResume(load);
   }
   loads_.erase(it);
   return ready;

@@ -1,11 +1,14 @@
-// A node's KV blocks on disk, as its core sees them. Sealed blocks are copied there in the
-// background, in the order in which they were sealed. A prompt whose beginning lies there and not
-// in memory waits until it has been read; then it is admitted as any other, and finds its beginning
-// as prefix cache.
+// A node's KV blocks on disk or in swap space, as its core sees them. Sealed blocks are copied
+// there in the background, in the order in which they were sealed. A prompt whose beginning lies
+// there and not in memory waits until it has been read; then it is admitted as any other, and finds
+// its beginning as prefix cache.
 //
 //   save    sealed ─▶ candidate ─SaveBlock─▶ saving ─BlockSaved─▶ stored, or not
 //   load    Hold ─▶ loading ─BlocksLoaded─▶ prefix cache; the command comes back
 //                      └─ too long, abort ─▶ closing (quarantined) ─BlocksLoaded─▶ free
+//
+// A preempted sequence gets its blocks back in the same way (Resume): when there is room for all of
+// it, and before it takes any. Preempting it costs nothing, because its blocks were copied before.
 //
 // Nothing here can fail a request: what cannot be read is computed. A load begins only if reading
 // is predicted to take less time than computing. What memory held under a hash that turned out to
@@ -41,8 +44,9 @@ namespace tandem::node {
 
 class StoredBlocks {
  public:
-  static constexpr size_t kSavesMax = 8;   // at a time
-  static constexpr size_t kLoadsMax = 64;  // at a time; more prompts compute what they lack
+  static constexpr size_t kSavesMax = 8;    // at a time
+  static constexpr size_t kLoadsMax = 64;   // at a time; more prompts compute what they lack
+  static constexpr size_t kResumedMax = 4;  // preempted sequences that are looked at for a plan
   // A load that takes longer, or a quarter of its prompt's time, is given up.
   static constexpr absl::Duration kLoadTimeMax = absl::Seconds(2);
   // After a save failed: for how long nothing is saved.
@@ -69,6 +73,9 @@ class StoredBlocks {
             absl::Duration time_allowed, absl::Time now);
   // As above for the blocks that another node fetches from here.
   bool Hold(RouterKey router, const v1::SendBlocks& command, absl::Time now);
+  // Call it before each plan: begins to load what the preempted sequences that go on next have in
+  // storage, and holds them back until it is here.
+  void Resume(absl::Time now);
   // Forgets a leg's waiting command of an older attempt than `attempt`. False if a command of this
   // attempt or a newer one waits.
   bool Drop(const LegKey& leg, uint32_t attempt);
@@ -98,6 +105,7 @@ class StoredBlocks {
   };
   struct Load {
     std::vector<Waiting> waiting;  // Bound: the commands of routers that wait for blocks of a node
+    std::vector<SequenceId> resumed;  // Bound: the preempted sequences. They wait for it.
     absl::Time give_up;
     std::vector<BlockId> before;               // in memory already, pinned
     std::vector<storage::HashedBlock> blocks;  // to be read
@@ -117,6 +125,8 @@ class StoredBlocks {
   static void Wait(Load& load, RouterKey router, v1::NodeCommand command, absl::Time now);
   // Appends the load's commands to `ready`, with the time that is left to each.
   static void TakeWaiting(Load& load, absl::Time now, std::vector<Ready>& ready);
+  // The preempted sequences that waited for it may take blocks.
+  void EndResume(Load& load);
   void Unpin(const std::vector<BlockId>& blocks);
   void StartSaves();
   bool InMemory(const kv::BlockHash& hash) const {

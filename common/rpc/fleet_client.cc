@@ -26,6 +26,8 @@ constexpr size_t kOutboxMax = 65536;
 // The client tries an unreachable router every two seconds or more often, but logs it only this
 // often.
 constexpr absl::Duration kUnreachableLoggedEvery = absl::Minutes(1);
+// A router that was reached and is gone is no news yet: it may restart, or the whole fleet ends.
+constexpr absl::Duration kUnreachableNewsAfter = absl::Seconds(2);
 // How long a client that shuts down waits for the router to read its last messages, which are few.
 constexpr absl::Duration kGoodbyeMax = absl::Milliseconds(500);
 
@@ -199,7 +201,7 @@ class FleetClientImpl final : public FleetClient {
     }
     absl::MutexLock lock(&mutex_);
     stream_.reset();
-    if (opened) next_unreachable_log_ = absl::InfinitePast();
+    if (opened) next_unreachable_log_ = now_ + kUnreachableNewsAfter;
   }
 
   // A node does not end for that: it has other routers, and the right one may come to the address.

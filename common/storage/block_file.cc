@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -120,7 +121,7 @@ std::string BlockFile::Header() const {
 }
 
 absl::Status BlockFile::Fault(absl::string_view what) const {
-  return absl::ErrnoToStatus(errno, absl::StrCat(options_.path, ": ", what));
+  return absl::ErrnoToStatus(errno, absl::StrCat(name(), ": ", what));
 }
 
 absl::StatusOr<std::unique_ptr<BlockFile>> BlockFile::Open(const BlockFileOptions& options) {
@@ -129,13 +130,15 @@ absl::StatusOr<std::unique_ptr<BlockFile>> BlockFile::Open(const BlockFileOption
   const int64_t slots = (options.bytes_max - 2 * kPageBytes) /
                         (RoundUp(options.block_bytes) + static_cast<int64_t>(sizeof(Entry)));
   if (slots < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(options.path, ": ", options.bytes_max,
+    return absl::InvalidArgumentError(absl::StrCat(Name(options), ": ", options.bytes_max,
                                                    " bytes hold no KV block, expected at least ",
                                                    RoundUp(options.block_bytes) + 3 * kPageBytes));
   }
-  const int descriptor =
-      open(options.path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
-  if (descriptor < 0) return absl::ErrnoToStatus(errno, absl::StrCat(options.path, ": open"));
+  const int descriptor = options.path.empty()
+                             ? memfd_create("tandem-kv-swap", MFD_CLOEXEC)
+                             : open(options.path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
+                                    S_IRUSR | S_IWUSR);
+  if (descriptor < 0) return absl::ErrnoToStatus(errno, absl::StrCat(Name(options), ": open"));
   std::unique_ptr<BlockFile> file(new BlockFile(descriptor, options, slots));
   struct stat about = {};
   if (fstat(descriptor, &about) != 0) return file->Fault("fstat");
@@ -242,7 +245,7 @@ absl::Status BlockFile::Save(const kv::BlockHash& hash,
   if (written.ok()) written = WriteEntry(slot, entry);
   if (!written.ok()) {
     free_.push_back(slot);
-    return absl::Status(written.code(), absl::StrCat(options_.path, ": ", written.message()));
+    return absl::Status(written.code(), absl::StrCat(name(), ": ", written.message()));
   }
   by_hash_[hash] = {
       .slot = slot, .checksum = entry.checksum, .use = uses_.insert(uses_.end(), hash)};
@@ -261,7 +264,7 @@ absl::Status BlockFile::Load(const kv::BlockHash& hash,
     Checksum checksum(hash);
     for (const absl::Span<std::byte> piece : pieces) checksum.Add(piece);
     if (checksum.value() != stored.checksum) {
-      read = absl::DataLossError(absl::StrCat(options_.path, ": a stored block is damaged"));
+      read = absl::DataLossError(absl::StrCat(name(), ": a stored block is damaged"));
     }
   }
   if (!read.ok()) {

@@ -1,6 +1,7 @@
 // KV blocks in a file of bounded size, found by their hashes. When the file is full, the block that
 // was used least recently makes room. The file outlives its process: the next one finds the blocks
-// again, if it serves the same model with the same numerics.
+// again, if it serves the same model with the same numerics. A file without a path lies in memory
+// and ends with its process.
 //
 //   header     one page: what the blocks are, and how large
 //   entries    one a slot: the block's hash, its order, the checksums of the block and of the entry
@@ -31,7 +32,7 @@
 namespace tandem::storage {
 
 struct BlockFileOptions {
-  std::string path;
+  std::string path;  // empty: in memory
   // What the blocks of this node are: model, numerics, layout. A file of other contents is emptied.
   std::string contents;
   int64_t block_bytes = 0;
@@ -77,6 +78,10 @@ class BlockFile {
   BlockFile(int descriptor, const BlockFileOptions& options, int64_t slots);
   // The header that this process would write.
   std::string Header() const;
+  absl::string_view name() const { return Name(options_); }  // for errors
+  static absl::string_view Name(const BlockFileOptions& options) {
+    return options.path.empty() ? "swap space" : absl::string_view(options.path);
+  }
   // Empties the file and writes its header.
   absl::Status Create();
   absl::Status ReadEntries();

@@ -113,7 +113,7 @@ void KvReceiver::Fail(Lease& lease, const absl::Status& status) {
 
 void KvReceiver::RejectUnknown(PeerId from, const v1::KvFrame& frame) {
   // The core's OpenLease may still be in the command queue, so DATA for an unknown lease is only
-  // dropped. FIN comes last and needs an answer.
+  // dropped. FIN comes last, has waited for the queue, and needs an answer.
   const bool ended = ended_.contains(LeaseId(frame.lease_id()));
   const absl::Status why = absl::NotFoundError(ended ? "the lease has ended" : "no such lease");
   if (ended || !frame.has_fin()) {
@@ -314,7 +314,27 @@ void KvReceiver::OnChecksumFailure(Lease& lease, const BlockRange& range) {
                                range.layer_count, " failed their checksum ", failures, " times")));
 }
 
+bool KvReceiver::MayBeEarly(const v1::KvFrame& frame) const {
+  const LeaseId id(frame.lease_id());
+  const auto it = leases_.find(id);
+  if (it == leases_.end()) return !ended_.contains(id);
+  return it->second->epoch.value() < frame.epoch();
+}
+
 void KvReceiver::OnFin(PeerId from, const v1::KvFrame& frame) {
+  if (MayBeEarly(frame) &&
+      static_cast<int64_t>(early_fins_.size()) < context_.options.early_fins_max) {
+    early_fins_.push_back({from, frame});
+    return;
+  }
+  TakeFin(from, frame);
+}
+
+void KvReceiver::TakeEarlyFins() {
+  for (const EarlyFin& early : std::exchange(early_fins_, {})) TakeFin(early.from, early.frame);
+}
+
+void KvReceiver::TakeFin(PeerId from, const v1::KvFrame& frame) {
   if (WasInstalled(frame)) {
     v1::KvFrame ack = context_.Header(Incarnation(frame.sender_incarnation()),
                                       LeaseId(frame.lease_id()), Epoch(frame.epoch()));
@@ -368,6 +388,7 @@ void KvReceiver::OnAbort(PeerId from, const v1::KvFrame& frame) {
 }
 
 void KvReceiver::OnPeerLost(PeerId peer, const absl::Status& status) {
+  std::erase_if(early_fins_, [peer](const EarlyFin& early) { return early.from == peer; });
   for (auto& [id, lease] : leases_) {
     if (lease->sender != peer) continue;
     Fail(*lease, absl::UnavailableError(absl::StrCat("lease ", id.value(),

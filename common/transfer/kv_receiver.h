@@ -43,6 +43,9 @@ class KvReceiver {
   // The sender of the last payload said that it sends more at once. Forgotten at the next Tick, so
   // that a sender that ends counts as busy for no longer.
   bool more_follows() const { return more_follows_; }
+  // The core's commands of this round have been handled: looks again at the FINs that came before
+  // their lease or epoch was known. What is still unknown is refused.
+  void TakeEarlyFins();
   // Deadlines and NACK timers. Appends the peers whose receives have kept a lease from draining for
   // longer than drain_after.
   void Tick(std::vector<PeerId>& stuck_peers);
@@ -96,6 +99,14 @@ class KvReceiver {
     absl::Time must_end_by = absl::InfiniteFuture();
   };
 
+  struct EarlyFin {
+    PeerId from;
+    v1::KvFrame frame;
+  };
+
+  // Whether the core's command that makes this FIN welcome may still be in the command queue.
+  bool MayBeEarly(const v1::KvFrame& frame) const;
+  void TakeFin(PeerId from, const v1::KvFrame& frame);
   // The lease, if it takes frames of this epoch; else null, and the frame has been counted, logged
   // and answered.
   Lease* Admit(PeerId from, const v1::KvFrame& frame);
@@ -129,6 +140,8 @@ class KvReceiver {
   // Ordered, so that a simulated run with the same seed repeats exactly.
   // Bound: leases_max (4,096).
   absl::btree_map<LeaseId, std::unique_ptr<Lease>> leases_;
+  // Bound: early_fins_max (64), emptied each round.
+  std::vector<EarlyFin> early_fins_;
   // Bound: the cells of open leases, because a cell that is arriving is not taken again.
   absl::btree_map<uint64_t, Receive> receives_;
   // Leases that ended, oldest first. `ended_` holds the epoch that installed the lease, or none

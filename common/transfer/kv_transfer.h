@@ -157,7 +157,8 @@ using TransferEvent =
 struct TransferCounters {
   int64_t bytes_sent = 0, bytes_received = 0;
   int64_t frames_sent = 0, frames_received = 0;
-  int64_t frames_rejected = 0;  // failed a header check; never landed
+  int64_t frames_rejected = 0;  // failed a check of authenticity, kind or size
+  int64_t frames_untimely = 0;  // came before their lease was known, or after it had ended
   int64_t checksum_failures = 0;
   int64_t leases_open = 0, exports_open = 0;
   int64_t sends_in_flight = 0, receives_in_flight = 0;

@@ -74,7 +74,7 @@ void KvTransferContext::Reject(PeerId from, const v1::KvFrame& frame, const absl
 
 void KvTransferContext::RejectUntimely(PeerId from, const v1::KvFrame& frame,
                                        const absl::Status& why) {
-  ++counters.frames_rejected;
+  ++counters.frames_untimely;
   Log(LogLevel::kDebug, "a KV frame arrived too early or too late",
       {{"peer", from.value()},
        {"lease", frame.lease_id()},

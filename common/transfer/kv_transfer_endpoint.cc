@@ -33,6 +33,7 @@ class KvTransferEndpointImpl final : public KvTransferEndpoint {
 
   bool Tick(absl::Time now) override {
     context_.now = std::max(context_.now, now);
+    receiver_.TakeEarlyFins();
     if (context_.now >= next_scan_) CheckDeadlines();
     return sender_.Continue();
   }

@@ -42,6 +42,9 @@ struct KvTransferOptions {
   int64_t exports_max = 4096;
   // Ended leases whose late frames are still answered (a repeated FIN with ACK or ABORT).
   int64_t remembered_acks_max = 4096;
+  // FINs that wait for the next Tick because the core's command that announces their lease or epoch
+  // may still be in the command queue. Further ones are judged at once.
+  int64_t early_fins_max = 64;
 };
 
 class KvTransferEndpoint : public KvTransport::Listener {
@@ -51,8 +54,9 @@ class KvTransferEndpoint : public KvTransport::Listener {
                                                     kv::BlockArena& arena, KvTransport& transport);
 
   virtual void Handle(const TransferCommand& command, absl::Time now) = 0;
-  // Deadlines, NACK timers, and sends that wait for their turn. Call at least every 50 ms, and
-  // after Progress() did something. True: call it again soon, there is more to send.
+  // Deadlines, NACK timers, FINs that overtook a command, and sends that wait for their turn. Call
+  // at least every 50 ms, and after Progress() did something, once all waiting commands have been
+  // handled. True: call it again soon, there is more to send.
   virtual bool Tick(absl::Time now) = 0;
   // A transfer is under way, and the peer is about to send its next frame or to take one of this
   // end's. It answers sooner than a thread wakes up, so the caller had better not sleep.

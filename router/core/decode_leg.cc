@@ -37,6 +37,7 @@ void DecodeLeg::SendStart(const RequestInput& input, v1::SequenceSpec sequence,
   start.set_local_prefill_tokens_max(local_prefill_tokens_max);
   if (const Node* node = context_.fleet.Find(state_.node); node != nullptr)
     start.set_borrow_blocks_max(node->borrow_blocks_max);
+  start.set_arrived_us(absl::ToUnixMicros(input.arrived));
   start.set_deadline_s(absl::ToDoubleSeconds(context_.options.prefill_deadline));
   commands_.Send(state_.node, std::move(command));
 }

@@ -21,9 +21,12 @@ int64_t LendableNow(const Node& node) {
 
 std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWanted& wanted,
                                           absl::Span<const kv::BlockHash> hashes) const {
-  const int64_t unit_blocks = std::ssize(hashes) / wanted.units();
-  const absl::flat_hash_set<absl::string_view> avoided(wanted.avoid_node_ids().begin(),
-                                                       wanted.avoid_node_ids().end());
+  const bool moves = !wanted.from_node_id().empty();
+  // Of a loan that moves, the next creditor takes all.
+  const int64_t needed = moves ? std::ssize(hashes) : std::ssize(hashes) / wanted.units();
+  absl::flat_hash_set<absl::string_view> avoided(wanted.avoid_node_ids().begin(),
+                                                 wanted.avoid_node_ids().end());
+  if (moves) avoided.insert(wanted.from_node_id());
   const PrefixIndex::Matches holders = index_.DeepestHolders(hashes, kCreditorsMax, 0);
   const auto held_by = [&](const Node& node) {
     for (const auto& group : holders)
@@ -31,13 +34,17 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWant
         if (match.slot == node.slot) return match.blocks;
     return 0;
   };
+  const bool holders_found =
+      std::any_of(holders.begin(), holders.end(), [](const auto& group) { return !group.empty(); });
   // Less is better.
   using Place = std::tuple<int32_t, bool, double, double>;
   std::vector<std::pair<Place, const Node*>> places;
-  for (const Node* node : fleet_.nodes()) {
-    if (node->key == debtor.key || node->numerics_id != debtor.numerics_id) continue;
-    if (LendableNow(*node) < unit_blocks || avoided.contains(node->id.value())) continue;
-    const int32_t held = held_by(*node);
+  places.reserve(static_cast<size_t>(fleet_.size()));
+  // What most nodes fail comes first: with a thousand of them, this loop is the ranking's cost.
+  for (const Node* node : fleet_.by_slot()) {
+    if (node == nullptr || LendableNow(*node) < needed || node == &debtor) continue;
+    if (node->numerics_id != debtor.numerics_id || avoided.contains(node->id.value())) continue;
+    const int32_t held = holders_found ? held_by(*node) : 0;
     const auto link = node->links_in.find(debtor.slot);
     const double bytes_per_second =
         link == node->links_in.end() ? 0 : link->second.cost.bytes_per_second();
@@ -52,6 +59,27 @@ std::vector<const Node*> LoanBroker::Rank(const Node& debtor, const v1::LoanWant
   std::vector<const Node*> best;
   for (size_t i = 0; i < kept; ++i) best.push_back(places[i].second);
   return best;
+}
+
+std::vector<NodeKey> LoanBroker::Rivals(const Node& debtor, const v1::LoanWanted& wanted,
+                                        absl::Time now) const {
+  std::vector<NodeKey> rivals;
+  if (wanted.arrived_us() == 0 || !wanted.from_node_id().empty()) return rivals;
+  const auto lacks = [&](const Node& node) {
+    if (!node.load.debts().empty()) return true;
+    const auto unmet = unmet_.empty() ? unmet_.end() : unmet_.find(node.key);
+    return unmet != unmet_.end() && now - unmet->second < kUnmetKept;
+  };
+  for (const Node* node : fleet_.by_slot()) {
+    if (node == nullptr || node == &debtor || !lacks(*node)) continue;
+    if (node->numerics_id == debtor.numerics_id && !node->draining) rivals.push_back(node->key);
+  }
+  if (rivals.size() <= kRivalsMax) return rivals;
+  // Others for the debtor's next question, so that each is asked in time.
+  const size_t first = wanted.loan() * kRivalsMax % rivals.size();
+  std::rotate(rivals.begin(), rivals.begin() + static_cast<std::ptrdiff_t>(first), rivals.end());
+  rivals.resize(kRivalsMax);
+  return rivals;
 }
 
 absl::Status LoanBroker::OnLoanWanted(const Node& debtor, const v1::LoanWanted& wanted,
@@ -75,12 +103,16 @@ absl::Status LoanBroker::OnLoanWanted(const Node& debtor, const v1::LoanWanted& 
                     .deadline = now + kTimeMax};
   for (const Node* node : Rank(debtor, wanted, *hashes))
     question.left.insert(question.left.begin(), node->key);
+  for (const NodeKey rival : Rivals(debtor, wanted, now)) {
+    if (std::find(question.left.begin(), question.left.end(), rival) == question.left.end())
+      question.left.insert(question.left.begin(), rival);
+  }
   question.wanted.clear_avoid_node_ids();
-  AskNext(questions_.emplace(key, std::move(question)).first);
+  AskNext(questions_.emplace(key, std::move(question)).first, now);
   return absl::OkStatus();
 }
 
-void LoanBroker::AskNext(Questions::iterator it) {
+void LoanBroker::AskNext(Questions::iterator it, absl::Time now) {
   Question& question = it->second;
   const Node* debtor = fleet_.Find(it->first.first);
   const Node* creditor = nullptr;
@@ -89,6 +121,7 @@ void LoanBroker::AskNext(Questions::iterator it) {
     question.left.pop_back();
   }
   if (creditor == nullptr || debtor == nullptr) {
+    if (debtor != nullptr && question.wanted.from_node_id().empty()) unmet_[debtor->key] = now;
     Refuse(it->first.first, it->first.second, question.refusal);
     questions_.erase(it);
     return;
@@ -102,10 +135,14 @@ void LoanBroker::AskNext(Questions::iterator it) {
   lend.set_first_unit(question.wanted.first_unit());
   lend.set_units(question.wanted.units());
   lend.set_hashes(question.wanted.hashes());
+  lend.set_from_node_id(question.wanted.from_node_id());
+  lend.set_from_incarnation(question.wanted.from_incarnation());
+  lend.set_arrived_us(question.wanted.arrived_us());
   actions_.commands.emplace_back(creditor->key, std::move(command));
 }
 
-void LoanBroker::OnLoanOffered(const Node& creditor, const v1::LoanOffered& offered) {
+void LoanBroker::OnLoanOffered(const Node& creditor, const v1::LoanOffered& offered,
+                               absl::Time now) {
   const auto it = std::find_if(questions_.begin(), questions_.end(), [&](const auto& entry) {
     if (entry.first.second != offered.loan() || entry.second.asked != creditor.key) return false;
     const Node* debtor = fleet_.Find(entry.first.first);
@@ -117,7 +154,7 @@ void LoanBroker::OnLoanOffered(const Node& creditor, const v1::LoanOffered& offe
   if (!status.ok()) {
     it->second.refusal = absl::Status(
         status.code(), absl::StrCat("node ", creditor.id.value(), ": ", status.message()));
-    return AskNext(it);
+    return AskNext(it, now);
   }
   v1::NodeCommand command;
   v1::LoanAnswer& answer = *command.mutable_loan_answer();
@@ -144,13 +181,14 @@ void LoanBroker::Refuse(NodeKey debtor, uint64_t loan, const absl::Status& why) 
   actions_.commands.emplace_back(debtor, std::move(command));
 }
 
-void LoanBroker::OnNodeLost(NodeKey key) {
+void LoanBroker::OnNodeLost(NodeKey key, absl::Time now) {
+  unmet_.erase(key);
   for (auto it = questions_.begin(); it != questions_.end();) {
     const auto question = it++;
     if (question->first.first == key) {
       questions_.erase(question);
     } else if (question->second.asked == key) {
-      AskNext(question);
+      AskNext(question, now);
     }
   }
 }

@@ -7,6 +7,12 @@
 // Rank: nodes that hold more of the wanted blocks first (they need not be sent), then nodes of the
 // debtor's host, then by how fast KV travels to them, then by the free share of their pool.
 //
+// A loan that moves is asked for in the same way; its next creditor fetches the units from the
+// present one, and answers when it has them.
+//
+// When no creditor takes a loan on, nodes are asked whose own sequences lack memory, too: of two
+// such sequences the one that came first goes on (common/node/lender.h).
+//
 // Thread safety: none; the core owns it, on the core's strand.
 // Invariants: a question that was asked gets one answer, at the latest at its deadline.
 #pragma once
@@ -32,6 +38,9 @@ class LoanBroker {
  public:
   static constexpr size_t kQuestionsMax = 1024;  // at a time; others are answered with a refusal
   static constexpr size_t kCreditorsMax = 3;     // asked for one loan
+  static constexpr size_t kRivalsMax = 2;        // asked after them
+  // How long it is remembered that no node lent to a node's sequence.
+  static constexpr absl::Duration kUnmetKept = absl::Seconds(5);
   // Of one loan: 16 units of 256 tokens, in the smallest blocks.
   static constexpr size_t kBlocksMax = 4096;
   static constexpr absl::Duration kTimeMax = absl::Milliseconds(1500);
@@ -45,9 +54,9 @@ class LoanBroker {
   absl::Status OnLoanWanted(const Node& debtor, const v1::LoanWanted& wanted, absl::Time now);
   // `creditor` answers. Answers to questions that have ended are ignored: the creditor's loan
   // expires.
-  void OnLoanOffered(const Node& creditor, const v1::LoanOffered& offered);
+  void OnLoanOffered(const Node& creditor, const v1::LoanOffered& offered, absl::Time now);
   // The node left: its questions end, and questions to it go to the next creditor.
-  void OnNodeLost(NodeKey key);
+  void OnNodeLost(NodeKey key, absl::Time now);
   void OnTick(absl::Time now);
 
  private:
@@ -55,19 +64,24 @@ class LoanBroker {
   struct Question {
     // Without the nodes to avoid. Bound: kBlocksMax hashes.
     v1::LoanWanted wanted;
-    // Bound: kCreditorsMax.
+    // Bound: kCreditorsMax and kRivalsMax.
     std::vector<NodeKey> left;  // to be asked, the best last
     NodeKey asked;
     absl::Status refusal;  // the last one
     absl::Time deadline;
   };
   using Questions = std::map<Key, Question>;
-  // The nodes that could take on a unit of the wanted ones now, the best first: kCreditorsMax at
-  // most, and none that the debtor avoids. `hashes`: of the wanted units' blocks.
+  // The nodes that could take on a unit of the wanted ones now, or all of a loan that moves, the
+  // best first: kCreditorsMax at most, and none that the debtor avoids. `hashes`: of the wanted
+  // units' blocks.
   std::vector<const Node*> Rank(const Node& debtor, const v1::LoanWanted& wanted,
                                 absl::Span<const kv::BlockHash> hashes) const;
+  // Nodes that may hold back a sequence of theirs for the wanting one, because it came later: those
+  // that borrow, and those whose last question found no creditor. kRivalsMax at most.
+  std::vector<NodeKey> Rivals(const Node& debtor, const v1::LoanWanted& wanted,
+                              absl::Time now) const;
   // Asks the next creditor, or ends the question with a refusal. Erases it in the second case.
-  void AskNext(Questions::iterator it);
+  void AskNext(Questions::iterator it, absl::Time now);
   void Refuse(NodeKey debtor, uint64_t loan, const absl::Status& why);
 
   const Fleet& fleet_;
@@ -75,6 +89,8 @@ class LoanBroker {
   RouterActions& actions_;
   // Bound: kQuestionsMax.
   Questions questions_;
+  // When a node's question last ended without a creditor. Bound: the fleet's nodes.
+  std::map<NodeKey, absl::Time> unmet_;
 };
 
 }  // namespace tandem::router

@@ -55,6 +55,7 @@ void PrefixMigration::OnBlocksWanted(const Node& node, const v1::BlocksWanted& w
     send.set_epoch(wanted.epoch());
     send.set_hashes(wanted.hashes());
     send.set_fetch(wanted.fetch());
+    send.set_lent(wanted.lent());
     send.set_receiver_node_id(node.id.value());
     send.set_receiver_incarnation(node.incarnation.value());
     send.set_receiver_address(node.transfer_address);
@@ -62,7 +63,7 @@ void PrefixMigration::OnBlocksWanted(const Node& node, const v1::BlocksWanted& w
     actions_.commands.emplace_back(from->key, std::move(command));
   }
   if (found || !wanted.fetch()) return;
-  // A prompt waits for this fetch.
+  // A prompt, or a loan that moves, waits for this fetch.
   v1::NodeCommand command;
   command.mutable_send_blocks()->set_lease_id(wanted.lease_id());
   command.mutable_send_blocks()->set_fetch(true);

@@ -20,11 +20,11 @@ size_t BytesOfAll(const std::vector<T>& lists) {
 }  // namespace
 
 int64_t RequestInput::HeldBytesMax() const {
-  // A front end looks for stop strings with a table of four bytes for each of theirs.
+  // A front end keeps them, and 16 bytes for each of theirs to look for them (StopMatcher).
   const size_t stop_bytes = BytesOfAll(stop->stop) + BytesOf(stop->stop_token_ids);
   const size_t shared = BytesOf(*prompt) + guided->text.size() + BytesOfAll(guided->choices) +
                         BytesOf(sampling->logit_bias) + BytesOf(sampling->allowed_token_ids) +
-                        BytesOfAll(sampling->bad_words) + 6 * stop_bytes;
+                        BytesOfAll(sampling->bad_words) + 18 * stop_bytes;
   const size_t own = kSequenceBytes + cache_salt.size() + stop_bytes +
                      static_cast<size_t>(stop->max_tokens) * sizeof(TokenId);
   return static_cast<int64_t>(shared) + sequences_at_once() * static_cast<int64_t>(own);

@@ -59,6 +59,7 @@ struct RequestInput {
   bool installs_prompt = false;
   // Other sequences will continue this prompt: its decode node lets them copy its last block.
   bool forks_follow = false;
+  absl::Time arrived;    // when it was submitted; the core sets it
   std::string trace_id;  // from the client's tracing, for log lines; may be empty
   // False when max_tokens is only the default, "up to the context". The core then lowers it to what
   // the largest decode node can hold instead of refusing the request.

@@ -118,6 +118,19 @@ void RequestTable::OnTick(absl::Time now) {
   }
 }
 
+void RequestTable::FailWaiting(absl::FunctionRef<absl::Status(const RequestInput&)> check) {
+  std::vector<std::pair<SequenceGroup*, absl::Status>> failing;
+  for (const auto& [id, group] : groups_) {
+    if (group->runs() || group->computed_tokens() > 0 || group->live().empty()) continue;
+    absl::Status status = check(sequences_.at(group->leader()).machine->input());
+    if (!status.ok()) failing.emplace_back(group.get(), std::move(status));
+  }
+  // In the order of arrival, so that a simulated run with the same seed repeats exactly.
+  std::sort(failing.begin(), failing.end(),
+            [](const auto& a, const auto& b) { return a.first->leader() < b.first->leader(); });
+  for (const auto& [group, why] : failing) FailGroup(*group, why);
+}
+
 class RequestTable::Placing final : public AdmissionQueue::Owner {
  public:
   Placing(RequestTable& table, absl::Time now) : table_(table), now_(now) {}

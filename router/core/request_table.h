@@ -21,6 +21,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "router/core/admission_queue.h"
@@ -61,6 +62,9 @@ class RequestTable {
   void OnNodeLost(NodeKey node, const absl::Status& why, absl::Time now);
   // Handles the deadlines that have passed.
   void OnTick(absl::Time now);
+  // Fails the requests of which nothing has been computed and nothing is placed, and that `check`
+  // finds fault with.
+  void FailWaiting(absl::FunctionRef<absl::Status(const RequestInput&)> check);
   // Places queued sequences for which there may be room now.
   void PlaceQueued(absl::Time now);
   // The same after a message of a node, most of which make no room: does nothing if the last walk

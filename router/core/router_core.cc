@@ -73,25 +73,35 @@ absl::Status RouterCore::CheckAdmission(const RequestInput& input, absl::Time no
     return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
                                                    " tokens, the model's context is ",
                                                    model_.context_tokens));
-  const int64_t capacity = fleet_.decode_capacity_tokens();
-  // While nodes join and leave, what they can borrow of each other changes: the request waits.
-  const bool settled = !fleet_.lends() || now - nodes_changed_ > kNodesSettle;
-  if (capacity > 0 && needed > capacity && settled)
-    return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
-                                                   " tokens of KV, the largest decode node holds ",
-                                                   capacity));
-  const int64_t prompt_capacity = fleet_.decode_prompt_capacity_tokens();
-  // Placement asks for room for the first token, too.
-  if (capacity > 0 && prompt + 1 > prompt_capacity && settled)
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the prompt has ", prompt, " tokens, the largest decode node takes prompts of up to ",
-        prompt_capacity - 1, " tokens, with what other nodes lend"));
+  if (NodesSettled(now)) RETURN_IF_ERROR(CheckCapacity(input));
   const double share =
       input.share.kv_share * static_cast<double>(fleet_.decode_blocks() * fleet_.block_tokens());
   if (share > 0 && static_cast<double>(prompt + 1) > share)
     return absl::InvalidArgumentError(
         absl::StrCat("prompt: ", prompt, " tokens, expected fewer: ", input.share.tenant,
                      "'s share of the KV blocks holds ", static_cast<int64_t>(share), " tokens"));
+  return absl::OkStatus();
+}
+
+bool RouterCore::NodesSettled(absl::Time now) const {
+  return !fleet_.lends() || now - nodes_changed_ > kNodesSettle;
+}
+
+absl::Status RouterCore::CheckCapacity(const RequestInput& input) const {
+  const int64_t capacity = fleet_.decode_capacity_tokens();
+  if (capacity == 0) return absl::OkStatus();  // no node has joined
+  const auto prompt = static_cast<int64_t>(input.prompt->size());
+  const int64_t needed = prompt + (input.max_tokens_given ? int64_t{input.stop->max_tokens} : 1);
+  if (needed > capacity)
+    return absl::InvalidArgumentError(absl::StrCat("prompt and answer need ", needed,
+                                                   " tokens of KV, the largest decode node holds ",
+                                                   capacity));
+  const int64_t prompt_capacity = fleet_.decode_prompt_capacity_tokens();
+  // Placement asks for room for the first token, too.
+  if (prompt + 1 > prompt_capacity)
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the prompt has ", prompt, " tokens, the largest decode node takes prompts of up to ",
+        prompt_capacity - 1, " tokens, with what other nodes lend"));
   return absl::OkStatus();
 }
 
@@ -103,6 +113,7 @@ int64_t RouterCore::context_tokens() const {
 absl::Status RouterCore::Submit(RequestInput input, absl::Time now) {
   NoteTime(now);
   RETURN_IF_ERROR(CheckAdmission(input, now));
+  input.arrived = now;
   return table_.Submit(std::move(input), now);
 }
 
@@ -274,7 +285,7 @@ absl::Status RouterCore::OnNodeEvent(Node& node, const v1::NodeEvent& event, abs
     case v1::NodeEvent::kLoanWanted:
       return loans_.OnLoanWanted(node, event.loan_wanted(), now);
     case v1::NodeEvent::kLoanOffered:
-      loans_.OnLoanOffered(node, event.loan_offered());
+      loans_.OnLoanOffered(node, event.loan_offered(), now);
       break;
     case v1::NodeEvent::kDraining:
       fleet_.SetDraining(node);
@@ -312,7 +323,7 @@ void RouterCore::NodeLost(NodeKey key, const absl::Status& why, absl::Time now) 
   const absl::Status lost =
       absl::UnavailableError(absl::StrCat("node ", id, " was lost: ", why.message()));
   table_.OnNodeLost(key, lost, now);
-  loans_.OnNodeLost(key);
+  loans_.OnNodeLost(key, now);
   table_.PlaceQueued(now);
 }
 
@@ -328,6 +339,10 @@ void RouterCore::OnTick(absl::Time now) {
             ", expected a heartbeat")),
         now);
   table_.OnTick(now);
+  if (waiting_checked_ < nodes_changed_ && NodesSettled(now)) {
+    table_.FailWaiting([this](const RequestInput& input) { return CheckCapacity(input); });
+    waiting_checked_ = now;
+  }
   loans_.OnTick(now);
   table_.PlaceQueued(now);
 }

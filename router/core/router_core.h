@@ -104,6 +104,11 @@ class RouterCore {
 
  private:
   absl::Status CheckAdmission(const RequestInput& input, absl::Time now) const;
+  // While nodes that lend join and leave, what they can borrow of each other changes: requests that
+  // do not fit wait until nothing has changed for 10 s.
+  bool NodesSettled(absl::Time now) const;
+  // Whether the largest decode node can hold the request, with what others lend.
+  absl::Status CheckCapacity(const RequestInput& input) const;
   // kDataLoss when a message of the stream is missing.
   absl::Status CheckSequenceNumber(Node& node, const v1::NodeMessage& message) const;
   absl::Status OnNodeEvent(Node& node, const v1::NodeEvent& event, absl::Time now);
@@ -135,6 +140,8 @@ class RouterCore {
   const uint64_t incarnation_;
   std::optional<absl::Time> started_;
   absl::Time nodes_changed_ = absl::InfinitePast();  // a node joined or left
+  // When requests that waited for nodes to settle were last checked.
+  absl::Time waiting_checked_ = absl::InfinitePast();
   // OnTokens fills it for each token of a list, so that it allocates nothing.
   v1::TokensGenerated::Step plain_step_;
 };

@@ -206,6 +206,8 @@ class Fleet {
   const Node* At(NodeSlot slot) const { return slot < by_slot_.size() ? by_slot_[slot] : nullptr; }
   // In order of node id.
   std::vector<const Node*> nodes() const;
+  // Likewise by slot, without a copy; nullptr where a slot has no node. Valid until one joins.
+  absl::Span<const Node* const> by_slot() const { return by_slot_; }
   bool empty() const { return by_key_.empty(); }
   int64_t size() const { return static_cast<int64_t>(by_key_.size()); }
 

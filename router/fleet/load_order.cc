@@ -46,7 +46,11 @@ void LoadOrder::Update(const Node& node) {
 
 void LoadOrder::UpdateAndShuffle(const Node& node) {
   if (places_.size() <= node.slot) places_.resize(node.slot + 1);
-  Move(places_[node.slot], PlaceOf(node, random_.Next()));
+  Place& place = places_[node.slot];
+  Place next = PlaceOf(node, place.tie);
+  if (place.node != nullptr && next == place) return;
+  next.tie = random_.Next();
+  Move(place, next);
 }
 
 void LoadOrder::Remove(const Node& node) {

@@ -2,8 +2,9 @@
 // decode nodes by load, and decode nodes by free room. The fleet updates a node's place whenever
 // its load changes, so placement never looks at all nodes.
 //
-// Nodes of equal load are in random order, drawn anew with each load report. Otherwise all requests
-// that arrive between two reports would see the same few nodes first.
+// Nodes of equal load are in random order; a node's place is drawn anew with each load report that
+// changes its load. Otherwise all requests that arrive between two reports would see the same few
+// nodes first. A report that changes nothing costs no update.
 //
 // Thread safety: none; the Fleet owns it.
 // Invariants: a node is in the order of its group and in no other; the orders depend on the calls
@@ -33,7 +34,8 @@ class LoadOrder {
   // The node joined, or a figure of its load, or whether it drains, may have changed. The node
   // outlives its place here.
   void Update(const Node& node);
-  // As Update, for a load report: also draws the node's place among its equals anew.
+  // As Update, for a load report: also draws the node's place among its equals anew, if its load
+  // has changed.
   void UpdateAndShuffle(const Node& node);
   void Remove(const Node& node);
 
@@ -67,6 +69,7 @@ class LoadOrder {
     int64_t blocks = 0;
     int64_t capacity_tokens = 0;
     uint64_t tie = 0;
+    friend bool operator==(const Place&, const Place&) = default;
   };
   // Where the node belongs, at `tie` among its equals.
   static Place PlaceOf(const Node& node, uint64_t tie);

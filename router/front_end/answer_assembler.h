@@ -22,6 +22,7 @@
 #include "common/base/ids.h"
 #include "common/base/shared_value.h"
 #include "common/request/sampling_params.h"
+#include "router/front_end/stop_matcher.h"
 
 namespace tandem::router {
 
@@ -45,20 +46,13 @@ class StopRules {
   const request::StopParams& params() const { return params_; }
   const std::vector<TokenId>& eos_token_ids() const { return eos_token_ids_; }
   absl::Span<const std::string> texts() const { return params_.stop; }
-  // A text ends with the first `matched` bytes of stop string `i`, and no more of it. Returns the
-  // same number for that text and `byte`. Takes constant time a byte, over a whole answer.
-  int32_t Advance(size_t i, int32_t matched, char byte) const;
-  // The longest part of the end of stop string `i` that it also begins with.
-  int32_t Overlap(size_t i) const { return fallbacks_[i].back(); }
+  const StopMatcher& matcher() const { return matcher_; }
 
  private:
   request::StopParams params_;
   // Bound: the model's.
   std::vector<TokenId> eos_token_ids_;
-  // The tables of Knuth, Morris and Pratt (1977): [i][j] is the length of the longest proper prefix
-  // of stop string i that ends its first j + 1 bytes. Bound: one for each byte of stop strings, 64
-  // KiB.
-  std::vector<std::vector<int32_t>> fallbacks_;
+  StopMatcher matcher_;
 };
 
 class AnswerAssembler {
@@ -79,14 +73,16 @@ class AnswerAssembler {
   absl::string_view stop_string() const;
   // No text will follow.
   bool finished() const { return stopped() || flushed_; }
+  // The steps that looking for stop strings has taken: at most two for each byte of the text.
+  int64_t match_steps() const { return match_steps_; }
 
  private:
   std::string Take(absl::string_view text);
 
   const std::unique_ptr<Detokenizer> detokenizer_;
   const SharedValue<StopRules> rules_;
-  // How much of each stop string the text ends with. Bound: one for each stop string, 64.
-  std::vector<int32_t> matched_;
+  StopMatcher::State matched_ = StopMatcher::kStart;
+  int64_t match_steps_ = 0;
   std::string held_;  // not yet given out. Bound: the longest stop string, 1,024 bytes
   int64_t tokens_ = 0;
   int stop_string_ = -1;

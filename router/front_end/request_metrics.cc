@@ -51,6 +51,26 @@ void AddLoad(const v1::NodeStatus& node, const MetricLabels& labels, MetricRegis
   add_backlog("storage", load.storage_backlog());
 }
 
+void AddLendingCounters(const v1::NodeCounters& counters, const MetricLabels& labels,
+                        MetricRegistry& page) {
+  const auto count = [&](const char* name, const char* help, int64_t value) {
+    page.AddCounter(name, help, labels).Add(static_cast<double>(value));
+  };
+  count("tandem_node_loans_total",
+        "Loans of KV memory that other nodes have taken on for the node.", counters.loans_taken());
+  count("tandem_node_loans_lost_total",
+        "Loans that were lost or given up; their sequences were computed again.",
+        counters.loans_lost());
+  count("tandem_node_loans_moved_total",
+        "Loans of the node that moved to another creditor, because theirs wanted its memory back.",
+        counters.loans_moved());
+  count("tandem_node_loans_home_total", "Loans of the node whose KV came home.",
+        counters.loans_home());
+  count("tandem_node_lending_answers_total",
+        "Questions about lent KV that the node has answered for other nodes.",
+        counters.lending_answers());
+}
+
 void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricRegistry& page) {
   const v1::NodeCounters& counters = node.counters();
   const auto count = [&](const char* name, const char* help, int64_t value) {
@@ -58,9 +78,12 @@ void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricR
   };
   count("tandem_node_kv_refused_total",
         "What the node's KV plane refused: connections and messages of strangers, and frames that "
-        "fail a check, as do late ones of requests that are over.",
+        "fail a check.",
         counters.kv_connections_refused() + counters.kv_messages_dropped() +
             counters.kv_frames_rejected());
+  count("tandem_node_kv_untimely_frames_total",
+        "KV frames that the node dropped because their lease was not known yet, or over.",
+        counters.kv_frames_untimely());
   count("tandem_node_kv_sent_bytes_total", "KV that the node has sent to others.",
         counters.kv_bytes_sent());
   count("tandem_node_kv_received_bytes_total", "KV that others have sent to the node.",
@@ -81,14 +104,7 @@ void AddCounters(const v1::NodeStatus& node, const MetricLabels& labels, MetricR
   count("tandem_node_storage_failures_total",
         "KV blocks that the node could not store or read (the disk was full, damaged or slow).",
         counters.blocks_damaged() + counters.saves_failed() + counters.loads_given_up());
-  count("tandem_node_loans_total",
-        "Loans of KV memory that other nodes have taken on for the node.", counters.loans_taken());
-  count("tandem_node_loans_lost_total",
-        "Loans whose creditor was lost; their sequences were computed again.",
-        counters.loans_lost());
-  count("tandem_node_lending_answers_total",
-        "Questions about lent KV that the node has answered for other nodes.",
-        counters.lending_answers());
+  AddLendingCounters(counters, labels, page);
   count("tandem_node_generated_tokens_total", "Tokens that the node has generated.",
         counters.generated_tokens());
   count("tandem_node_preemptions_total", "Sequences that lost their blocks to others.",

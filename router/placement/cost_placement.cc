@@ -41,6 +41,7 @@ class CostPlacement::Comparison {
     for (const Candidate& prefill : prefills) prompts_.push_back(predicted.OnPrefillNode(prefill));
     choices_.reserve(decodes.size() * (prefills.size() + 1));
     for (const Candidate& decode : decodes) Compare(decode);
+    DropNeedless();
   }
 
   std::optional<Choice> Pick(Random& random, Weighed& weighed) const {
@@ -95,8 +96,18 @@ class CostPlacement::Comparison {
            predicted_.Pair(prefills_[i], prompts_[i], decode, decoding)});
     }
   }
+  // That every pair is too late is no reason to interrupt what a decode node generates: it computes
+  // a prompt only where that costs less than any pair, in time or not.
+  void DropNeedless() {
+    std::erase_if(choices_, [this](const Choice& choice) {
+      return choice.prefill == nullptr && choice.times.cost_us > least_pair_cost_us_ &&
+             choice.prompt.computed_tokens > limits_.local_prefill_tokens;
+    });
+  }
   void Add(const Choice& choice) {
     const double us = choice.times.first_token_us;
+    if (choice.prefill != nullptr)
+      least_pair_cost_us_ = std::min(least_pair_cost_us_, choice.times.cost_us);
     least_us_ = std::min(least_us_, us);
     PromptTimes alone = choice.prompt;
     alone.wait_us = 0;
@@ -112,6 +123,7 @@ class CostPlacement::Comparison {
   // Bound: 16 decode nodes, each alone and with 16 prefill nodes.
   std::vector<Choice> choices_;
   double least_us_ = std::numeric_limits<double>::infinity(), fastest_us_ = least_us_;
+  double least_pair_cost_us_ = std::numeric_limits<double>::infinity();
 };
 
 std::optional<CostPlacement::Choice> CostPlacement::Choose(const PredictedTimes& predicted,

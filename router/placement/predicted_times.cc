@@ -103,7 +103,7 @@ PlacementTimes PredictedTimes::Alone(const Candidate& decode, const PromptTimes&
   const auto others = static_cast<double>(std::max<int64_t>(1, decode.node->sequences()));
   PlacementTimes times = {.first_token_us = prompt.first_token_us(),
                           .step_us = decoding.step_us,
-                          .harm_us = decoding.harm_us + others * rows_us};
+                          .harm_us = decoding.harm_us + kPauseWeight * others * rows_us + kLocalUs};
   times.cost_us = times.first_token_us + kHarmWeight * times.harm_us;
   return times;
 }

@@ -49,8 +49,13 @@ class PredictedTimes {
   // An answer's tokens that still come, of a sequence of which nothing is known: about the mean of
   // public conversation traces.
   static constexpr int64_t kAnswerTokens = 256;
-  // The weight of harm: a second that another sequence loses counts like one of this.
+  // The weight of harm: a second that another sequence loses counts as a second of this one.
   static constexpr double kHarmWeight = 1;
+  // What a pause of a running answer weighs beside a wait for an answer's beginning.
+  static constexpr double kPauseWeight = 4;
+  // What computing a prompt on a decode node costs in any case: predictions of a few milliseconds
+  // are not worth an interruption.
+  static constexpr double kLocalUs = 5000;
   // What passing a prompt from node to node costs beside the bytes: two control messages and the
   // transfer's own.
   static constexpr double kHandOffUs = 1000;

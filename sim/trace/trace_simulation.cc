@@ -21,7 +21,9 @@ namespace {
 
 // All nodes have joined all routers by then.
 constexpr absl::Duration kWarmUp = absl::Seconds(1);
-constexpr absl::Duration kTick = absl::Milliseconds(50);
+constexpr absl::Duration kTick = absl::Milliseconds(50);  // of routers
+// Nodes look at deadlines of seconds with it.
+constexpr absl::Duration kNodeTick = absl::Milliseconds(100);
 
 class TraceSimulation {
  public:
@@ -113,10 +115,10 @@ NodeSeams TraceSimulation::MakeSeams() {
     return std::make_unique<TimedPlane>(planes_, std::move(site));
   };
   seams.step_time = [this](const cost::StepShape& shape) {
-    return absl::Microseconds(options_.step_cost.Predict(shape).us);
+    return absl::Nanoseconds(static_cast<int64_t>(options_.step_cost.Predict(shape).us * 1e3));
   };
   seams.probed = options_.step_cost;
-  seams.tick_interval = kTick;
+  seams.tick_interval = kNodeTick;
   seams.heartbeat_interval = absl::Seconds(1);
   seams.one_host = false;
   seams.checked = false;

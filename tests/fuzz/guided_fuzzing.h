@@ -36,7 +36,7 @@ inline std::shared_ptr<const Vocabulary> FuzzVocabulary() {
 // what a mask may cost; its memory stays within its bounds.
 inline void FuzzMasks(const Program& program, const uint8_t* data, size_t size) {
   // A graph is replaced once it exceeds the first bound; one mask may take it to the second.
-  constexpr size_t kBytesMax = Constraint::kGraphBytesMax + Constraint::kMaskBytesMax;
+  constexpr size_t kBytesMax = kGraphBytesMax + Constraint::kMaskBytesMax;
   const auto constraint = std::make_shared<Constraint>(program, FuzzVocabulary());
   if (const absl::Status tried = constraint->Try(); !tried.ok()) {
     TANDEM_CHECK(absl::StrContains(tried.message(), "too ambiguous"), tried.message());

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "common/telemetry/log.h"
-#include "fuzz_random.h"
+#include "tests/fuzz/fuzz_random.h"
 #include "tests/testing/hostile_peer.h"
 
 namespace tandem::transfer {

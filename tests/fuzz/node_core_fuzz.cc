@@ -1,18 +1,19 @@
-// Goal: no order of commands, however wrong, of engine steps that succeed or fail, and of KV
-// transfer events crashes a decode or a prefill node's core, makes it break the KV transfer's
-// contract, or leaves anything behind when its routers are gone. Input: one byte a choice, in the
+// Goal: no order of commands, however wrong, of engine steps that succeed or fail, and of events of
+// KV transfers and loans crashes a decode or a prefill node's core, makes it break the contract of
+// either, or leaves anything behind when its routers are gone. Input: one byte a choice, in the
 // order in which the choices come up.
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <map>
+#include <set>
 
 #include "common/engine/hash/hash_engine.h"
 #include "common/telemetry/log.h"
 #include "decode_node/decode_core.h"
-#include "fuzz_random.h"
-#include "odd_commands.h"
 #include "prefill_node/prefill_core.h"
+#include "tests/fuzz/fuzz_random.h"
+#include "tests/fuzz/odd_commands.h"
 
 namespace tandem::node {
 namespace {
@@ -53,7 +54,8 @@ class ChoosingKvPlane {
       raised_.pop_front();
       return raised;
     }
-    if (leases_.empty() || ending) return std::nullopt;
+    if (ending) return PassDeadline();
+    if (leases_.empty()) return std::nullopt;
     auto& [id, lease] = *leases_.begin();
     if (random_.Below(3) == 0 && !std::exchange(lease.failed, true)) {
       return transfer::LeaseFailed{id, lease.epoch, absl::AbortedError("chosen")};
@@ -72,6 +74,12 @@ class ChoosingKvPlane {
     uint64_t blocks = 0;
     bool failed = false;
   };
+  std::optional<transfer::TransferEvent> PassDeadline() {
+    for (auto& [id, lease] : leases_)
+      if (!std::exchange(lease.failed, true))
+        return transfer::LeaseFailed{id, lease.epoch, absl::DeadlineExceededError("chosen")};
+    return std::nullopt;
+  }
   void On(const transfer::OpenLease& command) {
     if (command.blocks.empty()) Die("a lease without blocks");
     const Lease lease{command.epoch, command.blocks.size()};
@@ -110,19 +118,81 @@ class ChoosingKvPlane {
   std::map<transfer::ExportId, bool> exports_;  // finished
 };
 
+// Holds a core to common/lending/lending.h; the choices decide what becomes of loans, and whether
+// creditors answer.
+class ChoosingLendingPlane final : public engine::RemoteAttention {
+ public:
+  explicit ChoosingLendingPlane(Random& random) : random_(random) {}
+
+  void Handle(const lending::LendingCommand& command) {
+    std::visit([this](const auto& typed) { On(typed); }, command);
+  }
+  bool idle() const { return served_.empty() && used_.empty(); }
+  // As ChoosingKvPlane::Next.
+  std::optional<lending::LendingEvent> Next(bool ending) {
+    if (!served_.empty() && (ending || random_.Below(2) == 0)) {
+      const lending::LoanKey key = *served_.begin();
+      if (random_.Below(3) == 0) return lending::LoanReturned{key};
+      if (random_.Below(3) == 0) return lending::LoanDamaged{key};
+      return lending::LoanExpired{key};
+    }
+    if (used_.empty() || ending) return std::nullopt;
+    if (random_.Below(2) == 0) return lending::LoanRecalled{*used_.begin()};
+    return lending::LoanLost{*used_.rbegin(), random_.Below(4) == 0
+                                                  ? absl::DataLossError("chosen")
+                                                  : absl::UnavailableError("chosen")};
+  }
+  void Ask(absl::Span<engine::RemotePart>) override {}
+  void Collect(absl::Span<engine::RemotePart> parts) override {
+    for (engine::RemotePart& part : parts) {
+      if (!used_.contains(part.lent.loan)) Die("a question about a loan that is not used");
+      if (random_.Below(4) == 0) part.status = absl::UnavailableError("chosen");
+    }
+  }
+
+ private:
+  void On(const lending::ServeLoan& command) {
+    if (!served_.insert(command.key).second) Die("a loan was served twice");
+    if (command.blocks.empty() || command.units.size() != std::ssize(command.blocks))
+      Die("a loan's units are not its blocks");
+  }
+  void On(const lending::StopServing& command) {
+    if (served_.erase(command.key) == 0) Die("a loan ended that was not served");
+  }
+  void On(const lending::RecallLoan& command) {
+    if (!served_.contains(command.key)) Die("a loan was recalled that is not served");
+  }
+  void On(const lending::UseLoan& command) {
+    if (!used_.insert(command.loan).second) Die("a loan was used twice");
+  }
+  void On(const lending::ReturnLoan& command) {
+    if (used_.erase(command.loan) == 0) Die("a loan was returned that is not used");
+  }
+
+  Random& random_;
+  std::set<lending::LoanKey> served_;
+  std::set<LoanId> used_;
+};
+
 class Driver {
  public:
-  explicit Driver(fuzz::Bytes& bytes) : random_(bytes), odd_(random_), plane_(odd_, random_) {
+  explicit Driver(fuzz::Bytes& bytes)
+      : random_(bytes), odd_(random_), plane_(odd_, random_), lending_(random_) {
     engine::HashEngineOptions options;
     options.block_tokens = kBlockTokens;
+    options.unit_tokens = kBlockTokens;
     options.context_tokens = 150;
     engine_ = *engine::NewHashEngine(options);
     if (!engine_->AllocateKv(kBlocks).ok()) Die("no KV");
+    engine_->SetRemoteAttention(&lending_);
+    const bool lends = random_.Below(4) != 0;
     const SchedulerOptions scheduler{.spec = engine_->spec(),
                                      .num_blocks = kBlocks,
                                      .max_batch_tokens = 40,
                                      .max_sequences = 3,
-                                     .max_waiting = 4};
+                                     .max_waiting = 4,
+                                     .borrows = lends,
+                                     .lend_blocks_max = lends ? kBlocks / 2 : 0};
     if (random_.Below(2) == 0) {
       core_ = std::make_unique<decode_node::DecodeCore>(scheduler);
     } else {
@@ -160,7 +230,8 @@ class Driver {
       core_->OnRouterLost(RouterKey(router), now_);
       Take();
     }
-    for (int i = 0; i < 200 && !(core_->idle() && plane_.idle()); ++i) {
+    const auto idle = [&] { return core_->idle() && plane_.idle() && lending_.idle(); };
+    for (int i = 0; i < 200 && !idle(); ++i) {
       Step(RouterKey(0));
       Take();
       Move(/*ending=*/true);
@@ -168,6 +239,7 @@ class Driver {
       Take();
     }
     if (!plane_.idle()) Die("leases or exports without an owner");
+    if (!lending_.idle()) Die("loans without an owner");
     if (!core_->idle()) Die("the core is not idle");
     if (core_->load().blocks_used() != 0) Die("blocks are in use");
   }
@@ -190,6 +262,11 @@ class Driver {
       Take();
       if (!ending) return;
     }
+    for (auto event = lending_.Next(ending); event.has_value(); event = lending_.Next(ending)) {
+      core_->OnLending(*event, now_);
+      Take();
+      if (!ending) return;
+    }
   }
   void Rare(RouterKey router) {
     switch (random_.Below(6)) {
@@ -207,6 +284,7 @@ class Driver {
   }
   void Take() {
     const NodeActions actions = core_->TakeActions();
+    for (const auto& command : actions.lending) lending_.Handle(command);
     for (const auto& command : actions.transfer) plane_.Handle(command);
     for (const auto& [router, event] : actions.events) {
       if (event.event_case() == v1::NodeEvent::EVENT_NOT_SET) Die("an event without content");
@@ -216,6 +294,7 @@ class Driver {
   fuzz::FuzzRandom random_;
   fuzz::OddCommands odd_;
   ChoosingKvPlane plane_;
+  ChoosingLendingPlane lending_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<NodeCore> core_;
   absl::Time now_ = absl::FromUnixSeconds(1000);

@@ -2,6 +2,7 @@
 // and then a number out of its range. For fuzz targets of the nodes' cores.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -17,7 +18,7 @@ class OddCommands {
 
   v1::NodeCommand Next() {
     v1::NodeCommand command;
-    switch (random_.Below(9)) {
+    switch (random_.Below(14)) {
       case 0:
       case 1:
       case 2:
@@ -36,6 +37,17 @@ class OddCommands {
         break;
       case 7:
         SetLeg(*command.mutable_abort()->mutable_leg());
+        break;
+      case 8:
+      case 9:
+        SetLend(*command.mutable_lend_blocks());
+        break;
+      case 10:
+      case 11:
+        SetAnswer(*command.mutable_loan_answer());
+        break;
+      case 12:
+        SetSend(*command.mutable_send_blocks());
         break;
       default:
         break;  // no command at all
@@ -88,6 +100,46 @@ class OddCommands {
     SetSequence(*run.mutable_sequence());
     run.set_local_prefill_tokens_max(random_.Below(2) == 0 ? -1 : Int(40));
     run.set_deadline_s(Real());
+    run.set_borrow_blocks_max(static_cast<int64_t>(Number(12)));
+    run.set_arrived_us(static_cast<int64_t>(Number(4)));
+  }
+  // Of few blocks, so that some are here already.
+  std::string Hashes(uint64_t count) {
+    std::string hashes;
+    for (uint64_t i = 0; i < count; ++i)
+      hashes.append(16, static_cast<char>('a' + random_.Below(6)));
+    return hashes;
+  }
+  // A unit is a block.
+  void SetLend(v1::LendBlocks& lend) {
+    lend.set_debtor_node_id("x");
+    lend.set_debtor_incarnation(random_.Below(2));
+    lend.set_loan(Number(6));
+    lend.set_first_unit(Int(3));
+    lend.set_units(Int(5));
+    const uint64_t count = random_.Below(8) == 0
+                               ? random_.Below(5)
+                               : static_cast<uint64_t>(std::clamp(lend.units(), 0, 4));
+    lend.set_hashes(Hashes(count));
+    lend.set_arrived_us(static_cast<int64_t>(Number(4)));
+    if (random_.Below(2) == 0) lend.set_from_node_id("c");
+  }
+  void SetAnswer(v1::LoanAnswer& answer) {
+    answer.set_loan(1 + Number(8));
+    if (random_.Below(4) == 0) answer.mutable_status()->set_code(Int(17));
+    if (random_.Below(4) != 0) answer.set_creditor_node_id("c");
+    answer.set_units(Int(5));
+    answer.set_held_blocks(random_.Below(2) == 0 ? answer.units() : Int(5));
+    answer.set_lease_id(Number(6));
+    answer.set_epoch(static_cast<uint32_t>(Number(3)));
+  }
+  void SetSend(v1::SendBlocks& send) {
+    send.set_lease_id(Number(8));
+    send.set_epoch(static_cast<uint32_t>(Number(3)));
+    send.set_fetch(random_.Below(8) != 0);
+    send.set_lent(random_.Below(2) == 0);
+    send.set_hashes(Hashes(random_.Below(3)));
+    send.set_receiver_node_id("d");
   }
   void SetPrefill(v1::Prefill& prefill) {
     SetLeg(*prefill.mutable_leg());

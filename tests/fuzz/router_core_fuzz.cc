@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/telemetry/log.h"
-#include "fuzz_random.h"
-#include "odd_commands.h"
 #include "router/core/router_core.h"
+#include "tests/fuzz/fuzz_random.h"
+#include "tests/fuzz/odd_commands.h"
 
 namespace tandem::router {
 namespace {

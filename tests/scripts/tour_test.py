@@ -3,7 +3,8 @@
 
 Runs every command of the tour as it is printed, in order, in a folder where build/ is this build:
 the first code block starts the cluster, the second talks to it, the third needs no model. Each
-command must end with status 0 within its time, and print what a reader is promised.
+command must end with status 0 within its time, and print what a reader is promised. The fourth
+starts nodes with small pools, and the fifth asks a prompt that only fits because they lend.
 
 The tour names the default ports, so it runs in a network namespace of its own. Where the system
 allows none, or the tour's model is not on this machine, the test skips (exit status 77).
@@ -31,7 +32,8 @@ READY_SECONDS, COMMAND_SECONDS = 120, 240
 
 # A part of a command, and what its output must hold.
 PROMISES = {
-    "--summary": "Paris",
+    "What is the capital": "Paris",
+    "$(seq ": "1491 prompt (0 cached), 16 output",  # three nodes of 1,024 tokens each
     "tandem trace": "first token",
     "curl": '"text"',
     "--n 3": "[2]",
@@ -114,9 +116,9 @@ def main():
     binary_dir = os.path.abspath(sys.argv[1])
     with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as readme:
         blocks = code_blocks(readme.read(), "A short tour")
-    if len(blocks) != 3:
-        sys.exit("README's tour has %d code blocks, expected 3" % len(blocks))
-    (start,), talk, without_model = blocks
+    if len(blocks) != 5:
+        sys.exit("README's tour has %d code blocks, expected 5" % len(blocks))
+    (start,), talk, without_model, (start_lending,), ask_lending = blocks
     models = os.environ.get("TANDEM_MODELS") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tandem", "models")
     if not os.path.exists(os.path.join(models, MODEL_FILE)):
@@ -126,6 +128,10 @@ def main():
         os.symlink(binary_dir, os.path.join(folder, "build"))
         cluster = Cluster(start, folder)
         for command in talk:
+            run(command, folder)
+        cluster.stop()
+        cluster = Cluster(start_lending, folder)
+        for command in ask_lending:
             run(command, folder)
         cluster.stop()
         for command in without_model:

@@ -12,6 +12,7 @@
 #include "common/engine/hash/lent_hashes.h"
 #include "common/engine/slice_check.h"
 #include "common/model/hash_model.h"
+#include "common/runtime/clock.h"
 
 namespace tandem::engine {
 namespace {
@@ -109,6 +110,7 @@ class HashEngine : public Engine {
   absl::StatusOr<std::vector<SampledToken>> Step(absl::Span<const SequenceSlice> slices,
                                                  LayerDone layer_done) override {
     TANDEM_CHECK(arena_ != nullptr, "Step before AllocateKv");
+    const absl::Time began = simulates_time() ? RealClock().Now() : absl::Time();
     RETURN_IF_ERROR(CheckSlices(slices, spec_, *arena_));
     for (const BlockCopy& copy : ForkCopies(slices, spec_.layout.block_tokens)) {
       for (int layer = 0; layer < options_.num_layers; ++layer)
@@ -116,7 +118,7 @@ class HashEngine : public Engine {
     }
     HashRows(slices);
     lent_.Begin(slices);
-    waiter_.Wait(options_.step_time + options_.row_time * static_cast<double>(hashes_.size()));
+    const absl::Time computed_from = WaitOutTheStep(began);
     for (int layer = 0; layer < options_.num_layers; ++layer) {
       WriteLayer(slices, layer);
       layer_done(layer);
@@ -144,10 +146,24 @@ class HashEngine : public Engine {
       sampled.push_back(Choose(options_, folded.fold, static_cast<int64_t>(slice.tokens.size()),
                                *slice.sampling, slice.sequence_index, Candidates(slice), banned));
     }
+    if (simulates_time()) after_wait_ = RealClock().Now() - computed_from;
     return sampled;
   }
 
  private:
+  bool simulates_time() const {
+    return options_.step_time > absl::ZeroDuration() || options_.row_time > absl::ZeroDuration();
+  }
+  // Waits until a step that began at `began` has taken its simulated time, less what the engine
+  // itself takes after the wait, as it did in the last step. Returns the time then.
+  absl::Time WaitOutTheStep(absl::Time began) {
+    if (!simulates_time()) return began;
+    const absl::Duration time =
+        options_.step_time + options_.row_time * static_cast<double>(hashes_.size());
+    const absl::Duration left = time - after_wait_ - (RealClock().Now() - began);
+    if (left > absl::ZeroDuration()) waiter_.Wait(left);
+    return RealClock().Now();
+  }
   // `hashes`: of the slice's rows, and more.
   void ScorePrompt(const SequenceSlice& slice, absl::Span<const uint64_t> hashes) const {
     const int64_t end = std::min(slice.num_computed + slice.num_new, slice.prompt_tokens - 1);
@@ -234,6 +250,8 @@ class HashEngine : public Engine {
   const EngineSpec spec_;
   const int64_t words_per_token_;
   Waiter& waiter_;
+  absl::Duration
+      after_wait_;  // what the last step took after its wait; zero without simulated time
   int64_t window_slots_ = 0;
   std::unique_ptr<kv::BlockArena> arena_;
   std::vector<uint64_t> hashes_;  // of the running step's rows

@@ -12,6 +12,16 @@ namespace {
 
 constexpr int kIndentMax = 40;  // white space after a line break
 
+// How a number, a truth value or null is written.
+std::string PlainText(const Json& value) {
+  if (value.is_number_float()) {
+    const auto decimal = ToDecimal(value);
+    if (decimal.ok() && decimal->fraction.empty())
+      return absl::StrCat(decimal->negative ? "-" : "", decimal->whole);
+  }
+  return value.dump();
+}
+
 CharSet HexDigits() { return CharSet({{'0', '9'}, {'a', 'f'}, {'A', 'F'}}); }
 
 }  // namespace
@@ -49,10 +59,12 @@ absl::Status Generator::AddFlat(StateId from, const Flat& flat, StateId to) {
   if (flat.values.has_value()) {
     Flat rest = flat;  // what the listed values must satisfy, too
     rest.values.reset();
+    std::vector<Json> values;
     for (const Json& value : *flat.values) {
       ASSIGN_OR_RETURN(const bool valid, flattener_.Validates(rest, value));
-      if (valid) AddLiteralValue(from, value, to);
+      if (valid) values.push_back(value);
     }
+    AddLiteralValues(from, values, to);
     return absl::OkStatus();
   }
   if ((flat.types & kNull) != 0) builder_.AddEmpty(builder_.AfterLiteral(from, "null"), to);
@@ -153,11 +165,11 @@ absl::Status Generator::AddString(StateId from, const Flat& flat, StateId to) {
   return absl::OkStatus();
 }
 
-void Generator::AddQuoted(StateId from, const std::string& text, StateId to) {
-  const absl::StatusOr<CharDfa> word = WordsDfa({text}, builder_.budget());
-  if (!word.ok()) return;  // the budget is exceeded: builder_.status() says so
+void Generator::AddQuoted(StateId from, const std::vector<std::string>& texts, StateId to) {
+  const absl::StatusOr<CharDfa> words = WordsDfa(texts, builder_.budget());
+  if (!words.ok()) return;  // the budget is exceeded: builder_.status() says so
   const StateId end = builder_.NewState();
-  builder_.AddAutomaton(builder_.AfterLiteral(from, "\""), *word,
+  builder_.AddAutomaton(builder_.AfterLiteral(from, "\""), *words,
                         GrammarBuilder::Spelling::kJsonString, end);
   builder_.AddBytes(end, '"', '"', to);
 }
@@ -241,36 +253,41 @@ absl::Status Generator::AddArray(StateId from, const Flat& flat, StateId to) {
   return absl::OkStatus();
 }
 
-void Generator::AddLiteralValue(StateId from, const Json& value, StateId to) {
-  if (value.is_string()) return AddQuoted(from, value.get<std::string>(), to);
-  if (value.is_structured()) {
-    const bool object = value.is_object();
-    StateId at = AfterSpace(builder_.AfterLiteral(from, object ? "{" : "["));
-    bool first = true;
-    for (const auto& [key, member] : value.items()) {
-      if (!first) at = AfterSpace(builder_.AfterLiteral(at, ","));
-      first = false;
-      if (object) {
-        const StateId named = builder_.NewState();
-        AddQuoted(at, key, named);
-        at = AfterSpace(builder_.AfterLiteral(named, ":"));
-      }
-      const StateId next = builder_.NewState();
-      AddLiteralValue(at, member, next);
-      at = next;
-    }
-    if (!first) at = AfterSpace(at);
-    builder_.AddEmpty(builder_.AfterLiteral(at, object ? "}" : "]"), to);
-    return;
-  }
-  std::string text = value.dump();
-  if (value.is_number_float()) {
-    const auto decimal = ToDecimal(value);
-    if (decimal.ok() && decimal->fraction.empty()) {
-      text = absl::StrCat(decimal->negative ? "-" : "", decimal->whole);
+// The values share the states of common beginnings: one after the other, a thousand words would be
+// a thousand readings of each text.
+void Generator::AddLiteralValues(StateId from, const std::vector<Json>& values, StateId to) {
+  std::vector<std::string> texts, plain;
+  for (const Json& value : values) {
+    if (value.is_string()) {
+      texts.push_back(value.get<std::string>());
+    } else if (value.is_structured()) {
+      AddStructure(from, value, to);
+    } else {
+      plain.push_back(PlainText(value));
     }
   }
-  builder_.AddEmpty(builder_.AfterLiteral(from, text), to);
+  if (!texts.empty()) AddQuoted(from, texts, to);
+  if (!plain.empty()) builder_.AddWords(from, std::move(plain), to);
+}
+
+void Generator::AddStructure(StateId from, const Json& value, StateId to) {
+  const bool object = value.is_object();
+  StateId at = AfterSpace(builder_.AfterLiteral(from, object ? "{" : "["));
+  bool first = true;
+  for (const auto& [key, member] : value.items()) {
+    if (!first) at = AfterSpace(builder_.AfterLiteral(at, ","));
+    first = false;
+    if (object) {
+      const StateId named = builder_.NewState();
+      AddQuoted(at, {key}, named);
+      at = AfterSpace(builder_.AfterLiteral(named, ":"));
+    }
+    const StateId next = builder_.NewState();
+    AddLiteralValues(at, {member}, next);
+    at = next;
+  }
+  if (!first) at = AfterSpace(at);
+  builder_.AddEmpty(builder_.AfterLiteral(at, object ? "}" : "]"), to);
 }
 
 }  // namespace tandem::guided::json_schema

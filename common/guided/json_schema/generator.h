@@ -40,14 +40,17 @@ class Generator {
   absl::Status AddString(StateId from, const Flat& flat, StateId to);
   absl::Status AddNumber(StateId from, const Flat& flat, StateId to);
   absl::Status AddArray(StateId from, const Flat& flat, StateId to);
-  void AddLiteralValue(StateId from, const Json& value, StateId to);
+  // Connects by any of `values`; AddStructure by one array or object.
+  void AddLiteralValues(StateId from, const std::vector<Json>& values, StateId to);
+  void AddStructure(StateId from, const Json& value, StateId to);
 
   RuleId WhiteSpace();  // around brackets and after commas
   RuleId JsonCharacter();
   RuleId FreeString();
   RuleId FreeNumber(bool integers_only);
   void AddJsonCharacter(StateId from, StateId to);
-  void AddQuoted(StateId from, const std::string& text, StateId to);
+  // Connects by any of `texts`, between quotes.
+  void AddQuoted(StateId from, const std::vector<std::string>& texts, StateId to);
   // Connects `from` to a new state by white space, after a bracket or comma or before a bracket.
   StateId AfterSpace(StateId from) { return builder_.AfterCall(from, WhiteSpace()); }
 

@@ -68,7 +68,7 @@ absl::StatusOr<std::vector<Generator::Member>> Generator::NamedMembers(const Fla
     Conjunction schemas;
     for (const ObjectLayer& layer : flat.objects) layer.SchemasFor(name, schemas);
     const RuleId key = builder_.NewRule("key");
-    AddQuoted(builder_.start(key), name, builder_.end(key));
+    AddQuoted(builder_.start(key), {name}, builder_.end(key));
     ASSIGN_OR_RETURN(const RuleId rule, MemberRule(key, schemas));
     const bool required =
         std::find(flat.required.begin(), flat.required.end(), name) != flat.required.end();

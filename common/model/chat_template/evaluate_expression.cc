@@ -178,7 +178,8 @@ absl::StatusOr<Value> Evaluator::EvaluateFilter(const Expression& node, const Sc
   }
   if (node.filter == nullptr) return UnknownNameError("filter", node);
   ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(node.arguments, scope));
-  RETURN_IF_ERROR(Charge(input.Size()));
+  const bool has_items = input.is_list() || input.is_dict();
+  if (node.filter->reads_items || !has_items) RETURN_IF_ERROR(Charge(input.Size()));
   return node.filter->apply(*this, input, arguments);
 }
 

@@ -17,6 +17,9 @@ namespace tandem::model::chat_template {
 struct Filter {
   absl::string_view name;
   absl::StatusOr<Value> (*apply)(Runtime& runtime, const Value& input, const Arguments& arguments);
+  // Whether it reads the items of a list or a dictionary, which then count as steps: a template may
+  // ask for a conversation's length at each of its messages.
+  bool reads_items = true;
 };
 // `input is name(arguments)`.
 struct Test {

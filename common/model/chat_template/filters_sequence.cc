@@ -236,10 +236,21 @@ Result Batch(Runtime& runtime, const Value& input, const Arguments& arguments) {
 }
 
 constexpr Filter kSequenceFilters[] = {
-    {"first", First},   {"last", Last},       {"length", LengthFilter}, {"count", LengthFilter},
-    {"join", Join},     {"list", ListFilter}, {"reverse", Reverse},     {"sort", Sort},
-    {"unique", Unique}, {"items", Items},     {"dictsort", DictSort},   {"min", Min},
-    {"max", Max},       {"sum", Sum},         {"batch", Batch},
+    {"first", First},
+    {"last", Last},
+    {"length", LengthFilter, /*reads_items=*/false},
+    {"count", LengthFilter, /*reads_items=*/false},
+    {"join", Join},
+    {"list", ListFilter},
+    {"reverse", Reverse},
+    {"sort", Sort},
+    {"unique", Unique},
+    {"items", Items},
+    {"dictsort", DictSort},
+    {"min", Min},
+    {"max", Max},
+    {"sum", Sum},
+    {"batch", Batch},
 };
 
 }  // namespace

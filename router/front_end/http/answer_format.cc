@@ -14,7 +14,7 @@ AnswerFormat::AnswerFormat(ApiRequest api, AnswerHead head, const model::Tokeniz
       tokenizer_(tokenizer),
       prompts_(api_.prompts),
       choices_(api_.prompts * static_cast<size_t>(api_.n)),
-      cursor_(api_.event_id_begin, api_.received) {
+      cursor_(api_.event_id_begin, choices_.size(), api_.received) {
   for (size_t i = 0; i < choices_.size(); ++i) {
     choices_[i].prompt = i / static_cast<size_t>(api_.n);
   }

@@ -48,10 +48,10 @@ struct ApiRequest {
   bool tokens_as_ids = false;  // "token_id:17" for a token's text in logprobs
   bool timing = false;         // a `timing` block with the answer
   // Of a stream that can be continued, what each event's id begins with, and of one that is being
-  // continued, what the client has already; see stream_resumption.h.
+  // continued, what the client has already of each answer; see stream_resumption.h.
   std::string event_id_begin;
   bool resumes = false;
-  StreamPosition received;
+  std::vector<StreamPosition> received;
   ToolMode tool_mode = ToolMode::kNone;
   std::string tool_name;       // kNamed
   bool parallel_calls = true;  // false: the client gets only the first of an answer's calls

@@ -29,7 +29,7 @@ class ChatFormat final : public AnswerFormat {
   const char* chunk_name() const override { return "chat.completion.chunk"; }
 
   void OnStarted(size_t index, std::string* events) override {
-    if (events == nullptr || !cursor_.NewEvent()) return;
+    if (events == nullptr || !cursor_.NewEvent(index)) return;
     Event(index, R"({"role":"assistant","content":""})", "null", "", *events);
   }
 
@@ -38,7 +38,7 @@ class ChatFormat final : public AnswerFormat {
   void OnDelta(size_t index, absl::string_view text, const Tokens& tokens,
                std::string* events) override {
     const auto count = static_cast<size_t>(tokens.size());
-    const size_t received = cursor_.ReceivedTokens(count);
+    const size_t received = cursor_.ReceivedTokens(count, index);
     Json logprobs = Json::array();
     if (api_.logprobs.has_value()) {
       for (size_t i = received; i < count; ++i) {
@@ -61,7 +61,7 @@ class ChatFormat final : public AnswerFormat {
 
   void OnFinished(size_t index, std::string* events) override {
     Give(index, messages_[index].finder.Flush(), "null", "", events);
-    if (events == nullptr || !cursor_.NewEvent()) return;
+    if (events == nullptr || !cursor_.NewEvent(index)) return;
     Event(index, "{}", "null",
           absl::StrCat(",\"stop_reason\":", JsonText(StopReason(choices_[index]))), *events,
           absl::StrCat("\"", FinishReason(index), "\""));
@@ -74,7 +74,7 @@ class ChatFormat final : public AnswerFormat {
     if (events == nullptr) {
       choices_[index].text += pieces.content;
     } else {
-      const absl::string_view content = cursor_.NewText(pieces.content);
+      const absl::string_view content = cursor_.NewText(pieces.content, index);
       if (!content.empty() || logprobs != "null" || !extra.empty()) {
         std::string delta = "{\"content\":";
         AppendJsonString(content, delta);
@@ -86,7 +86,7 @@ class ChatFormat final : public AnswerFormat {
       message.calls.push_back({{"id", absl::StrCat("call_", head_.id, "_", index, "_", number)},
                                {"type", "function"},
                                {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
-      if (events == nullptr || !cursor_.NewEvent()) continue;
+      if (events == nullptr || !cursor_.NewEvent(index)) continue;
       Json sent = {{"index", number}};
       sent.update(message.calls.back());
       Event(index, absl::StrCat("{\"tool_calls\":[", JsonText(sent), "]}"), "null", "", *events);

@@ -42,9 +42,9 @@ class CompletionFormat final : public AnswerFormat {
       choices_[index].text.append(text.data(), text.size());
       return;
     }
-    text = cursor_.NewText(text);
+    text = cursor_.NewText(text, index);
     const size_t described = echoed + static_cast<size_t>(tokens.size());
-    const size_t received = cursor_.ReceivedTokens(described);
+    const size_t received = cursor_.ReceivedTokens(described, index);
     // Taken where nothing is sent, too: the next tokens begin a list of their own.
     const std::string logprobs =
         logprobs_.empty() ? "null" : JsonText(logprobs_[index].Take(received));
@@ -67,7 +67,7 @@ class CompletionFormat final : public AnswerFormat {
       if (!logprobs_.empty()) whole_logprobs_[index] = logprobs_[index].Take();
       return;
     }
-    if (!cursor_.NewEvent()) return;
+    if (!cursor_.NewEvent(index)) return;
     BeginEvent(*events);
     absl::StrAppend(
         events, "\"index\":", index, ",\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"",

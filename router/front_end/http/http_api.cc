@@ -42,12 +42,6 @@ bool Lists(absl::string_view methods, absl::string_view method) {
   return false;
 }
 
-// Whether a body may be of a request that resumes an answer, without parsing it: within a JSON
-// string quotes are escaped, so no prompt is taken for that.
-bool NamesResumption(absl::string_view body) {
-  return absl::StrContains(body, "\"resume_from_token\"");
-}
-
 HttpReply JsonReply(const Json& json) { return {.body = JsonText(json)}; }
 
 }  // namespace
@@ -170,7 +164,7 @@ void HttpApi::Dispatch(const Route& route, Call& call) {
     // What asks for work: before any is done for it.
     const absl::Status shed = deps_.session.shedder.Admit(
         LoadShedder::FrontEndKind::kHttp, call.now - call.request.arrived, call.now,
-        [&call] { return NamesLastEvent(call.request) || NamesResumption(call.request.body); });
+        [&call] { return NamesLastEvent(call.request); });
     if (!shed.ok()) return Reply(call, ErrorReply(shed));
   }
   if (const absl::Status known = Identify(route, call); !known.ok()) {

@@ -5,13 +5,14 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/runtime/random.h"
 #include "router/front_end/http/api_request.h"
@@ -24,13 +25,14 @@ constexpr absl::string_view kResumable = "x-tandem-resumable";
 constexpr absl::string_view kLastEventId = "last-event-id";
 constexpr size_t kAnswerIdBytesMax = 128;
 
-// What an event's id says: ANSWER/SEED/REQUEST/BYTES.EVENTS[.TOKENS.NUMBERED], seed and request in
-// hexadecimal, the other counts in decimal.
+// What an event's id says: ANSWER/SEED/REQUEST/PLACE[,PLACE…], a place for each answer of the
+// request. A place is BYTES.EVENTS[.TOKENS.NUMBERED]. Seed and request are hexadecimal, the counts
+// of a place decimal.
 struct EventId {
   std::string answer;
   uint64_t seed = 0;
   uint64_t request = 0;  // RequestDigest
-  StreamPosition at;
+  std::vector<StreamPosition> at;
 };
 
 bool IsAnswerId(absl::string_view id) {
@@ -44,11 +46,21 @@ bool ParseCount(absl::string_view text, int64_t& count) {
 }
 
 bool ParsePlace(absl::string_view text, StreamPosition& at) {
+  // Not more than a place can have, however long the header is.
+  if (std::count(text.begin(), text.end(), '.') > 3) return false;
   const std::vector<absl::string_view> counts = absl::StrSplit(text, '.');
   if (counts.size() != 2 && counts.size() != 4) return false;
   if (!ParseCount(counts[0], at.text_bytes) || !ParseCount(counts[1], at.events)) return false;
   return counts.size() == 2 ||
          (ParseCount(counts[2], at.tokens) && ParseCount(counts[3], at.numbered));
+}
+
+bool ParsePlaces(absl::string_view text, std::vector<StreamPosition>& at) {
+  if (std::count(text.begin(), text.end(), ',') >= kResumableAnswersMax) return false;
+  for (const absl::string_view place : absl::StrSplit(text, ',')) {
+    if (!ParsePlace(place, at.emplace_back())) return false;
+  }
+  return true;
 }
 
 bool ParseEventId(absl::string_view text, EventId& id) {
@@ -59,7 +71,7 @@ bool ParseEventId(absl::string_view text, EventId& id) {
   const absl::string_view seed = fields[fields.size() - 3];
   id.answer = std::string(text.substr(0, static_cast<size_t>(seed.data() - text.data()) - 1));
   return IsAnswerId(id.answer) && absl::SimpleHexAtoi(seed, &id.seed) &&
-         absl::SimpleHexAtoi(request, &id.request) && ParsePlace(fields.back(), id.at);
+         absl::SimpleHexAtoi(request, &id.request) && ParsePlaces(fields.back(), id.at);
 }
 
 // A number of all that decides the stream, besides the seed. It finds mistakes; it is no secret.
@@ -87,11 +99,11 @@ uint64_t RequestDigest(const ApiRequest& api, const std::string& fingerprint) {
 }
 
 // Why another run could not continue this stream; empty if one could.
-absl::string_view WhyNot(const ApiRequest& api) {
+std::string WhyNot(const ApiRequest& api) {
   if (!api.stream) return "given without stream, expected a stream";
-  const v1::GenerateRequest& request = api.requests[0];
-  if (api.requests.size() > 1 || api.n > 1 || request.best_of() > 1 || request.has_beam_search()) {
-    return "given with several answers, expected one";
+  if (api.requests.size() > 1) return "given with several prompts, expected one";
+  if (api.n > kResumableAnswersMax) {
+    return absl::StrCat("given with ", api.n, " answers, expected at most ", kResumableAnswersMax);
   }
   // Which tokens are a call's, and have no log-probability in the stream, depends on how they came.
   if (api.kind == ApiKind::kResponse && api.logprobs.has_value() &&
@@ -105,7 +117,8 @@ absl::Status Continue(const EventId& last, uint64_t digest, std::string& id, Api
   v1::GenerateRequest& request = api.requests[0];
   const bool other_seed = request.sampling().has_seed() && request.sampling().seed() != last.seed;
   const bool other_id = !request.request_id().empty() && request.request_id() != last.answer;
-  if (last.request != digest || other_seed || other_id) {
+  const bool other_answers = last.at.size() != static_cast<size_t>(api.n);
+  if (last.request != digest || other_seed || other_id || other_answers) {
     return absl::InvalidArgumentError(
         "last-event-id: names an answer to another request, expected the body that was sent first");
   }
@@ -118,26 +131,47 @@ absl::Status Continue(const EventId& last, uint64_t digest, std::string& id, Api
 
 }  // namespace
 
-absl::string_view EventCursor::NewText(absl::string_view text) {
-  const int64_t had = received_.text_bytes - at_.text_bytes;
-  at_.text_bytes += static_cast<int64_t>(text.size());
+EventCursor::EventCursor(std::string id_begin, size_t answers, std::vector<StreamPosition> received)
+    : id_begin_(std::move(id_begin)), places_(id_begin_.empty() ? 1 : answers) {
+  TANDEM_CHECK(received.empty() || received.size() == places_.size(), "places of ", received.size(),
+               " answers, expected ", places_.size());
+  for (size_t i = 0; i < received.size(); ++i) {
+    places_[i].received = received[i];
+    places_[i].at.numbered = received[i].numbered;
+  }
+}
+
+bool EventCursor::NewEvent(size_t answer) {
+  Place& place = PlaceOf(answer);
+  return ++place.at.events > place.received.events;
+}
+
+absl::string_view EventCursor::NewText(absl::string_view text, size_t answer) {
+  Place& place = PlaceOf(answer);
+  const int64_t had = place.received.text_bytes - place.at.text_bytes;
+  place.at.text_bytes += static_cast<int64_t>(text.size());
   if (had <= 0) return text;
   return text.substr(std::min(static_cast<size_t>(had), text.size()));
 }
 
-size_t EventCursor::ReceivedTokens(size_t tokens) {
-  const int64_t had = std::max<int64_t>(received_.tokens - at_.tokens, 0);
-  at_.tokens += static_cast<int64_t>(tokens);
+size_t EventCursor::ReceivedTokens(size_t tokens, size_t answer) {
+  Place& place = PlaceOf(answer);
+  const int64_t had = std::max<int64_t>(place.received.tokens - place.at.tokens, 0);
+  place.at.tokens += static_cast<int64_t>(tokens);
   return std::min(static_cast<size_t>(had), tokens);
 }
 
 std::string EventCursor::Id() const {
   if (id_begin_.empty()) return "";
-  // What the client has stays received, even where this run has not come to it yet.
-  std::string id = absl::StrCat(id_begin_, std::max(at_.text_bytes, received_.text_bytes), ".",
-                                std::max(at_.events, received_.events));
-  const int64_t tokens = std::max(at_.tokens, received_.tokens);
-  if (tokens + at_.numbered > 0) absl::StrAppend(&id, ".", tokens, ".", at_.numbered);
+  std::string id = id_begin_;
+  for (const auto& [received, at] : places_) {
+    if (&at != &places_[0].at) id += ',';
+    // What the client has stays received, even where this run has not come to it yet.
+    absl::StrAppend(&id, std::max(at.text_bytes, received.text_bytes), ".",
+                    std::max(at.events, received.events));
+    const int64_t tokens = std::max(at.tokens, received.tokens);
+    if (tokens + at.numbered > 0) absl::StrAppend(&id, ".", tokens, ".", at.numbered);
+  }
   return id;
 }
 
@@ -155,7 +189,7 @@ absl::Status MakeResumable(const HttpRequest& head, const std::string& fingerpri
     return absl::OkStatus();
   }
   const absl::string_view header = last.empty() ? kResumable : kLastEventId;
-  const absl::string_view why_not = WhyNot(api);
+  const std::string why_not = WhyNot(api);
   if (!why_not.empty()) return absl::UnimplementedError(absl::StrCat(header, ": ", why_not));
   const uint64_t digest = RequestDigest(api, fingerprint);
   v1::SamplingParams& sampling = *api.requests[0].mutable_sampling();

@@ -2,6 +2,7 @@
 // the supported model families and on a table of small expressions, and fails where it fails.
 #include "common/model/chat_template/chat_template.h"
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -82,6 +83,30 @@ TEST(ChatTemplateGolden, ConversationsRenderAsJinja2RendersThem) {
     rendered_count += golden.contains("output") ? 1 : 0;
   }
   EXPECT_GE(rendered_count, 150u);
+}
+
+// A request of up to 64 KiB is rendered on the thread that read it, which serves other clients. A
+// template of any of the families takes a hundredth of the steps that a rendering may take for the
+// most messages that such a request can have.
+TEST(ChatTemplateGolden, ShortRequestsTakeFewSteps) {
+  constexpr size_t kBytes = 64 << 10;  // LongWork::kShortBytesMax
+  constexpr size_t kMessageBytes = sizeof(R"({"role":"user","content":""},)") - 1;
+  ChatTemplate::RenderInput input;
+  input.messages = Json::array();
+  for (size_t bytes = 0; bytes < kBytes; bytes += kMessageBytes) {
+    const bool user = input.messages.size() % 2 == 0;
+    input.messages.push_back({{"role", user ? "user" : "assistant"}, {"content", ""}});
+  }
+  TemplateLimits limits;
+  limits.steps_max /= 100;
+  for (const auto& file : std::filesystem::directory_iterator(
+           absl::StrCat(TANDEM_SOURCE_DIR, "/tests/golden/chat_template/templates"))) {
+    const std::string name = file.path().filename().string();
+    if (name == "constructs.jinja") continue;  // no model's
+    const auto parsed = ChatTemplate::Parse(ReadText("templates/" + name), limits);
+    ASSERT_OK(parsed.status()) << name;
+    EXPECT_OK((*parsed)->Render(input).status()) << name;
+  }
 }
 
 // Gemma 3's own template, for checkpoints without one, renders what a template of such a checkpoint

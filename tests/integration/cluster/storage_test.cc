@@ -1,11 +1,13 @@
 // Goal: a cluster with --kv-disk reads after a restart what it computed before, and its answers are
-// those of a cluster without one, also when the files were damaged or cannot be used at all.
+// those of a cluster without one, also when the files were damaged or cannot be used at all. With
+// --swap-space, memory for a quarter of what runs serves all, with the same answers.
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_cluster.h"
@@ -122,6 +124,48 @@ TEST_F(StorageTest, AFolderThatCannotBeUsedCostsOnlyTheStorage) {
   ASSERT_OK(status.status());
   for (const v1::NodeStatus& node : status->nodes())
     EXPECT_EQ(node.load().blocks_stored() > 0, node.role() == "prefill") << node.node_id();
+  EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+// Eight answers of 256 tokens each, asked at once.
+std::vector<std::vector<int32_t>> AskTogether(TestCluster& cluster) {
+  std::vector<std::vector<int32_t>> answers(8);
+  std::vector<std::thread> clients;
+  for (size_t i = 0; i < answers.size(); ++i)
+    clients.emplace_back([&, i] {
+      v1::GenerateRequest request;
+      for (int t = 0; t < 64; ++t)
+        request.mutable_tokens()->add_ids(1 + (t * 7 + static_cast<int>(i) * 31) % 200);
+      request.mutable_stop()->set_max_tokens(192);
+      request.mutable_stop()->set_ignore_eos(true);
+      request.set_return_token_ids(true);
+      request.mutable_sampling()->set_seed(7 + i);
+      const Answer answer = cluster.Generate(request);
+      EXPECT_OK(answer.status);
+      answers[i] = answer.tokens;
+    });
+  for (std::thread& client : clients) client.join();
+  return answers;
+}
+
+TEST_F(StorageTest, SwapSpaceServesFourTimesWhatThePoolHolds) {
+  const auto start = [](std::vector<std::string> flags) {
+    flags.insert(flags.begin(),
+                 {"--engine=hash", "--hash-row-time=1ms", "--prefill=0", "--decode=1"});
+    auto cluster = TestCluster::Start(flags);
+    EXPECT_OK(cluster.status());
+    return *std::move(cluster);
+  };
+  std::vector<std::vector<int32_t>> whole;
+  {
+    const auto cluster = start({"--kv-blocks=80"});
+    whole = AskTogether(*cluster);
+    EXPECT_EQ(cluster->Stop(), "exit code 0");
+  }
+  const auto cluster = start({"--kv-blocks=16", "--swap-space=1000000"});
+  EXPECT_EQ(AskTogether(*cluster), whole);
+  Await(*cluster, 1, &v1::NodeCounters::preemptions);
+  Await(*cluster, 1, &v1::NodeCounters::blocks_loaded);
   EXPECT_EQ(cluster->Stop(), "exit code 0");
 }
 

@@ -1,8 +1,11 @@
 // Goal: a stream over HTTP whose router was killed, or whose connection was lost, is continued by
 // another router, or the same one, after the last event that the client received: the text is that
-// of a stream that nothing disturbed, each byte once, and so are the ids of its tokens.
+// of a stream that nothing disturbed, each byte once, and so are the ids of its tokens; of each
+// answer, where there are several.
 #include <gmock/gmock.h>
 #include <signal.h>
+
+#include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
@@ -15,7 +18,9 @@ namespace {
 
 // A stream as its client has it.
 struct HttpStream {
-  std::string text, last_id, end;
+  std::string last_id, end;
+  std::string text;                        // of the first answer
+  std::map<int, std::string> other_texts;  // of the others, by index
   std::vector<int> token_ids;
   std::vector<int64_t> numbers;  // of /v1/responses' events
 
@@ -49,8 +54,10 @@ struct HttpStream {
   }
   void TakeChoice(const nlohmann::json& choice) {
     for (const int id : choice.value("token_ids", std::vector<int>())) token_ids.push_back(id);
-    text += choice.value("text", "");
-    if (choice.contains("delta")) text += choice["delta"].value("content", "");
+    const int index = choice["index"];
+    std::string& its_text = index == 0 ? text : other_texts[index];
+    its_text += choice.value("text", "");
+    if (choice.contains("delta")) its_text += choice["delta"].value("content", "");
     if (choice["finish_reason"].is_string()) end = choice["finish_reason"];
   }
   void TakeDelta(const nlohmann::json& delta) {
@@ -75,6 +82,7 @@ constexpr Asked kAsked[] = {
     {"/v1/chat/completions",
      R"({"messages":[{"role":"user","content":"Hi"}],"logprobs":true,"return_token_ids":true)",
      "length"},
+    {"/v1/chat/completions", R"({"messages":[{"role":"user","content":"Hi"}],"n":3)", "length"},
     {"/v1/messages", R"({"messages":[{"role":"user","content":"Hi"}])", "max_tokens"},
     {"/v1/responses", R"({"input":"Hi")", "incomplete", "max_output_tokens"},
     {"/api/chat", R"({"messages":[{"role":"user","content":"Hi"}])", "length", "num_predict",
@@ -172,6 +180,7 @@ TEST_F(HttpResumption, AnotherRouterContinuesTheStreamsOfADeadOne) {
     EXPECT_EQ(stream.end, kAsked[i].end);
     const HttpStream whole = Undisturbed(kAsked[i], stream.last_id);
     EXPECT_EQ(stream.text, whole.text) << kAsked[i].path;
+    EXPECT_EQ(stream.other_texts, whole.other_texts);
     EXPECT_EQ(stream.token_ids, whole.token_ids);
     for (size_t n = 0; n < stream.numbers.size(); ++n) {
       ASSERT_EQ(stream.numbers[n], static_cast<int64_t>(n));

@@ -226,7 +226,9 @@ TEST_F(HostileKvPlane, FramesOfAConfusedNodeCostEpochsAtMost) {
     load_.AwaitAnswers(2);
   }
   for (const char* node : {"prefill-0", "decode-0", "decode-1"}) {
-    AwaitCounter(node, 50, [](const v1::NodeCounters& c) { return c.kv_frames_rejected(); });
+    AwaitCounter(node, 50, [](const v1::NodeCounters& c) {
+      return c.kv_frames_rejected() + c.kv_frames_untimely();
+    });
   }
   transport->SetListener(nullptr);
 }

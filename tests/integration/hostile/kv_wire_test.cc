@@ -293,7 +293,8 @@ TEST_P(KvWire, ARecordedConnectionIsOfNoUse) {
   SendAll(*replayer, node, recorded);
   EXPECT_GE(AwaitCounter("decode-0", dropped_before + kFrames, dropped), dropped_before + kFrames);
   EXPECT_GE(AwaitCounter("decode-0", refused_before + 1, refused), refused_before + 1);
-  EXPECT_EQ(AwaitCounter("decode-0", 0, rejected), rejected_before + kFrames);
+  EXPECT_EQ(AwaitCounter("decode-0", 0, rejected), rejected_before + kFrames)
+      << processes_["decode-0"].program->log();
   replayer->SetListener(nullptr);
 }
 

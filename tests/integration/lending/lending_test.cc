@@ -1,7 +1,7 @@
 // Goal: real processes lend KV memory to each other: sequences longer than any node's pool are
 // answered, by their answers and by their prompts, with the tokens of a node that is large enough;
-// so they are on the real model; a creditor that is killed costs time and no token; nothing stays
-// lent.
+// so they are on the real model; a creditor that is killed costs time and no token, one that drains
+// costs no computation; nothing stays lent.
 #include <signal.h>
 
 #include <filesystem>
@@ -37,6 +37,7 @@ std::unique_ptr<TestCluster> Start(Flags flags) {
 
 struct Lent {
   int64_t units = 0, answers = 0, lost = 0;
+  int64_t moved = 0;                   // to another creditor, or home
   int64_t blocks_lent = 0, debts = 0;  // now
 };
 Lent LentIn(TestCluster& cluster) {
@@ -48,6 +49,7 @@ Lent LentIn(TestCluster& cluster) {
     lent.units += node.counters().units_lent();
     lent.answers += node.counters().lending_answers();
     lent.lost += node.counters().loans_lost();
+    lent.moved += node.counters().loans_moved() + node.counters().loans_home();
     lent.blocks_lent += node.load().blocks_lent();
     lent.debts += node.load().debts_size();
   }
@@ -156,32 +158,56 @@ pid_t PidOf(const TestCluster& cluster, const std::string& node) {
   return 0;
 }
 
-TEST(Lending, AKilledCreditorCostsNoToken) {
-  Flags flags = kSmall;
-  flags[2] = "--decode=3";
-  flags.push_back("--hash-step-time=4ms");
-  const auto cluster = Start(flags), large = Start(kLarge);
-  ASSERT_TRUE(cluster != nullptr && large != nullptr);
+// Answers a request that borrows, and sends `signal` to its creditor once it has one. The answer's
+// tokens are those of a node that holds all of it.
+void SignalTheCreditor(TestCluster& cluster, int signal) {
+  const auto large = Start(kLarge);
+  ASSERT_NE(large, nullptr);
   const v1::GenerateRequest request = Request(60, 820, 3);
   const Answer expected = large->Generate(request);
   ASSERT_OK(expected.status);
   Answer answer;
-  std::thread client([&] { answer = cluster->Generate(request); });
+  std::thread client([&] { answer = cluster.Generate(request); });
   std::string creditor;
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
   while (creditor.empty() && absl::Now() < deadline) {
-    const auto status = cluster->client().GetStatus(absl::Seconds(10));
+    const auto status = cluster.client().GetStatus(absl::Seconds(10));
     if (!status.ok()) continue;
     for (const v1::NodeStatus& node : status->nodes())
       for (const v1::Debt& debt : node.load().debts()) creditor = debt.creditor_node_id();
   }
-  const pid_t pid = creditor.empty() ? 0 : PidOf(*cluster, creditor);
+  const pid_t pid = creditor.empty() ? 0 : PidOf(cluster, creditor);
   EXPECT_GT(pid, 0) << "creditor \"" << creditor << "\"";
-  if (pid > 0) ::kill(pid, SIGKILL);
+  if (pid > 0) ::kill(pid, signal);
   client.join();
   ASSERT_OK(answer.status);
   EXPECT_EQ(answer.tokens, expected.tokens);
+}
+
+Flags WithSteps(const char* step_time) {
+  Flags flags = kSmall;
+  flags[2] = "--decode=3";
+  flags.push_back(step_time);
+  return flags;
+}
+
+TEST(Lending, AKilledCreditorCostsNoToken) {
+  const auto cluster = Start(WithSteps("--hash-step-time=4ms"));
+  ASSERT_NE(cluster, nullptr);
+  SignalTheCreditor(*cluster, SIGKILL);
   EXPECT_GT(LentIn(*cluster).lost, 0);
+}
+
+TEST(Lending, ADrainingCreditorsLoansMoveAndNothingIsComputedAgain) {
+  const auto cluster = Start(WithSteps("--hash-step-time=10ms"));
+  ASSERT_NE(cluster, nullptr);
+  SignalTheCreditor(*cluster, SIGTERM);
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  Lent lent = LentIn(*cluster);
+  while (lent.moved == 0 && absl::Now() < deadline) lent = LentIn(*cluster);
+  EXPECT_GT(lent.moved, 0);
+  EXPECT_EQ(lent.lost, 0);
+  ExpectNothingLent(*cluster);
 }
 
 }  // namespace

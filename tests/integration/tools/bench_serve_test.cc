@@ -52,7 +52,7 @@ TEST_F(BenchServe, CountsWhatTheClusterDid) {
     const int64_t before = Finished();
     const nlohmann::json summary =
         RunForJson({target, "--requests=60", "--warmup=4", "--concurrency=6", "--prompt-tokens=40",
-                    "--output-tokens=10", "--slo-e2e=60000"});
+                    "--output-tokens=10", "--slo-e2e=60s"});
     EXPECT_EQ(summary["answered"], 60) << target;
     EXPECT_EQ(summary["failed"], 0) << target;
     EXPECT_EQ(summary["prompt_tokens"], 60 * 40) << target;

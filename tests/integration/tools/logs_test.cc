@@ -47,6 +47,8 @@ TEST(Logs, ATerminalShowsALineForEachProcess) {
   EXPECT_THAT(lines, SizeIs(1 + 5 + 1 + 1)) << up.screen();
   up.Type("\x03");
   EXPECT_EQ(up.Finish(), 0);
+  // The router ends first, and five nodes lose it.
+  EXPECT_THAT(up.screen(), Not(HasSubstr("WARNING"))) << up.screen();
 }
 
 // Quoted values come whole, and a drain that was asked for warns of nothing.

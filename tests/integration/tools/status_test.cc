@@ -82,7 +82,7 @@ TEST_F(StatusCommandTest, WatchShowsItAgainUntilItIsInterrupted) {
 TEST_F(StatusCommandTest, TooShortAnIntervalIsRefused) {
   const ProgramRun run = RunProgram({"tandem", "status", router_, "--watch", "--every=1ms"});
   EXPECT_EQ(run.exit_code, 2);
-  EXPECT_THAT(run.output, HasSubstr("every: 1ms, expected 100ms or more"));
+  EXPECT_THAT(run.output, HasSubstr("every: value '1ms'"));
 }
 
 TEST_F(StatusCommandTest, PsListsWhatRuns) {

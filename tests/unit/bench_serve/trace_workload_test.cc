@@ -172,5 +172,26 @@ TEST(MeasureTrace, CountsAsTheSimulatorDoes) {
   EXPECT_EQ(result.nodes[1].generated_tokens, 6);
 }
 
+TEST(MeasureTrace, ANodeThatStartedAgainCountsFromItsStart) {
+  v1::GetStatusResponse before, after;
+  v1::NodeStatus& was = *before.add_nodes();
+  was.set_node_id("d1");
+  was.set_role("decode");
+  was.set_incarnation(1);
+  was.mutable_step_cost()->set_actual_us(7e6);
+  was.mutable_counters()->set_generated_tokens(1000);
+  was.mutable_counters()->set_blocks_fetched(50);
+  v1::NodeStatus& now = *after.add_nodes() = was;
+  now.set_incarnation(2);
+  now.mutable_step_cost()->set_actual_us(1e6);
+  now.mutable_counters()->set_generated_tokens(2);
+  now.mutable_counters()->set_blocks_fetched(1);
+  const sim::TraceResult result = MeasureTrace(LoadResult(), {}, before, after, 32);
+  ASSERT_EQ(result.nodes.size(), 1u);
+  EXPECT_NEAR(result.nodes[0].busy_s, 1, 1e-9);
+  EXPECT_EQ(result.nodes[0].generated_tokens, 2);
+  EXPECT_EQ(result.sources.fetched, 32);
+}
+
 }  // namespace
 }  // namespace tandem::cli

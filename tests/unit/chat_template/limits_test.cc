@@ -48,6 +48,39 @@ TEST(ChatTemplateLimits, WorkIsBounded) {
   }
 }
 
+// The steps that a rendering takes: the least limit that it stays within.
+int64_t StepsOf(const std::string& source) {
+  int64_t refused = 0, enough = TemplateLimits().steps_max;
+  while (enough - refused > 1) {
+    TemplateLimits limits;
+    limits.steps_max = (refused + enough) / 2;
+    (Render(source, {}, limits).ok() ? enough : refused) = limits.steps_max;
+  }
+  return enough;
+}
+
+TEST(ChatTemplateLimits, TheLastStepOfTheBoundIsTaken) {
+  const auto loop = [](int64_t rounds) {
+    return absl::StrCat("{% for i in range(", rounds, ") %}{{ i }}{% endfor %}");
+  };
+  const int64_t of_1000 = StepsOf(loop(1000)), of_2000 = StepsOf(loop(2000));
+  EXPECT_EQ(StepsOf(loop(3000)) - of_2000, of_2000 - of_1000) << "steps must not depend on chance";
+  ASSERT_EQ((of_2000 - of_1000) % 1000, 0);
+  const int64_t of_a_round = (of_2000 - of_1000) / 1000;
+  const int64_t rounds_max =
+      (TemplateLimits().steps_max - of_1000 + 1000 * of_a_round) / of_a_round;
+  EXPECT_OK(Render(loop(rounds_max)).status());
+  ExpectRefused(loop(rounds_max + 1), "the template takes more than 20000000 steps");
+}
+
+TEST(ChatTemplateLimits, TheLastByteOfTheBoundIsGiven) {
+  const int64_t bytes_max = TemplateLimits().output_bytes_max;
+  EXPECT_EQ(Render(absl::StrCat("{{ 'x' * ", bytes_max, " }}"))->size(),
+            static_cast<size_t>(bytes_max));
+  ExpectRefused(absl::StrCat("{{ 'x' * ", bytes_max + 1, " }}"), "a string grows beyond 67108864");
+  ExpectRefused(absl::StrCat("{{ 'x' * ", bytes_max, " }}y"), "a string grows beyond 67108864");
+}
+
 TEST(ChatTemplateLimits, TextsAreBounded) {
   for (const char* source : {
            "\n{{ 'ab' * 10 ** 12 }}",

@@ -33,6 +33,16 @@ TEST(ConfigDocs, TheCommittedDocumentIsWhatTheStructsSay) {
   EXPECT_EQ(committed, ConfigMarkdown()) << "regenerate with: tandem config-docs > docs/CONFIG.md";
 }
 
+TEST(Help, NamesEachCommandApartFromItsPurpose) {
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(TandemMain({"help"}, {}), 0);
+  const std::string help = ::testing::internal::GetCapturedStdout();
+  for (const char* line : {"\n  bench lending  Measures what", "\n  up             Runs a whole",
+                           "\n  version        Prints the version.\n"}) {
+    EXPECT_THAT(help, HasSubstr(line));
+  }
+}
+
 TEST(RestartCount, AProcessThatRanWellStartsAfresh) {
   RestartCount count;
   absl::Time now = absl::UnixEpoch();

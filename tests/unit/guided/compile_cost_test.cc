@@ -82,6 +82,17 @@ void AddHostileSchemas(std::vector<Case>& cases) {
          R"("b":{"anyOf":[{"$ref":"#/$defs/c"},{"$ref":"#/$defs/c"}]},)"
          R"("c":{"anyOf":[{"$ref":"#/$defs/d"},{"$ref":"#/$defs/d"}]},"d":{"minLength":3}},)"
          R"("allOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"}]})");
+  // As a request with "tool_choice": "required" has it, with as many tools as one place may have.
+  std::vector<std::string> tools, values;
+  for (int i = 0; i < 100; ++i) values.push_back(absl::StrCat("\"v", i * 7919, "\""));
+  for (int i = 0; i < 256; ++i)
+    tools.push_back(
+        absl::StrCat(R"({"type":"object","properties":{"name":{"type":"string","enum":["t)", i,
+                     R"("]},"parameters":{"type":"object","properties":{"a":{"enum":[)",
+                     absl::StrJoin(absl::MakeConstSpan(values).subspan(i % 20, 70), ","),
+                     R"(]}}}},"required":["name","parameters"],"additionalProperties":false})"));
+  schema("tools", absl::StrCat(R"({"type":"array","minItems":1,"items":{"anyOf":[)",
+                               absl::StrJoin(tools, ","), "]}}"));
   schema("enum in every branch",
          absl::StrCat(R"({"enum":[)", absl::StrJoin(words, ","), R"(],"allOf":[)",
                       Repeat("{\"minLength\":1},", 300), "{}]}"));

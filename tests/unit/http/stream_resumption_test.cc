@@ -321,6 +321,90 @@ absl::Status Resumable(ApiRequest api, HttpHeaders headers, std::string id = "an
   return MakeResumable(head, fingerprint, *random, id, api);
 }
 
+// The events of three answers that interleave as `order` says, each of whose tokens is one byte of
+// its text, to a client that sends `last_event_id`.
+std::vector<StreamEvent> SeveralEvents(ApiKind kind, const std::vector<int32_t>& order,
+                                       const std::string& last_event_id) {
+  ApiRequest api = StreamOf(kind, R"("n":3,"return_token_ids":true,)");
+  HttpRequest head;
+  head.headers = {{"x-tandem-resumable", "1"}};
+  if (!last_event_id.empty()) head.headers.emplace_back("last-event-id", last_event_id);
+  const auto random = NewSeededRandom(7);
+  std::string id = "answer";
+  EXPECT_OK(MakeResumable(head, "fingerprint", *random, id, api));
+  api.include_usage = true;
+  const auto format = FormatOf(std::move(api), id);
+  std::string events;
+  v1::GenerateResponse part;
+  part.mutable_started()->set_prompt_tokens(7);
+  format->Add(0, part, &events);
+  int32_t tokens[3] = {};
+  for (const int32_t answer : order) {
+    part.mutable_delta()->set_sequence_index(answer);
+    part.mutable_delta()->set_text(std::string(1, static_cast<char>('a' + tokens[answer])));
+    part.mutable_delta()->clear_tokens();
+    part.mutable_delta()->add_tokens()->set_token_id(100 * answer + tokens[answer]++);
+    format->Add(0, part, &events);
+    if (tokens[answer] < 6) continue;
+    part.mutable_finished()->set_sequence_index(answer);
+    part.mutable_finished()->set_reason(v1::FINISH_REASON_LENGTH);
+    format->Add(0, part, &events);
+  }
+  format->EndEvents(events);
+  return EventsIn(events, /*lines=*/false);
+}
+
+// What a client makes of the events of several answers: of each its text, ids and other events.
+std::vector<Made> MakeOfSeveral(ApiKind kind, const std::vector<StreamEvent>& events) {
+  std::vector<Made> made(4, Made(kind));  // the last: what belongs to no answer
+  for (const StreamEvent& event : events) {
+    if (event.data == "[DONE]") continue;
+    const Json json = ParseJsonBody(event.data).value();
+    const Json& choices = json["choices"];
+    made[choices.empty() ? 3 : choices[0]["index"].get<size_t>()].Take(event);
+  }
+  return made;
+}
+
+TEST(StreamResumption, SeveralAnswersGoOnEachAtItsOwnPlace) {
+  // One after the other, alternately, and in the other direction.
+  const std::vector<int32_t> orders[] = {{0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2},
+                                         {0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2},
+                                         {2, 2, 1, 2, 1, 2, 0, 2, 2, 1, 1, 0, 0, 1, 1, 0, 0, 0}};
+  for (const ApiKind kind : {ApiKind::kCompletion, ApiKind::kChat}) {
+    const std::vector<Made> whole = MakeOfSeveral(kind, SeveralEvents(kind, orders[0], ""));
+    ASSERT_EQ(whole[2].text, "abcdef");
+    ASSERT_EQ(whole[2].token_ids.size(), 6u);
+    ASSERT_EQ(whole[3].others.size(), 1u) << "the usage";
+    for (const auto& first : orders) {
+      const std::vector<StreamEvent> all = SeveralEvents(kind, first, "");
+      for (size_t had = 1; had < all.size(); ++had) {
+        for (const auto& second : orders) {
+          std::vector<StreamEvent> events(all.begin(), all.begin() + static_cast<ptrdiff_t>(had));
+          for (StreamEvent& event : SeveralEvents(kind, second, all[had - 1].id)) {
+            events.push_back(std::move(event));
+          }
+          ASSERT_EQ(MakeOfSeveral(kind, events), whole) << "after " << all[had - 1].id;
+        }
+      }
+    }
+  }
+}
+
+TEST(StreamResumption, ThePlacesOfOtherAnswersAreRefused) {
+  const std::vector<StreamEvent> events = SeveralEvents(ApiKind::kChat, {0}, "");
+  const std::string last = events[events.size() - 2].id;  // of the usage
+  EXPECT_THAT(last, ::testing::EndsWith(",0.1"));
+  const std::string members = R"("n":3,"return_token_ids":true,)";
+  EXPECT_OK(Resumable(StreamOf(ApiKind::kChat, members), {{"last-event-id", last}}));
+  for (const std::string& wrong :
+       {last.substr(0, last.rfind(',')), absl::StrCat(last, ",0.1"), absl::StrCat(last, ","),
+        absl::StrCat(last, std::string(30000, ','))}) {
+    EXPECT_THAT(Resumable(StreamOf(ApiKind::kChat, members), {{"last-event-id", wrong}}),
+                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("last-event-id: ")));
+  }
+}
+
 TEST(StreamResumption, NothingChangesUnlessAsked) {
   ApiRequest api = StreamOf(ApiKind::kChat);
   HttpRequest head;
@@ -333,12 +417,16 @@ TEST(StreamResumption, NothingChangesUnlessAsked) {
   EXPECT_FALSE(NamesLastEvent(head));
 }
 
-TEST(StreamResumption, OnlyStreamsOfOneTextCanBeContinued) {
+TEST(StreamResumption, OnlyStreamsOfOnePromptCanBeContinued) {
   const HttpHeaders wish = {{"x-tandem-resumable", "true"}};
   const auto refused =
       StatusIs(absl::StatusCode::kUnimplemented, StartsWith("x-tandem-resumable:"));
   EXPECT_OK(Resumable(StreamOf(ApiKind::kCompletion), wish));
-  EXPECT_THAT(Resumable(StreamOf(ApiKind::kCompletion, R"("n":2,)"), wish), refused);
+  EXPECT_OK(Resumable(StreamOf(ApiKind::kCompletion, R"("n":16,)"), wish));
+  EXPECT_THAT(Resumable(StreamOf(ApiKind::kCompletion, R"("n":17,)"), wish), refused);
+  ApiRequest prompts = StreamOf(ApiKind::kCompletion);
+  prompts.requests.push_back(prompts.requests[0]);
+  EXPECT_THAT(Resumable(prompts, wish), refused);
   EXPECT_THAT(
       Resumable(StreamOf(ApiKind::kResponse, R"("include":["message.output_text.logprobs"],)"),
                 wish),

@@ -18,19 +18,31 @@ inline constexpr int kBlocks = 8, kBlockTokens = 16;
 
 class DecodeCoreTest : public ::testing::Test {
  protected:
-  DecodeCoreTest() { MakeFresh(); }
+  // What the tests of a suite choose; the rest is alike.
+  struct Setup {
+    int32_t unit_tokens = engine::HashEngineOptions().unit_tokens;
+    int32_t context_tokens = 200;
+    int64_t lend_blocks = 0;  // not 0: it borrows, too
+  };
+
+  DecodeCoreTest() : DecodeCoreTest(Setup()) {}
+  explicit DecodeCoreTest(const Setup& setup) : setup_(setup) { MakeFresh(); }
   void MakeFresh() {
     engine::HashEngineOptions options;
     options.block_tokens = kBlockTokens;
-    options.context_tokens = 200;
+    options.unit_tokens = setup_.unit_tokens;
+    options.context_tokens = setup_.context_tokens;
     engine_ = *engine::NewHashEngine(options);
     EXPECT_OK(engine_->AllocateKv(kBlocks));
-    core_ = std::make_unique<DecodeCore>(node::SchedulerOptions{.spec = engine_->spec(),
-                                                                .num_blocks = kBlocks,
-                                                                .max_batch_tokens = 64,
-                                                                .max_sequences = 2,
-                                                                .max_waiting = 2,
-                                                                .constraints = Constraints()});
+    core_ =
+        std::make_unique<DecodeCore>(node::SchedulerOptions{.spec = engine_->spec(),
+                                                            .num_blocks = kBlocks,
+                                                            .max_batch_tokens = 64,
+                                                            .max_sequences = 2,
+                                                            .max_waiting = 2,
+                                                            .borrows = setup_.lend_blocks > 0,
+                                                            .lend_blocks_max = setup_.lend_blocks,
+                                                            .constraints = Constraints()});
   }
 
   // Over the engine's 256 bytes; its special tokens satisfy no constraint.
@@ -106,6 +118,7 @@ class DecodeCoreTest : public ::testing::Test {
   }
   int64_t used() const { return core_->load().blocks_used(); }
 
+  const Setup setup_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<DecodeCore> core_;
   absl::Time now_ = absl::FromUnixSeconds(1000);

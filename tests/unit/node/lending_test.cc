@@ -3,73 +3,10 @@
 // has verified, and computes a sequence again when a loan is lost.
 #include <limits>
 
-#include "common/rpc/convert.h"
-#include "tests/unit/node/decode_core_fixture.h"
+#include "tests/unit/node/lending_fixture.h"
 
 namespace tandem::decode_node {
 namespace {
-
-constexpr int kLendable = 5;
-
-class LendingTest : public DecodeCoreTest {
- protected:
-  LendingTest() {
-    engine::HashEngineOptions options;
-    options.block_tokens = kBlockTokens;
-    options.unit_tokens = kBlockTokens;  // a unit is a block
-    options.context_tokens = 400;
-    engine_ = *engine::NewHashEngine(options);
-    EXPECT_OK(engine_->AllocateKv(kBlocks));
-    core_ = std::make_unique<DecodeCore>(node::SchedulerOptions{.spec = engine_->spec(),
-                                                                .num_blocks = kBlocks,
-                                                                .max_batch_tokens = 64,
-                                                                .max_sequences = 2,
-                                                                .max_waiting = 2,
-                                                                .borrows = true,
-                                                                .lend_blocks_max = kLendable});
-    core_->OnRouterJoined(kRouter, now_);
-  }
-
-  static std::vector<kv::BlockHash> Hashes(int count, TokenId first = 100) {
-    kv::BlockHasher hasher{kv::BlockKey()};
-    std::vector<TokenId> tokens(static_cast<size_t>(count * kBlockTokens), first);
-    return hasher.Blocks(hasher.Salt("m", "n", ""), tokens, kBlockTokens);
-  }
-  static v1::NodeCommand Lend(uint64_t loan, int blocks) {
-    v1::NodeCommand command;
-    v1::LendBlocks& lend = *command.mutable_lend_blocks();
-    lend.set_debtor_node_id("d9");
-    lend.set_debtor_incarnation(4);
-    lend.set_loan(loan);
-    lend.set_units(blocks);
-    lend.set_hashes(kv::PackHashes(Hashes(blocks, static_cast<TokenId>(loan))));
-    return command;
-  }
-  static lending::LoanKey Key(uint64_t loan) {
-    return {{NodeId("d9"), Incarnation(4)}, LoanId(loan)};
-  }
-  static v1::LoanOffered Offered(const node::NodeActions& actions) {
-    if (actions.events.size() != 1 || !actions.events[0].second.has_loan_offered()) {
-      ADD_FAILURE() << "no offer";
-      return {};
-    }
-    return actions.events[0].second.loan_offered();
-  }
-  static absl::StatusCode Code(const v1::LoanOffered& offered) {
-    return rpc::FromWire(offered.status()).code();
-  }
-  template <typename Command>
-  static int Count(const node::NodeActions& actions) {
-    int count = 0;
-    for (const auto& command : actions.lending) count += std::holds_alternative<Command>(command);
-    return count;
-  }
-  node::NodeActions Send(const lending::LendingEvent& event) {
-    core_->OnLending(event, now_);
-    return core_->TakeActions();
-  }
-  using DecodeCoreTest::Send;
-};
 
 // ---- creditor
 
@@ -147,7 +84,7 @@ TEST_F(LendingTest, AnExpiredLoanEndsAndADrainRecallsTheOthers) {
   Send(Lend(1, 1));
   Send(Lend(2, 1));
   EXPECT_EQ(Count<lending::StopServing>(Send(lending::LoanExpired{Key(1)})), 1);
-  core_->BeginDrain(now_, absl::Seconds(30));
+  core_->BeginDrain(now_, absl::Seconds(2));
   EXPECT_EQ(Count<lending::RecallLoan>(core_->TakeActions()), 1);
   now_ += node::Lender::kNotice;
   core_->OnTick(now_);
@@ -157,37 +94,6 @@ TEST_F(LendingTest, AnExpiredLoanEndsAndADrainRecallsTheOthers) {
 }
 
 // ---- debtor
-
-class BorrowingTest : public LendingTest {
- protected:
-  // A sequence of 100 prompt tokens whose answer needs more blocks than the node has.
-  void Begin() {
-    v1::NodeCommand command = Run("r", 100, /*local_max=*/1000);
-    command.mutable_start_decode()->mutable_sequence()->mutable_stop()->set_max_tokens(200);
-    command.mutable_start_decode()->set_borrow_blocks_max(20);
-    Send(command);
-  }
-  // Steps until the core asks for a loan.
-  v1::LoanWanted StepUntilWanted() {
-    for (int i = 0; i < 60; ++i) {
-      for (const auto& [router, event] : Step().events)
-        if (event.has_loan_wanted()) return event.loan_wanted();
-    }
-    ADD_FAILURE() << "no loan is wanted";
-    return {};
-  }
-  static v1::NodeCommand Granted(const v1::LoanWanted& wanted, int held) {
-    v1::NodeCommand command;
-    v1::LoanAnswer& answer = *command.mutable_loan_answer();
-    answer.set_loan(wanted.loan());
-    answer.set_creditor_node_id("c");
-    answer.set_units(wanted.units());
-    answer.set_held_blocks(held);
-    answer.set_lease_id(held == wanted.units() ? 0 : 9);
-    answer.set_epoch(1);
-    return command;
-  }
-};
 
 TEST_F(BorrowingTest, WithoutLeaveToBorrowASequenceLongerThanThePoolIsRefused) {
   v1::NodeCommand command = Run("r", 100, 1000);
@@ -220,6 +126,22 @@ TEST_F(BorrowingTest, BlocksGoBackToThePoolWhenTheCreditorHasThem) {
   EXPECT_EQ(core_->load().debts(0).blocks(), wanted.units());
 }
 
+// An equal sequence ran before. Its blocks have the names of those that the second one computes,
+// until the pool needs them for something else.
+TEST_F(BorrowingTest, BlocksOfASequenceThatRanBeforeAreLent) {
+  Send(Answer("before", 20, 55));
+  for (int i = 0; i < 57; ++i) Step();
+  ASSERT_EQ(used(), 0);
+  Send(Answer("r", 20, 200));
+  const v1::LoanWanted wanted = StepUntilWanted();
+  ASSERT_GT(wanted.units(), 20 / kBlockTokens + 1) << "no block of the answer is among them";
+  const node::NodeActions granted = Send(Granted(wanted, 0));
+  EXPECT_EQ(Count<lending::ReturnLoan>(granted), 0);
+  ASSERT_GE(granted.transfer.size(), 3u);
+  const auto& exported = std::get<transfer::OpenExport>(granted.transfer[0]);
+  EXPECT_EQ(std::ssize(exported.blocks), wanted.units());
+}
+
 TEST_F(BorrowingTest, ALostLoanComputesTheSequenceAgain) {
   Begin();
   const v1::LoanWanted wanted = StepUntilWanted();
@@ -243,11 +165,7 @@ TEST_F(BorrowingTest, ALostLoanComputesTheSequenceAgain) {
 TEST_F(BorrowingTest, ARefusedLoanIsAskedForAgainLater) {
   Begin();
   const v1::LoanWanted wanted = StepUntilWanted();
-  v1::NodeCommand refused;
-  refused.mutable_loan_answer()->set_loan(wanted.loan());
-  *refused.mutable_loan_answer()->mutable_status() =
-      rpc::ToWire(absl::ResourceExhaustedError("full"));
-  Send(refused);
+  Send(Refused(wanted));
   for (const auto& [router, event] : Step().events) EXPECT_FALSE(event.has_loan_wanted());
   now_ += node::Borrower::kAfterRefusal;
   EXPECT_NE(StepUntilWanted().loan(), wanted.loan());
@@ -263,11 +181,7 @@ TEST_F(BorrowingTest, ASequenceThatNobodyLendsToEndsInTime) {
     for (const auto& [router, event] : actions.events) {
       if (event.has_leg_failed()) end = rpc::FromWire(event.leg_failed().status());
       if (!event.has_loan_wanted()) continue;
-      v1::NodeCommand refused;
-      refused.mutable_loan_answer()->set_loan(event.loan_wanted().loan());
-      *refused.mutable_loan_answer()->mutable_status() =
-          rpc::ToWire(absl::ResourceExhaustedError("full"));
-      Send(refused);
+      Send(Refused(event.loan_wanted()));
     }
   }
   EXPECT_EQ(end.code(), absl::StatusCode::kResourceExhausted) << end;

@@ -64,6 +64,10 @@ TEST(AnswerAssembler, HoldsBackOnlyWhatAStopStringMayTake) {
   EXPECT_EQ(assembler.stop_string(), "<end>");
   EXPECT_EQ(assembler.Append(0), "");
   EXPECT_EQ(assembler.Flush(), "");
+  // A whole string that does not count yet: its end may begin the next one.
+  AnswerAssembler early(std::make_unique<PieceDetokenizer>(std::vector<std::string>{"a.."}),
+                        StopRules(Stop({".."}, false, 3), {kEos}));
+  EXPECT_EQ(early.Append(0), "a.");
 }
 
 TEST(AnswerAssembler, Table) {
@@ -127,10 +131,16 @@ TEST(AnswerAssembler, ATokenThatEndsTheAnswerHasNoText) {
   EXPECT_EQ(by_length.Append(0), "a");
 }
 
-// The naive meaning: the shortest prefix of the text that ends with a stop string, less the longest
-// such string.
-Answer Naive(const std::string& text, const request::StopParams& stop) {
-  for (size_t end = 1; end <= text.size(); ++end) {
+// The naive meaning: the shortest prefix of the text that ends with a stop string, and with a byte
+// of token min_tokens or a later one, less the longest such string.
+Answer Naive(const std::vector<std::string>& pieces, const request::StopParams& stop) {
+  std::string text;
+  size_t first = 0;  // the bytes of tokens before min_tokens
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (static_cast<int32_t>(i) + 1 < stop.min_tokens) first += pieces[i].size();
+    text += pieces[i];
+  }
+  for (size_t end = first + 1; end <= text.size(); ++end) {
     const std::string prefix = text.substr(0, end);
     Answer answer;
     for (const std::string& s : stop.stop) {
@@ -157,10 +167,9 @@ TEST(AnswerAssembler, AnySplitGivesTheNaiveResult) {
   for (int round = 0; round < 20000; ++round) {
     std::vector<std::string> strings;
     for (uint64_t i = random->Below(4); i > 0; --i) strings.push_back(word(1 + random->Below(8)));
-    const request::StopParams stop = Stop(strings, random->Below(2) == 0);
+    const int min = random->Below(2) == 0 ? 0 : static_cast<int>(random->Below(6));
+    const request::StopParams stop = Stop(strings, random->Below(2) == 0, min);
     const std::string text = word(random->Below(40));
-    const Answer expected = Naive(text, stop);
-    stopped += expected.stopped;
     for (int split = 0; split < 3; ++split) {
       std::vector<std::string> pieces;
       for (size_t at = 0; at < text.size();) {
@@ -168,6 +177,8 @@ TEST(AnswerAssembler, AnySplitGivesTheNaiveResult) {
         pieces.push_back(text.substr(at, size));
         at += pieces.back().size();
       }
+      const Answer expected = Naive(pieces, stop);
+      stopped += split == 0 && expected.stopped;
       const Answer answer = Assemble(pieces, stop);
       ASSERT_EQ(answer.text, expected.text) << "seed 42 round " << round << " text " << text;
       ASSERT_EQ(answer.stop, expected.stop) << "seed 42 round " << round << " text " << text;
@@ -175,6 +186,34 @@ TEST(AnswerAssembler, AnySplitGivesTheNaiveResult) {
   }
   EXPECT_GT(stopped, 5000);
   EXPECT_LT(stopped, 15000);
+}
+
+// The bound of docs/LIMITS.md, in steps: two for each byte of the answer, however many stop strings
+// there are, and however long and alike they are.
+TEST(AnswerAssembler, LookingForStopStringsTakesTwoStepsAByteAtTheBounds) {
+  const std::string long_a(request::kStopStringBytesMax - 2, 'a');
+  std::vector<std::string> alike, apart;
+  for (size_t i = 0; i < request::kStopStringsMax; ++i) {
+    const std::string ends = {static_cast<char>('A' + i % 26), static_cast<char>('0' + i / 26)};
+    alike.push_back(long_a + ends);
+    apart.push_back(ends + long_a);
+  }
+  std::string text;
+  for (int i = 0; i < 40; ++i) {
+    text += long_a + "aA";  // as far as the strings go together, and then another byte
+    text += apart[static_cast<size_t>(i)].substr(0, 1000) + "!";
+  }
+  for (const std::vector<std::string>& strings : {alike, apart}) {
+    ASSERT_EQ(request::Validate(Stop(strings), /*vocab_size=*/kEos + 1), absl::OkStatus());
+    const StopRules rules(Stop(strings), {kEos});
+    AnswerAssembler assembler(std::make_unique<PieceDetokenizer>(std::vector<std::string>{text}),
+                              SharedValue<StopRules>(rules));
+    std::string given = assembler.Append(0);
+    given += assembler.Flush();
+    EXPECT_TRUE(given == text) << given.size() << " bytes of " << text.size();
+    EXPECT_LE(assembler.match_steps(), 2 * static_cast<int64_t>(text.size()));
+    EXPECT_GT(assembler.match_steps(), static_cast<int64_t>(text.size()));
+  }
 }
 
 }  // namespace

@@ -191,6 +191,19 @@ TEST_F(BlockFileTest, OnlyItsOwnerReadsIt) {
   EXPECT_EQ(about.st_mode & 0777, 0600u);
 }
 
+TEST_F(BlockFileTest, WithoutAPathItLiesInMemory) {
+  options_.path.clear();
+  const auto file = Open(), other = Open();
+  for (uint64_t n = 1; n <= 5; ++n) EXPECT_OK(Save(*file, n));
+  EXPECT_EQ(file->size(), 4);
+  EXPECT_EQ(Load(*file, 1).code(), absl::StatusCode::kNotFound);
+  EXPECT_OK(Load(*file, 5));
+  EXPECT_EQ(other->size(), 0);
+  options_.bytes_max = 100;
+  EXPECT_THAT(std::string(BlockFile::Open(options_).status().message()),
+              HasSubstr("swap space: 100 bytes hold no KV block"));
+}
+
 TEST_F(BlockFileTest, SaysWhatItCannotOpen) {
   options_.bytes_max = 8192 + kSlotBytes - 1;
   EXPECT_THAT(BlockFile::Open(options_),

@@ -104,10 +104,19 @@ class HeaderCheckTest : public ::testing::Test {
     endpoint_->OnPayload(next_receive_ - 1, absl::OkStatus(), {.began = began, .landed = landed});
   }
   void ExpectRejected(const std::function<void(v1::KvFrame&)>& change) {
+    ExpectDropped(change, /*rejected=*/1, /*untimely=*/0);
+  }
+  // As races of honest peers do.
+  void ExpectUntimely(const std::function<void(v1::KvFrame&)>& change) {
+    ExpectDropped(change, /*rejected=*/0, /*untimely=*/1);
+  }
+  void ExpectDropped(const std::function<void(v1::KvFrame&)>& change, int64_t rejected,
+                     int64_t untimely) {
     v1::KvFrame frame = Data();
     change(frame);
     EXPECT_FALSE(Offer(frame).has_value());
-    EXPECT_EQ(endpoint_->counters().frames_rejected, 1);
+    EXPECT_EQ(endpoint_->counters().frames_rejected, rejected);
+    EXPECT_EQ(endpoint_->counters().frames_untimely, untimely);
     EXPECT_EQ(endpoint_->counters().receives_in_flight, 0);
     // The frame as it should be is still welcome.
     EXPECT_TRUE(Offer(Data()).has_value());
@@ -166,18 +175,52 @@ TEST_F(HeaderCheckTest, ReceiverIncarnation) {
   EXPECT_EQ(SentOf(v1::KvFrame::kAbort).size(), 1u);  // the sender frees its blocks
 }
 TEST_F(HeaderCheckTest, KnownLease) {
-  ExpectRejected([](v1::KvFrame& frame) { frame.set_lease_id(4); });
+  ExpectUntimely([](v1::KvFrame& frame) { frame.set_lease_id(4); });
 }
 TEST_F(HeaderCheckTest, StaleEpochIsAnsweredWithAbort) {
-  ExpectRejected([](v1::KvFrame& frame) { frame.set_epoch(1); });
+  ExpectUntimely([](v1::KvFrame& frame) { frame.set_epoch(1); });
   const auto aborts = SentOf(v1::KvFrame::kAbort);
   ASSERT_EQ(aborts.size(), 1u);
   EXPECT_EQ(aborts[0].epoch(), 1u);
   EXPECT_TRUE(aborts[0].abort().from_receiver());
 }
 TEST_F(HeaderCheckTest, FutureEpochIsDroppedOnly) {
-  ExpectRejected([](v1::KvFrame& frame) { frame.set_epoch(3); });
+  ExpectUntimely([](v1::KvFrame& frame) { frame.set_epoch(3); });
   EXPECT_TRUE(transport_.sent.empty());
+}
+TEST_F(HeaderCheckTest, AFinThatOvertakesItsLeaseIsTaken) {
+  v1::KvFrame fin = Data();
+  fin.set_lease_id(4);
+  fin.mutable_fin()->set_data_frames(0);
+  Offer(fin, kPeer, 0);
+  EXPECT_TRUE(transport_.sent.empty());
+  endpoint_->Handle(OpenLease{LeaseId(4), Epoch(2), 4, {BlockId(6), BlockId(7)}, Later()}, now_);
+  endpoint_->Tick(now_);
+  EXPECT_EQ(endpoint_->counters().frames_rejected, 0);
+  EXPECT_EQ(SentOf(v1::KvFrame::kAbort).size(), 0u);
+  ASSERT_EQ(SentOf(v1::KvFrame::kNack).size(), 1u) << "its blocks are asked for";
+  EXPECT_EQ(SentOf(v1::KvFrame::kNack)[0].lease_id(), 4u);
+}
+TEST_F(HeaderCheckTest, AFinThatOvertakesItsEpochIsTaken) {
+  v1::KvFrame fin = Data();
+  fin.set_epoch(3);
+  fin.mutable_fin()->set_data_frames(0);
+  Offer(fin, kPeer, 0);
+  EXPECT_TRUE(transport_.sent.empty());
+  endpoint_->Handle(RaiseEpoch{kLease, Epoch(3), Later()}, now_);
+  endpoint_->Tick(now_);
+  EXPECT_EQ(SentOf(v1::KvFrame::kNack).size(), 1u);
+}
+TEST_F(HeaderCheckTest, AFinOfNoLeaseIsAnsweredOnce) {
+  v1::KvFrame fin = Data();
+  fin.set_lease_id(4);
+  fin.mutable_fin()->set_data_frames(0);
+  Offer(fin, kPeer, 0);
+  EXPECT_TRUE(transport_.sent.empty());
+  endpoint_->Tick(now_);
+  endpoint_->Tick(now_);
+  EXPECT_EQ(SentOf(v1::KvFrame::kAbort).size(), 1u);
+  EXPECT_EQ(endpoint_->counters().frames_rejected, 1);
 }
 TEST_F(HeaderCheckTest, OrdinalBelowTheLease) {
   ExpectRejected([](v1::KvFrame& frame) { frame.mutable_data()->set_first_ordinal(3); });
@@ -293,6 +336,8 @@ TEST_F(HeaderCheckTest, AFloodIsAnsweredWithinABound) {
   }
   EXPECT_EQ(transport_.sent.size(), 4096u);
   EXPECT_TRUE(endpoint_->TakeEvents().empty());
+  EXPECT_EQ(endpoint_->counters().frames_rejected, 19'900 - 64) << "those that may be early";
+  endpoint_->Tick(now_);
   EXPECT_EQ(endpoint_->counters().frames_rejected, 19'900);
   transport_.CompleteSends();
   EXPECT_TRUE(Offer(Data()).has_value()) << "honest traffic does not go on";

@@ -1,0 +1,137 @@
+// The part of Borrower (common/node/borrower.h) that moves loans: to another creditor when theirs
+// wants its memory back, and home.
+#include <algorithm>
+#include <utility>
+
+#include "common/node/borrower.h"
+#include "common/node/lent_units.h"
+#include "common/telemetry/log.h"
+
+namespace tandem::node {
+
+bool Borrower::IsLentAs(const Loan& loan, LoanId as) const {
+  const Sequence* sequence = scheduler_.Find(loan.sequence);
+  if (sequence == nullptr || sequence->phase != SequencePhase::kRunning) return false;
+  const auto& lent = sequence->remote.lent;
+  return std::any_of(lent.begin(), lent.end(), [&](const engine::LentUnits& l) {
+    return l.loan == as && l.units == loan.units;
+  });
+}
+
+// ---- to another creditor
+
+void Borrower::MoveRecalled(absl::Time now) {
+  size_t moving = 0;
+  for (const auto& [id, loan] : loans_) moving += loan.replaces.has_value();
+  std::vector<LoanId> unmoved;
+  for (auto& [id, loan] : loans_) {
+    if (!loan.recalled || loan.is_replaced || home_.loan() == id || !IsLentAs(loan, id)) continue;
+    unmoved.push_back(id);
+  }
+  for (const LoanId id : unmoved) {
+    Loan& loan = loans_.at(id);
+    if (!IsLentAs(loan, id)) continue;  // its sequence has just given up all loans
+    if (!loan.cannot_come && BeginHome(id, loan, LowWatermark(), now)) continue;
+    if (moving >= kMovesMax) continue;  // later, within the creditor's notice
+    ++moving;
+    AskForAnother(id, loan, now);
+  }
+}
+
+void Borrower::AskForAnother(LoanId id, Loan& loan, absl::Time now) {
+  if (routers_.empty()) return scheduler_.GiveUpLoans(loan.sequence);
+  loan.is_replaced = true;
+  Loan next{.sequence = loan.sequence,
+            .units = loan.units,
+            .deadline = now + kAnswerTimeMax,
+            .replaces = id};
+  const LoanId next_id(next_loan_++);
+  SendWanted(next_id, next, now);
+  loans_.emplace(next_id, std::move(next));
+}
+
+void Borrower::Replace(Loans::iterator it) {
+  const LoanId from = *it->second.replaces;
+  if (!IsLentAs(it->second, from)) return Drop(it, "the sequence has ended or is computed again");
+  if (scheduler_.Get(it->second.sequence).in_step) return;
+  scheduler_.MoveLoan(it->second.sequence, from, it->first);
+  it->second.state = State::kUsed;
+  it->second.replaces.reset();
+  ledger_.Lend(lending::ReturnLoan{.loan = from});
+  loans_.erase(from);
+  v1::NodeCounters& counters = ledger_.counters();
+  counters.set_loans_moved(counters.loans_moved() + 1);
+}
+
+void Borrower::OnNotReplaced(const Loan& loan) {
+  const auto old = loans_.find(*loan.replaces);
+  if (old == loans_.end() || !IsLentAs(loan, *loan.replaces)) return;
+  Log(LogLevel::kInfo, "no node takes over a recalled loan: its sequence is computed again",
+      {{"loan", old->first.value()}, {"creditor", old->second.creditor.node.value()}});
+  scheduler_.GiveUpLoans(loan.sequence);
+}
+
+// ---- home
+
+bool Borrower::BeginHome(LoanId id, const Loan& loan, int64_t spare, absl::Time now) {
+  const Sequence* sequence = scheduler_.Find(loan.sequence);
+  const bool is_last = sequence != nullptr && !sequence->remote.lent.empty() &&
+                       sequence->remote.lent.back().loan == id;
+  const bool lends_more = std::any_of(loans_.begin(), loans_.end(), [&](const auto& other) {
+    return other.second.sequence == loan.sequence && other.second.state != State::kUsed &&
+           !other.second.replaces.has_value();
+  });
+  const OrdinalSpan ordinals = BlocksOf(loan.units, scheduler_.spec());
+  const int64_t count = ordinals.end - ordinals.first;
+  if (!is_last || lends_more || !home_.idle() || routers_.empty() ||
+      scheduler_.block_counts().available() - count < spare) {
+    return false;
+  }
+  const auto first = sequence->hashes.begin() + ordinals.first;
+  home_.Begin(routers_[id.value() % routers_.size()], loan.creditor,
+              {.loan = id, .sequence = loan.sequence, .hashes = {first, first + count}}, now);
+  return true;
+}
+
+// Twice the blocks below which it would ask for a loan stay available, so units do not go to and
+// fro.
+void Borrower::BringHome(absl::Time now) {
+  if (!home_.idle() || loans_.empty() || now - last_change_ < kHomeAfter) return;
+  const int64_t spare = 2 * LowWatermark();
+  if (scheduler_.block_counts().available() - blocks_per_unit() < spare) return;
+  for (const auto& [id, loan] : loans_) {
+    const bool stays = loan.state != State::kUsed || loan.is_replaced || loan.cannot_come;
+    if (!stays && IsLentAs(loan, id) && BeginHome(id, loan, spare, now)) return;
+  }
+}
+
+void Borrower::UseHome(absl::Time now) {
+  if (!home_.ready()) return;
+  const LoanId id = *home_.loan();
+  const auto it = loans_.find(id);
+  const Sequence* sequence = it == loans_.end() ? nullptr : scheduler_.Find(it->second.sequence);
+  const bool follows =
+      sequence != nullptr && IsLentAs(it->second, id) && sequence->remote.lent.back().loan == id;
+  if (!follows) return home_.Drop("the sequence has ended or is computed again");
+  if (sequence->in_step) return;
+  scheduler_.TakeHome(sequence->id, home_.Take());
+  ledger_.Lend(lending::ReturnLoan{.loan = id});
+  loans_.erase(it);
+  last_change_ = now;
+  v1::NodeCounters& counters = ledger_.counters();
+  counters.set_loans_home(counters.loans_home() + 1);
+}
+
+void Borrower::Handle(const transfer::LeaseFailed& event) {
+  const std::optional<LoanId> id = home_.loan();
+  if (!home_.Handle(event)) return;
+  if (const auto it = loans_.find(*id); it != loans_.end()) it->second.cannot_come = true;
+}
+
+void Borrower::OnNoHolder(LeaseId lease) {
+  const std::optional<LoanId> id = home_.loan();
+  if (!home_.OnNoHolder(lease)) return;
+  if (const auto it = loans_.find(*id); it != loans_.end()) it->second.cannot_come = true;
+}
+
+}  // namespace tandem::node

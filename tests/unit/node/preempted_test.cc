@@ -1,0 +1,129 @@
+// Goal: a preempted sequence gets from storage what memory has lost of it, instead of computing it
+// again; its answer is that of a sequence which ran alone, whatever storage does, and nothing of a
+// read stays behind.
+#include "common/node/stored_blocks.h"
+#include "tests/unit/node/stored_blocks_fixture.h"
+
+namespace tandem::decode_node {
+namespace {
+
+using ::testing::SizeIs;
+
+// Two sequences that grow from four to six of eight blocks each: the second is preempted.
+class PreemptedTest : public StoredBlocksTest {
+ protected:
+  static v1::NodeCommand Long(const std::string& id, int kind) {
+    v1::NodeCommand command = Prompt(id, kind, 2);
+    command.mutable_start_decode()->mutable_sequence()->mutable_stop()->set_max_tokens(60);
+    return command;
+  }
+  // Plans and computes one step; counts its rows. False: there is nothing to compute.
+  bool StepOnce() {
+    const auto slices = core_->PlanStep(now_);
+    Take();
+    if (slices.empty()) return false;
+    for (const engine::SequenceSlice& slice : slices) rows_ += slice.num_new;
+    now_ += step_time_;
+    core_->OnStepDone(engine_->Step(slices, [](int) {}), now_);
+    Take();
+    return true;
+  }
+  void ServeSaves() {
+    std::vector<storage::StorageCommand> loads;
+    while (!pending_.empty()) {
+      const storage::StorageCommand command = pending_.front();
+      pending_.erase(pending_.begin());
+      if (std::holds_alternative<storage::LoadBlocks>(command))
+        loads.push_back(command);
+      else
+        Serve(command);
+    }
+    pending_ = std::move(loads);
+  }
+  // Until both have ended, or nothing can be computed while the storage reads.
+  void RunUntilItReads() {
+    core_->OnCommand(kRouter, Long("a", 1), now_);
+    core_->OnCommand(kRouter, Long("b", 2), now_);
+    Take();
+    do ServeSaves();
+    while (StepOnce());
+  }
+  std::vector<TokenId> Alone(const std::string& id, int kind) {
+    core_->OnCommand(kRouter, Long(id, kind), now_);
+    Take();
+    do ServeAll();
+    while (StepOnce());
+    return TokensOf(id);
+  }
+  void ExpectTheAnswers() {
+    const auto a = TokensOf("a"), b = TokensOf("b");
+    EXPECT_EQ(a.size(), 60u);
+    EXPECT_EQ(Alone("a again", 1), a);
+    EXPECT_EQ(Alone("b again", 2), b);
+  }
+  int64_t rows_ = 0;
+};
+
+TEST_F(PreemptedTest, ItsBlocksAreReadBackInsteadOfComputed) {
+  RunUntilItReads();
+  EXPECT_EQ(core_->counters().preemptions(), 1);
+  ASSERT_THAT(pending_, SizeIs(1));
+  const auto read = std::get<storage::LoadBlocks>(pending_[0]).blocks.size();
+  EXPECT_GT(read, 0u);
+  EXPECT_EQ(TokensOf("a").size(), 60u);
+  EXPECT_LT(TokensOf("b").size(), 60u);
+  const int64_t before = rows_;
+  ServeAll();
+  while (StepOnce()) ServeAll();
+  EXPECT_EQ(core_->counters().blocks_loaded(), static_cast<int64_t>(read));
+  // The rest of its answer, and at most one block of what it had computed.
+  EXPECT_LE(rows_ - before, 60 + kBlockTokens);
+  ExpectTheAnswers();
+  ExpectNothingHeld();
+}
+
+TEST_F(PreemptedTest, AStorageThatHangsCostsItsPatienceOnly) {
+  RunUntilItReads();
+  ASSERT_THAT(pending_, SizeIs(1));
+  const storage::StorageCommand load = pending_[0];
+  pending_.clear();
+  EXPECT_FALSE(StepOnce());
+  now_ += node::StoredBlocks::kLoadTimeMax + absl::Seconds(1);
+  core_->OnTick(now_);
+  while (StepOnce()) ServeSaves();
+  EXPECT_EQ(TokensOf("b").size(), 60u);
+  EXPECT_EQ(core_->counters().loads_given_up(), 1);
+  Serve(load);
+  ServeAll();
+  ExpectTheAnswers();
+  ExpectNothingHeld();
+}
+
+TEST_F(PreemptedTest, OneThatEndsWhileItIsReadLeavesNothing) {
+  RunUntilItReads();
+  ASSERT_THAT(pending_, SizeIs(1));
+  core_->OnCommand(kRouter, Abort("b"), now_);
+  Take();
+  ServeAll();
+  EXPECT_FALSE(StepOnce());
+  ExpectNothingHeld();
+}
+
+TEST_F(PreemptedTest, WhatIsSlowerToReadThanToComputeIsComputed) {
+  load_time_ = absl::Seconds(100);
+  RunUntilItReads();  // the first load tells how slow the storage is
+  ServeAll();
+  while (StepOnce()) ServeAll();
+  const int64_t loaded = core_->counters().blocks_loaded();
+  core_->OnCommand(kRouter, Long("c", 3), now_);
+  core_->OnCommand(kRouter, Long("d", 4), now_);
+  Take();
+  do ServeAll();
+  while (StepOnce());
+  EXPECT_EQ(core_->counters().preemptions(), 2);
+  EXPECT_EQ(core_->counters().blocks_loaded(), loaded);
+  EXPECT_EQ(TokensOf("d").size(), 60u);
+}
+
+}  // namespace
+}  // namespace tandem::decode_node
