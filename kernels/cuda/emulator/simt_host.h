@@ -28,6 +28,8 @@ inline int BlockY() { return CurrentThread().block->y; }
 inline int GridX() { return CurrentThread().block->grid_x; }
 inline char* SharedMemory() { return CurrentThread().block->shared; }
 
+inline void WaitForPredecessor() { AwaitPredecessor(); }
+
 inline void SyncThreads() { BlockBarrier(); }
 inline void SyncWarp() { WarpBarrier(); }
 
@@ -37,6 +39,7 @@ T ShuffleXorOf(T x, int mask) {
   return exchange.of((ThreadIndex() % 32) ^ mask);
 }
 inline float ShuffleXor(float x, int mask) { return ShuffleXorOf(x, mask); }
+inline uint32_t ShuffleXor(uint32_t x, int mask) { return ShuffleXorOf(x, mask); }
 inline uint64_t ShuffleXor(uint64_t x, int mask) { return ShuffleXorOf(x, mask); }
 
 template <typename T>

@@ -134,6 +134,28 @@ TANDEM_DEVICE void CopyCachePanel(char* panel, const CacheMap& map, const CacheP
       : "memory");
 }
 
+// ---- bulk tensor copies back to device memory
+
+struct StripMap {
+  CUtensorMap map;
+};
+StripMap DescribeStrips(const StripTarget& target, DeviceStream& stream);
+// Starts to store a strip whose first element is (row, column) of the matrix; what lies beyond the
+// matrix is dropped. The threads that wrote it have called FenceProxyAsync, and then a barrier. By
+// one thread, which calls CommitStores after its last strip, and WaitForStores before the strips
+// are overwritten and before it ends.
+TANDEM_DEVICE void StoreStrip(const StripMap& map, const void* strip, int row, int column) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map.map),
+      "r"(SharedAddress(strip)), "r"(column), "r"(row)
+      : "memory");
+}
+TANDEM_DEVICE void CommitStores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until this thread's committed strips have been read.
+TANDEM_DEVICE void WaitForStores() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
 // ---- warpgroups
 
 // This thread's warpgroup, computed so that the compiler knows that it is the same in a whole warp.

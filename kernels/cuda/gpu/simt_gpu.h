@@ -27,9 +27,25 @@ TANDEM_DEVICE char* SharedMemory() {
   return tandem_shared;
 }
 
+// Blocks until the predecessor (kernels/cuda/hopper_types.h) has ended and its results are visible.
+TANDEM_DEVICE void WaitForPredecessor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Lets the next kernel's blocks start, once all blocks of this one have called it or ended.
+TANDEM_DEVICE void LetSuccessorStart() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 TANDEM_DEVICE void SyncThreads() { __syncthreads(); }
 TANDEM_DEVICE void SyncWarp() { __syncwarp(); }
 TANDEM_DEVICE float ShuffleXor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+TANDEM_DEVICE uint32_t ShuffleXor(uint32_t x, int mask) {
+  return __shfl_xor_sync(0xffffffffu, x, mask);
+}
 TANDEM_DEVICE uint64_t ShuffleXor(uint64_t x, int mask) {
   return __shfl_xor_sync(0xffffffffu, static_cast<unsigned long long>(x), mask);
 }
