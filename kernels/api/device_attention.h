@@ -52,7 +52,7 @@ struct AttentionCounts {
 struct DeviceAttentionArgs {
   const Bf16Bits* q = nullptr;  // [rows][num_heads · head_dim]
   int32_t num_heads = 0;
-  float scale = 0;
+  float scale = 0;                  // of scores, positive
   int32_t sliding_window = 0;       // 0 = all
   KvLayer layer;                    // a device head_dim; bf16, int8 or fp8
   const int32_t* tables = nullptr;  // block tables, one after the other

@@ -27,8 +27,12 @@ TENSOR = ("HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128")
 # them; elsewhere the kernel is a trap.
 HOPPER = ("HGMMA.64x", "SYNCS")
 HOPPER_FP8 = ("QGMMA.64x", "SYNCS")
+# A gate's values leave by the copy engine.
+STRIPS = ("UTMASTG.2D", "UTMACMDFLUSH")
 HOPPER_ARCHITECTURE = "sm_90a"
 TRAP = ("BPT.TRAP",)
+# From Hopper on every kernel waits for its predecessor itself, and lets the next one start.
+EARLY_START = ("ACQBULK", "PREEXIT")
 HOPPER_KERNELS = {"WgmmaGemmKernel", "WgmmaFp8GemmKernel", "WgmmaAttentionKernel"}
 KERNELS = {
     "GemmKernel": TENSOR,
@@ -37,8 +41,8 @@ KERNELS = {
     "GemmInt4Kernel": (*TENSOR, "HFMA2.BF16", "F2FP.BF16"),
     "GemmFp8Kernel": (*TENSOR, "LDS.64", "LOP3.LUT"),
     "QuantiseKernel": ("SHFL.BFLY", "LDG.E.128", "STG.E.64"),
-    "WgmmaGemmKernel": (*HOPPER, "UTMALDG.2D"),
-    "WgmmaFp8GemmKernel": (*HOPPER_FP8, "UTMALDG.2D", "WARPGROUP.DEPBAR", "LDS.64", "FFMA"),
+    "WgmmaGemmKernel": (*HOPPER, *STRIPS, "UTMALDG.2D"),
+    "WgmmaFp8GemmKernel": (*HOPPER_FP8, *STRIPS, "UTMALDG.2D", "WARPGROUP.DEPBAR", "LDS.64", "FFMA"),
     "WgmmaAttentionKernel": (*HOPPER, "UTMALDG.4D", "MUFU.EX2", "WARPGROUP.DEPBAR"),
     "AttentionKernel": (*TENSOR, "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"),
     "AttentionMergeKernel": ("MUFU.EX2", "SHFL.IDX"),
@@ -78,14 +82,19 @@ FORBIDDEN = {
 # Hopper's wide attention turns one sub-tile's 32 scores of a thread and two factors into exponentials while the product
 # with V of the sub-tile before is under way: between the wait that leaves one product and the wait for all.
 OVERLAP = (r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1\b", "MUFU.EX2", 34, r"WARPGROUP\.DEPBAR\.LE gsb0, 0x0\b")
+# Their scale is multiplied in where the maximum is subtracted.
+FOLDED_SCALE = (OVERLAP[0], "FFMA", 32, OVERLAP[3])
 # Loads in flight: a residual's before the first store of a tile with at least 64 rows, and the records of two rounds
 # of the merge.
 DEEP_LOADS = ("", "LDG.E", 16, r"STG\.")
-BETWEEN = {
-    **{f"WgmmaAttentionKernelILi{head_dim}ELb0E": OVERLAP for head_dim in (64, 128, 256)},
-    **{f"WgmmaGemmKernelILi{tile}E": DEEP_LOADS for tile in (3, 4, 5, 6)},
-    "AttentionMergeKernelILi": ("", "LDG.E", 64, r"STG\."),
-}
+# Weights are on their way before the copying thread waits for the predecessor.
+EARLY_WEIGHTS = (r"UTMALDG", "UTMALDG", 1, r"ACQBULK")
+BETWEEN = [
+    *((f"{name}GemmKernelILi", EARLY_WEIGHTS) for name in ("Wgmma", "WgmmaFp8")),
+    *((f"WgmmaAttentionKernelILi{head_dim}ELb0E", rule) for head_dim in (64, 128, 256) for rule in (OVERLAP, FOLDED_SCALE)),
+    *((f"WgmmaGemmKernelILi{tile}E", DEEP_LOADS) for tile in (3, 4, 5, 6)),
+    ("AttentionMergeKernelILi", ("", "LDG.E", 64, r"STG\.")),
+]
 
 
 @dataclasses.dataclass
@@ -175,6 +184,8 @@ def check(kernel):
     if not trap:
         expected = (*expected, *(more for variant, all_more in VARIANTS.items() if variant in kernel.symbol
                                  for more in all_more))
+        if int(re.match(r"sm_(\d+)", kernel.arch).group(1)) >= 90:
+            expected = (*expected, *EARLY_START)
     for wanted in expected:
         if not any(instruction.startswith(wanted) for instruction in kernel.instructions):
             problems.append(f"{where}: has no {wanted}")
@@ -184,7 +195,7 @@ def check(kernel):
     found = [text for text in kernel.instructions if pattern and re.match(pattern, text)]
     if found:
         problems.append(f"{where}: has {len(found)} times {found[0]}: {why}")
-    for variant, rule in BETWEEN.items():
+    for variant, rule in BETWEEN:
         count = between(kernel.instructions, rule) if variant in kernel.symbol else rule[2]
         if count is None or count < rule[2]:
             problems.append(f"{where}: has {count} {rule[1]} between `{rule[0]}` and `{rule[3]}`, expected at least {rule[2]}")

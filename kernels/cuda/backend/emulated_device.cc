@@ -12,7 +12,7 @@ namespace tandem::kernels::emulated {
 namespace {
 
 constexpr DeviceOps kOps = PortableOps("emulated-mma16816-v2");
-constexpr DeviceOps kHopperOps = HopperOps("emulated-wgmma16-v2");
+constexpr DeviceOps kHopperOps = HopperOps("emulated-wgmma16-v3");
 
 class EmulatedDevice final : public Device {
  public:
