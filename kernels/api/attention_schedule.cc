@@ -72,22 +72,23 @@ class Scheduler {
   }
 
   void AddNarrow(AttentionItem item) {
-    const int32_t partitions = item.end_partition - item.first_partition;
-    if (partitions <= longest_item_ || next_record_ + partitions > options_.records_max) {
+    const int64_t partitions = item.end_partition - item.first_partition;
+    const int64_t records = partitions * item.num_rows;
+    if (partitions <= longest_item_ || next_record_ + records > options_.records_max) {
       schedule_.narrow_items.push_back(item);
       return;
     }
     schedule_.merges.push_back(
-        {item.first_row, item.num_rows, item.first_vector, next_record_, partitions});
-    const int32_t end = item.end_partition;
-    while (item.first_partition < end) {
-      item.end_partition =
-          static_cast<int32_t>(std::min<int64_t>(end, item.first_partition + longest_item_));
-      item.first_record = next_record_;
+        {item.first_row, item.num_rows, next_record_, static_cast<int32_t>(partitions)});
+    const int64_t pieces = (partitions + longest_item_ - 1) / longest_item_;
+    const int32_t first = item.first_partition;
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      item.first_partition = first + static_cast<int32_t>(partitions * piece / pieces);
+      item.end_partition = first + static_cast<int32_t>(partitions * (piece + 1) / pieces);
+      item.first_record = next_record_ + (item.first_partition - first) * item.num_rows;
       schedule_.narrow_items.push_back(item);
-      next_record_ += item.end_partition - item.first_partition;
-      item.first_partition = item.end_partition;
     }
+    next_record_ += static_cast<int32_t>(records);
   }
 
   const AttentionScheduleOptions options_;
@@ -99,6 +100,18 @@ class Scheduler {
 };
 
 }  // namespace
+
+int32_t AttentionRecordsMax(const AttentionRecordNeeds& needs) {
+  const auto partitions_of = [](int64_t tokens) {
+    return (tokens + kPartitionTokens - 1) / kPartitionTokens;
+  };
+  // Fewer tiles than items are split: each has more than an item's share of the partitions.
+  const int64_t split =
+      std::max<int64_t>(0, int64_t{needs.items_wanted} - 1) * partitions_of(needs.context_tokens);
+  const int64_t held =
+      split == 0 ? 0 : partitions_of(needs.memory_bytes / needs.kv_token_bytes) * 2;
+  return static_cast<int32_t>(std::min({split, held, int64_t{1} << 30}));
+}
 
 AttentionSchedule ScheduleAttention(const AttentionScheduleOptions& options,
                                     const std::vector<AttentionSequence>& sequences) {

@@ -31,6 +31,7 @@ struct DeviceProperties {
   int64_t memory_bytes = 0;
   int64_t l2_bytes = 0;
   int64_t shared_bytes_per_block_max = 0;
+  int64_t shared_bytes_per_multiprocessor = 0;
   // Whether the host can read and write this memory as its own (the emulated device).
   bool host_addressable = false;
 };

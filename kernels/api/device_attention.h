@@ -2,7 +2,7 @@
 // generated rows. kernels/api/attention_schedule.h cuts a batch into the items here;
 // DeviceOps::attention enqueues them. Numerics: partitions of 256 tokens, merged in index order, so
 // the schedule changes no bit (kernels/api/attention.h has the formula). Unlike the CPU's classes,
-// devices fold all partitions in one level, without groups.
+// devices fold all partitions in one level, without groups (docs/adr/0071).
 //
 // All pointers are device memory, except where a comment says otherwise; the caller owns that
 // memory and keeps it unchanged until the enqueued work is done. Thread safety: the stream's.
@@ -30,13 +30,14 @@ struct AttentionItem {
   int32_t table_offset = 0;     // where the sequence's block table begins in `tables`
   int32_t first_partition = 0;  // partitions of 256 tokens [first_partition, end_partition)
   int32_t end_partition = 0;
-  int32_t first_record = -1;  // first_partition's record; −1: the item covers its tile alone
+  int32_t first_record = -1;  // first_partition's first record; −1: the item covers its tile alone
 };
-// A tile whose partitions were split among items. Its records merge in index order.
+// A sequence whose partitions were split among items. Its records merge in index order. The record
+// of partition i (counted from the first that was recorded) and row r of the sequence is
+// first_record + i · num_rows + r.
 struct AttentionMerge {
   int32_t first_row = 0;
   int32_t num_rows = 0;
-  int32_t first_vector = 0;
   int32_t first_record = 0;
   int32_t num_partitions = 0;
 };
@@ -51,7 +52,7 @@ struct AttentionCounts {
 struct DeviceAttentionArgs {
   const Bf16Bits* q = nullptr;  // [rows][num_heads · head_dim]
   int32_t num_heads = 0;
-  float scale = 0;
+  float scale = 0;                  // of scores, positive
   int32_t sliding_window = 0;       // 0 = all
   KvLayer layer;                    // a device head_dim; bf16, int8 or fp8
   const int32_t* tables = nullptr;  // block tables, one after the other
@@ -63,8 +64,10 @@ struct DeviceAttentionArgs {
   // Host-side upper bounds of `counts`, which size the grids. A kernel whose bound is 0 is not
   // launched.
   AttentionCounts launch;
-  float* records = nullptr;  // [records][num_kv_heads][16][head_dim + 2], for split tiles
-  Bf16Bits* out = nullptr;   // [rows][num_heads · head_dim]
+  // [records][num_heads][head_dim + 2], for split tiles: m, l and o of a row over a partition, laid
+  // out as kernels/api/attention_partials.h says; m is a base-2 logarithm.
+  float* records = nullptr;
+  Bf16Bits* out = nullptr;  // [rows][num_heads · head_dim]
 };
 
 }  // namespace tandem::kernels

@@ -35,8 +35,9 @@ struct DeviceGemmArgs {
   bool add_to_y = false;
   float* y = nullptr;  // [rows][n], 8-byte boundary
   // When set, rows of a gate and of an up projection alternate in w. The product then writes
-  // act(gate) · up, rounded to bf16, into `gated`, [rows][n / 2], and does not write y. The bits
-  // are those of DeviceOps::gated on the sums. REQUIRES: even n, not add_to_y.
+  // act(gate) · up, rounded to bf16, into `gated`, [rows][n / 2], 16-byte boundary, and does not
+  // write y. The bits are those of DeviceOps::gated on the sums. REQUIRES: n is a multiple of 16,
+  // as it is where another product reads the result; not add_to_y.
   Bf16Bits* gated = nullptr;
   GateActivation activation = GateActivation::kSilu;
   // The device's number of multiprocessors, from which the kernel chooses a tile. It affects speed

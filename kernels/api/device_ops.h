@@ -30,6 +30,7 @@ struct DeviceRopeKvArgs;
 struct DeviceRouteArgs;
 struct DeviceSampleArgs;
 struct DeviceSortByExpertArgs;
+struct KvShape;
 
 struct DeviceOps {
   const char* numerics = "";  // equal strings promise equal bits on equal GPUs
@@ -42,6 +43,9 @@ struct DeviceOps {
   // Tile `index` of products with weights of `type`; shared_bytes is 0 where there is none.
   DeviceGemmTile (*gemm_tile)(DeviceWeightType type, int32_t index) = nullptr;
   void (*attention)(const DeviceAttentionArgs& args, DeviceStream& stream) = nullptr;
+  // How many narrow items of attention over such a cache a multiprocessor with `shared_bytes` of
+  // shared memory computes at a time: at least 1.
+  int32_t (*narrow_items_at_once)(const KvShape& shape, int64_t shared_bytes) = nullptr;
   void (*copy_blocks)(const DeviceCopyBlocksArgs& args, DeviceStream& stream) = nullptr;
   void (*move_cells)(const DeviceMoveCellsArgs& args, DeviceStream& stream) = nullptr;
   void (*checksum)(const DeviceChecksumArgs& args, DeviceStream& stream) = nullptr;

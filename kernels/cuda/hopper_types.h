@@ -8,6 +8,10 @@
 // bytes. A phase is one use of a barrier; its parity, 0 for the first, tells it from its
 // neighbours.
 //
+// A kernel's predecessor is the kernel before it in its stream. From Hopper on a kernel's blocks
+// start as soon as all blocks of the predecessor have started or ended (programmatic dependent
+// launch), and wait for its results themselves.
+//
 // Thread safety: constants and plain values. Owner: the kernel's launcher; a source borrows `base`.
 #pragma once
 
@@ -25,6 +29,14 @@ inline constexpr int kPanelAlignment = 1024;
 // Extra bytes that a launch requests to align its first panel: shared memory begins on a multiple
 // of 128.
 inline constexpr int kPanelSlack = kPanelAlignment - 128;
+
+// A kernel that sets kStartsEarly calls WaitForPredecessor itself, in every thread that goes on to
+// read what an earlier kernel wrote, or to write. Before that it may read only what no kernel of
+// the stream writes, such as weights. Launch lets all others wait before they run.
+template <typename Kernel>
+concept StartsEarly = requires {
+  requires Kernel::kStartsEarly;
+};
 
 // Whether setmaxnreg accepts this number of registers a thread.
 constexpr bool IsRegisterCount(int count) { return count >= 24 && count <= 240 && count % 8 == 0; }
@@ -47,6 +59,18 @@ struct RunSource {
   int count = 0;        // numbers in a run: a multiple of 4, at most 256
 };
 inline constexpr int kRunAlignment = 128;  // bytes; where a run may begin in shared memory
+
+// A row-major bf16 matrix in device memory into which bulk copies store strips: `strip_rows` rows
+// of kStripColumns columns, one after the other in shared memory, from a multiple of kRunAlignment
+// bytes. A strip's rows are two whole sectors of memory.
+struct StripTarget {
+  void* base = nullptr;  // 16-byte boundary
+  int64_t rows = 0;
+  int64_t columns = 0;  // a multiple of 8
+  int strip_rows = 0;   // 1 to 256
+};
+inline constexpr int kStripColumns = 32;
+inline constexpr int kStripRowBytes = kStripColumns * 2;
 
 // Where a panel begins in one layer's region of the paged bf16 cache. Slab 2·h is K of KV head h,
 // slab 2·h + 1 its V.

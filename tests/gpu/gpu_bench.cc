@@ -37,9 +37,6 @@
 namespace tandem::kernels {
 namespace {
 
-constexpr int kItemsPerMultiprocessor = 4;
-constexpr int32_t kRecordsMax = 1024;
-
 // Ends the program: a benchmark without its device has nothing to say.
 template <typename T>
 T Get(absl::StatusOr<T> result) {
@@ -335,10 +332,16 @@ class Bench {
   DeviceAttentionArgs Args(const std::vector<AttentionSequence>& sequences, int32_t heads,
                            const KvShape& shape, bool split) {
     const int32_t kv_heads = shape.num_kv_heads;
-    const int32_t filling = device_->properties().multiprocessors * kItemsPerMultiprocessor;
+    const int64_t shared = device_->properties().shared_bytes_per_multiprocessor;
+    const int32_t filling =
+        device_->properties().multiprocessors * device_->ops().narrow_items_at_once(shape, shared);
     const int32_t wanted = split ? std::max(1, filling / kv_heads) : 1;
+    int32_t records = 0;
+    for (const AttentionSequence& sequence : sequences) {
+      records += (sequence.first_position + sequence.num_rows + 255) / 256 * sequence.num_rows;
+    }
     const AttentionSchedule schedule =
-        ScheduleAttention({heads, kv_heads, 0, wanted, kRecordsMax}, sequences);
+        ScheduleAttention({heads, kv_heads, 0, wanted, records}, sequences);
     const AttentionCounts counts = {static_cast<int32_t>(schedule.narrow_items.size()),
                                     static_cast<int32_t>(schedule.wide_items.size()),
                                     static_cast<int32_t>(schedule.merges.size())};
@@ -346,8 +349,9 @@ class Bench {
     wide_ = Upload(schedule.wide_items);
     merges_ = Upload(schedule.merges);
     counts_ = Upload(std::vector<AttentionCounts>{counts});
-    records_ = Allocate(size_t{kRecordsMax} * static_cast<size_t>(kv_heads) * kNarrowVectors *
-                        static_cast<size_t>(shape.head_dim + 2) * sizeof(float));
+    records_ = Allocate(static_cast<size_t>(schedule.merges.empty() ? 1 : records) *
+                        static_cast<size_t>(heads) * static_cast<size_t>(shape.head_dim + 2) *
+                        sizeof(float));
     DeviceAttentionArgs args;
     args.num_heads = heads;
     args.scale = 0.088f;
@@ -391,7 +395,7 @@ std::vector<Case> Cases() {
   for (const auto& [batch, length] :
        {std::pair(256, 256), std::pair(128, 512), std::pair(64, 1024), std::pair(32, 2048),
         std::pair(16, 4096), std::pair(8, 8192), std::pair(4, 16384), std::pair(2, 32768),
-        std::pair(1, 65536), std::pair(1, 131072)}) {
+        std::pair(1, 65536), std::pair(1, 131072), std::pair(8, 65536)}) {
     const bool some = length == 1024 || length == 131072;
     for (KvType type : {KvType::kBf16, KvType::kInt8, KvType::kFp8}) {
       add(Decode{batch, length, type, true}, some && type == KvType::kBf16, attention);

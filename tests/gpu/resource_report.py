@@ -4,9 +4,10 @@
     resource_report.py [--cuobjdump PATH] [--table] OBJECT...
 
 For every kernel and architecture in the object files: registers, stack and local memory (spills), and the
-instructions its speed rests on. Fails when a kernel spills, uses a stack, or lacks what KERNELS expects of it; a
-kernel that no rule names fails too. Prints `SKIPPED: ...` and exits 77 without cuobjdump (PyPI:
-nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm; found in PATH or among Python's packages); under CI=true that fails.
+instructions its speed rests on. Fails when a kernel spills, uses a stack, lacks what KERNELS expects of it, has what
+FORBIDDEN forbids, or has too little between two instructions (BETWEEN); a kernel that no rule names fails too. Prints
+`SKIPPED: ...` and exits 77 without cuobjdump (PyPI: nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm; found in PATH or
+among Python's packages); under CI=true that fails.
 """
 import argparse
 import dataclasses
@@ -26,8 +27,12 @@ TENSOR = ("HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128")
 # them; elsewhere the kernel is a trap.
 HOPPER = ("HGMMA.64x", "SYNCS")
 HOPPER_FP8 = ("QGMMA.64x", "SYNCS")
+# A gate's values leave by the copy engine.
+STRIPS = ("UTMASTG.2D", "UTMACMDFLUSH")
 HOPPER_ARCHITECTURE = "sm_90a"
 TRAP = ("BPT.TRAP",)
+# From Hopper on every kernel waits for its predecessor itself, and lets the next one start.
+EARLY_START = ("ACQBULK", "PREEXIT")
 HOPPER_KERNELS = {"WgmmaGemmKernel", "WgmmaFp8GemmKernel", "WgmmaAttentionKernel"}
 KERNELS = {
     "GemmKernel": TENSOR,
@@ -36,11 +41,11 @@ KERNELS = {
     "GemmInt4Kernel": (*TENSOR, "HFMA2.BF16", "F2FP.BF16"),
     "GemmFp8Kernel": (*TENSOR, "LDS.64", "LOP3.LUT"),
     "QuantiseKernel": ("SHFL.BFLY", "LDG.E.128", "STG.E.64"),
-    "WgmmaGemmKernel": (*HOPPER, "UTMALDG.2D"),
-    "WgmmaFp8GemmKernel": (*HOPPER_FP8, "UTMALDG.2D", "WARPGROUP.DEPBAR", "LDS.64", "FFMA"),
+    "WgmmaGemmKernel": (*HOPPER, *STRIPS, "UTMALDG.2D"),
+    "WgmmaFp8GemmKernel": (*HOPPER_FP8, *STRIPS, "UTMALDG.2D", "WARPGROUP.DEPBAR", "LDS.64", "FFMA"),
     "WgmmaAttentionKernel": (*HOPPER, "UTMALDG.4D", "MUFU.EX2", "WARPGROUP.DEPBAR"),
     "AttentionKernel": (*TENSOR, "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"),
-    "AttentionMergeKernel": ("MUFU.EX2",),
+    "AttentionMergeKernel": ("MUFU.EX2", "SHFL.IDX"),
     "SampleKernel": ("ATOMS", "SHFL.BFLY"),
     "RmsNormKernel": ("SHFL.BFLY",),
     "RopeKvKernel": ("SHFL.BFLY", "F2FP.BF16"),
@@ -69,6 +74,27 @@ VARIANTS = {
     "WgmmaAttentionKernelILi256ELb0E": ("HGMMA.64x256x16",),
     "WgmmaAttentionKernelILi256ELb1E": ("HGMMA.64x256x16",),
 }
+# What kernels must not have, by name: a pattern of instructions with operands, and why.
+FORBIDDEN = {
+    "SampleKernel": (r"ATOMS\.\S*CAST\.SPIN", "64-bit atomics in shared memory are loops of compare-and-swap"),
+    "WgmmaAttentionKernel": (r"BAR\.\S+ R\d", "a barrier number in a register reserves all sixteen barriers"),
+}
+# Hopper's wide attention turns one sub-tile's 32 scores of a thread and two factors into exponentials while the product
+# with V of the sub-tile before is under way: between the wait that leaves one product and the wait for all.
+OVERLAP = (r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1\b", "MUFU.EX2", 34, r"WARPGROUP\.DEPBAR\.LE gsb0, 0x0\b")
+# Their scale is multiplied in where the maximum is subtracted.
+FOLDED_SCALE = (OVERLAP[0], "FFMA", 32, OVERLAP[3])
+# Loads in flight: a residual's before the first store of a tile with at least 64 rows, and the records of two rounds
+# of the merge.
+DEEP_LOADS = ("", "LDG.E", 16, r"STG\.")
+# Weights are on their way before the copying thread waits for the predecessor.
+EARLY_WEIGHTS = (r"UTMALDG", "UTMALDG", 1, r"ACQBULK")
+BETWEEN = [
+    *((f"{name}GemmKernelILi", EARLY_WEIGHTS) for name in ("Wgmma", "WgmmaFp8")),
+    *((f"WgmmaAttentionKernelILi{head_dim}ELb0E", rule) for head_dim in (64, 128, 256) for rule in (OVERLAP, FOLDED_SCALE)),
+    *((f"WgmmaGemmKernelILi{tile}E", DEEP_LOADS) for tile in (3, 4, 5, 6)),
+    ("AttentionMergeKernelILi", ("", "LDG.E", 64, r"STG\.")),
+]
 
 
 @dataclasses.dataclass
@@ -78,7 +104,7 @@ class Kernel:
     registers: int
     stack: int
     local: int
-    instructions: set
+    instructions: list  # with operands, in order
 
     @property
     def name(self):
@@ -119,17 +145,27 @@ def parse_resources(text):
 
 
 def parse_instructions(text):
-    """{(arch, symbol): {instruction, ...}} of cuobjdump --dump-sass."""
+    """{(arch, symbol): [instruction with operands, ...]} of cuobjdump --dump-sass."""
     found, arch, current = {}, None, None
     for line in text.splitlines():
         if match := re.match(r"\s*arch = (\S+)", line):
             arch = match.group(1)
         elif match := re.match(r"\s*Function : (\S+)", line):
-            current = found.setdefault((arch, match.group(1)), set())
+            current = found.setdefault((arch, match.group(1)), [])
         elif current is not None and (match := re.match(
-                r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.x]*)", line)):
-            current.add(match.group(1))
+                r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.x]*[^;]*?)\s*;", line)):
+            current.append(match.group(1))
     return found
+
+
+def between(instructions, rule):
+    """How many instructions of the rule's kind stand between its first and its last; None: one of them is missing."""
+    first, wanted, _, last = rule
+    begin = next((i for i, text in enumerate(instructions) if re.match(first, text)), None)
+    if begin is None:
+        return None
+    end = next((i for i in range(begin, len(instructions)) if re.match(last, instructions[i])), None)
+    return None if end is None else sum(text.startswith(wanted) for text in instructions[begin:end])
 
 
 def check(kernel):
@@ -148,9 +184,21 @@ def check(kernel):
     if not trap:
         expected = (*expected, *(more for variant, all_more in VARIANTS.items() if variant in kernel.symbol
                                  for more in all_more))
+        if int(re.match(r"sm_(\d+)", kernel.arch).group(1)) >= 90:
+            expected = (*expected, *EARLY_START)
     for wanted in expected:
         if not any(instruction.startswith(wanted) for instruction in kernel.instructions):
             problems.append(f"{where}: has no {wanted}")
+    if trap:
+        return problems
+    pattern, why = FORBIDDEN.get(kernel.name, (None, None))
+    found = [text for text in kernel.instructions if pattern and re.match(pattern, text)]
+    if found:
+        problems.append(f"{where}: has {len(found)} times {found[0]}: {why}")
+    for variant, rule in BETWEEN:
+        count = between(kernel.instructions, rule) if variant in kernel.symbol else rule[2]
+        if count is None or count < rule[2]:
+            problems.append(f"{where}: has {count} {rule[1]} between `{rule[0]}` and `{rule[3]}`, expected at least {rule[2]}")
     return problems
 
 
@@ -164,7 +212,7 @@ def read_kernels(tool, objects):
             return result.stdout
         resources, instructions = parse_resources(dump("--dump-resource-usage")), parse_instructions(dump("--dump-sass"))
         for (arch, symbol), numbers in resources.items():
-            kernels.append(Kernel(arch, symbol, *numbers, instructions.get((arch, symbol), set())))
+            kernels.append(Kernel(arch, symbol, *numbers, instructions.get((arch, symbol), [])))
     return kernels
 
 

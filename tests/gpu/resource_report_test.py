@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Goal: the resource report sees spills, stacks, missing instructions and kernels without a rule."""
+"""Goal: the resource report sees spills, stacks, missing and forbidden instructions, a wrong order and
+kernels without a rule."""
 import unittest
 
 import resource_report as report
@@ -33,26 +34,56 @@ class ResourceReportTest(unittest.TestCase):
 
     def test_reads_instructions_with_and_without_predicates(self):
         (instructions,) = report.parse_instructions(SASS).values()
-        self.assertEqual(instructions, {"MOV", "LDG.E.128", "STG.E.64"})
+        self.assertEqual(instructions, ["MOV R1, c[0x0][0x28]", "LDG.E.128 R4, [R2.64]", "STG.E.64 [R2.64], R4"])
 
     def test_expects_hoppers_instructions_of_sm_90a_alone(self):
         symbol = "INS_15WgmmaGemmKernelILi4EEE"
-        trap, works = {"BPT.TRAP", "EXIT"}, {"HGMMA.64x256x16.F32.BF16", "UTMALDG.2D", "SYNCS.EXCH.64"}
+        trap = ["BPT.TRAP", "EXIT"]
+        works = ["PREEXIT", "UTMALDG.2D", "ACQBULK", "HGMMA.64x256x16.F32.BF16", "SYNCS.EXCH.64",
+                 *["LDG.E.64 R1, [R2]"] * 16, "STG.E.64 [R2], R1", "UTMASTG.2D", "UTMACMDFLUSH"]
         self.assertEqual(report.check(report.Kernel("sm_80", symbol, 4, 0, 0, trap)), [])
         self.assertEqual(report.check(report.Kernel("sm_90a", symbol, 168, 0, 0, works)), [])
-        self.assertEqual(len(report.check(report.Kernel("sm_90a", symbol, 4, 0, 0, trap))), 3)
+        self.assertEqual(len(report.check(report.Kernel("sm_90a", symbol, 4, 0, 0, trap))), 9)
+        late = [works[0], *works[2:4], works[1], *works[4:]]
+        self.assertIn("has None UTMALDG between", report.check(report.Kernel("sm_90a", symbol, 168, 0, 0, late))[0])
+        no_wait = [text for text in works if text != "ACQBULK"]
+        self.assertIn("has no ACQBULK", report.check(report.Kernel("sm_90a", symbol, 168, 0, 0, no_wait))[0])
         self.assertIn("has no BPT.TRAP", report.check(report.Kernel("sm_90", symbol, 168, 0, 0, works))[0])
 
     def test_expects_more_of_some_variants(self):
-        works = {"HGMMA.64x64x16.F32.BF16", "HGMMA.64x128x16.F32.BF16", "UTMALDG.4D", "SYNCS.EXCH.64", "MUFU.EX2",
-                 "WARPGROUP.DEPBAR.LE"}
+        works = ["PREEXIT", "ACQBULK", "HGMMA.64x64x16.F32.BF16", "HGMMA.64x128x16.F32.BF16", "UTMALDG.4D", "SYNCS.EXCH.64",
+                 "WARPGROUP.DEPBAR.LE gsb0, 0x1", *["MUFU.EX2 R1, R1"] * 34, *["FFMA R1, R1, R2, -R3"] * 32,
+                 "WARPGROUP.DEPBAR.LE gsb0, 0x0"]
         narrow, wide = (f"INS_20WgmmaAttentionKernelILi128ELb{wide}EEE" for wide in (1, 0))
         self.assertEqual(report.check(report.Kernel("sm_90a", narrow, 168, 0, 0, works)), [])
         self.assertEqual(len(report.check(report.Kernel("sm_90a", wide, 168, 0, 0, works))), 2)
-        works |= {"USETMAXREG.TRY_ALLOC.CTAPOOL", "USETMAXREG.DEALLOC.CTAPOOL"}
+        works += ["USETMAXREG.TRY_ALLOC.CTAPOOL", "USETMAXREG.DEALLOC.CTAPOOL"]
         self.assertEqual(report.check(report.Kernel("sm_90a", wide, 168, 0, 0, works)), [])
+        late = works[:7] + works[-3:-2] + works[7:-3] + works[-2:]
+        self.assertIn("has 0 MUFU.EX2 between", report.check(report.Kernel("sm_90a", wide, 168, 0, 0, late))[0])
+        scaled_before = [text for text in works if not text.startswith("FFMA")]
+        self.assertIn("has 0 FFMA between", report.check(report.Kernel("sm_90a", wide, 168, 0, 0, scaled_before))[0])
         other = "INS_20WgmmaAttentionKernelILi256ELb1EEE"
         self.assertIn("has no HGMMA.64x256x16", report.check(report.Kernel("sm_90a", other, 255, 0, 0, works))[0])
+
+    def test_forbids_slow_instructions(self):
+        sample = ["ATOMS.ADD R1, [R2], R3", "SHFL.BFLY PT, R1, R2, R3, R4", "ATOMS.POPC.INC.32 RZ, [R4]"]
+        self.assertEqual(report.check(report.Kernel("sm_80", "INS_12SampleKernelEE", 40, 0, 0, sample)), [])
+        sample.append("ATOMS.CAST.SPIN.64 R2, [R4], R2, R6")
+        (problem,) = report.check(report.Kernel("sm_80", "INS_12SampleKernelEE", 40, 0, 0, sample))
+        self.assertIn("loops of compare-and-swap", problem)
+        works = ["PREEXIT", "ACQBULK", "HGMMA.64x64x16", "HGMMA.64x256x16", "SYNCS", "UTMALDG.4D", "MUFU.EX2 R1, R1",
+                 "WARPGROUP.DEPBAR.LE", "BAR.SYNC.DEFER_BLOCKING 0x1, 0x80"]
+        narrow = "INS_20WgmmaAttentionKernelILi256ELb1EEE"
+        self.assertEqual(report.check(report.Kernel("sm_90a", narrow, 255, 0, 0, works)), [])
+        works.append("BAR.SYNC.DEFER_BLOCKING R4, 0x80")
+        self.assertIn("reserves all sixteen", report.check(report.Kernel("sm_90a", narrow, 255, 0, 0, works))[0])
+
+    def test_counts_loads_before_the_first_store(self):
+        symbol = "INS_20AttentionMergeKernelILi64EEE"
+        works = ["MUFU.EX2 R1, R1", "SHFL.IDX PT, R1, R2, R3, R4", *["LDG.E R1, [R2.64]"] * 64, "STG.E.U16 [R2], R4"]
+        self.assertEqual(report.check(report.Kernel("sm_80", symbol, 114, 0, 0, works)), [])
+        self.assertIn("has 63 LDG.E", report.check(report.Kernel("sm_80", symbol, 114, 0, 0, works[:2] + works[3:]))[0])
 
     def test_names_what_is_wrong(self):
         symbol = "_ZN4cuda11KernelEntryINS_16CopyBlocksKernelEEEv"
@@ -61,9 +92,9 @@ class ResourceReportTest(unittest.TestCase):
         self.assertEqual(len(problems), 2)
         self.assertIn("16 bytes of stack, 8 of local memory", problems[0])
         self.assertIn("has no STG.E.128", problems[1])
-        self.assertIn("no rule names this kernel", report.check(report.Kernel("sm_80", "other", 1, 0, 0, set()))[0])
-        self.assertEqual(report.check(report.Kernel("sm_80", "INS_11EmbedKernelEE", 20, 0, 0, set())), [])
-        self.assertEqual(report.Kernel("", "INS_20AttentionMergeKernelILi64", 1, 0, 0, set()).name,
+        self.assertIn("no rule names this kernel", report.check(report.Kernel("sm_80", "other", 1, 0, 0, []))[0])
+        self.assertEqual(report.check(report.Kernel("sm_80", "INS_11EmbedKernelEE", 20, 0, 0, [])), [])
+        self.assertEqual(report.Kernel("", "INS_20AttentionMergeKernelILi64", 1, 0, 0, []).name,
                          "AttentionMergeKernel")
 
 

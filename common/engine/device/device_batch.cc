@@ -9,15 +9,8 @@
 #include "kernels/api/device_attention.h"
 
 namespace tandem::engine {
-namespace {
 
 using kernels::DeviceBuffer;
-
-// Warps of narrow items that keep a multiprocessor's memory pipes busy: four blocks' shared memory
-// fits with head_dim 128.
-constexpr int32_t kItemsPerMultiprocessor = 4;
-
-}  // namespace
 
 DeviceBatchLimits DeviceBatch::Needs(absl::Span<const SequenceSlice> slices) {
   DeviceBatchLimits needs;
@@ -54,8 +47,8 @@ absl::Status DeviceBatch::Reserve(const DeviceBatchLimits& limits, kernels::Devi
   for (size_t i = 0; i < options_.windows.size(); ++i) {
     ScheduleSection s;
     s.counts = section(1, sizeof(kernels::AttentionCounts));
-    // At most one tile for each row; a split tile has at most as many items as records.
-    s.narrow = section(rows + kRecordsMax, sizeof(kernels::AttentionItem));
+    // At most one tile for each row.
+    s.narrow = section(rows + ItemsWanted(), sizeof(kernels::AttentionItem));
     s.wide =
         section(rows * heads_per_kv / kernels::kWideVectors + rows, sizeof(kernels::AttentionItem));
     s.merges = section(rows, sizeof(kernels::AttentionMerge));
@@ -68,8 +61,7 @@ absl::Status DeviceBatch::Reserve(const DeviceBatchLimits& limits, kernels::Devi
 }
 
 int32_t DeviceBatch::ItemsWanted() const {
-  const int32_t items = options_.multiprocessors * kItemsPerMultiprocessor;
-  return std::max(1, items / options_.num_kv_heads);
+  return std::max(1, options_.attention_items / options_.num_kv_heads);
 }
 
 kernels::AttentionCounts DeviceBatch::DecodeLaunch(int32_t rows) const {
@@ -107,7 +99,7 @@ void DeviceBatch::FillSchedules(const std::vector<kernels::AttentionSequence>& s
   for (size_t i = 0; i < schedules_.size(); ++i) {
     const kernels::AttentionSchedule schedule =
         kernels::ScheduleAttention({options_.num_heads, options_.num_kv_heads, options_.windows[i],
-                                    ItemsWanted(), kRecordsMax},
+                                    ItemsWanted(), options_.records_max},
                                    sequences);
     ScheduleSection& section = schedules_[i];
     section.current = {static_cast<int32_t>(schedule.narrow_items.size()),

@@ -27,7 +27,8 @@ struct DeviceBatchOptions {
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
   int32_t block_tokens = 0;
-  int32_t multiprocessors = 0;
+  int32_t attention_items = 1;   // narrow items that the device computes at a time
+  int32_t records_max = 0;       // AttentionScheduleOptions::records_max
   std::vector<int32_t> windows;  // the distinct sliding windows of the model's layers
 };
 
@@ -60,9 +61,6 @@ class DeviceBatch {
   void SetSchedule(size_t index, kernels::DeviceAttentionArgs* args) const;
   // `launch` for any step of `rows` rows of one token each.
   kernels::AttentionCounts DecodeLaunch(int32_t rows) const;
-
-  // Tile partitions that the record area holds.
-  static constexpr int32_t kRecordsMax = 1024;
 
  private:
   // Offsets of the arrays of one window's schedule.

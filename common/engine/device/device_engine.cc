@@ -85,6 +85,20 @@ class DeviceEngine final : public Engine {
     std::unique_ptr<ComputePool> pool;
     std::unique_ptr<DeviceWeights> weights;
     GemmTiles gemm_tiles;
+
+    // Narrow attention items that the device computes at a time.
+    int32_t AttentionItems() const {
+      const kernels::DeviceProperties& properties = device->properties();
+      return properties.multiprocessors *
+             device->ops().narrow_items_at_once(kv, properties.shared_bytes_per_multiprocessor);
+    }
+    int32_t RecordsMax() const {
+      return kernels::AttentionRecordsMax(
+          {.items_wanted = AttentionItems() / config.num_kv_heads,
+           .context_tokens = spec.context_tokens,
+           .kv_token_bytes = spec.layout.full_bytes() / kv.block_tokens,
+           .memory_bytes = device->properties().memory_bytes});
+    }
   };
   explicit DeviceEngine(Parts parts)
       : parts_(std::move(parts)),
@@ -92,9 +106,10 @@ class DeviceEngine final : public Engine {
         mirror_written_(parts_.options.mirror_written_kv),
         heads_per_kv_(parts_.config.num_heads / parts_.config.num_kv_heads),
         batch_({parts_.config.num_heads, parts_.config.num_kv_heads, parts_.kv.block_tokens,
-                parts_.device->properties().multiprocessors,
+                parts_.AttentionItems(), parts_.RecordsMax(),
                 DeviceForwardPass::Windows(parts_.config)}),
-        pass_({parts_.config, parts_.kv, spec_.layout.layer_block_bytes, parts_.gemm_tiles},
+        pass_({parts_.config, parts_.kv, spec_.layout.layer_block_bytes, parts_.RecordsMax(),
+               parts_.gemm_tiles},
               *parts_.weights, *parts_.device, *parts_.stream),
         sampler_({spec_.vocab_size, parts_.options.sample_on_device}, *parts_.device,
                  *parts_.stream, parts_.pool->parallel()) {}

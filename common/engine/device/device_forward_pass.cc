@@ -65,8 +65,8 @@ absl::StatusOr<int64_t> DeviceForwardPass::Reserve(int32_t rows, int32_t logit_r
       {&projected_, config.sandwich_norms ? row_count * hidden * 4 : 0},
       {&rounded_, rounded.values},
       {&rounded_scales_, rounded.scales},
-      {&records_, static_cast<size_t>(DeviceBatch::kRecordsMax) * config.num_kv_heads *
-                      kernels::kNarrowVectors * (config.head_dim + 2) * 4},
+      {&records_, static_cast<size_t>(options_.records_max) * config.num_heads *
+                      static_cast<size_t>(config.head_dim + 2) * 4},
       {&final_, logit_count * hidden * 2},
       {&logits_, logit_count * static_cast<size_t>(config.vocab_size) * 4},
   };

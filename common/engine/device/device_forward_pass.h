@@ -27,6 +27,7 @@ class DeviceForwardPass {
     model::ModelConfig config;
     kernels::KvShape kv;
     int64_t layer_block_bytes = 0;
+    int32_t records_max = 0;  // DeviceBatchOptions::records_max
     GemmTiles tiles;
   };
   // Everything is borrowed and must outlive the pass.

@@ -17,7 +17,7 @@ namespace cuda {
 namespace {
 
 constexpr DeviceOps kOps = PortableOps("cuda-mma16816-v2");
-[[maybe_unused]] constexpr DeviceOps kHopperOps = HopperOps("cuda-wgmma16-v2");
+[[maybe_unused]] constexpr DeviceOps kHopperOps = HopperOps("cuda-wgmma16-v3");
 
 // Code for sm_90a runs on compute capability 9.0 only.
 const DeviceOps& OpsFor([[maybe_unused]] const cudaDeviceProp& properties,
@@ -207,6 +207,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal, DeviceKernel
   properties.memory_bytes = static_cast<int64_t>(found.totalGlobalMem);
   properties.l2_bytes = found.l2CacheSize;
   properties.shared_bytes_per_block_max = static_cast<int64_t>(found.sharedMemPerBlockOptin);
+  properties.shared_bytes_per_multiprocessor =
+      static_cast<int64_t>(found.sharedMemPerMultiprocessor);
   return std::unique_ptr<Device>(std::make_unique<cuda::CudaDevice>(ordinal, std::move(properties),
                                                                     cuda::OpsFor(found, choice)));
 }

@@ -12,12 +12,13 @@ namespace tandem::kernels::emulated {
 namespace {
 
 constexpr DeviceOps kOps = PortableOps("emulated-mma16816-v2");
-constexpr DeviceOps kHopperOps = HopperOps("emulated-wgmma16-v2");
+constexpr DeviceOps kHopperOps = HopperOps("emulated-wgmma16-v3");
 
 class EmulatedDevice final : public Device {
  public:
   EmulatedDevice(uint64_t seed, EmulatedChip chip)
       : seed_(seed), ops_(chip == EmulatedChip::kHopper ? kHopperOps : kOps) {
+    streams_.starts_early = chip == EmulatedChip::kHopper;
     properties_.name = "emulated";
     properties_.software = "the thread block emulator";
     properties_.compute_major = chip == EmulatedChip::kHopper ? 9 : 8;
@@ -25,6 +26,7 @@ class EmulatedDevice final : public Device {
     properties_.host_addressable = true;
     properties_.memory_bytes = int64_t{1} << 30;
     properties_.shared_bytes_per_block_max = (chip == EmulatedChip::kHopper ? 227 : 160) << 10;
+    properties_.shared_bytes_per_multiprocessor = (chip == EmulatedChip::kHopper ? 228 : 164) << 10;
   }
 
   void set_faults(const CopyFaults& faults) { faults_ = faults; }
@@ -66,14 +68,17 @@ class EmulatedDevice final : public Device {
 
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream(StreamPriority) override {
     return std::unique_ptr<DeviceStream>(
-        std::make_unique<EmulatedStream>(seed_, &calls_, &faults_, &clock_));
+        std::make_unique<EmulatedStream>(seed_, &calls_, &faults_, &clock_, &streams_));
   }
   absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() override {
     return std::unique_ptr<DeviceEvent>(std::make_unique<EmulatedEvent>());
   }
 
  private:
-  void Free(DeviceBuffer::Kind, void* data) override { std::free(data); }
+  void Free(DeviceBuffer::Kind, void* data) override {
+    streams_.RunHeld();
+    std::free(data);
+  }
 
   const uint64_t seed_;
   const DeviceOps& ops_;
@@ -83,6 +88,7 @@ class EmulatedDevice final : public Device {
   size_t pins_max_ = 1 << 20;
   DeviceProperties properties_;
   DeviceCalls calls_;  // streams go before their device
+  StreamsOfDevice streams_;
 };
 
 }  // namespace

@@ -20,6 +20,7 @@ constexpr DeviceOps PortableOps(const char* numerics) {
       .gemm = Gemm,
       .gemm_tile = gemm::DescribeTile,
       .attention = Attention,
+      .narrow_items_at_once = NarrowItemsAtOnce,
       .copy_blocks = CopyBlocks,
       .move_cells = MoveCells,
       .checksum = Checksum,
@@ -38,6 +39,7 @@ constexpr DeviceOps HopperOps(const char* numerics) {
   ops.gemm = WgmmaGemm;
   ops.gemm_tile = gemm::DescribeTileOnHopper;
   ops.attention = WgmmaAttention;
+  ops.narrow_items_at_once = NarrowItemsAtOnceOnHopper;
   return ops;
 }
 

@@ -21,6 +21,26 @@ absl::StatusOr<float> EmulatedEvent::MillisecondsSince(DeviceEvent& start) {
   return *recorded_ms - *from;
 }
 
+void StreamsOfDevice::RunHeld() {
+  for (EmulatedStream* stream : streams) stream->RunHeld();
+}
+
+EmulatedStream::EmulatedStream(uint64_t seed, DeviceCalls* calls, CopyFaults* faults,
+                               const Clock* clock, StreamsOfDevice* all)
+    : seed_(seed), calls_(*calls), faults_(*faults), clock_(*clock), all_(*all) {
+  all_.streams.insert(this);
+}
+
+EmulatedStream::~EmulatedStream() {
+  RunHeld();
+  all_.streams.erase(this);
+}
+
+void EmulatedStream::RunHeld() {
+  if (!held_.has_value()) return;
+  std::exchange(held_, std::nullopt)->Finish();
+}
+
 void EmulatedStream::Launch(int64_t blocks, Work work) {
   if (captured_ == nullptr) {
     ++calls_.kernels;
@@ -33,7 +53,24 @@ void EmulatedStream::Add(Work work) {
   if (captured_ != nullptr) {
     captured_->push_back(std::move(work));
   } else {
-    work(++seed_);
+    RunOrHold(work);
+  }
+}
+
+void EmulatedStream::RunOrHold(const Work& work) {
+  const uint64_t seed = ++seed_;
+  if (work.starts_early && held_.has_value()) {
+    std::optional<Predecessor> before = std::exchange(held_, std::nullopt);
+    work.run(seed, &*before);
+    return;
+  }
+  RunHeld();
+  // A step of splitmix64: neighbouring seeds draw differently.
+  const uint64_t mixed = (seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9u;
+  if (work.is_kernel && all_.starts_early && mixed >> 63 != 0) {
+    held_.emplace([run = work.run, seed] { run(seed, nullptr); });
+  } else {
+    work.run(seed, nullptr);
   }
 }
 
@@ -49,20 +86,21 @@ void EmulatedStream::CopyOut(void* host, const void* device, size_t bytes) {
 
 void EmulatedStream::Copy(void* to, const void* from, size_t bytes) {
   if (captured_ == nullptr) ++calls_.copies;
-  Add([to, from, bytes, faults = &faults_](uint64_t seed) {
+  Add({[to, from, bytes, faults = &faults_](uint64_t seed, Predecessor*) {
     std::memcpy(to, from, bytes);
     if (faults->count == 0 || bytes < faults->bytes_min) return;
     --faults->count;
     static_cast<char*>(to)[seed % bytes] ^= 1;
-  });
+  }});
 }
 
 void EmulatedStream::Fill(void* device, int byte, size_t bytes) {
   if (captured_ == nullptr) ++calls_.copies;
-  Add([device, byte, bytes](uint64_t) { std::memset(device, byte, bytes); });
+  Add({[device, byte, bytes](uint64_t, Predecessor*) { std::memset(device, byte, bytes); }});
 }
 
 void EmulatedStream::Record(DeviceEvent& event) {
+  RunHeld();
   ++calls_.events;
   if (clock_ != nullptr) static_cast<EmulatedEvent&>(event).recorded_ms = clock_();
 }
@@ -82,6 +120,7 @@ void EmulatedStream::Launch(DeviceGraph& graph) {
 }
 
 absl::Status EmulatedStream::Synchronize() {
+  RunHeld();
   ++calls_.synchronises;
   return absl::OkStatus();
 }

@@ -1,9 +1,14 @@
 // Streams, graphs and events of the emulated device. A stream runs its work at once, on the calling
 // thread, unless a capture records it; a graph replays the recorded work.
 //
+// On a chip whose kernels start early (kernels/cuda/hopper_types.h) a stream holds back some
+// kernels, as a random draw says, until other work comes or a thread waits for the stream. If the
+// other work is a kernel that starts early, the held one runs when that kernel waits for it, so
+// that nothing before its wait sees the held one's results.
+//
 // Thread safety: one thread at a time for a device and everything made from it.
 // Owner: tests own streams, graphs and events; the device, which must outlive them, owns the
-// counters, the faults and the clock that they refer to.
+// counters, the faults, the clock and the set of streams that they refer to.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +16,32 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "kernels/api/device.h"
+#include "kernels/cuda/emulator/thread_block.h"
 
 namespace tandem::kernels::emulated {
 
-// One piece of enqueued work. Its argument seeds the order of threads and blocks.
-using Work = std::function<void(uint64_t seed)>;
+// One piece of enqueued work. `seed` orders threads and blocks; `before` is a kernel that has not
+// run yet, or nullptr, and is for kernels that start early alone.
+struct Work {
+  std::function<void(uint64_t seed, Predecessor* before)> run;
+  bool is_kernel = false;
+  bool starts_early = false;
+};
+
+class EmulatedStream;
+// What a device's streams share.
+struct StreamsOfDevice {
+  std::set<EmulatedStream*> streams;
+  bool starts_early = false;  // whether the chip has kernels that do
+
+  // Runs what the streams hold back, as freeing memory waits for a device.
+  void RunHeld();
+};
 
 // Milliseconds, as a test's clock gives them; empty: the device has no clock.
 using Clock = std::function<float()>;
@@ -55,8 +77,9 @@ class EmulatedEvent final : public DeviceEvent {
 
 class EmulatedStream final : public DeviceStream {
  public:
-  EmulatedStream(uint64_t seed, DeviceCalls* calls, CopyFaults* faults, const Clock* clock)
-      : seed_(seed), calls_(*calls), faults_(*faults), clock_(*clock) {}
+  EmulatedStream(uint64_t seed, DeviceCalls* calls, CopyFaults* faults, const Clock* clock,
+                 StreamsOfDevice* all);
+  ~EmulatedStream() override;
 
   // Runs a kernel of `blocks` blocks, or records it while capturing.
   void Launch(int64_t blocks, Work work);
@@ -71,17 +94,22 @@ class EmulatedStream final : public DeviceStream {
   void Launch(DeviceGraph& graph) override;
   absl::Status Synchronize() override;
   const absl::Status& status() const override { return status_; }
+  // Runs the kernel that is held back, if there is one.
+  void RunHeld();
 
  private:
-  // Runs `work` now, or appends it to the capture.
+  // Runs `work` now or holds it back, or appends it to the capture.
   void Add(Work work);
+  void RunOrHold(const Work& work);
   void Copy(void* to, const void* from, size_t bytes);
 
   uint64_t seed_;
   DeviceCalls& calls_;
   CopyFaults& faults_;
   const Clock& clock_;
+  StreamsOfDevice& all_;
   std::vector<Work>* captured_ = nullptr;
+  std::optional<Predecessor> held_;
   const absl::Status status_;
 };
 

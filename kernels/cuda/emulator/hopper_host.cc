@@ -1,5 +1,6 @@
 #include "kernels/cuda/emulator/hopper_host.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/api/bf16.h"
@@ -177,6 +178,26 @@ void CopyRun(float* run, const RunMap& map, int row, int column, Barrier* barrie
   copy.part_row_bytes = map.source.count * kBytes;
   copy.barrier = barrier;
   copy.Start();
+}
+
+StripMap DescribeStrips(const StripTarget& target, DeviceStream&) {
+  KERNEL_REQUIRE(reinterpret_cast<uintptr_t>(target.base) % 16 == 0 && target.columns % 8 == 0);
+  KERNEL_REQUIRE(target.rows > 0 && target.columns > 0);
+  KERNEL_REQUIRE(target.strip_rows > 0 && target.strip_rows <= 256);
+  return {target};
+}
+
+void StoreStrip(const StripMap& map, const void* strip, int row, int column) {
+  const StripTarget& target = map.target;
+  KERNEL_REQUIRE(SharedAddress(strip) % kRunAlignment == 0 && row >= 0 && column >= 0);
+  const int64_t stride = target.columns * int64_t{sizeof(Bf16Bits)};
+  const int64_t byte = column * int64_t{sizeof(Bf16Bits)};
+  const int64_t rows = std::clamp<int64_t>(target.rows - row, 0, target.strip_rows);
+  const int64_t row_bytes = std::clamp<int64_t>(stride - byte, 0, kStripRowBytes);
+  CurrentThread().stores.Start({AsyncAt(SharedAddress(strip), target.strip_rows * kStripRowBytes),
+                                static_cast<char*>(target.base) + row * stride + byte,
+                                static_cast<int>(rows), static_cast<int>(row_bytes), stride},
+                               kStripRowBytes);
 }
 
 CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream&) {

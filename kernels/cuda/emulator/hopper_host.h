@@ -5,10 +5,10 @@
 // Stricter than a GPU on purpose: a bulk copy fills its panel with NaN when it starts and lands
 // when no other thread of the block can proceed, in any order; products read their operands at the
 // start or at the wait, and see only what bulk copies or FenceProxyAsync made visible; accumulators
-// are NaN until the wait. These mistakes end the process: a phase that no thread ends, a barrier
-// used before it was initialised and fenced, a product without its fence, a register operand that
-// changes before the wait, registers that no thread gives back, and copies or products that outlive
-// the block.
+// are NaN until the wait; bulk stores read shared memory at the start or at the wait. These
+// mistakes end the process: a phase that no thread ends, a barrier used before it was initialised
+// and fenced, a product without its fence, a register operand that changes before the wait,
+// registers that no thread gives back, and copies, stores or products that outlive the block.
 //
 // Thread safety: threads of the emulated block, which run one at a time on one host thread.
 #pragma once
@@ -17,6 +17,7 @@
 
 #include "kernels/api/device.h"
 #include "kernels/api/kv_cache.h"
+#include "kernels/api/require.h"
 #include "kernels/cuda/emulator/simt_host.h"
 #include "kernels/cuda/hopper_types.h"
 
@@ -62,8 +63,20 @@ CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream& strea
 inline void PrefetchMap(const CacheMap&) {}
 void CopyCachePanel(char* panel, const CacheMap& map, const CachePlace& place, Barrier* barrier);
 
+struct StripMap {
+  StripTarget target;
+};
+StripMap DescribeStrips(const StripTarget& target, DeviceStream& stream);
+void StoreStrip(const StripMap& map, const void* strip, int row, int column);
+inline void CommitStores() { CurrentThread().stores.Commit(); }
+inline void WaitForStores() { CurrentThread().stores.Wait(); }
+
 inline int WarpgroupIndex() { return ThreadIndex() / kWarpgroupSize; }
-inline void SyncWarpgroup() { WarpgroupBarrier(); }
+template <int kWarpgroups>
+void SyncWarpgroup() {
+  KERNEL_REQUIRE(WarpgroupIndex() < kWarpgroups);
+  WarpgroupBarrier();
+}
 // True in one lane of the warp, which stays the same throughout a block.
 inline bool ElectOne() {
   WarpBarrier();

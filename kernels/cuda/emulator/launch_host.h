@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/emulator/emulated_stream.h"
 #include "kernels/cuda/emulator/thread_block.h"
+#include "kernels/cuda/hopper_types.h"
 
 namespace tandem::kernels::emulated {
 
@@ -15,15 +16,15 @@ using LaunchShape = Grid;
 template <typename Kernel>
 void Launch(const LaunchShape& shape, const typename Kernel::Params& params, DeviceStream& stream) {
   if (shape.x == 0 || shape.y == 0) return;
-  const auto work = [shape, params](uint64_t seed) {
-    RunGrid(
-        shape, seed,
-        [](const void* context) {
-          Kernel::Run(*static_cast<const typename Kernel::Params*>(context));
-        },
-        &params);
+  const auto run = [shape, params](uint64_t seed, Predecessor* before) {
+    const GridBody body = {[](const void* context) {
+                             Kernel::Run(*static_cast<const typename Kernel::Params*>(context));
+                           },
+                           &params};
+    RunGrid(shape, seed, body, before);
   };
-  static_cast<EmulatedStream&>(stream).Launch(int64_t{shape.x} * shape.y, work);
+  static_cast<EmulatedStream&>(stream).Launch(int64_t{shape.x} * shape.y,
+                                              {run, true, StartsEarly<Kernel>});
 }
 
 }  // namespace tandem::kernels::emulated

@@ -28,6 +28,8 @@ inline int BlockY() { return CurrentThread().block->y; }
 inline int GridX() { return CurrentThread().block->grid_x; }
 inline char* SharedMemory() { return CurrentThread().block->shared; }
 
+inline void WaitForPredecessor() { AwaitPredecessor(); }
+
 inline void SyncThreads() { BlockBarrier(); }
 inline void SyncWarp() { WarpBarrier(); }
 
@@ -37,10 +39,38 @@ T ShuffleXorOf(T x, int mask) {
   return exchange.of((ThreadIndex() % 32) ^ mask);
 }
 inline float ShuffleXor(float x, int mask) { return ShuffleXorOf(x, mask); }
+inline uint32_t ShuffleXor(uint32_t x, int mask) { return ShuffleXorOf(x, mask); }
 inline uint64_t ShuffleXor(uint64_t x, int mask) { return ShuffleXorOf(x, mask); }
 
+template <typename T>
+T ShuffleOf(T x, int lane) {
+  const WarpExchange<T> exchange(x);
+  return exchange.of(lane & 31);
+}
+inline float Shuffle(float x, int lane) { return ShuffleOf(x, lane); }
+inline uint32_t Shuffle(uint32_t x, int lane) { return ShuffleOf(x, lane); }
+inline uint64_t Shuffle(uint64_t x, int lane) { return ShuffleOf(x, lane); }
+inline uint32_t Ballot(bool set) {
+  const WarpExchange<bool> exchange(set);
+  uint32_t lanes = 0;
+  for (int lane = 0; lane < 32; ++lane) lanes |= uint32_t{exchange.of(lane)} << lane;
+  return lanes;
+}
+inline uint32_t WarpTotal(uint32_t x) {
+  const WarpExchange<uint32_t> exchange(x);
+  uint32_t sum = 0;
+  for (int lane = 0; lane < 32; ++lane) sum += exchange.of(lane);
+  return sum;
+}
+inline uint32_t PopCount(uint32_t x) { return static_cast<uint32_t>(__builtin_popcount(x)); }
+inline int LowestBit(uint32_t x) { return __builtin_ctz(x); }
+
 // Threads of a block run one at a time, so a plain addition is atomic.
-inline void SharedAdd(uint64_t* dst, uint64_t x) { *dst += x; }
+inline uint32_t SharedAdd(uint32_t* dst, uint32_t x) {
+  const uint32_t old = *dst;
+  *dst += x;
+  return old;
+}
 
 inline float BitsToFloat(uint32_t bits) {
   float value;

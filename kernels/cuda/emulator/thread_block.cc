@@ -47,8 +47,8 @@ int RegistersAtLaunch(int threads) { return std::min(65536 / threads / 8 * 8, 24
 
 class BlockRunner {
  public:
-  BlockRunner(const Grid& grid, uint64_t seed, void (*body)(const void*), const void* context)
-      : grid_(grid), random_(seed), body_(body), context_(context), fibers_(grid.threads) {
+  BlockRunner(const Grid& grid, uint64_t seed, const GridBody& body, Predecessor* before)
+      : grid_(grid), random_(seed), body_(body), before_(before), fibers_(grid.threads) {
     KERNEL_REQUIRE(grid.threads > 0 && grid.threads % 32 == 0 && grid.threads <= 1024);
     shared_ = std::make_unique_for_overwrite<char[]>(grid.shared_bytes + 128);
     async_view_ = std::make_unique_for_overwrite<char[]>(grid.shared_bytes);
@@ -74,6 +74,7 @@ class BlockRunner {
     for (const Fiber& fiber : fibers_) {
       KERNEL_REQUIRE(fiber.thread.copies.empty());
       KERNEL_REQUIRE(fiber.thread.products.empty());
+      KERNEL_REQUIRE(fiber.thread.stores.empty());
     }
     // A copy still under way would land in the memory of the next block.
     KERNEL_REQUIRE(landings_.empty());
@@ -96,6 +97,12 @@ class BlockRunner {
     for (Fiber& fiber : fibers_) {
       if (fiber.state == State::kAsleep && fiber.sleeps_on == key) fiber.state = State::kRunnable;
     }
+  }
+  void AwaitPredecessor() {
+    if (before_ == nullptr) return;
+    // What these read, before or after, would be unknown.
+    KERNEL_REQUIRE(current().copies.empty());
+    while (!before_->has_run()) Sleep(before_);
   }
   void AddLanding(std::function<void()> land) { landings_.push_back(std::move(land)); }
   uint64_t Draw() { return NextRandom(&random_); }
@@ -120,7 +127,7 @@ class BlockRunner {
  private:
   static void Enter() {
     BlockRunner& runner = running();
-    runner.body_(runner.context_);
+    runner.body_.run(runner.body_.context);
     Fiber& self = runner.fibers_[runner.current_];
     self.state = State::kDone;
     self.context.SwitchTo(runner.scheduler_);
@@ -161,6 +168,11 @@ class BlockRunner {
       land();
       return done;
     }
+    if (!moved && before_ != nullptr && !before_->has_run()) {
+      before_->Finish();
+      WakeSleepers(before_);
+      return done;
+    }
     // If no thread can move, some wait at a barrier that the others never reach.
     KERNEL_REQUIRE(moved);
     return done;
@@ -170,8 +182,8 @@ class BlockRunner {
 
   const Grid grid_;
   uint64_t random_;
-  void (*const body_)(const void*);
-  const void* const context_;
+  const GridBody body_;
+  Predecessor* const before_;  // or nullptr
   std::vector<Fiber> fibers_;
   std::unique_ptr<char[]> shared_, async_view_;
   std::vector<std::function<void()>> landings_;
@@ -198,6 +210,32 @@ void AsyncCopies::Wait(size_t pending) {
   }
 }
 
+std::vector<char> BulkStores::Read(const Started& started) {
+  const Store& store = started.store;
+  std::vector<char> bytes;
+  for (int r = 0; r < store.rows; ++r) {
+    const char* row = store.from + r * started.pitch;
+    bytes.insert(bytes.end(), row, row + store.row_bytes);
+  }
+  return bytes;
+}
+void BulkStores::Start(const Store& store, int pitch) {
+  Started started = {store, pitch, {}};
+  if (DrawNumber() % 2 == 0) started.bytes = Read(started);
+  open_.push_back(std::move(started));
+}
+void BulkStores::Wait() {
+  for (Started& started : groups_) {
+    const Store& store = started.store;
+    if (started.bytes.empty()) started.bytes = Read(started);
+    for (int r = 0; r < store.rows; ++r) {
+      std::memcpy(store.to + r * store.stride, started.bytes.data() + r * store.row_bytes,
+                  static_cast<size_t>(store.row_bytes));
+    }
+  }
+  groups_.clear();
+}
+
 Thread& CurrentThread() { return BlockRunner::running().current(); }
 void BlockBarrier() {
   // A block barrier before the fence would let other threads use barriers that bulk copies do not
@@ -209,13 +247,13 @@ void WarpBarrier() { BlockRunner::running().Arrive(State::kAtWarpBarrier); }
 void WarpgroupBarrier() { BlockRunner::running().Arrive(State::kAtWarpgroupBarrier); }
 void SleepOn(const void* key) { BlockRunner::running().Sleep(key); }
 void Wake(const void* key) { BlockRunner::running().WakeSleepers(key); }
+void AwaitPredecessor() { BlockRunner::running().AwaitPredecessor(); }
 void LandLater(std::function<void()> land) { BlockRunner::running().AddLanding(std::move(land)); }
 uint64_t DrawNumber() { return BlockRunner::running().Draw(); }
 char* ExchangeArea(int index) { return BlockRunner::running().ExchangeAreaOf(index); }
 
-void RunGrid(const Grid& grid, uint64_t seed, void (*body)(const void* context),
-             const void* context) {
-  BlockRunner runner(grid, seed, body, context);
+void RunGrid(const Grid& grid, uint64_t seed, const GridBody& body, Predecessor* before) {
+  BlockRunner runner(grid, seed, body, before);
   std::vector<std::pair<int, int>> blocks;
   for (int y = 0; y < grid.y; ++y) {
     for (int x = 0; x < grid.x; ++x) blocks.emplace_back(x, y);
@@ -224,6 +262,7 @@ void RunGrid(const Grid& grid, uint64_t seed, void (*body)(const void* context),
     std::swap(blocks[i - 1], blocks[NextRandom(&seed) % i]);
   }
   for (const auto& [x, y] : blocks) runner.Run(x, y);
+  if (before != nullptr) before->Finish();
 }
 
 }  // namespace tandem::kernels::emulated

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/emulator/product_queue.h"
@@ -37,6 +38,36 @@ class AsyncCopies {
   std::vector<std::vector<Copy>> groups_;  // oldest first
 };
 
+// A thread's bulk copies from shared to device memory. Each reads shared memory, as asynchronous
+// units see it, when it starts or at the wait, whichever is drawn, and writes at the wait.
+class BulkStores {
+ public:
+  struct Store {
+    const char* from;  // [rows][row_bytes]
+    char* to;          // the first byte that is written
+    int rows, row_bytes;
+    int64_t stride;  // bytes from row to row of `to`
+  };
+  // REQUIRES: 0 ≤ rows, row_bytes: what lies beyond the target is cut off. `pitch`: bytes from row
+  // to row of `from`.
+  void Start(const Store& store, int pitch);
+  void Commit() {
+    groups_.insert(groups_.end(), open_.begin(), open_.end());
+    open_.clear();
+  }
+  void Wait();
+  bool empty() const { return open_.empty() && groups_.empty(); }
+
+ private:
+  struct Started {
+    Store store;
+    int pitch;
+    std::vector<char> bytes;  // empty: still to be read
+  };
+  static std::vector<char> Read(const Started& started);
+  std::vector<Started> open_, groups_;
+};
+
 struct Block {
   int x = 0, y = 0;
   int grid_x = 1;
@@ -59,6 +90,7 @@ struct Thread {
   Block* block = nullptr;
   AsyncCopies copies;
   ProductQueue products;
+  BulkStores stores;
   bool has_unfenced_barriers = false;
   int registers = 0;
   int next_exchange = 0;  // which of its warp's two exchange areas it uses next
@@ -102,13 +134,36 @@ class WarpExchange {
   char* area_;
 };
 
+// The kernel before a grid in its stream, where it has not run yet: it runs when the grid waits for
+// it.
+class Predecessor {
+ public:
+  explicit Predecessor(std::function<void()> run) : run_(std::move(run)) {}
+  bool has_run() const { return run_ == nullptr; }
+  void Finish() {
+    if (!has_run()) std::exchange(run_, nullptr)();
+  }
+
+ private:
+  std::function<void()> run_;
+};
+// Suspends the running thread until the grid's predecessor has run. That happens once no thread of
+// the block can proceed and no bulk copy is under way, so that all that the block did before it
+// waited saw what was there before.
+void AwaitPredecessor();
+
 struct Grid {
   int x = 1, y = 1;
   int threads = 0;  // a multiple of 32
   size_t shared_bytes = 0;
 };
-// Runs `body(context)` once for each thread of each block, blocks in an order drawn from `seed`.
-void RunGrid(const Grid& grid, uint64_t seed, void (*body)(const void* context),
-             const void* context);
+// What the threads of a grid run.
+struct GridBody {
+  void (*run)(const void* context);
+  const void* context;
+};
+// Runs `body` once for each thread of each block, blocks in an order drawn from `seed`. `before`,
+// if any, has run when it returns.
+void RunGrid(const Grid& grid, uint64_t seed, const GridBody& body, Predecessor* before);
 
 }  // namespace tandem::kernels::emulated

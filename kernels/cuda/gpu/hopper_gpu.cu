@@ -75,6 +75,19 @@ RunMap DescribeRuns(const RunSource& source, DeviceStream& stream) {
   return runs;
 }
 
+StripMap DescribeStrips(const StripTarget& target, DeviceStream& stream) {
+  StripMap strips = {};
+  Encode({.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+          .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE,
+          .base = target.base,
+          .rank = 2,
+          .sizes = {static_cast<cuuint64_t>(target.columns), static_cast<cuuint64_t>(target.rows)},
+          .strides = {static_cast<cuuint64_t>(target.columns) * sizeof(Bf16Bits)},
+          .box = {kStripColumns, static_cast<cuuint32_t>(target.strip_rows)}},
+         stream, &strips.map);
+  return strips;
+}
+
 CacheMap DescribeCache(const KvLayer& layer, int tokens_max, DeviceStream& stream) {
   const KvShape& shape = layer.shape;
   const cuuint64_t row_bytes = static_cast<cuuint64_t>(shape.head_dim) * sizeof(Bf16Bits);

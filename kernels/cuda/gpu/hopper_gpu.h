@@ -134,16 +134,44 @@ TANDEM_DEVICE void CopyCachePanel(char* panel, const CacheMap& map, const CacheP
       : "memory");
 }
 
+// ---- bulk tensor copies back to device memory
+
+struct StripMap {
+  CUtensorMap map;
+};
+StripMap DescribeStrips(const StripTarget& target, DeviceStream& stream);
+// Starts to store a strip whose first element is (row, column) of the matrix; what lies beyond the
+// matrix is dropped. The threads that wrote it have called FenceProxyAsync, and then a barrier. By
+// one thread, which calls CommitStores after its last strip, and WaitForStores before the strips
+// are overwritten and before it ends.
+TANDEM_DEVICE void StoreStrip(const StripMap& map, const void* strip, int row, int column) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map.map),
+      "r"(SharedAddress(strip)), "r"(column), "r"(row)
+      : "memory");
+}
+TANDEM_DEVICE void CommitStores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until this thread's committed strips have been read.
+TANDEM_DEVICE void WaitForStores() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
 // ---- warpgroups
 
 // This thread's warpgroup, computed so that the compiler knows that it is the same in a whole warp.
 TANDEM_DEVICE int WarpgroupIndex() {
   return __shfl_sync(0xffffffffu, ThreadIndex() / kWarpgroupSize, 0);
 }
-// A barrier of this warpgroup's threads alone.
+// A barrier of this warpgroup's threads alone, called in the first kWarpgroups warpgroups only. The
+// barrier's number is in the instruction: one in a register reserves all sixteen.
+template <int kWarpgroups>
 TANDEM_DEVICE void SyncWarpgroup() {
-  asm volatile("bar.sync %0, %1;" ::"r"(1 + ThreadIndex() / kWarpgroupSize), "n"(kWarpgroupSize)
-               : "memory");
+  static_assert(kWarpgroups == 1 || kWarpgroups == 2);
+  if (kWarpgroups == 1 || WarpgroupIndex() == 0) {
+    asm volatile("bar.sync 1, %0;" ::"n"(kWarpgroupSize) : "memory");
+  } else {
+    asm volatile("bar.sync 2, %0;" ::"n"(kWarpgroupSize) : "memory");
+  }
 }
 // True in one thread of a converged warp.
 TANDEM_DEVICE bool ElectOne() {

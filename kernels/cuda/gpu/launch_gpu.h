@@ -3,6 +3,8 @@
 #pragma once
 
 #include "kernels/cuda/gpu/cuda_stream.h"
+#include "kernels/cuda/gpu/simt_gpu.h"
+#include "kernels/cuda/hopper_types.h"
 
 namespace tandem::kernels::cuda {
 
@@ -16,7 +18,21 @@ struct LaunchShape {
 template <typename Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksPerMultiprocessor)
     KernelEntry(const __grid_constant__ typename Kernel::Params params) {
+  LetSuccessorStart();
+  if constexpr (!StartsEarly<Kernel>) WaitForPredecessor();
   Kernel::Run(params);
+}
+
+// Whether the kernel waits for its predecessor itself, so that its blocks may start before that one
+// ends: code of an earlier architecture than Hopper cannot, whatever device it runs on.
+template <typename Kernel>
+bool WaitsItself() {
+  static const bool waits = [] {
+    cudaFuncAttributes attributes = {};
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, KernelEntry<Kernel>);
+    return error == cudaSuccess && attributes.ptxVersion >= 90;
+  }();
+  return waits;
 }
 
 template <typename Kernel>
@@ -30,10 +46,17 @@ void Launch(const LaunchShape& shape, const typename Kernel::Params& params, Dev
              cudaFuncSetAttribute(KernelEntry<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shape.shared_bytes)));
   }
-  const dim3 grid(static_cast<unsigned>(shape.x), static_cast<unsigned>(shape.y));
-  KernelEntry<Kernel>
-      <<<grid, static_cast<unsigned>(shape.threads), shape.shared_bytes, on.handle()>>>(params);
-  on.Check(Kernel::kName, cudaGetLastError());
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(shape.x), static_cast<unsigned>(shape.y));
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = on.handle();
+  config.attrs = &overlap;
+  config.numAttrs = WaitsItself<Kernel>() ? 1 : 0;
+  on.Check(Kernel::kName, cudaLaunchKernelEx(&config, KernelEntry<Kernel>, params));
 }
 
 }  // namespace tandem::kernels::cuda

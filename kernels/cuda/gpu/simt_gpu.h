@@ -27,17 +27,46 @@ TANDEM_DEVICE char* SharedMemory() {
   return tandem_shared;
 }
 
+// Blocks until the predecessor (kernels/cuda/hopper_types.h) has ended and its results are visible.
+TANDEM_DEVICE void WaitForPredecessor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Lets the next kernel's blocks start, once all blocks of this one have called it or ended.
+TANDEM_DEVICE void LetSuccessorStart() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 TANDEM_DEVICE void SyncThreads() { __syncthreads(); }
 TANDEM_DEVICE void SyncWarp() { __syncwarp(); }
 TANDEM_DEVICE float ShuffleXor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+TANDEM_DEVICE uint32_t ShuffleXor(uint32_t x, int mask) {
+  return __shfl_xor_sync(0xffffffffu, x, mask);
+}
 TANDEM_DEVICE uint64_t ShuffleXor(uint64_t x, int mask) {
   return __shfl_xor_sync(0xffffffffu, static_cast<unsigned long long>(x), mask);
 }
 
-// dst += x in shared memory.
-TANDEM_DEVICE void SharedAdd(uint64_t* dst, uint64_t x) {
-  atomicAdd(reinterpret_cast<unsigned long long*>(dst), static_cast<unsigned long long>(x));
+// The value of lane `lane` % 32.
+TANDEM_DEVICE float Shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+TANDEM_DEVICE uint32_t Shuffle(uint32_t x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+TANDEM_DEVICE uint64_t Shuffle(uint64_t x, int lane) {
+  return __shfl_sync(0xffffffffu, static_cast<unsigned long long>(x), lane);
 }
+// The lanes for which `set` holds, a bit each.
+TANDEM_DEVICE uint32_t Ballot(bool set) { return __ballot_sync(0xffffffffu, set); }
+// The sum over the warp, modulo 2^32.
+TANDEM_DEVICE uint32_t WarpTotal(uint32_t x) { return __reduce_add_sync(0xffffffffu, x); }
+TANDEM_DEVICE uint32_t PopCount(uint32_t x) { return static_cast<uint32_t>(__popc(x)); }
+// REQUIRES: x is not 0.
+TANDEM_DEVICE int LowestBit(uint32_t x) { return __ffs(static_cast<int>(x)) - 1; }
+
+// dst += x in shared memory; returns what was there. There is no 64-bit version: that one compiles
+// to a loop of compare-and-swap.
+TANDEM_DEVICE uint32_t SharedAdd(uint32_t* dst, uint32_t x) { return atomicAdd(dst, x); }
 
 TANDEM_BOTH inline float BitsToFloat(uint32_t bits) {
   union {

@@ -42,9 +42,9 @@ struct AttentionKernel {
   static constexpr int kStageBytes = 2 * (kTileBytes + kScaleBytes);
   // Powers of two, so that the next stage's number costs no registers. Codes take half the bytes.
   static constexpr int kStages = kHeadDim == 256 && !kCodes ? 2 : 4;
+  static constexpr bool kNarrow = kRowTiles == 1;
   static constexpr int kSharedBytes = kQueryBytes + kStages * kStageBytes;
   static constexpr int kSixteenBytes = 16 * (kCodes ? kHeadDim + 4 : kRowBytes);  // in a slab
-  static constexpr int kRecordFloats = kHeadDim + 2;
 
   TANDEM_KERNEL void LoadQueries(const Params& p, const AttentionWork& work) {
     if constexpr (kCodes) {
@@ -153,29 +153,27 @@ struct AttentionKernel {
     return factors;
   }
 
-  // Writes o, m and l of one partition, for the merge kernel. Narrow tiles only.
+  // Writes m, l and o of one partition, for the merge kernel. Narrow tiles only.
   TANDEM_KERNEL void StoreRecord(const Params& p, const AttentionWork& work, int partition,
                                  const Tile& tile) {
-    const int record = work.item.first_record + partition - work.item.first_partition;
-    const int64_t first =
-        (int64_t{record} * p.args.layer.shape.num_kv_heads + work.kv_head) * kNarrowRows;
     const int half = WarpIndex() % kHalves;
+    float* const first = work.RecordsOf(p.args, partition);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float* to = p.args.records + (first + LaneIndex() / 4 + 8 * h) * kRecordFloats;
+      const int vector = work.item.first_vector + LaneIndex() / 4 + 8 * h;
+      if (vector >= work.end_vector) continue;
+      float* to = first + work.PlaceOfRecord(p.args, vector) * (kHeadDim + 2);
 #pragma unroll
       for (int g = 0; g < Tile::kGroups; ++g) {
         const ColumnPair pair = tile.ValuesOf(g, h);
-        to[half * kColumns + pair.column] = pair.low;
-        to[half * kColumns + pair.column + 1] = pair.high;
+        *reinterpret_cast<FloatPair*>(to + 2 + half * kColumns + pair.column) = {pair.low,
+                                                                                 pair.high};
       }
       if (half == 0 && LaneIndex() % 4 == 0) {
-        to[kHeadDim] = tile.m[h];
-        to[kHeadDim + 1] = tile.l[h];
+        *reinterpret_cast<FloatPair*>(to) = {tile.m[h], tile.l[h]};
       }
     }
   }
-  static constexpr int kNarrowRows = 16;
 
   TANDEM_KERNEL void StoreOutput(const Params& p, const AttentionWork& work, const Tile& tile) {
     const int half = WarpIndex() % kHalves;
@@ -207,6 +205,8 @@ struct AttentionKernel {
     tile->AddValues(stage + kTileBytes, WarpIndex() % kHalves * kColumns, s, factor);
   }
 
+  // Two versions, because registers are scarce: items with records need no total of partitions.
+  template <bool kRecorded>
   TANDEM_KERNEL void RunItem(const Params& p, const AttentionItem& item) {
     const AttentionWork work =
         AttentionWork::Of(p.args, item, BlockY(), {kVectors, kSubTileTokens});
@@ -232,23 +232,30 @@ struct AttentionKernel {
       Attend(p, i, &tile);
       if ((i + 1) % kSubTilesPerPartition != 0 && i + 1 != work.end_sub_tile) continue;
       tile.FinishPartition();
-      if (item.first_record >= 0) {
+      if constexpr (kRecorded) {
         StoreRecord(p, work, i / kSubTilesPerPartition, tile);
       } else {
         total.Merge(tile);
       }
       tile.Reset();
     }
-    if (item.first_record < 0) StoreOutput(p, work, total);
+    if constexpr (!kRecorded) StoreOutput(p, work, total);
     WaitCopies<0>();
     SyncThreads();
   }
 
   TANDEM_KERNEL void Run(const Params& p) {
-    const bool narrow = kRowTiles == 1;
-    const AttentionItem* items = narrow ? p.args.narrow_items : p.args.wide_items;
-    const int count = narrow ? p.args.counts->narrow_items : p.args.counts->wide_items;
-    for (int i = BlockX(); i < count; i += GridX()) RunItem(p, items[i]);
+    const AttentionItem* items = kNarrow ? p.args.narrow_items : p.args.wide_items;
+    const int count = kNarrow ? p.args.counts->narrow_items : p.args.counts->wide_items;
+    for (int i = BlockX(); i < count; i += GridX()) {
+      if constexpr (kNarrow) {
+        if (items[i].first_record >= 0) {
+          RunItem<true>(p, items[i]);
+          continue;
+        }
+      }
+      RunItem<false>(p, items[i]);
+    }
   }
 };
 

@@ -19,6 +19,7 @@
 #include "kernels/api/device_attention.h"
 #include "kernels/api/require.h"
 #include "kernels/cuda/ops/attention_walk.h"
+#include "kernels/cuda/ops/attention_wgmma_layout.h"
 #include "kernels/cuda/ops/attention_wgmma_tile.h"
 #include "kernels/cuda/ops/launchers.h"
 #include "kernels/cuda/ops/ring_cursor.h"
@@ -26,44 +27,6 @@
 
 namespace tandem::kernels::TANDEM_SIMT {
 namespace {
-
-constexpr int kTilePanelBytes = 64 * kPanelRowBytes;  // of 64 vectors, or of 64 tokens
-constexpr int kPostedWorks = 2;                       // in shared memory at a time
-
-// The shared memory and threads of a block, for one head_dim and tile size.
-struct AttentionLayout {
-  int head_dim;
-  bool narrow;
-
-  constexpr int panels() const { return head_dim / kPanelColumns; }
-  constexpr int stages() const { return head_dim == 64 || (head_dim == 128 && !narrow) ? 4 : 2; }
-  constexpr int consumers() const { return narrow || head_dim == 256 ? 1 : 2; }
-  // The producer needs one thread; setmaxnreg wants it in a warpgroup.
-  constexpr int threads() const {
-    return consumers() * kWarpgroupSize + (moves_registers() ? kWarpgroupSize : kWarpSize);
-  }
-  constexpr int blocks_per_multiprocessor() const { return narrow && head_dim <= 128 ? 2 : 1; }
-
-  // Two consumers keep the total of partitions in registers that the producer gives up.
-  constexpr bool moves_registers() const { return consumers() == 2; }
-  constexpr int producer_registers() const { return moves_registers() ? 40 : 0; }
-  constexpr int consumer_registers() const { return moves_registers() ? 232 : 0; }
-  // Otherwise the total lies in shared memory, for the threads that have vectors.
-  constexpr int total_threads() const { return narrow ? kWarpSize : kWarpgroupSize; }
-  constexpr int total_bytes() const {
-    return moves_registers() ? 0 : head_dim / 2 * total_threads() * 4;
-  }
-
-  constexpr int tile_bytes() const { return panels() * kTilePanelBytes; }  // of q, K or V
-  constexpr int stages_at() const { return consumers() * tile_bytes(); }
-  constexpr int total_at() const { return stages_at() + stages() * 2 * tile_bytes(); }
-  constexpr int barriers_at() const { return total_at() + total_bytes(); }
-  constexpr int work_barriers_at() const { return barriers_at() + stages() * 4 * 8; }
-  constexpr int works_at() const { return work_barriers_at() + kPostedWorks * 2 * 8; }
-  constexpr size_t shared_bytes() const {
-    return works_at() + kPostedWorks * sizeof(AttentionWork) + kPanelSlack;
-  }
-};
 
 struct Chunk {
   alignas(16) uint32_t words[4];
@@ -125,25 +88,45 @@ struct WgmmaAttentionKernel {
 
   // ---- the producer: one thread
 
-  // Starts the copies of K or V of one sub-tile. It skips pieces of blocks that no vector of the
-  // tile attends to, because their table entries may be anything.
-  TANDEM_KERNEL void CopyPart(const Params& p, const AttentionWork& work, int sub_tile, Part part,
-                              int stage) {
+  // The pieces of one sub-tile, each of one block of the cache: [from, end) of at most four, those
+  // that some vector of the tile attends to. Table entries of others may be anything.
+  struct Pieces {
+    int box;  // tokens of a piece
+    int from, end;
+    int block[kPiecesMax];
+  };
+  TANDEM_KERNEL Pieces LookUp(const Params& p, const AttentionWork& work, int sub_tile) {
+    Pieces pieces;
     const int block_tokens = 1 << p.block_shift;
     const int box = block_tokens < kWarpgroupTokens ? block_tokens : kWarpgroupTokens;
     const int first_token = sub_tile * kWarpgroupTokens;
-    const int from = work.begin_token > first_token ? (work.begin_token - first_token) / box : 0;
     const int tokens = work.end_token - first_token;
-    const int end = tokens < kWarpgroupTokens ? (tokens + box - 1) / box : kWarpgroupTokens / box;
+    pieces.box = box;
+    pieces.from = work.begin_token > first_token ? (work.begin_token - first_token) / box : 0;
+    pieces.end = tokens < kWarpgroupTokens ? (tokens + box - 1) / box : kWarpgroupTokens / box;
+    const int* table = p.args.tables + work.item.table_offset;
+#pragma unroll
+    for (int i = 0; i < kPiecesMax; ++i) {
+      const bool needed = i >= pieces.from && i < pieces.end;
+      pieces.block[i] = needed ? table[(first_token + i * box) >> p.block_shift] : 0;
+    }
+    return pieces;
+  }
+
+  // Starts the copies of K or V of one sub-tile.
+  TANDEM_KERNEL void CopyPart(const Params& p, const AttentionWork& work, int sub_tile,
+                              const Pieces& pieces, Part part, int stage) {
     Barrier* full = Full(part, stage);
-    ArriveExpecting(full, (end - from) * kLayout.panels() * PanelBytes(box));
-    for (int i = from; i < end; ++i) {
-      const int token = first_token + i * box;
-      const int block = p.args.tables[work.item.table_offset + (token >> p.block_shift)];
-      CachePlace place = {0, token & (block_tokens - 1), work.kv_head * 2 + part, block};
+    ArriveExpecting(full, (pieces.end - pieces.from) * kLayout.panels() * PanelBytes(pieces.box));
+#pragma unroll
+    for (int i = 0; i < kPiecesMax; ++i) {
+      if (i < pieces.from || i >= pieces.end) continue;
+      const int token = sub_tile * kWarpgroupTokens + i * pieces.box;
+      CachePlace place = {0, token & ((1 << p.block_shift) - 1), work.kv_head * 2 + part,
+                          pieces.block[i]};
       for (int panel = 0; panel < kLayout.panels(); ++panel) {
         place.column = panel * kPanelColumns;
-        CopyCachePanel(MemoryOf(part, stage) + panel * kTilePanelBytes + PanelBytes(i * box),
+        CopyCachePanel(MemoryOf(part, stage) + panel * kTilePanelBytes + PanelBytes(i * pieces.box),
                        p.cache, place, full);
       }
     }
@@ -162,11 +145,15 @@ struct WgmmaAttentionKernel {
       AttentionWork* work = WorkAt(place.stage);
       if (!walk.Next(p.args, work)) break;
       Arrive(WorkPosted(place.stage));
+      // The next sub-tile's blocks are looked up before the wait for room.
+      Pieces next = LookUp(p, *work, work->first_sub_tile);
       for (int i = work->first_sub_tile; i < work->end_sub_tile; ++i) {
+        const Pieces pieces = next;
+        if (i + 1 < work->end_sub_tile) next = LookUp(p, *work, i + 1);
         WaitPhase(Empty(kKeys, cursor.stage), cursor.parity ^ 1);
-        CopyPart(p, *work, i, kKeys, cursor.stage);
+        CopyPart(p, *work, i, pieces, kKeys, cursor.stage);
         WaitPhase(Empty(kValues, cursor.stage), cursor.parity ^ 1);
-        CopyPart(p, *work, i, kValues, cursor.stage);
+        CopyPart(p, *work, i, pieces, kValues, cursor.stage);
         cursor.Next();
       }
     }
@@ -180,7 +167,7 @@ struct WgmmaAttentionKernel {
   TANDEM_KERNEL void LoadQueries(const Params& p, const AttentionWork& work, int first_vector,
                                  char* queries) {
     // After this no thread multiplies with the last work's queries any more.
-    SyncWarpgroup();
+    SyncWarpgroup<kLayout.consumers()>();
     constexpr int kChunks = kHeadDim / 8;
     for (int i = ThreadIndex() % kWarpgroupSize; i < kWarpgroupVectors * kChunks;
          i += kWarpgroupSize) {
@@ -195,7 +182,7 @@ struct WgmmaAttentionKernel {
                                 SwizzledOffset<8>(r, chunk % 8)) = value;
     }
     FenceProxyAsync();
-    SyncWarpgroup();
+    SyncWarpgroup<kLayout.consumers()>();
   }
 
   // Zeroes V of tokens that no vector of the tile attends to: their places in the cache may hold
@@ -214,17 +201,17 @@ struct WgmmaAttentionKernel {
                                 chunk % 8 * 16) = {{0, 0, 0, 0}};
     }
     FenceProxyAsync();
-    SyncWarpgroup();
+    SyncWarpgroup<kLayout.consumers()>();
   }
 
   // Starts s = q·Kᵀ. REQUIRES: between FenceProducts and CommitProducts.
   TANDEM_KERNEL void StartScores(float (&s)[kWarpgroupTokens / 2], const char* queries,
                                  const char* keys) {
+    const uint64_t q = PanelDescriptor(queries, 0), k = PanelDescriptor(keys, 0);
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
-      const int at = step / 4 * kTilePanelBytes;
-      StartProduct(s, PanelDescriptor(queries + at, step % 4), PanelDescriptor(keys + at, step % 4),
-                   step > 0);
+      const int at = step / 4 * kTilePanelBytes + step % 4 * kStepBytes;
+      StartProduct(s, DescriptorBehind(q, at), DescriptorBehind(k, at), step > 0);
     }
   }
 
@@ -234,21 +221,20 @@ struct WgmmaAttentionKernel {
   // Writes o, m and l of one partition, for the merge kernel.
   TANDEM_KERNEL void StoreRecord(const Params& p, const AttentionWork& work, int partition,
                                  const Tile& tile) {
-    const int record = work.item.first_record + partition - work.item.first_partition;
-    const int64_t first =
-        (int64_t{record} * p.args.layer.shape.num_kv_heads + work.kv_head) * kNarrowTileVectors;
+    float* const first = work.RecordsOf(p.args, partition);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float* to = p.args.records + (first + LaneIndex() / 4 + 8 * h) * (kHeadDim + 2);
+      const int vector = work.item.first_vector + LaneIndex() / 4 + 8 * h;
+      if (vector >= work.end_vector) continue;
+      float* to = first + work.PlaceOfRecord(p.args, vector) * (kHeadDim + 2);
 #pragma unroll
       for (int g = 0; g < kHeadDim / 8; ++g) {
         const int column = g * 8 + LaneIndex() % 4 * 2;
-        to[column] = tile.o[g * 4 + 2 * h];
-        to[column + 1] = tile.o[g * 4 + 2 * h + 1];
+        *reinterpret_cast<FloatPair*>(to + 2 + column) = {tile.o[g * 4 + 2 * h],
+                                                          tile.o[g * 4 + 2 * h + 1]};
       }
       if (LaneIndex() % 4 == 0) {
-        to[kHeadDim] = tile.m[h];
-        to[kHeadDim + 1] = tile.l[h];
+        *reinterpret_cast<FloatPair*>(to) = {tile.m[h], tile.l[h]};
       }
     }
   }
@@ -304,7 +290,9 @@ struct WgmmaAttentionKernel {
   };
 
   // Adds sub-tiles of one partition to `tile`. While one sub-tile's product with V runs, the
-  // threads turn the next one's scores into p.
+  // threads turn the next one's scores into p. ptxas moves the wait for that product ahead of the
+  // exponentials, unless a loop stands between: so the threads wait for the next V there, which has
+  // nearly always arrived.
   TANDEM_KERNEL void AttendPartition(const AttentionWork& work, const SubTiles& sub_tiles,
                                      const Vectors& vectors, Tile* tile, Cursor* cursor) {
     PackedWeights weights;
@@ -317,9 +305,9 @@ struct WgmmaAttentionKernel {
     Release(kKeys, *cursor);
     tile->Softmax(sub_tiles.begin * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
     weights.Pack(s);
+    WaitFull(kValues, *cursor);
     for (int i = sub_tiles.begin; i < sub_tiles.end; ++i) {
       char* values = MemoryOf(kValues, cursor->stage);
-      WaitFull(kValues, *cursor);
       ClearValues(work, i, values);
       if (i + 1 == sub_tiles.end) break;
       Cursor ahead = *cursor;  // K is one sub-tile ahead of V
@@ -334,6 +322,7 @@ struct WgmmaAttentionKernel {
       WaitProducts<1>(s);
       Release(kKeys, ahead);
       tile->Softmax((i + 1) * kWarpgroupTokens, vectors.scale_log2, vectors.range, s, factor);
+      WaitFull(kValues, ahead);
       WaitProducts<0>(tile->o);
       weights.Hold();
       Release(kValues, *cursor);
@@ -443,6 +432,7 @@ void LaunchItems(const DeviceAttentionArgs& args, int block_shift, DeviceStream&
   using Kernel = WgmmaAttentionKernel<kHeadDim, kNarrow>;
   const int items = kNarrow ? args.launch.narrow_items : args.launch.wide_items;
   if (items == 0) return;
+  KERNEL_REQUIRE(args.scale > 0);
   const int tiles = (items + Kernel::kLayout.consumers() - 1) / Kernel::kLayout.consumers();
   const int works = tiles * args.layer.shape.num_kv_heads;
   const int room = args.multiprocessors * Kernel::kBlocksPerMultiprocessor;
@@ -458,24 +448,29 @@ void LaunchAttention(const DeviceAttentionArgs& args, int block_shift, DeviceStr
   LaunchItems<kHeadDim, true>(args, block_shift, stream);
 }
 
+// Whether the kernels of this file serve such a cache.
+bool Serves(const KvShape& shape) { return shape.type == KvType::kBf16 && shape.head_dim >= 64; }
+
 }  // namespace
+
+int32_t NarrowItemsAtOnceOnHopper(const KvShape& shape, int64_t shared_bytes) {
+  if (!Serves(shape)) return NarrowItemsAtOnce(shape, shared_bytes);
+  return AttentionLayout{shape.head_dim, true}.blocks_per_multiprocessor();
+}
 
 void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream) {
   const KvShape& shape = args.layer.shape;
-  if (shape.type != KvType::kBf16 || shape.head_dim < 64) return Attention(args, stream);
+  if (!Serves(shape)) return Attention(args, stream);
   KERNEL_REQUIRE(IsDeviceHeadDim(shape.head_dim));
   int block_shift = 0;
   while (1 << block_shift < shape.block_tokens) ++block_shift;
-  KERNEL_REQUIRE(1 << block_shift == shape.block_tokens);
+  KERNEL_REQUIRE(1 << block_shift == shape.block_tokens && shape.block_tokens >= 16);
 
   if (shape.head_dim == 64) LaunchAttention<64>(args, block_shift, stream);
   if (shape.head_dim == 128) LaunchAttention<128>(args, block_shift, stream);
   if (shape.head_dim == 256) LaunchAttention<256>(args, block_shift, stream);
 
-  // Records have the form of attention.cu's, so its merge kernel serves both.
-  DeviceAttentionArgs merges = args;
-  merges.launch.narrow_items = merges.launch.wide_items = 0;
-  Attention(merges, stream);
+  MergeRecords(args, stream);
 }
 
 }  // namespace tandem::kernels::TANDEM_SIMT

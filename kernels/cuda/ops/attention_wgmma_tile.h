@@ -2,7 +2,8 @@
 // and V in shared memory. The formulas are those of attention_tile.h, with other instructions and
 // sub-tiles of 64 tokens; prompt rows and generated ones run this one body.
 //
-//   S = q·Kᵀ·scale·log₂e   m64n64k16, head_dim ascending
+//   S = q·Kᵀ               m64n64k16, head_dim ascending
+//   p = 2^(S·scale·log₂e − m)
 //   p·V                    m64nNk16, tokens ascending, p in registers
 // A sub-tile in which a row attends to no token leaves that row's m, l and o unchanged, to the bit.
 // Thread safety: device functions, called by all threads of a warpgroup together.
@@ -56,30 +57,43 @@ struct WarpgroupTile {
     l[0] = l[1] = 0;
   }
 
-  // Turns scores of tokens [first_token, + 64) into p and updates m and l. The caller multiplies o
-  // by factor[2] before it adds p·V.
-  TANDEM_DEVICE void Softmax(int first_token, float scale_log2, const TokenRange range[2],
-                             float (&s)[kWarpgroupTokens / 2], float (&factor)[2]) {
-    float most[2] = {m[0], m[1]};
+  // Scores of tokens [first_token, + 64) outside of a row's range become −infinity.
+  TANDEM_DEVICE static void Mask(int first_token, const TokenRange range[2],
+                                 float (&s)[kWarpgroupTokens / 2]) {
 #pragma unroll
     for (int i = 0; i < kWarpgroupTokens / 2; ++i) {
       const int token = first_token + i / 4 * 8 + LaneIndex() % 4 * 2 + i % 2;
       const TokenRange& r = range[i / 2 % 2];
-      const bool attended = token >= r.begin && token < r.end;
-      s[i] = attended ? Mul(s[i], scale_log2) : MinusInfinity();
-      most[i / 2 % 2] = Max(most[i / 2 % 2], s[i]);
+      if (token < r.begin || token >= r.end) s[i] = MinusInfinity();
     }
+  }
+
+  // Turns scores of tokens [first_token, + 64), not scaled yet, into p and updates m and l: the
+  // scale is multiplied in where m is subtracted, rounded once. The caller multiplies o by
+  // factor[2] before it adds p·V. REQUIRES: scale_log2 > 0, so that the largest score stays the
+  // largest when scaled.
+  TANDEM_DEVICE void Softmax(int first_token, float scale_log2, const TokenRange range[2],
+                             float (&s)[kWarpgroupTokens / 2], float (&factor)[2]) {
+    // Most sub-tiles of a long prompt lie inside all ranges.
+    if (!range[0].Has(first_token, kWarpgroupTokens) ||
+        !range[1].Has(first_token, kWarpgroupTokens)) {
+      Mask(first_token, range, s);
+    }
+    float most[2] = {MinusInfinity(), MinusInfinity()};
+#pragma unroll
+    for (int i = 0; i < kWarpgroupTokens / 2; ++i) most[i / 2 % 2] = Max(most[i / 2 % 2], s[i]);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       most[h] = Max(most[h], ShuffleXor(most[h], 1));
       most[h] = Max(most[h], ShuffleXor(most[h], 2));
+      most[h] = Max(m[h], Mul(most[h], scale_log2));
       const float anchor = Anchor(most[h]);
       factor[h] = Exp2(Add(m[h], -anchor));
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < kWarpgroupTokens / 2; ++i) {
         if (i / 2 % 2 != h) continue;
-        s[i] = Exp2(Add(s[i], -anchor));
+        s[i] = Exp2(Fma(s[i], scale_log2, -anchor));
         sum = Add(sum, s[i]);
       }
       l[h] = Add(Mul(l[h], factor[h]), sum);
@@ -94,9 +108,10 @@ struct WarpgroupTile {
 
   // Starts o += p·V: `values` are panels of V. REQUIRES: between FenceProducts and CommitProducts.
   TANDEM_DEVICE void StartValues(const char* values, const PackedWeights& p) {
+    const uint64_t first = TransposedDescriptor(values, 0, kWarpgroupTokens);
 #pragma unroll
     for (int step = 0; step < kWarpgroupTokens / 16; ++step) {
-      AddRegisterProduct(o, p.of[step], TransposedDescriptor(values, step, kWarpgroupTokens));
+      AddRegisterProduct(o, p.of[step], DescriptorBehind(first, step * 16 * kPanelRowBytes));
     }
   }
 

@@ -13,6 +13,11 @@ namespace tandem::kernels::TANDEM_SIMT {
 // The tokens a query vector attends to: [begin, end).
 struct TokenRange {
   int begin, end;
+
+  // Whether it has all of tokens [first, first + count).
+  TANDEM_DEVICE bool Has(int first, int count) const {
+    return first >= begin && first + count <= end;
+  }
 };
 
 // A kernel's tile: query vectors of an item, and the tokens of one sub-tile.
@@ -69,6 +74,17 @@ struct AttentionWork {
     const int position = item.first_position + vector / heads_per_kv;
     const bool cut = sliding_window > 0 && position + 1 > sliding_window;
     return {cut ? position + 1 - sliding_window : 0, position + 1};
+  }
+
+  // The records over `partition` of the item's rows and all heads: m, then l, then o[head_dim]
+  // each. REQUIRES: the item has records.
+  TANDEM_DEVICE float* RecordsOf(const DeviceAttentionArgs& args, int partition) const {
+    const int record = item.first_record + (partition - item.first_partition) * item.num_rows;
+    return args.records + int64_t{record} * args.num_heads * (args.layer.shape.head_dim + 2);
+  }
+  // Which of these records is a vector's. REQUIRES: vector < end_vector.
+  TANDEM_DEVICE int PlaceOfRecord(const DeviceAttentionArgs& args, int vector) const {
+    return vector / heads_per_kv * args.num_heads + kv_head * heads_per_kv + vector % heads_per_kv;
   }
 
   // Row of q (and of out) of a vector: an index of head_dim elements.

@@ -39,7 +39,7 @@ struct GemmKernel : Bf16Tile<kTile> {
 
 void Gemm(const DeviceGemmArgs& args, DeviceStream& stream) {
   KERNEL_REQUIRE(args.k % 8 == 0 && args.type != DeviceWeightType::kFp8Rows);
-  KERNEL_REQUIRE(args.gated == nullptr || (args.n % 2 == 0 && !args.add_to_y));
+  KERNEL_REQUIRE(args.gated == nullptr || (args.n % 16 == 0 && !args.add_to_y));
   if (args.type == DeviceWeightType::kInt8) return GemmInt8(args, stream);
   if (args.type != DeviceWeightType::kBf16) return GemmWeightOnly(args, stream);
   LaunchOneOf<GemmKernel, gemm::kBf16Tiles>(args, stream);

@@ -68,22 +68,84 @@ struct TileOf {
     LoadMatrix4(a, x + SwizzledOffset<kChunks>(row, chunk + LaneIndex() / 16));
   }
 
-  // Stores each pair of neighbouring sums, `factor(j)` times: of columns j · 8 and the next.
+  // Stores the sums of columns n and n + 1, `factors(n)` times each, or their gate.
   template <typename Factors>
   TANDEM_KERNEL void Store(const DeviceGemmArgs& p, const float acc[kTilesM][kTilesN][4],
                            const Factors& factors) {
-    const int first_m = BlockY() * kM + FirstM() + LaneIndex() / 4;
-    const int first_n = BlockX() * kN + FirstN() + LaneIndex() % 4 * 2;
+    if (p.gated == nullptr) {
+      StoreSums(p, acc, factors);
+    } else {
+      StoreGate(p, acc, factors);
+    }
+  }
+  // Row and column of y of the first of the lane's sums.
+  TANDEM_KERNEL int FirstRow() { return BlockY() * kM + FirstM() + LaneIndex() / 4; }
+  TANDEM_KERNEL int FirstColumn() { return BlockX() * kN + FirstN() + LaneIndex() % 4 * 2; }
+
+  template <typename Factors>
+  TANDEM_KERNEL void StoreSums(const DeviceGemmArgs& p, const float acc[kTilesM][kTilesN][4],
+                               const Factors& factors) {
+    const int first_m = FirstRow(), first_n = FirstColumn();
 #pragma unroll
     for (int j = 0; j < kTilesN; ++j) {
       const FloatPair factor = factors(first_n + j * 8);
+      FloatPair before[kTilesM][2] = {};
+      if (p.add_to_y) {
+#pragma unroll
+        for (int i = 0; i < kTilesM; ++i) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            before[i][half] = LoadPair(p, first_m + i * 16 + half * 8, first_n + j * 8);
+          }
+        }
+      }
 #pragma unroll
       for (int i = 0; i < kTilesM; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const FloatPair sum = {Mul(acc[i][j][half * 2], factor.first),
-                                 Mul(acc[i][j][half * 2 + 1], factor.second)};
-          StorePair(p, first_m + i * 16 + half * 8, first_n + j * 8, sum);
+          StorePair(p, first_m + i * 16 + half * 8, first_n + j * 8,
+                    Scaled(acc[i][j], half, factor), before[i][half]);
+        }
+      }
+    }
+  }
+
+  TANDEM_KERNEL FloatPair Scaled(const float acc[4], int half, const FloatPair& factor) {
+    return {Mul(acc[half * 2], factor.first), Mul(acc[half * 2 + 1], factor.second)};
+  }
+
+  // Tiles of 32 columns a warp: the four lanes of a row exchange the gate's values, and each stores
+  // four neighbours, so that a row's sixteen are a whole sector of memory. Narrower ones store each
+  // value by itself.
+  template <typename Factors>
+  TANDEM_KERNEL void StoreGate(const DeviceGemmArgs& p, const float acc[kTilesM][kTilesN][4],
+                               const Factors& factors) {
+    constexpr int kTogether = kTilesN % 4 == 0 ? 4 : 1;
+    const int64_t row_size = p.n / 2;
+#pragma unroll
+    for (int j = 0; j < kTilesN; j += kTogether) {
+      const int n = FirstColumn() + j * 8;
+      FloatPair factor[kTogether];
+#pragma unroll
+      for (int g = 0; g < kTogether; ++g) factor[g] = factors(n + g * 8);
+#pragma unroll
+      for (int i = 0; i < kTilesM; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int m = FirstRow() + i * 16 + half * 8;
+          uint32_t value[kTogether];
+#pragma unroll
+          for (int g = 0; g < kTogether; ++g) {
+            value[g] = GateBits(p, n + g * 8, Scaled(acc[i][j + g], half, factor[g]));
+          }
+          if constexpr (kTogether == 4) {
+            const FourBf16 four = ExchangeFours(value);
+            const int64_t column = (n - LaneIndex() % 4 * 2) / 2 + LaneIndex() % 4 * 4;
+            if (m >= p.rows || column >= row_size) continue;
+            *reinterpret_cast<FourBf16*>(p.gated + m * row_size + column) = four;
+          } else if (m < p.rows && n < p.n) {
+            p.gated[m * row_size + n / 2] = static_cast<Bf16Bits>(value[0]);
+          }
         }
       }
     }

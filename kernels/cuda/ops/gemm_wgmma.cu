@@ -22,21 +22,23 @@ struct WgmmaGemmKernel : WgmmaRing<gemm::kWgmmaTiles[kTileIndex]> {
 
   static Params ParamsOf(const DeviceGemmArgs& args, DeviceStream& stream) {
     return {DescribePanels({args.w, args.n, args.k, kTile.n}, stream),
-            DescribePanels({args.x, args.rows, args.k, kTile.rows}, stream), args};
+            DescribePanels({args.x, args.rows, args.k, kTile.rows}, stream),
+            GateStrips<kTile>(args, stream), args};
   }
 
   // Starts the products of one stage, w's rows from 64 · consumer.
   TANDEM_KERNEL void Multiply(float (&acc)[Ring::kSums], const char* stage, int consumer,
                               bool accumulate) {
-    const char* w = stage + consumer * PanelBytes(64);
-    const char* x = stage + kTile.panels() * PanelBytes(kTile.n);
+    const uint64_t w = PanelDescriptor(stage + consumer * PanelBytes(64), 0);
+    const uint64_t x = PanelDescriptor(stage + kTile.panels() * PanelBytes(kTile.n), 0);
     FenceProducts(acc);
 #pragma unroll
     for (int panel = 0; panel < kTile.panels(); ++panel) {
 #pragma unroll
       for (int step = 0; step < Ring::kSteps; ++step) {
-        StartProduct(acc, PanelDescriptor(w + panel * PanelBytes(kTile.n), step),
-                     PanelDescriptor(x + panel * PanelBytes(kTile.rows), step),
+        const int at = step * kStepBytes;
+        StartProduct(acc, DescriptorBehind(w, panel * PanelBytes(kTile.n) + at),
+                     DescriptorBehind(x, panel * PanelBytes(kTile.rows) + at),
                      accumulate || panel + step > 0);
       }
     }
@@ -60,7 +62,7 @@ struct WgmmaGemmKernel : WgmmaRing<gemm::kWgmmaTiles[kTileIndex]> {
       }
       WaitProducts<0>(acc);
       Ring::Release(previous);
-      Ring::Store(p.args, acc, gemm::PlaceOfTile(t, tiling.row_tiles, tiling.n_tiles), consumer);
+      Ring::Store(p, acc, gemm::PlaceOfTile(t, tiling.row_tiles, tiling.n_tiles), consumer);
     }
   }
 
@@ -75,7 +77,7 @@ void WgmmaGemm(const DeviceGemmArgs& args, DeviceStream& stream) {
   if (args.type == DeviceWeightType::kFp8Rows) return WgmmaGemmFp8(args, stream);
   if (args.type != DeviceWeightType::kBf16) return Gemm(args, stream);
   KERNEL_REQUIRE(args.k % 8 == 0);
-  KERNEL_REQUIRE(args.gated == nullptr || (args.n % 2 == 0 && !args.add_to_y));
+  KERNEL_REQUIRE(args.gated == nullptr || (args.n % 16 == 0 && !args.add_to_y));
   if (args.rows == 0 || args.n == 0) return;
   KERNEL_REQUIRE(args.tile < gemm::kNumWgmmaTiles);
   const int tile = args.tile >= 0 ? args.tile

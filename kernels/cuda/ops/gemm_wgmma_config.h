@@ -36,12 +36,13 @@ struct WgmmaTile {
   // register file gives 128 copying and 256 multiplying threads, in steps of 8.
   constexpr int copier_registers() const { return consumers() == 2 ? 40 : 0; }
   constexpr int consumer_registers() const { return consumers() == 2 ? 232 : 0; }
-  // Where scales and then barriers begin: behind the operands of all stages, so that these stay on
-  // multiples of 1024.
+  // A consumer's values of a gate, bf16, on their way to memory.
+  constexpr int strip_bytes() const { return rows * 64; }
+  // Where scales, strips and then barriers begin: behind the operands of all stages, so that these
+  // stay on multiples of 1024.
   constexpr int scales_offset() const { return stages * operand_bytes(); }
-  constexpr int barriers_offset() const {
-    return scales_offset() + stages * groups() * run_stride();
-  }
+  constexpr int strips_offset() const { return scales_offset() + stages * groups() * run_stride(); }
+  constexpr int barriers_offset() const { return strips_offset() + consumers() * strip_bytes(); }
   // Includes two barriers of 8 bytes for each stage, and room to begin on a multiple of 1024.
   constexpr size_t shared_bytes() const {
     return static_cast<size_t>(barriers_offset() + stages * 16) + 1024;

@@ -39,19 +39,24 @@ struct WgmmaFp8GemmKernel : WgmmaRing<gemm::kWgmmaFp8Tiles[kTileIndex]> {
     const int columns = PaddedColumns(args.k);
     return {
         {DescribePanels({args.packed, args.n, columns, kTile.n, 1}, stream),
-         DescribePanels({args.x_rounded, args.rows, columns, kTile.rows, 1}, stream), args},
+         DescribePanels({args.x_rounded, args.rows, columns, kTile.rows, 1}, stream),
+         GateStrips<kTile>(args, stream), args},
         DescribeRuns({args.x_scales, columns / kFp8GroupSize, ScaleStride(args.rows), kTile.rows},
                      stream)};
   }
 
   // Starts the products of one group of a stage, w's rows from 64 · consumer.
   TANDEM_KERNEL void Multiply(Sums& acc, int stage, int group, int consumer) {
-    const char* w = Ring::StageOf(stage) + group * PanelBytes(kTile.n) + consumer * PanelBytes(64);
-    const char* x = Ring::StageOf(stage) + 2 * PanelBytes(kTile.n) + group * PanelBytes(kTile.rows);
+    const char* operands = Ring::StageOf(stage);
+    const uint64_t w =
+        PanelDescriptor(operands + group * PanelBytes(kTile.n) + consumer * PanelBytes(64), 0);
+    const uint64_t x =
+        PanelDescriptor(operands + 2 * PanelBytes(kTile.n) + group * PanelBytes(kTile.rows), 0);
     FenceProducts(acc);
 #pragma unroll
     for (int step = 0; step < Ring::kSteps; ++step) {
-      StartFp8Product(acc, PanelDescriptor(w, step), PanelDescriptor(x, step), step > 0);
+      StartFp8Product(acc, DescriptorBehind(w, step * kStepBytes),
+                      DescriptorBehind(x, step * kStepBytes), step > 0);
     }
     CommitProducts();
   }
@@ -101,7 +106,7 @@ struct WgmmaFp8GemmKernel : WgmmaRing<gemm::kWgmmaFp8Tiles[kTileIndex]> {
       }
       const gemm::TilePlace at = gemm::PlaceOfTile(t, tiling.row_tiles, tiling.n_tiles);
       ScaleByWeights(p.args, sums, at.n_tile * kTile.n + consumer * 64);
-      Ring::Store(p.args, sums, at, consumer);
+      Ring::Store(p, sums, at, consumer);
     }
   }
 
@@ -114,7 +119,7 @@ struct WgmmaFp8GemmKernel : WgmmaRing<gemm::kWgmmaFp8Tiles[kTileIndex]> {
 
 void WgmmaGemmFp8(const DeviceGemmArgs& args, DeviceStream& stream) {
   KERNEL_REQUIRE(args.type == DeviceWeightType::kFp8Rows && args.k % 8 == 0);
-  KERNEL_REQUIRE(args.gated == nullptr || (args.n % 2 == 0 && !args.add_to_y));
+  KERNEL_REQUIRE(args.gated == nullptr || (args.n % 16 == 0 && !args.add_to_y));
   if (args.rows == 0 || args.n == 0) return;
   KERNEL_REQUIRE(args.tile < gemm::kNumWgmmaFp8Tiles);
   const int tile = args.tile >= 0 ? args.tile

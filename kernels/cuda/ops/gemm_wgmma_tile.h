@@ -11,7 +11,8 @@
 // consumers store theirs. Barriers of stage s: full[s] ends when its bytes have arrived, empty[s]
 // when each consumer warp has finished with it. Shared memory: stage s holds w's panels [k /
 // columns of a panel][n], then x's [..][rows]; behind all stages lie the scales of x that each
-// stage brings along, [groups][rows], for types that have them, and the barriers. Thread safety:
+// stage brings along, [groups][rows], for types that have them, each consumer's strip of a gate's
+// values [rows][32], and the barriers. Thread safety:
 // launchers use the stream's thread; device functions run in threads of a block.
 #pragma once
 
@@ -28,6 +29,7 @@ namespace tandem::kernels::TANDEM_SIMT {
 // The copy engine's descriptions of a product's operands, and the call.
 struct WgmmaParams {
   PanelMap w, x;
+  StripMap gated;  // of p.gated, where there is one
   DeviceGemmArgs args;
 };
 struct ScaledWgmmaParams : WgmmaParams {
@@ -35,9 +37,17 @@ struct ScaledWgmmaParams : WgmmaParams {
 };
 
 template <gemm::WgmmaTile kTile>
+StripMap GateStrips(const DeviceGemmArgs& args, DeviceStream& stream) {
+  if (args.gated == nullptr) return {};
+  return DescribeStrips({args.gated, args.rows, args.n / 2, kTile.rows}, stream);
+}
+
+template <gemm::WgmmaTile kTile>
 struct WgmmaRing {
+  static_assert(kTile.shared_bytes() <= size_t{227} << 10);
   static constexpr int kThreads = kTile.threads();
   static constexpr int kBlocksPerMultiprocessor = 1;
+  static constexpr bool kStartsEarly = true;
   static constexpr int kPanelColumns = kPanelRowBytes / kTile.element_bytes();
   static constexpr int kSteps = kPanelRowBytes / kStepBytes;  // instructions for a panel's row
   static constexpr int kSums = kTile.rows / 2;                // sums that a thread holds
@@ -58,23 +68,34 @@ struct WgmmaRing {
     return reinterpret_cast<float*>(PanelMemory() + kTile.scales_offset() +
                                     run * kTile.run_stride());
   }
+  TANDEM_KERNEL char* StripOf(int consumer) {
+    return PanelMemory() + kTile.strips_offset() + consumer * kTile.strip_bytes();
+  }
   TANDEM_KERNEL Barrier* FullBarrier(int stage) {
     return reinterpret_cast<Barrier*>(PanelMemory() + kTile.barriers_offset()) + stage;
   }
   TANDEM_KERNEL Barrier* EmptyBarrier(int stage) { return FullBarrier(kTile.stages + stage); }
 
-  // Fills a stage with tile `i` of k of the operands of one tile of y.
+  // Starts to fill a stage with tile `i` of k of the operands of one tile of y: with w, then with x
+  // and its scales.
   template <typename Params>
-  TANDEM_KERNEL void CopyStage(const Params& p, int stage, const gemm::TilePlace& at, int i) {
-    Barrier* full = FullBarrier(stage);
-    ArriveExpecting(full, kTile.stage_bytes());
+  TANDEM_KERNEL void CopyWeights(const Params& p, int stage, const gemm::TilePlace& at, int i) {
+    ArriveExpecting(FullBarrier(stage), kTile.stage_bytes());
     char* w = StageOf(stage);
-    char* x = w + kTile.panels() * PanelBytes(kTile.n);
 #pragma unroll
     for (int panel = 0; panel < kTile.panels(); ++panel) {
-      const int k = i * kTile.k + panel * kPanelColumns;
-      CopyPanel(w + panel * PanelBytes(kTile.n), p.w, at.n_tile * kTile.n, k, full);
-      CopyPanel(x + panel * PanelBytes(kTile.rows), p.x, at.row_tile * kTile.rows, k, full);
+      CopyPanel(w + panel * PanelBytes(kTile.n), p.w, at.n_tile * kTile.n,
+                i * kTile.k + panel * kPanelColumns, FullBarrier(stage));
+    }
+  }
+  template <typename Params>
+  TANDEM_KERNEL void CopyRows(const Params& p, int stage, const gemm::TilePlace& at, int i) {
+    Barrier* full = FullBarrier(stage);
+    char* x = StageOf(stage) + kTile.panels() * PanelBytes(kTile.n);
+#pragma unroll
+    for (int panel = 0; panel < kTile.panels(); ++panel) {
+      CopyPanel(x + panel * PanelBytes(kTile.rows), p.x, at.row_tile * kTile.rows,
+                i * kTile.k + panel * kPanelColumns, full);
     }
     if constexpr (kTile.groups() > 0) {
 #pragma unroll
@@ -85,20 +106,28 @@ struct WgmmaRing {
     }
   }
 
-  // Run by one thread: fills stage after stage with the operands of this block's tiles.
+  // Run by one thread: fills stage after stage with the operands of this block's tiles. No kernel
+  // writes weights, so those of the first stages are on their way before the predecessor has ended.
   template <typename Params>
   TANDEM_KERNEL void CopyTiles(const Params& p) {
     const Tiling tiling = TilingOf(p.args);
     PrefetchMap(p.w);
     PrefetchMap(p.x);
     if constexpr (kTile.groups() > 0) PrefetchMap(p.scales);
+    const gemm::TilePlace first = gemm::PlaceOfTile(BlockX(), tiling.row_tiles, tiling.n_tiles);
+    const int early = tiling.k_tiles < kTile.stages ? tiling.k_tiles : kTile.stages;
+    for (int i = 0; i < early; ++i) CopyWeights(p, i, first, i);
+    WaitForPredecessor();
     Cursor cursor;
     for (int t = BlockX(); t < tiling.row_tiles * tiling.n_tiles; t += GridX()) {
       const gemm::TilePlace at = gemm::PlaceOfTile(t, tiling.row_tiles, tiling.n_tiles);
       for (int i = 0; i < tiling.k_tiles; ++i) {
-        // In the first round, the phase before the first counts as ended.
-        WaitPhase(EmptyBarrier(cursor.stage), cursor.parity ^ 1);
-        CopyStage(p, cursor.stage, at, i);
+        if (t != BlockX() || i >= early) {
+          // In the first round, the phase before the first counts as ended.
+          WaitPhase(EmptyBarrier(cursor.stage), cursor.parity ^ 1);
+          CopyWeights(p, cursor.stage, at, i);
+        }
+        CopyRows(p, cursor.stage, at, i);
         cursor.Next();
       }
     }
@@ -112,35 +141,72 @@ struct WgmmaRing {
 
   // Stores the sums of a warpgroup's 64 columns. They are those of yᵀ: a thread has two rows of y
   // in one column. Lanes four apart hold neighbouring columns and exchange, after which each has
-  // one row in two columns.
+  // one row in two columns. Where sums are added to y, up to sixteen loads are under way before the
+  // first store.
   TANDEM_KERNEL void StoreSums(const DeviceGemmArgs& p, const float (&sums)[kSums], int first_row,
                                int first_n) {
     const int lane = LaneIndex();
     const int odd = lane / 4 % 2;
     const int n = first_n + WarpIndex() % kWarpgroupWarps * 16 + lane / 8 * 2;
+    constexpr int kTogether = kTile.rows / 8 < 8 ? kTile.rows / 8 : 8;
+    static_assert(kTile.rows / 8 % kTogether == 0);
 #pragma unroll
-    for (int j = 0; j < kTile.rows / 8; ++j) {
-      const int row = first_row + j * 8 + lane % 4 * 2 + odd;
+    for (int part = 0; part < kTile.rows / 8; part += kTogether) {
+      const int row = first_row + part * 8 + lane % 4 * 2 + odd;
+      FloatPair before[kTogether][2] = {};
+      if (p.add_to_y) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float first = sums[j * 4 + half * 2], second = sums[j * 4 + half * 2 + 1];
-        const float other = ShuffleXor(odd != 0 ? first : second, 4);
-        StorePair(p, row, n + half * 8, {odd != 0 ? other : first, odd != 0 ? second : other});
+        for (int j = 0; j < kTogether; ++j) {
+          before[j][0] = LoadPair(p, row + j * 8, n);
+          before[j][1] = LoadPair(p, row + j * 8, n + 8);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int i = (part + j) * 4 + half * 2;
+          const float other = ShuffleXor(odd != 0 ? sums[i] : sums[i + 1], 4);
+          const FloatPair sum = {odd != 0 ? other : sums[i], odd != 0 ? sums[i + 1] : other};
+          StorePair(p, row + j * 8, n + half * 8, sum, before[j][half]);
+        }
       }
     }
   }
-  // In the tile of y at `at`, columns from 64 · consumer.
-  TANDEM_KERNEL void Store(const DeviceGemmArgs& p, const float (&sums)[kSums],
-                           const gemm::TilePlace& at, int consumer) {
-    const int first_row = at.row_tile * kTile.rows;
+  // Stores the gate of a warpgroup's 64 columns: the threads gather it in shared memory, and the
+  // copy engine writes two whole sectors of each row while the warpgroup goes on.
+  TANDEM_KERNEL void StoreGate(const WgmmaParams& p, const float (&sums)[kSums],
+                               const gemm::TilePlace& at, int consumer) {
+    static_assert(kStripRowBytes == 64);
+    const int lane = LaneIndex();
+    const int odd = lane / 4 % 2;
+    const int column = WarpIndex() % kWarpgroupWarps * 16 + lane / 8 * 2;
     const int first_n = at.n_tile * kTile.n + consumer * 64;
-    // Two unrolled loops, so that the plain one does not carry the gate's long code.
-    DeviceGemmArgs plain = p;
-    plain.gated = nullptr;
-    if (p.gated == nullptr) {
-      StoreSums(plain, sums, first_row, first_n);
+    char* strip = StripOf(consumer);
+    const bool stores = ThreadIndex() % kWarpgroupSize == 0;
+    if (stores) WaitForStores();  // of the tile before
+    SyncWarpgroup<kTile.consumers()>();
+#pragma unroll
+    for (int i = 0; i < kSums; i += 2) {
+      const float other = ShuffleXor(odd != 0 ? sums[i] : sums[i + 1], 4);
+      const FloatPair sum = {odd != 0 ? other : sums[i], odd != 0 ? sums[i + 1] : other};
+      const int row = i / 4 * 8 + lane % 4 * 2 + odd, n = column + i / 2 % 2 * 8;
+      *reinterpret_cast<Bf16Bits*>(strip + row * kStripRowBytes + n) =
+          static_cast<Bf16Bits>(GateBits(p.args, first_n + n, sum));
+    }
+    FenceProxyAsync();
+    SyncWarpgroup<kTile.consumers()>();
+    if (!stores) return;
+    StoreStrip(p.gated, strip, at.row_tile * kTile.rows, first_n / 2);
+    CommitStores();
+  }
+  // The sums of the tile of y at `at`, columns from 64 · consumer.
+  TANDEM_KERNEL void Store(const WgmmaParams& p, const float (&sums)[kSums],
+                           const gemm::TilePlace& at, int consumer) {
+    if (p.args.gated == nullptr) {
+      StoreSums(p.args, sums, at.row_tile * kTile.rows, at.n_tile * kTile.n + consumer * 64);
     } else {
-      StoreSums(p, sums, first_row, first_n);
+      StoreGate(p, sums, at, consumer);
     }
   }
 
@@ -164,7 +230,9 @@ struct WgmmaRing {
         if (WarpIndex() == kTile.consumers() * kWarpgroupWarps && ElectOne()) CopyTiles(p);
       } else {
         TakeRegisters<kTile.consumer_registers()>();
+        WaitForPredecessor();  // its results may be what the sums are added to
         multiply(warpgroup);
+        WaitForStores();
       }
     }
   }

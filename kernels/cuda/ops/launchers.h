@@ -28,6 +28,11 @@ void Attention(const DeviceAttentionArgs& args, DeviceStream& stream);
 // Attention on Hopper, for bf16 caches and head_dim 64, 128 and 256. It passes other calls on to
 // Attention.
 void WgmmaAttention(const DeviceAttentionArgs& args, DeviceStream& stream);
+// Folds the records of split tiles in index order: both end with it.
+void MergeRecords(const DeviceAttentionArgs& args, DeviceStream& stream);
+// DeviceOps::narrow_items_at_once of both.
+int32_t NarrowItemsAtOnce(const KvShape& shape, int64_t shared_bytes);
+int32_t NarrowItemsAtOnceOnHopper(const KvShape& shape, int64_t shared_bytes);
 void Checksum(const DeviceChecksumArgs& args, DeviceStream& stream);
 void Sample(const DeviceSampleArgs& args, DeviceStream& stream);
 void RouteExperts(const DeviceRouteArgs& args, DeviceStream& stream);

@@ -2,55 +2,42 @@
 // top-p, Gumbel-max; logprobs of the raw distribution. kernels/api/sampling.h defines all of
 // it, kernels/api/device_sampling.h the arguments.
 //
-// Grid: a block of 512 threads for each row. No sort: a token's key orders by (logit descending, id
-// ascending), and top-k and top-p find the largest key that stays by radix selection, eight bits a
-// pass, over histograms of counts or of probabilities as 40-bit integers. Integer sums do not
-// depend on the order of atomics. exp, log, and the order in which log-probabilities' sum is taken
-// are the CPU classes': the same logits give the same token and the same bits there and here. A
-// greedy row without options reads its logits once. Other rows copy them to a work row, which L2
-// holds after the first pass. Shared memory: 256 histogram bins, then a word for each warp.
+// Grid: a block of 512 threads for each row. No sort: sampling_select.h finds what top-k and top-p
+// keep. exp, log, and the order in which log-probabilities' sum is taken are the CPU classes': the
+// same logits give the same token and the same bits there and here. A greedy row without options
+// reads its logits once. Other rows copy them to a work row, which L2 holds after the first scan.
+// With filters a row takes one more scan: it lists the tokens near the largest logit in shared
+// memory, where top-k, top-p and the draw usually end. Rows whose filters reach further scan the
+// work row instead. Shared memory: SampleMemory. Bound: bytes of logits through one
+// multiprocessor's port to L2, and the exponentials of a scan for top-p (docs/GPU.md).
 #include "kernels/api/device_sampling.h"
 #include "kernels/api/require.h"
 #include "kernels/cuda/ops/launchers.h"
-#include "kernels/cuda/simt/exact_math.h"
+#include "kernels/cuda/ops/sampling_select.h"
 #include "kernels/cuda/simt/launch.h"
 #include "kernels/cuda/simt/philox.h"
 
 namespace tandem::kernels::TANDEM_SIMT {
 namespace {
 
-constexpr int kSampleThreads = 512;
-constexpr int kWarps = kSampleThreads / kWarpSize;
-constexpr int kBins = 256;
-constexpr float kLargest = 3.402823466e38f;
-// The bits of a key that hold the token; the logit lies above them.
-constexpr int kTokenBits = 24;
-constexpr uint64_t kNoKey = ~uint64_t{0};
 // The order in which the CPU classes sum: vectors of sixteen, in chunks of 1024 logits.
 constexpr int kSumLanes = 16;
 constexpr int kSumChunk = 1024;
-
-TANDEM_DEVICE float Infinity() { return BitsToFloat(0x7f800000u); }
+// Lists hold tokens at most so far below the largest logit. Any value gives the same tokens.
+constexpr float kNear = 8.0f, kFar = 24.0f;
+// No noise is larger: −log 2^−33 is 22.9.
+constexpr float kNoiseMax = 23.0f;
 
 // Replaces NaN by −inf, and +inf by the largest float.
-TANDEM_DEVICE float Clean(float x) { return x != x ? -Infinity() : Min(x, kLargest); }
-
-// The key of a token: ascending keys are descending logits, then ascending ids. −0 and 0 are equal.
-TANDEM_DEVICE uint64_t MakeKey(float logit, int token) {
-  const uint32_t bits = FloatToBits(logit + 0.0f);
-  const uint32_t ascending = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-  return uint64_t{~ascending} << kTokenBits | static_cast<uint32_t>(token);
-}
-TANDEM_DEVICE int TokenOfKey(uint64_t key) {
-  return static_cast<int>(key & ((uint64_t{1} << kTokenBits) - 1));
-}
+TANDEM_DEVICE float Clean(float x) { return x != x ? NegativeInfinity() : Min(x, kLargestLogit); }
 
 struct SampleKernel {
   using Params = DeviceSampleArgs;
   static constexpr const char* kName = "sample kernel";
   static constexpr int kThreads = kSampleThreads;
   static constexpr int kBlocksPerMultiprocessor = 1;
-  static constexpr size_t kSharedBytes = (kBins + kWarps) * sizeof(uint64_t);
+  static constexpr size_t kSharedBytes = sizeof(SampleMemory);
+  static_assert(kSharedBytes <= 48 << 10);
 
   // The row that the block works on.
   struct Row {
@@ -60,39 +47,20 @@ struct SampleKernel {
     int vocab_size;
   };
 
-  TANDEM_KERNEL uint64_t* Histogram() { return reinterpret_cast<uint64_t*>(SharedMemory()); }
-  TANDEM_KERNEL uint64_t* WarpWords() { return Histogram() + kBins; }
-
-  // The smallest `x` of the block, in every thread.
-  TANDEM_KERNEL uint64_t BlockMin(uint64_t x) {
-    for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
-      const uint64_t other = ShuffleXor(x, mask);
-      x = other < x ? other : x;
+  TANDEM_KERNEL void StoreFour(float* values, int size, int first, const FourValues& four) {
+    if (size % 4 == 0) {
+      if (first < size) *reinterpret_cast<FourValues*>(values + first) = four;
+      return;
     }
-    SyncThreads();
-    if (LaneIndex() == 0) WarpWords()[WarpIndex()] = x;
-    SyncThreads();
-    for (int warp = 0; warp < kWarps; ++warp) {
-      const uint64_t other = WarpWords()[warp];
-      x = other < x ? other : x;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (first + j < size) values[first + j] = four.of[j];
     }
-    return x;
   }
 
-  TANDEM_KERNEL uint64_t SumOf(uint64_t x) {
-    SyncThreads();
-    if (ThreadIndex() == 0) WarpWords()[0] = 0;
-    SyncThreads();
-    SharedAdd(WarpWords(), x);
-    SyncThreads();
-    return WarpWords()[0];
-  }
-
-  // Fills `work` with the adjusted logits that the choice uses; −inf is never chosen.
-  TANDEM_KERNEL void Adjust(const Row& row) {
+  // Adds biases and penalties to `work`, which holds the clean logits.
+  TANDEM_KERNEL void AdjustSeen(const Row& row) {
     const DeviceSampleRow& p = *row.parameters;
-    for (int i = ThreadIndex(); i < row.vocab_size; i += kThreads)
-      row.work[i] = Clean(row.logits[i]);
     SyncThreads();
     if (ThreadIndex() == 0) {
       for (int i = 0; i < p.num_biases; ++i) row.work[p.biases[i].token] += p.biases[i].bias;
@@ -111,114 +79,161 @@ struct SampleKernel {
       row.work[seen.token] = logit;
     }
     SyncThreads();
-    const float temperature = p.temperature == 0 ? 1.0f : p.temperature;
-    for (int i = ThreadIndex(); i < row.vocab_size; i += kThreads) {
-      const bool allowed =
-          p.allowed_tokens == nullptr || (p.allowed_tokens[i / 32] >> (i % 32) & 1u) != 0;
-      row.work[i] = allowed ? Clean(row.work[i] / temperature) : -Infinity();
-    }
-    SyncThreads();
   }
 
-  // The lowest key of tokens for which `score(i)` is above −inf.
-  template <typename Score>
-  TANDEM_KERNEL uint64_t BestKey(int vocab_size, const Score& score) {
-    uint64_t best = kNoKey;
-    for (int i = ThreadIndex(); i < vocab_size; i += kThreads) {
-      const float value = score(i);
-      if (!(value > -Infinity())) continue;
-      const uint64_t key = MakeKey(value, i);
-      best = key < best ? key : best;
+  // Fills `work` with the adjusted logits that the choice uses; −inf is never chosen. Returns the
+  // key of the best; kNoKey: every token is −inf.
+  TANDEM_KERNEL uint64_t Adjust(const Row& row) {
+    const DeviceSampleRow& p = *row.parameters;
+    const float* from = row.logits;
+    if (p.num_biases > 0 || p.num_counts > 0) {
+      ForEachFour(row.logits, row.vocab_size, [&](int first, FourValues four) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) four.of[j] = Clean(four.of[j]);
+        StoreFour(row.work, row.vocab_size, first, four);
+      });
+      AdjustSeen(row);
+      from = row.work;
     }
+    const float temperature = p.temperature == 0 ? 1.0f : p.temperature;
+    uint64_t best = kNoKey;
+    ForEachFour(from, row.vocab_size, [&](int first, FourValues four) {
+      uint32_t allowed = 0xf;
+      if (p.allowed_tokens != nullptr && first < row.vocab_size) {
+        allowed = p.allowed_tokens[first / 32] >> (first % 32);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float logit = from == row.logits ? Clean(four.of[j]) : four.of[j];
+        four.of[j] = (allowed >> j & 1u) != 0 ? Clean(logit / temperature) : NegativeInfinity();
+        const uint64_t key = MakeKey(four.of[j], first + j);
+        if (four.of[j] > NegativeInfinity() && key < best) best = key;
+      }
+      StoreFour(row.work, row.vocab_size, first, four);
+    });
     return BlockMin(best);
   }
 
-  // The tokens that min-p, top-k and top-p keep: keys up to `cut`, and logits of at least `least`.
-  struct Kept {
-    float least;
-    float max;
-    uint64_t cut;
+  // Whether selection that needs `wanted` may use the list, which has `of_list` of it.
+  TANDEM_KERNEL bool Suffices(int list_size, uint64_t of_list, uint64_t wanted) {
+    return list_size <= kListMax && of_list >= wanted;
+  }
 
-    TANDEM_DEVICE bool Has(float logit, uint64_t key) const {
-      return logit > -Infinity() && logit >= least && key <= cut;
-    }
+  // Lists tokens near the largest logit, further down if there are fewer than `wanted`.
+  template <typename CleanFn>
+  TANDEM_KERNEL int ListNear(const float* values, int size, float max, uint64_t wanted,
+                             const CleanFn& clean) {
+    const int near = FillList(values, size, Add(max, -kNear), clean);
+    if (static_cast<uint64_t>(near) >= wanted || near >= size) return near;
+    return FillList(values, size, Add(max, -kFar), clean);
+  }
+
+  // Whether the kept tokens are all in the list.
+  struct Choice {
+    KeptTokens kept;
+    bool listed;
+    int list_size;
   };
 
-  TANDEM_KERNEL uint64_t MassOf(float logit, float max) {
-    return static_cast<uint64_t>(static_cast<double>(ExactExp(Add(logit, -max))) * 0x1p40);
+  TANDEM_KERNEL uint64_t TopPTarget(float top_p, uint64_t mass) {
+    const double wanted = static_cast<double>(top_p) * static_cast<double>(mass);
+    const uint64_t target = static_cast<uint64_t>(wanted);
+    return static_cast<double>(target) < wanted || target == 0 ? target + 1 : target;
   }
 
-  // The key of the last token of the shortest prefix whose weights reach `target`: a count of
-  // tokens, or masses where `by_mass`. REQUIRES: all kept tokens together reach it.
-  TANDEM_KERNEL uint64_t SelectCut(const Row& row, const Kept& kept, bool by_mass,
-                                   uint64_t target) {
-    uint64_t prefix = 0, reached = 0;
-    for (int shift = kTokenBits + 24; shift >= 0; shift -= 8) {
-      for (int i = ThreadIndex(); i < kBins; i += kThreads) Histogram()[i] = 0;
-      SyncThreads();
-      for (int i = ThreadIndex(); i < row.vocab_size; i += kThreads) {
-        const uint64_t key = MakeKey(row.work[i], i);
-        if (key >> (shift + 8) != prefix || !kept.Has(row.work[i], key)) continue;
-        SharedAdd(Histogram() + (key >> shift) % kBins,
-                  by_mass ? MassOf(row.work[i], kept.max) : 1);
-      }
-      SyncThreads();
-      // Every thread walks the bins in the same way.
-      int bin = 0;
-      while (bin < kBins - 1 && reached + Histogram()[bin] < target) reached += Histogram()[bin++];
-      prefix = prefix << 8 | static_cast<uint32_t>(bin);
-      SyncThreads();
-    }
-    return prefix;
-  }
-
-  TANDEM_KERNEL uint64_t CountKept(const Row& row, const Kept& kept, bool by_mass) {
-    uint64_t sum = 0;
-    for (int i = ThreadIndex(); i < row.vocab_size; i += kThreads) {
-      if (!kept.Has(row.work[i], MakeKey(row.work[i], i))) continue;
-      sum += by_mass ? MassOf(row.work[i], kept.max) : 1;
-    }
-    return SumOf(sum);
-  }
-
-  TANDEM_KERNEL Kept Filter(const Row& row, uint64_t best) {
+  // Applies top-k, then top-p.
+  TANDEM_KERNEL Choice Filter(const Row& row, uint64_t best) {
     const DeviceSampleRow& p = *row.parameters;
-    Kept kept = {-kLargest, row.work[TokenOfKey(best)], kNoKey};
+    Choice choice = {{-kLargestLogit, row.work[TokenOfKey(best)], kNoKey}, false, 0};
+    KeptTokens& kept = choice.kept;
     if (p.min_p > 0) kept.least = Add(kept.max, ExactLog(p.min_p));
-    if (p.top_k > 0 && CountKept(row, kept, false) > static_cast<uint64_t>(p.top_k)) {
-      kept.cut = SelectCut(row, kept, false, static_cast<uint64_t>(p.top_k));
+    if (p.top_k <= 0 && !(p.top_p < 1.0f)) return choice;
+    const RowSource all = {row.work, row.vocab_size};
+    const auto as_is = [](float logit) { return logit; };
+    choice.list_size = ListNear(row.work, row.vocab_size, kept.max,
+                                p.top_k > 0 ? static_cast<uint64_t>(p.top_k) : 1, as_is);
+    const ListSource listed = {choice.list_size <= kListMax ? choice.list_size : 0};
+    if (p.top_k > 0) {
+      const uint64_t k = static_cast<uint64_t>(p.top_k);
+      const uint64_t near = SumKept(listed, kept, false).count;
+      if (Suffices(choice.list_size, near, k)) {
+        kept.cut = SelectCut(listed, kept, false, k);
+        choice.listed = true;
+      } else if (SumKept(all, kept, false).count > k) {
+        kept.cut = SelectCut(all, kept, false, k);
+      }
     }
     if (p.top_p < 1.0f) {
-      const double wanted =
-          static_cast<double>(p.top_p) * static_cast<double>(CountKept(row, kept, true));
-      uint64_t target = static_cast<uint64_t>(wanted);
-      if (static_cast<double>(target) < wanted || target == 0) ++target;
-      kept.cut = SelectCut(row, kept, true, target);
+      const TokenSum near = SumKept(listed, kept, true);
+      const uint64_t mass = choice.listed ? near.mass : SumKept(all, kept, true).mass;
+      const uint64_t target = TopPTarget(p.top_p, mass);
+      if (target > mass) return choice;  // rounded up beyond all of it
+      choice.listed = choice.listed || Suffices(choice.list_size, near.mass, target);
+      kept.cut = choice.listed ? SelectCut(listed, kept, true, target)
+                               : SelectCut(all, kept, true, target);
     }
-    return kept;
+    return choice;
+  }
+
+  TANDEM_KERNEL uint64_t ScoreKey(float logit, uint32_t noise, int token) {
+    return MakeKey(Add(logit, GumbelOf(noise)), token);
+  }
+
+  // The lowest key of kept tokens' scores: logit + noise. Tokens that no noise can lift above the
+  // score of `best`, the largest logit's key, get none.
+  TANDEM_KERNEL uint64_t Draw(const Row& row, const Choice& choice, uint64_t best) {
+    const DeviceSampleRow& p = *row.parameters;
+    const auto block_of = [&p](int token) {
+      return PhiloxBlock(p.seed, p.sequence_index, p.position, static_cast<uint32_t>(token) / 4);
+    };
+    const int first_token = TokenOfKey(best);
+    uint64_t drawn =
+        ScoreKey(LogitOfKey(best), block_of(first_token).WordAt(first_token % 4), first_token);
+    const float floor = LogitOfKey(drawn);
+    if (choice.listed) {
+      for (int i = ThreadIndex(); i < choice.list_size; i += kThreads) {
+        const uint64_t key = Shared().list[i];
+        const float logit = LogitOfKey(key);
+        const int token = TokenOfKey(key);
+        if (!choice.kept.Has(logit, key) || Add(logit, kNoiseMax) < floor) continue;
+        const uint64_t score = ScoreKey(logit, block_of(token).WordAt(token % 4), token);
+        drawn = score < drawn ? score : drawn;
+      }
+      return BlockMin(drawn);
+    }
+    ForEachFour(row.work, row.vocab_size, [&](int first, const FourValues& four) {
+      bool in[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        in[j] = choice.kept.Has(four.of[j], MakeKey(four.of[j], first + j)) &&
+                !(Add(four.of[j], kNoiseMax) < floor);
+      }
+      if (!in[0] && !in[1] && !in[2] && !in[3]) return;
+      const PhiloxWords words = block_of(first);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (!in[j]) continue;
+        const uint64_t score = ScoreKey(four.of[j], words.of[j], first + j);
+        drawn = score < drawn ? score : drawn;
+      }
+    });
+    return BlockMin(drawn);
   }
 
   TANDEM_KERNEL int Choose(const Row& row) {
-    const DeviceSampleRow& p = *row.parameters;
-    const uint64_t best = BestKey(row.vocab_size, [&](int i) { return row.work[i]; });
+    const uint64_t best = Adjust(row);
     if (best == kNoKey) return -1;
-    if (p.temperature == 0) return TokenOfKey(best);
-    const Kept kept = Filter(row, best);
-    const uint64_t drawn = BestKey(row.vocab_size, [&](int i) {
-      const float logit = row.work[i];
-      if (!kept.Has(logit, MakeKey(logit, i))) return -Infinity();
-      return Add(logit, GumbelOf(PhiloxWord(p.seed, p.sequence_index, p.position,
-                                            static_cast<uint32_t>(i))));
-    });
-    return TokenOfKey(drawn);
+    if (row.parameters->temperature == 0) return TokenOfKey(best);
+    const Choice choice = Filter(row, best);
+    return TokenOfKey(Draw(row, choice, best));
   }
 
   // Σ e^(logit − max) in the CPU classes' order: sixteen lanes over each chunk, chunks in order,
   // then a tree over the lanes. A pass has 32 chunks, one for each sixteen threads; their sums use
   // the histogram's shared memory. The first sixteen threads get the result.
   TANDEM_KERNEL float SumOfExponentials(const Row& row, float max) {
-    static_assert(kThreads * sizeof(float) <= kBins * sizeof(uint64_t));
-    float* of_chunk = reinterpret_cast<float*>(Histogram());
+    static_assert(kThreads * sizeof(float) <= sizeof(SampleMemory::counts));
+    float* of_chunk = reinterpret_cast<float*>(Shared().counts);
     constexpr int kChunks = kThreads / kSumLanes;
     const int lane = ThreadIndex() % kSumLanes;
     float total = 0;
@@ -246,16 +261,30 @@ struct SampleKernel {
     float log_sum;
 
     TANDEM_DEVICE float Logprob(float logit) const {
-      return max == -Infinity() ? -Infinity() : Add(Add(Clean(logit), -max), -log_sum);
+      return max == NegativeInfinity() ? NegativeInfinity()
+                                       : Add(Add(Clean(logit), -max), -log_sum);
     }
   };
 
   // The lowest key above `after` (the lowest of all for kNoKey) of the raw logits, −inf included.
   TANDEM_KERNEL uint64_t NextRawKey(const Row& row, uint64_t after) {
     uint64_t next = kNoKey;
-    for (int i = ThreadIndex(); i < row.vocab_size; i += kThreads) {
-      const uint64_t key = MakeKey(Clean(row.logits[i]), i);
-      if ((after == kNoKey || key > after) && key < next) next = key;
+    ForEachFour(row.logits, row.vocab_size, [&](int first, const FourValues& four) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint64_t key = MakeKey(Clean(four.of[j]), first + j);
+        const bool later = after == kNoKey || key > after;
+        if (first + j < row.vocab_size && later && key < next) next = key;
+      }
+    });
+    return BlockMin(next);
+  }
+  // The same of the list's keys.
+  TANDEM_KERNEL uint64_t NextListed(int list_size, uint64_t after) {
+    uint64_t next = kNoKey;
+    for (int i = ThreadIndex(); i < list_size; i += kThreads) {
+      const uint64_t key = Shared().list[i];
+      if (key > after && key < next) next = key;
     }
     return BlockMin(next);
   }
@@ -265,9 +294,16 @@ struct SampleKernel {
     const DeviceSampleRow& p = *row.parameters;
     uint64_t last = NextRawKey(row, kNoKey);
     RawDistribution raw = {Clean(row.logits[TokenOfKey(last)]), 0};
-    if (raw.max > -Infinity()) raw.log_sum = ExactLog(SumOfExponentials(row, raw.max));
-    for (int n = 0; n < p.num_top_logprobs; ++n) {
-      if (n > 0) last = NextRawKey(row, last);
+    if (raw.max > NegativeInfinity()) raw.log_sum = ExactLog(SumOfExponentials(row, raw.max));
+    const int wanted = p.num_top_logprobs;
+    int list_size = 0;
+    if (wanted > 1) {
+      list_size = ListNear(row.logits, row.vocab_size, raw.max, static_cast<uint64_t>(wanted),
+                           [](float logit) { return Clean(logit); });
+    }
+    const bool listed = list_size >= wanted && list_size <= kListMax;
+    for (int n = 0; n < wanted; ++n) {
+      if (n > 0) last = listed ? NextListed(list_size, last) : NextRawKey(row, last);
       if (ThreadIndex() != 0) continue;
       const int top = TokenOfKey(last);
       p.top_logprobs[n] = {top, raw.Logprob(row.logits[top])};
@@ -275,17 +311,27 @@ struct SampleKernel {
     return token < 0 ? 0.0f : raw.Logprob(row.logits[token]);
   }
 
+  // The best token of the clean raw logits; −1: all are −inf.
+  TANDEM_KERNEL int BestRaw(const Row& row) {
+    uint64_t best = kNoKey;
+    ForEachFour(row.logits, row.vocab_size, [&](int first, const FourValues& four) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float logit = Clean(four.of[j]);
+        const uint64_t key = MakeKey(logit, first + j);
+        if (logit > NegativeInfinity() && key < best) best = key;
+      }
+    });
+    best = BlockMin(best);
+    return best == kNoKey ? -1 : TokenOfKey(best);
+  }
+
   TANDEM_KERNEL int TokenOf(const Row& row) {
     const DeviceSampleRow& p = *row.parameters;
     if (p.known_token >= 0) return p.known_token;
     const bool plain =
         p.temperature == 0 && p.num_biases == 0 && p.num_counts == 0 && p.allowed_tokens == nullptr;
-    if (!plain) {
-      Adjust(row);
-      return Choose(row);
-    }
-    const uint64_t best = BestKey(row.vocab_size, [&](int i) { return Clean(row.logits[i]); });
-    return best == kNoKey ? -1 : TokenOfKey(best);
+    return plain ? BestRaw(row) : Choose(row);
   }
 
   TANDEM_KERNEL void Run(const Params& p) {

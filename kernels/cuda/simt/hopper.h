@@ -51,4 +51,11 @@ TANDEM_DEVICE uint64_t TransposedDescriptor(const char* panels, int step, int ro
          uint64_t{8 * kPanelRowBytes / 16} << 32 | uint64_t{1} << 62;
 }
 
+// The descriptor of what lies `bytes` behind: one addition. The address's bits do not overflow into
+// others, because a block's shared memory ends below 2^18. REQUIRES: bytes is a multiple of 16.
+TANDEM_DEVICE uint64_t DescriptorBehind(uint64_t descriptor, int bytes) {
+  const uint32_t low = static_cast<uint32_t>(descriptor) + static_cast<uint32_t>(bytes) / 16;
+  return descriptor >> 32 << 32 | low;
+}
+
 }  // namespace tandem::kernels::TANDEM_SIMT

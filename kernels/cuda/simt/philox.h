@@ -7,10 +7,19 @@
 
 namespace tandem::kernels::TANDEM_SIMT {
 
-// Word token % 4 of the block with counter (token / 4, position, sequence index, 0).
-TANDEM_BOTH inline uint32_t PhiloxWord(uint64_t seed, uint32_t sequence_index, uint32_t position,
-                                       uint32_t token) {
-  uint32_t c[4] = {token / 4, position, sequence_index, 0};
+// The four words of the block with counter (block, position, sequence index, 0): of tokens
+// 4·block to 4·block + 3.
+struct PhiloxWords {
+  uint32_t of[4];
+
+  // With a constant place per branch, so that the words stay in registers.
+  TANDEM_DEVICE uint32_t WordAt(int place) const {
+    return place == 0 ? of[0] : place == 1 ? of[1] : place == 2 ? of[2] : of[3];
+  }
+};
+TANDEM_DEVICE PhiloxWords PhiloxBlock(uint64_t seed, uint32_t sequence_index, uint32_t position,
+                                      uint32_t block) {
+  uint32_t c[4] = {block, position, sequence_index, 0};
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
@@ -23,8 +32,7 @@ TANDEM_BOTH inline uint32_t PhiloxWord(uint64_t seed, uint32_t sequence_index, u
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  const uint32_t which = token % 4;
-  return which == 0 ? c[0] : which == 1 ? c[1] : which == 2 ? c[2] : c[3];
+  return {{c[0], c[1], c[2], c[3]}};
 }
 
 // g = −log(−log u), u = 1 − (word + ½)/2³², through 1 − u so that large noise keeps its precision.

@@ -28,6 +28,11 @@ struct Bf16 {
 TANDEM_BOTH inline float ToFloat(Bf16 x) { return BitsToFloat(uint32_t{x.bits} << 16); }
 TANDEM_DEVICE Bf16 ToBf16(float x) { return {static_cast<uint16_t>(PackBf16(x, 0.0f))}; }
 
+// Two neighbouring values, which one instruction loads or stores.
+struct alignas(8) FloatPair {
+  float first, second;
+};
+
 TANDEM_DEVICE int LaneIndex() { return ThreadIndex() % kWarpSize; }
 TANDEM_DEVICE int WarpIndex() { return ThreadIndex() / kWarpSize; }
 

@@ -155,7 +155,7 @@ class DeviceAttentionTest : public DeviceTest {
       const auto& from = data[chunk.sequence].q;
       q.insert(q.end(), from.begin() + chunk.begin * row_size, from.begin() + chunk.end * row_size);
     }
-    const int32_t records_max = 64;
+    const int32_t records_max = records_max_;
     const AttentionSchedule schedule = ScheduleAttention(
         {shape.num_heads, shape.num_kv_heads, shape.sliding_window, items_wanted, records_max},
         sequences);
@@ -166,8 +166,9 @@ class DeviceAttentionTest : public DeviceTest {
                        narrow = Upload(schedule.narrow_items), wide = Upload(schedule.wide_items),
                        merges = Upload(schedule.merges),
                        dcounts = Upload(std::vector<AttentionCounts>{counts}),
-                       records = Poisoned(size_t{records_max} * shape.num_kv_heads * 16 *
-                                          (shape.head_dim + 2) * sizeof(float)),
+                       records = Poisoned(static_cast<size_t>(records_max * shape.num_heads *
+                                                              (shape.head_dim + 2)) *
+                                          sizeof(float)),
                        out = Poisoned(q.size() * sizeof(Bf16Bits));
     DeviceAttentionArgs args;
     args.q = dq.as<Bf16Bits>();
@@ -260,6 +261,8 @@ class DeviceAttentionTest : public DeviceTest {
     shape.block_tokens = 16 << Uniform(0, 4);
     return shape;
   }
+
+  int32_t records_max_ = 256;  // of RunBatch's schedules
 };
 INSTANTIATE_TEST_SUITE_P(All, DeviceAttentionTest, kDeviceKindsWithHopper, DeviceName);
 
@@ -337,6 +340,45 @@ TEST_P(DeviceAttentionTest, RandomBatchesAreRightAndInvariant) {
                      "row " + std::to_string(row) + " of head_dim " + std::to_string(head_dim));
       out += static_cast<size_t>(chunk.end - chunk.begin) * row_size;
     }
+  }
+}
+
+// More partitions than the merge kernel folds at a time.
+TEST_P(DeviceAttentionTest, ALongRowHasTheSameBitsSplitAndWhole) {
+  for (const AttentionShape shape :
+       {AttentionShape{3, 1, 16}, AttentionShape{2, 2, 64}, AttentionShape{2, 1, 128, 8600}}) {
+    const int32_t length = 8192 + Uniform(257, 1200);
+    const std::vector<SequenceData> data = {RandomSequence(shape, length)};
+    const auto whole = RunBatch(shape, data, {{0, length - 2, length}}, 1);
+    const auto split = RunBatch(shape, data, {{0, length - 2, length}}, 12);
+    ExpectSameBits(split.data(), whole.data(), whole.size(),
+                   "head_dim " + std::to_string(shape.head_dim));
+    // A record area that is too small leaves the row whole.
+    records_max_ = 8;
+    const auto unsplit = RunBatch(shape, data, {{0, length - 2, length}}, 12);
+    ExpectSameBits(unsplit.data(), whole.data(), whole.size(), "no room for records");
+    records_max_ = 256;
+  }
+}
+
+// The table of docs/kernels/decode_attention.md.
+TEST_P(DeviceAttentionTest, ItemsAtOnceAreThoseThatSharedMemoryHolds) {
+  const auto at_once = [this](int32_t head_dim, KvType type, int64_t kilobytes) {
+    return ops().narrow_items_at_once({2, head_dim, 32, type}, kilobytes << 10);
+  };
+  EXPECT_EQ(at_once(16, KvType::kBf16, 164), 8);
+  EXPECT_EQ(at_once(128, KvType::kInt8, 164), 4);
+  EXPECT_EQ(at_once(128, KvType::kFp8, 228), 6);
+  EXPECT_EQ(at_once(256, KvType::kFp8, 1), 1);
+  const bool portable =
+      GetParam() == DeviceKind::kEmulated || GetParam() == DeviceKind::kCudaPortable;
+  if (portable || GetParam() == DeviceKind::kEmulatedHopper) {
+    EXPECT_EQ(at_once(64, KvType::kBf16, 228), portable ? 6 : 2);
+    EXPECT_EQ(at_once(128, KvType::kBf16, 228), portable ? 3 : 2);
+    EXPECT_EQ(at_once(256, KvType::kBf16, 228), portable ? 3 : 1);
+  }
+  if (portable) {
+    EXPECT_EQ(at_once(128, KvType::kBf16, 164), 2);
   }
 }
 

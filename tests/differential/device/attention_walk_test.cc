@@ -60,6 +60,7 @@ class AttentionWalkTest : public ::testing::Test {
         {.x = blocks, .threads = 32},
         {args, {items.data(), static_cast<int>(items.size()), {kWideVectors, 64}}, &seen},
         *stream_);
+    EXPECT_TRUE(stream_->Synchronize().ok());
     return seen;
   }
 

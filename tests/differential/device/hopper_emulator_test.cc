@@ -18,6 +18,13 @@
 namespace tandem::kernels::emulated {
 namespace {
 
+// Streams may hold a kernel back until a thread waits for them.
+template <typename Kernel>
+void RunNow(const LaunchShape& shape, const typename Kernel::Params& params, DeviceStream& stream) {
+  Launch<Kernel>(shape, params, stream);
+  EXPECT_TRUE(stream.Synchronize().ok());
+}
+
 enum class Mistake {
   kNone,
   kNoWaitForCopy,
@@ -162,7 +169,7 @@ class HopperEmulatorTest : public DeviceTest {
     const PanelMap map =
         DescribePanels({b.bytes.data(), kRows, kColumns, kRows, kFp8 ? 1 : 2}, *stream);
     std::vector<float> out(64 * kRows);
-    Launch<Kernel>({.threads = Kernel::kThreads, .shared_bytes = Kernel::kSharedBytes},
+    RunNow<Kernel>({.threads = Kernel::kThreads, .shared_bytes = Kernel::kSharedBytes},
                    {a.bytes.data(), map, out.data()}, *stream);
     int wrong = 0;
     for (int m = 0; m < 64; ++m) {
@@ -261,7 +268,7 @@ TEST_P(HopperEmulatorTest, FillsWithZerosBeyondTheMatrix) {
   const PanelMap map = DescribePanels({matrix.data(), rows, columns, 8}, stream());
   const int row = 8 * Uniform(0, 2), column = 64 * Uniform(0, 2);
   std::vector<Bf16Bits> out(8 * 64);
-  Launch<CopyKernel>({.threads = 32, .shared_bytes = 2048 + kPanelAlignment},
+  RunNow<CopyKernel>({.threads = 32, .shared_bytes = 2048 + kPanelAlignment},
                      {map, row, column, out.data()}, stream());
   for (int i = 0; i < 8 * 64; ++i) {
     const bool inside = row + i / 64 < rows && column + i % 64 < columns;
@@ -298,7 +305,7 @@ TEST_P(HopperEmulatorTest, CopiesRunsAndZerosBeyondThem) {
   const RunMap map = DescribeRuns({matrix.data(), rows, columns, 8}, stream());
   const int row = Uniform(0, rows), column = 8 * Uniform(0, 4);
   std::vector<float> out(8);
-  Launch<RunKernel>({.threads = 32, .shared_bytes = 2048 + kPanelAlignment},
+  RunNow<RunKernel>({.threads = 32, .shared_bytes = 2048 + kPanelAlignment},
                     {map, row, column, 128 * Uniform(0, 3), out.data()}, stream());
   for (int i = 0; i < 8; ++i) {
     const bool inside = row < rows && column + i < columns;
@@ -306,7 +313,7 @@ TEST_P(HopperEmulatorTest, CopiesRunsAndZerosBeyondThem) {
     ASSERT_EQ(out[static_cast<size_t>(i)], expected) << i << " of row " << row;
   }
   const auto misplaced = [&] {
-    Launch<RunKernel>({.threads = 32, .shared_bytes = 2048 + kPanelAlignment},
+    RunNow<RunKernel>({.threads = 32, .shared_bytes = 2048 + kPanelAlignment},
                       {map, 0, 0, 64, out.data()}, stream());
   };
   EXPECT_DEATH(misplaced(), "kRunAlignment");
@@ -342,7 +349,7 @@ struct RegisterProductKernel {
       reinterpret_cast<Bf16Bits*>(panel)[i] = 0x3f80;
     }
     FenceProxyAsync();
-    SyncWarpgroup();
+    SyncWarpgroup<1>();
     uint32_t a[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
     float d[32] = {};
     FenceProducts(d);
@@ -356,14 +363,14 @@ struct RegisterProductKernel {
 
 TEST_P(HopperEmulatorTest, MultipliesOperandsInRegisters) {
   std::vector<float> out(128);
-  Launch<RegisterProductKernel<false>>(
+  RunNow<RegisterProductKernel<false>>(
       {.threads = 128, .shared_bytes = PanelBytes(64) + kPanelAlignment}, {out.data()}, stream());
   for (const float value : out) ASSERT_EQ(value, 16.0f);
 }
 
 TEST_P(HopperEmulatorDeathTest, EndsWhereAnOperandInRegistersChangesTooEarly) {
   std::vector<float> out(128);
-  EXPECT_DEATH(Launch<RegisterProductKernel<true>>(
+  EXPECT_DEATH(RunNow<RegisterProductKernel<true>>(
                    {.threads = 128, .shared_bytes = PanelBytes(64) + kPanelAlignment}, {out.data()},
                    stream()),
                "precondition broken: operand_stayed");
@@ -383,28 +390,42 @@ struct ExchangeKernel {
     }
     TakeRegisters<kTaken>();
     // No warp of the other warpgroup is waited for.
-    SyncWarpgroup();
+    SyncWarpgroup<2>();
     if (ThreadIndex() % kWarpgroupSize == 0) ++*p.taken;
   }
 };
 
 TEST_P(HopperEmulatorTest, RegistersGoFromOneWarpgroupToTheOthers) {
   int taken = 0;
-  Launch<ExchangeKernel<24, 240>>({.threads = 384}, {&taken}, stream());
-  Launch<ExchangeKernel<40, 232>>({.threads = 384}, {&taken}, stream());
+  RunNow<ExchangeKernel<24, 240>>({.threads = 384}, {&taken}, stream());
+  RunNow<ExchangeKernel<40, 232>>({.threads = 384}, {&taken}, stream());
   EXPECT_EQ(taken, 4);
 }
 
 TEST_P(HopperEmulatorDeathTest, EndsWhereNoThreadGivesTheRegistersTaken) {
   int taken = 0;
   const auto take_more = [&] {
-    Launch<ExchangeKernel<40, 240>>({.threads = 384}, {&taken}, stream());
+    RunNow<ExchangeKernel<40, 240>>({.threads = 384}, {&taken}, stream());
   };
   const auto give_more = [&] {
-    Launch<ExchangeKernel<176, 232>>({.threads = 384}, {&taken}, stream());
+    RunNow<ExchangeKernel<176, 232>>({.threads = 384}, {&taken}, stream());
   };
   EXPECT_DEATH(take_more(), "precondition broken: moved");
   EXPECT_DEATH(give_more(), "precondition broken: right_way");
+}
+
+// All of two warpgroups at a barrier that the first kWarpgroups have.
+template <int kWarpgroups>
+struct WarpgroupBarrierKernel {
+  struct Params {};
+  static constexpr int kThreads = 256;
+  static void Run(const Params&) { SyncWarpgroup<kWarpgroups>(); }
+};
+
+TEST_P(HopperEmulatorDeathTest, EndsWhereAWarpgroupHasNoBarrier) {
+  RunNow<WarpgroupBarrierKernel<2>>({.threads = 256}, {}, stream());
+  EXPECT_DEATH(RunNow<WarpgroupBarrierKernel<1>>({.threads = 256}, {}, stream()),
+               "precondition broken: WarpgroupIndex");
 }
 
 }  // namespace

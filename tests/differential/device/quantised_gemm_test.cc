@@ -122,7 +122,7 @@ TEST_P(QuantisedGemmTest, TheGateInTheEpilogueIsTheOperatorsToTheBit) {
       // One size for each tile.
       for (const auto& [rows, multiprocessors] :
            {std::pair(7, 99999), std::pair(20, 99999), std::pair(70, 1)}) {
-        const int32_t size = Uniform(1, 40), k = 8 * Uniform(1, 20);
+        const int32_t size = 8 * Uniform(1, 12), k = 8 * Uniform(1, 20);
         const Matrix w = Draw(type, 2 * size, k);
         const auto x = NormalBf16(static_cast<size_t>(rows * k), 0.2f);
         const std::vector<float> sums = Run(rows, x, w, {.multiprocessors = multiprocessors});
@@ -152,7 +152,7 @@ TEST_P(QuantisedGemmTest, EveryTileThatACallNamesGivesTheSameBits) {
   std::vector<DeviceWeightType> types = QuantisedTypes();
   types.push_back(DeviceWeightType::kBf16);
   for (DeviceWeightType type : types) {
-    const int32_t rows = Uniform(1, 90), n = 2 * Uniform(1, 70), k = 8 * Uniform(1, 40);
+    const int32_t rows = Uniform(1, 90), n = 16 * Uniform(1, 12), k = 8 * Uniform(1, 40);
     const Matrix w = Draw(type, n, k);
     const auto x = NormalBf16(static_cast<size_t>(rows * k), 0.2f);
     const std::vector<float> sums = Run(rows, x, w, {.bias = true, .add = true});

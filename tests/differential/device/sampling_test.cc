@@ -3,6 +3,7 @@
 // classes, whatever the parameters and logits; a row does not depend on the others; ties, masks and
 // hostile logits are safe.
 #include <algorithm>
+#include <cmath>
 
 #include "device_fixture.h"
 #include "kernels/api/backend.h"
@@ -182,6 +183,13 @@ void Vary(int choice, Row* row) {
     case 4:
       args.num_top_logprobs = std::min(20, args.vocab_size);
       break;
+    case 5:  // nearly flat: few bins of a histogram get all tokens, and masses that carry
+      for (float& logit : row->logits) logit = 1 + logit * 1e-4f;
+      args.temperature = 1;
+      args.top_k = 0;
+      args.min_p = 0;
+      args.top_p = 0.37f;
+      break;
     default:
       break;
   }
@@ -195,9 +203,9 @@ TEST_P(DeviceSamplingTest, EqualsTheHostToTheBit) {
     // Now and then a vocabulary whose sum takes more than one pass.
     const int32_t vocab = round % 8 == 0 ? Uniform(32000, 70000) : Uniform(1, 3000);
     std::vector<Row> rows;
-    for (int i = 0; i < (vocab > 3000 ? 2 : 6); ++i) {
+    for (int i = 0; i < (vocab > 3000 ? 2 : 7); ++i) {
       rows.push_back(RandomRow(vocab));
-      Vary(vocab > 3000 ? Uniform(0, 5) : i, &rows.back());
+      Vary(vocab > 3000 ? Uniform(0, 6) : i, &rows.back());
     }
     const std::vector<Outcome> actual = Choose(rows);
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -234,6 +242,33 @@ TEST_P(DeviceSamplingTest, ARowDoesNotDependOnTheOthers) {
     const Outcome alone = Choose({rows[i]})[0];
     EXPECT_EQ(alone.result.token, together[i].result.token);
     ExpectSameBits(&alone.result.logprob, &together[i].result.logprob, 1, "logprob");
+  }
+}
+
+// A lost carry takes 2^32 from a sum of masses, a 256th of a likely token's mass. Here top-p's
+// target lies half of that below the first three tokens' masses. Different warps add two of these
+// tokens to one bin.
+TEST_P(DeviceSamplingTest, MassesCarryAtTheBorderOfTopP) {
+  constexpr float kStep = 0x1p-14f;
+  Row row;
+  row.args.vocab_size = 64;
+  row.logits = {1, 1 - kStep, 1 - kStep};
+  row.logits.resize(64, 1 - 2 * kStep);
+  const double first = std::exp(-double{kStep}), later = std::exp(-2 * double{kStep});
+  const double kept = 1 + 2 * first;
+  row.args.top_p = static_cast<float>((kept - 0x1p-9) / (kept + 61 * later));
+  std::vector<Row> rows;
+  for (uint32_t position = 0; position < 64; ++position) {
+    row.args.position = position;
+    rows.push_back(row);
+  }
+  std::vector<int> drawn(64);
+  for (const Outcome& outcome : Choose(rows)) {
+    ASSERT_TRUE(outcome.result.token >= 0 && outcome.result.token < 64);
+    ++drawn[static_cast<size_t>(outcome.result.token)];
+  }
+  for (size_t token = 0; token < 64; ++token) {
+    EXPECT_EQ(drawn[token] > 0, token < 3) << token << ": " << drawn[token] << " of 64";
   }
 }
 
