@@ -212,15 +212,24 @@ size_t ClientService::ShortBytesMax() const {
 }
 
 void ClientService::Tokenize(UnaryCall& call) {
-  if (const absl::Status shed = Shed([] { return false; }); !shed.ok()) return call.Fail(shed);
-  const size_t bytes = call.request().Length();
-  if (bytes <= ShortBytesMax()) return ReplyWithTokens(call);
-  const absl::Status added = deps_.long_work.Add(bytes, [this, &call] { ReplyWithTokens(call); });
-  if (!added.ok()) call.Fail(added);
+  RunByLength(call, ShortBytesMax(), &ClientService::ReplyWithTokens);
 }
 
 void ClientService::Detokenize(UnaryCall& call) {
+  RunByLength(call, LongWork::kShortBytesMax, &ClientService::ReplyWithText);
+}
+
+void ClientService::RunByLength(UnaryCall& call, size_t short_bytes_max,
+                                void (ClientService::*reply)(UnaryCall&) const) const {
   if (const absl::Status shed = Shed([] { return false; }); !shed.ok()) return call.Fail(shed);
+  const size_t bytes = call.request().Length();
+  if (bytes <= short_bytes_max) return (this->*reply)(call);
+  const absl::Status added =
+      deps_.long_work.Add(bytes, [this, &call, reply] { (this->*reply)(call); });
+  if (!added.ok()) call.Fail(added);
+}
+
+void ClientService::ReplyWithText(UnaryCall& call) const {
   v1::DetokenizeRequest request;
   if (const absl::Status read = ParseRequest(call.request(), request); !read.ok())
     return call.Fail(read);

@@ -83,6 +83,11 @@ class ClientService final : public grpc::Service {
 
   absl::Status FillTokens(const v1::TokenizeRequest& request, v1::TokenizeResponse& response) const;
   void ReplyWithTokens(UnaryCall& call) const;
+  void ReplyWithText(UnaryCall& call) const;
+  // Runs `reply`, which ends the call, here for a message of at most `short_bytes_max`, otherwise
+  // on a thread for long work.
+  void RunByLength(UnaryCall& call, size_t short_bytes_max,
+                   void (ClientService::*reply)(UnaryCall&) const) const;
   // Runs `reply`, which ends the call, on the core's strand. `late`: in the low priority class,
   // after requests that wait.
   void RunOnCore(UnaryCall& call, std::function<void(RouterCore&, absl::Time)> reply,

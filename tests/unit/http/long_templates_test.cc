@@ -159,6 +159,17 @@ TEST_P(ShortTemplates, LongMessagesOverGrpcAreReadOnThreadsOfTheirOwn) {
   ExpectWaits([&] { EXPECT_EQ(Generate(request), grpc::StatusCode::INVALID_ARGUMENT); });
 }
 
+TEST_P(ShortTemplates, ManyTokensOverGrpcBecomeTextOnThreadsOfTheirOwn) {
+  v1::DetokenizeRequest request;
+  for (size_t i = 0; i <= LongWork::kShortBytesMax; ++i) request.add_ids('x');
+  ExpectWaits([&] {
+    grpc::ClientContext context;
+    v1::DetokenizeResponse response;
+    EXPECT_TRUE(stub_->Detokenize(&context, request, &response).ok());
+    EXPECT_EQ(response.text().size(), LongWork::kShortBytesMax + 1);
+  });
+}
+
 TEST_P(LongTemplates, WaitForTheThreadsForLongWorkOverHttp) {
   ExpectWaits([&] {
     const auto tokens = Ask(http_->address(), PostOf("/tokenize", kChat));
