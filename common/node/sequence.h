@@ -36,8 +36,9 @@ struct SequenceInput {
   kv::BlockOwner owner;     // the tenant that its blocks count for, if any
   std::string numerics_id;  // part of the blocks' hashes; empty = the engine's own
   int32_t sequence_index = 0;
-  int32_t priority = 0;                    // lower is computed earlier
-  absl::Time arrived;                      // at this node
+  std::string group;     // equal for the sequences of one request; empty = it is alone
+  int32_t priority = 0;  // lower is computed earlier
+  absl::Time arrived;    // at this node
   std::optional<guided::Matcher> matcher;  // the constraint's state after the answer so far, if any
   std::optional<int32_t> prompt_logprobs;  // how many top ones to report of each prompt token
   int64_t borrow_blocks_max = 0;           // beside the node's own; 0 = none
