@@ -95,6 +95,8 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
                      " of ", options_.num_blocks, " are available"));
   }
   sequence->cached_tokens = sequence->num_computed;
+  pool_.CountUse(
+      absl::MakeConstSpan(sequence->blocks).subspan(0, static_cast<size_t>(sequence->num_sealed)));
   sequence->rank = RankOf(*sequence);
   ++next_id_;
   const SequenceId id = sequence->id;
