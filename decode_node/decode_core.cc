@@ -64,6 +64,8 @@ void DecodeCore::StartDecode(node::RouterKey router, const v1::StartDecode& comm
   input->forks_follow = command.forks_follow();
   input->borrow_blocks_max = std::max<int64_t>(command.borrow_blocks_max(), 0);
   input->arrived_us = command.arrived_us();
+  if (const std::string& request = command.leg().request_id(); !request.empty())
+    input->group = absl::StrCat(router.value(), "/", request);
   if (stored_blocks_.Hold(router, command, *input, *time_allowed, now)) return;
   const auto sequence = scheduler_.Admit(*std::move(input), /*generates=*/true);
   if (!sequence.ok()) return refuse(sequence.status());

@@ -7,9 +7,14 @@
 #include "common/base/check.h"
 
 namespace tandem::kv {
+namespace {
+
+constexpr uint32_t kUsesMax = 1 << 16;  // more make no difference
+
+}  // namespace
 
 BlockPool::BlockPool(int64_t num_blocks, std::shared_ptr<SlotTable> slots, int64_t window_blocks)
-    : window_blocks_(window_blocks), blocks_(num_blocks), owners_(num_blocks) {
+    : window_blocks_(window_blocks), blocks_(num_blocks), cached_(num_blocks), owners_(num_blocks) {
   if (slots != nullptr) window_.emplace(std::move(slots));
   free_.reserve(num_blocks);
   for (int64_t i = num_blocks - 1; i >= 0; --i) free_.push_back(BlockId(static_cast<int32_t>(i)));
@@ -28,7 +33,7 @@ const BlockPool::Block& BlockPool::At(BlockId block) const {
 void BlockPool::EnterCache(BlockId block) {
   Block& b = At(block);
   b.state = State::kCached;
-  b.lru = lru_.insert(lru_.end(), block);
+  b.order = cached_.Insert(block, b.uses);
   if (b.saving) ++saving_cached_;
   owners_.OnCached(block);
   if (!b.sealed) {
@@ -41,7 +46,7 @@ void BlockPool::EnterCache(BlockId block) {
 
 void BlockPool::LeaveCache(BlockId block) {
   Block& b = At(block);
-  lru_.erase(b.lru);
+  cached_.Erase(b.order);
   if (b.saving) --saving_cached_;
   if (!b.sealed) cached_parts_.erase(b.part);
   owners_.OnTakenFromCache(block);
@@ -79,7 +84,7 @@ absl::StatusOr<std::vector<BlockId>> BlockPool::Allocate(int64_t count, const Bl
   std::vector<BlockId> allocated;
   allocated.reserve(count);
   for (int64_t i = 0; i < count; ++i) {
-    if (free_.empty()) Evict(*std::find_if(lru_.begin(), lru_.end(), evictable));
+    if (free_.empty()) Evict(*cached_.First(evictable));
     const BlockId block = free_.back();
     free_.pop_back();
     Block& b = At(block);
@@ -119,6 +124,14 @@ std::vector<BlockId> BlockPool::MatchBlocks(absl::Span<const BlockHash> hashes,
   return matched;
 }
 
+void BlockPool::CountUse(absl::Span<const BlockId> blocks) {
+  for (const BlockId block : blocks) {
+    Block& b = At(block);
+    TANDEM_CHECK(b.state == State::kUsed, "block ", block.value(), " counted while not used");
+    if (b.uses < kUsesMax) ++b.uses;
+  }
+}
+
 std::vector<BlockHash> BlockPool::MostRecentlyUsed(int64_t count) const {
   std::vector<const Block*> shared, single;
   for (const Block& b : blocks_) {
@@ -136,7 +149,7 @@ std::vector<BlockHash> BlockPool::MostRecentlyUsed(int64_t count) const {
   };
   for (const Block* b : shared) add(*b);
   // Owners release leaves first, so a parent is more recent than its children.
-  for (auto it = lru_.rbegin(); it != lru_.rend(); ++it) add(At(*it));
+  for (const BlockId block : cached_.LastToFirst()) add(At(block));
   for (const Block* b : single) add(*b);
   return hashes;
 }
@@ -264,7 +277,7 @@ void BlockPool::EndQuarantine(BlockId block) {
 BlockPool::Counts BlockPool::counts() const {
   const Counts counts{.total = static_cast<int64_t>(blocks_.size()),
                       .free = static_cast<int64_t>(free_.size()),
-                      .cached = static_cast<int64_t>(lru_.size()),
+                      .cached = cached_.size(),
                       .used = used_,
                       .quarantined = quarantined_,
                       .saving = saving_cached_};

@@ -14,10 +14,11 @@
 // found by its tokens and copied; readers that copy it have references beside the owner's. A
 // *quarantined* block has no owner, but a peer's bytes may still land in it, so the pool does not
 // allocate it (docs/KV_TRANSFER.md, "States"). Allocate takes free blocks first, then evicts cached
-// ones, the least recently used first. A tenant with a share of the pool that holds more, running
-// and cached together, gives back its own cached blocks first. Of blocks cached for their parts
-// alone, kCachedPartsMax stay. A block that is being *saved* to storage keeps its bytes until that
-// ends, without a reference: Allocate passes over it.
+// ones: the one worth least first (eviction_order.h), of equal ones the least recently used. A
+// tenant with a share of the pool that holds more, running and cached together, gives back its own
+// cached blocks first. Of blocks cached for their parts alone, kCachedPartsMax stay. A block that
+// is being *saved* to storage keeps its bytes until that ends, without a reference: Allocate passes
+// over it.
 //
 // Where layers have windows, a block's memory in those layers is a *window slot*, with references
 // of its own (window_slots.h): a sequence needs the slots of the blocks in its window alone. A
@@ -44,6 +45,7 @@
 #include "common/base/ids.h"
 #include "common/kv/block_hash.h"
 #include "common/kv/block_owners.h"
+#include "common/kv/eviction_order.h"
 #include "common/kv/part_index.h"
 #include "common/kv/window_slots.h"
 
@@ -84,11 +86,15 @@ class BlockPool {
   // each of them and to the slots of the last window_blocks. Blocks that count for no tenant count
   // for `owner`. UnpinMatched takes both references back.
   std::vector<BlockId> Match(absl::Span<const BlockHash> hashes, const BlockOwner& owner = {});
+  // Another prompt goes on from `blocks`: they are worth more once they are cached. REQUIRES: they
+  // are used.
+  void CountUse(absl::Span<const BlockId> blocks);
   // As Match and MatchLength, for readers of the layers without windows: slots do not count.
   std::vector<BlockId> MatchBlocks(absl::Span<const BlockHash> hashes,
                                    const BlockOwner& owner = {});
   // Returns the hashes of up to `count` sealed blocks: first the shared ones, then the cached ones,
-  // then those with one owner; within each group recently used blocks and parents come first.
+  // then those with one owner; within each group parents come first, and of the cached ones those
+  // that are evicted last.
   std::vector<BlockHash> MostRecentlyUsed(int64_t count) const;
   // The length of the longest prefix of `hashes` that is found. Adds no reference.
   int64_t MatchLength(absl::Span<const BlockHash> hashes) const;
@@ -192,9 +198,10 @@ class BlockPool {
     bool forgotten = false;  // sealed, but Forget() withdrew its hash
     bool saving = false;
     int32_t references = 0;
+    uint32_t uses = 1;  // prompts that it served
     BlockHash hash;
     uint64_t sealed_order = 0;
-    std::list<BlockId>::iterator lru;   // valid while cached
+    EvictionOrder::Place order;         // valid while cached
     std::list<BlockId>::iterator part;  // in cached_parts_; valid while cached and not sealed
     bool findable() const { return sealed && !forgotten; }
   };
@@ -221,12 +228,13 @@ class BlockPool {
   std::vector<Block> blocks_;
   // Bound: --kv-blocks.
   std::vector<BlockId> free_;  // used as a stack
-  std::list<BlockId> lru_;     // cached blocks, least recently used first
+  EvictionOrder cached_;
   absl::flat_hash_map<BlockHash, BlockId> by_hash_;
   PartIndex parts_;
   BlockOwners owners_;
   // Bound: kCachedPartsMax (128).
-  std::list<BlockId> cached_parts_;  // those of lru_ that are not sealed, least recently used first
+  std::list<BlockId>
+      cached_parts_;  // those of cached_ that are not sealed, least recently used first
   // Bound: the changes of one step; DrainEvents empties it after each.
   std::vector<Change> changes_;  // since DrainEvents
   std::vector<BlockHash> wrong_;

@@ -36,6 +36,7 @@ struct SequenceInput {
   kv::BlockOwner owner;     // the tenant that its blocks count for, if any
   std::string numerics_id;  // part of the blocks' hashes; empty = the engine's own
   int32_t sequence_index = 0;
+  std::string group;     // equal for the sequences of one request; empty = it is alone
   int32_t priority = 0;  // lower is computed earlier
   absl::Time arrived;    // at this node
   // The constraint's state after the answer so far, if any; part of the answer may be deferred.

@@ -95,6 +95,8 @@ absl::StatusOr<SequenceId> SequenceScheduler::Admit(SequenceInput input, bool ge
                      " of ", options_.num_blocks, " are available"));
   }
   sequence->cached_tokens = sequence->num_computed;
+  pool_.CountUse(
+      absl::MakeConstSpan(sequence->blocks).subspan(0, static_cast<size_t>(sequence->num_sealed)));
   sequence->rank = RankOf(*sequence);
   ++next_id_;
   const SequenceId id = sequence->id;
@@ -223,7 +225,7 @@ void SequenceScheduler::FillRunning() {
           options_.spec.layout.BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
       while (!AcquireBlocks(sequence, needed)) {
         // With sequences running there will be blocks when one of them ends.
-        if (running_.empty() && PreemptLast(sequence.order())) continue;
+        if (running_.empty() && PreemptLast(sequence)) continue;
         short_of_blocks_ = true;
         return;
       }
@@ -236,7 +238,8 @@ void SequenceScheduler::FillRunning() {
     short_of_blocks_ |= sequence->blocks.empty() && !sequence->held_back;
 }
 
-bool SequenceScheduler::PreemptLast(const Order& behind) {
+bool SequenceScheduler::PreemptLast(const Sequence& needy) {
+  const Order behind = needy.order();
   Sequence* last = nullptr;
   for (const Queue* queue : {&waiting_, &running_}) {
     for (auto it = queue->rbegin(); it != queue->rend() && behind < it->first; ++it) {
@@ -246,8 +249,22 @@ bool SequenceScheduler::PreemptLast(const Order& behind) {
     }
   }
   if (last == nullptr) return false;
+  PreemptGroup(*last, needy);
   Preempt(*last);
   return true;
+}
+
+// The sequences of a request share its prompt's blocks, so that one alone gives little back, and
+// would need all of them when it goes on. Those of the needy one's own request stay: it goes on.
+void SequenceScheduler::PreemptGroup(const Sequence& last, const Sequence& needy) {
+  const std::string& group = last.input.group;
+  if (group.empty() || group == needy.input.group) return;
+  std::vector<Sequence*> others;
+  for (const Queue* queue : {&waiting_, &running_})
+    for (auto it = queue->upper_bound(needy.order()); it != queue->end(); ++it)
+      if (it->second->input.group == group && !it->second->blocks.empty() && it->second != &last)
+        others.push_back(it->second);
+  for (Sequence* other : others) Preempt(*other);
 }
 
 void SequenceScheduler::Preempt(Sequence& sequence) {

@@ -12,7 +12,8 @@
 // equal times give equal plans.
 //
 // When a generating sequence needs a block and none is available, the scheduler preempts the last
-// sequence behind it in the order: that sequence gives up all of its blocks and waits. Then it
+// sequence behind it in the order: that sequence gives up all of its blocks and waits. So do the
+// other sequences of its request, since most of its blocks are theirs as well. Then it
 // takes from the prefix cache what is still there or was read back meanwhile (stored_blocks.h), and
 // the rest is computed again from its tokens; its stream does not change. Where units can be lent
 // instead (borrower.h), it waits for that. The first sequence is never preempted, so there is
@@ -243,7 +244,9 @@ class SequenceScheduler {
   void Erase(Sequence& sequence);
   void FillRunning();
   bool Grow(Sequence& sequence);
-  bool PreemptLast(const Order& behind);
+  // Takes the blocks of the last sequence behind `needy` in the order, and of its group.
+  bool PreemptLast(const Sequence& needy);
+  void PreemptGroup(const Sequence& last, const Sequence& needy);
   void Preempt(Sequence& sequence);
   // As Preempt, for a sequence that lost lent KV.
   void ComputeAgain(Sequence& sequence);

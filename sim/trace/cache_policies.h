@@ -14,7 +14,7 @@
 namespace tandem::sim {
 
 struct PolicyHits {
-  std::string policy;  // "LRU", "LFU", "FIFO", "cost-aware"
+  std::string policy;  // "LRU", "LFU", "FIFO", "cost-aware", "pool"
   int64_t hit_tokens = 0;
 };
 
@@ -26,8 +26,10 @@ struct PolicyHits {
 //   FIFO        the block that came first goes
 //   cost-aware  GreedyDual with frequency: the block with the least (uses * time to compute it,
 //               as `cost` predicts), where blocks age by what was evicted before
+//   pool        as a node's pool does it (common/kv/eviction_order.h)
 // REQUIRES: blocks > 0. Errors: the source's.
-absl::StatusOr<std::vector<PolicyHits>> CompareCachePolicies(WorkloadSource& source, int64_t blocks,
-                                                             const cost::StepProfile& cost);
+absl::StatusOr<std::vector<PolicyHits>> CompareCachePolicies(
+    WorkloadSource& source, int64_t blocks, const cost::StepProfile& cost,
+    int64_t block_tokens = kTraceBlockTokens);
 
 }  // namespace tandem::sim

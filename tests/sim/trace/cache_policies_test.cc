@@ -47,10 +47,10 @@ TEST(CachePolicies, EachEvictsWhatItsDefinitionNames) {
   // 1 is used twice, then 2 and 3 come, of which 3 evicts one of two blocks; then 1 and 2 are
   // tried. LRU keeps 2 and 3: 1 misses, evicts 2, 2 misses. LFU keeps 1: 1 hits. FIFO: as LRU.
   EXPECT_EQ(Hits({{1}, {1}, {2}, {3}, {1}}, 2),
-            (Expected{{"LRU", 1}, {"LFU", 2}, {"FIFO", 1}, {"cost-aware", 2}}));
+            (Expected{{"LRU", 1}, {"LFU", 2}, {"FIFO", 1}, {"cost-aware", 2}, {"pool", 2}}));
   // A use renews a block's place for LRU and not for FIFO.
   EXPECT_EQ(Hits({{1}, {2}, {1}, {3}, {1}}, 2),
-            (Expected{{"LRU", 2}, {"LFU", 2}, {"FIFO", 1}, {"cost-aware", 2}}));
+            (Expected{{"LRU", 2}, {"LFU", 2}, {"FIFO", 1}, {"cost-aware", 2}, {"pool", 2}}));
   // A prompt's end goes before its beginning.
   EXPECT_EQ(Hits({{1, 2, 3}, {1, 2, 3}}, 2)["LRU"], 2);
 }

@@ -42,9 +42,12 @@ class NaivePool {
     std::optional<BlockHash> hash;
     bool forgotten = false;
     std::optional<Part> part;
+    int uses = 1;
+    int64_t cached_at = 0;  // how many were cached before it
   };
   std::map<BlockId, Block> used;
   std::vector<std::pair<BlockId, Block>> cached;  // least recently used first
+  int64_t cached_ever = 0;
   std::set<BlockId> quarantined;
   std::set<BlockId> saving;
 
@@ -78,16 +81,20 @@ class NaivePool {
              return !saving.contains(entry.first);
            }));
   }
+  int64_t Worth(const Block& b) const {
+    const int level = b.uses >= 8 ? 3 : b.uses >= 4 ? 2 : b.uses >= 2 ? 1 : 0;
+    return b.cached_at + level * num_blocks_;
+  }
   // The blocks that Allocate must have evicted to return `ids`.
   void Allocated(const std::vector<BlockId>& ids) {
-    int evictions = std::max(0, static_cast<int>(ids.size()) - free());
-    for (auto entry = cached.begin(); evictions > 0;) {
-      if (saving.contains(entry->first)) {
-        ++entry;
-        continue;
+    const int evictions = std::max(0, static_cast<int>(ids.size()) - free());
+    for (int i = 0; i < evictions; ++i) {
+      auto least = cached.end();
+      for (auto entry = cached.begin(); entry != cached.end(); ++entry) {
+        if (saving.contains(entry->first)) continue;
+        if (least == cached.end() || Worth(entry->second) < Worth(least->second)) least = entry;
       }
-      entry = cached.erase(entry);
-      --evictions;
+      cached.erase(least);
     }
     for (const BlockId id : ids) {
       EXPECT_TRUE(!used.contains(id) && !quarantined.contains(id)) << "block " << id;
@@ -99,6 +106,7 @@ class NaivePool {
     Block& b = used[id];
     if (--b.references > 0) return;
     if (b.hash.has_value() || b.part.has_value()) {
+      b.cached_at = cached_ever++;
       cached.emplace_back(id, b);
     } else if (saving.contains(id)) {
       quarantined.insert(id);
@@ -151,7 +159,7 @@ class PoolFuzzer {
       : random_(seed), num_blocks_(num_blocks), pool_(num_blocks), naive_(num_blocks) {}
 
   void Step() {
-    switch (random_() % 14) {
+    switch (random_() % 16) {
       case 0:
       case 1:
         return Allocate();
@@ -173,6 +181,9 @@ class PoolFuzzer {
         return BeginSave();
       case 10:
         return EndSave();
+      case 11:
+      case 12:
+        return CountUse();
       default:
         return Unref();
     }
@@ -312,6 +323,12 @@ class PoolFuzzer {
     if (!id.has_value()) return;
     pool_.Forget(*id);
     naive_.Forget(*id);
+  }
+  void CountUse() {
+    const auto id = AnyUsed([](const NaivePool::Block&) { return true; });
+    if (!id.has_value()) return;
+    pool_.CountUse({&*id, 1});
+    ++naive_.used[*id].uses;
   }
   void Unref() {
     const auto id = AnyUsed([](const NaivePool::Block&) { return true; });

@@ -68,6 +68,28 @@ TEST(BlockPool, StoredAndRemovedBetweenTwoDrainsCancelOut) {
   EXPECT_THAT(events.removed, IsEmpty());
 }
 
+// A pool of four blocks: block 1 was used by two prompts, so it outlives three others that were
+// cached after it, and then it is no more than one of them.
+TEST(BlockPool, ABlockThatMorePromptsUsedStaysForAWholePoolLonger) {
+  BlockPool pool(4);
+  ASSERT_OK_AND_ASSIGN(const std::vector<BlockId> first, pool.Allocate(1));
+  pool.Seal(first[0], Hash(1));
+  pool.CountUse(first);
+  pool.Unref(first[0]);
+  const auto cache = [&](int number) {
+    const BlockId block = pool.Allocate(1)->front();
+    pool.Seal(block, Hash(number));
+    pool.Unref(block);
+  };
+  for (int number = 2; number <= 7; ++number) cache(number);
+  EXPECT_TRUE(pool.Find(Hash(1)).has_value());
+  EXPECT_FALSE(pool.Find(Hash(4)).has_value());
+  EXPECT_THAT(pool.MostRecentlyUsed(4), ElementsAre(Hash(7), Hash(6), Hash(5), Hash(1)));
+  cache(8);
+  EXPECT_FALSE(pool.Find(Hash(1)).has_value());
+  EXPECT_TRUE(pool.Find(Hash(5)).has_value());
+}
+
 TEST(BlockPool, QuarantinedBlocksCannotBeAllocated) {
   BlockPool pool(2);
   ASSERT_OK_AND_ASSIGN(const std::vector<BlockId> blocks, pool.Allocate(2));

@@ -134,6 +134,54 @@ TEST_F(SequenceSchedulerTest, TheYoungestIsPreemptedAndComesBackBeforeAnythingNe
   EXPECT_OK(scheduler.Admit(Input(3, 1, 1), true));
 }
 
+// Two answers of one request behind a long one that runs out of blocks.
+TEST_F(SequenceSchedulerTest, TheSequencesOfARequestArePreemptedTogether) {
+  SequenceScheduler scheduler(Options(8, 100, 8));
+  Add(scheduler, Input(1, 32, 60));         // three blocks now, six in the end
+  SequenceInput member = Input(2, 32, 30);  // three blocks, of which they share one
+  member.group = "7/request";
+  Add(scheduler, member);
+  Plan(scheduler);
+  Finish(scheduler);
+  Add(scheduler, member);
+  while (true) {
+    ASSERT_FALSE(Plan(scheduler).empty());
+    if (scheduler.preemption_count() > 0) break;
+    Finish(scheduler);
+  }
+  EXPECT_EQ(scheduler.preemption_count(), 2);
+  EXPECT_THAT(scheduler.Get(SequenceId(2)).blocks, IsEmpty());
+  EXPECT_THAT(scheduler.Get(SequenceId(3)).blocks, IsEmpty());
+  EXPECT_EQ(scheduler.block_counts().used, std::ssize(scheduler.Get(SequenceId(1)).blocks));
+  Finish(scheduler);
+  // All get on to their ends, in their order.
+  for (const auto& [id, tokens] : {std::pair(1, 92), {2, 62}, {3, 62}}) {
+    while (std::ssize(scheduler.Get(SequenceId(id)).tokens) < tokens) {
+      ASSERT_FALSE(Plan(scheduler).empty());
+      Finish(scheduler);
+    }
+    scheduler.Release(SequenceId(id));
+  }
+  EXPECT_EQ(scheduler.block_counts().used, 0);
+}
+
+// The one that lacks a block belongs to the request: it goes on, and only the last gives way.
+TEST_F(SequenceSchedulerTest, OfItsOwnRequestANeedySequencePreemptsTheLastAlone) {
+  SequenceScheduler scheduler(Options(7, 100, 8));
+  for (int number = 1; number <= 3; ++number) {
+    SequenceInput member = Input(number, 16, 60);
+    member.group = "7/request";
+    Add(scheduler, member);
+  }
+  while (scheduler.preemption_count() == 0) {
+    ASSERT_FALSE(Plan(scheduler).empty());
+    Finish(scheduler);
+  }
+  EXPECT_EQ(scheduler.preemption_count(), 1);
+  EXPECT_THAT(scheduler.Get(SequenceId(3)).blocks, IsEmpty());
+  EXPECT_EQ(scheduler.Get(SequenceId(2)).blocks.empty(), false);
+}
+
 TEST_F(SequenceSchedulerTest, AWrongNumberOfTokensFailsTheStepAndSealsNothing) {
   SequenceScheduler scheduler(Options(8, 100, 8));
   Add(scheduler, Input(1, 40));
