@@ -39,6 +39,7 @@ CommandMap AllCommands() {
   commands["pull"] = NewPullCommand();
   commands["models"] = NewModelsCommand();
   commands["bench"] = NewBenchCommand();
+  commands["bench chats"] = NewBenchChatsCommand();
   commands["bench kv"] = NewBenchKvCommand();
   commands["bench lending"] = NewBenchLendingCommand();
   commands["bench modes"] = NewBenchModesCommand();

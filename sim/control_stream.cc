@@ -89,7 +89,7 @@ void ControlStream::ToNode(v1::RouterMessage message) {
   Send(to_node_, [this, connection = router_connection_,
                   message = std::make_unique<v1::RouterMessage>(std::move(message))]() mutable {
     node_.Deliver([this, connection, message = std::move(message)] {
-      if (connection == node_connection_) node_.OnRouterMessage(*this, *message);
+      if (connection == node_connection_) node_.OnRouterMessage(*this, std::move(*message));
     });
   });
 }

@@ -5,6 +5,7 @@
 //   KV plane         shipping endpoint, frames          the time that a transfer takes
 //   step clock       random, or rows at a fixed price   a cost model
 //   checkers         on                                 off
+//   inbox            at once, for more orders           waits for the running step, as in a process
 //
 // Thread safety: plain values; their functions run on the simulation's thread.
 #pragma once
@@ -16,6 +17,7 @@
 #include "absl/time/time.h"
 #include "common/cost/step_cost.h"
 #include "common/engine/engine.h"
+#include "common/kv/block_hash.h"
 #include "sim/checkers/ownership_checker.h"
 #include "sim/kv_plane.h"
 #include "sim/world/process.h"
@@ -40,10 +42,14 @@ struct NodeSeams {
   // What a probe at the node's start measures (common/node/step_probe.h); none = it measures
   // nothing, and the first steps teach the node's cost model.
   std::optional<cost::StepProfile> probed;
+  kv::BlockKey block_key;                                 // the routers', too
   absl::Duration tick_interval = absl::Milliseconds(20);  // at most 50 ms
   absl::Duration heartbeat_interval = absl::Milliseconds(100);
-  bool one_host = true;  // all nodes report one host; otherwise each its own
-  bool checked = true;   // checkers watch the node: blocks' owners, cache salts, bounds
+  // Whether what comes during a step waits for its end, as for a process's engine thread.
+  bool inbox_waits = false;
+  absl::Duration between_steps;  // what the node itself does takes, after each step
+  bool one_host = true;          // all nodes report one host; otherwise each its own
+  bool checked = true;           // checkers watch the node: blocks' owners, cache salts, bounds
 };
 
 }  // namespace tandem::sim

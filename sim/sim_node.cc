@@ -127,6 +127,7 @@ void SimNode::CheckLent() {
 void SimNode::MakeCore() {
   const Topology& t = options_.topology;
   node::SchedulerOptions scheduler{.spec = engine_->spec(),
+                                   .block_key = options_.seams.block_key,
                                    .num_blocks = t.blocks_per_node,
                                    .slots = t.window_slots > 0 ? engine_->arena().slots() : nullptr,
                                    .max_batch_tokens = t.max_batch_tokens,
@@ -143,6 +144,7 @@ void SimNode::MakeCore() {
   else
     core_ = std::make_unique<decode_node::DecodeCore>(scheduler);
   stepping_ = false;
+  inbox_.clear();
   to_plane_free_ = from_plane_free_ = next_heartbeat_ = world().now();
   disk_free_ = from_disk_free_ = world().now();
   drain_ends_.reset();
@@ -176,7 +178,7 @@ v1::NodeMessage SimNode::MakeRegistration() const {
   registration.set_kv_bytes_per_block(spec.layout.block_bytes());
   registration.set_transfer_address(plane_->address());
   registration.set_host(options_.seams.one_host ? "simulated" : name());
-  registration.set_block_names(kv::BlockKey().names());
+  registration.set_block_names(options_.seams.block_key.names());
   registration.set_max_sequences(static_cast<int32_t>(options_.topology.max_sequences));
   registration.set_cached_blocks(kv::PackHashes(core_->CachedBlocks()));
   registration.set_stored_blocks_max(options_.topology.disk_blocks);
@@ -205,7 +207,18 @@ void SimNode::OnStreamOpened(ControlStream& stream) {
   routers_[&stream] = key;
 }
 
-void SimNode::OnRouterMessage(ControlStream& stream, const v1::RouterMessage& message) {
+void SimNode::WhenIdle(Action action) {
+  if (stepping_ && options_.seams.inbox_waits)
+    inbox_.push_back(std::move(action));
+  else
+    action();
+}
+
+void SimNode::OnRouterMessage(ControlStream& stream, v1::RouterMessage message) {
+  WhenIdle([this, &stream, message = std::move(message)] { OnCommands(stream, message); });
+}
+
+void SimNode::OnCommands(ControlStream& stream, const v1::RouterMessage& message) {
   const auto found = routers_.find(&stream);
   if (found == routers_.end()) return;
   for (const v1::NodeCommand& command : message.commands()) {
@@ -358,8 +371,18 @@ void SimNode::FinishStep() {
   if (log_.timeline() && !result.ok())
     log_.Note(id(), absl::StrCat("step failed: ", result.status().message()));
   if (result.ok()) work_.Add(step_shape_, step_time_);
-  stepping_ = false;
   core_->OnStepDone(result, Now());
+  if (options_.seams.between_steps == absl::ZeroDuration()) return EndStep();
+  Dispatch();
+  Post(options_.seams.between_steps, [this] { EndStep(); });
+}
+
+void SimNode::EndStep() {
+  if (!inbox_.empty()) {
+    Dispatch();
+    for (Action& action : std::exchange(inbox_, {})) action();
+  }
+  stepping_ = false;
   Pump();
 }
 
@@ -396,10 +419,12 @@ void SimNode::ToStorage(storage::StorageCommand command) {
 void SimNode::FromPlane() {
   for (transfer::TransferEvent& event : plane_->TakeEvents()) {
     if (ownership_) ownership_->OnEmitted(event);
-    Hop(from_plane_free_, [this, event = std::move(event)] {
-      if (ownership_) ownership_->OnDelivered(event);
-      core_->OnTransfer(event, Now());
-      Pump();
+    Hop(from_plane_free_, [this, event = std::move(event)]() mutable {
+      WhenIdle([this, event = std::move(event)] {
+        if (ownership_) ownership_->OnDelivered(event);
+        core_->OnTransfer(event, Now());
+        Pump();
+      });
     });
   }
 }

@@ -88,7 +88,7 @@ class SimNode final : public Process {
   void CorruptBlock();
 
   void OnStreamOpened(ControlStream& stream);
-  void OnRouterMessage(ControlStream& stream, const v1::RouterMessage& message);
+  void OnRouterMessage(ControlStream& stream, v1::RouterMessage message);
   void OnStreamEnded(ControlStream& stream);
 
  protected:
@@ -113,9 +113,13 @@ class SimNode final : public Process {
   void MakeLending();
   // A block that another node's sequence needs must not change.
   void CheckLent();
+  // Runs `action` now, or when the running step has ended (NodeSeams::inbox_waits).
+  void WhenIdle(Action action);
+  void OnCommands(ControlStream& stream, const v1::RouterMessage& message);
   void StartStep();
   absl::Duration StepTime();  // of step_
   void FinishStep();
+  void EndStep();
 
   const SimNodeOptions options_;
   RunLog& log_;
@@ -136,6 +140,8 @@ class SimNode final : public Process {
   cost::StepShape step_shape_;  // of step_, as is step_time_
   absl::Duration step_time_;
   bool stepping_ = false;
+  // Bound: what comes during one step.
+  std::vector<Action> inbox_;
   absl::Time to_plane_free_, from_plane_free_, disk_free_, from_disk_free_, from_lending_free_,
       next_heartbeat_;
   std::optional<absl::Time> drain_ends_;

@@ -17,6 +17,7 @@
 #include "common/config/process_main.h"
 #include "common/node/node_config.h"
 #include "common/runtime/stop_signal.h"
+#include "sim/trace/shrunk_source.h"
 #include "sim/trace/trace_summary.h"
 
 namespace tandem::cli {
@@ -73,7 +74,7 @@ class BenchTraceCommand final : public Command {
     schema_.Add("shrink", &workload_.shrink,
                 "Prompts have this part of the trace's tokens: 16 = a sixteenth. Prompts that the "
                 "trace lets begin alike then share blocks of 512/16 tokens. A power of two.",
-                {.min = 1, .max = TraceWorkload::kShrinkMax, .group = group});
+                {.min = 1, .max = sim::kTraceShrinkMax, .group = group});
     schema_.Add("block-tokens", &block_tokens_,
                 "The nodes' --block-tokens: they count what they fetch in blocks.",
                 {.min = 1, .unit = "tokens", .group = group});

@@ -4,15 +4,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sim/trace/shrunk_source.h"
 
 namespace tandem::cli {
 
 absl::StatusOr<std::unique_ptr<TraceWorkload>> TraceWorkload::Create(
     const Options& options, std::unique_ptr<sim::WorkloadSource> source) {
-  if (options.shrink < 1 || options.shrink > kShrinkMax ||
-      sim::kTraceBlockTokens % options.shrink != 0)
-    return absl::InvalidArgumentError(absl::StrCat(
-        "shrink is ", options.shrink, ", expected a power of two from 1 to ", kShrinkMax));
+  if (!sim::CanShrink(options.shrink))
+    return absl::InvalidArgumentError(absl::StrCat("shrink is ", options.shrink,
+                                                   ", expected a power of two from 1 to ",
+                                                   sim::kTraceShrinkMax));
   if (options.token_ids.max - options.token_ids.min + 1 < kTokenIdsMin)
     return absl::InvalidArgumentError(
         absl::StrCat("token ids ", options.token_ids.min, "..", options.token_ids.max,
@@ -35,7 +36,7 @@ void TraceWorkload::Read() {
 
 std::vector<int32_t> TraceWorkload::MakeTokens(const sim::TraceRequest& request) const {
   const int64_t block_tokens = sim::kTraceBlockTokens / options_.shrink;
-  const int64_t count = (request.prompt_tokens + options_.shrink - 1) / options_.shrink;
+  const int64_t count = sim::ShrunkTokens(request.prompt_tokens, options_.shrink);
   const auto base = static_cast<uint64_t>(options_.token_ids.max - options_.token_ids.min + 1);
   std::vector<int32_t> tokens(static_cast<size_t>(count), options_.token_ids.min);
   const bool named = !request.blocks.empty();

@@ -25,7 +25,6 @@ class TraceWorkload final : public Workload {
     int32_t shrink = 1;
     uint64_t seed = 1;
   };
-  static constexpr int32_t kShrinkMax = 32;    // a block still holds its name
   static constexpr int32_t kTokenIdsMin = 10;  // different ones
 
   // Reads the first request. Errors: the source's; kInvalidArgument for options out of range.

@@ -46,6 +46,11 @@ absl::Status MeasuredCluster::AwaitReady() {
   return absl::OkStatus();
 }
 
+absl::Status MeasuredCluster::CheckRunning() {
+  RETURN_IF_ERROR(cluster_->Watch(RealClock().Now()));
+  return should_stop_(absl::ZeroDuration()) ? Interrupted() : absl::OkStatus();
+}
+
 absl::StatusOr<LoadResult> MeasuredCluster::Run(
     const LoadOptions& load, Workload& workload,
     const std::function<void(const LoadProgress&)>& on_progress) {

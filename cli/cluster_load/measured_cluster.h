@@ -32,6 +32,10 @@ class MeasuredCluster {
   // records of the result.
   absl::StatusOr<LoadResult> Run(const LoadOptions& load, Workload& workload,
                                  const std::function<void(const LoadProgress&)>& on_progress);
+  // For requests that the caller sends itself.
+  std::string grpc_address() const { return cluster_->grpc_address(); }
+  // Errors: the cluster ended; kCancelled when should_stop said so.
+  absl::Status CheckRunning();
   // Lets running requests finish and stops the cluster.
   void Drain() { cluster_->Drain(); }
 

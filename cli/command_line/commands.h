@@ -38,6 +38,7 @@ std::unique_ptr<Command> NewCertsCommand();
 std::unique_ptr<Command> NewPullCommand();
 std::unique_ptr<Command> NewModelsCommand();
 std::unique_ptr<Command> NewBenchCommand();
+std::unique_ptr<Command> NewBenchChatsCommand();
 std::unique_ptr<Command> NewBenchKvCommand();
 std::unique_ptr<Command> NewBenchLendingCommand();
 std::unique_ptr<Command> NewBenchModesCommand();

@@ -77,6 +77,7 @@ class BenchCommand final : public Command {
   BenchCommand()
       : schema_("tandem bench",
                 "Measures the CPU engine, or its kernels one by one, beside the machine's roofs.") {
+    schema_.LeaveEnvironmentOf("tandem bench chats");
     schema_.LeaveEnvironmentOf("tandem bench kv");
     schema_.LeaveEnvironmentOf("tandem bench lending");
     schema_.LeaveEnvironmentOf("tandem bench modes");
@@ -115,10 +116,10 @@ class BenchCommand final : public Command {
     if (auto code = ParseArguments(schema_, args, env, &positionals)) return *code;
     const bool kernels = positionals == std::vector<std::string>{"kernels"};
     const bool engine = positionals == std::vector<std::string>{"engine"};
-    absl::Status status =
-        engine || kernels ? PlanShapes()
-                          : absl::InvalidArgumentError(
-                                "expected what to measure: engine, kernels, kv, modes or serve");
+    absl::Status status = engine || kernels ? PlanShapes()
+                                            : absl::InvalidArgumentError(
+                                                  "expected what to measure: engine, kernels, "
+                                                  "chats, kv, lending, modes, serve or trace");
     if (!status.ok()) {
       ReportError(schema_, status);
       return config::kExitUsage;

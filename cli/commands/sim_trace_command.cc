@@ -16,6 +16,7 @@
 #include "common/config/process_main.h"
 #include "common/runtime/clock.h"
 #include "common/telemetry/log.h"
+#include "sim/trace/shrunk_source.h"
 #include "sim/trace/trace_simulation.h"
 
 namespace tandem::cli {
@@ -38,7 +39,10 @@ class SimTraceCommand final : public Command {
   int Run(const std::vector<std::string>& args, const Environment& env) override {
     std::vector<std::string> positionals;
     if (auto code = ParseArguments(schema_, args, env, &positionals)) return *code;
-    const absl::StatusOr<std::string> path = TraceNamed(positionals);
+    absl::StatusOr<std::string> path = TraceNamed(positionals);
+    if (!sim::CanShrink(shrink_))
+      path = absl::InvalidArgumentError(
+          absl::StrCat("--shrink is ", shrink_, ", expected a power of two"));
     if (!path.ok()) {
       ReportError(schema_, path.status());
       return config::kExitUsage;
@@ -63,7 +67,8 @@ class SimTraceCommand final : public Command {
     schema_.Add("routers", &options_.routers, "Routers; requests go to them in rotation.",
                 {.min = 1, .max = 64, .group = group});
     schema_.Add("blocks", &options_.blocks_per_node,
-                "KV blocks of 512 tokens on each node; 0 = as many as the trace can fill.",
+                "KV blocks of 512 tokens (divided by --shrink) on each node; 0 = as many as the "
+                "trace can fill.",
                 {.min = 0, .max = sim::kSimulatedBlocksMax, .group = group});
     schema_.AddEnum("placement", &options_.placement, "How routers place requests.",
                     {router::kPlacementPolicies.begin(), router::kPlacementPolicies.end()}, group);
@@ -88,6 +93,9 @@ class SimTraceCommand final : public Command {
     schema_.Add("model-cost", &model_cost_,
                 "What a step takes, in microseconds: a sum of terms, name=figure.",
                 {.group = group});
+    schema_.Add("step-gap", &options_.step_gap,
+                "What a node itself does between two steps: messages, the next plan.",
+                {.min = absl::ZeroDuration(), .max = absl::Seconds(1), .group = group});
     schema_.Add("kv-bytes-per-token", &options_.kv_bytes_per_token,
                 "Bytes of one token's KV, for transfers.",
                 {.min = 1, .max = 1 << 30, .unit = "bytes", .group = group});
@@ -100,8 +108,19 @@ class SimTraceCommand final : public Command {
 
   void RegisterLoad() {
     RegisterTrace(schema_, arrivals_);
+    schema_.Add("shrink", &shrink_,
+                "Prompts have this part of the trace's tokens, and blocks as well, as with "
+                "`tandem bench trace --shrink`. A power of two.",
+                {.min = 1, .max = sim::kTraceShrinkMax, .group = "Load"});
     schema_.Add("seed", &seed_, "Decides what is random in the network and the router.",
                 {.min = 0, .group = "Load"});
+  }
+
+  int64_t block_tokens() const { return sim::kTraceBlockTokens / shrink_; }
+  absl::StatusOr<std::unique_ptr<sim::WorkloadSource>> Open(const std::string& path) const {
+    ASSIGN_OR_RETURN(std::unique_ptr<sim::WorkloadSource> trace, OpenTraceAs(path, arrivals_));
+    if (shrink_ == 1) return trace;
+    return sim::ShrinkPrompts(std::move(trace), shrink_);
   }
 
   absl::Status Simulate(const std::string& path) {
@@ -109,14 +128,13 @@ class SimTraceCommand final : public Command {
     options_.link.bytes_per_second = kv_gb_per_second_ * 1e9;
     options_.objectives = {objectives_.ttft, objectives_.itl};
     options_.seed = static_cast<uint64_t>(seed_);
-    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> survey,
-                     OpenTraceAs(path, arrivals_));
+    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> survey, Open(path));
     TraceReport report = {.objectives = options_.objectives};
-    ASSIGN_OR_RETURN(report.trace, sim::Summarize(*survey));
+    ASSIGN_OR_RETURN(report.trace, sim::Summarize(*survey, block_tokens()));
     ASSIGN_OR_RETURN(const int64_t blocks, sim::BlocksPerNode(options_, report.trace));
     report.settings = Settings(path, blocks);
     if (options_.blocks_per_node > 0) RETURN_IF_ERROR(ComparePolicies(path, report));
-    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> load, OpenTraceAs(path, arrivals_));
+    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> load, Open(path));
     const absl::Time start = RealClock().Now();
     ASSIGN_OR_RETURN(report.result, sim::RunTrace(options_, report.trace, *load));
     report.wall_s = absl::ToDoubleSeconds(RealClock().Now() - start);
@@ -127,10 +145,10 @@ class SimTraceCommand final : public Command {
     const int64_t nodes =
         options_.prefill_nodes > 0 ? options_.prefill_nodes : options_.decode_nodes;
     report.policy_blocks = nodes * options_.blocks_per_node;
-    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> blocks,
-                     OpenTraceAs(path, arrivals_));
+    ASSIGN_OR_RETURN(const std::unique_ptr<sim::WorkloadSource> blocks, Open(path));
     ASSIGN_OR_RETURN(report.policies,
-                     sim::CompareCachePolicies(*blocks, report.policy_blocks, options_.step_cost));
+                     sim::CompareCachePolicies(*blocks, report.policy_blocks, options_.step_cost,
+                                               block_tokens()));
     return absl::OkStatus();
   }
 
@@ -140,7 +158,7 @@ class SimTraceCommand final : public Command {
             {"fleet", absl::StrFormat("%d routers, %d prefill nodes, %d decode nodes, %d blocks "
                                       "of %d tokens each",
                                       options_.routers, options_.prefill_nodes,
-                                      options_.decode_nodes, blocks, sim::kTraceBlockTokens)},
+                                      options_.decode_nodes, blocks, block_tokens())},
             {"placement", std::string(router::NameOf(options_.placement))},
             {"model cost", model_cost_},
             {"KV", absl::StrFormat("%d bytes a token, %g GB/s", options_.kv_bytes_per_token,
@@ -161,6 +179,7 @@ class SimTraceCommand final : public Command {
   std::string model_cost_ = std::string(kDefaultModelCost);
   double kv_gb_per_second_ = 25;  // 200 Gbit/s
   sim::ArrivalOptions arrivals_;
+  int32_t shrink_ = 1;
   ObjectiveFlags objectives_;
   int64_t seed_ = 1;
   ResultFlags results_;

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -125,7 +126,20 @@ BlockHash BlockHasher::Salt(absl::string_view model_fingerprint, absl::string_vi
   return Hash(kRoot, parts);
 }
 
+BlockHash& BlockNameMemo::Find(const BlockHash& parent, absl::Span<const TokenId> block_tokens) {
+  if (names_.size() >= names_max_) names_.clear();
+  const uint64_t tokens = absl::Hash<absl::Span<const TokenId>>()(block_tokens);
+  return names_[{.parent = parent, .tokens = tokens}];
+}
+
 BlockHash BlockHasher::Next(const BlockHash& parent, absl::Span<const TokenId> block_tokens) {
+  if (key_.memo() == nullptr) return Compute(parent, block_tokens);
+  BlockHash& name = key_.memo()->Find(parent, block_tokens);
+  if (name == BlockHash()) name = Compute(parent, block_tokens);
+  return name;
+}
+
+BlockHash BlockHasher::Compute(const BlockHash& parent, absl::Span<const TokenId> block_tokens) {
   char head[kBlockHashBytes];
   StoreBigEndian(parent.high, head);
   StoreBigEndian(parent.low, head + 8);

@@ -14,8 +14,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -43,6 +45,33 @@ std::string PackHashes(absl::Span<const BlockHash> hashes);
 // The inverse. Errors: kInvalidArgument when the size is not a multiple of kBlockHashBytes.
 absl::StatusOr<std::vector<BlockHash>> UnpackHashes(absl::string_view bytes);
 
+// Names of blocks that were computed before, for the processes of a simulation, which name the same
+// prompts over and over in one thread. Real processes have none.
+// Thread safety: none. Owner: shared by the BlockKeys that carry it.
+class BlockNameMemo {
+ public:
+  // Beyond `names_max` it forgets all. REQUIRES: names_max > 0.
+  explicit BlockNameMemo(size_t names_max) : names_max_(names_max) {}
+
+  // The place of the name of the block that follows `parent`; empty (all zero) when it is new.
+  // Valid until the next call.
+  BlockHash& Find(const BlockHash& parent, absl::Span<const TokenId> block_tokens);
+
+ private:
+  struct Content {
+    BlockHash parent;
+    uint64_t tokens = 0;  // 64 bits of a hash of them
+    friend bool operator==(const Content&, const Content&) = default;
+    template <typename H>
+    friend H AbslHashValue(H h, const Content& content) {
+      return H::combine(std::move(h), content.parent, content.tokens);
+    }
+  };
+  const size_t names_max_;
+  // Bound: names_max.
+  absl::flat_hash_map<Content, BlockHash> names_;
+};
+
 // What all processes of a fleet key their hashes with.
 class BlockKey {
  public:
@@ -56,10 +85,18 @@ class BlockKey {
   // fingerprint of the key, which does not reveal the key. Processes exchange hashes only if equal.
   std::string names() const;
   const std::array<unsigned char, kBytes>& bytes() const { return bytes_; }
+  // Makes equal names, and remembers them.
+  BlockKey Remembering(std::shared_ptr<BlockNameMemo> memo) const {
+    BlockKey key = *this;
+    key.memo_ = std::move(memo);
+    return key;
+  }
+  BlockNameMemo* memo() const { return memo_.get(); }  // null: none
 
  private:
   explicit BlockKey(const std::array<unsigned char, kBytes>& bytes) : bytes_(bytes) {}
   std::array<unsigned char, kBytes> bytes_;
+  std::shared_ptr<BlockNameMemo> memo_;  // of all processes of a simulation
 };
 
 // Computes hashes. Costs 0.11 µs a block of 16 tokens with SHA instructions (Sapphire Rapids Xeon);
@@ -82,6 +119,7 @@ class BlockHasher {
                                 int block_tokens);
 
  private:
+  BlockHash Compute(const BlockHash& parent, absl::Span<const TokenId> block_tokens);
   // `head`: kBlockHashBytes.
   BlockHash Hash(const char* head, absl::string_view rest);
 

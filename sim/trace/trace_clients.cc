@@ -35,8 +35,8 @@ void TraceClients::Send(const TraceRequest& request) {
   const int64_t number = result_.requests++;
   router::RequestInput input;
   input.id = RequestId(absl::StrCat(number));
-  input.prompt = MakePrompt(request);
-  input.sampling.Edit().seed = seed_ + static_cast<uint64_t>(number);
+  input.prompt = MakePrompt(request, options_.block_tokens);
+  input.sampling.Edit().seed = options_.seed + static_cast<uint64_t>(number);
   input.stop.Edit().max_tokens = static_cast<int32_t>(request.output_tokens);
   running_[number].arrived = world_.now();
   SimRouter& router = *routers_[static_cast<size_t>(number) % routers_.size()];
@@ -79,7 +79,7 @@ void TraceClients::OnTokens(Running& request, size_t count) {
   for (size_t i = 0; i < count; ++i) {  // tokens that come together have no gap between them
     const absl::Duration gap =
         i == 0 && request.last_token ? now - *request.last_token : absl::ZeroDuration();
-    request.gaps_ms.push_back(static_cast<float>(absl::ToDoubleMilliseconds(gap)));
+    request.gaps_ns.push_back(absl::ToInt64Nanoseconds(gap));
   }
   request.last_token = now;
 }
@@ -89,18 +89,19 @@ void TraceClients::OnDone(const Running& request, const router::RequestDone& don
   result_.output_tokens += done.usage.output_tokens();
   result_.ttft.Add(request.ttft);
   result_.e2e.Add(world_.now() - request.arrived);
-  for (const float ms : request.gaps_ms) result_.itl.Add(absl::Milliseconds(ms));
+  for (const int64_t ns : request.gaps_ns) result_.itl.Add(absl::Nanoseconds(ns));
   PromptSources& sources = result_.sources;
   sources.prompt += done.usage.prompt_tokens();
   (done.route.prefill_node().empty() ? sources.decode_cache : sources.prefill_cache) +=
       done.usage.cached_tokens();
 
-  bool good = objectives_.ttft == absl::ZeroDuration() || request.ttft <= objectives_.ttft;
-  if (objectives_.itl > absl::ZeroDuration() && !request.gaps_ms.empty()) {
-    std::vector<float> gaps = request.gaps_ms;
+  bool good =
+      options_.objectives.ttft == absl::ZeroDuration() || request.ttft <= options_.objectives.ttft;
+  if (options_.objectives.itl > absl::ZeroDuration() && !request.gaps_ns.empty()) {
+    std::vector<int64_t> gaps = request.gaps_ns;
     const size_t rank = (gaps.size() * 99 + 99) / 100 - 1;  // nearest rank
     std::nth_element(gaps.begin(), gaps.begin() + static_cast<ptrdiff_t>(rank), gaps.end());
-    good = good && gaps[rank] <= absl::ToDoubleMilliseconds(objectives_.itl);
+    good = good && gaps[rank] <= absl::ToInt64Nanoseconds(options_.objectives.itl);
   }
   result_.good += good ? 1 : 0;
   result_.virtual_s = absl::ToDoubleSeconds(world_.now() - start_);

@@ -17,10 +17,14 @@ namespace tandem::sim {
 
 class TraceClients {
  public:
+  struct Options {
+    int64_t block_tokens = kTraceBlockTokens;  // of the source
+    TraceObjectives objectives;
+    uint64_t seed = 1;
+  };
   // What is named here outlives the clients; `result` gets all counts but those of nodes.
-  TraceClients(World& world, WorkloadSource& source, const TraceObjectives& objectives,
-               uint64_t seed, TraceResult& result)
-      : world_(world), source_(source), objectives_(objectives), seed_(seed), result_(result) {}
+  TraceClients(World& world, WorkloadSource& source, const Options& options, TraceResult& result)
+      : world_(world), source_(source), options_(options), result_(result) {}
 
   // Sends the first request after `delay`, and every other one when it is due. `routers` are alive
   // and outlive the clients' last event.
@@ -43,7 +47,7 @@ class TraceClients {
     std::optional<absl::Time> last_token;
     absl::Duration ttft;
     // Bound: the tokens of one answer.
-    std::vector<float> gaps_ms;
+    std::vector<int64_t> gaps_ns;
   };
 
   void ReadNext();
@@ -54,8 +58,7 @@ class TraceClients {
 
   World& world_;
   WorkloadSource& source_;
-  const TraceObjectives objectives_;
-  const uint64_t seed_;
+  const Options options_;
   TraceResult& result_;
   std::vector<SimRouter*> routers_;
   absl::Time start_, last_arrival_;

@@ -14,6 +14,7 @@ namespace tandem::sim {
 inline constexpr int32_t kTraceVocabSize = 1 << 17;
 
 // [request.prompt_tokens]. Each block begins with its name, written as tokens.
-std::vector<TokenId> MakePrompt(const TraceRequest& request);
+std::vector<TokenId> MakePrompt(const TraceRequest& request,
+                                int64_t block_tokens = kTraceBlockTokens);
 
 }  // namespace tandem::sim

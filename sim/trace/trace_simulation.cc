@@ -21,6 +21,8 @@ namespace {
 
 // All nodes have joined all routers by then.
 constexpr absl::Duration kWarmUp = absl::Seconds(1);
+// Names of blocks that are not computed again; 40 bytes each.
+constexpr size_t kNamesRemembered = 1 << 21;
 constexpr absl::Duration kTick = absl::Milliseconds(50);  // of routers
 // Nodes look at deadlines of seconds with it.
 constexpr absl::Duration kNodeTick = absl::Milliseconds(100);
@@ -40,6 +42,9 @@ class TraceSimulation {
 
   const TraceOptions& options_;
   Topology topology_;
+  // Routers and nodes name the same prompts.
+  const kv::BlockKey block_key_ =
+      kv::BlockKey().Remembering(std::make_shared<kv::BlockNameMemo>(kNamesRemembered));
   const int32_t context_tokens_;
   World world_;
   RunLog log_;
@@ -52,13 +57,13 @@ class TraceSimulation {
   std::vector<std::unique_ptr<ControlStream>> streams_;
 };
 
-Topology TopologyOf(const TraceOptions& options, int64_t blocks) {
+Topology TopologyOf(const TraceOptions& options, int64_t blocks, int64_t block_tokens) {
   Topology topology;
   topology.routers = options.routers;
   topology.prefill_nodes = options.prefill_nodes;
   topology.decode_nodes = options.decode_nodes;
   topology.blocks_per_node = blocks;
-  topology.block_tokens = kTraceBlockTokens;
+  topology.block_tokens = block_tokens;
   topology.max_batch_tokens = options.max_batch_tokens;
   topology.max_sequences = options.max_sequences;
   topology.itl_slo_us = absl::ToInt64Microseconds(options.itl_slo);
@@ -69,13 +74,17 @@ Topology TopologyOf(const TraceOptions& options, int64_t blocks) {
 TraceSimulation::TraceSimulation(const TraceOptions& options, const TraceSummary& summary,
                                  int64_t blocks, WorkloadSource& source)
     : options_(options),
-      topology_(TopologyOf(options, blocks)),
+      topology_(TopologyOf(options, blocks, summary.block_tokens)),
       context_tokens_(static_cast<int32_t>(summary.sequence_tokens_max + 1)),
       world_(options.seed),
       log_(world_, /*timeline=*/false),
       planes_(options.link),
       network_(world_, {.processes = static_cast<int>(topology_.processes())}),
-      clients_(world_, source, options.objectives, options.seed, result_) {
+      clients_(world_, source,
+               {.block_tokens = summary.block_tokens,
+                .objectives = options.objectives,
+                .seed = options.seed},
+               result_) {
   AddRouters();
   AddNodes(v1::NODE_ROLE_PREFILL, options.prefill_nodes, "prefill-");
   AddNodes(v1::NODE_ROLE_DECODE, options.decode_nodes, "decode-");
@@ -89,6 +98,7 @@ void TraceSimulation::AddRouters() {
   options.core.prefill_wait_max = options_.prefill_wait_max;
   options.core.queue_deadline = options_.queue_deadline;
   options.core.ttft_slo = options_.ttft_slo;
+  options.core.block_key = block_key_;
   options.model = {.name = std::string(model::kHashModelName),
                    .fingerprint = std::string(model::kHashModelFingerprint),
                    .vocab_size = kTraceVocabSize,
@@ -106,7 +116,7 @@ void TraceSimulation::AddRouters() {
 NodeSeams TraceSimulation::MakeSeams() {
   NodeSeams seams;
   seams.engine = [this] {
-    return NewTokenEngine({.block_tokens = static_cast<int32_t>(kTraceBlockTokens),
+    return NewTokenEngine({.block_tokens = static_cast<int32_t>(topology_.block_tokens),
                            .kv_bytes_per_token = options_.kv_bytes_per_token,
                            .vocab_size = kTraceVocabSize,
                            .context_tokens = context_tokens_});
@@ -118,6 +128,9 @@ NodeSeams TraceSimulation::MakeSeams() {
     return absl::Nanoseconds(static_cast<int64_t>(options_.step_cost.Predict(shape).us * 1e3));
   };
   seams.probed = options_.step_cost;
+  seams.block_key = block_key_;
+  seams.inbox_waits = true;
+  seams.between_steps = options_.step_gap;
   seams.tick_interval = kNodeTick;
   seams.heartbeat_interval = absl::Seconds(1);
   seams.one_host = false;
@@ -155,7 +168,7 @@ void TraceSimulation::ReportNodes() {
                              .steps = work.steps,
                              .prompt_tokens = work.prompt_rows,
                              .generated_tokens = work.generated_rows});
-    result_.sources.fetched += node->blocks_fetched() * kTraceBlockTokens;
+    result_.sources.fetched += node->blocks_fetched() * topology_.block_tokens;
   }
 }
 
@@ -180,14 +193,14 @@ absl::StatusOr<TraceResult> TraceSimulation::Run() {
 }  // namespace
 
 absl::StatusOr<int64_t> BlocksPerNode(const TraceOptions& options, const TraceSummary& summary) {
-  const int64_t longest = summary.sequence_tokens_max / kTraceBlockTokens + 2;
+  const int64_t longest = summary.sequence_tokens_max / summary.block_tokens + 2;
   const int64_t nodes = options.prefill_nodes + options.decode_nodes;
   const int64_t blocks =
       options.blocks_per_node > 0 ? options.blocks_per_node : summary.distinct_blocks + longest;
   if (blocks < longest)
     return absl::InvalidArgumentError(
         absl::StrCat("nodes have ", blocks, " blocks, and the trace's longest sequence takes ",
-                     longest, " of ", kTraceBlockTokens, " tokens"));
+                     longest, " of ", summary.block_tokens, " tokens"));
   if (blocks > kSimulatedBlocksMax / std::max<int64_t>(1, nodes))
     return absl::InvalidArgumentError(absl::StrCat(nodes, " nodes of ", blocks,
                                                    " blocks each, expected at most ",

@@ -22,14 +22,15 @@ namespace tandem::sim {
 
 struct TraceOptions {
   int32_t routers = 1, prefill_nodes = 8, decode_nodes = 8;
-  int64_t blocks_per_node = 0;  // of kTraceBlockTokens tokens; 0 = all that the trace can fill
+  int64_t blocks_per_node = 0;  // of the summary's size; 0 = all that the trace can fill
   int64_t max_batch_tokens = 2048;
   int64_t max_sequences = 256;
   router::PlacementPolicy placement = router::RouterOptions().placement;
   cost::StepProfile step_cost;
   int64_t kv_bytes_per_token = 0;
   LinkOptions link;
-  absl::Duration itl_slo;  // a node's --itl-slo; 0 = none
+  absl::Duration step_gap;  // what a node itself does between two steps takes
+  absl::Duration itl_slo;   // a node's --itl-slo; 0 = none
   // A router's options of these names; their defaults are the routers'.
   absl::Duration prefill_wait_max = router::RouterOptions().prefill_wait_max;
   absl::Duration queue_deadline = router::RouterOptions().queue_deadline;

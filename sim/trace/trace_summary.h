@@ -11,6 +11,7 @@
 namespace tandem::sim {
 
 struct TraceSummary {
+  int64_t block_tokens = kTraceBlockTokens;
   int64_t requests = 0;
   int64_t prompt_tokens = 0, output_tokens = 0;
   int64_t sequence_tokens_max = 0;  // the longest prompt with its answer
@@ -30,7 +31,9 @@ struct TraceSummary {
 // Names that are remembered; more: kResourceExhausted.
 inline constexpr int64_t kDistinctBlocksMax = 1 << 26;
 
-// Reads `source` to its end. Errors: the source's; kInvalidArgument for a trace without requests.
-absl::StatusOr<TraceSummary> Summarize(WorkloadSource& source);
+// Reads `source`, whose names are of blocks of `block_tokens` tokens, to its end. Errors: the
+// source's; kInvalidArgument for a trace without requests.
+absl::StatusOr<TraceSummary> Summarize(WorkloadSource& source,
+                                       int64_t block_tokens = kTraceBlockTokens);
 
 }  // namespace tandem::sim

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/telemetry/log.h"
+#include "sim/trace/shrunk_source.h"
 #include "sim/trace/token_engine.h"
 
 namespace tandem::sim {
@@ -96,6 +97,50 @@ TEST(TraceSimulation, OneRequestTakesWhatTheCostModelSays) {
   for (const NodeResult& node : result->nodes) busy += node.busy_s;
   EXPECT_NEAR(busy, 0.201 + 9 * 0.00101, 1e-9);
   EXPECT_EQ(result->hit(), 0);
+}
+
+// A node's engine thread reads its messages between two steps, and works between them.
+TEST(TraceSimulation, ANodeHearsOfARequestWhenItsStepHasEnded) {
+  TraceOptions options = SmallFleet();
+  options.prefill_nodes = 0;
+  options.decode_nodes = 1;
+  options.step_cost = {.step_us = 20'000, .prompt_row_us = 1};
+  options.step_gap = absl::Milliseconds(5);
+  // The first generates from 20 ms on, a token every 25 ms. The second comes at 60 ms, during the
+  // step from 50 to 70 ms; its own step begins at 75 ms and ends at 95 ms.
+  const auto result =
+      Replay(options,
+             {{.line = 1, .prompt_tokens = 10, .output_tokens = 10},
+              {.line = 2, .at = absl::Milliseconds(60), .prompt_tokens = 10, .output_tokens = 1}});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->answered, 2);
+  EXPECT_NEAR(result->itl.PercentileMs(50), 25, 0.5);
+  EXPECT_NEAR(result->ttft.max_ms(), 35, 1);
+}
+
+// A sixteenth of each prompt, in blocks of a sixteenth: equal hits, and a sixteenth of the rows.
+TEST(TraceSimulation, AShrunkTraceSharesAsMuch) {
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  const auto requests = Conversations(seed, 8, 5, absl::Seconds(2));
+  constexpr int64_t kShrink = 16;
+  std::vector<TraceRequest> shrunk = requests;
+  for (TraceRequest& request : shrunk)
+    request.prompt_tokens = ShrunkTokens(request.prompt_tokens, kShrink);
+  const auto open = [&] {
+    return ShrinkPrompts(std::make_unique<ListSource>(requests), static_cast<int32_t>(kShrink));
+  };
+  const auto summary = Summarize(*open(), kTraceBlockTokens / kShrink);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_NEAR(summary->ceiling(), Ceiling(requests), 0.02);
+  const auto load = open();
+  const auto result = RunTrace(SmallFleet(), *summary, *load);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->answered, requests.size());
+  int64_t prompt_tokens = 0;
+  for (const TraceRequest& request : shrunk) prompt_tokens += request.prompt_tokens;
+  EXPECT_EQ(result->sources.prompt, prompt_tokens);
+  EXPECT_GE(result->hit(), 0.9 * summary->ceiling());
 }
 
 TEST(TraceSimulation, ReusesWhatACacheWithoutLimitCould) {

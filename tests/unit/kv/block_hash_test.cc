@@ -24,6 +24,24 @@ TEST(BlockHash, ChainsOverFullBlocksOnly) {
   EXPECT_EQ(hashes[1], hasher.Next(hashes[0], span.subspan(16, 16)));
 }
 
+// A simulation's processes share a memo: names are as without one, also once it forgot them.
+TEST(BlockHash, RememberedNamesAreTheSame) {
+  const auto memo = std::make_shared<BlockNameMemo>(5);
+  BlockHasher plain{BlockKey()}, first{BlockKey().Remembering(memo)},
+      second{BlockKey().Remembering(memo)};
+  EXPECT_EQ(BlockKey().Remembering(memo).names(), BlockKey().names());
+  for (int round = 0; round < 3; ++round) {
+    for (int kind = 0; kind < 3; ++kind) {
+      std::vector<TokenId> tokens(100, kind);
+      tokens[50] += round % 2;
+      const BlockHash salt = plain.Salt("model", "numerics", "");
+      const auto names = plain.Blocks(salt, tokens, 32);
+      EXPECT_EQ(first.Blocks(salt, tokens, 32), names);
+      EXPECT_EQ(second.Blocks(salt, tokens, 32), names);
+    }
+  }
+}
+
 // Nodes and routers of different builds compute the same hashes, for every block size. The values
 // are of Python's hashlib and hmac.
 TEST(BlockHash, MatchesRecordedValues) {

@@ -50,6 +50,27 @@ TEST(PrefixIndex, FindsEachNodesRunFromTheStart) {
   EXPECT_TRUE(Found(index, {}).empty());
 }
 
+TEST(PrefixIndex, EventsThatComeTwiceOrOutOfOrderDoNoHarm) {
+  const auto b = HashesOf(Tokens(16));
+  PrefixIndex index({.entries_max = 100});
+  AddDecodeNodes(index, 2);
+  index.Remove(0, {b[0], b[1]});  // before anything was stored
+  EXPECT_EQ(index.entries(), 0);
+  for (int times = 0; times < 3; ++times) index.Store(0, {b[0], b[1], b[2]});
+  index.Store(0, {b[2], b[1], b[0]});  // a child before its parent
+  EXPECT_EQ(index.entries(), 3);
+  EXPECT_EQ(index.RunOn(0, b), 3);
+  for (int times = 0; times < 3; ++times) index.Remove(0, {b[1]});
+  index.Remove(1, {b[0]});  // another node's
+  EXPECT_EQ(index.entries(), 2);
+  EXPECT_EQ(index.RunOn(0, b), 1);
+  index.Store(0, {b[1]});
+  EXPECT_EQ(index.RunOn(0, b), 3);
+  index.DropNode(0);
+  EXPECT_EQ(index.entries(), 0);
+  EXPECT_TRUE(Found(index, b).empty());
+}
+
 TEST(PrefixIndex, ListsTheLongestRunsOfEachGroupFirst) {
   const auto b = HashesOf(Tokens(40));
   PrefixIndex index({.entries_max = 1000});
