@@ -31,7 +31,7 @@ struct ModelAssets {
   // kShortRenderStepsMax at most; otherwise every one is, as longer ones are, on the threads for
   // long work.
   bool renders_shortly = true;
-  static constexpr int64_t kShortRenderStepsMax = 500'000;  // some 40 ms
+  static constexpr int64_t kShortRenderStepsMax = 500'000;  // some 20 ms
 
   // A text of more bytes never fits into the context, so it is refused without being tokenized.
   int64_t prompt_bytes_max = 0;
