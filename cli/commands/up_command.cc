@@ -32,12 +32,22 @@ class UpCommand final : public Command {
   }
 
  private:
+  // Kept beside the blocks on disk, which are found under the same secret alone. Where nothing can
+  // be kept, nodes warn that they store nothing, and the cluster serves from memory.
+  static absl::StatusOr<std::unique_ptr<FleetSecret>> SecretOf(const std::string& disk) {
+    if (disk.empty()) return FleetSecret::Create();
+    auto kept = FleetSecret::KeepIn(disk);
+    if (kept.ok()) return kept;
+    Log(LogLevel::kWarning, "the fleet's secret is not kept on disk",
+        {{"why", kept.status().ToString()}});
+    return FleetSecret::Create();
+  }
+
   absl::Status Serve(StopSignal& stop, const Environment& env) {
     RETURN_IF_ERROR(config::ConfigureLog(up_.common, env));
     std::unique_ptr<FleetSecret> secret;
     if (up_.common.fleet_secret_file.empty()) {
-      const std::string& disk = up_.node.kv.disk;
-      ASSIGN_OR_RETURN(secret, disk.empty() ? FleetSecret::Create() : FleetSecret::KeepIn(disk));
+      ASSIGN_OR_RETURN(secret, SecretOf(up_.node.kv.disk));
       up_.common.fleet_secret_file = secret->path();
     }
     ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster, StartCluster(up_, env));

@@ -26,10 +26,10 @@ class StorageTest : public ::testing::Test {
   ~StorageTest() override { std::filesystem::remove_all(folder_); }
 
   // A row takes 1 ms, so that reading is always predicted to pay.
-  std::unique_ptr<TestCluster> Start(const std::string& disk) {
-    auto cluster =
-        TestCluster::Start({"--engine=hash", "--hash-row-time=1ms", "--kv-blocks=64", "--prefill=1",
-                            "--decode=1", "--kv-disk=" + disk, "--kv-disk-bytes=1000000"});
+  std::unique_ptr<TestCluster> Start(const std::string& disk,
+                                     const std::string& bytes = "--kv-disk-bytes=1000000") {
+    auto cluster = TestCluster::Start({"--engine=hash", "--hash-row-time=1ms", "--kv-blocks=64",
+                                       "--prefill=1", "--decode=1", "--kv-disk=" + disk, bytes});
     EXPECT_OK(cluster.status());
     return *std::move(cluster);
   }
@@ -125,6 +125,32 @@ TEST_F(StorageTest, AFolderThatCannotBeUsedCostsOnlyTheStorage) {
   for (const v1::NodeStatus& node : status->nodes())
     EXPECT_EQ(node.load().blocks_stored() > 0, node.role() == "prefill") << node.node_id();
   EXPECT_EQ(cluster->Stop(), "exit code 0");
+}
+
+// A budget of zero, and a file system on which nothing can be made (as root, permissions do not
+// matter): the nodes serve from memory.
+TEST_F(StorageTest, WithoutBudgetOrWritableDiskNodesServeFromMemory) {
+  std::vector<int32_t> first;
+  for (const auto& [disk, bytes] :
+       {std::pair(folder_ + "/kv", "--kv-disk-bytes=0"),
+        std::pair(std::string("/proc/kv"), "--kv-disk-bytes=1000000")}) {
+    SCOPED_TRACE(disk);
+    const auto cluster = Start(disk, bytes);
+    const std::vector<int32_t> answer = Ask(*cluster);
+    EXPECT_FALSE(answer.empty());
+    if (first.empty()) first = answer;
+    EXPECT_EQ(answer, first);
+    EXPECT_EQ(Ask(*cluster), first);
+    Await(*cluster, 2 * kPrompt, &v1::NodeCounters::prompt_tokens_total);
+    const auto status = cluster->client().GetStatus(absl::Seconds(10));
+    ASSERT_OK(status.status());
+    for (const v1::NodeStatus& node : status->nodes()) {
+      EXPECT_EQ(node.load().blocks_stored(), 0) << node.node_id();
+      EXPECT_EQ(node.counters().saves_failed(), 0) << node.node_id();
+    }
+    EXPECT_EQ(cluster->Stop(), "exit code 0");
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/kv/decode-0.kv"));
 }
 
 // Eight answers of 256 tokens each, asked at once.
