@@ -26,6 +26,7 @@ inline int BlockThreads() { return CurrentThread().block->num_threads; }
 inline int BlockX() { return CurrentThread().block->x; }
 inline int BlockY() { return CurrentThread().block->y; }
 inline int GridX() { return CurrentThread().block->grid_x; }
+inline int Recomputed(int x) { return x; }
 inline char* SharedMemory() { return CurrentThread().block->shared; }
 
 inline void WaitForPredecessor() { AwaitPredecessor(); }

@@ -22,6 +22,13 @@ TANDEM_DEVICE int BlockX() { return static_cast<int>(blockIdx.x); }
 TANDEM_DEVICE int BlockY() { return static_cast<int>(blockIdx.y); }
 TANDEM_DEVICE int GridX() { return static_cast<int>(gridDim.x); }
 
+// x, of whose value the compiler knows nothing: what a loop computes from it is computed again in
+// each round, and takes no registers between.
+TANDEM_DEVICE int Recomputed(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 TANDEM_DEVICE char* SharedMemory() {
   extern __shared__ __align__(128) char tandem_shared[];
   return tandem_shared;

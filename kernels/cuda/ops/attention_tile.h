@@ -72,6 +72,12 @@ struct WarpTile {
   float m[2], l[2];
   TokenRange range[2];
 
+  // The lane, for addresses in shared memory. Where registers are scarcest, addresses of q and of V
+  // are computed for each sub-tile: kept, they would spill.
+  TANDEM_DEVICE static int LaneForAddresses() {
+    return kHeadDim == 256 && !kCodes ? Recomputed(LaneIndex()) : LaneIndex();
+  }
+
   TANDEM_DEVICE void Reset() {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
@@ -85,7 +91,7 @@ struct WarpTile {
   // Scores of a sub-tile's tokens, without any scale: `q` and `keys` are tiles in shared memory,
   // q's of 16 rows.
   TANDEM_DEVICE void Score(const char* q, const char* keys, float s[4][4]) const {
-    const int lane = LaneIndex();
+    const int lane = LaneForAddresses();
 #pragma unroll
     for (int n = 0; n < 4; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
 #pragma unroll
@@ -196,7 +202,7 @@ struct WarpTile {
   }
 
   TANDEM_DEVICE void AddBf16(const char* values, int first_chunk, const float p[4][4]) {
-    const int lane = LaneIndex();
+    const int lane = LaneForAddresses();
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       uint32_t a[4];
