@@ -159,7 +159,8 @@ class ChaosLoadImpl final : public ChaosLoad {
     size_t router = random.Below(stubs_.size());
     absl::Duration delay = kRetryDelayMin;
     while (true) {
-      request.set_resume_from_token(collector.Resume());
+      const std::vector<int32_t> received = collector.Resume();
+      request.mutable_resume_from_tokens()->Assign(received.begin(), received.end());
       const int64_t before = collector.tokens();
       const absl::Status status =
           Call(client, *stubs_[router], request, cancel_after, collector, last_news, record);

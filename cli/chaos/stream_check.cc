@@ -7,14 +7,17 @@
 
 namespace tandem::cli {
 
-int32_t AnswerCollector::Resume() {
-  if (answers_.size() > 1) {
-    for (SequenceAnswer& answer : answers_) answer = {};
-    return 0;
+std::vector<int32_t> AnswerCollector::Resume() {
+  std::vector<int32_t> from;
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    SequenceAnswer& answer = answers_[i];
+    // The next call sends an end again, and text without a token, which was held back until then.
+    answer.text.resize(text_with_tokens_[i]);
+    answer.reason = v1::FINISH_REASON_UNSPECIFIED;
+    answer.stop_string.clear();
+    from.push_back(static_cast<int32_t>(answer.tokens.size()));
   }
-  // Text without a token is text that was held back until the end: the next call sends it again.
-  answers_[0].text.resize(text_with_tokens_);
-  return static_cast<int32_t>(answers_[0].tokens.size());
+  return from;
 }
 
 absl::Status AnswerCollector::OnPart(const v1::GenerateResponse& part) {
@@ -40,7 +43,9 @@ absl::Status AnswerCollector::OnPart(const v1::GenerateResponse& part) {
     answer.logprobs.push_back(token.logprob());
   }
   answer.text += part.delta().text();
-  if (part.delta().tokens_size() > 0) text_with_tokens_ = answer.text.size();
+  if (part.delta().tokens_size() > 0) {
+    text_with_tokens_[static_cast<size_t>(index)] = answer.text.size();
+  }
   return absl::OkStatus();
 }
 

@@ -22,12 +22,12 @@ struct SequenceAnswer {
 class AnswerCollector {
  public:
   // `answers`: the request's n. REQUIRES: the request asks for token ids.
-  explicit AnswerCollector(int answers) : answers_(static_cast<size_t>(answers)) {}
+  explicit AnswerCollector(int answers)
+      : answers_(static_cast<size_t>(answers)), text_with_tokens_(answers_.size()) {}
 
-  // A call begins, the first or a repeated one; returns its resume_from_token. A single answer
-  // continues after the tokens received so far. Several answers may be at different tokens, so they
-  // begin again.
-  int32_t Resume();
+  // A call begins, the first or a repeated one: returns its resume_from_tokens, the tokens received
+  // so far of each answer.
+  std::vector<int32_t> Resume();
   // kDataLoss when tokens are missing, repeated or follow an end.
   absl::Status OnPart(const v1::GenerateResponse& part);
 
@@ -37,7 +37,8 @@ class AnswerCollector {
 
  private:
   std::vector<SequenceAnswer> answers_;
-  size_t text_with_tokens_ = 0;  // bytes of a single answer's text that came with its tokens
+  // Of each answer, the bytes of its text that came with its tokens.
+  std::vector<size_t> text_with_tokens_;
 };
 
 // How `got` differs from `expected`, as text; "" when it does not. With `whole` false `got` may end

@@ -49,6 +49,7 @@ class BenchKvCommand final : public Command {
       ReportError(schema_, status);
       return config::kExitUsage;
     }
+    SetLogLevel(LogLevel::kWarning);  // connections come and go with every row
     options_.environment = env;
     const auto report = BenchKv(options_);
     if (!report.ok()) return ReportError(schema_, report.status());

@@ -16,8 +16,9 @@ namespace {
 // fewer they are, the more the sum of one chunk and the copy of the next overlap. On a Zen 5 EPYC 2
 // KiB was the fastest of 1 to 16 KiB.
 constexpr size_t kCopyChunkBytes = 2 << 10;
-// Bytes that are fetched before they are copied, asked for in turns of kTurnBytes. Without it,
-// memory rests from reading while bytes are summed up, and a copy begins slowly at each block.
+// Bytes that are fetched before they are copied, and whose place's pages are prepared, asked for in
+// turns of kTurnBytes. Without it, memory rests from reading while bytes are summed up, and a copy
+// begins slowly at each block.
 constexpr size_t kCopyAheadBytes = 16 << 10;
 constexpr size_t kTurnBytes = 512;
 constexpr size_t kLineBytes = 64;
@@ -95,7 +96,9 @@ uint64_t CopyWithChecksum(const GatherList& from, const ScatterList& to) {
   PieceCursor<const std::byte> source(from);
   PieceCursor<std::byte> target(to);
   PieceFetcher fetcher(from);
+  PagePreparer pages(to);
   fetcher.Fetch(kCopyAheadBytes);
+  pages.Prepare(kCopyAheadBytes);
   XXH3_state_t state;
   TANDEM_CHECK(XXH3_64bits_reset(&state) == XXH_OK);
   for (;;) {
@@ -105,6 +108,7 @@ uint64_t CopyWithChecksum(const GatherList& from, const ScatterList& to) {
           source.Next(std::min(kTurnBytes, kCopyChunkBytes - filled));
       if (piece.empty()) break;
       fetcher.Fetch(piece.size());
+      pages.Prepare(piece.size());
       while (!piece.empty()) {
         const absl::Span<std::byte> place = target.Next(piece.size());
         TANDEM_CHECK(!place.empty(), "the place is smaller than the payload");

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
-#include "absl/container/btree_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/ends_by_peer.h"
 #include "common/transfer/mapped_context.h"
 #include "common/transfer/mapped_receiver.h"
 #include "common/transfer/mapped_sender.h"
@@ -23,8 +22,9 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
     context_.other->SetListener(this);
   }
   ~MappedTransport() override {
-    for (auto& [peer, sender] : senders_)
-      sender->End(absl::CancelledError("this process is shutting down"));
+    senders_.ForEach([](MappedSender& sender) {
+      sender.End(absl::CancelledError("this process is shutting down"));
+    });
   }
 
   void SetListener(KvTransport::Listener* listener) override { context_.listener = listener; }
@@ -49,47 +49,28 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
   }
 
   int64_t BytesAheadMax(PeerId peer) const override {
-    const auto sender = senders_.find(peer);
-    if (sender == senders_.end() || !sender->second->open()) {
-      return context_.other->BytesAheadMax(peer);
-    }
-    return context_.options.bytes_ahead_max;
+    return senders_.IsOpen(peer) ? context_.options.bytes_ahead_max
+                                 : context_.other->BytesAheadMax(peer);
   }
   Refusals refusals() const override { return context_.other->refusals(); }
   std::string TransportName(PeerId peer) const override {
-    const auto sender = senders_.find(peer);
-    const auto receiver = receivers_.find(peer);
-    const bool mapped = (sender != senders_.end() && sender->second->open()) ||
-                        (receiver != receivers_.end() && receiver->second->open());
+    const bool mapped = senders_.IsOpen(peer) || receivers_.IsOpen(peer);
     return absl::StrCat(context_.other->TransportName(peer), mapped ? "+mapped" : "");
   }
   PayloadStore* payloads() override { return context_.other->payloads(); }
 
   bool Progress() override {
-    ended_senders_.clear();
-    ended_receivers_.clear();
     bool moved = context_.other->Progress();
     if (context_.server != nullptr) moved = context_.server->Progress(context_.now()) || moved;
-    // By key: Progress() of one may end connections, its own included.
-    for (auto it = senders_.begin(); it != senders_.end();) {
-      const PeerId peer = it->first;
-      moved = it->second->Progress() || moved;
-      it = senders_.upper_bound(peer);
-    }
-    for (auto it = receivers_.begin(); it != receivers_.end();) {
-      const PeerId peer = it->first;
-      moved = it->second->Progress() || moved;
-      it = receivers_.upper_bound(peer);
-    }
-    return moved;
+    moved = senders_.Progress() || moved;
+    return receivers_.Progress() || moved;
   }
 
   // The descriptor's socket cannot end a wait: while one is awaited the wait is short.
   void Wait(absl::Duration timeout) override {
-    bool opening = false;
-    for (const auto& [peer, sender] : senders_) opening = opening || sender->opening();
-    for (const auto& [peer, receiver] : receivers_) opening = opening || receiver->opening();
-    context_.other->Wait(opening ? std::min(timeout, kOpeningWait) : timeout);
+    const auto opening = [](const auto& end) { return end.opening(); };
+    const int awaited = senders_.Count(opening) + receivers_.Count(opening);
+    context_.other->Wait(awaited > 0 ? std::min(timeout, kOpeningWait) : timeout);
   }
   void Wake() override { context_.other->Wake(); }
 
@@ -99,10 +80,10 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
   // Offers the arena with the first payload that finds the peer on shared memory; null before.
   MappedSender* SenderTo(PeerId peer) {
     if (context_.server == nullptr) return nullptr;
-    const auto known = senders_.find(peer);
-    if (known != senders_.end()) return known->second.get();
+    MappedSender* const known = senders_.Find(peer);
+    if (known != nullptr) return known;
     if (!absl::StartsWith(context_.other->TransportName(peer), "shm")) return nullptr;
-    return (senders_[peer] = std::make_unique<MappedSender>(context_, peer)).get();
+    return &senders_.Add(peer, std::make_unique<MappedSender>(context_, peer));
   }
 
   std::optional<ScatterList> OnFrame(PeerId from, const v1::KvFrame& frame, size_t payload_bytes,
@@ -112,11 +93,9 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
       return std::nullopt;
     }
     if (frame.has_via_mapping()) {
-      const auto receiver = receivers_.find(from);
-      if (receiver != receivers_.end() &&
-          receiver->second->number() == frame.via_mapping().mapping()) {
-        receiver->second->OnHeader(frame);
-      }
+      MappedReceiver* const receiver = receivers_.Find(from);
+      if (receiver != nullptr && receiver->number() == frame.via_mapping().mapping())
+        receiver->OnHeader(frame);
       return std::nullopt;  // no payload follows the header
     }
     if (context_.listener == nullptr) return std::nullopt;
@@ -139,30 +118,26 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
       return;
     }
     if (mapping.from_reader()) {
-      const auto sender = senders_.find(from);
-      if (sender != senders_.end()) sender->second->OnFrame(mapping);
+      MappedSender* const sender = senders_.Find(from);
+      if (sender != nullptr) sender->OnFrame(mapping);
       return;
     }
-    const auto known = receivers_.find(from);
+    MappedReceiver* const known = receivers_.Find(from);
     if (mapping.kind() == v1::KvMapping::CLOSED) {
-      if (known != receivers_.end() && known->second->number() == mapping.number()) {
-        known->second->Unmap();
-      }
+      if (known != nullptr && known->number() == mapping.number()) known->Unmap();
       return;
     }
     if (mapping.kind() != v1::KvMapping::OFFER) return;
     // A repeat, or older than what is there.
-    if (known != receivers_.end() && mapping.number() <= known->second->number()) return;
+    if (known != nullptr && mapping.number() <= known->number()) return;
     EndReceiver(from);
-    receivers_[from] =
-        std::make_unique<MappedReceiver>(context_, from, mapping, CheckOffer(mapping));
+    receivers_.Add(from,
+                   std::make_unique<MappedReceiver>(context_, from, mapping, CheckOffer(mapping)));
   }
 
   absl::Status CheckOffer(const v1::KvMapping& offer) const {
-    int mapped = 0;
-    for (const auto& [peer, receiver] : receivers_) {
-      mapped += receiver->open() || receiver->opening() ? 1 : 0;
-    }
+    const int mapped = receivers_.Count(
+        [](const MappedReceiver& receiver) { return receiver.open() || receiver.opening(); });
     if (mapped >= context_.options.mappings_max) {
       return absl::ResourceExhaustedError(absl::StrCat(
           mapped, " arenas are mapped, expected fewer than ", context_.options.mappings_max));
@@ -177,32 +152,18 @@ class MappedTransport final : public KvTransport, private KvTransport::Listener 
   }
 
   void EndMappings(PeerId peer, const absl::Status& status) {
-    if (const auto it = senders_.find(peer); it != senders_.end()) {
-      // Destroyed in the next Progress: the sender itself may be the caller.
-      ended_senders_.push_back(std::move(it->second));
-      senders_.erase(it);
-      MappedSender& sender = *ended_senders_.back();
-      sender.End(status);
-    }
+    if (MappedSender* const sender = senders_.Remove(peer); sender != nullptr) sender->End(status);
     EndReceiver(peer);
   }
   void EndReceiver(PeerId peer) {
-    const auto it = receivers_.find(peer);
-    if (it == receivers_.end()) return;
-    ended_receivers_.push_back(std::move(it->second));
-    receivers_.erase(it);
-    ended_receivers_.back()->Unmap();
+    if (MappedReceiver* const receiver = receivers_.Remove(peer); receiver != nullptr)
+      receiver->Unmap();
   }
 
   MappedContext context_;
-  // Bound: the connections of the other transport.
-  absl::btree_map<PeerId, std::unique_ptr<MappedSender>> senders_;
-  // Bound: the connections of the other transport; MappedTransportOptions::mappings_max (64) of
-  // them are mapped.
-  absl::btree_map<PeerId, std::unique_ptr<MappedReceiver>> receivers_;
-  // Bound: what ended since the last Progress.
-  std::vector<std::unique_ptr<MappedSender>> ended_senders_;
-  std::vector<std::unique_ptr<MappedReceiver>> ended_receivers_;
+  EndsByPeer<MappedSender> senders_;
+  // Of them, MappedTransportOptions::mappings_max (64) are mapped.
+  EndsByPeer<MappedReceiver> receivers_;
 };
 
 }  // namespace

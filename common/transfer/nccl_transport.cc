@@ -1,12 +1,12 @@
 #include "common/transfer/nccl_transport.h"
 
+#include <algorithm>
 #include <utility>
-#include <vector>
 
-#include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/ends_by_peer.h"
 #include "common/transfer/nccl_context.h"
 #include "common/transfer/nccl_receiver.h"
 #include "common/transfer/nccl_sender.h"
@@ -25,8 +25,9 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
     context_.other->SetListener(this);
   }
   ~NcclTransport() override {
-    for (auto& [peer, sender] : senders_)
-      sender->End(absl::CancelledError("this process is shutting down"));
+    senders_.ForEach([](NcclSender& sender) {
+      sender.End(absl::CancelledError("this process is shutting down"));
+    });
   }
 
   void SetListener(KvTransport::Listener* listener) override { context_.listener = listener; }
@@ -43,8 +44,9 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
             absl::AnyInvocable<void(const absl::Status&)> done) override {
     const size_t bytes = Bytes(payload);
     if (bytes > 0 && bytes <= context_.channels->slot_bytes()) {
-      std::unique_ptr<NcclSender>& sender = senders_[peer];
-      if (sender == nullptr) sender = std::make_unique<NcclSender>(context_, peer);
+      NcclSender* sender = senders_.Find(peer);
+      if (sender == nullptr)
+        sender = &senders_.Add(peer, std::make_unique<NcclSender>(context_, peer));
       if (sender->open()) return sender->Send(frame, std::move(payload), std::move(done));
     }
     context_.other->Send(peer, frame, std::move(payload), std::move(done));
@@ -52,10 +54,7 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
 
   Refusals refusals() const override { return context_.other->refusals(); }
   std::string TransportName(PeerId peer) const override {
-    const auto sender = senders_.find(peer);
-    const auto receiver = receivers_.find(peer);
-    const bool over_channel = (sender != senders_.end() && sender->second->open()) ||
-                              (receiver != receivers_.end() && receiver->second->open());
+    const bool over_channel = senders_.IsOpen(peer) || receivers_.IsOpen(peer);
     if (!over_channel) return context_.other->TransportName(peer);
     return absl::StrCat(context_.channels->name(),
                         context_.options.device == nullptr ? "" : "+device");
@@ -63,29 +62,16 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
   PayloadStore* payloads() override { return context_.options.device.get(); }
 
   bool Progress() override {
-    ended_senders_.clear();
-    ended_receivers_.clear();
     bool moved = context_.other->Progress();
-    // By key: Progress() of one sender may end connections, its own included.
-    for (auto it = senders_.begin(); it != senders_.end();) {
-      const PeerId peer = it->first;
-      moved = it->second->Progress() || moved;
-      it = senders_.upper_bound(peer);
-    }
-    for (auto it = receivers_.begin(); it != receivers_.end();) {
-      const PeerId peer = it->first;
-      moved = it->second->Progress() || moved;
-      it = receivers_.upper_bound(peer);
-    }
-    return moved;
+    moved = senders_.Progress() || moved;
+    return receivers_.Progress() || moved;
   }
 
   // A channel cannot end a wait: while one is busy the wait is short.
   void Wait(absl::Duration timeout) override {
-    bool busy = false;
-    for (const auto& [peer, sender] : senders_) busy = busy || sender->busy();
-    for (const auto& [peer, receiver] : receivers_) busy = busy || receiver->busy();
-    context_.other->Wait(busy ? std::min(timeout, kBusyWait) : timeout);
+    const auto is_busy = [](const auto& end) { return end.busy(); };
+    const int busy = senders_.Count(is_busy) + receivers_.Count(is_busy);
+    context_.other->Wait(busy > 0 ? std::min(timeout, kBusyWait) : timeout);
   }
   void Wake() override { context_.other->Wake(); }
 
@@ -99,11 +85,9 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
       return std::nullopt;
     }
     if (frame.has_via_channel()) {
-      const auto receiver = receivers_.find(from);
-      if (receiver != receivers_.end() &&
-          receiver->second->number() == frame.via_channel().channel()) {
-        receiver->second->OnHeader(frame);
-      }
+      NcclReceiver* const receiver = receivers_.Find(from);
+      if (receiver != nullptr && receiver->number() == frame.via_channel().channel())
+        receiver->OnHeader(frame);
       return std::nullopt;  // its payload comes through the channel
     }
     if (context_.listener == nullptr) return std::nullopt;
@@ -126,57 +110,41 @@ class NcclTransport final : public KvTransport, private KvTransport::Listener {
       return;
     }
     if (channel.from_receiver()) {
-      const auto sender = senders_.find(from);
-      if (sender != senders_.end()) sender->second->OnFrame(channel);
+      NcclSender* const sender = senders_.Find(from);
+      if (sender != nullptr) sender->OnFrame(channel);
       return;
     }
-    const auto known = receivers_.find(from);
+    NcclReceiver* const known = receivers_.Find(from);
     if (channel.kind() == v1::KvChannel::CLOSED) {
-      if (known != receivers_.end() && known->second->number() == channel.number()) {
-        known->second->End(absl::UnavailableError("the sender closed the channel"), /*tell=*/false);
-      }
+      if (known != nullptr && known->number() == channel.number())
+        known->End(absl::UnavailableError("the sender closed the channel"), /*tell=*/false);
       return;
     }
     if (channel.kind() != v1::KvChannel::OFFER) return;
     // A repeat, or older than what is there.
-    if (known != receivers_.end() && channel.number() <= known->second->number()) return;
-    if (known == receivers_.end() &&
-        static_cast<int>(receivers_.size()) >= context_.options.incoming_max) {
+    if (known != nullptr && channel.number() <= known->number()) return;
+    if (known == nullptr && receivers_.size() >= context_.options.incoming_max) {
       context_.SendChannelFrame(from, channel.number(), v1::KvChannel::CLOSED,
                                 /*from_receiver=*/true);
       return;
     }
     EndReceiver(from, absl::UnavailableError("the sender offered another channel"));
-    receivers_[from] = std::make_unique<NcclReceiver>(context_, from, channel);
+    receivers_.Add(from, std::make_unique<NcclReceiver>(context_, from, channel));
   }
 
   void EndChannels(PeerId peer, const absl::Status& status) {
-    if (const auto it = senders_.find(peer); it != senders_.end()) {
-      // Destroyed in the next Progress: the sender itself may be the caller.
-      ended_senders_.push_back(std::move(it->second));
-      senders_.erase(it);
-      NcclSender& sender = *ended_senders_.back();
-      sender.End(status);
-    }
+    if (NcclSender* const sender = senders_.Remove(peer); sender != nullptr) sender->End(status);
     EndReceiver(peer, status);
   }
   void EndReceiver(PeerId peer, const absl::Status& status) {
-    const auto it = receivers_.find(peer);
-    if (it == receivers_.end()) return;
-    ended_receivers_.push_back(std::move(it->second));
-    receivers_.erase(it);
-    NcclReceiver& receiver = *ended_receivers_.back();
-    receiver.End(status, /*tell=*/false);
+    if (NcclReceiver* const receiver = receivers_.Remove(peer); receiver != nullptr)
+      receiver->End(status, /*tell=*/false);
   }
 
   NcclContext context_;
-  // Bound: the connections of the other transport.
-  absl::btree_map<PeerId, std::unique_ptr<NcclSender>> senders_;
+  EndsByPeer<NcclSender> senders_;
   // Bound: NcclTransportOptions::incoming_max (64), then offers are declined.
-  absl::btree_map<PeerId, std::unique_ptr<NcclReceiver>> receivers_;
-  // Bound: what ended since the last Progress.
-  std::vector<std::unique_ptr<NcclSender>> ended_senders_;
-  std::vector<std::unique_ptr<NcclReceiver>> ended_receivers_;
+  EndsByPeer<NcclReceiver> receivers_;
 };
 
 }  // namespace

@@ -23,6 +23,11 @@ AnswerGroup::Answer& AnswerGroup::At(int32_t sequence_index) {
   return answers_[static_cast<size_t>(sequence_index)];
 }
 
+int32_t AnswerGroup::ResumeFrom(int32_t sequence_index) const {
+  const auto index = static_cast<size_t>(sequence_index);
+  return index < options_.resume_from.size() ? options_.resume_from[index] : 0;
+}
+
 bool AnswerGroup::stopped(int32_t sequence_index) const {
   return answers_[static_cast<size_t>(sequence_index)].assembler->stopped();
 }
@@ -55,7 +60,7 @@ bool AnswerGroup::OnTokens(const TokensReady& event, v1::GenerateResponse& part)
     ++answer.output_tokens;
     answer.logprob_sum += static_cast<double>(token.logprob());
     const std::string text = answer.assembler->Append(token.token_id());
-    if (token.index() < options_.resume_from_token) continue;
+    if (token.index() < ResumeFrom(event.sequence_index)) continue;
     delta.mutable_text()->append(text);
     if (options_.return_tokens) *delta.add_tokens() = Shown(token);
   }
@@ -63,7 +68,7 @@ bool AnswerGroup::OnTokens(const TokensReady& event, v1::GenerateResponse& part)
 }
 
 bool AnswerGroup::Give(Answer& answer, v1::Delta& delta) {
-  if (!std::exchange(answer.begun, true) && options_.resume_from_token == 0)
+  if (!std::exchange(answer.begun, true) && ResumeFrom(delta.sequence_index()) == 0)
     delta.mutable_text()->insert(0, options_.echo);
   if (delta.text().empty() && delta.tokens_size() == 0) return false;
   if (!keeps()) return true;

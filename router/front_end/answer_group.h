@@ -26,10 +26,12 @@ struct AnswerOptions {
   int32_t n = 1;
   bool return_tokens = false;
   bool return_logprobs = false;
-  bool return_gaps = false;       // in the timing
-  std::string echo;               // text before each answer's own
-  int32_t resume_from_token = 0;  // tokens before it, and their text, are not sent
-  bool prompt_only = false;       // no tokens are sent, and none counted
+  bool return_gaps = false;  // in the timing
+  std::string echo;          // text before each answer's own
+  // Of each sequence, the first token to send: those before, and their text, are left out. Empty:
+  // all are sent.
+  std::vector<int32_t> resume_from;
+  bool prompt_only = false;  // no tokens are sent, and none counted
 };
 
 class AnswerGroup {
@@ -60,6 +62,7 @@ class AnswerGroup {
 
   bool keeps() const { return options_.n < options_.sequences; }
   Answer& At(int32_t sequence_index);
+  int32_t ResumeFrom(int32_t sequence_index) const;
   // Whether the delta is to be sent; it is not when it is kept, or says nothing.
   bool Give(Answer& answer, v1::Delta& delta);
   // Leaves out what the client did not ask for.

@@ -137,7 +137,7 @@ absl::Status AnswerSession::Prepare(const v1::GenerateRequest& request, const Ar
   id_ = input.id;
   submitted_ = arrival.at;
   input.trace_id = arrival.trace_id;
-  resumes_ = arrival.resumes || request.resume_from_token() > 0;
+  resumes_ = arrival.resumes || Resumes(request);
   if (deps_.access_log) {
     const bool http = arrival.front_end == LoadShedder::FrontEndKind::kHttp;
     access_ = std::make_unique<AccessRecord>(started_.request_id(), arrival.trace_id,
@@ -172,7 +172,11 @@ absl::Status AnswerSession::PrepareAnswers(const v1::GenerateRequest& request,
   options.return_logprobs = request.sampling().has_logprobs();
   options.return_tokens = request.return_token_ids() || options.return_logprobs;
   options.return_gaps = request.return_gaps();
-  options.resume_from_token = request.resume_from_token();
+  options.resume_from.assign(request.resume_from_tokens().begin(),
+                             request.resume_from_tokens().end());
+  if (request.resume_from_token() > 0) {
+    options.resume_from.assign(static_cast<size_t>(input.sequences), request.resume_from_token());
+  }
   options.prompt_only = IsPromptOnly(request);
   if (request.echo())
     options.echo = request.has_text()

@@ -71,6 +71,36 @@ absl::Status CheckBeams(const v1::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
+// Checks where the client wants each of its n answers to go on.
+absl::Status CheckResumption(const v1::GenerateRequest& request, int32_t n) {
+  constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
+  RETURN_IF_ERROR(CheckBetween("resume_from_token", request.resume_from_token(), 0, kMax));
+  const auto& each = request.resume_from_tokens();
+  const bool several = !each.empty();
+  const char* const name = several ? "resume_from_tokens" : "resume_from_token";
+  if (several && request.resume_from_token() > 0) {
+    return absl::InvalidArgumentError(
+        "resume_from_tokens: given with resume_from_token, expected one of them");
+  }
+  if (several && each.size() != n) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", each.size(), " given, expected one for each of n = ", n));
+  }
+  if (several && (request.has_beam_search() || request.best_of() > n)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": given with ", request.has_beam_search() ? "beam_search" : "best_of",
+                     ", whose answers come whole at the end, expected neither"));
+  }
+  for (int i = 0; i < each.size(); ++i)
+    RETURN_IF_ERROR(CheckBetween(absl::StrCat(name, "[", i, "]"), each[i], 0, kMax));
+  const bool greedy = request.sampling().has_temperature() && request.sampling().temperature() == 0;
+  if (Resumes(request) && !greedy && !request.sampling().has_seed()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": given without sampling.seed, expected the seed that Started named"));
+  }
+  return absl::OkStatus();
+}
+
 // Checks how many answers to generate and what to return of them.
 absl::Status CheckAnswers(const v1::GenerateRequest& request) {
   const int32_t n = request.has_n() ? request.n() : 1;
@@ -87,12 +117,7 @@ absl::Status CheckAnswers(const v1::GenerateRequest& request) {
   if (request.has_deadline_s() && !(request.deadline_s() > 0 && request.deadline_s() < 1e9))
     return absl::InvalidArgumentError(
         absl::StrCat("deadline_s: ", request.deadline_s(), ", expected a number of seconds > 0"));
-  RETURN_IF_ERROR(CheckBetween("resume_from_token", request.resume_from_token(), 0,
-                               std::numeric_limits<int32_t>::max()));
-  const bool greedy = request.sampling().has_temperature() && request.sampling().temperature() == 0;
-  if (request.resume_from_token() > 0 && !greedy && !request.sampling().has_seed())
-    return absl::InvalidArgumentError(
-        "resume_from_token: given without sampling.seed, expected the seed that Started named");
+  RETURN_IF_ERROR(CheckResumption(request, n));
   if (request.bad_words_size() > kBadWordTextsMax)
     return absl::InvalidArgumentError(absl::StrCat("bad_words: ", request.bad_words_size(),
                                                    " texts, expected at most ", kBadWordTextsMax));
@@ -108,6 +133,12 @@ absl::Status CheckAnswers(const v1::GenerateRequest& request) {
 bool IsPromptOnly(const v1::GenerateRequest& request) {
   return request.stop().has_max_tokens() && request.stop().max_tokens() == 0 &&
          (request.echo() || request.has_prompt_logprobs());
+}
+
+bool Resumes(const v1::GenerateRequest& request) {
+  const auto& each = request.resume_from_tokens();
+  return request.resume_from_token() > 0 ||
+         std::any_of(each.begin(), each.end(), [](int32_t token) { return token > 0; });
 }
 
 int32_t SequencesOf(const v1::GenerateRequest& request) {

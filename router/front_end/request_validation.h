@@ -25,6 +25,10 @@ inline constexpr int64_t kBadWordBytesMax = 256;
 // prompt_logprobs. Each of its sequences runs for one token, which the client does not see.
 bool IsPromptOnly(const v1::GenerateRequest& request);
 
+// Whether the client has the beginning of an answer already: resume_from_token or
+// resume_from_tokens names a token.
+bool Resumes(const v1::GenerateRequest& request);
+
 // How many sequences the request runs at a time. 1 where its fields are out of range:
 // ValidateEnvelope then refuses it.
 int32_t SequencesOf(const v1::GenerateRequest& request);

@@ -147,8 +147,7 @@ absl::Status ClientService::Shed(absl::FunctionRef<bool()> resumes) const {
 absl::StatusOr<std::shared_ptr<AnswerSession>> ClientService::Generate(
     const Caller& caller, const grpc::ByteBuffer& bytes, std::shared_ptr<AnswerSink> sink) const {
   v1::GenerateRequest request;
-  RETURN_IF_ERROR(
-      Shed([&] { return ParseRequest(bytes, request).ok() && request.resume_from_token() > 0; }));
+  RETURN_IF_ERROR(Shed([&] { return ParseRequest(bytes, request).ok() && Resumes(request); }));
   RETURN_IF_ERROR(CountRequest(caller.tenant));
   RETURN_IF_ERROR(ParseRequest(bytes, request));
   if (draining_) return absl::UnavailableError("this router is draining; ask another");

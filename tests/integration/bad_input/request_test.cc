@@ -127,14 +127,6 @@ TEST_F(RequestErrors, EnvelopeOfTheRequest) {
       {[](R& r) { r.set_prompt_logprobs(21); }, bad, {"prompt_logprobs: 21", "20"}},
       {[](R& r) { r.set_deadline_s(0); }, bad, {"deadline_s: 0"}},
       {[](R& r) { r.set_deadline_s(std::nan("")); }, bad, {"deadline_s: nan"}},
-      {[](R& r) { r.set_resume_from_token(-1); }, bad, {"resume_from_token: -1"}},
-      {[](R& r) {
-         r.set_resume_from_token(3);
-         r.mutable_sampling()->clear_seed();
-         r.mutable_sampling()->set_temperature(1);
-       },
-       bad,
-       {"resume_from_token", "seed"}},
       {[](R& r) { r.add_bad_words(""); }, bad, {"bad_words[0]"}},
       {[](R& r) {
          for (int i = 0; i < 257; ++i) r.add_bad_words("x");
@@ -149,6 +141,41 @@ TEST_F(RequestErrors, EnvelopeOfTheRequest) {
       {[](R& r) { r.set_cache_salt(std::string(1025, 's')); },
        bad,
        {"cache_salt", "1025 bytes", "at most 1024"}},
+  });
+}
+
+TEST_F(RequestErrors, PlacesToResumeFrom) {
+  using R = v1::GenerateRequest;
+  const auto bad = StatusCode::kInvalidArgument;
+  ExpectRefused({
+      {[](R& r) { r.set_resume_from_token(-1); }, bad, {"resume_from_token: -1"}},
+      {[](R& r) {
+         r.set_resume_from_token(3);
+         r.mutable_sampling()->clear_seed();
+         r.mutable_sampling()->set_temperature(1);
+       },
+       bad,
+       {"resume_from_token", "seed"}},
+      {[](R& r) { r.add_resume_from_tokens(1), r.set_n(2); },
+       bad,
+       {"resume_from_tokens: 1 given", "n = 2"}},
+      {[](R& r) { r.add_resume_from_tokens(-1); }, bad, {"resume_from_tokens[0]: -1"}},
+      {[](R& r) { r.add_resume_from_tokens(1), r.set_resume_from_token(1); },
+       bad,
+       {"resume_from_tokens", "expected one of them"}},
+      {[](R& r) { r.add_resume_from_tokens(1), r.set_best_of(2); },
+       bad,
+       {"resume_from_tokens", "best_of"}},
+      {[](R& r) { r.add_resume_from_tokens(1), r.mutable_beam_search()->set_width(2); },
+       bad,
+       {"resume_from_tokens", "beam_search"}},
+      {[](R& r) {
+         r.add_resume_from_tokens(3);
+         r.mutable_sampling()->clear_seed();
+         r.mutable_sampling()->set_temperature(1);
+       },
+       bad,
+       {"resume_from_tokens", "seed"}},
   });
 }
 

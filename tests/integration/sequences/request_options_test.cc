@@ -178,6 +178,30 @@ TEST_P(RequestOptions, AResumedCallGoesOnWhereItBrokeOff) {
   }
 }
 
+TEST_P(RequestOptions, SeveralAnswersResumeEachAtItsOwnToken) {
+  v1::GenerateRequest request = Request(50, 30);
+  request.set_n(3);
+  request.mutable_sampling()->set_temperature(1);
+  const AnswersOf whole = Ask(request);
+  ASSERT_OK(whole.status);
+  for (const std::vector<int>& from : {std::vector<int>{0, 30, 7}, {29, 1, 0}, {30, 30, 30}}) {
+    request.mutable_resume_from_tokens()->Assign(from.begin(), from.end());
+    const AnswersOf rest = Ask(request);
+    ASSERT_OK(rest.status);
+    ASSERT_EQ(rest.by_index.size(), 3u) << "each answer sends its end";
+    for (const int index : {0, 1, 2}) {
+      const OneAnswer& all = whole.by_index.at(index);
+      const OneAnswer& later = rest.by_index.at(index);
+      const std::vector<int> expected(all.tokens.begin() + from[static_cast<size_t>(index)],
+                                      all.tokens.end());
+      EXPECT_EQ(std::vector<int>(later.tokens.begin(), later.tokens.end()), expected) << index;
+      EXPECT_TRUE(absl::EndsWith(all.text, later.text));
+      EXPECT_TRUE(absl::EndsWith(all.bits, later.bits));
+      EXPECT_EQ(later.finished.usage().output_tokens(), 30);
+    }
+  }
+}
+
 TEST_P(RequestOptions, PromptScoresComeWholeWhateverIsCached) {
   v1::GenerateRequest request = Request(150, 5);
   const AnswersOf warm = Ask(request);  // now the prompt lies in caches

@@ -30,32 +30,37 @@ v1::GenerateResponse End(int sequence = 0) {
 
 TEST(AnswerCollector, GoesOnWhereACallBrokeOff) {
   AnswerCollector whole(1), broken(1);
-  EXPECT_EQ(whole.Resume(), 0);
+  EXPECT_EQ(whole.Resume(), std::vector<int32_t>({0}));
   for (const auto& part : {Delta(0, "ab", 2), Delta(2, "c", 1), Delta(3, "d", 0), End()})
     ASSERT_OK(whole.OnPart(part));
   EXPECT_TRUE(whole.finished());
-  EXPECT_EQ(broken.Resume(), 0);
+  EXPECT_EQ(broken.Resume(), std::vector<int32_t>({0}));
   ASSERT_OK(broken.OnPart(Delta(0, "ab", 2)));
-  EXPECT_EQ(broken.Resume(), 2);
+  EXPECT_EQ(broken.Resume(), std::vector<int32_t>({2}));
   ASSERT_OK(broken.OnPart(Delta(2, "c", 1)));
   ASSERT_OK(broken.OnPart(Delta(3, "d", 0)));
   EXPECT_FALSE(broken.finished());
-  EXPECT_EQ(broken.Resume(), 3);
+  EXPECT_EQ(broken.Resume(), std::vector<int32_t>({3}));
   ASSERT_OK(broken.OnPart(Delta(3, "d", 0)));
   ASSERT_OK(broken.OnPart(End()));
   EXPECT_EQ(Difference(whole.answers(), broken.answers(), true), "");
   EXPECT_EQ(broken.answers()[0].text, "abcd");
 }
 
-TEST(AnswerCollector, SeveralAnswersBeginAgain) {
+TEST(AnswerCollector, SeveralAnswersGoOnEachAtItsOwnToken) {
   AnswerCollector collector(2);
   ASSERT_OK(collector.OnPart(Delta(0, "ab", 2, 1)));
-  EXPECT_EQ(collector.Resume(), 0);
-  ASSERT_OK(collector.OnPart(Delta(0, "a", 1, 1)));
+  ASSERT_OK(collector.OnPart(Delta(2, "c", 0, 1)));
+  ASSERT_OK(collector.OnPart(End(1)));
+  EXPECT_EQ(collector.Resume(), std::vector<int32_t>({0, 2}));
+  EXPECT_EQ(collector.answers()[1].text, "ab") << "what the end brought comes again";
+  ASSERT_OK(collector.OnPart(Delta(2, "c", 0, 1)));
+  ASSERT_OK(collector.OnPart(Delta(0, "d", 1, 0)));
   ASSERT_OK(collector.OnPart(End(1)));
   EXPECT_FALSE(collector.finished());
   ASSERT_OK(collector.OnPart(End(0)));
   EXPECT_TRUE(collector.finished());
+  EXPECT_EQ(collector.answers()[1].text, "abc");
 }
 
 TEST(AnswerCollector, RefusesGapsRepeatsAndTokensAfterTheEnd) {
